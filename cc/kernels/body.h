@@ -1,0 +1,37 @@
+// The function that a loop runs, instantiated for the library that asks.
+#ifndef TF_TI_CC_KERNELS_BODY_H_
+#define TF_TI_CC_KERNELS_BODY_H_
+
+#include <memory>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_ti {
+
+struct Body {
+  tensorflow::FunctionLibraryRuntime::Handle handle;
+  // Nothing in the body waits for another thread, so it may run to its end on the caller's.
+  bool synchronous;
+  tensorflow::DataTypeVector parameter_types;
+  tensorflow::DataTypeVector result_types;
+};
+
+// A stateful kernel may be shared by subgraphs that have different function libraries, and so
+// different handles for the same function.
+class BodyCache {
+ public:
+  void Init(const tensorflow::NameAttrList& function) { function_ = function; }
+  absl::Status Get(tensorflow::OpKernelContext* ctx, const Body** body);
+
+ private:
+  tensorflow::NameAttrList function_;
+  std::shared_mutex mu_;  // guards bodies_
+  std::unordered_map<tensorflow::FunctionLibraryRuntime*, std::unique_ptr<Body>> bodies_;
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_BODY_H_

@@ -1,0 +1,501 @@
+#include "cc/kernels/loop.h"
+#include "cc/status.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/platform/errors.h"
+
+namespace tf_ti {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::PartialTensorShape;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+namespace {
+
+template <typename T>
+absl::Status GetList(OpKernelConstruction* ctx, const char* name, size_t size,
+                     std::vector<T>* list) {
+  TF_RETURN_IF_ERROR(ctx->GetAttr(name, list));
+  if (list->size() != size) {
+    return InvalidArgument(name, " needs ", size, " elements, got ", list->size());
+  }
+  return absl::OkStatus();
+}
+
+InputMode ParseInputMode(const std::string& mode) {
+  if (mode == "slice") return InputMode::kSlice;
+  if (mode == "segment") return InputMode::kSegment;
+  if (mode == "index") return InputMode::kIndex;
+  if (mode == "sequence") return InputMode::kSequence;
+  return InputMode::kValue;
+}
+
+OutputMode ParseOutputMode(const std::string& mode) {
+  if (mode == "concat") return OutputMode::kConcat;
+  if (mode == "stack") return OutputMode::kStack;
+  if (mode == "sum") return OutputMode::kSum;
+  if (mode == "sequence") return OutputMode::kSequence;
+  return OutputMode::kLast;
+}
+
+absl::Status CheckIndex(const char* what, int64_t index, size_t size) {
+  if (index < 0 || index >= static_cast<int64_t>(size)) {
+    return InvalidArgument(what, " ", index, " does not exist: the body has ", size);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
+  tensorflow::DataTypeVector input_types, output_types;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("Tin", &input_types));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("Tout", &output_types));
+  int64_t num_limits;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("N", &num_limits));
+  if (num_limits > 1) {
+    return InvalidArgument("at most one num_iterations can be given, got ", num_limits);
+  }
+  has_num_iterations = num_limits == 1;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("reverse", &reverse));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("result_shapes", &result_shapes));
+  result_uses.assign(result_shapes.size(), 0);
+
+  {
+    const size_t n = input_types.size();
+    std::vector<std::string> mode, label;
+    std::vector<int64_t> axis, start, end, stride, part_size;
+    std::vector<PartialTensorShape> shape;
+    TF_RETURN_IF_ERROR(GetList(ctx, "input_mode", n, &mode));
+    TF_RETURN_IF_ERROR(GetList(ctx, "input_label", n, &label));
+    TF_RETURN_IF_ERROR(GetList(ctx, "input_axis", n, &axis));
+    TF_RETURN_IF_ERROR(GetList(ctx, "input_start", n, &start));
+    TF_RETURN_IF_ERROR(GetList(ctx, "input_end", n, &end));
+    TF_RETURN_IF_ERROR(GetList(ctx, "input_stride", n, &stride));
+    TF_RETURN_IF_ERROR(GetList(ctx, "input_part_size", n, &part_size));
+    TF_RETURN_IF_ERROR(GetList(ctx, "parameter_shapes", n, &shape));
+    for (size_t i = 0; i < n; ++i) {
+      Input input{ParseInputMode(mode[i]), axis[i], {}, label[i], input_types[i], shape[i]};
+      input.range = {start[i], end[i], stride[i], part_size[i],
+                     input.mode == InputMode::kSegment};
+      if (input.mode == InputMode::kIndex && part_size[i] != 1) {
+        return InvalidArgument(label[i], ": an index has part_size 1, got ", part_size[i]);
+      }
+      inputs.push_back(std::move(input));
+    }
+  }
+  {
+    const size_t n = output_types.size();
+    std::vector<std::string> mode, label;
+    std::vector<int64_t> source, axis, stride, part_size;
+    TF_RETURN_IF_ERROR(GetList(ctx, "output_mode", n, &mode));
+    TF_RETURN_IF_ERROR(GetList(ctx, "output_label", n, &label));
+    TF_RETURN_IF_ERROR(GetList(ctx, "output_source", n, &source));
+    TF_RETURN_IF_ERROR(GetList(ctx, "output_axis", n, &axis));
+    TF_RETURN_IF_ERROR(GetList(ctx, "output_stride", n, &stride));
+    TF_RETURN_IF_ERROR(GetList(ctx, "output_part_size", n, &part_size));
+    for (size_t i = 0; i < n; ++i) {
+      Output output{ParseOutputMode(mode[i]), -1,           -1,       axis[i],
+                    stride[i],                part_size[i], label[i], output_types[i]};
+      if (stride[i] == 0) return InvalidArgument(label[i], ": stride must not be 0");
+      if (source[i] >= 0) {
+        TF_RETURN_IF_ERROR(CheckIndex("result", source[i], result_shapes.size()));
+        output.result = source[i];
+        ++result_uses[source[i]];
+      } else {
+        TF_RETURN_IF_ERROR(CheckIndex("parameter", ~source[i], inputs.size()));
+        output.parameter = ~source[i];
+        if (output.mode != OutputMode::kSequence) {
+          return InvalidArgument(label[i], ": only a sequence can hold a parameter");
+        }
+      }
+      if (output.mode == OutputMode::kSequence &&
+          (stride[i] < 1 || output.dtype != tensorflow::DT_VARIANT)) {
+        return InvalidArgument(label[i], ": a sequence is a variant, of positive stride");
+      }
+      outputs.push_back(std::move(output));
+    }
+  }
+  std::vector<int64_t> from, to;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("back_edge_from", &from));
+  TF_RETURN_IF_ERROR(GetList(ctx, "back_edge_to", from.size(), &to));
+  for (size_t e = 0; e < from.size(); ++e) {
+    TF_RETURN_IF_ERROR(CheckIndex("back edge from result", from[e], result_shapes.size()));
+    TF_RETURN_IF_ERROR(CheckIndex("back edge to parameter", to[e], inputs.size()));
+    Input& target = inputs[to[e]];
+    if (target.back_edge) {
+      return InvalidArgument(target.label, ": two back edges lead to parameter ", to[e]);
+    }
+    if (target.mode != InputMode::kValue) {
+      return InvalidArgument(target.label, ": a back edge leads to a sliced parameter");
+    }
+    target.back_edge = true;
+    ++result_uses[from[e]];
+    const bool last_use = std::find(from.begin() + e + 1, from.end(), from[e]) == from.end();
+    back_edges.push_back({static_cast<int>(from[e]), static_cast<int>(to[e]), last_use});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::AtIteration(absl::Status status) const {
+  tensorflow::errors::AppendToMessage(&status, "\n\t [[in iteration ", Index(), " of ", ctx_->op_kernel().name(),
+                          "]]");
+  return status;
+}
+
+absl::Status Loop::MergeCount(int64_t count, const std::string& label) {
+  if (count_ < 0) {
+    count_ = count;
+    count_from_ = label;
+  } else if (count != count_) {
+    return InvalidArgument(count_from_, " gives ", count_, " iterations, but ", label,
+                                   " gives ", count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::CheckParameter(int i) const {
+  const LoopSpec::Input& input = spec_.inputs[i];
+  const Tensor& value = frame_.parameters[i];
+  if (value.dtype() != body_.parameter_types[i]) {
+    return InvalidArgument(input.label, ": the body expects ",
+                                   tensorflow::DataTypeString(body_.parameter_types[i]), ", got ",
+                                   tensorflow::DataTypeString(value.dtype()));
+  }
+  if (!input.shape.IsCompatibleWith(value.shape())) {
+    return InvalidArgument(input.label, ": the body was built for shape ",
+                                   input.shape.DebugString(), ", got ",
+                                   value.shape().DebugString());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::StartInput(int i) {
+  const LoopSpec::Input& input = spec_.inputs[i];
+  InputState& state = inputs_[i];
+  const Tensor& tensor = ctx_->input(i);
+  switch (input.mode) {
+    case InputMode::kValue:
+      frame_.parameters[i] = tensor;
+      return CheckParameter(i);
+    case InputMode::kSequence: {
+      TF_RETURN_IF_ERROR(GetSequence(tensor, input.label, &state.sequence));
+      const int64_t size = state.sequence->tensors().size();
+      const int64_t part = input.range.part_size;
+      return MergeCount(part > 0 ? (size + part - 1) / part : size, input.label);
+    }
+    default: {
+      const int64_t rank = tensor.dims();
+      const int64_t axis = input.axis < 0 ? input.axis + rank : input.axis;
+      if (axis < 0 || axis >= rank) {
+        return InvalidArgument(input.label, ": axis ", input.axis,
+                                       " is out of range for a tensor of rank ", rank);
+      }
+      const std::string problem = ResolvePieces(input.range, tensor.dim_size(axis), &state.pieces);
+      if (!problem.empty()) return InvalidArgument(input.label, ": ", problem);
+      TF_RETURN_IF_ERROR(MergeCount(state.pieces.count, input.label));
+      return state.reader.Init(tensor, axis, input.mode == InputMode::kIndex);
+    }
+  }
+}
+
+absl::Status Loop::Start() {
+  const int num_inputs = spec_.inputs.size();
+  const int num_results = spec_.result_shapes.size();
+  if (static_cast<int>(body_.parameter_types.size()) != num_inputs ||
+      static_cast<int>(body_.result_types.size()) != num_results) {
+    return InvalidArgument("the body has ", body_.parameter_types.size(),
+                                   " parameters and ", body_.result_types.size(),
+                                   " results; the op was built for ", num_inputs, " and ",
+                                   num_results);
+  }
+  for (const LoopSpec::Output& output : spec_.outputs) {
+    if (output.mode != OutputMode::kSequence && body_.result_types[output.result] != output.dtype) {
+      return InvalidArgument(
+          output.label, ": the body's result is of type ",
+          tensorflow::DataTypeString(body_.result_types[output.result]), ", the output of type ",
+          tensorflow::DataTypeString(output.dtype));
+    }
+  }
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    if (body_.result_types[edge.from] != body_.parameter_types[edge.to]) {
+      return InvalidArgument(
+          spec_.inputs[edge.to].label, ": a back edge brings ",
+          tensorflow::DataTypeString(body_.result_types[edge.from]), " to a parameter of type ",
+          tensorflow::DataTypeString(body_.parameter_types[edge.to]));
+    }
+  }
+
+  frame_.parameters.resize(num_inputs);
+  frame_.consumable.assign(num_inputs, false);
+  frame_.results.resize(num_results);
+  inputs_.resize(num_inputs);
+  outputs_.resize(spec_.outputs.size());
+  if (spec_.has_num_iterations) {
+    const Tensor& limit = ctx_->input(num_inputs);
+    if (limit.dims() != 0) {
+      return InvalidArgument("num_iterations must be a scalar, got shape ",
+                                     limit.shape().DebugString());
+    }
+    const int64_t given = limit.scalar<int64_t>()();
+    if (given < 0) {
+      return InvalidArgument("num_iterations must not be negative, got ", given);
+    }
+    TF_RETURN_IF_ERROR(MergeCount(given, "num_iterations"));
+  }
+  for (int i = 0; i < num_inputs; ++i) TF_RETURN_IF_ERROR(StartInput(i));
+  if (count_ < 0) {
+    return InvalidArgument(
+        "no input is sliced and num_iterations is not given: the number of iterations is unknown");
+  }
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    outputs_[i].required = ctx_->output_required(i);
+    if (output.mode == OutputMode::kSequence && outputs_[i].required) {
+      outputs_[i].pieces.resize(count_ == 0 ? 0 : (count_ - 1) / output.stride + 1);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::EnterElement(int i) {
+  const LoopSpec::Input& input = spec_.inputs[i];
+  InputState& state = inputs_[i];
+  const int64_t k = Index();
+  Tensor* parameter = &frame_.parameters[i];
+  if (input.mode == InputMode::kSequence) {
+    const std::vector<Tensor>& tensors = state.sequence->tensors();
+    const int64_t part = input.range.part_size;
+    if (part > 0) {
+      const auto begin = tensors.begin() + k * part;
+      const auto end = tensors.begin() + std::min<int64_t>((k + 1) * part, tensors.size());
+      *parameter = SequenceTensor(Sequence(std::vector<Tensor>(begin, end)));
+    } else {
+      *parameter = tensors[k];
+    }
+    return CheckParameter(i);
+  }
+  // Drops the last piece first, so that the reader may reuse its memory.
+  *parameter = Tensor();
+  TF_RETURN_IF_ERROR(
+      state.reader.Read(ctx_, state.pieces.Begin(k), state.pieces.Size(k), parameter));
+  // All whole pieces have one shape.
+  if (iteration_ == 0 || input.mode == InputMode::kSegment) return CheckParameter(i);
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Enter() {
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    if (spec_.inputs[i].mode != InputMode::kValue) TF_RETURN_IF_ERROR(EnterElement(i));
+  }
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const int parameter = spec_.outputs[i].parameter;
+    if (parameter >= 0) TF_RETURN_IF_ERROR(Record(i, frame_.parameters[parameter]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Record(int i, const Tensor& value) {
+  OutputState& state = outputs_[i];
+  const int64_t stride = spec_.outputs[i].stride;
+  if (state.required && Index() % stride == 0) state.pieces[Index() / stride] = value;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Place(int i, const Tensor& value) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  const bool stack = output.mode == OutputMode::kStack || value.dims() == 0;
+  const int64_t position = output.stride < 0 ? count_ - 1 - Index() : Index();
+  if (iteration_ == 0) {
+    const int64_t rank = value.dims() + (stack ? 1 : 0);
+    const int64_t axis = output.axis < 0 ? output.axis + rank : output.axis;
+    if (axis < 0 || axis >= rank) {
+      return InvalidArgument(output.label, ": axis ", output.axis,
+                                     " is out of range for an output of rank ", rank);
+    }
+    state.axis = axis;
+    state.first = value.shape();
+    state.extent = stack ? 1 : value.dim_size(axis);
+    TensorShape shape = value.shape();
+    if (stack) {
+      TF_RETURN_IF_ERROR(shape.InsertDimWithStatus(axis, count_));
+    } else {
+      if (state.extent > 0 && count_ > std::numeric_limits<int64_t>::max() / state.extent) {
+        return InvalidArgument(output.label, ": ", count_, " iterations of extent ",
+                                       state.extent, " are too many for one tensor");
+      }
+      TF_RETURN_IF_ERROR(shape.SetDimWithStatus(axis, state.extent * count_));
+    }
+    TF_RETURN_IF_ERROR(
+        ctx_->allocate_temp(output.dtype, shape, &state.tensor, ctx_->output_alloc_attr(i)));
+  }
+  if (output.part_size > 0 && !stack && value.dim_size(state.axis) != output.part_size) {
+    return InvalidArgument(output.label, ": part_size is ", output.part_size,
+                                   ", but the body's result has shape ",
+                                   value.shape().DebugString());
+  }
+  if (state.pieces.empty()) {
+    if (value.shape() == state.first) {
+      PlacePiece(value, state.axis, position * state.extent, &state.tensor);
+      return absl::OkStatus();
+    }
+    TensorShape other = value.shape();
+    if (!stack && other.dims() == state.first.dims()) {
+      TF_RETURN_IF_ERROR(other.SetDimWithStatus(state.axis, state.extent));
+    }
+    if (other != state.first) {
+      return InvalidArgument(output.label, ": the body's result has shape ",
+                                     value.shape().DebugString(), ", but in the first iteration ",
+                                     state.first.DebugString(), ": they do not ",
+                                     stack ? "stack" : "concatenate", " along axis ", output.axis);
+    }
+    // Pieces of differing extents: only at the end is it known where each one goes.
+    state.pieces.resize(count_);
+    PieceReader reader;
+    TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, /*remove_axis=*/false));
+    for (int64_t t = 0; t < iteration_; ++t) {
+      const int64_t at = (output.stride < 0) != spec_.reverse ? count_ - 1 - t : t;
+      TF_RETURN_IF_ERROR(reader.Read(ctx_, at * state.extent, state.extent, &state.pieces[at]));
+    }
+    state.tensor = Tensor();
+  }
+  state.pieces[position] = value;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::AddSum(int i, Tensor* value) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  if (iteration_ == 0) {
+    state.first = value->shape();
+    if (SumType(output.dtype) == output.dtype && spec_.result_uses[output.result] == 1 &&
+        tensorflow::DMAHelper::buffer(value) != nullptr &&
+        tensorflow::DMAHelper::buffer(value)->RefCountIsOne()) {
+      state.tensor = std::move(*value);
+      return absl::OkStatus();
+    }
+    TF_RETURN_IF_ERROR(ctx_->allocate_temp(SumType(output.dtype), value->shape(), &state.tensor,
+                                           ctx_->output_alloc_attr(i)));
+    FillZeros(&state.tensor);
+  } else if (value->shape() != state.first) {
+    return InvalidArgument(output.label, ": cannot add shape ",
+                                   value->shape().DebugString(), " to a sum of shape ",
+                                   state.first.DebugString());
+  }
+  return AddToSum(*value, &state.tensor);
+}
+
+absl::Status Loop::Leave() {
+  const bool last = iteration_ == count_ - 1;
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    if (output.result < 0) continue;
+    Tensor& value = frame_.results[output.result];
+    switch (output.mode) {
+      case OutputMode::kLast:
+        if (last) outputs_[i].tensor = value;
+        break;
+      case OutputMode::kSequence:
+        TF_RETURN_IF_ERROR(Record(i, value));
+        break;
+      case OutputMode::kSum:
+        TF_RETURN_IF_ERROR(AddSum(i, &value));
+        break;
+      default:
+        TF_RETURN_IF_ERROR(Place(i, value));
+    }
+  }
+  if (!last) {
+    for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+      Tensor& result = frame_.results[edge.from];
+      Tensor& parameter = frame_.parameters[edge.to];
+      if (edge.last_use) {
+        parameter = std::move(result);
+      } else {
+        parameter = result;
+      }
+      frame_.consumable[edge.to] = true;
+      TF_RETURN_IF_ERROR(CheckParameter(edge.to));
+    }
+  }
+  // What is not passed on is freed now rather than when the next iteration overwrites it.
+  for (Tensor& result : frame_.results) result = Tensor();
+  ++iteration_;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::FinishEmpty(int i) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  if (output.mode == OutputMode::kSequence) {
+    ctx_->set_output(i, SequenceTensor(Sequence()));
+    return absl::OkStatus();
+  }
+  if (output.mode == OutputMode::kLast) {
+    for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+      if (edge.from == output.result) {
+        ctx_->set_output(i, ctx_->input(edge.to));
+        return absl::OkStatus();
+      }
+    }
+    return InvalidArgument(
+        output.label, ": the loop has no iterations, so there is no last value, and no back edge ",
+        "gives result ", output.result, " an initial one");
+  }
+  const PartialTensorShape& piece = spec_.result_shapes[output.result];
+  Tensor empty;
+  if (output.mode == OutputMode::kSum) {
+    // Extent 1 for what is not known: the zeros broadcast to whatever the sum stands for.
+    TensorShape shape;
+    for (int d = 0; d < piece.dims(); ++d) {
+      TF_RETURN_IF_ERROR(shape.AddDimWithStatus(piece.dim_size(d) < 0 ? 1 : piece.dim_size(d)));
+    }
+    TF_RETURN_IF_ERROR(ctx_->allocate_temp(output.dtype, shape, &empty));
+    FillZeros(&empty);
+  } else {
+    PartialTensorShape element = piece;
+    if (!piece.unknown_rank() && (output.mode == OutputMode::kStack || piece.dims() == 0)) {
+      const int64_t axis = output.axis < 0 ? output.axis + piece.dims() + 1 : output.axis;
+      if (axis < 0 || axis > piece.dims()) {
+        return InvalidArgument(output.label, ": axis ", output.axis,
+                                       " is out of range for an output of rank ", piece.dims() + 1);
+      }
+      TF_RETURN_IF_ERROR(element.InsertDimWithStatus(axis, 0));
+    }
+    const absl::Status status =
+        ConcatPieces(ctx_, {}, output.dtype, element, output.axis, &empty);
+    if (!status.ok()) return InvalidArgument(output.label, ": ", status.message());
+  }
+  ctx_->set_output(i, empty);
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Finish() {
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    OutputState& state = outputs_[i];
+    if (count_ == 0) {
+      TF_RETURN_IF_ERROR(FinishEmpty(i));
+    } else if (output.mode == OutputMode::kSequence) {
+      ctx_->set_output(i, SequenceTensor(Sequence(std::move(state.pieces))));
+    } else if (!state.pieces.empty()) {
+      Tensor whole;
+      TF_RETURN_IF_ERROR(
+          ConcatPieces(ctx_, state.pieces, output.dtype, {}, state.axis, &whole));
+      ctx_->set_output(i, whole);
+    } else if (output.mode == OutputMode::kSum) {
+      Tensor rounded;
+      TF_RETURN_IF_ERROR(RoundSum(ctx_, state.tensor, output.dtype, &rounded));
+      ctx_->set_output(i, rounded);
+    } else {
+      ctx_->set_output(i, state.tensor);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_ti

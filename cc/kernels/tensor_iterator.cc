@@ -1,0 +1,159 @@
+// The kernel of the loop ops: drives a Loop, on the calling thread where the body allows it.
+#include <atomic>
+#include <functional>
+#include <utility>
+
+#include "cc/kernels/loop.h"
+#include "cc/status.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::FunctionLibraryRuntime;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+
+FunctionLibraryRuntime::Options RunOptions(OpKernelContext* ctx) {
+  FunctionLibraryRuntime::Options options(ctx->step_id());
+  options.rendezvous = ctx->rendezvous();
+  options.cancellation_manager = ctx->cancellation_manager();
+  options.collective_executor = ctx->collective_executor();
+  options.step_container = ctx->step_container();
+  options.stats_collector = ctx->stats_collector();
+  options.runner = ctx->runner();
+  options.run_all_kernels_inline = ctx->run_all_kernels_inline();
+  return options;
+}
+
+absl::Status CheckCancelled(OpKernelContext* ctx) {
+  if (ctx->cancellation_manager() != nullptr && ctx->cancellation_manager()->IsCancelled()) {
+    return absl::CancelledError("the loop was cancelled");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, OpKernelContext* ctx) {
+  // Nested functions run on this thread too: were they handed to a pool whose threads all run
+  // loops, nobody would be left to finish them.
+  static auto& run_inline = *new std::function<void(std::function<void()>)>(
+      [](std::function<void()> closure) { closure(); });
+  FunctionLibraryRuntime::Options options = RunOptions(ctx);
+  options.runner = &run_inline;
+  options.run_all_kernels_inline = true;
+  FunctionLibraryRuntime* lib = ctx->function_library();
+
+  Loop loop(spec, body, ctx);
+  TF_RETURN_IF_ERROR(loop.Start());
+  while (!loop.done()) {
+    TF_RETURN_IF_ERROR(CheckCancelled(ctx));
+    absl::Status status = loop.Enter();
+    if (status.ok()) status = lib->RunSync(options, body.handle, loop.frame());
+    if (status.ok()) status = loop.Leave();
+    if (!status.ok()) return loop.AtIteration(std::move(status));
+  }
+  return loop.Finish();
+}
+
+// Runs the loop without holding a thread while the body waits. Deletes itself when done.
+class AsyncRun {
+ public:
+  AsyncRun(const LoopSpec& spec, const Body& body, OpKernelContext* ctx,
+           tensorflow::AsyncOpKernel::DoneCallback done)
+      : body_(body),
+        ctx_(ctx),
+        done_(std::move(done)),
+        options_(RunOptions(ctx)),
+        loop_(spec, body, ctx) {}
+
+  void Start() {
+    const absl::Status status = loop_.Start();
+    if (status.ok()) {
+      Iterate();
+    } else {
+      Finish(status);
+    }
+  }
+
+ private:
+  enum Progress { kRunning, kReturned, kCompleted };
+
+  // An iteration that completes inside Run is continued by this loop, not by the callback, so that
+  // the stack does not grow with the number of iterations.
+  void Iterate() {
+    while (!loop_.done()) {
+      absl::Status status = CheckCancelled(ctx_);
+      if (!status.ok()) return Finish(status);
+      status = loop_.Enter();
+      if (!status.ok()) return Finish(loop_.AtIteration(std::move(status)));
+      progress_ = kRunning;
+      ctx_->function_library()->Run(options_, body_.handle, loop_.frame(),
+                                    [this](const absl::Status& status) {
+                                      status_ = status;
+                                      if (progress_.exchange(kCompleted) == kReturned &&
+                                          Complete()) {
+                                        Iterate();
+                                      }
+                                    });
+      if (progress_.exchange(kReturned) != kCompleted) return;
+      if (!Complete()) return;
+    }
+    Finish(loop_.Finish());
+  }
+
+  // Ends an iteration; false if it ended the loop, and with it this object.
+  bool Complete() {
+    if (status_.ok()) status_ = loop_.Leave();
+    if (status_.ok()) return true;
+    Finish(loop_.AtIteration(status_));
+    return false;
+  }
+
+  void Finish(const absl::Status& status) {
+    ctx_->SetStatus(status);
+    done_();
+    delete this;
+  }
+
+  const Body& body_;
+  OpKernelContext* const ctx_;
+  const tensorflow::AsyncOpKernel::DoneCallback done_;
+  const FunctionLibraryRuntime::Options options_;
+  Loop loop_;
+  std::atomic<int> progress_{kRunning};
+  absl::Status status_;
+};
+
+class TensorIteratorOp : public tensorflow::AsyncOpKernel {
+ public:
+  explicit TensorIteratorOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.Init(ctx));
+    tensorflow::NameAttrList function;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("body", &function));
+    body_.Init(function);
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    const Body* body;
+    OP_REQUIRES_OK_ASYNC(ctx, body_.Get(ctx, &body), done);
+    if (body->synchronous) {
+      OP_REQUIRES_OK_ASYNC(ctx, RunSynchronously(spec_, *body, ctx), done);
+      done();
+    } else {
+      (new AsyncRun(spec_, *body, ctx, std::move(done)))->Start();
+    }
+  }
+
+ private:
+  LoopSpec spec_;
+  BodyCache body_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfTi>TensorIterator").Device(tensorflow::DEVICE_CPU),
+                        TensorIteratorOp);
+REGISTER_KERNEL_BUILDER(Name("TfTi>StatelessTensorIterator").Device(tensorflow::DEVICE_CPU),
+                        TensorIteratorOp);
+
+}  // namespace
+}  // namespace tf_ti

@@ -1,0 +1,62 @@
+"""`python -m tf_ti`: what is installed here, and whether it works. Exits with 1 if it does not."""
+
+import collections
+import platform
+import sys
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import kernels
+
+from tf_ti import _build_info, _self_check
+from tf_ti._version import __version__
+
+
+def _print_versions():
+    cuda = "with CUDA" if _build_info.CUDA else "without CUDA"
+    print(f"tf_ti       {__version__}")
+    print(f"  built for TensorFlow {_build_info.TENSORFLOW_VERSION}, {cuda}")
+    print(f"  by        {_build_info.COMPILER}")
+    print(f"  with      {_build_info.FLAGS}")
+    print(f"TensorFlow  {tf.__version__}")
+    print(f"NumPy       {np.__version__}")
+    print(f"Python      {platform.python_version()}")
+    print(f"platform    {platform.platform()}")
+
+
+def _print_devices():
+    print("\nDevices")
+    for device in tf.config.list_physical_devices():
+        details = tf.config.experimental.get_device_details(device)
+        print("  " + " ".join([device.name, details.get("device_name", "")]).rstrip())
+
+
+def _print_ops():
+    devices = collections.defaultdict(set)
+    for kernel in kernels.get_all_registered_kernels().kernel:
+        if kernel.op.startswith("TfTi>"):
+            devices[kernel.op].add(kernel.device_type)
+    print("\nOps and the devices that have kernels for them")
+    width = max(map(len, devices))
+    for op in sorted(devices):
+        print(f"  {op:{width}}  {', '.join(sorted(devices[op]))}")
+
+
+def _check():
+    print("\nSelf-check")
+    all_ok = True
+    for name, ok, detail in _self_check.run():
+        all_ok = all_ok and ok
+        print(f"  {'ok    ' if ok else 'FAILED'}  {name}: {detail}")
+    return all_ok
+
+
+def main():
+    _print_versions()
+    _print_devices()
+    _print_ops()
+    return 0 if _check() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,383 @@
+"""Gradients of the loop ops: a loop that runs backwards.
+
+Its body computes the body's forward again, from the states that the forward loop recorded, and then
+the gradients. It is a `LoopSpec` like any other, so it is differentiable itself.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from tf_ti import _graphs, _loop, _slices, _tf
+from tf_ti._library import ops
+
+# Operations that may run again although they are stateful: they change nothing.
+_READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
+
+
+@tf.RegisterGradient("TfTi>TensorIterator")
+@tf.RegisterGradient("TfTi>StatelessTensorIterator")
+def _loop_gradient(op: tf.Operation, *grads):
+    spec = _loop.LoopSpec.from_op(op)
+    count = len(spec.inputs)
+    graph = _tf.function_graph(op, op.get_attr("body").name, [i.shape for i in spec.inputs])
+    for parameter, tensor in zip(graph.inputs, op.inputs):
+        if parameter.dtype == tf.resource:
+            _tf.copy_handle_data(tensor, parameter)
+    forward = _Forward(spec, graph, list(op.inputs[:count]), list(op.outputs))
+    num_iterations = op.inputs[count] if len(op.inputs) > count else None
+    incoming = {
+        i: tf.convert_to_tensor(grad)
+        for i, grad in enumerate(grads)
+        if grad is not None and not _is_zero(grad)
+    }
+    gradients = _Reverse(forward, incoming).run(num_iterations)
+    return [*gradients, *[None] * (len(op.inputs) - count)]
+
+
+def _is_zero(grad) -> bool:
+    """Whether TensorFlow filled in the gradient of an output that nothing depends on."""
+    return (
+        isinstance(grad, tf.Tensor)
+        and not isinstance(grad, _tf.EagerTensor)
+        and grad.op.type == "ZerosLike"
+    )
+
+
+@dataclasses.dataclass
+class _Forward:
+    """A loop to differentiate: its op's inputs and outputs, and its body as a graph to add to."""
+
+    spec: _loop.LoopSpec
+    graph: _tf.FuncGraph
+    tensors: list[tf.Tensor]
+    outputs: list[tf.Tensor]
+
+    def history(self, source: int) -> tf.Tensor:
+        found = self.spec.find_output("sequence", source)
+        if found is None:
+            what = f"result {source}" if source >= 0 else f"parameter {~source}"
+            raise LookupError(f"the loop did not record {what} of its body, which its gradient needs")
+        return self.outputs[found]
+
+
+class _Reverse:
+    """The reverse loop under construction."""
+
+    def __init__(self, forward: _Forward, incoming: Mapping[int, tf.Tensor]):
+        self.forward = forward
+        self.spec = forward.spec
+        self.graph = forward.graph
+        self.inputs: list[_loop.Input] = []
+        self.tensors: list[tf.Tensor] = []
+        self.parameters: list[list[tf.Tensor]] = []  # what each stands for in the graph
+        self.outputs: list[_loop.Output] = []
+        self.results: list[tf.Tensor] = []
+        self.back_edges: list[tuple[int, int]] = []
+        # Where gradients enter the body: (result, gradient), and for parameters directly.
+        self.seeds: list[tuple[tf.Tensor, tf.Tensor]] = []
+        self.direct: dict[int, list[tf.Tensor]] = {}
+
+        last: dict[int, tf.Tensor] = {}  # by result
+        for i, grad in incoming.items():
+            output = self.spec.outputs[i]
+            if not _tf.is_trainable(self._element_type(output)):
+                continue
+            if output.mode == "last":
+                grad = last[output.source] + grad if output.source in last else grad
+                last[output.source] = grad
+            elif output.source < 0:
+                self._add_direct(output, grad)
+            else:
+                self._add_seed(output, grad)
+        self.states = self._add_states(last)
+        for result, grad in last.items():
+            self._add_last_seed(result, grad)
+
+    def _element_type(self, output: _loop.Output) -> tf.DType:
+        if output.source >= 0:
+            return self.spec.result_types[output.source]
+        return self.graph.inputs[~output.source].dtype
+
+    def _add_parameter(self, tensor: tf.Tensor, like: tf.Tensor, spec: _loop.Input) -> tf.Tensor:
+        with self.graph.as_default():
+            parameter = tf.compat.v1.placeholder(like.dtype, spec.shape)
+        self.inputs.append(spec)
+        self.tensors.append(tensor)
+        self.parameters.append([parameter])
+        return parameter
+
+    def _add_direct(self, output: _loop.Output, grad: tf.Tensor) -> None:
+        """The history of a parameter has a gradient, when this gradient is differentiated."""
+        like = self.graph.inputs[~output.source]
+        spec = _loop.Input(f"the gradient of {output.label}", like.shape, "sequence", part_size=0)
+        self.direct.setdefault(~output.source, []).append(self._add_parameter(grad, like, spec))
+
+    def _add_seed(self, output: _loop.Output, grad: tf.Tensor) -> None:
+        result = self.graph.outputs[output.source]
+        sign = 1 if output.stride > 0 else -1
+        edges = {"start": 0, "end": -1} if sign > 0 else {"start": -1, "end": 0}
+        extent = self.spec.concat_extent(output)
+        if output.mode == "sum":
+            kwargs = {"mode": "value"}
+        elif output.mode == "sequence":
+            kwargs = {"mode": "sequence", "part_size": 0}
+        elif output.mode == "stack":
+            kwargs = {"mode": "index", "axis": output.axis, "stride": sign, **edges}
+        elif extent is not None:
+            if extent == 0:
+                return
+            kwargs = {
+                "mode": "slice",
+                "axis": output.axis,
+                "stride": sign * extent,
+                "part_size": extent,
+                **edges,
+            }
+        else:
+            like = self.forward.history(output.source)
+            grad = ops.tf_ti_sequence_split(grad, like, axis=output.axis, reverse=sign < 0)
+            kwargs = {"mode": "sequence", "part_size": 0}
+        spec = _loop.Input(f"the gradient of {output.label}", result.shape, **kwargs)
+        self.seeds.append((result, self._add_parameter(grad, result, spec)))
+
+    def _add_states(self, last: dict[int, tf.Tensor]) -> dict[int, int]:
+        """For each differentiable state one that carries its gradient back.
+
+        Takes the gradients that it starts with out of `last`. Returns the positions of the new
+        parameters, by the forward loop's.
+        """
+        states = {}
+        for result, parameter in self.spec.back_edges:
+            value = self.graph.outputs[result]
+            like = self.graph.inputs[parameter]
+            if not _tf.is_trainable(value.dtype):
+                continue
+            # A state may have other shapes in other iterations, and so may its gradient.
+            shape = like.shape
+            if not (shape.is_fully_defined() and value.shape == shape):
+                shape = tf.TensorShape(None if shape.rank is None else [None] * shape.rank)
+            if result in last:
+                initial = last.pop(result)
+            elif shape.is_fully_defined():
+                initial = tf.zeros(shape, value.dtype)
+            else:
+                final = self.spec.find_output("last", result)
+                initial = tf.zeros_like(self.forward.outputs[final])
+            label = f"the gradient of {self.spec.inputs[parameter].label}"
+            states[parameter] = len(self.inputs)
+            carried = self._add_parameter(initial, value, _loop.Input(label, shape))
+            self.seeds.append((value, carried))
+        return states
+
+    def _add_last_seed(self, result: int, grad: tf.Tensor) -> None:
+        """The last value of a result that feeds no state: its gradient enters once."""
+        value = self.graph.outputs[result]
+        spec = _loop.Input(f"the gradient of the last result {result}", value.shape)
+        seed = self._add_parameter(grad, value, spec)
+        self.seeds.append((value, seed))
+        self.back_edges.append((len(self.results), len(self.parameters) - 1))
+        with self.graph.as_default():
+            self.results.append(tf.zeros_like(seed))
+
+    def run(self, num_iterations: tf.Tensor | None) -> list:
+        """The gradients of the forward op's inputs."""
+        collectors = {}
+        for i, grad in self._body_gradients().items():
+            collectors[i] = self._add_result(i, grad)
+        if not collectors:
+            return [None] * len(self.spec.inputs)
+        outputs = self._run_loop(num_iterations)
+        return [
+            collectors[i](outputs) if i in collectors else None
+            for i in range(len(self.spec.inputs))
+        ]
+
+    def _body_gradients(self) -> dict:
+        """The gradients of the body's parameters, as far as there are any."""
+        wanted = [
+            i
+            for i, parameter in enumerate(self.graph.inputs)
+            if _tf.is_trainable(parameter.dtype) or parameter.dtype == tf.resource
+        ]
+        with self.graph.as_default():
+            found = [None] * len(wanted)
+            if self.seeds:
+                results, seeds = zip(*self.seeds)
+                parameters = [self.graph.inputs[i] for i in wanted]
+                found = tf.gradients(list(results), parameters, list(seeds))
+            gradients = {}
+            for i, grad in zip(wanted, found):
+                terms = [*self.direct.get(i, ()), *([] if grad is None else [grad])]
+                if i in self.states and not terms:
+                    terms = [tf.zeros_like(self.graph.inputs[i])]
+                if len(terms) == 1:
+                    gradients[i] = terms[0]
+                elif terms:
+                    gradients[i] = tf.add_n([tf.convert_to_tensor(term) for term in terms])
+        return gradients
+
+    def _add_output(self, grad: tf.Tensor, mode: str, label: str, **kwargs) -> int:
+        """Makes `grad` a result of the reverse body, and that an output of the reverse loop."""
+        dtype = tf.variant if mode == "sequence" else grad.dtype
+        self.outputs.append(_loop.Output(label, dtype, mode, len(self.results), **kwargs))
+        self.results.append(grad)
+        return len(self.outputs) - 1
+
+    def _add_result(self, i: int, grad) -> Callable:
+        """Adds a parameter's gradient to the body; what is returned makes it the input's."""
+        spec = self.spec.inputs[i]
+        tensor = self.forward.tensors[i]
+        label = f"the gradient of {spec.label}"
+        if spec.mode == "value" and i not in self.states and isinstance(grad, tf.IndexedSlices):
+            values = self._add_output(grad.values, "concat", label)
+            indices = self._add_output(grad.indices, "concat", label)
+            return lambda outputs: tf.IndexedSlices(
+                outputs[values], outputs[indices], _shape_of(tensor)
+            )
+        with self.graph.as_default():
+            grad = tf.convert_to_tensor(grad)
+        if i in self.states:
+            self.back_edges.append((len(self.results), self.states[i]))
+            found = self._add_output(grad, "last", label)
+            return lambda outputs: outputs[found]
+        if spec.mode == "value":
+            found = self._add_output(grad, "sum", label)
+            return lambda outputs: _with_shape_of(tensor, outputs[found])
+        if spec.mode == "sequence":
+            found = self._add_output(grad, "sequence", label)
+            return lambda outputs: outputs[found]
+        if spec.mode == "index":
+            sign = 1 if spec.stride > 0 else -1
+            if abs(spec.stride) > 1:
+                sign = 1
+            found = self._add_output(grad, "stack", label, axis=spec.axis, stride=sign)
+        else:
+            sign = 1 if spec.stride > 0 or not _slices.tiles(spec) else -1
+            found = self._add_output(grad, "concat", label, axis=spec.axis, stride=sign)
+        return lambda outputs: _slices.put_back(spec, tensor, outputs[found])
+
+    def _run_loop(self, num_iterations: tf.Tensor | None) -> list[tf.Tensor]:
+        """Builds the reverse loop around what its body turned out to need."""
+        candidates = []
+        for i, spec in enumerate(self.spec.inputs):
+            tensor = self.forward.tensors[i]
+            if any(parameter == i for _, parameter in self.spec.back_edges):
+                spec = dataclasses.replace(spec, mode="sequence", part_size=0)
+                tensor = None  # its history, if that is needed
+            candidates.append(([self.graph.inputs[i]], spec, tensor, ~i))
+        for output in self.spec.outputs:
+            if output.mode == "sequence" and output.source >= 0:
+                value = self.graph.outputs[output.source]
+                spec = _loop.Input(output.label, value.shape, "sequence", part_size=0)
+                candidates.append(([value], spec, None, output.source))
+        for group, spec, tensor in zip(self.parameters, self.inputs, self.tensors):
+            candidates.append((group, spec, tensor, None))
+
+        given = [group[0] for group, *_ in candidates]
+        needed = _graphs.needed_operations(given, self.results, follow_controls=False)
+        used = {t.ref() for op in needed for t in op.inputs} | {t.ref() for t in self.results}
+        targets = {parameter for _, parameter in self.back_edges}
+        first_own = len(candidates) - len(self.parameters)
+        keep = [
+            group[0].ref() in used or position - first_own in targets
+            for position, (group, *_) in enumerate(candidates)
+        ]
+        if num_iterations is None and not any(
+            kept and candidate[1].is_counted for kept, candidate in zip(keep, candidates)
+        ):
+            keep[[candidate[1].is_counted for candidate in candidates].index(True)] = True
+
+        positions = {}
+        inputs, tensors, groups = [], [], []
+        for position, (kept, (group, spec, tensor, source)) in enumerate(zip(keep, candidates)):
+            if kept:
+                positions[position] = len(inputs)
+                inputs.append(spec)
+                tensors.append(self.forward.history(source) if tensor is None else tensor)
+                groups.append(group)
+        body = _graphs.extract(
+            "gradient", self.graph, groups, self.results, follow_controls=False
+        )
+        _check_repeatable(body)
+        spec = _loop.LoopSpec(
+            tuple(inputs),
+            tuple(self.outputs),
+            tuple((result, positions[first_own + p]) for result, p in self.back_edges),
+            tuple(t.dtype for t in body.outputs),
+            tuple(t.shape for t in body.outputs),
+            not self.spec.reverse,
+        )
+        stateful = any(_tf.is_stateful(op) for op in body.get_operations())
+        outputs = _loop.run_loop(
+            spec.recording(1, ()),
+            _tf.make_function(body),
+            tensors,
+            num_iterations,
+            stateful,
+            "TensorIteratorGradient",
+        )
+        return outputs[: len(self.outputs)]
+
+
+def _check_repeatable(body: _tf.FuncGraph) -> None:
+    """A gradient repeats part of the body; what has effects it can only take as recorded."""
+    for op in body.get_operations():
+        if _tf.is_stateful(op) and op.type not in _READS and not _only_reads(op):
+            raise ValueError(
+                f"the gradient of this loop would have to repeat {op.type} {op.name!r}, which has "
+                "effects or draws random numbers: it stands in a conditional or a loop inside the "
+                "body; do that outside of it"
+            )
+
+
+def _only_reads(op: tf.Operation) -> bool:
+    """Whether the functions that a conditional, a loop or a call runs only read variables."""
+    functions = []
+    for value in op.node_def.attr.values():
+        functions += [value.func.name] if value.func.name else []
+        functions += [func.name for func in value.list.func]
+    if not functions:
+        return False
+    for name in functions:
+        graph = getattr(_tf.find_function(op.graph, name), "graph", None)
+        if graph is None:
+            return False
+        for inner in graph.get_operations():
+            if _tf.is_stateful(inner) and inner.type not in _READS and not _only_reads(inner):
+                return False
+    return True
+
+
+def _shape_of(tensor: tf.Tensor) -> tf.Tensor:
+    if tensor.dtype == tf.resource:
+        return tf.raw_ops.VariableShape(input=tensor, out_type=tf.int64)
+    return tf.shape(tensor, tf.int64)
+
+
+def _with_shape_of(tensor: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
+    """A sum over no iterations has extent 1 where its shape was not known."""
+    if tensor.dtype == tf.resource or tensor.shape.is_fully_defined():
+        return grad
+    return tf.broadcast_to(grad, tf.shape(tensor))
+
+
+@tf.RegisterGradient("TfTi>SequenceSplit")
+def _split_gradient(op: tf.Operation, grad):
+    tensor = op.inputs[0]
+    joined = ops.tf_ti_sequence_concat(
+        grad,
+        dtype=tensor.dtype,
+        element_shape=tensor.shape,
+        axis=op.get_attr("axis"),
+        reverse=op.get_attr("reverse"),
+    )
+    return [tf.reshape(joined, tf.shape(tensor)), None]
+
+
+@tf.RegisterGradient("TfTi>SequenceConcat")
+def _concat_gradient(op: tf.Operation, grad):
+    return ops.tf_ti_sequence_split(
+        grad, op.inputs[0], axis=op.get_attr("axis"), reverse=op.get_attr("reverse")
+    )

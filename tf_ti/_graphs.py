@@ -1,0 +1,154 @@
+"""Copying part of a function's graph into a function of its own."""
+
+import itertools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_ti import _tf
+
+_uid = itertools.count()
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def is_call(op: tf.Operation) -> bool:
+    """Whether `op` is a function call that may be replaced by the function's operations."""
+    if op.type not in _CALLS:
+        return False
+    function = _tf.find_function(op.graph, op.get_attr("f").name)
+    # A function that asks for XLA is compiled as one, so it stays one.
+    return getattr(function, "graph", None) is not None and not any(
+        function.cached_definition.attr[key].b
+        for key in ("_XlaMustCompile", "_noinline")
+        if key in function.cached_definition.attr
+    )
+
+
+def needed_operations(
+    sources: Sequence[tf.Tensor],
+    targets: Sequence[tf.Tensor],
+    control_targets: Sequence[tf.Operation] = (),
+    follow_controls: bool = True,
+) -> set[tf.Operation]:
+    """The operations that compute `targets` where the values of `sources` are given."""
+    given = {source.ref() for source in sources}
+
+    def is_given(op):
+        return bool(op.outputs) and all(t.ref() in given for t in op.outputs)
+
+    needed: set[tf.Operation] = set()
+    stack = [t.op for t in targets if t.ref() not in given]
+    stack += [op for op in control_targets if not is_given(op)]
+    while stack:
+        op = stack.pop()
+        if op in needed:
+            continue
+        needed.add(op)
+        stack.extend(t.op for t in op.inputs if t.ref() not in given)
+        if follow_controls:
+            stack.extend(c for c in op.control_inputs if not is_given(c))
+    return needed
+
+
+class _Copier:
+    """Copies operations into `graph`; `tensors` and `operations` say what has become of which."""
+
+    def __init__(self, graph: _tf.FuncGraph):
+        self.graph = graph
+        self.tensors: dict = {}
+        self.operations: dict[tf.Operation, list[tf.Operation]] = {}
+
+    def copy(self, op: tf.Operation, extra_controls: Sequence[tf.Operation], inline: bool) -> None:
+        controls = [c for old in op.control_inputs for c in self.operations.get(old, ())]
+        controls += extra_controls
+        if inline and is_call(op):
+            self._inline(op, controls)
+            return
+        attrs = {
+            key: value
+            for key, value in op.node_def.attr.items()
+            if key != "_class" and not key.startswith("_tpu_replicate")
+        }
+        with tf.device(op.device), self.graph.control_dependencies(controls):
+            copied = self.graph._create_op_internal(
+                op.type,
+                [self.tensors[t.ref()] for t in op.inputs],
+                dtypes=[t.dtype for t in op.outputs],
+                name=op.name,
+                attrs=attrs,
+                op_def=op.op_def,
+            )
+        if getattr(op, "_gradient_function", None) is not None:
+            copied._gradient_function = op._gradient_function
+        self.operations[op] = [copied]
+        for old, new in zip(op.outputs, copied.outputs):
+            if new.dtype in (tf.resource, tf.variant):
+                _tf.copy_handle_data(old, new)
+            new.set_shape(old.shape)
+            self.tensors[old.ref()] = new
+
+    def _inline(self, op: tf.Operation, controls: Sequence[tf.Operation]) -> None:
+        callee = _tf.find_function(op.graph, op.get_attr("f").name).graph
+        inner = _Copier(self.graph)
+        add_functions(callee, self.graph)
+        for parameter, argument in zip(callee.inputs, op.inputs):
+            inner.tensors[parameter.ref()] = self.tensors[argument.ref()]
+        needed = needed_operations(callee.inputs, callee.outputs, callee.control_outputs)
+        for inner_op in callee.get_operations():
+            if inner_op in needed:
+                inner.copy(inner_op, controls, inline=True)
+        for result, value in zip(op.outputs, callee.outputs):
+            self.tensors[result.ref()] = inner.tensors[value.ref()]
+        # Who waits for the call waits for its effects and its results.
+        self.operations[op] = [
+            copied for old in callee.control_outputs for copied in inner.operations.get(old, ())
+        ] + [self.tensors[t.ref()].op for t in op.outputs]
+
+
+def add_functions(source: _tf.FuncGraph, target: _tf.FuncGraph) -> None:
+    for function in source._functions.values():
+        target._add_function_recursive(function)
+
+
+def extract(
+    name: str,
+    graph: _tf.FuncGraph,
+    inputs: Sequence[Sequence[tf.Tensor]],
+    outputs: Sequence[tf.Tensor],
+    control_outputs: Sequence[tf.Operation] = (),
+    follow_controls: bool = True,
+    inline: bool = False,
+) -> _tf.FuncGraph:
+    """A new function graph that computes `outputs` of `graph` from `inputs`.
+
+    Args:
+        name: what the function does, for its name.
+        graph: where the tensors are.
+        inputs: for each parameter of the new function the tensors of `graph` that it stands for;
+            what computes them is not copied.
+        outputs: the results.
+        control_outputs: operations that run for their effects.
+        follow_controls: keep control dependencies, and what is reached by them alone.
+        inline: replace function calls by the functions' operations.
+    """
+    given = [tensor for group in inputs for tensor in group]
+    needed = needed_operations(given, outputs, control_outputs, follow_controls)
+    made = _tf.FuncGraph(f"tf_ti_{name}_{next(_uid)}")
+    add_functions(graph, made)
+    copier = _Copier(made)
+    with made.as_default():
+        for group in inputs:
+            placeholder = tf.compat.v1.placeholder(group[0].dtype, group[0].shape)
+            _tf.copy_handle_data(group[0], placeholder)
+            made.inputs.append(placeholder)
+            for tensor in group:
+                copier.tensors[tensor.ref()] = placeholder
+        # Operations stand in the order of their creation, so what they use comes first.
+        for op in graph.get_operations():
+            if op in needed:
+                copier.copy(op, (), inline)
+    made.outputs = [copier.tensors[t.ref()] for t in outputs]
+    made.control_outputs = [c for op in control_outputs for c in copier.operations.get(op, ())]
+    made.structured_outputs = tuple(made.outputs)
+    return made

@@ -1,0 +1,41 @@
+"""The native library: `ops` holds the Python functions that TensorFlow makes for its ops."""
+
+import pathlib
+
+_PATH = pathlib.Path(__file__).with_name("_tf_ti.so")
+
+
+def _import_tensorflow():
+    try:
+        import tensorflow
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise ImportError(
+            "tf_ti needs TensorFlow: pip install 'tf_ti[cpu]', or pip install 'tf_ti[gpu]'"
+        ) from error
+    return tensorflow
+
+
+def _minor(version):
+    return ".".join(version.split(".")[:2])
+
+
+def _load():
+    tf = _import_tensorflow()
+    if not _PATH.exists():
+        raise ImportError(f"{_PATH} is missing: run `make build` in the checkout of tf_ti")
+    from tf_ti._build_info import TENSORFLOW_VERSION
+
+    built_for, found = _minor(TENSORFLOW_VERSION), _minor(tf.__version__)
+    if built_for != found:
+        # Another minor version is another C++ ABI: loading would end in undefined symbols or worse.
+        raise ImportError(
+            f"this tf_ti was built for TensorFlow {built_for}, but TensorFlow {tf.__version__} is "
+            f"installed. Either install TensorFlow {built_for} (pip install 'tf_ti[cpu]', or "
+            f"'tf_ti[gpu]'), or build tf_ti for TensorFlow {found} (pip install . in its checkout)"
+        )
+    return tf.load_op_library(str(_PATH))
+
+
+ops = _load()

@@ -1,0 +1,170 @@
+"""What a loop op is (`LoopSpec`), and how one is run.
+
+Every loop of the package, the gradients' reverse loops too, is a `LoopSpec` and a function; the op's
+documentation in cc/ops/tensor_iterator.cc says what each mode means.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti._library import ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """Where a parameter of the body gets its value."""
+
+    label: str
+    shape: tf.TensorShape  # the parameter's static shape
+    mode: str = "value"
+    axis: int = 0
+    start: int = 0
+    end: int = -1
+    stride: int = 1
+    part_size: int = 1
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the input tells the number of iterations."""
+        return self.mode != "value"
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What becomes of a result of the body (`source >= 0`) or of parameter `~source`."""
+
+    label: str
+    dtype: tf.DType
+    mode: str
+    source: int
+    axis: int = 0
+    stride: int = 1
+    part_size: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopSpec:
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    back_edges: tuple[tuple[int, int], ...]  # (result, parameter)
+    result_types: tuple[tf.DType, ...]
+    result_shapes: tuple[tf.TensorShape, ...]
+    reverse: bool = False
+
+    def recording(self, every: int, recorded: Sequence[int]) -> "LoopSpec":
+        """The same loop with the further outputs that its gradient needs.
+
+        They cost nothing where no gradient is taken: the kernel leaves a sequence that nobody
+        consumes empty, and a last value is moved, not copied.
+
+        Args:
+            every: record the states of each `every`-th iteration.
+            recorded: results to record in every iteration.
+        """
+        outputs = list(self.outputs)
+        for result, parameter in self.back_edges:
+            label = f"the history of {self.inputs[parameter].label}"
+            outputs.append(Output(label, tf.variant, "sequence", ~parameter, stride=every))
+            # The zero gradient of a state whose shape may change has the last value's shape.
+            dtype = self.result_types[result]
+            if _tf.is_trainable(dtype) and not self._state_shape_is_fixed(result, parameter):
+                outputs.append(Output(f"the last value of {label}", dtype, "last", result))
+        for result in recorded:
+            outputs.append(
+                Output(f"the history of result {result}", tf.variant, "sequence", result)
+            )
+        for output in self.outputs:
+            if output.mode == "concat" and self.concat_extent(output) is None:
+                # Where each piece lies must be known to give each its gradient.
+                label = f"the pieces of {output.label}"
+                outputs.append(Output(label, tf.variant, "sequence", output.source))
+        return dataclasses.replace(self, outputs=tuple(outputs))
+
+    def _state_shape_is_fixed(self, result: int, parameter: int) -> bool:
+        shape = self.inputs[parameter].shape
+        return shape.is_fully_defined() and self.result_shapes[result] == shape
+
+    def concat_extent(self, output: Output) -> int | None:
+        """The static extent of a concatenated output's pieces along its axis, or None."""
+        shape = self.result_shapes[output.source]
+        if shape.rank is None:
+            return None
+        if shape.rank == 0:
+            return 1
+        return shape[output.axis]
+
+    def find_output(self, mode: str, source: int) -> int | None:
+        for i, output in enumerate(self.outputs):
+            if output.mode == mode and output.source == source:
+                return i
+        return None
+
+    @classmethod
+    def from_op(cls, op: tf.Operation) -> "LoopSpec":
+        attr = op.get_attr
+
+        def text(name):
+            return [value.decode() for value in attr(name)]
+
+        inputs = zip(
+            text("input_label"),
+            [tf.TensorShape(s) for s in attr("parameter_shapes")],
+            text("input_mode"),
+            *(attr(f"input_{field}") for field in ("axis", "start", "end", "stride", "part_size")),
+        )
+        outputs = zip(
+            text("output_label"),
+            [tf.as_dtype(t) for t in attr("Tout")],
+            text("output_mode"),
+            *(attr(f"output_{field}") for field in ("source", "axis", "stride", "part_size")),
+        )
+        return cls(
+            tuple(Input(*fields) for fields in inputs),
+            tuple(Output(*fields) for fields in outputs),
+            tuple(zip(attr("back_edge_from"), attr("back_edge_to"))),
+            tuple(tf.as_dtype(t) for t in attr("result_types")),
+            tuple(tf.TensorShape(s) for s in attr("result_shapes")),
+            attr("reverse"),
+        )
+
+
+def run_loop(
+    spec: LoopSpec,
+    body,
+    tensors: Sequence[tf.Tensor],
+    num_iterations: tf.Tensor | None = None,
+    stateful: bool = False,
+    name: str | None = None,
+) -> list[tf.Tensor]:
+    """Adds the loop op to the current graph, or runs it."""
+    make = ops.tf_ti_tensor_iterator if stateful else ops.tf_ti_stateless_tensor_iterator
+    outputs = make(
+        input=list(tensors),
+        num_iterations=[] if num_iterations is None else [tf.cast(num_iterations, tf.int64)],
+        Tout=[output.dtype for output in spec.outputs],
+        body=_tf.use_function(body),
+        input_mode=[i.mode for i in spec.inputs],
+        input_axis=[i.axis for i in spec.inputs],
+        input_start=[i.start for i in spec.inputs],
+        input_end=[i.end for i in spec.inputs],
+        input_stride=[i.stride for i in spec.inputs],
+        input_part_size=[i.part_size for i in spec.inputs],
+        input_label=[i.label for i in spec.inputs],
+        parameter_shapes=[i.shape for i in spec.inputs],
+        back_edge_from=[edge[0] for edge in spec.back_edges],
+        back_edge_to=[edge[1] for edge in spec.back_edges],
+        output_mode=[o.mode for o in spec.outputs],
+        output_source=[o.source for o in spec.outputs],
+        output_axis=[o.axis for o in spec.outputs],
+        output_stride=[o.stride for o in spec.outputs],
+        output_part_size=[o.part_size for o in spec.outputs],
+        output_label=[o.label for o in spec.outputs],
+        result_types=list(spec.result_types),
+        result_shapes=list(spec.result_shapes),
+        reverse=spec.reverse,
+        name=name,
+    )
+    return list(outputs) if isinstance(outputs, (list, tuple)) else []

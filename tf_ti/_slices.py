@@ -1,0 +1,40 @@
+"""Putting the pieces of a sliced input back where they came from."""
+
+import tensorflow as tf
+
+from tf_ti import _loop
+
+
+def tiles(spec: _loop.Input) -> bool:
+    """Whether the pieces lie side by side: neither gaps nor overlaps."""
+    return spec.part_size == abs(spec.stride)
+
+
+def put_back(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tensor:
+    """The gradient of a sliced tensor, from its pieces' gradients joined along the axis.
+
+    Pieces that tile come in the order of the tensor, others in the order of the iterations.
+    """
+    rank = tensor.shape.rank
+    if tiles(spec) and (spec.start, spec.end) in ((0, -1), (-1, 0)):
+        return pieces if rank is None else tf.ensure_shape(pieces, tensor.shape)
+    extent = tf.shape(tensor)[spec.axis]
+    start = spec.start + extent if spec.start < 0 else tf.constant(spec.start)
+    end = spec.end + extent if spec.end < 0 else tf.constant(spec.end)
+    axis = spec.axis % tf.rank(tensor)
+    if tiles(spec):
+        low, high = tf.minimum(start, end), tf.maximum(start, end)
+        paddings = tf.scatter_nd(
+            [[axis]], [[low, extent - 1 - high]], [tf.rank(tensor), 2]
+        )
+        return tf.ensure_shape(tf.pad(pieces, paddings), tensor.shape)
+    count = tf.shape(pieces)[spec.axis] // spec.part_size
+    begin = start + spec.stride * tf.range(count)
+    if spec.stride < 0:
+        begin -= spec.part_size - 1
+    positions = tf.reshape(begin[:, None] + tf.range(spec.part_size), [-1])
+    order = tf.range(tf.rank(tensor))
+    to_front = tf.concat([[axis], order[:axis], order[axis + 1 :]], 0)
+    back = tf.math.invert_permutation(to_front)
+    summed = tf.math.unsorted_segment_sum(tf.transpose(pieces, to_front), positions, extent)
+    return tf.ensure_shape(tf.transpose(summed, back), tensor.shape)

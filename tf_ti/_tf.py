@@ -1,0 +1,74 @@
+"""The parts of TensorFlow that its public API does not offer, in one place."""
+
+import tensorflow as tf
+from tensorflow.python.eager import context, record, tape
+from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.framework import function_def_to_graph
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.framework.ops import EagerTensor
+from tensorflow.python.ops import control_flow_util_v2
+from tensorflow.python.ops.handle_data_util import copy_handle_data
+
+__all__ = [
+    "EagerTensor",
+    "FuncGraph",
+    "copy_handle_data",
+    "find_function",
+    "function_graph",
+    "is_recording",
+    "is_stateful",
+    "is_trainable",
+    "make_function",
+    "use_function",
+    "variable_accessed",
+]
+
+
+def is_recording() -> bool:
+    """Whether a GradientTape or a ForwardAccumulator may record what runs now."""
+    return record.could_possibly_record()
+
+
+def variable_accessed(variable: tf.Variable) -> None:
+    """Tells the tapes that watch trainable variables that this one is used."""
+    if variable.trainable:
+        tape.variable_accessed(variable)
+
+
+def is_trainable(dtype: tf.DType) -> bool:
+    return dtype.is_floating or dtype.is_complex
+
+
+def is_stateful(op: tf.Operation) -> bool:
+    return op.op_def.is_stateful
+
+
+def make_function(graph: FuncGraph) -> atomic_function.AtomicFunction:
+    """A function that the runtime knows, from a graph with its inputs and outputs set."""
+    return atomic_function.from_func_graph(graph.name, graph, {})
+
+
+def use_function(function) -> str:
+    """The function's name, for an attribute; the current graph learns to know the function."""
+    if not tf.executing_eagerly():
+        tf.compat.v1.get_default_graph()._add_function_recursive(function)
+    return function.name.decode() if isinstance(function.name, bytes) else function.name
+
+
+def find_function(graph: tf.Graph, name: str):
+    """The function `name` as `graph` or a graph around it knows it, or None."""
+    while graph is not None:
+        function = graph._get_function(name)
+        if function is not None:
+            return function
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+def function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
+    """A fresh graph of the function `name`, which `op` refers to."""
+    if isinstance(op.outputs[0], EagerTensor):
+        definition = context.context().get_function_def(name)
+        return function_def_to_graph.function_def_to_graph(definition, input_shapes=input_shapes)
+    # A tape inside a function brings a stand-in for the operation.
+    return control_flow_util_v2.get_func_graph(op.outputs[0].op, input_shapes, name)
