@@ -9,15 +9,12 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from tf_ti import _graphs, _loop, _slices, _tf
+from tf_ti import _checkpoints, _graphs, _loop, _slices, _tf
 from tf_ti._library import ops
-
-# Operations that may run again although they are stateful: they change nothing.
-_READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
-
 
 @tf.RegisterGradient("TfTi>TensorIterator")
 @tf.RegisterGradient("TfTi>StatelessTensorIterator")
+@tf.autograph.experimental.do_not_convert
 def _loop_gradient(op: tf.Operation, *grads):
     spec = _loop.LoopSpec.from_op(op)
     count = len(spec.inputs)
@@ -32,8 +29,36 @@ def _loop_gradient(op: tf.Operation, *grads):
         for i, grad in enumerate(grads)
         if grad is not None and not _is_zero(grad)
     }
-    gradients = _Reverse(forward, incoming).run(num_iterations)
+    every = max((o.stride for o in spec.outputs if o.mode == "sequence"), default=1)
+    if every == 1:
+        gradients = _Reverse(forward, incoming).run(num_iterations)
+    else:
+        gradients = _gradients_of_segments(forward, incoming, num_iterations, every)
     return [*gradients, *[None] * (len(op.inputs) - count)]
+
+
+def _gradients_of_segments(forward: "_Forward", incoming, num_iterations, every: int) -> list:
+    segments = _checkpoints.cut(
+        forward.spec, forward.graph, forward.tensors, forward.outputs, num_iterations, every
+    )
+    for position in incoming:
+        if position not in segments.positions:
+            raise ValueError(
+                "checkpoint_every does not support a second gradient of a loop whose body has "
+                "effects"
+            )
+    loop = _Forward(
+        segments.spec,
+        segments.graph,
+        segments.tensors,
+        [forward.outputs[position] for position in segments.positions],
+    )
+    incoming = {segments.positions.index(i): grad for i, grad in incoming.items()}
+    gradients = _Reverse(loop, incoming).run(None)
+    for i, spec in segments.pieces.items():
+        if gradients[i] is not None:
+            gradients[i] = _slices.put_back(spec, forward.tensors[i], gradients[i])
+    return gradients[: len(forward.tensors)]
 
 
 def _is_zero(grad) -> bool:
@@ -125,14 +150,15 @@ class _Reverse:
             kwargs = {"mode": "sequence", "part_size": 0}
         elif output.mode == "stack":
             kwargs = {"mode": "index", "axis": output.axis, "stride": sign, **edges}
-        elif extent is not None:
-            if extent == 0:
-                return
+        elif extent == 0:
+            return
+        elif extent or output.part_size:
+            size = extent or output.part_size
             kwargs = {
-                "mode": "slice",
+                "mode": "slice" if extent else "segment",
                 "axis": output.axis,
-                "stride": sign * extent,
-                "part_size": extent,
+                "stride": sign * size,
+                "part_size": size,
                 **edges,
             }
         else:
@@ -324,7 +350,7 @@ class _Reverse:
 def _check_repeatable(body: _tf.FuncGraph) -> None:
     """A gradient repeats part of the body; what has effects it can only take as recorded."""
     for op in body.get_operations():
-        if _tf.is_stateful(op) and op.type not in _READS and not _only_reads(op):
+        if _tf.is_stateful(op) and op.type not in _tf.READS and not _only_reads(op):
             raise ValueError(
                 f"the gradient of this loop would have to repeat {op.type} {op.name!r}, which has "
                 "effects or draws random numbers: it stands in a conditional or a loop inside the "
@@ -345,7 +371,7 @@ def _only_reads(op: tf.Operation) -> bool:
         if graph is None:
             return False
         for inner in graph.get_operations():
-            if _tf.is_stateful(inner) and inner.type not in _READS and not _only_reads(inner):
+            if _tf.is_stateful(inner) and inner.type not in _tf.READS and not _only_reads(inner):
                 return False
     return True
 
@@ -364,6 +390,7 @@ def _with_shape_of(tensor: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
 
 
 @tf.RegisterGradient("TfTi>SequenceSplit")
+@tf.autograph.experimental.do_not_convert
 def _split_gradient(op: tf.Operation, grad):
     tensor = op.inputs[0]
     joined = ops.tf_ti_sequence_concat(
@@ -377,6 +404,7 @@ def _split_gradient(op: tf.Operation, grad):
 
 
 @tf.RegisterGradient("TfTi>SequenceConcat")
+@tf.autograph.experimental.do_not_convert
 def _concat_gradient(op: tf.Operation, grad):
     return ops.tf_ti_sequence_split(
         grad, op.inputs[0], axis=op.get_attr("axis"), reverse=op.get_attr("reverse")

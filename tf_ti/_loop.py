@@ -77,7 +77,8 @@ class LoopSpec:
                 Output(f"the history of result {result}", tf.variant, "sequence", result)
             )
         for output in self.outputs:
-            if output.mode == "concat" and self.concat_extent(output) is None:
+            is_open = self.concat_extent(output) is None and not output.part_size
+            if output.mode == "concat" and is_open:
                 # Where each piece lies must be known to give each its gradient.
                 label = f"the pieces of {output.label}"
                 outputs.append(Output(label, tf.variant, "sequence", output.source))

@@ -10,6 +10,27 @@ def tiles(spec: _loop.Input) -> bool:
     return spec.part_size == abs(spec.stride)
 
 
+def take(spec: _loop.Input, tensor: tf.Tensor) -> tf.Tensor:
+    """The pieces, joined along the axis in the order of the iterations."""
+    extent = tf.shape(tensor)[spec.axis]
+    start, end = _edges(spec, extent)
+    count = (tf.abs(end - start) + 1 - spec.part_size) // abs(spec.stride) + 1
+    return tf.gather(tensor, _positions(spec, start, count), axis=spec.axis)
+
+
+def _edges(spec: _loop.Input, extent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    start = spec.start + extent if spec.start < 0 else tf.constant(spec.start)
+    end = spec.end + extent if spec.end < 0 else tf.constant(spec.end)
+    return start, end
+
+
+def _positions(spec: _loop.Input, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    begin = start + spec.stride * tf.range(count)
+    if spec.stride < 0:
+        begin -= spec.part_size - 1
+    return tf.reshape(begin[:, None] + tf.range(spec.part_size), [-1])
+
+
 def put_back(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tensor:
     """The gradient of a sliced tensor, from its pieces' gradients joined along the axis.
 
@@ -19,8 +40,7 @@ def put_back(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tens
     if tiles(spec) and (spec.start, spec.end) in ((0, -1), (-1, 0)):
         return pieces if rank is None else tf.ensure_shape(pieces, tensor.shape)
     extent = tf.shape(tensor)[spec.axis]
-    start = spec.start + extent if spec.start < 0 else tf.constant(spec.start)
-    end = spec.end + extent if spec.end < 0 else tf.constant(spec.end)
+    start, end = _edges(spec, extent)
     axis = spec.axis % tf.rank(tensor)
     if tiles(spec):
         low, high = tf.minimum(start, end), tf.maximum(start, end)
@@ -29,10 +49,7 @@ def put_back(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tens
         )
         return tf.ensure_shape(tf.pad(pieces, paddings), tensor.shape)
     count = tf.shape(pieces)[spec.axis] // spec.part_size
-    begin = start + spec.stride * tf.range(count)
-    if spec.stride < 0:
-        begin -= spec.part_size - 1
-    positions = tf.reshape(begin[:, None] + tf.range(spec.part_size), [-1])
+    positions = _positions(spec, start, count)
     order = tf.range(tf.rank(tensor))
     to_front = tf.concat([[axis], order[:axis], order[axis + 1 :]], 0)
     back = tf.math.invert_permutation(to_front)

@@ -12,6 +12,7 @@ from tensorflow.python.ops.handle_data_util import copy_handle_data
 __all__ = [
     "EagerTensor",
     "FuncGraph",
+    "READS",
     "copy_handle_data",
     "find_function",
     "function_graph",
@@ -22,6 +23,10 @@ __all__ = [
     "use_function",
     "variable_accessed",
 ]
+
+
+# Operations that are stateful, but change nothing.
+READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
 
 
 def is_recording() -> bool:

@@ -9,6 +9,7 @@ from tf_ti import _body, _loop, _plan
 from tf_ti._structure import Structure
 
 
+@tf.autograph.experimental.do_not_convert
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,

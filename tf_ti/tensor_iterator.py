@@ -9,6 +9,7 @@ from tf_ti import _body, _loop, _plan
 from tf_ti.ports import BackEdge, InputPort, OutputPort, PortMap
 
 
+@tf.autograph.experimental.do_not_convert
 def tensor_iterator(
     body: Callable,
     inputs: Sequence[Any],

@@ -1,0 +1,72 @@
+"""What `python -m tf_ti` runs to see whether the installation computes what it should."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+import tf_ti
+
+
+def run() -> Iterator[tuple[str, bool, str]]:
+    """Yields (name, whether it holds, what was seen) for each check."""
+    for name, check in (
+        ("tensor_iterator agrees with NumPy", _tensor_iterator),
+        ("scan agrees with tf.while_loop's gradient", _scan_gradient),
+        ("a wrong range is an error", _wrong_range),
+    ):
+        try:
+            ok, detail = check()
+        except Exception as error:  # whatever goes wrong here is the report's content
+            ok, detail = False, f"{type(error).__name__}: {error}"
+        yield name, ok, detail
+
+
+def _tensor_iterator() -> tuple[bool, str]:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    port_map = tf_ti.PortMap(
+        inputs=[
+            tf_ti.InputPort(0, 0, axis=1, start=-1, end=0, stride=-1),
+            tf_ti.InputPort(1, 1),
+        ],
+        outputs=[tf_ti.OutputPort(0, 0, axis=1, start=-1, end=0, stride=-1)],
+    )
+    (got,) = tf_ti.tensor_iterator(
+        lambda piece, total: piece + total,
+        [x, np.zeros([3, 1], np.float32)],
+        port_map,
+        [tf_ti.BackEdge(0, 1)],
+    )
+    error = float(np.max(np.abs(got.numpy() - np.cumsum(x[:, ::-1], 1)[:, ::-1])))
+    return error == 0.0, f"largest error {error:.1e}"
+
+
+def _scan_gradient() -> tuple[bool, str]:
+    xs = tf.linspace(0.1, 1.0, 8)
+
+    def scanned(w):
+        return tf_ti.scan(lambda c, x: (tf.tanh(w * c + x), None), 0.5, xs)[0]
+
+    def looped(w):
+        return tf.while_loop(
+            lambda i, c: i < 8, lambda i, c: (i + 1, tf.tanh(w * c + xs[i])), [0, 0.5]
+        )[1]
+
+    gradients = []
+    for function in (scanned, looped):
+        w = tf.constant(0.7)
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            value = function(w)
+        gradients.append(float(tape.gradient(value, w)))
+    error = abs(gradients[0] - gradients[1])
+    return error < 1e-6, f"difference {error:.1e}"
+
+
+def _wrong_range() -> tuple[bool, str]:
+    port_map = tf_ti.PortMap([tf_ti.InputPort(0, 0, axis=0, start=5)], [tf_ti.OutputPort(0, 0)])
+    try:
+        tf_ti.tensor_iterator(lambda piece: piece, [tf.zeros([3])], port_map)
+    except tf.errors.InvalidArgumentError as error:
+        return True, error.message.splitlines()[0]
+    return False, "no error was raised"
