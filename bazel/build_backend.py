@@ -1,0 +1,92 @@
+"""PEP 517: setuptools makes the wheel, Bazel its library, auditwheel the platform tag."""
+
+import os
+import pathlib
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+from installed_tensorflow import installed_tensorflow
+from setuptools import build_meta
+from setuptools.command.bdist_wheel import bdist_wheel
+
+SUPPORTED = ">=2.17,<2.22"
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+class LibraryWheel(bdist_wheel):
+    """Holds a native library, but one that is not tied to a version of Python."""
+
+    def finalize_options(self):
+        self.distribution.has_ext_modules = lambda: True
+        super().finalize_options()
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
+def _write_extras():
+    """The extras ask for the TensorFlow that is being built against."""
+    found = installed_tensorflow()
+    wanted = "~={}.{}.0".format(*found.version.split(".")[:2]) if found else SUPPORTED
+    folder = ROOT / ".cache" / "extras"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cpu.txt").write_text(f"tensorflow-cpu{wanted}\n")
+    (folder / "gpu.txt").write_text(f"tensorflow[and-cuda]{wanted}\n")
+
+
+def _build_library(config_settings):
+    flags = (config_settings or {}).get("bazel-flags", "").split()
+    subprocess.run(
+        [ROOT / "bazel" / "build_library.sh", ROOT / "tf_ti", *flags],
+        env={**os.environ, "PYTHON_BIN_PATH": sys.executable},
+        check=True,
+    )
+
+
+def get_requires_for_build_wheel(config_settings=None):
+    """The TensorFlow of the environment that the wheel is for, so that it will load there."""
+    found = installed_tensorflow(site.getsitepackages())
+    return [f"{found.metadata['Name']}=={found.version}" if found else f"tensorflow-cpu{SUPPORTED}"]
+
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    _write_extras()
+    return build_meta.prepare_metadata_for_build_wheel(metadata_directory)
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    _write_extras()
+    _build_library(config_settings)
+    # setuptools would add to an earlier build's files, deleted modules among them.
+    shutil.rmtree(ROOT / "build", ignore_errors=True)
+    scripts = sysconfig.get_path("scripts")
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = build_meta.build_wheel(folder, metadata_directory=metadata_directory)
+        # TensorFlow's own libraries are already in the process that loads ours.
+        subprocess.run(
+            [sys.executable, "-m", "auditwheel", "repair", "--exclude=libtensorflow*"]
+            + [f"--wheel-dir={folder}/repaired", f"{folder}/{wheel}"],
+            env={**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"},
+            check=True,
+        )
+        (repaired,) = pathlib.Path(folder, "repaired").iterdir()
+        return pathlib.Path(shutil.copy(repaired, wheel_directory)).name
+
+
+get_requires_for_build_editable = get_requires_for_build_wheel
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    _write_extras()
+    _build_library(config_settings)
+    return build_meta.build_editable(wheel_directory, metadata_directory=metadata_directory)
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    _write_extras()
+    return build_meta.build_sdist(sdist_directory)

@@ -1,0 +1,134 @@
+"""The installed package as a whole: what is in it, what it refuses, `python -m tf_ti`."""
+
+import importlib.metadata
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti
+from tf_ti import _build_info
+from tf_ti._version import __version__
+
+TF_MINOR = ".".join(tf.__version__.split(".")[:2])
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A copy of the package, which Python finds first when it runs in the copy's parent."""
+    return pathlib.Path(
+        shutil.copytree(
+            pathlib.Path(tf_ti.__file__).parent,
+            tmp_path / "tf_ti",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    )
+
+
+def run_python(*arguments, cwd):
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True)
+
+
+def import_error(package, before="pass"):
+    code = f"""
+{before}
+try:
+    import tf_ti
+except ImportError as error:
+    print(error)
+else:
+    print("imported")
+"""
+    return run_python("-c", code, cwd=package.parent).stdout
+
+
+def test_a_copy_of_the_package_imports(package):
+    assert import_error(package) == "imported\n"
+
+
+def test_another_tensorflow_is_refused_by_name_before_the_library_is_loaded(package):
+    info = package / "_build_info.py"
+    info.write_text(info.read_text().replace(_build_info.TENSORFLOW_VERSION, "2.3.1"))
+    (package / "_tf_ti.so").write_text("loading this would be another error")
+
+    message = import_error(package)
+
+    assert "built for TensorFlow 2.3," in message
+    assert f"TensorFlow {tf.__version__} is installed" in message
+    assert "pip install" in message
+
+
+def test_another_patch_release_of_the_same_tensorflow_is_accepted(package):
+    info = package / "_build_info.py"
+    info.write_text(info.read_text().replace(_build_info.TENSORFLOW_VERSION, f"{TF_MINOR}.99"))
+    assert import_error(package) == "imported\n"
+
+
+def test_a_missing_tensorflow_is_answered_with_both_extras(package):
+    message = import_error(package, before="import sys; sys.modules['tensorflow'] = None")
+    assert "tf_ti[cpu]" in message
+    assert "tf_ti[gpu]" in message
+
+
+def test_a_missing_library_is_answered_with_make_build(package):
+    (package / "_tf_ti.so").unlink()
+    message = import_error(package)
+    assert "_tf_ti.so is missing" in message
+    assert "make build" in message
+
+
+def test_the_module_reports_versions_devices_ops_and_checks(tmp_path):
+    result = run_python("-m", "tf_ti", cwd=tmp_path)
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    words = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines() if line}
+    assert words["tf_ti"] == [__version__]
+    assert words["TensorFlow"] == [tf.__version__]
+    assert words["NumPy"] == [np.__version__]
+    assert words["Python"] == [platform.python_version()]
+    assert "CPU" in words["TfTi>TensorIterator"]
+    assert "/physical_device:CPU:0" in result.stdout
+    assert "  ok  " in result.stdout
+
+
+def test_the_module_fails_when_a_check_fails(package):
+    (package / "_self_check.py").write_text(
+        "def run():\n    yield 'fine', True, ''\n    yield 'sums', False, 'got 1, expected 2'\n"
+    )
+    result = run_python("-m", "tf_ti", cwd=package.parent)
+    assert result.returncode == 1
+    assert "FAILED  sums: got 1, expected 2" in result.stdout
+
+
+def test_the_metadata_gives_the_version_of_the_package():
+    assert importlib.metadata.version("tf_ti") == __version__
+
+
+def test_only_numpy_is_required_and_each_extra_brings_the_tensorflow_it_was_built_for():
+    assert importlib.metadata.requires("tf_ti") == [
+        "numpy",
+        f'tensorflow-cpu~={TF_MINOR}.0; extra == "cpu"',
+        f'tensorflow[and-cuda]~={TF_MINOR}.0; extra == "gpu"',
+    ]
+
+
+def test_the_wheel_holds_the_package_and_nothing_else():
+    files = [str(file) for file in importlib.metadata.files("tf_ti")]
+    modules = [file for file in files if not file.startswith("tf_ti-")]
+    assert {"tf_ti/_tf_ti.so", "tf_ti/py.typed", "tf_ti/_build_info.py"} <= set(modules)
+    assert all(file.startswith("tf_ti/") for file in modules)
+    assert {pathlib.PurePath(file).suffix for file in modules} == {".py", ".pyc", ".so", ".typed"}
+    assert any(file.endswith("/licenses/LICENSE") for file in files)
+
+
+def test_the_wheel_is_for_any_python_3_on_manylinux():
+    wheel = importlib.metadata.distribution("tf_ti").read_text("WHEEL")
+    assert "Root-Is-Purelib: false" in wheel
+    assert f"_{platform.machine()}" in wheel
+    tags = [line for line in wheel.splitlines() if line.startswith("Tag: ")]
+    assert all(tag.startswith("Tag: py3-none-manylinux_2_") for tag in tags)
