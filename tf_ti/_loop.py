@@ -53,6 +53,7 @@ class LoopSpec:
     result_types: tuple[tf.DType, ...]
     result_shapes: tuple[tf.TensorShape, ...]
     reverse: bool = False
+    limit_label: str = "num_iterations"
 
     def recording(self, every: int, recorded: Sequence[int]) -> "LoopSpec":
         """The same loop with the further outputs that its gradient needs.
@@ -129,6 +130,7 @@ class LoopSpec:
             tuple(tf.as_dtype(t) for t in attr("result_types")),
             tuple(tf.TensorShape(s) for s in attr("result_shapes")),
             attr("reverse"),
+            attr("limit_label").decode(),
         )
 
 
@@ -166,6 +168,7 @@ def run_loop(
         result_types=list(spec.result_types),
         result_shapes=list(spec.result_shapes),
         reverse=spec.reverse,
+        limit_label=spec.limit_label,
         name=name,
     )
     return list(outputs) if isinstance(outputs, (list, tuple)) else []

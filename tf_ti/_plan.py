@@ -33,7 +33,7 @@ class Plan:
         outputs: Sequence[_loop.Output],
         back_edges: Sequence[tuple[int, int]],
         count: int | None = None,
-        reverse: bool = False,
+        limit_label: str = "num_iterations",
     ) -> "Plan":
         inputs = list(inputs)
         for i, shape in enumerate(body.parameter_shapes):
@@ -48,7 +48,7 @@ class Plan:
             tuple(back_edges),
             body.result_types,
             body.result_shapes,
-            reverse,
+            limit_label=limit_label,
         )
         return cls(body, spec, count)
 
@@ -113,22 +113,22 @@ def cached_in_eager_mode(make: Callable[..., Plan]) -> Callable[..., Plan]:
     return call
 
 
-def check_num_iterations(num_iterations) -> None:
+def check_num_iterations(num_iterations, label: str = "num_iterations") -> None:
     if num_iterations is None:
         return
     if isinstance(num_iterations, tf.Tensor):
         if not num_iterations.dtype.is_integer:
             raise TypeError(
-                f"num_iterations must be an integer, got {num_iterations.dtype.name}"
+                f"{label} must be an integer, got {num_iterations.dtype.name}"
             )
         if num_iterations.shape.rank not in (None, 0):
             raise ValueError(
-                f"num_iterations must be a scalar, got shape {num_iterations.shape}"
+                f"{label} must be a scalar, got shape {num_iterations.shape}"
             )
     elif isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__"):
-        raise TypeError(f"num_iterations must be an integer, got {num_iterations!r}")
+        raise TypeError(f"{label} must be an integer, got {num_iterations!r}")
     elif not 0 <= int(num_iterations) < 2**63:
-        raise ValueError(f"num_iterations must not be negative, got {num_iterations}")
+        raise ValueError(f"{label} must not be negative, got {num_iterations}")
 
 
 def check_checkpoint_every(checkpoint_every) -> None:

@@ -66,7 +66,7 @@ def scan(
         raise TypeError(f"f must be callable, got {f!r}")
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise TypeError(f"axis must be an int, got {axis!r}")
-    _plan.check_num_iterations(length)
+    _plan.check_num_iterations(length, "length")
     _plan.check_checkpoint_every(checkpoint_every)
     carry = Structure(init).map(tf.convert_to_tensor)
     elements = Structure(xs).map(tf.convert_to_tensor)
@@ -133,7 +133,7 @@ def _make_plan(
             _loop.Output(f"ys{path}", traced.result_types[i], "stack", i, axis, stride)
         )
     back_edges = [(i, i) for i in range(count)]
-    return _plan.Plan.make(traced, inputs, outputs, back_edges)
+    return _plan.Plan.make(traced, inputs, outputs, back_edges, limit_label="length")
 
 
 def _element(label: str, spec: tf.TensorSpec, axis: int) -> tf.TensorSpec:

@@ -158,7 +158,13 @@ def _parameter(port: InputPort, spec: tf.TensorSpec) -> tf.TensorSpec:
             f"{port.label}: axis {port.axis} is out of range for a tensor of rank {rank}"
         )
     shape = spec.shape.as_list()
-    shape[port.axis] = _part_size(port)
+    extent = shape[port.axis]
+    if extent and _part_size(port) > extent:
+        raise ValueError(
+            f"{port.label}: pieces of {_part_size(port)} do not fit an axis of {extent} elements"
+        )
+    # An axis of unknown extent may turn out too short for a piece that no tensor could hold.
+    shape[port.axis] = _part_size(port) if _part_size(port) < 2**31 else None
     return tf.TensorSpec(shape, spec.dtype)
 
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "cc/kernels/executor.h"
 #include "absl/container/flat_hash_set.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/function_body.h"
@@ -35,7 +36,6 @@ bool IsSynchronousNode(FunctionLibraryRuntime* lib, const Node& node) {
       node.type_string() == "NoOp") {
     return true;
   }
-  // What the single-threaded executor refuses.
   if (node.IsControlFlow() || node.IsSend() || node.IsRecv() || node.IsHostSend() ||
       node.IsHostRecv() || node.IsCollective()) {
     return false;
@@ -88,7 +88,7 @@ absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttr
   const AttrSlice attrs(&function.attr());
   body->synchronous = IsSynchronousFunction(lib, function.name(), attrs);
   FunctionLibraryRuntime::InstantiateOptions options;
-  if (body->synchronous) options.executor_type = "SINGLE_THREADED_EXECUTOR";
+  if (body->synchronous) options.executor_type = kLoopExecutor;
   TF_RETURN_IF_ERROR(lib->Instantiate(function.name(), attrs, options, &body->handle));
   const tensorflow::FunctionBody* instantiated = lib->GetFunctionBody(body->handle);
   if (instantiated == nullptr) {

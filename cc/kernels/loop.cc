@@ -2,9 +2,10 @@
 #include "cc/status.h"
 
 #include <algorithm>
+#include <exception>
+#include <limits>
 #include <utility>
 
-#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/platform/errors.h"
 
 namespace tf_ti {
@@ -49,6 +50,16 @@ absl::Status CheckIndex(const char* what, int64_t index, size_t size) {
   return absl::OkStatus();
 }
 
+absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>* tensors) {
+  try {
+    tensors->resize(size);
+  } catch (const std::exception&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(label, ": no memory for the values of ", size, " iterations"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
@@ -61,6 +72,7 @@ absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
     return InvalidArgument("at most one num_iterations can be given, got ", num_limits);
   }
   has_num_iterations = num_limits == 1;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("limit_label", &limit_label));
   TF_RETURN_IF_ERROR(ctx->GetAttr("reverse", &reverse));
   TF_RETURN_IF_ERROR(ctx->GetAttr("result_shapes", &result_shapes));
   result_uses.assign(result_shapes.size(), 0);
@@ -186,7 +198,7 @@ absl::Status Loop::StartInput(int i) {
       TF_RETURN_IF_ERROR(GetSequence(tensor, input.label, &state.sequence));
       const int64_t size = state.sequence->tensors().size();
       const int64_t part = input.range.part_size;
-      return MergeCount(part > 0 ? (size + part - 1) / part : size, input.label);
+      return MergeCount(part > 0 ? size / part + (size % part > 0) : size, input.label);
     }
     default: {
       const int64_t rank = tensor.dims();
@@ -238,25 +250,27 @@ absl::Status Loop::Start() {
   if (spec_.has_num_iterations) {
     const Tensor& limit = ctx_->input(num_inputs);
     if (limit.dims() != 0) {
-      return InvalidArgument("num_iterations must be a scalar, got shape ",
+      return InvalidArgument(spec_.limit_label, " must be a scalar, got shape ",
                                      limit.shape().DebugString());
     }
     const int64_t given = limit.scalar<int64_t>()();
     if (given < 0) {
-      return InvalidArgument("num_iterations must not be negative, got ", given);
+      return InvalidArgument(spec_.limit_label, " must not be negative, got ", given);
     }
-    TF_RETURN_IF_ERROR(MergeCount(given, "num_iterations"));
+    TF_RETURN_IF_ERROR(MergeCount(given, spec_.limit_label));
   }
   for (int i = 0; i < num_inputs; ++i) TF_RETURN_IF_ERROR(StartInput(i));
   if (count_ < 0) {
     return InvalidArgument(
-        "no input is sliced and num_iterations is not given: the number of iterations is unknown");
+        "no input is sliced and ", spec_.limit_label,
+        " is not given: the number of iterations is unknown");
   }
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
     outputs_[i].required = ctx_->output_required(i);
     if (output.mode == OutputMode::kSequence && outputs_[i].required) {
-      outputs_[i].pieces.resize(count_ == 0 ? 0 : (count_ - 1) / output.stride + 1);
+      TF_RETURN_IF_ERROR(Resize(count_ == 0 ? 0 : (count_ - 1) / output.stride + 1, output.label,
+                                &outputs_[i].pieces));
     }
   }
   return absl::OkStatus();
@@ -272,8 +286,8 @@ absl::Status Loop::EnterElement(int i) {
     const int64_t part = input.range.part_size;
     if (part > 0) {
       const auto begin = tensors.begin() + k * part;
-      const auto end = tensors.begin() + std::min<int64_t>((k + 1) * part, tensors.size());
-      *parameter = SequenceTensor(Sequence(std::vector<Tensor>(begin, end)));
+      const int64_t size = std::min<int64_t>(part, tensors.end() - begin);
+      *parameter = SequenceTensor(Sequence(std::vector<Tensor>(begin, begin + size)));
     } else {
       *parameter = tensors[k];
     }
@@ -334,28 +348,27 @@ absl::Status Loop::Place(int i, const Tensor& value) {
     TF_RETURN_IF_ERROR(
         ctx_->allocate_temp(output.dtype, shape, &state.tensor, ctx_->output_alloc_attr(i)));
   }
+  TensorShape other = value.shape();
+  if (!stack && other.dims() == state.first.dims()) {
+    TF_RETURN_IF_ERROR(other.SetDimWithStatus(state.axis, state.extent));
+  }
+  if (other != state.first) {
+    return InvalidArgument(output.label, ": the body's result has shape ",
+                           value.shape().DebugString(), ", but in the first iteration ",
+                           state.first.DebugString(), ": they do not ",
+                           stack ? "stack" : "concatenate", " along axis ", output.axis);
+  }
   if (output.part_size > 0 && !stack && value.dim_size(state.axis) != output.part_size) {
     return InvalidArgument(output.label, ": part_size is ", output.part_size,
-                                   ", but the body's result has shape ",
-                                   value.shape().DebugString());
+                           ", but the body's result has shape ", value.shape().DebugString());
   }
   if (state.pieces.empty()) {
     if (value.shape() == state.first) {
       PlacePiece(value, state.axis, position * state.extent, &state.tensor);
       return absl::OkStatus();
     }
-    TensorShape other = value.shape();
-    if (!stack && other.dims() == state.first.dims()) {
-      TF_RETURN_IF_ERROR(other.SetDimWithStatus(state.axis, state.extent));
-    }
-    if (other != state.first) {
-      return InvalidArgument(output.label, ": the body's result has shape ",
-                                     value.shape().DebugString(), ", but in the first iteration ",
-                                     state.first.DebugString(), ": they do not ",
-                                     stack ? "stack" : "concatenate", " along axis ", output.axis);
-    }
     // Pieces of differing extents: only at the end is it known where each one goes.
-    state.pieces.resize(count_);
+    TF_RETURN_IF_ERROR(Resize(count_, output.label, &state.pieces));
     PieceReader reader;
     TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, /*remove_axis=*/false));
     for (int64_t t = 0; t < iteration_; ++t) {
@@ -374,8 +387,7 @@ absl::Status Loop::AddSum(int i, Tensor* value) {
   if (iteration_ == 0) {
     state.first = value->shape();
     if (SumType(output.dtype) == output.dtype && spec_.result_uses[output.result] == 1 &&
-        tensorflow::DMAHelper::buffer(value) != nullptr &&
-        tensorflow::DMAHelper::buffer(value)->RefCountIsOne()) {
+        IsSoleOwner(*value)) {
       state.tensor = std::move(*value);
       return absl::OkStatus();
     }

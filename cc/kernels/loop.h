@@ -7,6 +7,7 @@
 
 #include "cc/compute/pieces.h"
 #include "cc/kernels/body.h"
+#include "cc/kernels/executor.h"
 #include "cc/kernels/sequence.h"
 #include "cc/kernels/tensors.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -49,33 +50,10 @@ struct LoopSpec {
   std::vector<tensorflow::PartialTensorShape> result_shapes;
   std::vector<int> result_uses;  // outputs and back edges that read a result
   bool has_num_iterations;
+  std::string limit_label;
   bool reverse;
 
   absl::Status Init(tensorflow::OpKernelConstruction* ctx);
-};
-
-// Hands an iteration's parameters to the body and takes its results.
-class BodyFrame : public tensorflow::CallFrameInterface {
- public:
-  size_t num_args() const override { return parameters.size(); }
-  size_t num_retvals() const override { return results.size(); }
-  absl::Status GetArg(int index, const tensorflow::Tensor** value) override {
-    *value = &parameters[index];
-    return absl::OkStatus();
-  }
-  // A back edge's value belongs to this iteration alone: the body may reuse its memory.
-  bool CanConsumeArg(int index) const override { return consumable[index]; }
-  void ConsumeArg(int index, tensorflow::Tensor* value) override {
-    *value = std::move(parameters[index]);
-  }
-  absl::Status SetRetval(int index, const tensorflow::Tensor& value) override {
-    results[index] = value;
-    return absl::OkStatus();
-  }
-
-  std::vector<tensorflow::Tensor> parameters;
-  std::vector<char> consumable;
-  std::vector<tensorflow::Tensor> results;
 };
 
 // One run of a loop: Start, then for each iteration Enter, the body on frame(), Leave; then Finish.

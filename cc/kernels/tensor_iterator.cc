@@ -49,7 +49,11 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, OpKernelCo
   while (!loop.done()) {
     TF_RETURN_IF_ERROR(CheckCancelled(ctx));
     absl::Status status = loop.Enter();
-    if (status.ok()) status = lib->RunSync(options, body.handle, loop.frame());
+    if (status.ok()) {
+      BodyFrame* frame = loop.frame();
+      status = frame->runner != nullptr ? frame->runner->Run()
+                                        : lib->RunSync(options, body.handle, frame);
+    }
     if (status.ok()) status = loop.Leave();
     if (!status.ok()) return loop.AtIteration(std::move(status));
   }

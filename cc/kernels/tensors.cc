@@ -99,8 +99,7 @@ absl::Status PieceReader::Read(OpKernelContext* ctx, int64_t begin, int64_t size
     if (piece->CopyFrom(tensor_.Slice(begin, begin + size), shape_)) return absl::OkStatus();
   }
   *piece = Tensor();
-  const tensorflow::TensorBuffer* last = tensorflow::DMAHelper::buffer(&copy_);
-  if (last == nullptr || !last->RefCountIsOne()) {
+  if (!IsSoleOwner(copy_)) {
     TF_RETURN_IF_ERROR(ctx->allocate_temp(tensor_.dtype(), shape_, &copy_));
   }
   *piece = copy_;
@@ -117,6 +116,14 @@ void PlacePiece(const Tensor& piece, int axis, int64_t begin, Tensor* tensor) {
   CopyBlocks(
       {Outer(tensor->shape(), axis), length, length, tensor->shape().dim_size(axis) * inner}, piece,
       0, tensor, begin * inner);
+}
+
+bool IsSoleOwner(const Tensor& tensor) {
+  const tensorflow::TensorBuffer* buffer = tensorflow::DMAHelper::buffer(&tensor);
+  // A view's own buffer says nothing about who else refers to the memory.
+  return buffer != nullptr && buffer->RefCountIsOne() &&
+         const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer() == buffer &&
+         buffer->OwnsMemory();
 }
 
 absl::Status ConcatPieces(OpKernelContext* ctx, const std::vector<Tensor>& pieces, DataType dtype,

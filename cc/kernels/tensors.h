@@ -39,6 +39,9 @@ class PieceReader {
 void PlacePiece(const tensorflow::Tensor& piece, int axis, int64_t begin,
                 tensorflow::Tensor* tensor);
 
+// Whether nobody else refers to the tensor's memory, so that it may be written to.
+bool IsSoleOwner(const tensorflow::Tensor& tensor);
+
 // Concatenates `pieces` along `axis` (negative counts from the end). Without pieces the result has
 // extent 0 along the axis, and `element_shape`'s other dimensions, 0 where unknown.
 absl::Status ConcatPieces(tensorflow::OpKernelContext* ctx,

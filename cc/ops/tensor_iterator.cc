@@ -72,15 +72,17 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
     TF_RETURN_IF_ERROR(count->Merge(pieces.count, label[i]));
   }
   if (c->num_inputs() > num_inputs) {
+    std::string limit_label;
+    TF_RETURN_IF_ERROR(c->GetAttr("limit_label", &limit_label));
     ShapeHandle scalar;
     TF_RETURN_IF_ERROR(c->WithRank(c->input(num_inputs), 0, &scalar));
     const tensorflow::Tensor* value = c->input_tensor(num_inputs);
     if (value != nullptr) {
       const int64_t given = value->scalar<int64_t>()();
       if (given < 0) {
-        return InvalidArgument("num_iterations must not be negative, got ", given);
+        return InvalidArgument(limit_label, " must not be negative, got ", given);
       }
-      TF_RETURN_IF_ERROR(count->Merge(given, "num_iterations"));
+      TF_RETURN_IF_ERROR(count->Merge(given, limit_label));
     }
   }
   return absl::OkStatus();
@@ -204,6 +206,7 @@ output_part_size: The extent of a concat output's pieces, or 0 for any.
 output_label: What an error calls the output.
 result_types: The types of the body's results.
 result_shapes: The static shapes of the body's results.
+limit_label: What an error calls num_iterations.
 reverse: Visit the pieces from the last to the first. Pieces, sequences and outputs keep their
   positions: only the order of execution turns round.
 )doc";
@@ -234,6 +237,7 @@ reverse: Visit the pieces from the last to the first. Pieces, sequences and outp
       .Attr("output_label: list(string) >= 0")                                              \
       .Attr("result_types: list(type) >= 0")                                                \
       .Attr("result_shapes: list(shape) >= 0")                                              \
+      .Attr("limit_label: string = 'num_iterations'")                                       \
       .Attr("reverse: bool = false")
 
 REGISTER_OP("TfTi>TensorIterator")
