@@ -135,7 +135,8 @@ def _effects(
         for op in graph.get_operations()
         if op in needed and _tf.is_stateful(op)
         for tensor in op.outputs
-        if tensor.dtype != tf.resource and tensor.consumers()
+        # The gradient of a nested loop uses its histories, which nobody consumes so far.
+        if tensor.dtype != tf.resource and (tensor.consumers() or op.type.startswith("TfTi>"))
     ]
 
 

@@ -91,14 +91,23 @@ def cut(
         if output.mode != "sequence"
     ]
     sources = sorted({output.source for _, output in kept} | {edge[0] for edge in spec.back_edges})
-    body = _graphs.extract("segment", graph, groups, [graph.outputs[r] for r in sources])
+    body = _graphs.extract(
+        "segment", graph, groups, [graph.outputs[r] for r in sources], follow_controls=False
+    )
+    # Pieces whose extent is not known stay apart: their gradients come apart too.
+    kept = [
+        (position, output if not spec.is_open(output) else _loop.as_sequence(output))
+        for position, output in kept
+    ]
     inner_outputs = [
         dataclasses.replace(output, source=sources.index(output.source)) for _, output in kept
     ]
-    inner_outputs += [
-        _loop.Output("a state", spec.result_types[r], "last", sources.index(r))
-        for r, _ in spec.back_edges
-    ]
+    lasts = {output.source: i for i, (_, output) in enumerate(kept) if output.mode == "last"}
+    for r, _ in spec.back_edges:
+        if r not in lasts:
+            lasts[r] = len(inner_outputs)
+            state = _loop.Output("a state", spec.result_types[r], "last", sources.index(r))
+            inner_outputs.append(state)
     inner = _loop.LoopSpec(
         tuple(inner_inputs),
         tuple(inner_outputs),
@@ -133,7 +142,7 @@ def cut(
     outer = _loop.LoopSpec(
         tuple(outer_inputs),
         tuple(outer_outputs),
-        tuple((len(kept) + e, p) for e, (_, p) in enumerate(spec.back_edges)),
+        tuple((lasts[r], p) for r, p in spec.back_edges),
         tuple(t.dtype for t in made.outputs),
         tuple(t.shape for t in made.outputs),
     )
@@ -168,6 +177,8 @@ def _cut_output(
     output: _loop.Output, spec: _loop.LoopSpec, dtype: tf.DType, source: int, every: int
 ) -> _loop.Output:
     mode, part_size = output.mode, 0
+    if mode == "sequence":
+        part_size = every
     if mode == "stack":
         mode, part_size = "concat", every
     elif mode == "concat":

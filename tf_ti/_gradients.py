@@ -18,7 +18,7 @@ from tf_ti._library import ops
 def _loop_gradient(op: tf.Operation, *grads):
     spec = _loop.LoopSpec.from_op(op)
     count = len(spec.inputs)
-    graph = _tf.function_graph(op, op.get_attr("body").name, [i.shape for i in spec.inputs])
+    graph = _body_graph(op, spec)
     for parameter, tensor in zip(graph.inputs, op.inputs):
         if parameter.dtype == tf.resource:
             _tf.copy_handle_data(tensor, parameter)
@@ -37,10 +37,31 @@ def _loop_gradient(op: tf.Operation, *grads):
     return [*gradients, *[None] * (len(op.inputs) - count)]
 
 
+def _body_graph(op: tf.Operation, spec: _loop.LoopSpec) -> _tf.FuncGraph:
+    """A graph of the loop's body that may be added to."""
+    name = op.get_attr("body").name
+    if not isinstance(op.outputs[0], _tf.EagerTensor):
+        op = op.outputs[0].op  # a tape inside a function brings a stand-in for the operation
+        traced = getattr(_tf.find_function(op.graph, name), "graph", None)
+        if hasattr(traced, "tf_ti_copies"):
+            # The graph rather than its definition: it knows what custom gradients refer to.
+            with op.graph.as_default():
+                return _graphs.extract(
+                    "body", traced, [[t] for t in traced.inputs], traced.outputs
+                )
+    return _tf.loaded_function_graph(op, name, [i.shape for i in spec.inputs])
+
+
 def _gradients_of_segments(forward: "_Forward", incoming, num_iterations, every: int) -> list:
     segments = _checkpoints.cut(
         forward.spec, forward.graph, forward.tensors, forward.outputs, num_iterations, every
     )
+    incoming = {
+        i: forward.split(forward.spec.outputs[i], grad)
+        if forward.spec.is_open(forward.spec.outputs[i])
+        else grad
+        for i, grad in incoming.items()
+    }
     for position in incoming:
         if position not in segments.positions:
             raise ValueError(
@@ -86,6 +107,11 @@ class _Forward:
             raise LookupError(f"the loop did not record {what} of its body, which its gradient needs")
         return self.outputs[found]
 
+    def split(self, output: _loop.Output, grad: tf.Tensor) -> tf.Tensor:
+        """The gradient of a concatenation as a sequence, whatever the extents of the pieces."""
+        like = self.history(output.source)
+        return ops.tf_ti_sequence_split(grad, like, axis=output.axis, reverse=output.stride < 0)
+
 
 class _Reverse:
     """The reverse loop under construction."""
@@ -107,7 +133,7 @@ class _Reverse:
         last: dict[int, tf.Tensor] = {}  # by result
         for i, grad in incoming.items():
             output = self.spec.outputs[i]
-            if not _tf.is_trainable(self._element_type(output)):
+            if not self._is_differentiable(output):
                 continue
             if output.mode == "last":
                 grad = last[output.source] + grad if output.source in last else grad
@@ -120,10 +146,13 @@ class _Reverse:
         for result, grad in last.items():
             self._add_last_seed(result, grad)
 
-    def _element_type(self, output: _loop.Output) -> tf.DType:
+    def _is_differentiable(self, output: _loop.Output) -> bool:
         if output.source >= 0:
-            return self.spec.result_types[output.source]
-        return self.graph.inputs[~output.source].dtype
+            dtype = self.spec.result_types[output.source]
+        else:
+            dtype = self.graph.inputs[~output.source].dtype
+        # A variant in a sequence is a history of a loop inside the body.
+        return _tf.is_trainable(dtype) or (dtype == tf.variant and output.mode == "sequence")
 
     def _add_parameter(self, tensor: tf.Tensor, like: tf.Tensor, spec: _loop.Input) -> tf.Tensor:
         with self.graph.as_default():
@@ -147,7 +176,7 @@ class _Reverse:
         if output.mode == "sum":
             kwargs = {"mode": "value"}
         elif output.mode == "sequence":
-            kwargs = {"mode": "sequence", "part_size": 0}
+            kwargs = {"mode": "sequence", "part_size": output.part_size}
         elif output.mode == "stack":
             kwargs = {"mode": "index", "axis": output.axis, "stride": sign, **edges}
         elif extent == 0:
@@ -162,8 +191,7 @@ class _Reverse:
                 **edges,
             }
         else:
-            like = self.forward.history(output.source)
-            grad = ops.tf_ti_sequence_split(grad, like, axis=output.axis, reverse=sign < 0)
+            grad = self.forward.split(output, grad)
             kwargs = {"mode": "sequence", "part_size": 0}
         spec = _loop.Input(f"the gradient of {output.label}", result.shape, **kwargs)
         self.seeds.append((result, self._add_parameter(grad, result, spec)))
@@ -233,6 +261,7 @@ class _Reverse:
                 results, seeds = zip(*self.seeds)
                 parameters = [self.graph.inputs[i] for i in wanted]
                 found = tf.gradients(list(results), parameters, list(seeds))
+                self._add_captures()
             gradients = {}
             for i, grad in zip(wanted, found):
                 terms = [*self.direct.get(i, ()), *([] if grad is None else [grad])]
@@ -243,6 +272,13 @@ class _Reverse:
                 elif terms:
                     gradients[i] = tf.add_n([tf.convert_to_tensor(term) for term in terms])
         return gradients
+
+    def _add_captures(self) -> None:
+        """What custom gradients use beside the body's values are invariants of the reverse loop."""
+        for outside, placeholder in _graphs.resolve_captures(self.graph):
+            self.inputs.append(_loop.Input("what a custom gradient captures", placeholder.shape))
+            self.tensors.append(outside)
+            self.parameters.append([placeholder])
 
     def _add_output(self, grad: tf.Tensor, mode: str, label: str, **kwargs) -> int:
         """Makes `grad` a result of the reverse body, and that an output of the reverse loop."""
@@ -360,20 +396,15 @@ def _check_repeatable(body: _tf.FuncGraph) -> None:
 
 def _only_reads(op: tf.Operation) -> bool:
     """Whether the functions that a conditional, a loop or a call runs only read variables."""
-    functions = []
-    for value in op.node_def.attr.values():
-        functions += [value.func.name] if value.func.name else []
-        functions += [func.name for func in value.list.func]
-    if not functions:
-        return False
-    for name in functions:
+    names = _graphs.function_names(op)
+    for name in names:
         graph = getattr(_tf.find_function(op.graph, name), "graph", None)
         if graph is None:
             return False
         for inner in graph.get_operations():
             if _tf.is_stateful(inner) and inner.type not in _tf.READS and not _only_reads(inner):
                 return False
-    return True
+    return bool(names)
 
 
 def _shape_of(tensor: tf.Tensor) -> tf.Tensor:

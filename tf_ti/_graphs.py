@@ -17,11 +17,19 @@ def is_call(op: tf.Operation) -> bool:
     if op.type not in _CALLS:
         return False
     function = _tf.find_function(op.graph, op.get_attr("f").name)
+    graph = getattr(function, "graph", None)
+    if graph is None:
+        return False
     # A function that asks for XLA is compiled as one, so it stays one.
-    return getattr(function, "graph", None) is not None and not any(
-        function.cached_definition.attr[key].b
-        for key in ("_XlaMustCompile", "_noinline")
-        if key in function.cached_definition.attr
+    attrs = function.cached_definition.attr
+    if any(attrs[key].b for key in ("_XlaMustCompile", "_noinline") if key in attrs):
+        return False
+    # A custom gradient may refer to its own graph's tensors, of which two calls would make two
+    # copies each.
+    return not any(
+        b"CustomGradient" in op.node_def.attr["_gradient_op_type"].s
+        for op in graph.get_operations()
+        if "_gradient_op_type" in op.node_def.attr
     )
 
 
@@ -30,25 +38,44 @@ def needed_operations(
     targets: Sequence[tf.Tensor],
     control_targets: Sequence[tf.Operation] = (),
     follow_controls: bool = True,
-) -> set[tf.Operation]:
-    """The operations that compute `targets` where the values of `sources` are given."""
+) -> list[tf.Operation]:
+    """The operations that compute `targets` where the values of `sources` are given, sorted.
+
+    The order of creation will not do: the gradient of a while loop adds inputs to the loop's
+    operation afterwards.
+    """
     given = {source.ref() for source in sources}
 
     def is_given(op):
         return bool(op.outputs) and all(t.ref() in given for t in op.outputs)
 
-    needed: set[tf.Operation] = set()
+    needed: dict[tf.Operation, bool] = {}  # whether what the operation uses is in already
     stack = [t.op for t in targets if t.ref() not in given]
     stack += [op for op in control_targets if not is_given(op)]
+    sorted_operations = []
     while stack:
-        op = stack.pop()
+        op = stack[-1]
         if op in needed:
+            stack.pop()
+            if not needed[op]:
+                needed[op] = True
+                sorted_operations.append(op)
             continue
-        needed.add(op)
-        stack.extend(t.op for t in op.inputs if t.ref() not in given)
+        needed[op] = False
+        used = [t.op for t in op.inputs if t.ref() not in given]
         if follow_controls:
-            stack.extend(c for c in op.control_inputs if not is_given(c))
-    return needed
+            used += [c for c in op.control_inputs if not is_given(c)]
+        stack.extend(u for u in used if u not in needed)
+    return sorted_operations
+
+
+def function_names(op: tf.Operation) -> list[str]:
+    """The functions that an operation's attributes refer to."""
+    names = []
+    for value in op.node_def.attr.values():
+        names += [value.func.name] if value.func.name else []
+        names += [function.name for function in value.list.func]
+    return names
 
 
 class _Copier:
@@ -70,6 +97,10 @@ class _Copier:
             for key, value in op.node_def.attr.items()
             if key != "_class" and not key.startswith("_tpu_replicate")
         }
+        for name in function_names(op):
+            function = _tf.find_function(op.graph, name)
+            if function is not None:
+                self.graph._add_function_recursive(function)
         with tf.device(op.device), self.graph.control_dependencies(controls):
             copied = self.graph._create_op_internal(
                 op.type,
@@ -91,13 +122,11 @@ class _Copier:
     def _inline(self, op: tf.Operation, controls: Sequence[tf.Operation]) -> None:
         callee = _tf.find_function(op.graph, op.get_attr("f").name).graph
         inner = _Copier(self.graph)
-        add_functions(callee, self.graph)
         for parameter, argument in zip(callee.inputs, op.inputs):
             inner.tensors[parameter.ref()] = self.tensors[argument.ref()]
         needed = needed_operations(callee.inputs, callee.outputs, callee.control_outputs)
-        for inner_op in callee.get_operations():
-            if inner_op in needed:
-                inner.copy(inner_op, controls, inline=True)
+        for inner_op in needed:
+            inner.copy(inner_op, controls, inline=True)
         for result, value in zip(op.outputs, callee.outputs):
             self.tensors[result.ref()] = inner.tensors[value.ref()]
         # Who waits for the call waits for its effects and its results.
@@ -106,9 +135,35 @@ class _Copier:
         ] + [self.tensors[t.ref()].op for t in op.outputs]
 
 
-def add_functions(source: _tf.FuncGraph, target: _tf.FuncGraph) -> None:
-    for function in source._functions.values():
-        target._add_function_recursive(function)
+def _compose(earlier: dict, later: dict) -> dict:
+    """What has become of the tensors of all the graphs that a graph was copied from.
+
+    A custom gradient is a Python function that may refer to tensors of the graph in which it was
+    traced; `resolve_captures` finds them in the copy.
+    """
+    composed = dict(later)
+    for original, copy in earlier.items():
+        if copy.ref() in later:
+            composed[original] = later[copy.ref()]
+    return composed
+
+
+def resolve_captures(graph: _tf.FuncGraph) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Replaces tensors captured from a graph that this one is a copy of by their copies.
+
+    Returns the other captures, as (tensor outside, placeholder).
+    """
+    remaining = []
+    for outside, placeholder in graph.captures:
+        copy = graph.tf_ti_copies.get(outside.ref())
+        if copy is None:
+            remaining.append((outside, placeholder))
+            continue
+        for op in placeholder.consumers():
+            for i, tensor in enumerate(op.inputs):
+                if tensor is placeholder:
+                    op._update_input(i, copy)
+    return remaining
 
 
 def extract(
@@ -135,7 +190,6 @@ def extract(
     given = [tensor for group in inputs for tensor in group]
     needed = needed_operations(given, outputs, control_outputs, follow_controls)
     made = _tf.FuncGraph(f"tf_ti_{name}_{next(_uid)}")
-    add_functions(graph, made)
     copier = _Copier(made)
     with made.as_default():
         for group in inputs:
@@ -144,11 +198,10 @@ def extract(
             made.inputs.append(placeholder)
             for tensor in group:
                 copier.tensors[tensor.ref()] = placeholder
-        # Operations stand in the order of their creation, so what they use comes first.
-        for op in graph.get_operations():
-            if op in needed:
-                copier.copy(op, (), inline)
+        for op in needed:
+            copier.copy(op, (), inline)
     made.outputs = [copier.tensors[t.ref()] for t in outputs]
+    made.tf_ti_copies = _compose(getattr(graph, "tf_ti_copies", {}), copier.tensors)
     made.control_outputs = [c for op in control_outputs for c in copier.operations.get(op, ())]
     made.structured_outputs = tuple(made.outputs)
     return made

@@ -78,11 +78,9 @@ class LoopSpec:
                 Output(f"the history of result {result}", tf.variant, "sequence", result)
             )
         for output in self.outputs:
-            is_open = self.concat_extent(output) is None and not output.part_size
-            if output.mode == "concat" and is_open:
+            if self.is_open(output):
                 # Where each piece lies must be known to give each its gradient.
-                label = f"the pieces of {output.label}"
-                outputs.append(Output(label, tf.variant, "sequence", output.source))
+                outputs.append(as_sequence(output))
         return dataclasses.replace(self, outputs=tuple(outputs))
 
     def _state_shape_is_fixed(self, result: int, parameter: int) -> bool:
@@ -97,6 +95,11 @@ class LoopSpec:
         if shape.rank == 0:
             return 1
         return shape[output.axis]
+
+    def is_open(self, output: Output) -> bool:
+        """Whether the pieces of a concatenation are known only when it runs."""
+        is_unknown = output.mode == "concat" and self.concat_extent(output) is None
+        return is_unknown and not output.part_size
 
     def find_output(self, mode: str, source: int) -> int | None:
         for i, output in enumerate(self.outputs):
@@ -132,6 +135,11 @@ class LoopSpec:
             attr("reverse"),
             attr("limit_label").decode(),
         )
+
+
+def as_sequence(output: Output) -> Output:
+    """The output's pieces, not joined."""
+    return Output(f"the pieces of {output.label}", tf.variant, "sequence", output.source)
 
 
 def run_loop(

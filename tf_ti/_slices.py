@@ -36,9 +36,9 @@ def put_back(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tens
 
     Pieces that tile come in the order of the tensor, others in the order of the iterations.
     """
-    rank = tensor.shape.rank
     if tiles(spec) and (spec.start, spec.end) in ((0, -1), (-1, 0)):
-        return pieces if rank is None else tf.ensure_shape(pieces, tensor.shape)
+        # Without an iteration other extents than the axis's may be lost.
+        return pieces if tensor.shape.is_fully_defined() else tf.reshape(pieces, tf.shape(tensor))
     extent = tf.shape(tensor)[spec.axis]
     start, end = _edges(spec, extent)
     axis = spec.axis % tf.rank(tensor)

@@ -15,7 +15,7 @@ __all__ = [
     "READS",
     "copy_handle_data",
     "find_function",
-    "function_graph",
+    "loaded_function_graph",
     "is_recording",
     "is_stateful",
     "is_trainable",
@@ -70,10 +70,9 @@ def find_function(graph: tf.Graph, name: str):
     return None
 
 
-def function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
-    """A fresh graph of the function `name`, which `op` refers to."""
+def loaded_function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
+    """A fresh graph of the function `name`, which `op` refers to, from its definition."""
     if isinstance(op.outputs[0], EagerTensor):
         definition = context.context().get_function_def(name)
         return function_def_to_graph.function_def_to_graph(definition, input_shapes=input_shapes)
-    # A tape inside a function brings a stand-in for the operation.
-    return control_flow_util_v2.get_func_graph(op.outputs[0].op, input_shapes, name)
+    return control_flow_util_v2.get_func_graph(op, input_shapes, name)
