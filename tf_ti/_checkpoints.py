@@ -11,6 +11,9 @@ import tensorflow as tf
 
 from tf_ti import _graphs, _loop, _slices, _tf
 
+# The gradient of an IdentityN of a recorded value and what gave it.
+RECORDED = "TfTi>Recorded"
+
 
 @dataclasses.dataclass
 class Segments:
@@ -55,26 +58,30 @@ def cut(
         inner_inputs.append(inner)
         parts.append(part)
 
-    # What the body drew in each iteration is given to the inner loop.
+    # What the body drew or read in each iteration is given to the inner loop.
     groups = [[t] for t in graph.inputs]
-    for position, output in enumerate(spec.outputs):
-        if output.mode == "sequence" and output.source >= 0:
-            value = graph.outputs[output.source]
-            if not _tf.is_stateful(value.op) or value.op.type in _tf.READS:
-                continue
-            if any(_tf.is_trainable(t.dtype) for t in value.op.inputs):
-                raise ValueError(
-                    f"checkpoint_every does not support {value.op.type} in the body: it has "
-                    "effects, and a gradient of its own"
-                )
-            groups.append([value])
-            sequence = _loop.Input(output.label, value.shape, "sequence", part_size=0)
-            inner_inputs.append(sequence)
-            outer_inputs.append(
-                dataclasses.replace(sequence, shape=tf.TensorShape([]), part_size=every)
+    only_reads = all(
+        op.type in _tf.READS for op in graph.get_operations() if _tf.is_stateful(op)
+    )
+    for position, output in spec.recorded_results():
+        value = graph.outputs[output.source]
+        if not _tf.is_stateful(value.op) or only_reads:
+            continue
+        if value.op.type in _tf.READS:
+            value = _give(graph, value)
+        elif any(_tf.is_trainable(t.dtype) for t in value.op.inputs):
+            raise ValueError(
+                f"checkpoint_every does not support {value.op.type} in the body: it has effects, "
+                "and a gradient of its own"
             )
-            tensors.append(outputs[position])
-            parts.append(tf.TensorSpec([], tf.variant))
+        groups.append([value])
+        sequence = _loop.Input(output.label, value.shape, "sequence", part_size=0)
+        inner_inputs.append(sequence)
+        outer_inputs.append(
+            dataclasses.replace(sequence, shape=tf.TensorShape([]), part_size=every)
+        )
+        tensors.append(outputs[position])
+        parts.append(tf.TensorSpec([], tf.variant))
     is_counted = any(i.is_counted for i in inner_inputs)
     if not is_counted:
         tensors.append(tf.range(num_iterations))
@@ -102,7 +109,10 @@ def cut(
     inner_outputs = [
         dataclasses.replace(output, source=sources.index(output.source)) for _, output in kept
     ]
-    lasts = {output.source: i for i, (_, output) in enumerate(kept) if output.mode == "last"}
+    lasts: dict[int, int] = {}
+    for i, (_, output) in enumerate(kept):
+        if output.mode == "last":
+            lasts.setdefault(output.source, i)
     for r, _ in spec.back_edges:
         if r not in lasts:
             lasts[r] = len(inner_outputs)
@@ -130,10 +140,10 @@ def cut(
             any(_tf.is_stateful(op) for op in body.get_operations()),
         )[: len(inner_outputs)]
 
-    outer_outputs = [
-        _cut_output(output, spec, made.outputs[i].dtype, i, every)
-        for i, (_, output) in enumerate(kept)
-    ]
+    outer_outputs = []
+    for i, (_, output) in enumerate(kept):
+        source = lasts[output.source] if output.mode == "last" else i
+        outer_outputs.append(_cut_output(output, spec, made.outputs[i].dtype, source, every))
     positions = [position for position, _ in kept]
     for position, output in enumerate(spec.outputs):
         if output.mode == "sequence" and output.source < 0:
@@ -147,6 +157,21 @@ def cut(
         tuple(t.shape for t in made.outputs),
     )
     return Segments(outer, made, tensors, positions, pieces)
+
+
+def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
+    """Replaces what a variable gave by a placeholder, but leaves its gradient to the variable."""
+    readers = value.consumers()
+    with graph.as_default():
+        given = tf.compat.v1.placeholder(value.dtype, value.shape)
+        with graph.gradient_override_map({"IdentityN": RECORDED}):
+            recorded, _ = tf.identity_n([given, value])
+    for op in readers:
+        for i, tensor in enumerate(op.inputs):
+            if tensor is value:
+                op._update_input(i, recorded)
+    graph.outputs = [recorded if t is value else t for t in graph.outputs]
+    return given
 
 
 def _cut_input(given: _loop.Input, parameter: tf.Tensor, every: int):

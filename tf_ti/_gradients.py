@@ -47,7 +47,11 @@ def _body_graph(op: tf.Operation, spec: _loop.LoopSpec) -> _tf.FuncGraph:
             # The graph rather than its definition: it knows what custom gradients refer to.
             with op.graph.as_default():
                 return _graphs.extract(
-                    "body", traced, [[t] for t in traced.inputs], traced.outputs
+                    "body",
+                    traced,
+                    [[t] for t in traced.inputs],
+                    traced.outputs,
+                    rename_functions=True,
                 )
     return _tf.loaded_function_graph(op, name, [i.shape for i in spec.inputs])
 
@@ -228,12 +232,19 @@ class _Reverse:
     def _add_last_seed(self, result: int, grad: tf.Tensor) -> None:
         """The last value of a result that feeds no state: its gradient enters once."""
         value = self.graph.outputs[result]
-        spec = _loop.Input(f"the gradient of the last result {result}", value.shape)
-        seed = self._add_parameter(grad, value, spec)
-        self.seeds.append((value, seed))
+        label = f"the gradient of the last result {result}"
+        invariant = self._add_parameter(grad, value, _loop.Input(label, grad.shape))
+        is_last = self._add_parameter(
+            tf.constant(True), tf.constant(True), _loop.Input(label, tf.TensorShape([]))
+        )
         self.back_edges.append((len(self.results), len(self.parameters) - 1))
         with self.graph.as_default():
-            self.results.append(tf.zeros_like(seed))
+            if value.shape.is_fully_defined():
+                seed = tf.where(is_last, invariant, tf.zeros_like(invariant))
+            else:
+                seed = tf.cond(is_last, lambda: invariant, lambda: tf.zeros_like(value))
+            self.results.append(tf.constant(False))
+        self.seeds.append((value, seed))
 
     def run(self, num_iterations: tf.Tensor | None) -> list:
         """The gradients of the forward op's inputs."""
@@ -329,11 +340,10 @@ class _Reverse:
                 spec = dataclasses.replace(spec, mode="sequence", part_size=0)
                 tensor = None  # its history, if that is needed
             candidates.append(([self.graph.inputs[i]], spec, tensor, ~i))
-        for output in self.spec.outputs:
-            if output.mode == "sequence" and output.source >= 0:
-                value = self.graph.outputs[output.source]
-                spec = _loop.Input(output.label, value.shape, "sequence", part_size=0)
-                candidates.append(([value], spec, None, output.source))
+        for _, output in self.spec.recorded_results():
+            value = self.graph.outputs[output.source]
+            spec = _loop.Input(output.label, value.shape, "sequence", part_size=0)
+            candidates.append(([value], spec, None, output.source))
         for group, spec, tensor in zip(self.parameters, self.inputs, self.tensors):
             candidates.append((group, spec, tensor, None))
 
@@ -418,6 +428,13 @@ def _with_shape_of(tensor: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
     if tensor.dtype == tf.resource or tensor.shape.is_fully_defined():
         return grad
     return tf.broadcast_to(grad, tf.shape(tensor))
+
+
+@tf.RegisterGradient(_checkpoints.RECORDED)
+@tf.autograph.experimental.do_not_convert
+def _recorded_gradient(op: tf.Operation, grad, unused_grad):
+    """A recorded value has the gradient of what gave it, not of the record."""
+    return [None, grad]
 
 
 @tf.RegisterGradient("TfTi>SequenceSplit")

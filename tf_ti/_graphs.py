@@ -78,11 +78,22 @@ def function_names(op: tf.Operation) -> list[str]:
     return names
 
 
+def _with_names(value, names: dict[str, str]):
+    if not names or not (value.func.name or value.list.func):
+        return value
+    renamed = type(value)()
+    renamed.CopyFrom(value)
+    for function in [renamed.func] if renamed.func.name else renamed.list.func:
+        function.name = names.get(function.name, function.name)
+    return renamed
+
+
 class _Copier:
     """Copies operations into `graph`; `tensors` and `operations` say what has become of which."""
 
-    def __init__(self, graph: _tf.FuncGraph):
+    def __init__(self, graph: _tf.FuncGraph, rename_functions: bool = False):
         self.graph = graph
+        self.rename_functions = rename_functions
         self.tensors: dict = {}
         self.operations: dict[tf.Operation, list[tf.Operation]] = {}
 
@@ -97,10 +108,16 @@ class _Copier:
             for key, value in op.node_def.attr.items()
             if key != "_class" and not key.startswith("_tpu_replicate")
         }
+        names = {}
         for name in function_names(op):
             function = _tf.find_function(op.graph, name)
-            if function is not None:
-                self.graph._add_function_recursive(function)
+            if function is None:
+                continue
+            if self.rename_functions and not op.type in _CALLS:
+                function = _tf.renamed_function(function, f"{name}_{next(_uid)}")
+                names[name] = function.name.decode()
+            self.graph._add_function_recursive(function)
+        attrs = {key: _with_names(value, names) for key, value in attrs.items()}
         with tf.device(op.device), self.graph.control_dependencies(controls):
             copied = self.graph._create_op_internal(
                 op.type,
@@ -174,6 +191,7 @@ def extract(
     control_outputs: Sequence[tf.Operation] = (),
     follow_controls: bool = True,
     inline: bool = False,
+    rename_functions: bool = False,
 ) -> _tf.FuncGraph:
     """A new function graph that computes `outputs` of `graph` from `inputs`.
 
@@ -186,11 +204,13 @@ def extract(
         control_outputs: operations that run for their effects.
         follow_controls: keep control dependencies, and what is reached by them alone.
         inline: replace function calls by the functions' operations.
+        rename_functions: give conditionals and loops functions of their own. Their gradients rewrite
+            them under names made from these, and a name must not get two meanings.
     """
     given = [tensor for group in inputs for tensor in group]
     needed = needed_operations(given, outputs, control_outputs, follow_controls)
     made = _tf.FuncGraph(f"tf_ti_{name}_{next(_uid)}")
-    copier = _Copier(made)
+    copier = _Copier(made, rename_functions)
     with made.as_default():
         for group in inputs:
             placeholder = tf.compat.v1.placeholder(group[0].dtype, group[0].shape)

@@ -71,7 +71,8 @@ class LoopSpec:
             outputs.append(Output(label, tf.variant, "sequence", ~parameter, stride=every))
             # The zero gradient of a state whose shape may change has the last value's shape.
             dtype = self.result_types[result]
-            if _tf.is_trainable(dtype) and not self._state_shape_is_fixed(result, parameter):
+            is_open = not self._state_shape_is_fixed(result, parameter)
+            if _tf.is_trainable(dtype) and is_open and self.find_output("last", result) is None:
                 outputs.append(Output(f"the last value of {label}", dtype, "last", result))
         for result in recorded:
             outputs.append(
@@ -103,9 +104,19 @@ class LoopSpec:
 
     def find_output(self, mode: str, source: int) -> int | None:
         for i, output in enumerate(self.outputs):
-            if output.mode == mode and output.source == source:
+            # A sequence of sequences is not a history.
+            is_nested = output.mode == "sequence" and output.part_size
+            if output.mode == mode and output.source == source and not is_nested:
                 return i
         return None
+
+    def recorded_results(self) -> list[tuple[int, Output]]:
+        """The outputs that are histories of results, with their positions."""
+        return [
+            (i, output)
+            for i, output in enumerate(self.outputs)
+            if output.mode == "sequence" and output.source >= 0 and not output.part_size
+        ]
 
     @classmethod
     def from_op(cls, op: tf.Operation) -> "LoopSpec":

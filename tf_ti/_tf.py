@@ -20,6 +20,7 @@ __all__ = [
     "is_stateful",
     "is_trainable",
     "make_function",
+    "renamed_function",
     "use_function",
     "variable_accessed",
 ]
@@ -68,6 +69,16 @@ def find_function(graph: tf.Graph, name: str):
             return function
         graph = getattr(graph, "outer_graph", None)
     return None
+
+
+def renamed_function(function, name: str):
+    """The same function under another name."""
+    definition = type(function.cached_definition)()
+    definition.CopyFrom(function.cached_definition)
+    definition.signature.name = name
+    renamed = atomic_function.from_function_def(definition, function.function_type)
+    renamed._children = list(getattr(function, "_children", None) or ())
+    return renamed
 
 
 def loaded_function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
