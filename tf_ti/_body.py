@@ -77,8 +77,7 @@ def trace(body: Callable, specs: Sequence[tf.TensorSpec]) -> Body:
     num_captures = len(concrete.captured_inputs)
     if len(graph.inputs) - num_captures != len(specs):
         raise ValueError(
-            f"the body has {len(graph.inputs) - num_captures} parameters, the port map "
-            f"{len(specs)}"
+            f"the body has {len(graph.inputs) - num_captures} parameters, the port map {len(specs)}"
         )
     if any(_graphs.is_call(op) for op in graph.get_operations()):
         graph = _graphs.extract(
@@ -124,9 +123,7 @@ def _plain_reads(handle: tf.Tensor, outputs: Sequence[tf.Tensor]) -> list[tf.Ten
     return reads if len({read.dtype for read in reads}) == 1 else []
 
 
-def _effects(
-    graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]
-) -> list[tf.Tensor]:
+def _effects(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
     """What the stateful operations of the body give."""
     given = [tensor for group in inputs for tensor in group]
     needed = _graphs.needed_operations(given, graph.outputs, graph.control_outputs)

@@ -60,9 +60,7 @@ def cut(
 
     # What the body drew or read in each iteration is given to the inner loop.
     groups = [[t] for t in graph.inputs]
-    only_reads = all(
-        op.type in _tf.READS for op in graph.get_operations() if _tf.is_stateful(op)
-    )
+    only_reads = all(op.type in _tf.READS for op in graph.get_operations() if _tf.is_stateful(op))
     for position, output in spec.recorded_results():
         value = graph.outputs[output.source]
         if not _tf.is_stateful(value.op) or only_reads:
@@ -161,15 +159,12 @@ def cut(
 
 def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
     """Replaces what a variable gave by a placeholder, but leaves its gradient to the variable."""
-    readers = value.consumers()
     with graph.as_default():
         given = tf.compat.v1.placeholder(value.dtype, value.shape)
         with graph.gradient_override_map({"IdentityN": RECORDED}):
-            recorded, _ = tf.identity_n([given, value])
-    for op in readers:
-        for i, tensor in enumerate(op.inputs):
-            if tensor is value:
-                op._update_input(i, recorded)
+            recorded, gradient_of = tf.identity_n([given, value])
+    _graphs.replace(value, recorded)
+    gradient_of.op._update_input(1, value)
     graph.outputs = [recorded if t is value else t for t in graph.outputs]
     return given
 
@@ -208,6 +203,4 @@ def _cut_output(
         mode, part_size = "concat", every
     elif mode == "concat":
         part_size = every * (spec.concat_extent(output) or output.part_size)
-    return dataclasses.replace(
-        output, dtype=dtype, mode=mode, source=source, part_size=part_size
-    )
+    return dataclasses.replace(output, dtype=dtype, mode=mode, source=source, part_size=part_size)

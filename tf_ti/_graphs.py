@@ -113,7 +113,7 @@ class _Copier:
             function = _tf.find_function(op.graph, name)
             if function is None:
                 continue
-            if self.rename_functions and not op.type in _CALLS:
+            if self.rename_functions and op.type not in _CALLS:
                 function = _tf.renamed_function(function, f"{name}_{next(_uid)}")
                 names[name] = function.name.decode()
             self.graph._add_function_recursive(function)
@@ -176,11 +176,16 @@ def resolve_captures(graph: _tf.FuncGraph) -> list[tuple[tf.Tensor, tf.Tensor]]:
         if copy is None:
             remaining.append((outside, placeholder))
             continue
-        for op in placeholder.consumers():
-            for i, tensor in enumerate(op.inputs):
-                if tensor is placeholder:
-                    op._update_input(i, copy)
+        replace(placeholder, copy)
     return remaining
+
+
+def replace(old: tf.Tensor, new: tf.Tensor) -> None:
+    """Gives the readers of one tensor another instead."""
+    for op in old.consumers():
+        for i, tensor in enumerate(op.inputs):
+            if tensor is old:
+                op._update_input(i, new)
 
 
 def extract(
@@ -192,6 +197,7 @@ def extract(
     follow_controls: bool = True,
     inline: bool = False,
     rename_functions: bool = False,
+    outer_graph: tf.Graph | None = None,
 ) -> _tf.FuncGraph:
     """A new function graph that computes `outputs` of `graph` from `inputs`.
 
@@ -204,12 +210,16 @@ def extract(
         control_outputs: operations that run for their effects.
         follow_controls: keep control dependencies, and what is reached by them alone.
         inline: replace function calls by the functions' operations.
-        rename_functions: give conditionals and loops functions of their own. Their gradients rewrite
-            them under names made from these, and a name must not get two meanings.
+        rename_functions: give conditionals and loops functions of their own. Their gradients
+            rewrite them under names made from these, and a name must not get two meanings.
+        outer_graph: where the new graph looks for functions it does not have; the default graph if
+            None.
     """
     given = [tensor for group in inputs for tensor in group]
     needed = needed_operations(given, outputs, control_outputs, follow_controls)
     made = _tf.FuncGraph(f"tf_ti_{name}_{next(_uid)}")
+    if outer_graph is not None:
+        made.outer_graph = outer_graph
     copier = _Copier(made, rename_functions)
     with made.as_default():
         for group in inputs:

@@ -1,7 +1,7 @@
 """What a loop op is (`LoopSpec`), and how one is run.
 
-Every loop of the package, the gradients' reverse loops too, is a `LoopSpec` and a function; the op's
-documentation in cc/ops/tensor_iterator.cc says what each mode means.
+Every loop of the package, the gradients' reverse loops too, is a `LoopSpec` and a function; what
+each mode means stands in the op's documentation, in cc/ops/tensor_iterator.cc.
 """
 
 import dataclasses

@@ -70,17 +70,22 @@ class Plan:
             )
         # What the gradient needs is known once it is taken: a graph finds it out, and computes
         # nothing else.
-        key = (checkpoint_every, name)
+        key = (num_iterations is not None, checkpoint_every, name)
         if key not in self._traced:
-            self._traced[key] = tf.function(
-                functools.partial(
-                    self._add_to_graph, checkpoint_every=checkpoint_every, name=name
-                ),
-                autograph=False,
-            )
+            self._traced[key] = self._trace(tensors, *key)
         if num_iterations is not None:
-            num_iterations = tf.convert_to_tensor(num_iterations, tf.int64)
-        return self._traced[key](tensors, num_iterations)
+            tensors = [*tensors, tf.cast(num_iterations, tf.int64)]
+        return self._traced[key](*tensors)
+
+    def _trace(self, tensors, is_counted, checkpoint_every, name):
+        def loop(*arguments):
+            count = arguments[-1] if is_counted else None
+            return self._add_to_graph(arguments[: len(tensors)], count, checkpoint_every, name)
+
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+        if is_counted:
+            specs.append(tf.TensorSpec([], tf.int64))
+        return tf.function(loop, autograph=False).get_concrete_function(*specs)
 
     def _add_to_graph(self, tensors, num_iterations, checkpoint_every, name):
         tensors = [*tensors, *self.body.captured_tensors()]
@@ -118,13 +123,9 @@ def check_num_iterations(num_iterations, label: str = "num_iterations") -> None:
         return
     if isinstance(num_iterations, tf.Tensor):
         if not num_iterations.dtype.is_integer:
-            raise TypeError(
-                f"{label} must be an integer, got {num_iterations.dtype.name}"
-            )
+            raise TypeError(f"{label} must be an integer, got {num_iterations.dtype.name}")
         if num_iterations.shape.rank not in (None, 0):
-            raise ValueError(
-                f"{label} must be a scalar, got shape {num_iterations.shape}"
-            )
+            raise ValueError(f"{label} must be a scalar, got shape {num_iterations.shape}")
     elif isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__"):
         raise TypeError(f"{label} must be an integer, got {num_iterations!r}")
     elif not 0 <= int(num_iterations) < 2**63:

@@ -44,9 +44,7 @@ def put_back(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tens
     axis = spec.axis % tf.rank(tensor)
     if tiles(spec):
         low, high = tf.minimum(start, end), tf.maximum(start, end)
-        paddings = tf.scatter_nd(
-            [[axis]], [[low, extent - 1 - high]], [tf.rank(tensor), 2]
-        )
+        paddings = tf.scatter_nd([[axis]], [[low, extent - 1 - high]], [tf.rank(tensor), 2])
         return tf.ensure_shape(tf.pad(pieces, paddings), tensor.shape)
     count = tf.shape(pieces)[spec.axis] // spec.part_size
     positions = _positions(spec, start, count)

@@ -72,11 +72,9 @@ def scan(
     elements = Structure(xs).map(tf.convert_to_tensor)
     if length is None and not elements.leaves:
         raise ValueError("length must be given where xs has no tensors")
-    spec_of = lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype)
-    plan = _make_plan(f, carry.map(spec_of), elements.map(spec_of), axis, bool(reverse))
-    outputs = plan.run(
-        [*carry.leaves, *elements.leaves], length, checkpoint_every, name or "scan"
-    )
+    specs = [nested.map(_spec_of) for nested in (carry, elements)]
+    plan = _make_plan(f, *specs, axis, bool(reverse))
+    outputs = plan.run([*carry.leaves, *elements.leaves], length, checkpoint_every, name or "scan")
     results = Structure(plan.body.structure[1])
     count = len(carry.leaves)
     return carry.pack(outputs[:count]), results.pack(outputs[count:])
@@ -129,11 +127,14 @@ def _make_plan(
                 f"ys{path}: axis {axis} is out of range to stack results of shape "
                 f"{traced.result_shapes[i]}"
             )
-        outputs.append(
-            _loop.Output(f"ys{path}", traced.result_types[i], "stack", i, axis, stride)
-        )
+        outputs.append(_loop.Output(f"ys{path}", traced.result_types[i], "stack", i, axis, stride))
     back_edges = [(i, i) for i in range(count)]
     return _plan.Plan.make(traced, inputs, outputs, back_edges, limit_label="length")
+
+
+def _spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
+    # Not TensorSpec.from_tensor: the tensor's name must not make two plans of one.
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
 def _element(label: str, spec: tf.TensorSpec, axis: int) -> tf.TensorSpec:

@@ -122,9 +122,7 @@ def _make_plan(
             )
         _plan.check_back_edge(
             f"parameter {edge.to_layer} of the body",
-            tf.TensorSpec(
-                traced.parameter_shapes[edge.to_layer], parameters[edge.to_layer].dtype
-            ),
+            tf.TensorSpec(traced.parameter_shapes[edge.to_layer], parameters[edge.to_layer].dtype),
             traced.result_types[edge.from_layer],
             traced.result_shapes[edge.from_layer],
             f"result {edge.from_layer}",
@@ -161,7 +159,8 @@ def _parameter(port: InputPort, spec: tf.TensorSpec) -> tf.TensorSpec:
     extent = shape[port.axis]
     if extent and _part_size(port) > extent:
         raise ValueError(
-            f"{port.label}: pieces of {_part_size(port)} do not fit an axis of {extent} elements"
+            f"{port.label}: no whole piece fits the range: start={port.start} end={port.end} "
+            f"stride={port.stride} part_size={_part_size(port)} over {extent} elements"
         )
     # An axis of unknown extent may turn out too short for a piece that no tensor could hold.
     shape[port.axis] = _part_size(port) if _part_size(port) < 2**31 else None

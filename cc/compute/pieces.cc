@@ -18,8 +18,8 @@ std::string ResolvePieces(const Range& range, int64_t extent, Pieces* pieces) {
   if (part_size < 1) return "part_size must be at least 1, got " + std::to_string(part_size);
   *pieces = {0, 0, stride, part_size, part_size};
 
-  const bool whole = stride > 0 ? range.start == 0 && range.end == -1
-                                : range.start == -1 && range.end == 0;
+  const bool whole =
+      stride > 0 ? range.start == 0 && range.end == -1 : range.start == -1 && range.end == 0;
   if (extent == 0 && whole) return "";
   const std::string given = range.DebugString() + " over " + std::to_string(extent) + " elements";
   const int64_t start = range.start < 0 ? range.start + extent : range.start;

@@ -1,12 +1,12 @@
 #include "cc/kernels/body.h"
-#include "cc/status.h"
 
 #include <mutex>
 #include <string>
 #include <utility>
 
-#include "cc/kernels/executor.h"
 #include "absl/container/flat_hash_set.h"
+#include "cc/kernels/executor.h"
+#include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/function_body.h"
 #include "tensorflow/core/graph/graph.h"
@@ -22,10 +22,16 @@ namespace {
 
 // Asynchronous kernels that finish on the calling thread if the functions they run do.
 bool RunsFunctionsInline(const std::string& op) {
-  static const auto& ops = *new absl::flat_hash_set<std::string>{
-      "Case",           "If",          "PartitionedCall",      "StatefulPartitionedCall",
-      "StatelessCase",  "StatelessIf", "StatelessWhile",       "While",
-      "TfTi>TensorIterator", "TfTi>StatelessTensorIterator"};
+  static const auto& ops = *new absl::flat_hash_set<std::string>{"Case",
+                                                                 "If",
+                                                                 "PartitionedCall",
+                                                                 "StatefulPartitionedCall",
+                                                                 "StatelessCase",
+                                                                 "StatelessIf",
+                                                                 "StatelessWhile",
+                                                                 "While",
+                                                                 "TfTi>TensorIterator",
+                                                                 "TfTi>StatelessTensorIterator"};
   return ops.contains(op);
 }
 

@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "cc/kernels/pool.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/executor.h"
@@ -137,8 +138,7 @@ class ProgramBuilder {
     TF_RETURN_IF_ERROR(params_.create_kernel(node.properties(), &kernel));
     kernels->push_back(kernel);
     if (node.num_outputs() == 1 && kernel->const_tensor() != nullptr) {
-      sources_[node.id()] = {
-          {Source::kConstant, static_cast<int>(program_->constants.size())}};
+      sources_[node.id()] = {{Source::kConstant, static_cast<int>(program_->constants.size())}};
       // A second reference, so that no kernel takes a constant's memory for its own.
       program_->constants.push_back(*kernel->const_tensor());
       return absl::OkStatus();
@@ -229,14 +229,61 @@ class ProgramBuilder {
   std::unordered_map<int, std::vector<Source>> sources_;  // of a node's outputs, by node id
 };
 
+// The device that runs the loop, with an allocator that suits loops.
+class LoopDevice : public tensorflow::Device {
+ public:
+  explicit LoopDevice(tensorflow::Device* device)
+      : Device(tensorflow::Env::Default(), device->attributes()), device_(device) {}
+
+  tensorflow::Allocator* GetAllocator(AllocatorAttributes attributes) override {
+    return attributes.value == 0 || attributes.value == HostAttributes().value
+               ? PoolAllocator()
+               : device_->GetAllocator(attributes);
+  }
+  tensorflow::Allocator* GetScopedAllocator(AllocatorAttributes attributes,
+                                            int64_t step_id) override {
+    return device_->GetScopedAllocator(attributes, step_id);
+  }
+  tensorflow::ScopedAllocatorMgr* GetScopedAllocatorMgr() const override {
+    return device_->GetScopedAllocatorMgr();
+  }
+  const tensorflow::DeviceBase* UnderlyingDevice() const override {
+    return device_->UnderlyingDevice();
+  }
+  tensorflow::DeviceBase* UnderlyingDevice() override { return device_->UnderlyingDevice(); }
+  const CpuWorkerThreads* tensorflow_cpu_worker_threads() const override {
+    return device_->tensorflow_cpu_worker_threads();
+  }
+  const Eigen::ThreadPoolDevice* eigen_cpu_device() override { return device_->eigen_cpu_device(); }
+  bool has_eigen_cpu_device() const override { return device_->has_eigen_cpu_device(); }
+  tensorflow::thread::ThreadPool* tensorflow_device_thread_pool() override {
+    return device_->tensorflow_device_thread_pool();
+  }
+  absl::Status MakeTensorFromProto(const tensorflow::TensorProto& proto,
+                                   const AllocatorAttributes attributes, Tensor* tensor) override {
+    return device_->MakeTensorFromProto(proto, attributes, tensor);
+  }
+  absl::Status Sync() override { return device_->Sync(); }
+  tensorflow::ResourceMgr* resource_manager() override { return device_->resource_manager(); }
+
+ private:
+  static AllocatorAttributes HostAttributes() {
+    AllocatorAttributes attributes;
+    attributes.set_on_host(true);
+    return attributes;
+  }
+
+  tensorflow::Device* const device_;
+};
+
 // Runs a program for one loop.
 class ProgramRunner : public BodyRunner {
  public:
   ProgramRunner(const Program& program, const LocalExecutorParams& local,
-                const Executor::Args& args, BodyFrame* frame)
+                tensorflow::Device* device, const Executor::Args& args, BodyFrame* frame)
       : program_(program), runner_(args.runner), frame_(frame) {
     params_.step_id = args.step_id;
-    params_.device = local.device;
+    params_.device = device;
     params_.rendezvous = args.rendezvous;
     params_.collective_executor = args.collective_executor;
     params_.session_state = args.session_state;
@@ -299,8 +346,8 @@ class ProgramRunner : public BodyRunner {
     for (int p : step.unguard_parameters) parameter_guards_[p] = Tensor();
     params_.op_kernel = step.kernel;
     params_.inputs = absl::MakeConstSpan(inputs_).subspan(step.first_input, step.num_inputs);
-    params_.input_alloc_attrs = absl::MakeConstSpan(program_.input_attributes)
-                                    .subspan(step.first_input, step.num_inputs);
+    params_.input_alloc_attrs =
+        absl::MakeConstSpan(program_.input_attributes).subspan(step.first_input, step.num_inputs);
     params_.output_attr_array = step.output_attributes.data();
     params_.outputs_required_array = step.required.get();
     OpKernelContext ctx(&params_, step.num_outputs);
@@ -341,7 +388,8 @@ class ProgramRunner : public BodyRunner {
 
 class LoopExecutor : public Executor {
  public:
-  explicit LoopExecutor(const LocalExecutorParams& params) : params_(params) {}
+  explicit LoopExecutor(const LocalExecutorParams& params)
+      : params_(params), device_(params.device) {}
   ~LoopExecutor() override {
     for (OpKernel* kernel : kernels_) params_.delete_kernel(kernel);
   }
@@ -356,7 +404,7 @@ class LoopExecutor : public Executor {
       return InvalidArgument("expected ", program_.parameters.size(), " arguments, got ",
                              frame->parameters.size());
     }
-    frame->runner = std::make_unique<ProgramRunner>(program_, params_, args, frame);
+    frame->runner = std::make_unique<ProgramRunner>(program_, params_, &device_, args, frame);
     return frame->runner->Run();
   }
 
@@ -364,6 +412,7 @@ class LoopExecutor : public Executor {
   void RunAsyncInternal(const Args& args, DoneCallback done) override { done(Run(args)); }
 
   const LocalExecutorParams params_;
+  LoopDevice device_;
   Program program_;
   std::vector<OpKernel*> kernels_;
 };

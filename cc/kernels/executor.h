@@ -1,5 +1,5 @@
-// An executor for bodies of loops: one thread runs the kernels in a fixed order, and everything that
-// does not change from one iteration to the next is set up once a loop.
+// An executor for bodies of loops: one thread runs the kernels in a fixed order, and everything
+// that does not change from one iteration to the next is set up once a loop.
 #ifndef TF_TI_CC_KERNELS_EXECUTOR_H_
 #define TF_TI_CC_KERNELS_EXECUTOR_H_
 

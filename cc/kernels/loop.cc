@@ -1,11 +1,11 @@
 #include "cc/kernels/loop.h"
-#include "cc/status.h"
 
 #include <algorithm>
 #include <exception>
 #include <limits>
 #include <utility>
 
+#include "cc/status.h"
 #include "tensorflow/core/platform/errors.h"
 
 namespace tf_ti {
@@ -92,8 +92,7 @@ absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
     TF_RETURN_IF_ERROR(GetList(ctx, "parameter_shapes", n, &shape));
     for (size_t i = 0; i < n; ++i) {
       Input input{ParseInputMode(mode[i]), axis[i], {}, label[i], input_types[i], shape[i]};
-      input.range = {start[i], end[i], stride[i], part_size[i],
-                     input.mode == InputMode::kSegment};
+      input.range = {start[i], end[i], stride[i], part_size[i], input.mode == InputMode::kSegment};
       if (input.mode == InputMode::kIndex && part_size[i] != 1) {
         return InvalidArgument(label[i], ": an index has part_size 1, got ", part_size[i]);
       }
@@ -111,8 +110,8 @@ absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
     TF_RETURN_IF_ERROR(GetList(ctx, "output_stride", n, &stride));
     TF_RETURN_IF_ERROR(GetList(ctx, "output_part_size", n, &part_size));
     for (size_t i = 0; i < n; ++i) {
-      Output output{ParseOutputMode(mode[i]), -1,           -1,       axis[i],
-                    stride[i],                part_size[i], label[i], output_types[i]};
+      Output output{ParseOutputMode(mode[i]), -1, -1, axis[i], stride[i], part_size[i], label[i],
+                    output_types[i]};
       if (stride[i] == 0) return InvalidArgument(label[i], ": stride must not be 0");
       if (source[i] >= 0) {
         TF_RETURN_IF_ERROR(CheckIndex("result", source[i], result_shapes.size()));
@@ -154,8 +153,8 @@ absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
 }
 
 absl::Status Loop::AtIteration(absl::Status status) const {
-  tensorflow::errors::AppendToMessage(&status, "\n\t [[in iteration ", Index(), " of ", ctx_->op_kernel().name(),
-                          "]]");
+  tensorflow::errors::AppendToMessage(&status, "\n\t [[in iteration ", Index(), " of ",
+                                      ctx_->op_kernel().name(), "]]");
   return status;
 }
 
@@ -164,8 +163,8 @@ absl::Status Loop::MergeCount(int64_t count, const std::string& label) {
     count_ = count;
     count_from_ = label;
   } else if (count != count_) {
-    return InvalidArgument(count_from_, " gives ", count_, " iterations, but ", label,
-                                   " gives ", count);
+    return InvalidArgument(count_from_, " gives ", count_, " iterations, but ", label, " gives ",
+                           count);
   }
   return absl::OkStatus();
 }
@@ -175,13 +174,12 @@ absl::Status Loop::CheckParameter(int i) const {
   const Tensor& value = frame_.parameters[i];
   if (value.dtype() != body_.parameter_types[i]) {
     return InvalidArgument(input.label, ": the body expects ",
-                                   tensorflow::DataTypeString(body_.parameter_types[i]), ", got ",
-                                   tensorflow::DataTypeString(value.dtype()));
+                           tensorflow::DataTypeString(body_.parameter_types[i]), ", got ",
+                           tensorflow::DataTypeString(value.dtype()));
   }
   if (!input.shape.IsCompatibleWith(value.shape())) {
     return InvalidArgument(input.label, ": the body was built for shape ",
-                                   input.shape.DebugString(), ", got ",
-                                   value.shape().DebugString());
+                           input.shape.DebugString(), ", got ", value.shape().DebugString());
   }
   return absl::OkStatus();
 }
@@ -205,7 +203,7 @@ absl::Status Loop::StartInput(int i) {
       const int64_t axis = input.axis < 0 ? input.axis + rank : input.axis;
       if (axis < 0 || axis >= rank) {
         return InvalidArgument(input.label, ": axis ", input.axis,
-                                       " is out of range for a tensor of rank ", rank);
+                               " is out of range for a tensor of rank ", rank);
       }
       const std::string problem = ResolvePieces(input.range, tensor.dim_size(axis), &state.pieces);
       if (!problem.empty()) return InvalidArgument(input.label, ": ", problem);
@@ -220,25 +218,23 @@ absl::Status Loop::Start() {
   const int num_results = spec_.result_shapes.size();
   if (static_cast<int>(body_.parameter_types.size()) != num_inputs ||
       static_cast<int>(body_.result_types.size()) != num_results) {
-    return InvalidArgument("the body has ", body_.parameter_types.size(),
-                                   " parameters and ", body_.result_types.size(),
-                                   " results; the op was built for ", num_inputs, " and ",
-                                   num_results);
+    return InvalidArgument("the body has ", body_.parameter_types.size(), " parameters and ",
+                           body_.result_types.size(), " results; the op was built for ", num_inputs,
+                           " and ", num_results);
   }
   for (const LoopSpec::Output& output : spec_.outputs) {
     if (output.mode != OutputMode::kSequence && body_.result_types[output.result] != output.dtype) {
-      return InvalidArgument(
-          output.label, ": the body's result is of type ",
-          tensorflow::DataTypeString(body_.result_types[output.result]), ", the output of type ",
-          tensorflow::DataTypeString(output.dtype));
+      return InvalidArgument(output.label, ": the body's result is of type ",
+                             tensorflow::DataTypeString(body_.result_types[output.result]),
+                             ", the output of type ", tensorflow::DataTypeString(output.dtype));
     }
   }
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     if (body_.result_types[edge.from] != body_.parameter_types[edge.to]) {
-      return InvalidArgument(
-          spec_.inputs[edge.to].label, ": a back edge brings ",
-          tensorflow::DataTypeString(body_.result_types[edge.from]), " to a parameter of type ",
-          tensorflow::DataTypeString(body_.parameter_types[edge.to]));
+      return InvalidArgument(spec_.inputs[edge.to].label, ": a back edge brings ",
+                             tensorflow::DataTypeString(body_.result_types[edge.from]),
+                             " to a parameter of type ",
+                             tensorflow::DataTypeString(body_.parameter_types[edge.to]));
     }
   }
 
@@ -251,7 +247,7 @@ absl::Status Loop::Start() {
     const Tensor& limit = ctx_->input(num_inputs);
     if (limit.dims() != 0) {
       return InvalidArgument(spec_.limit_label, " must be a scalar, got shape ",
-                                     limit.shape().DebugString());
+                             limit.shape().DebugString());
     }
     const int64_t given = limit.scalar<int64_t>()();
     if (given < 0) {
@@ -261,9 +257,8 @@ absl::Status Loop::Start() {
   }
   for (int i = 0; i < num_inputs; ++i) TF_RETURN_IF_ERROR(StartInput(i));
   if (count_ < 0) {
-    return InvalidArgument(
-        "no input is sliced and ", spec_.limit_label,
-        " is not given: the number of iterations is unknown");
+    return InvalidArgument("no input is sliced and ", spec_.limit_label,
+                           " is not given: the number of iterations is unknown");
   }
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
@@ -330,7 +325,7 @@ absl::Status Loop::Place(int i, const Tensor& value) {
     const int64_t axis = output.axis < 0 ? output.axis + rank : output.axis;
     if (axis < 0 || axis >= rank) {
       return InvalidArgument(output.label, ": axis ", output.axis,
-                                     " is out of range for an output of rank ", rank);
+                             " is out of range for an output of rank ", rank);
     }
     state.axis = axis;
     state.first = value.shape();
@@ -340,8 +335,8 @@ absl::Status Loop::Place(int i, const Tensor& value) {
       TF_RETURN_IF_ERROR(shape.InsertDimWithStatus(axis, count_));
     } else {
       if (state.extent > 0 && count_ > std::numeric_limits<int64_t>::max() / state.extent) {
-        return InvalidArgument(output.label, ": ", count_, " iterations of extent ",
-                                       state.extent, " are too many for one tensor");
+        return InvalidArgument(output.label, ": ", count_, " iterations of extent ", state.extent,
+                               " are too many for one tensor");
       }
       TF_RETURN_IF_ERROR(shape.SetDimWithStatus(axis, state.extent * count_));
     }
@@ -395,9 +390,8 @@ absl::Status Loop::AddSum(int i, Tensor* value) {
                                            ctx_->output_alloc_attr(i)));
     FillZeros(&state.tensor);
   } else if (value->shape() != state.first) {
-    return InvalidArgument(output.label, ": cannot add shape ",
-                                   value->shape().DebugString(), " to a sum of shape ",
-                                   state.first.DebugString());
+    return InvalidArgument(output.label, ": cannot add shape ", value->shape().DebugString(),
+                           " to a sum of shape ", state.first.DebugString());
   }
   return AddToSum(*value, &state.tensor);
 }
@@ -474,12 +468,11 @@ absl::Status Loop::FinishEmpty(int i) {
       const int64_t axis = output.axis < 0 ? output.axis + piece.dims() + 1 : output.axis;
       if (axis < 0 || axis > piece.dims()) {
         return InvalidArgument(output.label, ": axis ", output.axis,
-                                       " is out of range for an output of rank ", piece.dims() + 1);
+                               " is out of range for an output of rank ", piece.dims() + 1);
       }
       TF_RETURN_IF_ERROR(element.InsertDimWithStatus(axis, 0));
     }
-    const absl::Status status =
-        ConcatPieces(ctx_, {}, output.dtype, element, output.axis, &empty);
+    const absl::Status status = ConcatPieces(ctx_, {}, output.dtype, element, output.axis, &empty);
     if (!status.ok()) return InvalidArgument(output.label, ": ", status.message());
   }
   ctx_->set_output(i, empty);
@@ -496,8 +489,7 @@ absl::Status Loop::Finish() {
       ctx_->set_output(i, SequenceTensor(Sequence(std::move(state.pieces))));
     } else if (!state.pieces.empty()) {
       Tensor whole;
-      TF_RETURN_IF_ERROR(
-          ConcatPieces(ctx_, state.pieces, output.dtype, {}, state.axis, &whole));
+      TF_RETURN_IF_ERROR(ConcatPieces(ctx_, state.pieces, output.dtype, {}, state.axis, &whole));
       ctx_->set_output(i, whole);
     } else if (output.mode == OutputMode::kSum) {
       Tensor rounded;

@@ -64,6 +64,7 @@ class Loop {
 
   absl::Status Start();
   bool done() const { return iteration_ == count_; }
+  int64_t count() const { return count_; }
   absl::Status Enter();
   absl::Status Leave();
   absl::Status Finish();

@@ -40,8 +40,8 @@ absl::Status GetSequence(const Tensor& tensor, const std::string& what, const Se
     *sequence = tensor.scalar<Variant>()().get<Sequence>();
   }
   if (*sequence == nullptr) {
-    return InvalidArgument(what, " must be a scalar variant that holds a ",
-                                   Sequence::kTypeName, ", got ", tensor.DebugString());
+    return InvalidArgument(what, " must be a scalar variant that holds a ", Sequence::kTypeName,
+                           ", got ", tensor.DebugString());
   }
   return absl::OkStatus();
 }
@@ -68,16 +68,16 @@ absl::Status ZerosLikeSequence(OpKernelContext* ctx, const Sequence& x, Sequence
 absl::Status AddSequences(OpKernelContext* ctx, const Sequence& a, const Sequence& b,
                           Sequence* out) {
   if (a.tensors().size() != b.tensors().size()) {
-    return InvalidArgument("cannot add a sequence of ", a.tensors().size(),
-                                   " tensors and one of ", b.tensors().size());
+    return InvalidArgument("cannot add a sequence of ", a.tensors().size(), " tensors and one of ",
+                           b.tensors().size());
   }
   std::vector<Tensor> sums(a.tensors().size());
   for (size_t i = 0; i < sums.size(); ++i) {
     const Tensor& x = a.tensors()[i];
     const Tensor& y = b.tensors()[i];
     if (x.dtype() != y.dtype() || x.shape() != y.shape()) {
-      return InvalidArgument("cannot add elements ", i, " of two sequences: ",
-                                     x.DebugString(), " and ", y.DebugString());
+      return InvalidArgument("cannot add elements ", i, " of two sequences: ", x.DebugString(),
+                             " and ", y.DebugString());
     }
     Tensor sum;
     TF_RETURN_IF_ERROR(ctx->allocate_temp(SumType(x.dtype()), x.shape(), &sum));
@@ -93,14 +93,13 @@ absl::Status AddSequences(OpKernelContext* ctx, const Sequence& a, const Sequenc
 REGISTER_UNARY_VARIANT_DECODE_FUNCTION(Sequence, Sequence::kTypeName);
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP,
                                          tensorflow::DEVICE_CPU, Sequence, ZerosLikeSequence);
-REGISTER_UNARY_VARIANT_BINARY_OP_FUNCTION(tensorflow::ADD_VARIANT_BINARY_OP,
-                                          tensorflow::DEVICE_CPU, Sequence, AddSequences);
+REGISTER_UNARY_VARIANT_BINARY_OP_FUNCTION(tensorflow::ADD_VARIANT_BINARY_OP, tensorflow::DEVICE_CPU,
+                                          Sequence, AddSequences);
 
 absl::Status CheckAxis(const Tensor& tensor, int64_t given, int* axis) {
   const int64_t resolved = given < 0 ? given + tensor.dims() : given;
   if (resolved < 0 || resolved >= tensor.dims()) {
-    return InvalidArgument("axis ", given, " is out of range for a tensor of rank ",
-                                   tensor.dims());
+    return InvalidArgument("axis ", given, " is out of range for a tensor of rank ", tensor.dims());
   }
   *axis = static_cast<int>(resolved);
   return absl::OkStatus();
@@ -130,18 +129,18 @@ class SequenceSplitOp : public tensorflow::OpKernel {
       const Tensor& element = like->tensors()[k];
       OP_REQUIRES(ctx, element.dims() == tensor.dims(),
                   InvalidArgument("SequenceSplit: element ", k, " has shape ",
-                                          element.shape().DebugString(), ", the tensor ",
-                                          tensor.shape().DebugString()));
+                                  element.shape().DebugString(), ", the tensor ",
+                                  tensor.shape().DebugString()));
       const int64_t size = element.dim_size(axis);
       OP_REQUIRES(ctx, size <= tensor.dim_size(axis) - at,
                   InvalidArgument("SequenceSplit: the elements are longer than the tensor's ",
-                                          tensor.dim_size(axis), " along axis ", axis));
+                                  tensor.dim_size(axis), " along axis ", axis));
       OP_REQUIRES_OK(ctx, reader.Read(ctx, at, size, &pieces[k]));
       at += size;
     }
     OP_REQUIRES(ctx, at == tensor.dim_size(axis),
                 InvalidArgument("SequenceSplit: the elements cover ", at, " of ",
-                                        tensor.dim_size(axis), " along axis ", axis));
+                                tensor.dim_size(axis), " along axis ", axis));
     ctx->set_output(0, SequenceTensor(Sequence(std::move(pieces))));
   }
 
@@ -165,10 +164,10 @@ class SequenceConcatOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(ctx, GetSequence(ctx->input(0), "SequenceConcat: sequence", &sequence));
     std::vector<Tensor> pieces = sequence->tensors();
     for (const Tensor& piece : pieces) {
-      OP_REQUIRES(ctx, piece.dtype() == dtype_,
-                  InvalidArgument("SequenceConcat: expected elements of type ",
-                                          tensorflow::DataTypeString(dtype_), ", got ",
-                                          piece.DebugString()));
+      OP_REQUIRES(
+          ctx, piece.dtype() == dtype_,
+          InvalidArgument("SequenceConcat: expected elements of type ",
+                          tensorflow::DataTypeString(dtype_), ", got ", piece.DebugString()));
     }
     if (reverse_) std::reverse(pieces.begin(), pieces.end());
     Tensor out;

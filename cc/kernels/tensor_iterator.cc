@@ -6,6 +6,7 @@
 #include "cc/kernels/loop.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/log_memory.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_ti {
@@ -14,6 +15,9 @@ namespace {
 using tensorflow::FunctionLibraryRuntime;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+
+// Folding a loop into a constant happens while a function is prepared, where nothing can stop it.
+constexpr int64_t kMostFoldedIterations = 1000;
 
 FunctionLibraryRuntime::Options RunOptions(OpKernelContext* ctx) {
   FunctionLibraryRuntime::Options options(ctx->step_id());
@@ -46,6 +50,10 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, OpKernelCo
 
   Loop loop(spec, body, ctx);
   TF_RETURN_IF_ERROR(loop.Start());
+  if (ctx->step_id() == tensorflow::LogMemory::CONSTANT_FOLDING_STEP_ID &&
+      loop.count() > kMostFoldedIterations) {
+    return absl::UnimplementedError("a long loop over constants is not run ahead of time");
+  }
   while (!loop.done()) {
     TF_RETURN_IF_ERROR(CheckCancelled(ctx));
     absl::Status status = loop.Enter();
@@ -92,14 +100,13 @@ class AsyncRun {
       status = loop_.Enter();
       if (!status.ok()) return Finish(loop_.AtIteration(std::move(status)));
       progress_ = kRunning;
-      ctx_->function_library()->Run(options_, body_.handle, loop_.frame(),
-                                    [this](const absl::Status& status) {
-                                      status_ = status;
-                                      if (progress_.exchange(kCompleted) == kReturned &&
-                                          Complete()) {
-                                        Iterate();
-                                      }
-                                    });
+      ctx_->function_library()->Run(
+          options_, body_.handle, loop_.frame(), [this](const absl::Status& status) {
+            status_ = status;
+            if (progress_.exchange(kCompleted) == kReturned && Complete()) {
+              Iterate();
+            }
+          });
       if (progress_.exchange(kReturned) != kCompleted) return;
       if (!Complete()) return;
     }
@@ -140,13 +147,16 @@ class TensorIteratorOp : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     const Body* body;
-    OP_REQUIRES_OK_ASYNC(ctx, body_.Get(ctx, &body), done);
-    if (body->synchronous) {
-      OP_REQUIRES_OK_ASYNC(ctx, RunSynchronously(spec_, *body, ctx), done);
-      done();
-    } else {
+    absl::Status status = body_.Get(ctx, &body);
+    if (status.ok() && !body->synchronous) {
       (new AsyncRun(spec_, *body, ctx, std::move(done)))->Start();
+      return;
     }
+    if (status.ok()) status = RunSynchronously(spec_, *body, ctx);
+    // Not OP_REQUIRES_OK, which logs: the graph optimiser tries to run loops over constants, and
+    // its failing is nobody's concern.
+    ctx->SetStatus(status);
+    done();
   }
 
  private:

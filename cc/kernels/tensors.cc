@@ -77,7 +77,8 @@ absl::Status PieceReader::Init(const Tensor& tensor, int axis, bool remove_axis)
     for (int d = axis; d < tensor.dims(); ++d) {
       TF_RETURN_IF_ERROR(front.AddDimWithStatus(tensor.dim_size(d)));
     }
-    if (!tensor_.CopyFrom(tensor, front)) return absl::InternalError("cannot view a tensor's pieces");
+    if (!tensor_.CopyFrom(tensor, front))
+      return absl::InternalError("cannot view a tensor's pieces");
   }
   return absl::OkStatus();
 }
@@ -113,9 +114,8 @@ void PlacePiece(const Tensor& piece, int axis, int64_t begin, Tensor* tensor) {
   if (piece.NumElements() == 0) return;
   const int64_t inner = Inner(tensor->shape(), axis);
   const int64_t length = piece.NumElements() / Outer(tensor->shape(), axis);
-  CopyBlocks(
-      {Outer(tensor->shape(), axis), length, length, tensor->shape().dim_size(axis) * inner}, piece,
-      0, tensor, begin * inner);
+  CopyBlocks({Outer(tensor->shape(), axis), length, length, tensor->shape().dim_size(axis) * inner},
+             piece, 0, tensor, begin * inner);
 }
 
 bool IsSoleOwner(const Tensor& tensor) {
@@ -134,8 +134,7 @@ absl::Status ConcatPieces(OpKernelContext* ctx, const std::vector<Tensor>& piece
     shape = pieces[0].shape();
   } else {
     if (element_shape.unknown_rank()) {
-      return InvalidArgument(
-          "nothing to concatenate, and the rank of the elements is not known");
+      return InvalidArgument("nothing to concatenate, and the rank of the elements is not known");
     }
     for (int64_t dim : element_shape.dim_sizes()) {
       TF_RETURN_IF_ERROR(shape.AddDimWithStatus(dim < 0 ? 0 : dim));
@@ -143,8 +142,7 @@ absl::Status ConcatPieces(OpKernelContext* ctx, const std::vector<Tensor>& piece
   }
   const int64_t at = axis < 0 ? axis + shape.dims() : axis;
   if (at < 0 || at >= shape.dims()) {
-    return InvalidArgument("axis ", axis, " is out of range for pieces of rank ",
-                                   shape.dims());
+    return InvalidArgument("axis ", axis, " is out of range for pieces of rank ", shape.dims());
   }
   int64_t extent = 0;
   for (size_t k = 0; k < pieces.size(); ++k) {
@@ -154,9 +152,9 @@ absl::Status ConcatPieces(OpKernelContext* ctx, const std::vector<Tensor>& piece
       TF_RETURN_IF_ERROR(other.SetDimWithStatus(at, shape.dim_size(at)));
     }
     if (other != shape) {
-      return InvalidArgument("pieces 0 and ", k, " have shapes ", shape.DebugString(),
-                                     " and ", pieces[k].shape().DebugString(),
-                                     ", which do not concatenate along axis ", axis);
+      return InvalidArgument("pieces 0 and ", k, " have shapes ", shape.DebugString(), " and ",
+                             pieces[k].shape().DebugString(),
+                             ", which do not concatenate along axis ", axis);
     }
   }
   TF_RETURN_IF_ERROR(shape.SetDimWithStatus(at, extent));
@@ -183,9 +181,9 @@ absl::Status AddToSum(const Tensor& value, Tensor* sum) {
     case tensorflow::DT_BFLOAT16:
       AddTo(size, Data<tensorflow::bfloat16>(value), Data<float>(sum));
       return absl::OkStatus();
-#define TF_TI_ADD(T)                                     \
-  case tensorflow::DataTypeToEnum<T>::value:             \
-    AddTo(size, Data<T>(value), Data<T>(sum));           \
+#define TF_TI_ADD(T)                           \
+  case tensorflow::DataTypeToEnum<T>::value:   \
+    AddTo(size, Data<T>(value), Data<T>(sum)); \
     return absl::OkStatus();
       TF_CALL_float(TF_TI_ADD);
       TF_CALL_double(TF_TI_ADD);
@@ -194,8 +192,8 @@ absl::Status AddToSum(const Tensor& value, Tensor* sum) {
       TF_CALL_INTEGRAL_TYPES(TF_TI_ADD);
 #undef TF_TI_ADD
     default:
-      return absl::UnimplementedError(absl::StrCat(
-          "cannot sum values of type ", tensorflow::DataTypeString(value.dtype())));
+      return absl::UnimplementedError(
+          absl::StrCat("cannot sum values of type ", tensorflow::DataTypeString(value.dtype())));
   }
 }
 

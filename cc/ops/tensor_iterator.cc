@@ -29,8 +29,7 @@ struct Count {
       value = other;
       from = label;
     } else if (other != value) {
-      return InvalidArgument(from, " gives ", value, " iterations, but ", label, " gives ",
-                                     other);
+      return InvalidArgument(from, " gives ", value, " iterations, but ", label, " gives ", other);
     }
     return absl::OkStatus();
   }
@@ -60,8 +59,8 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
     if (mode[i] == "value" || mode[i] == "sequence" || !c->RankKnown(c->input(i))) continue;
     const int64_t rank = c->Rank(c->input(i));
     if (axis[i] < -rank || axis[i] >= rank) {
-      return InvalidArgument(label[i], ": axis ", axis[i],
-                                     " is out of range for a tensor of rank ", rank);
+      return InvalidArgument(label[i], ": axis ", axis[i], " is out of range for a tensor of rank ",
+                             rank);
     }
     const int64_t extent = c->Value(c->DimKnownRank(c->input(i), axis[i]));
     if (extent == InferenceContext::kUnknownDim) continue;
@@ -148,7 +147,7 @@ absl::Status TensorIteratorShape(InferenceContext* c) {
     const int64_t rank = c->Rank(piece) + (stack ? 1 : 0);
     if (axis[i] < -rank || axis[i] >= rank) {
       return InvalidArgument(label[i], ": axis ", axis[i],
-                                     " is out of range for an output of rank ", rank);
+                             " is out of range for an output of rank ", rank);
     }
     const int64_t at = axis[i] < 0 ? axis[i] + rank : axis[i];
     std::vector<DimensionHandle> dims;
@@ -160,7 +159,7 @@ absl::Status TensorIteratorShape(InferenceContext* c) {
     } else if (count.value != kUnknown && part != InferenceContext::kUnknownDim) {
       if (part > 0 && count.value > std::numeric_limits<int64_t>::max() / part) {
         return InvalidArgument(label[i], ": ", count.value, " iterations of extent ", part,
-                                       " are too many for one tensor");
+                               " are too many for one tensor");
       }
       extent = c->MakeDim(count.value * part);
     }
@@ -211,33 +210,33 @@ reverse: Visit the pieces from the last to the first. Pieces, sequences and outp
   positions: only the order of execution turns round.
 )doc";
 
-#define TF_TI_LOOP_ATTRS()                                                                  \
-  Input("input: Tin")                                                                       \
-      .Input("num_iterations: N * int64")                                                   \
-      .Output("output: Tout")                                                               \
-      .Attr("Tin: list(type) >= 0")                                                         \
-      .Attr("Tout: list(type) >= 0")                                                        \
-      .Attr("N: int >= 0 = 0")                                                              \
-      .Attr("body: func")                                                                   \
-      .Attr("input_mode: list({'value', 'slice', 'segment', 'index', 'sequence'}) >= 0")    \
-      .Attr("input_axis: list(int) >= 0")                                                   \
-      .Attr("input_start: list(int) >= 0")                                                  \
-      .Attr("input_end: list(int) >= 0")                                                    \
-      .Attr("input_stride: list(int) >= 0")                                                 \
-      .Attr("input_part_size: list(int) >= 0")                                              \
-      .Attr("input_label: list(string) >= 0")                                               \
-      .Attr("parameter_shapes: list(shape) >= 0")                                           \
-      .Attr("back_edge_from: list(int) >= 0")                                               \
-      .Attr("back_edge_to: list(int) >= 0")                                                 \
-      .Attr("output_mode: list({'last', 'concat', 'stack', 'sum', 'sequence'}) >= 0")       \
-      .Attr("output_source: list(int) >= 0")                                                \
-      .Attr("output_axis: list(int) >= 0")                                                  \
-      .Attr("output_stride: list(int) >= 0")                                                \
-      .Attr("output_part_size: list(int) >= 0")                                             \
-      .Attr("output_label: list(string) >= 0")                                              \
-      .Attr("result_types: list(type) >= 0")                                                \
-      .Attr("result_shapes: list(shape) >= 0")                                              \
-      .Attr("limit_label: string = 'num_iterations'")                                       \
+#define TF_TI_LOOP_ATTRS()                                                               \
+  Input("input: Tin")                                                                    \
+      .Input("num_iterations: N * int64")                                                \
+      .Output("output: Tout")                                                            \
+      .Attr("Tin: list(type) >= 0")                                                      \
+      .Attr("Tout: list(type) >= 0")                                                     \
+      .Attr("N: int >= 0 = 0")                                                           \
+      .Attr("body: func")                                                                \
+      .Attr("input_mode: list({'value', 'slice', 'segment', 'index', 'sequence'}) >= 0") \
+      .Attr("input_axis: list(int) >= 0")                                                \
+      .Attr("input_start: list(int) >= 0")                                               \
+      .Attr("input_end: list(int) >= 0")                                                 \
+      .Attr("input_stride: list(int) >= 0")                                              \
+      .Attr("input_part_size: list(int) >= 0")                                           \
+      .Attr("input_label: list(string) >= 0")                                            \
+      .Attr("parameter_shapes: list(shape) >= 0")                                        \
+      .Attr("back_edge_from: list(int) >= 0")                                            \
+      .Attr("back_edge_to: list(int) >= 0")                                              \
+      .Attr("output_mode: list({'last', 'concat', 'stack', 'sum', 'sequence'}) >= 0")    \
+      .Attr("output_source: list(int) >= 0")                                             \
+      .Attr("output_axis: list(int) >= 0")                                               \
+      .Attr("output_stride: list(int) >= 0")                                             \
+      .Attr("output_part_size: list(int) >= 0")                                          \
+      .Attr("output_label: list(string) >= 0")                                           \
+      .Attr("result_types: list(type) >= 0")                                             \
+      .Attr("result_shapes: list(shape) >= 0")                                           \
+      .Attr("limit_label: string = 'num_iterations'")                                    \
       .Attr("reverse: bool = false")
 
 REGISTER_OP("TfTi>TensorIterator")
@@ -286,8 +285,7 @@ REGISTER_OP("TfTi>SequenceConcat")
       if (c->RankKnown(shape)) {
         const int64_t rank = c->Rank(shape);
         if (axis < -rank || axis >= rank) {
-          return InvalidArgument("axis ", axis, " is out of range for elements of rank ",
-                                         rank);
+          return InvalidArgument("axis ", axis, " is out of range for elements of rank ", rank);
         }
         TF_RETURN_IF_ERROR(
             c->ReplaceDim(shape, axis < 0 ? axis + rank : axis, c->UnknownDim(), &shape));

@@ -1,0 +1,1 @@
+"""Measurements of tf_ti beside its peers: `python -m benchmarks --help`."""

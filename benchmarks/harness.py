@@ -1,0 +1,204 @@
+"""How a benchmark measures, and what it says: tables with ratios and goals."""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+PACKAGES = (
+    "tf_ti",
+    "tensorflow-cpu",
+    "tensorflow",
+    "keras",
+    "onnxruntime",
+    "openvino",
+    "torch",
+    "jax",
+)
+
+
+@dataclasses.dataclass
+class Goal:
+    """What a figure should be at most."""
+
+    what: str
+    value: float
+    limit: float
+    unit: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        return self.value <= self.limit
+
+    def __str__(self) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        verdict = "met" if self.is_met else "MISSED"
+        return (
+            f"{self.what}: {self.value:.3g}{unit}, goal at most {self.limit:.3g}{unit}: {verdict}"
+        )
+
+
+@dataclasses.dataclass
+class Table:
+    """Figures of several ways (rows) to do several things (columns).
+
+    Attributes:
+        title: what is measured.
+        unit: of the figures; less is better.
+        columns: what is done.
+        rows: for each way a figure for each column, None where there is none.
+        reference: the row that the others are compared with, or None for no comparison.
+        goals: what is to be reached.
+        notes: what a reader must know to understand the figures.
+    """
+
+    title: str
+    unit: str
+    columns: list[str]
+    rows: dict[str, list[float | None]] = dataclasses.field(default_factory=dict)
+    reference: str | None = None
+    goals: list[Goal] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def add_column(self, column: str, figures: Mapping[str, float]) -> None:
+        """Adds a column with a figure for each row, where it has one."""
+        for name in figures:
+            self.rows.setdefault(name, [None] * len(self.columns))
+        for name, row in self.rows.items():
+            row.append(figures.get(name))
+        self.columns.append(column)
+
+    def _cell(self, name: str, column: int) -> str:
+        figure = self.rows[name][column]
+        if figure is None:
+            return "-"
+        reference = self.rows[self.reference][column] if self.reference else None
+        ratio = f" ({figure / reference:.2f})" if reference else ""
+        return f"{_format(figure)}{ratio}"
+
+    def to_text(self) -> str:
+        """The table in Markdown; in brackets, how many times the reference's figure it is."""
+        head = f"{self.unit} (times {self.reference})" if self.reference else self.unit
+        cells = [[head, *self.columns]]
+        for name in self.rows:
+            cells.append([name, *(self._cell(name, k) for k in range(len(self.columns)))])
+        widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
+        lines = [f"{self.title}", ""]
+        for k, row in enumerate(cells):
+            aligned = [row[0].ljust(widths[0])]
+            aligned += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
+            lines.append(f"| {' | '.join(aligned)} |")
+            if k == 0:
+                rules = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+                lines.append(f"| {' | '.join(rules)} |")
+        lines += [""] if self.goals or self.notes else []
+        lines += [f"- {goal}" for goal in self.goals]
+        lines += [f"- {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def _format(figure: float) -> str:
+    digits = 0 if figure >= 1000 else 1 if figure >= 100 else 2 if figure >= 1 else 3
+    return f"{figure:,.{digits}f}"
+
+
+def measure(
+    cases: Mapping[str, Callable[[], object]], repeats: int = 7, burst: float = 0.05
+) -> dict[str, float]:
+    """The seconds that each case takes: the median of `repeats` bursts, taken in turns.
+
+    Cases that ran one after the other alone would each see another state of the machine. A burst
+    begins with a call that is not timed, in which threads wake up and caches fill, and lasts about
+    `burst` seconds.
+    """
+    calls = {}
+    for name, case in cases.items():
+        for _ in range(2):
+            case()
+        start = time.perf_counter()
+        case()
+        calls[name] = max(1, round(burst / (time.perf_counter() - start)))
+    seconds = {name: [] for name in cases}
+    for _ in range(repeats):
+        for name, case in cases.items():
+            case()
+            start = time.perf_counter()
+            for _ in range(calls[name]):
+                case()
+            seconds[name].append((time.perf_counter() - start) / calls[name])
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def describe_machine() -> str:
+    """What the figures were taken on, for the reader and for the JSON file."""
+    versions = []
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    cpus = len(os.sched_getaffinity(0))
+    return f"{_processor()}, {cpus} CPUs used; Python {platform.python_version()}, " + ", ".join(
+        versions
+    )
+
+
+def _processor() -> str:
+    try:
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def write(tables: list[Table], stem: pathlib.Path) -> list[pathlib.Path]:
+    """Writes STEM.json and, if Matplotlib is there, STEM.png."""
+    json_path = stem.with_suffix(".json")
+    json_path.write_text(
+        json.dumps(
+            {"machine": describe_machine(), "tables": [dataclasses.asdict(t) for t in tables]},
+            indent=2,
+        )
+        + "\n"
+    )
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return [json_path]
+    picture_path = stem.with_suffix(".png")
+    _draw(tables, Figure).savefig(picture_path, dpi=110)
+    return [json_path, picture_path]
+
+
+def _draw(tables: list[Table], make_figure: type):
+    """A bar chart for each table, one below the other."""
+    heights = [1 + 0.22 * sum(len(table.columns) + 0.5 for _ in table.rows) for table in tables]
+    figure = make_figure(figsize=(9, sum(heights)), layout="constrained")
+    all_axes = figure.subplots(len(tables), height_ratios=heights, squeeze=False)
+    for table, axes in zip(tables, all_axes[:, 0]):
+        names = list(table.rows)
+        thickness = 0.8 / len(table.columns)
+        for k, column in enumerate(table.columns):
+            places = [i + (k + 0.5) * thickness - 0.4 for i in range(len(names))]
+            figures = [table.rows[name][k] or float("nan") for name in names]
+            bars = axes.barh(places, figures, thickness, label=column)
+            labels = ["" if figure != figure else _format(figure) for figure in figures]
+            axes.bar_label(bars, labels, padding=3, fontsize=7)
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+        drawn = [figure for row in table.rows.values() for figure in row if figure]
+        scale = "log" if max(drawn) > 5 * min(drawn) else "linear"
+        axes.set_xscale(scale)
+        axes.set_xlabel(f"{table.unit}, {scale} scale; less is better", fontsize=8)
+        axes.set_title(table.title, fontsize=10, loc="left")
+        axes.margins(x=0.12)
+        if len(table.columns) > 1:
+            axes.legend(fontsize=7)
+    return figure

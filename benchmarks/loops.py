@@ -1,0 +1,444 @@
+"""Loops: what an iteration costs, LSTMs beside other libraries, and memory.
+
+What TensorFlow runs is measured inside one graph: several loops, each starting from the state that
+the last one left, in one tf.function. The call of the function, 0.1 to 0.2 ms, then hardly counts,
+and no two loops run at the same time. The other libraries are called once a run.
+"""
+
+import functools
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+import tf_ti
+from benchmarks import harness
+from benchmarks.lstm_peers import PEERS, Lstm
+
+THREADS = 2
+OURS = "tf_ti.tensor_iterator"
+WHILE = "tf.while_loop"
+XLA = "tf.while_loop, XLA-compiled"
+
+State = tuple[tf.Tensor, tf.Tensor]
+
+
+def run(quick: bool) -> Iterator[harness.Table]:
+    tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+    tf.config.threading.set_inter_op_parallelism_threads(THREADS)
+    repeats = 3 if quick else 9
+    yield small_lstm(repeats)
+    yield lstm_beside_peers(repeats)
+    yield cost_of_an_iteration(repeats)
+    yield linearity(quick)
+    yield memory(quick)
+
+
+# --- the LSTM in each of TensorFlow's loops ------------------------------------------------------
+
+
+class Cell(tf.Module):
+    """An LSTM's step in plain ops: concat, matmul, bias add, split, 3 sigmoid, 2 tanh, 4 more."""
+
+    def __init__(self, lstm: Lstm):
+        super().__init__()
+        self.kernel = tf.Variable(np.concatenate([lstm.w, lstm.r]))
+        self.bias = tf.Variable(lstm.b)
+
+    def __call__(self, x: tf.Tensor, h: tf.Tensor, c: tf.Tensor) -> State:
+        gates = tf.nn.bias_add(tf.concat([x, h], axis=1) @ self.kernel, self.bias)
+        i, f, g, o = tf.split(gates, 4, axis=1)
+        c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+        return tf.sigmoid(o) * tf.tanh(c), c
+
+
+def lstm_on_tensor_iterator(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
+    time, batch, inputs = x.shape
+
+    def body(x, h, c):
+        h, c = cell(x, h, c)
+        return h, c, h
+
+    # Pieces of `batch` rows need no change of shape.
+    h, c, y = tf_ti.tensor_iterator(
+        body,
+        [tf.reshape(x, [time * batch, inputs]), *state],
+        tf_ti.PortMap(
+            inputs=[
+                tf_ti.InputPort(0, 0, axis=0, stride=batch),
+                tf_ti.InputPort(1, 1),
+                tf_ti.InputPort(2, 2),
+            ],
+            outputs=[
+                tf_ti.OutputPort(0, 0),
+                tf_ti.OutputPort(1, 1),
+                tf_ti.OutputPort(2, 2, axis=0),
+            ],
+        ),
+        [tf_ti.BackEdge(0, 1), tf_ti.BackEdge(1, 2)],
+    )
+    return (h, c), y
+
+
+def lstm_on_scan(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
+    def step(state, x):
+        h, c = cell(x, *state)
+        return (h, c), h
+
+    return tf_ti.scan(step, state, x)
+
+
+def lstm_on_while_loop(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
+    time = x.shape[0]
+    pieces = tf.TensorArray(x.dtype, time).unstack(x)
+    ys = tf.TensorArray(x.dtype, time, element_shape=state[0].shape)
+
+    def body(k, h, c, ys):
+        h, c = cell(pieces.read(k), h, c)
+        return k + 1, h, c, ys.write(k, h)
+
+    _, h, c, ys = tf.while_loop(
+        lambda k, *_: k < time, body, (0, *state, ys), maximum_iterations=time
+    )
+    return (h, c), ys.stack()
+
+
+def lstm_on_tf_scan(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
+    hs, cs = tf.scan(lambda state, x: cell(x, *state), x, state)
+    return (hs[-1], cs[-1]), hs
+
+
+def make_keras_lstm(lstm: Lstm) -> Callable:
+    layer = tf.keras.layers.LSTM(lstm.hidden, return_sequences=True, return_state=True)
+    layer.build([lstm.x.shape[1], lstm.x.shape[0], lstm.x.shape[2]])
+    layer.set_weights([lstm.w, lstm.r, lstm.b])
+
+    def run_lstm(cell, x, state):
+        del cell
+        y, h, c = layer(tf.transpose(x, [1, 0, 2]), initial_state=list(state))
+        return (h, c), y
+
+    return run_lstm
+
+
+def lstm_cases(
+    lstm: Lstm, ways: dict[str, Callable], runs: int, differentiate: bool
+) -> dict[str, Callable]:
+    """Functions that run the LSTM `runs` times in a row, checked against the definition.
+
+    With `differentiate`, they return the gradient of the last hidden state by the weights.
+    """
+    cell = Cell(lstm)
+    x, initial = tf.constant(lstm.x), (tf.constant(lstm.h), tf.constant(lstm.c))
+
+    def forward(way, x, state):
+        outputs = []
+        for _ in range(runs):
+            state, y = way(cell, x, state)
+            outputs.append(y)
+        # Nothing is left out: every output is wanted.
+        return state[0], tf.add_n([y[-1] for y in outputs])
+
+    def forward_backward(way, x, state):
+        with tf.GradientTape() as tape:
+            h, _ = forward(way, x, state)
+        return h, tape.gradient(h, [cell.kernel, cell.bias])
+
+    cases = {}
+    for name, way in ways.items():
+        function = tf.function(
+            functools.partial(forward_backward if differentiate else forward, way),
+            jit_compile=name == XLA,
+            autograph=False,
+        )
+        cases[name] = functools.partial(function, x, initial)
+    results = {name: case() for name, case in cases.items()}
+    expected = lstm.last_hidden(runs)
+    for name, result in results.items():
+        np.testing.assert_allclose(result[0], expected, rtol=1e-3, atol=1e-4, err_msg=name)
+        if differentiate:
+            for ours, other in zip(results[OURS][1], result[1]):
+                np.testing.assert_allclose(ours, other, rtol=1e-3, atol=1e-4, err_msg=name)
+    return cases
+
+
+def per_run(seconds: dict[str, float], runs: int) -> dict[str, float]:
+    return {name: value / runs * 1e6 for name, value in seconds.items()}
+
+
+def small_lstm(repeats: int) -> harness.Table:
+    time, runs = 200, 10
+    lstm = Lstm.random(time, batch=1, inputs=8, hidden=8)
+    ways = {
+        OURS: lstm_on_tensor_iterator,
+        "tf_ti.scan": lstm_on_scan,
+        WHILE: lstm_on_while_loop,
+        "tf.scan": lstm_on_tf_scan,
+        XLA: lstm_on_while_loop,
+    }
+    table = harness.Table(
+        f"An LSTM in plain ops, {time} iterations, batch 1, input 8, hidden 8",
+        "us an iteration",
+        [],
+        reference=OURS,
+        notes=[f"{runs} loops in a row in one graph"],
+    )
+    for column, differentiate, limit in (
+        ("forward", False, 1 / 5),
+        ("forward + backward", True, 1 / 3),
+    ):
+        seconds = harness.measure(lstm_cases(lstm, ways, runs, differentiate), repeats)
+        table.add_column(column, per_run(seconds, runs * time))
+        what = f"tf_ti.tensor_iterator / tf.while_loop, {column}"
+        table.goals.append(harness.Goal(what, seconds[OURS] / seconds[WHILE], limit))
+    return table
+
+
+def lstm_beside_peers(repeats: int) -> harness.Table:
+    table = harness.Table(
+        "An LSTM forward at (time, batch, input, hidden)",
+        "us a run",
+        [],
+        reference=OURS,
+        notes=["TensorFlow's ways: some runs in a row in one graph; the others: one call a run"],
+    )
+    for shape in ((25, 1, 512, 256), (200, 1, 8, 8), (100, 32, 64, 64)):
+        lstm = Lstm.random(*shape)
+        ways = {
+            OURS: lstm_on_tensor_iterator,
+            "tf_ti.scan": lstm_on_scan,
+            WHILE: lstm_on_while_loop,
+            "tf.scan": lstm_on_tf_scan,
+            "Keras LSTM": make_keras_lstm(lstm),
+            XLA: lstm_on_while_loop,
+        }
+        runs = 5
+        seconds = harness.measure(lstm_cases(lstm, ways, runs, differentiate=False), repeats)
+        figures = per_run(seconds, runs)
+        figures |= per_run(harness.measure(_peer_cases(lstm), repeats), 1)
+        column = ", ".join(map(str, shape))
+        table.add_column(column, figures)
+        if shape != (200, 1, 8, 8):
+            for name in (WHILE, "tf.scan", "Keras LSTM"):
+                ratio = figures[OURS] / figures[name]
+                table.goals.append(harness.Goal(f"{OURS} / {name} at {column}", ratio, 1.0))
+    return table
+
+
+def _peer_cases(lstm: Lstm) -> dict[str, Callable]:
+    cases = {}
+    for name, make in PEERS.items():
+        try:
+            case = make(lstm, THREADS)
+        except ImportError:
+            continue
+        expected = lstm.last_hidden()
+        np.testing.assert_allclose(case(), expected, rtol=1e-3, atol=1e-4, err_msg=name)
+        cases[name] = case
+    return cases
+
+
+# --- what an iteration costs ---------------------------------------------------------------------
+
+
+def _twelve_ops(h: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    # Additions only would be made one op by the graph optimiser.
+    for _ in range(6):
+        h = y - (h + y)
+    return h
+
+
+BODIES = {
+    "empty": (1, lambda h, y: h),
+    "one add": (1, lambda h, y: h + y),
+    "12 adds and subtractions": (1, _twelve_ops),
+    "16 x 16 matmul": (16, lambda h, y: h @ y),
+}
+
+
+def iterate(way: str, op: Callable, h: tf.Tensor, y: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Applies op(h, y) `count` times to h."""
+    if way == WHILE:
+        return tf.while_loop(
+            lambda k, _: k < count, lambda k, h: (k + 1, op(h, y)), (tf.constant(0, tf.int64), h)
+        )[1]
+    return tf_ti.tensor_iterator(
+        lambda h: op(h, y),
+        [h],
+        tf_ti.PortMap(inputs=[tf_ti.InputPort(0, 0)], outputs=[tf_ti.OutputPort(0, 0)]),
+        [tf_ti.BackEdge(0, 0)],
+        num_iterations=count,
+    )[0]
+
+
+def _iteration(way: str, body: str) -> Callable[[int], Callable]:
+    extent, op = BODIES[body]
+    function = tf.function(functools.partial(iterate, way, op), autograph=False)
+    h, y = tf.zeros([extent, extent]), tf.eye(extent)
+    return lambda count: functools.partial(function, h, y, tf.constant(count, tf.int64))
+
+
+def cost_of_an_iteration(repeats: int) -> harness.Table:
+    few, many = 1_000, 21_000
+    table = harness.Table(
+        "An iteration with a small body",
+        "us",
+        [],
+        reference=OURS,
+        notes=[f"from the difference between {many:,} and {few:,} iterations"],
+    )
+    for body in BODIES:
+        cases = {}
+        for way in (OURS, WHILE):
+            make = _iteration(way, body)
+            cases |= {(way, count): make(count) for count in (few, many)}
+        seconds = harness.measure(cases, repeats)
+        figures = {
+            way: (seconds[way, many] - seconds[way, few]) / (many - few) * 1e6
+            for way in (OURS, WHILE)
+        }
+        table.add_column(body, figures)
+    ours = table.rows[OURS]
+    table.goals += [
+        harness.Goal("an empty body", ours[0], 0.6, "us"),
+        harness.Goal("one add more than an empty body", ours[1] - ours[0], 0.35, "us"),
+        harness.Goal("of 12 ops each one", (ours[2] - ours[0]) / 12, 0.35, "us"),
+    ]
+    return table
+
+
+def linearity(quick: bool) -> harness.Table:
+    counts = [1_000, 10_000, 100_000, 1_000_000]
+    last = f"{counts[-1]:,}"
+    table = harness.Table(
+        "An iteration of a long loop, by the number of iterations",
+        "us an iteration",
+        [],
+        notes=["with the call of the tf.function, which counts where iterations are few"],
+    )
+
+    running_sum = tf.function(
+        _running_sum, input_signature=[tf.TensorSpec([None])], autograph=False
+    )
+    ways = {
+        "one add": _iteration(OURS, "one add"),
+        "one sum of a sliced input, all concatenated": lambda count: functools.partial(
+            running_sum, tf.ones([count])
+        ),
+    }
+    cases = {(name, count): make(count) for name, make in ways.items() for count in counts}
+    seconds = harness.measure(cases, repeats=5 if quick else 11)
+    for count in counts:
+        figures = {name: seconds[name, count] for name in ways}
+        table.add_column(f"{count:,}", per_run(figures, count))
+    for name, figures in table.rows.items():
+        ratio = figures[-1] / figures[-2]
+        table.goals.append(harness.Goal(f"{name}, {last} / {counts[-2]:,} iterations", ratio, 1.1))
+    return table
+
+
+def _running_sum(xs: tf.Tensor) -> tf.Tensor:
+    def body(x, total):
+        return total + x, total + x
+
+    return tf_ti.tensor_iterator(
+        body,
+        [xs, tf.zeros([1])],
+        tf_ti.PortMap(
+            inputs=[tf_ti.InputPort(0, 0, axis=0), tf_ti.InputPort(1, 1)],
+            outputs=[tf_ti.OutputPort(0, 1, axis=0)],
+        ),
+        [tf_ti.BackEdge(0, 1)],
+    )[0]
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+NEEDED = "input + output"
+MEMORY_LOOPS = {
+    OURS: lambda step, h, xs: _tensor_iterator_for_memory(step, h, xs),
+    WHILE: lambda step, h, xs: _while_loop_for_memory(step, h, xs),
+}
+
+
+def _tensor_iterator_for_memory(step, h, xs):
+    def body(x, h):
+        h = step(h, tf.squeeze(x, [0]))
+        return h, h[tf.newaxis]
+
+    return tf_ti.tensor_iterator(
+        body,
+        [xs, h],
+        tf_ti.PortMap(
+            inputs=[tf_ti.InputPort(0, 0, axis=0), tf_ti.InputPort(1, 1)],
+            outputs=[tf_ti.OutputPort(0, 0), tf_ti.OutputPort(1, 1, axis=0)],
+        ),
+        [tf_ti.BackEdge(0, 1)],
+    )
+
+
+def _while_loop_for_memory(step, h, xs):
+    count = tf.shape(xs)[0]
+    pieces = tf.TensorArray(xs.dtype, count).unstack(xs)
+    ys = tf.TensorArray(xs.dtype, count)
+
+    def body(k, h, ys):
+        h = step(h, pieces.read(k))
+        return k + 1, h, ys.write(k, h)
+
+    _, h, ys = tf.while_loop(lambda k, *_: k < count, body, (0, h, ys))
+    return h, ys.stack()
+
+
+def memory(quick: bool) -> harness.Table:
+    mebibytes = 64 if quick else 256
+    table = harness.Table(
+        f"Memory: input of {mebibytes} MiB, output as large",
+        "MiB of peak above the start",
+        [],
+        reference=NEEDED,
+        notes=["each in a process of its own, after a small run of the same loop"],
+    )
+    for iterations in (100, 10_000, 100_000):
+        width = mebibytes * 2**20 // 4 // iterations
+        figures = {NEEDED: 2 * iterations * width * 4 / 2**20}
+        for way in (OURS, WHILE):
+            command = [sys.executable, "-m", "benchmarks.loops", way, str(iterations), str(width)]
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            figures[way] = float(output) / 1024
+        table.add_column(f"{iterations:,} iterations", figures)
+        # One iteration holds a piece or two; the allocators and threads want a little as well.
+        needed = figures[NEEDED] + 4 * width * 4 / 2**20 + 8
+        what = f"{OURS}, {iterations:,} iterations: peak / (input + output + one iteration)"
+        table.goals.append(harness.Goal(what, figures[OURS] / needed, 1.0))
+    return table
+
+
+def print_peak_growth(way: str, iterations: int, width: int) -> None:
+    """In KiB: how much more memory than a small loop a large one needs at its peak."""
+    function = tf.function(
+        functools.partial(MEMORY_LOOPS[way], lambda h, x: h * 0.5 + x),
+        input_signature=[tf.TensorSpec([width]), tf.TensorSpec([None, width])],
+        autograph=False,
+    )
+    h = tf.zeros([width])
+
+    def peak():
+        # Not ru_maxrss: a process inherits that from the one that started it.
+        status = pathlib.Path("/proc/self/status").read_text()
+        return int(re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE).group(1))
+
+    function(h, tf.fill([3, width], 1.0))
+    before = peak()
+    xs = tf.fill([iterations, width], 1.0)
+    _, ys = function(h, xs)
+    assert ys.shape == xs.shape
+    print(peak() - before)
+
+
+if __name__ == "__main__":
+    print_peak_growth(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

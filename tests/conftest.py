@@ -1,0 +1,133 @@
+"""Fixtures shared by the tests: seeds, processes of their own, a loop written out in TensorFlow."""
+
+import dataclasses
+import faulthandler
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+faulthandler.enable()
+
+
+@pytest.fixture(autouse=True)
+def no_global_seed():
+    """A test that sets TensorFlow's global seed sets it for itself alone."""
+    yield
+    if context.global_seed() is not None:
+        tf.random.set_seed(None)
+
+
+@pytest.fixture
+def seed(request):
+    """The number of a random case; pytest shows the line below when the test fails."""
+    print(f"seed {request.param}")
+    tf.random.set_seed(request.param)
+    return request.param
+
+
+@pytest.fixture
+def rng(seed):
+    return np.random.default_rng(seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run_program(tmp_path):
+    """Runs a Python program in a process of its own and checks that it neither fails nor hangs.
+
+    A process that hangs prints the stacks of all its threads before it is killed.
+    """
+
+    def run(program, *arguments, timeout=120, check=True):
+        path = tmp_path / "program.py"
+        path.write_text(
+            "import faulthandler\n"
+            f"faulthandler.dump_traceback_later({timeout - 10}, exit=True)\n"
+            + textwrap.dedent(program)
+        )
+        finished = subprocess.run(
+            [sys.executable, "-X", "faulthandler", str(path), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=tmp_path,
+        )
+        result = Finished(finished.returncode, finished.stdout, finished.stderr)
+        if check:
+            assert result.returncode == 0, f"{result.stdout}\n{result.stderr[-6000:]}"
+        return result
+
+    return run
+
+
+def _piece_positions(port, extent):
+    """For each iteration the elements that a sliced port's piece covers: design.md, section 3."""
+    start = port.start + extent if port.start < 0 else port.start
+    end = port.end + extent if port.end < 0 else port.end
+    size = abs(port.stride) if port.part_size is None else port.part_size
+    direction = 1 if port.stride > 0 else -1
+    positions = []
+    while extent > 0:
+        elements = [start + direction * i for i in range(size)]
+        if any((end - element) * direction < 0 for element in elements):
+            break
+        positions.append(sorted(elements))
+        start += port.stride
+    return positions
+
+
+@pytest.fixture
+def piece_positions():
+    return _piece_positions
+
+
+@pytest.fixture
+def unrolled():
+    """`tensor_iterator` as a Python loop over TensorFlow ops: the oracle for gradients."""
+
+    def run(body, inputs, port_map, back_edges=(), num_iterations=None):
+        parameters = [None] * len(port_map.inputs)
+        pieces = {}
+        for port in port_map.inputs:
+            tensor = tf.convert_to_tensor(inputs[port.external_port_id])
+            if port.axis is None:
+                parameters[port.internal_layer_id] = tensor
+            else:
+                positions = _piece_positions(port, tensor.shape[port.axis])
+                num_iterations = len(positions)
+                pieces[port.internal_layer_id] = [
+                    tf.gather(tensor, where, axis=port.axis) for where in positions
+                ]
+        initial, history = list(parameters), []
+        for k in range(num_iterations):
+            for parameter, values in pieces.items():
+                parameters[parameter] = values[k]
+            results = body(*parameters)
+            results = results if isinstance(results, (list, tuple)) else [results]
+            history.append(results)
+            for edge in back_edges:
+                parameters[edge.to_layer] = results[edge.from_layer]
+        outputs = []
+        for port in sorted(port_map.outputs, key=lambda port: port.external_port_id):
+            values = [results[port.internal_layer_id] for results in history]
+            if port.axis is None:
+                feeds = [e.to_layer for e in back_edges if e.from_layer == port.internal_layer_id]
+                outputs.append(values[-1] if values else initial[feeds[0]])
+                continue
+            values = values if port.stride > 0 else values[::-1]
+            scalar = values[0].shape.rank == 0
+            outputs.append(tf.stack(values) if scalar else tf.concat(values, port.axis))
+        return tuple(outputs)
+
+    return run

@@ -1,0 +1,488 @@
+"""Nothing hangs, nothing leaks: programs in processes of their own, with a time limit."""
+
+import pytest
+
+COMMON = """
+import gc, os, resource, sys, threading, time
+import numpy as np
+import tensorflow as tf
+tf.config.threading.set_inter_op_parallelism_threads(int(sys.argv[1]))
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+import tf_ti
+from tf_ti import BackEdge, InputPort, OutputPort, PortMap
+
+SLICE_AND_STATE = [InputPort(0, 0, axis=0), InputPort(1, 1)]
+LAST = [OutputPort(0, 0)]
+CONCAT = [OutputPort(0, 0, axis=0)]
+
+def total(body, x, s=0.0):
+    (s,) = tf_ti.tensor_iterator(
+        body, [x, s], PortMap(SLICE_AND_STATE, LAST), [BackEdge(0, 1)])
+    return s
+
+def mapped(body, x):
+    (y,) = tf_ti.tensor_iterator(body, [x], PortMap([InputPort(0, 0, axis=0)], CONCAT))
+    return y
+
+def repeat(body, s, n, **arguments):
+    (s,) = tf_ti.tensor_iterator(
+        body, [s], PortMap([InputPort(0, 0)], LAST), [BackEdge(0, 0)], n, **arguments)
+    return s
+
+def in_threads(calls):
+    results, errors = [None] * len(calls), []
+    def run(i):
+        try:
+            results[i] = calls[i]()
+        except BaseException as error:
+            errors.append(error)
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    if errors: raise errors[0]
+    return results
+
+def resident():
+    gc.collect()
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize() / 2**20
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+"""
+
+ONE_THREAD = 1
+POOL = 4
+
+threads = pytest.mark.parametrize("inter_op", [ONE_THREAD, POOL], ids=["one thread", "pool"])
+
+
+@pytest.fixture
+def stress(run_program):
+    import textwrap
+
+    def run(program, inter_op=POOL, timeout=100):
+        return run_program(COMMON + textwrap.dedent(program), inter_op, timeout=timeout)
+
+    return run
+
+
+# Deadlocks
+
+
+@threads
+def test_loops_three_deep_called_by_eight_threads_finish(stress, inter_op):
+    stress(
+        """
+        x = tf.constant(np.arange(60.0).reshape(3, 4, 5) / 60)
+        w = tf.Variable(0.9, dtype=tf.float64)
+
+        def level(x, s):
+            def body(piece, s):
+                piece = piece[0]
+                return s * w + piece if piece.shape.rank == 0 else level(piece, s)
+            return total(body, x, s)
+
+        zero = tf.constant(0.0, tf.float64)
+        call = tf.function(level)
+        def with_gradient():
+            with tf.GradientTape() as tape:
+                y = call(x, zero)
+            return y, tape.gradient(y, w)
+        expected = 0.0
+        for value in x.numpy().ravel():
+            expected = expected * 0.9 + value
+        def many(f):
+            return lambda: [f() for _ in range(20)]
+        forward = many(lambda: call(x, zero))
+        eager = many(lambda: level(x, zero))
+        backward = many(lambda: with_gradient()[0])
+        for results in in_threads([forward, eager, backward, forward] * 2):
+            np.testing.assert_allclose(results, [expected] * 20, rtol=1e-12)
+        """,
+        inter_op,
+    )
+
+
+@threads
+def test_many_loops_in_one_function_finish(stress, inter_op):
+    stress(
+        """
+        @tf.function
+        def call(x):
+            return [total(lambda p, s: s + tf.reduce_sum(p) * k, x) for k in range(30)]
+
+        for _ in range(5):
+            assert [y.numpy() for y in call(tf.ones([10]))] == [10 * k for k in range(30)]
+        """,
+        inter_op,
+    )
+
+
+@threads
+def test_a_producing_and_a_consuming_loop_meet_in_a_queue(stress, inter_op):
+    stress(
+        """
+        queue = tf.queue.FIFOQueue(2, tf.float32, [[]])
+
+        @tf.function
+        def produce(x):
+            def body(piece, s):
+                queue.enqueue(piece[0])
+                return s + 1
+            return total(body, x)
+
+        @tf.function
+        def consume(n):
+            return repeat(lambda s: s + queue.dequeue(), 0.0, n)
+
+        x = tf.range(200.0)
+        produced, consumed = in_threads([lambda: produce(x), lambda: consume(200)])
+        assert (produced.numpy(), consumed.numpy()) == (200, 199 * 100)
+        """,
+        inter_op,
+    )
+
+
+@threads
+def test_waiting_loops_inside_loops_hold_no_thread(stress, inter_op):
+    stress(
+        """
+        queue = tf.queue.FIFOQueue(1000, tf.float32, [[]])
+
+        @tf.function
+        def consume():
+            def row(s):
+                return repeat(lambda s: s + queue.dequeue(), s, 5)
+            return repeat(row, 0.0, 4)
+
+        @tf.function
+        def produce():
+            def body(s):
+                queue.enqueue(1.0)
+                return s
+            return repeat(body, 0.0, 8 * 20)
+
+        def later():
+            time.sleep(1)
+            return produce()
+
+        results = in_threads([consume] * 8 + [later])
+        assert [y.numpy() for y in results[:8]] == [20] * 8
+        """,
+        inter_op,
+    )
+
+
+@threads
+def test_bodies_with_python_functions_finish(stress, inter_op):
+    stress(
+        """
+        def double(x):
+            time.sleep(0.001)
+            return x * 2
+
+        def body(piece, s):
+            y = tf.numpy_function(double, [piece[0]], tf.float32)
+            z = tf.py_function(lambda v: v + 1, [piece[0]], tf.float32)
+            return s + tf.ensure_shape(y, []) + tf.ensure_shape(z, [])
+
+        call = tf.function(lambda x: total(lambda p, s: total(body, p[0], s), x))
+        x = tf.ones([5, 4])
+        results = in_threads([lambda: call(x)] * 8)
+        assert [y.numpy() for y in results] == [80] * 8
+        """,
+        inter_op,
+    )
+
+
+@threads
+def test_a_python_function_that_runs_a_loop_inside_a_loop_finishes(stress, inter_op):
+    stress(
+        """
+        def inner(x):
+            return total(lambda p, s: s + p[0], x)
+
+        def body(piece, s):
+            return s + tf.ensure_shape(tf.py_function(inner, [piece[0]], tf.float32), [])
+
+        call = tf.function(lambda x: total(body, x))
+        assert call(tf.ones([5, 4])).numpy() == 20
+        """,
+        inter_op,
+    )
+
+
+@threads
+def test_a_data_iterator_is_read_in_the_body(stress, inter_op):
+    stress(
+        """
+        dataset = tf.data.Dataset.range(100).map(
+            lambda n: total(lambda p, s: s + p[0], tf.ones([n])), num_parallel_calls=2).prefetch(2)
+
+        @tf.function
+        def call(iterator):
+            return repeat(lambda s: s + next(iterator), 0.0, 100)
+
+        assert call(iter(dataset)).numpy() == 99 * 50
+        """,
+        inter_op,
+    )
+
+
+@threads
+def test_datasets_loops_and_control_flow_in_the_body_finish(stress, inter_op):
+    stress(
+        """
+        def body(piece, s):
+            s = tf.cond(piece[0] > 2, lambda: s + 1, lambda: s)
+            _, s = tf.while_loop(lambda k, s: k < 3, lambda k, s: (k + 1, s + piece[0]), (0, s))
+            s = s + tf.reduce_sum(tf.map_fn(lambda v: v * 2, piece))
+            return s + tf.data.Dataset.range(3).reduce(0.0, lambda a, n: a + tf.cast(n, tf.float32))
+
+        call = tf.function(lambda x: total(body, x))
+        expected = sum(3 * k + 2 * k + 3 + (k > 2) for k in range(6))
+        results = in_threads([lambda: call(tf.range(6.0))] * 4)
+        assert [y.numpy() for y in results] == [expected] * 4
+        """,
+        inter_op,
+    )
+
+
+def test_an_asynchronous_body_that_need_not_wait_uses_no_stack(stress):
+    stress(
+        """
+        queue = tf.queue.FIFOQueue(100_000, tf.float32, [[]])
+        queue.enqueue_many([tf.ones([100_000])])
+        assert repeat(lambda s: s + queue.dequeue(), 0.0, 100_000).numpy() == 100_000
+        """
+    )
+
+
+# Cancellation
+
+
+CANCEL = """
+from tensorflow.python.eager import cancellation
+
+def cancelled(function, *arguments):
+    manager = cancellation.CancellationManager()
+    concrete = tf.function(function).get_concrete_function(*arguments)
+    call = manager.get_cancelable_function(concrete)
+    outcome = []
+    def run():
+        try:
+            outcome.append(call(*arguments))
+        except tf.errors.CancelledError as error:
+            outcome.append(error)
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(1)
+    assert thread.is_alive()
+    start = time.monotonic()
+    manager.start_cancel()
+    thread.join()
+    assert time.monotonic() - start < 5
+    assert isinstance(outcome[0], tf.errors.CancelledError), outcome
+    # the next correct call is right
+    assert total(lambda p, s: s + p[0], tf.ones([3])).numpy() == 3
+"""
+FOREVER = 2**40
+
+
+@threads
+def test_loops_are_cancelled_in_the_middle(stress, inter_op):
+    stress(
+        CANCEL
+        + f"""
+queue = tf.queue.FIFOQueue(10, tf.float32, [[]])
+n = {FOREVER}
+for name, function in dict(
+    plain=lambda s: repeat(lambda s: s + 1, s, n),
+    inner=lambda s: repeat(lambda s: repeat(lambda s: s + 1, s, 1000), s, n),
+    outer=lambda s: repeat(lambda s: repeat(lambda s: s + 1, s, n), s, 2),
+    random=lambda s: repeat(lambda s: s + tf.random.uniform([]), s, n),
+    waiting=lambda s: repeat(lambda s: s + queue.dequeue(), s, 10),
+    inner_waiting=lambda s: repeat(lambda s: repeat(lambda s: s + queue.dequeue(), s, 2), s, 10),
+    while_loop=lambda s: tf.while_loop(lambda s: s < 5, lambda s: repeat(lambda s: s, s, n), [s]),
+    cond=lambda s: tf.cond(s < 1, lambda: repeat(lambda s: s + 1, s, n), lambda: s),
+).items():
+    print(name, flush=True)
+    cancelled(function, tf.constant(0.0))
+""",
+        inter_op,
+    )
+
+
+def test_a_loop_over_constants_is_cancelled_in_the_middle(stress):
+    """The graph optimiser folds constants, and must not run the loop for that without end."""
+    stress(CANCEL + f"cancelled(lambda: repeat(lambda s: s + 1, 0, {FOREVER}))", timeout=40)
+
+
+def test_an_error_elsewhere_in_the_function_ends_the_loop(stress):
+    stress(
+        f"""
+        def fail():
+            time.sleep(1)
+            raise ValueError("enough")
+
+        @tf.function
+        def call(s):
+            return repeat(lambda s: s + 1, s, {FOREVER}), tf.numpy_function(fail, [], tf.int32)
+
+        try:
+            call(tf.constant(0))
+        except tf.errors.OpError as error:
+            assert "enough" in str(error) or isinstance(error, tf.errors.CancelledError), error
+        else:
+            raise AssertionError("no error")
+        """
+    )
+
+
+def test_a_dataset_that_is_dropped_ends_its_loops(stress):
+    stress(
+        f"""
+        dataset = tf.data.Dataset.from_tensors(0).map(
+            lambda s: repeat(lambda s: s + 1, s, {FOREVER})).prefetch(1)
+        thread = threading.Thread(target=lambda: next(iter(dataset)), daemon=True)
+        dataset = tf.data.Dataset.from_tensor_slices([1, {FOREVER}]).map(
+            lambda n: repeat(lambda s: s + 1, 0, n), num_parallel_calls=2).prefetch(2)
+        iterator = iter(dataset)
+        assert next(iterator).numpy() == 1
+        time.sleep(0.5)
+        start = time.monotonic()
+        del iterator, dataset
+        gc.collect()
+        assert time.monotonic() - start < 5
+        assert total(lambda p, s: s + p[0], tf.ones([3])).numpy() == 3
+        """
+    )
+
+
+# Memory
+
+
+def test_memory_does_not_grow_over_repeated_calls(stress):
+    stress(
+        """
+        x = tf.ones([16, 100, 1000])  # 6.4 MB
+        w = tf.Variable(tf.ones([1000]))
+        queue = tf.queue.FIFOQueue(1, tf.float32, [[]])
+
+        def body(piece, s):
+            return s + tf.reduce_sum(piece[0] * w)
+
+        def with_queue(piece, s):
+            queue.enqueue(1.0)
+            return s + tf.reduce_sum(piece[0]) * queue.dequeue()
+
+        def growing(s):
+            return tf.concat([s, s[-1:] + 1], 0)
+        growing = tf.function(growing, input_signature=[tf.TensorSpec([None, 10_000])])
+
+        def fails(piece, s):
+            tf.debugging.assert_less(s, 5e5)
+            return s + tf.reduce_sum(piece)
+
+        graph = tf.function(lambda x: total(body, x))
+        graph_mapped = tf.function(lambda x: mapped(lambda p: tf.transpose(p, [0, 2, 1]), x))
+
+        def gradient(every):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                (y,) = tf_ti.tensor_iterator(
+                    body, [x, 0.0], PortMap(SLICE_AND_STATE, LAST), [BackEdge(0, 1)],
+                    checkpoint_every=every)
+            return tape.gradient(y, [x, w])
+
+        def failing():
+            try:
+                total(fails, x)
+            except tf.errors.InvalidArgumentError:
+                return
+            raise AssertionError("no error")
+
+        calls = {
+            "eager": lambda: total(body, x),
+            "function": lambda: graph(x),
+            "concat": lambda: graph_mapped(x),
+            "queue": lambda: total(with_queue, x),
+            "growing": lambda: repeat(growing, tf.ones([1, 10_000]), 30),
+            "gradient": lambda: gradient(None),
+            "checkpoints": lambda: gradient(4),
+            "failing": failing,
+        }
+        for name, call in calls.items():
+            for _ in range(10):
+                call()
+            before = resident()
+            for _ in range(30):
+                call()
+            grown = resident() - before
+            print(name, round(grown, 1))
+            assert grown < 20, (name, grown)
+        """,
+        timeout=180,
+    )
+
+
+def test_a_forward_pass_keeps_no_history(stress):
+    stress(
+        """
+        def call(n):
+            return repeat(lambda s: s * 0.5 + 1.0, tf.ones([2**18]), n)
+
+        for run in (call, tf.function(call)):
+            run(3)
+            before = peak()
+            run(1000)  # a history of it would take 1 GB
+            assert peak() - before < 50, peak() - before
+        """
+    )
+
+
+def test_checkpoints_bound_the_memory_of_a_gradient(stress):
+    stress(
+        """
+        def call(n, every):
+            s = tf.ones([2**18])
+            with tf.GradientTape() as tape:
+                tape.watch(s)
+                y = repeat(lambda s: tf.sin(s), s, n, checkpoint_every=every)
+            return tape.gradient(y, s)
+
+        call(3, 2), call(3, 32)
+        before = peak()
+        call(1024, 32)  # all states take 1 GB, these 64 MB
+        assert peak() - before < 300, peak() - before
+        """
+    )
+
+
+def test_a_loop_needs_its_output_and_one_iteration(stress):
+    stress(
+        """
+        def call(n):
+            return mapped(lambda k: tf.fill([1, 2**18], tf.cast(k[0], tf.float32)), tf.range(n))
+
+        call(2)
+        before = peak()
+        y = call(256)  # 256 MB
+        assert peak() - before < 256 * 1.2 + 20, peak() - before
+        """
+    )
+
+
+def test_slices_of_an_aligned_input_are_not_copied(stress):
+    stress(
+        """
+        x = tf.ones([4, 2**24])  # 256 MB
+        def call(x):
+            return total(lambda p, s: s + p[0, 0], x)
+        call(x[:, :16])
+        before = peak()
+        assert call(x).numpy() == 4
+        assert peak() - before < 20, peak() - before
+        """
+    )
