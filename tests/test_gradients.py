@@ -756,10 +756,10 @@ def test_a_gradient_that_would_have_to_draw_random_numbers_again_is_refused():
 
     x = tf.ones([4, 6], F64)
     port_map = PortMap([InputPort(0, 0, axis=0)], [OutputPort(0, 0, axis=0)])
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        (y,) = tf_ti.tensor_iterator(row_or_dropout, [x], port_map)
     with pytest.raises(ValueError, match="repeat If .* random numbers"):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            (y,) = tf_ti.tensor_iterator(row_or_dropout, [x], port_map)
         tape.gradient(y, x)
 
 

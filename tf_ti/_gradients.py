@@ -342,8 +342,8 @@ class _Reverse:
     def _transpose_invariants(self) -> None:
         """Transposes matrices once, before the loop, where the body multiplies by the transpose.
 
-        The gradient of `x @ w` is `grad @ w^T` in every iteration, and a product with few rows takes
-        several times as long with a transposed factor.
+        The gradient of `x @ w` is `grad @ w^T` in every iteration, and a product with few rows
+        takes several times as long with a transposed factor.
         """
         states = {parameter for _, parameter in self.spec.back_edges}
         invariants = {
