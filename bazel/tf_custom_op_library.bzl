@@ -17,16 +17,19 @@ def tf_custom_op_library(name, srcs, gpu_srcs = [], deps = []):
         --config=cuda, which also defines GOOGLE_CUDA and EIGEN_USE_GPU for the other sources.
       deps: libraries whose headers both kinds of sources may include.
     """
-    cuda_objects(
-        name = name + "_cuda_objects",
-        srcs = gpu_srcs,
-        deps = deps,
-        tags = ["manual"],
-    )
+    objects = []
+    if gpu_srcs:
+        objects.append(":" + name + "_cuda_objects")
+        cuda_objects(
+            name = name + "_cuda_objects",
+            srcs = gpu_srcs,
+            deps = deps,
+            tags = ["manual"],
+        )
     native.cc_binary(
         name = name,
         srcs = srcs + select({
-            "//:cuda": [":" + name + "_cuda_objects"],
+            "//:cuda": objects,
             "//conditions:default": [],
         }),
         copts = COPTS,

@@ -6,9 +6,8 @@ import sys
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import kernels
 
-from tf_ti import _build_info, _self_check
+from tf_ti import _build_info, _self_check, _tf
 from tf_ti._version import __version__
 
 
@@ -33,7 +32,7 @@ def _print_devices():
 
 def _print_ops():
     devices = collections.defaultdict(set)
-    for kernel in kernels.get_all_registered_kernels().kernel:
+    for kernel in _tf.registered_kernels():
         if kernel.op.startswith("TfTi>"):
             devices[kernel.op].add(kernel.device_type)
     print("\nOps and the devices that have kernels for them")

@@ -3,7 +3,7 @@
 import tensorflow as tf
 from tensorflow.python.eager import context, record, tape
 from tensorflow.python.eager.polymorphic_function import atomic_function
-from tensorflow.python.framework import function_def_to_graph
+from tensorflow.python.framework import function_def_to_graph, kernels
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import control_flow_util_v2
@@ -20,6 +20,7 @@ __all__ = [
     "is_stateful",
     "is_trainable",
     "make_function",
+    "registered_kernels",
     "renamed_function",
     "use_function",
     "variable_accessed",
@@ -47,6 +48,11 @@ def is_trainable(dtype: tf.DType) -> bool:
 
 def is_stateful(op: tf.Operation) -> bool:
     return op.op_def.is_stateful
+
+
+def registered_kernels():
+    """A KernelDef for each kernel that the process has."""
+    return kernels.get_all_registered_kernels().kernel
 
 
 def make_function(graph: FuncGraph) -> atomic_function.AtomicFunction:
