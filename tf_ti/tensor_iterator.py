@@ -32,6 +32,11 @@ def tensor_iterator(
 
     The body runs in a native kernel: a small one costs a fraction of a `tf.while_loop` iteration.
 
+    Gradients reach the inputs and what the body captures. They compute the body again from its
+    recorded states, while what its operations drew or read in each iteration is recorded and not
+    repeated. One thing is refused: the gradient of a body that draws random numbers, or has other
+    effects, inside a `tf.cond` or a `tf.while_loop` of its own; a nested loop of tf_ti is fine.
+
     Args:
         body: a callable, `tf.function` or `ConcreteFunction`, from one tensor for each input entry
             of the port map to one result or a tuple of results. Any TensorFlow ops, control flow,
