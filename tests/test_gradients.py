@@ -1006,3 +1006,31 @@ def test_a_saved_model_is_differentiable_in_another_process(unrolled, run_progra
     actual = np.load(tmp_path / "gradients.npz")
     expected = gradients(lambda s: unrolled(body, s[:2], port_map, back_edges), [x, h, w])
     close([tf.constant(actual[k]) for k in "xhw"], expected)
+
+
+def test_a_gradient_through_a_list_that_is_a_state_is_refused():
+    scalar = tf.zeros([0], tf.int32)
+
+    def body(i, x, values):
+        return tf.raw_ops.TensorListSetItem(input_handle=values, index=i[0], item=2 * x[0])
+
+    @tf.function
+    def gradient(x):
+        values = tf.raw_ops.TensorListReserve(
+            element_shape=scalar, num_elements=3, element_dtype=F64
+        )
+        port_map = PortMap(
+            [InputPort(0, 0, axis=0), InputPort(1, 1, axis=0), InputPort(2, 2)], [OutputPort(0, 0)]
+        )
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            (values,) = tf_ti.tensor_iterator(
+                body, [tf.range(3), x, values], port_map, [BackEdge(0, 2)]
+            )
+            y = tf.raw_ops.TensorListStack(
+                input_handle=values, element_shape=scalar, element_dtype=F64
+            )
+        return tape.gradient(y, x)
+
+    with pytest.raises(ValueError, match="output port 0.*variant"):
+        gradient(tf.ones([3], F64))

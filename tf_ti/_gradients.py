@@ -141,6 +141,8 @@ class _Reverse:
         for i, grad in incoming.items():
             output = self.spec.outputs[i]
             if not self._is_differentiable(output):
+                if output.dtype == tf.variant:
+                    raise _variant_error(output.label)
                 continue
             if output.mode == "last":
                 grad = last[output.source] + grad if output.source in last else grad
@@ -267,7 +269,7 @@ class _Reverse:
         wanted = [
             i
             for i, parameter in enumerate(self.graph.inputs)
-            if _tf.is_trainable(parameter.dtype) or parameter.dtype == tf.resource
+            if _tf.is_trainable(parameter.dtype) or parameter.dtype in (tf.resource, tf.variant)
         ]
         with self.graph.as_default():
             found = [None] * len(wanted)
@@ -278,6 +280,12 @@ class _Reverse:
                 self._add_captures()
             gradients = {}
             for i, grad in zip(wanted, found):
+                if self.graph.inputs[i].dtype == tf.variant:
+                    # What the body drew in a segment's iterations depends on nothing.
+                    is_drawn = self.spec.inputs[i].mode == "sequence"
+                    if grad is not None and not (is_drawn and self.spec.inputs[i].part_size):
+                        raise _variant_error(self.spec.inputs[i].label)
+                    continue
                 terms = [*self.direct.get(i, ()), *([] if grad is None else [grad])]
                 if i in self.states and not terms:
                     terms = [tf.zeros_like(self.graph.inputs[i])]
@@ -432,6 +440,13 @@ class _Reverse:
             "TensorIteratorGradient",
         )
         return outputs[: len(self.outputs)]
+
+
+def _variant_error(label: str) -> ValueError:
+    return ValueError(
+        f"{label}: a gradient reaches a tensor of dtype variant (a TensorList, say) that enters or "
+        "leaves the body; such gradients are not supported"
+    )
 
 
 def _check_repeatable(body: _tf.FuncGraph) -> None:
