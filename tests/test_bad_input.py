@@ -1024,3 +1024,19 @@ def test_random_nonsense_ends_no_process(victim, first):
     )
     assert outcome == "ok", answer
     assert 0 < int(answer) < 200
+
+
+NO_TENSORS = [object(), tf.ragged.constant([[1.0], [2.0, 3.0]])]
+
+
+@pytest.mark.parametrize("value", [None, *NO_TENSORS])
+def test_an_input_that_is_no_tensor_is_named_with_its_port(value):
+    port_map = PortMap([InputPort(0, 0, axis=0)], [OutputPort(0, 0)])
+    with pytest.raises((TypeError, ValueError), match="^input port 0 .*must be a tensor"):
+        tf_ti.tensor_iterator(lambda piece: piece, [value], port_map)
+
+
+@pytest.mark.parametrize("value", NO_TENSORS)
+def test_an_element_that_is_no_tensor_is_named_with_its_path(value):
+    with pytest.raises((TypeError, ValueError), match=r"^xs\['a'\] must be a tensor"):
+        tf_ti.scan(lambda c, x: (c, None), 0.0, {"a": value, "b": tf.zeros([2])})

@@ -118,6 +118,15 @@ def cached_in_eager_mode(make: Callable[..., Plan]) -> Callable[..., Plan]:
     return call
 
 
+def to_tensor(label: str, value: Any) -> tf.Tensor:
+    try:
+        return tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"{label} must be a tensor, got {type(value).__name__}: {error}"
+        ) from error
+
+
 def check_num_iterations(num_iterations, label: str = "num_iterations") -> None:
     if num_iterations is None:
         return

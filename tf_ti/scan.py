@@ -68,8 +68,8 @@ def scan(
         raise TypeError(f"axis must be an int, got {axis!r}")
     _plan.check_num_iterations(length, "length")
     _plan.check_checkpoint_every(checkpoint_every)
-    carry = Structure(init).map(tf.convert_to_tensor)
-    elements = Structure(xs).map(tf.convert_to_tensor)
+    carry = _to_tensors("init", Structure(init))
+    elements = _to_tensors("xs", Structure(xs))
     if length is None and not elements.leaves:
         raise ValueError("length must be given where xs has no tensors")
     specs = [nested.map(_spec_of) for nested in (carry, elements)]
@@ -130,6 +130,11 @@ def _make_plan(
         outputs.append(_loop.Output(f"ys{path}", traced.result_types[i], "stack", i, axis, stride))
     back_edges = [(i, i) for i in range(count)]
     return _plan.Plan.make(traced, inputs, outputs, back_edges, limit_label="length")
+
+
+def _to_tensors(label: str, nested: Structure) -> Structure:
+    named = zip(nested.paths, nested.leaves)
+    return Structure(nested.pack([_plan.to_tensor(label + path, leaf) for path, leaf in named]))
 
 
 def _spec_of(tensor: tf.Tensor) -> tf.TensorSpec:

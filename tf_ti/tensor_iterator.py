@@ -93,7 +93,7 @@ def tensor_iterator(
     _plan.check_num_iterations(num_iterations)
     _plan.check_checkpoint_every(checkpoint_every)
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
-    tensors = [tf.convert_to_tensor(inputs[port.external_port_id]) for port in ports]
+    tensors = [_plan.to_tensor(port.label, inputs[port.external_port_id]) for port in ports]
     specs = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors)
     plan = _make_plan(body, specs, port_map, tuple(back_edges), num_iterations is not None)
     return tuple(plan.run(tensors, num_iterations, checkpoint_every, name or "TensorIterator"))
