@@ -1,7 +1,15 @@
 """tf_ti: fast loops and pooled embeddings for TensorFlow."""
 
 from tf_ti import _library  # noqa: F401, I001 - first: it says what an installation lacks
-from tf_ti import _gradients  # noqa: F401 - registers the gradients
+from tf_ti import _bag_gradients, _gradients  # noqa: F401 - they register the gradients
+from tf_ti.bags import (
+    embedding_bag,
+    embedding_bag_offsets,
+    embedding_bag_offsets_sum,
+    embedding_bag_packed,
+    embedding_segments_sum,
+)
+from tf_ti.huge_pages import advise_huge_pages
 from tf_ti.ports import BackEdge, InputPort, OutputPort, PortMap
 from tf_ti.scan import scan
 from tf_ti.tensor_iterator import tensor_iterator
@@ -11,6 +19,21 @@ __all__ = [
     "InputPort",
     "OutputPort",
     "PortMap",
+    "advise_huge_pages",
+    "embedding_bag",
+    "embedding_bag_offsets",
+    "embedding_bag_offsets_sum",
+    "embedding_bag_packed",
+    "embedding_segments_sum",
+    "keras",
     "scan",
     "tensor_iterator",
 ]
+
+
+def __getattr__(name):
+    if name == "keras":  # importing it takes seconds
+        import importlib
+
+        return importlib.import_module("tf_ti.keras")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

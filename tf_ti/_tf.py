@@ -3,7 +3,11 @@
 import tensorflow as tf
 from tensorflow.python.eager import context, record, tape
 from tensorflow.python.eager.polymorphic_function import atomic_function
-from tensorflow.python.framework import function_def_to_graph, kernels
+from tensorflow.python.framework import (
+    auto_control_deps_utils,
+    function_def_to_graph,
+    kernels,
+)
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import control_flow_util_v2
@@ -28,7 +32,18 @@ __all__ = [
 
 
 # Operations that are stateful, but change nothing.
-READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"})
+_BAG_READS = (
+    "TfTi>ResourceEmbeddingBagOffsets",
+    "TfTi>ResourceEmbeddingBagPacked",
+    "TfTi>ResourceEmbeddingSegmentsSum",
+    "TfTi>ResourceEmbeddingBagWeightsGrad",
+)
+READS = frozenset(
+    {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", *_BAG_READS}
+)
+for _op in _BAG_READS:
+    # So that reads of one variable need not wait for one another.
+    auto_control_deps_utils.register_read_only_resource_op(_op)
 
 
 def is_recording() -> bool:

@@ -1,0 +1,32 @@
+// How arithmetic asks for threads, whoever has them.
+#ifndef TF_TI_CC_COMPUTE_PARALLEL_H_
+#define TF_TI_CC_COMPUTE_PARALLEL_H_
+
+#include <cstdint>
+#include <functional>
+
+namespace tf_ti {
+
+class Parallel {
+ public:
+  virtual ~Parallel() = default;
+
+  virtual int64_t num_threads() const = 0;
+
+  // Calls work(0) ... work(count - 1), in any order and maybe at the same time, and waits for all.
+  virtual void Run(int64_t count, const std::function<void(int64_t)>& work) = 0;
+};
+
+// In how many parts to cut work that moves `bytes` in all: parts worth a thread's waking up, and
+// more of them than threads, as these do not start or run alike.
+inline int64_t NumParts(const Parallel& parallel, int64_t bytes) {
+  constexpr int64_t kSmallest = 64 << 10;
+  if (parallel.num_threads() == 1) return 1;
+  const int64_t most = 8 * parallel.num_threads();
+  const int64_t parts = bytes / kSmallest + 1;
+  return parts < most ? parts : most;
+}
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_PARALLEL_H_

@@ -1,0 +1,30 @@
+// The kernel that puts a variable on huge pages.
+#include "cc/compute/huge_pages.h"
+
+#include "cc/kernels/bags.h"
+
+namespace tf_ti {
+namespace {
+
+class AdviseHugePagesOp : public tensorflow::OpKernel {
+ public:
+  explicit AdviseHugePagesOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {}
+
+  void Compute(tensorflow::OpKernelContext* ctx) override {
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(ctx,
+                   tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), &variable));
+    variable->mu()->lock_shared();
+    tensorflow::Tensor* const tensor = variable->tensor();
+    if (variable->is_initialized && tensorflow::DataTypeCanUseMemcpy(tensor->dtype())) {
+      AdviseHugePages(tensor->data(), tensor->TotalBytes());
+    }
+    variable->mu()->unlock_shared();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfTi>AdviseHugePages").Device(tensorflow::DEVICE_CPU),
+                        AdviseHugePagesOp);
+
+}  // namespace
+}  // namespace tf_ti

@@ -1,0 +1,28 @@
+// The intra-op threads of a CPU device, for the arithmetic in cc/compute.
+#ifndef TF_TI_CC_KERNELS_THREADS_H_
+#define TF_TI_CC_KERNELS_THREADS_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "cc/compute/parallel.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_ti {
+
+// The calling thread works too, and waits only for threads that have begun: it makes progress when
+// all others are busy or asleep, so it may hold a lock meanwhile.
+class Threads : public Parallel {
+ public:
+  explicit Threads(tensorflow::OpKernelContext* ctx);
+
+  int64_t num_threads() const override { return workers_.num_threads; }
+  void Run(int64_t count, const std::function<void(int64_t)>& work) override;
+
+ private:
+  const tensorflow::DeviceBase::CpuWorkerThreads workers_;
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_THREADS_H_

@@ -1,0 +1,330 @@
+// The contract of the pooled embedding look-ups and of their gradients.
+#include <string>
+#include <vector>
+
+#include "cc/status.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeAndType;
+using tensorflow::shape_inference::ShapeHandle;
+
+// What errors call an input, in front of what TensorFlow says about its shape.
+absl::Status Named(const std::string& name, const absl::Status& status) {
+  if (status.ok()) return status;
+  return InvalidArgument(name, ": ", status.message());
+}
+
+absl::Status WithRank(InferenceContext* c, const std::string& name, int rank, ShapeHandle* shape) {
+  ShapeHandle ranked;
+  TF_RETURN_IF_ERROR(Named(name, c->WithRank(*shape, rank, &ranked)));
+  *shape = ranked;
+  return absl::OkStatus();
+}
+
+// The table's shape, if need be from what is known about the variable.
+absl::Status TableShape(InferenceContext* c, bool is_resource, ShapeHandle* table) {
+  *table = c->input(0);
+  if (is_resource) {
+    const std::vector<ShapeAndType>* known = c->input_handle_shapes_and_types(0);
+    *table = known == nullptr || known->empty() ? c->UnknownShape() : (*known)[0].shape;
+  }
+  ShapeHandle ranked;
+  TF_RETURN_IF_ERROR(Named("emb_table", c->WithRankAtLeast(*table, 1, &ranked)));
+  *table = ranked;
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptional(InferenceContext* c, const char* attr, int* count) {
+  TF_RETURN_IF_ERROR(c->GetAttr(attr, count));
+  if (*count > 1) return InvalidArgument(attr, " must be 0 or 1, got ", *count);
+  return absl::OkStatus();
+}
+
+// Checks default_index and per_sample_weights, which begin at input `at`.
+absl::Status CheckOptionals(InferenceContext* c, int at, ShapeHandle indices) {
+  int has_default, has_weights;
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_default", &has_default));
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_weights", &has_weights));
+  if (has_default) {
+    ShapeHandle scalar = c->input(at++);
+    TF_RETURN_IF_ERROR(WithRank(c, "default_index", 0, &scalar));
+  }
+  if (has_weights) {
+    ShapeHandle merged;
+    TF_RETURN_IF_ERROR(
+        Named("per_sample_weights and indices", c->Merge(c->input(at), indices, &merged)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReduction(InferenceContext* c) {
+  std::string reduction;
+  TF_RETURN_IF_ERROR(c->GetAttr("reduction", &reduction));
+  int num_weights, num_argmax;
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_weights", &num_weights));
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_argmax", &num_argmax));
+  if (reduction == "max" && num_weights) {
+    return InvalidArgument("reduction max takes no per_sample_weights");
+  }
+  if (reduction != "max" && num_argmax) {
+    return InvalidArgument("reduction ", reduction, " has no argmax");
+  }
+  return absl::OkStatus();
+}
+
+// The number of bags that offsets bound.
+absl::Status CountFromOffsets(InferenceContext* c, ShapeHandle offsets, DimensionHandle* count) {
+  TF_RETURN_IF_ERROR(WithRank(c, "offsets", 1, &offsets));
+  bool include_last_offset;
+  TF_RETURN_IF_ERROR(c->GetAttr("include_last_offset", &include_last_offset));
+  if (!include_last_offset) {
+    *count = c->Dim(offsets, 0);
+    return absl::OkStatus();
+  }
+  return Named("offsets with include_last_offset", c->Subtract(c->Dim(offsets, 0), 1, count));
+}
+
+absl::Status SetOutputs(InferenceContext* c, DimensionHandle count, ShapeHandle table) {
+  ShapeHandle row, output;
+  TF_RETURN_IF_ERROR(c->Subshape(table, 1, &row));
+  TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(count), row, &output));
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, output);
+  return absl::OkStatus();
+}
+
+template <bool is_resource>
+absl::Status OffsetsShape(InferenceContext* c) {
+  ShapeHandle table, indices = c->input(1);
+  TF_RETURN_IF_ERROR(TableShape(c, is_resource, &table));
+  TF_RETURN_IF_ERROR(WithRank(c, "indices", 1, &indices));
+  DimensionHandle count;
+  TF_RETURN_IF_ERROR(CountFromOffsets(c, c->input(2), &count));
+  TF_RETURN_IF_ERROR(CheckOptionals(c, 3, indices));
+  TF_RETURN_IF_ERROR(CheckReduction(c));
+  return SetOutputs(c, count, table);
+}
+
+template <bool is_resource>
+absl::Status PackedShape(InferenceContext* c) {
+  ShapeHandle table, indices = c->input(1);
+  TF_RETURN_IF_ERROR(TableShape(c, is_resource, &table));
+  TF_RETURN_IF_ERROR(WithRank(c, "indices", 2, &indices));
+  TF_RETURN_IF_ERROR(CheckOptionals(c, 2, indices));
+  TF_RETURN_IF_ERROR(CheckReduction(c));
+  return SetOutputs(c, c->Dim(indices, 0), table);
+}
+
+template <bool is_resource>
+absl::Status SegmentsShape(InferenceContext* c) {
+  ShapeHandle table, indices = c->input(1), merged, num_segments = c->input(3);
+  TF_RETURN_IF_ERROR(TableShape(c, is_resource, &table));
+  TF_RETURN_IF_ERROR(WithRank(c, "indices", 1, &indices));
+  TF_RETURN_IF_ERROR(Named("segment_ids and indices", c->Merge(c->input(2), indices, &merged)));
+  TF_RETURN_IF_ERROR(WithRank(c, "num_segments", 0, &num_segments));
+  DimensionHandle count;
+  TF_RETURN_IF_ERROR(Named("num_segments", c->MakeDimForScalarInput(3, &count)));
+  TF_RETURN_IF_ERROR(CheckOptionals(c, 4, indices));
+  TF_RETURN_IF_ERROR(CheckReduction(c));
+  return SetOutputs(c, count, table);
+}
+
+absl::Status CheckBounds(InferenceContext* c) {
+  std::string kind;
+  TF_RETURN_IF_ERROR(c->GetAttr("bags", &kind));
+  int num_bounds, ignored;
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_bounds", &num_bounds));
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_default", &ignored));
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_weights", &ignored));
+  if (num_bounds != (kind != "packed")) {
+    return InvalidArgument("bags given as ", kind, " need ", kind != "packed", " bounds, got ",
+                           num_bounds);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TableGradientShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(CheckBounds(c));
+  int num_argmax;
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_argmax", &num_argmax));
+  ShapeHandle grad, row, values, num_emb = c->input(0);
+  TF_RETURN_IF_ERROR(WithRank(c, "num_emb", 0, &num_emb));
+  TF_RETURN_IF_ERROR(Named("grad", c->WithRankAtLeast(c->input(1), 1, &grad)));
+  TF_RETURN_IF_ERROR(c->Subshape(grad, 1, &row));
+  const DimensionHandle count = c->UnknownDim();
+  TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(count), row, &values));
+  c->set_output(0, c->Vector(count));
+  c->set_output(1, values);
+  return absl::OkStatus();
+}
+
+absl::Status WeightsGradientShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(CheckBounds(c));
+  int num_weights;
+  TF_RETURN_IF_ERROR(c->GetAttr("num_weights", &num_weights));
+  if (num_weights != 1) return InvalidArgument("there are no per_sample_weights");
+  c->set_output(0, c->input(2));
+  return absl::OkStatus();
+}
+
+#define TF_TI_NUMBER_TYPES                                                                     \
+  "{float, double, half, bfloat16, int8, int16, int32, int64, uint8, uint16, uint32, uint64, " \
+  "complex64, complex128}"
+#define TF_TI_GRADIENT_TYPES "{float, double, half, bfloat16, complex64, complex128}"
+#define TF_TI_REDUCTIONS "{'sum', 'mean', 'sqrtn', 'max'}"
+
+// What all the ops have in common. Macros, as REGISTER_OP is one.
+#define TF_TI_OPTIONAL_INPUTS() \
+  Input("default_index: num_default * Tindices").Input("per_sample_weights: num_weights * Tweights")
+#define TF_TI_BAG_ATTRS(types)                \
+  Attr("T: " types)                           \
+      .Attr("Tindices: {int32, int64}")       \
+      .Attr("Tweights: " types " = DT_FLOAT") \
+      .Attr("num_default: int >= 0 = 0")      \
+      .Attr("num_weights: int >= 0 = 0")      \
+      .Attr("padding_idx: list(int) >= 0 = []")
+#define TF_TI_REDUCTION_ATTRS()           \
+  Output("argmax: num_argmax * Tindices") \
+      .Attr("num_argmax: int >= 0 = 0")   \
+      .Attr("reduction: " TF_TI_REDUCTIONS " = 'sum'")
+
+constexpr char kOptionalDoc[] = R"doc(
+default_index: None, or one: the row that fills an empty bag, or -1 for zeros.
+per_sample_weights: None, or one tensor like indices: what each row is multiplied by. Its type is
+  that of the table, or float where that is a half precision.
+padding_idx: None, or one value: indices equal to it are left out of their bags.)doc";
+
+constexpr char kReductionDoc[] = R"doc(
+argmax: With num_argmax = 1, for reduction max, the position in indices that each element of the
+  output is from, the first where there are several; -1 in an empty bag.
+reduction: sum; mean: the sum divided by that of the weights, which are 1 if not given; sqrtn: the
+  sum divided by the root of the sum of the weights' squares; max: without weights.)doc";
+
+constexpr char kOffsetsDoc[] = R"doc(
+indices: The rows to pool.
+offsets: Where in indices each bag begins.
+include_last_offset: Whether offsets has one element more, where the last bag ends.
+output: [number of bags, ...].)doc";
+
+constexpr char kPackedDoc[] = R"doc(
+indices: The rows to pool, [number of bags, rows in each].
+output: [number of bags, ...].)doc";
+
+constexpr char kSegmentsDoc[] = R"doc(
+indices: The rows to pool.
+segment_ids: The bag of each index, in ascending order.
+num_segments: The number of bags.
+output: [num_segments, ...]. OpenVINO's operation only has the reduction sum; tf_ti.embedding_bag
+  has the others too.)doc";
+
+constexpr char kTableDoc[] = R"doc(
+emb_table: [num_emb, ...].)doc";
+
+constexpr char kResourceDoc[] = R"doc(
+resource: A variable [num_emb, ...], whose rows are read in place, under its lock.)doc";
+
+std::string BagDoc(const char* name, const char* table, const char* bags) {
+  return absl::StrCat("Reduces bags of rows of an embedding table to one row each: OpenVINO's ",
+                      name, ".\n", table, bags, kOptionalDoc, kReductionDoc);
+}
+
+// The same op for a table and for a variable.
+#define TF_TI_REGISTER_BAG_OPS(prefix, table, table_doc, is_resource) \
+  REGISTER_OP("TfTi>" prefix "EmbeddingBagOffsets")                   \
+      .table.Input("indices: Tindices")                               \
+      .Input("offsets: Tindices")                                     \
+      .TF_TI_OPTIONAL_INPUTS()                                        \
+      .Output("output: T")                                            \
+      .TF_TI_REDUCTION_ATTRS()                                        \
+      .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                            \
+      .Attr("include_last_offset: bool = false")                      \
+      .SetShapeFn(OffsetsShape<is_resource>)                          \
+      .Doc(BagDoc("EmbeddingBagOffsets", table_doc, kOffsetsDoc));    \
+  REGISTER_OP("TfTi>" prefix "EmbeddingBagPacked")                    \
+      .table.Input("indices: Tindices")                               \
+      .TF_TI_OPTIONAL_INPUTS()                                        \
+      .Output("output: T")                                            \
+      .TF_TI_REDUCTION_ATTRS()                                        \
+      .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                            \
+      .SetShapeFn(PackedShape<is_resource>)                           \
+      .Doc(BagDoc("EmbeddingBagPacked", table_doc, kPackedDoc));      \
+  REGISTER_OP("TfTi>" prefix "EmbeddingSegmentsSum")                  \
+      .table.Input("indices: Tindices")                               \
+      .Input("segment_ids: Tindices")                                 \
+      .Input("num_segments: Tindices")                                \
+      .TF_TI_OPTIONAL_INPUTS()                                        \
+      .Output("output: T")                                            \
+      .TF_TI_REDUCTION_ATTRS()                                        \
+      .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                            \
+      .SetShapeFn(SegmentsShape<is_resource>)                         \
+      .Doc(BagDoc("EmbeddingSegmentsSum", table_doc, kSegmentsDoc))
+
+TF_TI_REGISTER_BAG_OPS("", Input("emb_table: T"), kTableDoc, false);
+TF_TI_REGISTER_BAG_OPS("Resource", Input("resource: resource").SetIsStateful(), kResourceDoc, true);
+
+// The gradients know the bags in one form for all three ops.
+#define TF_TI_BOUNDS_ATTRS()                      \
+  Attr("bags: {'offsets', 'packed', 'segments'}") \
+      .Attr("num_bounds: int >= 0 = 0")           \
+      .Attr("include_last_offset: bool = false")  \
+      .Attr("reduction: " TF_TI_REDUCTIONS " = 'sum'")
+
+constexpr char kGradientDoc[] = R"doc(
+grad: The gradient of the op's output, [number of bags, ...].
+indices: That of the op.
+bounds: The op's offsets or segment_ids; nothing for packed bags.
+bags: Which of the ops it is.)doc";
+
+REGISTER_OP("TfTi>EmbeddingBagGrad")
+    .Input("num_emb: int64")
+    .Input("grad: T")
+    .Input("indices: Tindices")
+    .Input("bounds: num_bounds * Tindices")
+    .TF_TI_OPTIONAL_INPUTS()
+    .Input("argmax: num_argmax * Tindices")
+    .Output("rows: Tindices")
+    .Output("values: T")
+    .TF_TI_BAG_ATTRS(TF_TI_GRADIENT_TYPES)
+    .TF_TI_BOUNDS_ATTRS()
+    .Attr("num_argmax: int >= 0 = 0")
+    .SetShapeFn(TableGradientShape)
+    .Doc(absl::StrCat("The gradient of a pooled embedding look-up's table, by rows.\n",
+                      kGradientDoc, kOptionalDoc, R"doc(
+num_emb: The number of rows of the table.
+argmax: That of the op, for reduction max.
+rows: The rows that were looked up, each once, in ascending order.
+values: Their gradients.)doc"));
+
+#define TF_TI_REGISTER_WEIGHTS_GRAD(prefix, table, table_doc)                                 \
+  REGISTER_OP("TfTi>" prefix "EmbeddingBagWeightsGrad")                                       \
+      .table.Input("grad: T")                                                                 \
+      .Input("indices: Tindices")                                                             \
+      .Input("bounds: num_bounds * Tindices")                                                 \
+      .TF_TI_OPTIONAL_INPUTS()                                                                \
+      .Output("output: Tweights")                                                             \
+      .TF_TI_BAG_ATTRS(TF_TI_GRADIENT_TYPES)                                                  \
+      .TF_TI_BOUNDS_ATTRS()                                                                   \
+      .SetShapeFn(WeightsGradientShape)                                                       \
+      .Doc(absl::StrCat("The gradient of a pooled embedding look-up's per_sample_weights.\n", \
+                        table_doc, kGradientDoc, kOptionalDoc, "\noutput: Like indices."))
+
+TF_TI_REGISTER_WEIGHTS_GRAD("", Input("emb_table: T"), kTableDoc);
+TF_TI_REGISTER_WEIGHTS_GRAD("Resource", Input("resource: resource").SetIsStateful(), kResourceDoc);
+
+REGISTER_OP("TfTi>AdviseHugePages")
+    .Input("resource: resource")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Asks the operating system to put a variable's memory on huge pages, where it has them.
+
+resource: A variable.)doc");
+
+}  // namespace
+}  // namespace tf_ti

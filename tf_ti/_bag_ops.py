@@ -1,0 +1,154 @@
+"""The native bag ops, from one description of which rows make up which bag."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tf_ti._library import ops
+
+PREFIX = "TfTi>"
+# What each op takes its bags from.
+KINDS = {
+    "EmbeddingBagOffsets": "offsets",
+    "EmbeddingBagPacked": "packed",
+    "EmbeddingSegmentsSum": "segments",
+}
+_FUNCTIONS = {
+    "offsets": "embedding_bag_offsets",
+    "packed": "embedding_bag_packed",
+    "segments": "embedding_segments_sum",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """An embedding table: a tensor, or the handle of a variable, of type `dtype`."""
+
+    source: tf.Tensor
+    dtype: tf.DType
+
+    @property
+    def is_resource(self) -> bool:
+        return self.source.dtype == tf.resource
+
+    def shape(self) -> tf.Tensor:
+        if self.is_resource:
+            return tf.raw_ops.VariableShape(input=self.source, out_type=tf.int64)
+        return tf.shape(self.source, tf.int64)
+
+    def _call(self, op: str, *inputs, **attributes):
+        prefix = "tf_ti_resource_" if self.is_resource else "tf_ti_"
+        return getattr(ops, prefix + op)(self.source, *inputs, **attributes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bags:
+    """Which rows make up which bag, and how a bag is reduced. As in the ops' documentation.
+
+    Attributes:
+        kind: "offsets", "packed" or "segments".
+        indices: the rows.
+        bounds: the offsets or the segment ids; None for packed bags.
+        num_segments: a scalar; only for segments.
+    """
+
+    kind: str
+    indices: tf.Tensor
+    bounds: tf.Tensor | None = None
+    num_segments: tf.Tensor | None = None
+    default_index: tf.Tensor | None = None
+    weights: tf.Tensor | None = None
+    include_last_offset: bool = False
+    padding_idx: int | None = None
+    reduction: str = "sum"
+
+    @classmethod
+    def of(cls, op: tf.Operation, kind: str, inputs: list[tf.Tensor]) -> "Bags":
+        """The bags of a native op, whose inputs from the indices on are `inputs`."""
+        is_gradient = op.type.endswith("Grad")
+        inputs = list(inputs)
+        indices = inputs.pop(0)
+        bounds = inputs.pop(0) if kind != "packed" else None
+        num_segments = inputs.pop(0) if kind == "segments" and not is_gradient else None
+        default_index = inputs.pop(0) if op.get_attr("num_default") else None
+        weights = inputs.pop(0) if op.get_attr("num_weights") else None
+        has_last = kind == "offsets" or is_gradient
+        padding_idx = op.get_attr("padding_idx")
+        return cls(
+            kind,
+            indices,
+            bounds,
+            num_segments,
+            default_index,
+            weights,
+            bool(has_last and op.get_attr("include_last_offset")),
+            padding_idx[0] if padding_idx else None,
+            op.get_attr("reduction").decode(),
+        )
+
+    def replace(self, **changes) -> "Bags":
+        return dataclasses.replace(self, **changes)
+
+    def _optional_inputs(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        return _present(self.default_index), _present(self.weights)
+
+    def _attributes(self) -> dict:
+        return {"padding_idx": [] if self.padding_idx is None else [self.padding_idx]}
+
+    def _gradient_attributes(self) -> dict:
+        return {
+            "bags": self.kind,
+            "include_last_offset": self.include_last_offset,
+            "reduction": self.reduction,
+            **self._attributes(),
+        }
+
+    def pool(
+        self, table: Table, with_argmax: bool = False, name: str | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """The pooled rows; for max also where they are from, if asked for."""
+        attributes = self._attributes()
+        if self.kind == "offsets":
+            attributes["include_last_offset"] = self.include_last_offset
+        if table.is_resource:
+            attributes["T"] = table.dtype
+        result = table._call(
+            _FUNCTIONS[self.kind],
+            self.indices,
+            *_present(self.bounds),
+            *_present(self.num_segments),
+            *self._optional_inputs(),
+            num_argmax=int(with_argmax),
+            reduction=self.reduction,
+            name=name,
+            **attributes,
+        )
+        return result.output, result.argmax[0] if with_argmax else None
+
+    def table_gradient(
+        self, num_emb: tf.Tensor, grad: tf.Tensor, argmax: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The rows that the bags touch, ascending, and their gradients."""
+        return ops.tf_ti_embedding_bag_grad(
+            num_emb,
+            grad,
+            self.indices,
+            _present(self.bounds),
+            *self._optional_inputs(),
+            _present(argmax),
+            **self._gradient_attributes(),
+        )
+
+    def weights_gradient(self, table: Table, grad: tf.Tensor) -> tf.Tensor:
+        return table._call(
+            "embedding_bag_weights_grad",
+            grad,
+            self.indices,
+            _present(self.bounds),
+            *self._optional_inputs(),
+            **self._gradient_attributes(),
+        )
+
+
+def _present(tensor: tf.Tensor | None) -> list[tf.Tensor]:
+    return [] if tensor is None else [tensor]

@@ -1,0 +1,40 @@
+"""`tf_ti.advise_huge_pages`: a large table where it is read fastest."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti._library import ops
+
+
+@tf.autograph.experimental.do_not_convert
+def advise_huge_pages(variable: Any, name: str | None = None) -> None:
+    """Asks the operating system to move a variable's memory to huge pages.
+
+    Looking up rows here and there in a large table on pages of 4 KB misses the processor's TLB at
+    nearly every row; on pages of 2 MB it seldom does. Most Linux systems give huge pages only to
+    those who ask. Where there are none, on another system, on another device than the CPU, or for
+    a variable of less than 2 MB, nothing happens.
+
+    Assigning a new value to all of the variable may give it other memory: ask again then, and
+    after loading a checkpoint. Sparse updates stay in place.
+
+    Args:
+        variable: a tf.Variable, or a variable of Keras, of any dtype.
+        name: a name for the operation.
+
+    Raises:
+        TypeError: `variable` is no variable.
+
+    Example:
+
+        >>> table = tf.Variable(tf.zeros([1_000_000, 64]))
+        >>> tf_ti.advise_huge_pages(table)
+    """
+    value = getattr(variable, "value", None)
+    if isinstance(value, tf.Variable):
+        variable = value
+    if not isinstance(variable, tf.Variable):
+        raise TypeError(f"variable must be a tf.Variable, got {variable!r}")
+    if tf.DeviceSpec.from_string(variable.device or "").device_type in (None, "CPU"):
+        ops.tf_ti_advise_huge_pages(variable.handle, name=name)

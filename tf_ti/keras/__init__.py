@@ -1,0 +1,21 @@
+"""tf_ti.keras: layers for Keras 3 on its TensorFlow backend."""
+
+try:
+    import keras
+except ModuleNotFoundError as error:
+    if error.name != "keras":
+        raise
+    raise ImportError("tf_ti.keras needs Keras 3: run `pip install keras`") from error
+
+if keras.__version__.split(".")[0] < "3":
+    raise ImportError(f"tf_ti.keras needs Keras 3. Received: keras {keras.__version__}")
+if keras.backend.backend() != "tensorflow":
+    raise RuntimeError(
+        "tf_ti.keras needs Keras on TensorFlow: set the environment variable "
+        "KERAS_BACKEND=tensorflow before keras is imported. Received: "
+        f"keras.backend.backend()={keras.backend.backend()!r}"
+    )
+
+from tf_ti.keras.embedding_bag import EmbeddingBag  # noqa: E402 - what it needs is checked first
+
+__all__ = ["EmbeddingBag"]
