@@ -34,7 +34,8 @@ def _table_gradient(
     if bags.weights is not None:
         bags = bags.replace(weights=tf.math.conj(bags.weights))
     rows, values = bags.table_gradient(shape[0], grad, argmax)
-    return tf.IndexedSlices(values, rows, shape)
+    # TensorFlow's own look-ups have shapes of int32, and tf.cond wants all to be alike.
+    return tf.IndexedSlices(values, rows, tf.cast(shape, tf.int32))
 
 
 def _weights_gradient(table: Table, bags: Bags, grad: tf.Tensor) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """The parts of TensorFlow that its public API does not offer, in one place."""
 
 import tensorflow as tf
-from tensorflow.python.eager import context, record, tape
+from tensorflow.python.eager import context, record
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import (
     auto_control_deps_utils,
@@ -12,6 +12,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import control_flow_util_v2
 from tensorflow.python.ops.handle_data_util import copy_handle_data
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 __all__ = [
     "EagerTensor",
@@ -49,12 +50,6 @@ for _op in _BAG_READS:
 def is_recording() -> bool:
     """Whether a GradientTape or a ForwardAccumulator may record what runs now."""
     return record.could_possibly_record()
-
-
-def variable_accessed(variable: tf.Variable) -> None:
-    """Tells the tapes that watch trainable variables that this one is used."""
-    if variable.trainable:
-        tape.variable_accessed(variable)
 
 
 def is_trainable(dtype: tf.DType) -> bool:

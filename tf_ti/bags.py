@@ -1,5 +1,7 @@
 """Pooled embedding look-ups: rows of a table, gathered in bags and reduced to one row each."""
 
+import math
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -368,20 +370,28 @@ def _split_ragged(ids: tf.RaggedTensor, weights: Any):
 
 def _asserting_same(expected: Sequence[tf.Tensor], given: Sequence[tf.Tensor], message: str):
     """A context whose ops run only if the tensors are equal. The same tensor costs nothing."""
-    checks = [
-        tf.debugging.assert_equal(g, tf.cast(e, g.dtype), message)
-        for e, g in zip(expected, given)
-        if e is not g
-    ]
-    return tf.control_dependencies([check for check in checks if check is not None])
+    checks = []
+    for e, g in zip(expected, given):
+        if e is g:
+            continue
+        e, g = tf.cast(e, tf.int64), tf.cast(g, tf.int64)
+        sizes = tf.debugging.assert_equal(tf.shape(g), tf.shape(e), message)
+        with tf.control_dependencies(_present(sizes)):
+            checks += _present(tf.debugging.assert_equal(g, e, message))
+    return tf.control_dependencies(checks)
+
+
+def _present(op: tf.Operation | None) -> list[tf.Operation]:
+    return [] if op is None else [op]  # an eager assertion is none
 
 
 def _split_sparse(ids: tf.SparseTensor, weights: Any):
     if weights is not None:
         if not isinstance(weights, tf.SparseTensor):
             raise TypeError(f"weights must be a SparseTensor like ids, got {weights!r}")
-        message = "weights must have the indices of ids"
-        with _asserting_same([ids.indices], [weights.indices], message):
+        message = "weights must have the shape and the indices of ids"
+        mine, theirs = ([t.dense_shape, t.indices] for t in (ids, weights))
+        with _asserting_same(mine, theirs, message):
             weights = tf.identity(weights.values)
     rank = ids.shape.rank
     if rank is not None and rank < 2:
@@ -390,10 +400,10 @@ def _split_sparse(ids: tf.SparseTensor, weights: Any):
     if rank == 2:
         rows = ids.indices[:, 0]
     else:
-        inside = tf.debugging.assert_less(
-            ids.indices[:, :-1], outer, "ids has an index outside of its dense_shape"
-        )
-        with tf.control_dependencies([] if inside is None else [inside]):
+        outside = (ids.indices[:, :-1] < 0) | (ids.indices[:, :-1] >= outer)
+        message = ["ids has an index outside of its dense_shape", ids.indices]
+        inside = tf.debugging.Assert(~tf.reduce_any(outside), message)
+        with tf.control_dependencies(_present(inside)):
             strides = tf.math.cumprod(outer, exclusive=True, reverse=True)
             rows = tf.reduce_sum(ids.indices[:, :-1] * strides, 1)
     flat, bounds = _same_type(_indices("ids", ids.values, 1), rows)
@@ -470,18 +480,20 @@ def _indices(label: str, value: Any, rank: int | None) -> tf.Tensor:
 
 def _like_indices(label: str, value: Any, indices: tf.Tensor) -> tf.Tensor:
     """A tensor of the dtype of the indices; Python numbers have none of their own."""
+    dtype = indices.dtype
     if not hasattr(value, "dtype"):
+        for number in tf.nest.flatten(value):
+            # TensorFlow would wrap it around.
+            if isinstance(number, numbers.Integral) and not dtype.min <= number <= dtype.max:
+                raise ValueError(f"{label} must be {dtype.name} like the indices, got {number}")
         try:
-            return tf.convert_to_tensor(value, indices.dtype)
-        except (TypeError, ValueError, OverflowError, tf.errors.InvalidArgumentError) as error:
-            raise type(error)(
-                f"{label} must be {indices.dtype.name} like the indices: {error}"
-            ) from error
+            return tf.convert_to_tensor(value, dtype)
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise type(error)(f"{label} must be {dtype.name} like the indices: {error}") from error
     tensor = _plan.to_tensor(label, value)
-    if tensor.dtype != indices.dtype:
+    if tensor.dtype != dtype:
         raise TypeError(
-            f"{label} must have the dtype of the indices, {indices.dtype.name}, got "
-            f"{tensor.dtype.name}"
+            f"{label} must have the dtype of the indices, {dtype.name}, got {tensor.dtype.name}"
         )
     return tensor
 
@@ -495,10 +507,14 @@ def _is_table(value: Any) -> bool:
 
 
 def _unwrap(emb_table: Any) -> Any:
-    """The variable of TensorFlow that a variable of Keras has, and everything else as it is."""
+    """The variable behind one of Keras or of several replicas; everything else as it is."""
     value = getattr(emb_table, "value", None)
-    is_keras = isinstance(value, (tf.Tensor, tf.Variable))
-    return value if is_keras else emb_table
+    if isinstance(value, (tf.Tensor, tf.Variable)):
+        emb_table = value
+    if isinstance(emb_table, tf.distribute.DistributedValues):
+        if tf.distribute.in_cross_replica_context():
+            return emb_table.values[0]  # every replica's is the same
+    return emb_table
 
 
 def _find_table(emb_table: Any) -> Table:
@@ -532,24 +548,29 @@ def _pool(
     if partition_strategy not in ("div", "mod"):
         raise ValueError(f"partition_strategy must be div or mod, got {partition_strategy!r}")
     if default_index is not None:
+        if getattr(default_index, "dtype", None) == tf.int32:
+            default_index = tf.cast(default_index, bags.indices.dtype)
         default_index = _like_indices("default_index", default_index, bags.indices)
     bags = bags.replace(
         default_index=default_index,
         padding_idx=_padding_idx(padding_idx, bags.indices.dtype),
     )
+    dtype = None
     if max_norm is not None or _is_sharded(emb_table):
-        emb_table, bags = _look_up(emb_table, bags, max_norm, partition_strategy)
+        emb_table, bags, dtype = _look_up(emb_table, bags, max_norm, partition_strategy)
     table = _find_table(emb_table)
     if weights is not None:
-        weights = _weights(weights_label, weights, table.dtype, bags.indices)
-        bags = bags.replace(weights=weights)
+        weights = _weights(weights_label, weights, dtype or table.dtype, bags.indices)
+        is_scaled = dtype in _HALVES and table.dtype == tf.float32
+        bags = bags.replace(weights=tf.cast(weights, tf.float32) if is_scaled else weights)
     if bags.reduction == "sqrtn" and table.dtype.is_integer:
         raise TypeError(f"sqrtn needs a table of floats, got {table.dtype.name}")
     if bags.reduction == "max" and table.dtype.is_complex:
         raise TypeError(f"max needs numbers that have an order, got {table.dtype.name}")
     # In a graph the kernel does without argmax where nobody reads it; an eager call cannot tell.
     with_argmax = bags.reduction == "max" and (not tf.executing_eagerly() or _tf.is_recording())
-    return bags.pool(table, with_argmax, name)[0]
+    result, _ = bags.pool(table, with_argmax, name)
+    return result if dtype is None else tf.cast(result, dtype)
 
 
 def _padding_idx(padding_idx: Any, dtype: tf.DType) -> int | None:
@@ -583,41 +604,96 @@ def _weights(label: str, weights: Any, dtype: tf.DType, indices: tf.Tensor) -> t
 
 def _look_up(
     emb_table: Any, bags: Bags, max_norm: float | None, partition_strategy: str
-) -> tuple[tf.Tensor, Bags]:
+) -> tuple[tf.Tensor, Bags, tf.DType]:
     """The rows that the bags touch, each once, and the bags with their places there.
 
-    Costs what they are in memory; TensorFlow's own function knows about shards and norms.
+    It costs the memory of those rows; TensorFlow's own functions know about shards and norms. The
+    rows of half-precision tables come scaled in float32: the last value is the table's dtype.
     """
     shards: Sequence[Any] = emb_table if _is_sharded(emb_table) else [emb_table]
     if not shards:
         raise ValueError("emb_table must have at least one shard, got an empty list")
-    dtypes = {_find_table(shard).dtype for shard in shards}
-    if len(dtypes) > 1:
-        raise TypeError(
-            f"emb_table must have shards of one dtype, got {sorted(d.name for d in dtypes)}"
-        )
-    dtype = dtypes.pop()
-    if max_norm is not None and not dtype.is_floating:
-        raise TypeError(f"max_norm needs a table of floats, got {dtype.name}")
+    dtype = _check_shards(shards)
     none = tf.cast(-1, bags.indices.dtype)
+    sizes = tf.stack([_find_table(shard).shape()[0] for shard in shards])
+    num_emb = tf.reduce_sum(sizes)
     indices = tf.reshape(bags.indices, [-1])
     is_row = tf.ones_like(indices, tf.bool)
     if bags.padding_idx is not None:
         is_row = tf.not_equal(indices, bags.padding_idx)
+    checks = _check_sizes(sizes, num_emb)
+    checks += _check_rows("indices", indices, is_row, num_emb)
     if bags.default_index is not None:
-        indices = tf.concat([indices, [bags.default_index]], 0)
-        is_row = tf.concat([is_row, [tf.not_equal(bags.default_index, -1)]], 0)
-    touched, places = tf.unique(tf.boolean_mask(indices, is_row), out_idx=indices.dtype)
-    where = tf.where(is_row)
-    places = tf.tensor_scatter_nd_update(tf.fill(tf.shape(indices), none), where, places)
-    rows = tf.compat.v1.nn.embedding_lookup(
-        [_unwrap(shard) for shard in shards],
-        touched,
-        partition_strategy=partition_strategy,
-        max_norm=max_norm,
-    )
+        default = tf.reshape(bags.default_index, [1])
+        is_given = tf.not_equal(default, -1)
+        checks += _check_rows("default_index", default, is_given, num_emb)
+        indices = tf.concat([indices, default], 0)
+        is_row = tf.concat([is_row, is_given], 0)
+    with tf.control_dependencies(checks):
+        touched = tf.sort(tf.unique(tf.boolean_mask(indices, is_row)).y)
+    shards = [_unwrap(shard) for shard in shards]
+    rows = tf.compat.v1.nn.embedding_lookup(shards, touched, partition_strategy)
+    if max_norm is not None:
+        rows = _clip(rows, max_norm)
+    places = tf.where(is_row, tf.searchsorted(touched, indices, out_type=indices.dtype), none)
     default_index = None
     if bags.default_index is not None:
         places, default_index = places[:-1], places[-1]
     places = tf.reshape(places, tf.shape(bags.indices))
-    return rows, bags.replace(indices=places, default_index=default_index, padding_idx=-1)
+    bags = bags.replace(indices=places, default_index=default_index, padding_idx=-1)
+    return rows, bags, dtype
+
+
+def _check_shards(shards: Sequence[Any]) -> tf.DType:
+    tables = [_find_table(shard) for shard in shards]
+    dtypes = {table.dtype for table in tables}
+    if len(dtypes) > 1:
+        raise TypeError(
+            f"emb_table must have shards of one dtype, got {sorted(d.name for d in dtypes)}"
+        )
+    first = _unwrap(shards[0]).shape[1:]
+    for shard in shards[1:]:
+        if not _unwrap(shard).shape[1:].is_compatible_with(first):
+            raise ValueError(
+                "emb_table must have shards that agree in all dimensions but the first, got "
+                f"{[_unwrap(shard).shape.as_list() for shard in shards]}"
+            )
+    return dtypes.pop()
+
+
+def _check_sizes(sizes: tf.Tensor, num_emb: tf.Tensor) -> list[tf.Operation]:
+    """The first shards may have a row more than the others, whatever the strategy."""
+    count = tf.size(sizes, tf.int64)
+    expected = num_emb // count + tf.cast(tf.range(count) < num_emb % count, tf.int64)
+    message = ["emb_table has shards of unfit sizes", sizes, "expected", expected]
+    return _present(tf.debugging.Assert(tf.reduce_all(tf.equal(sizes, expected)), message))
+
+
+def _check_rows(
+    label: str, indices: tf.Tensor, is_row: tf.Tensor, num_emb: tf.Tensor
+) -> list[tf.Operation]:
+    is_wrong = is_row & ((indices < 0) | (tf.cast(indices, tf.int64) >= num_emb))
+    position = tf.where(is_wrong)[:1]
+    data = [f"{label} at position", position, "is", tf.gather_nd(indices, position)]
+    data += [", but emb_table has so many rows:", num_emb]
+    return _present(tf.debugging.Assert(~tf.reduce_any(is_wrong), data))
+
+
+def _check_max_norm(max_norm: Any, dtype: tf.DType) -> None:
+    if isinstance(max_norm, bool) or not isinstance(max_norm, numbers.Real):
+        raise TypeError(f"max_norm must be a number or None, got {max_norm!r}")
+    if math.isnan(max_norm) or max_norm <= 0:
+        raise ValueError(f"max_norm must be above 0, got {max_norm!r}")
+    if not dtype.is_floating:
+        raise TypeError(f"max_norm needs a table of floats, got {dtype.name}")
+
+
+def _clip(rows: tf.Tensor, max_norm: float) -> tf.Tensor:
+    _check_max_norm(max_norm, rows.dtype)
+    if rows.dtype in _HALVES:
+        rows = tf.cast(rows, tf.float32)
+    width = tf.reduce_prod(tf.shape(rows)[1:], keepdims=True)
+    flat = tf.reshape(rows, tf.concat([tf.shape(rows)[:1], width], 0))
+    clipped = tf.reshape(tf.clip_by_norm(flat, max_norm, [1]), tf.shape(rows))
+    clipped.set_shape(rows.shape)
+    return clipped

@@ -36,5 +36,7 @@ def advise_huge_pages(variable: Any, name: str | None = None) -> None:
         variable = value
     if not isinstance(variable, tf.Variable):
         raise TypeError(f"variable must be a tf.Variable, got {variable!r}")
-    if tf.DeviceSpec.from_string(variable.device or "").device_type in (None, "CPU"):
-        ops.tf_ti_advise_huge_pages(variable.handle, name=name)
+    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
+    for component in variable.values if is_distributed else [variable]:
+        if tf.DeviceSpec.from_string(component.device or "").device_type in (None, "CPU"):
+            ops.tf_ti_advise_huge_pages(component.handle, name=name)

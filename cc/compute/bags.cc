@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <complex>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -580,67 +581,77 @@ class WeightGradients {
   Problem problem_;
 };
 
-// Sorts keys by the digits above their lowest `low_bits` bits, `num_bits` in all; keys that agree
-// in these keep their order.
+// Sorts keys by the `num_bits` bits above their lowest `low_bits`; keys that agree in these keep
+// their order. Returns where they are: in `keys` or in `other`, which is as large.
 template <typename Key>
-void RadixSort(int low_bits, int num_bits, int64_t size, Parallel* parallel, Buffer<Key>* keys) {
+Key* SortBucket(int low_bits, int num_bits, int64_t size, Key* keys, Key* other) {
+  constexpr int64_t kSmall = 24;
   constexpr int kMostDigitBits = 11;
-  constexpr int64_t kSmallestPart = 16384;
-  const int passes = (num_bits + kMostDigitBits - 1) / kMostDigitBits;
-  if (passes == 0) return;
+  if (size <= kSmall) {
+    // The lowest bits ascend already, so whole keys may be compared.
+    for (int64_t i = 1; i < size; ++i) {
+      const Key key = keys[i];
+      int64_t k = i;
+      for (; k > 0 && keys[k - 1] > key; --k) keys[k] = keys[k - 1];
+      keys[k] = key;
+    }
+    return keys;
+  }
+  int size_bits = 5;
+  while (size_bits < kMostDigitBits && size >> size_bits > 1) ++size_bits;
+  const int passes = (num_bits + size_bits - 1) / size_bits;
+  if (passes == 0) return keys;
   const int digit_bits = (num_bits + passes - 1) / passes;
   const int64_t num_digits = int64_t{1} << digit_bits;
-  const int64_t parts = std::min(parallel->num_threads(), size / kSmallestPart + 1);
-  std::vector<int64_t> places(parts * num_digits);
-  Buffer<Key> sorted(size);
+  int64_t places[int64_t{1} << kMostDigitBits];
   for (int pass = 0; pass < passes; ++pass) {
     const int shift = low_bits + pass * digit_bits;
-    const auto digit = [&](Key key) {
+    const auto digit = [=](Key key) {
       return static_cast<int64_t>(key >> shift) & (num_digits - 1);
     };
-    Key* const from = keys->data();
-    Key* const to = sorted.data();
-    parallel->Run(parts, [&](int64_t part) {
-      int64_t* const counts = &places[part * num_digits];
-      std::fill(counts, counts + num_digits, 0);
-      for (int64_t i = size * part / parts; i < size * (part + 1) / parts; ++i) {
-        ++counts[digit(from[i])];
-      }
-    });
+    std::fill(places, places + num_digits, 0);
+    for (int64_t i = 0; i < size; ++i) ++places[digit(keys[i])];
     int64_t place = 0;
-    for (int64_t d = 0; d < num_digits; ++d) {
-      for (int64_t part = 0; part < parts; ++part) {
-        place += std::exchange(places[part * num_digits + d], place);
-      }
-    }
-    parallel->Run(parts, [&](int64_t part) {
-      int64_t* const next = &places[part * num_digits];
-      for (int64_t i = size * part / parts; i < size * (part + 1) / parts; ++i) {
-        to[next[digit(from[i])]++] = from[i];
-      }
-    });
-    std::swap(*keys, sorted);
+    for (int64_t d = 0; d < num_digits; ++d) place += std::exchange(places[d], place);
+    for (int64_t i = 0; i < size; ++i) other[places[digit(keys[i])]++] = keys[i];
+    std::swap(keys, other);
   }
+  return keys;
 }
+
+// Hands out parts of one piece of memory: an allocator that gets it back in one piece has it ready
+// for the next call, where several would be returned to the system and cleared again.
+class Parts {
+ public:
+  explicit Parts(Buffer<char>* memory) : memory_(memory) {}
+
+  template <typename E>
+  void Add(int64_t size, E** part) {
+    const int64_t offset = total_;
+    total_ += (size * sizeof(E) + 63) / 64 * 64;
+    set_.push_back([=](char* memory) { *part = reinterpret_cast<E*>(memory + offset); });
+  }
+  void Allocate() {
+    *memory_ = Buffer<char>(total_ + 64);
+    char* const begin = memory_->data();
+    const int64_t skip = (64 - reinterpret_cast<uintptr_t>(begin) % 64) % 64;
+    for (const auto& set : set_) set(begin + skip);
+  }
+
+ private:
+  Buffer<char>* const memory_;
+  int64_t total_ = 0;
+  std::vector<std::function<void(char*)>> set_;
+};
+
+// What the sorting of an entry moves, roughly.
+constexpr int64_t kEntryBytes = 32;
 
 // The number of bits that numbers below `limit` need.
 int BitsFor(uint64_t limit) {
   int bits = 0;
   while (bits < 64 && limit > uint64_t{1} << bits) ++bits;
   return bits;
-}
-
-// The bags that pool what goes to each row: their table is the bags' gradients.
-template <typename Index>
-Bags<int64_t> EntriesByRow(const Buffer<Index>& rows, const Buffer<int64_t>& starts,
-                           const Buffer<int64_t>& bags) {
-  Bags<int64_t> entries;
-  entries.indices = bags.data();
-  entries.num_indices = bags.size();
-  entries.bounds = starts.data();
-  entries.include_last_offset = true;
-  entries.count = rows.size();
-  return entries;
 }
 
 }  // namespace
@@ -666,13 +677,14 @@ std::string TableGradient<T, Index>::Init(const Bags<Index>& bags, const Weights
   num_bags_ = bags.count;
   width_ = width;
   argmax_ = argmax;
-  starts_ = Buffer<int64_t>(1);
-  starts_[0] = 0;
   if (width == 0) return CheckWithoutWalk(bags, num_rows);
+  if (bags.count > std::numeric_limits<int32_t>::max()) {
+    return "there are " + std::to_string(bags.count) + " bags, too many for a gradient";
+  }
   Problem problem;
   const std::string wrong = CheckOutside(bags, num_rows, &problem);
   if (!wrong.empty()) return wrong;
-  const int64_t parts = NumParts(*parallel, (bags.num_indices + bags.count) * sizeof(Index) * 4);
+  const int64_t parts = NumParts(*parallel, (bags.num_indices + bags.count) * kEntryBytes);
   const std::vector<int64_t> first_bag = SplitBags(bags, parts);
   std::vector<int64_t> first_entry(parts + 1, 0);
   parallel->Run(parts, [&](int64_t part) {
@@ -690,35 +702,73 @@ std::string TableGradient<T, Index>::Init(const Bags<Index>& bags, const Weights
   });
   if (problem.found()) return problem.Describe(bags, num_rows);
   for (int64_t part = 0; part < parts; ++part) first_entry[part + 1] += first_entry[part];
-  const bool fits = BitsFor(num_rows) + BitsFor(first_entry[parts]) <= 64;
-  return fits ? SortEntries<uint64_t>(bags, weights, reduction, num_rows, first_bag, first_entry,
-                                      parallel)
-              : SortEntries<unsigned __int128>(bags, weights, reduction, num_rows, first_bag,
-                                               first_entry, parallel);
+  // A key is a row, and in its lowest bits the entry's bag; where more must be known of it, the
+  // number of the entry in the order of the bags.
+  const bool is_plain = !weights.given() && !HasDivisors(reduction) && reduction != Reduction::kMax;
+  const int payload_bits = BitsFor(is_plain ? bags.count : first_entry[parts]);
+  const int bits = BitsFor(num_rows) + payload_bits;
+  const auto sort = bits <= 32   ? &TableGradient::SortEntries<uint32_t>
+                    : bits <= 64 ? &TableGradient::SortEntries<uint64_t>
+                                 : &TableGradient::SortEntries<unsigned __int128>;
+  return (this->*sort)(bags, weights, reduction, num_rows, first_bag, first_entry, payload_bits,
+                       parallel);
 }
 
-// A key is a row, and in its lowest bits the number of the entry in the order of the bags.
 template <typename T, typename Index>
 template <typename Key>
 std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const Weights<T>& weights,
                                                  Reduction reduction, int64_t num_rows,
                                                  const std::vector<int64_t>& first_bag,
                                                  const std::vector<int64_t>& first_entry,
-                                                 Parallel* parallel) {
+                                                 int payload_bits, Parallel* parallel) {
+  // Buckets of some hundred entries are sorted within the first-level cache.
+  constexpr int64_t kBucketSize = 256;
+  constexpr int kMostBucketBits = 11;
   const int64_t size = first_entry.back();
-  const int entry_bits = BitsFor(size);
+  const int64_t parts = first_entry.size() - 1;
+  const int row_bits = BitsFor(num_rows);
+  const int bucket_bits = std::min({BitsFor(size / kBucketSize), row_bits, kMostBucketBits});
+  const int64_t num_buckets = int64_t{1} << bucket_bits;
   const bool has_weights = weights.given() || HasDivisors(reduction);
   const bool has_positions = reduction == Reduction::kMax;
-  Buffer<Key> keys(size);
-  Buffer<int64_t> bag_of(size);
-  Buffer<Sum<T>> weight_of(has_weights ? size : 0);
-  Buffer<int64_t> position_of(has_positions ? size : 0);
+  const bool is_plain = !has_weights && !has_positions;
+
+  Key *keys, *partitioned;
+  int32_t* bag_of;
+  Sum<T>* weight_of;
+  int64_t* position_of;
+  Buffer<char> scratch;
+  Parts scratch_parts(&scratch);
+  scratch_parts.Add(size, &keys);
+  scratch_parts.Add(size, &partitioned);
+  scratch_parts.Add(is_plain ? 0 : size, &bag_of);
+  scratch_parts.Add(has_weights ? size : 0, &weight_of);
+  scratch_parts.Add(has_positions ? size : 0, &position_of);
+  scratch_parts.Allocate();
+  Parts memory_parts(&memory_);
+  memory_parts.Add(size, &rows_);
+  memory_parts.Add(size + num_buckets, &starts_);
+  memory_parts.Add(size, &bags_);
+  if (has_weights) memory_parts.Add(size, &weights_);
+  if (has_positions) memory_parts.Add(size, &positions_);
+  memory_parts.Allocate();
+
+  // Makes the keys, and counts those of each part for each bucket.
+  std::vector<int64_t> places(parts * num_buckets, 0);
+  const int bucket_shift = payload_bits + row_bits - bucket_bits;
+  const auto bucket_of = [=](Key key) {
+    return bucket_bits == 0 ? 0 : static_cast<int64_t>(key >> bucket_shift);
+  };
   Problem problem;
-  parallel->Run(first_bag.size() - 1, [&](int64_t part) {
+  parallel->Run(parts, [&](int64_t part) {
     int64_t entry = first_entry[part];
+    int64_t* const counts = &places[part * num_buckets];
     const auto add = [&](int64_t row, int64_t bag, Sum<T> weight, int64_t position) {
-      keys[entry] = static_cast<Key>(row) << entry_bits | static_cast<Key>(entry);
-      bag_of[entry] = bag;
+      const Key key =
+          static_cast<Key>(row) << payload_bits | static_cast<Key>(is_plain ? bag : entry);
+      keys[entry] = key;
+      ++counts[bucket_of(key)];
+      if (!is_plain) bag_of[entry] = static_cast<int32_t>(bag);
       if (has_weights) weight_of[entry] = weight;
       if (has_positions) position_of[entry] = position;
       ++entry;
@@ -737,9 +787,7 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
       if (HasDivisors(reduction)) {
         if (!weights.given()) divisor = static_cast<Sum<T>>(entry - before);
         divisor = FinishDivisor(reduction, divisor);
-        for (int64_t e = before; e < entry; ++e) {
-          weight_of[e] = DivideNoNan(weight_of[e], divisor);
-        }
+        for (int64_t e = before; e < entry; ++e) weight_of[e] = DivideNoNan(weight_of[e], divisor);
       }
       if (entry == before && bags.default_index >= 0) {
         add(bags.default_index, walk.bag(), Sum<T>(1), -1);
@@ -747,72 +795,144 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
     }
   });
   if (problem.found()) return problem.Describe(bags, num_rows);
-  RadixSort(entry_bits, BitsFor(num_rows), size, parallel, &keys);
 
-  const int64_t parts = NumParts(*parallel, size * sizeof(Key) * 2);
-  const auto begins_row = [&](int64_t k) {
-    return k == 0 || keys[k] >> entry_bits != keys[k - 1] >> entry_bits;
-  };
-  std::vector<int64_t> first_row(parts + 1, 0);
-  parallel->Run(parts, [&](int64_t part) {
-    int64_t count = 0;
-    for (int64_t k = size * part / parts; k < size * (part + 1) / parts; ++k) {
-      count += begins_row(k);
+  bucket_entries_.assign(num_buckets + 1, size);
+  int64_t place = 0;
+  for (int64_t bucket = 0; bucket < num_buckets; ++bucket) {
+    bucket_entries_[bucket] = place;
+    for (int64_t part = 0; part < parts; ++part) {
+      place += std::exchange(places[part * num_buckets + bucket], place);
     }
-    first_row[part + 1] = count;
-  });
-  for (int64_t part = 0; part < parts; ++part) first_row[part + 1] += first_row[part];
-  rows_ = Buffer<Index>(first_row[parts]);
-  starts_ = Buffer<int64_t>(first_row[parts] + 1);
-  starts_[first_row[parts]] = size;
-  bags_ = Buffer<int64_t>(size);
-  weights_ = Buffer<Sum<T>>(weight_of.size());
-  positions_ = Buffer<int64_t>(position_of.size());
+  }
   parallel->Run(parts, [&](int64_t part) {
-    int64_t row = first_row[part];
-    for (int64_t k = size * part / parts; k < size * (part + 1) / parts; ++k) {
-      if (begins_row(k)) {
-        rows_[row] = static_cast<Index>(keys[k] >> entry_bits);
-        starts_[row++] = k;
+    int64_t* const next = &places[part * num_buckets];
+    for (int64_t k = first_entry[part]; k < first_entry[part + 1]; ++k) {
+      partitioned[next[bucket_of(keys[k])]++] = keys[k];
+    }
+  });
+
+  bucket_rows_.assign(num_buckets + 1, 0);
+  const std::vector<int64_t> first_bucket = SplitBuckets(parts);
+  const Key payload_mask = (Key{1} << payload_bits) - 1;
+  parallel->Run(parts, [&](int64_t part) {
+    for (int64_t bucket = first_bucket[part]; bucket < first_bucket[part + 1]; ++bucket) {
+      const int64_t begin = bucket_entries_[bucket], end = bucket_entries_[bucket + 1];
+      const Key* const sorted = SortBucket(payload_bits, row_bits - bucket_bits, end - begin,
+                                           partitioned + begin, keys + begin) -
+                                begin;
+      Index* const rows = rows_ + begin;
+      int64_t* const starts = starts_ + FirstStart(bucket);
+      // No branch: whether a row is a new one cannot be predicted.
+      int64_t row = -1, start = begin;
+      Key last = 0;
+      for (int64_t k = begin; k < end; ++k) {
+        const Key this_row = sorted[k] >> payload_bits;
+        const bool is_new = k == begin || this_row != last;
+        last = this_row;
+        row += is_new;
+        start = is_new ? k : start;
+        rows[row] = static_cast<Index>(this_row);
+        starts[row] = start;
+        const int64_t payload = static_cast<int64_t>(sorted[k] & payload_mask);
+        bags_[k] = is_plain ? static_cast<int32_t>(payload) : bag_of[payload];
+        if (has_weights) weights_[k] = weight_of[payload];
+        if (has_positions) positions_[k] = position_of[payload];
       }
-      const int64_t entry = static_cast<int64_t>(keys[k] & ((Key{1} << entry_bits) - 1));
-      bags_[k] = bag_of[entry];
-      if (has_weights) weights_[k] = weight_of[entry];
-      if (has_positions) positions_[k] = position_of[entry];
+      starts[row + 1] = end;
+      bucket_rows_[bucket + 1] = row + 1;
     }
   });
+  for (int64_t bucket = 0; bucket < num_buckets; ++bucket) {
+    bucket_rows_[bucket + 1] += bucket_rows_[bucket];
+  }
   return "";
 }
 
 template <typename T, typename Index>
-void TableGradient<T, Index>::Compute(const T* grad, Parallel* parallel, T* values) const {
-  if (argmax_ != nullptr) return ComputeMax(grad, parallel, values);
-  Weights<T> weights;
-  if (weights_.size() > 0) weights.wide = weights_.data();
-  PoolBags<T, int64_t>({grad, num_bags_, width_}, EntriesByRow(rows_, starts_, bags_), weights,
-                       Reduction::kSum, parallel, values, nullptr);
+std::vector<int64_t> TableGradient<T, Index>::SplitBuckets(int64_t parts) const {
+  std::vector<int64_t> first(parts + 1, num_buckets());
+  first[0] = 0;
+  for (int64_t part = 1; part < parts; ++part) {
+    const int64_t target = num_entries() / parts * part;
+    first[part] = std::lower_bound(bucket_entries_.begin() + first[part - 1],
+                                   bucket_entries_.end() - 1, target) -
+                  bucket_entries_.begin();
+  }
+  return first;
+}
+
+template <typename T, typename Index>
+void TableGradient<T, Index>::Compute(const T* grad, Parallel* parallel, Index* rows,
+                                      T* values) const {
+  const int64_t size = num_entries();
+  const Pool<T, int32_t> pool = ChoosePoolSum<T, int32_t>(width_, weights_ != nullptr);
+  const int64_t parts = NumParts(*parallel, (size + num_touched()) * width_ * sizeof(T));
+  const std::vector<int64_t> first_bucket = SplitBuckets(parts);
+  std::mutex mutex;
+  std::vector<std::pair<int64_t, const int64_t*>> giants;
+  parallel->Run(parts, [&](int64_t part) {
+    for (int64_t bucket = first_bucket[part]; bucket < first_bucket[part + 1]; ++bucket) {
+      const int64_t first_row = bucket_rows_[bucket];
+      const int64_t count = bucket_rows_[bucket + 1] - first_row;
+      const int64_t* const starts = starts_ + FirstStart(bucket);
+      std::copy_n(rows_ + bucket_entries_[bucket], count, rows + first_row);
+      if (argmax_ != nullptr) {
+        ComputeMax(bucket, grad, values + first_row * width_);
+        continue;
+      }
+      PoolArgs<T, int32_t> args{};
+      args.table = grad;
+      args.num_rows = num_bags_;
+      args.width = width_;
+      args.ids = bags_;
+      args.ids_end = bags_ + size;
+      args.weights = weights_;
+      for (int64_t row = 0; row < count;) {
+        if (starts[row + 1] - starts[row] > kGiant) {
+          const std::lock_guard<std::mutex> lock(mutex);
+          giants.emplace_back(first_row + row, starts + row);
+          ++row;
+          continue;
+        }
+        const int64_t from = row;
+        while (row < count && starts[row + 1] - starts[row] <= kGiant) ++row;
+        args.bounds = starts + from;
+        args.count = row - from;
+        args.out = values + (first_row + from) * width_;
+        pool(args);
+      }
+    }
+  });
+  for (const auto& [row, start] : giants) {
+    Bags<int32_t> giant;
+    giant.indices = bags_ + start[0];
+    giant.num_indices = start[1] - start[0];
+    giant.kind = BagKind::kPacked;
+    giant.count = 1;
+    Weights<T> weights;
+    if (weights_ != nullptr) weights.wide = weights_ + start[0];
+    PoolBags<T, int32_t>({grad, num_bags_, width_}, giant, weights, Reduction::kSum, parallel,
+                         values + row * width_, nullptr);
+  }
 }
 
 // A bag's gradient goes, element by element, to the row that was the largest.
 template <typename T, typename Index>
-void TableGradient<T, Index>::ComputeMax(const T* grad, Parallel* parallel, T* values) const {
-  const Bags<int64_t> entries = EntriesByRow(rows_, starts_, bags_);
-  const int64_t parts = NumParts(*parallel, bags_.size() * width_ * sizeof(T));
-  const std::vector<int64_t> first = SplitBags(entries, parts);
-  parallel->Run(parts, [&](int64_t part) {
-    std::vector<Sum<T>> sums(width_);
-    for (int64_t row = first[part]; row < first[part + 1]; ++row) {
-      std::fill(sums.begin(), sums.end(), Sum<T>(0));
-      for (int64_t k = starts_[row]; k < starts_[row + 1]; ++k) {
-        const T* const from = grad + bags_[k] * width_;
-        const Index* const argmax = argmax_ + bags_[k] * width_;
-        for (int64_t c = 0; c < width_; ++c) {
-          if (argmax[c] == positions_[k]) sums[c] += Widen(from[c]);
-        }
+void TableGradient<T, Index>::ComputeMax(int64_t bucket, const T* grad, T* values) const {
+  std::vector<Sum<T>> sums(width_);
+  const int64_t* const starts = starts_ + FirstStart(bucket);
+  const int64_t count = bucket_rows_[bucket + 1] - bucket_rows_[bucket];
+  for (int64_t row = 0; row < count; ++row) {
+    std::fill(sums.begin(), sums.end(), Sum<T>(0));
+    for (int64_t k = starts[row]; k < starts[row + 1]; ++k) {
+      const T* const from = grad + bags_[k] * width_;
+      const Index* const argmax = argmax_ + bags_[k] * width_;
+      for (int64_t c = 0; c < width_; ++c) {
+        if (argmax[c] == positions_[k]) sums[c] += Widen(from[c]);
       }
-      for (int64_t c = 0; c < width_; ++c) values[row * width_ + c] = Round<T>(sums[c]);
     }
-  });
+    for (int64_t c = 0; c < width_; ++c) values[row * width_ + c] = Round<T>(sums[c]);
+  }
 }
 
 #define TF_TI_POOL(T, Index)                                                                      \

@@ -82,8 +82,12 @@ std::string WeightsGradient(const Table<T>& table, const Bags<Index>& bags,
                             const Weights<T>& weights, Reduction reduction, const T* grad,
                             Parallel* parallel, const WeightsOutput<T>& gradient);
 
-// The gradient of PoolBags' table, by rows. First Init finds the rows that have one, in ascending
-// order; then Compute finds their gradients.
+// The gradient of PoolBags' table, by rows. First Init finds the rows that have one; then Compute
+// finds their gradients.
+//
+// An entry takes one bag's gradient to one row. Init partitions the entries into buckets by their
+// rows' leading bits, and sorts each bucket by row; for one row the entries stay in the order of
+// the bags. So the gradient of a row is a bag itself, which pools rows of the output's gradient.
 template <typename T, typename Index>
 class TableGradient {
  public:
@@ -91,28 +95,38 @@ class TableGradient {
   std::string Init(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
                    const Index* argmax, int64_t num_rows, int64_t width, Parallel* parallel);
 
-  const Buffer<Index>& rows() const { return rows_; }
+  int64_t num_touched() const { return bucket_rows_.back(); }
 
-  // values [rows().size(), width], from grad [count, width].
-  void Compute(const T* grad, Parallel* parallel, T* values) const;
+  // rows [num_touched], ascending; values [num_touched, width], from grad [count, width].
+  void Compute(const T* grad, Parallel* parallel, Index* rows, T* values) const;
 
  private:
   template <typename Key>
   std::string SortEntries(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
                           int64_t num_rows, const std::vector<int64_t>& first_bag,
-                          const std::vector<int64_t>& first_entry, Parallel* parallel);
-  void ComputeMax(const T* grad, Parallel* parallel, T* values) const;
+                          const std::vector<int64_t>& first_entry, int payload_bits,
+                          Parallel* parallel);
+  int64_t num_entries() const { return bucket_entries_.back(); }
+  int64_t num_buckets() const { return bucket_entries_.size() - 1; }
+  // Where a bucket's rows begin in starts_, which has one number more for each bucket.
+  int64_t FirstStart(int64_t bucket) const { return bucket_entries_[bucket] + bucket; }
+  // The first bucket of each of `parts` parts with about the same number of entries.
+  std::vector<int64_t> SplitBuckets(int64_t parts) const;
+  void ComputeMax(int64_t bucket, const T* grad, T* values) const;
 
   int64_t num_bags_ = 0;
   int64_t width_ = 0;
   const Index* argmax_ = nullptr;
-  Buffer<Index> rows_;
-  Buffer<int64_t> starts_;  // for each row its first entry; and the number of entries
-  // An entry takes one bag's gradient to one row. They are in the order of the rows, and for one
-  // row in the order of the bags.
-  Buffer<int64_t> bags_;
-  Buffer<Sum<T>> weights_;     // unless all are 1
-  Buffer<int64_t> positions_;  // for kMax: where in indices the entry is from, or -1
+  Buffer<char> memory_;                        // for all that is behind pointers here
+  std::vector<int64_t> bucket_entries_ = {0};  // the first entry of each bucket, and their number
+  std::vector<int64_t> bucket_rows_ = {0};     // the first row of each bucket, and their number
+  // Of each row; those of a bucket begin at its first entry.
+  Index* rows_ = nullptr;
+  int64_t* starts_ = nullptr;
+  // Of each entry: its bag; its weight, unless all are 1; for kMax its position in indices, or -1.
+  int32_t* bags_ = nullptr;
+  Sum<T>* weights_ = nullptr;
+  int64_t* positions_ = nullptr;
 };
 
 }  // namespace tf_ti

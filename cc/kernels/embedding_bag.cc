@@ -99,14 +99,13 @@ class EmbeddingBagGradOp : public tensorflow::OpKernel {
     TF_RETURN_IF_ERROR(
         ToStatus(gradient.Init(bags, weights, options_.reduction(), argmax,
                                num_emb.scalar<int64_t>()(), row.num_elements(), &threads)));
-    const int64_t count = gradient.rows().size();
+    const int64_t count = gradient.num_touched();
     TensorShape shape;
     TF_RETURN_IF_ERROR(RowsShape(count, grad.shape(), &shape));
     Tensor *rows = nullptr, *values = nullptr;
     TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({count}), &rows));
     TF_RETURN_IF_ERROR(ctx->allocate_output(1, shape, &values));
-    std::copy(gradient.rows().data(), gradient.rows().data() + count, Elements<Index>(rows));
-    gradient.Compute(Elements<E>(grad), &threads, Elements<E>(values));
+    gradient.Compute(Elements<E>(grad), &threads, Elements<Index>(rows), Elements<E>(values));
     return absl::OkStatus();
   }
 

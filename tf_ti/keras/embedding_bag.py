@@ -128,7 +128,7 @@ class EmbeddingBag(keras.layers.Layer):
                 "`default_index` must be None, -1, or an integer in [0, input_dim). "
                 f"Received: default_index={default_index!r} with input_dim={input_dim}"
             )
-        # Cast to a narrower dtype, the whole matrix would be read in every call.
+        # Floating point ids would be rounded to a narrower dtype, and be others.
         super().__init__(**kwargs, autocast=False)
         self.input_dim = input_dim
         self.output_dim = output_dim
@@ -148,7 +148,7 @@ class EmbeddingBag(keras.layers.Layer):
             initializer=self.embeddings_initializer,
             regularizer=self.embeddings_regularizer,
             constraint=self.embeddings_constraint,
-            autocast=False,
+            autocast=False,  # which would go through the whole matrix in every call
             name="embeddings",
         )
 
