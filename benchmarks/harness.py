@@ -20,27 +20,29 @@ PACKAGES = (
     "torch",
     "jax",
 )
+# More would make a picture that no viewer shows at a size to read.
+TABLES_A_PICTURE = 8
 
 
 @dataclasses.dataclass
 class Goal:
-    """What a figure should be at most."""
+    """What a figure should be at most, or at least."""
 
     what: str
     value: float
     limit: float
     unit: str = ""
+    at_least: bool = False
 
     @property
     def is_met(self) -> bool:
-        return self.value <= self.limit
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def __str__(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
+        bound = f"at {'least' if self.at_least else 'most'} {self.limit:.3g}{unit}"
         verdict = "met" if self.is_met else "MISSED"
-        return (
-            f"{self.what}: {self.value:.3g}{unit}, goal at most {self.limit:.3g}{unit}: {verdict}"
-        )
+        return f"{self.what}: {self.value:.3g}{unit}, goal {bound}: {verdict}"
 
 
 @dataclasses.dataclass
@@ -159,7 +161,7 @@ def _processor() -> str:
 
 
 def write(tables: list[Table], stem: pathlib.Path) -> list[pathlib.Path]:
-    """Writes STEM.json and, if Matplotlib is there, STEM.png."""
+    """Writes STEM.json and, if Matplotlib is there, pictures: STEM-1.png and so on."""
     json_path = stem.with_suffix(".json")
     json_path.write_text(
         json.dumps(
@@ -172,9 +174,11 @@ def write(tables: list[Table], stem: pathlib.Path) -> list[pathlib.Path]:
         from matplotlib.figure import Figure
     except ImportError:
         return [json_path]
-    picture_path = stem.with_suffix(".png")
-    _draw(tables, Figure).savefig(picture_path, dpi=110)
-    return [json_path, picture_path]
+    paths = [json_path]
+    for k in range(0, len(tables), TABLES_A_PICTURE):
+        paths.append(stem.with_name(f"{stem.name}-{k // TABLES_A_PICTURE + 1}.png"))
+        _draw(tables[k : k + TABLES_A_PICTURE], Figure).savefig(paths[-1], dpi=110)
+    return paths
 
 
 def _draw(tables: list[Table], make_figure: type):

@@ -851,6 +851,17 @@ def test_a_sparse_tensor_of_rank_1_is_refused():
     refused(lambda t: tf_ti.embedding_bag(t, ids), TABLE, "ids", kinds=ERRORS)
 
 
+def test_a_sparse_tensor_of_rank_1_that_is_seen_late_is_refused():
+    call = tf.function(
+        lambda ids: tf_ti.embedding_bag(TABLE, ids),
+        input_signature=[tf.SparseTensorSpec(None, tf.int32)],
+    )
+    assert call(tf.SparseTensor([[0, 0]], [0], [1, 1])).shape == [1, 3]
+    with pytest.raises(InvalidArgument) as error:
+        call(tf.SparseTensor([[0]], [0], [2]))
+    names(error, "ids")
+
+
 @pytest.mark.parametrize(
     "ids",
     [None, "x", object(), tf.constant([[0.5]]), tf.ragged.constant([[0.5]]), tf.constant([["a"]])],
@@ -873,9 +884,22 @@ SHARDS = {
 
 @pytest.mark.parametrize("shards", SHARDS)
 def test_shards_that_do_not_fit_are_refused(shards):
-    with pytest.raises(ERRORS) as error:
-        tf_ti.embedding_bag(SHARDS[shards], tf.constant([[0]]))
-    names(error, "emb_table")
+    for weights in (None, tf.constant([[1.0]])):
+        with pytest.raises(ERRORS) as error:
+            tf_ti.embedding_bag(SHARDS[shards], tf.constant([[0]]), weights)
+        names(error, "emb_table")
+
+
+def test_shards_are_only_for_embedding_bag():
+    shards = [tf.constant(TABLE), tf.constant(TABLE)]
+    for call in (
+        lambda: tf_ti.embedding_bag_offsets_sum(shards, [9], [0]),
+        lambda: tf_ti.embedding_bag_packed(shards, [[9]]),
+        lambda: tf_ti.embedding_segments_sum(shards, [9], [0], 1),
+    ):
+        with pytest.raises(ERRORS) as error:
+            call()
+        names(error, "emb_table|indices")
 
 
 @pytest.mark.parametrize("strategy", ["DIV", "row", "", None, 3])

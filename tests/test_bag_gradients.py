@@ -813,6 +813,22 @@ def test_forward_mode_gives_the_product_with_the_jacobian(combiner, kind):
     )
 
 
+@each_kind
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn", "max"])
+def test_forward_over_reverse_gives_the_product_with_the_hessian(combiner, kind):
+    rng = np.random.default_rng(17)
+    table = held(kind, rng.standard_normal([5, 2]))
+    tangent = tf.constant(rng.standard_normal([5, 2]))
+    with tf.autodiff.ForwardAccumulator(table, tangent) as accumulator:
+        run = embedding_bag("ragged", BAGS, combiner, {"default_index": 1})
+        gradient = dense(first_order(run, [table])[0])
+    with tf.GradientTape() as tape:
+        tape.watch(table)
+        run = lambda t: pooled(t, BAGS, combiner=combiner, default_index=1)  # noqa: E731
+        product = tf.reduce_sum(dense(first_order(run, [table])[0]) * tangent)
+    close([accumulator.jvp(gradient)], [tape.gradient(product, table)])
+
+
 # Training
 
 

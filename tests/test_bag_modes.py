@@ -124,6 +124,27 @@ def test_in_a_function_that_knows_little_of_its_inputs(call, known, weighted, ki
     np.testing.assert_array_equal(call(**given), with_weights if weighted else plain)
 
 
+def test_dense_ids_of_unknown_rank():
+    call = tf.function(
+        lambda ids: tf_ti.embedding_bag(TABLE, ids),
+        input_signature=[tf.TensorSpec(None, tf.int32)],
+    )
+    for ids in (IDS, [IDS, IDS], [[IDS[:2], IDS[2:]]]):
+        np.testing.assert_array_equal(call(tf.constant(ids)), TABLE[ids].sum(-2))
+
+
+def test_sparse_ids_of_unknown_rank():
+    call = tf.function(
+        lambda ids: tf_ti.embedding_bag(TABLE, ids),
+        input_signature=[tf.SparseTensorSpec(None, tf.int32)],
+    )
+    for places, shape in (([[0, 0], [2, 1]], [3, 2]), ([[0, 1, 0], [1, 0, 1]], [2, 2, 2])):
+        expected = np.zeros([*shape[:-1], 3])
+        for place, row in zip(places, (1, 2)):
+            expected[tuple(place[:-1])] = TABLE[row]
+        np.testing.assert_array_equal(call(tf.SparseTensor(places, [1, 2], shape)), expected)
+
+
 def test_a_default_index_and_a_number_of_segments_that_are_inputs():
     @tf.function(input_signature=[tf.TensorSpec(None, tf.int32), tf.TensorSpec(None, tf.int32)])
     def call(default_index, count):
@@ -419,6 +440,17 @@ def test_a_keras_variable_is_a_table():
     assert gradient_of_rows(gradient) == GRADIENT
     keras.optimizers.SGD(0.5).apply([gradient], [table])
     np.testing.assert_array_equal(table, TABLE - 0.5 * np.array(GRADIENT)[:, np.newaxis])
+
+
+def test_a_reference_variable_is_a_table_too():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        table = tf.compat.v1.get_variable("table", initializer=TABLE, use_resource=False)
+        y = sums(table)
+        gradient = tf.convert_to_tensor(tf.gradients(y, table)[0])
+        session.run(tf.compat.v1.global_variables_initializer())
+        y, gradient = session.run([y, gradient])
+    np.testing.assert_array_equal(y, SUMS)
+    assert gradient[:, 0].tolist() == GRADIENT
 
 
 def test_a_variable_that_does_not_train_gets_no_gradient_unless_watched():

@@ -1,6 +1,7 @@
 """The examples run, briefly."""
 
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -62,3 +63,91 @@ def test_a_fresh_process_writes_the_same_text_with_the_saved_model(trained, tmp_
 def test_the_saved_model_writes_as_much_as_it_is_asked_to(trained, tmp_path):
     arguments = [trained[1] / "saved_model", "--prompt=Mond", "--length=7"]
     assert len(run_example("generate_text.py", *arguments, cwd=tmp_path).rstrip("\n")) <= 4 + 7
+
+
+# Words of two classes, and such as both have. German is more frequent.
+WORDS = {
+    "deutsch": "Mond aufgegangen goldnen Sternlein prangen Himmel hell klar Wald steht schwarz",
+    "english": "twinkle twinkle little star wonder what you are above the world",
+}
+BOTH = "la li lo so in 1778 1806 -- , ."
+
+
+@pytest.fixture(scope="module")
+def classified(tmp_path_factory):
+    """What a short training run printed, and the folder it wrote to."""
+    folder, rng = tmp_path_factory.mktemp("text_classifier"), random.Random(0)
+    for (name, words), lines in zip(WORDS.items(), (60, 30)):
+        (folder / name).mkdir()
+        for k in range(20):
+            text = (
+                " ".join(rng.choices(words.split(), k=2) + rng.choices(BOTH.split(), k=5))
+                for _ in range(lines)
+            )
+            (folder / name / f"{k}.txt").write_text("\n".join(text), encoding="utf-8")
+    (folder / "english" / "star.bin").write_bytes(b"\xff\xfe\x00")
+    output = run_example(
+        "train_text_classifier.py",
+        *("--classes", folder / "deutsch", folder / "english", "--output-dir", folder / "out"),
+        *("--rows", 10_000, "--epochs", 4),
+        cwd=folder,
+    )
+    return output, folder / "out"
+
+
+def test_the_classifier_does_better_than_the_most_frequent_class(classified):
+    accuracy, baseline = re.search(
+        r"held-out files: ([\d.]+)%; always the most frequent class: ([\d.]+)%", classified[0]
+    ).groups()
+    assert 60 < float(baseline) < 75
+    assert float(accuracy) > 95
+
+
+def test_the_classifier_holds_files_out_of_each_class(classified):
+    rows = re.findall(r"^(deutsch|english) +(\d+) +(\d+) +[\d.]+%$", classified[0], re.MULTILINE)
+    # Of two files each; the lines that are also in other files are left out.
+    assert {name: 0 < int(a) + int(b) <= most for (name, a, b), most in zip(rows, (120, 60))} == {
+        "deutsch": True,
+        "english": True,
+    }
+
+
+def test_the_classifier_names_telling_words_of_each_class(classified):
+    for name, words in WORDS.items():
+        line = re.search(rf"^words +{name} +(.*)$", classified[0], re.MULTILINE).group(1)
+        ngrams = re.findall(r"'([^']+)'", line)
+        assert all(set(ngram.split()) & set(words.split()) for ngram in ngrams[:3])
+
+
+def test_the_classifier_draws_its_training(classified):
+    assert (classified[1] / "training.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_classifier_is_compared_with_tf_nn(classified):
+    assert re.search(r"tf_ti +[\d.]+ ms", classified[0])
+    assert re.search(r"tf\.nn\.embedding_lookup_sparse +[\d.]+ ms", classified[0])
+
+
+def test_a_fresh_process_classifies_texts_and_files_with_the_saved_model(classified, tmp_path):
+    (tmp_path / "text.txt").write_text("  what you wonder\n\nder Mond steht\n", encoding="utf-8")
+    arguments = [classified[1] / "saved_model", "goldnen Sternlein", "--file", "text.txt"]
+    output = run_example("classify_text.py", *arguments, cwd=tmp_path)
+    assert [line.split()[1:] for line in output.splitlines()] == [
+        ["deutsch", "goldnen", "Sternlein"],
+        ["english", "what", "you", "wonder"],
+        ["deutsch", "der", "Mond", "steht"],
+    ]
+
+
+def test_a_class_of_one_file_has_nothing_to_hold_out(tmp_path):
+    for name in WORDS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.txt").write_text(TEXT, encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, EXAMPLES / "train_text_classifier.py", "--classes", *WORDS],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert result.returncode != 0
+    assert "deutsch: two files or more are needed" in result.stderr

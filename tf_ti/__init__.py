@@ -12,6 +12,7 @@ from tf_ti.bags import (
 from tf_ti.huge_pages import advise_huge_pages
 from tf_ti.ports import BackEdge, InputPort, OutputPort, PortMap
 from tf_ti.scan import scan
+from tf_ti.scatter_sub import scatter_sub
 from tf_ti.tensor_iterator import tensor_iterator
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "embedding_segments_sum",
     "keras",
     "scan",
+    "scatter_sub",
     "tensor_iterator",
 ]
 

@@ -10,6 +10,7 @@ sqrtn divides the bag by, and with <x, y> the dot product of two rows:
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti._bag_ops import KINDS, PREFIX, Bags, Table
 
 
@@ -61,9 +62,30 @@ def _pool_gradient(kind: str):
     return gradient
 
 
+def _pool_jvp(kind: str):
+    def jvp(op, tangents):
+        bags = Bags.of(op, kind, op.inputs[1:])
+        output = op.outputs[0]
+        table_tangent = Table(tangents[0], output.dtype)
+        if bags.reduction == "max":
+            if not op.get_attr("num_argmax"):
+                raise ValueError("without argmax, max has no derivative")
+            return [_select(tangents[0], bags, op.outputs[1], output), None]
+        tangent = bags.pool(table_tangent)[0]
+        if bags.weights is not None:
+            direction = tangents[_weights_input(op)]
+            coefficients = _coefficients(bags, tf.shape(output)[0], direction)
+            by_weights = bags.replace(weights=coefficients, reduction="sum", default_index=None)
+            tangent += by_weights.pool(_table(op))[0]
+        return [tangent]
+
+    return jvp
+
+
 for _name, _kind in KINDS.items():
     for _prefix in (PREFIX, f"{PREFIX}Resource"):
         tf.RegisterGradient(_prefix + _name)(_pool_gradient(_kind))
+        _tf.register_jvp(_prefix + _name, _pool_jvp(_kind))
 
 
 @tf.RegisterGradient(f"{PREFIX}EmbeddingBagGrad")

@@ -1,7 +1,7 @@
 """The parts of TensorFlow that its public API does not offer, in one place."""
 
 import tensorflow as tf
-from tensorflow.python.eager import context, record
+from tensorflow.python.eager import backprop, context, forwardprop, record
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import (
     auto_control_deps_utils,
@@ -25,6 +25,7 @@ __all__ = [
     "is_stateful",
     "is_trainable",
     "make_function",
+    "register_jvp",
     "registered_kernels",
     "renamed_function",
     "use_function",
@@ -50,6 +51,18 @@ for _op in _BAG_READS:
 def is_recording() -> bool:
     """Whether a GradientTape or a ForwardAccumulator may record what runs now."""
     return record.could_possibly_record()
+
+
+def register_jvp(op_type: str, function) -> None:
+    """Says how an op takes tangents forward: function(op, tangents) -> a tangent of each output.
+
+    TensorFlow's way, by two tapes, ends where a gradient is a tf.IndexedSlices.
+    """
+
+    def jvp(attributes, inputs, outputs, tangents):
+        return function(backprop._MockOp(attributes, inputs, outputs, op_type, []), tangents)
+
+    forwardprop._SPECIAL_CASES[op_type] = jvp
 
 
 def is_trainable(dtype: tf.DType) -> bool:

@@ -129,6 +129,12 @@ class TableGradient {
   int64_t* positions_ = nullptr;
 };
 
+// table[indices[i]] -= scale * values[i], in the order of i. Nothing is written where an index is
+// no row. Ascending indices, such as those of TableGradient, are spread over threads.
+template <typename T, typename Index>
+std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum<T> scale,
+                       int64_t num_rows, int64_t width, Parallel* parallel, T* table);
+
 }  // namespace tf_ti
 
 #endif  // TF_TI_CC_COMPUTE_BAGS_H_

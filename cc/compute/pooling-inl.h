@@ -387,3 +387,19 @@ Sum<T> DotOf(const T* x, const T* y, int64_t size) {
   }
   return parts[0];
 }
+
+template <typename T>
+void SubtractScaledOf(T* row, const T* values, Sum<T> scale, int64_t size) {
+  constexpr int kLanes = IsComplex<T>::value ? 1 : kVectorBytes / sizeof(Sum<T>);
+  const Sum<T> factor = MultiplyAdd<1, Sum<T>>(scale, Sum<T>(-1), Sum<T>(0));
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    Store<T, kLanes>(
+        MultiplyAdd<kLanes, Sum<T>>(Load<T, kLanes>(values + i), factor, Load<T, kLanes>(row + i)),
+        row + i);
+  }
+  for (; i < size; ++i) {
+    Store<T, 1>(MultiplyAdd<1, Sum<T>>(Load<T, 1>(values + i), factor, Load<T, 1>(row + i)),
+                row + i);
+  }
+}

@@ -107,6 +107,11 @@ Dot<T> ChooseDot() {
 }
 
 template <typename T>
+SubtractScaled<T> ChooseSubtractScaled() {
+  TF_TI_DISPATCH(T, SubtractScaledOf<T>);
+}
+
+template <typename T>
 Sum<T> Widen(T value) {
   return baseline::Load<T, 1>(&value);
 }
@@ -121,11 +126,12 @@ T Round(Sum<T> value) {
 #define TF_TI_INSTANTIATE_INDEX(T, Index)                         \
   template Pool<T, Index> ChoosePoolSum<T, Index>(int64_t, bool); \
   template Pool<T, Index> ChoosePoolMax<T, Index>(int64_t);
-#define TF_TI_INSTANTIATE(T)          \
-  TF_TI_INSTANTIATE_INDEX(T, int32_t) \
-  TF_TI_INSTANTIATE_INDEX(T, int64_t) \
-  template Dot<T> ChooseDot<T>();     \
-  template Sum<T> Widen<T>(T);        \
+#define TF_TI_INSTANTIATE(T)                            \
+  TF_TI_INSTANTIATE_INDEX(T, int32_t)                   \
+  TF_TI_INSTANTIATE_INDEX(T, int64_t)                   \
+  template Dot<T> ChooseDot<T>();                       \
+  template SubtractScaled<T> ChooseSubtractScaled<T>(); \
+  template Sum<T> Widen<T>(T);                          \
   template T Round<T>(Sum<T>);
 TF_TI_NUMBERS(TF_TI_INSTANTIATE)
 

@@ -43,6 +43,12 @@ using Dot = Sum<T> (*)(const T* x, const T* y, int64_t size);
 template <typename T>
 Dot<T> ChooseDot();
 
+// row[i] -= scale * values[i]. Rounds once.
+template <typename T>
+using SubtractScaled = void (*)(T* row, const T* values, Sum<T> scale, int64_t size);
+template <typename T>
+SubtractScaled<T> ChooseSubtractScaled();
+
 // One number to and from the type in which it is summed.
 template <typename T>
 Sum<T> Widen(T value);

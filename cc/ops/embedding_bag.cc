@@ -317,6 +317,35 @@ values: Their gradients.)doc"));
 TF_TI_REGISTER_WEIGHTS_GRAD("", Input("emb_table: T"), kTableDoc);
 TF_TI_REGISTER_WEIGHTS_GRAD("Resource", Input("resource: resource").SetIsStateful(), kResourceDoc);
 
+absl::Status ScatterSubShape(InferenceContext* c) {
+  ShapeHandle variable, indices = c->input(1), values = c->input(2), scale = c->input(3), ignored;
+  TF_RETURN_IF_ERROR(TableShape(c, /*is_resource=*/true, &variable));
+  TF_RETURN_IF_ERROR(WithRank(c, "indices", 1, &indices));
+  TF_RETURN_IF_ERROR(WithRank(c, "scale", 0, &scale));
+  ShapeHandle row, expected;
+  TF_RETURN_IF_ERROR(c->Subshape(variable, 1, &row));
+  TF_RETURN_IF_ERROR(c->Concatenate(indices, row, &expected));
+  return Named("values", c->Merge(values, expected, &ignored));
+}
+
+REGISTER_OP("TfTi>ScatterSub")
+    .Input("resource: resource")
+    .Input("indices: Tindices")
+    .Input("values: T")
+    .Input("scale: Tscale")
+    .Attr("T: " TF_TI_NUMBER_TYPES)
+    .Attr("Tindices: {int32, int64}")
+    .Attr("Tscale: " TF_TI_NUMBER_TYPES)
+    .SetIsStateful()
+    .SetShapeFn(ScatterSubShape)
+    .Doc(R"doc(
+Subtracts scaled rows from rows of a variable, in place.
+
+resource: A variable [num_emb, ...].
+indices: Which rows; where one comes again, all that is meant for it is subtracted.
+values: What is subtracted, [number of indices, ...].
+scale: What it is multiplied by, in the type of the sums: float for half precisions, else T.)doc");
+
 REGISTER_OP("TfTi>AdviseHugePages")
     .Input("resource: resource")
     .SetIsStateful()

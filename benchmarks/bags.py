@@ -1,0 +1,456 @@
+"""Bags: forward, backward and training beside other libraries, and beside what memory delivers.
+
+Each number of threads and shape has a process of its own: a library starts its threads once, and
+TensorFlow keeps memory that it has freed, with the huge pages that were asked for it. There, what
+TensorFlow runs is measured inside one graph, one op after the other: the call of a tf.function, 0.1
+to 0.2 ms, is longer than a small bag op. The other libraries are called once an op.
+"""
+
+import collections
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+import tf_ti
+from benchmarks import bag_peers, harness, row_reader
+from benchmarks.bag_peers import Bags, Case, Shape
+
+THREADS = (1, 2)
+SHAPES = (
+    Shape(1_000_000, 64, 4096, 20),
+    Shape(1_000_000, 128, 2048, 50),
+    Shape(100_000, 16, 16384, 10),
+    Shape(1000, 64, 64, 5),
+)
+# Those whose time is the memory's, and those whose table is far larger than what a TLB covers.
+MEMORY_BOUND = list(map(str, SHAPES[:3]))
+LARGE = list(map(str, SHAPES[:2]))
+TRAINED = SHAPES[0]
+UNIFORM, ZIPF = "uniform", "Zipf(1.2)"
+
+OURS = "tf_ti, tf.Variable"
+OURS_HUGE = "tf_ti, huge pages"
+OURS_INT32 = "tf_ti, int32 ids"
+TORCH = "torch embedding_bag"
+LOOKUP = "tf.nn.embedding_lookup_sparse"
+LIMIT = "rows read only"
+LIMIT_HUGE = "rows read only, huge pages"
+
+NOTES = {
+    UNIFORM: "ids: each is any row with the same probability",
+    ZIPF: "ids: numpy's zipf(1.2) - 1, modulo the number of rows, through a random permutation of "
+    "them, so that the rows that many ids name lie scattered",
+}
+
+
+def run(quick: bool) -> Iterator[harness.Table]:
+    for threads in THREADS[-1:] if quick else THREADS:
+        yield from _speed(threads, quick)
+    yield memory()
+
+
+def _output_of_process(*arguments: str, threads: int) -> str:
+    """What this module prints in a process of its own that has as many CPUs as threads."""
+    cpus = sorted(os.sched_getaffinity(0))[:threads]
+    # NumPy asks for huge pages for large arrays, and a tensor may take over an array's memory.
+    environment = {"OMP_NUM_THREADS": str(threads), "NUMPY_MADVISE_HUGEPAGE": "0"}
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.bags", *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+        preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+    ).stdout
+
+
+# --- speed ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How many sets of ids there are, and how often and how long each case is measured."""
+
+    threads: int
+    sets: int
+    repeats: int
+    burst: float
+
+    def measure(self, cases: dict[str, Case]) -> dict[str, float]:
+        """Microseconds a bag op."""
+        runs = {name: case.run for name, case in cases.items()}
+        seconds = harness.measure(runs, self.repeats, self.burst)
+        return {name: seconds[name] / case.bag_ops * 1e6 for name, case in cases.items()}
+
+
+def _speed(threads: int, quick: bool) -> Iterator[harness.Table]:
+    """Tables of what measure_shape has measured in a process for each shape."""
+    tables = collections.defaultdict(dict)
+    for index, shape in enumerate(SHAPES):
+        output = _output_of_process(
+            "speed", str(threads), str(index), str(int(quick)), threads=threads
+        )
+        for kind, distribution, figures in json.loads(output):
+            tables[kind, distribution][str(shape)] = figures
+    for distribution in (UNIFORM, ZIPF):
+        yield _sum_table(distribution, threads, tables["sum", distribution])
+        yield _weighted_and_mean_table(distribution, threads, tables["others", distribution])
+        yield _gradient_table(distribution, threads, tables["gradient", distribution])
+    yield _training_table(
+        threads, {d: tables["training", d][str(TRAINED)] for d in (UNIFORM, ZIPF)}
+    )
+    yield _precision_table(
+        threads,
+        {
+            f"{shape}, {distribution}": tables["precision", distribution][shape]
+            for shape in LARGE
+            for distribution in (UNIFORM, ZIPF)
+        },
+    )
+
+
+def measure_shape(threads: int, shape: Shape, quick: bool) -> list:
+    """(kind, distribution, microseconds for each way) of all that is measured with a shape."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    if quick:
+        effort = Effort(threads, sets=4, repeats=3, burst=0.02)
+    else:
+        effort = Effort(threads, sets=16, repeats=7, burst=0.05)
+    bags = Bags.random(shape, effort.sets)
+    variable = tf.Variable(bags.table)
+    contests = {
+        UNIFORM: Contest(bags, variable, effort),
+        ZIPF: Contest(bags.with_zipf_ids(), variable, effort),
+    }
+    kinds = {"others": Contest.weighted_and_mean_cases, "gradient": Contest.gradient_cases}
+    if shape == TRAINED:
+        kinds["training"] = Contest.training_cases
+    if str(shape) in LARGE:
+        kinds["precision"] = Contest.precision_cases
+    figures = [
+        (kind, distribution, effort.measure(make_cases(contest)))
+        for kind, make_cases in kinds.items()
+        for distribution, contest in contests.items()
+    ]
+    # Last, as its memory would be used again.
+    huge = tf.Variable(bags.table)
+    tf_ti.advise_huge_pages(huge)
+    for distribution, contest in contests.items():
+        figures.append(("sum", distribution, effort.measure(contest.sum_cases(huge))))
+    return figures
+
+
+class Contest:
+    """What runs with ids of one distribution."""
+
+    def __init__(self, bags: Bags, variable: tf.Variable, effort: Effort):
+        self._bags, self._variable, self._effort = bags, variable, effort
+        shape = bags.shape
+        # A pass through all sets should last long beside the call of a tf.function. An op reads at
+        # 20 GB/s or so, or takes some microseconds.
+        seconds = 4 * shape.num_ids * shape.width / 20e9 + 3e-6
+        passes = min(32, math.ceil(0.02 / (effort.sets * seconds)))
+        self._ours = bag_peers.TfTi(bags, passes)
+        # Several ops each of which takes longer, and which there are several of to trace.
+        self._gather = bag_peers.Gather(bags, max(1, passes // 4))
+        self._lookup = bag_peers.LookupSparse(bags, max(1, passes // 8))
+        self._fast_lookup = bag_peers.LookupSparse(bags, max(1, passes // 8), True)
+        self._torch = _if_installed(lambda: bag_peers.Torch(bags, effort.threads))
+
+    def sum_cases(self, huge: tf.Variable) -> dict[str, Case]:
+        cases = {
+            OURS: self._ours.forward(self._variable),
+            "tf_ti, tf.Tensor": self._ours.forward(tf.constant(self._bags.table)),
+            OURS_INT32: self._ours.forward(self._variable, dtype=tf.int32),
+            OURS_HUGE: self._ours.forward(huge),
+        }
+        if self._torch:
+            cases[TORCH] = self._torch.forward()
+            cases["torch embedding_bag, huge pages"] = self._torch.forward_on_huge_pages()
+        openvino = _if_installed(lambda: bag_peers.openvino_sum(self._bags, self._effort.threads))
+        if openvino:
+            cases["OpenVINO EmbeddingBagOffsetsSum"] = openvino
+        cases["tf.gather + tf.reduce_sum"] = self._gather.forward(self._variable)
+        cases[LOOKUP] = self._lookup.forward(self._variable)
+        cases[f"{LOOKUP}, allow_fast_lookup"] = self._fast_lookup.forward(self._variable)
+        cases |= self._limits({LIMIT: False, LIMIT_HUGE: True}, itemsize=4)
+        return cases
+
+    def weighted_and_mean_cases(self) -> dict[str, Case]:
+        cases = {}
+        for kind in ("weighted", "mean"):
+            cases[f"{kind}: {OURS}"] = self._ours.forward(self._variable, kind)
+            if self._torch:
+                cases[f"{kind}: {TORCH}"] = self._torch.forward(kind)
+            cases[f"{kind}: {LOOKUP}"] = self._lookup.forward(self._variable, kind)
+        return cases
+
+    def gradient_cases(self) -> dict[str, Case]:
+        cases = {OURS: self._ours.gradient(self._variable)}
+        if self._torch:
+            cases[TORCH] = self._torch.gradient()
+        cases[LOOKUP] = self._lookup.gradient(self._variable)
+        return cases
+
+    def training_cases(self) -> dict[str, Case]:
+        cases = {OURS: self._ours.training(tf.Variable(self._bags.table))}
+        if self._torch:
+            cases[TORCH] = self._torch.training()
+        cases[LOOKUP] = self._lookup.training(tf.Variable(self._bags.table))
+        return cases
+
+    def precision_cases(self) -> dict[str, Case]:
+        cases = {}
+        for dtype in (tf.float32, tf.bfloat16, tf.float16):
+            table = tf.Variable(tf.cast(self._bags.table, dtype))
+            cases[f"tf_ti, {dtype.name}"] = self._ours.forward(table)
+        if self._torch:
+            for name in ("float32", "bfloat16", "float16"):
+                cases[f"torch, {name}"] = self._torch.forward(dtype=name)
+        for bits in (32, 16):
+            cases |= self._limits({f"{LIMIT}, {bits} bits": False}, itemsize=bits // 8)
+        return cases
+
+    def _limits(self, names: dict[str, bool], itemsize: int) -> dict[str, Case]:
+        """Cases that only read rows; none without a compiler."""
+        cases = {}
+        for name, huge_pages in names.items():
+            row_bytes = itemsize * self._bags.shape.width
+            table = row_reader.make_table(self._bags.shape.rows, row_bytes, huge_pages)
+            passes = self._ours.passes
+            try:
+                reader = row_reader.make_case(table, self._bags.ids, passes, self._effort.threads)
+            except (OSError, subprocess.CalledProcessError):
+                return {}
+            cases[name] = Case(reader, passes * self._effort.sets)
+        return cases
+
+
+def _if_installed(make: Callable):
+    try:
+        return make()
+    except ImportError:
+        return None
+
+
+def _make_table(title: str, threads: int, columns: dict, reference: str) -> harness.Table:
+    table = harness.Table(f"{title}, {threads} thread{'s'[: threads - 1]}", "us", [])
+    for column, figures in columns.items():
+        table.add_column(column, figures)
+    table.reference = reference
+    return table
+
+
+def _add_goal(
+    table: harness.Table,
+    over: str,
+    under: str,
+    limit: float,
+    *,
+    columns: list[str] | None = None,
+    at_least: bool = False,
+) -> None:
+    """A goal for the quotient of two rows, in the column where it is the worst."""
+    quotients = {
+        column: table.rows[over][k] / table.rows[under][k]
+        for k, column in enumerate(table.columns)
+        if (columns is None or column in columns) and over in table.rows and under in table.rows
+    }
+    if not quotients:
+        return
+    worst = (min if at_least else max)(quotients, key=quotients.get)
+    what = f"{over} / {under}, at ({worst}), the worst of {len(quotients)}"
+    table.goals.append(harness.Goal(what, quotients[worst], limit, at_least=at_least))
+
+
+def _sum_table(distribution: str, threads: int, columns: dict) -> harness.Table:
+    title = f"Bags at (rows, width, bags, ids a bag), {distribution} ids: forward, sum"
+    table = _make_table(title, threads, columns, OURS)
+    _add_goal(table, OURS, TORCH, 0.85)
+    _add_goal(table, OURS, LOOKUP, 1 / 5)
+    _add_goal(table, OURS_HUGE, TORCH, 0.6, columns=LARGE)
+    _add_goal(table, LIMIT, OURS, 0.85, columns=MEMORY_BOUND, at_least=True)
+    _add_goal(table, LIMIT_HUGE, OURS_HUGE, 0.85, columns=MEMORY_BOUND, at_least=True)
+    _add_goal(table, OURS, OURS_INT32, 1.1)
+    table.notes = [
+        NOTES[distribution],
+        "int64 ids where nothing else is said; 4 KB pages likewise",
+        f"{LIMIT}: a bare loop that prefetches in the fastest of {len(row_reader.PREFETCHES)} "
+        "ways; it writes nothing",
+    ]
+    return table
+
+
+def _weighted_and_mean_table(distribution: str, threads: int, columns: dict) -> harness.Table:
+    title = f"Bags, {distribution} ids: forward, weighted sum and mean"
+    table = _make_table(title, threads, columns, f"weighted: {OURS}")
+    _add_goal(table, f"weighted: {OURS}", f"weighted: {TORCH}", 0.9)
+    _add_goal(table, f"mean: {OURS}", f"mean: {TORCH}", 0.6)
+    return table
+
+
+def _gradient_table(distribution: str, threads: int, columns: dict) -> harness.Table:
+    title = f"Bags, {distribution} ids: forward, sum, and backward to sparse gradients"
+    table = _make_table(title, threads, columns, OURS)
+    _add_goal(table, OURS, TORCH, 0.7)
+    table.notes = [
+        "tf_ti sums the gradient of each row; torch and tf.nn leave a gradient for each id, or for "
+        "each id of a row, to whoever uses them",
+    ]
+    return table
+
+
+def _training_table(threads: int, columns: dict) -> harness.Table:
+    title = f"Bags at ({TRAINED}): a training step, plain SGD by sparse update"
+    table = _make_table(title, threads, columns, OURS)
+    _add_goal(table, OURS, TORCH, 0.7)
+    return table
+
+
+def _precision_table(threads: int, columns: dict) -> harness.Table:
+    title = "Bags: tables of 32 and 16 bits, forward, sum"
+    table = _make_table(title, threads, columns, "tf_ti, float32")
+    uniform = [column for column in table.columns if column.endswith(UNIFORM)]
+    for name in ("tf_ti, bfloat16", "tf_ti, float16"):
+        _add_goal(table, "tf_ti, float32", name, 1.6, columns=uniform, at_least=True)
+    table.notes = ["with Zipf ids most rows lie in the cache, so there is no goal for them"]
+    return table
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+NEEDED = "output"
+MEMORY_WIDTH = 64
+MEMORY_WAYS = {
+    "tf_ti": lambda *arguments: _ours_for_memory(*arguments),
+    TORCH: lambda *arguments: _torch_for_memory(*arguments),
+    "tf.gather + tf.reduce_sum": lambda *arguments: _gather_for_memory(*arguments),
+    LOOKUP: lambda *arguments: _lookup_for_memory(*arguments),
+}
+
+
+def memory() -> harness.Table:
+    threads = max(THREADS)
+    table = harness.Table(
+        f"Bags: memory of the forward, sum, width {MEMORY_WIDTH}, {threads} threads",
+        "MiB of peak above table and ids",
+        [],
+        reference=NEEDED,
+        notes=["each in a process of its own, after a small run of the same ops"],
+    )
+    for bags, ids_per_bag in ((2**20, 2), (2**12, 2**10)):
+        figures = {NEEDED: bags * MEMORY_WIDTH * 4 / 2**20}
+        for way in MEMORY_WAYS:
+            arguments = ("memory", way, str(bags), str(ids_per_bag))
+            output = _output_of_process(*arguments, threads=threads)
+            if output:
+                figures[way] = float(output) / 1024
+        table.add_column(f"{bags:,} bags of {ids_per_bag}", figures)
+        # The allocators and threads want a little as well.
+        allowed = figures[NEEDED] + threads * MEMORY_WIDTH * 4 / 2**20 + 8
+        what = f"tf_ti, {table.columns[-1]}: peak / (output + threads x width + 8 MiB)"
+        table.goals.append(harness.Goal(what, figures["tf_ti"] / allowed, 1.0))
+    return table
+
+
+def print_peak_growth(way: str, bags: int, ids_per_bag: int) -> None:
+    """In KiB; nothing where the library is missing."""
+    table = np.ones([100_000, MEMORY_WIDTH], np.float32)
+    try:
+        pool = MEMORY_WAYS[way](table)
+    except ImportError:
+        return
+
+    def make_ids(bags):
+        return np.random.default_rng(0).integers(0, len(table), [bags, ids_per_bag])
+
+    pool(make_ids(16))()
+    run = pool(make_ids(bags))
+    before = _status("VmRSS")
+    # Starts the peak again: inputs that were being made may have needed more than now.
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    assert tuple(run().shape) == (bags, MEMORY_WIDTH)
+    print(_status("VmHWM") - before)
+
+
+def _status(name: str) -> int:
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(rf"^{name}:\s*(\d+) kB$", status, re.MULTILINE).group(1))
+
+
+def _offsets(ids: np.ndarray) -> np.ndarray:
+    return np.arange(0, ids.size, ids.shape[1])
+
+
+def _ours_for_memory(table):
+    variable = tf.Variable(table)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)] * 2)
+    def function(ids, offsets):
+        return tf_ti.embedding_bag_offsets_sum(variable, ids, offsets)
+
+    def pool(ids):
+        inputs = tf.constant(ids.reshape(-1)), tf.constant(_offsets(ids))
+        return lambda: function(*inputs)
+
+    return pool
+
+
+def _torch_for_memory(table):
+    import torch
+
+    table = torch.tensor(table)
+
+    def pool(ids):
+        inputs = torch.tensor(ids.reshape(-1)), torch.tensor(_offsets(ids))
+        return lambda: torch.nn.functional.embedding_bag(inputs[0], table, inputs[1], mode="sum")
+
+    return pool
+
+
+def _gather_for_memory(table):
+    variable = tf.Variable(table)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int64)])
+    def function(ids):
+        return tf.reduce_sum(tf.gather(variable, ids), axis=1)
+
+    def pool(ids):
+        inputs = tf.constant(ids)
+        return lambda: function(inputs)
+
+    return pool
+
+
+def _lookup_for_memory(table):
+    variable = tf.Variable(table)
+
+    @tf.function(autograph=False, input_signature=[tf.SparseTensorSpec([None, None], tf.int64)])
+    def function(ids):
+        return tf.nn.embedding_lookup_sparse(variable, ids, None, combiner="sum")
+
+    def pool(ids):
+        inputs = tf.sparse.from_dense(ids + 1)
+        inputs = inputs.with_values(inputs.values - 1)
+        return lambda: function(inputs)
+
+    return pool
+
+
+if __name__ == "__main__":
+    kind, *arguments = sys.argv[1:]
+    if kind == "memory":
+        print_peak_growth(arguments[0], int(arguments[1]), int(arguments[2]))
+    else:
+        threads, index, quick = map(int, arguments)
+        print(json.dumps(measure_shape(threads, SHAPES[index], bool(quick))))

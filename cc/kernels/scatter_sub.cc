@@ -1,0 +1,110 @@
+// The kernel that updates rows of a variable in place.
+#include <mutex>
+
+#include "cc/kernels/bags.h"
+#include "cc/kernels/threads.h"
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::DataTypeToEnum;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::Var;
+
+// Makes the variable one whose rows may be written where they are, whoever holds a copy of its
+// value: from then on TensorFlow copies it for every read of all of it. The caller has locked it.
+template <typename T>
+absl::Status PrepareForRows(OpKernelContext* ctx, Var* variable) {
+  if (variable->copy_on_read_mode.load()) return absl::OkStatus();
+  Tensor* const tensor = variable->tensor();
+  if (!tensor->RefCountIsOne()) {
+    tensorflow::AllocatorAttributes attributes;
+    attributes.set_gpu_compatible(true);
+    attributes.set_nic_compatible(true);
+    Tensor copy;
+    TF_RETURN_IF_ERROR(ctx->allocate_temp(tensor->dtype(), tensor->shape(), &copy, attributes));
+    std::copy_n(Elements<T>(*tensor), tensor->NumElements(), Elements<T>(&copy));
+    *tensor = copy;
+  }
+  variable->copy_on_read_mode.store(true);
+  return absl::OkStatus();
+}
+
+template <typename T, typename Index>
+class ScatterSubOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    tensorflow::core::RefCountPtr<Var> variable;
+    OP_REQUIRES_OK(ctx,
+                   tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), &variable));
+    const std::lock_guard lock(*variable->mu());
+    OP_REQUIRES_OK(ctx, Update(ctx, variable.get()));
+  }
+
+ private:
+  static absl::Status Update(OpKernelContext* ctx, Var* variable) {
+    using E = Element<T>;
+    const Tensor& indices = ctx->input(1);
+    const Tensor& values = ctx->input(2);
+    const Tensor& scale = ctx->input(3);
+    if (!variable->is_initialized) {
+      return absl::FailedPreconditionError("the variable is not initialized");
+    }
+    Tensor* const tensor = variable->tensor();
+    if (tensor->dtype() != DataTypeToEnum<T>::value) {
+      return InvalidArgument("the variable has type ", DataTypeString(tensor->dtype()),
+                             ", but values have type ", DataTypeString(values.dtype()));
+    }
+    if (tensor->dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
+    if (indices.dims() != 1) return InvalidArgument("indices must have rank 1");
+    if (scale.dims() != 0 || scale.dtype() != SumType()) {
+      return InvalidArgument("scale must be a scalar of type ", DataTypeString(SumType()));
+    }
+    TensorShape expected;
+    TF_RETURN_IF_ERROR(RowsShape(indices.NumElements(), tensor->shape(), &expected));
+    if (values.shape() != expected) {
+      return InvalidArgument("values must have shape ", expected.DebugString(), ", got ",
+                             values.shape().DebugString());
+    }
+    TF_RETURN_IF_ERROR(PrepareForRows<E>(ctx, variable));
+    const int64_t rows = tensor->dim_size(0);
+    const int64_t width = rows == 0 ? 0 : tensor->NumElements() / rows;
+    Threads threads(ctx);
+    const std::string problem =
+        ScatterSub(Elements<Index>(indices), indices.NumElements(), Elements<E>(values),
+                   Scale(scale), rows, width, &threads, Elements<E>(tensor));
+    return problem.empty() ? absl::OkStatus() : InvalidArgument(problem);
+  }
+
+  static constexpr bool kIsHalf = !std::is_same_v<T, Element<T>>;
+
+  static tensorflow::DataType SumType() {
+    return kIsHalf ? tensorflow::DT_FLOAT : DataTypeToEnum<T>::value;
+  }
+  static Sum<Element<T>> Scale(const Tensor& scale) {
+    if constexpr (kIsHalf) {
+      return scale.scalar<float>()();
+    } else {
+      return scale.scalar<T>()();
+    }
+  }
+};
+
+#define TF_TI_REGISTER_INDEX(T, Index)                            \
+  REGISTER_KERNEL_BUILDER(Name("TfTi>ScatterSub")                 \
+                              .Device(tensorflow::DEVICE_CPU)     \
+                              .TypeConstraint<T>("T")             \
+                              .TypeConstraint<Index>("Tindices"), \
+                          ScatterSubOp<T, Index>);
+#define TF_TI_REGISTER(T) TF_TI_REGISTER_INDEX(T, int32_t) TF_TI_REGISTER_INDEX(T, int64_t)
+
+TF_CALL_INTEGRAL_TYPES(TF_TI_REGISTER)
+TF_CALL_half(TF_TI_REGISTER) TF_CALL_bfloat16(TF_TI_REGISTER) TF_CALL_float(TF_TI_REGISTER)
+    TF_CALL_double(TF_TI_REGISTER) TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER)
+
+}  // namespace
+}  // namespace tf_ti

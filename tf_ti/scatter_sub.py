@@ -1,0 +1,61 @@
+"""`tf_ti.scatter_sub`: a step of gradient descent on the rows that a bag touched."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti import _plan
+from tf_ti._library import ops
+
+_HALVES = (tf.float16, tf.bfloat16)
+
+
+@tf.autograph.experimental.do_not_convert
+def scatter_sub(variable: Any, slices: tf.IndexedSlices, scale: Any = 1.0, name=None) -> None:
+    """Subtracts scaled rows from rows of a variable, in place.
+
+    It means:
+
+        for i, row in enumerate(slices.indices):
+            variable[row] -= scale * slices.values[i]
+
+    which, with a gradient for `slices` and a learning rate for `scale`, is a step of stochastic
+    gradient descent. It is what `variable.scatter_sub` does, without a copy of the scaled rows; and
+    rows in ascending order, as gradients of tf_ti's bags are, are spread over the threads.
+
+    Args:
+        variable: a tf.Variable, or a variable of Keras, of any numeric dtype, [num_emb, ...].
+        slices: the rows and what to subtract from them.
+        scale: a scalar number or tensor of the variable's dtype; float32 for half precisions,
+            which are rounded once.
+        name: a name for the operation.
+
+    Raises:
+        TypeError: no variable, no IndexedSlices, or another dtype.
+        tf.errors.InvalidArgumentError: an index outside of the variable, which is left as it was.
+
+    Example:
+
+        >>> table = tf.Variable([[1.0], [2.0], [3.0]])
+        >>> tf_ti.scatter_sub(table, tf.IndexedSlices(tf.constant([[10.0]]), tf.constant([2])), 0.1)
+        >>> table.numpy().tolist()
+        [[1.0], [2.0], [2.0]]
+    """
+    value = getattr(variable, "value", None)
+    if isinstance(value, tf.Variable):
+        variable = value
+    if not isinstance(variable, tf.Variable):
+        raise TypeError(f"variable must be a tf.Variable, got {variable!r}")
+    if not isinstance(slices, tf.IndexedSlices):
+        raise TypeError(f"slices must be tf.IndexedSlices, got {slices!r}")
+    dtype = variable.dtype
+    if slices.dtype != dtype:
+        raise TypeError(f"slices must be {dtype.name} like the variable, got {slices.dtype.name}")
+    scale_dtype = tf.float32 if dtype in _HALVES else dtype
+    if isinstance(scale, (int, float, complex, np.number)):
+        scale = tf.constant(scale, scale_dtype)
+    scale = _plan.to_tensor("scale", scale)
+    if scale.dtype != scale_dtype:
+        raise TypeError(f"scale must be {scale_dtype.name}, got {scale.dtype.name}")
+    ops.tf_ti_scatter_sub(variable.handle, slices.indices, slices.values, scale, name=name)
