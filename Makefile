@@ -1,5 +1,5 @@
 # All that is needed is Python with venv, g++, make and the package registries:
-#   make demo     build the wheel, install it, train a small model with it
+#   make demo     build the wheel, install it, train two small models with it
 #   make test     build the wheel, install it, run every test against it
 #   make build    put the library into the checkout, for `import tf_ti` from there
 #   make wheel    put the wheel into dist/
@@ -57,6 +57,7 @@ $(venv)/.installed: $(dist)/.built
 .PHONY: demo test build wheel bench lint format asan-test cuda clean
 demo: $(venv)/.installed
 	$(bin)/python examples/train_char_model.py
+	$(bin)/python examples/train_text_classifier.py
 
 # From tests/, where the checkout's tf_ti does not hide the installed one.
 test: $(venv)/.installed

@@ -214,7 +214,7 @@ def train_step(
     # Of the sum of the losses, as if the texts came one by one.
     rows, *gradients = tape.gradient(losses, variables)
     # Some thousands of the million rows, and their numbers: the others are not touched.
-    table.scatter_sub(tf.IndexedSlices(rate * rows.values, rows.indices))
+    tf_ti.scatter_sub(table, rows, rate)
     # All of the texts pull at these, and few of them at any one row of the table.
     for variable, gradient in zip(layer, gradients):
         variable.assign_sub(rate / tf.cast(tf.size(losses), tf.float32) * gradient)

@@ -780,6 +780,48 @@ def test_a_repeated_row_of_a_giant_bag_gets_the_whole_sum():
     np.testing.assert_array_equal(of_weights, table.numpy()[indices].sum(1) * factors)
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
+@pytest.mark.parametrize("num_emb", [7, 5000, 2**31 - 1, 2**40, 2**62])
+@pytest.mark.parametrize("count", [20, 3000, 100_000])
+def test_rows_are_found_and_summed_however_many_the_table_has(num_emb, count, reduction):
+    """The gradient's own op needs no table, so that this one may be larger than any memory."""
+    from tf_ti._library import ops
+
+    rng = np.random.default_rng(count)
+    ids = np.minimum(rng.zipf(1.1, count).astype(np.uint64) * 7919 % num_emb, num_emb - 1)
+    ids[::2] = rng.integers(0, num_emb, len(ids[::2]))
+    ids[:5] = num_emb - 1
+    ids = ids.astype(np.int64)
+    starts = np.unique(np.sort(rng.integers(0, count, 50)))
+    starts[0] = 0
+    lengths = np.diff([*starts, count])
+    grad = rng.integers(-8, 9, [len(starts), 3]) * 420.0
+    bag = np.repeat(np.arange(len(starts)), lengths)
+    argmax = starts[:, np.newaxis] + rng.integers(0, lengths[:, np.newaxis], [len(starts), 3])
+
+    rows, values = ops.tf_ti_embedding_bag_grad(
+        num_emb=tf.constant(num_emb, tf.int64),
+        grad=tf.constant(grad),
+        indices=ids,
+        bounds=[tf.constant(starts)],
+        default_index=[],
+        per_sample_weights=[],
+        argmax=[tf.constant(argmax)] if reduction == "max" else [],
+        bags="offsets",
+        reduction=reduction,
+    )
+    expected_rows, place = np.unique(ids, return_inverse=True)
+    np.testing.assert_array_equal(rows, expected_rows)
+    expected = np.zeros([len(expected_rows), 3])
+    if reduction == "max":
+        for column in range(3):
+            np.add.at(expected[:, column], place[argmax[:, column]], grad[:, column])
+    else:
+        divisors = lengths[bag][:, np.newaxis] if reduction == "mean" else 1
+        np.add.at(expected, place, grad[bag] / divisors)
+    np.testing.assert_allclose(values, expected, rtol=1e-9, atol=1e-9)
+
+
 def test_a_jacobian_is_that_of_the_reference():
     table = tf.constant(np.random.default_rng(13).standard_normal([5, 2]))
 
@@ -824,8 +866,10 @@ def test_forward_over_reverse_gives_the_product_with_the_hessian(combiner, kind)
         gradient = dense(first_order(run, [table])[0])
     with tf.GradientTape() as tape:
         tape.watch(table)
-        run = lambda t: pooled(t, BAGS, combiner=combiner, default_index=1)  # noqa: E731
-        product = tf.reduce_sum(dense(first_order(run, [table])[0]) * tangent)
+        (expected,) = first_order(
+            lambda t: pooled(t, BAGS, combiner=combiner, default_index=1), [table]
+        )
+        product = tf.reduce_sum(dense(expected) * tangent)
     close([accumulator.jvp(gradient)], [tape.gradient(product, table)])
 
 

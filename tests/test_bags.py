@@ -849,6 +849,23 @@ def test_rows_that_no_bag_names_do_not_matter():
     np.testing.assert_array_equal(y, [[0] * 4, [2] * 4, [2] * 4, [0] * 4])
 
 
+@each_reduction
+def test_nan_and_infinity_anywhere_in_a_giant_bag_propagate(reduction):
+    table = np.ones([4, 5], np.float32)
+    table[1:, 0] = np.nan, np.inf, -np.inf
+    for value in (1, 2, 3):
+        for at in (0, 9000, 49_999):
+            indices = np.zeros([50_000], np.int32)
+            indices[at] = value
+            y = tf_ti.embedding_bag_offsets(table, indices, [0], reduction=reduction).numpy()
+            if reduction == "max":
+                expected = 1 if value == 3 else table[value, 0]
+            else:
+                expected = table[value, 0]
+            np.testing.assert_array_equal(y[0, 0], expected)
+            assert np.all(y[0, 1:] == (50_000 if reduction == "sum" else 1))
+
+
 def test_the_maximum_of_minus_infinities_is_minus_infinity():
     table = np.full([3, 17], -np.inf, np.float32)
     y = tf_ti.embedding_bag_packed(table, [[0, 1, 2]], reduction="max")

@@ -14,6 +14,9 @@ def run() -> Iterator[tuple[str, bool, str]]:
         ("tensor_iterator agrees with NumPy", _tensor_iterator),
         ("scan agrees with tf.while_loop's gradient", _scan_gradient),
         ("a wrong range is an error", _wrong_range),
+        ("embedding_bag agrees with tf.nn", _embedding_bag),
+        ("a variable's rows get their gradient", _bag_gradient),
+        ("a wrong id is an error", _wrong_id),
     ):
         try:
             ok, detail = check()
@@ -67,6 +70,35 @@ def _wrong_range() -> tuple[bool, str]:
     port_map = tf_ti.PortMap([tf_ti.InputPort(0, 0, axis=0, start=5)], [tf_ti.OutputPort(0, 0)])
     try:
         tf_ti.tensor_iterator(lambda piece: piece, [tf.zeros([3])], port_map)
+    except tf.errors.InvalidArgumentError as error:
+        return True, error.message.splitlines()[0]
+    return False, "no error was raised"
+
+
+def _embedding_bag() -> tuple[bool, str]:
+    table = tf.random.stateless_normal([100, 17], [1, 2])
+    ids = tf.sparse.from_dense(tf.random.stateless_uniform([20, 9], [3, 4], 1, 100, tf.int64))
+    expected = tf.nn.embedding_lookup_sparse(table, ids, None, combiner="mean")
+    error = float(
+        tf.reduce_max(tf.abs(tf_ti.embedding_bag(table, ids, combiner="mean") - expected))
+    )
+    return error < 1e-6, f"largest error {error:.1e}"
+
+
+def _bag_gradient() -> tuple[bool, str]:
+    table = tf.Variable(tf.ones([5, 2]))
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(
+            tf_ti.embedding_bag_offsets_sum(table, [3, 1, 3], [0, 2], None, [1.0, 2.0, 3.0])
+        )
+    gradient = tape.gradient(total, table)
+    rows, values = gradient.indices.numpy().tolist(), gradient.values[:, 0].numpy().tolist()
+    return (rows, values) == ([1, 3], [2.0, 4.0]), f"rows {rows}, values {values}"
+
+
+def _wrong_id() -> tuple[bool, str]:
+    try:
+        tf_ti.embedding_bag_packed(tf.zeros([5, 2]), [[1, 5]])
     except tf.errors.InvalidArgumentError as error:
         return True, error.message.splitlines()[0]
     return False, "no error was raised"

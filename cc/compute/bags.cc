@@ -37,9 +37,13 @@ class Problem {
       const std::string problem = DescribeBounds(bags);
       return problem.empty() ? "the indices' bounds changed while they were read" : problem;
     }
-    return "indices[" + std::to_string(position_) + "] is " +
-           std::to_string(bags.indices[position_]) + ", but emb_table has " +
-           std::to_string(num_rows) + " rows";
+    std::string place = std::to_string(position_);
+    if (bags.kind == BagKind::kPacked) {
+      const int64_t width = bags.num_indices / bags.count;
+      place = std::to_string(position_ / width) + ", " + std::to_string(position_ % width);
+    }
+    return "indices[" + place + "] is " + std::to_string(bags.indices[position_]) +
+           ", but emb_table has " + std::to_string(num_rows) + " rows";
   }
 
   // The first thing that is wrong with them, or an empty string.
