@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_ti
+from tf_ti._library import ops
 
 F64 = tf.float64
 
@@ -785,8 +786,6 @@ def test_a_repeated_row_of_a_giant_bag_gets_the_whole_sum():
 @pytest.mark.parametrize("count", [20, 3000, 100_000])
 def test_rows_are_found_and_summed_however_many_the_table_has(num_emb, count, reduction):
     """The gradient's own op needs no table, so that this one may be larger than any memory."""
-    from tf_ti._library import ops
-
     rng = np.random.default_rng(count)
     ids = np.minimum(rng.zipf(1.1, count).astype(np.uint64) * 7919 % num_emb, num_emb - 1)
     ids[::2] = rng.integers(0, num_emb, len(ids[::2]))

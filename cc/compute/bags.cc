@@ -767,26 +767,36 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
   parallel->Run(parts, [&](int64_t part) {
     int64_t entry = first_entry[part];
     int64_t* const counts = &places[part * num_buckets];
-    const auto add = [&](int64_t row, int64_t bag, Sum<T> weight, int64_t position) {
-      const Key key =
-          static_cast<Key>(row) << payload_bits | static_cast<Key>(is_plain ? bag : entry);
+    // Nothing by reference: what might change between two stores would be loaded again and again.
+    const auto add = [=](int64_t row, int64_t entry, int64_t bag, Sum<T> weight, int64_t position) {
+      const Key payload = static_cast<Key>(is_plain ? bag : entry);
+      const Key key = static_cast<Key>(row) << payload_bits | payload;
       keys[entry] = key;
       ++counts[bucket_of(key)];
-      if (!is_plain) bag_of[entry] = static_cast<int32_t>(bag);
+      if (is_plain) return;
+      bag_of[entry] = static_cast<int32_t>(bag);
       if (has_weights) weight_of[entry] = weight;
       if (has_positions) position_of[entry] = position;
-      ++entry;
     };
+    const Index* const indices = bags.indices;
+    const bool has_padding = bags.has_padding;
     BagWalk<Index> walk(bags, first_bag[part], first_bag[part + 1]);
     while (walk.Next()) {
-      if (!CheckIndices(bags, walk.begin(), walk.end(), num_rows, &problem)) return;
       const int64_t before = entry;
+      const int64_t bag = walk.bag(), end = walk.end();
       Sum<T> divisor(0);
-      for (int64_t i = walk.begin(); i < walk.end(); ++i) {
-        if (IsPadding(bags, i)) continue;
-        const Sum<T> weight = weights.given() ? WeightAt(weights, i) : Sum<T>(1);
-        if (weights.given()) divisor += DivisorTerm(reduction, weight);
-        add(bags.indices[i], walk.bag(), weight, i);
+      for (int64_t i = walk.begin(); i < end; ++i) {
+        if (has_padding && IsPadding(bags, i)) continue;
+        const int64_t row = indices[i];
+        if (static_cast<uint64_t>(row) >= static_cast<uint64_t>(num_rows)) {
+          return problem.AtIndex(i);
+        }
+        Sum<T> weight(1);
+        if (weights.given()) {
+          weight = WeightAt(weights, i);
+          divisor += DivisorTerm(reduction, weight);
+        }
+        add(row, entry++, bag, weight, i);
       }
       if (HasDivisors(reduction)) {
         if (!weights.given()) divisor = static_cast<Sum<T>>(entry - before);
@@ -794,7 +804,7 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
         for (int64_t e = before; e < entry; ++e) weight_of[e] = DivideNoNan(weight_of[e], divisor);
       }
       if (entry == before && bags.default_index >= 0) {
-        add(bags.default_index, walk.bag(), Sum<T>(1), -1);
+        add(bags.default_index, entry++, bag, Sum<T>(1), -1);
       }
     }
   });
