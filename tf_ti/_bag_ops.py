@@ -4,6 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti._library import ops
 
 PREFIX = "TfTi>"
@@ -33,7 +34,7 @@ class Table:
 
     def shape(self) -> tf.Tensor:
         if self.is_resource:
-            return tf.raw_ops.VariableShape(input=self.source, out_type=tf.int64)
+            return _tf.variable_shape(self.source, tf.int64)
         return tf.shape(self.source, tf.int64)
 
     def _call(self, op: str, *inputs, **attributes):

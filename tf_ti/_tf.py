@@ -12,7 +12,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import control_flow_util_v2
 from tensorflow.python.ops.handle_data_util import copy_handle_data
-from tensorflow.python.ops.resource_variable_ops import variable_accessed
+from tensorflow.python.ops.resource_variable_ops import variable_accessed, variable_shape
 
 __all__ = [
     "EagerTensor",
@@ -30,6 +30,7 @@ __all__ = [
     "renamed_function",
     "use_function",
     "variable_accessed",
+    "variable_shape",
 ]
 
 

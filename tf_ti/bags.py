@@ -132,7 +132,7 @@ def embedding_bag_offsets(
     Source: OpenVINO's EmbeddingBagOffsets-15.
     """
     _check_reduction(reduction, per_sample_weights)
-    indices = _indices("indices", indices, 1)
+    indices = _indices("indices", indices, 1, offsets)
     bags = Bags(
         "offsets",
         indices,
@@ -140,7 +140,7 @@ def embedding_bag_offsets(
         include_last_offset=bool(include_last_offset),
         reduction=reduction,
     )
-    return _pool(emb_table, bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -182,7 +182,7 @@ def embedding_bag_packed(
     """
     _check_reduction(reduction, per_sample_weights)
     bags = Bags("packed", _indices("indices", indices, 2), reduction=reduction)
-    return _pool(emb_table, bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -228,14 +228,14 @@ def embedding_segments_sum(
 
     Source: OpenVINO's EmbeddingSegmentsSum-3.
     """
-    indices = _indices("indices", indices, 1)
+    indices = _indices("indices", indices, 1, segment_ids)
     bags = Bags(
         "segments",
         indices,
         _like_indices("segment_ids", segment_ids, indices),
         _like_indices("num_segments", num_segments, indices),
     )
-    return _pool(emb_table, bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -301,6 +301,9 @@ def embedding_bag(
 
     Source: tf.nn.embedding_lookup_sparse, on OpenVINO's operations.
     """
+    is_sharded = _is_sharded(emb_table)
+    if is_sharded and not emb_table:
+        raise ValueError("emb_table must have at least one shard, got an empty list")
     if combiner not in _COMBINERS:
         raise ValueError(f"combiner must be one of {', '.join(_COMBINERS)}, got {combiner!r}")
     if combiner == "max" and weights is not None:
@@ -314,7 +317,7 @@ def embedding_bag(
     bags, flat_weights, join = split(ids, weights)
     bags = bags.replace(reduction=combiner)
     if flat_weights is not None:
-        flat_weights = _cast_weights(flat_weights, emb_table)
+        flat_weights = _cast_weights(flat_weights, emb_table[0] if is_sharded else emb_table)
     if prune_invalid:
         padding_idx = _padding_idx(padding_idx, bags.indices.dtype)
         is_left_out = bags.indices < 0
@@ -328,7 +331,7 @@ def embedding_bag(
         )
     return join(
         _pool(
-            emb_table,
+            list(emb_table) if is_sharded else [emb_table],
             bags,
             default_index,
             flat_weights,
@@ -394,9 +397,12 @@ def _split_sparse(ids: tf.SparseTensor, weights: Any):
         with _asserting_same(mine, theirs, message):
             weights = tf.identity(weights.values)
     rank = ids.shape.rank
+    message = f"ids must have rank 2 or more, got a SparseTensor of shape {ids.shape}"
     if rank is not None and rank < 2:
-        raise ValueError(f"ids must have rank 2 or more, got a SparseTensor of shape {ids.shape}")
-    outer = ids.dense_shape[:-1]
+        raise ValueError(message)
+    known = tf.debugging.assert_greater_equal(tf.size(ids.dense_shape), 2, message)
+    with tf.control_dependencies(_present(known)):
+        outer = ids.dense_shape[:-1]
     if rank == 2:
         rows = ids.indices[:, 0]
     else:
@@ -452,7 +458,7 @@ def _same_type(indices: tf.Tensor, bounds: tf.Tensor) -> tuple[tf.Tensor, tf.Ten
 def _cast_weights(weights: tf.Tensor, emb_table: Any) -> tf.Tensor:
     """As tf.nn does: to the table's type, or to float32 where that is a half precision."""
     weights = _plan.to_tensor("weights", weights)
-    dtype = _find_table(emb_table[0] if _is_sharded(emb_table) else emb_table).dtype
+    dtype = _find_table(emb_table).dtype
     if weights.dtype == dtype or not (weights.dtype.is_floating and dtype.is_floating):
         return weights
     return tf.cast(weights, tf.float32 if dtype in _HALVES else dtype)
@@ -465,35 +471,45 @@ def _check_reduction(reduction: Any, per_sample_weights: Any) -> None:
         raise ValueError(f"per_sample_weights need the reduction 'sum', got {reduction!r}")
 
 
-def _indices(label: str, value: Any, rank: int | None) -> tf.Tensor:
-    if not isinstance(value, (tf.Tensor, tf.Variable)) and np.size(value) == 0:
-        value = np.asarray(value)
-        if value.dtype == np.float64:
-            value = value.astype(np.int64)  # what an empty list is to NumPy says nothing
+def _indices(label: str, value: Any, rank: int | None, bounds: Any = None) -> tf.Tensor:
+    """A tensor of indices; Python numbers become what the bounds are, or int32."""
+    if not hasattr(value, "dtype"):
+        if getattr(bounds, "dtype", None) in (tf.int32, tf.int64):
+            return _with_rank(label, _numbers(label, value, tf.as_dtype(bounds.dtype)), rank)
+        if np.size(value) == 0:  # of which TensorFlow would make floats
+            value = np.zeros(np.shape(value), np.int32)
     tensor = _plan.to_tensor(label, value)
     if tensor.dtype not in (tf.int32, tf.int64):
         raise TypeError(f"{label} must be int32 or int64, got {tensor.dtype.name}")
+    return _with_rank(label, tensor, rank)
+
+
+def _with_rank(label: str, tensor: tf.Tensor, rank: int | None) -> tf.Tensor:
     if rank is not None and tensor.shape.rank not in (None, rank):
         raise ValueError(f"{label} must have rank {rank}, got shape {tensor.shape}")
     return tensor
 
 
+def _numbers(label: str, value: Any, dtype: tf.DType) -> tf.Tensor:
+    for number in tf.nest.flatten(value):
+        # TensorFlow would wrap it around.
+        if isinstance(number, numbers.Integral) and not dtype.min <= number <= dtype.max:
+            raise ValueError(f"{label} must be {dtype.name}, got {number}")
+    try:
+        return tf.convert_to_tensor(value, dtype)
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        raise type(error)(f"{label} must be {dtype.name}: {error}") from error
+
+
 def _like_indices(label: str, value: Any, indices: tf.Tensor) -> tf.Tensor:
     """A tensor of the dtype of the indices; Python numbers have none of their own."""
-    dtype = indices.dtype
     if not hasattr(value, "dtype"):
-        for number in tf.nest.flatten(value):
-            # TensorFlow would wrap it around.
-            if isinstance(number, numbers.Integral) and not dtype.min <= number <= dtype.max:
-                raise ValueError(f"{label} must be {dtype.name} like the indices, got {number}")
-        try:
-            return tf.convert_to_tensor(value, dtype)
-        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-            raise type(error)(f"{label} must be {dtype.name} like the indices: {error}") from error
+        return _numbers(label, value, indices.dtype)
     tensor = _plan.to_tensor(label, value)
-    if tensor.dtype != dtype:
+    if tensor.dtype != indices.dtype:
         raise TypeError(
-            f"{label} must have the dtype of the indices, {dtype.name}, got {tensor.dtype.name}"
+            f"{label} must have the dtype of the indices, {indices.dtype.name}, got "
+            f"{tensor.dtype.name}"
         )
     return tensor
 
@@ -519,7 +535,8 @@ def _unwrap(emb_table: Any) -> Any:
 
 def _find_table(emb_table: Any) -> Table:
     emb_table = _unwrap(emb_table)
-    if isinstance(emb_table, tf.Variable) and emb_table.handle.dtype == tf.resource:
+    # A variable of TensorFlow 1 has no handle.
+    if isinstance(emb_table, tf.Variable) and hasattr(emb_table, "handle"):
         _tf.variable_accessed(emb_table)
         table = Table(emb_table.handle, tf.as_dtype(emb_table.dtype))
         shape = emb_table.shape
@@ -535,7 +552,7 @@ def _find_table(emb_table: Any) -> Table:
 
 
 def _pool(
-    emb_table: Any,
+    shards: Sequence[Any],
     bags: Bags,
     default_index: Any,
     weights: Any,
@@ -555,9 +572,9 @@ def _pool(
         default_index=default_index,
         padding_idx=_padding_idx(padding_idx, bags.indices.dtype),
     )
-    dtype = None
-    if max_norm is not None or _is_sharded(emb_table):
-        emb_table, bags, dtype = _look_up(emb_table, bags, max_norm, partition_strategy)
+    emb_table, dtype = shards[0], None
+    if max_norm is not None or len(shards) > 1:
+        emb_table, bags, dtype = _look_up(shards, bags, max_norm, partition_strategy)
     table = _find_table(emb_table)
     if weights is not None:
         weights = _weights(weights_label, weights, dtype or table.dtype, bags.indices)
@@ -603,16 +620,13 @@ def _weights(label: str, weights: Any, dtype: tf.DType, indices: tf.Tensor) -> t
 
 
 def _look_up(
-    emb_table: Any, bags: Bags, max_norm: float | None, partition_strategy: str
+    shards: Sequence[Any], bags: Bags, max_norm: float | None, partition_strategy: str
 ) -> tuple[tf.Tensor, Bags, tf.DType]:
     """The rows that the bags touch, each once, and the bags with their places there.
 
     It costs the memory of those rows; TensorFlow's own functions know about shards and norms. The
     rows of half-precision tables come scaled in float32: the last value is the table's dtype.
     """
-    shards: Sequence[Any] = emb_table if _is_sharded(emb_table) else [emb_table]
-    if not shards:
-        raise ValueError("emb_table must have at least one shard, got an empty list")
     dtype = _check_shards(shards)
     none = tf.cast(-1, bags.indices.dtype)
     sizes = tf.stack([_find_table(shard).shape()[0] for shard in shards])

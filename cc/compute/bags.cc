@@ -235,19 +235,34 @@ bool HasDivisors(Reduction reduction) {
   return reduction == Reduction::kMean || reduction == Reduction::kSqrtN;
 }
 
-// What a bag's sum is divided by, before the root: the sum of these over its ids.
+// What a bag's sum is divided by, added up over its ids. In double, as floats stop at 2^24.
 template <typename S>
-S DivisorTerm(Reduction reduction, S weight) {
-  return reduction == Reduction::kSqrtN ? MultiplySums(weight, weight) : weight;
-}
+class Divisor {
+ public:
+  explicit Divisor(Reduction reduction) : is_root_(reduction == Reduction::kSqrtN) {}
 
-template <typename S>
-S FinishDivisor(Reduction reduction, S divisor) {
-  if constexpr (!std::is_integral_v<S>) {
-    if (reduction == Reduction::kSqrtN) return std::sqrt(divisor);
+  void AddCount(int64_t count) { total_ = AddSums(total_, static_cast<Wide>(count)); }
+  void AddWeight(S weight) {
+    const Wide wide(weight);
+    total_ = AddSums(total_, is_root_ ? MultiplySums(wide, wide) : wide);
   }
-  return divisor;
-}
+  void Add(const Divisor& other) { total_ = AddSums(total_, other.total_); }
+
+  S Get() const {
+    if constexpr (!std::is_integral_v<S>) {
+      if (is_root_) return static_cast<S>(std::sqrt(total_));
+    }
+    return static_cast<S>(total_);
+  }
+
+ private:
+  using Wide = std::conditional_t<
+      std::is_same_v<S, float>, double,
+      std::conditional_t<std::is_same_v<S, std::complex<float>>, std::complex<double>, S>>;
+
+  bool is_root_;
+  Wide total_{};
+};
 
 // Bags of more ids than this are reduced in pieces, which several threads may share. Where the
 // pieces begin depends on nothing but the bag, so the sum is always the same.
@@ -326,7 +341,7 @@ class Pooling {
   bool Flush(Block* block) {
     if (block->count == 0) return true;
     T* const out = out_ + block->first * table_.width;
-    const int64_t* const bounds = Pool(block, out, nullptr);
+    const int64_t* const bounds = Pool(block, out, nullptr, nullptr);
     if (bounds == nullptr) return false;
     for (int64_t b = 0; b < block->count; ++b) {
       if (bounds[b] == bounds[b + 1]) FillEmpty(block->first + b);
@@ -338,9 +353,10 @@ class Pooling {
     return true;
   }
 
-  // Reduces a block's bags into `out`, or, undivided, into `sums`. Returns where the bags really
-  // begin and end once padding is left out, or null if there is a problem.
-  const int64_t* Pool(Block* block, T* out, Sum<T>* sums) {
+  // Reduces a block's bags into `out`; or, undivided, a single bag into `sums`, and adds up what it
+  // is to be divided by. Returns where the bags really begin and end once padding is left out, or
+  // null if there is a problem.
+  const int64_t* Pool(Block* block, T* out, Sum<T>* sums, Divisor<Sum<T>>* undivided) {
     PoolArgs<T, Index> args{};
     args.table = table_.rows;
     args.num_rows = table_.num_rows;
@@ -363,17 +379,19 @@ class Pooling {
     if (HasDivisors(reduction_)) {
       for (int64_t b = 0; b < block->count; ++b) {
         const int64_t begin = args.bounds[b], end = args.bounds[b + 1];
-        Sum<T> divisor(0);
+        Divisor<Sum<T>> divisor(reduction_);
         if (args.weights == nullptr) {
-          divisor = static_cast<Sum<T>>(end - begin);
+          divisor.AddCount(end - begin);
         } else {
-          for (int64_t i = begin; i < end; ++i) {
-            divisor = AddSums(divisor, DivisorTerm(reduction_, args.weights[i]));
-          }
+          for (int64_t i = begin; i < end; ++i) divisor.AddWeight(args.weights[i]);
         }
-        block->divisors[b] = sums == nullptr ? FinishDivisor(reduction_, divisor) : divisor;
+        if (undivided != nullptr) {
+          undivided->Add(divisor);
+        } else {
+          block->divisors[b] = divisor.Get();
+        }
       }
-      if (sums == nullptr) args.divisors = block->divisors;
+      if (undivided == nullptr) args.divisors = block->divisors;
     }
     if (pool_(args)) return args.bounds;
     CheckIndices(bags_, block->bounds[0], block->bounds[block->count], table_.num_rows, &problem_);
@@ -400,16 +418,15 @@ class Pooling {
     const int64_t count = (size + piece - 1) / piece;
     const int64_t width = table_.width;
     Buffer<Sum<T>> sums(count * width);
-    std::vector<Sum<T>> divisors(count);
+    std::vector<Divisor<Sum<T>>> divisors(count, Divisor<Sum<T>>(reduction_));
     std::vector<char> is_empty(count);
     parallel->Run(count, [&](int64_t k) {
       Block block;
       block.count = 1;
       block.bounds[0] = giant.begin + k * piece;
       block.bounds[1] = std::min(block.bounds[0] + piece, giant.end);
-      const int64_t* const bounds = Pool(&block, nullptr, sums.data() + k * width);
+      const int64_t* const bounds = Pool(&block, nullptr, sums.data() + k * width, &divisors[k]);
       is_empty[k] = bounds == nullptr || bounds[0] == bounds[1];
-      if (HasDivisors(reduction_)) divisors[k] = block.divisors[0];
     });
     if (problem_.found()) return;
 
@@ -419,11 +436,8 @@ class Pooling {
       std::fill(out, out + width, T());
       FillEmpty(giant.bag);
     } else {
-      Sum<T> divisor(0);
-      for (int64_t k = first; k < count; ++k) {
-        divisor = AddSums(divisor, divisors[k]);
-      }
-      divisor = FinishDivisor(reduction_, divisor);
+      for (int64_t k = 1; k < count; ++k) divisors[0].Add(divisors[k]);
+      const Sum<T> divisor = divisors[0].Get();
       for (int64_t c = 0; c < width; ++c) {
         Sum<T> value = sums[first * width + c];
         for (int64_t k = first + 1; k < count; ++k) {
@@ -526,7 +540,8 @@ class WeightGradients {
   void ComputeBag(int64_t bag, int64_t begin, int64_t end, std::vector<Sum<T>>* dots) {
     const T* const grad = grad_ + bag * table_.width;
     dots->resize(end - begin);
-    Sum<T> total(0), divisor(0);
+    Sum<T> total(0);
+    Divisor<Sum<T>> divisors(reduction_);
     for (int64_t i = begin; i < end; ++i) {
       Prefetch(bags_.indices[std::min(i + kAhead, bags_.num_indices - 1)]);
       if (IsPadding(bags_, i)) continue;
@@ -535,10 +550,10 @@ class WeightGradients {
       if (HasDivisors(reduction_)) {
         const Sum<T> weight = WeightAt(weights_, i);
         total = AddSums(total, MultiplySums(weight, dot));
-        divisor = AddSums(divisor, DivisorTerm(reduction_, weight));
+        divisors.AddWeight(weight);
       }
     }
-    divisor = FinishDivisor(reduction_, divisor);
+    const Sum<T> divisor = divisors.Get();
     for (int64_t i = begin; i < end; ++i) {
       Sum<T> value = (*dots)[i - begin];
       if (IsPadding(bags_, i)) {
@@ -784,7 +799,7 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
     while (walk.Next()) {
       const int64_t before = entry;
       const int64_t bag = walk.bag(), end = walk.end();
-      Sum<T> divisor(0);
+      Divisor<Sum<T>> divisors(reduction);
       for (int64_t i = walk.begin(); i < end; ++i) {
         if (has_padding && IsPadding(bags, i)) continue;
         const int64_t row = indices[i];
@@ -794,13 +809,13 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
         Sum<T> weight(1);
         if (weights.given()) {
           weight = WeightAt(weights, i);
-          divisor += DivisorTerm(reduction, weight);
+          divisors.AddWeight(weight);
         }
         add(row, entry++, bag, weight, i);
       }
       if (HasDivisors(reduction)) {
-        if (!weights.given()) divisor = static_cast<Sum<T>>(entry - before);
-        divisor = FinishDivisor(reduction, divisor);
+        if (!weights.given()) divisors.AddCount(entry - before);
+        const Sum<T> divisor = divisors.Get();
         for (int64_t e = before; e < entry; ++e) weight_of[e] = DivideNoNan(weight_of[e], divisor);
       }
       if (entry == before && bags.default_index >= 0) {
