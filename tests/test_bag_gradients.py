@@ -178,7 +178,7 @@ def random_table(rng, ranks=4):
 # Random bags
 
 
-@pytest.mark.parametrize("seed", range(30), indirect=True)
+@pytest.mark.parametrize("seed", range(24), indirect=True)
 def test_random_offsets_have_the_gradients_of_the_reference(rng):
     table = random_table(rng)
     bags, options = random_bags(rng, len(table)), random_options(rng, len(table))
@@ -264,7 +264,7 @@ def embedding_bag(form, bags, combiner, options):
     return run
 
 
-@pytest.mark.parametrize("seed", range(300, 336), indirect=True)
+@pytest.mark.parametrize("seed", range(300, 326), indirect=True)
 def test_random_ragged_sparse_and_dense_bags_have_the_gradients_of_the_reference(rng):
     table = random_table(rng)
     form = ["ragged", "sparse", "dense"][rng.integers(0, 3)]
@@ -286,7 +286,7 @@ def test_random_ragged_sparse_and_dense_bags_have_the_gradients_of_the_reference
     )
 
 
-@pytest.mark.parametrize("seed", range(400, 412), indirect=True)
+@pytest.mark.parametrize("seed", range(400, 408), indirect=True)
 def test_random_gradients_are_those_of_differences(rng):
     table = random_table(rng, ranks=2)[:5]
     bags, options = random_bags(rng, len(table), longest=4), random_options(rng, len(table))
@@ -315,7 +315,7 @@ BAGS = [[0, 2, 2], [], [4, 0], [3, 3, 1, 1], [2]]
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 def test_second_order_gradients_are_differences_of_the_first(combiner, weighted, max_norm):
     rng = np.random.default_rng(1)
-    table = tf.constant(rng.standard_normal([5, 3]))
+    table = tf.constant(rng.standard_normal([5, 2]))
     sources = [table] + ([tf.constant(rng.random(len(flat(BAGS))) + 0.5)] if weighted else [])
     run = embedding_bag("ragged", BAGS, combiner, {"default_index": 1, "max_norm": max_norm})
 
@@ -489,8 +489,9 @@ def test_the_gradient_of_a_maximum_that_is_nan_goes_to_one_nan():
     np.testing.assert_array_equal(dense(gradient)[:, 0], [0, 1, 0, 0])
 
 
-def test_padding_never_gets_the_gradient_of_a_maximum():
-    table = tf.constant([[1.0], [9.0], [1.0]])
+@pytest.mark.parametrize("padding", [9.0, 1.0], ids=["larger", "equal"])
+def test_padding_never_gets_the_gradient_of_a_maximum(padding):
+    table = tf.constant([[1.0], [padding], [1.0]])
     gradient = table_gradient(
         lambda t: tf_ti.embedding_bag_packed(
             t, [[1, 0, 2], [1, 2, 0]], reduction="max", padding_idx=1
@@ -783,7 +784,7 @@ def test_a_repeated_row_of_a_giant_bag_gets_the_whole_sum():
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
 @pytest.mark.parametrize("num_emb", [7, 5000, 2**31 - 1, 2**40, 2**62])
-@pytest.mark.parametrize("count", [20, 3000, 100_000])
+@pytest.mark.parametrize("count", [20, 100_000])
 def test_rows_are_found_and_summed_however_many_the_table_has(num_emb, count, reduction):
     """The gradient's own op needs no table, so that this one may be larger than any memory."""
     rng = np.random.default_rng(count)

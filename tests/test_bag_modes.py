@@ -697,10 +697,9 @@ for dtype, width in ((tf.float32, 33), (tf.float16, 16)):
 
 
 def test_results_and_gradients_are_bitwise_equal_for_any_number_of_threads(run_program):
-    one, *others = [run_program(BITS, count).stdout.splitlines() for count in (1, 2, 7)]
+    one, other = [run_program(BITS, count).stdout.splitlines() for count in (1, 3)]
     assert len(one) == 2 * 2 * 3 * 4
-    for other in others:
-        assert other == one
+    assert other == one
 
 
 def test_a_bag_sees_a_variable_before_or_after_an_update_but_not_amid_it(run_program):
@@ -857,7 +856,7 @@ def test_the_gathered_rows_are_nowhere_in_memory(run_program):
         MEMORY
         + """
 table = tf.Variable(tf.zeros([5000, 64]))
-count = 2**22  # their rows are 1 GB
+count = 2**21  # their rows are 512 MB
 ids = tf.constant(rng.integers(0, 5000, count).astype(np.int32))
 weights = tf.ones([count])
 
@@ -872,10 +871,10 @@ for offsets in (tf.range(0, count, 64), tf.constant([0, 0, count - 5])):
     before = peak()
     y = tf_ti.embedding_bag_offsets_sum(table, ids, offsets, 1, weights)
     forward = peak() - before
-    assert forward < 60, forward  # an output of 16 MB
+    assert forward < 60, forward  # an output of 8 MB
     y, (of_table, of_weights) = call(ids, weights, offsets)
     assert of_table.values.shape == [5000, 64]
-    assert peak() - before < 400, peak() - before
+    assert peak() - before < 300, peak() - before
 """
     )
 

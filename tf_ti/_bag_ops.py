@@ -8,6 +8,13 @@ from tf_ti import _tf
 from tf_ti._library import ops
 
 PREFIX = "TfTi>"
+# What tables may be made of.
+NUMBERS = frozenset(
+    {tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.complex64, tf.complex128}
+    | {tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64}
+)
+# These are summed, and may be weighted, in float32.
+HALVES = (tf.float16, tf.bfloat16)
 # What each op takes its bags from.
 KINDS = {
     "EmbeddingBagOffsets": "offsets",

@@ -9,15 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _plan, _tf
-from tf_ti._bag_ops import Bags, Table
+from tf_ti._bag_ops import HALVES, NUMBERS, Bags, Table
 
 _REDUCTIONS = ("sum", "mean", "max")
 _COMBINERS = ("sum", "mean", "sqrtn", "max")
-_TABLE_TYPES = frozenset(
-    {tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.complex64, tf.complex128}
-    | {tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64}
-)
-_HALVES = (tf.float16, tf.bfloat16)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -461,7 +456,7 @@ def _cast_weights(weights: tf.Tensor, emb_table: Any) -> tf.Tensor:
     dtype = _find_table(emb_table).dtype
     if weights.dtype == dtype or not (weights.dtype.is_floating and dtype.is_floating):
         return weights
-    return tf.cast(weights, tf.float32 if dtype in _HALVES else dtype)
+    return tf.cast(weights, tf.float32 if dtype in HALVES else dtype)
 
 
 def _check_reduction(reduction: Any, per_sample_weights: Any) -> None:
@@ -544,7 +539,7 @@ def _find_table(emb_table: Any) -> Table:
         tensor = _plan.to_tensor("emb_table", emb_table)
         table = Table(tensor, tensor.dtype)
         shape = tensor.shape
-    if table.dtype not in _TABLE_TYPES:
+    if table.dtype not in NUMBERS:
         raise TypeError(f"emb_table must be of a numeric dtype, got {table.dtype.name}")
     if shape.rank == 0:
         raise ValueError("emb_table must have rank 1 or more, got a scalar")
@@ -578,7 +573,7 @@ def _pool(
     table = _find_table(emb_table)
     if weights is not None:
         weights = _weights(weights_label, weights, dtype or table.dtype, bags.indices)
-        is_scaled = dtype in _HALVES and table.dtype == tf.float32
+        is_scaled = dtype in HALVES and table.dtype == tf.float32
         bags = bags.replace(weights=tf.cast(weights, tf.float32) if is_scaled else weights)
     if bags.reduction == "sqrtn" and table.dtype.is_integer:
         raise TypeError(f"sqrtn needs a table of floats, got {table.dtype.name}")
@@ -607,8 +602,8 @@ def _weights(label: str, weights: Any, dtype: tf.DType, indices: tf.Tensor) -> t
             weights = tf.convert_to_tensor(weights, dtype)
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise type(error)(f"{label} must be {dtype.name} like emb_table: {error}") from error
-    if weights.dtype != dtype and not (dtype in _HALVES and weights.dtype == tf.float32):
-        also = ", or float32" if dtype in _HALVES else ""
+    if weights.dtype != dtype and not (dtype in HALVES and weights.dtype == tf.float32):
+        also = ", or float32" if dtype in HALVES else ""
         raise TypeError(
             f"{label} must be {dtype.name} like emb_table{also}, got {weights.dtype.name}"
         )
@@ -704,7 +699,7 @@ def _check_max_norm(max_norm: Any, dtype: tf.DType) -> None:
 
 def _clip(rows: tf.Tensor, max_norm: float) -> tf.Tensor:
     _check_max_norm(max_norm, rows.dtype)
-    if rows.dtype in _HALVES:
+    if rows.dtype in HALVES:
         rows = tf.cast(rows, tf.float32)
     width = tf.reduce_prod(tf.shape(rows)[1:], keepdims=True)
     flat = tf.reshape(rows, tf.concat([tf.shape(rows)[:1], width], 0))

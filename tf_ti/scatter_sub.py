@@ -1,18 +1,20 @@
 """`tf_ti.scatter_sub`: a step of gradient descent on the rows that a bag touched."""
 
+import numbers
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_ti import _plan
+from tf_ti._bag_ops import HALVES, NUMBERS
 from tf_ti._library import ops
-
-_HALVES = (tf.float16, tf.bfloat16)
 
 
 @tf.autograph.experimental.do_not_convert
-def scatter_sub(variable: Any, slices: tf.IndexedSlices, scale: Any = 1.0, name=None) -> None:
+def scatter_sub(
+    variable: Any, slices: tf.IndexedSlices, scale: Any = 1, name: str | None = None
+) -> None:
     """Subtracts scaled rows from rows of a variable, in place.
 
     It means:
@@ -50,12 +52,29 @@ def scatter_sub(variable: Any, slices: tf.IndexedSlices, scale: Any = 1.0, name=
     if not isinstance(slices, tf.IndexedSlices):
         raise TypeError(f"slices must be tf.IndexedSlices, got {slices!r}")
     dtype = variable.dtype
+    if dtype not in NUMBERS:
+        raise TypeError(f"variable must be of a numeric dtype, got {dtype.name}")
     if slices.dtype != dtype:
         raise TypeError(f"slices must be {dtype.name} like the variable, got {slices.dtype.name}")
-    scale_dtype = tf.float32 if dtype in _HALVES else dtype
-    if isinstance(scale, (int, float, complex, np.number)):
-        scale = tf.constant(scale, scale_dtype)
-    scale = _plan.to_tensor("scale", scale)
-    if scale.dtype != scale_dtype:
-        raise TypeError(f"scale must be {scale_dtype.name}, got {scale.dtype.name}")
+    if slices.indices.dtype not in (tf.int32, tf.int64):
+        raise TypeError(f"slices.indices must be int32 or int64, got {slices.indices.dtype.name}")
+    scale = _scale(scale, tf.float32 if dtype in HALVES else dtype)
     ops.tf_ti_scatter_sub(variable.handle, slices.indices, slices.values, scale, name=name)
+
+
+def _scale(scale: Any, dtype: tf.DType) -> tf.Tensor:
+    if isinstance(scale, (int, float, complex, np.number)) and not isinstance(scale, bool):
+        # Whole numbers fit every dtype that can hold them; the others must not lose a part.
+        if isinstance(scale, (complex, np.complexfloating)):
+            fits = dtype.is_complex
+        elif isinstance(scale, numbers.Integral):
+            fits = not dtype.is_integer or dtype.min <= scale <= dtype.max
+        else:
+            fits = not dtype.is_integer
+        if not fits:
+            raise TypeError(f"scale must be {dtype.name}, got {scale!r}")
+        return tf.constant(scale, dtype)
+    scale = _plan.to_tensor("scale", scale)
+    if scale.dtype != dtype:
+        raise TypeError(f"scale must be {dtype.name}, got {scale.dtype.name}")
+    return scale

@@ -20,7 +20,7 @@ class Parallel {
 // In how many parts to cut work that moves `bytes` in all: parts worth a thread's waking up, and
 // more of them than threads, as these do not start or run alike.
 inline int64_t NumParts(const Parallel& parallel, int64_t bytes) {
-  constexpr int64_t kSmallest = 64 << 10;
+  constexpr int64_t kSmallest = 128 << 10;
   if (parallel.num_threads() == 1) return 1;
   const int64_t most = 8 * parallel.num_threads();
   const int64_t parts = bytes / kSmallest + 1;

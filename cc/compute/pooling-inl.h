@@ -266,7 +266,7 @@ constexpr int64_t kLineBytes = 64;
 // line of a pair comes by itself, and long rows do best in the second-level cache, as the first has
 // few buffers for lines that are on their way.
 constexpr int64_t kAhead = 32;
-constexpr int64_t kLongRow = 2 * kLineBytes;
+constexpr int64_t kLongRow = 4 * kLineBytes;
 
 // Bag `bag`, N vectors from element `begin` on, of which the last ends with element `end`.
 template <typename T, typename Index, Operation op, int L, int N>
@@ -281,20 +281,26 @@ inline bool PoolColumns(const PoolArgs<T, Index>& args, int64_t bag, int64_t beg
   const Index* id = args.ids + args.bounds[bag];
   Columns<T, op, L, N> result{};
   if (id != stop) result.Start();
+  const uint64_t num_rows = args.num_rows;
+  const uint64_t row_bytes = args.width * sizeof(T);
+  const uintptr_t base = reinterpret_cast<uintptr_t>(columns);
+  const int64_t num_ids = args.ids_end - args.ids;
+  const Index* const ahead_end = args.ids_end - (num_ids < kAhead ? num_ids : kAhead);
+  const Sum<T>* weight = op == kMultiplyAdd ? args.weights + (id - args.ids) : nullptr;
   for (; id != stop; ++id) {
     const uint64_t row = static_cast<uint64_t>(static_cast<int64_t>(*id));
-    if (__builtin_expect(row >= args.num_rows, 0)) return false;
-    // The address may be any: a prefetch never faults.
-    const uint64_t next =
-        static_cast<uint64_t>(static_cast<int64_t>(id[args.ids_end - id > kAhead ? kAhead : 0]));
-    const char* const ahead = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(columns) +
-                                                            next * args.width * sizeof(T));
-    for (int64_t line = 0; line < kBytes; line += 2 * kLineBytes) {
-      __builtin_prefetch(ahead + line, 0, kLocality);
+    if (__builtin_expect(row >= num_rows, 0)) return false;
+    if (id < ahead_end) {
+      // The address may be any: a prefetch never faults.
+      const uint64_t next = static_cast<uint64_t>(static_cast<int64_t>(id[kAhead]));
+      const char* const ahead = reinterpret_cast<const char*>(base + next * row_bytes);
+      for (int64_t line = 0; line < kBytes; line += 2 * kLineBytes) {
+        __builtin_prefetch(ahead + line, 0, kLocality);
+      }
+      if (straddles) __builtin_prefetch(ahead + (last + L) * sizeof(T) - 1, 0, kLocality);
     }
-    if (straddles) __builtin_prefetch(ahead + (last + L) * sizeof(T) - 1, 0, kLocality);
-    const T* const from = columns + row * args.width;
-    result.Take(from, from + last, op == kMultiplyAdd ? args.weights[id - args.ids] : Sum<T>());
+    const T* const from = reinterpret_cast<const T*>(base + row * row_bytes);
+    result.Take(from, from + last, op == kMultiplyAdd ? *weight++ : Sum<T>());
   }
   if (args.divisors != nullptr) result.DivideBy(args.divisors[bag]);
   if (args.sums != nullptr) {
@@ -388,10 +394,19 @@ Sum<T> DotOf(const T* x, const T* y, int64_t size) {
   return parts[0];
 }
 
+template <typename S>
+inline S Negate(S value) {
+  if constexpr (std::is_integral_v<S>) {
+    return static_cast<S>(-static_cast<uint64_t>(value));
+  } else {
+    return -value;
+  }
+}
+
 template <typename T>
 void SubtractScaledOf(T* row, const T* values, Sum<T> scale, int64_t size) {
   constexpr int kLanes = IsComplex<T>::value ? 1 : kVectorBytes / sizeof(Sum<T>);
-  const Sum<T> factor = MultiplyAdd<1, Sum<T>>(scale, Sum<T>(-1), Sum<T>(0));
+  const Sum<T> factor = Negate(scale);
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     Store<T, kLanes>(

@@ -164,18 +164,27 @@ absl::Status BagOptions::GetWeights(OpKernelContext* ctx, Weights<E>* weights) c
 TF_TI_NUMBERS(TF_TI_GET_WEIGHTS)
 #undef TF_TI_GET_WEIGHTS
 
+absl::Status LookupVariable(OpKernelContext* ctx,
+                            tensorflow::core::RefCountPtr<tensorflow::Var>* variable) {
+  const TensorShape& shape = ctx->input(0).shape();
+  if (shape.dims() != 0) {
+    return InvalidArgument("resource must be a scalar, got shape ", shape.DebugString());
+  }
+  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), variable);
+}
+
 absl::Status TableReader::Open(OpKernelContext* ctx, DataType dtype) {
   if (ctx->input_dtype(0) == tensorflow::DT_RESOURCE) {
-    const tensorflow::ResourceHandle& handle = tensorflow::HandleFromInput(ctx, 0);
-    TF_RETURN_IF_ERROR(tensorflow::LookupResource(ctx, handle, &variable_));
+    TF_RETURN_IF_ERROR(LookupVariable(ctx, &variable_));
+    const std::string& name = tensorflow::HandleFromInput(ctx, 0).name();
     variable_->mu()->lock_shared();
     tensor_ = variable_->tensor();
     if (!variable_->is_initialized) {
       return absl::FailedPreconditionError(
-          absl::StrCat("the variable ", handle.name(), " is not initialized"));
+          absl::StrCat("the variable ", name, " is not initialized"));
     }
     if (tensor_->dtype() != dtype) {
-      return InvalidArgument("the variable ", handle.name(), " has type ",
+      return InvalidArgument("the variable ", name, " has type ",
                              tensorflow::DataTypeString(tensor_->dtype()), ", expected ",
                              tensorflow::DataTypeString(dtype));
     }

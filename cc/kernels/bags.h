@@ -76,6 +76,10 @@ class BagOptions {
   int inputs_end_ = 0;
 };
 
+// The variable that input 0 is the handle of.
+absl::Status LookupVariable(tensorflow::OpKernelContext* ctx,
+                            tensorflow::core::RefCountPtr<tensorflow::Var>* variable);
+
 // The rows of a table, which is a tensor or a variable; the variable stays locked as long as this
 // lives, so that its rows can be read where they are. (To take a reference instead would make the
 // next sparse update copy all of it.)

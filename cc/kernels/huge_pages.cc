@@ -12,8 +12,7 @@ class AdviseHugePagesOp : public tensorflow::OpKernel {
 
   void Compute(tensorflow::OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-    OP_REQUIRES_OK(ctx,
-                   tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), &variable));
+    OP_REQUIRES_OK(ctx, LookupVariable(ctx, &variable));
     variable->mu()->lock_shared();
     tensorflow::Tensor* const tensor = variable->tensor();
     if (variable->is_initialized && tensorflow::DataTypeCanUseMemcpy(tensor->dtype())) {

@@ -39,8 +39,7 @@ class ScatterSubOp : public tensorflow::OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<Var> variable;
-    OP_REQUIRES_OK(ctx,
-                   tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), &variable));
+    OP_REQUIRES_OK(ctx, LookupVariable(ctx, &variable));
     const std::lock_guard lock(*variable->mu());
     OP_REQUIRES_OK(ctx, Update(ctx, variable.get()));
   }
@@ -60,9 +59,13 @@ class ScatterSubOp : public tensorflow::OpKernel {
                              ", but values have type ", DataTypeString(values.dtype()));
     }
     if (tensor->dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
-    if (indices.dims() != 1) return InvalidArgument("indices must have rank 1");
+    if (indices.dims() != 1) {
+      return InvalidArgument("indices must have rank 1, got shape ", indices.shape().DebugString());
+    }
     if (scale.dims() != 0 || scale.dtype() != SumType()) {
-      return InvalidArgument("scale must be a scalar of type ", DataTypeString(SumType()));
+      return InvalidArgument("scale must be a scalar of type ", DataTypeString(SumType()),
+                             ", got one of type ", DataTypeString(scale.dtype()), " and shape ",
+                             scale.shape().DebugString());
     }
     TensorShape expected;
     TF_RETURN_IF_ERROR(RowsShape(indices.NumElements(), tensor->shape(), &expected));
