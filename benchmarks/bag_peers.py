@@ -16,6 +16,14 @@ import tf_ti
 LEARNING_RATE = 0.01
 
 
+def update_by_tf_ti(table: tf.Variable, gradient: tf.IndexedSlices) -> None:
+    tf_ti.scatter_sub(table, gradient, LEARNING_RATE)
+
+
+def update_by_tensorflow(table: tf.Variable, gradient: tf.IndexedSlices) -> None:
+    table.scatter_sub(tf.IndexedSlices(LEARNING_RATE * gradient.values, gradient.indices))
+
+
 @dataclasses.dataclass(frozen=True)
 class Shape:
     rows: int
@@ -165,7 +173,8 @@ class OnTensorFlow:
 
         return self._in_one_graph(op, sets)
 
-    def training(self, table: tf.Variable) -> Case:
+    def training(self, table: tf.Variable, update: Callable) -> Case:
+        """Steps of gradient descent; update(table, gradient) ends each."""
         sets = self._make_sets()
         upstream = tf.constant(self.bags.upstream)
 
@@ -173,7 +182,7 @@ class OnTensorFlow:
             with tf.GradientTape() as tape:
                 pooled = self._pool(table, ids, "sum")
             gradient = tape.gradient(pooled, table, upstream)
-            table.scatter_sub(tf.IndexedSlices(LEARNING_RATE * gradient.values, gradient.indices))
+            update(table, gradient)
 
         table.assign(self.bags.table)
         step(sets[0])

@@ -463,81 +463,8 @@ def test_every_half_is_read_and_written_as_it_is():
     for width in (1, 4, 7, 64):
         for dtype in (np.float16, tf.bfloat16.as_numpy_dtype):
             rows = np.ascontiguousarray(table[:, :width]).view(dtype)
-            # Subnormal bfloat16 is subnormal float32, which TensorFlow's threads flush to zero.
-            rows = np.where(np.abs(rows.astype(np.float32)) < 1e-37, dtype(0), rows)
             y = tf_ti.embedding_bag_packed(rows, np.arange(len(rows))[:, np.newaxis])
             np.testing.assert_array_equal(np.float32(y), np.float32(rows))
-
-
-INSTRUCTION_SETS = """
-import os, sys
-os.environ["TF_TI_INSTRUCTION_SET"] = sys.argv[1]
-import numpy as np
-import tensorflow as tf
-import tf_ti
-
-rng = np.random.default_rng(1)
-ids, starts = rng.integers(0, 20, 64), np.array([0, 1, 3, 7, 40])
-lengths = np.diff([*starts, 64])[:, np.newaxis]
-for dtype in (tf.float32, tf.float64, tf.float16, tf.bfloat16):
-    numpy_type = dtype.as_numpy_dtype
-    for width in (*range(1, 35), 63, 65, 127, 129, 131, 133, 136, 300):
-        table = rng.integers(-8, 9, [20, width]).astype(numpy_type)
-        weights = rng.integers(-8, 9, 64).astype(numpy_type)
-        rows = table[ids].astype(np.float64)
-        sums = np.add.reduceat(rows, starts)
-        for expected, given, reduction in (
-            (sums, None, "sum"), (sums / lengths, None, "mean"),
-            (np.add.reduceat(rows * weights.astype(np.float64)[:, None], starts), weights, "sum"),
-            (np.maximum.reduceat(rows, starts), None, "max"),
-        ):
-            y = tf_ti.embedding_bag_offsets(table, ids, starts, None, given, reduction).numpy()
-            if reduction == "mean":
-                step = 4 * np.finfo(np.float64).eps if dtype == tf.float64 else 2.0**-22
-                step += {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8}.get(dtype, 0)
-                np.testing.assert_allclose(y.astype(np.float64), expected, rtol=step)
-            else:
-                np.testing.assert_array_equal(y, expected.astype(numpy_type))
-        with tf.GradientTape() as tape:
-            w, t = tf.constant(weights), tf.constant(table)
-            tape.watch([w, t])
-            y = tf_ti.embedding_bag_offsets_sum(t, ids, starts, None, w)
-        of_weights, of_table = tape.gradient(y, [w, t])
-        assert np.all(of_weights == rows.sum(1).astype(numpy_type))
-        expected = np.zeros([20])
-        np.add.at(expected, ids, weights.astype(np.float64))
-        dense = tf.convert_to_tensor(of_table).numpy().astype(np.float64)
-        assert np.all(dense == expected[:, np.newaxis])
-
-    # One rounding of the product, for every size and rest that a number can have.
-    if dtype in (tf.float16, tf.bfloat16):
-        table = rng.integers(0, 2**16, [3000, 37]).astype(np.uint16).view(numpy_type)
-        weights = np.exp2(rng.uniform(-30, 20, 3000)) * rng.choice([-1.0, 1.0], 3000)
-        weights = weights.astype(np.float32)
-        with np.errstate(over="ignore"):
-            product = table.astype(np.float32) * weights[:, np.newaxis]
-            # Threads of TensorFlow flush what is subnormal in float32 to zero.
-            product = np.where(np.abs(product) < 2e-38, np.float32(0), product)
-            expected = product.astype(numpy_type).astype(np.float32)
-        y = tf_ti.embedding_bag_packed(
-            table, np.arange(3000)[:, np.newaxis], weights[:, np.newaxis]).numpy()
-        y = np.where(np.abs(y.astype(np.float32)) < 2e-38, np.float32(0), y.astype(np.float32))
-        np.testing.assert_array_equal(y, expected)
-
-    specials = rng.choice([np.nan, np.inf, -np.inf, 0.0, 1.0], [20, 37]).astype(numpy_type)
-    rows = specials[ids].astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        for expected, reduction in (
-            (np.add.reduceat(rows, starts), "sum"), (np.maximum.reduceat(rows, starts), "max")
-        ):
-            y = tf_ti.embedding_bag_offsets(specials, ids, starts, reduction=reduction).numpy()
-            np.testing.assert_array_equal(y.astype(np.float64), expected)
-"""
-
-
-@pytest.mark.parametrize("instruction_set", ["baseline", "avx2", "best"])
-def test_every_instruction_set_gives_what_numpy_gives(run_program, instruction_set):
-    run_program(INSTRUCTION_SETS, instruction_set)
 
 
 # Shapes
