@@ -89,7 +89,7 @@ asan-test: $(venv)/.installed
 	rm -rf $(asan) && mkdir -p $(asan) && cp -r tf_ti $(asan)
 	bazel/build_library.sh $(asan)/tf_ti --config=asan
 	cd tests && PYTHONPATH=$(abspath $(asan)) LD_PRELOAD="$(sanitizers)" \
-	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 $(bin)/pytest $(PYTEST_FLAGS)
+	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 $(bin)/pytest $(PYTEST_FLAGS)
 
 cuda: $(venv)/.tools
 	bazel/bazel.sh build --config=cuda //:_tf_ti.so

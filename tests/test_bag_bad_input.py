@@ -271,6 +271,35 @@ def test_a_last_offset_is_needed_where_it_is_promised(mode):
     refused(call, TABLE, "offsets", kinds=ERRORS)
 
 
+def test_the_first_of_two_wrong_ids_is_named_though_it_is_in_a_giant_bag():
+    indices = np.zeros(20_010, np.int64)
+    indices[[5, 20_005]] = [99, 98]
+    refused(
+        lambda t: tf_ti.embedding_bag_offsets_sum(t, indices, np.array([0, 20_000])),
+        TABLE,
+        "indices",
+        5,
+        99,
+    )
+
+
+@pytest.mark.parametrize("padding_idx", [None, 0])
+def test_ids_of_no_bag_beside_a_table_without_rows_of_enormous_ones(padding_idx):
+    def call():
+        return tf_ti.embedding_bag_offsets_sum(
+            tf.zeros([0, 2**45]),
+            tf.zeros([65536], tf.int32),
+            tf.zeros([0], tf.int32),
+            padding_idx=padding_idx,
+        )
+
+    if padding_idx is None:
+        with pytest.raises(InvalidArgument, match=r"indices\[0\] is 0"):
+            call()
+    else:
+        assert call().shape == (0, 2**45)
+
+
 def test_an_offset_of_a_giant_table_of_bags_is_named():
     offsets = np.zeros([100_000], np.int64)
     offsets[77_777] = 3

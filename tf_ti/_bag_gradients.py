@@ -23,9 +23,9 @@ def _table(op: tf.Operation) -> Table:
     return Table(op.inputs[0], tf.as_dtype(op.get_attr("T")))
 
 
-def _weights_input(op: tf.Operation, argmax: bool = False) -> int:
-    """Which input the weights are: the last one, but for argmax."""
-    return len(op.inputs) - 1 - int(argmax)
+def _weights_input(op: tf.Operation) -> int:
+    """Which input the weights are: where there are any, the last."""
+    return len(op.inputs) - 1
 
 
 def _table_gradient(

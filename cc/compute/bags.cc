@@ -119,6 +119,14 @@ std::vector<int64_t> SplitBags(const Bags<Index>& bags, int64_t parts) {
   return first;
 }
 
+// What pooling moves, roughly.
+template <typename T, typename Index>
+double BytesOf(const Bags<Index>& bags, int64_t width) {
+  constexpr double kLeast = 16;
+  return (static_cast<double>(bags.num_indices) + static_cast<double>(bags.count)) *
+         std::max(kLeast, static_cast<double>(width) * sizeof(T));
+}
+
 // Walks over some consecutive bags and checks what bounds them.
 template <typename Index>
 class BagWalk {
@@ -197,11 +205,11 @@ bool CheckIndices(const Bags<Index>& bags, int64_t begin, int64_t end, int64_t n
 // What needs no walk over the bags: the default index, and the indices that are in no bag.
 template <typename Index>
 std::string CheckOutside(const Bags<Index>& bags, int64_t num_rows, Problem* problem) {
-  if (bags.default_index < -1 || bags.default_index >= num_rows) {
-    if (bags.default_index < -1) {
-      return "default_index is " + std::to_string(bags.default_index) +
-             "; it must be a row of emb_table, or -1";
-    }
+  if (bags.default_index < -1) {
+    return "default_index is " + std::to_string(bags.default_index) +
+           "; it must be a row of emb_table, or -1";
+  }
+  if (bags.default_index >= num_rows) {
     return "default_index is " + std::to_string(bags.default_index) + ", but emb_table has " +
            std::to_string(num_rows) + " rows";
   }
@@ -288,12 +296,16 @@ class Pooling {
   std::string Run(Parallel* parallel) {
     const std::string wrong = CheckOutside(bags_, table_.num_rows, &problem_);
     if (!wrong.empty()) return wrong;
-    const int64_t row_bytes = std::max<int64_t>(table_.width * sizeof(T), 16);
-    const int64_t parts = NumParts(*parallel, (bags_.num_indices + bags_.count) * row_bytes);
+    const int64_t parts = NumParts(*parallel, BytesOf<T>(bags_, table_.width));
     const std::vector<int64_t> first = SplitBags(bags_, parts);
     parallel->Run(parts, [&](int64_t part) { PoolPart(first[part], first[part + 1]); });
-    if (!problem_.found()) {
-      for (const Giant& giant : giants_) PoolGiant(giant, parallel);
+    for (const Giant& giant : giants_) {
+      if (problem_.found()) {
+        // There may be an earlier one.
+        CheckIndices(bags_, giant.begin, giant.end, table_.num_rows, &problem_);
+      } else {
+        PoolGiant(giant, parallel);
+      }
     }
     return problem_.Describe(bags_, table_.num_rows);
   }
@@ -516,8 +528,7 @@ class WeightGradients {
     }
     const std::string wrong = CheckOutside(bags_, table_.num_rows, &problem_);
     if (!wrong.empty()) return wrong;
-    const int64_t row_bytes = std::max<int64_t>(table_.width * sizeof(T), 16);
-    const int64_t parts = NumParts(*parallel, (bags_.num_indices + bags_.count) * row_bytes);
+    const int64_t parts = NumParts(*parallel, BytesOf<T>(bags_, table_.width));
     const std::vector<int64_t> first = SplitBags(bags_, parts);
     // What lies in no bag has no influence.
     FillZeros(0, BagBegin(bags_, 0));
@@ -678,6 +689,9 @@ int BitsFor(uint64_t limit) {
 template <typename T, typename Index>
 std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
                      Reduction reduction, Parallel* parallel, T* out, Index* argmax) {
+  if (argmax != nullptr && bags.num_indices > std::numeric_limits<Index>::max()) {
+    return "there are " + std::to_string(bags.num_indices) + " indices: they must be int64";
+  }
   if (table.width == 0) return CheckWithoutWalk(bags, table.num_rows);
   return Pooling<T, Index>(table, bags, weights, reduction, out, argmax).Run(parallel);
 }
@@ -703,7 +717,8 @@ std::string TableGradient<T, Index>::Init(const Bags<Index>& bags, const Weights
   Problem problem;
   const std::string wrong = CheckOutside(bags, num_rows, &problem);
   if (!wrong.empty()) return wrong;
-  const int64_t parts = NumParts(*parallel, (bags.num_indices + bags.count) * kEntryBytes);
+  const int64_t parts =
+      NumParts(*parallel, static_cast<double>(bags.num_indices + bags.count) * kEntryBytes);
   const std::vector<int64_t> first_bag = SplitBags(bags, parts);
   std::vector<int64_t> first_entry(parts + 1, 0);
   parallel->Run(parts, [&](int64_t part) {
@@ -726,9 +741,10 @@ std::string TableGradient<T, Index>::Init(const Bags<Index>& bags, const Weights
   const bool is_plain = !weights.given() && !HasDivisors(reduction) && reduction != Reduction::kMax;
   const int payload_bits = BitsFor(is_plain ? bags.count : first_entry[parts]);
   const int bits = BitsFor(num_rows) + payload_bits;
-  const auto sort = bits <= 32   ? &TableGradient::SortEntries<uint32_t>
-                    : bits <= 64 ? &TableGradient::SortEntries<uint64_t>
-                                 : &TableGradient::SortEntries<unsigned __int128>;
+  const auto sort = bits <= 32 && payload_bits < 32 ? &TableGradient::SortEntries<uint32_t>
+                    : bits <= 64 && payload_bits < 64
+                        ? &TableGradient::SortEntries<uint64_t>
+                        : &TableGradient::SortEntries<unsigned __int128>;
   return (this->*sort)(bags, weights, reduction, num_rows, first_bag, first_entry, payload_bits,
                        parallel);
 }
@@ -895,7 +911,8 @@ void TableGradient<T, Index>::Compute(const T* grad, Parallel* parallel, Index* 
                                       T* values) const {
   const int64_t size = num_entries();
   const Pool<T, int32_t> pool = ChoosePoolSum<T, int32_t>(width_, weights_ != nullptr);
-  const int64_t parts = NumParts(*parallel, (size + num_touched()) * width_ * sizeof(T));
+  const int64_t parts =
+      NumParts(*parallel, static_cast<double>(size + num_touched()) * width_ * sizeof(T));
   const std::vector<int64_t> first_bucket = SplitBuckets(parts);
   std::mutex mutex;
   std::vector<std::pair<int64_t, const int64_t*>> giants;
@@ -980,7 +997,8 @@ std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum
   }
   const SubtractScaled<T> subtract = ChooseSubtractScaled<T>();
   const uint64_t row_bytes = width * sizeof(T);
-  const int64_t parts = is_ascending ? NumParts(*parallel, count * row_bytes * 2) : 1;
+  const int64_t parts =
+      is_ascending ? NumParts(*parallel, static_cast<double>(count) * row_bytes * 2) : 1;
   parallel->Run(parts, [&](int64_t part) {
     const int64_t end = count * (part + 1) / parts;
     for (int64_t i = count * part / parts; i < end; ++i) {

@@ -4,7 +4,8 @@
 //   indices [0, 2, 1, 1], offsets [0, 2, 2]   bags {0, 2}, {}, {1, 1}
 //   sums    [[6, 8], [0, 0], [6, 8]]
 //
-// Results do not depend on the number of threads. Functions that can meet bad values return an
+// Results do not depend on the number of threads; their last bits may on the processor, which may
+// round a product and a sum at once. Functions that can meet bad values return an
 // empty string, or what is wrong; what they wrote is then to be thrown away.
 #ifndef TF_TI_CC_COMPUTE_BAGS_H_
 #define TF_TI_CC_COMPUTE_BAGS_H_

@@ -17,14 +17,14 @@ class Parallel {
   virtual void Run(int64_t count, const std::function<void(int64_t)>& work) = 0;
 };
 
-// In how many parts to cut work that moves `bytes` in all: parts worth a thread's waking up, and
+// In how many parts to cut work that moves `bytes` in all (more than there can be where rows that
+// are never read are long): parts worth a thread's waking up, and
 // more of them than threads, as these do not start or run alike.
-inline int64_t NumParts(const Parallel& parallel, int64_t bytes) {
-  constexpr int64_t kSmallest = 128 << 10;
+inline int64_t NumParts(const Parallel& parallel, double bytes) {
+  constexpr double kSmallest = 128 << 10;
   if (parallel.num_threads() == 1) return 1;
   const int64_t most = 8 * parallel.num_threads();
-  const int64_t parts = bytes / kSmallest + 1;
-  return parts < most ? parts : most;
+  return bytes < kSmallest * most ? static_cast<int64_t>(bytes / kSmallest) + 1 : most;
 }
 
 }  // namespace tf_ti

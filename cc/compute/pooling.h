@@ -14,12 +14,12 @@ template <typename T, typename Index>
 struct PoolArgs {
   const T* table;
   uint64_t num_rows;
-  int64_t width;           // elements in a row
-  const Index* ids;        //
-  const Index* ids_end;    // ids before it may be read, to prefetch their rows
-  const Sum<T>* weights;   // one for each id, or null
-  const int64_t* bounds;   // count + 1
-  int64_t count;           //
+  int64_t width;  // elements in a row
+  const Index* ids;
+  const Index* ids_end;   // ids before it may be read, to prefetch their rows
+  const Sum<T>* weights;  // one for each id, or null
+  const int64_t* bounds;  // count + 1
+  int64_t count;
   const Sum<T>* divisors;  // one for each bag, or null; division by zero gives zero
   T* out;                  // count rows; an empty bag's is zero
   Sum<T>* sums;            // where not null, gets them instead of `out`, without rounding
@@ -43,7 +43,7 @@ using Dot = Sum<T> (*)(const T* x, const T* y, int64_t size);
 template <typename T>
 Dot<T> ChooseDot();
 
-// row[i] -= scale * values[i]. Rounds once.
+// row[i] -= scale * values[i]. Halves are rounded once.
 template <typename T>
 using SubtractScaled = void (*)(T* row, const T* values, Sum<T> scale, int64_t size);
 template <typename T>

@@ -3,6 +3,7 @@
 #define TF_TI_CC_KERNELS_BAGS_H_
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "cc/compute/bags.h"
@@ -98,10 +99,10 @@ class TableReader {
 
   template <typename E>
   Table<E> Get() const {
-    const int64_t rows = shape().dim_size(0);
-    int64_t width = 1;
+    uint64_t width = 1;  // without rows it may be more than fits, and then means nothing
     for (int d = 1; d < shape().dims(); ++d) width *= shape().dim_size(d);
-    return {Elements<E>(*tensor_), rows, width};
+    return {Elements<E>(*tensor_), shape().dim_size(0),
+            static_cast<int64_t>(width & std::numeric_limits<int64_t>::max())};
   }
 
  private:

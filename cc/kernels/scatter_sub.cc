@@ -104,10 +104,12 @@ class ScatterSubOp : public tensorflow::OpKernel {
                               .TypeConstraint<Index>("Tindices"), \
                           ScatterSubOp<T, Index>);
 #define TF_TI_REGISTER(T) TF_TI_REGISTER_INDEX(T, int32_t) TF_TI_REGISTER_INDEX(T, int64_t)
-
-TF_CALL_INTEGRAL_TYPES(TF_TI_REGISTER)
-TF_CALL_half(TF_TI_REGISTER) TF_CALL_bfloat16(TF_TI_REGISTER) TF_CALL_float(TF_TI_REGISTER)
-    TF_CALL_double(TF_TI_REGISTER) TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER)
+TF_CALL_INTEGRAL_TYPES(TF_TI_REGISTER);
+TF_CALL_half(TF_TI_REGISTER);
+TF_CALL_bfloat16(TF_TI_REGISTER);
+TF_CALL_float(TF_TI_REGISTER);
+TF_CALL_double(TF_TI_REGISTER);
+TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER);
 
 }  // namespace
 }  // namespace tf_ti

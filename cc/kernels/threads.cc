@@ -6,8 +6,6 @@
 #include <memory>
 #include <mutex>
 
-#include "tensorflow/core/platform/denormal.h"
-
 namespace tf_ti {
 namespace {
 
@@ -16,9 +14,8 @@ class Shared {
  public:
   Shared(int64_t count, const std::function<void(int64_t)>& work) : count_(count), work_(&work) {}
 
-  // Takes pieces until none is left.
-  void Work() {
-    // Some of TensorFlow's threads flush subnormal numbers to zero and some do not.
+  // Takes pieces until none is left. An exception would leave the others with work that is gone.
+  void Work() noexcept {
     const tensorflow::port::ScopedDontFlushDenormal exact;
     int64_t finished = 0;
     for (int64_t k; (k = next_.fetch_add(1)) < count_; ++finished) (*work_)(k);
@@ -40,7 +37,7 @@ class Shared {
   }
 
  private:
-  // Some ten microseconds: longer than most pieces take, shorter than it takes to fall asleep and
+  // Tens of microseconds: longer than most pieces take, shorter than it takes to fall asleep and
   // be woken.
   static constexpr int kSpins = 1000;
 

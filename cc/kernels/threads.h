@@ -7,6 +7,7 @@
 
 #include "cc/compute/parallel.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/platform/denormal.h"
 
 namespace tf_ti {
 
@@ -21,6 +22,9 @@ class Threads : public Parallel {
 
  private:
   const tensorflow::DeviceBase::CpuWorkerThreads workers_;
+  // Some of TensorFlow's threads flush subnormal numbers to zero and some do not. Here nobody does:
+  // the calling thread as long as this lives, the others while they work.
+  const tensorflow::port::ScopedDontFlushDenormal exact_;
 };
 
 }  // namespace tf_ti
