@@ -286,16 +286,17 @@ def test_training_on_a_loops_gradient_is_training_on_the_unrolled_loops():
         def step():
             gradient = derivatives(lambda: loop(f, init, xs), table)[2][0]
             if isinstance(gradient, tf.IndexedSlices):
-                tf_ti.scatter_sub(table, gradient, 1e-3)
+                tf_ti.scatter_sub(table, gradient, 1e-5)
             else:
-                table.assign_sub(1e-3 * gradient)
+                table.assign_sub(1e-5 * gradient)
 
         for _ in range(3):
             step()
         return table.numpy()
 
     trained = train(tf_ti.scan)
-    np.testing.assert_allclose(trained, train(unrolled), rtol=1e-11)
+    np.testing.assert_allclose(trained, train(unrolled), rtol=1e-9)
+    assert np.max(np.abs(trained)) < 1e3  # steps that diverged would enlarge every rounding
     assert np.all((trained != TABLE)[:-1])
 
 
