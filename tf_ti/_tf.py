@@ -28,6 +28,7 @@ __all__ = [
     "register_jvp",
     "registered_kernels",
     "renamed_function",
+    "unwrap_variable",
     "use_function",
     "variable_accessed",
     "variable_shape",
@@ -64,6 +65,12 @@ def register_jvp(op_type: str, function) -> None:
         return function(backprop._MockOp(attributes, inputs, outputs, op_type, []), tangents)
 
     forwardprop._SPECIAL_CASES[op_type] = jvp
+
+
+def unwrap_variable(variable):
+    """The variable of TensorFlow behind one of Keras; everything else as it is."""
+    value = getattr(variable, "value", None)
+    return value if isinstance(value, (tf.Tensor, tf.Variable)) else variable
 
 
 def is_trainable(dtype: tf.DType) -> bool:

@@ -519,9 +519,7 @@ def _is_table(value: Any) -> bool:
 
 def _unwrap(emb_table: Any) -> Any:
     """The variable behind one of Keras or of several replicas; everything else as it is."""
-    value = getattr(emb_table, "value", None)
-    if isinstance(value, (tf.Tensor, tf.Variable)):
-        emb_table = value
+    emb_table = _tf.unwrap_variable(emb_table)
     if isinstance(emb_table, tf.distribute.DistributedValues):
         if tf.distribute.in_cross_replica_context():
             return emb_table.values[0]  # every replica's is the same

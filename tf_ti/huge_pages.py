@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti._library import ops
 
 
@@ -31,9 +32,7 @@ def advise_huge_pages(variable: Any, name: str | None = None) -> None:
         >>> table = tf.Variable(tf.zeros([1_000_000, 64]))
         >>> tf_ti.advise_huge_pages(table)
     """
-    value = getattr(variable, "value", None)
-    if isinstance(value, tf.Variable):
-        variable = value
+    variable = _tf.unwrap_variable(variable)
     if not isinstance(variable, tf.Variable):
         raise TypeError(f"variable must be a tf.Variable, got {variable!r}")
     is_distributed = isinstance(variable, tf.distribute.DistributedValues)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_ti import _plan
+from tf_ti import _plan, _tf
 from tf_ti._bag_ops import HALVES, NUMBERS
 from tf_ti._library import ops
 
@@ -44,9 +44,7 @@ def scatter_sub(
         >>> table.numpy().tolist()
         [[1.0], [2.0], [2.0]]
     """
-    value = getattr(variable, "value", None)
-    if isinstance(value, tf.Variable):
-        variable = value
+    variable = _tf.unwrap_variable(variable)
     if not isinstance(variable, tf.Variable):
         raise TypeError(f"variable must be a tf.Variable, got {variable!r}")
     if not isinstance(slices, tf.IndexedSlices):

@@ -376,17 +376,12 @@ Sum<T> DotOf(const T* x, const T* y, int64_t size) {
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     const Vector<Sum<T>, kLanes> u = Load<T, kLanes>(x + i), v = Load<T, kLanes>(y + i);
-    if constexpr (std::is_integral_v<T>) {
-      using Bits = Vector<uint64_t, kLanes>;
-      sums = (Vector<Sum<T>, kLanes>)((Bits)sums + (Bits)u * (Bits)v);
-    } else {
-      sums += u * v;
-    }
+    sums += u * v;
   }
   Sum<T> parts[kLanes];
   __builtin_memcpy(parts, &sums, sizeof(parts));
   for (int step = kLanes / 2; step > 0; step /= 2) {
-    for (int k = 0; k < step; ++k) parts[k] = Add<1, Sum<T>>(parts[k], parts[k + step]);
+    for (int k = 0; k < step; ++k) parts[k] += parts[k + step];
   }
   for (; i < size; ++i) {
     parts[0] = MultiplyAdd<1, Sum<T>>(Load<T, 1>(x + i), Load<T, 1>(y + i), parts[0]);

@@ -129,10 +129,11 @@ T Round(Sum<T> value) {
 #define TF_TI_INSTANTIATE(T)                            \
   TF_TI_INSTANTIATE_INDEX(T, int32_t)                   \
   TF_TI_INSTANTIATE_INDEX(T, int64_t)                   \
-  template Dot<T> ChooseDot<T>();                       \
   template SubtractScaled<T> ChooseSubtractScaled<T>(); \
   template Sum<T> Widen<T>(T);                          \
   template T Round<T>(Sum<T>);
+#define TF_TI_INSTANTIATE_DOT(T) template Dot<T> ChooseDot<T>();
 TF_TI_NUMBERS(TF_TI_INSTANTIATE)
+TF_TI_DIFFERENTIABLE(TF_TI_INSTANTIATE_DOT)
 
 }  // namespace tf_ti

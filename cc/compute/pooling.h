@@ -37,7 +37,8 @@ Pool<T, Index> ChoosePoolSum(int64_t width, bool weighted);
 template <typename T, typename Index>
 Pool<T, Index> ChoosePoolMax(int64_t width);
 
-// The sum of x[i] * y[i], always added up in the same order.
+// The sum of x[i] * y[i], always added up in the same order. Not for integers, which have no
+// gradient.
 template <typename T>
 using Dot = Sum<T> (*)(const T* x, const T* y, int64_t size);
 template <typename T>
