@@ -218,11 +218,17 @@ class OnTensorFlow:
 
 
 class TfTi(OnTensorFlow):
+    def __init__(self, bags, passes):
+        super().__init__(bags, passes)
+        # A graph captures these tensors; a constant for each op would each time be read anew.
+        self._offsets = {dtype: tf.constant(bags.offsets, dtype) for dtype in (tf.int32, tf.int64)}
+        self._weights = tf.constant(bags.weights)
+
     def _pool(self, table, ids, kind):
-        offsets = tf.constant(self.bags.offsets, ids.dtype)
+        offsets = self._offsets[ids.dtype]
         if kind == "mean":
             return tf_ti.embedding_bag_offsets(table, ids, offsets, reduction="mean")
-        weights = tf.constant(self.bags.weights) if kind == "weighted" else None
+        weights = self._weights if kind == "weighted" else None
         return tf_ti.embedding_bag_offsets_sum(table, ids, offsets, per_sample_weights=weights)
 
 

@@ -121,7 +121,8 @@ def _speed(threads: int, quick: bool) -> Iterator[harness.Table]:
 def measure_shape(threads: int, shape: Shape, quick: bool) -> list:
     """(kind, distribution, microseconds for each way) of all that is measured with a shape."""
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    # Ops follow one another; with more threads some would be handed from one to the next.
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     if quick:
         effort = Effort(threads, sets=4, repeats=3, burst=0.02)
     else:
@@ -156,10 +157,10 @@ class Contest:
     def __init__(self, bags: Bags, variable: tf.Variable, effort: Effort):
         self._bags, self._variable, self._effort = bags, variable, effort
         shape = bags.shape
-        # A pass through all sets should last long beside the call of a tf.function. An op reads at
-        # 20 GB/s or so, or takes some microseconds.
+        # All passes should last long beside the call of a tf.function and the waking of its
+        # threads, up to 1 ms. An op reads at 20 GB/s or so, or takes some microseconds.
         seconds = 4 * shape.num_ids * shape.width / 20e9 + 3e-6
-        passes = min(32, math.ceil(0.02 / (effort.sets * seconds)))
+        passes = min(32, math.ceil(0.08 / (effort.sets * seconds)))
         self._ours = bag_peers.TfTi(bags, passes)
         # Several ops each of which takes longer, and which there are several of to trace.
         self._gather = bag_peers.Gather(bags, max(1, passes // 4))

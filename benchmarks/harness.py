@@ -22,6 +22,8 @@ PACKAGES = (
 )
 # More would make a picture that no viewer shows at a size to read.
 TABLES_A_PICTURE = 8
+# Seconds. GNU's OpenMP waits for some 16 ms before its threads sleep.
+REST = 0.03
 
 
 @dataclasses.dataclass
@@ -116,7 +118,8 @@ def measure(
 
     Cases that ran one after the other alone would each see another state of the machine. A burst
     begins with a call that is not timed, in which threads wake up and caches fill, and lasts about
-    `burst` seconds.
+    `burst` seconds. Before it the machine rests until the threads of the case before, some of which
+    (OpenMP's) wait for more work without sleeping, leave the CPUs to this one.
     """
     calls = {}
     for name, case in cases.items():
@@ -128,6 +131,7 @@ def measure(
     seconds = {name: [] for name in cases}
     for _ in range(repeats):
         for name, case in cases.items():
+            time.sleep(REST)
             case()
             start = time.perf_counter()
             for _ in range(calls[name]):

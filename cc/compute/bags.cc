@@ -173,6 +173,39 @@ class BagWalk {
     return ok_;
   }
 
+  // Goes over up to `most` bags at once, with bounds[0] where the first begins and the others where
+  // each ends, and returns how many. None, and Next() must go on, where that is not as simple as
+  // it mostly is: where bounds are wrong, say, or a bag is larger than `largest`.
+  int64_t NextMany(int64_t most, int64_t largest, int64_t* bounds) {
+    if (!ok_ || bags_.kind == BagKind::kSegments) return 0;
+    // The last bag may have no offset where it ends.
+    const bool is_packed = bags_.kind == BagKind::kPacked;
+    const bool all_end = is_packed || bags_.include_last_offset || last_ < bags_.count;
+    const int64_t count = std::min(most, last_ - bag_ - !all_end);
+    if (count <= 0) return 0;
+    bounds[0] = end_;
+    if (is_packed) {
+      const int64_t width = bags_.num_indices / bags_.count;
+      if (width > largest) return 0;
+      for (int64_t k = 1; k <= count; ++k) bounds[k] = end_ + k * width;
+    } else {
+      // Without a branch, so that several are checked at once.
+      const Index* const ends = bags_.bounds + bag_;
+      bool is_simple = true;
+      for (int64_t k = 1; k <= count; ++k) bounds[k] = ends[k];
+      for (int64_t k = 1; k <= count; ++k) {
+        const uint64_t size =
+            static_cast<uint64_t>(bounds[k]) - static_cast<uint64_t>(bounds[k - 1]);
+        is_simple &= size <= static_cast<uint64_t>(largest);
+      }
+      if (!is_simple || bounds[count] > bags_.num_indices) return 0;
+    }
+    begin_ = bounds[count - 1];
+    end_ = bounds[count];
+    bag_ += count;
+    return count;
+  }
+
  private:
   const Bags<Index>& bags_;
   int64_t bag_;
@@ -331,22 +364,24 @@ class Pooling {
   void PoolPart(int64_t first, int64_t last) {
     Block block;
     BagWalk<Index> walk(bags_, first, last);
-    while (walk.Next()) {
-      const bool is_giant = walk.end() - walk.begin() > kGiant;
-      if ((block.count == kBlock || is_giant) && !Flush(&block)) return;
-      if (is_giant) {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        giants_.push_back({walk.bag(), walk.begin(), walk.end()});
-        continue;
+    for (bool more = true; more;) {
+      block.count = walk.NextMany(kBlock, kGiant, block.bounds);
+      block.first = walk.bag() + 1 - block.count;
+      while (block.count < kBlock && (more = walk.Next())) {
+        if (walk.end() - walk.begin() > kGiant) {
+          const std::lock_guard<std::mutex> lock(mutex_);
+          giants_.push_back({walk.bag(), walk.begin(), walk.end()});
+          break;
+        }
+        if (block.count == 0) {
+          block.first = walk.bag();
+          block.bounds[0] = walk.begin();
+        }
+        block.bounds[++block.count] = walk.end();
       }
-      if (block.count == 0) {
-        block.first = walk.bag();
-        block.bounds[0] = walk.begin();
-      }
-      block.bounds[++block.count] = walk.end();
+      if (!Flush(&block)) return;
     }
-    if (!walk.ok()) return problem_.InBounds();
-    Flush(&block);
+    if (!walk.ok()) problem_.InBounds();
   }
 
   // Reduces a block's bags into `out_`. Returns whether all is well.
@@ -361,7 +396,6 @@ class Pooling {
         FindArgmax(block->first + b, block->bounds[b], block->bounds[b + 1]);
       }
     }
-    block->count = 0;
     return true;
   }
 
@@ -717,8 +751,10 @@ std::string TableGradient<T, Index>::Init(const Bags<Index>& bags, const Weights
   Problem problem;
   const std::string wrong = CheckOutside(bags, num_rows, &problem);
   if (!wrong.empty()) return wrong;
-  const int64_t parts =
-      NumParts(*parallel, static_cast<double>(bags.num_indices + bags.count) * kEntryBytes);
+  // No more than threads: a part writes its entries of a bucket side by side, and should fill cache
+  // lines of its own with them.
+  const double bytes = static_cast<double>(bags.num_indices + bags.count) * kEntryBytes;
+  const int64_t parts = std::min(parallel->num_threads(), NumParts(*parallel, bytes));
   const std::vector<int64_t> first_bag = SplitBags(bags, parts);
   std::vector<int64_t> first_entry(parts + 1, 0);
   parallel->Run(parts, [&](int64_t part) {
@@ -857,9 +893,10 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
   });
 
   bucket_rows_.assign(num_buckets + 1, 0);
-  const std::vector<int64_t> first_bucket = SplitBuckets(parts);
+  const int64_t bucket_parts = NumParts(*parallel, static_cast<double>(size) * kEntryBytes);
+  const std::vector<int64_t> first_bucket = SplitBuckets(bucket_parts);
   const Key payload_mask = (Key{1} << payload_bits) - 1;
-  parallel->Run(parts, [&](int64_t part) {
+  parallel->Run(bucket_parts, [&](int64_t part) {
     for (int64_t bucket = first_bucket[part]; bucket < first_bucket[part + 1]; ++bucket) {
       const int64_t begin = bucket_entries_[bucket], end = bucket_entries_[bucket + 1];
       const Key* const sorted = SortBucket(payload_bits, row_bits - bucket_bits, end - begin,

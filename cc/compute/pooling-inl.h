@@ -315,7 +315,8 @@ inline bool PoolColumns(const PoolArgs<T, Index>& args, int64_t bag, int64_t beg
 
 // Rows of at most N vectors, and of more than N - 1.
 template <typename T, typename Index, Operation op, int L, int N>
-bool PoolWhole(const PoolArgs<T, Index>& args) {
+bool PoolWhole(const PoolArgs<T, Index>& given) {
+  const PoolArgs<T, Index> args = given;  // in registers, whatever is written
   for (int64_t bag = 0; bag < args.count; ++bag) {
     if (!PoolColumns<T, Index, op, L, N>(args, bag, 0, args.width)) return false;
   }
@@ -325,7 +326,8 @@ bool PoolWhole(const PoolArgs<T, Index>& args) {
 // Rows of at least N vectors: passes over the bag's ids for N of them each. The last pass ends
 // where the row ends, and may overlap the one before.
 template <typename T, typename Index, Operation op, int L, int N>
-bool PoolInPasses(const PoolArgs<T, Index>& args) {
+bool PoolInPasses(const PoolArgs<T, Index>& given) {
+  const PoolArgs<T, Index> args = given;
   constexpr int64_t kPass = int64_t{L} * N;
   for (int64_t bag = 0; bag < args.count; ++bag) {
     for (int64_t end = kPass;; end = end + kPass < args.width ? end + kPass : args.width) {
