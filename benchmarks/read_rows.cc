@@ -34,8 +34,12 @@ constexpr Reader kReaders[3][2] = {{ReadRows<0, 1>, ReadRows<0, 1>},
                                    {ReadRows<1, 1>, ReadRows<1, 2>},
                                    {ReadRows<2, 1>, ReadRows<2, 2>}};
 
+// Where somebody else has the CPU that the other thread needs, it is given up after a while.
 void Wait(const std::atomic<int64_t>& counter, int64_t value) {
-  while (counter.load(std::memory_order_acquire) < value) __builtin_ia32_pause();
+  for (int64_t spin = 1; counter.load(std::memory_order_acquire) < value; ++spin) {
+    __builtin_ia32_pause();
+    if (spin % 4096 == 0) std::this_thread::yield();
+  }
 }
 
 }  // namespace
