@@ -593,20 +593,35 @@ BODIES = {
     "strings": function(lambda x, s: (tf.as_string(s), tf.as_string(x)), tf.TensorSpec([1, 2]),
                         tf.TensorSpec([])),
     "variants": function(lambda x, s: (s, x), tf.TensorSpec([], tf.variant), tf.TensorSpec([])),
+    "given": function(lambda x, s, t: (s + t, x), tf.TensorSpec([1, 2]), tf.TensorSpec([]),
+                      tf.TensorSpec([])),
+}
+CONDITIONS = {
+    "below": function(lambda s: s < 20.0, tf.TensorSpec([])),
+    "both": function(lambda x, s: s + x[0, 0] < 20.0, tf.TensorSpec([1, 2]), tf.TensorSpec([])),
+    "gives": function(lambda s: (s < 20.0, s * 2.0), tf.TensorSpec([])),
+    "vector": function(lambda s: s < [20.0, 30.0], tf.TensorSpec([])),
+    "floats": function(lambda s: s, tf.TensorSpec([])),
+    "nothing": function(lambda s: (), tf.TensorSpec([])),
+    "integers": function(lambda s: s < 20, tf.TensorSpec([], tf.int32)),
 }
 
 def loop(stateful=False, **changed):
     attributes = dict(
-        input=[tf.ones([3, 2]), tf.constant(1.0)], num_iterations=[], Tout=[f32, f32],
+        input=[tf.ones([3, 2]), tf.constant(1.0)], num_iterations=[], length=[], Tout=[f32, f32],
         body=BODIES["body"].name, input_mode=["slice", "value"], input_axis=[0, 0],
         input_start=[0, 0], input_end=[-1, -1], input_stride=[1, 1], input_part_size=[1, 1],
         input_label=["first", "second"], parameter_shapes=[[1, 2], []], back_edge_from=[0],
         back_edge_to=[1], output_mode=["last", "concat"], output_source=[0, 1],
-        output_axis=[0, 0], output_stride=[1, 1], output_part_size=[0, 0],
+        output_axis=[0, 0], output_stride=[1, 1], output_part_size=[0, 0], output_length=[-1, -1],
         output_label=["third", "fourth"], result_types=[f32, f32], result_shapes=[[], [1, 2]],
         reverse=False)
     if changed.get("body") in BODIES:
         changed["body"] = BODIES[changed["body"]].name
+    changed["condition"] = [
+        CONDITIONS[name].name if name in CONDITIONS else name
+        for name in changed.get("condition", [])
+    ]
     attributes.update(changed)
     op = ops.tf_ti_tensor_iterator if stateful else ops.tf_ti_stateless_tensor_iterator
     return op(**attributes)
@@ -614,16 +629,23 @@ def loop(stateful=False, **changed):
 def ones(*shape):
     return np.ones(shape, np.float32)
 
+def while_loop(**changed):
+    return loop(**(dict(
+        condition=["below"], condition_inputs=[1], input_mode=["iterator", "value"],
+        parameter_shapes=[None, []], result_shapes=[[], None], output_mode=["last", "stack"],
+        body="unknown", input=[tf.ones([9, 2]), tf.constant(3.0)],
+        num_iterations=[tf.constant(5, tf.int64)]) | changed))
+
 def sequence(*values):
     values = values or [ones(1, 2)] * 3
     f = function(lambda k: tf.switch_case(k, [lambda v=v: tf.constant(v) for v in values]),
                  tf.TensorSpec([], tf.int32))
     return ops.tf_ti_stateless_tensor_iterator(
-        input=[tf.range(len(values))], num_iterations=[], Tout=[tf.variant], body=f.name,
+        input=[tf.range(len(values))], num_iterations=[], length=[], Tout=[tf.variant], body=f.name,
         input_mode=["index"], input_axis=[0], input_start=[0], input_end=[-1], input_stride=[1],
         input_part_size=[1], input_label=["k"], parameter_shapes=[[]], back_edge_from=[],
         back_edge_to=[], output_mode=["sequence"], output_source=[0], output_axis=[0],
-        output_stride=[1], output_part_size=[0], output_label=["s"],
+        output_stride=[1], output_part_size=[0], output_length=[-1], output_label=["s"],
         result_types=[tf.constant(values[0]).dtype], result_shapes=[tf.TensorShape(None)],
         reverse=False)[0]
 
@@ -804,13 +826,19 @@ def raw(victim):
 
 def test_the_raw_op_called_correctly_works(raw):
     assert raw("answer = loop()[0].numpy()") == ("ok", "7.0")
+    assert raw("answer = while_loop()[1].shape") == ("ok", "(5, 2)")
+    assert raw("answer = while_loop(condition=['gives'], body='given')[0].numpy()") == (
+        "ok",
+        "27.0",
+    )
 
 
 LISTS = {
     "input_mode": '"slice"', "input_axis": "0", "input_start": "0", "input_end": "-1",
     "input_stride": "1", "input_part_size": "1", "input_label": '"x"', "parameter_shapes": "[]",
     "back_edge_from": "0", "back_edge_to": "1", "output_mode": '"last"', "output_source": "0",
-    "output_axis": "0", "output_stride": "1", "output_part_size": "0", "output_label": '"x"',
+    "output_axis": "0", "output_stride": "1", "output_part_size": "0", "output_length": "-1",
+    "output_label": '"x"',
     "result_shapes": "[]", "Tout": "f32", "input": "tf.constant(1.0)",
 }  # fmt: skip
 
@@ -891,6 +919,38 @@ def test_a_list_of_another_length_is_an_error(raw, name, length, where):
         "num_iterations=[tf.constant([3], tf.int64)]",
         "num_iterations=[tf.constant(-1, tf.int64)]",
         "num_iterations=[tf.constant(2, tf.int64)]",
+        "output_length=[0, -1]",
+        "output_length=[-1, 0], length=[tf.constant(9, tf.int64)]",
+        "output_length=[-2, -1]",
+        f"output_length=[{2**63 - 1}, -1]",
+        "output_mode=['last', 'stack'], output_length=[-1, 0], length=[tf.constant(2, tf.int64)]",
+        "output_mode=['last', 'stack'], output_length=[-1, 0], length=[tf.constant(-1, tf.int64)]",
+        "output_mode=['last', 'stack'], output_length=[-1, 0], length=[tf.constant([9], tf.int64)]",
+        "output_mode=['last', 'stack'], output_length=[-1, 1], length=[tf.constant(9, tf.int64)]",
+        f"output_mode=['last', 'stack'], output_length=[-1, 0],"
+        f"length=[tf.constant({2**63 - 1}, tf.int64)]",
+        "output_mode=['last', 'count']",
+        "input_mode=['iterator', 'value']",
+        "input_mode=['iterator', 'value'], input_part_size=[2, 1]",
+        "while_loop(output_mode=['last', 'concat'])",
+        "while_loop(reverse=True)",
+        "while_loop(back_edge_from=[], back_edge_to=[])",
+        "while_loop(condition=['below', 'below'])",
+        "while_loop(condition=['no_such_function'])",
+        "while_loop(condition=['both'])",
+        "while_loop(condition=['both'], condition_inputs=[0, 1])",
+        "while_loop(condition=['gives'])",
+        "while_loop(condition=['vector'])",
+        "while_loop(condition=['floats'])",
+        "while_loop(condition=['nothing'])",
+        "while_loop(condition=['integers'])",
+        "while_loop(condition_inputs=[])",
+        "while_loop(condition_inputs=[2])",
+        "while_loop(condition_inputs=[-1])",
+        "while_loop(condition_inputs=[1, 1])",
+        "while_loop(body='given')",
+        "while_loop(input=[tf.ones([2, 2]), tf.constant(1.0)])",
+        "while_loop(output_length=[-1, 0], length=[tf.constant(1, tf.int64)])",
         "body='no_such_function'",
         "body=''",
         "body='one'",
@@ -913,7 +973,7 @@ def test_a_list_of_another_length_is_an_error(raw, name, length, where):
     ],
 )
 def test_an_attribute_that_makes_no_sense_is_an_error(raw, changed, where):
-    call = f"loop({changed})"
+    call = changed if changed.startswith("while_loop") else f"loop({changed})"
     call = call if where == "eager" else f"in_graph(lambda: {call})"
     error, message = raw(call)
     assert error.endswith("Error") and error != "InternalError", f"{error}: {message}"
@@ -974,17 +1034,19 @@ INPUTS = [tf.ones([3, 2]), tf.constant(1.0), tf.zeros([0, 2]), tf.zeros([3, 0]),
           tf.ones([1, 3, 2]), tf.constant(["a", "bc"]), tf.range(3), sequence(), reserve()]
 CHOICES = {
     "input": INPUTS, "Tout": [f32, tf.variant, tf.int32, tf.string],
-    "input_mode": ["value", "slice", "segment", "index", "sequence"],
-    "output_mode": ["last", "concat", "stack", "sum", "sequence"],
+    "input_mode": ["value", "slice", "segment", "index", "iterator", "sequence"],
+    "output_mode": ["last", "concat", "stack", "sum", "sequence", "count"],
+    "output_length": [-1, -1, 0, 1, -2], "condition_inputs": [0, 1, 1, 1, 5, -1],
     "parameter_shapes": SHAPES, "result_shapes": SHAPES,
     "input_label": ["x"], "output_label": ["y"], "result_types": [f32, tf.int32],
 }
 PAIRS = ["input", "Tout", "input_mode", "input_axis", "input_start", "input_end", "input_stride",
          "input_part_size", "parameter_shapes", "output_mode", "output_source", "output_axis",
-         "output_stride", "output_part_size", "result_shapes", "result_types"]
+         "output_stride", "output_part_size", "output_length", "result_shapes", "result_types"]
 MIXED = {"Tout": [f32, f32], "input_mode": ["slice", "value"], "output_mode": ["last", "concat"],
          "input": INPUTS[:2], "parameter_shapes": [[1, 2], []], "result_shapes": [[], [1, 2]],
          "output_source": [0, 1], "input_end": [-1, -1], "input_stride": [1, 1],
+         "output_length": [-1, -1],
          "input_part_size": [1, 1], "output_stride": [1, 1], "result_types": [f32, f32]}
 
 def fuzz(seed):
@@ -1003,6 +1065,13 @@ def fuzz(seed):
     if random.random() < 0.3:
         changed["num_iterations"] = [tf.constant(random.choice([0, 1, 3, 2**61]), tf.int64)]
     changed["reverse"] = random.random() < 0.3
+    if random.random() < 0.4:
+        lengths = [0, 2, 3, 5, 2**40, 2**62]
+        changed["length"] = [tf.constant(random.choice(lengths), tf.int64) for _ in range(2)]
+    if random.random() < 0.4:
+        changed["condition"] = [random.choice(list(CONDITIONS))]
+        changed["condition_inputs"] = [random.choice(CHOICES["condition_inputs"])]
+        changed.setdefault("num_iterations", [tf.constant(5, tf.int64)])
     print("fuzz", seed, changed, file=sys.stderr, flush=True)
     try:
         if random.random() < 0.3:

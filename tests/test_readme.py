@@ -12,7 +12,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILIN
 
 
 def test_there_are_eight_examples():
-    assert len(EXAMPLES) == 8
+    assert len(EXAMPLES) == 9
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(1, len(EXAMPLES) + 1))

@@ -9,7 +9,9 @@ from tf_ti.bags import (
     embedding_bag_packed,
     embedding_segments_sum,
 )
+from tf_ti.draw import draw
 from tf_ti.huge_pages import advise_huge_pages
+from tf_ti.loop import Loop, LoopOutput, TripLimit
 from tf_ti.ports import BackEdge, InputPort, OutputPort, PortMap
 from tf_ti.scan import scan
 from tf_ti.scatter_sub import scatter_sub
@@ -18,9 +20,13 @@ from tf_ti.tensor_iterator import tensor_iterator
 __all__ = [
     "BackEdge",
     "InputPort",
+    "Loop",
+    "LoopOutput",
     "OutputPort",
     "PortMap",
+    "TripLimit",
     "advise_huge_pages",
+    "draw",
     "embedding_bag",
     "embedding_bag_offsets",
     "embedding_bag_offsets_sum",

@@ -97,7 +97,7 @@ def trace(body: Callable, specs: Sequence[tf.TensorSpec]) -> Body:
         if id(capture) in variables and reads:
             captures[i] = variables[id(capture)]
             parameter[:] = reads
-    results = graph.outputs + _effects(graph, inputs)
+    results = graph.outputs + effects(graph, inputs)
     graph = _graphs.extract("body", graph, inputs, results, graph.control_outputs)
     return Body(
         _tf.make_function(graph),
@@ -123,7 +123,7 @@ def _plain_reads(handle: tf.Tensor, outputs: Sequence[tf.Tensor]) -> list[tf.Ten
     return reads if len({read.dtype for read in reads}) == 1 else []
 
 
-def _effects(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+def effects(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
     """What the stateful operations of the body give."""
     given = [tensor for group in inputs for tensor in group]
     needed = _graphs.needed_operations(given, graph.outputs, graph.control_outputs)

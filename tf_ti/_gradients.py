@@ -24,7 +24,9 @@ def _loop_gradient(op: tf.Operation, *grads):
         if parameter.dtype == tf.resource:
             _tf.copy_handle_data(tensor, parameter)
     forward = _Forward(spec, graph, list(op.inputs[:count]), list(op.outputs))
-    num_iterations = op.inputs[count] if len(op.inputs) > count else None
+    num_iterations = op.inputs[count] if op.get_attr("N") else None
+    if spec.condition_inputs is not None:
+        num_iterations = op.outputs[spec.find_output("count", 0)]
     incoming = {
         i: tf.convert_to_tensor(grad)
         for i, grad in enumerate(grads)
@@ -32,17 +34,31 @@ def _loop_gradient(op: tf.Operation, *grads):
     }
     every = max((o.stride for o in spec.outputs if o.mode == "sequence"), default=1)
     if every == 1:
-        gradients = _Reverse(forward, incoming).run(num_iterations)
+        gradients = _Reverse(forward, incoming, num_iterations).run()
     else:
         gradients = _gradients_of_segments(forward, incoming, num_iterations, every)
     return [*gradients, *[None] * (len(op.inputs) - count)]
 
 
 def _body_graph(op: tf.Operation, spec: _loop.LoopSpec) -> _tf.FuncGraph:
-    """A graph of the loop's body that may be added to."""
-    name = op.get_attr("body").name
+    """A graph of all that an iteration computes, the condition too, that may be added to."""
     if not isinstance(op.outputs[0], _tf.EagerTensor):
         op = op.outputs[0].op  # a tape inside a function brings a stand-in for the operation
+    shapes = [i.shape for i in spec.inputs]
+    body = op.get_attr("body").name
+    if spec.condition_inputs is None:
+        return _function_graph(op, body, shapes)
+    condition = _function_graph(
+        op, op.get_attr("condition")[0].name, [shapes[i] for i in spec.condition_inputs]
+    )
+    shared = [t.shape for t in condition.outputs[1:]]
+    return _graphs.join(
+        condition, spec.condition_inputs, _function_graph(op, body, [*shapes, *shared]), op.graph
+    )
+
+
+def _function_graph(op: tf.Operation, name: str, shapes: list) -> _tf.FuncGraph:
+    if not isinstance(op.outputs[0], _tf.EagerTensor):
         traced = getattr(_tf.find_function(op.graph, name), "graph", None)
         if hasattr(traced, "tf_ti_copies"):
             # The graph rather than its definition: it knows what custom gradients refer to.
@@ -54,7 +70,7 @@ def _body_graph(op: tf.Operation, spec: _loop.LoopSpec) -> _tf.FuncGraph:
                 rename_functions=True,
                 outer_graph=op.graph,
             )
-    return _tf.loaded_function_graph(op, name, [i.shape for i in spec.inputs])
+    return _tf.loaded_function_graph(op, name, shapes)
 
 
 def _gradients_of_segments(forward: "_Forward", incoming, num_iterations, every: int) -> list:
@@ -80,7 +96,7 @@ def _gradients_of_segments(forward: "_Forward", incoming, num_iterations, every:
         [forward.outputs[position] for position in segments.positions],
     )
     incoming = {segments.positions.index(i): grad for i, grad in incoming.items()}
-    gradients = _Reverse(loop, incoming).run(None)
+    gradients = _Reverse(loop, incoming, None).run()
     for i, spec in segments.pieces.items():
         if gradients[i] is not None:
             gradients[i] = _slices.put_back(spec, forward.tensors[i], gradients[i])
@@ -123,8 +139,14 @@ class _Forward:
 class _Reverse:
     """The reverse loop under construction."""
 
-    def __init__(self, forward: _Forward, incoming: Mapping[int, tf.Tensor]):
+    def __init__(
+        self,
+        forward: _Forward,
+        incoming: Mapping[int, tf.Tensor],
+        num_iterations: tf.Tensor | None,
+    ):
         self.forward = forward
+        self.num_iterations = num_iterations
         self.spec = forward.spec
         self.graph = forward.graph
         self.inputs: list[_loop.Input] = []
@@ -181,13 +203,18 @@ class _Reverse:
         result = self.graph.outputs[output.source]
         sign = 1 if output.stride > 0 else -1
         edges = {"start": 0, "end": -1} if sign > 0 else {"start": -1, "end": 0}
-        extent = self.spec.concat_extent(output)
+        extent = self.spec.concat_extent(output) if output.mode == "concat" else None
         if output.mode == "sum":
             kwargs = {"mode": "value"}
         elif output.mode == "sequence":
             kwargs = {"mode": "sequence", "part_size": output.part_size}
         elif output.mode == "stack":
-            kwargs = {"mode": "index", "axis": output.axis, "stride": sign, **edges}
+            mode = "index"
+            if output.length >= 0 and sign > 0:
+                mode = "iterator"  # zeros follow the values
+            elif output.length >= 0:
+                grad = tf.gather(grad, tf.range(self.num_iterations), axis=output.axis)
+            kwargs = {"mode": mode, "axis": output.axis, "stride": sign, **edges}
         elif extent == 0:
             return
         elif extent or output.part_size:
@@ -251,14 +278,14 @@ class _Reverse:
             self.results.append(tf.constant(False))
         self.seeds.append((value, seed))
 
-    def run(self, num_iterations: tf.Tensor | None) -> list:
+    def run(self) -> list:
         """The gradients of the forward op's inputs."""
         collectors = {}
         for i, grad in self._body_gradients().items():
             collectors[i] = self._add_result(i, grad)
         if not collectors:
             return [None] * len(self.spec.inputs)
-        outputs = self._run_loop(num_iterations)
+        outputs = self._run_loop()
         return [
             collectors[i](outputs) if i in collectors else None
             for i in range(len(self.spec.inputs))
@@ -337,7 +364,7 @@ class _Reverse:
         if spec.mode == "sequence":
             found = self._add_output(grad, "sequence", label)
             return lambda outputs: outputs[found]
-        if spec.mode == "index":
+        if spec.mode in ("index", "iterator"):
             sign = 1 if spec.stride > 0 else -1
             if abs(spec.stride) > 1:
                 sign = 1
@@ -381,7 +408,7 @@ class _Reverse:
             _graphs.replace(op.outputs[0], product)
             self.results = [product if r is op.outputs[0] else r for r in self.results]
 
-    def _run_loop(self, num_iterations: tf.Tensor | None) -> list[tf.Tensor]:
+    def _run_loop(self) -> list[tf.Tensor]:
         """Builds the reverse loop around what its body turned out to need."""
         self._transpose_invariants()
         candidates = []
@@ -407,7 +434,7 @@ class _Reverse:
             group[0].ref() in used or position - first_own in targets
             for position, (group, *_) in enumerate(candidates)
         ]
-        if num_iterations is None and not any(
+        if self.num_iterations is None and not any(
             kept and candidate[1].is_counted for kept, candidate in zip(keep, candidates)
         ):
             keep[[candidate[1].is_counted for candidate in candidates].index(True)] = True
@@ -435,7 +462,7 @@ class _Reverse:
             spec.recording(1, ()),
             _tf.make_function(body),
             tensors,
-            num_iterations,
+            self.num_iterations,
             stateful,
             "TensorIteratorGradient",
         )

@@ -152,16 +152,16 @@ class _Copier:
         ] + [self.tensors[t.ref()].op for t in op.outputs]
 
 
-def _compose(earlier: dict, later: dict) -> dict:
+def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict:
     """What has become of the tensors of all the graphs that a graph was copied from.
 
     A custom gradient is a Python function that may refer to tensors of the graph in which it was
     traced; `resolve_captures` finds them in the copy.
     """
-    composed = dict(later)
-    for original, copy in earlier.items():
-        if copy.ref() in later:
-            composed[original] = later[copy.ref()]
+    composed = dict(copier.tensors)
+    for original, copy in getattr(graph, "tf_ti_copies", {}).items():
+        if copy.ref() in copier.tensors:
+            composed[original] = copier.tensors[copy.ref()]
     return composed
 
 
@@ -231,7 +231,56 @@ def extract(
         for op in needed:
             copier.copy(op, (), inline)
     made.outputs = [copier.tensors[t.ref()] for t in outputs]
-    made.tf_ti_copies = _compose(getattr(graph, "tf_ti_copies", {}), copier.tensors)
+    made.tf_ti_copies = _compose(graph, copier)
     made.control_outputs = [c for op in control_outputs for c in copier.operations.get(op, ())]
     made.structured_outputs = tuple(made.outputs)
     return made
+
+
+def join(
+    condition: _tf.FuncGraph, positions: Sequence[int], body: _tf.FuncGraph, outer_graph: tf.Graph
+) -> _tf.FuncGraph:
+    """A function graph that computes what `body` does, and what `condition` gives it.
+
+    Args:
+        condition: its results but the first are the last parameters of `body`.
+        positions: the parameters of `body` that are the condition's.
+        body: the results are its.
+        outer_graph: where the new graph looks for functions it does not have.
+    """
+    made = _tf.FuncGraph(f"tf_ti_joined_{next(_uid)}")
+    made.outer_graph = outer_graph
+    made.tf_ti_copies = {}
+    shared = condition.outputs[1:]
+    own = body.inputs[: len(body.inputs) - len(shared)]
+    with made.as_default():
+        for tensor in own:
+            placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
+            _tf.copy_handle_data(tensor, placeholder)
+            made.inputs.append(placeholder)
+
+        def copy(graph, arguments):
+            copier = _Copier(made)
+            copier.tensors.update(zip([t.ref() for t in graph.inputs], arguments))
+            for op in needed_operations(graph.inputs, graph.outputs, graph.control_outputs):
+                copier.copy(op, (), inline=False)
+            made.tf_ti_copies.update(_compose(graph, copier))
+            return [copier.tensors[t.ref()] for t in graph.outputs]
+
+        values = copy(condition, [made.inputs[i] for i in positions])[1:]
+        made.outputs = copy(body, [*made.inputs, *values])
+    made.structured_outputs = tuple(made.outputs)
+    return made
+
+
+def copy_to_default_graph(
+    graph: _tf.FuncGraph, outputs: Sequence[tf.Tensor], operations: Sequence[tf.Operation]
+) -> list[tf.Tensor]:
+    """Computes `outputs` of a function graph, and runs `operations` of it, in the default graph."""
+    copier = _Copier(tf.compat.v1.get_default_graph())
+    for outside, placeholder in graph.captures:
+        copier.tensors[placeholder.ref()] = outside
+    given = [placeholder for _, placeholder in graph.captures]
+    for op in needed_operations(given, outputs, operations):
+        copier.copy(op, (), inline=False)
+    return [copier.tensors[t.ref()] for t in outputs]

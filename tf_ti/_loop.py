@@ -29,7 +29,7 @@ class Input:
     @property
     def is_counted(self) -> bool:
         """Whether the input tells the number of iterations."""
-        return self.mode != "value"
+        return self.mode not in ("value", "iterator")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Output:
     axis: int = 0
     stride: int = 1
     part_size: int = 0
+    length: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,7 @@ class LoopSpec:
     result_shapes: tuple[tf.TensorShape, ...]
     reverse: bool = False
     limit_label: str = "num_iterations"
+    condition_inputs: tuple[int, ...] | None = None  # None where there is no condition
 
     def recording(self, every: int, recorded: Sequence[int]) -> "LoopSpec":
         """The same loop with the further outputs that its gradient needs.
@@ -82,6 +84,8 @@ class LoopSpec:
             if self.is_open(output):
                 # Where each piece lies must be known to give each its gradient.
                 outputs.append(as_sequence(output))
+        if self.condition_inputs is not None:
+            outputs.append(Output("the number of iterations", tf.int64, "count", 0))
         return dataclasses.replace(self, outputs=tuple(outputs))
 
     def _state_shape_is_fixed(self, result: int, parameter: int) -> bool:
@@ -135,7 +139,10 @@ class LoopSpec:
             text("output_label"),
             [tf.as_dtype(t) for t in attr("Tout")],
             text("output_mode"),
-            *(attr(f"output_{field}") for field in ("source", "axis", "stride", "part_size")),
+            *(
+                attr(f"output_{field}")
+                for field in ("source", "axis", "stride", "part_size", "length")
+            ),
         )
         return cls(
             tuple(Input(*fields) for fields in inputs),
@@ -145,6 +152,7 @@ class LoopSpec:
             tuple(tf.TensorShape(s) for s in attr("result_shapes")),
             attr("reverse"),
             attr("limit_label").decode(),
+            tuple(attr("condition_inputs")) if attr("condition") else None,
         )
 
 
@@ -160,14 +168,19 @@ def run_loop(
     num_iterations: tf.Tensor | None = None,
     stateful: bool = False,
     name: str | None = None,
+    condition=None,
+    lengths: Sequence[tf.Tensor] = (),
 ) -> list[tf.Tensor]:
     """Adds the loop op to the current graph, or runs it."""
     make = ops.tf_ti_tensor_iterator if stateful else ops.tf_ti_stateless_tensor_iterator
     outputs = make(
         input=list(tensors),
         num_iterations=[] if num_iterations is None else [tf.cast(num_iterations, tf.int64)],
+        length=[tf.cast(length, tf.int64) for length in lengths],
         Tout=[output.dtype for output in spec.outputs],
         body=_tf.use_function(body),
+        condition=[] if condition is None else [_tf.use_function(condition)],
+        condition_inputs=list(spec.condition_inputs or ()),
         input_mode=[i.mode for i in spec.inputs],
         input_axis=[i.axis for i in spec.inputs],
         input_start=[i.start for i in spec.inputs],
@@ -183,6 +196,7 @@ def run_loop(
         output_axis=[o.axis for o in spec.outputs],
         output_stride=[o.stride for o in spec.outputs],
         output_part_size=[o.part_size for o in spec.outputs],
+        output_length=[o.length for o in spec.outputs],
         output_label=[o.label for o in spec.outputs],
         result_types=list(spec.result_types),
         result_shapes=list(spec.result_shapes),

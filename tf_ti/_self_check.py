@@ -13,6 +13,7 @@ def run() -> Iterator[tuple[str, bool, str]]:
     for name, check in (
         ("tensor_iterator agrees with NumPy", _tensor_iterator),
         ("scan agrees with tf.while_loop's gradient", _scan_gradient),
+        ("a while loop and its gradient agree with tf.while_loop's", _while_loop),
         ("a wrong range is an error", _wrong_range),
         ("embedding_bag agrees with tf.nn", _embedding_bag),
         ("a variable's rows get their gradient", _bag_gradient),
@@ -64,6 +65,29 @@ def _scan_gradient() -> tuple[bool, str]:
         gradients.append(float(tape.gradient(value, w)))
     error = abs(gradients[0] - gradients[1])
     return error < 1e-6, f"difference {error:.1e}"
+
+
+def _while_loop() -> tuple[bool, str]:
+    def looped(x):
+        with tf_ti.Loop() as loop:
+            value = loop.add_recurrence(x)
+            loop.add_trip_limit(value < 50.0, tf_ti.TripLimit.WHILE)
+            value.next = value * value + x
+            last = loop.add_loop_output(value, tf_ti.LoopOutput.LAST_VALUE)
+        return last.tensor
+
+    def expected(x):
+        return tf.while_loop(lambda v: v < 50.0, lambda v: [v * v + x], [x])[0]
+
+    found = []
+    for function in (looped, expected):
+        x = tf.constant(1.25)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = function(x)
+        found.append([float(value), float(tape.gradient(value, x))])
+    error = float(np.max(np.abs(np.subtract(*found) / found[1])))
+    return error < 1e-6, f"largest relative error {error:.1e}"
 
 
 def _wrong_range() -> tuple[bool, str]:

@@ -36,6 +36,8 @@ def put_back(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tens
 
     Pieces that tile come in the order of the tensor, others in the order of the iterations.
     """
+    if spec.mode == "iterator":
+        return _put_back_elements(spec, tensor, pieces)
     if tiles(spec) and (spec.start, spec.end) in ((0, -1), (-1, 0)):
         # Without an iteration other extents than the axis's may be lost.
         return pieces if tensor.shape.is_fully_defined() else tf.reshape(pieces, tf.shape(tensor))
@@ -53,3 +55,20 @@ def put_back(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tens
     back = tf.math.invert_permutation(to_front)
     summed = tf.math.unsorted_segment_sum(tf.transpose(pieces, to_front), positions, extent)
     return tf.ensure_shape(tf.transpose(summed, back), tensor.shape)
+
+
+def _put_back_elements(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tensor:
+    """Zeros for the elements that the loop did not come to."""
+    rank = tf.rank(tensor)
+    axis = spec.axis % rank
+    rest = tf.shape(tensor)[spec.axis] - tf.shape(pieces)[spec.axis]
+    around = [0, rest] if spec.stride > 0 else [rest, 0]
+
+    def pad():
+        return tf.pad(pieces, tf.scatter_nd([[axis]], [around], [rank, 2]))
+
+    if tensor.shape.is_fully_defined():
+        return tf.ensure_shape(pad(), tensor.shape)
+    # Without an iteration other extents than the axis's may be lost.
+    is_empty = tf.equal(tf.shape(pieces)[spec.axis], 0)
+    return tf.ensure_shape(tf.cond(is_empty, lambda: tf.zeros_like(tensor), pad), tensor.shape)

@@ -13,10 +13,12 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import control_flow_util_v2
 from tensorflow.python.ops.handle_data_util import copy_handle_data
 from tensorflow.python.ops.resource_variable_ops import variable_accessed, variable_shape
+from tensorflow.python.types.internal import NativeObject
 
 __all__ = [
     "EagerTensor",
     "FuncGraph",
+    "NativeObject",
     "READS",
     "copy_handle_data",
     "find_function",

@@ -14,8 +14,8 @@
 
 namespace tf_ti {
 
-enum class InputMode { kValue, kSlice, kSegment, kIndex, kSequence };
-enum class OutputMode { kLast, kConcat, kStack, kSum, kSequence };
+enum class InputMode { kValue, kSlice, kSegment, kIndex, kIterator, kSequence };
+enum class OutputMode { kLast, kConcat, kStack, kSum, kSequence, kCount };
 
 // The attributes of a loop op, as cc/ops/tensor_iterator.cc documents them.
 struct LoopSpec {
@@ -35,6 +35,7 @@ struct LoopSpec {
     int64_t axis;
     int64_t stride;
     int64_t part_size;
+    int64_t length;  // which length input, or -1
     std::string label;
     tensorflow::DataType dtype;
   };
@@ -48,7 +49,9 @@ struct LoopSpec {
   std::vector<Output> outputs;
   std::vector<BackEdge> back_edges;
   std::vector<tensorflow::PartialTensorShape> result_shapes;
-  std::vector<int> result_uses;  // outputs and back edges that read a result
+  std::vector<int> result_uses;       // outputs and back edges that read a result
+  std::vector<int> condition_inputs;  // the parameters that the condition reads
+  bool has_condition;
   bool has_num_iterations;
   std::string limit_label;
   bool reverse;
@@ -56,20 +59,25 @@ struct LoopSpec {
   absl::Status Init(tensorflow::OpKernelConstruction* ctx);
 };
 
-// One run of a loop: Start, then for each iteration Enter, the body on frame(), Leave; then Finish.
+// One run of a loop: Start; until done() Enter, function() on frame(), Leave; then Finish. What
+// runs is the condition, where there is one, and the body, in turns.
 class Loop {
  public:
-  Loop(const LoopSpec& spec, const Body& body, tensorflow::OpKernelContext* ctx)
-      : spec_(spec), body_(body), ctx_(ctx) {}
+  // `condition` is null where the loop has none.
+  Loop(const LoopSpec& spec, const Body& body, const Body* condition,
+       tensorflow::OpKernelContext* ctx)
+      : spec_(spec), body_(body), condition_(condition), ctx_(ctx) {}
 
   absl::Status Start();
-  bool done() const { return iteration_ == count_; }
+  bool done() const { return done_; }
+  // The number of iterations, as far as it is known before the condition has ended the loop; or -1.
   int64_t count() const { return count_; }
   absl::Status Enter();
   absl::Status Leave();
   absl::Status Finish();
 
-  BodyFrame* frame() { return &frame_; }
+  const Body& function() const { return in_condition_ ? *condition_ : body_; }
+  BodyFrame* frame() { return in_condition_ ? &condition_frame_ : &frame_; }
   // Adds to a failure of the body where it happened.
   absl::Status AtIteration(absl::Status status) const;
 
@@ -78,35 +86,54 @@ class Loop {
     PieceReader reader;
     Pieces pieces;
     const Sequence* sequence = nullptr;
+    bool entered = false;  // the condition has read it already
   };
   struct OutputState {
     bool required = true;
+    int64_t length = -1;   // in pieces, where it is given
+    int64_t capacity = 0;  // of the tensor, in pieces
     tensorflow::Tensor tensor;
     tensorflow::TensorShape first;           // shape of the first piece
     int64_t extent = 0;                      // of a piece along the axis
+    bool is_stacked = false;                 // along an axis that the pieces lack
     int axis = 0;                            // resolved
     std::vector<tensorflow::Tensor> pieces;  // a sequence's, or those of differing extents
   };
 
   absl::Status MergeCount(int64_t count, const std::string& label);
   absl::Status StartInput(int i);
+  absl::Status StartOutput(int i);
   absl::Status CheckParameter(int i) const;
   absl::Status EnterElement(int i);
+  absl::Status EnterCondition();
+  absl::Status LeaveCondition();
+  absl::Status LeaveBody();
   absl::Status Record(int i, const tensorflow::Tensor& value);
   absl::Status Place(int i, const tensorflow::Tensor& value);
+  absl::Status Allocate(int i, int64_t capacity, tensorflow::Tensor* tensor) const;
+  absl::Status Grow(int i);
+  absl::Status Trim(int i);
   absl::Status AddSum(int i, tensorflow::Tensor* value);
   absl::Status FinishEmpty(int i);
+  // The parameter that carries an output's value to the next iteration, or -1.
+  int StateOf(const LoopSpec::Output& output) const;
 
   // The position of the iteration among the pieces.
   int64_t Index() const { return spec_.reverse ? count_ - 1 - iteration_ : iteration_; }
+  // Whether all but the condition is over with this iteration.
+  bool IsLast() const { return !spec_.has_condition && iteration_ == count_ - 1; }
 
   const LoopSpec& spec_;
   const Body& body_;
+  const Body* const condition_;
   tensorflow::OpKernelContext* const ctx_;
   BodyFrame frame_;
+  BodyFrame condition_frame_;
+  bool in_condition_ = false;
+  bool done_ = false;
   std::vector<InputState> inputs_;
   std::vector<OutputState> outputs_;
-  int64_t count_ = -1;
+  int64_t count_ = -1;  // at most so many where there is a condition
   std::string count_from_;
   int64_t iteration_ = 0;
 };

@@ -38,7 +38,8 @@ absl::Status CheckCancelled(OpKernelContext* ctx) {
   return absl::OkStatus();
 }
 
-absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, OpKernelContext* ctx) {
+absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body* condition,
+                              OpKernelContext* ctx) {
   // Nested functions run on this thread too: were they handed to a pool whose threads all run
   // loops, nobody would be left to finish them.
   static auto& run_inline = *new std::function<void(std::function<void()>)>(
@@ -48,10 +49,10 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, OpKernelCo
   options.run_all_kernels_inline = true;
   FunctionLibraryRuntime* lib = ctx->function_library();
 
-  Loop loop(spec, body, ctx);
+  Loop loop(spec, body, condition, ctx);
   TF_RETURN_IF_ERROR(loop.Start());
   if (ctx->step_id() == tensorflow::LogMemory::CONSTANT_FOLDING_STEP_ID &&
-      loop.count() > kMostFoldedIterations) {
+      (spec.has_condition || loop.count() > kMostFoldedIterations)) {
     return absl::UnimplementedError("a long loop over constants is not run ahead of time");
   }
   while (!loop.done()) {
@@ -60,7 +61,7 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, OpKernelCo
     if (status.ok()) {
       BodyFrame* frame = loop.frame();
       status = frame->runner != nullptr ? frame->runner->Run()
-                                        : lib->RunSync(options, body.handle, frame);
+                                        : lib->RunSync(options, loop.function().handle, frame);
     }
     if (status.ok()) status = loop.Leave();
     if (!status.ok()) return loop.AtIteration(std::move(status));
@@ -71,13 +72,12 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, OpKernelCo
 // Runs the loop without holding a thread while the body waits. Deletes itself when done.
 class AsyncRun {
  public:
-  AsyncRun(const LoopSpec& spec, const Body& body, OpKernelContext* ctx,
+  AsyncRun(const LoopSpec& spec, const Body& body, const Body* condition, OpKernelContext* ctx,
            tensorflow::AsyncOpKernel::DoneCallback done)
-      : body_(body),
-        ctx_(ctx),
+      : ctx_(ctx),
         done_(std::move(done)),
         options_(RunOptions(ctx)),
-        loop_(spec, body, ctx) {}
+        loop_(spec, body, condition, ctx) {}
 
   void Start() {
     const absl::Status status = loop_.Start();
@@ -101,7 +101,7 @@ class AsyncRun {
       if (!status.ok()) return Finish(loop_.AtIteration(std::move(status)));
       progress_ = kRunning;
       ctx_->function_library()->Run(
-          options_, body_.handle, loop_.frame(), [this](const absl::Status& status) {
+          options_, loop_.function().handle, loop_.frame(), [this](const absl::Status& status) {
             status_ = status;
             if (progress_.exchange(kCompleted) == kReturned && Complete()) {
               Iterate();
@@ -127,7 +127,6 @@ class AsyncRun {
     delete this;
   }
 
-  const Body& body_;
   OpKernelContext* const ctx_;
   const tensorflow::AsyncOpKernel::DoneCallback done_;
   const FunctionLibraryRuntime::Options options_;
@@ -143,16 +142,23 @@ class TensorIteratorOp : public tensorflow::AsyncOpKernel {
     tensorflow::NameAttrList function;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("body", &function));
     body_.Init(function);
+    std::vector<tensorflow::NameAttrList> condition;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("condition", &condition));
+    if (spec_.has_condition) condition_.Init(condition[0]);
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     const Body* body;
+    const Body* condition = nullptr;
     absl::Status status = body_.Get(ctx, &body);
-    if (status.ok() && !body->synchronous) {
-      (new AsyncRun(spec_, *body, ctx, std::move(done)))->Start();
-      return;
+    if (status.ok() && spec_.has_condition) status = condition_.Get(ctx, &condition);
+    if (status.ok()) {
+      if (!body->synchronous || (condition != nullptr && !condition->synchronous)) {
+        (new AsyncRun(spec_, *body, condition, ctx, std::move(done)))->Start();
+        return;
+      }
+      status = RunSynchronously(spec_, *body, condition, ctx);
     }
-    if (status.ok()) status = RunSynchronously(spec_, *body, ctx);
     // Not OP_REQUIRES_OK, which logs: the graph optimiser tries to run loops over constants, and
     // its failing is nobody's concern.
     ctx->SetStatus(status);
@@ -162,6 +168,7 @@ class TensorIteratorOp : public tensorflow::AsyncOpKernel {
  private:
   LoopSpec spec_;
   BodyCache body_;
+  BodyCache condition_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfTi>TensorIterator").Device(tensorflow::DEVICE_CPU),

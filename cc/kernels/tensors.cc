@@ -199,7 +199,7 @@ absl::Status AddToSum(const Tensor& value, Tensor* sum) {
 
 void FillZeros(Tensor* tensor) {
   // Strings, variants and handles are constructed empty by their tensor's allocation.
-  if (tensorflow::DataTypeCanUseMemcpy(tensor->dtype())) {
+  if (tensorflow::DataTypeCanUseMemcpy(tensor->dtype()) && tensor->TotalBytes() > 0) {
     std::memset(tensor->data(), 0, tensor->TotalBytes());
   }
 }

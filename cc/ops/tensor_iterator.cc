@@ -1,6 +1,7 @@
 // The contract of the loop ops and of the sequences that their gradients keep.
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc/compute/pieces.h"
@@ -55,6 +56,7 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
   TF_RETURN_IF_ERROR(GetList(c, "input_end", num_inputs, &end));
   TF_RETURN_IF_ERROR(GetList(c, "input_stride", num_inputs, &stride));
   TF_RETURN_IF_ERROR(GetList(c, "input_part_size", num_inputs, &part_size));
+  std::vector<std::pair<int, int64_t>> iterators;  // (input, number of elements)
   for (int i = 0; i < num_inputs; ++i) {
     if (mode[i] == "value" || mode[i] == "sequence" || !c->RankKnown(c->input(i))) continue;
     const int64_t rank = c->Rank(c->input(i));
@@ -68,9 +70,15 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
     const std::string problem = ResolvePieces(
         {start[i], end[i], stride[i], part_size[i], mode[i] == "segment"}, extent, &pieces);
     if (!problem.empty()) return InvalidArgument(label[i], ": ", problem);
-    TF_RETURN_IF_ERROR(count->Merge(pieces.count, label[i]));
+    if (mode[i] == "iterator") {
+      iterators.push_back({i, pieces.count});
+    } else {
+      TF_RETURN_IF_ERROR(count->Merge(pieces.count, label[i]));
+    }
   }
-  if (c->num_inputs() > num_inputs) {
+  int64_t num_limits;
+  TF_RETURN_IF_ERROR(c->GetAttr("N", &num_limits));
+  if (num_limits > 0) {
     std::string limit_label;
     TF_RETURN_IF_ERROR(c->GetAttr("limit_label", &limit_label));
     ShapeHandle scalar;
@@ -84,6 +92,41 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
       TF_RETURN_IF_ERROR(count->Merge(given, limit_label));
     }
   }
+  std::vector<tensorflow::NameAttrList> condition;
+  TF_RETURN_IF_ERROR(c->GetAttr("condition", &condition));
+  if (!condition.empty()) {
+    // What is known is how many iterations there are at most.
+    *count = Count();
+    return absl::OkStatus();
+  }
+  for (const auto& [i, size] : iterators) {
+    if (count->value > size) {
+      return InvalidArgument(label[i], ": there are ", size, " elements along axis ", axis[i],
+                             ", but ", count->from, " gives ", count->value, " iterations");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The static extent that a stack of pieces gets: its length, or the number of iterations.
+absl::Status InferStack(InferenceContext* c, int length_input, const Count& count,
+                        const std::string& label, DimensionHandle* extent) {
+  *extent = count.value == kUnknown ? c->UnknownDim() : c->MakeDim(count.value);
+  if (length_input < 0) return absl::OkStatus();
+  *extent = c->UnknownDim();
+  ShapeHandle scalar;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(length_input), 0, &scalar));
+  const tensorflow::Tensor* value = c->input_tensor(length_input);
+  if (value == nullptr) return absl::OkStatus();
+  const int64_t length = value->scalar<int64_t>()();
+  if (length < 0) {
+    return InvalidArgument(label, ": the length must not be negative, got ", length);
+  }
+  if (count.value > length) {
+    return InvalidArgument(label, ": the length is ", length, ", but the loop has ", count.value,
+                           " iterations");
+  }
+  *extent = c->MakeDim(length);
   return absl::OkStatus();
 }
 
@@ -96,7 +139,8 @@ absl::Status TensorIteratorShape(InferenceContext* c) {
   const int num_outputs = c->num_outputs();
   std::vector<PartialTensorShape> parameter_shapes, result_shapes;
   std::vector<std::string> mode, label;
-  std::vector<int64_t> source, axis, from, to;
+  std::vector<int64_t> source, axis, from, to, length;
+  int64_t num_limits, num_lengths;
   TF_RETURN_IF_ERROR(GetList(c, "parameter_shapes", input_types.size(), &parameter_shapes));
   TF_RETURN_IF_ERROR(c->GetAttr("result_shapes", &result_shapes));
   TF_RETURN_IF_ERROR(c->GetAttr("back_edge_from", &from));
@@ -105,8 +149,14 @@ absl::Status TensorIteratorShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(GetList(c, "output_label", num_outputs, &label));
   TF_RETURN_IF_ERROR(GetList(c, "output_source", num_outputs, &source));
   TF_RETURN_IF_ERROR(GetList(c, "output_axis", num_outputs, &axis));
+  TF_RETURN_IF_ERROR(GetList(c, "output_length", num_outputs, &length));
+  TF_RETURN_IF_ERROR(c->GetAttr("N", &num_limits));
+  TF_RETURN_IF_ERROR(c->GetAttr("M", &num_lengths));
   for (int i = 0; i < num_outputs; ++i) {
-    if (mode[i] == "sequence") {
+    if (length[i] >= num_lengths) {
+      return InvalidArgument(label[i], ": there is no length ", length[i]);
+    }
+    if (mode[i] == "sequence" || mode[i] == "count") {
       c->set_output(i, c->Scalar());
       continue;
     }
@@ -152,11 +202,14 @@ absl::Status TensorIteratorShape(InferenceContext* c) {
     const int64_t at = axis[i] < 0 ? axis[i] + rank : axis[i];
     std::vector<DimensionHandle> dims;
     for (int d = 0; d < c->Rank(piece); ++d) dims.push_back(c->Dim(piece, d));
-    const int64_t part = stack ? 1 : c->Value(dims[at]);
     DimensionHandle extent = c->UnknownDim();
-    if (count.value == 0) {
+    if (stack) {
+      const int input = length[i] < 0 ? -1 : input_types.size() + num_limits + length[i];
+      TF_RETURN_IF_ERROR(InferStack(c, input, count, label[i], &extent));
+    } else if (count.value == 0) {
       extent = c->MakeDim(0);
-    } else if (count.value != kUnknown && part != InferenceContext::kUnknownDim) {
+    } else if (count.value != kUnknown && c->ValueKnown(dims[at])) {
+      const int64_t part = c->Value(dims[at]);
       if (part > 0 && count.value > std::numeric_limits<int64_t>::max() / part) {
         return InvalidArgument(label[i], ": ", count.value, " iterations of extent ", part,
                                " are too many for one tensor");
@@ -181,16 +234,24 @@ body runs, its results go to the outputs, and the back edges, all together, give
 parameters for the next iteration. tf_ti.tensor_iterator documents the semantics for users; this op
 is what it, tf_ti.scan and the gradients of both build.
 
-The number of iterations is what the sliced inputs, the sequences and num_iterations agree on.
+The number of iterations is what the sliced inputs, the sequences and num_iterations agree on. Where
+there is a condition, it is evaluated before anything else of an iteration, and ends the loop when it
+is false; the loop then has at most as many iterations as all that says, or any number. tf_ti.Loop
+documents that for users.
 
-input: One tensor for each parameter of the body.
+input: One tensor for each parameter of the body, but for those that the condition feeds.
 num_iterations: None, or one scalar: the number of iterations.
+length: Scalars: extents of stacks, which hold zeros after the values.
 output: One tensor for each entry of output_mode.
 body: A function from the parameters to the results.
+condition: None, or one function of the parameters that condition_inputs names to a bool scalar, and
+  to values that become the body's last parameters: what both need is computed once.
+condition_inputs: The parameters that the condition reads.
 input_mode: What a parameter gets in iteration k. value: the input itself, or what a back edge
   brings. slice: piece k of the input, along input_axis from input_start to input_end by
   input_stride, input_part_size elements each. segment: likewise, where the last piece may be short.
-  index: element k, without the axis. sequence: tensor k of the Sequence that the input holds, or,
+  index: element k, without the axis. iterator:
+  likewise, but there may be more elements than iterations. sequence: tensor k of the Sequence that the input holds, or,
   with input_part_size p > 0, a Sequence of tensors [k p, (k + 1) p).
 input_label: What an error calls the input.
 parameter_shapes: What the body was built for; other shapes are refused at run time.
@@ -198,9 +259,10 @@ back_edge_from: A result of the body for each back edge.
 back_edge_to: The parameter that it feeds in the next iteration.
 output_mode: What an output is. last: the source's value in the last iteration. concat: the
   concatenation along output_axis; stack: along a new axis; in reversed order where output_stride is
-  negative. sum: the sum. sequence: a Sequence of the values of each output_stride-th iteration;
-  empty where the output is not consumed.
+  negative. sum: the sum. sequence: a Sequence of the values of each output_stride-th iteration.
+  count: the number of iterations.
 output_source: r >= 0 is result r of the body; ~p is the value with which parameter p enters.
+output_length: For a stack the number of its `length`, or -1.
 output_part_size: The extent of a concat output's pieces, or 0 for any.
 output_label: What an error calls the output.
 result_types: The types of the body's results.
@@ -210,33 +272,42 @@ reverse: Visit the pieces from the last to the first. Pieces, sequences and outp
   positions: only the order of execution turns round.
 )doc";
 
-#define TF_TI_LOOP_ATTRS()                                                               \
-  Input("input: Tin")                                                                    \
-      .Input("num_iterations: N * int64")                                                \
-      .Output("output: Tout")                                                            \
-      .Attr("Tin: list(type) >= 0")                                                      \
-      .Attr("Tout: list(type) >= 0")                                                     \
-      .Attr("N: int >= 0 = 0")                                                           \
-      .Attr("body: func")                                                                \
-      .Attr("input_mode: list({'value', 'slice', 'segment', 'index', 'sequence'}) >= 0") \
-      .Attr("input_axis: list(int) >= 0")                                                \
-      .Attr("input_start: list(int) >= 0")                                               \
-      .Attr("input_end: list(int) >= 0")                                                 \
-      .Attr("input_stride: list(int) >= 0")                                              \
-      .Attr("input_part_size: list(int) >= 0")                                           \
-      .Attr("input_label: list(string) >= 0")                                            \
-      .Attr("parameter_shapes: list(shape) >= 0")                                        \
-      .Attr("back_edge_from: list(int) >= 0")                                            \
-      .Attr("back_edge_to: list(int) >= 0")                                              \
-      .Attr("output_mode: list({'last', 'concat', 'stack', 'sum', 'sequence'}) >= 0")    \
-      .Attr("output_source: list(int) >= 0")                                             \
-      .Attr("output_axis: list(int) >= 0")                                               \
-      .Attr("output_stride: list(int) >= 0")                                             \
-      .Attr("output_part_size: list(int) >= 0")                                          \
-      .Attr("output_label: list(string) >= 0")                                           \
-      .Attr("result_types: list(type) >= 0")                                             \
-      .Attr("result_shapes: list(shape) >= 0")                                           \
-      .Attr("limit_label: string = 'num_iterations'")                                    \
+#define TF_TI_LOOP_ATTRS()                                                              \
+  Input("input: Tin")                                                                   \
+      .Input("num_iterations: N * int64")                                               \
+      .Input("length: M * int64")                                                       \
+      .Output("output: Tout")                                                           \
+      .Attr("Tin: list(type) >= 0")                                                     \
+      .Attr("Tout: list(type) >= 0")                                                    \
+      .Attr("N: int >= 0 = 0")                                                          \
+      .Attr("M: int >= 0 = 0")                                                          \
+      .Attr("body: func")                                                               \
+      .Attr("condition: list(func) >= 0 = []")                                          \
+      .Attr("condition_inputs: list(int) >= 0 = []")                                    \
+      .Attr(                                                                            \
+          "input_mode: list({'value', 'slice', 'segment', 'index', 'iterator', "        \
+          "'sequence'}) >= 0")                                                          \
+      .Attr("input_axis: list(int) >= 0")                                               \
+      .Attr("input_start: list(int) >= 0")                                              \
+      .Attr("input_end: list(int) >= 0")                                                \
+      .Attr("input_stride: list(int) >= 0")                                             \
+      .Attr("input_part_size: list(int) >= 0")                                          \
+      .Attr("input_label: list(string) >= 0")                                           \
+      .Attr("parameter_shapes: list(shape) >= 0")                                       \
+      .Attr("back_edge_from: list(int) >= 0")                                           \
+      .Attr("back_edge_to: list(int) >= 0")                                             \
+      .Attr(                                                                            \
+          "output_mode: list({'last', 'concat', 'stack', 'sum', 'sequence', 'count'}) " \
+          ">= 0")                                                                       \
+      .Attr("output_source: list(int) >= 0")                                            \
+      .Attr("output_axis: list(int) >= 0")                                              \
+      .Attr("output_stride: list(int) >= 0")                                            \
+      .Attr("output_part_size: list(int) >= 0")                                         \
+      .Attr("output_length: list(int) >= 0")                                            \
+      .Attr("output_label: list(string) >= 0")                                          \
+      .Attr("result_types: list(type) >= 0")                                            \
+      .Attr("result_shapes: list(shape) >= 0")                                          \
+      .Attr("limit_label: string = 'num_iterations'")                                   \
       .Attr("reverse: bool = false")
 
 REGISTER_OP("TfTi>TensorIterator")

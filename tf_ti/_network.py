@@ -1,0 +1,590 @@
+"""Where loops are traced, and how what was traced becomes loop ops.
+
+Nested loops share one graph, in which their iterators, recurrences and outputs are placeholders.
+Which loop is inside which, and which of them an operation belongs to, follows from the dataflow, as
+in TensorRT, and where that leaves it open from the blocks.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti import _body, _graphs, _loop, _tf
+
+Path = tuple["LoopNode", ...]  # loops, each inside the one before
+
+
+@dataclasses.dataclass(eq=False)
+class Layer:
+    """A boundary layer of a loop.
+
+    Attributes:
+        label: what an error calls it.
+        loop: the loop.
+        value: the placeholder that stands for its output.
+        given: tensors from outside of the loop, by what they are.
+    """
+
+    label: str
+    loop: "LoopNode"
+    value: tf.Tensor
+    given: dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(eq=False)
+class IteratorLayer(Layer):
+    axis: int
+    reverse: bool
+
+    def details(self) -> tuple[str, ...]:
+        return (f"axis={self.axis}", *(["reverse"] if self.reverse else []))
+
+
+@dataclasses.dataclass(eq=False)
+class RecurrenceLayer(Layer):
+    next: tf.Tensor | None = None
+
+    def details(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclasses.dataclass(eq=False)
+class OutputLayer(Layer):
+    kind: str  # "last", "concatenate", "reverse"
+    tensor: tf.Tensor
+    recurrence: RecurrenceLayer | None
+    axis: int
+
+    def details(self) -> tuple[str, ...]:
+        if self.kind == "last":
+            return ("LAST_VALUE",)
+        return (self.kind.upper(), f"axis={self.axis}")
+
+
+@dataclasses.dataclass(eq=False)
+class LoopNode:
+    """One loop of a network.
+
+    Attributes:
+        name: its name.
+        around: the loops whose blocks its own block stands in, the outermost first.
+        end: how many operations there were when its block was closed.
+        used: the tensors given to its layers, with the loops whose blocks were open then.
+    """
+
+    name: str
+    around: Path
+    count: tf.Tensor | None = None
+    condition: tf.Tensor | None = None
+    iterators: list[IteratorLayer] = dataclasses.field(default_factory=list)
+    recurrences: list[RecurrenceLayer] = dataclasses.field(default_factory=list)
+    outputs: list[OutputLayer] = dataclasses.field(default_factory=list)
+    end: int = 0
+    used: list[tuple[tf.Tensor, Path]] = dataclasses.field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        return f"loop {self.name!r}"
+
+    @property
+    def limit_label(self) -> str:
+        return f"{self.label}: trip limit"
+
+    def given(self) -> list[tuple[str, tf.Tensor]]:
+        """What comes from outside: (what it is, tensor)."""
+        layers = [*self.iterators, *self.recurrences, *self.outputs]
+        found = [
+            (f"{layer.label}: {what}", tensor)
+            for layer in layers
+            for what, tensor in layer.given.items()
+        ]
+        if self.count is not None:
+            found.append((f"{self.limit_label}: the count", self.count))
+        return found
+
+    def results(self) -> list[tuple[str, tf.Tensor]]:
+        """What each iteration must compute: (what it is, tensor)."""
+        found = [(f"{r.label}: the second input", r.next) for r in self.recurrences]
+        found += [(f"{o.label}: the tensor", o.tensor) for o in self.outputs]
+        if self.condition is not None:
+            found.append((f"{self.limit_label}: the condition", self.condition))
+        return found
+
+
+class Network:
+    """The graph of the outermost of some nested loops."""
+
+    def __init__(self, name: str, make_sketch: Callable):
+        self._make_sketch = make_sketch
+        self.graph = _tf.FuncGraph(f"tf_ti_loop_{name}")
+        self.graph.tf_ti_network = self
+        self.loops: list[LoopNode] = []
+        self.open: Path = ()
+        self.outputs: dict[OutputLayer, Any] = {}  # who waits for the loops' outputs
+        self.levels: dict[tf.Operation, Path] = {}  # in which loop an operation runs
+        self.sketch: Any = None
+        self._discarded: set[LoopNode] = set()
+        # From which number of operations on which loops were open.
+        self._events: list[tuple[int, Path]] = []
+        self._order: dict[tf.Operation, int] = {}
+
+    @classmethod
+    def current(cls) -> "Network | None":
+        """The network into whose graph operations go at present."""
+        network = getattr(tf.compat.v1.get_default_graph(), "tf_ti_network", None)
+        return network if not tf.executing_eagerly() else None
+
+    def enter(self, name: str | None) -> LoopNode:
+        names = {loop.name for loop in self.loops}
+        if name is None:
+            free = (f"Loop_{k}" if k else "Loop" for k in itertools.count())
+            name = next(candidate for candidate in free if candidate not in names)
+        loop = LoopNode(name, self.open)
+        self.loops.append(loop)
+        self._set_open((*self.open, loop))
+        return loop
+
+    def leave(self, loop: LoopNode) -> None:
+        self._set_open(tuple(other for other in self.open if other is not loop))
+        loop.end = self._events[-1][0]
+
+    def discard(self, loop: LoopNode) -> None:
+        """Forgets a loop whose block failed, and those inside."""
+        for other in self.loops:
+            if other is loop or loop in other.around:
+                self._discarded.add(other)
+        self.loops = [other for other in self.loops if other not in self._discarded]
+
+    def _set_open(self, loops: Path) -> None:
+        self.open = loops
+        self._events.append((len(self.graph.get_operations()), loops))
+
+    def placeholder(self, label: str, like: tf.Tensor, shape) -> tf.Tensor:
+        """Stands for a layer's output."""
+        with self.graph.as_default():
+            name = label.rsplit(": ", 1)[1].replace(" ", "_")
+            value = tf.compat.v1.placeholder(like.dtype, shape, name)
+        _tf.copy_handle_data(like, value)
+        return value
+
+    # --- closing ---------------------------------------------------------------------------------
+
+    def finish(self) -> dict[OutputLayer, tf.Tensor]:
+        """Runs the loops, or adds them to the graph outside: the outermost loops' outputs."""
+        if not tf.executing_eagerly():
+            return self._build()
+        layers = []
+
+        @tf.autograph.experimental.do_not_convert
+        def run_loops():
+            outputs = self._build()
+            layers.extend(outputs)
+            return list(outputs.values())
+
+        return dict(zip(layers, tf.function(run_loops, autograph=False).get_concrete_function()()))
+
+    def _build(self) -> dict[OutputLayer, tf.Tensor]:
+        self._find_blocks()
+        paths = self._nest()
+        self._assign_levels(paths)
+        self.sketch = self._make_sketch(self, paths)
+        values: dict[Any, tf.Tensor] = {}  # of outputs, by placeholder
+        for loop in sorted(self.loops, key=lambda loop: -len(paths[loop])):
+            with self.graph.as_default(), tf.control_dependencies(None):
+                _Builder(self, loop, paths[loop], values).build()
+        outputs = [o for loop in self.loops if len(paths[loop]) == 1 for o in loop.outputs]
+        effects = self._order_effects(())
+        for variable in self.graph.variables:
+            _tf.variable_accessed(variable)
+        tensors = [values[o.value.ref()] for o in outputs]
+        return dict(zip(outputs, _graphs.copy_to_default_graph(self.graph, tensors, effects)))
+
+    def _find_blocks(self) -> None:
+        """In which blocks each operation was made."""
+        self._blocks: dict[tf.Operation, Path] = {}
+        ends = [end for end, _ in self._events[1:]] + [None]
+        operations = self.graph.get_operations()
+        for (begin, loops), end in zip(self._events, ends):
+            for op in operations[begin:end]:
+                self._blocks[op] = loops
+        self._order = {op: i for i, op in enumerate(operations)}
+
+    def _nest(self) -> dict[LoopNode, Path]:
+        """For each loop those that it is inside of, and itself."""
+        self._inside: dict[tf.Operation, frozenset] = {}
+        values = {layer.value.op: layer for loop in self.loops for layer in self._layers(loop)}
+        around: dict[LoopNode, frozenset] = {loop: frozenset() for loop in self.loops}
+        self._flow(values, around)
+        # A block inside another says something only where the dataflow does not say the opposite.
+        for loop in self.loops:
+            outer = {other for other in loop.around if other in around}
+            around[loop] |= {other for other in outer if loop not in around[other]}
+        self._flow(values, around)
+        for loop in self.loops:
+            for other in around[loop]:
+                if loop in around[other]:
+                    first, second = sorted((loop, other), key=self.loops.index)
+                    one = self._witness(first, second)
+                    raise ValueError(
+                        f"{first.label} and {second.label} do not nest cleanly: each uses a value "
+                        f"from inside the other one: {first.label} uses {one}, {second.label} uses "
+                        f"{self._witness(second, first)}"
+                    )
+        for loop in self.loops:
+            for one in around[loop]:
+                for other in around[loop]:
+                    if one is not other and one not in around[other] and other not in around[one]:
+                        raise ValueError(
+                            f"{loop.label} uses {self._witness(loop, one)} of {one.label} and "
+                            f"{self._witness(loop, other)} of {other.label}, of which neither is "
+                            "inside the other: they do not nest cleanly"
+                        )
+        self._check_blocks()
+        return {
+            loop: (*sorted(around[loop], key=lambda other: len(around[other])), loop)
+            for loop in self.loops
+        }
+
+    def _layers(self, loop: LoopNode) -> list[Layer]:
+        return [*loop.iterators, *loop.recurrences, *loop.outputs]
+
+    def _flow(self, values: dict[tf.Operation, Layer], around: dict[LoopNode, frozenset]) -> None:
+        """Carries on, from tensor to tensor and loop to loop, what is computed inside which."""
+        operations = self.graph.get_operations()
+        changed = True
+        while changed:
+            changed = False
+            for op in operations:
+                layer = values.get(op)
+                if layer is None:
+                    found = frozenset().union(*(self._inside.get(t.op, ()) for t in op.inputs))
+                elif isinstance(layer, OutputLayer):
+                    found = around[layer.loop]
+                else:
+                    found = around[layer.loop] | {layer.loop}
+                if found != self._inside.get(op, frozenset()):
+                    self._inside[op] = found
+                    changed = True
+            for loop in self.loops:
+                used = [t for _, t in (*loop.given(), *loop.results())]
+                found = around[loop].union(*(self._inside.get(t.op, ()) for t in used)) - {loop}
+                found = found.union(*(around[other] for other in found))
+                if found != around[loop]:
+                    around[loop] = found
+                    changed = True
+
+    def _witness(self, loop: LoopNode, other: LoopNode) -> str:
+        """A tensor of `other` that `loop` uses."""
+        for what, tensor in (*loop.given(), *loop.results()):
+            if other in self._inside.get(tensor.op, ()):
+                return f"{tensor.name!r} ({what})"
+        return "what a loop around it uses"
+
+    def _check_blocks(self) -> None:
+        """What a loop computes is there for as long as its block is open."""
+        used = [(t, blocks) for op, blocks in self._blocks.items() for t in op.inputs]
+        for tensor, blocks in used + [pair for loop in self.loops for pair in loop.used]:
+            for loop in self._inside.get(tensor.op, ()):
+                if loop not in blocks:
+                    raise ValueError(
+                        f"{tensor.name!r} is used after the block of {loop.label}, inside which it "
+                        "is computed, was closed; a loop output brings values out of a loop"
+                    )
+
+    def _assign_levels(self, paths: dict[LoopNode, Path]) -> None:
+        """Finds out in which loop each operation runs.
+
+        That is the loop in whose block it was made, or one around it, where that uses the value.
+        """
+        levels: dict[tf.Operation, Path] = {}
+
+        def demand(op: tf.Operation, level: Path) -> None:
+            levels[op] = _common(levels[op], level) if op in levels else level
+
+        for op in self._blocks:
+            if self._has_effects(op):
+                demand(op, self._block_path(op, paths))
+        for loop in self.loops:
+            path = paths[loop]
+            for what, tensor in loop.given():
+                if loop in self._inside.get(tensor.op, ()):
+                    raise ValueError(f"{what} comes from inside the loop: {tensor.name!r}")
+                demand(tensor.op, path[:-1])
+            for _, tensor in loop.results():
+                demand(tensor.op, path)
+        given = [placeholder for _, placeholder in self.graph.captures]
+        targets = list(levels)
+        needed = _graphs.needed_operations(given, (), targets, follow_controls=False)
+        for op in reversed(needed):
+            demand(op, self._block_path(op, paths))
+            self.levels[op] = () if self._is_plain_read(op) else levels[op]
+            for tensor in op.inputs:
+                demand(tensor.op, self.levels[op])
+        for op, level in self.levels.items():
+            for loop in self._inside.get(op, ()):
+                if loop not in level:
+                    raise ValueError(
+                        f"{op.name!r} is computed inside {loop.label}, but used outside of it; "
+                        "a loop output brings values out of a loop"
+                    )
+
+    def _block_path(self, op: tf.Operation, paths: dict[LoopNode, Path]) -> Path:
+        known = [paths[loop] for loop in self._blocks.get(op, ()) if loop in paths]
+        return max(known, key=len, default=())
+
+    def _has_effects(self, op: tf.Operation) -> bool:
+        is_discarded = any(loop in self._discarded for loop in self._blocks[op])
+        return _tf.is_stateful(op) and not is_discarded and not self._is_plain_read(op)
+
+    def _is_plain_read(self, op: tf.Operation) -> bool:
+        """Whether it reads a variable from outside, which the loops only read."""
+        if op.type != "ReadVariableOp" or op.inputs[0].op.type != "Placeholder":
+            return False
+        handle = op.inputs[0]
+        return any(handle is p for _, p in self.graph.captures) and all(
+            reader.type == "ReadVariableOp" for reader in handle.consumers()
+        )
+
+    # --- order -----------------------------------------------------------------------------------
+
+    def level(self, op: tf.Operation) -> Path | None:
+        return self.levels.get(op)
+
+    def set_level(self, op: tf.Operation, level: Path, order: int) -> None:
+        self.levels[op] = level
+        self._order[op] = order
+
+    def _ordered_effects(self, level: Path) -> list[tf.Operation]:
+        """The operations of one loop that have effects, in the order in which they happen."""
+        members = {
+            op
+            for op, own in self.levels.items()
+            if own == level and _tf.is_stateful(op) and not self._is_plain_read(op)
+        }
+        ordered: dict[tf.Operation, None] = {}
+        for op in sorted(members, key=self._order.__getitem__):
+            inputs = list(op.inputs)
+            for earlier in _graphs.needed_operations((), inputs, follow_controls=False):
+                if earlier in members:
+                    ordered.setdefault(earlier)
+            ordered.setdefault(op)
+        return list(ordered)
+
+    def _order_effects(self, level: Path) -> list[tf.Operation]:
+        """Lets each of them wait for the one before."""
+        effects = self._ordered_effects(level)
+        for op, own in self.levels.items():
+            if own != level:
+                continue
+            kept = [c for c in op.control_inputs if self.levels.get(c) == level]
+            if len(kept) < len(op.control_inputs):
+                op._remove_all_control_inputs()
+                op._add_control_inputs(kept)
+        for before, after in zip(effects, effects[1:]):
+            if before not in after.control_inputs:
+                after._add_control_input(before)
+        return effects
+
+
+def _common(one: Path, other: Path) -> Path:
+    """The innermost loop that both are inside of."""
+    size = 0
+    while size < min(len(one), len(other)) and one[size] is other[size]:
+        size += 1
+    return one[:size]
+
+
+class _Builder:
+    """Makes one loop an operation."""
+
+    def __init__(self, network: Network, loop: LoopNode, path: Path, values: dict):
+        self.network, self.loop, self.path, self.values = network, loop, path, values
+
+    def _resolve(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor, or what has taken the place of an inner loop's output."""
+        return self.values.get(tensor.ref(), tensor)
+
+    def build(self) -> None:
+        loop = self.loop
+        effects = self.network._order_effects(self.path)
+        if not loop.outputs and not effects:
+            return
+        recurrences, needed = self._live(effects)
+        used = {t.ref() for op in needed for t in op.inputs}
+        used |= {t.ref() for t in self._targets(recurrences)}
+        for output in loop.outputs:
+            if output.value.ref() in used:
+                raise ValueError(f"{output.label} is used inside its own loop")
+        iterators = [i for i in loop.iterators if i.value.ref() in used]
+        layers = [*iterators, *recurrences]
+        invariants = self._invariants(needed, recurrences, {layer.value.ref() for layer in layers})
+
+        groups = [[layer.value] for layer in layers] + [[t] for t in invariants]
+        results, outputs = self._results(recurrences)
+        condition = None if loop.condition is None else self._resolve(loop.condition)
+        targets = results if condition is None else [*results, condition]
+        graph = _graphs.extract("loop", self.network.graph, groups, targets, effects)
+        targets = list(graph.outputs)
+        if condition is not None:
+            condition = targets.pop()
+        num_results = len(targets)
+        targets += _body.effects(graph, [[t] for t in graph.inputs])
+        stateful = any(_tf.is_stateful(op) for op in graph.get_operations())
+        test, read, body = _split(graph, targets, condition)
+
+        inputs = [
+            *(self._input(layer) for layer in layers),
+            *(_loop.Input(f"{loop.label}: the invariant {t.name!r}", t.shape) for t in invariants),
+        ]
+        first = len(iterators)
+        lengths = [o for o in loop.outputs if "the length" in o.given]
+        spec = _loop.LoopSpec(
+            tuple(inputs),
+            tuple(
+                dataclasses.replace(made, length=lengths.index(layer) if layer in lengths else -1)
+                for made, layer in zip(outputs, loop.outputs)
+            ),
+            tuple((k, first + k) for k in range(len(recurrences))),
+            tuple(t.dtype for t in body.outputs),
+            tuple(t.shape for t in body.outputs),
+            limit_label=loop.limit_label,
+            condition_inputs=read,
+        )
+        given = [layer.given[_GIVEN[type(layer)]] for layer in layers] + invariants
+        before = len(self.network.graph.get_operations())
+        made = _loop.run_loop(
+            spec.recording(1, range(num_results, len(body.outputs))),
+            _tf.make_function(body),
+            [self._resolve(t) for t in given],
+            None if loop.count is None else tf.maximum(self._resolve(loop.count), 0),
+            stateful,
+            loop.name if _is_scope(loop.name) else "Loop",
+            None if test is None else _tf.make_function(test),
+            [self._resolve(o.given["the length"]) for o in lengths],
+        )
+        for op in self.network.graph.get_operations()[before:]:
+            self.network.set_level(op, self.path[:-1], loop.end)
+        for layer, tensor in zip(loop.outputs, made):
+            tensor.set_shape(layer.value.shape)
+            self.values[layer.value.ref()] = tensor
+            _graphs.replace(layer.value, tensor)
+
+    def _live(
+        self, effects: Sequence[tf.Operation]
+    ) -> tuple[list[RecurrenceLayer], list[tf.Operation]]:
+        """The recurrences that something depends on, and the operations of an iteration."""
+        loop = self.loop
+        live = {o.recurrence for o in loop.outputs if o.kind == "last"}
+        while True:
+            kept = [r for r in loop.recurrences if r in live]
+            targets = self._targets(kept)
+            needed = _graphs.needed_operations(
+                [layer.value for layer in (*loop.iterators, *loop.recurrences)], targets, effects
+            )
+            needed = [op for op in needed if self._belongs(op)]
+            used = {t.ref() for op in needed for t in op.inputs} | {t.ref() for t in targets}
+            found = live | {r for r in loop.recurrences if r.value.ref() in used}
+            if found == live:
+                return kept, needed
+            live = found
+
+    def _belongs(self, op: tf.Operation) -> bool:
+        return self.network.level(op) == self.path and op.type != "Placeholder"
+
+    def _targets(self, recurrences: Sequence[RecurrenceLayer]) -> list[tf.Tensor]:
+        """What an iteration computes for its layers."""
+        tensors = [r.next for r in recurrences]
+        tensors += [o.tensor for o in self.loop.outputs if o.kind != "last"]
+        if self.loop.condition is not None:
+            tensors.append(self.loop.condition)
+        return [self._resolve(t) for t in tensors]
+
+    def _invariants(self, needed, recurrences, own: set) -> list[tf.Tensor]:
+        """What comes from outside; constants are part of the body."""
+        found: dict[Any, tf.Tensor] = {}
+        members = set(needed)
+        captured = {inside.ref() for _, inside in self.network.graph.captures}
+        for tensor in [*(t for op in needed for t in op.inputs), *self._targets(recurrences)]:
+            op = tensor.op
+            # A small eager tensor is captured as a constant, but may have a gradient.
+            is_constant = (
+                op.type == "Const" and not op.control_inputs and tensor.ref() not in captured
+            )
+            if tensor.ref() not in own and op not in members and not is_constant:
+                found.setdefault(tensor.ref(), tensor)
+        return list(found.values())
+
+    def _results(
+        self, recurrences: Sequence[RecurrenceLayer]
+    ) -> tuple[list[tf.Tensor], list[_loop.Output]]:
+        """What the body returns, the recurrences' next values first, and the outputs made of it."""
+        results = [self._resolve(r.next) for r in recurrences]
+        outputs = []
+        for layer in self.loop.outputs:
+            if layer.kind == "last":
+                source = recurrences.index(layer.recurrence)
+                outputs.append(_loop.Output(layer.label, results[source].dtype, "last", source))
+                continue
+            tensor = self._resolve(layer.tensor)
+            stride = -1 if layer.kind == "reverse" else 1
+            outputs.append(
+                _loop.Output(layer.label, tensor.dtype, "stack", len(results), layer.axis, stride)
+            )
+            results.append(tensor)
+        return results, outputs
+
+    def _input(self, layer: Layer) -> _loop.Input:
+        shape = layer.value.shape
+        if isinstance(layer, RecurrenceLayer):
+            return _loop.Input(layer.label, shape)
+        order = {"start": -1, "end": 0, "stride": -1} if layer.reverse else {}
+        return _loop.Input(layer.label, shape, "iterator", layer.axis, **order)
+
+
+_GIVEN = {IteratorLayer: "the iterated tensor", RecurrenceLayer: "the initial value"}
+
+
+def _is_scope(name: str) -> bool:
+    return name.isascii() and name.replace("_", "").isalnum() and not name.startswith("_")
+
+
+def _split(
+    graph: _tf.FuncGraph, results: Sequence[tf.Tensor], condition: tf.Tensor | None
+) -> tuple[_tf.FuncGraph | None, tuple[int, ...] | None, _tf.FuncGraph]:
+    """Takes apart what an iteration computes: the condition, and with its values the rest.
+
+    Returns the condition, the positions of the parameters that it reads, and the body.
+    """
+    groups = [[t] for t in graph.inputs]
+    effects = list(graph.control_outputs)
+    if condition is None:
+        return None, None, _graphs.extract("body", graph, groups, results, effects)
+    head = set(_graphs.needed_operations(graph.inputs, [condition], follow_controls=False))
+    for op in graph.get_operations():
+        kept = [c for c in op.control_inputs if (c in head) == (op in head)]
+        if len(kept) < len(op.control_inputs):
+            op._remove_all_control_inputs()
+            op._add_control_inputs(kept)
+    rest = [op for op in effects if op not in head]
+    tail = _graphs.needed_operations(
+        [*graph.inputs, *(t for op in head for t in op.outputs)], results, rest
+    )
+    shared: dict[Any, tf.Tensor] = {}
+    for tensor in [*(t for op in tail for t in op.inputs), *results]:
+        if tensor.op in head and tensor.op.type != "Const":
+            shared.setdefault(tensor.ref(), tensor)
+    used = {t.ref() for op in head for t in op.inputs} | {condition.ref()}
+    used |= {t.ref() for t in shared.values()}
+    read = tuple(i for i, t in enumerate(graph.inputs) if t.ref() in used)
+    test = _graphs.extract(
+        "condition",
+        graph,
+        [groups[i] for i in read],
+        [condition, *shared.values()],
+        [op for op in effects if op in head],
+    )
+    body = _graphs.extract("body", graph, [*groups, *([t] for t in shared.values())], results, rest)
+    return test, read, body
