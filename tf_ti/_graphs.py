@@ -284,3 +284,14 @@ def copy_to_default_graph(
     for op in needed_operations(given, outputs, operations):
         copier.copy(op, (), inline=False)
     return [copier.tensors[t.ref()] for t in outputs]
+
+
+def inline_in_place(op: tf.Operation) -> list[tf.Tensor]:
+    """Adds what a call computes to its own graph, and gives that to the readers of its results."""
+    copier = _Copier(op.graph)
+    copier.tensors.update((t.ref(), t) for t in op.inputs)
+    copier.copy(op, op.control_inputs, inline=True)
+    values = [copier.tensors[t.ref()] for t in op.outputs]
+    for result, value in zip(op.outputs, values):
+        replace(result, value)
+    return values

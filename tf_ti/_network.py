@@ -1,13 +1,13 @@
 """Where loops are traced, and how what was traced becomes loop ops.
 
-Nested loops share one graph, in which their iterators, recurrences and outputs are placeholders.
-Which loop is inside which, and which of them an operation belongs to, follows from the dataflow, as
-in TensorRT, and where that leaves it open from the blocks.
+A loop's block is traced into a graph, in which iterators, recurrences and outputs are placeholders.
+Loops that one `with` statement opens share that graph: which of them is inside which, and to which
+an operation belongs, follows from the dataflow, as in TensorRT.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -70,7 +70,7 @@ class LoopNode:
 
     Attributes:
         name: its name.
-        around: the loops whose blocks its own block stands in, the outermost first.
+        around: the loops of the network whose blocks its own stands in, the outermost first.
         end: how many operations there were when its block was closed.
         used: the tensors given to its layers, with the loops whose blocks were open then.
     """
@@ -105,6 +105,16 @@ class LoopNode:
             found.append((f"{self.limit_label}: the count", self.count))
         return found
 
+    def replace(self, value_of: Callable) -> None:
+        """Gives the layers other tensors."""
+        self.count, self.condition = value_of(self.count), value_of(self.condition)
+        for layer in (*self.iterators, *self.recurrences, *self.outputs):
+            layer.given = {what: value_of(t) for what, t in layer.given.items()}
+        for recurrence in self.recurrences:
+            recurrence.next = value_of(recurrence.next)
+        for output in self.outputs:
+            output.tensor = value_of(output.tensor)
+
     def results(self) -> list[tuple[str, tf.Tensor]]:
         """What each iteration must compute: (what it is, tensor)."""
         found = [(f"{r.label}: the second input", r.next) for r in self.recurrences]
@@ -115,7 +125,7 @@ class LoopNode:
 
 
 class Network:
-    """The graph of the outermost of some nested loops."""
+    """The graph of loops that were opened together."""
 
     def __init__(self, name: str, make_sketch: Callable):
         self._make_sketch = make_sketch
@@ -130,6 +140,7 @@ class Network:
         # From which number of operations on which loops were open.
         self._events: list[tuple[int, Path]] = []
         self._order: dict[tf.Operation, int] = {}
+        self._blocks: dict[tf.Operation, Path] = {}
 
     @classmethod
     def current(cls) -> "Network | None":
@@ -137,9 +148,16 @@ class Network:
         network = getattr(tf.compat.v1.get_default_graph(), "tf_ti_network", None)
         return network if not tf.executing_eagerly() else None
 
+    def is_untouched(self) -> bool:
+        """Whether nothing happened since the last loop was entered."""
+        return bool(self.open) and self._events[-1] == self._now()
+
+    def _now(self) -> tuple[int, Path]:
+        return len(self.graph.get_operations()), self.open
+
     def enter(self, name: str | None) -> LoopNode:
-        names = {loop.name for loop in self.loops}
         if name is None:
+            names = {loop.name for network in self._networks() for loop in network.loops}
             free = (f"Loop_{k}" if k else "Loop" for k in itertools.count())
             name = next(candidate for candidate in free if candidate not in names)
         loop = LoopNode(name, self.open)
@@ -147,9 +165,20 @@ class Network:
         self._set_open((*self.open, loop))
         return loop
 
+    def _networks(self) -> Iterator["Network"]:
+        """This one, and those around it."""
+        graph = self.graph
+        while graph is not None:
+            if hasattr(graph, "tf_ti_network"):
+                yield graph.tf_ti_network
+            graph = getattr(graph, "outer_graph", None)
+
     def leave(self, loop: LoopNode) -> None:
         self._set_open(tuple(other for other in self.open if other is not loop))
         loop.end = self._events[-1][0]
+
+    def is_discarded(self, loop: LoopNode) -> bool:
+        return loop in self._discarded
 
     def discard(self, loop: LoopNode) -> None:
         """Forgets a loop whose block failed, and those inside."""
@@ -160,7 +189,7 @@ class Network:
 
     def _set_open(self, loops: Path) -> None:
         self.open = loops
-        self._events.append((len(self.graph.get_operations()), loops))
+        self._events.append(self._now())
 
     def placeholder(self, label: str, like: tf.Tensor, shape) -> tf.Tensor:
         """Stands for a layer's output."""
@@ -173,9 +202,10 @@ class Network:
     # --- closing ---------------------------------------------------------------------------------
 
     def finish(self) -> dict[OutputLayer, tf.Tensor]:
-        """Runs the loops, or adds them to the graph outside: the outermost loops' outputs."""
-        if not tf.executing_eagerly():
+        """Runs the loops, or adds them to the graph outside: the outputs of those in no other."""
+        if not tf.executing_eagerly() and not _tf.is_recording():
             return self._build()
+        # Who records gradients sees the call of a function, but no copied operations.
         layers = []
 
         @tf.autograph.experimental.do_not_convert
@@ -188,6 +218,7 @@ class Network:
 
     def _build(self) -> dict[OutputLayer, tf.Tensor]:
         self._find_blocks()
+        self._inline_calls()
         paths = self._nest()
         self._assign_levels(paths)
         self.sketch = self._make_sketch(self, paths)
@@ -202,9 +233,25 @@ class Network:
         tensors = [values[o.value.ref()] for o in outputs]
         return dict(zip(outputs, _graphs.copy_to_default_graph(self.graph, tensors, effects)))
 
+    def _inline_calls(self) -> None:
+        """Replaces calls, those of inner blocks' loops too, by what the functions compute."""
+        replaced: dict[Any, tf.Tensor] = {}
+        for op in self.graph.get_operations():
+            if not _graphs.is_call(op):
+                continue
+            before = len(self.graph.get_operations())
+            with self.graph.as_default(), tf.control_dependencies(None):
+                values = _graphs.inline_in_place(op)
+            for made in self.graph.get_operations()[before:]:
+                self._blocks[made] = self._blocks[op]
+                self._order[made] = self._order[op]
+            del self._blocks[op]
+            replaced.update(zip([t.ref() for t in op.outputs], values))
+        for loop in self.loops:
+            loop.replace(lambda t: t if t is None else replaced.get(t.ref(), t))
+
     def _find_blocks(self) -> None:
         """In which blocks each operation was made."""
-        self._blocks: dict[tf.Operation, Path] = {}
         ends = [end for end, _ in self._events[1:]] + [None]
         operations = self.graph.get_operations()
         for (begin, loops), end in zip(self._events, ends):
@@ -215,63 +262,99 @@ class Network:
     def _nest(self) -> dict[LoopNode, Path]:
         """For each loop those that it is inside of, and itself."""
         self._inside: dict[tf.Operation, frozenset] = {}
-        values = {layer.value.op: layer for loop in self.loops for layer in self._layers(loop)}
+        self._after: dict[tf.Operation, frozenset] = {}
         around: dict[LoopNode, frozenset] = {loop: frozenset() for loop in self.loops}
-        self._flow(values, around)
-        # A block inside another says something only where the dataflow does not say the opposite.
+        self._flow(around)
+        # A block says something only where the dataflow does not say the opposite, and where
+        # something happened after it: else one `with` statement made both.
         for loop in self.loops:
-            outer = {other for other in loop.around if other in around}
-            around[loop] |= {other for other in outer if loop not in around[other]}
-        self._flow(values, around)
+            for other in loop.around:
+                if other in around and other.end > loop.end and self._may_be(loop, other, around):
+                    around[loop] |= {other} | around[other]
+        self._flow(around)
+        # Who uses values of two loops is inside both, so one of these is inside the other.
         for loop in self.loops:
-            for other in around[loop]:
-                if loop in around[other]:
-                    first, second = sorted((loop, other), key=self.loops.index)
-                    one = self._witness(first, second)
-                    raise ValueError(
-                        f"{first.label} and {second.label} do not nest cleanly: each uses a value "
-                        f"from inside the other one: {first.label} uses {one}, {second.label} uses "
-                        f"{self._witness(second, first)}"
-                    )
-        for loop in self.loops:
-            for one in around[loop]:
-                for other in around[loop]:
-                    if one is not other and one not in around[other] and other not in around[one]:
-                        raise ValueError(
-                            f"{loop.label} uses {self._witness(loop, one)} of {one.label} and "
-                            f"{self._witness(loop, other)} of {other.label}, of which neither is "
-                            "inside the other: they do not nest cleanly"
-                        )
+            for inner, outer in itertools.permutations(self.loops, 2):
+                if (
+                    {inner, outer} <= around[loop]
+                    and inner not in around[outer]
+                    and outer not in around[inner]
+                    and outer in inner.around
+                    and self._may_be(inner, outer, around)
+                ):
+                    around[inner] |= {outer} | around[outer]
+        self._flow(around)
+        self._check_nesting(around)
         self._check_blocks()
         return {
             loop: (*sorted(around[loop], key=lambda other: len(around[other])), loop)
             for loop in self.loops
         }
 
+    def _may_be(self, inner: LoopNode, outer: LoopNode, around: dict[LoopNode, frozenset]) -> bool:
+        """Whether no value that one gives to the other forbids that it is inside the other."""
+        needs = [t for _, t in outer.given()]
+        uses = [t for _, t in (*inner.given(), *inner.results())]
+        return (
+            inner not in around[outer]
+            and not any(inner in self._after.get(t.op, ()) for t in needs)
+            and not any(outer in self._after.get(t.op, ()) for t in uses)
+        )
+
+    def _check_nesting(self, around: dict[LoopNode, frozenset]) -> None:
+        for first, second in itertools.combinations(self.loops, 2):
+            if first in around[second] and second in around[first]:
+                raise ValueError(
+                    f"{first.label} and {second.label} do not nest cleanly: each uses a value from "
+                    f"inside the other one: {first.label} uses {self._witness(first, second)}, "
+                    f"{second.label} uses {self._witness(second, first)}"
+                )
+        for loop in self.loops:
+            for one, other in itertools.combinations(self.loops, 2):
+                if {one, other} <= around[loop] and one not in around[other] | {other}:
+                    if other not in around[one]:
+                        raise ValueError(
+                            f"{loop.label} uses {self._witness(loop, one)} of {one.label} and "
+                            f"{self._witness(loop, other)} of {other.label}, of which neither is "
+                            "inside the other: they do not nest cleanly"
+                        )
+
     def _layers(self, loop: LoopNode) -> list[Layer]:
         return [*loop.iterators, *loop.recurrences, *loop.outputs]
 
-    def _flow(self, values: dict[tf.Operation, Layer], around: dict[LoopNode, frozenset]) -> None:
-        """Carries on, from tensor to tensor and loop to loop, what is computed inside which."""
+    def _flow(self, around: dict[LoopNode, frozenset]) -> None:
+        """Carries on, from tensor to tensor and loop to loop, what is computed inside which.
+
+        And after which: whose outputs it depends on.
+        """
+        values = {layer.value.op: layer for loop in self.loops for layer in self._layers(loop)}
         operations = self.graph.get_operations()
+        nothing: frozenset = frozenset()
+
+        def of_all(found: dict, tensors) -> frozenset:
+            return nothing.union(*(found.get(t.op, nothing) for t in tensors))
+
         changed = True
         while changed:
             changed = False
             for op in operations:
                 layer = values.get(op)
                 if layer is None:
-                    found = frozenset().union(*(self._inside.get(t.op, ()) for t in op.inputs))
+                    inside, after = of_all(self._inside, op.inputs), of_all(self._after, op.inputs)
                 elif isinstance(layer, OutputLayer):
-                    found = around[layer.loop]
+                    inside = around[layer.loop]
+                    used = [t for _, t in (*layer.loop.given(), *layer.loop.results())]
+                    after = of_all(self._after, used) | {layer.loop}
                 else:
-                    found = around[layer.loop] | {layer.loop}
-                if found != self._inside.get(op, frozenset()):
-                    self._inside[op] = found
+                    inside = around[layer.loop] | {layer.loop}
+                    after = of_all(self._after, layer.given.values())
+                if (inside, after) != (self._inside.get(op, nothing), self._after.get(op, nothing)):
+                    self._inside[op], self._after[op] = inside, after
                     changed = True
             for loop in self.loops:
                 used = [t for _, t in (*loop.given(), *loop.results())]
-                found = around[loop].union(*(self._inside.get(t.op, ()) for t in used)) - {loop}
-                found = found.union(*(around[other] for other in found))
+                found = around[loop] | of_all(self._inside, used)
+                found = found.union(*(around[other] for other in found)) - {loop}
                 if found != around[loop]:
                     around[loop] = found
                     changed = True
@@ -301,12 +384,10 @@ class Network:
         """
         levels: dict[tf.Operation, Path] = {}
 
-        def demand(op: tf.Operation, level: Path) -> None:
-            levels[op] = _common(levels[op], level) if op in levels else level
+        def demand(op: tf.Operation, level: Path | None) -> None:
+            if level is not None:
+                levels[op] = _common(levels[op], level) if op in levels else level
 
-        for op in self._blocks:
-            if self._has_effects(op):
-                demand(op, self._block_path(op, paths))
         for loop in self.loops:
             path = paths[loop]
             for what, tensor in loop.given():
@@ -315,11 +396,14 @@ class Network:
                 demand(tensor.op, path[:-1])
             for _, tensor in loop.results():
                 demand(tensor.op, path)
+        effects = [op for op in self._blocks if self._has_effects(op)]
         given = [placeholder for _, placeholder in self.graph.captures]
-        targets = list(levels)
-        needed = _graphs.needed_operations(given, (), targets, follow_controls=False)
+        needed = _graphs.needed_operations(given, (), [*levels, *effects], follow_controls=False)
         for op in reversed(needed):
             demand(op, self._block_path(op, paths))
+            if op not in levels:
+                # Nobody but itself says where an effect is wanted.
+                demand(op, self._innermost(op, paths))
             self.levels[op] = () if self._is_plain_read(op) else levels[op]
             for tensor in op.inputs:
                 demand(tensor.op, self.levels[op])
@@ -331,9 +415,17 @@ class Network:
                         "a loop output brings values out of a loop"
                     )
 
-    def _block_path(self, op: tf.Operation, paths: dict[LoopNode, Path]) -> Path:
+    def _block_path(self, op: tf.Operation, paths: dict[LoopNode, Path]) -> Path | None:
+        """The innermost loop in whose block an operation was made, if that is a single one."""
         known = [paths[loop] for loop in self._blocks.get(op, ()) if loop in paths]
-        return max(known, key=len, default=())
+        innermost = max(known, key=len, default=())
+        return innermost if all(path == innermost[: len(path)] for path in known) else None
+
+    def _innermost(self, op: tf.Operation, paths: dict[LoopNode, Path]) -> Path:
+        """Of several loops, all open, that whose values it uses, or the last one."""
+        inside = [paths[loop] for loop in self._inside.get(op, ())]
+        opened = [paths[loop] for loop in self._blocks[op] if loop in paths]
+        return max(inside, key=len) if inside else opened[-1]
 
     def _has_effects(self, op: tf.Operation) -> bool:
         is_discarded = any(loop in self._discarded for loop in self._blocks[op])

@@ -13,13 +13,13 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import control_flow_util_v2
 from tensorflow.python.ops.handle_data_util import copy_handle_data
 from tensorflow.python.ops.resource_variable_ops import variable_accessed, variable_shape
-from tensorflow.python.types.internal import NativeObject
+from tensorflow.python.types.core import Tensor as TensorLike
 
 __all__ = [
     "EagerTensor",
     "FuncGraph",
-    "NativeObject",
     "READS",
+    "TensorLike",
     "copy_handle_data",
     "find_function",
     "loaded_function_graph",

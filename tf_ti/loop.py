@@ -38,7 +38,7 @@ class LoopOutput(enum.Enum):
     REVERSE = "reverse"
 
 
-class _TensorLike(_tf.NativeObject):
+class _TensorLike(_tf.TensorLike):
     """What is used like a tensor, `self.tensor`."""
 
     __array_priority__ = 100
@@ -48,16 +48,27 @@ class _TensorLike(_tf.NativeObject):
     def tensor(self) -> tf.Tensor:
         raise NotImplementedError
 
+    @property
+    def dtype(self) -> tf.DType:
+        return self.tensor.dtype
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        return self.tensor.shape
+
     def __tf_tensor__(self, dtype=None, name=None) -> tf.Tensor:
         return tf.convert_to_tensor(self.tensor, dtype, name=name)
+
+    def __tf_tracing_type__(self, context):
+        return self.tensor.__tf_tracing_type__(context)
 
     def __getattr__(self, name: str):
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.tensor, name)
 
-    def __array__(self, *args, **kwargs):
-        return self.tensor.__array__(*args, **kwargs)
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.tensor, dtype, copy=copy)
 
     def __iter__(self):
         return iter(self.tensor)
@@ -161,8 +172,13 @@ class Output(_TensorLike):
         if self._tensor is not None:
             return self._tensor
         network = self._loop._network
-        if network is None:
+        if network.is_discarded(self._layer.loop):
             raise ValueError(f"{self._layer.label} is not there: the loop failed")
+        if network.sketch is not None:
+            raise ValueError(
+                f"{self._layer.label} is not there: its loop is inside another one, an output of "
+                "which brings values out"
+            )
         if _network.Network.current() is not network:
             raise ValueError(f"{self._layer.label} is there once the outermost loop's block ends")
         return self._layer.value
@@ -258,7 +274,7 @@ class Loop:
         if self._node is not None:
             raise ValueError(f"loop {self.name!r} has been entered before")
         network = _network.Network.current()
-        if network is None:
+        if network is None or not network.is_untouched():
             network = _network.Network(self.name, _sketch.Sketch)
             self._graph_context = network.graph.as_default()
             self._graph_context.__enter__()
@@ -483,7 +499,7 @@ class Loop:
         if _network.Network.current() is not self._network:
             raise ValueError(
                 f"{prefix}{what.removeprefix(prefix)}: layers are added in the loop's own block, "
-                "not in a function or a branch inside of it"
+                "not in another one, a function or a branch inside of it"
             )
 
     def _to_tensor(self, what: str, value: Any, dtype: tf.DType | None = None) -> tf.Tensor:
