@@ -163,7 +163,7 @@ class _Reverse:
         for i, grad in incoming.items():
             output = self.spec.outputs[i]
             if not self._is_differentiable(output):
-                if output.dtype == tf.variant:
+                if self._source_type(output) == tf.variant:
                     raise _variant_error(output.label)
                 continue
             if output.mode == "last":
@@ -177,11 +177,13 @@ class _Reverse:
         for result, grad in last.items():
             self._add_last_seed(result, grad)
 
-    def _is_differentiable(self, output: _loop.Output) -> bool:
+    def _source_type(self, output: _loop.Output) -> tf.DType:
         if output.source >= 0:
-            dtype = self.spec.result_types[output.source]
-        else:
-            dtype = self.graph.inputs[~output.source].dtype
+            return self.spec.result_types[output.source]
+        return self.graph.inputs[~output.source].dtype
+
+    def _is_differentiable(self, output: _loop.Output) -> bool:
+        dtype = self._source_type(output)
         # A variant in a sequence is a history of a loop inside the body.
         return _tf.is_trainable(dtype) or (dtype == tf.variant and output.mode == "sequence")
 

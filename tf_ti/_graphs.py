@@ -1,7 +1,7 @@
 """Copying part of a function's graph into a function of its own."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -283,6 +283,7 @@ def copy_to_default_graph(
     given = [placeholder for _, placeholder in graph.captures]
     for op in needed_operations(given, outputs, operations):
         copier.copy(op, (), inline=False)
+    chain([copy for op in operations for copy in copier.operations[op]])
     return [copier.tensors[t.ref()] for t in outputs]
 
 
@@ -295,3 +296,18 @@ def inline_in_place(op: tf.Operation) -> list[tf.Tensor]:
     for result, value in zip(op.outputs, values):
         replace(result, value)
     return values
+
+
+def chain(operations: Sequence[tf.Operation]) -> None:
+    """Lets each operation wait for the one before."""
+    for before, after in itertools.pairwise(operations):
+        if before not in after.control_inputs:
+            after._add_control_input(before)
+
+
+def keep_controls(op: tf.Operation, is_kept: Callable[[tf.Operation], bool]) -> None:
+    """Lets an operation no longer wait for some of those that it waits for."""
+    kept = [other for other in op.control_inputs if is_kept(other)]
+    if len(kept) < len(op.control_inputs):
+        op._remove_all_control_inputs()
+        op._add_control_inputs(kept)

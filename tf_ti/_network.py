@@ -227,7 +227,7 @@ class Network:
             with self.graph.as_default(), tf.control_dependencies(None):
                 _Builder(self, loop, paths[loop], values).build()
         outputs = [o for loop in self.loops if len(paths[loop]) == 1 for o in loop.outputs]
-        effects = self._order_effects(())
+        effects = self.detached_effects(())
         for variable in self.graph.variables:
             _tf.variable_accessed(variable)
         tensors = [values[o.value.ref()] for o in outputs]
@@ -415,17 +415,22 @@ class Network:
                         "a loop output brings values out of a loop"
                     )
 
+    def _open_paths(self, op: tf.Operation, paths: dict[LoopNode, Path]) -> list[Path]:
+        """The loops in whose blocks an operation was made, but for those whose outputs it uses."""
+        after = self._after.get(op, ())
+        blocks = self._blocks.get(op, ())
+        return [paths[loop] for loop in blocks if loop in paths and loop not in after]
+
     def _block_path(self, op: tf.Operation, paths: dict[LoopNode, Path]) -> Path | None:
         """The innermost loop in whose block an operation was made, if that is a single one."""
-        known = [paths[loop] for loop in self._blocks.get(op, ()) if loop in paths]
+        known = self._open_paths(op, paths)
         innermost = max(known, key=len, default=())
         return innermost if all(path == innermost[: len(path)] for path in known) else None
 
     def _innermost(self, op: tf.Operation, paths: dict[LoopNode, Path]) -> Path:
         """Of several loops, all open, that whose values it uses, or the last one."""
         inside = [paths[loop] for loop in self._inside.get(op, ())]
-        opened = [paths[loop] for loop in self._blocks[op] if loop in paths]
-        return max(inside, key=len) if inside else opened[-1]
+        return max(inside, key=len) if inside else self._open_paths(op, paths)[-1]
 
     def _has_effects(self, op: tf.Operation) -> bool:
         is_discarded = any(loop in self._discarded for loop in self._blocks[op])
@@ -465,20 +470,12 @@ class Network:
             ordered.setdefault(op)
         return list(ordered)
 
-    def _order_effects(self, level: Path) -> list[tf.Operation]:
-        """Lets each of them wait for the one before."""
-        effects = self._ordered_effects(level)
+    def detached_effects(self, level: Path) -> list[tf.Operation]:
+        """The same, where none waits for what happens in another loop."""
         for op, own in self.levels.items():
-            if own != level:
-                continue
-            kept = [c for c in op.control_inputs if self.levels.get(c) == level]
-            if len(kept) < len(op.control_inputs):
-                op._remove_all_control_inputs()
-                op._add_control_inputs(kept)
-        for before, after in zip(effects, effects[1:]):
-            if before not in after.control_inputs:
-                after._add_control_input(before)
-        return effects
+            if own == level:
+                _graphs.keep_controls(op, lambda other: self.levels.get(other) == level)
+        return self._ordered_effects(level)
 
 
 def _common(one: Path, other: Path) -> Path:
@@ -501,7 +498,7 @@ class _Builder:
 
     def build(self) -> None:
         loop = self.loop
-        effects = self.network._order_effects(self.path)
+        effects = self.network.detached_effects(self.path)
         if not loop.outputs and not effects:
             return
         recurrences, needed = self._live(effects)
@@ -653,13 +650,12 @@ def _split(
     groups = [[t] for t in graph.inputs]
     effects = list(graph.control_outputs)
     if condition is None:
-        return None, None, _graphs.extract("body", graph, groups, results, effects)
-    head = set(_graphs.needed_operations(graph.inputs, [condition], follow_controls=False))
+        body = _graphs.extract("body", graph, groups, results, effects)
+        _graphs.chain(body.control_outputs)
+        return None, None, body
+    head = set(_graphs.needed_operations(graph.inputs, [condition]))
     for op in graph.get_operations():
-        kept = [c for c in op.control_inputs if (c in head) == (op in head)]
-        if len(kept) < len(op.control_inputs):
-            op._remove_all_control_inputs()
-            op._add_control_inputs(kept)
+        _graphs.keep_controls(op, lambda other, op=op: (other in head) == (op in head))
     rest = [op for op in effects if op not in head]
     tail = _graphs.needed_operations(
         [*graph.inputs, *(t for op in head for t in op.outputs)], results, rest
@@ -679,4 +675,6 @@ def _split(
         [op for op in effects if op in head],
     )
     body = _graphs.extract("body", graph, [*groups, *([t] for t in shared.values())], results, rest)
+    _graphs.chain(test.control_outputs)
+    _graphs.chain(body.control_outputs)
     return test, read, body

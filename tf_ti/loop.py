@@ -244,7 +244,8 @@ class Loop:
         ValueError, TypeError: a layer gets what it cannot take, at the call, or loops do not nest,
             when the outermost block ends.
         tf.errors.InvalidArgumentError: an iterator is shorter than the loop, a length is below the
-            number of iterations, or a shape changes. In eager mode when the outermost block ends.
+            number of iterations, or a shape changes. ValueError, when the outermost block ends,
+            where static shapes and values tell it already.
 
     Example:
 
@@ -534,7 +535,9 @@ class Loop:
         static = tf.get_static_value(length)
         if static is not None and static < 0:
             raise ValueError(f"{label}: the length must not be negative, got {static}")
-        return length, None if static is None else int(static)
+        # No tensor is that long, and none stands for one.
+        is_known = static is not None and static < 2**31
+        return length, int(static) if is_known else None
 
     def _check_complete(self) -> None:
         node = self._node

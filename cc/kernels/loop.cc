@@ -52,6 +52,12 @@ absl::Status CheckIndex(const char* what, int64_t index, size_t size) {
   return absl::OkStatus();
 }
 
+// The same failure, which says of what.
+absl::Status Naming(const std::string& label, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(label, ": ", status.message()));
+}
+
 absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>* tensors) {
   try {
     tensors->resize(size);
@@ -425,7 +431,7 @@ absl::Status Loop::LeaveCondition() {
   for (Tensor& parameter : condition_frame_.parameters) parameter = Tensor();
   const Tensor& value = condition_frame_.results[0];
   if (value.dims() != 0) {
-    return InvalidArgument("the condition must be a scalar, got shape ",
+    return InvalidArgument(spec_.limit_label, ": the condition must be a scalar, got shape ",
                            value.shape().DebugString());
   }
   done_ = !value.scalar<bool>()();
@@ -465,10 +471,13 @@ absl::Status Loop::Allocate(int i, int64_t capacity, Tensor* tensor) const {
     return InvalidArgument(output.label, ": ", capacity, " iterations of extent ", state.extent,
                            " are too many for one tensor");
   }
-  TF_RETURN_IF_ERROR(state.is_stacked
-                         ? shape.InsertDimWithStatus(state.axis, capacity)
-                         : shape.SetDimWithStatus(state.axis, state.extent * capacity));
-  return ctx_->allocate_temp(output.dtype, shape, tensor, ctx_->output_alloc_attr(i));
+  absl::Status status = state.is_stacked
+                            ? shape.InsertDimWithStatus(state.axis, capacity)
+                            : shape.SetDimWithStatus(state.axis, state.extent * capacity);
+  if (status.ok()) {
+    status = ctx_->allocate_temp(output.dtype, shape, tensor, ctx_->output_alloc_attr(i));
+  }
+  return Naming(output.label, status);
 }
 
 // Where a condition ends the loop, the tensor has room for more pieces than there are so far; those
@@ -678,12 +687,13 @@ absl::Status Loop::FinishEmpty(int i) {
     for (int64_t dim : piece.dim_sizes()) {
       TF_RETURN_IF_ERROR(shape.AddDimWithStatus(std::max<int64_t>(dim, 0)));
     }
-    TF_RETURN_IF_ERROR(shape.InsertDimWithStatus(axis, std::max<int64_t>(outputs_[i].length, 0)));
-    TF_RETURN_IF_ERROR(ctx_->allocate_temp(output.dtype, shape, &empty));
+    const int64_t length = std::max<int64_t>(outputs_[i].length, 0);
+    TF_RETURN_IF_ERROR(Naming(output.label, shape.InsertDimWithStatus(axis, length)));
+    TF_RETURN_IF_ERROR(Naming(output.label, ctx_->allocate_temp(output.dtype, shape, &empty)));
     FillZeros(&empty);
   } else {
-    const absl::Status status = ConcatPieces(ctx_, {}, output.dtype, piece, output.axis, &empty);
-    if (!status.ok()) return InvalidArgument(output.label, ": ", status.message());
+    TF_RETURN_IF_ERROR(
+        Naming(output.label, ConcatPieces(ctx_, {}, output.dtype, piece, output.axis, &empty)));
   }
   ctx_->set_output(i, empty);
   return absl::OkStatus();
