@@ -8,8 +8,10 @@ and no two loops run at the same time. The other libraries are called once a run
 import functools
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -21,6 +23,8 @@ from benchmarks.lstm_peers import PEERS, Lstm
 
 THREADS = 2
 OURS = "tf_ti.tensor_iterator"
+COUNTED_LOOP = "tf_ti.Loop, COUNT"
+WHILE_LOOP = "tf_ti.Loop, WHILE"
 WHILE = "tf.while_loop"
 XLA = "tf.while_loop, XLA-compiled"
 
@@ -33,8 +37,10 @@ def run(quick: bool) -> Iterator[harness.Table]:
     repeats = 3 if quick else 9
     yield small_lstm(repeats)
     yield lstm_beside_peers(repeats)
+    yield greedy_decoding(repeats)
     yield cost_of_an_iteration(repeats)
     yield linearity(quick)
+    yield from long_counter(quick)
     yield memory(quick)
 
 
@@ -90,6 +96,27 @@ def lstm_on_scan(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tens
         return (h, c), h
 
     return tf_ti.scan(step, state, x)
+
+
+def lstm_on_loop(
+    cell: Cell, x: tf.Tensor, state: State, limit: tf_ti.TripLimit = tf_ti.TripLimit.COUNT
+) -> tuple[State, tf.Tensor]:
+    time = x.shape[0]
+    with tf_ti.Loop() as loop:
+        if limit is tf_ti.TripLimit.COUNT:
+            loop.add_trip_limit(time, limit)
+        else:
+            k = loop.add_recurrence(0)
+            k.next = k + 1
+            loop.add_trip_limit(k < time, limit)
+        h, c = (loop.add_recurrence(initial) for initial in state)
+        h.next, c.next = cell(loop.add_iterator(x), h, c)
+        last = [loop.add_loop_output(value, tf_ti.LoopOutput.LAST_VALUE) for value in (h, c)]
+        y = loop.add_loop_output(h.next, tf_ti.LoopOutput.CONCATENATE)
+    return (last[0].tensor, last[1].tensor), y.tensor
+
+
+lstm_on_loop_with_condition = functools.partial(lstm_on_loop, limit=tf_ti.TripLimit.WHILE)
 
 
 def lstm_on_while_loop(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
@@ -176,6 +203,8 @@ def small_lstm(repeats: int) -> harness.Table:
     ways = {
         OURS: lstm_on_tensor_iterator,
         "tf_ti.scan": lstm_on_scan,
+        COUNTED_LOOP: lstm_on_loop,
+        WHILE_LOOP: lstm_on_loop_with_condition,
         WHILE: lstm_on_while_loop,
         "tf.scan": lstm_on_tf_scan,
         XLA: lstm_on_while_loop,
@@ -195,6 +224,10 @@ def small_lstm(repeats: int) -> harness.Table:
         table.add_column(column, per_run(seconds, runs * time))
         what = f"tf_ti.tensor_iterator / tf.while_loop, {column}"
         table.goals.append(harness.Goal(what, seconds[OURS] / seconds[WHILE], limit))
+        if not differentiate:
+            for way, other, limit in ((COUNTED_LOOP, OURS, 1.05), (WHILE_LOOP, WHILE, 1 / 3)):
+                ratio = seconds[way] / seconds[other]
+                table.goals.append(harness.Goal(f"{way} / {other}, {column}", ratio, limit))
     return table
 
 
@@ -240,6 +273,105 @@ def _peer_cases(lstm: Lstm) -> dict[str, Callable]:
         np.testing.assert_allclose(case(), expected, rtol=1e-3, atol=1e-4, err_msg=name)
         cases[name] = case
     return cases
+
+
+# --- greedy decoding -----------------------------------------------------------------------------
+
+END = 0
+
+
+class Decoder(tf.Module):
+    """A GRU that reads what it has written: each time the likeliest token, but never the end."""
+
+    def __init__(self, tokens: int, embedding: int, hidden: int):
+        super().__init__()
+        glorot = tf.keras.initializers.GlorotUniform(seed=1)
+        self.embedding = tf.Variable(tf.random.stateless_normal([tokens, embedding], [1, 2]))
+        self.gates = tf.Variable(glorot([embedding + hidden, 2 * hidden]))
+        self.gates_bias = tf.Variable(tf.zeros([2 * hidden]))
+        self.candidate = tf.Variable(glorot([embedding + hidden, hidden]))
+        self.candidate_bias = tf.Variable(tf.zeros([hidden]))
+        self.output = tf.Variable(3 * glorot([hidden, tokens]))
+        self.output_bias = tf.Variable(tf.one_hot(END, tokens, on_value=-1e9, off_value=0.0))
+
+    def __call__(self, token: tf.Tensor, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """token [1], h [1, hidden]: what comes next."""
+        x = tf.gather(self.embedding, token)
+        gates = tf.nn.bias_add(tf.concat([x, h], axis=1) @ self.gates, self.gates_bias)
+        keep, reset = tf.split(tf.sigmoid(gates), 2, axis=1)
+        mixed = tf.concat([x, reset * h], axis=1)
+        candidate = tf.tanh(tf.nn.bias_add(mixed @ self.candidate, self.candidate_bias))
+        h = keep * h + (1 - keep) * candidate
+        logits = tf.nn.bias_add(h @ self.output, self.output_bias)
+        return tf.argmax(logits, axis=1, output_type=tf.int32), h
+
+
+def decode_on_loop(
+    decoder: Decoder, first: tf.Tensor, state: tf.Tensor, longest: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    with tf_ti.Loop() as loop:
+        token, h = loop.add_recurrence(first), loop.add_recurrence(state)
+        loop.add_trip_limit(token[0] != END, tf_ti.TripLimit.WHILE)
+        loop.add_trip_limit(longest, tf_ti.TripLimit.COUNT)
+        token.next, h.next = decoder(token, h)
+        tokens = loop.add_loop_output(token.next, tf_ti.LoopOutput.CONCATENATE, length=longest)
+        last = loop.add_loop_output(h, tf_ti.LoopOutput.LAST_VALUE)
+    return tokens.tensor, last.tensor
+
+
+def decode_on_while_loop(
+    decoder: Decoder, first: tf.Tensor, state: tf.Tensor, longest: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    tokens = tf.TensorArray(tf.int32, longest, element_shape=[1])
+
+    def body(k, token, h, tokens):
+        token, h = decoder(token, h)
+        return k + 1, token, h, tokens.write(k, token)
+
+    _, _, h, tokens = tf.while_loop(
+        lambda k, token, *_: token[0] != END,
+        body,
+        (0, first, state, tokens),
+        maximum_iterations=longest,
+    )
+    return tokens.stack(), h
+
+
+def greedy_decoding(repeats: int) -> harness.Table:
+    tokens, embedding, hidden, longest, runs = 100, 64, 256, 200, 3
+    decoder = Decoder(tokens, embedding, hidden)
+    loop = "tf_ti.Loop, WHILE and COUNT"
+    ways = {loop: decode_on_loop, WHILE: decode_on_while_loop, XLA: decode_on_while_loop}
+
+    def decode(way):
+        first, h, outputs = tf.constant([1]), tf.zeros([1, hidden]), []
+        for _ in range(runs):
+            output, h = way(decoder, first, h, longest)
+            first = output[-1]
+            outputs.append(output)
+        return tf.concat(outputs, axis=0)
+
+    cases = {
+        name: tf.function(functools.partial(decode, way), jit_compile=name == XLA, autograph=False)
+        for name, way in ways.items()
+    }
+    results = {name: case().numpy() for name, case in cases.items()}
+    for name, result in results.items():
+        assert result.shape == (runs * longest, 1) and END not in result
+        np.testing.assert_array_equal(result, results[WHILE], err_msg=name)
+    table = harness.Table(
+        f"Greedy decoding, {longest} tokens out of {tokens}, embedding {embedding}, GRU {hidden}, "
+        "batch 1",
+        "us a token",
+        [],
+        reference=loop,
+        notes=[f"{runs} loops in a row in one graph; none meets the end token that it looks for"],
+    )
+    seconds = harness.measure(cases, repeats)
+    table.add_column("forward", per_run(seconds, runs * longest))
+    ratio = seconds[loop] / seconds[WHILE]
+    table.goals.append(harness.Goal(f"{loop} / {WHILE}", ratio, 1 / 3))
+    return table
 
 
 # --- what an iteration costs ---------------------------------------------------------------------
@@ -356,6 +488,78 @@ def _running_sum(xs: tf.Tensor) -> tf.Tensor:
     )[0]
 
 
+# --- a million iterations ------------------------------------------------------------------------
+
+
+def _count_on_loop(limit: tf_ti.TripLimit, count: tf.Tensor) -> tf.Tensor:
+    with tf_ti.Loop() as loop:
+        k = loop.add_recurrence(tf.constant(0, tf.int64))
+        k.next = k + 1
+        loop.add_trip_limit(count if limit is tf_ti.TripLimit.COUNT else k < count, limit)
+        last = loop.add_loop_output(k, tf_ti.LoopOutput.LAST_VALUE)
+    return last.tensor
+
+
+def _count_on_while_loop(count: tf.Tensor) -> tf.Tensor:
+    return tf.while_loop(lambda k: k < count, lambda k: [k + 1], [tf.constant(0, tf.int64)])[0]
+
+
+COUNTERS = {
+    COUNTED_LOOP: functools.partial(_count_on_loop, tf_ti.TripLimit.COUNT),
+    WHILE_LOOP: functools.partial(_count_on_loop, tf_ti.TripLimit.WHILE),
+    WHILE: _count_on_while_loop,
+}
+
+
+def long_counter(quick: bool) -> Iterator[harness.Table]:
+    iterations, repeats = 1_000_000, 1 if quick else 3
+    column = f"{iterations:,} iterations"
+    seconds, growth = {}, {}
+    for way in COUNTERS:
+        figures = _run_alone("counter", way, iterations, repeats)
+        seconds[way], growth[way] = map(float, figures.split())
+    notes = ["each in a process of its own, after 1,000 iterations of the same loop"]
+    for title, unit, short, figures, limit in (
+        ("A loop that only counts", "seconds", "s", seconds, 3.0),
+        ("A loop that only counts: memory", "MiB of peak above the start", "MiB", growth, 10.0),
+    ):
+        table = harness.Table(title, unit, [], notes=notes)
+        table.add_column(column, figures)
+        for way in (COUNTED_LOOP, WHILE_LOOP):
+            table.goals.append(harness.Goal(f"{way}, {column}", figures[way], limit, short))
+        yield table
+
+
+def print_counter(way: str, iterations: str, repeats: str) -> None:
+    """The seconds that counting takes, and how many MiB more than counting to 1,000."""
+    function = tf.function(
+        COUNTERS[way], input_signature=[tf.TensorSpec([], tf.int64)], autograph=False
+    )
+    function(tf.constant(1_000, tf.int64))
+    before = _peak()
+    count, seconds = tf.constant(int(iterations), tf.int64), []
+    for _ in range(int(repeats)):
+        start = time.perf_counter()
+        result = function(count).numpy()
+        seconds.append(time.perf_counter() - start)
+        assert result == int(iterations)
+    # At least a page: a picture's logarithmic scale has no place for none.
+    print(statistics.median(seconds), max(_peak() - before, 4) / 1024)
+
+
+def _run_alone(*arguments) -> str:
+    """What this module prints, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.loops", *map(str, arguments)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _peak() -> int:
+    """In KiB: the most memory that this process has had."""
+    # Not ru_maxrss: a process inherits that from the one that started it.
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE).group(1))
+
+
 # --- memory --------------------------------------------------------------------------------------
 
 NEEDED = "input + output"
@@ -407,9 +611,7 @@ def memory(quick: bool) -> harness.Table:
         width = mebibytes * 2**20 // 4 // iterations
         figures = {NEEDED: 2 * iterations * width * 4 / 2**20}
         for way in (OURS, WHILE):
-            command = [sys.executable, "-m", "benchmarks.loops", way, str(iterations), str(width)]
-            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            figures[way] = float(output) / 1024
+            figures[way] = float(_run_alone("memory", way, iterations, width)) / 1024
         table.add_column(f"{iterations:,} iterations", figures)
         # One iteration holds a piece or two; the allocators and threads want a little as well.
         needed = figures[NEEDED] + 4 * width * 4 / 2**20 + 8
@@ -418,27 +620,22 @@ def memory(quick: bool) -> harness.Table:
     return table
 
 
-def print_peak_growth(way: str, iterations: int, width: int) -> None:
+def print_peak_growth(way: str, iterations: str, width: str) -> None:
     """In KiB: how much more memory than a small loop a large one needs at its peak."""
+    iterations, width = int(iterations), int(width)
     function = tf.function(
         functools.partial(MEMORY_LOOPS[way], lambda h, x: h * 0.5 + x),
         input_signature=[tf.TensorSpec([width]), tf.TensorSpec([None, width])],
         autograph=False,
     )
     h = tf.zeros([width])
-
-    def peak():
-        # Not ru_maxrss: a process inherits that from the one that started it.
-        status = pathlib.Path("/proc/self/status").read_text()
-        return int(re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE).group(1))
-
     function(h, tf.fill([3, width], 1.0))
-    before = peak()
+    before = _peak()
     xs = tf.fill([iterations, width], 1.0)
     _, ys = function(h, xs)
     assert ys.shape == xs.shape
-    print(peak() - before)
+    print(_peak() - before)
 
 
 if __name__ == "__main__":
-    print_peak_growth(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    {"counter": print_counter, "memory": print_peak_growth}[sys.argv[1]](*sys.argv[2:])

@@ -151,3 +151,69 @@ def test_a_class_of_one_file_has_nothing_to_hold_out(tmp_path):
     )
     assert result.returncode != 0
     assert "deutsch: two files or more are needed" in result.stderr
+
+
+# The loops check what they print themselves.
+
+
+@pytest.mark.parametrize(
+    "arguments, values", [([], "3 7 11 15 19 then 23"), ([0, 5, 2], "0 2 4 then 6")]
+)
+def test_a_for_loop_counts(arguments, values, tmp_path):
+    output = run_example("loop_for.py", *arguments, cwd=tmp_path)
+    assert output.splitlines()[:2] == [values, "loop for"]
+
+
+def test_a_for_loop_without_an_iteration_has_its_start_as_the_last_value(tmp_path):
+    arguments = [5, 5, 1, "--draw", "for.txt"]
+    output = run_example("loop_for.py", *arguments, cwd=tmp_path)
+    assert output.split() == ["then", "5", "Drawn:", "for.txt"]
+    assert (tmp_path / "for.txt").read_text().startswith("loop for\n")
+
+
+def test_a_loop_writes_the_same_text_with_the_saved_model(trained, tmp_path):
+    arguments = [trained[1] / "saved_model", "--prompt=Mond", "--length=50"]
+    expected = run_example("generate_text.py", *arguments, cwd=tmp_path)
+    assert run_example("loop_char_lstm.py", *arguments, cwd=tmp_path) == expected
+
+
+def test_greedy_decoding_ends_at_the_end_token_or_after_the_longest(tmp_path):
+    output = run_example("loop_greedy_decoding.py", "--longest=15", cwd=tmp_path)
+    lines = [line.partition(" (") for line in output.splitlines()]
+    ends = {end for _, _, end in lines}
+    assert len(lines) == 5 and ends == {"end)", "long enough)"}
+    for words, _, end in lines:
+        words = words.split()
+        assert len(words) == 15 if end == "long enough)" else len(words) <= 15
+        assert words.index("0") == len(words) - 1 if end == "end)" else "0" not in words
+
+
+def test_newtons_method_stops_below_the_tolerance(tmp_path):
+    output = run_example("loop_newton.py", "--tolerance=1e-6", cwd=tmp_path)
+    *before, after = (float(line.split(": ")[1]) for line in output.splitlines())
+    assert len(before) > 2
+    assert min(before) > 1e-6 >= after
+
+
+def test_newtons_method_says_that_its_steps_are_not_enough(tmp_path):
+    result = subprocess.run(
+        [sys.executable, EXAMPLES / "loop_newton.py", "--most=2"],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert result.returncode == 1
+    assert "2 steps are not enough" in result.stderr
+    assert "after 2 steps" in result.stdout
+
+
+def test_beam_search_finds_likely_sequences_padded_to_their_length(tmp_path):
+    output = run_example("loop_beam_search.py", "--width=3", "--longest=8", cwd=tmp_path)
+    beams = [line.split(": ") for line in output.splitlines()]
+    scores = [float(score) for score, _ in beams]
+    assert scores == sorted(scores, reverse=True) and len(scores) == 3
+    for _, words in beams:
+        words = words.split()
+        assert len(words) == 8
+        if "0" in words:
+            assert set(words[words.index("0") :]) == {"0"}

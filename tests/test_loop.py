@@ -418,6 +418,36 @@ def test_values_without_elements_are_stacked(shape):
     assert second.shape == [*shape, 2]
 
 
+def test_what_the_loop_gets_is_not_changed():
+    """Also where an iteration could compute in place."""
+    x, initial = tf.ones([3, 1000]), tf.ones([1000])
+    with Loop() as loop:
+        loop.add_trip_limit(3, COUNT)
+        a, b = loop.add_recurrence(initial), loop.add_recurrence(initial)
+        element = loop.add_iterator(x)
+        a.next = a + 1.0
+        b.next = -element
+        for recurrence in (a, b):
+            loop.add_loop_output(recurrence, LAST)
+            loop.add_loop_output(recurrence, CONCATENATE)
+        loop.add_loop_output(element + 1.0, REVERSE)
+    firsts = [t.numpy()[..., 0].tolist() for t in tensors(loop)]
+    assert firsts == [4, [1, 2, 3], -1, [1, -1, -1], [2, 2, 2]]
+    assert np.all(x == 1)
+    assert np.all(initial == 1)
+
+
+def test_many_recurrences():
+    with Loop() as loop:
+        loop.add_trip_limit(10, COUNT)
+        recurrences = [loop.add_recurrence(k) for k in range(100)]
+        for before, after in zip(recurrences, recurrences[1:] + recurrences[:1]):
+            before.next = after
+        for recurrence in recurrences:
+            loop.add_loop_output(recurrence, LAST)
+    assert [t.numpy() for t in tensors(loop)] == [(k + 10) % 100 for k in range(100)]
+
+
 # Trip limits
 
 
@@ -787,6 +817,80 @@ def test_effects_before_a_condition_that_does_not_depend_on_them_are_the_bodys()
     assert calls == [("body", 0), ("body", 1)]
 
 
+def test_a_condition_with_effects_is_evaluated_before_all_else_of_an_iteration():
+    """Wherever it stands in the block."""
+    record, calls = recorder()
+    with Loop() as loop:
+        k = loop.add_recurrence(0)
+        record("body", k)
+        loop.add_trip_limit(record("condition", k) < 2, WHILE)
+        record("end", k)
+        k.next = k + 1
+    expected = [(tag, k) for k in range(2) for tag in ("condition", "body", "end")]
+    assert calls == [*expected, ("condition", 2)]
+
+
+def test_a_condition_reads_a_variable_before_the_body_updates_it():
+    v = tf.Variable(0)
+    with Loop() as loop:
+        v.assign_add(1)
+        loop.add_trip_limit(v < 4, WHILE)
+        out = loop.add_loop_output(v, CONCATENATE)
+    assert out.tensor.shape == [4]
+    assert v.numpy() == 4
+
+
+def test_a_condition_in_a_function_of_its_own():
+    record, calls = recorder()
+
+    @tf.function
+    def go_on(k):
+        return record("condition", k) < 2
+
+    with Loop() as loop:
+        k = loop.add_recurrence(0)
+        loop.add_trip_limit(go_on(k), WHILE)
+        k.next = record("body", k) + 1
+        out = loop.add_loop_output(k, LAST)
+    assert out.tensor.numpy() == 2
+    assert calls == [("condition", 0), ("body", 0), ("condition", 1), ("body", 1), ("condition", 2)]
+
+
+def test_a_condition_waits_for_what_the_user_lets_it_wait_for():
+    v = tf.Variable(0)
+    with Loop() as loop:
+        k = loop.add_recurrence(0)
+        k.next = k + 1
+        with tf.control_dependencies([v.assign(10 * k)]):
+            bound = v.read_value()
+        loop.add_trip_limit(bound < 20, WHILE)
+        out = loop.add_loop_output(bound, CONCATENATE)
+    assert out.tensor.numpy().tolist() == [0, 10]
+    assert v.numpy() == 20
+
+
+@MODES
+def test_the_condition_itself_and_what_it_is_computed_from_are_outputs_too(mode):
+    def call(bound):
+        with Loop() as loop:
+            s = loop.add_recurrence(1)
+            doubled = s * 2
+            go = doubled < bound
+            loop.add_trip_limit(go, WHILE)
+            s.next = doubled
+            kept = loop.add_recurrence(False)
+            kept.next = go
+            loop.add_loop_output(go, CONCATENATE, length=4)
+            loop.add_loop_output(doubled, REVERSE, length=4)
+            loop.add_loop_output(kept, LAST)
+        return tensors(loop)
+
+    go, doubled, kept = in_mode(mode, call, 16)
+    assert go.tolist() == [True, True, True, False]
+    assert doubled.tolist() == [8, 4, 2, 0]
+    assert kept
+
+
 def test_in_no_iteration_nothing_has_an_effect():
     record, calls = recorder()
     with Loop() as loop:
@@ -882,6 +986,51 @@ def test_effects_before_in_and_after_loops_happen_in_order():
     call()
     tf.function(call)()
     assert v.numpy() == b"(a0a1-b0b1)" * 2
+
+
+def test_loops_of_a_function_read_variables_in_the_order_of_the_program():
+    v = tf.Variable(0.0)
+
+    @tf.function
+    def call():
+        results = []
+        for _ in range(3):
+            v.assign_add(1.0)
+            with Loop() as loop:
+                loop.add_trip_limit(2, COUNT)
+                s = loop.add_recurrence(0.0)
+                s.next = s + v
+                results.append(loop.add_loop_output(s, LAST))
+        v.assign(0.0)
+        return [out.tensor for out in results]
+
+    for _ in range(2):
+        assert [t.numpy() for t in call()] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("place", ["eager", "function"])
+def test_a_dataset_is_drawn_from_once_an_iteration(place):
+    iterator = iter(tf.data.Dataset.range(10))
+
+    def call():
+        with Loop() as loop:
+            loop.add_trip_limit(4, COUNT)
+            out = loop.add_loop_output(next(iterator), CONCATENATE)
+        return out.tensor
+
+    drawn = (call if place == "eager" else tf.function(call))()
+    assert drawn.numpy().tolist() == [0, 1, 2, 3]
+    assert next(iterator).numpy() == 4
+
+
+def test_a_table_is_looked_up():
+    keys = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2])
+    table = tf.lookup.StaticHashTable(keys, -1)
+    with Loop() as loop:
+        loop.add_trip_limit(3, COUNT)
+        found = table.lookup(loop.add_iterator(["a", "b", "c"]))
+        out = loop.add_loop_output(found, CONCATENATE)
+    assert out.tensor.numpy().tolist() == [1, 2, -1]
 
 
 def test_py_functions_are_called_once_an_iteration():
@@ -1891,6 +2040,18 @@ def test_in_a_graph_with_a_session():
             last, steps = session.run(fetches, {x: X, n: 1})
             assert last == 2
             assert steps.tolist() == [0, 0, 0]
+
+
+def test_what_a_graph_says_comes_before_the_loop_does():
+    with tf.Graph().as_default():
+        v = tf.compat.v1.get_variable("v", initializer=1.0, use_resource=True)
+        with tf.control_dependencies([tf.compat.v1.assign(v, 10.0)]), Loop() as loop:
+            loop.add_trip_limit(2, COUNT)
+            out = loop.add_loop_output(v, CONCATENATE)
+        y = out.tensor
+        with tf.compat.v1.Session() as session:
+            session.run(v.initializer)
+            assert session.run(y).tolist() == [10, 10]
 
 
 def test_a_serialised_graph_runs_after_import():

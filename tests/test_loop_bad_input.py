@@ -925,9 +925,26 @@ def test_tensors_of_a_closed_loop_are_not_used():
         loop.add_loop_output(inside, CONCATENATE)
     with pytest.raises(WRONG):
         inside + 1
+    for use in (
+        lambda loop: loop.add_loop_output(inside, CONCATENATE),
+        lambda loop: loop.add_loop_output(inside + 1, CONCATENATE),
+        lambda loop: loop.add_loop_output(loop.add_iterator(tf.stack([inside] * 3)), CONCATENATE),
+        lambda loop: loop.add_trip_limit(inside > 1, WHILE),
+    ):
+        with pytest.raises(WRONG):
+            with counted(name="second") as second:
+                use(second)
+
+
+def test_tensors_of_a_closed_inner_loop_are_not_used_around_it():
     with pytest.raises(WRONG):
-        with counted(name="second") as second:
-            second.add_loop_output(inside + 1, CONCATENATE)
+        with counted(name="outer") as outer:
+            k = outer.add_recurrence(1.0)
+            k.next = k
+            with counted(name="inner") as inner:
+                inside = inner.add_iterator(X) * k
+                inner.add_loop_output(inside, CONCATENATE)
+            outer.add_loop_output(inside, CONCATENATE)
 
 
 def test_tensors_of_a_closed_inner_loop_are_not_used_in_the_outer_one():
@@ -1069,6 +1086,30 @@ def test_an_exception_in_the_block_in_a_function():
     types = [op.type for op in graph.get_operations()]
     assert sum(t.startswith("TfTi>") for t in types) == 1
     assert "PrintV2" not in types
+
+
+def test_a_wrong_loop_in_a_branch_is_refused_as_elsewhere():
+    with refused(ValueError, "inner", "trip limit"):
+        with counted(name="outer") as outer:
+            k = outer.add_recurrence(1.0)
+            k.next = k
+
+            def branch():
+                with Loop("inner") as inner:
+                    out = inner.add_loop_output(k, CONCATENATE)
+                return out.tensor
+
+            outer.add_loop_output(tf.cond(k > 0, branch, lambda: tf.zeros([3])), CONCATENATE)
+
+
+def test_a_block_in_a_generator_that_is_closed_leaves_no_trace():
+    def generator():
+        with counted() as loop:
+            yield loop.add_iterator(X)
+
+    running = generator()
+    assert next(running).dtype == tf.float32
+    running.close()
 
 
 def test_an_inner_loop_that_fails_may_be_caught_in_the_outer_block():

@@ -19,15 +19,20 @@ class Sketch:
             if op.type not in _HIDDEN
         }
         self._captured = {inside.op: outside for outside, inside in network.graph.captures}
+        self._names = {id(v.handle): v.name for v in network.graph.variables}
+        for outside in self._captured.values():
+            if not isinstance(outside, _tf.EagerTensor):  # which has no name
+                self._names.setdefault(id(outside), outside.name.removesuffix(":0"))
 
     def diagram(self, loop: LoopNode) -> _drawing.Diagram:
         """The loop, and those inside it."""
-        return _Artist(self._paths, self._operations, self._captured).draw(loop)
+        return _Artist(self._paths, self._operations, self._captured, self._names).draw(loop)
 
 
 class _Artist:
-    def __init__(self, paths, operations, captured):
-        self._paths, self._operations, self._captured = paths, operations, captured
+    def __init__(self, paths, operations, captured, names):
+        self._paths, self._operations = paths, operations
+        self._captured, self._names = captured, names
         self._homes: dict[LoopNode, _drawing.Diagram] = {}
         self._nodes: dict[tf.Operation, _drawing.Node] = {}
 
@@ -62,32 +67,37 @@ class _Artist:
         for kind, tensor in (("COUNT", loop.count), ("WHILE", loop.condition)):
             if tensor is not None:
                 limit = home.add_node("limit", f"trip limit {kind}", *_value(tensor))
-                self._connect(tensor, limit)
+                self._connect(tensor, limit, shows_constants=not _value(tensor))
         for layer in (*loop.iterators, *loop.recurrences, *loop.outputs):
             for what, tensor in layer.given.items():
-                self._connect(tensor, self._nodes[layer.value.op], what.removeprefix("the "))
+                label = what.removeprefix("the ")
+                self._connect(tensor, self._nodes[layer.value.op], label, shows_constants=True)
         for layer in loop.recurrences:
             self._connect(layer.next, self._nodes[layer.value.op], "next", True)
         for layer in loop.outputs:
             self._connect(layer.tensor, self._nodes[layer.value.op])
 
-    def _connect(self, tensor, target, label: str = "", is_back_edge: bool = False) -> None:
-        source = self._source(tensor)
+    def _connect(
+        self, tensor, target, label: str = "", is_back_edge: bool = False, shows_constants=False
+    ) -> None:
+        source = self._source(tensor, shows_constants)
         if source is not None:
             self._root.add_edge(source, target, label, is_back_edge)
 
-    def _source(self, tensor: tf.Tensor) -> _drawing.Node | None:
+    def _source(self, tensor: tf.Tensor, shows_constants: bool) -> _drawing.Node | None:
         op = tensor.op
-        if op in self._nodes or (op.type == "Const" and op not in self._captured):
-            return self._nodes.get(op)
-        outside = self._captured.get(op, tensor)
-        # An eager tensor has no name.
-        name = op.name if isinstance(outside, _tf.EagerTensor) else outside.name.removesuffix(":0")
+        if op in self._nodes:
+            return self._nodes[op]
+        outside = self._captured.get(op)
+        if outside is None and op.type == "Const" and not shows_constants:
+            return None
+        name = self._names.get(id(outside)) or "".join(_value(tensor)) or f"tensor {op.name}"
         shape = f"{tensor.dtype.name}{'' if tensor.shape.rank is None else tensor.shape.as_list()}"
         self._nodes[op] = self._root.add_node("outside", name, shape)
         return self._nodes[op]
 
 
 def _value(tensor: tf.Tensor) -> tuple[str, ...]:
+    """The value of a scalar that is known."""
     value = tf.get_static_value(tensor)
-    return () if value is None else (f"{value}",)
+    return (f"{value}",) if value is not None and not value.shape else ()

@@ -4,8 +4,7 @@ import os
 from collections.abc import Sequence
 
 from tf_ti import _drawing
-from tf_ti.ports import BackEdge, InputPort, OutputPort, PortMap
-from tf_ti.tensor_iterator import _check_back_edges
+from tf_ti.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
 
 
 def draw(
@@ -52,7 +51,7 @@ def draw(
         raise TypeError(f"port_map must be a PortMap, got {port_map!r}")
     if isinstance(back_edges, str) or not isinstance(back_edges, Sequence):
         raise TypeError(f"back_edges must be a list of BackEdge entries, got {back_edges!r}")
-    _check_back_edges(back_edges, sorted(port_map.inputs, key=lambda p: p.internal_layer_id))
+    check_back_edges(back_edges, sorted(port_map.inputs, key=lambda p: p.internal_layer_id))
     return _drawing.draw(_diagram(port_map, back_edges), path)
 
 

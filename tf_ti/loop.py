@@ -244,8 +244,7 @@ class Loop:
         ValueError, TypeError: a layer gets what it cannot take, at the call, or loops do not nest,
             when the outermost block ends.
         tf.errors.InvalidArgumentError: an iterator is shorter than the loop, a length is below the
-            number of iterations, or a shape changes. ValueError, when the outermost block ends,
-            where static shapes and values tell it already.
+            number of iterations, or a shape changes. In eager mode when the outermost block ends.
 
     Example:
 

@@ -157,3 +157,24 @@ class BackEdge:
     def __post_init__(self):
         for field in ("from_layer", "to_layer"):
             _check_integer(f"{self}: {field}", getattr(self, field))
+
+
+def check_back_edges(back_edges: Sequence[BackEdge], ports: Sequence[InputPort]) -> None:
+    for edge in back_edges:
+        if not isinstance(edge, BackEdge):
+            raise TypeError(f"back_edges must hold BackEdge entries, got {edge!r}")
+        if edge.from_layer < 0 or edge.to_layer < 0:
+            raise ValueError(f"{edge}: a layer must not be negative")
+        if edge.to_layer >= len(ports):
+            raise ValueError(
+                f"{edge}: no input port leads to parameter {edge.to_layer}, which needs an initial "
+                "value"
+            )
+        if ports[edge.to_layer].axis is not None:
+            raise ValueError(
+                f"{edge}: {ports[edge.to_layer].label} is sliced, so a back edge cannot lead to it"
+            )
+    targets = [edge.to_layer for edge in back_edges]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise ValueError(f"{targets.count(target)} back edges lead to parameter {target}")

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _body, _loop, _plan
-from tf_ti.ports import BackEdge, InputPort, OutputPort, PortMap
+from tf_ti.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
 
 
 @tf.autograph.experimental.do_not_convert
@@ -109,7 +109,7 @@ def _make_plan(
 ) -> _plan.Plan:
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
     parameters = [_parameter(port, spec) for port, spec in zip(ports, specs)]
-    _check_back_edges(back_edges, ports)
+    check_back_edges(back_edges, ports)
     traced = _body.trace(body, parameters)
 
     outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
@@ -170,27 +170,6 @@ def _parameter(port: InputPort, spec: tf.TensorSpec) -> tf.TensorSpec:
     # An axis of unknown extent may turn out too short for a piece that no tensor could hold.
     shape[port.axis] = _part_size(port) if _part_size(port) < 2**31 else None
     return tf.TensorSpec(shape, spec.dtype)
-
-
-def _check_back_edges(back_edges: Sequence[BackEdge], ports: Sequence[InputPort]) -> None:
-    for edge in back_edges:
-        if not isinstance(edge, BackEdge):
-            raise TypeError(f"back_edges must hold BackEdge entries, got {edge!r}")
-        if edge.from_layer < 0 or edge.to_layer < 0:
-            raise ValueError(f"{edge}: a layer must not be negative")
-        if edge.to_layer >= len(ports):
-            raise ValueError(
-                f"{edge}: no input port leads to parameter {edge.to_layer}, which needs an initial "
-                "value"
-            )
-        if ports[edge.to_layer].axis is not None:
-            raise ValueError(
-                f"{edge}: {ports[edge.to_layer].label} is sliced, so a back edge cannot lead to it"
-            )
-    targets = [edge.to_layer for edge in back_edges]
-    for target in targets:
-        if targets.count(target) > 1:
-            raise ValueError(f"{targets.count(target)} back edges lead to parameter {target}")
 
 
 def _check_whole(port: OutputPort) -> None:

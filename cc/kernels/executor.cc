@@ -1,3 +1,5 @@
+#define EIGEN_USE_THREADS  // for Eigen::ThreadPoolDevice
+
 #include "cc/kernels/executor.h"
 
 #include <string>
@@ -43,6 +45,8 @@ struct Value {
 
 struct Step {
   OpKernel* kernel;
+  // Which dimension of the first factor a product of matrices adds up over; -1 for other kernels.
+  int summed_dimension = -1;
   int num_inputs;
   int num_outputs;
   int first_input;  // in Program::inputs
@@ -145,6 +149,10 @@ class ProgramBuilder {
     }
     Step step;
     step.kernel = kernel;
+    bool transposed;
+    if (tensorflow::TryGetNodeAttr(node.attrs(), "transpose_a", &transposed)) {
+      step.summed_dimension = transposed ? 0 : 1;
+    }
     step.num_inputs = node.num_inputs();
     step.num_outputs = node.num_outputs();
     step.first_input = program_->inputs.size();
@@ -229,11 +237,32 @@ class ProgramBuilder {
   std::unordered_map<int, std::vector<Source>> sources_;  // of a node's outputs, by node id
 };
 
-// The device that runs the loop, with an allocator that suits loops.
+// A pool that kernels find to have one thread, and so do their work themselves.
+struct OneThread {
+  static const OneThread& Get() {
+    static const auto& one = *new OneThread;
+    return one;
+  }
+
+  OneThread()
+      : pool(tensorflow::Env::Default(), "tf_ti_one", 1),
+        device(pool.AsEigenThreadPool(), 1),
+        workers{1, &pool} {}
+
+  tensorflow::thread::ThreadPool pool;
+  Eigen::ThreadPoolDevice device;
+  tensorflow::DeviceBase::CpuWorkerThreads workers;
+};
+
+// The device that runs the loop, with an allocator that suits loops. A serial one tells kernels
+// that there is one thread: what takes some microseconds takes longer where threads must wake up
+// for it.
 class LoopDevice : public tensorflow::Device {
  public:
-  explicit LoopDevice(tensorflow::Device* device)
-      : Device(tensorflow::Env::Default(), device->attributes()), device_(device) {}
+  LoopDevice(tensorflow::Device* device, bool is_serial)
+      : Device(tensorflow::Env::Default(), device->attributes()),
+        device_(device),
+        is_serial_(is_serial) {}
 
   tensorflow::Allocator* GetAllocator(AllocatorAttributes attributes) override {
     return attributes.value == 0 || attributes.value == HostAttributes().value
@@ -252,12 +281,14 @@ class LoopDevice : public tensorflow::Device {
   }
   tensorflow::DeviceBase* UnderlyingDevice() override { return device_->UnderlyingDevice(); }
   const CpuWorkerThreads* tensorflow_cpu_worker_threads() const override {
-    return device_->tensorflow_cpu_worker_threads();
+    return is_serial_ ? &OneThread::Get().workers : device_->tensorflow_cpu_worker_threads();
   }
-  const Eigen::ThreadPoolDevice* eigen_cpu_device() override { return device_->eigen_cpu_device(); }
+  const Eigen::ThreadPoolDevice* eigen_cpu_device() override {
+    return is_serial_ ? &OneThread::Get().device : device_->eigen_cpu_device();
+  }
   bool has_eigen_cpu_device() const override { return device_->has_eigen_cpu_device(); }
   tensorflow::thread::ThreadPool* tensorflow_device_thread_pool() override {
-    return device_->tensorflow_device_thread_pool();
+    return is_serial_ ? OneThread::Get().workers.workers : device_->tensorflow_device_thread_pool();
   }
   absl::Status MakeTensorFromProto(const tensorflow::TensorProto& proto,
                                    const AllocatorAttributes attributes, Tensor* tensor) override {
@@ -274,14 +305,19 @@ class LoopDevice : public tensorflow::Device {
   }
 
   tensorflow::Device* const device_;
+  const bool is_serial_;
 };
 
 // Runs a program for one loop.
 class ProgramRunner : public BodyRunner {
  public:
-  ProgramRunner(const Program& program, const LocalExecutorParams& local,
-                tensorflow::Device* device, const Executor::Args& args, BodyFrame* frame)
-      : program_(program), runner_(args.runner), frame_(frame) {
+  ProgramRunner(const Program& program, const LocalExecutorParams& local, LoopDevice* device,
+                LoopDevice* serial_device, const Executor::Args& args, BodyFrame* frame)
+      : program_(program),
+        device_(device),
+        serial_device_(serial_device),
+        runner_(args.runner),
+        frame_(frame) {
     params_.step_id = args.step_id;
     params_.device = device;
     params_.rendezvous = args.rendezvous;
@@ -341,6 +377,20 @@ class ProgramRunner : public BodyRunner {
     return absl::OkStatus();
   }
 
+  // Whether one thread multiplies these matrices in less time than others need to join in: some
+  // tens of microseconds, or what lies in its own cache. Other kernels judge that well themselves.
+  bool IsSmall(const Step& step) const {
+    constexpr double kMostProducts = 1 << 21;
+    constexpr size_t kMostBytes = 1 << 20;
+    if (step.summed_dimension < 0 || step.num_inputs < 2) return false;
+    const Tensor& left = *inputs_[step.first_input].tensor;
+    const Tensor& right = *inputs_[step.first_input + 1].tensor;
+    if (left.dims() != 2 || left.NumElements() == 0) return false;
+    const double products = static_cast<double>(left.NumElements()) * right.NumElements() /
+                            left.dim_size(step.summed_dimension);
+    return products <= kMostProducts && right.TotalBytes() <= kMostBytes;
+  }
+
   absl::Status RunStep(const Step& step) {
     for (int v : step.unguard_values) guards_[v] = Tensor();
     for (int p : step.unguard_parameters) parameter_guards_[p] = Tensor();
@@ -350,6 +400,7 @@ class ProgramRunner : public BodyRunner {
         absl::MakeConstSpan(program_.input_attributes).subspan(step.first_input, step.num_inputs);
     params_.output_attr_array = step.output_attributes.data();
     params_.outputs_required_array = step.required.get();
+    params_.device = IsSmall(step) ? serial_device_ : device_;
     OpKernelContext ctx(&params_, step.num_outputs);
     step.kernel->Compute(&ctx);
     if (TF_PREDICT_FALSE(!ctx.status().ok())) return ctx.status();
@@ -377,6 +428,8 @@ class ProgramRunner : public BodyRunner {
   }
 
   const Program& program_;
+  LoopDevice* const device_;
+  LoopDevice* const serial_device_;
   Executor::Args::Runner runner_;
   BodyFrame* const frame_;
   OpKernelContext::Params params_;
@@ -389,7 +442,9 @@ class ProgramRunner : public BodyRunner {
 class LoopExecutor : public Executor {
  public:
   explicit LoopExecutor(const LocalExecutorParams& params)
-      : params_(params), device_(params.device) {}
+      : params_(params),
+        device_(params.device, /*is_serial=*/false),
+        serial_device_(params.device, /*is_serial=*/true) {}
   ~LoopExecutor() override {
     for (OpKernel* kernel : kernels_) params_.delete_kernel(kernel);
   }
@@ -404,7 +459,8 @@ class LoopExecutor : public Executor {
       return InvalidArgument("expected ", program_.parameters.size(), " arguments, got ",
                              frame->parameters.size());
     }
-    frame->runner = std::make_unique<ProgramRunner>(program_, params_, &device_, args, frame);
+    frame->runner =
+        std::make_unique<ProgramRunner>(program_, params_, &device_, &serial_device_, args, frame);
     return frame->runner->Run();
   }
 
@@ -413,6 +469,7 @@ class LoopExecutor : public Executor {
 
   const LocalExecutorParams params_;
   LoopDevice device_;
+  LoopDevice serial_device_;
   Program program_;
   std::vector<OpKernel*> kernels_;
 };

@@ -1,7 +1,6 @@
 // The contract of the loop ops and of the sequences that their gradients keep.
 #include <limits>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cc/compute/pieces.h"
@@ -56,7 +55,6 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
   TF_RETURN_IF_ERROR(GetList(c, "input_end", num_inputs, &end));
   TF_RETURN_IF_ERROR(GetList(c, "input_stride", num_inputs, &stride));
   TF_RETURN_IF_ERROR(GetList(c, "input_part_size", num_inputs, &part_size));
-  std::vector<std::pair<int, int64_t>> iterators;  // (input, number of elements)
   for (int i = 0; i < num_inputs; ++i) {
     if (mode[i] == "value" || mode[i] == "sequence" || !c->RankKnown(c->input(i))) continue;
     const int64_t rank = c->Rank(c->input(i));
@@ -70,11 +68,8 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
     const std::string problem = ResolvePieces(
         {start[i], end[i], stride[i], part_size[i], mode[i] == "segment"}, extent, &pieces);
     if (!problem.empty()) return InvalidArgument(label[i], ": ", problem);
-    if (mode[i] == "iterator") {
-      iterators.push_back({i, pieces.count});
-    } else {
-      TF_RETURN_IF_ERROR(count->Merge(pieces.count, label[i]));
-    }
+    // An iterator may end before the loop would: only the iteration that needs it can tell.
+    if (mode[i] != "iterator") TF_RETURN_IF_ERROR(count->Merge(pieces.count, label[i]));
   }
   int64_t num_limits;
   TF_RETURN_IF_ERROR(c->GetAttr("N", &num_limits));
@@ -99,12 +94,6 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
     *count = Count();
     return absl::OkStatus();
   }
-  for (const auto& [i, size] : iterators) {
-    if (count->value > size) {
-      return InvalidArgument(label[i], ": there are ", size, " elements along axis ", axis[i],
-                             ", but ", count->from, " gives ", count->value, " iterations");
-    }
-  }
   return absl::OkStatus();
 }
 
@@ -118,13 +107,10 @@ absl::Status InferStack(InferenceContext* c, int length_input, const Count& coun
   TF_RETURN_IF_ERROR(c->WithRank(c->input(length_input), 0, &scalar));
   const tensorflow::Tensor* value = c->input_tensor(length_input);
   if (value == nullptr) return absl::OkStatus();
+  // Whether the loop fits is found out when it runs, if it does.
   const int64_t length = value->scalar<int64_t>()();
   if (length < 0) {
     return InvalidArgument(label, ": the length must not be negative, got ", length);
-  }
-  if (count.value > length) {
-    return InvalidArgument(label, ": the length is ", length, ", but the loop has ", count.value,
-                           " iterations");
   }
   *extent = c->MakeDim(length);
   return absl::OkStatus();
