@@ -1081,8 +1081,12 @@ def test_random_numbers_are_drawn_anew_in_every_iteration_and_run(mode, limit):
             k = loop.add_recurrence(0)
             loop.add_trip_limit(n if limit == COUNT else k < n, limit)
             k.next = k + 1
-            drawn = tf.random.uniform([2]), tf.random.normal([]), generator.uniform([])
-            sums = loop.add_recurrence(tf.zeros([2]))
+            drawn = (
+                tf.random.uniform([2], dtype=tf.float64),
+                tf.random.normal([], dtype=tf.float64),
+                generator.uniform([], dtype=tf.float64),
+            )
+            sums = loop.add_recurrence(tf.zeros([2], tf.float64))
             sums.next = sums + drawn[0]
             for numbers in drawn:
                 loop.add_loop_output(numbers, CONCATENATE)
@@ -1092,7 +1096,7 @@ def test_random_numbers_are_drawn_anew_in_every_iteration_and_run(mode, limit):
     first, second = in_mode(mode, call, 8), in_mode(mode, call, 8)
     for index in range(3):
         assert len(np.unique([first[index], second[index]])) == first[index].size * 2
-    np.testing.assert_allclose(first[3], first[0].sum(0), rtol=1e-5)
+    np.testing.assert_allclose(first[3], first[0].sum(0))
 
 
 def test_random_numbers_are_drawn_anew_in_every_call_of_a_function():

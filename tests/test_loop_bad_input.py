@@ -934,6 +934,7 @@ def test_tensors_of_a_closed_loop_are_not_used():
         with pytest.raises(WRONG):
             with counted(name="second") as second:
                 use(second)
+                second.add_loop_output(1, CONCATENATE)
 
 
 def test_tensors_of_a_closed_inner_loop_are_not_used_around_it():

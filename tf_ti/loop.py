@@ -63,7 +63,8 @@ class _TensorLike(_tf.TensorLike):
         return self.tensor.__tf_tracing_type__(context)
 
     def __getattr__(self, name: str):
-        if name.startswith("_"):
+        # Also what tapes ask for (_id), but nothing that this object itself would need for that.
+        if name.startswith("__") or name in ("_loop", "_layer", "_tensor"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.tensor, name)
 
@@ -225,10 +226,13 @@ class Loop:
 
     A loop computes nothing for an iteration that does not take place: the WHILE condition is
     evaluated before all else of an iteration, and on its own; what it shares with the body is
-    computed once. Recurrences advance all together. Loops may stand inside others: by their blocks,
-    or, in TensorRT's way, where one uses what another one computes inside. Effects (printing,
-    assignments, random numbers) happen in every iteration, in the order of the program. A loop
-    without outputs and effects is left out.
+    computed once. Recurrences advance all together. Effects (printing, assignments, random numbers)
+    happen in every iteration, in the order of the program.
+
+    A block inside another one's makes a loop inside the other; layers are added in their own loop's
+    block. Loops that one statement opens, as in `with Loop() as a, Loop() as b`, share a block, and
+    nest in TensorRT's way: a loop is inside those whose values it uses. A loop without
+    outputs and effects is left out.
 
     Gradients reach what loops use from outside. They compute the body again from the recurrences'
     recorded values.

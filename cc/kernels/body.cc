@@ -89,6 +89,18 @@ bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name,
   return true;
 }
 
+// Which parameter a result is, or -1 if it is computed.
+int PassedOn(const Node* result) {
+  const Node* node = result;
+  do {
+    if (!node->input_node(0, &node).ok()) return -1;
+  } while (node->IsIdentity());
+  int parameter;
+  const bool is_parameter =
+      node->IsArg() && tensorflow::GetNodeAttr(node->attrs(), "index", &parameter).ok();
+  return is_parameter ? parameter : -1;
+}
+
 absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttrList& function,
                          Body* body) {
   const AttrSlice attrs(&function.attr());
@@ -102,6 +114,7 @@ absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttr
   }
   body->parameter_types = instantiated->arg_types;
   body->result_types = instantiated->ret_types;
+  for (const Node* result : instantiated->ret_nodes) body->passed_on.push_back(PassedOn(result));
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <shared_mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -17,6 +18,7 @@ struct Body {
   bool synchronous;
   tensorflow::DataTypeVector parameter_types;
   tensorflow::DataTypeVector result_types;
+  std::vector<int> passed_on;  // for each result the parameter that it is, or -1
 };
 
 // A stateful kernel may be shared by subgraphs that have different function libraries, and so

@@ -650,6 +650,24 @@ int Loop::StateOf(const LoopSpec::Output& output) const {
   return -1;
 }
 
+// A parameter that the body only passes on tells the shape of its values, though there are none.
+absl::Status Loop::InferPiece(const LoopSpec::Output& output, PartialTensorShape* piece) const {
+  const int parameter = body_.passed_on[output.result];
+  if (parameter < 0 || parameter >= static_cast<int>(spec_.inputs.size())) {
+    return absl::OkStatus();
+  }
+  const InputMode mode = spec_.inputs[parameter].mode;
+  TensorShape shape = ctx_->input(parameter).shape();
+  if (mode == InputMode::kIndex || mode == InputMode::kIterator) {
+    const int64_t axis = spec_.inputs[parameter].axis;
+    TF_RETURN_IF_ERROR(shape.RemoveDimWithStatus(axis < 0 ? axis + shape.dims() : axis));
+  } else if (mode != InputMode::kValue) {
+    return absl::OkStatus();
+  }
+  *piece = PartialTensorShape(shape.dim_sizes());
+  return absl::OkStatus();
+}
+
 absl::Status Loop::FinishEmpty(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.mode == OutputMode::kSequence) {
@@ -666,7 +684,8 @@ absl::Status Loop::FinishEmpty(int i) {
         output.label, ": the loop has no iterations, so there is no last value, and no back edge ",
         "gives result ", output.result, " an initial one");
   }
-  const PartialTensorShape& piece = spec_.result_shapes[output.result];
+  PartialTensorShape piece = spec_.result_shapes[output.result];
+  if (!piece.IsFullyDefined()) TF_RETURN_IF_ERROR(InferPiece(output, &piece));
   Tensor empty;
   if (output.mode == OutputMode::kSum) {
     // Extent 1 for what is not known: the zeros broadcast to whatever the sum stands for.

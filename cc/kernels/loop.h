@@ -115,6 +115,8 @@ class Loop {
   absl::Status Trim(int i);
   absl::Status AddSum(int i, tensorflow::Tensor* value);
   absl::Status FinishEmpty(int i);
+  absl::Status InferPiece(const LoopSpec::Output& output,
+                          tensorflow::PartialTensorShape* piece) const;
   // The parameter that carries an output's value to the next iteration, or -1.
   int StateOf(const LoopSpec::Output& output) const;
 
