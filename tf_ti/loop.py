@@ -479,7 +479,10 @@ class Loop:
 
     @tf.autograph.experimental.do_not_convert
     def draw(self, path: str | os.PathLike | None = None) -> str:
-        """Draws the loop and those inside it: boundary layers, body and back edges.
+        """Draws the loop: boundary layers, body and back edges.
+
+        Loops inside that share its block are boxes in its box; one with a block of its own is a
+        layer of the body, and draws itself.
 
         Args:
             path: a file to write: .svg or .png, drawn by graphviz's `dot`, .dot or .txt.
