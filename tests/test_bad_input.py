@@ -566,9 +566,15 @@ def test_a_static_result_of_another_extent_than_part_size_is_refused_when_built(
 
 
 def test_an_empty_concatenation_of_unknown_rank_is_an_error():
-    body = tf.function(lambda s: s, input_signature=[tf.TensorSpec(None, tf.float32)])
+    body = tf.function(lambda s: s + 1, input_signature=[tf.TensorSpec(None, tf.float32)])
     with pytest.raises(ERRORS, match="output port 0.*rank"):
         state_loop(body, tf.zeros(2), [OutputPort(0, 0, axis=0)], num_iterations=0)
+
+
+def test_an_empty_concatenation_of_what_the_body_passes_on_has_its_shape():
+    body = tf.function(lambda s: s, input_signature=[tf.TensorSpec(None, tf.float32)])
+    outputs = state_loop(body, tf.zeros([2, 3]), [OutputPort(0, 0, axis=1)], num_iterations=0)
+    assert outputs[0].shape == [2, 0]
 
 
 # Calls that could end the process, each in a process that may die

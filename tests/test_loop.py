@@ -2317,3 +2317,69 @@ def test_a_saved_model_runs_in_another_process(saved_model, run_program, library
         library,
         _library._PATH,
     )
+
+
+# What was found by reading
+
+
+def test_effects_of_one_call_keep_their_order():
+    v = tf.Variable(1)
+
+    @tf.function
+    def double_and_add():
+        v.assign(v * 2)
+        v.assign_add(1)
+
+    for _ in range(5):
+        v.assign(1)
+        with Loop() as loop:
+            loop.add_trip_limit(3, TripLimit.COUNT)
+            double_and_add()
+        assert v.numpy() == 15
+
+
+def test_what_follows_an_inner_block_happens_after_it():
+    for _ in range(5):
+        v = tf.Variable(0.0)
+        with Loop() as outer:
+            outer.add_trip_limit(2, TripLimit.COUNT)
+            h = outer.add_recurrence(10.0)
+            h.next = h + 1
+            with Loop() as inner:
+                inner.add_trip_limit(3, TripLimit.COUNT)
+                v.assign_add(h.tensor)
+            v.assign(h.tensor)
+        assert v.numpy() == 11
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_last_value_has_the_recurrences_shape_too(count):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="recurrence 0"):
+        with Loop() as loop:
+            loop.add_trip_limit(count, TripLimit.COUNT)
+            h = loop.add_recurrence(tf.zeros([2]))
+            h.next = tf.boolean_mask(tf.zeros([3]), tf.constant([True, True, True]))
+            loop.add_loop_output(h, LoopOutput.LAST_VALUE)
+
+
+def test_forward_mode_in_eager_mode():
+    x = tf.constant(2.0)
+    with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)) as accumulator:
+        with Loop() as loop:
+            loop.add_trip_limit(3, TripLimit.COUNT)
+            s = loop.add_recurrence(x)
+            s.next = s * x
+            out = loop.add_loop_output(s, LoopOutput.LAST_VALUE)
+    assert accumulator.jvp(out.tensor).numpy() == 4 * 2.0**3
+
+
+def test_a_tape_takes_an_output():
+    x = tf.constant(2.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with Loop() as loop:
+            loop.add_trip_limit(3, TripLimit.COUNT)
+            s = loop.add_recurrence(x)
+            s.next = s * x
+            out = loop.add_loop_output(s, LoopOutput.LAST_VALUE)
+    assert tape.gradient(out, x).numpy() == 4 * 2.0**3

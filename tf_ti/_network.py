@@ -139,7 +139,7 @@ class Network:
         self._discarded: set[LoopNode] = set()
         # From which number of operations on which loops were open.
         self._events: list[tuple[int, Path]] = []
-        self._order: dict[tf.Operation, int] = {}
+        self._order: dict[tf.Operation, float] = {}
         self._blocks: dict[tf.Operation, Path] = {}
 
     @classmethod
@@ -214,7 +214,9 @@ class Network:
             layers.extend(outputs)
             return list(outputs.values())
 
-        return dict(zip(layers, tf.function(run_loops, autograph=False).get_concrete_function()()))
+        with _tf.stop_recording():
+            function = tf.function(run_loops, autograph=False).get_concrete_function()
+        return dict(zip(layers, function()))
 
     def _build(self) -> dict[OutputLayer, tf.Tensor]:
         self._find_blocks()
@@ -450,21 +452,20 @@ class Network:
     def level(self, op: tf.Operation) -> Path | None:
         return self.levels.get(op)
 
-    def set_level(self, op: tf.Operation, level: Path, order: int) -> None:
+    def set_level(self, op: tf.Operation, level: Path, order: float) -> None:
         self.levels[op] = level
         self._order[op] = order
 
     def _ordered_effects(self, level: Path) -> list[tf.Operation]:
         """The operations of one loop that have effects, in the order in which they happen."""
-        members = {
+        members = [
             op
-            for op, own in self.levels.items()
-            if own == level and _tf.is_stateful(op) and not self._is_plain_read(op)
-        }
+            for op in self.graph.get_operations()
+            if self.levels.get(op) == level and _tf.is_stateful(op) and not self._is_plain_read(op)
+        ]
         ordered: dict[tf.Operation, None] = {}
         for op in sorted(members, key=self._order.__getitem__):
-            inputs = list(op.inputs)
-            for earlier in _graphs.needed_operations((), inputs, follow_controls=False):
+            for earlier in _graphs.needed_operations((), op.inputs, follow_controls=False):
                 if earlier in members:
                     ordered.setdefault(earlier)
             ordered.setdefault(op)
@@ -555,7 +556,8 @@ class _Builder:
             [self._resolve(o.given["the length"]) for o in lengths],
         )
         for op in self.network.graph.get_operations()[before:]:
-            self.network.set_level(op, self.path[:-1], loop.end)
+            # After all that its block did, and before what came next.
+            self.network.set_level(op, self.path[:-1], loop.end - 0.5)
         for layer, tensor in zip(loop.outputs, made):
             tensor.set_shape(layer.value.shape)
             self.values[layer.value.ref()] = tensor

@@ -30,6 +30,7 @@ __all__ = [
     "register_jvp",
     "registered_kernels",
     "renamed_function",
+    "stop_recording",
     "unwrap_variable",
     "use_function",
     "variable_accessed",
@@ -55,6 +56,10 @@ for _op in _BAG_READS:
 def is_recording() -> bool:
     """Whether a GradientTape or a ForwardAccumulator may record what runs now."""
     return record.could_possibly_record()
+
+
+# Nothing that runs inside is recorded.
+stop_recording = record.stop_recording
 
 
 def register_jvp(op_type: str, function) -> None:

@@ -82,11 +82,14 @@ bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name,
   FunctionLibraryRuntime::Handle handle;
   if (!lib->Instantiate(name, attrs, &handle).ok()) return false;
   const tensorflow::FunctionBody* body = lib->GetFunctionBody(handle);
-  if (body == nullptr || body->graph == nullptr) return false;
-  for (const Node* node : body->graph->op_nodes()) {
-    if (!IsSynchronousNode(lib, *node)) return false;
+  bool synchronous = body != nullptr && body->graph != nullptr;
+  if (synchronous) {
+    for (const Node* node : body->graph->op_nodes()) {
+      synchronous = synchronous && IsSynchronousNode(lib, *node);
+    }
   }
-  return true;
+  lib->ReleaseHandle(handle).IgnoreError();
+  return synchronous;
 }
 
 // Which parameter a result is, or -1 if it is computed.
@@ -120,6 +123,12 @@ absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttr
 
 }  // namespace
 
+BodyCache::~BodyCache() {
+  for (const auto& [lib, body] : bodies_) {
+    if (body->is_ours) lib->ReleaseHandle(body->handle).IgnoreError();
+  }
+}
+
 absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body) {
   FunctionLibraryRuntime* lib = ctx->function_library();
   if (lib == nullptr) return absl::InternalError("no function library");
@@ -140,6 +149,8 @@ absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body)
       bodies_.erase(lib);
       return status;
     }
+    // A session keeps its stateful kernels for longer than its function libraries.
+    made->is_ours = ctx->session_state() == nullptr;
     slot = std::move(made);
   }
   *body = slot.get();

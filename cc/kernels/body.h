@@ -14,6 +14,7 @@ namespace tf_ti {
 
 struct Body {
   tensorflow::FunctionLibraryRuntime::Handle handle;
+  bool is_ours;  // the handle is to be released
   // Nothing in the body waits for another thread, so it may run to its end on the caller's.
   bool synchronous;
   tensorflow::DataTypeVector parameter_types;
@@ -25,6 +26,8 @@ struct Body {
 // different handles for the same function.
 class BodyCache {
  public:
+  ~BodyCache();
+
   void Init(const tensorflow::NameAttrList& function) { function_ = function; }
   absl::Status Get(tensorflow::OpKernelContext* ctx, const Body** body);
 

@@ -619,18 +619,16 @@ absl::Status Loop::LeaveBody() {
         TF_RETURN_IF_ERROR(Place(i, value));
     }
   }
-  if (!IsLast()) {
-    for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
-      Tensor& result = frame_.results[edge.from];
-      Tensor& parameter = frame_.parameters[edge.to];
-      if (edge.last_use) {
-        parameter = std::move(result);
-      } else {
-        parameter = result;
-      }
-      frame_.consumable[edge.to] = true;
-      TF_RETURN_IF_ERROR(CheckParameter(edge.to));
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    Tensor& result = frame_.results[edge.from];
+    Tensor& parameter = frame_.parameters[edge.to];
+    if (edge.last_use) {
+      parameter = std::move(result);
+    } else {
+      parameter = result;
     }
+    frame_.consumable[edge.to] = true;
+    TF_RETURN_IF_ERROR(CheckParameter(edge.to));
   }
   // What is not passed on is freed now rather than when the next iteration overwrites it.
   for (Tensor& result : frame_.results) result = Tensor();
