@@ -2383,3 +2383,50 @@ def test_a_tape_takes_an_output():
             s.next = s * x
             out = loop.add_loop_output(s, LoopOutput.LAST_VALUE)
     assert tape.gradient(out, x).numpy() == 4 * 2.0**3
+
+
+def test_an_output_is_a_number_where_an_eager_tensor_is():
+    with Loop() as loop:
+        loop.add_trip_limit(3, TripLimit.COUNT)
+        s = loop.add_recurrence(1)
+        s.next = s * 2
+        out = loop.add_loop_output(s, LoopOutput.LAST_VALUE)
+    assert (int(out), float(out), complex(out), list(range(10))[out]) == (8, 8.0, 8, 8)
+    assert f"{out:d}" == "8"
+
+
+def test_a_tape_between_two_blocks_sees_the_inner_loop():
+    x = tf.Variable(3.0)
+    with Loop() as outer:
+        with tf.GradientTape() as tape:
+            with Loop() as inner:
+                inner.add_trip_limit(2, TripLimit.COUNT)
+                s = inner.add_recurrence(1.0)
+                s.next = s * x
+                power = inner.add_loop_output(s, LoopOutput.LAST_VALUE)
+        slope = tape.gradient(power.tensor, x)
+        outer.add_trip_limit(2, TripLimit.COUNT)
+        slopes = outer.add_loop_output(slope, LoopOutput.CONCATENATE)
+    assert slopes.numpy().tolist() == [6.0, 6.0]
+
+
+def test_second_order_through_a_loop_with_effects_in_a_scan_is_refused():
+    x = tf.constant(0.5)
+
+    def step(carry, _):
+        with Loop() as loop:
+            loop.add_trip_limit(2, TripLimit.COUNT)
+            s = loop.add_recurrence(carry)
+            s.next = s * s + 0 * tf.random.uniform([])
+            out = loop.add_loop_output(s, LoopOutput.LAST_VALUE)
+        return out.tensor, None
+
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y, _ = tf_ti.scan(step, x, None, length=1)
+        dy = inner.gradient(y, x)
+    assert dy.numpy() == pytest.approx(4 * 0.5**3)
+    with pytest.raises(ValueError, match="such gradients are not supported"):
+        outer.gradient(dy, x)

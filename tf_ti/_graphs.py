@@ -147,9 +147,9 @@ class _Copier:
         for result, value in zip(op.outputs, callee.outputs):
             self.tensors[result.ref()] = inner.tensors[value.ref()]
         # Who waits for the call waits for its effects and its results.
-        self.operations[op] = [
-            copied for old in callee.control_outputs for copied in inner.operations.get(old, ())
-        ] + [self.tensors[t.ref()].op for t in op.outputs]
+        effects = [c for old in callee.control_outputs for c in inner.operations.get(old, ())]
+        results = [self.tensors[t.ref()].op for t in op.outputs]
+        self.operations[op] = list(dict.fromkeys(effects + results))
 
 
 def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict:
@@ -232,7 +232,8 @@ def extract(
             copier.copy(op, (), inline)
     made.outputs = [copier.tensors[t.ref()] for t in outputs]
     made.tf_ti_copies = _compose(graph, copier)
-    made.control_outputs = [c for op in control_outputs for c in copier.operations.get(op, ())]
+    effects = [c for op in control_outputs for c in copier.operations.get(op, ())]
+    made.control_outputs = list(dict.fromkeys(effects))
     made.structured_outputs = tuple(made.outputs)
     return made
 

@@ -139,6 +139,7 @@ class Network:
         self._discarded: set[LoopNode] = set()
         # From which number of operations on which loops were open.
         self._events: list[tuple[int, Path]] = []
+        self._was_recording = False
         self._order: dict[tf.Operation, float] = {}
         self._blocks: dict[tf.Operation, Path] = {}
 
@@ -149,8 +150,9 @@ class Network:
         return network if not tf.executing_eagerly() else None
 
     def is_untouched(self) -> bool:
-        """Whether nothing happened since the last loop was entered."""
-        return bool(self.open) and self._events[-1] == self._now()
+        """Whether nothing happened since the last loop was entered, not even to a tape."""
+        is_same = self._was_recording == _tf.is_recording()
+        return is_same and bool(self.open) and self._events[-1] == self._now()
 
     def _now(self) -> tuple[int, Path]:
         return len(self.graph.get_operations()), self.open
@@ -163,6 +165,7 @@ class Network:
         loop = LoopNode(name, self.open)
         self.loops.append(loop)
         self._set_open((*self.open, loop))
+        self._was_recording = _tf.is_recording()
         return loop
 
     def _networks(self) -> Iterator["Network"]:

@@ -1,6 +1,7 @@
 """`tf_ti.Loop`: TensorRT's loop."""
 
 import enum
+import operator
 import os
 from typing import Any
 
@@ -82,10 +83,10 @@ class _TensorLike(_tf.TensorLike):
 
 
 def _delegate(name: str):
-    operator = getattr(tf.Tensor, name)
+    method = getattr(tf.Tensor, name)
 
     def call(self, *args, **kwargs):
-        return operator(self.tensor, *args, **kwargs)
+        return method(self.tensor, *args, **kwargs)
 
     call.__name__ = name
     return call
@@ -196,6 +197,21 @@ class Output(_TensorLike):
             raise ValueError(f"{layer.label}: the length has been set already")
         length, _ = self._loop._to_length(layer.label, tensor)
         layer.given["the length"] = length
+
+    def __int__(self) -> int:
+        return int(self.tensor)
+
+    def __index__(self) -> int:
+        return operator.index(self.tensor)
+
+    def __float__(self) -> float:
+        return float(self.tensor)
+
+    def __complex__(self) -> complex:
+        return complex(self.tensor)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.tensor, spec)
 
     def __repr__(self) -> str:
         return f"<{self._layer.label}>"

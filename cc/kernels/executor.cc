@@ -388,7 +388,7 @@ class ProgramRunner : public BodyRunner {
     if (left.dims() != 2 || left.NumElements() == 0) return false;
     const double products = static_cast<double>(left.NumElements()) * right.NumElements() /
                             left.dim_size(step.summed_dimension);
-    return products <= kMostProducts && right.TotalBytes() <= kMostBytes;
+    return products <= kMostProducts && left.TotalBytes() + right.TotalBytes() <= kMostBytes;
   }
 
   absl::Status RunStep(const Step& step) {

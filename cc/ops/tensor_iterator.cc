@@ -89,11 +89,8 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
   }
   std::vector<tensorflow::NameAttrList> condition;
   TF_RETURN_IF_ERROR(c->GetAttr("condition", &condition));
-  if (!condition.empty()) {
-    // What is known is how many iterations there are at most.
-    *count = Count();
-    return absl::OkStatus();
-  }
+  // With one, what is known is how many iterations there are at most.
+  if (!condition.empty()) *count = Count();
   return absl::OkStatus();
 }
 
@@ -236,9 +233,9 @@ condition_inputs: The parameters that the condition reads.
 input_mode: What a parameter gets in iteration k. value: the input itself, or what a back edge
   brings. slice: piece k of the input, along input_axis from input_start to input_end by
   input_stride, input_part_size elements each. segment: likewise, where the last piece may be short.
-  index: element k, without the axis. iterator:
-  likewise, but there may be more elements than iterations. sequence: tensor k of the Sequence that the input holds, or,
-  with input_part_size p > 0, a Sequence of tensors [k p, (k + 1) p).
+  index: element k, without the axis. iterator: likewise, but there may be more elements than
+  iterations. sequence: tensor k of the Sequence that the input holds, or, with input_part_size
+  p > 0, a Sequence of tensors [k p, (k + 1) p).
 input_label: What an error calls the input.
 parameter_shapes: What the body was built for; other shapes are refused at run time.
 back_edge_from: A result of the body for each back edge.
