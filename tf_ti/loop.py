@@ -290,6 +290,7 @@ class Loop:
         self._graph_context = None
         self._is_open = False
 
+    @tf.autograph.experimental.do_not_convert
     def __enter__(self) -> "Loop":
         if self._node is not None:
             raise ValueError(f"loop {self.name!r} has been entered before")
@@ -304,6 +305,7 @@ class Loop:
         self._is_open = True
         return self
 
+    @tf.autograph.experimental.do_not_convert
     def __exit__(self, kind, error, traceback) -> None:
         network = self._network
         self._is_open = False
