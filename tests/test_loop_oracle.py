@@ -658,7 +658,8 @@ def check(case, mode):
     assert len(actual) == len(expected.outputs)
     for name, a, e in zip(case.outputs, actual, expected.outputs):
         a = a.numpy()
-        assert a.dtype == e.dtype, name
+        # NumPy 1 widens scalars by their value.
+        assert a.dtype == e.dtype or np.__version__ < "2", name
         if name in empty and mode == "unknown extents" and a.shape != e.shape:
             assert (a.size, a.ndim) == (0, e.ndim), name
             continue

@@ -70,7 +70,8 @@ class _TensorLike(_tf.TensorLike):
         return getattr(self.tensor, name)
 
     def __array__(self, dtype=None, copy=None):
-        return np.array(self.tensor, dtype, copy=copy)
+        array = np.asarray(self.tensor, dtype)
+        return array.copy() if copy else array
 
     def __iter__(self):
         return iter(self.tensor)
