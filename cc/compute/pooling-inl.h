@@ -45,8 +45,25 @@ inline Vector<To, L> Convert(Vector<From, L> from) {
 }
 
 template <int L>
+inline Vector<uint32_t, L> WidenIntegers(Vector<uint16_t, L> from) {
+  // What GCC 12 makes of a conversion takes six instructions.
+#if TF_TI_VECTOR_BYTES == 64
+  if constexpr (L == 16) {
+    return BitCast<Vector<uint32_t, L>>(
+        _mm512_maskz_cvtepu16_epi32(0xffff, BitCast<__m256i>(from)));
+  }
+#endif
+#if TF_TI_VECTOR_BYTES > 16
+  if constexpr (L == 8) {
+    return BitCast<Vector<uint32_t, L>>(_mm256_cvtepu16_epi32(BitCast<__m128i>(from)));
+  }
+#endif
+  return Convert<uint32_t, L, uint16_t>(from);
+}
+
+template <int L>
 inline Vector<float, L> WidenBits(BFloat16, Vector<uint16_t, L> bits) {
-  return BitCast<Vector<float, L>>(Convert<uint32_t, L, uint16_t>(bits) << 16);
+  return BitCast<Vector<float, L>>(WidenIntegers<L>(bits) << 16);
 }
 
 template <int L>
