@@ -1,11 +1,10 @@
 """Where bags run: in functions, datasets, strategies, saved models, and beside other threads."""
 
-import threading
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from checks import in_threads
 
 import tf_ti
 
@@ -618,26 +617,6 @@ assert "tf_ti" not in sys.modules
 # Threads
 
 
-def in_threads(call, count=8):
-    """Calls from many threads at once; the results, or an exception."""
-    results, barrier = [None] * count, threading.Barrier(count)
-
-    def run(i):
-        barrier.wait()
-        try:
-            results[i] = [call(i) for _ in range(10)]
-        except Exception as error:
-            results[i] = error
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return results
-
-
 def test_many_threads_call_eagerly_and_take_gradients():
     table = tf.Variable(TABLE)
 
@@ -646,13 +625,13 @@ def test_many_threads_call_eagerly_and_take_gradients():
             y = sums(table, tf.constant([i % 5] * 1000), [0])
         return y[0, 0].numpy(), gradient_of_rows(tape.gradient(y, table))[i % 5]
 
-    assert in_threads(call) == [[(1000 * TABLE[i % 5, 0], 1000)] * 10 for i in range(8)]
+    assert in_threads(call, times=10) == [[(1000 * TABLE[i % 5, 0], 1000)] * 10 for i in range(8)]
 
 
 def test_many_threads_run_one_function():
     table = tf.Variable(TABLE)
     call = tf.function(lambda ids: sums(table, ids, [0])[0, 0])
-    results = in_threads(lambda i: float(call(tf.constant([i % 5] * 1000))))
+    results = in_threads(lambda i: float(call(tf.constant([i % 5] * 1000))), times=10)
     assert results == [[1000 * TABLE[i % 5, 0]] * 10 for i in range(8)]
 
 

@@ -3,33 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from checks import close, loss
 
 import tf_ti
 from tf_ti import BackEdge, InputPort, OutputPort, PortMap
 
 F64 = tf.float64
-
-
-def close(actual, expected, tolerance=1e-9):
-    """Compares lists of gradients; None stands for zeros."""
-    assert len(actual) == len(expected)
-    for a, e in zip(actual, expected):
-        if a is None or e is None:
-            for grad in (a, e):
-                assert grad is None or not np.any(tf.convert_to_tensor(grad))
-            continue
-        a, e = tf.convert_to_tensor(a), tf.convert_to_tensor(e)
-        assert a.shape == e.shape
-        np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance)
-
-
-def loss(outputs):
-    """A scalar on which every element of every output has another influence."""
-    terms = []
-    for i, out in enumerate(tf.nest.flatten(outputs)):
-        weights = tf.cast(tf.reshape(tf.range(tf.size(out)) % 7 + i + 1, tf.shape(out)), out.dtype)
-        terms.append(tf.reduce_sum(tf.sin(out) * weights))
-    return tf.add_n(terms)
 
 
 def gradients(run, sources):

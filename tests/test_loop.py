@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from checks import in_threads
 from tensorflow.python.eager import context
 
 import tf_ti
@@ -2119,28 +2120,8 @@ def test_loops_of_eager_mode_leave_nothing_behind():
 # Threads
 
 
-def in_threads(call, count=8, times=5):
-    """Calls from many threads at once; the results, or an exception."""
-    results, barrier = [None] * count, threading.Barrier(count)
-
-    def run(i):
-        barrier.wait()
-        try:
-            results[i] = [float(call(i)) for _ in range(times)]
-        except Exception as error:
-            results[i] = error
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return results
-
-
 def test_many_threads_build_and_run_loops_at_once():
-    assert in_threads(lambda i: total(X + i)) == [[6.0 + 3 * i] * 5 for i in range(8)]
+    assert in_threads(lambda i: float(total(X + i))) == [[6.0 + 3 * i] * 5 for i in range(8)]
 
 
 def test_many_threads_run_one_function():
@@ -2155,7 +2136,7 @@ def test_many_threads_run_one_function():
             out = loop.add_loop_output(s, LAST)
         return out.tensor
 
-    results = in_threads(lambda i: call(tf.constant(X + i)), times=20)
+    results = in_threads(lambda i: float(call(tf.constant(X + i))), times=20)
     assert results == [[11.0 + 7 * i] * 20 for i in range(8)]
 
 

@@ -7,24 +7,16 @@ prints its case.
 
 import contextlib
 import dataclasses
-import importlib.util
 import itertools
-import pathlib
 from typing import Any
 
+import loop_oracle as oracle
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tf_ti
 from tf_ti import LoopOutput, TripLimit
-
-# The tests' directory is on no path under --import-mode=importlib.
-_spec = importlib.util.spec_from_file_location(
-    "loop_oracle", pathlib.Path(__file__).with_name("loop_oracle.py")
-)
-oracle = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(oracle)
 
 # Layers. All floats are short binary fractions, so that nearly nothing is ever rounded.
 

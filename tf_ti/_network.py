@@ -461,11 +461,11 @@ class Network:
 
     def _ordered_effects(self, level: Path) -> list[tf.Operation]:
         """The operations of one loop that have effects, in the order in which they happen."""
-        members = [
+        members = dict.fromkeys(
             op
             for op in self.graph.get_operations()
             if self.levels.get(op) == level and _tf.is_stateful(op) and not self._is_plain_read(op)
-        ]
+        )
         ordered: dict[tf.Operation, None] = {}
         for op in sorted(members, key=self._order.__getitem__):
             for earlier in _graphs.needed_operations((), op.inputs, follow_controls=False):
