@@ -1,8 +1,12 @@
-"""The native library: `ops` holds the Python functions that TensorFlow makes for its ops."""
+"""The native libraries: `ops` holds the Python functions that TensorFlow makes for the ops.
+
+`XLA_PROBLEM` says why the ops cannot be compiled by XLA, or is None where they can.
+"""
 
 import pathlib
 
 _PATH = pathlib.Path(__file__).with_name("_tf_ti.so")
+_XLA_PATH = _PATH.with_name("_tf_ti_xla.so")
 
 
 def _import_tensorflow():
@@ -38,4 +42,17 @@ def _load():
     return tf.load_op_library(str(_PATH))
 
 
+def _load_xla() -> str | None:
+    import tensorflow as tf
+
+    if not _XLA_PATH.exists():
+        return f"the package of TensorFlow {tf.__version__} lacks headers that XLA kernels need"
+    try:
+        tf.load_op_library(str(_XLA_PATH))
+    except tf.errors.NotFoundError as error:
+        return f"this TensorFlow cannot load {_XLA_PATH.name}: {error.message}"
+    return None
+
+
 ops = _load()
+XLA_PROBLEM = _load_xla()

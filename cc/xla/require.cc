@@ -1,0 +1,103 @@
+#include "cc/xla/require.h"
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "xla/ffi/api/ffi.h"
+#include "xla/shape_util.h"
+
+namespace xla::ffi {
+
+// Its header needs headers of MLIR, which TensorFlow's package lacks.
+const XLA_FFI_Api* GetXlaFfiApi();
+
+}  // namespace xla::ffi
+
+namespace tf_ti {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr char kTarget[] = "tf_ti.require";
+
+// Copies a scalar to the host.
+using Read = ffi::Error (*)(void* to, const void* from, size_t size, void* stream);
+
+ffi::Error ReadHost(void* to, const void* from, size_t size, void*) {
+  std::memcpy(to, from, size);
+  return ffi::Error::Success();
+}
+
+// The CUDA driver is there where XLA runs programs on a GPU, but must not be needed elsewhere.
+template <typename Function>
+Function* DriverFunction(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+
+ffi::Error ReadGpu(void* to, const void* from, size_t size, void* stream) {
+  static void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_GLOBAL);
+  static auto* const copy =
+      DriverFunction<int(void*, uint64_t, size_t, void*)>("cuMemcpyDtoHAsync_v2");
+  static auto* const wait = DriverFunction<int(void*)>("cuStreamSynchronize");
+  if (driver == nullptr || copy == nullptr || wait == nullptr ||
+      copy(to, reinterpret_cast<uint64_t>(from), size, stream) != 0 || wait(stream) != 0) {
+    return ffi::Error(ffi::ErrorCode::kInternal, "tf_ti cannot read from the GPU");
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error Check(Read read, void* stream, ffi::RemainingArgs args, std::string_view message) {
+  bool condition = false;
+  ffi::ErrorOr<ffi::AnyBuffer> first = args.get<ffi::AnyBuffer>(0);
+  if (!first.has_value()) return first.error();
+  ffi::Error error = read(&condition, first->untyped_data(), sizeof(condition), stream);
+  if (error.failure() || condition) return error;
+  std::string text(message);
+  for (size_t i = 1; i < args.size(); ++i) {
+    ffi::ErrorOr<ffi::AnyBuffer> arg = args.get<ffi::AnyBuffer>(i);
+    if (!arg.has_value()) return arg.error();
+    int64_t value = 0;
+    error = read(&value, arg->untyped_data(), sizeof(value), stream);
+    if (error.failure()) return error;
+    text = absl::StrReplaceAll(text, {{absl::StrCat("$", i - 1), absl::StrCat(value)}});
+  }
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, std::move(text));
+}
+
+ffi::Error CheckOnHost(ffi::RemainingArgs args, std::string_view message) {
+  return Check(ReadHost, nullptr, args, message);
+}
+
+ffi::Error CheckOnGpu(void* stream, ffi::RemainingArgs args, std::string_view message) {
+  return Check(ReadGpu, stream, args, message);
+}
+
+XLA_FFI_DEFINE_HANDLER(kCheckOnHost, CheckOnHost,
+                       ffi::Ffi::Bind().RemainingArgs().Attr<std::string_view>("message"));
+XLA_FFI_DEFINE_HANDLER(
+    kCheckOnGpu, CheckOnGpu,
+    ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().RemainingArgs().Attr<std::string_view>(
+        "message"));
+
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kTarget, "Host", kCheckOnHost);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kTarget, "CUDA", kCheckOnGpu);
+
+}  // namespace
+
+void Require(xla::XlaOp condition, const std::string& message,
+             const std::vector<xla::XlaOp>& values) {
+  std::vector<xla::XlaOp> operands = {condition};
+  operands.insert(operands.end(), values.begin(), values.end());
+  xla::CustomCall(condition.builder(), kTarget, operands, xla::ShapeUtil::MakeTupleShape({}),
+                  absl::StrCat("{message = \"", absl::CHexEscape(message), "\"}"),
+                  /*has_side_effect=*/true, {}, nullptr, xla::SCHEDULE_NONE,
+                  xla::API_VERSION_TYPED_FFI);
+}
+
+}  // namespace tf_ti

@@ -1,0 +1,19 @@
+// Conditions that only the running program can check.
+#ifndef TF_TI_CC_XLA_REQUIRE_H_
+#define TF_TI_CC_XLA_REQUIRE_H_
+
+#include <string>
+#include <vector>
+
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace tf_ti {
+
+// Makes the program end with InvalidArgument, with `message`, where `condition` is false. $0, $1,
+// ... in the message stand for `values`, which are scalars of type s64.
+void Require(xla::XlaOp condition, const std::string& message,
+             const std::vector<xla::XlaOp>& values = {});
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_XLA_REQUIRE_H_

@@ -1,0 +1,1142 @@
+// The loop ops as one xla::While.
+//
+// What the loop carries from one iteration to the next is a State, which becomes the While's tuple.
+// Pieces are taken by dynamic slices, and outputs are updated in place by dynamic-update-slices.
+// Where the last piece is shorter than the others, its iteration is a call beside the While.
+//
+// XLA knows all shapes when it compiles. So a state has one shape in all iterations, and an output
+// that is as long as the loop needs a bound for the number of iterations.
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/compute/pieces.h"
+#include "cc/kernels/loop_spec.h"
+#include "cc/status.h"
+#include "cc/xla/function.h"
+#include "cc/xla/register.h"
+#include "cc/xla/require.h"
+#include "cc/xla/sequence.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
+#include "tensorflow/compiler/tf2xla/xla_compiler.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_resource.h"
+#include "xla/hlo/builder/lib/arithmetic.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/lib/dynamic_shaped_ops.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::OpKernelConstruction;
+using tensorflow::Tensor;
+using tensorflow::XlaCompiler;
+using tensorflow::XlaOpKernelContext;
+using tensorflow::XlaResource;
+using xla::Shape;
+using xla::ShapeUtil;
+using xla::XlaBuilder;
+using xla::XlaOp;
+
+constexpr int64_t kNoBound = std::numeric_limits<int32_t>::max();
+
+XlaOp Int(XlaBuilder* builder, int64_t value) {
+  return xla::ConstantR0<int32_t>(builder, static_cast<int32_t>(value));
+}
+
+XlaOp Wide(XlaOp scalar) { return xla::ConvertElementType(scalar, xla::S64); }
+
+std::vector<int64_t> Dims(const Shape& shape) {
+  return {shape.dimensions().begin(), shape.dimensions().end()};
+}
+
+// The same shape with another extent along one axis, or without the axis.
+Shape WithExtent(const Shape& shape, int64_t axis, int64_t extent) {
+  std::vector<int64_t> dims = Dims(shape);
+  dims[axis] = extent;
+  return ShapeUtil::MakeShape(shape.element_type(), dims);
+}
+
+Shape WithoutAxis(const Shape& shape, int64_t axis) {
+  std::vector<int64_t> dims = Dims(shape);
+  dims.erase(dims.begin() + axis);
+  return ShapeUtil::MakeShape(shape.element_type(), dims);
+}
+
+Shape WithAxis(const Shape& shape, int64_t axis, int64_t extent) {
+  std::vector<int64_t> dims = Dims(shape);
+  dims.insert(dims.begin() + axis, extent);
+  return ShapeUtil::MakeShape(shape.element_type(), dims);
+}
+
+XlaCompiler::Argument::Kind KindOf(DataType type) {
+  return type == tensorflow::DT_VARIANT ? XlaCompiler::Argument::kTensorList
+                                        : XlaCompiler::Argument::kParameter;
+}
+
+std::vector<XlaOp> Starts(XlaOp array, int rank, int64_t axis, XlaOp at) {
+  std::vector<XlaOp> starts(rank, Int(array.builder(), 0));
+  starts[axis] = at;
+  return starts;
+}
+
+absl::Status ResolveAxis(const std::string& label, int64_t given, int64_t rank, int64_t* axis) {
+  *axis = given < 0 ? given + rank : given;
+  if (*axis >= 0 && *axis < rank) return absl::OkStatus();
+  return InvalidArgument(label, ": axis ", given, " is out of range for a tensor of rank ", rank);
+}
+
+// The number of iterations, as far as it is known: exactly, or when the program runs, with a bound.
+struct Count {
+  int64_t exact = -1;
+  XlaOp runtime;  // a scalar of type s32, or null
+  int64_t bound = kNoBound;
+  std::string from;
+
+  bool known() const { return exact >= 0 || runtime.valid(); }
+
+  absl::Status Merge(const Count& other) {
+    if (!other.known()) return absl::OkStatus();
+    if (!known()) {
+      *this = other;
+      return absl::OkStatus();
+    }
+    if (exact >= 0 && other.exact >= 0) {
+      if (exact == other.exact) return absl::OkStatus();
+      return InvalidArgument(from, " gives ", exact, " iterations, but ", other.from, " gives ",
+                             other.exact);
+    }
+    XlaBuilder* builder = (runtime.valid() ? runtime : other.runtime).builder();
+    const XlaOp mine = Get(builder), its = other.Get(builder);
+    Require(xla::Eq(mine, its),
+            absl::StrCat(from, " gives $0 iterations, but ", other.from, " gives $1"),
+            {Wide(mine), Wide(its)});
+    bound = std::min(bound, other.bound);
+    if (other.exact >= 0) *this = other;
+    return absl::OkStatus();
+  }
+
+  XlaOp Get(XlaBuilder* builder) const { return exact >= 0 ? Int(builder, exact) : runtime; }
+};
+
+// What a loop carries from one iteration to the next.
+struct State {
+  XlaOp index;                 // the number of iterations done
+  XlaOp count;                 // where only the running program knows it
+  XlaOp go;                    // what the condition says about the next iteration
+  XlaOp fault;                 // 0, or 1 + the number of the fault that ended the loop
+  std::vector<XlaOp> inputs;   // states, invariants, and what is sliced; null for constants
+  std::vector<XlaOp> shared;   // what the condition gives the body
+  std::vector<XlaOp> outputs;  // buffers and sums; null where there is none
+
+  // In one order, without the nulls.
+  template <typename Visit>
+  void ForEach(const Visit& visit) {
+    for (XlaOp* op : {&index, &count, &go, &fault}) visit(op);
+    for (std::vector<XlaOp>* ops : {&inputs, &shared, &outputs}) {
+      for (XlaOp& op : *ops) visit(&op);
+    }
+  }
+
+  XlaOp Join(XlaBuilder* builder) {
+    std::vector<XlaOp> elements;
+    ForEach([&](XlaOp* op) {
+      if (op->valid()) elements.push_back(*op);
+    });
+    return xla::Tuple(builder, elements);
+  }
+
+  // A state of the same structure.
+  State Split(XlaOp tuple) const {
+    State state = *this;
+    int element = 0;
+    state.ForEach([&](XlaOp* op) {
+      if (op->valid()) *op = xla::GetTupleElement(tuple, element++);
+    });
+    return state;
+  }
+};
+
+class Loop {
+ public:
+  Loop(const LoopSpec& spec, const tensorflow::NameAttrList& body,
+       const tensorflow::NameAttrList* condition, XlaOpKernelContext* ctx)
+      : spec_(spec),
+        body_name_(body),
+        condition_name_(condition),
+        ctx_(ctx),
+        builder_(ctx->builder()) {}
+
+  absl::Status Build();
+
+ private:
+  struct InputState {
+    Shape shape;
+    int64_t axis = 0;     // of a slice, resolved
+    Pieces pieces;        // of a slice; of a sequence, but for its elements
+    SequenceParts parts;  // of a sequence
+    XlaResource* resource = nullptr;
+    Tensor constant;  // where `is_constant`
+    bool is_constant = false;
+    Shape parameter;       // shape of the parameter
+    Shape last_parameter;  // in the last iteration, where its pieces are short
+  };
+  struct OutputState {
+    Shape value;  // of the body's result, or of the parameter
+    int64_t axis = 0;
+    bool is_stacked = false;
+    int64_t extent = 1;  // of a piece
+    int64_t length = -1;
+    int64_t capacity = 0;  // of the buffer, in pieces
+    bool is_recorded = true;
+    XlaOp last;  // the value of the short iteration
+  };
+
+  absl::Status StartInput(int i, Count* count);
+  absl::Status StartLimit(Count* count);
+  absl::Status FindCount();
+  absl::Status CompileFunctions();
+  absl::Status Compile(const tensorflow::NameAttrList& name, const std::vector<int>& parameters,
+                       const std::vector<Shape>& shared, bool last, Function* function);
+  absl::Status CheckBackEdges(const Function& body) const;
+  absl::Status StartOutput(int i);
+  absl::Status CheckStart();
+
+  bool is_sliced(int i) const {
+    const InputMode mode = spec_.inputs[i].mode;
+    return mode != InputMode::kValue && mode != InputMode::kSequence;
+  }
+  bool drops_axis(int i) const {
+    const InputMode mode = spec_.inputs[i].mode;
+    return mode == InputMode::kIndex || mode == InputMode::kIterator;
+  }
+  bool has_condition() const { return condition_name_ != nullptr; }
+  bool is_dynamic() const { return has_condition() || count_.exact < 0; }
+
+  State FirstState();
+  XlaOp Limit(XlaBuilder* builder, const State& state) const;
+  XlaOp Element(XlaBuilder* builder, const State& state, int i, XlaOp piece) const;
+  XlaOp LastElement(int i) const;
+  absl::Status Decide(XlaBuilder* builder, State* state);
+  XlaOp Position(XlaBuilder* builder, const State& state, int i, XlaOp piece) const;
+  void Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, State* state) const;
+  void Update(const Function& function, const std::vector<XlaOp>& updates, State* state,
+              const std::vector<int>* parameters, XlaOp condition) const;
+  absl::Status Iterate(XlaBuilder* builder, State* state);
+  absl::Status IterateLast(State* state);
+  absl::Status Run(State* state);
+  absl::Status Finish(State* state);
+  absl::Status FinishOutput(int i, State* state);
+  XlaOp FinishBuffer(int i, XlaOp buffer, const State& state) const;
+  void SetOutput(int i, XlaOp value);
+  int StateOf(const LoopSpec::Output& output) const;
+
+  const LoopSpec& spec_;
+  const tensorflow::NameAttrList& body_name_;
+  const tensorflow::NameAttrList* const condition_name_;
+  XlaOpKernelContext* const ctx_;
+  XlaBuilder* const builder_;
+  std::vector<InputState> inputs_;
+  std::vector<OutputState> outputs_;
+  Count count_;                  // with a condition: at most so many
+  bool has_short_last_ = false;  // the last iteration is a call of last_body_
+  int64_t full_ = 0;             // iterations of the While, where the count is exact
+  Function body_;
+  Function last_body_;
+  Function condition_;
+  std::vector<std::string> faults_;
+};
+
+absl::Status Loop::StartInput(int i, Count* count) {
+  const LoopSpec::Input& input = spec_.inputs[i];
+  InputState& state = inputs_[i];
+  count->from = input.label;
+  if (input.dtype == tensorflow::DT_RESOURCE) {
+    if (input.mode != InputMode::kValue || input.back_edge) {
+      return InvalidArgument(input.label, ": a resource can only be an invariant");
+    }
+    return ctx_->GetResourceInput(i, &state.resource);
+  }
+  const XlaOp op = ctx_->Input(i);
+  TF_ASSIGN_OR_RETURN(state.shape, builder_->GetShape(op));
+  if (input.mode == InputMode::kValue) {
+    state.parameter = state.shape;
+    return absl::OkStatus();
+  }
+  if (input.mode == InputMode::kSequence) {
+    TF_RETURN_IF_ERROR(state.parts.Init(op, input.label));
+    TF_ASSIGN_OR_RETURN(const Shape stack, builder_->GetShape(state.parts.stack));
+    const int64_t size = StackSize(stack);
+    const int64_t part = input.range.part_size;
+    state.parameter = ElementShape(stack);
+    if (part > 0) {
+      if (state.parts.count.valid() || state.parts.last.valid()) {
+        return InvalidArgument(input.label, ": XLA cannot cut this sequence into parts");
+      }
+      if (size % part > 0) {
+        state.last_parameter = SequenceShape(state.parameter, size % part);
+        has_short_last_ = true;
+      }
+      state.parameter = SequenceShape(state.parameter, part);
+      count->exact = size / part + (size % part > 0);
+    } else if (state.parts.count.valid()) {
+      count->runtime = state.parts.count;
+      count->bound = size;
+    } else if (state.parts.last.valid()) {
+      TF_ASSIGN_OR_RETURN(state.last_parameter, builder_->GetShape(state.parts.last));
+      has_short_last_ = true;
+      count->exact = size + 1;
+    } else {
+      count->exact = size;
+    }
+    return absl::OkStatus();
+  }
+  const int64_t rank = state.shape.dimensions().size();
+  TF_RETURN_IF_ERROR(ResolveAxis(input.label, input.axis, rank, &state.axis));
+  const int64_t extent = state.shape.dimensions(state.axis);
+  const std::string problem = ResolvePieces(input.range, extent, &state.pieces);
+  if (!problem.empty()) return InvalidArgument(input.label, ": ", problem);
+  if (drops_axis(i)) {
+    state.parameter = WithoutAxis(state.shape, state.axis);
+  } else {
+    state.parameter = WithExtent(state.shape, state.axis, input.range.part_size);
+    if (state.pieces.count > 0 && state.pieces.last_size != input.range.part_size) {
+      state.last_parameter = WithExtent(state.shape, state.axis, state.pieces.last_size);
+      has_short_last_ = true;
+    }
+  }
+  count->exact = state.pieces.count;
+  if (!state.shape.is_dynamic_dimension(state.axis)) return absl::OkStatus();
+  const bool is_whole = input.range.start == 0 && input.range.end == -1 && input.range.stride == 1;
+  if (!is_whole || input.range.part_size != 1) {
+    return InvalidArgument(input.label, ": XLA must know the extent of axis ", input.axis,
+                           " to cut it into these pieces; it only knows a bound, ", extent);
+  }
+  count->exact = -1;
+  count->runtime = xla::GetDimensionSize(op, state.axis);
+  count->bound = extent;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::StartLimit(Count* count) {
+  if (!spec_.has_num_iterations) return absl::OkStatus();
+  const int input = spec_.inputs.size();
+  count->from = spec_.limit_label;
+  TF_ASSIGN_OR_RETURN(const Shape shape, ctx_->InputXlaShape(input));
+  if (!shape.dimensions().empty()) {
+    return InvalidArgument(spec_.limit_label, " must be a scalar, got shape ",
+                           ShapeUtil::HumanString(shape));
+  }
+  TF_ASSIGN_OR_RETURN(std::optional<Tensor> constant,
+                      ctx_->InputExpression(input).ResolveConstant(ctx_->compiler()->client()));
+  if (constant.has_value()) {
+    count->exact = constant->scalar<int64_t>()();
+    if (count->exact < 0) {
+      return InvalidArgument(spec_.limit_label, " must not be negative, got ", count->exact);
+    }
+    if (count->exact > kNoBound) {
+      return InvalidArgument(spec_.limit_label, ": XLA's loops have at most ", kNoBound,
+                             " iterations, got ", count->exact);
+    }
+    return absl::OkStatus();
+  }
+  const XlaOp given = ctx_->Input(input);
+  Require(xla::Ge(given, xla::Zero(builder_, xla::S64)),
+          absl::StrCat(spec_.limit_label, " must not be negative, got $0"), {given});
+  count->runtime = xla::ConvertElementType(xla::Clamp(xla::Zero(builder_, xla::S64), given,
+                                                      xla::ConstantR0<int64_t>(builder_, kNoBound)),
+                                           xla::S32);
+  return absl::OkStatus();
+}
+
+absl::Status Loop::FindCount() {
+  Count limit;
+  TF_RETURN_IF_ERROR(StartLimit(&limit));
+  TF_RETURN_IF_ERROR(count_.Merge(limit));
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    Count count;
+    TF_RETURN_IF_ERROR(StartInput(i, &count));
+    const bool is_iterator = spec_.inputs[i].mode == InputMode::kIterator;
+    if (!is_iterator) TF_RETURN_IF_ERROR(count_.Merge(count));
+  }
+  if (!count_.known() && !has_condition()) {
+    return InvalidArgument("no input is sliced and ", spec_.limit_label,
+                           " is not given: the number of iterations is unknown");
+  }
+  if (count_.exact >= 0) count_.bound = count_.exact;
+  if (has_short_last_ && is_dynamic()) {
+    return InvalidArgument(count_.from,
+                           ": XLA must know the number of iterations, as the last piece is short");
+  }
+  full_ = count_.exact - has_short_last_;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Compile(const tensorflow::NameAttrList& name, const std::vector<int>& parameters,
+                           const std::vector<Shape>& shared, bool last, Function* function) {
+  std::vector<bool> must_be_constant;
+  tensorflow::DataTypeVector types;
+  TF_RETURN_IF_ERROR(Function::Inspect(ctx_, name, &types, &must_be_constant));
+  if (must_be_constant.size() != parameters.size() + shared.size()) {
+    return InvalidArgument(name.name(), " has ", must_be_constant.size(),
+                           " parameters; the op was built for ", parameters.size() + shared.size());
+  }
+  std::vector<XlaCompiler::Argument> arguments;
+  std::string unknown;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const int i = parameters[p];
+    const LoopSpec::Input& input = spec_.inputs[i];
+    InputState& state = inputs_[i];
+    XlaCompiler::Argument& argument = arguments.emplace_back();
+    if (state.resource != nullptr) {
+      XlaCompiler::PopulateArgumentFromResource(*state.resource, &argument);
+      continue;
+    }
+    if (must_be_constant[p] && input.mode == InputMode::kValue && !input.back_edge) {
+      TF_ASSIGN_OR_RETURN(const std::optional<Tensor> constant,
+                          ctx_->InputExpression(i).ResolveConstant(ctx_->compiler()->client()));
+      if (constant.has_value()) {
+        state.is_constant = true;
+        state.constant = *constant;
+      }
+    }
+    argument.type = types[p];
+    if (must_be_constant[p] && state.is_constant) {
+      argument.kind = XlaCompiler::Argument::kConstant;
+      argument.constant_value = state.constant;
+      argument.shape = state.constant.shape();
+      continue;
+    }
+    if (must_be_constant[p]) absl::StrAppend(&unknown, unknown.empty() ? "" : ", ", input.label);
+    argument.kind = KindOf(types[p]);
+    const bool is_short =
+        last && state.last_parameter.element_type() != xla::PRIMITIVE_TYPE_INVALID;
+    argument.shape = is_short ? state.last_parameter : state.parameter;
+    argument.initialized = true;
+  }
+  for (size_t s = 0; s < shared.size(); ++s) {
+    XlaCompiler::Argument& argument = arguments.emplace_back();
+    argument.type = condition_.type(s + 1);
+    argument.kind = KindOf(argument.type);
+    argument.shape = shared[s];
+    argument.initialized = true;
+  }
+  absl::Status status = function->Compile(ctx_, name, arguments);
+  if (!status.ok() && !unknown.empty()) {
+    return absl::Status(
+        status.code(),
+        absl::StrCat(status.message(), "\nThe body of the loop ", ctx_->op_kernel().name(),
+                     " needs constants where it is given: ", unknown));
+  }
+  return status;
+}
+
+absl::Status Loop::CompileFunctions() {
+  std::vector<Shape> shared;
+  if (has_condition()) {
+    TF_RETURN_IF_ERROR(Compile(*condition_name_, spec_.condition_inputs, {}, false, &condition_));
+    const Shape scalar = ShapeUtil::MakeShape(xla::PRED, {});
+    if (condition_.num_results() == 0 || condition_.type(0) != tensorflow::DT_BOOL) {
+      return InvalidArgument("the condition must first of all return a bool");
+    }
+    if (!ShapeUtil::Compatible(condition_.shape(0), scalar)) {
+      return InvalidArgument(spec_.limit_label, ": the condition must be a scalar, got shape ",
+                             ShapeUtil::HumanString(condition_.shape(0)));
+    }
+    for (int r = 1; r < condition_.num_results(); ++r) shared.push_back(condition_.shape(r));
+  }
+  std::vector<int> all;
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) all.push_back(i);
+  TF_RETURN_IF_ERROR(Compile(body_name_, all, shared, false, &body_));
+  TF_RETURN_IF_ERROR(CheckBackEdges(body_));
+  if (has_short_last_) {
+    TF_RETURN_IF_ERROR(Compile(body_name_, all, shared, true, &last_body_));
+    TF_RETURN_IF_ERROR(CheckBackEdges(last_body_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::CheckBackEdges(const Function& body) const {
+  if (body.num_results() != static_cast<int>(spec_.result_shapes.size())) {
+    return InvalidArgument("the body has ", body.num_results(), " results; the op was built for ",
+                           spec_.result_shapes.size());
+  }
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    const std::string& label = spec_.inputs[edge.to].label;
+    if (body.type(edge.from) != spec_.inputs[edge.to].dtype) {
+      return InvalidArgument(
+          label, ": a back edge brings ", tensorflow::DataTypeString(body.type(edge.from)),
+          " to a parameter of type ", tensorflow::DataTypeString(spec_.inputs[edge.to].dtype));
+    }
+    if (!ShapeUtil::Compatible(body.shape(edge.from), inputs_[edge.to].shape)) {
+      return InvalidArgument(
+          label, ": XLA needs one shape for all iterations; the initial value has ",
+          ShapeUtil::HumanString(inputs_[edge.to].shape), ", but the back edge brings ",
+          ShapeUtil::HumanString(body.shape(edge.from)));
+    }
+  }
+  for (const LoopSpec::Output& output : spec_.outputs) {
+    if (output.result >= 0 && output.mode != OutputMode::kSequence &&
+        body.type(output.result) != output.dtype) {
+      return InvalidArgument(output.label, ": the body's result is of type ",
+                             tensorflow::DataTypeString(body.type(output.result)),
+                             ", the output of type ", tensorflow::DataTypeString(output.dtype));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::StartOutput(int i) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  if (output.mode == OutputMode::kCount) return absl::OkStatus();
+  state.value =
+      output.result >= 0 ? body_.shape(output.result) : inputs_[output.parameter].parameter;
+  const bool is_bounded = count_.bound != kNoBound;
+  const int64_t most = is_dynamic() ? count_.bound : full_;
+  if (output.mode == OutputMode::kSequence) {
+    state.is_recorded = is_bounded && !(is_dynamic() && output.stride > 1);
+    state.capacity = (most + output.stride - 1) / output.stride;
+    return absl::OkStatus();
+  }
+  if (output.mode != OutputMode::kConcat && output.mode != OutputMode::kStack) {
+    return absl::OkStatus();
+  }
+  if (state.value.IsTuple()) {
+    return InvalidArgument(output.label, ": a variant cannot be concatenated");
+  }
+  const int64_t value_rank = state.value.dimensions().size();
+  state.is_stacked = output.mode == OutputMode::kStack || value_rank == 0;
+  TF_RETURN_IF_ERROR(
+      ResolveAxis(output.label, output.axis, value_rank + state.is_stacked, &state.axis));
+  if (!state.is_stacked) {
+    state.extent = state.value.dimensions(state.axis);
+    if (output.part_size > 0 && state.extent != output.part_size) {
+      return InvalidArgument(output.label, ": part_size is ", output.part_size,
+                             ", but the body's result has shape ",
+                             ShapeUtil::HumanString(state.value));
+    }
+  }
+  if (output.length >= 0) {
+    const int input = spec_.inputs.size() + spec_.has_num_iterations + output.length;
+    const absl::Status status = ctx_->ConstantInputAsIntScalar(input, &state.length);
+    if (!status.ok()) {
+      return InvalidArgument(output.label,
+                             ": XLA must know the length when it compiles: ", status.message());
+    }
+    if (state.length < 0) {
+      return InvalidArgument(output.label, ": the length must not be negative, got ", state.length);
+    }
+    if (!is_dynamic() && state.length < count_.exact) {
+      return InvalidArgument(output.label, ": the length is ", state.length, ", but the loop has ",
+                             count_.exact, " iterations");
+    }
+    if (!has_condition() && is_dynamic()) {
+      Require(xla::Le(count_.runtime, Int(builder_, std::min(state.length, kNoBound))),
+              absl::StrCat(output.label, ": the length is ", state.length,
+                           ", but the loop has $0 iterations"),
+              {Wide(count_.runtime)});
+    }
+    state.capacity = state.length;
+  } else if (is_bounded) {
+    state.capacity = most;
+  } else {
+    return InvalidArgument(output.label, ": XLA must know how long it can become: ",
+                           has_condition() ? "limit the number of iterations by a constant"
+                                           : "the number of iterations must be a constant",
+                           ", or give the output a length");
+  }
+  if (state.extent > 0 && state.capacity > kNoBound / state.extent) {
+    return InvalidArgument(output.label, ": ", state.capacity, " iterations of extent ",
+                           state.extent, " are too many for one tensor");
+  }
+  return absl::OkStatus();
+}
+
+// What the iterators' extents and the lengths ask of the number of iterations, where there is no
+// condition. Lengths are looked at in StartOutput.
+absl::Status Loop::CheckStart() {
+  for (size_t i = 0; i < spec_.inputs.size() && !has_condition(); ++i) {
+    const LoopSpec::Input& input = spec_.inputs[i];
+    if (input.mode != InputMode::kIterator) continue;
+    const int64_t size = inputs_[i].pieces.count;
+    if (count_.exact > size) {
+      return InvalidArgument(input.label, ": there are ", size, " elements along axis ", input.axis,
+                             ", but ", count_.from, " gives ", count_.exact, " iterations");
+    }
+    if (count_.exact < 0) {
+      Require(xla::Le(count_.runtime, Int(builder_, size)),
+              absl::StrCat(input.label, ": there are ", size, " elements along axis ", input.axis,
+                           ", but ", count_.from, " gives $0 iterations"),
+              {Wide(count_.runtime)});
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Loop::StateOf(const LoopSpec::Output& output) const {
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    if (edge.from == output.result) return edge.to;
+  }
+  return -1;
+}
+
+State Loop::FirstState() {
+  State state;
+  state.index = Int(builder_, 0);
+  if (count_.exact < 0) state.count = count_.runtime;
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    XlaOp& op = state.inputs.emplace_back();
+    if (inputs_[i].resource != nullptr) {
+      builder_->ReportErrorOrReturn([&]() -> absl::StatusOr<XlaOp> {
+        TF_RETURN_IF_ERROR(inputs_[i].resource->Pack(&op, builder_));
+        return op;
+      });
+    } else if (spec_.inputs[i].mode == InputMode::kSequence) {
+      op = inputs_[i].parts.stack;
+    } else {
+      op = ctx_->Input(i);
+    }
+  }
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    const OutputState& out = outputs_[i];
+    XlaOp& op = state.outputs.emplace_back();
+    switch (output.mode) {
+      case OutputMode::kCount:
+        break;
+      case OutputMode::kSequence:
+        if (out.is_recorded) op = ZeroValue(builder_, StackShape(out.value, out.capacity));
+        break;
+      case OutputMode::kLast:
+        if (StateOf(output) < 0) op = ZeroValue(builder_, out.value);
+        break;
+      case OutputMode::kSum: {
+        // Sums of halves are made in float, and rounded once.
+        const bool is_half =
+            out.value.element_type() == xla::F16 || out.value.element_type() == xla::BF16;
+        op = xla::Zeros(builder_,
+                        is_half ? ShapeUtil::ChangeElementType(out.value, xla::F32) : out.value);
+        break;
+      }
+      default:
+        op = xla::Zeros(builder_, out.is_stacked
+                                      ? WithAxis(out.value, out.axis, out.capacity)
+                                      : WithExtent(out.value, out.axis, out.capacity * out.extent));
+    }
+  }
+  return state;
+}
+
+// How many iterations there are at most.
+XlaOp Loop::Limit(XlaBuilder* builder, const State& state) const {
+  if (count_.exact >= 0) return Int(builder, full_);
+  return state.count.valid() ? state.count : Int(builder, kNoBound);
+}
+
+// What parameter i gets from piece `piece`.
+XlaOp Loop::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
+  const LoopSpec::Input& input = spec_.inputs[i];
+  const InputState& in = inputs_[i];
+  if (input.mode == InputMode::kValue) return state.inputs[i];
+  if (input.mode == InputMode::kSequence) {
+    const int64_t part = input.range.part_size;
+    if (part <= 0) return StackElement(state.inputs[i], piece);
+    SequenceParts parts;
+    parts.stack = StackRange(state.inputs[i], xla::Mul(piece, Int(builder, part)), part);
+    return parts.Join(builder);
+  }
+  if (in.shape.dimensions(in.axis) == 0) return xla::Zeros(builder, in.parameter);
+  const int64_t size = input.range.part_size;
+  const int64_t first = in.pieces.first - (in.pieces.stride > 0 ? 0 : size - 1);
+  const XlaOp begin =
+      xla::Add(xla::Mul(piece, Int(builder, in.pieces.stride)), Int(builder, first));
+  const int rank = in.shape.dimensions().size();
+  const XlaOp slice =
+      xla::DynamicSlice(state.inputs[i], Starts(state.inputs[i], rank, in.axis, begin),
+                        Dims(WithExtent(in.shape, in.axis, size)));
+  return drops_axis(i) ? xla::Reshape(slice, in.parameter.dimensions()) : slice;
+}
+
+// What parameter i gets in the short iteration.
+XlaOp Loop::LastElement(int i) const {
+  const LoopSpec::Input& input = spec_.inputs[i];
+  const InputState& in = inputs_[i];
+  const int64_t at = count_.exact - 1;
+  if (input.mode == InputMode::kSequence) {
+    if (in.parts.last.valid()) return in.parts.last;
+    const int64_t part = input.range.part_size;
+    if (part <= 0) return StackElement(in.parts.stack, Int(builder_, at));
+    const auto stack = builder_->GetShape(in.parts.stack);
+    if (!stack.ok()) return builder_->ReportError(stack.status());
+    const int64_t size = std::min(part, StackSize(*stack) - at * part);
+    SequenceParts parts;
+    parts.stack = StackRange(in.parts.stack, at * part, size);
+    return parts.Join(builder_);
+  }
+  const int64_t begin = in.pieces.Begin(at);
+  const XlaOp slice =
+      xla::SliceInDim(ctx_->Input(i), begin, begin + in.pieces.Size(at), 1, in.axis);
+  return drops_axis(i) ? xla::Reshape(slice, in.parameter.dimensions()) : slice;
+}
+
+// Writes a function's updates of variables to the state.
+void Loop::Update(const Function& function, const std::vector<XlaOp>& updates, State* state,
+                  const std::vector<int>* parameters, XlaOp condition) const {
+  const std::vector<int> updated = function.updated();
+  for (size_t u = 0; u < updated.size(); ++u) {
+    const int i = parameters == nullptr ? updated[u] : (*parameters)[updated[u]];
+    XlaOp& value = state->inputs[i];
+    value = condition.valid() ? xla::Select(condition, updates[u], value) : updates[u];
+  }
+}
+
+// Finds out whether there is a next iteration.
+absl::Status Loop::Decide(XlaBuilder* builder, State* state) {
+  const bool is_first = faults_.empty();
+  const XlaOp is_within = xla::Lt(state->index, Limit(builder, *state));
+  std::vector<XlaOp> parameters, results, updates;
+  for (int i : spec_.condition_inputs) {
+    parameters.push_back(Element(builder, *state, i, state->index));
+  }
+  TF_RETURN_IF_ERROR(condition_.Call(builder, parameters, &results, &updates));
+  Update(condition_, updates, state, &spec_.condition_inputs, is_within);
+  XlaOp go = xla::And(results[0], is_within);
+  XlaOp fault = Int(builder, 0);
+  int number = 0;
+  const auto check = [&](int64_t size, XlaOp matters, const std::string& message) {
+    if (count_.exact >= 0 && count_.exact <= size) return;
+    if (is_first) faults_.push_back(message);
+    ++number;
+    if (size >= kNoBound) return;
+    const XlaOp is_over = xla::And(xla::Ge(state->index, Int(builder, size)), matters);
+    fault = xla::Select(xla::And(is_over, xla::Eq(fault, Int(builder, 0))), Int(builder, number),
+                        fault);
+  };
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    if (spec_.inputs[i].mode != InputMode::kIterator) continue;
+    const auto& read = spec_.condition_inputs;
+    const bool is_read = std::find(read.begin(), read.end(), i) != read.end();
+    const int64_t size = inputs_[i].pieces.count;
+    check(size, is_read ? is_within : go,
+          absl::StrCat(spec_.inputs[i].label, ": iteration $0 reads past the ", size,
+                       " elements along axis ", spec_.inputs[i].axis));
+  }
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    if (spec_.outputs[i].length < 0) continue;
+    check(outputs_[i].length, go,
+          absl::StrCat(spec_.outputs[i].label, ": the length is ", outputs_[i].length,
+                       ", but the loop has more iterations"));
+  }
+  if (!faults_.empty()) {
+    go = xla::And(go, xla::Eq(fault, Int(builder, 0)));
+    state->fault = fault;
+  }
+  state->go = go;
+  state->shared.assign(results.begin() + 1, results.end());
+  return absl::OkStatus();
+}
+
+// Where an output's buffer holds a piece.
+XlaOp Loop::Position(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  if (output.mode == OutputMode::kSequence) {
+    return output.stride == 1 ? piece : xla::Div(piece, Int(builder, output.stride));
+  }
+  if (output.stride > 0) return piece;
+  // With a condition, the end of the buffer is where the first piece lies: FinishBuffer.
+  const XlaOp end = has_condition() ? Int(builder, outputs_[i].capacity) : Limit(builder, state);
+  return xla::Sub(xla::Sub(end, Int(builder, 1)), piece);
+}
+
+void Loop::Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, State* state) const {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  const OutputState& out = outputs_[i];
+  XlaOp& op = state->outputs[i];
+  if (!op.valid()) return;
+  switch (output.mode) {
+    case OutputMode::kLast:
+      op = value;
+      return;
+    case OutputMode::kSum: {
+      const xla::PrimitiveType type = out.value.element_type();
+      const bool is_half = type == xla::F16 || type == xla::BF16;
+      op = xla::Add(op, is_half ? xla::ConvertElementType(value, xla::F32) : value);
+      return;
+    }
+    case OutputMode::kSequence: {
+      XlaOp condition;
+      if (output.stride > 1) {
+        condition = xla::Eq(xla::Rem(piece, Int(builder, output.stride)), Int(builder, 0));
+      }
+      if (out.capacity > 0) {
+        op = UpdateStack(op, value, Position(builder, *state, i, piece), condition);
+      }
+      return;
+    }
+    default: {
+      if (out.capacity == 0) return;
+      const int rank = out.value.dimensions().size() + out.is_stacked;
+      if (out.is_stacked)
+        value = xla::Reshape(value, WithAxis(out.value, out.axis, 1).dimensions());
+      const XlaOp at = xla::Mul(Position(builder, *state, i, piece), Int(builder, out.extent));
+      op = xla::DynamicUpdateSlice(op, value, Starts(op, rank, out.axis, at));
+    }
+  }
+}
+
+absl::Status Loop::Iterate(XlaBuilder* builder, State* state) {
+  XlaOp piece = state->index;
+  if (spec_.reverse) {
+    piece = xla::Sub(xla::Sub(Limit(builder, *state), Int(builder, 1)), piece);
+  }
+  std::vector<XlaOp> parameters, results, updates;
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    parameters.push_back(Element(builder, *state, i, piece));
+  }
+  parameters.insert(parameters.end(), state->shared.begin(), state->shared.end());
+  TF_RETURN_IF_ERROR(body_.Call(builder, parameters, &results, &updates));
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    if (output.mode == OutputMode::kCount) continue;
+    Place(builder, i, piece,
+          output.result >= 0 ? results[output.result] : parameters[output.parameter], state);
+  }
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    state->inputs[edge.to] = results[edge.from];
+  }
+  Update(body_, updates, state, nullptr, XlaOp());
+  state->index = xla::Add(state->index, Int(builder, 1));
+  if (has_condition()) TF_RETURN_IF_ERROR(Decide(builder, state));
+  return builder->first_error();
+}
+
+// The iteration of the last piece, where that is short.
+absl::Status Loop::IterateLast(State* state) {
+  std::vector<XlaOp> parameters, results, updates;
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    const bool is_value = spec_.inputs[i].mode == InputMode::kValue;
+    parameters.push_back(is_value ? state->inputs[i] : LastElement(i));
+  }
+  TF_RETURN_IF_ERROR(last_body_.Call(builder_, parameters, &results, &updates));
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    OutputState& out = outputs_[i];
+    if (output.mode == OutputMode::kCount) continue;
+    const XlaOp value = output.result >= 0 ? results[output.result] : parameters[output.parameter];
+    if (output.mode == OutputMode::kSum) {
+      Place(builder_, i, XlaOp(), value, state);
+    } else if (output.mode != OutputMode::kLast) {
+      out.last = value;
+    } else if (state->outputs[i].valid() && (!spec_.reverse || full_ == 0)) {
+      state->outputs[i] = value;
+    }
+  }
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    state->inputs[edge.to] = results[edge.from];
+  }
+  Update(last_body_, updates, state, nullptr, XlaOp());
+  return builder_->first_error();
+}
+
+absl::Status Loop::Run(State* state) {
+  if (has_short_last_ && spec_.reverse) TF_RETURN_IF_ERROR(IterateLast(state));
+  if (is_dynamic() || full_ > 0) {
+    if (has_condition()) TF_RETURN_IF_ERROR(Decide(builder_, state));
+    const XlaOp first = state->Join(builder_);
+    TF_ASSIGN_OR_RETURN(const Shape shape, builder_->GetShape(first));
+
+    const std::unique_ptr<XlaBuilder> test = builder_->CreateSubBuilder("tf_ti_condition");
+    State tested = state->Split(xla::Parameter(test.get(), 0, shape, "state"));
+    const XlaOp goes_on =
+        has_condition() ? tested.go : xla::Lt(tested.index, Limit(test.get(), tested));
+    TF_ASSIGN_OR_RETURN(const xla::XlaComputation condition, test->Build(goes_on));
+
+    const std::unique_ptr<XlaBuilder> inner = builder_->CreateSubBuilder("tf_ti_body");
+    State next = state->Split(xla::Parameter(inner.get(), 0, shape, "state"));
+    TF_RETURN_IF_ERROR(Iterate(inner.get(), &next));
+    next.Join(inner.get());
+    TF_ASSIGN_OR_RETURN(const xla::XlaComputation body, inner->Build());
+
+    *state = state->Split(xla::While(condition, body, first));
+  }
+  if (has_short_last_ && !spec_.reverse) TF_RETURN_IF_ERROR(IterateLast(state));
+  for (size_t f = 0; f < faults_.size(); ++f) {
+    Require(xla::Ne(state->fault, Int(builder_, f + 1)), faults_[f], {Wide(state->index)});
+  }
+  return builder_->first_error();
+}
+
+void Loop::SetOutput(int i, XlaOp value) {
+  if (ctx_->expected_output_dtype(i) == tensorflow::DT_VARIANT) {
+    ctx_->SetTensorListOutput(i, value);
+  } else {
+    ctx_->SetOutput(i, value);
+  }
+}
+
+// A concatenation or a stack, as long as the loop was, or as its length says.
+XlaOp Loop::FinishBuffer(int i, XlaOp buffer, const State& state) const {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  const OutputState& out = outputs_[i];
+  if (out.last.valid()) {
+    XlaOp last = out.last;
+    if (out.is_stacked) last = xla::Reshape(last, WithAxis(out.value, out.axis, 1).dimensions());
+    if (out.length >= 0) {
+      // The buffer has room for the last piece too, in front of zeros.
+      const int rank = out.value.dimensions().size() + 1;
+      XlaOp at = Int(builder_, full_);
+      if (output.stride < 0) {
+        const XlaOp empty = xla::SliceInDim(buffer, out.capacity - 1, out.capacity, 1, out.axis);
+        buffer = xla::ConcatInDim(
+            builder_, {empty, xla::SliceInDim(buffer, 0, out.capacity - 1, 1, out.axis)}, out.axis);
+        at = Int(builder_, 0);
+      }
+      return xla::DynamicUpdateSlice(buffer, last, Starts(buffer, rank, out.axis, at));
+    }
+    std::vector<XlaOp> parts = {buffer, last};
+    if (output.stride < 0) std::swap(parts[0], parts[1]);
+    return xla::ConcatInDim(builder_, parts, out.axis);
+  }
+  if (has_condition() && output.stride < 0 && out.capacity > 0) {
+    const XlaOp padded = xla::ConcatInDim(builder_, {buffer, xla::ZerosLike(buffer)}, out.axis);
+    const int rank = out.value.dimensions().size() + out.is_stacked;
+    const auto shape = builder_->GetShape(buffer);
+    if (!shape.ok()) return builder_->ReportError(shape.status());
+    const XlaOp at = xla::Sub(Int(builder_, out.capacity), state.index);
+    buffer = xla::DynamicSlice(padded, Starts(padded, rank, out.axis, at), Dims(*shape));
+  }
+  if (is_dynamic() && out.length < 0) {
+    const XlaOp extent = xla::Mul(state.index, Int(builder_, out.extent));
+    buffer = xla::SetDimensionSize(buffer, extent, out.axis);
+  }
+  return buffer;
+}
+
+absl::Status Loop::FinishOutput(int i, State* state) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  const OutputState& out = outputs_[i];
+  const XlaOp value = state->outputs[i];
+  switch (output.mode) {
+    case OutputMode::kCount:
+      if (is_dynamic()) {
+        ctx_->SetOutput(i, Wide(state->index));
+      } else {
+        ctx_->SetConstantOutput(i, Tensor(count_.exact));
+      }
+      return absl::OkStatus();
+    case OutputMode::kLast: {
+      const int parameter = StateOf(output);
+      if (parameter >= 0) {
+        SetOutput(i, state->inputs[parameter]);
+        return absl::OkStatus();
+      }
+      const std::string message =
+          absl::StrCat(output.label,
+                       ": the loop has no iterations, so there is no last value, and no back edge ",
+                       "gives result ", output.result, " an initial one");
+      if (count_.exact == 0) return InvalidArgument(message);
+      if (is_dynamic()) Require(xla::Gt(state->index, Int(builder_, 0)), message);
+      SetOutput(i, value);
+      return absl::OkStatus();
+    }
+    case OutputMode::kSum:
+      SetOutput(i, xla::ConvertElementType(value, out.value.element_type()));
+      return absl::OkStatus();
+    case OutputMode::kSequence: {
+      SequenceParts parts;
+      parts.stack = value;
+      if (is_dynamic() && out.is_recorded) parts.count = state->index;
+      if (out.last.valid() && (count_.exact - 1) % output.stride == 0) {
+        TF_ASSIGN_OR_RETURN(const Shape last, builder_->GetShape(out.last));
+        if (ShapeUtil::Compatible(last, out.value)) {
+          parts.stack = AppendToStack(value, out.last);
+        } else {
+          parts.last = out.last;
+        }
+      }
+      SetOutput(i, parts.Join(builder_));
+      return absl::OkStatus();
+    }
+    default:
+      SetOutput(i, FinishBuffer(i, value, *state));
+      return absl::OkStatus();
+  }
+}
+
+absl::Status Loop::Finish(State* state) {
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    TF_RETURN_IF_ERROR(FinishOutput(i, state));
+  }
+  std::vector<int> updated = body_.updated();
+  for (int parameter : condition_.updated()) {
+    updated.push_back(spec_.condition_inputs[parameter]);
+  }
+  for (int i : updated) {
+    TF_RETURN_IF_ERROR(inputs_[i].resource->SetFromPack({}, state->inputs[i], builder_));
+  }
+  return builder_->first_error();
+}
+
+absl::Status Loop::Build() {
+  inputs_.resize(spec_.inputs.size());
+  outputs_.resize(spec_.outputs.size());
+  TF_RETURN_IF_ERROR(FindCount());
+  TF_RETURN_IF_ERROR(CheckStart());
+  TF_RETURN_IF_ERROR(CompileFunctions());
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) TF_RETURN_IF_ERROR(StartOutput(i));
+  State state = FirstState();
+  TF_RETURN_IF_ERROR(Run(&state));
+  return Finish(&state);
+}
+
+class TensorIteratorOp : public tensorflow::XlaOpKernel {
+ public:
+  explicit TensorIteratorOp(OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.Init(ctx));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("body", &body_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("condition", &condition_));
+  }
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    Loop loop(spec_, body_, condition_.empty() ? nullptr : &condition_[0], ctx);
+    OP_REQUIRES_OK(ctx, loop.Build());
+  }
+
+ private:
+  LoopSpec spec_;
+  tensorflow::NameAttrList body_;
+  std::vector<tensorflow::NameAttrList> condition_;
+};
+
+// Each length is what XLA must know anyway; whether num_iterations is, the op's node says.
+#define TF_TI_LOOP_TRAITS \
+  .AllowResourceTypes().AllowVariantTypes().CompileTimeConstantInput("length")
+
+TF_TI_REGISTER_XLA_OP("TfTi>TensorIterator", TF_TI_LOOP_TRAITS, TensorIteratorOp);
+TF_TI_REGISTER_XLA_OP("TfTi>StatelessTensorIterator", TF_TI_LOOP_TRAITS, TensorIteratorOp);
+
+class SequenceSplitOp : public tensorflow::XlaOpKernel {
+ public:
+  explicit SequenceSplitOp(OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
+  }
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    XlaOp pieces;
+    OP_REQUIRES_OK(ctx, Split(ctx, &pieces));
+    ctx->SetTensorListOutput(0, pieces);
+  }
+
+ private:
+  absl::Status Split(XlaOpKernelContext* ctx, XlaOp* sequence) const {
+    XlaBuilder* builder = ctx->builder();
+    SequenceParts like, parts;
+    TF_RETURN_IF_ERROR(like.Init(ctx->Input(1), "like"));
+    if (like.count.valid()) {
+      return InvalidArgument("XLA must know the number of pieces of a concatenation");
+    }
+    TF_ASSIGN_OR_RETURN(const Shape stack, builder->GetShape(like.stack));
+    TF_ASSIGN_OR_RETURN(const Shape shape, ctx->InputXlaShape(0));
+    const int64_t rank = shape.dimensions().size();
+    int64_t axis;
+    TF_RETURN_IF_ERROR(ResolveAxis("tensor", axis_, rank, &axis));
+    const Shape piece = ElementShape(stack);
+    if (piece.IsTuple() || static_cast<int64_t>(piece.dimensions().size()) != rank) {
+      return InvalidArgument("the pieces of tensor have rank ", piece.dimensions().size(),
+                             ", but tensor has rank ", rank);
+    }
+    const int64_t count = StackSize(stack), extent = piece.dimensions(axis);
+    int64_t last_extent = 0;
+    if (like.last.valid()) {
+      TF_ASSIGN_OR_RETURN(const Shape last, builder->GetShape(like.last));
+      last_extent = last.dimensions(axis);
+    }
+    if (shape.dimensions(axis) != count * extent + last_extent) {
+      return InvalidArgument("tensor has extent ", shape.dimensions(axis), " along axis ", axis_,
+                             ", but the pieces have ", count * extent + last_extent);
+    }
+    XlaOp tensor = ctx->Input(0);
+    if (like.last.valid()) {
+      const int64_t begin = reverse_ ? 0 : count * extent;
+      parts.last = xla::SliceInDim(tensor, begin, begin + last_extent, 1, axis);
+      const int64_t first = reverse_ ? last_extent : 0;
+      tensor = xla::SliceInDim(tensor, first, first + count * extent, 1, axis);
+    }
+    // [..., count * extent, ...] -> [..., count, extent, ...] -> [count, ..., extent, ...].
+    std::vector<int64_t> dims = Dims(WithExtent(shape, axis, extent)), order = {axis};
+    dims.insert(dims.begin() + axis, count);
+    for (int64_t d = 0; d <= rank; ++d) {
+      if (d != axis) order.push_back(d);
+    }
+    parts.stack = xla::Transpose(xla::Reshape(tensor, dims), order);
+    if (reverse_) parts.stack = xla::Rev(parts.stack, {0});
+    *sequence = parts.Join(builder);
+    return builder->first_error();
+  }
+
+  int64_t axis_;
+  bool reverse_;
+};
+
+TF_TI_REGISTER_XLA_OP("TfTi>SequenceSplit", .AllowVariantTypes(), SequenceSplitOp);
+
+class SequenceConcatOp : public tensorflow::XlaOpKernel {
+ public:
+  explicit SequenceConcatOp(OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
+  }
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    XlaOp tensor;
+    OP_REQUIRES_OK(ctx, Concat(ctx, &tensor));
+    ctx->SetOutput(0, tensor);
+  }
+
+ private:
+  absl::Status Concat(XlaOpKernelContext* ctx, XlaOp* tensor) const {
+    XlaBuilder* builder = ctx->builder();
+    SequenceParts parts;
+    TF_RETURN_IF_ERROR(parts.Init(ctx->Input(0), "sequence"));
+    TF_ASSIGN_OR_RETURN(const Shape stack, builder->GetShape(parts.stack));
+    if (parts.count.valid() || stack.IsTuple()) {
+      return InvalidArgument("XLA must know the number of pieces of a concatenation");
+    }
+    const Shape piece = ElementShape(stack);
+    const int64_t rank = piece.dimensions().size();
+    int64_t axis;
+    TF_RETURN_IF_ERROR(ResolveAxis("sequence", axis_, rank, &axis));
+    XlaOp pieces = parts.stack;
+    if (reverse_) pieces = xla::Rev(pieces, {0});
+    // [count, ..., extent, ...] -> [..., count, extent, ...] -> [..., count * extent, ...].
+    std::vector<int64_t> order;
+    for (int64_t d = 1; d <= rank; ++d) {
+      if (d == axis + 1) order.push_back(0);
+      order.push_back(d);
+    }
+    const Shape whole = WithExtent(piece, axis, StackSize(stack) * piece.dimensions(axis));
+    *tensor = xla::Reshape(xla::Transpose(pieces, order), whole.dimensions());
+    if (parts.last.valid()) {
+      std::vector<XlaOp> both = {*tensor, parts.last};
+      if (reverse_) std::swap(both[0], both[1]);
+      *tensor = xla::ConcatInDim(builder, both, axis);
+    }
+    return builder->first_error();
+  }
+
+  int64_t axis_;
+  bool reverse_;
+};
+
+TF_TI_REGISTER_XLA_OP("TfTi>SequenceConcat", .AllowVariantTypes(), SequenceConcatOp);
+
+}  // namespace
+}  // namespace tf_ti
