@@ -6,6 +6,7 @@
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
 #   make lint     check the format and style     make format       mend them
 #   make cuda     compile the CUDA sources too   make clean        remove all of this
+#   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
 # Another TensorFlow: make test TF_VERSION=2.17.1. Another configuration: make test CONFIG=cuda.
 # Each of them has its own .venv-* and dist-*.
 
@@ -26,8 +27,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 sources := $(shell find .bazelrc .bazelversion BUILD WORKSPACE LICENSE README.md pyproject.toml \
 	build_pip_pkg.sh bazel cc tf_ti -type f \
-	-not -name '*.pyc' -not -name _tf_ti.so -not -name _build_info.py)
-cpp := $(shell find cc -name '*.cc' -o -name '*.h')
+	-not -name '*.pyc' -not -name '_tf_ti*.so' -not -name _build_info.py)
+cpp := $(shell find cc gpu_check tests -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 .PHONY: help
 help:
@@ -54,7 +55,7 @@ $(venv)/.installed: $(dist)/.built
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/*.whl
 	@touch $@
 
-.PHONY: demo test build wheel bench lint format asan-test cuda clean
+.PHONY: demo test build wheel bench lint format asan-test cuda gpu-check clean
 demo: $(venv)/.installed
 	$(bin)/python examples/train_char_model.py
 	$(bin)/python examples/train_text_classifier.py
@@ -92,9 +93,12 @@ asan-test: $(venv)/.installed
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 $(bin)/pytest $(PYTEST_FLAGS)
 
 cuda: $(venv)/.tools
-	bazel/bazel.sh build --config=cuda //:_tf_ti.so
+	bazel/bazel.sh build --config=cuda //:libraries
+
+gpu-check:
+	$(PYTHON) gpu_check/check.py $(GPU_CHECK_FLAGS)
 
 clean:
 	[ ! -d .cache/bazel ] || bazel/bazel.sh shutdown
 	rm -rf .cache .venv .venv-* build dist dist-* *.egg-info bazel-*
-	rm -f tf_ti/_tf_ti.so tf_ti/_build_info.py
+	rm -f tf_ti/_tf_ti*.so tf_ti/_build_info.py

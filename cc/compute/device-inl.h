@@ -1,0 +1,123 @@
+// What the CUDA sources share: numbers and packs of them on the device, and launches.
+#ifndef TF_TI_CC_COMPUTE_DEVICE_INL_H_
+#define TF_TI_CC_COMPUTE_DEVICE_INL_H_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "cc/compute/bags_gpu.h"
+#include "cc/compute/numbers.h"
+
+namespace tf_ti {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffff;
+constexpr int kBlock = 256;
+
+template <typename T>
+__device__ __forceinline__ Sum<T> ToSum(T value) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return __half2float(__ushort_as_half(value.bits));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return __bfloat162float(__ushort_as_bfloat16(value.bits));
+  } else {
+    return value;
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ T FromSum(Sum<T> value) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return {__half_as_ushort(__float2half_rn(value))};
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+  } else {
+    return value;
+  }
+}
+
+template <typename S>
+__device__ __forceinline__ S DivideOrZero(S x, S divisor) {
+  return divisor == S(0) ? S(0) : x / divisor;
+}
+
+// Consecutive elements that one instruction loads or stores.
+template <typename T, int kSize>
+struct alignas(sizeof(T) * kSize) Pack {
+  T values[kSize];
+};
+
+template <int kSize, typename T>
+__device__ __forceinline__ Pack<T, kSize> LoadPack(const T* from) {
+  return *reinterpret_cast<const Pack<T, kSize>*>(from);
+}
+
+// Past the caches' usual order: what is written now is not read soon, and what is there may be.
+template <int kSize, typename T>
+__device__ __forceinline__ void StorePack(const Pack<T, kSize>& pack, T* to) {
+  using Word = std::conditional_t<
+      sizeof(pack) == 16, uint4,
+      std::conditional_t<sizeof(pack) == 8, uint2,
+                         std::conditional_t<sizeof(pack) == 4, unsigned, unsigned short>>>;
+  static_assert(sizeof(Word) == sizeof(pack), "");
+  Word word;
+  memcpy(&word, &pack, sizeof(word));
+  __stcs(reinterpret_cast<Word*>(to), word);
+}
+
+// How many blocks do `work` items, `block` at a time; kernels loop where the grid has fewer.
+inline unsigned NumBlocks(int64_t work, int64_t block) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  return static_cast<unsigned>(std::min(kMost, (work + block - 1) / block));
+}
+
+inline std::string Describe(cudaError_t error) {
+  if (error == cudaSuccess) return "";
+  return std::string("CUDA: ") + cudaGetErrorString(error);
+}
+
+template <typename... Parameters, typename... Arguments>
+std::string Launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Gpu* gpu,
+                   Arguments&&... arguments) {
+  if (blocks == 0) return "";
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.stream = gpu->stream();
+  return Describe(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+}
+
+// Makes `array` one of `size` elements. Returns what is wrong.
+template <typename E>
+std::string Allocate(Gpu* gpu, int64_t size, E** array) {
+  const int64_t bytes = size * static_cast<int64_t>(sizeof(E));
+  *array = static_cast<E*>(gpu->Allocate(bytes));
+  if (*array != nullptr || bytes == 0) return "";
+  return "no memory on the GPU for " + std::to_string(bytes) + " bytes";
+}
+
+// Positions that a grid's threads take in turns.
+struct GridStride {
+  int64_t first;
+  int64_t step;
+};
+__device__ __forceinline__ GridStride ThreadStride() {
+  return {static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x,
+          static_cast<int64_t>(gridDim.x) * blockDim.x};
+}
+
+}  // namespace tf_ti
+
+// To give up with what is wrong.
+#define TF_TI_RETURN_IF_WRONG(expression) \
+  if (std::string wrong = (expression); !wrong.empty()) return wrong
+
+#endif  // TF_TI_CC_COMPUTE_DEVICE_INL_H_

@@ -1,0 +1,861 @@
+// Runs the bags' kernels on random inputs, beside the processor's code in float64.
+//
+//   cases [--seed N] [--seconds S] [--rounds R] [--small] [--giant IDS] [--verbose]
+//   cases --case NUMBER --case_seed SEED [--small] [--giant IDS]
+//   cases --huge ROWS
+//
+// A round has a case for each type, kind of bag and reduction; the rest of a case comes from its
+// seed. With --giant, one bag has so many ids. --huge takes a table, and bags, that may have more
+// than 2^31 elements. Prints the first case that fails, with the command that repeats it, and
+// returns 1.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include "cc/compute/bags.h"
+#include "cc/compute/bags_gpu.h"
+#include "cc/compute/device-inl.h"
+#include "gpu_check/device_memory.h"
+
+namespace tf_ti {
+namespace {
+
+// Bags of more ids than this are split on the GPU; the cases have bags on both sides of it.
+constexpr int64_t kLong = 1024;
+
+class Serial : public Parallel {
+ public:
+  int64_t num_threads() const override { return 1; }
+  void Run(int64_t count, const std::function<void(int64_t)>& work) override {
+    for (int64_t i = 0; i < count; ++i) work(i);
+  }
+};
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+
+  // From low to high, both included.
+  int64_t Int(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
+  }
+  double Real() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
+  bool Chance(double p) { return Real() < p; }
+  template <typename E>
+  E Pick(std::initializer_list<E> choices) {
+    return choices.begin()[Int(0, static_cast<int64_t>(choices.size()) - 1)];
+  }
+  // The k-th of `size` with a probability of about k^-1.2.
+  int64_t Zipf(int64_t size) {
+    const double at = std::pow(1 - Real(), -5) - 1;
+    return at < static_cast<double>(size) ? static_cast<int64_t>(at) : Int(0, size - 1);
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// Numbers to and from double, on the host.
+double ToDouble(float value) { return value; }
+double ToDouble(double value) { return value; }
+double ToDouble(Half value) { return __half2float(__ushort_as_half(value.bits)); }
+double ToDouble(BFloat16 value) { return __bfloat162float(__ushort_as_bfloat16(value.bits)); }
+template <typename T>
+T FromDouble(double value) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return {__half_as_ushort(__float2half_rn(static_cast<float>(value)))};
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return {__bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(value)))};
+  } else {
+    return static_cast<T>(value);
+  }
+}
+template <typename T>
+std::vector<double> ToDoubles(const std::vector<T>& values) {
+  std::vector<double> doubles;
+  for (const T value : values) doubles.push_back(ToDouble(value));
+  return doubles;
+}
+std::vector<double> Absolute(std::vector<double> values) {
+  for (double& value : values) value = std::abs(value);
+  return values;
+}
+
+// How far rounding takes a value of T, and a sum of values, relative to them.
+template <typename T>
+constexpr double kRounding = std::is_same_v<T, Half>       ? 0x1p-11
+                             : std::is_same_v<T, BFloat16> ? 0x1p-8
+                             : std::is_same_v<T, float>    ? 0x1p-24
+                                                           : 0x1p-53;
+
+template <typename T>
+const char* Name() {
+  return std::is_same_v<T, Half>       ? "half"
+         : std::is_same_v<T, BFloat16> ? "bfloat16"
+         : std::is_same_v<T, float>    ? "float"
+                                       : "double";
+}
+const char* Name(BagKind kind) {
+  return kind == BagKind::kOffsets ? "offsets" : kind == BagKind::kPacked ? "packed" : "segments";
+}
+const char* Name(Reduction reduction) {
+  return reduction == Reduction::kSum     ? "sum"
+         : reduction == Reduction::kMean  ? "mean"
+         : reduction == Reduction::kSqrtN ? "sqrtn"
+                                          : "max";
+}
+
+struct Failure {
+  std::string what;
+};
+[[noreturn]] void Fail(const std::string& what) { throw Failure{what}; }
+void Expect(const std::string& what, const std::string& wrong) {
+  if (!wrong.empty()) Fail(what + ": " + wrong);
+}
+
+enum class Bad { kNothing, kIds, kBounds };
+
+struct Setting {
+  BagKind kind = BagKind::kOffsets;
+  Reduction reduction = Reduction::kSum;
+  uint64_t seed = 0;
+  bool is_small = false;
+  int64_t giant = 0;  // if not 0, one bag of so many ids
+};
+
+template <typename T, typename Index>
+class Case {
+ public:
+  using S = Sum<T>;
+
+  explicit Case(const Setting& setting) : setting_(setting), random_(setting.seed) { Fill(); }
+
+  std::string Describe() const {
+    static const char* const kBad[] = {"", ", bad ids", ", bad bounds"};
+    std::ostringstream text;
+    text << Name<T>() << ", int" << 8 * sizeof(Index) << " ids, " << Name(bags_.kind) << ", "
+         << Name(setting_.reduction) << ", " << num_rows_ << " rows of " << width_ << ", "
+         << bags_.count << " bags of " << indices_.size() << " ids, the largest of " << largest_
+         << (has_weights_ ? weights_are_wide_ ? ", wide weights" : ", weights" : "")
+         << (bags_.default_index >= 0 ? ", default" : "") << (bags_.has_padding ? ", padding" : "")
+         << (bags_.include_last_offset ? ", last offset" : "") << kBad[static_cast<int>(bad_)]
+         << ", shifts " << table_shift_ << " and " << out_shift_;
+    return text.str();
+  }
+
+  void Run() {
+    CheckMessages();
+    CheckPool();
+    if (has_weights_) CheckWeightsGradient();
+    CheckTableGradient();
+    CheckScatterSub();
+  }
+
+ private:
+  void Fill() {
+    const bool is_max = setting_.reduction == Reduction::kMax;
+    width_ = random_.Chance(0.3)   ? random_.Int(1, 257)
+             : random_.Chance(0.1) ? random_.Pick<int64_t>({0, 300, 513})
+                                   : random_.Pick<int64_t>({1, 2, 4, 7, 8, 12, 16, 31, 32, 33, 40,
+                                                            64, 65, 96, 128, 130, 200, 256, 257});
+    num_rows_ = random_.Chance(0.05) ? 1 : random_.Int(1, setting_.is_small ? 300 : 5000);
+    int64_t count = random_.Chance(0.03) ? 0 : random_.Int(1, setting_.is_small ? 40 : 600);
+    // Keep the work of a case about the same.
+    if (setting_.is_small && width_ > 64) count = std::min<int64_t>(count, 8);
+    if (setting_.giant > 0) {
+      width_ = std::min<int64_t>(width_, setting_.is_small ? 40 : 128);
+      count = std::min<int64_t>(count, 5);
+    }
+    const bool is_many = setting_.giant == 0 && random_.Chance(setting_.is_small ? 0.1 : 0.03);
+    if (is_many) {
+      // So many short bags that a group has several.
+      width_ = std::min<int64_t>(width_, 16);
+      num_rows_ = std::min<int64_t>(num_rows_, 100);
+      count = setting_.is_small ? random_.Int(1000, 4000) : random_.Int(140000, 300000);
+    }
+    bad_ = random_.Chance(0.15) ? Bad::kIds : random_.Chance(0.1) ? Bad::kBounds : Bad::kNothing;
+    table_shift_ = random_.Chance(0.25) ? random_.Int(1, 3) : 0;
+    out_shift_ = random_.Chance(0.15) ? random_.Int(1, 3) : 0;
+
+    bags_.kind = setting_.kind;
+    bags_.count = count;
+    if (bags_.kind == BagKind::kPacked && bad_ == Bad::kBounds) bad_ = Bad::kNothing;
+    bags_.default_index = random_.Chance(0.4) ? random_.Int(0, num_rows_ - 1) : -1;
+    bags_.has_padding = random_.Chance(0.3);
+    bags_.padding_idx = random_.Chance(0.3) ? -1 : random_.Int(0, num_rows_ - 1);
+
+    // How large the bags are.
+    std::vector<int64_t> sizes(count);
+    const int64_t shape = setting_.giant > 0 ? 4 : random_.Int(0, is_many ? 1 : 3);
+    const int64_t common = random_.Int(0, is_many ? 3 : setting_.is_small ? 12 : 60);
+    for (int64_t& size : sizes) {
+      size = bags_.kind == BagKind::kPacked || shape == 0 ? common
+             : shape == 1                                 ? random_.Int(0, 2 * common)
+             : shape == 2                                 ? random_.Zipf(100)
+             : random_.Chance(0.7)                        ? 0
+                                                          : random_.Int(1, 40);
+    }
+    if (count > 0) {
+      const int64_t some = random_.Int(0, count - 1);
+      if (setting_.giant > 0 && bags_.kind == BagKind::kPacked) {
+        bags_.count = count = 1;
+        sizes = {setting_.giant};
+      } else if (setting_.giant > 0) {
+        sizes[some] = setting_.giant;
+        if (random_.Chance(0.5)) sizes[random_.Int(0, count - 1)] = kLong + 1;
+      } else if (!setting_.is_small && bags_.kind != BagKind::kPacked && random_.Chance(0.3)) {
+        sizes[some] = random_.Pick<int64_t>({kLong, kLong + 1, 1535, 1536, 3000, 5000});
+      }
+    }
+    largest_ = sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
+
+    const bool is_offsets = bags_.kind == BagKind::kOffsets;
+    bags_.include_last_offset = is_offsets && random_.Chance(0.4);
+    int64_t position = is_offsets && random_.Chance(0.2) ? random_.Int(0, 5) : 0;
+    for (int64_t b = 0; b < count; ++b) {
+      if (is_offsets) bounds_.push_back(static_cast<Index>(position));
+      for (int64_t i = 0; i < sizes[b] && !is_offsets; ++i)
+        bounds_.push_back(static_cast<Index>(b));
+      position += sizes[b];
+    }
+    if (bags_.include_last_offset) {
+      bounds_.push_back(static_cast<Index>(position));
+      if (random_.Chance(0.3)) position += random_.Int(0, 5);
+    }
+    if (bags_.kind == BagKind::kPacked) bounds_.clear();
+
+    const int64_t num_ids = position;
+    const int64_t spread = random_.Int(0, 2);
+    for (int64_t i = 0; i < num_ids; ++i) {
+      int64_t id = spread == 0   ? random_.Int(0, num_rows_ - 1)
+                   : spread == 1 ? random_.Zipf(num_rows_)
+                                 : num_rows_ / 2;
+      if (bags_.has_padding && random_.Chance(0.15)) id = bags_.padding_idx;
+      if (bad_ == Bad::kIds && random_.Chance(0.1)) {
+        id = random_.Pick<int64_t>({-1, num_rows_, num_rows_ + 1000000,
+                                    std::numeric_limits<Index>::max(),
+                                    std::numeric_limits<Index>::min()});
+      }
+      indices_.push_back(static_cast<Index>(id));
+    }
+    if (bad_ == Bad::kBounds) {
+      for (Index& bound : bounds_) {
+        if (!random_.Chance(0.2)) continue;
+        bound = static_cast<Index>(random_.Pick<int64_t>(
+            {-1, 0, num_ids, num_ids + 1, random_.Int(0, num_ids),
+             std::numeric_limits<Index>::max(), std::numeric_limits<Index>::min()}));
+      }
+    }
+    bags_.num_indices = num_ids;
+
+    has_weights_ = !is_max && random_.Chance(0.5);
+    weights_are_wide_ = random_.Chance(0.5);
+    // Weights of a mean must not cancel out, or its divisor is all rounding errors.
+    const bool is_sum = setting_.reduction == Reduction::kSum;
+    is_exact_ = is_sum && random_.Chance(0.5);
+    for (int64_t i = 0; has_weights_ && i < num_ids; ++i) {
+      double weight = is_exact_ ? random_.Pick({-1.0, 1.0, 2.0})
+                      : is_sum  ? 2 * random_.Real() - 1
+                                : 0.5 + random_.Real();
+      // What is left out of its bag must not matter.
+      if (bags_.has_padding && indices_[i] == bags_.padding_idx) {
+        weight = std::numeric_limits<double>::quiet_NaN();
+      }
+      rounded_weights_.push_back(FromDouble<T>(weight));
+      wide_weights_.push_back(static_cast<S>(weight));
+    }
+    // Few different numbers where ties matter, and integers where sums are to be exact.
+    const auto number = [&] {
+      return is_max || is_exact_ ? static_cast<double>(random_.Int(-4, 4)) : 2 * random_.Real() - 1;
+    };
+    const double nan = is_max && random_.Chance(0.3) ? 0.01 : 0;
+    for (int64_t i = 0; i < num_rows_ * width_; ++i) {
+      table_.push_back(
+          FromDouble<T>(random_.Chance(nan) ? std::numeric_limits<double>::quiet_NaN() : number()));
+    }
+    for (int64_t i = 0; i < bags_.count * width_; ++i) {
+      grad_.push_back(FromDouble<T>(number()));
+    }
+  }
+
+  // What the GPU gets.
+  struct Inputs {
+    explicit Inputs(const Case& c)
+        : indices(c.indices_),
+          bounds(c.bounds_),
+          table(c.table_, c.table_shift_),
+          grad(c.grad_, c.out_shift_),
+          rounded(c.rounded_weights_),
+          wide(c.wide_weights_),
+          bags(c.bags_) {
+      bags.indices = indices.data();
+      bags.bounds = bounds.data();
+      if (!c.has_weights_) return;
+      if (c.weights_are_wide_) {
+        weights.wide = wide.data();
+      } else {
+        weights.rounded = rounded.data();
+      }
+    }
+
+    void CheckMargins() const {
+      if (!indices.MarginsAreIntact() || !bounds.MarginsAreIntact() || !table.MarginsAreIntact() ||
+          !grad.MarginsAreIntact() || !rounded.MarginsAreIntact() || !wide.MarginsAreIntact()) {
+        Fail("something wrote next to an input");
+      }
+    }
+
+    DeviceArray<Index> indices, bounds;
+    DeviceArray<T> table, grad, rounded;
+    DeviceArray<S> wide;
+    Bags<Index> bags;
+    Weights<T> weights;
+  };
+
+  // What the processor's code gets: all in double, and bad values replaced by what the GPU's code
+  // takes them for. The table has a row of zeros more, for indices that are no rows.
+  struct Reference {
+    explicit Reference(const Case& c)
+        : num_rows(c.num_rows_ + 1), table(ToDoubles(c.table_)), grad(ToDoubles(c.grad_)) {
+      table.resize(num_rows * c.width_, 0.0);
+      if (c.has_weights_) {
+        weights = c.weights_are_wide_ ? ToDoubles(c.wide_weights_) : ToDoubles(c.rounded_weights_);
+      }
+      indices = c.indices_;
+      for (Index& index : indices) {
+        if (c.bags_.has_padding && index == c.bags_.padding_idx) continue;
+        if (index < 0 || index >= c.num_rows_) index = static_cast<Index>(c.num_rows_);
+      }
+      bounds = c.bounds_;
+      bags = c.bags_;
+      for (int64_t i = 0; i < bags.num_indices; ++i) from.push_back(i);
+      if (c.bad_ == Bad::kBounds) Rearrange(c);
+      bags.indices = indices.data();
+      bags.bounds = bounds.data();
+      bags.num_indices = static_cast<int64_t>(indices.size());
+    }
+
+    // Bags with good bounds, from bad ones.
+    void Rearrange(const Case& c) {
+      const auto begin = [&](int64_t b) -> int64_t {
+        if (c.bags_.kind == BagKind::kSegments) {
+          return std::lower_bound(bounds.begin(), bounds.end(), static_cast<Index>(b)) -
+                 bounds.begin();
+        }
+        if (b == c.bags_.count && !c.bags_.include_last_offset) return c.bags_.num_indices;
+        return std::min(std::max<int64_t>(bounds[b], 0), c.bags_.num_indices);
+      };
+      std::vector<Index> new_indices, new_bounds;
+      std::vector<double> new_weights;
+      from.clear();
+      for (int64_t b = 0; b < c.bags_.count; ++b) {
+        new_bounds.push_back(static_cast<Index>(new_indices.size()));
+        is_hidden.push_back(begin(b + 1) - begin(b) > kLong);
+        for (int64_t i = begin(b); i < begin(b + 1) && !is_hidden[b]; ++i) {
+          new_indices.push_back(indices[i]);
+          if (!weights.empty()) new_weights.push_back(weights[i]);
+          from.push_back(i);
+        }
+      }
+      indices = new_indices;
+      bounds = new_bounds;
+      weights = new_weights;
+      bags.kind = BagKind::kOffsets;
+      bags.include_last_offset = false;
+    }
+
+    Table<double> GetTable(const std::vector<double>& values, int64_t width) const {
+      return {values.data(), num_rows, width};
+    }
+
+    int64_t num_rows;
+    std::vector<double> table, grad, weights;
+    std::vector<Index> indices, bounds;
+    std::vector<int64_t> from;    // where an index was at first
+    std::vector<bool> is_hidden;  // where bounds are bad: bags of which anything may come
+    Bags<Index> bags;
+  };
+
+  static Weights<double> WeightsOf(const std::vector<double>& weights) {
+    Weights<double> result;
+    if (!weights.empty()) result.rounded = weights.data();
+    return result;
+  }
+
+  // Compares with what is right, up to the rounding of values and of sums of `size` numbers; the
+  // GPU adds up no more than kMostTerms one after another, and the processor no more in float64.
+  template <typename V>
+  void Compare(const std::string& what, const V& value, double right, double magnitude,
+               int64_t size, const std::string& place) {
+    constexpr int64_t kMostTerms = std::is_same_v<S, double> ? 20000 : 1200;
+    const double got = ToDouble(value);
+    const double terms = is_exact_ ? 0 : 16 + static_cast<double>(std::min(size, kMostTerms));
+    const double slack = 1.01 * (kRounding<V> + kRounding<S>)*std::abs(right) +
+                         kRounding<S> * terms * magnitude +
+                         (std::is_same_v<V, Half> ? 0x1p-24 : 0x1p-120);
+    if (std::abs(got - right) <= slack || (std::isnan(got) && std::isnan(right))) return;
+    std::ostringstream text;
+    text.precision(12);
+    text << what << place << " is " << got << ", not " << right << " (within " << slack << ")";
+    Fail(text.str());
+  }
+
+  static std::string At(int64_t row, int64_t column) {
+    return "[" + std::to_string(row) + ", " + std::to_string(column) + "]";
+  }
+
+  template <typename V>
+  static void ExpectSame(const std::string& what, const std::vector<V>& x,
+                         const std::vector<V>& y) {
+    if (x.size() == y.size() &&
+        (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(V)) == 0)) {
+      return;
+    }
+    Fail(what + " is not the same the second time");
+  }
+
+  // What two runs give, which must be the same bits.
+  template <typename Function>
+  auto Twice(const std::string& what, const Function& function) {
+    auto first = function();
+#ifdef TF_TI_EMULATE_CUDA
+    SetEmulationSeed(setting_.seed + 1);
+#endif
+    const auto second = function();
+    ExpectSame(what, first.first, second.first);
+    ExpectSame(what + "'s companion", first.second, second.second);
+    return first;
+  }
+
+  void CheckMessages() {
+    if (width_ == 0) return;  // the processor checks in another order then
+    Inputs in(*this);
+    CheckedGpu gpu;
+    DeviceArray<GpuProblem> problem(1);
+    Expect("CheckBags", CheckBags(in.bags, num_rows_, &gpu, problem.data()));
+    Expect("CheckBags", gpu.Finish());
+    const std::string said = DescribeProblem(bags_, num_rows_, problem.Get()[0]);
+    Bags<Index> bags = bags_;
+    bags.indices = indices_.data();
+    bags.bounds = bounds_.data();
+    Serial serial;
+    const std::vector<double> table = ToDoubles(table_);
+    std::vector<double> out(bags.count * width_);
+    const std::string right =
+        PoolBags<double, Index>({table.data(), num_rows_, width_}, bags, {}, setting_.reduction,
+                                &serial, out.data(), nullptr);
+    if (said != right) Fail("CheckBags says '" + said + "', not '" + right + "'");
+  }
+
+  void CheckPool() {
+    const bool is_max = setting_.reduction == Reduction::kMax;
+    const auto [out, argmax] = Twice("out", [&] {
+      Inputs in(*this);
+      CheckedGpu gpu;
+      DeviceArray<T> out(bags_.count * width_, out_shift_);
+      DeviceArray<Index> argmax(is_max ? bags_.count * width_ : 0);
+      Expect("PoolBags", PoolBags<T, Index>({in.table.data(), num_rows_, width_}, in.bags,
+                                            in.weights, setting_.reduction, &gpu, out.data(),
+                                            is_max ? argmax.data() : nullptr));
+      Expect("PoolBags", gpu.Finish());
+      if (!out.MarginsAreIntact() || !argmax.MarginsAreIntact()) {
+        Fail("PoolBags wrote next to its output");
+      }
+      in.CheckMargins();
+      return std::make_pair(out.Get(), argmax.Get());
+    });
+    Reference reference(*this);
+    const auto pool = [&](const std::vector<double>& table, const std::vector<double>& weights,
+                          std::vector<Index>* argmax) {
+      Serial serial;
+      std::vector<double> out(bags_.count * width_);
+      if (argmax != nullptr) argmax->resize(out.size());
+      Expect("the processor's PoolBags",
+             PoolBags<double, Index>(reference.GetTable(table, width_), reference.bags,
+                                     WeightsOf(weights), setting_.reduction, &serial, out.data(),
+                                     argmax == nullptr ? nullptr : argmax->data()));
+      return out;
+    };
+    std::vector<Index> right_argmax;
+    const std::vector<double> right =
+        pool(reference.table, reference.weights, is_max ? &right_argmax : nullptr);
+    const std::vector<double> magnitude =
+        is_max ? std::vector<double>(right.size(), 0.0)
+               : pool(Absolute(reference.table), Absolute(reference.weights), nullptr);
+    const int64_t most_ids = bad_ == Bad::kBounds ? bags_.num_indices : largest_;
+    for (int64_t i = 0; i < bags_.count * width_; ++i) {
+      if (!reference.is_hidden.empty() && reference.is_hidden[i / width_]) continue;
+      const std::string place = At(i / width_, i % width_);
+      Compare("out", out[i], right[i], magnitude[i], most_ids, place);
+      if (!is_max) continue;
+      const int64_t position = right_argmax[i] < 0 ? -1 : reference.from[right_argmax[i]];
+      if (argmax[i] != position) {
+        Fail("argmax" + place + " is " + std::to_string(argmax[i]) + ", not " +
+             std::to_string(position));
+      }
+    }
+  }
+
+  void CheckWeightsGradient() {
+    const auto [gradient, wide_gradient] = Twice("the weights' gradient", [&] {
+      Inputs in(*this);
+      CheckedGpu gpu;
+      DeviceArray<T> rounded(weights_are_wide_ ? 0 : bags_.num_indices);
+      DeviceArray<S> wide(weights_are_wide_ ? bags_.num_indices : 0);
+      WeightsOutput<T> output;
+      if (weights_are_wide_) {
+        output.wide = wide.data();
+      } else {
+        output.rounded = rounded.data();
+      }
+      Expect("WeightsGradient",
+             WeightsGradient<T, Index>({in.table.data(), num_rows_, width_}, in.bags, in.weights,
+                                       setting_.reduction, in.grad.data(), &gpu, output));
+      Expect("WeightsGradient", gpu.Finish());
+      if (!rounded.MarginsAreIntact() || !wide.MarginsAreIntact()) {
+        Fail("WeightsGradient wrote next to its output");
+      }
+      in.CheckMargins();
+      return std::make_pair(rounded.Get(), wide.Get());
+    });
+    if (bad_ == Bad::kBounds) return;
+    Reference reference(*this);
+    const auto run = [&](const std::vector<double>& table, const std::vector<double>& grad,
+                         Reduction reduction) {
+      Serial serial;
+      std::vector<double> result(bags_.num_indices);
+      WeightsOutput<double> output;
+      output.rounded = result.data();
+      Expect("the processor's WeightsGradient",
+             WeightsGradient<double, Index>(reference.GetTable(table, width_), reference.bags,
+                                            WeightsOf(reference.weights), reduction, grad.data(),
+                                            &serial, output));
+      return result;
+    };
+    const std::vector<double> right = run(reference.table, reference.grad, setting_.reduction);
+    // Weights are from 0.5 to 1.5 where there are divisors: so these are at least half as large as
+    // the weights, and a mean of dot products is not larger than three times the largest.
+    const std::vector<double> dots =
+        run(Absolute(reference.table), Absolute(reference.grad), Reduction::kSum);
+    const double largest = dots.empty() ? 0 : *std::max_element(dots.begin(), dots.end());
+    const bool is_sum = setting_.reduction == Reduction::kSum;
+    for (int64_t i = 0; i < bags_.num_indices; ++i) {
+      const double magnitude = is_sum ? dots[i] : 20 * largest;
+      const std::string place = "[" + std::to_string(i) + "]";
+      if (weights_are_wide_) {
+        Compare("weights' gradient", wide_gradient[i], right[i], magnitude, width_, place);
+      } else {
+        Compare("weights' gradient", gradient[i], right[i], magnitude, width_, place);
+      }
+    }
+  }
+
+  void CheckTableGradient() {
+    const bool is_max = setting_.reduction == Reduction::kMax;
+    Reference reference(*this);
+    Serial serial;
+    // Max needs the positions of the maxima, in which nothing is rounded.
+    std::vector<Index> argmax(is_max ? bags_.count * width_ : 0, -1);
+    if (is_max && width_ > 0 && bad_ != Bad::kBounds) {
+      std::vector<double> out(bags_.count * width_);
+      Expect("the processor's PoolBags",
+             PoolBags<double, Index>(reference.GetTable(reference.table, width_), reference.bags,
+                                     {}, Reduction::kMax, &serial, out.data(), argmax.data()));
+    }
+    const auto [values, rows] = Twice("the table's gradient", [&] {
+      Inputs in(*this);
+      CheckedGpu gpu;
+      DeviceArray<Index> positions(argmax);
+      GpuTableGradient<T, Index> gradient;
+      Expect("GpuTableGradient::Init",
+             gradient.Init(in.bags, in.weights, setting_.reduction,
+                           is_max ? positions.data() : nullptr, num_rows_, width_, &gpu));
+      Expect("GpuTableGradient::Init", gpu.Finish());
+      int64_t num_touched;
+      Must(cudaMemcpy(&num_touched, gradient.num_touched(), sizeof(num_touched),
+                      cudaMemcpyDeviceToHost),
+           "copy");
+      if (num_touched < 0 || num_touched > num_rows_) {
+        Fail("num_touched is " + std::to_string(num_touched));
+      }
+      DeviceArray<Index> rows(num_touched);
+      DeviceArray<T> values(num_touched * width_, out_shift_);
+      Expect("GpuTableGradient::Compute",
+             gradient.Compute(in.grad.data(), num_touched, &gpu, rows.data(), values.data()));
+      Expect("GpuTableGradient::Compute", gpu.Finish());
+      if (!rows.MarginsAreIntact() || !values.MarginsAreIntact()) {
+        Fail("GpuTableGradient wrote next to its outputs");
+      }
+      in.CheckMargins();
+      return std::make_pair(values.Get(), rows.Get());
+    });
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i] < 0 || rows[i] >= num_rows_ || (i > 0 && rows[i] <= rows[i - 1])) {
+        Fail("rows[" + std::to_string(i) + "] is " + std::to_string(rows[i]));
+      }
+    }
+    if (bad_ == Bad::kBounds) return;
+    const auto run = [&](const std::vector<double>& grad, const std::vector<double>& weights,
+                         std::vector<Index>* rows) {
+      TableGradient<double, Index> gradient;
+      Expect("the processor's TableGradient",
+             gradient.Init(reference.bags, WeightsOf(weights), setting_.reduction,
+                           is_max ? argmax.data() : nullptr, reference.num_rows, width_, &serial));
+      rows->resize(gradient.num_touched());
+      std::vector<double> values(gradient.num_touched() * width_);
+      gradient.Compute(grad.data(), &serial, rows->data(), values.data());
+      return values;
+    };
+    std::vector<Index> right_rows;
+    const std::vector<double> right = run(reference.grad, reference.weights, &right_rows);
+    const std::vector<double> magnitude =
+        run(Absolute(reference.grad), Absolute(reference.weights), &right_rows);
+    // The gradient of what is no row goes nowhere.
+    if (!right_rows.empty() && right_rows.back() == num_rows_) right_rows.pop_back();
+    if (rows != right_rows) {
+      Fail("the gradient has " + std::to_string(rows.size()) + " rows, not the " +
+           std::to_string(right_rows.size()) + " of the processor's");
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      Compare("the table's gradient", values[i], right[i], magnitude[i], bags_.num_indices,
+              At(rows[i / width_], static_cast<int64_t>(i) % width_));
+    }
+  }
+
+  // With the case's indices and values of their own.
+  void CheckScatterSub() {
+    const int64_t count = std::min<int64_t>(bags_.num_indices, setting_.giant > 0 ? 2000 : 700);
+    std::vector<T> values(count * width_);
+    for (T& value : values) {
+      value =
+          FromDouble<T>(is_exact_ ? static_cast<double>(random_.Int(-4, 4)) : random_.Real() - 0.5);
+    }
+    const S scale = static_cast<S>(is_exact_ ? 0.5 : random_.Real());
+    const std::vector<Index> indices(indices_.begin(), indices_.begin() + count);
+    const auto [table, ignored] = Twice("the table", [&] {
+      CheckedGpu gpu;
+      DeviceArray<Index> device_indices(indices);
+      DeviceArray<T> device_values(values, out_shift_), table(table_, table_shift_);
+      DeviceArray<S> device_scale(std::vector<S>{scale});
+      Expect("ScatterSub",
+             ScatterSub<T, Index>(device_indices.data(), count, device_values.data(),
+                                  device_scale.data(), num_rows_, width_, &gpu, table.data()));
+      Expect("ScatterSub", gpu.Finish());
+      if (!table.MarginsAreIntact() || !device_values.MarginsAreIntact()) {
+        Fail("ScatterSub wrote next to the table");
+      }
+      DeviceArray<GpuProblem> problem(1);
+      Expect("CheckIndices",
+             CheckIndices(device_indices.data(), count, num_rows_, &gpu, problem.data()));
+      Expect("CheckIndices", gpu.Finish());
+      const std::string said = DescribeProblem(num_rows_, problem.Get()[0]);
+      Serial serial;
+      std::vector<double> none(num_rows_), zeros(count);
+      const std::string right = ScatterSub<double, Index>(indices.data(), count, zeros.data(), 0,
+                                                          num_rows_, 1, &serial, none.data());
+      if (said != right) Fail("CheckIndices says '" + said + "', not '" + right + "'");
+      return std::make_pair(table.Get(), std::vector<T>());
+    });
+    std::vector<Index> rows = indices;
+    for (Index& row : rows) {
+      if (row < 0 || row >= num_rows_) row = static_cast<Index>(num_rows_);
+    }
+    const auto run = [&](std::vector<double> table, const std::vector<double>& values,
+                         double scale) {
+      table.resize((num_rows_ + 1) * width_);
+      Serial serial;
+      Expect("the processor's ScatterSub",
+             ScatterSub<double, Index>(rows.data(), count, values.data(), scale, num_rows_ + 1,
+                                       width_, &serial, table.data()));
+      return table;
+    };
+    const std::vector<double> right = run(ToDoubles(table_), ToDoubles(values), ToDouble(scale));
+    const std::vector<double> magnitude =
+        run(Absolute(ToDoubles(table_)), Absolute(ToDoubles(values)), -ToDouble(scale));
+    for (size_t i = 0; i < table.size(); ++i) {
+      Compare("the table", table[i], right[i], magnitude[i], count,
+              At(static_cast<int64_t>(i) / width_, static_cast<int64_t>(i) % width_));
+    }
+  }
+
+  const Setting setting_;
+  Random random_;
+  int64_t num_rows_ = 0, width_ = 0, largest_ = 0;
+  Bad bad_ = Bad::kNothing;
+  int64_t table_shift_ = 0, out_shift_ = 0;
+  Bags<Index> bags_;  // without pointers
+  std::vector<Index> indices_, bounds_;
+  std::vector<T> table_, grad_, rounded_weights_;
+  std::vector<S> wide_weights_;
+  bool has_weights_ = false, weights_are_wide_ = false;
+  bool is_exact_ = false;  // whether sums are of small integers, and must be right to the last bit
+};
+
+// Runs one case; `number` says of which type, kind and reduction. Returns whether all is well.
+constexpr int kNumbers = 4 * 2 * 3 * 4;
+
+template <typename T, typename Index>
+bool RunCase(const Setting& setting, int number, bool is_verbose) {
+#ifdef TF_TI_EMULATE_CUDA
+  SetEmulationSeed(setting.seed);
+#endif
+  Case<T, Index> test(setting);
+  if (is_verbose) std::printf("%s\n", test.Describe().c_str());
+  try {
+    test.Run();
+    return true;
+  } catch (const Failure& failure) {
+    std::printf(
+        "FAILED: %s\n  in a case of %s\n  again: --case %d --case_seed %llu%s --giant %lld\n",
+        failure.what.c_str(), test.Describe().c_str(), number,
+        static_cast<unsigned long long>(setting.seed), setting.is_small ? " --small" : "",
+        static_cast<long long>(setting.giant));
+    return false;
+  }
+}
+
+bool RunNumber(Setting setting, int number, bool is_verbose) {
+  constexpr BagKind kKinds[] = {BagKind::kOffsets, BagKind::kPacked, BagKind::kSegments};
+  constexpr Reduction kReductions[] = {Reduction::kSum, Reduction::kMean, Reduction::kSqrtN,
+                                       Reduction::kMax};
+  using Function = bool (*)(const Setting&, int, bool);
+  constexpr Function kFunctions[] = {RunCase<float, int32_t>,    RunCase<float, int64_t>,
+                                     RunCase<double, int32_t>,   RunCase<double, int64_t>,
+                                     RunCase<Half, int32_t>,     RunCase<Half, int64_t>,
+                                     RunCase<BFloat16, int32_t>, RunCase<BFloat16, int64_t>};
+  setting.kind = kKinds[number % 3];
+  setting.reduction = kReductions[number / 3 % 4];
+  return kFunctions[number / 12](setting, number, is_verbose);
+}
+
+// Rows of kHugeWidth halves, all zero but some: one of them is looked up by every bag but the last.
+constexpr int64_t kHugeWidth = 136;
+
+void CheckHuge(int64_t num_rows) {
+  CheckedGpu gpu;
+  const auto row = [](double first) {
+    std::vector<Half> row;
+    for (int64_t c = 0; c < kHugeWidth; ++c) {
+      row.push_back(FromDouble<Half>(first + static_cast<double>(c % 8)));
+    }
+    return row;
+  };
+  const auto put = [](DeviceArray<Half>* to, int64_t at, const std::vector<Half>& row) {
+    Must(cudaMemcpy(to->data() + at * kHugeWidth, row.data(), row.size() * sizeof(Half),
+                    cudaMemcpyHostToDevice),
+         "copy");
+  };
+  const auto expect = [](const std::string& what, const Half* from, const std::vector<Half>& row) {
+    std::vector<Half> got(row.size());
+    Must(cudaMemcpy(got.data(), from, got.size() * sizeof(Half), cudaMemcpyDeviceToHost), "copy");
+    for (int64_t c = 0; c < kHugeWidth; ++c) {
+      if (got[c].bits != row[c].bits) {
+        Fail(what + " of a huge table, column " + std::to_string(c) + ", is " +
+             std::to_string(ToDouble(got[c])) + ", not " + std::to_string(ToDouble(row[c])));
+      }
+    }
+  };
+  const int64_t last = num_rows - 1;
+  std::vector<int32_t> indices(num_rows, static_cast<int32_t>(last));
+  indices[last] = 0;
+  DeviceArray<Half> table(num_rows * kHugeWidth), out(num_rows * kHugeWidth);
+  DeviceArray<int32_t> device_indices(indices);
+  Must(cudaMemsetAsync(table.data(), 0, num_rows * kHugeWidth * sizeof(Half), nullptr), "memset");
+  put(&table, 0, row(1));
+  put(&table, last, row(2));
+  Bags<int32_t> bags;
+  bags.kind = BagKind::kPacked;
+  bags.indices = device_indices.data();
+  bags.num_indices = bags.count = num_rows;
+  Expect("PoolBags", PoolBags<Half, int32_t>({table.data(), num_rows, kHugeWidth}, bags, {},
+                                             Reduction::kSum, &gpu, out.data(), nullptr));
+  Expect("PoolBags", gpu.Finish());
+  for (const int64_t bag : {int64_t{0}, num_rows / 2, last - 1}) {
+    expect("out", out.data() + bag * kHugeWidth, row(2));
+  }
+  expect("out", out.data() + last * kHugeWidth, row(1));
+
+  // As a gradient, the table has two rows that are not zero, for the first and the last bag.
+  GpuTableGradient<Half, int32_t> gradient;
+  Expect("Init", gradient.Init(bags, {}, Reduction::kSum, nullptr, num_rows, kHugeWidth, &gpu));
+  Expect("Init", gpu.Finish());
+  int64_t num_touched;
+  Must(
+      cudaMemcpy(&num_touched, gradient.num_touched(), sizeof(num_touched), cudaMemcpyDeviceToHost),
+      "copy");
+  if (num_touched != 2) Fail("num_touched of a huge table is " + std::to_string(num_touched));
+  DeviceArray<int32_t> rows(2);
+  DeviceArray<Half> values(2 * kHugeWidth);
+  Expect("Compute", gradient.Compute(table.data(), 2, &gpu, rows.data(), values.data()));
+  Expect("Compute", gpu.Finish());
+  if (rows.Get() != std::vector<int32_t>{0, static_cast<int32_t>(last)}) Fail("bad rows");
+  expect("the gradient", values.data(), row(2));
+  expect("the gradient", values.data() + kHugeWidth, row(1));
+}
+
+int Main(int argc, char** argv) {
+  std::map<std::string, int64_t> options = {
+      {"--seed", 1},  {"--seconds", 60},  {"--rounds", 1000}, {"--small", 0}, {"--giant", 0},
+      {"--case", -1}, {"--case_seed", 0}, {"--verbose", 0},   {"--huge", 0}};
+  for (int i = 1; i < argc; ++i) {
+    const auto option = options.find(argv[i]);
+    const bool is_flag = !std::strcmp(argv[i], "--small") || !std::strcmp(argv[i], "--verbose");
+    if (option == options.end() || (!is_flag && i + 1 == argc)) {
+      std::printf("cases: what is %s?\n", argv[i]);
+      return 2;
+    }
+    option->second = is_flag ? 1 : std::atoll(argv[++i]);
+  }
+  Setting setting;
+  setting.is_small = options["--small"];
+  setting.giant = options["--giant"];
+  const bool is_verbose = options["--verbose"];
+  if (options["--case"] >= 0) {
+    setting.seed = options["--case_seed"];
+    return RunNumber(setting, static_cast<int>(options["--case"]), true) ? 0 : 1;
+  }
+  if (options["--huge"] > 0) {
+    try {
+      CheckHuge(options["--huge"]);
+    } catch (const Failure& failure) {
+      std::printf("FAILED: %s\n", failure.what.c_str());
+      return 1;
+    }
+    std::printf("a table and bags of %lld elements: ok\n",
+                static_cast<long long>(options["--huge"] * kHugeWidth));
+    return 0;
+  }
+  std::mt19937_64 seeds(options["--seed"]);
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  int64_t num_cases = 0;
+  for (int64_t round = 0; round < options["--rounds"]; ++round) {
+    for (int k = 0; k < kNumbers; ++k) {
+      // 37 has no divisor in common with their number: types change all the time.
+      const int number = k * 37 % kNumbers;
+      setting.seed = seeds() >> 1;  // an int64, as options are
+      if (!RunNumber(setting, number, is_verbose)) return 1;
+      ++num_cases;
+      if (seconds() > static_cast<double>(options["--seconds"])) {
+        round = options["--rounds"];
+        break;
+      }
+    }
+  }
+  std::printf("%lld random cases, from seed %lld: ok (%.0f s)\n", static_cast<long long>(num_cases),
+              static_cast<long long>(options["--seed"]), seconds());
+  return 0;
+}
+
+}  // namespace
+}  // namespace tf_ti
+
+int main(int argc, char** argv) { return tf_ti::Main(argc, argv); }

@@ -1,0 +1,191 @@
+// The small part of CUDA that cc/compute uses, on the processor: with this folder first among the
+// include paths, a C++ compiler takes the CUDA sources as they are.
+//
+// Every thread of a block is a fiber, which runs until it must wait for others. Blocks run one
+// after another, and they and their threads in an order that depends on a seed, so that what
+// depends on the order shows. Threads that wait for others in vain are reported, and the program
+// ends.
+#ifndef TF_TI_GPU_CHECK_EMULATION_CUDA_RUNTIME_H_
+#define TF_TI_GPU_CHECK_EMULATION_CUDA_RUNTIME_H_
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static
+
+struct uint2 {
+  unsigned x, y;
+};
+struct uint4 {
+  unsigned x, y, z, w;
+};
+struct dim3 {
+  dim3(unsigned x = 1) : x(x) {}
+  unsigned x;
+};
+
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+using std::max;
+using std::min;
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st*;
+
+enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation };
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+};
+
+namespace emulation {
+
+// Runs `thread` once for each thread of each block. `name` is for reports.
+void Run(const dim3& grid, const dim3& block, const char* name,
+         const std::function<void()>& thread);
+
+// Waits until all lanes of the warp are here, and returns what each of them brought. `name` says
+// where "here" is.
+const uint64_t* Exchange(const char* name, unsigned lanes, uint64_t value);
+
+inline unsigned Lane() { return threadIdx.x % 32; }
+
+}  // namespace emulation
+
+// Makes another order.
+void SetEmulationSeed(uint64_t seed);
+
+void __syncthreads();
+
+template <typename T>
+T __shfl_sync(unsigned lanes, T value, int source, int width = 32) {
+  static_assert(sizeof(T) <= sizeof(uint64_t), "");
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(value));
+  const unsigned lane = emulation::Lane();
+  const unsigned from = lane / width * width + static_cast<unsigned>(source) % width;
+  std::memcpy(&value, &emulation::Exchange("__shfl_sync", lanes, bits)[from], sizeof(value));
+  return value;
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned lanes, T value, int mask) {
+  return __shfl_sync(lanes, value, static_cast<int>(emulation::Lane() ^ mask));
+}
+
+inline int __any_sync(unsigned lanes, bool value) {
+  const uint64_t* const values = emulation::Exchange("__any_sync", lanes, value);
+  return std::any_of(values, values + 32, [](uint64_t value) { return value != 0; });
+}
+
+template <typename T>
+void __stcs(T* to, T value) {
+  if (reinterpret_cast<uintptr_t>(to) % sizeof(T) != 0) std::abort();
+  *to = value;
+}
+
+inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
+  const unsigned long long before = *at;
+  *at = std::min(before, value);
+  return before;
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  emulation::Run(config->gridDim, config->blockDim, __PRETTY_FUNCTION__,
+                 [&] { kernel(arguments...); });
+  return cudaSuccess;
+}
+
+inline const char* cudaGetErrorString(cudaError_t) { return "out of memory"; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+
+// A very small GPU.
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 1;
+  return cudaSuccess;
+}
+
+enum cudaMemcpyKind {
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault,
+};
+
+// The memory ends where a page ends that nobody may touch, and such a page is before it: so it is
+// aligned like its size, no better. What touches these pages ends the program.
+namespace emulation {
+void* Allocate(size_t bytes);
+void Free(void* memory);
+}  // namespace emulation
+
+template <typename T>
+cudaError_t cudaMalloc(T** memory, size_t bytes) {
+  *memory = static_cast<T*>(emulation::Allocate(bytes));
+  return *memory != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+inline cudaError_t cudaFree(void* memory) {
+  emulation::Free(memory);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+
+// Events are times of the processor's clock.
+using cudaEvent_t = std::chrono::steady_clock::time_point*;
+
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new std::chrono::steady_clock::time_point;
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  *event = std::chrono::steady_clock::now();
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(*end - *start).count();
+  return cudaSuccess;
+}
+
+#endif  // TF_TI_GPU_CHECK_EMULATION_CUDA_RUNTIME_H_
