@@ -1,13 +1,14 @@
 """build_info: a Python file that records what the library was built with."""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
-load("@tensorflow//:flags.bzl", "TF_VERSION")
+load("@tensorflow//:flags.bzl", "TF_HAS_XLA", "TF_VERSION")
 
 _CONTENT = """cat > {out} <<EOF
 TENSORFLOW_VERSION = "{tensorflow}"
 COMPILER = "$({compiler} --version | head -n 1)"
 FLAGS = "{flags}"
 CUDA = {cuda}
+XLA = {xla}
 EOF"""
 
 def _build_info_impl(ctx):
@@ -21,6 +22,7 @@ def _build_info_impl(ctx):
             compiler = toolchain.compiler_executable,
             flags = " ".join(ctx.attr.copts + ctx.fragments.cpp.copts),
             cuda = ctx.var.get("cuda") == "true",
+            xla = TF_HAS_XLA,
         ),
         mnemonic = "BuildInfo",
     )

@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# Builds the library, with the given Bazel flags, and puts it into a copy of the package:
+# Builds the libraries, with the given Bazel flags, and puts them into a copy of the package:
 #   build_library.sh PACKAGE_DIRECTORY [BAZEL_FLAG...]
 set -euo pipefail
 
 package=$(realpath "$1")
 shift
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-bazel/bazel.sh build "$@" //:_tf_ti.so //:build_info
-for file in _tf_ti.so _build_info.py; do
+bazel/bazel.sh build "$@" //:libraries //:build_info
+files=(_tf_ti.so _build_info.py)
+if grep -q "XLA = True" bazel-bin/_build_info.py; then
+  files+=(_tf_ti_xla.so)
+else
+  rm -f "$package/_tf_ti_xla.so"
+fi
+for file in "${files[@]}"; do
   cmp -s "bazel-bin/$file" "$package/$file" || install -m 644 "bazel-bin/$file" "$package/$file"
 done

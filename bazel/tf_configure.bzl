@@ -15,7 +15,21 @@ _FLAGS = """
 TF_VERSION = {version}
 TF_COPTS = {copts}
 TF_LINKOPTS = {linkopts}
+TF_XLA_LINKOPTS = ["-l:libtensorflow_cc.so.2"]
+TF_HAS_XLA = {has_xla}
 """
+
+# What kernels for XLA include. Not every TensorFlow comes with all that these include in turn.
+_XLA_PROBE = """
+#include "tensorflow/compiler/tf2xla/kernels/if_while_utils.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "xla/ffi/api/ffi.h"
+#include "xla/hlo/builder/lib/arithmetic.h"
+#include "xla/hlo/builder/xla_builder.h"
+"""
+
+_XLA_INCLUDES = ["include", "include/external/highwayhash", "include/external/farmhash_archive/src"]
 
 # `includes` makes the headers system headers: our warnings are not for them.
 _BUILD = """
@@ -25,7 +39,22 @@ cc_library(
     includes = ["include"],
     visibility = ["//visibility:public"],
 )
+
+cc_library(
+    name = "xla_headers",
+    includes = {xla_includes},
+    visibility = ["//visibility:public"],
+    deps = [":headers"],
+)
 """
+
+def _has_xla(ctx, copts):
+    ctx.file("xla_probe.cc", _XLA_PROBE)
+    compiler = ctx.os.environ.get("CXX") or ctx.os.environ.get("CC") or "g++"
+    command = [compiler, "-M", "-xc++", "xla_probe.cc"] + copts
+    for include in _XLA_INCLUDES:
+        command += ["-isystem", include]
+    return ctx.execute(command).return_code == 0
 
 def _tf_configure_impl(ctx):
     python = ctx.os.environ.get("PYTHON_BIN_PATH") or ctx.which("python3")
@@ -35,15 +64,17 @@ def _tf_configure_impl(ctx):
             .format(python, answer.stderr))
     tf = json.decode(answer.stdout.splitlines()[-1])
     ctx.symlink(tf["include"], "include")
-    ctx.file("BUILD", _BUILD)
+    ctx.file("BUILD", _BUILD.format(xla_includes = _XLA_INCLUDES))
+    copts = [flag for flag in tf["copts"] if not flag.startswith("-I")]
     ctx.file("flags.bzl", _FLAGS.format(
         version = repr(tf["version"]),
-        copts = [flag for flag in tf["copts"] if not flag.startswith("-I")],
+        copts = copts,
         linkopts = tf["linkopts"],
+        has_xla = _has_xla(ctx, copts),
     ))
 
 tf_configure = repository_rule(
     implementation = _tf_configure_impl,
     # TF_TI_TENSORFLOW changes where another TensorFlow is installed: see bazel.sh.
-    environ = ["PYTHON_BIN_PATH", "TF_TI_TENSORFLOW"],
+    environ = ["CC", "CXX", "PYTHON_BIN_PATH", "TF_TI_TENSORFLOW"],
 )

@@ -7,7 +7,7 @@ load(":cuda_objects.bzl", "cuda_objects")
 # in a header, which must be one and the same in its library and in ours.
 COPTS = TF_COPTS + ["-Wall", "-Wextra", "-Werror"]
 
-def tf_custom_op_library(name, srcs, gpu_srcs = [], deps = []):
+def tf_custom_op_library(name, srcs, gpu_srcs = [], linkopts = [], deps = []):
     """Builds ops and kernels against the installed TensorFlow.
 
     Args:
@@ -15,6 +15,7 @@ def tf_custom_op_library(name, srcs, gpu_srcs = [], deps = []):
       srcs: C++ sources and their headers.
       gpu_srcs: CUDA sources (.cu.cc) that include no TensorFlow header; compiled with
         --config=cuda, which also defines GOOGLE_CUDA and EIGEN_USE_GPU for the other sources.
+      linkopts: what the linker needs besides TensorFlow's flags.
       deps: libraries whose headers both kinds of sources may include.
     """
     objects = []
@@ -33,7 +34,7 @@ def tf_custom_op_library(name, srcs, gpu_srcs = [], deps = []):
             "//conditions:default": [],
         }),
         copts = COPTS,
-        linkopts = TF_LINKOPTS,
+        linkopts = TF_LINKOPTS + linkopts,
         linkshared = True,
         local_defines = select({
             "//:cuda": ["GOOGLE_CUDA=1", "EIGEN_USE_GPU=1"],

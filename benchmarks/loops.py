@@ -27,6 +27,12 @@ COUNTED_LOOP = "tf_ti.Loop, COUNT"
 WHILE_LOOP = "tf_ti.Loop, WHILE"
 WHILE = "tf.while_loop"
 XLA = "tf.while_loop, XLA-compiled"
+OURS_ON_XLA = "tf_ti.tensor_iterator, XLA-compiled"
+SCAN_ON_XLA = "tf_ti.scan, XLA-compiled"
+LOOP_ON_XLA = "tf_ti.Loop, COUNT, XLA-compiled"
+COMPILED = (XLA, OURS_ON_XLA, SCAN_ON_XLA, LOOP_ON_XLA)
+# (time, batch, input, hidden)
+SHAPES = ((25, 1, 512, 256), (200, 1, 8, 8), (100, 32, 64, 64))
 
 State = tuple[tf.Tensor, tf.Tensor]
 
@@ -37,6 +43,7 @@ def run(quick: bool) -> Iterator[harness.Table]:
     repeats = 3 if quick else 9
     yield small_lstm(repeats)
     yield lstm_beside_peers(repeats)
+    yield compiled_lstm(repeats)
     yield greedy_decoding(repeats)
     yield cost_of_an_iteration(repeats)
     yield linearity(quick)
@@ -179,7 +186,7 @@ def lstm_cases(
     for name, way in ways.items():
         function = tf.function(
             functools.partial(forward_backward if differentiate else forward, way),
-            jit_compile=name == XLA,
+            jit_compile=name in COMPILED,
             autograph=False,
         )
         cases[name] = functools.partial(function, x, initial)
@@ -188,7 +195,7 @@ def lstm_cases(
     for name, result in results.items():
         np.testing.assert_allclose(result[0], expected, rtol=1e-3, atol=1e-4, err_msg=name)
         if differentiate:
-            for ours, other in zip(results[OURS][1], result[1]):
+            for ours, other in zip(next(iter(results.values()))[1], result[1]):
                 np.testing.assert_allclose(ours, other, rtol=1e-3, atol=1e-4, err_msg=name)
     return cases
 
@@ -239,7 +246,7 @@ def lstm_beside_peers(repeats: int) -> harness.Table:
         reference=OURS,
         notes=["TensorFlow's ways: some runs in a row in one graph; the others: one call a run"],
     )
-    for shape in ((25, 1, 512, 256), (200, 1, 8, 8), (100, 32, 64, 64)):
+    for shape in SHAPES:
         lstm = Lstm.random(*shape)
         ways = {
             OURS: lstm_on_tensor_iterator,
@@ -259,6 +266,34 @@ def lstm_beside_peers(repeats: int) -> harness.Table:
             for name in (WHILE, "tf.scan", "Keras LSTM"):
                 ratio = figures[OURS] / figures[name]
                 table.goals.append(harness.Goal(f"{OURS} / {name} at {column}", ratio, 1.0))
+    return table
+
+
+def compiled_lstm(repeats: int) -> harness.Table:
+    runs = 5
+    table = harness.Table(
+        "An LSTM compiled by XLA, forward (f) and forward + backward (f+b)",
+        "us a run",
+        [],
+        reference=XLA,
+        notes=[f"{runs} runs in a row in one compiled function"],
+    )
+    ways = {
+        OURS_ON_XLA: lstm_on_tensor_iterator,
+        SCAN_ON_XLA: lstm_on_scan,
+        LOOP_ON_XLA: lstm_on_loop,
+        XLA: lstm_on_while_loop,
+    }
+    for shape in SHAPES:
+        for what, differentiate in (("f", False), ("f+b", True)):
+            cases = lstm_cases(Lstm.random(*shape), ways, runs, differentiate)
+            seconds = harness.measure(cases, repeats)
+            column = f"{', '.join(map(str, shape))}: {what}"
+            table.add_column(column, per_run(seconds, runs))
+            for name in (OURS_ON_XLA, SCAN_ON_XLA):
+                ratio = seconds[name] / seconds[XLA]
+                what = f"{name} / tf.while_loop's at {column}"
+                table.goals.append(harness.Goal(what, ratio, 1.0))
     return table
 
 

@@ -12,6 +12,11 @@ absl::Status InvalidArgument(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
+template <typename... Args>
+absl::Status Unimplemented(const Args&... args) {
+  return absl::UnimplementedError(absl::StrCat(args...));
+}
+
 }  // namespace tf_ti
 
 #endif  // TF_TI_CC_STATUS_H_

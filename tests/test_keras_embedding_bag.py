@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_ti
+from tf_ti import _library
 from tf_ti.keras import EmbeddingBag
 
 COMBINERS = ["sum", "mean", "sqrtn", "max"]
@@ -395,12 +396,18 @@ def test_regularizer_and_constraint_act_on_the_embeddings(layer):
     assert np.all(bags.embeddings.numpy() >= 0)
 
 
-def test_a_model_with_it_is_not_compiled_by_xla(layer):
-    model = sequential(layer(), "dense")
-    with pytest.warns(UserWarning, match="support.*jit_compile"):
-        model.compile("sgd", "mse", jit_compile=True)
-    assert model.jit_compile is False
-    model.fit(np.array(EQUAL), np.ones(3), verbose=0)
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_a_model_with_it_is_compiled_by_xla(layer, optimizer):
+    if _library.XLA_PROBLEM is not None:
+        pytest.skip(_library.XLA_PROBLEM)
+    losses = []
+    for jit_compile in (False, True):
+        keras.utils.set_random_seed(3)
+        model = sequential(layer(combiner="mean"), "dense")
+        model.compile(optimizer, "mse", jit_compile=jit_compile)
+        assert model.jit_compile is jit_compile
+        losses.append(model.fit(np.array(EQUAL), np.ones(3), epochs=3, verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
 def test_a_distribution_strategy_trains_it(layer):

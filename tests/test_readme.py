@@ -7,16 +7,20 @@ import sys
 
 import pytest
 
+from tf_ti import _library
+
 README = pathlib.Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_there_are_eight_examples():
-    assert len(EXAMPLES) == 9
+def test_there_are_ten_examples():
+    assert len(EXAMPLES) == 10
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(1, len(EXAMPLES) + 1))
 def test_an_example_prints_what_its_comments_say(example, tmp_path):
+    if "jit_compile" in example and _library.XLA_PROBLEM is not None:
+        pytest.skip(_library.XLA_PROBLEM)
     expected = re.findall(r"^print\(.*\)  # (.*)$", example, re.MULTILINE)
     assert len(expected) == example.count("print(") > 0
     script = tmp_path / "example.py"

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from tf_ti import _build_info, _self_check, _tf
+from tf_ti import _build_info, _library, _self_check, _tf
 from tf_ti._version import __version__
 
 
@@ -41,6 +41,12 @@ def _print_ops():
         print(f"  {op:{width}}  {', '.join(sorted(devices[op]))}")
 
 
+def _print_xla():
+    problem = _library.XLA_PROBLEM
+    print("\nXLA (jit_compile=True)")
+    print(f"  not available: {problem}" if problem else "  kernels for all ops")
+
+
 def _check():
     print("\nSelf-check")
     all_ok = True
@@ -54,6 +60,7 @@ def main():
     _print_versions()
     _print_devices()
     _print_ops()
+    _print_xla()
     return 0 if _check() else 1
 
 

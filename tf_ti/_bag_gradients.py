@@ -96,7 +96,7 @@ def _table_gradient_gradient(op, _, values_grad):
     grad, rows = op.inputs[1], op.outputs[0]
     values_grad = tf.convert_to_tensor(values_grad)
     table = Table(values_grad, values_grad.dtype)
-    slots = _slots(rows, bags)
+    slots = bags.slots(op.inputs[0], rows)
     gradients = [None] * len(op.inputs)
     if has_argmax:
         gradients[1] = _select(table.source, slots, op.inputs[-1], grad)
@@ -117,25 +117,6 @@ def _pool(bags: Bags, table: Table, grad: tf.Tensor) -> tf.Tensor:
     if bags.kind == "segments":
         bags = bags.replace(num_segments=tf.shape(grad, bags.indices.dtype)[0])
     return bags.pool(table)[0]
-
-
-def _slots(rows: tf.Tensor, bags: Bags) -> Bags:
-    """The same bags, of the places that their indices have among `rows`."""
-    count = tf.size(rows, bags.indices.dtype)
-
-    def slot(index):
-        # An index outside of all bags may be missing among rows; so may the default index.
-        place = tf.searchsorted(rows, tf.reshape(index, [-1]), out_type=index.dtype)
-        return tf.reshape(tf.where(place < count, place, -1), tf.shape(index))
-
-    indices = slot(bags.indices)
-    if bags.padding_idx is not None:
-        is_padding = tf.equal(bags.indices, bags.padding_idx)
-        indices = tf.where(is_padding, tf.cast(-1, indices.dtype), indices)
-    default_index = bags.default_index
-    if default_index is not None:
-        default_index = tf.where(default_index < 0, default_index, slot(default_index))
-    return bags.replace(indices=indices, default_index=default_index, padding_idx=-1)
 
 
 def _select(values: tf.Tensor, slots: Bags, argmax: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
@@ -214,8 +195,12 @@ def _bag_of(bags: Bags, count: tf.Tensor) -> tf.Tensor:
         return tf.cast(bags.bounds, tf.int32)
     if bags.kind == "packed":
         return tf.broadcast_to(tf.range(count)[:, tf.newaxis], tf.shape(bags.indices))
-    positions = tf.range(tf.size(bags.indices, bags.bounds.dtype), dtype=bags.bounds.dtype)
-    bag_of = tf.searchsorted(bags.bounds, positions, side="right") - 1
+    # How many bags begin at each position, and how many up to there. (XLA's tf.searchsorted would
+    # compare each position with each offset.)
+    size = tf.size(bags.indices)
+    ones = tf.ones_like(bags.bounds, tf.int32)
+    starts = tf.math.unsorted_segment_sum(ones, bags.bounds, size + 1)
+    bag_of = tf.cumsum(starts[:size]) - 1
     return tf.where(bag_of < count, bag_of, -1)
 
 

@@ -147,6 +147,21 @@ class Bags:
             **self._gradient_attributes(),
         )
 
+    def slots(self, num_emb: tf.Tensor, rows: tf.Tensor) -> "Bags":
+        """The same bags, of the places that their indices have among the rows of table_gradient."""
+
+        def slot(index):
+            return ops.tf_ti_embedding_bag_slots(num_emb, rows, index)
+
+        indices = slot(self.indices)
+        if self.padding_idx is not None:
+            is_padding = tf.equal(self.indices, self.padding_idx)
+            indices = tf.where(is_padding, tf.cast(-1, indices.dtype), indices)
+        default_index = self.default_index
+        if default_index is not None:
+            default_index = slot(default_index)
+        return self.replace(indices=indices, default_index=default_index, padding_idx=-1)
+
     def weights_gradient(self, table: Table, grad: tf.Tensor) -> tf.Tensor:
         return table._call(
             "embedding_bag_weights_grad",

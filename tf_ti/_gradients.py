@@ -153,6 +153,7 @@ class _Reverse:
         self.tensors: list[tf.Tensor] = []
         self.parameters: list[list[tf.Tensor]] = []  # what each stands for in the graph
         self.outputs: list[_loop.Output] = []
+        self.lengths: list[tf.Tensor] = []  # of outputs
         self.results: list[tf.Tensor] = []
         self.back_edges: list[tuple[int, int]] = []
         # Where gradients enter the body: (result, gradient), and for parameters directly.
@@ -212,10 +213,11 @@ class _Reverse:
             kwargs = {"mode": "sequence", "part_size": output.part_size}
         elif output.mode == "stack":
             mode = "index"
-            if output.length >= 0 and sign > 0:
+            if output.length >= 0:
                 mode = "iterator"  # zeros follow the values
-            elif output.length >= 0:
-                grad = tf.gather(grad, tf.range(self.num_iterations), axis=output.axis)
+                if sign < 0:
+                    grad = self._turned(grad, output.axis)
+                    sign, edges = 1, {"start": 0, "end": -1}
             kwargs = {"mode": mode, "axis": output.axis, "stride": sign, **edges}
         elif extent == 0:
             return
@@ -233,6 +235,11 @@ class _Reverse:
             kwargs = {"mode": "sequence", "part_size": 0}
         spec = _loop.Input(f"the gradient of {output.label}", result.shape, **kwargs)
         self.seeds.append((result, self._add_parameter(grad, result, spec)))
+
+    def _turned(self, tensor: tf.Tensor, axis: int) -> tf.Tensor:
+        """The same with the loop's values, which come first along the axis, turned round."""
+        shift = self.num_iterations - tf.shape(tensor, tf.int64)[axis]
+        return tf.roll(tf.reverse(tensor, [axis]), shift, axis)
 
     def _add_states(self, last: dict[int, tf.Tensor]) -> dict[int, int]:
         """For each differentiable state one that carries its gradient back.
@@ -366,7 +373,13 @@ class _Reverse:
         if spec.mode == "sequence":
             found = self._add_output(grad, "sequence", label)
             return lambda outputs: outputs[found]
-        if spec.mode in ("index", "iterator"):
+        if spec.mode == "iterator":
+            # Zeros for the elements that the loop did not come to.
+            length = len(self.lengths)
+            self.lengths.append(tf.shape(tensor, tf.int64)[spec.axis])
+            found = self._add_output(grad, "stack", label, axis=spec.axis, length=length)
+            return lambda outputs: _slices.put_back_elements(spec, tensor, outputs[found])
+        if spec.mode == "index":
             sign = 1 if spec.stride > 0 else -1
             if abs(spec.stride) > 1:
                 sign = 1
@@ -467,6 +480,7 @@ class _Reverse:
             self.num_iterations,
             stateful,
             "TensorIteratorGradient",
+            lengths=self.lengths,
         )
         return outputs[: len(self.outputs)]
 

@@ -45,12 +45,14 @@ def _load():
 def _load_xla() -> str | None:
     import tensorflow as tf
 
-    if not _XLA_PATH.exists():
-        return f"the package of TensorFlow {tf.__version__} lacks headers that XLA kernels need"
+    from tf_ti._build_info import TENSORFLOW_VERSION, XLA
+
+    if not XLA:
+        return f"the package of TensorFlow {TENSORFLOW_VERSION} lacks headers that this needs"
     try:
         tf.load_op_library(str(_XLA_PATH))
     except tf.errors.NotFoundError as error:
-        return f"this TensorFlow cannot load {_XLA_PATH.name}: {error.message}"
+        return f"{_XLA_PATH.name} does not load: {error.message}"
     return None
 
 

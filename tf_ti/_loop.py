@@ -12,6 +12,8 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti._library import ops
 
+_OPS = ("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
+
 
 @dataclasses.dataclass(frozen=True)
 class Input:
@@ -204,4 +206,38 @@ def run_loop(
         limit_label=spec.limit_label,
         name=name,
     )
-    return list(outputs) if isinstance(outputs, (list, tuple)) else []
+    outputs = list(outputs) if isinstance(outputs, (list, tuple)) else []
+    if outputs and not isinstance(outputs[0], _tf.EagerTensor):
+        _mark(outputs[0].op, spec, tensors, num_iterations)
+    return outputs
+
+
+def _mark(
+    op: tf.Operation,
+    spec: LoopSpec,
+    tensors: Sequence[tf.Tensor],
+    num_iterations: tf.Tensor | None,
+) -> None:
+    """Tells TensorFlow what no registration of an op can: what depends on the loop."""
+    # Where the body has them, whatever the device: else they would be copied, and waited for.
+    _tf.keep_on_host(
+        op,
+        [i for i, tensor in enumerate(tensors) if tensor.dtype == tf.int32],
+        [
+            i
+            for i, output in enumerate(spec.outputs)
+            if output.dtype == tf.int32 or output.mode == "count"
+        ],
+    )
+    # XLA may compile a loop anew for each number of iterations, where an output is as long. But not
+    # where another loop counted them: it would have to know all that this loop depends on.
+    is_extent = any(
+        o.mode == "concat" or (o.mode == "stack" and o.length < 0) for o in spec.outputs
+    )
+    is_symbolic = isinstance(num_iterations, tf.Tensor) and not isinstance(
+        num_iterations, _tf.EagerTensor
+    )
+    if num_iterations is not None and is_extent:
+        if not (is_symbolic and num_iterations.op.type in _OPS):
+            # The lengths too: this takes the place of what cc/xla says about every loop.
+            _tf.mark_constant_inputs(op, ["num_iterations", "length"])

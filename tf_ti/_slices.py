@@ -36,8 +36,6 @@ def put_back(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tens
 
     Pieces that tile come in the order of the tensor, others in the order of the iterations.
     """
-    if spec.mode == "iterator":
-        return _put_back_elements(spec, tensor, pieces)
     if tiles(spec) and (spec.start, spec.end) in ((0, -1), (-1, 0)):
         # Without an iteration other extents than the axis's may be lost.
         return pieces if tensor.shape.is_fully_defined() else tf.reshape(pieces, tf.shape(tensor))
@@ -57,18 +55,12 @@ def put_back(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tens
     return tf.ensure_shape(tf.transpose(summed, back), tensor.shape)
 
 
-def _put_back_elements(spec: _loop.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tensor:
-    """Zeros for the elements that the loop did not come to."""
-    rank = tf.rank(tensor)
-    axis = spec.axis % rank
-    rest = tf.shape(tensor)[spec.axis] - tf.shape(pieces)[spec.axis]
-    around = [0, rest] if spec.stride > 0 else [rest, 0]
-
-    def pad():
-        return tf.pad(pieces, tf.scatter_nd([[axis]], [around], [rank, 2]))
-
-    if tensor.shape.is_fully_defined():
-        return tf.ensure_shape(pad(), tensor.shape)
-    # Without an iteration other extents than the axis's may be lost.
-    is_empty = tf.equal(tf.shape(pieces)[spec.axis], 0)
-    return tf.ensure_shape(tf.cond(is_empty, lambda: tf.zeros_like(tensor), pad), tensor.shape)
+def put_back_elements(spec: _loop.Input, tensor: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """The gradient of an iterator's tensor, from its elements' gradients and zeros after them."""
+    if spec.stride < 0:
+        values = tf.reverse(values, [spec.axis])
+    if not tensor.shape.is_fully_defined():
+        # Without an iteration other extents than the axis's may be lost.
+        is_whole = tf.reduce_all(tf.equal(tf.shape(values), tf.shape(tensor)))
+        values = tf.cond(is_whole, lambda: values, lambda: tf.zeros_like(tensor))
+    return tf.ensure_shape(values, tensor.shape)

@@ -1,6 +1,7 @@
 """The parts of TensorFlow that its public API does not offer, in one place."""
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import backprop, context, forwardprop, record
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import (
@@ -26,7 +27,9 @@ __all__ = [
     "is_recording",
     "is_stateful",
     "is_trainable",
+    "keep_on_host",
     "make_function",
+    "mark_constant_inputs",
     "register_jvp",
     "registered_kernels",
     "renamed_function",
@@ -93,6 +96,14 @@ def registered_kernels():
     return kernels.get_all_registered_kernels().kernel
 
 
+def keep_on_host(op: tf.Operation, inputs, outputs) -> None:
+    """Gives and takes these inputs and outputs of an op in the host's memory, on a GPU too."""
+    for name, indices in (("_input_hostmem", inputs), ("_output_hostmem", outputs)):
+        value = attr_value_pb2.AttrValue()
+        value.list.i.extend(indices)
+        op._set_attr(name, value)
+
+
 def make_function(graph: FuncGraph) -> atomic_function.AtomicFunction:
     """A function that the runtime knows, from a graph with its inputs and outputs set."""
     return atomic_function.from_func_graph(graph.name, graph, {})
@@ -103,6 +114,13 @@ def use_function(function) -> str:
     if not tf.executing_eagerly():
         tf.compat.v1.get_default_graph()._add_function_recursive(function)
     return function.name.decode() if isinstance(function.name, bytes) else function.name
+
+
+def mark_constant_inputs(op: tf.Operation, names: list[str]) -> None:
+    """Says which inputs of one op XLA must know when it compiles."""
+    value = attr_value_pb2.AttrValue()
+    value.list.s.extend(name.encode() for name in names)
+    op._set_attr("_XlaCompileTimeConstantInputs", value)
 
 
 def find_function(graph: tf.Graph, name: str):

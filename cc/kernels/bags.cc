@@ -13,14 +13,6 @@ using tensorflow::TensorShape;
 
 namespace {
 
-absl::Status GetOptional(OpKernelConstruction* ctx, const char* attr, int* next, int* input) {
-  int count;
-  TF_RETURN_IF_ERROR(ctx->GetAttr(attr, &count));
-  if (count > 1) return InvalidArgument(attr, " must be 0 or 1, got ", count);
-  *input = count == 1 ? (*next)++ : -1;
-  return absl::OkStatus();
-}
-
 absl::Status CheckRank(const char* name, const Tensor& tensor, int rank) {
   if (tensor.dims() == rank) return absl::OkStatus();
   return InvalidArgument(name, " must have rank ", rank, ", got shape ",
@@ -29,85 +21,22 @@ absl::Status CheckRank(const char* name, const Tensor& tensor, int rank) {
 
 }  // namespace
 
-absl::Status BagOptions::Init(OpKernelConstruction* ctx, BagKind kind, bool is_gradient,
-                              int first_input) {
-  kind_ = kind;
-  if (is_gradient) {
-    std::string bags;
-    TF_RETURN_IF_ERROR(ctx->GetAttr("bags", &bags));
-    kind_ = bags == "offsets"  ? BagKind::kOffsets
-            : bags == "packed" ? BagKind::kPacked
-                               : BagKind::kSegments;
-    int num_bounds;
-    TF_RETURN_IF_ERROR(ctx->GetAttr("num_bounds", &num_bounds));
-    if (num_bounds != (kind_ != BagKind::kPacked)) {
-      return InvalidArgument("bags given as ", bags, " need ", kind_ != BagKind::kPacked,
-                             " bounds, got ", num_bounds);
-    }
-  }
-  indices_input_ = first_input;
-  int next = first_input + 1;
-  if (kind_ != BagKind::kPacked) bounds_input_ = next++;
-  if (kind_ == BagKind::kSegments && !is_gradient) num_segments_input_ = next++;
-  TF_RETURN_IF_ERROR(GetOptional(ctx, "num_default", &next, &default_input_));
-  TF_RETURN_IF_ERROR(GetOptional(ctx, "num_weights", &next, &weights_input_));
-  inputs_end_ = next;
-
-  TF_RETURN_IF_ERROR(ctx->GetAttr("padding_idx", &padding_idx_));
-  if (padding_idx_.size() > 1) {
-    return InvalidArgument("padding_idx must have one value, got ", padding_idx_.size());
-  }
-  if (kind_ == BagKind::kOffsets) {
-    TF_RETURN_IF_ERROR(ctx->GetAttr("include_last_offset", &include_last_offset_));
-  }
-  DataType dtype;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("T", &dtype));
-  std::string reduction;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("reduction", &reduction));
-  reduction_ = reduction == "sum"    ? Reduction::kSum
-               : reduction == "mean" ? Reduction::kMean
-               : reduction == "max"  ? Reduction::kMax
-                                     : Reduction::kSqrtN;
-  if (reduction_ == Reduction::kMax && tensorflow::DataTypeIsComplex(dtype)) {
-    return InvalidArgument("complex numbers have no maximum");
-  }
-  if (reduction_ == Reduction::kMax && has_weights()) {
-    return InvalidArgument("reduction max takes no per_sample_weights");
-  }
-  if (reduction_ == Reduction::kSqrtN && tensorflow::DataTypeIsInteger(dtype)) {
-    return InvalidArgument("reduction sqrtn needs a table of floats, got ",
-                           tensorflow::DataTypeString(dtype));
-  }
-  if (has_weights()) {
-    DataType weights;
-    TF_RETURN_IF_ERROR(ctx->GetAttr("Tweights", &weights));
-    const bool is_half = dtype == tensorflow::DT_HALF || dtype == tensorflow::DT_BFLOAT16;
-    if (weights != dtype && !(is_half && weights == tensorflow::DT_FLOAT)) {
-      return InvalidArgument("per_sample_weights must be ", tensorflow::DataTypeString(dtype),
-                             " like emb_table", is_half ? ", or float" : "", ", got ",
-                             tensorflow::DataTypeString(weights));
-    }
-    weights_are_wide_ = weights != dtype;
-  }
-  return absl::OkStatus();
-}
-
 template <typename Index>
 absl::Status BagOptions::GetBags(OpKernelContext* ctx, int64_t count, Bags<Index>* bags) const {
-  const Tensor& indices = ctx->input(indices_input_);
-  TF_RETURN_IF_ERROR(CheckRank("indices", indices, kind_ == BagKind::kPacked ? 2 : 1));
-  bags->kind = kind_;
+  const Tensor& indices = ctx->input(this->indices);
+  TF_RETURN_IF_ERROR(CheckRank("indices", indices, kind == BagKind::kPacked ? 2 : 1));
+  bags->kind = kind;
   bags->indices = Elements<Index>(indices);
   bags->num_indices = indices.NumElements();
-  bags->include_last_offset = include_last_offset_;
-  if (kind_ == BagKind::kPacked) {
+  bags->include_last_offset = include_last_offset;
+  if (kind == BagKind::kPacked) {
     bags->count = indices.dim_size(0);
   } else {
-    const Tensor& bounds = ctx->input(bounds_input_);
+    const Tensor& bounds = ctx->input(this->bounds);
     bags->bounds = Elements<Index>(bounds);
-    if (kind_ == BagKind::kOffsets) {
+    if (kind == BagKind::kOffsets) {
       TF_RETURN_IF_ERROR(CheckRank("offsets", bounds, 1));
-      bags->count = bounds.NumElements() - include_last_offset_;
+      bags->count = bounds.NumElements() - include_last_offset;
       if (bags->count < 0) return InvalidArgument("offsets has no last offset: it is empty");
     } else {
       if (bounds.shape() != indices.shape()) {
@@ -116,10 +45,10 @@ absl::Status BagOptions::GetBags(OpKernelContext* ctx, int64_t count, Bags<Index
                                bounds.shape().DebugString());
       }
       bags->count = count;
-      if (num_segments_input_ >= 0) {
-        const Tensor& num_segments = ctx->input(num_segments_input_);
-        TF_RETURN_IF_ERROR(CheckRank("num_segments", num_segments, 0));
-        bags->count = num_segments.scalar<Index>()();
+      if (num_segments >= 0) {
+        const Tensor& scalar = ctx->input(num_segments);
+        TF_RETURN_IF_ERROR(CheckRank("num_segments", scalar, 0));
+        bags->count = scalar.scalar<Index>()();
       }
       if (bags->count < 0) {
         return InvalidArgument("num_segments must not be negative, got ", bags->count);
@@ -129,13 +58,13 @@ absl::Status BagOptions::GetBags(OpKernelContext* ctx, int64_t count, Bags<Index
   if (count >= 0 && count != bags->count) {
     return InvalidArgument("grad has ", count, " rows, but there are ", bags->count, " bags");
   }
-  if (default_input_ >= 0) {
-    const Tensor& default_index = ctx->input(default_input_);
-    TF_RETURN_IF_ERROR(CheckRank("default_index", default_index, 0));
-    bags->default_index = default_index.scalar<Index>()();
+  if (default_index >= 0) {
+    const Tensor& scalar = ctx->input(default_index);
+    TF_RETURN_IF_ERROR(CheckRank("default_index", scalar, 0));
+    bags->default_index = scalar.scalar<Index>()();
   }
-  bags->has_padding = !padding_idx_.empty();
-  if (bags->has_padding) bags->padding_idx = padding_idx_[0];
+  bags->has_padding = padding_idx.has_value();
+  bags->padding_idx = padding_idx.value_or(0);
   return absl::OkStatus();
 }
 
@@ -145,13 +74,13 @@ template absl::Status BagOptions::GetBags(OpKernelContext*, int64_t, Bags<int64_
 template <typename E>
 absl::Status BagOptions::GetWeights(OpKernelContext* ctx, Weights<E>* weights) const {
   if (!has_weights()) return absl::OkStatus();
-  const Tensor& tensor = ctx->input(weights_input_);
-  const TensorShape& indices = ctx->input(indices_input_).shape();
+  const Tensor& tensor = ctx->input(this->weights);
+  const TensorShape& indices = ctx->input(this->indices).shape();
   if (tensor.shape() != indices) {
     return InvalidArgument("per_sample_weights must have the shape of indices, ",
                            indices.DebugString(), ", got ", tensor.shape().DebugString());
   }
-  if (std::is_same_v<E, Sum<E>> || weights_are_wide_) {
+  if (std::is_same_v<E, Sum<E>> || weights_are_wide) {
     weights->wide = Elements<Sum<E>>(tensor);
   } else {
     weights->rounded = Elements<E>(tensor);

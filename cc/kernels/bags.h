@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "cc/compute/bags.h"
+#include "cc/kernels/bag_spec.h"
+#include "cc/kernels/tensors.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -17,44 +19,8 @@
 
 namespace tf_ti {
 
-// The type that cc/compute has for an element of a tensor.
-template <typename T>
-struct ElementOf {
-  using type = T;
-};
-template <>
-struct ElementOf<Eigen::half> {
-  using type = Half;
-};
-template <>
-struct ElementOf<Eigen::bfloat16> {
-  using type = BFloat16;
-};
-template <typename T>
-using Element = typename ElementOf<T>::type;
-
-template <typename E>
-E* Elements(tensorflow::Tensor* tensor) {
-  return reinterpret_cast<E*>(tensor->data());
-}
-template <typename E>
-const E* Elements(const tensorflow::Tensor& tensor) {
-  return reinterpret_cast<const E*>(tensor.data());
-}
-
-// The attributes of a bag op, and its inputs in their order.
-class BagOptions {
- public:
-  // `first_input` is that of the indices.
-  absl::Status Init(tensorflow::OpKernelConstruction* ctx, BagKind kind, bool is_gradient,
-                    int first_input);
-
-  BagKind kind() const { return kind_; }
-  Reduction reduction() const { return reduction_; }
-  bool has_weights() const { return weights_input_ >= 0; }
-  bool weights_are_wide() const { return weights_are_wide_; }
-  int inputs_end() const { return inputs_end_; }
-
+// A bag op's attributes and inputs.
+struct BagOptions : BagSpec {
   // Checks shapes and sets `bags`, whose default index and values are left for cc/compute to check.
   // `count` is the number of bags, or negative where only the inputs tell it.
   template <typename Index>
@@ -62,19 +28,6 @@ class BagOptions {
 
   template <typename E>
   absl::Status GetWeights(tensorflow::OpKernelContext* ctx, Weights<E>* weights) const;
-
- private:
-  BagKind kind_ = BagKind::kOffsets;
-  Reduction reduction_ = Reduction::kSum;
-  bool include_last_offset_ = false;
-  std::vector<int64_t> padding_idx_;
-  bool weights_are_wide_ = false;
-  int indices_input_ = 0;
-  int bounds_input_ = -1;
-  int num_segments_input_ = -1;
-  int default_input_ = -1;
-  int weights_input_ = -1;
-  int inputs_end_ = 0;
 };
 
 // The variable that input 0 is the handle of.

@@ -6,9 +6,12 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "cc/kernels/executor.h"
+#include "cc/kernels/gpu.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/common_runtime/function_body.h"
+#include "tensorflow/core/common_runtime/memory_types.h"
 #include "tensorflow/core/graph/graph.h"
 
 namespace tf_ti {
@@ -20,19 +23,55 @@ using tensorflow::OpKernel;
 
 namespace {
 
+bool IsLoop(const std::string& op) {
+  return op == "TfTi>TensorIterator" || op == "TfTi>StatelessTensorIterator";
+}
+
 // Asynchronous kernels that finish on the calling thread if the functions they run do.
 bool RunsFunctionsInline(const std::string& op) {
-  static const auto& ops = *new absl::flat_hash_set<std::string>{"Case",
-                                                                 "If",
-                                                                 "PartitionedCall",
-                                                                 "StatefulPartitionedCall",
-                                                                 "StatelessCase",
-                                                                 "StatelessIf",
-                                                                 "StatelessWhile",
-                                                                 "While",
-                                                                 "TfTi>TensorIterator",
-                                                                 "TfTi>StatelessTensorIterator"};
-  return ops.contains(op);
+  static const auto& ops = *new absl::flat_hash_set<std::string>{
+      "Case",          "If",          "PartitionedCall", "StatefulPartitionedCall",
+      "StatelessCase", "StatelessIf", "StatelessWhile",  "While"};
+  return ops.contains(op) || IsLoop(op);
+}
+
+bool IsCpu(FunctionLibraryRuntime* lib) {
+  return lib->device()->device_type() == tensorflow::DEVICE_CPU;
+}
+
+tensorflow::DeviceType TypeOf(const tensorflow::Device& device) {
+  return tensorflow::DeviceType(device.device_type());
+}
+
+// Calls holds(name, attributes) for the functions that are attributes of a node, as long as it is
+// true.
+template <typename Predicate>
+bool AllFunctions(const Node& node, const Predicate& holds) {
+  for (const auto& attr : node.attrs()) {
+    const tensorflow::AttrValue& value = attr.second;
+    if (value.has_func() && !value.func().name().empty() &&
+        !holds(value.func().name(), AttrSlice(&value.func().attr()))) {
+      return false;
+    }
+    for (const tensorflow::NameAttrList& func : value.list().func()) {
+      if (!holds(func.name(), AttrSlice(&func.attr()))) return false;
+    }
+  }
+  return true;
+}
+
+// Calls use(body) for the function's body.
+template <typename Use>
+absl::Status UseBody(FunctionLibraryRuntime* lib, const std::string& name, AttrSlice attrs,
+                     const Use& use) {
+  FunctionLibraryRuntime::Handle handle;
+  TF_RETURN_IF_ERROR(lib->Instantiate(name, attrs, &handle));
+  const tensorflow::FunctionBody* body = lib->GetFunctionBody(handle);
+  const bool has_body = body != nullptr && body->graph != nullptr;
+  if (has_body) use(*body);
+  lib->ReleaseHandle(handle).IgnoreError();
+  return has_body ? absl::OkStatus()
+                  : absl::InternalError(absl::StrCat("no body for function ", name));
 }
 
 bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name, AttrSlice attrs);
@@ -53,17 +92,11 @@ bool IsSynchronousNode(FunctionLibraryRuntime* lib, const Node& node) {
     return IsSynchronousFunction(lib, node.type_string(), node.attrs());
   }
   if (RunsFunctionsInline(node.type_string())) {
-    for (const auto& attr : node.attrs()) {
-      const tensorflow::AttrValue& value = attr.second;
-      if (value.has_func() && !value.func().name().empty() &&
-          !IsSynchronousFunction(lib, value.func().name(), AttrSlice(&value.func().attr()))) {
-        return false;
-      }
-      for (const tensorflow::NameAttrList& func : value.list().func()) {
-        if (!IsSynchronousFunction(lib, func.name(), AttrSlice(&func.attr()))) return false;
-      }
-    }
-    return true;
+    // Between a GPU and others a called function waits for copies.
+    return (IsCpu(lib) || IsLoop(node.type_string())) &&
+           AllFunctions(node, [lib](const std::string& name, AttrSlice attrs) {
+             return IsSynchronousFunction(lib, name, attrs);
+           });
   }
   OpKernel* kernel = nullptr;
   tensorflow::Device* device = lib->device();
@@ -78,18 +111,52 @@ bool IsSynchronousNode(FunctionLibraryRuntime* lib, const Node& node) {
   return synchronous;
 }
 
+bool IsSynchronousBody(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& body) {
+  // Where one kernel has a value on the GPU and the next one on the host, TensorFlow puts kernels
+  // between them that wait for a copy.
+  if (!IsCpu(lib) && !tensorflow::ValidateMemoryTypes(TypeOf(*lib->device()), body.graph).ok()) {
+    return false;
+  }
+  for (const Node* node : body.graph->op_nodes()) {
+    if (!IsSynchronousNode(lib, *node)) return false;
+  }
+  return true;
+}
+
 bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name, AttrSlice attrs) {
-  FunctionLibraryRuntime::Handle handle;
-  if (!lib->Instantiate(name, attrs, &handle).ok()) return false;
-  const tensorflow::FunctionBody* body = lib->GetFunctionBody(handle);
-  bool synchronous = body != nullptr && body->graph != nullptr;
-  if (synchronous) {
-    for (const Node* node : body->graph->op_nodes()) {
-      synchronous = synchronous && IsSynchronousNode(lib, *node);
+  bool result = false;
+  const absl::Status status = UseBody(lib, name, attrs, [&](const tensorflow::FunctionBody& body) {
+    result = IsSynchronousBody(lib, body);
+  });
+  return status.ok() && result;
+}
+
+// Whether the device has kernels for all of a function.
+bool FitsDevice(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& body) {
+  const auto fits = [lib](const std::string& name, AttrSlice attrs) {
+    bool result = false;
+    const absl::Status status =
+        UseBody(lib, name, attrs,
+                [&](const tensorflow::FunctionBody& called) { result = FitsDevice(lib, called); });
+    return status.ok() && result;
+  };
+  for (const Node* node : body.graph->op_nodes()) {
+    const std::string& op = node->type_string();
+    // A loop and a called function see to that themselves.
+    if (IsLoop(op) || node->IsPartitionedCall()) continue;
+    if (!AllFunctions(*node, fits)) return false;
+    if (lib->GetFunctionLibraryDefinition()->Contains(op)) {
+      if (!fits(op, node->attrs())) return false;
+      continue;
+    }
+    const tensorflow::KernelDef* kernel;
+    if (!tensorflow::FindKernelDef(TypeOf(*lib->device()), node->def(), &kernel,
+                                   /*kernel_class_name=*/nullptr)
+             .ok()) {
+      return false;
     }
   }
-  lib->ReleaseHandle(handle).IgnoreError();
-  return synchronous;
+  return true;
 }
 
 // Which parameter a result is, or -1 if it is computed.
@@ -104,21 +171,48 @@ int PassedOn(const Node* result) {
   return is_parameter ? parameter : -1;
 }
 
+// Options for a function of which parts run on other devices. Its parameters and results lie where
+// those of any body do.
+absl::Status SetMultiDevice(FunctionLibraryRuntime* lib, const Body& body,
+                            FunctionLibraryRuntime::InstantiateOptions* options) {
+  tensorflow::Device* host;
+  TF_RETURN_IF_ERROR(lib->device_mgr()->LookupDevice("CPU:0", &host));
+  options->is_multi_device_function = true;
+  options->target = lib->device()->name();
+  if (lib->config_proto() != nullptr) options->config_proto = *lib->config_proto();
+  const auto device_of = [&](tensorflow::DataType dtype) {
+    const bool is_on_host =
+        LivesOnHost(dtype) && tensorflow::DT_RESOURCE != dtype && tensorflow::DT_VARIANT != dtype;
+    return is_on_host ? host->name() : lib->device()->name();
+  };
+  for (tensorflow::DataType dtype : body.parameter_types) {
+    options->input_devices.push_back(device_of(dtype));
+  }
+  for (tensorflow::DataType dtype : body.result_types) {
+    options->output_devices.push_back(device_of(dtype));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttrList& function,
                          Body* body) {
   const AttrSlice attrs(&function.attr());
-  body->synchronous = IsSynchronousFunction(lib, function.name(), attrs);
+  const auto describe = [&](const tensorflow::FunctionBody& definition) {
+    body->multi_device = !IsCpu(lib) && !FitsDevice(lib, definition);
+    body->synchronous = !body->multi_device && IsSynchronousBody(lib, definition);
+    body->parameter_types = definition.arg_types;
+    body->result_types = definition.ret_types;
+    for (const Node* result : definition.ret_nodes) body->passed_on.push_back(PassedOn(result));
+  };
+  TF_RETURN_IF_ERROR(UseBody(lib, function.name(), attrs, describe));
   FunctionLibraryRuntime::InstantiateOptions options;
-  if (body->synchronous) options.executor_type = kLoopExecutor;
-  TF_RETURN_IF_ERROR(lib->Instantiate(function.name(), attrs, options, &body->handle));
-  const tensorflow::FunctionBody* instantiated = lib->GetFunctionBody(body->handle);
-  if (instantiated == nullptr) {
-    return absl::InternalError(absl::StrCat("no body for function ", function.name()));
+  if (body->multi_device) {
+    TF_RETURN_IF_ERROR(SetMultiDevice(lib, *body, &options));
+  } else if (body->synchronous) {
+    // Ours runs the CPU's kernels alone.
+    options.executor_type = IsCpu(lib) ? kLoopExecutor : "SINGLE_THREADED_EXECUTOR";
   }
-  body->parameter_types = instantiated->arg_types;
-  body->result_types = instantiated->ret_types;
-  for (const Node* result : instantiated->ret_nodes) body->passed_on.push_back(PassedOn(result));
-  return absl::OkStatus();
+  return lib->Instantiate(function.name(), attrs, options, &body->handle);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "cc/compute/huge_pages.h"
 
 #include "cc/kernels/bags.h"
+#include "cc/kernels/gpu.h"
 
 namespace tf_ti {
 namespace {
@@ -11,6 +12,7 @@ class AdviseHugePagesOp : public tensorflow::OpKernel {
   explicit AdviseHugePagesOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {}
 
   void Compute(tensorflow::OpKernelContext* ctx) override {
+    if (OnGpu(ctx)) return;  // where pages are large anyway
     tensorflow::core::RefCountPtr<tensorflow::Var> variable;
     OP_REQUIRES_OK(ctx, LookupVariable(ctx, &variable));
     variable->mu()->lock_shared();
@@ -24,6 +26,10 @@ class AdviseHugePagesOp : public tensorflow::OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("TfTi>AdviseHugePages").Device(tensorflow::DEVICE_CPU),
                         AdviseHugePagesOp);
+#if GOOGLE_CUDA
+REGISTER_KERNEL_BUILDER(Name("TfTi>AdviseHugePages").Device(tensorflow::DEVICE_GPU),
+                        AdviseHugePagesOp);
+#endif
 
 }  // namespace
 }  // namespace tf_ti

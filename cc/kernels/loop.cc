@@ -5,52 +5,17 @@
 #include <limits>
 #include <utility>
 
+#include "cc/kernels/gpu.h"
 #include "cc/status.h"
 #include "tensorflow/core/platform/errors.h"
 
 namespace tf_ti {
 
-using tensorflow::OpKernelConstruction;
 using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 namespace {
-
-template <typename T>
-absl::Status GetList(OpKernelConstruction* ctx, const char* name, size_t size,
-                     std::vector<T>* list) {
-  TF_RETURN_IF_ERROR(ctx->GetAttr(name, list));
-  if (list->size() != size) {
-    return InvalidArgument(name, " needs ", size, " elements, got ", list->size());
-  }
-  return absl::OkStatus();
-}
-
-InputMode ParseInputMode(const std::string& mode) {
-  if (mode == "slice") return InputMode::kSlice;
-  if (mode == "segment") return InputMode::kSegment;
-  if (mode == "index") return InputMode::kIndex;
-  if (mode == "iterator") return InputMode::kIterator;
-  if (mode == "sequence") return InputMode::kSequence;
-  return InputMode::kValue;
-}
-
-OutputMode ParseOutputMode(const std::string& mode) {
-  if (mode == "concat") return OutputMode::kConcat;
-  if (mode == "stack") return OutputMode::kStack;
-  if (mode == "sum") return OutputMode::kSum;
-  if (mode == "sequence") return OutputMode::kSequence;
-  if (mode == "count") return OutputMode::kCount;
-  return OutputMode::kLast;
-}
-
-absl::Status CheckIndex(const char* what, int64_t index, size_t size) {
-  if (index < 0 || index >= static_cast<int64_t>(size)) {
-    return InvalidArgument(what, " ", index, " does not exist: the body has ", size);
-  }
-  return absl::OkStatus();
-}
 
 // The same failure, which says of what.
 absl::Status Naming(const std::string& label, const absl::Status& status) {
@@ -70,143 +35,16 @@ absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>*
 
 }  // namespace
 
-absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
-  tensorflow::DataTypeVector input_types, output_types;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("Tin", &input_types));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("Tout", &output_types));
-  int64_t num_limits;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("N", &num_limits));
-  if (num_limits > 1) {
-    return InvalidArgument("at most one num_iterations can be given, got ", num_limits);
-  }
-  has_num_iterations = num_limits == 1;
-  int64_t num_lengths;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("M", &num_lengths));
-  std::vector<tensorflow::NameAttrList> conditions;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("condition", &conditions));
-  if (conditions.size() > 1) {
-    return InvalidArgument("at most one condition can be given, got ", conditions.size());
-  }
-  has_condition = conditions.size() == 1;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("limit_label", &limit_label));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("reverse", &reverse));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("result_shapes", &result_shapes));
-  result_uses.assign(result_shapes.size(), 0);
-
-  {
-    const size_t n = input_types.size();
-    std::vector<std::string> mode, label;
-    std::vector<int64_t> axis, start, end, stride, part_size;
-    std::vector<PartialTensorShape> shape;
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_mode", n, &mode));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_label", n, &label));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_axis", n, &axis));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_start", n, &start));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_end", n, &end));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_stride", n, &stride));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_part_size", n, &part_size));
-    TF_RETURN_IF_ERROR(GetList(ctx, "parameter_shapes", n, &shape));
-    for (size_t i = 0; i < n; ++i) {
-      Input input{ParseInputMode(mode[i]), axis[i], {}, label[i], input_types[i], shape[i]};
-      input.range = {start[i], end[i], stride[i], part_size[i], input.mode == InputMode::kSegment};
-      if ((input.mode == InputMode::kIndex || input.mode == InputMode::kIterator) &&
-          part_size[i] != 1) {
-        return InvalidArgument(label[i], ": an element has part_size 1, got ", part_size[i]);
-      }
-      inputs.push_back(std::move(input));
-    }
-  }
-  {
-    const size_t n = output_types.size();
-    std::vector<std::string> mode, label;
-    std::vector<int64_t> source, axis, stride, part_size, length;
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_mode", n, &mode));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_label", n, &label));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_source", n, &source));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_axis", n, &axis));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_stride", n, &stride));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_part_size", n, &part_size));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_length", n, &length));
-    for (size_t i = 0; i < n; ++i) {
-      Output output{
-          ParseOutputMode(mode[i]), -1, -1, axis[i], stride[i], part_size[i], length[i], label[i],
-          output_types[i]};
-      if (stride[i] == 0) return InvalidArgument(label[i], ": stride must not be 0");
-      if (length[i] < -1 || length[i] >= num_lengths) {
-        return InvalidArgument(label[i], ": there is no length ", length[i]);
-      }
-      if (length[i] >= 0 && output.mode != OutputMode::kStack) {
-        return InvalidArgument(label[i], ": only a stack has a length");
-      }
-      if (output.mode == OutputMode::kCount) {
-        if (output.dtype != tensorflow::DT_INT64) {
-          return InvalidArgument(label[i], ": the number of iterations is of type int64");
-        }
-      } else if (source[i] >= 0) {
-        TF_RETURN_IF_ERROR(CheckIndex("result", source[i], result_shapes.size()));
-        output.result = source[i];
-        ++result_uses[source[i]];
-      } else {
-        TF_RETURN_IF_ERROR(CheckIndex("parameter", ~source[i], inputs.size()));
-        output.parameter = ~source[i];
-        if (output.mode != OutputMode::kSequence) {
-          return InvalidArgument(label[i], ": only a sequence can hold a parameter");
-        }
-      }
-      if (output.mode == OutputMode::kSequence &&
-          (stride[i] < 1 || output.dtype != tensorflow::DT_VARIANT)) {
-        return InvalidArgument(label[i], ": a sequence is a variant, of positive stride");
-      }
-      outputs.push_back(std::move(output));
-    }
-  }
-  std::vector<int64_t> from, to;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("back_edge_from", &from));
-  TF_RETURN_IF_ERROR(GetList(ctx, "back_edge_to", from.size(), &to));
-  for (size_t e = 0; e < from.size(); ++e) {
-    TF_RETURN_IF_ERROR(CheckIndex("back edge from result", from[e], result_shapes.size()));
-    TF_RETURN_IF_ERROR(CheckIndex("back edge to parameter", to[e], inputs.size()));
-    Input& target = inputs[to[e]];
-    if (target.back_edge) {
-      return InvalidArgument(target.label, ": two back edges lead to parameter ", to[e]);
-    }
-    if (target.mode != InputMode::kValue) {
-      return InvalidArgument(target.label, ": a back edge leads to a sliced parameter");
-    }
-    target.back_edge = true;
-    ++result_uses[from[e]];
-    const bool last_use = std::find(from.begin() + e + 1, from.end(), from[e]) == from.end();
-    back_edges.push_back({static_cast<int>(from[e]), static_cast<int>(to[e]), last_use});
-  }
-  std::vector<int64_t> read;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("condition_inputs", &read));
-  for (int64_t parameter : read) {
-    TF_RETURN_IF_ERROR(CheckIndex("condition input", parameter, inputs.size()));
-    condition_inputs.push_back(parameter);
-  }
-  if (has_condition) {
-    if (reverse) return InvalidArgument("a loop with a condition cannot run backwards");
-    for (const Output& output : outputs) {
-      const bool has_edge =
-          std::any_of(back_edges.begin(), back_edges.end(),
-                      [&](const BackEdge& edge) { return edge.from == output.result; });
-      if (output.mode == OutputMode::kConcat) {
-        return InvalidArgument(output.label,
-                               ": a condition and a concatenation do not go together");
-      }
-      if (output.mode == OutputMode::kLast && !has_edge) {
-        return InvalidArgument(output.label, ": no back edge keeps the last value of result ",
-                               output.result, ", and a condition tells only later that it is one");
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Loop::AtIteration(absl::Status status) const {
   tensorflow::errors::AppendToMessage(&status, "\n\t [[in iteration ", Index(), " of ",
                                       ctx_->op_kernel().name(), "]]");
   return status;
+}
+
+absl::Status Loop::SetOutput(int i, const Tensor& value) {
+  if (LivesOnHost(value.dtype())) return SetHostOutput(ctx_, i, value);
+  ctx_->set_output(i, value);
+  return absl::OkStatus();
 }
 
 absl::Status Loop::MergeCount(int64_t count, const std::string& label) {
@@ -238,7 +76,7 @@ absl::Status Loop::CheckParameter(int i) const {
 absl::Status Loop::StartInput(int i) {
   const LoopSpec::Input& input = spec_.inputs[i];
   InputState& state = inputs_[i];
-  const Tensor& tensor = ctx_->input(i);
+  const Tensor& tensor = Input(i);
   switch (input.mode) {
     case InputMode::kValue:
       frame_.parameters[i] = tensor;
@@ -328,6 +166,7 @@ absl::Status Loop::Start() {
     }
     TF_RETURN_IF_ERROR(MergeCount(given, spec_.limit_label));
   }
+  TF_RETURN_IF_ERROR(BringInputsToHost(ctx_, num_inputs, &host_inputs_));
   for (int i = 0; i < num_inputs; ++i) TF_RETURN_IF_ERROR(StartInput(i));
   if (count_ < 0 && !spec_.has_condition) {
     return InvalidArgument("no input is sliced and ", spec_.limit_label,
@@ -434,7 +273,9 @@ absl::Status Loop::LeaveCondition() {
     return InvalidArgument(spec_.limit_label, ": the condition must be a scalar, got shape ",
                            value.shape().DebugString());
   }
-  done_ = !value.scalar<bool>()();
+  bool goes_on;
+  TF_RETURN_IF_ERROR(ReadBool(ctx_, value, &goes_on));
+  done_ = !goes_on;
   const size_t first = spec_.inputs.size();
   for (size_t p = first; p < frame_.parameters.size(); ++p) {
     frame_.parameters[p] = std::move(condition_frame_.results[p - first + 1]);
@@ -463,7 +304,7 @@ absl::Status Loop::Record(int i, const Tensor& value) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::Allocate(int i, int64_t capacity, Tensor* tensor) const {
+absl::Status Loop::AllocateOutput(int i, int64_t capacity, Tensor* tensor) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   const OutputState& state = outputs_[i];
   TensorShape shape = state.first;
@@ -475,7 +316,7 @@ absl::Status Loop::Allocate(int i, int64_t capacity, Tensor* tensor) const {
                             ? shape.InsertDimWithStatus(state.axis, capacity)
                             : shape.SetDimWithStatus(state.axis, state.extent * capacity);
   if (status.ok()) {
-    status = ctx_->allocate_temp(output.dtype, shape, tensor, ctx_->output_alloc_attr(i));
+    status = Allocate(ctx_, output.dtype, shape, tensor, ctx_->output_alloc_attr(i));
   }
   return Naming(output.label, status);
 }
@@ -491,9 +332,9 @@ absl::Status Loop::Grow(int i) {
   }
   const int64_t capacity = 2 * state.capacity;
   Tensor larger;
-  TF_RETURN_IF_ERROR(Allocate(i, capacity, &larger));
+  TF_RETURN_IF_ERROR(AllocateOutput(i, capacity, &larger));
   const int64_t begin = output.stride < 0 ? capacity - state.capacity : 0;
-  PlacePiece(state.tensor, state.axis, begin * state.extent, &larger);
+  TF_RETURN_IF_ERROR(PlacePiece(ctx_, state.tensor, state.axis, begin * state.extent, &larger));
   state.tensor = std::move(larger);
   state.capacity = capacity;
   return absl::OkStatus();
@@ -507,17 +348,16 @@ absl::Status Loop::Trim(int i) {
   const bool at_end = spec_.has_condition && output.stride < 0;
   Tensor tensor = state.tensor;
   if (wanted != state.capacity || (at_end && iteration_ < wanted)) {
-    TF_RETURN_IF_ERROR(Allocate(i, wanted, &tensor));
-    if (iteration_ < wanted) FillZeros(&tensor);
+    TF_RETURN_IF_ERROR(AllocateOutput(i, wanted, &tensor));
+    if (iteration_ < wanted) TF_RETURN_IF_ERROR(FillZeros(ctx_, &tensor));
     PieceReader reader;
     TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, /*remove_axis=*/false));
     Tensor values;
     const int64_t begin = at_end ? state.capacity - iteration_ : 0;
     TF_RETURN_IF_ERROR(reader.Read(ctx_, begin * state.extent, iteration_ * state.extent, &values));
-    PlacePiece(values, state.axis, 0, &tensor);
+    TF_RETURN_IF_ERROR(PlacePiece(ctx_, values, state.axis, 0, &tensor));
   }
-  ctx_->set_output(i, tensor);
-  return absl::OkStatus();
+  return SetOutput(i, tensor);
 }
 
 absl::Status Loop::Place(int i, const Tensor& value) {
@@ -541,8 +381,8 @@ absl::Status Loop::Place(int i, const Tensor& value) {
                      : count_ < 0           ? kFirstCapacity
                                             : std::min(count_, kFirstCapacity);
     if (state.capacity == 0) return Grow(i);
-    TF_RETURN_IF_ERROR(Allocate(i, state.capacity, &state.tensor));
-    if (state.length >= 0) FillZeros(&state.tensor);
+    TF_RETURN_IF_ERROR(AllocateOutput(i, state.capacity, &state.tensor));
+    if (state.length >= 0) TF_RETURN_IF_ERROR(FillZeros(ctx_, &state.tensor));
   }
   TensorShape other = value.shape();
   if (!stack && other.dims() == state.first.dims()) {
@@ -563,8 +403,7 @@ absl::Status Loop::Place(int i, const Tensor& value) {
   const int64_t position = output.stride < 0 ? count - 1 - Index() : Index();
   if (state.pieces.empty()) {
     if (value.shape() == state.first) {
-      PlacePiece(value, state.axis, position * state.extent, &state.tensor);
-      return absl::OkStatus();
+      return PlacePiece(ctx_, value, state.axis, position * state.extent, &state.tensor);
     }
     // Pieces of differing extents: only at the end is it known where each one goes.
     TF_RETURN_IF_ERROR(Resize(count_, output.label, &state.pieces));
@@ -590,14 +429,14 @@ absl::Status Loop::AddSum(int i, Tensor* value) {
       state.tensor = std::move(*value);
       return absl::OkStatus();
     }
-    TF_RETURN_IF_ERROR(ctx_->allocate_temp(SumType(output.dtype), value->shape(), &state.tensor,
-                                           ctx_->output_alloc_attr(i)));
-    FillZeros(&state.tensor);
+    TF_RETURN_IF_ERROR(Allocate(ctx_, SumType(output.dtype), value->shape(), &state.tensor,
+                                ctx_->output_alloc_attr(i)));
+    TF_RETURN_IF_ERROR(FillZeros(ctx_, &state.tensor));
   } else if (value->shape() != state.first) {
     return InvalidArgument(output.label, ": cannot add shape ", value->shape().DebugString(),
                            " to a sum of shape ", state.first.DebugString());
   }
-  return AddToSum(*value, &state.tensor);
+  return AddToSum(ctx_, *value, &state.tensor);
 }
 
 absl::Status Loop::LeaveBody() {
@@ -669,14 +508,12 @@ absl::Status Loop::InferPiece(const LoopSpec::Output& output, PartialTensorShape
 absl::Status Loop::FinishEmpty(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.mode == OutputMode::kSequence) {
-    ctx_->set_output(i, SequenceTensor(Sequence()));
-    return absl::OkStatus();
+    return SetOutput(i, SequenceTensor(Sequence()));
   }
   if (output.mode == OutputMode::kLast) {
     const int parameter = StateOf(output);
     if (parameter >= 0) {
-      ctx_->set_output(i, ctx_->input(parameter));
-      return absl::OkStatus();
+      return SetOutput(i, Input(parameter));
     }
     return InvalidArgument(
         output.label, ": the loop has no iterations, so there is no last value, and no back edge ",
@@ -691,8 +528,8 @@ absl::Status Loop::FinishEmpty(int i) {
     for (int d = 0; d < piece.dims(); ++d) {
       TF_RETURN_IF_ERROR(shape.AddDimWithStatus(piece.dim_size(d) < 0 ? 1 : piece.dim_size(d)));
     }
-    TF_RETURN_IF_ERROR(ctx_->allocate_temp(output.dtype, shape, &empty));
-    FillZeros(&empty);
+    TF_RETURN_IF_ERROR(Allocate(ctx_, output.dtype, shape, &empty));
+    TF_RETURN_IF_ERROR(FillZeros(ctx_, &empty));
   } else if (!piece.unknown_rank() && (output.mode == OutputMode::kStack || piece.dims() == 0)) {
     const int64_t rank = piece.dims() + 1;
     const int64_t axis = output.axis < 0 ? output.axis + rank : output.axis;
@@ -706,14 +543,13 @@ absl::Status Loop::FinishEmpty(int i) {
     }
     const int64_t length = std::max<int64_t>(outputs_[i].length, 0);
     TF_RETURN_IF_ERROR(Naming(output.label, shape.InsertDimWithStatus(axis, length)));
-    TF_RETURN_IF_ERROR(Naming(output.label, ctx_->allocate_temp(output.dtype, shape, &empty)));
-    FillZeros(&empty);
+    TF_RETURN_IF_ERROR(Naming(output.label, Allocate(ctx_, output.dtype, shape, &empty)));
+    TF_RETURN_IF_ERROR(FillZeros(ctx_, &empty));
   } else {
     TF_RETURN_IF_ERROR(
         Naming(output.label, ConcatPieces(ctx_, {}, output.dtype, piece, output.axis, &empty)));
   }
-  ctx_->set_output(i, empty);
-  return absl::OkStatus();
+  return SetOutput(i, empty);
 }
 
 absl::Status Loop::Finish() {
@@ -722,22 +558,22 @@ absl::Status Loop::Finish() {
     OutputState& state = outputs_[i];
     if (!state.required) continue;
     if (output.mode == OutputMode::kCount) {
-      Tensor count(iteration_);
-      ctx_->set_output(i, count);
+      TF_RETURN_IF_ERROR(SetHostOutput(ctx_, i, Tensor(iteration_)));
     } else if (iteration_ == 0) {
       TF_RETURN_IF_ERROR(FinishEmpty(i));
     } else if (output.mode == OutputMode::kSequence) {
-      ctx_->set_output(i, SequenceTensor(Sequence(std::move(state.pieces))));
+      TF_RETURN_IF_ERROR(SetOutput(i, SequenceTensor(Sequence(std::move(state.pieces)))));
     } else if (!state.pieces.empty()) {
       Tensor whole;
       TF_RETURN_IF_ERROR(ConcatPieces(ctx_, state.pieces, output.dtype, {}, state.axis, &whole));
-      ctx_->set_output(i, whole);
+      TF_RETURN_IF_ERROR(SetOutput(i, whole));
     } else if (output.mode == OutputMode::kSum) {
       Tensor rounded;
       TF_RETURN_IF_ERROR(RoundSum(ctx_, state.tensor, output.dtype, &rounded));
-      ctx_->set_output(i, rounded);
+      TF_RETURN_IF_ERROR(SetOutput(i, rounded));
     } else if (output.mode == OutputMode::kLast) {
-      ctx_->set_output(i, spec_.has_condition ? frame_.parameters[StateOf(output)] : state.tensor);
+      TF_RETURN_IF_ERROR(
+          SetOutput(i, spec_.has_condition ? frame_.parameters[StateOf(output)] : state.tensor));
     } else {
       TF_RETURN_IF_ERROR(Trim(i));
     }

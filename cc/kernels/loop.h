@@ -1,4 +1,4 @@
-// The loop engine: what a loop is (LoopSpec), and one run of it (Loop).
+// The loop engine: one run of a loop.
 #ifndef TF_TI_CC_KERNELS_LOOP_H_
 #define TF_TI_CC_KERNELS_LOOP_H_
 
@@ -8,56 +8,12 @@
 #include "cc/compute/pieces.h"
 #include "cc/kernels/body.h"
 #include "cc/kernels/executor.h"
+#include "cc/kernels/loop_spec.h"
 #include "cc/kernels/sequence.h"
 #include "cc/kernels/tensors.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_ti {
-
-enum class InputMode { kValue, kSlice, kSegment, kIndex, kIterator, kSequence };
-enum class OutputMode { kLast, kConcat, kStack, kSum, kSequence, kCount };
-
-// The attributes of a loop op, as cc/ops/tensor_iterator.cc documents them.
-struct LoopSpec {
-  struct Input {
-    InputMode mode;
-    int64_t axis;
-    Range range;
-    std::string label;
-    tensorflow::DataType dtype;
-    tensorflow::PartialTensorShape shape;  // of the parameter
-    bool back_edge = false;                // feeds it from the second iteration on
-  };
-  struct Output {
-    OutputMode mode;
-    int result;     // or -1
-    int parameter;  // or -1
-    int64_t axis;
-    int64_t stride;
-    int64_t part_size;
-    int64_t length;  // which length input, or -1
-    std::string label;
-    tensorflow::DataType dtype;
-  };
-  struct BackEdge {
-    int from;
-    int to;
-    bool last_use;  // no later back edge reads the same result
-  };
-
-  std::vector<Input> inputs;
-  std::vector<Output> outputs;
-  std::vector<BackEdge> back_edges;
-  std::vector<tensorflow::PartialTensorShape> result_shapes;
-  std::vector<int> result_uses;       // outputs and back edges that read a result
-  std::vector<int> condition_inputs;  // the parameters that the condition reads
-  bool has_condition;
-  bool has_num_iterations;
-  std::string limit_label;
-  bool reverse;
-
-  absl::Status Init(tensorflow::OpKernelConstruction* ctx);
-};
 
 // One run of a loop: Start; until done() Enter, function() on frame(), Leave; then Finish. What
 // runs is the condition, where there is one, and the body, in turns.
@@ -100,6 +56,10 @@ class Loop {
     std::vector<tensorflow::Tensor> pieces;  // a sequence's, or those of differing extents
   };
 
+  const tensorflow::Tensor& Input(int i) const {
+    return host_inputs_.empty() ? ctx_->input(i) : host_inputs_[i];
+  }
+  absl::Status SetOutput(int i, const tensorflow::Tensor& value);
   absl::Status MergeCount(int64_t count, const std::string& label);
   absl::Status StartInput(int i);
   absl::Status StartOutput(int i);
@@ -110,7 +70,7 @@ class Loop {
   absl::Status LeaveBody();
   absl::Status Record(int i, const tensorflow::Tensor& value);
   absl::Status Place(int i, const tensorflow::Tensor& value);
-  absl::Status Allocate(int i, int64_t capacity, tensorflow::Tensor* tensor) const;
+  absl::Status AllocateOutput(int i, int64_t capacity, tensorflow::Tensor* tensor) const;
   absl::Status Grow(int i);
   absl::Status Trim(int i);
   absl::Status AddSum(int i, tensorflow::Tensor* value);
@@ -133,6 +93,7 @@ class Loop {
   BodyFrame condition_frame_;
   bool in_condition_ = false;
   bool done_ = false;
+  std::vector<tensorflow::Tensor> host_inputs_;  // all inputs, if one had to be brought to the host
   std::vector<InputState> inputs_;
   std::vector<OutputState> outputs_;
   int64_t count_ = -1;  // at most so many where there is a condition

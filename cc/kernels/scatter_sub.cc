@@ -2,6 +2,8 @@
 #include <mutex>
 
 #include "cc/kernels/bags.h"
+#include "cc/kernels/gpu.h"
+#include "cc/kernels/tensors.h"
 #include "cc/kernels/threads.h"
 
 namespace tf_ti {
@@ -15,7 +17,6 @@ using tensorflow::Var;
 
 // Makes the variable one whose rows may be written where they are, whoever holds a copy of its
 // value: from then on TensorFlow copies it for every read of all of it. The caller has locked it.
-template <typename T>
 absl::Status PrepareForRows(OpKernelContext* ctx, Var* variable) {
   if (variable->copy_on_read_mode.load()) return absl::OkStatus();
   Tensor* const tensor = variable->tensor();
@@ -25,14 +26,37 @@ absl::Status PrepareForRows(OpKernelContext* ctx, Var* variable) {
     attributes.set_nic_compatible(true);
     Tensor copy;
     TF_RETURN_IF_ERROR(ctx->allocate_temp(tensor->dtype(), tensor->shape(), &copy, attributes));
-    std::copy_n(Elements<T>(*tensor), tensor->NumElements(), Elements<T>(&copy));
+    TF_RETURN_IF_ERROR(PlacePiece(ctx, *tensor, /*axis=*/0, /*begin=*/0, &copy));
     *tensor = copy;
   }
   variable->copy_on_read_mode.store(true);
   return absl::OkStatus();
 }
 
-template <typename T, typename Index>
+// The CPU checks indices before it writes.
+template <typename Index>
+absl::Status CheckRows(OpKernelContext*, const Tensor&, int64_t, Threads*) {
+  return absl::OkStatus();
+}
+
+#if GOOGLE_CUDA
+// On a GPU it would mean to wait.
+template <typename Index>
+absl::Status CheckRows(OpKernelContext* ctx, const Tensor& indices, int64_t num_rows,
+                       KernelGpu* gpu) {
+  if (!ChecksIds()) return absl::OkStatus();
+  return CheckOnGpu(
+      ctx,
+      [&](GpuProblem* problem) {
+        return CheckIndices(Elements<Index>(indices), indices.NumElements(), num_rows, gpu,
+                            problem);
+      },
+      [&](const GpuProblem& problem) { return DescribeProblem(num_rows, problem); });
+}
+#endif
+
+// `Device` is what computes: Threads, or a KernelGpu.
+template <typename T, typename Index, typename Device>
 class ScatterSubOp : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -45,8 +69,9 @@ class ScatterSubOp : public tensorflow::OpKernel {
   }
 
  private:
+  using E = Element<T>;
+
   static absl::Status Update(OpKernelContext* ctx, Var* variable) {
-    using E = Element<T>;
     const Tensor& indices = ctx->input(1);
     const Tensor& values = ctx->input(2);
     const Tensor& scale = ctx->input(3);
@@ -73,13 +98,14 @@ class ScatterSubOp : public tensorflow::OpKernel {
       return InvalidArgument("values must have shape ", expected.DebugString(), ", got ",
                              values.shape().DebugString());
     }
-    TF_RETURN_IF_ERROR(PrepareForRows<E>(ctx, variable));
+    TF_RETURN_IF_ERROR(PrepareForRows(ctx, variable));
     const int64_t rows = tensor->dim_size(0);
     const int64_t width = rows == 0 ? 0 : tensor->NumElements() / rows;
-    Threads threads(ctx);
+    Device device(ctx);
+    TF_RETURN_IF_ERROR(CheckRows<Index>(ctx, indices, rows, &device));
     const std::string problem =
         ScatterSub(Elements<Index>(indices), indices.NumElements(), Elements<E>(values),
-                   Scale(scale), rows, width, &threads, Elements<E>(tensor));
+                   Scale(scale, &device), rows, width, &device, Elements<E>(tensor));
     return problem.empty() ? absl::OkStatus() : InvalidArgument(problem);
   }
 
@@ -88,28 +114,43 @@ class ScatterSubOp : public tensorflow::OpKernel {
   static tensorflow::DataType SumType() {
     return kIsHalf ? tensorflow::DT_FLOAT : DataTypeToEnum<T>::value;
   }
-  static Sum<Element<T>> Scale(const Tensor& scale) {
+  static Sum<E> Scale(const Tensor& scale, Threads*) {
     if constexpr (kIsHalf) {
       return scale.scalar<float>()();
     } else {
       return scale.scalar<T>()();
     }
   }
+#if GOOGLE_CUDA
+  static const Sum<E>* Scale(const Tensor& scale, KernelGpu*) { return Elements<Sum<E>>(scale); }
+#endif
 };
 
-#define TF_TI_REGISTER_INDEX(T, Index)                            \
+#define TF_TI_REGISTER_INDEX(device, computer, T, Index)          \
   REGISTER_KERNEL_BUILDER(Name("TfTi>ScatterSub")                 \
-                              .Device(tensorflow::DEVICE_CPU)     \
+                              .Device(device)                     \
                               .TypeConstraint<T>("T")             \
                               .TypeConstraint<Index>("Tindices"), \
-                          ScatterSubOp<T, Index>);
-#define TF_TI_REGISTER(T) TF_TI_REGISTER_INDEX(T, int32_t) TF_TI_REGISTER_INDEX(T, int64_t)
+                          ScatterSubOp<T, Index, computer>);
+#define TF_TI_REGISTER(T)                                           \
+  TF_TI_REGISTER_INDEX(tensorflow::DEVICE_CPU, Threads, T, int32_t) \
+  TF_TI_REGISTER_INDEX(tensorflow::DEVICE_CPU, Threads, T, int64_t)
 TF_CALL_INTEGRAL_TYPES(TF_TI_REGISTER);
 TF_CALL_half(TF_TI_REGISTER);
 TF_CALL_bfloat16(TF_TI_REGISTER);
 TF_CALL_float(TF_TI_REGISTER);
 TF_CALL_double(TF_TI_REGISTER);
 TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER);
+
+#if GOOGLE_CUDA
+#define TF_TI_REGISTER_GPU(T)                                         \
+  TF_TI_REGISTER_INDEX(tensorflow::DEVICE_GPU, KernelGpu, T, int32_t) \
+  TF_TI_REGISTER_INDEX(tensorflow::DEVICE_GPU, KernelGpu, T, int64_t)
+TF_CALL_half(TF_TI_REGISTER_GPU);
+TF_CALL_bfloat16(TF_TI_REGISTER_GPU);
+TF_CALL_float(TF_TI_REGISTER_GPU);
+TF_CALL_double(TF_TI_REGISTER_GPU);
+#endif
 
 }  // namespace
 }  // namespace tf_ti

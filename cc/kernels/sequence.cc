@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "cc/kernels/gpu.h"
 #include "cc/kernels/tensors.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/register_types.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_encode_decode.h"
 #include "tensorflow/core/framework/variant_op_registry.h"
@@ -17,6 +19,7 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::TypeIndex;  // the registration macros say TypeIndex
 using tensorflow::Variant;
+namespace variant_op_registry_fn_registration = tensorflow::variant_op_registry_fn_registration;
 
 const char Sequence::kTypeName[] = "tf_ti::Sequence";
 
@@ -58,8 +61,8 @@ absl::Status ZerosLikeSequence(OpKernelContext* ctx, const Sequence& x, Sequence
   std::vector<Tensor> zeros(x.tensors().size());
   for (size_t i = 0; i < zeros.size(); ++i) {
     const Tensor& like = x.tensors()[i];
-    TF_RETURN_IF_ERROR(ctx->allocate_temp(like.dtype(), like.shape(), &zeros[i]));
-    FillZeros(&zeros[i]);
+    TF_RETURN_IF_ERROR(Allocate(ctx, like.dtype(), like.shape(), &zeros[i]));
+    TF_RETURN_IF_ERROR(FillZeros(ctx, &zeros[i]));
   }
   *y = Sequence(std::move(zeros));
   return absl::OkStatus();
@@ -80,10 +83,10 @@ absl::Status AddSequences(OpKernelContext* ctx, const Sequence& a, const Sequenc
                              " and ", y.DebugString());
     }
     Tensor sum;
-    TF_RETURN_IF_ERROR(ctx->allocate_temp(SumType(x.dtype()), x.shape(), &sum));
-    FillZeros(&sum);
-    TF_RETURN_IF_ERROR(AddToSum(x, &sum));
-    TF_RETURN_IF_ERROR(AddToSum(y, &sum));
+    TF_RETURN_IF_ERROR(Allocate(ctx, SumType(x.dtype()), x.shape(), &sum));
+    TF_RETURN_IF_ERROR(FillZeros(ctx, &sum));
+    TF_RETURN_IF_ERROR(AddToSum(ctx, x, &sum));
+    TF_RETURN_IF_ERROR(AddToSum(ctx, y, &sum));
     TF_RETURN_IF_ERROR(RoundSum(ctx, sum, x.dtype(), &sums[i]));
   }
   *out = Sequence(std::move(sums));
@@ -95,6 +98,33 @@ REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP
                                          tensorflow::DEVICE_CPU, Sequence, ZerosLikeSequence);
 REGISTER_UNARY_VARIANT_BINARY_OP_FUNCTION(tensorflow::ADD_VARIANT_BINARY_OP, tensorflow::DEVICE_CPU,
                                           Sequence, AddSequences);
+
+#if GOOGLE_CUDA
+REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP,
+                                         tensorflow::DEVICE_GPU, Sequence, ZerosLikeSequence);
+REGISTER_UNARY_VARIANT_BINARY_OP_FUNCTION(tensorflow::ADD_VARIANT_BINARY_OP, tensorflow::DEVICE_GPU,
+                                          Sequence, AddSequences);
+
+// A copy of a sequence on another device. What lives on the host is shared.
+absl::Status CopySequence(const Sequence& from, Sequence* to,
+                          const tensorflow::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn& copy) {
+  std::vector<Tensor> tensors = from.tensors();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (LivesOnHost(tensors[i].dtype())) continue;
+    tensors[i] = Tensor(tensors[i].dtype());
+    TF_RETURN_IF_ERROR(copy(from.tensors()[i], &tensors[i]));
+  }
+  *to = Sequence(std::move(tensors));
+  return absl::OkStatus();
+}
+
+#define TF_TI_REGISTER_COPY(direction)                  \
+  INTERNAL_REGISTER_UNARY_VARIANT_DEVICE_COPY_FUNCTION( \
+      Sequence, tensorflow::VariantDeviceCopyDirection::direction, CopySequence)
+TF_TI_REGISTER_COPY(HOST_TO_DEVICE);
+TF_TI_REGISTER_COPY(DEVICE_TO_HOST);
+TF_TI_REGISTER_COPY(DEVICE_TO_DEVICE);
+#endif
 
 absl::Status CheckAxis(const Tensor& tensor, int64_t given, int* axis) {
   const int64_t resolved = given < 0 ? given + tensor.dims() : given;
@@ -185,6 +215,19 @@ class SequenceConcatOp : public tensorflow::OpKernel {
 REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceSplit").Device(tensorflow::DEVICE_CPU), SequenceSplitOp);
 REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceConcat").Device(tensorflow::DEVICE_CPU),
                         SequenceConcatOp);
+
+#if GOOGLE_CUDA
+// The types whose values do not live on the host.
+#define TF_TI_REGISTER_GPU(T)                                                                \
+  REGISTER_KERNEL_BUILDER(                                                                   \
+      Name("TfTi>SequenceSplit").Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("T"),      \
+      SequenceSplitOp);                                                                      \
+  REGISTER_KERNEL_BUILDER(                                                                   \
+      Name("TfTi>SequenceConcat").Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("dtype"), \
+      SequenceConcatOp);
+TF_CALL_NUMBER_TYPES_NO_INT32(TF_TI_REGISTER_GPU)
+TF_CALL_bool(TF_TI_REGISTER_GPU)
+#endif
 
 }  // namespace
 }  // namespace tf_ti

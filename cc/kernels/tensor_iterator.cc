@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "cc/kernels/gpu.h"
 #include "cc/kernels/loop.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/cancellation.h"
@@ -77,7 +78,14 @@ class AsyncRun {
       : ctx_(ctx),
         done_(std::move(done)),
         options_(RunOptions(ctx)),
-        loop_(spec, body, condition, ctx) {}
+        loop_(spec, body, condition, ctx) {
+    if (OnGpu(ctx)) {
+      // Copies between the GPU and the host inside the body, whose names are the same in every loop
+      // that runs it.
+      options_.rendezvous = nullptr;
+      options_.create_rendezvous = true;
+    }
+  }
 
   void Start() {
     const absl::Status status = loop_.Start();
@@ -100,17 +108,28 @@ class AsyncRun {
       status = loop_.Enter();
       if (!status.ok()) return Finish(loop_.AtIteration(std::move(status)));
       progress_ = kRunning;
-      ctx_->function_library()->Run(
-          options_, loop_.function().handle, loop_.frame(), [this](const absl::Status& status) {
-            status_ = status;
-            if (progress_.exchange(kCompleted) == kReturned && Complete()) {
-              Iterate();
-            }
-          });
+      Run([this](const absl::Status& status) {
+        status_ = status;
+        if (progress_.exchange(kCompleted) != kReturned) return;
+        const ActiveGpu active(ctx_);
+        if (Complete()) Iterate();
+      });
       if (progress_.exchange(kReturned) != kCompleted) return;
       if (!Complete()) return;
     }
     Finish(loop_.Finish());
+  }
+
+  void Run(FunctionLibraryRuntime::DoneCallback done) {
+    FunctionLibraryRuntime* lib = ctx_->function_library();
+    const Body& function = loop_.function();
+    BodyFrame* frame = loop_.frame();
+    if (function.multi_device) {
+      frame->results.clear();  // TensorFlow appends to them
+      lib->Run(options_, function.handle, frame->parameters, &frame->results, std::move(done));
+    } else {
+      lib->Run(options_, function.handle, frame, std::move(done));
+    }
   }
 
   // Ends an iteration; false if it ended the loop, and with it this object.
@@ -129,7 +148,7 @@ class AsyncRun {
 
   OpKernelContext* const ctx_;
   const tensorflow::AsyncOpKernel::DoneCallback done_;
-  const FunctionLibraryRuntime::Options options_;
+  FunctionLibraryRuntime::Options options_;
   Loop loop_;
   std::atomic<int> progress_{kRunning};
   absl::Status status_;
@@ -175,6 +194,15 @@ REGISTER_KERNEL_BUILDER(Name("TfTi>TensorIterator").Device(tensorflow::DEVICE_CP
                         TensorIteratorOp);
 REGISTER_KERNEL_BUILDER(Name("TfTi>StatelessTensorIterator").Device(tensorflow::DEVICE_CPU),
                         TensorIteratorOp);
+
+#if GOOGLE_CUDA
+#define TF_TI_REGISTER_GPU(name)                                                                   \
+  REGISTER_KERNEL_BUILDER(                                                                         \
+      Name(name).Device(tensorflow::DEVICE_GPU).HostMemory("num_iterations").HostMemory("length"), \
+      TensorIteratorOp)
+TF_TI_REGISTER_GPU("TfTi>TensorIterator");
+TF_TI_REGISTER_GPU("TfTi>StatelessTensorIterator");
+#endif
 
 }  // namespace
 }  // namespace tf_ti

@@ -1,9 +1,11 @@
 #include "cc/kernels/tensors.h"
 
-#include <complex>
+#include <algorithm>
 #include <cstring>
 
 #include "cc/compute/blocks.h"
+#include "cc/compute/pieces_gpu.h"
+#include "cc/kernels/gpu.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -20,32 +22,62 @@ using tensorflow::TensorShape;
 
 namespace {
 
-template <typename T>
-T* Data(Tensor* tensor) {
-  return reinterpret_cast<T*>(tensor->data());
-}
-template <typename T>
-const T* Data(const Tensor& tensor) {
-  return reinterpret_cast<const T*>(tensor.data());
-}
-
-void CopyBlocks(const BlockCopy& copy, const Tensor& src, int64_t src_at, Tensor* dst,
-                int64_t dst_at) {
+absl::Status CopyBlocks([[maybe_unused]] OpKernelContext* ctx, const BlockCopy& copy,
+                        const Tensor& src, int64_t src_at, Tensor* dst, int64_t dst_at) {
+  const size_t size = tensorflow::DataTypeSize(src.dtype());
+  const char* from = Elements<char>(src) + src_at * size;
+  char* to = Elements<char>(dst) + dst_at * size;
+#if GOOGLE_CUDA
+  if (OnGpu(ctx) && !LivesOnHost(src.dtype())) {
+    KernelGpu gpu(ctx);
+    return CudaStatus(CopyBytes(copy, size, from, to, &gpu));
+  }
+#endif
   switch (src.dtype()) {
     case tensorflow::DT_STRING:
-      return CopyElements(copy, Data<tensorflow::tstring>(src) + src_at,
-                          Data<tensorflow::tstring>(dst) + dst_at);
+      CopyElements(copy, Elements<tensorflow::tstring>(src) + src_at,
+                   Elements<tensorflow::tstring>(dst) + dst_at);
+      break;
     case tensorflow::DT_VARIANT:
-      return CopyElements(copy, Data<tensorflow::Variant>(src) + src_at,
-                          Data<tensorflow::Variant>(dst) + dst_at);
+      CopyElements(copy, Elements<tensorflow::Variant>(src) + src_at,
+                   Elements<tensorflow::Variant>(dst) + dst_at);
+      break;
     case tensorflow::DT_RESOURCE:
-      return CopyElements(copy, Data<tensorflow::ResourceHandle>(src) + src_at,
-                          Data<tensorflow::ResourceHandle>(dst) + dst_at);
+      CopyElements(copy, Elements<tensorflow::ResourceHandle>(src) + src_at,
+                   Elements<tensorflow::ResourceHandle>(dst) + dst_at);
+      break;
     default:
-      const size_t size = tensorflow::DataTypeSize(src.dtype());
-      return CopyBytes(copy, size, Data<char>(src) + src_at * size,
-                       Data<char>(dst) + dst_at * size);
+      CopyBytes(copy, size, from, to);
   }
+  return absl::OkStatus();
+}
+
+template <typename T, typename S>
+absl::Status AddNumbers([[maybe_unused]] OpKernelContext* ctx, int64_t size, const Tensor& value,
+                        Tensor* sum) {
+#if GOOGLE_CUDA
+  if (OnGpu(ctx) && !LivesOnHost(value.dtype())) {
+    KernelGpu gpu(ctx);
+    return CudaStatus(AddTo(size, Elements<Element<T>>(value), Elements<Element<S>>(sum), &gpu));
+  }
+#endif
+  AddTo(size, Elements<T>(value), Elements<S>(sum));
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status RoundNumbers([[maybe_unused]] OpKernelContext* ctx, const Tensor& sum,
+                          Tensor* result) {
+  const float* from = Elements<float>(sum);
+#if GOOGLE_CUDA
+  if (OnGpu(ctx)) {
+    KernelGpu gpu(ctx);
+    return CudaStatus(Round(sum.NumElements(), from, Elements<Element<T>>(result), &gpu));
+  }
+#endif
+  std::transform(from, from + sum.NumElements(), Elements<T>(result),
+                 [](float x) { return static_cast<T>(x); });
+  return absl::OkStatus();
 }
 
 // The elements that lie before (outer) and after (inner) `axis` in row-major order.
@@ -90,7 +122,7 @@ absl::Status PieceReader::Read(OpKernelContext* ctx, int64_t begin, int64_t size
     copy_ = Tensor();
   }
   const size_t element = tensorflow::DataTypeSize(tensor_.dtype());
-  const char* from = Data<char>(tensor_) + begin * inner_ * element;
+  const char* from = Elements<char>(tensor_) + begin * inner_ * element;
   if (contiguous_ && element > 0 &&
       reinterpret_cast<uintptr_t>(from) % EIGEN_MAX_ALIGN_BYTES == 0) {
     if (axis_ == 0) {
@@ -101,21 +133,29 @@ absl::Status PieceReader::Read(OpKernelContext* ctx, int64_t begin, int64_t size
   }
   *piece = Tensor();
   if (!IsSoleOwner(copy_)) {
-    TF_RETURN_IF_ERROR(ctx->allocate_temp(tensor_.dtype(), shape_, &copy_));
+    TF_RETURN_IF_ERROR(Allocate(ctx, tensor_.dtype(), shape_, &copy_));
   }
   *piece = copy_;
   if (shape_.num_elements() == 0) return absl::OkStatus();
   const int64_t length = size * inner_;
-  CopyBlocks({outer_, length, extent_ * inner_, length}, tensor_, begin * inner_, piece, 0);
-  return absl::OkStatus();
+  return CopyBlocks(ctx, {outer_, length, extent_ * inner_, length}, tensor_, begin * inner_, piece,
+                    0);
 }
 
-void PlacePiece(const Tensor& piece, int axis, int64_t begin, Tensor* tensor) {
-  if (piece.NumElements() == 0) return;
+absl::Status Allocate(OpKernelContext* ctx, DataType dtype, const TensorShape& shape,
+                      Tensor* tensor, tensorflow::AllocatorAttributes attributes) {
+  if (OnGpu(ctx) && LivesOnHost(dtype)) attributes.set_on_host(true);
+  return ctx->allocate_temp(dtype, shape, tensor, attributes);
+}
+
+absl::Status PlacePiece(OpKernelContext* ctx, const Tensor& piece, int axis, int64_t begin,
+                        Tensor* tensor) {
+  if (piece.NumElements() == 0) return absl::OkStatus();
   const int64_t inner = Inner(tensor->shape(), axis);
-  const int64_t length = piece.NumElements() / Outer(tensor->shape(), axis);
-  CopyBlocks({Outer(tensor->shape(), axis), length, length, tensor->shape().dim_size(axis) * inner},
-             piece, 0, tensor, begin * inner);
+  const int64_t outer = Outer(tensor->shape(), axis);
+  const int64_t length = piece.NumElements() / outer;
+  return CopyBlocks(ctx, {outer, length, length, tensor->dim_size(axis) * inner}, piece, 0, tensor,
+                    begin * inner);
 }
 
 bool IsSoleOwner(const Tensor& tensor) {
@@ -158,10 +198,10 @@ absl::Status ConcatPieces(OpKernelContext* ctx, const std::vector<Tensor>& piece
     }
   }
   TF_RETURN_IF_ERROR(shape.SetDimWithStatus(at, extent));
-  TF_RETURN_IF_ERROR(ctx->allocate_temp(dtype, shape, result));
+  TF_RETURN_IF_ERROR(Allocate(ctx, dtype, shape, result));
   int64_t begin = 0;
   for (const Tensor& piece : pieces) {
-    PlacePiece(piece, at, begin, result);
+    TF_RETURN_IF_ERROR(PlacePiece(ctx, piece, at, begin, result));
     begin += piece.dim_size(at);
   }
   return absl::OkStatus();
@@ -172,23 +212,22 @@ DataType SumType(DataType dtype) {
                                                                           : dtype;
 }
 
-absl::Status AddToSum(const Tensor& value, Tensor* sum) {
+absl::Status AddToSum(OpKernelContext* ctx, const Tensor& value, Tensor* sum) {
   const int64_t size = value.NumElements();
   switch (value.dtype()) {
     case tensorflow::DT_HALF:
-      AddTo(size, Data<Eigen::half>(value), Data<float>(sum));
-      return absl::OkStatus();
+      return AddNumbers<Eigen::half, float>(ctx, size, value, sum);
     case tensorflow::DT_BFLOAT16:
-      AddTo(size, Data<tensorflow::bfloat16>(value), Data<float>(sum));
-      return absl::OkStatus();
-#define TF_TI_ADD(T)                           \
-  case tensorflow::DataTypeToEnum<T>::value:   \
-    AddTo(size, Data<T>(value), Data<T>(sum)); \
-    return absl::OkStatus();
+      return AddNumbers<tensorflow::bfloat16, float>(ctx, size, value, sum);
+    case tensorflow::DT_COMPLEX64:
+      return AddNumbers<float, float>(ctx, 2 * size, value, sum);
+    case tensorflow::DT_COMPLEX128:
+      return AddNumbers<double, double>(ctx, 2 * size, value, sum);
+#define TF_TI_ADD(T)                         \
+  case tensorflow::DataTypeToEnum<T>::value: \
+    return AddNumbers<T, T>(ctx, size, value, sum);
       TF_CALL_float(TF_TI_ADD);
       TF_CALL_double(TF_TI_ADD);
-      TF_CALL_complex64(TF_TI_ADD);
-      TF_CALL_complex128(TF_TI_ADD);
       TF_CALL_INTEGRAL_TYPES(TF_TI_ADD);
 #undef TF_TI_ADD
     default:
@@ -197,11 +236,19 @@ absl::Status AddToSum(const Tensor& value, Tensor* sum) {
   }
 }
 
-void FillZeros(Tensor* tensor) {
+absl::Status FillZeros([[maybe_unused]] OpKernelContext* ctx, Tensor* tensor) {
   // Strings, variants and handles are constructed empty by their tensor's allocation.
-  if (tensorflow::DataTypeCanUseMemcpy(tensor->dtype()) && tensor->TotalBytes() > 0) {
-    std::memset(tensor->data(), 0, tensor->TotalBytes());
+  if (!tensorflow::DataTypeCanUseMemcpy(tensor->dtype()) || tensor->TotalBytes() == 0) {
+    return absl::OkStatus();
   }
+#if GOOGLE_CUDA
+  if (OnGpu(ctx) && !LivesOnHost(tensor->dtype())) {
+    KernelGpu gpu(ctx);
+    return CudaStatus(FillZeros(tensor->TotalBytes(), tensor->data(), &gpu));
+  }
+#endif
+  std::memset(tensor->data(), 0, tensor->TotalBytes());
+  return absl::OkStatus();
 }
 
 absl::Status RoundSum(OpKernelContext* ctx, const Tensor& sum, DataType dtype, Tensor* result) {
@@ -209,16 +256,22 @@ absl::Status RoundSum(OpKernelContext* ctx, const Tensor& sum, DataType dtype, T
     *result = sum;
     return absl::OkStatus();
   }
-  TF_RETURN_IF_ERROR(ctx->allocate_temp(dtype, sum.shape(), result));
-  const float* from = Data<float>(sum);
-  const int64_t size = sum.NumElements();
-  if (dtype == tensorflow::DT_HALF) {
-    Eigen::half* to = Data<Eigen::half>(result);
-    for (int64_t i = 0; i < size; ++i) to[i] = static_cast<Eigen::half>(from[i]);
-  } else {
-    tensorflow::bfloat16* to = Data<tensorflow::bfloat16>(result);
-    for (int64_t i = 0; i < size; ++i) to[i] = static_cast<tensorflow::bfloat16>(from[i]);
+  TF_RETURN_IF_ERROR(Allocate(ctx, dtype, sum.shape(), result));
+  return dtype == tensorflow::DT_HALF ? RoundNumbers<Eigen::half>(ctx, sum, result)
+                                      : RoundNumbers<tensorflow::bfloat16>(ctx, sum, result);
+}
+
+absl::Status ReadBool([[maybe_unused]] OpKernelContext* ctx, const Tensor& scalar, bool* value) {
+#if GOOGLE_CUDA
+  if (OnGpu(ctx)) {
+    Tensor copy;
+    TF_RETURN_IF_ERROR(EnqueueToHost(ctx, scalar, &copy));
+    TF_RETURN_IF_ERROR(Synchronize(ctx));
+    *value = copy.scalar<bool>()();
+    return absl::OkStatus();
   }
+#endif
+  *value = scalar.scalar<bool>()();
   return absl::OkStatus();
 }
 

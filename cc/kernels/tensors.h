@@ -1,14 +1,41 @@
-// Pieces of tensors of any dtype: take, place, add. CPU.
+// Pieces of tensors of any dtype: take, place, add. On a GPU all of it is only enqueued, but for
+// values that lie on the host anyway.
 #ifndef TF_TI_CC_KERNELS_TENSORS_H_
 #define TF_TI_CC_KERNELS_TENSORS_H_
 
 #include <vector>
 
+#include "cc/compute/numbers.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_ti {
+
+// The type that cc/compute has for an element of a tensor.
+template <typename T>
+struct ElementOf {
+  using type = T;
+};
+template <>
+struct ElementOf<Eigen::half> {
+  using type = Half;
+};
+template <>
+struct ElementOf<Eigen::bfloat16> {
+  using type = BFloat16;
+};
+template <typename T>
+using Element = typename ElementOf<T>::type;
+
+template <typename E>
+E* Elements(tensorflow::Tensor* tensor) {
+  return reinterpret_cast<E*>(tensor->data());
+}
+template <typename E>
+const E* Elements(const tensorflow::Tensor& tensor) {
+  return reinterpret_cast<const E*>(tensor.data());
+}
 
 // Reads pieces of one tensor along one axis, as tensors that kernels accept: views where the piece
 // is contiguous and aligned, copies otherwise (TF's CPU kernels abort on an unaligned tensor).
@@ -36,8 +63,13 @@ class PieceReader {
 
 // Writes `piece` to elements [begin, begin + piece's extent) of `tensor` along `axis`; every other
 // dimension agrees.
-void PlacePiece(const tensorflow::Tensor& piece, int axis, int64_t begin,
-                tensorflow::Tensor* tensor);
+absl::Status PlacePiece(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& piece, int axis,
+                        int64_t begin, tensorflow::Tensor* tensor);
+
+// Memory where values of the type lie: on the kernel's device, or on the host.
+absl::Status Allocate(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
+                      const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor,
+                      tensorflow::AllocatorAttributes attributes = {});
 
 // Whether nobody else refers to the tensor's memory, so that it may be written to.
 bool IsSoleOwner(const tensorflow::Tensor& tensor);
@@ -53,14 +85,19 @@ absl::Status ConcatPieces(tensorflow::OpKernelContext* ctx,
 tensorflow::DataType SumType(tensorflow::DataType dtype);
 
 // sum += value, elementwise; `sum` has SumType(value.dtype()) and the shape of `value`.
-absl::Status AddToSum(const tensorflow::Tensor& value, tensorflow::Tensor* sum);
+absl::Status AddToSum(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& value,
+                      tensorflow::Tensor* sum);
 
 // Sets every element to zero; strings become empty.
-void FillZeros(tensorflow::Tensor* tensor);
+absl::Status FillZeros(tensorflow::OpKernelContext* ctx, tensorflow::Tensor* tensor);
 
 // `sum` rounded to `dtype`.
 absl::Status RoundSum(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& sum,
                       tensorflow::DataType dtype, tensorflow::Tensor* result);
+
+// The value of a scalar of type bool. Waits for it where it is on a GPU.
+absl::Status ReadBool(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& scalar,
+                      bool* value);
 
 }  // namespace tf_ti
 

@@ -298,7 +298,8 @@ REGISTER_OP("TfTi>EmbeddingBagGrad")
                       kGradientDoc, kOptionalDoc, R"doc(
 num_emb: The number of rows of the table.
 argmax: That of the op, for reduction max.
-rows: The rows that were looked up, each once, in ascending order.
+rows: The rows that were looked up, each once, in ascending order. XLA, which cannot tell how many
+  these are, gives more of them: rows in any order, and again and again, with gradients of zeros.
 values: Their gradients.)doc"));
 
 #define TF_TI_REGISTER_WEIGHTS_GRAD(prefix, table, table_doc)                                 \
@@ -316,6 +317,27 @@ values: Their gradients.)doc"));
 
 TF_TI_REGISTER_WEIGHTS_GRAD("", Input("emb_table: T"), kTableDoc);
 TF_TI_REGISTER_WEIGHTS_GRAD("Resource", Input("resource: resource").SetIsStateful(), kResourceDoc);
+
+REGISTER_OP("TfTi>EmbeddingBagSlots")
+    .Input("num_emb: int64")
+    .Input("rows: Tindices")
+    .Input("indices: Tindices")
+    .Output("slots: Tindices")
+    .Attr("Tindices: {int32, int64}")
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle num_emb = c->input(0), rows = c->input(1);
+      TF_RETURN_IF_ERROR(WithRank(c, "num_emb", 0, &num_emb));
+      TF_RETURN_IF_ERROR(WithRank(c, "rows", 1, &rows));
+      c->set_output(0, c->input(2));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Finds indices among the rows that have a gradient.
+
+num_emb: The number of rows of the table.
+rows: Those of EmbeddingBagGrad.
+indices: Rows of the table, or anything else.
+slots: Where in rows each index is, the first place if there are several; -1 if it is not there.)doc");
 
 absl::Status ScatterSubShape(InferenceContext* c) {
   ShapeHandle variable, indices = c->input(1), values = c->input(2), scale = c->input(3), ignored;

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "absl/strings/escaping.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "xla/ffi/api/ffi.h"
@@ -88,6 +88,19 @@ XLA_FFI_DEFINE_HANDLER(
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kTarget, "Host", kCheckOnHost);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kTarget, "CUDA", kCheckOnGpu);
 
+// A string of MLIR's.
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\' || !absl::ascii_isprint(c)) {
+      absl::StrAppend(&quoted, "\\", absl::Hex(static_cast<uint8_t>(c), absl::kZeroPad2));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
 }  // namespace
 
 void Require(xla::XlaOp condition, const std::string& message,
@@ -95,7 +108,7 @@ void Require(xla::XlaOp condition, const std::string& message,
   std::vector<xla::XlaOp> operands = {condition};
   operands.insert(operands.end(), values.begin(), values.end());
   xla::CustomCall(condition.builder(), kTarget, operands, xla::ShapeUtil::MakeTupleShape({}),
-                  absl::StrCat("{message = \"", absl::CHexEscape(message), "\"}"),
+                  absl::StrCat("{message = ", Quoted(message), "}"),
                   /*has_side_effect=*/true, {}, nullptr, xla::SCHEDULE_NONE,
                   xla::API_VERSION_TYPED_FFI);
 }

@@ -152,9 +152,9 @@ absl::Status SequenceParts::Init(XlaOp sequence, const std::string& label) {
   const bool has_mark = size > 2 && mark.element_type() == xla::PRED;
   const int64_t kind = has_mark ? mark.dimensions(1) : kUniform;
   if (kind == kUnrecorded) {
-    return InvalidArgument(label,
-                           " was not recorded: XLA must know at most how many iterations the loop "
-                           "has, so limit their number by a constant");
+    return Unimplemented(label,
+                         " was not recorded: XLA must know at most how many iterations the loop "
+                         "has, so limit their number by a constant");
   }
   std::vector<XlaOp> arrays;
   for (int i = 0; i < size - 1 - has_mark; ++i) arrays.push_back(xla::GetTupleElement(sequence, i));

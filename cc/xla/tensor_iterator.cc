@@ -5,7 +5,8 @@
 // Where the last piece is shorter than the others, its iteration is a call beside the While.
 //
 // XLA knows all shapes when it compiles. So a state has one shape in all iterations, and an output
-// that is as long as the loop needs a bound for the number of iterations.
+// that is as long as the loop needs a bound for the number of iterations. What XLA cannot do is
+// Unimplemented: there TensorFlow falls back to the plain kernels, unless it was told to compile.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -259,9 +260,15 @@ absl::Status Loop::StartInput(int i, Count* count) {
   count->from = input.label;
   if (input.dtype == tensorflow::DT_RESOURCE) {
     if (input.mode != InputMode::kValue || input.back_edge) {
-      return InvalidArgument(input.label, ": a resource can only be an invariant");
+      return Unimplemented(input.label, ": a resource can only be an invariant");
     }
     return ctx_->GetResourceInput(i, &state.resource);
+  }
+  if (input.dtype == tensorflow::DT_INT4 || input.dtype == tensorflow::DT_UINT4) {
+    // XLA packs two of them into a byte, TensorFlow does not, and neither converts.
+    return Unimplemented(input.label, ": XLA and TensorFlow disagree on how ",
+                         tensorflow::DataTypeString(input.dtype),
+                         " lies in memory; cast it to int8");
   }
   const XlaOp op = ctx_->Input(i);
   TF_ASSIGN_OR_RETURN(state.shape, builder_->GetShape(op));
@@ -277,7 +284,7 @@ absl::Status Loop::StartInput(int i, Count* count) {
     state.parameter = ElementShape(stack);
     if (part > 0) {
       if (state.parts.count.valid() || state.parts.last.valid()) {
-        return InvalidArgument(input.label, ": XLA cannot cut this sequence into parts");
+        return Unimplemented(input.label, ": XLA cannot cut this sequence into parts");
       }
       if (size % part > 0) {
         state.last_parameter = SequenceShape(state.parameter, size % part);
@@ -313,10 +320,12 @@ absl::Status Loop::StartInput(int i, Count* count) {
   }
   count->exact = state.pieces.count;
   if (!state.shape.is_dynamic_dimension(state.axis)) return absl::OkStatus();
-  const bool is_whole = input.range.start == 0 && input.range.end == -1 && input.range.stride == 1;
-  if (!is_whole || input.range.part_size != 1) {
-    return InvalidArgument(input.label, ": XLA must know the extent of axis ", input.axis,
-                           " to cut it into these pieces; it only knows a bound, ", extent);
+  const Range& range = input.range;
+  const bool is_whole = (range.stride == 1 && range.start == 0 && range.end == -1) ||
+                        (range.stride == -1 && range.start == -1 && range.end == 0);
+  if (!is_whole || range.part_size != 1) {
+    return Unimplemented(input.label, ": XLA must know the extent of axis ", input.axis,
+                         " to cut it into these pieces; it only knows a bound, ", extent);
   }
   count->exact = -1;
   count->runtime = xla::GetDimensionSize(op, state.axis);
@@ -341,8 +350,8 @@ absl::Status Loop::StartLimit(Count* count) {
       return InvalidArgument(spec_.limit_label, " must not be negative, got ", count->exact);
     }
     if (count->exact > kNoBound) {
-      return InvalidArgument(spec_.limit_label, ": XLA's loops have at most ", kNoBound,
-                             " iterations, got ", count->exact);
+      return Unimplemented(spec_.limit_label, ": XLA's loops have at most ", kNoBound,
+                           " iterations, got ", count->exact);
     }
     return absl::OkStatus();
   }
@@ -371,8 +380,8 @@ absl::Status Loop::FindCount() {
   }
   if (count_.exact >= 0) count_.bound = count_.exact;
   if (has_short_last_ && is_dynamic()) {
-    return InvalidArgument(count_.from,
-                           ": XLA must know the number of iterations, as the last piece is short");
+    return Unimplemented(count_.from,
+                         ": XLA must know the number of iterations, as the last piece is short");
   }
   full_ = count_.exact - has_short_last_;
   return absl::OkStatus();
@@ -475,7 +484,7 @@ absl::Status Loop::CheckBackEdges(const Function& body) const {
           " to a parameter of type ", tensorflow::DataTypeString(spec_.inputs[edge.to].dtype));
     }
     if (!ShapeUtil::Compatible(body.shape(edge.from), inputs_[edge.to].shape)) {
-      return InvalidArgument(
+      return Unimplemented(
           label, ": XLA needs one shape for all iterations; the initial value has ",
           ShapeUtil::HumanString(inputs_[edge.to].shape), ", but the back edge brings ",
           ShapeUtil::HumanString(body.shape(edge.from)));
@@ -509,7 +518,7 @@ absl::Status Loop::StartOutput(int i) {
     return absl::OkStatus();
   }
   if (state.value.IsTuple()) {
-    return InvalidArgument(output.label, ": a variant cannot be concatenated");
+    return Unimplemented(output.label, ": a variant cannot be concatenated");
   }
   const int64_t value_rank = state.value.dimensions().size();
   state.is_stacked = output.mode == OutputMode::kStack || value_rank == 0;
@@ -527,8 +536,8 @@ absl::Status Loop::StartOutput(int i) {
     const int input = spec_.inputs.size() + spec_.has_num_iterations + output.length;
     const absl::Status status = ctx_->ConstantInputAsIntScalar(input, &state.length);
     if (!status.ok()) {
-      return InvalidArgument(output.label,
-                             ": XLA must know the length when it compiles: ", status.message());
+      return Unimplemented(output.label,
+                           ": XLA must know the length when it compiles: ", status.message());
     }
     if (state.length < 0) {
       return InvalidArgument(output.label, ": the length must not be negative, got ", state.length);
@@ -547,10 +556,10 @@ absl::Status Loop::StartOutput(int i) {
   } else if (is_bounded) {
     state.capacity = most;
   } else {
-    return InvalidArgument(output.label, ": XLA must know how long it can become: ",
-                           has_condition() ? "limit the number of iterations by a constant"
-                                           : "the number of iterations must be a constant",
-                           ", or give the output a length");
+    return Unimplemented(output.label, ": XLA must know how long it can become: ",
+                         has_condition() ? "limit the number of iterations by a constant"
+                                         : "the number of iterations must be a constant",
+                         ", or give the output a length");
   }
   if (state.extent > 0 && state.capacity > kNoBound / state.extent) {
     return InvalidArgument(output.label, ": ", state.capacity, " iterations of extent ",
@@ -654,9 +663,11 @@ XlaOp Loop::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece)
   }
   if (in.shape.dimensions(in.axis) == 0) return xla::Zeros(builder, in.parameter);
   const int64_t size = input.range.part_size;
-  const int64_t first = in.pieces.first - (in.pieces.stride > 0 ? 0 : size - 1);
-  const XlaOp begin =
-      xla::Add(xla::Mul(piece, Int(builder, in.pieces.stride)), Int(builder, first));
+  XlaOp first = Int(builder, in.pieces.first - (in.pieces.stride > 0 ? 0 : size - 1));
+  if (in.pieces.stride < 0 && in.shape.is_dynamic_dimension(in.axis)) {
+    first = xla::Sub(xla::GetDimensionSize(state.inputs[i], in.axis), Int(builder, 1));
+  }
+  const XlaOp begin = xla::Add(xla::Mul(piece, Int(builder, in.pieces.stride)), first);
   const int rank = in.shape.dimensions().size();
   const XlaOp slice =
       xla::DynamicSlice(state.inputs[i], Starts(state.inputs[i], rank, in.axis, begin),
@@ -1041,7 +1052,7 @@ class SequenceSplitOp : public tensorflow::XlaOpKernel {
     SequenceParts like, parts;
     TF_RETURN_IF_ERROR(like.Init(ctx->Input(1), "like"));
     if (like.count.valid()) {
-      return InvalidArgument("XLA must know the number of pieces of a concatenation");
+      return Unimplemented("XLA must know the number of pieces of a concatenation");
     }
     TF_ASSIGN_OR_RETURN(const Shape stack, builder->GetShape(like.stack));
     TF_ASSIGN_OR_RETURN(const Shape shape, ctx->InputXlaShape(0));
@@ -1108,7 +1119,7 @@ class SequenceConcatOp : public tensorflow::XlaOpKernel {
     TF_RETURN_IF_ERROR(parts.Init(ctx->Input(0), "sequence"));
     TF_ASSIGN_OR_RETURN(const Shape stack, builder->GetShape(parts.stack));
     if (parts.count.valid() || stack.IsTuple()) {
-      return InvalidArgument("XLA must know the number of pieces of a concatenation");
+      return Unimplemented("XLA must know the number of pieces of a concatenation");
     }
     const Shape piece = ElementShape(stack);
     const int64_t rank = piece.dimensions().size();

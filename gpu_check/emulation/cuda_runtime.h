@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <tuple>
 
 #define __global__
 #define __device__
@@ -52,6 +53,11 @@ struct cudaLaunchConfig_t {
 };
 
 namespace emulation {
+
+// Does `work` when the stream gets there: at once, unless a program that has streams of its own
+// sets another Enqueuer.
+void Enqueue(cudaStream_t stream, std::function<void()> work);
+std::function<void(cudaStream_t, std::function<void()>)>& Enqueuer();
 
 // Runs `thread` once for each thread of each block. `name` is for reports.
 void Run(const dim3& grid, const dim3& block, const char* name,
@@ -106,8 +112,11 @@ inline unsigned long long atomicMin(unsigned long long* at, unsigned long long v
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  emulation::Run(config->gridDim, config->blockDim, __PRETTY_FUNCTION__,
-                 [&] { kernel(arguments...); });
+  const auto run = [config = *config, kernel, name = __PRETTY_FUNCTION__,
+                    values = std::tuple<Parameters...>(arguments...)] {
+    emulation::Run(config.gridDim, config.blockDim, name, [&] { std::apply(kernel, values); });
+  };
+  emulation::Enqueue(config->stream, run);
   return cudaSuccess;
 }
 
@@ -121,6 +130,7 @@ inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
+inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   *value = 1;
   return cudaSuccess;
@@ -156,14 +166,15 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemc
   return cudaSuccess;
 }
 
-inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  std::memset(to, value, bytes);
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  emulation::Enqueue(stream, [=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
 
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                                   cudaStream_t) {
-  return cudaMemcpy(to, from, bytes, kind);
+                                   cudaStream_t stream) {
+  emulation::Enqueue(stream, [=] { cudaMemcpy(to, from, bytes, kind); });
+  return cudaSuccess;
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 

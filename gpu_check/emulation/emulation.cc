@@ -11,6 +11,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -168,6 +169,16 @@ void Free(void* memory) {
   if (found == mappings.end()) return;
   munmap(found->second.memory, found->second.bytes);
   mappings.erase(found);
+}
+
+std::function<void(cudaStream_t, std::function<void()>)>& Enqueuer() {
+  static auto& enqueue = *new std::function<void(cudaStream_t, std::function<void()>)>(
+      [](cudaStream_t, const std::function<void()>& work) { work(); });
+  return enqueue;
+}
+
+void Enqueue(cudaStream_t stream, std::function<void()> work) {
+  Enqueuer()(stream, std::move(work));
 }
 
 void Run(const dim3& grid, const dim3& block, const char* name,

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 import tf_ti
+from tf_ti import _library
 
 _COMBINERS = ("sum", "mean", "sqrtn", "max")
 # Half of the time of a bag on a larger table goes into address translation, on small pages.
@@ -138,8 +139,7 @@ class EmbeddingBag(keras.layers.Layer):
         self.mask_zero = mask_zero
         self.combiner = combiner
         self.default_index = default_index
-        # The op has no XLA kernel: where this were True, jit_compile="auto" would fail on a GPU.
-        self.supports_jit = False
+        self.supports_jit = _library.XLA_PROBLEM is None
         self._has_advised_pages = False
 
     def build(self, input_shape: Any = None) -> None:

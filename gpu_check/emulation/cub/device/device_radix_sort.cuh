@@ -28,22 +28,24 @@ struct DeviceRadixSort {
   template <typename Key, typename Value>
   static cudaError_t SortPairs(void* memory, size_t& bytes, DoubleBuffer<Key>& keys,
                                DoubleBuffer<Value>& values, int size, int begin_bit, int end_bit,
-                               cudaStream_t) {
+                               cudaStream_t stream) {
     if (memory == nullptr) {
       bytes = 1;
       return cudaSuccess;
     }
-    std::vector<int> order(size);
-    std::iota(order.begin(), order.end(), 0);
-    const auto key = [&](int i) {
-      return keys.Current()[i] << (8 * sizeof(Key) - end_bit) >>
-             (8 * sizeof(Key) - end_bit + begin_bit);
-    };
-    std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return key(i) < key(j); });
-    for (int i = 0; i < size; ++i) {
-      keys.Alternate()[i] = keys.Current()[order[i]];
-      values.Alternate()[i] = values.Current()[order[i]];
-    }
+    emulation::Enqueue(stream, [=] {
+      std::vector<int> order(size);
+      std::iota(order.begin(), order.end(), 0);
+      const auto key = [&](int i) {
+        return keys.Current()[i] << (8 * sizeof(Key) - end_bit) >>
+               (8 * sizeof(Key) - end_bit + begin_bit);
+      };
+      std::stable_sort(order.begin(), order.end(), [&](int i, int j) { return key(i) < key(j); });
+      for (int i = 0; i < size; ++i) {
+        keys.Alternate()[i] = keys.Current()[order[i]];
+        values.Alternate()[i] = values.Current()[order[i]];
+      }
+    });
     keys.Swap();
     values.Swap();
     return cudaSuccess;

@@ -9,15 +9,17 @@ namespace cub {
 struct DeviceSelect {
   template <typename From, typename T, typename Count, typename Predicate>
   static cudaError_t If(void* memory, size_t& bytes, From from, T* to, Count* count, int size,
-                        Predicate predicate, cudaStream_t) {
+                        Predicate predicate, cudaStream_t stream) {
     if (memory == nullptr) {
       bytes = 1;
       return cudaSuccess;
     }
-    *count = 0;
-    for (int i = 0; i < size; ++i) {
-      if (predicate(from[i])) to[(*count)++] = from[i];
-    }
+    emulation::Enqueue(stream, [=] {
+      *count = 0;
+      for (int i = 0; i < size; ++i) {
+        if (predicate(from[i])) to[(*count)++] = from[i];
+      }
+    });
     return cudaSuccess;
   }
 };

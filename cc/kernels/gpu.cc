@@ -1,0 +1,149 @@
+#include "cc/kernels/gpu.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "cc/compute/pieces_gpu.h"
+#include "cc/status.h"
+#include "tensorflow/core/framework/memory_types.h"
+#include "tensorflow/core/framework/types.h"
+
+#if GOOGLE_CUDA
+#include <cuda_runtime.h>
+
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/platform/stream_executor.h"
+#endif
+
+namespace tf_ti {
+
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+bool LivesOnHost(tensorflow::DataType dtype) {
+  // A variant is an object of the host, whatever memory it refers to.
+  return dtype == tensorflow::DT_VARIANT ||
+         tensorflow::MTypeFromDType(dtype) == tensorflow::HOST_MEMORY;
+}
+
+#if GOOGLE_CUDA
+
+CUstream_st* KernelGpu::stream() const {
+  return static_cast<CUstream_st*>(
+      ctx_->op_device_context()->stream()->platform_specific_handle().stream);
+}
+
+void* KernelGpu::Allocate(int64_t bytes) {
+  Tensor memory;
+  if (!ctx_->allocate_temp(tensorflow::DT_INT8, TensorShape({bytes}), &memory).ok()) return nullptr;
+  memory_.push_back(memory);
+  return memory.data();
+}
+
+absl::Status CudaStatus(const std::string& problem) {
+  return problem.empty() ? absl::OkStatus() : absl::InternalError(problem);
+}
+
+absl::Status AllocateForGpu(OpKernelContext* ctx, tensorflow::DataType dtype,
+                            const TensorShape& shape, Tensor* tensor) {
+  tensorflow::AllocatorAttributes attributes;
+  attributes.set_on_host(true);
+  attributes.set_gpu_compatible(true);
+  return ctx->allocate_temp(dtype, shape, tensor, attributes);
+}
+
+absl::Status EnqueueToHost(OpKernelContext* ctx, const Tensor& tensor, Tensor* copy) {
+  TF_RETURN_IF_ERROR(AllocateForGpu(ctx, tensor.dtype(), tensor.shape(), copy));
+  KernelGpu gpu(ctx);
+  return CudaStatus(CopyMemory(tensor.TotalBytes(), tensor.data(), copy->data(), &gpu));
+}
+
+bool ChecksIds() {
+  static const bool checks = [] {
+    const char* value = std::getenv("TF_TI_CHECK_IDS");
+    return value != nullptr && std::string(value) == "1";
+  }();
+  return checks;
+}
+
+absl::Status CheckOnGpu(OpKernelContext* ctx, const std::function<std::string(GpuProblem*)>& check,
+                        const std::function<std::string(const GpuProblem&)>& describe) {
+  const TensorShape shape({sizeof(GpuProblem)});
+  Tensor on_gpu, on_host;
+  TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DT_INT8, shape, &on_gpu));
+  TF_RETURN_IF_ERROR(CudaStatus(check(static_cast<GpuProblem*>(on_gpu.data()))));
+  TF_RETURN_IF_ERROR(EnqueueToHost(ctx, on_gpu, &on_host));
+  TF_RETURN_IF_ERROR(Synchronize(ctx));
+  const std::string problem = describe(*static_cast<const GpuProblem*>(on_host.data()));
+  return problem.empty() ? absl::OkStatus() : InvalidArgument(problem);
+}
+
+absl::Status Synchronize(OpKernelContext* ctx) {
+  return ctx->op_device_context()->stream()->BlockHostUntilDone();
+}
+
+void WhenDone(OpKernelContext* ctx, std::function<void()> then) {
+  tensorflow::DeviceContext* device = ctx->op_device_context();
+  device
+      ->ThenExecute(static_cast<tensorflow::Device*>(ctx->device()), device->stream(),
+                    std::move(then))
+      .IgnoreError();
+}
+
+#endif
+
+absl::Status BringInputsToHost([[maybe_unused]] OpKernelContext* ctx, [[maybe_unused]] int count,
+                               [[maybe_unused]] std::vector<Tensor>* inputs) {
+#if GOOGLE_CUDA
+  const auto is_elsewhere = [ctx](int i) {
+    const tensorflow::DataType dtype = ctx->input_dtype(i);
+    return ctx->input_memory_type(i) == tensorflow::DEVICE_MEMORY && LivesOnHost(dtype) &&
+           tensorflow::DataTypeCanUseMemcpy(dtype);
+  };
+  bool waits = false;
+  for (int i = 0; OnGpu(ctx) && i < count; ++i) waits = waits || is_elsewhere(i);
+  if (!waits) return absl::OkStatus();
+  for (int i = 0; i < count; ++i) {
+    inputs->push_back(ctx->input(i));
+    if (is_elsewhere(i)) TF_RETURN_IF_ERROR(EnqueueToHost(ctx, ctx->input(i), &inputs->back()));
+  }
+  return Synchronize(ctx);
+#else
+  return absl::OkStatus();
+#endif
+}
+
+absl::Status SetHostOutput(OpKernelContext* ctx, int i, const Tensor& value) {
+#if GOOGLE_CUDA
+  if (OnGpu(ctx) && ctx->output_memory_type(i) == tensorflow::DEVICE_MEMORY &&
+      tensorflow::DataTypeCanUseMemcpy(value.dtype())) {
+    Tensor* copy = nullptr;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(i, value.shape(), &copy));
+    KernelGpu gpu(ctx);
+    TF_RETURN_IF_ERROR(
+        CudaStatus(CopyMemory(value.TotalBytes(), value.data(), copy->data(), &gpu)));
+    WhenDone(ctx, [value] {});  // nobody else gets the memory before
+    return absl::OkStatus();
+  }
+#endif
+  ctx->set_output(i, value);
+  return absl::OkStatus();
+}
+
+ActiveGpu::ActiveGpu([[maybe_unused]] OpKernelContext* ctx) {
+#if GOOGLE_CUDA
+  if (!OnGpu(ctx)) return;
+  // What fails here fails again, and is reported, where work is enqueued.
+  if (cudaGetDevice(&previous_) != cudaSuccess) previous_ = -1;
+  cudaSetDevice(ctx->op_device_context()->stream()->parent()->device_ordinal());
+#endif
+}
+
+ActiveGpu::~ActiveGpu() {
+#if GOOGLE_CUDA
+  if (previous_ >= 0) cudaSetDevice(previous_);
+#endif
+}
+
+}  // namespace tf_ti

@@ -1,0 +1,97 @@
+// Kernels whose device is a GPU: which values lie where, and how they get to the host and back.
+#ifndef TF_TI_CC_KERNELS_GPU_H_
+#define TF_TI_CC_KERNELS_GPU_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cc/compute/bags_gpu.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tf_ti {
+
+inline bool OnGpu([[maybe_unused]] tensorflow::OpKernelContext* ctx) {
+#if GOOGLE_CUDA
+  return ctx->op_device_context() != nullptr;
+#else
+  return false;
+#endif
+}
+
+// Whether values of this type lie in the host's memory though their device is a GPU, as parameters
+// and results of TensorFlow's functions do.
+bool LivesOnHost(tensorflow::DataType dtype);
+
+// The first `count` inputs, where those whose values live on the host are copied there if they came
+// in the GPU's memory; that waits for the GPU. Where there are none of these, nothing.
+absl::Status BringInputsToHost(tensorflow::OpKernelContext* ctx, int count,
+                               std::vector<tensorflow::Tensor>* inputs);
+
+// Sets output `i` to a tensor in the host's memory, or to a copy on the GPU if the output lies
+// there.
+absl::Status SetHostOutput(tensorflow::OpKernelContext* ctx, int i,
+                           const tensorflow::Tensor& value);
+
+// Makes the kernel's GPU that of the calling thread. TensorFlow does so for threads that it calls a
+// kernel on, not for those that it calls back on.
+class ActiveGpu {
+ public:
+  explicit ActiveGpu(tensorflow::OpKernelContext* ctx);
+  ActiveGpu(const ActiveGpu&) = delete;
+  ActiveGpu& operator=(const ActiveGpu&) = delete;
+  ~ActiveGpu();
+
+ private:
+  int previous_ = -1;
+};
+
+#if GOOGLE_CUDA
+
+// The kernel's GPU for cc/compute. Its stream does what it is given one after another, so memory
+// can be freed, for what comes after, as soon as all that needs it is enqueued.
+class KernelGpu : public Gpu {
+ public:
+  explicit KernelGpu(tensorflow::OpKernelContext* ctx) : ctx_(ctx) {}
+
+  CUstream_st* stream() const override;
+  void* Allocate(int64_t bytes) override;
+
+ private:
+  tensorflow::OpKernelContext* const ctx_;
+  std::vector<tensorflow::Tensor> memory_;
+};
+
+// What cc/compute says is wrong with a GPU.
+absl::Status CudaStatus(const std::string& problem);
+
+// Memory of the host that the GPU reads and writes without anybody's waiting.
+absl::Status AllocateForGpu(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
+                            const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor);
+
+// A copy of `tensor` in the host's memory, which has its values once the stream has got there.
+absl::Status EnqueueToHost(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& tensor,
+                           tensorflow::Tensor* copy);
+
+// Whether TF_TI_CHECK_IDS=1 is in the environment: bad values are errors then, though the host must
+// wait to know of them.
+bool ChecksIds();
+
+// Waits for what check(problem on the device) finds; describe(problem) says what that is.
+absl::Status CheckOnGpu(tensorflow::OpKernelContext* ctx,
+                        const std::function<std::string(GpuProblem*)>& check,
+                        const std::function<std::string(const GpuProblem&)>& describe);
+
+// Waits until the stream has done all that it has to do.
+absl::Status Synchronize(tensorflow::OpKernelContext* ctx);
+
+// Calls `then`, which must not wait, on a thread of TensorFlow's once the stream has done all that
+// it has to do by now.
+void WhenDone(tensorflow::OpKernelContext* ctx, std::function<void()> then);
+
+#endif
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_GPU_H_

@@ -1,0 +1,564 @@
+"""The ops on a GPU: the one at hand, or else one that is not there.
+
+The latter is made of what lies in fake_gpu/ and of CUDA's emulation in gpu_check/. It does what it
+is told later, and its memory holds nonsense before and after: what comes too early or too late is
+seen. As it would be the GPU of every other test too, it has a process of its own.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+_FAKE_GPU = os.environ.get("TF_TI_FAKE_GPU")
+if _FAKE_GPU:
+    from tensorflow.python.framework import load_library
+
+    load_library.load_pluggable_device_library(_FAKE_GPU)
+
+import tf_ti  # noqa: E402
+
+_HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
+_CHECKOUT = pathlib.Path(__file__).parent.parent
+
+needs_gpu = pytest.mark.skipif(not _HAS_GPU, reason="there is no GPU")
+needs_fake_gpu = pytest.mark.skipif(not _FAKE_GPU, reason="only the GPU that is not there can tell")
+
+
+@pytest.mark.skipif(_HAS_GPU, reason="there is a GPU")
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="not built for it")
+def test_every_test_here_passes_on_a_gpu_that_is_not_there():
+    out = _CHECKOUT / ".cache" / "fake_gpu" / tf.__version__
+    package = out / "package" / "tf_ti"
+    shutil.rmtree(package, ignore_errors=True)
+    shutil.copytree(pathlib.Path(tf_ti.__file__).parent, package)
+    subprocess.run(
+        [
+            "make",
+            "--silent",
+            f"--directory={_CHECKOUT / 'tests' / 'fake_gpu'}",
+            f"--jobs={os.cpu_count()}",
+        ]
+        + [f"OUT={out}", f"CPPFLAGS={' '.join(tf.sysconfig.get_compile_flags())}"]
+        + [f"LDLIBS={' '.join(tf.sysconfig.get_link_flags())}"],
+        check=True,
+    )
+    for library in ("_tf_ti.so", "_fake_gpu.so"):
+        shutil.copy(out / library, package)
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(package.parent),
+            "TF_TI_FAKE_GPU": str(package / "_fake_gpu.so"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert finished.returncode == 0, f"{finished.stdout[-20000:]}\n{finished.stderr[-4000:]}"
+
+
+@pytest.fixture
+def device():
+    """What the fake GPU tells about itself."""
+    return ctypes.CDLL(_FAKE_GPU)
+
+
+@contextlib.contextmanager
+def _held(device):
+    """The device does nothing meanwhile: who waits for it now waits for good."""
+    faulthandler.dump_traceback_later(60, exit=True)
+    device.fake_gpu_hold(1)
+    try:
+        yield
+    finally:
+        device.fake_gpu_hold(0)
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(params=["eager", "graph"])
+def run(request):
+    """Runs a function of tensors on a device and returns NumPy arrays."""
+
+    def run_on(where, function, *arrays):
+        def call(*tensors):
+            with tf.device(where):
+                return function(*tensors)
+
+        call = tf.autograph.experimental.do_not_convert(call)
+        with tf.device(where):
+            tensors = [tf.constant(array) for array in arrays]
+            result = (tf.function(call) if request.param == "graph" else call)(*tensors)
+        for tensor in tf.nest.flatten(result):
+            assert where in tensor.device
+        return tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
+
+    return run_on
+
+
+def _assert_same(run, function, *arrays, rtol=1e-5):
+    """On the GPU and on the CPU, to which the other tests compare NumPy, torch and OpenVINO."""
+    found = tf.nest.flatten(run("GPU:0", function, *arrays))
+    expected = tf.nest.flatten(run("CPU:0", function, *arrays))
+    for got, want in zip(found, expected, strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
+
+
+def _gradient(function):
+    """The gradients of the sum of all that the function returns."""
+
+    def gradient(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            results = tf.nest.flatten(function(*tensors))
+            total = tf.add_n([tf.reduce_sum(result) for result in results])
+        gradients = tape.gradient(total, tensors)
+        return [
+            (g.indices, g.values) if isinstance(g, tf.IndexedSlices) else g
+            for g in gradients
+            if g is not None
+        ]
+
+    return gradient
+
+
+def _rnn(carry, x, w):
+    return tf_ti.scan(lambda c, x: (tf.tanh(c * w + x), c * x), carry, x)
+
+
+def _floats(rng, *shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64])
+def test_slices_and_stacks_along_any_axis_are_the_cpus(run, rng, axis, reverse, dtype):
+    x = (10 * rng.normal(size=[3, 5, 16])).astype(dtype)
+    carry = np.take(x, 0, axis)
+    _assert_same(
+        run,
+        lambda c, x: tf_ti.scan(lambda c, x: (c + x, c), c, x, axis=axis, reverse=reverse),
+        carry,
+        x,
+    )
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 16, 37])
+def test_pieces_of_any_width_are_the_cpus(run, rng, width):
+    port_map = tf_ti.PortMap(
+        [tf_ti.InputPort(0, 0, axis=1, start=-1, end=0, stride=-2, part_size=2)],
+        [
+            tf_ti.OutputPort(0, 0, axis=1, start=-1, end=0, stride=-1),
+            tf_ti.OutputPort(1, 0, axis=0),
+            tf_ti.OutputPort(2, 0),
+        ],
+    )
+    x = _floats(rng, 3, 8, width)
+    _assert_same(run, lambda x: tf_ti.tensor_iterator(lambda p: p + p, [x], port_map), x)
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_pieces_of_differing_extents_concatenate_as_on_the_cpu(run, rng):
+    port_map = tf_ti.PortMap(
+        [tf_ti.InputPort(0, 0), tf_ti.InputPort(1, 1, axis=0)],
+        [tf_ti.OutputPort(0, 0, axis=0)],
+    )
+    _assert_same(
+        run,
+        lambda x, n: tf_ti.tensor_iterator(
+            lambda x, n: (x[: n[0]], x), [x, n], port_map, [tf_ti.BackEdge(1, 0)]
+        ),
+        _floats(rng, 5, 3),
+        np.int32([2, 0, 5, 1]),
+    )
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_int32_values_are_the_cpus(run, rng):
+    _assert_same(
+        run,
+        lambda c, x, k: tf_ti.scan(
+            lambda c, xs: (c + xs[1], (c, xs[1] - c, xs[0] + xs[0])), c, (x, k)
+        ),
+        np.int32(3),
+        _floats(rng, 6, 3),
+        np.int32([1, 2, 3, 4, 5, 6]),
+    )
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_values_that_go_from_the_host_to_the_gpu_in_the_body_are_the_cpus(run, rng):
+    _assert_same(
+        run,
+        lambda c, x: tf_ti.scan(lambda c, x: (c + 1, x * tf.cast(c, tf.float32)), c, x),
+        np.int32(3),
+        _floats(rng, 6, 3),
+    )
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_a_body_of_which_parts_have_kernels_on_the_cpu_alone_runs_on_both(run, rng):
+    def body(carry, x):
+        text = tf.strings.join([tf.strings.as_string(carry), "."])
+        return carry + 1, x * tf.cast(tf.strings.length(text), tf.float32)
+
+    _assert_same(run, lambda c, x: tf_ti.scan(body, c, x), np.int32(8), _floats(rng, 4, 3))
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_conditionals_in_the_body_are_the_cpus(run, rng):
+    def body(carry, x):
+        return tf.cond(tf.reduce_sum(x) > 0.0, lambda: carry + x, lambda: carry - x), carry
+
+    body = tf.autograph.experimental.do_not_convert(body)
+    _assert_same(run, lambda c, x: tf_ti.scan(body, c, x), _floats(rng, 3), _floats(rng, 6, 3))
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_nested_loops_are_the_cpus(run, rng):
+    def body(carry, x):
+        carry, inner = tf_ti.scan(lambda c, x: (tf.tanh(c + x), c * x), carry, x)
+        return carry, (carry, inner)
+
+    _assert_same(run, lambda c, x: tf_ti.scan(body, c, x), _floats(rng), _floats(rng, 3, 4))
+
+
+@needs_gpu
+def test_without_iterations_results_are_the_cpus(run):
+    _assert_same(
+        run,
+        lambda c, n, x: tf_ti.scan(lambda c, x: ((c[0] + x, c[1] + 1), (x, c[1])), (c, n), x),
+        np.float32([1, 2]),
+        np.int32(7),
+        np.zeros([0, 2], np.float32),
+    )
+
+
+def _while_loop(x, n):
+    with tf_ti.Loop() as loop:
+        count, value = loop.add_recurrence(n), loop.add_recurrence(x)
+        loop.add_trip_limit(tf.reduce_sum(value) < 60.0, tf_ti.TripLimit.WHILE)
+        count.next, value.next = count + 1, value + x
+        outputs = [
+            loop.add_loop_output(value, tf_ti.LoopOutput.LAST_VALUE),
+            loop.add_loop_output(value, tf_ti.LoopOutput.CONCATENATE),
+            loop.add_loop_output(value, tf_ti.LoopOutput.REVERSE, axis=1, length=30),
+            loop.add_loop_output(count, tf_ti.LoopOutput.CONCATENATE),
+        ]
+    return [output.tensor for output in outputs]
+
+
+@needs_gpu
+def test_while_loops_are_the_cpus(run):
+    _assert_same(run, _while_loop, np.float32([1, 2]), np.int32(0))
+
+
+@needs_gpu
+def test_a_condition_on_the_host_is_the_cpus(run):
+    def looped(x, n):
+        with tf_ti.Loop() as loop:
+            count, value = loop.add_recurrence(n), loop.add_recurrence(x)
+            loop.add_trip_limit(count < 9, tf_ti.TripLimit.WHILE)
+            count.next, value.next = count + 2, value + x
+            last = loop.add_loop_output(value, tf_ti.LoopOutput.LAST_VALUE)
+            number = loop.add_loop_output(count, tf_ti.LoopOutput.LAST_VALUE)
+        return last.tensor, number.tensor
+
+    _assert_same(run, looped, np.float32([1, 2]), np.int32(0))
+
+
+@needs_gpu
+def test_a_length_beyond_the_trips_is_filled_with_zeros(run):
+    def looped(x, n):
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(tf.constant(3), tf_ti.TripLimit.COUNT)
+            count, value = loop.add_recurrence(n), loop.add_recurrence(x)
+            count.next, value.next = count + 1, value + x
+            outputs = [
+                loop.add_loop_output(v, tf_ti.LoopOutput.CONCATENATE, length=5)
+                for v in (value, count)
+            ]
+        return [output.tensor for output in outputs]
+
+    _assert_same(run, looped, np.float32([1, 2]), np.int32(1))
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+@pytest.mark.parametrize("dtype,rtol", [(np.float32, 1e-5), (np.float64, 1e-9), (np.float16, 1e-2)])
+def test_gradients_of_loops_are_the_cpus(run, rng, dtype, rtol):
+    arrays = [_floats(rng, *shape).astype(dtype) for shape in ([5], [7, 5], [5])]
+    _assert_same(run, _gradient(_rnn), *arrays, rtol=rtol)
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_gradients_from_checkpoints_are_the_cpus(run, rng):
+    def looped(carry, x, w):
+        return tf_ti.scan(lambda c, x: (tf.tanh(c * w + x), c * x), carry, x, checkpoint_every=3)
+
+    _assert_same(run, _gradient(looped), _floats(rng, 5), _floats(rng, 7, 5), _floats(rng, 5))
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_second_gradients_of_loops_are_the_cpus(run, rng):
+    _assert_same(
+        run, _gradient(_gradient(_rnn)), _floats(rng, 4), _floats(rng, 3, 4), _floats(rng, 4)
+    )
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+@pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.parametrize("forward,backward", [("CPU:0", "GPU:0"), ("GPU:0", "CPU:0")])
+def test_a_history_goes_from_one_device_to_the_other(rng, forward, backward, is_graph):
+    def gradient(first, second):
+        def compute(*tensors):
+            with tf.GradientTape() as tape:
+                tape.watch(tensors)
+                with tf.device(first):
+                    carry, values = _rnn(*tensors)
+                total = tf.reduce_sum(carry) + tf.reduce_sum(values)
+            with tf.device(second):
+                return tape.gradient(total, tensors)
+
+        return tf.function(compute) if is_graph else compute
+
+    arrays = [_floats(rng, 5), _floats(rng, 7, 5), _floats(rng, 5)]
+    found = gradient(forward, backward)(*(tf.constant(array) for array in arrays))
+    with tf.device("CPU:0"):
+        expected = gradient("CPU:0", "CPU:0")(*(tf.constant(array) for array in arrays))
+    for got, want in zip(found, expected):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@needs_gpu
+def test_gradients_of_while_loops_are_the_cpus(run):
+    _assert_same(run, lambda x: _gradient(lambda x: _while_loop(x, 0)[:2])(x), np.float32([1, 2]))
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_a_variable_that_the_body_updates_is_the_cpus(rng):
+    x = _floats(rng, 4, 3)
+    found = {}
+    for where in ("CPU:0", "GPU:0"):
+        with tf.device(where):
+            variable = tf.Variable(x[0])
+
+            @tf.function
+            def looped(x, variable=variable):
+                return tf_ti.scan(lambda c, x: (variable.assign(variable * c + x), c), x[0], x)
+
+            found[where] = [*looped(tf.constant(x)), variable.read_value()]
+    for got, want in zip(found["GPU:0"], found["CPU:0"]):
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@needs_gpu
+def test_an_error_names_its_iteration():
+    with tf.device("GPU:0"):
+        port_map = tf_ti.PortMap(
+            [tf_ti.InputPort(0, 0), tf_ti.InputPort(1, 1, axis=0)],
+            [tf_ti.OutputPort(0, 0, axis=1)],
+        )
+        with pytest.raises(tf.errors.InvalidArgumentError, match="in iteration 1 of"):
+            tf_ti.tensor_iterator(
+                lambda x, n: x[: n[0]], [tf.ones([4, 2]), tf.constant([2, 3])], port_map
+            )
+
+
+# Bags: of no, of one and of several ids; a row that comes in two bags.
+_IDS = np.int64([3, 1, 4, 1, 5, 9, 2, 6])
+_OFFSETS = np.int64([0, 0, 1, 4])
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype,rtol", [(np.float32, 1e-5), (np.float64, 1e-9), (np.float16, 1e-2)])
+@pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
+def test_bags_and_their_gradients_are_the_cpus(run, rng, reduction, dtype, rtol, index):
+    def pooled(table, ids, offsets):
+        return tf_ti.embedding_bag_offsets(table, ids, offsets, 2, reduction=reduction)
+
+    def both(table, ids, offsets):
+        return pooled(table, ids, offsets), _gradient(lambda t: pooled(t, ids, offsets))(table)
+
+    table = _floats(rng, 10, 6).astype(dtype)
+    _assert_same(run, both, table, _IDS.astype(index), _OFFSETS.astype(index), rtol=rtol)
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_bfloat16_is_the_cpus(run, rng):
+    def pooled(table, ids, offsets):
+        table = tf.cast(table, tf.bfloat16)
+        result = tf_ti.embedding_bag_offsets(table, ids, offsets)
+        ((_, values),) = _gradient(lambda t: tf_ti.embedding_bag_offsets(t, ids, offsets))(table)
+        return tf.cast(result, tf.float32), tf.cast(values, tf.float32)
+
+    def looped(*tensors):
+        return [
+            tf.cast(gradient, tf.float32)
+            for gradient in _gradient(_rnn)(*(tf.cast(x, tf.bfloat16) for x in tensors))
+        ]
+
+    _assert_same(run, pooled, _floats(rng, 10, 6), _IDS, _OFFSETS, rtol=1e-2)
+    _assert_same(run, looped, *(_floats(rng, *shape) for shape in ([5], [7, 5], [5])), rtol=5e-2)
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_weighted_bags_and_their_gradients_are_the_cpus(run, rng):
+    def pooled(table, weights, ids, offsets):
+        return tf_ti.embedding_bag_offsets_sum(table, ids, offsets, None, weights)
+
+    def both(table, weights, ids, offsets):
+        gradient = _gradient(lambda t, w: pooled(t, w, ids, offsets))(table, weights)
+        return pooled(table, weights, ids, offsets), gradient
+
+    _assert_same(run, both, _floats(rng, 10, 3), _floats(rng, 8), _IDS, _OFFSETS)
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_packed_bags_and_segments_are_the_cpus(run, rng):
+    def both(table, ids):
+        packed = tf_ti.embedding_bag_packed(table, tf.reshape(ids, [2, 4]))
+        segments = tf_ti.embedding_segments_sum(table, ids, [0, 0, 1, 1, 1, 3, 3, 3], 5)
+        return packed, segments
+
+    _assert_same(run, both, _floats(rng, 10, 3), _IDS)
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_bags_of_a_variable_and_the_update_of_its_rows_are_the_cpus(rng):
+    table = _floats(rng, 10, 3)
+    found = {}
+    for where in ("CPU:0", "GPU:0"):
+        with tf.device(where):
+            variable = tf.Variable(table)
+            with tf.GradientTape() as tape:
+                pooled = tf_ti.embedding_bag_offsets_sum(variable, _IDS, _OFFSETS)
+                total = tf.reduce_sum(pooled * pooled)
+            gradient = tape.gradient(total, variable)
+            tf_ti.scatter_sub(variable, gradient, 0.1)
+            found[where] = [pooled, gradient.indices, gradient.values, variable.read_value()]
+    for got, want in zip(found["GPU:0"], found["CPU:0"]):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@needs_gpu
+def test_an_id_that_is_no_row_reads_as_zeros_and_has_no_gradient():
+    with tf.device("GPU:0"):
+        table = tf.ones([4, 3])
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            pooled = tf_ti.embedding_bag_packed(table, tf.constant([[1, 7], [-3, 2]], tf.int64))
+        gradient = tape.gradient(pooled, table)
+    np.testing.assert_array_equal(pooled, np.ones([2, 3]))
+    np.testing.assert_array_equal(gradient.indices, [1, 2])
+
+
+@needs_gpu
+def test_an_id_that_is_no_row_is_an_error_where_that_is_asked_for(run_program):
+    program = """
+    import os
+    import tensorflow as tf
+    if "TF_TI_FAKE_GPU" in os.environ:
+        from tensorflow.python.framework import load_library
+        load_library.load_pluggable_device_library(os.environ["TF_TI_FAKE_GPU"])
+    import tf_ti
+    with tf.device("GPU:0"):
+        try:
+            tf_ti.embedding_bag_packed(tf.ones([4, 3]), tf.constant([[1, 7]], tf.int64))
+        except tf.errors.InvalidArgumentError as error:
+            print(error.message)
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_TI_CHECK_IDS", "1")
+        assert "indices[0, 1] is 7" in run_program(program).stdout
+
+
+@needs_fake_gpu
+def test_a_counted_loop_only_enqueues(device):
+    @tf.function
+    def looped(carry, x, w, n):
+        with tf.device("GPU:0"):
+            carry, (ys, ns) = tf_ti.scan(
+                lambda c, x: ((tf.tanh(c[0] * w + x), c[1] + 1), (c[0] * x, c[1])), (carry, n), x
+            )
+            return carry[0], ys, ns
+
+    with tf.device("GPU:0"):
+        arguments = [tf.ones([5]), tf.ones([7, 5]), tf.ones([5]), tf.constant(0)]
+    looped(*arguments)
+    before = device.fake_gpu_num_blocked()
+    with _held(device):
+        results = looped(*arguments)
+    assert device.fake_gpu_num_blocked() == before
+    np.testing.assert_array_equal(results[2], np.arange(7))
+
+
+@needs_fake_gpu
+def test_the_gradient_of_a_counted_loop_only_enqueues(device):
+    @tf.function
+    def looped(carry, x, w):
+        with tf.device("GPU:0"):
+            return _gradient(_rnn)(carry, x, w)
+
+    with tf.device("GPU:0"):
+        arguments = [tf.ones([5]), tf.ones([7, 5]), tf.ones([5])]
+    looped(*arguments)
+    with _held(device):
+        results = looped(*arguments)
+    assert np.isfinite(results[0]).all()
+
+
+@needs_fake_gpu
+def test_bags_only_enqueue(device):
+    with tf.device("GPU:0"):
+        table, ids, offsets = tf.ones([10, 3]), tf.constant(_IDS), tf.constant(_OFFSETS)
+        with _held(device):
+            pooled = tf_ti.embedding_bag_offsets_sum(table, ids, offsets)
+    np.testing.assert_array_equal(pooled[:, 0], [0, 1, 3, 4])
+
+
+@needs_fake_gpu
+def test_a_while_loop_waits_once_for_each_condition(device):
+    @tf.function
+    def looped(x):
+        with tf.device("GPU:0"):
+            return _while_loop(x, 0)
+
+    with tf.device("GPU:0"):
+        x = tf.constant([1.0, 2.0])
+    looped(x)
+    before = device.fake_gpu_num_blocked()
+    trips = len(looped(x)[1])
+    assert device.fake_gpu_num_blocked() - before == trips + 1

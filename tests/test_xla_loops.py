@@ -1,0 +1,527 @@
+"""The loops compiled by XLA: tests of the plain kernels run again, with jit_compile=True.
+
+What those tests compare with is not compiled: NumPy's definitions, unrolled loops, tf.while_loop.
+"""
+
+import functools
+import importlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+import test_gradients
+import test_loop_gradients
+import test_loop_oracle
+from checks import close
+
+import tf_ti
+from tf_ti import BackEdge, InputPort, Loop, LoopOutput, OutputPort, PortMap, TripLimit, _library
+
+pytestmark = pytest.mark.skipif(
+    _library.XLA_PROBLEM is not None, reason=f"no XLA kernels: {_library.XLA_PROBLEM}"
+)
+
+plain_function = tf.function
+compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
+F64 = tf.float64
+
+
+def compiled_call(function):
+    """The same function of (body, tensors, ...), inside of which XLA compiles everything."""
+
+    @functools.wraps(function)
+    def call(body, *arguments, **options):
+        if tf.inside_function():
+            return function(body, *arguments, **options)
+        return compiled(lambda: function(body, *arguments, **options))()
+
+    return call
+
+
+@pytest.fixture
+def everything_compiled(monkeypatch):
+    """tf.function compiles, and so do loops that are called eagerly."""
+    monkeypatch.setattr(tf, "function", functools.partial(plain_function, jit_compile=True))
+    monkeypatch.setattr(tf_ti, "tensor_iterator", compiled_call(tf_ti.tensor_iterator))
+    monkeypatch.setattr(tf_ti, "scan", compiled_call(tf_ti.scan))
+
+
+@pytest.fixture
+def gradients_compiled(monkeypatch):
+    """A loop and its gradient are compiled together; the loops that they are compared with not."""
+    for module in (test_gradients, test_loop_gradients):
+
+        def gradients(run, sources, plain=module.gradients):
+            if getattr(run, "__name__", "") == "by_hand":
+                return plain(run, sources)
+            return compiled(lambda: plain(run, sources))()
+
+        monkeypatch.setattr(module, "gradients", gradients)
+
+
+def again(module, fixture, *names):
+    """Tests of another file, which run here with a fixture."""
+    for name in names:
+        test = getattr(importlib.import_module(f"test_{module}"), f"test_{name}")
+        globals()[f"test_{module}_{name}"] = pytest.mark.usefixtures(fixture)(test)
+
+
+again(
+    "tensor_iterator",
+    "everything_compiled",
+    "random_port_maps_agree_with_the_definition",
+    "random_port_maps_agree_with_the_definition_in_a_graph",
+    "every_axis_of_every_rank_is_iterated",
+    "an_output_reversed_relative_to_its_input_turns_the_sequence_round",
+    "scalar_results_stack",
+    "the_last_iteration_gives_an_output_without_axis",
+    "back_edges_are_taken_all_together",
+    "a_result_that_feeds_a_state_and_two_outputs_reaches_all_of_them",
+    "num_iterations_is_an_int_or_any_integer_tensor_or_numpy_integer",
+    "without_iterations_states_are_initial_and_concatenations_empty",
+    "num_iterations_0_gives_initial_states_and_empty_concatenations",
+    "every_number_type_is_carried",
+    "bool_is_carried",
+    "tf_cond_in_the_body",
+    "tf_while_loop_in_the_body",
+    "tf_switch_case_in_the_body",
+    "loops_nest_three_deep_with_captures_from_every_level",
+    "a_body_of_any_callable_form",
+    "a_captured_variable_has_the_value_that_it_has_at_the_call",
+    "a_variable_assigned_before_the_loop_in_one_function_is_read_after_that",
+    "assign_add_in_the_body_runs_once_an_iteration_and_in_order",
+    "each_iteration_draws_anew",
+    "each_call_draws_anew",
+    "the_documents_example_2",
+)
+again(
+    "scan",
+    "everything_compiled",
+    "any_axis_in_either_order",
+    "carry_elements_and_results_are_structures",
+    "length_may_be_a_tensor",
+    "without_iterations_the_carry_is_init_and_results_are_empty",
+    "scans_nest",
+    "gradients_are_the_same_in_a_function_that_knows_no_shapes",
+)
+again(
+    "loop",
+    "everything_compiled",
+    "running_sums",
+    "a_count_is_any_integer",
+    "a_count_may_be_known_only_when_the_loop_runs",
+    "with_both_limits_the_first_that_is_reached_ends_the_loop",
+    "at_the_count_the_condition_is_not_evaluated",
+    "an_iterator_longer_than_the_loop_is_read_as_far_as_the_loop_goes",
+    "an_output_takes_any_axis_in_either_order_and_is_padded_after_its_values",
+    "a_variable_is_updated_in_every_iteration",
+    "a_random_number_that_the_condition_and_the_body_use_is_the_same",
+    "no_trips_read_no_iterator",
+    "an_inner_while_loop_that_depends_on_both",
+    "three_loops_in_any_order",
+    "other_loops_and_control_flow_inside",
+    "inside_tf_cond",
+    "inside_tf_while_loop_and_map_fn",
+)
+again(
+    "gradients",
+    "gradients_compiled",
+    "random_port_maps_have_the_gradients_of_the_unrolled_loop",
+    "gathered_rows_of_a_captured_variable_get_their_gradients",
+    "every_differentiable_type_has_gradients",
+    "without_iterations_an_initial_state_gets_the_gradient_of_the_last",
+    "recompute_grad_in_the_body_has_the_same_gradient",
+    "nested_loops_are_differentiated",
+    "random_port_maps_have_the_second_order_gradients_of_the_unrolled_loop",
+)
+again(
+    "loop_gradients",
+    "gradients_compiled",
+    "elements_that_the_loop_does_not_read_get_zeros",
+    "rotated_recurrences_have_rotated_gradients",
+    "one_tensor_that_feeds_many_layers_gathers_their_gradients",
+)
+
+
+@pytest.mark.usefixtures("gradients_compiled")
+@pytest.mark.parametrize(
+    "net", [name for name, net in test_loop_gradients.NETS.items() if net.limits != "while"]
+)
+def test_gradients_of_loops_are_those_of_tf_while_loop(net):
+    net = test_loop_gradients.NETS[net]
+    actual = test_loop_gradients.gradients(net.native, net.sources())
+    close(actual, test_loop_gradients.reference(net))
+
+
+# Random networks
+
+# Those that XLA can compile: the others have an output as long as a loop whose trips nobody bounds
+# before it runs.
+BOUNDED = {0, 2, 3, 9, 11, 12, 14, 15, 20, 21, 22, 23, 24, 25, 29, 30, 32, 33, 34, 35, 36, 38, 44}
+BOUNDED |= {53, 54, 55, 57, 58, 59}
+
+
+@pytest.mark.usefixtures("everything_compiled")
+@pytest.mark.parametrize("seed", range(60), indirect=True)
+def test_random_networks(seed, rng):
+    case = test_loop_oracle.Generator(rng).case
+    if seed in BOUNDED:
+        test_loop_oracle.check(case, "function")
+    else:
+        with pytest.raises(tf.errors.UnimplementedError, match="XLA must know"):
+            test_loop_oracle.check(case, "function")
+
+
+# What is XLA's own
+
+
+def sums(x, **fields):
+    """Running sums of a vector, forwards."""
+    return tf_ti.tensor_iterator(
+        lambda piece, s: (s + piece, s + piece),
+        [x, tf.zeros([1], x.dtype)],
+        PortMap(
+            [InputPort(0, 0, axis=0, **fields), InputPort(1, 1)],
+            [OutputPort(0, 0, axis=0), OutputPort(1, 1)],
+        ),
+        [BackEdge(0, 1)],
+    )
+
+
+def test_a_known_number_of_iterations_stays_known():
+    text = compiled(sums).experimental_get_compiler_ir(tf.range(24.0))(stage="optimized_hlo")
+    assert '"known_trip_count":{"n":"24"}' in text
+
+
+def test_values_of_one_compiled_function_are_right_call_after_call():
+    function = compiled(sums)
+    for n in (3, 5, 3, 1):
+        steps, last = function(tf.range(1.0, n + 1))
+        np.testing.assert_array_equal(steps, np.cumsum(np.arange(1.0, n + 1)))
+        assert last.numpy() == [n * (n + 1) / 2]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_outputs_of_a_while_loop_are_as_long_as_it_was(axis):
+    @compiled
+    def collatz(n):
+        with Loop() as loop:
+            x = loop.add_recurrence(n)
+            loop.add_trip_limit(x != 1, TripLimit.WHILE)
+            loop.add_trip_limit(200, TripLimit.COUNT)
+            x.next = tf.where(x % 2 == 0, x // 2, 3 * x + 1)
+            pair = tf.stack([x.tensor, -x.tensor])
+            kinds = (LoopOutput.CONCATENATE, LoopOutput.REVERSE)
+            outputs = [loop.add_loop_output(pair, kind, axis) for kind in kinds]
+        return [out.tensor for out in outputs]
+
+    for n in (6, 27, 1):
+        steps = [n]
+        while steps[-1] != 1:
+            steps.append(steps[-1] // 2 if steps[-1] % 2 == 0 else 3 * steps[-1] + 1)
+        expected = np.stack([steps[:-1], np.negative(steps[:-1])], 1 - axis)
+        forward, backward = collatz(tf.constant(n))
+        np.testing.assert_array_equal(forward, expected)
+        np.testing.assert_array_equal(backward, np.flip(expected, axis))
+
+
+def test_an_output_of_a_dynamic_length_is_iterated_and_differentiated():
+    x = tf.constant([0.3, -0.2, 0.9, 0.4, 0.8], F64)
+
+    @compiled
+    def run(n):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with Loop() as loop:
+                k = loop.add_recurrence(0)
+                k.next = k + 1
+                loop.add_trip_limit(k < n, TripLimit.WHILE)
+                loop.add_trip_limit(5, TripLimit.COUNT)
+                squares = loop.add_loop_output(
+                    loop.add_iterator(x).tensor ** 2, LoopOutput.CONCATENATE
+                )
+            total, _ = tf_ti.scan(
+                lambda s, y: (s * 0.5 + y, None), tf.constant(0.0, F64), squares.tensor
+            )
+        return total, tape.gradient(total, x)
+
+    for n in range(6):
+        total, grad = run(tf.constant(n))
+        weights = 0.5 ** np.arange(n - 1, -1, -1)
+        np.testing.assert_allclose(total, np.sum(weights * x[:n] ** 2))
+        np.testing.assert_allclose(grad, np.pad(2 * weights * x[:n], [0, 5 - n]))
+
+
+def test_num_iterations_that_nothing_is_as_long_as_need_not_be_known():
+    traces = []
+
+    @compiled
+    def power(x, n):
+        traces.append(n)
+        port_map = PortMap([InputPort(0, 0), InputPort(1, 1)], [OutputPort(0, 0)])
+        return tf_ti.tensor_iterator(lambda p, x: p * x, [1.0, x], port_map, [BackEdge(0, 0)], n)[0]
+
+    assert [power(2.0, tf.constant(n)).numpy() for n in (0, 1, 10)] == [1, 2, 1024]
+    assert len(traces) == 1
+
+
+def test_a_training_step_of_keras_is_compiled():
+    class Recurrent(tf.keras.layers.Layer):
+        def build(self, shape):
+            self.w = self.add_weight(shape=(shape[-1] + 8, 8), name="w")
+
+        def call(self, x):
+            def step(h, x):
+                h = tf.tanh(tf.concat([x, h], 1) @ tf.convert_to_tensor(self.w))
+                return h, None
+
+            return tf_ti.scan(step, tf.zeros([tf.shape(x)[0], 8]), x, axis=1)[0]
+
+    tf.keras.utils.set_random_seed(0)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal([64, 5, 3]).astype(np.float32)
+    y = x.sum((1, 2), keepdims=False)[:, None]
+    losses = {}
+    for jit in (False, True):
+        tf.keras.utils.set_random_seed(1)
+        model = tf.keras.Sequential([tf.keras.Input([5, 3]), Recurrent(), tf.keras.layers.Dense(1)])
+        model.compile("adam", "mse", jit_compile=jit)
+        losses[jit] = model.fit(x, y, epochs=3, batch_size=16, shuffle=False, verbose=0).history
+    np.testing.assert_allclose(losses[True]["loss"], losses[False]["loss"], rtol=1e-4)
+
+
+def test_a_saved_model_is_compiled_in_another_process(run_program, tmp_path):
+    module = tf.Module()
+    module.call = tf.function(sums, jit_compile=True).get_concrete_function(
+        tf.TensorSpec([4], tf.float32)
+    )
+    tf.saved_model.save(module, tmp_path / "model")
+    program = """
+        import sys
+        import tensorflow as tf
+        import tf_ti
+        steps, last = tf.saved_model.load(sys.argv[1]).call(tf.constant([1.0, 2.0, 3.0, 4.0]))
+        print(steps.numpy().tolist(), last.numpy().tolist())
+        """
+    out = run_program(program, str(tmp_path / "model")).stdout
+    assert "[1.0, 3.0, 6.0, 10.0] [10.0]" in out
+
+
+def test_tf_ti_may_be_imported_after_something_was_compiled(run_program):
+    program = """
+        import tensorflow as tf
+        tf.function(lambda x: x + 1, jit_compile=True)(1.0)
+        import tf_ti
+        f = tf.function(lambda x: tf_ti.scan(lambda s, x: (s + x, s), 0.0, x), jit_compile=True)
+        print(f(tf.constant([1.0, 2.0, 3.0]))[0].numpy())
+        """
+    assert "6.0" in run_program(program).stdout
+
+
+# What cannot be compiled, or ends with an error
+
+InvalidArgument, Unimplemented = tf.errors.InvalidArgumentError, tf.errors.UnimplementedError
+
+
+def refused(words, call, *inputs, error=Unimplemented):
+    with pytest.raises(error, match=words):
+        compiled(call)(*inputs)
+
+
+def total_of(x, n=None, goes_on=None, length=None, kind=LoopOutput.LAST_VALUE):
+    """The sum of the first elements, or what it was on the way."""
+    with Loop("L") as loop:
+        if n is not None:
+            loop.add_trip_limit(n, TripLimit.COUNT)
+        s = loop.add_recurrence(tf.constant(0.0))
+        if goes_on is not None:
+            loop.add_trip_limit(goes_on(s), TripLimit.WHILE)
+        s.next = s + loop.add_iterator(x)
+        is_last = kind is LoopOutput.LAST_VALUE
+        output = loop.add_loop_output(s if is_last else s.next, kind, length=length)
+    return output.tensor
+
+
+X = tf.range(1.0, 6.0)
+
+
+def test_a_state_that_grows_is_refused():
+    port_map = PortMap([InputPort(0, 0)], [OutputPort(0, 0)])
+
+    def grow(x):
+        return tf_ti.tensor_iterator(
+            lambda s: tf.concat([s, s], 0),
+            [tf.ensure_shape(x, [None])],
+            port_map,
+            [BackEdge(0, 0)],
+            3,
+        )
+
+    function = tf.function(
+        grow, input_signature=[tf.TensorSpec([None], tf.float32)], jit_compile=True
+    )
+    with pytest.raises(Unimplemented, match="input port 0.*one shape for all"):
+        function(X)
+
+
+def test_an_output_of_a_while_loop_without_bound_is_refused():
+    refused(
+        "loop 'L': output 0: XLA must know how long it can become.*limit the number of iterations",
+        lambda x: total_of(x, goes_on=lambda s: s < 3.0, kind=LoopOutput.CONCATENATE),
+        X,
+    )
+
+
+def test_a_gradient_of_a_while_loop_without_bound_is_refused():
+    def nonlinear(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with Loop("L") as loop:
+                s = loop.add_recurrence(x)
+                loop.add_trip_limit(s < 3.0, TripLimit.WHILE)
+                s.next = s * s + 0.5
+                y = loop.add_loop_output(s, LoopOutput.LAST_VALUE)
+        return tape.gradient(y.tensor, x)
+
+    refused("was not recorded: XLA must know at most how many", nonlinear, tf.constant(1.0))
+
+
+def test_a_length_that_differs_from_iteration_to_iteration_is_refused():
+    def step(s, length):
+        values = total_of(X, n=2, length=length, kind=LoopOutput.CONCATENATE)
+        return s + tf.reduce_sum(values), None
+
+    refused(
+        "output 0: XLA must know the length",
+        lambda lengths: tf_ti.scan(step, tf.constant(0.0), lengths)[0],
+        tf.constant([3, 4]),
+    )
+
+
+@pytest.mark.parametrize("n", [6, 100])
+def test_an_iterator_that_is_too_short_is_an_error_when_it_is_compiled(n):
+    words = f"loop 'L': iterator 0: there are 5 elements.*{n} iterations"
+    refused(words, lambda x: total_of(x, n=n), X, error=InvalidArgument)
+
+
+def test_an_iterator_that_is_too_short_is_an_error_when_the_program_runs():
+    function = compiled(lambda x, n: total_of(x, n=n))
+    assert function(X, tf.constant(5)).numpy() == 15
+    with pytest.raises(InvalidArgument, match="there are 5 elements.*gives 6 iter"):
+        function(X, tf.constant(6))
+    assert function(X, tf.constant(2)).numpy() == 3
+
+
+def test_an_iterator_that_ends_before_the_condition_is_false_is_an_error():
+    function = compiled(lambda x, most: total_of(x, goes_on=lambda s: s < most))
+    assert function(X, 15.0).numpy() == 15
+    with pytest.raises(InvalidArgument, match="iterator 0: iteration 5 reads past"):
+        function(X, 16.0)
+
+
+def test_a_length_below_the_trips_is_an_error_when_it_is_compiled_or_when_the_program_runs():
+    kind = LoopOutput.CONCATENATE
+    refused(
+        "output 0: the length is 2, but the loop has 3",
+        lambda x: total_of(x, n=3, length=2, kind=kind),
+        X,
+        error=InvalidArgument,
+    )
+    function = compiled(
+        lambda x, most: total_of(x, goes_on=lambda s: s < most, length=3, kind=kind)
+    )
+    np.testing.assert_array_equal(function(X, 6.0), [1, 3, 6])
+    with pytest.raises(InvalidArgument, match="the length is 3, but the loop has"):
+        function(X, 7.0)
+
+
+def test_a_negative_number_of_iterations_is_an_error():
+    port_map = PortMap([InputPort(0, 0)], [OutputPort(0, 0)])
+    function = compiled(
+        lambda n: tf_ti.tensor_iterator(lambda s: s * 2.0, [1.0], port_map, [BackEdge(0, 0)], n)
+    )
+    assert function(tf.constant(3))[0].numpy() == 8
+    with pytest.raises(InvalidArgument, match="must not be negative, got -2"):
+        function(tf.constant(-2))
+
+
+def test_counts_that_differ_are_an_error():
+    port_map = PortMap(
+        [InputPort(0, 0, axis=0), InputPort(1, 1, axis=0)], [OutputPort(0, 0, axis=0)]
+    )
+
+    @functools.partial(
+        tf.function,
+        jit_compile=True,
+        input_signature=[tf.TensorSpec([None]), tf.TensorSpec([None])],
+    )
+    def add(x, y):
+        return tf_ti.tensor_iterator(lambda x, y: x + y, [x, y], port_map)
+
+    with pytest.raises(InvalidArgument, match="input port 0.*5.*input port 1.*4"):
+        add(X, X[:4])
+
+
+def test_a_last_value_of_no_iterations_is_an_error():
+    port_map = PortMap([InputPort(0, 0)], [OutputPort(0, 0)])
+    function = compiled(lambda x, n: tf_ti.tensor_iterator(tf.sin, [x], port_map, (), n))
+    np.testing.assert_allclose(function(1.0, tf.constant(2))[0], np.sin(1.0), rtol=1e-6)
+    with pytest.raises(InvalidArgument, match="no iterations.*no last value"):
+        function(1.0, tf.constant(0))
+
+
+def test_types_of_half_a_byte_are_refused():
+    x = tf.constant(np.ones([4], ml_dtypes.int4))
+    port_map = PortMap([InputPort(0, 0, axis=0)], [OutputPort(0, 0, axis=0)])
+    refused(
+        "int4.*cast it to int8",
+        lambda x: tf_ti.tensor_iterator(lambda x: x, [x], port_map),
+        x,
+    )
+
+
+def test_a_body_that_xla_does_not_know_is_refused():
+    port_map = PortMap([InputPort(0, 0, axis=0)], [OutputPort(0, 0, axis=0)])
+    refused(
+        "PyFunc",
+        lambda x: tf_ti.tensor_iterator(
+            lambda x: tf.ensure_shape(tf.numpy_function(np.sin, [x], tf.float32), [1]),
+            [x],
+            port_map,
+        ),
+        X,
+        error=InvalidArgument,
+    )
+
+
+def test_a_dimension_that_must_be_constant_is_named():
+    port_map = PortMap([InputPort(0, 0, axis=0)], [OutputPort(0, 0, axis=0)])
+    refused(
+        "needs constants where it is given: input port 0",
+        lambda x: tf_ti.tensor_iterator(
+            lambda n: tf.ensure_shape(tf.zeros([n[0]]), [None]), [x], port_map
+        ),
+        tf.constant([2, 2]),
+        error=InvalidArgument,
+    )
+
+
+def test_clusters_that_tensorflow_makes_itself_fall_back_to_the_plain_kernels(run_program):
+    program = """
+        import os
+        os.environ["TF_XLA_FLAGS"] = (
+            "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
+        )
+        import tensorflow as tf
+        import tf_ti
+
+        @tf.function
+        def squares(n):
+            port_map = tf_ti.PortMap([tf_ti.InputPort(0, 0)], [tf_ti.OutputPort(0, 0, axis=0)])
+            (y,) = tf_ti.tensor_iterator(lambda x: x * x, [[3.0]], port_map, (), n * 2)
+            return y + 1.0
+
+        print([squares(tf.constant(n)).numpy().tolist() for n in (1, 2)])
+        """
+    assert "[[10.0, 10.0], [10.0, 10.0, 10.0, 10.0]]" in run_program(program).stdout
