@@ -127,7 +127,6 @@ again(
 again(
     "gradients",
     "gradients_compiled",
-    "random_port_maps_have_the_gradients_of_the_unrolled_loop",
     "gathered_rows_of_a_captured_variable_get_their_gradients",
     "every_differentiable_type_has_gradients",
     "without_iterations_an_initial_state_gets_the_gradient_of_the_last",
@@ -142,6 +141,12 @@ again(
     "rotated_recurrences_have_rotated_gradients",
     "one_tensor_that_feeds_many_layers_gathers_their_gradients",
 )
+
+
+@pytest.mark.usefixtures("gradients_compiled")
+@pytest.mark.parametrize("seed", range(8), indirect=True)
+def test_random_port_maps_have_the_gradients_of_the_unrolled_loop(rng, unrolled):
+    test_gradients.test_random_port_maps_have_the_gradients_of_the_unrolled_loop(rng, unrolled)
 
 
 @pytest.mark.usefixtures("gradients_compiled")
