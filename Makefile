@@ -93,7 +93,7 @@ asan-test: $(venv)/.installed
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 $(bin)/pytest $(PYTEST_FLAGS)
 
 cuda: $(venv)/.tools
-	bazel/bazel.sh build --config=cuda //:libraries
+	bazel/bazel.sh build --config=cuda //:_tf_ti.so
 
 gpu-check:
 	$(PYTHON) gpu_check/check.py $(GPU_CHECK_FLAGS)
