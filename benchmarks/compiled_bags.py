@@ -1,0 +1,93 @@
+"""Bags compiled by XLA, beside what TensorFlow's own ops for it compile to.
+
+Each is one compiled function; its call, 0.1 to 0.2 ms, is part of every figure.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+import tf_ti
+from benchmarks import harness
+
+OURS, PEER = "tf_ti", "tf.gather + segment sum"
+# (rows, width, bags, ids a bag)
+SHAPES = ((1_000_000, 64, 4096, 20), (100_000, 16, 16384, 10), (1_000, 64, 4096, 20))
+
+# What makes the sums: (table, ids, bounds) -> [bags, width].
+Way = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def run(quick: bool) -> Iterator[harness.Table]:
+    tf.config.threading.set_intra_op_parallelism_threads(2)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    for make, title in ((_forward, "forward"), (_gradient, "forward + dense gradient")):
+        yield _table(make, f"Sums of bags compiled by XLA, {title}", 3 if quick else 9)
+
+
+def _table(make: Callable, title: str, repeats: int) -> harness.Table:
+    table = harness.Table(title, "us a call", [], reference=PEER)
+    for shape in SHAPES:
+        values = tf.constant(np.random.default_rng(1).standard_normal(shape[:2], np.float32))
+        for given, (ways, ids, bounds) in _bags(*shape).items():
+            cases = {
+                name: make(way, values, ids, bound)
+                for (name, way), bound in zip(ways.items(), bounds)
+            }
+            results = {name: case() for name, case in cases.items()}
+            np.testing.assert_allclose(results[OURS], results[PEER], rtol=1e-4, atol=1e-4)
+            seconds = harness.measure(cases, repeats)
+            column = f"{given}: {', '.join(map(str, shape))}"
+            table.add_column(column, {name: value * 1e6 for name, value in seconds.items()})
+            ratio = seconds[OURS] / seconds[PEER]
+            table.goals.append(harness.Goal(f"{OURS} / {PEER}, {column}", ratio, 1.0))
+    return table
+
+
+def _bags(rows: int, width: int, bags: int, size: int) -> dict:
+    """For each way to give bags: the ways to sum them, the ids, and the bounds of each."""
+    rng = np.random.default_rng(0)
+    ids = tf.constant(rng.integers(0, rows, [bags, size], np.int32))
+    equal = np.arange(0, bags * size, size, np.int32)
+    uneven = np.sort(rng.integers(0, bags * size, bags, np.int32))
+    uneven[0] = 0
+
+    def segment_ids(offsets):
+        lengths = np.diff([*offsets, bags * size])
+        return tf.constant(np.repeat(np.arange(bags, dtype=np.int32), lengths))
+
+    def peer(table, ids, segment_ids):
+        return tf.math.unsorted_segment_sum(tf.gather(table, ids), segment_ids, bags)
+
+    def by_segments(table, ids, segment_ids):
+        return tf_ti.embedding_segments_sum(table, ids, segment_ids, bags)
+
+    packed = {
+        OURS: lambda table, ids, _: tf_ti.embedding_bag_packed(table, ids),
+        PEER: lambda table, ids, _: tf.reduce_sum(tf.gather(table, ids), 1),
+    }
+    by_offsets = {OURS: tf_ti.embedding_bag_offsets_sum, PEER: peer}
+    flat = tf.reshape(ids, [-1])
+    return {
+        "packed": (packed, ids, (ids, ids)),
+        "offsets": (by_offsets, flat, (tf.constant(equal), segment_ids(equal))),
+        "uneven": (by_offsets, flat, (tf.constant(uneven), segment_ids(uneven))),
+        "segments": ({OURS: by_segments, PEER: peer}, flat, (segment_ids(equal),) * 2),
+    }
+
+
+def _forward(way: Way, table: tf.Tensor, ids: tf.Tensor, bounds: tf.Tensor) -> Callable:
+    function = tf.function(way, jit_compile=True, autograph=False)
+    return lambda: function(table, ids, bounds)
+
+
+def _gradient(way: Way, table: tf.Tensor, ids: tf.Tensor, bounds: tf.Tensor) -> Callable:
+    @tf.function(jit_compile=True, autograph=False)
+    def function(table, ids, bounds):
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            sums = way(table, ids, bounds)
+        return tf.convert_to_tensor(tape.gradient(sums, table, 0.5 * sums))
+
+    return lambda: function(table, ids, bounds)
