@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_ti
+from tf_ti import _library
 
 
 def run() -> Iterator[tuple[str, bool, str]]:
@@ -18,7 +19,10 @@ def run() -> Iterator[tuple[str, bool, str]]:
         ("embedding_bag agrees with tf.nn", _embedding_bag),
         ("a variable's rows get their gradient", _bag_gradient),
         ("a wrong id is an error", _wrong_id),
+        ("XLA agrees with the plain kernels", _compiled),
     ):
+        if check is _compiled and _library.XLA_PROBLEM is not None:
+            continue
         try:
             ok, detail = check()
         except Exception as error:  # whatever goes wrong here is the report's content
@@ -126,3 +130,18 @@ def _wrong_id() -> tuple[bool, str]:
     except tf.errors.InvalidArgumentError as error:
         return True, error.message.splitlines()[0]
     return False, "no error was raised"
+
+
+def _compiled() -> tuple[bool, str]:
+    xs, table = tf.linspace(0.1, 1.0, 8), tf.random.stateless_normal([9, 3], [1, 2])
+
+    def call(xs, table):
+        with tf.GradientTape() as tape:
+            tape.watch(table)
+            bags = tf_ti.embedding_bag_packed(table, [[1, 8], [2, 2]])
+            last, _ = tf_ti.scan(lambda c, x: (tf.tanh(c * x) + bags, None), bags, xs)
+        return last, tf.convert_to_tensor(tape.gradient(last, table))
+
+    plain, compiled = call(xs, table), tf.function(call, jit_compile=True)(xs, table)
+    error = max(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(plain, compiled))
+    return error < 1e-5, f"largest difference {error:.1e}"

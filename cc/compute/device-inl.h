@@ -81,6 +81,7 @@ inline unsigned NumBlocks(int64_t work, int64_t block) {
 
 inline std::string Describe(cudaError_t error) {
   if (error == cudaSuccess) return "";
+  cudaGetLastError();  // Or the next call that asks for the last error would see this one.
   return std::string("CUDA: ") + cudaGetErrorString(error);
 }
 

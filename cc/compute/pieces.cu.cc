@@ -72,6 +72,7 @@ struct RoundOne {
 }  // namespace
 
 std::string CopyMemory(size_t bytes, const void* src, void* dst, Gpu* gpu) {
+  if (bytes == 0) return "";
   return Describe(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, gpu->stream()));
 }
 
@@ -105,6 +106,7 @@ std::string CopyBytes(const BlockCopy& copy, size_t element_size, const char* sr
 }
 
 std::string FillZeros(size_t bytes, void* data, Gpu* gpu) {
+  if (bytes == 0) return "";
   return Describe(cudaMemsetAsync(data, 0, bytes, gpu->stream()));
 }
 

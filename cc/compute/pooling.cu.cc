@@ -164,9 +164,10 @@ class Walk {
 
   __device__ Index bag() const { return bag_; }
   __device__ Index position() const { return position_; }
-  // Not more than zero in a bag that would end before it begins.
+  // Zero in a bag that would end before it begins.
   __device__ int size() const {
-    return static_cast<int>(min(end_ - position_, static_cast<Index>(lanes_)));
+    const Index left = max(end_ - position_, Index{0});
+    return static_cast<int>(min(left, static_cast<Index>(lanes_)));
   }
   __device__ bool is_last() const { return position_ + lanes_ >= end_; }
   // Where what comes of a piece goes; or -1 for a whole bag.

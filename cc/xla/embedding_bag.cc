@@ -41,8 +41,6 @@ using xla::XlaOp;
 
 // What stands for an id that is no row, and for padding.
 constexpr int64_t kNoRow = -1, kPadding = -2;
-// Packed bags of more ids are summed by XLA's own reduction, not by one unrolled loop.
-constexpr int64_t kMostUnrolled = 32;
 
 bool ChecksIds() {
   const char* const value = std::getenv("TF_TI_CHECK_IDS");
@@ -177,11 +175,9 @@ class Bags {
     return spec_->reduction == Reduction::kMean || spec_->reduction == Reduction::kSqrtN;
   }
 
-  XlaOp indices() const { return indices_; }          // [num_indices], as they were given
   XlaOp ids() const { return ids_; }                  // [num_indices]: rows, kNoRow or kPadding
   XlaOp default_row() const { return default_row_; }  // a scalar: a row, or kNoRow
   XlaOp weights() const { return weights_; }          // [num_indices], in the type of the sums
-  XlaOp begin() const { return begin_; }
   Segments segments() const {
     return {begin_, length_, count_, num_indices_, is_packed() ? packed_size_ : num_indices_};
   }
@@ -461,37 +457,12 @@ XlaOp EmbeddingBagOp::Pool(const Bags& bags, const Table& table, PrimitiveType s
     return PoolSegments(combiner, elements, bags.segments());
   }
 
-  // Without a mask, and again with one where an id is no row.
-  const auto begin = [&bags](XlaBuilder* inner) {
-    return xla::Mul(xla::Iota(inner, bags.position(), bags.count()),
-                    Scalar(inner, bags.position(), bags.packed_size()));
-  };
-  const XlaOp indices = bags.indices();
-  XlaOp pooled;
-  if (bags.packed_size() <= kMostUnrolled) {
-    const Elements rows{operands,
-                        [=](absl::Span<const XlaOp> operands, XlaOp at, XlaOp, XlaOp) {
-                          return weighted(Take(operands[0], Take(indices, at)), operands, at);
-                        },
-                        sum, table.width()};
-    pooled = PoolSlots(combiner, rows, bags.begin(), bags.packed_size());
-  } else {
-    const XlaOp at = xla::Iota(builder, bags.position(), bags.num_indices());
-    const XlaOp rows = weighted(Take(table.rows, indices), operands, at);
-    pooled = ReduceMiddle(combiner,
-                          xla::Reshape(rows, {bags.count(), bags.packed_size(), table.width()}));
-  }
-  const auto pool_with_mask = [&](XlaOp, absl::Span<const XlaOp> operands) {
-    XlaBuilder* const inner = operands[0].builder();
-    const XlaOp length =
-        xla::Broadcast(Scalar(inner, bags.position(), bags.packed_size()), {bags.count()});
-    const Elements masked{{operands.begin(), operands.end()}, elements.get, sum, table.width()};
-    return PoolSegments(
-        combiner, masked,
-        {begin(inner), length, bags.count(), bags.num_indices(), bags.packed_size()});
-  };
-  const XlaOp least = Reduce(Combiner::kMin, bags.ids());
-  return ReviseIf(xla::Lt(least, Number(least, 0)), pooled, operands, pool_with_mask);
+  // All have one size: one gather and one reduction, which XLA makes a loop of.
+  const XlaOp at = xla::Iota(builder, bags.position(), bags.num_indices());
+  const XlaOp is_row = xla::Ge(bags.ids(), Number(bags.ids(), 0));
+  const XlaOp rows = Mask(is_row, weighted(Take(table.rows, bags.ids()), operands, at));
+  return ReduceMiddle(combiner,
+                      xla::Reshape(rows, {bags.count(), bags.packed_size(), table.width()}));
 }
 
 // [count, width]: the first position of each maximum, or -1.

@@ -96,6 +96,22 @@ State While(const State& state, const std::function<XlaOp(const State&)>& condit
   return Split(xla::While(*goes_on, *next, initial), state.size());
 }
 
+// `value`, or where the scalar `condition` holds what `revise` makes of it and of `operands`. A
+// loop of one iteration, as XLA gives a conditional one thread on the CPU.
+using Revise = std::function<XlaOp(XlaOp value, absl::Span<const XlaOp> operands)>;
+XlaOp ReviseIf(XlaOp condition, XlaOp value, const std::vector<XlaOp>& operands,
+               const Revise& revise) {
+  State state = {condition, value};
+  state.insert(state.end(), operands.begin(), operands.end());
+  const auto is_open = [](const State& state) { return state[0]; };
+  const auto close = [&](State state) {
+    state[1] = revise(state[1], absl::MakeConstSpan(state).subspan(2));
+    state[0] = xla::ConstantR0<bool>(state[1].builder(), false);
+    return state;
+  };
+  return While(state, is_open, close)[1];
+}
+
 // Of segments of elements: what is behind the first `slots` of each, cut into pieces.
 //
 // A segment has ceil(length / slots) - 1 pieces. This place for them needs no sum over segments:
@@ -204,11 +220,6 @@ XlaOp PoolSegments(Combiner combiner, const Elements& elements, const Segments& 
   return ReviseIf(IsAnyLonger(state[2], slots), state[0], operands, add_pieces);
 }
 
-Shape ShapeOf(XlaOp op) {
-  const absl::StatusOr<Shape> shape = op.builder()->GetShape(op);
-  return shape.ok() ? *shape : ShapeUtil::MakeNil();
-}
-
 XlaOp Scalar(XlaBuilder* builder, PrimitiveType type, int64_t value) {
   return xla::ConvertElementType(xla::ConstantR0<int64_t>(builder, value), type);
 }
@@ -275,28 +286,6 @@ XlaOp Identity(Combiner combiner, XlaBuilder* builder, PrimitiveType type) {
     default:
       return xla::MaxValue(builder, type);
   }
-}
-
-XlaOp ReviseIf(XlaOp condition, XlaOp value, const std::vector<XlaOp>& operands,
-               const Revise& revise) {
-  State state = {condition, value};
-  state.insert(state.end(), operands.begin(), operands.end());
-  const auto is_open = [](const State& state) { return state[0]; };
-  const auto close = [&](State state) {
-    state[1] = revise(state[1], absl::MakeConstSpan(state).subspan(2));
-    state[0] = xla::ConstantR0<bool>(state[1].builder(), false);
-    return state;
-  };
-  return While(state, is_open, close)[1];
-}
-
-XlaOp PoolSlots(Combiner combiner, const Elements& elements, XlaOp begin, int64_t slots) {
-  XlaOp total;
-  for (int64_t slot = 0; slot < slots; ++slot) {
-    const XlaOp values = elements.get(elements.operands, Plus(begin, slot), XlaOp(), XlaOp());
-    total = slot == 0 ? values : Combine(combiner, total, values);
-  }
-  return total;
 }
 
 }  // namespace tf_ti

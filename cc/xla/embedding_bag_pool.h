@@ -18,12 +18,11 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "cc/xla/shapes.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape.h"
 
 namespace tf_ti {
-
-xla::Shape ShapeOf(xla::XlaOp op);
 
 // A scalar.
 xla::XlaOp Scalar(xla::XlaBuilder* builder, xla::PrimitiveType type, int64_t value);
@@ -52,12 +51,6 @@ xla::XlaOp CumulativeSum(xla::XlaOp vector);
 // For each i in [0, size) how many of `values` are at most i. Of their type.
 xla::XlaOp CountUpTo(xla::XlaOp values, int64_t size);
 
-// `value`, or where the scalar `condition` holds what `function` makes of it and of `operands`. A
-// loop of one iteration, as XLA gives a conditional one thread on the CPU.
-using Revise = std::function<xla::XlaOp(xla::XlaOp value, absl::Span<const xla::XlaOp> operands)>;
-xla::XlaOp ReviseIf(xla::XlaOp condition, xla::XlaOp value, const std::vector<xla::XlaOp>& operands,
-                    const Revise& revise);
-
 // Segment s has `length[s]` elements from begin[s] on; no segment ends behind the begin of the
 // next.
 struct Segments {
@@ -82,9 +75,6 @@ struct Elements {
 
 // What the combiner ignores.
 xla::XlaOp Identity(Combiner combiner, xla::XlaBuilder* builder, xla::PrimitiveType type);
-
-// `slots` elements from `begin` on, where all are there.
-xla::XlaOp PoolSlots(Combiner combiner, const Elements& elements, xla::XlaOp begin, int64_t slots);
 
 // [count, width].
 xla::XlaOp PoolSegments(Combiner combiner, const Elements& elements, const Segments& segments);

@@ -34,8 +34,14 @@ class Function {
   // `updates` the new values of updated().
   absl::Status Call(xla::XlaBuilder* builder, const std::vector<xla::XlaOp>& parameters,
                     std::vector<xla::XlaOp>* results, std::vector<xla::XlaOp>* updates) const;
+  // The same where `condition` holds; else the results and updates mean nothing. A function that
+  // may run forever or fail is then not run.
+  absl::Status CallIf(xla::XlaOp condition, const std::vector<xla::XlaOp>& parameters,
+                      std::vector<xla::XlaOp>* results, std::vector<xla::XlaOp>* updates) const;
 
  private:
+  bool MayNotEnd() const;
+
   tensorflow::XlaCompiler::CompilationResult compiled_;
   std::vector<xla::Shape> shapes_;
 };

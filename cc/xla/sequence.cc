@@ -5,6 +5,7 @@
 
 #include "absl/types/span.h"
 #include "cc/status.h"
+#include "cc/xla/shapes.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/shape_util.h"
 
@@ -41,11 +42,6 @@ Shape MapShape(const Shape& shape, const std::function<Shape(const Shape&)>& map
   std::vector<Shape> elements;
   for (const Shape& element : shape.tuple_shapes()) elements.push_back(MapShape(element, map));
   return ShapeUtil::MakeTupleShape(elements);
-}
-
-Shape ShapeOf(XlaOp op) {
-  const absl::StatusOr<Shape> shape = op.builder()->GetShape(op);
-  return shape.ok() ? *shape : ShapeUtil::MakeNil();
 }
 
 // Where a value lies in an array of a stack.
@@ -154,7 +150,7 @@ absl::Status SequenceParts::Init(XlaOp sequence, const std::string& label) {
   if (kind == kUnrecorded) {
     return Unimplemented(label,
                          " was not recorded: XLA must know at most how many iterations the loop "
-                         "has, so limit their number by a constant");
+                         "has, so limit their number by a constant, and the value's shape");
   }
   std::vector<XlaOp> arrays;
   for (int i = 0; i < size - 1 - has_mark; ++i) arrays.push_back(xla::GetTupleElement(sequence, i));

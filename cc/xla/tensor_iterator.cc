@@ -21,6 +21,7 @@
 #include "cc/xla/register.h"
 #include "cc/xla/require.h"
 #include "cc/xla/sequence.h"
+#include "cc/xla/shapes.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_compiler.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -53,29 +54,6 @@ XlaOp Int(XlaBuilder* builder, int64_t value) {
 
 XlaOp Wide(XlaOp scalar) { return xla::ConvertElementType(scalar, xla::S64); }
 
-std::vector<int64_t> Dims(const Shape& shape) {
-  return {shape.dimensions().begin(), shape.dimensions().end()};
-}
-
-// The same shape with another extent along one axis, or without the axis.
-Shape WithExtent(const Shape& shape, int64_t axis, int64_t extent) {
-  std::vector<int64_t> dims = Dims(shape);
-  dims[axis] = extent;
-  return ShapeUtil::MakeShape(shape.element_type(), dims);
-}
-
-Shape WithoutAxis(const Shape& shape, int64_t axis) {
-  std::vector<int64_t> dims = Dims(shape);
-  dims.erase(dims.begin() + axis);
-  return ShapeUtil::MakeShape(shape.element_type(), dims);
-}
-
-Shape WithAxis(const Shape& shape, int64_t axis, int64_t extent) {
-  std::vector<int64_t> dims = Dims(shape);
-  dims.insert(dims.begin() + axis, extent);
-  return ShapeUtil::MakeShape(shape.element_type(), dims);
-}
-
 XlaCompiler::Argument::Kind KindOf(DataType type) {
   return type == tensorflow::DT_VARIANT ? XlaCompiler::Argument::kTensorList
                                         : XlaCompiler::Argument::kParameter;
@@ -87,10 +65,11 @@ std::vector<XlaOp> Starts(XlaOp array, int rank, int64_t axis, XlaOp at) {
   return starts;
 }
 
-absl::Status ResolveAxis(const std::string& label, int64_t given, int64_t rank, int64_t* axis) {
-  *axis = given < 0 ? given + rank : given;
-  if (*axis >= 0 && *axis < rank) return absl::OkStatus();
-  return InvalidArgument(label, ": axis ", given, " is out of range for a tensor of rank ", rank);
+absl::Status CheckType(const std::string& label, DataType type) {
+  if (type != tensorflow::DT_INT4 && type != tensorflow::DT_UINT4) return absl::OkStatus();
+  // XLA packs two of them into a byte, TensorFlow does not, and neither converts.
+  return Unimplemented(label, ": XLA and TensorFlow disagree on how ",
+                       tensorflow::DataTypeString(type), " lies in memory; cast it to int8");
 }
 
 // The number of iterations, as far as it is known: exactly, or when the program runs, with a bound.
@@ -180,7 +159,8 @@ class Loop {
   struct InputState {
     Shape shape;
     int64_t axis = 0;     // of a slice, resolved
-    Pieces pieces;        // of a slice; of a sequence, but for its elements
+    Pieces pieces;        // of a slice
+    Count elements;       // of an iterator
     SequenceParts parts;  // of a sequence
     XlaResource* resource = nullptr;
     Tensor constant;  // where `is_constant`
@@ -201,6 +181,7 @@ class Loop {
 
   absl::Status StartInput(int i, Count* count);
   absl::Status StartLimit(Count* count);
+  absl::Status GetLength(int i);
   absl::Status FindCount();
   absl::Status CompileFunctions();
   absl::Status Compile(const tensorflow::NameAttrList& name, const std::vector<int>& parameters,
@@ -264,12 +245,7 @@ absl::Status Loop::StartInput(int i, Count* count) {
     }
     return ctx_->GetResourceInput(i, &state.resource);
   }
-  if (input.dtype == tensorflow::DT_INT4 || input.dtype == tensorflow::DT_UINT4) {
-    // XLA packs two of them into a byte, TensorFlow does not, and neither converts.
-    return Unimplemented(input.label, ": XLA and TensorFlow disagree on how ",
-                         tensorflow::DataTypeString(input.dtype),
-                         " lies in memory; cast it to int8");
-  }
+  TF_RETURN_IF_ERROR(CheckType(input.label, input.dtype));
   const XlaOp op = ctx_->Input(i);
   TF_ASSIGN_OR_RETURN(state.shape, builder_->GetShape(op));
   if (input.mode == InputMode::kValue) {
@@ -307,6 +283,15 @@ absl::Status Loop::StartInput(int i, Count* count) {
   const int64_t rank = state.shape.dimensions().size();
   TF_RETURN_IF_ERROR(ResolveAxis(input.label, input.axis, rank, &state.axis));
   const int64_t extent = state.shape.dimensions(state.axis);
+  if (extent > kNoBound) {
+    return Unimplemented(input.label, ": XLA's loops take no axis of more than ", kNoBound,
+                         " elements, got ", extent);
+  }
+  for (int64_t d = 0; d < rank; ++d) {
+    if (d == state.axis || !state.shape.is_dynamic_dimension(d)) continue;
+    return Unimplemented(input.label, ": XLA must know all extents but that of the axis; of ",
+                         ShapeUtil::HumanString(state.shape), " it only knows bounds");
+  }
   const std::string problem = ResolvePieces(input.range, extent, &state.pieces);
   if (!problem.empty()) return InvalidArgument(input.label, ": ", problem);
   if (drops_axis(i)) {
@@ -321,15 +306,22 @@ absl::Status Loop::StartInput(int i, Count* count) {
   count->exact = state.pieces.count;
   if (!state.shape.is_dynamic_dimension(state.axis)) return absl::OkStatus();
   const Range& range = input.range;
-  const bool is_whole = (range.stride == 1 && range.start == 0 && range.end == -1) ||
-                        (range.stride == -1 && range.start == -1 && range.end == 0);
-  if (!is_whole || range.part_size != 1) {
+  const int64_t part = range.part_size;
+  const bool is_whole = (range.stride == part && range.start == 0 && range.end == -1) ||
+                        (range.stride == -part && range.start == -1 && range.end == 0);
+  if (!is_whole) {
     return Unimplemented(input.label, ": XLA must know the extent of axis ", input.axis,
                          " to cut it into these pieces; it only knows a bound, ", extent);
   }
+  const XlaOp size = xla::GetDimensionSize(op, state.axis), part_op = Int(builder_, part);
+  if (part > 1) {
+    Require(xla::Eq(xla::Rem(size, part_op), Int(builder_, 0)),
+            absl::StrCat(input.label, ": pieces of ", part, " do not tile $0 elements"),
+            {Wide(size)});
+  }
   count->exact = -1;
-  count->runtime = xla::GetDimensionSize(op, state.axis);
-  count->bound = extent;
+  count->runtime = xla::Div(size, part_op);
+  count->bound = extent / part;
   return absl::OkStatus();
 }
 
@@ -349,6 +341,10 @@ absl::Status Loop::StartLimit(Count* count) {
     if (count->exact < 0) {
       return InvalidArgument(spec_.limit_label, " must not be negative, got ", count->exact);
     }
+    if (count->exact > kNoBound && has_condition()) {
+      *count = Count();
+      return absl::OkStatus();
+    }
     if (count->exact > kNoBound) {
       return Unimplemented(spec_.limit_label, ": XLA's loops have at most ", kNoBound,
                            " iterations, got ", count->exact);
@@ -364,6 +360,20 @@ absl::Status Loop::StartLimit(Count* count) {
   return absl::OkStatus();
 }
 
+absl::Status Loop::GetLength(int i) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  if (output.length < 0) return absl::OkStatus();
+  int64_t* const length = &outputs_[i].length;
+  const int input = spec_.inputs.size() + spec_.has_num_iterations + output.length;
+  const absl::Status status = ctx_->ConstantInputAsIntScalar(input, length);
+  if (!status.ok()) {
+    return Unimplemented(output.label,
+                         ": XLA must know the length when it compiles: ", status.message());
+  }
+  if (*length >= 0) return absl::OkStatus();
+  return InvalidArgument(output.label, ": the length must not be negative, got ", *length);
+}
+
 absl::Status Loop::FindCount() {
   Count limit;
   TF_RETURN_IF_ERROR(StartLimit(&limit));
@@ -371,14 +381,27 @@ absl::Status Loop::FindCount() {
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     Count count;
     TF_RETURN_IF_ERROR(StartInput(i, &count));
-    const bool is_iterator = spec_.inputs[i].mode == InputMode::kIterator;
-    if (!is_iterator) TF_RETURN_IF_ERROR(count_.Merge(count));
+    if (spec_.inputs[i].mode == InputMode::kIterator) {
+      inputs_[i].elements = count;
+    } else {
+      TF_RETURN_IF_ERROR(count_.Merge(count));
+    }
   }
   if (!count_.known() && !has_condition()) {
     return InvalidArgument("no input is sliced and ", spec_.limit_label,
                            " is not given: the number of iterations is unknown");
   }
   if (count_.exact >= 0) count_.bound = count_.exact;
+  // More iterations than an iterator has elements, or than a length, are an error.
+  for (const InputState& input : inputs_) {
+    const Count& elements = input.elements;
+    if (!elements.known()) continue;
+    count_.bound = std::min(count_.bound, elements.exact >= 0 ? elements.exact : elements.bound);
+  }
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    TF_RETURN_IF_ERROR(GetLength(i));
+    if (outputs_[i].length >= 0) count_.bound = std::min(count_.bound, outputs_[i].length);
+  }
   if (has_short_last_ && is_dynamic()) {
     return Unimplemented(count_.from,
                          ": XLA must know the number of iterations, as the last piece is short");
@@ -483,7 +506,8 @@ absl::Status Loop::CheckBackEdges(const Function& body) const {
           label, ": a back edge brings ", tensorflow::DataTypeString(body.type(edge.from)),
           " to a parameter of type ", tensorflow::DataTypeString(spec_.inputs[edge.to].dtype));
     }
-    if (!ShapeUtil::Compatible(body.shape(edge.from), inputs_[edge.to].shape)) {
+    // Unlike ShapeUtil::Compatible, this tells apart what is known from what is only bounded.
+    if (!Shape::Equal().IgnoreLayout()(body.shape(edge.from), inputs_[edge.to].shape)) {
       return Unimplemented(
           label, ": XLA needs one shape for all iterations; the initial value has ",
           ShapeUtil::HumanString(inputs_[edge.to].shape), ", but the back edge brings ",
@@ -507,12 +531,19 @@ absl::Status Loop::StartOutput(int i) {
   if (output.mode == OutputMode::kCount) return absl::OkStatus();
   state.value =
       output.result >= 0 ? body_.shape(output.result) : inputs_[output.parameter].parameter;
-  const bool is_bounded = count_.bound != kNoBound;
+  const bool is_bounded = count_.bound < kNoBound;
   const int64_t most = is_dynamic() ? count_.bound : full_;
   if (output.mode == OutputMode::kSequence) {
-    state.is_recorded = is_bounded && !(is_dynamic() && output.stride > 1);
+    state.is_recorded =
+        is_bounded && state.value.is_static() && !(is_dynamic() && output.stride > 1);
     state.capacity = (most + output.stride - 1) / output.stride;
     return absl::OkStatus();
+  }
+  TF_RETURN_IF_ERROR(CheckType(output.label, output.dtype));
+  if (output.mode == OutputMode::kLast && StateOf(output) >= 0) return absl::OkStatus();
+  if (!state.value.is_static()) {
+    return Unimplemented(output.label, ": XLA must know the shape of the body's result; of ",
+                         ShapeUtil::HumanString(state.value), " it only knows bounds");
   }
   if (output.mode != OutputMode::kConcat && output.mode != OutputMode::kStack) {
     return absl::OkStatus();
@@ -533,15 +564,6 @@ absl::Status Loop::StartOutput(int i) {
     }
   }
   if (output.length >= 0) {
-    const int input = spec_.inputs.size() + spec_.has_num_iterations + output.length;
-    const absl::Status status = ctx_->ConstantInputAsIntScalar(input, &state.length);
-    if (!status.ok()) {
-      return Unimplemented(output.label,
-                           ": XLA must know the length when it compiles: ", status.message());
-    }
-    if (state.length < 0) {
-      return InvalidArgument(output.label, ": the length must not be negative, got ", state.length);
-    }
     if (!is_dynamic() && state.length < count_.exact) {
       return InvalidArgument(output.label, ": the length is ", state.length, ", but the loop has ",
                              count_.exact, " iterations");
@@ -562,8 +584,8 @@ absl::Status Loop::StartOutput(int i) {
                          ", or give the output a length");
   }
   if (state.extent > 0 && state.capacity > kNoBound / state.extent) {
-    return InvalidArgument(output.label, ": ", state.capacity, " iterations of extent ",
-                           state.extent, " are too many for one tensor");
+    return Unimplemented(output.label, ": ", state.capacity, " pieces of extent ", state.extent,
+                         " are too many for XLA");
   }
   return absl::OkStatus();
 }
@@ -574,17 +596,18 @@ absl::Status Loop::CheckStart() {
   for (size_t i = 0; i < spec_.inputs.size() && !has_condition(); ++i) {
     const LoopSpec::Input& input = spec_.inputs[i];
     if (input.mode != InputMode::kIterator) continue;
-    const int64_t size = inputs_[i].pieces.count;
-    if (count_.exact > size) {
-      return InvalidArgument(input.label, ": there are ", size, " elements along axis ", input.axis,
-                             ", but ", count_.from, " gives ", count_.exact, " iterations");
+    const Count& elements = inputs_[i].elements;
+    if (count_.exact >= 0 && elements.exact >= 0) {
+      if (count_.exact <= elements.exact) continue;
+      return InvalidArgument(input.label, ": there are ", elements.exact, " elements along axis ",
+                             input.axis, ", but ", count_.from, " gives ", count_.exact,
+                             " iterations");
     }
-    if (count_.exact < 0) {
-      Require(xla::Le(count_.runtime, Int(builder_, size)),
-              absl::StrCat(input.label, ": there are ", size, " elements along axis ", input.axis,
-                           ", but ", count_.from, " gives $0 iterations"),
-              {Wide(count_.runtime)});
-    }
+    const XlaOp count = count_.Get(builder_), size = elements.Get(builder_);
+    Require(xla::Le(count, size),
+            absl::StrCat(input.label, ": there are $0 elements along axis ", input.axis, ", but ",
+                         count_.from, " gives $1 iterations"),
+            {Wide(size), Wide(count)});
   }
   return absl::OkStatus();
 }
@@ -665,7 +688,7 @@ XlaOp Loop::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece)
   const int64_t size = input.range.part_size;
   XlaOp first = Int(builder, in.pieces.first - (in.pieces.stride > 0 ? 0 : size - 1));
   if (in.pieces.stride < 0 && in.shape.is_dynamic_dimension(in.axis)) {
-    first = xla::Sub(xla::GetDimensionSize(state.inputs[i], in.axis), Int(builder, 1));
+    first = xla::Sub(xla::GetDimensionSize(state.inputs[i], in.axis), Int(builder, size));
   }
   const XlaOp begin = xla::Add(xla::Mul(piece, Int(builder, in.pieces.stride)), first);
   const int rank = in.shape.dimensions().size();
@@ -716,33 +739,38 @@ absl::Status Loop::Decide(XlaBuilder* builder, State* state) {
   for (int i : spec_.condition_inputs) {
     parameters.push_back(Element(builder, *state, i, state->index));
   }
-  TF_RETURN_IF_ERROR(condition_.Call(builder, parameters, &results, &updates));
+  TF_RETURN_IF_ERROR(condition_.CallIf(is_within, parameters, &results, &updates));
   Update(condition_, updates, state, &spec_.condition_inputs, is_within);
   XlaOp go = xla::And(results[0], is_within);
   XlaOp fault = Int(builder, 0);
   int number = 0;
-  const auto check = [&](int64_t size, XlaOp matters, const std::string& message) {
-    if (count_.exact >= 0 && count_.exact <= size) return;
+  const auto check = [&](XlaOp size, XlaOp matters, const std::string& message) {
     if (is_first) faults_.push_back(message);
     ++number;
-    if (size >= kNoBound) return;
-    const XlaOp is_over = xla::And(xla::Ge(state->index, Int(builder, size)), matters);
+    const XlaOp is_over = xla::And(xla::Ge(state->index, size), matters);
     fault = xla::Select(xla::And(is_over, xla::Eq(fault, Int(builder, 0))), Int(builder, number),
                         fault);
   };
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     if (spec_.inputs[i].mode != InputMode::kIterator) continue;
+    const Count& elements = inputs_[i].elements;
+    const bool is_known = elements.exact >= 0;
+    if (is_known && count_.exact >= 0 && count_.exact <= elements.exact) continue;
     const auto& read = spec_.condition_inputs;
     const bool is_read = std::find(read.begin(), read.end(), i) != read.end();
-    const int64_t size = inputs_[i].pieces.count;
+    const XlaOp size = is_known ? Int(builder, elements.exact)
+                                : xla::GetDimensionSize(state->inputs[i], inputs_[i].axis);
     check(size, is_read ? is_within : go,
-          absl::StrCat(spec_.inputs[i].label, ": iteration $0 reads past the ", size,
-                       " elements along axis ", spec_.inputs[i].axis));
+          absl::StrCat(spec_.inputs[i].label, ": iteration $0 reads past the ",
+                       is_known ? absl::StrCat(elements.exact, " elements") : "last element",
+                       " along axis ", spec_.inputs[i].axis));
   }
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
-    if (spec_.outputs[i].length < 0) continue;
-    check(outputs_[i].length, go,
-          absl::StrCat(spec_.outputs[i].label, ": the length is ", outputs_[i].length,
+    const int64_t length = outputs_[i].length;
+    if (length < 0 || length >= kNoBound) continue;
+    if (count_.exact >= 0 && count_.exact <= length) continue;
+    check(Int(builder, length), go,
+          absl::StrCat(spec_.outputs[i].label, ": the length is ", length,
                        ", but the loop has more iterations"));
   }
   if (!faults_.empty()) {
@@ -1032,122 +1060,6 @@ class TensorIteratorOp : public tensorflow::XlaOpKernel {
 
 TF_TI_REGISTER_XLA_OP("TfTi>TensorIterator", TF_TI_LOOP_TRAITS, TensorIteratorOp);
 TF_TI_REGISTER_XLA_OP("TfTi>StatelessTensorIterator", TF_TI_LOOP_TRAITS, TensorIteratorOp);
-
-class SequenceSplitOp : public tensorflow::XlaOpKernel {
- public:
-  explicit SequenceSplitOp(OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
-  }
-
-  void Compile(XlaOpKernelContext* ctx) override {
-    XlaOp pieces;
-    OP_REQUIRES_OK(ctx, Split(ctx, &pieces));
-    ctx->SetTensorListOutput(0, pieces);
-  }
-
- private:
-  absl::Status Split(XlaOpKernelContext* ctx, XlaOp* sequence) const {
-    XlaBuilder* builder = ctx->builder();
-    SequenceParts like, parts;
-    TF_RETURN_IF_ERROR(like.Init(ctx->Input(1), "like"));
-    if (like.count.valid()) {
-      return Unimplemented("XLA must know the number of pieces of a concatenation");
-    }
-    TF_ASSIGN_OR_RETURN(const Shape stack, builder->GetShape(like.stack));
-    TF_ASSIGN_OR_RETURN(const Shape shape, ctx->InputXlaShape(0));
-    const int64_t rank = shape.dimensions().size();
-    int64_t axis;
-    TF_RETURN_IF_ERROR(ResolveAxis("tensor", axis_, rank, &axis));
-    const Shape piece = ElementShape(stack);
-    if (piece.IsTuple() || static_cast<int64_t>(piece.dimensions().size()) != rank) {
-      return InvalidArgument("the pieces of tensor have rank ", piece.dimensions().size(),
-                             ", but tensor has rank ", rank);
-    }
-    const int64_t count = StackSize(stack), extent = piece.dimensions(axis);
-    int64_t last_extent = 0;
-    if (like.last.valid()) {
-      TF_ASSIGN_OR_RETURN(const Shape last, builder->GetShape(like.last));
-      last_extent = last.dimensions(axis);
-    }
-    if (shape.dimensions(axis) != count * extent + last_extent) {
-      return InvalidArgument("tensor has extent ", shape.dimensions(axis), " along axis ", axis_,
-                             ", but the pieces have ", count * extent + last_extent);
-    }
-    XlaOp tensor = ctx->Input(0);
-    if (like.last.valid()) {
-      const int64_t begin = reverse_ ? 0 : count * extent;
-      parts.last = xla::SliceInDim(tensor, begin, begin + last_extent, 1, axis);
-      const int64_t first = reverse_ ? last_extent : 0;
-      tensor = xla::SliceInDim(tensor, first, first + count * extent, 1, axis);
-    }
-    // [..., count * extent, ...] -> [..., count, extent, ...] -> [count, ..., extent, ...].
-    std::vector<int64_t> dims = Dims(WithExtent(shape, axis, extent)), order = {axis};
-    dims.insert(dims.begin() + axis, count);
-    for (int64_t d = 0; d <= rank; ++d) {
-      if (d != axis) order.push_back(d);
-    }
-    parts.stack = xla::Transpose(xla::Reshape(tensor, dims), order);
-    if (reverse_) parts.stack = xla::Rev(parts.stack, {0});
-    *sequence = parts.Join(builder);
-    return builder->first_error();
-  }
-
-  int64_t axis_;
-  bool reverse_;
-};
-
-TF_TI_REGISTER_XLA_OP("TfTi>SequenceSplit", .AllowVariantTypes(), SequenceSplitOp);
-
-class SequenceConcatOp : public tensorflow::XlaOpKernel {
- public:
-  explicit SequenceConcatOp(OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
-  }
-
-  void Compile(XlaOpKernelContext* ctx) override {
-    XlaOp tensor;
-    OP_REQUIRES_OK(ctx, Concat(ctx, &tensor));
-    ctx->SetOutput(0, tensor);
-  }
-
- private:
-  absl::Status Concat(XlaOpKernelContext* ctx, XlaOp* tensor) const {
-    XlaBuilder* builder = ctx->builder();
-    SequenceParts parts;
-    TF_RETURN_IF_ERROR(parts.Init(ctx->Input(0), "sequence"));
-    TF_ASSIGN_OR_RETURN(const Shape stack, builder->GetShape(parts.stack));
-    if (parts.count.valid() || stack.IsTuple()) {
-      return Unimplemented("XLA must know the number of pieces of a concatenation");
-    }
-    const Shape piece = ElementShape(stack);
-    const int64_t rank = piece.dimensions().size();
-    int64_t axis;
-    TF_RETURN_IF_ERROR(ResolveAxis("sequence", axis_, rank, &axis));
-    XlaOp pieces = parts.stack;
-    if (reverse_) pieces = xla::Rev(pieces, {0});
-    // [count, ..., extent, ...] -> [..., count, extent, ...] -> [..., count * extent, ...].
-    std::vector<int64_t> order;
-    for (int64_t d = 1; d <= rank; ++d) {
-      if (d == axis + 1) order.push_back(0);
-      order.push_back(d);
-    }
-    const Shape whole = WithExtent(piece, axis, StackSize(stack) * piece.dimensions(axis));
-    *tensor = xla::Reshape(xla::Transpose(pieces, order), whole.dimensions());
-    if (parts.last.valid()) {
-      std::vector<XlaOp> both = {*tensor, parts.last};
-      if (reverse_) std::swap(both[0], both[1]);
-      *tensor = xla::ConcatInDim(builder, both, axis);
-    }
-    return builder->first_error();
-  }
-
-  int64_t axis_;
-  bool reverse_;
-};
-
-TF_TI_REGISTER_XLA_OP("TfTi>SequenceConcat", .AllowVariantTypes(), SequenceConcatOp);
 
 }  // namespace
 }  // namespace tf_ti

@@ -1,0 +1,44 @@
+#include "cc/xla/shapes.h"
+
+#include "cc/status.h"
+#include "xla/shape_util.h"
+
+namespace tf_ti {
+
+using xla::Shape;
+using xla::ShapeUtil;
+
+Shape ShapeOf(xla::XlaOp op) {
+  const absl::StatusOr<Shape> shape = op.builder()->GetShape(op);
+  return shape.ok() ? *shape : ShapeUtil::MakeNil();
+}
+
+std::vector<int64_t> Dims(const Shape& shape) {
+  return {shape.dimensions().begin(), shape.dimensions().end()};
+}
+
+Shape WithExtent(const Shape& shape, int64_t axis, int64_t extent) {
+  std::vector<int64_t> dims = Dims(shape);
+  dims[axis] = extent;
+  return ShapeUtil::MakeShape(shape.element_type(), dims);
+}
+
+Shape WithAxis(const Shape& shape, int64_t axis, int64_t extent) {
+  std::vector<int64_t> dims = Dims(shape);
+  dims.insert(dims.begin() + axis, extent);
+  return ShapeUtil::MakeShape(shape.element_type(), dims);
+}
+
+Shape WithoutAxis(const Shape& shape, int64_t axis) {
+  std::vector<int64_t> dims = Dims(shape);
+  dims.erase(dims.begin() + axis);
+  return ShapeUtil::MakeShape(shape.element_type(), dims);
+}
+
+absl::Status ResolveAxis(const std::string& label, int64_t given, int64_t rank, int64_t* axis) {
+  *axis = given < 0 ? given + rank : given;
+  if (*axis >= 0 && *axis < rank) return absl::OkStatus();
+  return InvalidArgument(label, ": axis ", given, " is out of range for a tensor of rank ", rank);
+}
+
+}  // namespace tf_ti

@@ -1,0 +1,28 @@
+// Shapes of XLA's values, and the same with one axis changed.
+#ifndef TF_TI_CC_XLA_SHAPES_H_
+#define TF_TI_CC_XLA_SHAPES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape.h"
+
+namespace tf_ti {
+
+// An empty tuple's where the value is wrong: then the builder knows why.
+xla::Shape ShapeOf(xla::XlaOp op);
+std::vector<int64_t> Dims(const xla::Shape& shape);
+
+xla::Shape WithExtent(const xla::Shape& shape, int64_t axis, int64_t extent);
+xla::Shape WithAxis(const xla::Shape& shape, int64_t axis, int64_t extent);
+xla::Shape WithoutAxis(const xla::Shape& shape, int64_t axis);
+
+// `axis` counts from the end where it is negative. Errors name `label`.
+absl::Status ResolveAxis(const std::string& label, int64_t given, int64_t rank, int64_t* axis);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_XLA_SHAPES_H_
