@@ -64,8 +64,8 @@ def _bags(rows: int, width: int, bags: int, size: int) -> dict:
         return tf_ti.embedding_segments_sum(table, ids, segment_ids, bags)
 
     packed = {
-        OURS: lambda table, ids, _: tf_ti.embedding_bag_packed(table, ids),
-        PEER: lambda table, ids, _: tf.reduce_sum(tf.gather(table, ids), 1),
+        OURS: lambda table, ids, bounds: tf_ti.embedding_bag_packed(table, ids),
+        PEER: lambda table, ids, bounds: tf.reduce_sum(tf.gather(table, ids), 1),
     }
     by_offsets = {OURS: tf_ti.embedding_bag_offsets_sum, PEER: peer}
     flat = tf.reshape(ids, [-1])

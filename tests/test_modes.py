@@ -1,10 +1,9 @@
 """Where `tf_ti.tensor_iterator` runs: eagerly, in functions, datasets, strategies, saved models."""
 
-import threading
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from checks import in_threads
 
 import tf_ti
 from tf_ti import BackEdge, InputPort, OutputPort, PortMap
@@ -312,38 +311,18 @@ def test_in_a_graph_with_a_session():
 # Threads
 
 
-def in_threads(call, count=8):
-    """Calls from many threads at once; the results, or an exception."""
-    results, barrier = [None] * count, threading.Barrier(count)
-
-    def run(i):
-        barrier.wait()
-        try:
-            results[i] = [float(call(i)) for _ in range(5)]
-        except Exception as error:
-            results[i] = error
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return results
-
-
 def test_many_threads_run_one_loop_eagerly():
     def body(piece, s):
         return s * 2 + piece[0]
 
-    results = in_threads(lambda i: total(X + i, body))
+    results = in_threads(lambda i: float(total(X + i, body)))
     assert results == [[11.0 + 7 * i] * 5 for i in range(8)]
 
 
 def test_many_threads_run_one_function():
     w = tf.Variable(2.0)
     call = tf.function(lambda x: total(x, lambda piece, s: s * w + piece[0]))
-    results = in_threads(lambda i: call(X + i))
+    results = in_threads(lambda i: float(call(X + i)))
     assert results == [[11.0 + 7 * i] * 5 for i in range(8)]
 
 
@@ -355,7 +334,7 @@ def test_many_threads_take_gradients():
             y = total(x, lambda piece, s: s + piece[0] ** 2)
         return tf.reduce_sum(tape.gradient(y, x))
 
-    assert in_threads(call) == [[12.0 + 6 * i] * 5 for i in range(8)]
+    assert in_threads(lambda i: float(call(i))) == [[12.0 + 6 * i] * 5 for i in range(8)]
 
 
 # Strategies

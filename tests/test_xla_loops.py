@@ -421,6 +421,19 @@ def test_an_iterator_that_is_too_short_is_an_error_when_the_program_runs():
     assert function(X, tf.constant(2)).numpy() == 3
 
 
+def test_a_name_is_said_as_it_is():
+    def call(x, n):
+        with Loop("L$1 $0 $$") as loop:
+            loop.add_trip_limit(n, TripLimit.COUNT)
+            s = loop.add_recurrence(0.0)
+            s.next = s + loop.add_iterator(x)
+            output = loop.add_loop_output(s, LoopOutput.LAST_VALUE)
+        return output.tensor
+
+    with pytest.raises(InvalidArgument, match=r"'L\$1 \$0 \$\$': iterator 0: there are 5 elements"):
+        compiled(call)(X, tf.constant(6))
+
+
 def test_an_iterator_that_ends_before_the_condition_is_false_is_an_error():
     function = compiled(lambda x, most: total_of(x, goes_on=lambda s: s < most))
     assert function(X, 15.0).numpy() == 15

@@ -105,16 +105,16 @@ absl::Status CheckRank(const char* name, const TensorShape& shape, int rank) {
 absl::Status GetShape(XlaOpKernelContext* ctx, int input, const char* name, TensorShape* shape) {
   TF_ASSIGN_OR_RETURN(const Shape known, ctx->InputXlaShape(input));
   if (known.is_dynamic()) {
-    return InvalidArgument(name, ": XLA must know its shape, which is only bounded here, by ",
-                           xla::ShapeUtil::HumanString(known));
+    return Unimplemented(name, ": XLA must know its shape, which is only bounded here, by ",
+                         xla::ShapeUtil::HumanString(known));
   }
   return shape->BuildTensorShapeBase(known.dimensions(), shape);
 }
 
 absl::Status GetConstant(XlaOpKernelContext* ctx, int input, const char* name, int64_t* value) {
   if (ctx->ConstantInputAsIntScalar(input, value).ok()) return absl::OkStatus();
-  return InvalidArgument(name, ": XLA must know its value when it compiles, as it is a size; it ",
-                         "may not depend on values that only the running program has");
+  return Unimplemented(name, ": XLA must know its value when it compiles, as it is a size; it ",
+                       "may not depend on values that only the running program has");
 }
 
 // Fails where a condition on some position of a vector does not hold. In the message, $0 is the
@@ -159,9 +159,10 @@ struct Table {
 // Which indices make up which bag. Vectors of positions are of type `position`.
 class Bags {
  public:
-  // `count` is the number of bags, or negative where only the inputs tell it.
-  absl::Status Init(XlaOpKernelContext* ctx, const BagSpec& spec, int64_t num_rows, int64_t count,
-                    PrimitiveType sum);
+  // The table is [num_rows, width]. `count` is the number of bags, or negative where only the
+  // inputs tell it.
+  absl::Status Init(XlaOpKernelContext* ctx, const BagSpec& spec, int64_t num_rows, int64_t width,
+                    int64_t count, PrimitiveType sum);
 
   int64_t count() const { return count_; }
   int64_t num_indices() const { return num_indices_; }
@@ -196,7 +197,7 @@ class Bags {
   XlaOp Sum(XlaOp numbers) const;
 
  private:
-  absl::Status InitBounds(XlaOpKernelContext* ctx, int64_t count);
+  absl::Status InitBounds(XlaOpKernelContext* ctx, int64_t width, int64_t count);
   void Check(int64_t num_rows) const;
 
   const BagSpec* spec_;
@@ -211,7 +212,7 @@ class Bags {
 };
 
 absl::Status Bags::Init(XlaOpKernelContext* ctx, const BagSpec& spec, int64_t num_rows,
-                        int64_t count, PrimitiveType sum) {
+                        int64_t width, int64_t count, PrimitiveType sum) {
   spec_ = &spec;
   builder_ = ctx->builder();
   sum_ = sum;
@@ -219,7 +220,7 @@ absl::Status Bags::Init(XlaOpKernelContext* ctx, const BagSpec& spec, int64_t nu
   TF_RETURN_IF_ERROR(CheckRank("indices", shape_, is_packed() ? 2 : 1));
   num_indices_ = shape_.num_elements();
   indices_ = xla::Reshape(ctx->Input(spec.indices), {num_indices_});
-  TF_RETURN_IF_ERROR(InitBounds(ctx, count));
+  TF_RETURN_IF_ERROR(InitBounds(ctx, width, count));
   if (count >= 0 && count != count_) {
     return InvalidArgument("grad has ", count, " rows, but there are ", count_, " bags");
   }
@@ -258,7 +259,7 @@ absl::Status Bags::Init(XlaOpKernelContext* ctx, const BagSpec& spec, int64_t nu
   return absl::OkStatus();
 }
 
-absl::Status Bags::InitBounds(XlaOpKernelContext* ctx, int64_t count) {
+absl::Status Bags::InitBounds(XlaOpKernelContext* ctx, int64_t width, int64_t count) {
   TensorShape shape;
   if (is_packed()) {
     count_ = shape_.dim_size(0);
@@ -281,6 +282,10 @@ absl::Status Bags::InitBounds(XlaOpKernelContext* ctx, int64_t count) {
       TF_RETURN_IF_ERROR(GetConstant(ctx, spec_->num_segments, "num_segments", &count_));
     }
     if (count_ < 0) return InvalidArgument("num_segments must not be negative, got ", count_);
+    if (IsTooLarge(xla::ShapeUtil::MakeShape(sum_, {width}), count_)) {
+      return Unimplemented("num_segments is ", count_, ": so many rows of ", width,
+                           " are too many for XLA");
+    }
   }
   position_ = num_indices_ + count_ < (int64_t{1} << 30) ? xla::S32 : xla::S64;
   if (is_packed()) {
@@ -498,7 +503,7 @@ absl::Status EmbeddingBagOp::TryCompile(XlaOpKernelContext* ctx) const {
   const bool is_exact = is_max() && xla::primitive_util::IsIntegralType(type);
   const PrimitiveType sum = is_exact ? type : SumType(type);
   Bags bags;
-  TF_RETURN_IF_ERROR(bags.Init(ctx, spec_, table.num_rows(), -1, sum));
+  TF_RETURN_IF_ERROR(bags.Init(ctx, spec_, table.num_rows(), table.width(), -1, sum));
   const int64_t width = table.width();
   const bool has_elements = bags.count() > 0 && width > 0 && table.num_rows() > 0;
   const bool has_argmax = ctx->num_outputs() > 1;
@@ -583,7 +588,7 @@ absl::Status EmbeddingBagGradOp::TryCompile(XlaOpKernelContext* ctx) const {
   const XlaOp grad = Flatten(ctx->Input(1));
   const PrimitiveType type = TypeOf(grad), sum = SumType(type);
   Bags bags;
-  TF_RETURN_IF_ERROR(bags.Init(ctx, spec_, num_rows, shape.dim_size(0), sum));
+  TF_RETURN_IF_ERROR(bags.Init(ctx, spec_, num_rows, WidthOf(shape), shape.dim_size(0), sum));
   const bool is_max = spec_.reduction == Reduction::kMax;
   XlaOp argmax;
   if (is_max) {
@@ -725,7 +730,8 @@ absl::Status EmbeddingBagWeightsGradOp::TryCompile(XlaOpKernelContext* ctx) cons
   TF_RETURN_IF_ERROR(table.Init(ctx, dtype_));
   const PrimitiveType sum = SumType(TypeOf(table.rows));
   Bags bags;
-  TF_RETURN_IF_ERROR(bags.Init(ctx, spec_, table.num_rows(), shape.dim_size(0), sum));
+  TF_RETURN_IF_ERROR(
+      bags.Init(ctx, spec_, table.num_rows(), table.width(), shape.dim_size(0), sum));
   TensorShape expected = table.shape;
   TF_RETURN_IF_ERROR(expected.SetDimWithStatus(0, bags.count()));
   if (shape != expected) {

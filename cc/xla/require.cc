@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -58,16 +59,16 @@ ffi::Error Check(Read read, void* stream, ffi::RemainingArgs args, std::string_v
   if (!first.has_value()) return first.error();
   ffi::Error error = read(&condition, first->untyped_data(), sizeof(condition), stream);
   if (error.failure() || condition) return error;
-  std::string text(message);
+  std::vector<std::pair<std::string, std::string>> texts = {{"$$", "$"}};
   for (size_t i = 1; i < args.size(); ++i) {
     ffi::ErrorOr<ffi::AnyBuffer> arg = args.get<ffi::AnyBuffer>(i);
     if (!arg.has_value()) return arg.error();
     int64_t value = 0;
     error = read(&value, arg->untyped_data(), sizeof(value), stream);
     if (error.failure()) return error;
-    text = absl::StrReplaceAll(text, {{absl::StrCat("$", i - 1), absl::StrCat(value)}});
+    texts.emplace_back(absl::StrCat("$", i - 1), absl::StrCat(value));
   }
-  return ffi::Error(ffi::ErrorCode::kInvalidArgument, std::move(text));
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, absl::StrReplaceAll(message, texts));
 }
 
 ffi::Error CheckOnHost(ffi::RemainingArgs args, std::string_view message) {
@@ -102,6 +103,8 @@ std::string Quoted(const std::string& text) {
 }
 
 }  // namespace
+
+std::string Literal(const std::string& text) { return absl::StrReplaceAll(text, {{"$", "$$"}}); }
 
 void Require(xla::XlaOp condition, const std::string& message,
              const std::vector<xla::XlaOp>& values) {

@@ -10,9 +10,12 @@
 namespace tf_ti {
 
 // Makes the program end with InvalidArgument, with `message`, where `condition` is false. $0, $1,
-// ... in the message stand for `values`, which are scalars of type s64.
+// ... in the message stand for `values`, which are scalars of type s64, and $$ for a dollar.
 void Require(xla::XlaOp condition, const std::string& message,
              const std::vector<xla::XlaOp>& values = {});
+
+// A text that stands for itself in a message.
+std::string Literal(const std::string& text);
 
 }  // namespace tf_ti
 

@@ -1,5 +1,7 @@
 #include "cc/xla/shapes.h"
 
+#include <algorithm>
+
 #include "cc/status.h"
 #include "xla/shape_util.h"
 
@@ -33,6 +35,17 @@ Shape WithoutAxis(const Shape& shape, int64_t axis) {
   std::vector<int64_t> dims = Dims(shape);
   dims.erase(dims.begin() + axis);
   return ShapeUtil::MakeShape(shape.element_type(), dims);
+}
+
+bool IsTooLarge(const Shape& shape, int64_t count) {
+  constexpr int64_t kMost = int64_t{1} << 44;
+  if (shape.IsTuple()) {
+    return std::any_of(shape.tuple_shapes().begin(), shape.tuple_shapes().end(),
+                       [&](const Shape& element) { return IsTooLarge(element, count); });
+  }
+  int64_t room = kMost / std::max<int64_t>(count, 1);
+  for (int64_t dim : shape.dimensions()) room /= std::max<int64_t>(dim, 1);
+  return room == 0;
 }
 
 absl::Status ResolveAxis(const std::string& label, int64_t given, int64_t rank, int64_t* axis) {

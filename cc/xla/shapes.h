@@ -20,6 +20,10 @@ xla::Shape WithExtent(const xla::Shape& shape, int64_t axis, int64_t extent);
 xla::Shape WithAxis(const xla::Shape& shape, int64_t axis, int64_t extent);
 xla::Shape WithoutAxis(const xla::Shape& shape, int64_t axis);
 
+// Whether an array of `count` times the elements of a shape is one that XLA can speak of: what it
+// cannot, ends the process. More than any machine has room for.
+bool IsTooLarge(const xla::Shape& shape, int64_t count);
+
 // `axis` counts from the end where it is negative. Errors name `label`.
 absl::Status ResolveAxis(const std::string& label, int64_t given, int64_t rank, int64_t* axis);
 

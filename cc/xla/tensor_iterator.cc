@@ -94,9 +94,10 @@ struct Count {
     }
     XlaBuilder* builder = (runtime.valid() ? runtime : other.runtime).builder();
     const XlaOp mine = Get(builder), its = other.Get(builder);
-    Require(xla::Eq(mine, its),
-            absl::StrCat(from, " gives $0 iterations, but ", other.from, " gives $1"),
-            {Wide(mine), Wide(its)});
+    Require(
+        xla::Eq(mine, its),
+        absl::StrCat(Literal(from), " gives $0 iterations, but ", Literal(other.from), " gives $1"),
+        {Wide(mine), Wide(its)});
     bound = std::min(bound, other.bound);
     if (other.exact >= 0) *this = other;
     return absl::OkStatus();
@@ -111,7 +112,7 @@ struct State {
   XlaOp count;                 // where only the running program knows it
   XlaOp go;                    // what the condition says about the next iteration
   XlaOp fault;                 // 0, or 1 + the number of the fault that ended the loop
-  std::vector<XlaOp> inputs;   // states, invariants, and what is sliced; null for constants
+  std::vector<XlaOp> inputs;   // states, invariants, and what is sliced
   std::vector<XlaOp> shared;   // what the condition gives the body
   std::vector<XlaOp> outputs;  // buffers and sums; null where there is none
 
@@ -190,10 +191,6 @@ class Loop {
   absl::Status StartOutput(int i);
   absl::Status CheckStart();
 
-  bool is_sliced(int i) const {
-    const InputMode mode = spec_.inputs[i].mode;
-    return mode != InputMode::kValue && mode != InputMode::kSequence;
-  }
   bool drops_axis(int i) const {
     const InputMode mode = spec_.inputs[i].mode;
     return mode == InputMode::kIndex || mode == InputMode::kIterator;
@@ -309,14 +306,14 @@ absl::Status Loop::StartInput(int i, Count* count) {
   const int64_t part = range.part_size;
   const bool is_whole = (range.stride == part && range.start == 0 && range.end == -1) ||
                         (range.stride == -part && range.start == -1 && range.end == 0);
-  if (!is_whole) {
+  if (!is_whole || (range.short_last && part > 1)) {
     return Unimplemented(input.label, ": XLA must know the extent of axis ", input.axis,
                          " to cut it into these pieces; it only knows a bound, ", extent);
   }
   const XlaOp size = xla::GetDimensionSize(op, state.axis), part_op = Int(builder_, part);
   if (part > 1) {
     Require(xla::Eq(xla::Rem(size, part_op), Int(builder_, 0)),
-            absl::StrCat(input.label, ": pieces of ", part, " do not tile $0 elements"),
+            absl::StrCat(Literal(input.label), ": pieces of ", part, " do not tile $0 elements"),
             {Wide(size)});
   }
   count->exact = -1;
@@ -353,7 +350,7 @@ absl::Status Loop::StartLimit(Count* count) {
   }
   const XlaOp given = ctx_->Input(input);
   Require(xla::Ge(given, xla::Zero(builder_, xla::S64)),
-          absl::StrCat(spec_.limit_label, " must not be negative, got $0"), {given});
+          absl::StrCat(Literal(spec_.limit_label), " must not be negative, got $0"), {given});
   count->runtime = xla::ConvertElementType(xla::Clamp(xla::Zero(builder_, xla::S64), given,
                                                       xla::ConstantR0<int64_t>(builder_, kNoBound)),
                                            xla::S32);
@@ -537,6 +534,7 @@ absl::Status Loop::StartOutput(int i) {
     state.is_recorded =
         is_bounded && state.value.is_static() && !(is_dynamic() && output.stride > 1);
     state.capacity = (most + output.stride - 1) / output.stride;
+    if (IsTooLarge(state.value, state.capacity)) state.is_recorded = false;
     return absl::OkStatus();
   }
   TF_RETURN_IF_ERROR(CheckType(output.label, output.dtype));
@@ -570,7 +568,7 @@ absl::Status Loop::StartOutput(int i) {
     }
     if (!has_condition() && is_dynamic()) {
       Require(xla::Le(count_.runtime, Int(builder_, std::min(state.length, kNoBound))),
-              absl::StrCat(output.label, ": the length is ", state.length,
+              absl::StrCat(Literal(output.label), ": the length is ", state.length,
                            ", but the loop has $0 iterations"),
               {Wide(count_.runtime)});
     }
@@ -583,7 +581,8 @@ absl::Status Loop::StartOutput(int i) {
                                          : "the number of iterations must be a constant",
                          ", or give the output a length");
   }
-  if (state.extent > 0 && state.capacity > kNoBound / state.extent) {
+  if ((state.extent > 0 && state.capacity > kNoBound / state.extent) ||
+      IsTooLarge(state.value, state.capacity)) {
     return Unimplemented(output.label, ": ", state.capacity, " pieces of extent ", state.extent,
                          " are too many for XLA");
   }
@@ -605,8 +604,8 @@ absl::Status Loop::CheckStart() {
     }
     const XlaOp count = count_.Get(builder_), size = elements.Get(builder_);
     Require(xla::Le(count, size),
-            absl::StrCat(input.label, ": there are $0 elements along axis ", input.axis, ", but ",
-                         count_.from, " gives $1 iterations"),
+            absl::StrCat(Literal(input.label), ": there are $0 elements along axis ", input.axis,
+                         ", but ", Literal(count_.from), " gives $1 iterations"),
             {Wide(size), Wide(count)});
   }
   return absl::OkStatus();
@@ -761,7 +760,7 @@ absl::Status Loop::Decide(XlaBuilder* builder, State* state) {
     const XlaOp size = is_known ? Int(builder, elements.exact)
                                 : xla::GetDimensionSize(state->inputs[i], inputs_[i].axis);
     check(size, is_read ? is_within : go,
-          absl::StrCat(spec_.inputs[i].label, ": iteration $0 reads past the ",
+          absl::StrCat(Literal(spec_.inputs[i].label), ": iteration $0 reads past the ",
                        is_known ? absl::StrCat(elements.exact, " elements") : "last element",
                        " along axis ", spec_.inputs[i].axis));
   }
@@ -770,7 +769,7 @@ absl::Status Loop::Decide(XlaBuilder* builder, State* state) {
     if (length < 0 || length >= kNoBound) continue;
     if (count_.exact >= 0 && count_.exact <= length) continue;
     check(Int(builder, length), go,
-          absl::StrCat(spec_.outputs[i].label, ": the length is ", length,
+          absl::StrCat(Literal(spec_.outputs[i].label), ": the length is ", length,
                        ", but the loop has more iterations"));
   }
   if (!faults_.empty()) {
@@ -981,7 +980,7 @@ absl::Status Loop::FinishOutput(int i, State* state) {
                        ": the loop has no iterations, so there is no last value, and no back edge ",
                        "gives result ", output.result, " an initial one");
       if (count_.exact == 0) return InvalidArgument(message);
-      if (is_dynamic()) Require(xla::Gt(state->index, Int(builder_, 0)), message);
+      if (is_dynamic()) Require(xla::Gt(state->index, Int(builder_, 0)), Literal(message));
       SetOutput(i, value);
       return absl::OkStatus();
     }
