@@ -1,5 +1,6 @@
 """Bags in functions that XLA compiles, beside the plain kernels and the definition in NumPy."""
 
+import dataclasses
 import functools
 
 import keras
@@ -20,6 +21,14 @@ COMPLEX = [tf.complex64, tf.complex128]
 TOLERANCES = {tf.float16: 2e-3, tf.bfloat16: 1.6e-2, tf.float32: 1e-5, tf.complex64: 1e-5}
 
 each_seed = pytest.mark.parametrize("seed", range(2), indirect=True)
+
+
+@pytest.fixture(params=["host", "hlo"], autouse=True)
+def way(request, monkeypatch):
+    """What bags are compiled to: the kernels of the CPU, or XLA's operations, as on a GPU."""
+    if request.param == "hlo":
+        monkeypatch.setenv("TF_TI_XLA_BAGS", "hlo")
+    return request.param
 
 
 def compiled(f):
@@ -667,17 +676,49 @@ def test_a_default_index_that_is_no_row_reads_as_zeros(default):
 
 
 @pytest.mark.parametrize("seed", range(2), indirect=True)
-def test_wrong_bounds_read_nothing_outside(rng, seed):
+def test_wrong_bounds_read_nothing_outside(way, rng, seed):
     table, ids = tf.ones([4, 2]), tf.constant(rng.integers(-9, 9, 40))
-    run = compiled(
-        lambda t, i, b: (
-            tf_ti.embedding_bag_offsets_sum(t, i, b),
-            tf_ti.embedding_segments_sum(t, i, b, 5),
-        )
-    )
+    by_offsets = compiled(lambda b: tf_ti.embedding_bag_offsets_sum(table, ids, b))
+    by_segments = compiled(lambda b: tf_ti.embedding_segments_sum(table, ids, b, 5))
     for bounds in (rng.integers(-50, 90, 40), rng.integers(-(2**62), 2**62, 40)):
-        for y in run(table, ids, tf.constant(bounds)):
-            assert np.all((y.numpy() >= 0) & (y.numpy() <= 40))
+        for name, run in (("offsets", by_offsets), ("segment_ids", by_segments)):
+            if way == "host":
+                with pytest.raises(tf.errors.InvalidArgumentError, match=rf"{name}\[.*\] is "):
+                    run(tf.constant(bounds))
+            else:
+                y = run(tf.constant(bounds)).numpy()
+                assert np.all((y >= 0) & (y <= 40))
+
+
+@each_seed
+@pytest.mark.parametrize("reduction", ["sum", "mean", "sqrtn", "max"])
+@pytest.mark.parametrize("kind", ["offsets", "packed", "segments"])
+def test_ids_that_are_no_rows_are_those_of_a_row_of_zeros(kind, reduction, seed, rng):
+    table = tf.constant(rng.standard_normal([7, 3]))
+    index = [tf.int32, tf.int64][seed % 2]
+    bags = random_bags(rng, kind, 7, index=index, reduction=reduction)
+    is_wrong = rng.random(bags.indices.shape) < 0.3
+    if bags.padding_idx is not None:
+        is_wrong &= bags.indices.numpy() != bags.padding_idx
+    far = rng.choice([-2, 7, 8, 2**31 - 1, -(2**31)], bags.indices.shape)
+    wrong = tf.constant(np.where(is_wrong, far, bags.indices), index)
+    right = tf.constant(np.where(is_wrong, 7, bags.indices), index)
+    padded = tf.concat([table, tf.zeros([1, 3], F64)], 0)
+
+    def run(table, indices, weights):
+        given = dataclasses.replace(bags, indices=indices, weights=weights)
+        watched = [table] if weights is None else [table, weights]
+        with tf.GradientTape() as tape:
+            tape.watch(watched)
+            sums, *_ = given.pool(Table(table, table.dtype), with_argmax=reduction == "max")
+            value = loss(sums)
+        gradients = tape.gradient(value, watched)
+        return sums, [tf.convert_to_tensor(g) for g in gradients]
+
+    sums, gradients = compiled(run)(table, wrong, bags.weights)
+    expected, (of_table, *of_weights) = run(padded, right, bags.weights)
+    same(expected, sums)
+    same([of_table[:-1], *of_weights], gradients)
 
 
 @pytest.mark.parametrize("dtype", [F32, tf.float16], ids=lambda dtype: dtype.name)

@@ -52,7 +52,7 @@ def _pool_gradient(kind: str):
             argmax = None
             if bags.reduction == "max":
                 if not op.get_attr("num_argmax"):
-                    raise ValueError(f"{op.name}: without argmax, max has no gradient")
+                    raise ValueError(f"{op.type}: without argmax, max has no gradient")
                 argmax = op.outputs[1]
             gradients[0] = _table_gradient(table, bags, grad, argmax)
         if bags.weights is not None and _is_wanted(op, _weights_input(op)):

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace tf_ti {
 namespace {
@@ -51,8 +52,13 @@ class Shared {
 
 }  // namespace
 
+Threads::Threads(int64_t num_threads, Schedule schedule)
+    : num_threads_(num_threads), schedule_(std::move(schedule)) {}
+
 Threads::Threads(tensorflow::OpKernelContext* ctx)
-    : workers_(*ctx->device()->tensorflow_cpu_worker_threads()) {}
+    : Threads(ctx->device()->tensorflow_cpu_worker_threads()->num_threads,
+              [workers = ctx->device()->tensorflow_cpu_worker_threads()->workers](
+                  std::function<void()> work) { workers->Schedule(std::move(work)); }) {}
 
 void Threads::Run(int64_t count, const std::function<void(int64_t)>& work) {
   const int64_t helpers = std::min(count, num_threads()) - 1;
@@ -61,9 +67,7 @@ void Threads::Run(int64_t count, const std::function<void(int64_t)>& work) {
     return;
   }
   const auto shared = std::make_shared<Shared>(count, work);
-  for (int64_t i = 0; i < helpers; ++i) {
-    workers_.workers->Schedule([shared] { shared->Work(); });
-  }
+  for (int64_t i = 0; i < helpers; ++i) schedule_([shared] { shared->Work(); });
   shared->Work();
   shared->Wait();
 }

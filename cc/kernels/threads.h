@@ -1,4 +1,4 @@
-// The intra-op threads of a CPU device, for the arithmetic in cc/compute.
+// Threads for the arithmetic in cc/compute.
 #ifndef TF_TI_CC_KERNELS_THREADS_H_
 #define TF_TI_CC_KERNELS_THREADS_H_
 
@@ -15,13 +15,19 @@ namespace tf_ti {
 // all others are busy or asleep, so it may hold a lock meanwhile.
 class Threads : public Parallel {
  public:
+  // Has a thread do something, some day.
+  using Schedule = std::function<void(std::function<void()>)>;
+
+  Threads(int64_t num_threads, Schedule schedule);
+  // The intra-op threads of a CPU device.
   explicit Threads(tensorflow::OpKernelContext* ctx);
 
-  int64_t num_threads() const override { return workers_.num_threads; }
+  int64_t num_threads() const override { return num_threads_; }
   void Run(int64_t count, const std::function<void(int64_t)>& work) override;
 
  private:
-  const tensorflow::DeviceBase::CpuWorkerThreads workers_;
+  const int64_t num_threads_;
+  const Schedule schedule_;
   // Some of TensorFlow's threads flush subnormal numbers to zero and some do not. Here nobody does:
   // the calling thread as long as this lives, the others while they work.
   const tensorflow::port::ScopedDontFlushDenormal exact_;

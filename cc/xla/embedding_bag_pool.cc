@@ -24,8 +24,6 @@ namespace {
 // would hardly shrink; more would take XLA longer to compile.
 constexpr int64_t kLeastSlots = 4, kMostSlots = 16, kPieceSlots = 4;
 
-PrimitiveType TypeOf(XlaOp op) { return ShapeOf(op).element_type(); }
-
 XlaOp Combine(Combiner combiner, XlaOp x, XlaOp y) {
   switch (combiner) {
     case Combiner::kAdd:
@@ -223,6 +221,10 @@ XlaOp PoolSegments(Combiner combiner, const Elements& elements, const Segments& 
 XlaOp Scalar(XlaBuilder* builder, PrimitiveType type, int64_t value) {
   return xla::ConvertElementType(xla::ConstantR0<int64_t>(builder, value), type);
 }
+
+XlaOp Number(XlaOp like, int64_t value) { return Scalar(like.builder(), TypeOf(like), value); }
+
+int64_t SizeOf(XlaOp vector) { return ShapeOf(vector).dimensions(0); }
 
 XlaOp Widen(XlaOp vector, int64_t width) {
   return xla::BroadcastInDim(vector, {ShapeOf(vector).dimensions(0), width}, {0});

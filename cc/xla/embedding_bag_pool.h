@@ -24,8 +24,11 @@
 
 namespace tf_ti {
 
-// A scalar.
+// A scalar; of the type of `like`.
 xla::XlaOp Scalar(xla::XlaBuilder* builder, xla::PrimitiveType type, int64_t value);
+xla::XlaOp Number(xla::XlaOp like, int64_t value);
+
+int64_t SizeOf(xla::XlaOp vector);
 
 // A vector [m] as [m, width].
 xla::XlaOp Widen(xla::XlaOp vector, int64_t width);

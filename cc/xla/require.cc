@@ -10,15 +10,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "xla/ffi/api/ffi.h"
+#include "cc/xla/ffi.h"
 #include "xla/shape_util.h"
-
-namespace xla::ffi {
-
-// Its header needs headers of MLIR, which TensorFlow's package lacks.
-const XLA_FFI_Api* GetXlaFfiApi();
-
-}  // namespace xla::ffi
 
 namespace tf_ti {
 namespace {

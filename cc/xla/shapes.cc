@@ -15,6 +15,8 @@ Shape ShapeOf(xla::XlaOp op) {
   return shape.ok() ? *shape : ShapeUtil::MakeNil();
 }
 
+xla::PrimitiveType TypeOf(xla::XlaOp op) { return ShapeOf(op).element_type(); }
+
 std::vector<int64_t> Dims(const Shape& shape) {
   return {shape.dimensions().begin(), shape.dimensions().end()};
 }
@@ -47,6 +49,8 @@ bool IsTooLarge(const Shape& shape, int64_t count) {
   for (int64_t dim : shape.dimensions()) room /= std::max<int64_t>(dim, 1);
   return room == 0;
 }
+
+xla::XlaOp Wide(xla::XlaOp op) { return xla::ConvertElementType(op, xla::S64); }
 
 absl::Status ResolveAxis(const std::string& label, int64_t given, int64_t rank, int64_t* axis) {
   *axis = given < 0 ? given + rank : given;

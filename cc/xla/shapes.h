@@ -14,6 +14,7 @@ namespace tf_ti {
 
 // An empty tuple's where the value is wrong: then the builder knows why.
 xla::Shape ShapeOf(xla::XlaOp op);
+xla::PrimitiveType TypeOf(xla::XlaOp op);
 std::vector<int64_t> Dims(const xla::Shape& shape);
 
 xla::Shape WithExtent(const xla::Shape& shape, int64_t axis, int64_t extent);
@@ -23,6 +24,9 @@ xla::Shape WithoutAxis(const xla::Shape& shape, int64_t axis);
 // Whether an array of `count` times the elements of a shape is one that XLA can speak of: what it
 // cannot, ends the process. More than any machine has room for.
 bool IsTooLarge(const xla::Shape& shape, int64_t count);
+
+// As s64.
+xla::XlaOp Wide(xla::XlaOp op);
 
 // `axis` counts from the end where it is negative. Errors name `label`.
 absl::Status ResolveAxis(const std::string& label, int64_t given, int64_t rank, int64_t* axis);

@@ -52,8 +52,6 @@ XlaOp Int(XlaBuilder* builder, int64_t value) {
   return xla::ConstantR0<int32_t>(builder, static_cast<int32_t>(value));
 }
 
-XlaOp Wide(XlaOp scalar) { return xla::ConvertElementType(scalar, xla::S64); }
-
 XlaCompiler::Argument::Kind KindOf(DataType type) {
   return type == tensorflow::DT_VARIANT ? XlaCompiler::Argument::kTensorList
                                         : XlaCompiler::Argument::kParameter;
