@@ -22,8 +22,10 @@ Way = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 def run(quick: bool) -> Iterator[harness.Table]:
     tf.config.threading.set_intra_op_parallelism_threads(2)
     tf.config.threading.set_inter_op_parallelism_threads(2)
+    repeats = 3 if quick else 9
     for make, title in ((_forward, "forward"), (_gradient, "forward + dense gradient")):
-        yield _table(make, f"Sums of bags compiled by XLA, {title}", 3 if quick else 9)
+        yield _table(make, f"Sums of bags compiled by XLA, {title}", repeats)
+    yield _steps(repeats)
 
 
 def _table(make: Callable, title: str, repeats: int) -> harness.Table:
@@ -42,6 +44,23 @@ def _table(make: Callable, title: str, repeats: int) -> harness.Table:
             table.add_column(column, {name: value * 1e6 for name, value in seconds.items()})
             ratio = seconds[OURS] / seconds[PEER]
             table.goals.append(harness.Goal(f"{OURS} / {PEER}, {column}", ratio, 1.0))
+    return table
+
+
+def _steps(repeats: int) -> harness.Table:
+    title = "A step of gradient descent on packed bags, compiled by XLA"
+    table = harness.Table(title, "us a call", [], reference=PEER)
+    for shape in SHAPES:
+        values = np.random.default_rng(1).standard_normal(shape[:2], np.float32)
+        ways, ids, _ = _bags(*shape)["packed"]
+        cases = {
+            OURS: _step(ways[OURS], tf_ti.scatter_sub, tf.Variable(values), ids),
+            PEER: _step(ways[PEER], _scatter_sub, tf.Variable(values), ids),
+        }
+        seconds = harness.measure(cases, repeats)
+        table.add_column(
+            ", ".join(map(str, shape)), {name: value * 1e6 for name, value in seconds.items()}
+        )
     return table
 
 
@@ -91,3 +110,18 @@ def _gradient(way: Way, table: tf.Tensor, ids: tf.Tensor, bounds: tf.Tensor) -> 
         return tf.convert_to_tensor(tape.gradient(sums, table, 0.5 * sums))
 
     return lambda: function(table, ids, bounds)
+
+
+def _scatter_sub(variable: tf.Variable, slices: tf.IndexedSlices, scale: float) -> None:
+    variable.scatter_sub(tf.IndexedSlices(scale * slices.values, slices.indices))
+
+
+def _step(way: Way, descend: Callable, table: tf.Variable, ids: tf.Tensor) -> Callable:
+    @tf.function(jit_compile=True, autograph=False)
+    def function(ids):
+        with tf.GradientTape() as tape:
+            sums = way(table, ids, None)
+            loss = tf.reduce_sum(sums * sums)
+        descend(table, tape.gradient(loss, table), 1e-6)
+
+    return lambda: function(ids)

@@ -11,7 +11,7 @@ With --emulate the kernels run on the processor, on small inputs, which needs no
 compiler; the times mean nothing then.
 
 Exit status: 0 all is well (a goal that was missed is only said); 1 something is wrong; 2 bad
-arguments; 3 it does not build; 4 no GPU here, or no nvcc.
+arguments; 3 it does not build; 4 no GPU here; 5 a GPU, but no nvcc.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import os
 import pathlib
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ GPU_SOURCES = tuple(
 PROGRAMS = ("cases", "pieces", "times")
 EMULATION = "gpu_check/emulation"
 
-WRONG, NO_BUILD, NO_GPU = 1, 3, 4
+WRONG, NO_BUILD, NO_GPU, NO_NVCC = 1, 3, 4, 5
 
 
 class Stop(Exception):
@@ -58,7 +59,7 @@ def find_nvcc() -> str:
     folders = [str(pathlib.Path(home) / "bin") for home in homes] + [os.environ.get("PATH", "")]
     nvcc = shutil.which("nvcc", path=os.pathsep.join([*folders, "/usr/local/cuda/bin"]))
     if nvcc is None:
-        raise Stop(NO_GPU, "no GPU here: nvcc is neither in PATH nor under CUDA_HOME")
+        raise Stop(NO_NVCC, "no nvcc: put it on PATH, or set CUDA_HOME to the CUDA toolkit")
     return nvcc
 
 
@@ -96,6 +97,23 @@ def find_gpu() -> str:
 
 def run(command: list[str], **options) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def run_group(command: list[str], timeout: float) -> subprocess.CompletedProcess:
+    """The same, but at a timeout all that the command has started ends with it."""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output = process.communicate(timeout=timeout)
+        except BaseException:  # an interrupt too, which does not reach a session of its own
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, *output)
 
 
 def build(compilers: dict[str, list[str]], link: list[str], folder: pathlib.Path) -> None:
@@ -138,8 +156,7 @@ def build(compilers: dict[str, list[str]], link: list[str], folder: pathlib.Path
             raise Stop(NO_BUILD, f"{' '.join(command)}\n{result.stdout}{result.stderr}")
 
 
-def build_for_gpu(architecture: str, folder: pathlib.Path) -> None:
-    nvcc = find_nvcc()
+def build_for_gpu(nvcc: str, architecture: str, folder: pathlib.Path) -> None:
     version = run([nvcc, "--version"]).stdout.strip().splitlines()
     say(f"nvcc: {nvcc}, {version[-2] if len(version) > 1 else version}")
     host = [os.environ.get("CXX", "g++"), "-O2", "-std=c++17"]
@@ -187,7 +204,7 @@ def run_sanitizer(folder: pathlib.Path, seed: int, nvcc: str) -> None:
         command += ["--small", "--seed", str(seed)]
         try:
             for options in (["--seconds", "15"], ["--seconds", "8", "--giant", "3000"]):
-                result = run([*command, *options], timeout=max(1, end - time.monotonic()))
+                result = run_group([*command, *options], max(1, end - time.monotonic()))
                 if result.returncode:
                     break
         except subprocess.TimeoutExpired:
@@ -342,11 +359,11 @@ def print_goals(
 
 
 def check_on_gpu(seed: int, seconds: int) -> None:
-    nvcc = find_nvcc()
     architecture = find_gpu()
+    nvcc = find_nvcc()
     folder = BUILD / f"sm_{architecture}"
     start = time.monotonic()
-    build_for_gpu(architecture, folder)
+    build_for_gpu(nvcc, architecture, folder)
     say(f"built in {time.monotonic() - start:.0f} s")
     say("random inputs, against the processor's code in float64:")
     run_program(folder / "cases", "--seed", seed, "--seconds", seconds)

@@ -86,6 +86,26 @@ def _held(device):
         faulthandler.cancel_dump_traceback_later()
 
 
+@contextlib.contextmanager
+def _failing(device, error, after=0):
+    """CUDA's calls say this error meanwhile, but for the first ones."""
+    device.fake_gpu_fail(error, after)
+    try:
+        yield
+    finally:
+        device.fake_gpu_fail(0, 0)
+
+
+@contextlib.contextmanager
+def _limited(device, size):
+    """The device has no memory for more bytes at a time meanwhile."""
+    device.fake_gpu_limit(size)
+    try:
+        yield
+    finally:
+        device.fake_gpu_limit(0)
+
+
 @pytest.fixture(params=["eager", "graph"])
 def run(request):
     """Runs a function of tensors on a device and returns NumPy arrays."""
@@ -562,3 +582,82 @@ def test_a_while_loop_waits_once_for_each_condition(device):
     before = device.fake_gpu_num_blocked()
     trips = len(looped(x)[1])
     assert device.fake_gpu_num_blocked() - before == trips + 1
+
+
+# Of CUDA's errors: one for which nothing can be done.
+_LAUNCH_FAILED = 719
+
+
+@pytest.fixture
+def bag_kernels():
+    """Calls of the bags' kernels; each needs 400 bytes of its own, and at most 200 for results."""
+    with tf.device("GPU:0"):
+        table, weights = tf.Variable(tf.ones([10, 1])), tf.ones([8])
+        ids, segments = tf.constant(_IDS), tf.constant([0, 0, 1, 1, 1, 3, 3, 3], tf.int64)
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(weights)
+            pooled = tf_ti.embedding_segments_sum(table, ids, segments, 50, None, weights)
+        rows = tf.IndexedSlices(tf.ones([100, 1]), tf.zeros([100], tf.int64))
+        scale = tf.constant(0.5)
+    return {
+        "look-up": lambda: tf_ti.embedding_segments_sum(table, ids, segments, 50, None, weights),
+        "gradient": lambda: tape.gradient(pooled, table),
+        "weights gradient": lambda: tape.gradient(pooled, weights),
+        "update": lambda: tf_ti.scatter_sub(table, rows, scale),
+    }
+
+
+@needs_fake_gpu
+@pytest.mark.parametrize("name", ["look-up", "gradient", "weights gradient", "update"])
+def test_whichever_of_cudas_calls_fails_the_error_is_internal(device, bag_kernels, name):
+    after = 0
+    with tf.device("GPU:0"):
+        while True:
+            try:
+                with _failing(device, _LAUNCH_FAILED, after):
+                    bag_kernels[name]()
+                break
+            except tf.errors.InternalError as error:
+                assert "CUDA: " in error.message
+            after += 1
+    assert after > 1
+
+
+@needs_fake_gpu
+@pytest.mark.parametrize("name", ["look-up", "gradient", "weights gradient", "update"])
+def test_without_memory_on_the_gpu_resources_are_exhausted(device, bag_kernels, name):
+    with tf.device("GPU:0"), _limited(device, 300):
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="OOM"):
+            bag_kernels[name]()
+
+
+@needs_gpu
+def test_wrong_input_on_the_gpu_is_an_invalid_argument():
+    with tf.device("GPU:0"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="default_index is 99"):
+            tf_ti.embedding_bag_offsets_sum(tf.ones([10, 3]), _IDS, _OFFSETS, 99)
+
+
+@needs_fake_gpu
+@pytest.mark.parametrize(
+    "error", [35, 209, 222], ids=["driver too old", "GPU too old", "driver too old for PTX"]
+)
+def test_a_gpu_or_driver_that_is_too_old_is_answered_with_what_is_needed(
+    device, bag_kernels, error
+):
+    with tf.device("GPU:0"), _failing(device, error):
+        with pytest.raises(tf.errors.InternalError, match="GPU of sm_80 or newer.*new as CUDA 13"):
+            bag_kernels["look-up"]()
+
+
+@needs_fake_gpu
+def test_memory_of_the_host_outlives_a_copy_into_it_though_another_copy_fails(device):
+    port_map = tf_ti.PortMap(
+        [tf_ti.InputPort(0, 0, axis=0), tf_ti.InputPort(1, 1)], [tf_ti.OutputPort(0, 0, axis=0)]
+    )
+    with tf.device("GPU:0"):
+        inputs = [tf.constant([1, 2, 3]), tf.constant([4])]
+        before = device.fake_gpu_num_blocked()
+        with _failing(device, _LAUNCH_FAILED, after=1), pytest.raises(tf.errors.InternalError):
+            tf_ti.tensor_iterator(lambda x, y: x + y, inputs, port_map)
+    assert device.fake_gpu_num_blocked() == before + 1

@@ -463,7 +463,7 @@ std::string GpuTableGradient<T, Index>::Init(const Bags<Index>& bags, const Weig
   }
   TF_TI_RETURN_IF_WRONG(Allocate(gpu, 1, &num_touched_));
   if (width == 0) {
-    return Describe(cudaMemsetAsync(num_touched_, 0, sizeof(*num_touched_), gpu->stream()));
+    return Describe(cudaMemsetAsync(num_touched_, 0, sizeof(*num_touched_), gpu->stream()), gpu);
   }
   return RowsAreWide(num_rows) ? Sort<uint64_t>(bags, weights, reduction, gpu)
                                : Sort<uint32_t>(bags, weights, reduction, gpu);
@@ -605,7 +605,7 @@ std::string ScatterSub(const Index* indices, int64_t count, const T* values, con
 template <typename Index>
 std::string CheckBags(const Bags<Index>& bags, int64_t num_rows, Gpu* gpu, GpuProblem* problem) {
   TF_TI_RETURN_IF_WRONG(
-      Describe(cudaMemsetAsync(problem, kNowhereByte, sizeof(*problem), gpu->stream())));
+      Describe(cudaMemsetAsync(problem, kNowhereByte, sizeof(*problem), gpu->stream()), gpu));
   if (bags.kind != BagKind::kPacked) {
     const bool segments = bags.kind == BagKind::kSegments;
     const int64_t size = segments ? bags.num_indices : bags.count + bags.include_last_offset;

@@ -35,6 +35,13 @@ class Gpu {
   // Device memory, aligned to 16 bytes, that stays as it is until all that the asking function
   // enqueued is done. Null where there is none left.
   virtual void* Allocate(int64_t bytes) = 0;
+
+  // Whether CUDA itself failed, so that what is wrong is not the input.
+  bool has_failed() const { return has_failed_; }
+  void SetFailed() { has_failed_ = true; }
+
+ private:
+  bool has_failed_ = false;
 };
 
 // See PoolBags in bags.h. `out` is written in full, whatever the input is.

@@ -79,10 +79,19 @@ inline unsigned NumBlocks(int64_t work, int64_t block) {
   return static_cast<unsigned>(std::min(kMost, (work + block - 1) / block));
 }
 
-inline std::string Describe(cudaError_t error) {
+inline std::string Describe(cudaError_t error, Gpu* gpu) {
   if (error == cudaSuccess) return "";
   cudaGetLastError();  // Or the next call that asks for the last error would see this one.
-  return std::string("CUDA: ") + cudaGetErrorString(error);
+  gpu->SetFailed();
+  const std::string problem = std::string("CUDA: ") + cudaGetErrorString(error);
+  if (error != cudaErrorNoKernelImageForDevice && error != cudaErrorUnsupportedPtxVersion &&
+      error != cudaErrorInsufficientDriver) {
+    return problem;
+  }
+  constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};  // ascending
+  return problem + "; this build needs a GPU of sm_" + std::to_string(kArchitectures[0] / 10) +
+         " or newer, and a driver as new as CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
+         std::to_string(CUDART_VERSION % 1000 / 10);
 }
 
 template <typename... Parameters, typename... Arguments>
@@ -93,7 +102,7 @@ std::string Launch(void (*kernel)(Parameters...), unsigned blocks, unsigned thre
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.stream = gpu->stream();
-  return Describe(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+  return Describe(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), gpu);
 }
 
 // Makes `array` one of `size` elements. Returns what is wrong.

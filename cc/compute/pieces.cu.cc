@@ -73,7 +73,7 @@ struct RoundOne {
 
 std::string CopyMemory(size_t bytes, const void* src, void* dst, Gpu* gpu) {
   if (bytes == 0) return "";
-  return Describe(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, gpu->stream()));
+  return Describe(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, gpu->stream()), gpu);
 }
 
 std::string CopyBytes(const BlockCopy& copy, size_t element_size, const char* src, char* dst,
@@ -107,7 +107,7 @@ std::string CopyBytes(const BlockCopy& copy, size_t element_size, const char* sr
 
 std::string FillZeros(size_t bytes, void* data, Gpu* gpu) {
   if (bytes == 0) return "";
-  return Describe(cudaMemsetAsync(data, 0, bytes, gpu->stream()));
+  return Describe(cudaMemsetAsync(data, 0, bytes, gpu->stream()), gpu);
 }
 
 template <typename T, typename S>

@@ -356,9 +356,11 @@ __global__ void __launch_bounds__(kBlock, kPooled == Pooled::kMax || kSize > 4 ?
 // piece is in its window of pieces; its warps share the pieces of a bag.
 constexpr int kCombineWarps = 32;
 constexpr int kWindow = kWarp;
+constexpr int kPlacesInFlight = 4;
 
+// One block a multiprocessor is enough: else there would be no registers for what is in flight.
 template <typename T, typename Index, bool kIsMax>
-__global__ void __launch_bounds__(kCombineWarps* kWarp)
+__global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
     Combine(const __grid_constant__ GpuPoolArgs<T, Index> args,
             const __grid_constant__ Plan<T, Index> plan, int64_t tiles, int64_t blocks) {
   __shared__ Index owners[kWindow];
@@ -388,33 +390,39 @@ __global__ void __launch_bounds__(kCombineWarps* kWarp)
       const Index num_places = 1 + (end - first * kPiece + kPiece - 1) / kPiece;
       Reduced<T, Index, kIsMax, 1> reduced;
       reduced.Clear();
-      const auto add = [&](Index count, double total, Sum<T> value, Index position) {
-        if (count == 0) return;
+      const auto add = [&](const Reduced<T, Index, kIsMax, 1>& part) {
+        if (part.count == 0) return;
         if constexpr (kIsMax) {
-          reduced.TakeLarger(0, value, position);
+          reduced.TakeLarger(0, part.values[0], part.positions[0]);
         } else {
-          reduced.values[0] += value;
+          reduced.values[0] += part.values[0];
         }
-        reduced.count += count;
-        reduced.total += total;
+        reduced.count += part.count;
+        reduced.total += part.total;
       };
       // In this order, as num_places times a number might be too large.
       const Index share = (num_places + kCombineWarps - 1) / kCombineWarps;
       const Index stop = min(num_places, share * (warp + 1));
-#pragma unroll 4
-      for (Index p = share * warp; p < stop; ++p) {
-        const Index piece = first + p - 1;
-        // Where bounds are bad, a piece may be another bag's.
-        if (p > 0 && plan.owners[piece] != bag) continue;
-        const Index place = p == 0 ? 2 * first : 2 * piece + 1;
-        const int64_t at = place * width + column;
-        const bool is_column = column < width;
-        Index position = -1;
-        if constexpr (kIsMax) {
-          if (is_column) position = plan.positions[at];
+      for (Index p = share * warp; p < stop; p += kPlacesInFlight) {
+        // All are loaded before one is added: else each load would wait for what is before it.
+        Reduced<T, Index, kIsMax, 1> parts[kPlacesInFlight];
+#pragma unroll
+        for (int r = 0; r < kPlacesInFlight; ++r) {
+          const Index q = min(p + r, stop - 1);
+          const Index piece = first + q - 1;
+          const Index place = q == 0 ? 2 * first : 2 * piece + 1;
+          const int64_t at = place * width + column;
+          const bool is_column = column < width;
+          parts[r].values[0] = is_column ? plan.values[at] : Sum<T>(0);
+          if constexpr (kIsMax) parts[r].positions[0] = is_column ? plan.positions[at] : -1;
+          parts[r].count = plan.counts[place];
+          parts[r].total = plan.totals[place];
+          // Where bounds are bad, a piece may be another bag's.
+          const bool is_mine = q == 0 || plan.owners[piece] == bag;
+          if (p + r >= stop || !is_mine) parts[r].count = 0;
         }
-        add(plan.counts[place], plan.totals[place], is_column ? plan.values[at] : Sum<T>(0),
-            position);
+#pragma unroll
+        for (int r = 0; r < kPlacesInFlight; ++r) add(parts[r]);
       }
       values[warp][lane] = reduced.values[0];
       if constexpr (kIsMax) positions[warp][lane] = reduced.positions[0];
@@ -426,7 +434,7 @@ __global__ void __launch_bounds__(kCombineWarps* kWarp)
       if (warp == 0) {
         reduced.Clear();
         for (int w = 0; w < kCombineWarps; ++w) {
-          add(counts[w], totals[w], values[w][lane], kIsMax ? positions[w][kIsMax ? lane : 0] : 0);
+          add({{values[w][lane]}, {positions[w][kIsMax ? lane : 0]}, counts[w], totals[w]});
         }
         Write(args, bag, column, reduced);
       }
@@ -466,9 +474,9 @@ std::string Run(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
   const int64_t count = bags.count, num_ids = bags.num_ids;
   const int64_t most_bags = kManyIds * count / (num_ids + 1);
   int device, num_processors;
-  TF_TI_RETURN_IF_WRONG(Describe(cudaGetDevice(&device)));
-  TF_TI_RETURN_IF_WRONG(
-      Describe(cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, device)));
+  TF_TI_RETURN_IF_WRONG(Describe(cudaGetDevice(&device), gpu));
+  TF_TI_RETURN_IF_WRONG(Describe(
+      cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, device), gpu));
   const int64_t spare = count * plan.tiles * plan.lanes / (num_processors * kManyThreads);
   const int64_t bags_per_group = std::max<int64_t>(1, std::min({most_bags, spare, kManyIds}));
   plan.bags_per_group = static_cast<Index>(bags_per_group);

@@ -13,10 +13,10 @@ namespace {
 template <typename Function>
 std::string CallCub(Gpu* gpu, const Function& function) {
   size_t bytes = 0;
-  TF_TI_RETURN_IF_WRONG(Describe(function(nullptr, bytes)));
+  TF_TI_RETURN_IF_WRONG(Describe(function(nullptr, bytes), gpu));
   char* memory;
   TF_TI_RETURN_IF_WRONG(Allocate(gpu, static_cast<int64_t>(bytes), &memory));
-  return Describe(function(memory, bytes));
+  return Describe(function(memory, bytes), gpu);
 }
 
 template <typename Key>
@@ -49,7 +49,7 @@ std::string SortByRow(uint64_t largest, Gpu* gpu, GpuEntries<Key>* entries) {
 template <typename Key>
 std::string FindStarts(const Key* rows, int64_t size, Gpu* gpu, int32_t* starts,
                        int64_t* num_starts) {
-  TF_TI_RETURN_IF_WRONG(Describe(cudaMemsetAsync(starts, 0, sizeof(*starts), gpu->stream())));
+  TF_TI_RETURN_IF_WRONG(Describe(cudaMemsetAsync(starts, 0, sizeof(*starts), gpu->stream()), gpu));
   return CallCub(gpu, [&](void* memory, size_t& bytes) {
     return cub::DeviceSelect::If(memory, bytes, thrust::counting_iterator<int32_t>(0), starts + 1,
                                  num_starts, static_cast<int>(size), IsNewRow<Key>{rows},

@@ -19,10 +19,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-absl::Status ToStatus(const std::string& problem) {
-  return problem.empty() ? absl::OkStatus() : InvalidArgument(problem);
-}
-
 // The CPU checks values while it computes.
 template <typename Index>
 absl::Status CheckValues(OpKernelContext*, const Bags<Index>&, int64_t, Threads*) {
@@ -81,7 +77,8 @@ class EmbeddingBagOp : public tensorflow::OpKernel {
     Device device(ctx);
     TF_RETURN_IF_ERROR(CheckValues(ctx, bags, table.shape().dim_size(0), &device));
     return ToStatus(PoolBags(table.Get<E>(), bags, weights, options_.reduction, &device,
-                             Elements<E>(output), argmax));
+                             Elements<E>(output), argmax),
+                    &device);
   }
 
   BagOptions options_;
@@ -161,7 +158,8 @@ class EmbeddingBagGradOp : public tensorflow::OpKernel {
     TableGradient<E, Index> gradient;
     TF_RETURN_IF_ERROR(
         ToStatus(gradient.Init(inputs.bags, inputs.weights, options_.reduction, inputs.argmax,
-                               inputs.num_emb, inputs.width, &threads)));
+                               inputs.num_emb, inputs.width, &threads),
+                 &threads));
     Index* rows;
     E* values;
     TF_RETURN_IF_ERROR(inputs.AllocateOutputs(ctx, gradient.num_touched(), &rows, &values));
@@ -184,20 +182,21 @@ class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     auto run = std::make_shared<Run>(ctx);
-    const absl::Status status = Start(ctx, run.get());
-    if (!status.ok()) {
-      ctx->SetStatus(status);
-      return done();
+    absl::Status status = Start(ctx, run.get());
+    if (status.ok()) {
+      status = WhenDone(ctx, [ctx, run, done] {
+        {
+          // Only as long as needed: done() may go on with other kernels.
+          const ActiveGpu active(ctx);
+          const absl::Status status = Finish(ctx, run.get());
+          if (!status.ok()) ctx->SetStatus(status);
+        }
+        done();
+      });
     }
-    WhenDone(ctx, [ctx, run, done = std::move(done)] {
-      {
-        // Only as long as needed: done() may go on with other kernels.
-        const ActiveGpu active(ctx);
-        const absl::Status status = Finish(ctx, run.get());
-        if (!status.ok()) ctx->SetStatus(status);
-      }
-      done();
-    });
+    if (status.ok()) return;
+    ctx->SetStatus(status);
+    done();
   }
 
  private:
@@ -218,11 +217,12 @@ class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
     TF_RETURN_IF_ERROR(CheckValues(ctx, inputs.bags, inputs.num_emb, &run->gpu));
     TF_RETURN_IF_ERROR(
         ToStatus(run->gradient.Init(inputs.bags, inputs.weights, options_.reduction, inputs.argmax,
-                                    inputs.num_emb, inputs.width, &run->gpu)));
+                                    inputs.num_emb, inputs.width, &run->gpu),
+                 &run->gpu));
     TF_RETURN_IF_ERROR(
         AllocateForGpu(ctx, tensorflow::DT_INT64, TensorShape({}), &run->num_touched));
-    return ToStatus(CopyMemory(sizeof(int64_t), run->gradient.num_touched(),
-                               run->num_touched.data(), &run->gpu));
+    return CudaStatus(CopyMemory(sizeof(int64_t), run->gradient.num_touched(),
+                                 run->num_touched.data(), &run->gpu));
   }
 
   static absl::Status Finish(OpKernelContext* ctx, Run* run) {
@@ -231,7 +231,8 @@ class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
     E* values;
     TF_RETURN_IF_ERROR(run->inputs.AllocateOutputs(ctx, count, &rows, &values));
     return ToStatus(
-        run->gradient.Compute(Elements<E>(*run->inputs.grad), count, &run->gpu, rows, values));
+        run->gradient.Compute(Elements<E>(*run->inputs.grad), count, &run->gpu, rows, values),
+        &run->gpu);
   }
 
   BagOptions options_;
@@ -276,7 +277,8 @@ class EmbeddingBagWeightsGradOp : public tensorflow::OpKernel {
     Device device(ctx);
     TF_RETURN_IF_ERROR(CheckValues(ctx, bags, table.shape().dim_size(0), &device));
     return ToStatus(WeightsGradient(table.Get<E>(), bags, weights, options_.reduction,
-                                    Elements<E>(grad), &device, gradient));
+                                    Elements<E>(grad), &device, gradient),
+                    &device);
   }
 
   BagOptions options_;

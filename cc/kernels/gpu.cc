@@ -21,6 +21,10 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
+absl::Status ToStatus(const std::string& problem, const Threads*) {
+  return problem.empty() ? absl::OkStatus() : InvalidArgument(problem);
+}
+
 bool LivesOnHost(tensorflow::DataType dtype) {
   // A variant is an object of the host, whatever memory it refers to.
   return dtype == tensorflow::DT_VARIANT ||
@@ -36,9 +40,16 @@ CUstream_st* KernelGpu::stream() const {
 
 void* KernelGpu::Allocate(int64_t bytes) {
   Tensor memory;
-  if (!ctx_->allocate_temp(tensorflow::DT_INT8, TensorShape({bytes}), &memory).ok()) return nullptr;
+  memory_status_.Update(ctx_->allocate_temp(tensorflow::DT_INT8, TensorShape({bytes}), &memory));
+  if (!memory_status_.ok()) return nullptr;
   memory_.push_back(memory);
   return memory.data();
+}
+
+absl::Status ToStatus(const std::string& problem, const KernelGpu* gpu) {
+  if (problem.empty()) return absl::OkStatus();
+  if (!gpu->memory_status().ok()) return gpu->memory_status();
+  return gpu->has_failed() ? CudaStatus(problem) : InvalidArgument(problem);
 }
 
 absl::Status CudaStatus(const std::string& problem) {
@@ -83,12 +94,12 @@ absl::Status Synchronize(OpKernelContext* ctx) {
   return ctx->op_device_context()->stream()->BlockHostUntilDone();
 }
 
-void WhenDone(OpKernelContext* ctx, std::function<void()> then) {
+absl::Status WhenDone(OpKernelContext* ctx, std::function<void()> then) {
   tensorflow::DeviceContext* device = ctx->op_device_context();
-  device
-      ->ThenExecute(static_cast<tensorflow::Device*>(ctx->device()), device->stream(),
-                    std::move(then))
-      .IgnoreError();
+  const absl::Status status = device->ThenExecute(static_cast<tensorflow::Device*>(ctx->device()),
+                                                  device->stream(), std::move(then));
+  if (!status.ok()) Synchronize(ctx).IgnoreError();
+  return status;
 }
 
 #endif
@@ -104,11 +115,14 @@ absl::Status BringInputsToHost([[maybe_unused]] OpKernelContext* ctx, [[maybe_un
   bool waits = false;
   for (int i = 0; OnGpu(ctx) && i < count; ++i) waits = waits || is_elsewhere(i);
   if (!waits) return absl::OkStatus();
+  absl::Status status;
   for (int i = 0; i < count; ++i) {
     inputs->push_back(ctx->input(i));
-    if (is_elsewhere(i)) TF_RETURN_IF_ERROR(EnqueueToHost(ctx, ctx->input(i), &inputs->back()));
+    if (is_elsewhere(i)) status.Update(EnqueueToHost(ctx, ctx->input(i), &inputs->back()));
   }
-  return Synchronize(ctx);
+  // After an error too: other copies may still be under way, into memory that is freed next.
+  status.Update(Synchronize(ctx));
+  return status;
 #else
   return absl::OkStatus();
 #endif
@@ -123,8 +137,7 @@ absl::Status SetHostOutput(OpKernelContext* ctx, int i, const Tensor& value) {
     KernelGpu gpu(ctx);
     TF_RETURN_IF_ERROR(
         CudaStatus(CopyMemory(value.TotalBytes(), value.data(), copy->data(), &gpu)));
-    WhenDone(ctx, [value] {});  // nobody else gets the memory before
-    return absl::OkStatus();
+    return WhenDone(ctx, [value] {});  // nobody else gets the memory before
   }
 #endif
   ctx->set_output(i, value);
@@ -134,15 +147,17 @@ absl::Status SetHostOutput(OpKernelContext* ctx, int i, const Tensor& value) {
 ActiveGpu::ActiveGpu([[maybe_unused]] OpKernelContext* ctx) {
 #if GOOGLE_CUDA
   if (!OnGpu(ctx)) return;
+  stream_executor::StreamExecutor* const gpu = ctx->op_device_context()->stream()->parent();
+#if __has_include("xla/stream_executor/activate_context.h")
+  // Not cudaSetDevice, which puts a context on whatever GPU was the thread's before, used or not.
+  active_ = gpu->Activate();
+#else  // TensorFlow 2.17 and 2.18
   // What fails here fails again, and is reported, where work is enqueued.
-  if (cudaGetDevice(&previous_) != cudaSuccess) previous_ = -1;
-  cudaSetDevice(ctx->op_device_context()->stream()->parent()->device_ordinal());
+  int previous;
+  if (cudaGetDevice(&previous) != cudaSuccess) return;
+  cudaSetDevice(gpu->device_ordinal());
+  active_ = {nullptr, [previous](void*) { cudaSetDevice(previous); }};
 #endif
-}
-
-ActiveGpu::~ActiveGpu() {
-#if GOOGLE_CUDA
-  if (previous_ >= 0) cudaSetDevice(previous_);
 #endif
 }
 

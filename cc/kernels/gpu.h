@@ -3,10 +3,12 @@
 #define TF_TI_CC_KERNELS_GPU_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cc/compute/bags_gpu.h"
+#include "cc/kernels/threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -41,11 +43,13 @@ class ActiveGpu {
   explicit ActiveGpu(tensorflow::OpKernelContext* ctx);
   ActiveGpu(const ActiveGpu&) = delete;
   ActiveGpu& operator=(const ActiveGpu&) = delete;
-  ~ActiveGpu();
 
  private:
-  int previous_ = -1;
+  std::shared_ptr<void> active_;  // what ends it, of whatever type TensorFlow has for that
 };
+
+// The error behind what cc/compute says is wrong: with the input, where the processor computed.
+absl::Status ToStatus(const std::string& problem, const Threads* threads);
 
 #if GOOGLE_CUDA
 
@@ -58,12 +62,19 @@ class KernelGpu : public Gpu {
   CUstream_st* stream() const override;
   void* Allocate(int64_t bytes) override;
 
+  // Not OK once TensorFlow has refused memory.
+  const absl::Status& memory_status() const { return memory_status_; }
+
  private:
   tensorflow::OpKernelContext* const ctx_;
   std::vector<tensorflow::Tensor> memory_;
+  absl::Status memory_status_;
 };
 
-// What cc/compute says is wrong with a GPU.
+// On a GPU, memory or CUDA may be what is wrong.
+absl::Status ToStatus(const std::string& problem, const KernelGpu* gpu);
+
+// The same where only CUDA can be what is wrong.
 absl::Status CudaStatus(const std::string& problem);
 
 // Memory of the host that the GPU reads and writes without anybody's waiting.
@@ -87,8 +98,8 @@ absl::Status CheckOnGpu(tensorflow::OpKernelContext* ctx,
 absl::Status Synchronize(tensorflow::OpKernelContext* ctx);
 
 // Calls `then`, which must not wait, on a thread of TensorFlow's once the stream has done all that
-// it has to do by now.
-void WhenDone(tensorflow::OpKernelContext* ctx, std::function<void()> then);
+// it has to do by now. If that cannot be, waits for the stream, and does not call `then`.
+absl::Status WhenDone(tensorflow::OpKernelContext* ctx, std::function<void()> then);
 
 #endif
 

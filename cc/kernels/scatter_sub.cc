@@ -103,10 +103,9 @@ class ScatterSubOp : public tensorflow::OpKernel {
     const int64_t width = rows == 0 ? 0 : tensor->NumElements() / rows;
     Device device(ctx);
     TF_RETURN_IF_ERROR(CheckRows<Index>(ctx, indices, rows, &device));
-    const std::string problem =
-        ScatterSub(Elements<Index>(indices), indices.NumElements(), Elements<E>(values),
-                   Scale(scale, &device), rows, width, &device, Elements<E>(tensor));
-    return problem.empty() ? absl::OkStatus() : InvalidArgument(problem);
+    return ToStatus(ScatterSub(Elements<Index>(indices), indices.NumElements(), Elements<E>(values),
+                               Scale(scale, &device), rows, width, &device, Elements<E>(tensor)),
+                    &device);
   }
 
   static constexpr bool kIsHalf = !std::is_same_v<T, Element<T>>;

@@ -491,7 +491,7 @@ XlaOp WeightsGradientOnHost(const BagTable& table, const BagInputs& inputs, XlaO
 }
 
 XlaOp ScatterSubOnHost(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale) {
-  const Aliases in_place = {{{}, {0, {}}}};
+  const Aliases in_place(1);  // all of the result lies where all of operand 0 does
   return Emit(kScatterSub, {table, indices, values, scale},
               RowMajor(TypeOf(table), Dims(ShapeOf(table))), {}, in_place);
 }

@@ -44,7 +44,16 @@ using std::min;
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
 
-enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation };
+#define CUDART_VERSION 13000
+#define __CUDA_ARCH_LIST__ 800, 900
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorUnsupportedPtxVersion = 222,
+};
 
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -55,9 +64,10 @@ struct cudaLaunchConfig_t {
 namespace emulation {
 
 // Does `work` when the stream gets there: at once, unless a program that has streams of its own
-// sets another Enqueuer.
-void Enqueue(cudaStream_t stream, std::function<void()> work);
-std::function<void(cudaStream_t, std::function<void()>)>& Enqueuer();
+// sets another Enqueuer, which may also fail.
+using EnqueueWork = std::function<cudaError_t(cudaStream_t, std::function<void()>)>;
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
+EnqueueWork& Enqueuer();
 
 // Runs `thread` once for each thread of each block. `name` is for reports.
 void Run(const dim3& grid, const dim3& block, const char* name,
@@ -116,11 +126,12 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                     values = std::tuple<Parameters...>(arguments...)] {
     emulation::Run(config.gridDim, config.blockDim, name, [&] { std::apply(kernel, values); });
   };
-  emulation::Enqueue(config->stream, run);
-  return cudaSuccess;
+  return emulation::Enqueue(config->stream, run);
 }
 
-inline const char* cudaGetErrorString(cudaError_t) { return "out of memory"; }
+inline const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "an error that was asked for";
+}
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 
@@ -167,14 +178,12 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemc
 }
 
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  emulation::Enqueue(stream, [=] { std::memset(to, value, bytes); });
-  return cudaSuccess;
+  return emulation::Enqueue(stream, [=] { std::memset(to, value, bytes); });
 }
 
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t stream) {
-  emulation::Enqueue(stream, [=] { cudaMemcpy(to, from, bytes, kind); });
-  return cudaSuccess;
+  return emulation::Enqueue(stream, [=] { cudaMemcpy(to, from, bytes, kind); });
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 

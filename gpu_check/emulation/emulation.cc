@@ -171,14 +171,16 @@ void Free(void* memory) {
   mappings.erase(found);
 }
 
-std::function<void(cudaStream_t, std::function<void()>)>& Enqueuer() {
-  static auto& enqueue = *new std::function<void(cudaStream_t, std::function<void()>)>(
-      [](cudaStream_t, const std::function<void()>& work) { work(); });
+EnqueueWork& Enqueuer() {
+  static auto& enqueue = *new EnqueueWork([](cudaStream_t, const std::function<void()>& work) {
+    work();
+    return cudaSuccess;
+  });
   return enqueue;
 }
 
-void Enqueue(cudaStream_t stream, std::function<void()> work) {
-  Enqueuer()(stream, std::move(work));
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
+  return Enqueuer()(stream, std::move(work));
 }
 
 void Run(const dim3& grid, const dim3& block, const char* name,

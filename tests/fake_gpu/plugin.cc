@@ -3,8 +3,10 @@
 // Memory is poisoned when it is allocated, and, when the device gets there, where it is freed: what
 // is read too early or too late is a NaN, or a number that is nothing.
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 #include "tensorflow/c/experimental/stream_executor/stream_executor.h"
 #include "tests/fake_gpu/streams.h"
@@ -21,6 +23,9 @@ namespace {
 constexpr int kPoison = 0xff;
 constexpr size_t kAlignment = 256;
 
+constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+std::atomic<uint64_t> most_bytes{kNoLimit};
+
 void* AllocatePoisoned(uint64_t size) {
   void* memory = std::aligned_alloc(kAlignment, (size + kAlignment) / kAlignment * kAlignment);
   if (memory != nullptr) std::memset(memory, kPoison, size);
@@ -28,7 +33,8 @@ void* AllocatePoisoned(uint64_t size) {
 }
 
 void Allocate(const SP_Device*, uint64_t size, int64_t, SP_DeviceMemoryBase* memory) {
-  *memory = {SP_DEVICE_MEMORY_BASE_STRUCT_SIZE, nullptr, AllocatePoisoned(size), size, size};
+  void* const allocated = size <= most_bytes ? AllocatePoisoned(size) : nullptr;
+  *memory = {SP_DEVICE_MEMORY_BASE_STRUCT_SIZE, nullptr, allocated, size, size};
 }
 
 void Deallocate(const SP_Device*, SP_DeviceMemoryBase* memory) {
@@ -142,6 +148,11 @@ void CreateStreamExecutor(const SP_Platform*, SE_CreateStreamExecutorParams* par
 
 }  // namespace
 }  // namespace fake_gpu
+
+// For the tests: the device has no memory for more than this at a time; 0 for no limit.
+extern "C" void fake_gpu_limit(int bytes) {
+  fake_gpu::most_bytes = bytes == 0 ? fake_gpu::kNoLimit : bytes;
+}
 
 extern "C" void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status*) {
   params->platform->struct_size = SP_PLATFORM_STRUCT_SIZE;

@@ -129,6 +129,10 @@ class Device {
 std::atomic<int64_t> num_blocked{0};
 std::atomic<int64_t> num_enqueued{0};
 
+// What CUDA's calls say once so many of them have succeeded.
+std::atomic<cudaError_t> cuda_error{cudaSuccess};
+std::atomic<int64_t> num_successes{0};
+
 }  // namespace
 
 SP_Stream_st* NewStream() { return Device::Get().NewStream(); }
@@ -162,7 +166,10 @@ void Block(SP_Stream_st* stream) {
 // Our kernels have CUDA's streams, of which TensorFlow says that this is none: null.
 [[maybe_unused]] static const bool enqueues = [] {
   emulation::Enqueuer() = [](cudaStream_t, std::function<void()> work) {
+    const cudaError_t error = fake_gpu::cuda_error;
+    if (error != cudaSuccess && --fake_gpu::num_successes < 0) return error;
     fake_gpu::Enqueue(fake_gpu::ComputeStream(), std::move(work));
+    return cudaSuccess;
   };
   return true;
 }();
@@ -174,4 +181,9 @@ int64_t fake_gpu_num_blocked() { return fake_gpu::num_blocked; }
 int64_t fake_gpu_num_enqueued() { return fake_gpu::num_enqueued; }
 // While it is held the device does nothing: whoever waits for it then waits for good.
 void fake_gpu_hold(int holds) { fake_gpu::Device::Get().Hold(holds != 0); }
+// CUDA's calls that enqueue fail from now on, but for the first ones; or none where `error` is 0.
+void fake_gpu_fail(int error, int num_successes) {
+  fake_gpu::num_successes = num_successes;
+  fake_gpu::cuda_error = static_cast<cudaError_t>(error);
+}
 }

@@ -33,7 +33,7 @@ struct DeviceRadixSort {
       bytes = 1;
       return cudaSuccess;
     }
-    emulation::Enqueue(stream, [=] {
+    const cudaError_t error = emulation::Enqueue(stream, [=] {
       std::vector<int> order(size);
       std::iota(order.begin(), order.end(), 0);
       const auto key = [&](int i) {
@@ -48,7 +48,7 @@ struct DeviceRadixSort {
     });
     keys.Swap();
     values.Swap();
-    return cudaSuccess;
+    return error;
   }
 };
 

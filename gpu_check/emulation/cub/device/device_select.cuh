@@ -14,13 +14,12 @@ struct DeviceSelect {
       bytes = 1;
       return cudaSuccess;
     }
-    emulation::Enqueue(stream, [=] {
+    return emulation::Enqueue(stream, [=] {
       *count = 0;
       for (int i = 0; i < size; ++i) {
         if (predicate(from[i])) to[(*count)++] = from[i];
       }
     });
-    return cudaSuccess;
   }
 };
 
