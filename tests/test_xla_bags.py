@@ -788,6 +788,20 @@ def test_checked_packed_ids_and_updates_name_what_is_wrong(checked):
     assert np.all(table.numpy() == 1)
 
 
+def test_checks_are_made_though_nobody_wants_the_result(checked):
+    table = tf.Variable(tf.ones([3, 2]))
+
+    @compiled
+    def run(ids):
+        tf_ti.embedding_bag_packed(table, ids)
+        tf_ti.scatter_sub(table, tf.IndexedSlices(tf.ones([1, 2]), ids[0]))
+        table.assign(tf.zeros([3, 2]))
+
+    raises("is 3, but", run, tf.constant([[3]]))
+    run(tf.constant([[2]]))
+    assert np.all(table.numpy() == 0)
+
+
 def test_a_number_of_segments_must_be_known():
     table, ids = tf.ones([3, 2]), tf.constant([0, 1])
     number = functools.partial(tf.random.uniform, [], 2, 5, tf.int32)

@@ -433,10 +433,12 @@ XlaOp Emit(const char* target, const std::vector<XlaOp>& operands, const Shape& 
     const Shape shape = ShapeOf(operand);
     shapes.push_back(RowMajor(shape.element_type(), Dims(shape)));
   }
-  attributes.Add("checks_ids", ChecksIds());
+  const bool checks_ids = ChecksIds();
+  attributes.Add("checks_ids", checks_ids);
+  // A check is made even if nobody wants the result.
   return xla::CustomCallWithLayout(operands[0].builder(), target, operands, result, shapes,
-                                   attributes.Get(), /*has_side_effect=*/false, aliases, nullptr,
-                                   xla::SCHEDULE_NONE, xla::API_VERSION_TYPED_FFI);
+                                   attributes.Get(), /*has_side_effect=*/checks_ids, aliases,
+                                   nullptr, xla::SCHEDULE_NONE, xla::API_VERSION_TYPED_FFI);
 }
 
 // The results of a call about bags.
