@@ -421,7 +421,7 @@ def test_slots_are_found_among_rows_in_any_order():
             tf.constant(9, tf.int64), rows, tf.constant([[4, 0, 8], [-1, 2**31 - 1, 3]])
         )
 
-    for rows, slots in (([0, 3, 4], [2, 0, -1, -1, -1, 1]), ([4, 8, 4, 0], [0, 3, 1, -1, -1, -1])):
+    for rows, slots in (([0, 3, 4], [2, 0, -1, -2, -2, 1]), ([4, 8, 4, 0], [0, 3, 1, -2, -2, -1])):
         for found in both(run, tf.constant(rows)):
             assert found.numpy().ravel().tolist() == slots
 
@@ -690,6 +690,30 @@ def test_wrong_bounds_read_nothing_outside(way, rng, seed):
                 assert np.all((y >= 0) & (y <= 40))
 
 
+def test_bounds_are_checked_where_and_only_where_the_bags_are(way):
+    if way == "hlo":
+        pytest.skip("they are checked on the CPU only")
+    table, ids = tf.ones([4, 2]), tf.constant([0, 1])
+
+    @compiled
+    def loop(count, offsets):
+        return tf.while_loop(
+            lambda i, _: i < count,
+            lambda i, s: (i + 1, s + tf_ti.embedding_bag_offsets_sum(table, ids, offsets)),
+            [0, tf.zeros([2, 2])],
+        )[1]
+
+    wrong = tf.constant([1, 0])
+    assert np.all(loop(tf.constant(0), wrong) == 0)
+    raises("offsets[1] is 0, but offsets[0] is 1 before it", loop, tf.constant(1), wrong)
+    no_columns = compiled(lambda o: tf_ti.embedding_bag_offsets_sum(tf.ones([4, 0]), ids, o))
+    raises("offsets[1] is 0", no_columns, wrong)
+    no_bags = compiled(
+        lambda o: tf_ti.embedding_bag_offsets(table, ids, o, include_last_offset=True)
+    )
+    raises("offsets[0] is 9, but there are 2 indices", no_bags, tf.constant([9]))
+
+
 @each_seed
 @pytest.mark.parametrize("reduction", ["sum", "mean", "sqrtn", "max"])
 @pytest.mark.parametrize("kind", ["offsets", "packed", "segments"])
@@ -705,20 +729,26 @@ def test_ids_that_are_no_rows_are_those_of_a_row_of_zeros(kind, reduction, seed,
     right = tf.constant(np.where(is_wrong, 7, bags.indices), index)
     padded = tf.concat([table, tf.zeros([1, 3], F64)], 0)
 
-    def run(table, indices, weights):
+    def run(table, indices, weights, upstream):
         given = dataclasses.replace(bags, indices=indices, weights=weights)
         watched = [table] if weights is None else [table, weights]
-        with tf.GradientTape() as tape:
-            tape.watch(watched)
-            sums, *_ = given.pool(Table(table, table.dtype), with_argmax=reduction == "max")
-            value = loss(sums)
-        gradients = tape.gradient(value, watched)
-        return sums, [tf.convert_to_tensor(g) for g in gradients]
+        with tf.GradientTape() as outer:
+            outer.watch(upstream)
+            with tf.GradientTape() as tape:
+                tape.watch(watched)
+                sums, *_ = given.pool(Table(table, table.dtype), with_argmax=reduction == "max")
+            gradients = tape.gradient(sums, watched, upstream)
+            gradients = [tf.convert_to_tensor(g) for g in gradients]
+            value = tf.reduce_sum(tf.sin(gradients[0][:7]))
+        return sums, gradients, outer.gradient(value, upstream)
 
-    sums, gradients = compiled(run)(table, wrong, bags.weights)
-    expected, (of_table, *of_weights) = run(padded, right, bags.weights)
+    count = pool(padded, bags.replace(indices=right)).shape[0]
+    upstream = tf.constant(rng.standard_normal([count, 3]))
+    sums, gradients, second = compiled(run)(table, wrong, bags.weights, upstream)
+    expected, (of_table, *of_weights), of_upstream = run(padded, right, bags.weights, upstream)
     same(expected, sums)
     same([of_table[:-1], *of_weights], gradients)
+    same(of_upstream, second)
 
 
 @pytest.mark.parametrize("dtype", [F32, tf.float16], ids=lambda dtype: dtype.name)

@@ -148,7 +148,10 @@ class Bags:
         )
 
     def slots(self, num_emb: tf.Tensor, rows: tf.Tensor) -> "Bags":
-        """The same bags, of the places that their indices have among the rows of table_gradient."""
+        """The same bags, of the places that their indices have among the rows of table_gradient.
+
+        What is no row of the table stays none.
+        """
 
         def slot(index):
             return ops.tf_ti_embedding_bag_slots(num_emb, rows, index)
@@ -159,7 +162,7 @@ class Bags:
             indices = tf.where(is_padding, tf.cast(-1, indices.dtype), indices)
         default_index = self.default_index
         if default_index is not None:
-            default_index = slot(default_index)
+            default_index = tf.maximum(slot(default_index), -1)
         return self.replace(indices=indices, default_index=default_index, padding_idx=-1)
 
     def weights_gradient(self, table: Table, grad: tf.Tensor) -> tf.Tensor:

@@ -25,6 +25,10 @@ class EmbeddingBagSlotsOp : public tensorflow::OpKernel {
                 InvalidArgument("rows must have rank 1, got shape ", rows.shape().DebugString()));
     Tensor* slots = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, indices.shape(), &slots));
+    OP_REQUIRES(ctx, ctx->input(0).dims() == 0,
+                InvalidArgument("num_emb must have rank 0, got shape ",
+                                ctx->input(0).shape().DebugString()));
+    const int64_t num_emb = ctx->input(0).scalar<int64_t>()();
     const Index* const begin = rows.flat<Index>().data();
     const Index* const end = begin + rows.NumElements();
     std::vector<int64_t> order;  // of the rows, where XLA has left them unsorted
@@ -35,6 +39,7 @@ class EmbeddingBagSlotsOp : public tensorflow::OpKernel {
                        [=](int64_t a, int64_t b) { return begin[a] < begin[b]; });
     }
     const auto find = [&](Index index) {
+      if (index < 0 || index >= num_emb) return Index(-2);
       if (order.empty()) {
         const Index* const row = std::lower_bound(begin, end, index);
         return row == end || *row != index ? Index(-1) : static_cast<Index>(row - begin);

@@ -337,7 +337,8 @@ Finds indices among the rows that have a gradient.
 num_emb: The number of rows of the table.
 rows: Those of EmbeddingBagGrad.
 indices: Rows of the table, or anything else.
-slots: Where in rows each index is, the first place if there are several; -1 if it is not there.)doc");
+slots: Where in rows each index is, the first place if there are several; -1 if it is not there, and
+  -2 if it is no row of the table.)doc");
 
 absl::Status ScatterSubShape(InferenceContext* c) {
   ShapeHandle variable, indices = c->input(1), values = c->input(2), scale = c->input(3), ignored;

@@ -179,14 +179,15 @@ class EmbeddingBagSlotsOp : public Kernel {
     TF_RETURN_IF_ERROR(GetShape(ctx, 2, "indices", &shape));
     const XlaOp rows = ctx->Input(1);
     const XlaOp indices = xla::Reshape(ctx->Input(2), {shape.num_elements()});
-    XlaOp slots = xla::FullLike(indices, -1);
+    XlaOp slots = xla::FullLike(indices, -2);
     if (num_rows > 0) {
       const XlaOp first = Take(FirstOfEqual(rows, num_rows), indices);
-      const XlaOp is_there =
-          xla::And(xla::And(xla::Ge(indices, Number(indices, 0)),
-                            xla::Lt(Wide(indices), Scalar(builder, xla::S64, num_rows))),
-                   xla::Lt(first, Number(first, rows_shape.num_elements())));
-      slots = xla::Select(is_there, xla::ConvertElementType(first, TypeOf(indices)), slots);
+      const XlaOp is_there = xla::Lt(first, Number(first, rows_shape.num_elements()));
+      const XlaOp found = xla::Select(is_there, xla::ConvertElementType(first, TypeOf(indices)),
+                                      xla::FullLike(indices, -1));
+      const XlaOp is_row = xla::And(xla::Ge(indices, Number(indices, 0)),
+                                    xla::Lt(Wide(indices), Scalar(builder, xla::S64, num_rows)));
+      slots = xla::Select(is_row, found, slots);
     }
     ctx->SetOutput(0, xla::Reshape(slots, shape.dim_sizes()));
     return builder->first_error();

@@ -143,7 +143,7 @@ bool HasWrongIds(const Bags<Index>& bags, int64_t num_rows) {
   });
 }
 
-// A copy of bags, whose indices may be changed; padding is -1 there.
+// A copy of bags, whose indices may be changed; -1 is padding there.
 class ChangedBags {
  public:
   template <typename Index>
@@ -161,8 +161,9 @@ class ChangedBags {
     bags_.include_last_offset = bags.include_last_offset;
     bags_.count = bags.count;
     bags_.default_index = bags.default_index;
-    bags_.has_padding = bags.has_padding;
+    bags_.has_padding = true;
     bags_.padding_idx = -1;
+    had_padding_ = bags.has_padding;
     padding_ = bags.padding_idx;
   }
   ChangedBags(const ChangedBags&) = delete;
@@ -175,7 +176,7 @@ class ChangedBags {
   template <typename Change>
   void ChangeIndices(Change change) {
     for (int64_t i = 0; i < bags_.num_indices; ++i) {
-      const bool is_padding = bags_.has_padding && indices_[i] == padding_;
+      const bool is_padding = had_padding_ && indices_[i] == padding_;
       indices_[i] = is_padding ? -1 : change(indices_[i], i);
     }
   }
@@ -183,6 +184,7 @@ class ChangedBags {
  private:
   std::vector<int64_t> indices_, bounds_;
   Bags<int64_t> bags_;
+  bool had_padding_;
   int64_t padding_;
 };
 
@@ -232,6 +234,13 @@ struct PoolCall {
     const std::string problem = pool(table, given.bags, argmax);
     if (problem.empty() || call.checks_ids() || !HasWrongIds(given.bags, table.num_rows)) {
       return problem;
+    }
+    if (given.reduction(call) == Reduction::kSum && given.bags.default_index < 0) {
+      // A row of zeros is as good as none.
+      ChangedBags changed(given.bags);
+      changed.ChangeIndices(
+          [&](int64_t row, int64_t) { return IsRow(row, table.num_rows) ? row : -1; });
+      return pool(table, changed.get(), static_cast<int64_t*>(nullptr));
     }
     const FoundRows<T> found(table, given.bags);
     std::vector<int64_t> positions(argmax == nullptr ? 0 : call.result(1).element_count());
@@ -339,7 +348,8 @@ struct ScatterSubCall {
     const int64_t num_rows = matrix.dimensions()[0], width = matrix.dimensions()[1];
     const auto* const indices = static_cast<const Index*>(places.untyped_data());
     const auto* const values = static_cast<const T*>(call.arg(2).untyped_data());
-    const auto scale = *static_cast<const Sum<T>*>(call.arg(3).untyped_data());
+    using Scale = std::conditional_t<std::is_integral_v<T>, T, Sum<T>>;
+    const Sum<T> scale = *static_cast<const Scale*>(call.arg(3).untyped_data());
     T* const table = call.Result<T>(0);  // the same memory as the argument
     const int64_t count = places.element_count();
     const auto update = [&](int64_t begin, int64_t end) {
@@ -426,24 +436,25 @@ class Attributes {
 
 using Aliases = std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>;
 
+// `checks` keeps XLA from dropping the call, whose errors are those of the op, and from moving it
+// to where the op would not run.
 XlaOp Emit(const char* target, const std::vector<XlaOp>& operands, const Shape& result,
-           Attributes attributes, const Aliases& aliases = {}) {
+           Attributes attributes, bool checks, const Aliases& aliases = {}) {
   std::vector<Shape> shapes;
   for (XlaOp operand : operands) {
     const Shape shape = ShapeOf(operand);
     shapes.push_back(RowMajor(shape.element_type(), Dims(shape)));
   }
-  const bool checks_ids = ChecksIds();
-  attributes.Add("checks_ids", checks_ids);
-  // A check is made even if nobody wants the result.
+  attributes.Add("checks_ids", ChecksIds());
   return xla::CustomCallWithLayout(operands[0].builder(), target, operands, result, shapes,
-                                   attributes.Get(), /*has_side_effect=*/checks_ids, aliases,
-                                   nullptr, xla::SCHEDULE_NONE, xla::API_VERSION_TYPED_FFI);
+                                   attributes.Get(), /*has_side_effect=*/checks, aliases, nullptr,
+                                   xla::SCHEDULE_NONE, xla::API_VERSION_TYPED_FFI);
 }
 
 // The results of a call about bags.
 std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inputs, XlaOp other,
-                            int64_t num_rows, const std::vector<Shape>& results) {
+                            int64_t num_rows, const std::vector<Shape>& results,
+                            bool checks = true) {
   const BagSpec& spec = *inputs.spec;
   std::vector<XlaOp> operands = {rows, inputs.indices};
   for (XlaOp op : {inputs.bounds, inputs.default_index, inputs.weights, other}) {
@@ -459,7 +470,7 @@ std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inp
   attributes.Add("num_rows", num_rows);
   attributes.Add("padding_idx", spec.padding_idx.value_or(0));
   attributes.Add("reduction", static_cast<int64_t>(spec.reduction));
-  const XlaOp call = Emit(target, operands, ShapeUtil::MakeTupleShape(results), attributes);
+  const XlaOp call = Emit(target, operands, ShapeUtil::MakeTupleShape(results), attributes, checks);
   std::vector<XlaOp> elements;
   for (size_t i = 0; i < results.size(); ++i) elements.push_back(xla::GetTupleElement(call, i));
   return elements;
@@ -469,11 +480,16 @@ std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inp
 
 PooledBags PoolOnHost(const BagTable& table, const BagInputs& inputs, bool has_argmax) {
   const std::vector<int64_t> dims = {inputs.count, table.width()};
-  std::vector<Shape> results = {RowMajor(TypeOf(table.rows), dims)};
-  if (has_argmax) results.push_back(RowMajor(TypeOf(inputs.indices), dims));
-  const std::vector<XlaOp> values =
-      EmitBags(kPool, table.rows, inputs, XlaOp(), table.num_rows(), results);
-  return {values[0], has_argmax ? values[1] : XlaOp()};
+  const Shape rows = RowMajor(TypeOf(table.rows), dims);
+  const auto pool = [&](const std::vector<Shape>& results, bool checks) {
+    return EmitBags(kPool, table.rows, inputs, XlaOp(), table.num_rows(), results, checks);
+  };
+  PooledBags bags;
+  bags.rows = pool({rows}, true)[0];
+  // To find the positions takes many times as long, and only gradients want them: a call of its
+  // own, which XLA drops if nobody does.
+  if (has_argmax) bags.argmax = pool({rows, RowMajor(TypeOf(inputs.indices), dims)}, false)[1];
+  return bags;
 }
 
 RowGradients TableGradientOnHost(XlaOp grad, const BagInputs& inputs, XlaOp argmax,
@@ -495,7 +511,7 @@ XlaOp WeightsGradientOnHost(const BagTable& table, const BagInputs& inputs, XlaO
 XlaOp ScatterSubOnHost(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale) {
   const Aliases in_place(1);  // all of the result lies where all of operand 0 does
   return Emit(kScatterSub, {table, indices, values, scale},
-              RowMajor(TypeOf(table), Dims(ShapeOf(table))), {}, in_place);
+              RowMajor(TypeOf(table), Dims(ShapeOf(table))), {}, true, in_place);
 }
 
 }  // namespace tf_ti
