@@ -690,9 +690,8 @@ def test_wrong_bounds_read_nothing_outside(way, rng, seed):
                 assert np.all((y >= 0) & (y <= 40))
 
 
+@pytest.mark.parametrize("way", ["host"], indirect=True)
 def test_bounds_are_checked_where_and_only_where_the_bags_are(way):
-    if way == "hlo":
-        pytest.skip("they are checked on the CPU only")
     table, ids = tf.ones([4, 2]), tf.constant([0, 1])
 
     @compiled

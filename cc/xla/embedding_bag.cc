@@ -2,11 +2,8 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "cc/kernels/bag_spec.h"
 #include "cc/status.h"
 #include "cc/xla/embedding_bag_hlo.h"
@@ -27,7 +24,6 @@ using tensorflow::DataType;
 using tensorflow::OpKernelConstruction;
 using tensorflow::TensorShape;
 using tensorflow::XlaOpKernelContext;
-using xla::PrimitiveType;
 using xla::XlaBuilder;
 using xla::XlaOp;
 

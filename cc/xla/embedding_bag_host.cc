@@ -1,6 +1,7 @@
 #include "cc/xla/embedding_bag_host.h"
 
 #include <algorithm>
+#include <complex>
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -18,7 +19,6 @@ namespace tf_ti {
 
 using xla::Shape;
 using xla::ShapeUtil;
-using xla::XlaBuilder;
 using xla::XlaOp;
 
 namespace {
@@ -33,34 +33,24 @@ constexpr char kScatterSub[] = "tf_ti.scatter_sub";
 // FFI's names of the element types.
 template <typename T>
 constexpr ffi::DataType kType = ffi::DataType::INVALID;
-template <>
-constexpr ffi::DataType kType<Half> = ffi::DataType::F16;
-template <>
-constexpr ffi::DataType kType<BFloat16> = ffi::DataType::BF16;
-template <>
-constexpr ffi::DataType kType<float> = ffi::DataType::F32;
-template <>
-constexpr ffi::DataType kType<double> = ffi::DataType::F64;
-template <>
-constexpr ffi::DataType kType<std::complex<float>> = ffi::DataType::C64;
-template <>
-constexpr ffi::DataType kType<std::complex<double>> = ffi::DataType::C128;
-template <>
-constexpr ffi::DataType kType<int8_t> = ffi::DataType::S8;
-template <>
-constexpr ffi::DataType kType<int16_t> = ffi::DataType::S16;
-template <>
-constexpr ffi::DataType kType<int32_t> = ffi::DataType::S32;
-template <>
-constexpr ffi::DataType kType<int64_t> = ffi::DataType::S64;
-template <>
-constexpr ffi::DataType kType<uint8_t> = ffi::DataType::U8;
-template <>
-constexpr ffi::DataType kType<uint16_t> = ffi::DataType::U16;
-template <>
-constexpr ffi::DataType kType<uint32_t> = ffi::DataType::U32;
-template <>
-constexpr ffi::DataType kType<uint64_t> = ffi::DataType::U64;
+#define TF_TI_TYPE(T, name) \
+  template <>               \
+  constexpr ffi::DataType kType<T> = ffi::DataType::name;
+TF_TI_TYPE(Half, F16)
+TF_TI_TYPE(BFloat16, BF16)
+TF_TI_TYPE(float, F32)
+TF_TI_TYPE(double, F64)
+TF_TI_TYPE(std::complex<float>, C64)
+TF_TI_TYPE(std::complex<double>, C128)
+TF_TI_TYPE(int8_t, S8)
+TF_TI_TYPE(int16_t, S16)
+TF_TI_TYPE(int32_t, S32)
+TF_TI_TYPE(int64_t, S64)
+TF_TI_TYPE(uint8_t, U8)
+TF_TI_TYPE(uint16_t, U16)
+TF_TI_TYPE(uint32_t, U32)
+TF_TI_TYPE(uint64_t, U64)
+#undef TF_TI_TYPE
 
 // What a running program calls with.
 struct Call {
