@@ -18,8 +18,8 @@
 #include <set>
 #include <sstream>
 
-#include "cc/compute/bags.h"
-#include "cc/compute/bags_gpu.h"
+#include "cc/compute/bags/bags.h"
+#include "cc/compute/bags/bags_gpu.h"
 #include "cc/compute/device-inl.h"
 #include "gpu_check/device_memory.h"
 

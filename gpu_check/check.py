@@ -29,9 +29,9 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / ".cache" / "gpu-check"
-HOST_SOURCES = ("cc/compute/bags.cc", "cc/compute/pooling.cc")
+HOST_SOURCES = ("cc/compute/bags/bags.cc", "cc/compute/bags/pooling.cc")
 GPU_SOURCES = tuple(
-    str(path.relative_to(ROOT)) for path in sorted((ROOT / "cc" / "compute").glob("*.cu.cc"))
+    str(path.relative_to(ROOT)) for path in sorted((ROOT / "cc" / "compute").rglob("*.cu.cc"))
 )
 PROGRAMS = ("cases", "pieces", "times")
 EMULATION = "gpu_check/emulation"
@@ -125,7 +125,7 @@ def build(compilers: dict[str, list[str]], link: list[str], folder: pathlib.Path
         folder: for what is built.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    headers = [*ROOT.glob("cc/compute/*.h"), *ROOT.glob("gpu_check/**/*.h")]
+    headers = [*ROOT.glob("cc/compute/**/*.h"), *ROOT.glob("gpu_check/**/*.h")]
     headers += [*ROOT.glob("gpu_check/**/*.cuh"), pathlib.Path(__file__)]
     newest = max(header.stat().st_mtime for header in headers)
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/compute/bags_gpu.h"
+#include "cc/compute/bags/bags_gpu.h"
 
 namespace tf_ti {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cc/compute/blocks.h"
 #include "cc/compute/device-inl.h"
-#include "cc/compute/pieces_gpu.h"
+#include "cc/compute/loops/blocks.h"
+#include "cc/compute/loops/pieces_gpu.h"
 #include "gpu_check/device_memory.h"
 
 namespace tf_ti {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/compute/bags_gpu.h"
+#include "cc/compute/bags/bags_gpu.h"
 #include "cc/compute/device-inl.h"
 #include "gpu_check/device_memory.h"
 

@@ -10,8 +10,9 @@ import xml.etree.ElementTree
 import pytest
 
 import tf_ti
-from tf_ti import BackEdge, InputPort, OutputPort, PortMap, _drawing
-from tf_ti._drawing import Diagram, Edge, Node, to_dot, to_text
+from tf_ti import BackEdge, InputPort, OutputPort, PortMap
+from tf_ti.loops import drawing as _drawing
+from tf_ti.loops.drawing import Diagram, Edge, Node, to_dot, to_text
 
 needs_graphviz = pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is missing")
 ODD_NAMES = [

@@ -11,7 +11,7 @@ from checks import close, loss
 
 import tf_ti
 from tf_ti import _library
-from tf_ti._bag_ops import NUMBERS, Bags, Table
+from tf_ti.bags.ops import NUMBERS, Bags, Table
 
 pytestmark = pytest.mark.skipif(_library.XLA_PROBLEM is not None, reason=str(_library.XLA_PROBLEM))
 

@@ -1,21 +1,20 @@
 """tf_ti: fast loops and pooled embeddings for TensorFlow."""
 
 from tf_ti import _library  # noqa: F401, I001 - first: it says what an installation lacks
-from tf_ti import _bag_gradients, _gradients  # noqa: F401 - they register the gradients
-from tf_ti.bags import (
+from tf_ti.bags.huge_pages import advise_huge_pages
+from tf_ti.bags.lookups import (
     embedding_bag,
     embedding_bag_offsets,
     embedding_bag_offsets_sum,
     embedding_bag_packed,
     embedding_segments_sum,
 )
-from tf_ti.draw import draw
-from tf_ti.huge_pages import advise_huge_pages
-from tf_ti.loop import Loop, LoopOutput, TripLimit
-from tf_ti.ports import BackEdge, InputPort, OutputPort, PortMap
-from tf_ti.scan import scan
-from tf_ti.scatter_sub import scatter_sub
-from tf_ti.tensor_iterator import tensor_iterator
+from tf_ti.bags.updates import scatter_sub
+from tf_ti.loops.draw import draw
+from tf_ti.loops.loop import Loop, LoopOutput, TripLimit
+from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap
+from tf_ti.loops.scan import scan
+from tf_ti.loops.tensor_iterator import tensor_iterator
 
 __all__ = [
     "BackEdge",

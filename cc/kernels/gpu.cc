@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "cc/compute/pieces_gpu.h"
+#include "cc/compute/loops/pieces_gpu.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/memory_types.h"
 #include "tensorflow/core/framework/types.h"

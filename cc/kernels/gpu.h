@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/compute/bags_gpu.h"
+#include "cc/compute/bags/bags_gpu.h"
 #include "cc/kernels/threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"

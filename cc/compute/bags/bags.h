@@ -1,0 +1,141 @@
+// Pooled embedding look-ups: bags of table rows, reduced to one row each, and their gradients.
+//
+//   table  [[1, 2], [3, 4], [5, 6]]
+//   indices [0, 2, 1, 1], offsets [0, 2, 2]   bags {0, 2}, {}, {1, 1}
+//   sums    [[6, 8], [0, 0], [6, 8]]
+//
+// Results do not depend on the number of threads; their last bits may on the processor, which may
+// round a product and a sum at once. Functions that can meet bad values return an
+// empty string, or what is wrong; what they wrote is then to be thrown away.
+#ifndef TF_TI_CC_COMPUTE_BAGS_BAGS_H_
+#define TF_TI_CC_COMPUTE_BAGS_BAGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cc/compute/buffer.h"
+#include "cc/compute/numbers.h"
+#include "cc/compute/parallel.h"
+
+namespace tf_ti {
+
+enum class Reduction {
+  kSum,
+  kMean,   // the sum, divided by the number of ids or by the sum of their weights
+  kSqrtN,  // the sum, divided by the root of the number, or of the sum of the weights' squares
+  kMax,
+};
+
+enum class BagKind {
+  kOffsets,   // bounds[b] is where bag b begins in indices
+  kPacked,    // every bag has num_indices / count indices
+  kSegments,  // bounds[i] is the bag of indices[i]; ascending
+};
+
+// Which indices make up which bag. Bag b + 1 begins where bag b ends.
+template <typename Index>
+struct Bags {
+  BagKind kind = BagKind::kOffsets;
+  const Index* indices = nullptr;
+  int64_t num_indices = 0;
+  const Index* bounds = nullptr;
+  bool include_last_offset = false;  // kOffsets: there is a bounds[count], where the last bag ends
+  int64_t count = 0;
+  int64_t default_index = -1;  // the row that fills an empty bag; -1 fills it with zeros
+  bool has_padding = false;    // whether indices equal to padding_idx are left out of their bags
+  int64_t padding_idx = 0;
+};
+
+template <typename T>
+struct Table {
+  const T* rows = nullptr;
+  int64_t num_rows = 0;
+  int64_t width = 0;
+};
+
+// A weight for each index: rounded like the table, or as wide as its sums. At most one is set.
+template <typename T>
+struct Weights {
+  const T* rounded = nullptr;
+  const Sum<T>* wide = nullptr;
+
+  bool given() const { return rounded != nullptr || wide != nullptr; }
+};
+
+// The same, to be written: one of them is set.
+template <typename T>
+struct WeightsOutput {
+  T* rounded = nullptr;
+  Sum<T>* wide = nullptr;
+};
+
+// out [count, width]. Weights multiply the rows; they do not go with kMax. `argmax`, where not
+// null, gets for each element of a kMax result the position in indices of the first row that has
+// it, or -1 in an empty bag.
+template <typename T, typename Index>
+std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
+                     Reduction reduction, Parallel* parallel, T* out, Index* argmax);
+
+// The gradient of PoolBags' weights: gradient [num_indices], from grad [count, width].
+template <typename T, typename Index>
+std::string WeightsGradient(const Table<T>& table, const Bags<Index>& bags,
+                            const Weights<T>& weights, Reduction reduction, const T* grad,
+                            Parallel* parallel, const WeightsOutput<T>& gradient);
+
+// The gradient of PoolBags' table, by rows. First Init finds the rows that have one; then Compute
+// finds their gradients.
+//
+// An entry takes one bag's gradient to one row. Init partitions the entries into buckets by their
+// rows' leading bits, and sorts each bucket by row; for one row the entries stay in the order of
+// the bags. So the gradient of a row is a bag itself, which pools rows of the output's gradient.
+template <typename T, typename Index>
+class TableGradient {
+ public:
+  // `weights` and, for kMax, `argmax`, with `width` elements a bag, are as in PoolBags.
+  std::string Init(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
+                   const Index* argmax, int64_t num_rows, int64_t width, Parallel* parallel);
+
+  int64_t num_touched() const { return bucket_rows_.back(); }
+
+  // rows [num_touched], ascending; values [num_touched, width], from grad [count, width].
+  void Compute(const T* grad, Parallel* parallel, Index* rows, T* values) const;
+
+ private:
+  template <typename Key>
+  std::string SortEntries(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
+                          int64_t num_rows, const std::vector<int64_t>& first_bag,
+                          const std::vector<int64_t>& first_entry, int payload_bits,
+                          Parallel* parallel);
+  int64_t num_entries() const { return bucket_entries_.back(); }
+  int64_t num_buckets() const { return bucket_entries_.size() - 1; }
+  // Where a bucket's rows begin in starts_, which has one number more for each bucket.
+  int64_t FirstStart(int64_t bucket) const { return bucket_entries_[bucket] + bucket; }
+  // The first bucket of each of `parts` parts with about the same number of entries.
+  std::vector<int64_t> SplitBuckets(int64_t parts) const;
+  void ComputeMax(int64_t bucket, const T* grad, T* values) const;
+
+  int64_t num_bags_ = 0;
+  int64_t width_ = 0;
+  const Index* argmax_ = nullptr;
+  Buffer<char> memory_;                        // for all that is behind pointers here
+  std::vector<int64_t> bucket_entries_ = {0};  // the first entry of each bucket, and their number
+  std::vector<int64_t> bucket_rows_ = {0};     // the first row of each bucket, and their number
+  // Of each row; those of a bucket begin at its first entry.
+  Index* rows_ = nullptr;
+  int64_t* starts_ = nullptr;
+  // Of each entry: its bag; its weight, unless all are 1; for kMax its position in indices, or -1.
+  int32_t* bags_ = nullptr;
+  Sum<T>* weights_ = nullptr;
+  int64_t* positions_ = nullptr;
+};
+
+// table[indices[i]] -= scale * values[i], in the order of i. Nothing is written where an index is
+// no row. Ascending indices, such as those of TableGradient, are spread over threads.
+template <typename T, typename Index>
+std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum<T> scale,
+                       int64_t num_rows, int64_t width, Parallel* parallel, T* table);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_BAGS_BAGS_H_

@@ -1,0 +1,130 @@
+// The bags of bags.h on a GPU: the same structs, whose pointers are the device's here. What is a
+// number in them, as are `count` and `default_index`, is known on the host. Includes no CUDA
+// header.
+//
+// Every function enqueues its work on the stream and returns at once: it neither waits for the
+// device nor reads its memory. It returns an empty string, or what is wrong, as far as the host can
+// know it. The same inputs always give the same bits.
+//
+// Bad values on the device cost no check and touch nothing outside the arrays:
+// - an index that is no row reads as a row of zeros, which counts, and its gradient goes nowhere;
+// - bounds are clamped to [0, num_indices], and a bag that would end before it begins is empty.
+// CheckBags finds them, for those who would rather wait and know.
+//
+// Floats, doubles and halves only; T is the same four types in all templates here.
+#ifndef TF_TI_CC_COMPUTE_BAGS_BAGS_GPU_H_
+#define TF_TI_CC_COMPUTE_BAGS_BAGS_GPU_H_
+
+#include <cstdint>
+#include <string>
+
+#include "cc/compute/bags/bags.h"
+#include "cc/compute/numbers.h"
+
+struct CUstream_st;  // what cudaStream_t points to
+
+namespace tf_ti {
+
+// How arithmetic asks for a GPU, whoever has one. The GPU is the current device of the thread.
+class Gpu {
+ public:
+  virtual ~Gpu() = default;
+
+  virtual CUstream_st* stream() const = 0;
+
+  // Device memory, aligned to 16 bytes, that stays as it is until all that the asking function
+  // enqueued is done. Null where there is none left.
+  virtual void* Allocate(int64_t bytes) = 0;
+
+  // Whether CUDA itself failed, so that what is wrong is not the input.
+  bool has_failed() const { return has_failed_; }
+  void SetFailed() { has_failed_ = true; }
+
+ private:
+  bool has_failed_ = false;
+};
+
+// See PoolBags in bags.h. `out` is written in full, whatever the input is.
+template <typename T, typename Index>
+std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
+                     Reduction reduction, Gpu* gpu, T* out, Index* argmax);
+
+// See WeightsGradient in bags.h.
+template <typename T, typename Index>
+std::string WeightsGradient(const Table<T>& table, const Bags<Index>& bags,
+                            const Weights<T>& weights, Reduction reduction, const T* grad, Gpu* gpu,
+                            const WeightsOutput<T>& gradient);
+
+// The gradient of PoolBags' table, by rows, in two steps: how many rows have one is known on the
+// device only, and memory for them must be allocated on the host.
+//
+// Entries, each of which takes one bag's gradient to one row, are sorted by row and keep their
+// order otherwise. So the gradient of a row is a bag itself, which pools rows of the output's
+// gradient.
+template <typename T, typename Index>
+class GpuTableGradient {
+ public:
+  // What `gpu` allocates here must stay as it is until what Compute enqueues is done. `argmax` is
+  // read by Compute only; the other arrays are no longer needed once what Init enqueued is done.
+  std::string Init(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
+                   const Index* argmax, int64_t num_rows, int64_t width, Gpu* gpu);
+
+  // Where the device puts the number of rows that have a gradient.
+  const int64_t* num_touched() const { return num_touched_; }
+
+  // rows [num_touched], ascending; values [num_touched, width], from grad [count, width].
+  // `num_touched` is what the device put there. `gpu` may be another one on the same stream.
+  std::string Compute(const T* grad, int64_t num_touched, Gpu* gpu, Index* rows, T* values) const;
+
+ private:
+  template <typename Key>
+  std::string Sort(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
+                   Gpu* gpu);
+
+  int64_t num_bags_ = 0;
+  int64_t num_rows_ = 0;
+  int64_t num_entries_ = 0;
+  int64_t width_ = 0;
+  const Index* argmax_ = nullptr;
+  int64_t* num_touched_ = nullptr;
+  // All on the device. Of each entry, in the order of the rows: its row, its bag, its weight unless
+  // all are 1, and for kMax its position in indices, or -1. Of each row: its first entry.
+  const void* entry_rows_ = nullptr;
+  const int32_t* entry_bags_ = nullptr;
+  const Sum<T>* entry_weights_ = nullptr;
+  const int32_t* entry_positions_ = nullptr;
+  const int32_t* starts_ = nullptr;
+};
+
+// table[indices[i]] -= scale[0] * values[i], where `scale` is on the device. What goes to one row
+// is summed up in the order of i and subtracted once. Nothing is written for an index that is no
+// row.
+template <typename T, typename Index>
+std::string ScatterSub(const Index* indices, int64_t count, const T* values, const Sum<T>* scale,
+                       int64_t num_rows, int64_t width, Gpu* gpu, T* table);
+
+// The first bad value, as CheckBags and CheckIndices leave it on the device; to be copied to the
+// host, and there to be described.
+struct GpuProblem {
+  int64_t place;     // bounds come first, then indices; the largest number where all is well
+  int64_t value;     // what is there
+  int64_t previous;  // what is before it in the bounds, if that is what is wrong with it
+};
+
+// Looks for bad values in what PoolBags and the gradients take.
+template <typename Index>
+std::string CheckBags(const Bags<Index>& bags, int64_t num_rows, Gpu* gpu, GpuProblem* problem);
+
+// Says the same as PoolBags of bags.h, or nothing where all is well.
+template <typename Index>
+std::string DescribeProblem(const Bags<Index>& bags, int64_t num_rows, const GpuProblem& problem);
+
+// The same for ScatterSub.
+template <typename Index>
+std::string CheckIndices(const Index* indices, int64_t count, int64_t num_rows, Gpu* gpu,
+                         GpuProblem* problem);
+std::string DescribeProblem(int64_t num_rows, const GpuProblem& problem);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_BAGS_BAGS_GPU_H_

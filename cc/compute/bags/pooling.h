@@ -1,0 +1,61 @@
+// Sums, maxima and dot products of table rows: the innermost loops of every bag, for the
+// instruction sets that the processor turns out to have.
+#ifndef TF_TI_CC_COMPUTE_BAGS_POOLING_H_
+#define TF_TI_CC_COMPUTE_BAGS_POOLING_H_
+
+#include <cstdint>
+
+#include "cc/compute/numbers.h"
+
+namespace tf_ti {
+
+// A run of consecutive bags. Bag b pools the rows ids[bounds[b]] ... ids[bounds[b + 1] - 1].
+template <typename T, typename Index>
+struct PoolArgs {
+  const T* table;
+  uint64_t num_rows;
+  int64_t width;  // elements in a row
+  const Index* ids;
+  const Index* ids_end;   // ids before it may be read, to prefetch their rows
+  const Sum<T>* weights;  // one for each id, or null
+  const int64_t* bounds;  // count + 1
+  int64_t count;
+  const Sum<T>* divisors;  // one for each bag, or null; division by zero gives zero
+  T* out;                  // count rows; an empty bag's is zero
+  Sum<T>* sums;            // where not null, gets them instead of `out`, without rounding
+};
+
+// Returns false, with some of the output written, where an id is no row of the table.
+template <typename T, typename Index>
+using Pool = bool (*)(const PoolArgs<T, Index>& args);
+
+// Sums follow the order of the ids, so they do not depend on how bags are spread over calls.
+template <typename T, typename Index>
+Pool<T, Index> ChoosePoolSum(int64_t width, bool weighted);
+
+// Maxima; NaN where there is one. Not for complex numbers, where it is null.
+template <typename T, typename Index>
+Pool<T, Index> ChoosePoolMax(int64_t width);
+
+// The sum of x[i] * y[i], always added up in the same order. Not for integers, which have no
+// gradient.
+template <typename T>
+using Dot = Sum<T> (*)(const T* x, const T* y, int64_t size);
+template <typename T>
+Dot<T> ChooseDot();
+
+// row[i] -= scale * values[i]. Halves are rounded once.
+template <typename T>
+using SubtractScaled = void (*)(T* row, const T* values, Sum<T> scale, int64_t size);
+template <typename T>
+SubtractScaled<T> ChooseSubtractScaled();
+
+// One number to and from the type in which it is summed.
+template <typename T>
+Sum<T> Widen(T value);
+template <typename T>
+T Round(Sum<T> value);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_BAGS_POOLING_H_

@@ -1,0 +1,99 @@
+// The one kernel that reduces bags on a GPU: those of a look-up, and those that gradients make.
+#ifndef TF_TI_CC_COMPUTE_BAGS_POOLING_GPU_H_
+#define TF_TI_CC_COMPUTE_BAGS_POOLING_GPU_H_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "cc/compute/bags/bags_gpu.h"
+#include "cc/compute/device-inl.h"
+#include "cc/compute/numbers.h"
+
+namespace tf_ti {
+
+// Where bags begin and end. Whatever the bounds are, bags lie in [0, num_ids]. Positions and bags
+// are numbers of type Index, which must have room for kMargin more.
+template <typename Index>
+struct GpuBounds {
+  static constexpr int64_t kMargin = 4096;
+  static constexpr int64_t kMost = std::numeric_limits<Index>::max() - kMargin;
+
+  const Index* bounds = nullptr;  // where each bag begins; where null, all have packed_size ids
+  bool has_last = false;          // there is a bounds[count], where the last bag ends
+  Index packed_size = 0;
+  Index num_ids = 0;
+  Index count = 0;
+  const int64_t* device_count = nullptr;  // where not null, the count is there, and not larger
+
+  __device__ Index Count() const {
+    return device_count == nullptr ? count : static_cast<Index>(*device_count);
+  }
+
+  __device__ Index Begin(Index bag) const {
+    if (bounds == nullptr) return bag * packed_size;
+    if (bag == count && !has_last) return num_ids;
+    return min(max(bounds[bag], Index(0)), num_ids);
+  }
+  __device__ Index End(Index bag) const { return max(Begin(bag), Begin(bag + 1)); }
+
+  // The last bag in [low, high] that begins at `position` or before; low - 1 if there is none.
+  __device__ Index Find(Index position, Index low, Index high) const {
+    if (bounds == nullptr) return packed_size == 0 ? low - 1 : position / packed_size;
+    while (low <= high) {
+      const Index middle = low + (high - low) / 2;
+      if (Begin(middle) <= position) {
+        low = middle + 1;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return low - 1;
+  }
+};
+
+enum class Pooled {
+  kSum,
+  kMax,
+  kSelected,  // the sum of those elements alone for which `selected` is the id's position
+};
+
+// What to reduce, and how. Outputs that are not wanted are null.
+template <typename T, typename Index>
+struct GpuPoolArgs {
+  Table<T> table;
+  GpuBounds<Index> bags;
+  const Index* ids = nullptr;  // where null, each position is its own id
+  Weights<T> weights;          // one for each id; for kSum
+  bool has_padding = false;
+  int64_t padding_idx = 0;
+  int64_t default_index = -1;
+  Pooled pooled = Pooled::kSum;
+  // A bag's divisor is its number of ids, or the sum of their weights; or, if is_root, the root of
+  // the number, or of the sum of the weights' squares.
+  bool divides = false;
+  bool is_root = false;
+
+  // For kSelected: int64 or int32 [table.num_rows, width], and the position of each id.
+  const void* selected = nullptr;
+  bool selected_is_wide = false;
+  const int32_t* positions = nullptr;
+
+  T* out = nullptr;            // [count, width]
+  Index* argmax = nullptr;     // [count, width]
+  Index* counts = nullptr;     // of the ids that are no padding; [count]
+  Sum<T>* divisors = nullptr;  // [count]
+
+  // With `scale`, `out` is a table, and scale[0] times a bag is subtracted from the row that
+  // `rows`, of uint64 or uint32, has for the bag's first id.
+  const Sum<T>* scale = nullptr;
+  const void* rows = nullptr;
+  bool rows_are_wide = false;
+};
+
+template <typename T, typename Index>
+std::string PoolOnGpu(const GpuPoolArgs<T, Index>& args, Gpu* gpu);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_BAGS_POOLING_GPU_H_

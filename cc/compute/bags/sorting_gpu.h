@@ -1,0 +1,33 @@
+// Numbers of rows in ascending order on a GPU.
+#ifndef TF_TI_CC_COMPUTE_BAGS_SORTING_GPU_H_
+#define TF_TI_CC_COMPUTE_BAGS_SORTING_GPU_H_
+
+#include <cstdint>
+#include <string>
+
+#include "cc/compute/bags/bags_gpu.h"
+
+namespace tf_ti {
+
+// Entries, each of them a row and a number, on the device. Key is uint32_t or uint64_t.
+template <typename Key>
+struct GpuEntries {
+  int64_t size = 0;
+  Key* rows = nullptr;
+  int32_t* values = nullptr;
+};
+
+// Sorts entries by their rows, none of which is above `largest`; the order of those of one row
+// stays as it is. The result is in memory of its own or in that of `entries`, which is lost.
+template <typename Key>
+std::string SortByRow(uint64_t largest, Gpu* gpu, GpuEntries<Key>* entries);
+
+// Of sorted rows: starts[k] is where the k-th of the different ones begins, and num_starts[0] how
+// many there are after the first.
+template <typename Key>
+std::string FindStarts(const Key* rows, int64_t size, Gpu* gpu, int32_t* starts,
+                       int64_t* num_starts);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_BAGS_SORTING_GPU_H_

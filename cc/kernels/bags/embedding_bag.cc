@@ -1,0 +1,360 @@
+// The kernels of the pooled embedding look-ups and of their gradients.
+#include <memory>
+#include <utility>
+
+#include "cc/kernels/bags/bags.h"
+#include "cc/kernels/gpu.h"
+#include "cc/kernels/threads.h"
+
+#if GOOGLE_CUDA
+#include "cc/compute/loops/pieces_gpu.h"
+#endif
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::DataTypeToEnum;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// The CPU checks values while it computes.
+template <typename Index>
+absl::Status CheckValues(OpKernelContext*, const Bags<Index>&, int64_t, Threads*) {
+  return absl::OkStatus();
+}
+
+#if GOOGLE_CUDA
+// On a GPU it would mean to wait.
+template <typename Index>
+absl::Status CheckValues(OpKernelContext* ctx, const Bags<Index>& bags, int64_t num_rows,
+                         KernelGpu* gpu) {
+  if (!ChecksIds()) return absl::OkStatus();
+  return CheckOnGpu(
+      ctx, [&](GpuProblem* problem) { return CheckBags(bags, num_rows, gpu, problem); },
+      [&](const GpuProblem& problem) { return DescribeProblem(bags, num_rows, problem); });
+}
+#endif
+
+// Calls a member function that returns a status. Without OP_REQUIRES_OK, which would log it.
+#define TF_TI_COMPUTE()                          \
+  void Compute(OpKernelContext* ctx) override {  \
+    const absl::Status status = TryCompute(ctx); \
+    if (!status.ok()) ctx->SetStatus(status);    \
+  }
+
+// `Device` is what computes: Threads, or a KernelGpu.
+template <typename T, typename Index, typename Device, BagKind kind>
+class EmbeddingBagOp : public tensorflow::OpKernel {
+ public:
+  explicit EmbeddingBagOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, options_.Init(ctx, kind, 1));
+  }
+
+  TF_TI_COMPUTE()
+
+ private:
+  absl::Status TryCompute(OpKernelContext* ctx) {
+    using E = Element<T>;
+    Bags<Index> bags;
+    Weights<E> weights;
+    TF_RETURN_IF_ERROR(options_.GetBags(ctx, -1, &bags));
+    TF_RETURN_IF_ERROR(options_.GetWeights(ctx, &weights));
+    TableReader table;
+    TF_RETURN_IF_ERROR(table.Open(ctx, DataTypeToEnum<T>::value));
+    TensorShape shape;
+    TF_RETURN_IF_ERROR(RowsShape(bags.count, table.shape(), &shape));
+    Tensor* output = nullptr;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, shape, &output));
+    Index* argmax = nullptr;
+    if (ctx->num_outputs() > 1) {
+      Tensor* positions = nullptr;
+      const bool wanted = ctx->output_required(1);
+      TF_RETURN_IF_ERROR(ctx->allocate_output(1, wanted ? shape : TensorShape({0}), &positions));
+      if (wanted) argmax = Elements<Index>(positions);
+    }
+    Device device(ctx);
+    TF_RETURN_IF_ERROR(CheckValues(ctx, bags, table.shape().dim_size(0), &device));
+    return ToStatus(PoolBags(table.Get<E>(), bags, weights, options_.reduction, &device,
+                             Elements<E>(output), argmax),
+                    &device);
+  }
+
+  BagOptions options_;
+};
+
+// The inputs of the gradient of a table.
+template <typename E, typename Index>
+struct GradientInputs {
+  int64_t num_emb = 0;
+  const Tensor* grad = nullptr;
+  Bags<Index> bags;
+  Weights<E> weights;
+  const Index* argmax = nullptr;
+  int64_t width = 0;
+
+  absl::Status Get(OpKernelContext* ctx, const BagOptions& options) {
+    const Tensor& rows = ctx->input(0);
+    grad = &ctx->input(1);
+    if (rows.dims() != 0) return InvalidArgument("num_emb must be a scalar");
+    if (grad->dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
+    num_emb = rows.scalar<int64_t>()();
+    TF_RETURN_IF_ERROR(options.GetBags(ctx, grad->dim_size(0), &bags));
+    TF_RETURN_IF_ERROR(options.GetWeights(ctx, &weights));
+    if (options.reduction == Reduction::kMax) {
+      const Tensor& positions = ctx->input(options.end);
+      if (positions.shape() != grad->shape()) {
+        return InvalidArgument("argmax must have the shape of grad, ", grad->shape().DebugString(),
+                               ", got ", positions.shape().DebugString());
+      }
+      argmax = Elements<Index>(positions);
+    }
+    TensorShape row;
+    TF_RETURN_IF_ERROR(RowsShape(1, grad->shape(), &row));
+    width = row.num_elements();
+    return absl::OkStatus();
+  }
+
+  // Outputs for the gradients of `count` rows.
+  absl::Status AllocateOutputs(OpKernelContext* ctx, int64_t count, Index** rows,
+                               E** values) const {
+    TensorShape shape;
+    TF_RETURN_IF_ERROR(RowsShape(count, grad->shape(), &shape));
+    Tensor *rows_output = nullptr, *values_output = nullptr;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({count}), &rows_output));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(1, shape, &values_output));
+    *rows = Elements<Index>(rows_output);
+    *values = Elements<E>(values_output);
+    return absl::OkStatus();
+  }
+};
+
+absl::Status InitGradient(OpKernelConstruction* ctx, BagOptions* options) {
+  TF_RETURN_IF_ERROR(options->Init(ctx, std::nullopt, 2));
+  int num_argmax;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_argmax", &num_argmax));
+  if (num_argmax != (options->reduction == Reduction::kMax)) {
+    return InvalidArgument("reduction max needs argmax, and no other does");
+  }
+  return absl::OkStatus();
+}
+
+template <typename T, typename Index>
+class EmbeddingBagGradOp : public tensorflow::OpKernel {
+ public:
+  explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, InitGradient(ctx, &options_));
+  }
+
+  TF_TI_COMPUTE()
+
+ private:
+  absl::Status TryCompute(OpKernelContext* ctx) {
+    using E = Element<T>;
+    GradientInputs<E, Index> inputs;
+    TF_RETURN_IF_ERROR(inputs.Get(ctx, options_));
+    Threads threads(ctx);
+    TableGradient<E, Index> gradient;
+    TF_RETURN_IF_ERROR(
+        ToStatus(gradient.Init(inputs.bags, inputs.weights, options_.reduction, inputs.argmax,
+                               inputs.num_emb, inputs.width, &threads),
+                 &threads));
+    Index* rows;
+    E* values;
+    TF_RETURN_IF_ERROR(inputs.AllocateOutputs(ctx, gradient.num_touched(), &rows, &values));
+    gradient.Compute(Elements<E>(*inputs.grad), &threads, rows, values);
+    return absl::OkStatus();
+  }
+
+  BagOptions options_;
+};
+
+#if GOOGLE_CUDA
+// How many rows have a gradient is known when the GPU has sorted their ids: only then can the
+// outputs be allocated. Nobody waits meanwhile.
+template <typename T, typename Index>
+class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
+ public:
+  explicit GpuEmbeddingBagGradOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, InitGradient(ctx, &options_));
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    auto run = std::make_shared<Run>(ctx);
+    absl::Status status = Start(ctx, run.get());
+    if (status.ok()) {
+      status = WhenDone(ctx, [ctx, run, done] {
+        {
+          // Only as long as needed: done() may go on with other kernels.
+          const ActiveGpu active(ctx);
+          const absl::Status status = Finish(ctx, run.get());
+          if (!status.ok()) ctx->SetStatus(status);
+        }
+        done();
+      });
+    }
+    if (status.ok()) return;
+    ctx->SetStatus(status);
+    done();
+  }
+
+ private:
+  using E = Element<T>;
+
+  struct Run {
+    explicit Run(OpKernelContext* ctx) : gpu(ctx) {}
+
+    KernelGpu gpu;
+    GradientInputs<E, Index> inputs;
+    GpuTableGradient<E, Index> gradient;
+    Tensor num_touched;  // on the host
+  };
+
+  absl::Status Start(OpKernelContext* ctx, Run* run) const {
+    GradientInputs<E, Index>& inputs = run->inputs;
+    TF_RETURN_IF_ERROR(inputs.Get(ctx, options_));
+    TF_RETURN_IF_ERROR(CheckValues(ctx, inputs.bags, inputs.num_emb, &run->gpu));
+    TF_RETURN_IF_ERROR(
+        ToStatus(run->gradient.Init(inputs.bags, inputs.weights, options_.reduction, inputs.argmax,
+                                    inputs.num_emb, inputs.width, &run->gpu),
+                 &run->gpu));
+    TF_RETURN_IF_ERROR(
+        AllocateForGpu(ctx, tensorflow::DT_INT64, TensorShape({}), &run->num_touched));
+    return CudaStatus(CopyMemory(sizeof(int64_t), run->gradient.num_touched(),
+                                 run->num_touched.data(), &run->gpu));
+  }
+
+  static absl::Status Finish(OpKernelContext* ctx, Run* run) {
+    const int64_t count = *static_cast<const int64_t*>(run->num_touched.data());
+    Index* rows;
+    E* values;
+    TF_RETURN_IF_ERROR(run->inputs.AllocateOutputs(ctx, count, &rows, &values));
+    return ToStatus(
+        run->gradient.Compute(Elements<E>(*run->inputs.grad), count, &run->gpu, rows, values),
+        &run->gpu);
+  }
+
+  BagOptions options_;
+};
+#endif
+
+template <typename T, typename Index, typename Device>
+class EmbeddingBagWeightsGradOp : public tensorflow::OpKernel {
+ public:
+  explicit EmbeddingBagWeightsGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, options_.Init(ctx, std::nullopt, 2));
+    OP_REQUIRES(ctx, options_.has_weights(), InvalidArgument("there are no per_sample_weights"));
+  }
+
+  TF_TI_COMPUTE()
+
+ private:
+  absl::Status TryCompute(OpKernelContext* ctx) {
+    using E = Element<T>;
+    const Tensor& grad = ctx->input(1);
+    if (grad.dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
+    Bags<Index> bags;
+    Weights<E> weights;
+    TF_RETURN_IF_ERROR(options_.GetBags(ctx, grad.dim_size(0), &bags));
+    TF_RETURN_IF_ERROR(options_.GetWeights(ctx, &weights));
+    TableReader table;
+    TF_RETURN_IF_ERROR(table.Open(ctx, DataTypeToEnum<T>::value));
+    TensorShape expected;
+    TF_RETURN_IF_ERROR(RowsShape(bags.count, table.shape(), &expected));
+    if (grad.shape() != expected) {
+      return InvalidArgument("grad must have shape ", expected.DebugString(), ", got ",
+                             grad.shape().DebugString());
+    }
+    Tensor* output = nullptr;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, ctx->input(2).shape(), &output));
+    WeightsOutput<E> gradient;
+    if (weights.wide != nullptr) {
+      gradient.wide = Elements<Sum<E>>(output);
+    } else {
+      gradient.rounded = Elements<E>(output);
+    }
+    Device device(ctx);
+    TF_RETURN_IF_ERROR(CheckValues(ctx, bags, table.shape().dim_size(0), &device));
+    return ToStatus(WeightsGradient(table.Get<E>(), bags, weights, options_.reduction,
+                                    Elements<E>(grad), &device, gradient),
+                    &device);
+  }
+
+  BagOptions options_;
+};
+
+#define TF_TI_REGISTER(name, kernel, T, Index)                    \
+  REGISTER_KERNEL_BUILDER(Name("TfTi>" name)                      \
+                              .Device(tensorflow::DEVICE_CPU)     \
+                              .TypeConstraint<T>("T")             \
+                              .TypeConstraint<Index>("Tindices"), \
+                          kernel)
+#define TF_TI_REGISTER_BAGS(prefix, T, Index)                                       \
+  TF_TI_REGISTER(prefix "EmbeddingBagOffsets",                                      \
+                 (EmbeddingBagOp<T, Index, Threads, BagKind::kOffsets>), T, Index); \
+  TF_TI_REGISTER(prefix "EmbeddingBagPacked",                                       \
+                 (EmbeddingBagOp<T, Index, Threads, BagKind::kPacked>), T, Index);  \
+  TF_TI_REGISTER(prefix "EmbeddingSegmentsSum",                                     \
+                 (EmbeddingBagOp<T, Index, Threads, BagKind::kSegments>), T, Index)
+#define TF_TI_REGISTER_FORWARD(T)              \
+  TF_TI_REGISTER_BAGS("", T, int32_t);         \
+  TF_TI_REGISTER_BAGS("", T, int64_t);         \
+  TF_TI_REGISTER_BAGS("Resource", T, int32_t); \
+  TF_TI_REGISTER_BAGS("Resource", T, int64_t);
+#define TF_TI_REGISTER_GRADS(T, Index)                                                         \
+  TF_TI_REGISTER("EmbeddingBagGrad", (EmbeddingBagGradOp<T, Index>), T, Index);                \
+  TF_TI_REGISTER("EmbeddingBagWeightsGrad", (EmbeddingBagWeightsGradOp<T, Index, Threads>), T, \
+                 Index);                                                                       \
+  TF_TI_REGISTER("ResourceEmbeddingBagWeightsGrad",                                            \
+                 (EmbeddingBagWeightsGradOp<T, Index, Threads>), T, Index)
+#define TF_TI_REGISTER_BACKWARD(T)  \
+  TF_TI_REGISTER_GRADS(T, int32_t); \
+  TF_TI_REGISTER_GRADS(T, int64_t);
+
+TF_CALL_INTEGRAL_TYPES(TF_TI_REGISTER_FORWARD);
+TF_CALL_half(TF_TI_REGISTER_FORWARD);
+TF_CALL_bfloat16(TF_TI_REGISTER_FORWARD);
+TF_CALL_float(TF_TI_REGISTER_FORWARD);
+TF_CALL_double(TF_TI_REGISTER_FORWARD);
+TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_FORWARD);
+TF_CALL_half(TF_TI_REGISTER_BACKWARD);
+TF_CALL_bfloat16(TF_TI_REGISTER_BACKWARD);
+TF_CALL_float(TF_TI_REGISTER_BACKWARD);
+TF_CALL_double(TF_TI_REGISTER_BACKWARD);
+TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_BACKWARD);
+
+#if GOOGLE_CUDA
+// `builder` names the op, and its inputs that the host reads.
+#define TF_TI_REGISTER_GPU(builder, kernel, T, Index)             \
+  REGISTER_KERNEL_BUILDER(builder.Device(tensorflow::DEVICE_GPU)  \
+                              .TypeConstraint<T>("T")             \
+                              .TypeConstraint<Index>("Tindices"), \
+                          kernel)
+#define TF_TI_BAGS_BUILDER(name) Name("TfTi>" name).HostMemory("default_index")
+#define TF_TI_REGISTER_GPU_BAGS(prefix, T, Index)                                                  \
+  TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagOffsets"),                             \
+                     (EmbeddingBagOp<T, Index, KernelGpu, BagKind::kOffsets>), T, Index);          \
+  TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagPacked"),                              \
+                     (EmbeddingBagOp<T, Index, KernelGpu, BagKind::kPacked>), T, Index);           \
+  TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingSegmentsSum").HostMemory("num_segments"), \
+                     (EmbeddingBagOp<T, Index, KernelGpu, BagKind::kSegments>), T, Index);         \
+  TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagWeightsGrad"),                         \
+                     (EmbeddingBagWeightsGradOp<T, Index, KernelGpu>), T, Index)
+#define TF_TI_REGISTER_GPU_INDEX(T, Index)                                         \
+  TF_TI_REGISTER_GPU_BAGS("", T, Index);                                           \
+  TF_TI_REGISTER_GPU_BAGS("Resource", T, Index);                                   \
+  TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER("EmbeddingBagGrad").HostMemory("num_emb"), \
+                     (GpuEmbeddingBagGradOp<T, Index>), T, Index);
+#define TF_TI_REGISTER_GPU_TYPE(T)     \
+  TF_TI_REGISTER_GPU_INDEX(T, int32_t) \
+  TF_TI_REGISTER_GPU_INDEX(T, int64_t)
+
+TF_CALL_half(TF_TI_REGISTER_GPU_TYPE);
+TF_CALL_bfloat16(TF_TI_REGISTER_GPU_TYPE);
+TF_CALL_float(TF_TI_REGISTER_GPU_TYPE);
+TF_CALL_double(TF_TI_REGISTER_GPU_TYPE);
+#endif
+
+}  // namespace
+}  // namespace tf_ti

@@ -1,0 +1,91 @@
+#include "cc/kernels/bags/spec.h"
+
+#include <string>
+#include <vector>
+
+#include "cc/status.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_ti {
+
+using tensorflow::DataType;
+using tensorflow::OpKernelConstruction;
+
+namespace {
+
+absl::Status GetOptional(OpKernelConstruction* ctx, const char* attr, int* next, int* input) {
+  int count;
+  TF_RETURN_IF_ERROR(ctx->GetAttr(attr, &count));
+  if (count > 1) return InvalidArgument(attr, " must be 0 or 1, got ", count);
+  if (count == 1) *input = (*next)++;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status BagSpec::Init(OpKernelConstruction* ctx, std::optional<BagKind> bags,
+                           int first_input) {
+  if (bags.has_value()) {
+    kind = *bags;
+  } else {
+    std::string name;
+    TF_RETURN_IF_ERROR(ctx->GetAttr("bags", &name));
+    kind = name == "offsets"  ? BagKind::kOffsets
+           : name == "packed" ? BagKind::kPacked
+                              : BagKind::kSegments;
+    int num_bounds;
+    TF_RETURN_IF_ERROR(ctx->GetAttr("num_bounds", &num_bounds));
+    if (num_bounds != (kind != BagKind::kPacked)) {
+      return InvalidArgument("bags given as ", name, " need ", kind != BagKind::kPacked,
+                             " bounds, got ", num_bounds);
+    }
+  }
+  indices = first_input;
+  end = first_input + 1;
+  if (kind != BagKind::kPacked) bounds = end++;
+  if (kind == BagKind::kSegments && bags.has_value()) num_segments = end++;
+  TF_RETURN_IF_ERROR(GetOptional(ctx, "num_default", &end, &default_index));
+  TF_RETURN_IF_ERROR(GetOptional(ctx, "num_weights", &end, &weights));
+
+  std::vector<int64_t> padding;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("padding_idx", &padding));
+  if (padding.size() > 1) {
+    return InvalidArgument("padding_idx must have one value, got ", padding.size());
+  }
+  if (!padding.empty()) padding_idx = padding[0];
+  if (kind == BagKind::kOffsets) {
+    TF_RETURN_IF_ERROR(ctx->GetAttr("include_last_offset", &include_last_offset));
+  }
+  DataType dtype;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("T", &dtype));
+  std::string name;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("reduction", &name));
+  reduction = name == "sum"    ? Reduction::kSum
+              : name == "mean" ? Reduction::kMean
+              : name == "max"  ? Reduction::kMax
+                               : Reduction::kSqrtN;
+  if (reduction == Reduction::kMax && tensorflow::DataTypeIsComplex(dtype)) {
+    return InvalidArgument("complex numbers have no maximum");
+  }
+  if (reduction == Reduction::kMax && has_weights()) {
+    return InvalidArgument("reduction max takes no per_sample_weights");
+  }
+  if (reduction == Reduction::kSqrtN && tensorflow::DataTypeIsInteger(dtype)) {
+    return InvalidArgument("reduction sqrtn needs a table of floats, got ",
+                           tensorflow::DataTypeString(dtype));
+  }
+  if (has_weights()) {
+    DataType type;
+    TF_RETURN_IF_ERROR(ctx->GetAttr("Tweights", &type));
+    const bool is_half = dtype == tensorflow::DT_HALF || dtype == tensorflow::DT_BFLOAT16;
+    if (type != dtype && !(is_half && type == tensorflow::DT_FLOAT)) {
+      return InvalidArgument("per_sample_weights must be ", tensorflow::DataTypeString(dtype),
+                             " like emb_table", is_half ? ", or float" : "", ", got ",
+                             tensorflow::DataTypeString(type));
+    }
+    weights_are_wide = type != dtype;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_ti

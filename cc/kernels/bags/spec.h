@@ -1,0 +1,37 @@
+// What a bag op does with which of its inputs: the attributes of the op.
+#ifndef TF_TI_CC_KERNELS_BAGS_SPEC_H_
+#define TF_TI_CC_KERNELS_BAGS_SPEC_H_
+
+#include <optional>
+
+#include "cc/compute/bags/bags.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_ti {
+
+// The attributes of a bag op, as cc/ops/bags.cc documents them, and where its inputs are.
+struct BagSpec {
+  BagKind kind = BagKind::kOffsets;
+  Reduction reduction = Reduction::kSum;
+  bool include_last_offset = false;
+  std::optional<int64_t> padding_idx;
+  bool weights_are_wide = false;
+  // Positions of the inputs; -1 for those that the op has not.
+  int indices = 0;
+  int bounds = -1;
+  int num_segments = -1;
+  int default_index = -1;
+  int weights = -1;
+  int end = 0;  // of those above
+
+  // `first_input` is that of the indices. `bags` is the kind of a forward op; that of a gradient is
+  // an attribute.
+  absl::Status Init(tensorflow::OpKernelConstruction* ctx, std::optional<BagKind> bags,
+                    int first_input);
+
+  bool has_weights() const { return weights >= 0; }
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_BAGS_SPEC_H_

@@ -1,0 +1,254 @@
+#include "cc/kernels/loops/body.h"
+
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "cc/kernels/gpu.h"
+#include "cc/kernels/loops/executor.h"
+#include "cc/status.h"
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/common_runtime/function_body.h"
+#include "tensorflow/core/common_runtime/memory_types.h"
+#include "tensorflow/core/graph/graph.h"
+
+namespace tf_ti {
+
+using tensorflow::AttrSlice;
+using tensorflow::FunctionLibraryRuntime;
+using tensorflow::Node;
+using tensorflow::OpKernel;
+
+namespace {
+
+bool IsLoop(const std::string& op) {
+  return op == "TfTi>TensorIterator" || op == "TfTi>StatelessTensorIterator";
+}
+
+// Asynchronous kernels that finish on the calling thread if the functions they run do.
+bool RunsFunctionsInline(const std::string& op) {
+  static const auto& ops = *new absl::flat_hash_set<std::string>{
+      "Case",          "If",          "PartitionedCall", "StatefulPartitionedCall",
+      "StatelessCase", "StatelessIf", "StatelessWhile",  "While"};
+  return ops.contains(op) || IsLoop(op);
+}
+
+bool IsCpu(FunctionLibraryRuntime* lib) {
+  return lib->device()->device_type() == tensorflow::DEVICE_CPU;
+}
+
+tensorflow::DeviceType TypeOf(const tensorflow::Device& device) {
+  return tensorflow::DeviceType(device.device_type());
+}
+
+// Calls holds(name, attributes) for the functions that are attributes of a node, as long as it is
+// true.
+template <typename Predicate>
+bool AllFunctions(const Node& node, const Predicate& holds) {
+  for (const auto& attr : node.attrs()) {
+    const tensorflow::AttrValue& value = attr.second;
+    if (value.has_func() && !value.func().name().empty() &&
+        !holds(value.func().name(), AttrSlice(&value.func().attr()))) {
+      return false;
+    }
+    for (const tensorflow::NameAttrList& func : value.list().func()) {
+      if (!holds(func.name(), AttrSlice(&func.attr()))) return false;
+    }
+  }
+  return true;
+}
+
+// Calls use(body) for the function's body.
+template <typename Use>
+absl::Status UseBody(FunctionLibraryRuntime* lib, const std::string& name, AttrSlice attrs,
+                     const Use& use) {
+  FunctionLibraryRuntime::Handle handle;
+  TF_RETURN_IF_ERROR(lib->Instantiate(name, attrs, &handle));
+  const tensorflow::FunctionBody* body = lib->GetFunctionBody(handle);
+  const bool has_body = body != nullptr && body->graph != nullptr;
+  if (has_body) use(*body);
+  lib->ReleaseHandle(handle).IgnoreError();
+  return has_body ? absl::OkStatus()
+                  : absl::InternalError(absl::StrCat("no body for function ", name));
+}
+
+bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name, AttrSlice attrs);
+
+bool IsSynchronousNode(FunctionLibraryRuntime* lib, const Node& node) {
+  if (node.IsArg() || node.IsRetval() || node.IsConstant() || node.IsIdentity() ||
+      node.type_string() == "NoOp") {
+    return true;
+  }
+  if (node.IsControlFlow() || node.IsSend() || node.IsRecv() || node.IsHostSend() ||
+      node.IsHostRecv() || node.IsCollective()) {
+    return false;
+  }
+  for (tensorflow::DataType dtype : node.output_types()) {
+    if (tensorflow::IsRefType(dtype)) return false;
+  }
+  if (lib->GetFunctionLibraryDefinition()->Contains(node.type_string())) {
+    return IsSynchronousFunction(lib, node.type_string(), node.attrs());
+  }
+  if (RunsFunctionsInline(node.type_string())) {
+    // Between a GPU and others a called function waits for copies.
+    return (IsCpu(lib) || IsLoop(node.type_string())) &&
+           AllFunctions(node, [lib](const std::string& name, AttrSlice attrs) {
+             return IsSynchronousFunction(lib, name, attrs);
+           });
+  }
+  OpKernel* kernel = nullptr;
+  tensorflow::Device* device = lib->device();
+  if (!tensorflow::CreateOpKernel(tensorflow::DeviceType(device->device_type()), device,
+                                  device->GetAllocator({}), lib, device->resource_manager(),
+                                  node.properties(), lib->graph_def_version(), &kernel)
+           .ok()) {
+    return false;
+  }
+  const bool synchronous = kernel->AsAsync() == nullptr;
+  delete kernel;
+  return synchronous;
+}
+
+bool IsSynchronousBody(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& body) {
+  // Where one kernel has a value on the GPU and the next one on the host, TensorFlow puts kernels
+  // between them that wait for a copy.
+  if (!IsCpu(lib) && !tensorflow::ValidateMemoryTypes(TypeOf(*lib->device()), body.graph).ok()) {
+    return false;
+  }
+  for (const Node* node : body.graph->op_nodes()) {
+    if (!IsSynchronousNode(lib, *node)) return false;
+  }
+  return true;
+}
+
+bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name, AttrSlice attrs) {
+  bool result = false;
+  const absl::Status status = UseBody(lib, name, attrs, [&](const tensorflow::FunctionBody& body) {
+    result = IsSynchronousBody(lib, body);
+  });
+  return status.ok() && result;
+}
+
+// Whether the device has kernels for all of a function.
+bool FitsDevice(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& body) {
+  const auto fits = [lib](const std::string& name, AttrSlice attrs) {
+    bool result = false;
+    const absl::Status status =
+        UseBody(lib, name, attrs,
+                [&](const tensorflow::FunctionBody& called) { result = FitsDevice(lib, called); });
+    return status.ok() && result;
+  };
+  for (const Node* node : body.graph->op_nodes()) {
+    const std::string& op = node->type_string();
+    // A loop and a called function see to that themselves.
+    if (IsLoop(op) || node->IsPartitionedCall()) continue;
+    if (!AllFunctions(*node, fits)) return false;
+    if (lib->GetFunctionLibraryDefinition()->Contains(op)) {
+      if (!fits(op, node->attrs())) return false;
+      continue;
+    }
+    const tensorflow::KernelDef* kernel;
+    if (!tensorflow::FindKernelDef(TypeOf(*lib->device()), node->def(), &kernel,
+                                   /*kernel_class_name=*/nullptr)
+             .ok()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Which parameter a result is, or -1 if it is computed.
+int PassedOn(const Node* result) {
+  const Node* node = result;
+  do {
+    if (!node->input_node(0, &node).ok()) return -1;
+  } while (node->IsIdentity());
+  int parameter;
+  const bool is_parameter =
+      node->IsArg() && tensorflow::GetNodeAttr(node->attrs(), "index", &parameter).ok();
+  return is_parameter ? parameter : -1;
+}
+
+// Options for a function of which parts run on other devices. Its parameters and results lie where
+// those of any body do.
+absl::Status SetMultiDevice(FunctionLibraryRuntime* lib, const Body& body,
+                            FunctionLibraryRuntime::InstantiateOptions* options) {
+  tensorflow::Device* host;
+  TF_RETURN_IF_ERROR(lib->device_mgr()->LookupDevice("CPU:0", &host));
+  options->is_multi_device_function = true;
+  options->target = lib->device()->name();
+  if (lib->config_proto() != nullptr) options->config_proto = *lib->config_proto();
+  const auto device_of = [&](tensorflow::DataType dtype) {
+    const bool is_on_host =
+        LivesOnHost(dtype) && tensorflow::DT_RESOURCE != dtype && tensorflow::DT_VARIANT != dtype;
+    return is_on_host ? host->name() : lib->device()->name();
+  };
+  for (tensorflow::DataType dtype : body.parameter_types) {
+    options->input_devices.push_back(device_of(dtype));
+  }
+  for (tensorflow::DataType dtype : body.result_types) {
+    options->output_devices.push_back(device_of(dtype));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttrList& function,
+                         Body* body) {
+  const AttrSlice attrs(&function.attr());
+  const auto describe = [&](const tensorflow::FunctionBody& definition) {
+    body->multi_device = !IsCpu(lib) && !FitsDevice(lib, definition);
+    body->synchronous = !body->multi_device && IsSynchronousBody(lib, definition);
+    body->parameter_types = definition.arg_types;
+    body->result_types = definition.ret_types;
+    for (const Node* result : definition.ret_nodes) body->passed_on.push_back(PassedOn(result));
+  };
+  TF_RETURN_IF_ERROR(UseBody(lib, function.name(), attrs, describe));
+  FunctionLibraryRuntime::InstantiateOptions options;
+  if (body->multi_device) {
+    TF_RETURN_IF_ERROR(SetMultiDevice(lib, *body, &options));
+  } else if (body->synchronous) {
+    // Ours runs the CPU's kernels alone.
+    options.executor_type = IsCpu(lib) ? kLoopExecutor : "SINGLE_THREADED_EXECUTOR";
+  }
+  return lib->Instantiate(function.name(), attrs, options, &body->handle);
+}
+
+}  // namespace
+
+BodyCache::~BodyCache() {
+  for (const auto& [lib, body] : bodies_) {
+    if (body->is_ours) lib->ReleaseHandle(body->handle).IgnoreError();
+  }
+}
+
+absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body) {
+  FunctionLibraryRuntime* lib = ctx->function_library();
+  if (lib == nullptr) return absl::InternalError("no function library");
+  {
+    std::shared_lock<std::shared_mutex> lock(mu_);
+    const auto found = bodies_.find(lib);
+    if (TF_PREDICT_TRUE(found != bodies_.end())) {
+      *body = found->second.get();
+      return absl::OkStatus();
+    }
+  }
+  std::unique_lock<std::shared_mutex> lock(mu_);
+  std::unique_ptr<Body>& slot = bodies_[lib];
+  if (slot == nullptr) {
+    auto made = std::make_unique<Body>();
+    const absl::Status status = Instantiate(lib, function_, made.get());
+    if (!status.ok()) {
+      bodies_.erase(lib);
+      return status;
+    }
+    // A session keeps its stateful kernels for longer than its function libraries.
+    made->is_ours = ctx->session_state() == nullptr;
+    slot = std::move(made);
+  }
+  *body = slot.get();
+  return absl::OkStatus();
+}
+
+}  // namespace tf_ti

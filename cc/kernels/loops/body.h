@@ -1,0 +1,44 @@
+// The function that a loop runs, instantiated for the library that asks.
+#ifndef TF_TI_CC_KERNELS_LOOPS_BODY_H_
+#define TF_TI_CC_KERNELS_LOOPS_BODY_H_
+
+#include <memory>
+#include <shared_mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_ti {
+
+struct Body {
+  tensorflow::FunctionLibraryRuntime::Handle handle;
+  bool is_ours;  // the handle is to be released
+  // Nothing in the body waits for another thread, so it may run to its end on the caller's.
+  bool synchronous;
+  // Not all of the body has kernels for the device: TensorFlow runs parts of it on others.
+  bool multi_device = false;
+  tensorflow::DataTypeVector parameter_types;
+  tensorflow::DataTypeVector result_types;
+  std::vector<int> passed_on;  // for each result the parameter that it is, or -1
+};
+
+// A stateful kernel may be shared by subgraphs that have different function libraries, and so
+// different handles for the same function.
+class BodyCache {
+ public:
+  ~BodyCache();
+
+  void Init(const tensorflow::NameAttrList& function) { function_ = function; }
+  absl::Status Get(tensorflow::OpKernelContext* ctx, const Body** body);
+
+ private:
+  tensorflow::NameAttrList function_;
+  std::shared_mutex mu_;  // guards bodies_
+  std::unordered_map<tensorflow::FunctionLibraryRuntime*, std::unique_ptr<Body>> bodies_;
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_LOOPS_BODY_H_

@@ -1,0 +1,54 @@
+// An executor for bodies of loops: one thread runs the kernels in a fixed order, and everything
+// that does not change from one iteration to the next is set up once a loop.
+#ifndef TF_TI_CC_KERNELS_LOOPS_EXECUTOR_H_
+#define TF_TI_CC_KERNELS_LOOPS_EXECUTOR_H_
+
+#include <memory>
+#include <vector>
+
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tf_ti {
+
+// The value of InstantiateOptions::executor_type that asks for it. Functions so instantiated run
+// with a BodyFrame as their call frame, and with nothing else.
+extern const char kLoopExecutor[];
+
+// Runs the body again, with the parameters that its frame holds by now.
+class BodyRunner {
+ public:
+  virtual ~BodyRunner() = default;
+  virtual absl::Status Run() = 0;
+};
+
+// Hands an iteration's parameters to the body and takes its results.
+class BodyFrame : public tensorflow::CallFrameInterface {
+ public:
+  size_t num_args() const override { return parameters.size(); }
+  size_t num_retvals() const override { return results.size(); }
+  absl::Status GetArg(int index, const tensorflow::Tensor** value) override {
+    *value = &parameters[index];
+    return absl::OkStatus();
+  }
+  bool CanConsumeArg(int index) const override { return consumable[index]; }
+  void ConsumeArg(int index, tensorflow::Tensor* value) override {
+    *value = std::move(parameters[index]);
+  }
+  absl::Status SetRetval(int index, const tensorflow::Tensor& value) override {
+    results[index] = value;
+    return absl::OkStatus();
+  }
+
+  std::vector<tensorflow::Tensor> parameters;
+  // A back edge's value belongs to one iteration alone: the body may reuse its memory. Whoever sets
+  // a parameter that is not consumable keeps a reference of his own.
+  std::vector<char> consumable;
+  std::vector<tensorflow::Tensor> results;
+  // Set by the first run, if the executor is kLoopExecutor; later ones need no detour.
+  std::unique_ptr<BodyRunner> runner;
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_LOOPS_EXECUTOR_H_

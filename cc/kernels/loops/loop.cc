@@ -1,0 +1,584 @@
+#include "cc/kernels/loops/loop.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <utility>
+
+#include "cc/kernels/gpu.h"
+#include "cc/status.h"
+#include "tensorflow/core/platform/errors.h"
+
+namespace tf_ti {
+
+using tensorflow::PartialTensorShape;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+namespace {
+
+// The same failure, which says of what.
+absl::Status Naming(const std::string& label, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(label, ": ", status.message()));
+}
+
+absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>* tensors) {
+  try {
+    tensors->resize(size);
+  } catch (const std::exception&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(label, ": no memory for the values of ", size, " iterations"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Loop::AtIteration(absl::Status status) const {
+  tensorflow::errors::AppendToMessage(&status, "\n\t [[in iteration ", Index(), " of ",
+                                      ctx_->op_kernel().name(), "]]");
+  return status;
+}
+
+absl::Status Loop::SetOutput(int i, const Tensor& value) {
+  if (LivesOnHost(value.dtype())) return SetHostOutput(ctx_, i, value);
+  ctx_->set_output(i, value);
+  return absl::OkStatus();
+}
+
+absl::Status Loop::MergeCount(int64_t count, const std::string& label) {
+  if (count_ < 0) {
+    count_ = count;
+    count_from_ = label;
+  } else if (count != count_) {
+    return InvalidArgument(count_from_, " gives ", count_, " iterations, but ", label, " gives ",
+                           count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::CheckParameter(int i) const {
+  const LoopSpec::Input& input = spec_.inputs[i];
+  const Tensor& value = frame_.parameters[i];
+  if (value.dtype() != body_.parameter_types[i]) {
+    return InvalidArgument(input.label, ": the body expects ",
+                           tensorflow::DataTypeString(body_.parameter_types[i]), ", got ",
+                           tensorflow::DataTypeString(value.dtype()));
+  }
+  if (!input.shape.IsCompatibleWith(value.shape())) {
+    return InvalidArgument(input.label, ": the body was built for shape ",
+                           input.shape.DebugString(), ", got ", value.shape().DebugString());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::StartInput(int i) {
+  const LoopSpec::Input& input = spec_.inputs[i];
+  InputState& state = inputs_[i];
+  const Tensor& tensor = Input(i);
+  switch (input.mode) {
+    case InputMode::kValue:
+      frame_.parameters[i] = tensor;
+      return CheckParameter(i);
+    case InputMode::kSequence: {
+      TF_RETURN_IF_ERROR(GetSequence(tensor, input.label, &state.sequence));
+      const int64_t size = state.sequence->tensors().size();
+      const int64_t part = input.range.part_size;
+      return MergeCount(part > 0 ? size / part + (size % part > 0) : size, input.label);
+    }
+    default: {
+      const int64_t rank = tensor.dims();
+      const int64_t axis = input.axis < 0 ? input.axis + rank : input.axis;
+      if (axis < 0 || axis >= rank) {
+        return InvalidArgument(input.label, ": axis ", input.axis,
+                               " is out of range for a tensor of rank ", rank);
+      }
+      const std::string problem = ResolvePieces(input.range, tensor.dim_size(axis), &state.pieces);
+      if (!problem.empty()) return InvalidArgument(input.label, ": ", problem);
+      const bool is_iterator = input.mode == InputMode::kIterator;
+      if (!is_iterator) TF_RETURN_IF_ERROR(MergeCount(state.pieces.count, input.label));
+      return state.reader.Init(tensor, axis, is_iterator || input.mode == InputMode::kIndex);
+    }
+  }
+}
+
+absl::Status Loop::Start() {
+  const int num_inputs = spec_.inputs.size();
+  const int num_results = spec_.result_shapes.size();
+  int num_parameters = num_inputs;
+  if (condition_ != nullptr) {
+    const tensorflow::DataTypeVector& types = condition_->result_types;
+    if (condition_->parameter_types.size() != spec_.condition_inputs.size() || types.empty() ||
+        types[0] != tensorflow::DT_BOOL) {
+      return InvalidArgument(
+          "the condition has ", condition_->parameter_types.size(),
+          " parameters and must first of all return a bool; the op was built for ",
+          spec_.condition_inputs.size());
+    }
+    num_parameters += types.size() - 1;
+    condition_frame_.parameters.resize(spec_.condition_inputs.size());
+    condition_frame_.consumable.assign(spec_.condition_inputs.size(), false);
+    condition_frame_.results.resize(types.size());
+  }
+  if (static_cast<int>(body_.parameter_types.size()) != num_parameters ||
+      static_cast<int>(body_.result_types.size()) != num_results) {
+    return InvalidArgument("the body has ", body_.parameter_types.size(), " parameters and ",
+                           body_.result_types.size(), " results; the op was built for ",
+                           num_parameters, " and ", num_results);
+  }
+  for (int p = num_inputs; p < num_parameters; ++p) {
+    if (body_.parameter_types[p] != condition_->result_types[p - num_inputs + 1]) {
+      return InvalidArgument("what the condition gives the body is of another type");
+    }
+  }
+  for (const LoopSpec::Output& output : spec_.outputs) {
+    if (output.result >= 0 && output.mode != OutputMode::kSequence &&
+        body_.result_types[output.result] != output.dtype) {
+      return InvalidArgument(output.label, ": the body's result is of type ",
+                             tensorflow::DataTypeString(body_.result_types[output.result]),
+                             ", the output of type ", tensorflow::DataTypeString(output.dtype));
+    }
+  }
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    if (body_.result_types[edge.from] != body_.parameter_types[edge.to]) {
+      return InvalidArgument(spec_.inputs[edge.to].label, ": a back edge brings ",
+                             tensorflow::DataTypeString(body_.result_types[edge.from]),
+                             " to a parameter of type ",
+                             tensorflow::DataTypeString(body_.parameter_types[edge.to]));
+    }
+  }
+
+  frame_.parameters.resize(num_parameters);
+  frame_.consumable.assign(num_parameters, false);
+  frame_.results.resize(num_results);
+  inputs_.resize(num_inputs);
+  outputs_.resize(spec_.outputs.size());
+  if (spec_.has_num_iterations) {
+    const Tensor& limit = ctx_->input(num_inputs);
+    if (limit.dims() != 0) {
+      return InvalidArgument(spec_.limit_label, " must be a scalar, got shape ",
+                             limit.shape().DebugString());
+    }
+    const int64_t given = limit.scalar<int64_t>()();
+    if (given < 0) {
+      return InvalidArgument(spec_.limit_label, " must not be negative, got ", given);
+    }
+    TF_RETURN_IF_ERROR(MergeCount(given, spec_.limit_label));
+  }
+  TF_RETURN_IF_ERROR(BringInputsToHost(ctx_, num_inputs, &host_inputs_));
+  for (int i = 0; i < num_inputs; ++i) TF_RETURN_IF_ERROR(StartInput(i));
+  if (count_ < 0 && !spec_.has_condition) {
+    return InvalidArgument("no input is sliced and ", spec_.limit_label,
+                           " is not given: the number of iterations is unknown");
+  }
+  for (int i = 0; i < num_inputs && !spec_.has_condition; ++i) {
+    if (spec_.inputs[i].mode == InputMode::kIterator && inputs_[i].pieces.count < count_) {
+      return InvalidArgument(spec_.inputs[i].label, ": there are ", inputs_[i].pieces.count,
+                             " elements along axis ", spec_.inputs[i].axis, ", but ", count_from_,
+                             " gives ", count_, " iterations");
+    }
+  }
+  for (size_t i = 0; i < outputs_.size(); ++i) TF_RETURN_IF_ERROR(StartOutput(i));
+  in_condition_ = spec_.has_condition;
+  done_ = count_ == 0;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::StartOutput(int i) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  state.required = ctx_->output_required(i);
+  if (output.mode == OutputMode::kSequence && state.required && !spec_.has_condition) {
+    return Resize(count_ == 0 ? 0 : (count_ - 1) / output.stride + 1, output.label, &state.pieces);
+  }
+  if (output.length < 0) return absl::OkStatus();
+  const Tensor& length =
+      ctx_->input(spec_.inputs.size() + spec_.has_num_iterations + output.length);
+  if (length.dims() != 0) {
+    return InvalidArgument(output.label, ": the length must be a scalar, got shape ",
+                           length.shape().DebugString());
+  }
+  state.length = length.scalar<int64_t>()();
+  if (state.length < 0) {
+    return InvalidArgument(output.label, ": the length must not be negative, got ", state.length);
+  }
+  if (!spec_.has_condition && state.length < count_) {
+    return InvalidArgument(output.label, ": the length is ", state.length, ", but the loop has ",
+                           count_, " iterations");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::EnterElement(int i) {
+  const LoopSpec::Input& input = spec_.inputs[i];
+  InputState& state = inputs_[i];
+  const int64_t k = Index();
+  Tensor* parameter = &frame_.parameters[i];
+  if (input.mode == InputMode::kSequence) {
+    const std::vector<Tensor>& tensors = state.sequence->tensors();
+    const int64_t part = input.range.part_size;
+    if (part > 0) {
+      const auto begin = tensors.begin() + k * part;
+      const int64_t size = std::min<int64_t>(part, tensors.end() - begin);
+      *parameter = SequenceTensor(Sequence(std::vector<Tensor>(begin, begin + size)));
+    } else {
+      *parameter = tensors[k];
+    }
+    return CheckParameter(i);
+  }
+  if (k >= state.pieces.count) {
+    return InvalidArgument(input.label, ": iteration ", k, " reads past the ", state.pieces.count,
+                           " elements along axis ", input.axis);
+  }
+  // Drops the last piece first, so that the reader may reuse its memory.
+  *parameter = Tensor();
+  TF_RETURN_IF_ERROR(
+      state.reader.Read(ctx_, state.pieces.Begin(k), state.pieces.Size(k), parameter));
+  // All whole pieces have one shape.
+  if (iteration_ == 0 || input.mode == InputMode::kSegment) return CheckParameter(i);
+  return absl::OkStatus();
+}
+
+absl::Status Loop::EnterCondition() {
+  for (size_t c = 0; c < spec_.condition_inputs.size(); ++c) {
+    const int i = spec_.condition_inputs[c];
+    if (spec_.inputs[i].mode != InputMode::kValue && !inputs_[i].entered) {
+      TF_RETURN_IF_ERROR(EnterElement(i));
+      inputs_[i].entered = true;
+    }
+    condition_frame_.parameters[c] = frame_.parameters[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Enter() {
+  if (in_condition_) return EnterCondition();
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    if (spec_.inputs[i].mode == InputMode::kValue) continue;
+    if (!std::exchange(inputs_[i].entered, false)) TF_RETURN_IF_ERROR(EnterElement(i));
+  }
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const int parameter = spec_.outputs[i].parameter;
+    if (parameter >= 0) TF_RETURN_IF_ERROR(Record(i, frame_.parameters[parameter]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::LeaveCondition() {
+  // A parameter to which others refer could not be overwritten by the body.
+  for (Tensor& parameter : condition_frame_.parameters) parameter = Tensor();
+  const Tensor& value = condition_frame_.results[0];
+  if (value.dims() != 0) {
+    return InvalidArgument(spec_.limit_label, ": the condition must be a scalar, got shape ",
+                           value.shape().DebugString());
+  }
+  bool goes_on;
+  TF_RETURN_IF_ERROR(ReadBool(ctx_, value, &goes_on));
+  done_ = !goes_on;
+  const size_t first = spec_.inputs.size();
+  for (size_t p = first; p < frame_.parameters.size(); ++p) {
+    frame_.parameters[p] = std::move(condition_frame_.results[p - first + 1]);
+    frame_.consumable[p] = true;
+  }
+  in_condition_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Leave() { return in_condition_ ? LeaveCondition() : LeaveBody(); }
+
+absl::Status Loop::Record(int i, const Tensor& value) {
+  OutputState& state = outputs_[i];
+  const int64_t stride = spec_.outputs[i].stride;
+  if (!state.required || Index() % stride != 0) return absl::OkStatus();
+  if (spec_.has_condition) {
+    try {
+      state.pieces.push_back(value);
+    } catch (const std::exception&) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          spec_.outputs[i].label, ": no memory for the values of ", iteration_, " iterations"));
+    }
+  } else {
+    state.pieces[Index() / stride] = value;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::AllocateOutput(int i, int64_t capacity, Tensor* tensor) const {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  const OutputState& state = outputs_[i];
+  TensorShape shape = state.first;
+  if (state.extent > 0 && capacity > std::numeric_limits<int64_t>::max() / state.extent) {
+    return InvalidArgument(output.label, ": ", capacity, " iterations of extent ", state.extent,
+                           " are too many for one tensor");
+  }
+  absl::Status status = state.is_stacked
+                            ? shape.InsertDimWithStatus(state.axis, capacity)
+                            : shape.SetDimWithStatus(state.axis, state.extent * capacity);
+  if (status.ok()) {
+    status = Allocate(ctx_, output.dtype, shape, tensor, ctx_->output_alloc_attr(i));
+  }
+  return Naming(output.label, status);
+}
+
+// Where a condition ends the loop, the tensor has room for more pieces than there are so far; those
+// of a reversed output lie at its end.
+absl::Status Loop::Grow(int i) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  if (state.length >= 0) {
+    return InvalidArgument(output.label, ": the length is ", state.length,
+                           ", but the loop has more iterations");
+  }
+  const int64_t capacity = 2 * state.capacity;
+  Tensor larger;
+  TF_RETURN_IF_ERROR(AllocateOutput(i, capacity, &larger));
+  const int64_t begin = output.stride < 0 ? capacity - state.capacity : 0;
+  TF_RETURN_IF_ERROR(PlacePiece(ctx_, state.tensor, state.axis, begin * state.extent, &larger));
+  state.tensor = std::move(larger);
+  state.capacity = capacity;
+  return absl::OkStatus();
+}
+
+// Leaves as many pieces as there are iterations, or as the length tells: zeros after the values.
+absl::Status Loop::Trim(int i) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  const int64_t wanted = state.length >= 0 ? state.length : iteration_;
+  const bool at_end = spec_.has_condition && output.stride < 0;
+  Tensor tensor = state.tensor;
+  if (wanted != state.capacity || (at_end && iteration_ < wanted)) {
+    TF_RETURN_IF_ERROR(AllocateOutput(i, wanted, &tensor));
+    if (iteration_ < wanted) TF_RETURN_IF_ERROR(FillZeros(ctx_, &tensor));
+    PieceReader reader;
+    TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, /*remove_axis=*/false));
+    Tensor values;
+    const int64_t begin = at_end ? state.capacity - iteration_ : 0;
+    TF_RETURN_IF_ERROR(reader.Read(ctx_, begin * state.extent, iteration_ * state.extent, &values));
+    TF_RETURN_IF_ERROR(PlacePiece(ctx_, values, state.axis, 0, &tensor));
+  }
+  return SetOutput(i, tensor);
+}
+
+absl::Status Loop::Place(int i, const Tensor& value) {
+  constexpr int64_t kFirstCapacity = 16;
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  const bool stack = output.mode == OutputMode::kStack || value.dims() == 0;
+  if (iteration_ == 0) {
+    const int64_t rank = value.dims() + (stack ? 1 : 0);
+    const int64_t axis = output.axis < 0 ? output.axis + rank : output.axis;
+    if (axis < 0 || axis >= rank) {
+      return InvalidArgument(output.label, ": axis ", output.axis,
+                             " is out of range for an output of rank ", rank);
+    }
+    state.axis = axis;
+    state.first = value.shape();
+    state.is_stacked = stack;
+    state.extent = stack ? 1 : value.dim_size(axis);
+    state.capacity = state.length >= 0      ? state.length
+                     : !spec_.has_condition ? count_
+                     : count_ < 0           ? kFirstCapacity
+                                            : std::min(count_, kFirstCapacity);
+    if (state.capacity == 0) return Grow(i);
+    TF_RETURN_IF_ERROR(AllocateOutput(i, state.capacity, &state.tensor));
+    if (state.length >= 0) TF_RETURN_IF_ERROR(FillZeros(ctx_, &state.tensor));
+  }
+  TensorShape other = value.shape();
+  if (!stack && other.dims() == state.first.dims()) {
+    TF_RETURN_IF_ERROR(other.SetDimWithStatus(state.axis, state.extent));
+  }
+  if (other != state.first) {
+    return InvalidArgument(output.label, ": the body's result has shape ",
+                           value.shape().DebugString(), ", but in the first iteration ",
+                           state.first.DebugString(), ": they do not ",
+                           stack ? "stack" : "concatenate", " along axis ", output.axis);
+  }
+  if (output.part_size > 0 && !stack && value.dim_size(state.axis) != output.part_size) {
+    return InvalidArgument(output.label, ": part_size is ", output.part_size,
+                           ", but the body's result has shape ", value.shape().DebugString());
+  }
+  if (spec_.has_condition && iteration_ == state.capacity) TF_RETURN_IF_ERROR(Grow(i));
+  const int64_t count = spec_.has_condition ? state.capacity : count_;
+  const int64_t position = output.stride < 0 ? count - 1 - Index() : Index();
+  if (state.pieces.empty()) {
+    if (value.shape() == state.first) {
+      return PlacePiece(ctx_, value, state.axis, position * state.extent, &state.tensor);
+    }
+    // Pieces of differing extents: only at the end is it known where each one goes.
+    TF_RETURN_IF_ERROR(Resize(count_, output.label, &state.pieces));
+    PieceReader reader;
+    TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, /*remove_axis=*/false));
+    for (int64_t t = 0; t < iteration_; ++t) {
+      const int64_t at = (output.stride < 0) != spec_.reverse ? count_ - 1 - t : t;
+      TF_RETURN_IF_ERROR(reader.Read(ctx_, at * state.extent, state.extent, &state.pieces[at]));
+    }
+    state.tensor = Tensor();
+  }
+  state.pieces[position] = value;
+  return absl::OkStatus();
+}
+
+absl::Status Loop::AddSum(int i, Tensor* value) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  if (iteration_ == 0) {
+    state.first = value->shape();
+    if (SumType(output.dtype) == output.dtype && spec_.result_uses[output.result] == 1 &&
+        IsSoleOwner(*value)) {
+      state.tensor = std::move(*value);
+      return absl::OkStatus();
+    }
+    TF_RETURN_IF_ERROR(Allocate(ctx_, SumType(output.dtype), value->shape(), &state.tensor,
+                                ctx_->output_alloc_attr(i)));
+    TF_RETURN_IF_ERROR(FillZeros(ctx_, &state.tensor));
+  } else if (value->shape() != state.first) {
+    return InvalidArgument(output.label, ": cannot add shape ", value->shape().DebugString(),
+                           " to a sum of shape ", state.first.DebugString());
+  }
+  return AddToSum(ctx_, *value, &state.tensor);
+}
+
+absl::Status Loop::LeaveBody() {
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    if (output.result < 0 || !outputs_[i].required) continue;
+    Tensor& value = frame_.results[output.result];
+    switch (output.mode) {
+      case OutputMode::kLast:
+        if (IsLast()) outputs_[i].tensor = value;
+        break;
+      case OutputMode::kSequence:
+        TF_RETURN_IF_ERROR(Record(i, value));
+        break;
+      case OutputMode::kSum:
+        TF_RETURN_IF_ERROR(AddSum(i, &value));
+        break;
+      default:
+        TF_RETURN_IF_ERROR(Place(i, value));
+    }
+  }
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    Tensor& result = frame_.results[edge.from];
+    Tensor& parameter = frame_.parameters[edge.to];
+    if (edge.last_use) {
+      parameter = std::move(result);
+    } else {
+      parameter = result;
+    }
+    frame_.consumable[edge.to] = true;
+    TF_RETURN_IF_ERROR(CheckParameter(edge.to));
+  }
+  // What is not passed on is freed now rather than when the next iteration overwrites it.
+  for (Tensor& result : frame_.results) result = Tensor();
+  for (size_t p = spec_.inputs.size(); p < frame_.parameters.size(); ++p) {
+    frame_.parameters[p] = Tensor();
+  }
+  ++iteration_;
+  done_ = iteration_ == count_;
+  in_condition_ = spec_.has_condition;
+  return absl::OkStatus();
+}
+
+int Loop::StateOf(const LoopSpec::Output& output) const {
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    if (edge.from == output.result) return edge.to;
+  }
+  return -1;
+}
+
+// A parameter that the body only passes on tells the shape of its values, though there are none.
+absl::Status Loop::InferPiece(const LoopSpec::Output& output, PartialTensorShape* piece) const {
+  const int parameter = body_.passed_on[output.result];
+  if (parameter < 0 || parameter >= static_cast<int>(spec_.inputs.size())) {
+    return absl::OkStatus();
+  }
+  const InputMode mode = spec_.inputs[parameter].mode;
+  TensorShape shape = ctx_->input(parameter).shape();
+  if (mode == InputMode::kIndex || mode == InputMode::kIterator) {
+    const int64_t axis = spec_.inputs[parameter].axis;
+    TF_RETURN_IF_ERROR(shape.RemoveDimWithStatus(axis < 0 ? axis + shape.dims() : axis));
+  } else if (mode != InputMode::kValue) {
+    return absl::OkStatus();
+  }
+  *piece = PartialTensorShape(shape.dim_sizes());
+  return absl::OkStatus();
+}
+
+absl::Status Loop::FinishEmpty(int i) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  if (output.mode == OutputMode::kSequence) {
+    return SetOutput(i, SequenceTensor(Sequence()));
+  }
+  if (output.mode == OutputMode::kLast) {
+    const int parameter = StateOf(output);
+    if (parameter >= 0) {
+      return SetOutput(i, Input(parameter));
+    }
+    return InvalidArgument(
+        output.label, ": the loop has no iterations, so there is no last value, and no back edge ",
+        "gives result ", output.result, " an initial one");
+  }
+  PartialTensorShape piece = spec_.result_shapes[output.result];
+  if (!piece.IsFullyDefined()) TF_RETURN_IF_ERROR(InferPiece(output, &piece));
+  Tensor empty;
+  if (output.mode == OutputMode::kSum) {
+    // Extent 1 for what is not known: the zeros broadcast to whatever the sum stands for.
+    TensorShape shape;
+    for (int d = 0; d < piece.dims(); ++d) {
+      TF_RETURN_IF_ERROR(shape.AddDimWithStatus(piece.dim_size(d) < 0 ? 1 : piece.dim_size(d)));
+    }
+    TF_RETURN_IF_ERROR(Allocate(ctx_, output.dtype, shape, &empty));
+    TF_RETURN_IF_ERROR(FillZeros(ctx_, &empty));
+  } else if (!piece.unknown_rank() && (output.mode == OutputMode::kStack || piece.dims() == 0)) {
+    const int64_t rank = piece.dims() + 1;
+    const int64_t axis = output.axis < 0 ? output.axis + rank : output.axis;
+    if (axis < 0 || axis >= rank) {
+      return InvalidArgument(output.label, ": axis ", output.axis,
+                             " is out of range for an output of rank ", rank);
+    }
+    TensorShape shape;
+    for (int64_t dim : piece.dim_sizes()) {
+      TF_RETURN_IF_ERROR(shape.AddDimWithStatus(std::max<int64_t>(dim, 0)));
+    }
+    const int64_t length = std::max<int64_t>(outputs_[i].length, 0);
+    TF_RETURN_IF_ERROR(Naming(output.label, shape.InsertDimWithStatus(axis, length)));
+    TF_RETURN_IF_ERROR(Naming(output.label, Allocate(ctx_, output.dtype, shape, &empty)));
+    TF_RETURN_IF_ERROR(FillZeros(ctx_, &empty));
+  } else {
+    TF_RETURN_IF_ERROR(
+        Naming(output.label, ConcatPieces(ctx_, {}, output.dtype, piece, output.axis, &empty)));
+  }
+  return SetOutput(i, empty);
+}
+
+absl::Status Loop::Finish() {
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    OutputState& state = outputs_[i];
+    if (!state.required) continue;
+    if (output.mode == OutputMode::kCount) {
+      TF_RETURN_IF_ERROR(SetHostOutput(ctx_, i, Tensor(iteration_)));
+    } else if (iteration_ == 0) {
+      TF_RETURN_IF_ERROR(FinishEmpty(i));
+    } else if (output.mode == OutputMode::kSequence) {
+      TF_RETURN_IF_ERROR(SetOutput(i, SequenceTensor(Sequence(std::move(state.pieces)))));
+    } else if (!state.pieces.empty()) {
+      Tensor whole;
+      TF_RETURN_IF_ERROR(ConcatPieces(ctx_, state.pieces, output.dtype, {}, state.axis, &whole));
+      TF_RETURN_IF_ERROR(SetOutput(i, whole));
+    } else if (output.mode == OutputMode::kSum) {
+      Tensor rounded;
+      TF_RETURN_IF_ERROR(RoundSum(ctx_, state.tensor, output.dtype, &rounded));
+      TF_RETURN_IF_ERROR(SetOutput(i, rounded));
+    } else if (output.mode == OutputMode::kLast) {
+      TF_RETURN_IF_ERROR(
+          SetOutput(i, spec_.has_condition ? frame_.parameters[StateOf(output)] : state.tensor));
+    } else {
+      TF_RETURN_IF_ERROR(Trim(i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_ti

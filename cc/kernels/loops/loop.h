@@ -1,0 +1,106 @@
+// The loop engine: one run of a loop.
+#ifndef TF_TI_CC_KERNELS_LOOPS_LOOP_H_
+#define TF_TI_CC_KERNELS_LOOPS_LOOP_H_
+
+#include <string>
+#include <vector>
+
+#include "cc/compute/loops/pieces.h"
+#include "cc/kernels/loops/body.h"
+#include "cc/kernels/loops/executor.h"
+#include "cc/kernels/loops/sequence.h"
+#include "cc/kernels/loops/spec.h"
+#include "cc/kernels/loops/tensors.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_ti {
+
+// One run of a loop: Start; until done() Enter, function() on frame(), Leave; then Finish. What
+// runs is the condition, where there is one, and the body, in turns.
+class Loop {
+ public:
+  // `condition` is null where the loop has none.
+  Loop(const LoopSpec& spec, const Body& body, const Body* condition,
+       tensorflow::OpKernelContext* ctx)
+      : spec_(spec), body_(body), condition_(condition), ctx_(ctx) {}
+
+  absl::Status Start();
+  bool done() const { return done_; }
+  // The number of iterations, as far as it is known before the condition has ended the loop; or -1.
+  int64_t count() const { return count_; }
+  absl::Status Enter();
+  absl::Status Leave();
+  absl::Status Finish();
+
+  const Body& function() const { return in_condition_ ? *condition_ : body_; }
+  BodyFrame* frame() { return in_condition_ ? &condition_frame_ : &frame_; }
+  // Adds to a failure of the body where it happened.
+  absl::Status AtIteration(absl::Status status) const;
+
+ private:
+  struct InputState {
+    PieceReader reader;
+    Pieces pieces;
+    const Sequence* sequence = nullptr;
+    bool entered = false;  // the condition has read it already
+  };
+  struct OutputState {
+    bool required = true;
+    int64_t length = -1;   // in pieces, where it is given
+    int64_t capacity = 0;  // of the tensor, in pieces
+    tensorflow::Tensor tensor;
+    tensorflow::TensorShape first;           // shape of the first piece
+    int64_t extent = 0;                      // of a piece along the axis
+    bool is_stacked = false;                 // along an axis that the pieces lack
+    int axis = 0;                            // resolved
+    std::vector<tensorflow::Tensor> pieces;  // a sequence's, or those of differing extents
+  };
+
+  const tensorflow::Tensor& Input(int i) const {
+    return host_inputs_.empty() ? ctx_->input(i) : host_inputs_[i];
+  }
+  absl::Status SetOutput(int i, const tensorflow::Tensor& value);
+  absl::Status MergeCount(int64_t count, const std::string& label);
+  absl::Status StartInput(int i);
+  absl::Status StartOutput(int i);
+  absl::Status CheckParameter(int i) const;
+  absl::Status EnterElement(int i);
+  absl::Status EnterCondition();
+  absl::Status LeaveCondition();
+  absl::Status LeaveBody();
+  absl::Status Record(int i, const tensorflow::Tensor& value);
+  absl::Status Place(int i, const tensorflow::Tensor& value);
+  absl::Status AllocateOutput(int i, int64_t capacity, tensorflow::Tensor* tensor) const;
+  absl::Status Grow(int i);
+  absl::Status Trim(int i);
+  absl::Status AddSum(int i, tensorflow::Tensor* value);
+  absl::Status FinishEmpty(int i);
+  absl::Status InferPiece(const LoopSpec::Output& output,
+                          tensorflow::PartialTensorShape* piece) const;
+  // The parameter that carries an output's value to the next iteration, or -1.
+  int StateOf(const LoopSpec::Output& output) const;
+
+  // The position of the iteration among the pieces.
+  int64_t Index() const { return spec_.reverse ? count_ - 1 - iteration_ : iteration_; }
+  // Whether all but the condition is over with this iteration.
+  bool IsLast() const { return !spec_.has_condition && iteration_ == count_ - 1; }
+
+  const LoopSpec& spec_;
+  const Body& body_;
+  const Body* const condition_;
+  tensorflow::OpKernelContext* const ctx_;
+  BodyFrame frame_;
+  BodyFrame condition_frame_;
+  bool in_condition_ = false;
+  bool done_ = false;
+  std::vector<tensorflow::Tensor> host_inputs_;  // all inputs, if one had to be brought to the host
+  std::vector<InputState> inputs_;
+  std::vector<OutputState> outputs_;
+  int64_t count_ = -1;  // at most so many where there is a condition
+  std::string count_from_;
+  int64_t iteration_ = 0;
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_LOOPS_LOOP_H_

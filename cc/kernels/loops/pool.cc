@@ -1,0 +1,128 @@
+#include "cc/kernels/loops/pool.h"
+
+#include <malloc.h>
+
+#include <array>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace tf_ti {
+namespace {
+
+constexpr size_t kAlignment = tensorflow::Allocator::kAllocatorAlignment;
+// Four sizes to each power of two, from the alignment on.
+constexpr int kSizesPerDoubling = 4;
+constexpr int kNumSizes = 15 * kSizesPerDoubling;
+constexpr size_t kMostKeptBytes = 4 << 20;
+
+constexpr size_t BlockSize(int size_class) {
+  const size_t base = kAlignment << (size_class / kSizesPerDoubling);
+  return base + base / kSizesPerDoubling * (size_class % kSizesPerDoubling);
+}
+
+// The smallest class whose blocks hold `bytes`.
+int ClassFor(size_t bytes) {
+  if (bytes <= kAlignment) return 0;
+  const int doubling = 63 - __builtin_clzll(bytes) - __builtin_ctzll(kAlignment);
+  const size_t step = (kAlignment << doubling) / kSizesPerDoubling;
+  const size_t over = bytes - (kAlignment << doubling);
+  return doubling * kSizesPerDoubling + static_cast<int>((over + step - 1) / step);
+}
+
+void* AllocateAligned(size_t alignment, size_t bytes) {
+  void* block = nullptr;
+  return posix_memalign(&block, alignment, bytes) == 0 ? block : nullptr;
+}
+
+// The freed blocks that a thread keeps.
+class ThreadCache {
+ public:
+  ~ThreadCache() {
+    current() = nullptr;
+    for (auto& blocks : blocks_) {
+      for (void* block : blocks) std::free(block);
+    }
+  }
+
+  void* Take(int size_class) {
+    std::vector<void*>& blocks = blocks_[size_class];
+    if (blocks.empty()) return nullptr;
+    void* block = blocks.back();
+    blocks.pop_back();
+    kept_bytes_ -= BlockSize(size_class);
+    return block;
+  }
+
+  bool Keep(int size_class, void* block) {
+    if (kept_bytes_ + BlockSize(size_class) > kMostKeptBytes) return false;
+    kept_bytes_ += BlockSize(size_class);
+    blocks_[size_class].push_back(block);
+    return true;
+  }
+
+  // Null once the thread's objects are gone; tensors may be freed even then.
+  static ThreadCache* Get() {
+    thread_local ThreadCache cache;
+    thread_local const bool created = [] {
+      current() = &cache;
+      return true;
+    }();
+    static_cast<void>(created);
+    return current();
+  }
+
+ private:
+  static ThreadCache*& current() {
+    thread_local ThreadCache* pointer = nullptr;
+    return pointer;
+  }
+
+  std::array<std::vector<void*>, kNumSizes> blocks_;
+  size_t kept_bytes_ = 0;
+};
+
+class Pool : public tensorflow::Allocator {
+ public:
+  std::string Name() override { return "tf_ti_loop"; }
+
+  void* AllocateRaw(size_t alignment, size_t num_bytes) override {
+    const int size_class = ClassFor(num_bytes);
+    if (kKeeps && alignment <= kAlignment && size_class < kNumSizes) {
+      if (ThreadCache* cache = ThreadCache::Get()) {
+        if (void* block = cache->Take(size_class)) return block;
+      }
+      return AllocateAligned(kAlignment, BlockSize(size_class));
+    }
+    return AllocateAligned(alignment, num_bytes);
+  }
+
+  void DeallocateRaw(void* block) override {
+    // The C library knows how large a block is; what it holds beyond the class's size is slack.
+    const size_t bytes = malloc_usable_size(block);
+    if (kKeeps && bytes >= kAlignment) {
+      int size_class = ClassFor(bytes);
+      if (size_class < kNumSizes && BlockSize(size_class) > bytes) --size_class;
+      ThreadCache* cache = size_class < kNumSizes ? ThreadCache::Get() : nullptr;
+      if (cache != nullptr && cache->Keep(size_class, block)) return;
+    }
+    std::free(block);
+  }
+
+ private:
+#ifdef TF_TI_SANITIZED
+  // A sanitizer sees a use of freed memory only where memory is freed.
+  static constexpr bool kKeeps = false;
+#else
+  static constexpr bool kKeeps = true;
+#endif
+};
+
+}  // namespace
+
+tensorflow::Allocator* PoolAllocator() {
+  static Pool* pool = new Pool;
+  return pool;
+}
+
+}  // namespace tf_ti

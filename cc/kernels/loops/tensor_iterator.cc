@@ -1,0 +1,208 @@
+// The kernel of the loop ops: drives a Loop, on the calling thread where the body allows it.
+#include <atomic>
+#include <functional>
+#include <utility>
+
+#include "cc/kernels/gpu.h"
+#include "cc/kernels/loops/loop.h"
+#include "cc/status.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow/core/framework/log_memory.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::FunctionLibraryRuntime;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+
+// Folding a loop into a constant happens while a function is prepared, where nothing can stop it.
+constexpr int64_t kMostFoldedIterations = 1000;
+
+FunctionLibraryRuntime::Options RunOptions(OpKernelContext* ctx) {
+  FunctionLibraryRuntime::Options options(ctx->step_id());
+  options.rendezvous = ctx->rendezvous();
+  options.cancellation_manager = ctx->cancellation_manager();
+  options.collective_executor = ctx->collective_executor();
+  options.step_container = ctx->step_container();
+  options.stats_collector = ctx->stats_collector();
+  options.runner = ctx->runner();
+  options.run_all_kernels_inline = ctx->run_all_kernels_inline();
+  return options;
+}
+
+absl::Status CheckCancelled(OpKernelContext* ctx) {
+  if (ctx->cancellation_manager() != nullptr && ctx->cancellation_manager()->IsCancelled()) {
+    return absl::CancelledError("the loop was cancelled");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body* condition,
+                              OpKernelContext* ctx) {
+  // Nested functions run on this thread too: were they handed to a pool whose threads all run
+  // loops, nobody would be left to finish them.
+  static auto& run_inline = *new std::function<void(std::function<void()>)>(
+      [](std::function<void()> closure) { closure(); });
+  FunctionLibraryRuntime::Options options = RunOptions(ctx);
+  options.runner = &run_inline;
+  options.run_all_kernels_inline = true;
+  FunctionLibraryRuntime* lib = ctx->function_library();
+
+  Loop loop(spec, body, condition, ctx);
+  TF_RETURN_IF_ERROR(loop.Start());
+  if (ctx->step_id() == tensorflow::LogMemory::CONSTANT_FOLDING_STEP_ID &&
+      (spec.has_condition || loop.count() > kMostFoldedIterations)) {
+    return absl::UnimplementedError("a long loop over constants is not run ahead of time");
+  }
+  while (!loop.done()) {
+    TF_RETURN_IF_ERROR(CheckCancelled(ctx));
+    absl::Status status = loop.Enter();
+    if (status.ok()) {
+      BodyFrame* frame = loop.frame();
+      status = frame->runner != nullptr ? frame->runner->Run()
+                                        : lib->RunSync(options, loop.function().handle, frame);
+    }
+    if (status.ok()) status = loop.Leave();
+    if (!status.ok()) return loop.AtIteration(std::move(status));
+  }
+  return loop.Finish();
+}
+
+// Runs the loop without holding a thread while the body waits. Deletes itself when done.
+class AsyncRun {
+ public:
+  AsyncRun(const LoopSpec& spec, const Body& body, const Body* condition, OpKernelContext* ctx,
+           tensorflow::AsyncOpKernel::DoneCallback done)
+      : ctx_(ctx),
+        done_(std::move(done)),
+        options_(RunOptions(ctx)),
+        loop_(spec, body, condition, ctx) {
+    if (OnGpu(ctx)) {
+      // Copies between the GPU and the host inside the body, whose names are the same in every loop
+      // that runs it.
+      options_.rendezvous = nullptr;
+      options_.create_rendezvous = true;
+    }
+  }
+
+  void Start() {
+    const absl::Status status = loop_.Start();
+    if (status.ok()) {
+      Iterate();
+    } else {
+      Finish(status);
+    }
+  }
+
+ private:
+  enum Progress { kRunning, kReturned, kCompleted };
+
+  // An iteration that completes inside Run is continued by this loop, not by the callback, so that
+  // the stack does not grow with the number of iterations.
+  void Iterate() {
+    while (!loop_.done()) {
+      absl::Status status = CheckCancelled(ctx_);
+      if (!status.ok()) return Finish(status);
+      status = loop_.Enter();
+      if (!status.ok()) return Finish(loop_.AtIteration(std::move(status)));
+      progress_ = kRunning;
+      Run([this](const absl::Status& status) {
+        status_ = status;
+        if (progress_.exchange(kCompleted) != kReturned) return;
+        const ActiveGpu active(ctx_);
+        if (Complete()) Iterate();
+      });
+      if (progress_.exchange(kReturned) != kCompleted) return;
+      if (!Complete()) return;
+    }
+    Finish(loop_.Finish());
+  }
+
+  void Run(FunctionLibraryRuntime::DoneCallback done) {
+    FunctionLibraryRuntime* lib = ctx_->function_library();
+    const Body& function = loop_.function();
+    BodyFrame* frame = loop_.frame();
+    if (function.multi_device) {
+      frame->results.clear();  // TensorFlow appends to them
+      lib->Run(options_, function.handle, frame->parameters, &frame->results, std::move(done));
+    } else {
+      lib->Run(options_, function.handle, frame, std::move(done));
+    }
+  }
+
+  // Ends an iteration; false if it ended the loop, and with it this object.
+  bool Complete() {
+    if (status_.ok()) status_ = loop_.Leave();
+    if (status_.ok()) return true;
+    Finish(loop_.AtIteration(status_));
+    return false;
+  }
+
+  void Finish(const absl::Status& status) {
+    ctx_->SetStatus(status);
+    done_();
+    delete this;
+  }
+
+  OpKernelContext* const ctx_;
+  const tensorflow::AsyncOpKernel::DoneCallback done_;
+  FunctionLibraryRuntime::Options options_;
+  Loop loop_;
+  std::atomic<int> progress_{kRunning};
+  absl::Status status_;
+};
+
+class TensorIteratorOp : public tensorflow::AsyncOpKernel {
+ public:
+  explicit TensorIteratorOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.Init(ctx));
+    tensorflow::NameAttrList function;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("body", &function));
+    body_.Init(function);
+    std::vector<tensorflow::NameAttrList> condition;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("condition", &condition));
+    if (spec_.has_condition) condition_.Init(condition[0]);
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    const Body* body;
+    const Body* condition = nullptr;
+    absl::Status status = body_.Get(ctx, &body);
+    if (status.ok() && spec_.has_condition) status = condition_.Get(ctx, &condition);
+    if (status.ok()) {
+      if (!body->synchronous || (condition != nullptr && !condition->synchronous)) {
+        (new AsyncRun(spec_, *body, condition, ctx, std::move(done)))->Start();
+        return;
+      }
+      status = RunSynchronously(spec_, *body, condition, ctx);
+    }
+    // Not OP_REQUIRES_OK, which logs: the graph optimiser tries to run loops over constants, and
+    // its failing is nobody's concern.
+    ctx->SetStatus(status);
+    done();
+  }
+
+ private:
+  LoopSpec spec_;
+  BodyCache body_;
+  BodyCache condition_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfTi>TensorIterator").Device(tensorflow::DEVICE_CPU),
+                        TensorIteratorOp);
+REGISTER_KERNEL_BUILDER(Name("TfTi>StatelessTensorIterator").Device(tensorflow::DEVICE_CPU),
+                        TensorIteratorOp);
+
+#if GOOGLE_CUDA
+#define TF_TI_REGISTER_GPU(name)                                                                   \
+  REGISTER_KERNEL_BUILDER(                                                                         \
+      Name(name).Device(tensorflow::DEVICE_GPU).HostMemory("num_iterations").HostMemory("length"), \
+      TensorIteratorOp)
+TF_TI_REGISTER_GPU("TfTi>TensorIterator");
+TF_TI_REGISTER_GPU("TfTi>StatelessTensorIterator");
+#endif
+
+}  // namespace
+}  // namespace tf_ti

@@ -1,0 +1,104 @@
+// Pieces of tensors of any dtype: take, place, add. On a GPU all of it is only enqueued, but for
+// values that lie on the host anyway.
+#ifndef TF_TI_CC_KERNELS_LOOPS_TENSORS_H_
+#define TF_TI_CC_KERNELS_LOOPS_TENSORS_H_
+
+#include <vector>
+
+#include "cc/compute/numbers.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace tf_ti {
+
+// The type that cc/compute has for an element of a tensor.
+template <typename T>
+struct ElementOf {
+  using type = T;
+};
+template <>
+struct ElementOf<Eigen::half> {
+  using type = Half;
+};
+template <>
+struct ElementOf<Eigen::bfloat16> {
+  using type = BFloat16;
+};
+template <typename T>
+using Element = typename ElementOf<T>::type;
+
+template <typename E>
+E* Elements(tensorflow::Tensor* tensor) {
+  return reinterpret_cast<E*>(tensor->data());
+}
+template <typename E>
+const E* Elements(const tensorflow::Tensor& tensor) {
+  return reinterpret_cast<const E*>(tensor.data());
+}
+
+// Reads pieces of one tensor along one axis, as tensors that kernels accept: views where the piece
+// is contiguous and aligned, copies otherwise (TF's CPU kernels abort on an unaligned tensor).
+class PieceReader {
+ public:
+  // `axis` lies in [0, rank). With `remove_axis` a piece is one element and loses the axis.
+  absl::Status Init(const tensorflow::Tensor& tensor, int axis, bool remove_axis);
+
+  // Elements [begin, begin + size). A copy goes into the last copy's memory if nobody uses it.
+  absl::Status Read(tensorflow::OpKernelContext* ctx, int64_t begin, int64_t size,
+                    tensorflow::Tensor* piece);
+
+ private:
+  tensorflow::Tensor tensor_;  // with its axis in front, where the pieces are contiguous
+  bool contiguous_ = false;
+  bool remove_axis_ = false;
+  int axis_ = 0;
+  int64_t extent_ = 0;
+  int64_t outer_ = 1;
+  int64_t inner_ = 1;
+  tensorflow::TensorShape shape_;  // of a piece of extent size_
+  int64_t size_ = -1;
+  tensorflow::Tensor copy_;
+};
+
+// Writes `piece` to elements [begin, begin + piece's extent) of `tensor` along `axis`; every other
+// dimension agrees.
+absl::Status PlacePiece(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& piece, int axis,
+                        int64_t begin, tensorflow::Tensor* tensor);
+
+// Memory where values of the type lie: on the kernel's device, or on the host.
+absl::Status Allocate(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
+                      const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor,
+                      tensorflow::AllocatorAttributes attributes = {});
+
+// Whether nobody else refers to the tensor's memory, so that it may be written to.
+bool IsSoleOwner(const tensorflow::Tensor& tensor);
+
+// Concatenates `pieces` along `axis` (negative counts from the end). Without pieces the result has
+// extent 0 along the axis, and `element_shape`'s other dimensions, 0 where unknown.
+absl::Status ConcatPieces(tensorflow::OpKernelContext* ctx,
+                          const std::vector<tensorflow::Tensor>& pieces, tensorflow::DataType dtype,
+                          const tensorflow::PartialTensorShape& element_shape, int64_t axis,
+                          tensorflow::Tensor* result);
+
+// The type in which values of `dtype` are summed: half precision sums in float.
+tensorflow::DataType SumType(tensorflow::DataType dtype);
+
+// sum += value, elementwise; `sum` has SumType(value.dtype()) and the shape of `value`.
+absl::Status AddToSum(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& value,
+                      tensorflow::Tensor* sum);
+
+// Sets every element to zero; strings become empty.
+absl::Status FillZeros(tensorflow::OpKernelContext* ctx, tensorflow::Tensor* tensor);
+
+// `sum` rounded to `dtype`.
+absl::Status RoundSum(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& sum,
+                      tensorflow::DataType dtype, tensorflow::Tensor* result);
+
+// The value of a scalar of type bool. Waits for it where it is on a GPU.
+absl::Status ReadBool(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& scalar,
+                      bool* value);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_LOOPS_TENSORS_H_

@@ -1,0 +1,263 @@
+// The kernels of the pooled embedding look-ups and of their gradients, for XLA.
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "cc/kernels/bags/spec.h"
+#include "cc/status.h"
+#include "cc/xla/bags/hlo.h"
+#include "cc/xla/bags/host.h"
+#include "cc/xla/bags/inputs.h"
+#include "cc/xla/bags/pool.h"
+#include "cc/xla/register.h"
+#include "cc/xla/shapes.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::OpKernelConstruction;
+using tensorflow::TensorShape;
+using tensorflow::XlaOpKernelContext;
+using xla::XlaBuilder;
+using xla::XlaOp;
+
+class Kernel : public tensorflow::XlaOpKernel {
+ public:
+  explicit Kernel(OpKernelConstruction* ctx)
+      : XlaOpKernel(ctx), is_cpu_(ctx->device_type() == tensorflow::DEVICE_CPU_XLA_JIT) {}
+
+  void Compile(XlaOpKernelContext* ctx) final { OP_REQUIRES_OK(ctx, TryCompile(ctx)); }
+
+ protected:
+  virtual absl::Status TryCompile(XlaOpKernelContext* ctx) const = 0;
+
+  // Whether programs call cc/compute, and are not made of XLA's own operations, which
+  // TF_TI_XLA_BAGS=hlo in the environment asks for.
+  bool IsOnHost() const {
+    const char* const value = std::getenv("TF_TI_XLA_BAGS");
+    return is_cpu_ && !(value != nullptr && std::string_view(value) == "hlo");
+  }
+
+ private:
+  const bool is_cpu_;
+};
+
+class BagKernel : public Kernel {
+ public:
+  BagKernel(OpKernelConstruction* ctx, std::optional<BagKind> kind, int first_input) : Kernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.Init(ctx, kind, first_input));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
+  }
+
+ protected:
+  BagSpec spec_;
+  DataType dtype_;
+};
+
+template <BagKind kind>
+class EmbeddingBagOp : public BagKernel {
+ public:
+  explicit EmbeddingBagOp(OpKernelConstruction* ctx) : BagKernel(ctx, kind, 1) {}
+
+ private:
+  absl::Status TryCompile(XlaOpKernelContext* ctx) const override {
+    BagTable table;
+    TF_RETURN_IF_ERROR(table.Init(ctx, dtype_));
+    BagInputs inputs;
+    TF_RETURN_IF_ERROR(inputs.Init(ctx, spec_, -1, table.width()));
+    const bool has_argmax = ctx->num_outputs() > 1;
+    if (has_argmax && inputs.num_indices > std::numeric_limits<int32_t>::max() &&
+        ctx->input_type(spec_.indices) == tensorflow::DT_INT32) {
+      return InvalidArgument("there are ", inputs.num_indices, " indices: they must be int64");
+    }
+    const PooledBags bags = (IsOnHost() ? PoolOnHost : PoolInHlo)(table, inputs, has_argmax);
+    ctx->SetOutput(0, Unflatten(bags.rows, table.shape));
+    if (has_argmax) ctx->SetOutput(1, Unflatten(bags.argmax, table.shape));
+    return ctx->builder()->first_error();
+  }
+};
+
+// Input 0 of some ops: the number of rows of the table.
+absl::Status GetNumRows(XlaOpKernelContext* ctx, int64_t* num_rows) {
+  TensorShape shape;
+  TF_RETURN_IF_ERROR(GetShape(ctx, 0, "num_emb", &shape));
+  TF_RETURN_IF_ERROR(CheckRank("num_emb", shape, 0));
+  TF_RETURN_IF_ERROR(GetConstant(ctx, 0, "num_emb", num_rows));
+  if (*num_rows < 0) return InvalidArgument("num_emb must not be negative, got ", *num_rows);
+  if (IsTooLarge(xla::ShapeUtil::MakeShape(xla::S32, {}), *num_rows)) {
+    return Unimplemented("num_emb is ", *num_rows, ": so many rows are too many for XLA");
+  }
+  return absl::OkStatus();
+}
+
+class EmbeddingBagGradOp : public BagKernel {
+ public:
+  explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : BagKernel(ctx, std::nullopt, 2) {
+    int num_argmax;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_argmax", &num_argmax));
+    OP_REQUIRES(ctx, num_argmax == (spec_.reduction == Reduction::kMax),
+                InvalidArgument("reduction max needs argmax, and no other does"));
+  }
+
+ private:
+  absl::Status TryCompile(XlaOpKernelContext* ctx) const override {
+    TensorShape shape;
+    int64_t num_rows;
+    TF_RETURN_IF_ERROR(GetNumRows(ctx, &num_rows));
+    TF_RETURN_IF_ERROR(GetShape(ctx, 1, "grad", &shape));
+    if (shape.dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
+    BagInputs inputs;
+    TF_RETURN_IF_ERROR(inputs.Init(ctx, spec_, shape.dim_size(0), WidthOf(shape)));
+    XlaOp argmax;
+    if (spec_.reduction == Reduction::kMax) {
+      TensorShape found;
+      TF_RETURN_IF_ERROR(GetShape(ctx, spec_.end, "argmax", &found));
+      if (found != shape) {
+        return InvalidArgument("argmax must have the shape of grad, ", shape.DebugString(),
+                               ", got ", found.DebugString());
+      }
+      argmax = Flatten(ctx->Input(spec_.end));
+    }
+    const RowGradients gradients = (IsOnHost() ? TableGradientOnHost : TableGradientInHlo)(
+        Flatten(ctx->Input(1)), inputs, argmax, num_rows);
+    ctx->SetOutput(0, gradients.rows);
+    ctx->SetOutput(1, Unflatten(gradients.values, shape));
+    return ctx->builder()->first_error();
+  }
+};
+
+class EmbeddingBagWeightsGradOp : public BagKernel {
+ public:
+  explicit EmbeddingBagWeightsGradOp(OpKernelConstruction* ctx) : BagKernel(ctx, std::nullopt, 2) {
+    OP_REQUIRES(ctx, spec_.has_weights(), InvalidArgument("there are no per_sample_weights"));
+  }
+
+ private:
+  absl::Status TryCompile(XlaOpKernelContext* ctx) const override {
+    TensorShape shape;
+    TF_RETURN_IF_ERROR(GetShape(ctx, 1, "grad", &shape));
+    if (shape.dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
+    BagTable table;
+    TF_RETURN_IF_ERROR(table.Init(ctx, dtype_));
+    BagInputs inputs;
+    TF_RETURN_IF_ERROR(inputs.Init(ctx, spec_, shape.dim_size(0), table.width()));
+    TensorShape expected = table.shape;
+    TF_RETURN_IF_ERROR(expected.SetDimWithStatus(0, inputs.count));
+    if (shape != expected) {
+      return InvalidArgument("grad must have shape ", expected.DebugString(), ", got ",
+                             shape.DebugString());
+    }
+    const XlaOp gradient = (IsOnHost() ? WeightsGradientOnHost : WeightsGradientInHlo)(
+        table, inputs, Flatten(ctx->Input(1)));
+    ctx->SetOutput(0, xla::Reshape(gradient, inputs.shape.dim_sizes()));
+    return ctx->builder()->first_error();
+  }
+};
+
+class EmbeddingBagSlotsOp : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+ private:
+  absl::Status TryCompile(XlaOpKernelContext* ctx) const override {
+    XlaBuilder* const builder = ctx->builder();
+    int64_t num_rows;
+    TF_RETURN_IF_ERROR(GetNumRows(ctx, &num_rows));
+    TensorShape rows_shape, shape;
+    TF_RETURN_IF_ERROR(GetShape(ctx, 1, "rows", &rows_shape));
+    TF_RETURN_IF_ERROR(CheckRank("rows", rows_shape, 1));
+    TF_RETURN_IF_ERROR(GetShape(ctx, 2, "indices", &shape));
+    const XlaOp rows = ctx->Input(1);
+    const XlaOp indices = xla::Reshape(ctx->Input(2), {shape.num_elements()});
+    XlaOp slots = xla::FullLike(indices, -2);
+    if (num_rows > 0) {
+      const XlaOp first = Take(FirstOfEqual(rows, num_rows), indices);
+      const XlaOp is_there = xla::Lt(first, Number(first, rows_shape.num_elements()));
+      const XlaOp found = xla::Select(is_there, xla::ConvertElementType(first, TypeOf(indices)),
+                                      xla::FullLike(indices, -1));
+      const XlaOp is_row = xla::And(xla::Ge(indices, Number(indices, 0)),
+                                    xla::Lt(Wide(indices), Scalar(builder, xla::S64, num_rows)));
+      slots = xla::Select(is_row, found, slots);
+    }
+    ctx->SetOutput(0, xla::Reshape(slots, shape.dim_sizes()));
+    return builder->first_error();
+  }
+};
+
+class ScatterSubOp : public Kernel {
+ public:
+  explicit ScatterSubOp(OpKernelConstruction* ctx) : Kernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
+  }
+
+ private:
+  absl::Status TryCompile(XlaOpKernelContext* ctx) const override {
+    TensorShape table, shape, expected;
+    XlaOp variable;
+    TF_RETURN_IF_ERROR(ctx->ReadVariableInput(0, dtype_, &table, &variable));
+    if (table.dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
+    TF_RETURN_IF_ERROR(GetShape(ctx, 1, "indices", &shape));
+    TF_RETURN_IF_ERROR(CheckRank("indices", shape, 1));
+    expected = table;
+    TF_RETURN_IF_ERROR(expected.SetDimWithStatus(0, shape.num_elements()));
+    TF_RETURN_IF_ERROR(GetShape(ctx, 2, "values", &shape));
+    if (shape != expected) {
+      return InvalidArgument("values must have shape ", expected.DebugString(), ", got ",
+                             shape.DebugString());
+    }
+    const bool is_half = dtype_ == tensorflow::DT_HALF || dtype_ == tensorflow::DT_BFLOAT16;
+    const DataType scale_type = is_half ? tensorflow::DT_FLOAT : dtype_;
+    TF_RETURN_IF_ERROR(GetShape(ctx, 3, "scale", &shape));
+    if (shape.dims() != 0 || ctx->input_type(3) != scale_type) {
+      return InvalidArgument("scale must be a scalar of type ",
+                             tensorflow::DataTypeString(scale_type), ", got one of type ",
+                             tensorflow::DataTypeString(ctx->input_type(3)), " and shape ",
+                             shape.DebugString());
+    }
+    const XlaOp updated = (IsOnHost() ? ScatterSubOnHost : ScatterSubInHlo)(
+        Flatten(variable), ctx->Input(1), Flatten(ctx->Input(2)), ctx->Input(3));
+    TF_RETURN_IF_ERROR(ctx->AssignVariable(0, dtype_, xla::Reshape(updated, table.dim_sizes())));
+    return ctx->builder()->first_error();
+  }
+
+  DataType dtype_;
+};
+
+// The memory is XLA's business.
+class AdviseHugePagesOp : public tensorflow::XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(XlaOpKernelContext*) override {}
+};
+
+using OffsetsOp = EmbeddingBagOp<BagKind::kOffsets>;
+using PackedOp = EmbeddingBagOp<BagKind::kPacked>;
+using SegmentsOp = EmbeddingBagOp<BagKind::kSegments>;
+
+#define TF_TI_SEGMENTS_TRAITS .CompileTimeConstantInput("num_segments")
+TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingBagOffsets", , OffsetsOp);
+TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingBagPacked", , PackedOp);
+TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingSegmentsSum", TF_TI_SEGMENTS_TRAITS, SegmentsOp);
+TF_TI_REGISTER_XLA_OP("TfTi>ResourceEmbeddingBagOffsets", .AllowResourceTypes(), OffsetsOp);
+TF_TI_REGISTER_XLA_OP("TfTi>ResourceEmbeddingBagPacked", .AllowResourceTypes(), PackedOp);
+TF_TI_REGISTER_XLA_OP("TfTi>ResourceEmbeddingSegmentsSum",
+                      .AllowResourceTypes() TF_TI_SEGMENTS_TRAITS, SegmentsOp);
+TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingBagGrad", .CompileTimeConstantInput("num_emb"),
+                      EmbeddingBagGradOp);
+TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingBagSlots", .CompileTimeConstantInput("num_emb"),
+                      EmbeddingBagSlotsOp);
+TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingBagWeightsGrad", , EmbeddingBagWeightsGradOp);
+TF_TI_REGISTER_XLA_OP("TfTi>ResourceEmbeddingBagWeightsGrad", .AllowResourceTypes(),
+                      EmbeddingBagWeightsGradOp);
+TF_TI_REGISTER_XLA_OP("TfTi>ScatterSub", .AllowResourceTypes(), ScatterSubOp);
+TF_TI_REGISTER_XLA_OP("TfTi>AdviseHugePages", .AllowResourceTypes(), AdviseHugePagesOp);
+
+}  // namespace
+}  // namespace tf_ti

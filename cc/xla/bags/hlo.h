@@ -1,0 +1,30 @@
+// Bags made of XLA's own operations: gathers, and reductions of segments.
+//
+// An id that is no row of the table reads as a row of zeros, and its gradient goes nowhere. With
+// TF_TI_CHECK_IDS=1 in the environment when the program is compiled it is an error instead, as are
+// bounds of bags that make no sense; without, these give bags that mean nothing.
+#ifndef TF_TI_CC_XLA_BAGS_HLO_H_
+#define TF_TI_CC_XLA_BAGS_HLO_H_
+
+#include <cstdint>
+
+#include "cc/xla/bags/inputs.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace tf_ti {
+
+// As in embedding_bag_host.h, but for which rows a gradient has.
+PooledBags PoolInHlo(const BagTable& table, const BagInputs& inputs, bool has_argmax);
+RowGradients TableGradientInHlo(xla::XlaOp grad, const BagInputs& inputs, xla::XlaOp argmax,
+                                int64_t num_rows);
+xla::XlaOp WeightsGradientInHlo(const BagTable& table, const BagInputs& inputs, xla::XlaOp grad);
+
+xla::XlaOp ScatterSubInHlo(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp values,
+                           xla::XlaOp scale);
+
+// For each of some rows the position of the first that is the same.
+xla::XlaOp FirstOfEqual(xla::XlaOp rows, int64_t num_rows);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_XLA_BAGS_HLO_H_

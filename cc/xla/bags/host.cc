@@ -1,0 +1,507 @@
+#include "cc/xla/bags/host.h"
+
+#include <algorithm>
+#include <complex>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc/compute/bags/bags.h"
+#include "cc/kernels/threads.h"
+#include "cc/xla/ffi.h"
+#include "cc/xla/shapes.h"
+#include "xla/shape_util.h"
+
+namespace tf_ti {
+
+using xla::Shape;
+using xla::ShapeUtil;
+using xla::XlaOp;
+
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr char kPool[] = "tf_ti.pool_bags";
+constexpr char kTableGradient[] = "tf_ti.bags_table_gradient";
+constexpr char kWeightsGradient[] = "tf_ti.bags_weights_gradient";
+constexpr char kScatterSub[] = "tf_ti.scatter_sub";
+
+// FFI's names of the element types.
+template <typename T>
+constexpr ffi::DataType kType = ffi::DataType::INVALID;
+#define TF_TI_TYPE(T, name) \
+  template <>               \
+  constexpr ffi::DataType kType<T> = ffi::DataType::name;
+TF_TI_TYPE(Half, F16)
+TF_TI_TYPE(BFloat16, BF16)
+TF_TI_TYPE(float, F32)
+TF_TI_TYPE(double, F64)
+TF_TI_TYPE(std::complex<float>, C64)
+TF_TI_TYPE(std::complex<double>, C128)
+TF_TI_TYPE(int8_t, S8)
+TF_TI_TYPE(int16_t, S16)
+TF_TI_TYPE(int32_t, S32)
+TF_TI_TYPE(int64_t, S64)
+TF_TI_TYPE(uint8_t, U8)
+TF_TI_TYPE(uint16_t, U16)
+TF_TI_TYPE(uint32_t, U32)
+TF_TI_TYPE(uint64_t, U64)
+#undef TF_TI_TYPE
+
+// What a running program calls with.
+struct Call {
+  ffi::ThreadPool pool;
+  ffi::RemainingArgs args;
+  ffi::RemainingRets results;
+  ffi::Dictionary attributes;
+
+  ffi::AnyBuffer arg(size_t i) const { return *args.get<ffi::AnyBuffer>(i); }
+  ffi::AnyBuffer result(size_t i) const { return **results.get<ffi::AnyBuffer>(i); }
+  template <typename E>
+  E* Result(size_t i) const {
+    return static_cast<E*>(result(i).untyped_data());
+  }
+  int64_t attribute(const char* name) const { return *attributes.get<int64_t>(name); }
+  bool checks_ids() const { return attribute("checks_ids") != 0; }
+};
+
+// The arguments that all calls have: rows of numbers; indices; where there are any, their bounds, a
+// default index, weights; and what else a call needs.
+template <typename T, typename Index>
+struct Arguments {
+  const T* rows = nullptr;
+  int64_t num_rows = 0;
+  int64_t width = 0;
+  Bags<Index> bags;
+  Weights<T> weights;
+  size_t end = 0;
+
+  explicit Arguments(const Call& call) {
+    const auto next = [&] { return call.arg(end++); };
+    const ffi::AnyBuffer matrix = next();
+    rows = static_cast<const T*>(matrix.untyped_data());
+    num_rows = matrix.dimensions()[0];
+    width = matrix.dimensions()[1];
+    const ffi::AnyBuffer indices = next();
+    bags.kind = static_cast<BagKind>(call.attribute("kind"));
+    bags.indices = static_cast<const Index*>(indices.untyped_data());
+    bags.num_indices = indices.element_count();
+    if (bags.kind != BagKind::kPacked) {
+      bags.bounds = static_cast<const Index*>(next().untyped_data());
+    }
+    bags.include_last_offset = call.attribute("include_last_offset");
+    bags.count = call.attribute("count");
+    if (call.attribute("has_default")) {
+      bags.default_index = *static_cast<const Index*>(next().untyped_data());
+    }
+    bags.has_padding = call.attribute("has_padding");
+    bags.padding_idx = call.attribute("padding_idx");
+    if (call.attribute("has_weights")) {
+      const ffi::AnyBuffer given = next();
+      if (given.element_type() == kType<Sum<T>>) {
+        weights.wide = static_cast<const Sum<T>*>(given.untyped_data());
+      } else {
+        weights.rounded = static_cast<const T*>(given.untyped_data());
+      }
+    }
+  }
+
+  Reduction reduction(const Call& call) const {
+    return static_cast<Reduction>(call.attribute("reduction"));
+  }
+};
+
+template <typename Index>
+bool IsRow(Index index, int64_t num_rows) {
+  return index >= 0 && index < num_rows;
+}
+
+// A default index that is no row fills bags with zeros.
+template <typename Index>
+void DropWrongDefault(int64_t num_rows, Bags<Index>* bags) {
+  if (!IsRow(bags->default_index, num_rows)) bags->default_index = -1;
+}
+
+template <typename Index>
+bool HasWrongIds(const Bags<Index>& bags, int64_t num_rows) {
+  return std::any_of(bags.indices, bags.indices + bags.num_indices, [&](Index index) {
+    return !IsRow(index, num_rows) && !(bags.has_padding && index == bags.padding_idx);
+  });
+}
+
+// A copy of bags, whose indices may be changed; -1 is padding there.
+class ChangedBags {
+ public:
+  template <typename Index>
+  explicit ChangedBags(const Bags<Index>& bags)
+      : indices_(bags.indices, bags.indices + bags.num_indices) {
+    if (bags.kind == BagKind::kOffsets) {
+      bounds_.assign(bags.bounds, bags.bounds + bags.count + bags.include_last_offset);
+    } else if (bags.kind == BagKind::kSegments) {
+      bounds_.assign(bags.bounds, bags.bounds + bags.num_indices);
+    }
+    bags_.kind = bags.kind;
+    bags_.indices = indices_.data();
+    bags_.num_indices = bags.num_indices;
+    bags_.bounds = bounds_.data();
+    bags_.include_last_offset = bags.include_last_offset;
+    bags_.count = bags.count;
+    bags_.default_index = bags.default_index;
+    bags_.has_padding = true;
+    bags_.padding_idx = -1;
+    had_padding_ = bags.has_padding;
+    padding_ = bags.padding_idx;
+  }
+  ChangedBags(const ChangedBags&) = delete;
+  ChangedBags& operator=(const ChangedBags&) = delete;
+
+  const Bags<int64_t>& get() const { return bags_; }
+  void set_default_index(int64_t row) { bags_.default_index = row; }
+
+  // index = change(index, position) for all but padding.
+  template <typename Change>
+  void ChangeIndices(Change change) {
+    for (int64_t i = 0; i < bags_.num_indices; ++i) {
+      const bool is_padding = had_padding_ && indices_[i] == padding_;
+      indices_[i] = is_padding ? -1 : change(indices_[i], i);
+    }
+  }
+
+ private:
+  std::vector<int64_t> indices_, bounds_;
+  Bags<int64_t> bags_;
+  bool had_padding_;
+  int64_t padding_;
+};
+
+// Bags over a table of their own, with what each index finds: zeros where it is no row.
+template <typename T>
+class FoundRows {
+ public:
+  template <typename Index>
+  FoundRows(const Table<T>& table, const Bags<Index>& bags)
+      : rows_((bags.num_indices + 1) * table.width), bags_(bags) {
+    table_ = {rows_.data(), bags.num_indices + 1, table.width};
+    const auto copy = [&](int64_t row, int64_t to) {
+      T* const begin = rows_.data() + to * table.width;
+      if (IsRow(row, table.num_rows)) {
+        std::copy_n(table.rows + row * table.width, table.width, begin);
+      } else {
+        std::fill_n(begin, table.width, T());
+      }
+      return to;
+    };
+    bags_.ChangeIndices(copy);
+    if (bags.default_index >= 0) {
+      bags_.set_default_index(copy(bags.default_index, bags.num_indices));
+    }
+  }
+
+  const Table<T>& table() const { return table_; }
+  const Bags<int64_t>& bags() const { return bags_.get(); }
+
+ private:
+  Buffer<T> rows_;
+  Table<T> table_;
+  ChangedBags bags_;
+};
+
+template <typename T, typename Index>
+struct PoolCall {
+  static std::string Run(const Call& call, Parallel* parallel) {
+    Arguments<T, Index> given(call);
+    const Table<T> table = {given.rows, given.num_rows, given.width};
+    Index* const argmax = call.results.size() > 1 ? call.Result<Index>(1) : nullptr;
+    const auto pool = [&](const Table<T>& table, const auto& bags, auto* argmax) {
+      return PoolBags(table, bags, given.weights, given.reduction(call), parallel,
+                      call.Result<T>(0), argmax);
+    };
+    if (!call.checks_ids()) DropWrongDefault(table.num_rows, &given.bags);
+    const std::string problem = pool(table, given.bags, argmax);
+    if (problem.empty() || call.checks_ids() || !HasWrongIds(given.bags, table.num_rows)) {
+      return problem;
+    }
+    if (given.reduction(call) == Reduction::kSum && given.bags.default_index < 0) {
+      // A row of zeros is as good as none.
+      ChangedBags changed(given.bags);
+      changed.ChangeIndices(
+          [&](int64_t row, int64_t) { return IsRow(row, table.num_rows) ? row : -1; });
+      return pool(table, changed.get(), static_cast<int64_t*>(nullptr));
+    }
+    const FoundRows<T> found(table, given.bags);
+    std::vector<int64_t> positions(argmax == nullptr ? 0 : call.result(1).element_count());
+    const std::string other =
+        pool(found.table(), found.bags(), argmax == nullptr ? nullptr : positions.data());
+    std::copy(positions.begin(), positions.end(), argmax);
+    return other;
+  }
+};
+
+template <typename T, typename Index>
+struct TableGradientCall {
+  static std::string Run(const Call& call, Parallel* parallel) {
+    Arguments<T, Index> given(call);
+    const int64_t num_rows = call.attribute("num_rows");
+    const Index* const argmax = given.reduction(call) == Reduction::kMax
+                                    ? static_cast<const Index*>(call.arg(given.end).untyped_data())
+                                    : nullptr;
+    if (!call.checks_ids()) DropWrongDefault(num_rows, &given.bags);
+    Index* const rows = call.Result<Index>(0);
+    T* const values = call.Result<T>(1);
+    TableGradient<T, Index> gradient;
+    const std::string problem = gradient.Init(given.bags, given.weights, given.reduction(call),
+                                              argmax, num_rows, given.width, parallel);
+    int64_t touched = 0;
+    if (problem.empty()) {
+      gradient.Compute(given.rows, parallel, rows, values);
+      touched = gradient.num_touched();
+    } else {
+      if (call.checks_ids() || !HasWrongIds(given.bags, num_rows)) return problem;
+      const std::string other = RunWithWrongIds(given, argmax, num_rows, given.reduction(call),
+                                                parallel, rows, values, &touched);
+      if (!other.empty()) return other;
+    }
+    const int64_t count = call.result(0).element_count();
+    std::fill(rows + touched, rows + count, touched == 0 ? Index(0) : rows[touched - 1]);
+    Fill(values + touched * given.width, (count - touched) * given.width, parallel);
+    return "";
+  }
+
+ private:
+  // Wrong ids are a row behind all others, whose gradient is dropped.
+  static std::string RunWithWrongIds(const Arguments<T, Index>& given, const Index* argmax,
+                                     int64_t num_rows, Reduction reduction, Parallel* parallel,
+                                     Index* rows, T* values, int64_t* touched) {
+    ChangedBags changed(given.bags);
+    changed.ChangeIndices(
+        [=](int64_t row, int64_t) { return IsRow(row, num_rows) ? row : num_rows; });
+    std::vector<int64_t> positions;
+    if (argmax != nullptr) positions.assign(argmax, argmax + given.num_rows * given.width);
+    TableGradient<T, int64_t> gradient;
+    const std::string problem = gradient.Init(changed.get(), given.weights, reduction,
+                                              argmax == nullptr ? nullptr : positions.data(),
+                                              num_rows + 1, given.width, parallel);
+    if (!problem.empty()) return problem;
+    *touched = gradient.num_touched();
+    std::vector<int64_t> all_rows(*touched);
+    Buffer<T> all_values(*touched * given.width);
+    gradient.Compute(given.rows, parallel, all_rows.data(), all_values.data());
+    if (*touched > 0 && all_rows[*touched - 1] == num_rows) --*touched;
+    std::copy_n(all_rows.data(), *touched, rows);
+    std::copy_n(all_values.data(), *touched * given.width, values);
+    return "";
+  }
+
+  static void Fill(T* values, int64_t size, Parallel* parallel) {
+    const int64_t parts = NumParts(*parallel, static_cast<double>(size) * sizeof(T));
+    const auto begin = [=](int64_t part) {
+      return values + size / parts * part + size % parts * part / parts;
+    };
+    parallel->Run(parts, [=](int64_t part) { std::fill(begin(part), begin(part + 1), T()); });
+  }
+};
+
+template <typename T, typename Index>
+struct WeightsGradientCall {
+  static std::string Run(const Call& call, Parallel* parallel) {
+    Arguments<T, Index> given(call);
+    const Table<T> table = {given.rows, given.num_rows, given.width};
+    WeightsOutput<T> output;
+    if (given.weights.wide != nullptr) {
+      output.wide = call.Result<Sum<T>>(0);
+    } else {
+      output.rounded = call.Result<T>(0);
+    }
+    const T* const grad = static_cast<const T*>(call.arg(given.end).untyped_data());
+    const auto compute = [&](const Table<T>& table, const auto& bags) {
+      return WeightsGradient(table, bags, given.weights, given.reduction(call), grad, parallel,
+                             output);
+    };
+    if (!call.checks_ids()) DropWrongDefault(table.num_rows, &given.bags);
+    const std::string problem = compute(table, given.bags);
+    if (problem.empty() || call.checks_ids() || !HasWrongIds(given.bags, table.num_rows)) {
+      return problem;
+    }
+    const FoundRows<T> found(table, given.bags);
+    return compute(found.table(), found.bags());
+  }
+};
+
+template <typename T, typename Index>
+struct ScatterSubCall {
+  static std::string Run(const Call& call, Parallel* parallel) {
+    const ffi::AnyBuffer matrix = call.arg(0), places = call.arg(1);
+    const int64_t num_rows = matrix.dimensions()[0], width = matrix.dimensions()[1];
+    const auto* const indices = static_cast<const Index*>(places.untyped_data());
+    const auto* const values = static_cast<const T*>(call.arg(2).untyped_data());
+    using Scale = std::conditional_t<std::is_integral_v<T>, T, Sum<T>>;
+    const Sum<T> scale = *static_cast<const Scale*>(call.arg(3).untyped_data());
+    T* const table = call.Result<T>(0);  // the same memory as the argument
+    const int64_t count = places.element_count();
+    const auto update = [&](int64_t begin, int64_t end) {
+      return ScatterSub(indices + begin, end - begin, values + begin * width, scale, num_rows,
+                        width, parallel, table);
+    };
+    const std::string problem = update(0, count);
+    if (problem.empty() || call.checks_ids()) return problem;
+    for (int64_t begin = 0, end; begin < count; begin = end + 1) {
+      end = begin;
+      while (end < count && IsRow(indices[end], num_rows)) ++end;
+      update(begin, end);
+    }
+    return "";
+  }
+};
+
+// Calls a template with the element types that the program has.
+#define TF_TI_CASE(T)                                                          \
+  case kType<T>:                                                               \
+    return index == ffi::DataType::S32 ? Kind<T, int32_t>::Run(call, &threads) \
+                                       : Kind<T, int64_t>::Run(call, &threads);
+
+template <template <typename T, typename Index> class Kind, bool differentiable>
+std::string RunFor(const Call& call) {
+  ffi::ThreadPool pool = call.pool;
+  Threads threads(std::max<int64_t>(pool.num_threads(), 1),
+                  [&](std::function<void()> work) { pool.Schedule(std::move(work)); });
+  const ffi::DataType index = call.arg(1).element_type();
+  switch (call.arg(0).element_type()) {
+    TF_TI_DIFFERENTIABLE(TF_TI_CASE)
+    default:
+      break;
+  }
+  if constexpr (!differentiable) {
+    switch (call.arg(0).element_type()) {
+      TF_TI_INTEGERS(TF_TI_CASE)
+      default:
+        break;
+    }
+  }
+  return "tf_ti has no kernel for this type";
+}
+#undef TF_TI_CASE
+
+template <template <typename T, typename Index> class Kind, bool differentiable>
+ffi::Error Handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets results,
+                  ffi::Dictionary attributes) {
+  const std::string problem = RunFor<Kind, differentiable>({pool, args, results, attributes});
+  if (problem.empty()) return ffi::Error::Success();
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, problem);
+}
+
+#define TF_TI_REGISTER_HANDLER(handler, target, ...)     \
+  XLA_FFI_DEFINE_HANDLER(handler, (Handle<__VA_ARGS__>), \
+                         ffi::Ffi::Bind()                \
+                             .Ctx<ffi::ThreadPool>()     \
+                             .RemainingArgs()            \
+                             .RemainingRets()            \
+                             .Attrs<ffi::Dictionary>()); \
+  XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), target, "Host", handler)
+
+TF_TI_REGISTER_HANDLER(kPoolHandler, kPool, PoolCall, false);
+TF_TI_REGISTER_HANDLER(kTableGradientHandler, kTableGradient, TableGradientCall, true);
+TF_TI_REGISTER_HANDLER(kWeightsGradientHandler, kWeightsGradient, WeightsGradientCall, true);
+TF_TI_REGISTER_HANDLER(kScatterSubHandler, kScatterSub, ScatterSubCall, false);
+
+// Rows and columns in this order, as cc/compute has them.
+Shape RowMajor(xla::PrimitiveType type, const std::vector<int64_t>& dims) {
+  return ShapeUtil::MakeShapeWithDescendingLayout(type, dims);
+}
+
+// Attributes of a call, as MLIR writes them.
+class Attributes {
+ public:
+  void Add(const char* name, int64_t value) {
+    absl::StrAppend(&text_, text_.empty() ? "" : ", ", name, " = ", value, " : i64");
+  }
+  std::string Get() const { return absl::StrCat("{", text_, "}"); }
+
+ private:
+  std::string text_;
+};
+
+using Aliases = std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>;
+
+// `checks` keeps XLA from dropping the call, whose errors are those of the op, and from moving it
+// to where the op would not run.
+XlaOp Emit(const char* target, const std::vector<XlaOp>& operands, const Shape& result,
+           Attributes attributes, bool checks, const Aliases& aliases = {}) {
+  std::vector<Shape> shapes;
+  for (XlaOp operand : operands) {
+    const Shape shape = ShapeOf(operand);
+    shapes.push_back(RowMajor(shape.element_type(), Dims(shape)));
+  }
+  attributes.Add("checks_ids", ChecksIds());
+  return xla::CustomCallWithLayout(operands[0].builder(), target, operands, result, shapes,
+                                   attributes.Get(), /*has_side_effect=*/checks, aliases, nullptr,
+                                   xla::SCHEDULE_NONE, xla::API_VERSION_TYPED_FFI);
+}
+
+// The results of a call about bags.
+std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inputs, XlaOp other,
+                            int64_t num_rows, const std::vector<Shape>& results,
+                            bool checks = true) {
+  const BagSpec& spec = *inputs.spec;
+  std::vector<XlaOp> operands = {rows, inputs.indices};
+  for (XlaOp op : {inputs.bounds, inputs.default_index, inputs.weights, other}) {
+    if (op.valid()) operands.push_back(op);
+  }
+  Attributes attributes;
+  attributes.Add("count", inputs.count);
+  attributes.Add("has_default", inputs.default_index.valid());
+  attributes.Add("has_padding", spec.padding_idx.has_value());
+  attributes.Add("has_weights", inputs.weights.valid());
+  attributes.Add("include_last_offset", spec.include_last_offset);
+  attributes.Add("kind", static_cast<int64_t>(spec.kind));
+  attributes.Add("num_rows", num_rows);
+  attributes.Add("padding_idx", spec.padding_idx.value_or(0));
+  attributes.Add("reduction", static_cast<int64_t>(spec.reduction));
+  const XlaOp call = Emit(target, operands, ShapeUtil::MakeTupleShape(results), attributes, checks);
+  std::vector<XlaOp> elements;
+  for (size_t i = 0; i < results.size(); ++i) elements.push_back(xla::GetTupleElement(call, i));
+  return elements;
+}
+
+}  // namespace
+
+PooledBags PoolOnHost(const BagTable& table, const BagInputs& inputs, bool has_argmax) {
+  const std::vector<int64_t> dims = {inputs.count, table.width()};
+  const Shape rows = RowMajor(TypeOf(table.rows), dims);
+  const auto pool = [&](const std::vector<Shape>& results, bool checks) {
+    return EmitBags(kPool, table.rows, inputs, XlaOp(), table.num_rows(), results, checks);
+  };
+  PooledBags bags;
+  bags.rows = pool({rows}, true)[0];
+  // To find the positions takes many times as long, and only gradients want them: a call of its
+  // own, which XLA drops if nobody does.
+  if (has_argmax) bags.argmax = pool({rows, RowMajor(TypeOf(inputs.indices), dims)}, false)[1];
+  return bags;
+}
+
+RowGradients TableGradientOnHost(XlaOp grad, const BagInputs& inputs, XlaOp argmax,
+                                 int64_t num_rows) {
+  const int64_t entries = inputs.num_indices + (inputs.default_index.valid() ? inputs.count : 0);
+  const int64_t count = std::min(entries, num_rows);
+  const std::vector<XlaOp> values =
+      EmitBags(kTableGradient, grad, inputs, argmax, num_rows,
+               {RowMajor(TypeOf(inputs.indices), {count}),
+                RowMajor(TypeOf(grad), {count, ShapeOf(grad).dimensions(1)})});
+  return {values[0], values[1]};
+}
+
+XlaOp WeightsGradientOnHost(const BagTable& table, const BagInputs& inputs, XlaOp grad) {
+  return EmitBags(kWeightsGradient, table.rows, inputs, grad, table.num_rows(),
+                  {RowMajor(TypeOf(inputs.weights), {inputs.num_indices})})[0];
+}
+
+XlaOp ScatterSubOnHost(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale) {
+  const Aliases in_place(1);  // all of the result lies where all of operand 0 does
+  return Emit(kScatterSub, {table, indices, values, scale},
+              RowMajor(TypeOf(table), Dims(ShapeOf(table))), {}, true, in_place);
+}
+
+}  // namespace tf_ti

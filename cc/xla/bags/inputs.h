@@ -1,0 +1,79 @@
+// The inputs of bag ops, with their shapes checked, for XLA.
+#ifndef TF_TI_CC_XLA_BAGS_INPUTS_H_
+#define TF_TI_CC_XLA_BAGS_INPUTS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "cc/kernels/bags/spec.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace tf_ti {
+
+// Whether TF_TI_CHECK_IDS=1 is in the environment.
+bool ChecksIds();
+
+absl::Status CheckRank(const char* name, const tensorflow::TensorShape& shape, int rank);
+
+// The shape of an input, all of which must be known.
+absl::Status GetShape(tensorflow::XlaOpKernelContext* ctx, int input, const char* name,
+                      tensorflow::TensorShape* shape);
+
+absl::Status GetConstant(tensorflow::XlaOpKernelContext* ctx, int input, const char* name,
+                         int64_t* value);
+
+// The number of elements in a row.
+int64_t WidthOf(const tensorflow::TensorShape& shape);
+
+// [m, ...] as [m, width], and back, with the dimensions that `like` has.
+xla::XlaOp Flatten(xla::XlaOp rows);
+xla::XlaOp Unflatten(xla::XlaOp rows, const tensorflow::TensorShape& like);
+
+// The table of a bag op: an input, or a variable that it is the handle of.
+struct BagTable {
+  tensorflow::TensorShape shape;
+  xla::XlaOp rows;  // [num_rows, width]
+
+  absl::Status Init(tensorflow::XlaOpKernelContext* ctx, tensorflow::DataType dtype);
+
+  int64_t num_rows() const { return shape.dim_size(0); }
+  int64_t width() const { return WidthOf(shape); }
+};
+
+// Which indices make up which bag.
+struct BagInputs {
+  const BagSpec* spec = nullptr;
+  tensorflow::TensorShape shape;  // of the indices
+  int64_t num_indices = 0;
+  int64_t count = 0;
+  // As they are given, but vectors; null where the op has none.
+  xla::XlaOp indices, bounds, weights;
+  xla::XlaOp default_index;  // a scalar
+
+  // `given_count` is the number of bags, or negative where only the inputs tell it. `width` is that
+  // of their sums.
+  absl::Status Init(tensorflow::XlaOpKernelContext* ctx, const BagSpec& spec, int64_t given_count,
+                    int64_t width);
+
+  bool is_packed() const { return spec->kind == BagKind::kPacked; }
+  int64_t packed_size() const { return is_packed() ? shape.dim_size(1) : 0; }
+
+ private:
+  absl::Status InitCount(tensorflow::XlaOpKernelContext* ctx, int64_t given_count);
+};
+
+struct PooledBags {
+  xla::XlaOp rows;    // [count, width]
+  xla::XlaOp argmax;  // the same, of the indices' type; for kMax, where wanted
+};
+
+// The gradient of a table. No row has a gradient twice: a row that is given again has zeros there.
+struct RowGradients {
+  xla::XlaOp rows;    // [m], of the indices' type
+  xla::XlaOp values;  // [m, width]
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_XLA_BAGS_INPUTS_H_

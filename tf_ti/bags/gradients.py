@@ -1,0 +1,208 @@
+"""The gradients of the bag ops, and the gradients of those.
+
+All of them are bags again. With w_i the weight of index i in bag b(i), divided by what a mean or
+sqrtn divides the bag by, and with <x, y> the dot product of two rows:
+
+    pool:              out[b] = sum over i in b of w_i * table[indices[i]]
+    table gradient:    values[r] = sum over i with indices[i] = r of conj(w_i) * grad[b(i)]
+    weights gradient:  out[i] = derivative of sum over b of <out[b], grad[b]> by the weight of i
+"""
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.bags.ops import KINDS, PREFIX, Bags, Table
+
+
+def _is_wanted(op: tf.Operation, index: int) -> bool:
+    """Whether anybody asks for an input's gradient; in a graph, what nobody uses is pruned."""
+    return index not in (getattr(op, "skip_input_indices", None) or ())
+
+
+def _table(op: tf.Operation) -> Table:
+    return Table(op.inputs[0], tf.as_dtype(op.get_attr("T")))
+
+
+def _weights_input(op: tf.Operation) -> int:
+    """Which input the weights are: where there are any, the last."""
+    return len(op.inputs) - 1
+
+
+def _table_gradient(
+    table: Table, bags: Bags, grad: tf.Tensor, argmax: tf.Tensor | None
+) -> tf.IndexedSlices:
+    shape = table.shape()
+    if bags.weights is not None:
+        bags = bags.replace(weights=tf.math.conj(bags.weights))
+    rows, values = bags.table_gradient(shape[0], grad, argmax)
+    # TensorFlow's own look-ups have shapes of int32, and tf.cond wants all to be alike.
+    return tf.IndexedSlices(values, rows, tf.cast(shape, tf.int32))
+
+
+def _weights_gradient(table: Table, bags: Bags, grad: tf.Tensor) -> tf.Tensor:
+    return tf.math.conj(bags.weights_gradient(table, tf.math.conj(grad)))
+
+
+def _pool_gradient(kind: str):
+    def gradient(op, grad, *_):
+        table = _table(op)
+        bags = Bags.of(op, kind, op.inputs[1:])
+        gradients = [None] * len(op.inputs)
+        if _is_wanted(op, 0):
+            argmax = None
+            if bags.reduction == "max":
+                if not op.get_attr("num_argmax"):
+                    raise ValueError(f"{op.type}: without argmax, max has no gradient")
+                argmax = op.outputs[1]
+            gradients[0] = _table_gradient(table, bags, grad, argmax)
+        if bags.weights is not None and _is_wanted(op, _weights_input(op)):
+            gradients[_weights_input(op)] = _weights_gradient(table, bags, grad)
+        return gradients
+
+    return gradient
+
+
+def _pool_jvp(kind: str):
+    def jvp(op, tangents):
+        bags = Bags.of(op, kind, op.inputs[1:])
+        output = op.outputs[0]
+        table_tangent = Table(tangents[0], output.dtype)
+        if bags.reduction == "max":
+            if not op.get_attr("num_argmax"):
+                raise ValueError("without argmax, max has no derivative")
+            return [_select(tangents[0], bags, op.outputs[1], output), None]
+        tangent = bags.pool(table_tangent)[0]
+        if bags.weights is not None:
+            direction = tangents[_weights_input(op)]
+            coefficients = _coefficients(bags, tf.shape(output)[0], direction)
+            by_weights = bags.replace(weights=coefficients, reduction="sum", default_index=None)
+            tangent += by_weights.pool(_table(op))[0]
+        return [tangent]
+
+    return jvp
+
+
+for _name, _kind in KINDS.items():
+    for _prefix in (PREFIX, f"{PREFIX}Resource"):
+        tf.RegisterGradient(_prefix + _name)(_pool_gradient(_kind))
+        _tf.register_jvp(_prefix + _name, _pool_jvp(_kind))
+
+
+@tf.RegisterGradient(f"{PREFIX}EmbeddingBagGrad")
+def _table_gradient_gradient(op, _, values_grad):
+    """values is linear in grad: the way back pools the rows of values_grad."""
+    has_argmax = bool(op.get_attr("num_argmax"))
+    bags = Bags.of(op, op.get_attr("bags").decode(), op.inputs[2:])
+    grad, rows = op.inputs[1], op.outputs[0]
+    values_grad = tf.convert_to_tensor(values_grad)
+    table = Table(values_grad, values_grad.dtype)
+    slots = bags.slots(op.inputs[0], rows)
+    gradients = [None] * len(op.inputs)
+    if has_argmax:
+        gradients[1] = _select(table.source, slots, op.inputs[-1], grad)
+        return gradients
+    if slots.weights is None:
+        gradients[1] = _pool(slots, table, grad)
+        return gradients
+    if _is_wanted(op, 1):
+        gradients[1] = _pool(slots.replace(weights=tf.math.conj(slots.weights)), table, grad)
+    if _is_wanted(op, _weights_input(op)):
+        conjugate = Table(tf.math.conj(table.source), table.dtype)
+        gradients[_weights_input(op)] = tf.math.conj(slots.weights_gradient(conjugate, grad))
+    return gradients
+
+
+def _pool(bags: Bags, table: Table, grad: tf.Tensor) -> tf.Tensor:
+    """Pools as many bags as grad has rows."""
+    if bags.kind == "segments":
+        bags = bags.replace(num_segments=tf.shape(grad, bags.indices.dtype)[0])
+    return bags.pool(table)[0]
+
+
+def _select(values: tf.Tensor, slots: Bags, argmax: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
+    """For each element of a maximum its element in `values`, the gradients of the table's rows."""
+    default = -1 if slots.default_index is None else slots.default_index
+    default = tf.cast(default, argmax.dtype)
+    places = tf.concat([tf.reshape(slots.indices, [-1]), [default]], 0)
+    count = tf.size(places, argmax.dtype)
+    place = tf.gather(places, tf.where(argmax < 0, count - 1, argmax))
+    width = tf.reduce_prod(tf.shape(grad)[1:])
+    place = tf.reshape(place, [-1, width])
+    column = tf.broadcast_to(tf.range(width, dtype=place.dtype), tf.shape(place))
+    # A row of zeros at the end serves the bags that got zeros.
+    values = tf.pad(tf.reshape(values, [-1, width]), [[0, 1], [0, 0]])
+    place = tf.where(place < 0, tf.shape(values, place.dtype)[0] - 1, place)
+    return tf.reshape(tf.gather_nd(values, tf.stack([place, column], -1)), tf.shape(grad))
+
+
+def _weights_gradient_gradient(op, upstream):
+    """The op is bilinear in table and grad; by the weights it is the second derivative."""
+    table = _table(op)
+    grad = op.inputs[1]
+    bags = Bags.of(op, op.get_attr("bags").decode(), op.inputs[2:])
+    gradients = [None] * len(op.inputs)
+    # As a sum, in which index i has the coefficient with which it enters <output, upstream>. An
+    # empty bag has no weights.
+    plain = bags.replace(reduction="sum", default_index=None)
+    with tf.GradientTape() as tape:
+        tape.watch(bags.weights)
+        coefficients = _coefficients(bags, tf.shape(grad)[0], tf.math.conj(upstream))
+    bilinear = plain.replace(weights=coefficients)
+    if _is_wanted(op, 0):
+        gradients[0] = _table_gradient(table, bilinear, tf.math.conj(grad), None)
+    if _is_wanted(op, 1):
+        gradients[1] = tf.math.conj(_pool(bilinear, table, grad))
+    if bags.reduction != "sum" and _is_wanted(op, _weights_input(op)):
+        products = tf.math.conj(bilinear.weights_gradient(table, grad))
+        gradients[_weights_input(op)] = tape.gradient(
+            coefficients, bags.weights, output_gradients=products
+        )
+    return gradients
+
+
+def _coefficients(bags: Bags, count: tf.Tensor, direction: tf.Tensor) -> tf.Tensor:
+    """How the weights, each divided by its bag's divisor, change when they go in `direction`."""
+    if bags.reduction == "sum":
+        return direction
+    dtype = bags.weights.dtype
+    wide = tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+    weights, direction = tf.cast(bags.weights, wide), tf.cast(direction, wide)
+    if bags.padding_idx is not None:
+        is_padding = tf.equal(bags.indices, bags.padding_idx)
+        weights = tf.where(is_padding, tf.zeros_like(weights), weights)
+        direction = tf.where(is_padding, tf.zeros_like(direction), direction)
+    bag_of = _bag_of(bags, count)
+
+    def bag_sum(values):
+        sums = tf.math.unsorted_segment_sum(values, bag_of, count)
+        return tf.gather(
+            tf.concat([sums, tf.zeros([1], wide)], 0), tf.where(bag_of < 0, count, bag_of)
+        )
+
+    if bags.reduction == "mean":
+        divisor = bag_sum(weights)
+        change = bag_sum(direction)
+    else:
+        divisor = tf.sqrt(bag_sum(weights**2))
+        change = tf.math.divide_no_nan(bag_sum(weights * direction), divisor)
+    change = tf.math.divide_no_nan(change, divisor)
+    return tf.cast(tf.math.divide_no_nan(direction - weights * change, divisor), dtype)
+
+
+def _bag_of(bags: Bags, count: tf.Tensor) -> tf.Tensor:
+    """The bag of each index, in the shape of the indices; -1 for those in no bag."""
+    if bags.kind == "segments":
+        return tf.cast(bags.bounds, tf.int32)
+    if bags.kind == "packed":
+        return tf.broadcast_to(tf.range(count)[:, tf.newaxis], tf.shape(bags.indices))
+    # How many bags begin at each position, and how many up to there. (XLA's tf.searchsorted would
+    # compare each position with each offset.)
+    size = tf.size(bags.indices)
+    ones = tf.ones_like(bags.bounds, tf.int32)
+    starts = tf.math.unsorted_segment_sum(ones, bags.bounds, size + 1)
+    bag_of = tf.cumsum(starts[:size]) - 1
+    return tf.where(bag_of < count, bag_of, -1)
+
+
+for _prefix in (PREFIX, f"{PREFIX}Resource"):
+    tf.RegisterGradient(f"{_prefix}EmbeddingBagWeightsGrad")(_weights_gradient_gradient)

@@ -1,0 +1,706 @@
+"""Pooled embedding look-ups: rows of a table, gathered in bags and reduced to one row each."""
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti import _arguments, _tf
+from tf_ti.bags.ops import HALVES, NUMBERS, Bags, Table
+
+_REDUCTIONS = ("sum", "mean", "max")
+_COMBINERS = ("sum", "mean", "sqrtn", "max")
+
+
+@tf.autograph.experimental.do_not_convert
+def embedding_bag_offsets_sum(
+    emb_table: Any,
+    indices: Any,
+    offsets: Any,
+    default_index: Any = None,
+    per_sample_weights: Any = None,
+    *,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Sums bags of rows of an embedding table, bags that begin where `offsets` says.
+
+    It means, where every bag has an index:
+
+        ends = [*offsets[1:], len(indices)]
+        rows = emb_table[indices] * per_sample_weights[:, np.newaxis]
+        result = np.stack([rows[begin:end].sum(0) for begin, end in zip(offsets, ends)])
+
+    but the rows are summed where they lie: nothing of the size of `rows` is ever made. Indices
+    before offsets[0] belong to no bag.
+
+    Args:
+        emb_table: the table, [num_emb, ...], of any numeric dtype. A tf.Variable, or a variable of
+            Keras, is read in place, under its lock, and never copied. Half-precision rows are
+            summed in float32 and rounded once.
+        indices: the rows to sum, [num_indices], int32 or int64.
+        offsets: where in `indices` each bag begins, ascending, [batch], of the dtype of `indices`.
+        default_index: the row that an empty bag gets, unweighted; None or -1: zeros.
+        per_sample_weights: what each row is multiplied by, [num_indices], of the table's dtype, or
+            float32 where that is a half precision. None means ones, at no cost.
+        include_last_offset: `offsets` is [batch + 1]; its last element is where the last bag ends.
+        padding_idx: indices equal to it are left out of their bags. It may be any number, also one
+            that is no row, like -1; it is not counted from the end.
+        max_norm: rows whose l2 norm is larger are scaled down to it as they are read. The table
+            is not changed (torch changes it), and gradients pass through the scaling.
+        name: a name for the operation.
+
+    Returns:
+        [batch, ...], of the table's dtype. Its gradient for the table is a tf.IndexedSlices with
+        each row once, in ascending order, and does not depend on the number of threads;
+        tf.convert_to_tensor makes it dense. Weights and the default row get theirs too. The
+        gradient for the weights reads the table when it is taken; a variable must not have changed
+        since then (pass tf.convert_to_tensor(variable) if it may).
+
+    Raises:
+        TypeError, ValueError: dtypes or static shapes do not fit one another.
+        tf.errors.InvalidArgumentError: an index outside of the table, offsets that decrease or
+            leave [0, num_indices], or shapes that do not fit. It names the position and the value.
+
+    Example:
+
+        >>> table = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        >>> tf_ti.embedding_bag_offsets_sum(table, [0, 2, 1], [0, 2, 2]).numpy().tolist()
+        [[6.0, 8.0], [0.0, 0.0], [3.0, 4.0]]
+
+    Source: OpenVINO's EmbeddingBagOffsetsSum-3; the options are those of torch.nn.EmbeddingBag.
+    """
+    return embedding_bag_offsets(
+        emb_table,
+        indices,
+        offsets,
+        default_index,
+        per_sample_weights,
+        include_last_offset=include_last_offset,
+        padding_idx=padding_idx,
+        max_norm=max_norm,
+        name=name,
+    )
+
+
+@tf.autograph.experimental.do_not_convert
+def embedding_bag_offsets(
+    emb_table: Any,
+    indices: Any,
+    offsets: Any,
+    default_index: Any = None,
+    per_sample_weights: Any = None,
+    reduction: str = "sum",
+    *,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Reduces bags of rows of an embedding table, bags that begin where `offsets` says.
+
+    It is `tf_ti.embedding_bag_offsets_sum` with a choice of what to do with a bag's rows:
+
+        result[b] = getattr(emb_table[indices[offsets[b] : offsets[b + 1]]], reduction)(0)
+
+    Args:
+        emb_table, indices, offsets, default_index: as in `tf_ti.embedding_bag_offsets_sum`.
+        per_sample_weights: likewise; only with the reduction "sum". (`tf_ti.embedding_bag` has
+            weighted means.)
+        reduction: "sum", "mean" or "max". The mean of integers is rounded towards zero. A maximum
+            is NaN where a row is; its gradient goes to the first of equal rows.
+        include_last_offset, padding_idx, max_norm, name: as in `tf_ti.embedding_bag_offsets_sum`.
+
+    Returns, raises: as `tf_ti.embedding_bag_offsets_sum`.
+
+    Example:
+
+        >>> table = tf.constant([[1.0, 8.0], [3.0, 4.0]])
+        >>> tf_ti.embedding_bag_offsets(table, [0, 1], [0], reduction="max").numpy().tolist()
+        [[3.0, 8.0]]
+
+    Source: OpenVINO's EmbeddingBagOffsets-15.
+    """
+    _check_reduction(reduction, per_sample_weights)
+    indices = _indices("indices", indices, 1, offsets)
+    bags = Bags(
+        "offsets",
+        indices,
+        _like_indices("offsets", offsets, indices),
+        include_last_offset=bool(include_last_offset),
+        reduction=reduction,
+    )
+    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+
+
+@tf.autograph.experimental.do_not_convert
+def embedding_bag_packed(
+    emb_table: Any,
+    indices: Any,
+    per_sample_weights: Any = None,
+    reduction: str = "sum",
+    *,
+    default_index: Any = None,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Reduces bags of rows of an embedding table, bags that all have the same number of rows.
+
+    It means:
+
+        result[b] = getattr(emb_table[indices[b]], reduction)(0)
+
+    Args:
+        emb_table: as in `tf_ti.embedding_bag_offsets_sum`.
+        indices: the rows, [batch, rows in a bag], int32 or int64.
+        per_sample_weights: what each row is multiplied by, in the shape of `indices`; only with the
+            reduction "sum".
+        reduction: as in `tf_ti.embedding_bag_offsets`.
+        default_index, padding_idx, max_norm, name: as in `tf_ti.embedding_bag_offsets_sum`. A bag
+            of nothing but padding is empty.
+
+    Returns, raises: as `tf_ti.embedding_bag_offsets_sum`.
+
+    Example:
+
+        >>> table = tf.constant([[1.0], [3.0], [5.0]])
+        >>> tf_ti.embedding_bag_packed(table, [[0, 1], [2, 2]]).numpy().tolist()
+        [[4.0], [10.0]]
+
+    Source: OpenVINO's EmbeddingBagPacked-15 and EmbeddingBagPackedSum-3.
+    """
+    _check_reduction(reduction, per_sample_weights)
+    bags = Bags("packed", _indices("indices", indices, 2), reduction=reduction)
+    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+
+
+@tf.autograph.experimental.do_not_convert
+def embedding_segments_sum(
+    emb_table: Any,
+    indices: Any,
+    segment_ids: Any,
+    num_segments: Any,
+    default_index: Any = None,
+    per_sample_weights: Any = None,
+    *,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+) -> tf.Tensor:
+    """Sums bags of rows of an embedding table, where each index says to which bag it belongs.
+
+    It means, where every segment has an index:
+
+        rows = emb_table[indices] * per_sample_weights[:, np.newaxis]
+        result = np.stack([rows[segment_ids == s].sum(0) for s in range(num_segments)])
+
+    Args:
+        emb_table, indices: as in `tf_ti.embedding_bag_offsets_sum`.
+        segment_ids: the segment of each index, ascending, [num_indices], of the dtype of `indices`.
+        num_segments: the number of segments, a scalar integer.
+        default_index, per_sample_weights, padding_idx, max_norm, name: as in
+            `tf_ti.embedding_bag_offsets_sum`.
+
+    Returns:
+        [num_segments, ...], with gradients as of `tf_ti.embedding_bag_offsets_sum`.
+
+    Raises:
+        TypeError, ValueError: dtypes or static shapes do not fit one another.
+        tf.errors.InvalidArgumentError: an index outside of the table, segment ids that decrease or
+            leave [0, num_segments), or shapes that do not fit. It names the position and the value.
+
+    Example:
+
+        >>> table = tf.constant([[1.0], [3.0], [5.0]])
+        >>> tf_ti.embedding_segments_sum(table, [0, 2, 1], [0, 0, 2], 3).numpy().tolist()
+        [[6.0], [0.0], [3.0]]
+
+    Source: OpenVINO's EmbeddingSegmentsSum-3.
+    """
+    indices = _indices("indices", indices, 1, segment_ids)
+    bags = Bags(
+        "segments",
+        indices,
+        _like_indices("segment_ids", segment_ids, indices),
+        _like_indices("num_segments", num_segments, indices),
+    )
+    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+
+
+@tf.autograph.experimental.do_not_convert
+def embedding_bag(
+    emb_table: Any,
+    ids: Any,
+    weights: Any = None,
+    combiner: str = "sum",
+    default_index: Any = None,
+    *,
+    partition_strategy: str = "div",
+    max_norm: float | None = None,
+    padding_idx: int | None = None,
+    prune_invalid: bool = False,
+    name: str | None = None,
+) -> tf.Tensor | tf.RaggedTensor:
+    """Combines the embeddings of each row of ragged, sparse or dense ids.
+
+    It means, for row `r` of a two-dimensional `ids`, with ones for `weights` that are not given:
+
+        i, w = ids[r], weights[r][:, np.newaxis]
+        total = (emb_table[i] * w).sum(0)
+        divisor = {"sum": 1, "mean": w.sum(), "sqrtn": np.sqrt((w**2).sum())}[combiner]
+        result[r] = total / divisor if divisor != 0 else 0 * total
+
+    It gives what tf.nn.embedding_lookup_sparse gives, and with `prune_invalid` what
+    tf.nn.safe_embedding_lookup_sparse gives, except that empty rows at the end of a SparseTensor
+    are there too.
+
+    Args:
+        emb_table: as in `tf_ti.embedding_bag_offsets_sum`; or a list of tables that are the shards
+            of one, as in tf.nn.embedding_lookup.
+        ids: a RaggedTensor, combined along its innermost ragged dimension; a SparseTensor, along
+            its last dimension, with its indices in row-major order; or a dense [..., n] tensor,
+            along its last. int32 or int64.
+        weights: what each embedding is multiplied by: of the kind and shape of `ids`, of any float
+            dtype (of the table's where that is no float). Not with "max".
+        combiner: "sum"; "mean", divided by the sum of the weights; "sqrtn", divided by the root of
+            the sum of their squares; "max", of the embeddings.
+        default_index: the row that stands for an empty one, unweighted; None or -1: zeros.
+        partition_strategy: "div" or "mod": which shard has which row, as in tf.nn.embedding_lookup.
+        max_norm: as in `tf_ti.embedding_bag_offsets_sum`.
+        padding_idx: likewise.
+        prune_invalid: leave out ids below 0 and, unless the combiner is "sum", those with a weight
+            that is not above 0.
+        name: a name for the operation.
+
+    Returns:
+        The shape of `ids` without the dimension that was combined, followed by that of an
+        embedding. For a RaggedTensor with several ragged dimensions a RaggedTensor.
+
+    Raises:
+        TypeError, ValueError: dtypes or static shapes do not fit one another.
+        tf.errors.InvalidArgumentError: an id outside of the table, or a SparseTensor that is out of
+            order. It names the position and the value.
+
+    Example:
+
+        >>> table = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        >>> ids = tf.ragged.constant([[0, 2], [], [1]], dtype=tf.int64)
+        >>> tf_ti.embedding_bag(table, ids, combiner="mean").numpy().tolist()
+        [[3.0, 4.0], [0.0, 0.0], [3.0, 4.0]]
+
+    Source: tf.nn.embedding_lookup_sparse, on OpenVINO's operations.
+    """
+    is_sharded = _is_sharded(emb_table)
+    if is_sharded and not emb_table:
+        raise ValueError("emb_table must have at least one shard, got an empty list")
+    if combiner not in _COMBINERS:
+        raise ValueError(f"combiner must be one of {', '.join(_COMBINERS)}, got {combiner!r}")
+    if combiner == "max" and weights is not None:
+        raise ValueError("combiner 'max' takes no weights")
+    if isinstance(ids, tf.RaggedTensor):
+        split = _split_ragged
+    elif isinstance(ids, tf.SparseTensor):
+        split = _split_sparse
+    else:
+        split = _split_dense
+    bags, flat_weights, join = split(ids, weights)
+    bags = bags.replace(reduction=combiner)
+    if flat_weights is not None:
+        flat_weights = _cast_weights(flat_weights, emb_table[0] if is_sharded else emb_table)
+    if prune_invalid:
+        padding_idx = _padding_idx(padding_idx, bags.indices.dtype)
+        is_left_out = bags.indices < 0
+        if flat_weights is not None and combiner != "sum":
+            is_left_out |= ~(flat_weights > 0)
+        if padding_idx is not None:
+            is_left_out |= tf.equal(bags.indices, padding_idx)
+        padding_idx = -1
+        bags = bags.replace(
+            indices=tf.where(is_left_out, tf.cast(-1, bags.indices.dtype), bags.indices)
+        )
+    return join(
+        _pool(
+            list(emb_table) if is_sharded else [emb_table],
+            bags,
+            default_index,
+            flat_weights,
+            padding_idx,
+            max_norm,
+            name,
+            weights_label="weights",
+            partition_strategy=partition_strategy,
+        )
+    )
+
+
+def _split_ragged(ids: tf.RaggedTensor, weights: Any):
+    flat = ids.flat_values
+    if flat.shape.rank not in (None, 1):
+        raise ValueError(
+            f"ids must be ragged in its last dimension, got a RaggedTensor of shape {ids.shape}"
+        )
+    if weights is not None:
+        if not isinstance(weights, tf.RaggedTensor):
+            raise TypeError(f"weights must be a RaggedTensor like ids, got {weights!r}")
+        if weights.ragged_rank != ids.ragged_rank:
+            raise ValueError(
+                f"weights must be ragged like ids, of rank {ids.ragged_rank}, got "
+                f"{weights.ragged_rank}"
+            )
+        message = "weights must have the row splits of ids"
+        with _asserting_same(ids.nested_row_splits, weights.nested_row_splits, message):
+            weights = tf.identity(weights.flat_values)
+    splits = ids.nested_row_splits
+    flat, bounds = _same_type(_indices("ids", flat, 1), splits[-1])
+    bags = Bags("offsets", flat, bounds, include_last_offset=True)
+
+    def join(rows):
+        return tf.RaggedTensor.from_nested_row_splits(rows, splits[:-1], validate=False)
+
+    return bags, weights, join if len(splits) > 1 else lambda rows: rows
+
+
+def _asserting_same(expected: Sequence[tf.Tensor], given: Sequence[tf.Tensor], message: str):
+    """A context whose ops run only if the tensors are equal. The same tensor costs nothing."""
+    checks = []
+    for e, g in zip(expected, given):
+        if e is g:
+            continue
+        e, g = tf.cast(e, tf.int64), tf.cast(g, tf.int64)
+        sizes = tf.debugging.assert_equal(tf.shape(g), tf.shape(e), message)
+        with tf.control_dependencies(_present(sizes)):
+            checks += _present(tf.debugging.assert_equal(g, e, message))
+    return tf.control_dependencies(checks)
+
+
+def _present(op: tf.Operation | None) -> list[tf.Operation]:
+    return [] if op is None else [op]  # an eager assertion is none
+
+
+def _split_sparse(ids: tf.SparseTensor, weights: Any):
+    if weights is not None:
+        if not isinstance(weights, tf.SparseTensor):
+            raise TypeError(f"weights must be a SparseTensor like ids, got {weights!r}")
+        message = "weights must have the shape and the indices of ids"
+        mine, theirs = ([t.dense_shape, t.indices] for t in (ids, weights))
+        with _asserting_same(mine, theirs, message):
+            weights = tf.identity(weights.values)
+    rank = ids.shape.rank
+    message = f"ids must have rank 2 or more, got a SparseTensor of shape {ids.shape}"
+    if rank is not None and rank < 2:
+        raise ValueError(message)
+    known = tf.debugging.assert_greater_equal(tf.size(ids.dense_shape), 2, message)
+    with tf.control_dependencies(_present(known)):
+        outer = ids.dense_shape[:-1]
+    if rank == 2:
+        rows = ids.indices[:, 0]
+    else:
+        outside = (ids.indices[:, :-1] < 0) | (ids.indices[:, :-1] >= outer)
+        message = ["ids has an index outside of its dense_shape", ids.indices]
+        inside = tf.debugging.Assert(~tf.reduce_any(outside), message)
+        with tf.control_dependencies(_present(inside)):
+            strides = tf.math.cumprod(outer, exclusive=True, reverse=True)
+            rows = tf.reduce_sum(ids.indices[:, :-1] * strides, 1)
+    flat, bounds = _same_type(_indices("ids", ids.values, 1), rows)
+    count = tf.cast(tf.reduce_prod(outer), flat.dtype)
+    bags = Bags("segments", flat, bounds, count)
+
+    def join(rows):
+        return _with_outer_shape(rows, outer, ids.shape[:-1])
+
+    return bags, weights, join if rank != 2 else lambda rows: rows
+
+
+def _split_dense(ids: Any, weights: Any):
+    ids = _indices("ids", ids, None)
+    if ids.shape.rank == 0:
+        raise ValueError("ids must have rank 1 or more, got a scalar")
+    if ids.shape.rank == 2:
+        return Bags("packed", ids), weights, lambda rows: rows
+    # Not [-1, n], which says nothing where n is 0.
+    outer = tf.shape(ids)[:-1]
+    packed = tf.concat([tf.reduce_prod(outer, keepdims=True), tf.shape(ids)[-1:]], 0)
+    if weights is not None:
+        weights = _arguments.to_tensor("weights", weights)
+        if not weights.shape.is_compatible_with(ids.shape):
+            raise ValueError(
+                f"weights must have the shape of ids, {ids.shape}, got {weights.shape}"
+            )
+        weights = tf.reshape(weights, packed)
+    bags = Bags("packed", tf.reshape(ids, packed))
+    return bags, weights, lambda rows: _with_outer_shape(rows, outer, ids.shape[:-1])
+
+
+def _with_outer_shape(rows: tf.Tensor, outer: tf.Tensor, static: tf.TensorShape) -> tf.Tensor:
+    shape = tf.concat([tf.cast(outer, tf.int64), tf.shape(rows, tf.int64)[1:]], 0)
+    result = tf.reshape(rows, shape)
+    result.set_shape(static.concatenate(rows.shape[1:]))
+    return result
+
+
+def _same_type(indices: tf.Tensor, bounds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    if indices.dtype == bounds.dtype:
+        return indices, bounds
+    return tf.cast(indices, tf.int64), tf.cast(bounds, tf.int64)
+
+
+def _cast_weights(weights: tf.Tensor, emb_table: Any) -> tf.Tensor:
+    """As tf.nn does: to the table's type, or to float32 where that is a half precision."""
+    weights = _arguments.to_tensor("weights", weights)
+    dtype = _find_table(emb_table).dtype
+    if weights.dtype == dtype or not (weights.dtype.is_floating and dtype.is_floating):
+        return weights
+    return tf.cast(weights, tf.float32 if dtype in HALVES else dtype)
+
+
+def _check_reduction(reduction: Any, per_sample_weights: Any) -> None:
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}")
+    if reduction != "sum" and per_sample_weights is not None:
+        raise ValueError(f"per_sample_weights need the reduction 'sum', got {reduction!r}")
+
+
+def _indices(label: str, value: Any, rank: int | None, bounds: Any = None) -> tf.Tensor:
+    """A tensor of indices; Python numbers become what the bounds are, or int32."""
+    if not hasattr(value, "dtype"):
+        if getattr(bounds, "dtype", None) in (tf.int32, tf.int64):
+            return _with_rank(label, _numbers(label, value, tf.as_dtype(bounds.dtype)), rank)
+        if np.size(value) == 0:  # of which TensorFlow would make floats
+            value = np.zeros(np.shape(value), np.int32)
+    tensor = _arguments.to_tensor(label, value)
+    if tensor.dtype not in (tf.int32, tf.int64):
+        raise TypeError(f"{label} must be int32 or int64, got {tensor.dtype.name}")
+    return _with_rank(label, tensor, rank)
+
+
+def _with_rank(label: str, tensor: tf.Tensor, rank: int | None) -> tf.Tensor:
+    if rank is not None and tensor.shape.rank not in (None, rank):
+        raise ValueError(f"{label} must have rank {rank}, got shape {tensor.shape}")
+    return tensor
+
+
+def _numbers(label: str, value: Any, dtype: tf.DType) -> tf.Tensor:
+    for number in tf.nest.flatten(value):
+        # TensorFlow would wrap it around.
+        if isinstance(number, numbers.Integral) and not dtype.min <= number <= dtype.max:
+            raise ValueError(f"{label} must be {dtype.name}, got {number}")
+    try:
+        return tf.convert_to_tensor(value, dtype)
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        raise type(error)(f"{label} must be {dtype.name}: {error}") from error
+
+
+def _like_indices(label: str, value: Any, indices: tf.Tensor) -> tf.Tensor:
+    """A tensor of the dtype of the indices; Python numbers have none of their own."""
+    if not hasattr(value, "dtype"):
+        return _numbers(label, value, indices.dtype)
+    tensor = _arguments.to_tensor(label, value)
+    if tensor.dtype != indices.dtype:
+        raise TypeError(
+            f"{label} must have the dtype of the indices, {indices.dtype.name}, got "
+            f"{tensor.dtype.name}"
+        )
+    return tensor
+
+
+def _is_sharded(emb_table: Any) -> bool:
+    return isinstance(emb_table, (list, tuple)) and all(map(_is_table, emb_table))
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, (tf.Tensor, tf.Variable, np.ndarray)) or hasattr(value, "handle")
+
+
+def _unwrap(emb_table: Any) -> Any:
+    """The variable behind one of Keras or of several replicas; everything else as it is."""
+    emb_table = _tf.unwrap_variable(emb_table)
+    if isinstance(emb_table, tf.distribute.DistributedValues):
+        if tf.distribute.in_cross_replica_context():
+            return emb_table.values[0]  # every replica's is the same
+    return emb_table
+
+
+def _find_table(emb_table: Any) -> Table:
+    emb_table = _unwrap(emb_table)
+    # A variable of TensorFlow 1 has no handle.
+    if isinstance(emb_table, tf.Variable) and hasattr(emb_table, "handle"):
+        _tf.variable_accessed(emb_table)
+        table = Table(emb_table.handle, tf.as_dtype(emb_table.dtype))
+        shape = emb_table.shape
+    else:
+        tensor = _arguments.to_tensor("emb_table", emb_table)
+        table = Table(tensor, tensor.dtype)
+        shape = tensor.shape
+    if table.dtype not in NUMBERS:
+        raise TypeError(f"emb_table must be of a numeric dtype, got {table.dtype.name}")
+    if shape.rank == 0:
+        raise ValueError("emb_table must have rank 1 or more, got a scalar")
+    return table
+
+
+def _pool(
+    shards: Sequence[Any],
+    bags: Bags,
+    default_index: Any,
+    weights: Any,
+    padding_idx: int | None,
+    max_norm: float | None,
+    name: str | None,
+    weights_label: str = "per_sample_weights",
+    partition_strategy: str = "div",
+) -> tf.Tensor:
+    if partition_strategy not in ("div", "mod"):
+        raise ValueError(f"partition_strategy must be div or mod, got {partition_strategy!r}")
+    if default_index is not None:
+        if getattr(default_index, "dtype", None) == tf.int32:
+            default_index = tf.cast(default_index, bags.indices.dtype)
+        default_index = _like_indices("default_index", default_index, bags.indices)
+    bags = bags.replace(
+        default_index=default_index,
+        padding_idx=_padding_idx(padding_idx, bags.indices.dtype),
+    )
+    emb_table, dtype = shards[0], None
+    if max_norm is not None or len(shards) > 1:
+        emb_table, bags, dtype = _look_up(shards, bags, max_norm, partition_strategy)
+    table = _find_table(emb_table)
+    if weights is not None:
+        weights = _weights(weights_label, weights, dtype or table.dtype, bags.indices)
+        is_scaled = dtype in HALVES and table.dtype == tf.float32
+        bags = bags.replace(weights=tf.cast(weights, tf.float32) if is_scaled else weights)
+    if bags.reduction == "sqrtn" and table.dtype.is_integer:
+        raise TypeError(f"sqrtn needs a table of floats, got {table.dtype.name}")
+    if bags.reduction == "max" and table.dtype.is_complex:
+        raise TypeError(f"max needs numbers that have an order, got {table.dtype.name}")
+    # In a graph the kernel does without argmax where nobody reads it; an eager call cannot tell.
+    with_argmax = bags.reduction == "max" and (not tf.executing_eagerly() or _tf.is_recording())
+    result, _ = bags.pool(table, with_argmax, name)
+    return result if dtype is None else tf.cast(result, dtype)
+
+
+def _padding_idx(padding_idx: Any, dtype: tf.DType) -> int | None:
+    if padding_idx is None:
+        return None
+    if isinstance(padding_idx, bool) or not hasattr(padding_idx, "__index__"):
+        raise TypeError(f"padding_idx must be an int or None, got {padding_idx!r}")
+    padding_idx = int(padding_idx)
+    return padding_idx if dtype.min <= padding_idx <= dtype.max else None  # no index is equal to it
+
+
+def _weights(label: str, weights: Any, dtype: tf.DType, indices: tf.Tensor) -> tf.Tensor:
+    if hasattr(weights, "dtype"):
+        weights = _arguments.to_tensor(label, weights)
+    else:
+        try:
+            weights = tf.convert_to_tensor(weights, dtype)
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise type(error)(f"{label} must be {dtype.name} like emb_table: {error}") from error
+    if weights.dtype != dtype and not (dtype in HALVES and weights.dtype == tf.float32):
+        also = ", or float32" if dtype in HALVES else ""
+        raise TypeError(
+            f"{label} must be {dtype.name} like emb_table{also}, got {weights.dtype.name}"
+        )
+    if not weights.shape.is_compatible_with(indices.shape):
+        raise ValueError(
+            f"{label} must have the shape of the indices, {indices.shape}, got {weights.shape}"
+        )
+    return weights
+
+
+def _look_up(
+    shards: Sequence[Any], bags: Bags, max_norm: float | None, partition_strategy: str
+) -> tuple[tf.Tensor, Bags, tf.DType]:
+    """The rows that the bags touch, each once, and the bags with their places there.
+
+    It costs the memory of those rows; TensorFlow's own functions know about shards and norms. The
+    rows of half-precision tables come scaled in float32: the last value is the table's dtype.
+    """
+    dtype = _check_shards(shards)
+    none = tf.cast(-1, bags.indices.dtype)
+    sizes = tf.stack([_find_table(shard).shape()[0] for shard in shards])
+    num_emb = tf.reduce_sum(sizes)
+    indices = tf.reshape(bags.indices, [-1])
+    is_row = tf.ones_like(indices, tf.bool)
+    if bags.padding_idx is not None:
+        is_row = tf.not_equal(indices, bags.padding_idx)
+    checks = _check_sizes(sizes, num_emb)
+    checks += _check_rows("indices", indices, is_row, num_emb)
+    if bags.default_index is not None:
+        default = tf.reshape(bags.default_index, [1])
+        is_given = tf.not_equal(default, -1)
+        checks += _check_rows("default_index", default, is_given, num_emb)
+        indices = tf.concat([indices, default], 0)
+        is_row = tf.concat([is_row, is_given], 0)
+    with tf.control_dependencies(checks):
+        touched = tf.sort(tf.unique(tf.boolean_mask(indices, is_row)).y)
+    shards = [_unwrap(shard) for shard in shards]
+    rows = tf.compat.v1.nn.embedding_lookup(shards, touched, partition_strategy)
+    if max_norm is not None:
+        rows = _clip(rows, max_norm)
+    places = tf.where(is_row, tf.searchsorted(touched, indices, out_type=indices.dtype), none)
+    default_index = None
+    if bags.default_index is not None:
+        places, default_index = places[:-1], places[-1]
+    places = tf.reshape(places, tf.shape(bags.indices))
+    bags = bags.replace(indices=places, default_index=default_index, padding_idx=-1)
+    return rows, bags, dtype
+
+
+def _check_shards(shards: Sequence[Any]) -> tf.DType:
+    tables = [_find_table(shard) for shard in shards]
+    dtypes = {table.dtype for table in tables}
+    if len(dtypes) > 1:
+        raise TypeError(
+            f"emb_table must have shards of one dtype, got {sorted(d.name for d in dtypes)}"
+        )
+    first = _unwrap(shards[0]).shape[1:]
+    for shard in shards[1:]:
+        if not _unwrap(shard).shape[1:].is_compatible_with(first):
+            raise ValueError(
+                "emb_table must have shards that agree in all dimensions but the first, got "
+                f"{[_unwrap(shard).shape.as_list() for shard in shards]}"
+            )
+    return dtypes.pop()
+
+
+def _check_sizes(sizes: tf.Tensor, num_emb: tf.Tensor) -> list[tf.Operation]:
+    """The first shards may have a row more than the others, whatever the strategy."""
+    count = tf.size(sizes, tf.int64)
+    expected = num_emb // count + tf.cast(tf.range(count) < num_emb % count, tf.int64)
+    message = ["emb_table has shards of unfit sizes", sizes, "expected", expected]
+    return _present(tf.debugging.Assert(tf.reduce_all(tf.equal(sizes, expected)), message))
+
+
+def _check_rows(
+    label: str, indices: tf.Tensor, is_row: tf.Tensor, num_emb: tf.Tensor
+) -> list[tf.Operation]:
+    is_wrong = is_row & ((indices < 0) | (tf.cast(indices, tf.int64) >= num_emb))
+    position = tf.where(is_wrong)[:1]
+    data = [f"{label} at position", position, "is", tf.gather_nd(indices, position)]
+    data += [", but emb_table has so many rows:", num_emb]
+    return _present(tf.debugging.Assert(~tf.reduce_any(is_wrong), data))
+
+
+def _check_max_norm(max_norm: Any, dtype: tf.DType) -> None:
+    if isinstance(max_norm, bool) or not isinstance(max_norm, numbers.Real):
+        raise TypeError(f"max_norm must be a number or None, got {max_norm!r}")
+    if math.isnan(max_norm) or max_norm <= 0:
+        raise ValueError(f"max_norm must be above 0, got {max_norm!r}")
+    if not dtype.is_floating:
+        raise TypeError(f"max_norm needs a table of floats, got {dtype.name}")
+
+
+def _clip(rows: tf.Tensor, max_norm: float) -> tf.Tensor:
+    _check_max_norm(max_norm, rows.dtype)
+    if rows.dtype in HALVES:
+        rows = tf.cast(rows, tf.float32)
+    width = tf.reduce_prod(tf.shape(rows)[1:], keepdims=True)
+    flat = tf.reshape(rows, tf.concat([tf.shape(rows)[:1], width], 0))
+    clipped = tf.reshape(tf.clip_by_norm(flat, max_norm, [1]), tf.shape(rows))
+    clipped.set_shape(rows.shape)
+    return clipped

@@ -1,0 +1,169 @@
+"""From a user's callable to a function that the loop kernel runs."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.types.experimental import ConcreteFunction
+
+from tf_ti import _tf
+from tf_ti.loops import graphs as _graphs
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """A traced body: its parameters are the given ones and then one for each capture.
+
+    Attributes:
+        function: what the kernel runs.
+        captures: what feeds the last parameters: tensors, and variables, which are read once.
+        variables: all variables that the body uses.
+        parameter_shapes: static shapes of all parameters.
+        structure: the user's results, as the body returned them.
+        num_results: how many tensors those are; the function may return further ones, which a
+            gradient needs recorded.
+        result_types, result_shapes: of all results.
+        stateful: whether an iteration has effects, or depends on more than its parameters.
+        source: what must live as long as the body does.
+    """
+
+    function: Any
+    captures: tuple[Any, ...]
+    variables: tuple[tf.Variable, ...]
+    parameter_shapes: tuple[tf.TensorShape, ...]
+    structure: Any
+    num_results: int
+    result_types: tuple[tf.DType, ...]
+    result_shapes: tuple[tf.TensorShape, ...]
+    stateful: bool
+    source: Any
+
+    @property
+    def recorded(self) -> range:
+        return range(self.num_results, len(self.result_types))
+
+    def captured_tensors(self) -> list[tf.Tensor]:
+        for variable in self.variables:
+            _tf.variable_accessed(variable)
+        return [tf.convert_to_tensor(c) if _is_variable(c) else c for c in self.captures]
+
+
+def _is_variable(value) -> bool:
+    return isinstance(value, tf.Variable)
+
+
+def trace(body: Callable, specs: Sequence[tf.TensorSpec]) -> Body:
+    """Traces `body` for parameters of the given specs.
+
+    Variables that the body only reads are read once, before the loop, as the loop invariants they
+    are. Function calls are inlined. What stateful operations give (random numbers, say) becomes a
+    further result: a gradient must use the same values, so it records rather than repeats them.
+    """
+    if isinstance(body, ConcreteFunction):
+        concrete = body
+        _check_concrete(concrete, specs)
+    elif callable(body):
+        _check_arity(body, len(specs))
+        function = body if hasattr(body, "get_concrete_function") else tf.function(body)
+        concrete = function.get_concrete_function(*specs)
+    else:
+        raise TypeError(f"body must be callable, got {body!r}")
+    for result in tf.nest.flatten(concrete.structured_outputs):
+        if result is not None and not isinstance(result, (tf.Tensor, tf.TensorSpec)):
+            raise TypeError(f"the body must return tensors, got {result!r}")
+
+    graph = concrete.graph
+    num_captures = len(concrete.captured_inputs)
+    if len(graph.inputs) - num_captures != len(specs):
+        raise ValueError(
+            f"the body has {len(graph.inputs) - num_captures} parameters, the port map {len(specs)}"
+        )
+    if any(_graphs.is_call(op) for op in graph.get_operations()):
+        graph = _graphs.extract(
+            "inlined",
+            graph,
+            [[t] for t in graph.inputs],
+            graph.outputs,
+            graph.control_outputs,
+            inline=True,
+        )
+    captures: list[Any] = list(concrete.captured_inputs)
+    inputs = [[t] for t in graph.inputs]
+    variables = {id(v.handle): v for v in concrete.graph.variables}
+    for i, capture in enumerate(captures):
+        parameter = inputs[len(specs) + i]
+        reads = _plain_reads(parameter[0], graph.outputs)
+        if id(capture) in variables and reads:
+            captures[i] = variables[id(capture)]
+            parameter[:] = reads
+    results = graph.outputs + effects(graph, inputs)
+    graph = _graphs.extract("body", graph, inputs, results, graph.control_outputs)
+    return Body(
+        _tf.make_function(graph),
+        tuple(captures),
+        tuple(concrete.graph.variables),
+        tuple(t.shape for t in graph.inputs),
+        concrete.structured_outputs,
+        len(concrete.graph.outputs),
+        tuple(t.dtype for t in graph.outputs),
+        tuple(t.shape for t in graph.outputs),
+        any(_tf.is_stateful(op) for op in graph.get_operations()),
+        concrete,
+    )
+
+
+def _plain_reads(handle: tf.Tensor, outputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The values read from a variable's handle, if the body does nothing else with it."""
+    if any(handle is output for output in outputs):
+        return []
+    if any(op.type != "ReadVariableOp" for op in handle.consumers()):
+        return []
+    reads = [op.outputs[0] for op in handle.consumers()]
+    return reads if len({read.dtype for read in reads}) == 1 else []
+
+
+def effects(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+    """What the stateful operations of the body give."""
+    given = [tensor for group in inputs for tensor in group]
+    needed = _graphs.needed_operations(given, graph.outputs, graph.control_outputs)
+    return [
+        tensor
+        for op in graph.get_operations()
+        if op in needed and _tf.is_stateful(op)
+        for tensor in op.outputs
+        # The gradient of a nested loop uses its histories, which nobody consumes so far.
+        if tensor.dtype != tf.resource and (tensor.consumers() or op.type.startswith("TfTi>"))
+    ]
+
+
+def _check_concrete(concrete: ConcreteFunction, specs: Sequence[tf.TensorSpec]) -> None:
+    parameters = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
+    if len(parameters) != len(specs):
+        raise ValueError(f"the body has {len(parameters)} parameters, the port map {len(specs)}")
+    for i, (parameter, spec) in enumerate(zip(parameters, specs)):
+        if parameter.dtype != spec.dtype:
+            raise TypeError(
+                f"parameter {i} of the body is of type {parameter.dtype.name}, but its input port "
+                f"brings {spec.dtype.name}"
+            )
+        if not parameter.shape.is_compatible_with(spec.shape):
+            raise ValueError(
+                f"parameter {i} of the body has shape {parameter.shape}, but its input port brings "
+                f"shape {spec.shape}"
+            )
+
+
+def _check_arity(body: Callable, count: int) -> None:
+    try:
+        signature = inspect.signature(getattr(body, "python_function", body))
+    except (TypeError, ValueError):  # builtins do not tell
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        raise ValueError(
+            f"the port map has {count} body parameters, which the body {signature} does not "
+            f"take: {error}"
+        ) from None

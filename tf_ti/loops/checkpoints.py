@@ -1,0 +1,207 @@
+"""Gradients of a loop that recorded only every k-th state.
+
+Such a loop is differentiated as what it computes: a loop over segments of k iterations, whose body
+is a loop over one segment. The reverse loop then runs the inner loop again, from the segment's
+recorded state, and records the segment's states; the last segment may be short.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops import graphs as _graphs, slices as _slices, spec as _spec
+
+# The gradient of an IdentityN of a recorded value and what gave it.
+RECORDED = "TfTi>Recorded"
+
+
+@dataclasses.dataclass
+class Segments:
+    """The loop over segments.
+
+    Attributes:
+        spec: the loop; its first inputs stand for those of the loop that was cut, in that order.
+        graph: the body: a loop over one segment.
+        tensors: the inputs.
+        positions: for each output of `spec` the output of the loop that was cut.
+        pieces: by input, for those whose pieces overlap or leave gaps: how they were taken.
+    """
+
+    spec: _spec.LoopSpec
+    graph: _tf.FuncGraph
+    tensors: list[tf.Tensor]
+    positions: list[int]
+    pieces: dict[int, _spec.Input]
+
+
+def cut(
+    spec: _spec.LoopSpec,
+    graph: _tf.FuncGraph,
+    tensors: list[tf.Tensor],
+    outputs: list[tf.Tensor],
+    num_iterations: tf.Tensor | None,
+    every: int,
+) -> Segments:
+    """Cuts a loop into segments of `every` iterations."""
+    outer_inputs, inner_inputs, parts = [], [], []
+    tensors = list(tensors)
+    pieces = {}
+    for i, given in enumerate(spec.inputs):
+        if given.mode != "value" and not _slices.tiles(given):
+            pieces[i] = given
+            tensors[i] = _slices.take(given, tensors[i])
+            given = dataclasses.replace(
+                given, start=0, end=-1, stride=given.part_size, part_size=given.part_size
+            )
+        outer, inner, part = _cut_input(given, graph.inputs[i], every)
+        outer_inputs.append(outer)
+        inner_inputs.append(inner)
+        parts.append(part)
+
+    # What the body drew or read in each iteration is given to the inner loop.
+    groups = [[t] for t in graph.inputs]
+    only_reads = all(op.type in _tf.READS for op in graph.get_operations() if _tf.is_stateful(op))
+    for position, output in spec.recorded_results():
+        value = graph.outputs[output.source]
+        if not _tf.is_stateful(value.op) or only_reads:
+            continue
+        if value.op.type in _tf.READS:
+            value = _give(graph, value)
+        elif any(_tf.is_trainable(t.dtype) for t in value.op.inputs):
+            raise ValueError(
+                f"checkpoint_every does not support {value.op.type} in the body: it has effects, "
+                "and a gradient of its own"
+            )
+        groups.append([value])
+        sequence = _spec.Input(output.label, value.shape, "sequence", part_size=0)
+        inner_inputs.append(sequence)
+        outer_inputs.append(
+            dataclasses.replace(sequence, shape=tf.TensorShape([]), part_size=every)
+        )
+        tensors.append(outputs[position])
+        parts.append(tf.TensorSpec([], tf.variant))
+    is_counted = any(i.is_counted for i in inner_inputs)
+    if not is_counted:
+        tensors.append(tf.range(num_iterations))
+        outer_inputs.append(
+            _spec.Input(
+                "num_iterations", tf.TensorShape([None]), "segment", stride=every, part_size=every
+            )
+        )
+        parts.append(tf.TensorSpec([None], tf.int64))
+
+    kept = [
+        (position, output)
+        for position, output in enumerate(spec.outputs)
+        if output.mode != "sequence"
+    ]
+    sources = sorted({output.source for _, output in kept} | {edge[0] for edge in spec.back_edges})
+    body = _graphs.extract(
+        "segment", graph, groups, [graph.outputs[r] for r in sources], follow_controls=False
+    )
+    # Pieces whose extent is not known stay apart: their gradients come apart too.
+    kept = [
+        (position, output if not spec.is_open(output) else _spec.as_sequence(output))
+        for position, output in kept
+    ]
+    inner_outputs = [
+        dataclasses.replace(output, source=sources.index(output.source)) for _, output in kept
+    ]
+    lasts: dict[int, int] = {}
+    for i, (_, output) in enumerate(kept):
+        if output.mode == "last":
+            lasts.setdefault(output.source, i)
+    for r, _ in spec.back_edges:
+        if r not in lasts:
+            lasts[r] = len(inner_outputs)
+            state = _spec.Output("a state", spec.result_types[r], "last", sources.index(r))
+            inner_outputs.append(state)
+    inner = _spec.LoopSpec(
+        tuple(inner_inputs),
+        tuple(inner_outputs),
+        tuple((sources.index(r), p) for r, p in spec.back_edges),
+        tuple(t.dtype for t in body.outputs),
+        tuple(t.shape for t in body.outputs),
+    )
+    made = _tf.FuncGraph(f"{body.name}s")
+    with made.as_default():
+        for part in parts:
+            made.inputs.append(tf.compat.v1.placeholder(part.dtype, part.shape))
+        for tensor, placeholder in zip(tensors, made.inputs):
+            if placeholder.dtype == tf.resource:
+                _tf.copy_handle_data(tensor, placeholder)
+        made.outputs = _spec.run_loop(
+            inner.recording(1, ()),
+            _tf.make_function(body),
+            made.inputs[: len(inner_inputs)],
+            None if is_counted else tf.size(made.inputs[-1], tf.int64),
+            any(_tf.is_stateful(op) for op in body.get_operations()),
+        )[: len(inner_outputs)]
+
+    outer_outputs = []
+    for i, (_, output) in enumerate(kept):
+        source = lasts[output.source] if output.mode == "last" else i
+        outer_outputs.append(_cut_output(output, spec, made.outputs[i].dtype, source, every))
+    positions = [position for position, _ in kept]
+    for position, output in enumerate(spec.outputs):
+        if output.mode == "sequence" and output.source < 0:
+            outer_outputs.append(dataclasses.replace(output, stride=1))
+            positions.append(position)
+    outer = _spec.LoopSpec(
+        tuple(outer_inputs),
+        tuple(outer_outputs),
+        tuple((lasts[r], p) for r, p in spec.back_edges),
+        tuple(t.dtype for t in made.outputs),
+        tuple(t.shape for t in made.outputs),
+    )
+    return Segments(outer, made, tensors, positions, pieces)
+
+
+def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
+    """Replaces what a variable gave by a placeholder, but leaves its gradient to the variable."""
+    with graph.as_default():
+        given = tf.compat.v1.placeholder(value.dtype, value.shape)
+        with graph.gradient_override_map({"IdentityN": RECORDED}):
+            recorded, gradient_of = tf.identity_n([given, value])
+    _graphs.replace(value, recorded)
+    gradient_of.op._update_input(1, value)
+    graph.outputs = [recorded if t is value else t for t in graph.outputs]
+    return given
+
+
+def _cut_input(given: _spec.Input, parameter: tf.Tensor, every: int):
+    """The outer loop's input, the inner loop's, and what the latter looks like."""
+    if given.mode == "value":
+        return given, given, tf.TensorSpec(parameter.shape, parameter.dtype)
+    shape = parameter.shape
+    if shape.rank is not None:
+        dims = shape.as_list()
+        if given.mode == "index":
+            dims.insert(given.axis if given.axis >= 0 else given.axis + len(dims) + 1, None)
+        else:
+            dims[given.axis] = None
+        shape = tf.TensorShape(dims)
+    outer = dataclasses.replace(
+        given,
+        shape=shape,
+        mode="segment",
+        stride=given.stride * every,
+        part_size=given.part_size * every,
+    )
+    start, end = (0, -1) if given.stride > 0 else (-1, 0)
+    inner = dataclasses.replace(given, start=start, end=end)
+    return outer, inner, tf.TensorSpec(shape, parameter.dtype)
+
+
+def _cut_output(
+    output: _spec.Output, spec: _spec.LoopSpec, dtype: tf.DType, source: int, every: int
+) -> _spec.Output:
+    mode, part_size = output.mode, 0
+    if mode == "sequence":
+        part_size = every
+    if mode == "stack":
+        mode, part_size = "concat", every
+    elif mode == "concat":
+        part_size = every * (spec.concat_extent(output) or output.part_size)
+    return dataclasses.replace(output, dtype=dtype, mode=mode, source=source, part_size=part_size)

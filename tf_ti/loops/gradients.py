@@ -1,0 +1,574 @@
+"""Gradients of the loop ops: a loop that runs backwards.
+
+Its body computes the body's forward again, from the states that the forward loop recorded, and then
+the gradients. It is a `LoopSpec` like any other, so it is differentiable itself.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti._library import ops
+from tf_ti.loops import (
+    checkpoints as _checkpoints,
+    graphs as _graphs,
+    slices as _slices,
+    spec as _spec,
+)
+
+
+@tf.RegisterGradient("TfTi>TensorIterator")
+@tf.RegisterGradient("TfTi>StatelessTensorIterator")
+@tf.autograph.experimental.do_not_convert
+def _loop_gradient(op: tf.Operation, *grads):
+    spec = _spec.LoopSpec.from_op(op)
+    count = len(spec.inputs)
+    graph = _body_graph(op, spec)
+    for parameter, tensor in zip(graph.inputs, op.inputs):
+        if parameter.dtype == tf.resource:
+            _tf.copy_handle_data(tensor, parameter)
+    forward = _Forward(spec, graph, list(op.inputs[:count]), list(op.outputs))
+    num_iterations = op.inputs[count] if op.get_attr("N") else None
+    if spec.condition_inputs is not None:
+        num_iterations = op.outputs[spec.find_output("count", 0)]
+    incoming = {
+        i: tf.convert_to_tensor(grad)
+        for i, grad in enumerate(grads)
+        if grad is not None and not _is_zero(grad)
+    }
+    every = max((o.stride for o in spec.outputs if o.mode == "sequence"), default=1)
+    if every == 1:
+        gradients = _Reverse(forward, incoming, num_iterations).run()
+    else:
+        gradients = _gradients_of_segments(forward, incoming, num_iterations, every)
+    return [*gradients, *[None] * (len(op.inputs) - count)]
+
+
+def _body_graph(op: tf.Operation, spec: _spec.LoopSpec) -> _tf.FuncGraph:
+    """A graph of all that an iteration computes, the condition too, that may be added to."""
+    if not isinstance(op.outputs[0], _tf.EagerTensor):
+        op = op.outputs[0].op  # a tape inside a function brings a stand-in for the operation
+    shapes = [i.shape for i in spec.inputs]
+    body = op.get_attr("body").name
+    if spec.condition_inputs is None:
+        return _function_graph(op, body, shapes)
+    condition = _function_graph(
+        op, op.get_attr("condition")[0].name, [shapes[i] for i in spec.condition_inputs]
+    )
+    shared = [t.shape for t in condition.outputs[1:]]
+    return _graphs.join(
+        condition, spec.condition_inputs, _function_graph(op, body, [*shapes, *shared]), op.graph
+    )
+
+
+def _function_graph(op: tf.Operation, name: str, shapes: list) -> _tf.FuncGraph:
+    if not isinstance(op.outputs[0], _tf.EagerTensor):
+        traced = getattr(_tf.find_function(op.graph, name), "graph", None)
+        if hasattr(traced, "tf_ti_copies"):
+            # The graph rather than its definition: it knows what custom gradients refer to.
+            return _graphs.extract(
+                "body",
+                traced,
+                [[t] for t in traced.inputs],
+                traced.outputs,
+                rename_functions=True,
+                outer_graph=op.graph,
+            )
+    return _tf.loaded_function_graph(op, name, shapes)
+
+
+def _gradients_of_segments(forward: "_Forward", incoming, num_iterations, every: int) -> list:
+    segments = _checkpoints.cut(
+        forward.spec, forward.graph, forward.tensors, forward.outputs, num_iterations, every
+    )
+    incoming = {
+        i: forward.split(forward.spec.outputs[i], grad)
+        if forward.spec.is_open(forward.spec.outputs[i])
+        else grad
+        for i, grad in incoming.items()
+    }
+    for position in incoming:
+        if position not in segments.positions:
+            raise ValueError(
+                "checkpoint_every does not support a second gradient of a loop whose body has "
+                "effects"
+            )
+    loop = _Forward(
+        segments.spec,
+        segments.graph,
+        segments.tensors,
+        [forward.outputs[position] for position in segments.positions],
+    )
+    incoming = {segments.positions.index(i): grad for i, grad in incoming.items()}
+    gradients = _Reverse(loop, incoming, None).run()
+    for i, spec in segments.pieces.items():
+        if gradients[i] is not None:
+            gradients[i] = _slices.put_back(spec, forward.tensors[i], gradients[i])
+    return gradients[: len(forward.tensors)]
+
+
+def _is_zero(grad) -> bool:
+    """Whether TensorFlow filled in the gradient of an output that nothing depends on."""
+    return (
+        isinstance(grad, tf.Tensor)
+        and not isinstance(grad, _tf.EagerTensor)
+        and grad.op.type == "ZerosLike"
+    )
+
+
+@dataclasses.dataclass
+class _Forward:
+    """A loop to differentiate: its op's inputs and outputs, and its body as a graph to add to."""
+
+    spec: _spec.LoopSpec
+    graph: _tf.FuncGraph
+    tensors: list[tf.Tensor]
+    outputs: list[tf.Tensor]
+
+    def history(self, source: int) -> tf.Tensor:
+        found = self.spec.find_output("sequence", source)
+        if found is None:
+            what = f"result {source}" if source >= 0 else f"parameter {~source}"
+            raise LookupError(
+                f"the loop did not record {what} of its body, which its gradient needs"
+            )
+        return self.outputs[found]
+
+    def split(self, output: _spec.Output, grad: tf.Tensor) -> tf.Tensor:
+        """The gradient of a concatenation as a sequence, whatever the extents of the pieces."""
+        like = self.history(output.source)
+        return ops.tf_ti_sequence_split(grad, like, axis=output.axis, reverse=output.stride < 0)
+
+
+class _Reverse:
+    """The reverse loop under construction."""
+
+    def __init__(
+        self,
+        forward: _Forward,
+        incoming: Mapping[int, tf.Tensor],
+        num_iterations: tf.Tensor | None,
+    ):
+        self.forward = forward
+        self.num_iterations = num_iterations
+        self.spec = forward.spec
+        self.graph = forward.graph
+        self.inputs: list[_spec.Input] = []
+        self.tensors: list[tf.Tensor] = []
+        self.parameters: list[list[tf.Tensor]] = []  # what each stands for in the graph
+        self.outputs: list[_spec.Output] = []
+        self.lengths: list[tf.Tensor] = []  # of outputs
+        self.results: list[tf.Tensor] = []
+        self.back_edges: list[tuple[int, int]] = []
+        # Where gradients enter the body: (result, gradient), and for parameters directly.
+        self.seeds: list[tuple[tf.Tensor, tf.Tensor]] = []
+        self.direct: dict[int, list[tf.Tensor]] = {}
+
+        last: dict[int, tf.Tensor] = {}  # by result
+        for i, grad in incoming.items():
+            output = self.spec.outputs[i]
+            if not self._is_differentiable(output):
+                if self._source_type(output) == tf.variant:
+                    raise _variant_error(output.label)
+                continue
+            if output.mode == "last":
+                grad = last[output.source] + grad if output.source in last else grad
+                last[output.source] = grad
+            elif output.source < 0:
+                self._add_direct(output, grad)
+            else:
+                self._add_seed(output, grad)
+        self.states = self._add_states(last)
+        for result, grad in last.items():
+            self._add_last_seed(result, grad)
+
+    def _source_type(self, output: _spec.Output) -> tf.DType:
+        if output.source >= 0:
+            return self.spec.result_types[output.source]
+        return self.graph.inputs[~output.source].dtype
+
+    def _is_differentiable(self, output: _spec.Output) -> bool:
+        dtype = self._source_type(output)
+        # A variant in a sequence is a history of a loop inside the body.
+        return _tf.is_trainable(dtype) or (dtype == tf.variant and output.mode == "sequence")
+
+    def _add_parameter(self, tensor: tf.Tensor, like: tf.Tensor, spec: _spec.Input) -> tf.Tensor:
+        with self.graph.as_default():
+            parameter = tf.compat.v1.placeholder(like.dtype, spec.shape)
+        self.inputs.append(spec)
+        self.tensors.append(tensor)
+        self.parameters.append([parameter])
+        return parameter
+
+    def _add_direct(self, output: _spec.Output, grad: tf.Tensor) -> None:
+        """The history of a parameter has a gradient, when this gradient is differentiated."""
+        like = self.graph.inputs[~output.source]
+        spec = _spec.Input(f"the gradient of {output.label}", like.shape, "sequence", part_size=0)
+        self.direct.setdefault(~output.source, []).append(self._add_parameter(grad, like, spec))
+
+    def _add_seed(self, output: _spec.Output, grad: tf.Tensor) -> None:
+        result = self.graph.outputs[output.source]
+        sign = 1 if output.stride > 0 else -1
+        edges = {"start": 0, "end": -1} if sign > 0 else {"start": -1, "end": 0}
+        extent = self.spec.concat_extent(output) if output.mode == "concat" else None
+        if output.mode == "sum":
+            kwargs = {"mode": "value"}
+        elif output.mode == "sequence":
+            kwargs = {"mode": "sequence", "part_size": output.part_size}
+        elif output.mode == "stack":
+            mode = "index"
+            if output.length >= 0:
+                mode = "iterator"  # zeros follow the values
+                if sign < 0:
+                    grad = self._turned(grad, output.axis)
+                    sign, edges = 1, {"start": 0, "end": -1}
+            kwargs = {"mode": mode, "axis": output.axis, "stride": sign, **edges}
+        elif extent == 0:
+            return
+        elif extent or output.part_size:
+            size = extent or output.part_size
+            kwargs = {
+                "mode": "slice" if extent else "segment",
+                "axis": output.axis,
+                "stride": sign * size,
+                "part_size": size,
+                **edges,
+            }
+        else:
+            grad = self.forward.split(output, grad)
+            kwargs = {"mode": "sequence", "part_size": 0}
+        spec = _spec.Input(f"the gradient of {output.label}", result.shape, **kwargs)
+        self.seeds.append((result, self._add_parameter(grad, result, spec)))
+
+    def _turned(self, tensor: tf.Tensor, axis: int) -> tf.Tensor:
+        """The same with the loop's values, which come first along the axis, turned round."""
+        shift = self.num_iterations - tf.shape(tensor, tf.int64)[axis]
+        return tf.roll(tf.reverse(tensor, [axis]), shift, axis)
+
+    def _add_states(self, last: dict[int, tf.Tensor]) -> dict[int, int]:
+        """For each differentiable state one that carries its gradient back.
+
+        Takes the gradients that it starts with out of `last`. Returns the positions of the new
+        parameters, by the forward loop's.
+        """
+        states = {}
+        for result, parameter in self.spec.back_edges:
+            value = self.graph.outputs[result]
+            like = self.graph.inputs[parameter]
+            if not _tf.is_trainable(value.dtype):
+                continue
+            # A state may have other shapes in other iterations, and so may its gradient.
+            shape = like.shape
+            if not (shape.is_fully_defined() and value.shape == shape):
+                shape = tf.TensorShape(None if shape.rank is None else [None] * shape.rank)
+            if result in last:
+                initial = last.pop(result)
+            elif shape.is_fully_defined():
+                initial = tf.zeros(shape, value.dtype)
+            else:
+                final = self.spec.find_output("last", result)
+                initial = tf.zeros_like(self.forward.outputs[final])
+            label = f"the gradient of {self.spec.inputs[parameter].label}"
+            states[parameter] = len(self.inputs)
+            carried = self._add_parameter(initial, value, _spec.Input(label, shape))
+            self.seeds.append((value, carried))
+        return states
+
+    def _add_last_seed(self, result: int, grad: tf.Tensor) -> None:
+        """The last value of a result that feeds no state: its gradient enters once."""
+        value = self.graph.outputs[result]
+        label = f"the gradient of the last result {result}"
+        invariant = self._add_parameter(grad, value, _spec.Input(label, grad.shape))
+        is_last = self._add_parameter(
+            tf.constant(True), tf.constant(True), _spec.Input(label, tf.TensorShape([]))
+        )
+        self.back_edges.append((len(self.results), len(self.parameters) - 1))
+        with self.graph.as_default():
+            if value.shape.is_fully_defined():
+                seed = tf.where(is_last, invariant, tf.zeros_like(invariant))
+            else:
+                seed = tf.cond(is_last, lambda: invariant, lambda: tf.zeros_like(value))
+            self.results.append(tf.constant(False))
+        self.seeds.append((value, seed))
+
+    def run(self) -> list:
+        """The gradients of the forward op's inputs."""
+        collectors = {}
+        for i, grad in self._body_gradients().items():
+            collectors[i] = self._add_result(i, grad)
+        if not collectors:
+            return [None] * len(self.spec.inputs)
+        outputs = self._run_loop()
+        return [
+            collectors[i](outputs) if i in collectors else None
+            for i in range(len(self.spec.inputs))
+        ]
+
+    def _body_gradients(self) -> dict:
+        """The gradients of the body's parameters, as far as there are any."""
+        wanted = [
+            i
+            for i, parameter in enumerate(self.graph.inputs)
+            if _tf.is_trainable(parameter.dtype) or parameter.dtype in (tf.resource, tf.variant)
+        ]
+        with self.graph.as_default():
+            found = [None] * len(wanted)
+            if self.seeds:
+                results, seeds = zip(*self.seeds)
+                parameters = [self.graph.inputs[i] for i in wanted]
+                found = tf.gradients(list(results), parameters, list(seeds))
+                self._add_captures()
+            gradients = {}
+            for i, grad in zip(wanted, found):
+                if self.graph.inputs[i].dtype == tf.variant:
+                    # What the body drew in a segment's iterations depends on nothing.
+                    is_drawn = self.spec.inputs[i].mode == "sequence"
+                    if grad is not None and not (is_drawn and self.spec.inputs[i].part_size):
+                        raise _variant_error(self.spec.inputs[i].label)
+                    continue
+                terms = [*self.direct.get(i, ()), *([] if grad is None else [grad])]
+                if i in self.states and not terms:
+                    terms = [tf.zeros_like(self.graph.inputs[i])]
+                if len(terms) == 1:
+                    gradients[i] = terms[0]
+                elif terms:
+                    gradients[i] = tf.add_n([tf.convert_to_tensor(term) for term in terms])
+        return gradients
+
+    def _add_captures(self) -> None:
+        """What custom gradients use beside the body's values are invariants of the reverse loop."""
+        for outside, placeholder in _graphs.resolve_captures(self.graph):
+            self.inputs.append(_spec.Input("what a custom gradient captures", placeholder.shape))
+            self.tensors.append(outside)
+            self.parameters.append([placeholder])
+
+    def _add_output(self, grad: tf.Tensor, mode: str, label: str, **kwargs) -> int:
+        """Makes `grad` a result of the reverse body, and that an output of the reverse loop."""
+        dtype = tf.variant if mode == "sequence" else grad.dtype
+        self.outputs.append(_spec.Output(label, dtype, mode, len(self.results), **kwargs))
+        self.results.append(grad)
+        return len(self.outputs) - 1
+
+    def _add_result(self, i: int, grad) -> Callable:
+        """Adds a parameter's gradient to the body; what is returned makes it the input's."""
+        spec = self.spec.inputs[i]
+        tensor = self.forward.tensors[i]
+        label = f"the gradient of {spec.label}"
+        if spec.mode == "value" and i not in self.states and isinstance(grad, tf.IndexedSlices):
+            values = self._add_output(grad.values, "concat", label)
+            indices = self._add_output(grad.indices, "concat", label)
+            return lambda outputs: tf.IndexedSlices(
+                outputs[values], outputs[indices], _shape_of(tensor)
+            )
+        with self.graph.as_default():
+            grad = tf.convert_to_tensor(grad)
+        if i in self.states:
+            self.back_edges.append((len(self.results), self.states[i]))
+            found = self._add_output(grad, "last", label)
+            return lambda outputs: outputs[found]
+        if spec.mode == "value" and _is_product_of_rows(grad):
+            # A sum of products is the product of what they multiply, joined: one large product is
+            # several times faster than many small ones and their sum.
+            left, right = (self._add_output(t, "concat", label) for t in grad.op.inputs)
+            return lambda outputs: tf.matmul(outputs[left], outputs[right], transpose_a=True)
+        if spec.mode == "value":
+            found = self._add_output(grad, "sum", label)
+            return lambda outputs: _with_shape_of(tensor, outputs[found])
+        if spec.mode == "sequence":
+            found = self._add_output(grad, "sequence", label)
+            return lambda outputs: outputs[found]
+        if spec.mode == "iterator":
+            # Zeros for the elements that the loop did not come to.
+            length = len(self.lengths)
+            self.lengths.append(tf.shape(tensor, tf.int64)[spec.axis])
+            found = self._add_output(grad, "stack", label, axis=spec.axis, length=length)
+            return lambda outputs: _slices.put_back_elements(spec, tensor, outputs[found])
+        if spec.mode == "index":
+            sign = 1 if spec.stride > 0 else -1
+            if abs(spec.stride) > 1:
+                sign = 1
+            found = self._add_output(grad, "stack", label, axis=spec.axis, stride=sign)
+        else:
+            sign = 1 if spec.stride > 0 or not _slices.tiles(spec) else -1
+            found = self._add_output(grad, "concat", label, axis=spec.axis, stride=sign)
+        return lambda outputs: _slices.put_back(spec, tensor, outputs[found])
+
+    def _transpose_invariants(self) -> None:
+        """Transposes matrices once, before the loop, where the body multiplies by the transpose.
+
+        The gradient of `x @ w` is `grad @ w^T` in every iteration, and a product with few rows
+        takes several times as long with a transposed factor.
+        """
+        states = {parameter for _, parameter in self.spec.back_edges}
+        invariants = {
+            parameter.ref(): i
+            for i, (spec, parameter) in enumerate(zip(self.spec.inputs, self.graph.inputs))
+            if spec.mode == "value" and i not in states
+        }
+        transposed: dict[int, tf.Tensor] = {}
+        given = [*self.graph.inputs, *(group[0] for group in self.parameters)]
+        for op in _graphs.needed_operations(given, self.results, follow_controls=False):
+            if op.type != "MatMul" or not op.get_attr("transpose_b"):
+                continue
+            i = invariants.get(op.inputs[1].ref())
+            if i is None:
+                continue
+            if i not in transposed:
+                matrix = self.forward.tensors[i]
+                spec = self.spec.inputs[i]
+                spec = dataclasses.replace(spec, shape=spec.shape[::-1])
+                transposed[i] = self._add_parameter(
+                    tf.transpose(matrix), self.graph.inputs[i], spec
+                )
+            with self.graph.as_default():
+                product = tf.matmul(
+                    op.inputs[0], transposed[i], transpose_a=op.get_attr("transpose_a")
+                )
+            _graphs.replace(op.outputs[0], product)
+            self.results = [product if r is op.outputs[0] else r for r in self.results]
+
+    def _run_loop(self) -> list[tf.Tensor]:
+        """Builds the reverse loop around what its body turned out to need."""
+        self._transpose_invariants()
+        candidates = []
+        for i, spec in enumerate(self.spec.inputs):
+            tensor = self.forward.tensors[i]
+            if any(parameter == i for _, parameter in self.spec.back_edges):
+                spec = dataclasses.replace(spec, mode="sequence", part_size=0)
+                tensor = None  # its history, if that is needed
+            candidates.append(([self.graph.inputs[i]], spec, tensor, ~i))
+        for _, output in self.spec.recorded_results():
+            value = self.graph.outputs[output.source]
+            spec = _spec.Input(output.label, value.shape, "sequence", part_size=0)
+            candidates.append(([value], spec, None, output.source))
+        for group, spec, tensor in zip(self.parameters, self.inputs, self.tensors):
+            candidates.append((group, spec, tensor, None))
+
+        given = [group[0] for group, *_ in candidates]
+        needed = _graphs.needed_operations(given, self.results, follow_controls=False)
+        used = {t.ref() for op in needed for t in op.inputs} | {t.ref() for t in self.results}
+        targets = {parameter for _, parameter in self.back_edges}
+        first_own = len(candidates) - len(self.parameters)
+        keep = [
+            group[0].ref() in used or position - first_own in targets
+            for position, (group, *_) in enumerate(candidates)
+        ]
+        if self.num_iterations is None and not any(
+            kept and candidate[1].is_counted for kept, candidate in zip(keep, candidates)
+        ):
+            keep[[candidate[1].is_counted for candidate in candidates].index(True)] = True
+
+        positions = {}
+        inputs, tensors, groups = [], [], []
+        for position, (kept, (group, spec, tensor, source)) in enumerate(zip(keep, candidates)):
+            if kept:
+                positions[position] = len(inputs)
+                inputs.append(spec)
+                tensors.append(self.forward.history(source) if tensor is None else tensor)
+                groups.append(group)
+        body = _graphs.extract("gradient", self.graph, groups, self.results, follow_controls=False)
+        _check_repeatable(body)
+        spec = _spec.LoopSpec(
+            tuple(inputs),
+            tuple(self.outputs),
+            tuple((result, positions[first_own + p]) for result, p in self.back_edges),
+            tuple(t.dtype for t in body.outputs),
+            tuple(t.shape for t in body.outputs),
+            not self.spec.reverse,
+        )
+        stateful = any(_tf.is_stateful(op) for op in body.get_operations())
+        outputs = _spec.run_loop(
+            spec.recording(1, ()),
+            _tf.make_function(body),
+            tensors,
+            self.num_iterations,
+            stateful,
+            "TensorIteratorGradient",
+            lengths=self.lengths,
+        )
+        return outputs[: len(self.outputs)]
+
+
+def _variant_error(label: str) -> ValueError:
+    return ValueError(
+        f"{label}: a gradient reaches a tensor of dtype variant (a TensorList, say) that enters or "
+        "leaves the body; such gradients are not supported"
+    )
+
+
+def _check_repeatable(body: _tf.FuncGraph) -> None:
+    """A gradient repeats part of the body; what has effects it can only take as recorded."""
+    for op in body.get_operations():
+        if _tf.is_stateful(op) and op.type not in _tf.READS and not _only_reads(op):
+            raise ValueError(
+                f"the gradient of this loop would have to repeat {op.type} {op.name!r}, which has "
+                "effects or draws random numbers: it stands in a conditional or a loop inside the "
+                "body; do that outside of it"
+            )
+
+
+def _only_reads(op: tf.Operation) -> bool:
+    """Whether the functions that a conditional, a loop or a call runs only read variables."""
+    names = _graphs.function_names(op)
+    for name in names:
+        graph = getattr(_tf.find_function(op.graph, name), "graph", None)
+        if graph is None:
+            return False
+        for inner in graph.get_operations():
+            if _tf.is_stateful(inner) and inner.type not in _tf.READS and not _only_reads(inner):
+                return False
+    return bool(names)
+
+
+def _is_product_of_rows(grad: tf.Tensor) -> bool:
+    """Whether a gradient is x^T @ y, of matrices whose widths are known."""
+    return (
+        grad.op.type == "MatMul"
+        and grad.op.get_attr("transpose_a")
+        and not grad.op.get_attr("transpose_b")
+        and grad.shape.is_fully_defined()
+    )
+
+
+def _shape_of(tensor: tf.Tensor) -> tf.Tensor:
+    if tensor.dtype == tf.resource:
+        return tf.raw_ops.VariableShape(input=tensor, out_type=tf.int64)
+    return tf.shape(tensor, tf.int64)
+
+
+def _with_shape_of(tensor: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
+    """A sum over no iterations has extent 1 where its shape was not known."""
+    if tensor.dtype == tf.resource or tensor.shape.is_fully_defined():
+        return grad
+    return tf.broadcast_to(grad, tf.shape(tensor))
+
+
+@tf.RegisterGradient(_checkpoints.RECORDED)
+@tf.autograph.experimental.do_not_convert
+def _recorded_gradient(op: tf.Operation, grad, unused_grad):
+    """A recorded value has the gradient of what gave it, not of the record."""
+    return [None, grad]
+
+
+@tf.RegisterGradient("TfTi>SequenceSplit")
+@tf.autograph.experimental.do_not_convert
+def _split_gradient(op: tf.Operation, grad):
+    tensor = op.inputs[0]
+    joined = ops.tf_ti_sequence_concat(
+        grad,
+        dtype=tensor.dtype,
+        element_shape=tensor.shape,
+        axis=op.get_attr("axis"),
+        reverse=op.get_attr("reverse"),
+    )
+    return [tf.reshape(joined, tf.shape(tensor)), None]
+
+
+@tf.RegisterGradient("TfTi>SequenceConcat")
+@tf.autograph.experimental.do_not_convert
+def _concat_gradient(op: tf.Operation, grad):
+    return ops.tf_ti_sequence_split(
+        grad, op.inputs[0], axis=op.get_attr("axis"), reverse=op.get_attr("reverse")
+    )

@@ -1,0 +1,597 @@
+"""`tf_ti.Loop`: TensorRT's loop."""
+
+import enum
+import operator
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops import drawing as _drawing, network as _network, sketch as _sketch
+
+
+class TripLimit(enum.Enum):
+    """What the tensor of a trip limit means.
+
+    Attributes:
+        COUNT: the number of iterations: a scalar int32 or int64 from outside the loop. A negative
+            one means none.
+        WHILE: whether there is an iteration: a scalar bool. Iteration n runs where its n-th value
+            is true.
+    """
+
+    COUNT = "count"
+    WHILE = "while"
+
+
+class LoopOutput(enum.Enum):
+    """What a loop output makes of the values X_0, X_1, ... that a tensor has in n iterations.
+
+    Attributes:
+        LAST_VALUE: X_n. The tensor must be a recurrence: X_0 is its initial value.
+        CONCATENATE: X_0 ... X_(n-1), stacked along a new axis.
+        REVERSE: X_(n-1) ... X_0, likewise.
+    """
+
+    LAST_VALUE = "last"
+    CONCATENATE = "concatenate"
+    REVERSE = "reverse"
+
+
+class _TensorLike(_tf.TensorLike):
+    """What is used like a tensor, `self.tensor`."""
+
+    __array_priority__ = 100
+    __hash__ = None  # as tensors: == compares elements
+
+    @property
+    def tensor(self) -> tf.Tensor:
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> tf.DType:
+        return self.tensor.dtype
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        return self.tensor.shape
+
+    def __tf_tensor__(self, dtype=None, name=None) -> tf.Tensor:
+        return tf.convert_to_tensor(self.tensor, dtype, name=name)
+
+    def __tf_tracing_type__(self, context):
+        return self.tensor.__tf_tracing_type__(context)
+
+    def __getattr__(self, name: str):
+        # Also what tapes ask for (_id), but nothing that this object itself would need for that.
+        if name.startswith("__") or name in ("_loop", "_layer", "_tensor"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.tensor, name)
+
+    def __array__(self, dtype=None, copy=None):
+        array = np.asarray(self.tensor, dtype)
+        return array.copy() if copy else array
+
+    def __iter__(self):
+        return iter(self.tensor)
+
+    def __len__(self):
+        return len(self.tensor)
+
+    def __bool__(self):
+        return bool(self.tensor)
+
+
+def _delegate(name: str):
+    method = getattr(tf.Tensor, name)
+
+    def call(self, *args, **kwargs):
+        return method(self.tensor, *args, **kwargs)
+
+    call.__name__ = name
+    return call
+
+
+for _name in tf.Tensor.OVERLOADABLE_OPERATORS:
+    setattr(_TensorLike, _name, _delegate(_name))
+
+
+class _Inner(_TensorLike):
+    """A tensor that is there while the loop's block is open."""
+
+    def __init__(self, loop: "Loop", layer: _network.Layer):
+        self._loop, self._layer = loop, layer
+
+    @property
+    def tensor(self) -> tf.Tensor:
+        if not self._loop._is_open:
+            raise ValueError(
+                f"{self._layer.label} is used after the loop's block was closed; a loop output "
+                "brings values out of a loop"
+            )
+        return self._layer.value
+
+    def __repr__(self) -> str:
+        value = self._layer.value
+        return f"<{self._layer.label}, shape={value.shape}, dtype={value.dtype.name}>"
+
+
+class Iterator(_Inner):
+    """An iterator layer: in iteration k element k of a tensor, used like a tensor."""
+
+
+class Recurrence(_Inner):
+    """A recurrence layer, used like a tensor.
+
+    Attributes:
+        next: its value in the next iteration, the second input.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def set_input(self, index: int, tensor: Any) -> None:
+        """Sets the second input, `index` 1: what the recurrence is in the next iteration."""
+        layer = self._layer
+        _check_index(layer.label, index, "the initial value is given when the recurrence is added")
+        self._loop._check_open(f"{layer.label}: set_input")
+        if layer.next is not None:
+            raise ValueError(f"{layer.label}: the second input has been set already")
+        what = f"{layer.label}: the second input"
+        dtype, shape = layer.value.dtype, layer.value.shape
+        tensor = self._loop._to_tensor(what, tensor, None if _has_dtype(tensor) else dtype)
+        if tensor.dtype != dtype:
+            raise TypeError(
+                f"{what} is of type {tensor.dtype.name}, the initial value {dtype.name}"
+            )
+        if not tensor.shape.is_compatible_with(shape):
+            raise ValueError(
+                f"{what} has shape {tensor.shape}, the recurrence {shape}; shape= says what shapes "
+                "its values may have"
+            )
+        layer.next = tensor
+
+    @property
+    def next(self) -> tf.Tensor | None:
+        return self._layer.next
+
+    @next.setter
+    def next(self, tensor: Any) -> None:
+        self.set_input(1, tensor)
+
+
+class Output(_TensorLike):
+    """A loop output layer, used like a tensor outside of its loop.
+
+    Attributes:
+        tensor: the output, after the loop's block.
+    """
+
+    def __init__(self, loop: "Loop", layer: _network.OutputLayer):
+        self._loop, self._layer = loop, layer
+        self._tensor: tf.Tensor | None = None
+
+    @property
+    def tensor(self) -> tf.Tensor:
+        if self._tensor is not None:
+            return self._tensor
+        network = self._loop._network
+        if network.is_discarded(self._layer.loop):
+            raise ValueError(f"{self._layer.label} is not there: the loop failed")
+        if network.sketch is not None:
+            raise ValueError(
+                f"{self._layer.label} is not there: its loop is inside another one, an output of "
+                "which brings values out"
+            )
+        if _network.Network.current() is not network:
+            raise ValueError(f"{self._layer.label} is there once the outermost loop's block ends")
+        return self._layer.value
+
+    @tf.autograph.experimental.do_not_convert
+    def set_input(self, index: int, tensor: Any) -> None:
+        """Sets the second input, `index` 1: the output's extent along its new axis."""
+        layer = self._layer
+        _check_index(layer.label, index, "the tensor is given when the output is added")
+        self._loop._check_open(f"{layer.label}: set_input")
+        if layer.kind == "last":
+            raise ValueError(f"{layer.label}: the last value has no length")
+        if "the length" in layer.given:
+            raise ValueError(f"{layer.label}: the length has been set already")
+        length, _ = self._loop._to_length(layer.label, tensor)
+        layer.given["the length"] = length
+
+    def __int__(self) -> int:
+        return int(self.tensor)
+
+    def __index__(self) -> int:
+        return operator.index(self.tensor)
+
+    def __float__(self) -> float:
+        return float(self.tensor)
+
+    def __complex__(self) -> complex:
+        return complex(self.tensor)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.tensor, spec)
+
+    def __repr__(self) -> str:
+        return f"<{self._layer.label}>"
+
+
+class Loop:
+    """A loop, built step by step: TensorRT's.
+
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(count, tf_ti.TripLimit.COUNT)
+            x = loop.add_iterator(xs)
+            h = loop.add_recurrence(initial)
+            h.next = f(h, x)
+            last = loop.add_loop_output(h, tf_ti.LoopOutput.LAST_VALUE)
+            all = loop.add_loop_output(h, tf_ti.LoopOutput.CONCATENATE)
+
+    means
+
+        h, values = initial, []
+        for k in range(count):
+            values.append(h)
+            h = f(h, xs[k])
+        last, all = h, tf.stack(values)
+
+    What the block computes is traced, in eager mode too: what it uses from outside is the same in
+    all iterations. When the outermost block ends the loop runs, or is added to the graph. In eager
+    mode each such block is traced anew; in a tf.function it is traced once.
+
+    A loop computes nothing for an iteration that does not take place: the WHILE condition is
+    evaluated before all else of an iteration, and on its own; what it shares with the body is
+    computed once. Recurrences advance all together. Effects (printing, assignments, random numbers)
+    happen in every iteration, in the order of the program.
+
+    A block inside another one's makes a loop inside the other; layers are added in their own loop's
+    block. Loops that one statement opens, as in `with Loop() as a, Loop() as b`, share a block, and
+    nest in TensorRT's way: a loop is inside those whose values it uses. A loop without
+    outputs and effects is left out.
+
+    Gradients reach what loops use from outside. They compute the body again from the recurrences'
+    recorded values.
+
+    Args:
+        name: a name, for errors, drawings and the graph; "Loop" if None.
+
+    Attributes:
+        name: the name.
+        outputs: the `Output`s, in the order in which they were added.
+
+    Raises:
+        ValueError, TypeError: a layer gets what it cannot take, at the call, or loops do not nest,
+            when the outermost block ends.
+        tf.errors.InvalidArgumentError: an iterator is shorter than the loop, a length is below the
+            number of iterations, or a shape changes. In eager mode when the outermost block ends.
+
+    Example:
+
+        >>> with tf_ti.Loop() as loop:
+        ...     i = loop.add_recurrence(1)
+        ...     loop.add_trip_limit(i < 100, tf_ti.TripLimit.WHILE)
+        ...     i.next = i * 3
+        ...     powers = loop.add_loop_output(i, tf_ti.LoopOutput.CONCATENATE)
+        >>> powers.numpy().tolist()
+        [1, 3, 9, 27, 81]
+
+    Source: TensorRT's developer guide, "Working with Loops".
+    """
+
+    def __init__(self, name: str | None = None):
+        if name is not None and (not isinstance(name, str) or not name):
+            raise TypeError(f"name must be a non-empty str or None, got {name!r}")
+        self.name = name or "Loop"
+        self._requested_name = name
+        self.outputs: list[Output] = []
+        self._network: _network.Network | None = None
+        self._node: _network.LoopNode | None = None
+        self._graph_context = None
+        self._is_open = False
+
+    @tf.autograph.experimental.do_not_convert
+    def __enter__(self) -> "Loop":
+        if self._node is not None:
+            raise ValueError(f"loop {self.name!r} has been entered before")
+        network = _network.Network.current()
+        if network is None or not network.is_untouched():
+            network = _network.Network(self.name, _sketch.Sketch)
+            self._graph_context = network.graph.as_default()
+            self._graph_context.__enter__()
+        self._network = network
+        self._node = network.enter(self._requested_name)
+        self.name = self._node.name
+        self._is_open = True
+        return self
+
+    @tf.autograph.experimental.do_not_convert
+    def __exit__(self, kind, error, traceback) -> None:
+        network = self._network
+        self._is_open = False
+        network.leave(self._node)
+        if self._graph_context is not None:
+            self._graph_context.__exit__(kind, error, traceback)
+        try:
+            if kind is None:
+                self._finish()
+        except BaseException as failure:
+            kind = type(failure)
+            raise
+        finally:
+            if kind is not None:
+                network.discard(self._node)
+
+    def _finish(self) -> None:
+        self._check_complete()
+        network = self._network
+        network.outputs.update({output._layer: output for output in self.outputs})
+        if self._graph_context is not None:
+            for layer, value in network.finish().items():
+                network.outputs[layer]._tensor = value
+
+    @tf.autograph.experimental.do_not_convert
+    def add_trip_limit(self, tensor: Any, limit: TripLimit) -> None:
+        """Says how many iterations there are.
+
+        A loop has at most one limit of each kind, and at least one; with both it ends with
+        whichever comes first.
+
+        Args:
+            tensor: a scalar: int32 or int64, from outside the loop, for COUNT, bool for WHILE.
+            limit: a `TripLimit`.
+        """
+        if not isinstance(limit, TripLimit):
+            raise TypeError(
+                f"loop {self.name!r}: trip limit: limit must be a TripLimit, got {limit!r}"
+            )
+        self._check_open("trip limit")
+        label = self._node.limit_label
+        field = "count" if limit is TripLimit.COUNT else "condition"
+        if getattr(self._node, field) is not None:
+            raise ValueError(f"{label}: there is a limit of kind {limit.name} already")
+        if limit is TripLimit.COUNT:
+            value = self._to_integer(f"{label}: the count", tensor)
+        else:
+            value = self._to_tensor(f"{label}: the condition", tensor)
+            if value.dtype != tf.bool:
+                raise TypeError(f"{label}: the condition must be a bool, got {value.dtype.name}")
+            _check_scalar(f"{label}: the condition", value)
+        setattr(self._node, field, value)
+
+    @tf.autograph.experimental.do_not_convert
+    def add_iterator(self, tensor: Any, axis: int = 0, reverse: bool = False) -> Iterator:
+        """Iterates over a tensor: element k along `axis`, without it, in iteration k.
+
+        Args:
+            tensor: what to iterate over, of any dtype, from outside the loop. It may have more
+                elements than the loop has iterations.
+            axis: the axis; a negative one counts from the last.
+            reverse: begin with the last element.
+
+        Returns:
+            An `Iterator`, used like a tensor in the block.
+        """
+        label = f"loop {self.name!r}: iterator {len(self._node.iterators) if self._node else 0}"
+        self._check_open(label)
+        _check_axis(label, axis)
+        if not isinstance(reverse, (bool, np.bool_)):
+            raise TypeError(f"{label}: reverse must be a bool, got {reverse!r}")
+        tensor = self._to_tensor(f"{label}: the iterated tensor", tensor)
+        shape = tensor.shape
+        if shape.rank is not None:
+            if not -shape.rank <= axis < shape.rank:
+                raise ValueError(
+                    f"{label}: axis {axis} is out of range for a tensor of rank {shape.rank}"
+                )
+            dims = shape.as_list()
+            del dims[axis]
+            shape = tf.TensorShape(dims)
+        layer = _network.IteratorLayer(
+            label,
+            self._node,
+            self._network.placeholder(label, tensor, shape),
+            {"the iterated tensor": tensor},
+            int(axis),
+            bool(reverse),
+        )
+        self._node.iterators.append(layer)
+        return Iterator(self, layer)
+
+    @tf.autograph.experimental.do_not_convert
+    def add_recurrence(self, initial: Any, shape: Any = None) -> Recurrence:
+        """A value that each iteration gives to the next one.
+
+        Args:
+            initial: the value in iteration 0, of any dtype, from outside the loop.
+            shape: the static shape of all values, where they do not all have the initial value's:
+                `[None, 8]`, say, for a matrix that grows.
+
+        Returns:
+            A `Recurrence`, used like a tensor in the block. Its second input must be set: `next`,
+            or `set_input(1, ...)`.
+        """
+        label = f"loop {self.name!r}: recurrence {len(self._node.recurrences) if self._node else 0}"
+        self._check_open(label)
+        initial = self._to_tensor(f"{label}: the initial value", initial)
+        if shape is None:
+            shape = initial.shape
+        else:
+            try:
+                shape = tf.TensorShape(shape)
+            except (TypeError, ValueError) as error:
+                raise type(error)(
+                    f"{label}: shape must be a shape, got {shape!r}: {error}"
+                ) from error
+            if not shape.is_compatible_with(initial.shape):
+                raise ValueError(
+                    f"{label}: the initial value has shape {initial.shape}, which {shape} does not "
+                    "allow"
+                )
+        value = self._network.placeholder(label, initial, shape)
+        layer = _network.RecurrenceLayer(label, self._node, value, {"the initial value": initial})
+        self._node.recurrences.append(layer)
+        return Recurrence(self, layer)
+
+    @tf.autograph.experimental.do_not_convert
+    def add_loop_output(
+        self, tensor: Any, output: LoopOutput, axis: int = 0, length: Any = None
+    ) -> Output:
+        """Brings values out of the loop.
+
+        Args:
+            tensor: what the iterations compute; for LAST_VALUE a recurrence of this loop.
+            output: a `LoopOutput`.
+            axis: where the new axis of CONCATENATE and REVERSE goes; a negative one counts from
+                the output's last.
+            length: the extent of that axis, a scalar int32 or int64 from outside the loop: after
+                the values come zeros. None for the number of iterations.
+
+        Returns:
+            An `Output`, used like a tensor after the block.
+        """
+        label = f"loop {self.name!r}: output {len(self.outputs)}"
+        if not isinstance(output, LoopOutput):
+            raise TypeError(f"{label}: output must be a LoopOutput, got {output!r}")
+        self._check_open(label)
+        _check_axis(label, axis)
+        recurrence = None
+        given, inputs = tensor, {}
+        tensor = self._to_tensor(f"{label}: the tensor", tensor)
+        shape = tensor.shape
+        if output is LoopOutput.LAST_VALUE:
+            own = [r for r in self._node.recurrences if r.value is tensor]
+            if not own:
+                raise ValueError(
+                    f"{label}: LAST_VALUE needs a recurrence of this loop, got {given!r}"
+                )
+            recurrence = own[0]
+            if length is not None:
+                raise ValueError(f"{label}: the last value has no length")
+            axis = 0
+        extent = None
+        if length is not None:
+            inputs["the length"], extent = self._to_length(label, length)
+        if recurrence is None and shape.rank is not None:
+            if not -shape.rank - 1 <= axis <= shape.rank:
+                raise ValueError(
+                    f"{label}: axis {axis} is out of range to stack values of shape {shape}"
+                )
+            dims = shape.as_list()
+            dims.insert(axis if axis >= 0 else axis + len(dims) + 1, extent)
+            shape = tf.TensorShape(dims)
+        layer = _network.OutputLayer(
+            label,
+            self._node,
+            self._network.placeholder(label, tensor, shape),
+            inputs,
+            output.value,
+            tensor,
+            recurrence,
+            int(axis),
+        )
+        made = Output(self, layer)
+        self._node.outputs.append(layer)
+        self.outputs.append(made)
+        return made
+
+    @tf.autograph.experimental.do_not_convert
+    def draw(self, path: str | os.PathLike | None = None) -> str:
+        """Draws the loop: boundary layers, body and back edges.
+
+        Loops inside that share its block are boxes in its box; one with a block of its own is a
+        layer of the body, and draws itself.
+
+        Args:
+            path: a file to write: .svg or .png, drawn by graphviz's `dot`, .dot or .txt.
+
+        Returns:
+            The drawing as text, without a path; else the path of the file.
+        """
+        if self._network is None or self._network.sketch is None:
+            raise ValueError(
+                f"loop {self.name!r} can be drawn once the outermost loop's block has ended"
+            )
+        return _drawing.draw(self._network.sketch.diagram(self._node), path)
+
+    # --- what layers share -------------------------------------------------------------------
+
+    def _check_open(self, what: str) -> None:
+        prefix = f"loop {self.name!r}: "
+        if not self._is_open:
+            state = "closed already" if self._node is not None else "not open yet"
+            raise ValueError(f"{prefix}{what.removeprefix(prefix)}: the loop's block is {state}")
+        if _network.Network.current() is not self._network:
+            raise ValueError(
+                f"{prefix}{what.removeprefix(prefix)}: layers are added in the loop's own block, "
+                "not in another one, a function or a branch inside of it"
+            )
+
+    def _to_tensor(self, what: str, value: Any, dtype: tf.DType | None = None) -> tf.Tensor:
+        """A tensor of the loop's graph."""
+        try:
+            if value is None:
+                raise TypeError("None is no tensor")
+            tensor = tf.convert_to_tensor(value, dtype)
+            if tensor.graph is not self._network.graph:
+                tensor = self._network.graph.capture(tensor)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            kind = TypeError if isinstance(error, NotImplementedError) else type(error)
+            raise kind(f"{what} must be a tensor, got {value!r}: {error}") from error
+        self._node.used.append((tensor, self._network.open))
+        return tensor
+
+    def _to_integer(self, what: str, value: Any) -> tf.Tensor:
+        """A scalar int64 tensor of the loop's graph."""
+        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+            if not -(2**63) <= int(value) < 2**63:
+                raise ValueError(f"{what} does not fit 64 bits: {value}")
+            value = tf.constant(int(value), tf.int64)
+        tensor = self._to_tensor(what, value)
+        if tensor.dtype not in (tf.int32, tf.int64):
+            raise TypeError(f"{what} must be an int32 or int64, got {tensor.dtype.name}")
+        _check_scalar(what, tensor)
+        return tf.cast(tensor, tf.int64)
+
+    def _to_length(self, label: str, value: Any) -> tuple[tf.Tensor, int | None]:
+        """The tensor, and its value where that is known."""
+        length = self._to_integer(f"{label}: the length", value)
+        static = tf.get_static_value(length)
+        if static is not None and static < 0:
+            raise ValueError(f"{label}: the length must not be negative, got {static}")
+        # No tensor is that long, and none stands for one.
+        is_known = static is not None and static < 2**31
+        return length, int(static) if is_known else None
+
+    def _check_complete(self) -> None:
+        node = self._node
+        if node.count is None and node.condition is None:
+            raise ValueError(f"{node.label} has no trip limit")
+        for layer in node.recurrences:
+            if layer.next is None:
+                raise ValueError(
+                    f"{layer.label} has no second input: what it is in the next iteration"
+                )
+
+
+def _check_index(label: str, index: int, first: str) -> None:
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(f"{label}: index must be an int, got {index!r}")
+    if index != 1:
+        raise ValueError(f"{label}: input 1 can be set, not input {index}; {first}")
+
+
+def _check_axis(label: str, axis: Any) -> None:
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+        raise TypeError(f"{label}: axis must be an int, got {axis!r}")
+
+
+def _check_scalar(what: str, tensor: tf.Tensor) -> None:
+    if tensor.shape.rank not in (None, 0):
+        raise ValueError(f"{what} must be a scalar, got shape {tensor.shape}")
+
+
+def _has_dtype(value: Any) -> bool:
+    return hasattr(value, "dtype")

@@ -1,0 +1,157 @@
+"""`tf_ti.scan`: a function folded over the leading elements of tensors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti import _arguments
+from tf_ti.loops import body as _body, plan as _plan, spec as _spec
+from tf_ti.loops.structure import Structure
+
+
+@tf.autograph.experimental.do_not_convert
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    *,
+    axis: int = 0,
+    reverse: bool = False,
+    length: int | tf.Tensor | None = None,
+    checkpoint_every: int | None = None,
+    name: str | None = None,
+) -> tuple[Any, Any]:
+    """Folds `f` over the elements of `xs` along an axis, and keeps what it gives on the way.
+
+    It means, for tensors rather than structures of them:
+
+        carry, ys = init, []
+        for k in reversed(range(length)) if reverse else range(length):
+            carry, y = f(carry, tf.gather(xs, k, axis=axis))
+            ys.append(y)
+        return carry, tf.stack(ys[::-1] if reverse else ys, axis)
+
+    It is `jax.lax.scan` for TensorFlow, run by the same native kernel as `tf_ti.tensor_iterator`.
+
+    Args:
+        f: a function from a carry and an element to the next carry and a result. It may capture
+            tensors and variables, and use any TensorFlow ops.
+        init: the first carry: a tensor of any dtype, or a nested structure of tensors.
+        xs: what to iterate: a tensor, a nested structure of tensors that have the same extent along
+            `axis`, or None. `f` gets them with the axis removed.
+        axis: the axis of `xs` to iterate along, and of the results to stack along.
+        reverse: iterate from the last element to the first; results keep their elements' places.
+        length: the number of iterations, an int or a scalar integer tensor. Needed where `xs` has
+            no tensors; elsewhere it must agree.
+        checkpoint_every: as in `tf_ti.tensor_iterator`.
+        name: a name for the operation.
+
+    Returns:
+        The last carry, in the structure of `init`, and the results of `f`, in the structure that
+        `f` returned, each stacked along `axis`.
+
+    Raises:
+        TypeError, ValueError: the structures, types or static shapes do not fit one another.
+        tf.errors.InvalidArgumentError: the extents, or a carry's shapes, do not agree at run time.
+
+    Example:
+
+        >>> last, sums = tf_ti.scan(lambda c, x: (c + x, c + x), 0.0, tf.constant([1.0, 2.0, 3.0]))
+        >>> sums.numpy().tolist()
+        [1.0, 3.0, 6.0]
+
+    Source: JAX's lax.scan, on OpenVINO's TensorIterator-1.
+    """
+    if not callable(f):
+        raise TypeError(f"f must be callable, got {f!r}")
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise TypeError(f"axis must be an int, got {axis!r}")
+    _plan.check_num_iterations(length, "length")
+    _plan.check_checkpoint_every(checkpoint_every)
+    carry = _to_tensors("init", Structure(init))
+    elements = _to_tensors("xs", Structure(xs))
+    if length is None and not elements.leaves:
+        raise ValueError("length must be given where xs has no tensors")
+    specs = [nested.map(_spec_of) for nested in (carry, elements)]
+    plan = _make_plan(f, *specs, axis, bool(reverse))
+    outputs = plan.run([*carry.leaves, *elements.leaves], length, checkpoint_every, name or "scan")
+    results = Structure(plan.body.structure[1])
+    count = len(carry.leaves)
+    return carry.pack(outputs[:count]), results.pack(outputs[count:])
+
+
+@_plan.cached_in_eager_mode
+def _make_plan(
+    f: Callable, carry: Structure, elements: Structure, axis: int, reverse: bool
+) -> _plan.Plan:
+    count = len(carry.leaves)
+
+    def body(*parameters):
+        returned = f(carry.pack(parameters[:count]), elements.pack(parameters[count:]))
+        if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+            raise TypeError(f"f must return a carry and a result, got {returned!r}")
+        following = Structure(returned[0])
+        if following.containers() != carry.containers():
+            raise ValueError(
+                "f must return a carry of the structure of init: expected "
+                f"{carry.containers().nested!r}, got {following.containers().nested!r}"
+            )
+        values = [
+            tf.convert_to_tensor(value, None if isinstance(value, tf.Tensor) else spec.dtype)
+            for value, spec in zip(following.leaves, carry.leaves)
+        ]
+        return values, Structure(returned[1]).map(tf.convert_to_tensor).nested
+
+    order = {"start": -1, "end": 0, "stride": -1} if reverse else {}
+    carry_labels = [f"init{path}" for path in carry.paths]
+    inputs = [_spec.Input(label, spec.shape) for label, spec in zip(carry_labels, carry.leaves)]
+    parameters = list(carry.leaves)
+    for path, spec in zip(elements.paths, elements.leaves):
+        label = f"xs{path}"
+        parameters.append(_element(label, spec, axis))
+        inputs.append(_spec.Input(label, spec.shape, "index", axis, **order))
+    traced = _body.trace(body, parameters)
+    for i, (label, spec) in enumerate(zip(carry_labels, carry.leaves)):
+        _plan.check_back_edge(
+            label, spec, traced.result_types[i], traced.result_shapes[i], "the carry of f"
+        )
+    outputs = [
+        _spec.Output(label, traced.result_types[i], "last", i)
+        for i, label in enumerate(carry_labels)
+    ]
+    stride = -1 if reverse else 1
+    for i, path in enumerate(Structure(traced.structure[1]).paths, start=count):
+        rank = traced.result_shapes[i].rank
+        if rank is not None and not -rank - 1 <= axis <= rank:
+            raise ValueError(
+                f"ys{path}: axis {axis} is out of range to stack results of shape "
+                f"{traced.result_shapes[i]}"
+            )
+        outputs.append(_spec.Output(f"ys{path}", traced.result_types[i], "stack", i, axis, stride))
+    back_edges = [(i, i) for i in range(count)]
+    return _plan.Plan.make(traced, inputs, outputs, back_edges, limit_label="length")
+
+
+def _to_tensors(label: str, nested: Structure) -> Structure:
+    named = zip(nested.paths, nested.leaves)
+    return Structure(
+        nested.pack([_arguments.to_tensor(label + path, leaf) for path, leaf in named])
+    )
+
+
+def _spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
+    # Not TensorSpec.from_tensor: the tensor's name must not make two plans of one.
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+def _element(label: str, spec: tf.TensorSpec, axis: int) -> tf.TensorSpec:
+    if spec.shape.rank is None:
+        return tf.TensorSpec(None, spec.dtype)
+    if not -spec.shape.rank <= axis < spec.shape.rank:
+        raise ValueError(
+            f"{label}: axis {axis} is out of range for a tensor of rank {spec.shape.rank}"
+        )
+    shape = spec.shape.as_list()
+    del shape[axis]
+    return tf.TensorSpec(shape, spec.dtype)

@@ -1,0 +1,66 @@
+"""Putting the pieces of a sliced input back where they came from."""
+
+import tensorflow as tf
+
+from tf_ti.loops import spec as _spec
+
+
+def tiles(spec: _spec.Input) -> bool:
+    """Whether the pieces lie side by side: neither gaps nor overlaps."""
+    return spec.part_size == abs(spec.stride)
+
+
+def take(spec: _spec.Input, tensor: tf.Tensor) -> tf.Tensor:
+    """The pieces, joined along the axis in the order of the iterations."""
+    extent = tf.shape(tensor)[spec.axis]
+    start, end = _edges(spec, extent)
+    count = (tf.abs(end - start) + 1 - spec.part_size) // abs(spec.stride) + 1
+    return tf.gather(tensor, _positions(spec, start, count), axis=spec.axis)
+
+
+def _edges(spec: _spec.Input, extent: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    start = spec.start + extent if spec.start < 0 else tf.constant(spec.start)
+    end = spec.end + extent if spec.end < 0 else tf.constant(spec.end)
+    return start, end
+
+
+def _positions(spec: _spec.Input, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    begin = start + spec.stride * tf.range(count)
+    if spec.stride < 0:
+        begin -= spec.part_size - 1
+    return tf.reshape(begin[:, None] + tf.range(spec.part_size), [-1])
+
+
+def put_back(spec: _spec.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tensor:
+    """The gradient of a sliced tensor, from its pieces' gradients joined along the axis.
+
+    Pieces that tile come in the order of the tensor, others in the order of the iterations.
+    """
+    if tiles(spec) and (spec.start, spec.end) in ((0, -1), (-1, 0)):
+        # Without an iteration other extents than the axis's may be lost.
+        return pieces if tensor.shape.is_fully_defined() else tf.reshape(pieces, tf.shape(tensor))
+    extent = tf.shape(tensor)[spec.axis]
+    start, end = _edges(spec, extent)
+    axis = spec.axis % tf.rank(tensor)
+    if tiles(spec):
+        low, high = tf.minimum(start, end), tf.maximum(start, end)
+        paddings = tf.scatter_nd([[axis]], [[low, extent - 1 - high]], [tf.rank(tensor), 2])
+        return tf.ensure_shape(tf.pad(pieces, paddings), tensor.shape)
+    count = tf.shape(pieces)[spec.axis] // spec.part_size
+    positions = _positions(spec, start, count)
+    order = tf.range(tf.rank(tensor))
+    to_front = tf.concat([[axis], order[:axis], order[axis + 1 :]], 0)
+    back = tf.math.invert_permutation(to_front)
+    summed = tf.math.unsorted_segment_sum(tf.transpose(pieces, to_front), positions, extent)
+    return tf.ensure_shape(tf.transpose(summed, back), tensor.shape)
+
+
+def put_back_elements(spec: _spec.Input, tensor: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """The gradient of an iterator's tensor, from its elements' gradients and zeros after them."""
+    if spec.stride < 0:
+        values = tf.reverse(values, [spec.axis])
+    if not tensor.shape.is_fully_defined():
+        # Without an iteration other extents than the axis's may be lost.
+        is_whole = tf.reduce_all(tf.equal(tf.shape(values), tf.shape(tensor)))
+        values = tf.cond(is_whole, lambda: values, lambda: tf.zeros_like(tensor))
+    return tf.ensure_shape(values, tensor.shape)

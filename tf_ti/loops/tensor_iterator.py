@@ -1,0 +1,243 @@
+"""`tf_ti.tensor_iterator`: OpenVINO's TensorIterator."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti import _arguments
+from tf_ti.loops import body as _body, plan as _plan, spec as _spec
+from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
+
+
+@tf.autograph.experimental.do_not_convert
+def tensor_iterator(
+    body: Callable,
+    inputs: Sequence[Any],
+    port_map: PortMap,
+    back_edges: Sequence[BackEdge] = (),
+    num_iterations: int | tf.Tensor | None = None,
+    checkpoint_every: int | None = None,
+    name: str | None = None,
+) -> tuple[tf.Tensor, ...]:
+    """Runs `body` repeatedly, over slices of its inputs.
+
+    It means, for one sliced input, one state and one concatenated output:
+
+        values, state = [], initial
+        for k in range(num_iterations):
+            piece = tf.gather(x, range(start + k * stride, ...), axis=axis)   # part_size elements
+            state, value = body(piece, state)
+            values.append(value)
+        return state, tf.concat(values if stride > 0 else values[::-1], axis)
+
+    The body runs in a native kernel: a small one costs a fraction of a `tf.while_loop` iteration.
+
+    Gradients reach the inputs and what the body captures. They compute the body again from its
+    recorded states, while what its operations drew or read in each iteration is recorded and not
+    repeated. One thing is refused: the gradient of a body that draws random numbers, or has other
+    effects, inside a `tf.cond` or a `tf.while_loop` of its own; a nested loop of tf_ti is fine.
+
+    Args:
+        body: a callable, `tf.function` or `ConcreteFunction`, from one tensor for each input entry
+            of the port map to one result or a tuple of results. Any TensorFlow ops, control flow,
+            random numbers and further loops are allowed. Tensors and variables that it captures are
+            loop invariants; a variable that it only reads is read once, before the loop.
+        inputs: tensors of any dtype and shape; the position is the external port id.
+        port_map: a `PortMap`: which input, or which slices of it, each parameter of the body gets,
+            and what becomes of the body's results.
+        back_edges: `BackEdge`s: results that feed parameters in the next iteration. The parameter's
+            input port gives its value for the first. All are taken together after an iteration.
+        num_iterations: the number of iterations, an int or a scalar integer tensor. Sliced inputs
+            tell it too, and all must agree. Without either, an output port's start and end do.
+        checkpoint_every: record the states for the gradient at each `checkpoint_every`-th iteration
+            only, and compute the others again: T / checkpoint_every + checkpoint_every states of
+            memory instead of T, for one more forward pass.
+        name: a name for the operation.
+
+    Returns:
+        A tuple of tensors in the order of the output ports' external ids. Without an iteration, an
+        output without axis gives the initial value of the parameter that its result feeds, and a
+        concatenated one has extent 0.
+
+    Raises:
+        TypeError, ValueError: the port map does not fit the inputs or the body.
+        tf.errors.InvalidArgumentError: a range does not fit its tensor, counts differ, or a shape
+            changes where the body does not allow it.
+
+    Example:
+
+        >>> x = tf.constant([[1.0, 2.0, 3.0]])
+        >>> total, running = tf_ti.tensor_iterator(
+        ...     lambda piece, total: (total + piece, total + piece),
+        ...     [x, tf.zeros([1, 1])],
+        ...     tf_ti.PortMap(
+        ...         inputs=[tf_ti.InputPort(0, 0, axis=1), tf_ti.InputPort(1, 1)],
+        ...         outputs=[tf_ti.OutputPort(0, 0), tf_ti.OutputPort(1, 1, axis=1)],
+        ...     ),
+        ...     [tf_ti.BackEdge(from_layer=0, to_layer=1)],
+        ... )
+        >>> running.numpy().tolist()
+        [[1.0, 3.0, 6.0]]
+
+    Source: OpenVINO's TensorIterator-1.
+    """
+    if not isinstance(port_map, PortMap):
+        raise TypeError(f"port_map must be a PortMap, got {port_map!r}")
+    if isinstance(inputs, (tf.Tensor, tf.Variable)) or not isinstance(inputs, Sequence):
+        raise TypeError(f"inputs must be a list of tensors, got {type(inputs).__name__}")
+    if len(inputs) != len(port_map.inputs):
+        raise ValueError(
+            f"the port map has {len(port_map.inputs)} external input ports, but there are "
+            f"{len(inputs)} inputs"
+        )
+    _plan.check_num_iterations(num_iterations)
+    _plan.check_checkpoint_every(checkpoint_every)
+    ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
+    tensors = [_arguments.to_tensor(port.label, inputs[port.external_port_id]) for port in ports]
+    specs = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors)
+    plan = _make_plan(body, specs, port_map, tuple(back_edges), num_iterations is not None)
+    return tuple(plan.run(tensors, num_iterations, checkpoint_every, name or "TensorIterator"))
+
+
+@_plan.cached_in_eager_mode
+def _make_plan(
+    body: Callable,
+    specs: tuple[tf.TensorSpec, ...],
+    port_map: PortMap,
+    back_edges: tuple[BackEdge, ...],
+    is_counted: bool,
+) -> _plan.Plan:
+    ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
+    parameters = [_parameter(port, spec) for port, spec in zip(ports, specs)]
+    check_back_edges(back_edges, ports)
+    traced = _body.trace(body, parameters)
+
+    outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
+    for port in outputs:
+        if port.internal_layer_id >= traced.num_results:
+            raise ValueError(
+                f"{port.label}: the body has {traced.num_results} results, there is no result "
+                f"{port.internal_layer_id}"
+            )
+    for edge in back_edges:
+        if edge.from_layer >= traced.num_results:
+            raise ValueError(
+                f"{edge}: the body has {traced.num_results} results, there is no result "
+                f"{edge.from_layer}"
+            )
+        _plan.check_back_edge(
+            f"parameter {edge.to_layer} of the body",
+            tf.TensorSpec(traced.parameter_shapes[edge.to_layer], parameters[edge.to_layer].dtype),
+            traced.result_types[edge.from_layer],
+            traced.result_shapes[edge.from_layer],
+            f"result {edge.from_layer}",
+        )
+    count = None
+    if not is_counted and all(port.axis is None for port in ports):
+        count = _count_from_outputs(outputs)
+    else:
+        for port in outputs:
+            _check_whole(port)
+    return _plan.Plan.make(
+        traced,
+        [_input(port, spec) for port, spec in zip(ports, specs)],
+        [_output(port, traced) for port in outputs],
+        [(edge.from_layer, edge.to_layer) for edge in back_edges],
+        count,
+    )
+
+
+def _part_size(port: InputPort) -> int:
+    return abs(port.stride) if port.part_size is None else port.part_size
+
+
+def _parameter(port: InputPort, spec: tf.TensorSpec) -> tf.TensorSpec:
+    """What the body's parameter looks like."""
+    if port.axis is None or spec.shape.rank is None:
+        return spec
+    rank = spec.shape.rank
+    if not -rank <= port.axis < rank:
+        raise ValueError(
+            f"{port.label}: axis {port.axis} is out of range for a tensor of rank {rank}"
+        )
+    shape = spec.shape.as_list()
+    extent = shape[port.axis]
+    if extent and _part_size(port) > extent:
+        raise ValueError(
+            f"{port.label}: no whole piece fits the range: start={port.start} end={port.end} "
+            f"stride={port.stride} part_size={_part_size(port)} over {extent} elements"
+        )
+    # An axis of unknown extent may turn out too short for a piece that no tensor could hold.
+    shape[port.axis] = _part_size(port) if _part_size(port) < 2**31 else None
+    return tf.TensorSpec(shape, spec.dtype)
+
+
+def _check_whole(port: OutputPort) -> None:
+    if port.axis is not None and not port.is_whole and (port.start, port.end) != (0, -1):
+        raise ValueError(
+            f"{port.label}: only a whole range is meaningful for an output, got "
+            f"start={port.start} end={port.end} stride={port.stride}"
+        )
+
+
+def _count_from_outputs(ports: Sequence[OutputPort]) -> int:
+    """The number of iterations as the first output port with a range of its own tells it."""
+    for port in ports:
+        if port.axis is None or (port.start, port.end) in ((0, -1), (-1, 0)):
+            continue
+        if (port.start < 0) != (port.end < 0):
+            raise ValueError(
+                f"{port.label}: start={port.start} end={port.end} tells no number of iterations"
+            )
+        length = abs(port.end - port.start)
+        part_size = port.part_size or abs(port.stride)
+        if length % part_size:
+            raise ValueError(
+                f"{port.label}: pieces of {part_size} do not tile the {length} elements from "
+                f"start={port.start} to end={port.end}"
+            )
+        return length // part_size
+    raise ValueError(
+        "the number of iterations is unknown: no input port has an axis, num_iterations is not "
+        "given, and no output port has a start and an end"
+    )
+
+
+def _input(port: InputPort, spec: tf.TensorSpec) -> _spec.Input:
+    if port.axis is None:
+        return _spec.Input(port.label, spec.shape)
+    return _spec.Input(
+        port.label,
+        spec.shape,
+        "slice",
+        port.axis,
+        port.start,
+        port.end,
+        port.stride,
+        _part_size(port),
+    )
+
+
+def _output(port: OutputPort, body: _body.Body) -> _spec.Output:
+    source = port.internal_layer_id
+    dtype = body.result_types[source]
+    if port.axis is None:
+        return _spec.Output(port.label, dtype, "last", source)
+    shape = body.result_shapes[source]
+    order = 1 if port.stride > 0 else -1
+    part_size = port.part_size or (abs(port.stride) if abs(port.stride) > 1 else 0)
+    if shape.rank is None:
+        return _spec.Output(port.label, dtype, "concat", source, port.axis, order, part_size)
+    rank = max(shape.rank, 1)
+    if not -rank <= port.axis < rank:
+        raise ValueError(
+            f"{port.label}: axis {port.axis} is out of range for a result of shape {shape}"
+        )
+    if shape.rank == 0:
+        return _spec.Output(port.label, dtype, "stack", source, 0, order)
+    if part_size and shape[port.axis] not in (None, part_size):
+        raise ValueError(
+            f"{port.label}: part_size is {part_size}, but the body's result has shape {shape}"
+        )
+    return _spec.Output(port.label, dtype, "concat", source, port.axis, order, part_size)
