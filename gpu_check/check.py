@@ -29,7 +29,9 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / ".cache" / "gpu-check"
-HOST_SOURCES = ("cc/compute/bags/bags.cc", "cc/compute/bags/pooling.cc")
+HOST_SOURCES = tuple(
+    f"cc/compute/bags/{name}.cc" for name in ("gradients", "lookups", "pooling", "updates")
+)
 GPU_SOURCES = tuple(
     str(path.relative_to(ROOT)) for path in sorted((ROOT / "cc" / "compute").rglob("*.cu.cc"))
 )

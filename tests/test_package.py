@@ -3,6 +3,7 @@
 import importlib.metadata
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,6 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti import _build_info
-from tf_ti._version import __version__
 
 TF_MINOR = ".".join(tf.__version__.split(".")[:2])
 
@@ -87,13 +87,20 @@ def test_the_module_reports_versions_devices_ops_and_checks(tmp_path):
 
     assert result.returncode == 0, result.stdout + result.stderr
     words = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines() if line}
-    assert words["tf_ti"] == [__version__]
+    assert words["tf_ti"] == [tf_ti.__version__]
     assert words["TensorFlow"] == [tf.__version__]
     assert words["NumPy"] == [np.__version__]
     assert words["Python"] == [platform.python_version()]
     assert "CPU" in words["TfTi>TensorIterator"]
     assert "/physical_device:CPU:0" in result.stdout
     assert "  ok  " in result.stdout
+    assert "a wrong id is an error: indices[0, 1] is 5, but emb_table has 5 rows\n" in result.stdout
+
+
+def test_the_module_warns_of_nothing_where_all_is_well(tmp_path):
+    result = run_python("-m", "tf_ti", cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert not re.search(r"^[WE]\d{4} |INVALID_ARGUMENT", result.stderr, re.M), result.stderr
 
 
 def test_the_module_fails_when_a_check_fails(package):
@@ -106,7 +113,45 @@ def test_the_module_fails_when_a_check_fails(package):
 
 
 def test_the_metadata_gives_the_version_of_the_package():
-    assert importlib.metadata.version("tf_ti") == __version__
+    assert importlib.metadata.version("tf_ti") == tf_ti.__version__
+
+
+def test_the_package_works_when_it_is_imported_anew_and_so_does_what_was_made_before(run_program):
+    """As notebooks' reloaders do."""
+    run_program(
+        """
+        import sys
+        import numpy as np
+        import tensorflow as tf
+
+        def check(tf_ti, table, step):
+            for call in (step, tf.function(step)):
+                with tf.GradientTape() as tape:
+                    y = call(tf_ti, table)
+                gradient = tape.gradient(y, table)
+                assert gradient.indices.numpy().tolist() == [0, 2], gradient
+                # y = w ** 3 with w = table[0] + table[2].
+                assert gradient.values.numpy().tolist() == [[48.0], [48.0]], gradient
+
+        def step(tf_ti, table):
+            w = tf_ti.embedding_bag_packed(table, [[0, 2]])[0, 0]
+            return tf_ti.scan(lambda c, x: (c * w, None), 1.0, tf.zeros([3]))[0]
+
+        tables, packages = [], []
+        for _ in range(3):
+            import tf_ti
+            tf_ti.keras.EmbeddingBag(3, 2)
+            packages.append(tf_ti)
+            tables.append(tf.Variable([[1.0], [9.0], [3.0]]))
+            for package in packages:
+                for table in tables:
+                    check(package, table, step)
+            for name in [name for name in sys.modules if name.split(".")[0] == "tf_ti"]:
+                del sys.modules[name]
+            del tf_ti
+        assert len(set(map(id, packages))) == 3
+        """
+    )
 
 
 def test_only_numpy_is_required_and_each_extra_brings_the_tensorflow_it_was_built_for():

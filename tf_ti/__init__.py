@@ -1,6 +1,7 @@
 """tf_ti: fast loops and pooled embeddings for TensorFlow."""
 
 from tf_ti import _library  # noqa: F401, I001 - first: it says what an installation lacks
+from tf_ti._version import __version__
 from tf_ti.bags.huge_pages import advise_huge_pages
 from tf_ti.bags.lookups import (
     embedding_bag,
@@ -24,6 +25,7 @@ __all__ = [
     "OutputPort",
     "PortMap",
     "TripLimit",
+    "__version__",
     "advise_huge_pages",
     "draw",
     "embedding_bag",

@@ -7,8 +7,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from tf_ti import _build_info, _library, _self_check, _tf
-from tf_ti._version import __version__
+from tf_ti import __version__, _build_info, _library, _self_check, _tf
 
 
 def _print_versions():

@@ -8,6 +8,7 @@ from tensorflow.python.framework import (
     auto_control_deps_utils,
     function_def_to_graph,
     kernels,
+    ops,
 )
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
@@ -30,7 +31,9 @@ __all__ = [
     "keep_on_host",
     "make_function",
     "mark_constant_inputs",
+    "register_gradient",
     "register_jvp",
+    "register_reads",
     "registered_kernels",
     "renamed_function",
     "stop_recording",
@@ -42,18 +45,14 @@ __all__ = [
 
 
 # Operations that are stateful, but change nothing.
-_BAG_READS = (
-    "TfTi>ResourceEmbeddingBagOffsets",
-    "TfTi>ResourceEmbeddingBagPacked",
-    "TfTi>ResourceEmbeddingSegmentsSum",
-    "TfTi>ResourceEmbeddingBagWeightsGrad",
-)
-READS = frozenset(
-    {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", *_BAG_READS}
-)
-for _op in _BAG_READS:
-    # So that reads of one variable need not wait for one another.
-    auto_control_deps_utils.register_read_only_resource_op(_op)
+READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
+
+
+def register_reads(*op_types: str) -> None:
+    """Makes ops of ours some of READS, and reads of one variable wait for no other."""
+    for op_type in op_types:
+        READS.add(op_type)
+        auto_control_deps_utils.register_read_only_resource_op(op_type)
 
 
 def is_recording() -> bool:
@@ -63,6 +62,12 @@ def is_recording() -> bool:
 
 # Nothing that runs inside is recorded.
 stop_recording = record.stop_recording
+
+
+def register_gradient(op_type: str):
+    """As tf.RegisterGradient, also where tf_ti is imported anew into a process that had it."""
+    ops.gradient_registry._registry.pop(op_type, None)
+    return tf.RegisterGradient(op_type)
 
 
 def register_jvp(op_type: str, function) -> None:

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "cc/compute/bags/bags_gpu.h"
+#include "cc/compute/gpu.h"
 #include "cc/compute/numbers.h"
 
 namespace tf_ti {

@@ -1,9 +1,9 @@
 #include "cc/kernels/gpu.h"
 
-#include <cstdlib>
+#include <algorithm>
 #include <utility>
 
-#include "cc/compute/loops/pieces_gpu.h"
+#include "cc/kernels/elements.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/memory_types.h"
 #include "tensorflow/core/framework/types.h"
@@ -70,26 +70,6 @@ absl::Status EnqueueToHost(OpKernelContext* ctx, const Tensor& tensor, Tensor* c
   return CudaStatus(CopyMemory(tensor.TotalBytes(), tensor.data(), copy->data(), &gpu));
 }
 
-bool ChecksIds() {
-  static const bool checks = [] {
-    const char* value = std::getenv("TF_TI_CHECK_IDS");
-    return value != nullptr && std::string(value) == "1";
-  }();
-  return checks;
-}
-
-absl::Status CheckOnGpu(OpKernelContext* ctx, const std::function<std::string(GpuProblem*)>& check,
-                        const std::function<std::string(const GpuProblem&)>& describe) {
-  const TensorShape shape({sizeof(GpuProblem)});
-  Tensor on_gpu, on_host;
-  TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DT_INT8, shape, &on_gpu));
-  TF_RETURN_IF_ERROR(CudaStatus(check(static_cast<GpuProblem*>(on_gpu.data()))));
-  TF_RETURN_IF_ERROR(EnqueueToHost(ctx, on_gpu, &on_host));
-  TF_RETURN_IF_ERROR(Synchronize(ctx));
-  const std::string problem = describe(*static_cast<const GpuProblem*>(on_host.data()));
-  return problem.empty() ? absl::OkStatus() : InvalidArgument(problem);
-}
-
 absl::Status Synchronize(OpKernelContext* ctx) {
   return ctx->op_device_context()->stream()->BlockHostUntilDone();
 }
@@ -141,6 +121,17 @@ absl::Status SetHostOutput(OpKernelContext* ctx, int i, const Tensor& value) {
   }
 #endif
   ctx->set_output(i, value);
+  return absl::OkStatus();
+}
+
+absl::Status CopyNumbers([[maybe_unused]] OpKernelContext* ctx, const Tensor& from, Tensor* to) {
+#if GOOGLE_CUDA
+  if (OnGpu(ctx)) {
+    KernelGpu gpu(ctx);
+    return CudaStatus(CopyMemory(from.TotalBytes(), from.data(), to->data(), &gpu));
+  }
+#endif
+  std::copy_n(Elements<char>(from), from.TotalBytes(), Elements<char>(to));
   return absl::OkStatus();
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/compute/bags/bags_gpu.h"
+#include "cc/compute/gpu.h"
 #include "cc/kernels/threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -35,6 +35,10 @@ absl::Status BringInputsToHost(tensorflow::OpKernelContext* ctx, int count,
 // there.
 absl::Status SetHostOutput(tensorflow::OpKernelContext* ctx, int i,
                            const tensorflow::Tensor& value);
+
+// Copies a tensor of numbers to one of its shape, where both lie on the kernel's device.
+absl::Status CopyNumbers(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& from,
+                         tensorflow::Tensor* to);
 
 // Makes the kernel's GPU that of the calling thread. TensorFlow does so for threads that it calls a
 // kernel on, not for those that it calls back on.
@@ -84,15 +88,6 @@ absl::Status AllocateForGpu(tensorflow::OpKernelContext* ctx, tensorflow::DataTy
 // A copy of `tensor` in the host's memory, which has its values once the stream has got there.
 absl::Status EnqueueToHost(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& tensor,
                            tensorflow::Tensor* copy);
-
-// Whether TF_TI_CHECK_IDS=1 is in the environment: bad values are errors then, though the host must
-// wait to know of them.
-bool ChecksIds();
-
-// Waits for what check(problem on the device) finds; describe(problem) says what that is.
-absl::Status CheckOnGpu(tensorflow::OpKernelContext* ctx,
-                        const std::function<std::string(GpuProblem*)>& check,
-                        const std::function<std::string(const GpuProblem&)>& describe);
 
 // Waits until the stream has done all that it has to do.
 absl::Status Synchronize(tensorflow::OpKernelContext* ctx);

@@ -84,11 +84,11 @@ def _pool_jvp(kind: str):
 
 for _name, _kind in KINDS.items():
     for _prefix in (PREFIX, f"{PREFIX}Resource"):
-        tf.RegisterGradient(_prefix + _name)(_pool_gradient(_kind))
+        _tf.register_gradient(_prefix + _name)(_pool_gradient(_kind))
         _tf.register_jvp(_prefix + _name, _pool_jvp(_kind))
 
 
-@tf.RegisterGradient(f"{PREFIX}EmbeddingBagGrad")
+@_tf.register_gradient(f"{PREFIX}EmbeddingBagGrad")
 def _table_gradient_gradient(op, _, values_grad):
     """values is linear in grad: the way back pools the rows of values_grad."""
     has_argmax = bool(op.get_attr("num_argmax"))
@@ -205,4 +205,4 @@ def _bag_of(bags: Bags, count: tf.Tensor) -> tf.Tensor:
 
 
 for _prefix in (PREFIX, f"{PREFIX}Resource"):
-    tf.RegisterGradient(f"{_prefix}EmbeddingBagWeightsGrad")(_weights_gradient_gradient)
+    _tf.register_gradient(f"{_prefix}EmbeddingBagWeightsGrad")(_weights_gradient_gradient)

@@ -21,6 +21,9 @@ KINDS = {
     "EmbeddingBagPacked": "packed",
     "EmbeddingSegmentsSum": "segments",
 }
+_tf.register_reads(
+    *(f"{PREFIX}Resource{op}" for op in KINDS), f"{PREFIX}ResourceEmbeddingBagWeightsGrad"
+)
 _FUNCTIONS = {
     "offsets": "embedding_bag_offsets",
     "packed": "embedding_bag_packed",

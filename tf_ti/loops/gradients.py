@@ -19,8 +19,8 @@ from tf_ti.loops import (
 )
 
 
-@tf.RegisterGradient("TfTi>TensorIterator")
-@tf.RegisterGradient("TfTi>StatelessTensorIterator")
+@_tf.register_gradient("TfTi>TensorIterator")
+@_tf.register_gradient("TfTi>StatelessTensorIterator")
 @tf.autograph.experimental.do_not_convert
 def _loop_gradient(op: tf.Operation, *grads):
     spec = _spec.LoopSpec.from_op(op)
@@ -545,14 +545,14 @@ def _with_shape_of(tensor: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
     return tf.broadcast_to(grad, tf.shape(tensor))
 
 
-@tf.RegisterGradient(_checkpoints.RECORDED)
+@_tf.register_gradient(_checkpoints.RECORDED)
 @tf.autograph.experimental.do_not_convert
 def _recorded_gradient(op: tf.Operation, grad, unused_grad):
     """A recorded value has the gradient of what gave it, not of the record."""
     return [None, grad]
 
 
-@tf.RegisterGradient("TfTi>SequenceSplit")
+@_tf.register_gradient("TfTi>SequenceSplit")
 @tf.autograph.experimental.do_not_convert
 def _split_gradient(op: tf.Operation, grad):
     tensor = op.inputs[0]
@@ -566,7 +566,7 @@ def _split_gradient(op: tf.Operation, grad):
     return [tf.reshape(joined, tf.shape(tensor)), None]
 
 
-@tf.RegisterGradient("TfTi>SequenceConcat")
+@_tf.register_gradient("TfTi>SequenceConcat")
 @tf.autograph.experimental.do_not_convert
 def _concat_gradient(op: tf.Operation, grad):
     return ops.tf_ti_sequence_split(

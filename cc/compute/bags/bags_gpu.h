@@ -19,30 +19,10 @@
 #include <string>
 
 #include "cc/compute/bags/bags.h"
+#include "cc/compute/gpu.h"
 #include "cc/compute/numbers.h"
 
-struct CUstream_st;  // what cudaStream_t points to
-
 namespace tf_ti {
-
-// How arithmetic asks for a GPU, whoever has one. The GPU is the current device of the thread.
-class Gpu {
- public:
-  virtual ~Gpu() = default;
-
-  virtual CUstream_st* stream() const = 0;
-
-  // Device memory, aligned to 16 bytes, that stays as it is until all that the asking function
-  // enqueued is done. Null where there is none left.
-  virtual void* Allocate(int64_t bytes) = 0;
-
-  // Whether CUDA itself failed, so that what is wrong is not the input.
-  bool has_failed() const { return has_failed_; }
-  void SetFailed() { has_failed_ = true; }
-
- private:
-  bool has_failed_ = false;
-};
 
 // See PoolBags in bags.h. `out` is written in full, whatever the input is.
 template <typename T, typename Index>

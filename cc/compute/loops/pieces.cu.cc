@@ -71,11 +71,6 @@ struct RoundOne {
 
 }  // namespace
 
-std::string CopyMemory(size_t bytes, const void* src, void* dst, Gpu* gpu) {
-  if (bytes == 0) return "";
-  return Describe(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, gpu->stream()), gpu);
-}
-
 std::string CopyBytes(const BlockCopy& copy, size_t element_size, const char* src, char* dst,
                       Gpu* gpu) {
   const int64_t size = static_cast<int64_t>(element_size);

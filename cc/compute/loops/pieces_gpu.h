@@ -1,5 +1,4 @@
-// What blocks.h does, on a GPU. Every function enqueues its work on the stream and returns at once,
-// an empty string or what is wrong. Includes no CUDA header.
+// What blocks.h does, on a GPU. Includes no CUDA header.
 #ifndef TF_TI_CC_COMPUTE_LOOPS_PIECES_GPU_H_
 #define TF_TI_CC_COMPUTE_LOOPS_PIECES_GPU_H_
 
@@ -7,14 +6,11 @@
 #include <cstdint>
 #include <string>
 
-#include "cc/compute/bags/bags_gpu.h"
+#include "cc/compute/gpu.h"
 #include "cc/compute/loops/blocks.h"
 #include "cc/compute/numbers.h"
 
 namespace tf_ti {
-
-// From anywhere to anywhere. Memory of the host must stay as it is until the stream has got there.
-std::string CopyMemory(size_t bytes, const void* src, void* dst, Gpu* gpu);
 
 std::string CopyBytes(const BlockCopy& copy, size_t element_size, const char* src, char* dst,
                       Gpu* gpu);

@@ -134,4 +134,18 @@ absl::Status RowsShape(int64_t count, const TensorShape& shape, TensorShape* row
   return absl::OkStatus();
 }
 
+#if GOOGLE_CUDA
+absl::Status CheckOnGpu(OpKernelContext* ctx, const std::function<std::string(GpuProblem*)>& check,
+                        const std::function<std::string(const GpuProblem&)>& describe) {
+  const TensorShape shape({sizeof(GpuProblem)});
+  Tensor on_gpu, on_host;
+  TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DT_INT8, shape, &on_gpu));
+  TF_RETURN_IF_ERROR(CudaStatus(check(static_cast<GpuProblem*>(on_gpu.data()))));
+  TF_RETURN_IF_ERROR(EnqueueToHost(ctx, on_gpu, &on_host));
+  TF_RETURN_IF_ERROR(Synchronize(ctx));
+  const std::string problem = describe(*static_cast<const GpuProblem*>(on_host.data()));
+  return problem.empty() ? absl::OkStatus() : InvalidArgument(problem);
+}
+#endif
+
 }  // namespace tf_ti

@@ -3,12 +3,15 @@
 #define TF_TI_CC_KERNELS_BAGS_BAGS_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "cc/compute/bags/bags.h"
 #include "cc/kernels/bags/spec.h"
-#include "cc/kernels/loops/tensors.h"
+#include "cc/kernels/elements.h"
+#include "cc/kernels/gpu.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -16,6 +19,10 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
+
+#if GOOGLE_CUDA
+#include "cc/compute/bags/bags_gpu.h"
+#endif
 
 namespace tf_ti {
 
@@ -66,6 +73,13 @@ class TableReader {
 // The shape of `count` rows of something of `shape`, whose first dimension is that of the rows.
 absl::Status RowsShape(int64_t count, const tensorflow::TensorShape& shape,
                        tensorflow::TensorShape* rows);
+
+#if GOOGLE_CUDA
+// Waits for what check(problem on the device) finds; describe(problem) says what that is.
+absl::Status CheckOnGpu(tensorflow::OpKernelContext* ctx,
+                        const std::function<std::string(GpuProblem*)>& check,
+                        const std::function<std::string(const GpuProblem&)>& describe);
+#endif
 
 }  // namespace tf_ti
 

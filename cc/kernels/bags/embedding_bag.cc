@@ -6,10 +6,6 @@
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/threads.h"
 
-#if GOOGLE_CUDA
-#include "cc/compute/loops/pieces_gpu.h"
-#endif
-
 namespace tf_ti {
 namespace {
 
@@ -45,10 +41,10 @@ absl::Status CheckValues(OpKernelContext* ctx, const Bags<Index>& bags, int64_t 
   }
 
 // `Device` is what computes: Threads, or a KernelGpu.
-template <typename T, typename Index, typename Device, BagKind kind>
+template <typename T, typename Index, typename Device>
 class EmbeddingBagOp : public tensorflow::OpKernel {
  public:
-  explicit EmbeddingBagOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  EmbeddingBagOp(OpKernelConstruction* ctx, BagKind kind) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, options_.Init(ctx, kind, 1));
   }
 
@@ -82,6 +78,13 @@ class EmbeddingBagOp : public tensorflow::OpKernel {
   }
 
   BagOptions options_;
+};
+
+template <typename T, typename Index, typename Device, BagKind kind>
+class EmbeddingBagOpOf : public EmbeddingBagOp<T, Index, Device> {
+ public:
+  explicit EmbeddingBagOpOf(OpKernelConstruction* ctx)
+      : EmbeddingBagOp<T, Index, Device>(ctx, kind) {}
 };
 
 // The inputs of the gradient of a table.
@@ -290,13 +293,13 @@ class EmbeddingBagWeightsGradOp : public tensorflow::OpKernel {
                               .TypeConstraint<T>("T")             \
                               .TypeConstraint<Index>("Tindices"), \
                           kernel)
-#define TF_TI_REGISTER_BAGS(prefix, T, Index)                                       \
-  TF_TI_REGISTER(prefix "EmbeddingBagOffsets",                                      \
-                 (EmbeddingBagOp<T, Index, Threads, BagKind::kOffsets>), T, Index); \
-  TF_TI_REGISTER(prefix "EmbeddingBagPacked",                                       \
-                 (EmbeddingBagOp<T, Index, Threads, BagKind::kPacked>), T, Index);  \
-  TF_TI_REGISTER(prefix "EmbeddingSegmentsSum",                                     \
-                 (EmbeddingBagOp<T, Index, Threads, BagKind::kSegments>), T, Index)
+#define TF_TI_REGISTER_BAGS(prefix, T, Index)                                         \
+  TF_TI_REGISTER(prefix "EmbeddingBagOffsets",                                        \
+                 (EmbeddingBagOpOf<T, Index, Threads, BagKind::kOffsets>), T, Index); \
+  TF_TI_REGISTER(prefix "EmbeddingBagPacked",                                         \
+                 (EmbeddingBagOpOf<T, Index, Threads, BagKind::kPacked>), T, Index);  \
+  TF_TI_REGISTER(prefix "EmbeddingSegmentsSum",                                       \
+                 (EmbeddingBagOpOf<T, Index, Threads, BagKind::kSegments>), T, Index)
 #define TF_TI_REGISTER_FORWARD(T)              \
   TF_TI_REGISTER_BAGS("", T, int32_t);         \
   TF_TI_REGISTER_BAGS("", T, int64_t);         \
@@ -334,11 +337,11 @@ TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_BACKWARD);
 #define TF_TI_BAGS_BUILDER(name) Name("TfTi>" name).HostMemory("default_index")
 #define TF_TI_REGISTER_GPU_BAGS(prefix, T, Index)                                                  \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagOffsets"),                             \
-                     (EmbeddingBagOp<T, Index, KernelGpu, BagKind::kOffsets>), T, Index);          \
+                     (EmbeddingBagOpOf<T, Index, KernelGpu, BagKind::kOffsets>), T, Index);        \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagPacked"),                              \
-                     (EmbeddingBagOp<T, Index, KernelGpu, BagKind::kPacked>), T, Index);           \
+                     (EmbeddingBagOpOf<T, Index, KernelGpu, BagKind::kPacked>), T, Index);         \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingSegmentsSum").HostMemory("num_segments"), \
-                     (EmbeddingBagOp<T, Index, KernelGpu, BagKind::kSegments>), T, Index);         \
+                     (EmbeddingBagOpOf<T, Index, KernelGpu, BagKind::kSegments>), T, Index);       \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagWeightsGrad"),                         \
                      (EmbeddingBagWeightsGradOp<T, Index, KernelGpu>), T, Index)
 #define TF_TI_REGISTER_GPU_INDEX(T, Index)                                         \

@@ -3,7 +3,6 @@
 
 #include "cc/kernels/bags/bags.h"
 #include "cc/kernels/gpu.h"
-#include "cc/kernels/loops/tensors.h"
 #include "cc/kernels/threads.h"
 
 namespace tf_ti {
@@ -26,7 +25,7 @@ absl::Status PrepareForRows(OpKernelContext* ctx, Var* variable) {
     attributes.set_nic_compatible(true);
     Tensor copy;
     TF_RETURN_IF_ERROR(ctx->allocate_temp(tensor->dtype(), tensor->shape(), &copy, attributes));
-    TF_RETURN_IF_ERROR(PlacePiece(ctx, *tensor, /*axis=*/0, /*begin=*/0, &copy));
+    TF_RETURN_IF_ERROR(CopyNumbers(ctx, *tensor, &copy));
     *tensor = copy;
   }
   variable->copy_on_read_mode.store(true);

@@ -1,6 +1,8 @@
 #include "cc/kernels/bags/spec.h"
 
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cc/status.h"
@@ -22,6 +24,11 @@ absl::Status GetOptional(OpKernelConstruction* ctx, const char* attr, int* next,
 }
 
 }  // namespace
+
+bool ChecksIds() {
+  const char* const value = std::getenv("TF_TI_CHECK_IDS");
+  return value != nullptr && std::string_view(value) == "1";
+}
 
 absl::Status BagSpec::Init(OpKernelConstruction* ctx, std::optional<BagKind> bags,
                            int first_input) {

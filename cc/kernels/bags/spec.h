@@ -9,6 +9,10 @@
 
 namespace tf_ti {
 
+// Whether TF_TI_CHECK_IDS=1 is in the environment: bad values are errors then where a check costs
+// something, too.
+bool ChecksIds();
+
 // The attributes of a bag op, as cc/ops/bags.cc documents them, and where its inputs are.
 struct BagSpec {
   BagKind kind = BagKind::kOffsets;

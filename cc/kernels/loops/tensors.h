@@ -5,37 +5,12 @@
 
 #include <vector>
 
-#include "cc/compute/numbers.h"
+#include "cc/kernels/elements.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_ti {
-
-// The type that cc/compute has for an element of a tensor.
-template <typename T>
-struct ElementOf {
-  using type = T;
-};
-template <>
-struct ElementOf<Eigen::half> {
-  using type = Half;
-};
-template <>
-struct ElementOf<Eigen::bfloat16> {
-  using type = BFloat16;
-};
-template <typename T>
-using Element = typename ElementOf<T>::type;
-
-template <typename E>
-E* Elements(tensorflow::Tensor* tensor) {
-  return reinterpret_cast<E*>(tensor->data());
-}
-template <typename E>
-const E* Elements(const tensorflow::Tensor& tensor) {
-  return reinterpret_cast<const E*>(tensor.data());
-}
 
 // Reads pieces of one tensor along one axis, as tensors that kernels accept: views where the piece
 // is contiguous and aligned, copies otherwise (TF's CPU kernels abort on an unaligned tensor).

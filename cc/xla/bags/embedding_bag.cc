@@ -10,9 +10,8 @@
 #include "cc/xla/bags/host.h"
 #include "cc/xla/bags/inputs.h"
 #include "cc/xla/bags/pool.h"
-#include "cc/xla/register.h"
 #include "cc/xla/shapes.h"
-#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "cc/xla/tf2xla.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
@@ -23,20 +22,14 @@ namespace {
 using tensorflow::DataType;
 using tensorflow::OpKernelConstruction;
 using tensorflow::TensorShape;
-using tensorflow::XlaOpKernelContext;
 using xla::XlaBuilder;
 using xla::XlaOp;
 
-class Kernel : public tensorflow::XlaOpKernel {
+class Kernel : public XlaKernel {
  public:
-  explicit Kernel(OpKernelConstruction* ctx)
-      : XlaOpKernel(ctx), is_cpu_(ctx->device_type() == tensorflow::DEVICE_CPU_XLA_JIT) {}
-
-  void Compile(XlaOpKernelContext* ctx) final { OP_REQUIRES_OK(ctx, TryCompile(ctx)); }
+  explicit Kernel(OpKernelConstruction* ctx) : is_cpu_(IsForCpu(ctx)) {}
 
  protected:
-  virtual absl::Status TryCompile(XlaOpKernelContext* ctx) const = 0;
-
   // Whether programs call cc/compute, and are not made of XLA's own operations, which
   // TF_TI_XLA_BAGS=hlo in the environment asks for.
   bool IsOnHost() const {
@@ -65,26 +58,25 @@ class EmbeddingBagOp : public BagKernel {
  public:
   explicit EmbeddingBagOp(OpKernelConstruction* ctx) : BagKernel(ctx, kind, 1) {}
 
- private:
-  absl::Status TryCompile(XlaOpKernelContext* ctx) const override {
+  absl::Status Compile(const Context& ctx) const override {
     BagTable table;
     TF_RETURN_IF_ERROR(table.Init(ctx, dtype_));
     BagInputs inputs;
     TF_RETURN_IF_ERROR(inputs.Init(ctx, spec_, -1, table.width()));
-    const bool has_argmax = ctx->num_outputs() > 1;
+    const bool has_argmax = ctx.num_outputs() > 1;
     if (has_argmax && inputs.num_indices > std::numeric_limits<int32_t>::max() &&
-        ctx->input_type(spec_.indices) == tensorflow::DT_INT32) {
+        ctx.input_type(spec_.indices) == tensorflow::DT_INT32) {
       return InvalidArgument("there are ", inputs.num_indices, " indices: they must be int64");
     }
     const PooledBags bags = (IsOnHost() ? PoolOnHost : PoolInHlo)(table, inputs, has_argmax);
-    ctx->SetOutput(0, Unflatten(bags.rows, table.shape));
-    if (has_argmax) ctx->SetOutput(1, Unflatten(bags.argmax, table.shape));
-    return ctx->builder()->first_error();
+    ctx.SetOutput(0, Unflatten(bags.rows, table.shape));
+    if (has_argmax) ctx.SetOutput(1, Unflatten(bags.argmax, table.shape));
+    return ctx.builder()->first_error();
   }
 };
 
 // Input 0 of some ops: the number of rows of the table.
-absl::Status GetNumRows(XlaOpKernelContext* ctx, int64_t* num_rows) {
+absl::Status GetNumRows(const Context& ctx, int64_t* num_rows) {
   TensorShape shape;
   TF_RETURN_IF_ERROR(GetShape(ctx, 0, "num_emb", &shape));
   TF_RETURN_IF_ERROR(CheckRank("num_emb", shape, 0));
@@ -105,8 +97,7 @@ class EmbeddingBagGradOp : public BagKernel {
                 InvalidArgument("reduction max needs argmax, and no other does"));
   }
 
- private:
-  absl::Status TryCompile(XlaOpKernelContext* ctx) const override {
+  absl::Status Compile(const Context& ctx) const override {
     TensorShape shape;
     int64_t num_rows;
     TF_RETURN_IF_ERROR(GetNumRows(ctx, &num_rows));
@@ -122,13 +113,13 @@ class EmbeddingBagGradOp : public BagKernel {
         return InvalidArgument("argmax must have the shape of grad, ", shape.DebugString(),
                                ", got ", found.DebugString());
       }
-      argmax = Flatten(ctx->Input(spec_.end));
+      argmax = Flatten(ctx.Input(spec_.end));
     }
     const RowGradients gradients = (IsOnHost() ? TableGradientOnHost : TableGradientInHlo)(
-        Flatten(ctx->Input(1)), inputs, argmax, num_rows);
-    ctx->SetOutput(0, gradients.rows);
-    ctx->SetOutput(1, Unflatten(gradients.values, shape));
-    return ctx->builder()->first_error();
+        Flatten(ctx.Input(1)), inputs, argmax, num_rows);
+    ctx.SetOutput(0, gradients.rows);
+    ctx.SetOutput(1, Unflatten(gradients.values, shape));
+    return ctx.builder()->first_error();
   }
 };
 
@@ -138,8 +129,7 @@ class EmbeddingBagWeightsGradOp : public BagKernel {
     OP_REQUIRES(ctx, spec_.has_weights(), InvalidArgument("there are no per_sample_weights"));
   }
 
- private:
-  absl::Status TryCompile(XlaOpKernelContext* ctx) const override {
+  absl::Status Compile(const Context& ctx) const override {
     TensorShape shape;
     TF_RETURN_IF_ERROR(GetShape(ctx, 1, "grad", &shape));
     if (shape.dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
@@ -154,9 +144,9 @@ class EmbeddingBagWeightsGradOp : public BagKernel {
                              shape.DebugString());
     }
     const XlaOp gradient = (IsOnHost() ? WeightsGradientOnHost : WeightsGradientInHlo)(
-        table, inputs, Flatten(ctx->Input(1)));
-    ctx->SetOutput(0, xla::Reshape(gradient, inputs.shape.dim_sizes()));
-    return ctx->builder()->first_error();
+        table, inputs, Flatten(ctx.Input(1)));
+    ctx.SetOutput(0, xla::Reshape(gradient, inputs.shape.dim_sizes()));
+    return ctx.builder()->first_error();
   }
 };
 
@@ -164,17 +154,16 @@ class EmbeddingBagSlotsOp : public Kernel {
  public:
   using Kernel::Kernel;
 
- private:
-  absl::Status TryCompile(XlaOpKernelContext* ctx) const override {
-    XlaBuilder* const builder = ctx->builder();
+  absl::Status Compile(const Context& ctx) const override {
+    XlaBuilder* const builder = ctx.builder();
     int64_t num_rows;
     TF_RETURN_IF_ERROR(GetNumRows(ctx, &num_rows));
     TensorShape rows_shape, shape;
     TF_RETURN_IF_ERROR(GetShape(ctx, 1, "rows", &rows_shape));
     TF_RETURN_IF_ERROR(CheckRank("rows", rows_shape, 1));
     TF_RETURN_IF_ERROR(GetShape(ctx, 2, "indices", &shape));
-    const XlaOp rows = ctx->Input(1);
-    const XlaOp indices = xla::Reshape(ctx->Input(2), {shape.num_elements()});
+    const XlaOp rows = ctx.Input(1);
+    const XlaOp indices = xla::Reshape(ctx.Input(2), {shape.num_elements()});
     XlaOp slots = xla::FullLike(indices, -2);
     if (num_rows > 0) {
       const XlaOp first = Take(FirstOfEqual(rows, num_rows), indices);
@@ -185,7 +174,7 @@ class EmbeddingBagSlotsOp : public Kernel {
                                     xla::Lt(Wide(indices), Scalar(builder, xla::S64, num_rows)));
       slots = xla::Select(is_row, found, slots);
     }
-    ctx->SetOutput(0, xla::Reshape(slots, shape.dim_sizes()));
+    ctx.SetOutput(0, xla::Reshape(slots, shape.dim_sizes()));
     return builder->first_error();
   }
 };
@@ -196,11 +185,10 @@ class ScatterSubOp : public Kernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
 
- private:
-  absl::Status TryCompile(XlaOpKernelContext* ctx) const override {
+  absl::Status Compile(const Context& ctx) const override {
     TensorShape table, shape, expected;
     XlaOp variable;
-    TF_RETURN_IF_ERROR(ctx->ReadVariableInput(0, dtype_, &table, &variable));
+    TF_RETURN_IF_ERROR(ctx.ReadVariable(0, dtype_, &table, &variable));
     if (table.dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
     TF_RETURN_IF_ERROR(GetShape(ctx, 1, "indices", &shape));
     TF_RETURN_IF_ERROR(CheckRank("indices", shape, 1));
@@ -214,50 +202,48 @@ class ScatterSubOp : public Kernel {
     const bool is_half = dtype_ == tensorflow::DT_HALF || dtype_ == tensorflow::DT_BFLOAT16;
     const DataType scale_type = is_half ? tensorflow::DT_FLOAT : dtype_;
     TF_RETURN_IF_ERROR(GetShape(ctx, 3, "scale", &shape));
-    if (shape.dims() != 0 || ctx->input_type(3) != scale_type) {
+    if (shape.dims() != 0 || ctx.input_type(3) != scale_type) {
       return InvalidArgument("scale must be a scalar of type ",
                              tensorflow::DataTypeString(scale_type), ", got one of type ",
-                             tensorflow::DataTypeString(ctx->input_type(3)), " and shape ",
+                             tensorflow::DataTypeString(ctx.input_type(3)), " and shape ",
                              shape.DebugString());
     }
     const XlaOp updated = (IsOnHost() ? ScatterSubOnHost : ScatterSubInHlo)(
-        Flatten(variable), ctx->Input(1), Flatten(ctx->Input(2)), ctx->Input(3));
-    TF_RETURN_IF_ERROR(ctx->AssignVariable(0, dtype_, xla::Reshape(updated, table.dim_sizes())));
-    return ctx->builder()->first_error();
+        Flatten(variable), ctx.Input(1), Flatten(ctx.Input(2)), ctx.Input(3));
+    TF_RETURN_IF_ERROR(ctx.AssignVariable(0, dtype_, xla::Reshape(updated, table.dim_sizes())));
+    return ctx.builder()->first_error();
   }
 
+ private:
   DataType dtype_;
 };
 
 // The memory is XLA's business.
-class AdviseHugePagesOp : public tensorflow::XlaOpKernel {
+class AdviseHugePagesOp : public XlaKernel {
  public:
-  using XlaOpKernel::XlaOpKernel;
+  explicit AdviseHugePagesOp(OpKernelConstruction*) {}
 
-  void Compile(XlaOpKernelContext*) override {}
+  absl::Status Compile(const Context&) const override { return absl::OkStatus(); }
 };
 
 using OffsetsOp = EmbeddingBagOp<BagKind::kOffsets>;
 using PackedOp = EmbeddingBagOp<BagKind::kPacked>;
 using SegmentsOp = EmbeddingBagOp<BagKind::kSegments>;
 
-#define TF_TI_SEGMENTS_TRAITS .CompileTimeConstantInput("num_segments")
-TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingBagOffsets", , OffsetsOp);
-TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingBagPacked", , PackedOp);
-TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingSegmentsSum", TF_TI_SEGMENTS_TRAITS, SegmentsOp);
-TF_TI_REGISTER_XLA_OP("TfTi>ResourceEmbeddingBagOffsets", .AllowResourceTypes(), OffsetsOp);
-TF_TI_REGISTER_XLA_OP("TfTi>ResourceEmbeddingBagPacked", .AllowResourceTypes(), PackedOp);
-TF_TI_REGISTER_XLA_OP("TfTi>ResourceEmbeddingSegmentsSum",
-                      .AllowResourceTypes() TF_TI_SEGMENTS_TRAITS, SegmentsOp);
-TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingBagGrad", .CompileTimeConstantInput("num_emb"),
-                      EmbeddingBagGradOp);
-TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingBagSlots", .CompileTimeConstantInput("num_emb"),
-                      EmbeddingBagSlotsOp);
-TF_TI_REGISTER_XLA_OP("TfTi>EmbeddingBagWeightsGrad", , EmbeddingBagWeightsGradOp);
-TF_TI_REGISTER_XLA_OP("TfTi>ResourceEmbeddingBagWeightsGrad", .AllowResourceTypes(),
-                      EmbeddingBagWeightsGradOp);
-TF_TI_REGISTER_XLA_OP("TfTi>ScatterSub", .AllowResourceTypes(), ScatterSubOp);
-TF_TI_REGISTER_XLA_OP("TfTi>AdviseHugePages", .AllowResourceTypes(), AdviseHugePagesOp);
+const XlaRegistrar<OffsetsOp> kOffsets("TfTi>EmbeddingBagOffsets");
+const XlaRegistrar<PackedOp> kPacked("TfTi>EmbeddingBagPacked");
+const XlaRegistrar<SegmentsOp> kSegments("TfTi>EmbeddingSegmentsSum", kPlain, "num_segments");
+const XlaRegistrar<OffsetsOp> kResourceOffsets("TfTi>ResourceEmbeddingBagOffsets", kResources);
+const XlaRegistrar<PackedOp> kResourcePacked("TfTi>ResourceEmbeddingBagPacked", kResources);
+const XlaRegistrar<SegmentsOp> kResourceSegments("TfTi>ResourceEmbeddingSegmentsSum", kResources,
+                                                 "num_segments");
+const XlaRegistrar<EmbeddingBagGradOp> kGrad("TfTi>EmbeddingBagGrad", kPlain, "num_emb");
+const XlaRegistrar<EmbeddingBagSlotsOp> kSlots("TfTi>EmbeddingBagSlots", kPlain, "num_emb");
+const XlaRegistrar<EmbeddingBagWeightsGradOp> kWeightsGrad("TfTi>EmbeddingBagWeightsGrad");
+const XlaRegistrar<EmbeddingBagWeightsGradOp> kResourceWeightsGrad(
+    "TfTi>ResourceEmbeddingBagWeightsGrad", kResources);
+const XlaRegistrar<ScatterSubOp> kScatterSub("TfTi>ScatterSub", kResources);
+const XlaRegistrar<AdviseHugePagesOp> kAdviseHugePages("TfTi>AdviseHugePages", kResources);
 
 }  // namespace
 }  // namespace tf_ti

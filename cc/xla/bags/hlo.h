@@ -13,7 +13,7 @@
 
 namespace tf_ti {
 
-// As in embedding_bag_host.h, but for which rows a gradient has.
+// As in host.h, but for which rows a gradient has.
 PooledBags PoolInHlo(const BagTable& table, const BagInputs& inputs, bool has_argmax);
 RowGradients TableGradientInHlo(xla::XlaOp grad, const BagInputs& inputs, xla::XlaOp argmax,
                                 int64_t num_rows);

@@ -1,7 +1,5 @@
 #include "cc/xla/bags/inputs.h"
 
-#include <cstdlib>
-#include <string_view>
 #include <vector>
 
 #include "cc/status.h"
@@ -11,22 +9,16 @@
 namespace tf_ti {
 
 using tensorflow::TensorShape;
-using tensorflow::XlaOpKernelContext;
 using xla::Shape;
 using xla::XlaOp;
-
-bool ChecksIds() {
-  const char* const value = std::getenv("TF_TI_CHECK_IDS");
-  return value != nullptr && std::string_view(value) == "1";
-}
 
 absl::Status CheckRank(const char* name, const TensorShape& shape, int rank) {
   if (shape.dims() == rank) return absl::OkStatus();
   return InvalidArgument(name, " must have rank ", rank, ", got shape ", shape.DebugString());
 }
 
-absl::Status GetShape(XlaOpKernelContext* ctx, int input, const char* name, TensorShape* shape) {
-  TF_ASSIGN_OR_RETURN(const Shape known, ctx->InputXlaShape(input));
+absl::Status GetShape(const Context& ctx, int input, const char* name, TensorShape* shape) {
+  TF_ASSIGN_OR_RETURN(const Shape known, ctx.InputShape(input));
   if (known.is_dynamic()) {
     return Unimplemented(name, ": XLA must know its shape, which is only bounded here, by ",
                          xla::ShapeUtil::HumanString(known));
@@ -34,8 +26,8 @@ absl::Status GetShape(XlaOpKernelContext* ctx, int input, const char* name, Tens
   return shape->BuildTensorShapeBase(known.dimensions(), shape);
 }
 
-absl::Status GetConstant(XlaOpKernelContext* ctx, int input, const char* name, int64_t* value) {
-  if (ctx->ConstantInputAsIntScalar(input, value).ok()) return absl::OkStatus();
+absl::Status GetConstant(const Context& ctx, int input, const char* name, int64_t* value) {
+  if (ctx.GetConstant(input, value).ok()) return absl::OkStatus();
   return Unimplemented(name, ": XLA must know its value when it compiles, as it is a size; it ",
                        "may not depend on values that only the running program has");
 }
@@ -59,12 +51,12 @@ XlaOp Unflatten(XlaOp rows, const TensorShape& like) {
   return xla::Reshape(rows, dims);
 }
 
-absl::Status BagTable::Init(XlaOpKernelContext* ctx, tensorflow::DataType dtype) {
-  if (ctx->input_type(0) == tensorflow::DT_RESOURCE) {
-    TF_RETURN_IF_ERROR(ctx->ReadVariableInput(0, dtype, &shape, &rows));
+absl::Status BagTable::Init(const Context& ctx, tensorflow::DataType dtype) {
+  if (ctx.input_type(0) == tensorflow::DT_RESOURCE) {
+    TF_RETURN_IF_ERROR(ctx.ReadVariable(0, dtype, &shape, &rows));
   } else {
     TF_RETURN_IF_ERROR(GetShape(ctx, 0, "emb_table", &shape));
-    rows = ctx->Input(0);
+    rows = ctx.Input(0);
   }
   if (shape.dims() == 0) {
     return InvalidArgument("emb_table must have rank 1 or more, got a scalar");
@@ -73,13 +65,13 @@ absl::Status BagTable::Init(XlaOpKernelContext* ctx, tensorflow::DataType dtype)
   return absl::OkStatus();
 }
 
-absl::Status BagInputs::Init(XlaOpKernelContext* ctx, const BagSpec& given, int64_t given_count,
+absl::Status BagInputs::Init(const Context& ctx, const BagSpec& given, int64_t given_count,
                              int64_t width) {
   spec = &given;
   TF_RETURN_IF_ERROR(GetShape(ctx, spec->indices, "indices", &shape));
   TF_RETURN_IF_ERROR(CheckRank("indices", shape, is_packed() ? 2 : 1));
   num_indices = shape.num_elements();
-  indices = xla::Reshape(ctx->Input(spec->indices), {num_indices});
+  indices = xla::Reshape(ctx.Input(spec->indices), {num_indices});
   TF_RETURN_IF_ERROR(InitCount(ctx, given_count));
   if (given_count >= 0 && given_count != count) {
     return InvalidArgument("grad has ", given_count, " rows, but there are ", count, " bags");
@@ -88,12 +80,12 @@ absl::Status BagInputs::Init(XlaOpKernelContext* ctx, const BagSpec& given, int6
     return Unimplemented("there are ", count, " bags: so many rows of ", width,
                          " are too many for XLA");
   }
-  if (!is_packed()) bounds = ctx->Input(spec->bounds);
+  if (!is_packed()) bounds = ctx.Input(spec->bounds);
   TensorShape other;
   if (spec->default_index >= 0) {
     TF_RETURN_IF_ERROR(GetShape(ctx, spec->default_index, "default_index", &other));
     TF_RETURN_IF_ERROR(CheckRank("default_index", other, 0));
-    default_index = ctx->Input(spec->default_index);
+    default_index = ctx.Input(spec->default_index);
   }
   if (spec->has_weights()) {
     TF_RETURN_IF_ERROR(GetShape(ctx, spec->weights, "per_sample_weights", &other));
@@ -101,12 +93,12 @@ absl::Status BagInputs::Init(XlaOpKernelContext* ctx, const BagSpec& given, int6
       return InvalidArgument("per_sample_weights must have the shape of indices, ",
                              shape.DebugString(), ", got ", other.DebugString());
     }
-    weights = xla::Reshape(ctx->Input(spec->weights), {num_indices});
+    weights = xla::Reshape(ctx.Input(spec->weights), {num_indices});
   }
   return absl::OkStatus();
 }
 
-absl::Status BagInputs::InitCount(XlaOpKernelContext* ctx, int64_t given_count) {
+absl::Status BagInputs::InitCount(const Context& ctx, int64_t given_count) {
   TensorShape other;
   if (is_packed()) {
     count = shape.dim_size(0);

@@ -6,22 +6,18 @@
 
 #include "absl/status/status.h"
 #include "cc/kernels/bags/spec.h"
-#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "cc/xla/tf2xla.h"
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace tf_ti {
 
-// Whether TF_TI_CHECK_IDS=1 is in the environment.
-bool ChecksIds();
-
 absl::Status CheckRank(const char* name, const tensorflow::TensorShape& shape, int rank);
 
 // The shape of an input, all of which must be known.
-absl::Status GetShape(tensorflow::XlaOpKernelContext* ctx, int input, const char* name,
+absl::Status GetShape(const Context& ctx, int input, const char* name,
                       tensorflow::TensorShape* shape);
 
-absl::Status GetConstant(tensorflow::XlaOpKernelContext* ctx, int input, const char* name,
-                         int64_t* value);
+absl::Status GetConstant(const Context& ctx, int input, const char* name, int64_t* value);
 
 // The number of elements in a row.
 int64_t WidthOf(const tensorflow::TensorShape& shape);
@@ -35,7 +31,7 @@ struct BagTable {
   tensorflow::TensorShape shape;
   xla::XlaOp rows;  // [num_rows, width]
 
-  absl::Status Init(tensorflow::XlaOpKernelContext* ctx, tensorflow::DataType dtype);
+  absl::Status Init(const Context& ctx, tensorflow::DataType dtype);
 
   int64_t num_rows() const { return shape.dim_size(0); }
   int64_t width() const { return WidthOf(shape); }
@@ -53,14 +49,13 @@ struct BagInputs {
 
   // `given_count` is the number of bags, or negative where only the inputs tell it. `width` is that
   // of their sums.
-  absl::Status Init(tensorflow::XlaOpKernelContext* ctx, const BagSpec& spec, int64_t given_count,
-                    int64_t width);
+  absl::Status Init(const Context& ctx, const BagSpec& spec, int64_t given_count, int64_t width);
 
   bool is_packed() const { return spec->kind == BagKind::kPacked; }
   int64_t packed_size() const { return is_packed() ? shape.dim_size(1) : 0; }
 
  private:
-  absl::Status InitCount(tensorflow::XlaOpKernelContext* ctx, int64_t given_count);
+  absl::Status InitCount(const Context& ctx, int64_t given_count);
 };
 
 struct PooledBags {

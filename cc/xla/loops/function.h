@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow/compiler/tf2xla/xla_compiler.h"
-#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "absl/status/status.h"
+#include "cc/xla/tf2xla.h"
+#include "tensorflow/core/framework/types.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape.h"
 
@@ -14,21 +15,16 @@ namespace tf_ti {
 
 class Function {
  public:
-  // The types of the function's parameters, and which it needs to know when it is compiled.
-  static absl::Status Inspect(tensorflow::XlaOpKernelContext* ctx,
-                              const tensorflow::NameAttrList& function,
-                              tensorflow::DataTypeVector* types,
-                              std::vector<bool>* must_be_constant);
-
-  absl::Status Compile(tensorflow::XlaOpKernelContext* ctx,
-                       const tensorflow::NameAttrList& function,
-                       const std::vector<tensorflow::XlaCompiler::Argument>& arguments);
+  absl::Status Compile(const Context& ctx, const tensorflow::NameAttrList& function,
+                       const std::vector<FunctionArgument>& arguments) {
+    return ctx.CompileFunction(function, arguments, &compiled_);
+  }
 
   int num_results() const { return compiled_.outputs.size(); }
   tensorflow::DataType type(int result) const { return compiled_.outputs[result].type; }
-  const xla::Shape& shape(int result) const { return shapes_[result]; }
+  const xla::Shape& shape(int result) const { return compiled_.outputs[result].shape; }
   // The parameters, variables, that the function writes to.
-  std::vector<int> updated() const;
+  const std::vector<int>& updated() const { return compiled_.updated; }
 
   // `parameters` has a value for each parameter that is no constant. Appends the results, and to
   // `updates` the new values of updated().
@@ -42,8 +38,7 @@ class Function {
  private:
   bool MayNotEnd() const;
 
-  tensorflow::XlaCompiler::CompilationResult compiled_;
-  std::vector<xla::Shape> shapes_;
+  CompiledFunction compiled_;
 };
 
 }  // namespace tf_ti

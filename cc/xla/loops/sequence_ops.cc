@@ -5,43 +5,34 @@
 
 #include "cc/status.h"
 #include "cc/xla/loops/sequence.h"
-#include "cc/xla/register.h"
 #include "cc/xla/shapes.h"
-#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "cc/xla/tf2xla.h"
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace tf_ti {
 namespace {
 
 using tensorflow::OpKernelConstruction;
-using tensorflow::XlaOpKernelContext;
 using xla::Shape;
 using xla::XlaBuilder;
 using xla::XlaOp;
 
-class SequenceSplitOp : public tensorflow::XlaOpKernel {
+class SequenceSplitOp : public XlaKernel {
  public:
-  explicit SequenceSplitOp(OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
+  explicit SequenceSplitOp(OpKernelConstruction* ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
   }
 
-  void Compile(XlaOpKernelContext* ctx) override {
-    XlaOp pieces;
-    OP_REQUIRES_OK(ctx, Split(ctx, &pieces));
-    ctx->SetTensorListOutput(0, pieces);
-  }
-
- private:
-  absl::Status Split(XlaOpKernelContext* ctx, XlaOp* sequence) const {
-    XlaBuilder* builder = ctx->builder();
+  absl::Status Compile(const Context& ctx) const override {
+    XlaBuilder* builder = ctx.builder();
     SequenceParts like, parts;
-    TF_RETURN_IF_ERROR(like.Init(ctx->Input(1), "like"));
+    TF_RETURN_IF_ERROR(like.Init(ctx.Input(1), "like"));
     if (like.count.valid()) {
       return Unimplemented("XLA must know the number of pieces of a concatenation");
     }
     TF_ASSIGN_OR_RETURN(const Shape stack, builder->GetShape(like.stack));
-    TF_ASSIGN_OR_RETURN(const Shape shape, ctx->InputXlaShape(0));
+    TF_ASSIGN_OR_RETURN(const Shape shape, ctx.InputShape(0));
     const int64_t rank = shape.dimensions().size();
     int64_t axis;
     TF_RETURN_IF_ERROR(ResolveAxis("tensor", axis_, rank, &axis));
@@ -60,7 +51,7 @@ class SequenceSplitOp : public tensorflow::XlaOpKernel {
       return InvalidArgument("tensor has extent ", shape.dimensions(axis), " along axis ", axis_,
                              ", but the pieces have ", count * extent + last_extent);
     }
-    XlaOp tensor = ctx->Input(0);
+    XlaOp tensor = ctx.Input(0);
     if (like.last.valid()) {
       const int64_t begin = reverse_ ? 0 : count * extent;
       parts.last = xla::SliceInDim(tensor, begin, begin + last_extent, 1, axis);
@@ -75,34 +66,28 @@ class SequenceSplitOp : public tensorflow::XlaOpKernel {
     }
     parts.stack = xla::Transpose(xla::Reshape(tensor, dims), order);
     if (reverse_) parts.stack = xla::Rev(parts.stack, {0});
-    *sequence = parts.Join(builder);
+    ctx.SetOutput(0, parts.Join(builder));
     return builder->first_error();
   }
 
+ private:
   int64_t axis_;
   bool reverse_;
 };
 
-TF_TI_REGISTER_XLA_OP("TfTi>SequenceSplit", .AllowVariantTypes(), SequenceSplitOp);
+const XlaRegistrar<SequenceSplitOp> kSplit("TfTi>SequenceSplit", kVariants);
 
-class SequenceConcatOp : public tensorflow::XlaOpKernel {
+class SequenceConcatOp : public XlaKernel {
  public:
-  explicit SequenceConcatOp(OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
+  explicit SequenceConcatOp(OpKernelConstruction* ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
   }
 
-  void Compile(XlaOpKernelContext* ctx) override {
-    XlaOp tensor;
-    OP_REQUIRES_OK(ctx, Concat(ctx, &tensor));
-    ctx->SetOutput(0, tensor);
-  }
-
- private:
-  absl::Status Concat(XlaOpKernelContext* ctx, XlaOp* tensor) const {
-    XlaBuilder* builder = ctx->builder();
+  absl::Status Compile(const Context& ctx) const override {
+    XlaBuilder* builder = ctx.builder();
     SequenceParts parts;
-    TF_RETURN_IF_ERROR(parts.Init(ctx->Input(0), "sequence"));
+    TF_RETURN_IF_ERROR(parts.Init(ctx.Input(0), "sequence"));
     TF_ASSIGN_OR_RETURN(const Shape stack, builder->GetShape(parts.stack));
     if (parts.count.valid() || stack.IsTuple()) {
       return Unimplemented("XLA must know the number of pieces of a concatenation");
@@ -120,20 +105,22 @@ class SequenceConcatOp : public tensorflow::XlaOpKernel {
       order.push_back(d);
     }
     const Shape whole = WithExtent(piece, axis, StackSize(stack) * piece.dimensions(axis));
-    *tensor = xla::Reshape(xla::Transpose(pieces, order), whole.dimensions());
+    XlaOp tensor = xla::Reshape(xla::Transpose(pieces, order), whole.dimensions());
     if (parts.last.valid()) {
-      std::vector<XlaOp> both = {*tensor, parts.last};
+      std::vector<XlaOp> both = {tensor, parts.last};
       if (reverse_) std::swap(both[0], both[1]);
-      *tensor = xla::ConcatInDim(builder, both, axis);
+      tensor = xla::ConcatInDim(builder, both, axis);
     }
+    ctx.SetOutput(0, tensor);
     return builder->first_error();
   }
 
+ private:
   int64_t axis_;
   bool reverse_;
 };
 
-TF_TI_REGISTER_XLA_OP("TfTi>SequenceConcat", .AllowVariantTypes(), SequenceConcatOp);
+const XlaRegistrar<SequenceConcatOp> kConcat("TfTi>SequenceConcat", kVariants);
 
 }  // namespace
 }  // namespace tf_ti

@@ -8,7 +8,6 @@
 // that is as long as the loop needs a bound for the number of iterations. What XLA cannot do is
 // Unimplemented: there TensorFlow falls back to the plain kernels, unless it was told to compile.
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,15 +16,12 @@
 #include "cc/compute/loops/pieces.h"
 #include "cc/kernels/loops/spec.h"
 #include "cc/status.h"
+#include "cc/xla/loops/count.h"
 #include "cc/xla/loops/function.h"
 #include "cc/xla/loops/sequence.h"
-#include "cc/xla/register.h"
 #include "cc/xla/require.h"
 #include "cc/xla/shapes.h"
-#include "tensorflow/compiler/tf2xla/type_util.h"
-#include "tensorflow/compiler/tf2xla/xla_compiler.h"
-#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
-#include "tensorflow/compiler/tf2xla/xla_resource.h"
+#include "cc/xla/tf2xla.h"
 #include "xla/hlo/builder/lib/arithmetic.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/lib/dynamic_shaped_ops.h"
@@ -38,24 +34,10 @@ namespace {
 using tensorflow::DataType;
 using tensorflow::OpKernelConstruction;
 using tensorflow::Tensor;
-using tensorflow::XlaCompiler;
-using tensorflow::XlaOpKernelContext;
-using tensorflow::XlaResource;
 using xla::Shape;
 using xla::ShapeUtil;
 using xla::XlaBuilder;
 using xla::XlaOp;
-
-constexpr int64_t kNoBound = std::numeric_limits<int32_t>::max();
-
-XlaOp Int(XlaBuilder* builder, int64_t value) {
-  return xla::ConstantR0<int32_t>(builder, static_cast<int32_t>(value));
-}
-
-XlaCompiler::Argument::Kind KindOf(DataType type) {
-  return type == tensorflow::DT_VARIANT ? XlaCompiler::Argument::kTensorList
-                                        : XlaCompiler::Argument::kParameter;
-}
 
 std::vector<XlaOp> Starts(XlaOp array, int rank, int64_t axis, XlaOp at) {
   std::vector<XlaOp> starts(rank, Int(array.builder(), 0));
@@ -69,40 +51,6 @@ absl::Status CheckType(const std::string& label, DataType type) {
   return Unimplemented(label, ": XLA and TensorFlow disagree on how ",
                        tensorflow::DataTypeString(type), " lies in memory; cast it to int8");
 }
-
-// The number of iterations, as far as it is known: exactly, or when the program runs, with a bound.
-struct Count {
-  int64_t exact = -1;
-  XlaOp runtime;  // a scalar of type s32, or null
-  int64_t bound = kNoBound;
-  std::string from;
-
-  bool known() const { return exact >= 0 || runtime.valid(); }
-
-  absl::Status Merge(const Count& other) {
-    if (!other.known()) return absl::OkStatus();
-    if (!known()) {
-      *this = other;
-      return absl::OkStatus();
-    }
-    if (exact >= 0 && other.exact >= 0) {
-      if (exact == other.exact) return absl::OkStatus();
-      return InvalidArgument(from, " gives ", exact, " iterations, but ", other.from, " gives ",
-                             other.exact);
-    }
-    XlaBuilder* builder = (runtime.valid() ? runtime : other.runtime).builder();
-    const XlaOp mine = Get(builder), its = other.Get(builder);
-    Require(
-        xla::Eq(mine, its),
-        absl::StrCat(Literal(from), " gives $0 iterations, but ", Literal(other.from), " gives $1"),
-        {Wide(mine), Wide(its)});
-    bound = std::min(bound, other.bound);
-    if (other.exact >= 0) *this = other;
-    return absl::OkStatus();
-  }
-
-  XlaOp Get(XlaBuilder* builder) const { return exact >= 0 ? Int(builder, exact) : runtime; }
-};
 
 // What a loop carries from one iteration to the next.
 struct State {
@@ -145,27 +93,25 @@ struct State {
 class Loop {
  public:
   Loop(const LoopSpec& spec, const tensorflow::NameAttrList& body,
-       const tensorflow::NameAttrList* condition, XlaOpKernelContext* ctx)
+       const tensorflow::NameAttrList* condition, const Context& ctx)
       : spec_(spec),
         body_name_(body),
         condition_name_(condition),
         ctx_(ctx),
-        builder_(ctx->builder()) {}
+        builder_(ctx.builder()) {}
 
   absl::Status Build();
 
  private:
   struct InputState {
     Shape shape;
-    int64_t axis = 0;     // of a slice, resolved
-    Pieces pieces;        // of a slice
-    Count elements;       // of an iterator
-    SequenceParts parts;  // of a sequence
-    XlaResource* resource = nullptr;
-    Tensor constant;  // where `is_constant`
-    bool is_constant = false;
-    Shape parameter;       // shape of the parameter
-    Shape last_parameter;  // in the last iteration, where its pieces are short
+    int64_t axis = 0;                // of a slice, resolved
+    Pieces pieces;                   // of a slice
+    Count elements;                  // of an iterator
+    SequenceParts parts;             // of a sequence
+    std::optional<Tensor> constant;  // of an invariant, where the body must know it
+    Shape parameter;                 // shape of the parameter
+    Shape last_parameter;            // in the last iteration, where its pieces are short
   };
   struct OutputState {
     Shape value;  // of the body's result, or of the parameter
@@ -193,6 +139,7 @@ class Loop {
     const InputMode mode = spec_.inputs[i].mode;
     return mode == InputMode::kIndex || mode == InputMode::kIterator;
   }
+  bool is_resource(int i) const { return spec_.inputs[i].dtype == tensorflow::DT_RESOURCE; }
   bool has_condition() const { return condition_name_ != nullptr; }
   bool is_dynamic() const { return has_condition() || count_.exact < 0; }
 
@@ -211,13 +158,12 @@ class Loop {
   absl::Status Finish(State* state);
   absl::Status FinishOutput(int i, State* state);
   XlaOp FinishBuffer(int i, XlaOp buffer, const State& state) const;
-  void SetOutput(int i, XlaOp value);
   int StateOf(const LoopSpec::Output& output) const;
 
   const LoopSpec& spec_;
   const tensorflow::NameAttrList& body_name_;
   const tensorflow::NameAttrList* const condition_name_;
-  XlaOpKernelContext* const ctx_;
+  const Context& ctx_;
   XlaBuilder* const builder_;
   std::vector<InputState> inputs_;
   std::vector<OutputState> outputs_;
@@ -234,14 +180,14 @@ absl::Status Loop::StartInput(int i, Count* count) {
   const LoopSpec::Input& input = spec_.inputs[i];
   InputState& state = inputs_[i];
   count->from = input.label;
-  if (input.dtype == tensorflow::DT_RESOURCE) {
+  if (is_resource(i)) {
     if (input.mode != InputMode::kValue || input.back_edge) {
       return Unimplemented(input.label, ": a resource can only be an invariant");
     }
-    return ctx_->GetResourceInput(i, &state.resource);
+    return absl::OkStatus();
   }
   TF_RETURN_IF_ERROR(CheckType(input.label, input.dtype));
-  const XlaOp op = ctx_->Input(i);
+  const XlaOp op = ctx_.Input(i);
   TF_ASSIGN_OR_RETURN(state.shape, builder_->GetShape(op));
   if (input.mode == InputMode::kValue) {
     state.parameter = state.shape;
@@ -324,13 +270,12 @@ absl::Status Loop::StartLimit(Count* count) {
   if (!spec_.has_num_iterations) return absl::OkStatus();
   const int input = spec_.inputs.size();
   count->from = spec_.limit_label;
-  TF_ASSIGN_OR_RETURN(const Shape shape, ctx_->InputXlaShape(input));
+  TF_ASSIGN_OR_RETURN(const Shape shape, ctx_.InputShape(input));
   if (!shape.dimensions().empty()) {
     return InvalidArgument(spec_.limit_label, " must be a scalar, got shape ",
                            ShapeUtil::HumanString(shape));
   }
-  TF_ASSIGN_OR_RETURN(std::optional<Tensor> constant,
-                      ctx_->InputExpression(input).ResolveConstant(ctx_->compiler()->client()));
+  TF_ASSIGN_OR_RETURN(std::optional<Tensor> constant, ctx_.FindConstant(input));
   if (constant.has_value()) {
     count->exact = constant->scalar<int64_t>()();
     if (count->exact < 0) {
@@ -346,7 +291,7 @@ absl::Status Loop::StartLimit(Count* count) {
     }
     return absl::OkStatus();
   }
-  const XlaOp given = ctx_->Input(input);
+  const XlaOp given = ctx_.Input(input);
   Require(xla::Ge(given, xla::Zero(builder_, xla::S64)),
           absl::StrCat(Literal(spec_.limit_label), " must not be negative, got $0"), {given});
   count->runtime = xla::ConvertElementType(xla::Clamp(xla::Zero(builder_, xla::S64), given,
@@ -360,7 +305,7 @@ absl::Status Loop::GetLength(int i) {
   if (output.length < 0) return absl::OkStatus();
   int64_t* const length = &outputs_[i].length;
   const int input = spec_.inputs.size() + spec_.has_num_iterations + output.length;
-  const absl::Status status = ctx_->ConstantInputAsIntScalar(input, length);
+  const absl::Status status = ctx_.GetConstant(input, length);
   if (!status.ok()) {
     return Unimplemented(output.label,
                          ": XLA must know the length when it compiles: ", status.message());
@@ -409,57 +354,45 @@ absl::Status Loop::Compile(const tensorflow::NameAttrList& name, const std::vect
                            const std::vector<Shape>& shared, bool last, Function* function) {
   std::vector<bool> must_be_constant;
   tensorflow::DataTypeVector types;
-  TF_RETURN_IF_ERROR(Function::Inspect(ctx_, name, &types, &must_be_constant));
+  TF_RETURN_IF_ERROR(ctx_.InspectFunction(name, &types, &must_be_constant));
   if (must_be_constant.size() != parameters.size() + shared.size()) {
     return InvalidArgument(name.name(), " has ", must_be_constant.size(),
                            " parameters; the op was built for ", parameters.size() + shared.size());
   }
-  std::vector<XlaCompiler::Argument> arguments;
+  std::vector<FunctionArgument> arguments;
   std::string unknown;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const int i = parameters[p];
     const LoopSpec::Input& input = spec_.inputs[i];
     InputState& state = inputs_[i];
-    XlaCompiler::Argument& argument = arguments.emplace_back();
-    if (state.resource != nullptr) {
-      XlaCompiler::PopulateArgumentFromResource(*state.resource, &argument);
-      continue;
-    }
-    if (must_be_constant[p] && input.mode == InputMode::kValue && !input.back_edge) {
-      TF_ASSIGN_OR_RETURN(const std::optional<Tensor> constant,
-                          ctx_->InputExpression(i).ResolveConstant(ctx_->compiler()->client()));
-      if (constant.has_value()) {
-        state.is_constant = true;
-        state.constant = *constant;
-      }
-    }
+    FunctionArgument& argument = arguments.emplace_back();
     argument.type = types[p];
-    if (must_be_constant[p] && state.is_constant) {
-      argument.kind = XlaCompiler::Argument::kConstant;
-      argument.constant_value = state.constant;
-      argument.shape = state.constant.shape();
+    if (is_resource(i)) {
+      argument.variable = i;
       continue;
     }
-    if (must_be_constant[p]) absl::StrAppend(&unknown, unknown.empty() ? "" : ", ", input.label);
-    argument.kind = KindOf(types[p]);
+    if (must_be_constant[p]) {
+      if (input.mode == InputMode::kValue && !input.back_edge && !state.constant.has_value()) {
+        TF_ASSIGN_OR_RETURN(state.constant, ctx_.FindConstant(i));
+      }
+      argument.constant = state.constant;
+      if (argument.constant.has_value()) continue;
+      absl::StrAppend(&unknown, unknown.empty() ? "" : ", ", input.label);
+    }
     const bool is_short =
         last && state.last_parameter.element_type() != xla::PRIMITIVE_TYPE_INVALID;
     argument.shape = is_short ? state.last_parameter : state.parameter;
-    argument.initialized = true;
   }
   for (size_t s = 0; s < shared.size(); ++s) {
-    XlaCompiler::Argument& argument = arguments.emplace_back();
+    FunctionArgument& argument = arguments.emplace_back();
     argument.type = condition_.type(s + 1);
-    argument.kind = KindOf(argument.type);
     argument.shape = shared[s];
-    argument.initialized = true;
   }
   absl::Status status = function->Compile(ctx_, name, arguments);
   if (!status.ok() && !unknown.empty()) {
-    return absl::Status(
-        status.code(),
-        absl::StrCat(status.message(), "\nThe body of the loop ", ctx_->op_kernel().name(),
-                     " needs constants where it is given: ", unknown));
+    return absl::Status(status.code(),
+                        absl::StrCat(status.message(), "\nThe body of the loop ", ctx_.op_name(),
+                                     " needs constants where it is given: ", unknown));
   }
   return status;
 }
@@ -622,15 +555,13 @@ State Loop::FirstState() {
   if (count_.exact < 0) state.count = count_.runtime;
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     XlaOp& op = state.inputs.emplace_back();
-    if (inputs_[i].resource != nullptr) {
-      builder_->ReportErrorOrReturn([&]() -> absl::StatusOr<XlaOp> {
-        TF_RETURN_IF_ERROR(inputs_[i].resource->Pack(&op, builder_));
-        return op;
-      });
+    if (is_resource(i)) {
+      const absl::Status status = ctx_.ReadResource(i, &op);
+      if (!status.ok()) op = builder_->ReportError(status);
     } else if (spec_.inputs[i].mode == InputMode::kSequence) {
       op = inputs_[i].parts.stack;
     } else {
-      op = ctx_->Input(i);
+      op = ctx_.Input(i);
     }
   }
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
@@ -712,8 +643,7 @@ XlaOp Loop::LastElement(int i) const {
     return parts.Join(builder_);
   }
   const int64_t begin = in.pieces.Begin(at);
-  const XlaOp slice =
-      xla::SliceInDim(ctx_->Input(i), begin, begin + in.pieces.Size(at), 1, in.axis);
+  const XlaOp slice = xla::SliceInDim(ctx_.Input(i), begin, begin + in.pieces.Size(at), 1, in.axis);
   return drops_axis(i) ? xla::Reshape(slice, in.parameter.dimensions()) : slice;
 }
 
@@ -909,14 +839,6 @@ absl::Status Loop::Run(State* state) {
   return builder_->first_error();
 }
 
-void Loop::SetOutput(int i, XlaOp value) {
-  if (ctx_->expected_output_dtype(i) == tensorflow::DT_VARIANT) {
-    ctx_->SetTensorListOutput(i, value);
-  } else {
-    ctx_->SetOutput(i, value);
-  }
-}
-
 // A concatenation or a stack, as long as the loop was, or as its length says.
 XlaOp Loop::FinishBuffer(int i, XlaOp buffer, const State& state) const {
   const LoopSpec::Output& output = spec_.outputs[i];
@@ -962,15 +884,15 @@ absl::Status Loop::FinishOutput(int i, State* state) {
   switch (output.mode) {
     case OutputMode::kCount:
       if (is_dynamic()) {
-        ctx_->SetOutput(i, Wide(state->index));
+        ctx_.SetOutput(i, Wide(state->index));
       } else {
-        ctx_->SetConstantOutput(i, Tensor(count_.exact));
+        ctx_.SetOutput(i, Tensor(count_.exact));
       }
       return absl::OkStatus();
     case OutputMode::kLast: {
       const int parameter = StateOf(output);
       if (parameter >= 0) {
-        SetOutput(i, state->inputs[parameter]);
+        ctx_.SetOutput(i, state->inputs[parameter]);
         return absl::OkStatus();
       }
       const std::string message =
@@ -979,11 +901,11 @@ absl::Status Loop::FinishOutput(int i, State* state) {
                        "gives result ", output.result, " an initial one");
       if (count_.exact == 0) return InvalidArgument(message);
       if (is_dynamic()) Require(xla::Gt(state->index, Int(builder_, 0)), Literal(message));
-      SetOutput(i, value);
+      ctx_.SetOutput(i, value);
       return absl::OkStatus();
     }
     case OutputMode::kSum:
-      SetOutput(i, xla::ConvertElementType(value, out.value.element_type()));
+      ctx_.SetOutput(i, xla::ConvertElementType(value, out.value.element_type()));
       return absl::OkStatus();
     case OutputMode::kSequence: {
       SequenceParts parts;
@@ -997,11 +919,11 @@ absl::Status Loop::FinishOutput(int i, State* state) {
           parts.last = out.last;
         }
       }
-      SetOutput(i, parts.Join(builder_));
+      ctx_.SetOutput(i, parts.Join(builder_));
       return absl::OkStatus();
     }
     default:
-      SetOutput(i, FinishBuffer(i, value, *state));
+      ctx_.SetOutput(i, FinishBuffer(i, value, *state));
       return absl::OkStatus();
   }
 }
@@ -1015,7 +937,7 @@ absl::Status Loop::Finish(State* state) {
     updated.push_back(spec_.condition_inputs[parameter]);
   }
   for (int i : updated) {
-    TF_RETURN_IF_ERROR(inputs_[i].resource->SetFromPack({}, state->inputs[i], builder_));
+    TF_RETURN_IF_ERROR(ctx_.AssignResource(i, state->inputs[i]));
   }
   return builder_->first_error();
 }
@@ -1032,17 +954,16 @@ absl::Status Loop::Build() {
   return Finish(&state);
 }
 
-class TensorIteratorOp : public tensorflow::XlaOpKernel {
+class TensorIteratorOp : public XlaKernel {
  public:
-  explicit TensorIteratorOp(OpKernelConstruction* ctx) : XlaOpKernel(ctx) {
+  explicit TensorIteratorOp(OpKernelConstruction* ctx) {
     OP_REQUIRES_OK(ctx, spec_.Init(ctx));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("body", &body_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("condition", &condition_));
   }
 
-  void Compile(XlaOpKernelContext* ctx) override {
-    Loop loop(spec_, body_, condition_.empty() ? nullptr : &condition_[0], ctx);
-    OP_REQUIRES_OK(ctx, loop.Build());
+  absl::Status Compile(const Context& ctx) const override {
+    return Loop(spec_, body_, condition_.empty() ? nullptr : &condition_[0], ctx).Build();
   }
 
  private:
@@ -1052,11 +973,9 @@ class TensorIteratorOp : public tensorflow::XlaOpKernel {
 };
 
 // Each length is what XLA must know anyway; whether num_iterations is, the op's node says.
-#define TF_TI_LOOP_TRAITS \
-  .AllowResourceTypes().AllowVariantTypes().CompileTimeConstantInput("length")
-
-TF_TI_REGISTER_XLA_OP("TfTi>TensorIterator", TF_TI_LOOP_TRAITS, TensorIteratorOp);
-TF_TI_REGISTER_XLA_OP("TfTi>StatelessTensorIterator", TF_TI_LOOP_TRAITS, TensorIteratorOp);
+const XlaRegistrar<TensorIteratorOp> kLoop("TfTi>TensorIterator", kResources | kVariants, "length");
+const XlaRegistrar<TensorIteratorOp> kStatelessLoop("TfTi>StatelessTensorIterator",
+                                                    kResources | kVariants, "length");
 
 }  // namespace
 }  // namespace tf_ti

@@ -1,0 +1,265 @@
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cc/compute/bags/bags.h"
+#include "cc/compute/bags/pooling.h"
+#include "cc/compute/bags/walk-inl.h"
+#include "cc/compute/buffer.h"
+
+namespace tf_ti {
+namespace {
+
+// One call of PoolBags.
+template <typename T, typename Index>
+class Pooling {
+ public:
+  Pooling(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
+          Reduction reduction, T* out, Index* argmax)
+      : table_(table),
+        bags_(bags),
+        weights_(weights),
+        reduction_(reduction),
+        pool_(reduction == Reduction::kMax ? ChoosePoolMax<T, Index>(table.width)
+                                           : ChoosePoolSum<T, Index>(table.width, weights.given())),
+        out_(out),
+        argmax_(argmax) {}
+
+  std::string Run(Parallel* parallel) {
+    const std::string wrong = CheckOutside(bags_, table_.num_rows, &problem_);
+    if (!wrong.empty()) return wrong;
+    const int64_t parts = NumParts(*parallel, BytesOf<T>(bags_, table_.width));
+    const std::vector<int64_t> first = SplitBags(bags_, parts);
+    parallel->Run(parts, [&](int64_t part) { PoolPart(first[part], first[part + 1]); });
+    for (const Giant& giant : giants_) {
+      if (problem_.found()) {
+        // There may be an earlier one.
+        CheckIndices(bags_, giant.begin, giant.end, table_.num_rows, &problem_);
+      } else {
+        PoolGiant(giant, parallel);
+      }
+    }
+    return problem_.Describe(bags_, table_.num_rows);
+  }
+
+ private:
+  static constexpr int64_t kBlock = 128;  // bags in one call of the innermost loop
+  // Where the pieces of a giant begin depends on nothing but the bag, so the sum is always the
+  // same.
+  static constexpr int64_t kPiece = 8192;
+  static constexpr int64_t kMostPieces = 64;
+
+  struct Giant {
+    int64_t bag, begin, end;
+  };
+
+  // Consecutive bags, and copies of their ids and weights where those cannot be used as they are.
+  struct Block {
+    int64_t first = 0;
+    int64_t count = 0;
+    int64_t bounds[kBlock + 1];  // positions in bags_.indices
+    int64_t staged_bounds[kBlock + 1];
+    Sum<T> divisors[kBlock];
+    std::vector<Index> ids;
+    std::vector<Sum<T>> weights;
+  };
+
+  void PoolPart(int64_t first, int64_t last) {
+    Block block;
+    BagWalk<Index> walk(bags_, first, last);
+    for (bool more = true; more;) {
+      block.count = walk.NextMany(kBlock, kGiant, block.bounds);
+      block.first = walk.bag() + 1 - block.count;
+      while (block.count < kBlock && (more = walk.Next())) {
+        if (walk.end() - walk.begin() > kGiant) {
+          const std::lock_guard<std::mutex> lock(mutex_);
+          giants_.push_back({walk.bag(), walk.begin(), walk.end()});
+          break;
+        }
+        if (block.count == 0) {
+          block.first = walk.bag();
+          block.bounds[0] = walk.begin();
+        }
+        block.bounds[++block.count] = walk.end();
+      }
+      if (!Flush(&block)) return;
+    }
+    if (!walk.ok()) problem_.InBounds();
+  }
+
+  // Reduces a block's bags into `out_`. Returns whether all is well.
+  bool Flush(Block* block) {
+    if (block->count == 0) return true;
+    T* const out = out_ + block->first * table_.width;
+    const int64_t* const bounds = Pool(block, out, nullptr, nullptr);
+    if (bounds == nullptr) return false;
+    for (int64_t b = 0; b < block->count; ++b) {
+      if (bounds[b] == bounds[b + 1]) FillEmpty(block->first + b);
+      if (argmax_ != nullptr) {
+        FindArgmax(block->first + b, block->bounds[b], block->bounds[b + 1]);
+      }
+    }
+    return true;
+  }
+
+  // Reduces a block's bags into `out`; or, undivided, a single bag into `sums`, and adds up what it
+  // is to be divided by. Returns where the bags really begin and end once padding is left out, or
+  // null if there is a problem.
+  const int64_t* Pool(Block* block, T* out, Sum<T>* sums, Divisor<Sum<T>>* undivided) {
+    PoolArgs<T, Index> args{};
+    args.table = table_.rows;
+    args.num_rows = table_.num_rows;
+    args.width = table_.width;
+    args.count = block->count;
+    args.out = out;
+    args.sums = sums;
+    if (bags_.has_padding || weights_.rounded != nullptr) {
+      Stage(block);
+      args.ids = block->ids.data();
+      args.ids_end = args.ids + block->ids.size();
+      args.weights = weights_.given() ? block->weights.data() : nullptr;
+      args.bounds = block->staged_bounds;
+    } else {
+      args.ids = bags_.indices;
+      args.ids_end = args.ids + bags_.num_indices;
+      args.weights = weights_.wide;
+      args.bounds = block->bounds;
+    }
+    if (HasDivisors(reduction_)) {
+      for (int64_t b = 0; b < block->count; ++b) {
+        const int64_t begin = args.bounds[b], end = args.bounds[b + 1];
+        Divisor<Sum<T>> divisor(reduction_);
+        if (args.weights == nullptr) {
+          divisor.AddCount(end - begin);
+        } else {
+          for (int64_t i = begin; i < end; ++i) divisor.AddWeight(args.weights[i]);
+        }
+        if (undivided != nullptr) {
+          undivided->Add(divisor);
+        } else {
+          block->divisors[b] = divisor.Get();
+        }
+      }
+      if (undivided == nullptr) args.divisors = block->divisors;
+    }
+    if (pool_(args)) return args.bounds;
+    CheckIndices(bags_, block->bounds[0], block->bounds[block->count], table_.num_rows, &problem_);
+    return nullptr;
+  }
+
+  void Stage(Block* block) {
+    block->ids.clear();
+    block->weights.clear();
+    block->staged_bounds[0] = 0;
+    for (int64_t b = 0; b < block->count; ++b) {
+      for (int64_t i = block->bounds[b]; i < block->bounds[b + 1]; ++i) {
+        if (IsPadding(bags_, i)) continue;
+        block->ids.push_back(bags_.indices[i]);
+        if (weights_.given()) block->weights.push_back(WeightAt(weights_, i));
+      }
+      block->staged_bounds[b + 1] = block->ids.size();
+    }
+  }
+
+  void PoolGiant(const Giant& giant, Parallel* parallel) {
+    const int64_t size = giant.end - giant.begin;
+    const int64_t piece = std::max(kPiece, (size + kMostPieces - 1) / kMostPieces);
+    const int64_t count = (size + piece - 1) / piece;
+    const int64_t width = table_.width;
+    Buffer<Sum<T>> sums(count * width);
+    std::vector<Divisor<Sum<T>>> divisors(count, Divisor<Sum<T>>(reduction_));
+    std::vector<char> is_empty(count);
+    parallel->Run(count, [&](int64_t k) {
+      Block block;
+      block.count = 1;
+      block.bounds[0] = giant.begin + k * piece;
+      block.bounds[1] = std::min(block.bounds[0] + piece, giant.end);
+      const int64_t* const bounds = Pool(&block, nullptr, sums.data() + k * width, &divisors[k]);
+      is_empty[k] = bounds == nullptr || bounds[0] == bounds[1];
+    });
+    if (problem_.found()) return;
+
+    T* const out = out_ + giant.bag * width;
+    const int64_t first = std::find(is_empty.begin(), is_empty.end(), 0) - is_empty.begin();
+    if (first == count) {
+      std::fill(out, out + width, T());
+      FillEmpty(giant.bag);
+    } else {
+      for (int64_t k = 1; k < count; ++k) divisors[0].Add(divisors[k]);
+      const Sum<T> divisor = divisors[0].Get();
+      for (int64_t c = 0; c < width; ++c) {
+        Sum<T> value = sums[first * width + c];
+        for (int64_t k = first + 1; k < count; ++k) {
+          if (!is_empty[k]) value = Combine(value, sums[k * width + c]);
+        }
+        out[c] = Round<T>(HasDivisors(reduction_) ? DivideNoNan(value, divisor) : value);
+      }
+    }
+    if (argmax_ != nullptr) FindArgmax(giant.bag, giant.begin, giant.end);
+  }
+
+  Sum<T> Combine(Sum<T> x, Sum<T> y) const {
+    if constexpr (!IsComplex<T>::value) {
+      if (reduction_ == Reduction::kMax) return x == x && !(y <= x) ? y : x;
+    }
+    return AddSums(x, y);
+  }
+
+  void FillEmpty(int64_t bag) {
+    if (bags_.default_index < 0) return;
+    const T* const row = table_.rows + bags_.default_index * table_.width;
+    std::copy(row, row + table_.width, out_ + bag * table_.width);
+  }
+
+  void FindArgmax(int64_t bag, int64_t begin, int64_t end) {
+    if constexpr (!IsComplex<T>::value) {
+      const int64_t width = table_.width;
+      const T* const most = out_ + bag * width;
+      Index* const argmax = argmax_ + bag * width;
+      std::fill(argmax, argmax + width, Index(-1));
+      for (int64_t i = begin; i < end; ++i) {
+        if (IsPadding(bags_, i)) continue;
+        const T* const row = table_.rows + bags_.indices[i] * width;
+        for (int64_t c = 0; c < width; ++c) {
+          const Sum<T> value = Widen(row[c]);
+          const Sum<T> wanted = Widen(most[c]);
+          const bool is_it = value == wanted || (value != value && wanted != wanted);
+          if (is_it && argmax[c] == -1) argmax[c] = i;
+        }
+      }
+    }
+  }
+
+  const Table<T>& table_;
+  const Bags<Index>& bags_;
+  const Weights<T>& weights_;
+  const Reduction reduction_;
+  const ::tf_ti::Pool<T, Index> pool_;
+  T* const out_;
+  Index* const argmax_;
+  Problem problem_;
+  std::mutex mutex_;
+  std::vector<Giant> giants_;
+};
+
+}  // namespace
+
+template <typename T, typename Index>
+std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
+                     Reduction reduction, Parallel* parallel, T* out, Index* argmax) {
+  if (argmax != nullptr && bags.num_indices > std::numeric_limits<Index>::max()) {
+    return "there are " + std::to_string(bags.num_indices) + " indices: they must be int64";
+  }
+  if (table.width == 0) return CheckWithoutWalk(bags, table.num_rows);
+  return Pooling<T, Index>(table, bags, weights, reduction, out, argmax).Run(parallel);
+}
+
+#define TF_TI_POOL(T, Index)                                                                      \
+  template std::string PoolBags<T, Index>(const Table<T>&, const Bags<Index>&, const Weights<T>&, \
+                                          Reduction, Parallel*, T*, Index*);
+#define TF_TI_POOL_BOTH(T) TF_TI_POOL(T, int32_t) TF_TI_POOL(T, int64_t)
+TF_TI_NUMBERS(TF_TI_POOL_BOTH)
+
+}  // namespace tf_ti

@@ -1,0 +1,131 @@
+// What kernels for XLA need of tf2xla. A compiler spends more time on its headers than on all else
+// here, so tf2xla.cc alone includes them.
+#ifndef TF_TI_CC_XLA_TF2XLA_H_
+#define TF_TI_CC_XLA_TF2XLA_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/hlo/builder/xla_computation.h"
+#include "xla/shape.h"
+
+namespace tensorflow {
+class NameAttrList;
+class XlaOpKernelContext;
+}  // namespace tensorflow
+
+namespace tf_ti {
+
+// What a compiled function gets for a parameter: a constant, a variable, or else a value.
+struct FunctionArgument {
+  tensorflow::DataType type = tensorflow::DT_INVALID;
+  xla::Shape shape;
+  std::optional<tensorflow::Tensor> constant;
+  int variable = -1;  // the op's input that is its handle
+};
+
+// A TensorFlow function as a computation, whose result is a tuple: the outputs that are no
+// constants, then the variables' new values.
+struct CompiledFunction {
+  struct Output {
+    tensorflow::DataType type;
+    xla::Shape shape;
+    std::optional<tensorflow::Tensor> constant;
+  };
+
+  std::shared_ptr<const xla::XlaComputation> computation;
+  std::vector<int> parameters;  // those that the computation takes
+  std::vector<Output> outputs;
+  std::vector<int> updated;  // the parameters, variables, that the function writes to
+};
+
+// What an op has while XLA compiles it.
+class Context {
+ public:
+  explicit Context(tensorflow::XlaOpKernelContext* ctx) : ctx_(ctx) {}
+
+  xla::XlaBuilder* builder() const;
+  const std::string& op_name() const;
+  int num_outputs() const;
+  tensorflow::DataType input_type(int input) const;
+
+  xla::XlaOp Input(int input) const;
+  absl::StatusOr<xla::Shape> InputShape(int input) const;
+  // The value of an input, if it is known by now.
+  absl::StatusOr<std::optional<tensorflow::Tensor>> FindConstant(int input) const;
+  // The same of an integer that must be known.
+  absl::Status GetConstant(int input, int64_t* value) const;
+
+  // The variable that an input is the handle of.
+  absl::Status ReadVariable(int input, tensorflow::DataType dtype, tensorflow::TensorShape* shape,
+                            xla::XlaOp* value) const;
+  absl::Status AssignVariable(int input, tensorflow::DataType dtype, xla::XlaOp value) const;
+  // The same of any resource, as functions take it and return it.
+  absl::Status ReadResource(int input, xla::XlaOp* value) const;
+  absl::Status AssignResource(int input, xla::XlaOp value) const;
+
+  void SetOutput(int output, xla::XlaOp value) const;
+  void SetOutput(int output, const tensorflow::Tensor& value) const;
+
+  // The types of a function's parameters, and which it needs to know when it is compiled.
+  absl::Status InspectFunction(const tensorflow::NameAttrList& function,
+                               tensorflow::DataTypeVector* types,
+                               std::vector<bool>* must_be_constant) const;
+  absl::Status CompileFunction(const tensorflow::NameAttrList& function,
+                               const std::vector<FunctionArgument>& arguments,
+                               CompiledFunction* compiled) const;
+
+ private:
+  tensorflow::XlaOpKernelContext* const ctx_;
+};
+
+// A constant of an XLA program.
+xla::XlaOp ToConstant(xla::XlaBuilder* builder, const tensorflow::Tensor& value);
+
+// What an op becomes in an XLA program.
+class XlaKernel {
+ public:
+  virtual ~XlaKernel() = default;
+  // Sets all outputs, which on an error mean nothing.
+  virtual absl::Status Compile(const Context& ctx) const = 0;
+};
+
+// Whether the programs of the kernel under construction run on the CPU.
+bool IsForCpu(tensorflow::OpKernelConstruction* ctx);
+
+// What an op takes beside plain arrays.
+enum XlaTypes : int { kPlain = 0, kResources = 1, kVariants = 2 };
+
+// Registers a kernel for an op, as a constant at namespace scope. The kernel's constructor takes an
+// OpKernelConstruction*; `constant` is an input, or a list of inputs, that must be known.
+class XlaRegistrarBase {
+ protected:
+  using Create = tensorflow::OpKernel* (*)(tensorflow::OpKernelConstruction*);
+
+  XlaRegistrarBase(const char* op, int types, const char* constant, Create create);
+  static tensorflow::OpKernel* Wrap(tensorflow::OpKernelConstruction* ctx,
+                                    std::unique_ptr<XlaKernel> kernel);
+};
+template <typename Kernel>
+class XlaRegistrar : XlaRegistrarBase {
+ public:
+  explicit XlaRegistrar(const char* op, int types = kPlain, const char* constant = nullptr)
+      : XlaRegistrarBase(op, types, constant,
+                         [](tensorflow::OpKernelConstruction* ctx) -> tensorflow::OpKernel* {
+                           return Wrap(ctx, std::make_unique<Kernel>(ctx));
+                         }) {}
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_XLA_TF2XLA_H_
