@@ -4,6 +4,7 @@
 #   make build    put the library into the checkout, for `import tf_ti` from there
 #   make wheel    put the wheel into dist/
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
+#   make torch    install torch, beside which some tests run where it is there
 #   make lint     check the format and style     make format       mend them
 #   make cuda     compile the CUDA sources too   make clean        remove all of this
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
@@ -22,6 +23,8 @@ suffix := $(patsubst %,-tf%,$(filter-out $(default_tf),$(TF_VERSION)))$(addprefi
 venv := .venv$(suffix)
 dist := dist$(suffix)
 bin := $(abspath $(venv))/bin
+lint := .venv-lint
+comma := ,
 export PYTHON_BIN_PATH := $(bin)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -34,19 +37,42 @@ cpp := $(shell find cc gpu_check tests -name '*.cc' -o -name '*.h' -o -name '*.c
 help:
 	@sed -n '/^#/!q; s/^# \?//p' Makefile
 
-$(venv)/.tools: requirements-dev.txt
+# One line before what takes a while: what it is, and how long.
+say = @echo "make: $(1)"
+
+$(venv)/.tensorflow:
 	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "make: $(PYTHON) must be Python 3.10 or newer with ensurepip and venv (Debian's package"; \
 	  echo "python3-venv); or name another one: make PYTHON=/path/to/python3" ; exit 1; }
+	$(call say,TensorFlow $(TF_VERSION) into $(venv): 350 MB to download$(comma) a minute or two)
 	$(PYTHON) -m venv $(venv)
-	$(bin)/pip install --quiet '$(TF_PACKAGE)==$(TF_VERSION)' -r requirements-dev.txt
+	$(bin)/pip install --quiet '$(TF_PACKAGE)==$(TF_VERSION)'
 	@touch $@
 
-$(venv)/.peers: benchmarks/requirements.txt $(venv)/.tools
-	$(bin)/pip install --quiet -r $<
+# A command installs what it uses, and no more.
+install = $(call say,$(1) into $(venv)) && $(bin)/pip install --quiet -r $< && touch $@
+$(venv)/.build-tools: requirements/build.txt $(venv)/.tensorflow
+	$(call install,what builds the wheel)
+
+$(venv)/.examples: requirements/examples.txt $(venv)/.tensorflow
+	$(call install,what the examples draw with)
+
+$(venv)/.tests: requirements/test.txt $(venv)/.tensorflow
+	$(call install,pytest and OpenVINO)
+
+$(venv)/.torch: requirements/torch.txt $(venv)/.tensorflow
+	$(call install,torch (200 MB to download))
+
+$(venv)/.peers: benchmarks/requirements.txt requirements/torch.txt $(venv)/.tensorflow
+	$(call install,torch$(comma) JAX and the other peers)
+
+$(lint)/.tools: requirements/lint.txt
+	$(PYTHON) -m venv $(lint)
+	$(lint)/bin/pip install --quiet -r $<
 	@touch $@
 
-$(dist)/.built: $(sources) $(venv)/.tools
+$(dist)/.built: $(sources) $(venv)/.build-tools
+	$(call say,the wheel: about five minutes on two cores where nothing is compiled yet)
 	rm -rf $(dist)
 	./build_pip_pkg.sh $(dist) $(config)
 	@touch $@
@@ -55,16 +81,21 @@ $(venv)/.installed: $(dist)/.built
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/*.whl
 	@touch $@
 
-.PHONY: demo test build wheel bench lint format asan-test cuda gpu-check clean
-demo: $(venv)/.installed
+.PHONY: demo test torch build wheel bench lint format asan-test cuda gpu-check clean
+demo: $(venv)/.installed $(venv)/.examples
+	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
+	$(call say,training a classifier of texts: half a minute)
 	$(bin)/python examples/train_text_classifier.py
 
 # From tests/, where the checkout's tf_ti does not hide the installed one.
-test: $(venv)/.installed
-	cd tests && $(bin)/pytest $(PYTEST_FLAGS)
+test: $(venv)/.installed $(venv)/.tests
+	$(call say,the tests: about ten minutes on two cores)
+	cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal $(PYTEST_FLAGS)
 
-build: $(venv)/.tools
+torch: $(venv)/.torch
+
+build: $(venv)/.tensorflow
 	bazel/build_library.sh tf_ti $(config)
 
 wheel: $(dist)/.built
@@ -72,27 +103,27 @@ wheel: $(dist)/.built
 bench: build $(venv)/.peers
 	$(bin)/python -m benchmarks
 
-lint: $(venv)/.tools
-	$(bin)/clang-format --dry-run --Werror $(cpp)
-	$(bin)/ruff format --check
-	$(bin)/ruff check
+lint: $(lint)/.tools
+	$(lint)/bin/clang-format --dry-run --Werror $(cpp)
+	$(lint)/bin/ruff format --check
+	$(lint)/bin/ruff check
 
-format: $(venv)/.tools
-	$(bin)/clang-format -i $(cpp)
-	$(bin)/ruff format
-	$(bin)/ruff check --fix
+format: $(lint)/.tools
+	$(lint)/bin/clang-format -i $(cpp)
+	$(lint)/bin/ruff format
+	$(lint)/bin/ruff check --fix
 
 # The sanitizers' libraries must come first in the process, and the C++ library, whose exceptions
 # they watch, right after them. Python itself leaks.
 sanitizers = $(foreach name,asan ubsan stdc++,$(shell $${CXX:-g++} -print-file-name=lib$(name).so))
 asan := .cache/asan
-asan-test: $(venv)/.installed
+asan-test: $(venv)/.installed $(venv)/.tests
 	rm -rf $(asan) && mkdir -p $(asan) && cp -r tf_ti $(asan)
 	bazel/build_library.sh $(asan)/tf_ti --config=asan
 	cd tests && PYTHONPATH=$(abspath $(asan)) LD_PRELOAD="$(sanitizers)" \
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 $(bin)/pytest $(PYTEST_FLAGS)
 
-cuda: $(venv)/.tools
+cuda: $(venv)/.tensorflow
 	bazel/bazel.sh build --config=cuda //:_tf_ti.so
 
 gpu-check:

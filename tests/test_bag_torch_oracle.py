@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_ti
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="torch is not installed: `make torch` does it")
 
 
 def random_case(rng):

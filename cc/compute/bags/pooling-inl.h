@@ -356,12 +356,12 @@ bool PoolInPasses(const PoolArgs<T, Index>& given) {
 }
 
 // For rows that fill a vector of L lanes. How many vectors are taken at once weighs speed against
-// the size of the library: sums of floats are what models need.
+// the size of the library: sums of floats are what models need, on processors of this decade.
 template <typename T, typename Index, Operation op, int L>
 Pool<T, Index> ChooseCount(int64_t width) {
   const int64_t count = (width + L - 1) / L;
   if (count == 1) return PoolWhole<T, Index, op, L, 1>;
-  if constexpr (std::is_floating_point_v<Sum<T>> && op != kMaximum) {
+  if constexpr (std::is_same_v<Sum<T>, float> && op != kMaximum && kVectorBytes > 16) {
     if (count == 2) return PoolWhole<T, Index, op, L, 2>;
     if (count == 3) return PoolWhole<T, Index, op, L, 3>;
     if (count == 4) return PoolWhole<T, Index, op, L, 4>;
