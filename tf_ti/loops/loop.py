@@ -1,15 +1,16 @@
 """`tf_ti.Loop`: TensorRT's loop."""
 
 import enum
-import operator
 import os
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_ti import _tf
-from tf_ti.loops import drawing as _drawing, network as _network, sketch as _sketch
+from tf_ti.loops import drawing as _drawing, sketch as _sketch
+from tf_ti.loops.layers import IteratorLayer, LoopNode, OutputLayer, RecurrenceLayer
+from tf_ti.loops.network import Network
+from tf_ti.loops.values import Iterator, Output, Recurrence
 
 
 class TripLimit(enum.Enum):
@@ -38,185 +39,6 @@ class LoopOutput(enum.Enum):
     LAST_VALUE = "last"
     CONCATENATE = "concatenate"
     REVERSE = "reverse"
-
-
-class _TensorLike(_tf.TensorLike):
-    """What is used like a tensor, `self.tensor`."""
-
-    __array_priority__ = 100
-    __hash__ = None  # as tensors: == compares elements
-
-    @property
-    def tensor(self) -> tf.Tensor:
-        raise NotImplementedError
-
-    @property
-    def dtype(self) -> tf.DType:
-        return self.tensor.dtype
-
-    @property
-    def shape(self) -> tf.TensorShape:
-        return self.tensor.shape
-
-    def __tf_tensor__(self, dtype=None, name=None) -> tf.Tensor:
-        return tf.convert_to_tensor(self.tensor, dtype, name=name)
-
-    def __tf_tracing_type__(self, context):
-        return self.tensor.__tf_tracing_type__(context)
-
-    def __getattr__(self, name: str):
-        # Also what tapes ask for (_id), but nothing that this object itself would need for that.
-        if name.startswith("__") or name in ("_loop", "_layer", "_tensor"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.tensor, name)
-
-    def __array__(self, dtype=None, copy=None):
-        array = np.asarray(self.tensor, dtype)
-        return array.copy() if copy else array
-
-    def __iter__(self):
-        return iter(self.tensor)
-
-    def __len__(self):
-        return len(self.tensor)
-
-    def __bool__(self):
-        return bool(self.tensor)
-
-
-def _delegate(name: str):
-    method = getattr(tf.Tensor, name)
-
-    def call(self, *args, **kwargs):
-        return method(self.tensor, *args, **kwargs)
-
-    call.__name__ = name
-    return call
-
-
-for _name in tf.Tensor.OVERLOADABLE_OPERATORS:
-    setattr(_TensorLike, _name, _delegate(_name))
-
-
-class _Inner(_TensorLike):
-    """A tensor that is there while the loop's block is open."""
-
-    def __init__(self, loop: "Loop", layer: _network.Layer):
-        self._loop, self._layer = loop, layer
-
-    @property
-    def tensor(self) -> tf.Tensor:
-        if not self._loop._is_open:
-            raise ValueError(
-                f"{self._layer.label} is used after the loop's block was closed; a loop output "
-                "brings values out of a loop"
-            )
-        return self._layer.value
-
-    def __repr__(self) -> str:
-        value = self._layer.value
-        return f"<{self._layer.label}, shape={value.shape}, dtype={value.dtype.name}>"
-
-
-class Iterator(_Inner):
-    """An iterator layer: in iteration k element k of a tensor, used like a tensor."""
-
-
-class Recurrence(_Inner):
-    """A recurrence layer, used like a tensor.
-
-    Attributes:
-        next: its value in the next iteration, the second input.
-    """
-
-    @tf.autograph.experimental.do_not_convert
-    def set_input(self, index: int, tensor: Any) -> None:
-        """Sets the second input, `index` 1: what the recurrence is in the next iteration."""
-        layer = self._layer
-        _check_index(layer.label, index, "the initial value is given when the recurrence is added")
-        self._loop._check_open(f"{layer.label}: set_input")
-        if layer.next is not None:
-            raise ValueError(f"{layer.label}: the second input has been set already")
-        what = f"{layer.label}: the second input"
-        dtype, shape = layer.value.dtype, layer.value.shape
-        tensor = self._loop._to_tensor(what, tensor, None if _has_dtype(tensor) else dtype)
-        if tensor.dtype != dtype:
-            raise TypeError(
-                f"{what} is of type {tensor.dtype.name}, the initial value {dtype.name}"
-            )
-        if not tensor.shape.is_compatible_with(shape):
-            raise ValueError(
-                f"{what} has shape {tensor.shape}, the recurrence {shape}; shape= says what shapes "
-                "its values may have"
-            )
-        layer.next = tensor
-
-    @property
-    def next(self) -> tf.Tensor | None:
-        return self._layer.next
-
-    @next.setter
-    def next(self, tensor: Any) -> None:
-        self.set_input(1, tensor)
-
-
-class Output(_TensorLike):
-    """A loop output layer, used like a tensor outside of its loop.
-
-    Attributes:
-        tensor: the output, after the loop's block.
-    """
-
-    def __init__(self, loop: "Loop", layer: _network.OutputLayer):
-        self._loop, self._layer = loop, layer
-        self._tensor: tf.Tensor | None = None
-
-    @property
-    def tensor(self) -> tf.Tensor:
-        if self._tensor is not None:
-            return self._tensor
-        network = self._loop._network
-        if network.is_discarded(self._layer.loop):
-            raise ValueError(f"{self._layer.label} is not there: the loop failed")
-        if network.sketch is not None:
-            raise ValueError(
-                f"{self._layer.label} is not there: its loop is inside another one, an output of "
-                "which brings values out"
-            )
-        if _network.Network.current() is not network:
-            raise ValueError(f"{self._layer.label} is there once the outermost loop's block ends")
-        return self._layer.value
-
-    @tf.autograph.experimental.do_not_convert
-    def set_input(self, index: int, tensor: Any) -> None:
-        """Sets the second input, `index` 1: the output's extent along its new axis."""
-        layer = self._layer
-        _check_index(layer.label, index, "the tensor is given when the output is added")
-        self._loop._check_open(f"{layer.label}: set_input")
-        if layer.kind == "last":
-            raise ValueError(f"{layer.label}: the last value has no length")
-        if "the length" in layer.given:
-            raise ValueError(f"{layer.label}: the length has been set already")
-        length, _ = self._loop._to_length(layer.label, tensor)
-        layer.given["the length"] = length
-
-    def __int__(self) -> int:
-        return int(self.tensor)
-
-    def __index__(self) -> int:
-        return operator.index(self.tensor)
-
-    def __float__(self) -> float:
-        return float(self.tensor)
-
-    def __complex__(self) -> complex:
-        return complex(self.tensor)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.tensor, spec)
-
-    def __repr__(self) -> str:
-        return f"<{self._layer.label}>"
 
 
 class Loop:
@@ -287,8 +109,8 @@ class Loop:
         self.name = name or "Loop"
         self._requested_name = name
         self.outputs: list[Output] = []
-        self._network: _network.Network | None = None
-        self._node: _network.LoopNode | None = None
+        self._network: Network | None = None
+        self._node: LoopNode | None = None
         self._graph_context = None
         self._is_open = False
 
@@ -296,9 +118,9 @@ class Loop:
     def __enter__(self) -> "Loop":
         if self._node is not None:
             raise ValueError(f"loop {self.name!r} has been entered before")
-        network = _network.Network.current()
+        network = Network.current()
         if network is None or not network.is_untouched():
-            network = _network.Network(self.name, _sketch.Sketch)
+            network = Network(self.name, _sketch.Sketch)
             self._graph_context = network.graph.as_default()
             self._graph_context.__enter__()
         self._network = network
@@ -389,7 +211,7 @@ class Loop:
             dims = shape.as_list()
             del dims[axis]
             shape = tf.TensorShape(dims)
-        layer = _network.IteratorLayer(
+        layer = IteratorLayer(
             label,
             self._node,
             self._network.placeholder(label, tensor, shape),
@@ -431,7 +253,7 @@ class Loop:
                     "allow"
                 )
         value = self._network.placeholder(label, initial, shape)
-        layer = _network.RecurrenceLayer(label, self._node, value, {"the initial value": initial})
+        layer = RecurrenceLayer(label, self._node, value, {"the initial value": initial})
         self._node.recurrences.append(layer)
         return Recurrence(self, layer)
 
@@ -482,7 +304,7 @@ class Loop:
             dims = shape.as_list()
             dims.insert(axis if axis >= 0 else axis + len(dims) + 1, extent)
             shape = tf.TensorShape(dims)
-        layer = _network.OutputLayer(
+        layer = OutputLayer(
             label,
             self._node,
             self._network.placeholder(label, tensor, shape),
@@ -523,7 +345,7 @@ class Loop:
         if not self._is_open:
             state = "closed already" if self._node is not None else "not open yet"
             raise ValueError(f"{prefix}{what.removeprefix(prefix)}: the loop's block is {state}")
-        if _network.Network.current() is not self._network:
+        if Network.current() is not self._network:
             raise ValueError(
                 f"{prefix}{what.removeprefix(prefix)}: layers are added in the loop's own block, "
                 "not in another one, a function or a branch inside of it"
@@ -576,13 +398,6 @@ class Loop:
                 )
 
 
-def _check_index(label: str, index: int, first: str) -> None:
-    if isinstance(index, bool) or not isinstance(index, int):
-        raise TypeError(f"{label}: index must be an int, got {index!r}")
-    if index != 1:
-        raise ValueError(f"{label}: input 1 can be set, not input {index}; {first}")
-
-
 def _check_axis(label: str, axis: Any) -> None:
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
         raise TypeError(f"{label}: axis must be an int, got {axis!r}")
@@ -591,7 +406,3 @@ def _check_axis(label: str, axis: Any) -> None:
 def _check_scalar(what: str, tensor: tf.Tensor) -> None:
     if tensor.shape.rank not in (None, 0):
         raise ValueError(f"{what} must be a scalar, got shape {tensor.shape}")
-
-
-def _has_dtype(value: Any) -> bool:
-    return hasattr(value, "dtype")

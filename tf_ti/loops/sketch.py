@@ -4,7 +4,8 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.loops import drawing as _drawing
-from tf_ti.loops.network import LoopNode, Network, Path
+from tf_ti.loops.layers import LoopNode, Path
+from tf_ti.loops.network import Network
 
 _HIDDEN = ("Const", "Placeholder")
 

@@ -1,0 +1,209 @@
+"""How a loop of a network becomes a loop op: its body, its condition, its inputs and outputs."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops import body as _body, graphs as _graphs, spec as _spec
+from tf_ti.loops.layers import IteratorLayer, Layer, LoopNode, Path, RecurrenceLayer
+
+if TYPE_CHECKING:
+    from tf_ti.loops.network import Network
+
+
+class Builder:
+    """Makes one loop an operation."""
+
+    def __init__(self, network: "Network", loop: LoopNode, path: Path, values: dict):
+        self.network, self.loop, self.path, self.values = network, loop, path, values
+
+    def _resolve(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor, or what has taken the place of an inner loop's output."""
+        return self.values.get(tensor.ref(), tensor)
+
+    def build(self) -> None:
+        loop = self.loop
+        effects = self.network.detached_effects(self.path)
+        if not loop.outputs and not effects:
+            return
+        recurrences, needed = self._live(effects)
+        used = {t.ref() for op in needed for t in op.inputs}
+        used |= {t.ref() for t in self._targets(recurrences)}
+        for output in loop.outputs:
+            if output.value.ref() in used:
+                raise ValueError(f"{output.label} is used inside its own loop")
+        iterators = [i for i in loop.iterators if i.value.ref() in used]
+        layers = [*iterators, *recurrences]
+        invariants = self._invariants(needed, recurrences, {layer.value.ref() for layer in layers})
+
+        groups = [[layer.value] for layer in layers] + [[t] for t in invariants]
+        results, outputs = self._results(recurrences)
+        condition = None if loop.condition is None else self._resolve(loop.condition)
+        targets = results if condition is None else [*results, condition]
+        graph = _graphs.extract("loop", self.network.graph, groups, targets, effects)
+        targets = list(graph.outputs)
+        if condition is not None:
+            condition = targets.pop()
+        num_results = len(targets)
+        targets += _body.effects(graph, [[t] for t in graph.inputs])
+        stateful = any(_tf.is_stateful(op) for op in graph.get_operations())
+        test, read, body = _split(graph, targets, condition)
+
+        inputs = [
+            *(self._input(layer) for layer in layers),
+            *(_spec.Input(f"{loop.label}: the invariant {t.name!r}", t.shape) for t in invariants),
+        ]
+        first = len(iterators)
+        lengths = [o for o in loop.outputs if "the length" in o.given]
+        spec = _spec.LoopSpec(
+            tuple(inputs),
+            tuple(
+                dataclasses.replace(made, length=lengths.index(layer) if layer in lengths else -1)
+                for made, layer in zip(outputs, loop.outputs)
+            ),
+            tuple((k, first + k) for k in range(len(recurrences))),
+            tuple(t.dtype for t in body.outputs),
+            tuple(t.shape for t in body.outputs),
+            limit_label=loop.limit_label,
+            condition_inputs=read,
+        )
+        given = [layer.given[_GIVEN[type(layer)]] for layer in layers] + invariants
+        before = len(self.network.graph.get_operations())
+        made = _spec.run_loop(
+            spec.recording(1, range(num_results, len(body.outputs))),
+            _tf.make_function(body),
+            [self._resolve(t) for t in given],
+            None if loop.count is None else tf.maximum(self._resolve(loop.count), 0),
+            stateful,
+            loop.name if _is_scope(loop.name) else "Loop",
+            None if test is None else _tf.make_function(test),
+            [self._resolve(o.given["the length"]) for o in lengths],
+        )
+        for op in self.network.graph.get_operations()[before:]:
+            # After all that its block did, and before what came next.
+            self.network.set_level(op, self.path[:-1], loop.end - 0.5)
+        for layer, tensor in zip(loop.outputs, made):
+            tensor.set_shape(layer.value.shape)
+            self.values[layer.value.ref()] = tensor
+            _graphs.replace(layer.value, tensor)
+
+    def _live(
+        self, effects: Sequence[tf.Operation]
+    ) -> tuple[list[RecurrenceLayer], list[tf.Operation]]:
+        """The recurrences that something depends on, and the operations of an iteration."""
+        loop = self.loop
+        live = {o.recurrence for o in loop.outputs if o.kind == "last"}
+        while True:
+            kept = [r for r in loop.recurrences if r in live]
+            targets = self._targets(kept)
+            needed = _graphs.needed_operations(
+                [layer.value for layer in (*loop.iterators, *loop.recurrences)], targets, effects
+            )
+            needed = [op for op in needed if self._belongs(op)]
+            used = {t.ref() for op in needed for t in op.inputs} | {t.ref() for t in targets}
+            found = live | {r for r in loop.recurrences if r.value.ref() in used}
+            if found == live:
+                return kept, needed
+            live = found
+
+    def _belongs(self, op: tf.Operation) -> bool:
+        return self.network.level(op) == self.path and op.type != "Placeholder"
+
+    def _targets(self, recurrences: Sequence[RecurrenceLayer]) -> list[tf.Tensor]:
+        """What an iteration computes for its layers."""
+        tensors = [r.next for r in recurrences]
+        tensors += [o.tensor for o in self.loop.outputs if o.kind != "last"]
+        if self.loop.condition is not None:
+            tensors.append(self.loop.condition)
+        return [self._resolve(t) for t in tensors]
+
+    def _invariants(self, needed, recurrences, own: set) -> list[tf.Tensor]:
+        """What comes from outside; constants are part of the body."""
+        found: dict[Any, tf.Tensor] = {}
+        members = set(needed)
+        captured = {inside.ref() for _, inside in self.network.graph.captures}
+        for tensor in [*(t for op in needed for t in op.inputs), *self._targets(recurrences)]:
+            op = tensor.op
+            # A small eager tensor is captured as a constant, but may have a gradient.
+            is_constant = (
+                op.type == "Const" and not op.control_inputs and tensor.ref() not in captured
+            )
+            if tensor.ref() not in own and op not in members and not is_constant:
+                found.setdefault(tensor.ref(), tensor)
+        return list(found.values())
+
+    def _results(
+        self, recurrences: Sequence[RecurrenceLayer]
+    ) -> tuple[list[tf.Tensor], list[_spec.Output]]:
+        """What the body returns, the recurrences' next values first, and the outputs made of it."""
+        results = [self._resolve(r.next) for r in recurrences]
+        outputs = []
+        for layer in self.loop.outputs:
+            if layer.kind == "last":
+                source = recurrences.index(layer.recurrence)
+                outputs.append(_spec.Output(layer.label, results[source].dtype, "last", source))
+                continue
+            tensor = self._resolve(layer.tensor)
+            stride = -1 if layer.kind == "reverse" else 1
+            outputs.append(
+                _spec.Output(layer.label, tensor.dtype, "stack", len(results), layer.axis, stride)
+            )
+            results.append(tensor)
+        return results, outputs
+
+    def _input(self, layer: Layer) -> _spec.Input:
+        shape = layer.value.shape
+        if isinstance(layer, RecurrenceLayer):
+            return _spec.Input(layer.label, shape)
+        order = {"start": -1, "end": 0, "stride": -1} if layer.reverse else {}
+        return _spec.Input(layer.label, shape, "iterator", layer.axis, **order)
+
+
+_GIVEN = {IteratorLayer: "the iterated tensor", RecurrenceLayer: "the initial value"}
+
+
+def _is_scope(name: str) -> bool:
+    return name.isascii() and name.replace("_", "").isalnum() and not name.startswith("_")
+
+
+def _split(
+    graph: _tf.FuncGraph, results: Sequence[tf.Tensor], condition: tf.Tensor | None
+) -> tuple[_tf.FuncGraph | None, tuple[int, ...] | None, _tf.FuncGraph]:
+    """Takes apart what an iteration computes: the condition, and with its values the rest.
+
+    Returns the condition, the positions of the parameters that it reads, and the body.
+    """
+    groups = [[t] for t in graph.inputs]
+    effects = list(graph.control_outputs)
+    if condition is None:
+        body = _graphs.extract("body", graph, groups, results, effects)
+        _graphs.chain(body.control_outputs)
+        return None, None, body
+    head = set(_graphs.needed_operations(graph.inputs, [condition]))
+    for op in graph.get_operations():
+        _graphs.keep_controls(op, lambda other, op=op: (other in head) == (op in head))
+    rest = [op for op in effects if op not in head]
+    tail = _graphs.needed_operations(
+        [*graph.inputs, *(t for op in head for t in op.outputs)], results, rest
+    )
+    shared: dict[Any, tf.Tensor] = {}
+    for tensor in [*(t for op in tail for t in op.inputs), *results]:
+        if tensor.op in head and tensor.op.type != "Const":
+            shared.setdefault(tensor.ref(), tensor)
+    used = {t.ref() for op in head for t in op.inputs} | {condition.ref()}
+    used |= {t.ref() for t in shared.values()}
+    read = tuple(i for i, t in enumerate(graph.inputs) if t.ref() in used)
+    test = _graphs.extract(
+        "condition",
+        graph,
+        [groups[i] for i in read],
+        [condition, *shared.values()],
+        [op for op in effects if op in head],
+    )
+    body = _graphs.extract("body", graph, [*groups, *([t] for t in shared.values())], results, rest)
+    _graphs.chain(test.control_outputs)
+    _graphs.chain(body.control_outputs)
+    return test, read, body

@@ -1,0 +1,115 @@
+"""The boundary layers of loops, and which loop they are of."""
+
+import dataclasses
+from collections.abc import Callable
+
+import tensorflow as tf
+
+Path = tuple["LoopNode", ...]  # loops, each inside the one before
+
+
+@dataclasses.dataclass(eq=False)
+class Layer:
+    """A boundary layer of a loop.
+
+    Attributes:
+        label: what an error calls it.
+        loop: the loop.
+        value: the placeholder that stands for its output.
+        given: tensors from outside of the loop, by what they are.
+    """
+
+    label: str
+    loop: "LoopNode"
+    value: tf.Tensor
+    given: dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(eq=False)
+class IteratorLayer(Layer):
+    axis: int
+    reverse: bool
+
+    def details(self) -> tuple[str, ...]:
+        return (f"axis={self.axis}", *(["reverse"] if self.reverse else []))
+
+
+@dataclasses.dataclass(eq=False)
+class RecurrenceLayer(Layer):
+    next: tf.Tensor | None = None
+
+    def details(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclasses.dataclass(eq=False)
+class OutputLayer(Layer):
+    kind: str  # "last", "concatenate", "reverse"
+    tensor: tf.Tensor
+    recurrence: RecurrenceLayer | None
+    axis: int
+
+    def details(self) -> tuple[str, ...]:
+        if self.kind == "last":
+            return ("LAST_VALUE",)
+        return (self.kind.upper(), f"axis={self.axis}")
+
+
+@dataclasses.dataclass(eq=False)
+class LoopNode:
+    """One loop of a network.
+
+    Attributes:
+        name: its name.
+        around: the loops of the network whose blocks its own stands in, the outermost first.
+        end: how many operations there were when its block was closed.
+        used: the tensors given to its layers, with the loops whose blocks were open then.
+    """
+
+    name: str
+    around: Path
+    count: tf.Tensor | None = None
+    condition: tf.Tensor | None = None
+    iterators: list[IteratorLayer] = dataclasses.field(default_factory=list)
+    recurrences: list[RecurrenceLayer] = dataclasses.field(default_factory=list)
+    outputs: list[OutputLayer] = dataclasses.field(default_factory=list)
+    end: int = 0
+    used: list[tuple[tf.Tensor, Path]] = dataclasses.field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        return f"loop {self.name!r}"
+
+    @property
+    def limit_label(self) -> str:
+        return f"{self.label}: trip limit"
+
+    def given(self) -> list[tuple[str, tf.Tensor]]:
+        """What comes from outside: (what it is, tensor)."""
+        layers = [*self.iterators, *self.recurrences, *self.outputs]
+        found = [
+            (f"{layer.label}: {what}", tensor)
+            for layer in layers
+            for what, tensor in layer.given.items()
+        ]
+        if self.count is not None:
+            found.append((f"{self.limit_label}: the count", self.count))
+        return found
+
+    def replace(self, value_of: Callable) -> None:
+        """Gives the layers other tensors."""
+        self.count, self.condition = value_of(self.count), value_of(self.condition)
+        for layer in (*self.iterators, *self.recurrences, *self.outputs):
+            layer.given = {what: value_of(t) for what, t in layer.given.items()}
+        for recurrence in self.recurrences:
+            recurrence.next = value_of(recurrence.next)
+        for output in self.outputs:
+            output.tensor = value_of(output.tensor)
+
+    def results(self) -> list[tuple[str, tf.Tensor]]:
+        """What each iteration must compute: (what it is, tensor)."""
+        found = [(f"{r.label}: the second input", r.next) for r in self.recurrences]
+        found += [(f"{o.label}: the tensor", o.tensor) for o in self.outputs]
+        if self.condition is not None:
+            found.append((f"{self.limit_label}: the condition", self.condition))
+        return found

@@ -1,0 +1,204 @@
+"""What a loop's block has of its layers: values that are used like tensors."""
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops.layers import Layer, OutputLayer
+from tf_ti.loops.network import Network
+
+if TYPE_CHECKING:
+    from tf_ti.loops.loop import Loop
+
+
+class _TensorLike(_tf.TensorLike):
+    """What is used like a tensor, `self.tensor`."""
+
+    __array_priority__ = 100
+    __hash__ = None  # as tensors: == compares elements
+
+    @property
+    def tensor(self) -> tf.Tensor:
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> tf.DType:
+        return self.tensor.dtype
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        return self.tensor.shape
+
+    def __tf_tensor__(self, dtype=None, name=None) -> tf.Tensor:
+        return tf.convert_to_tensor(self.tensor, dtype, name=name)
+
+    def __tf_tracing_type__(self, context):
+        return self.tensor.__tf_tracing_type__(context)
+
+    def __getattr__(self, name: str):
+        # Also what tapes ask for (_id), but nothing that this object itself would need for that.
+        if name.startswith("__") or name in ("_loop", "_layer", "_tensor"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.tensor, name)
+
+    def __array__(self, dtype=None, copy=None):
+        array = np.asarray(self.tensor, dtype)
+        return array.copy() if copy else array
+
+    def __iter__(self):
+        return iter(self.tensor)
+
+    def __len__(self):
+        return len(self.tensor)
+
+    def __bool__(self):
+        return bool(self.tensor)
+
+
+def _delegate(name: str):
+    method = getattr(tf.Tensor, name)
+
+    def call(self, *args, **kwargs):
+        return method(self.tensor, *args, **kwargs)
+
+    call.__name__ = name
+    return call
+
+
+for _name in tf.Tensor.OVERLOADABLE_OPERATORS:
+    setattr(_TensorLike, _name, _delegate(_name))
+
+
+class _Inner(_TensorLike):
+    """A tensor that is there while the loop's block is open."""
+
+    def __init__(self, loop: "Loop", layer: Layer):
+        self._loop, self._layer = loop, layer
+
+    @property
+    def tensor(self) -> tf.Tensor:
+        if not self._loop._is_open:
+            raise ValueError(
+                f"{self._layer.label} is used after the loop's block was closed; a loop output "
+                "brings values out of a loop"
+            )
+        return self._layer.value
+
+    def __repr__(self) -> str:
+        value = self._layer.value
+        return f"<{self._layer.label}, shape={value.shape}, dtype={value.dtype.name}>"
+
+
+class Iterator(_Inner):
+    """An iterator layer: in iteration k element k of a tensor, used like a tensor."""
+
+
+class Recurrence(_Inner):
+    """A recurrence layer, used like a tensor.
+
+    Attributes:
+        next: its value in the next iteration, the second input.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def set_input(self, index: int, tensor: Any) -> None:
+        """Sets the second input, `index` 1: what the recurrence is in the next iteration."""
+        layer = self._layer
+        _check_index(layer.label, index, "the initial value is given when the recurrence is added")
+        self._loop._check_open(f"{layer.label}: set_input")
+        if layer.next is not None:
+            raise ValueError(f"{layer.label}: the second input has been set already")
+        what = f"{layer.label}: the second input"
+        dtype, shape = layer.value.dtype, layer.value.shape
+        tensor = self._loop._to_tensor(what, tensor, None if _has_dtype(tensor) else dtype)
+        if tensor.dtype != dtype:
+            raise TypeError(
+                f"{what} is of type {tensor.dtype.name}, the initial value {dtype.name}"
+            )
+        if not tensor.shape.is_compatible_with(shape):
+            raise ValueError(
+                f"{what} has shape {tensor.shape}, the recurrence {shape}; shape= says what shapes "
+                "its values may have"
+            )
+        layer.next = tensor
+
+    @property
+    def next(self) -> tf.Tensor | None:
+        return self._layer.next
+
+    @next.setter
+    def next(self, tensor: Any) -> None:
+        self.set_input(1, tensor)
+
+
+class Output(_TensorLike):
+    """A loop output layer, used like a tensor outside of its loop.
+
+    Attributes:
+        tensor: the output, after the loop's block.
+    """
+
+    def __init__(self, loop: "Loop", layer: OutputLayer):
+        self._loop, self._layer = loop, layer
+        self._tensor: tf.Tensor | None = None
+
+    @property
+    def tensor(self) -> tf.Tensor:
+        if self._tensor is not None:
+            return self._tensor
+        network = self._loop._network
+        if network.is_discarded(self._layer.loop):
+            raise ValueError(f"{self._layer.label} is not there: the loop failed")
+        if network.sketch is not None:
+            raise ValueError(
+                f"{self._layer.label} is not there: its loop is inside another one, an output of "
+                "which brings values out"
+            )
+        if Network.current() is not network:
+            raise ValueError(f"{self._layer.label} is there once the outermost loop's block ends")
+        return self._layer.value
+
+    @tf.autograph.experimental.do_not_convert
+    def set_input(self, index: int, tensor: Any) -> None:
+        """Sets the second input, `index` 1: the output's extent along its new axis."""
+        layer = self._layer
+        _check_index(layer.label, index, "the tensor is given when the output is added")
+        self._loop._check_open(f"{layer.label}: set_input")
+        if layer.kind == "last":
+            raise ValueError(f"{layer.label}: the last value has no length")
+        if "the length" in layer.given:
+            raise ValueError(f"{layer.label}: the length has been set already")
+        length, _ = self._loop._to_length(layer.label, tensor)
+        layer.given["the length"] = length
+
+    def __int__(self) -> int:
+        return int(self.tensor)
+
+    def __index__(self) -> int:
+        return operator.index(self.tensor)
+
+    def __float__(self) -> float:
+        return float(self.tensor)
+
+    def __complex__(self) -> complex:
+        return complex(self.tensor)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.tensor, spec)
+
+    def __repr__(self) -> str:
+        return f"<{self._layer.label}>"
+
+
+def _check_index(label: str, index: int, first: str) -> None:
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise TypeError(f"{label}: index must be an int, got {index!r}")
+    if index != 1:
+        raise ValueError(f"{label}: input 1 can be set, not input {index}; {first}")
+
+
+def _has_dtype(value: Any) -> bool:
+    return hasattr(value, "dtype")
