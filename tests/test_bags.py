@@ -658,7 +658,9 @@ def test_the_last_offset_ends_the_last_bag():
 
 
 @each_index_type
-@pytest.mark.parametrize("form", [int, "scalar", np.array, tf.constant], ids=str)
+@pytest.mark.parametrize(
+    "form", [int, "scalar", np.array, tf.constant], ids=lambda form: getattr(form, "__name__", form)
+)
 def test_a_default_index_in_every_form(form, index_type):
     default = index_type(2) if form == "scalar" else form(index_type(2))
     table = tf.constant(TABLE)
