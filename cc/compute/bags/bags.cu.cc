@@ -14,19 +14,6 @@ bool HasDivisors(Reduction reduction) {
   return reduction == Reduction::kMean || reduction == Reduction::kSqrtN;
 }
 
-template <typename Index>
-std::string CheckDefault(const Bags<Index>& bags, int64_t num_rows) {
-  if (bags.default_index < -1) {
-    return "default_index is " + std::to_string(bags.default_index) +
-           "; it must be a row of emb_table, or -1";
-  }
-  if (bags.default_index >= num_rows) {
-    return "default_index is " + std::to_string(bags.default_index) + ", but emb_table has " +
-           std::to_string(num_rows) + " rows";
-  }
-  return "";
-}
-
 // Writes where each segment begins, and where the last one ends.
 template <typename Index>
 __global__ void __launch_bounds__(kBlock)

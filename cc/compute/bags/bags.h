@@ -47,6 +47,20 @@ struct Bags {
   int64_t padding_idx = 0;
 };
 
+// An error message where the default index is neither a row nor -1; else "".
+template <typename Index>
+std::string CheckDefault(const Bags<Index>& bags, int64_t num_rows) {
+  if (bags.default_index < -1) {
+    return "default_index is " + std::to_string(bags.default_index) +
+           "; it must be a row of emb_table, or -1";
+  }
+  if (bags.default_index >= num_rows) {
+    return "default_index is " + std::to_string(bags.default_index) + ", but emb_table has " +
+           std::to_string(num_rows) + " rows";
+  }
+  return "";
+}
+
 template <typename T>
 struct Table {
   const T* rows = nullptr;

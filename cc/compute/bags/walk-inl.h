@@ -244,13 +244,8 @@ bool CheckIndices(const Bags<Index>& bags, int64_t begin, int64_t end, int64_t n
 // What needs no walk over the bags: the default index, and the indices that are in no bag.
 template <typename Index>
 std::string CheckOutside(const Bags<Index>& bags, int64_t num_rows, Problem* problem) {
-  if (bags.default_index < -1) {
-    return "default_index is " + std::to_string(bags.default_index) +
-           "; it must be a row of emb_table, or -1";
-  }
-  if (bags.default_index >= num_rows) {
-    return "default_index is " + std::to_string(bags.default_index) + ", but emb_table has " +
-           std::to_string(num_rows) + " rows";
+  if (std::string error = CheckDefault(bags, num_rows); !error.empty()) {
+    return error;
   }
   if (bags.kind == BagKind::kOffsets) {
     const bool any = bags.count > 0 || bags.include_last_offset;
