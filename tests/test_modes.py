@@ -1,5 +1,8 @@
 """Where `tf_ti.tensor_iterator` runs: eagerly, in functions, datasets, strategies, saved models."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -38,36 +41,133 @@ def counting_body():
     return body, traces
 
 
-def test_called_eagerly_again_nothing_is_traced():
-    body, traces = counting_body()
-    for k in range(3):
-        assert total(X + k, body).numpy() == 6 + 3 * k
-    assert len(traces) == 1
+def scanned(x, f):
+    return tf_ti.scan(lambda c, v: (f(v[None], c), None), 0.0, x)[0]
 
 
-def test_called_eagerly_again_under_a_tape_nothing_is_traced():
-    body, traces = counting_body()
-    for _ in range(3):
+def looped(x, f):
+    with tf_ti.Loop() as loop:
+        loop.add_trip_limit(tf.size(x), tf_ti.TripLimit.COUNT)
+        v = loop.add_iterator(x)
+        s = loop.add_recurrence(0.0)
+        s.next = f(v[None], s)
+        out = loop.add_loop_output(s, tf_ti.LoopOutput.LAST_VALUE)
+    return out.tensor
+
+
+each_way = pytest.mark.parametrize("way", [total, scanned, looped])
+each_tape = pytest.mark.parametrize("with_tape", [False, True], ids=["no tape", "tape"])
+
+
+def value_of(way, body, with_tape):
+    """The value of an eager call, and the gradient of the body's first argument if asked for."""
+    if not with_tape:
+        return way(X, body).numpy(), None
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        y = way(X, body)
+    return y.numpy(), tape.gradient(y, X).numpy().tolist()
+
+
+K = 2.0
+
+
+@each_tape
+@each_way
+def test_an_eager_call_sees_what_the_body_reads_as_it_is_now(way, with_tape):
+    """A global variable, a closure, an attribute, a default, an object that was mutated."""
+    global K
+    factor = 2.0
+
+    class Model:
+        factor = 2.0
+        training = True
+
+        def body(self, piece, s):
+            return s + piece[0] * (self.factor if self.training else 0.0)
+
+    model, table = Model(), {"factor": tf.constant(2.0)}
+    bodies = [
+        lambda piece, s: s + piece[0] * K,
+        lambda piece, s: s + piece[0] * factor,
+        lambda piece, s: s + piece[0] * table["factor"],
+        model.body,
+    ]
+    for body in bodies:
+        assert value_of(way, body, with_tape) == (12, [2.0] * 3 if with_tape else None)
+    K = factor = Model.factor = 10.0
+    table["factor"] = tf.constant(10.0)
+    try:
+        for body in bodies:
+            assert value_of(way, body, with_tape) == (60, [10.0] * 3 if with_tape else None)
+    finally:
+        K = 2.0
+    model.training = False
+    assert value_of(way, model.body, with_tape)[0] == 0
+
+
+@each_way
+def test_an_eager_call_uses_the_variable_that_there_is_now(way):
+    model = tf.Module()
+    for value in (2.0, 10.0):
+        model.w = tf.Variable(value)
         with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = total(X, body)
-        assert tape.gradient(y, X).numpy().tolist() == [1, 1, 1]
-    assert len(traces) == 1
+            y = way(X, lambda piece, s: s + piece[0] * model.w)
+        assert y.numpy() == 6 * value
+        assert tape.gradient(y, model.w).numpy() == 6
+        model.w.assign_add(1.0)
+        assert way(X, lambda piece, s: s + piece[0] * model.w).numpy() == 6 * value + 6
 
 
-def test_called_eagerly_with_other_shapes_types_and_ports_the_body_is_traced_for_those():
+@each_tape
+def test_a_tf_function_as_the_body_keeps_its_trace_and_a_callable_does_not(with_tape):
     body, traces = counting_body()
-    assert total(X, body).numpy() == 6
-    assert total(tf.constant([1, 2]), body).numpy() == 3
-    backwards = sum_map(start=-1, end=0, stride=-1)
-    tf_ti.tensor_iterator(body, [X, 0.0], backwards, SUM_EDGE)
-    assert len(traces) == 3
+    kept = tf.function(body)
+    for _ in range(3):
+        assert value_of(total, kept, with_tape)[0] == 6
+    assert len(traces) == 1
+    for k in range(3):
+        assert value_of(total, body, with_tape)[0] == 6
+        assert len(traces) == 2 + k
+    concrete = kept.get_concrete_function(tf.TensorSpec([1]), tf.TensorSpec([]))
+    assert value_of(total, concrete, with_tape)[0] == 6
+    assert len(traces) == 4
 
 
-def test_a_bound_method_is_traced_once_for_its_object():
+def test_a_tf_function_as_the_body_is_traced_by_its_own_rules():
+    """For each shape and type; for a less specific shape where it says so; not for a closure."""
+    factor = 2.0
+
+    def f(c, x):
+        traces.append(x.shape)
+        return {"sum": c["sum"] + tf.reduce_sum(x) * factor}, x[..., 0]
+
+    def run(f, x):
+        last, firsts = tf_ti.scan(f, {"sum": 0.0}, x)
+        np.testing.assert_array_equal(firsts, x[:, 0])
+        return last["sum"].numpy()
+
+    for relaxed in (False, True):
+        factor, traces = 2.0, []
+        kept = tf.function(f, reduce_retracing=relaxed)
+        sums = [run(kept, tf.ones([3, n])) for n in (2, 3, 4, 5)]
+        assert sums == [12, 18, 24, 30]
+        assert len(traces) == (2 if relaxed else 4)
+        factor = 10.0
+        assert run(kept, tf.ones([3, 2])) == 12
+        assert tf.function(lambda: run_in_graph(kept))().numpy() == 12
+        assert len(traces) == (2 if relaxed else 4)
+
+
+def run_in_graph(f):
+    return tf_ti.scan(f, {"sum": 0.0}, tf.ones([3, 2]))[0]["sum"]
+
+
+def test_a_method_that_is_a_tf_function_is_traced_once_for_its_object():
     class Model(tf.Module):
         traces = 0
 
+        @tf.function
         def body(self, piece, s):
             self.traces += 1
             return s + piece[0]
@@ -76,6 +176,89 @@ def test_a_bound_method_is_traced_once_for_its_object():
     for model in models * 2:
         total(X, model.body)
     assert [model.traces for model in models] == [1, 1]
+
+
+@each_tape
+@each_way
+@pytest.mark.parametrize("kind", ["callable", "tf.function"])
+def test_an_eager_call_keeps_nothing_alive(way, with_tape, kind):
+    big, variable = tf.random.uniform([1000]), tf.Variable(tf.ones([1000]))
+    made = [weakref.ref(big), weakref.ref(variable)]
+
+    def body(piece, s):
+        return s + piece[0] * tf.reduce_sum(big * variable)
+
+    made.append(weakref.ref(body))
+    given = tf.function(body) if kind == "tf.function" else body
+    value_of(way, given, with_tape)
+    made.append(weakref.ref(given))
+    del body, given, big, variable
+    gc.collect()
+    assert [reference() for reference in made] == [None] * len(made)
+
+
+def test_memory_of_captured_tensors_is_given_back(run_program):
+    run_program("""
+        import gc, resource
+        import tensorflow as tf, tf_ti
+
+        def scanned(big):
+            return tf_ti.scan(lambda c, x: (c + x * big[0], None), 0.0, tf.ones([2]))[0]
+
+        def looped(big):
+            with tf_ti.Loop() as loop:
+                loop.add_trip_limit(2, tf_ti.TripLimit.COUNT)
+                s = loop.add_recurrence(0.0)
+                s.next = s + big[0]
+                return loop.add_loop_output(s, tf_ti.LoopOutput.LAST_VALUE)
+
+        def with_tape(big):
+            with tf.GradientTape() as tape:
+                tape.watch(big)
+                y = scanned(big)
+            tape.gradient(y, big)
+            return y
+
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+        for call in (scanned, looped, with_tape):
+            call(tf.fill([4_000_000], 1.0))
+            before = peak()
+            for k in range(60):
+                assert float(call(tf.fill([4_000_000], float(k)))) == 2.0 * k
+                if k % 5 == 0:
+                    gc.collect()
+            assert peak() - before < 300, (call, peak() - before)  # of 16 MB * 60
+    """)
+
+
+def test_a_body_that_is_traced_again_and_again_is_named_once(caplog):
+    def run(body, times=12):
+        for _ in range(times):
+            total(X, body)
+        return [r.getMessage() for r in caplog.records if "has been traced" in r.getMessage()]
+
+    def my_body(piece, s):
+        return s + piece[0]
+
+    assert not run(my_body, 4)
+    assert not run(tf.function(my_body))
+    (message,) = run(my_body)
+    assert "my_body" in message and __file__ in message and "tf.function" in message
+    assert len(run(my_body)) == 1
+
+    def my_loop():
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(3, tf_ti.TripLimit.COUNT)
+            s = loop.add_recurrence(0.0)
+            s.next = s + 1.0
+            loop.add_loop_output(s, tf_ti.LoopOutput.LAST_VALUE)
+
+    for _ in range(12):
+        my_loop()
+    (_, message) = run(tf.function(my_body))
+    assert "my_loop" in message and __file__ in message
 
 
 def test_a_tf_function_around_the_loop_traces_the_body_once():

@@ -221,18 +221,6 @@ def test_scans_nest():
     close(outer(tf_ti.scan), outer(unrolled))
 
 
-def test_the_same_f_is_traced_once_in_eager_mode():
-    traces = []
-
-    def f(c, x):
-        traces.append(1)
-        return {"a": c["a"] + x}, x
-
-    for _ in range(3):
-        tf_ti.scan(f, {"a": 0.0}, tf.zeros(3))
-    assert len(traces) == 1
-
-
 # Gradients
 
 

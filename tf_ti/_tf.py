@@ -1,16 +1,26 @@
 """The parts of TensorFlow that its public API does not offer, in one place."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
+from tensorflow.core.function import trace_type
+from tensorflow.core.function.polymorphism import function_type as function_type_lib
+from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager import backprop, context, forwardprop, record
-from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.eager.polymorphic_function import (
+    atomic_function,
+    autograph_util,
+    concrete_function,
+)
 from tensorflow.python.framework import (
     auto_control_deps_utils,
+    func_graph,
     function_def_to_graph,
     kernels,
     ops,
 )
-from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import control_flow_util_v2
 from tensorflow.python.ops.handle_data_util import copy_handle_data
@@ -24,11 +34,13 @@ __all__ = [
     "TensorLike",
     "copy_handle_data",
     "find_function",
+    "forget_captures",
     "loaded_function_graph",
     "is_recording",
     "is_stateful",
     "is_trainable",
     "keep_on_host",
+    "make_concrete_function",
     "make_function",
     "mark_constant_inputs",
     "register_gradient",
@@ -37,6 +49,7 @@ __all__ = [
     "registered_kernels",
     "renamed_function",
     "stop_recording",
+    "trace",
     "unwrap_variable",
     "use_function",
     "variable_accessed",
@@ -93,7 +106,68 @@ def is_trainable(dtype: tf.DType) -> bool:
 
 
 def is_stateful(op: tf.Operation) -> bool:
-    return op.op_def.is_stateful
+    return op._is_stateful
+
+
+class FuncGraph(func_graph.FuncGraph):
+    """The graph of a function, of which operations may be left out of the function."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.left_out: set[tf.Operation] = set()
+
+    def get_operations(self) -> list[tf.Operation]:
+        operations = super().get_operations()
+        return [op for op in operations if op not in self.left_out] if self.left_out else operations
+
+
+def trace(
+    name: str, function: Callable, arguments: Sequence[Any], convert: Callable | None = None
+) -> FuncGraph:
+    """The graph of what a Python function computes, as tf.function traces it.
+
+    Args:
+        name: the graph's name.
+        function: the function.
+        arguments: its arguments: nested structures of tf.TensorSpecs.
+        convert: makes tensors of what the function returns. With it the function is the user's, for
+            AutoGraph to convert.
+    """
+    status = ag_ctx.Status.DISABLED
+    call = function
+    if convert is not None:
+        status = ag_ctx.Status.ENABLED
+        converted = autograph_util.py_func_from_autograph(function)
+
+        def call(*placeholders):
+            return convert(converted(*placeholders))
+
+    with ag_ctx.ControlStatusCtx(status):
+        return func_graph.func_graph_from_py_func(
+            name, call, arguments, {}, func_graph=FuncGraph(name)
+        )
+
+
+def forget_captures(graph: FuncGraph) -> None:
+    """Lets go of what a graph captured, for a graph that needs its placeholders only."""
+    graph._function_captures.clear()
+    _ = graph.captures  # which a cache keeps until it is asked again
+
+
+def make_concrete_function(name: str, add: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
+    """What `add` adds to a graph as a function of tensors, which tapes see as one operation.
+
+    It is a tf.function of one trace.
+    """
+    graph = trace(name, add, specs)
+    function_type = function_type_lib.from_structured_signature(
+        (tuple(specs), {}),
+        trace_type.from_value(graph.structured_outputs),
+        graph.function_captures.capture_types,
+    )
+    return concrete_function.ConcreteFunction.from_func_graph(
+        graph, function_type, {}, shared_func_graph=False
+    )
 
 
 def registered_kernels():
@@ -110,8 +184,23 @@ def keep_on_host(op: tf.Operation, inputs, outputs) -> None:
 
 
 def make_function(graph: FuncGraph) -> atomic_function.AtomicFunction:
-    """A function that the runtime knows, from a graph with its inputs and outputs set."""
-    return atomic_function.from_func_graph(graph.name, graph, {})
+    """A function that the runtime knows, from a graph with its inputs and outputs set.
+
+    The graph, which refers to itself, goes with the function.
+    """
+    function = atomic_function.from_func_graph(graph.name, graph, {})
+    function.tf_ti_dismantling = _Dismantling(graph)
+    return function
+
+
+class _Dismantling:
+    """Takes a graph apart when nobody needs this object any more."""
+
+    def __init__(self, graph: FuncGraph):
+        self._graph = graph
+
+    def __del__(self):
+        func_graph.dismantle_func_graph(self._graph)
 
 
 def use_function(function) -> str:

@@ -54,32 +54,58 @@ def _is_variable(value) -> bool:
     return isinstance(value, tf.Variable)
 
 
-def trace(body: Callable, specs: Sequence[tf.TensorSpec]) -> Body:
-    """Traces `body` for parameters of the given specs.
+def resolve(body: Callable, arguments: Sequence[Any]) -> Callable:
+    """What is to be traced: a `tf.function` has its traces, and tells which one is for `arguments`.
+
+    Args:
+        body: a callable, `tf.function` or `ConcreteFunction`.
+        arguments: nested structures of tf.TensorSpecs.
+    """
+    if not callable(body):
+        raise TypeError(f"body must be callable, got {body!r}")
+    if isinstance(body, ConcreteFunction):
+        return body
+    if not hasattr(body, "get_concrete_function"):
+        _check_arity(body, len(arguments))
+        return body
+    try:
+        return body.get_concrete_function(*arguments)
+    except TypeError:
+        _check_arity(body, len(arguments))
+        raise
+
+
+def trace(
+    body: Callable, arguments: Sequence[Any], convert: Callable = lambda value: value
+) -> Body:
+    """Traces what `resolve` gave.
 
     Variables that the body only reads are read once, before the loop, as the loop invariants they
     are. Function calls are inlined. What stateful operations give (random numbers, say) becomes a
     further result: a gradient must use the same values, so it records rather than repeats them.
+
+    Args:
+        body: the body.
+        arguments: nested structures of tf.TensorSpecs.
+        convert: makes tensors of what the body returns, where it is not a tensor yet.
     """
-    if isinstance(body, ConcreteFunction):
-        concrete = body
-        _check_concrete(concrete, specs)
-    elif callable(body):
-        _check_arity(body, len(specs))
-        function = body if hasattr(body, "get_concrete_function") else tf.function(body)
-        concrete = function.get_concrete_function(*specs)
+    specs = tf.nest.flatten(arguments)
+    is_concrete = isinstance(body, ConcreteFunction)
+    if is_concrete:
+        _check_concrete(body, specs)
+        graph, captures = body.graph, list(body.captured_inputs)
+        structure = convert(body.structured_outputs)
     else:
-        raise TypeError(f"body must be callable, got {body!r}")
-    for result in tf.nest.flatten(concrete.structured_outputs):
+        graph = _graphs.trace("body", body, arguments, convert)
+        captures = graph.external_captures
+        captures += tf.nest.flatten([find() for find in graph.deferred_external_captures])
+        structure = graph.structured_outputs
+    for result in tf.nest.flatten(structure):
         if result is not None and not isinstance(result, (tf.Tensor, tf.TensorSpec)):
             raise TypeError(f"the body must return tensors, got {result!r}")
 
-    graph = concrete.graph
-    num_captures = len(concrete.captured_inputs)
-    if len(graph.inputs) - num_captures != len(specs):
-        raise ValueError(
-            f"the body has {len(graph.inputs) - num_captures} parameters, the port map {len(specs)}"
-        )
+    num_results, all_variables = len(graph.outputs), tuple(graph.variables)
+    is_own = not is_concrete
     if any(_graphs.is_call(op) for op in graph.get_operations()):
         graph = _graphs.extract(
             "inlined",
@@ -89,28 +115,33 @@ def trace(body: Callable, specs: Sequence[tf.TensorSpec]) -> Body:
             graph.control_outputs,
             inline=True,
         )
-    captures: list[Any] = list(concrete.captured_inputs)
+        is_own = True
     inputs = [[t] for t in graph.inputs]
-    variables = {id(v.handle): v for v in concrete.graph.variables}
+    variables = {id(v.handle): v for v in all_variables}
     for i, capture in enumerate(captures):
         parameter = inputs[len(specs) + i]
-        reads = _plain_reads(parameter[0], graph.outputs)
-        if id(capture) in variables and reads:
+        reads = _plain_reads(parameter[0], graph.outputs) if id(capture) in variables else []
+        if reads:
             captures[i] = variables[id(capture)]
             parameter[:] = reads
     results = graph.outputs + effects(graph, inputs)
-    graph = _graphs.extract("body", graph, inputs, results, graph.control_outputs)
+    if is_own:
+        _tf.forget_captures(graph)
+        graph.outputs = results
+        _graphs.set_inputs(graph, inputs)
+    else:
+        graph = _graphs.extract("body", graph, inputs, results, graph.control_outputs)
     return Body(
         _tf.make_function(graph),
         tuple(captures),
-        tuple(concrete.graph.variables),
+        all_variables,
         tuple(t.shape for t in graph.inputs),
-        concrete.structured_outputs,
-        len(concrete.graph.outputs),
+        structure,
+        num_results,
         tuple(t.dtype for t in graph.outputs),
         tuple(t.shape for t in graph.outputs),
         any(_tf.is_stateful(op) for op in graph.get_operations()),
-        concrete,
+        body,
     )
 
 
@@ -126,6 +157,8 @@ def _plain_reads(handle: tf.Tensor, outputs: Sequence[tf.Tensor]) -> list[tf.Ten
 
 def effects(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
     """What the stateful operations of the body give."""
+    if not any(_tf.is_stateful(op) for op in graph.get_operations()):
+        return []
     given = [tensor for group in inputs for tensor in group]
     needed = _graphs.needed_operations(given, graph.outputs, graph.control_outputs)
     return [

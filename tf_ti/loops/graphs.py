@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -163,6 +164,41 @@ def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict:
         if copy.ref() in copier.tensors:
             composed[original] = copier.tensors[copy.ref()]
     return composed
+
+
+def trace(
+    name: str, function: Callable, arguments: Sequence[Any], convert: Callable
+) -> _tf.FuncGraph:
+    """The graph of a Python function, as `_tf.trace` makes it, under a name of its own."""
+    graph = _tf.trace(f"tf_ti_{name}_{next(_uid)}", function, arguments, convert)
+    graph.tf_ti_copies = {}
+    return graph
+
+
+def set_inputs(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> None:
+    """As `extract`, but changes the graph instead of making another: its function has these inputs.
+
+    A parameter that stands for other tensors than an input of the graph takes their place.
+    """
+    parameters, replaced = [], {}
+    for group in inputs:
+        if group[0].op.type == "Placeholder":
+            parameters.append(group[0])
+            continue
+        with graph.as_default():
+            parameters.append(tf.compat.v1.placeholder(group[0].dtype, group[0].shape))
+        for tensor in group:
+            replace(tensor, parameters[-1])
+            replaced[tensor.ref()] = parameters[-1]
+            graph.left_out.add(tensor.op)
+    kept = {parameter.ref() for parameter in parameters}
+    graph.left_out.update(t.op for t in graph.inputs if t.ref() not in kept)
+    graph.inputs = parameters
+    graph.outputs = [replaced.get(t.ref(), t) for t in graph.outputs]
+    graph.control_outputs = [op for op in graph.control_outputs if op not in graph.left_out]
+    if graph.left_out:
+        for op in graph.get_operations():
+            keep_controls(op, lambda other: other not in graph.left_out)
 
 
 def resolve_captures(graph: _tf.FuncGraph) -> list[tuple[tf.Tensor, tf.Tensor]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_ti.loops import drawing as _drawing, sketch as _sketch
+from tf_ti.loops import drawing as _drawing, eager as _eager, sketch as _sketch
 from tf_ti.loops.layers import IteratorLayer, LoopNode, OutputLayer, RecurrenceLayer
 from tf_ti.loops.network import Network
 from tf_ti.loops.values import Iterator, Output, Recurrence
@@ -120,6 +120,8 @@ class Loop:
             raise ValueError(f"loop {self.name!r} has been entered before")
         network = Network.current()
         if network is None or not network.is_untouched():
+            if tf.executing_eagerly():
+                _eager.count_block()
             network = Network(self.name, _sketch.Sketch)
             self._graph_context = network.graph.as_default()
             self._graph_context.__enter__()

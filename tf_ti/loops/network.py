@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import graphs as _graphs
+from tf_ti.loops import eager as _eager, graphs as _graphs
 from tf_ti.loops.building import Builder
 from tf_ti.loops.layers import LoopNode, OutputLayer, Path
 from tf_ti.loops.nesting import Nesting
@@ -101,20 +101,21 @@ class Network:
 
     def finish(self) -> dict[OutputLayer, tf.Tensor]:
         """Runs the loops, or adds them to the graph outside: the outputs of those in no other."""
-        if not tf.executing_eagerly() and not _tf.is_recording():
+        if not _tf.is_recording() and not _eager.needs_function():
             return self._build()
         # Who records gradients sees the call of a function, but no copied operations.
         layers = []
 
-        @tf.autograph.experimental.do_not_convert
         def run_loops():
             outputs = self._build()
             layers.extend(outputs)
             return list(outputs.values())
 
         with _tf.stop_recording():
-            function = tf.function(run_loops, autograph=False).get_concrete_function()
-        return dict(zip(layers, function()))
+            function = _tf.make_concrete_function("tf_ti_loop", run_loops, ())
+        values = function()
+        _tf.forget_captures(self.graph)
+        return dict(zip(layers, values))
 
     def _build(self) -> dict[OutputLayer, tf.Tensor]:
         self._find_blocks()

@@ -1,13 +1,10 @@
-"""A loop that a user asked for: traced and checked once, run many times."""
+"""A loop that a user asked for, traced and checked."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_ti import _tf
 from tf_ti.loops import body as _body, spec as _spec
 
 
@@ -24,7 +21,6 @@ class Plan:
     body: _body.Body
     spec: _spec.LoopSpec
     count: int | None = None
-    _traced: dict = dataclasses.field(default_factory=dict)
 
     @classmethod
     def make(
@@ -60,63 +56,17 @@ class Plan:
         checkpoint_every: int | None,
         name: str | None,
     ) -> list[tf.Tensor]:
+        """Adds the loop to the current graph, or runs it where there is none."""
         if num_iterations is None:
             num_iterations = self.count
-        if not tf.executing_eagerly():
-            return self._add_to_graph(tensors, num_iterations, checkpoint_every, name)
-        if not _tf.is_recording():
-            tensors = [*tensors, *self.body.captured_tensors()]
-            return _spec.run_loop(
-                self.spec, self.body.function, tensors, num_iterations, self.body.stateful, name
-            )
-        # What the gradient needs is known once it is taken: a graph finds it out, and computes
-        # nothing else.
-        key = (num_iterations is not None, checkpoint_every, name)
-        if key not in self._traced:
-            self._traced[key] = self._trace(tensors, *key)
-        if num_iterations is not None:
-            tensors = [*tensors, tf.cast(num_iterations, tf.int64)]
-        return self._traced[key](*tensors)
-
-    def _trace(self, tensors, is_counted, checkpoint_every, name):
-        def loop(*arguments):
-            count = arguments[-1] if is_counted else None
-            return self._add_to_graph(arguments[: len(tensors)], count, checkpoint_every, name)
-
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
-        if is_counted:
-            specs.append(tf.TensorSpec([], tf.int64))
-        return tf.function(loop, autograph=False).get_concrete_function(*specs)
-
-    def _add_to_graph(self, tensors, num_iterations, checkpoint_every, name):
         tensors = [*tensors, *self.body.captured_tensors()]
-        spec = self.spec.recording(checkpoint_every or 1, self.body.recorded)
+        spec = self.spec
+        if not tf.executing_eagerly():
+            spec = spec.recording(checkpoint_every or 1, self.body.recorded)
         outputs = _spec.run_loop(
             spec, self.body.function, tensors, num_iterations, self.body.stateful, name
         )
         return outputs[: len(self.spec.outputs)]
-
-
-def cached_in_eager_mode(make: Callable[..., Plan]) -> Callable[..., Plan]:
-    """Called eagerly again for the same callable and the same specs, nothing is traced again.
-
-    In a graph, or where a distribution strategy gives every replica variables of its own, what a
-    body captures belongs to one trace, so there nothing is kept.
-    """
-    cached = functools.lru_cache(maxsize=256)(make)
-
-    @functools.wraps(make)
-    def call(*key: Any) -> Plan:
-        if not tf.executing_eagerly() or tf.distribute.has_strategy():
-            return make(*key)
-        try:
-            return cached(*key)
-        except TypeError as error:
-            if "unhashable" not in str(error):
-                raise
-            return make(*key)
-
-    return call
 
 
 def check_num_iterations(num_iterations, label: str = "num_iterations") -> None:

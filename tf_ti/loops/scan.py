@@ -1,12 +1,12 @@
 """`tf_ti.scan`: a function folded over the leading elements of tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_ti import _arguments
-from tf_ti.loops import body as _body, plan as _plan, spec as _spec
+from tf_ti.loops import body as _body, eager as _eager, plan as _plan, spec as _spec
 from tf_ti.loops.structure import Structure
 
 
@@ -36,7 +36,8 @@ def scan(
 
     Args:
         f: a function from a carry and an element to the next carry and a result. It may capture
-            tensors and variables, and use any TensorFlow ops.
+            tensors and variables, and use any TensorFlow ops. In eager mode a callable is traced at
+            each call, a `tf.function` by its own rules.
         init: the first carry: a tensor of any dtype, or a nested structure of tensors.
         xs: what to iterate: a tensor, a nested structure of tensors that have the same extent along
             `axis`, or None. `f` gets them with the axis removed.
@@ -73,45 +74,52 @@ def scan(
     elements = _to_tensors("xs", Structure(xs))
     if length is None and not elements.leaves:
         raise ValueError("length must be given where xs has no tensors")
-    specs = [nested.map(_spec_of) for nested in (carry, elements)]
-    plan = _make_plan(f, *specs, axis, bool(reverse))
-    outputs = plan.run([*carry.leaves, *elements.leaves], length, checkpoint_every, name or "scan")
-    results = Structure(plan.body.structure[1])
     count = len(carry.leaves)
-    return carry.pack(outputs[:count]), results.pack(outputs[count:])
+    carry_specs, xs_specs = carry.map(_spec_of), elements.map(_spec_of)
+    labels = [f"xs{path}" for path in elements.paths]
+    parts = [_element(label, spec, axis) for label, spec in zip(labels, xs_specs.leaves)]
+    arguments = (carry_specs.nested, elements.pack(parts))
+    f = _body.resolve(f, arguments)
+
+    def add(tensors: Sequence[tf.Tensor], length: int | tf.Tensor | None):
+        traced = _body.trace(f, arguments, lambda returned: _results(returned, carry_specs))
+        plan = _make_plan(traced, carry_specs, xs_specs, axis, bool(reverse))
+        outputs = plan.run(tensors, length, checkpoint_every, name or "scan")
+        return carry.pack(outputs[:count]), Structure(traced.structure[1]).pack(outputs[count:])
+
+    key = ("scan", carry_specs, xs_specs, axis, bool(reverse), checkpoint_every, name)
+    return _eager.call(add, [*carry.leaves, *elements.leaves], length, f, key)
 
 
-@_plan.cached_in_eager_mode
+def _results(returned: Any, carry: Structure) -> tuple[Any, Any]:
+    """The carry and the result that `f` returned, as tensors."""
+    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+        raise TypeError(f"f must return a carry and a result, got {returned!r}")
+    following = Structure(returned[0])
+    if following.containers() != carry.containers():
+        raise ValueError(
+            "f must return a carry of the structure of init: expected "
+            f"{carry.containers().nested!r}, got {following.containers().nested!r}"
+        )
+    values = [_to_tensor(value, spec.dtype) for value, spec in zip(following.leaves, carry.leaves)]
+    return carry.pack(values), Structure(returned[1]).map(_to_tensor).nested
+
+
+def _to_tensor(value: Any, dtype: tf.DType | None = None) -> Any:
+    if isinstance(value, (tf.Tensor, tf.TensorSpec)):  # the latter in a function that was loaded
+        return value
+    return tf.convert_to_tensor(value, dtype)
+
+
 def _make_plan(
-    f: Callable, carry: Structure, elements: Structure, axis: int, reverse: bool
+    traced: _body.Body, carry: Structure, elements: Structure, axis: int, reverse: bool
 ) -> _plan.Plan:
     count = len(carry.leaves)
-
-    def body(*parameters):
-        returned = f(carry.pack(parameters[:count]), elements.pack(parameters[count:]))
-        if not isinstance(returned, (tuple, list)) or len(returned) != 2:
-            raise TypeError(f"f must return a carry and a result, got {returned!r}")
-        following = Structure(returned[0])
-        if following.containers() != carry.containers():
-            raise ValueError(
-                "f must return a carry of the structure of init: expected "
-                f"{carry.containers().nested!r}, got {following.containers().nested!r}"
-            )
-        values = [
-            tf.convert_to_tensor(value, None if isinstance(value, tf.Tensor) else spec.dtype)
-            for value, spec in zip(following.leaves, carry.leaves)
-        ]
-        return values, Structure(returned[1]).map(tf.convert_to_tensor).nested
-
     order = {"start": -1, "end": 0, "stride": -1} if reverse else {}
     carry_labels = [f"init{path}" for path in carry.paths]
     inputs = [_spec.Input(label, spec.shape) for label, spec in zip(carry_labels, carry.leaves)]
-    parameters = list(carry.leaves)
     for path, spec in zip(elements.paths, elements.leaves):
-        label = f"xs{path}"
-        parameters.append(_element(label, spec, axis))
-        inputs.append(_spec.Input(label, spec.shape, "index", axis, **order))
-    traced = _body.trace(body, parameters)
+        inputs.append(_spec.Input(f"xs{path}", spec.shape, "index", axis, **order))
     for i, (label, spec) in enumerate(zip(carry_labels, carry.leaves)):
         _plan.check_back_edge(
             label, spec, traced.result_types[i], traced.result_shapes[i], "the carry of f"
@@ -141,7 +149,6 @@ def _to_tensors(label: str, nested: Structure) -> Structure:
 
 
 def _spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
-    # Not TensorSpec.from_tensor: the tensor's name must not make two plans of one.
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _arguments
-from tf_ti.loops import body as _body, plan as _plan, spec as _spec
+from tf_ti.loops import body as _body, eager as _eager, plan as _plan, spec as _spec
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
 
 
@@ -95,24 +95,29 @@ def tensor_iterator(
     _plan.check_checkpoint_every(checkpoint_every)
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
     tensors = [_arguments.to_tensor(port.label, inputs[port.external_port_id]) for port in ports]
-    specs = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors)
-    plan = _make_plan(body, specs, port_map, tuple(back_edges), num_iterations is not None)
-    return tuple(plan.run(tensors, num_iterations, checkpoint_every, name or "TensorIterator"))
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+    parameters = [_parameter(port, spec) for port, spec in zip(ports, specs)]
+    back_edges = tuple(back_edges)
+    check_back_edges(back_edges, ports)
+    body = _body.resolve(body, parameters)
+
+    def add(tensors: Sequence[tf.Tensor], num_iterations: int | tf.Tensor | None):
+        is_counted = num_iterations is not None
+        plan = _make_plan(_body.trace(body, parameters), specs, port_map, back_edges, is_counted)
+        return plan.run(tensors, num_iterations, checkpoint_every, name or "TensorIterator")
+
+    key = ("tensor_iterator", port_map, back_edges, checkpoint_every, name)
+    return tuple(_eager.call(add, tensors, num_iterations, body, key))
 
 
-@_plan.cached_in_eager_mode
 def _make_plan(
-    body: Callable,
-    specs: tuple[tf.TensorSpec, ...],
+    traced: _body.Body,
+    specs: Sequence[tf.TensorSpec],
     port_map: PortMap,
     back_edges: tuple[BackEdge, ...],
     is_counted: bool,
 ) -> _plan.Plan:
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
-    parameters = [_parameter(port, spec) for port, spec in zip(ports, specs)]
-    check_back_edges(back_edges, ports)
-    traced = _body.trace(body, parameters)
-
     outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
     for port in outputs:
         if port.internal_layer_id >= traced.num_results:
@@ -128,7 +133,7 @@ def _make_plan(
             )
         _plan.check_back_edge(
             f"parameter {edge.to_layer} of the body",
-            tf.TensorSpec(traced.parameter_shapes[edge.to_layer], parameters[edge.to_layer].dtype),
+            tf.TensorSpec(traced.parameter_shapes[edge.to_layer], specs[edge.to_layer].dtype),
             traced.result_types[edge.from_layer],
             traced.result_shapes[edge.from_layer],
             f"result {edge.from_layer}",

@@ -1,0 +1,111 @@
+"""Loops in eager mode: a function that has the loop is traced, and called.
+
+So an eager loop and its gradient are those of a graph, and whatever was made for the call goes when
+nobody needs it any more.
+"""
+
+import collections
+import os
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.types.experimental import ConcreteFunction
+
+from tf_ti import _tf
+
+_FREQUENT = 5
+_INTERNAL = tuple(os.path.dirname(path) + os.sep for path in (__file__, tf.__file__))
+# How often what stands in which line of some code was traced.
+_traces: weakref.WeakKeyDictionary[types.CodeType, collections.Counter] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def call(
+    add: Callable[[Sequence[tf.Tensor], Any], Any],
+    tensors: Sequence[tf.Tensor],
+    num_iterations: int | tf.Tensor | None,
+    body: Callable,
+    key: tuple,
+) -> Any:
+    """Adds a loop to the current graph; in eager mode, calls a function that has it.
+
+    That function is traced for each call: what the body reads, a global variable, say, may have
+    changed. But a `ConcreteFunction` is what it is, and keeps the functions made of it.
+
+    Args:
+        add: adds the loop to a graph, from the tensors and the number of iterations.
+        tensors, num_iterations: what it gets.
+        body: the body, as `_body.resolve` gave it.
+        key: what else the graph depends on.
+    """
+    if not needs_function():
+        return add(tensors, num_iterations)
+    is_counted = num_iterations is not None
+    if is_counted:
+        tensors = [*tensors, tf.cast(num_iterations, tf.int64)]
+    specs = tuple(tf.TensorSpec(t.shape, t.dtype) for t in tensors)
+    is_kept = isinstance(body, ConcreteFunction)
+    kept = body.__dict__.setdefault("_tf_ti_loops", {}) if is_kept else {}
+    key = (*key, is_counted, specs)
+    if key not in kept:
+        if not is_kept:
+            count_body(body)
+
+        def loop(*tensors):
+            return add(tensors[:-1], tensors[-1]) if is_counted else add(tensors, None)
+
+        kept[key] = _tf.make_concrete_function("tf_ti_loop", loop, specs)
+    return kept[key](*tensors)
+
+
+def needs_function() -> bool:
+    """Whether a loop is to be called as a function rather than added to a graph.
+
+    In one of TensorFlow's own threads, that of a tf.py_function, it is run as an operation: a
+    function may wait for a thread that waits for it. Only a tape cannot do without.
+    """
+    if not tf.executing_eagerly():
+        return False
+    is_foreign = isinstance(threading.current_thread(), threading._DummyThread)
+    return _tf.is_recording() or not is_foreign
+
+
+def count_body(body: Callable) -> None:
+    """Warns, once, where a body is traced again and again."""
+    function = getattr(body, "func", body)  # of a functools.partial
+    if not hasattr(function, "__code__"):
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        _count(code, code.co_firstlineno, "body", ", or give it a tf.function as its body")
+
+
+def count_block() -> None:
+    """The same for the block of a `tf_ti.Loop`, which the caller's caller opens."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INTERNAL):
+        frame = frame.f_back
+    _count(frame.f_code, frame.f_lineno, "block of a tf_ti.Loop in", "")
+
+
+def _count(code: types.CodeType, line: int, what: str, cure: str) -> None:
+    lines = _traces.setdefault(code, collections.Counter())
+    lines[line] += 1
+    if lines[line] == _FREQUENT:
+        tf.get_logger().warning(
+            "tf_ti: the %s %r (%s:%d) has been traced %d times, as it is for each call in eager "
+            "mode: what it reads may have changed. Tracing takes longer than most loops: call the "
+            "loop in a tf.function%s.",
+            what,
+            code.co_name,
+            code.co_filename,
+            line,
+            _FREQUENT,
+            cure,
+        )
