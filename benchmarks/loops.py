@@ -46,6 +46,8 @@ def run(quick: bool) -> Iterator[harness.Table]:
     yield compiled_lstm(repeats)
     yield greedy_decoding(repeats)
     yield cost_of_an_iteration(repeats)
+    yield cost_of_tracing(repeats)
+    yield cost_of_an_eager_call(repeats)
     yield linearity(quick)
     yield from long_counter(quick)
     yield memory(quick)
@@ -475,6 +477,95 @@ def cost_of_an_iteration(repeats: int) -> harness.Table:
         harness.Goal("one add more than an empty body", ours[1] - ours[0], 0.35, "us"),
         harness.Goal("of 12 ops each one", (ours[2] - ours[0]) / 12, 0.35, "us"),
     ]
+    return table
+
+
+# --- what a call costs before the first iteration ------------------------------------------------
+
+
+def _make_lstm_step() -> Callable:
+    """A step, as a callable that nobody has traced yet, for states and inputs of 8."""
+    cell = Cell(Lstm.random(1, 1, 8, 8))
+
+    def step(state, x):
+        h, c = cell(x, *state)
+        return (h, c), h
+
+    return step
+
+
+def _make_small_step() -> Callable:
+    return lambda state, x: ((state[0] + x, state[1] * x), x)
+
+
+def _make_long_step() -> Callable:
+    def step(state, x):
+        h, c = state
+        for _ in range(100):
+            h = h + x
+        return (h, c), h
+
+    return step
+
+
+STEPS = {"2 ops": _make_small_step, "LSTM": _make_lstm_step, "100 additions": _make_long_step}
+
+
+def cost_of_tracing(repeats: int) -> harness.Table:
+    function, scan, nothing = "tf.function of the body", "tf_ti.scan of it", "an empty function"
+    table = harness.Table(
+        "Tracing a body, without running it",
+        "ms",
+        [],
+        reference=function,
+        notes=[f"without what {nothing} takes in which the scan stands"],
+    )
+    state = (tf.TensorSpec([1, 8]),) * 2
+    x, xs = tf.TensorSpec([1, 8]), tf.TensorSpec([10, 1, 8])
+
+    def trace(f, *specs):
+        return tf.function(f).get_concrete_function(*specs)
+
+    for body, make in STEPS.items():
+        step = make()
+        seconds = harness.measure(
+            {
+                function: lambda step=step: trace(lambda s, x: step(s, x), state, x),
+                scan: lambda step=step: trace(lambda s, xs: tf_ti.scan(step, s, xs), state, xs),
+                nothing: lambda: trace(lambda s, xs: (s, xs), state, xs),
+            },
+            repeats,
+        )
+        seconds[scan] -= seconds.pop(nothing)
+        table.add_column(body, {name: value * 1e3 for name, value in seconds.items()})
+    worst = max(ours / theirs for ours, theirs in zip(table.rows[scan], table.rows[function]))
+    table.goals.append(harness.Goal(f"{scan} / {function}, the worst", worst, 1.5))
+    return table
+
+
+def cost_of_an_eager_call(repeats: int) -> harness.Table:
+    plain, traced = "tf_ti.scan of a callable", "tf_ti.scan of a tf.function"
+    anew, kept = "a new tf.function with tf_ti.scan", "a tf.function with tf_ti.scan, kept"
+    table = harness.Table(
+        "An eager call, 10 iterations",
+        "ms",
+        [],
+        reference=kept,
+        notes=["a callable is traced at each call, as a new tf.function is"],
+    )
+    state, xs = (tf.zeros([1, 8]),) * 2, tf.ones([10, 1, 8])
+    for body, make in STEPS.items():
+        step = make()
+        ready = tf.function(step)
+        function = tf.function(lambda s, xs, step=step: tf_ti.scan(step, s, xs))
+        cases = {
+            plain: lambda step=step: tf_ti.scan(step, state, xs),
+            traced: lambda ready=ready: tf_ti.scan(ready, state, xs),
+            anew: lambda step=step: tf.function(lambda s, xs: tf_ti.scan(step, s, xs))(state, xs),
+            kept: lambda function=function: function(state, xs),
+        }
+        seconds = harness.measure(cases, repeats)
+        table.add_column(body, {name: value * 1e3 for name, value in seconds.items()})
     return table
 
 
