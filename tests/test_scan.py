@@ -138,6 +138,12 @@ def test_without_elements_length_gives_the_count():
         assert ys.numpy().tolist() == [1, 2, 4, 8, 16]
 
 
+def test_xs_is_none_by_default():
+    last, ys = tf_ti.scan(lambda c, x: (c + 1.0, x), 0.0, length=3)
+    assert last.numpy() == 3
+    assert ys is None
+
+
 def test_length_may_be_a_tensor():
     @tf.function
     def call(n):
@@ -323,6 +329,13 @@ INVALID = (ValueError, TypeError, tf.errors.InvalidArgumentError)
 
 def test_f_must_be_callable():
     bad(TypeError, "f must be callable", f=3)
+
+
+@pytest.mark.parametrize(
+    "f", [lambda c: (c, c), lambda c, x, y: (c, x), tf.function(lambda c: (c, c))]
+)
+def test_what_is_not_called_with_two_arguments_is_refused_by_its_name(f):
+    bad(ValueError, "f is called with a carry and an element, which f .* does not take", f=f)
 
 
 @pytest.mark.parametrize("result", [lambda c, x: c, lambda c, x: (c, x, x), lambda c, x: None])

@@ -54,24 +54,25 @@ def _is_variable(value) -> bool:
     return isinstance(value, tf.Variable)
 
 
-def resolve(body: Callable, arguments: Sequence[Any]) -> Callable:
+def resolve(body: Callable, arguments: Sequence[Any], expected: str) -> Callable:
     """What is to be traced: a `tf.function` has its traces, and tells which one is for `arguments`.
 
     Args:
         body: a callable, `tf.function` or `ConcreteFunction`.
         arguments: nested structures of tf.TensorSpecs.
+        expected: the beginning of an error that says how many arguments there are.
     """
     if not callable(body):
         raise TypeError(f"body must be callable, got {body!r}")
     if isinstance(body, ConcreteFunction):
         return body
     if not hasattr(body, "get_concrete_function"):
-        _check_arity(body, len(arguments))
+        _check_arity(body, len(arguments), expected)
         return body
     try:
         return body.get_concrete_function(*arguments)
     except TypeError:
-        _check_arity(body, len(arguments))
+        _check_arity(body, len(arguments), expected)
         raise
 
 
@@ -188,7 +189,7 @@ def _check_concrete(concrete: ConcreteFunction, specs: Sequence[tf.TensorSpec]) 
             )
 
 
-def _check_arity(body: Callable, count: int) -> None:
+def _check_arity(body: Callable, count: int, expected: str) -> None:
     try:
         signature = inspect.signature(getattr(body, "python_function", body))
     except (TypeError, ValueError):  # builtins do not tell
@@ -196,7 +197,4 @@ def _check_arity(body: Callable, count: int) -> None:
     try:
         signature.bind(*range(count))
     except TypeError as error:
-        raise ValueError(
-            f"the port map has {count} body parameters, which the body {signature} does not "
-            f"take: {error}"
-        ) from None
+        raise ValueError(f"{expected} {signature} does not take: {error}") from None

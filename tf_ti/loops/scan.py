@@ -14,7 +14,7 @@ from tf_ti.loops.structure import Structure
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
-    xs: Any,
+    xs: Any = None,
     *,
     axis: int = 0,
     reverse: bool = False,
@@ -79,7 +79,7 @@ def scan(
     labels = [f"xs{path}" for path in elements.paths]
     parts = [_element(label, spec, axis) for label, spec in zip(labels, xs_specs.leaves)]
     arguments = (carry_specs.nested, elements.pack(parts))
-    f = _body.resolve(f, arguments)
+    f = _body.resolve(f, arguments, "f is called with a carry and an element, which f")
 
     def add(tensors: Sequence[tf.Tensor], length: int | tf.Tensor | None):
         traced = _body.trace(f, arguments, lambda returned: _results(returned, carry_specs))

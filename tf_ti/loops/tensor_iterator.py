@@ -99,7 +99,8 @@ def tensor_iterator(
     parameters = [_parameter(port, spec) for port, spec in zip(ports, specs)]
     back_edges = tuple(back_edges)
     check_back_edges(back_edges, ports)
-    body = _body.resolve(body, parameters)
+    expected = f"the port map has {len(parameters)} body parameters, which the body"
+    body = _body.resolve(body, parameters, expected)
 
     def add(tensors: Sequence[tf.Tensor], num_iterations: int | tf.Tensor | None):
         is_counted = num_iterations is not None
