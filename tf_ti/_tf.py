@@ -1,7 +1,7 @@
 """The parts of TensorFlow that its public API does not offer, in one place."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
@@ -33,6 +33,7 @@ __all__ = [
     "READS",
     "TensorLike",
     "copy_handle_data",
+    "do_not_convert",
     "find_function",
     "forget_captures",
     "loaded_function_graph",
@@ -55,6 +56,13 @@ __all__ = [
     "variable_accessed",
     "variable_shape",
 ]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def do_not_convert(function: _Function) -> _Function:
+    """As tf.autograph.experimental.do_not_convert; type checkers see the function's signature."""
+    return tf.autograph.experimental.do_not_convert(function)
 
 
 # Operations that are stateful, but change nothing.

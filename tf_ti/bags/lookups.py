@@ -15,7 +15,7 @@ _REDUCTIONS = ("sum", "mean", "max")
 _COMBINERS = ("sum", "mean", "sqrtn", "max")
 
 
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def embedding_bag_offsets_sum(
     emb_table: Any,
     indices: Any,
@@ -88,7 +88,7 @@ def embedding_bag_offsets_sum(
     )
 
 
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def embedding_bag_offsets(
     emb_table: Any,
     indices: Any,
@@ -138,7 +138,7 @@ def embedding_bag_offsets(
     return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
 
 
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def embedding_bag_packed(
     emb_table: Any,
     indices: Any,
@@ -180,7 +180,7 @@ def embedding_bag_packed(
     return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
 
 
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def embedding_segments_sum(
     emb_table: Any,
     indices: Any,
@@ -233,7 +233,7 @@ def embedding_segments_sum(
     return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
 
 
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def embedding_bag(
     emb_table: Any,
     ids: Any,

@@ -11,7 +11,7 @@ from tf_ti._library import ops
 from tf_ti.bags.ops import HALVES, NUMBERS
 
 
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def scatter_sub(
     variable: Any, slices: tf.IndexedSlices, scale: Any = 1, name: str | None = None
 ) -> None:

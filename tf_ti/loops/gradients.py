@@ -21,7 +21,7 @@ from tf_ti.loops import (
 
 @_tf.register_gradient("TfTi>TensorIterator")
 @_tf.register_gradient("TfTi>StatelessTensorIterator")
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def _loop_gradient(op: tf.Operation, *grads):
     spec = _spec.LoopSpec.from_op(op)
     count = len(spec.inputs)
@@ -546,14 +546,14 @@ def _with_shape_of(tensor: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
 
 
 @_tf.register_gradient(_checkpoints.RECORDED)
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def _recorded_gradient(op: tf.Operation, grad, unused_grad):
     """A recorded value has the gradient of what gave it, not of the record."""
     return [None, grad]
 
 
 @_tf.register_gradient("TfTi>SequenceSplit")
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def _split_gradient(op: tf.Operation, grad):
     tensor = op.inputs[0]
     joined = ops.tf_ti_sequence_concat(
@@ -567,7 +567,7 @@ def _split_gradient(op: tf.Operation, grad):
 
 
 @_tf.register_gradient("TfTi>SequenceConcat")
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def _concat_gradient(op: tf.Operation, grad):
     return ops.tf_ti_sequence_split(
         grad, op.inputs[0], axis=op.get_attr("axis"), reverse=op.get_attr("reverse")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.loops import drawing as _drawing, eager as _eager, sketch as _sketch
 from tf_ti.loops.layers import IteratorLayer, LoopNode, OutputLayer, RecurrenceLayer
 from tf_ti.loops.network import Network
@@ -114,7 +115,7 @@ class Loop:
         self._graph_context = None
         self._is_open = False
 
-    @tf.autograph.experimental.do_not_convert
+    @_tf.do_not_convert
     def __enter__(self) -> "Loop":
         if self._node is not None:
             raise ValueError(f"loop {self.name!r} has been entered before")
@@ -131,7 +132,7 @@ class Loop:
         self._is_open = True
         return self
 
-    @tf.autograph.experimental.do_not_convert
+    @_tf.do_not_convert
     def __exit__(self, kind, error, traceback) -> None:
         network = self._network
         self._is_open = False
@@ -156,7 +157,7 @@ class Loop:
             for layer, value in network.finish().items():
                 network.outputs[layer]._tensor = value
 
-    @tf.autograph.experimental.do_not_convert
+    @_tf.do_not_convert
     def add_trip_limit(self, tensor: Any, limit: TripLimit) -> None:
         """Says how many iterations there are.
 
@@ -185,7 +186,7 @@ class Loop:
             _check_scalar(f"{label}: the condition", value)
         setattr(self._node, field, value)
 
-    @tf.autograph.experimental.do_not_convert
+    @_tf.do_not_convert
     def add_iterator(self, tensor: Any, axis: int = 0, reverse: bool = False) -> Iterator:
         """Iterates over a tensor: element k along `axis`, without it, in iteration k.
 
@@ -224,7 +225,7 @@ class Loop:
         self._node.iterators.append(layer)
         return Iterator(self, layer)
 
-    @tf.autograph.experimental.do_not_convert
+    @_tf.do_not_convert
     def add_recurrence(self, initial: Any, shape: Any = None) -> Recurrence:
         """A value that each iteration gives to the next one.
 
@@ -259,7 +260,7 @@ class Loop:
         self._node.recurrences.append(layer)
         return Recurrence(self, layer)
 
-    @tf.autograph.experimental.do_not_convert
+    @_tf.do_not_convert
     def add_loop_output(
         self, tensor: Any, output: LoopOutput, axis: int = 0, length: Any = None
     ) -> Output:
@@ -321,7 +322,7 @@ class Loop:
         self.outputs.append(made)
         return made
 
-    @tf.autograph.experimental.do_not_convert
+    @_tf.do_not_convert
     def draw(self, path: str | os.PathLike | None = None) -> str:
         """Draws the loop: boundary layers, body and back edges.
 

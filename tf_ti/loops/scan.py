@@ -5,12 +5,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_ti import _arguments
+from tf_ti import _arguments, _tf
 from tf_ti.loops import body as _body, eager as _eager, plan as _plan, spec as _spec
 from tf_ti.loops.structure import Structure
 
 
-@tf.autograph.experimental.do_not_convert
+@_tf.do_not_convert
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,

@@ -103,7 +103,7 @@ class Recurrence(_Inner):
         next: its value in the next iteration, the second input.
     """
 
-    @tf.autograph.experimental.do_not_convert
+    @_tf.do_not_convert
     def set_input(self, index: int, tensor: Any) -> None:
         """Sets the second input, `index` 1: what the recurrence is in the next iteration."""
         layer = self._layer
@@ -161,7 +161,7 @@ class Output(_TensorLike):
             raise ValueError(f"{self._layer.label} is there once the outermost loop's block ends")
         return self._layer.value
 
-    @tf.autograph.experimental.do_not_convert
+    @_tf.do_not_convert
     def set_input(self, index: int, tensor: Any) -> None:
         """Sets the second input, `index` 1: the output's extent along its new axis."""
         layer = self._layer
