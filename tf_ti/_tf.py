@@ -23,11 +23,24 @@ from tensorflow.python.framework import (
 )
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.ops import control_flow_util_v2
-from tensorflow.python.ops.handle_data_util import copy_handle_data
+from tensorflow.python.ops.handle_data_util import copy_handle_data, get_resource_handle_data
+from tensorflow.python.ops.parallel_for import pfor as pfor_lib
+from tensorflow.python.ops.parallel_for.pfor import (
+    ConversionNotImplementedError as NotVectorized,
+    wrap,
+)
 from tensorflow.python.ops.resource_variable_ops import variable_accessed, variable_shape
 from tensorflow.python.types.core import Tensor as TensorLike
 
 __all__ = [
+    "wrap",
+    "register_pfor",
+    "make_pfor",
+    "pfor_converter",
+    "is_opaque",
+    "function_graph",
+    "convert_lane_by_lane",
+    "NotVectorized",
     "EagerTensor",
     "FuncGraph",
     "READS",
@@ -245,9 +258,66 @@ def renamed_function(function, name: str):
     return renamed
 
 
+def function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
+    """The graph of the function `name`, to which `op` refers."""
+    function = find_function(op.graph, name)
+    return getattr(function, "graph", None) or loaded_function_graph(op, name, input_shapes)
+
+
 def loaded_function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
     """A fresh graph of the function `name`, which `op` refers to, from its definition."""
     if isinstance(op.outputs[0], EagerTensor):
         definition = context.context().get_function_def(name)
         return function_def_to_graph.function_def_to_graph(definition, input_shapes=input_shapes)
     return control_flow_util_v2.get_func_graph(op, input_shapes, name)
+
+
+def register_pfor(op_type: str):
+    """Says how tf.vectorized_map and jacobians vectorise an op."""
+
+    def register(converter):
+        pfor_lib._pfor_converter_registry.pop(op_type, None)
+        return pfor_lib.RegisterPFor(op_type)(converter)
+
+    return register
+
+
+def pfor_converter(op_type: str):
+    """How TensorFlow itself vectorises an op."""
+    converter = pfor_lib._pfor_converter_registry[op_type]
+    return getattr(converter, "tf_ti_usual", converter)
+
+
+def make_pfor(outer: pfor_lib.PFor, graph: FuncGraph, lanes: tf.Tensor | int) -> pfor_lib.PFor:
+    """Vectorises what a function computes, for a function that `outer` comes across.
+
+    Args:
+        outer: what vectorises the caller.
+        graph: the function's.
+        lanes: the lanes that run it, or how many there are.
+    """
+    is_known = isinstance(lanes, int)
+    return pfor_lib.PFor(
+        outer.loop_var,
+        lanes if is_known else tf.size(lanes),
+        graph.get_operations(),
+        outer.fallback_to_while_loop,
+        None if is_known else lanes,
+        outer.all_indices_partitioned,
+        outer.pfor_config,
+        outer._warn,
+    )
+
+
+def convert_lane_by_lane(pfor_input, cause: Exception | str):
+    """Runs an op in a tf.while_loop, where it cannot be vectorised."""
+    pfor = pfor_input.pfor
+    if not pfor.fallback_to_while_loop:
+        raise ValueError(f"{pfor_input.op_type} {pfor_input.op.name!r} is not vectorised: {cause}")
+    return pfor_lib._fallback_converter(pfor_input, str(cause), pfor._warn)
+
+
+def is_opaque(tensor: tf.Tensor) -> bool:
+    """Whether it is a variant of which TensorFlow does not know what it holds, as it does of its
+    own lists."""
+    return tensor.dtype == tf.variant and not get_resource_handle_data(tensor).is_set

@@ -356,5 +356,41 @@ element_shape: What the elements' shapes have in common; used where there are no
 reverse: The last element comes first in the tensor.
 )doc");
 
+REGISTER_OP("TfTi>SequenceUnstack")
+    .Input("sequence: variant")
+    .Input("count: int32")
+    .Output("sequences: variant")
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle scalar;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &scalar));
+      DimensionHandle count;
+      TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(1, &count));
+      c->set_output(0, c->Vector(count));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Takes a Sequence of stacks apart: a Sequence of the first elements, one of the second, and so on.
+
+sequence: A Sequence of tensors of extent `count` along their first axis, or of such Sequences.
+count: The extent.
+sequences: `count` Sequences of tensors without that axis.
+)doc");
+
+REGISTER_OP("TfTi>SequenceStack")
+    .Input("sequences: variant")
+    .Output("sequence: variant")
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle vector;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &vector));
+      c->set_output(0, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Stacks Sequences element by element: the inverse of SequenceUnstack.
+
+sequences: Sequences of as many tensors, or Sequences; each has the others' shapes and types.
+sequence: A Sequence of stacks along a new first axis.
+)doc");
+
 }  // namespace
 }  // namespace tf_ti

@@ -212,11 +212,127 @@ class SequenceConcatOp : public tensorflow::OpKernel {
   tensorflow::PartialTensorShape element_shape_;
 };
 
+// What the variant scalar `tensor` holds is a sequence of stacks, or of such sequences: element
+// `at` of each.
+absl::Status TakeLane(OpKernelContext* ctx, const Tensor& tensor, int64_t at, int64_t count,
+                      Tensor* lane) {
+  const Sequence* sequence;
+  TF_RETURN_IF_ERROR(GetSequence(tensor, "SequenceUnstack: sequence", &sequence));
+  std::vector<Tensor> elements(sequence->tensors().size());
+  for (size_t k = 0; k < elements.size(); ++k) {
+    const Tensor& stack = sequence->tensors()[k];
+    if (stack.dtype() == tensorflow::DT_VARIANT && stack.dims() == 0) {
+      TF_RETURN_IF_ERROR(TakeLane(ctx, stack, at, count, &elements[k]));
+      continue;
+    }
+    if (stack.dims() == 0 || stack.dim_size(0) != count) {
+      return InvalidArgument("SequenceUnstack: element ", k, " has shape ",
+                             stack.shape().DebugString(), ", expected a stack of ", count);
+    }
+    PieceReader reader;
+    TF_RETURN_IF_ERROR(reader.Init(stack, /*axis=*/0, /*remove_axis=*/true));
+    TF_RETURN_IF_ERROR(reader.Read(ctx, at, 1, &elements[k]));
+  }
+  *lane = SequenceTensor(Sequence(std::move(elements)));
+  return absl::OkStatus();
+}
+
+class SequenceUnstackOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& count = ctx->input(1);
+    OP_REQUIRES(
+        ctx, count.dims() == 0 && count.scalar<int32_t>()() >= 0,
+        InvalidArgument("SequenceUnstack: count must be a scalar that is not negative, got ",
+                        count.DebugString()));
+    const int64_t size = count.scalar<int32_t>()();
+    Tensor* lanes;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({size}), &lanes));
+    for (int64_t i = 0; i < size; ++i) {
+      Tensor lane;
+      OP_REQUIRES_OK(ctx, TakeLane(ctx, ctx->input(0), i, size, &lane));
+      lanes->vec<Variant>()(i) = lane.scalar<Variant>()();
+    }
+  }
+};
+
+// Stacks tensors, or what such sequences hold.
+absl::Status StackLanes(OpKernelContext* ctx, const std::vector<Tensor>& lanes, Tensor* stack) {
+  const Tensor& first = lanes[0];
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    if (lanes[i].dtype() != first.dtype() || lanes[i].shape() != first.shape()) {
+      return InvalidArgument("SequenceStack: sequences 0 and ", i, " hold ", first.DebugString(),
+                             " and ", lanes[i].DebugString());
+    }
+  }
+  if (first.dtype() != tensorflow::DT_VARIANT || first.dims() > 0) {
+    TensorShape shape = first.shape();
+    shape.InsertDim(0, lanes.size());
+    TF_RETURN_IF_ERROR(Allocate(ctx, first.dtype(), shape, stack));
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      TensorShape piece = first.shape();
+      piece.InsertDim(0, 1);
+      Tensor element;
+      if (!element.CopyFrom(lanes[i], piece)) {
+        return InvalidArgument("SequenceStack: no stack of ", lanes[i].DebugString());
+      }
+      TF_RETURN_IF_ERROR(PlacePiece(ctx, element, /*axis=*/0, i, stack));
+    }
+    return absl::OkStatus();
+  }
+  std::vector<const Sequence*> sequences(lanes.size());
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    TF_RETURN_IF_ERROR(GetSequence(lanes[i], "SequenceStack: an element", &sequences[i]));
+    if (sequences[i]->tensors().size() != sequences[0]->tensors().size()) {
+      return InvalidArgument("SequenceStack: sequences 0 and ", i, " have ",
+                             sequences[0]->tensors().size(), " and ",
+                             sequences[i]->tensors().size(), " elements");
+    }
+  }
+  std::vector<Tensor> elements(sequences[0]->tensors().size());
+  for (size_t k = 0; k < elements.size(); ++k) {
+    std::vector<Tensor> parts;
+    for (const Sequence* sequence : sequences) parts.push_back(sequence->tensors()[k]);
+    TF_RETURN_IF_ERROR(StackLanes(ctx, parts, &elements[k]));
+  }
+  *stack = SequenceTensor(Sequence(std::move(elements)));
+  return absl::OkStatus();
+}
+
+class SequenceStackOp : public tensorflow::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& sequences = ctx->input(0);
+    OP_REQUIRES(ctx, sequences.dims() == 1,
+                InvalidArgument("SequenceStack: sequences must be a vector, got shape ",
+                                sequences.shape().DebugString()));
+    std::vector<Tensor> lanes;
+    for (int64_t i = 0; i < sequences.dim_size(0); ++i) {
+      lanes.emplace_back(tensorflow::DT_VARIANT, TensorShape({}));
+      lanes.back().scalar<Variant>()() = sequences.vec<Variant>()(i);
+    }
+    Tensor stack = SequenceTensor(Sequence());
+    if (!lanes.empty()) OP_REQUIRES_OK(ctx, StackLanes(ctx, lanes, &stack));
+    ctx->set_output(0, stack);
+  }
+};
+
 REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceSplit").Device(tensorflow::DEVICE_CPU), SequenceSplitOp);
 REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceConcat").Device(tensorflow::DEVICE_CPU),
                         SequenceConcatOp);
+REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceUnstack").Device(tensorflow::DEVICE_CPU),
+                        SequenceUnstackOp);
+REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceStack").Device(tensorflow::DEVICE_CPU), SequenceStackOp);
 
 #if GOOGLE_CUDA
+REGISTER_KERNEL_BUILDER(
+    Name("TfTi>SequenceUnstack").Device(tensorflow::DEVICE_GPU).HostMemory("count"),
+    SequenceUnstackOp);
+REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceStack").Device(tensorflow::DEVICE_GPU), SequenceStackOp);
 // The types whose values do not live on the host.
 #define TF_TI_REGISTER_GPU(T)                                                                \
   REGISTER_KERNEL_BUILDER(                                                                   \

@@ -1,0 +1,308 @@
+"""Vectorisation of the loop ops: for `tf.vectorized_map`, `jacobian` and `batch_jacobian`.
+
+One loop runs all lanes of the map. What differs from lane to lane is stacked along a new first axis,
+in the body too; what does not stays as it is. The reverse loops are vectorised likewise, and the
+vectorised loop has a gradient as every other.
+"""
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti._library import ops
+from tf_ti.loops import graphs as _graphs, spec as _spec
+
+
+@_tf.register_pfor("TfTi>TensorIterator")
+@_tf.register_pfor("TfTi>StatelessTensorIterator")
+@_tf.do_not_convert
+def _vectorize_loop(pfor_input):
+    try:
+        return _Vectorizer(pfor_input).convert()
+    except _tf.NotVectorized as cause:
+        return _tf.convert_lane_by_lane(pfor_input, cause)
+
+
+class _Vectorizer:
+    """One loop op, and which of its parameters differ from lane to lane."""
+
+    def __init__(self, pfor_input):
+        self._op, self._pfor = pfor_input.op, pfor_input.pfor
+        self._spec = _spec.LoopSpec.from_op(self._op)
+        count = len(self._spec.inputs)
+        self._given = pfor_input.inputs[:count]
+        self._is_stacked = [wrapped.is_stacked for wrapped in self._given]
+        for spec, wrapped in zip(self._spec.inputs, self._given):
+            if wrapped.is_stacked and wrapped.t.dtype == tf.resource:
+                raise _tf.NotVectorized(f"{spec.label} is another resource in each lane")
+        scalars = pfor_input.inputs[count:]
+        if any(wrapped.is_stacked for wrapped in scalars):
+            raise _tf.NotVectorized("its lanes do not end together")
+        self._scalars = [wrapped.t for wrapped in scalars]
+        # The lanes as a function knows them: all of a known number, or those that are given.
+        size = tf.get_static_value(self._pfor.loop_len_vector)
+        is_known = size is not None and not self._pfor.all_indices_partitioned
+        self._size = int(size[0]) if is_known else None
+        self._lanes = [] if is_known else [self._pfor.all_indices]
+        shapes = [i.shape for i in self._spec.inputs]
+        condition = self._op.get_attr("condition")
+        self._condition = None
+        if condition:
+            read = [shapes[i] for i in self._spec.condition_inputs]
+            self._condition = _tf.function_graph(self._op, condition[0].name, read)
+            shapes += [t.shape for t in self._condition.outputs[1:]]
+        self._body = _tf.function_graph(self._op, self._op.get_attr("body").name, shapes)
+
+    def convert(self) -> list:
+        body, condition = self._convert_functions()
+        count = len(self._given)
+        inputs = [self._input(i) for i in range(count)]
+        inputs += [_spec.Input("the lanes", lanes.shape) for lanes in self._lanes]
+        read = self._spec.condition_inputs
+        spec = dataclasses.replace(
+            self._spec,
+            inputs=tuple(inputs),
+            outputs=tuple(self._output(output, body) for output in self._spec.outputs),
+            result_types=tuple(t.dtype for t in body.graph.outputs),
+            result_shapes=tuple(t.shape for t in body.graph.outputs),
+            condition_inputs=None if read is None else (*read, *range(count, len(inputs))),
+        )
+        functions = [body] if condition is None else [body, condition]
+        has_limit = bool(self._op.get_attr("N"))
+        made = _spec.run_loop(
+            spec,
+            _tf.make_function(body.graph),
+            [*(self._enter(i) for i in range(count)), *self._lanes],
+            self._scalars[0] if has_limit else None,
+            any(_tf.is_stateful(op) for f in functions for op in f.graph.get_operations()),
+            None,
+            None if condition is None else _tf.make_function(condition.graph),
+            self._scalars[has_limit:],
+        )
+        return [self._leave(o, tensor, body) for o, tensor in zip(spec.outputs, made)]
+
+    # --- what an iteration computes --------------------------------------------------------------
+
+    def _convert_functions(self) -> "tuple[_Function, _Function | None]":
+        """The body and the condition, with all parameters stacked that must be."""
+        back_edges = self._spec.back_edges
+        while True:
+            parameters = [self._parameter(i) for i in range(len(self._given))]
+            lanes = [_Value(t.dtype, t.shape, False) for t in self._lanes]
+            condition, shared = None, []
+            if self._condition is not None:
+                read = [parameters[i] for i in self._spec.condition_inputs]
+                condition = self._convert_function(self._condition, read, lanes)
+                first, *shared = condition.results
+                if first.is_stacked:
+                    raise _tf.NotVectorized("its lanes do not end together")
+            to_stack = {r for r, p in back_edges if self._is_stacked[p]}
+            body = self._convert_function(self._body, parameters, lanes, shared, to_stack)
+            grown = [p for r, p in back_edges if body.results[r].is_stacked > self._is_stacked[p]]
+            if not grown:
+                return body, condition
+            for p in grown:
+                self._is_stacked[p] = True
+
+    def _parameter(self, i: int) -> "_Value":
+        dtype, shape = self._body.inputs[i].dtype, self._spec.inputs[i].shape
+        if self._is_stacked[i] and dtype != tf.variant:
+            shape = tf.TensorShape([self._size]).concatenate(shape)
+        return _Value(dtype, shape, self._is_stacked[i])
+
+    def _convert_function(
+        self,
+        source: tf.Graph,
+        parameters: "Sequence[_Value]",
+        lanes: "Sequence[_Value]",
+        shared: "Sequence[_Value]" = (),
+        to_stack: Collection[int] = (),
+    ) -> "_Function":
+        """A function of these parameters, the lanes and what the condition shares.
+
+        Args:
+            source: the function for one lane.
+            parameters, lanes, shared: what it gets.
+            to_stack: results to stack even where all lanes have the same.
+        """
+        graph = _tf.FuncGraph("vectorized")
+        inputs, results = [], []
+        with graph.as_default():
+            for value in (*parameters, *lanes, *shared):
+                inputs.append(tf.compat.v1.placeholder(value.dtype, value.shape))
+            own = [*inputs[: len(parameters)], *inputs[len(parameters) + len(lanes) :]]
+            lanes = inputs[len(parameters) :][: len(lanes)]
+            pfor = _tf.make_pfor(self._pfor, source, lanes[0] if lanes else self._size)
+            for inside, tensor, value in zip(source.inputs, own, (*parameters, *shared)):
+                _tf.copy_handle_data(inside, tensor)
+                pfor._add_conversion(inside, _wrap(tensor, value.is_stacked, pfor))
+            for i, result in enumerate(source.outputs):
+                wrapped = pfor._convert_helper(result)
+                is_stacked = wrapped.is_stacked or i in to_stack
+                if wrapped.is_stacked and _tf.is_opaque(wrapped.t) and not _is_unstacked(wrapped.t):
+                    raise _tf.NotVectorized("a loop inside runs lane by lane")
+                tensor = _unwrap(pfor, wrapped) if is_stacked else wrapped.t
+                graph.outputs.append(tensor)
+                results.append(_Value(tensor.dtype, tensor.shape, is_stacked))
+            for op in source.control_outputs:
+                converted = pfor._convert_helper(op.outputs[0] if op.outputs else op)
+                graph.control_outputs.append(converted.t.op if op.outputs else converted)
+        groups = [[tensor] for tensor in inputs]
+        graph = _graphs.extract(
+            "vectorized", graph, groups, graph.outputs, graph.control_outputs, inline=True
+        )
+        return _Function(graph, results)
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    def _input(self, i: int) -> _spec.Input:
+        given = self._spec.inputs[i]
+        if not self._is_stacked[i]:
+            return given
+        has_axis = given.mode not in ("value", "sequence")
+        axis = given.axis + 1 if has_axis and given.axis >= 0 else given.axis
+        return dataclasses.replace(given, shape=self._parameter(i).shape, axis=axis)
+
+    def _output(self, output: _spec.Output, body: "_Function") -> _spec.Output:
+        if output.mode not in ("stack", "concat") or not body.results[output.source].is_stacked:
+            return output
+        mode, axis = output.mode, output.axis
+        if mode == "concat":
+            rank = self._spec.result_shapes[output.source].rank
+            if rank is None:
+                raise _tf.NotVectorized(f"the rank of {output.label} is not known")
+            if rank == 0:
+                mode, axis = "stack", 0
+        return dataclasses.replace(output, mode=mode, axis=axis + 1 if axis >= 0 else axis)
+
+    def _enter(self, i: int) -> tf.Tensor:
+        return _unwrap(self._pfor, self._given[i]) if self._is_stacked[i] else self._given[i].t
+
+    def _leave(self, output: _spec.Output, tensor: tf.Tensor, body: "_Function"):
+        source = output.source
+        if output.mode == "count":
+            is_stacked = False
+        elif source < 0:
+            is_stacked = self._is_stacked[~source]
+        else:
+            is_stacked = body.results[source].is_stacked
+        return _wrap(tensor, is_stacked, self._pfor)
+
+
+@dataclasses.dataclass
+class _Value:
+    """What a parameter or a result of a vectorised function looks like."""
+
+    dtype: tf.DType
+    shape: tf.TensorShape
+    is_stacked: bool
+
+
+@dataclasses.dataclass
+class _Function:
+    graph: _tf.FuncGraph
+    results: list[_Value]
+
+
+# --- sequences -----------------------------------------------------------------------------------
+
+# TensorFlow's way needs an axis for the lanes: a vector of sequences. The loops have one sequence
+# of stacks.
+
+
+def _wrap(tensor: tf.Tensor, is_stacked: bool, pfor):
+    if is_stacked and _tf.is_opaque(tensor):
+        count = pfor.loop_len_vector[0]
+        tensor = ops.tf_ti_sequence_unstack(sequence=tensor, count=count)
+    return _tf.wrap(tensor, is_stacked)
+
+
+def _is_unstacked(sequences: tf.Tensor) -> bool:
+    return sequences.op.type == "TfTi>SequenceUnstack"
+
+
+def _unwrap(pfor, wrapped) -> tf.Tensor:
+    if not _tf.is_opaque(wrapped.t):
+        return pfor._unwrap_or_tile(wrapped)
+    sequences = wrapped.t
+    if not wrapped.is_stacked:
+        sequences = tf.tile(sequences[None], pfor.loop_len_vector)
+    elif _is_unstacked(sequences):
+        return sequences.op.inputs[0]
+    return ops.tf_ti_sequence_stack(sequences=sequences)
+
+
+def _register_for_sequences(op_type: str):
+    """As `_tf.register_pfor`, for the sequences that one of TensorFlow's ops gets."""
+    usual = _tf.pfor_converter(op_type)
+
+    def register(converter):
+        def convert(pfor_input):
+            is_ours = any(_tf.is_opaque(wrapped.t) for wrapped in pfor_input.inputs)
+            return (converter if is_ours else usual)(pfor_input)
+
+        convert.tf_ti_usual = usual
+        _tf.register_pfor(op_type)(convert)
+
+    return register
+
+
+@_register_for_sequences("AddN")
+def _vectorize_sum(pfor_input):
+    pfor = pfor_input.pfor
+    return _wrap(tf.add_n([_unwrap(pfor, wrapped) for wrapped in pfor_input.inputs]), True, pfor)
+
+
+@_register_for_sequences("ZerosLike")
+def _vectorize_zeros(pfor_input):
+    pfor = pfor_input.pfor
+    return _wrap(tf.zeros_like(_unwrap(pfor, pfor_input.input(0))), True, pfor)
+
+
+@_tf.register_pfor("TfTi>SequenceSplit")
+def _vectorize_split(pfor_input):
+    pfor = pfor_input.pfor
+    tensor, like = (_unwrap(pfor, wrapped) for wrapped in pfor_input.inputs)
+    sequence = ops.tf_ti_sequence_split(
+        tensor, like, axis=_shifted(pfor_input), reverse=pfor_input.get_attr("reverse")
+    )
+    return _wrap(sequence, True, pfor)
+
+
+@_tf.register_pfor("TfTi>SequenceConcat")
+def _vectorize_concat(pfor_input):
+    pfor = pfor_input.pfor
+    shape = tf.TensorShape(pfor_input.get_attr("element_shape"))
+    tensor = ops.tf_ti_sequence_concat(
+        _unwrap(pfor, pfor_input.input(0)),
+        dtype=pfor_input.get_attr("dtype"),
+        element_shape=tf.TensorShape([None]).concatenate(shape),
+        axis=_shifted(pfor_input),
+        reverse=pfor_input.get_attr("reverse"),
+    )
+    return _tf.wrap(tensor, True)
+
+
+def _shifted(pfor_input) -> int:
+    axis = pfor_input.get_attr("axis")
+    return axis + 1 if axis >= 0 else axis
+
+
+@_tf.register_pfor("TfTi>SequenceStack")
+@_tf.register_pfor("TfTi>SequenceUnstack")
+def _vectorize_map(pfor_input):
+    return _tf.convert_lane_by_lane(pfor_input, "maps nest")
+
+
+@_tf.register_gradient("TfTi>SequenceUnstack")
+@_tf.do_not_convert
+def _unstack_gradient(op: tf.Operation, grad):
+    return [ops.tf_ti_sequence_stack(sequences=grad), None]
+
+
+@_tf.register_gradient("TfTi>SequenceStack")
+@_tf.do_not_convert
+def _stack_gradient(op: tf.Operation, grad):
+    return [ops.tf_ti_sequence_unstack(sequence=grad, count=tf.size(op.inputs[0]))]
