@@ -1,4 +1,4 @@
-"""`tf.vectorized_map`, `jacobian` and `batch_jacobian` of loops, against one lane after the other."""
+"""`tf.vectorized_map`, `jacobian` and `batch_jacobian` of loops, against lane by lane."""
 
 import logging
 
@@ -24,7 +24,7 @@ def close(actual, expected, tolerance=1e-9):
 
 
 def lane_by_lane(f, xs):
-    lanes = [f(*tf.nest.map_structure(lambda x: x[i], xs)) for i in range(len(xs[0]))]
+    lanes = [f(*lane) for lane in zip(*map(tf.unstack, xs))]
     return tf.nest.map_structure(lambda *parts: tf.stack(parts), *lanes)
 
 

@@ -125,9 +125,12 @@ def _while_loop() -> tuple[bool, str]:
 
 def _wrong_range() -> tuple[bool, str]:
     port_map = tf_ti.PortMap([tf_ti.InputPort(0, 0, axis=0, start=5)], [tf_ti.OutputPort(0, 0)])
-    return _find_error(
-        lambda: tf_ti.tensor_iterator(lambda piece: piece, [tf.zeros([3])], port_map)
-    )
+
+    @tf.function(input_signature=[tf.TensorSpec([None])])  # so that only the kernel can tell
+    def call(x):
+        return tf_ti.tensor_iterator(lambda piece: piece, [x], port_map)
+
+    return _find_error(lambda: call(tf.zeros([3])))
 
 
 def _embedding_bag() -> tuple[bool, str]:

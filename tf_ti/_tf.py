@@ -8,7 +8,12 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.core.function import trace_type
 from tensorflow.core.function.polymorphism import function_type as function_type_lib
 from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.eager import backprop, context, forwardprop, record
+from tensorflow.python.eager import (
+    backprop,
+    forwardprop,
+    forwardprop_util,
+    record as tape_lib,
+)
 from tensorflow.python.eager.polymorphic_function import (
     atomic_function,
     autograph_util,
@@ -17,7 +22,6 @@ from tensorflow.python.eager.polymorphic_function import (
 from tensorflow.python.framework import (
     auto_control_deps_utils,
     func_graph,
-    function_def_to_graph,
     kernels,
     ops,
 )
@@ -37,6 +41,8 @@ __all__ = [
     "register_pfor",
     "make_pfor",
     "pfor_converter",
+    "have_tangents",
+    "inside_jvp",
     "is_opaque",
     "function_graph",
     "convert_lane_by_lane",
@@ -45,6 +51,7 @@ __all__ = [
     "FuncGraph",
     "READS",
     "TensorLike",
+    "captured",
     "copy_handle_data",
     "do_not_convert",
     "find_function",
@@ -57,6 +64,7 @@ __all__ = [
     "make_concrete_function",
     "make_function",
     "mark_constant_inputs",
+    "record",
     "register_gradient",
     "register_jvp",
     "register_reads",
@@ -91,11 +99,16 @@ def register_reads(*op_types: str) -> None:
 
 def is_recording() -> bool:
     """Whether a GradientTape or a ForwardAccumulator may record what runs now."""
-    return record.could_possibly_record()
+    return tape_lib.could_possibly_record()
 
 
 # Nothing that runs inside is recorded.
-stop_recording = record.stop_recording
+stop_recording = tape_lib.stop_recording
+
+
+def have_tangents(tensors: Sequence[tf.Tensor]) -> bool:
+    """Whether a ForwardAccumulator follows one of these."""
+    return bool(forwardprop_util.pack_tangents(list(tensors)).tangents)
 
 
 def register_gradient(op_type: str):
@@ -104,7 +117,7 @@ def register_gradient(op_type: str):
     return tf.RegisterGradient(op_type)
 
 
-def register_jvp(op_type: str, function) -> None:
+def register_jvp(op_type: str, function: Callable) -> None:
     """Says how an op takes tangents forward: function(op, tangents) -> a tangent of each output.
 
     TensorFlow's way, by two tapes, ends where a gradient is a tf.IndexedSlices.
@@ -114,6 +127,30 @@ def register_jvp(op_type: str, function) -> None:
         return function(backprop._MockOp(attributes, inputs, outputs, op_type, []), tangents)
 
     forwardprop._SPECIAL_CASES[op_type] = jvp
+
+
+def record(name: str, inputs, outputs, gradient: Callable, jvp: Callable) -> None:
+    """Shows tapes and accumulators what was computed while they did not look.
+
+    Args:
+        name: what it is called.
+        inputs, outputs: tensors.
+        gradient: from the gradients of the outputs to those of the inputs.
+        jvp: from the tangents of the inputs to those of the outputs.
+    """
+    tape_lib.record_operation(name, outputs, inputs, gradient, jvp)
+
+
+# Inside, tapes work though an accumulator does, which asks for a tangent.
+inside_jvp = forwardprop_util.push_forwardprop_state
+
+
+def captured(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The tensors as the current graph knows them."""
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or not isinstance(graph, func_graph.FuncGraph):
+        return list(tensors)
+    return [graph.capture(tensor) for tensor in tensors]
 
 
 def unwrap_variable(variable):
@@ -266,9 +303,6 @@ def function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
 
 def loaded_function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
     """A fresh graph of the function `name`, which `op` refers to, from its definition."""
-    if isinstance(op.outputs[0], EagerTensor):
-        definition = context.context().get_function_def(name)
-        return function_def_to_graph.function_def_to_graph(definition, input_shapes=input_shapes)
     return control_flow_util_v2.get_func_graph(op, input_shapes, name)
 
 

@@ -47,6 +47,10 @@ def call(
     if not needs_function():
         return add(tensors, num_iterations)
     is_counted = num_iterations is not None
+
+    def loop(*tensors):
+        return add(tensors[:-1], tensors[-1]) if is_counted else add(tensors, None)
+
     if is_counted:
         tensors = [*tensors, tf.cast(num_iterations, tf.int64)]
     specs = tuple(tf.TensorSpec(t.shape, t.dtype) for t in tensors)
@@ -56,12 +60,12 @@ def call(
     if key not in kept:
         if not is_kept:
             count_body(body)
-
-        def loop(*tensors):
-            return add(tensors[:-1], tensors[-1]) if is_counted else add(tensors, None)
-
         kept[key] = _tf.make_concrete_function("tf_ti_loop", loop, specs)
-    return kept[key](*tensors)
+    function = kept[key]
+    if _tf.have_tangents([*tensors, *function.captured_inputs]):
+        # A function's gradient has no tangents: TensorFlow knows none of a variant.
+        return loop(*tensors)
+    return function(*tensors)
 
 
 def needs_function() -> bool:

@@ -22,17 +22,23 @@ from tf_ti.loops import (
 @_tf.register_gradient("TfTi>TensorIterator")
 @_tf.register_gradient("TfTi>StatelessTensorIterator")
 @_tf.do_not_convert
-def _loop_gradient(op: tf.Operation, *grads):
-    spec = _spec.LoopSpec.from_op(op)
-    count = len(spec.inputs)
-    graph = _body_graph(op, spec)
-    for parameter, tensor in zip(graph.inputs, op.inputs):
+def _loop_gradient(op: tf.Operation, *grads) -> list:
+    if not isinstance(op, tf.Operation):
+        op = op.outputs[0].op  # a tape inside a function brings a stand-in for the operation
+    return _gradient(_spec.Loop.from_op(op), *grads)
+
+
+def _gradient(loop: _spec.Loop, *grads) -> list:
+    """The gradients of a loop op's inputs, from those of its outputs."""
+    spec = loop.spec
+    graph = _body_graph(loop)
+    for parameter, tensor in zip(graph.inputs, loop.inputs):
         if parameter.dtype == tf.resource:
             _tf.copy_handle_data(tensor, parameter)
-    forward = _Forward(spec, graph, list(op.inputs[:count]), list(op.outputs))
-    num_iterations = op.inputs[count] if op.get_attr("N") else None
+    forward = _Forward(spec, graph, list(loop.inputs), list(loop.outputs))
+    num_iterations = loop.num_iterations
     if spec.condition_inputs is not None:
-        num_iterations = op.outputs[spec.find_output("count", 0)]
+        num_iterations = loop.outputs[spec.find_output("count", 0)]
     incoming = {
         i: tf.convert_to_tensor(grad)
         for i, grad in enumerate(grads)
@@ -43,40 +49,77 @@ def _loop_gradient(op: tf.Operation, *grads):
         gradients = _Reverse(forward, incoming, num_iterations).run()
     else:
         gradients = _gradients_of_segments(forward, incoming, num_iterations, every)
-    return [*gradients, *[None] * (len(op.inputs) - count)]
+    return [*gradients, *[None] * loop.num_scalars]
 
 
-def _body_graph(op: tf.Operation, spec: _spec.LoopSpec) -> _tf.FuncGraph:
+def _jvp(loop: _spec.Loop, *tangents) -> list:
+    """The tangents of a loop op's outputs: its gradient, linear in theirs, has a gradient.
+
+    In a function, of which TensorFlow leaves out what does not depend on the tangents.
+    """
+    count = len(loop.inputs)
+    known = [i for i, tangent in enumerate(tangents[:count]) if tangent is not None]
+    moving = [
+        i for i, t in enumerate(loop.outputs) if _tf.is_trainable(t.dtype) or t.dtype == tf.variant
+    ]
+
+    def push(*tensors):
+        inputs, outputs = list(tensors[:count]), list(tensors[count : -len(known)])
+        inside = dataclasses.replace(loop, inputs=inputs, outputs=outputs)
+        seeds = [tf.identity(tf.zeros_like(outputs[i])) for i in moving]
+        with _tf.inside_jvp(), tf.GradientTape() as tape:
+            tape.watch(seeds)
+            grads = dict(zip(moving, seeds))
+            gradients = _gradient(inside, *(grads.get(i) for i in range(len(outputs))))
+            found = [
+                (tf.convert_to_tensor(gradients[i]), tangent)
+                for i, tangent in zip(known, tensors[-len(known) :])
+                if gradients[i] is not None
+            ]
+            sources, pushed = zip(*found) if found else ((), ())
+        return tape.gradient(sources, seeds, pushed, unconnected_gradients="zero")
+
+    tensors = [*loop.inputs, *loop.outputs, *(tangents[i] for i in known)]
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+    moved = dict(zip(moving, _tf.make_concrete_function("tf_ti_jvp", push, specs)(*tensors)))
+    return [moved.get(i) for i in range(len(loop.outputs))]
+
+
+_spec.derivatives[:] = [_gradient, _jvp]
+# What TensorFlow does with the gradients of histories is linear; its own way of finding tangents
+# knows none of a variant.
+_tf.register_jvp("AddN", lambda op, tangents: [tf.add_n(tangents)])
+_tf.register_jvp("ZerosLike", lambda op, tangents: [tf.zeros_like(tangents[0])])
+
+
+def _body_graph(loop: _spec.Loop) -> _tf.FuncGraph:
     """A graph of all that an iteration computes, the condition too, that may be added to."""
-    if not isinstance(op.outputs[0], _tf.EagerTensor):
-        op = op.outputs[0].op  # a tape inside a function brings a stand-in for the operation
-    shapes = [i.shape for i in spec.inputs]
-    body = op.get_attr("body").name
-    if spec.condition_inputs is None:
-        return _function_graph(op, body, shapes)
-    condition = _function_graph(
-        op, op.get_attr("condition")[0].name, [shapes[i] for i in spec.condition_inputs]
-    )
+    shapes = [i.shape for i in loop.spec.inputs]
+    read = loop.spec.condition_inputs
+    if read is None:
+        return _function_graph(loop, loop.body, shapes)
+    condition = _function_graph(loop, loop.condition, [shapes[i] for i in read])
     shared = [t.shape for t in condition.outputs[1:]]
-    return _graphs.join(
-        condition, spec.condition_inputs, _function_graph(op, body, [*shapes, *shared]), op.graph
+    body = _function_graph(loop, loop.body, [*shapes, *shared])
+    return _graphs.join(condition, read, body, loop.graph)
+
+
+def _function_graph(loop: _spec.Loop, function, shapes: list) -> _tf.FuncGraph:
+    name = function
+    if isinstance(function, str):
+        function = _tf.find_function(loop.graph, name)
+    traced = getattr(function, "graph", None)
+    if not hasattr(traced, "tf_ti_copies"):
+        return _tf.loaded_function_graph(loop.outputs[0].op, name, shapes)
+    # The graph rather than its definition: it knows what custom gradients refer to.
+    return _graphs.extract(
+        "body",
+        traced,
+        [[t] for t in traced.inputs],
+        traced.outputs,
+        rename_functions=True,
+        outer_graph=loop.graph,
     )
-
-
-def _function_graph(op: tf.Operation, name: str, shapes: list) -> _tf.FuncGraph:
-    if not isinstance(op.outputs[0], _tf.EagerTensor):
-        traced = getattr(_tf.find_function(op.graph, name), "graph", None)
-        if hasattr(traced, "tf_ti_copies"):
-            # The graph rather than its definition: it knows what custom gradients refer to.
-            return _graphs.extract(
-                "body",
-                traced,
-                [[t] for t in traced.inputs],
-                traced.outputs,
-                rename_functions=True,
-                outer_graph=op.graph,
-            )
-    return _tf.loaded_function_graph(op, name, shapes)
 
 
 def _gradients_of_segments(forward: "_Forward", incoming, num_iterations, every: int) -> list:

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import eager as _eager, graphs as _graphs
+from tf_ti.loops import graphs as _graphs
 from tf_ti.loops.building import Builder
 from tf_ti.loops.layers import LoopNode, OutputLayer, Path
 from tf_ti.loops.nesting import Nesting
@@ -101,7 +101,7 @@ class Network:
 
     def finish(self) -> dict[OutputLayer, tf.Tensor]:
         """Runs the loops, or adds them to the graph outside: the outputs of those in no other."""
-        if not _tf.is_recording() and not _eager.needs_function():
+        if not tf.executing_eagerly() and not _tf.is_recording():
             return self._build()
         # Who records gradients sees the call of a function, but no copied operations.
         layers = []

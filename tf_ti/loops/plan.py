@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.loops import body as _body, spec as _spec
 
 
@@ -61,7 +62,7 @@ class Plan:
             num_iterations = self.count
         tensors = [*tensors, *self.body.captured_tensors()]
         spec = self.spec
-        if not tf.executing_eagerly():
+        if not tf.executing_eagerly() or _tf.is_recording():
             spec = spec.recording(checkpoint_every or 1, self.body.recorded)
         outputs = _spec.run_loop(
             spec, self.body.function, tensors, num_iterations, self.body.stateful, name

@@ -5,7 +5,9 @@ each mode means stands in the op's documentation, in cc/ops/tensor_iterator.cc.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,6 +15,9 @@ from tf_ti import _tf
 from tf_ti._library import ops
 
 _OPS = ("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
+# From a `Loop` and the gradients of its outputs to those of its inputs, and from the tangents of
+# its inputs to those of its outputs: gradients.py, which runs loops itself, sets them.
+derivatives: list[Callable[..., list]] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +168,45 @@ def as_sequence(output: Output) -> Output:
     return Output(f"the pieces of {output.label}", tf.variant, "sequence", output.source)
 
 
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A loop op as its gradient sees it, in a graph or run.
+
+    Attributes:
+        spec: what it is.
+        body, condition: functions that the runtime knows, or their names.
+        inputs: the tensors that the spec's inputs get.
+        num_iterations: the limit, or None.
+        outputs: the tensors.
+        graph: where the op is; None where it was run.
+        num_scalars: how many inputs the op has beside those of the spec.
+    """
+
+    spec: LoopSpec
+    body: Any
+    condition: Any
+    inputs: list[tf.Tensor]
+    num_iterations: tf.Tensor | None
+    outputs: list[tf.Tensor]
+    graph: tf.Graph | None
+    num_scalars: int
+
+    @classmethod
+    def from_op(cls, op: tf.Operation) -> "Loop":
+        spec = LoopSpec.from_op(op)
+        count = len(spec.inputs)
+        return cls(
+            spec,
+            op.get_attr("body").name,
+            op.get_attr("condition")[0].name if spec.condition_inputs is not None else None,
+            list(op.inputs[:count]),
+            op.inputs[count] if op.get_attr("N") else None,
+            list(op.outputs),
+            op.graph,
+            len(op.inputs) - count,
+        )
+
+
 def run_loop(
     spec: LoopSpec,
     body,
@@ -175,40 +219,62 @@ def run_loop(
 ) -> list[tf.Tensor]:
     """Adds the loop op to the current graph, or runs it."""
     make = ops.tf_ti_tensor_iterator if stateful else ops.tf_ti_stateless_tensor_iterator
-    outputs = make(
-        input=list(tensors),
-        num_iterations=[] if num_iterations is None else [tf.cast(num_iterations, tf.int64)],
-        length=[tf.cast(length, tf.int64) for length in lengths],
-        Tout=[output.dtype for output in spec.outputs],
-        body=_tf.use_function(body),
-        condition=[] if condition is None else [_tf.use_function(condition)],
-        condition_inputs=list(spec.condition_inputs or ()),
-        input_mode=[i.mode for i in spec.inputs],
-        input_axis=[i.axis for i in spec.inputs],
-        input_start=[i.start for i in spec.inputs],
-        input_end=[i.end for i in spec.inputs],
-        input_stride=[i.stride for i in spec.inputs],
-        input_part_size=[i.part_size for i in spec.inputs],
-        input_label=[i.label for i in spec.inputs],
-        parameter_shapes=[i.shape for i in spec.inputs],
-        back_edge_from=[edge[0] for edge in spec.back_edges],
-        back_edge_to=[edge[1] for edge in spec.back_edges],
-        output_mode=[o.mode for o in spec.outputs],
-        output_source=[o.source for o in spec.outputs],
-        output_axis=[o.axis for o in spec.outputs],
-        output_stride=[o.stride for o in spec.outputs],
-        output_part_size=[o.part_size for o in spec.outputs],
-        output_length=[o.length for o in spec.outputs],
-        output_label=[o.label for o in spec.outputs],
-        result_types=list(spec.result_types),
-        result_shapes=list(spec.result_shapes),
-        reverse=spec.reverse,
-        limit_label=spec.limit_label,
-        name=name,
-    )
+    # Before recording stops: a graph captures a tensor once, and shows that to tapes then.
+    tensors = _tf.captured(tensors)
+    limits = [] if num_iterations is None else [tf.cast(num_iterations, tf.int64)]
+    lengths = [tf.cast(length, tf.int64) for length in lengths]
+    with _tf.stop_recording():
+        outputs = make(
+            input=tensors,
+            num_iterations=limits,
+            length=lengths,
+            Tout=[output.dtype for output in spec.outputs],
+            body=_tf.use_function(body),
+            condition=[] if condition is None else [_tf.use_function(condition)],
+            condition_inputs=list(spec.condition_inputs or ()),
+            input_mode=[i.mode for i in spec.inputs],
+            input_axis=[i.axis for i in spec.inputs],
+            input_start=[i.start for i in spec.inputs],
+            input_end=[i.end for i in spec.inputs],
+            input_stride=[i.stride for i in spec.inputs],
+            input_part_size=[i.part_size for i in spec.inputs],
+            input_label=[i.label for i in spec.inputs],
+            parameter_shapes=[i.shape for i in spec.inputs],
+            back_edge_from=[edge[0] for edge in spec.back_edges],
+            back_edge_to=[edge[1] for edge in spec.back_edges],
+            output_mode=[o.mode for o in spec.outputs],
+            output_source=[o.source for o in spec.outputs],
+            output_axis=[o.axis for o in spec.outputs],
+            output_stride=[o.stride for o in spec.outputs],
+            output_part_size=[o.part_size for o in spec.outputs],
+            output_length=[o.length for o in spec.outputs],
+            output_label=[o.label for o in spec.outputs],
+            result_types=list(spec.result_types),
+            result_shapes=list(spec.result_shapes),
+            reverse=spec.reverse,
+            limit_label=spec.limit_label,
+            name=name,
+        )
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else []
-    if outputs and not isinstance(outputs[0], _tf.EagerTensor):
+    if not outputs:
+        return []
+    is_eager = isinstance(outputs[0], _tf.EagerTensor)
+    if not is_eager:
         _mark(outputs[0].op, spec, tensors, num_iterations)
+    if _tf.is_recording():
+        given = [*tensors, *limits, *lengths]
+        loop = Loop(
+            spec,
+            body,
+            condition,
+            tensors,
+            limits[0] if limits else None,
+            outputs,
+            None if is_eager else outputs[0].graph,
+            len(limits) + len(lengths),
+        )
+        gradient, jvp = (functools.partial(f, loop) for f in derivatives)
+        _tf.record("tf_ti_loop", given, outputs, gradient, jvp)
     return outputs
 
 

@@ -61,7 +61,8 @@ def tensor_iterator(
         concatenated one has extent 0.
 
     Raises:
-        TypeError, ValueError: the port map does not fit the inputs or the body.
+        TypeError, ValueError: the port map does not fit the inputs or the body, or static shapes
+            tell of what follows.
         tf.errors.InvalidArgumentError: a range does not fit its tensor, counts differ, or a shape
             changes where the body does not allow it.
 

@@ -1,8 +1,8 @@
 """Vectorisation of the loop ops: for `tf.vectorized_map`, `jacobian` and `batch_jacobian`.
 
-One loop runs all lanes of the map. What differs from lane to lane is stacked along a new first axis,
-in the body too; what does not stays as it is. The reverse loops are vectorised likewise, and the
-vectorised loop has a gradient as every other.
+One loop runs all lanes of the map. What differs from lane to lane is stacked along a new first
+axis, in the body too; what does not stays as it is. The reverse loops are vectorised likewise, and
+the vectorised loop has a gradient as every other.
 """
 
 import dataclasses
