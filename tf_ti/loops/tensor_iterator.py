@@ -12,7 +12,7 @@ from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_ba
 
 @_tf.do_not_convert
 def tensor_iterator(
-    body: Callable,
+    body: Callable[..., Any],
     inputs: Sequence[Any],
     port_map: PortMap,
     back_edges: Sequence[BackEdge] = (),
