@@ -5,7 +5,7 @@
 #   make wheel    put the wheel into dist/
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
 #   make torch    install torch, beside which some tests run where it is there
-#   make lint     check the format and style     make format       mend them
+#   make lint     check format, style and types  make format       mend what it can
 #   make cuda     compile the CUDA sources too   make clean        remove all of this
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
 # Another TensorFlow: make test TF_VERSION=2.17.1. Another configuration: make test CONFIG=cuda.
@@ -66,9 +66,12 @@ $(venv)/.torch: requirements/torch.txt $(venv)/.tensorflow
 $(venv)/.peers: benchmarks/requirements.txt requirements/torch.txt $(venv)/.tensorflow
 	$(call install,torch$(comma) JAX and the other peers)
 
+# With tf_ti as users have it: type checkers find no fault with what is installed, only with its use.
 $(lint)/.tools: requirements/lint.txt
+	$(call say,what checks the sources into $(lint): 110 MB to download$(comma) half a minute)
 	$(PYTHON) -m venv $(lint)
 	$(lint)/bin/pip install --quiet -r $<
+	cd $(lint)/lib/python3*/site-packages && ln -sfn ../../../../tf_ti .
 	@touch $@
 
 $(dist)/.built: $(sources) $(venv)/.build-tools
@@ -103,10 +106,15 @@ wheel: $(dist)/.built
 bench: build $(venv)/.peers
 	$(bin)/python -m benchmarks
 
+# mypy checks what users write twice: without the types of TensorFlow, and with them.
+mypy := ../../$(lint)/bin/mypy --cache-dir=../../.cache/mypy
 lint: $(lint)/.tools
 	$(lint)/bin/clang-format --dry-run --Werror $(cpp)
 	$(lint)/bin/ruff format --check
 	$(lint)/bin/ruff check
+	cd tests/type_checkers && $(mypy) usage.py
+	cd tests/type_checkers && $(mypy) --strict --config-file= usage.py
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(lint)/bin/pyright -p tests/type_checkers
 
 format: $(lint)/.tools
 	$(lint)/bin/clang-format -i $(cpp)

@@ -1586,6 +1586,33 @@ def test_inside_a_tensor_iterator_and_a_scan():
     assert sums.numpy().tolist() == [3, 48, 21 * 16, 30 * 37]
 
 
+@pytest.mark.parametrize("place", ["inside", "after", "after in a function"])
+def test_a_loop_value_says_how_often_another_loop_iterates(place):
+    def powers(n):
+        (a,) = tf_ti.tensor_iterator(
+            lambda a: a * 2,
+            [1],
+            PortMap([InputPort(0, 0)], [OutputPort(0, 0)]),
+            [BackEdge(0, 0)],
+            num_iterations=n,
+        )
+        b, _ = tf_ti.scan(lambda b, _: (b * 3, None), 1, length=n)
+        return tf.stack([a, b])
+
+    def call():
+        with Loop() as loop:
+            loop.add_trip_limit(3, COUNT)
+            n = loop.add_recurrence(1)
+            n.next = n + 1
+            every = loop.add_loop_output(powers(n) if place == "inside" else n, CONCATENATE)
+            last = loop.add_loop_output(n, LAST)
+        return every.tensor if place == "inside" else powers(last)
+
+    result = tf.function(call)() if place == "after in a function" else call()
+    expected = [[2, 3], [4, 9], [8, 27]] if place == "inside" else [16, 81]
+    assert result.numpy().tolist() == expected
+
+
 @pytest.mark.parametrize("flag", [True, False])
 def test_inside_tf_cond(flag):
     x = tf.constant(X)

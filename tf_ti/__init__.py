@@ -1,5 +1,7 @@
 """tf_ti: fast loops and pooled embeddings for TensorFlow."""
 
+from typing import TYPE_CHECKING
+
 from tf_ti import _library  # noqa: F401, I001 - first: it says what an installation lacks
 from tf_ti._version import __version__
 from tf_ti.bags.huge_pages import advise_huge_pages
@@ -39,10 +41,13 @@ __all__ = [
     "tensor_iterator",
 ]
 
+if TYPE_CHECKING:
+    from tf_ti import keras
+else:
 
-def __getattr__(name):
-    if name == "keras":  # importing it takes seconds
-        import importlib
+    def __getattr__(name):
+        if name == "keras":  # importing it takes seconds
+            import importlib
 
-        return importlib.import_module("tf_ti.keras")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return importlib.import_module("tf_ti.keras")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

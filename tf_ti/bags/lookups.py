@@ -3,7 +3,7 @@
 import math
 import numbers
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import tensorflow as tf
@@ -11,8 +11,10 @@ import tensorflow as tf
 from tf_ti import _arguments, _tf
 from tf_ti.bags.ops import HALVES, NUMBERS, Bags, Table
 
-_REDUCTIONS = ("sum", "mean", "max")
-_COMBINERS = ("sum", "mean", "sqrtn", "max")
+Reduction = Literal["sum", "mean", "max"]
+Combiner = Literal["sum", "mean", "sqrtn", "max"]
+_REDUCTIONS = get_args(Reduction)
+_COMBINERS = get_args(Combiner)
 
 
 @_tf.do_not_convert
@@ -95,7 +97,7 @@ def embedding_bag_offsets(
     offsets: Any,
     default_index: Any = None,
     per_sample_weights: Any = None,
-    reduction: str = "sum",
+    reduction: Reduction = "sum",
     *,
     include_last_offset: bool = False,
     padding_idx: int | None = None,
@@ -143,7 +145,7 @@ def embedding_bag_packed(
     emb_table: Any,
     indices: Any,
     per_sample_weights: Any = None,
-    reduction: str = "sum",
+    reduction: Reduction = "sum",
     *,
     default_index: Any = None,
     padding_idx: int | None = None,
@@ -238,15 +240,15 @@ def embedding_bag(
     emb_table: Any,
     ids: Any,
     weights: Any = None,
-    combiner: str = "sum",
+    combiner: Combiner = "sum",
     default_index: Any = None,
     *,
-    partition_strategy: str = "div",
+    partition_strategy: Literal["div", "mod"] = "div",
     max_norm: float | None = None,
     padding_idx: int | None = None,
     prune_invalid: bool = False,
     name: str | None = None,
-) -> tf.Tensor | tf.RaggedTensor:
+) -> tf.Tensor | Any:  # a RaggedTensor of ids with several ragged dimensions
     """Combines the embeddings of each row of ragged, sparse or dense ids.
 
     It means, for row `r` of a two-dimensional `ids`, with ones for `weights` that are not given:

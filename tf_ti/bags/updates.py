@@ -12,9 +12,7 @@ from tf_ti.bags.ops import HALVES, NUMBERS
 
 
 @_tf.do_not_convert
-def scatter_sub(
-    variable: Any, slices: tf.IndexedSlices, scale: Any = 1, name: str | None = None
-) -> None:
+def scatter_sub(variable: Any, slices: Any, scale: Any = 1, name: str | None = None) -> None:
     """Subtracts scaled rows from rows of a variable, in place.
 
     It means:
@@ -28,7 +26,7 @@ def scatter_sub(
 
     Args:
         variable: a tf.Variable, or a variable of Keras, of any numeric dtype, [num_emb, ...].
-        slices: the rows and what to subtract from them.
+        slices: a tf.IndexedSlices: the rows, and what to subtract from them.
         scale: a scalar number or tensor of the variable's dtype; float32 for half precisions,
             which are rounded once.
         name: a name for the operation.

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti import _library
+from tf_ti.bags import lookups
 
 _COMBINERS = ("sum", "mean", "sqrtn", "max")
 # Half of the time of a bag on a larger table goes into address translation, on small pages.
@@ -106,7 +107,7 @@ class EmbeddingBag(keras.layers.Layer):
         embeddings_regularizer: Any = None,
         embeddings_constraint: Any = None,
         mask_zero: bool = False,
-        combiner: str = "sum",
+        combiner: lookups.Combiner = "sum",
         default_index: int | None = None,
         **kwargs: Any,
     ):

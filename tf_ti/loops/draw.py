@@ -8,7 +8,9 @@ from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_ba
 
 
 def draw(
-    port_map: PortMap, back_edges: Sequence[BackEdge] = (), path: str | os.PathLike | None = None
+    port_map: PortMap,
+    back_edges: Sequence[BackEdge] = (),
+    path: str | os.PathLike[str] | None = None,
 ) -> str:
     """Draws how tensors get into the body of a `tf_ti.tensor_iterator`, around, and out.
 

@@ -2,6 +2,8 @@
 
 import enum
 import os
+import types
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -107,7 +109,7 @@ class Loop:
     def __init__(self, name: str | None = None):
         if name is not None and (not isinstance(name, str) or not name):
             raise TypeError(f"name must be a non-empty str or None, got {name!r}")
-        self.name = name or "Loop"
+        self.name: str = name or "Loop"
         self._requested_name = name
         self.outputs: list[Output] = []
         self._network: Network | None = None
@@ -133,7 +135,12 @@ class Loop:
         return self
 
     @_tf.do_not_convert
-    def __exit__(self, kind, error, traceback) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
         network = self._network
         self._is_open = False
         network.leave(self._node)
@@ -226,7 +233,9 @@ class Loop:
         return Iterator(self, layer)
 
     @_tf.do_not_convert
-    def add_recurrence(self, initial: Any, shape: Any = None) -> Recurrence:
+    def add_recurrence(
+        self, initial: Any, shape: tf.TensorShape | Sequence[int | None] | None = None
+    ) -> Recurrence:
         """A value that each iteration gives to the next one.
 
         Args:
@@ -323,7 +332,7 @@ class Loop:
         return made
 
     @_tf.do_not_convert
-    def draw(self, path: str | os.PathLike | None = None) -> str:
+    def draw(self, path: str | os.PathLike[str] | None = None) -> str:
         """Draws the loop: boundary layers, body and back edges.
 
         Loops inside that share its block are boxes in its box; one with a block of its own is a

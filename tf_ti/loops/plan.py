@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -70,10 +71,14 @@ class Plan:
         return outputs[: len(self.spec.outputs)]
 
 
-def check_num_iterations(num_iterations, label: str = "num_iterations") -> None:
+def check_num_iterations(
+    num_iterations: Any, label: str = "num_iterations"
+) -> int | tf.Tensor | None:
+    """Returns what was given; the tensor of what is used like one."""
     if num_iterations is None:
-        return
-    if isinstance(num_iterations, tf.Tensor):
+        return None
+    if isinstance(num_iterations, _tf.TensorLike):
+        num_iterations = tf.convert_to_tensor(num_iterations)
         if not num_iterations.dtype.is_integer:
             raise TypeError(f"{label} must be an integer, got {num_iterations.dtype.name}")
         if num_iterations.shape.rank not in (None, 0):
@@ -82,6 +87,7 @@ def check_num_iterations(num_iterations, label: str = "num_iterations") -> None:
         raise TypeError(f"{label} must be an integer, got {num_iterations!r}")
     elif not 0 <= int(num_iterations) < 2**63:
         raise ValueError(f"{label} must not be negative, got {num_iterations}")
+    return num_iterations
 
 
 def check_checkpoint_every(checkpoint_every) -> None:

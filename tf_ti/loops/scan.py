@@ -68,7 +68,7 @@ def scan(
         raise TypeError(f"f must be callable, got {f!r}")
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise TypeError(f"axis must be an int, got {axis!r}")
-    _plan.check_num_iterations(length, "length")
+    length = _plan.check_num_iterations(length, "length")
     _plan.check_checkpoint_every(checkpoint_every)
     carry = _to_tensors("init", Structure(init))
     elements = _to_tensors("xs", Structure(xs))

@@ -12,7 +12,7 @@ from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_ba
 
 @_tf.do_not_convert
 def tensor_iterator(
-    body: Callable,
+    body: Callable[..., Any],
     inputs: Sequence[Any],
     port_map: PortMap,
     back_edges: Sequence[BackEdge] = (),
@@ -92,7 +92,7 @@ def tensor_iterator(
             f"the port map has {len(port_map.inputs)} external input ports, but there are "
             f"{len(inputs)} inputs"
         )
-    _plan.check_num_iterations(num_iterations)
+    num_iterations = _plan.check_num_iterations(num_iterations)
     _plan.check_checkpoint_every(checkpoint_every)
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
     tensors = [_arguments.to_tensor(port.label, inputs[port.external_port_id]) for port in ports]
