@@ -1,3 +1,6 @@
 """Loops: a body iterated by one native kernel, and all the ways to ask for it."""
 
-from tf_ti.loops import gradients  # noqa: F401 - registers the gradients
+from tf_ti.loops import (  # noqa: F401 - these register what their names say
+    freezing,
+    gradients,
+)
