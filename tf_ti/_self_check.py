@@ -54,8 +54,9 @@ def _find_error(call) -> tuple[bool, str]:
         with _quiet():
             call()
     except tf.errors.InvalidArgumentError as error:
-        # Without the names that TensorFlow puts around it.
-        return True, re.sub(r"^{{.*?}} | \[Op:.*", "", error.message.splitlines()[0])
+        # Without what TensorFlow puts around it.
+        line = re.sub(r"(?s)\s*(\[\[|\[Op:).*", "", error.message).splitlines()[-1]
+        return True, re.sub(r"^{{.*?}} ", "", line)
     return False, "no error was raised"
 
 

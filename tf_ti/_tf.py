@@ -21,6 +21,7 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import (
     auto_control_deps_utils,
+    convert_to_constants,
     func_graph,
     kernels,
     ops,
@@ -65,6 +66,7 @@ __all__ = [
     "make_function",
     "mark_constant_inputs",
     "record",
+    "register_freezing",
     "register_gradient",
     "register_jvp",
     "register_reads",
@@ -151,6 +153,67 @@ def captured(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     if tf.executing_eagerly() or not isinstance(graph, func_graph.FuncGraph):
         return list(tensors)
     return [graph.capture(tensor) for tensor in tensors]
+
+
+class _Freezable(convert_to_constants._FunctionCaller):
+    """An op of ours, as TensorFlow's functions that make constants of variables see it."""
+
+    def __init__(self, node, function, graph):
+        attributes = node.attr.items()
+        callers = [name for name, value in attributes if value.HasField("func") or value.list.func]
+        super().__init__(node, function, graph, 0, "", callers)
+        self._freeze, self._calls = _freezing[node.op]
+
+    def create_edges(self):
+        convert_to_constants._Node.create_edges(self)
+        for name, inputs in self._calls(self.node):
+            function = self._enclosing_graph.functions[name]
+            for position, index in enumerate(inputs):
+                source = convert_to_constants._EndPoint(self, index)
+                destination = convert_to_constants._EndPoint(function, position)
+                self.add_outgoing_edge(convert_to_constants._Edge(source, destination))
+
+    def converted_self(self):
+        self._converted_self = None  # to learn the names that its functions have by now
+        return super().converted_self()
+
+    def convert_variable_to_constant(self, incoming_edge, tensor_data):
+        index = incoming_edge.destination.index
+        if not self._freeze(self.converted_self().node, index, tensor_data.numpy):
+            return
+        for edge in self.outgoing_edges:
+            function = edge.destination.convertible
+            if edge.source.index == index and isinstance(function, convert_to_constants._Function):
+                function.convert_variable_to_constant(edge, tensor_data)
+        self.converted_self()
+
+
+_freezing: dict[str, tuple[Callable, Callable]] = {}
+# TensorFlow has a chain of ifs there. tf_ti may be imported anew into a process that had it.
+_new_node = convert_to_constants._Node.new
+_new_node = getattr(_new_node, "tf_ti_replaces", _new_node)
+
+
+def _new_freezable(node, function, enclosing_graph):
+    new = _Freezable if node.op in _freezing else _new_node
+    return new(node, function, enclosing_graph)
+
+
+_new_freezable.tf_ti_replaces = _new_node
+convert_to_constants._Node.new = staticmethod(_new_freezable)
+
+
+def register_freezing(op_type: str, freeze: Callable, calls: Callable = lambda node: ()) -> None:
+    """Says what an op becomes where constants are made of variables.
+
+    Args:
+        op_type: the op.
+        freeze: freeze(node, index, value) changes a NodeDef whose input `index` has become a
+            constant, and returns whether it was a variable.
+        calls: calls(node) -> the functions that the op calls: for each its name, and which inputs
+            feed its parameters.
+    """
+    _freezing[op_type] = freeze, calls
 
 
 def unwrap_variable(variable):

@@ -1,3 +1,6 @@
 """Bags: pooled embedding look-ups by one native kernel, and updates of their tables."""
 
-from tf_ti.bags import gradients  # noqa: F401 - registers the gradients
+from tf_ti.bags import (  # noqa: F401 - these register what their names say
+    freezing,
+    gradients,
+)

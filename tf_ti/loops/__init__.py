@@ -1,3 +1,7 @@
 """Loops: a body iterated by one native kernel, and all the ways to ask for it."""
 
-from tf_ti.loops import gradients, vectorize  # noqa: F401 - they register themselves
+from tf_ti.loops import (  # noqa: F401 - these register what their names say
+    freezing,
+    gradients,
+    vectorize,
+)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti._library import ops
 
-_OPS = ("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
+OPS = ("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
 # From a `Loop` and the gradients of its outputs to those of its inputs, and from the tangents of
 # its inputs to those of its outputs: gradients.py, which runs loops itself, sets them.
 derivatives: list[Callable[..., list]] = []
@@ -304,6 +304,6 @@ def _mark(
         num_iterations, _tf.EagerTensor
     )
     if num_iterations is not None and is_extent:
-        if not (is_symbolic and num_iterations.op.type in _OPS):
+        if not (is_symbolic and num_iterations.op.type in OPS):
             # The lengths too: this takes the place of what cc/xla says about every loop.
             _tf.mark_constant_inputs(op, ["num_iterations", "length"])

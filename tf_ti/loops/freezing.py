@@ -1,0 +1,26 @@
+"""What a loop becomes where a function is frozen: its body takes constants for variables."""
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops.spec import OPS
+
+
+def _freeze(node, index, value):
+    types = node.attr["Tin"].list.type
+    if index >= len(types) or types[index] != tf.resource.as_datatype_enum:
+        return False
+    types[index] = tf.as_dtype(value.dtype).as_datatype_enum
+    shape = tf.TensorShape(value.shape).as_proto()
+    node.attr["parameter_shapes"].list.shape[index].CopyFrom(shape)
+    return True
+
+
+def _calls(node):
+    yield node.attr["body"].func.name, range(len(node.attr["Tin"].list.type))
+    for condition in node.attr["condition"].list.func:
+        yield condition.name, node.attr["condition_inputs"].list.i
+
+
+for _op in OPS:
+    _tf.register_freezing(_op, _freeze, _calls)
