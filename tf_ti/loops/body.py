@@ -90,7 +90,7 @@ def trace(
         arguments: nested structures of tf.TensorSpecs.
         convert: makes tensors of what the body returns, where it is not a tensor yet.
     """
-    specs = tf.nest.flatten(arguments)
+    specs = [spec for spec in tf.nest.flatten(arguments) if spec is not None]
     is_concrete = isinstance(body, ConcreteFunction)
     if is_concrete:
         _check_concrete(body, specs)
