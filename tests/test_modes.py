@@ -487,6 +487,33 @@ def test_in_a_graph_with_a_session():
             assert session.run(y, {x: [5.0]}) == 5
 
 
+def nested(x, f):
+    """The function is called in a loop inside of one."""
+    return total(x, lambda piece, s: tf_ti.scan(lambda c, _: (f(piece, c), None), s, length=1)[0])
+
+
+@pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "reference"])
+@pytest.mark.parametrize("way", [total, scanned, looped, nested])
+def test_in_a_graph_the_loop_waits_for_what_its_body_waits_for_outside(way, use_resource):
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        v = tf.compat.v1.get_variable("v", initializer=1.0, use_resource=use_resource)
+        assigned, x = tf.compat.v1.assign(v, 5.0), tf.constant([1.0, 2.0, 3.0])
+
+        def adds(piece, s):
+            with tf.control_dependencies([assigned]):
+                return s + piece[0]
+
+        def reads(piece, s):
+            with tf.control_dependencies([assigned]):
+                return s + piece[0] * v.read_value()
+
+        with tf.control_dependencies([way(x, adds)]):
+            after = v.read_value()
+        for fetched, expected in [(after, 5), (way(x, reads), 5 * 6)]:
+            session.run(v.initializer)
+            assert session.run(fetched) == expected
+
+
 # Threads
 
 

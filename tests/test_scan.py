@@ -144,6 +144,13 @@ def test_xs_is_none_by_default():
     assert ys is None
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["callable", "tf.function"])
+def test_without_elements_f_may_capture_tensors_and_variables(wrap):
+    step, factor = tf.Variable(2.0), tf.constant(10.0)
+    f = wrap(lambda c, _: (c + step * factor, None))
+    assert tf_ti.scan(f, 0.0, length=3)[0].numpy() == 60
+
+
 def test_length_may_be_a_tensor():
     @tf.function
     def call(n):

@@ -20,6 +20,7 @@ class Body:
         function: what the kernel runs.
         captures: what feeds the last parameters: tensors, and variables, which are read once.
         variables: all variables that the body uses.
+        controls: what outside of it an operation of the body waits for, and so the loop.
         parameter_shapes: static shapes of all parameters.
         structure: the user's results, as the body returned them.
         num_results: how many tensors those are; the function may return further ones, which a
@@ -32,6 +33,7 @@ class Body:
     function: Any
     captures: tuple[Any, ...]
     variables: tuple[tf.Variable, ...]
+    controls: tuple[Any, ...]
     parameter_shapes: tuple[tf.TensorShape, ...]
     structure: Any
     num_results: int
@@ -90,7 +92,7 @@ def trace(
         arguments: nested structures of tf.TensorSpecs.
         convert: makes tensors of what the body returns, where it is not a tensor yet.
     """
-    specs = tf.nest.flatten(arguments)
+    specs = [spec for spec in tf.nest.flatten(arguments) if spec is not None]
     is_concrete = isinstance(body, ConcreteFunction)
     if is_concrete:
         _check_concrete(body, specs)
@@ -106,6 +108,7 @@ def trace(
             raise TypeError(f"the body must return tensors, got {result!r}")
 
     num_results, all_variables = len(graph.outputs), tuple(graph.variables)
+    controls = tuple(graph.function_captures.control)
     is_own = not is_concrete
     if any(_graphs.is_call(op) for op in graph.get_operations()):
         graph = _graphs.extract(
@@ -136,6 +139,7 @@ def trace(
         _tf.make_function(graph),
         tuple(captures),
         all_variables,
+        controls,
         tuple(t.shape for t in graph.inputs),
         structure,
         num_results,

@@ -133,7 +133,10 @@ class Network:
         for variable in self.graph.variables:
             _tf.variable_accessed(variable)
         tensors = [values[o.value.ref()] for o in outputs]
-        return dict(zip(outputs, _graphs.copy_to_default_graph(self.graph, tensors, effects)))
+        # What a block waits for outside, the loops wait for.
+        with tf.control_dependencies(self.graph.function_captures.control):
+            copies = _graphs.copy_to_default_graph(self.graph, tensors, effects)
+        return dict(zip(outputs, copies))
 
     def _inline_calls(self) -> None:
         """Replaces calls, those of inner blocks' loops too, by what the functions compute."""

@@ -61,13 +61,14 @@ class Plan:
         """Adds the loop to the current graph, or runs it where there is none."""
         if num_iterations is None:
             num_iterations = self.count
-        tensors = [*tensors, *self.body.captured_tensors()]
         spec = self.spec
         if not tf.executing_eagerly() or _tf.is_recording():
             spec = spec.recording(checkpoint_every or 1, self.body.recorded)
-        outputs = _spec.run_loop(
-            spec, self.body.function, tensors, num_iterations, self.body.stateful, name
-        )
+        with tf.control_dependencies(self.body.controls):
+            tensors = [*tensors, *self.body.captured_tensors()]
+            outputs = _spec.run_loop(
+                spec, self.body.function, tensors, num_iterations, self.body.stateful, name
+            )
         return outputs[: len(self.spec.outputs)]
 
 
