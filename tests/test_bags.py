@@ -738,6 +738,11 @@ def test_rows_beyond_max_norm_are_scaled_as_they_are_read(dtype):
     np.testing.assert_array_equal(table, before)
 
 
+def test_a_list_of_numbers_is_a_table_for_max_norm_too():
+    y = tf_ti.embedding_bag_packed([[3.0, 4.0]], [[0]], max_norm=1.0)
+    np.testing.assert_allclose(y, [[0.6, 0.8]], rtol=1e-6)
+
+
 def test_the_default_row_is_scaled_to_max_norm_too():
     y = tf_ti.embedding_bag_offsets_sum(
         tf.constant([[3.0, 4.0]]), np.zeros([0], np.int32), np.zeros([1], np.int32), 0, max_norm=1.0
@@ -1041,6 +1046,21 @@ def test_shards_are_one_table_in_every_option(combiner, strategy):
         **options,
     )
     check(actual, expected, tf.float64, scale=5)
+
+
+@pytest.mark.parametrize("kinds", [[np.asarray], [np.asarray, tf.Variable, tf.constant]], ids=len)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_arrays_of_numpy_are_shards_like_others(kinds, weighted):
+    rng = np.random.default_rng(8)
+    table = normal(tf.float32, [6, 3], rng)
+    parts = shards_of(table, 3, "div")
+    shards = [make(part) for make, part in zip(kinds * 3, parts)]
+    bags, weights = [[5, 0], [3, 3]], [[0.5, 2.0], [1.0, -1.0]] if weighted else None
+    given = tf.constant(weights) if weighted else None
+    for some in (shards, tuple(shards)):
+        for max_norm in (None, 1.0):
+            actual = tf_ti.embedding_bag(some, tf.constant(bags), given, max_norm=max_norm)
+            check(actual, by_definition(table, bags, weights=weights, max_norm=max_norm))
 
 
 @pytest.mark.parametrize("form", ["ragged", "sparse", "dense"])

@@ -40,9 +40,9 @@ def embedding_bag_offsets_sum(
     before offsets[0] belong to no bag.
 
     Args:
-        emb_table: the table, [num_emb, ...], of any numeric dtype. A tf.Variable, or a variable of
-            Keras, is read in place, under its lock, and never copied. Half-precision rows are
-            summed in float32 and rounded once.
+        emb_table: the table, [num_emb, ...], of any numeric dtype: a tensor, a NumPy array or a
+            variable. A tf.Variable, or a variable of Keras, is read in place, under its lock, and
+            never copied. Half-precision rows are summed in float32 and rounded once.
         indices: the rows to sum, [num_indices], int32 or int64.
         offsets: where in `indices` each bag begins, ascending, [batch], of the dtype of `indices`.
         default_index: the row that an empty bag gets, unweighted; None or -1: zeros.
@@ -135,7 +135,9 @@ def embedding_bag_offsets(
         include_last_offset=bool(include_last_offset),
         reduction=reduction,
     )
-    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+    return _pool(
+        [_unwrap(emb_table)], bags, default_index, per_sample_weights, padding_idx, max_norm, name
+    )
 
 
 @tf.autograph.experimental.do_not_convert
@@ -177,7 +179,9 @@ def embedding_bag_packed(
     """
     _check_reduction(reduction, per_sample_weights)
     bags = Bags("packed", _indices("indices", indices, 2), reduction=reduction)
-    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+    return _pool(
+        [_unwrap(emb_table)], bags, default_index, per_sample_weights, padding_idx, max_norm, name
+    )
 
 
 @tf.autograph.experimental.do_not_convert
@@ -230,7 +234,9 @@ def embedding_segments_sum(
         _like_indices("segment_ids", segment_ids, indices),
         _like_indices("num_segments", num_segments, indices),
     )
-    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+    return _pool(
+        [_unwrap(emb_table)], bags, default_index, per_sample_weights, padding_idx, max_norm, name
+    )
 
 
 @tf.autograph.experimental.do_not_convert
@@ -261,8 +267,8 @@ def embedding_bag(
     are there too.
 
     Args:
-        emb_table: as in `tf_ti.embedding_bag_offsets_sum`; or a list of tables that are the shards
-            of one, as in tf.nn.embedding_lookup.
+        emb_table: as in `tf_ti.embedding_bag_offsets_sum`; or a list of tables, of any of these
+            kinds, that are the shards of one, as in tf.nn.embedding_lookup.
         ids: a RaggedTensor, combined along its innermost ragged dimension; a SparseTensor, along
             its last dimension, with its indices in row-major order; or a dense [..., n] tensor,
             along its last. int32 or int64.
@@ -311,8 +317,9 @@ def embedding_bag(
         split = _split_dense
     bags, flat_weights, join = split(ids, weights)
     bags = bags.replace(reduction=combiner)
+    shards = [_unwrap(table) for table in (emb_table if is_sharded else [emb_table])]
     if flat_weights is not None:
-        flat_weights = _cast_weights(flat_weights, emb_table[0] if is_sharded else emb_table)
+        flat_weights = _cast_weights(flat_weights, shards[0].dtype)
     if prune_invalid:
         padding_idx = _padding_idx(padding_idx, bags.indices.dtype)
         is_left_out = bags.indices < 0
@@ -326,7 +333,7 @@ def embedding_bag(
         )
     return join(
         _pool(
-            list(emb_table) if is_sharded else [emb_table],
+            shards,
             bags,
             default_index,
             flat_weights,
@@ -450,10 +457,9 @@ def _same_type(indices: tf.Tensor, bounds: tf.Tensor) -> tuple[tf.Tensor, tf.Ten
     return tf.cast(indices, tf.int64), tf.cast(bounds, tf.int64)
 
 
-def _cast_weights(weights: tf.Tensor, emb_table: Any) -> tf.Tensor:
+def _cast_weights(weights: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """As tf.nn does: to the table's type, or to float32 where that is a half precision."""
     weights = _arguments.to_tensor("weights", weights)
-    dtype = _find_table(emb_table).dtype
     if weights.dtype == dtype or not (weights.dtype.is_floating and dtype.is_floating):
         return weights
     return tf.cast(weights, tf.float32 if dtype in HALVES else dtype)
@@ -517,35 +523,33 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, (tf.Tensor, tf.Variable, np.ndarray)) or hasattr(value, "handle")
 
 
-def _unwrap(emb_table: Any) -> Any:
-    """The variable behind one of Keras or of several replicas; everything else as it is."""
+def _unwrap(emb_table: Any) -> tf.Tensor | tf.Variable:
+    """The variable behind one of Keras or of several replicas; a tensor of everything else."""
     emb_table = _tf.unwrap_variable(emb_table)
     if isinstance(emb_table, tf.distribute.DistributedValues):
         if tf.distribute.in_cross_replica_context():
-            return emb_table.values[0]  # every replica's is the same
-    return emb_table
-
-
-def _find_table(emb_table: Any) -> Table:
-    emb_table = _unwrap(emb_table)
+            emb_table = emb_table.values[0]  # every replica's is the same
     # A variable of TensorFlow 1 has no handle.
     if isinstance(emb_table, tf.Variable) and hasattr(emb_table, "handle"):
+        return emb_table
+    return _arguments.to_tensor("emb_table", emb_table)
+
+
+def _find_table(emb_table: tf.Tensor | tf.Variable) -> Table:
+    if isinstance(emb_table, tf.Variable):
         _tf.variable_accessed(emb_table)
         table = Table(emb_table.handle, tf.as_dtype(emb_table.dtype))
-        shape = emb_table.shape
     else:
-        tensor = _arguments.to_tensor("emb_table", emb_table)
-        table = Table(tensor, tensor.dtype)
-        shape = tensor.shape
+        table = Table(emb_table, emb_table.dtype)
     if table.dtype not in NUMBERS:
         raise TypeError(f"emb_table must be of a numeric dtype, got {table.dtype.name}")
-    if shape.rank == 0:
+    if emb_table.shape.rank == 0:
         raise ValueError("emb_table must have rank 1 or more, got a scalar")
     return table
 
 
 def _pool(
-    shards: Sequence[Any],
+    shards: Sequence[tf.Tensor | tf.Variable],
     bags: Bags,
     default_index: Any,
     weights: Any,
@@ -613,7 +617,10 @@ def _weights(label: str, weights: Any, dtype: tf.DType, indices: tf.Tensor) -> t
 
 
 def _look_up(
-    shards: Sequence[Any], bags: Bags, max_norm: float | None, partition_strategy: str
+    shards: Sequence[tf.Tensor | tf.Variable],
+    bags: Bags,
+    max_norm: float | None,
+    partition_strategy: str,
 ) -> tuple[tf.Tensor, Bags, tf.DType]:
     """The rows that the bags touch, each once, and the bags with their places there.
 
@@ -638,7 +645,6 @@ def _look_up(
         is_row = tf.concat([is_row, is_given], 0)
     with tf.control_dependencies(checks):
         touched = tf.sort(tf.unique(tf.boolean_mask(indices, is_row)).y)
-    shards = [_unwrap(shard) for shard in shards]
     rows = tf.compat.v1.nn.embedding_lookup(shards, touched, partition_strategy)
     if max_norm is not None:
         rows = _clip(rows, max_norm)
@@ -651,20 +657,18 @@ def _look_up(
     return rows, bags, dtype
 
 
-def _check_shards(shards: Sequence[Any]) -> tf.DType:
+def _check_shards(shards: Sequence[tf.Tensor | tf.Variable]) -> tf.DType:
     tables = [_find_table(shard) for shard in shards]
     dtypes = {table.dtype for table in tables}
     if len(dtypes) > 1:
         raise TypeError(
             f"emb_table must have shards of one dtype, got {sorted(d.name for d in dtypes)}"
         )
-    first = _unwrap(shards[0]).shape[1:]
-    for shard in shards[1:]:
-        if not _unwrap(shard).shape[1:].is_compatible_with(first):
-            raise ValueError(
-                "emb_table must have shards that agree in all dimensions but the first, got "
-                f"{[_unwrap(shard).shape.as_list() for shard in shards]}"
-            )
+    if not all(shard.shape[1:].is_compatible_with(shards[0].shape[1:]) for shard in shards):
+        raise ValueError(
+            "emb_table must have shards that agree in all dimensions but the first, got "
+            f"{[str(shard.shape) for shard in shards]}"
+        )
     return dtypes.pop()
 
 
