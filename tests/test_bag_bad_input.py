@@ -207,6 +207,25 @@ def test_numbers_beyond_int32_do_not_become_other_ids():
             tf_ti.embedding_bag_offsets_sum(TABLE, tf.constant([1]), ids)
 
 
+LARGEST = np.uint64(2**64 - 1)
+
+
+@pytest.mark.parametrize("value", [LARGEST, 2**64 - 2, 2**63, 2**63 + 1])
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+def test_ids_beyond_int64_do_not_become_other_ids(value, max_norm):
+    options = {"max_norm": max_norm}
+    ids = np.array([[0, value]], np.uint64)
+    for call in (
+        lambda t: tf_ti.embedding_bag_packed(t, ids, padding_idx=-1, **options),
+        lambda t: tf_ti.embedding_bag(t, ids, prune_invalid=True, **options),
+        lambda t: tf_ti.embedding_bag(t, tf.RaggedTensor.from_tensor(ids), **options),
+        lambda t: tf_ti.embedding_bag_packed(t, [[0]], default_index=np.uint64(value), **options),
+        lambda t: tf_ti.embedding_bag_offsets_sum(t, [0, 0], ids[0], **options),
+        lambda t: tf_ti.embedding_segments_sum(t, [0, 0], ids[0], 9, **options),
+    ):
+        refused(call, TABLE, "indices|default_index|offsets|segment_ids", 2**63 - 1)
+
+
 @pytest.mark.parametrize("value", [-1, 9])
 def test_a_wrong_id_in_a_gradient_is_named_before_anything_is_written(value):
     table = tf.Variable(TABLE)
@@ -445,10 +464,8 @@ def test_a_default_index_that_is_no_scalar_is_refused(mode, value):
     )
 
 
-@pytest.mark.parametrize("value", [0.5, 1.0, "1", True, object(), [None]])
+@pytest.mark.parametrize("value", [0.5, 1.0, "1", True, tf.constant(True), object(), [None]])
 def test_a_default_index_that_is_no_integer_is_refused(value):
-    if value is True:
-        value = tf.constant(True)
     refused(
         lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], [0], value),
         TABLE,
@@ -616,39 +633,27 @@ TYPES = {
     "no table": (lambda t: tf_ti.embedding_bag_packed(None, [[0]]), "emb_table"),
     "an object for a table": (lambda t: tf_ti.embedding_bag_packed(object(), [[0]]), "emb_table"),
     "indices of floats": (lambda t: tf_ti.embedding_bag_packed(t, [[0.0]]), "indices"),
-    "indices of int16": (
-        lambda t: tf_ti.embedding_bag_packed(t, np.zeros([1, 1], np.int16)),
-        "indices",
-    ),
-    "indices of uint32": (
-        lambda t: tf_ti.embedding_bag_packed(t, np.zeros([1, 1], np.uint32)),
-        "indices",
-    ),
+    "indices of booleans": (lambda t: tf_ti.embedding_bag_packed(t, [[True]]), "indices"),
     "indices of strings": (lambda t: tf_ti.embedding_bag_packed(t, [["0"]]), "indices"),
     "no indices": (lambda t: tf_ti.embedding_bag_packed(t, None), "indices"),
     "ragged indices": (
         lambda t: tf_ti.embedding_bag_packed(t, tf.ragged.constant([[0], []])),
         "indices",
     ),
-    "offsets of another dtype": (
-        lambda t: tf_ti.embedding_bag_offsets_sum(
-            t, tf.constant([0], tf.int32), tf.constant([0], tf.int64)
-        ),
-        "offsets",
-    ),
-    "offsets of another dtype the other way round": (
-        lambda t: tf_ti.embedding_bag_offsets_sum(
-            t, tf.constant([0], tf.int64), tf.constant([0], tf.int32)
-        ),
-        "offsets",
-    ),
     "offsets of floats": (lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], [0.0]), "offsets"),
+    "offsets of booleans": (lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], [False]), "offsets"),
+    "offsets of a tensor of booleans": (
+        lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], tf.constant([False])),
+        "offsets",
+    ),
     "no offsets": (lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], None), "offsets"),
-    "segment ids of another dtype": (
-        lambda t: tf_ti.embedding_segments_sum(
-            t, tf.constant([0], tf.int32), tf.constant([0], tf.int64), 1
-        ),
+    "segment ids of floats": (
+        lambda t: tf_ti.embedding_segments_sum(t, [0], tf.constant([0.0]), 1),
         "segment_ids",
+    ),
+    "a number of segments that is a boolean": (
+        lambda t: tf_ti.embedding_segments_sum(t, [0], [0], True),
+        "num_segments",
     ),
     "a number of segments of floats": (
         lambda t: tf_ti.embedding_segments_sum(t, [0], [0], 1.5),
@@ -893,7 +898,11 @@ def test_a_sparse_tensor_of_rank_1_that_is_seen_late_is_refused():
 
 @pytest.mark.parametrize(
     "ids",
-    [None, "x", object(), tf.constant([[0.5]]), tf.ragged.constant([[0.5]]), tf.constant([["a"]])],
+    [
+        *(None, "x", object(), tf.constant([[0.5]]), tf.constant([["a"]]), tf.constant([[True]])),
+        *(tf.ragged.constant([[0.5]]), tf.SparseTensor([[0, 0]], [True], [1, 1])),
+    ],
+    ids=str,
 )
 def test_ids_that_are_no_ids_are_refused(ids):
     with pytest.raises(PYTHON_ERRORS) as error:

@@ -118,10 +118,22 @@ def test_is_keras_embedding_and_a_pooling(layer):
     assert_close(result, keras.layers.GlobalAveragePooling1D()(embedding(ids)))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64", "float32", "float64"])
-def test_takes_ids_of_this_dtype(layer, dtype):
-    bags = layer()
-    assert_close(bags(tf.constant(EQUAL, dtype)), pooled(bags.embeddings, EQUAL, "sum"))
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, "float32", "float64"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_takes_ids_of_this_dtype(layer, dtype, kind):
+    bags, ids = layer(), bags_of(kind)
+    assert_close(bags(as_kind(kind, ids, dtype)), pooled(bags.embeddings, ids, "sum"))
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64 - 1])
+def test_an_id_beyond_int64_is_no_other(layer, value):
+    ids = np.array([[1, value]], np.uint64)
+    for mask in (None, tf.constant([[True, True]])):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=str(2**63 - 1)):
+            layer()(ids, mask=mask)
 
 
 def test_takes_numpy_ids_and_counts_as_weights(layer):

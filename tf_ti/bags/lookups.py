@@ -43,8 +43,9 @@ def embedding_bag_offsets_sum(
         emb_table: the table, [num_emb, ...], of any numeric dtype: a tensor, a NumPy array or a
             variable. A tf.Variable, or a variable of Keras, is read in place, under its lock, and
             never copied. Half-precision rows are summed in float32 and rounded once.
-        indices: the rows to sum, [num_indices], int32 or int64.
-        offsets: where in `indices` each bag begins, ascending, [batch], of the dtype of `indices`.
+        indices: the rows to sum, [num_indices], of any integer dtype. Those of int32 and int64 are
+            taken as they are, others are cast; a number beyond int64 is no row.
+        offsets: where in `indices` each bag begins, ascending, [batch], of any integer dtype.
         default_index: the row that an empty bag gets, unweighted; None or -1: zeros.
         per_sample_weights: what each row is multiplied by, [num_indices], of the table's dtype, or
             float32 where that is a half precision. None means ones, at no cost.
@@ -131,7 +132,7 @@ def embedding_bag_offsets(
     bags = Bags(
         "offsets",
         indices,
-        _like_indices("offsets", offsets, indices),
+        _indices("offsets", offsets, None, indices),
         include_last_offset=bool(include_last_offset),
         reduction=reduction,
     )
@@ -160,7 +161,7 @@ def embedding_bag_packed(
 
     Args:
         emb_table: as in `tf_ti.embedding_bag_offsets_sum`.
-        indices: the rows, [batch, rows in a bag], int32 or int64.
+        indices: the rows, [batch, rows in a bag], of any integer dtype.
         per_sample_weights: what each row is multiplied by, in the shape of `indices`; only with the
             reduction "sum".
         reduction: as in `tf_ti.embedding_bag_offsets`.
@@ -206,7 +207,7 @@ def embedding_segments_sum(
 
     Args:
         emb_table, indices: as in `tf_ti.embedding_bag_offsets_sum`.
-        segment_ids: the segment of each index, ascending, [num_indices], of the dtype of `indices`.
+        segment_ids: the segment of each index, ascending, [num_indices], of any integer dtype.
         num_segments: the number of segments, a scalar integer.
         default_index, per_sample_weights, padding_idx, max_norm, name: as in
             `tf_ti.embedding_bag_offsets_sum`.
@@ -231,8 +232,8 @@ def embedding_segments_sum(
     bags = Bags(
         "segments",
         indices,
-        _like_indices("segment_ids", segment_ids, indices),
-        _like_indices("num_segments", num_segments, indices),
+        _indices("segment_ids", segment_ids, None, indices),
+        _indices("num_segments", num_segments, None, indices),
     )
     return _pool(
         [_unwrap(emb_table)], bags, default_index, per_sample_weights, padding_idx, max_norm, name
@@ -271,7 +272,7 @@ def embedding_bag(
             kinds, that are the shards of one, as in tf.nn.embedding_lookup.
         ids: a RaggedTensor, combined along its innermost ragged dimension; a SparseTensor, along
             its last dimension, with its indices in row-major order; or a dense [..., n] tensor,
-            along its last. int32 or int64.
+            along its last. Of any integer dtype.
         weights: what each embedding is multiplied by: of the kind and shape of `ids`, of any float
             dtype (of the table's where that is no float). Not with "max".
         combiner: "sum"; "mean", divided by the sum of the weights; "sqrtn", divided by the root of
@@ -364,8 +365,7 @@ def _split_ragged(ids: tf.RaggedTensor, weights: Any):
         with _asserting_same(ids.nested_row_splits, weights.nested_row_splits, message):
             weights = tf.identity(weights.flat_values)
     splits = ids.nested_row_splits
-    flat, bounds = _same_type(_indices("ids", flat, 1), splits[-1])
-    bags = Bags("offsets", flat, bounds, include_last_offset=True)
+    bags = Bags("offsets", _indices("ids", flat, 1), splits[-1], include_last_offset=True)
 
     def join(rows):
         return tf.RaggedTensor.from_nested_row_splits(rows, splits[:-1], validate=False)
@@ -414,9 +414,7 @@ def _split_sparse(ids: tf.SparseTensor, weights: Any):
         with tf.control_dependencies(_present(inside)):
             strides = tf.math.cumprod(outer, exclusive=True, reverse=True)
             rows = tf.reduce_sum(ids.indices[:, :-1] * strides, 1)
-    flat, bounds = _same_type(_indices("ids", ids.values, 1), rows)
-    count = tf.cast(tf.reduce_prod(outer), flat.dtype)
-    bags = Bags("segments", flat, bounds, count)
+    bags = Bags("segments", _indices("ids", ids.values, 1), rows, tf.reduce_prod(outer))
 
     def join(rows):
         return _with_outer_shape(rows, outer, ids.shape[:-1])
@@ -451,10 +449,10 @@ def _with_outer_shape(rows: tf.Tensor, outer: tf.Tensor, static: tf.TensorShape)
     return result
 
 
-def _same_type(indices: tf.Tensor, bounds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    if indices.dtype == bounds.dtype:
-        return indices, bounds
-    return tf.cast(indices, tf.int64), tf.cast(bounds, tf.int64)
+def _same_type(*tensors: tf.Tensor | None) -> Sequence[tf.Tensor | None]:
+    if len({tensor.dtype for tensor in tensors if tensor is not None}) == 1:
+        return tensors
+    return [None if tensor is None else tf.cast(tensor, tf.int64) for tensor in tensors]
 
 
 def _cast_weights(weights: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -472,47 +470,43 @@ def _check_reduction(reduction: Any, per_sample_weights: Any) -> None:
         raise ValueError(f"per_sample_weights need the reduction 'sum', got {reduction!r}")
 
 
-def _indices(label: str, value: Any, rank: int | None, bounds: Any = None) -> tf.Tensor:
-    """A tensor of indices; Python numbers become what the bounds are, or int32."""
-    if not hasattr(value, "dtype"):
-        if getattr(bounds, "dtype", None) in (tf.int32, tf.int64):
-            return _with_rank(label, _numbers(label, value, tf.as_dtype(bounds.dtype)), rank)
-        if np.size(value) == 0:  # of which TensorFlow would make floats
-            value = np.zeros(np.shape(value), np.int32)
-    tensor = _arguments.to_tensor(label, value)
-    if tensor.dtype not in (tf.int32, tf.int64):
-        raise TypeError(f"{label} must be int32 or int64, got {tensor.dtype.name}")
-    return _with_rank(label, tensor, rank)
-
-
-def _with_rank(label: str, tensor: tf.Tensor, rank: int | None) -> tf.Tensor:
+def _indices(label: str, value: Any, rank: int | None, like: Any = None) -> tf.Tensor:
+    """A tensor of int32 or int64; Python numbers become what `like` is, or int32."""
+    if not hasattr(value, "dtype") and getattr(like, "dtype", None) in (tf.int32, tf.int64):
+        tensor = _numbers(label, value, tf.as_dtype(like.dtype))
+    else:
+        if not hasattr(value, "dtype") and np.size(value) == 0:
+            value = np.zeros(np.shape(value), np.int32)  # TensorFlow would make floats
+        tensor = as_index_type(label, _arguments.to_tensor(label, value))
     if rank is not None and tensor.shape.rank not in (None, rank):
         raise ValueError(f"{label} must have rank {rank}, got shape {tensor.shape}")
     return tensor
 
 
+def as_index_type(label: str, tensor: tf.Tensor) -> tf.Tensor:
+    """As int32 or int64, of which the kernels take indices, whichever holds the tensor's dtype."""
+    dtype = tensor.dtype
+    if dtype in (tf.int32, tf.int64):
+        return tensor
+    if not dtype.is_integer:
+        raise TypeError(f"{label} must be of an integer dtype, got {dtype.name}")
+    if dtype == tf.uint64:
+        # A number that is too large must not become another one that is a row, padding or -1.
+        tensor = tf.minimum(tensor, tf.constant(tf.int64.max, tf.uint64))
+    return tf.cast(tensor, tf.int32 if dtype.size < 4 else tf.int64)
+
+
 def _numbers(label: str, value: Any, dtype: tf.DType) -> tf.Tensor:
     for number in tf.nest.flatten(value):
-        # TensorFlow would wrap it around.
+        # TensorFlow would make numbers of the former, and wrap the latter around.
+        if isinstance(number, bool):
+            raise TypeError(f"{label} must be {dtype.name}, got {number}")
         if isinstance(number, numbers.Integral) and not dtype.min <= number <= dtype.max:
             raise ValueError(f"{label} must be {dtype.name}, got {number}")
     try:
         return tf.convert_to_tensor(value, dtype)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
         raise type(error)(f"{label} must be {dtype.name}: {error}") from error
-
-
-def _like_indices(label: str, value: Any, indices: tf.Tensor) -> tf.Tensor:
-    """A tensor of the dtype of the indices; Python numbers have none of their own."""
-    if not hasattr(value, "dtype"):
-        return _numbers(label, value, indices.dtype)
-    tensor = _arguments.to_tensor(label, value)
-    if tensor.dtype != indices.dtype:
-        raise TypeError(
-            f"{label} must have the dtype of the indices, {indices.dtype.name}, got "
-            f"{tensor.dtype.name}"
-        )
-    return tensor
 
 
 def _is_sharded(emb_table: Any) -> bool:
@@ -562,12 +556,16 @@ def _pool(
     if partition_strategy not in ("div", "mod"):
         raise ValueError(f"partition_strategy must be div or mod, got {partition_strategy!r}")
     if default_index is not None:
-        if getattr(default_index, "dtype", None) == tf.int32:
-            default_index = tf.cast(default_index, bags.indices.dtype)
-        default_index = _like_indices("default_index", default_index, bags.indices)
+        default_index = _indices("default_index", default_index, None, bags.indices)
+    indices, bounds, num_segments, default_index = _same_type(
+        bags.indices, bags.bounds, bags.num_segments, default_index
+    )
     bags = bags.replace(
+        indices=indices,
+        bounds=bounds,
+        num_segments=num_segments,
         default_index=default_index,
-        padding_idx=_padding_idx(padding_idx, bags.indices.dtype),
+        padding_idx=_padding_idx(padding_idx, indices.dtype),
     )
     emb_table, dtype = shards[0], None
     if max_norm is not None or len(shards) > 1:

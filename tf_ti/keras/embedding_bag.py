@@ -1,5 +1,6 @@
 """`tf_ti.keras.EmbeddingBag`: an embedding and a pooling in one layer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -7,6 +8,7 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti import _library
+from tf_ti.bags import lookups
 
 _COMBINERS = ("sum", "mean", "sqrtn", "max")
 # Half of the time of a bag on a larger table goes into address translation, on small pages.
@@ -158,8 +160,7 @@ class EmbeddingBag(keras.layers.Layer):
         embeddings = self.embeddings.value
         if not self._has_advised_pages and isinstance(embeddings, tf.Variable):
             self._advise_pages(embeddings)
-        if ids.dtype not in (tf.int32, tf.int64):
-            ids = keras.ops.cast(ids, "int64")
+        ids = _map_values(_as_index_type, ids)
         if weights is not None:
             is_short = embeddings.dtype in (tf.float16, tf.bfloat16)
             weights = keras.ops.cast(weights, "float32" if is_short else embeddings.dtype.name)
@@ -257,6 +258,18 @@ class EmbeddingBag(keras.layers.Layer):
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _map_values(function: Callable, x: Any) -> Any:
+    if isinstance(x, tf.SparseTensor):
+        return x.with_values(function(x.values))
+    if isinstance(x, tf.RaggedTensor):
+        return x.with_flat_values(function(x.flat_values))
+    return function(x)
+
+
+def _as_index_type(ids: tf.Tensor) -> tf.Tensor:
+    return tf.cast(ids, tf.int64) if ids.dtype.is_floating else lookups.as_index_type("ids", ids)
 
 
 def _kind(x: Any) -> str:
