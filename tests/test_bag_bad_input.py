@@ -848,6 +848,84 @@ def test_sparse_weights_of_other_places_than_ids_are_refused(weights):
     refused(lambda t: tf_ti.embedding_bag(t, SPARSE, weights), TABLE, "weights", kinds=ERRORS)
 
 
+UNFIT = {
+    "offsets": (
+        lambda w, **o: tf_ti.embedding_bag_offsets_sum(TABLE, [0, 1, 2], [0], None, w, **o),
+        tf.ones([2]),
+        ["(3,)", "(2,)"],
+    ),
+    "packed": (
+        lambda w, **o: tf_ti.embedding_bag_packed(TABLE, DENSE, w, **o),
+        tf.ones([1, 2]),
+        ["(2, 2)", "(1, 2)"],
+    ),
+    "segments": (
+        lambda w, **o: tf_ti.embedding_segments_sum(TABLE, [0], [0], 1, None, w, **o),
+        tf.ones([2]),
+        ["(1,)", "(2,)"],
+    ),
+    "dense": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, DENSE, w, "mean", **o),
+        tf.ones([1, 2]),
+        ["(2, 2)", "(1, 2)"],
+    ),
+    "dense of rank 3": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, tf.zeros([2, 3, 4], tf.int32), w, **o),
+        tf.ones([3, 2, 4]),
+        ["(2, 3, 4)", "(3, 2, 4)"],
+    ),
+    "ragged of another number of values": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, RAGGED, w, **o),
+        tf.ragged.constant([[1.0, 2.0], [3.0, 4.0]]),
+        ["(3,)", "(4,)"],
+    ),
+    "ragged of another number of rows": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, RAGGED, w, **o),
+        tf.ragged.constant([[1.0, 2.0], [3.0], []]),
+        ["(3,)", "(4,)"],  # of the row splits
+    ),
+    "sparse of another shape": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, SPARSE, w, **o),
+        tf.SparseTensor([[0, 0], [0, 1], [1, 0]], W, [3, 2]),
+        ["(2, 2)", "(3, 2)"],
+    ),
+    "sparse of another number of values": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, SPARSE, w, **o),
+        tf.SparseTensor([[0, 0], [1, 0]], W[:2], [2, 2]),
+        ["(3, 2)", "(2, 2)"],  # of the indices
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.parametrize("options", [{}, {"max_norm": 1.0}], ids=["plain", "max_norm"])
+@pytest.mark.parametrize("case", UNFIT)
+def test_weights_whose_static_shape_does_not_fit_are_refused_by_both_shapes(
+    case, options, is_graph
+):
+    call, weights, shapes = UNFIT[case]
+    with pytest.raises(ValueError) as error:
+        if is_graph:
+            tf.function(lambda: call(weights, **options)).get_concrete_function()
+        else:
+            call(weights, **options)
+    names(error, "weights|per_sample_weights")
+    for shape in shapes:
+        assert shape in str(error.value)
+
+
+@pytest.mark.parametrize("spec", [None, [None, None, None]], ids=str)
+@pytest.mark.parametrize("prune", [False, True])
+def test_dense_weights_whose_shape_is_seen_late_are_refused_though_they_are_as_many(spec, prune):
+    call = tf.function(
+        lambda ids, w: tf_ti.embedding_bag(TABLE, ids, w, "mean", prune_invalid=prune),
+        input_signature=[tf.TensorSpec(spec, tf.int32), tf.TensorSpec(spec, tf.float32)],
+    )
+    assert call(tf.zeros([2, 3, 4], tf.int32), tf.ones([2, 3, 4])).shape == [2, 3, 3]
+    with pytest.raises(InvalidArgument, match="weights must have the shape of ids"):
+        call(tf.zeros([2, 3, 4], tf.int32), tf.ones([3, 2, 4]))
+
+
 @pytest.mark.parametrize("strategy", ["eager", "function"])
 @pytest.mark.parametrize(
     ("places", "position"),

@@ -361,6 +361,7 @@ def _split_ragged(ids: tf.RaggedTensor, weights: Any):
                 f"weights must be ragged like ids, of rank {ids.ragged_rank}, got "
                 f"{weights.ragged_rank}"
             )
+        _check_shape("weights", weights.flat_values.shape, "the values of ids", flat.shape)
         message = "weights must have the row splits of ids"
         with _asserting_same(ids.nested_row_splits, weights.nested_row_splits, message):
             weights = tf.identity(weights.flat_values)
@@ -379,6 +380,8 @@ def _asserting_same(expected: Sequence[tf.Tensor], given: Sequence[tf.Tensor], m
     for e, g in zip(expected, given):
         if e is g:
             continue
+        if not g.shape.is_compatible_with(e.shape):
+            raise ValueError(f"{message}, of shape {e.shape}, got {g.shape}")
         e, g = tf.cast(e, tf.int64), tf.cast(g, tf.int64)
         sizes = tf.debugging.assert_equal(tf.shape(g), tf.shape(e), message)
         with tf.control_dependencies(_present(sizes)):
@@ -394,6 +397,7 @@ def _split_sparse(ids: tf.SparseTensor, weights: Any):
     if weights is not None:
         if not isinstance(weights, tf.SparseTensor):
             raise TypeError(f"weights must be a SparseTensor like ids, got {weights!r}")
+        _check_shape("weights", weights.shape, "ids", ids.shape)
         message = "weights must have the shape and the indices of ids"
         mine, theirs = ([t.dense_shape, t.indices] for t in (ids, weights))
         with _asserting_same(mine, theirs, message):
@@ -426,18 +430,19 @@ def _split_dense(ids: Any, weights: Any):
     ids = _indices("ids", ids, None)
     if ids.shape.rank == 0:
         raise ValueError("ids must have rank 1 or more, got a scalar")
+    if weights is not None:
+        weights = _arguments.to_tensor("weights", weights)
+        _check_shape("weights", weights.shape, "ids", ids.shape)
     if ids.shape.rank == 2:
         return Bags("packed", ids), weights, lambda rows: rows
     # Not [-1, n], which says nothing where n is 0.
     outer = tf.shape(ids)[:-1]
     packed = tf.concat([tf.reduce_prod(outer, keepdims=True), tf.shape(ids)[-1:]], 0)
     if weights is not None:
-        weights = _arguments.to_tensor("weights", weights)
-        if not weights.shape.is_compatible_with(ids.shape):
-            raise ValueError(
-                f"weights must have the shape of ids, {ids.shape}, got {weights.shape}"
-            )
-        weights = tf.reshape(weights, packed)
+        is_known = ids.shape.is_fully_defined() and weights.shape.is_fully_defined()
+        mine, theirs = ([] if is_known else [tf.shape(t)] for t in (ids, weights))
+        with _asserting_same(mine, theirs, "weights must have the shape of ids"):
+            weights = tf.reshape(weights, packed)
     bags = Bags("packed", tf.reshape(ids, packed))
     return bags, weights, lambda rows: _with_outer_shape(rows, outer, ids.shape[:-1])
 
@@ -607,11 +612,17 @@ def _weights(label: str, weights: Any, dtype: tf.DType, indices: tf.Tensor) -> t
         raise TypeError(
             f"{label} must be {dtype.name} like emb_table{also}, got {weights.dtype.name}"
         )
-    if not weights.shape.is_compatible_with(indices.shape):
-        raise ValueError(
-            f"{label} must have the shape of the indices, {indices.shape}, got {weights.shape}"
-        )
+    _check_shape(label, weights.shape, "the indices", indices.shape)
     return weights
+
+
+def _check_shape(
+    label: str, shape: tf.TensorShape, expected_label: str, expected: tf.TensorShape
+) -> None:
+    if not shape.is_compatible_with(expected):
+        raise ValueError(
+            f"{label} must have the shape of {expected_label}, {expected}, got {shape}"
+        )
 
 
 def _look_up(
