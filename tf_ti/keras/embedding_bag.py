@@ -50,7 +50,8 @@ class EmbeddingBag(keras.layers.Layer):
             result is cast.
 
     Call arguments:
-        inputs: ids, or a pair (ids, weights), of one of these kinds:
+        inputs: ids, a pair (ids, weights), or a dict {"ids": ids, "weights": weights}, of one of
+            these kinds:
             a tensor [..., n]: bags of n ids.
             a `tf.RaggedTensor` [batch, (ids)]: bags of any sizes. Of more ragged dimensions the
                 innermost is pooled, and the result is ragged.
@@ -65,7 +66,7 @@ class EmbeddingBag(keras.layers.Layer):
             is found where Keras put it, on inputs that come from other layers. Not for sparse ids.
 
     Input shape:
-        `(batch_size, ..., n)`, or a pair of it.
+        `(batch_size, ..., n)`, or a pair or a dict of it.
 
     Output shape:
         `(batch_size, ..., output_dim)`. It carries no mask.
@@ -185,9 +186,11 @@ class EmbeddingBag(keras.layers.Layer):
         return None
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        is_pair = isinstance(input_shape[0], (tuple, list))
-        ids_shape = input_shape[0] if is_pair else input_shape
-        return (*ids_shape[:-1], self.output_dim)
+        if isinstance(input_shape, dict):
+            input_shape = input_shape["ids"]
+        elif isinstance(input_shape[0], (tuple, list)):
+            input_shape = input_shape[0]
+        return (*input_shape[:-1], self.output_dim)
 
     def compute_output_spec(self, inputs: Any, mask: Any = None) -> keras.KerasTensor:
         ids, _, _ = self._check_inputs(inputs, mask)
@@ -225,13 +228,21 @@ class EmbeddingBag(keras.layers.Layer):
 
     def _check_inputs(self, inputs: Any, mask: Any) -> tuple[Any, Any, list]:
         """Returns ids, weights or None, and masks; they are symbolic where `inputs` are."""
-        pair = list(inputs) if isinstance(inputs, (tuple, list)) else [inputs, None]
-        if len(pair) != 2:
-            raise ValueError(
-                "`inputs` must be ids or a pair (ids, weights). "
-                f"Received: {len(pair)} tensors, inputs={inputs}"
-            )
-        ids, weights = pair
+        if isinstance(inputs, dict):
+            if "ids" not in inputs or not inputs.keys() <= {"ids", "weights"}:
+                raise ValueError(
+                    'a dict for `inputs` must have "ids", may have "weights", and nothing else. '
+                    f"Received: the keys {list(inputs)}"
+                )
+            ids, weights = inputs["ids"], inputs.get("weights")
+        else:
+            pair = list(inputs) if isinstance(inputs, (tuple, list)) else [inputs, None]
+            if len(pair) != 2:
+                raise ValueError(
+                    "`inputs` must be ids, a pair (ids, weights) or a dict of these. "
+                    f"Received: {len(pair)} tensors, inputs={inputs}"
+                )
+            ids, weights = pair
         _check_is_number(ids, "ids")
         least_rank = 1 if _kind(ids) == "dense" else 2
         rank = tf.TensorShape(ids.shape).rank
