@@ -269,7 +269,8 @@ def embedding_bag(
 
     Args:
         emb_table: as in `tf_ti.embedding_bag_offsets_sum`; or a list of tables, of any of these
-            kinds, that are the shards of one, as in tf.nn.embedding_lookup.
+            kinds, that are the shards of one, as in tf.nn.embedding_lookup. Of a ShardedVariable of
+            tf.distribute pass the list `sharded.variables`.
         ids: a RaggedTensor, combined along its innermost ragged dimension; a SparseTensor, along
             its last dimension, with its indices in row-major order; or a dense [..., n] tensor,
             along its last. Of any integer dtype.
@@ -519,12 +520,18 @@ def _is_sharded(emb_table: Any) -> bool:
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, (tf.Tensor, tf.Variable, np.ndarray)) or hasattr(value, "handle")
+    kinds = (tf.Tensor, tf.Variable, np.ndarray, _tf.ShardedVariable)
+    return isinstance(value, kinds) or hasattr(value, "handle")
 
 
 def _unwrap(emb_table: Any) -> tf.Tensor | tf.Variable:
     """The variable behind one of Keras or of several replicas; a tensor of everything else."""
     emb_table = _tf.unwrap_variable(emb_table)
+    if isinstance(emb_table, _tf.ShardedVariable):  # which TensorFlow would concatenate
+        raise TypeError(
+            "emb_table must be no ShardedVariable: pass the list of its shards, sharded.variables, "
+            "to tf_ti.embedding_bag, with partition_strategy 'div', which is that of tf.distribute"
+        )
     if isinstance(emb_table, tf.distribute.DistributedValues):
         if tf.distribute.in_cross_replica_context():
             emb_table = emb_table.values[0]  # every replica's is the same
