@@ -207,6 +207,25 @@ def test_numbers_beyond_int32_do_not_become_other_ids():
             tf_ti.embedding_bag_offsets_sum(TABLE, tf.constant([1]), ids)
 
 
+LARGEST = np.uint64(2**64 - 1)
+
+
+@pytest.mark.parametrize("value", [LARGEST, 2**64 - 2, 2**63, 2**63 + 1])
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+def test_ids_beyond_int64_do_not_become_other_ids(value, max_norm):
+    options = {"max_norm": max_norm}
+    ids = np.array([[0, value]], np.uint64)
+    for call in (
+        lambda t: tf_ti.embedding_bag_packed(t, ids, padding_idx=-1, **options),
+        lambda t: tf_ti.embedding_bag(t, ids, prune_invalid=True, **options),
+        lambda t: tf_ti.embedding_bag(t, tf.RaggedTensor.from_tensor(ids), **options),
+        lambda t: tf_ti.embedding_bag_packed(t, [[0]], default_index=np.uint64(value), **options),
+        lambda t: tf_ti.embedding_bag_offsets_sum(t, [0, 0], ids[0], **options),
+        lambda t: tf_ti.embedding_segments_sum(t, [0, 0], ids[0], 9, **options),
+    ):
+        refused(call, TABLE, "indices|default_index|offsets|segment_ids", 2**63 - 1)
+
+
 @pytest.mark.parametrize("value", [-1, 9])
 def test_a_wrong_id_in_a_gradient_is_named_before_anything_is_written(value):
     table = tf.Variable(TABLE)
@@ -445,10 +464,8 @@ def test_a_default_index_that_is_no_scalar_is_refused(mode, value):
     )
 
 
-@pytest.mark.parametrize("value", [0.5, 1.0, "1", True, object(), [None]])
+@pytest.mark.parametrize("value", [0.5, 1.0, "1", True, tf.constant(True), object(), [None]])
 def test_a_default_index_that_is_no_integer_is_refused(value):
-    if value is True:
-        value = tf.constant(True)
     refused(
         lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], [0], value),
         TABLE,
@@ -616,39 +633,27 @@ TYPES = {
     "no table": (lambda t: tf_ti.embedding_bag_packed(None, [[0]]), "emb_table"),
     "an object for a table": (lambda t: tf_ti.embedding_bag_packed(object(), [[0]]), "emb_table"),
     "indices of floats": (lambda t: tf_ti.embedding_bag_packed(t, [[0.0]]), "indices"),
-    "indices of int16": (
-        lambda t: tf_ti.embedding_bag_packed(t, np.zeros([1, 1], np.int16)),
-        "indices",
-    ),
-    "indices of uint32": (
-        lambda t: tf_ti.embedding_bag_packed(t, np.zeros([1, 1], np.uint32)),
-        "indices",
-    ),
+    "indices of booleans": (lambda t: tf_ti.embedding_bag_packed(t, [[True]]), "indices"),
     "indices of strings": (lambda t: tf_ti.embedding_bag_packed(t, [["0"]]), "indices"),
     "no indices": (lambda t: tf_ti.embedding_bag_packed(t, None), "indices"),
     "ragged indices": (
         lambda t: tf_ti.embedding_bag_packed(t, tf.ragged.constant([[0], []])),
         "indices",
     ),
-    "offsets of another dtype": (
-        lambda t: tf_ti.embedding_bag_offsets_sum(
-            t, tf.constant([0], tf.int32), tf.constant([0], tf.int64)
-        ),
-        "offsets",
-    ),
-    "offsets of another dtype the other way round": (
-        lambda t: tf_ti.embedding_bag_offsets_sum(
-            t, tf.constant([0], tf.int64), tf.constant([0], tf.int32)
-        ),
-        "offsets",
-    ),
     "offsets of floats": (lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], [0.0]), "offsets"),
+    "offsets of booleans": (lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], [False]), "offsets"),
+    "offsets of a tensor of booleans": (
+        lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], tf.constant([False])),
+        "offsets",
+    ),
     "no offsets": (lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], None), "offsets"),
-    "segment ids of another dtype": (
-        lambda t: tf_ti.embedding_segments_sum(
-            t, tf.constant([0], tf.int32), tf.constant([0], tf.int64), 1
-        ),
+    "segment ids of floats": (
+        lambda t: tf_ti.embedding_segments_sum(t, [0], tf.constant([0.0]), 1),
         "segment_ids",
+    ),
+    "a number of segments that is a boolean": (
+        lambda t: tf_ti.embedding_segments_sum(t, [0], [0], True),
+        "num_segments",
     ),
     "a number of segments of floats": (
         lambda t: tf_ti.embedding_segments_sum(t, [0], [0], 1.5),
@@ -843,6 +848,84 @@ def test_sparse_weights_of_other_places_than_ids_are_refused(weights):
     refused(lambda t: tf_ti.embedding_bag(t, SPARSE, weights), TABLE, "weights", kinds=ERRORS)
 
 
+UNFIT = {
+    "offsets": (
+        lambda w, **o: tf_ti.embedding_bag_offsets_sum(TABLE, [0, 1, 2], [0], None, w, **o),
+        tf.ones([2]),
+        ["(3,)", "(2,)"],
+    ),
+    "packed": (
+        lambda w, **o: tf_ti.embedding_bag_packed(TABLE, DENSE, w, **o),
+        tf.ones([1, 2]),
+        ["(2, 2)", "(1, 2)"],
+    ),
+    "segments": (
+        lambda w, **o: tf_ti.embedding_segments_sum(TABLE, [0], [0], 1, None, w, **o),
+        tf.ones([2]),
+        ["(1,)", "(2,)"],
+    ),
+    "dense": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, DENSE, w, "mean", **o),
+        tf.ones([1, 2]),
+        ["(2, 2)", "(1, 2)"],
+    ),
+    "dense of rank 3": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, tf.zeros([2, 3, 4], tf.int32), w, **o),
+        tf.ones([3, 2, 4]),
+        ["(2, 3, 4)", "(3, 2, 4)"],
+    ),
+    "ragged of another number of values": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, RAGGED, w, **o),
+        tf.ragged.constant([[1.0, 2.0], [3.0, 4.0]]),
+        ["(3,)", "(4,)"],
+    ),
+    "ragged of another number of rows": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, RAGGED, w, **o),
+        tf.ragged.constant([[1.0, 2.0], [3.0], []]),
+        ["(3,)", "(4,)"],  # of the row splits
+    ),
+    "sparse of another shape": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, SPARSE, w, **o),
+        tf.SparseTensor([[0, 0], [0, 1], [1, 0]], W, [3, 2]),
+        ["(2, 2)", "(3, 2)"],
+    ),
+    "sparse of another number of values": (
+        lambda w, **o: tf_ti.embedding_bag(TABLE, SPARSE, w, **o),
+        tf.SparseTensor([[0, 0], [1, 0]], W[:2], [2, 2]),
+        ["(3, 2)", "(2, 2)"],  # of the indices
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.parametrize("options", [{}, {"max_norm": 1.0}], ids=["plain", "max_norm"])
+@pytest.mark.parametrize("case", UNFIT)
+def test_weights_whose_static_shape_does_not_fit_are_refused_by_both_shapes(
+    case, options, is_graph
+):
+    call, weights, shapes = UNFIT[case]
+    with pytest.raises(ValueError) as error:
+        if is_graph:
+            tf.function(lambda: call(weights, **options)).get_concrete_function()
+        else:
+            call(weights, **options)
+    names(error, "weights|per_sample_weights")
+    for shape in shapes:
+        assert shape in str(error.value)
+
+
+@pytest.mark.parametrize("spec", [None, [None, None, None]], ids=str)
+@pytest.mark.parametrize("prune", [False, True])
+def test_dense_weights_whose_shape_is_seen_late_are_refused_though_they_are_as_many(spec, prune):
+    call = tf.function(
+        lambda ids, w: tf_ti.embedding_bag(TABLE, ids, w, "mean", prune_invalid=prune),
+        input_signature=[tf.TensorSpec(spec, tf.int32), tf.TensorSpec(spec, tf.float32)],
+    )
+    assert call(tf.zeros([2, 3, 4], tf.int32), tf.ones([2, 3, 4])).shape == [2, 3, 3]
+    with pytest.raises(InvalidArgument, match="weights must have the shape of ids"):
+        call(tf.zeros([2, 3, 4], tf.int32), tf.ones([3, 2, 4]))
+
+
 @pytest.mark.parametrize("strategy", ["eager", "function"])
 @pytest.mark.parametrize(
     ("places", "position"),
@@ -893,7 +976,11 @@ def test_a_sparse_tensor_of_rank_1_that_is_seen_late_is_refused():
 
 @pytest.mark.parametrize(
     "ids",
-    [None, "x", object(), tf.constant([[0.5]]), tf.ragged.constant([[0.5]]), tf.constant([["a"]])],
+    [
+        *(None, "x", object(), tf.constant([[0.5]]), tf.constant([["a"]]), tf.constant([[True]])),
+        *(tf.ragged.constant([[0.5]]), tf.SparseTensor([[0, 0]], [True], [1, 1])),
+    ],
+    ids=str,
 )
 def test_ids_that_are_no_ids_are_refused(ids):
     with pytest.raises(PYTHON_ERRORS) as error:
@@ -929,6 +1016,23 @@ def test_shards_are_only_for_embedding_bag():
         with pytest.raises(ERRORS) as error:
             call()
         names(error, "emb_table|indices")
+
+
+def test_a_sharded_variable_is_refused_by_name_and_its_variables_are_shards():
+    # As tf.distribute.ParameterServerStrategy makes it, which needs servers.
+    parts = [tf.Variable(part) for part in np.array_split(TABLE, 3)]
+    sharded = tf.__internal__.distribute.ShardedVariable(parts)
+    for call in (
+        lambda: tf_ti.embedding_bag(sharded, DENSE),
+        lambda: tf_ti.embedding_bag([sharded], DENSE),
+        lambda: tf_ti.embedding_bag_offsets_sum(sharded, [0], [0]),
+        lambda: tf_ti.embedding_bag_packed(sharded, DENSE),
+        lambda: tf_ti.embedding_segments_sum(sharded, [0], [0], 1),
+    ):
+        with pytest.raises(TypeError, match="emb_table.*ShardedVariable.*sharded.variables.*div"):
+            call()
+    expected = TABLE[DENSE.numpy()].sum(1)
+    np.testing.assert_array_equal(tf_ti.embedding_bag(sharded.variables, DENSE), expected)
 
 
 @pytest.mark.parametrize("strategy", ["DIV", "row", "", None, 3])

@@ -674,6 +674,36 @@ def test_a_default_index_in_every_form(form, index_type):
         np.testing.assert_allclose(y, expected)
 
 
+@pytest.mark.parametrize("other_type", [tf.int8, tf.int32, tf.int64, tf.uint64], ids=str)
+@pytest.mark.parametrize("index_type", [*SIGNED, *UNSIGNED], ids=lambda dtype: dtype.name)
+def test_indices_of_any_integer_dtype_beside_bounds_of_any_other(index_type, other_type):
+    table = np.arange(130, dtype=np.float32)[:, np.newaxis]
+    indices = tf.constant([127, 3, 1], index_type)  # the former is the largest that all hold
+    default = tf.constant(2, other_type)
+    by_offsets = tf_ti.embedding_bag_offsets_sum(
+        table, indices, tf.constant([0, 2, 2], other_type), default
+    )
+    np.testing.assert_array_equal(by_offsets, [[130], [2], [1]])
+    by_segments = tf_ti.embedding_segments_sum(
+        table,
+        tf.constant([0, 2, 1], other_type),
+        tf.constant([0, 0, 2], index_type),
+        tf.constant(3, index_type),
+        default,
+    )
+    np.testing.assert_array_equal(by_segments, [[2], [2], [1]])
+    packed = tf_ti.embedding_bag_packed(table, indices[:, tf.newaxis], default_index=default)
+    np.testing.assert_array_equal(packed, [[127], [3], [1]])
+
+
+@pytest.mark.parametrize("index_type", [tf.uint8, tf.uint32, tf.uint64], ids=str)
+def test_no_unsigned_id_is_padding_of_minus_one(index_type):
+    last = index_type.max if index_type == tf.uint8 else 3
+    ids = tf.constant([[0, last]], index_type)
+    y = tf_ti.embedding_bag_packed(tf.ones([256, 1]), ids, padding_idx=-1)
+    np.testing.assert_array_equal(y, [[2]])
+
+
 def test_a_default_index_of_minus_one_in_a_tensor_gives_zeros():
     y = tf_ti.embedding_bag_offsets_sum(TABLE, [0], [0, 1], tf.constant(-1))
     np.testing.assert_allclose(y, [TABLE[0], [0, 0]])
@@ -736,6 +766,11 @@ def test_rows_beyond_max_norm_are_scaled_as_they_are_read(dtype):
     y = tf_ti.embedding_bag_packed(table, [[0], [1], [2]], max_norm=1.0)
     check(y, np.array([[0.6, 0.8], before[1], [0, 0]], wide(dtype)), dtype)
     np.testing.assert_array_equal(table, before)
+
+
+def test_a_list_of_numbers_is_a_table_for_max_norm_too():
+    y = tf_ti.embedding_bag_packed([[3.0, 4.0]], [[0]], max_norm=1.0)
+    np.testing.assert_allclose(y, [[0.6, 0.8]], rtol=1e-6)
 
 
 def test_the_default_row_is_scaled_to_max_norm_too():
@@ -842,7 +877,7 @@ def test_combiners_over_every_form_of_ids(combiner, form, weighted):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("ids_type", [tf.int32, tf.int64])
+@pytest.mark.parametrize("ids_type", [*SIGNED, *UNSIGNED], ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("splits_type", [np.int32, np.int64])
 def test_ids_and_row_splits_of_any_index_type(ids_type, splits_type, weighted):
     bags = [[1], [], [2, 3]]
@@ -1041,6 +1076,21 @@ def test_shards_are_one_table_in_every_option(combiner, strategy):
         **options,
     )
     check(actual, expected, tf.float64, scale=5)
+
+
+@pytest.mark.parametrize("kinds", [[np.asarray], [np.asarray, tf.Variable, tf.constant]], ids=len)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_arrays_of_numpy_are_shards_like_others(kinds, weighted):
+    rng = np.random.default_rng(8)
+    table = normal(tf.float32, [6, 3], rng)
+    parts = shards_of(table, 3, "div")
+    shards = [make(part) for make, part in zip(kinds * 3, parts)]
+    bags, weights = [[5, 0], [3, 3]], [[0.5, 2.0], [1.0, -1.0]] if weighted else None
+    given = tf.constant(weights) if weighted else None
+    for some in (shards, tuple(shards)):
+        for max_norm in (None, 1.0):
+            actual = tf_ti.embedding_bag(some, tf.constant(bags), given, max_norm=max_norm)
+            check(actual, by_definition(table, bags, weights=weights, max_norm=max_norm))
 
 
 @pytest.mark.parametrize("form", ["ragged", "sparse", "dense"])

@@ -108,6 +108,20 @@ def test_weighs_the_embeddings_of_a_bag(layer, kind, combiner):
     assert_close(result, pooled(bags.embeddings, ids, combiner, weights))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_takes_ids_and_weights_by_name(layer, kind):
+    bags, ids = layer(combiner="mean"), bags_of(kind)
+    weights = weights_of(ids)
+    named = {"weights": as_kind(kind, weights, "float32"), "ids": as_kind(kind, ids, "int64")}
+    assert_close(bags(named), pooled(bags.embeddings, ids, "mean", weights))
+    assert_close(bags({"ids": named["ids"]}), pooled(bags.embeddings, ids, "mean"))
+
+
+def test_the_output_shape_is_known_of_inputs_by_name(layer):
+    shapes = {"ids": (2, None, 5), "weights": (2, None, 5)}
+    assert layer().compute_output_shape(shapes) == (2, None, WIDTH)
+
+
 def test_is_keras_embedding_and_a_pooling(layer):
     bags = layer(combiner="mean")
     ids = tf.constant(EQUAL)
@@ -118,10 +132,22 @@ def test_is_keras_embedding_and_a_pooling(layer):
     assert_close(result, keras.layers.GlobalAveragePooling1D()(embedding(ids)))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64", "float32", "float64"])
-def test_takes_ids_of_this_dtype(layer, dtype):
-    bags = layer()
-    assert_close(bags(tf.constant(EQUAL, dtype)), pooled(bags.embeddings, EQUAL, "sum"))
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, "float32", "float64"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_takes_ids_of_this_dtype(layer, dtype, kind):
+    bags, ids = layer(), bags_of(kind)
+    assert_close(bags(as_kind(kind, ids, dtype)), pooled(bags.embeddings, ids, "sum"))
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64 - 1])
+def test_an_id_beyond_int64_is_no_other(layer, value):
+    ids = np.array([[1, value]], np.uint64)
+    for mask in (None, tf.constant([[True, True]])):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=str(2**63 - 1)):
+            layer()(ids, mask=mask)
 
 
 def test_takes_numpy_ids_and_counts_as_weights(layer):
@@ -233,6 +259,14 @@ def test_masks_come_with_ids_and_weights(layer):
         [[w for _, w in bag] for bag in left],
     )
     assert_close(result, expected)
+
+
+def test_masks_come_with_ids_and_weights_by_name(layer):
+    bags, weights = layer(combiner="mean"), weights_of(EQUAL)
+    pair = [Masked(2)(tf.constant(EQUAL)), Masked(1.0)(tf.constant(weights))]
+    result = bags({"ids": pair[0], "weights": pair[1]})
+    assert_close(result, bags(pair).numpy())
+    assert not np.allclose(result, bags([tf.constant(EQUAL), tf.constant(weights)]))
 
 
 def test_a_mask_reaches_it_in_a_functional_model(layer):
@@ -372,6 +406,30 @@ def test_fit_takes_ids_and_weights(layer, kind):
     assert accuracy > 0.95
     # Those of odd ids have a weight of 0.
     np.testing.assert_array_equal(bags.embeddings.numpy()[1::2], before[1::2])
+
+
+@pytest.mark.parametrize("kind", ["dense", "ragged"])
+def test_a_model_takes_ids_and_weights_by_name_before_and_after_it_was_saved(layer, kind, tmp_path):
+    inputs = {
+        "ids": input_of(kind, dtype="int32", name="ids"),
+        "weights": input_of(kind, name="weights"),
+    }
+    model = keras.Model(inputs, dense()(layer(combiner="mean")(inputs)))
+    ids = labelled(64, kind)[0]
+    weights = tf.cast(ids % 3 + 1, tf.float32)
+    data = tf.data.Dataset.from_tensor_slices(({"ids": ids, "weights": weights}, tf.ones([64])))
+    model.compile("sgd", "mse")
+    model.fit(data.batch(16), verbose=0)
+
+    bags = model.layers[-2]
+    rows = [ids[k].numpy().tolist() for k in range(64)]
+    by_weights = [weights[k].numpy() for k in range(64)]
+    kernel, bias = (as_numpy(w) for w in model.layers[-1].weights)
+    expected = pooled(bags.embeddings, rows, "mean", by_weights) @ kernel + bias
+    assert_close(model.predict(data.batch(16), verbose=0), expected, 1e-4, 1e-5)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(again({"ids": ids, "weights": weights}), expected, 1e-4, 1e-5)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
@@ -658,6 +716,8 @@ IDS = tf.constant(EQUAL)
     [
         ([IDS, IDS, IDS], None, "3 tensors"),
         ([IDS], None, "1 tensors"),
+        ({"ids": IDS, "weight": IDS}, None, r"\['ids', 'weight'\]"),
+        ({"weights": IDS}, None, r"\['weights'\]"),
         (tf.constant(1), None, r"ids of shape \(\)"),
         (tf.sparse.from_dense([1, 2]), None, r"ids of shape \(2,\)"),
         (tf.constant([["a"]]), None, "ids of dtype string"),

@@ -8,6 +8,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.core.function import trace_type
 from tensorflow.core.function.polymorphism import function_type as function_type_lib
 from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import (
     backprop,
     forwardprop,
@@ -51,6 +52,7 @@ __all__ = [
     "EagerTensor",
     "FuncGraph",
     "READS",
+    "ShardedVariable",
     "TensorLike",
     "captured",
     "copy_handle_data",

@@ -42,11 +42,12 @@ def embedding_bag_offsets_sum(
     before offsets[0] belong to no bag.
 
     Args:
-        emb_table: the table, [num_emb, ...], of any numeric dtype. A tf.Variable, or a variable of
-            Keras, is read in place, under its lock, and never copied. Half-precision rows are
-            summed in float32 and rounded once.
-        indices: the rows to sum, [num_indices], int32 or int64.
-        offsets: where in `indices` each bag begins, ascending, [batch], of the dtype of `indices`.
+        emb_table: the table, [num_emb, ...], of any numeric dtype: a tensor, a NumPy array or a
+            variable. A tf.Variable, or a variable of Keras, is read in place, under its lock, and
+            never copied. Half-precision rows are summed in float32 and rounded once.
+        indices: the rows to sum, [num_indices], of any integer dtype. Those of int32 and int64 are
+            taken as they are, others are cast; a number beyond int64 is no row.
+        offsets: where in `indices` each bag begins, ascending, [batch], of any integer dtype.
         default_index: the row that an empty bag gets, unweighted; None or -1: zeros.
         per_sample_weights: what each row is multiplied by, [num_indices], of the table's dtype, or
             float32 where that is a half precision. None means ones, at no cost.
@@ -133,11 +134,13 @@ def embedding_bag_offsets(
     bags = Bags(
         "offsets",
         indices,
-        _like_indices("offsets", offsets, indices),
+        _indices("offsets", offsets, None, indices),
         include_last_offset=bool(include_last_offset),
         reduction=reduction,
     )
-    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+    return _pool(
+        [_unwrap(emb_table)], bags, default_index, per_sample_weights, padding_idx, max_norm, name
+    )
 
 
 @_tf.do_not_convert
@@ -160,7 +163,7 @@ def embedding_bag_packed(
 
     Args:
         emb_table: as in `tf_ti.embedding_bag_offsets_sum`.
-        indices: the rows, [batch, rows in a bag], int32 or int64.
+        indices: the rows, [batch, rows in a bag], of any integer dtype.
         per_sample_weights: what each row is multiplied by, in the shape of `indices`; only with the
             reduction "sum".
         reduction: as in `tf_ti.embedding_bag_offsets`.
@@ -179,7 +182,9 @@ def embedding_bag_packed(
     """
     _check_reduction(reduction, per_sample_weights)
     bags = Bags("packed", _indices("indices", indices, 2), reduction=reduction)
-    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+    return _pool(
+        [_unwrap(emb_table)], bags, default_index, per_sample_weights, padding_idx, max_norm, name
+    )
 
 
 @_tf.do_not_convert
@@ -204,7 +209,7 @@ def embedding_segments_sum(
 
     Args:
         emb_table, indices: as in `tf_ti.embedding_bag_offsets_sum`.
-        segment_ids: the segment of each index, ascending, [num_indices], of the dtype of `indices`.
+        segment_ids: the segment of each index, ascending, [num_indices], of any integer dtype.
         num_segments: the number of segments, a scalar integer.
         default_index, per_sample_weights, padding_idx, max_norm, name: as in
             `tf_ti.embedding_bag_offsets_sum`.
@@ -229,10 +234,12 @@ def embedding_segments_sum(
     bags = Bags(
         "segments",
         indices,
-        _like_indices("segment_ids", segment_ids, indices),
-        _like_indices("num_segments", num_segments, indices),
+        _indices("segment_ids", segment_ids, None, indices),
+        _indices("num_segments", num_segments, None, indices),
     )
-    return _pool([emb_table], bags, default_index, per_sample_weights, padding_idx, max_norm, name)
+    return _pool(
+        [_unwrap(emb_table)], bags, default_index, per_sample_weights, padding_idx, max_norm, name
+    )
 
 
 @_tf.do_not_convert
@@ -263,11 +270,12 @@ def embedding_bag(
     are there too.
 
     Args:
-        emb_table: as in `tf_ti.embedding_bag_offsets_sum`; or a list of tables that are the shards
-            of one, as in tf.nn.embedding_lookup.
+        emb_table: as in `tf_ti.embedding_bag_offsets_sum`; or a list of tables, of any of these
+            kinds, that are the shards of one, as in tf.nn.embedding_lookup. Of a ShardedVariable of
+            tf.distribute pass the list `sharded.variables`.
         ids: a RaggedTensor, combined along its innermost ragged dimension; a SparseTensor, along
             its last dimension, with its indices in row-major order; or a dense [..., n] tensor,
-            along its last. int32 or int64.
+            along its last. Of any integer dtype.
         weights: what each embedding is multiplied by: of the kind and shape of `ids`, of any float
             dtype (of the table's where that is no float). Not with "max".
         combiner: "sum"; "mean", divided by the sum of the weights; "sqrtn", divided by the root of
@@ -313,8 +321,9 @@ def embedding_bag(
         split = _split_dense
     bags, flat_weights, join = split(ids, weights)
     bags = bags.replace(reduction=combiner)
+    shards = [_unwrap(table) for table in (emb_table if is_sharded else [emb_table])]
     if flat_weights is not None:
-        flat_weights = _cast_weights(flat_weights, emb_table[0] if is_sharded else emb_table)
+        flat_weights = _cast_weights(flat_weights, shards[0].dtype)
     if prune_invalid:
         padding_idx = _padding_idx(padding_idx, bags.indices.dtype)
         is_left_out = bags.indices < 0
@@ -328,7 +337,7 @@ def embedding_bag(
         )
     return join(
         _pool(
-            list(emb_table) if is_sharded else [emb_table],
+            shards,
             bags,
             default_index,
             flat_weights,
@@ -355,12 +364,12 @@ def _split_ragged(ids: tf.RaggedTensor, weights: Any):
                 f"weights must be ragged like ids, of rank {ids.ragged_rank}, got "
                 f"{weights.ragged_rank}"
             )
+        _check_shape("weights", weights.flat_values.shape, "the values of ids", flat.shape)
         message = "weights must have the row splits of ids"
         with _asserting_same(ids.nested_row_splits, weights.nested_row_splits, message):
             weights = tf.identity(weights.flat_values)
     splits = ids.nested_row_splits
-    flat, bounds = _same_type(_indices("ids", flat, 1), splits[-1])
-    bags = Bags("offsets", flat, bounds, include_last_offset=True)
+    bags = Bags("offsets", _indices("ids", flat, 1), splits[-1], include_last_offset=True)
 
     def join(rows):
         return tf.RaggedTensor.from_nested_row_splits(rows, splits[:-1], validate=False)
@@ -374,6 +383,8 @@ def _asserting_same(expected: Sequence[tf.Tensor], given: Sequence[tf.Tensor], m
     for e, g in zip(expected, given):
         if e is g:
             continue
+        if not g.shape.is_compatible_with(e.shape):
+            raise ValueError(f"{message}, of shape {e.shape}, got {g.shape}")
         e, g = tf.cast(e, tf.int64), tf.cast(g, tf.int64)
         sizes = tf.debugging.assert_equal(tf.shape(g), tf.shape(e), message)
         with tf.control_dependencies(_present(sizes)):
@@ -389,6 +400,7 @@ def _split_sparse(ids: tf.SparseTensor, weights: Any):
     if weights is not None:
         if not isinstance(weights, tf.SparseTensor):
             raise TypeError(f"weights must be a SparseTensor like ids, got {weights!r}")
+        _check_shape("weights", weights.shape, "ids", ids.shape)
         message = "weights must have the shape and the indices of ids"
         mine, theirs = ([t.dense_shape, t.indices] for t in (ids, weights))
         with _asserting_same(mine, theirs, message):
@@ -409,9 +421,7 @@ def _split_sparse(ids: tf.SparseTensor, weights: Any):
         with tf.control_dependencies(_present(inside)):
             strides = tf.math.cumprod(outer, exclusive=True, reverse=True)
             rows = tf.reduce_sum(ids.indices[:, :-1] * strides, 1)
-    flat, bounds = _same_type(_indices("ids", ids.values, 1), rows)
-    count = tf.cast(tf.reduce_prod(outer), flat.dtype)
-    bags = Bags("segments", flat, bounds, count)
+    bags = Bags("segments", _indices("ids", ids.values, 1), rows, tf.reduce_prod(outer))
 
     def join(rows):
         return _with_outer_shape(rows, outer, ids.shape[:-1])
@@ -423,18 +433,19 @@ def _split_dense(ids: Any, weights: Any):
     ids = _indices("ids", ids, None)
     if ids.shape.rank == 0:
         raise ValueError("ids must have rank 1 or more, got a scalar")
+    if weights is not None:
+        weights = _arguments.to_tensor("weights", weights)
+        _check_shape("weights", weights.shape, "ids", ids.shape)
     if ids.shape.rank == 2:
         return Bags("packed", ids), weights, lambda rows: rows
     # Not [-1, n], which says nothing where n is 0.
     outer = tf.shape(ids)[:-1]
     packed = tf.concat([tf.reduce_prod(outer, keepdims=True), tf.shape(ids)[-1:]], 0)
     if weights is not None:
-        weights = _arguments.to_tensor("weights", weights)
-        if not weights.shape.is_compatible_with(ids.shape):
-            raise ValueError(
-                f"weights must have the shape of ids, {ids.shape}, got {weights.shape}"
-            )
-        weights = tf.reshape(weights, packed)
+        is_known = ids.shape.is_fully_defined() and weights.shape.is_fully_defined()
+        mine, theirs = ([] if is_known else [tf.shape(t)] for t in (ids, weights))
+        with _asserting_same(mine, theirs, "weights must have the shape of ids"):
+            weights = tf.reshape(weights, packed)
     bags = Bags("packed", tf.reshape(ids, packed))
     return bags, weights, lambda rows: _with_outer_shape(rows, outer, ids.shape[:-1])
 
@@ -446,16 +457,15 @@ def _with_outer_shape(rows: tf.Tensor, outer: tf.Tensor, static: tf.TensorShape)
     return result
 
 
-def _same_type(indices: tf.Tensor, bounds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    if indices.dtype == bounds.dtype:
-        return indices, bounds
-    return tf.cast(indices, tf.int64), tf.cast(bounds, tf.int64)
+def _same_type(*tensors: tf.Tensor | None) -> Sequence[tf.Tensor | None]:
+    if len({tensor.dtype for tensor in tensors if tensor is not None}) == 1:
+        return tensors
+    return [None if tensor is None else tf.cast(tensor, tf.int64) for tensor in tensors]
 
 
-def _cast_weights(weights: tf.Tensor, emb_table: Any) -> tf.Tensor:
+def _cast_weights(weights: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """As tf.nn does: to the table's type, or to float32 where that is a half precision."""
     weights = _arguments.to_tensor("weights", weights)
-    dtype = _find_table(emb_table).dtype
     if weights.dtype == dtype or not (weights.dtype.is_floating and dtype.is_floating):
         return weights
     return tf.cast(weights, tf.float32 if dtype in HALVES else dtype)
@@ -468,28 +478,37 @@ def _check_reduction(reduction: Any, per_sample_weights: Any) -> None:
         raise ValueError(f"per_sample_weights need the reduction 'sum', got {reduction!r}")
 
 
-def _indices(label: str, value: Any, rank: int | None, bounds: Any = None) -> tf.Tensor:
-    """A tensor of indices; Python numbers become what the bounds are, or int32."""
-    if not hasattr(value, "dtype"):
-        if getattr(bounds, "dtype", None) in (tf.int32, tf.int64):
-            return _with_rank(label, _numbers(label, value, tf.as_dtype(bounds.dtype)), rank)
-        if np.size(value) == 0:  # of which TensorFlow would make floats
-            value = np.zeros(np.shape(value), np.int32)
-    tensor = _arguments.to_tensor(label, value)
-    if tensor.dtype not in (tf.int32, tf.int64):
-        raise TypeError(f"{label} must be int32 or int64, got {tensor.dtype.name}")
-    return _with_rank(label, tensor, rank)
-
-
-def _with_rank(label: str, tensor: tf.Tensor, rank: int | None) -> tf.Tensor:
+def _indices(label: str, value: Any, rank: int | None, like: Any = None) -> tf.Tensor:
+    """A tensor of int32 or int64; Python numbers become what `like` is, or int32."""
+    if not hasattr(value, "dtype") and getattr(like, "dtype", None) in (tf.int32, tf.int64):
+        tensor = _numbers(label, value, tf.as_dtype(like.dtype))
+    else:
+        if not hasattr(value, "dtype") and np.size(value) == 0:
+            value = np.zeros(np.shape(value), np.int32)  # TensorFlow would make floats
+        tensor = as_index_type(label, _arguments.to_tensor(label, value))
     if rank is not None and tensor.shape.rank not in (None, rank):
         raise ValueError(f"{label} must have rank {rank}, got shape {tensor.shape}")
     return tensor
 
 
+def as_index_type(label: str, tensor: tf.Tensor) -> tf.Tensor:
+    """As int32 or int64, of which the kernels take indices, whichever holds the tensor's dtype."""
+    dtype = tensor.dtype
+    if dtype in (tf.int32, tf.int64):
+        return tensor
+    if not dtype.is_integer:
+        raise TypeError(f"{label} must be of an integer dtype, got {dtype.name}")
+    if dtype == tf.uint64:
+        # A number that is too large must not become another one that is a row, padding or -1.
+        tensor = tf.minimum(tensor, tf.constant(tf.int64.max, tf.uint64))
+    return tf.cast(tensor, tf.int32 if dtype.size < 4 else tf.int64)
+
+
 def _numbers(label: str, value: Any, dtype: tf.DType) -> tf.Tensor:
     for number in tf.nest.flatten(value):
-        # TensorFlow would wrap it around.
+        # TensorFlow would make numbers of the former, and wrap the latter around.
+        if isinstance(number, bool):
+            raise TypeError(f"{label} must be {dtype.name}, got {number}")
         if isinstance(number, numbers.Integral) and not dtype.min <= number <= dtype.max:
             raise ValueError(f"{label} must be {dtype.name}, got {number}")
     try:
@@ -498,56 +517,47 @@ def _numbers(label: str, value: Any, dtype: tf.DType) -> tf.Tensor:
         raise type(error)(f"{label} must be {dtype.name}: {error}") from error
 
 
-def _like_indices(label: str, value: Any, indices: tf.Tensor) -> tf.Tensor:
-    """A tensor of the dtype of the indices; Python numbers have none of their own."""
-    if not hasattr(value, "dtype"):
-        return _numbers(label, value, indices.dtype)
-    tensor = _arguments.to_tensor(label, value)
-    if tensor.dtype != indices.dtype:
-        raise TypeError(
-            f"{label} must have the dtype of the indices, {indices.dtype.name}, got "
-            f"{tensor.dtype.name}"
-        )
-    return tensor
-
-
 def _is_sharded(emb_table: Any) -> bool:
     return isinstance(emb_table, (list, tuple)) and all(map(_is_table, emb_table))
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, (tf.Tensor, tf.Variable, np.ndarray)) or hasattr(value, "handle")
+    kinds = (tf.Tensor, tf.Variable, np.ndarray, _tf.ShardedVariable)
+    return isinstance(value, kinds) or hasattr(value, "handle")
 
 
-def _unwrap(emb_table: Any) -> Any:
-    """The variable behind one of Keras or of several replicas; everything else as it is."""
+def _unwrap(emb_table: Any) -> tf.Tensor | tf.Variable:
+    """The variable behind one of Keras or of several replicas; a tensor of everything else."""
     emb_table = _tf.unwrap_variable(emb_table)
+    if isinstance(emb_table, _tf.ShardedVariable):  # which TensorFlow would concatenate
+        raise TypeError(
+            "emb_table must be no ShardedVariable: pass the list of its shards, sharded.variables, "
+            "to tf_ti.embedding_bag, with partition_strategy 'div', which is that of tf.distribute"
+        )
     if isinstance(emb_table, tf.distribute.DistributedValues):
         if tf.distribute.in_cross_replica_context():
-            return emb_table.values[0]  # every replica's is the same
-    return emb_table
-
-
-def _find_table(emb_table: Any) -> Table:
-    emb_table = _unwrap(emb_table)
+            emb_table = emb_table.values[0]  # every replica's is the same
     # A variable of TensorFlow 1 has no handle.
     if isinstance(emb_table, tf.Variable) and hasattr(emb_table, "handle"):
+        return emb_table
+    return _arguments.to_tensor("emb_table", emb_table)
+
+
+def _find_table(emb_table: tf.Tensor | tf.Variable) -> Table:
+    if isinstance(emb_table, tf.Variable):
         _tf.variable_accessed(emb_table)
         table = Table(emb_table.handle, tf.as_dtype(emb_table.dtype))
-        shape = emb_table.shape
     else:
-        tensor = _arguments.to_tensor("emb_table", emb_table)
-        table = Table(tensor, tensor.dtype)
-        shape = tensor.shape
+        table = Table(emb_table, emb_table.dtype)
     if table.dtype not in NUMBERS:
         raise TypeError(f"emb_table must be of a numeric dtype, got {table.dtype.name}")
-    if shape.rank == 0:
+    if emb_table.shape.rank == 0:
         raise ValueError("emb_table must have rank 1 or more, got a scalar")
     return table
 
 
 def _pool(
-    shards: Sequence[Any],
+    shards: Sequence[tf.Tensor | tf.Variable],
     bags: Bags,
     default_index: Any,
     weights: Any,
@@ -560,12 +570,16 @@ def _pool(
     if partition_strategy not in ("div", "mod"):
         raise ValueError(f"partition_strategy must be div or mod, got {partition_strategy!r}")
     if default_index is not None:
-        if getattr(default_index, "dtype", None) == tf.int32:
-            default_index = tf.cast(default_index, bags.indices.dtype)
-        default_index = _like_indices("default_index", default_index, bags.indices)
+        default_index = _indices("default_index", default_index, None, bags.indices)
+    indices, bounds, num_segments, default_index = _same_type(
+        bags.indices, bags.bounds, bags.num_segments, default_index
+    )
     bags = bags.replace(
+        indices=indices,
+        bounds=bounds,
+        num_segments=num_segments,
         default_index=default_index,
-        padding_idx=_padding_idx(padding_idx, bags.indices.dtype),
+        padding_idx=_padding_idx(padding_idx, indices.dtype),
     )
     emb_table, dtype = shards[0], None
     if max_norm is not None or len(shards) > 1:
@@ -607,15 +621,24 @@ def _weights(label: str, weights: Any, dtype: tf.DType, indices: tf.Tensor) -> t
         raise TypeError(
             f"{label} must be {dtype.name} like emb_table{also}, got {weights.dtype.name}"
         )
-    if not weights.shape.is_compatible_with(indices.shape):
-        raise ValueError(
-            f"{label} must have the shape of the indices, {indices.shape}, got {weights.shape}"
-        )
+    _check_shape(label, weights.shape, "the indices", indices.shape)
     return weights
 
 
+def _check_shape(
+    label: str, shape: tf.TensorShape, expected_label: str, expected: tf.TensorShape
+) -> None:
+    if not shape.is_compatible_with(expected):
+        raise ValueError(
+            f"{label} must have the shape of {expected_label}, {expected}, got {shape}"
+        )
+
+
 def _look_up(
-    shards: Sequence[Any], bags: Bags, max_norm: float | None, partition_strategy: str
+    shards: Sequence[tf.Tensor | tf.Variable],
+    bags: Bags,
+    max_norm: float | None,
+    partition_strategy: str,
 ) -> tuple[tf.Tensor, Bags, tf.DType]:
     """The rows that the bags touch, each once, and the bags with their places there.
 
@@ -640,7 +663,6 @@ def _look_up(
         is_row = tf.concat([is_row, is_given], 0)
     with tf.control_dependencies(checks):
         touched = tf.sort(tf.unique(tf.boolean_mask(indices, is_row)).y)
-    shards = [_unwrap(shard) for shard in shards]
     rows = tf.compat.v1.nn.embedding_lookup(shards, touched, partition_strategy)
     if max_norm is not None:
         rows = _clip(rows, max_norm)
@@ -653,20 +675,18 @@ def _look_up(
     return rows, bags, dtype
 
 
-def _check_shards(shards: Sequence[Any]) -> tf.DType:
+def _check_shards(shards: Sequence[tf.Tensor | tf.Variable]) -> tf.DType:
     tables = [_find_table(shard) for shard in shards]
     dtypes = {table.dtype for table in tables}
     if len(dtypes) > 1:
         raise TypeError(
             f"emb_table must have shards of one dtype, got {sorted(d.name for d in dtypes)}"
         )
-    first = _unwrap(shards[0]).shape[1:]
-    for shard in shards[1:]:
-        if not _unwrap(shard).shape[1:].is_compatible_with(first):
-            raise ValueError(
-                "emb_table must have shards that agree in all dimensions but the first, got "
-                f"{[_unwrap(shard).shape.as_list() for shard in shards]}"
-            )
+    if not all(shard.shape[1:].is_compatible_with(shards[0].shape[1:]) for shard in shards):
+        raise ValueError(
+            "emb_table must have shards that agree in all dimensions but the first, got "
+            f"{[str(shard.shape) for shard in shards]}"
+        )
     return dtypes.pop()
 
 

@@ -1,5 +1,6 @@
 """`tf_ti.keras.EmbeddingBag`: an embedding and a pooling in one layer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -49,7 +50,8 @@ class EmbeddingBag(keras.layers.Layer):
             result is cast.
 
     Call arguments:
-        inputs: ids, or a pair (ids, weights), of one of these kinds:
+        inputs: ids, a pair (ids, weights), or a dict {"ids": ids, "weights": weights}, of one of
+            these kinds:
             a tensor [..., n]: bags of n ids.
             a `tf.RaggedTensor` [batch, (ids)]: bags of any sizes. Of more ragged dimensions the
                 innermost is pooled, and the result is ragged.
@@ -64,7 +66,7 @@ class EmbeddingBag(keras.layers.Layer):
             is found where Keras put it, on inputs that come from other layers. Not for sparse ids.
 
     Input shape:
-        `(batch_size, ..., n)`, or a pair of it.
+        `(batch_size, ..., n)`, or a pair or a dict of it.
 
     Output shape:
         `(batch_size, ..., output_dim)`. It carries no mask.
@@ -159,8 +161,7 @@ class EmbeddingBag(keras.layers.Layer):
         embeddings = self.embeddings.value
         if not self._has_advised_pages and isinstance(embeddings, tf.Variable):
             self._advise_pages(embeddings)
-        if ids.dtype not in (tf.int32, tf.int64):
-            ids = keras.ops.cast(ids, "int64")
+        ids = _map_values(_as_index_type, ids)
         if weights is not None:
             is_short = embeddings.dtype in (tf.float16, tf.bfloat16)
             weights = keras.ops.cast(weights, "float32" if is_short else embeddings.dtype.name)
@@ -185,9 +186,11 @@ class EmbeddingBag(keras.layers.Layer):
         return None
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        is_pair = isinstance(input_shape[0], (tuple, list))
-        ids_shape = input_shape[0] if is_pair else input_shape
-        return (*ids_shape[:-1], self.output_dim)
+        if isinstance(input_shape, dict):
+            input_shape = input_shape["ids"]
+        elif isinstance(input_shape[0], (tuple, list)):
+            input_shape = input_shape[0]
+        return (*input_shape[:-1], self.output_dim)
 
     def compute_output_spec(self, inputs: Any, mask: Any = None) -> keras.KerasTensor:
         ids, _, _ = self._check_inputs(inputs, mask)
@@ -225,13 +228,21 @@ class EmbeddingBag(keras.layers.Layer):
 
     def _check_inputs(self, inputs: Any, mask: Any) -> tuple[Any, Any, list]:
         """Returns ids, weights or None, and masks; they are symbolic where `inputs` are."""
-        pair = list(inputs) if isinstance(inputs, (tuple, list)) else [inputs, None]
-        if len(pair) != 2:
-            raise ValueError(
-                "`inputs` must be ids or a pair (ids, weights). "
-                f"Received: {len(pair)} tensors, inputs={inputs}"
-            )
-        ids, weights = pair
+        if isinstance(inputs, dict):
+            if "ids" not in inputs or not inputs.keys() <= {"ids", "weights"}:
+                raise ValueError(
+                    'a dict for `inputs` must have "ids", may have "weights", and nothing else. '
+                    f"Received: the keys {list(inputs)}"
+                )
+            ids, weights = inputs["ids"], inputs.get("weights")
+        else:
+            pair = list(inputs) if isinstance(inputs, (tuple, list)) else [inputs, None]
+            if len(pair) != 2:
+                raise ValueError(
+                    "`inputs` must be ids, a pair (ids, weights) or a dict of these. "
+                    f"Received: {len(pair)} tensors, inputs={inputs}"
+                )
+            ids, weights = pair
         _check_is_number(ids, "ids")
         least_rank = 1 if _kind(ids) == "dense" else 2
         rank = tf.TensorShape(ids.shape).rank
@@ -258,6 +269,18 @@ class EmbeddingBag(keras.layers.Layer):
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _map_values(function: Callable, x: Any) -> Any:
+    if isinstance(x, tf.SparseTensor):
+        return x.with_values(function(x.values))
+    if isinstance(x, tf.RaggedTensor):
+        return x.with_flat_values(function(x.flat_values))
+    return function(x)
+
+
+def _as_index_type(ids: tf.Tensor) -> tf.Tensor:
+    return tf.cast(ids, tf.int64) if ids.dtype.is_floating else lookups.as_index_type("ids", ids)
 
 
 def _kind(x: Any) -> str:
