@@ -27,7 +27,9 @@ from tensorflow.python.framework import (
     kernels,
     ops,
 )
+from tensorflow.python.framework.composite_tensor import CompositeTensor
 from tensorflow.python.framework.ops import EagerTensor
+from tensorflow.python.framework.type_spec import BatchableTypeSpec
 from tensorflow.python.ops import control_flow_util_v2
 from tensorflow.python.ops.handle_data_util import copy_handle_data, get_resource_handle_data
 from tensorflow.python.ops.parallel_for import pfor as pfor_lib
@@ -37,6 +39,7 @@ from tensorflow.python.ops.parallel_for.pfor import (
 )
 from tensorflow.python.ops.resource_variable_ops import variable_accessed, variable_shape
 from tensorflow.python.types.core import Tensor as TensorLike
+from tensorflow.python.util.nest import flatten_up_to
 
 __all__ = [
     "wrap",
@@ -45,10 +48,13 @@ __all__ = [
     "pfor_converter",
     "have_tangents",
     "inside_jvp",
+    "is_list",
     "is_opaque",
     "function_graph",
     "convert_lane_by_lane",
     "NotVectorized",
+    "BatchableTypeSpec",
+    "CompositeTensor",
     "EagerTensor",
     "FuncGraph",
     "READS",
@@ -58,6 +64,7 @@ __all__ = [
     "copy_handle_data",
     "do_not_convert",
     "find_function",
+    "flatten_up_to",
     "forget_captures",
     "loaded_function_graph",
     "is_recording",
@@ -226,6 +233,14 @@ def unwrap_variable(variable):
 
 def is_trainable(dtype: tf.DType) -> bool:
     return dtype.is_floating or dtype.is_complex
+
+
+def is_list(tensor: tf.Tensor) -> bool:
+    """Whether it is a variant that is known to hold a list of tensors that have gradients."""
+    if tensor.dtype != tf.variant:
+        return False
+    data = get_resource_handle_data(tensor)
+    return data.is_set and all(is_trainable(tf.as_dtype(t.dtype)) for t in data.shape_and_type)
 
 
 def is_stateful(op: tf.Operation) -> bool:

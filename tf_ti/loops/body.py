@@ -52,6 +52,9 @@ class Body:
         return [tf.convert_to_tensor(c) if _is_variable(c) else c for c in self.captures]
 
 
+_RESULTS = (tf.Tensor, tf.TensorSpec, tf.TensorArray)
+
+
 def _is_variable(value) -> bool:
     return isinstance(value, tf.Variable)
 
@@ -92,7 +95,7 @@ def trace(
         arguments: nested structures of tf.TensorSpecs.
         convert: makes tensors of what the body returns, where it is not a tensor yet.
     """
-    specs = [spec for spec in tf.nest.flatten(arguments) if spec is not None]
+    specs = [s for s in tf.nest.flatten(arguments, expand_composites=True) if s is not None]
     is_concrete = isinstance(body, ConcreteFunction)
     if is_concrete:
         _check_concrete(body, specs)
@@ -103,8 +106,8 @@ def trace(
         captures = graph.external_captures
         captures += tf.nest.flatten([find() for find in graph.deferred_external_captures])
         structure = graph.structured_outputs
-    for result in tf.nest.flatten(structure):
-        if result is not None and not isinstance(result, (tf.Tensor, tf.TensorSpec)):
+    for result in tf.nest.flatten(structure, expand_composites=True):
+        if result is not None and not isinstance(result, _RESULTS):
             raise TypeError(f"the body must return tensors, got {result!r}")
 
     num_results, all_variables = len(graph.outputs), tuple(graph.variables)

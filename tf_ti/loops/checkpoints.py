@@ -129,7 +129,7 @@ def cut(
         for part in parts:
             made.inputs.append(tf.compat.v1.placeholder(part.dtype, part.shape))
         for tensor, placeholder in zip(tensors, made.inputs):
-            if placeholder.dtype == tf.resource:
+            if placeholder.dtype in (tf.resource, tf.variant):
                 _tf.copy_handle_data(tensor, placeholder)
         made.outputs = _spec.run_loop(
             inner.recording(1, ()),

@@ -33,7 +33,7 @@ def _gradient(loop: _spec.Loop, *grads) -> list:
     spec = loop.spec
     graph = _body_graph(loop)
     for parameter, tensor in zip(graph.inputs, loop.inputs):
-        if parameter.dtype == tf.resource:
+        if parameter.dtype in (tf.resource, tf.variant):
             _tf.copy_handle_data(tensor, parameter)
     forward = _Forward(spec, graph, list(loop.inputs), list(loop.outputs))
     num_iterations = loop.num_iterations
@@ -213,8 +213,6 @@ class _Reverse:
         for i, grad in incoming.items():
             output = self.spec.outputs[i]
             if not self._is_differentiable(output):
-                if self._source_type(output) == tf.variant:
-                    raise _variant_error(output.label)
                 continue
             if output.mode == "last":
                 grad = last[output.source] + grad if output.source in last else grad
@@ -225,21 +223,21 @@ class _Reverse:
                 self._add_seed(output, grad)
         self.states = self._add_states(last)
         for result, grad in last.items():
+            self._check_is_known(result)
             self._add_last_seed(result, grad)
 
-    def _source_type(self, output: _spec.Output) -> tf.DType:
-        if output.source >= 0:
-            return self.spec.result_types[output.source]
-        return self.graph.inputs[~output.source].dtype
-
     def _is_differentiable(self, output: _spec.Output) -> bool:
-        dtype = self._source_type(output)
-        # A variant in a sequence is a history of a loop inside the body.
-        return _tf.is_trainable(dtype) or (dtype == tf.variant and output.mode == "sequence")
+        if output.source >= 0:
+            source = self.graph.outputs[output.source]
+        else:
+            source = self.graph.inputs[~output.source]
+        # A variant is a list, or a row of a ragged tensor, or a history of a loop inside the body.
+        return _tf.is_trainable(source.dtype) or source.dtype == tf.variant
 
     def _add_parameter(self, tensor: tf.Tensor, like: tf.Tensor, spec: _spec.Input) -> tf.Tensor:
         with self.graph.as_default():
             parameter = tf.compat.v1.placeholder(like.dtype, spec.shape)
+        _tf.copy_handle_data(like, parameter)
         self.inputs.append(spec)
         self.tensors.append(tensor)
         self.parameters.append([parameter])
@@ -300,7 +298,7 @@ class _Reverse:
         for result, parameter in self.spec.back_edges:
             value = self.graph.outputs[result]
             like = self.graph.inputs[parameter]
-            if not _tf.is_trainable(value.dtype):
+            if not (_tf.is_trainable(value.dtype) or _tf.is_list(like)):
                 continue
             # A state may have other shapes in other iterations, and so may its gradient.
             shape = like.shape
@@ -308,7 +306,7 @@ class _Reverse:
                 shape = tf.TensorShape(None if shape.rank is None else [None] * shape.rank)
             if result in last:
                 initial = last.pop(result)
-            elif shape.is_fully_defined():
+            elif shape.is_fully_defined() and value.dtype != tf.variant:
                 initial = tf.zeros(shape, value.dtype)
             else:
                 final = self.spec.find_output("last", result)
@@ -318,6 +316,15 @@ class _Reverse:
             carried = self._add_parameter(initial, value, _spec.Input(label, shape))
             self.seeds.append((value, carried))
         return states
+
+    def _check_is_known(self, result: int) -> None:
+        """A state that has a gradient must be known to have one."""
+        for source, parameter in self.spec.back_edges:
+            if source == result and self.graph.inputs[parameter].dtype == tf.variant:
+                raise ValueError(
+                    f"{self.spec.inputs[parameter].label}: a gradient reaches a variant of which it "
+                    "is not known what it holds"
+                )
 
     def _add_last_seed(self, result: int, grad: tf.Tensor) -> None:
         """The last value of a result that feeds no state: its gradient enters once."""
@@ -329,7 +336,7 @@ class _Reverse:
         )
         self.back_edges.append((len(self.results), len(self.parameters) - 1))
         with self.graph.as_default():
-            if value.shape.is_fully_defined():
+            if value.shape.is_fully_defined() and value.dtype != tf.variant:
                 seed = tf.where(is_last, invariant, tf.zeros_like(invariant))
             else:
                 seed = tf.cond(is_last, lambda: invariant, lambda: tf.zeros_like(value))
@@ -365,12 +372,12 @@ class _Reverse:
                 self._add_captures()
             gradients = {}
             for i, grad in zip(wanted, found):
-                if self.graph.inputs[i].dtype == tf.variant:
-                    # What the body drew in a segment's iterations depends on nothing.
-                    is_drawn = self.spec.inputs[i].mode == "sequence"
-                    if grad is not None and not (is_drawn and self.spec.inputs[i].part_size):
-                        raise _variant_error(self.spec.inputs[i].label)
-                    continue
+                if self.spec.inputs[i].mode == "sequence" and self.spec.inputs[i].part_size:
+                    continue  # what the body drew in a segment's iterations depends on nothing
+                if grad is not None and i not in self.states:
+                    for result, parameter in self.spec.back_edges:
+                        if parameter == i:
+                            self._check_is_known(result)
                 terms = [*self.direct.get(i, ()), *([] if grad is None else [grad])]
                 if i in self.states and not terms:
                     terms = [tf.zeros_like(self.graph.inputs[i])]
@@ -416,12 +423,23 @@ class _Reverse:
             # several times faster than many small ones and their sum.
             left, right = (self._add_output(t, "concat", label) for t in grad.op.inputs)
             return lambda outputs: tf.matmul(outputs[left], outputs[right], transpose_a=True)
+        if spec.mode == "value" and grad.dtype == tf.variant:
+            # A state, as only TensorFlow knows how to add what is in it.
+            like = self.graph.inputs[i]
+            total = self._add_parameter(tf.zeros_like(tensor), like, _spec.Input(label, like.shape))
+            with self.graph.as_default():
+                total = tf.add_n([total, grad])
+            self.back_edges.append((len(self.results), len(self.parameters) - 1))
+            found = self._add_output(total, "last", label)
+            return lambda outputs: outputs[found]
         if spec.mode == "value":
             found = self._add_output(grad, "sum", label)
             return lambda outputs: _with_shape_of(tensor, outputs[found])
         if spec.mode == "sequence":
             found = self._add_output(grad, "sequence", label)
             return lambda outputs: outputs[found]
+        if spec.mode == "iterator" and grad.dtype == tf.variant:
+            raise ValueError(f"{spec.label}: its elements, variants, have no gradient")
         if spec.mode == "iterator":
             # Zeros for the elements that the loop did not come to.
             length = len(self.lengths)
@@ -534,22 +552,22 @@ class _Reverse:
         return outputs[: len(self.outputs)]
 
 
-def _variant_error(label: str) -> ValueError:
-    return ValueError(
-        f"{label}: a gradient reaches a tensor of dtype variant (a TensorList, say) that enters or "
-        "leaves the body; such gradients are not supported"
-    )
-
-
 def _check_repeatable(body: _tf.FuncGraph) -> None:
     """A gradient repeats part of the body; what has effects it can only take as recorded."""
     for op in body.get_operations():
-        if _tf.is_stateful(op) and op.type not in _tf.READS and not _only_reads(op):
+        if not _tf.is_stateful(op) or op.type in _tf.READS or _only_reads(op):
+            continue
+        if op.type == "EagerPyFunc":
             raise ValueError(
-                f"the gradient of this loop would have to repeat {op.type} {op.name!r}, which has "
-                "effects or draws random numbers: it stands in a conditional or a loop inside the "
-                "body; do that outside of it"
+                f"the gradient of this loop needs that of the tf.py_function {op.name!r}, of which "
+                "TensorFlow remembers the last call only, but a loop calls it in each iteration; "
+                "give it a gradient by tf.custom_gradient"
             )
+        raise ValueError(
+            f"the gradient of this loop would have to repeat {op.type} {op.name!r}, which has "
+            "effects or draws random numbers: it stands in a conditional or a loop inside the "
+            "body; do that outside of it"
+        )
 
 
 def _only_reads(op: tf.Operation) -> bool:

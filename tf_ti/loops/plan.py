@@ -100,8 +100,10 @@ def check_checkpoint_every(checkpoint_every) -> None:
         raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
 
 
-def check_back_edge(label: str, spec: tf.TensorSpec, dtype: tf.DType, shape, source: str) -> None:
-    """A state's next value must fit the body's parameter."""
+def check_back_edge(
+    label: str, spec: tf.TensorSpec, dtype: tf.DType, shape, source: str, cure: str
+) -> None:
+    """A state's next value must fit the body's parameter; `cure` says how another shape may."""
     if dtype != spec.dtype:
         raise TypeError(
             f"{label} is of type {spec.dtype.name}, but {source}, which feeds it in the next "
@@ -110,6 +112,5 @@ def check_back_edge(label: str, spec: tf.TensorSpec, dtype: tf.DType, shape, sou
     if not spec.shape.is_compatible_with(shape):
         raise ValueError(
             f"{label} has shape {spec.shape}, but {source}, which feeds it in the next iteration, "
-            f"has shape {shape}; a body built for a less specific shape (a tf.function with an "
-            "input_signature, say) allows a state to change its shape"
+            f"has shape {shape}; {cure}"
         )

@@ -78,10 +78,12 @@ class LoopSpec:
         for result, parameter in self.back_edges:
             label = f"the history of {self.inputs[parameter].label}"
             outputs.append(Output(label, tf.variant, "sequence", ~parameter, stride=every))
-            # The zero gradient of a state whose shape may change has the last value's shape.
+            # The zero gradient of a state whose shape may change has the last value's shape, and so
+            # has that of a list.
             dtype = self.result_types[result]
             is_open = not self._state_shape_is_fixed(result, parameter)
-            if _tf.is_trainable(dtype) and is_open and self.find_output("last", result) is None:
+            is_open = is_open and _tf.is_trainable(dtype) or dtype == tf.variant
+            if is_open and self.find_output("last", result) is None:
                 outputs.append(Output(f"the last value of {label}", dtype, "last", result))
         for result in recorded:
             outputs.append(
@@ -261,6 +263,11 @@ def run_loop(
     is_eager = isinstance(outputs[0], _tf.EagerTensor)
     if not is_eager:
         _mark(outputs[0].op, spec, tensors, num_iterations)
+        for result, parameter in spec.back_edges:
+            if tensors[parameter].dtype == tf.variant:
+                for output, tensor in zip(spec.outputs, outputs):
+                    if (output.mode, output.source) == ("last", result):
+                        _tf.copy_handle_data(tensors[parameter], tensor)
     if _tf.is_recording():
         given = [*tensors, *limits, *lengths]
         loop = Loop(

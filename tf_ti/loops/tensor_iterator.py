@@ -139,6 +139,8 @@ def _make_plan(
             traced.result_types[edge.from_layer],
             traced.result_shapes[edge.from_layer],
             f"result {edge.from_layer}",
+            "a body built for a less specific shape (a tf.function with an input_signature, say) "
+            "allows a state to change its shape",
         )
     count = None
     if not is_counted and all(port.axis is None for port in ports):

@@ -1,0 +1,110 @@
+"""Values of several tensors: ragged and sparse ones, extension types, TensorArrays.
+
+A loop carries their components, as `tf.while_loop` does, and takes and gives rows of them as
+`tf.map_fn` does: encoded, in tensors that have an axis for the rows.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti import _arguments, _tf
+
+
+def to_value(label: str, value: Any) -> Any:
+    """A tensor, or the composite value; the error where that cannot be names `label`."""
+    if isinstance(value, tf.TensorArray) and tf.executing_eagerly():
+        raise ValueError(f"{label} is a TensorArray, of which loops know in a tf.function only")
+    return value if is_composite(value) else _arguments.to_tensor(label, value)
+
+
+def is_composite(value: Any) -> bool:
+    return isinstance(value, (_tf.CompositeTensor, tf.TensorArray))
+
+
+def type_of(value: Any) -> tf.TypeSpec:
+    if is_composite(value):
+        return tf.type_spec_from_value(value)
+    return tf.TensorSpec(value.shape, value.dtype)
+
+
+# --- components ----------------------------------------------------------------------------------
+
+
+def components(value: Any) -> list[tf.Tensor]:
+    if isinstance(value, tf.TensorArray):
+        return [value.flow]
+    return tf.nest.flatten(value, expand_composites=True)
+
+
+def component_specs(spec: tf.TypeSpec) -> list[tf.TensorSpec]:
+    return tf.nest.flatten(spec, expand_composites=True)
+
+
+def from_components(spec: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
+    return tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def row_type(label: str, spec: tf.TypeSpec, axis: int) -> tf.TypeSpec:
+    """The type of the rows, along `axis`, of a value of type `spec`."""
+    if isinstance(spec, tf.TensorSpec):
+        if spec.shape.rank is None:
+            return tf.TensorSpec(None, spec.dtype)
+        if not -spec.shape.rank <= axis < spec.shape.rank:
+            raise ValueError(
+                f"{label}: axis {axis} is out of range for a tensor of rank {spec.shape.rank}"
+            )
+        shape = spec.shape.as_list()
+        del shape[axis]
+        return tf.TensorSpec(shape, spec.dtype)
+    if not isinstance(spec, _tf.BatchableTypeSpec):
+        raise TypeError(
+            f"{label}: a {spec.value_type.__name__} has no rows; give its components, or make it a "
+            "tf.experimental.BatchableExtensionType"
+        )
+    if axis != 0:
+        raise ValueError(f"{label}: the rows of {spec} lie along axis 0, got axis {axis}")
+    row = spec._unbatch()
+    is_dense = isinstance(row, tf.RaggedTensorSpec) and row.ragged_rank == 0
+    return tf.TensorSpec(row.shape, row.dtype) if is_dense else row
+
+
+def taken_specs(spec: tf.TypeSpec, row: tf.TypeSpec) -> list[tf.TensorSpec]:
+    """What one iteration takes of a value: a row, encoded."""
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return [tf.TensorSpec([], spec.row_splits_dtype)]
+    return [row] if isinstance(spec, tf.TensorSpec) else given_specs(row)
+
+
+def to_rows(value: Any) -> list[tf.Tensor]:
+    """All rows, encoded: tensors whose first axis counts them. Of a ragged tensor the numbers."""
+    if isinstance(value, tf.RaggedTensor):
+        return [tf.range(value.nrows())]
+    return type_of(value)._to_batched_tensor_list(value) if is_composite(value) else [value]
+
+
+def taken_row(value: Any, row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
+    """A row of `value`, from what it is encoded in."""
+    if isinstance(value, tf.RaggedTensor):
+        return tf.gather(value, tensors[0])
+    return row._from_compatible_tensor_list(list(tensors)) if is_composite(value) else tensors[0]
+
+
+def given_specs(row: tf.TypeSpec) -> list[tf.TensorSpec]:
+    """What one iteration gives of a result: a row, encoded."""
+    return [tf.TensorSpec(spec.shape, spec.dtype) for spec in row._flat_tensor_specs]
+
+
+def given_row(value: Any) -> list[tf.Tensor]:
+    return type_of(value)._to_tensor_list(value) if is_composite(value) else [value]
+
+
+def from_rows(row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
+    """The value that has these rows."""
+    if isinstance(row, tf.TensorSpec):
+        return tensors[0]
+    return row._batch(tensors[0].shape[0])._from_compatible_tensor_list(list(tensors))
