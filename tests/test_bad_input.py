@@ -338,8 +338,8 @@ def test_inputs_must_be_a_list(inputs):
 
 @pytest.mark.parametrize(
     "value",
-    [None, object(), tf.sparse.from_dense([1]), tf.ragged.constant([[1], []]), [[1], [2, 3]]],
-    ids=["None", "object", "sparse", "ragged", "ragged list"],
+    [None, object(), [[1], [2, 3]]],
+    ids=["None", "object", "ragged list"],
 )
 def test_an_input_that_is_no_tensor_is_refused(value):
     with pytest.raises((TypeError, ValueError)):
@@ -444,8 +444,8 @@ def test_a_concrete_function_of_another_number_of_parameters_is_refused():
 
 @pytest.mark.parametrize(
     "result",
-    [lambda: tf.sparse.from_dense([1]), lambda: tf.ragged.constant([[1], []]), lambda: None],
-    ids=["sparse", "ragged", "None"],
+    [object, lambda: None],
+    ids=["object", "None"],
 )
 def test_a_result_that_is_no_tensor_is_refused(result):
     with pytest.raises((TypeError, ValueError)):
@@ -1101,17 +1101,13 @@ def test_random_nonsense_ends_no_process(victim, first):
     assert 0 < int(answer) < 200
 
 
-NO_TENSORS = [object(), tf.ragged.constant([[1.0], [2.0, 3.0]])]
-
-
-@pytest.mark.parametrize("value", [None, *NO_TENSORS])
+@pytest.mark.parametrize("value", [None, object()])
 def test_an_input_that_is_no_tensor_is_named_with_its_port(value):
     port_map = PortMap([InputPort(0, 0, axis=0)], [OutputPort(0, 0)])
     with pytest.raises((TypeError, ValueError), match="^input port 0 .*must be a tensor"):
         tf_ti.tensor_iterator(lambda piece: piece, [value], port_map)
 
 
-@pytest.mark.parametrize("value", NO_TENSORS)
-def test_an_element_that_is_no_tensor_is_named_with_its_path(value):
+def test_an_element_that_is_no_tensor_is_named_with_its_path():
     with pytest.raises((TypeError, ValueError), match=r"^xs\['a'\] must be a tensor"):
-        tf_ti.scan(lambda c, x: (c, None), 0.0, {"a": value, "b": tf.zeros([2])})
+        tf_ti.scan(lambda c, x: (c, None), 0.0, {"a": object(), "b": tf.zeros([2])})

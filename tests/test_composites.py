@@ -111,6 +111,58 @@ def test_a_carry_of_another_kind_is_refused(init, f, words):
         tf_ti.scan(f, init, XS)
 
 
+# tensor_iterator
+
+
+def test_inputs_that_are_not_sliced_and_states(run):
+    def call(xs, ragged, sparse):
+        return tf_ti.tensor_iterator(
+            lambda state, x, fixed: (
+                tf.concat([state * x[0], tf.fill([2, 1], x[0])], 1),
+                x * tf.reduce_sum(state) * tf.sparse.reduce_sum(fixed),
+            ),
+            [xs, ragged, sparse],
+            tf_ti.PortMap(
+                inputs=[
+                    tf_ti.InputPort(0, 1, axis=0),
+                    tf_ti.InputPort(1, 0),
+                    tf_ti.InputPort(2, 2),
+                ],
+                outputs=[tf_ti.OutputPort(0, 1, axis=0), tf_ti.OutputPort(1, 0)],
+            ),
+            [tf_ti.BackEdge(0, 0)],
+        )
+
+    ys, state = run(call, XS, RAGGED, SPARSE)
+    expected, results = python_scan(
+        lambda c, x: (
+            tf.concat([c * x, tf.fill([2, 1], x)], 1),
+            x * tf.reduce_sum(c) * 3,
+        ),
+        RAGGED,
+        XS,
+    )
+    same(state, expected)
+    same(ys, tf.stack(results))
+
+
+@pytest.mark.parametrize(
+    "error, words, port, body",
+    [
+        (ValueError, "input port 0.*RaggedTensorSpec.*cannot be sliced.*scan", {"axis": 0}, None),
+        (TypeError, "parameter 0 .*RaggedTensorSpec.*result 0.*TensorSpec", {}, lambda r: 1.0),
+        (ValueError, "output port 0.*RaggedTensorSpec.*cannot be concatenated", {}, lambda r: r),
+    ],
+)
+def test_what_composite_inputs_cannot_do(error, words, port, body):
+    port_map = tf_ti.PortMap([tf_ti.InputPort(0, 0, **port)], [tf_ti.OutputPort(0, 0, axis=0)])
+    edges = [tf_ti.BackEdge(0, 0)] if "result" in words else []
+    if edges:
+        port_map = tf_ti.PortMap([tf_ti.InputPort(0, 0)], [tf_ti.OutputPort(0, 0)])
+    with pytest.raises(error, match=words):
+        tf_ti.tensor_iterator(body or (lambda r: r), [RAGGED], port_map, edges, num_iterations=2)
+
+
 # TensorArrays
 
 

@@ -24,6 +24,8 @@ def is_composite(value: Any) -> bool:
 
 
 def type_of(value: Any) -> tf.TypeSpec:
+    if isinstance(value, tf.TypeSpec):  # of a result, in a function that was loaded
+        return value
     if is_composite(value):
         return tf.type_spec_from_value(value)
     return tf.TensorSpec(value.shape, value.dtype)

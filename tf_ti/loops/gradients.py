@@ -322,8 +322,8 @@ class _Reverse:
         for source, parameter in self.spec.back_edges:
             if source == result and self.graph.inputs[parameter].dtype == tf.variant:
                 raise ValueError(
-                    f"{self.spec.inputs[parameter].label}: a gradient reaches a variant of which it "
-                    "is not known what it holds"
+                    f"{self.spec.inputs[parameter].label}: a gradient reaches a variant, but what "
+                    "that holds is not known"
                 )
 
     def _add_last_seed(self, result: int, grad: tf.Tensor) -> None:

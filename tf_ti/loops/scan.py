@@ -173,7 +173,7 @@ class _Scan:
         def convert(returned):
             nonlocal ys
             carry, result = _results(returned, self._carry)
-            ys = result.map(_type_of_result)
+            ys = result.map(_composites.type_of)
             return carry, [_composites.given_row(value) for value in result.leaves]
 
         traced = _body.trace(self.f, self._arguments, convert)
@@ -272,10 +272,6 @@ def _to_result(value: Any) -> Any:
     if isinstance(value, tf.TypeSpec):
         return value
     return _composites.to_value("a result of f", value)
-
-
-def _type_of_result(value: Any) -> tf.TypeSpec:
-    return value if isinstance(value, tf.TypeSpec) else _composites.type_of(value)
 
 
 def _to_values(name: str, nested: Structure) -> Structure:

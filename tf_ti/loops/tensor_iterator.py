@@ -5,8 +5,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_ti import _arguments, _tf
-from tf_ti.loops import body as _body, eager as _eager, plan as _plan, spec as _spec
+from tf_ti import _tf
+from tf_ti.loops import (
+    body as _body,
+    composites as _composites,
+    eager as _eager,
+    plan as _plan,
+    spec as _spec,
+)
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
 
 
@@ -43,7 +49,9 @@ def tensor_iterator(
             of the port map to one result or a tuple of results. Any TensorFlow ops, control flow,
             random numbers and further loops are allowed. Tensors and variables that it captures are
             loop invariants; a variable that it only reads is read once, before the loop.
-        inputs: tensors of any dtype and shape; the position is the external port id.
+        inputs: tensors of any dtype and shape; the position is the external port id. Inputs that
+            are not sliced, and what back edges feed, may be composite values too (a
+            `tf.RaggedTensor`, an extension type).
         port_map: a `PortMap`: which input, or which slices of it, each parameter of the body gets,
             and what becomes of the body's results.
         back_edges: `BackEdge`s: results that feed parameters in the next iteration. The parameter's
@@ -95,9 +103,10 @@ def tensor_iterator(
     num_iterations = _plan.check_num_iterations(num_iterations)
     _plan.check_checkpoint_every(checkpoint_every)
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
-    tensors = [_arguments.to_tensor(port.label, inputs[port.external_port_id]) for port in ports]
-    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-    parameters = [_parameter(port, spec) for port, spec in zip(ports, specs)]
+    values = [_composites.to_value(port.label, inputs[port.external_port_id]) for port in ports]
+    tensors = [tensor for value in values for tensor in _composites.components(value)]
+    types = [_composites.type_of(value) for value in values]
+    parameters = [_parameter(port, spec) for port, spec in zip(ports, types)]
     back_edges = tuple(back_edges)
     check_back_edges(back_edges, ports)
     expected = f"the port map has {len(parameters)} body parameters, which the body"
@@ -105,43 +114,75 @@ def tensor_iterator(
 
     def add(tensors: Sequence[tf.Tensor], num_iterations: int | tf.Tensor | None):
         is_counted = num_iterations is not None
-        plan = _make_plan(_body.trace(body, parameters), specs, port_map, back_edges, is_counted)
-        return plan.run(tensors, num_iterations, checkpoint_every, name or "TensorIterator")
+        traced = _body.trace(body, parameters)
+        results = _Parts([_composites.type_of(r) for r in _flatten(traced.structure)])
+        plan = _make_plan(traced, _Parts(types), results, port_map, back_edges, is_counted)
+        outputs = plan.run(tensors, num_iterations, checkpoint_every, name or "TensorIterator")
+        given = iter(outputs)
+        found = []
+        for port in sorted(port_map.outputs, key=lambda port: port.external_port_id):
+            source = port.internal_layer_id
+            parts = [next(given) for _ in results.positions[source]]
+            is_one = isinstance(results.types[source], tf.TensorSpec)
+            found.append(
+                parts[0] if is_one else _composites.from_components(results.types[source], parts)
+            )
+        return found
 
-    key = ("tensor_iterator", port_map, back_edges, checkpoint_every, name)
+    key = ("tensor_iterator", port_map, back_edges, tuple(types), checkpoint_every, name)
     return tuple(_eager.call(add, tensors, num_iterations, body, key))
+
+
+def _flatten(structure: Any) -> list[Any]:
+    return [value for value in tf.nest.flatten(structure) if value is not None]
+
+
+class _Parts:
+    """The tensors that values of these types are made of, numbered.
+
+    Attributes:
+        types: the types.
+        positions: for each value the numbers of its tensors.
+        specs: of all tensors.
+    """
+
+    def __init__(self, types: Sequence[tf.TypeSpec]):
+        self.types = list(types)
+        self.positions: list[range] = []
+        self.specs: list[tf.TensorSpec] = []
+        for spec in types:
+            parts = _composites.component_specs(spec)
+            self.positions.append(range(len(self.specs), len(self.specs) + len(parts)))
+            self.specs += parts
 
 
 def _make_plan(
     traced: _body.Body,
-    specs: Sequence[tf.TensorSpec],
+    parameters: _Parts,
+    results: _Parts,
     port_map: PortMap,
     back_edges: tuple[BackEdge, ...],
     is_counted: bool,
 ) -> _plan.Plan:
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
     outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
+    num_results = len(results.types)
     for port in outputs:
-        if port.internal_layer_id >= traced.num_results:
+        source = port.internal_layer_id
+        if source >= num_results:
             raise ValueError(
-                f"{port.label}: the body has {traced.num_results} results, there is no result "
-                f"{port.internal_layer_id}"
+                f"{port.label}: the body has {num_results} results, there is no result {source}"
             )
+        if port.axis is not None and not isinstance(results.types[source], tf.TensorSpec):
+            raise ValueError(f"{port.label}: {results.types[source]} cannot be concatenated")
+    edges = []
     for edge in back_edges:
-        if edge.from_layer >= traced.num_results:
+        if edge.from_layer >= num_results:
             raise ValueError(
-                f"{edge}: the body has {traced.num_results} results, there is no result "
-                f"{edge.from_layer}"
+                f"{edge}: the body has {num_results} results, there is no result {edge.from_layer}"
             )
-        _plan.check_back_edge(
-            f"parameter {edge.to_layer} of the body",
-            tf.TensorSpec(traced.parameter_shapes[edge.to_layer], specs[edge.to_layer].dtype),
-            traced.result_types[edge.from_layer],
-            traced.result_shapes[edge.from_layer],
-            f"result {edge.from_layer}",
-            "a body built for a less specific shape (a tf.function with an input_signature, say) "
-            "allows a state to change its shape",
-        )
+        _check_back_edge(edge, traced, parameters, results)
+        edges += zip(results.positions[edge.from_layer], parameters.positions[edge.to_layer])
     count = None
     if not is_counted and all(port.axis is None for port in ports):
         count = _count_from_outputs(outputs)
@@ -150,10 +191,42 @@ def _make_plan(
             _check_whole(port)
     return _plan.Plan.make(
         traced,
-        [_input(port, spec) for port, spec in zip(ports, specs)],
-        [_output(port, traced) for port in outputs],
-        [(edge.from_layer, edge.to_layer) for edge in back_edges],
+        [
+            _input(port, parameters.specs[k])
+            for port, positions in zip(ports, parameters.positions)
+            for k in positions
+        ],
+        [
+            _output(port, k, traced)
+            for port in outputs
+            for k in results.positions[port.internal_layer_id]
+        ],
+        edges,
         count,
+    )
+
+
+def _check_back_edge(
+    edge: BackEdge, traced: _body.Body, parameters: _Parts, results: _Parts
+) -> None:
+    source, target = f"result {edge.from_layer}", f"parameter {edge.to_layer} of the body"
+    given, taken = results.types[edge.from_layer], parameters.types[edge.to_layer]
+    if not (isinstance(given, tf.TensorSpec) and isinstance(taken, tf.TensorSpec)):
+        if not taken.is_compatible_with(given):
+            raise TypeError(
+                f"{target} is a {taken}, but {source}, which feeds it in the next iteration, a "
+                f"{given}"
+            )
+        return
+    i, k = results.positions[edge.from_layer][0], parameters.positions[edge.to_layer][0]
+    _plan.check_back_edge(
+        target,
+        tf.TensorSpec(traced.parameter_shapes[k], taken.dtype),
+        traced.result_types[i],
+        traced.result_shapes[i],
+        source,
+        "a body built for a less specific shape (a tf.function with an input_signature, say) "
+        "allows a state to change its shape",
     )
 
 
@@ -161,8 +234,12 @@ def _part_size(port: InputPort) -> int:
     return abs(port.stride) if port.part_size is None else port.part_size
 
 
-def _parameter(port: InputPort, spec: tf.TensorSpec) -> tf.TensorSpec:
+def _parameter(port: InputPort, spec: tf.TypeSpec) -> tf.TypeSpec:
     """What the body's parameter looks like."""
+    if not isinstance(spec, tf.TensorSpec):
+        if port.axis is not None:
+            raise ValueError(f"{port.label}: {spec} cannot be sliced; tf_ti.scan takes its rows")
+        return spec
     if port.axis is None or spec.shape.rank is None:
         return spec
     rank = spec.shape.rank
@@ -228,8 +305,7 @@ def _input(port: InputPort, spec: tf.TensorSpec) -> _spec.Input:
     )
 
 
-def _output(port: OutputPort, body: _body.Body) -> _spec.Output:
-    source = port.internal_layer_id
+def _output(port: OutputPort, source: int, body: _body.Body) -> _spec.Output:
     dtype = body.result_types[source]
     if port.axis is None:
         return _spec.Output(port.label, dtype, "last", source)
