@@ -163,6 +163,60 @@ def test_what_composite_inputs_cannot_do(error, words, port, body):
         tf_ti.tensor_iterator(body or (lambda r: r), [RAGGED], port_map, edges, num_iterations=2)
 
 
+# Loop
+
+
+def test_a_recurrence(run):
+    def call(xs, ragged):
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(3, tf_ti.TripLimit.COUNT)
+            x = loop.add_iterator(xs)
+            state = loop.add_recurrence(ragged)
+            state.next = tf.concat([state.value * x.tensor, tf.fill([2, 1], x.tensor)], 1)
+            last = loop.add_loop_output(state, tf_ti.LoopOutput.LAST_VALUE)
+            sums = loop.add_loop_output(tf.reduce_sum(state.value), tf_ti.LoopOutput.CONCATENATE)
+        return last.tensor, sums.tensor
+
+    last, sums = run(call, XS, RAGGED)
+    expected, results = python_scan(
+        lambda c, x: (tf.concat([c * x, tf.fill([2, 1], x)], 1), tf.reduce_sum(c)), RAGGED, XS
+    )
+    same(last, expected)
+    same(sums, tf.stack(results))
+
+
+def test_a_recurrence_of_a_tensor_array_has_a_gradient():
+    @tf.function
+    def gradient(xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            with tf_ti.Loop() as loop:
+                x, k = loop.add_iterator(xs), loop.add_recurrence(0)
+                loop.add_trip_limit(k < 3, tf_ti.TripLimit.WHILE)
+                k.next = k + 1
+                array = loop.add_recurrence(tf.TensorArray(tf.float32, 3))
+                array.next = array.value.write(k, x**2)
+                last = loop.add_loop_output(array, tf_ti.LoopOutput.LAST_VALUE)
+            loss = tf.reduce_sum(last.tensor.stack() ** 2)
+        return tape.gradient(loss, xs)
+
+    same(gradient(XS), 4 * XS**3)
+
+
+def test_a_recurrence_is_used_as_what_it_is():
+    with (
+        pytest.raises(TypeError, match="recurrence 0 is a RaggedTensor.*value"),
+        tf_ti.Loop() as loop,
+    ):
+        state = loop.add_recurrence(RAGGED)
+        state + 1.0
+    with pytest.raises(TypeError, match="second input must be a RaggedTensorSpec"):
+        with tf_ti.Loop() as loop:
+            loop.add_recurrence(RAGGED).next = XS
+    with pytest.raises(ValueError, match="CONCATENATE is of tensors"), tf_ti.Loop() as loop:
+        loop.add_loop_output(loop.add_recurrence(RAGGED), tf_ti.LoopOutput.CONCATENATE)
+
+
 # TensorArrays
 
 

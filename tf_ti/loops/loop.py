@@ -10,10 +10,21 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import drawing as _drawing, eager as _eager, sketch as _sketch
+from tf_ti.loops import (
+    composites as _composites,
+    drawing as _drawing,
+    eager as _eager,
+    sketch as _sketch,
+)
 from tf_ti.loops.layers import IteratorLayer, LoopNode, OutputLayer, RecurrenceLayer
 from tf_ti.loops.network import Network
-from tf_ti.loops.values import Iterator, Output, Recurrence
+from tf_ti.loops.values import (
+    CompositeOutput,
+    CompositeRecurrence,
+    Iterator,
+    Output,
+    Recurrence,
+)
 
 
 class TripLimit(enum.Enum):
@@ -239,16 +250,20 @@ class Loop:
         """A value that each iteration gives to the next one.
 
         Args:
-            initial: the value in iteration 0, of any dtype, from outside the loop.
+            initial: the value in iteration 0, of any dtype, from outside the loop; or a composite
+                value (a `tf.RaggedTensor`, an extension type, in a `tf.function` a
+                `tf.TensorArray`).
             shape: the static shape of all values, where they do not all have the initial value's:
                 `[None, 8]`, say, for a matrix that grows.
 
         Returns:
-            A `Recurrence`, used like a tensor in the block. Its second input must be set: `next`,
-            or `set_input(1, ...)`.
+            A `Recurrence`, used like a tensor in the block; a composite value is its `value`. Its
+            second input must be set: `next`, or `set_input(1, ...)`.
         """
         label = f"loop {self.name!r}: recurrence {len(self._node.recurrences) if self._node else 0}"
         self._check_open(label)
+        if _composites.is_composite(initial):
+            return self._add_composite_recurrence(label, initial, shape)
         initial = self._to_tensor(f"{label}: the initial value", initial)
         if shape is None:
             shape = initial.shape
@@ -268,6 +283,14 @@ class Loop:
         layer = RecurrenceLayer(label, self._node, value, {"the initial value": initial})
         self._node.recurrences.append(layer)
         return Recurrence(self, layer)
+
+    def _add_composite_recurrence(self, label: str, initial: Any, shape: Any) -> Recurrence:
+        if shape is not None:
+            raise ValueError(f"{label}: shape is that of a tensor, got a {type(initial).__name__}")
+        spec = _composites.type_of(initial)
+        components = zip(_composites.components(initial), _composites.component_specs(spec))
+        parts = [self.add_recurrence(tensor, component.shape) for tensor, component in components]
+        return CompositeRecurrence(spec, parts)
 
     @_tf.do_not_convert
     def add_loop_output(
@@ -291,6 +314,11 @@ class Loop:
             raise TypeError(f"{label}: output must be a LoopOutput, got {output!r}")
         self._check_open(label)
         _check_axis(label, axis)
+        if isinstance(tensor, CompositeRecurrence):
+            if output is not LoopOutput.LAST_VALUE:
+                raise ValueError(f"{label}: {output.name} is of tensors, got {tensor._spec}")
+            parts = [self.add_loop_output(part, output, axis, length) for part in tensor._parts]
+            return CompositeOutput(tensor._spec, parts)
         recurrence = None
         given, inputs = tensor, {}
         tensor = self._to_tensor(f"{label}: the tensor", tensor)

@@ -2,12 +2,14 @@
 
 import operator
 from collections import abc
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti.loops import composites as _composites
 from tf_ti.loops.layers import Layer, OutputLayer
 from tf_ti.loops.network import Network
 
@@ -139,8 +141,13 @@ class Recurrence(_Inner):
     """A recurrence layer, used like a tensor.
 
     Attributes:
+        value: its value: a tensor, or the composite value that it was added with.
         next: its value in the next iteration, the second input.
     """
+
+    @property
+    def value(self) -> Any:
+        return self.tensor
 
     @_tf.do_not_convert
     def set_input(self, index: Literal[1], tensor: Any) -> None:
@@ -171,6 +178,42 @@ class Recurrence(_Inner):
     @next.setter
     def next(self, tensor: Any) -> None:
         self.set_input(1, tensor)
+
+
+class CompositeRecurrence(Recurrence):
+    """Recurrences of what a value of type `spec` is made of."""
+
+    def __init__(self, spec: tf.TypeSpec, parts: Sequence[Recurrence]):
+        super().__init__(parts[0]._loop, parts[0]._layer)
+        self._spec, self._parts = spec, parts
+
+    @property
+    def tensor(self) -> tf.Tensor:
+        name = self._spec.value_type.__name__
+        raise TypeError(f"{self._layer.label} is a {name}, no tensor; in the block it is .value")
+
+    @property
+    def value(self) -> Any:
+        return _composites.from_components(self._spec, [part.tensor for part in self._parts])
+
+    @_tf.do_not_convert
+    def set_input(self, index: Literal[1], tensor: Any) -> None:
+        is_same = _composites.is_composite(tensor) and self._spec.is_compatible_with(tensor)
+        if not is_same:
+            raise TypeError(
+                f"{self._layer.label}: the second input must be a {self._spec}, got {tensor!r}"
+            )
+        for part, component in zip(self._parts, _composites.components(tensor)):
+            part.set_input(index, component)
+
+    @property
+    def next(self) -> Any:
+        found = [part.next for part in self._parts]
+        return None if None in found else _composites.from_components(self._spec, found)
+
+    @next.setter
+    def next(self, value: Any) -> None:
+        self.set_input(1, value)
 
 
 class Output(_TensorLike):
@@ -230,6 +273,18 @@ class Output(_TensorLike):
 
     def __repr__(self) -> str:
         return f"<{self._layer.label}>"
+
+
+class CompositeOutput(Output):
+    """Outputs of what a value of type `spec` is made of."""
+
+    def __init__(self, spec: tf.TypeSpec, parts: Sequence[Output]):
+        super().__init__(parts[0]._loop, parts[0]._layer)
+        self._spec, self._parts = spec, parts
+
+    @property
+    def tensor(self) -> Any:
+        return _composites.from_components(self._spec, [part.tensor for part in self._parts])
 
 
 def _check_index(label: str, index: int, first: str) -> None:
