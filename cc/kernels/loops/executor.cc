@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tsl/profiler/lib/traceme.h"
 
 namespace tf_ti {
 
@@ -26,6 +27,7 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorValue;
+using tsl::profiler::TraceMe;
 
 const char kLoopExecutor[] = "TF_TI_LOOP_EXECUTOR";
 
@@ -45,6 +47,7 @@ struct Value {
 
 struct Step {
   OpKernel* kernel;
+  int trace_level;
   // Which dimension of the first factor a product of matrices adds up over; -1 for other kernels.
   int summed_dimension = -1;
   int num_inputs;
@@ -149,6 +152,8 @@ class ProgramBuilder {
     }
     Step step;
     step.kernel = kernel;
+    step.trace_level = tsl::profiler::GetTFTraceMeLevel(
+        /*is_expensive=*/kernel->AsAsync() == nullptr && kernel->IsExpensive());
     bool transposed;
     if (tensorflow::TryGetNodeAttr(node.attrs(), "transpose_a", &transposed)) {
       step.summed_dimension = transposed ? 0 : 1;
@@ -391,6 +396,14 @@ class ProgramRunner : public BodyRunner {
     return products <= kMostProducts && left.TotalBytes() + right.TotalBytes() <= kMostBytes;
   }
 
+  // In a profile as TensorFlow's executors have a kernel there.
+  static void Compute(const Step& step, OpKernelContext* ctx) {
+    const TraceMe trace(
+        [&] { return step.kernel->TraceString(*ctx, tsl::profiler::TfOpDetailsEnabled()); },
+        step.trace_level);
+    step.kernel->Compute(ctx);
+  }
+
   absl::Status RunStep(const Step& step) {
     for (int v : step.unguard_values) guards_[v] = Tensor();
     for (int p : step.unguard_parameters) parameter_guards_[p] = Tensor();
@@ -402,7 +415,7 @@ class ProgramRunner : public BodyRunner {
     params_.outputs_required_array = step.required.get();
     params_.device = IsSmall(step) ? serial_device_ : device_;
     OpKernelContext ctx(&params_, step.num_outputs);
-    step.kernel->Compute(&ctx);
+    Compute(step, &ctx);
     if (TF_PREDICT_FALSE(!ctx.status().ok())) return ctx.status();
     for (int i = 0; i < step.num_outputs; ++i) {
       const TensorValue output = ctx.release_output(i);

@@ -8,6 +8,7 @@
 #include "cc/kernels/gpu.h"
 #include "cc/status.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tsl/profiler/lib/traceme_encode.h"
 
 namespace tf_ti {
 
@@ -34,6 +35,12 @@ absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>*
 }
 
 }  // namespace
+
+std::string Loop::TraceName() const {
+  return tsl::profiler::TraceMeEncode(
+      in_condition_ ? "TfTi>TensorIterator condition" : "TfTi>TensorIterator iteration",
+      {{"iter_num", Index()}});
+}
 
 absl::Status Loop::AtIteration(absl::Status status) const {
   tensorflow::errors::AppendToMessage(&status, "\n\t [[in iteration ", Index(), " of ",

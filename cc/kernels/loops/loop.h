@@ -34,6 +34,8 @@ class Loop {
 
   const Body& function() const { return in_condition_ ? *condition_ : body_; }
   BodyFrame* frame() { return in_condition_ ? &condition_frame_ : &frame_; }
+  // What a profile calls the run of function().
+  std::string TraceName() const;
   // Adds to a failure of the body where it happened.
   absl::Status AtIteration(absl::Status status) const;
 

@@ -9,6 +9,7 @@
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/log_memory.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tsl/profiler/lib/traceme.h"
 
 namespace tf_ti {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 using tensorflow::FunctionLibraryRuntime;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tsl::profiler::TraceMe;
 
 // Folding a loop into a constant happens while a function is prepared, where nothing can stop it.
 constexpr int64_t kMostFoldedIterations = 1000;
@@ -41,6 +43,9 @@ absl::Status CheckCancelled(OpKernelContext* ctx) {
 
 absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body* condition,
                               OpKernelContext* ctx) {
+  // TensorFlow's executors trace asynchronous kernels too, but profiles leave that out by default.
+  const TraceMe trace([ctx] { return ctx->op_kernel().TraceString(*ctx, /*verbose=*/false); },
+                      tsl::profiler::kInfo);
   // Nested functions run on this thread too: were they handed to a pool whose threads all run
   // loops, nobody would be left to finish them.
   static auto& run_inline = *new std::function<void(std::function<void()>)>(
@@ -58,6 +63,7 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body
   }
   while (!loop.done()) {
     TF_RETURN_IF_ERROR(CheckCancelled(ctx));
+    const TraceMe trace_iteration([&] { return loop.TraceName(); }, tsl::profiler::kInfo);
     absl::Status status = loop.Enter();
     if (status.ok()) {
       BodyFrame* frame = loop.frame();
@@ -105,6 +111,8 @@ class AsyncRun {
     while (!loop_.done()) {
       absl::Status status = CheckCancelled(ctx_);
       if (!status.ok()) return Finish(status);
+      // Ends before the iteration does where another thread completes it.
+      const TraceMe trace([this] { return loop_.TraceName(); }, tsl::profiler::kInfo);
       status = loop_.Enter();
       if (!status.ok()) return Finish(loop_.AtIteration(std::move(status)));
       progress_ = kRunning;
