@@ -6,7 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _arguments, _tf
-from tf_ti.loops import body as _body, eager as _eager, plan as _plan, spec as _spec
+from tf_ti.loops import (
+    body as _body,
+    eager as _eager,
+    plain as _plain,
+    plan as _plan,
+    spec as _spec,
+)
 from tf_ti.loops.structure import Structure
 
 
@@ -37,7 +43,8 @@ def scan(
     Args:
         f: a function from a carry and an element to the next carry and a result. It may capture
             tensors and variables, and use any TensorFlow ops. In eager mode a callable is traced at
-            each call, a `tf.function` by its own rules.
+            each call, a `tf.function` by its own rules; under
+            `tf.config.run_functions_eagerly(True)` Python calls either for each element.
         init: the first carry: a tensor of any dtype, or a nested structure of tensors.
         xs: what to iterate: a tensor, a nested structure of tensors that have the same extent along
             `axis`, or None. `f` gets them with the axis removed.
@@ -79,16 +86,30 @@ def scan(
     labels = [f"xs{path}" for path in elements.paths]
     parts = [_element(label, spec, axis) for label, spec in zip(labels, xs_specs.leaves)]
     arguments = (carry_specs.nested, elements.pack(parts))
-    f = _body.resolve(f, arguments, "f is called with a carry and an element, which f")
+    expected = "f is called with a carry and an element, which f"
+    inputs = _inputs(carry_specs, xs_specs, axis, bool(reverse))
+    tensors = [*carry.leaves, *elements.leaves]
+
+    def convert(returned: Any) -> tuple[Any, Any]:
+        return _results(returned, carry_specs)
+
+    def make_plan(traced: _body.Body) -> _plan.Plan:
+        return _make_plan(traced, carry_specs, inputs, axis, bool(reverse))
+
+    def pack(outputs: Sequence[tf.Tensor], returned: tuple[Any, Any]) -> tuple[Any, Any]:
+        return carry.pack(outputs[:count]), Structure(returned[1]).pack(outputs[count:])
+
+    if _plain.is_wanted() and (k := _plain.count_iterations(inputs, tensors, length, "length")):
+        return pack(*_plain.run(f, arguments, expected, convert, make_plan, inputs, tensors, k))
+    f = _body.resolve(f, arguments, expected)
 
     def add(tensors: Sequence[tf.Tensor], length: int | tf.Tensor | None):
-        traced = _body.trace(f, arguments, lambda returned: _results(returned, carry_specs))
-        plan = _make_plan(traced, carry_specs, xs_specs, axis, bool(reverse))
-        outputs = plan.run(tensors, length, checkpoint_every, name or "scan")
-        return carry.pack(outputs[:count]), Structure(traced.structure[1]).pack(outputs[count:])
+        traced = _body.trace(f, arguments, convert)
+        outputs = make_plan(traced).run(tensors, length, checkpoint_every, name or "scan")
+        return pack(outputs, traced.structure)
 
     key = ("scan", carry_specs, xs_specs, axis, bool(reverse), checkpoint_every, name)
-    return _eager.call(add, [*carry.leaves, *elements.leaves], length, f, key)
+    return _eager.call(add, tensors, length, f, key)
 
 
 def _results(returned: Any, carry: Structure) -> tuple[Any, Any]:
@@ -111,15 +132,25 @@ def _to_tensor(value: Any, dtype: tf.DType | None = None) -> Any:
     return tf.convert_to_tensor(value, dtype)
 
 
-def _make_plan(
-    traced: _body.Body, carry: Structure, elements: Structure, axis: int, reverse: bool
-) -> _plan.Plan:
-    count = len(carry.leaves)
+def _inputs(carry: Structure, elements: Structure, axis: int, reverse: bool) -> list[_spec.Input]:
     order = {"start": -1, "end": 0, "stride": -1} if reverse else {}
-    carry_labels = [f"init{path}" for path in carry.paths]
-    inputs = [_spec.Input(label, spec.shape) for label, spec in zip(carry_labels, carry.leaves)]
+    inputs = [
+        _spec.Input(f"init{path}", spec.shape) for path, spec in zip(carry.paths, carry.leaves)
+    ]
     for path, spec in zip(elements.paths, elements.leaves):
         inputs.append(_spec.Input(f"xs{path}", spec.shape, "index", axis, **order))
+    return inputs
+
+
+def _make_plan(
+    traced: _body.Body,
+    carry: Structure,
+    inputs: Sequence[_spec.Input],
+    axis: int,
+    reverse: bool,
+) -> _plan.Plan:
+    count = len(carry.leaves)
+    carry_labels = [f"init{path}" for path in carry.paths]
     for i, (label, spec) in enumerate(zip(carry_labels, carry.leaves)):
         _plan.check_back_edge(
             label, spec, traced.result_types[i], traced.result_shapes[i], "the carry of f"

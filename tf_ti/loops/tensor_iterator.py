@@ -6,7 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _arguments, _tf
-from tf_ti.loops import body as _body, eager as _eager, plan as _plan, spec as _spec
+from tf_ti.loops import (
+    body as _body,
+    eager as _eager,
+    plain as _plain,
+    plan as _plan,
+    spec as _spec,
+)
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
 
 
@@ -42,7 +48,8 @@ def tensor_iterator(
         body: a callable, `tf.function` or `ConcreteFunction`, from one tensor for each input entry
             of the port map to one result or a tuple of results. Any TensorFlow ops, control flow,
             random numbers and further loops are allowed. Tensors and variables that it captures are
-            loop invariants; a variable that it only reads is read once, before the loop.
+            loop invariants; a variable that it only reads is read once, before the loop. In eager
+            mode under `tf.config.run_functions_eagerly(True)` Python calls it in each iteration.
         inputs: tensors of any dtype and shape; the position is the external port id.
         port_map: a `PortMap`: which input, or which slices of it, each parameter of the body gets,
             and what becomes of the body's results.
@@ -92,6 +99,8 @@ def tensor_iterator(
             f"the port map has {len(port_map.inputs)} external input ports, but there are "
             f"{len(inputs)} inputs"
         )
+    if not callable(body):
+        raise TypeError(f"body must be callable, got {body!r}")
     num_iterations = _plan.check_num_iterations(num_iterations)
     _plan.check_checkpoint_every(checkpoint_every)
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
@@ -100,12 +109,28 @@ def tensor_iterator(
     parameters = [_parameter(port, spec) for port, spec in zip(ports, specs)]
     back_edges = tuple(back_edges)
     check_back_edges(back_edges, ports)
+    if num_iterations is None and all(port.axis is None for port in ports):
+        num_iterations = _count_from_outputs(port_map.outputs)
+    else:
+        for port in port_map.outputs:
+            _check_whole(port)
+    loop_inputs = [_input(port, spec) for port, spec in zip(ports, specs)]
     expected = f"the port map has {len(parameters)} body parameters, which the body"
+
+    def make_plan(traced: _body.Body) -> _plan.Plan:
+        return _make_plan(traced, specs, loop_inputs, port_map, back_edges)
+
+    if _plain.is_wanted() and (
+        count := _plain.count_iterations(loop_inputs, tensors, num_iterations)
+    ):
+        outputs, _ = _plain.run(
+            body, parameters, expected, _to_tensors, make_plan, loop_inputs, tensors, count
+        )
+        return tuple(outputs)
     body = _body.resolve(body, parameters, expected)
 
     def add(tensors: Sequence[tf.Tensor], num_iterations: int | tf.Tensor | None):
-        is_counted = num_iterations is not None
-        plan = _make_plan(_body.trace(body, parameters), specs, port_map, back_edges, is_counted)
+        plan = make_plan(_body.trace(body, parameters))
         return plan.run(tensors, num_iterations, checkpoint_every, name or "TensorIterator")
 
     key = ("tensor_iterator", port_map, back_edges, checkpoint_every, name)
@@ -115,11 +140,10 @@ def tensor_iterator(
 def _make_plan(
     traced: _body.Body,
     specs: Sequence[tf.TensorSpec],
+    inputs: Sequence[_spec.Input],
     port_map: PortMap,
     back_edges: tuple[BackEdge, ...],
-    is_counted: bool,
 ) -> _plan.Plan:
-    ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
     outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
     for port in outputs:
         if port.internal_layer_id >= traced.num_results:
@@ -140,18 +164,18 @@ def _make_plan(
             traced.result_shapes[edge.from_layer],
             f"result {edge.from_layer}",
         )
-    count = None
-    if not is_counted and all(port.axis is None for port in ports):
-        count = _count_from_outputs(outputs)
-    else:
-        for port in outputs:
-            _check_whole(port)
     return _plan.Plan.make(
         traced,
-        [_input(port, spec) for port, spec in zip(ports, specs)],
+        inputs,
         [_output(port, traced) for port in outputs],
         [(edge.from_layer, edge.to_layer) for edge in back_edges],
-        count,
+    )
+
+
+def _to_tensors(returned: Any) -> Any:
+    """The body's results as tensors, as a trace of the body has them."""
+    return tf.nest.map_structure(
+        lambda result: None if result is None else tf.convert_to_tensor(result), returned
     )
 
 
@@ -190,7 +214,7 @@ def _check_whole(port: OutputPort) -> None:
 
 def _count_from_outputs(ports: Sequence[OutputPort]) -> int:
     """The number of iterations as the first output port with a range of its own tells it."""
-    for port in ports:
+    for port in sorted(ports, key=lambda port: port.external_port_id):
         if port.axis is None or (port.start, port.end) in ((0, -1), (-1, 0)):
             continue
         if (port.start < 0) != (port.end < 0):
