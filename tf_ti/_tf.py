@@ -85,6 +85,7 @@ __all__ = [
     "trace",
     "unwrap_variable",
     "use_function",
+    "user_code",
     "variable_accessed",
     "variable_shape",
 ]
@@ -95,6 +96,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def do_not_convert(function: _Function) -> _Function:
     """As tf.autograph.experimental.do_not_convert; type checkers see the function's signature."""
     return tf.autograph.experimental.do_not_convert(function)
+
+
+def user_code():
+    """Inside, AutoGraph converts what it does in a user's program: functions that tf.data maps."""
+    return ag_ctx.ControlStatusCtx(ag_ctx.Status.UNSPECIFIED)
 
 
 # Operations that are stateful, but change nothing.

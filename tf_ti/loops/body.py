@@ -67,17 +67,15 @@ def resolve(body: Callable, arguments: Sequence[Any], expected: str) -> Callable
         arguments: nested structures of tf.TensorSpecs.
         expected: the beginning of an error that says how many arguments there are.
     """
-    if not callable(body):
-        raise TypeError(f"body must be callable, got {body!r}")
     if isinstance(body, ConcreteFunction):
         return body
     if not hasattr(body, "get_concrete_function"):
-        _check_arity(body, len(arguments), expected)
+        check_arity(body, len(arguments), expected)
         return body
     try:
         return body.get_concrete_function(*arguments)
     except TypeError:
-        _check_arity(body, len(arguments), expected)
+        check_arity(body, len(arguments), expected)
         raise
 
 
@@ -98,7 +96,7 @@ def trace(
     specs = [s for s in tf.nest.flatten(arguments, expand_composites=True) if s is not None]
     is_concrete = isinstance(body, ConcreteFunction)
     if is_concrete:
-        _check_concrete(body, specs)
+        check_concrete(body, specs)
         graph, captures = body.graph, list(body.captured_inputs)
         structure = convert(body.structured_outputs)
     else:
@@ -179,7 +177,7 @@ def effects(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> list
     ]
 
 
-def _check_concrete(concrete: ConcreteFunction, specs: Sequence[tf.TensorSpec]) -> None:
+def check_concrete(concrete: ConcreteFunction, specs: Sequence[tf.TensorSpec]) -> None:
     parameters = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     if len(parameters) != len(specs):
         raise ValueError(f"the body has {len(parameters)} parameters, the port map {len(specs)}")
@@ -196,7 +194,7 @@ def _check_concrete(concrete: ConcreteFunction, specs: Sequence[tf.TensorSpec]) 
             )
 
 
-def _check_arity(body: Callable, count: int, expected: str) -> None:
+def check_arity(body: Callable, count: int, expected: str) -> None:
     try:
         signature = inspect.signature(getattr(body, "python_function", body))
     except (TypeError, ValueError):  # builtins do not tell

@@ -76,7 +76,8 @@ class Loop:
 
     What the block computes is traced, in eager mode too: what it uses from outside is the same in
     all iterations. When the outermost block ends the loop runs, or is added to the graph. In eager
-    mode each such block is traced anew; in a tf.function it is traced once.
+    mode each such block is traced anew; in a tf.function it is traced once. Under
+    `tf.config.run_functions_eagerly(True)` too Python runs the block once: print with `tf.print`.
 
     A loop computes nothing for an iteration that does not take place: the WHILE condition is
     evaluated before all else of an iteration, and on its own; what it shares with the body is

@@ -17,12 +17,10 @@ class Plan:
     Attributes:
         body: the traced body.
         spec: the loop; its last inputs are the body's captures.
-        count: the number of iterations, where the port map alone tells it.
     """
 
     body: _body.Body
     spec: _spec.LoopSpec
-    count: int | None = None
 
     @classmethod
     def make(
@@ -31,7 +29,6 @@ class Plan:
         inputs: Sequence[_spec.Input],
         outputs: Sequence[_spec.Output],
         back_edges: Sequence[tuple[int, int]],
-        count: int | None = None,
         limit_label: str = "num_iterations",
     ) -> "Plan":
         inputs = list(inputs)
@@ -49,7 +46,7 @@ class Plan:
             body.result_shapes,
             limit_label=limit_label,
         )
-        return cls(body, spec, count)
+        return cls(body, spec)
 
     def run(
         self,
@@ -59,8 +56,6 @@ class Plan:
         name: str | None,
     ) -> list[tf.Tensor]:
         """Adds the loop to the current graph, or runs it where there is none."""
-        if num_iterations is None:
-            num_iterations = self.count
         spec = self.spec
         if not tf.executing_eagerly() or _tf.is_recording():
             spec = spec.recording(checkpoint_every or 1, self.body.recorded)

@@ -11,6 +11,7 @@ from tf_ti.loops import (
     body as _body,
     composites as _composites,
     eager as _eager,
+    plain as _plain,
     plan as _plan,
     spec as _spec,
 )
@@ -45,7 +46,8 @@ def scan(
     Args:
         f: a function from a carry and an element to the next carry and a result. It may capture
             tensors and variables, and use any TensorFlow ops. In eager mode a callable is traced at
-            each call, a `tf.function` by its own rules.
+            each call, a `tf.function` by its own rules; under
+            `tf.config.run_functions_eagerly(True)` Python calls either for each element.
         init: the first carry: a tensor of any dtype, or a nested structure of tensors and composite
             values (`tf.RaggedTensor`, an extension type, in a `tf.function` a `tf.TensorArray`). A
             Python number has the type that `f` gives for it.
@@ -95,17 +97,26 @@ def scan(
         loop = _Scan(f, types, xs_types, axis, bool(reverse), checkpoint_every, name or "scan")
         leaves = [*carry.leaves, *elements.leaves]
         tensors = [tensor for value in leaves for tensor in _composites.components(value)]
+        if _plain.is_wanted():
+            return loop.add(tensors, length)
         return _eager.call(loop.add, tensors, length, loop.f, loop.key)
 
     if not any(_is_number(leaf) for leaf in given.leaves):
         return run(given)
     try:
         return run(given)
-    except (TypeError, ValueError, tf.errors.InvalidArgumentError):
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        # An eager operation says so of types that do not fit.
+        is_eager = isinstance(error, tf.errors.InvalidArgumentError)
+        if is_eager and "was expected to be a" not in error.message:
+            raise
         typed = _with_types_of_f(f, given, _rows(xs_types, axis))
         if typed is None:
             raise
     return run(typed)
+
+
+_EXPECTED = "f is called with a carry and an element, which f"  # of the arguments
 
 
 class _Scan:
@@ -126,7 +137,8 @@ class _Scan:
         self._rows = _rows(xs, axis)
         self.key = ("scan", carry, xs, axis, reverse, checkpoint_every, name)
         self._arguments = (carry.nested, self._rows.nested)
-        f = _body.resolve(f, self._arguments, "f is called with a carry and an element, which f")
+        if not _plain.is_wanted():
+            f = _body.resolve(f, self._arguments, _EXPECTED)
         is_plain = all(isinstance(t, tf.TensorSpec) for t in xs.leaves)
         is_plain = is_plain and not any(isinstance(t, tf.TensorArraySpec) for t in carry.leaves)
         if isinstance(f, ConcreteFunction):
@@ -173,13 +185,33 @@ class _Scan:
         def convert(returned):
             nonlocal ys
             carry, result = _results(returned, self._carry)
-            ys = result.map(_composites.type_of)
+            types = result.map(_composites.type_of)
+            if ys is not None and ys.containers() != types.containers():  # where Python runs it
+                raise ValueError(
+                    "f must return results of one structure: expected "
+                    f"{ys.containers().nested!r}, got {types.containers().nested!r}"
+                )
+            ys = types
             return carry, [_composites.given_row(value) for value in result.leaves]
 
-        traced = _body.trace(self.f, self._arguments, convert)
         rows = [tensor for value in self._elements for tensor in _composites.to_rows(value)]
-        plan = self._plan(traced, ys)
-        outputs = iter(plan.run([*self._states, *rows], length, self._checkpoint_every, self._name))
+        tensors = [*self._states, *rows]
+        inputs = self._inputs()
+        if _plain.is_wanted() and (
+            count := _plain.count_iterations(inputs, tensors, length, "length")
+        ):
+
+            def make_plan(traced):
+                return self._plan(traced, inputs, ys)
+
+            outputs, _ = _plain.run(
+                self.f, self._arguments, _EXPECTED, convert, make_plan, inputs, tensors, count
+            )
+        else:
+            traced = _body.trace(self.f, self._arguments, convert)
+            plan = self._plan(traced, inputs, ys)
+            outputs = plan.run(tensors, length, self._checkpoint_every, self._name)
+        outputs = iter(outputs)
         carry = [
             _composites.from_components(t, [next(outputs) for _ in _composites.component_specs(t)])
             for t in self._carry.leaves
@@ -190,16 +222,20 @@ class _Scan:
         ]
         return self._carry.pack(carry), ys.pack(stacks)
 
-    def _plan(self, traced: _body.Body, ys: Structure) -> _plan.Plan:
-        axis = self._axis
-        states = _labelled(
-            "init", self._carry, map(_composites.component_specs, self._carry.leaves)
-        )
-        inputs = [_spec.Input(label, spec.shape) for label, spec in states]
+    def _inputs(self) -> list[_spec.Input]:
+        inputs = [_spec.Input(label, spec.shape) for label, spec in self._labelled_states()]
         order = {"start": -1, "end": 0, "stride": -1} if self._reverse else {}
         taken = map(_composites.taken_specs, self._xs.leaves, self._rows.leaves)
         for label, spec in _labelled("xs", self._xs, taken):
-            inputs.append(_spec.Input(label, spec.shape, "index", axis, **order))
+            inputs.append(_spec.Input(label, spec.shape, "index", self._axis, **order))
+        return inputs
+
+    def _labelled_states(self) -> list[tuple[str, tf.TensorSpec]]:
+        specs = map(_composites.component_specs, self._carry.leaves)
+        return _labelled("init", self._carry, specs)
+
+    def _plan(self, traced: _body.Body, inputs: Sequence[_spec.Input], ys: Structure) -> _plan.Plan:
+        axis, states = self._axis, self._labelled_states()
         outputs = []
         for i, (label, spec) in enumerate(states):
             dtype, shape = traced.result_types[i], traced.result_shapes[i]

@@ -10,6 +10,7 @@ from tf_ti.loops import (
     body as _body,
     composites as _composites,
     eager as _eager,
+    plain as _plain,
     plan as _plan,
     spec as _spec,
 )
@@ -48,7 +49,8 @@ def tensor_iterator(
         body: a callable, `tf.function` or `ConcreteFunction`, from one tensor for each input entry
             of the port map to one result or a tuple of results. Any TensorFlow ops, control flow,
             random numbers and further loops are allowed. Tensors and variables that it captures are
-            loop invariants; a variable that it only reads is read once, before the loop.
+            loop invariants; a variable that it only reads is read once, before the loop. In eager
+            mode under `tf.config.run_functions_eagerly(True)` Python calls it in each iteration.
         inputs: tensors of any dtype and shape; the position is the external port id. Inputs that
             are not sliced, and what back edges feed, may be composite values too (a
             `tf.RaggedTensor`, an extension type).
@@ -100,6 +102,8 @@ def tensor_iterator(
             f"the port map has {len(port_map.inputs)} external input ports, but there are "
             f"{len(inputs)} inputs"
         )
+    if not callable(body):
+        raise TypeError(f"body must be callable, got {body!r}")
     num_iterations = _plan.check_num_iterations(num_iterations)
     _plan.check_checkpoint_every(checkpoint_every)
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
@@ -109,15 +113,38 @@ def tensor_iterator(
     parameters = [_parameter(port, spec) for port, spec in zip(ports, types)]
     back_edges = tuple(back_edges)
     check_back_edges(back_edges, ports)
+    if num_iterations is None and all(port.axis is None for port in ports):
+        num_iterations = _count_from_outputs(port_map.outputs)
+    else:
+        for port in port_map.outputs:
+            _check_whole(port)
     expected = f"the port map has {len(parameters)} body parameters, which the body"
-    body = _body.resolve(body, parameters, expected)
+    flat = _Parts(types)
+    loop_inputs = [
+        _input(port, flat.specs[k])
+        for port, positions in zip(ports, flat.positions)
+        for k in positions
+    ]
+    if not _plain.is_wanted():
+        body = _body.resolve(body, parameters, expected)
 
     def add(tensors: Sequence[tf.Tensor], num_iterations: int | tf.Tensor | None):
-        is_counted = num_iterations is not None
-        traced = _body.trace(body, parameters)
-        results = _Parts([_composites.type_of(r) for r in _flatten(traced.structure)])
-        plan = _make_plan(traced, _Parts(types), results, port_map, back_edges, is_counted)
-        outputs = plan.run(tensors, num_iterations, checkpoint_every, name or "TensorIterator")
+        results = _Parts([])
+
+        def make_plan(traced: _body.Body) -> _plan.Plan:
+            nonlocal results
+            results = _Parts([_composites.type_of(r) for r in _flatten(traced.structure)])
+            return _make_plan(traced, flat, results, loop_inputs, port_map, back_edges)
+
+        if _plain.is_wanted() and (
+            count := _plain.count_iterations(loop_inputs, tensors, num_iterations)
+        ):
+            outputs, _ = _plain.run(
+                body, parameters, expected, _to_values, make_plan, loop_inputs, tensors, count
+            )
+        else:
+            plan = make_plan(_body.trace(body, parameters))
+            outputs = plan.run(tensors, num_iterations, checkpoint_every, name or "TensorIterator")
         given = iter(outputs)
         found = []
         for port in sorted(port_map.outputs, key=lambda port: port.external_port_id):
@@ -130,7 +157,17 @@ def tensor_iterator(
         return found
 
     key = ("tensor_iterator", port_map, back_edges, tuple(types), checkpoint_every, name)
+    if _plain.is_wanted():
+        return tuple(add(tensors, num_iterations))
     return tuple(_eager.call(add, tensors, num_iterations, body, key))
+
+
+def _to_values(returned: Any) -> Any:
+    """The body's results as a trace of the body has them."""
+    return tf.nest.map_structure(
+        lambda result: None if result is None else _composites.to_value("a result", result),
+        returned,
+    )
 
 
 def _flatten(structure: Any) -> list[Any]:
@@ -160,11 +197,10 @@ def _make_plan(
     traced: _body.Body,
     parameters: _Parts,
     results: _Parts,
+    inputs: Sequence[_spec.Input],
     port_map: PortMap,
     back_edges: tuple[BackEdge, ...],
-    is_counted: bool,
 ) -> _plan.Plan:
-    ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
     outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
     num_results = len(results.types)
     for port in outputs:
@@ -183,26 +219,15 @@ def _make_plan(
             )
         _check_back_edge(edge, traced, parameters, results)
         edges += zip(results.positions[edge.from_layer], parameters.positions[edge.to_layer])
-    count = None
-    if not is_counted and all(port.axis is None for port in ports):
-        count = _count_from_outputs(outputs)
-    else:
-        for port in outputs:
-            _check_whole(port)
     return _plan.Plan.make(
         traced,
-        [
-            _input(port, parameters.specs[k])
-            for port, positions in zip(ports, parameters.positions)
-            for k in positions
-        ],
+        inputs,
         [
             _output(port, k, traced)
             for port in outputs
             for k in results.positions[port.internal_layer_id]
         ],
         edges,
-        count,
     )
 
 
@@ -269,7 +294,7 @@ def _check_whole(port: OutputPort) -> None:
 
 def _count_from_outputs(ports: Sequence[OutputPort]) -> int:
     """The number of iterations as the first output port with a range of its own tells it."""
-    for port in ports:
+    for port in sorted(ports, key=lambda port: port.external_port_id):
         if port.axis is None or (port.start, port.end) in ((0, -1), (-1, 0)):
             continue
         if (port.start < 0) != (port.end < 0):

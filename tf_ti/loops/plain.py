@@ -1,0 +1,199 @@
+"""Loops under `tf.config.run_functions_eagerly(True)`: Python runs them, one operation at a time.
+
+What a body prints, checks or stops at has values then, and tapes record what it does. What a loop
+means, and what it refuses, is in the plan that is made of what each iteration returned. Tensors of
+a type that TensorFlow itself does not slice or join, int4, say, are not sliced or joined here.
+"""
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.types.experimental import ConcreteFunction
+
+from tf_ti import _tf
+from tf_ti.loops import body as _body, plan as _plan, spec as _spec
+
+
+def is_wanted() -> bool:
+    return tf.executing_eagerly() and tf.config.functions_run_eagerly()
+
+
+def count_iterations(
+    inputs: Sequence[_spec.Input],
+    tensors: Sequence[tf.Tensor],
+    num_iterations: int | tf.Tensor | None,
+    limit_label: str = "num_iterations",
+) -> int:
+    """The number of iterations, on which all that tells it must agree; errors as the kernel's."""
+    counts = []
+    if num_iterations is not None:
+        counts.append((limit_label, int(num_iterations)))
+        if counts[0][1] < 0:
+            raise _invalid(f"{limit_label} must not be negative, got {counts[0][1]}")
+    for given, tensor in zip(inputs, tensors):
+        if given.is_counted:
+            counts.append((given.label, _count_pieces(given, tensor.shape[given.axis])))
+    source, first = counts[0]
+    for label, count in counts[1:]:
+        if count != first:
+            words = f"{source} gives {first} iterations, but {label} gives {count}"
+            raise ValueError(words) if num_iterations is None else _invalid(words)
+    return first
+
+
+def run(
+    body: Callable,
+    arguments: Sequence[Any],
+    expected: str,
+    convert: Callable[[Any], Any],
+    make_plan: Callable[[_body.Body], _plan.Plan],
+    inputs: Sequence[_spec.Input],
+    tensors: Sequence[tf.Tensor],
+    count: int,
+) -> tuple[list[tf.Tensor], Any]:
+    """Runs a loop that has an iteration: without one, only a trace tells what there would be.
+
+    Args:
+        body, arguments, expected: as `_body.resolve` gets them.
+        convert: makes tensors of what the body returns.
+        make_plan: the plan of the loop around a traced body.
+        inputs, tensors: the loop's inputs, and what they get.
+        count: the number of iterations.
+
+    Returns:
+        The loop's outputs, and the structure of tensors that the last iteration returned.
+    """
+    specs = tf.nest.flatten(arguments, expand_composites=True)
+    shapes = _parameter_shapes(body, [spec for spec in specs if spec is not None])
+    values, first = list(tensors), None
+    kept = collections.defaultdict(list)
+    for k in range(count):
+        for i, taken in enumerate(inputs):
+            if taken.is_counted:
+                values[i] = _piece(taken, tensors[i], k)
+        remaining = iter(values)
+        given = [None if spec is None else next(remaining) for spec in specs]
+        given = tf.nest.pack_sequence_as(arguments, given, expand_composites=True)
+        returned = convert(_call(body, given, expected))
+        first = returned if k == 0 else first
+        tf.nest.assert_same_structure(first, returned, expand_composites=True)
+        flat = tf.nest.flatten(returned, expand_composites=True)
+        results = [result for result in flat if result is not None]
+        spec = make_plan(_as_traced(body, shapes, returned, results)).spec
+        for i, output in enumerate(spec.outputs):
+            if output.mode == "last":
+                kept[i] = [results[output.source]]
+            else:
+                kept[i].append(results[output.source])
+                _check_joins(output, kept[i][0].shape, kept[i][-1].shape)
+        for result, parameter in spec.back_edges:
+            values[parameter] = results[result]
+    return [_join(output, kept[i]) for i, output in enumerate(spec.outputs)], returned
+
+
+def _call(body: Callable, arguments: Sequence[Any], expected: str) -> Any:
+    if isinstance(body, ConcreteFunction):
+        tensors = iter(tf.nest.flatten(arguments, expand_composites=True))
+        positional, named = tf.nest.map_structure(
+            # What is no tensor was given when it was traced.
+            lambda leaf: next(tensors) if isinstance(leaf, tf.TensorSpec) else leaf,
+            body.structured_input_signature,
+            expand_composites=True,
+        )
+        return body(*positional, **named)
+    try:
+        with _tf.user_code():
+            return body(*arguments)
+    except TypeError:
+        _body.check_arity(body, len(arguments), expected)
+        raise
+
+
+def _parameter_shapes(body: Callable, specs: Sequence[tf.TensorSpec]) -> tuple[tf.TensorShape, ...]:
+    """The shapes for which the body was built; of a callable those with which the loop begins."""
+    if isinstance(body, ConcreteFunction):
+        _body.check_concrete(body, specs)
+        specs = body.inputs[: len(specs)]
+    elif getattr(body, "input_signature", None) is not None:
+        specs = tf.nest.flatten(body.input_signature, expand_composites=True)
+    return tuple(spec.shape for spec in specs)
+
+
+def _as_traced(
+    body: Callable,
+    parameter_shapes: tuple[tf.TensorShape, ...],
+    returned: Any,
+    results: Sequence[tf.Tensor],
+) -> _body.Body:
+    return _body.Body(
+        function=body,
+        captures=(),
+        variables=(),
+        controls=(),
+        parameter_shapes=parameter_shapes,
+        structure=returned,
+        num_results=len(results),
+        result_types=tuple(result.dtype for result in results),
+        result_shapes=tuple(result.shape for result in results),
+        stateful=True,
+        source=body,
+    )
+
+
+def _count_pieces(given: _spec.Input, extent: int) -> int:
+    is_whole = (given.start, given.end) == ((0, -1) if given.stride > 0 else (-1, 0))
+    if extent == 0 and is_whole:
+        return 0
+    start, end = (at + extent if at < 0 else at for at in (given.start, given.end))
+    length = (end - start if given.stride > 0 else start - end) + 1
+    step, part_size = abs(given.stride), given.part_size
+    if not 0 <= start < extent:
+        problem = "start lies outside the axis"
+    elif not 0 <= end < extent:
+        problem = "end lies outside the axis"
+    elif length < 1:
+        problem = "the range is empty in the direction of its stride"
+    elif part_size == step and length % step:
+        problem = f"pieces of {part_size} do not tile the range's {length} elements"
+    elif length < part_size:
+        problem = "no whole piece fits the range"
+    else:
+        return (length - part_size) // step + 1
+    raise ValueError(
+        f"{given.label}: {problem}: start={given.start} end={given.end} stride={given.stride} "
+        f"part_size={part_size} over {extent} elements"
+    )
+
+
+def _piece(given: _spec.Input, tensor: tf.Tensor, k: int) -> tf.Tensor:
+    start = given.start + tensor.shape[given.axis] if given.start < 0 else given.start
+    begin = start + k * given.stride
+    if given.stride < 0:
+        begin -= given.part_size - 1
+    where = begin if given.mode == "index" else slice(begin, begin + given.part_size)
+    return tensor[(slice(None),) * (given.axis % tensor.shape.rank) + (where,)]
+
+
+def _check_joins(output: _spec.Output, first: tf.TensorShape, shape: tf.TensorShape) -> None:
+    expected, got = first.as_list(), shape.as_list()
+    if output.mode == "concat" and len(expected) == len(got):
+        expected[output.axis] = got[output.axis]
+    if expected != got:
+        raise _invalid(
+            f"{output.label}: the body's result has shape {shape}, but in the first iteration "
+            f"{first}: they do not {'stack' if output.mode == 'stack' else 'concatenate'} along "
+            f"axis {output.axis}"
+        )
+
+
+def _join(output: _spec.Output, values: Sequence[tf.Tensor]) -> tf.Tensor:
+    if output.mode == "last":
+        return values[0]
+    join = tf.stack if output.mode == "stack" else tf.concat
+    return join(values[:: output.stride], output.axis)
+
+
+def _invalid(message: str) -> tf.errors.InvalidArgumentError:
+    return tf.errors.InvalidArgumentError(None, None, message)
