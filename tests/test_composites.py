@@ -93,6 +93,13 @@ def test_a_carry_has_a_gradient(run):
     same(actual, gradients(RAGGED.flat_values, XS, python_scan))
 
 
+def test_a_variable_is_a_tensor(run):
+    variable = tf.Variable(2.0)
+    carry, ys = run(lambda xs: tf_ti.scan(lambda c, x: (c * x, variable), variable, xs), XS)
+    assert carry == 12
+    assert ys.numpy().tolist() == [2, 2, 2]
+
+
 def test_a_tf_function_takes_a_ragged_carry():
     f = tf.function(lambda c, x: (c * x, x))
     same(tf_ti.scan(f, RAGGED, XS)[0], RAGGED * 6.0)

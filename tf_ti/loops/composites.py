@@ -20,7 +20,8 @@ def to_value(label: str, value: Any) -> Any:
 
 
 def is_composite(value: Any) -> bool:
-    return isinstance(value, (_tf.CompositeTensor, tf.TensorArray))
+    is_variable = isinstance(value, tf.Variable)  # which TensorFlow counts among them
+    return isinstance(value, (_tf.CompositeTensor, tf.TensorArray)) and not is_variable
 
 
 def type_of(value: Any) -> tf.TypeSpec:

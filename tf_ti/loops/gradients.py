@@ -372,8 +372,15 @@ class _Reverse:
                 self._add_captures()
             gradients = {}
             for i, grad in zip(wanted, found):
-                if self.spec.inputs[i].mode == "sequence" and self.spec.inputs[i].part_size:
-                    continue  # what the body drew in a segment's iterations depends on nothing
+                given = self.spec.inputs[i]
+                if given.mode == "sequence" and self.graph.inputs[i].dtype == tf.variant:
+                    # What the body drew in a segment's iterations depends on nothing.
+                    if grad is not None and not given.part_size:
+                        raise ValueError(
+                            f"{given.label}: a gradient reaches what a loop inside the body "
+                            "recorded; such gradients are not supported"
+                        )
+                    continue
                 if grad is not None and i not in self.states:
                     for result, parameter in self.spec.back_edges:
                         if parameter == i:
