@@ -94,11 +94,10 @@ def _in_order(lanes: tf.Tensor) -> tf.Tensor:
     return tf.reshape(lanes, tf.concat([shape[:1] * shape[1:2], shape[2:]], 0))
 
 
-def _by_lane(tensor: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Undoes _in_order."""
-    shape = tf.shape(tensor, tf.int64)
-    size = shape[0] // tf.maximum(count, 1)
-    return tf.reshape(tensor, tf.concat([[count, size], shape[1:]], 0))
+def _by_lane(tensor: tf.Tensor, count: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """Undoes _in_order: [count, size, ...]."""
+    shape = tf.shape(tensor, tf.int64)[1:]
+    return tf.reshape(tensor, tf.concat([[count, tf.cast(size, tf.int64)], shape], 0))
 
 
 def _shifted(numbers: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
@@ -123,11 +122,37 @@ def _begins(lanes: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.range(count[0]) * size, tf.concat([count, ones], 0))
 
 
+def _rows(
+    indices: tf.Tensor, num_rows: tf.Tensor | None, padding_idx: int | None
+) -> tuple[tf.Tensor, int | None]:
+    """Indices [lanes, ...] and padding_idx, for the tables of all lanes in order.
+
+    Without `num_rows`, for the one table that all have.
+    """
+    if num_rows is None:
+        return indices, padding_idx
+    shifted = _shifted(indices, num_rows)
+    if padding_idx is None:
+        return shifted, None
+    # Anything but what _shifted makes of a wrong index.
+    return tf.where(tf.equal(indices, padding_idx), np.int64(-2), shifted), -2
+
+
+def _table_in_order(pfor_input) -> tuple[Table, tf.Tensor | None]:
+    """The tables of all lanes as one, and how many rows each has; None if all have the same."""
+    table = _table(pfor_input)
+    if not pfor_input.input(0).is_stacked:
+        return table, None
+    num_rows = tf.shape(table.source, tf.int64)[1]
+    return Table(_in_order(table.source), table.dtype), num_rows
+
+
 class _Merged:
     """The bags of all lanes as those of one look-up.
 
     Attributes:
-        bags: these bags, in int64.
+        bags: these bags, in int64, without a default row.
+        default_index: those of the lanes, [lanes, 1], if there are any.
         count: the number of lanes.
         indices: those of the lanes, [lanes, ...].
         num_indices: how many a lane has.
@@ -144,40 +169,40 @@ class _Merged:
         self.count = _count(given.pfor)
         self.indices = tf.cast(given.tiled("indices"), tf.int64)
         self.num_indices = tf.reduce_prod(tf.shape(self.indices, tf.int64)[1:])
-        indices = self.indices if num_rows is None else _shifted(self.indices, num_rows)
-        if num_rows is not None and bags.padding_idx is not None:
-            # Anything but what _shifted makes of a wrong index.
-            indices = tf.where(tf.equal(self.indices, bags.padding_idx), np.int64(-2), indices)
-            changes["padding_idx"] = -2
+        indices, padding_idx = _rows(self.indices, num_rows, bags.padding_idx)
         weights = None if bags.weights is None else given.tiled("weights")
-        # Behind the bags of each lane that end somewhere come those up to its last index, and up to
-        # the first bag of the next lane.
+        # With offsets, behind the bags of each lane come some up to its last index, and up to the
+        # first bag of the next lane.
         self._num_behind = 0
         if bags.kind == "offsets":
+            offsets = tf.cast(given.tiled("bounds"), tf.int64)
+            num_bags = tf.shape(offsets, tf.int64)[1] - bags.include_last_offset
             self._num_behind = 1 + bags.include_last_offset
-            bounds = self._bounds(tf.cast(given.tiled("bounds"), tf.int64))
+            ends = tf.fill([self.count, 1], self.num_indices)
+            bounds = tf.concat([offsets, ends], 1) + _begins(offsets, self.num_indices)
+            changes.update(bounds=tf.reshape(bounds, [-1]), include_last_offset=False)
             position = tf.range(self.count * self.num_indices)
             position = tf.reshape(position, tf.shape(self.indices))
-            end = tf.shape(bounds)[1] - self._num_behind
-            self._is_inside = (position >= bounds[:, :1]) & (position < bounds[:, end:][:, :1])
+            self._is_inside = position >= bounds[:, :1]
+            self._is_inside &= position < bounds[:, num_bags:][:, :1]
             if weights is not None:  # which may be NaN where they count for nothing
                 weights = self.inside(weights)
-            changes.update(bounds=tf.reshape(bounds, [-1]), include_last_offset=False)
         elif bags.kind == "segments":
             num_bags = tf.cast(num_bags, tf.int64)
             bounds = _shifted(given.tiled("bounds"), num_bags)
             changes.update(bounds=tf.reshape(bounds, [-1]), num_segments=self.count * num_bags)
+        else:
+            num_bags = tf.shape(self.indices, tf.int64)[1]
+        self._num_bags = num_bags
         if bags.default_index is not None:
-            changes["default_index"] = tf.cast(bags.default_index, tf.int64)
+            self.default_index = tf.cast(given.tiled("default_index"), tf.int64)[:, tf.newaxis]
         self.bags = bags.replace(
+            default_index=None,
             indices=_in_order(indices),
             weights=None if weights is None else _in_order(weights),
+            padding_idx=padding_idx,
             **changes,
         )
-
-    def _bounds(self, offsets: tf.Tensor) -> tf.Tensor:
-        ends = tf.fill([self.count, 1], self.num_indices)
-        return tf.concat([offsets, ends], 1) + _begins(offsets, self.num_indices)
 
     def inside(self, values: tf.Tensor) -> tf.Tensor:
         """What the lanes' indices have, with zeros for those in no bag."""
@@ -195,18 +220,19 @@ class _Merged:
 
     def lanes_of(self, rows: tf.Tensor) -> tf.Tensor:
         """Undoes rows_of."""
-        lanes = _by_lane(rows, self.count)
-        return lanes[:, : tf.shape(lanes)[1] - self._num_behind] if self._num_behind else lanes
+        lanes = _by_lane(rows, self.count, self._num_bags + self._num_behind)
+        return lanes[:, : self._num_bags] if self._num_behind else lanes
 
-    def are_empty(self) -> tf.Tensor:
-        """Which bags are, [lanes, bags]."""
+    def are_empty(self, like: tf.Tensor) -> tf.Tensor:
+        """Which bags are, [lanes, bags, 1, ...], for a tensor [lanes, bags, ...]."""
         indices = tf.zeros_like(self.bags.indices)
         if self.bags.padding_idx is not None:
             indices -= tf.cast(tf.equal(self.bags.indices, self.bags.padding_idx), tf.int64)
-        changes = {"weights": None, "default_index": None, "reduction": "max"}
-        bags = self.bags.replace(indices=indices, padding_idx=-1, **changes)
-        ones = Table(tf.ones([1, 1]), tf.float32)
-        return tf.equal(self.lanes_of(bags.pool(ones)[0][:, 0]), 0)
+        bags = self.bags.replace(indices=indices, weights=None, padding_idx=-1, reduction="max")
+        some, _ = bags.pool(Table(tf.ones([1, 1]), tf.float32))
+        ones = tf.ones([tf.rank(like) - 2], tf.int64)
+        shape = tf.concat([[self.count, self._num_bags], ones], 0)
+        return tf.equal(tf.reshape(self.lanes_of(some), shape), 0)
 
 
 # --- the converters ------------------------------------------------------------------------------
@@ -214,27 +240,31 @@ class _Merged:
 
 def _vectorize_pool(kind: str):
     def vectorize(pfor_input):
-        table, is_stacked = _table(pfor_input), pfor_input.input(0).is_stacked
+        is_stacked = pfor_input.input(0).is_stacked
         given = _Given(pfor_input, kind, 1)
         with_argmax = bool(pfor_input.get_attr("num_argmax"))
         if not given.stacked:
+            table = _table(pfor_input)
             if is_stacked:
                 table = Table(_swapped(table.source), table.dtype)
             pooled = given.bags.pool(table, with_argmax)[: 1 + with_argmax]
             return [_tf.wrap(_swapped(t) if is_stacked else t, is_stacked) for t in pooled]
         if "num_segments" in given.stacked:
             raise _tf.NotVectorized("num_segments differs from lane to lane")
-        if given.bags.default_index is not None and (
-            is_stacked or "default_index" in given.stacked
-        ):
-            raise _tf.NotVectorized("the default row differs from lane to lane")
-        num_rows = None
-        if is_stacked:
-            num_rows = tf.shape(table.source, tf.int64)[1]
-            table = Table(_in_order(table.source), table.dtype)
+        table, num_rows = _table_in_order(pfor_input)
         merged = _Merged(given, given.bags.num_segments, num_rows)
-        output, argmax = merged.bags.pool(table, with_argmax)
-        results = [_tf.wrap(merged.lanes_of(output), True)]
+        bags, filling = merged.bags, None
+        if given.bags.default_index is not None:
+            if is_stacked or "default_index" in given.stacked:
+                indices, padding_idx = _rows(merged.default_index, num_rows, -1)
+                filling, _ = Bags("packed", indices, padding_idx=padding_idx).pool(table)
+            else:
+                bags = bags.replace(default_index=tf.cast(given.bags.default_index, tf.int64))
+        output, argmax = bags.pool(table, with_argmax)
+        output = merged.lanes_of(output)
+        if filling is not None:
+            output = tf.where(merged.are_empty(output), filling[:, tf.newaxis], output)
+        results = [_tf.wrap(output, True)]
         if with_argmax:
             argmax = _unshifted(merged.lanes_of(argmax), merged.num_indices)
             results.append(_tf.wrap(tf.cast(argmax, given.bags.indices.dtype), True))
@@ -260,48 +290,38 @@ def _vectorize_table_gradient(pfor_input):
         rows, values = given.bags.table_gradient(num_emb, _swapped(grad), argmax)
         return [_tf.wrap(rows, False), _tf.wrap(_swapped(values), True)]
     merged = _Merged(given, tf.shape(grad)[1], num_emb)
-    bags = merged.bags.replace(default_index=None)
     if argmax is not None:
         argmax = merged.rows_of(_shifted(argmax, merged.num_indices), -1)
     num_rows = merged.count * num_emb
-    touched, gradients = bags.table_gradient(num_rows, merged.rows_of(grad), argmax)
+    touched, gradients = merged.bags.table_gradient(num_rows, merged.rows_of(grad), argmax)
     rows = tf.reshape(merged.indices, [merged.count, merged.num_indices])
     if given.bags.default_index is not None:
-        default = tf.cast(given.tiled("default_index"), tf.int64)[:, tf.newaxis]
-        touched = tf.concat([touched, _shifted(default, num_emb)[:, 0]], 0)
-        is_empty = merged.are_empty()
-        is_empty = tf.reshape(
-            is_empty, tf.concat([tf.shape(is_empty), tf.ones([tf.rank(grad) - 2], tf.int32)], 0)
-        )
-        of_default = tf.reduce_sum(tf.where(is_empty, grad, tf.zeros_like(grad)), 1)
-        gradients = tf.concat([gradients, of_default], 0)
-        rows = tf.concat([rows, default], 1)
+        touched = tf.concat([touched, _shifted(merged.default_index, num_emb)[:, 0]], 0)
+        filled = tf.where(merged.are_empty(grad), grad, tf.zeros_like(grad))
+        gradients = tf.concat([gradients, tf.reduce_sum(filled, 1)], 0)
+        rows = tf.concat([rows, merged.default_index], 1)
     rows = tf.sort(tf.where((rows >= 0) & (rows < num_emb), rows, tf.zeros_like(rows)))
     slots = ops.tf_ti_embedding_bag_slots(
         num_rows, tf.reshape(_shifted(rows, num_emb), [-1]), touched
     )
     values = tf.math.unsorted_segment_sum(gradients, slots, tf.size(rows))
-    rows = tf.cast(rows, given.bags.indices.dtype)
-    return [_tf.wrap(rows, True), _tf.wrap(_by_lane(values, merged.count), True)]
+    values = _by_lane(values, merged.count, tf.shape(rows)[1])
+    return [_tf.wrap(tf.cast(rows, given.bags.indices.dtype), True), _tf.wrap(values, True)]
 
 
 @_register(f"{PREFIX}EmbeddingBagWeightsGrad")
 @_register(f"{PREFIX}ResourceEmbeddingBagWeightsGrad")
 def _vectorize_weights_gradient(pfor_input):
-    table, is_stacked = _table(pfor_input), pfor_input.input(0).is_stacked
     given = _Given(pfor_input, pfor_input.get_attr("bags").decode(), 2)
-    if not (is_stacked or given.stacked or pfor_input.input(1).is_stacked):
-        return [_tf.wrap(given.bags.weights_gradient(table, pfor_input.input(1).t), False)]
-    num_rows = None
-    if is_stacked:
-        num_rows = tf.shape(table.source, tf.int64)[1]
-        table = Table(_in_order(table.source), table.dtype)
+    if not any(wrapped.is_stacked for wrapped in pfor_input.inputs):
+        gradient = given.bags.weights_gradient(_table(pfor_input), pfor_input.input(1).t)
+        return [_tf.wrap(gradient, False)]
+    table, num_rows = _table_in_order(pfor_input)
     grad = _tiled(pfor_input, 1)
     merged = _Merged(given, tf.shape(grad)[1], num_rows)
-    # The default row has no weight.
-    bags = merged.bags.replace(default_index=None)
-    gradient = bags.weights_gradient(table, merged.rows_of(grad))
-    return [_tf.wrap(merged.inside(_by_lane(gradient, merged.count)), True)]
+    gradient = merged.bags.weights_gradient(table, merged.rows_of(grad))
+    gradient = tf.reshape(gradient, tf.shape(merged.indices))
+    return [_tf.wrap(merged.inside(gradient), True)]
 
 
 @_register(f"{PREFIX}EmbeddingBagSlots")
@@ -317,11 +337,7 @@ def _vectorize_slots(pfor_input):
     return [_tf.wrap(tf.cast(_unshifted(slots, size), pfor_input.get_attr("Tindices")), True)]
 
 
-@_register(f"{PREFIX}ScatterSub")
+@_tf.register_pfor(f"{PREFIX}ScatterSub")
 def _vectorize_scatter_sub(pfor_input):
-    """What several lanes subtract from one row is subtracted as what several indices do."""
-    indices, values = (_in_order(_tiled(pfor_input, i)) for i in (1, 2))
-    scale = pfor_input.input(3)
-    if scale.is_stacked:  # and TensorFlow knows no other way for what has no result
-        raise ValueError("scatter_sub in a map needs the same scale in all lanes")
-    return ops.tf_ti_scatter_sub(pfor_input.input(0).t, indices, values, scale.t)
+    # TensorFlow runs what changes a variable once more, as it is in the first lane.
+    raise ValueError("scatter_sub cannot run in tf.vectorized_map; return the slices instead")
