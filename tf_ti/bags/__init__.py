@@ -3,4 +3,5 @@
 from tf_ti.bags import (  # noqa: F401 - these register what their names say
     freezing,
     gradients,
+    vectorize,
 )

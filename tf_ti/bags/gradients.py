@@ -175,9 +175,8 @@ def _coefficients(bags: Bags, count: tf.Tensor, direction: tf.Tensor) -> tf.Tens
 
     def bag_sum(values):
         sums = tf.math.unsorted_segment_sum(values, bag_of, count)
-        return tf.gather(
-            tf.concat([sums, tf.zeros([1], wide)], 0), tf.where(bag_of < 0, count, bag_of)
-        )
+        # Not tf.concat, whose gradient is not vectorised where it comes from tf.gather.
+        return tf.gather(tf.pad(sums, [[0, 1]]), tf.where(bag_of < 0, count, bag_of))
 
     if bags.reduction == "mean":
         divisor = bag_sum(weights)
