@@ -100,14 +100,9 @@ def assert_is_one_look_up(f, *xs):
     assert not {"While", "StatelessWhile"} & set(types_in(f, *xs))
 
 
-KINDS = [
-    (kind, combiner, weighted)
-    for kind in BOUNDS
-    for combiner in ("sum", "mean", "sqrtn", "max")
-    for weighted in (False, True)
-    if not (combiner == "max" and weighted)
-    if not (kind == "offsets" and (combiner == "sqrtn" or combiner == "mean" and weighted))
-]
+REDUCTIONS = [("sum", False), ("mean", True), ("sqrtn", True), ("max", False)]
+KINDS = [(kind, *r) for kind in ("ragged", "segments", "dense") for r in REDUCTIONS]
+KINDS += [("offsets", "sum", True), ("offsets", "mean", False), ("offsets", "max", False)]
 OPTIONS = {"default_index": 2, "padding_idx": 1}
 CASES = [(*kind, OPTIONS) for kind in KINDS]
 CASES += [(kind, "sum", True, {}) for kind in BOUNDS]
