@@ -980,7 +980,7 @@ def test_a_sparse_tensor_of_rank_1_that_is_seen_late_is_refused():
         *(None, "x", object(), tf.constant([[0.5]]), tf.constant([["a"]]), tf.constant([[True]])),
         *(tf.ragged.constant([[0.5]]), tf.SparseTensor([[0, 0]], [True], [1, 1])),
     ],
-    ids=str,
+    ids=lambda ids: type(ids).__name__,
 )
 def test_ids_that_are_no_ids_are_refused(ids):
     with pytest.raises(PYTHON_ERRORS) as error:
