@@ -246,6 +246,25 @@ def test_a_body_of_which_parts_have_kernels_on_the_cpu_alone_runs_on_both(run, r
 
 
 @needs_gpu
+def test_what_asks_for_the_cpu_in_the_body_runs_there(run):
+    def variable():
+        return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="number")
+
+    def here():
+        return tf.raw_ops.ReadVariableOp(resource=variable(), dtype=tf.float32)
+
+    def body(carry, _):
+        with tf.device("CPU:0"):
+            there = here()
+        return carry + here() + there, None
+
+    for where, value in (("GPU:0", 3.0), ("CPU:0", 5.0)):
+        with tf.device(where):
+            tf.raw_ops.AssignVariableOp(resource=variable(), value=value)
+    assert run("GPU:0", lambda c: tf_ti.scan(body, c, length=4)[0], np.float32(0)) == 4 * (3 + 5)
+
+
+@needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_conditionals_in_the_body_are_the_cpus(run, rng):
     def body(carry, x):

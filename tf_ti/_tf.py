@@ -11,6 +11,7 @@ from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import (
     backprop,
+    context,
     forwardprop,
     forwardprop_util,
     record as tape_lib,
@@ -62,6 +63,7 @@ __all__ = [
     "TensorLike",
     "captured",
     "copy_handle_data",
+    "current_device",
     "do_not_convert",
     "find_function",
     "flatten_up_to",
@@ -298,12 +300,26 @@ def forget_captures(graph: FuncGraph) -> None:
     _ = graph.captures  # which a cache keeps until it is asked again
 
 
+def current_device() -> str:
+    """The device that a `with tf.device` around the call asks for, or ""."""
+    if tf.executing_eagerly():
+        return context.context().device_name or ""
+    return tf.no_op().device
+
+
 def make_concrete_function(name: str, add: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
     """What `add` adds to a graph as a function of tensors, which tapes see as one operation.
 
-    It is a tf.function of one trace.
+    It is a tf.function of one trace, whose operations ask for the device that is asked for here: so
+    its gradient, which is called elsewhere, knows where they are.
     """
-    graph = trace(name, add, specs)
+    device = current_device()
+
+    def add_on_device(*arguments):
+        with tf.device(device):
+            return add(*arguments)
+
+    graph = trace(name, add_on_device, specs)
     function_type = function_type_lib.from_structured_signature(
         (tuple(specs), {}),
         trace_type.from_value(graph.structured_outputs),

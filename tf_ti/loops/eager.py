@@ -56,7 +56,7 @@ def call(
     specs = tuple(tf.TensorSpec(t.shape, t.dtype) for t in tensors)
     is_kept = isinstance(body, ConcreteFunction)
     kept = body.__dict__.setdefault("_tf_ti_loops", {}) if is_kept else {}
-    key = (*key, is_counted, specs)
+    key = (*key, is_counted, specs, _tf.current_device())
     if key not in kept:
         if not is_kept:
             count_body(body)

@@ -45,10 +45,12 @@ def _gradient(loop: _spec.Loop, *grads) -> list:
         if grad is not None and not _is_zero(grad)
     }
     every = max((o.stride for o in spec.outputs if o.mode == "sequence"), default=1)
-    if every == 1:
-        gradients = _Reverse(forward, incoming, num_iterations).run()
-    else:
-        gradients = _gradients_of_segments(forward, incoming, num_iterations, every)
+    # Where nobody asks for another device, on the loop's: there are the states that it recorded.
+    with tf.device(_tf.current_device() or loop.outputs[0].device):
+        if every == 1:
+            gradients = _Reverse(forward, incoming, num_iterations).run()
+        else:
+            gradients = _gradients_of_segments(forward, incoming, num_iterations, every)
     return [*gradients, *[None] * loop.num_scalars]
 
 

@@ -143,8 +143,9 @@ class _Copier:
         for parameter, argument in zip(callee.inputs, op.inputs):
             inner.tensors[parameter.ref()] = self.tensors[argument.ref()]
         needed = needed_operations(callee.inputs, callee.outputs, callee.control_outputs)
-        for inner_op in needed:
-            inner.copy(inner_op, controls, inline=True)
+        with tf.device(op.device):
+            for inner_op in needed:
+                inner.copy(inner_op, controls, inline=True)
         for result, value in zip(op.outputs, callee.outputs):
             self.tensors[result.ref()] = inner.tensors[value.ref()]
         # Who waits for the call waits for its effects and its results.

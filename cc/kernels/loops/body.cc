@@ -1,5 +1,6 @@
 #include "cc/kernels/loops/body.h"
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "tensorflow/core/common_runtime/function_body.h"
 #include "tensorflow/core/common_runtime/memory_types.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/util/device_name_utils.h"
 
 namespace tf_ti {
 
@@ -74,6 +76,22 @@ absl::Status UseBody(FunctionLibraryRuntime* lib, const std::string& name, AttrS
                   : absl::InternalError(absl::StrCat("no body for function ", name));
 }
 
+// Whether a node asks for another device than the loop's. One that there is not stands for any, as
+// where TensorFlow places operations.
+bool AsksForAnotherDevice(FunctionLibraryRuntime* lib, const Node& node) {
+  using tensorflow::DeviceNameUtils;
+  DeviceNameUtils::ParsedName asked;
+  if (node.requested_device().empty() ||
+      !DeviceNameUtils::ParseFullName(node.requested_device(), &asked)) {
+    return false;
+  }
+  const auto is_asked = [&asked](const tensorflow::Device* device) {
+    return DeviceNameUtils::IsCompleteSpecification(asked, device->parsed_name());
+  };
+  const std::vector<tensorflow::Device*> devices = lib->device_mgr()->ListDevices();
+  return !is_asked(lib->device()) && std::any_of(devices.begin(), devices.end(), is_asked);
+}
+
 bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name, AttrSlice attrs);
 
 bool IsSynchronousNode(FunctionLibraryRuntime* lib, const Node& node) {
@@ -81,6 +99,7 @@ bool IsSynchronousNode(FunctionLibraryRuntime* lib, const Node& node) {
       node.type_string() == "NoOp") {
     return true;
   }
+  if (AsksForAnotherDevice(lib, node)) return false;
   if (node.IsControlFlow() || node.IsSend() || node.IsRecv() || node.IsHostSend() ||
       node.IsHostRecv() || node.IsCollective()) {
     return false;
@@ -131,7 +150,7 @@ bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name,
   return status.ok() && result;
 }
 
-// Whether the device has kernels for all of a function.
+// Whether the loop's device may run all of a function.
 bool FitsDevice(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& body) {
   const auto fits = [lib](const std::string& name, AttrSlice attrs) {
     bool result = false;
@@ -142,6 +161,7 @@ bool FitsDevice(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& bod
   };
   for (const Node* node : body.graph->op_nodes()) {
     const std::string& op = node->type_string();
+    if (AsksForAnotherDevice(lib, *node)) return false;
     // A loop and a called function see to that themselves.
     if (IsLoop(op) || node->IsPartitionedCall()) continue;
     if (!AllFunctions(*node, fits)) return false;
@@ -175,8 +195,8 @@ int PassedOn(const Node* result) {
 // those of any body do.
 absl::Status SetMultiDevice(FunctionLibraryRuntime* lib, const Body& body,
                             FunctionLibraryRuntime::InstantiateOptions* options) {
-  tensorflow::Device* host;
-  TF_RETURN_IF_ERROR(lib->device_mgr()->LookupDevice("CPU:0", &host));
+  tensorflow::Device* host = lib->device();
+  if (!IsCpu(lib)) TF_RETURN_IF_ERROR(lib->device_mgr()->LookupDevice("CPU:0", &host));
   options->is_multi_device_function = true;
   options->target = lib->device()->name();
   if (lib->config_proto() != nullptr) options->config_proto = *lib->config_proto();
@@ -198,7 +218,7 @@ absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttr
                          Body* body) {
   const AttrSlice attrs(&function.attr());
   const auto describe = [&](const tensorflow::FunctionBody& definition) {
-    body->multi_device = !IsCpu(lib) && !FitsDevice(lib, definition);
+    body->multi_device = !FitsDevice(lib, definition);
     body->synchronous = !body->multi_device && IsSynchronousBody(lib, definition);
     body->parameter_types = definition.arg_types;
     body->result_types = definition.ret_types;

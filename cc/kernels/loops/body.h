@@ -17,7 +17,8 @@ struct Body {
   bool is_ours;  // the handle is to be released
   // Nothing in the body waits for another thread, so it may run to its end on the caller's.
   bool synchronous;
-  // Not all of the body has kernels for the device: TensorFlow runs parts of it on others.
+  // The device has no kernels for all of the body, or is not the one that is asked for: TensorFlow
+  // runs parts of the body on others.
   bool multi_device = false;
   tensorflow::DataTypeVector parameter_types;
   tensorflow::DataTypeVector result_types;

@@ -85,9 +85,9 @@ class AsyncRun {
         done_(std::move(done)),
         options_(RunOptions(ctx)),
         loop_(spec, body, condition, ctx) {
-    if (OnGpu(ctx)) {
-      // Copies between the GPU and the host inside the body, whose names are the same in every loop
-      // that runs it.
+    if (OnGpu(ctx) || body.multi_device || (condition != nullptr && condition->multi_device)) {
+      // Copies between devices inside the body, whose names are the same in every loop that runs
+      // it.
       options_.rendezvous = nullptr;
       options_.create_rendezvous = true;
     }
