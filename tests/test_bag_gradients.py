@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti._library import ops
+from tf_ti.bags.ops import find_slots
 
 F64 = tf.float64
 
@@ -900,3 +901,24 @@ def test_a_sparse_update_with_the_gradient_is_a_step_of_descent():
     gradient = table_gradient(lambda t: tf_ti.embedding_bag_packed(t, [[1, 2], [2, 5]]) ** 2, table)
     table.scatter_sub(tf.IndexedSlices(0.1 * gradient.values, gradient.indices))
     np.testing.assert_allclose(table, before - 0.1 * dense(gradient).numpy(), rtol=1e-12)
+
+
+# Where rows are among those of a gradient
+
+
+@pytest.mark.parametrize("num_emb", [1, 7, 3000, 2**31 - 1, 2**62])
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 500])
+def test_slots_are_the_first_places_of_rows(num_emb, is_sorted, count):
+    rng = np.random.default_rng(count)
+    rows = rng.integers(0, num_emb, count)
+    rows[: count // 2] = rows[: count // 2] % 40  # so that some lie close together, and repeat
+    rows = np.sort(rows) if is_sorted else rows
+    indices = np.concatenate([rows, rng.integers(0, num_emb, 50), [-1, num_emb, -(2**63)]])
+    expected = []
+    for index in indices:
+        places = np.flatnonzero(rows == index)
+        is_row = 0 <= index < num_emb
+        expected.append(-2 if not is_row else places[0] if len(places) else -1)
+    found = find_slots(num_emb, tf.constant(rows), tf.constant(indices))
+    np.testing.assert_array_equal(found, expected)

@@ -397,6 +397,88 @@ def test_each_row_of_a_gradient_comes_once_with_values(rows, default):
     assert found == {2: [2.0 + extra] * 2, 5: [1.0] * 2, 0: [1.0] * 2}
 
 
+def shards_of(table, strategy):
+    if strategy == "one table":
+        return [table]
+    return [table[k::3] for k in range(3)] if strategy == "mod" else np.array_split(table, 3)
+
+
+@pytest.mark.parametrize(
+    ("combiner", "strategy"),
+    [(combiner, "one table") for combiner in ("sum", "mean", "sqrtn", "max")]
+    + [("mean", "div"), ("max", "div"), ("sum", "mod"), ("sqrtn", "mod")],
+)
+def test_rows_scaled_to_a_norm_and_shards(combiner, strategy):
+    rng = np.random.default_rng(12)
+    table = rng.standard_normal([11, 3])
+    make = tf.Variable if combiner in ("sum", "max") else tf.constant
+    sources = [make(shard) for shard in shards_of(table, strategy)]
+    ids, lengths = tf.constant(rng.integers(0, 11, [4, 3])), [5, 0, 4, 3]
+    if combiner != "max":
+        sources.append(tf.constant(rng.random([4, 3]) + 0.5))
+    options = {"default_index": 2, "padding_idx": 7, "max_norm": 1.5}
+    if strategy == "mod":
+        options["max_norm"] = None
+
+    def flat(x):
+        return None if x is None else tf.reshape(x, [-1])
+
+    def run(*sources):
+        shards, weights = sources, None
+        if combiner != "max":
+            *shards, weights = sources
+        more = {"partition_strategy": strategy, **options}
+        if strategy == "one table":
+            (shards,), more = shards, options
+        by_rows = None
+        if weights is not None:
+            by_rows = tf.RaggedTensor.from_row_lengths(flat(weights), lengths)
+        ragged = tf.RaggedTensor.from_row_lengths(flat(ids), lengths)
+        results = [
+            tf_ti.embedding_bag(shards, ids, weights, combiner, **more),
+            tf_ti.embedding_bag(shards, ragged, by_rows, combiner, **more),
+        ]
+        if strategy == "one table" and combiner in ("sum", "max"):
+            results += [
+                tf_ti.embedding_bag_packed(shards, ids, weights, combiner, **options),
+                tf_ti.embedding_bag_offsets(
+                    shards, flat(ids), [0, 2, 2, 9], 2, flat(weights), combiner, max_norm=1.5
+                ),
+            ]
+        return results
+
+    plain, xla = both(lambda *sources: (run(*sources), first_order(run, sources)), *sources)
+    same(plain, xla)
+    if options["max_norm"] is not None:
+        norms = np.linalg.norm(table, axis=1, keepdims=True)
+        table = table * np.minimum(1, 1.5 / norms)
+    weights = None if combiner == "max" else sources[-1]
+    bags = Bags("packed", ids, None, None, 2, weights, padding_idx=7, reduction=combiner)
+    np.testing.assert_allclose(xla[0][0], defined(table, bags), 1e-12, 1e-12)
+
+
+def test_a_gradient_of_rows_scaled_to_a_norm_taken_without_xla():
+    table = tf.constant(np.random.default_rng(9).standard_normal([300, 2]))
+
+    def run(table):
+        return tf_ti.embedding_bag_packed(table, [[7, 3, 7], [250, 3, 1]], max_norm=0.5) ** 2
+
+    close(both_orders(compiled(run), [table])[0], both_orders(run, [table])[0])
+
+
+def test_a_saved_function_is_compiled_with_its_shards(tmp_path):
+    module = tf.Module()
+    module.shards = [tf.Variable([[1.0], [2.0]]), tf.Variable([[4.0], [8.0]])]
+    module.bags = tf.function(
+        lambda ids: tf_ti.embedding_bag(module.shards, ids, max_norm=3.0),
+        input_signature=[tf.TensorSpec([None, 2], tf.int64)],
+    )
+    tf.saved_model.save(module, str(tmp_path / "bags"))
+    loaded = tf.saved_model.load(str(tmp_path / "bags"))
+    run = compiled(loaded.bags)
+    assert run(tf.constant([[0, 2], [3, 1]], tf.int64)).numpy().tolist() == [[4.0], [5.0]]
+
+
 def test_a_second_gradient_taken_without_xla():
     table = tf.constant(np.random.default_rng(9).standard_normal([300, 2]))
     first = compiled(lambda t: tf_ti.embedding_bag_packed(t, [[7, 3, 7], [250, 3, 1]]) ** 2)
@@ -656,6 +738,24 @@ def test_an_id_that_is_no_row_reads_as_zeros_and_its_gradient_goes_nowhere(kind,
     if kind != "segments":
         assert most.numpy().tolist() == [[1.0, 10.0], [0.0, 0.0]]
     assert gradient.numpy().tolist() == [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("bad", [-1, 4, 2**31 - 1])
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_id_that_no_shard_has_reads_as_zeros_and_its_gradient_goes_nowhere(bad, count):
+    shards = tf.split(tf.constant([[1.0], [2.0], [-3.0], [8.0]]), count)
+    ids = tf.constant([[0, bad], [bad, 3]])
+
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(shards)
+            sums = tf_ti.embedding_bag(shards, ids, max_norm=5.0)
+        gradients = [tf.convert_to_tensor(g) for g in tape.gradient(sums, shards)]
+        return sums, tf.concat(gradients, 0)
+
+    sums, gradient = compiled(run)()
+    assert sums.numpy().tolist() == [[1.0], [5.0]]
+    assert gradient.numpy().tolist() == [[1.0], [0.0], [0.0], [0.0]]
 
 
 @pytest.mark.parametrize("default", [-2, 3, 2**31 - 1])

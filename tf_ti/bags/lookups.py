@@ -1,6 +1,5 @@
 """Pooled embedding look-ups: rows of a table, gathered in bags and reduced to one row each."""
 
-import math
 import numbers
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from tf_ti import _arguments, _tf
 from tf_ti.bags.ops import HALVES, NUMBERS, Bags, Table
+from tf_ti.bags.shards import check_max_norm, clip, look_up
 
 Reduction = Literal["sum", "mean", "max"]
 Combiner = Literal["sum", "mean", "sqrtn", "max"]
@@ -54,8 +54,9 @@ def embedding_bag_offsets_sum(
         include_last_offset: `offsets` is [batch + 1]; its last element is where the last bag ends.
         padding_idx: indices equal to it are left out of their bags. It may be any number, also one
             that is no row, like -1; it is not counted from the end.
-        max_norm: rows whose l2 norm is larger are scaled down to it as they are read. The table
-            is not changed (torch changes it), and gradients pass through the scaling.
+        max_norm: rows whose norm is larger are scaled down to it as they are read. The table is not
+            changed, and gradients pass through the scaling. (torch changes the table in place, and
+            its gradients know nothing of it.)
         name: a name for the operation.
 
     Returns:
@@ -76,7 +77,8 @@ def embedding_bag_offsets_sum(
         >>> tf_ti.embedding_bag_offsets_sum(table, [0, 2, 1], [0, 2, 2]).numpy().tolist()
         [[6.0, 8.0], [0.0, 0.0], [3.0, 4.0]]
 
-    Source: OpenVINO's EmbeddingBagOffsetsSum-3; the options are those of torch.nn.EmbeddingBag.
+    Source: OpenVINO's EmbeddingBagOffsetsSum-3; the options are those of torch.nn.EmbeddingBag, but
+    for scale_grad_by_freq, which there is not.
     """
     return embedding_bag_offsets(
         emb_table,
@@ -117,7 +119,8 @@ def embedding_bag_offsets(
             weighted means.)
         reduction: "sum", "mean" or "max". The mean of integers is rounded towards zero. A maximum
             is NaN where a row is; its gradient goes to the first of equal rows.
-        include_last_offset, padding_idx, max_norm, name: as in `tf_ti.embedding_bag_offsets_sum`.
+        include_last_offset, padding_idx, max_norm, name: as in
+            `tf_ti.embedding_bag_offsets_sum`.
 
     Returns, raises: as `tf_ti.embedding_bag_offsets_sum`.
 
@@ -139,7 +142,13 @@ def embedding_bag_offsets(
         reduction=reduction,
     )
     return _pool(
-        [_unwrap(emb_table)], bags, default_index, per_sample_weights, padding_idx, max_norm, name
+        [_find_table(emb_table)],
+        bags,
+        default_index,
+        per_sample_weights,
+        padding_idx,
+        max_norm,
+        name,
     )
 
 
@@ -167,8 +176,8 @@ def embedding_bag_packed(
         per_sample_weights: what each row is multiplied by, in the shape of `indices`; only with the
             reduction "sum".
         reduction: as in `tf_ti.embedding_bag_offsets`.
-        default_index, padding_idx, max_norm, name: as in `tf_ti.embedding_bag_offsets_sum`. A bag
-            of nothing but padding is empty.
+        default_index, padding_idx, max_norm, name: as in
+            `tf_ti.embedding_bag_offsets_sum`. A bag of nothing but padding is empty.
 
     Returns, raises: as `tf_ti.embedding_bag_offsets_sum`.
 
@@ -183,7 +192,13 @@ def embedding_bag_packed(
     _check_reduction(reduction, per_sample_weights)
     bags = Bags("packed", _indices("indices", indices, 2), reduction=reduction)
     return _pool(
-        [_unwrap(emb_table)], bags, default_index, per_sample_weights, padding_idx, max_norm, name
+        [_find_table(emb_table)],
+        bags,
+        default_index,
+        per_sample_weights,
+        padding_idx,
+        max_norm,
+        name,
     )
 
 
@@ -238,7 +253,13 @@ def embedding_segments_sum(
         _indices("num_segments", num_segments, None, indices),
     )
     return _pool(
-        [_unwrap(emb_table)], bags, default_index, per_sample_weights, padding_idx, max_norm, name
+        [_find_table(emb_table)],
+        bags,
+        default_index,
+        per_sample_weights,
+        padding_idx,
+        max_norm,
+        name,
     )
 
 
@@ -282,8 +303,7 @@ def embedding_bag(
             the sum of their squares; "max", of the embeddings.
         default_index: the row that stands for an empty one, unweighted; None or -1: zeros.
         partition_strategy: "div" or "mod": which shard has which row, as in tf.nn.embedding_lookup.
-        max_norm: as in `tf_ti.embedding_bag_offsets_sum`.
-        padding_idx: likewise.
+        max_norm, padding_idx: as in `tf_ti.embedding_bag_offsets_sum`.
         prune_invalid: leave out ids below 0 and, unless the combiner is "sum", those with a weight
             that is not above 0.
         name: a name for the operation.
@@ -321,9 +341,9 @@ def embedding_bag(
         split = _split_dense
     bags, flat_weights, join = split(ids, weights)
     bags = bags.replace(reduction=combiner)
-    shards = [_unwrap(table) for table in (emb_table if is_sharded else [emb_table])]
+    tables = [_find_table(table) for table in (emb_table if is_sharded else [emb_table])]
     if flat_weights is not None:
-        flat_weights = _cast_weights(flat_weights, shards[0].dtype)
+        flat_weights = _cast_weights(flat_weights, tables[0].dtype)
     if prune_invalid:
         padding_idx = _padding_idx(padding_idx, bags.indices.dtype)
         is_left_out = bags.indices < 0
@@ -337,7 +357,7 @@ def embedding_bag(
         )
     return join(
         _pool(
-            shards,
+            tables,
             bags,
             default_index,
             flat_weights,
@@ -458,7 +478,8 @@ def _with_outer_shape(rows: tf.Tensor, outer: tf.Tensor, static: tf.TensorShape)
 
 
 def _same_type(*tensors: tf.Tensor | None) -> Sequence[tf.Tensor | None]:
-    if len({tensor.dtype for tensor in tensors if tensor is not None}) == 1:
+    dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
+    if dtypes.count(dtypes[0]) == len(dtypes):
         return tensors
     return [None if tensor is None else tf.cast(tensor, tf.int64) for tensor in tensors]
 
@@ -526,38 +547,32 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, kinds) or hasattr(value, "handle")
 
 
-def _unwrap(emb_table: Any) -> tf.Tensor | tf.Variable:
-    """The variable behind one of Keras or of several replicas; a tensor of everything else."""
+def _find_table(emb_table: Any) -> Table:
     emb_table = _tf.unwrap_variable(emb_table)
-    if isinstance(emb_table, _tf.ShardedVariable):  # which TensorFlow would concatenate
-        raise TypeError(
-            "emb_table must be no ShardedVariable: pass the list of its shards, sharded.variables, "
-            "to tf_ti.embedding_bag, with partition_strategy 'div', which is that of tf.distribute"
-        )
     if isinstance(emb_table, tf.distribute.DistributedValues):
         if tf.distribute.in_cross_replica_context():
             emb_table = emb_table.values[0]  # every replica's is the same
     # A variable of TensorFlow 1 has no handle.
     if isinstance(emb_table, tf.Variable) and hasattr(emb_table, "handle"):
-        return emb_table
-    return _arguments.to_tensor("emb_table", emb_table)
-
-
-def _find_table(emb_table: tf.Tensor | tf.Variable) -> Table:
-    if isinstance(emb_table, tf.Variable):
         _tf.variable_accessed(emb_table)
-        table = Table(emb_table.handle, tf.as_dtype(emb_table.dtype))
+        table = Table(emb_table.handle, tf.as_dtype(emb_table.dtype), emb_table)
+    elif isinstance(emb_table, _tf.ShardedVariable):  # which TensorFlow would concatenate
+        raise TypeError(
+            "emb_table must be no ShardedVariable: pass the list of its shards, sharded.variables, "
+            "to tf_ti.embedding_bag, with partition_strategy 'div', which is that of tf.distribute"
+        )
     else:
-        table = Table(emb_table, emb_table.dtype)
+        tensor = _arguments.to_tensor("emb_table", emb_table)
+        table = Table(tensor, tensor.dtype)
     if table.dtype not in NUMBERS:
         raise TypeError(f"emb_table must be of a numeric dtype, got {table.dtype.name}")
-    if emb_table.shape.rank == 0:
+    if table.value.shape.rank == 0:
         raise ValueError("emb_table must have rank 1 or more, got a scalar")
     return table
 
 
 def _pool(
-    shards: Sequence[tf.Tensor | tf.Variable],
+    tables: Sequence[Table],
     bags: Bags,
     default_index: Any,
     weights: Any,
@@ -581,14 +596,18 @@ def _pool(
         default_index=default_index,
         padding_idx=_padding_idx(padding_idx, indices.dtype),
     )
-    emb_table, dtype = shards[0], None
-    if max_norm is not None or len(shards) > 1:
-        emb_table, bags, dtype = _look_up(shards, bags, max_norm, partition_strategy)
-    table = _find_table(emb_table)
+    table, dtype = tables[0], tables[0].dtype
     if weights is not None:
-        weights = _weights(weights_label, weights, dtype or table.dtype, bags.indices)
-        is_scaled = dtype in HALVES and table.dtype == tf.float32
-        bags = bags.replace(weights=tf.cast(weights, tf.float32) if is_scaled else weights)
+        bags = bags.replace(weights=_weights(weights_label, weights, dtype, bags.indices))
+    if max_norm is not None:
+        check_max_norm(max_norm, dtype)
+    if max_norm is not None or len(tables) > 1:
+        rows, bags = look_up(tables, bags, partition_strategy)
+        if max_norm is not None:
+            rows = clip(rows, max_norm)
+        table = Table(rows, rows.dtype)
+        if weights is not None and rows.dtype != dtype:
+            bags = bags.replace(weights=tf.cast(bags.weights, rows.dtype))
     if bags.reduction == "sqrtn" and table.dtype.is_integer:
         raise TypeError(f"sqrtn needs a table of floats, got {table.dtype.name}")
     if bags.reduction == "max" and table.dtype.is_complex:
@@ -596,7 +615,7 @@ def _pool(
     # In a graph the kernel does without argmax where nobody reads it; an eager call cannot tell.
     with_argmax = bags.reduction == "max" and (not tf.executing_eagerly() or _tf.is_recording())
     result, _ = bags.pool(table, with_argmax, name)
-    return result if dtype is None else tf.cast(result, dtype)
+    return result if table.dtype == dtype else tf.cast(result, dtype)
 
 
 def _padding_idx(padding_idx: Any, dtype: tf.DType) -> int | None:
@@ -632,97 +651,3 @@ def _check_shape(
         raise ValueError(
             f"{label} must have the shape of {expected_label}, {expected}, got {shape}"
         )
-
-
-def _look_up(
-    shards: Sequence[tf.Tensor | tf.Variable],
-    bags: Bags,
-    max_norm: float | None,
-    partition_strategy: str,
-) -> tuple[tf.Tensor, Bags, tf.DType]:
-    """The rows that the bags touch, each once, and the bags with their places there.
-
-    It costs the memory of those rows; TensorFlow's own functions know about shards and norms. The
-    rows of half-precision tables come scaled in float32: the last value is the table's dtype.
-    """
-    dtype = _check_shards(shards)
-    none = tf.cast(-1, bags.indices.dtype)
-    sizes = tf.stack([_find_table(shard).shape()[0] for shard in shards])
-    num_emb = tf.reduce_sum(sizes)
-    indices = tf.reshape(bags.indices, [-1])
-    is_row = tf.ones_like(indices, tf.bool)
-    if bags.padding_idx is not None:
-        is_row = tf.not_equal(indices, bags.padding_idx)
-    checks = _check_sizes(sizes, num_emb)
-    checks += _check_rows("indices", indices, is_row, num_emb)
-    if bags.default_index is not None:
-        default = tf.reshape(bags.default_index, [1])
-        is_given = tf.not_equal(default, -1)
-        checks += _check_rows("default_index", default, is_given, num_emb)
-        indices = tf.concat([indices, default], 0)
-        is_row = tf.concat([is_row, is_given], 0)
-    with tf.control_dependencies(checks):
-        touched = tf.sort(tf.unique(tf.boolean_mask(indices, is_row)).y)
-    rows = tf.compat.v1.nn.embedding_lookup(shards, touched, partition_strategy)
-    if max_norm is not None:
-        rows = _clip(rows, max_norm)
-    places = tf.where(is_row, tf.searchsorted(touched, indices, out_type=indices.dtype), none)
-    default_index = None
-    if bags.default_index is not None:
-        places, default_index = places[:-1], places[-1]
-    places = tf.reshape(places, tf.shape(bags.indices))
-    bags = bags.replace(indices=places, default_index=default_index, padding_idx=-1)
-    return rows, bags, dtype
-
-
-def _check_shards(shards: Sequence[tf.Tensor | tf.Variable]) -> tf.DType:
-    tables = [_find_table(shard) for shard in shards]
-    dtypes = {table.dtype for table in tables}
-    if len(dtypes) > 1:
-        raise TypeError(
-            f"emb_table must have shards of one dtype, got {sorted(d.name for d in dtypes)}"
-        )
-    if not all(shard.shape[1:].is_compatible_with(shards[0].shape[1:]) for shard in shards):
-        raise ValueError(
-            "emb_table must have shards that agree in all dimensions but the first, got "
-            f"{[str(shard.shape) for shard in shards]}"
-        )
-    return dtypes.pop()
-
-
-def _check_sizes(sizes: tf.Tensor, num_emb: tf.Tensor) -> list[tf.Operation]:
-    """The first shards may have a row more than the others, whatever the strategy."""
-    count = tf.size(sizes, tf.int64)
-    expected = num_emb // count + tf.cast(tf.range(count) < num_emb % count, tf.int64)
-    message = ["emb_table has shards of unfit sizes", sizes, "expected", expected]
-    return _present(tf.debugging.Assert(tf.reduce_all(tf.equal(sizes, expected)), message))
-
-
-def _check_rows(
-    label: str, indices: tf.Tensor, is_row: tf.Tensor, num_emb: tf.Tensor
-) -> list[tf.Operation]:
-    is_wrong = is_row & ((indices < 0) | (tf.cast(indices, tf.int64) >= num_emb))
-    position = tf.where(is_wrong)[:1]
-    data = [f"{label} at position", position, "is", tf.gather_nd(indices, position)]
-    data += [", but emb_table has so many rows:", num_emb]
-    return _present(tf.debugging.Assert(~tf.reduce_any(is_wrong), data))
-
-
-def _check_max_norm(max_norm: Any, dtype: tf.DType) -> None:
-    if isinstance(max_norm, bool) or not isinstance(max_norm, numbers.Real):
-        raise TypeError(f"max_norm must be a number or None, got {max_norm!r}")
-    if math.isnan(max_norm) or max_norm <= 0:
-        raise ValueError(f"max_norm must be above 0, got {max_norm!r}")
-    if not dtype.is_floating:
-        raise TypeError(f"max_norm needs a table of floats, got {dtype.name}")
-
-
-def _clip(rows: tf.Tensor, max_norm: float) -> tf.Tensor:
-    _check_max_norm(max_norm, rows.dtype)
-    if rows.dtype in HALVES:
-        rows = tf.cast(rows, tf.float32)
-    width = tf.reduce_prod(tf.shape(rows)[1:], keepdims=True)
-    flat = tf.reshape(rows, tf.concat([tf.shape(rows)[:1], width], 0))
-    clipped = tf.reshape(tf.clip_by_norm(flat, max_norm, [1]), tf.shape(rows))
-    clipped.set_shape(rows.shape)
-    return clipped

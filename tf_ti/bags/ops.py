@@ -33,14 +33,22 @@ _FUNCTIONS = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """An embedding table: a tensor, or the handle of a variable, of type `dtype`."""
+    """An embedding table: a tensor, or the handle of a variable, of type `dtype`.
+
+    `variable` is that variable, where it is known.
+    """
 
     source: tf.Tensor
     dtype: tf.DType
+    variable: tf.Variable | None = None
 
     @property
     def is_resource(self) -> bool:
         return self.source.dtype == tf.resource
+
+    @property
+    def value(self) -> tf.Tensor | tf.Variable:
+        return self.source if self.variable is None else self.variable
 
     def shape(self) -> tf.Tensor:
         if self.is_resource:
@@ -137,7 +145,7 @@ class Bags:
         return result.output, result.argmax[0] if with_argmax else None
 
     def table_gradient(
-        self, num_emb: tf.Tensor, grad: tf.Tensor, argmax: tf.Tensor | None
+        self, num_emb: tf.Tensor | int, grad: tf.Tensor, argmax: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The rows that the bags touch, ascending, and their gradients."""
         return ops.tf_ti_embedding_bag_grad(
@@ -150,22 +158,31 @@ class Bags:
             **self._gradient_attributes(),
         )
 
-    def slots(self, num_emb: tf.Tensor, rows: tf.Tensor) -> "Bags":
+    def touched(self, num_emb: tf.Tensor | int) -> tf.Tensor:
+        """The rows that the bags touch, as table_gradient gives them, after a check of all ids."""
+        # A count below 0 is refused by the kernels, in their words.
+        if self.kind == "segments":
+            count = tf.maximum(self.num_segments, 0)
+        else:
+            ends = self.bounds if self.kind == "offsets" else self.indices
+            count = tf.shape(ends)[0] if ends.shape[0] is None else ends.shape[0]
+            count = tf.maximum(count - int(self.include_last_offset), 0)
+        plain = self.replace(weights=None, reduction="sum")
+        return plain.table_gradient(num_emb, tf.zeros([count, 1]), None)[0]
+
+    def slots(self, num_emb: tf.Tensor | int, rows: tf.Tensor) -> "Bags":
         """The same bags, of the places that their indices have among the rows of table_gradient.
 
         What is no row of the table stays none.
         """
 
-        def slot(index):
-            return ops.tf_ti_embedding_bag_slots(num_emb, rows, index)
-
-        indices = slot(self.indices)
+        indices = find_slots(num_emb, rows, self.indices)
         if self.padding_idx is not None:
             is_padding = tf.equal(self.indices, self.padding_idx)
             indices = tf.where(is_padding, tf.cast(-1, indices.dtype), indices)
         default_index = self.default_index
         if default_index is not None:
-            default_index = tf.maximum(slot(default_index), -1)
+            default_index = tf.maximum(find_slots(num_emb, rows, default_index), -1)
         return self.replace(indices=indices, default_index=default_index, padding_idx=-1)
 
     def weights_gradient(self, table: Table, grad: tf.Tensor) -> tf.Tensor:
@@ -177,6 +194,11 @@ class Bags:
             *self._optional_inputs(),
             **self._gradient_attributes(),
         )
+
+
+def find_slots(num_emb: tf.Tensor | int, rows: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """Where each index is among `rows`; -1 if it is not there, -2 if it is no row of the table."""
+    return ops.tf_ti_embedding_bag_slots(num_emb, rows, indices)
 
 
 def _present(tensor: tf.Tensor | None) -> list[tf.Tensor]:

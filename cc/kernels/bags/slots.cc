@@ -13,6 +13,55 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
+// Rows of a table, to be found again: those that share their highest bits lie together, and are a
+// few, so that nothing is searched from far away.
+template <typename Index>
+class Rows {
+ public:
+  Rows(const Tensor& rows, int64_t num_emb)
+      : rows_(rows.flat<Index>().data()), count_(rows.NumElements()) {
+    if (!std::is_sorted(rows_, rows_ + count_)) {  // as XLA leaves them
+      order_.resize(count_);
+      std::iota(order_.begin(), order_.end(), 0);
+      std::stable_sort(order_.begin(), order_.end(),
+                       [this](int64_t a, int64_t b) { return rows_[a] < rows_[b]; });
+    }
+    const int64_t last = std::max<int64_t>(num_emb, 1) - 1;
+    while (last >> shift_ > count_) ++shift_;
+    begins_.resize((last >> shift_) + 2);
+    int64_t at = 0;
+    for (size_t bucket = 0; bucket < begins_.size(); ++bucket) {
+      while (at < count_ && Get(at) >> shift_ < static_cast<int64_t>(bucket)) ++at;
+      begins_[bucket] = at;
+    }
+  }
+
+  // The first place of a row of the table, or -1.
+  Index Find(Index row) const {
+    const int64_t bucket = static_cast<int64_t>(row) >> shift_;
+    int64_t begin = begins_[bucket], end = begins_[bucket + 1];
+    while (begin < end) {
+      const int64_t middle = begin + (end - begin) / 2;
+      if (Get(middle) < row) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return begin < count_ && Get(begin) == row ? static_cast<Index>(Place(begin)) : Index(-1);
+  }
+
+ private:
+  int64_t Place(int64_t at) const { return order_.empty() ? at : order_[at]; }
+  int64_t Get(int64_t at) const { return rows_[Place(at)]; }
+
+  const Index* const rows_;
+  const int64_t count_;
+  std::vector<int64_t> order_;  // of rows that are not sorted
+  int shift_ = 0;
+  std::vector<int64_t> begins_;  // of each bucket, and the end
+};
+
 template <typename Index>
 class EmbeddingBagSlotsOp : public tensorflow::OpKernel {
  public:
@@ -29,25 +78,9 @@ class EmbeddingBagSlotsOp : public tensorflow::OpKernel {
                 InvalidArgument("num_emb must have rank 0, got shape ",
                                 ctx->input(0).shape().DebugString()));
     const int64_t num_emb = ctx->input(0).scalar<int64_t>()();
-    const Index* const begin = rows.flat<Index>().data();
-    const Index* const end = begin + rows.NumElements();
-    std::vector<int64_t> order;  // of the rows, where XLA has left them unsorted
-    if (!std::is_sorted(begin, end)) {
-      order.resize(rows.NumElements());
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(),
-                       [=](int64_t a, int64_t b) { return begin[a] < begin[b]; });
-    }
+    const Rows<Index> known(rows, num_emb);
     const auto find = [&](Index index) {
-      if (index < 0 || index >= num_emb) return Index(-2);
-      if (order.empty()) {
-        const Index* const row = std::lower_bound(begin, end, index);
-        return row == end || *row != index ? Index(-1) : static_cast<Index>(row - begin);
-      }
-      const auto place = std::lower_bound(order.begin(), order.end(), index,
-                                          [=](int64_t at, Index to) { return begin[at] < to; });
-      const bool is_there = place != order.end() && begin[*place] == index;
-      return is_there ? static_cast<Index>(*place) : Index(-1);
+      return index < 0 || index >= num_emb ? Index(-2) : known.Find(index);
     };
     const Index* const first = indices.flat<Index>().data();
     std::transform(first, first + indices.NumElements(), slots->flat<Index>().data(), find);
