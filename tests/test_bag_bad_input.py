@@ -779,6 +779,21 @@ def test_a_max_norm_that_is_no_norm_is_refused(value):
         names(error, "max_norm")
 
 
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), -np.inf, None, "2", True, [2.0], 1j])
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+def test_a_norm_type_that_is_no_norm_is_refused(value, max_norm):
+    is_number = isinstance(value, (int, float)) and value is not True
+    options = {"max_norm": max_norm, "norm_type": value}
+    for call in (
+        lambda: tf_ti.embedding_bag_offsets(TABLE, [0], [0], **options),
+        lambda: tf_ti.embedding_bag(TABLE, tf.constant([[0]]), **options),
+    ):
+        with pytest.raises(ValueError if is_number else TypeError) as error:
+            call()
+        names(error, "norm_type")
+        assert repr(value) in str(error.value)
+
+
 @pytest.mark.parametrize("dtype", [tf.int32, tf.uint8, tf.complex64], ids=lambda d: d.name)
 def test_a_max_norm_of_what_is_no_float_is_refused(dtype):
     with pytest.raises(PYTHON_ERRORS) as error:

@@ -903,6 +903,41 @@ def test_a_sparse_update_with_the_gradient_is_a_step_of_descent():
     np.testing.assert_allclose(table, before - 0.1 * dense(gradient).numpy(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("norm_type", [0.5, 1, 1.5, 2, 3, np.inf])
+@pytest.mark.parametrize("width", [1, 4])
+def test_gradients_pass_through_any_norm(norm_type, width):
+    rng = np.random.default_rng(11)
+    table = rng.standard_normal([6, width]) * [[3], [0.01], [3], [1], [2], [0.1]]
+    weights = rng.standard_normal(6)
+    options = {"max_norm": 1.2, "norm_type": norm_type}
+
+    def run(table, weights):
+        return tf_ti.embedding_bag_offsets_sum(
+            table, [0, 1, 3, 4, 0, 5], [0, 2, 2], 2, weights, **options
+        )
+
+    sources = [tf.constant(table), tf.constant(weights)]
+    close(first_order(run, sources), differences(run, sources), 1e-6)
+    gradients = [dense(g) for g in second_order(run, sources)]
+    assert all(np.all(np.isfinite(g)) for g in gradients)
+
+
+@pytest.mark.parametrize("norm_type", [0.5, 1, 1.5, 2, 3, np.inf])
+def test_gradients_are_finite_where_numbers_are_zero(norm_type):
+    table = tf.constant([[0.0, 0.0], [0.0, 5.0], [0.0, 0.5]], tf.float64)
+
+    def run(table):
+        return tf_ti.embedding_bag_packed(table, [[0], [1], [2]], max_norm=1.0, norm_type=norm_type)
+
+    with tf.GradientTape() as tape:
+        tape.watch(table)
+        y = tf.reduce_sum(run(table))
+    # The second row has the norm 5, and 0 / 5 as the slope of its first element at most.
+    gradient = dense(tape.gradient(y, table)).numpy()
+    np.testing.assert_allclose(gradient, [[1, 1], [0.2, 0], [1, 1]], atol=1e-12)
+    assert np.all(np.isfinite(dense(second_order(run, [table])[0])))
+
+
 # Where rows are among those of a gradient
 
 

@@ -785,6 +785,51 @@ def test_a_row_of_a_table_of_rank_one_is_scaled_too():
     np.testing.assert_allclose(y, [-2.0, 0.5], rtol=1e-6)
 
 
+def scaled_to_norms(table, max_norm, norm_type):
+    flat = table.reshape(len(table), -1)
+    norms = np.linalg.norm(flat.astype(np.float64), norm_type, axis=1)
+    factors = np.where(norms > max_norm, max_norm / np.where(norms > 0, norms, 1), 1)
+    return table * factors.reshape([-1] + [1] * (table.ndim - 1))
+
+
+@pytest.mark.parametrize("norm_type", [0.5, 1, 1.5, 2, 3.0, np.float32(7), np.inf])
+@pytest.mark.parametrize("shape", [[9, 4], [9], [9, 2, 3]], ids=str)
+def test_rows_are_scaled_by_any_norm(norm_type, shape):
+    table = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    table[2], table[3].flat[0] = 0, 0
+    ids = np.arange(9)
+    expected = scaled_to_norms(table, 1.0, norm_type)
+    options = {"max_norm": 1.0, "norm_type": norm_type}
+    for y in (
+        tf_ti.embedding_bag_offsets_sum(table, ids, ids, **options),
+        tf_ti.embedding_bag_offsets(table, ids, ids, reduction="mean", **options),
+        tf_ti.embedding_bag_packed(table, ids[:, np.newaxis], reduction="max", **options),
+        tf_ti.embedding_segments_sum(table, ids, ids, 9, **options),
+        tf_ti.embedding_bag(table, ids[:, np.newaxis], combiner="sqrtn", **options),
+        tf_ti.embedding_bag(np.split(table, 3), ids[:, np.newaxis], **options),
+    ):
+        np.testing.assert_allclose(y, expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("norm_type", [0.5, 1, 2, 40, np.inf])
+@pytest.mark.parametrize("size", [1e37, 1e-35])
+def test_norms_of_very_large_and_very_small_numbers(norm_type, size):
+    table = np.float32([[3, -4, 1], [0, 2, 0]])
+    y = tf_ti.embedding_bag_packed(
+        table * np.float32(size), [[0], [1]], max_norm=size / 2, norm_type=norm_type
+    )
+    np.testing.assert_allclose(y / size, scaled_to_norms(table, 0.5, norm_type), rtol=2e-6)
+
+
+@pytest.mark.parametrize("max_norm", [1e4, 1e300, np.inf])
+@pytest.mark.parametrize("norm_type", [1, 2, 2.5, np.inf])
+def test_rows_within_max_norm_are_what_they_were(max_norm, norm_type):
+    table = np.random.default_rng(4).standard_normal([50, 7]).astype(np.float32)
+    ids = np.arange(50)[:, np.newaxis]
+    y = tf_ti.embedding_bag_packed(table, ids, max_norm=max_norm, norm_type=norm_type)
+    np.testing.assert_array_equal(y, table)
+
+
 # NaN and infinity
 
 

@@ -190,6 +190,20 @@ def test_fills_an_empty_bag_with_the_default_row(layer):
     assert_close(result, pooled(bags.embeddings, RAGGED, "mean", empty=empty))
 
 
+@pytest.mark.parametrize("norm_type", [1, 2, 2.5, np.inf])
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_scales_embeddings_to_a_norm(layer, combiner, norm_type):
+    bags = layer(combiner=combiner, max_norm=0.05, norm_type=norm_type)
+    result = bags(tf.constant(EQUAL))
+    table = bags.embeddings.numpy()
+    norms = np.linalg.norm(table, norm_type, axis=1, keepdims=True)
+    assert np.any(norms > 0.05)
+    assert np.any(norms < 0.05) or norm_type == 1
+    scaled = table * np.minimum(1, 0.05 / norms)
+    assert_close(result, pooled(scaled, EQUAL, combiner))
+    np.testing.assert_array_equal(bags.embeddings, table)
+
+
 # --- masks ---------------------------------------------------------------------------------------
 
 
@@ -553,6 +567,8 @@ def test_the_config_makes_an_equal_layer(layer):
         mask_zero=True,
         combiner="sqrtn",
         default_index=7,
+        max_norm=2,
+        norm_type=np.inf,
         dtype="mixed_bfloat16",
         name="bags",
         trainable=False,
@@ -701,6 +717,12 @@ def test_huge_pages_are_asked_for_again_after_loading(advised, tmp_path):
         ({"default_index": 5}, "default_index=5 with input_dim=5"),
         ({"default_index": -2}, "default_index=-2"),
         ({"default_index": 1.0}, "default_index=1.0"),
+        ({"max_norm": 0}, "max_norm=0"),
+        ({"max_norm": "1"}, "max_norm='1'"),
+        ({"max_norm": float("nan")}, "max_norm=nan"),
+        ({"norm_type": -2.0}, "norm_type=-2.0"),
+        ({"norm_type": None}, "norm_type=None"),
+        ({"norm_type": True}, "norm_type=True"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments, received):

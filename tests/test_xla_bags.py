@@ -416,7 +416,8 @@ def test_rows_scaled_to_a_norm_and_shards(combiner, strategy):
     ids, lengths = tf.constant(rng.integers(0, 11, [4, 3])), [5, 0, 4, 3]
     if combiner != "max":
         sources.append(tf.constant(rng.random([4, 3]) + 0.5))
-    options = {"default_index": 2, "padding_idx": 7, "max_norm": 1.5}
+    norm_type = {"sum": 2, "mean": 1, "sqrtn": 3, "max": np.inf}[combiner]
+    options = {"default_index": 2, "padding_idx": 7, "max_norm": 1.5, "norm_type": norm_type}
     if strategy == "mod":
         options["max_norm"] = None
 
@@ -450,7 +451,7 @@ def test_rows_scaled_to_a_norm_and_shards(combiner, strategy):
     plain, xla = both(lambda *sources: (run(*sources), first_order(run, sources)), *sources)
     same(plain, xla)
     if options["max_norm"] is not None:
-        norms = np.linalg.norm(table, axis=1, keepdims=True)
+        norms = np.linalg.norm(table, norm_type, axis=1, keepdims=True)
         table = table * np.minimum(1, 1.5 / norms)
     weights = None if combiner == "max" else sources[-1]
     bags = Bags("packed", ids, None, None, 2, weights, padding_idx=7, reduction=combiner)

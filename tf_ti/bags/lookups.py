@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_ti import _arguments, _tf
 from tf_ti.bags.ops import HALVES, NUMBERS, Bags, Table
-from tf_ti.bags.shards import check_max_norm, clip, look_up
+from tf_ti.bags.shards import check_norm, clip, look_up
 
 Reduction = Literal["sum", "mean", "max"]
 Combiner = Literal["sum", "mean", "sqrtn", "max"]
@@ -28,6 +28,7 @@ def embedding_bag_offsets_sum(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
     max_norm: float | None = None,
+    norm_type: float = 2.0,
     name: str | None = None,
 ) -> tf.Tensor:
     """Sums bags of rows of an embedding table, bags that begin where `offsets` says.
@@ -57,6 +58,8 @@ def embedding_bag_offsets_sum(
         max_norm: rows whose norm is larger are scaled down to it as they are read. The table is not
             changed, and gradients pass through the scaling. (torch changes the table in place, and
             its gradients know nothing of it.)
+        norm_type: which norm `max_norm` is about: p for the p-th root of the sum of p-th powers,
+            above 0; math.inf for the largest absolute value.
         name: a name for the operation.
 
     Returns:
@@ -89,6 +92,7 @@ def embedding_bag_offsets_sum(
         include_last_offset=include_last_offset,
         padding_idx=padding_idx,
         max_norm=max_norm,
+        norm_type=norm_type,
         name=name,
     )
 
@@ -105,6 +109,7 @@ def embedding_bag_offsets(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
     max_norm: float | None = None,
+    norm_type: float = 2.0,
     name: str | None = None,
 ) -> tf.Tensor:
     """Reduces bags of rows of an embedding table, bags that begin where `offsets` says.
@@ -119,7 +124,7 @@ def embedding_bag_offsets(
             weighted means.)
         reduction: "sum", "mean" or "max". The mean of integers is rounded towards zero. A maximum
             is NaN where a row is; its gradient goes to the first of equal rows.
-        include_last_offset, padding_idx, max_norm, name: as in
+        include_last_offset, padding_idx, max_norm, norm_type, name: as in
             `tf_ti.embedding_bag_offsets_sum`.
 
     Returns, raises: as `tf_ti.embedding_bag_offsets_sum`.
@@ -148,6 +153,7 @@ def embedding_bag_offsets(
         per_sample_weights,
         padding_idx,
         max_norm,
+        norm_type,
         name,
     )
 
@@ -162,6 +168,7 @@ def embedding_bag_packed(
     default_index: Any = None,
     padding_idx: int | None = None,
     max_norm: float | None = None,
+    norm_type: float = 2.0,
     name: str | None = None,
 ) -> tf.Tensor:
     """Reduces bags of rows of an embedding table, bags that all have the same number of rows.
@@ -176,7 +183,7 @@ def embedding_bag_packed(
         per_sample_weights: what each row is multiplied by, in the shape of `indices`; only with the
             reduction "sum".
         reduction: as in `tf_ti.embedding_bag_offsets`.
-        default_index, padding_idx, max_norm, name: as in
+        default_index, padding_idx, max_norm, norm_type, name: as in
             `tf_ti.embedding_bag_offsets_sum`. A bag of nothing but padding is empty.
 
     Returns, raises: as `tf_ti.embedding_bag_offsets_sum`.
@@ -198,6 +205,7 @@ def embedding_bag_packed(
         per_sample_weights,
         padding_idx,
         max_norm,
+        norm_type,
         name,
     )
 
@@ -213,6 +221,7 @@ def embedding_segments_sum(
     *,
     padding_idx: int | None = None,
     max_norm: float | None = None,
+    norm_type: float = 2.0,
     name: str | None = None,
 ) -> tf.Tensor:
     """Sums bags of rows of an embedding table, where each index says to which bag it belongs.
@@ -226,7 +235,7 @@ def embedding_segments_sum(
         emb_table, indices: as in `tf_ti.embedding_bag_offsets_sum`.
         segment_ids: the segment of each index, ascending, [num_indices], of any integer dtype.
         num_segments: the number of segments, a scalar integer.
-        default_index, per_sample_weights, padding_idx, max_norm, name: as in
+        default_index, per_sample_weights, padding_idx, max_norm, norm_type, name: as in
             `tf_ti.embedding_bag_offsets_sum`.
 
     Returns:
@@ -259,6 +268,7 @@ def embedding_segments_sum(
         per_sample_weights,
         padding_idx,
         max_norm,
+        norm_type,
         name,
     )
 
@@ -273,6 +283,7 @@ def embedding_bag(
     *,
     partition_strategy: Literal["div", "mod"] = "div",
     max_norm: float | None = None,
+    norm_type: float = 2.0,
     padding_idx: int | None = None,
     prune_invalid: bool = False,
     name: str | None = None,
@@ -303,7 +314,7 @@ def embedding_bag(
             the sum of their squares; "max", of the embeddings.
         default_index: the row that stands for an empty one, unweighted; None or -1: zeros.
         partition_strategy: "div" or "mod": which shard has which row, as in tf.nn.embedding_lookup.
-        max_norm, padding_idx: as in `tf_ti.embedding_bag_offsets_sum`.
+        max_norm, norm_type, padding_idx: as in `tf_ti.embedding_bag_offsets_sum`.
         prune_invalid: leave out ids below 0 and, unless the combiner is "sum", those with a weight
             that is not above 0.
         name: a name for the operation.
@@ -363,6 +374,7 @@ def embedding_bag(
             flat_weights,
             padding_idx,
             max_norm,
+            norm_type,
             name,
             weights_label="weights",
             partition_strategy=partition_strategy,
@@ -578,6 +590,7 @@ def _pool(
     weights: Any,
     padding_idx: int | None,
     max_norm: float | None,
+    norm_type: float,
     name: str | None,
     weights_label: str = "per_sample_weights",
     partition_strategy: str = "div",
@@ -599,12 +612,11 @@ def _pool(
     table, dtype = tables[0], tables[0].dtype
     if weights is not None:
         bags = bags.replace(weights=_weights(weights_label, weights, dtype, bags.indices))
-    if max_norm is not None:
-        check_max_norm(max_norm, dtype)
+    check_norm(max_norm, norm_type, dtype)
     if max_norm is not None or len(tables) > 1:
         rows, bags = look_up(tables, bags, partition_strategy)
         if max_norm is not None:
-            rows = clip(rows, max_norm)
+            rows = clip(rows, max_norm, norm_type)
         table = Table(rows, rows.dtype)
         if weights is not None and rows.dtype != dtype:
             bags = bags.replace(weights=tf.cast(bags.weights, rows.dtype))

@@ -93,19 +93,47 @@ def _check_shards(
     return [] if check is None else [check]  # an eager assertion is none
 
 
-def check_max_norm(max_norm: Any, dtype: tf.DType) -> None:
-    if isinstance(max_norm, bool) or not isinstance(max_norm, numbers.Real):
-        raise TypeError(f"max_norm must be a number or None, got {max_norm!r}")
-    if math.isnan(max_norm) or max_norm <= 0:
-        raise ValueError(f"max_norm must be above 0, got {max_norm!r}")
-    if not dtype.is_floating:
+def check_norm(max_norm: Any, norm_type: Any, dtype: tf.DType) -> None:
+    for label, value in (("max_norm", max_norm), ("norm_type", norm_type)):
+        if value is None and label == "max_norm":
+            continue
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            also = " or None" if label == "max_norm" else ""
+            raise TypeError(f"{label} must be a number{also}, got {value!r}")
+        if math.isnan(value) or value <= 0:
+            raise ValueError(f"{label} must be above 0, got {value!r}")
+    if max_norm is not None and not dtype.is_floating:
         raise TypeError(f"max_norm needs a table of floats, got {dtype.name}")
 
 
-def clip(rows: tf.Tensor, max_norm: float) -> tf.Tensor:
+def clip(rows: tf.Tensor, max_norm: float, norm_type: float) -> tf.Tensor:
     """Rows scaled down to a norm; those of half precisions are float32 then."""
     if rows.dtype in HALVES:
         rows = tf.cast(rows, tf.float32)
+    if max_norm >= float(rows.dtype.max):
+        return rows
+    # A factor of exactly 1 for rows that are small enough, and no derivative.
+    return rows * (max_norm / tf.maximum(_norms(rows, norm_type), max_norm))
+
+
+def _norms(rows: tf.Tensor, norm_type: float) -> tf.Tensor:
+    """The norm of each row, [count, 1, ...], with derivatives that are finite at 0 too."""
     rank = rows.shape.rank
     axes = tf.range(1, tf.rank(rows)) if rank is None else list(range(1, rank))
-    return tf.clip_by_norm(rows, max_norm, axes)
+    sizes = tf.abs(rows)
+    largest = tf.reduce_max(sizes, axes, keepdims=True)
+    if math.isinf(norm_type):
+        return largest
+    # Powers of anything else would overflow or vanish, and the norm is the same for every unit.
+    is_unit = (largest > 0) & tf.math.is_finite(largest)
+    unit = tf.stop_gradient(tf.where(is_unit, largest, tf.ones_like(largest)))
+    total = tf.reduce_sum(_power(sizes / unit, norm_type), axes, keepdims=True)
+    return unit * _power(total, 1 / norm_type)
+
+
+def _power(x: tf.Tensor, exponent: float) -> tf.Tensor:
+    """A power of what is not negative, with a derivative of 0 at 0."""
+    if exponent == 2:
+        return tf.square(x)
+    is_zero = tf.equal(x, 0)
+    return tf.where(is_zero, tf.zeros_like(x), tf.where(is_zero, tf.ones_like(x), x) ** exponent)

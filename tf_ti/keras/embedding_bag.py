@@ -1,5 +1,6 @@
 """`tf_ti.keras.EmbeddingBag`: an embedding and a pooling in one layer."""
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,11 @@ class EmbeddingBag(keras.layers.Layer):
         mask_zero: whether the id 0 is padding, which is left out of its bag.
         combiner: "sum", "mean", "sqrtn" or "max".
         default_index: the row that a bag without ids gives, unweighted; None or -1: zeros.
+        max_norm: embeddings whose norm is larger are scaled down to it as they are read; None: none
+            are. Gradients pass through the scaling, and the matrix is not changed, unlike that of
+            torch.nn.EmbeddingBag, or by an `embeddings_constraint`.
+        norm_type: which norm `max_norm` is about: p for the p-th root of the sum of p-th powers,
+            above 0; math.inf for the largest absolute value.
         **kwargs: `name`, `dtype`, `trainable` and `activity_regularizer`, as of any Keras layer.
             Under a mixed precision policy the matrix is read and pooled in its own dtype, and the
             result is cast.
@@ -97,8 +103,8 @@ class EmbeddingBag(keras.layers.Layer):
     dense signatures of ragged and sparse inputs: to serve these, give `tf.saved_model.save` a
     signature with a `tf.RaggedTensorSpec` or `tf.SparseTensorSpec`.
 
-    Source: tf.keras.layers.Embedding and torch.nn.EmbeddingBag, on OpenVINO's
-    EmbeddingBagOffsetsSum-3.
+    Source: tf.keras.layers.Embedding and torch.nn.EmbeddingBag (without its scale_grad_by_freq), on
+    OpenVINO's EmbeddingBagOffsetsSum-3.
     """
 
     def __init__(
@@ -111,6 +117,8 @@ class EmbeddingBag(keras.layers.Layer):
         mask_zero: bool = False,
         combiner: lookups.Combiner = "sum",
         default_index: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
         **kwargs: Any,
     ):
         for name, value in (("input_dim", input_dim), ("output_dim", output_dim)):
@@ -132,6 +140,9 @@ class EmbeddingBag(keras.layers.Layer):
                 "`default_index` must be None, -1, or an integer in [0, input_dim). "
                 f"Received: default_index={default_index!r} with input_dim={input_dim}"
             )
+        for name, value in (("max_norm", max_norm), ("norm_type", norm_type)):
+            if not (value is None and name == "max_norm") and not _is_positive(value):
+                raise ValueError(f"`{name}` must be a number above 0. Received: {name}={value!r}")
         # Floating point ids would be rounded to a narrower dtype, and be others.
         super().__init__(**kwargs, autocast=False)
         self.input_dim = input_dim
@@ -142,6 +153,8 @@ class EmbeddingBag(keras.layers.Layer):
         self.mask_zero = mask_zero
         self.combiner = combiner
         self.default_index = default_index
+        self.max_norm = None if max_norm is None else float(max_norm)
+        self.norm_type = float(norm_type)
         self.supports_jit = _library.XLA_PROBLEM is None
         self._has_advised_pages = False
 
@@ -178,6 +191,8 @@ class EmbeddingBag(keras.layers.Layer):
             self.combiner,
             self.default_index,
             padding_idx=padding_idx,
+            max_norm=self.max_norm,
+            norm_type=self.norm_type,
         )
         return keras.ops.cast(pooled, self.compute_dtype)
 
@@ -215,6 +230,8 @@ class EmbeddingBag(keras.layers.Layer):
             "mask_zero": self.mask_zero,
             "combiner": self.combiner,
             "default_index": self.default_index,
+            "max_norm": self.max_norm,
+            "norm_type": self.norm_type,
         }
 
     def _advise_pages(self, embeddings: tf.Variable) -> None:
@@ -269,6 +286,10 @@ class EmbeddingBag(keras.layers.Layer):
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and value > 0
 
 
 def _map_values(function: Callable, x: Any) -> Any:
