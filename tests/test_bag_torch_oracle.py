@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_ti
+from tf_ti import _library
 
 torch = pytest.importorskip("torch", reason="torch is not installed: `make torch` does it")
 
@@ -28,6 +29,7 @@ def random_case(rng):
         options["padding_idx"] = int(rng.integers(0, rows))
     if rng.random() < 0.3:
         options["max_norm"] = float(rng.random() * width**0.5 + 0.2)
+        options["norm_type"] = [1.0, 2.0, 3.5, np.inf][rng.integers(0, 4)]
     mode = ["sum", "mean", "max"][rng.integers(0, 3)]
     if options.get("include_last_offset") and len(offsets) == 1:
         offsets = np.array([0, count], indices.dtype)
@@ -105,6 +107,87 @@ def test_packed_bags_give_what_torch_gives_for_two_dimensions(rng):
         weights,
     )
     check(actual, run_torch(table, indices, None, weights, mode, options))
+
+
+IDS = [1, 6, 4, 5, 4, 3, 6, 0]
+# The ids, where bags begin (None: ids of two dimensions), the mode, and options of both.
+CASES = {
+    "sums": (IDS, [0, 3, 4], "sum", {}),
+    "means": (IDS, [0, 3, 4], "mean", {}),
+    "maxima": (IDS, [0, 3, 4], "max", {}),
+    "sums of weighted rows": (IDS, [0, 3, 4], "weighted", {}),
+    "one bag": (IDS, [0], "mean", {}),
+    "empty bags first, amid and last": (IDS, [0, 0, 3, 3, 3, 8, 8], "sum", {}),
+    "means of empty bags": (IDS, [0, 0, 8], "mean", {}),
+    "maxima of empty bags": (IDS, [0, 0, 8], "max", {}),
+    "empty bags alone": ([], [0, 0], "sum", {}),
+    "the last offset": (IDS, [0, 3, 3, 8], "mean", {"include_last_offset": True}),
+    "weights and the last offset": (IDS, [0, 3, 8], "weighted", {"include_last_offset": True}),
+    "no bag before the last offset": ([], [0], "sum", {"include_last_offset": True}),
+    "padding": ([6, 6, 1, 6, 2, 6], [0, 2, 3], "sum", {"padding_idx": 6}),
+    "means without padding": ([6, 6, 1, 6, 2, 6], [0, 2, 3], "mean", {"padding_idx": 6}),
+    "maxima without padding": ([6, 6, 1, 6, 2, 6], [0, 2, 3], "max", {"padding_idx": 6}),
+    "weights of padding": ([6, 6, 1, 6, 2, 6], [0, 2, 3], "weighted", {"padding_idx": 6}),
+    "two dimensions": ([[0, 3], [5, 5], [6, 0]], None, "mean", {}),
+    "maxima of two dimensions": ([[0, 3], [5, 5], [6, 0]], None, "max", {}),
+    "weights of two dimensions": ([[0, 3], [5, 5], [6, 0]], None, "weighted", {}),
+    "padding of two dimensions": ([[0, 3], [5, 5], [6, 0]], None, "mean", {"padding_idx": 0}),
+    "the norm": (IDS, [0, 3, 4], "sum", {"max_norm": 1.0}),
+    "the norm 1": (IDS, [0, 3, 4], "mean", {"max_norm": 1.5, "norm_type": 1.0}),
+    "the norm 3": (IDS, [0, 3, 4], "weighted", {"max_norm": 0.9, "norm_type": 3.0}),
+    "the largest value": (IDS, [0, 3, 4], "max", {"max_norm": 0.7, "norm_type": np.inf}),
+    "the norm of two dimensions": ([[0, 3], [5, 5]], None, "sum", {"max_norm": 0.5}),
+}
+
+
+def check_case(case, index_type, wrap):
+    ids, offsets, mode, options = CASES[case]
+    ids = np.array(ids, index_type)
+    offsets = None if offsets is None else np.array(offsets, index_type)
+    rng = np.random.default_rng(len(case))
+    table, weights = rng.standard_normal([7, 3]), None
+    if mode == "weighted":
+        mode, weights = "sum", rng.standard_normal(ids.shape)
+
+    def bags(table, weights=None):
+        if offsets is None:
+            return tf_ti.embedding_bag_packed(table, ids, weights, mode, **options)
+        return tf_ti.embedding_bag_offsets(table, ids, offsets, None, weights, mode, **options)
+
+    @wrap
+    def run(*sources):
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            y = bags(*sources)
+            value = tf.reduce_sum(tf.sin(y))
+        return y, *[tf.convert_to_tensor(g) for g in tape.gradient(value, sources)]
+
+    actual = run(*[tf.constant(s) for s in (table, weights) if s is not None])
+    expected = run_torch(table, ids, offsets, weights, mode, options)
+    check(actual, expected[: len(actual)])
+
+
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
+@pytest.mark.parametrize("case", CASES)
+def test_each_kind_of_bags_gives_what_torch_gives(case, wrap, index_type):
+    check_case(case, index_type, wrap)
+
+
+@pytest.mark.skipif(_library.XLA_PROBLEM is not None, reason=str(_library.XLA_PROBLEM))
+@pytest.mark.parametrize("case", CASES)
+def test_each_kind_of_bags_gives_what_torch_gives_when_compiled(case):
+    index_type = [np.int32, np.int64][list(CASES).index(case) % 2]
+    check_case(case, index_type, tf.function(jit_compile=True))
+
+
+@pytest.mark.parametrize("offsets_type", [np.int32, np.int64])
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+def test_ids_and_offsets_of_different_types_give_what_torch_gives(index_type, offsets_type):
+    table, ids = np.arange(14.0).reshape(7, 2), np.array(IDS, index_type)
+    offsets = np.array([0, 3, 4], offsets_type)
+    actual = tf_ti.embedding_bag_offsets_sum(table, ids, offsets)
+    check([actual], run_torch(table, ids, offsets, None, "sum", {})[:1])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
