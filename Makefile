@@ -4,7 +4,7 @@
 #   make build    put the library into the checkout, for `import tf_ti` from there
 #   make wheel    put the wheel into dist/
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
-#   make torch    install torch, beside which some tests run where it is there
+#   make oracles  install torch, JAX and ONNX, beside which some tests run where they are there
 #   make lint     check format, style and types  make format       mend what it can
 #   make cuda     compile the CUDA sources too   make clean        remove all of this
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
@@ -49,8 +49,10 @@ $(venv)/.tensorflow:
 	$(bin)/pip install --quiet '$(TF_PACKAGE)==$(TF_VERSION)'
 	@touch $@
 
-# A command installs what it uses, and no more.
-install = $(call say,$(1) into $(venv)) && $(bin)/pip install --quiet -r $< && touch $@
+# A command installs what it uses, and no more. TensorFlow is there already: named once more, it
+# keeps pip from changing what it needs (another NumPy, say).
+install = $(call say,$(1) into $(venv)) && \
+	$(bin)/pip install --quiet -r $< '$(TF_PACKAGE)==$(TF_VERSION)' && touch $@
 $(venv)/.build-tools: requirements/build.txt $(venv)/.tensorflow
 	$(call install,what builds the wheel)
 
@@ -60,10 +62,10 @@ $(venv)/.examples: requirements/examples.txt $(venv)/.tensorflow
 $(venv)/.tests: requirements/test.txt $(venv)/.tensorflow
 	$(call install,pytest and OpenVINO)
 
-$(venv)/.torch: requirements/torch.txt $(venv)/.tensorflow
-	$(call install,torch (200 MB to download))
+$(venv)/.oracles: requirements/oracles.txt $(venv)/.tensorflow
+	$(call install,torch$(comma) JAX and ONNX (360 MB to download))
 
-$(venv)/.peers: benchmarks/requirements.txt requirements/torch.txt $(venv)/.tensorflow
+$(venv)/.peers: benchmarks/requirements.txt requirements/oracles.txt $(venv)/.tensorflow
 	$(call install,torch$(comma) JAX and the other peers)
 
 # With tf_ti as users have it: type checkers find no fault with what is installed, only with its use.
@@ -84,7 +86,7 @@ $(venv)/.installed: $(dist)/.built
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/*.whl
 	@touch $@
 
-.PHONY: demo test torch build wheel bench lint format asan-test cuda gpu-check clean
+.PHONY: demo test oracles build wheel bench lint format asan-test cuda gpu-check clean
 demo: $(venv)/.installed $(venv)/.examples
 	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
@@ -96,7 +98,7 @@ test: $(venv)/.installed $(venv)/.tests
 	$(call say,the tests: about ten minutes on two cores)
 	cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal $(PYTEST_FLAGS)
 
-torch: $(venv)/.torch
+oracles: $(venv)/.oracles
 
 build: $(venv)/.tensorflow
 	bazel/build_library.sh tf_ti $(config)

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_ti
 from tf_ti import _library
 
-torch = pytest.importorskip("torch", reason="torch is not installed: `make torch` does it")
+torch = pytest.importorskip("torch", reason="torch is not installed: `make oracles` does it")
 
 
 def random_case(rng):

@@ -178,9 +178,9 @@ ways = pytest.mark.parametrize("way", WAYS)
 
 def check(actual, expected):
     for a, e in zip(actual, expected, strict=True):
-        assert tf.as_dtype(e.dtype) == a.dtype
+        assert (a.dtype, a.shape) == (tf.as_dtype(e.dtype), e.shape)
         tolerance = 1e-9 if a.dtype == tf.float64 else 1e-5
-        np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance, strict=True)
+        np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance)
 
 
 # --- ONNX's samples -------------------------------------------------------------------------------
@@ -360,6 +360,9 @@ more = And(both, still)
 
 @pytest.mark.parametrize("seed", range(4), indirect=True)
 def test_plain_scans_give_what_onnxs_reference_gives(rng):
+    pytest.importorskip(
+        "onnx", minversion="1.23", reason="the reference mixed states and outputs up"
+    )
     check_model(*random_scan(rng, plain=True), run_reference, on_scan)
 
 
