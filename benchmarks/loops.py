@@ -44,6 +44,7 @@ def run(quick: bool) -> Iterator[harness.Table]:
     yield small_lstm(repeats)
     yield lstm_beside_peers(repeats)
     yield compiled_lstm(repeats)
+    yield jacobians(repeats)
     yield greedy_decoding(repeats)
     yield cost_of_an_iteration(repeats)
     yield cost_of_tracing(repeats)
@@ -310,6 +311,51 @@ def _peer_cases(lstm: Lstm) -> dict[str, Callable]:
         np.testing.assert_allclose(case(), expected, rtol=1e-3, atol=1e-4, err_msg=name)
         cases[name] = case
     return cases
+
+
+# --- jacobians -----------------------------------------------------------------------------------
+
+
+def jacobians(repeats: int) -> harness.Table:
+    time, scan = 50, "tf_ti.scan"
+    lstm = Lstm.random(time, batch=1, inputs=8, hidden=8)
+    cell = Cell(lstm)
+    arguments = tf.constant(lstm.x), (tf.constant(lstm.h), tf.constant(lstm.c))
+
+    def last_by_input(way, x, state):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            (h, _), _ = way(cell, x, state)
+        return tape.jacobian(h, x)
+
+    def all_by_first(way, x, state):
+        with tf.GradientTape() as tape:
+            tape.watch(state)
+            _, y = way(cell, x, state)
+        return tape.jacobian(y, state[0])
+
+    table = harness.Table(
+        f"A jacobian of an LSTM in plain ops, {time} iterations, batch 1, input 8, hidden 8",
+        "us",
+        [],
+        reference=scan,
+    )
+    for column, f in (
+        ("last state by input", last_by_input),
+        ("all states by the first", all_by_first),
+    ):
+        cases = {
+            name: functools.partial(
+                tf.function(functools.partial(f, way), autograph=False), *arguments
+            )
+            for name, way in ((scan, lstm_on_scan), (WHILE, lstm_on_while_loop))
+        }
+        np.testing.assert_allclose(cases[scan](), cases[WHILE](), rtol=1e-3, atol=1e-5)
+        seconds = harness.measure(cases, repeats)
+        table.add_column(column, per_run(seconds, 1))
+        ratio = seconds[scan] / seconds[WHILE]
+        table.goals.append(harness.Goal(f"{scan} / {WHILE}, {column}", ratio, 1.0))
+    return table
 
 
 # --- greedy decoding -----------------------------------------------------------------------------
