@@ -181,6 +181,22 @@ def test_python_lists_are_tensors_too():
     np.testing.assert_allclose(actual, [[-1.05, -1.2], [-0.2, -0.6], [-0.1, 0.4]], rtol=1e-6)
 
 
+def test_python_lists_may_hold_tensors():
+    table = tf.constant(TABLE)
+
+    @tf.function
+    def look_up(n):
+        return (
+            tf_ti.embedding_bag(table, [[n, n], [n + 1, 0]]),
+            tf_ti.embedding_bag_packed(table, [[n, n], [n + 1, 0]]),
+            tf_ti.embedding_bag_offsets_sum(table, [n, n, n + 1, 0], [0, 2]),
+        )
+
+    rows = np.float32(TABLE)
+    for actual in look_up(tf.constant(2)):
+        np.testing.assert_allclose(actual, [2 * rows[2], rows[3] + rows[0]], rtol=1e-6)
+
+
 def test_the_same_bags_in_every_way_of_giving_them():
     table = tf.constant(TABLE)
     ids, weights = [[0, 2], [3, 4]], [[1.0, 1.0], [1.0, 1.0]]

@@ -154,9 +154,10 @@ def test_the_package_works_when_it_is_imported_anew_and_so_does_what_was_made_be
     )
 
 
-def test_only_numpy_is_required_and_each_extra_brings_the_tensorflow_it_was_built_for():
+def test_little_is_required_and_each_extra_brings_the_tensorflow_it_was_built_for():
     assert importlib.metadata.requires("tf_ti") == [
         "numpy",
+        "wrapt",
         f'tensorflow-cpu~={TF_MINOR}.0; extra == "cpu"',
         f'tensorflow[and-cuda]~={TF_MINOR}.0; extra == "gpu"',
     ]

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.saved_model import loader_impl
 
-import tf_ti.keras  # noqa: F401 - the ops, their gradients, the layer
+import tf_ti  # noqa: F401 - the ops, their gradients, the layer
 
 SAVED = sorted(
     path for path in (pathlib.Path(__file__).parent / "saved").iterdir() if path.is_dir()

@@ -1,6 +1,10 @@
 """tf_ti: fast loops and pooled embeddings for TensorFlow."""
 
+import contextlib
+import importlib
 from typing import TYPE_CHECKING
+
+import wrapt
 
 from tf_ti import _library  # noqa: F401, I001 - first: it says what an installation lacks
 from tf_ti._version import __version__
@@ -46,8 +50,15 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        if name == "keras":  # importing it takes seconds
-            import importlib
-
+        if name == "keras":
             return importlib.import_module("tf_ti.keras")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _register_layers(_) -> None:
+    """Keras finds the layers in what it loads. What they lack is said when they are used."""
+    with contextlib.suppress(ImportError, RuntimeError):
+        importlib.import_module("tf_ti.keras")
+
+
+wrapt.register_post_import_hook(_register_layers, "keras")  # or at once, if it is imported

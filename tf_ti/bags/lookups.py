@@ -515,9 +515,9 @@ def _indices(label: str, value: Any, rank: int | None, like: Any = None) -> tf.T
     """A tensor of int32 or int64; Python numbers become what `like` is, or int32."""
     if not hasattr(value, "dtype") and getattr(like, "dtype", None) in (tf.int32, tf.int64):
         tensor = _numbers(label, value, tf.as_dtype(like.dtype))
+    elif not tf.nest.flatten(value):  # of which TensorFlow would make floats
+        tensor = _numbers(label, value, tf.int32)
     else:
-        if not hasattr(value, "dtype") and np.size(value) == 0:
-            value = np.zeros(np.shape(value), np.int32)  # TensorFlow would make floats
         tensor = as_index_type(label, _arguments.to_tensor(label, value))
     if rank is not None and tensor.shape.rank not in (None, rank):
         raise ValueError(f"{label} must have rank {rank}, got shape {tensor.shape}")

@@ -98,10 +98,10 @@ class EmbeddingBag(keras.layers.Layer):
         >>> model.predict(np.array([[7, 4, 0, 0], [9, 2, 2, 5]]), verbose=0).shape
         (2, 2)
 
-    A saved model that contains the layer loads where `tf_ti.keras` is imported; as a SavedModel
-    (`model.export`, `tf.saved_model.save`) it needs `import tf_ti` alone. `model.export` makes
-    dense signatures of ragged and sparse inputs: to serve these, give `tf.saved_model.save` a
-    signature with a `tf.RaggedTensorSpec` or `tf.SparseTensorSpec`.
+    A saved model that contains the layer, as a .keras file or a SavedModel (`model.export`,
+    `tf.saved_model.save`), loads after `import tf_ti`. `model.export` makes dense signatures of
+    ragged and sparse inputs: to serve these, give `tf.saved_model.save` a signature with a
+    `tf.RaggedTensorSpec` or `tf.SparseTensorSpec`.
 
     Source: tf.keras.layers.Embedding and torch.nn.EmbeddingBag (without its scale_grad_by_freq), on
     OpenVINO's EmbeddingBagOffsetsSum-3.
