@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "cc/kernels/loops/packed_product.h"
 #include "cc/kernels/loops/pool.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
@@ -50,6 +51,9 @@ struct Step {
   int trace_level;
   // Which dimension of the first factor a product of matrices adds up over; -1 for other kernels.
   int summed_dimension = -1;
+  // Which of the program's packed products it is, or -1: its second factor may be an invariant.
+  int packed_product = -1;
+  bool transpose_right = false;
   int num_inputs;
   int num_outputs;
   int first_input;  // in Program::inputs
@@ -73,6 +77,7 @@ struct Program {
   std::vector<Value> parameters;
   std::vector<Tensor> constants;
   std::vector<std::pair<int, int>> constant_results;  // (constant, result)
+  int num_packed_products = 0;
 };
 
 bool IsIdentity(const Node& node) {
@@ -169,6 +174,12 @@ class ProgramBuilder {
       AllocatorAttributes attributes;
       attributes.set_on_host(kernel->input_memory_types()[i] == tensorflow::HOST_MEMORY);
       program_->input_attributes.push_back(attributes);
+    }
+    if (node.type_string() == "MatMul" && PackedProduct::Takes(node.output_type(0)) &&
+        program_->inputs[step.first_input + 1].kind != Source::kValue) {
+      TF_RETURN_IF_ERROR(
+          tensorflow::GetNodeAttr(node.attrs(), "transpose_b", &step.transpose_right));
+      step.packed_product = program_->num_packed_products++;
     }
     std::vector<char> consumed(step.num_outputs, false);
     for (const tensorflow::Edge* edge : node.out_edges()) {
@@ -345,6 +356,7 @@ class ProgramRunner : public BodyRunner {
     values_.resize(program.values.size());
     guards_.resize(program.values.size());
     parameter_guards_.resize(program.parameters.size());
+    packed_products_.resize(program.num_packed_products);
     for (const Source& source : program.inputs) {
       Tensor* tensor = source.kind == Source::kValue       ? &values_[source.index]
                        : source.kind == Source::kParameter ? &frame->parameters[source.index]
@@ -396,12 +408,25 @@ class ProgramRunner : public BodyRunner {
     return products <= kMostProducts && left.TotalBytes() + right.TotalBytes() <= kMostBytes;
   }
 
+  // Multiplies by an invariant, which is packed when that happens first; false if there is none, or
+  // the kernel does it better.
+  bool ComputePacked(const Step& step, OpKernelContext* ctx) {
+    if (step.packed_product < 0) return false;
+    const Source& right = program_.inputs[step.first_input + 1];
+    if (right.kind == Source::kParameter && !frame_->invariant[right.index]) return false;
+    std::unique_ptr<PackedProduct>& product = packed_products_[step.packed_product];
+    if (product == nullptr) {
+      product = std::make_unique<PackedProduct>(step.summed_dimension == 0, step.transpose_right);
+    }
+    return product->Compute(ctx);
+  }
+
   // In a profile as TensorFlow's executors have a kernel there.
-  static void Compute(const Step& step, OpKernelContext* ctx) {
+  void Compute(const Step& step, OpKernelContext* ctx) {
     const TraceMe trace(
         [&] { return step.kernel->TraceString(*ctx, tsl::profiler::TfOpDetailsEnabled()); },
         step.trace_level);
-    step.kernel->Compute(ctx);
+    if (!ComputePacked(step, ctx)) step.kernel->Compute(ctx);
   }
 
   absl::Status RunStep(const Step& step) {
@@ -450,6 +475,7 @@ class ProgramRunner : public BodyRunner {
   std::vector<Tensor> values_;
   std::vector<Tensor> guards_;  // second references to values that have several readers
   std::vector<Tensor> parameter_guards_;
+  std::vector<std::unique_ptr<PackedProduct>> packed_products_;
 };
 
 class LoopExecutor : public Executor {

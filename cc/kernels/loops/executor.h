@@ -44,6 +44,8 @@ class BodyFrame : public tensorflow::CallFrameInterface {
   // A back edge's value belongs to one iteration alone: the body may reuse its memory. Whoever sets
   // a parameter that is not consumable keeps a reference of his own.
   std::vector<char> consumable;
+  // Parameters that have one and the same value in all iterations.
+  std::vector<char> invariant;
   std::vector<tensorflow::Tensor> results;
   // Set by the first run, if the executor is kLoopExecutor; later ones need no detour.
   std::unique_ptr<BodyRunner> runner;

@@ -24,6 +24,10 @@ absl::Status Naming(const std::string& label, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(label, ": ", status.message()));
 }
 
+bool IsInvariant(const LoopSpec::Input& input) {
+  return input.mode == InputMode::kValue && !input.back_edge;
+}
+
 absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>* tensors) {
   try {
     tensors->resize(size);
@@ -126,6 +130,9 @@ absl::Status Loop::Start() {
     num_parameters += types.size() - 1;
     condition_frame_.parameters.resize(spec_.condition_inputs.size());
     condition_frame_.consumable.assign(spec_.condition_inputs.size(), false);
+    for (const int i : spec_.condition_inputs) {
+      condition_frame_.invariant.push_back(IsInvariant(spec_.inputs[i]));
+    }
     condition_frame_.results.resize(types.size());
   }
   if (static_cast<int>(body_.parameter_types.size()) != num_parameters ||
@@ -158,6 +165,8 @@ absl::Status Loop::Start() {
 
   frame_.parameters.resize(num_parameters);
   frame_.consumable.assign(num_parameters, false);
+  frame_.invariant.assign(num_parameters, false);
+  std::transform(spec_.inputs.begin(), spec_.inputs.end(), frame_.invariant.begin(), IsInvariant);
   frame_.results.resize(num_results);
   inputs_.resize(num_inputs);
   outputs_.resize(spec_.outputs.size());

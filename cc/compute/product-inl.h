@@ -1,0 +1,153 @@
+// The loops behind product.h, for one instruction set: see each_instruction_set-inl.h.
+
+#include "cc/compute/vectors-inl.h"
+
+// How many vectors of sums fit into the registers, beside those of a panel and a number.
+constexpr int kMostSums = TF_TI_VECTOR_BYTES == 64 ? 24 : 12;
+
+template <typename T>
+constexpr int kLanes = kVectorBytes / sizeof(T);
+
+// For elements i of a row and its like in another one: x[0], y[0], x[1], y[1], ... from the middle
+// of both on if `high`.
+template <typename T, bool high>
+inline Vector<T, kLanes<T>> Interleave(Vector<T, kLanes<T>> x, Vector<T, kLanes<T>> y) {
+  constexpr int L = kLanes<T>;
+  using Position = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+  Vector<Position, L> positions{};
+  for (int i = 0; i < L; ++i) positions[i] = i / 2 + (high ? L / 2 : 0) + (i % 2 ? L : 0);
+  return __builtin_shuffle(x, y, positions);
+}
+
+// Makes columns of L rows of L numbers.
+template <typename T>
+inline void Transpose(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
+  constexpr int L = kLanes<T>;
+  Vector<T, L> rows[L];
+#pragma GCC unroll 16
+  for (int i = 0; i < L; ++i) rows[i] = Load<T, L>(from + i * from_stride);
+#pragma GCC unroll 4
+  for (int size = 1; size < L; size *= 2) {
+    Vector<T, L> mixed[L];
+#pragma GCC unroll 8
+    for (int i = 0; i < L / 2; ++i) {
+      mixed[2 * i] = Interleave<T, false>(rows[i], rows[i + L / 2]);
+      mixed[2 * i + 1] = Interleave<T, true>(rows[i], rows[i + L / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < L; ++i) rows[i] = mixed[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < L; ++i) Store<T, L>(rows[i], to + i * to_stride);
+}
+
+// One vector of each row of a panel.
+template <typename T>
+inline void PackVector(const Matrix<T>& matrix, int64_t depth, ColumnRun run, T* to,
+                       int64_t to_stride) {
+  constexpr int L = kLanes<T>;
+  const T* const from = matrix.data + run.first * matrix.column_stride;
+  int64_t k = 0;
+  if (run.count == L && matrix.row_stride == 1) {
+    for (; k + L <= depth; k += L) {
+      Transpose<T>(from + k, matrix.column_stride, to + k * to_stride, to_stride);
+    }
+  }
+  for (; k < depth; ++k) {
+    for (int64_t j = 0; j < L; ++j) {
+      to[k * to_stride + j] =
+          j < run.count ? from[k * matrix.row_stride + j * matrix.column_stride] : T(0);
+    }
+  }
+}
+
+template <typename T, int V>
+void PackPanel(const Matrix<T>& matrix, int64_t depth, const ColumnRun* runs, T* panel) {
+  constexpr int L = kLanes<T>;
+  bool are_rows = matrix.column_stride == 1;
+  for (int v = 0; v < V; ++v) are_rows = are_rows && runs[v].count == L;
+  if (!are_rows) {
+    for (int v = 0; v < V; ++v) PackVector<T>(matrix, depth, runs[v], panel + v * L, V * L);
+    return;
+  }
+  // Rows are far apart, so the processor does not foresee them.
+  constexpr int64_t kAhead = 16;
+  for (int64_t k = 0; k < depth; ++k) {
+    const T* const row = matrix.data + k * matrix.row_stride;
+    const T* const ahead = k + kAhead < depth ? row + kAhead * matrix.row_stride : row;
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      __builtin_prefetch(ahead + runs[v].first);
+      Store<T, L>(Load<T, L>(row + runs[v].first), panel + (k * V + v) * L);
+    }
+  }
+}
+
+// R rows by V vectors.
+template <typename T, int R, int V>
+void MultiplyBlock(const Matrix<T>& left, int64_t depth, const T* panel, const T* init,
+                   int64_t init_stride, T* out, int64_t out_stride) {
+  constexpr int L = kLanes<T>;
+  Vector<T, L> sums[R][V];
+  const T* rows[R];
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+    rows[r] = left.data + r * left.row_stride;
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+      sums[r][v] = init == nullptr ? Vector<T, L>{} : Load<T, L>(init + r * init_stride + v * L);
+    }
+  }
+  const int64_t stride = left.column_stride;
+  for (int64_t k = 0; k < depth; ++k) {
+    Vector<T, L> columns[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) columns[v] = Load<T, L>(panel + v * L);
+    panel += V * L;
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const Vector<T, L> number = Fill<L>(rows[r][k * stride]);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sums[r][v] += number * columns[v];
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) Store<T, L>(sums[r][v], out + r * out_stride + v * L);
+  }
+}
+
+// As many rows as there are, R at most.
+template <typename T, int R, int V>
+inline void MultiplyRows(const Matrix<T>& left, int64_t num_rows, int64_t depth, const T* panel,
+                         const T* init, int64_t init_stride, T* out, int64_t out_stride) {
+  if constexpr (R > 1) {
+    if (num_rows < R) {
+      return MultiplyRows<T, R - 1, V>(left, num_rows, depth, panel, init, init_stride, out,
+                                       out_stride);
+    }
+  }
+  MultiplyBlock<T, R, V>(left, depth, panel, init, init_stride, out, out_stride);
+}
+
+template <typename T, int V>
+void MultiplyPanel(const Matrix<T>& left, int64_t num_rows, int64_t depth, const T* panel,
+                   const T* init, int64_t init_stride, T* out, int64_t out_stride) {
+  constexpr int kMostRows = kMostSums / V;
+  // Blocks of nearly one size: a few rows wait for the panel, and take as long as some more.
+  const int64_t num_blocks = (num_rows + kMostRows - 1) / kMostRows;
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    const int64_t begin = num_rows * block / num_blocks;
+    const int64_t count = num_rows * (block + 1) / num_blocks - begin;
+    const Matrix<T> rows{left.data + begin * left.row_stride, left.row_stride, left.column_stride};
+    MultiplyRows<T, kMostRows, V>(rows, count, depth, panel,
+                                  init == nullptr ? nullptr : init + begin * init_stride,
+                                  init_stride, out + begin * out_stride, out_stride);
+  }
+}
+
+template <typename T, int V>
+PanelLoops<T> PanelLoopsOf() {
+  return {kLanes<T>, V, PackPanel<T, V>, MultiplyPanel<T, V>};
+}
