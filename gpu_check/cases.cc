@@ -35,6 +35,7 @@ class Serial : public Parallel {
   void Run(int64_t count, const std::function<void(int64_t)>& work) override {
     for (int64_t i = 0; i < count; ++i) work(i);
   }
+  void Invite(int64_t, const std::function<void(int64_t)>&) override {}
 };
 
 class Random {

@@ -15,6 +15,10 @@ class Parallel {
 
   // Calls work(0) ... work(count - 1), in any order and maybe at the same time, and waits for all.
   virtual void Run(int64_t count, const std::function<void(int64_t)>& work) = 0;
+
+  // Has other threads call join(1) ... join(count - 1) some day, maybe after this object is gone,
+  // or never. Returns at once.
+  virtual void Invite(int64_t count, const std::function<void(int64_t)>& join) = 0;
 };
 
 // In how many parts to cut work that moves `bytes` in all (more than there can be where rows that

@@ -72,4 +72,13 @@ void Threads::Run(int64_t count, const std::function<void(int64_t)>& work) {
   shared->Wait();
 }
 
+void Threads::Invite(int64_t count, const std::function<void(int64_t)>& join) {
+  for (int64_t i = 1; i < count; ++i) {
+    schedule_([join, i] {
+      const tensorflow::port::ScopedDontFlushDenormal exact;
+      join(i);
+    });
+  }
+}
+
 }  // namespace tf_ti

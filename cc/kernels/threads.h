@@ -24,6 +24,7 @@ class Threads : public Parallel {
 
   int64_t num_threads() const override { return num_threads_; }
   void Run(int64_t count, const std::function<void(int64_t)>& work) override;
+  void Invite(int64_t count, const std::function<void(int64_t)>& join) override;
 
  private:
   const int64_t num_threads_;

@@ -1,0 +1,141 @@
+// Activations of vectors, for one instruction set: see each_instruction_set-inl.h. The errors are
+// below 4 units in the last place, but where a float is below 2e-38: there they are that small.
+
+#include "cc/compute/vectors-inl.h"
+
+// e^x = scale * (1 + rest), with |rest| < 0.42 and exact for small x, and scale a power of 2.
+template <typename S, int L>
+struct Exponential {
+  Vector<S, L> scale;
+  Vector<S, L> rest;
+};
+
+template <int L>
+inline Exponential<float, L> ExponentialOf(Vector<float, L> x) {
+  x = x < -87.0f ? Fill<L>(-87.0f) : x;  // NaN stays
+  x = x > 87.0f ? Fill<L>(87.0f) : x;
+  const Vector<float, L> shift = Fill<L>(12582912.0f);  // 1.5 * 2^23: integers from there on
+  const Vector<float, L> shifted = x * 1.44269504f + shift;
+  const Vector<float, L> n = shifted - shift;
+  Vector<float, L> r = x - n * 0.693359375f;  // ln 2, in two parts of which the first is short
+  r = r + n * 2.12194440e-4f;
+  // Interpolates (e^r - 1 - r) / r^2, to 2.5e-8 of e^r - 1.
+  Vector<float, L> p = Fill<L>(0.00139262565f);
+  p = p * r + 0.00836323745f;
+  p = p * r + 0.0416665542f;
+  p = p * r + 0.166665766f;
+  p = p * r + 0.5f;
+  using Bits = Vector<uint32_t, L>;
+  return {BitCast<Vector<float, L>>((BitCast<Bits>(shifted) << 23) + 0x3f800000u), p * (r * r) + r};
+}
+
+template <int L>
+inline Exponential<double, L> ExponentialOf(Vector<double, L> x) {
+  x = x < -708.0 ? Fill<L>(-708.0) : x;
+  x = x > 708.0 ? Fill<L>(708.0) : x;
+  const Vector<double, L> shift = Fill<L>(6755399441055744.0);  // 1.5 * 2^52
+  const Vector<double, L> shifted = x * 1.4426950408889634 + shift;
+  const Vector<double, L> n = shifted - shift;
+  Vector<double, L> r = x - n * 0.693145751953125;
+  r = r - n * 1.42860682030941723212e-6;
+  // 1 / (k + 2)!
+  Vector<double, L> p = Fill<L>(1.0 / 6227020800);
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  using Bits = Vector<uint64_t, L>;
+  return {BitCast<Vector<double, L>>((BitCast<Bits>(shifted) << 52) + 0x3ff0000000000000u),
+          p * (r * r) + r};
+}
+
+// 1 / x for x of at least 1, without a division where there is an estimate to begin with.
+template <typename S, int L>
+inline Vector<S, L> Reciprocal(Vector<S, L> x) {
+#ifdef TF_TI_X86
+  if constexpr (std::is_same_v<S, float>) {
+#if TF_TI_VECTOR_BYTES == 64
+    const Vector<S, L> y = BitCast<Vector<S, L>>(_mm512_maskz_rcp14_ps(0xffff, BitCast<__m512>(x)));
+#elif TF_TI_VECTOR_BYTES == 32
+    const Vector<S, L> y = BitCast<Vector<S, L>>(_mm256_rcp_ps(BitCast<__m256>(x)));
+#else
+    const Vector<S, L> y = BitCast<Vector<S, L>>(_mm_rcp_ps(BitCast<__m128>(x)));
+#endif
+    const Vector<S, L> error = 1.0f - x * y;
+    return y + y * (error + error * error);
+  }
+#endif
+  return 1 / x;
+}
+
+template <typename S, int L>
+inline Vector<S, L> Sigmoid(Vector<S, L> x) {
+  const Exponential<S, L> e = ExponentialOf<L>(-x);
+  return Reciprocal<S, L>(1 + (e.scale * e.rest + e.scale));
+}
+
+template <typename S, int L>
+inline Vector<S, L> Tanh(Vector<S, L> x) {
+  // From e^-2|x| - 1, without loss where x is small.
+  const Vector<S, L> magnitude = x < 0 ? -x : x;
+  const Exponential<S, L> e = ExponentialOf<L>(-2 * magnitude);
+  const Vector<S, L> minus = e.scale * e.rest + (e.scale - 1);
+  const Vector<S, L> y = -minus * Reciprocal<S, L>(2 + minus);
+  return x < 0 ? -y : y;
+}
+
+template <typename S, int L>
+inline Vector<S, L> Activate(const Activation<S>& activation, Vector<S, L> x) {
+  const S alpha = activation.alpha, beta = activation.beta;
+  const Vector<S, L> zero{};
+  switch (activation.function) {
+    case ActivationFunction::kSigmoid:
+      return Sigmoid<S, L>(x);
+    case ActivationFunction::kTanh:
+      return Tanh<S, L>(x);
+    case ActivationFunction::kRelu:
+      return x < 0 ? zero : x;
+    case ActivationFunction::kAffine:
+      return alpha * x + beta;
+    case ActivationFunction::kHardSigmoid: {
+      const Vector<S, L> y = alpha * x + beta;
+      return y < 0 ? zero : y > 1 ? zero + 1 : y;
+    }
+    case ActivationFunction::kLeakyRelu:
+      return x < 0 ? alpha * x : x;
+    case ActivationFunction::kScaledTanh:
+      return alpha * Tanh<S, L>(beta * x);
+  }
+  return x;
+}
+
+// The derivative where the activation is y.
+template <typename S, int L>
+inline Vector<S, L> Derivative(const Activation<S>& activation, Vector<S, L> y) {
+  const S alpha = activation.alpha, beta = activation.beta;
+  const Vector<S, L> zero{};
+  switch (activation.function) {
+    case ActivationFunction::kSigmoid:
+      return y * (1 - y);
+    case ActivationFunction::kTanh:
+      return 1 - y * y;
+    case ActivationFunction::kRelu:
+      return y > 0 ? zero + 1 : zero;
+    case ActivationFunction::kAffine:
+      return zero + alpha;
+    case ActivationFunction::kHardSigmoid:
+      return (y > 0) & (y < 1) ? zero + alpha : zero;
+    case ActivationFunction::kLeakyRelu:
+      return y > 0 ? zero + 1 : zero + alpha;
+    case ActivationFunction::kScaledTanh:
+      return beta * (alpha - y * y / alpha);
+  }
+  return zero;
+}

@@ -1,0 +1,318 @@
+// The loops behind cells.h, for one instruction set: see each_instruction_set-inl.h.
+
+#include "cc/compute/recurrent/activations-inl.h"
+
+template <typename S>
+constexpr int kLanes = kVectorBytes / sizeof(S);
+template <typename S>
+using Lane = Vector<S, kLanes<S>>;
+
+template <typename S>
+inline Lane<S> LoadLanes(const S* from) {
+  return Load<S, kLanes<S>>(from);
+}
+
+template <typename S>
+inline void StoreLanes(Lane<S> value, S* to) {
+  Store<S, kLanes<S>>(value, to);
+}
+
+// The first numbers of a vector; all if there are so many.
+template <typename S>
+inline void StoreSome(Lane<S> value, int64_t count, S* to) {
+  if (count >= kLanes<S>) {
+    StoreLanes<S>(value, to);
+  } else {
+    S numbers[kLanes<S>];
+    StoreLanes<S>(value, numbers);
+    for (int64_t i = 0; i < count; ++i) to[i] = numbers[i];
+  }
+}
+
+// One vector of units of one row.
+template <typename S, int block_vectors>
+struct Units {
+  static constexpr int L = kLanes<S>;
+
+  const CellStep<S>& step;
+  const int64_t row;
+  const int j;          // which vector of the block
+  const int64_t count;  // units of it that there are
+  const int64_t state;  // where it lies in states
+
+  Units(const CellStep<S>& step, int64_t row, int j)
+      : step(step),
+        row(row),
+        j(j),
+        count(step.num_units - j * L),
+        state(row * step.state_stride + j * L) {}
+
+  Lane<S> Sum(int gate) const {
+    return LoadLanes<S>(step.sums + row * step.sums_stride + (gate * block_vectors + j) * L);
+  }
+  Lane<S> Projected(int gate) const {
+    return LoadLanes<S>(step.projected + row * step.projected_stride +
+                        (gate * block_vectors + j) * L);
+  }
+  Lane<S> Gate(int activation, Lane<S> x) const {
+    const S clip = step.clip;
+    x = x > clip ? Fill<L>(clip) : x;
+    x = x < -clip ? Fill<L>(-clip) : x;
+    return Activate<S, L>(step.activations[activation], x);
+  }
+  bool IsActive() const { return step.is_active == nullptr || step.is_active[row] != 0; }
+  void SaveGate(int gate, Lane<S> value) const {
+    if (step.gates != nullptr) {
+      StoreSome<S>(value, count,
+                   step.gates + row * step.gates_stride + gate * step.gate_stride + j * L);
+    }
+  }
+  void Save(Lane<S> value, S* states) const {
+    if (states != nullptr) StoreSome<S>(value, count, states + row * step.saved_stride + j * L);
+  }
+  // The new state, or the old one where the step is not for this row.
+  void Finish(Lane<S> h) const {
+    if (!IsActive()) h = LoadLanes<S>(step.h + state);
+    StoreLanes<S>(h, step.next_h + state);
+    Save(h, step.saved_h);
+    const bool is_shown = step.is_shown == nullptr || step.is_shown[row] != 0;
+    StoreSome<S>(is_shown ? h : Lane<S>{}, count, step.y + row * step.y_stride + j * L);
+  }
+};
+
+// Calls work(units) for all of a step.
+template <typename S, int block_vectors, typename Work>
+inline void ForUnits(const CellStep<S>& step, const Work& work) {
+  for (int64_t row = 0; row < step.num_rows; ++row) {
+    for (int j = 0; j < block_vectors; ++j) {
+      const Units<S, block_vectors> units(step, row, j);
+      if (units.count > 0) work(units);
+    }
+  }
+}
+
+template <typename S>
+void StepLstm(const CellStep<S>& step) {
+  ForUnits<S, 1>(step, [&](const Units<S, 1>& units) {
+    const Lane<S> f = units.Gate(0, units.Sum(0));
+    const Lane<S> i = units.Gate(0, units.Sum(1));
+    const Lane<S> g = units.Gate(1, units.Sum(2));
+    const Lane<S> o = units.Gate(0, units.Sum(3));
+    const Lane<S> last_c = LoadLanes<S>(step.c + units.state);
+    const Lane<S> c = f * last_c + i * g;
+    const Lane<S> h = o * Activate<S, kLanes<S>>(step.activations[2], c);
+    units.SaveGate(0, f);
+    units.SaveGate(1, i);
+    units.SaveGate(2, g);
+    units.SaveGate(3, o);
+    const Lane<S> held_c = units.IsActive() ? c : last_c;
+    StoreLanes<S>(held_c, step.c + units.state);
+    units.Save(held_c, step.saved_c);
+    units.Finish(h);
+  });
+}
+
+template <typename S>
+void StepGruLinearBeforeReset(const CellStep<S>& step) {
+  ForUnits<S, 1>(step, [&](const Units<S, 1>& units) {
+    const Lane<S> z = units.Gate(0, units.Sum(0) + units.Projected(0));
+    const Lane<S> r = units.Gate(0, units.Sum(1) + units.Projected(1));
+    const Lane<S> from_state = units.Sum(2);
+    const Lane<S> n = units.Gate(1, units.Projected(2) + r * from_state);
+    units.SaveGate(0, z);
+    units.SaveGate(1, r);
+    units.SaveGate(2, n);
+    units.SaveGate(3, from_state);
+    units.Finish(n + z * (LoadLanes<S>(step.h + units.state) - n));
+  });
+}
+
+template <typename S>
+void StepGruGates(const CellStep<S>& step) {
+  ForUnits<S, 4>(step, [&](const Units<S, 4>& units) {
+    const Lane<S> z = units.Gate(0, units.Sum(0));
+    const Lane<S> r = units.Gate(0, units.Sum(1));
+    units.SaveGate(0, z);
+    units.SaveGate(1, r);
+    StoreLanes<S>(z, step.update + units.state);
+    StoreLanes<S>(r * LoadLanes<S>(step.h + units.state), step.reset_h + units.state);
+  });
+}
+
+template <typename S>
+void StepGruState(const CellStep<S>& step) {
+  ForUnits<S, 4>(step, [&](const Units<S, 4>& units) {
+    const Lane<S> n = units.Gate(1, units.Sum(2));
+    const Lane<S> z = LoadLanes<S>(step.update + units.state);
+    units.SaveGate(2, n);
+    units.Finish(n + z * (LoadLanes<S>(step.h + units.state) - n));
+  });
+}
+
+template <typename S>
+void StepRnn(const CellStep<S>& step) {
+  ForUnits<S, 4>(step,
+                 [&](const Units<S, 4>& units) { units.Finish(units.Gate(0, units.Sum(0))); });
+}
+
+template <typename S>
+inline Lane<S> LoadSome(const S* from, int64_t count) {
+  if (count >= kLanes<S>) return LoadLanes<S>(from);
+  S numbers[kLanes<S>] = {};
+  for (int64_t i = 0; i < count; ++i) numbers[i] = from[i];
+  return LoadLanes<S>(numbers);
+}
+
+// One vector of units of one row, backwards.
+template <typename S>
+struct UnitsGradient {
+  static constexpr int L = kLanes<S>;
+
+  const CellGradientStep<S>& step;
+  const int64_t row;
+  const int64_t unit;
+  const int64_t count;
+  const int64_t state;
+
+  UnitsGradient(const CellGradientStep<S>& step, int64_t row, int64_t unit)
+      : step(step),
+        row(row),
+        unit(unit),
+        count(step.num_units - unit),
+        state(row * step.state_stride + unit) {}
+
+  Lane<S> Gate(int gate) const {
+    return LoadSome<S>(step.gates + row * step.gates_stride + gate * step.gate_stride + unit,
+                       count);
+  }
+  Lane<S> Saved(const S* states) const {
+    return LoadSome<S>(states + row * step.saved_stride + unit, count);
+  }
+  // By the state after the step, of which the output is a part.
+  Lane<S> ByState() const {
+    const Lane<S> dh = LoadLanes<S>(step.dh + state);
+    const bool is_shown = step.is_shown == nullptr || step.is_shown[row] != 0;
+    return is_shown ? dh + LoadSome<S>(step.dy + row * step.dy_stride + unit, count) : dh;
+  }
+  Lane<S> Slope(int activation, Lane<S> y) const {
+    return Derivative<S, L>(step.activations[activation], y);
+  }
+  void StoreGate(int gate, Lane<S> value) const {
+    StoreSome<S>(value, count, step.dgates[gate] + row * step.dgates_stride + unit);
+  }
+};
+
+// Calls work(units) for all of a step, and rest(units) where the step is not for the row.
+template <typename S, typename Work, typename Rest>
+inline void ForUnitsGradient(const CellGradientStep<S>& step, const Work& work, const Rest& rest) {
+  for (int64_t row = 0; row < step.num_rows; ++row) {
+    const bool is_active = step.is_active == nullptr || step.is_active[row] != 0;
+    for (int64_t unit = 0; unit < step.num_units; unit += kLanes<S>) {
+      const UnitsGradient<S> units(step, row, unit);
+      is_active ? work(units) : rest(units);
+    }
+  }
+}
+
+// Where states hold, what is by them is handed on.
+template <typename S, int num_gates>
+inline void HandOn(const UnitsGradient<S>& units) {
+  StoreLanes<S>(units.ByState(), units.step.dh + units.state);
+  for (int gate = 0; gate < num_gates; ++gate) units.StoreGate(gate, Lane<S>{});
+}
+
+template <typename S>
+void LstmGradient(const CellGradientStep<S>& step) {
+  ForUnitsGradient(
+      step,
+      [&](const UnitsGradient<S>& units) {
+        const Lane<S> f = units.Gate(0), i = units.Gate(1), g = units.Gate(2), o = units.Gate(3);
+        const Lane<S> out = Activate<S, kLanes<S>>(step.activations[2], units.Saved(step.c));
+        const Lane<S> dh = units.ByState();
+        const Lane<S> dc = LoadLanes<S>(step.dc + units.state) + dh * o * units.Slope(2, out);
+        units.StoreGate(0, dc * units.Saved(step.last_c) * units.Slope(0, f));
+        units.StoreGate(1, dc * g * units.Slope(0, i));
+        units.StoreGate(2, dc * i * units.Slope(1, g));
+        units.StoreGate(3, dh * out * units.Slope(0, o));
+        StoreLanes<S>(dc * f, step.dc + units.state);
+        StoreLanes<S>(Lane<S>{}, step.dh + units.state);
+      },
+      HandOn<S, 4>);
+}
+
+template <typename S>
+void GruLinearBeforeResetGradient(const CellGradientStep<S>& step) {
+  const auto store_reset = [&](const UnitsGradient<S>& units, Lane<S> value) {
+    StoreSome<S>(value, units.count, step.dreset + units.row * step.dreset_stride + units.unit);
+  };
+  ForUnitsGradient(
+      step,
+      [&](const UnitsGradient<S>& units) {
+        const Lane<S> z = units.Gate(0), r = units.Gate(1), n = units.Gate(2);
+        const Lane<S> dh = units.ByState();
+        const Lane<S> dn = dh * (1 - z) * units.Slope(1, n);
+        units.StoreGate(0, dh * (units.Saved(step.last_h) - n) * units.Slope(0, z));
+        units.StoreGate(1, dn * units.Gate(3) * units.Slope(0, r));
+        units.StoreGate(2, dn);
+        store_reset(units, dn * r);
+        StoreLanes<S>(dh * z, step.dh + units.state);
+      },
+      [&](const UnitsGradient<S>& units) {
+        HandOn<S, 3>(units);
+        store_reset(units, Lane<S>{});
+      });
+}
+
+template <typename S>
+void GruStateGradient(const CellGradientStep<S>& step) {
+  ForUnitsGradient(
+      step,
+      [&](const UnitsGradient<S>& units) {
+        const Lane<S> z = units.Gate(0), n = units.Gate(2);
+        const Lane<S> dh = units.ByState();
+        units.StoreGate(0, dh * (units.Saved(step.last_h) - n) * units.Slope(0, z));
+        units.StoreGate(2, dh * (1 - z) * units.Slope(1, n));
+        StoreLanes<S>(dh * z, step.dh + units.state);
+      },
+      HandOn<S, 3>);
+}
+
+template <typename S>
+void GruResetGradient(const CellGradientStep<S>& step) {
+  ForUnitsGradient(
+      step,
+      [&](const UnitsGradient<S>& units) {
+        const Lane<S> r = units.Gate(1);
+        const Lane<S> dreset_h = LoadLanes<S>(step.dreset_h + units.state);
+        units.StoreGate(1, dreset_h * units.Saved(step.last_h) * units.Slope(0, r));
+        StoreLanes<S>(LoadLanes<S>(step.dh + units.state) + dreset_h * r, step.dh + units.state);
+      },
+      [](const UnitsGradient<S>&) {});
+}
+
+template <typename S>
+void RnnGradient(const CellGradientStep<S>& step) {
+  ForUnitsGradient(
+      step,
+      [&](const UnitsGradient<S>& units) {
+        units.StoreGate(0, units.ByState() * units.Slope(0, units.Saved(step.h)));
+        StoreLanes<S>(Lane<S>{}, step.dh + units.state);
+      },
+      HandOn<S, 1>);
+}
+
+template <typename S>
+CellLoops<S> CellLoopsOf(CellKind kind) {
+  constexpr int L = kLanes<S>;
+  switch (kind) {
+    case CellKind::kLstm:
+      return {L, 1, {StepLstm<S>, nullptr}, {LstmGradient<S>, nullptr}};
+    case CellKind::kGruLinearBeforeReset:
+      return {
+          L, 1, {StepGruLinearBeforeReset<S>, nullptr}, {GruLinearBeforeResetGradient<S>, nullptr}};
+    case CellKind::kGru:
+      return {L, 4, {StepGruGates<S>, StepGruState<S>}, {GruStateGradient<S>, GruResetGradient<S>}};
+    default:
+      return {L, 4, {StepRnn<S>, nullptr}, {RnnGradient<S>, nullptr}};
+  }
+}

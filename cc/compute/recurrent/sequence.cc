@@ -1,0 +1,496 @@
+#include "cc/compute/recurrent/sequence.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cc/compute/buffer.h"
+#include "cc/compute/recurrent/team.h"
+
+namespace tf_ti {
+namespace {
+
+// How the gates of a cell lie in panels. Units are done in blocks; a block's panels hold a vector
+// for each gate and each of the block's vectors of units, in that order.
+struct BlockLayout {
+  int panel_vectors;
+  int num_panels;
+  // A second phase multiplies the reset state by the panels from there on.
+  int second_phase;
+};
+
+BlockLayout LayoutOf(CellKind kind) {
+  switch (kind) {
+    case CellKind::kGru:
+      return {4, 3, 2};
+    case CellKind::kGruLinearBeforeReset:
+      return {3, 1, 1};
+    default:
+      return {4, 1, 1};
+  }
+}
+
+constexpr int64_t kBlocksAtOnce = 2;
+
+int64_t SecondLevelCacheBytes() {
+  static const int64_t bytes = [] {
+    const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return found > 0 ? found : int64_t{1} << 20;
+  }();
+  return bytes;
+}
+
+// Some rows of the batch, and some blocks of units: what one thread does.
+template <typename S>
+struct Part {
+  int64_t row_begin;
+  int64_t row_end;
+  int64_t block_begin;
+  int64_t block_end;
+
+  Buffer<S> panels;     // of w, of some blocks
+  Buffer<S> projected;  // [blocks, steps of a chunk, rows, gates of a block]
+  Buffer<S> sums;       // [rows, gates of a block]
+  Buffer<uint8_t> is_active;
+  Buffer<uint8_t> is_shown;
+
+  int64_t num_rows() const { return row_end - row_begin; }
+  int64_t num_blocks() const { return block_end - block_begin; }
+};
+
+struct Blocks {
+  int64_t begin;
+  int64_t end;
+};
+
+// Calls work(blocks) for some at a time. Their weights lie side by side, where a processor that is
+// asked for some bytes fetches more of them.
+template <typename Work>
+void ForBlocks(int64_t begin, int64_t end, const Work& work) {
+  for (int64_t block = begin; block < end; block += kBlocksAtOnce) {
+    work(Blocks{block, std::min(block + kBlocksAtOnce, end)});
+  }
+}
+
+template <typename S>
+class Sequence {
+ public:
+  Sequence(const SequenceArgs<S>& args, Parallel* parallel)
+      : args_(args),
+        parallel_(parallel),
+        layout_(LayoutOf(args.kind)),
+        cells_(ChooseCellLoops<S>(args.kind)),
+        panels_(ChoosePanelLoops<S>(layout_.panel_vectors)),
+        num_gates_(NumGates(args.kind)),
+        num_phases_(layout_.second_phase < layout_.num_panels ? 2 : 1),
+        block_units_(cells_.block_vectors * cells_.lanes),
+        num_blocks_((args.hidden + block_units_ - 1) / block_units_),
+        row_width_(num_gates_ * block_units_),
+        state_stride_(num_blocks_ * block_units_),
+        has_mask_(args.mask.data != nullptr || args.lengths != nullptr) {}
+
+  void Run();
+
+ private:
+  // Steps whose inputs are multiplied at once: those from index `first` on.
+  struct Chunk {
+    int64_t first;
+    int64_t num_steps;
+    int64_t first_step;  // of them in time
+  };
+
+  void Split(std::vector<Part<S>>* parts, bool* by_units) const;
+  void Prepare(Part<S>* part) const;
+  void PackPanels(const Matrix<S>& matrix, int64_t depth, const Blocks& blocks, S* packed) const;
+  void Pack(const Blocks& blocks);
+  void Project(const Chunk& chunk, const Blocks& blocks, Part<S>* part) const;
+  void CopyProjected(const Chunk& chunk, const Blocks& blocks, Part<S>* part) const;
+  void FindActive(int64_t step, Part<S>* part) const;
+  void Step(int64_t index, int phase, Part<S>* part);
+  void RunPart(Part<S>* part);
+  void RunTogether(std::vector<Part<S>>* parts);
+
+  int64_t StepAt(int64_t index) const {
+    return args_.reverse ? args_.num_steps - 1 - index : index;
+  }
+  Chunk ChunkOf(int64_t index) const {
+    const int64_t first = index / chunk_steps_ * chunk_steps_;
+    const int64_t last = std::min(first + chunk_steps_, args_.num_steps) - 1;
+    return {first, last - first + 1, std::min(StepAt(first), StepAt(last))};
+  }
+  S* PackedR(int64_t block, int panel) {
+    return r_.data() + (block * layout_.num_panels + panel) * panels_.width() * args_.hidden;
+  }
+  int64_t FirstUnit(int64_t block) const { return block * block_units_; }
+  int64_t NumUnits(int64_t block) const {
+    return std::min(args_.hidden - FirstUnit(block), block_units_);
+  }
+  // Where the chunk's rows of a block are.
+  S* Projected(const Chunk& chunk, int64_t block, const Part<S>& part) const {
+    return const_cast<S*>(part.projected.data()) +
+           (block - part.block_begin) * chunk.num_steps * part.num_rows() * row_width_;
+  }
+
+  const SequenceArgs<S>& args_;
+  Parallel* const parallel_;
+  const BlockLayout layout_;
+  const CellLoops<S> cells_;
+  const PanelLoops<S> panels_;
+  const int64_t num_gates_;
+  const int num_phases_;
+  const int64_t block_units_;
+  const int64_t num_blocks_;
+  const int64_t row_width_;     // numbers of a row in one block
+  const int64_t state_stride_;  // of a row of states: whole blocks
+  const bool has_mask_;
+
+  int64_t chunk_steps_ = 1;
+  Buffer<S> r_;
+  Buffer<S> bias_;            // for each block, what its sums begin with
+  Buffer<S> recurrent_bias_;  // likewise, for what is reset
+  Buffer<S> h_[2];            // before and after a step, in turns
+  Buffer<S> c_;
+  Buffer<S> update_;
+  Buffer<S> reset_h_;
+};
+
+template <typename S>
+void Sequence<S>::PackPanels(const Matrix<S>& matrix, int64_t depth, const Blocks& blocks,
+                             S* packed) const {
+  // Some rows in all panels, then the next ones.
+  constexpr int64_t kRows = 32;
+  for (int64_t row = 0; row < depth; row += kRows) {
+    const Matrix<S> rows{matrix.data + row * matrix.row_stride, matrix.row_stride,
+                         matrix.column_stride};
+    S* to = packed + row * panels_.width();
+    for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+      for (int panel = 0; panel < layout_.num_panels; ++panel, to += depth * panels_.width()) {
+        ColumnRun runs[kMostGates];
+        for (int v = 0; v < layout_.panel_vectors; ++v) {
+          const int64_t vector = panel * layout_.panel_vectors + v;
+          const int64_t gate = vector / cells_.block_vectors;
+          const int64_t unit = std::min(
+              FirstUnit(block) + vector % cells_.block_vectors * cells_.lanes, args_.hidden);
+          runs[v] = {args_.gate_positions[gate] * args_.hidden + unit,
+                     std::min(args_.hidden - unit, cells_.lanes)};
+        }
+        panels_.pack(rows, std::min(kRows, depth - row), runs, to);
+      }
+    }
+  }
+}
+
+// What steps read of some blocks of units.
+template <typename S>
+void Sequence<S>::Pack(const Blocks& blocks) {
+  PackPanels(args_.r, args_.hidden, blocks, PackedR(blocks.begin, 0));
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    S* const bias = bias_.data() + block * row_width_;
+    std::fill_n(bias, row_width_, S(0));
+    for (int64_t gate = 0; gate < num_gates_ && args_.b != nullptr; ++gate) {
+      std::copy_n(args_.b + args_.gate_positions[gate] * args_.hidden + FirstUnit(block),
+                  NumUnits(block), bias + gate * block_units_);
+    }
+    if (args_.kind == CellKind::kGruLinearBeforeReset) {
+      S* const recurrent = recurrent_bias_.data() + block * row_width_;
+      std::fill_n(recurrent, row_width_, S(0));
+      if (args_.recurrent_b != nullptr) {
+        std::copy_n(args_.recurrent_b + FirstUnit(block), NumUnits(block),
+                    recurrent + 2 * block_units_);
+      }
+    }
+  }
+}
+
+// Cuts the work into what threads do: rows of the batch, each with all units, where these rows keep
+// a thread busy and all weights fit into its cache; units otherwise, if a step takes longer than
+// threads take to meet.
+template <typename S>
+void Sequence<S>::Split(std::vector<Part<S>>* parts, bool* by_units) const {
+  const double weights = static_cast<double>(args_.hidden) * num_blocks_ * row_width_;
+  const double inputs = args_.is_projected ? 0 : weights / args_.hidden * args_.input;
+  const double bytes = weights * sizeof(S);
+  // In nanoseconds, about: the weights are read, or multiplied.
+  const double of_step =
+      std::max(bytes / 50, weights * args_.batch / 40) + args_.batch * 1.0 * args_.hidden;
+  const double of_all = args_.num_steps * (of_step + inputs * args_.batch / 40);
+  const int64_t threads = std::min(parallel_->num_threads(), kMostParts);
+  constexpr double kWakingUp = 20e3;
+  constexpr double kMeeting = 1e3;
+  int64_t count = std::min<double>(threads, of_all / kWakingUp + 1);
+  const int64_t by_rows = std::min(count, args_.batch);
+  const bool rows_are_many = by_rows > 1 && (args_.batch >= 6 * by_rows || bytes <= (24 << 10));
+  if (rows_are_many && 2 * bytes <= SecondLevelCacheBytes()) {
+    *by_units = false;
+    count = by_rows;
+  } else {
+    *by_units = true;
+    count = std::min<double>(
+        {static_cast<double>(count), static_cast<double>(num_blocks_), of_step / kMeeting + 1});
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    Part<S> part;
+    const auto cut = [&](int64_t total, bool is_cut, int64_t* begin, int64_t* end) {
+      *begin = is_cut ? total * i / count : 0;
+      *end = is_cut ? total * (i + 1) / count : total;
+    };
+    cut(args_.batch, !*by_units, &part.row_begin, &part.row_end);
+    cut(num_blocks_, *by_units, &part.block_begin, &part.block_end);
+    parts->push_back(std::move(part));
+  }
+}
+
+template <typename S>
+void Sequence<S>::Prepare(Part<S>* part) const {
+  const int64_t rows = part->num_rows();
+  part->projected = Buffer<S>(part->num_blocks() * chunk_steps_ * rows * row_width_);
+  part->sums = Buffer<S>(rows * row_width_);
+  if (!args_.is_projected) {
+    part->panels = Buffer<S>(kBlocksAtOnce * layout_.num_panels * panels_.width() * args_.input);
+  }
+  if (has_mask_) {
+    part->is_active = Buffer<uint8_t>(rows);
+    part->is_shown = Buffer<uint8_t>(rows);
+    std::fill_n(part->is_shown.data(), rows, 0);
+  }
+}
+
+// The part of the sums that does not depend on states, for some steps at once.
+template <typename S>
+void Sequence<S>::Project(const Chunk& chunk, const Blocks& blocks, Part<S>* part) const {
+  if (args_.is_projected) return CopyProjected(chunk, blocks, part);
+  const int64_t rows = part->num_rows();
+  const ByStep<const S>& x = args_.x;
+  const S* const from = x.At(chunk.first_step, part->row_begin);
+  // Packed for this alone: what is written to memory and read again takes longer.
+  const S* packed = part->panels.data();
+  PackPanels(args_.w, args_.input, blocks, part->panels.data());
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    for (int panel = 0; panel < layout_.num_panels; ++panel) {
+      const S* const bias = bias_.data() + block * row_width_ + panel * panels_.width();
+      S* const to = Projected(chunk, block, *part) + panel * panels_.width();
+      const auto multiply = [&](const S* left, int64_t stride, int64_t count, S* out,
+                                int64_t out_stride) {
+        panels_.multiply({left, stride, 1}, count, args_.input, packed, bias, 0, out, out_stride);
+      };
+      if (x.step_stride == rows * x.row_stride) {
+        multiply(from, x.row_stride, chunk.num_steps * rows, to, row_width_);
+      } else if (rows >= chunk.num_steps) {
+        for (int64_t s = 0; s < chunk.num_steps; ++s) {
+          multiply(from + s * x.step_stride, x.row_stride, rows, to + s * rows * row_width_,
+                   row_width_);
+        }
+      } else {
+        for (int64_t row = 0; row < rows; ++row) {
+          multiply(from + row * x.row_stride, x.step_stride, chunk.num_steps, to + row * row_width_,
+                   rows * row_width_);
+        }
+      }
+      packed += args_.input * panels_.width();
+    }
+  }
+}
+
+// Likewise, where the products are given.
+template <typename S>
+void Sequence<S>::CopyProjected(const Chunk& chunk, const Blocks& blocks, Part<S>* part) const {
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+    S* to = Projected(chunk, block, *part);
+    const S* const bias = bias_.data() + block * row_width_;
+    for (int64_t s = 0; s < chunk.num_steps; ++s) {
+      for (int64_t row = part->row_begin; row < part->row_end; ++row, to += row_width_) {
+        const S* const from = args_.x.At(chunk.first_step + s, row) + FirstUnit(block);
+        std::copy_n(bias, row_width_, to);
+        for (int64_t gate = 0; gate < num_gates_; ++gate) {
+          const S* const columns = from + args_.gate_positions[gate] * args_.hidden;
+          for (int64_t i = 0; i < NumUnits(block); ++i) to[gate * block_units_ + i] += columns[i];
+        }
+      }
+    }
+  }
+}
+
+template <typename S>
+void Sequence<S>::FindActive(int64_t step, Part<S>* part) const {
+  for (int64_t i = 0; i < part->num_rows(); ++i) {
+    const int64_t row = part->row_begin + i;
+    const bool is_active =
+        args_.lengths != nullptr ? step < args_.lengths[row] : *args_.mask.At(step, row);
+    part->is_active[i] = is_active;
+    part->is_shown[i] = is_active || (args_.hold_output && part->is_shown[i] != 0);
+  }
+}
+
+template <typename S>
+void Sequence<S>::Step(int64_t index, int phase, Part<S>* part) {
+  const int64_t step = StepAt(index);
+  const int64_t rows = part->num_rows();
+  const Chunk chunk = ChunkOf(index);
+  if (phase == 0 && has_mask_) FindActive(step, part);
+
+  const int64_t state_begin = part->row_begin * state_stride_;
+  const S* const h = h_[index % 2].data() + state_begin;
+  const int64_t saved_row = step * args_.batch + part->row_begin;
+  const int64_t num_saved = NumSavedGates(args_.kind);
+  CellStep<S> cell{};
+  cell.num_rows = rows;
+  cell.activations = args_.activations;
+  cell.clip = args_.clip;
+  cell.sums = part->sums.data();
+  cell.sums_stride = cell.projected_stride = row_width_;
+  cell.state_stride = state_stride_;
+  cell.is_active = has_mask_ ? part->is_active.data() : nullptr;
+  cell.is_shown = has_mask_ ? part->is_shown.data() : nullptr;
+  cell.y_stride = args_.y.row_stride;
+  cell.gates_stride = num_saved * args_.hidden;
+  cell.gate_stride = cell.saved_stride = args_.hidden;
+
+  const int begin = phase == 0 ? 0 : layout_.second_phase;
+  const int end =
+      phase == 0 ? std::min(layout_.second_phase, layout_.num_panels) : layout_.num_panels;
+  const S* const left = phase == 0 ? h : reset_h_.data() + state_begin;
+  // What is reset is not what the inputs bring.
+  const bool is_apart = args_.kind == CellKind::kGruLinearBeforeReset;
+  for (int64_t block = part->block_begin; block < part->block_end; ++block) {
+    const int64_t unit = FirstUnit(block);
+    const S* const projected =
+        Projected(chunk, block, *part) + (step - chunk.first_step) * rows * row_width_;
+    const S* const init = is_apart ? recurrent_bias_.data() + block * row_width_ : projected;
+    for (int panel = begin; panel < end; ++panel) {
+      panels_.multiply({left, state_stride_, 1}, rows, args_.hidden, PackedR(block, panel),
+                       init + panel * panels_.width(), is_apart ? 0 : row_width_,
+                       part->sums.data() + panel * panels_.width(), row_width_);
+    }
+    const auto state = [&](Buffer<S>& buffer) {
+      return buffer.size() == 0 ? nullptr : buffer.data() + state_begin + unit;
+    };
+    cell.num_units = NumUnits(block);
+    cell.projected = projected;
+    cell.h = h + unit;
+    cell.next_h = state(h_[(index + 1) % 2]);
+    cell.c = state(c_);
+    cell.update = state(update_);
+    cell.reset_h = state(reset_h_);
+    cell.y = args_.y.At(step, part->row_begin) + unit;
+    if (args_.gates != nullptr) cell.gates = args_.gates + saved_row * cell.gates_stride + unit;
+    if (args_.saved_c != nullptr) cell.saved_c = args_.saved_c + saved_row * args_.hidden + unit;
+    if (args_.saved_h != nullptr) cell.saved_h = args_.saved_h + saved_row * args_.hidden + unit;
+    cells_.phases[phase](cell);
+  }
+}
+
+template <typename S>
+void Sequence<S>::RunPart(Part<S>* part) {
+  for (int64_t index = 0; index < args_.num_steps && args_.goes_on(); ++index) {
+    const Chunk chunk = ChunkOf(index);
+    if (index == chunk.first) {
+      ForBlocks(part->block_begin, part->block_end,
+                [&](const Blocks& blocks) { Project(chunk, blocks, part); });
+    }
+    for (int phase = 0; phase < num_phases_; ++phase) Step(index, phase, part);
+  }
+}
+
+// All parts step by step. What comes before the steps is cut into short ones too, so that threads
+// which come a little later do their share of it.
+template <typename S>
+void Sequence<S>::RunTogether(std::vector<Part<S>>* parts) {
+  std::vector<std::function<void(Part<S>*)>> steps;
+  int64_t most_blocks = 0;
+  for (const Part<S>& part : *parts) most_blocks = std::max(most_blocks, part.num_blocks());
+  const auto for_blocks = [&](const std::function<void(const Blocks&, Part<S>*)>& work) {
+    ForBlocks(0, most_blocks, [&](const Blocks& some) {
+      steps.push_back([work, some](Part<S>* part) {
+        const Blocks blocks{part->block_begin + some.begin,
+                            std::min(part->block_begin + some.end, part->block_end)};
+        if (blocks.begin < blocks.end) work(blocks, part);
+      });
+    });
+  };
+  for_blocks([this](const Blocks& blocks, Part<S>*) { Pack(blocks); });
+  for (int64_t index = 0; index < args_.num_steps; ++index) {
+    const Chunk chunk = ChunkOf(index);
+    if (index == chunk.first) {
+      for_blocks(
+          [this, chunk](const Blocks& blocks, Part<S>* part) { Project(chunk, blocks, part); });
+    }
+    for (int phase = 0; phase < num_phases_; ++phase) {
+      steps.push_back([this, index, phase](Part<S>* part) { Step(index, phase, part); });
+    }
+  }
+  const auto work = [&](int64_t step, int64_t part) { steps[step](&(*parts)[part]); };
+  RunSteps(steps.size(), parts->size(), work, args_.goes_on, parallel_);
+}
+
+template <typename S>
+void Sequence<S>::Run() {
+  const int64_t num_states = args_.batch * state_stride_;
+  const auto load_states = [&](const S* from, Buffer<S>* to) {
+    *to = Buffer<S>(num_states);
+    std::fill_n(to->data(), num_states, S(0));
+    for (int64_t row = 0; row < args_.batch; ++row) {
+      std::copy_n(from + row * args_.hidden, args_.hidden, to->data() + row * state_stride_);
+    }
+  };
+  load_states(args_.h0, &h_[0]);
+  h_[1] = Buffer<S>(num_states);
+  if (args_.kind == CellKind::kLstm) load_states(args_.c0, &c_);
+  if (args_.kind == CellKind::kGru) {
+    update_ = Buffer<S>(num_states);
+    reset_h_ = Buffer<S>(num_states);
+  }
+  std::vector<Part<S>> parts;
+  bool by_units;
+  Split(&parts, &by_units);
+  if (args_.num_steps > 0) {
+    r_ = Buffer<S>(num_blocks_ * row_width_ * args_.hidden);
+    bias_ = Buffer<S>(num_blocks_ * row_width_);
+    if (args_.kind == CellKind::kGruLinearBeforeReset) {
+      recurrent_bias_ = Buffer<S>(num_blocks_ * row_width_);
+    }
+    // So many that packing w for them pays, and that what they leave is not far.
+    constexpr int64_t kChunkBytes = 1 << 20;
+    const int64_t step_bytes = parts[0].num_rows() * parts[0].num_blocks() * row_width_ * sizeof(S);
+    chunk_steps_ =
+        std::clamp<int64_t>(kChunkBytes / std::max<int64_t>(step_bytes, 1), 1, args_.num_steps);
+    for (Part<S>& part : parts) Prepare(&part);
+    if (by_units && parts.size() > 1) {
+      RunTogether(&parts);
+    } else {
+      const int64_t count = parts.size();
+      const auto pack = [&](int64_t i) {
+        ForBlocks(num_blocks_ * i / count, num_blocks_ * (i + 1) / count,
+                  [&](const Blocks& blocks) { Pack(blocks); });
+      };
+      const auto run = [&](int64_t i) { RunPart(&parts[i]); };
+      parallel_->Run(count, pack);
+      parallel_->Run(count, run);
+    }
+  }
+  const auto store_states = [&](const Buffer<S>& from, S* to) {
+    for (int64_t row = 0; row < args_.batch; ++row) {
+      std::copy_n(from.data() + row * state_stride_, args_.hidden, to + row * args_.hidden);
+    }
+  };
+  store_states(h_[args_.num_steps % 2], args_.h);
+  if (args_.kind == CellKind::kLstm) store_states(c_, args_.c);
+}
+
+}  // namespace
+
+int NumGates(CellKind kind) { return kind == CellKind::kLstm ? 4 : kind == CellKind::kRnn ? 1 : 3; }
+
+int NumSavedGates(CellKind kind) {
+  return kind == CellKind::kGruLinearBeforeReset ? 4 : kind == CellKind::kRnn ? 0 : NumGates(kind);
+}
+
+template <typename S>
+void RunSequence(const SequenceArgs<S>& args, Parallel* parallel) {
+  Sequence<S>(args, parallel).Run();
+}
+
+template void RunSequence<float>(const SequenceArgs<float>&, Parallel*);
+template void RunSequence<double>(const SequenceArgs<double>&, Parallel*);
+
+}  // namespace tf_ti

@@ -1,0 +1,429 @@
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "cc/compute/buffer.h"
+#include "cc/compute/recurrent/sequence.h"
+#include "cc/compute/recurrent/team.h"
+
+namespace tf_ti {
+namespace {
+
+// Some rows of the batch and some panels of units: what one thread does.
+struct GradientPart {
+  int64_t row_begin;
+  int64_t row_end;
+  int64_t panel_begin;
+  int64_t panel_end;
+
+  int64_t num_rows() const { return row_end - row_begin; }
+};
+
+template <typename S>
+class SequenceGradient {
+ public:
+  SequenceGradient(const SequenceGradientArgs<S>& args, Parallel* parallel)
+      : args_(args),
+        sequence_(args.sequence),
+        parallel_(parallel),
+        cells_(ChooseCellLoops<S>(sequence_.kind)),
+        loops_(ChoosePanelLoops<S>(4)),
+        num_gates_(NumGates(sequence_.kind)),
+        num_steps_(sequence_.num_steps),
+        batch_(sequence_.batch),
+        hidden_(sequence_.hidden),
+        num_columns_(num_gates_ * hidden_),
+        num_panels_((hidden_ + loops_.width() - 1) / loops_.width()),
+        state_stride_(num_panels_ * loops_.width()),
+        has_mask_(sequence_.mask.data != nullptr || sequence_.lengths != nullptr) {}
+
+  void Run();
+
+ private:
+  static constexpr int kUpdate = 0, kReset = 1, kState = 2;  // the gates of a GRU
+
+  void FindActive();
+  void CopyStates();
+  std::vector<GradientPart> Split(bool* by_units) const;
+  void Pack(int64_t panel);
+  void MultiplyGate(int64_t step, int gate, const GradientPart& part, S* to);
+  void Cell(int64_t step, int phase, const GradientPart& part);
+  void FirstHalf(int64_t index, const GradientPart& part);
+  void SecondHalf(int64_t index, const GradientPart& part);
+  void Finish();
+  void MultiplyWeights(const S* inputs, int64_t depth, const S* gradients, int64_t gradients_stride,
+                       int64_t num_columns, const Matrix<S>& weights, int64_t first_column, S* out);
+
+  int64_t StepAt(int64_t index) const {
+    // The last step first.
+    return sequence_.reverse ? index : num_steps_ - 1 - index;
+  }
+  S* StatesBefore(int64_t step) {
+    return states_.data() + (sequence_.reverse ? step + 1 : step) * batch_ * hidden_;
+  }
+  S* StatesAfter(int64_t step) {
+    return states_.data() + (sequence_.reverse ? step : step + 1) * batch_ * hidden_;
+  }
+  // A row of a step, of all.
+  bool IsActive(int64_t row) const { return !has_mask_ || is_active_[row] != 0; }
+  // A gate's columns of a step's gradients.
+  S* GateGradients(int64_t step, int64_t row, int gate) {
+    return dgates_.data() + (step * batch_ + row) * num_columns_ +
+           sequence_.gate_positions[gate] * hidden_;
+  }
+  S* ResetGradients(int64_t step, int64_t row) {
+    return dreset_.data() + (step * batch_ + row) * hidden_;
+  }
+  S* Packed(int gate, int64_t panel) {
+    return packed_.data() + (gate * num_panels_ + panel) * loops_.width() * hidden_;
+  }
+
+  const SequenceGradientArgs<S>& args_;
+  const SequenceArgs<S>& sequence_;
+  Parallel* const parallel_;
+  const CellLoops<S> cells_;
+  const PanelLoops<S> loops_;
+  const int num_gates_;
+  const int64_t num_steps_;
+  const int64_t batch_;
+  const int64_t hidden_;
+  const int64_t num_columns_;
+  const int64_t num_panels_;
+  const int64_t state_stride_;
+  const bool has_mask_;
+
+  Buffer<uint8_t> is_active_;  // [steps, batch]
+  Buffer<uint8_t> is_shown_;
+  Buffer<S> states_;  // [steps + 1, batch, hidden]: of h, in the order of time
+  Buffer<S> packed_;  // each gate's part of r, turned over
+  Buffer<S> dgates_;  // [steps, batch, gates * hidden]: by what goes into activations
+  Buffer<S> dreset_;  // [steps, batch, hidden]: by the product that is reset, where that is apart
+  Buffer<S> dh_;
+  Buffer<S> dc_;
+  Buffer<S> dreset_h_;
+};
+
+template <typename S>
+void SequenceGradient<S>::FindActive() {
+  if (!has_mask_) return;
+  is_active_ = Buffer<uint8_t>(num_steps_ * batch_);
+  is_shown_ = Buffer<uint8_t>(num_steps_ * batch_);
+  for (int64_t row = 0; row < batch_; ++row) {
+    bool is_shown = false;
+    for (int64_t index = num_steps_ - 1; index >= 0; --index) {
+      const int64_t step = StepAt(index);
+      const bool is_active = sequence_.lengths != nullptr ? step < sequence_.lengths[row]
+                                                          : *sequence_.mask.At(step, row);
+      is_shown = is_active || (sequence_.hold_output && is_shown);
+      is_active_[step * batch_ + row] = is_active;
+      is_shown_[step * batch_ + row] = is_shown;
+    }
+  }
+}
+
+template <typename S>
+void SequenceGradient<S>::CopyStates() {
+  states_ = Buffer<S>((num_steps_ + 1) * batch_ * hidden_);
+  const int64_t first = StepAt(num_steps_ - 1);
+  std::copy_n(sequence_.h0, batch_ * hidden_, StatesBefore(first));
+  for (int64_t step = 0; step < num_steps_; ++step) {
+    for (int64_t row = 0; row < batch_; ++row) {
+      const S* const h = sequence_.saved_h != nullptr
+                             ? sequence_.saved_h + (step * batch_ + row) * hidden_
+                             : sequence_.y.At(step, row);
+      std::copy_n(h, hidden_, StatesAfter(step) + row * hidden_);
+    }
+  }
+}
+
+template <typename S>
+std::vector<GradientPart> SequenceGradient<S>::Split(bool* by_units) const {
+  const double weights = static_cast<double>(hidden_) * num_columns_;
+  // In nanoseconds, about, as for the sequence itself.
+  const double of_step =
+      std::max(weights * sizeof(S) / 50, weights * batch_ / 40) + 2.0 * batch_ * hidden_;
+  const int64_t threads = std::min(parallel_->num_threads(), kMostParts);
+  constexpr double kWakingUp = 20e3;
+  constexpr double kMeeting = 1e3;
+  int64_t count = std::min<double>(threads, num_steps_ * of_step / kWakingUp + 1);
+  const int64_t by_rows = std::min(count, batch_);
+  *by_units = by_rows < 2 || (batch_ < 6 * by_rows && weights * sizeof(S) > (24 << 10));
+  count = *by_units ? std::min<double>({static_cast<double>(count),
+                                        static_cast<double>(num_panels_), of_step / kMeeting + 1})
+                    : by_rows;
+  std::vector<GradientPart> parts;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto at = [&](int64_t total, bool is_cut, int64_t k) {
+      return is_cut ? total * k / count : k == i ? 0 : total;
+    };
+    parts.push_back({at(batch_, !*by_units, i), at(batch_, !*by_units, i + 1),
+                     at(num_panels_, *by_units, i), at(num_panels_, *by_units, i + 1)});
+  }
+  return parts;
+}
+
+template <typename S>
+void SequenceGradient<S>::Pack(int64_t panel) {
+  const Matrix<S>& r = sequence_.r;
+  for (int gate = 0; gate < num_gates_; ++gate) {
+    const Matrix<S> turned{r.data + sequence_.gate_positions[gate] * hidden_ * r.column_stride,
+                           r.column_stride, r.row_stride};
+    ColumnRun runs[4];
+    for (int64_t v = 0; v < 4; ++v) {
+      const int64_t first = std::min(panel * loops_.width() + v * loops_.lanes, hidden_);
+      runs[v] = {first, std::min(hidden_ - first, loops_.lanes)};
+    }
+    loops_.pack(turned, hidden_, runs, Packed(gate, panel));
+  }
+}
+
+// Adds to `to`, which is by states, what comes by way of a gate.
+template <typename S>
+void SequenceGradient<S>::MultiplyGate(int64_t step, int gate, const GradientPart& part, S* to) {
+  const bool is_apart = sequence_.kind == CellKind::kGruLinearBeforeReset && gate == kState;
+  const Matrix<S> left =
+      is_apart ? Matrix<S>{ResetGradients(step, part.row_begin), hidden_, 1}
+               : Matrix<S>{GateGradients(step, part.row_begin, gate), num_columns_, 1};
+  for (int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
+    S* const columns = to + part.row_begin * state_stride_ + panel * loops_.width();
+    loops_.multiply(left, part.num_rows(), hidden_, Packed(gate, panel), columns, state_stride_,
+                    columns, state_stride_);
+  }
+}
+
+template <typename S>
+void SequenceGradient<S>::Cell(int64_t step, int phase, const GradientPart& part) {
+  const int64_t unit = part.panel_begin * loops_.width();
+  const int64_t row = step * batch_ + part.row_begin;
+  const int64_t saved = row * hidden_ + unit;
+  const int64_t in_states = part.row_begin * hidden_ + unit;
+  const int64_t state = part.row_begin * state_stride_ + unit;
+  const int64_t num_saved = NumSavedGates(sequence_.kind);
+  CellGradientStep<S> cell{};
+  cell.num_rows = part.num_rows();
+  cell.num_units = std::min(part.panel_end * loops_.width(), hidden_) - unit;
+  cell.activations = sequence_.activations;
+  if (has_mask_) {
+    cell.is_active = is_active_.data() + row;
+    cell.is_shown = is_shown_.data() + row;
+  }
+  cell.gates_stride = num_saved * hidden_;
+  cell.gate_stride = cell.saved_stride = hidden_;
+  if (sequence_.gates != nullptr) cell.gates = sequence_.gates + row * cell.gates_stride + unit;
+  if (sequence_.kind == CellKind::kLstm) {
+    const int64_t before = sequence_.reverse ? step + 1 : step - 1;
+    const S* const last_c = before < 0 || before == num_steps_
+                                ? sequence_.c0
+                                : sequence_.saved_c + before * batch_ * hidden_;
+    cell.last_c = last_c + in_states;
+    cell.c = sequence_.saved_c + saved;
+  }
+  cell.last_h = StatesBefore(step) + in_states;
+  cell.h = StatesAfter(step) + in_states;
+  cell.dy = args_.dy.At(step, part.row_begin) + unit;
+  cell.dy_stride = args_.dy.row_stride;
+  cell.dh = dh_.data() + state;
+  if (dc_.size() > 0) cell.dc = dc_.data() + state;
+  if (dreset_h_.size() > 0) cell.dreset_h = dreset_h_.data() + state;
+  cell.state_stride = state_stride_;
+  for (int gate = 0; gate < num_gates_; ++gate) {
+    cell.dgates[gate] = GateGradients(step, part.row_begin, gate) + unit;
+  }
+  cell.dgates_stride = num_columns_;
+  if (dreset_.size() > 0) cell.dreset = ResetGradients(step, part.row_begin) + unit;
+  cell.dreset_stride = hidden_;
+  cells_.gradient_phases[phase](cell);
+}
+
+// What the step before this one has left to multiply, and the activations of this one. All gates of
+// a step must be there before its second half, or what comes before it, begins.
+template <typename S>
+void SequenceGradient<S>::FirstHalf(int64_t index, const GradientPart& part) {
+  if (index > 0) {
+    for (int gate = 0; gate < num_gates_; ++gate) {
+      // What is reset has been done in the second half.
+      if (sequence_.kind == CellKind::kGru && gate == kState) continue;
+      MultiplyGate(StepAt(index - 1), gate, part, dh_.data());
+    }
+  }
+  if (index < num_steps_) Cell(StepAt(index), 0, part);
+}
+
+// By the state that is reset before it is multiplied.
+template <typename S>
+void SequenceGradient<S>::SecondHalf(int64_t index, const GradientPart& part) {
+  const int64_t begin = part.panel_begin * loops_.width();
+  const int64_t end = part.panel_end * loops_.width();
+  for (int64_t row = part.row_begin; row < part.row_end; ++row) {
+    std::fill_n(dreset_h_.data() + row * state_stride_ + begin, end - begin, S(0));
+  }
+  MultiplyGate(StepAt(index), kState, part, dreset_h_.data());
+  Cell(StepAt(index), 1, part);
+}
+
+// By some columns of the weights, whose inputs [depth, rows of the weights] are given.
+template <typename S>
+void SequenceGradient<S>::MultiplyWeights(const S* inputs, int64_t num_inputs, const S* gradients,
+                                          int64_t gradients_stride, int64_t num_columns,
+                                          const Matrix<S>& weights, int64_t first_column, S* out) {
+  const int64_t depth = num_steps_ * batch_;
+  if (weights.column_stride == 1) {
+    MultiplyMatrices<S>({inputs, 1, num_inputs}, {gradients, gradients_stride, 1}, num_inputs,
+                        depth, num_columns, /*adds=*/false, out + first_column, weights.row_stride,
+                        parallel_);
+  } else {
+    MultiplyMatrices<S>({gradients, 1, gradients_stride}, {inputs, num_inputs, 1}, num_columns,
+                        depth, num_inputs, /*adds=*/false,
+                        out + first_column * weights.column_stride, weights.column_stride,
+                        parallel_);
+  }
+}
+
+template <typename S>
+void SequenceGradient<S>::Finish() {
+  const int64_t depth = num_steps_ * batch_;
+  const auto store_states = [&](const Buffer<S>& from, S* to) {
+    for (int64_t row = 0; row < batch_; ++row) {
+      std::copy_n(from.data() + row * state_stride_, hidden_, to + row * hidden_);
+    }
+  };
+  store_states(dh_, args_.dh0);
+  if (args_.dc0 != nullptr) store_states(dc_, args_.dc0);
+
+  const auto add_up = [&](const Buffer<S>& rows, int64_t width, S* sums) {
+    std::fill_n(sums, width, S(0));
+    for (int64_t row = 0; row < depth; ++row) {
+      for (int64_t i = 0; i < width; ++i) sums[i] += rows[row * width + i];
+    }
+  };
+  if (args_.db != nullptr) add_up(dgates_, num_columns_, args_.db);
+  if (args_.drecurrent_b != nullptr) add_up(dreset_, hidden_, args_.drecurrent_b);
+
+  S* const last_h = StatesBefore(0);  // and of the other steps, in the order of time
+  const bool is_gru =
+      sequence_.kind == CellKind::kGru || sequence_.kind == CellKind::kGruLinearBeforeReset;
+  if (!is_gru) {
+    MultiplyWeights(last_h, hidden_, dgates_.data(), num_columns_, num_columns_, sequence_.r, 0,
+                    args_.dr);
+  } else {
+    for (const int gate : {kUpdate, kReset, kState}) {
+      const int64_t column = sequence_.gate_positions[gate] * hidden_;
+      if (gate == kState && sequence_.kind == CellKind::kGruLinearBeforeReset) {
+        MultiplyWeights(last_h, hidden_, dreset_.data(), hidden_, hidden_, sequence_.r, column,
+                        args_.dr);
+        continue;
+      }
+      if (gate == kState) {
+        // The states are not read again: now they are what is multiplied.
+        const S* const gates = sequence_.gates;
+        for (int64_t row = 0; row < depth; ++row) {
+          const S* const reset = gates + (row * NumSavedGates(sequence_.kind) + kReset) * hidden_;
+          for (int64_t i = 0; i < hidden_ && IsActive(row); ++i)
+            last_h[row * hidden_ + i] *= reset[i];
+        }
+      }
+      MultiplyWeights(last_h, hidden_, dgates_.data() + column, num_columns_, hidden_, sequence_.r,
+                      column, args_.dr);
+    }
+  }
+
+  const int64_t input = sequence_.input;
+  const auto scatter = [&](const S* rows) {
+    for (int64_t step = 0; step < num_steps_; ++step) {
+      for (int64_t row = 0; row < batch_; ++row) {
+        std::copy_n(rows + (step * batch_ + row) * input, input, args_.dx.At(step, row));
+      }
+    }
+  };
+  if (sequence_.is_projected) {
+    scatter(dgates_.data());
+    return;
+  }
+  const auto is_in_order = [&](const auto& by_step) {
+    return by_step.row_stride == input && by_step.step_stride == batch_ * input;
+  };
+  Buffer<S> copy;
+  const S* x = sequence_.x.data;
+  if (has_mask_ || !is_in_order(sequence_.x)) {
+    copy = Buffer<S>(depth * input);
+    for (int64_t step = 0; step < num_steps_; ++step) {
+      for (int64_t row = 0; row < batch_; ++row) {
+        const int64_t at = step * batch_ + row;
+        // Whatever stands in padding, even if it is no number, makes no difference.
+        if (IsActive(at)) {
+          std::copy_n(sequence_.x.At(step, row), input, copy.data() + at * input);
+        } else {
+          std::fill_n(copy.data() + at * input, input, S(0));
+        }
+      }
+    }
+    x = copy.data();
+  }
+  MultiplyWeights(x, input, dgates_.data(), num_columns_, num_columns_, sequence_.w, 0, args_.dw);
+  const Matrix<S>& w = sequence_.w;
+  const Matrix<S> turned{w.data, w.column_stride, w.row_stride};
+  S* const dx = is_in_order(args_.dx) ? args_.dx.data : copy.data();
+  MultiplyMatrices<S>({dgates_.data(), num_columns_, 1}, turned, depth, num_columns_, input,
+                      /*adds=*/false, dx, input, parallel_);
+  if (dx != args_.dx.data) scatter(dx);
+}
+
+template <typename S>
+void SequenceGradient<S>::Run() {
+  FindActive();
+  CopyStates();
+  const int64_t num_states = batch_ * state_stride_;
+  const auto load_states = [&](const S* from, Buffer<S>* to) {
+    *to = Buffer<S>(num_states);
+    std::fill_n(to->data(), num_states, S(0));
+    for (int64_t row = 0; row < batch_; ++row) {
+      std::copy_n(from + row * hidden_, hidden_, to->data() + row * state_stride_);
+    }
+  };
+  load_states(args_.dh, &dh_);
+  if (sequence_.kind == CellKind::kLstm) load_states(args_.dc, &dc_);
+  if (sequence_.kind == CellKind::kGru) dreset_h_ = Buffer<S>(num_states);
+  if (sequence_.kind == CellKind::kGruLinearBeforeReset) {
+    dreset_ = Buffer<S>(num_steps_ * batch_ * hidden_);
+  }
+  dgates_ = Buffer<S>(num_steps_ * batch_ * num_columns_);
+  packed_ = Buffer<S>(num_gates_ * num_panels_ * loops_.width() * hidden_);
+
+  bool by_units;
+  const std::vector<GradientPart> parts = Split(&by_units);
+  const int64_t count = parts.size();
+  const bool has_second_half = sequence_.kind == CellKind::kGru;
+  if (num_steps_ > 0) {
+    const auto pack = [&](int64_t panel) { Pack(panel); };
+    parallel_->Run(num_panels_, pack);
+    if (by_units && count > 1) {
+      const int64_t halves = has_second_half ? 2 : 1;
+      const auto work = [&](int64_t round, int64_t i) {
+        round % halves == 0 ? FirstHalf(round / halves, parts[i])
+                            : SecondHalf(round / halves, parts[i]);
+      };
+      RunSteps(num_steps_ * halves + 1, count, work, sequence_.goes_on, parallel_);
+    } else {
+      const auto run = [&](int64_t i) {
+        for (int64_t index = 0; index <= num_steps_ && sequence_.goes_on(); ++index) {
+          FirstHalf(index, parts[i]);
+          if (has_second_half && index < num_steps_) SecondHalf(index, parts[i]);
+        }
+      };
+      parallel_->Run(count, run);
+    }
+  }
+  if (sequence_.goes_on()) Finish();
+}
+
+}  // namespace
+
+template <typename S>
+void RunSequenceGradient(const SequenceGradientArgs<S>& args, Parallel* parallel) {
+  SequenceGradient<S>(args, parallel).Run();
+}
+
+template void RunSequenceGradient<float>(const SequenceGradientArgs<float>&, Parallel*);
+template void RunSequenceGradient<double>(const SequenceGradientArgs<double>&, Parallel*);
+
+}  // namespace tf_ti

@@ -1,0 +1,81 @@
+#include "cc/kernels/recurrent/spec.h"
+
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/status.h"
+
+namespace tf_ti {
+namespace {
+
+const std::pair<const char*, ActivationFunction> kFunctions[] = {
+    {"sigmoid", ActivationFunction::kSigmoid},
+    {"tanh", ActivationFunction::kTanh},
+    {"relu", ActivationFunction::kRelu},
+    {"affine", ActivationFunction::kAffine},
+    {"hard_sigmoid", ActivationFunction::kHardSigmoid},
+    {"leaky_relu", ActivationFunction::kLeakyRelu},
+    {"scaled_tanh", ActivationFunction::kScaledTanh},
+};
+
+absl::Status FindFunction(const std::string& name, ActivationFunction* function) {
+  for (const auto& [known, value] : kFunctions) {
+    if (name == known) {
+      *function = value;
+      return absl::OkStatus();
+    }
+  }
+  return InvalidArgument("activations: unknown function ", name);
+}
+
+}  // namespace
+
+absl::Status RecurrentSpec::Init(tensorflow::OpKernelConstruction* ctx) {
+  std::string kind_name;
+  bool linear_before_reset;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("kind", &kind_name));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("linear_before_reset", &linear_before_reset));
+  kind = kind_name == "lstm"   ? CellKind::kLstm
+         : kind_name == "rnn"  ? CellKind::kRnn
+         : linear_before_reset ? CellKind::kGruLinearBeforeReset
+                               : CellKind::kGru;
+  std::vector<int> order;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("gate_order", &order));
+  const int num_gates = NumGates(kind);
+  std::vector<bool> found(num_gates, false);
+  for (int gate = 0; gate < static_cast<int>(order.size()); ++gate) {
+    if (static_cast<int>(order.size()) != num_gates || order[gate] < 0 ||
+        order[gate] >= num_gates || found[order[gate]]) {
+      return InvalidArgument("gate_order must be a permutation of ", num_gates, " gates");
+    }
+    found[order[gate]] = true;
+    gate_positions[gate] = order[gate];
+  }
+  std::vector<std::string> names;
+  std::vector<float> alphas, betas;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("activations", &names));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("activations_alpha", &alphas));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("activations_beta", &betas));
+  const size_t num_activations = kind == CellKind::kLstm ? 3 : kind == CellKind::kRnn ? 1 : 2;
+  if (names.size() != num_activations || alphas.size() != num_activations ||
+      betas.size() != num_activations) {
+    return InvalidArgument("activations, with alpha and beta each, must be ", num_activations,
+                           ", got ", names.size(), ", ", alphas.size(), " and ", betas.size());
+  }
+  for (size_t i = 0; i < num_activations; ++i) {
+    TF_RETURN_IF_ERROR(FindFunction(names[i], &activations[i].function));
+    activations[i].alpha = alphas[i];
+    activations[i].beta = betas[i];
+  }
+  float given_clip;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("clip", &given_clip));
+  clip = given_clip > 0 ? given_clip : std::numeric_limits<double>::infinity();
+  TF_RETURN_IF_ERROR(ctx->GetAttr("transpose_weights", &transpose_weights));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("reverse", &reverse));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("time_major", &time_major));
+  return ctx->GetAttr("hold_output", &hold_output);
+}
+
+}  // namespace tf_ti

@@ -1,0 +1,126 @@
+// The contract of recurrent sequences and of their gradients.
+#include <string>
+#include <vector>
+
+#include "cc/status.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+absl::Status SequenceShape(InferenceContext* c) {
+  ShapeHandle x, h;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 3, &x));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &h));
+  bool time_major;
+  TF_RETURN_IF_ERROR(c->GetAttr("time_major", &time_major));
+  DimensionHandle batch;
+  TF_RETURN_IF_ERROR(c->Merge(c->Dim(x, time_major ? 1 : 0), c->Dim(h, 0), &batch));
+  const DimensionHandle steps = c->Dim(x, time_major ? 0 : 1);
+  const DimensionHandle hidden = c->Dim(h, 1);
+  const ShapeHandle state = c->Matrix(batch, hidden);
+  c->set_output(
+      0, time_major ? c->MakeShape({steps, batch, hidden}) : c->MakeShape({batch, steps, hidden}));
+  c->set_output(1, state);
+  std::string kind;
+  int num_cells, num_saved;
+  TF_RETURN_IF_ERROR(c->GetAttr("kind", &kind));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_cells", &num_cells));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_saved", &num_saved));
+  bool linear_before_reset;
+  TF_RETURN_IF_ERROR(c->GetAttr("linear_before_reset", &linear_before_reset));
+  // With its last product apart from what resets it.
+  const int num_gates = kind == "lstm" || linear_before_reset ? 4 : 3;
+  int output = 2;
+  for (int i = 0; i < num_cells; ++i) c->set_output(output++, state);
+  for (int i = 0; i < num_saved; ++i, ++output) {
+    const bool is_gates = i == 0 && kind != "rnn";
+    c->set_output(output, is_gates ? c->MakeShape({steps, batch, c->MakeDim(num_gates), hidden})
+                                   : c->MakeShape({steps, batch, hidden}));
+  }
+  return absl::OkStatus();
+}
+
+// What both ops say about the cell.
+#define TF_TI_RECURRENT_ATTRS(builder)               \
+  builder.Attr("T: {float, double, half, bfloat16}") \
+      .Attr("S: {float, double}")                    \
+      .Attr("kind: {'lstm', 'gru', 'rnn'}")          \
+      .Attr("num_cells: int >= 0")                   \
+      .Attr("num_weights: int >= 0")                 \
+      .Attr("num_biases: int >= 0")                  \
+      .Attr("num_lengths: int >= 0")                 \
+      .Attr("num_masks: int >= 0")                   \
+      .Attr("num_saved: int >= 0")                   \
+      .Attr("gate_order: list(int) >= 1")            \
+      .Attr("transpose_weights: bool")               \
+      .Attr("linear_before_reset: bool = false")     \
+      .Attr("activations: list(string) >= 1")        \
+      .Attr("activations_alpha: list(float) >= 1")   \
+      .Attr("activations_beta: list(float) >= 1")    \
+      .Attr("clip: float = 0")                       \
+      .Attr("reverse: bool = false")                 \
+      .Attr("time_major: bool = false")              \
+      .Attr("hold_output: bool = false")
+
+// One direction of one layer. `x` is [batch, time, input], or [time, batch, input] if time_major;
+// without `w`, its products with that: [..., gates * hidden]. `w` and `r` are [input or hidden,
+// gates * hidden], or the other way round if transpose_weights; gate_order says which of the blocks
+// of `hidden` columns is each of the gates f, i, c, o of an LSTM, or z, r, h of a GRU. `b` is
+// [gates
+// * hidden], and with linear_before_reset hidden more, which are added to the product that is
+// reset. A clip of 0 is none. Steps beyond a row's length, or where its mask is false, hold its
+// states; their `y` is 0, or with hold_output the last one. `saved` is what the gradient takes, in
+// type S: activated gates, if there are several; the states c of an LSTM; and the states h, if
+// there is one gate, or lengths or a mask.
+TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequence")
+                          .Input("x: T")
+                          .Input("h: T")
+                          .Input("c: num_cells * T")
+                          .Input("w: num_weights * T")
+                          .Input("r: T")
+                          .Input("b: num_biases * T")
+                          .Input("lengths: num_lengths * int64")
+                          .Input("mask: num_masks * bool")
+                          .Output("y: T")
+                          .Output("last_h: T")
+                          .Output("last_c: num_cells * T")
+                          .Output("saved: num_saved * S"))
+    .SetShapeFn(SequenceShape);
+
+// Gradients by the inputs of a RecurrentSequence without clip. `y` and `saved` are what that gave,
+// the last inputs the gradients by its outputs.
+TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequenceGrad")
+                          .Input("x: T")
+                          .Input("h: T")
+                          .Input("c: num_cells * T")
+                          .Input("w: num_weights * T")
+                          .Input("r: T")
+                          .Input("b: num_biases * T")
+                          .Input("lengths: num_lengths * int64")
+                          .Input("mask: num_masks * bool")
+                          .Input("y: T")
+                          .Input("saved: num_saved * S")
+                          .Input("grad_y: T")
+                          .Input("grad_last_h: T")
+                          .Input("grad_last_c: num_cells * T")
+                          .Output("grad_x: T")
+                          .Output("grad_h: T")
+                          .Output("grad_c: num_cells * T")
+                          .Output("grad_w: num_weights * T")
+                          .Output("grad_r: T")
+                          .Output("grad_b: num_biases * T"))
+    .SetShapeFn([](InferenceContext* c) {
+      // Each has the shape of its input, and they come in one order.
+      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
+      return absl::OkStatus();
+    });
+
+}  // namespace
+}  // namespace tf_ti
