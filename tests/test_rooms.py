@@ -6,7 +6,12 @@ import re
 
 ROOT = pathlib.Path(__file__).parent.parent
 # What a family knows beside itself and what all share: others, and tf_ti as users see it.
-FAMILIES = {"bags": set(), "loops": set(), "keras": {"tf_ti", "bags", "loops"}}
+FAMILIES = {
+    "bags": set(),
+    "loops": set(),
+    "recurrent": {"loops"},
+    "keras": {"tf_ti", "bags", "loops"},
+}
 # The folders of cc/, and which of them each knows. Arithmetic is at the bottom.
 LAYERS = {
     "compute": {"compute"},

@@ -1,4 +1,4 @@
-"""tf_ti: fast loops and pooled embeddings for TensorFlow."""
+"""tf_ti: fast loops, recurrent layers and pooled embeddings for TensorFlow."""
 
 import contextlib
 import importlib
@@ -22,6 +22,8 @@ from tf_ti.loops.loop import Loop, LoopOutput, TripLimit
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap
 from tf_ti.loops.scan import scan
 from tf_ti.loops.tensor_iterator import tensor_iterator
+from tf_ti.recurrent.cells import gru_cell, lstm_cell, rnn_cell
+from tf_ti.recurrent.sequences import gru_sequence, lstm_sequence, rnn_sequence
 
 __all__ = [
     "BackEdge",
@@ -39,14 +41,21 @@ __all__ = [
     "embedding_bag_offsets_sum",
     "embedding_bag_packed",
     "embedding_segments_sum",
+    "gru_cell",
+    "gru_sequence",
     "keras",
+    "lstm_cell",
+    "lstm_sequence",
+    "recurrent",
+    "rnn_cell",
+    "rnn_sequence",
     "scan",
     "scatter_sub",
     "tensor_iterator",
 ]
 
 if TYPE_CHECKING:
-    from tf_ti import keras
+    from tf_ti import keras, recurrent
 else:
 
     def __getattr__(name):

@@ -1,0 +1,12 @@
+"""Recurrent cells and sequences, and the weights that other libraries trained for them."""
+
+from tf_ti.recurrent.weights import (
+    from_keras,
+    from_onnx,
+    from_torch,
+    to_keras,
+    to_onnx,
+    to_torch,
+)
+
+__all__ = ["from_keras", "from_onnx", "from_torch", "to_keras", "to_onnx", "to_torch"]

@@ -1,0 +1,348 @@
+"""Sequences of recurrent cells: one layer, in one or both directions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops import plan as _plan
+from tf_ti.recurrent import arguments as _arguments, unfused
+from tf_ti.recurrent.spec import DIRECTIONS, Direction, Recurrence
+
+
+@_tf.do_not_convert
+def lstm_sequence(
+    x: Any,
+    initial_hidden_state: Any,
+    initial_cell_state: Any,
+    sequence_lengths: Any,
+    w: Any,
+    r: Any,
+    b: Any,
+    hidden_size: int | None = None,
+    direction: Direction = "forward",
+    activations: Sequence[str] = ("sigmoid", "tanh", "tanh"),
+    activations_alpha: Sequence[float] = (),
+    activations_beta: Sequence[float] = (),
+    clip: float | None = None,
+    time_major: bool = False,
+    *,
+    mask: Any = None,
+    hold_output: bool = False,
+    checkpoint_every: int | None = None,
+    name: str | None = None,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Runs a layer of LSTM cells over sequences.
+
+    It means, for one direction `d`, with f, g, h = activations and gates in the order f, i, c, o:
+
+        for t in reversed(range(time)) if it runs backwards else range(time):
+            gates = x[:, t] @ w[d].T + hidden @ r[d].T + b[d]
+            forget, update, candidate, output = np.split(np.clip(gates, -clip, clip), 4, axis=-1)
+            new_cell = f(forget) * cell + f(update) * g(candidate)
+            new_hidden = f(output) * h(new_cell)
+            is_there = (t < sequence_lengths)[:, np.newaxis]    # or mask[:, t]
+            hidden = np.where(is_there, new_hidden, hidden)
+            cell = np.where(is_there, new_cell, cell)
+            y[:, d, t] = np.where(is_there, new_hidden, 0)
+
+    so that a sequence that runs backwards begins at its own end. What is beyond it is not read.
+
+    Args:
+        x: the sequences, [batch, time, input], of float32, float64, float16 or bfloat16. All that
+            follows is of this dtype. Half precisions are computed in float32, states too, and
+            rounded where they are returned.
+        initial_hidden_state, initial_cell_state: [batch, directions, hidden].
+        sequence_lengths: how many steps each sequence has, [batch], from 0 to time, of any integer
+            dtype; None where all have all steps.
+        w: the weights of x, [directions, 4 * hidden, input], gates in the order f, i, c, o.
+        r: the weights of the hidden state, [directions, 4 * hidden, hidden].
+        b: the biases, [directions, 4 * hidden]; None for zeros.
+        hidden_size: if given, what `hidden` must be.
+        direction: "forward", "reverse" or, with two directions, "bidirectional": forward first.
+        activations: three of affine, elu, hard_sigmoid, leaky_relu, relu, scaled_tanh, sigmoid,
+            softplus, softsign, tanh and thresholded_relu, as ONNX defines them; the same for both
+            directions.
+        activations_alpha, activations_beta: what these functions call alpha and beta, a number for
+            each of the three, which those that have none do not look at; or nothing, for the
+            defaults of ONNX's operators (affine and scaled_tanh change nothing by default).
+        clip: what the gates are limited to before their activations, on both sides; None for no
+            limit. h's argument, the cell state, is not limited.
+        time_major: x is [time, batch, input], y [time, directions, batch, hidden], and a mask
+            [time, batch]. States are as ever.
+        mask: instead of sequence_lengths, which steps there are, [batch, time] of bool. Where it is
+            false the states hold and y is 0.
+        hold_output: where the mask is false y is what it was in the step before, or 0 before the
+            first step that there is.
+        checkpoint_every: as in `tf_ti.tensor_iterator`.
+        name: a name for the operation.
+
+    Returns:
+        (y, ho, co): the hidden states, [batch, directions, time, hidden]; the last hidden and cell
+        states, [batch, directions, hidden]: the initial ones where a sequence has no steps.
+
+    Raises:
+        TypeError, ValueError: arguments, dtypes or static shapes do not fit one another.
+        tf.errors.InvalidArgumentError: shapes do not fit one another at run time, or a length is
+            not in [0, time]. It names them.
+
+    Example:
+
+        >>> x, state = tf.ones([1, 3, 2]), tf.zeros([1, 1, 1])
+        >>> w, r, b = tf.ones([1, 4, 2]), tf.ones([1, 4, 1]), tf.zeros([1, 4])
+        >>> y, ho, co = tf_ti.lstm_sequence(x, state, state, [2], w, r, b)
+        >>> tf.round(100 * y[0, 0, :, 0]).numpy().tolist()
+        [61.0, 87.0, 0.0]
+        >>> tf.round(100 * tf.stack([ho, co])[:, 0, 0, 0]).numpy().tolist()
+        [87.0, 171.0]
+
+    Source: OpenVINO's LSTMSequence-5; activations as in ONNX's LSTM.
+    """
+    recurrence = Recurrence.of(
+        "lstm",
+        activations,
+        activations_alpha,
+        activations_beta,
+        clip,
+        hold_output=hold_output,
+        time_major=time_major,
+    )
+    states = {
+        "initial_hidden_state": initial_hidden_state,
+        "initial_cell_state": initial_cell_state,
+    }
+    y, ho, co = _run(
+        recurrence,
+        x,
+        states,
+        sequence_lengths,
+        {"w": w, "r": r, "b": b},
+        hidden_size,
+        direction,
+        mask,
+        checkpoint_every,
+        name or "LSTMSequence",
+    )
+    return y, ho, co
+
+
+@_tf.do_not_convert
+def gru_sequence(
+    x: Any,
+    initial_hidden_state: Any,
+    sequence_lengths: Any,
+    w: Any,
+    r: Any,
+    b: Any,
+    hidden_size: int | None = None,
+    direction: Direction = "forward",
+    activations: Sequence[str] = ("sigmoid", "tanh"),
+    activations_alpha: Sequence[float] = (),
+    activations_beta: Sequence[float] = (),
+    clip: float | None = None,
+    linear_before_reset: bool = False,
+    time_major: bool = False,
+    *,
+    mask: Any = None,
+    hold_output: bool = False,
+    checkpoint_every: int | None = None,
+    name: str | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Runs a layer of GRU cells over sequences.
+
+    It means what `tf_ti.lstm_sequence` means, with this step, where f, g = activations, gates are
+    in the order z, r, h, and `limit` is np.clip(..., -clip, clip):
+
+        xz, xr, xh = np.split(x[:, t] @ w[d].T, 3, axis=-1)
+        rz, rr, rh = np.split(r[d], 3)
+        z = f(limit(xz + hidden @ rz.T + bz))
+        reset = f(limit(xr + hidden @ rr.T + br))
+        if linear_before_reset:
+            candidate = g(limit(xh + bh + reset * (hidden @ rh.T + brh)))
+        else:
+            candidate = g(limit(xh + bh + (reset * hidden) @ rh.T))
+        new_hidden = (1 - z) * candidate + z * hidden
+
+    Args:
+        w, r: [directions, 3 * hidden, input] and [directions, 3 * hidden, hidden], gates in the
+            order z, r, h.
+        b: the biases bz, br, bh, [directions, 3 * hidden], or, with linear_before_reset, bz, br,
+            bh, brh, [directions, 4 * hidden]; None for zeros.
+        activations: f and g.
+        linear_before_reset: see above. True is what cuDNN, torch and, by default, Keras do.
+        x, initial_hidden_state, sequence_lengths, hidden_size, direction, activations_alpha,
+            activations_beta, clip, time_major, mask, hold_output, checkpoint_every, name: as in
+            `tf_ti.lstm_sequence`.
+
+    Returns:
+        (y, ho): as of `tf_ti.lstm_sequence`.
+
+    Raises: as `tf_ti.lstm_sequence`.
+
+    Example:
+
+        >>> x, state = tf.ones([1, 3, 2]), tf.zeros([1, 1, 1])
+        >>> w, r, b = tf.ones([1, 3, 2]), tf.ones([1, 3, 1]), tf.zeros([1, 3])
+        >>> y, ho = tf_ti.gru_sequence(x, state, None, w, r, b, direction="reverse")
+        >>> tf.round(100 * y[0, 0, :, 0]).numpy().tolist()
+        [28.0, 21.0, 11.0]
+
+    Source: OpenVINO's GRUSequence-5; activations as in ONNX's GRU.
+    """
+    recurrence = Recurrence.of(
+        "gru",
+        activations,
+        activations_alpha,
+        activations_beta,
+        clip,
+        linear_before_reset,
+        hold_output=hold_output,
+        time_major=time_major,
+    )
+    y, ho = _run(
+        recurrence,
+        x,
+        {"initial_hidden_state": initial_hidden_state},
+        sequence_lengths,
+        {"w": w, "r": r, "b": b},
+        hidden_size,
+        direction,
+        mask,
+        checkpoint_every,
+        name or "GRUSequence",
+    )
+    return y, ho
+
+
+@_tf.do_not_convert
+def rnn_sequence(
+    x: Any,
+    initial_hidden_state: Any,
+    sequence_lengths: Any,
+    w: Any,
+    r: Any,
+    b: Any,
+    hidden_size: int | None = None,
+    direction: Direction = "forward",
+    activations: Sequence[str] = ("tanh",),
+    activations_alpha: Sequence[float] = (),
+    activations_beta: Sequence[float] = (),
+    clip: float | None = None,
+    time_major: bool = False,
+    *,
+    mask: Any = None,
+    hold_output: bool = False,
+    checkpoint_every: int | None = None,
+    name: str | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Runs a layer of plain recurrent cells over sequences.
+
+    It means what `tf_ti.lstm_sequence` means, with this step, where f is the activation:
+
+        new_hidden = f(np.clip(x[:, t] @ w[d].T + hidden @ r[d].T + b[d], -clip, clip))
+
+    Args:
+        w, r, b: [directions, hidden, input], [directions, hidden, hidden] and
+            [directions, hidden]; None for a b of zeros.
+        activations: one function's name.
+        x, initial_hidden_state, sequence_lengths, hidden_size, direction, activations_alpha,
+            activations_beta, clip, time_major, mask, hold_output, checkpoint_every, name: as in
+            `tf_ti.lstm_sequence`.
+
+    Returns:
+        (y, ho): as of `tf_ti.lstm_sequence`.
+
+    Raises: as `tf_ti.lstm_sequence`.
+
+    Example:
+
+        >>> x, state = tf.constant([[[1.0], [2.0], [3.0]]]), tf.zeros([1, 1, 1])
+        >>> w, r = tf.ones([1, 1, 1]), tf.ones([1, 1, 1])
+        >>> y, ho = tf_ti.rnn_sequence(x, state, None, w, r, None, activations=["relu"])
+        >>> y.numpy().tolist()
+        [[[[1.0], [3.0], [6.0]]]]
+
+    Source: OpenVINO's RNNSequence-5; activations as in ONNX's RNN.
+    """
+    recurrence = Recurrence.of(
+        "rnn",
+        activations,
+        activations_alpha,
+        activations_beta,
+        clip,
+        hold_output=hold_output,
+        time_major=time_major,
+    )
+    y, ho = _run(
+        recurrence,
+        x,
+        {"initial_hidden_state": initial_hidden_state},
+        sequence_lengths,
+        {"w": w, "r": r, "b": b},
+        hidden_size,
+        direction,
+        mask,
+        checkpoint_every,
+        name or "RNNSequence",
+    )
+    return y, ho
+
+
+def _run(
+    recurrence: Recurrence,
+    x: Any,
+    initial: dict[str, Any],
+    sequence_lengths: Any,
+    weights: dict[str, Any],
+    hidden_size: Any,
+    direction: Any,
+    mask: Any,
+    checkpoint_every: Any,
+    name: str,
+) -> list[tf.Tensor]:
+    """The outputs, and the last states."""
+    if not isinstance(direction, str) or direction not in DIRECTIONS:
+        raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
+    if sequence_lengths is not None and mask is not None:
+        raise ValueError("sequence_lengths and mask say the same: one of them must be None")
+    if recurrence.hold_output and mask is None:
+        raise ValueError(
+            "hold_output is about the steps that a mask leaves out: mask must be given"
+        )
+    _plan.check_checkpoint_every(checkpoint_every)
+    with tf.name_scope(name):
+        tensors = _arguments.to_floats({"x": x, **initial, **weights})
+        if sequence_lengths is not None:
+            tensors["sequence_lengths"] = _arguments.to_lengths(sequence_lengths)
+        if mask is not None:
+            tensors["mask"] = _arguments.to_mask(mask)
+        steps = "time batch" if recurrence.time_major else "batch time"
+        layouts = {
+            "x": f"{steps} input",
+            **dict.fromkeys(initial, "batch directions hidden"),
+            "w": f"directions {len(recurrence.gates)}*hidden input",
+            "r": f"directions {len(recurrence.gates)}*hidden hidden",
+            "b": f"directions {recurrence.num_biases}*hidden",
+            "sequence_lengths": "batch",
+            "mask": steps,
+        }
+        backwards = DIRECTIONS[direction]
+        given = {"directions": (len(backwards), f"direction {direction!r}")}
+        tensors = _arguments.check_shapes(tensors, layouts, given, hidden_size)
+        results = [
+            unfused.run(
+                recurrence.replace(reverse=reverse),
+                tensors["x"],
+                [tensors[label][:, d] for label in initial],
+                tensors["w"][d],
+                tensors["r"][d],
+                tensors["b"][d] if "b" in tensors else None,
+                tensors.get("sequence_lengths"),
+                tensors.get("mask"),
+                checkpoint_every,
+            )
+            for d, reverse in enumerate(backwards)
+        ]
+        of_directions = zip(*([y, *states] for y, states in results))
+        return [tf.stack(values, axis=1) for values in of_directions]

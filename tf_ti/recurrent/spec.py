@@ -1,0 +1,159 @@
+"""What one direction of a recurrent layer computes, without its tensors."""
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any, Literal
+
+Kind = Literal["lstm", "gru", "rnn"]
+Direction = Literal["forward", "reverse", "bidirectional"]
+
+# The gates of a cell, in OpenVINO's order: of an LSTM forget, input, candidate, output; of a GRU
+# update, reset, candidate.
+GATES = {"lstm": "fico", "gru": "zrh", "rnn": "h"}
+# The activation functions of a cell, in the order of ONNX's and OpenVINO's f, g, h.
+DEFAULT_ACTIVATIONS = {
+    "lstm": ("sigmoid", "tanh", "tanh"),
+    "gru": ("sigmoid", "tanh"),
+    "rnn": ("tanh",),
+}
+# The directions of a layer, and whether each runs backwards.
+DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+# What alpha and beta are if they are not given, by ONNX's operators; None where there is none.
+# Affine and ScaledTanh are no operators of ONNX any more: theirs change nothing.
+ACTIVATIONS: dict[str, tuple[float | None, float | None]] = {
+    "affine": (1.0, 0.0),
+    "elu": (1.0, None),
+    "hard_sigmoid": (0.2, 0.5),
+    "leaky_relu": (0.01, None),
+    "relu": (None, None),
+    "scaled_tanh": (1.0, 1.0),
+    "sigmoid": (None, None),
+    "softplus": (None, None),
+    "softsign": (None, None),
+    "tanh": (None, None),
+    "thresholded_relu": (1.0, None),
+}
+_NAMES = {name.replace("_", ""): name for name in ACTIVATIONS}
+
+
+@dataclasses.dataclass(frozen=True)
+class Activation:
+    """An activation function by its name; 0 for the alpha and the beta that it does not have."""
+
+    name: str
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    @classmethod
+    def of(
+        cls, name: Any, alpha: Any = None, beta: Any = None, label: str = "activation"
+    ) -> "Activation":
+        """By a name as OpenVINO or ONNX write it: hard_sigmoid, hardsigmoid, HardSigmoid."""
+        if not isinstance(name, str):
+            raise TypeError(f"{label} must be a name, got {name!r}")
+        known = _NAMES.get(name.lower().replace("_", ""))
+        if known is None:
+            raise ValueError(f"{label} must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
+        values = []
+        for given, default in zip((alpha, beta), ACTIVATIONS[known]):
+            values.append(0.0 if default is None else float(default if given is None else given))
+        return cls(known, *values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrence:
+    """One direction of a layer of cells.
+
+    Attributes:
+        kind: "lstm", "gru" or "rnn".
+        activations: f, g and h of an LSTM, f and g of a GRU, f of an RNN.
+        clip: what the inputs of activations are limited to, on both sides, but for an LSTM's cell
+            state; None for no limit.
+        linear_before_reset: a GRU's reset gate comes after the product with the recurrent weights.
+        gates: the order of the gates in the weights, by the letters of `GATES`.
+        reverse: from the last step to the first, results in their steps' places.
+        hold_output: a step that a mask leaves out repeats the output before it (zeros before the
+            first), instead of zeros.
+        time_major: x, y and a mask have the time first, and the batch second.
+    """
+
+    kind: Kind
+    activations: tuple[Activation, ...]
+    clip: float | None = None
+    linear_before_reset: bool = False
+    gates: str = ""
+    reverse: bool = False
+    hold_output: bool = False
+    time_major: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        kind: Kind,
+        activations: Sequence[str] | None = None,
+        activations_alpha: Sequence[float] = (),
+        activations_beta: Sequence[float] = (),
+        clip: float | None = None,
+        linear_before_reset: bool = False,
+        **fields: Any,
+    ) -> "Recurrence":
+        """From the arguments of the public functions, which it checks."""
+        return cls(
+            kind,
+            _activations(kind, activations, activations_alpha, activations_beta),
+            _clip(clip),
+            bool(linear_before_reset),
+            GATES[kind],
+            **fields,
+        )
+
+    @property
+    def num_biases(self) -> int:
+        """How many biases a hidden unit has: the candidate's recurrent one may be apart."""
+        return len(self.gates) + self.linear_before_reset
+
+    def replace(self, **changes: Any) -> "Recurrence":
+        return dataclasses.replace(self, **changes)
+
+
+def _activations(kind: Kind, names: Any, alphas: Any, betas: Any) -> tuple[Activation, ...]:
+    names = DEFAULT_ACTIVATIONS[kind] if names is None else names
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise TypeError(f"activations must be a list of names, got {names!r}")
+    count = len(DEFAULT_ACTIVATIONS[kind])
+    if len(names) != count:
+        raise ValueError(f"activations of {kind} must be {count}, got {len(names)}: {names!r}")
+    alphas = _coefficients("activations_alpha", alphas, count)
+    betas = _coefficients("activations_beta", betas, count)
+    return tuple(
+        Activation.of(name, alpha, beta, f"activations[{i}]")
+        for i, (name, alpha, beta) in enumerate(zip(names, alphas, betas))
+    )
+
+
+def _coefficients(label: str, values: Any, count: int) -> Sequence[float | None]:
+    values = () if values is None else values
+    if isinstance(values, (str, numbers.Number)) or not hasattr(values, "__len__"):
+        raise TypeError(f"{label} must be a list of numbers, got {values!r}")
+    if not len(values):
+        return [None] * count
+    if len(values) != count:
+        raise ValueError(
+            f"{label} must have a number for each of {count} activations, or none, got {values!r}"
+        )
+    for i, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise TypeError(f"{label}[{i}] must be a number, got {value!r}")
+    return values
+
+
+def _clip(clip: Any) -> float | None:
+    if clip is None:
+        return None
+    if isinstance(clip, bool) or not isinstance(clip, numbers.Real):
+        raise TypeError(f"clip must be a number or None, got {clip!r}")
+    if not clip > 0:
+        raise ValueError(f"clip must be above 0, got {clip!r}")
+    return None if math.isinf(clip) else float(clip)

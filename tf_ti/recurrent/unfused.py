@@ -1,0 +1,190 @@
+"""Recurrent cells and sequences in TensorFlow's own operations: what they mean, step by step."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_ti.loops.scan import scan
+from tf_ti.recurrent import arguments as _arguments
+from tf_ti.recurrent.spec import Activation, Recurrence
+
+_HALVES = (tf.float16, tf.bfloat16)
+
+
+def run(
+    recurrence: Recurrence,
+    x: tf.Tensor,
+    states: Sequence[tf.Tensor],
+    w: tf.Tensor,
+    r: tf.Tensor,
+    b: tf.Tensor | None,
+    lengths: tf.Tensor | None = None,
+    mask: tf.Tensor | None = None,
+    checkpoint_every: int | None = None,
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Runs the steps of one direction.
+
+    Args:
+        recurrence: what to compute.
+        x: [batch, time, input], or [time, batch, input] where the recurrence says time_major.
+        states: the hidden state, [batch, hidden]; for an LSTM also the cell state.
+        w, r: [gates * hidden, input] and [gates * hidden, hidden].
+        b: [num_biases * hidden], or None for zeros.
+        lengths: how many steps each element of the batch has, [batch]; None for all.
+        mask: which steps there are, in the layout of x; not with lengths.
+        checkpoint_every: as in `tf_ti.scan`.
+
+    Returns:
+        The outputs, in the layout of x, and the last states.
+    """
+    dtype, time_axis = x.dtype, 0 if recurrence.time_major else 1
+    x, w, r, b, *states = map(_widen, [x, w, r, b, *states])
+    if lengths is not None:
+        mask = _mask(lengths, x, time_axis)
+    if mask is not None:  # what is left out is not read: gradients would meet a NaN in it
+        x = tf.where(mask[..., tf.newaxis], x, tf.zeros([], x.dtype))
+    cell = Cell(recurrence, w, r, b)
+    elements, carry = {"projected": cell.project(x)}, {"states": states}
+    if mask is not None:
+        elements["valid"] = mask
+        if recurrence.hold_output:
+            carry["y"] = tf.zeros_like(states[0])
+
+    def step(carry, element):
+        old, new = carry["states"], cell.step(element["projected"], carry["states"])
+        y = new[0]
+        if mask is None:
+            return {"states": new}, y
+        valid = element["valid"][:, tf.newaxis]
+        y = tf.where(valid, y, carry.get("y", tf.zeros([], y.dtype)))
+        carry = carry | {"states": [tf.where(valid, n, o) for n, o in zip(new, old)]}
+        return carry | ({"y": y} if "y" in carry else {}), y
+
+    carry, y = scan(
+        step,
+        carry,
+        elements,
+        axis=time_axis,
+        reverse=recurrence.reverse,
+        checkpoint_every=checkpoint_every,
+    )
+    return tf.cast(y, dtype), [tf.cast(state, dtype) for state in carry["states"]]
+
+
+def step(
+    recurrence: Recurrence,
+    x: tf.Tensor,
+    states: Sequence[tf.Tensor],
+    w: tf.Tensor,
+    r: tf.Tensor,
+    b: tf.Tensor | None,
+) -> list[tf.Tensor]:
+    """One step: the states after x [batch, input]; other arguments as in `run`."""
+    dtype = x.dtype
+    x, w, r, b, *states = map(_widen, [x, w, r, b, *states])
+    cell = Cell(recurrence, w, r, b)
+    return [tf.cast(state, dtype) for state in cell.step(cell.project(x), states)]
+
+
+class Cell:
+    """A cell and its weights."""
+
+    def __init__(self, recurrence: Recurrence, w: tf.Tensor, r: tf.Tensor, b: tf.Tensor | None):
+        self._recurrence, self._w, self._r = recurrence, w, r
+        self._b, self._recurrent_b = b, None
+        if recurrence.linear_before_reset and b is not None:
+            *parts, self._recurrent_b = tf.split(b, recurrence.num_biases)
+            self._b = tf.concat(parts, 0)
+        if recurrence.kind == "gru" and not recurrence.linear_before_reset:
+            self._r_of = self._by_gate(r, 0)
+
+    def project(self, x: tf.Tensor) -> tf.Tensor:
+        """What the gates get from inputs of any number of steps."""
+        projected = tf.tensordot(x, self._w, [[-1], [1]])
+        return projected if self._b is None else projected + self._b
+
+    def step(self, projected: tf.Tensor, states: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        new = getattr(self, f"_{self._recurrence.kind}")(projected, *states)
+        for state, old in zip(new, states):
+            state.set_shape(old.shape)
+        return new
+
+    def _lstm(self, projected: tf.Tensor, h: tf.Tensor, c: tf.Tensor) -> list[tf.Tensor]:
+        f, g, activate = self._recurrence.activations
+        gates = self._by_gate(self._clip(projected + self._recur(h, self._r)))
+        c = _apply(f, gates["f"]) * c + _apply(f, gates["i"]) * _apply(g, gates["c"])
+        return [_apply(f, gates["o"]) * _apply(activate, c), c]
+
+    def _gru(self, projected: tf.Tensor, h: tf.Tensor) -> list[tf.Tensor]:
+        f, g = self._recurrence.activations
+        gates = self._by_gate(projected)
+        if self._recurrence.linear_before_reset:
+            recurrent = self._by_gate(self._recur(h, self._r))
+            if self._recurrent_b is not None:
+                recurrent["h"] += self._recurrent_b
+        else:
+            recurrent = {gate: self._recur(h, self._r_of[gate]) for gate in "zr"}
+        z, r = (_apply(f, self._clip(gates[gate] + recurrent[gate])) for gate in "zr")
+        if self._recurrence.linear_before_reset:
+            candidate = r * recurrent["h"]
+        else:
+            candidate = self._recur(r * h, self._r_of["h"])
+        return [(1 - z) * _apply(g, self._clip(gates["h"] + candidate)) + z * h]
+
+    def _rnn(self, projected: tf.Tensor, h: tf.Tensor) -> list[tf.Tensor]:
+        (f,) = self._recurrence.activations
+        return [_apply(f, self._clip(projected + self._recur(h, self._r)))]
+
+    def _recur(self, h: tf.Tensor, r: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(h, r, transpose_b=True)
+
+    def _by_gate(self, value: tf.Tensor, axis: int = -1) -> dict[str, tf.Tensor]:
+        gates = self._recurrence.gates
+        return dict(zip(gates, tf.split(value, len(gates), axis)))
+
+    def _clip(self, value: tf.Tensor) -> tf.Tensor:
+        clip = self._recurrence.clip
+        return value if clip is None else tf.clip_by_value(value, -clip, clip)
+
+
+_FUNCTIONS = {
+    "affine": lambda x, alpha, beta: alpha * x + beta,
+    "elu": lambda x, alpha, beta: tf.where(x >= 0, x, alpha * tf.nn.elu(x)),
+    "hard_sigmoid": lambda x, alpha, beta: tf.clip_by_value(alpha * x + beta, 0, 1),
+    "leaky_relu": lambda x, alpha, beta: tf.where(x >= 0, x, alpha * x),
+    "relu": lambda x, alpha, beta: tf.nn.relu(x),
+    "scaled_tanh": lambda x, alpha, beta: alpha * tf.tanh(beta * x),
+    "sigmoid": lambda x, alpha, beta: tf.sigmoid(x),
+    "softplus": lambda x, alpha, beta: tf.nn.softplus(x),
+    "softsign": lambda x, alpha, beta: tf.nn.softsign(x),
+    "tanh": lambda x, alpha, beta: tf.tanh(x),
+    "thresholded_relu": lambda x, alpha, beta: tf.where(x >= alpha, x, tf.zeros([], x.dtype)),
+}
+
+
+def _apply(activation: Activation, x: tf.Tensor) -> tf.Tensor:
+    return _FUNCTIONS[activation.name](x, activation.alpha, activation.beta)
+
+
+def _widen(tensor: tf.Tensor | None) -> tf.Tensor | None:
+    """Half precisions are computed in float32."""
+    is_half = tensor is not None and tensor.dtype in _HALVES
+    return tf.cast(tensor, tf.float32) if is_half else tensor
+
+
+def _mask(lengths: tf.Tensor, x: tf.Tensor, time_axis: int) -> tf.Tensor:
+    """Which steps there are, in the layout of x."""
+    time = tf.shape(x, lengths.dtype)[time_axis]
+    wrong = tf.where((lengths < 0) | (lengths > time))[:1, 0]
+    checks = _arguments.require(
+        tf.equal(tf.size(wrong), 0),
+        "sequence_lengths must be from 0 to the number of steps,",
+        time,
+        ", got",
+        tf.gather(lengths, wrong),
+        "at position",
+        wrong,
+    )
+    with tf.control_dependencies(checks):
+        mask = tf.sequence_mask(lengths, time)
+    return mask if time_axis == 1 else tf.transpose(mask)

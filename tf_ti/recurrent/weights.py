@@ -1,0 +1,483 @@
+"""Trained weights from Keras, torch and ONNX for the sequences and cells of tf_ti, and back.
+
+None of these libraries is imported: what is looked at is their objects' attributes, and arrays.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_ti.recurrent.spec import (
+    ACTIVATIONS,
+    DEFAULT_ACTIVATIONS,
+    DIRECTIONS,
+    GATES,
+    Activation,
+    Kind,
+    Recurrence,
+)
+
+# The orders of the gates, by the letters of GATES.
+_KERAS = {"lstm": "ifco", "gru": "zrh", "rnn": "h"}
+_TORCH = {"lstm": "ifco", "gru": "rzh", "rnn": "h"}
+_ONNX = {"lstm": "iofc", "gru": "zrh", "rnn": "h"}
+
+_KERAS_CELLS = {"LSTMCell": "lstm", "GRUCell": "gru", "SimpleRNNCell": "rnn"}
+_KERAS_ACTIVATIONS = {
+    "elu": Activation("elu", 1.0),
+    "hard_sigmoid": Activation("hard_sigmoid", 1 / 6, 0.5),
+    "leaky_relu": Activation("leaky_relu", 0.2),
+    "linear": Activation("affine", 1.0, 0.0),
+    **{name: Activation(name) for name in ("relu", "sigmoid", "softplus", "softsign", "tanh")},
+}
+_ONNX_ACTIVATIONS = {name: name.title().replace("_", "") for name in ACTIVATIONS}
+
+
+def from_keras(layer: Any) -> dict[str, Any]:
+    """The weights of a layer or cell of Keras, for the functions of tf_ti.
+
+    It means that, for an LSTM of Keras without a mask,
+
+        layer(x, initial_state=[h, c])
+
+    is the last hidden state, `ho[:, 0]`, of
+
+        tf_ti.lstm_sequence(x, h[:, None], c[:, None], None, **tf_ti.recurrent.from_keras(layer))
+
+    Args:
+        layer: a built LSTM, GRU or SimpleRNN, an RNN of one of their cells, a Bidirectional of one
+            of these, or a cell. Dropout is not looked at. What Keras returns of a layer with
+            go_backwards is in the order of computation; tf_ti's is in the order of x.
+
+    Returns:
+        A dict of arguments: w, r and b as NumPy arrays, activations, activations_alpha,
+        activations_beta, of a GRU linear_before_reset, and, unless it is a cell, direction. Those
+        of a cell are for `tf_ti.lstm_cell` and its sisters.
+
+    Raises:
+        ValueError: there is no such cell in tf_ti, or the layer has no weights yet.
+
+    Example:
+
+        >>> layer = keras.layers.GRU(4)
+        >>> layer.build([None, None, 3])
+        >>> weights = tf_ti.recurrent.from_keras(layer)
+        >>> weights["w"].shape, weights["direction"], weights["linear_before_reset"]
+        ((1, 12, 3), 'forward', True)
+    """
+    if hasattr(layer, "forward_layer") and hasattr(layer, "backward_layer"):
+        layers, direction = [layer.forward_layer, layer.backward_layer], "bidirectional"
+    else:
+        layers, direction = (
+            [layer],
+            "reverse" if getattr(layer, "go_backwards", False) else "forward",
+        )
+    if direction == "bidirectional":
+        for each, backwards in zip(layers, DIRECTIONS[direction]):
+            if bool(getattr(each, "go_backwards", False)) != backwards:
+                raise ValueError(
+                    f"the layer of a Bidirectional, {each.name}, must have go_backwards={backwards}"
+                )
+    cells = [_keras_cell(getattr(each, "cell", each)) for each in layers]
+    return _arguments(cells, direction if hasattr(layers[0], "cell") else None)
+
+
+def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
+    """What `set_weights` of a layer or cell of Keras takes, of arguments as `from_keras` gives.
+
+    Args:
+        weights: a dict of w, r, b and the other arguments of one of tf_ti's functions, by their
+            names. Without b it is zeros: the layer of Keras must have use_bias.
+
+    Returns:
+        [kernel, recurrent_kernel, bias], and for a Bidirectional these of the other direction. The
+        bias of a GRU has two rows with linear_before_reset, which Keras calls reset_after.
+
+    Raises:
+        ValueError: Keras has no such cell.
+
+    Example:
+
+        >>> weights = {"w": np.ones([1, 8, 3]), "r": np.ones([1, 8, 2]), "b": np.zeros([1, 8])}
+        >>> [array.shape for array in tf_ti.recurrent.to_keras(weights)]
+        [(3, 8), (2, 8), (8,)]
+    """
+    cells, _ = _cells(weights)
+    recurrence = cells[0].recurrence
+    kind, activations = recurrence.kind, recurrence.activations
+    if recurrence.clip is not None:
+        raise ValueError(f"a cell of Keras clips nothing, got clip {recurrence.clip}")
+    for activation in activations:
+        if activation not in _KERAS_ACTIVATIONS.values():
+            raise ValueError(f"Keras has no {activation}")
+    if kind == "lstm" and activations[1] != activations[2]:
+        raise ValueError(f"an LSTM of Keras has one activation for g and h, got {activations[1:]}")
+    arrays = []
+    for cell in cells:
+        w, r, b, recurrent_b = cell.arrays(_KERAS)
+        arrays += [w.T, r.T, np.stack([b, recurrent_b]) if recurrence.linear_before_reset else b]
+    return arrays
+
+
+def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> dict[str, Any]:
+    """The weights of a torch.nn.LSTM, GRU or RNN, or of a cell, for the functions of tf_ti.
+
+    Args:
+        module: the module, or the state_dict of it.
+        layer: which of a module's layers.
+        nonlinearity: of an RNN's state_dict, "tanh" or "relu"; a module knows its own.
+
+    Returns:
+        A dict of arguments, as `from_keras` gives. torch's GRU has linear_before_reset. x of a
+        module without batch_first is time_major.
+
+    Raises:
+        ValueError: there is no such cell in tf_ti, or no such layer.
+
+    Example:
+
+        >>> weights = tf_ti.recurrent.from_torch(torch.nn.LSTM(3, 4, bidirectional=True))
+        >>> weights["r"].shape, weights["direction"]
+        ((2, 16, 4), 'bidirectional')
+    """
+    entries = module if isinstance(module, Mapping) else module.state_dict()
+    nonlinearity = getattr(module, "nonlinearity", nonlinearity)
+    is_cell = "weight_hh" in entries
+    suffix = "" if is_cell else f"_l{layer}"
+    suffixes = [s for s in (suffix, f"{suffix}_reverse") if f"weight_hh{s}" in entries]
+    if not suffixes:
+        raise ValueError(
+            f"module must have the weights of a recurrent layer, weight_hh{suffix} among them, got "
+            f"{', '.join(entries) or 'none'}"
+        )
+    if f"weight_hr{suffix}" in entries:
+        raise ValueError("module must have no projections, got one with proj_size")
+    cells = []
+    for s in suffixes:
+        w, r = (_array(entries[f"weight_{part}{s}"]) for part in ("ih", "hh"))
+        biases = [entries.get(f"bias_{part}{s}") for part in ("ih", "hh")]
+        b, recurrent_b = (None if bias is None else _array(bias) for bias in biases)
+        kind = _kind_of(r)
+        activations = [nonlinearity] if kind == "rnn" else None
+        recurrence = Recurrence.of(kind, activations, linear_before_reset=kind == "gru")
+        cells.append(_Cell.of(recurrence, _TORCH, w, r, b, recurrent_b))
+    direction = "forward" if len(cells) == 1 else "bidirectional"
+    return _arguments(cells, None if is_cell else direction)
+
+
+def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray]:
+    """The entries of a state_dict of torch, of arguments as `from_torch` gives.
+
+    Args:
+        weights: a dict of w, r, b and the other arguments of one of tf_ti's functions, by their
+            names.
+        layer: the number in the entries' names.
+
+    Returns:
+        A dict of NumPy arrays: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, and those of the
+        other direction; weight_ih and its sisters for weights of a cell.
+
+    Raises:
+        ValueError: torch has no such cell.
+
+    Example:
+
+        >>> weights = {"w": np.ones([4, 3]), "r": np.ones([4, 1]), "b": np.zeros([4])}
+        >>> module = torch.nn.LSTMCell(3, 1)
+        >>> entries = tf_ti.recurrent.to_torch(weights).items()
+        >>> module.load_state_dict({name: torch.tensor(array) for name, array in entries})
+        <All keys matched successfully>
+    """
+    cells, direction = _cells(weights)
+    recurrence, kind = cells[0].recurrence, cells[0].recurrence.kind
+    names = tuple(activation.name for activation in recurrence.activations)
+    if recurrence.clip is not None:
+        raise ValueError(f"a cell of torch clips nothing, got clip {recurrence.clip}")
+    if names != DEFAULT_ACTIVATIONS[kind] and names != ("relu",):
+        raise ValueError(f"torch has no {kind} with the activations {', '.join(names)}")
+    if kind == "gru" and not recurrence.linear_before_reset:
+        raise ValueError("a GRU of torch has linear_before_reset, got one without")
+    if direction == "reverse":
+        raise ValueError("torch has no layer that only runs backwards, got direction 'reverse'")
+    entries = {}
+    for cell, end in zip(cells, ("", "_reverse")):
+        suffix = "" if direction is None else f"_l{layer}{end}"
+        names = (f"{name}{suffix}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        entries.update(zip(names, cell.arrays(_TORCH)))
+    return entries
+
+
+def from_onnx(
+    w: Any,
+    r: Any,
+    b: Any = None,
+    *,
+    p: Any = None,
+    direction: str | bytes = "forward",
+    activations: Sequence[Any] | None = None,
+    activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (),
+    clip: float | None = None,
+    linear_before_reset: int = 0,
+    input_forget: int = 0,
+    hidden_size: int | None = None,
+    layout: int = 0,
+) -> dict[str, Any]:
+    """The weights of an LSTM, GRU or RNN of ONNX, for the functions of tf_ti.
+
+    Args:
+        w, r, b, p: the operator's inputs W, R, B and P, as arrays: [directions, gates * hidden,
+            input], [directions, gates * hidden, hidden], [directions, 2 * gates * hidden] and none.
+        direction, activations, activation_alpha, activation_beta, clip, linear_before_reset,
+            input_forget, hidden_size, layout: its attributes, as str or bytes where they are
+            strings. layout, which is about x, is not looked at: with 0 x is time_major, and states
+            and y have their dimensions in another order than those of tf_ti.
+
+    Returns:
+        A dict of arguments, as `from_keras` gives.
+
+    Raises:
+        ValueError: there is no such cell in tf_ti, or shapes do not fit one another.
+
+    Example:
+
+        >>> w, r, b = np.ones([1, 4, 3]), np.ones([1, 4, 4]), np.ones([1, 8])
+        >>> tf_ti.recurrent.from_onnx(w, r, b, activations=[b"Relu"])["b"].tolist()
+        [[2.0, 2.0, 2.0, 2.0]]
+    """
+    direction = _text(direction)
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
+    if p is not None and np.any(_array(p)):
+        raise ValueError("p: there are no peepholes in tf_ti")
+    if input_forget:
+        raise ValueError("input_forget: there is no coupling of gates in tf_ti")
+    w, r = _array(w), _array(r)
+    kind, count = _kind_of(r), len(DIRECTIONS[direction])
+    b = np.zeros([len(r), 2 * r.shape[1]], r.dtype) if b is None else _array(b)
+    if len(w) != count or len(r) != count or b.shape != (count, 2 * r.shape[1]):
+        raise ValueError(
+            f"w, r and b must have {count} directions, and b two biases for each row of w and r, "
+            f"got shapes {w.shape}, {r.shape} and {b.shape}"
+        )
+    if hidden_size is not None and hidden_size != r.shape[-1]:
+        raise ValueError(f"hidden_size must be {r.shape[-1]}, as r has it, got {hidden_size}")
+    default = DEFAULT_ACTIVATIONS[kind]
+    names = default * count if activations is None else [_text(name) for name in activations]
+    if len(names) != len(default) * count:
+        raise ValueError(
+            f"activations must be {len(default)} for each direction, got {len(names)}: {names!r}"
+        )
+    # Those that have an alpha or a beta take the next number.
+    alphas, betas = iter(activation_alpha), iter(activation_beta)
+    functions = []
+    for name in names:
+        has_alpha, has_beta = (d is not None for d in ACTIVATIONS[Activation.of(name).name])
+        alpha, beta = (
+            next(alphas, None) if has_alpha else None,
+            next(betas, None) if has_beta else None,
+        )
+        functions.append(Activation.of(name, alpha, beta))
+    cells = []
+    for d in range(count):
+        recurrence = dataclasses.replace(
+            Recurrence.of(kind, clip=clip or None, linear_before_reset=bool(linear_before_reset)),
+            activations=tuple(functions[d * len(default) : (d + 1) * len(default)]),
+        )
+        cells.append(_Cell.of(recurrence, _ONNX, w[d], r[d], *np.split(b[d], 2)))
+    return _arguments(cells, direction)
+
+
+def to_onnx(
+    weights: Mapping[str, Any],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    """The inputs and attributes of an LSTM, GRU or RNN of ONNX, of arguments as `from_onnx` gives.
+
+    Args:
+        weights: a dict of w, r, b and the other arguments of one of tf_ti's functions, by their
+            names.
+
+    Returns:
+        (W, R, B, attributes), such that `from_onnx(W, R, B, **attributes)` gives the weights again.
+
+    Example:
+
+        >>> weights = {"w": np.ones([1, 6, 3]), "r": np.ones([1, 6, 2]), "b": np.zeros([1, 6])}
+        >>> _, _, b, attributes = tf_ti.recurrent.to_onnx(weights)
+        >>> b.shape, attributes["activations"], attributes["hidden_size"]
+        ((1, 12), ['Sigmoid', 'Tanh'], 2)
+    """
+    cells, direction = _cells(weights)
+    recurrence = cells[0].recurrence
+    w, r, b, recurrent_b = map(np.stack, zip(*(cell.arrays(_ONNX) for cell in cells)))
+    functions = recurrence.activations * len(cells)
+    attributes = {
+        "hidden_size": r.shape[-1],
+        "direction": direction or "forward",
+        "activations": [_ONNX_ACTIVATIONS[f.name] for f in functions],
+    }
+    for i, key in enumerate(("alpha", "beta")):
+        values = [getattr(f, key) for f in functions if ACTIVATIONS[f.name][i] is not None]
+        if values:
+            attributes[f"activation_{key}"] = values
+    if recurrence.clip is not None:
+        attributes["clip"] = recurrence.clip
+    if recurrence.kind == "gru":
+        attributes["linear_before_reset"] = int(recurrence.linear_before_reset)
+    return w, r, np.concatenate([b, recurrent_b], 1), attributes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Cell:
+    """A cell and its weights, in tf_ti's layout."""
+
+    recurrence: Recurrence
+    w: np.ndarray
+    r: np.ndarray
+    b: np.ndarray
+
+    def __post_init__(self):
+        hidden, gates, biases = (
+            self.r.shape[-1],
+            len(self.recurrence.gates),
+            self.recurrence.num_biases,
+        )
+        shapes = self.w.shape[:1], self.w.ndim, self.r.shape, self.b.shape
+        if shapes != ((gates * hidden,), 2, (gates * hidden, hidden), (biases * hidden,)):
+            raise ValueError(
+                f"w, r and b of {self.recurrence.kind} must be [{gates}*hidden, input], "
+                f"[{gates}*hidden, hidden] and [{biases}*hidden] for each direction, got "
+                f"{self.w.shape}, {self.r.shape} and {self.b.shape}"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        recurrence: Recurrence,
+        orders: Mapping[str, str],
+        w: np.ndarray,
+        r: np.ndarray,
+        b: np.ndarray | None,
+        recurrent_b: np.ndarray | None,
+    ) -> "_Cell":
+        """Of weights with gates in another order, and a bias, or none, for each of their rows."""
+        order = orders[recurrence.kind], recurrence.gates
+        zeros = np.zeros(len(r), r.dtype)
+        w, r, b, recurrent_b = (
+            _reorder(zeros if a is None else a, *order) for a in (w, r, b, recurrent_b)
+        )
+        if recurrence.linear_before_reset:
+            own = slice(2 * r.shape[1], None)  # the candidate's biases, which are not added
+            b = np.concatenate([(b + recurrent_b)[: own.start], b[own], recurrent_b[own]])
+        else:
+            b = b + recurrent_b
+        return cls(recurrence, w, r, b)
+
+    def arrays(self, orders: Mapping[str, str]) -> list[np.ndarray]:
+        """The other way: w, r and both biases for each of their rows."""
+        rows = len(self.r)
+        b, recurrent_b = self.b[:rows], np.zeros_like(self.b[:rows])
+        if self.recurrence.linear_before_reset:
+            recurrent_b[-self.r.shape[1] :] = self.b[rows:]
+        order = self.recurrence.gates, orders[self.recurrence.kind]
+        return [_reorder(a, *order) for a in (self.w, self.r, b, recurrent_b)]
+
+
+def _arguments(cells: Sequence[_Cell], direction: str | None) -> dict[str, Any]:
+    """Of the sequences' functions, or, without a direction, of the cells'."""
+    recurrence = cells[0].recurrence
+    for cell in cells:
+        if cell.recurrence != recurrence:
+            raise ValueError(
+                f"both directions must be of one kind, got {recurrence} and {cell.recurrence}"
+            )
+    arguments: dict[str, Any] = {}
+    for name in ("w", "r", "b"):
+        arrays = [getattr(cell, name) for cell in cells]
+        arguments[name] = arrays[0] if direction is None else np.stack(arrays)
+    if direction is not None:
+        arguments["direction"] = direction
+    arguments["activations"] = tuple(f.name for f in recurrence.activations)
+    for key in ("alpha", "beta"):
+        values = tuple(getattr(f, key) for f in recurrence.activations)
+        arguments[f"activations_{key}"] = values if any(values) else ()
+    if recurrence.clip is not None:
+        arguments["clip"] = recurrence.clip
+    if recurrence.kind == "gru":
+        arguments["linear_before_reset"] = recurrence.linear_before_reset
+    return arguments
+
+
+def _cells(weights: Mapping[str, Any]) -> tuple[list[_Cell], str | None]:
+    """The cell of each direction, and the direction, of arguments as `_arguments` makes them."""
+    options = dict(weights)
+    w, r = _array(options.pop("w")), _array(options.pop("r"))
+    b, direction = options.pop("b", None), options.pop("direction", None)
+    recurrence = Recurrence.of(_kind_of(r), **options)
+    if b is None:
+        b = np.zeros([*r.shape[:-2], recurrence.num_biases * r.shape[-1]], r.dtype)
+    b = _array(b)
+    if r.ndim == 2 and direction is None:
+        return [_Cell(recurrence, w, r, b)], None
+    direction = "forward" if direction is None else direction
+    count = len(DIRECTIONS[direction])
+    if r.ndim == 2 or not len(w) == len(r) == len(b) == count:
+        raise ValueError(
+            f"w, r and b must have {count} directions for direction {direction!r}, got shapes "
+            f"{w.shape}, {r.shape} and {b.shape}"
+        )
+    return [_Cell(recurrence, *arrays) for arrays in zip(w, r, b)], direction
+
+
+def _keras_cell(cell: Any) -> _Cell:
+    name, package = type(cell).__name__, type(cell).__module__.split(".")[0]
+    if package != "keras" or name not in _KERAS_CELLS:
+        raise ValueError(
+            f"layer must be of one of Keras's {', '.join(_KERAS_CELLS)}, got {type(cell).__name__}"
+        )
+    if not hasattr(cell, "kernel"):
+        raise ValueError(f"{cell.name} has no weights yet: it must be built")
+    kind, linear_before_reset = _KERAS_CELLS[name], bool(getattr(cell, "reset_after", False))
+    f = _keras_activation(cell.activation)
+    gate = None if kind == "rnn" else _keras_activation(cell.recurrent_activation)
+    activations = {"lstm": (gate, f, f), "gru": (gate, f), "rnn": (f,)}[kind]
+    recurrence = dataclasses.replace(
+        Recurrence.of(kind, linear_before_reset=linear_before_reset), activations=activations
+    )
+    w, r = cell.kernel.numpy().T, cell.recurrent_kernel.numpy().T
+    b = None if cell.bias is None else cell.bias.numpy()
+    biases = b if b is not None and b.ndim == 2 else (b, None)
+    return _Cell.of(recurrence, _KERAS, w, r, *biases)
+
+
+def _keras_activation(function: Any) -> Activation:
+    name, module = getattr(function, "__name__", None), getattr(function, "__module__", None) or ""
+    if module.split(".")[0] != "keras" or name not in _KERAS_ACTIVATIONS:
+        raise ValueError(
+            f"activations must be Keras's {', '.join(_KERAS_ACTIVATIONS)}, got {function!r}"
+        )
+    return _KERAS_ACTIVATIONS[name]
+
+
+def _kind_of(r: np.ndarray) -> Kind:
+    """By the number of gates, which r [..., gates * hidden, hidden] tells."""
+    for kind, gates in GATES.items():
+        if r.ndim in (2, 3) and r.shape[-1] and r.shape[-2] == len(gates) * r.shape[-1]:
+            return kind
+    raise ValueError(f"r must be [..., gates * hidden, hidden], 1, 3 or 4 gates, got {r.shape}")
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _reorder(array: np.ndarray, order: str, wanted: str) -> np.ndarray:
+    """The rows of the gates in another order."""
+    gates = dict(zip(order, np.split(array, len(order))))
+    return np.concatenate([gates[gate] for gate in wanted])
