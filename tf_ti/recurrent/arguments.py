@@ -30,7 +30,7 @@ def to_lengths(sequence_lengths: Any) -> tf.Tensor:
     lengths = to_tensor("sequence_lengths", sequence_lengths)
     if not lengths.dtype.is_integer:
         raise TypeError(f"sequence_lengths must be of an integer dtype, got {lengths.dtype.name}")
-    return lengths if lengths.dtype == tf.int32 else tf.cast(lengths, tf.int64)
+    return tf.saturate_cast(lengths, tf.int32)
 
 
 def to_mask(mask: Any) -> tf.Tensor:
@@ -41,7 +41,10 @@ def to_mask(mask: Any) -> tf.Tensor:
 
 
 def require(condition: tf.Tensor, *message: str | tf.Tensor) -> list[tf.Operation]:
-    """Ops that end with InvalidArgumentError unless the condition holds, which may be known now."""
+    """Ops that end with InvalidArgumentError unless the condition holds, which may be known now.
+
+    The message is made of strings and tensors of int32: TensorFlow would not wait for others.
+    """
     if not tf.executing_eagerly():
         return [tf.debugging.Assert(condition, message)]
     if not condition:
@@ -68,7 +71,7 @@ def check_shapes(
         The tensors, with all that is known of their shapes.
     """
     dimensions = {label: _parse(layouts[label]) for label in tensors}
-    tensors = {label: _with_rank(label, t, layouts[label]) for label, t in tensors.items()}
+    tensors, checks = _with_ranks(tensors, layouts)
     sizes: dict[str, tuple[int | tf.Tensor, str]] = dict(given)
     if hidden_size is not None:
         sizes["hidden"] = _check_hidden_size(hidden_size), "hidden_size"
@@ -84,43 +87,44 @@ def check_shapes(
                 )
     if sizes.get("hidden", (1, ""))[0] == 0:
         raise ValueError(f"{sizes['hidden'][1]} must have a hidden size above 0, got 0")
-    checks = []
-    for label, tensor in tensors.items():
-        if tensor.shape.is_fully_defined():
-            continue
-        shape, is_checked = tf.shape(tensor, tf.int64), True
-        for axis, (size, (factor, name)) in enumerate(zip(tensor.shape, dimensions[label])):
-            if size is None:
-                is_checked = is_checked and name not in sizes and factor == 1
-                sizes.setdefault(name, (shape[axis] // factor, label))
-        if not is_checked:
-            known = [sizes[name] for _, name in dimensions[label]]
-            expected = tf.stack(
-                [
-                    tf.cast(factor * n, tf.int64)
-                    for (n, _), (factor, _) in zip(known, dimensions[label])
-                ]
-            )
-            sources = [f"{name} of {sizes[name][1]}" for _, name in dimensions[label]]
-            checks += require(
-                tf.reduce_all(tf.equal(shape, expected)),
-                f"{label} must be {_show(layouts[label])}, with {', '.join(sources)}:",
-                expected,
-                ", got",
-                shape,
-            )
+    with tf.control_dependencies(checks):
+        for label, tensor in tensors.items():
+            checks += _check_late(label, tensor, layouts[label], dimensions[label], sizes)
     with tf.control_dependencies(checks):
         if checks:
             tensors = {label: tf.identity(tensor) for label, tensor in tensors.items()}
     for label, tensor in tensors.items():
-        known = [sizes[name][0] for _, name in dimensions[label]]
-        tensor.set_shape(
-            [
-                factor * size if isinstance(size, int) else None
-                for size, (factor, _) in zip(known, dimensions[label])
-            ]
-        )
+        known = [(factor, sizes[name][0]) for factor, name in dimensions[label]]
+        tensor.set_shape([f * size if isinstance(size, int) else None for f, size in known])
     return tensors
+
+
+def _check_late(
+    label: str,
+    tensor: tf.Tensor,
+    layout: str,
+    dimensions: list[tuple[int, str]],
+    sizes: dict[str, tuple[int | tf.Tensor, str]],
+) -> list[tf.Operation]:
+    """Compares the sizes that only the running program knows, or adds them to those known."""
+    if tensor.shape.is_fully_defined():
+        return []
+    shape, is_new = tf.shape(tensor), True
+    for axis, (size, (factor, name)) in enumerate(zip(tensor.shape, dimensions)):
+        if size is None:
+            is_new = is_new and name not in sizes and factor == 1
+            sizes.setdefault(name, (shape[axis] // factor, label))
+    if is_new:
+        return []
+    expected = tf.stack([factor * sizes[name][0] for factor, name in dimensions])
+    sources = ", ".join(f"{name} of {sizes[name][1]}" for _, name in dimensions)
+    return require(
+        tf.reduce_all(tf.equal(shape, expected)),
+        f"{label} must be {_show(layout)}, with {sources}:",
+        expected,
+        ", got",
+        shape,
+    )
 
 
 def _check_hidden_size(hidden_size: Any) -> int:
@@ -141,13 +145,19 @@ def _show(layout: str) -> str:
     return f"[{', '.join(layout.split())}]"
 
 
-def _with_rank(label: str, tensor: tf.Tensor, layout: str) -> tf.Tensor:
-    rank = len(layout.split())
-    if tensor.shape.rank is None:
-        is_right, message = tf.equal(tf.rank(tensor), rank), f"{label} must be {_show(layout)}, got"
-        with tf.control_dependencies(require(is_right, message, tf.shape(tensor))):
+def _with_ranks(
+    tensors: Mapping[str, tf.Tensor], layouts: Mapping[str, str]
+) -> tuple[dict[str, tf.Tensor], list[tf.Operation]]:
+    """The tensors, of known ranks, and what checks those that are known late."""
+    ranked, checks = {}, []
+    for label, tensor in tensors.items():
+        rank, message = len(layouts[label].split()), f"{label} must be {_show(layouts[label])}, got"
+        if tensor.shape.rank is None:
+            # Not tf.rank, which Grappler takes for what is said of the result.
+            checks += require(tf.equal(tf.size(tf.shape(tensor)), rank), message, tf.shape(tensor))
             tensor = tf.identity(tensor)
-        tensor.set_shape([None] * rank)
-    if tensor.shape.rank != rank:
-        raise ValueError(f"{label} must be {_show(layout)}, got {tensor.shape}")
-    return tensor
+            tensor.set_shape([None] * rank)
+        if tensor.shape.rank != rank:
+            raise ValueError(f"{message} {tensor.shape}")
+        ranked[label] = tensor
+    return ranked, checks

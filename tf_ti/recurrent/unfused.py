@@ -174,7 +174,7 @@ def _widen(tensor: tf.Tensor | None) -> tf.Tensor | None:
 
 def _mask(lengths: tf.Tensor, x: tf.Tensor, time_axis: int) -> tf.Tensor:
     """Which steps there are, in the layout of x."""
-    time = tf.shape(x, lengths.dtype)[time_axis]
+    time = tf.shape(x)[time_axis]
     wrong = tf.where((lengths < 0) | (lengths > time))[:1, 0]
     checks = _arguments.require(
         tf.equal(tf.size(wrong), 0),
@@ -183,7 +183,7 @@ def _mask(lengths: tf.Tensor, x: tf.Tensor, time_axis: int) -> tf.Tensor:
         ", got",
         tf.gather(lengths, wrong),
         "at position",
-        wrong,
+        tf.cast(wrong, tf.int32),
     )
     with tf.control_dependencies(checks):
         mask = tf.sequence_mask(lengths, time)
