@@ -178,6 +178,45 @@ def bags(table: tf.Variable, ids: tf.RaggedTensor, weights: tf.RaggedTensor) -> 
     tf_ti.advise_huge_pages()  # type: ignore[call-arg]
 
 
+def recurrences(
+    x: tf.Tensor, state: tf.Tensor, w: tf.Variable, lengths: tf.Tensor, layer: Any
+) -> None:
+    y, ho, co = tf_ti.lstm_sequence(x, state, state, lengths, w, w, w, direction="reverse")
+    assert_type(y, tf.Tensor)
+    assert_type(ho, tf.Tensor)
+    assert_type(co, tf.Tensor)
+    assert_type(
+        tf_ti.gru_sequence(x, state, None, w, w, None, clip=1.0, linear_before_reset=True),
+        tuple[tf.Tensor, tf.Tensor],
+    )
+    assert_type(
+        tf_ti.rnn_sequence(
+            x, state, None, w, w, w, 8, "bidirectional", ["relu"], mask=x, hold_output=True
+        ),
+        tuple[tf.Tensor, tf.Tensor],
+    )
+    assert_type(tf_ti.lstm_cell(x, state, state, w, w), tuple[tf.Tensor, tf.Tensor])
+    assert_type(tf_ti.gru_cell(x, state, w, w, w, linear_before_reset=True), tf.Tensor)
+    assert_type(tf_ti.rnn_cell(x, state, w, w, activations=("relu",), name="cell"), tf.Tensor)
+    weights = tf_ti.recurrent.from_keras(layer)
+    assert_type(weights, dict[str, Any])
+    tf_ti.lstm_sequence(x, state, state, None, **weights)
+    tf_ti.recurrent.from_torch({}, layer=1, nonlinearity="relu")
+    w_onnx, r_onnx, b_onnx, attributes = tf_ti.recurrent.to_onnx(weights)
+    tf_ti.recurrent.from_onnx(w_onnx, r_onnx, b_onnx, **attributes)
+    layer.set_weights(tf_ti.recurrent.to_keras(weights))
+    tf_ti.recurrent.to_torch(weights, layer=1)
+
+    tf_ti.lstm_sequence(x, state, lengths, w, w, w)  # type: ignore[call-arg]
+    tf_ti.gru_sequence(x, state, None, w, w, w, direction="backward")  # type: ignore[arg-type]
+    tf_ti.rnn_sequence(x, state, None, w, w, w, linear_before_reset=True)  # type: ignore[call-arg]
+    tf_ti.lstm_cell(x, state, state, w, w, clip="1")  # type: ignore[arg-type]
+    tf_ti.gru_cell(x, state, w, w, activations=3)  # type: ignore[arg-type]
+    tf_ti.rnn_cell(x, state, w)  # type: ignore[call-arg]
+    tf_ti.recurrent.from_keras()  # type: ignore[call-arg]
+    tf_ti.recurrent.from_tensorflow(x)  # type: ignore[attr-defined]
+
+
 def layers() -> None:
     layer = tf_ti.keras.EmbeddingBag(10_000, 16, mask_zero=True, combiner="mean", name="bags")
     assert_type(layer.output_dim, int)

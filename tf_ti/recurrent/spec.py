@@ -97,7 +97,8 @@ class Recurrence:
         activations_beta: Sequence[float] = (),
         clip: float | None = None,
         linear_before_reset: bool = False,
-        **fields: Any,
+        hold_output: bool = False,
+        time_major: bool = False,
     ) -> "Recurrence":
         """From the arguments of the public functions, which it checks."""
         return cls(
@@ -106,7 +107,8 @@ class Recurrence:
             _clip(clip),
             bool(linear_before_reset),
             GATES[kind],
-            **fields,
+            hold_output=bool(hold_output),
+            time_major=bool(time_major),
         )
 
     @property
