@@ -399,6 +399,12 @@ def test_what_is_no_recurrent_cell_of_keras_is_an_error():
         with pytest.raises(ValueError, match="activations must be Keras's elu, .*, got <function"):
             convert(layer)
 
+    backwards = keras.layers.Bidirectional(
+        keras.layers.GRU(3, go_backwards=True), backward_layer=keras.layers.GRU(3)
+    )
+    with pytest.raises(ValueError, match=r"go_backwards False and True, got \(True, False\)"):
+        convert(backwards)
+
     class OwnCell(keras.layers.LSTMCell):
         pass
 

@@ -121,7 +121,9 @@ def test_a_cell_of_keras_is_a_cell(kind):
 
 @pytest.fixture
 def torch():
-    return pytest.importorskip("torch", reason="torch is not installed: `make oracles` does it")
+    torch = pytest.importorskip("torch", reason="torch is not installed: `make oracles` does it")
+    torch.set_num_threads(1)  # which have nothing to wait for on a busy machine
+    return torch
 
 
 @pytest.mark.parametrize("seed", range(6), indirect=True)
@@ -254,7 +256,7 @@ def run_onnx(kind, x, lengths, states, w, r, b, attributes):
     return node, [y, *(np.swapaxes(state, 0, 1) for state in last)]
 
 
-@pytest.mark.parametrize("seed", range(18), indirect=True)
+@pytest.mark.parametrize("seed", range(15), indirect=True)
 def test_random_operators_of_onnx_are_sequences(seed):
     onnx = pytest.importorskip("onnx", reason="ONNX is not installed: `make oracles` does it")
     rng, kind = np.random.default_rng(seed), KINDS[seed % 3]

@@ -69,10 +69,10 @@ class Recurrence:
     Attributes:
         kind: "lstm", "gru" or "rnn".
         activations: f, g and h of an LSTM, f and g of a GRU, f of an RNN.
+        gates: the order of the gates in the weights, by the letters of `GATES`.
         clip: what the inputs of activations are limited to, on both sides, but for an LSTM's cell
             state; None for no limit.
         linear_before_reset: a GRU's reset gate comes after the product with the recurrent weights.
-        gates: the order of the gates in the weights, by the letters of `GATES`.
         reverse: from the last step to the first, results in their steps' places.
         hold_output: a step that a mask leaves out repeats the output before it (zeros before the
             first), instead of zeros.
@@ -81,9 +81,9 @@ class Recurrence:
 
     kind: Kind
     activations: tuple[Activation, ...]
+    gates: str
     clip: float | None = None
     linear_before_reset: bool = False
-    gates: str = ""
     reverse: bool = False
     hold_output: bool = False
     time_major: bool = False
@@ -104,9 +104,9 @@ class Recurrence:
         return cls(
             kind,
             _activations(kind, activations, activations_alpha, activations_beta),
+            GATES[kind],
             _clip(clip),
             bool(linear_before_reset),
-            GATES[kind],
             hold_output=bool(hold_output),
             time_major=bool(time_major),
         )

@@ -67,19 +67,15 @@ def from_keras(layer: Any) -> dict[str, Any]:
         >>> weights["w"].shape, weights["direction"], weights["linear_before_reset"]
         ((1, 12, 3), 'forward', True)
     """
-    if hasattr(layer, "forward_layer") and hasattr(layer, "backward_layer"):
-        layers, direction = [layer.forward_layer, layer.backward_layer], "bidirectional"
-    else:
-        layers, direction = (
-            [layer],
-            "reverse" if getattr(layer, "go_backwards", False) else "forward",
+    is_both = hasattr(layer, "forward_layer") and hasattr(layer, "backward_layer")
+    layers = [layer.forward_layer, layer.backward_layer] if is_both else [layer]
+    backwards = tuple(bool(getattr(each, "go_backwards", False)) for each in layers)
+    directions = {each: name for name, each in DIRECTIONS.items()}
+    if backwards not in directions:
+        raise ValueError(
+            f"the layers of a Bidirectional must have go_backwards False and True, got {backwards}"
         )
-    if direction == "bidirectional":
-        for each, backwards in zip(layers, DIRECTIONS[direction]):
-            if bool(getattr(each, "go_backwards", False)) != backwards:
-                raise ValueError(
-                    f"the layer of a Bidirectional, {each.name}, must have go_backwards={backwards}"
-                )
+    direction = directions[backwards]
     cells = [_keras_cell(getattr(each, "cell", each)) for each in layers]
     return _arguments(cells, direction if hasattr(layers[0], "cell") else None)
 
@@ -282,10 +278,9 @@ def from_onnx(
         functions.append(Activation.of(name, alpha, beta))
     cells = []
     for d in range(count):
-        recurrence = dataclasses.replace(
-            Recurrence.of(kind, clip=clip or None, linear_before_reset=bool(linear_before_reset)),
-            activations=tuple(functions[d * len(default) : (d + 1) * len(default)]),
-        )
+        recurrence = Recurrence.of(
+            kind, clip=clip or None, linear_before_reset=bool(linear_before_reset)
+        ).replace(activations=tuple(functions[d * len(default) : (d + 1) * len(default)]))
         cells.append(_Cell.of(recurrence, _ONNX, w[d], r[d], *np.split(b[d], 2)))
     return _arguments(cells, direction)
 
@@ -443,9 +438,8 @@ def _keras_cell(cell: Any) -> _Cell:
     f = _keras_activation(cell.activation)
     gate = None if kind == "rnn" else _keras_activation(cell.recurrent_activation)
     activations = {"lstm": (gate, f, f), "gru": (gate, f), "rnn": (f,)}[kind]
-    recurrence = dataclasses.replace(
-        Recurrence.of(kind, linear_before_reset=linear_before_reset), activations=activations
-    )
+    recurrence = Recurrence.of(kind, linear_before_reset=linear_before_reset)
+    recurrence = recurrence.replace(activations=activations)
     w, r = cell.kernel.numpy().T, cell.recurrent_kernel.numpy().T
     b = None if cell.bias is None else cell.bias.numpy()
     biases = b if b is not None and b.ndim == 2 else (b, None)
