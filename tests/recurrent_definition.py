@@ -172,7 +172,7 @@ def random_options(rng, kind, batch, time):
 def random_case(rng, kind, largest=(4, 5, 5, 17)):
     """Of up to so many sequences, steps, inputs and hidden units, around multiples of 8 too."""
     batch, time, inputs = (int(n) for n in rng.integers([1, 1, 1], largest[:3], endpoint=True))
-    hidden = int(rng.choice([n for n in (1, 2, 3, 7, 8, 9, 17) if n <= largest[3]]))
+    hidden = int(rng.choice([n for n in (1, 2, 3, 7, 8, 9, 16, 17) if n <= largest[3]]))
     lengths, options = random_options(rng, kind, batch, time)
     case = make_case(rng, kind, batch, time, inputs, hidden, lengths=lengths, **options)
     print(kind, case.x.shape, hidden, lengths, options)

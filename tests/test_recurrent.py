@@ -36,6 +36,12 @@ def test_a_random_sequence_is_what_the_definition_says(seed):
 
 
 @each_kind
+def test_hidden_sizes_may_be_large_and_odd(rng, kind):
+    case = make_case(rng, kind, 2, 3, 4, 255, direction="bidirectional", lengths=np.array([3, 1]))
+    assert_close(case.call(), case.expected(), 1e-9)
+
+
+@each_kind
 @pytest.mark.parametrize("seed", range(2), indirect=True)
 def test_a_random_cell_is_one_step_of_the_definition(seed, kind):
     rng = np.random.default_rng(seed)

@@ -177,6 +177,9 @@ def test_x_must_be_of_floats(dtype):
 def test_what_is_no_tensor_is_named():
     with pytest.raises(ValueError, match="^initial_cell_state must be a tensor, got object"):
         call(initial_cell_state=object())
+    for label in SEQUENCES["lstm"][:-1]:
+        with pytest.raises(ValueError, match=f"^{label} must be a tensor, got NoneType"):
+            call(**{label: None})
 
 
 # --- Lengths and masks ----------------------------------------------------------------------------

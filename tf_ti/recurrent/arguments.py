@@ -12,8 +12,9 @@ _FLOATS = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 
 
 def to_floats(values: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Tensors of one floating type; without the values that are None."""
-    tensors = {label: to_tensor(label, v) for label, v in values.items() if v is not None}
+    """Tensors of one floating type; b, which may be None, is then left out."""
+    values = {label: v for label, v in values.items() if label != "b" or v is not None}
+    tensors = {label: to_tensor(label, v) for label, v in values.items()}
     (first, like), *others = tensors.items()
     if like.dtype not in _FLOATS:
         names = ", ".join(dtype.name for dtype in _FLOATS)
@@ -43,7 +44,7 @@ def to_mask(mask: Any) -> tf.Tensor:
 def require(condition: tf.Tensor, *message: str | tf.Tensor) -> list[tf.Operation]:
     """Ops that end with InvalidArgumentError unless the condition holds, which may be known now.
 
-    The message is made of strings and tensors of int32: TensorFlow would not wait for others.
+    The message is of strings and tensors of int32: for others TensorFlow adds a conditional.
     """
     if not tf.executing_eagerly():
         return [tf.debugging.Assert(condition, message)]
