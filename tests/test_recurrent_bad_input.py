@@ -191,7 +191,7 @@ def test_a_length_outside_of_the_time_is_an_error_that_names_it(function, length
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         function(sequence_lengths=tf.constant(lengths))
     message = error.value.message.replace("[", "").replace("]", "")
-    expected = f"sequence_lengths must be from 0 to the number of steps, 3 , got {value}"
+    expected = f"sequence_lengths must be from 0 to the number of steps, 3, got {value}"
     assert f"{expected} at position {position}" in message
 
 

@@ -62,9 +62,7 @@ absl::Status SequenceShape(InferenceContext* c) {
       .Attr("transpose_weights: bool")               \
       .Attr("linear_before_reset: bool = false")     \
       .Attr("activations: list(string) >= 1")        \
-      .Attr("activations_alpha: list(float) >= 1")   \
-      .Attr("activations_beta: list(float) >= 1")    \
-      .Attr("clip: float = 0")                       \
+      .Attr("coefficients: list(string) >= 1")       \
       .Attr("reverse: bool = false")                 \
       .Attr("time_major: bool = false")              \
       .Attr("hold_output: bool = false")
@@ -73,12 +71,12 @@ absl::Status SequenceShape(InferenceContext* c) {
 // without `w`, its products with that: [..., gates * hidden]. `w` and `r` are [input or hidden,
 // gates * hidden], or the other way round if transpose_weights; gate_order says which of the blocks
 // of `hidden` columns is each of the gates f, i, c, o of an LSTM, or z, r, h of a GRU. `b` is
-// [gates
-// * hidden], and with linear_before_reset hidden more, which are added to the product that is
-// reset. A clip of 0 is none. Steps beyond a row's length, or where its mask is false, hold its
-// states; their `y` is 0, or with hold_output the last one. `saved` is what the gradient takes, in
-// type S: activated gates, if there are several; the states c of an LSTM; and the states h, if
-// there is one gate, or lengths or a mask.
+// [gates times hidden], and with linear_before_reset hidden more, which are added to the product
+// that is reset. `coefficients` are numbers: the clip, 0 for none, and each activation's alpha and
+// beta. Steps beyond a row's length, or where its mask is false, hold its states; their `y` is 0,
+// or with hold_output the last one. `saved` is what the gradient takes, in type S: activated gates,
+// if there are several; the states c of an LSTM; and the states h, if there is one gate, or lengths
+// or a mask.
 TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequence")
                           .Input("x: T")
                           .Input("h: T")

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.loops import plan as _plan
-from tf_ti.recurrent import arguments as _arguments, unfused
+from tf_ti.recurrent import arguments as _arguments, ops
 from tf_ti.recurrent.spec import DIRECTIONS, Direction, Recurrence
 
 
@@ -331,7 +331,7 @@ def _run(
         given = {"directions": (len(backwards), f"direction {direction!r}")}
         tensors = _arguments.check_shapes(tensors, layouts, given, hidden_size)
         results = [
-            unfused.run(
+            ops.run(
                 recurrence.replace(reverse=reverse),
                 tensors["x"],
                 [tensors[label][:, d] for label in initial],

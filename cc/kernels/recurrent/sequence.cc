@@ -82,6 +82,13 @@ absl::Status Optional(OpKernelContext* ctx, const char* name, const Tensor** ten
   return absl::OkStatus();
 }
 
+// Not null where the tensor is empty either: that says that there is none.
+template <typename Number>
+const Number* DataOf(const Tensor& tensor) {
+  static const Number nothing{};
+  return tensor.NumElements() == 0 ? &nothing : tensor.flat<Number>().data();
+}
+
 // What both ops read of a sequence, checked, in the type in which it is computed.
 template <typename T, typename S>
 class SequenceInputs {
@@ -196,20 +203,17 @@ absl::Status SequenceInputs<T, S>::InitMask(OpKernelContext* ctx, const Tensor& 
   }
   if (lengths != nullptr) {
     TF_RETURN_IF_ERROR(CheckShape("lengths", *lengths, TensorShape({args.batch})));
-    args.lengths = lengths->flat<int64_t>().data();
+    args.lengths = DataOf<int64_t>(*lengths);
     for (int64_t row = 0; row < args.batch; ++row) {
       if (args.lengths[row] < 0 || args.lengths[row] > args.num_steps) {
-        return InvalidArgument("lengths[", row, "] is ", args.lengths[row], ", but x has ",
-                               args.num_steps, " steps");
+        return InvalidArgument("sequence_lengths must be from 0 to the number of steps, ",
+                               args.num_steps, ", got ", args.lengths[row], " at position ", row);
       }
     }
   }
   if (mask != nullptr) {
     TF_RETURN_IF_ERROR(CheckShape("mask", *mask, TensorShape({x.dim_size(0), x.dim_size(1)})));
-    // Not null where it is empty either.
-    static const bool nothing = false;
-    const bool* const data = mask->NumElements() == 0 ? &nothing : mask->flat<bool>().data();
-    args.mask = {data, step_rows, batch_rows};
+    args.mask = {DataOf<bool>(*mask), step_rows, batch_rows};
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "cc/status.h"
 
 namespace tf_ti {
@@ -54,24 +55,29 @@ absl::Status RecurrentSpec::Init(tensorflow::OpKernelConstruction* ctx) {
     gate_positions[gate] = order[gate];
   }
   std::vector<std::string> names;
-  std::vector<float> alphas, betas;
+  std::vector<std::string> coefficients;
   TF_RETURN_IF_ERROR(ctx->GetAttr("activations", &names));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("activations_alpha", &alphas));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("activations_beta", &betas));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("coefficients", &coefficients));
   const size_t num_activations = kind == CellKind::kLstm ? 3 : kind == CellKind::kRnn ? 1 : 2;
-  if (names.size() != num_activations || alphas.size() != num_activations ||
-      betas.size() != num_activations) {
-    return InvalidArgument("activations, with alpha and beta each, must be ", num_activations,
-                           ", got ", names.size(), ", ", alphas.size(), " and ", betas.size());
+  if (names.size() != num_activations) {
+    return InvalidArgument("activations must be ", num_activations, ", got ", names.size());
   }
+  // As text: numbers would be rounded to floats.
+  std::vector<double> values(1 + 2 * num_activations);
+  if (coefficients.size() != values.size()) {
+    return InvalidArgument("coefficients must be ", values.size(), ", got ", coefficients.size());
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!absl::SimpleAtod(coefficients[i], &values[i])) {
+      return InvalidArgument("coefficients must be numbers, got ", coefficients[i]);
+    }
+  }
+  clip = values[0] > 0 ? values[0] : std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < num_activations; ++i) {
     TF_RETURN_IF_ERROR(FindFunction(names[i], &activations[i].function));
-    activations[i].alpha = alphas[i];
-    activations[i].beta = betas[i];
+    activations[i].alpha = values[1 + 2 * i];
+    activations[i].beta = values[2 + 2 * i];
   }
-  float given_clip;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("clip", &given_clip));
-  clip = given_clip > 0 ? given_clip : std::numeric_limits<double>::infinity();
   TF_RETURN_IF_ERROR(ctx->GetAttr("transpose_weights", &transpose_weights));
   TF_RETURN_IF_ERROR(ctx->GetAttr("reverse", &reverse));
   TF_RETURN_IF_ERROR(ctx->GetAttr("time_major", &time_major));
