@@ -1,0 +1,266 @@
+"""The recurrent ops' kernel: every instruction set, any number of threads, a pool that is busy."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_ti._library import ops
+
+COMMON = """
+import hashlib, os, sys, threading
+import numpy as np
+import tensorflow as tf
+
+inter_op, intra_op = (int(argument) for argument in sys.argv[1:3])
+tf.config.threading.set_inter_op_parallelism_threads(inter_op)
+tf.config.threading.set_intra_op_parallelism_threads(intra_op)
+import tf_ti
+
+KINDS = ["lstm", "gru", "gru after", "rnn"]
+
+def arrays(kind, batch, time, inputs, hidden, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    gates = {"lstm": 4, "rnn": 1}.get(kind, 3)
+    def make(*shape):
+        return (rng.standard_normal(shape) / 4).astype(dtype)
+    states = [make(batch, 1, hidden) for _ in range(1 + (kind == "lstm"))]
+    weights = [make(1, gates * hidden, inputs), make(1, gates * hidden, hidden) / hidden**0.5]
+    bias = make(1, (gates + (kind == "gru after")) * hidden)
+    return [make(batch, time, inputs), states, weights[0], weights[1].astype(dtype), bias]
+
+def run(kind, x, states, w, r, b, **options):
+    if kind == "gru after":
+        options["linear_before_reset"] = True
+    function = getattr(tf_ti, kind.split()[0] + "_sequence")
+    return function(x, *states, options.pop("lengths", None), w, r, b, **options)
+
+def with_gradients(kind, x, states, w, r, b, **options):
+    flat = [tf.constant(a) for a in (x, *states, w, r, b)]
+    with tf.GradientTape() as tape:
+        tape.watch(flat)
+        results = run(kind, flat[0], flat[1:-3], *flat[-3:], **options)
+        loss = tf.add_n([tf.reduce_sum(tf.sin(result)) for result in results])
+    return [*results, *tape.gradient(loss, flat)]
+
+def digest(results):
+    return hashlib.sha256(b"".join(result.numpy().tobytes() for result in results)).hexdigest()
+"""
+# One step of long rows; many rows; several rows, whose units are shared; few units.
+SHAPES = [(1, 5, 40, 256), (26, 6, 16, 64), (4, 7, 12, 130), (13, 9, 3, 7)]
+
+
+@pytest.fixture(scope="module")
+def digests(tmp_path_factory):
+    return {}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_results_do_not_depend_on_the_number_of_threads(threads, digests, run_program):
+    finished = run_program(
+        COMMON
+        + f"""
+for kind in KINDS:
+    for shape in {SHAPES}:
+        for repeat in range(2):
+            print(kind, shape, digest(with_gradients(kind, *arrays(kind, *shape, np.float32))))
+""",
+        4,
+        threads,
+    )
+    digests.setdefault("all", finished.stdout)
+    assert finished.stdout == digests["all"]
+    assert len(set(finished.stdout.splitlines())) == 4 * len(SHAPES)
+
+
+CASES = """
+CASES = [(kind, hidden) for kind in KINDS for hidden in (1, 7, 8, 9, 16, 17, 130)]
+
+def case(kind, hidden, dtype):
+    return with_gradients(kind, *arrays(kind, 3, 4, 5, hidden, dtype), lengths=[4, 2, 0])
+"""
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """Results and gradients of the loop in double precision."""
+    path = tmp_path_factory.mktemp("expected") / "expected.npz"
+    program = f"""{COMMON}{CASES}
+from tf_ti.recurrent import ops, unfused
+ops.run = unfused.run
+named = {{}}
+for kind, hidden in CASES:
+    for i, value in enumerate(tf.function(case)(kind, hidden, np.float64)):
+        named[f"{{kind}} {{hidden}} {{i}}"] = value
+np.savez({str(path)!r}, **named)
+"""
+    subprocess.run([sys.executable, "-c", program, "2", "2"], check=True)
+    return path
+
+
+@pytest.mark.parametrize("name", ["baseline", "avx2", "best"])
+def test_every_instruction_set_computes_what_the_loop_does(name, expected, run_program):
+    run_program(
+        f"""
+import os
+os.environ["TF_TI_INSTRUCTION_SET"] = "{name}"
+{COMMON}{CASES}
+expected = np.load({str(expected)!r})
+for kind, hidden in CASES:
+    for i, value in enumerate(case(kind, hidden, np.float32)):
+        wanted = expected[f"{{kind}} {{hidden}} {{i}}"]
+        np.testing.assert_allclose(
+            value, wanted, rtol=2e-5, atol=2e-6 * max(1, np.abs(wanted).max()))
+""",
+        2,
+        2,
+    )
+
+
+@pytest.mark.parametrize("inter_op", [1, 4])
+def test_many_callers_share_a_busy_pool(inter_op, run_program):
+    run_program(
+        COMMON
+        + """
+given = arrays("lstm", 1, 50, 8, 256, np.float32)
+sequence = tf.function(lambda: run("lstm", *given)[0])
+busy = tf.function(lambda m: tf.foldl(lambda c, _: tf.tanh(c @ m), tf.range(30), m))
+expected = sequence().numpy()
+matrix = tf.eye(300)
+errors = []
+
+def call(k):
+    for _ in range(10):
+        if k % 2:
+            busy(matrix)
+        elif not np.array_equal(sequence(), expected):
+            errors.append(k)
+
+threads = [threading.Thread(target=call, args=(k,)) for k in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not errors, errors
+""",
+        inter_op,
+        2,
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+def test_a_sequence_is_cancelled_in_the_middle(batch, run_program):
+    run_program(
+        COMMON
+        + f"""
+import time
+from tensorflow.python.eager import cancellation
+x, *others = arrays("lstm", {batch}, 1, 1, 256, np.float32)
+sequence = tf.function(lambda x: run("lstm", x, *others)[1]).get_concrete_function(
+    tf.TensorSpec([{batch}, None, 1]))
+manager = cancellation.CancellationManager()
+call = manager.get_cancelable_function(sequence)
+outcome = []
+
+def target():
+    try:
+        call(tf.zeros([{batch}, 3_000_000 // {batch}, 1]))
+        outcome.append("it ran to its end")
+    except tf.errors.CancelledError as error:
+        outcome.append(error)
+
+thread = threading.Thread(target=target)
+thread.start()
+time.sleep(1)
+manager.start_cancel()
+thread.join(30)
+assert isinstance(outcome[0], tf.errors.CancelledError), outcome
+""",
+        2,
+        2,
+    )
+
+
+def sequence(**changes):
+    """A right call of the op, but for the changes."""
+    given = {
+        "x": tf.zeros([2, 3, 4]),
+        "h": tf.zeros([2, 5]),
+        "c": [tf.zeros([2, 5])],
+        "w": [tf.zeros([4, 20])],
+        "r": tf.zeros([5, 20]),
+        "b": [tf.zeros([20])],
+        "lengths": [],
+        "mask": [],
+        "S": tf.float32,
+        "kind": "lstm",
+        "num_saved": 0,
+        "gate_order": [0, 1, 2, 3],
+        "transpose_weights": False,
+        "activations": ["sigmoid", "tanh", "tanh"],
+        "coefficients": ["0"] * 7,
+    }
+    return ops.tf_ti_recurrent_sequence(**given | changes)
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"x": tf.zeros([2, 3])}, "rank 3|x must"),
+        ({"x": tf.zeros([3, 3, 4])}, r"h must have shape \[3,5\], got \[2,5\]|must be equal"),
+        ({"h": tf.zeros([2])}, "rank 2|h must"),
+        ({"h": tf.zeros([2, 0]), "c": [tf.zeros([2, 0])]}, "h must have units"),
+        ({"c": []}, "c is for an LSTM"),
+        ({"c": [tf.zeros([2, 4])]}, r"c must have shape \[2,5\], got \[2,4\]"),
+        ({"w": [tf.zeros([20, 4])]}, r"w must have shape \[4,20\], got \[20,4\]"),
+        ({"w": []}, "x must have 20 columns without w"),
+        ({"r": tf.zeros([20, 5])}, r"r must have shape \[5,20\], got \[20,5\]"),
+        ({"b": [tf.zeros([5])]}, r"b must have shape \[20\], got \[5\]"),
+        ({"lengths": [tf.constant([1], tf.int64)]}, r"lengths must have shape \[2\], got \[1\]"),
+        ({"lengths": [tf.constant([1, 4], tf.int64)]}, "3, got 4 at position 1"),
+        ({"lengths": [tf.constant([-1, 3], tf.int64)]}, "3, got -1 at position 0"),
+        ({"mask": [tf.ones([3, 2], tf.bool)]}, r"mask must have shape \[2,3\], got \[3,2\]"),
+        (
+            {"mask": [tf.ones([2, 3], tf.bool)], "lengths": [tf.constant([1, 2], tf.int64)]},
+            "lengths and a mask exclude one another",
+        ),
+        ({"gate_order": [0, 1, 2]}, "permutation of 4 gates"),
+        ({"gate_order": [0, 1, 2, 2]}, "permutation of 4 gates"),
+        ({"gate_order": [0, 1, 2, 4]}, "permutation of 4 gates"),
+        ({"activations": ["sigmoid", "tanh"]}, "activations must be 3, got 2"),
+        ({"activations": ["sigmoid", "tanh", "swish"]}, "unknown function swish"),
+        ({"coefficients": ["0"] * 6}, "coefficients must be 7, got 6"),
+        ({"coefficients": ["x"] * 7}, "coefficients must be numbers, got x"),
+        ({"num_saved": 3}, "num_saved must be 2 for this cell, got 3"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(changes, said):
+    sequence()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+        sequence(**changes)
+
+
+def test_activations_are_exact_to_some_units_in_the_last_place():
+    x = np.concatenate([np.linspace(-90, 90, 20000), np.logspace(-30, 1, 2000)]).astype(np.float32)
+    for name, function in (("sigmoid", lambda x: 1 / (1 + np.exp(-x))), ("tanh", np.tanh)):
+        # Nothing comes from the states: these are the activations of the inputs.
+        found = ops.tf_ti_recurrent_sequence(
+            x=x.reshape(1, -1, 8),
+            h=tf.zeros([1, 8]),
+            c=[],
+            w=[],
+            r=tf.zeros([8, 8]),
+            b=[],
+            lengths=[],
+            mask=[],
+            S=tf.float32,
+            kind="rnn",
+            num_saved=0,
+            gate_order=[0],
+            transpose_weights=False,
+            activations=[name],
+            coefficients=["0", "0", "0"],
+        ).y
+        exact = function(x.astype(np.float64))
+        allowed = np.maximum(4 * np.spacing(np.abs(exact).astype(np.float32)), 2e-38)
+        assert np.all(np.abs(found.numpy().reshape(-1) - exact) <= allowed), name
