@@ -10,7 +10,7 @@ FAMILIES = {
     "bags": set(),
     "loops": set(),
     "recurrent": {"loops"},
-    "keras": {"tf_ti", "bags", "loops"},
+    "keras": {"tf_ti", "bags", "loops", "recurrent"},
 }
 # The folders of cc/, and which of them each knows. Arithmetic is at the bottom.
 LAYERS = {

@@ -17,5 +17,6 @@ if keras.backend.backend() != "tensorflow":
     )
 
 from tf_ti.keras.embedding_bag import EmbeddingBag  # noqa: E402 - what it needs is checked first
+from tf_ti.keras.recurrent import GRU, LSTM, SimpleRNN  # noqa: E402
 
-__all__ = ["EmbeddingBag"]
+__all__ = ["EmbeddingBag", "GRU", "LSTM", "SimpleRNN"]

@@ -35,7 +35,7 @@ def run(
     checkpoint_every: int | None = None,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """As `unfused.run`."""
-    if checkpoint_every is not None or not _has_kernel(recurrence):
+    if checkpoint_every is not None or not has_kernel(recurrence):
         return unfused.run(recurrence, x, states, w, r, b, lengths, mask, checkpoint_every)
     # In a graph the kernel saves nothing where nobody reads it; an eager call cannot tell.
     saves = not tf.executing_eagerly() or _tf.is_recording()
@@ -58,7 +58,8 @@ def run(
     return result.y, [result.last_h, *result.last_c]
 
 
-def _has_kernel(recurrence: Recurrence) -> bool:
+def has_kernel(recurrence: Recurrence) -> bool:
+    """Whether the op computes it, and there is no GPU, for which it has no kernel."""
     return all(map(_is_known, recurrence.activations)) and not tf.config.list_logical_devices("GPU")
 
 
@@ -83,7 +84,7 @@ def _attributes(recurrence: Recurrence) -> dict[str, Any]:
     return {
         "kind": recurrence.kind,
         "gate_order": [recurrence.gates.index(gate) for gate in GATES[recurrence.kind]],
-        "transpose_weights": True,
+        "transpose_weights": recurrence.transpose_weights,
         "linear_before_reset": recurrence.linear_before_reset,
         "activations": [activation.name for activation in recurrence.activations],
         "coefficients": [repr(float(coefficient)) for coefficient in coefficients],
@@ -111,6 +112,7 @@ def _recurrence_of(op: tf.Operation) -> Recurrence:
         op.get_attr("reverse"),
         op.get_attr("hold_output"),
         op.get_attr("time_major"),
+        op.get_attr("transpose_weights"),
     )
 
 

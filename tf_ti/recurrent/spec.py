@@ -77,6 +77,8 @@ class Recurrence:
         hold_output: a step that a mask leaves out repeats the output before it (zeros before the
             first), instead of zeros.
         time_major: x, y and a mask have the time first, and the batch second.
+        transpose_weights: w and r are [gates * hidden, inputs], as OpenVINO has them; otherwise
+            [inputs, gates * hidden].
     """
 
     kind: Kind
@@ -87,6 +89,7 @@ class Recurrence:
     reverse: bool = False
     hold_output: bool = False
     time_major: bool = False
+    transpose_weights: bool = True
 
     @classmethod
     def of(

@@ -28,7 +28,8 @@ def run(
         recurrence: what to compute.
         x: [batch, time, input], or [time, batch, input] where the recurrence says time_major.
         states: the hidden state, [batch, hidden]; for an LSTM also the cell state.
-        w, r: [gates * hidden, input] and [gates * hidden, hidden].
+        w, r: [gates * hidden, input] and [gates * hidden, hidden], or turned over where the
+            recurrence says so.
         b: [num_biases * hidden], or None for zeros.
         lengths: how many steps each element of the batch has, [batch]; None for all.
         mask: which steps there are, in the layout of x; not with lengths.
@@ -90,6 +91,8 @@ class Cell:
     """A cell and its weights."""
 
     def __init__(self, recurrence: Recurrence, w: tf.Tensor, r: tf.Tensor, b: tf.Tensor | None):
+        if not recurrence.transpose_weights:
+            w, r = tf.transpose(w), tf.transpose(r)
         self._recurrence, self._w, self._r = recurrence, w, r
         self._b, self._recurrent_b = b, None
         if recurrence.linear_before_reset and b is not None:

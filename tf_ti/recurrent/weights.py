@@ -435,8 +435,8 @@ def _keras_cell(cell: Any) -> _Cell:
     if not hasattr(cell, "kernel"):
         raise ValueError(f"{cell.name} has no weights yet: it must be built")
     kind, linear_before_reset = _KERAS_CELLS[name], bool(getattr(cell, "reset_after", False))
-    f = _keras_activation(cell.activation)
-    gate = None if kind == "rnn" else _keras_activation(cell.recurrent_activation)
+    f = keras_activation(cell.activation)
+    gate = None if kind == "rnn" else keras_activation(cell.recurrent_activation)
     activations = {"lstm": (gate, f, f), "gru": (gate, f), "rnn": (f,)}[kind]
     recurrence = Recurrence.of(kind, linear_before_reset=linear_before_reset)
     recurrence = recurrence.replace(activations=activations)
@@ -446,7 +446,8 @@ def _keras_cell(cell: Any) -> _Cell:
     return _Cell.of(recurrence, _KERAS, w, r, *biases)
 
 
-def _keras_activation(function: Any) -> Activation:
+def keras_activation(function: Any) -> Activation:
+    """What an activation of Keras is called here."""
     name, module = getattr(function, "__name__", None), getattr(function, "__module__", None) or ""
     if module.split(".")[0] != "keras" or name not in _KERAS_ACTIVATIONS:
         raise ValueError(

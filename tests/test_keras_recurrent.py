@@ -1,0 +1,214 @@
+"""`tf_ti.keras.LSTM`, `GRU` and `SimpleRNN` beside the layers of Keras that they are."""
+
+import re
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti
+
+each_name = pytest.mark.parametrize("name", ["LSTM", "GRU", "SimpleRNN"])
+BATCH, TIME, WIDTH, UNITS = 3, 5, 4, 6
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(3)
+
+
+@pytest.fixture(autouse=True)
+def no_fallback():
+    """A layer that falls back says so, which is an error but where a test expects it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="tf_ti.keras")
+        yield
+
+
+def twins(name, rng, width=WIDTH, **options):
+    """Keras's layer and ours, with the same random weights."""
+    theirs = getattr(keras.layers, name)(UNITS, **options)
+    ours = getattr(tf_ti.keras, name)(UNITS, **options)
+    for layer in (theirs, ours):
+        layer.build((BATCH, TIME, width))
+    weights = [rng.normal(size=w.shape) / 2 for w in theirs.get_weights()]
+    theirs.set_weights(weights)
+    ours.set_weights(weights)
+    return theirs, ours
+
+
+def inputs(rng, width=WIDTH):
+    return tf.constant(rng.normal(size=(BATCH, TIME, width)), tf.float32)
+
+
+def random_mask(rng):
+    mask = rng.random((BATCH, TIME)) < 0.6
+    mask[0] = False
+    return mask
+
+
+def assert_same(found, expected, tolerance=2e-6):
+    found, expected = tf.nest.flatten(found), tf.nest.flatten(expected)
+    assert len(found) == len(expected)
+    for f, e in zip(found, expected):
+        assert f.shape == e.shape
+        assert f.dtype == e.dtype
+        np.testing.assert_allclose(
+            tf.cast(f, tf.float64), tf.cast(e, tf.float64), rtol=tolerance, atol=tolerance
+        )
+
+
+@each_name
+@pytest.mark.parametrize("is_masked", [False, True], ids=["", "masked"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"return_sequences": True, "return_state": True},
+        {"go_backwards": True, "return_state": True},
+        {"return_sequences": True, "go_backwards": True},
+        {"return_sequences": True, "zero_output_for_mask": True},
+        {"use_bias": False, "activation": "relu"},
+        {"activation": "linear", "unroll": True},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_results_and_gradients_are_those_of_keras(name, options, is_masked, rng):
+    theirs, ours = twins(name, rng, **options)
+    x, mask = inputs(rng), random_mask(rng) if is_masked else None
+
+    def run(layer):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            results = layer(x, mask=mask)
+            loss = tf.add_n([tf.reduce_sum(tf.sin(r)) for r in tf.nest.flatten(results)])
+        return results, tape.gradient(loss, [x, *layer.trainable_variables])
+
+    assert_same(run(ours), run(theirs), 1e-5)
+
+
+@pytest.mark.parametrize("reset_after", [False, True])
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_both_kinds_of_gru(reset_after, use_bias, rng):
+    theirs, ours = twins("GRU", rng, reset_after=reset_after, use_bias=use_bias)
+    x = inputs(rng)
+    assert_same(ours(x), theirs(x))
+
+
+@each_name
+def test_initial_states_and_stateful_layers(name, rng):
+    theirs, ours = twins(name, rng)
+    count = 2 if name == "LSTM" else 1
+    states = [tf.constant(rng.normal(size=(BATCH, UNITS)), tf.float32) for _ in range(count)]
+    x = inputs(rng)
+    assert_same(ours(x, initial_state=states), theirs(x, initial_state=states))
+    theirs, ours = twins(name, rng, stateful=True)
+    for _ in range(3):
+        assert_same(ours(x), theirs(x))
+    for layer in (theirs, ours):
+        layer.reset_state()
+    assert_same(ours(x), theirs(x))
+
+
+@each_name
+@pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16", "mixed_float16"])
+def test_dtype_policies(name, policy, rng):
+    theirs, ours = twins(name, rng, dtype=policy, return_sequences=True)
+    x = inputs(rng)
+    # Keras rounds at each step, the op at the end.
+    tolerance = {"float64": 1e-12, "mixed_bfloat16": 0.1, "mixed_float16": 0.02}[policy]
+    assert_same(ours(x), theirs(x), tolerance)
+
+
+@each_name
+@pytest.mark.parametrize("merge_mode", ["concat", "sum"])
+def test_bidirectional(name, merge_mode, rng):
+    x, mask = inputs(rng), random_mask(rng)
+    wrapped = [
+        keras.layers.Bidirectional(
+            getattr(module, name)(UNITS, return_sequences=True), merge_mode=merge_mode
+        )
+        for module in (keras.layers, tf_ti.keras)
+    ]
+    for layer in wrapped:
+        layer.build((BATCH, TIME, WIDTH))
+    assert type(wrapped[1].backward_layer) is getattr(tf_ti.keras, name)
+    wrapped[1].set_weights(wrapped[0].get_weights())
+    theirs, ours = wrapped
+    assert_same(ours(x, mask=mask), theirs(x, mask=mask))
+
+
+@each_name
+def test_a_model_is_saved_loaded_and_trained_on(name, rng, tmp_path):
+    model = keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            keras.layers.Embedding(7, WIDTH, mask_zero=True),
+            getattr(tf_ti.keras, name)(UNITS, return_sequences=True),
+            getattr(tf_ti.keras, name)(UNITS, dropout=0.1),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("adam", "mse")
+    x, y = rng.integers(7, size=(32, TIME)), rng.normal(size=(32, 1))
+    before = model.evaluate(x, y, verbose=0)
+    model.fit(x, y, epochs=8, verbose=0)
+    assert model.evaluate(x, y, verbose=0) < before
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(again.layers[1]) is getattr(tf_ti.keras, name)
+    np.testing.assert_allclose(
+        again.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-5, atol=1e-6
+    )
+    again.fit(x, y, verbose=0)
+
+
+@each_name
+def test_time_and_batch_may_be_unknown_and_weights_are_those_of_keras(name, rng):
+    theirs, ours = twins(name, rng, return_sequences=True)
+    assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]
+    assert ours.get_config().keys() == theirs.get_config().keys()
+    x = inputs(rng)
+    late = tf.function(ours.call, input_signature=[tf.TensorSpec([None, None, WIDTH])])
+    assert_same(late(x), theirs(x))
+
+
+def test_dropout_of_inputs_is_one_mask_for_all_steps(rng):
+    options = {"dropout": 0.5, "activation": "linear", "use_bias": False, "return_sequences": True}
+    _, layer = twins("SimpleRNN", rng, width=200, **options)
+    layer.set_weights([np.ones([200, UNITS]), np.zeros([UNITS, UNITS])])
+    y = layer(tf.ones([1, TIME, 200]), training=True)
+    # Some 100 of the inputs are left, doubled: as many in every step.
+    np.testing.assert_allclose(y, np.broadcast_to(y[:, :1], y.shape), rtol=1e-6)
+    assert 120 < float(y[0, 0, 0]) < 280
+    np.testing.assert_allclose(layer(tf.ones([1, TIME, 200]))[0, 0, 0], 200, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"recurrent_dropout": 0.5}, "recurrent_dropout"),
+        ({"dropout": 0.5, "implementation": 1, "use_cudnn": False}, "implementation=1"),
+        ({"activation": keras.ops.sin}, "activations must be Keras's"),
+        ({"activation": "softplus"}, "no kernel for an activation: .*softplus"),
+    ],
+)
+def test_what_the_op_lacks_is_done_by_keras_which_is_said_once(options, said, rng):
+    theirs, ours = twins("LSTM", rng, seed=1, **options)
+    x = inputs(rng)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = [ours(x, training=True) for _ in range(2)]
+    caught = [str(w.message) for w in caught if "tf_ti.keras" in str(w.message)]
+    assert len(caught) == 1
+    assert f"tf_ti.keras.LSTM {ours.name!r} runs Keras's loop" in caught[0]
+    assert re.search(said, caught[0])
+    assert_same(found[0], theirs(x, training=True))
+
+
+def test_layers_with_dropout_run_by_the_op_when_they_do_not_train(rng):
+    theirs, ours = twins("LSTM", rng, recurrent_dropout=0.5, dropout=0.5, implementation=1)
+    x = inputs(rng)
+    assert_same(ours(x), theirs(x))

@@ -1,0 +1,157 @@
+"""`tf_ti.keras.LSTM`, `GRU` and `SimpleRNN`: Keras's layers, whose steps are one native op."""
+
+import warnings
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_ti import _library
+from tf_ti.recurrent import ops, weights
+from tf_ti.recurrent.spec import Kind, Recurrence
+
+# How the gates lie in Keras's weights.
+_GATES = {"lstm": "ifco", "gru": "zrh", "rnn": "h"}
+
+
+class _NativeLoop:
+    """Runs the steps of a layer of Keras; what the kernel lacks is done by Keras's own loop."""
+
+    _kind: Kind
+    _has_warned = False
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.supports_jit = _library.XLA_PROBLEM is None
+
+    def inner_loop(
+        self, sequences: Any, initial_state: Any, mask: Any, training: Any = False
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        try:
+            recurrence = self._recurrence(training)
+        except NotImplementedError as cause:
+            if not self._has_warned:
+                self._has_warned = True
+                warnings.warn(
+                    f"tf_ti.keras.{type(self).__name__} {self.name!r} runs Keras's loop: {cause}",
+                    stacklevel=2,
+                )
+            return super().inner_loop(sequences, initial_state, mask=mask, training=training)
+        mask = next((kept for kept in keras.tree.flatten(mask) if kept is not None), None)
+        if mask is not None:
+            mask = tf.cast(mask, tf.bool)
+        if training and self.cell.dropout:
+            # One mask for all steps, as Keras has it.
+            sequences = sequences * self.cell.get_dropout_mask(sequences[:, 0, :])[:, tf.newaxis]
+        states = [self._compute(state) for state in keras.tree.flatten(initial_state)]
+        y, states = ops.run(
+            recurrence.replace(hold_output=mask is not None and not self.zero_output_for_mask),
+            self._compute(sequences),
+            states,
+            self._compute(self.cell.kernel),
+            self._compute(self.cell.recurrent_kernel),
+            self._bias(),
+            mask=mask,
+        )
+        last = y[:, 0] if self.go_backwards else y[:, -1]
+        # Keras gives the steps in the order in which they are taken.
+        return last, tf.reverse(y, [1]) if self.go_backwards else y, states
+
+    def _recurrence(self, training: Any) -> Recurrence:
+        """What the cell computes. NotImplementedError says what the kernel lacks for it."""
+        cell = self.cell
+        may_train = training is not None and (tf.is_tensor(training) or bool(training))
+        if may_train and cell.recurrent_dropout:
+            raise NotImplementedError("there is recurrent_dropout")
+        if may_train and cell.dropout and getattr(cell, "dropout_mask_count", None) is not None:
+            raise NotImplementedError(
+                "there is dropout with implementation=1, a mask for each gate"
+            )
+        if may_train and cell.dropout and tf.is_tensor(training):
+            raise NotImplementedError("there is dropout, and `training` is a tensor")
+        functions = [cell.activation]
+        if self._kind != "rnn":
+            functions.insert(0, cell.recurrent_activation)
+        if self._kind == "lstm":
+            functions.append(cell.activation)
+        try:
+            activations = tuple(map(weights.keras_activation, functions))
+        except ValueError as cause:
+            raise NotImplementedError(str(cause)) from cause
+        recurrence = Recurrence(
+            self._kind,
+            activations,
+            _GATES[self._kind],
+            linear_before_reset=bool(getattr(cell, "reset_after", False)),
+            reverse=self.go_backwards,
+            transpose_weights=False,
+        )
+        if not ops.has_kernel(recurrence):
+            raise NotImplementedError(
+                "there is a GPU, or no kernel for an activation: "
+                + ", ".join(activation.name for activation in activations)
+            )
+        return recurrence
+
+    def _bias(self) -> tf.Tensor | None:
+        if not self.cell.use_bias:
+            return None
+        bias = self._compute(self.cell.bias)
+        if len(bias.shape) == 1:
+            return bias
+        # A GRU's of both products: but for the one that is reset, they are added up.
+        units = self.cell.units
+        of_inputs, of_states = bias[0], bias[1]
+        added = of_inputs[: 2 * units] + of_states[: 2 * units]
+        return tf.concat([added, of_inputs[2 * units :], of_states[2 * units :]], 0)
+
+    def _compute(self, value: Any) -> tf.Tensor:
+        return keras.ops.convert_to_tensor(value, dtype=self.compute_dtype)
+
+
+_DOC = """`keras.layers.{name}`, whose steps are done by one native op on a CPU.
+
+    It is Keras's own layer but for its inner loop: the constructor and its arguments, weights and
+    their order, masks, `stateful`, `return_state`, `go_backwards`, `keras.layers.Bidirectional`,
+    saving and loading are those of `keras.layers.{name}`. Weights of one go into the other by
+    `get_weights` and `set_weights`. `use_cudnn` and `unroll` make no difference.
+
+    What the op lacks is done by Keras's loop, as before, and a warning says so once for a layer:
+    `recurrent_dropout` while training; `dropout` with `implementation=1` while training;
+    activations other than {activations}; and where there is a GPU.
+
+    Example:
+
+        >>> layer = tf_ti.keras.{name}(4, return_sequences=True)
+        >>> layer(tf.ones([2, 3, 5])).shape
+        TensorShape([2, 3, 4])
+
+    Source: keras.layers.{name}, on OpenVINO's {source}.
+    """
+
+
+def _describe(source: str):
+    def describe(layer):
+        names = "tanh, sigmoid, hard_sigmoid, relu, leaky_relu and linear"
+        layer.__doc__ = _DOC.format(name=layer.__name__, activations=names, source=source)
+        return layer
+
+    return describe
+
+
+@keras.saving.register_keras_serializable(package="tf_ti")
+@_describe("LSTMSequence-5")
+class LSTM(_NativeLoop, keras.layers.LSTM):
+    _kind = "lstm"
+
+
+@keras.saving.register_keras_serializable(package="tf_ti")
+@_describe("GRUSequence-5")
+class GRU(_NativeLoop, keras.layers.GRU):
+    _kind = "gru"
+
+
+@keras.saving.register_keras_serializable(package="tf_ti")
+@_describe("RNNSequence-5")
+class SimpleRNN(_NativeLoop, keras.layers.SimpleRNN):
+    _kind = "rnn"
