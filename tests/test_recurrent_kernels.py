@@ -209,7 +209,7 @@ def sequence(**changes):
         ({"x": tf.zeros([2, 3])}, "rank 3|x must"),
         ({"x": tf.zeros([3, 3, 4])}, r"h must have shape \[3,5\], got \[2,5\]|must be equal"),
         ({"h": tf.zeros([2])}, "rank 2|h must"),
-        ({"h": tf.zeros([2, 0]), "c": [tf.zeros([2, 0])]}, "h must have units"),
+        ({"h": tf.zeros([2, 0]), "c": [tf.zeros([2, 0])]}, "h must have between 1 and"),
         ({"c": []}, "c is for an LSTM"),
         ({"c": [tf.zeros([2, 4])]}, r"c must have shape \[2,5\], got \[2,4\]"),
         ({"w": [tf.zeros([20, 4])]}, r"w must have shape \[4,20\], got \[20,4\]"),

@@ -7,6 +7,7 @@
 
 namespace tf_ti {
 
+using tensorflow::TensorShape;
 using xla::Shape;
 using xla::ShapeUtil;
 
@@ -19,6 +20,15 @@ xla::PrimitiveType TypeOf(xla::XlaOp op) { return ShapeOf(op).element_type(); }
 
 std::vector<int64_t> Dims(const Shape& shape) {
   return {shape.dimensions().begin(), shape.dimensions().end()};
+}
+
+absl::Status GetShape(const Context& ctx, int input, const char* name, TensorShape* shape) {
+  TF_ASSIGN_OR_RETURN(const Shape known, ctx.InputShape(input));
+  if (known.is_dynamic()) {
+    return Unimplemented(name, ": XLA must know its shape, which is only bounded here, by ",
+                         ShapeUtil::HumanString(known));
+  }
+  return shape->BuildTensorShapeBase(known.dimensions(), shape);
 }
 
 Shape WithExtent(const Shape& shape, int64_t axis, int64_t extent) {

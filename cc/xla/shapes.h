@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cc/xla/tf2xla.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape.h"
 
@@ -16,6 +17,10 @@ namespace tf_ti {
 xla::Shape ShapeOf(xla::XlaOp op);
 xla::PrimitiveType TypeOf(xla::XlaOp op);
 std::vector<int64_t> Dims(const xla::Shape& shape);
+
+// The shape of an op's input, all of which must be known. Errors name it.
+absl::Status GetShape(const Context& ctx, int input, const char* name,
+                      tensorflow::TensorShape* shape);
 
 xla::Shape WithExtent(const xla::Shape& shape, int64_t axis, int64_t extent);
 xla::Shape WithAxis(const xla::Shape& shape, int64_t axis, int64_t extent);

@@ -25,6 +25,7 @@ using xla::XlaOp;
 
 xla::XlaBuilder* Context::builder() const { return ctx_->builder(); }
 const std::string& Context::op_name() const { return ctx_->op_kernel().name(); }
+int Context::num_inputs() const { return ctx_->num_inputs(); }
 int Context::num_outputs() const { return ctx_->num_outputs(); }
 DataType Context::input_type(int input) const { return ctx_->input_type(input); }
 

@@ -56,6 +56,7 @@ class Context {
 
   xla::XlaBuilder* builder() const;
   const std::string& op_name() const;
+  int num_inputs() const;
   int num_outputs() const;
   tensorflow::DataType input_type(int input) const;
 

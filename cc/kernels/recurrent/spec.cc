@@ -1,5 +1,6 @@
 #include "cc/kernels/recurrent/spec.h"
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -31,9 +32,20 @@ absl::Status FindFunction(const std::string& name, ActivationFunction* function)
   return InvalidArgument("activations: unknown function ", name);
 }
 
+// Whether a list of inputs has its only tensor.
+absl::Status GetHas(tensorflow::OpKernelConstruction* ctx, const char* attribute, const char* name,
+                    bool* has) {
+  int count;
+  TF_RETURN_IF_ERROR(ctx->GetAttr(attribute, &count));
+  if (count > 1) return InvalidArgument(name, " must be one tensor, got ", count);
+  *has = count == 1;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::Status RecurrentSpec::Init(tensorflow::OpKernelConstruction* ctx) {
+absl::Status RecurrentSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_is_gradient) {
+  is_gradient = op_is_gradient;
   std::string kind_name;
   bool linear_before_reset;
   TF_RETURN_IF_ERROR(ctx->GetAttr("kind", &kind_name));
@@ -78,10 +90,24 @@ absl::Status RecurrentSpec::Init(tensorflow::OpKernelConstruction* ctx) {
     activations[i].alpha = values[1 + 2 * i];
     activations[i].beta = values[2 + 2 * i];
   }
+  if (is_gradient && !std::isinf(clip)) {
+    return Unimplemented("there is no gradient of a clipped sequence");
+  }
   TF_RETURN_IF_ERROR(ctx->GetAttr("transpose_weights", &transpose_weights));
   TF_RETURN_IF_ERROR(ctx->GetAttr("reverse", &reverse));
   TF_RETURN_IF_ERROR(ctx->GetAttr("time_major", &time_major));
-  return ctx->GetAttr("hold_output", &hold_output);
+  TF_RETURN_IF_ERROR(ctx->GetAttr("hold_output", &hold_output));
+  bool has_cells;
+  TF_RETURN_IF_ERROR(GetHas(ctx, "num_cells", "c", &has_cells));
+  TF_RETURN_IF_ERROR(GetHas(ctx, "num_weights", "w", &has_weights));
+  TF_RETURN_IF_ERROR(GetHas(ctx, "num_biases", "b", &has_bias));
+  TF_RETURN_IF_ERROR(GetHas(ctx, "num_lengths", "lengths", &has_lengths));
+  TF_RETURN_IF_ERROR(GetHas(ctx, "num_masks", "mask", &has_mask));
+  if (has_cells != is_lstm()) return InvalidArgument("c is for an LSTM, which needs it");
+  if (has_lengths && has_mask) {
+    return InvalidArgument("lengths and a mask exclude one another");
+  }
+  return ctx->GetAttr("num_saved", &num_saved);
 }
 
 }  // namespace tf_ti

@@ -8,16 +8,26 @@
 namespace tf_ti {
 
 struct RecurrentSpec {
+  bool is_gradient;
   CellKind kind;
-  int gate_positions[kMostGates];
+  int gate_positions[kMostGates] = {};
   bool transpose_weights;
-  Activation<double> activations[3];
+  Activation<double> activations[3] = {};
   double clip;
   bool reverse;
   bool time_major;
   bool hold_output;
+  // Which inputs there are, of those that an op may lack, and how many tensors a gradient takes.
+  bool has_weights;
+  bool has_bias;
+  bool has_lengths;
+  bool has_mask;
+  int num_saved;
 
-  absl::Status Init(tensorflow::OpKernelConstruction* ctx);
+  absl::Status Init(tensorflow::OpKernelConstruction* ctx, bool is_gradient);
+
+  bool is_lstm() const { return kind == CellKind::kLstm; }
+  bool resets_product() const { return kind == CellKind::kGruLinearBeforeReset; }
 };
 
 }  // namespace tf_ti

@@ -2,23 +2,18 @@
 
 #include <algorithm>
 #include <complex>
-#include <functional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "cc/compute/bags/bags.h"
-#include "cc/kernels/threads.h"
-#include "cc/xla/ffi.h"
+#include "cc/xla/host_calls.h"
 #include "cc/xla/shapes.h"
-#include "xla/shape_util.h"
 
 namespace tf_ti {
 
 using xla::Shape;
-using xla::ShapeUtil;
 using xla::XlaOp;
 
 namespace {
@@ -366,8 +361,7 @@ struct ScatterSubCall {
 template <template <typename T, typename Index> class Kind, bool differentiable>
 std::string RunFor(const Call& call) {
   ffi::ThreadPool pool = call.pool;
-  Threads threads(std::max<int64_t>(pool.num_threads(), 1),
-                  [&](std::function<void()> work) { pool.Schedule(std::move(work)); });
+  Threads threads = ThreadsOf(&pool);
   const ffi::DataType index = call.arg(1).element_type();
   switch (call.arg(0).element_type()) {
     TF_TI_DIFFERENTIABLE(TF_TI_CASE)
@@ -393,53 +387,11 @@ ffi::Error Handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingR
   return ffi::Error(ffi::ErrorCode::kInvalidArgument, problem);
 }
 
-#define TF_TI_REGISTER_HANDLER(handler, target, ...)     \
-  XLA_FFI_DEFINE_HANDLER(handler, (Handle<__VA_ARGS__>), \
-                         ffi::Ffi::Bind()                \
-                             .Ctx<ffi::ThreadPool>()     \
-                             .RemainingArgs()            \
-                             .RemainingRets()            \
-                             .Attrs<ffi::Dictionary>()); \
-  XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), target, "Host", handler)
-
-TF_TI_REGISTER_HANDLER(kPoolHandler, kPool, PoolCall, false);
-TF_TI_REGISTER_HANDLER(kTableGradientHandler, kTableGradient, TableGradientCall, true);
-TF_TI_REGISTER_HANDLER(kWeightsGradientHandler, kWeightsGradient, WeightsGradientCall, true);
-TF_TI_REGISTER_HANDLER(kScatterSubHandler, kScatterSub, ScatterSubCall, false);
-
-// Rows and columns in this order, as cc/compute has them.
-Shape RowMajor(xla::PrimitiveType type, const std::vector<int64_t>& dims) {
-  return ShapeUtil::MakeShapeWithDescendingLayout(type, dims);
-}
-
-// Attributes of a call, as MLIR writes them.
-class Attributes {
- public:
-  void Add(const char* name, int64_t value) {
-    absl::StrAppend(&text_, text_.empty() ? "" : ", ", name, " = ", value, " : i64");
-  }
-  std::string Get() const { return absl::StrCat("{", text_, "}"); }
-
- private:
-  std::string text_;
-};
-
-using Aliases = std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>;
-
-// `checks` keeps XLA from dropping the call, whose errors are those of the op, and from moving it
-// to where the op would not run.
-XlaOp Emit(const char* target, const std::vector<XlaOp>& operands, const Shape& result,
-           Attributes attributes, bool checks, const Aliases& aliases = {}) {
-  std::vector<Shape> shapes;
-  for (XlaOp operand : operands) {
-    const Shape shape = ShapeOf(operand);
-    shapes.push_back(RowMajor(shape.element_type(), Dims(shape)));
-  }
-  attributes.Add("checks_ids", ChecksIds());
-  return xla::CustomCallWithLayout(operands[0].builder(), target, operands, result, shapes,
-                                   attributes.Get(), /*has_side_effect=*/checks, aliases, nullptr,
-                                   xla::SCHEDULE_NONE, xla::API_VERSION_TYPED_FFI);
-}
+TF_TI_REGISTER_HOST_CALL(kPoolHandler, kPool, (Handle<PoolCall, false>));
+TF_TI_REGISTER_HOST_CALL(kTableGradientHandler, kTableGradient, (Handle<TableGradientCall, true>));
+TF_TI_REGISTER_HOST_CALL(kWeightsGradientHandler, kWeightsGradient,
+                         (Handle<WeightsGradientCall, true>));
+TF_TI_REGISTER_HOST_CALL(kScatterSubHandler, kScatterSub, (Handle<ScatterSubCall, false>));
 
 // The results of a call about bags.
 std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inputs, XlaOp other,
@@ -460,10 +412,8 @@ std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inp
   attributes.Add("num_rows", num_rows);
   attributes.Add("padding_idx", spec.padding_idx.value_or(0));
   attributes.Add("reduction", static_cast<int64_t>(spec.reduction));
-  const XlaOp call = Emit(target, operands, ShapeUtil::MakeTupleShape(results), attributes, checks);
-  std::vector<XlaOp> elements;
-  for (size_t i = 0; i < results.size(); ++i) elements.push_back(xla::GetTupleElement(call, i));
-  return elements;
+  attributes.Add("checks_ids", ChecksIds());
+  return CallHost(target, operands, results, attributes, checks);
 }
 
 }  // namespace
@@ -500,8 +450,10 @@ XlaOp WeightsGradientOnHost(const BagTable& table, const BagInputs& inputs, XlaO
 
 XlaOp ScatterSubOnHost(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale) {
   const Aliases in_place(1);  // all of the result lies where all of operand 0 does
-  return Emit(kScatterSub, {table, indices, values, scale},
-              RowMajor(TypeOf(table), Dims(ShapeOf(table))), {}, true, in_place);
+  Attributes attributes;
+  attributes.Add("checks_ids", ChecksIds());
+  return CallHost(kScatterSub, {table, indices, values, scale},
+                  RowMajor(TypeOf(table), Dims(ShapeOf(table))), attributes, true, in_place);
 }
 
 }  // namespace tf_ti

@@ -17,15 +17,6 @@ absl::Status CheckRank(const char* name, const TensorShape& shape, int rank) {
   return InvalidArgument(name, " must have rank ", rank, ", got shape ", shape.DebugString());
 }
 
-absl::Status GetShape(const Context& ctx, int input, const char* name, TensorShape* shape) {
-  TF_ASSIGN_OR_RETURN(const Shape known, ctx.InputShape(input));
-  if (known.is_dynamic()) {
-    return Unimplemented(name, ": XLA must know its shape, which is only bounded here, by ",
-                         xla::ShapeUtil::HumanString(known));
-  }
-  return shape->BuildTensorShapeBase(known.dimensions(), shape);
-}
-
 absl::Status GetConstant(const Context& ctx, int input, const char* name, int64_t* value) {
   if (ctx.GetConstant(input, value).ok()) return absl::OkStatus();
   return Unimplemented(name, ": XLA must know its value when it compiles, as it is a size; it ",

@@ -13,10 +13,6 @@ namespace tf_ti {
 
 absl::Status CheckRank(const char* name, const tensorflow::TensorShape& shape, int rank);
 
-// The shape of an input, all of which must be known.
-absl::Status GetShape(const Context& ctx, int input, const char* name,
-                      tensorflow::TensorShape* shape);
-
 absl::Status GetConstant(const Context& ctx, int input, const char* name, int64_t* value);
 
 // The number of elements in a row.

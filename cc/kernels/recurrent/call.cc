@@ -1,0 +1,226 @@
+#include "cc/kernels/recurrent/call.h"
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "cc/status.h"
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::TensorShape;
+using Dims = std::vector<int64_t>;
+
+absl::Status CheckRank(const char* name, const TensorShape& shape, int rank) {
+  if (shape.dims() == rank) return absl::OkStatus();
+  return InvalidArgument(name, " must have rank ", rank, ", got shape ", shape.DebugString());
+}
+
+// How many tensors a gradient takes.
+int NumSaved(const RecurrentSpec& spec) {
+  const bool saves_gates = NumSavedGates(spec.kind) > 0;
+  const bool saves_h = spec.kind == CellKind::kRnn || spec.has_lengths || spec.has_mask;
+  return saves_gates + spec.is_lstm() + saves_h;
+}
+
+absl::Status CheckLengths(const int64_t* lengths, const SequenceSizes& sizes) {
+  for (int64_t row = 0; row < sizes.batch; ++row) {
+    if (lengths[row] < 0 || lengths[row] > sizes.num_steps) {
+      return InvalidArgument("sequence_lengths must be from 0 to the number of steps, ",
+                             sizes.num_steps, ", got ", lengths[row], " at position ", row);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SequenceShapes::Init(const RecurrentSpec& spec, const Find& find) {
+  TensorShape x, h;
+  TF_RETURN_IF_ERROR(find(0, "x", &x));
+  TF_RETURN_IF_ERROR(find(1, "h", &h));
+  TF_RETURN_IF_ERROR(CheckRank("x", x, 3));
+  TF_RETURN_IF_ERROR(CheckRank("h", h, 2));
+  sizes.num_steps = x.dim_size(spec.time_major ? 0 : 1);
+  sizes.batch = x.dim_size(spec.time_major ? 1 : 0);
+  sizes.input = x.dim_size(2);
+  sizes.hidden = h.dim_size(1);
+  // No r is larger.
+  constexpr int64_t kMostUnits = std::numeric_limits<int32_t>::max();
+  if (sizes.hidden == 0 || sizes.hidden > kMostUnits) {
+    return InvalidArgument("h must have between 1 and ", kMostUnits, " units, got shape ",
+                           h.DebugString());
+  }
+  const int64_t columns = NumGates(spec.kind) * sizes.hidden;
+  if (!spec.has_weights && sizes.input != columns) {
+    return InvalidArgument("x must have ", columns, " columns without w, got shape ",
+                           x.DebugString());
+  }
+  const Dims state = {sizes.batch, sizes.hidden};
+  const Dims y = {x.dim_size(0), x.dim_size(1), sizes.hidden};
+  const auto weights = [&](int64_t rows) {
+    return spec.transpose_weights ? Dims{columns, rows} : Dims{rows, columns};
+  };
+  const int64_t num_saved_gates = NumSavedGates(spec.kind);
+  const auto saved = [&](int i) {
+    return i == 0 && num_saved_gates > 0
+               ? Dims{sizes.num_steps, sizes.batch, num_saved_gates, sizes.hidden}
+               : Dims{sizes.num_steps, sizes.batch, sizes.hidden};
+  };
+
+  const auto add_output = [&](const Dims& dims, bool is_saved = false) {
+    outputs.push_back({TensorShape(), is_saved});
+    return TensorShape::BuildTensorShape(dims, &outputs.back().shape);
+  };
+  int input = 1;
+  const auto check = [&](const char* name, const Dims& expected) {
+    TensorShape shape;
+    TF_RETURN_IF_ERROR(find(input++, name, &shape));
+    const auto dims = shape.dim_sizes();
+    if (std::equal(dims.begin(), dims.end(), expected.begin(), expected.end())) {
+      return absl::OkStatus();
+    }
+    return InvalidArgument(name, " must have shape [", absl::StrJoin(expected, ","), "], got ",
+                           shape.DebugString());
+  };
+  // Of an input that has a gradient.
+  const auto check_and_add = [&](const char* name, const Dims& expected) {
+    TF_RETURN_IF_ERROR(check(name, expected));
+    return spec.is_gradient ? add_output(expected) : absl::OkStatus();
+  };
+  outputs.clear();
+  if (spec.is_gradient) outputs.push_back({x});
+  TF_RETURN_IF_ERROR(check_and_add("h", state));
+  if (spec.is_lstm()) TF_RETURN_IF_ERROR(check_and_add("c", state));
+  if (spec.has_weights) TF_RETURN_IF_ERROR(check_and_add("w", weights(sizes.input)));
+  TF_RETURN_IF_ERROR(check_and_add("r", weights(sizes.hidden)));
+  if (spec.has_bias) {
+    const int64_t biases = columns + (spec.resets_product() ? sizes.hidden : 0);
+    TF_RETURN_IF_ERROR(check_and_add("b", {biases}));
+  }
+  if (spec.has_lengths) TF_RETURN_IF_ERROR(check("lengths", {sizes.batch}));
+  if (spec.has_mask) TF_RETURN_IF_ERROR(check("mask", {x.dim_size(0), x.dim_size(1)}));
+  if ((spec.is_gradient || spec.num_saved > 0) && spec.num_saved != NumSaved(spec)) {
+    return InvalidArgument("num_saved must be ", NumSaved(spec), " for this cell, got ",
+                           spec.num_saved);
+  }
+  if (!spec.is_gradient) {
+    TF_RETURN_IF_ERROR(add_output(y));
+    TF_RETURN_IF_ERROR(add_output(state));
+    if (spec.is_lstm()) TF_RETURN_IF_ERROR(add_output(state));
+    for (int i = 0; i < spec.num_saved; ++i) {
+      TF_RETURN_IF_ERROR(add_output(saved(i), /*is_saved=*/true));
+    }
+    return absl::OkStatus();
+  }
+  TF_RETURN_IF_ERROR(check("y", y));
+  for (int i = 0; i < spec.num_saved; ++i) TF_RETURN_IF_ERROR(check("saved", saved(i)));
+  TF_RETURN_IF_ERROR(check("grad_y", y));
+  TF_RETURN_IF_ERROR(check("grad_last_h", state));
+  return spec.is_lstm() ? check("grad_last_c", state) : absl::OkStatus();
+}
+
+template <typename S>
+absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& sizes,
+                            const std::vector<const void*>& inputs,
+                            const std::vector<void*>& outputs, std::function<bool()> goes_on,
+                            Parallel* parallel) {
+  size_t input = 0, output = 0;
+  const auto next = [&](bool is_there) -> const void* {
+    if (!is_there) return nullptr;
+    // Null says that there is none: what is empty must have an address too.
+    static const int64_t kEmpty = 0;
+    const void* const data = inputs[input++];
+    return data == nullptr ? &kEmpty : data;
+  };
+  const auto in = [&](bool is_there = true) { return static_cast<const S*>(next(is_there)); };
+  const auto out = [&](bool is_there = true) {
+    return is_there ? static_cast<S*>(outputs[output++]) : nullptr;
+  };
+  const bool is_lstm = spec.is_lstm();
+  const int64_t columns = NumGates(spec.kind) * sizes.hidden;
+  // How many rows of x, and of y, are between two steps, and between two rows of the batch.
+  const int64_t step_rows = spec.time_major ? sizes.batch : 1;
+  const int64_t batch_rows = spec.time_major ? 1 : sizes.num_steps;
+  const auto by_step = [&](auto* data, int64_t width) {
+    return ByStep<std::remove_pointer_t<decltype(data)>>{data, step_rows * width,
+                                                         batch_rows * width};
+  };
+  const auto matrix = [&](const S* data, int64_t rows) {
+    return spec.transpose_weights ? Matrix<S>{data, 1, rows} : Matrix<S>{data, columns, 1};
+  };
+
+  SequenceArgs<S> args{};
+  args.kind = spec.kind;
+  args.num_steps = sizes.num_steps;
+  args.batch = sizes.batch;
+  args.input = sizes.input;
+  args.hidden = sizes.hidden;
+  args.reverse = spec.reverse;
+  args.is_projected = !spec.has_weights;
+  args.hold_output = spec.hold_output;
+  std::copy_n(spec.gate_positions, kMostGates, args.gate_positions);
+  for (int i = 0; i < 3; ++i) {
+    const Activation<double>& given = spec.activations[i];
+    args.activations[i] = {given.function, static_cast<S>(given.alpha), static_cast<S>(given.beta)};
+  }
+  args.clip = static_cast<S>(spec.clip);
+  args.goes_on = std::move(goes_on);
+  args.x = by_step(in(), sizes.input);
+  args.h0 = in();
+  args.c0 = in(is_lstm);
+  args.w = matrix(in(spec.has_weights), sizes.input);
+  args.r = matrix(in(), sizes.hidden);
+  args.b = in(spec.has_bias);
+  if (spec.has_bias && spec.resets_product()) args.recurrent_b = args.b + columns;
+  args.lengths = static_cast<const int64_t*>(next(spec.has_lengths));
+  args.mask = by_step(static_cast<const bool*>(next(spec.has_mask)), 1);
+  if (spec.has_lengths) TF_RETURN_IF_ERROR(CheckLengths(args.lengths, sizes));
+
+  // A gradient reads these.
+  const auto out_or_in = [&](bool is_there = true) {
+    return spec.is_gradient ? const_cast<S*>(in(is_there)) : out(is_there);
+  };
+  args.y = by_step(out_or_in(), sizes.hidden);
+  if (!spec.is_gradient) {
+    args.h = out();
+    args.c = out(is_lstm);
+  }
+  int saved = 0;
+  const auto next_saved = [&] { return out_or_in(saved++ < spec.num_saved); };
+  if (NumSavedGates(spec.kind) > 0) args.gates = next_saved();
+  if (is_lstm) args.saved_c = next_saved();
+  args.saved_h = next_saved();
+  if (!spec.is_gradient) {
+    RunSequence(args, parallel);
+  } else {
+    SequenceGradientArgs<S> gradient{};
+    gradient.sequence = args;
+    gradient.dy = by_step(in(), sizes.hidden);
+    gradient.dh = in();
+    gradient.dc = in(is_lstm);
+    gradient.dx = by_step(out(), sizes.input);
+    gradient.dh0 = out();
+    gradient.dc0 = out(is_lstm);
+    gradient.dw = out(spec.has_weights);
+    gradient.dr = out();
+    gradient.db = out(spec.has_bias);
+    if (args.recurrent_b != nullptr) gradient.drecurrent_b = gradient.db + columns;
+    RunSequenceGradient(gradient, parallel);
+  }
+  return args.goes_on() ? absl::OkStatus() : absl::CancelledError("the sequence was cancelled");
+}
+
+template absl::Status RunRecurrentOp<float>(const RecurrentSpec&, const SequenceSizes&,
+                                            const std::vector<const void*>&,
+                                            const std::vector<void*>&, std::function<bool()>,
+                                            Parallel*);
+template absl::Status RunRecurrentOp<double>(const RecurrentSpec&, const SequenceSizes&,
+                                             const std::vector<const void*>&,
+                                             const std::vector<void*>&, std::function<bool()>,
+                                             Parallel*);
+
+}  // namespace tf_ti

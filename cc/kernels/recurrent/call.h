@@ -1,0 +1,48 @@
+// One call of a recurrent op, wherever its inputs and outputs lie.
+#ifndef TF_TI_CC_KERNELS_RECURRENT_CALL_H_
+#define TF_TI_CC_KERNELS_RECURRENT_CALL_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cc/compute/parallel.h"
+#include "cc/kernels/recurrent/spec.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace tf_ti {
+
+struct SequenceSizes {
+  int64_t num_steps;
+  int64_t batch;
+  int64_t input;  // without w: gates * hidden
+  int64_t hidden;
+};
+
+// What the shapes of a call's inputs say.
+struct SequenceShapes {
+  struct Output {
+    tensorflow::TensorShape shape;
+    bool is_saved = false;  // for a gradient, in the type in which the op computes
+  };
+
+  SequenceSizes sizes;
+  std::vector<Output> outputs;
+
+  // Asks for the shape of each input, and checks it. Errors name the inputs.
+  using Find = std::function<absl::Status(int input, const char* name, tensorflow::TensorShape*)>;
+  absl::Status Init(const RecurrentSpec& spec, const Find& find);
+};
+
+// Inputs and outputs are those of the op, in its order; numbers are of type S. An output that is
+// saved may be null. Lengths that are not are InvalidArgument.
+template <typename S>
+absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& sizes,
+                            const std::vector<const void*>& inputs,
+                            const std::vector<void*>& outputs, std::function<bool()> goes_on,
+                            Parallel* parallel);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_RECURRENT_CALL_H_

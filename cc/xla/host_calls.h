@@ -1,0 +1,60 @@
+// Calls of cc/compute from XLA's programs that run on the CPU.
+#ifndef TF_TI_CC_XLA_HOST_CALLS_H_
+#define TF_TI_CC_XLA_HOST_CALLS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/kernels/threads.h"
+#include "cc/xla/ffi.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape.h"
+#include "xla/shape_util.h"
+
+namespace tf_ti {
+
+// Registers a function of what a running program calls with. It is a macro's argument: templates in
+// parentheses.
+#define TF_TI_REGISTER_HOST_CALL(handler, target, function)   \
+  XLA_FFI_DEFINE_HANDLER(handler, function,                   \
+                         xla::ffi::Ffi::Bind()                \
+                             .Ctx<xla::ffi::ThreadPool>()     \
+                             .RemainingArgs()                 \
+                             .RemainingRets()                 \
+                             .Attrs<xla::ffi::Dictionary>()); \
+  XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), target, "Host", handler)
+
+// The threads of a running program, which must outlive what this returns.
+Threads ThreadsOf(xla::ffi::ThreadPool* pool);
+
+// Attributes of a call, as MLIR writes them.
+class Attributes {
+ public:
+  void Add(const char* name, int64_t value);
+  std::string Get() const;
+
+ private:
+  std::string text_;
+};
+
+// Rows and columns in this order, as cc/compute has them.
+xla::Shape RowMajor(xla::PrimitiveType type, const std::vector<int64_t>& dims);
+
+using Aliases = std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>;
+
+// A call with row-major operands. `checks` keeps XLA from dropping it, whose errors are those of
+// the op, and from moving it to where the op would not run.
+xla::XlaOp CallHost(const char* target, const std::vector<xla::XlaOp>& operands,
+                    const xla::Shape& result, const Attributes& attributes, bool checks,
+                    const Aliases& aliases = {});
+
+// The same with several results.
+std::vector<xla::XlaOp> CallHost(const char* target, const std::vector<xla::XlaOp>& operands,
+                                 const std::vector<xla::Shape>& results,
+                                 const Attributes& attributes, bool checks);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_XLA_HOST_CALLS_H_

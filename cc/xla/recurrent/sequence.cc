@@ -1,0 +1,174 @@
+// The kernels of recurrent sequences and of their gradients, for XLA: programs that run on the CPU
+// call cc/compute. Lengths that are not end the program with InvalidArgument.
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "cc/kernels/recurrent/call.h"
+#include "cc/kernels/recurrent/spec.h"
+#include "cc/status.h"
+#include "cc/xla/host_calls.h"
+#include "cc/xla/shapes.h"
+#include "cc/xla/tf2xla.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/shape_util.h"
+
+namespace tf_ti {
+namespace {
+
+namespace ffi = xla::ffi;
+
+using tensorflow::DataType;
+using tensorflow::TensorShape;
+using xla::Shape;
+using xla::ShapeUtil;
+using xla::XlaOp;
+
+constexpr char kTarget[] = "tf_ti.recurrent_sequence";
+
+// Calls visit(name, field) with all that a call is told.
+template <typename Spec, typename Sizes, typename Visit>
+void ForFields(Spec& spec, Sizes& sizes, const Visit& visit) {
+  visit("is_gradient", spec.is_gradient);
+  visit("kind", spec.kind);
+  visit("gate_0", spec.gate_positions[0]);
+  visit("gate_1", spec.gate_positions[1]);
+  visit("gate_2", spec.gate_positions[2]);
+  visit("gate_3", spec.gate_positions[3]);
+  visit("transpose_weights", spec.transpose_weights);
+  visit("function_0", spec.activations[0].function);
+  visit("alpha_0", spec.activations[0].alpha);
+  visit("beta_0", spec.activations[0].beta);
+  visit("function_1", spec.activations[1].function);
+  visit("alpha_1", spec.activations[1].alpha);
+  visit("beta_1", spec.activations[1].beta);
+  visit("function_2", spec.activations[2].function);
+  visit("alpha_2", spec.activations[2].alpha);
+  visit("beta_2", spec.activations[2].beta);
+  visit("clip", spec.clip);
+  visit("reverse", spec.reverse);
+  visit("time_major", spec.time_major);
+  visit("hold_output", spec.hold_output);
+  visit("has_weights", spec.has_weights);
+  visit("has_bias", spec.has_bias);
+  visit("has_lengths", spec.has_lengths);
+  visit("has_mask", spec.has_mask);
+  visit("num_saved", spec.num_saved);
+  visit("num_steps", sizes.num_steps);
+  visit("batch", sizes.batch);
+  visit("input", sizes.input);
+  visit("hidden", sizes.hidden);
+}
+static_assert(kMostGates == 4, "a gate for each field");
+
+// Attributes are integers; a floating-point number is its bits.
+int64_t ToAttribute(double value) {
+  int64_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+template <typename T>
+int64_t ToAttribute(T value) {
+  return static_cast<int64_t>(value);
+}
+void FromAttribute(int64_t bits, double* value) { std::memcpy(value, &bits, sizeof(bits)); }
+template <typename T>
+void FromAttribute(int64_t value, T* field) {
+  *field = static_cast<T>(value);
+}
+
+ffi::Error Run(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets results,
+               ffi::Dictionary attributes) {
+  RecurrentSpec spec;
+  SequenceSizes sizes;
+  ForFields(spec, sizes, [&](const char* name, auto& field) {
+    FromAttribute(*attributes.get<int64_t>(name), &field);
+  });
+  std::vector<const void*> inputs;
+  for (size_t i = 0; i < args.size(); ++i) {
+    inputs.push_back(args.get<ffi::AnyBuffer>(i)->untyped_data());
+  }
+  std::vector<void*> outputs;
+  for (size_t i = 0; i < results.size(); ++i) {
+    outputs.push_back((*results.get<ffi::AnyBuffer>(i))->untyped_data());
+  }
+  Threads threads = ThreadsOf(&pool);
+  const bool is_wide = args.get<ffi::AnyBuffer>(0)->element_type() == ffi::DataType::F64;
+  const absl::Status status =
+      (is_wide
+           ? RunRecurrentOp<double>
+           : RunRecurrentOp<float>)(spec, sizes, inputs, outputs, [] { return true; }, &threads);
+  if (status.ok()) return ffi::Error::Success();
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, std::string(status.message()));
+}
+
+TF_TI_REGISTER_HOST_CALL(kHandler, kTarget, Run);
+
+template <bool is_gradient>
+class RecurrentSequenceOp : public XlaKernel {
+ public:
+  explicit RecurrentSequenceOp(tensorflow::OpKernelConstruction* ctx) : is_cpu_(IsForCpu(ctx)) {
+    OP_REQUIRES_OK(ctx, spec_.Init(ctx, is_gradient));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
+    DataType given;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("S", &given));
+    const DataType wide =
+        dtype_ == tensorflow::DT_DOUBLE ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT;
+    OP_REQUIRES(ctx, given == wide,
+                InvalidArgument("S must be ", tensorflow::DataTypeString(wide), ", got ",
+                                tensorflow::DataTypeString(given)));
+    is_widened_ = dtype_ != wide;
+  }
+
+  absl::Status Compile(const Context& ctx) const override {
+    if (!is_cpu_) {
+      return Unimplemented(ctx.op_name(), ": XLA compiles recurrent sequences for the CPU alone");
+    }
+    SequenceShapes shapes;
+    TF_RETURN_IF_ERROR(shapes.Init(spec_, [&](int input, const char* name, TensorShape* shape) {
+      return GetShape(ctx, input, name, shape);
+    }));
+    // Halves are computed as floats.
+    std::vector<XlaOp> operands;
+    for (int i = 0; i < ctx.num_inputs(); ++i) {
+      const bool is_narrow = is_widened_ && ctx.input_type(i) == dtype_;
+      operands.push_back(is_narrow ? xla::ConvertElementType(ctx.Input(i), xla::F32)
+                                   : ctx.Input(i));
+    }
+    std::vector<Shape> results;
+    for (const SequenceShapes::Output& output : shapes.outputs) {
+      const Shape shape = ShapeUtil::MakeShape(TypeOf(operands[0]), output.shape.dim_sizes());
+      if (IsTooLarge(shape, 1)) {
+        return Unimplemented("an output of shape ", output.shape.DebugString(),
+                             " is too large for XLA");
+      }
+      results.push_back(RowMajor(shape.element_type(), Dims(shape)));
+    }
+    Attributes attributes;
+    ForFields(spec_, shapes.sizes, [&](const char* name, const auto& field) {
+      attributes.Add(name, ToAttribute(field));
+    });
+    const std::vector<XlaOp> values =
+        CallHost(kTarget, operands, results, attributes, /*checks=*/spec_.has_lengths);
+    const xla::PrimitiveType type = TypeOf(ctx.Input(0));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const bool is_saved = shapes.outputs[i].is_saved;
+      ctx.SetOutput(i, is_saved ? values[i] : xla::ConvertElementType(values[i], type));
+    }
+    return ctx.builder()->first_error();
+  }
+
+ private:
+  const bool is_cpu_;
+  RecurrentSpec spec_;
+  DataType dtype_;
+  bool is_widened_ = false;
+};
+
+const XlaRegistrar<RecurrentSequenceOp<false>> kSequence("TfTi>RecurrentSequence");
+const XlaRegistrar<RecurrentSequenceOp<true>> kGradient("TfTi>RecurrentSequenceGrad");
+
+}  // namespace
+}  // namespace tf_ti
