@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 import tf_ti
-from benchmarks import harness
-from benchmarks.lstm_peers import PEERS, Lstm
+from benchmarks import cells, harness
+from benchmarks.recurrent_peers import PEERS, Layer
 
 THREADS = 2
 OURS = "tf_ti.tensor_iterator"
@@ -33,8 +33,6 @@ LOOP_ON_XLA = "tf_ti.Loop, COUNT, XLA-compiled"
 COMPILED = (XLA, OURS_ON_XLA, SCAN_ON_XLA, LOOP_ON_XLA)
 # (time, batch, input, hidden)
 SHAPES = ((25, 1, 512, 256), (200, 1, 8, 8), (100, 32, 64, 64))
-
-State = tuple[tf.Tensor, tf.Tensor]
 
 
 def run(quick: bool) -> Iterator[harness.Table]:
@@ -57,102 +55,8 @@ def run(quick: bool) -> Iterator[harness.Table]:
 # --- the LSTM in each of TensorFlow's loops ------------------------------------------------------
 
 
-class Cell(tf.Module):
-    """An LSTM's step in plain ops: concat, matmul, bias add, split, 3 sigmoid, 2 tanh, 4 more."""
-
-    def __init__(self, lstm: Lstm):
-        super().__init__()
-        self.kernel = tf.Variable(np.concatenate([lstm.w, lstm.r]))
-        self.bias = tf.Variable(lstm.b)
-
-    def __call__(self, x: tf.Tensor, h: tf.Tensor, c: tf.Tensor) -> State:
-        gates = tf.nn.bias_add(tf.concat([x, h], axis=1) @ self.kernel, self.bias)
-        i, f, g, o = tf.split(gates, 4, axis=1)
-        c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
-        return tf.sigmoid(o) * tf.tanh(c), c
-
-
-def lstm_on_tensor_iterator(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
-    time, batch, inputs = x.shape
-
-    def body(x, h, c):
-        h, c = cell(x, h, c)
-        return h, c, h
-
-    # Pieces of `batch` rows need no change of shape.
-    h, c, y = tf_ti.tensor_iterator(
-        body,
-        [tf.reshape(x, [time * batch, inputs]), *state],
-        tf_ti.PortMap(
-            inputs=[
-                tf_ti.InputPort(0, 0, axis=0, stride=batch),
-                tf_ti.InputPort(1, 1),
-                tf_ti.InputPort(2, 2),
-            ],
-            outputs=[
-                tf_ti.OutputPort(0, 0),
-                tf_ti.OutputPort(1, 1),
-                tf_ti.OutputPort(2, 2, axis=0),
-            ],
-        ),
-        [tf_ti.BackEdge(0, 1), tf_ti.BackEdge(1, 2)],
-    )
-    return (h, c), y
-
-
-def lstm_on_scan(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
-    def step(state, x):
-        h, c = cell(x, *state)
-        return (h, c), h
-
-    return tf_ti.scan(step, state, x)
-
-
-def lstm_on_loop(
-    cell: Cell, x: tf.Tensor, state: State, limit: tf_ti.TripLimit = tf_ti.TripLimit.COUNT
-) -> tuple[State, tf.Tensor]:
-    time = x.shape[0]
-    with tf_ti.Loop() as loop:
-        if limit is tf_ti.TripLimit.COUNT:
-            loop.add_trip_limit(time, limit)
-        else:
-            k = loop.add_recurrence(0)
-            k.next = k + 1
-            loop.add_trip_limit(k < time, limit)
-        h, c = (loop.add_recurrence(initial) for initial in state)
-        h.next, c.next = cell(loop.add_iterator(x), h, c)
-        last = [loop.add_loop_output(value, tf_ti.LoopOutput.LAST_VALUE) for value in (h, c)]
-        y = loop.add_loop_output(h.next, tf_ti.LoopOutput.CONCATENATE)
-    return (last[0].tensor, last[1].tensor), y.tensor
-
-
-lstm_on_loop_with_condition = functools.partial(lstm_on_loop, limit=tf_ti.TripLimit.WHILE)
-
-
-def lstm_on_while_loop(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
-    time = x.shape[0]
-    pieces = tf.TensorArray(x.dtype, time).unstack(x)
-    ys = tf.TensorArray(x.dtype, time, element_shape=state[0].shape)
-
-    def body(k, h, c, ys):
-        h, c = cell(pieces.read(k), h, c)
-        return k + 1, h, c, ys.write(k, h)
-
-    _, h, c, ys = tf.while_loop(
-        lambda k, *_: k < time, body, (0, *state, ys), maximum_iterations=time
-    )
-    return (h, c), ys.stack()
-
-
-def lstm_on_tf_scan(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
-    hs, cs = tf.scan(lambda state, x: cell(x, *state), x, state)
-    return (hs[-1], cs[-1]), hs
-
-
-def make_keras_lstm(lstm: Lstm) -> Callable:
-    layer = tf.keras.layers.LSTM(lstm.hidden, return_sequences=True, return_state=True)
-    layer.build([lstm.x.shape[1], lstm.x.shape[0], lstm.x.shape[2]])
-    layer.set_weights([lstm.w, lstm.r, lstm.b])
+def make_keras_lstm(lstm: Layer) -> Callable:
+    layer = cells.make_keras_layer(lstm)
 
     def run_lstm(cell, x, state):
         del cell
@@ -163,26 +67,24 @@ def make_keras_lstm(lstm: Lstm) -> Callable:
 
 
 def lstm_cases(
-    lstm: Lstm, ways: dict[str, Callable], runs: int, differentiate: bool
+    lstm: Layer, ways: dict[str, Callable], runs: int, differentiate: bool
 ) -> dict[str, Callable]:
     """Functions that run the LSTM `runs` times in a row, checked against the definition.
 
     With `differentiate`, they return the gradient of the last hidden state by the weights.
     """
-    cell = Cell(lstm)
-    x, initial = tf.constant(lstm.x), (tf.constant(lstm.h), tf.constant(lstm.c))
+    cell = cells.LstmCell(lstm)
+    xs = [tf.constant(lstm.x) for _ in range(runs)]
+    initial = tuple(map(tf.constant, lstm.states))
 
-    def forward(way, x, state):
-        outputs = []
-        for _ in range(runs):
-            state, y = way(cell, x, state)
-            outputs.append(y)
+    def forward(way, xs, state):
+        state, outputs = cells.run_in_a_row(functools.partial(way, cell), xs, state)
         # Nothing is left out: every output is wanted.
         return state[0], tf.add_n([y[-1] for y in outputs])
 
-    def forward_backward(way, x, state):
+    def forward_backward(way, xs, state):
         with tf.GradientTape() as tape:
-            h, _ = forward(way, x, state)
+            h, _ = forward(way, xs, state)
         return h, tape.gradient(h, [cell.kernel, cell.bias])
 
     cases = {}
@@ -192,7 +94,7 @@ def lstm_cases(
             jit_compile=name in COMPILED,
             autograph=False,
         )
-        cases[name] = functools.partial(function, x, initial)
+        cases[name] = functools.partial(function, xs, initial)
     results = {name: case() for name, case in cases.items()}
     expected = lstm.last_hidden(runs)
     for name, result in results.items():
@@ -209,15 +111,15 @@ def per_run(seconds: dict[str, float], runs: int) -> dict[str, float]:
 
 def small_lstm(repeats: int) -> harness.Table:
     time, runs = 200, 10
-    lstm = Lstm.random(time, batch=1, inputs=8, hidden=8)
+    lstm = Layer.random("lstm", time, batch=1, inputs=8, hidden=8)
     ways = {
-        OURS: lstm_on_tensor_iterator,
-        "tf_ti.scan": lstm_on_scan,
-        COUNTED_LOOP: lstm_on_loop,
-        WHILE_LOOP: lstm_on_loop_with_condition,
-        WHILE: lstm_on_while_loop,
-        "tf.scan": lstm_on_tf_scan,
-        XLA: lstm_on_while_loop,
+        OURS: cells.on_tensor_iterator,
+        "tf_ti.scan": cells.on_scan,
+        COUNTED_LOOP: cells.on_loop,
+        WHILE_LOOP: cells.on_loop_with_condition,
+        WHILE: cells.on_while_loop,
+        "tf.scan": cells.on_tf_scan,
+        XLA: cells.on_while_loop,
     }
     table = harness.Table(
         f"An LSTM in plain ops, {time} iterations, batch 1, input 8, hidden 8",
@@ -250,14 +152,14 @@ def lstm_beside_peers(repeats: int) -> harness.Table:
         notes=["TensorFlow's ways: some runs in a row in one graph; the others: one call a run"],
     )
     for shape in SHAPES:
-        lstm = Lstm.random(*shape)
+        lstm = Layer.random("lstm", *shape)
         ways = {
-            OURS: lstm_on_tensor_iterator,
-            "tf_ti.scan": lstm_on_scan,
-            WHILE: lstm_on_while_loop,
-            "tf.scan": lstm_on_tf_scan,
+            OURS: cells.on_tensor_iterator,
+            "tf_ti.scan": cells.on_scan,
+            WHILE: cells.on_while_loop,
+            "tf.scan": cells.on_tf_scan,
             "Keras LSTM": make_keras_lstm(lstm),
-            XLA: lstm_on_while_loop,
+            XLA: cells.on_while_loop,
         }
         runs = 5
         seconds = harness.measure(lstm_cases(lstm, ways, runs, differentiate=False), repeats)
@@ -282,14 +184,14 @@ def compiled_lstm(repeats: int) -> harness.Table:
         notes=[f"{runs} runs in a row in one compiled function"],
     )
     ways = {
-        OURS_ON_XLA: lstm_on_tensor_iterator,
-        SCAN_ON_XLA: lstm_on_scan,
-        LOOP_ON_XLA: lstm_on_loop,
-        XLA: lstm_on_while_loop,
+        OURS_ON_XLA: cells.on_tensor_iterator,
+        SCAN_ON_XLA: cells.on_scan,
+        LOOP_ON_XLA: cells.on_loop,
+        XLA: cells.on_while_loop,
     }
     for shape in SHAPES:
         for what, differentiate in (("f", False), ("f+b", True)):
-            cases = lstm_cases(Lstm.random(*shape), ways, runs, differentiate)
+            cases = lstm_cases(Layer.random("lstm", *shape), ways, runs, differentiate)
             seconds = harness.measure(cases, repeats)
             column = f"{', '.join(map(str, shape))}: {what}"
             table.add_column(column, per_run(seconds, runs))
@@ -300,7 +202,7 @@ def compiled_lstm(repeats: int) -> harness.Table:
     return table
 
 
-def _peer_cases(lstm: Lstm) -> dict[str, Callable]:
+def _peer_cases(lstm: Layer) -> dict[str, Callable]:
     cases = {}
     for name, make in PEERS.items():
         try:
@@ -318,9 +220,9 @@ def _peer_cases(lstm: Lstm) -> dict[str, Callable]:
 
 def jacobians(repeats: int) -> harness.Table:
     time, scan = 50, "tf_ti.scan"
-    lstm = Lstm.random(time, batch=1, inputs=8, hidden=8)
-    cell = Cell(lstm)
-    arguments = tf.constant(lstm.x), (tf.constant(lstm.h), tf.constant(lstm.c))
+    lstm = Layer.random("lstm", time, batch=1, inputs=8, hidden=8)
+    cell = cells.LstmCell(lstm)
+    arguments = tf.constant(lstm.x), tuple(map(tf.constant, lstm.states))
 
     def last_by_input(way, x, state):
         with tf.GradientTape() as tape:
@@ -348,7 +250,7 @@ def jacobians(repeats: int) -> harness.Table:
             name: functools.partial(
                 tf.function(functools.partial(f, way), autograph=False), *arguments
             )
-            for name, way in ((scan, lstm_on_scan), (WHILE, lstm_on_while_loop))
+            for name, way in ((scan, cells.on_scan), (WHILE, cells.on_while_loop))
         }
         np.testing.assert_allclose(cases[scan](), cases[WHILE](), rtol=1e-3, atol=1e-5)
         seconds = harness.measure(cases, repeats)
@@ -531,7 +433,7 @@ def cost_of_an_iteration(repeats: int) -> harness.Table:
 
 def _make_lstm_step() -> Callable:
     """A step, as a callable that nobody has traced yet, for states and inputs of 8."""
-    cell = Cell(Lstm.random(1, 1, 8, 8))
+    cell = cells.LstmCell(Layer.random("lstm", 1, 1, 8, 8))
 
     def step(state, x):
         h, c = cell(x, *state)

@@ -3,17 +3,14 @@
 import ctypes
 import functools
 import mmap
-import os
-import pathlib
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks import native
+
 CACHE_LINE = 64
-SOURCE = pathlib.Path(__file__).with_name("read_rows.cc")
 # Cache level, every how manieth line of a row, and how many ids ahead. Processors differ in which
 # of them is the fastest, and a limit is what the fastest one reaches.
 PREFETCHES = [(0, 1, 0)] + [
@@ -63,11 +60,6 @@ def make_case(table: np.ndarray, ids: np.ndarray, passes: int, threads: int) -> 
 
 @functools.cache
 def _compile(row_lines: int) -> Callable:
-    with tempfile.TemporaryDirectory() as folder:
-        library = os.path.join(folder, "read_rows.so")
-        command = [os.environ.get("CXX", "g++"), "-O3", "-march=native", "-shared", "-fPIC"]
-        command += ["-pthread", f"-DROW_LINES={row_lines}", str(SOURCE), "-o", library]
-        subprocess.run(command, check=True)
-        read_rows = ctypes.CDLL(library).read_rows
+    read_rows = native.compile_source("read_rows.cc", f"-DROW_LINES={row_lines}").read_rows
     read_rows.restype = None
     return read_rows

@@ -1,0 +1,49 @@
+"""The limits of recurrent layers: what a machine multiplies, and reads from the second cache."""
+
+import ctypes
+import dataclasses
+import functools
+
+from benchmarks import native
+
+# What one core reads again and again: the recurrent weights of a layer, say.
+READ_BYTES = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What some threads do in a second, together.
+
+    Attributes:
+        multiply_adds: of float32, in registers.
+        bytes_read: where each of them reads its own megabyte again and again.
+    """
+
+    threads: int
+    multiply_adds: float
+    bytes_read: float
+
+    def __str__(self) -> str:
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        return (
+            f"{threads}: {self.multiply_adds / 1e9:.0f} G multiply-adds/s, "
+            f"{self.bytes_read / 1e9:.0f} GB/s where each reads its own megabyte"
+        )
+
+
+@functools.cache
+def measure(threads: int) -> Limits:
+    """The best of some attempts. OSError or CalledProcessError: there is no compiler."""
+    library = native.compile_source("machine_limits.cc")
+    for function in (library.multiply_adds, library.bytes_read):
+        function.restype = ctypes.c_double
+    threads_argument = ctypes.c_int64(threads)
+    # Some 10 ms each, beside which the start of a thread does not count.
+    multiply_adds = max(
+        library.multiply_adds(ctypes.c_int64(2_000_000), threads_argument) for _ in range(20)
+    )
+    bytes_read = max(
+        library.bytes_read(ctypes.c_int64(READ_BYTES), ctypes.c_int64(1_000), threads_argument)
+        for _ in range(20)
+    )
+    return Limits(threads, multiply_adds, bytes_read)

@@ -1,0 +1,506 @@
+"""Recurrent layers: LSTM and GRU beside other libraries, the same cells in loops, and new cells.
+
+What TensorFlow runs is measured inside one graph: several runs of a layer, each from the state that
+the last one left, in one tf.function. The call of the function, 0.1 to 0.2 ms, then hardly counts.
+The other libraries are called once a run. Every case is checked before it is timed: its last hidden
+state, and its gradients.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+import tf_ti
+from benchmarks import cells, harness, machine_limits
+from benchmarks.recurrent_peers import (
+    GATES,
+    JAX,
+    ONNX_RUNTIME,
+    OPENVINO_CELL,
+    OPENVINO_OPS,
+    OPENVINO_SEQUENCE,
+    PEERS,
+    TORCH,
+    TRAINING_PEERS,
+    Layer,
+    reorder,
+)
+
+THREADS = 2
+OURS = {"lstm": "tf_ti.lstm_sequence", "gru": "tf_ti.gru_sequence"}
+SEQUENCE = "tf_ti.*_sequence"
+SCAN = "tf_ti.scan"
+KERAS_CELL = "tf_ti.scan, Keras's cell"
+KERAS = "Keras layer"
+BLOCK_LSTM = "tf.raw_ops.BlockLSTMV2"
+WHILE = "tf.while_loop"
+XLA = "tf.while_loop, XLA-compiled"
+FLOOR = "floor: the products alone"
+# The best of them is what tf_ti is compared with.
+RIVALS = (ONNX_RUNTIME, OPENVINO_SEQUENCE, OPENVINO_CELL, OPENVINO_OPS, TORCH)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """How large a layer is, how often it is run in one graph, and what tf_ti should reach.
+
+    Attributes:
+        sizes: time, batch, input, hidden.
+        forward, training: at most how many times the best rival's time, and torch's.
+    """
+
+    name: str
+    sizes: tuple[int, int, int, int]
+    runs: int
+    forward: float
+    training: float
+
+    def __str__(self) -> str:
+        return f"{self.name}: {', '.join(map(str, self.sizes))}"
+
+
+A = Shape("A", (25, 1, 512, 256), 10, 0.75, 0.6)
+B = Shape("B", (200, 1, 8, 8), 20, 0.45, 0.3)
+C = Shape("C", (100, 32, 64, 64), 5, 0.75, 0.6)
+D = Shape("D", (50, 16, 256, 256), 3, 0.90, 0.7)
+SHAPES = (A, B, C, D)
+
+
+def run(quick: bool) -> Iterator[harness.Table]:
+    _limit_tensorflow(THREADS)
+    repeats = 3 if quick else 9
+    for kind in OURS:
+        yield forward(kind, repeats)
+    for kind in OURS:
+        yield training(kind, repeats)
+    for kind in OURS:
+        yield one_thread(kind, repeats)
+    yield cells_in_loops(repeats)
+    yield new_cells(repeats)
+
+
+def _limit_tensorflow(threads: int) -> None:
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+
+
+# --- a layer in TensorFlow -----------------------------------------------------------------------
+
+
+class Sequence:
+    """tf_ti.lstm_sequence or tf_ti.gru_sequence."""
+
+    def __init__(self, layer: Layer):
+        self._function = {"lstm": tf_ti.lstm_sequence, "gru": tf_ti.gru_sequence}[layer.kind]
+        if layer.kind == "gru":
+            self._function = functools.partial(self._function, linear_before_reset=True)
+        self._orders = GATES[layer.kind], {"lstm": "fico", "gru": "zrh"}[layer.kind]
+        w, r = (layer.gates(array, self._orders[1]).T for array in (layer.w, layer.r))
+        # A GRU's fourth bias is no gate's, but its gates are in the layer's own order.
+        b = layer.gates(layer.b, self._orders[1]) if layer.kind == "lstm" else layer.b
+        self.weights = [tf.Variable(array[None]) for array in (w, r, b)]
+        self.x = tf.constant(layer.x)
+        self.state = tuple(tf.constant(state[:, None]) for state in layer.states)
+
+    def __call__(self, x, state):
+        y, *state = self._function(x, *state, None, *self.weights, time_major=True)
+        return tuple(state), tf.squeeze(y, 1)
+
+    def to_layer(self, dx, gradients):
+        dw, dr, db = (gradient[0] for gradient in gradients)
+        given, wanted = reversed(self._orders)
+        dw, dr = (reorder(gradient.T, given, wanted) for gradient in (dw, dr))
+        return [*dx, dw, dr, reorder(db, given, wanted) if len(db) == dw.shape[1] else db]
+
+
+class InLoop:
+    """A cell in plain operations in one of the loops."""
+
+    def __init__(self, loop: Callable, make_cell: Callable, layer: Layer):
+        self._layer, self._inputs = layer, layer.x.shape[2]
+        self._cell, self._loop = make_cell(layer), loop
+        self.x = tf.constant(layer.x)
+        self.state = tuple(map(tf.constant, layer.states))
+
+    @property
+    def weights(self):
+        return self._cell.weights
+
+    def __call__(self, x, state):
+        return self._loop(self._cell, x, state)
+
+    def to_layer(self, dx, gradients):
+        if self._layer.kind == "lstm":
+            kernel, bias = gradients
+            return [*dx, kernel[: self._inputs], kernel[self._inputs :], bias]
+        dw, dr, *db = gradients
+        return [*dx, dw, dr, self._layer.join_biases(*db)]
+
+
+class KerasLayer:
+    """Keras's own layer, which wants the batch first."""
+
+    def __init__(self, layer: Layer):
+        self._layer, self._keras = layer, cells.make_keras_layer(layer)
+        self.weights = [weight.value for weight in self._keras.trainable_variables]
+        self.x = tf.constant(layer.x.transpose(1, 0, 2))
+        self.state = tuple(map(tf.constant, layer.states))
+
+    def __call__(self, x, state):
+        y, *state = self._keras(x, initial_state=list(state))
+        return tuple(state), y
+
+    def to_layer(self, dx, gradients):
+        dw, dr, db = gradients
+        db = db if db.ndim == 1 else self._layer.join_biases(*db)
+        return [*(gradient.transpose(1, 0, 2) for gradient in dx), dw, dr, db]
+
+
+class BlockLstm:
+    """TensorFlow's fused LSTM, whose gates are in the layer's own order."""
+
+    def __init__(self, layer: Layer):
+        self._inputs = layer.x.shape[2]
+        kernel = np.concatenate([layer.w, layer.r])
+        self.weights = [tf.Variable(kernel), tf.Variable(layer.b)]
+        self._peepholes = dict.fromkeys(("wci", "wcf", "wco"), tf.zeros([layer.hidden]))
+        self.x = tf.constant(layer.x)
+        self.state = tuple(map(tf.constant, layer.states))
+
+    def __call__(self, x, state):
+        kernel, bias = self.weights
+        outputs = tf.raw_ops.BlockLSTMV2(
+            seq_len_max=tf.constant(x.shape[0], tf.int64),
+            x=x,
+            h_prev=state[0],
+            cs_prev=state[1],
+            w=kernel,
+            b=bias,
+            **self._peepholes,
+        )
+        return (outputs.h[-1], outputs.cs[-1]), outputs.h
+
+    def to_layer(self, dx, gradients):
+        kernel, bias = gradients
+        return [*dx, kernel[: self._inputs], kernel[self._inputs :], bias]
+
+
+Way = Sequence | InLoop | KerasLayer | BlockLstm
+_in_while_loop = functools.partial(InLoop, cells.on_while_loop)
+
+
+def _ways(layer: Layer) -> dict[str, Way]:
+    ways = {
+        OURS[layer.kind]: Sequence(layer),
+        KERAS: KerasLayer(layer),
+        XLA: _in_while_loop(cells.CELLS[layer.kind], layer),
+    }
+    if layer.kind == "lstm":
+        ways[BLOCK_LSTM] = BlockLstm(layer)
+    return ways
+
+
+def _forward_case(name: str, way: Way, layer: Layer, runs: int) -> Callable:
+    """Runs the layer `runs` times in a row, checked against the definition."""
+
+    @functools.partial(tf.function, jit_compile=name == XLA, autograph=False)
+    def function(xs, state):
+        state, outputs = cells.run_in_a_row(way, xs, state)
+        # Nothing is left out: every output is wanted.
+        return state, tf.add_n([y[-1] for y in outputs])
+
+    case = functools.partial(function, [way.x] * runs, way.state)
+    _check(name, [np.reshape(case()[0][0], layer.states[0].shape)], [layer.last_hidden(runs)])
+    return case
+
+
+def _training_case(
+    name: str, way: Way, dy: np.ndarray, runs: int, expected: list[np.ndarray]
+) -> Callable:
+    """The same with the gradients by every x and by the weights, given that by the outputs."""
+    dy = tf.constant(dy.transpose(1, 0, 2) if isinstance(way, KerasLayer) else dy)
+
+    @functools.partial(tf.function, jit_compile=name == XLA, autograph=False)
+    def function(xs, state):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            _, outputs = cells.run_in_a_row(way, xs, state)
+        return tape.gradient(outputs, [xs, way.weights], [dy] * runs)
+
+    case = functools.partial(function, [way.x] * runs, way.state)
+    gradients = tf.nest.map_structure(lambda tensor: tensor.numpy(), case())
+    _check(name, way.to_layer(*gradients), expected)
+    return case
+
+
+def _gradients(layer: Layer, dy: np.ndarray, runs: int) -> list[np.ndarray]:
+    """What to expect, step by step with TensorFlow's tape."""
+
+    def in_python(cell, x, state):
+        outputs = []
+        for piece in tf.unstack(x):
+            state = cell(piece, *state)
+            outputs.append(state[0])
+        return state, tf.stack(outputs)
+
+    way = InLoop(in_python, cells.CELLS[layer.kind], layer)
+    xs = [tf.identity(way.x) for _ in range(runs)]
+    with tf.GradientTape() as tape:
+        tape.watch(xs)
+        _, outputs = cells.run_in_a_row(way, xs, way.state)
+    gradients = tape.gradient(outputs, [xs, way.weights], [tf.constant(dy)] * runs)
+    return way.to_layer(*tf.nest.map_structure(lambda tensor: tensor.numpy(), gradients))
+
+
+def _check(name: str, results: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    assert len(results) == len(expected), name
+    for ours, theirs in zip(results, expected):
+        atol = 1e-4 * np.abs(theirs).max()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=atol, err_msg=name)
+
+
+# --- the limit -----------------------------------------------------------------------------------
+
+
+def _limits(threads: int) -> machine_limits.Limits | None:
+    try:
+        return machine_limits.measure(threads)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _floor(layer: Layer, threads: int, differentiate: bool) -> dict[str, float]:
+    """The seconds below which the products of a run cannot be: nothing where that is not known."""
+    limits = _limits(threads)
+    if limits is None:
+        return {}
+    time, batch, _ = layer.x.shape
+    inputs = time * batch * layer.w.size / limits.multiply_adds
+    recurrent = time * batch * layer.r.size / limits.multiply_adds
+    states = max(time * layer.r.nbytes / limits.bytes_read, recurrent)
+    # Backwards: dx and dw; dh step by step, and dr, which is one product of all steps.
+    return {FLOOR: 3 * inputs + 2 * states + recurrent if differentiate else inputs + states}
+
+
+def _notes(threads: int) -> list[str]:
+    if _limits(threads) is None:
+        return ["no floor: there is no C++ compiler to measure the machine's limits with"]
+    limits = [str(_limits(count)) for count in sorted({1, threads})]
+    return [
+        "the floor: multiply-adds, and r read at each step, at this machine's limits; activations, "
+        "biases and the handing over between threads are left out",
+        f"the limits of {'; of '.join(limits)}",
+    ]
+
+
+RUNS_NOTE = "TensorFlow's ways: some runs in a row in one graph; the others: one call a run"
+
+# --- layers beside peers -------------------------------------------------------------------------
+
+
+def _peer_cases(layer: Layer, names: tuple[str, ...], threads: int) -> dict[str, Callable]:
+    cases, expected = {}, layer.last_hidden()
+    for name in names:
+        try:
+            cases[name] = PEERS[name](layer, threads)
+        except (ImportError, NotImplementedError):
+            continue
+        _check(name, [cases[name]()], [expected])
+    return cases
+
+
+def _training_peer_cases(layer: Layer, dy: np.ndarray, threads: int) -> dict[str, Callable]:
+    cases, expected = {}, _gradients(layer, dy, runs=1)
+    for name, make in TRAINING_PEERS.items():
+        try:
+            cases[name], to_layer = make(layer, dy, threads)
+        except ImportError:
+            continue
+        _check(name, to_layer(cases[name]()), expected)
+    return cases
+
+
+def _measure(
+    in_graph: dict[str, Callable], runs: int, called: dict[str, Callable], repeats: int
+) -> dict[str, float]:
+    """The seconds of a run, all in turns."""
+    seconds = harness.measure(in_graph | called, repeats)
+    return {name: value / (runs if name in in_graph else 1) for name, value in seconds.items()}
+
+
+def _add_column(table: harness.Table, column: str, seconds: dict[str, float]) -> None:
+    table.add_column(column, {name: value * 1e6 for name, value in seconds.items()})
+
+
+def _missing(names, table: harness.Table) -> list[str]:
+    missing = [name for name in names if name not in table.rows]
+    return [f"not installed: {', '.join(missing)}"] if missing else []
+
+
+def _forward_seconds(
+    shape: Shape, kind: str, threads: int, repeats: int, names: tuple[str, ...]
+) -> dict[str, float]:
+    layer = Layer.random(kind, *shape.sizes)
+    cases = {
+        name: _forward_case(name, way, layer, shape.runs)
+        for name, way in _ways(layer).items()
+        if name in names
+    }
+    peers = _peer_cases(layer, tuple(name for name in PEERS if name in names), threads)
+    seconds = _measure(cases, shape.runs, peers, repeats)
+    return seconds | _floor(layer, threads, differentiate=False)
+
+
+def _forward_table(
+    kind: str, threads: str, figures: dict[Shape, dict[str, float]], notes: list[str]
+) -> harness.Table:
+    ours = OURS[kind]
+    table = harness.Table(
+        f"{kind.upper()} forward at (time, batch, input, hidden), {threads}",
+        "us a run",
+        [],
+        reference=ours,
+        notes=[RUNS_NOTE, *notes],
+    )
+    for shape, seconds in figures.items():
+        _add_column(table, str(shape), seconds)
+        rivals = {name: seconds[name] for name in RIVALS if name in seconds}
+        if rivals:
+            best = min(rivals, key=rivals.get)
+            what = f"{ours} / the best of the others, {best}, at {shape.name}, {threads}"
+            table.goals.append(harness.Goal(what, seconds[ours] / rivals[best], shape.forward))
+    return table
+
+
+def forward(kind: str, repeats: int) -> harness.Table:
+    names = (OURS[kind], KERAS, XLA, BLOCK_LSTM, *PEERS)
+    figures = {shape: _forward_seconds(shape, kind, THREADS, repeats, names) for shape in SHAPES}
+    table = _forward_table(kind, f"{THREADS} threads", figures, _notes(THREADS))
+    of_lstm = (OPENVINO_OPS,) if kind == "gru" else ()
+    table.notes += _missing([name for name in PEERS if name not in of_lstm], table)
+    return table
+
+
+def training(kind: str, repeats: int) -> harness.Table:
+    ours = OURS[kind]
+    table = harness.Table(
+        f"{kind.upper()} forward + backward, {THREADS} threads: gradients by x, w, r and b",
+        "us a run",
+        [],
+        reference=ours,
+        notes=[RUNS_NOTE, *_notes(THREADS)],
+    )
+    for shape in SHAPES:
+        layer = Layer.random(kind, *shape.sizes)
+        time, batch, _, hidden = shape.sizes
+        dy = np.random.default_rng(1).standard_normal((time, batch, hidden), np.float32)
+        expected = _gradients(layer, dy, shape.runs)
+        cases = {
+            name: _training_case(name, way, dy, shape.runs, expected)
+            for name, way in _ways(layer).items()
+        }
+        peers = _training_peer_cases(layer, dy, THREADS)
+        seconds = _measure(cases, shape.runs, peers, repeats)
+        seconds |= _floor(layer, THREADS, differentiate=True)
+        _add_column(table, str(shape), seconds)
+        if TORCH in seconds:
+            what = f"{ours} / {TORCH}, forward + backward at {shape.name}"
+            ratio = seconds[ours] / seconds[TORCH]
+            table.goals.append(harness.Goal(what, ratio, shape.training))
+    table.notes += _missing(TRAINING_PEERS, table)
+    return table
+
+
+def one_thread(kind: str, repeats: int) -> harness.Table:
+    """In a process of its own: TensorFlow's threads are settled when it starts."""
+    command = [sys.executable, "-m", "benchmarks.recurrent", kind, str(repeats)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    output = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env=environment
+    ).stdout
+    answer = json.loads(output.splitlines()[-1])
+    figures = dict(zip(SHAPES, answer["figures"]))
+    return _forward_table(kind, "1 thread", figures, answer["notes"])
+
+
+def print_one_thread(kind: str, repeats: str) -> None:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+    _limit_tensorflow(1)
+    names = (OURS[kind], BLOCK_LSTM, ONNX_RUNTIME, OPENVINO_SEQUENCE, TORCH)
+    figures = [_forward_seconds(shape, kind, 1, int(repeats), names) for shape in SHAPES]
+    print(json.dumps({"figures": figures, "notes": _notes(1)}))
+
+
+# --- cells in loops ------------------------------------------------------------------------------
+
+
+def cells_in_loops(repeats: int) -> harness.Table:
+    table = harness.Table(
+        "A cell in plain ops, and Keras's, in tf_ti's loops",
+        "us a run",
+        [],
+        reference=SEQUENCE,
+        notes=["some runs in a row in one graph"],
+    )
+    loops = {
+        "tf_ti.tensor_iterator": cells.on_tensor_iterator,
+        SCAN: cells.on_scan,
+        "tf_ti.Loop": cells.on_loop,
+    }
+    for kind in OURS:
+        for shape in (A, C):
+            layer = Layer.random(kind, *shape.sizes)
+            ways = {SEQUENCE: Sequence(layer)}
+            ways |= {name: InLoop(loop, cells.CELLS[kind], layer) for name, loop in loops.items()}
+            ways[KERAS_CELL] = InLoop(cells.on_scan, cells.KerasCell, layer)
+            cases = {
+                name: _forward_case(name, way, layer, shape.runs) for name, way in ways.items()
+            }
+            seconds = _measure(cases, shape.runs, {}, repeats)
+            column = f"{kind.upper()}, {shape}"
+            _add_column(table, column, seconds)
+            for name in ways:
+                if name != SEQUENCE:
+                    what = f"{name} / {OURS[kind]} at {shape.name}"
+                    ratio = seconds[name] / seconds[SEQUENCE]
+                    table.goals.append(harness.Goal(what, ratio, 1.1))
+    return table
+
+
+def new_cells(repeats: int) -> harness.Table:
+    table = harness.Table(
+        f"Cells that no library has, in plain ops, at {A}",
+        "us a run",
+        [],
+        reference=SCAN,
+        notes=[RUNS_NOTE],
+    )
+    loops = {SCAN: cells.on_scan, WHILE: cells.on_while_loop, XLA: cells.on_while_loop}
+    for column, kind in (
+        ("layer-normalised LSTM", "layer-normalised lstm"),
+        ("minimal gated unit", "mgu"),
+    ):
+        layer = Layer.random(kind, *A.sizes)
+        cases = {
+            name: _forward_case(name, InLoop(loop, cells.CELLS[kind], layer), layer, A.runs)
+            for name, loop in loops.items()
+        }
+        peers = _peer_cases(layer, (JAX,), THREADS)
+        seconds = _measure(cases, A.runs, peers, repeats)
+        _add_column(table, column, seconds)
+        for name in (XLA, *peers):
+            what = f"{SCAN} / {name}, {column}"
+            table.goals.append(harness.Goal(what, seconds[SCAN] / seconds[name], 1.0))
+    table.notes += _missing([JAX], table)
+    return table
+
+
+if __name__ == "__main__":
+    print_one_thread(*sys.argv[1:])
