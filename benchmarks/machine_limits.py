@@ -8,6 +8,7 @@ from benchmarks import native
 
 # What one core reads again and again: the recurrent weights of a layer, say.
 READ_BYTES = 2**20
+ATTEMPTS = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +38,10 @@ def measure(threads: int) -> Limits:
     library = native.compile_source("machine_limits.cc")
     for function in (library.multiply_adds, library.bytes_read):
         function.restype = ctypes.c_double
-    threads_argument = ctypes.c_int64(threads)
-    # Some 10 ms each, beside which the start of a thread does not count.
+    count, size = ctypes.c_int64(threads), ctypes.c_int64(READ_BYTES)
+    # Some 2 ms each: longer than a thread needs to start, shorter than what others leave alone.
     multiply_adds = max(
-        library.multiply_adds(ctypes.c_int64(2_000_000), threads_argument) for _ in range(20)
+        library.multiply_adds(ctypes.c_int64(1_000_000), count) for _ in range(ATTEMPTS)
     )
-    bytes_read = max(
-        library.bytes_read(ctypes.c_int64(READ_BYTES), ctypes.c_int64(1_000), threads_argument)
-        for _ in range(20)
-    )
+    bytes_read = max(library.bytes_read(size, ctypes.c_int64(200), count) for _ in range(ATTEMPTS))
     return Limits(threads, multiply_adds, bytes_read)
