@@ -30,7 +30,14 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / ".cache" / "gpu-check"
 HOST_SOURCES = tuple(
-    f"cc/compute/bags/{name}.cc" for name in ("gradients", "lookups", "pooling", "updates")
+    f"cc/compute/{name}.cc"
+    for name in (
+        "bags/gradients",
+        "bags/lookups",
+        "bags/pooling",
+        "bags/updates",
+        "instruction_set",
+    )
 )
 GPU_SOURCES = tuple(
     str(path.relative_to(ROOT)) for path in sorted((ROOT / "cc" / "compute").rglob("*.cu.cc"))
