@@ -108,38 +108,116 @@ void PackedMatrix<T>::ForPanels(Parallel* parallel, double passes, const Work& w
   }
 }
 
+// Some rows and some columns of an output, which one thread computes.
+template <typename T>
+class Tile {
+ public:
+  // So large that what is packed for it is used often, and stays in the second-level cache.
+  static constexpr int64_t kMostRows = 256;
+  static constexpr int64_t kMostPanels = 8;
+  static constexpr int64_t kMostDepth = 512;
+
+  Tile(const Matrix<T>& left, const Matrix<T>& right, int64_t num_rows, int64_t depth,
+       int64_t num_columns, T* out, int64_t out_stride)
+      : loops_(ChoosePanelLoops<T>(kVectors)),
+        left_(left),
+        right_(right),
+        num_rows_(num_rows),
+        depth_(depth),
+        num_columns_(num_columns),
+        out_(out),
+        out_stride_(out_stride) {}
+
+  void Multiply(int64_t panel_begin, int64_t panel_end, bool adds) const {
+    // Rows that stand side by side in memory, far from the next ones, are brought together.
+    const bool packs = left_.row_stride == 1 && panel_end - panel_begin > 1;
+    const int64_t num_parts = (depth_ + kMostDepth - 1) / kMostDepth;
+    const int64_t most = std::min(depth_, kMostDepth);
+    Buffer<T> panel(loops_.width() * most);
+    Buffer<T> packed(packs ? (num_rows_ + kPackedRows - 1) / kPackedRows * kPackedRows * most : 0);
+    for (int64_t part = 0; part < num_parts; ++part) {
+      const int64_t k = depth_ * part / num_parts;
+      const int64_t count = depth_ * (part + 1) / num_parts - k;
+      const Matrix<T> left{left_.data + k * left_.column_stride, left_.row_stride,
+                           left_.column_stride};
+      const Matrix<T> right{right_.data + k * right_.row_stride, right_.row_stride,
+                            right_.column_stride};
+      if (packs) PackRows(left, count, packed.data());
+      for (int64_t p = panel_begin; p < panel_end; ++p) {
+        PackColumns(loops_, right, count, num_columns_, p, panel.data());
+        const auto multiply = [&](const Matrix<T>& rows, int64_t row, int64_t num_rows) {
+          MultiplyColumns(loops_, rows, num_rows, count, num_columns_, p, panel.data(),
+                          adds || part > 0, out_ + row * out_stride_, out_stride_);
+        };
+        if (!packs) {
+          multiply(left, 0, num_rows_);
+          continue;
+        }
+        for (int64_t row = 0; row < num_rows_; row += kPackedRows) {
+          multiply({packed.data() + row * count, 1, kPackedRows}, row,
+                   std::min(kPackedRows, num_rows_ - row));
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kPackedRows = 12;  // some blocks of the innermost loop, whichever it is
+
+  // A column after the other of the first rows, then of the next ones.
+  void PackRows(const Matrix<T>& left, int64_t depth, T* packed) const {
+    constexpr int64_t kAtOnce = 8;
+    for (int64_t k = 0; k < depth; k += kAtOnce) {
+      const int64_t end = std::min(k + kAtOnce, depth);
+      for (int64_t row = 0; row < num_rows_; row += kPackedRows) {
+        const int64_t count = std::min(kPackedRows, num_rows_ - row);
+        for (int64_t i = k; i < end; ++i) {
+          std::copy_n(left.data + row + i * left.column_stride, count,
+                      packed + row * depth + i * kPackedRows);
+        }
+      }
+    }
+  }
+
+  const PanelLoops<T> loops_;
+  const Matrix<T> left_;
+  const Matrix<T> right_;
+  const int64_t num_rows_;
+  const int64_t depth_;
+  const int64_t num_columns_;
+  T* const out_;
+  const int64_t out_stride_;
+};
+
 template <typename T>
 void MultiplyMatrices(const Matrix<T>& left, const Matrix<T>& right, int64_t num_rows,
                       int64_t depth, int64_t num_columns, bool adds, T* out, int64_t out_stride,
                       Parallel* parallel) {
-  // So much of the right factor's depth that a panel of it stays in the second-level cache.
-  constexpr int64_t kDepth = 256;
   if (depth == 0 && !adds) {
     for (int64_t m = 0; m < num_rows; ++m) std::fill_n(out + m * out_stride, num_columns, T(0));
   }
-  const PanelLoops<T> loops = ChoosePanelLoops<T>(kVectors);
-  const int64_t num_panels = (num_columns + loops.width() - 1) / loops.width();
-  Buffer<T> panels(num_panels * loops.width() * std::min(depth, kDepth));
-  constexpr double kLeastProducts = 1 << 20;
+  const int64_t width = ChoosePanelLoops<T>(kVectors).width();
+  const int64_t num_panels = (num_columns + width - 1) / width;
+  if (num_rows == 0 || depth == 0 || num_panels == 0) return;
+  const auto num_parts = [](int64_t total, int64_t most) { return (total + most - 1) / most; };
+  // More tiles than threads, which do not start or run alike.
+  constexpr double kLeastProducts = 1 << 19;
   const double products = static_cast<double>(num_rows) * depth * num_columns;
-  const int64_t parts =
-      std::min<double>({static_cast<double>(parallel->num_threads()), products / kLeastProducts + 1,
-                        static_cast<double>(num_panels)});
-  // Parts of the columns, each packed where it is used.
-  parallel->Run(parts, [&](int64_t part) {
-    for (int64_t k = 0; k < depth; k += kDepth) {
-      const int64_t count = std::min(kDepth, depth - k);
-      const Matrix<T> columns{left.data + k * left.column_stride, left.row_stride,
-                              left.column_stride};
-      const Matrix<T> rows{right.data + k * right.row_stride, right.row_stride,
-                           right.column_stride};
-      for (int64_t p = num_panels * part / parts; p < num_panels * (part + 1) / parts; ++p) {
-        T* const panel = panels.data() + p * loops.width() * std::min(depth, kDepth);
-        PackColumns(loops, rows, count, num_columns, p, panel);
-        MultiplyColumns(loops, columns, num_rows, count, num_columns, p, panel, adds || k > 0, out,
-                        out_stride);
-      }
-    }
+  const int64_t threads = parallel->num_threads();
+  const int64_t wanted =
+      threads == 1 ? 1 : std::min<double>(2 * threads, products / kLeastProducts + 1);
+  int64_t row_parts = num_parts(num_rows, Tile<T>::kMostRows);
+  const int64_t column_parts =
+      std::min(num_panels,
+               std::max(num_parts(num_panels, Tile<T>::kMostPanels), num_parts(wanted, row_parts)));
+  constexpr int64_t kLeastRows = 48;  // to pack columns for
+  row_parts = std::max(row_parts, std::min(num_parts(wanted, column_parts), num_rows / kLeastRows));
+  parallel->Run(row_parts * column_parts, [&](int64_t tile) {
+    const int64_t i = tile % row_parts, j = tile / row_parts;
+    const int64_t begin = num_rows * i / row_parts, end = num_rows * (i + 1) / row_parts;
+    const Matrix<T> rows{left.data + begin * left.row_stride, left.row_stride, left.column_stride};
+    Tile<T>(rows, right, end - begin, depth, num_columns, out + begin * out_stride, out_stride)
+        .Multiply(num_panels * j / column_parts, num_panels * (j + 1) / column_parts, adds);
   });
 }
 

@@ -27,6 +27,9 @@ class Threads : public Parallel {
   void Invite(int64_t count, const std::function<void(int64_t)>& join) override;
 
  private:
+  // By a thread of the pool, or one that has not gone back there yet.
+  void Start(std::function<void()> work);
+
   const int64_t num_threads_;
   const Schedule schedule_;
   // Some of TensorFlow's threads flush subnormal numbers to zero and some do not. Here nobody does:

@@ -330,19 +330,34 @@ def _run(
         backwards = DIRECTIONS[direction]
         given = {"directions": (len(backwards), f"direction {direction!r}")}
         tensors = _arguments.check_shapes(tensors, layouts, given, hidden_size)
-        results = [
-            ops.run(
+        axes = {**dict.fromkeys(initial, 1), **dict.fromkeys(weights, 0)}
+        by_direction = {
+            label: _unstack(tensors.pop(label), len(backwards), axis)
+            for label, axis in axes.items()
+            if label in tensors
+        }
+        results = []
+        for d, reverse in enumerate(backwards):
+            of_direction = {label: values[d] for label, values in by_direction.items()}
+            y, states = ops.run(
                 recurrence.replace(reverse=reverse),
                 tensors["x"],
-                [tensors[label][:, d] for label in initial],
-                tensors["w"][d],
-                tensors["r"][d],
-                tensors["b"][d] if "b" in tensors else None,
+                [of_direction[label] for label in initial],
+                of_direction["w"],
+                of_direction["r"],
+                of_direction.get("b"),
                 tensors.get("sequence_lengths"),
                 tensors.get("mask"),
                 checkpoint_every,
             )
-            for d, reverse in enumerate(backwards)
-        ]
-        of_directions = zip(*([y, *states] for y, states in results))
-        return [tf.stack(values, axis=1) for values in of_directions]
+            results.append([y, *states])
+        return [_stack(values, axis=1) for values in zip(*results)]
+
+
+def _unstack(tensor: tf.Tensor, count: int, axis: int) -> list[tf.Tensor]:
+    # One alone need not be copied.
+    return [tf.squeeze(tensor, [axis])] if count == 1 else tf.unstack(tensor, count, axis)
+
+
+def _stack(tensors: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
+    return tf.expand_dims(tensors[0], axis) if len(tensors) == 1 else tf.stack(tensors, axis)

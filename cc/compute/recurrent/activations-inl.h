@@ -11,7 +11,7 @@ struct Exponential {
 };
 
 template <int L>
-inline Exponential<float, L> ExponentialOf(Vector<float, L> x) {
+[[gnu::always_inline]] inline Exponential<float, L> ExponentialOf(Vector<float, L> x) {
   x = x < -87.0f ? Fill<L>(-87.0f) : x;  // NaN stays
   x = x > 87.0f ? Fill<L>(87.0f) : x;
   const Vector<float, L> shift = Fill<L>(12582912.0f);  // 1.5 * 2^23: integers from there on
@@ -30,7 +30,7 @@ inline Exponential<float, L> ExponentialOf(Vector<float, L> x) {
 }
 
 template <int L>
-inline Exponential<double, L> ExponentialOf(Vector<double, L> x) {
+[[gnu::always_inline]] inline Exponential<double, L> ExponentialOf(Vector<double, L> x) {
   x = x < -708.0 ? Fill<L>(-708.0) : x;
   x = x > 708.0 ? Fill<L>(708.0) : x;
   const Vector<double, L> shift = Fill<L>(6755399441055744.0);  // 1.5 * 2^52
@@ -58,7 +58,7 @@ inline Exponential<double, L> ExponentialOf(Vector<double, L> x) {
 
 // 1 / x for x of at least 1, without a division where there is an estimate to begin with.
 template <typename S, int L>
-inline Vector<S, L> Reciprocal(Vector<S, L> x) {
+[[gnu::always_inline]] inline Vector<S, L> Reciprocal(Vector<S, L> x) {
 #ifdef TF_TI_X86
   if constexpr (std::is_same_v<S, float>) {
 #if TF_TI_VECTOR_BYTES == 64
@@ -76,13 +76,13 @@ inline Vector<S, L> Reciprocal(Vector<S, L> x) {
 }
 
 template <typename S, int L>
-inline Vector<S, L> Sigmoid(Vector<S, L> x) {
+[[gnu::always_inline]] inline Vector<S, L> Sigmoid(Vector<S, L> x) {
   const Exponential<S, L> e = ExponentialOf<L>(-x);
   return Reciprocal<S, L>(1 + (e.scale * e.rest + e.scale));
 }
 
 template <typename S, int L>
-inline Vector<S, L> Tanh(Vector<S, L> x) {
+[[gnu::always_inline]] inline Vector<S, L> Tanh(Vector<S, L> x) {
   // From e^-2|x| - 1, without loss where x is small.
   const Vector<S, L> magnitude = x < 0 ? -x : x;
   const Exponential<S, L> e = ExponentialOf<L>(-2 * magnitude);
@@ -118,7 +118,8 @@ inline Vector<S, L> Activate(const Activation<S>& activation, Vector<S, L> x) {
 
 // The derivative where the activation is y.
 template <typename S, int L>
-inline Vector<S, L> Derivative(const Activation<S>& activation, Vector<S, L> y) {
+[[gnu::always_inline]] inline Vector<S, L> Derivative(const Activation<S>& activation,
+                                                      Vector<S, L> y) {
   const S alpha = activation.alpha, beta = activation.beta;
   const Vector<S, L> zero{};
   switch (activation.function) {

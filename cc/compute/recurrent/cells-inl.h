@@ -19,7 +19,7 @@ inline void StoreLanes(Lane<S> value, S* to) {
 
 // The first numbers of a vector; all if there are so many.
 template <typename S>
-inline void StoreSome(Lane<S> value, int64_t count, S* to) {
+[[gnu::always_inline]] inline void StoreSome(Lane<S> value, int64_t count, S* to) {
   if (count >= kLanes<S>) {
     StoreLanes<S>(value, to);
   } else {
@@ -29,8 +29,9 @@ inline void StoreSome(Lane<S> value, int64_t count, S* to) {
   }
 }
 
-// One vector of units of one row.
-template <typename S, int block_vectors>
+// One vector of units of one row. `usual`: activations are sigmoids and then hyperbolic tangents,
+// and nothing is clipped, so that all of a step becomes one run of instructions.
+template <typename S, int block_vectors, bool usual>
 struct Units {
   static constexpr int L = kLanes<S>;
 
@@ -54,14 +55,20 @@ struct Units {
     return LoadLanes<S>(step.projected + row * step.projected_stride +
                         (gate * block_vectors + j) * L);
   }
-  Lane<S> Gate(int activation, Lane<S> x) const {
-    const S clip = step.clip;
-    x = x > clip ? Fill<L>(clip) : x;
-    x = x < -clip ? Fill<L>(-clip) : x;
+  [[gnu::always_inline]] Lane<S> ActivateBy(int activation, Lane<S> x) const {
+    if constexpr (usual) return activation == 0 ? Sigmoid<S, L>(x) : Tanh<S, L>(x);
     return Activate<S, L>(step.activations[activation], x);
   }
+  [[gnu::always_inline]] Lane<S> Gate(int activation, Lane<S> x) const {
+    if constexpr (!usual) {
+      const S clip = step.clip;
+      x = x > clip ? Fill<L>(clip) : x;
+      x = x < -clip ? Fill<L>(-clip) : x;
+    }
+    return ActivateBy(activation, x);
+  }
   bool IsActive() const { return step.is_active == nullptr || step.is_active[row] != 0; }
-  void SaveGate(int gate, Lane<S> value) const {
+  [[gnu::always_inline]] void SaveGate(int gate, Lane<S> value) const {
     if (step.gates != nullptr) {
       StoreSome<S>(value, count,
                    step.gates + row * step.gates_stride + gate * step.gate_stride + j * L);
@@ -71,7 +78,7 @@ struct Units {
     if (states != nullptr) StoreSome<S>(value, count, states + row * step.saved_stride + j * L);
   }
   // The new state, or the old one where the step is not for this row.
-  void Finish(Lane<S> h) const {
+  [[gnu::always_inline]] void Finish(Lane<S> h) const {
     if (!IsActive()) h = LoadLanes<S>(step.h + state);
     StoreLanes<S>(h, step.next_h + state);
     Save(h, step.saved_h);
@@ -81,26 +88,45 @@ struct Units {
 };
 
 // Calls work(units) for all of a step.
-template <typename S, int block_vectors, typename Work>
-inline void ForUnits(const CellStep<S>& step, const Work& work) {
+template <typename S, int block_vectors, bool usual, typename Work>
+inline void ForAllUnits(const CellStep<S>& step, const Work& work) {
   for (int64_t row = 0; row < step.num_rows; ++row) {
     for (int j = 0; j < block_vectors; ++j) {
-      const Units<S, block_vectors> units(step, row, j);
+      const Units<S, block_vectors, usual> units(step, row, j);
       if (units.count > 0) work(units);
     }
   }
 }
 
 template <typename S>
+inline bool IsUsual(const CellStep<S>& step, int num_activations) {
+  bool is_usual = step.clip == S(__builtin_inf());
+  for (int i = 0; i < num_activations; ++i) {
+    const auto expected = i == 0 ? ActivationFunction::kSigmoid : ActivationFunction::kTanh;
+    is_usual = is_usual && step.activations[i].function == expected;
+  }
+  return is_usual;
+}
+
+template <typename S, int block_vectors, int num_activations, typename Work>
+inline void ForUnits(const CellStep<S>& step, const Work& work) {
+  if (num_activations > 1 && IsUsual(step, num_activations)) {
+    ForAllUnits<S, block_vectors, true>(step, work);
+  } else {
+    ForAllUnits<S, block_vectors, false>(step, work);
+  }
+}
+
+template <typename S>
 void StepLstm(const CellStep<S>& step) {
-  ForUnits<S, 1>(step, [&](const Units<S, 1>& units) {
+  ForUnits<S, 1, 3>(step, [&](const auto& units) {
     const Lane<S> f = units.Gate(0, units.Sum(0));
     const Lane<S> i = units.Gate(0, units.Sum(1));
     const Lane<S> g = units.Gate(1, units.Sum(2));
     const Lane<S> o = units.Gate(0, units.Sum(3));
     const Lane<S> last_c = LoadLanes<S>(step.c + units.state);
     const Lane<S> c = f * last_c + i * g;
-    const Lane<S> h = o * Activate<S, kLanes<S>>(step.activations[2], c);
+    const Lane<S> h = o * units.ActivateBy(2, c);
     units.SaveGate(0, f);
     units.SaveGate(1, i);
     units.SaveGate(2, g);
@@ -114,7 +140,7 @@ void StepLstm(const CellStep<S>& step) {
 
 template <typename S>
 void StepGruLinearBeforeReset(const CellStep<S>& step) {
-  ForUnits<S, 1>(step, [&](const Units<S, 1>& units) {
+  ForUnits<S, 1, 2>(step, [&](const auto& units) {
     const Lane<S> z = units.Gate(0, units.Sum(0) + units.Projected(0));
     const Lane<S> r = units.Gate(0, units.Sum(1) + units.Projected(1));
     const Lane<S> from_state = units.Sum(2);
@@ -129,7 +155,7 @@ void StepGruLinearBeforeReset(const CellStep<S>& step) {
 
 template <typename S>
 void StepGruGates(const CellStep<S>& step) {
-  ForUnits<S, 4>(step, [&](const Units<S, 4>& units) {
+  ForUnits<S, 4, 2>(step, [&](const auto& units) {
     const Lane<S> z = units.Gate(0, units.Sum(0));
     const Lane<S> r = units.Gate(0, units.Sum(1));
     units.SaveGate(0, z);
@@ -141,7 +167,7 @@ void StepGruGates(const CellStep<S>& step) {
 
 template <typename S>
 void StepGruState(const CellStep<S>& step) {
-  ForUnits<S, 4>(step, [&](const Units<S, 4>& units) {
+  ForUnits<S, 4, 2>(step, [&](const auto& units) {
     const Lane<S> n = units.Gate(1, units.Sum(2));
     const Lane<S> z = LoadLanes<S>(step.update + units.state);
     units.SaveGate(2, n);
@@ -151,12 +177,11 @@ void StepGruState(const CellStep<S>& step) {
 
 template <typename S>
 void StepRnn(const CellStep<S>& step) {
-  ForUnits<S, 4>(step,
-                 [&](const Units<S, 4>& units) { units.Finish(units.Gate(0, units.Sum(0))); });
+  ForUnits<S, 4, 1>(step, [&](const auto& units) { units.Finish(units.Gate(0, units.Sum(0))); });
 }
 
 template <typename S>
-inline Lane<S> LoadSome(const S* from, int64_t count) {
+[[gnu::always_inline]] inline Lane<S> LoadSome(const S* from, int64_t count) {
   if (count >= kLanes<S>) return LoadLanes<S>(from);
   S numbers[kLanes<S>] = {};
   for (int64_t i = 0; i < count; ++i) numbers[i] = from[i];
@@ -181,23 +206,23 @@ struct UnitsGradient {
         count(step.num_units - unit),
         state(row * step.state_stride + unit) {}
 
-  Lane<S> Gate(int gate) const {
+  [[gnu::always_inline]] Lane<S> Gate(int gate) const {
     return LoadSome<S>(step.gates + row * step.gates_stride + gate * step.gate_stride + unit,
                        count);
   }
-  Lane<S> Saved(const S* states) const {
+  [[gnu::always_inline]] Lane<S> Saved(const S* states) const {
     return LoadSome<S>(states + row * step.saved_stride + unit, count);
   }
   // By the state after the step, of which the output is a part.
-  Lane<S> ByState() const {
+  [[gnu::always_inline]] Lane<S> ByState() const {
     const Lane<S> dh = LoadLanes<S>(step.dh + state);
     const bool is_shown = step.is_shown == nullptr || step.is_shown[row] != 0;
     return is_shown ? dh + LoadSome<S>(step.dy + row * step.dy_stride + unit, count) : dh;
   }
-  Lane<S> Slope(int activation, Lane<S> y) const {
+  [[gnu::always_inline]] Lane<S> Slope(int activation, Lane<S> y) const {
     return Derivative<S, L>(step.activations[activation], y);
   }
-  void StoreGate(int gate, Lane<S> value) const {
+  [[gnu::always_inline]] void StoreGate(int gate, Lane<S> value) const {
     StoreSome<S>(value, count, step.dgates[gate] + row * step.dgates_stride + unit);
   }
 };

@@ -1,11 +1,10 @@
 #include "cc/compute/recurrent/sequence.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "cc/compute/buffer.h"
+#include "cc/compute/recurrent/parts.h"
 #include "cc/compute/recurrent/team.h"
 
 namespace tf_ti {
@@ -31,47 +30,25 @@ BlockLayout LayoutOf(CellKind kind) {
   }
 }
 
+// Weights of so many lie side by side: a processor that is asked for some bytes fetches more.
 constexpr int64_t kBlocksAtOnce = 2;
 
-int64_t SecondLevelCacheBytes() {
-  static const int64_t bytes = [] {
-    const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    return found > 0 ? found : int64_t{1} << 20;
-  }();
-  return bytes;
-}
-
-// Some rows of the batch, and some blocks of units: what one thread does.
+// What a thread needs for its part.
 template <typename S>
-struct Part {
-  int64_t row_begin;
-  int64_t row_end;
-  int64_t block_begin;
-  int64_t block_end;
+struct Workspace : Part {
+  explicit Workspace(const Part& part) : Part(part) {}
 
   Buffer<S> panels;     // of w, of some blocks
   Buffer<S> projected;  // [blocks, steps of a chunk, rows, gates of a block]
   Buffer<S> sums;       // [rows, gates of a block]
   Buffer<uint8_t> is_active;
   Buffer<uint8_t> is_shown;
-
-  int64_t num_rows() const { return row_end - row_begin; }
-  int64_t num_blocks() const { return block_end - block_begin; }
 };
 
 struct Blocks {
   int64_t begin;
   int64_t end;
 };
-
-// Calls work(blocks) for some at a time. Their weights lie side by side, where a processor that is
-// asked for some bytes fetches more of them.
-template <typename Work>
-void ForBlocks(int64_t begin, int64_t end, const Work& work) {
-  for (int64_t block = begin; block < end; block += kBlocksAtOnce) {
-    work(Blocks{block, std::min(block + kBlocksAtOnce, end)});
-  }
-}
 
 template <typename S>
 class Sequence {
@@ -100,16 +77,14 @@ class Sequence {
     int64_t first_step;  // of them in time
   };
 
-  void Split(std::vector<Part<S>>* parts, bool* by_units) const;
-  void Prepare(Part<S>* part) const;
+  void Prepare(Workspace<S>* part) const;
   void PackPanels(const Matrix<S>& matrix, int64_t depth, const Blocks& blocks, S* packed) const;
   void Pack(const Blocks& blocks);
-  void Project(const Chunk& chunk, const Blocks& blocks, Part<S>* part) const;
-  void CopyProjected(const Chunk& chunk, const Blocks& blocks, Part<S>* part) const;
-  void FindActive(int64_t step, Part<S>* part) const;
-  void Step(int64_t index, int phase, Part<S>* part);
-  void RunPart(Part<S>* part);
-  void RunTogether(std::vector<Part<S>>* parts);
+  void Project(const Chunk& chunk, const Blocks& blocks, Workspace<S>* part) const;
+  void CopyProjected(const Chunk& chunk, const Blocks& blocks, Workspace<S>* part) const;
+  void FindActive(int64_t step, Workspace<S>* part) const;
+  void Step(int64_t index, int phase, Workspace<S>* part);
+  void RunParts(std::vector<Workspace<S>>* parts, bool by_units);
 
   int64_t StepAt(int64_t index) const {
     return args_.reverse ? args_.num_steps - 1 - index : index;
@@ -127,7 +102,7 @@ class Sequence {
     return std::min(args_.hidden - FirstUnit(block), block_units_);
   }
   // Where the chunk's rows of a block are.
-  S* Projected(const Chunk& chunk, int64_t block, const Part<S>& part) const {
+  S* Projected(const Chunk& chunk, int64_t block, const Workspace<S>& part) const {
     return const_cast<S*>(part.projected.data()) +
            (block - part.block_begin) * chunk.num_steps * part.num_rows() * row_width_;
   }
@@ -158,9 +133,10 @@ class Sequence {
 template <typename S>
 void Sequence<S>::PackPanels(const Matrix<S>& matrix, int64_t depth, const Blocks& blocks,
                              S* packed) const {
-  // Some rows in all panels, then the next ones.
-  constexpr int64_t kRows = 32;
-  for (int64_t row = 0; row < depth; row += kRows) {
+  // Some rows in all panels, then the next ones: more of them where what is read lies along
+  // columns.
+  const int64_t most_rows = matrix.row_stride == 1 ? 128 : 32;
+  for (int64_t row = 0; row < depth; row += most_rows) {
     const Matrix<S> rows{matrix.data + row * matrix.row_stride, matrix.row_stride,
                          matrix.column_stride};
     S* to = packed + row * panels_.width();
@@ -175,7 +151,7 @@ void Sequence<S>::PackPanels(const Matrix<S>& matrix, int64_t depth, const Block
           runs[v] = {args_.gate_positions[gate] * args_.hidden + unit,
                      std::min(args_.hidden - unit, cells_.lanes)};
         }
-        panels_.pack(rows, std::min(kRows, depth - row), runs, to);
+        panels_.pack(rows, std::min(most_rows, depth - row), runs, to);
       }
     }
   }
@@ -203,46 +179,8 @@ void Sequence<S>::Pack(const Blocks& blocks) {
   }
 }
 
-// Cuts the work into what threads do: rows of the batch, each with all units, where these rows keep
-// a thread busy and all weights fit into its cache; units otherwise, if a step takes longer than
-// threads take to meet.
 template <typename S>
-void Sequence<S>::Split(std::vector<Part<S>>* parts, bool* by_units) const {
-  const double weights = static_cast<double>(args_.hidden) * num_blocks_ * row_width_;
-  const double inputs = args_.is_projected ? 0 : weights / args_.hidden * args_.input;
-  const double bytes = weights * sizeof(S);
-  // In nanoseconds, about: the weights are read, or multiplied.
-  const double of_step =
-      std::max(bytes / 50, weights * args_.batch / 40) + args_.batch * 1.0 * args_.hidden;
-  const double of_all = args_.num_steps * (of_step + inputs * args_.batch / 40);
-  const int64_t threads = std::min(parallel_->num_threads(), kMostParts);
-  constexpr double kWakingUp = 20e3;
-  constexpr double kMeeting = 1e3;
-  int64_t count = std::min<double>(threads, of_all / kWakingUp + 1);
-  const int64_t by_rows = std::min(count, args_.batch);
-  const bool rows_are_many = by_rows > 1 && (args_.batch >= 6 * by_rows || bytes <= (24 << 10));
-  if (rows_are_many && 2 * bytes <= SecondLevelCacheBytes()) {
-    *by_units = false;
-    count = by_rows;
-  } else {
-    *by_units = true;
-    count = std::min<double>(
-        {static_cast<double>(count), static_cast<double>(num_blocks_), of_step / kMeeting + 1});
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    Part<S> part;
-    const auto cut = [&](int64_t total, bool is_cut, int64_t* begin, int64_t* end) {
-      *begin = is_cut ? total * i / count : 0;
-      *end = is_cut ? total * (i + 1) / count : total;
-    };
-    cut(args_.batch, !*by_units, &part.row_begin, &part.row_end);
-    cut(num_blocks_, *by_units, &part.block_begin, &part.block_end);
-    parts->push_back(std::move(part));
-  }
-}
-
-template <typename S>
-void Sequence<S>::Prepare(Part<S>* part) const {
+void Sequence<S>::Prepare(Workspace<S>* part) const {
   const int64_t rows = part->num_rows();
   part->projected = Buffer<S>(part->num_blocks() * chunk_steps_ * rows * row_width_);
   part->sums = Buffer<S>(rows * row_width_);
@@ -258,7 +196,7 @@ void Sequence<S>::Prepare(Part<S>* part) const {
 
 // The part of the sums that does not depend on states, for some steps at once.
 template <typename S>
-void Sequence<S>::Project(const Chunk& chunk, const Blocks& blocks, Part<S>* part) const {
+void Sequence<S>::Project(const Chunk& chunk, const Blocks& blocks, Workspace<S>* part) const {
   if (args_.is_projected) return CopyProjected(chunk, blocks, part);
   const int64_t rows = part->num_rows();
   const ByStep<const S>& x = args_.x;
@@ -294,7 +232,8 @@ void Sequence<S>::Project(const Chunk& chunk, const Blocks& blocks, Part<S>* par
 
 // Likewise, where the products are given.
 template <typename S>
-void Sequence<S>::CopyProjected(const Chunk& chunk, const Blocks& blocks, Part<S>* part) const {
+void Sequence<S>::CopyProjected(const Chunk& chunk, const Blocks& blocks,
+                                Workspace<S>* part) const {
   for (int64_t block = blocks.begin; block < blocks.end; ++block) {
     S* to = Projected(chunk, block, *part);
     const S* const bias = bias_.data() + block * row_width_;
@@ -312,7 +251,7 @@ void Sequence<S>::CopyProjected(const Chunk& chunk, const Blocks& blocks, Part<S
 }
 
 template <typename S>
-void Sequence<S>::FindActive(int64_t step, Part<S>* part) const {
+void Sequence<S>::FindActive(int64_t step, Workspace<S>* part) const {
   for (int64_t i = 0; i < part->num_rows(); ++i) {
     const int64_t row = part->row_begin + i;
     const bool is_active =
@@ -323,7 +262,7 @@ void Sequence<S>::FindActive(int64_t step, Part<S>* part) const {
 }
 
 template <typename S>
-void Sequence<S>::Step(int64_t index, int phase, Part<S>* part) {
+void Sequence<S>::Step(int64_t index, int phase, Workspace<S>* part) {
   const int64_t step = StepAt(index);
   const int64_t rows = part->num_rows();
   const Chunk chunk = ChunkOf(index);
@@ -380,69 +319,59 @@ void Sequence<S>::Step(int64_t index, int phase, Part<S>* part) {
   }
 }
 
+// Weights are packed first, some blocks a step; then, for each chunk of time, x is multiplied, some
+// blocks a step, and the cells follow. So threads which come a little later do their share of all.
 template <typename S>
-void Sequence<S>::RunPart(Part<S>* part) {
-  for (int64_t index = 0; index < args_.num_steps && args_.goes_on(); ++index) {
-    const Chunk chunk = ChunkOf(index);
-    if (index == chunk.first) {
-      ForBlocks(part->block_begin, part->block_end,
-                [&](const Blocks& blocks) { Project(chunk, blocks, part); });
-    }
-    for (int phase = 0; phase < num_phases_; ++phase) Step(index, phase, part);
-  }
-}
-
-// All parts step by step. What comes before the steps is cut into short ones too, so that threads
-// which come a little later do their share of it.
-template <typename S>
-void Sequence<S>::RunTogether(std::vector<Part<S>>* parts) {
-  std::vector<std::function<void(Part<S>*)>> steps;
-  int64_t most_blocks = 0;
-  for (const Part<S>& part : *parts) most_blocks = std::max(most_blocks, part.num_blocks());
-  const auto for_blocks = [&](const std::function<void(const Blocks&, Part<S>*)>& work) {
-    ForBlocks(0, most_blocks, [&](const Blocks& some) {
-      steps.push_back([work, some](Part<S>* part) {
-        const Blocks blocks{part->block_begin + some.begin,
-                            std::min(part->block_begin + some.end, part->block_end)};
-        if (blocks.begin < blocks.end) work(blocks, part);
-      });
-    });
+void Sequence<S>::RunParts(std::vector<Workspace<S>>* parts, bool by_units) {
+  const int64_t count = parts->size();
+  const auto num_calls = [](int64_t blocks) {
+    return (blocks + kBlocksAtOnce - 1) / kBlocksAtOnce;
   };
-  for_blocks([this](const Blocks& blocks, Part<S>*) { Pack(blocks); });
-  for (int64_t index = 0; index < args_.num_steps; ++index) {
-    const Chunk chunk = ChunkOf(index);
-    if (index == chunk.first) {
-      for_blocks(
-          [this, chunk](const Blocks& blocks, Part<S>* part) { Project(chunk, blocks, part); });
+  const auto some = [](int64_t call, int64_t begin, int64_t end) {
+    const int64_t first = begin + call * kBlocksAtOnce;
+    return Blocks{std::min(first, end), std::min(first + kBlocksAtOnce, end)};
+  };
+  const int64_t pack_steps = num_calls((num_blocks_ + count - 1) / count);
+  const int64_t project_steps = by_units ? pack_steps : num_calls(num_blocks_);
+  const int64_t num_chunks = (args_.num_steps + chunk_steps_ - 1) / chunk_steps_;
+  const int64_t of_chunk = project_steps + chunk_steps_ * num_phases_;
+  const auto work = [&](int64_t step, int64_t i) {
+    Workspace<S>* const part = &(*parts)[i];
+    if (step < pack_steps) {
+      return Pack(some(step, num_blocks_ * i / count, num_blocks_ * (i + 1) / count));
     }
-    for (int phase = 0; phase < num_phases_; ++phase) {
-      steps.push_back([this, index, phase](Part<S>* part) { Step(index, phase, part); });
+    const int64_t first = (step - pack_steps) / of_chunk * chunk_steps_;
+    const int64_t at = (step - pack_steps) % of_chunk;
+    if (at < project_steps) {
+      return Project(ChunkOf(first), some(at, part->block_begin, part->block_end), part);
     }
-  }
-  const auto work = [&](int64_t step, int64_t part) { steps[step](&(*parts)[part]); };
-  RunSteps(steps.size(), parts->size(), work, args_.goes_on, parallel_);
+    const int64_t round = at - project_steps;
+    Step(first + round / num_phases_, round % num_phases_, part);
+  };
+  const int64_t num_steps = pack_steps + num_chunks * project_steps + args_.num_steps * num_phases_;
+  RunSteps({num_steps, by_units ? num_steps : pack_steps, work, args_.goes_on}, count, parallel_);
 }
 
 template <typename S>
 void Sequence<S>::Run() {
   const int64_t num_states = args_.batch * state_stride_;
-  const auto load_states = [&](const S* from, Buffer<S>* to) {
-    *to = Buffer<S>(num_states);
-    std::fill_n(to->data(), num_states, S(0));
-    for (int64_t row = 0; row < args_.batch; ++row) {
-      std::copy_n(from + row * args_.hidden, args_.hidden, to->data() + row * state_stride_);
-    }
+  const auto load_states = [&](const S* from) {
+    return LoadStates(from, args_.batch, args_.hidden, state_stride_);
   };
-  load_states(args_.h0, &h_[0]);
+  h_[0] = load_states(args_.h0);
   h_[1] = Buffer<S>(num_states);
-  if (args_.kind == CellKind::kLstm) load_states(args_.c0, &c_);
+  if (args_.kind == CellKind::kLstm) c_ = load_states(args_.c0);
   if (args_.kind == CellKind::kGru) {
     update_ = Buffer<S>(num_states);
     reset_h_ = Buffer<S>(num_states);
   }
-  std::vector<Part<S>> parts;
-  bool by_units;
-  Split(&parts, &by_units);
+  const double weights = static_cast<double>(args_.hidden) * num_blocks_ * row_width_;
+  const Parts split = SplitSteps(
+      {args_.num_steps, args_.batch, num_blocks_, weights, weights * sizeof(S), 1.0 * args_.hidden,
+       args_.is_projected ? 0 : weights / args_.hidden * args_.input},
+      *parallel_);
+  std::vector<Workspace<S>> parts;
+  for (const Part& part : split.parts) parts.emplace_back(part);
   if (args_.num_steps > 0) {
     r_ = Buffer<S>(num_blocks_ * row_width_ * args_.hidden);
     bias_ = Buffer<S>(num_blocks_ * row_width_);
@@ -450,28 +379,15 @@ void Sequence<S>::Run() {
       recurrent_bias_ = Buffer<S>(num_blocks_ * row_width_);
     }
     // So many that packing w for them pays, and that what they leave is not far.
-    constexpr int64_t kChunkBytes = 1 << 20;
+    constexpr int64_t kChunkBytes = 256 << 10;
     const int64_t step_bytes = parts[0].num_rows() * parts[0].num_blocks() * row_width_ * sizeof(S);
     chunk_steps_ =
         std::clamp<int64_t>(kChunkBytes / std::max<int64_t>(step_bytes, 1), 1, args_.num_steps);
-    for (Part<S>& part : parts) Prepare(&part);
-    if (by_units && parts.size() > 1) {
-      RunTogether(&parts);
-    } else {
-      const int64_t count = parts.size();
-      const auto pack = [&](int64_t i) {
-        ForBlocks(num_blocks_ * i / count, num_blocks_ * (i + 1) / count,
-                  [&](const Blocks& blocks) { Pack(blocks); });
-      };
-      const auto run = [&](int64_t i) { RunPart(&parts[i]); };
-      parallel_->Run(count, pack);
-      parallel_->Run(count, run);
-    }
+    for (Workspace<S>& part : parts) Prepare(&part);
+    RunParts(&parts, split.by_units);
   }
   const auto store_states = [&](const Buffer<S>& from, S* to) {
-    for (int64_t row = 0; row < args_.batch; ++row) {
-      std::copy_n(from.data() + row * state_stride_, args_.hidden, to + row * args_.hidden);
-    }
+    StoreStates(from, args_.batch, args_.hidden, state_stride_, to);
   };
   store_states(h_[args_.num_steps % 2], args_.h);
   if (args_.kind == CellKind::kLstm) store_states(c_, args_.c);

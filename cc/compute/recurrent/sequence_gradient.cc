@@ -3,21 +3,12 @@
 #include <vector>
 
 #include "cc/compute/buffer.h"
+#include "cc/compute/recurrent/parts.h"
 #include "cc/compute/recurrent/sequence.h"
 #include "cc/compute/recurrent/team.h"
 
 namespace tf_ti {
 namespace {
-
-// Some rows of the batch and some panels of units: what one thread does.
-struct GradientPart {
-  int64_t row_begin;
-  int64_t row_end;
-  int64_t panel_begin;
-  int64_t panel_end;
-
-  int64_t num_rows() const { return row_end - row_begin; }
-};
 
 template <typename S>
 class SequenceGradient {
@@ -43,13 +34,13 @@ class SequenceGradient {
   static constexpr int kUpdate = 0, kReset = 1, kState = 2;  // the gates of a GRU
 
   void FindActive();
+  void ForRanges(int64_t count, int64_t size, const std::function<void(int64_t, int64_t)>& work);
   void CopyStates();
-  std::vector<GradientPart> Split(bool* by_units) const;
   void Pack(int64_t panel);
-  void MultiplyGate(int64_t step, int gate, const GradientPart& part, S* to);
-  void Cell(int64_t step, int phase, const GradientPart& part);
-  void FirstHalf(int64_t index, const GradientPart& part);
-  void SecondHalf(int64_t index, const GradientPart& part);
+  void MultiplyGate(int64_t step, int gate, const Part& part, S* to);
+  void Cell(int64_t step, int phase, const Part& part);
+  void FirstHalf(int64_t index, const Part& part);
+  void SecondHalf(int64_t index, const Part& part);
   void Finish();
   void MultiplyWeights(const S* inputs, int64_t depth, const S* gradients, int64_t gradients_stride,
                        int64_t num_columns, const Matrix<S>& weights, int64_t first_column, S* out);
@@ -121,45 +112,29 @@ void SequenceGradient<S>::FindActive() {
   }
 }
 
+// Calls work(begin, end) for parts of `count` things, each of so many numbers.
+template <typename S>
+void SequenceGradient<S>::ForRanges(int64_t count, int64_t size,
+                                    const std::function<void(int64_t, int64_t)>& work) {
+  const int64_t parts = std::min(NumParts(*parallel_, 1.0 * count * size * sizeof(S)), count);
+  parallel_->Run(parts, [&](int64_t i) { work(count * i / parts, count * (i + 1) / parts); });
+}
+
 template <typename S>
 void SequenceGradient<S>::CopyStates() {
   states_ = Buffer<S>((num_steps_ + 1) * batch_ * hidden_);
   const int64_t first = StepAt(num_steps_ - 1);
   std::copy_n(sequence_.h0, batch_ * hidden_, StatesBefore(first));
-  for (int64_t step = 0; step < num_steps_; ++step) {
-    for (int64_t row = 0; row < batch_; ++row) {
-      const S* const h = sequence_.saved_h != nullptr
-                             ? sequence_.saved_h + (step * batch_ + row) * hidden_
-                             : sequence_.y.At(step, row);
-      std::copy_n(h, hidden_, StatesAfter(step) + row * hidden_);
+  ForRanges(num_steps_, batch_ * hidden_, [&](int64_t begin, int64_t end) {
+    for (int64_t step = begin; step < end; ++step) {
+      for (int64_t row = 0; row < batch_; ++row) {
+        const S* const h = sequence_.saved_h != nullptr
+                               ? sequence_.saved_h + (step * batch_ + row) * hidden_
+                               : sequence_.y.At(step, row);
+        std::copy_n(h, hidden_, StatesAfter(step) + row * hidden_);
+      }
     }
-  }
-}
-
-template <typename S>
-std::vector<GradientPart> SequenceGradient<S>::Split(bool* by_units) const {
-  const double weights = static_cast<double>(hidden_) * num_columns_;
-  // In nanoseconds, about, as for the sequence itself.
-  const double of_step =
-      std::max(weights * sizeof(S) / 50, weights * batch_ / 40) + 2.0 * batch_ * hidden_;
-  const int64_t threads = std::min(parallel_->num_threads(), kMostParts);
-  constexpr double kWakingUp = 20e3;
-  constexpr double kMeeting = 1e3;
-  int64_t count = std::min<double>(threads, num_steps_ * of_step / kWakingUp + 1);
-  const int64_t by_rows = std::min(count, batch_);
-  *by_units = by_rows < 2 || (batch_ < 6 * by_rows && weights * sizeof(S) > (24 << 10));
-  count = *by_units ? std::min<double>({static_cast<double>(count),
-                                        static_cast<double>(num_panels_), of_step / kMeeting + 1})
-                    : by_rows;
-  std::vector<GradientPart> parts;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto at = [&](int64_t total, bool is_cut, int64_t k) {
-      return is_cut ? total * k / count : k == i ? 0 : total;
-    };
-    parts.push_back({at(batch_, !*by_units, i), at(batch_, !*by_units, i + 1),
-                     at(num_panels_, *by_units, i), at(num_panels_, *by_units, i + 1)});
-  }
-  return parts;
+  });
 }
 
 template <typename S>
@@ -179,12 +154,12 @@ void SequenceGradient<S>::Pack(int64_t panel) {
 
 // Adds to `to`, which is by states, what comes by way of a gate.
 template <typename S>
-void SequenceGradient<S>::MultiplyGate(int64_t step, int gate, const GradientPart& part, S* to) {
+void SequenceGradient<S>::MultiplyGate(int64_t step, int gate, const Part& part, S* to) {
   const bool is_apart = sequence_.kind == CellKind::kGruLinearBeforeReset && gate == kState;
   const Matrix<S> left =
       is_apart ? Matrix<S>{ResetGradients(step, part.row_begin), hidden_, 1}
                : Matrix<S>{GateGradients(step, part.row_begin, gate), num_columns_, 1};
-  for (int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
+  for (int64_t panel = part.block_begin; panel < part.block_end; ++panel) {
     S* const columns = to + part.row_begin * state_stride_ + panel * loops_.width();
     loops_.multiply(left, part.num_rows(), hidden_, Packed(gate, panel), columns, state_stride_,
                     columns, state_stride_);
@@ -192,8 +167,8 @@ void SequenceGradient<S>::MultiplyGate(int64_t step, int gate, const GradientPar
 }
 
 template <typename S>
-void SequenceGradient<S>::Cell(int64_t step, int phase, const GradientPart& part) {
-  const int64_t unit = part.panel_begin * loops_.width();
+void SequenceGradient<S>::Cell(int64_t step, int phase, const Part& part) {
+  const int64_t unit = part.block_begin * loops_.width();
   const int64_t row = step * batch_ + part.row_begin;
   const int64_t saved = row * hidden_ + unit;
   const int64_t in_states = part.row_begin * hidden_ + unit;
@@ -201,7 +176,7 @@ void SequenceGradient<S>::Cell(int64_t step, int phase, const GradientPart& part
   const int64_t num_saved = NumSavedGates(sequence_.kind);
   CellGradientStep<S> cell{};
   cell.num_rows = part.num_rows();
-  cell.num_units = std::min(part.panel_end * loops_.width(), hidden_) - unit;
+  cell.num_units = std::min(part.block_end * loops_.width(), hidden_) - unit;
   cell.activations = sequence_.activations;
   if (has_mask_) {
     cell.is_active = is_active_.data() + row;
@@ -238,7 +213,7 @@ void SequenceGradient<S>::Cell(int64_t step, int phase, const GradientPart& part
 // What the step before this one has left to multiply, and the activations of this one. All gates of
 // a step must be there before its second half, or what comes before it, begins.
 template <typename S>
-void SequenceGradient<S>::FirstHalf(int64_t index, const GradientPart& part) {
+void SequenceGradient<S>::FirstHalf(int64_t index, const Part& part) {
   if (index > 0) {
     for (int gate = 0; gate < num_gates_; ++gate) {
       // What is reset has been done in the second half.
@@ -251,9 +226,9 @@ void SequenceGradient<S>::FirstHalf(int64_t index, const GradientPart& part) {
 
 // By the state that is reset before it is multiplied.
 template <typename S>
-void SequenceGradient<S>::SecondHalf(int64_t index, const GradientPart& part) {
-  const int64_t begin = part.panel_begin * loops_.width();
-  const int64_t end = part.panel_end * loops_.width();
+void SequenceGradient<S>::SecondHalf(int64_t index, const Part& part) {
+  const int64_t begin = part.block_begin * loops_.width();
+  const int64_t end = part.block_end * loops_.width();
   for (int64_t row = part.row_begin; row < part.row_end; ++row) {
     std::fill_n(dreset_h_.data() + row * state_stride_ + begin, end - begin, S(0));
   }
@@ -283,18 +258,18 @@ template <typename S>
 void SequenceGradient<S>::Finish() {
   const int64_t depth = num_steps_ * batch_;
   const auto store_states = [&](const Buffer<S>& from, S* to) {
-    for (int64_t row = 0; row < batch_; ++row) {
-      std::copy_n(from.data() + row * state_stride_, hidden_, to + row * hidden_);
-    }
+    StoreStates(from, batch_, hidden_, state_stride_, to);
   };
   store_states(dh_, args_.dh0);
   if (args_.dc0 != nullptr) store_states(dc_, args_.dc0);
 
   const auto add_up = [&](const Buffer<S>& rows, int64_t width, S* sums) {
     std::fill_n(sums, width, S(0));
-    for (int64_t row = 0; row < depth; ++row) {
-      for (int64_t i = 0; i < width; ++i) sums[i] += rows[row * width + i];
-    }
+    ForRanges(width, depth, [&](int64_t begin, int64_t end) {
+      for (int64_t row = 0; row < depth; ++row) {
+        for (int64_t i = begin; i < end; ++i) sums[i] += rows[row * width + i];
+      }
+    });
   };
   if (args_.db != nullptr) add_up(dgates_, num_columns_, args_.db);
   if (args_.drecurrent_b != nullptr) add_up(dreset_, hidden_, args_.drecurrent_b);
@@ -373,15 +348,11 @@ void SequenceGradient<S>::Run() {
   FindActive();
   CopyStates();
   const int64_t num_states = batch_ * state_stride_;
-  const auto load_states = [&](const S* from, Buffer<S>* to) {
-    *to = Buffer<S>(num_states);
-    std::fill_n(to->data(), num_states, S(0));
-    for (int64_t row = 0; row < batch_; ++row) {
-      std::copy_n(from + row * hidden_, hidden_, to->data() + row * state_stride_);
-    }
+  const auto load_states = [&](const S* from) {
+    return LoadStates(from, batch_, hidden_, state_stride_);
   };
-  load_states(args_.dh, &dh_);
-  if (sequence_.kind == CellKind::kLstm) load_states(args_.dc, &dc_);
+  dh_ = load_states(args_.dh);
+  if (sequence_.kind == CellKind::kLstm) dc_ = load_states(args_.dc);
   if (sequence_.kind == CellKind::kGru) dreset_h_ = Buffer<S>(num_states);
   if (sequence_.kind == CellKind::kGruLinearBeforeReset) {
     dreset_ = Buffer<S>(num_steps_ * batch_ * hidden_);
@@ -389,29 +360,27 @@ void SequenceGradient<S>::Run() {
   dgates_ = Buffer<S>(num_steps_ * batch_ * num_columns_);
   packed_ = Buffer<S>(num_gates_ * num_panels_ * loops_.width() * hidden_);
 
-  bool by_units;
-  const std::vector<GradientPart> parts = Split(&by_units);
-  const int64_t count = parts.size();
-  const bool has_second_half = sequence_.kind == CellKind::kGru;
+  const double weights = static_cast<double>(hidden_) * num_columns_;
+  const Parts split = SplitSteps({num_steps_, batch_, num_panels_, weights, weights * sizeof(S),
+                                  /*activations=*/2.0 * hidden_, /*other_weights=*/0},
+                                 *parallel_);
+  const int64_t count = split.parts.size();
   if (num_steps_ > 0) {
-    const auto pack = [&](int64_t panel) { Pack(panel); };
-    parallel_->Run(num_panels_, pack);
-    if (by_units && count > 1) {
-      const int64_t halves = has_second_half ? 2 : 1;
-      const auto work = [&](int64_t round, int64_t i) {
-        round % halves == 0 ? FirstHalf(round / halves, parts[i])
-                            : SecondHalf(round / halves, parts[i]);
-      };
-      RunSteps(num_steps_ * halves + 1, count, work, sequence_.goes_on, parallel_);
-    } else {
-      const auto run = [&](int64_t i) {
-        for (int64_t index = 0; index <= num_steps_ && sequence_.goes_on(); ++index) {
-          FirstHalf(index, parts[i]);
-          if (has_second_half && index < num_steps_) SecondHalf(index, parts[i]);
-        }
-      };
-      parallel_->Run(count, run);
-    }
+    const int64_t pack_steps = (num_panels_ + count - 1) / count;
+    const int64_t halves = sequence_.kind == CellKind::kGru ? 2 : 1;
+    const auto work = [&](int64_t step, int64_t i) {
+      if (step < pack_steps) {
+        const int64_t panel = num_panels_ * i / count + step;
+        if (panel < num_panels_ * (i + 1) / count) Pack(panel);
+        return;
+      }
+      const int64_t round = step - pack_steps;
+      round % halves == 0 ? FirstHalf(round / halves, split.parts[i])
+                          : SecondHalf(round / halves, split.parts[i]);
+    };
+    const int64_t num_steps = pack_steps + num_steps_ * halves + 1;
+    RunSteps({num_steps, split.by_units ? num_steps : pack_steps, work, sequence_.goes_on}, count,
+             parallel_);
   }
   if (sequence_.goes_on()) Finish();
 }
