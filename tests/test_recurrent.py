@@ -192,6 +192,19 @@ def test_sizes_may_be_zero(rng, kind, zero):
         assert_close(call(), case.expected(), 1e-9)
 
 
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_lengths_are_of_any_integer_dtype(rng, bits):
+    for dtype in (f"int{bits}", f"uint{bits}"):
+        case = make_case(rng, "rnn", 2, 3, 4, 5, lengths=np.array([3, 1], dtype))
+        assert_close(case.call(), case.expected(), 1e-12)
+
+
+def test_lengths_of_an_empty_batch_may_be_an_empty_list(rng):
+    case = make_case(rng, "rnn", 0, 3, 4, 5)
+    case.lengths = []
+    assert [result.shape for result in case.call()] == [[0, 1, 3, 5], [0, 1, 5]]
+
+
 def test_gradients_of_no_steps_are_those_of_the_states(rng):
     case = make_case(rng, "lstm", 2, 0, 3, 4)
     tensors = [tf.constant(a) for a in case.tensors]

@@ -195,6 +195,19 @@ def test_a_length_outside_of_the_time_is_an_error_that_names_it(function, length
     assert f"{expected} at position {position}" in message
 
 
+@pytest.mark.parametrize("length", [2**31, 2**32 + 1, 2**63 - 1])
+def test_a_length_beyond_32_bits_is_named_as_it_is(length):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f", 3, got {length} at position 1"):
+        call(sequence_lengths=[3, length])
+
+
+def test_lengths_that_are_too_large_for_any_op_are_an_error_too():
+    for activation in ("tanh", "elu"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="from 0 to the number of steps"):
+            lengths = np.array([3, 2**64 - 1], np.uint64)
+            call("rnn", sequence_lengths=lengths, activations=[activation])
+
+
 def test_lengths_are_one_for_each_sequence():
     with pytest.raises(
         ValueError, match=r"sequence_lengths must be \[batch\], with the batch of x, 2"
@@ -291,12 +304,24 @@ def test_there_are_as_many_coefficients_as_activations_or_none(label):
         call(**{label: [0.1, "1", 0.2]})
     with pytest.raises(TypeError, match=f"{label} must be a list of numbers, got 0.1"):
         call(**{label: 0.1})
+    for unordered in ({0.1, 0.2, 0.3}, {0.1: 0, 0.2: 0, 0.3: 0}, tf.constant(0.1), np.array(0.1)):
+        with pytest.raises(TypeError, match=f"{label} must be a list of numbers, got"):
+            call(**{label: unordered})
+    for infinite in (float("inf"), float("nan"), 10**400):
+        with pytest.raises(ValueError, match=rf"{label}\[1\] must be finite, got"):
+            call(**{label: [0.1, infinite, 0.2]})
 
 
 @pytest.mark.parametrize("clip", [0, -1.0, float("nan")])
 def test_clip_must_be_above_zero(clip):
     with pytest.raises(ValueError, match="clip must be above 0, got"):
         call(clip=clip)
+
+
+def test_a_clip_that_is_larger_than_any_number_clips_nothing():
+    for clip in (10**400, float("inf")):
+        for found, expected in zip(call(clip=clip), call()):
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("clip", ["1", True, [1.0]])

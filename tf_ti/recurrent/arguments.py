@@ -28,10 +28,13 @@ def to_floats(values: Mapping[str, Any]) -> dict[str, tf.Tensor]:
 
 
 def to_lengths(sequence_lengths: Any) -> tf.Tensor:
+    """As int64. Of what does not fit, this makes numbers below 0, which are refused likewise."""
+    if isinstance(sequence_lengths, (list, tuple)) and not sequence_lengths:
+        return tf.zeros([0], tf.int64)  # TensorFlow would make floats
     lengths = to_tensor("sequence_lengths", sequence_lengths)
     if not lengths.dtype.is_integer:
         raise TypeError(f"sequence_lengths must be of an integer dtype, got {lengths.dtype.name}")
-    return tf.saturate_cast(lengths, tf.int32)
+    return tf.cast(lengths, tf.int64)
 
 
 def to_mask(mask: Any) -> tf.Tensor:

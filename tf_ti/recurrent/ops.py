@@ -49,7 +49,7 @@ def run(
         w=[w],
         r=r,
         b=_list(b),
-        lengths=_list(None if lengths is None else tf.cast(lengths, tf.int64)),
+        lengths=_list(lengths),
         mask=_list(mask),
         S=tf.float64 if x.dtype == tf.float64 else tf.float32,
         num_saved=num_saved if saves else 0,
@@ -138,9 +138,8 @@ class _Inputs:
         states, others = others[: self._num_states], others[self._num_states :]
         w = others.pop(0) if self._has_weights else None
         r, b = others[0], others[1] if self._has_bias else None
-        lengths = None if self._lengths is None else tf.cast(self._lengths, tf.int32)
         recurrence = _recurrence_of(self.op)
-        y, states = unfused.run(recurrence, x, states, w, r, b, lengths, self._mask)
+        y, states = unfused.run(recurrence, x, states, w, r, b, self._lengths, self._mask)
         return [y, *states]
 
     def all(self) -> list[tf.Tensor]:

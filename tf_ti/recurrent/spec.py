@@ -1,10 +1,12 @@
 """What one direction of a recurrent layer computes, without its tensors."""
 
 import dataclasses
-import math
 import numbers
+import sys
 from collections.abc import Sequence
 from typing import Any, Literal
+
+import numpy as np
 
 Kind = Literal["lstm", "gru", "rnn"]
 Direction = Literal["forward", "reverse", "bidirectional"]
@@ -139,10 +141,10 @@ def _activations(kind: Kind, names: Any, alphas: Any, betas: Any) -> tuple[Activ
 
 
 def _coefficients(label: str, values: Any, count: int) -> Sequence[float | None]:
-    values = () if values is None else values
-    if isinstance(values, (str, numbers.Number)) or not hasattr(values, "__len__"):
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    if values is not None and (isinstance(values, str) or not isinstance(values, Sequence)):
         raise TypeError(f"{label} must be a list of numbers, got {values!r}")
-    if not len(values):
+    if not values:
         return [None] * count
     if len(values) != count:
         raise ValueError(
@@ -151,6 +153,8 @@ def _coefficients(label: str, values: Any, count: int) -> Sequence[float | None]
     for i, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise TypeError(f"{label}[{i}] must be a number, got {value!r}")
+        if not abs(value) <= sys.float_info.max:
+            raise ValueError(f"{label}[{i}] must be finite, got {value!r}")
     return values
 
 
@@ -161,4 +165,4 @@ def _clip(clip: Any) -> float | None:
         raise TypeError(f"clip must be a number or None, got {clip!r}")
     if not clip > 0:
         raise ValueError(f"clip must be above 0, got {clip!r}")
-    return None if math.isinf(clip) else float(clip)
+    return None if clip > sys.float_info.max else float(clip)

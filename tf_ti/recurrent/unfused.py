@@ -31,7 +31,7 @@ def run(
         w, r: [gates * hidden, input] and [gates * hidden, hidden], or turned over where the
             recurrence says so.
         b: [num_biases * hidden], or None for zeros.
-        lengths: how many steps each element of the batch has, [batch]; None for all.
+        lengths: how many steps each element of the batch has, int64 [batch]; None for all.
         mask: which steps there are, in the layout of x; not with lengths.
         checkpoint_every: as in `tf_ti.scan`.
 
@@ -178,6 +178,7 @@ def _widen(tensor: tf.Tensor | None) -> tf.Tensor | None:
 def _mask(lengths: tf.Tensor, x: tf.Tensor, time_axis: int) -> tf.Tensor:
     """Which steps there are, in the layout of x."""
     time = tf.shape(x)[time_axis]
+    lengths = tf.saturate_cast(lengths, tf.int32)
     wrong = tf.where((lengths < 0) | (lengths > time))[:1, 0]
     checks = _arguments.require(
         tf.equal(tf.size(wrong), 0),
