@@ -378,6 +378,43 @@ def test_weights_that_fit_no_cell_are_an_error():
         recurrent.to_onnx({**given, "direction": "bidirectional"})
 
 
+@pytest.mark.parametrize("convert", ["to_keras", "to_torch", "to_onnx"])
+@pytest.mark.parametrize(
+    "changes, error, said",
+    [
+        ({"w": None}, TypeError, "w must be an array of real numbers, got NoneType of object"),
+        ({"w": np.ones([1, 20, 4], complex)}, TypeError, "w must be .*, got ndarray of complex128"),
+        ({"r": "abc"}, TypeError, "r must be an array of real numbers, got str"),
+        ({"b": [[1.0], [1.0, 2.0]]}, ValueError, "b must be an array, got list: "),
+        ({"w": np.ones([4])}, ValueError, r"1 directions .* got shapes \(4,\), \(1, 20, 5\)"),
+        ({"b": 1.0}, ValueError, r"1 directions for direction 'forward', got .* and \(\)"),
+        ({"direction": "backward"}, ValueError, "direction must be one of .*, got 'backward'"),
+        ({"hidden_size": 6}, ValueError, "hidden_size must be 5, as r has it, got 6"),
+        ({"mask": None}, ValueError, "weights must have w and r, and may have .*, got .*, mask"),
+        ({"linear_before_reset": True}, ValueError, "is about a gru, got it for lstm"),
+    ],
+)
+def test_weights_that_are_none_are_an_error(convert, changes, error, said):
+    convert, given = getattr(tf_ti.recurrent, convert), weights("lstm")
+    convert({**given, "hidden_size": 5, "clip": None})
+    with pytest.raises(error, match=said):
+        convert({**given, **changes})
+
+
+def test_weights_come_as_a_dict_of_w_and_r():
+    for convert in (tf_ti.recurrent.to_keras, tf_ti.recurrent.to_torch, tf_ti.recurrent.to_onnx):
+        with pytest.raises(TypeError, match=r"weights must be a dict of arguments, got \[1, 2\]"):
+            convert([1, 2])
+        with pytest.raises(ValueError, match="weights must have w and r, .*, got r, b"):
+            convert({key: array for key, array in weights("lstm").items() if key != "w"})
+
+
+@pytest.mark.parametrize("layer", [-1, 1.0, True, "0"])
+def test_a_layer_of_torch_has_a_number(layer):
+    with pytest.raises(ValueError, match=f"layer must be an int from 0 on, got {layer!r}"):
+        tf_ti.recurrent.to_torch(weights("lstm"), layer)
+
+
 def test_what_tf_ti_lacks_of_onnx_is_an_error():
     w, r, b, attributes = tf_ti.recurrent.to_onnx(weights("lstm"))
     convert = tf_ti.recurrent.from_onnx
@@ -393,6 +430,16 @@ def test_what_tf_ti_lacks_of_onnx_is_an_error():
         convert(w, r, b, hidden_size=6)
     with pytest.raises(ValueError, match="must have 2 directions"):
         convert(w, r, b, direction="bidirectional")
+    with pytest.raises(ValueError, match=r"w, r and b must .*, got shapes \(1, 19, 4\)"):
+        convert(w[:, 1:], r, b)
+    with pytest.raises(ValueError, match="direction must be one of .*, got None"):
+        convert(w, r, b, direction=None)
+    with pytest.raises(TypeError, match="activations must be a list of names, got 'Sigmoid'"):
+        convert(w, r, b, activations="Sigmoid")
+    with pytest.raises(TypeError, match="activation_alpha must be a list of numbers, got 0.1"):
+        convert(w, r, b, activation_alpha=0.1)
+    with pytest.raises(ValueError, match=r"activation_beta\[0\] must be finite, got nan"):
+        convert(w, r, b, activation_beta=[float("nan")])
     both = (np.concatenate([a, a]) for a in (w, r, b))
     with pytest.raises(ValueError, match="both directions must be of one kind"):
         convert(
@@ -405,6 +452,18 @@ def test_what_tf_ti_lacks_of_onnx_is_an_error():
 def test_what_is_no_recurrent_module_of_torch_is_an_error():
     with pytest.raises(ValueError, match="weight_hh_l0 among them, got weight, bias"):
         tf_ti.recurrent.from_torch({"weight": np.ones([2, 2]), "bias": np.ones([2])})
+    for module in (None, "LSTM", dict):
+        with pytest.raises(TypeError, match="module must be a module of torch or a state_dict"):
+            tf_ti.recurrent.from_torch(module)
+    w, r = np.ones([8, 3]), np.ones([8, 2])
+    with pytest.raises(ValueError, match="weight_ih_l0 among them, got weight_hh_l0"):
+        tf_ti.recurrent.from_torch({"weight_hh_l0": r})
+    for short in ({"weight_ih_l0": w[1:]}, {"weight_ih_l0": w, "bias_hh_l0": np.ones(7)}):
+        with pytest.raises(ValueError, match="w and b must have as many rows as r, 8, got"):
+            tf_ti.recurrent.from_torch({"weight_hh_l0": r, **short})
+    entries = {"weight_ih_l0": np.ones([1, 1]), "weight_hh_l0": np.ones([1, 1])}
+    with pytest.raises(ValueError, match="nonlinearity must be 'tanh' or 'relu', got 'sigmoid'"):
+        tf_ti.recurrent.from_torch(entries, nonlinearity="sigmoid")
     entries = {f"weight_{part}_l0": np.ones([4, 1]) for part in ("ih", "hh", "hr")}
     with pytest.raises(ValueError, match="no projections, got one with proj_size"):
         tf_ti.recurrent.from_torch(entries)

@@ -116,6 +116,21 @@ def test_a_cell_of_keras_is_a_cell(kind):
     assert tf_ti.recurrent.from_keras(layer)["w"].shape == (1, *weights["w"].shape)
 
 
+@pytest.mark.parametrize("activation", ["hard_sigmoid", "leaky_relu", "elu", "linear"])
+def test_activations_of_keras_come_back_from_the_float32_of_onnx(activation):
+    layer = keras.layers.SimpleRNN(2, activation=activation)
+    layer.build([None, None, 3])
+    *arrays, attributes = tf_ti.recurrent.to_onnx(tf_ti.recurrent.from_keras(layer))
+    rounded = {
+        key: np.float32(attributes[key]).tolist()
+        for key in ("activation_alpha", "activation_beta")
+        if key in attributes
+    }
+    weights = tf_ti.recurrent.from_onnx(*arrays, **attributes | rounded)
+    for ours, theirs in zip(tf_ti.recurrent.to_keras(weights), layer.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 # --- torch ----------------------------------------------------------------------------------------
 
 
@@ -220,6 +235,14 @@ def test_a_cell_of_torch_is_a_cell(torch, kind):
     entries = tf_ti.recurrent.to_torch(weights)
     assert entries.keys() == module.state_dict().keys()
     np.testing.assert_array_equal(entries["weight_hh"], module.weight_hh.detach())
+
+
+def test_bfloat16_of_torch_becomes_float32(torch):
+    module = torch.nn.LSTM(3, 2).bfloat16()
+    weights = tf_ti.recurrent.from_torch(module)
+    assert {weights[name].dtype for name in "wrb"} == {np.dtype(np.float32)}
+    entries = tf_ti.recurrent.to_torch(weights)
+    np.testing.assert_array_equal(entries["weight_hh_l0"], module.weight_hh_l0.detach().float())
 
 
 # --- ONNX -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.loops import plan as _plan
 from tf_ti.recurrent import arguments as _arguments, ops
-from tf_ti.recurrent.spec import DIRECTIONS, Direction, Recurrence
+from tf_ti.recurrent.spec import Direction, Recurrence, directions_of
 
 
 @_tf.do_not_convert
@@ -302,8 +302,7 @@ def _run(
     name: str,
 ) -> list[tf.Tensor]:
     """The outputs, and the last states."""
-    if not isinstance(direction, str) or direction not in DIRECTIONS:
-        raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
+    backwards = directions_of(direction)
     if sequence_lengths is not None and mask is not None:
         raise ValueError("sequence_lengths and mask say the same: one of them must be None")
     if recurrence.hold_output and mask is None:
@@ -327,7 +326,6 @@ def _run(
             "sequence_lengths": "batch",
             "mask": steps,
         }
-        backwards = DIRECTIONS[direction]
         given = {"directions": (len(backwards), f"direction {direction!r}")}
         tensors = _arguments.check_shapes(tensors, layouts, given, hidden_size)
         axes = {**dict.fromkeys(initial, 1), **dict.fromkeys(weights, 0)}

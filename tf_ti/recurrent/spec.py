@@ -106,6 +106,8 @@ class Recurrence:
         time_major: bool = False,
     ) -> "Recurrence":
         """From the arguments of the public functions, which it checks."""
+        if linear_before_reset and kind != "gru":
+            raise ValueError(f"linear_before_reset is about a gru, got it for {kind}")
         return cls(
             kind,
             _activations(kind, activations, activations_alpha, activations_beta),
@@ -125,10 +127,16 @@ class Recurrence:
         return dataclasses.replace(self, **changes)
 
 
+def directions_of(direction: Any) -> tuple[bool, ...]:
+    """Whether each direction of a layer runs backwards."""
+    if not isinstance(direction, str) or direction not in DIRECTIONS:
+        raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
+    return DIRECTIONS[direction]
+
+
 def _activations(kind: Kind, names: Any, alphas: Any, betas: Any) -> tuple[Activation, ...]:
     names = DEFAULT_ACTIVATIONS[kind] if names is None else names
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        raise TypeError(f"activations must be a list of names, got {names!r}")
+    check_names(names)
     count = len(DEFAULT_ACTIVATIONS[kind])
     if len(names) != count:
         raise ValueError(f"activations of {kind} must be {count}, got {len(names)}: {names!r}")
@@ -140,22 +148,30 @@ def _activations(kind: Kind, names: Any, alphas: Any, betas: Any) -> tuple[Activ
     )
 
 
+def check_names(activations: Any) -> None:
+    if isinstance(activations, (str, bytes)) or not isinstance(activations, Sequence):
+        raise TypeError(f"activations must be a list of names, got {activations!r}")
+
+
 def _coefficients(label: str, values: Any, count: int) -> Sequence[float | None]:
-    values = values.tolist() if isinstance(values, np.ndarray) else values
-    if values is not None and (isinstance(values, str) or not isinstance(values, Sequence)):
-        raise TypeError(f"{label} must be a list of numbers, got {values!r}")
-    if not values:
-        return [None] * count
-    if len(values) != count:
+    values = check_numbers(label, values)
+    if values and len(values) != count:
         raise ValueError(
             f"{label} must have a number for each of {count} activations, or none, got {values!r}"
         )
-    for i, value in enumerate(values):
+    return values or [None] * count
+
+
+def check_numbers(label: str, values: Any) -> list[float]:
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    if values is not None and (isinstance(values, str) or not isinstance(values, Sequence)):
+        raise TypeError(f"{label} must be a list of numbers, got {values!r}")
+    for i, value in enumerate(values or ()):
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             raise TypeError(f"{label}[{i}] must be a number, got {value!r}")
         if not abs(value) <= sys.float_info.max:
             raise ValueError(f"{label}[{i}] must be finite, got {value!r}")
-    return values
+    return list(values or ())
 
 
 def _clip(clip: Any) -> float | None:

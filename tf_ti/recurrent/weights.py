@@ -4,6 +4,7 @@ None of these libraries is imported: what is looked at is their objects' attribu
 """
 
 import dataclasses
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from tf_ti.recurrent.spec import (
     Activation,
     Kind,
     Recurrence,
+    check_names,
+    check_numbers,
+    directions_of,
 )
 
 # The orders of the gates, by the letters of GATES.
@@ -32,6 +36,16 @@ _KERAS_ACTIVATIONS = {
     "linear": Activation("affine", 1.0, 0.0),
     **{name: Activation(name) for name in ("relu", "sigmoid", "softplus", "softsign", "tanh")},
 }
+# The arguments of a function, beside its weights, that may come with them.
+_OPTIONS = (
+    "activations",
+    "activations_alpha",
+    "activations_beta",
+    "clip",
+    "linear_before_reset",
+    "hold_output",
+    "time_major",
+)
 _ONNX_ACTIVATIONS = {name: name.title().replace("_", "") for name in ACTIVATIONS}
 
 
@@ -92,7 +106,7 @@ def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
         bias of a GRU has two rows with linear_before_reset, which Keras calls reset_after.
 
     Raises:
-        ValueError: Keras has no such cell.
+        TypeError, ValueError: Keras has no such cell, or these are no weights of one.
 
     Example:
 
@@ -105,8 +119,9 @@ def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
     kind, activations = recurrence.kind, recurrence.activations
     if recurrence.clip is not None:
         raise ValueError(f"a cell of Keras clips nothing, got clip {recurrence.clip}")
+    known = set(map(_as_float32, _KERAS_ACTIVATIONS.values()))
     for activation in activations:
-        if activation not in _KERAS_ACTIVATIONS.values():
+        if _as_float32(activation) not in known:
             raise ValueError(f"Keras has no {activation}")
     if kind == "lstm" and activations[1] != activations[2]:
         raise ValueError(f"an LSTM of Keras has one activation for g and h, got {activations[1:]}")
@@ -126,11 +141,11 @@ def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> di
         nonlinearity: of an RNN's state_dict, "tanh" or "relu"; a module knows its own.
 
     Returns:
-        A dict of arguments, as `from_keras` gives. torch's GRU has linear_before_reset. x of a
-        module without batch_first is time_major.
+        A dict of arguments, as `from_keras` gives, of float32 for bfloat16. torch's GRU has
+        linear_before_reset. x of a module without batch_first is time_major.
 
     Raises:
-        ValueError: there is no such cell in tf_ti, or no such layer.
+        TypeError, ValueError: there is no such cell in tf_ti, or no such layer.
 
     Example:
 
@@ -138,23 +153,31 @@ def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> di
         >>> weights["r"].shape, weights["direction"]
         ((2, 16, 4), 'bidirectional')
     """
+    if isinstance(module, type) or not (
+        isinstance(module, Mapping) or hasattr(module, "state_dict")
+    ):
+        raise TypeError(f"module must be a module of torch or a state_dict, got {module!r}")
     entries = module if isinstance(module, Mapping) else module.state_dict()
     nonlinearity = getattr(module, "nonlinearity", nonlinearity)
+    if nonlinearity not in ("tanh", "relu"):
+        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
     is_cell = "weight_hh" in entries
     suffix = "" if is_cell else f"_l{layer}"
     suffixes = [s for s in (suffix, f"{suffix}_reverse") if f"weight_hh{s}" in entries]
-    if not suffixes:
-        raise ValueError(
-            f"module must have the weights of a recurrent layer, weight_hh{suffix} among them, got "
-            f"{', '.join(entries) or 'none'}"
-        )
+    for name in [f"weight_hh{suffix}", *(f"weight_ih{s}" for s in suffixes)]:
+        if name not in entries:
+            raise ValueError(
+                f"module must have the weights of a recurrent layer, {name} among them, got "
+                f"{', '.join(map(str, entries)) or 'none'}"
+            )
     if f"weight_hr{suffix}" in entries:
         raise ValueError("module must have no projections, got one with proj_size")
     cells = []
     for s in suffixes:
-        w, r = (_array(entries[f"weight_{part}{s}"]) for part in ("ih", "hh"))
-        biases = [entries.get(f"bias_{part}{s}") for part in ("ih", "hh")]
-        b, recurrent_b = (None if bias is None else _array(bias) for bias in biases)
+        w, r, b, recurrent_b = (
+            None if entries.get(name) is None else _array(name, entries[name])
+            for name in (f"weight_ih{s}", f"weight_hh{s}", f"bias_ih{s}", f"bias_hh{s}")
+        )
         kind = _kind_of(r)
         activations = [nonlinearity] if kind == "rnn" else None
         recurrence = Recurrence.of(kind, activations, linear_before_reset=kind == "gru")
@@ -176,7 +199,7 @@ def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray
         other direction; weight_ih and its sisters for weights of a cell.
 
     Raises:
-        ValueError: torch has no such cell.
+        TypeError, ValueError: torch has no such cell, or these are no weights of one.
 
     Example:
 
@@ -187,6 +210,8 @@ def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray
         <All keys matched successfully>
     """
     cells, direction = _cells(weights)
+    if isinstance(layer, bool) or not isinstance(layer, numbers.Integral) or layer < 0:
+        raise ValueError(f"layer must be an int from 0 on, got {layer!r}")
     recurrence, kind = cells[0].recurrence, cells[0].recurrence.kind
     names = tuple(activation.name for activation in recurrence.activations)
     if recurrence.clip is not None:
@@ -235,7 +260,7 @@ def from_onnx(
         A dict of arguments, as `from_keras` gives.
 
     Raises:
-        ValueError: there is no such cell in tf_ti, or shapes do not fit one another.
+        TypeError, ValueError: there is no such cell in tf_ti, or these are no weights of one.
 
     Example:
 
@@ -244,38 +269,40 @@ def from_onnx(
         [[2.0, 2.0, 2.0, 2.0]]
     """
     direction = _text(direction)
-    if direction not in DIRECTIONS:
-        raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
-    if p is not None and np.any(_array(p)):
+    count = len(directions_of(direction))
+    if p is not None and np.any(_array("p", p)):
         raise ValueError("p: there are no peepholes in tf_ti")
     if input_forget:
         raise ValueError("input_forget: there is no coupling of gates in tf_ti")
-    w, r = _array(w), _array(r)
-    kind, count = _kind_of(r), len(DIRECTIONS[direction])
-    b = np.zeros([len(r), 2 * r.shape[1]], r.dtype) if b is None else _array(b)
-    if len(w) != count or len(r) != count or b.shape != (count, 2 * r.shape[1]):
+    w, r = _array("w", w), _array("r", r)
+    kind = _kind_of(r)
+    b = np.zeros([len(r), 2 * r.shape[1]], r.dtype) if b is None else _array("b", b)
+    if (w.shape[:-1], b.shape) != ((count, r.shape[1]), (count, 2 * r.shape[1])) or r.ndim != 3:
         raise ValueError(
             f"w, r and b must have {count} directions, and b two biases for each row of w and r, "
             f"got shapes {w.shape}, {r.shape} and {b.shape}"
         )
-    if hidden_size is not None and hidden_size != r.shape[-1]:
-        raise ValueError(f"hidden_size must be {r.shape[-1]}, as r has it, got {hidden_size}")
+    _check_hidden_size(hidden_size, r)
     default = DEFAULT_ACTIVATIONS[kind]
-    names = default * count if activations is None else [_text(name) for name in activations]
+    activations = default * count if activations is None else activations
+    check_names(activations)
+    names = [_text(name) for name in activations]
     if len(names) != len(default) * count:
         raise ValueError(
             f"activations must be {len(default)} for each direction, got {len(names)}: {names!r}"
         )
     # Those that have an alpha or a beta take the next number.
-    alphas, betas = iter(activation_alpha), iter(activation_beta)
+    alphas = iter(check_numbers("activation_alpha", activation_alpha))
+    betas = iter(check_numbers("activation_beta", activation_beta))
     functions = []
-    for name in names:
-        has_alpha, has_beta = (d is not None for d in ACTIVATIONS[Activation.of(name).name])
+    for i, name in enumerate(names):
+        known = Activation.of(name, label=f"activations[{i}]").name
+        has_alpha, has_beta = (default is not None for default in ACTIVATIONS[known])
         alpha, beta = (
             next(alphas, None) if has_alpha else None,
             next(betas, None) if has_beta else None,
         )
-        functions.append(Activation.of(name, alpha, beta))
+        functions.append(Activation.of(known, alpha, beta))
     cells = []
     for d in range(count):
         recurrence = Recurrence.of(
@@ -358,8 +385,15 @@ class _Cell:
         recurrent_b: np.ndarray | None,
     ) -> "_Cell":
         """Of weights with gates in another order, and a bias, or none, for each of their rows."""
+        rows = r.shape[:1]
+        biases = [array.shape for array in (b, recurrent_b) if array is not None]
+        if w.shape[:-1] != rows or any(shape != rows for shape in biases):
+            raise ValueError(
+                f"w and b must have as many rows as r, {len(r)}, got shapes "
+                f"{', '.join(map(str, [w.shape, *biases]))}"
+            )
         order = orders[recurrence.kind], recurrence.gates
-        zeros = np.zeros(len(r), r.dtype)
+        zeros = np.zeros(rows, r.dtype)
         w, r, b, recurrent_b = (
             _reorder(zeros if a is None else a, *order) for a in (w, r, b, recurrent_b)
         )
@@ -407,18 +441,28 @@ def _arguments(cells: Sequence[_Cell], direction: str | None) -> dict[str, Any]:
 
 def _cells(weights: Mapping[str, Any]) -> tuple[list[_Cell], str | None]:
     """The cell of each direction, and the direction, of arguments as `_arguments` makes them."""
-    options = dict(weights)
-    w, r = _array(options.pop("w")), _array(options.pop("r"))
-    b, direction = options.pop("b", None), options.pop("direction", None)
-    recurrence = Recurrence.of(_kind_of(r), **options)
-    if b is None:
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"weights must be a dict of arguments, got {weights!r}")
+    known = ("w", "r", "b", "direction", "hidden_size", *_OPTIONS)
+    if not {"w", "r"} <= set(weights) <= set(known):
+        raise ValueError(
+            f"weights must have w and r, and may have {', '.join(known[2:])}, got "
+            f"{', '.join(map(str, weights))}"
+        )
+    w, r, direction = _array("w", weights["w"]), _array("r", weights["r"]), weights.get("direction")
+    recurrence = Recurrence.of(
+        _kind_of(r), **{key: value for key, value in weights.items() if key in _OPTIONS}
+    )
+    _check_hidden_size(weights.get("hidden_size"), r)
+    if weights.get("b") is None:
         b = np.zeros([*r.shape[:-2], recurrence.num_biases * r.shape[-1]], r.dtype)
-    b = _array(b)
+    else:
+        b = _array("b", weights["b"])
     if r.ndim == 2 and direction is None:
         return [_Cell(recurrence, w, r, b)], None
     direction = "forward" if direction is None else direction
-    count = len(DIRECTIONS[direction])
-    if r.ndim == 2 or not len(w) == len(r) == len(b) == count:
+    count = len(directions_of(direction))
+    if not (w.ndim == r.ndim == b.ndim + 1 == 3 and len(w) == len(r) == len(b) == count):
         raise ValueError(
             f"w, r and b must have {count} directions for direction {direction!r}, got shapes "
             f"{w.shape}, {r.shape} and {b.shape}"
@@ -446,6 +490,12 @@ def _keras_cell(cell: Any) -> _Cell:
     return _Cell.of(recurrence, _KERAS, w, r, *biases)
 
 
+def _as_float32(activation: Activation) -> Activation:
+    """With the numbers that ONNX's attributes make of its own."""
+    rounded = {key: float(np.float32(getattr(activation, key))) for key in ("alpha", "beta")}
+    return dataclasses.replace(activation, **rounded)
+
+
 def keras_activation(function: Any) -> Activation:
     """What an activation of Keras is called here."""
     name, module = getattr(function, "__name__", None), getattr(function, "__module__", None) or ""
@@ -464,8 +514,27 @@ def _kind_of(r: np.ndarray) -> Kind:
     raise ValueError(f"r must be [..., gates * hidden, hidden], 1, 3 or 4 gates, got {r.shape}")
 
 
-def _array(value: Any) -> np.ndarray:
-    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+def _check_hidden_size(hidden_size: Any, r: np.ndarray) -> None:
+    if hidden_size is not None and hidden_size != r.shape[-1]:
+        raise ValueError(f"hidden_size must be {r.shape[-1]}, as r has it, got {hidden_size!r}")
+
+
+def _array(label: str, value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # which torch does not give to NumPy
+            value = value.float()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"{label} must be an array, got {type(value).__name__}: {error}"
+        ) from error
+    if array.dtype.kind not in "iufV":  # V: bfloat16
+        raise TypeError(
+            f"{label} must be an array of real numbers, got {type(value).__name__} of {array.dtype}"
+        )
+    return array
 
 
 def _text(value: Any) -> Any:
