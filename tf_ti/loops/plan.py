@@ -1,6 +1,7 @@
 """A loop that a user asked for, traced and checked."""
 
 import dataclasses
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,10 +90,11 @@ def check_num_iterations(
 def check_checkpoint_every(checkpoint_every) -> None:
     if checkpoint_every is None:
         return
-    if isinstance(checkpoint_every, bool) or not hasattr(checkpoint_every, "__index__"):
+    is_int = isinstance(checkpoint_every, numbers.Integral)
+    if isinstance(checkpoint_every, bool) or not is_int:
         raise TypeError(f"checkpoint_every must be an int or None, got {checkpoint_every!r}")
-    if checkpoint_every < 1:
-        raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
+    if not 1 <= checkpoint_every < 2**63:
+        raise ValueError(f"checkpoint_every must be from 1 to 2**63 - 1, got {checkpoint_every}")
 
 
 def check_back_edge(
