@@ -113,6 +113,37 @@ def test_initial_states_and_stateful_layers(name, rng):
 
 
 @each_name
+def test_one_state_serves_all_sequences(name, rng):
+    theirs, ours = twins(name, rng)
+    state = tf.Variable(rng.normal(size=(1, UNITS)), dtype=tf.float32)
+
+    def run(layer):
+        with tf.GradientTape() as tape:
+            result = layer(inputs(np.random.default_rng(1)), initial_state=[state] * count)
+        return result, tape.gradient(result, state)
+
+    count = 2 if name == "LSTM" else 1
+    assert_same(run(ours), run(theirs), 1e-5)
+
+
+@each_name
+def test_a_sequence_without_steps_gives_the_initial_state(name, rng):
+    _, layer = twins(name, rng)
+    states = [tf.random.normal([BATCH, UNITS])] * (2 if name == "LSTM" else 1)
+    late = tf.function(
+        lambda x: layer(x, initial_state=states),
+        input_signature=[tf.TensorSpec([None, None, WIDTH])],
+    )
+    np.testing.assert_array_equal(late(tf.zeros([BATCH, 0, WIDTH])), states[0])
+
+
+def test_complex_sequences_are_refused(rng):
+    _, layer = twins("GRU", rng)
+    with pytest.raises(TypeError, match="sequences must be of real numbers, got complex64"):
+        layer(tf.cast(inputs(rng), tf.complex64))
+
+
+@each_name
 @pytest.mark.parametrize("policy", ["float64", "mixed_bfloat16", "mixed_float16"])
 def test_dtype_policies(name, policy, rng):
     theirs, ours = twins(name, rng, dtype=policy, return_sequences=True)

@@ -37,13 +37,18 @@ class _NativeLoop:
                     stacklevel=2,
                 )
             return super().inner_loop(sequences, initial_state, mask=mask, training=training)
+        if sequences.dtype.is_complex:  # of which a conversion would leave the real parts
+            raise TypeError(f"sequences must be of real numbers, got {sequences.dtype.name}")
         mask = next((kept for kept in keras.tree.flatten(mask) if kept is not None), None)
         if mask is not None:
             mask = tf.cast(mask, tf.bool)
         if training and self.cell.dropout:
             # One mask for all steps, as Keras has it.
             sequences = sequences * self.cell.get_dropout_mask(sequences[:, 0, :])[:, tf.newaxis]
-        states = [self._compute(state) for state in keras.tree.flatten(initial_state)]
+        states = [
+            self._for_batch(self._compute(state), sequences)
+            for state in keras.tree.flatten(initial_state)
+        ]
         y, states = ops.run(
             recurrence.replace(hold_output=mask is not None and not self.zero_output_for_mask),
             self._compute(sequences),
@@ -53,7 +58,10 @@ class _NativeLoop:
             self._bias(),
             mask=mask,
         )
-        last = y[:, 0] if self.go_backwards else y[:, -1]
+        if mask is None:
+            last = states[0]
+        else:
+            last = y[:, 0] if self.go_backwards else y[:, -1]
         # Keras gives the steps in the order in which they are taken.
         return last, tf.reverse(y, [1]) if self.go_backwards else y, states
 
@@ -104,6 +112,12 @@ class _NativeLoop:
         of_inputs, of_states = bias[0], bias[1]
         added = of_inputs[: 2 * units] + of_states[: 2 * units]
         return tf.concat([added, of_inputs[2 * units :], of_states[2 * units :]], 0)
+
+    def _for_batch(self, state: tf.Tensor, sequences: tf.Tensor) -> tf.Tensor:
+        """Keras lets one state serve all sequences."""
+        if state.shape[0] != 1 or sequences.shape[0] == 1:
+            return state
+        return tf.broadcast_to(state, [tf.shape(sequences)[0], *state.shape[1:]])
 
     def _compute(self, value: Any) -> tf.Tensor:
         return keras.ops.convert_to_tensor(value, dtype=self.compute_dtype)
