@@ -95,7 +95,7 @@ demo: $(venv)/.installed $(venv)/.examples
 
 # From tests/, where the checkout's tf_ti does not hide the installed one.
 test: $(venv)/.installed $(venv)/.tests
-	$(call say,the tests: about ten minutes on two cores)
+	$(call say,the tests: about half an hour on two cores)
 	cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal $(PYTEST_FLAGS)
 
 oracles: $(venv)/.oracles
