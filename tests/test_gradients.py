@@ -289,8 +289,7 @@ def test_a_persistent_tape_gives_each_gradient_as_often_as_it_is_asked(unrolled)
     ],
     ids=str,
 )
-@pytest.mark.parametrize("axis", [0, -1])
-@pytest.mark.parametrize("every", [None, 2])
+@pytest.mark.parametrize("axis, every", [(0, 2), (-1, None)])
 def test_gradients_are_those_of_differences_for_every_kind_of_range(fields, axis, every):
     rng = np.random.default_rng(3)
     size = fields.get("part_size") or abs(fields.get("stride", 1))

@@ -182,17 +182,15 @@ def test_a_model_is_saved_loaded_and_trained_on(name, rng, tmp_path):
             keras.layers.Dense(1),
         ]
     )
-    model.compile("adam", "mse")
+    # One of them as Keras has it by default, which is compiled by XLA.
+    model.compile("adam", "mse", jit_compile="auto" if name == "GRU" else False)
     x, y = rng.integers(7, size=(32, TIME)), rng.normal(size=(32, 1))
-    before = model.evaluate(x, y, verbose=0)
-    model.fit(x, y, epochs=8, verbose=0)
-    assert model.evaluate(x, y, verbose=0) < before
+    losses = model.fit(x, y, epochs=9, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert type(again.layers[1]) is getattr(tf_ti.keras, name)
-    np.testing.assert_allclose(
-        again.predict(x, verbose=0), model.predict(x, verbose=0), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(again(x), model(x), rtol=1e-5, atol=1e-6)
     again.fit(x, y, verbose=0)
 
 
