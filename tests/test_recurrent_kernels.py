@@ -87,6 +87,50 @@ def test_the_best_instruction_set_computes_what_the_loop_does(expected):
     programs.check_cases(expected)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru", "gru after"])
+def test_gradients_by_weights_that_are_multiplied_in_tiles(kind, monkeypatch):
+    given = programs.tensors(kind, 20, 30, 300, 140, np.float64)
+    ours = programs.with_gradients(kind, *given)
+    monkeypatch.setattr(recurrent_ops, "run", unfused.run)
+    for value, expected in zip(ours, programs.with_gradients(kind, *given), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_the_slope_of_a_leaky_relu_at_0_is_that_below(monkeypatch):
+    given = tf.zeros([1, 1, 1]), [tf.zeros([1, 1, 1])], *[tf.ones([1, 1, 1])] * 2, tf.zeros([1, 1])
+    options = {"activations": ["leaky_relu"], "activations_alpha": [0.25]}
+
+    def slope():
+        with tf.GradientTape() as tape:
+            tape.watch(given[0])
+            y = programs.run("rnn", *given, **options)[0]
+        return tape.gradient(y, given[0]).numpy().item()
+
+    assert slope() == 0.25
+    monkeypatch.setattr(recurrent_ops, "run", unfused.run)
+    assert slope() == 0.25
+
+
+def test_a_batch_beyond_the_memory_is_an_error(run_program):
+    finished = run_program(
+        """
+import resource
+import tensorflow as tf
+import tf_ti
+
+rows, weights = 4_000_000, tf.zeros([1, 3, 1])
+x = tf.zeros([rows, 1, 1])
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, used + 2**30))
+try:
+    tf_ti.gru_sequence(x, x, None, weights, weights, None)
+except tf.errors.ResourceExhaustedError as error:
+    print(error.message)
+"""
+    )
+    assert "out of memory for a sequence of 1 steps, 4000000 rows and 1 hidden" in finished.stdout
+
+
 @pytest.mark.parametrize("inter_op", [1, 4])
 def test_many_callers_share_a_busy_pool(inter_op, run_program):
     run_program(
@@ -123,8 +167,8 @@ def test_a_sequence_is_cancelled_in_the_middle(run_program):
 import time
 from tensorflow.python.eager import cancellation
 
-def cancel(batch):
-    x, *others = arrays("lstm", batch, 1, 1, 256, np.float32)
+def cancel(batch, hidden):
+    x, *others = arrays("lstm", batch, 1, 1, hidden, np.float32)
     sequence = tf.function(lambda x: run("lstm", x, *others)[1]).get_concrete_function(
         tf.TensorSpec([batch, None, 1]))
     manager = cancellation.CancellationManager()
@@ -143,10 +187,10 @@ def cancel(batch):
     time.sleep(1)
     manager.start_cancel()
     thread.join(30)
-    assert isinstance(outcome[0], tf.errors.CancelledError), (batch, outcome)
+    assert isinstance(outcome[0], tf.errors.CancelledError), (batch, hidden, outcome)
 
-cancel(1)
-cancel(32)
+cancel(1, 256)
+cancel(32, 64)
 """,
         2,
         2,

@@ -154,7 +154,7 @@ _FUNCTIONS = {
     "affine": lambda x, alpha, beta: alpha * x + beta,
     "elu": lambda x, alpha, beta: tf.where(x >= 0, x, alpha * tf.nn.elu(x)),
     "hard_sigmoid": lambda x, alpha, beta: tf.clip_by_value(alpha * x + beta, 0, 1),
-    "leaky_relu": lambda x, alpha, beta: tf.where(x >= 0, x, alpha * x),
+    "leaky_relu": lambda x, alpha, beta: tf.where(x > 0, x, alpha * x),
     "relu": lambda x, alpha, beta: tf.nn.relu(x),
     "scaled_tanh": lambda x, alpha, beta: alpha * tf.tanh(beta * x),
     "sigmoid": lambda x, alpha, beta: tf.sigmoid(x),

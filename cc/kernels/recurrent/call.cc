@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cc/status.h"
 
@@ -194,10 +196,8 @@ absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& size
   if (NumSavedGates(spec.kind) > 0) args.gates = next_saved();
   if (is_lstm) args.saved_c = next_saved();
   args.saved_h = next_saved();
-  if (!spec.is_gradient) {
-    RunSequence(args, parallel);
-  } else {
-    SequenceGradientArgs<S> gradient{};
+  SequenceGradientArgs<S> gradient{};
+  if (spec.is_gradient) {
     gradient.sequence = args;
     gradient.dy = by_step(in(), sizes.hidden);
     gradient.dh = in();
@@ -209,7 +209,13 @@ absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& size
     gradient.dr = out();
     gradient.db = out(spec.has_bias);
     if (args.recurrent_b != nullptr) gradient.drecurrent_b = gradient.db + columns;
-    RunSequenceGradient(gradient, parallel);
+  }
+  try {
+    spec.is_gradient ? RunSequenceGradient(gradient, parallel) : RunSequence(args, parallel);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat("out of memory for a sequence of ",
+                                                     sizes.num_steps, " steps, ", sizes.batch,
+                                                     " rows and ", sizes.hidden, " hidden units"));
   }
   return args.goes_on() ? absl::OkStatus() : absl::CancelledError("the sequence was cancelled");
 }
