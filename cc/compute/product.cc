@@ -91,12 +91,11 @@ void PackedMatrix<T>::Multiply(const Matrix<T>& left, int64_t num_rows, T* out, 
 template <typename T>
 template <typename Work>
 void PackedMatrix<T>::ForPanels(Parallel* parallel, double passes, const Work& work) const {
-  constexpr double kLeastBytes = 128 << 10;  // that are worth a thread's waking up
+  constexpr double kLeastBytes = 1 << 20;  // 10 to 20 us: less is not worth a thread's waking up
   const double bytes = passes * sizeof(T) * num_panels_ * loops_.width() * depth_;
   // As many parts as threads, so that a thread may find its part in its own cache the next time.
-  const int64_t parts =
-      std::min<double>({static_cast<double>(parallel->num_threads()),
-                        static_cast<double>(num_panels_), bytes / kLeastBytes + 1});
+  const int64_t parts = std::min<double>({static_cast<double>(parallel->num_threads()),
+                                          static_cast<double>(num_panels_), bytes / kLeastBytes});
   const auto run = [&](int64_t part) {
     const int64_t end = num_panels_ * (part + 1) / parts;
     for (int64_t p = num_panels_ * part / parts; p < end; ++p) work(p);
