@@ -12,6 +12,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import (
     backprop,
     context,
+    execute,
     forwardprop,
     forwardprop_util,
     record as tape_lib,
@@ -62,6 +63,8 @@ __all__ = [
     "ShardedVariable",
     "TensorLike",
     "captured",
+    "dismantle",
+    "repeat_operation",
     "copy_handle_data",
     "current_device",
     "do_not_convert",
@@ -360,7 +363,27 @@ class _Dismantling:
         self._graph = graph
 
     def __del__(self):
-        func_graph.dismantle_func_graph(self._graph)
+        dismantle(self._graph)
+
+
+# Lets go of all that a graph refers to, itself too.
+dismantle = func_graph.dismantle_func_graph
+
+
+def repeat_operation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Adds an operation like `op` to the current graph, where tapes see it as that of a user."""
+    made = tf.compat.v1.get_default_graph()._create_op_internal(
+        op.type,
+        list(inputs),
+        dtypes=[t.dtype for t in op.outputs],
+        name=op.name.rsplit("/", 1)[-1],
+        attrs={key: attr for key, attr in op.node_def.attr.items() if not key.startswith("_")},
+        op_def=op.op_def,
+    )
+    if execute.must_record_gradient():
+        attrs = [part for attr in op.op_def.attr for part in (attr.name, op.get_attr(attr.name))]
+        execute.record_gradient(op.type, list(made.inputs), tuple(attrs), list(made.outputs))
+    return list(made.outputs)
 
 
 def use_function(function) -> str:

@@ -17,7 +17,7 @@ class Body:
     """A traced body: its parameters are the given ones and then one for each capture.
 
     Attributes:
-        function: what the kernel runs.
+        graph: what it computes, with its inputs and outputs set; the loop makes a function of it.
         captures: what feeds the last parameters: tensors, and variables, which are read once.
         variables: all variables that the body uses.
         controls: what outside of it an operation of the body waits for, and so the loop.
@@ -30,7 +30,7 @@ class Body:
         source: what must live as long as the body does.
     """
 
-    function: Any
+    graph: Any
     captures: tuple[Any, ...]
     variables: tuple[tf.Variable, ...]
     controls: tuple[Any, ...]
@@ -137,7 +137,7 @@ def trace(
     else:
         graph = _graphs.extract("body", graph, inputs, results, graph.control_outputs)
     return Body(
-        _tf.make_function(graph),
+        graph,
         tuple(captures),
         all_variables,
         controls,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import body as _body, graphs as _graphs, spec as _spec
+from tf_ti.loops import body as _body, fission as _fission, graphs as _graphs, spec as _spec
 from tf_ti.loops.layers import IteratorLayer, Layer, LoopNode, Path, RecurrenceLayer
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class Builder:
             condition = targets.pop()
         num_results = len(targets)
         targets += _body.effects(graph, [[t] for t in graph.inputs])
-        stateful = any(_tf.is_stateful(op) for op in graph.get_operations())
         test, read, body = _split(graph, targets, condition)
 
         inputs = [
@@ -72,16 +71,17 @@ class Builder:
         )
         given = [layer.given[_GIVEN[type(layer)]] for layer in layers] + invariants
         before = len(self.network.graph.get_operations())
-        made = _spec.run_loop(
-            spec.recording(1, range(num_results, len(body.outputs))),
-            _tf.make_function(body),
+        traced = _fission.Traced(
+            spec,
+            body,
+            num_results,
             [self._resolve(t) for t in given],
-            None if loop.count is None else tf.maximum(self._resolve(loop.count), 0),
-            stateful,
-            loop.name if _is_scope(loop.name) else "Loop",
-            None if test is None else _tf.make_function(test),
+            None if loop.count is None else _at_least_0(self._resolve(loop.count)),
+            test,
             [self._resolve(o.given["the length"]) for o in lengths],
         )
+        name = loop.name if _is_scope(loop.name) else "Loop"
+        made = traced.run(1, loop.fuse and self.network.may_fuse, name)
         for op in self.network.graph.get_operations()[before:]:
             # After all that its block did, and before what came next.
             self.network.set_level(op, self.path[:-1], loop.end - 0.5)
@@ -163,6 +163,12 @@ class Builder:
 
 
 _GIVEN = {IteratorLayer: "the iterated tensor", RecurrenceLayer: "the initial value"}
+
+
+def _at_least_0(count: tf.Tensor) -> tf.Tensor:
+    """A known one stays known."""
+    static = tf.get_static_value(count)
+    return tf.maximum(count, 0) if static is None else tf.constant(max(static, 0), tf.int64)
 
 
 def _is_scope(name: str) -> bool:

@@ -68,6 +68,17 @@ def call(
     return function(*tensors)
 
 
+def may_fuse(body: Callable) -> bool:
+    """Whether fission pays, which takes time when the loop is traced, and saves it when it runs.
+
+    It does where the loop may run again, and where a tape will want its gradient.
+
+    Args:
+        body: as `call` gets it.
+    """
+    return not tf.executing_eagerly() or _tf.is_recording() or isinstance(body, ConcreteFunction)
+
+
 def needs_function() -> bool:
     """Whether a loop is to be called as a function rather than added to a graph.
 

@@ -62,12 +62,14 @@ class LoopNode:
     Attributes:
         name: its name.
         around: the loops of the network whose blocks its own stands in, the outermost first.
+        fuse: whether part of it may leave it.
         end: how many operations there were when its block was closed.
         used: the tensors given to its layers, with the loops whose blocks were open then.
     """
 
     name: str
     around: Path
+    fuse: bool = True
     count: tf.Tensor | None = None
     condition: tf.Tensor | None = None
     iterators: list[IteratorLayer] = dataclasses.field(default_factory=list)

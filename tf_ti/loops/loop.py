@@ -94,6 +94,7 @@ class Loop:
 
     Args:
         name: a name, for errors, drawings and the graph; "Loop" if None.
+        fuse: as in `tf_ti.tensor_iterator`. A loop with a WHILE condition stays as it is.
 
     Attributes:
         name: the name.
@@ -118,11 +119,11 @@ class Loop:
     Source: TensorRT's developer guide, "Working with Loops".
     """
 
-    def __init__(self, name: str | None = None):
+    def __init__(self, name: str | None = None, *, fuse: bool = True):
         if name is not None and (not isinstance(name, str) or not name):
             raise TypeError(f"name must be a non-empty str or None, got {name!r}")
         self.name: str = name or "Loop"
-        self._requested_name = name
+        self._requested_name, self._fuse = name, bool(fuse)
         self.outputs: list[Output] = []
         self._network: Network | None = None
         self._node: LoopNode | None = None
@@ -141,7 +142,7 @@ class Loop:
             self._graph_context = network.graph.as_default()
             self._graph_context.__enter__()
         self._network = network
-        self._node = network.enter(self._requested_name)
+        self._node = network.enter(self._requested_name, self._fuse)
         self.name = self._node.name
         self._is_open = True
         return self

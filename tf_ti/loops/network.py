@@ -30,6 +30,10 @@ class Network:
         self.outputs: dict[OutputLayer, Any] = {}  # who waits for the loops' outputs
         self.levels: dict[tf.Operation, Path] = {}  # in which loop an operation runs
         self.sketch: Any = None
+        # As `eager.may_fuse` has it for bodies.
+        around = self.current()
+        is_eager = tf.executing_eagerly() and not _tf.is_recording()
+        self.may_fuse = around.may_fuse if around is not None else not is_eager
         self._discarded: set[LoopNode] = set()
         # From which number of operations on which loops were open.
         self._events: list[tuple[int, Path]] = []
@@ -52,12 +56,12 @@ class Network:
     def _now(self) -> tuple[int, Path]:
         return len(self.graph.get_operations()), self.open
 
-    def enter(self, name: str | None) -> LoopNode:
+    def enter(self, name: str | None, fuse: bool) -> LoopNode:
         if name is None:
             names = {loop.name for network in self._networks() for loop in network.loops}
             free = (f"Loop_{k}" if k else "Loop" for k in itertools.count())
             name = next(candidate for candidate in free if candidate not in names)
-        loop = LoopNode(name, self.open)
+        loop = LoopNode(name, self.open, fuse)
         self.loops.append(loop)
         self._set_open((*self.open, loop))
         self._was_recording = _tf.is_recording()

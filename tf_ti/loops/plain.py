@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops import body as _body, plan as _plan, spec as _spec
+from tf_ti.loops import body as _body, plan as _plan, slices as _slices, spec as _spec
 
 
 def is_wanted() -> bool:
@@ -34,7 +34,7 @@ def count_iterations(
             raise _invalid(f"{limit_label} must not be negative, got {counts[0][1]}")
     for given, tensor in zip(inputs, tensors):
         if given.is_counted:
-            counts.append((given.label, _count_pieces(given, tensor.shape[given.axis])))
+            counts.append((given.label, _slices.count(given, tensor.shape[given.axis])))
     source, first = counts[0]
     for label, count in counts[1:]:
         if count != first:
@@ -128,7 +128,7 @@ def _as_traced(
     results: Sequence[tf.Tensor],
 ) -> _body.Body:
     return _body.Body(
-        function=body,
+        graph=None,
         captures=(),
         variables=(),
         controls=(),
@@ -139,31 +139,6 @@ def _as_traced(
         result_shapes=tuple(result.shape for result in results),
         stateful=True,
         source=body,
-    )
-
-
-def _count_pieces(given: _spec.Input, extent: int) -> int:
-    is_whole = (given.start, given.end) == ((0, -1) if given.stride > 0 else (-1, 0))
-    if extent == 0 and is_whole:
-        return 0
-    start, end = (at + extent if at < 0 else at for at in (given.start, given.end))
-    length = (end - start if given.stride > 0 else start - end) + 1
-    step, part_size = abs(given.stride), given.part_size
-    if not 0 <= start < extent:
-        problem = "start lies outside the axis"
-    elif not 0 <= end < extent:
-        problem = "end lies outside the axis"
-    elif length < 1:
-        problem = "the range is empty in the direction of its stride"
-    elif part_size == step and length % step:
-        problem = f"pieces of {part_size} do not tile the range's {length} elements"
-    elif length < part_size:
-        problem = "no whole piece fits the range"
-    else:
-        return (length - part_size) // step + 1
-    raise ValueError(
-        f"{given.label}: {problem}: start={given.start} end={given.end} stride={given.stride} "
-        f"part_size={part_size} over {extent} elements"
     )
 
 

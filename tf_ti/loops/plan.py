@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import body as _body, spec as _spec
+from tf_ti.loops import body as _body, fission as _fission, spec as _spec
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,18 +54,15 @@ class Plan:
         tensors: Sequence[tf.Tensor],
         num_iterations: int | tf.Tensor | None,
         checkpoint_every: int | None,
+        fuse: bool,
         name: str | None,
     ) -> list[tf.Tensor]:
         """Adds the loop to the current graph, or runs it where there is none."""
-        spec = self.spec
-        if not tf.executing_eagerly() or _tf.is_recording():
-            spec = spec.recording(checkpoint_every or 1, self.body.recorded)
-        with tf.control_dependencies(self.body.controls):
-            tensors = [*tensors, *self.body.captured_tensors()]
-            outputs = _spec.run_loop(
-                spec, self.body.function, tensors, num_iterations, self.body.stateful, name
-            )
-        return outputs[: len(self.spec.outputs)]
+        body = self.body
+        with tf.control_dependencies(body.controls):
+            tensors = [*tensors, *body.captured_tensors()]
+            loop = _fission.Traced(self.spec, body.graph, body.num_results, tensors, num_iterations)
+            return loop.run(checkpoint_every or 1, fuse, name)
 
 
 def check_num_iterations(

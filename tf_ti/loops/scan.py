@@ -29,6 +29,7 @@ def scan(
     length: int | tf.Tensor | None = None,
     checkpoint_every: int | None = None,
     shape_invariants: Any = None,
+    fuse: bool = True,
     name: str | None = None,
 ) -> tuple[Any, Any]:
     """Folds `f` over the elements of `xs` along an axis, and keeps what it gives on the way.
@@ -62,6 +63,7 @@ def scan(
         shape_invariants: as in `tf.while_loop`, for carries whose shapes change: in the structure
             of `init` a `tf.TensorShape` for each tensor, a `tf.TypeSpec` for each value of another
             kind, or None for one that keeps its shape.
+        fuse: as in `tf_ti.tensor_iterator`.
         name: a name for the operation.
 
     Returns:
@@ -94,7 +96,9 @@ def scan(
     def run(carry: Structure) -> tuple[Any, Any]:
         carry = _to_values("init", carry)
         types = _with_invariants(carry.map(_composites.type_of), shape_invariants)
-        loop = _Scan(f, types, xs_types, axis, bool(reverse), checkpoint_every, name or "scan")
+        loop = _Scan(
+            f, types, xs_types, axis, bool(reverse), checkpoint_every, bool(fuse), name or "scan"
+        )
         leaves = [*carry.leaves, *elements.leaves]
         tensors = [tensor for value in leaves for tensor in _composites.components(value)]
         if _plain.is_wanted():
@@ -130,12 +134,12 @@ class _Scan:
         axis: int,
         reverse: bool,
         checkpoint_every: int | None,
+        fuse: bool,
         name: str,
     ):
         self._carry, self._xs, self._axis, self._reverse = carry, xs, axis, reverse
         self._checkpoint_every, self._name = checkpoint_every, name
         self._rows = _rows(xs, axis)
-        self.key = ("scan", carry, xs, axis, reverse, checkpoint_every, name)
         self._arguments = (carry.nested, self._rows.nested)
         if not _plain.is_wanted():
             f = _body.resolve(f, self._arguments, _EXPECTED)
@@ -145,6 +149,8 @@ class _Scan:
             results = Structure(f.structured_outputs).leaves
             is_plain = is_plain and all(isinstance(r, (tf.Tensor, tf.TensorSpec)) for r in results)
         self.f = f if is_plain else self._of_tensors(f)
+        self._fuse = fuse and _eager.may_fuse(self.f)
+        self.key = ("scan", carry, xs, axis, reverse, checkpoint_every, self._fuse, name)
         # What `add` is at work with: what the carry is made of, and xs.
         self._states: list[tf.Tensor] = []
         self._elements: list[Any] = []
@@ -210,7 +216,7 @@ class _Scan:
         else:
             traced = _body.trace(self.f, self._arguments, convert)
             plan = self._plan(traced, inputs, ys)
-            outputs = plan.run(tensors, length, self._checkpoint_every, self._name)
+            outputs = plan.run(tensors, length, self._checkpoint_every, self._fuse, self._name)
         outputs = iter(outputs)
         carry = [
             _composites.from_components(t, [next(outputs) for _ in _composites.component_specs(t)])

@@ -1,4 +1,4 @@
-"""Putting the pieces of a sliced input back where they came from."""
+"""The pieces of a sliced input: how many there are, taken and put back where they came from."""
 
 import tensorflow as tf
 
@@ -8,6 +8,41 @@ from tf_ti.loops import spec as _spec
 def tiles(spec: _spec.Input) -> bool:
     """Whether the pieces lie side by side: neither gaps nor overlaps."""
     return spec.part_size == abs(spec.stride)
+
+
+def covers(spec: _spec.Input) -> bool:
+    """Whether the range is the whole axis."""
+    return (spec.start, spec.end) == ((0, -1) if spec.stride > 0 else (-1, 0))
+
+
+def is_whole(spec: _spec.Input) -> bool:
+    """Whether each element is in one piece."""
+    return tiles(spec) and covers(spec)
+
+
+def count(given: _spec.Input, extent: int) -> int:
+    """How many pieces there are of this extent; errors as the kernel's."""
+    if extent == 0 and covers(given):
+        return 0
+    start, end = (at + extent if at < 0 else at for at in (given.start, given.end))
+    length = (end - start if given.stride > 0 else start - end) + 1
+    step, part_size = abs(given.stride), given.part_size
+    if not 0 <= start < extent:
+        problem = "start lies outside the axis"
+    elif not 0 <= end < extent:
+        problem = "end lies outside the axis"
+    elif length < 1:
+        problem = "the range is empty in the direction of its stride"
+    elif part_size == step and length % step:
+        problem = f"pieces of {part_size} do not tile the range's {length} elements"
+    elif length < part_size:
+        problem = "no whole piece fits the range"
+    else:
+        return (length - part_size) // step + 1
+    raise ValueError(
+        f"{given.label}: {problem}: start={given.start} end={given.end} stride={given.stride} "
+        f"part_size={part_size} over {extent} elements"
+    )
 
 
 def take(spec: _spec.Input, tensor: tf.Tensor) -> tf.Tensor:

@@ -38,6 +38,11 @@ class Input:
         """Whether the input tells the number of iterations."""
         return self.mode not in ("value", "iterator")
 
+    @property
+    def is_sliced(self) -> bool:
+        """Whether the parameter gets pieces, or elements, of a tensor."""
+        return self.mode not in ("value", "sequence")
+
 
 @dataclasses.dataclass(frozen=True)
 class Output:

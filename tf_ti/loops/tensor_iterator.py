@@ -26,6 +26,8 @@ def tensor_iterator(
     num_iterations: int | tf.Tensor | None = None,
     checkpoint_every: int | None = None,
     name: str | None = None,
+    *,
+    fuse: bool = True,
 ) -> tuple[tf.Tensor, ...]:
     """Runs `body` repeatedly, over slices of its inputs.
 
@@ -64,6 +66,19 @@ def tensor_iterator(
             only, and compute the others again: T / checkpoint_every + checkpoint_every states of
             memory instead of T, for one more forward pass.
         name: a name for the operation.
+        fuse: move out of the loop what no iteration has to wait for. What the body computes of
+            captured values alone is computed once, before the loop; what it computes of slices, or
+            of states for its outputs, in one call for all iterations. So the products of a
+            recurrent cell with its inputs become one large product. Where other than elementwise
+            operations move, results may differ in rounding. Operations move that are known to be
+            safe (arithmetic, comparisons, casts, products with what all iterations share,
+            convolutions, pooling, reductions, and what changes shapes), neither stateful nor
+            random ones; where there is a product or a convolution to gain, or where what crosses
+            into the loop and out of it is no larger than the slices and outputs that it takes the
+            place of; never where it would be more than 4 times the bytes of all slices and
+            outputs, or where unknown dimensions leave that open. An error of what moved comes from
+            outside of the loop, and names no iteration. An eager call that no tape watches does
+            this only with a `tf.function` as its body: else it would take more time than it saves.
 
     Returns:
         A tuple of tensors in the order of the output ports' external ids. Without an iteration, an
@@ -128,6 +143,8 @@ def tensor_iterator(
     if not _plain.is_wanted():
         body = _body.resolve(body, parameters, expected)
 
+    fuse = bool(fuse) and _eager.may_fuse(body)
+
     def add(tensors: Sequence[tf.Tensor], num_iterations: int | tf.Tensor | None):
         results = _Parts([])
 
@@ -144,7 +161,9 @@ def tensor_iterator(
             )
         else:
             plan = make_plan(_body.trace(body, parameters))
-            outputs = plan.run(tensors, num_iterations, checkpoint_every, name or "TensorIterator")
+            outputs = plan.run(
+                tensors, num_iterations, checkpoint_every, fuse, name or "TensorIterator"
+            )
         given = iter(outputs)
         found = []
         for port in sorted(port_map.outputs, key=lambda port: port.external_port_id):
@@ -156,7 +175,7 @@ def tensor_iterator(
             )
         return found
 
-    key = ("tensor_iterator", port_map, back_edges, tuple(types), checkpoint_every, name)
+    key = ("tensor_iterator", port_map, back_edges, tuple(types), checkpoint_every, fuse, name)
     if _plain.is_wanted():
         return tuple(add(tensors, num_iterations))
     return tuple(_eager.call(add, tensors, num_iterations, body, key))

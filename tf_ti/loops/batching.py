@@ -1,0 +1,384 @@
+"""Operations done for many iterations at once: their values have a new first axis for these."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti import _tf
+
+# Those of the values that are batched.
+TYPES = frozenset(
+    [
+        *(tf.bool, tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128),
+        *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
+    ]
+)
+Add = Callable[[tf.Operation, list[tf.Tensor], Sequence[bool]], Sequence[tf.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rule:
+    """How an operation gets the axis.
+
+    Attributes:
+        add: from the operation, its inputs, and which of these have the axis, to its outputs,
+            which all have it.
+        stacked: the inputs that may have it, or None for all.
+        constants: inputs whose values must be known.
+        fits: what else must hold: of the operation, and which inputs have the axis.
+    """
+
+    add: Add
+    stacked: tuple[int, ...] | None = None
+    constants: tuple[int, ...] = ()
+    fits: Callable[[tf.Operation, Sequence[bool]], bool] = lambda op, is_stacked: True
+
+
+def is_plain(op: tf.Operation) -> bool:
+    """Whether an operation may be done elsewhere: it is of numbers, and of nothing but its inputs.
+
+    What it waits for, or what waits for it, keeps it where it is; so does a gradient of its own.
+    """
+    return (
+        not op.control_inputs
+        and not op._control_outputs
+        and all(t.dtype in TYPES and t.shape.rank is not None for t in (*op.inputs, *op.outputs))
+        and "_gradient_op_type" not in op.node_def.attr
+    )
+
+
+def is_known(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
+    """Whether `batched` knows what becomes of the operation where these of its inputs are batched.
+
+    Where none is it is whether it may be done elsewhere, even if it would not be done at all.
+    """
+    rule = RULES.get(op.type)
+    if rule is None or not is_plain(op):
+        return False
+    if not any(is_stacked):
+        return op.type not in _CHECKED
+    if rule.stacked is not None:
+        # Negative ones count from the last.
+        allowed = {k % len(is_stacked) for k in rule.stacked}
+        if any(flag and k not in allowed for k, flag in enumerate(is_stacked)):
+            return False
+    if any(tf.get_static_value(op.inputs[k]) is None for k in rule.constants):
+        return False
+    return rule.fits(op, is_stacked)
+
+
+def is_product(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
+    """Whether it is one that is faster as a large one: a convolution, or a product with a factor
+    that all iterations share."""
+    if op.type in ("MatMul", "BatchMatMulV2", "Einsum"):
+        return len(is_stacked) == 2 and sum(is_stacked) == 1
+    return op.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
+
+
+def batched(
+    op: tf.Operation, tensors: Sequence[tf.Tensor], is_stacked: Sequence[bool]
+) -> list[tf.Tensor]:
+    """The outputs of an operation, in the current graph, in which these are its inputs."""
+    with tf.device(op.device):
+        if not any(is_stacked):
+            return _tf.repeat_operation(op, tensors)
+        return list(RULES[op.type].add(op, list(tensors), is_stacked))
+
+
+# --- extents -------------------------------------------------------------------------------------
+
+Extent = int | tf.Tensor
+
+
+def extents(tensor: tf.Tensor) -> list[Extent]:
+    """Those of all axes: ints where they are known."""
+    static = tensor.shape.as_list()
+    if None not in static:
+        return static
+    dynamic = tf.unstack(tf.shape(tensor, tf.int64), len(static))
+    return [d if s is None else s for s, d in zip(static, dynamic)]
+
+
+def reshape(tensor: tf.Tensor, dims: Sequence[Extent]) -> tf.Tensor:
+    """As tf.reshape, which cannot infer an extent where there are no elements."""
+    unknown = [k for k, d in enumerate(dims) if not isinstance(d, int)]
+    if len(unknown) == 1 and all(d for k, d in enumerate(dims) if k not in unknown):
+        dims = [-1 if k in unknown else d for k, d in enumerate(dims)]
+        unknown = []
+    if unknown:
+        return tf.reshape(tensor, tf.stack([tf.cast(d, tf.int64) for d in dims]))
+    return tensor if tensor.shape.as_list() == list(dims) else tf.reshape(tensor, dims)
+
+
+def multiplied(dims: Sequence[Extent]) -> Extent:
+    return math.prod(dims)
+
+
+def transposed(tensor: tf.Tensor, order: Sequence[int]) -> tf.Tensor:
+    return tensor if list(order) == sorted(order) else tf.transpose(tensor, order)
+
+
+def _spread(tensor: tf.Tensor, count: Extent) -> tf.Tensor:
+    """The same for all iterations."""
+    shape = tf.stack([tf.cast(d, tf.int64) for d in (count, *extents(tensor))])
+    return tf.broadcast_to(tensor, shape)
+
+
+def _all_stacked(tensors: Sequence[tf.Tensor], is_stacked: Sequence[bool]) -> list[tf.Tensor]:
+    count = next(extents(t)[0] for t, flag in zip(tensors, is_stacked) if flag)
+    return [t if flag else _spread(t, count) for t, flag in zip(tensors, is_stacked)]
+
+
+# --- rules ---------------------------------------------------------------------------------------
+
+
+def _as_it_is(op, tensors, is_stacked):
+    return _tf.repeat_operation(op, tensors)
+
+
+def _broadcast(op, tensors, is_stacked):
+    rank = op.outputs[0].shape.rank
+    for k, flag in enumerate(is_stacked):
+        missing = rank - op.inputs[k].shape.rank
+        if flag and missing:
+            count, *dims = extents(tensors[k])
+            tensors[k] = reshape(tensors[k], [count, *[1] * missing, *dims])
+    return _tf.repeat_operation(op, tensors)
+
+
+def _is_float(op, is_stacked):
+    """An integer operation of this kind fails on some values."""
+    return op.inputs[0].dtype.is_floating or op.inputs[0].dtype.is_complex
+
+
+def _axes_at(k: int, value: int = 0, added: int = 0) -> _Rule:
+    """Input `k` names axes of input `value`, or of what has `added` axes more."""
+
+    def add(op, tensors, is_stacked):
+        axes = np.asarray(tf.get_static_value(op.inputs[k]))
+        rank = op.inputs[value].shape.rank + added
+        tensors[k] = tf.constant(np.where(axes < 0, axes + rank, axes) + 1, op.inputs[k].dtype)
+        return _tf.repeat_operation(op, tensors)
+
+    return _Rule(add, stacked=(value,), constants=(k,))
+
+
+def _with_first(entries_of_new: dict) -> _Rule:
+    """Inputs have an entry for each axis; these, by input, are those of the new one."""
+
+    def add(op, tensors, is_stacked):
+        for k, entry in entries_of_new.items():
+            entries = np.asarray(tf.get_static_value(op.inputs[k]))
+            tensors[k] = tf.constant(np.concatenate([[entry], entries]), op.inputs[k].dtype)
+        return _tf.repeat_operation(op, tensors)
+
+    return _Rule(add, stacked=(0,), constants=tuple(entries_of_new))
+
+
+def _matmul(op, tensors, is_stacked):
+    a, b = tensors
+    transpose_a, transpose_b = op.get_attr("transpose_a"), op.get_attr("transpose_b")
+    if all(is_stacked):
+        return [tf.matmul(a, b, transpose_a, transpose_b)]
+    if is_stacked[0]:
+        return [_rows_times(_turned(a) if transpose_a else a, b, transpose_b)]
+    # The transpose of the transposes' product.
+    b = b if transpose_b else _turned(b)
+    return [_turned(_rows_times(b, a, not transpose_a))]
+
+
+def _rows_times(rows: tf.Tensor, matrix: tf.Tensor, transpose: bool) -> tf.Tensor:
+    """One product with all rows of all matrices."""
+    *outer, width = extents(rows)
+    flat = reshape(rows, [multiplied(outer), width])
+    product = tf.matmul(flat, matrix, transpose_b=transpose)
+    return reshape(product, [*outer, extents(product)[1]])
+
+
+def _turned(matrices: tf.Tensor) -> tf.Tensor:
+    *outer, rows, columns = extents(matrices)
+    if 1 in (matrices.shape[-1], matrices.shape[-2]):
+        return reshape(matrices, [*outer, columns, rows])
+    return tf.linalg.matrix_transpose(matrices)
+
+
+def _batch_matmul(op, tensors, is_stacked):
+    is_matrix = op.inputs[1].shape.rank == 2 and not is_stacked[1]
+    if is_matrix and not op.get_attr("adj_x") and not op.inputs[1].dtype.is_complex:
+        return [_rows_times(*tensors, op.get_attr("adj_y"))]
+    return _broadcast(op, tensors, is_stacked)
+
+
+def _einsum(op, tensors, is_stacked):
+    equation = op.get_attr("equation").decode()
+    free = next(c for c in "zyxwvutsrqponmlkjihgfedcba" if c not in equation)
+    operands, result = equation.split("->")
+    labels = [free * flag + label for flag, label in zip(is_stacked, operands.split(","))]
+    return [tf.einsum(f"{','.join(labels)}->{free}{result}", *tensors)]
+
+
+def _has_free_letter(op, is_stacked):
+    return not set("zyxwvutsrqponmlkjihgfedcba") <= set(op.get_attr("equation").decode())
+
+
+def _images(op, tensors, is_stacked):
+    """The iterations and the batch, which comes first, are one batch."""
+    count, batch, *dims = extents(tensors[0])
+    tensors[0] = reshape(tensors[0], [multiplied([count, batch]), *dims])
+    (made,) = _tf.repeat_operation(op, tensors)
+    return [reshape(made, [count, batch, *extents(made)[1:]])]
+
+
+def _has_batch_first(op, is_stacked):
+    return op.get_attr("data_format") != b"NCHW_VECT_C"
+
+
+def _concat(op, tensors, is_stacked):
+    *values, axis = tensors
+    values = _all_stacked(values, is_stacked[:-1])
+    axis = int(tf.get_static_value(axis))
+    return [tf.concat(values, axis + 1 if axis >= 0 else axis)]
+
+
+def _pack(op, tensors, is_stacked):
+    axis = op.get_attr("axis")
+    return [tf.stack(_all_stacked(tensors, is_stacked), axis + 1 if axis >= 0 else axis)]
+
+
+def _unpack(op, tensors, is_stacked):
+    axis = op.get_attr("axis")
+    return tf.unstack(tensors[0], op.get_attr("num"), axis + 1 if axis >= 0 else axis)
+
+
+def _add_all(op, tensors, is_stacked):
+    return [tf.add_n(_all_stacked(tensors, is_stacked))]
+
+
+def _transpose(op, tensors, is_stacked):
+    return [tf.transpose(tensors[0], [0, *(tf.get_static_value(op.inputs[1]) + 1)])]
+
+
+def _squeeze(op, tensors, is_stacked):
+    axes = op.get_attr("squeeze_dims")
+    if not axes:
+        axes = [k for k, d in enumerate(op.inputs[0].shape) if d == 1]
+    return [tf.squeeze(tensors[0], [a + 1 if a >= 0 else a for a in axes])]
+
+
+def _is_clear(op, is_stacked):
+    return bool(op.get_attr("squeeze_dims")) or op.inputs[0].shape.is_fully_defined()
+
+
+def _reshape(op, tensors, is_stacked):
+    count, *dims = extents(tensors[0])
+    shape = op.outputs[0].shape.as_list()
+    if shape.count(None) == 1:
+        known = multiplied([d for d in shape if d is not None])
+        shape[shape.index(None)] = tf.cast(multiplied(dims), tf.int64) // max(known, 1)
+    elif None in shape:
+        given = tf.cast(tensors[1], tf.int64)
+        known = tf.abs(tf.reduce_prod(given))
+        missing = tf.cast(multiplied(dims), tf.int64) // tf.maximum(known, 1)
+        shape = tf.unstack(tf.where(given < 0, missing, given), len(shape))
+    return [reshape(tensors[0], [count, *shape])]
+
+
+def _broadcast_to(op, tensors, is_stacked):
+    count, *dims = extents(tensors[0])
+    shape = [int(d) for d in tf.get_static_value(op.inputs[1])]
+    dims = [*[1] * (len(shape) - len(dims)), *dims]
+    shape = tf.stack([tf.cast(d, tf.int64) for d in (count, *shape)])
+    return [tf.broadcast_to(reshape(tensors[0], [count, *dims]), shape)]
+
+
+def _strided_slice(op, tensors, is_stacked):
+    begin, end, strides = (tf.get_static_value(t) for t in op.inputs[1:])
+    masks = {
+        name: op.get_attr(name) << 1
+        for name in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    }
+    for name in ("begin_mask", "end_mask"):
+        masks[name] = op.get_attr(name) << 1 | 1
+    return [tf.strided_slice(tensors[0], [0, *begin], [0, *end], [1, *strides], **masks)]
+
+
+def _one_hot(op, tensors, is_stacked):
+    indices, depth, on, off = tensors
+    axis = op.get_attr("axis")
+    return [tf.one_hot(indices, depth, on, off, axis + 1 if axis >= 0 else axis, on.dtype)]
+
+
+def _gather(op, tensors, is_stacked):
+    params, indices, _ = tensors
+    axis = int(tf.get_static_value(op.inputs[2]))
+    if is_stacked[0]:
+        axis = axis + 1 if axis >= 0 else axis
+    return [tf.gather(params, indices, axis=axis)]
+
+
+def _is_plain_gather(op, is_stacked):
+    if op.get_attr("batch_dims") or all(is_stacked):
+        return False
+    axis = int(tf.get_static_value(op.inputs[2])) % op.inputs[0].shape.rank
+    return is_stacked[0] or axis == 0
+
+
+def _is_scalar_beside(op, is_stacked):
+    return all(t.shape.rank == 0 for t in op.inputs[1:])
+
+
+def _rules() -> dict[str, _Rule]:
+    elementwise = """
+        Abs Acos Acosh Add AddV2 Angle Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor
+        Cast Ceil Complex ComplexAbs Conj Cos Cosh Digamma DivNoNan Elu Equal Erf Erfc Erfinv Exp
+        Expm1 Floor Greater GreaterEqual Identity Imag Inv Invert IsFinite IsInf IsNan LeakyRelu
+        Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mul MulNoNan
+        Ndtri Neg NotEqual OnesLike Real Reciprocal Relu Relu6 Rint Round Rsqrt SelectV2 Selu
+        Sigmoid Sign Sin Sinh Snapshot Softplus Softsign Sqrt Square SquaredDifference StopGradient
+        Sub Tan Tanh Xdivy Xlog1py Xlogy ZerosLike
+    """
+    failing = "Div FloorDiv FloorMod Mod Pow RealDiv TruncateDiv TruncateMod"
+    reductions = "All Any ArgMax ArgMin Cumprod Cumsum Max Mean Min Prod ReverseV2 Sum"
+    images = "AvgPool AvgPool3D Conv2D Conv3D DepthwiseConv2dNative MaxPool MaxPool3D"
+    rules = dict.fromkeys(elementwise.split(), _Rule(_broadcast))
+    rules |= dict.fromkeys(failing.split(), _Rule(_broadcast, fits=_is_float))
+    rules |= dict.fromkeys(reductions.split(), _axes_at(1))
+    rules |= dict.fromkeys(images.split(), _Rule(_images, stacked=(0,), fits=_has_batch_first))
+    return rules | {
+        "AddN": _Rule(_add_all),
+        "BatchMatMulV2": _Rule(_batch_matmul),
+        "BiasAdd": _Rule(_as_it_is, (0,), fits=lambda op, _: op.get_attr("data_format") == b"NHWC"),
+        "BroadcastTo": _Rule(_broadcast_to, stacked=(0,), constants=(1,)),
+        "ClipByValue": _Rule(_as_it_is, stacked=(0,), fits=_is_scalar_beside),
+        "ConcatV2": _Rule(_concat, constants=(-1,)),
+        "Einsum": _Rule(_einsum, fits=_has_free_letter),
+        "ExpandDims": _axes_at(1, added=1),
+        "GatherNd": _Rule(_as_it_is, stacked=(1,)),
+        "GatherV2": _Rule(_gather, constants=(2,), fits=_is_plain_gather),
+        "LogSoftmax": _Rule(_as_it_is),
+        "MatMul": _Rule(_matmul),
+        "MirrorPad": _with_first({1: [0, 0]}),
+        "OneHot": _Rule(_one_hot, stacked=(0,)),
+        "Pack": _Rule(_pack),
+        "Pad": _with_first({1: [0, 0]}),
+        "PadV2": _with_first({1: [0, 0]}),
+        "Reshape": _Rule(_reshape, stacked=(0,)),
+        "Slice": _with_first({1: 0, 2: -1}),
+        "Softmax": _Rule(_as_it_is),
+        "Split": _axes_at(0, value=1),
+        "SplitV": _axes_at(2),
+        "Squeeze": _Rule(_squeeze, fits=_is_clear),
+        "StridedSlice": _Rule(_strided_slice, stacked=(0,), constants=(1, 2, 3)),
+        "Tile": _with_first({1: 1}),
+        "TopKV2": _Rule(_as_it_is, stacked=(0,)),
+        "Transpose": _Rule(_transpose, stacked=(0,), constants=(1,)),
+        "Unpack": _Rule(_unpack),
+    }
+
+
+RULES = _rules()
+# They fail on some values, and must not where no iteration would come to them.
+_CHECKED = ("GatherNd", "GatherV2")

@@ -1,0 +1,621 @@
+"""Fission: what an iteration computes of no state is computed once, outside of the loop.
+
+Each operation of a body is one of four:
+
+    invariant   of captured values and inputs that are the same in all iterations,
+    before      of those and of slices,
+    core        of a state, which in turn depends on it,
+    after       of a state, and no state depends on it.
+
+Those that are invariant move to the graph around the loop. Those before and after are done there
+for all iterations in one call, with the iterations along a new first axis; the loop keeps the core.
+What crosses the cut is a sliced input, or a stacked output, of the loop that is left. A product of
+slices and states, concatenated, by one matrix becomes two products first, of which one is before.
+
+Only what `RULES` lists moves. What is stateful, random or a call, has a custom gradient or a
+control dependency, or whose values are no numbers, stays with all that depends on it; and so does
+everything in a loop that has a condition. Moving must pay:
+
+- Operations that hang together move where one of them is a product with an invariant factor or a
+  convolution, or where the values at the cut are no larger than the slices that they read, or the
+  outputs that they give.
+- All values at the cuts, and each value on the way, have at most 4 times the bytes of slices and
+  outputs together. An unknown dimension counts as larger than all that are known.
+- At the ends of what moves, an operation stays in the loop whose values are larger at the cut.
+- What is after moves only where all its states have static shapes: others may change from one
+  iteration to the next. Slices of different inputs meet outside only where their numbers of
+  iterations are known to agree. Integers that are invariant are computed on both sides: XLA must
+  know shapes, and those of a loop's inputs it does not know.
+
+The outputs that are last values, those with a length, and those whose pieces have unknown extents
+stay the loop's. Everything happens before the loop is an operation, with operations of TensorFlow:
+gradients, vectorisation, XLA and saved functions see nothing else.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops import batching as _batching, graphs as _graphs, slices as _slices, spec as _spec
+
+_CONSTANT, _INVARIANT, _BEFORE, _CORE = range(4)
+_LARGEST = 4  # the values at the cuts, of slices and outputs
+_UNKNOWN = 2**64
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A loop that is not yet an operation.
+
+    Attributes:
+        spec: what it is.
+        graph: the body; what fission leaves of it is another graph.
+        num_results: how many of the body's results are the user's; a gradient needs the others
+            recorded.
+        tensors: the inputs.
+        num_iterations: the limit, or None.
+        condition: a graph, or None.
+        lengths: of outputs.
+    """
+
+    spec: _spec.LoopSpec
+    graph: _tf.FuncGraph
+    num_results: int
+    tensors: list[tf.Tensor]
+    num_iterations: int | tf.Tensor | None = None
+    condition: _tf.FuncGraph | None = None
+    lengths: Sequence[tf.Tensor] = ()
+
+    def run(self, checkpoint_every: int, fuse: bool, name: str | None) -> list[tf.Tensor]:
+        """Adds the loop to the current graph, or runs it where there is none."""
+        is_graph = not tf.executing_eagerly()
+        split = _Fission(self).split() if fuse and is_graph else None
+        if split is None:
+            return self._run(checkpoint_every, name)
+        core, finish = split
+        outputs = finish([] if core is None else core._run(checkpoint_every, name))
+        _tf.dismantle(self.graph)
+        return outputs
+
+    def _run(self, checkpoint_every: int, name: str | None) -> list[tf.Tensor]:
+        spec = self.spec
+        if not tf.executing_eagerly() or _tf.is_recording():
+            recorded = range(self.num_results, len(spec.result_types))
+            spec = spec.recording(checkpoint_every, recorded)
+        graphs = [self.graph] if self.condition is None else [self.graph, self.condition]
+        outputs = _spec.run_loop(
+            spec,
+            _tf.make_function(self.graph),
+            self.tensors,
+            self.num_iterations,
+            any(_tf.is_stateful(op) for graph in graphs for op in graph.get_operations()),
+            name,
+            None if self.condition is None else _tf.make_function(self.condition),
+            self.lengths,
+        )
+        return outputs[: len(self.spec.outputs)]
+
+
+class _Fission:
+    """One loop, and what becomes of its parts."""
+
+    def __init__(self, loop: Traced):
+        self._loop, self._spec, self._graph = loop, loop.spec, loop.graph
+        self._states = {parameter for _, parameter in self._spec.back_edges}
+        self._counted = [i for i, given in enumerate(self._spec.inputs) if given.is_sliced]
+        strides = [self._spec.inputs[i].stride for i in self._counted]
+        strides = strides or [o.stride for o in self._spec.outputs if o.mode in ("stack", "concat")]
+        # The iterations lie along the new axis as they do in the tensors, where those agree.
+        self._order = -1 if strides and max(strides) < 0 else 1
+
+    def split(self) -> tuple[Traced | None, Callable[[list[tf.Tensor]], list[tf.Tensor]]] | None:
+        """The loop that is left, and what makes the outputs of this one of its outputs.
+
+        None where nothing moves; for the loop, where nothing is left.
+        """
+        if self._spec.condition_inputs is not None or not self._count():
+            return None
+        self._classify()
+        if self._split_products():
+            self._classify()
+        self._choose()
+        self._cut()
+        if not self._before and not self._after and not self._crossing:
+            return None
+        return self._make()
+
+    # --- iterations ------------------------------------------------------------------------------
+
+    def _count(self) -> bool:
+        """Finds out how often the body runs, as far as that is known; whether all may agree on it.
+
+        Sets for each counted input what its number of iterations has in common with another's.
+        """
+        limit = self._loop.num_iterations
+        static = None if limit is None else tf.get_static_value(tf.convert_to_tensor(limit))
+        counts = set() if static is None else {int(static)}
+        found = {}
+        for i in self._counted:
+            given, extent = self._spec.inputs[i], None
+            shape = self._loop.tensors[i].shape
+            if shape.rank is not None and -shape.rank <= given.axis < shape.rank:
+                extent = shape[given.axis]
+            if extent is None:
+                continue
+            try:
+                found[i] = _slices.count(given, extent)
+            except ValueError:
+                return False  # which the loop says better
+            if given.mode != "iterator":
+                counts.add(found[i])
+        if len(counts) > 1:
+            return False
+        count = next(iter(counts), None)
+        self._agreement: dict[int, Any] = {}
+        for i in self._counted:
+            is_known = i in found and count is not None and found[i] >= count
+            self._agreement[i] = "known" if is_known else i
+        is_known = all(key == "known" for key in self._agreement.values())
+        is_known = is_known and (limit is None or static is not None)
+        # Without the loop nobody would compare numbers of iterations.
+        self._may_leave = is_known or (limit is None and len(self._counted) == 1)
+        return True
+
+    # --- which operation is what -----------------------------------------------------------------
+
+    def _classify(self) -> None:
+        spec, graph = self._spec, self._graph
+        sources = {result for result, _ in spec.back_edges}
+        recorded = range(self._loop.num_results, len(graph.outputs))
+        staying = sources | set(recorded)
+        staying |= {o.source for o in spec.outputs if not self._is_joined_anywhere(o)}
+        self._used = sorted({o.source for o in spec.outputs} | staying)
+        self._staying = {graph.outputs[r].ref() for r in staying}
+        self._leaving = {graph.outputs[r].ref() for r in self._used} - self._staying
+        self._largest = _LARGEST * (
+            sum(_size(graph.inputs[i]) for i in self._counted)
+            + sum(
+                _size(graph.outputs[o.source])
+                for o in spec.outputs
+                if o.mode in ("stack", "concat")
+            )
+        )
+        targets = [graph.outputs[r] for r in self._used]
+        self._operations = _graphs.needed_operations(graph.inputs, targets, graph.control_outputs)
+        self._readers: dict[tf.Operation, list[tf.Operation]] = {}
+        for op in self._operations:
+            for source in dict.fromkeys(t.op for t in op.inputs):
+                self._readers.setdefault(source, []).append(op)
+        self._level: dict[tf.Operation, int] = {}
+        self._origin: dict[tf.Operation, int] = {}  # the first slice that is used
+        self._parameters: dict[tf.Operation, int] = {}
+        for i, parameter in enumerate(graph.inputs):
+            self._parameters[parameter.op] = self._origin[parameter.op] = i
+            self._level[parameter.op] = self._level_of_input(i)
+        # What a custom gradient refers to is known to itself alone.
+        is_custom = any(op.type == "IdentityN" for op in self._operations)
+        for op in self._operations:
+            self._level[op] = _CORE if is_custom else self._level_of(op)
+        self._before = {op for op in self._operations if self._level[op] == _BEFORE}
+        self._after: set[tf.Operation] = set()
+        for op in reversed([] if is_custom else self._operations):
+            if self._level[op] == _CORE and self._is_after(op):
+                self._after.add(op)
+        for tensor in targets:
+            is_core = self._level[tensor.op] == _CORE
+            if not is_core and not (self._may_leave and tensor.op in self._before):
+                self._leaving.discard(tensor.ref())
+                self._staying.add(tensor.ref())
+
+    def _is_joined_anywhere(self, output: _spec.Output) -> bool:
+        """Whether the output may as well be made of the stacked values, outside of the loop."""
+        if output.mode == "stack":
+            return output.length < 0 and self._graph.outputs[output.source].shape.rank is not None
+        if output.mode != "concat":
+            return False
+        extent = self._spec.concat_extent(output)
+        return extent is not None and output.part_size in (0, extent)
+
+    def _level_of_input(self, i: int) -> int:
+        given, shape = self._spec.inputs[i], self._loop.tensors[i].shape
+        parameter = self._graph.inputs[i]
+        if i in self._states or parameter.dtype not in _batching.TYPES or shape.rank is None:
+            return _CORE
+        if given.mode not in ("value", "slice", "index", "iterator"):
+            return _CORE
+        known = shape.as_list()
+        if given.is_sliced:
+            is_simple = given.part_size == 1 and _slices.is_whole(given)
+            if self._agreement[i] == i and not is_simple:
+                return _CORE  # the loop finds out whether the pieces fit
+            if not -shape.rank <= given.axis < shape.rank:
+                return _CORE
+            known[given.axis] = given.part_size
+            if given.mode != "slice":
+                del known[given.axis]
+        # Only the loop finds out whether a tensor has the shape that a body was built for.
+        if parameter.shape.rank != len(known):
+            return _CORE
+        if any(d is None and p is not None for d, p in zip(known, parameter.shape.as_list())):
+            return _CORE
+        return _BEFORE if given.is_sliced else _INVARIANT
+
+    def _level_of(self, op: tf.Operation) -> int:
+        if op.type == "Const" and not op.control_inputs:
+            return _CONSTANT
+        levels = [self._level[t.op] for t in op.inputs]
+        level = max(levels, default=_CORE)
+        if level == _CORE:
+            return _CORE
+        if level == _BEFORE:
+            if op.type == "Shape":
+                return _INVARIANT if _batching.is_plain(op) else _CORE
+            origins = [self._origin[t.op] for t, own in zip(op.inputs, levels) if own == _BEFORE]
+            if len({self._agreement[origin] for origin in origins}) > 1:
+                return _CORE
+            self._origin[op] = origins[0]
+        return level if self._is_movable(op, levels) else _CORE
+
+    def _is_movable(self, op: tf.Operation, levels: Sequence[int]) -> bool:
+        is_stacked = [level >= _BEFORE for level in levels]
+        if any(is_stacked) and sum(map(_size, op.outputs)) > self._largest:
+            return False
+        return _batching.is_known(op, is_stacked)
+
+    def _is_after(self, op: tf.Operation) -> bool:
+        if any(t.ref() in self._staying for t in op.outputs):
+            return False
+        if any(reader not in self._after for reader in self._readers.get(op, ())):
+            return False
+        return self._is_movable(op, [self._level[t.op] for t in op.inputs])
+
+    # --- products of concatenations --------------------------------------------------------------
+
+    def _split_products(self) -> bool:
+        """Makes two products of one of slices and states; whether there was one."""
+        found = False
+        for op in self._operations:
+            if op.type != "MatMul" or op in self._after or self._level[op] != _CORE:
+                continue
+            for side in (0, 1):
+                found = self._split_product(op, side) or found
+        return found
+
+    def _split_product(self, op: tf.Operation, side: int) -> bool:
+        joined, matrix = op.inputs[side], op.inputs[1 - side]
+        transposed = op.get_attr("transpose_a"), op.get_attr("transpose_b")
+        contracted = 1 - side if not transposed[side] else side
+        if joined.op.type != "ConcatV2" or self._level[matrix.op] > _INVARIANT:
+            return False
+        *parts, axis = joined.op.inputs
+        axis = tf.get_static_value(axis)
+        widths = [p.shape[contracted] if p.shape.rank == 2 else None for p in parts]
+        if axis is None or int(axis) % 2 != contracted or None in widths:
+            return False
+        is_before = [self._level[p.op] <= _BEFORE for p in parts]
+        origins = [self._origin[p.op] for p in parts if self._level[p.op] == _BEFORE]
+        product = op.outputs[0]
+        if all(is_before) or not any(is_before) or len({self._agreement[o] for o in origins}) > 1:
+            return False
+        if not _batching.is_plain(op) or _size(product) > self._largest:
+            return False
+        # The matrix's axis that is contracted.
+        rows = side if not transposed[1 - side] else 1 - side
+        starts = [sum(widths[:k]) for k in range(len(widths))]
+
+        def multiplied(wanted: bool) -> tf.Tensor:
+            chosen = [k for k, is_so in enumerate(is_before) if is_so == wanted]
+            factor = [_part(matrix, rows, starts[k], widths[k]) for k in chosen]
+            factors = [_concat([parts[k] for k in chosen], contracted), _concat(factor, rows)]
+            left, right = factors if side == 0 else factors[::-1]
+            return tf.matmul(left, right, transpose_a=transposed[0], transpose_b=transposed[1])
+
+        with self._graph.as_default(), _tf.stop_recording(), tf.device(op.device):
+            total = multiplied(True) + multiplied(False)
+        _graphs.replace(product, total)
+        self._graph.outputs = [total if t is product else t for t in self._graph.outputs]
+        return True
+
+    # --- what moves ------------------------------------------------------------------------------
+
+    def _choose(self) -> None:
+        """Leaves in the loop what would not pay outside of it."""
+        self._trim_before()
+        self._trim_after()
+        groups = [(group, self._before) for group in self._groups(self._before)]
+        groups += [(group, self._after) for group in self._groups(self._after)]
+        groups.sort(key=lambda entry: not any(map(self._is_product, entry[0])))
+        total = 0
+        for group, region in groups:
+            if region is self._before:
+                size = _sizes(t for op in group for t in op.outputs if self._crosses(t))
+                freed = _sizes(self._slices_of(group))
+            else:
+                size = _sizes(self._cut_of(group))
+                freed = _sizes(t for op in group for t in op.outputs if t.ref() in self._leaving)
+            pays = size <= freed or any(map(self._is_product, group))
+            if pays and total + size <= self._largest:
+                total += size
+            else:
+                region.difference_update(group)
+
+    def _trim_before(self) -> None:
+        for op in reversed(self._operations):
+            if op not in self._before or self._is_product(op):
+                continue
+            is_last = all(self._stays(reader) for reader in self._readers.get(op, ()))
+            if is_last and not any(t.ref() in self._leaving for t in op.outputs):
+                given = [t for t in op.inputs if self._level[t.op] == _BEFORE]
+                if _sizes(op.outputs) > _sizes(t for t in given if not self._crosses(t)):
+                    self._before.remove(op)
+
+    def _trim_after(self) -> None:
+        for op in self._operations:
+            if op not in self._after:
+                continue
+            cut = self._cut_of([op])
+            if not all(t.shape.is_fully_defined() and t.dtype in _batching.TYPES for t in cut):
+                self._after.remove(op)
+            elif not self._is_product(op) and not any(t.op in self._after for t in op.inputs):
+                own = [t for t in cut if self._readers[t.op] == [op]]
+                if _sizes(op.outputs) < _sizes(own):
+                    self._after.remove(op)
+
+    def _groups(self, region: set[tf.Operation]) -> list[list[tf.Operation]]:
+        """Those operations of a region that hang together."""
+        group_of: dict[tf.Operation, list[tf.Operation]] = {}
+        for op in self._operations:
+            if op in region:
+                group_of[op] = [op]
+                for source in {t.op for t in op.inputs} & region:
+                    if group_of[source] is not group_of[op]:
+                        group_of[source] += group_of[op]
+                        for other in group_of[op]:
+                            group_of[other] = group_of[source]
+        return list({id(group): group for group in group_of.values()}.values())
+
+    def _is_product(self, op: tf.Operation) -> bool:
+        return _batching.is_product(op, [self._level[t.op] >= _BEFORE for t in op.inputs])
+
+    def _stays(self, op: tf.Operation) -> bool:
+        is_moved = op in self._before or op in self._after
+        return not is_moved and self._level[op] != _INVARIANT
+
+    def _crosses(self, tensor: tf.Tensor) -> bool:
+        """Whether what stays in the loop reads what is before."""
+        return tensor.ref() in self._staying or any(
+            self._stays(reader) and any(t is tensor for t in reader.inputs)
+            for reader in self._readers.get(tensor.op, ())
+        )
+
+    def _cut_of(self, operations: Iterable[tf.Operation]) -> list[tf.Tensor]:
+        """What operations after the loop get of it, but for what it gives anyway."""
+        given = {self._graph.outputs[o.source].ref() for o in self._stacks()}
+        found = {
+            t.ref(): t
+            for op in operations
+            for t in op.inputs
+            if self._level[t.op] == _CORE and t.op not in self._after
+        }
+        return [tensor for ref, tensor in found.items() if ref not in given]
+
+    def _stacks(self) -> list[_spec.Output]:
+        """The outputs that are stacked as what is after would have them."""
+        return [
+            o
+            for o in self._spec.outputs
+            if (o.mode, o.axis, o.stride, o.length) == ("stack", 0, self._order, -1)
+        ]
+
+    def _slices_of(self, operations: Iterable[tf.Operation]) -> list[tf.Tensor]:
+        found = {t.ref(): t for op in operations for t in op.inputs if t.op in self._parameters}
+        return [t for t in found.values() if self._level[t.op] == _BEFORE]
+
+    # --- the cut ---------------------------------------------------------------------------------
+
+    def _cut(self) -> None:
+        """Finds out what is left in the loop, and what that gets of what is before."""
+        moved = self._before | self._after
+        results = {r: self._graph.outputs[r] for r in self._used}
+        self._left = [
+            r for r, t in results.items() if t.op not in moved or t.ref() in self._staying
+        ]
+        self._given_to_after = self._cut_of(self._after)
+        targets = [*(results[r] for r in self._left), *self._given_to_after]
+        self._crossing: dict[Any, tf.Tensor] = {}
+        self._read: set[int] = set()
+        seen: set[tf.Operation] = set()
+        stack: list[tf.Operation] = list(self._graph.control_outputs)
+
+        def read(tensor: tf.Tensor) -> None:
+            op = tensor.op
+            if op in self._parameters:
+                self._read.add(self._parameters[op])
+            elif op in self._before:
+                self._crossing.setdefault(tensor.ref(), tensor)
+            elif self._level[op] == _INVARIANT and not tensor.dtype.is_integer:
+                self._crossing.setdefault(tensor.ref(), tensor)
+            else:
+                stack.append(op)
+
+        for tensor in targets:
+            read(tensor)
+        while stack:
+            op = stack.pop()
+            if op not in seen:
+                seen.add(op)
+                stack.extend(op.control_inputs)
+                for tensor in op.inputs:
+                    read(tensor)
+        self._has_effects = bool(self._graph.control_outputs)
+
+    def _make(self) -> tuple[Traced | None, Callable[[list[tf.Tensor]], list[tf.Tensor]]]:
+        spec, loop = self._spec, self._loop
+        self._values: dict[Any, tf.Tensor] = {}
+        crossing = list(self._crossing.values())
+        with tf.name_scope("before_loop"):
+            made = self._compute(crossing)
+        kept = self._kept_inputs()
+        groups = [[self._graph.inputs[i]] for i in kept] + [[t] for t in crossing]
+        users = [r for r in self._left if r < loop.num_results]
+        recorded = [r for r in self._left if r >= loop.num_results]
+        results = [self._graph.outputs[r] for r in users]
+        results += [*self._given_to_after, *(self._graph.outputs[r] for r in recorded)]
+        core = _graphs.extract("core", self._graph, groups, results, self._graph.control_outputs)
+        core.tf_ti_copies = {}
+        source = {r: k for k, r in enumerate(users)}
+        is_left = [o.source in source for o in spec.outputs]
+        outputs = [
+            dataclasses.replace(o, source=source[o.source])
+            for o, is_so in zip(spec.outputs, is_left)
+            if is_so
+        ]
+        outputs += [
+            _spec.Output(f"{t.op.name} of the body", t.dtype, "stack", k, 0, self._order)
+            for k, t in enumerate(self._given_to_after, start=len(users))
+        ]
+        position = {i: k for k, i in enumerate(kept)}
+        core_spec = dataclasses.replace(
+            spec,
+            inputs=(*(spec.inputs[i] for i in kept), *map(self._input_of, crossing)),
+            outputs=tuple(outputs),
+            back_edges=tuple((source[r], position[p]) for r, p in spec.back_edges),
+            result_types=tuple(t.dtype for t in core.outputs),
+            result_shapes=tuple(t.shape for t in core.outputs),
+        )
+        core_loop = dataclasses.replace(
+            loop,
+            spec=core_spec,
+            graph=core,
+            num_results=len(users) + len(self._given_to_after),
+            tensors=[*(loop.tensors[i] for i in kept), *made],
+        )
+
+        def finish(given: list[tf.Tensor]) -> list[tf.Tensor]:
+            own, cut = given[: sum(is_left)], given[sum(is_left) :]
+            self._values.update(zip([t.ref() for t in self._given_to_after], cut))
+            left = [o for o, is_so in zip(spec.outputs, is_left) if is_so]
+            for output, tensor in zip(left, own):
+                if output in self._stacks():
+                    self._values[self._graph.outputs[output.source].ref()] = tensor
+            gone = [o for o, is_so in zip(spec.outputs, is_left) if not is_so]
+            with tf.name_scope("after_loop"):
+                stacked = self._compute([self._graph.outputs[o.source] for o in gone])
+                joined = iter([self._joined(o, t) for o, t in zip(gone, stacked)])
+            remaining = iter(own)
+            return [next(remaining if is_so else joined) for is_so in is_left]
+
+        is_empty = not outputs and not self._has_effects
+        return None if is_empty else core_loop, finish
+
+    def _kept_inputs(self) -> list[int]:
+        """The inputs that the loop still has: what it reads, and what it is to check."""
+        kept = self._read | {i for i, p in enumerate(self._graph.inputs) if self._is_core(p)}
+        origins = {self._origin[t.op] for t in self._crossing.values() if self._is_stacked(t)}
+        present = origins | kept.intersection(self._counted)
+        kept |= {i for i in self._counted if self._agreement[i] == i and i not in present}
+        if self._counted and not present:
+            kept.add(self._counted[0])
+        return sorted(kept)
+
+    def _is_core(self, tensor: tf.Tensor) -> bool:
+        return self._level[tensor.op] == _CORE
+
+    def _is_stacked(self, tensor: tf.Tensor) -> bool:
+        return self._level[tensor.op] >= _BEFORE
+
+    def _input_of(self, tensor: tf.Tensor) -> _spec.Input:
+        """How the loop gets what is computed before it."""
+        if not self._is_stacked(tensor):
+            return _spec.Input(f"{tensor.op.name} of the body", tensor.shape)
+        given = self._spec.inputs[self._origin[tensor.op]]
+        mode = "iterator" if given.mode == "iterator" else "index"
+        start, end = (0, -1) if self._order > 0 else (-1, 0)
+        return _spec.Input(given.label, tensor.shape, mode, 0, start, end, self._order)
+
+    # --- outside of the loop ---------------------------------------------------------------------
+
+    def _compute(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The values of what moved, of all iterations at once where it is not invariant."""
+        known = [ref.deref() for ref in self._values]
+        for op in _graphs.needed_operations([*self._graph.inputs, *known], tensors):
+            given = [self._value(t) for t in op.inputs]
+            is_stacked = [self._is_stacked(t) for t in op.inputs]
+            if op.type == "Shape" and is_stacked[0]:
+                made = [tf.shape(given[0], op.outputs[0].dtype)[1:]]
+            else:
+                made = _batching.batched(op, given, is_stacked)
+            self._values.update(zip([t.ref() for t in op.outputs], made))
+        return [self._value(t) for t in tensors]
+
+    def _value(self, tensor: tf.Tensor) -> tf.Tensor:
+        if tensor.ref() not in self._values:
+            i = self._parameters[tensor.op]
+            given = self._loop.tensors[i]
+            self._values[tensor.ref()] = self._pieces(i) if self._is_stacked(tensor) else given
+        return self._values[tensor.ref()]
+
+    def _pieces(self, i: int) -> tf.Tensor:
+        """All that a parameter gets, stacked."""
+        given, tensor = self._spec.inputs[i], self._loop.tensors[i]
+        axis, order = given.axis % tensor.shape.rank, 1 if given.stride > 0 else -1
+        if not _slices.is_whole(given):
+            tensor, order = _slices.take(given, tensor), 1
+        dims = _batching.extents(tensor)
+        if given.mode == "slice":
+            count = dims[axis] // given.part_size
+            dims[axis : axis + 1] = [count, given.part_size]
+            tensor = _batching.reshape(tensor, dims)
+        rest = [k for k in range(len(dims)) if k != axis]
+        tensor = _batching.transposed(tensor, [axis, *rest])
+        if given.mode == "iterator":
+            tensor = self._visited(tensor, order)
+        return tensor if order == self._order else tf.reverse(tensor, [0])
+
+    def _visited(self, tensor: tf.Tensor, order: int) -> tf.Tensor:
+        """Those elements of an iterator's tensor that the loop comes to."""
+        count = tf.get_static_value(self._loop.num_iterations)
+        if count is not None and int(count) == tensor.shape[0]:
+            return tensor
+        count = self._loop.num_iterations if count is None else int(count)
+        if order > 0:
+            return tensor[:count]
+        extent = tf.shape(tensor, tf.int64)[0]
+        return tensor[tf.maximum(extent - count, 0) :]
+
+    def _joined(self, output: _spec.Output, stacked: tf.Tensor) -> tf.Tensor:
+        """An output of the loop, of the values of all iterations."""
+        if output.stride != self._order:
+            stacked = tf.reverse(stacked, [0])
+        axis = output.axis % (stacked.shape.rank - (output.mode == "concat"))
+        rest = range(1, stacked.shape.rank)
+        joined = _batching.transposed(stacked, [*rest[:axis], 0, *rest[axis:]])
+        if output.mode == "stack":
+            return joined
+        dims = _batching.extents(joined)
+        dims[axis : axis + 2] = [_batching.multiplied(dims[axis : axis + 2])]
+        return _batching.reshape(joined, dims)
+
+
+def _size(tensor: tf.Tensor) -> int:
+    """In bytes, as far as that is known."""
+    if tensor.shape.rank is None:
+        return _UNKNOWN**8
+    return tensor.dtype.size * math.prod(_UNKNOWN if d is None else d for d in tensor.shape)
+
+
+def _sizes(tensors: Iterable[tf.Tensor]) -> int:
+    return sum(map(_size, tensors))
+
+
+def _part(matrix: tf.Tensor, axis: int, start: int, width: int) -> tf.Tensor:
+    where = slice(start, start + width)
+    return matrix[where] if axis == 0 else matrix[:, where]
+
+
+def _concat(tensors: list[tf.Tensor], axis: int) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis)
