@@ -78,6 +78,11 @@ def is_product(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
     return op.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
 
 
+def is_free(op: tf.Operation) -> bool:
+    """Whether nothing is computed: the output has the input's memory."""
+    return op.type in ("ExpandDims", "Identity", "Reshape", "Snapshot", "Squeeze", "StopGradient")
+
+
 def batched(
     op: tf.Operation, tensors: Sequence[tf.Tensor], is_stacked: Sequence[bool]
 ) -> list[tf.Tensor]:

@@ -24,8 +24,8 @@ everything in a loop that has a condition. Moving must pay:
 - At the ends of what moves, an operation stays in the loop whose values are larger at the cut.
 - What is after moves only where all its states have static shapes: others may change from one
   iteration to the next. Slices of different inputs meet outside only where their numbers of
-  iterations are known to agree. Integers that are invariant are computed on both sides: XLA must
-  know shapes, and those of a loop's inputs it does not know.
+  iterations are known to agree, and pieces that overlap or leave gaps stay. Integers that are
+  invariant are computed on both sides: XLA must know shapes, and does not know a loop's inputs.
 
 The outputs that are last values, those with a length, and those whose pieces have unknown extents
 stay the loop's. Everything happens before the loop is an operation, with operations of TensorFlow:
@@ -53,7 +53,7 @@ class Traced:
 
     Attributes:
         spec: what it is.
-        graph: the body; what fission leaves of it is another graph.
+        graph: the body, which `run` may change.
         num_results: how many of the body's results are the user's; a gradient needs the others
             recorded.
         tensors: the inputs.
@@ -77,7 +77,9 @@ class Traced:
         if split is None:
             return self._run(checkpoint_every, name)
         core, finish = split
-        outputs = finish([] if core is None else core._run(checkpoint_every, name))
+        if core is not None:
+            return finish(core._run(checkpoint_every, name))
+        outputs = finish([])
         _tf.dismantle(self.graph)
         return outputs
 
@@ -192,6 +194,7 @@ class _Fission:
                 self._readers.setdefault(source, []).append(op)
         self._level: dict[tf.Operation, int] = {}
         self._origin: dict[tf.Operation, int] = {}  # the first slice that is used
+        self._results = list(graph.outputs)
         self._parameters: dict[tf.Operation, int] = {}
         for i, parameter in enumerate(graph.inputs):
             self._parameters[parameter.op] = self._origin[parameter.op] = i
@@ -229,8 +232,9 @@ class _Fission:
             return _CORE
         known = shape.as_list()
         if given.is_sliced:
-            is_simple = given.part_size == 1 and _slices.is_whole(given)
-            if self._agreement[i] == i and not is_simple:
+            if not _slices.tiles(given):
+                return _CORE
+            if self._agreement[i] == i and not (given.part_size == 1 and _slices.covers(given)):
                 return _CORE  # the loop finds out whether the pieces fit
             if not -shape.rank <= given.axis < shape.rank:
                 return _CORE
@@ -305,16 +309,18 @@ class _Fission:
             return False
         # The matrix's axis that is contracted.
         rows = side if not transposed[1 - side] else 1 - side
-        starts = [sum(widths[:k]) for k in range(len(widths))]
 
         def multiplied(wanted: bool) -> tf.Tensor:
             chosen = [k for k, is_so in enumerate(is_before) if is_so == wanted]
-            factor = [_part(matrix, rows, starts[k], widths[k]) for k in chosen]
-            factors = [_concat([parts[k] for k in chosen], contracted), _concat(factor, rows)]
+            factors = [
+                _concat([parts[k] for k in chosen], contracted),
+                _concat([pieces[k] for k in chosen], rows),
+            ]
             left, right = factors if side == 0 else factors[::-1]
             return tf.matmul(left, right, transpose_a=transposed[0], transpose_b=transposed[1])
 
         with self._graph.as_default(), _tf.stop_recording(), tf.device(op.device):
+            pieces = tf.split(matrix, widths, rows)
             total = multiplied(True) + multiplied(False)
         _graphs.replace(product, total)
         self._graph.outputs = [total if t is product else t for t in self._graph.outputs]
@@ -337,7 +343,8 @@ class _Fission:
             else:
                 size = _sizes(self._cut_of(group))
                 freed = _sizes(t for op in group for t in op.outputs if t.ref() in self._leaving)
-            pays = size <= freed or any(map(self._is_product, group))
+            pays = size <= freed and not all(map(_batching.is_free, group))
+            pays = pays or any(map(self._is_product, group))
             if pays and total + size <= self._largest:
                 total += size
             else:
@@ -394,7 +401,7 @@ class _Fission:
 
     def _cut_of(self, operations: Iterable[tf.Operation]) -> list[tf.Tensor]:
         """What operations after the loop get of it, but for what it gives anyway."""
-        given = {self._graph.outputs[o.source].ref() for o in self._stacks()}
+        given = {self._results[o.source].ref() for o in self._stacks()}
         found = {
             t.ref(): t
             for op in operations
@@ -420,7 +427,7 @@ class _Fission:
     def _cut(self) -> None:
         """Finds out what is left in the loop, and what that gets of what is before."""
         moved = self._before | self._after
-        results = {r: self._graph.outputs[r] for r in self._used}
+        results = {r: self._results[r] for r in self._used}
         self._left = [
             r for r, t in results.items() if t.op not in moved or t.ref() in self._staying
         ]
@@ -437,7 +444,7 @@ class _Fission:
                 self._read.add(self._parameters[op])
             elif op in self._before:
                 self._crossing.setdefault(tensor.ref(), tensor)
-            elif self._level[op] == _INVARIANT and not tensor.dtype.is_integer:
+            elif self._level[op] == _INVARIANT and self._is_worth_it(op):
                 self._crossing.setdefault(tensor.ref(), tensor)
             else:
                 stack.append(op)
@@ -451,22 +458,31 @@ class _Fission:
                 stack.extend(op.control_inputs)
                 for tensor in op.inputs:
                     read(tensor)
-        self._has_effects = bool(self._graph.control_outputs)
+        self._inside = seen
+
+    @staticmethod
+    def _is_worth_it(op: tf.Operation) -> bool:
+        return not _batching.is_free(op) and not any(t.dtype.is_integer for t in op.outputs)
 
     def _make(self) -> tuple[Traced | None, Callable[[list[tf.Tensor]], list[tf.Tensor]]]:
         spec, loop = self._spec, self._loop
         self._values: dict[Any, tf.Tensor] = {}
+        self._sources = list(self._graph.inputs)
         crossing = list(self._crossing.values())
         with tf.name_scope("before_loop"):
             made = self._compute(crossing)
         kept = self._kept_inputs()
-        groups = [[self._graph.inputs[i]] for i in kept] + [[t] for t in crossing]
         users = [r for r in self._left if r < loop.num_results]
         recorded = [r for r in self._left if r >= loop.num_results]
-        results = [self._graph.outputs[r] for r in users]
-        results += [*self._given_to_after, *(self._graph.outputs[r] for r in recorded)]
-        core = _graphs.extract("core", self._graph, groups, results, self._graph.control_outputs)
-        core.tf_ti_copies = {}
+        has_effects = bool(self._graph.control_outputs)
+        self._leave_only(
+            [[self._graph.inputs[i]] for i in kept] + [[t] for t in crossing],
+            [
+                *(self._results[r] for r in users),
+                *self._given_to_after,
+                *(self._results[r] for r in recorded),
+            ],
+        )
         source = {r: k for k, r in enumerate(users)}
         is_left = [o.source in source for o in spec.outputs]
         outputs = [
@@ -484,13 +500,12 @@ class _Fission:
             inputs=(*(spec.inputs[i] for i in kept), *map(self._input_of, crossing)),
             outputs=tuple(outputs),
             back_edges=tuple((source[r], position[p]) for r, p in spec.back_edges),
-            result_types=tuple(t.dtype for t in core.outputs),
-            result_shapes=tuple(t.shape for t in core.outputs),
+            result_types=tuple(t.dtype for t in self._graph.outputs),
+            result_shapes=tuple(t.shape for t in self._graph.outputs),
         )
-        core_loop = dataclasses.replace(
+        core = dataclasses.replace(
             loop,
             spec=core_spec,
-            graph=core,
             num_results=len(users) + len(self._given_to_after),
             tensors=[*(loop.tensors[i] for i in kept), *made],
         )
@@ -501,16 +516,29 @@ class _Fission:
             left = [o for o, is_so in zip(spec.outputs, is_left) if is_so]
             for output, tensor in zip(left, own):
                 if output in self._stacks():
-                    self._values[self._graph.outputs[output.source].ref()] = tensor
+                    self._values[self._results[output.source].ref()] = tensor
             gone = [o for o, is_so in zip(spec.outputs, is_left) if not is_so]
             with tf.name_scope("after_loop"):
-                stacked = self._compute([self._graph.outputs[o.source] for o in gone])
+                stacked = self._compute([self._results[o.source] for o in gone])
                 joined = iter([self._joined(o, t) for o, t in zip(gone, stacked)])
             remaining = iter(own)
             return [next(remaining if is_so else joined) for is_so in is_left]
 
-        is_empty = not outputs and not self._has_effects
-        return None if is_empty else core_loop, finish
+        return core if outputs or has_effects else None, finish
+
+    def _leave_only(self, inputs: list[list[tf.Tensor]], results: list[tf.Tensor]) -> None:
+        """Makes the body that of the loop that is left."""
+        graph = self._graph
+        graph.outputs = results
+        graph.left_out.update(op for op in graph.get_operations() if op not in self._inside)
+        graph.left_out.difference_update(group[0].op for group in inputs)
+        _graphs.set_inputs(graph, inputs)
+        graph.structured_outputs = tuple(graph.outputs)
+        for (tensor,), parameter in zip(inputs, graph.inputs):
+            # What comes after the loop may now refer to the parameter.
+            if tensor is not parameter:
+                self._values[parameter.ref()] = self._values[tensor.ref()]
+                self._level[parameter.op] = self._level[tensor.op]
 
     def _kept_inputs(self) -> list[int]:
         """The inputs that the loop still has: what it reads, and what it is to check."""
@@ -542,7 +570,7 @@ class _Fission:
     def _compute(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The values of what moved, of all iterations at once where it is not invariant."""
         known = [ref.deref() for ref in self._values]
-        for op in _graphs.needed_operations([*self._graph.inputs, *known], tensors):
+        for op in _graphs.needed_operations([*self._sources, *known], tensors):
             given = [self._value(t) for t in op.inputs]
             is_stacked = [self._is_stacked(t) for t in op.inputs]
             if op.type == "Shape" and is_stacked[0]:
@@ -563,8 +591,9 @@ class _Fission:
         """All that a parameter gets, stacked."""
         given, tensor = self._spec.inputs[i], self._loop.tensors[i]
         axis, order = given.axis % tensor.shape.rank, 1 if given.stride > 0 else -1
-        if not _slices.is_whole(given):
-            tensor, order = _slices.take(given, tensor), 1
+        if not _slices.covers(given):
+            edges = [at % tensor.shape[axis] for at in (given.start, given.end)]
+            tensor = tensor[(*[slice(None)] * axis, slice(min(edges), max(edges) + 1))]
         dims = _batching.extents(tensor)
         if given.mode == "slice":
             count = dims[axis] // given.part_size
@@ -610,11 +639,6 @@ def _size(tensor: tf.Tensor) -> int:
 
 def _sizes(tensors: Iterable[tf.Tensor]) -> int:
     return sum(map(_size, tensors))
-
-
-def _part(matrix: tf.Tensor, axis: int, start: int, width: int) -> tf.Tensor:
-    where = slice(start, start + width)
-    return matrix[where] if axis == 0 else matrix[:, where]
 
 
 def _concat(tensors: list[tf.Tensor], axis: int) -> tf.Tensor:

@@ -15,11 +15,6 @@ def covers(spec: _spec.Input) -> bool:
     return (spec.start, spec.end) == ((0, -1) if spec.stride > 0 else (-1, 0))
 
 
-def is_whole(spec: _spec.Input) -> bool:
-    """Whether each element is in one piece."""
-    return tiles(spec) and covers(spec)
-
-
 def count(given: _spec.Input, extent: int) -> int:
     """How many pieces there are of this extent; errors as the kernel's."""
     if extent == 0 and covers(given):
