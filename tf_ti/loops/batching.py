@@ -16,6 +16,8 @@ TYPES = frozenset(
         *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
     ]
 )
+# TensorFlow's kernels refuse an empty batch, or end the process there.
+NEVER_EMPTY = ("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D", "MirrorPad")
 Add = Callable[[tf.Operation, list[tf.Tensor], Sequence[bool]], Sequence[tf.Tensor]]
 
 

@@ -157,6 +157,7 @@ class _Fission:
         if len(counts) > 1:
             return False
         count = next(iter(counts), None)
+        self._has_iterations = bool(count)
         self._agreement: dict[int, Any] = {}
         for i in self._counted:
             is_known = i in found and count is not None and found[i] >= count
@@ -171,22 +172,19 @@ class _Fission:
 
     def _classify(self) -> None:
         spec, graph = self._spec, self._graph
+        self._results = results = [_without_identity(t) for t in graph.outputs]
         sources = {result for result, _ in spec.back_edges}
         recorded = range(self._loop.num_results, len(graph.outputs))
         staying = sources | set(recorded)
         staying |= {o.source for o in spec.outputs if not self._is_joined_anywhere(o)}
         self._used = sorted({o.source for o in spec.outputs} | staying)
-        self._staying = {graph.outputs[r].ref() for r in staying}
-        self._leaving = {graph.outputs[r].ref() for r in self._used} - self._staying
+        self._staying = {results[r].ref() for r in staying}
+        self._leaving = {results[r].ref() for r in self._used} - self._staying
         self._largest = _LARGEST * (
             sum(_size(graph.inputs[i]) for i in self._counted)
-            + sum(
-                _size(graph.outputs[o.source])
-                for o in spec.outputs
-                if o.mode in ("stack", "concat")
-            )
+            + sum(_size(results[o.source]) for o in spec.outputs if o.mode in ("stack", "concat"))
         )
-        targets = [graph.outputs[r] for r in self._used]
+        targets = [results[r] for r in self._used]
         self._operations = _graphs.needed_operations(graph.inputs, targets, graph.control_outputs)
         self._readers: dict[tf.Operation, list[tf.Operation]] = {}
         for op in self._operations:
@@ -194,7 +192,6 @@ class _Fission:
                 self._readers.setdefault(source, []).append(op)
         self._level: dict[tf.Operation, int] = {}
         self._origin: dict[tf.Operation, int] = {}  # the first slice that is used
-        self._results = list(graph.outputs)
         self._parameters: dict[tf.Operation, int] = {}
         for i, parameter in enumerate(graph.inputs):
             self._parameters[parameter.op] = self._origin[parameter.op] = i
@@ -266,6 +263,8 @@ class _Fission:
 
     def _is_movable(self, op: tf.Operation, levels: Sequence[int]) -> bool:
         is_stacked = [level >= _BEFORE for level in levels]
+        if not self._has_iterations and op.type in _batching.NEVER_EMPTY:
+            return False
         if any(is_stacked) and sum(map(_size, op.outputs)) > self._largest:
             return False
         return _batching.is_known(op, is_stacked)
@@ -275,7 +274,9 @@ class _Fission:
             return False
         if any(reader not in self._after for reader in self._readers.get(op, ())):
             return False
-        return self._is_movable(op, [self._level[t.op] for t in op.inputs])
+        levels = [self._level[t.op] for t in op.inputs]
+        # Without a value of the loop nobody would wait for what it finds wrong.
+        return _CORE in levels and self._is_movable(op, levels)
 
     # --- products of concatenations --------------------------------------------------------------
 
@@ -471,70 +472,75 @@ class _Fission:
         crossing = list(self._crossing.values())
         with tf.name_scope("before_loop"):
             made = self._compute(crossing)
-        kept = self._kept_inputs()
+        # What takes an input's place stands there: an error names the first that is wrong.
+        inputs = [
+            (i, spec.inputs[i], self._graph.inputs[i], loop.tensors[i]) for i in self._kept_inputs()
+        ]
+        for inside, outside in zip(crossing, made):
+            at = self._origin[inside.op] if self._is_stacked(inside) else len(spec.inputs)
+            inputs.append((at, self._input_of(inside), inside, outside))
+        inputs.sort(key=lambda entry: entry[0])
         users = [r for r in self._left if r < loop.num_results]
         recorded = [r for r in self._left if r >= loop.num_results]
         has_effects = bool(self._graph.control_outputs)
         self._leave_only(
-            [[self._graph.inputs[i]] for i in kept] + [[t] for t in crossing],
+            [inside for _, _, inside, _ in inputs],
             [
                 *(self._results[r] for r in users),
                 *self._given_to_after,
                 *(self._results[r] for r in recorded),
             ],
         )
-        source = {r: k for k, r in enumerate(users)}
-        is_left = [o.source in source for o in spec.outputs]
+        result = {r: k for k, r in enumerate(users)}
+        parameter = {at: k for k, (at, given, _, _) in enumerate(inputs) if given.mode == "value"}
         outputs = [
-            dataclasses.replace(o, source=source[o.source])
-            for o, is_so in zip(spec.outputs, is_left)
-            if is_so
+            *(dataclasses.replace(o, source=result[o.source]) for o in self._left_outputs()),
+            *(
+                _spec.Output(f"{t.op.name} of the body", t.dtype, "stack", k, 0, self._order)
+                for k, t in enumerate(self._given_to_after, start=len(users))
+            ),
         ]
-        outputs += [
-            _spec.Output(f"{t.op.name} of the body", t.dtype, "stack", k, 0, self._order)
-            for k, t in enumerate(self._given_to_after, start=len(users))
-        ]
-        position = {i: k for k, i in enumerate(kept)}
-        core_spec = dataclasses.replace(
-            spec,
-            inputs=(*(spec.inputs[i] for i in kept), *map(self._input_of, crossing)),
-            outputs=tuple(outputs),
-            back_edges=tuple((source[r], position[p]) for r, p in spec.back_edges),
-            result_types=tuple(t.dtype for t in self._graph.outputs),
-            result_shapes=tuple(t.shape for t in self._graph.outputs),
-        )
         core = dataclasses.replace(
             loop,
-            spec=core_spec,
+            spec=dataclasses.replace(
+                spec,
+                inputs=tuple(given for _, given, _, _ in inputs),
+                outputs=tuple(outputs),
+                back_edges=tuple((result[r], parameter[p]) for r, p in spec.back_edges),
+                result_types=tuple(t.dtype for t in self._graph.outputs),
+                result_shapes=tuple(t.shape for t in self._graph.outputs),
+            ),
             num_results=len(users) + len(self._given_to_after),
-            tensors=[*(loop.tensors[i] for i in kept), *made],
+            tensors=[tensor for _, _, _, tensor in inputs],
         )
+        return core if outputs or has_effects else None, self._finish
 
-        def finish(given: list[tf.Tensor]) -> list[tf.Tensor]:
-            own, cut = given[: sum(is_left)], given[sum(is_left) :]
-            self._values.update(zip([t.ref() for t in self._given_to_after], cut))
-            left = [o for o, is_so in zip(spec.outputs, is_left) if is_so]
-            for output, tensor in zip(left, own):
-                if output in self._stacks():
-                    self._values[self._results[output.source].ref()] = tensor
-            gone = [o for o, is_so in zip(spec.outputs, is_left) if not is_so]
-            with tf.name_scope("after_loop"):
-                stacked = self._compute([self._results[o.source] for o in gone])
-                joined = iter([self._joined(o, t) for o, t in zip(gone, stacked)])
-            remaining = iter(own)
-            return [next(remaining if is_so else joined) for is_so in is_left]
+    def _left_outputs(self) -> list[_spec.Output]:
+        return [o for o in self._spec.outputs if o.source in self._left]
 
-        return core if outputs or has_effects else None, finish
+    def _finish(self, given: list[tf.Tensor]) -> list[tf.Tensor]:
+        """All outputs, of those of the loop that is left."""
+        left = self._left_outputs()
+        self._values.update(zip([t.ref() for t in self._given_to_after], given[len(left) :]))
+        for output, tensor in zip(left, given):
+            if output in self._stacks():
+                self._values[self._results[output.source].ref()] = tensor
+        gone = [o for o in self._spec.outputs if o.source not in self._left]
+        with tf.name_scope("after_loop"):
+            stacked = self._compute([self._results[o.source] for o in gone])
+            joined = iter([self._joined(o, t) for o, t in zip(gone, stacked)])
+        own = iter(given)
+        return [next(own if o.source in self._left else joined) for o in self._spec.outputs]
 
-    def _leave_only(self, inputs: list[list[tf.Tensor]], results: list[tf.Tensor]) -> None:
+    def _leave_only(self, inputs: list[tf.Tensor], results: list[tf.Tensor]) -> None:
         """Makes the body that of the loop that is left."""
         graph = self._graph
         graph.outputs = results
         graph.left_out.update(op for op in graph.get_operations() if op not in self._inside)
-        graph.left_out.difference_update(group[0].op for group in inputs)
-        _graphs.set_inputs(graph, inputs)
+        graph.left_out.difference_update(tensor.op for tensor in inputs)
+        _graphs.set_inputs(graph, [[tensor] for tensor in inputs])
         graph.structured_outputs = tuple(graph.outputs)
-        for (tensor,), parameter in zip(inputs, graph.inputs):
+        for tensor, parameter in zip(inputs, graph.inputs):
             # What comes after the loop may now refer to the parameter.
             if tensor is not parameter:
                 self._values[parameter.ref()] = self._values[tensor.ref()]
@@ -639,6 +645,13 @@ def _size(tensor: tf.Tensor) -> int:
 
 def _sizes(tensors: Iterable[tf.Tensor]) -> int:
     return sum(map(_size, tensors))
+
+
+def _without_identity(tensor: tf.Tensor) -> tf.Tensor:
+    """TensorFlow gives functions copies of what they return."""
+    while tensor.op.type == "Identity" and not tensor.op.control_inputs:
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def _concat(tensors: list[tf.Tensor], axis: int) -> tf.Tensor:
