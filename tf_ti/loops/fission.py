@@ -121,6 +121,9 @@ class _Fission:
         """
         if self._spec.condition_inputs is not None or not self._count():
             return None
+        # What a custom gradient refers to is known to itself alone.
+        if any(op.type == "IdentityN" for op in self._graph.get_operations()):
+            return None
         self._classify()
         if self._split_products():
             self._classify()
@@ -176,7 +179,7 @@ class _Fission:
         sources = {result for result, _ in spec.back_edges}
         recorded = range(self._loop.num_results, len(graph.outputs))
         staying = sources | set(recorded)
-        staying |= {o.source for o in spec.outputs if not self._is_joined_anywhere(o)}
+        staying |= {o.source for o in spec.outputs if not self._may_be_joined_outside(o)}
         self._used = sorted({o.source for o in spec.outputs} | staying)
         self._staying = {results[r].ref() for r in staying}
         self._leaving = {results[r].ref() for r in self._used} - self._staying
@@ -196,13 +199,11 @@ class _Fission:
         for i, parameter in enumerate(graph.inputs):
             self._parameters[parameter.op] = self._origin[parameter.op] = i
             self._level[parameter.op] = self._level_of_input(i)
-        # What a custom gradient refers to is known to itself alone.
-        is_custom = any(op.type == "IdentityN" for op in self._operations)
         for op in self._operations:
-            self._level[op] = _CORE if is_custom else self._level_of(op)
+            self._level[op] = self._level_of(op)
         self._before = {op for op in self._operations if self._level[op] == _BEFORE}
         self._after: set[tf.Operation] = set()
-        for op in reversed([] if is_custom else self._operations):
+        for op in reversed(self._operations):
             if self._level[op] == _CORE and self._is_after(op):
                 self._after.add(op)
         for tensor in targets:
@@ -211,7 +212,7 @@ class _Fission:
                 self._leaving.discard(tensor.ref())
                 self._staying.add(tensor.ref())
 
-    def _is_joined_anywhere(self, output: _spec.Output) -> bool:
+    def _may_be_joined_outside(self, output: _spec.Output) -> bool:
         """Whether the output may as well be made of the stacked values, outside of the loop."""
         if output.mode == "stack":
             return output.length < 0 and self._graph.outputs[output.source].shape.rank is not None
@@ -365,8 +366,9 @@ class _Fission:
         for op in self._operations:
             if op not in self._after:
                 continue
+            taken = [t for t in op.inputs if self._is_core(t) and t.op not in self._after]
             cut = self._cut_of([op])
-            if not all(t.shape.is_fully_defined() and t.dtype in _batching.TYPES for t in cut):
+            if not all(t.shape.is_fully_defined() for t in taken):
                 self._after.remove(op)
             elif not self._is_product(op) and not any(t.op in self._after for t in op.inputs):
                 own = [t for t in cut if self._readers[t.op] == [op]]
