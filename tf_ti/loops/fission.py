@@ -77,6 +77,7 @@ class Traced:
         if split is None:
             return self._run(checkpoint_every, name)
         core, finish = split
+        # `core` is a loop like this one, of states only: here it might become something faster.
         if core is not None:
             return finish(core._run(checkpoint_every, name))
         outputs = finish([])
