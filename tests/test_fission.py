@@ -253,7 +253,11 @@ PRODUCTS = {
     "max_pool": lambda x: tf.nn.max_pool2d(x[None, :, :, None], 2, 1, "VALID"),
     "avg_pool": lambda x: tf.nn.avg_pool2d(x[None, :, :, None], 2, 1, "SAME"),
 }
-OPERATIONS = {**ELEMENTWISE, **SHAPES, **REDUCTIONS, **PRODUCTS}
+# AutoGraph would take longer than all else.
+OPERATIONS = {
+    name: tf.autograph.experimental.do_not_convert(operation)
+    for name, operation in {**ELEMENTWISE, **SHAPES, **REDUCTIONS, **PRODUCTS}.items()
+}
 PIECES = normal(T, 3, 4, seed=8)
 
 
