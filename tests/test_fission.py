@@ -418,6 +418,30 @@ def test_a_loop_with_a_condition_stays_as_it_is():
     assert body(run, XS) == {"MatMul": 2, "AddV2": 1}
 
 
+def test_a_slice_that_would_fail_stays_where_no_iteration_comes_to_it():
+    def call(at):
+        def f(c, x):
+            return c + tf.slice(W, [at, 0], [1, 1])[0, 0] + W[at, 0] + x, None
+
+        return tf_ti.scan(f, 0.0, tf.zeros([0]))[0]
+
+    assert tf.function(call)(tf.constant(100)) == 0.0
+
+
+MANY_AXES = {
+    "mirrored": (5, lambda x: tf.pad(x, [[0, 0]] * 4 + [[1, 1]], "REFLECT")),
+    "padded": (6, lambda x: tf.pad(x, [[1, 0]] * 6)),
+    "sliced": (8, lambda x: x[:, ::-1]),
+    "softmax": (5, tf.nn.softmax),
+}
+
+
+@pytest.mark.parametrize("name", MANY_AXES)
+def test_what_has_as_many_axes_as_kernels_take_stays(name):
+    rank, operation = MANY_AXES[name]
+    compare(lambda c, x: (c, operation(x)), 0.0, normal(T, *[2] * rank))
+
+
 # --- when it pays --------------------------------------------------------------------------------
 
 
@@ -497,6 +521,37 @@ def test_shapes_that_the_body_asks_for():
     assert body(lambda xs: tf_ti.scan(f, INIT, xs), tf.TensorSpec([None, None, N])) == {}
     np.testing.assert_allclose(run(True)(INIT, XS)[1], run(False)(INIT, XS)[1], rtol=1e-5)
     assert run(True)(INIT, XS[:0])[1].shape == [0, B * H]
+
+
+def test_what_stays_is_not_computed_outside_for_its_shape():
+    wide = [normal(N, 3 * N, seed=seed) for seed in (1, 2)]
+
+    def f(h, x):
+        for w in wide:  # of which one fits
+            y = x @ w
+            h += tf.reduce_sum(h * y) / tf.cast(tf.shape(y)[0], tf.float32)
+        return h, None
+
+    def call(xs, fuse=True):
+        return tf_ti.scan(f, tf.ones([]), xs, fuse=fuse)[0]
+
+    spec = tf.TensorSpec([T, None, N])
+    graph = tf.function(call).get_concrete_function(spec).graph
+    assert [op.type for op in graph.get_operations()].count("MatMul") == 1
+    assert body(call, spec)["MatMul"] == 1
+    np.testing.assert_allclose(call(XS), call(XS, False), rtol=1e-5)
+
+
+def test_a_shape_that_does_not_fit_is_an_error():
+    def call(xs, rows):
+        return tf_ti.scan(lambda c, x: (c, tf.reshape(x, [rows, 4]) @ R), 0.0, xs)[1]
+
+    call = tf.function(
+        call, input_signature=[tf.TensorSpec([None] * 2), tf.TensorSpec([], tf.int32)]
+    )
+    assert call(tf.ones([T, 12]), 3).shape == [T, 3, H]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="[Rr]eshape"):
+        call(tf.ones([T, 12]), 2)
 
 
 def test_states_of_unknown_shapes_keep_what_comes_after():
@@ -807,6 +862,28 @@ def test_gradients(every):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
+def test_what_moved_has_no_gradient_for_what_it_does_not_depend_on():
+    def f(h, x):
+        return h + x[:, :1], (tf.exp(x), h)
+
+    def gradients(sources_of, **options):
+        def call(init, xs):
+            with tf.GradientTape() as tape:
+                tape.watch([init, xs])
+                targets = sources_of(*tf_ti.scan(f, init, xs)[1])
+            return tape.gradient(targets, [init, xs], **options)
+
+        return tf.function(call)(INIT, XS)
+
+    init, xs = gradients(lambda y, h: y)
+    assert init is None
+    np.testing.assert_allclose(xs, tf.exp(XS), rtol=1e-6)
+    init, _ = gradients(lambda y, h: y, unconnected_gradients="zero")
+    np.testing.assert_array_equal(init, tf.zeros_like(INIT))
+    init, _ = gradients(lambda y, h: [y, h])
+    np.testing.assert_array_equal(init, T * tf.ones_like(INIT))
+
+
 def test_gradients_by_differences():
     computed, numeric = tf.test.compute_gradient(tf.function(total), [XS64, BOTH64], 1e-4)
     for a, b in zip(computed, numeric):
@@ -901,6 +978,17 @@ def test_a_body_that_reads_variables():
     for a, b in zip(*grads):
         a, b = tf.convert_to_tensor(a), tf.convert_to_tensor(b)
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_what_comes_after_leaves_where_the_body_reads_variables():
+    w, v = tf.Variable(R), tf.Variable(V)
+
+    def f(h, x):
+        h = tf.tanh(h @ w + x[:, :1])
+        return h, h @ v
+
+    assert body(scan(f)) == {"MatMul": 1, "AddV2": 1, "Tanh": 1}
+    assert body(scan(tf.function(f))) == {"MatMul": 1, "AddV2": 1, "Tanh": 1}
 
 
 def test_operations_keep_the_device_that_they_ask_for():

@@ -27,6 +27,7 @@ from tensorflow.python.framework import (
     convert_to_constants,
     func_graph,
     kernels,
+    op_def_registry,
     ops,
 )
 from tensorflow.python.framework.composite_tensor import CompositeTensor
@@ -62,6 +63,7 @@ __all__ = [
     "READS",
     "ShardedVariable",
     "TensorLike",
+    "add_operation",
     "captured",
     "dismantle",
     "repeat_operation",
@@ -372,18 +374,47 @@ dismantle = func_graph.dismantle_func_graph
 
 def repeat_operation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Adds an operation like `op` to the current graph, where tapes see it as that of a user."""
-    made = tf.compat.v1.get_default_graph()._create_op_internal(
-        op.type,
-        list(inputs),
-        dtypes=[t.dtype for t in op.outputs],
-        name=op.name.rsplit("/", 1)[-1],
-        attrs={key: attr for key, attr in op.node_def.attr.items() if not key.startswith("_")},
-        op_def=op.op_def,
+    return _add_operation(
+        op.op_def,
+        inputs,
+        [t.dtype for t in op.outputs],
+        {key: attr for key, attr in op.node_def.attr.items() if not key.startswith("_")},
+        op.name.rsplit("/", 1)[-1],
+    )
+
+
+def add_operation(
+    op_type: str, inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], **attrs: Any
+) -> list[tf.Tensor]:
+    """As tf.raw_ops, of which most of the time goes into looking at arguments.
+
+    Args:
+        op_type, inputs: what it is.
+        dtypes: those of its outputs.
+        attrs: all that have no default, of those kinds that are in use here.
+    """
+    values = {}
+    for name, attr in attrs.items():
+        values[name] = value = attr_value_pb2.AttrValue()
+        if isinstance(attr, bool):
+            value.b = attr
+        elif isinstance(attr, int):
+            value.i = attr
+        elif isinstance(attr, tf.DType):
+            value.type = attr.as_datatype_enum
+        else:
+            value.shape.CopyFrom(attr.as_proto())
+    return _add_operation(op_def_registry.get(op_type), inputs, dtypes, values, None)
+
+
+def _add_operation(op_def, inputs, dtypes, attrs, name) -> list[tf.Tensor]:
+    op = tf.compat.v1.get_default_graph()._create_op_internal(
+        op_def.name, list(inputs), list(dtypes), name=name, attrs=attrs, op_def=op_def
     )
     if execute.must_record_gradient():
-        attrs = [part for attr in op.op_def.attr for part in (attr.name, op.get_attr(attr.name))]
-        execute.record_gradient(op.type, list(made.inputs), tuple(attrs), list(made.outputs))
-    return list(made.outputs)
+        attrs = [part for attr in op_def.attr for part in (attr.name, op.get_attr(attr.name))]
+        execute.record_gradient(op.type, list(op.inputs), tuple(attrs), list(op.outputs))
+    return list(op.outputs)
 
 
 def use_function(function) -> str:

@@ -17,7 +17,10 @@ TYPES = frozenset(
     ]
 )
 # TensorFlow's kernels refuse an empty batch, or end the process there.
-NEVER_EMPTY = ("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D", "MirrorPad")
+_NEVER_EMPTY = ("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D", "MirrorPad")
+# How many axes TensorFlow's kernels take, those of gradients too, and which take fewer.
+_MOST_AXES = 6
+_FEWER_AXES = {"LogSoftmax": 5, "MirrorPad": 5, "Softmax": 5}
 Add = Callable[[tf.Operation, list[tf.Tensor], Sequence[bool]], Sequence[tf.Tensor]]
 
 
@@ -61,7 +64,9 @@ def is_known(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
     if rule is None or not is_plain(op):
         return False
     if not any(is_stacked):
-        return op.type not in _CHECKED
+        return True
+    if max(t.shape.rank for t in (*op.inputs, *op.outputs)) >= _FEWER_AXES.get(op.type, _MOST_AXES):
+        return False
     if rule.stacked is not None:
         # Negative ones count from the last.
         allowed = {k % len(is_stacked) for k in rule.stacked}
@@ -70,6 +75,15 @@ def is_known(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
     if any(tf.get_static_value(op.inputs[k]) is None for k in rule.constants):
         return False
     return rule.fits(op, is_stacked)
+
+
+def needs_iterations(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
+    """Whether it may fail outside of a loop where in the loop no iteration would come to it."""
+    if any(is_stacked):
+        return op.type in _NEVER_EMPTY
+    if op.type in ("Slice", "StridedSlice"):
+        return any(tf.get_static_value(position) is None for position in op.inputs[1:])
+    return op.type in ("GatherNd", "GatherV2")
 
 
 def is_product(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
@@ -116,8 +130,15 @@ def reshape(tensor: tf.Tensor, dims: Sequence[Extent]) -> tf.Tensor:
         dims = [-1 if k in unknown else d for k, d in enumerate(dims)]
         unknown = []
     if unknown:
-        return tf.reshape(tensor, tf.stack([tf.cast(d, tf.int64) for d in dims]))
-    return tensor if tensor.shape.as_list() == list(dims) else tf.reshape(tensor, dims)
+        shape = tf.stack([tf.cast(d, tf.int64) for d in dims])
+    elif tensor.shape.as_list() == list(dims):
+        return tensor
+    else:
+        shape = tf.constant(dims, tf.int64)
+    (made,) = _tf.add_operation(
+        "Reshape", [tensor, shape], [tensor.dtype], T=tensor.dtype, Tshape=tf.int64
+    )
+    return made
 
 
 def multiplied(dims: Sequence[Extent]) -> Extent:
@@ -201,7 +222,9 @@ def _rows_times(rows: tf.Tensor, matrix: tf.Tensor, transpose: bool) -> tf.Tenso
     """One product with all rows of all matrices."""
     *outer, width = extents(rows)
     flat = reshape(rows, [multiplied(outer), width])
-    product = tf.matmul(flat, matrix, transpose_b=transpose)
+    (product,) = _tf.add_operation(
+        "MatMul", [flat, matrix], [flat.dtype], T=flat.dtype, transpose_b=transpose
+    )
     return reshape(product, [*outer, extents(product)[1]])
 
 
@@ -282,14 +305,12 @@ def _is_clear(op, is_stacked):
 def _reshape(op, tensors, is_stacked):
     count, *dims = extents(tensors[0])
     shape = op.outputs[0].shape.as_list()
-    if shape.count(None) == 1:
-        known = multiplied([d for d in shape if d is not None])
-        shape[shape.index(None)] = tf.cast(multiplied(dims), tf.int64) // max(known, 1)
-    elif None in shape:
+    if None in shape:
         given = tf.cast(tensors[1], tf.int64)
         known = tf.abs(tf.reduce_prod(given))
         missing = tf.cast(multiplied(dims), tf.int64) // tf.maximum(known, 1)
-        shape = tf.unstack(tf.where(given < 0, missing, given), len(shape))
+        found = tf.unstack(tf.where(given < 0, missing, given), len(shape))
+        shape = [f if s is None else s for s, f in zip(shape, found)]
     return [reshape(tensors[0], [count, *shape])]
 
 
@@ -390,5 +411,3 @@ def _rules() -> dict[str, _Rule]:
 
 
 RULES = _rules()
-# They fail on some values, and must not where no iteration would come to them.
-_CHECKED = ("GatherNd", "GatherV2")

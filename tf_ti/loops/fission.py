@@ -12,9 +12,9 @@ for all iterations in one call, with the iterations along a new first axis; the 
 What crosses the cut is a sliced input, or a stacked output, of the loop that is left. A product of
 slices and states, concatenated, by one matrix becomes two products first, of which one is before.
 
-Only what `RULES` lists moves. What is stateful, random or a call, has a custom gradient or a
-control dependency, or whose values are no numbers, stays with all that depends on it; and so does
-everything in a loop that has a condition. Moving must pay:
+Only what `batching.RULES` lists moves. What is stateful, random or a call, or has a control
+dependency, or whose values are no numbers, stays with all that depends on it; and so does
+everything in a loop that has a condition or a custom gradient. Moving must pay:
 
 - Operations that hang together move where one of them is a product with an invariant factor or a
   convolution, or where the values at the cut are no larger than the slices that they read, or the
@@ -114,6 +114,7 @@ class _Fission:
         strides = strides or [o.stride for o in self._spec.outputs if o.mode in ("stack", "concat")]
         # The iterations lie along the new axis as they do in the tensors, where those agree.
         self._order = -1 if strides and max(strides) < 0 else 1
+        self._lost: set[tf.Operation] = set()  # shapes of what stays in the loop
 
     def split(self) -> tuple[Traced | None, Callable[[list[tf.Tensor]], list[tf.Tensor]]] | None:
         """The loop that is left, and what makes the outputs of this one of its outputs.
@@ -129,6 +130,9 @@ class _Fission:
         if self._split_products():
             self._classify()
         self._choose()
+        while self._lose_shapes():
+            self._classify()
+            self._choose()
         self._cut()
         if not self._before and not self._after and not self._crossing:
             return None
@@ -256,7 +260,8 @@ class _Fission:
             return _CORE
         if level == _BEFORE:
             if op.type == "Shape":
-                return _INVARIANT if _batching.is_plain(op) else _CORE
+                is_outside = _batching.is_plain(op) and op not in self._lost
+                return _INVARIANT if is_outside else _CORE
             origins = [self._origin[t.op] for t, own in zip(op.inputs, levels) if own == _BEFORE]
             if len({self._agreement[origin] for origin in origins}) > 1:
                 return _CORE
@@ -265,7 +270,7 @@ class _Fission:
 
     def _is_movable(self, op: tf.Operation, levels: Sequence[int]) -> bool:
         is_stacked = [level >= _BEFORE for level in levels]
-        if not self._has_iterations and op.type in _batching.NEVER_EMPTY:
+        if not self._has_iterations and _batching.needs_iterations(op, is_stacked):
             return False
         if any(is_stacked) and sum(map(_size, op.outputs)) > self._largest:
             return False
@@ -319,12 +324,20 @@ class _Fission:
                 _concat([parts[k] for k in chosen], contracted),
                 _concat([pieces[k] for k in chosen], rows),
             ]
-            left, right = factors if side == 0 else factors[::-1]
-            return tf.matmul(left, right, transpose_a=transposed[0], transpose_b=transposed[1])
+            return _tf.repeat_operation(op, factors if side == 0 else factors[::-1])[0]
 
+        dtype = matrix.dtype
         with self._graph.as_default(), _tf.stop_recording(), tf.device(op.device):
-            pieces = tf.split(matrix, widths, rows)
-            total = multiplied(True) + multiplied(False)
+            pieces = _tf.add_operation(
+                "SplitV",
+                [matrix, tf.constant(widths), tf.constant(rows)],
+                [dtype] * len(widths),
+                T=dtype,
+                Tlen=tf.int32,
+                num_split=len(widths),
+            )
+            terms = [multiplied(True), multiplied(False)]
+            (total,) = _tf.add_operation("AddV2", terms, [dtype], T=dtype)
         _graphs.replace(product, total)
         self._graph.outputs = [total if t is product else t for t in self._graph.outputs]
         return True
@@ -333,13 +346,25 @@ class _Fission:
 
     def _choose(self) -> None:
         """Leaves in the loop what would not pay outside of it."""
-        self._trim_before()
+        # What of the operations after the loop stays in it reads what is before.
         self._trim_after()
-        groups = [(group, self._before) for group in self._groups(self._before)]
-        groups += [(group, self._after) for group in self._groups(self._after)]
-        groups.sort(key=lambda entry: not any(map(self._is_product, entry[0])))
+        after = self._groups_that_pay(self._after)
+        self._trim_before()
+        groups = self._groups_that_pay(self._before) + after
+        groups.sort(key=lambda entry: not any(map(self._is_product, entry[1])))
         total = 0
-        for group, region in groups:
+        for size, group, region in groups:
+            if total + size <= self._largest:
+                total += size
+            else:
+                region.difference_update(group)
+
+    def _groups_that_pay(
+        self, region: set[tf.Operation]
+    ) -> list[tuple[int, list[tf.Operation], set[tf.Operation]]]:
+        """Leaves the other groups of a region in the loop; with each the bytes at its cut."""
+        found = []
+        for group in self._groups(region):
             if region is self._before:
                 size = _sizes(t for op in group for t in op.outputs if self._crosses(t))
                 freed = _sizes(self._slices_of(group))
@@ -347,11 +372,11 @@ class _Fission:
                 size = _sizes(self._cut_of(group))
                 freed = _sizes(t for op in group for t in op.outputs if t.ref() in self._leaving)
             pays = size <= freed and not all(map(_batching.is_free, group))
-            pays = pays or any(map(self._is_product, group))
-            if pays and total + size <= self._largest:
-                total += size
+            if pays or any(map(self._is_product, group)):
+                found.append((size, group, region))
             else:
                 region.difference_update(group)
+        return found
 
     def _trim_before(self) -> None:
         for op in reversed(self._operations):
@@ -375,6 +400,21 @@ class _Fission:
                 own = [t for t in cut if self._readers[t.op] == [op]]
                 if _sizes(op.outputs) < _sizes(own):
                     self._after.remove(op)
+        for op in reversed(self._operations):
+            if any(reader not in self._after for reader in self._readers.get(op, ())):
+                self._after.discard(op)
+
+    def _lose_shapes(self) -> bool:
+        """Whether there are shapes that seemed invariant, but are of what stays in the loop."""
+        lost = {
+            op
+            for op in self._operations
+            if op.type == "Shape" and self._level[op] == _INVARIANT
+            for source in [op.inputs[0].op]
+            if self._level[source] == _BEFORE and source not in self._before | set(self._parameters)
+        }
+        self._lost |= lost
+        return bool(lost)
 
     def _groups(self, region: set[tf.Operation]) -> list[list[tf.Operation]]:
         """Those operations of a region that hang together."""
@@ -393,8 +433,13 @@ class _Fission:
         return _batching.is_product(op, [self._level[t.op] >= _BEFORE for t in op.inputs])
 
     def _stays(self, op: tf.Operation) -> bool:
-        is_moved = op in self._before or op in self._after
-        return not is_moved and self._level[op] != _INVARIANT
+        """Whether the loop that is left has it."""
+        if op in self._before or op in self._after:
+            return False
+        if self._level[op] != _INVARIANT:
+            return True
+        # Shapes, for one, are computed on both sides.
+        return not self._is_worth_it(op) and any(map(self._stays, self._readers.get(op, ())))
 
     def _crosses(self, tensor: tf.Tensor) -> bool:
         """Whether what stays in the loop reads what is before."""

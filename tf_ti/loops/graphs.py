@@ -104,6 +104,9 @@ class _Copier:
         if inline and is_call(op):
             self._inline(op, controls)
             return
+        if op.type == "NoOp" and not controls:
+            self.operations[op] = []
+            return
         attrs = {
             key: value
             for key, value in op.node_def.attr.items()
@@ -186,8 +189,9 @@ def set_inputs(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> N
         if group[0].op.type == "Placeholder":
             parameters.append(group[0])
             continue
+        dtype, shape = group[0].dtype, group[0].shape
         with graph.as_default():
-            parameters.append(tf.compat.v1.placeholder(group[0].dtype, group[0].shape))
+            parameters += _tf.add_operation("Placeholder", [], [dtype], dtype=dtype, shape=shape)
         for tensor in group:
             replace(tensor, parameters[-1])
             replaced[tensor.ref()] = parameters[-1]
@@ -196,10 +200,13 @@ def set_inputs(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> N
     graph.left_out.update(t.op for t in graph.inputs if t.ref() not in kept)
     graph.inputs = parameters
     graph.outputs = [replaced.get(t.ref(), t) for t in graph.outputs]
-    graph.control_outputs = [op for op in graph.control_outputs if op not in graph.left_out]
     if graph.left_out:
-        for op in graph.get_operations():
+        # First those that only wait: what waits for them may have nothing left to wait for.
+        for op in sorted(graph.get_operations(), key=lambda op: op.type != "NoOp"):
             keep_controls(op, lambda other: other not in graph.left_out)
+            if op.type == "NoOp" and not op.control_inputs:
+                graph.left_out.add(op)
+    graph.control_outputs = [op for op in graph.control_outputs if op not in graph.left_out]
 
 
 def resolve_captures(graph: _tf.FuncGraph) -> list[tuple[tf.Tensor, tf.Tensor]]:

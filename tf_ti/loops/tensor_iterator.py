@@ -77,7 +77,9 @@ def tensor_iterator(
             into the loop and out of it is no larger than the slices and outputs that it takes the
             place of; never where it would be more than 4 times the bytes of all slices and
             outputs, or where unknown dimensions leave that open. An error of what moved comes from
-            outside of the loop, and names no iteration. An eager call that no tape watches does
+            outside of the loop, and names no iteration. An output that moved has no gradient, None,
+            for what it does not depend on, as TensorFlow has it, where a loop gives zeros;
+            `unconnected_gradients` makes zeros of None. An eager call that no tape watches does
             this only with a `tf.function` as its body: else it would take more time than it saves.
 
     Returns:
