@@ -81,7 +81,8 @@ class Builder:
             [self._resolve(o.given["the length"]) for o in lengths],
         )
         name = loop.name if _is_scope(loop.name) else "Loop"
-        made = traced.run(1, loop.fuse and self.network.may_fuse, name)
+        fuse = self.network.fuse if loop.fuse else _fission.Fuse.NOTHING
+        made = traced.run(1, fuse, name)
         for op in self.network.graph.get_operations()[before:]:
             # After all that its block did, and before what came next.
             self.network.set_level(op, self.path[:-1], loop.end - 0.5)

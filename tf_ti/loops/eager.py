@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
+from tf_ti.loops import fission as _fission
 
 _FREQUENT = 5
 _INTERNAL = tuple(os.path.dirname(path) + os.sep for path in (__file__, tf.__file__))
@@ -68,15 +69,21 @@ def call(
     return function(*tensors)
 
 
-def may_fuse(body: Callable) -> bool:
-    """Whether fission pays, which takes time when the loop is traced, and saves it when it runs.
+def fusing(fuse: Any, body: Callable | None = None) -> _fission.Fuse:
+    """What is done where a user says `fuse`.
 
-    It does where the loop may run again, and where a tape will want its gradient.
+    Fission takes time when the loop is traced, and saves it when it runs. It pays where the loop
+    may run again, and where a tape will want its gradient.
 
     Args:
-        body: as `call` gets it.
+        fuse: true or false.
+        body: as `call` gets it, if it may be a function that is kept.
     """
-    return not tf.executing_eagerly() or _tf.is_recording() or isinstance(body, ConcreteFunction)
+    if not fuse:
+        return _fission.Fuse.NOTHING
+    is_eager = tf.executing_eagerly() and not _tf.is_recording()
+    is_once = is_eager and not isinstance(body, ConcreteFunction)
+    return _fission.Fuse.WHOLE if is_once else _fission.Fuse.ALL
 
 
 def needs_function() -> bool:

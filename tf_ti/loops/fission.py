@@ -33,6 +33,7 @@ gradients, vectorisation, XLA and saved functions see nothing else.
 """
 
 import dataclasses
+import enum
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -45,6 +46,19 @@ from tf_ti.loops import batching as _batching, graphs as _graphs, slices as _sli
 _CONSTANT, _INVARIANT, _BEFORE, _CORE = range(4)
 _LARGEST = 4  # the values at the cuts, of slices and outputs
 _UNKNOWN = 2**64
+
+
+class Fuse(enum.IntEnum):
+    """What is done about a loop before it becomes an operation."""
+
+    NOTHING = 0
+    WHOLE = 1  # it may become one other operation, with nothing around that
+    ALL = 2
+
+
+# What knows whole loops: from a loop and its name to what adds something else instead, and gives
+# its outputs, or None. `recurrent`, which knows loops, puts something here, and not the reverse.
+recognizers: list[Callable[["Fission", Fuse, str | None], list[tf.Tensor] | None]] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +84,23 @@ class Traced:
     condition: _tf.FuncGraph | None = None
     lengths: Sequence[tf.Tensor] = ()
 
-    def run(self, checkpoint_every: int, fuse: bool, name: str | None) -> list[tf.Tensor]:
+    def run(self, checkpoint_every: int, fuse: Fuse, name: str | None) -> list[tf.Tensor]:
         """Adds the loop to the current graph, or runs it where there is none."""
-        is_graph = not tf.executing_eagerly()
-        split = _Fission(self).split() if fuse and is_graph else None
+        if fuse is Fuse.NOTHING or tf.executing_eagerly():
+            return self._run(checkpoint_every, name)
+        fission = Fission(self)
+        if not fission.may_change():
+            return self._run(checkpoint_every, name)
+        if checkpoint_every == 1:  # else what is recorded is to be less than an operation records
+            for recognize in recognizers:
+                outputs = recognize(fission, fuse, name)
+                if outputs is not None:
+                    _tf.dismantle(self.graph)
+                    return outputs
+        split = fission.split() if fuse is Fuse.ALL else None
         if split is None:
             return self._run(checkpoint_every, name)
         core, finish = split
-        # `core` is a loop like this one, of states only: here it might become something faster.
         if core is not None:
             return finish(core._run(checkpoint_every, name))
         outputs = finish([])
@@ -103,30 +126,36 @@ class Traced:
         return outputs[: len(self.spec.outputs)]
 
 
-class _Fission:
+class Fission:
     """One loop, and what becomes of its parts."""
 
     def __init__(self, loop: Traced):
-        self._loop, self._spec, self._graph = loop, loop.spec, loop.graph
+        self.loop, self._spec, self._graph = loop, loop.spec, loop.graph
         self._states = {parameter for _, parameter in self._spec.back_edges}
         self._counted = [i for i, given in enumerate(self._spec.inputs) if given.is_sliced]
         strides = [self._spec.inputs[i].stride for i in self._counted]
         strides = strides or [o.stride for o in self._spec.outputs if o.mode in ("stack", "concat")]
         # The iterations lie along the new axis as they do in the tensors, where those agree.
-        self._order = -1 if strides and max(strides) < 0 else 1
         self._lost: set[tf.Operation] = set()  # shapes of what stays in the loop
+        self.order = -1 if strides and max(strides) < 0 else 1
+        self._values: dict[Any, tf.Tensor] = {}
+        self._sources = list(self._graph.inputs)
+
+    def may_change(self) -> bool:
+        """Whether the loop may be anything else; finds out about its operations."""
+        if self._spec.condition_inputs is not None or not self._count():
+            return False
+        # What a custom gradient refers to is known to itself alone.
+        if any(op.type == "IdentityN" for op in self._graph.get_operations()):
+            return False
+        self._classify()
+        return True
 
     def split(self) -> tuple[Traced | None, Callable[[list[tf.Tensor]], list[tf.Tensor]]] | None:
         """The loop that is left, and what makes the outputs of this one of its outputs.
 
         None where nothing moves; for the loop, where nothing is left.
         """
-        if self._spec.condition_inputs is not None or not self._count():
-            return None
-        # What a custom gradient refers to is known to itself alone.
-        if any(op.type == "IdentityN" for op in self._graph.get_operations()):
-            return None
-        self._classify()
         if self._split_products():
             self._classify()
         self._choose()
@@ -138,6 +167,32 @@ class _Fission:
             return None
         return self._make()
 
+    # --- what recognizers ask ---------------------------------------------------------------------
+
+    def is_invariant(self, tensor: tf.Tensor) -> bool:
+        return self._level[tensor.op] <= _INVARIANT
+
+    def is_outside(self, tensor: tf.Tensor) -> bool:
+        """Whether it is of no state, and may be computed outside of the loop."""
+        return self._level[tensor.op] <= _BEFORE
+
+    def is_after(self, tensor: tf.Tensor) -> bool:
+        return tensor.op in self._after
+
+    def input_of(self, parameter: tf.Tensor) -> tuple[_spec.Input, tf.Tensor] | None:
+        """What a parameter gets, and of which tensor; None for what is no parameter."""
+        i = self._parameters.get(parameter.op)
+        return None if i is None else (self._spec.inputs[i], self.loop.tensors[i])
+
+    def agree(self, tensors: Iterable[tf.Tensor]) -> bool:
+        """Whether there are as many of each of some slices, or of what is computed of them."""
+        origins = [self._origin[t.op] for t in tensors if self._level[t.op] == _BEFORE]
+        return len({self._agreement[origin] for origin in origins}) <= 1
+
+    def give(self, tensor: tf.Tensor, stacked: tf.Tensor) -> None:
+        """Says what the values of a tensor of the core are, for `compute`."""
+        self._values[tensor.ref()] = stacked
+
     # --- iterations ------------------------------------------------------------------------------
 
     def _count(self) -> bool:
@@ -145,13 +200,13 @@ class _Fission:
 
         Sets for each counted input what its number of iterations has in common with another's.
         """
-        limit = self._loop.num_iterations
+        limit = self.loop.num_iterations
         static = None if limit is None else tf.get_static_value(tf.convert_to_tensor(limit))
         counts = set() if static is None else {int(static)}
         found = {}
         for i in self._counted:
             given, extent = self._spec.inputs[i], None
-            shape = self._loop.tensors[i].shape
+            shape = self.loop.tensors[i].shape
             if shape.rank is not None and -shape.rank <= given.axis < shape.rank:
                 extent = shape[given.axis]
             if extent is None:
@@ -173,22 +228,22 @@ class _Fission:
         is_known = all(key == "known" for key in self._agreement.values())
         is_known = is_known and (limit is None or static is not None)
         # Without the loop nobody would compare numbers of iterations.
-        self._may_leave = is_known or (limit is None and len(self._counted) == 1)
+        self.may_leave = is_known or (limit is None and len(self._counted) == 1)
         return True
 
     # --- which operation is what -----------------------------------------------------------------
 
     def _classify(self) -> None:
         spec, graph = self._spec, self._graph
-        self._results = results = [_without_identity(t) for t in graph.outputs]
+        self.results = results = [_without_identity(t) for t in graph.outputs]
         sources = {result for result, _ in spec.back_edges}
-        recorded = range(self._loop.num_results, len(graph.outputs))
+        recorded = range(self.loop.num_results, len(graph.outputs))
         staying = sources | set(recorded)
-        staying |= {o.source for o in spec.outputs if not self._may_be_joined_outside(o)}
+        staying |= {o.source for o in spec.outputs if not self.may_be_joined_outside(o)}
         self._used = sorted({o.source for o in spec.outputs} | staying)
         self._staying = {results[r].ref() for r in staying}
         self._leaving = {results[r].ref() for r in self._used} - self._staying
-        self._largest = _LARGEST * (
+        self.largest = _LARGEST * (
             sum(_size(graph.inputs[i]) for i in self._counted)
             + sum(_size(results[o.source]) for o in spec.outputs if o.mode in ("stack", "concat"))
         )
@@ -213,11 +268,11 @@ class _Fission:
                 self._after.add(op)
         for tensor in targets:
             is_core = self._level[tensor.op] == _CORE
-            if not is_core and not (self._may_leave and tensor.op in self._before):
+            if not is_core and not (self.may_leave and tensor.op in self._before):
                 self._leaving.discard(tensor.ref())
                 self._staying.add(tensor.ref())
 
-    def _may_be_joined_outside(self, output: _spec.Output) -> bool:
+    def may_be_joined_outside(self, output: _spec.Output) -> bool:
         """Whether the output may as well be made of the stacked values, outside of the loop."""
         if output.mode == "stack":
             return output.length < 0 and self._graph.outputs[output.source].shape.rank is not None
@@ -227,7 +282,7 @@ class _Fission:
         return extent is not None and output.part_size in (0, extent)
 
     def _level_of_input(self, i: int) -> int:
-        given, shape = self._spec.inputs[i], self._loop.tensors[i].shape
+        given, shape = self._spec.inputs[i], self.loop.tensors[i].shape
         parameter = self._graph.inputs[i]
         if i in self._states or parameter.dtype not in _batching.TYPES or shape.rank is None:
             return _CORE
@@ -272,7 +327,7 @@ class _Fission:
         is_stacked = [level >= _BEFORE for level in levels]
         if not self._has_iterations and _batching.needs_iterations(op, is_stacked):
             return False
-        if any(is_stacked) and sum(map(_size, op.outputs)) > self._largest:
+        if any(is_stacked) and sum(map(_size, op.outputs)) > self.largest:
             return False
         return _batching.is_known(op, is_stacked)
 
@@ -313,7 +368,7 @@ class _Fission:
         product = op.outputs[0]
         if all(is_before) or not any(is_before) or len({self._agreement[o] for o in origins}) > 1:
             return False
-        if not _batching.is_plain(op) or _size(product) > self._largest:
+        if not _batching.is_plain(op) or _size(product) > self.largest:
             return False
         # The matrix's axis that is contracted.
         rows = side if not transposed[1 - side] else 1 - side
@@ -354,7 +409,7 @@ class _Fission:
         groups.sort(key=lambda entry: not any(map(self._is_product, entry[1])))
         total = 0
         for size, group, region in groups:
-            if total + size <= self._largest:
+            if total + size <= self.largest:
                 total += size
             else:
                 region.difference_update(group)
@@ -450,7 +505,7 @@ class _Fission:
 
     def _cut_of(self, operations: Iterable[tf.Operation]) -> list[tf.Tensor]:
         """What operations after the loop get of it, but for what it gives anyway."""
-        given = {self._results[o.source].ref() for o in self._stacks()}
+        given = {self.results[o.source].ref() for o in self._stacks()}
         found = {
             t.ref(): t
             for op in operations
@@ -464,7 +519,7 @@ class _Fission:
         return [
             o
             for o in self._spec.outputs
-            if (o.mode, o.axis, o.stride, o.length) == ("stack", 0, self._order, -1)
+            if (o.mode, o.axis, o.stride, o.length) == ("stack", 0, self.order, -1)
         ]
 
     def _slices_of(self, operations: Iterable[tf.Operation]) -> list[tf.Tensor]:
@@ -476,7 +531,7 @@ class _Fission:
     def _cut(self) -> None:
         """Finds out what is left in the loop, and what that gets of what is before."""
         moved = self._before | self._after
-        results = {r: self._results[r] for r in self._used}
+        results = {r: self.results[r] for r in self._used}
         self._left = [
             r for r, t in results.items() if t.op not in moved or t.ref() in self._staying
         ]
@@ -514,12 +569,10 @@ class _Fission:
         return not _batching.is_free(op) and not any(t.dtype.is_integer for t in op.outputs)
 
     def _make(self) -> tuple[Traced | None, Callable[[list[tf.Tensor]], list[tf.Tensor]]]:
-        spec, loop = self._spec, self._loop
-        self._values: dict[Any, tf.Tensor] = {}
-        self._sources = list(self._graph.inputs)
+        spec, loop = self._spec, self.loop
         crossing = list(self._crossing.values())
         with tf.name_scope("before_loop"):
-            made = self._compute(crossing)
+            made = self.compute(crossing)
         # What takes an input's place stands there: an error names the first that is wrong.
         inputs = [
             (i, spec.inputs[i], self._graph.inputs[i], loop.tensors[i]) for i in self._kept_inputs()
@@ -534,9 +587,9 @@ class _Fission:
         self._leave_only(
             [inside for _, _, inside, _ in inputs],
             [
-                *(self._results[r] for r in users),
+                *(self.results[r] for r in users),
                 *self._given_to_after,
-                *(self._results[r] for r in recorded),
+                *(self.results[r] for r in recorded),
             ],
         )
         result = {r: k for k, r in enumerate(users)}
@@ -544,7 +597,7 @@ class _Fission:
         outputs = [
             *(dataclasses.replace(o, source=result[o.source]) for o in self._left_outputs()),
             *(
-                _spec.Output(f"{t.op.name} of the body", t.dtype, "stack", k, 0, self._order)
+                _spec.Output(f"{t.op.name} of the body", t.dtype, "stack", k, 0, self.order)
                 for k, t in enumerate(self._given_to_after, start=len(users))
             ),
         ]
@@ -572,11 +625,11 @@ class _Fission:
         self._values.update(zip([t.ref() for t in self._given_to_after], given[len(left) :]))
         for output, tensor in zip(left, given):
             if output in self._stacks():
-                self._values[self._results[output.source].ref()] = tensor
+                self._values[self.results[output.source].ref()] = tensor
         gone = [o for o in self._spec.outputs if o.source not in self._left]
         with tf.name_scope("after_loop"):
-            stacked = self._compute([self._results[o.source] for o in gone])
-            joined = iter([self._joined(o, t) for o, t in zip(gone, stacked)])
+            stacked = self.compute([self.results[o.source] for o in gone])
+            joined = iter([self.joined(o, t) for o, t in zip(gone, stacked)])
         own = iter(given)
         return [next(own if o.source in self._left else joined) for o in self._spec.outputs]
 
@@ -616,12 +669,12 @@ class _Fission:
             return _spec.Input(f"{tensor.op.name} of the body", tensor.shape)
         given = self._spec.inputs[self._origin[tensor.op]]
         mode = "iterator" if given.mode == "iterator" else "index"
-        start, end = (0, -1) if self._order > 0 else (-1, 0)
-        return _spec.Input(given.label, tensor.shape, mode, 0, start, end, self._order)
+        start, end = (0, -1) if self.order > 0 else (-1, 0)
+        return _spec.Input(given.label, tensor.shape, mode, 0, start, end, self.order)
 
     # --- outside of the loop ---------------------------------------------------------------------
 
-    def _compute(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def compute(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The values of what moved, of all iterations at once where it is not invariant."""
         known = [ref.deref() for ref in self._values]
         for op in _graphs.needed_operations([*self._sources, *known], tensors):
@@ -637,13 +690,13 @@ class _Fission:
     def _value(self, tensor: tf.Tensor) -> tf.Tensor:
         if tensor.ref() not in self._values:
             i = self._parameters[tensor.op]
-            given = self._loop.tensors[i]
+            given = self.loop.tensors[i]
             self._values[tensor.ref()] = self._pieces(i) if self._is_stacked(tensor) else given
         return self._values[tensor.ref()]
 
     def _pieces(self, i: int) -> tf.Tensor:
         """All that a parameter gets, stacked."""
-        given, tensor = self._spec.inputs[i], self._loop.tensors[i]
+        given, tensor = self._spec.inputs[i], self.loop.tensors[i]
         axis, order = given.axis % tensor.shape.rank, 1 if given.stride > 0 else -1
         if not _slices.covers(given):
             edges = [at % tensor.shape[axis] for at in (given.start, given.end)]
@@ -657,22 +710,22 @@ class _Fission:
         tensor = _batching.transposed(tensor, [axis, *rest])
         if given.mode == "iterator":
             tensor = self._visited(tensor, order)
-        return tensor if order == self._order else tf.reverse(tensor, [0])
+        return tensor if order == self.order else tf.reverse(tensor, [0])
 
     def _visited(self, tensor: tf.Tensor, order: int) -> tf.Tensor:
         """Those elements of an iterator's tensor that the loop comes to."""
-        count = tf.get_static_value(self._loop.num_iterations)
+        count = tf.get_static_value(self.loop.num_iterations)
         if count is not None and int(count) == tensor.shape[0]:
             return tensor
-        count = self._loop.num_iterations if count is None else int(count)
+        count = self.loop.num_iterations if count is None else int(count)
         if order > 0:
             return tensor[:count]
         extent = tf.shape(tensor, tf.int64)[0]
         return tensor[tf.maximum(extent - count, 0) :]
 
-    def _joined(self, output: _spec.Output, stacked: tf.Tensor) -> tf.Tensor:
+    def joined(self, output: _spec.Output, stacked: tf.Tensor) -> tf.Tensor:
         """An output of the loop, of the values of all iterations."""
-        if output.stride != self._order:
+        if output.stride != self.order:
             stacked = tf.reverse(stacked, [0])
         axis = output.axis % (stacked.shape.rank - (output.mode == "concat"))
         rest = range(1, stacked.shape.rank)

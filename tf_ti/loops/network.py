@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import graphs as _graphs
+from tf_ti.loops import eager as _eager, graphs as _graphs
 from tf_ti.loops.building import Builder
 from tf_ti.loops.layers import LoopNode, OutputLayer, Path
 from tf_ti.loops.nesting import Nesting
@@ -30,10 +30,8 @@ class Network:
         self.outputs: dict[OutputLayer, Any] = {}  # who waits for the loops' outputs
         self.levels: dict[tf.Operation, Path] = {}  # in which loop an operation runs
         self.sketch: Any = None
-        # As `eager.may_fuse` has it for bodies.
         around = self.current()
-        is_eager = tf.executing_eagerly() and not _tf.is_recording()
-        self.may_fuse = around.may_fuse if around is not None else not is_eager
+        self.fuse = _eager.fusing(True) if around is None else around.fuse
         self._discarded: set[LoopNode] = set()
         # From which number of operations on which loops were open.
         self._events: list[tuple[int, Path]] = []

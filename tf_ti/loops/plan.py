@@ -54,7 +54,7 @@ class Plan:
         tensors: Sequence[tf.Tensor],
         num_iterations: int | tf.Tensor | None,
         checkpoint_every: int | None,
-        fuse: bool,
+        fuse: _fission.Fuse,
         name: str | None,
     ) -> list[tf.Tensor]:
         """Adds the loop to the current graph, or runs it where there is none."""

@@ -149,7 +149,7 @@ class _Scan:
             results = Structure(f.structured_outputs).leaves
             is_plain = is_plain and all(isinstance(r, (tf.Tensor, tf.TensorSpec)) for r in results)
         self.f = f if is_plain else self._of_tensors(f)
-        self._fuse = fuse and _eager.may_fuse(self.f)
+        self._fuse = _eager.fusing(fuse, self.f)
         self.key = ("scan", carry, xs, axis, reverse, checkpoint_every, self._fuse, name)
         # What `add` is at work with: what the carry is made of, and xs.
         self._states: list[tf.Tensor] = []

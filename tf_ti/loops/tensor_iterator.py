@@ -145,7 +145,7 @@ def tensor_iterator(
     if not _plain.is_wanted():
         body = _body.resolve(body, parameters, expected)
 
-    fuse = bool(fuse) and _eager.may_fuse(body)
+    fusing = _eager.fusing(fuse, body)
 
     def add(tensors: Sequence[tf.Tensor], num_iterations: int | tf.Tensor | None):
         results = _Parts([])
@@ -164,7 +164,7 @@ def tensor_iterator(
         else:
             plan = make_plan(_body.trace(body, parameters))
             outputs = plan.run(
-                tensors, num_iterations, checkpoint_every, fuse, name or "TensorIterator"
+                tensors, num_iterations, checkpoint_every, fusing, name or "TensorIterator"
             )
         given = iter(outputs)
         found = []
@@ -177,7 +177,7 @@ def tensor_iterator(
             )
         return found
 
-    key = ("tensor_iterator", port_map, back_edges, tuple(types), checkpoint_every, fuse, name)
+    key = ("tensor_iterator", port_map, back_edges, tuple(types), checkpoint_every, fusing, name)
     if _plain.is_wanted():
         return tuple(add(tensors, num_iterations))
     return tuple(_eager.call(add, tensors, num_iterations, body, key))

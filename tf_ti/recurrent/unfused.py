@@ -15,7 +15,7 @@ def run(
     recurrence: Recurrence,
     x: tf.Tensor,
     states: Sequence[tf.Tensor],
-    w: tf.Tensor,
+    w: tf.Tensor | None,
     r: tf.Tensor,
     b: tf.Tensor | None,
     lengths: tf.Tensor | None = None,
@@ -29,7 +29,7 @@ def run(
         x: [batch, time, input], or [time, batch, input] where the recurrence says time_major.
         states: the hidden state, [batch, hidden]; for an LSTM also the cell state.
         w, r: [gates * hidden, input] and [gates * hidden, hidden], or turned over where the
-            recurrence says so.
+            recurrence says so. Without w, x is its product already.
         b: [num_biases * hidden], or None for zeros.
         lengths: how many steps each element of the batch has, int64 [batch]; None for all.
         mask: which steps there are, in the layout of x; not with lengths.
@@ -91,9 +91,11 @@ def step(
 class Cell:
     """A cell and its weights."""
 
-    def __init__(self, recurrence: Recurrence, w: tf.Tensor, r: tf.Tensor, b: tf.Tensor | None):
+    def __init__(
+        self, recurrence: Recurrence, w: tf.Tensor | None, r: tf.Tensor, b: tf.Tensor | None
+    ):
         if not recurrence.transpose_weights:
-            w, r = tf.transpose(w), tf.transpose(r)
+            w, r = None if w is None else tf.transpose(w), tf.transpose(r)
         self._recurrence, self._w, self._r = recurrence, w, r
         self._b, self._recurrent_b = b, None
         if recurrence.linear_before_reset and b is not None:
@@ -104,7 +106,7 @@ class Cell:
 
     def project(self, x: tf.Tensor) -> tf.Tensor:
         """What the gates get from inputs of any number of steps."""
-        projected = tf.tensordot(x, self._w, [[-1], [1]])
+        projected = x if self._w is None else tf.tensordot(x, self._w, [[-1], [1]])
         return projected if self._b is None else projected + self._b
 
     def step(self, projected: tf.Tensor, states: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -1,0 +1,585 @@
+"""Loops whose bodies are cells, whoever wrote them: they become recurrent sequences.
+
+A body is a cell where its new states have the normal form of one (`normal_form.py`):
+
+    LSTM    c' = f * c + i * g              h' = o * activation(c')
+    GRU     h' = z * h + (1 - z) * n, or with z and 1 - z exchanged
+    RNN     h' = activation(...)
+
+with gates of activation functions that the kernel has; each of one product of h with a matrix, of
+biases, and of anything that does not depend on a state. That becomes the x of the op: as it is,
+with its matrix, where it is one product in all gates, else added up outside for all steps. The
+gates may lie in any order in one matrix, or in several.
+
+All outputs must follow from the hidden states, or be last states; only then nothing needs the loop.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from tf_ti.loops import batching as _batching, fission as _fission, slices as _slices, spec as _spec
+from tf_ti.recurrent import normal_form as _form, ops
+from tf_ti.recurrent.normal_form import Activated, Outside, Polynomial, Product, State, Unknown
+from tf_ti.recurrent.spec import GATES, Activation, Kind, Recurrence
+
+_TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
+_NAMES = ("sigmoid", "tanh", "relu", "leaky_relu")
+
+
+def recognize(
+    body: _fission.Fission, fuse: _fission.Fuse, name: str | None
+) -> list[tf.Tensor] | None:
+    """Adds a recurrent sequence in place of a loop, and gives the loop's outputs; or None."""
+    try:
+        sequence = _Sequence(body, fuse, _cell(body))
+    except Unknown:
+        return None
+    with tf.name_scope(name):
+        return sequence.run()
+
+
+_fission.recognizers.append(recognize)
+
+
+# --- cells ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gate:
+    """An activation function of what comes from the hidden state and of what does not.
+
+    Attributes:
+        product: of the hidden state and a matrix.
+        coefficient: of that product.
+        rest: what does not depend on a state.
+        reset_bias: what is added to the product before a reset gate's factor.
+    """
+
+    activation: Activation
+    product: Product
+    coefficient: float
+    rest: Polynomial
+    reset_bias: Polynomial = dataclasses.field(default_factory=dict)
+
+    def negated(self) -> "_Gate":
+        """The one that gives 1 minus it."""
+        if self.activation.name not in ("sigmoid", "hard_sigmoid"):
+            raise Unknown
+        rest = _form.scaled(self.rest, -1.0)
+        return dataclasses.replace(self, coefficient=-self.coefficient, rest=rest)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cell:
+    """What a body computes; its states, of which the hidden one is the first, by their indices."""
+
+    kind: Kind
+    states: tuple[int, ...]
+    gates: dict[str, _Gate]  # by the letters of GATES
+    activations: tuple[Activation, ...]
+    linear_before_reset: bool = False
+
+
+def _cell(body: _fission.Fission) -> _Cell:
+    """What a body is; Unknown if it is no cell."""
+    loop = body.loop
+    graph, edges = loop.graph, loop.spec.back_edges
+    has_effects = graph.control_outputs or loop.num_results < len(graph.outputs)
+    if len(edges) not in (1, 2) or has_effects or not body.may_leave:
+        raise Unknown
+    shapes = set()
+    for result, parameter in edges:
+        inside, outside = graph.inputs[parameter], loop.tensors[parameter]
+        shape, given = inside.shape, outside.shape
+        # Only the loop finds out whether a state has the shape that a body was built for.
+        if shape.rank != 2 or given.rank != 2 or inside.dtype not in _TYPES:
+            raise Unknown
+        if any(g is None and s is not None for g, s in zip(given.as_list(), shape.as_list())):
+            raise Unknown
+        shapes.add((inside.dtype, *shape.as_list()))
+        shapes.add((inside.dtype, *body.results[result].shape.as_list()))
+    if len({(dtype, width) for dtype, _, width in shapes}) > 1 or not shape[1]:
+        raise Unknown
+    if len({rows for _, rows, _ in shapes} - {None}) > 1:
+        raise Unknown
+    reader = _form.Reader(body)
+    new = []
+    for result, _ in edges:
+        columns = reader.columns(body.results[result])
+        if len(columns) > 1:
+            raise Unknown
+        new.append(columns[0][1])
+    cell = _Matcher(reader, shape[1])
+    if len(new) == 1:
+        return cell.gru(*new) if len(new[0]) == 3 else cell.rnn(*new)
+    return cell.lstm(new, 0, 1) if len(new[0]) == 1 else cell.lstm(new, 1, 0)
+
+
+class _Matcher:
+    """Finds the parts of cells in normal forms."""
+
+    def __init__(self, reader: _form.Reader, hidden_size: int):
+        self._reader, self._hidden_size = reader, hidden_size
+
+    def lstm(self, new: Sequence[Polynomial], h: int, c: int) -> _Cell:
+        hidden, cell = new[h], new[c]
+        output, squashed = self._monomial(hidden, 2)
+        if squashed.argument != _form.freeze(cell):
+            output, squashed = squashed, output
+        if squashed.argument != _form.freeze(cell) or len(cell) != 2:
+            raise Unknown
+        kept, added = sorted(cell, key=lambda monomial: State(c) not in monomial)
+        forget = self._only(kept - {State(c)})
+        if State(c) not in kept or not all(map(_is_one, cell.values())) or len(added) != 2:
+            raise Unknown
+        f, o = self._gate(forget, h), self._gate(output, h)
+        i, g = (self._gate(self._activated(atom), h) for atom in added)
+        if i.activation != f.activation:
+            i, g = g, i
+        if not i.activation == f.activation == o.activation:
+            raise Unknown
+        activations = (f.activation, g.activation, _activation(squashed))
+        return _Cell("lstm", (h, c), {"f": f, "i": i, "c": g, "o": o}, activations)
+
+    def gru(self, new: Polynomial) -> _Cell:
+        h = State(0)
+        both = {m: c for m, c in new.items() if h in m and len(m) == 2}
+        alone = {m: c for m, c in new.items() if h not in m and len(m) == 1}
+        if not alone:  # z * n + h - z * h: the candidate has the gate's factor
+            alone = {m: c for m, c in new.items() if h not in m and len(m) == 2}
+        if len(both) != 1 or len(alone) != 1:
+            raise Unknown
+        ((kept, of_kept),), (added,) = both.items(), alone
+        update = self._only(kept - {h})
+        candidate = self._only(added - {update})
+        is_exchanged = of_kept < 0
+        expected = {
+            frozenset([update, h]): -1.0 if is_exchanged else 1.0,
+            frozenset([update, candidate]): 1.0 if is_exchanged else -1.0,
+            frozenset([h if is_exchanged else candidate]): 1.0,
+        }
+        if set(new) != set(expected) or not all(_is_one(new[m] * s) for m, s in expected.items()):
+            raise Unknown
+        z = self._gate(update, 0)
+        n, reset = self._candidate(candidate)
+        r = self._gate(reset, 0)
+        if z.activation != r.activation:
+            raise Unknown
+        gates = {"z": z.negated() if is_exchanged else z, "r": r, "h": n}
+        is_linear = n.product.factor == {h}
+        return _Cell("gru", (0,), gates, (z.activation, n.activation), is_linear)
+
+    def rnn(self, new: Polynomial) -> _Cell:
+        (atom,) = self._monomial(new, 1)
+        gate = self._gate(atom, 0)
+        return _Cell("rnn", (0,), {"h": gate}, (gate.activation,))
+
+    def _monomial(self, polynomial: Polynomial, count: int) -> list[Activated]:
+        """The factors of one product of so many functions."""
+        if len(polynomial) != 1:
+            raise Unknown
+        ((monomial, coefficient),) = polynomial.items()
+        if len(monomial) != count or not _is_one(coefficient):
+            raise Unknown
+        return [self._activated(atom) for atom in monomial]
+
+    def _only(self, atoms) -> Activated:
+        if len(atoms) != 1:
+            raise Unknown
+        return self._activated(*atoms)
+
+    def _activated(self, atom) -> Activated:
+        if not isinstance(atom, Activated):
+            raise Unknown
+        return atom
+
+    def _gate(self, atom: Activated, h: int) -> _Gate:
+        activation, argument = self._unscaled(atom)
+        products = {m: c for m, c in argument.items() if not _form.is_outside(m)}
+        product, coefficient = self._product(products)
+        if product.factor != {State(h)}:
+            raise Unknown
+        return _Gate(activation, product, coefficient, self._rest(argument))
+
+    def _candidate(self, atom: Activated) -> tuple[_Gate, Activated]:
+        """A GRU's candidate, and its reset gate."""
+        activation, argument = self._unscaled(atom)
+        reset_terms = {m: c for m, c in argument.items() if not _form.is_outside(m)}
+        before = [
+            a for m in reset_terms for a in m if isinstance(a, Product) and len(a.factor) == 2
+        ]
+        if before:
+            product, coefficient = self._product(reset_terms)
+            reset = self._only(product.factor - {State(0)})
+            if State(0) not in product.factor:
+                raise Unknown
+            return _Gate(activation, product, coefficient, self._rest(argument)), reset
+        common = frozenset.intersection(*reset_terms) if reset_terms else frozenset()
+        reset = self._only([a for a in common if isinstance(a, Activated)])
+        linear = {m - {reset}: c for m, c in reset_terms.items()}
+        products = {m: c for m, c in linear.items() if not _form.is_outside(m)}
+        product, coefficient = self._product(products)
+        if product.factor != {State(0)}:
+            raise Unknown
+        gate = _Gate(activation, product, coefficient, self._rest(argument), self._rest(linear))
+        return gate, reset
+
+    def _product(self, terms: Polynomial) -> tuple[Product, float]:
+        """The only one, of whole states."""
+        if len(terms) != 1:
+            raise Unknown
+        ((monomial, coefficient),) = terms.items()
+        if len(monomial) != 1:
+            raise Unknown
+        (atom,) = monomial
+        if not isinstance(atom, Product) or atom.width != self._hidden_size:
+            raise Unknown
+        return atom, coefficient
+
+    def _rest(self, polynomial: Polynomial) -> Polynomial:
+        rest = {m: c for m, c in polynomial.items() if _form.is_outside(m)}
+        if any(len(monomial) > 1 for monomial in rest):
+            raise Unknown
+        return self._reader.opened_polynomial(rest, self._hidden_size)
+
+    def _unscaled(self, atom: Activated) -> tuple[Activation, Polynomial]:
+        """A function and its argument; a limited one is a hard sigmoid of something."""
+        argument = dict(atom.argument)
+        if atom.function != "unit":
+            return _activation(atom), argument
+        slopes = {c for m, c in argument.items() if not _form.is_outside(m)}
+        if len(slopes) != 1 or min(slopes) <= 0:
+            raise Unknown
+        (slope,) = slopes
+        argument = _form.added(argument, {_form.ONE: -0.5})
+        argument = {m: c / slope for m, c in argument.items()}
+        return Activation("hard_sigmoid", slope, 0.5), argument
+
+
+def _activation(atom: Activated) -> Activation:
+    if atom.function not in _NAMES:
+        raise Unknown
+    return Activation(atom.function, atom.parameter)
+
+
+def _is_one(number: float) -> bool:
+    return math.isclose(number, 1.0, rel_tol=1e-6)
+
+
+# --- sequences -----------------------------------------------------------------------------------
+
+
+class _Sequence:
+    """The op that takes the place of a loop of cells, and what is around it."""
+
+    def __init__(self, body: _fission.Fission, fuse: _fission.Fuse, cell: _Cell):
+        """Unknown where the loop must stay."""
+        self._body, self._cell = body, cell
+        loop = body.loop
+        self._results, parameters = zip(*(loop.spec.back_edges[k] for k in cell.states))
+        self._hidden = body.results[self._results[0]]
+        self._initial = [loop.tensors[p] for p in parameters]
+        self._rows, self._size = loop.graph.inputs[parameters[0]].shape.as_list()
+        self._dtype = self._hidden.dtype
+
+        inputs, biases, weights = {}, {}, {}
+        for letter, gate in cell.gates.items():
+            biases[letter] = {m: c for m, c in gate.rest.items() if self._is_bias(m)}
+            inputs[letter] = {m: c for m, c in gate.rest.items() if m not in biases[letter]}
+            weights[letter] = _matrices_of(_form.of_atom(gate.product, gate.coefficient))
+        order = self._gate_order(weights, inputs)
+        self._inputs = self._columns(order, inputs)
+        self._biases = self._columns(order, biases)
+        self._r = self._columns(order, weights)
+        if cell.linear_before_reset:
+            self._biases.append((self._size, cell.gates["h"].reset_bias))
+        if not all(self._is_bias(m) for _, p in self._biases for m in p):
+            raise Unknown
+        slices = [t for t in _tensors(self._inputs) if not body.is_invariant(t)]
+        if not slices or not body.agree(slices):
+            raise Unknown
+        self._x = self._common_factor()
+        step = self._dtype.size * len(order) * self._size * (self._rows or 2**64)
+        if self._x is None and step > body.largest:
+            raise Unknown
+
+        self._placed = [o for o in loop.spec.outputs if self._may_be_placed(o)]
+        others = [o for o in loop.spec.outputs if o not in self._placed]
+        if not all(map(self._may_be_joined, others)):
+            raise Unknown
+        source = None if self._x is None else body.input_of(self._x.tensor)
+        if fuse is not _fission.Fuse.ALL and (others or source is None):
+            raise Unknown
+        self._batch_major = self._with_time_second(*source) if source is not None else None
+        self._recurrence = Recurrence(
+            cell.kind,
+            cell.activations,
+            order,
+            linear_before_reset=cell.linear_before_reset,
+            reverse=body.order < 0,
+            time_major=self._batch_major is None,
+            transpose_weights=next(_products(self._r)).is_transposed,
+        )
+        if not ops.has_kernel(self._recurrence):
+            raise Unknown
+
+    def _is_bias(self, monomial: _form.Monomial) -> bool:
+        """Whether it is the same in all rows and iterations."""
+        return all(
+            isinstance(atom, Outside)
+            and self._body.is_invariant(atom.tensor)
+            and set(atom.tensor.shape.as_list()[:-1]) <= {1}
+            for atom in monomial
+        )
+
+    def _columns(self, order: str, polynomials: dict[str, Polynomial]) -> _form.Columns:
+        return _form.merge([(self._size, polynomials[letter]) for letter in order])
+
+    def _gate_order(self, *polynomials: dict[str, Polynomial]) -> str:
+        """The one in which most gates lie side by side in the matrices."""
+        orders = [GATES[self._cell.kind]]
+        for each in polynomials:
+            starts = {k: [a.start for a in _products([(0, p)])] for k, p in each.items()}
+            orders.append("".join(sorted(orders[0], key=starts.__getitem__)))
+        return min(orders, key=lambda o: sum(len(self._columns(o, each)) for each in polynomials))
+
+    def _common_factor(self) -> Outside | None:
+        """x, if each gate gets one product of it, and of nothing else."""
+        factors = set()
+        for _, polynomial in self._inputs:
+            atoms = list(_products([(0, polynomial)]))
+            if len(polynomial) != 1 or len(atoms) != 1:
+                return None
+            factors.add((*atoms[0].factor, atoms[0].width))
+        (x, *_), *others = factors
+        if others or self._body.is_invariant(x.tensor):
+            return None
+        # Else each product would be as many.
+        rows = math.prod(d or 0 for d in x.tensor.shape[:-1])
+        return x if rows != 1 or self._rows == 1 else None
+
+    # --- outputs ---
+
+    def _renamed(self, output: _spec.Output) -> bool:
+        """Whether it is made of the hidden states, but for axes of extent 1."""
+        tensor = self._body.results[output.source]
+        while tensor is not self._hidden and _form.keeps_columns(tensor.op):
+            tensor = tensor.op.inputs[0]
+        return tensor is self._hidden
+
+    def _may_be_placed(self, output: _spec.Output) -> bool:
+        """Whether it is what the op gives, in another shape."""
+        if output.mode == "last":
+            return output.source in self._results
+        rank = self._body.results[output.source].shape.rank
+        is_last = output.mode == "stack" and output.axis in (-1, rank)
+        return self._body.may_be_joined_outside(output) and not is_last and self._renamed(output)
+
+    def _may_be_joined(self, output: _spec.Output) -> bool:
+        """Whether it can be computed of the hidden states, or of none."""
+        tensor = self._body.results[output.source]
+        if not self._body.may_be_joined_outside(output) or self._body.is_invariant(tensor):
+            return False
+        stack, seen = [tensor], set()
+        while stack:
+            tensor = stack.pop()
+            if tensor is self._hidden or self._body.is_outside(tensor) or tensor.ref() in seen:
+                continue
+            if not self._body.is_after(tensor):
+                return False
+            seen.add(tensor.ref())
+            stack.extend(tensor.op.inputs)
+        return True
+
+    def _with_time_second(self, given: _spec.Input, tensor: tf.Tensor) -> tf.Tensor | None:
+        """What a parameter gets slices of, if it is [batch, time, input]."""
+        is_step = given.mode in ("slice", "index") and given.part_size == 1
+        is_whole = is_step and _slices.covers(given) and given.stride == self._body.order
+        if not is_whole or tensor.shape.rank != 3 or given.axis % 3 != 1:
+            return None
+        return tensor
+
+    # --- what is added to the graph ---
+
+    def run(self) -> list[tf.Tensor]:
+        """Adds the op, and returns the loop's outputs."""
+        body, is_time_major = self._body, self._recurrence.time_major
+        x, w = self._x_and_w()
+        r = self._matrix(self._r)
+        rows = self._rows
+        if rows is None:
+            known = [_batching.extents(state)[0] for state in self._initial]
+            rows = _common([_batching.extents(x)[is_time_major], *known])
+        x = _broadcast(x, int(is_time_major), rows)
+        states = [_broadcast(state, 0, rows) for state in self._initial]
+        y, last = ops.run(self._recurrence, x, states, w, r, self._bias())
+        outputs = []
+        for output in body.loop.spec.outputs:
+            if output.mode == "last":
+                outputs.append(last[self._results.index(output.source)])
+            elif output in self._placed:
+                outputs.append(self._place(output, y))
+            else:
+                body.give(self._hidden, y if is_time_major else _turned(y))
+                (stacked,) = body.compute([body.results[output.source]])
+                outputs.append(body.joined(output, stacked))
+        return outputs
+
+    def _x_and_w(self) -> tuple[tf.Tensor, tf.Tensor | None]:
+        if self._x is None:
+            parts = [self._total(polynomial, width) for width, polynomial in self._inputs]
+            for axis in (0, 1):
+                extent = _common([_batching.extents(part)[axis] for part in parts])
+                parts = [_broadcast(part, axis, extent) for part in parts]
+            return _joined(parts, 2), None
+        w = self._matrix([(width, _matrices_of(p)) for width, p in self._inputs])
+        width = next(_products(self._inputs)).width
+        if self._batch_major is None:
+            return self._value(self._x, width), w
+        return _taken(self._batch_major, -1, self._x.start, width), w
+
+    def _bias(self) -> tf.Tensor | None:
+        if not any(polynomial for _, polynomial in self._biases):
+            return None
+        parts = [self._total(polynomial, width) for width, polynomial in self._biases]
+        return tf.reshape(_joined(parts, 2), [-1])
+
+    def _total(self, polynomial: Polynomial, width: int) -> tf.Tensor:
+        """The values of a polynomial of no state, [time or 1, rows or 1, width]."""
+        total = None
+        for monomial, coefficient in polynomial.items():
+            if monomial == _form.ONE:
+                term = tf.constant(coefficient, self._dtype, [1, 1, 1])
+            else:
+                (atom,) = monomial
+                is_product = isinstance(atom, Product)
+                term = self._product(atom, width) if is_product else self._value(atom, width)
+                term = term if coefficient == 1.0 else coefficient * term
+            total = term if total is None else total + term
+        total = tf.zeros([1, 1, 1], self._dtype) if total is None else total
+        return _broadcast(total, 2, width)
+
+    def _product(self, product: Product, width: int) -> tf.Tensor:
+        (factor,) = product.factor
+        value = self._value(factor, product.width)
+        *outer, _ = _batching.extents(value)
+        flat = _batching.reshape(value, [_batching.multiplied(outer), product.width])
+        matrix = self._matrix([(width, _matrices_of({frozenset([product]): 1.0}))])
+        made = tf.matmul(flat, matrix, transpose_b=self._is_transposed)
+        return _batching.reshape(made, [*outer, width])
+
+    def _value(self, atom: Outside, width: int) -> tf.Tensor:
+        """The values of columns, [time or 1, rows or 1, columns]."""
+        (value,) = self._body.compute([atom.tensor])
+        is_stacked = not self._body.is_invariant(atom.tensor)
+        if value.shape.rank != 3 or not is_stacked:
+            dims = _batching.extents(value)
+            outer = [dims.pop(0) if is_stacked else 1]
+            columns = dims.pop() if dims else 1
+            value = _batching.reshape(value, [*outer, _batching.multiplied(dims), columns])
+        return _taken(value, 2, atom.start, 1 if atom.is_repeated else width)
+
+    def _matrix(self, columns: _form.Columns) -> tf.Tensor:
+        """Matrices side by side, laid out as the recurrence says."""
+        parts = []
+        for width, polynomial in columns:
+            ((monomial, coefficient),) = polynomial.items()
+            (product,) = monomial
+            (matrix,) = self._body.compute([product.matrix])
+            ranges = [(product.row, product.width), (product.start, width)]
+            for axis, (start, extent) in enumerate(ranges):
+                matrix = _taken(matrix, axis ^ product.is_transposed, start, extent)
+            if product.is_transposed != self._is_transposed:
+                matrix = tf.transpose(matrix)
+            parts.append(matrix if coefficient == 1.0 else coefficient * matrix)
+        return _joined(parts, 0 if self._is_transposed else 1)
+
+    @property
+    def _is_transposed(self) -> bool:
+        return self._recurrence.transpose_weights
+
+    def _place(self, output: _spec.Output, y: tf.Tensor) -> tf.Tensor:
+        """An output of the hidden states."""
+        shape = self._body.results[output.source].shape.as_list()
+        axis = output.axis % (len(shape) + (output.mode == "stack"))
+        time_axis = 0 if self._recurrence.time_major else 1
+        if output.stride != self._body.order:
+            y = tf.reverse(y, [time_axis])
+        time, rows = _batching.extents(y)[time_axis], _batching.extents(y)[1 - time_axis]
+        for k in _axes_of_rows(shape):
+            shape[k] = rows
+            if (axis <= k) != self._recurrence.time_major:
+                y = _turned(y)
+        if output.mode == "stack":
+            shape.insert(axis, time)
+        else:
+            shape[axis] = _batching.multiplied([shape[axis], time])
+        return _batching.reshape(y, shape)
+
+
+def _products(columns: _form.Columns) -> Iterator[Product]:
+    for _, polynomial in columns:
+        for atom in itertools.chain.from_iterable(polynomial):
+            if isinstance(atom, Product):
+                yield atom
+
+
+def _tensors(columns: _form.Columns) -> Iterator[tf.Tensor]:
+    """Of what a sum is, but for matrices."""
+    for _, polynomial in columns:
+        for atom in itertools.chain.from_iterable(polynomial):
+            factors = atom.factor if isinstance(atom, Product) else [atom]
+            yield from (factor.tensor for factor in factors)
+
+
+def _matrices_of(polynomial: Polynomial) -> Polynomial:
+    """The matrices of products, whatever they are multiplied with."""
+    return {
+        frozenset(dataclasses.replace(atom, factor=_form.ONE) for atom in monomial): coefficient
+        for monomial, coefficient in polynomial.items()
+    }
+
+
+def _axes_of_rows(shape: Sequence[int | None]) -> list[int]:
+    """Where the rows are, if they may be other than 1."""
+    return [k for k, d in enumerate(shape[:-1]) if d != 1]
+
+
+def _taken(tensor: tf.Tensor, axis: int, start: int, extent: int) -> tf.Tensor:
+    if tensor.shape[axis] == extent:
+        return tensor
+    axis %= tensor.shape.rank
+    return tensor[(*[slice(None)] * axis, slice(start, start + extent))]
+
+
+def _joined(tensors: list[tf.Tensor], axis: int) -> tf.Tensor:
+    return tensors[0] if len(tensors) == 1 else tf.concat(tensors, axis)
+
+
+def _turned(tensor: tf.Tensor) -> tf.Tensor:
+    """With time and batch exchanged."""
+    return tf.transpose(tensor, [1, 0, 2])
+
+
+def _common(extents: Sequence[_batching.Extent]) -> _batching.Extent:
+    """What they are broadcast to."""
+    for extent in extents:
+        if isinstance(extent, int) and extent != 1:
+            return extent
+    unknown = [extent[tf.newaxis] for extent in extents if not isinstance(extent, int)]
+    if not unknown:
+        return 1
+    return functools.reduce(tf.broadcast_dynamic_shape, unknown)[0]
+
+
+def _broadcast(tensor: tf.Tensor, axis: int, extent: _batching.Extent) -> tf.Tensor:
+    dims = _batching.extents(tensor)
+    if isinstance(extent, int) and isinstance(dims[axis], int) and dims[axis] == extent:
+        return tensor
+    dims[axis] = extent
+    return tf.broadcast_to(tensor, tf.stack([tf.cast(d, tf.int64) for d in dims]))
