@@ -339,11 +339,16 @@ def test_functions_that_run_eagerly_give_the_same(rng):
     assert_close(results, case.expected(), 1e-12)
 
 
-def test_tangents_go_forward_through_a_sequence(rng):
+@pytest.mark.parametrize("place", ["eager", "function"])
+def test_tangents_go_forward_through_a_sequence(rng, place):
     case = make_case(rng, "gru", 2, 3, 4, 5, lengths=np.array([3, 1]))
     tangent, step = rng.normal(size=case.x.shape), 1e-6
+
+    def call(x):
+        return case.with_tensors([x, *case.tensors[1:]]).call()[0]
+
     with tf.autodiff.ForwardAccumulator(x := tf.constant(case.x), tf.constant(tangent)) as forward:
-        y, _ = case.with_tensors([x, *case.tensors[1:]]).call()
+        y = call(x) if place == "eager" else tf.function(call)(x)
     ends = [case.with_tensors([case.x + d * tangent, *case.tensors[1:]]) for d in (step, -step)]
     (above, _), (below, _) = (end.expected() for end in ends)
     np.testing.assert_allclose(forward.jvp(y), (above - below) / (2 * step), rtol=1e-6, atol=1e-8)

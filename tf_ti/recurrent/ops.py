@@ -149,7 +149,7 @@ class _Inputs:
 def _gradient_of(
     function: Callable, tensors: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    with tf.GradientTape() as tape:
+    with _tf.inside_jvp(), tf.GradientTape() as tape:
         tape.watch(tensors)
         results = function(tensors)
     return tape.gradient(results, tensors, gradients, tf.UnconnectedGradients.ZERO)
