@@ -465,14 +465,15 @@ def test_a_scan_along_an_axis_in_either_direction(axis, reverse):
 
 @pytest.mark.parametrize("batch", [1, B])
 @pytest.mark.parametrize("backwards", [False, True])
-def test_the_example_of_openvino(batch, backwards):
+@pytest.mark.parametrize("by_index", [False, True])
+def test_the_example_of_openvino(batch, backwards, by_index):
     weights = Weights()
     order = {"start": -1, "end": 0, "stride": -1} if backwards else {}
 
     def call(fuse, x, h, c):
         def body(piece, h, c):
-            h, c = joined(weights, tf.squeeze(piece, [1]), h, c)
-            return h, c, tf.expand_dims(h, 1)
+            h, c = joined(weights, piece[:, 0] if by_index else tf.squeeze(piece, [1]), h, c)
+            return h, c, h[:, tf.newaxis] if by_index else tf.expand_dims(h, 1)
 
         port_map = PortMap(
             [InputPort(0, 0, axis=1, **order), InputPort(1, 1), InputPort(2, 2)],
@@ -483,6 +484,9 @@ def test_the_example_of_openvino(batch, backwards):
 
     given = [normal("x", batch, T, N), normal("h", batch, H), normal("c", batch, H)]
     check(call, given, lambda: list(weights.found.values()))
+    specs = [tf.TensorSpec([None, *t.shape[1:]]) for t in given]
+    graph = tf.function(lambda *given: call(True, *given)).get_concrete_function(*specs).graph
+    assert "Transpose" not in types_of(graph)
 
 
 def test_parts_and_outputs_joined_along_the_batch_and_the_columns():

@@ -319,12 +319,20 @@ class Reader:
 
 def keeps_columns(op: tf.Operation) -> bool:
     """Whether only axes of extent 1 come or go before the columns."""
-    if op.type not in ("ExpandDims", "Identity", "Reshape", "Squeeze"):
+    if op.type not in ("ExpandDims", "Identity", "Reshape", "Squeeze", "StridedSlice"):
         return False
+    given, made = op.inputs[0], op.outputs[0]
     try:
-        return op.inputs[0].shape.rank > 0 and width(op.inputs[0]) == width(op.outputs[0])
+        if not given.shape.rank or width(given) != width(made):
+            return False
+        if op.type != "StridedSlice":
+            return True
+        parts = _parts(op)
     except Unknown:
         return False
+    larger = [[d for d in t.shape if d != 1] for t in (given, made)]
+    is_all = all(d is not None or part == slice(None) for d, part in zip(given.shape, parts))
+    return is_all and larger[0] == larger[1]
 
 
 def _window(op: tf.Operation, index: int) -> tuple[tf.Tensor, list[int], set[int]]:
@@ -342,7 +350,9 @@ def _window(op: tf.Operation, index: int) -> tuple[tf.Tensor, list[int], set[int
         begins, sizes = (_static(t).tolist() for t in op.inputs[1:])
         slices = [slice(b, None if s == -1 else b + s) for b, s in zip(begins, sizes)]
     else:
-        slices = _slices(op, len(dims))
+        slices = _parts(op)
+        if op.get_attr("new_axis_mask") or op.get_attr("shrink_axis_mask"):
+            raise Unknown
     begins, cut = [0] * len(dims), set()
     for axis, (part, extent) in enumerate(zip(slices, dims)):
         if part in (slice(None), slice(0, None), slice(0, extent)):
@@ -354,19 +364,24 @@ def _window(op: tf.Operation, index: int) -> tuple[tf.Tensor, list[int], set[int
     return value, begins, cut
 
 
-def _slices(op: tf.Operation, rank: int) -> list[slice]:
-    """What a StridedSlice takes of each axis, if it only takes ranges."""
+def _parts(op: tf.Operation) -> list[slice]:
+    """What a StridedSlice takes of each axis of its input; of one that goes, its element."""
     begin, end, strides = (_static(t).tolist() for t in op.inputs[1:])
-    if op.get_attr("new_axis_mask") or op.get_attr("shrink_axis_mask") or set(strides) - {1}:
+    if set(strides) - {1}:
         raise Unknown
-    slices = []
+    has = {
+        name: [bool(op.get_attr(f"{name}_mask") >> k & 1) for k in range(len(begin))]
+        for name in ("begin", "end", "ellipsis", "new_axis")
+    }
+    rank = op.inputs[0].shape.rank
+    missing = rank - len(begin) + sum(has["new_axis"]) + any(has["ellipsis"])
+    parts = []
     for k, (low, high) in enumerate(zip(begin, end)):
-        if op.get_attr("ellipsis_mask") >> k & 1:
-            slices += [slice(None)] * (rank - len(begin) + 1)
-            continue
-        low = None if op.get_attr("begin_mask") >> k & 1 else low
-        slices.append(slice(low, None if op.get_attr("end_mask") >> k & 1 else high))
-    return slices + [slice(None)] * (rank - len(slices))
+        if has["ellipsis"][k]:
+            parts += [slice(None)] * missing
+        elif not has["new_axis"][k]:
+            parts.append(slice(None if has["begin"][k] else low, None if has["end"][k] else high))
+    return parts + [slice(None)] * (rank - len(parts))
 
 
 def _view(matrix: tf.Tensor) -> tuple[tf.Tensor, list[int], bool] | None:
@@ -514,6 +529,8 @@ def _concat(reader, op, index, read):
 
 
 def _part(reader, op, index, read):
+    if keeps_columns(op):
+        return read(op.inputs[0])
     value, begins, cut = _window(op, index)
     if cut - {value.shape.rank - 1}:
         raise Unknown

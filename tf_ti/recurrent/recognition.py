@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -432,7 +432,7 @@ class _Sequence:
 
     def _x_and_w(self) -> tuple[tf.Tensor, tf.Tensor | None]:
         if self._x is None:
-            parts = [self._total(polynomial, width) for width, polynomial in self._inputs]
+            parts = [self._total(p, width, self._steps, 3) for width, p in self._inputs]
             for axis in (0, 1):
                 extent = _common([_batching.extents(part)[axis] for part in parts])
                 parts = [_broadcast(part, axis, extent) for part in parts]
@@ -440,41 +440,45 @@ class _Sequence:
         w = self._matrix([(width, _matrices_of(p)) for width, p in self._inputs])
         width = next(_products(self._inputs)).width
         if self._batch_major is None:
-            return self._value(self._x, width), w
-        return _taken(self._batch_major, -1, self._x.start, width), w
+            return self._steps(self._x, width), w
+        return _taken(self._batch_major, 2, self._x.start, width), w
 
     def _bias(self) -> tf.Tensor | None:
         if not any(polynomial for _, polynomial in self._biases):
             return None
-        parts = [self._total(polynomial, width) for width, polynomial in self._biases]
-        return tf.reshape(_joined(parts, 2), [-1])
+        return _joined([self._total(p, width, self._row, 1) for width, p in self._biases], 0)
 
-    def _total(self, polynomial: Polynomial, width: int) -> tf.Tensor:
-        """The values of a polynomial of no state, [time or 1, rows or 1, width]."""
+    def _total(
+        self, polynomial: Polynomial, width: int, value: Callable[..., tf.Tensor], rank: int
+    ) -> tf.Tensor:
+        """The values of so many columns of no state."""
         total = None
         for monomial, coefficient in polynomial.items():
             if monomial == _form.ONE:
-                term = tf.constant(coefficient, self._dtype, [1, 1, 1])
+                term = tf.constant(coefficient, self._dtype, [1] * rank)
             else:
-                (atom,) = monomial
-                is_product = isinstance(atom, Product)
-                term = self._product(atom, width) if is_product else self._value(atom, width)
+                term = value(*monomial, width)
                 term = term if coefficient == 1.0 else coefficient * term
             total = term if total is None else total + term
-        total = tf.zeros([1, 1, 1], self._dtype) if total is None else total
-        return _broadcast(total, 2, width)
+        total = tf.zeros([1] * rank, self._dtype) if total is None else total
+        return _broadcast(total, rank - 1, width)
 
-    def _product(self, product: Product, width: int) -> tf.Tensor:
-        (factor,) = product.factor
-        value = self._value(factor, product.width)
-        *outer, _ = _batching.extents(value)
-        flat = _batching.reshape(value, [_batching.multiplied(outer), product.width])
-        matrix = self._matrix([(width, _matrices_of({frozenset([product]): 1.0}))])
-        made = tf.matmul(flat, matrix, transpose_b=self._is_transposed)
-        return _batching.reshape(made, [*outer, width])
+    def _row(self, atom: Outside, width: int) -> tf.Tensor:
+        """What all rows of all steps share, [columns]."""
+        (value,) = self._body.compute([atom.tensor])
+        value = _batching.reshape(value, [math.prod(value.shape)])
+        return _taken(value, 0, atom.start, 1 if atom.is_repeated else width)
 
-    def _value(self, atom: Outside, width: int) -> tf.Tensor:
-        """The values of columns, [time or 1, rows or 1, columns]."""
+    def _steps(self, atom: Outside | Product, width: int) -> tf.Tensor:
+        """[time or 1, rows or 1, columns]."""
+        if isinstance(atom, Product):
+            (factor,) = atom.factor
+            value = self._steps(factor, atom.width)
+            *outer, _ = _batching.extents(value)
+            flat = _batching.reshape(value, [_batching.multiplied(outer), atom.width])
+            matrix = self._matrix([(width, _matrices_of({frozenset([atom]): 1.0}))])
+            made = tf.matmul(flat, matrix, transpose_b=self._is_transposed)
+            return _batching.reshape(made, [*outer, width])
         (value,) = self._body.compute([atom.tensor])
         is_stacked = not self._body.is_invariant(atom.tensor)
         if value.shape.rank != 3 or not is_stacked:
