@@ -123,3 +123,15 @@ def test_a_condition_appears_once_more_than_the_iterations(events):
     conditions = named(found, "TfTi>TensorIterator condition")
     assert [condition.iteration for condition in conditions] == list(range(COUNT + 1))
     assert len(named(found, "TfTi>TensorIterator iteration")) == COUNT
+
+
+def test_a_loop_that_became_a_sequence_has_the_name_of_both(events):
+    def run(x):
+        def cell(h, x):
+            return tf.tanh(x[None] @ W + h @ W), None
+
+        return tf_ti.scan(cell, tf.ones([1, 8]), x, name="mine")[0]
+
+    found = events(run)
+    assert [e.name for e in found if "mine" in e.name and "RecurrentSequence" in e.name]
+    assert not named(found, "TfTi>TensorIterator iteration")

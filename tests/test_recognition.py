@@ -920,6 +920,10 @@ def product_from_the_left(p, x, h):
     return [tf.tanh(x @ p("w", N, H) + p("l", B, B) @ h)]
 
 
+def unknown_rank(p, x, h):
+    return [tf.numpy_function(lambda a: a, rnn(p, x, h), tf.float32, stateful=False)]
+
+
 def reset_of_half_the_product(p, x, h):
     xz, xr, xh = slices_of(x @ p("w", N, 3 * H))
     hz, hr, hh = slices_of(h @ p("r", H, 3 * H))
@@ -962,6 +966,7 @@ NEAR_MISSES = {
         custom_gradient,
         other_type_inside,
         product_from_the_left,
+        unknown_rank,
         reset_of_half_the_product,
         reset_with_an_input,
         update_that_does_not_sum_to_one,
@@ -1111,3 +1116,22 @@ def test_the_op_has_the_name_of_the_loop():
     graph = tf.function(call).get_concrete_function(*GIVEN[:2]).graph
     (op,) = (op for op in graph.get_operations() if op.type == SEQUENCE)
     assert op.name.startswith("mine/")
+
+
+def test_a_drawing_says_what_the_loop_became():
+    weights = Weights()
+
+    def draw(cell, **options):
+        with tf_ti.Loop("mine", **options) as loop:
+            loop.add_trip_limit(T, TripLimit.COUNT)
+            x, h = loop.add_iterator(GIVEN[0]), loop.add_recurrence(GIVEN[1])
+            (h.next,) = cell(weights, x, h)
+            loop.add_loop_output(h, LoopOutput.LAST_VALUE)
+        return loop.draw()
+
+    drawings = []
+    tf.function(lambda: drawings.extend([draw(rnn), draw(rnn, fuse=False), draw(residual)]))()
+    fused, whole, moved = (text.splitlines()[:2] for text in drawings[-3:])
+    assert fused == ["loop mine", "  runs as one sequence of RNN cells"]
+    assert whole == ["loop mine", "  outside"]
+    assert moved == ["loop mine", "  computed before it, for all iterations: MatMul"]

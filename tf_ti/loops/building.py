@@ -83,6 +83,7 @@ class Builder:
         name = loop.name if _is_scope(loop.name) else "Loop"
         fuse = self.network.fuse if loop.fuse else _fission.Fuse.NOTHING
         made = traced.run(1, fuse, name)
+        loop.fused = tuple(traced.notes)
         for op in self.network.graph.get_operations()[before:]:
             # After all that its block did, and before what came next.
             self.network.set_level(op, self.path[:-1], loop.end - 0.5)

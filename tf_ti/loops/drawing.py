@@ -89,12 +89,14 @@ class Diagram:
     Attributes:
         name: of the loop; may be empty.
         what: what kind of loop it is.
+        notes: what else there is to say about all of it.
         nodes, edges: of this loop.
         children: the loops inside.
     """
 
     name: str
     what: str = "loop"
+    notes: tuple[str, ...] = ()
     nodes: list[Node] = dataclasses.field(default_factory=list)
     edges: list[Edge] = dataclasses.field(default_factory=list)
     children: list["Diagram"] = dataclasses.field(default_factory=list)
@@ -234,6 +236,8 @@ def _text_lines(diagram: Diagram, index: _Index) -> Iterator[str]:
                 yield f"{'back edge ' if is_back_edge else ''}{word} {', '.join(names)}"
 
     yield _visible(diagram.title)
+    for note in diagram.notes:
+        yield f"  {_visible(note)}"
     for kind, heading in _HEADINGS.items():
         nodes = [node for node in diagram.nodes if node.kind == kind]
         if nodes:
@@ -285,7 +289,7 @@ def _dot_cluster(diagram: Diagram, names: dict[Node, str], numbers: Iterator[int
         if node.kind == "outside":
             yield _dot_node(node, names[node])
     yield f"subgraph cluster_{next(numbers)} {{"
-    yield f"  label={_quoted(diagram.title)}; labeljust=l; style=filled;"
+    yield f"  label={_quoted(diagram.title, *diagram.notes)}; labeljust=l; style=filled;"
     yield f'  color="{_BORDER}"; fillcolor="#00000008"; penwidth=1.5;'
     for node in diagram.nodes:
         if node.kind != "outside":

@@ -74,6 +74,7 @@ class Traced:
         num_iterations: the limit, or None.
         condition: a graph, or None.
         lengths: of outputs.
+        notes: what `run` did about it, in words.
     """
 
     spec: _spec.LoopSpec
@@ -83,6 +84,7 @@ class Traced:
     num_iterations: int | tf.Tensor | None = None
     condition: _tf.FuncGraph | None = None
     lengths: Sequence[tf.Tensor] = ()
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     def run(self, checkpoint_every: int, fuse: Fuse, name: str | None) -> list[tf.Tensor]:
         """Adds the loop to the current graph, or runs it where there is none."""
@@ -614,6 +616,10 @@ class Fission:
             num_results=len(users) + len(self._given_to_after),
             tensors=[tensor for _, _, _, tensor in inputs],
         )
+        for place, operations in (("before", self._before), ("after", self._after)):
+            names = sorted({op.type for op in operations if not _batching.is_free(op)})
+            if names:
+                loop.notes.append(f"computed {place} it, for all iterations: {', '.join(names)}")
         return core if outputs or has_effects else None, self._finish
 
     def _left_outputs(self) -> list[_spec.Output]:

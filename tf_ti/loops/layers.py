@@ -63,6 +63,7 @@ class LoopNode:
         name: its name.
         around: the loops of the network whose blocks its own stands in, the outermost first.
         fuse: whether part of it may leave it.
+        fused: what was done about that, in words.
         end: how many operations there were when its block was closed.
         used: the tensors given to its layers, with the loops whose blocks were open then.
     """
@@ -75,6 +76,7 @@ class LoopNode:
     iterators: list[IteratorLayer] = dataclasses.field(default_factory=list)
     recurrences: list[RecurrenceLayer] = dataclasses.field(default_factory=list)
     outputs: list[OutputLayer] = dataclasses.field(default_factory=list)
+    fused: tuple[str, ...] = ()
     end: int = 0
     used: list[tuple[tf.Tensor, Path]] = dataclasses.field(default_factory=list)
 

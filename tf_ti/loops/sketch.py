@@ -44,6 +44,7 @@ class _Artist:
         for loop in sorted(inside, key=lambda loop: len(self._paths[loop])):
             self._homes[loop] = self._homes[self._paths[loop][-2]].add_child(loop.name)
         for loop, home in self._homes.items():
+            home.notes = loop.fused
             for kind, layers in (
                 ("iterator", loop.iterators),
                 ("recurrence", loop.recurrences),

@@ -79,8 +79,19 @@ def tensor_iterator(
             outputs, or where unknown dimensions leave that open. An error of what moved comes from
             outside of the loop, and names no iteration. An output that moved has no gradient, None,
             for what it does not depend on, as TensorFlow has it, where a loop gives zeros;
-            `unconnected_gradients` makes zeros of None. An eager call that no tape watches does
-            this only with a `tf.function` as its body: else it would take more time than it saves.
+            `unconnected_gradients` makes zeros of None.
+            On a CPU a loop whose body is an LSTM, a GRU or a plain recurrent cell, in whatever
+            operations it is written, becomes one operation, that of `tf_ti.lstm_sequence` and its
+            sisters. It is such a cell if its new states are those of the cell's equations, with
+            gates in any order, in one matrix or several; sigmoid, hard sigmoid, tanh, ReLU and
+            leaky ReLU; a GRU's reset before its product or after. What the body computes of
+            slices may be anything that moves, and so may be what it computes of the hidden
+            states; other outputs than that and the last states keep the loop, as do
+            `checkpoint_every`, a number of iterations or shapes that only the loop would check,
+            and half precisions mixed with others. Half precisions are computed in float32.
+            An eager call that no tape watches does all this only with a `tf.function` as its
+            body, else it would take more time than it saves; but it knows a cell of which
+            nothing is to be moved.
 
     Returns:
         A tuple of tensors in the order of the output ports' external ids. Without an iteration, an

@@ -181,6 +181,8 @@ def width_of(columns: Columns) -> int:
 
 def width(tensor: tf.Tensor) -> int:
     """How many columns it has."""
+    if tensor.shape.rank is None:
+        raise Unknown
     dims = tensor.shape.as_list() or [1]
     if dims[-1] is None or sum(d != 1 for d in dims[:-1]) > 1:
         raise Unknown
@@ -300,7 +302,7 @@ class Reader:
             is_transposed ^= is_turned
         row, start = origin[:: -1 if is_transposed else 1]
         columns = self.columns(factor)
-        if width_of(columns) != rows:
+        if width_of(columns) != rows or not rows:
             raise Unknown
         terms = []
         for piece, polynomial in columns:
@@ -509,10 +511,10 @@ def _batch_matmul(reader, op, index, read):
 
 
 def _einsum(reader, op, index, read):
-    equation = op.get_attr("equation").decode()
+    equation = op.get_attr("equation").decode().replace("...", "")
     operands, result = equation.split("->")
     factor, _, matrix = operands.partition(",")
-    if not (equation.isascii() and len(matrix) == 2 and factor[:-1] == result[:-1]):
+    if len(matrix) != 2 or not result or factor[:-1] != result[:-1]:
         raise Unknown
     pair = factor[-1] + result[-1]
     if matrix not in (pair, pair[::-1]) or len({*factor, result[-1]}) != len(factor) + 1:

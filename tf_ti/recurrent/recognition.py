@@ -39,6 +39,7 @@ def recognize(
         sequence = _Sequence(body, fuse, _cell(body))
     except Unknown:
         return None
+    body.loop.notes.append(f"runs as one sequence of {sequence.kind.upper()} cells")
     with tf.name_scope(name):
         return sequence.run()
 
@@ -95,14 +96,14 @@ def _cell(body: _fission.Fission) -> _Cell:
     shapes = set()
     for result, parameter in edges:
         inside, outside = graph.inputs[parameter], loop.tensors[parameter]
-        shape, given = inside.shape, outside.shape
+        shape, given, made = inside.shape, outside.shape, body.results[result].shape
         # Only the loop finds out whether a state has the shape that a body was built for.
-        if shape.rank != 2 or given.rank != 2 or inside.dtype not in _TYPES:
+        if {shape.rank, given.rank, made.rank} != {2} or inside.dtype not in _TYPES:
             raise Unknown
         if any(g is None and s is not None for g, s in zip(given.as_list(), shape.as_list())):
             raise Unknown
         shapes.add((inside.dtype, *shape.as_list()))
-        shapes.add((inside.dtype, *body.results[result].shape.as_list()))
+        shapes.add((inside.dtype, *made.as_list()))
     if len({(dtype, width) for dtype, _, width in shapes}) > 1 or not shape[1]:
         raise Unknown
     if len({rows for _, rows, _ in shapes} - {None}) > 1:
@@ -243,7 +244,7 @@ class _Matcher:
 
     def _rest(self, polynomial: Polynomial) -> Polynomial:
         rest = {m: c for m, c in polynomial.items() if _form.is_outside(m)}
-        if any(len(monomial) > 1 for monomial in rest):
+        if not all(map(_is_term, rest)):
             raise Unknown
         return self._reader.opened_polynomial(rest, self._hidden_size)
 
@@ -259,6 +260,17 @@ class _Matcher:
         argument = _form.added(argument, {_form.ONE: -0.5})
         argument = {m: c / slope for m, c in argument.items()}
         return Activation("hard_sigmoid", slope, 0.5), argument
+
+
+def _is_term(monomial: _form.Monomial) -> bool:
+    """Whether it is a number, a tensor, or a tensor's product with a matrix."""
+    if len(monomial) != 1:
+        return not monomial
+    (atom,) = monomial
+    factors = atom.factor if isinstance(atom, Product) else [atom]
+    return len(factors) == 1 and all(
+        isinstance(f, Outside) and not (f.is_repeated and f is not atom) for f in factors
+    )
 
 
 def _activation(atom: Activated) -> Activation:
@@ -279,7 +291,7 @@ class _Sequence:
 
     def __init__(self, body: _fission.Fission, fuse: _fission.Fuse, cell: _Cell):
         """Unknown where the loop must stay."""
-        self._body, self._cell = body, cell
+        self._body, self._cell, self.kind = body, cell, cell.kind
         loop = body.loop
         self._results, parameters = zip(*(loop.spec.back_edges[k] for k in cell.states))
         self._hidden = body.results[self._results[0]]
