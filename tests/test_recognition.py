@@ -300,12 +300,6 @@ def gru_with_hard_sigmoids(p, x, h):
     return [h - z * h + z * tf.tanh(gates[:, 2 * H :] + r * hh)]
 
 
-def minimal_gated_unit(p, x, h):
-    """A GRU whose two gates are one."""
-    f = tf.sigmoid(x @ p("w", N, H) + h @ p("r", H, H))
-    return [(1 - f) * h + f * tf.tanh(x @ p("wn", N, H) + (f * h) @ p("rn", H, H))]
-
-
 def rnn(p, x, h):
     return [tf.tanh(x @ p("w", N, H) + h @ p("r", H, H) + p("b", H))]
 
@@ -352,7 +346,6 @@ OTHERS = [
     gru_that_resets_before,
     gru_of_the_textbook,
     gru_with_hard_sigmoids,
-    minimal_gated_unit,
     rnn,
     rnn_without_a_bias,
     rnn_of_halves,
@@ -952,6 +945,12 @@ def exchanged_relus(p, x, h):
     return [(1 - z) * h + z * n]
 
 
+def minimal_gated_unit(p, x, h):
+    """A GRU whose two gates are one: it would be multiplied twice."""
+    f = tf.sigmoid(x @ p("w", N, H) + h @ p("r", H, H))
+    return [(1 - f) * h + f * tf.tanh(x @ p("wn", N, H) + (f * h) @ p("rn", H, H))]
+
+
 NEAR_MISSES = {
     1: [
         gates_swapped_between_uses,
@@ -971,6 +970,7 @@ NEAR_MISSES = {
         reset_with_an_input,
         update_that_does_not_sum_to_one,
         exchanged_relus,
+        minimal_gated_unit,
     ],
     2: [
         output_gate_for_two,

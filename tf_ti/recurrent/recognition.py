@@ -169,7 +169,8 @@ class _Matcher:
         z = self._gate(update, 0)
         n, reset = self._candidate(candidate)
         r = self._gate(reset, 0)
-        if z.activation != r.activation:
+        # One gate for both (a minimal gated unit) would be multiplied twice.
+        if z.activation != r.activation or update == reset:
             raise Unknown
         gates = {"z": z.negated() if is_exchanged else z, "r": r, "h": n}
         is_linear = n.product.factor == {h}
