@@ -128,7 +128,9 @@ CELLS = {
 Cell = Callable[..., State]
 
 
-def on_tensor_iterator(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor]:
+def on_tensor_iterator(
+    cell: Cell, x: tf.Tensor, state: State, fuse: bool = True
+) -> tuple[State, tf.Tensor]:
     time, batch, inputs = x.shape
     count = len(state)
 
@@ -151,6 +153,7 @@ def on_tensor_iterator(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, t
             ],
         ),
         [tf_ti.BackEdge(k, k + 1) for k in range(count)],
+        fuse=fuse,
     )
     return tuple(state), tf.reshape(y, [time, batch, state[0].shape[1]])
 

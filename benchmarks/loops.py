@@ -23,6 +23,7 @@ from benchmarks.recurrent_peers import PEERS, Layer
 
 THREADS = 2
 OURS = "tf_ti.tensor_iterator"
+NOT_FUSED = "tf_ti.tensor_iterator, fuse=False"
 COUNTED_LOOP = "tf_ti.Loop, COUNT"
 WHILE_LOOP = "tf_ti.Loop, WHILE"
 WHILE = "tf.while_loop"
@@ -114,6 +115,7 @@ def small_lstm(repeats: int) -> harness.Table:
     lstm = Layer.random("lstm", time, batch=1, inputs=8, hidden=8)
     ways = {
         OURS: cells.on_tensor_iterator,
+        NOT_FUSED: functools.partial(cells.on_tensor_iterator, fuse=False),
         "tf_ti.scan": cells.on_scan,
         COUNTED_LOOP: cells.on_loop,
         WHILE_LOOP: cells.on_loop_with_condition,
@@ -134,8 +136,9 @@ def small_lstm(repeats: int) -> harness.Table:
     ):
         seconds = harness.measure(lstm_cases(lstm, ways, runs, differentiate), repeats)
         table.add_column(column, per_run(seconds, runs * time))
-        what = f"tf_ti.tensor_iterator / tf.while_loop, {column}"
-        table.goals.append(harness.Goal(what, seconds[OURS] / seconds[WHILE], limit))
+        for way in (OURS, NOT_FUSED):
+            what = f"{way} / tf.while_loop, {column}"
+            table.goals.append(harness.Goal(what, seconds[way] / seconds[WHILE], limit))
         if not differentiate:
             for way, other, limit in ((COUNTED_LOOP, OURS, 1.05), (WHILE_LOOP, WHILE, 1 / 3)):
                 ratio = seconds[way] / seconds[other]

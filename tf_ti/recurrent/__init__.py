@@ -1,6 +1,6 @@
 """Recurrent cells and sequences, and the weights that other libraries trained for them."""
 
-from tf_ti.recurrent import recognition  # noqa: F401 - loops ask it about their bodies
+from tf_ti.recurrent import recognition, vectorize  # noqa: F401 - loops and TensorFlow ask these
 from tf_ti.recurrent.weights import (
     from_keras,
     from_onnx,

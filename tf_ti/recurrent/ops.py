@@ -14,7 +14,7 @@ from tf_ti._library import ops
 from tf_ti.recurrent import unfused
 from tf_ti.recurrent.spec import GATES, Activation, Recurrence
 
-_OP = "TfTi>RecurrentSequence"
+OP = "TfTi>RecurrentSequence"
 _KERNELS = frozenset(
     ["affine", "hard_sigmoid", "leaky_relu", "relu", "scaled_tanh", "sigmoid", "tanh"]
 )
@@ -116,13 +116,13 @@ def _recurrence_of(op: tf.Operation) -> Recurrence:
     )
 
 
-class _Inputs:
+class Inputs:
     """The inputs of either op, and the op of them again, or the loop."""
 
-    def __init__(self, op: tf.Operation):
+    def __init__(self, op: tf.Operation, inputs: Sequence[tf.Tensor] | None = None):
         counts = [op.get_attr(f"num_{name}") for name in ("cells", "weights", "biases")]
         num_cells, num_weights, num_biases = counts
-        inputs = list(op.inputs)
+        inputs = list(op.inputs if inputs is None else inputs)
         self.differentiable = inputs[: 3 + sum(counts)]
         rest = inputs[len(self.differentiable) :]
         self._num_states, self._has_weights = 1 + num_cells, bool(num_weights)
@@ -146,7 +146,7 @@ class _Inputs:
         return [*self.differentiable, *_list(self._lengths), *_list(self._mask)]
 
 
-def _gradient_of(
+def gradient_of(
     function: Callable, tensors: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     with _tf.inside_jvp(), tf.GradientTape() as tape:
@@ -155,57 +155,81 @@ def _gradient_of(
     return tape.gradient(results, tensors, gradients, tf.UnconnectedGradients.ZERO)
 
 
-@_tf.register_gradient(_OP)
+@_tf.register_gradient(OP)
 def _first_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
-    inputs = _Inputs(op)
+    inputs = Inputs(op)
     nothing = [None] * (len(op.inputs) - len(inputs.differentiable))
     num_states = 1 + op.get_attr("num_cells")
     by_y, by_states = gradients[0], gradients[1 : 1 + num_states]
     if _coefficients(op)[0]:  # clipped
-        found = _gradient_of(inputs.run_unfused, inputs.differentiable, [by_y, *by_states])
+        found = gradient_of(inputs.run_unfused, inputs.differentiable, [by_y, *by_states])
         return [*found, *nothing]
     saved = op.outputs[1 + num_states :]
     if not saved:
         raise ValueError(f"{op.type}: without what it saves, a sequence has no gradient")
-    found = _gradient_op(op, [*inputs.all(), op.outputs[0], *saved, by_y, *by_states])
+    found = gradient_op(op, [*inputs.all(), op.outputs[0], *saved, by_y, *by_states])
     return [*found, *nothing]
 
 
-def _gradient_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    counts = {
-        "x": None,
-        "h": None,
-        "c": op.get_attr("num_cells"),
-        "w": op.get_attr("num_weights"),
-        "r": None,
-        "b": op.get_attr("num_biases"),
-        "lengths": op.get_attr("num_lengths"),
-        "mask": op.get_attr("num_masks"),
-        "y": None,
-        "saved": op.get_attr("num_saved"),
-        "grad_y": None,
-        "grad_last_h": None,
-        "grad_last_c": op.get_attr("num_cells"),
-    }
-    tensors, given = list(flat), {}
-    for name, count in counts.items():
-        given[name] = tensors.pop(0) if count is None else [tensors.pop(0) for _ in range(count)]
+def _named(op: tf.Operation, names: dict[str, str | None], flat: Sequence[Any]) -> dict[str, Any]:
+    """An op's inputs by their names."""
+    rest, given = list(flat), {}
+    for name, count in names.items():
+        one_or_more = [rest.pop(0) for _ in range(op.get_attr(count) if count else 1)]
+        given[name] = one_or_more if count else one_or_more[0]
+    return given
+
+
+# The ops' inputs; those with a name beside them are lists, of which that attribute is the length.
+INPUTS = {
+    "x": None,
+    "h": None,
+    "c": "num_cells",
+    "w": "num_weights",
+    "r": None,
+    "b": "num_biases",
+    "lengths": "num_lengths",
+    "mask": "num_masks",
+}
+GRADIENT_INPUTS = INPUTS | {
+    "y": None,
+    "saved": "num_saved",
+    "grad_y": None,
+    "grad_last_h": None,
+    "grad_last_c": "num_cells",
+}
+
+
+def sequence_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The same sequence of other inputs: all outputs."""
+    result = ops.tf_ti_recurrent_sequence(
+        **_named(op, INPUTS, flat),
+        S=op.get_attr("S"),
+        num_saved=op.get_attr("num_saved"),
+        **_attributes(_recurrence_of(op)),
+    )
+    return [result.y, result.last_h, *result.last_c, *result.saved]
+
+
+def gradient_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The gradient of a sequence, or the same one of other inputs: all outputs."""
+    given = _named(op, GRADIENT_INPUTS, flat)
     result = ops.tf_ti_recurrent_sequence_grad(**given, **_attributes(_recurrence_of(op)))
     by_w, by_b = result.grad_w, result.grad_b
     return [result.grad_x, result.grad_h, *result.grad_c, *by_w, result.grad_r, *by_b]
 
 
-@_tf.register_gradient(f"{_OP}Grad")
+@_tf.register_gradient(f"{OP}Grad")
 def _second_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     """By the inputs of the sequence and by the first gradients; its outputs follow from these."""
-    inputs = _Inputs(op)
+    inputs = Inputs(op)
     num_states = 1 + op.get_attr("num_cells")
     count = len(inputs.differentiable)
     first = list(op.inputs[-1 - num_states :])
 
     def gradient(tensors):
-        return _gradient_of(inputs.run_unfused, tensors[:count], tensors[count:])
+        return gradient_of(inputs.run_unfused, tensors[:count], tensors[count:])
 
-    found = _gradient_of(gradient, [*inputs.differentiable, *first], gradients)
+    found = gradient_of(gradient, [*inputs.differentiable, *first], gradients)
     nothing = [None] * (len(op.inputs) - len(found))
     return [*found[:count], *nothing, *found[count:]]
