@@ -6,12 +6,13 @@
 
 The model reads a text and predicts each character from those before it: an embedding, an LSTM and
 a softmax. The LSTM is a few lines of plain TensorFlow, which `tf_ti.tensor_iterator` carries over
-the characters. The file reads from top to bottom:
+the characters, and runs as one operation. The file reads from top to bottom:
 
     1 the model     what is iterated, and how (this is where tf_ti comes in)
     2 the text      characters to numbers, and rows of text to train on
     3 training      nothing special: a gradient tape and an optimizer
-    4 afterwards    a loss curve, a saved model in a fresh process, the speed beside tf.while_loop
+    4 afterwards    a loss curve, a saved model in a fresh process, the speed beside tf.while_loop,
+                    and that of a Keras model with tf_ti's LSTM layer beside one with Keras's own
 """
 
 import argparse
@@ -290,22 +291,32 @@ def draw_losses(losses: list[float], held_out_losses: dict[int, float], path: pa
     figure.savefig(path, dpi=120)
 
 
-def compare_with_while_loop(
-    model: CharModel, ids: np.ndarray, options: argparse.Namespace, repeats: int = 15
+def keras_step(make_layer: Callable, options: argparse.Namespace) -> Callable:
+    """A training step of the model as Keras has it, with this LSTM layer: from ids to the loss."""
+    keras.utils.set_random_seed(1)
+    count = len(options.characters)
+    model = keras.Sequential(
+        [
+            keras.layers.Embedding(count, min(options.hidden, 64)),
+            make_layer(options.hidden, return_sequences=True),
+            keras.layers.Dense(count),
+        ]
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return lambda ids, _: model.train_on_batch(ids[:-1].T, ids[1:].T)
+
+
+def compare(
+    steps: dict[str, Callable], ids: np.ndarray, options: argparse.Namespace, repeats: int = 15
 ) -> None:
-    """Times training steps of two copies of the model, in turns, on the same batches."""
-    trainers, seconds, losses = {}, collections.defaultdict(list), collections.defaultdict(list)
-    for name, run_lstm in {"tf_ti": lstm, "tf.while_loop": lstm_on_while_loop}.items():
-        copy = CharModel(options.characters, options.hidden, run_lstm)
-        for variable, value in zip(copy.variables, model.variables):
-            variable.assign(value)
-        trainers[name] = Trainer(copy, options.batch, options.steps)
+    """Times training steps of two models that learn the same, in turns, on the same batches."""
+    seconds, losses = collections.defaultdict(list), collections.defaultdict(list)
     for k, batch in enumerate(batches(ids, options.batch, options.time_steps)):
         if k == repeats + 2:
             break
-        for name, trainer in trainers.items():
+        for name, step in steps.items():
             start = time.perf_counter()
-            losses[name].append(trainer.step(*batch).numpy())
+            losses[name].append(float(step(*batch)))
             seconds[name].append(time.perf_counter() - start)
     np.testing.assert_allclose(*losses.values(), rtol=1e-3)
     # The first two steps trace and warm up.
@@ -315,9 +326,21 @@ def compare_with_while_loop(
         f"median of {repeats}:"
     )
     for name, median in medians.items():
-        print(f"  {name:14} {median * 1e3:7.1f} ms")
-    ratio = medians["tf.while_loop"] / medians["tf_ti"]
-    print(f"  with equal losses, tf_ti is {ratio:.1f} times as fast")
+        print(f"  {name:17} {median * 1e3:7.1f} ms")
+    ours, theirs = medians.values()
+    print(f"  with equal losses, {next(iter(medians))} is {theirs / ours:.1f} times as fast")
+
+
+def compare_with_tensorflow(model: CharModel, ids: np.ndarray, options: argparse.Namespace) -> None:
+    copies = {}
+    for name, run_lstm in {"tf_ti": lstm, "tf.while_loop": lstm_on_while_loop}.items():
+        copy = CharModel(options.characters, options.hidden, run_lstm)
+        for variable, value in zip(copy.variables, model.variables):
+            variable.assign(value)
+        copies[name] = Trainer(copy, options.batch, options.steps).step
+    compare(copies, ids, options)
+    layers = {"tf_ti.keras.LSTM": tf_ti.keras.LSTM, "keras.layers.LSTM": keras.layers.LSTM}
+    compare({name: keras_step(layer, options) for name, layer in layers.items()}, ids, options)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -375,7 +398,7 @@ def main() -> None:
     print(f"Saved model: {saved_model}; a fresh process wrote the same with it:")
     print(f"  python {script} {saved_model}")
 
-    compare_with_while_loop(model, ids, options)
+    compare_with_tensorflow(model, ids, options)
 
 
 if __name__ == "__main__":

@@ -48,9 +48,9 @@ def test_training_draws_the_loss(trained):
     assert (trained[1] / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_training_compares_with_while_loop(trained):
-    assert re.search(r"tf_ti +[\d.]+ ms", trained[0])
-    assert re.search(r"tf\.while_loop +[\d.]+ ms", trained[0])
+@pytest.mark.parametrize("way", ["tf_ti", "tf.while_loop", "tf_ti.keras.LSTM", "keras.layers.LSTM"])
+def test_training_is_timed_beside_that_of_tensorflow(trained, way):
+    assert re.search(rf"  {re.escape(way)} +[\d.]+ ms", trained[0])
 
 
 def test_a_fresh_process_writes_the_same_text_with_the_saved_model(trained, tmp_path):
