@@ -75,27 +75,24 @@ def lstm_cases(
     With `differentiate`, they return the gradient of the last hidden state by the weights.
     """
     cell = cells.LstmCell(lstm)
-    xs = [tf.constant(lstm.x) for _ in range(runs)]
     initial = tuple(map(tf.constant, lstm.states))
 
-    def forward(way, xs, state):
-        state, outputs = cells.run_in_a_row(functools.partial(way, cell), xs, state)
+    def forward(way, xs):
         # Nothing is left out: every output is wanted.
-        return state[0], tf.add_n([y[-1] for y in outputs])
+        state, outputs = cells.run_in_a_row(functools.partial(way, cell), xs, initial)
+        return state[0], outputs
 
-    def forward_backward(way, xs, state):
+    def forward_backward(way, xs):
         with tf.GradientTape() as tape:
-            h, _ = forward(way, xs, state)
+            h, _ = forward(way, xs)
         return h, tape.gradient(h, [cell.kernel, cell.bias])
 
-    cases = {}
-    for name, way in ways.items():
-        function = tf.function(
-            functools.partial(forward_backward if differentiate else forward, way),
-            jit_compile=name in COMPILED,
-            autograph=False,
-        )
-        cases[name] = functools.partial(function, xs, initial)
+    run = forward_backward if differentiate else forward
+    x = tf.constant(lstm.x)
+    cases = {
+        name: cells.graph_of(functools.partial(run, way), x, runs, jit_compile=name in COMPILED)
+        for name, way in ways.items()
+    }
     results = {name: case() for name, case in cases.items()}
     expected = lstm.last_hidden(runs)
     for name, result in results.items():

@@ -147,7 +147,87 @@ void MultiplyPanel(const Matrix<T>& left, int64_t num_rows, int64_t depth, const
   }
 }
 
+// Sums of numbers of x and y, in turns.
+template <typename T>
+inline Vector<T, kLanes<T>> Merge(Vector<T, kLanes<T>> x, Vector<T, kLanes<T>> y) {
+  return Interleave<T, false>(x, y) + Interleave<T, true>(x, y);
+}
+
+// out[i] = init[i] + the sum of the numbers in vectors[i], for 4 of them.
+template <typename T>
+inline void AddSums(const Vector<T, kLanes<T>>* vectors, const T* init, T* out) {
+  constexpr int L = kLanes<T>;
+  constexpr int kWidth = L < 4 ? L : 4;
+  Vector<T, L> sums[2] = {Merge<T>(vectors[0], vectors[2]), Merge<T>(vectors[1], vectors[3])};
+  if constexpr (L == 2) {
+    const Vector<T, L> pairs[2] = {Interleave<T, false>(sums[0], sums[1]),
+                                   Interleave<T, true>(sums[0], sums[1])};
+    sums[0] = pairs[0], sums[1] = pairs[1];
+  } else {
+    sums[0] = Merge<T>(sums[0], sums[1]);
+  }
+  T numbers[2 * L];
+  Store<T, L>(sums[0], numbers);
+  if constexpr (L == 2) Store<T, L>(sums[1], numbers + L);
+  for (int i = 0; i < 4; i += kWidth) {
+    Vector<T, kWidth> total = Load<T, kWidth>(init + i);
+    for (int k = i; k < (L < 4 ? i + 1 : L); k += 4) total += Load<T, kWidth>(numbers + k);
+    Store<T, kWidth>(total, out + i);
+  }
+}
+
+// R rows by C columns, whose numbers lie side by side.
+template <typename T, int R, int C>
+void DotBlock(const Matrix<T>& left, int64_t depth, const T* columns, int64_t column_stride,
+              const T* init, int64_t init_stride, T* out, int64_t out_stride) {
+  constexpr int L = kLanes<T>;
+  Vector<T, L> sums[R][C] = {};
+  for (int64_t k = 0; k < depth; k += L) {
+    Vector<T, L> rows[R];
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) rows[r] = Load<T, L>(left.data + r * left.row_stride + k);
+#pragma GCC unroll 16
+    for (int c = 0; c < C; ++c) {
+      const Vector<T, L> column = Load<T, L>(columns + c * column_stride + k);
+#pragma GCC unroll 6
+      for (int r = 0; r < R; ++r) sums[r][c] += rows[r] * column;
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int c = 0; c < C; c += 4) {
+      AddSums<T>(&sums[r][c], init + r * init_stride + c, out + r * out_stride + c);
+    }
+  }
+}
+
+template <typename T>
+void DotColumns(const Matrix<T>& left, int64_t num_rows, int64_t depth, const T* columns,
+                int64_t column_stride, int64_t num_columns, const T* init, int64_t init_stride,
+                T* out, int64_t out_stride) {
+  // So many sums at a time that none waits for itself.
+  constexpr int kRows = kMostSums / 4;
+  constexpr int kColumns = kMostSums / 12 * 8;
+  int64_t row = 0;
+  int64_t column = 0;
+  const auto block = [&](auto dot_block) {
+    dot_block({left.data + row * left.row_stride, left.row_stride, 1}, depth,
+              columns + column * column_stride, column_stride, init + row * init_stride + column,
+              init_stride, out + row * out_stride + column, out_stride);
+  };
+  for (; row + kRows <= num_rows; row += kRows) {
+    for (column = 0; column < num_columns; column += 4) block(DotBlock<T, kRows, 4>);
+  }
+  for (; row < num_rows; ++row) {
+    for (column = 0; column + kColumns <= num_columns; column += kColumns) {
+      block(DotBlock<T, 1, kColumns>);
+    }
+    for (; column < num_columns; column += 4) block(DotBlock<T, 1, 4>);
+  }
+}
+
 template <typename T, int V>
 PanelLoops<T> PanelLoopsOf() {
-  return {kLanes<T>, V, PackPanel<T, V>, MultiplyPanel<T, V>};
+  return {kLanes<T>, V, PackPanel<T, V>, MultiplyPanel<T, V>, DotColumns<T>};
 }

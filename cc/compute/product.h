@@ -38,6 +38,13 @@ struct PanelLoops {
   void (*multiply)(const Matrix<T>& left, int64_t num_rows, int64_t depth, const T* panel,
                    const T* init, int64_t init_stride, T* out, int64_t out_stride);
 
+  // out[m][n] = init[m][n] + the product of left[m] and column n, which starts at n * column_stride
+  // of `columns`. Of rows as of columns the numbers lie side by side; `depth` is a multiple of
+  // `lanes`, and `num_columns` of 4. For a few rows, which do not pay for packing.
+  void (*dot)(const Matrix<T>& left, int64_t num_rows, int64_t depth, const T* columns,
+              int64_t column_stride, int64_t num_columns, const T* init, int64_t init_stride,
+              T* out, int64_t out_stride);
+
   int64_t width() const { return lanes * num_vectors; }
 };
 

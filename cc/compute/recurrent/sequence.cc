@@ -65,7 +65,9 @@ class Sequence {
         num_blocks_((args.hidden + block_units_ - 1) / block_units_),
         row_width_(num_gates_ * block_units_),
         state_stride_(num_blocks_ * block_units_),
-        has_mask_(args.mask.data != nullptr || args.lengths != nullptr) {}
+        has_mask_(args.mask.data != nullptr || args.lengths != nullptr),
+        reads_w_(CanRead(args.w, args.input)),
+        reads_r_(CanRead(args.r, args.hidden)) {}
 
   void Run();
 
@@ -77,11 +79,24 @@ class Sequence {
     int64_t first_step;  // of them in time
   };
 
+  // Whether weights are read where they are: a few rows do not pay for packing many of them.
+  bool CanRead(const Matrix<S>& weights, int64_t depth) const {
+    constexpr int64_t kMostRows = 32;
+    constexpr int64_t kLeastBytes = 512 << 10;
+    const bool pays = args_.num_steps * args_.batch <= kMostRows &&
+                      depth * args_.hidden * num_gates_ * int64_t{sizeof(S)} >= kLeastBytes;
+    return pays && weights.row_stride == 1 && depth % cells_.lanes == 0 &&
+           args_.hidden % block_units_ == 0 && block_units_ % 4 == 0;
+  }
+
   void Prepare(Workspace<S>* part) const;
   void PackPanels(const Matrix<S>& matrix, int64_t depth, const Blocks& blocks, S* packed) const;
   void Pack(const Blocks& blocks);
   void Project(const Chunk& chunk, const Blocks& blocks, Workspace<S>* part) const;
   void CopyProjected(const Chunk& chunk, const Blocks& blocks, Workspace<S>* part) const;
+  void Dot(const Matrix<S>& left, int64_t num_rows, int64_t depth, const Matrix<S>& weights,
+           int64_t block, int panel, const S* init, int64_t init_stride, S* out,
+           int64_t out_stride) const;
   void FindActive(int64_t step, Workspace<S>* part) const;
   void Step(int64_t index, int phase, Workspace<S>* part);
   void RunParts(std::vector<Workspace<S>>* parts, bool by_units);
@@ -119,6 +134,8 @@ class Sequence {
   const int64_t row_width_;     // numbers of a row in one block
   const int64_t state_stride_;  // of a row of states: whole blocks
   const bool has_mask_;
+  const bool reads_w_;
+  const bool reads_r_;
 
   int64_t chunk_steps_ = 1;
   Buffer<S> r_;
@@ -160,7 +177,7 @@ void Sequence<S>::PackPanels(const Matrix<S>& matrix, int64_t depth, const Block
 // What steps read of some blocks of units.
 template <typename S>
 void Sequence<S>::Pack(const Blocks& blocks) {
-  PackPanels(args_.r, args_.hidden, blocks, PackedR(blocks.begin, 0));
+  if (!reads_r_) PackPanels(args_.r, args_.hidden, blocks, PackedR(blocks.begin, 0));
   for (int64_t block = blocks.begin; block < blocks.end; ++block) {
     S* const bias = bias_.data() + block * row_width_;
     std::fill_n(bias, row_width_, S(0));
@@ -184,7 +201,7 @@ void Sequence<S>::Prepare(Workspace<S>* part) const {
   const int64_t rows = part->num_rows();
   part->projected = Buffer<S>(part->num_blocks() * chunk_steps_ * rows * row_width_);
   part->sums = Buffer<S>(rows * row_width_);
-  if (!args_.is_projected) {
+  if (!args_.is_projected && !reads_w_) {
     part->panels = Buffer<S>(kBlocksAtOnce * layout_.num_panels * panels_.width() * args_.input);
   }
   if (has_mask_) {
@@ -203,14 +220,19 @@ void Sequence<S>::Project(const Chunk& chunk, const Blocks& blocks, Workspace<S>
   const S* const from = x.At(chunk.first_step, part->row_begin);
   // Packed for this alone: what is written to memory and read again takes longer.
   const S* packed = part->panels.data();
-  PackPanels(args_.w, args_.input, blocks, part->panels.data());
+  if (!reads_w_) PackPanels(args_.w, args_.input, blocks, part->panels.data());
   for (int64_t block = blocks.begin; block < blocks.end; ++block) {
     for (int panel = 0; panel < layout_.num_panels; ++panel) {
       const S* const bias = bias_.data() + block * row_width_ + panel * panels_.width();
       S* const to = Projected(chunk, block, *part) + panel * panels_.width();
       const auto multiply = [&](const S* left, int64_t stride, int64_t count, S* out,
                                 int64_t out_stride) {
-        panels_.multiply({left, stride, 1}, count, args_.input, packed, bias, 0, out, out_stride);
+        if (reads_w_) {
+          Dot({left, stride, 1}, count, args_.input, args_.w, block, panel, bias, 0, out,
+              out_stride);
+        } else {
+          panels_.multiply({left, stride, 1}, count, args_.input, packed, bias, 0, out, out_stride);
+        }
       };
       if (x.step_stride == rows * x.row_stride) {
         multiply(from, x.row_stride, chunk.num_steps * rows, to, row_width_);
@@ -227,6 +249,21 @@ void Sequence<S>::Project(const Chunk& chunk, const Blocks& blocks, Workspace<S>
       }
       packed += args_.input * panels_.width();
     }
+  }
+}
+
+// By a panel of weights that are read where they are.
+template <typename S>
+void Sequence<S>::Dot(const Matrix<S>& left, int64_t num_rows, int64_t depth,
+                      const Matrix<S>& weights, int64_t block, int panel, const S* init,
+                      int64_t init_stride, S* out, int64_t out_stride) const {
+  // A gate's vectors of units are neighbours.
+  const int64_t width = std::min(panels_.width(), block_units_);
+  for (int64_t i = 0; i < panels_.width(); i += width) {
+    const int64_t gate = (panel * panels_.width() + i) / block_units_;
+    const int64_t column = args_.gate_positions[gate] * args_.hidden + FirstUnit(block);
+    panels_.dot(left, num_rows, depth, weights.data + column * weights.column_stride,
+                weights.column_stride, width, init + i, init_stride, out + i, out_stride);
   }
 }
 
@@ -297,9 +334,16 @@ void Sequence<S>::Step(int64_t index, int phase, Workspace<S>* part) {
         Projected(chunk, block, *part) + (step - chunk.first_step) * rows * row_width_;
     const S* const init = is_apart ? recurrent_bias_.data() + block * row_width_ : projected;
     for (int panel = begin; panel < end; ++panel) {
-      panels_.multiply({left, state_stride_, 1}, rows, args_.hidden, PackedR(block, panel),
-                       init + panel * panels_.width(), is_apart ? 0 : row_width_,
-                       part->sums.data() + panel * panels_.width(), row_width_);
+      const Matrix<S> states{left, state_stride_, 1};
+      const S* const from = init + panel * panels_.width();
+      const int64_t from_stride = is_apart ? 0 : row_width_;
+      S* const to = part->sums.data() + panel * panels_.width();
+      if (reads_r_) {
+        Dot(states, rows, args_.hidden, args_.r, block, panel, from, from_stride, to, row_width_);
+      } else {
+        panels_.multiply(states, rows, args_.hidden, PackedR(block, panel), from, from_stride, to,
+                         row_width_);
+      }
     }
     const auto state = [&](Buffer<S>& buffer) {
       return buffer.size() == 0 ? nullptr : buffer.data() + state_begin + unit;
@@ -373,7 +417,7 @@ void Sequence<S>::Run() {
   std::vector<Workspace<S>> parts;
   for (const Part& part : split.parts) parts.emplace_back(part);
   if (args_.num_steps > 0) {
-    r_ = Buffer<S>(num_blocks_ * row_width_ * args_.hidden);
+    if (!reads_r_) r_ = Buffer<S>(num_blocks_ * row_width_ * args_.hidden);
     bias_ = Buffer<S>(num_blocks_ * row_width_);
     if (args_.kind == CellKind::kGruLinearBeforeReset) {
       recurrent_bias_ = Buffer<S>(num_blocks_ * row_width_);
