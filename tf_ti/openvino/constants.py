@@ -1,0 +1,82 @@
+"""The constants of a model: each taken from the file once, whoever reads it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.element_types import ELEMENT_TYPES
+from tf_ti.openvino.model import Graph, Layer
+from tf_ti.openvino.weights import Weights
+
+# Up to so many bytes a constant stands in each graph, where shapes and folding can see it.
+_SMALL = 1024
+
+
+class Constants:
+    """What the Constants of a graph hold, and of its bodies, and Converts of them."""
+
+    def __init__(self, graph: Graph, weights: Weights, trainable: bool):
+        self.values: dict[int, np.ndarray] = {}  # by id(layer)
+        self.tensors: dict[int, tf.Tensor | tf.Variable] = {}
+        self._layers: list[Layer] = []  # keeps their ids theirs
+        shared: dict[tuple, int] = {}
+        for layer, source in _constants(graph):
+            self._layers.append(layer)
+            array, _ = weights.of(source or layer)
+            dtype = array.dtype
+            if source is not None:
+                dtype = ELEMENT_TYPES[layer.attributes["destination_type"]].dtype
+            place = array.__array_interface__["data"][0], array.shape, array.dtype, dtype
+            first = shared.setdefault(place, id(layer))
+            if first != id(layer):
+                self.values[id(layer)] = self.values[first]
+                if first in self.tensors:
+                    self.tensors[id(layer)] = self.tensors[first]
+                continue
+            array = array.astype(dtype, copy=False)
+            self.values[id(layer)] = array
+            floating = tf.as_dtype(dtype).is_floating
+            name = "".join(c if c.isalnum() or c in "_.-" else "_" for c in layer.name)
+            if trainable and floating and array.size > 1:
+                self.tensors[id(layer)] = tf.Variable(array, name=name)
+            elif array.nbytes > _SMALL:
+                self.tensors[id(layer)] = tf.constant(array)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        found = {id(t): t for t in self.tensors.values() if isinstance(t, tf.Variable)}
+        return list(found.values())
+
+    def value(self, layer: Layer) -> np.ndarray | None:
+        return self.values.get(id(layer))
+
+    def tensor(self, layer: Layer) -> tf.Tensor | None:
+        """The value of a layer, if it is a constant."""
+        if id(layer) in self.tensors:
+            return tf.convert_to_tensor(self.tensors[id(layer)])
+        value = self.values.get(id(layer))
+        return None if value is None else tf.constant(value)
+
+
+def _constants(graph: Graph) -> Iterator[tuple[Layer, Layer | None]]:
+    """The constants that are read: Constants, and Converts of one to another floating type.
+
+    With a Convert comes its Constant, which need not be there for it.
+    """
+    converts = {}
+    for layer in graph.layers.values():
+        if layer.type == "Convert" and len(layer.inputs) == 1:
+            source = graph.layers[graph.sources[layer.id, layer.inputs[0].id][0]]
+            types = (
+                ELEMENT_TYPES.get(source.attributes.get("element_type", "")),
+                ELEMENT_TYPES.get(layer.attributes.get("destination_type", "")),
+            )
+            if source.type == "Constant" and all(kind and kind.is_floating for kind in types):
+                converts[layer.id] = source
+    read = {source for (target, _), (source, _) in graph.sources.items() if target not in converts}
+    for layer in graph.layers.values():
+        if layer.id in read and (layer.type == "Constant" or layer.id in converts):
+            yield layer, converts.get(layer.id)
+        for body in layer.bodies.values():
+            yield from _constants(body.graph)

@@ -1,0 +1,80 @@
+"""OpenVINO's element types, and what holds their numbers here."""
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class ElementType:
+    """`dtype` holds a number; in a file it takes `bits`, fewer than a byte where it is packed."""
+
+    name: str
+    dtype: np.dtype
+    bits: int
+
+    @property
+    def is_floating(self) -> bool:
+        return self.name[0] in "fb" and self.name != "boolean"
+
+    def num_bytes(self, count: int) -> int:
+        return (count * self.bits + 7) // 8
+
+    def unpack(self, data: np.ndarray, count: int) -> np.ndarray:
+        """The numbers in some bytes; a view of them where none is packed."""
+        if self.bits >= 8:
+            return data.view(self.dtype)
+        if self.bits == 1:
+            return np.unpackbits(data, count=count).astype(self.dtype)
+        halves = np.stack([data & 15, data >> 4], axis=-1).reshape(-1)[:count]
+        if self.dtype == np.int8:
+            return ((halves ^ 8).astype(np.int8) - 8).astype(np.int8)
+        return halves.astype(self.dtype)
+
+
+def _make(name: str, dtype, bits: int | None = None) -> ElementType:
+    dtype = np.dtype(dtype)
+    return ElementType(name, dtype, bits or 8 * dtype.itemsize)
+
+
+ELEMENT_TYPES = {
+    kind.name: kind
+    for kind in (
+        _make("boolean", np.bool_),
+        _make("bf16", ml_dtypes.bfloat16),
+        _make("f16", np.float16),
+        _make("f32", np.float32),
+        _make("f64", np.float64),
+        _make("f8e4m3", ml_dtypes.float8_e4m3fn),
+        _make("f8e5m2", ml_dtypes.float8_e5m2),
+        _make("i4", np.int8, 4),
+        _make("i8", np.int8),
+        _make("i16", np.int16),
+        _make("i32", np.int32),
+        _make("i64", np.int64),
+        _make("u1", np.uint8, 1),
+        _make("u4", np.uint8, 4),
+        _make("u8", np.uint8),
+        _make("u16", np.uint16),
+        _make("u32", np.uint32),
+        _make("u64", np.uint64),
+    )
+}
+
+# As ports of layers write them.
+_OF_PRECISION = {
+    "BOOL": "boolean",
+    "BF16": "bf16",
+    "BIN": "u1",
+    "FP16": "f16",
+    "FP32": "f32",
+    "FP64": "f64",
+    "F8E4M3": "f8e4m3",
+    "F8E5M2": "f8e5m2",
+}
+
+
+def of_precision(precision: str) -> ElementType | None:
+    """The type that a port's precision names, if it is known."""
+    return ELEMENT_TYPES.get(_OF_PRECISION.get(precision, precision.lower()))

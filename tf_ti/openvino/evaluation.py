@@ -1,0 +1,109 @@
+"""Computes a graph: layer after layer, each by the function of its operation."""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.openvino import operations  # noqa: F401 - fills the table
+from tf_ti.openvino.constants import Constants
+from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.model import Graph, Layer, Port
+from tf_ti.openvino.operation import Operation, find
+
+_OF_THE_GRAPH = frozenset(["Constant", "Parameter", "Result"])
+
+
+def check_supported(graph: Graph) -> None:
+    """One error that names all layers whose operations are not known."""
+    unknown = [
+        layer
+        for layer in graph.walk()
+        if layer.type not in _OF_THE_GRAPH and find(layer) is None
+    ]
+    if unknown:
+        kinds: dict[str, list[str]] = {}
+        for layer in unknown:
+            kinds.setdefault(f"{layer.type} ({layer.version})", []).append(layer.name)
+        listed = "; ".join(f"{kind}: {_some(names)}" for kind, names in sorted(kinds.items()))
+        raise IRError(
+            f"{graph.path}: operations that are not supported: {listed}. "
+            "tf_ti.openvino.register adds one."
+        )
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(map(repr, names[:most]))
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+class Evaluation:
+    """Graphs of a model, with the constants that they share."""
+
+    def __init__(self, constants: Constants):
+        self._constants = constants
+
+    @_tf.do_not_convert
+    def __call__(self, graph: Graph, parameters: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
+        """What the Results get, by their layers' ids."""
+        values: dict[tuple[int, int], tf.Tensor] = {}
+        results = {}
+        for layer in graph.layers.values():
+            if layer.type == "Parameter":
+                outputs: Sequence[tf.Tensor] = (parameters[layer.id],)
+            elif layer.type == "Result":
+                results[layer.id] = values[graph.sources[layer.id, layer.inputs[0].id]]
+                continue
+            else:
+                constant = self._constants.tensor(layer)
+                if constant is None and layer.type == "Constant":
+                    continue  # nobody reads it but a Convert, which is a constant itself
+                outputs = (constant,) if constant is not None else self._run(graph, layer, values)
+            for port, value in zip(layer.outputs, outputs):
+                values[layer.id, port.id] = checked(layer, port, value)
+        return results
+
+    def _run(self, graph: Graph, layer: Layer, values) -> Sequence[tf.Tensor]:
+        sources = [graph.sources[layer.id, port.id] for port in layer.inputs]
+        inputs = [values[source] for source in sources]
+        function = find(layer)
+        assert function is not None
+        read = [graph.layers[source] for source, _ in sources]
+        op = Operation(layer, read, inputs, self._constants.value, self)
+        try:
+            with tf.name_scope(_scope(layer.name)):
+                outputs = function(op, *inputs)
+        except IRError:
+            raise
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise op.error(str(error)) from error
+        if not isinstance(outputs, tuple | list):
+            outputs = (outputs,)
+        if len(outputs) < len(layer.outputs):
+            raise op.error(f"has {len(layer.outputs)} output ports, but gives {len(outputs)} values")
+        return outputs
+
+
+def checked(layer: Layer, port: Port, value: tf.Tensor) -> tf.Tensor:
+    """The value, if it is what the file says of the port."""
+    if port.element_type is not None and value.dtype != port.element_type.dtype:
+        raise IRError(
+            f"{layer.path}: output port {port.id} is {port.element_type.name} in the file, "
+            f"but what is computed is {value.dtype.name}"
+        )
+    if port.shape is not None:
+        shape = tf.TensorShape(port.shape)
+        if not shape.is_compatible_with(value.shape):
+            raise IRError(
+                f"{layer.path}: output port {port.id} has the shape {shape} in the file, "
+                f"but what is computed has {value.shape}"
+            )
+        if not tf.executing_eagerly():
+            value.set_shape(shape)
+    return value
+
+
+def _scope(name: str) -> str:
+    kept = "".join(c if c.isalnum() or c in "_.-/" else "_" for c in name)
+    return kept if kept[:1].isalnum() or kept[:1] == "." else f".{kept}"
+

@@ -1,0 +1,77 @@
+"""What an IR says, as immutable values: layers, their ports, what leads where."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from tf_ti.openvino.element_types import ElementType
+
+Shape = tuple[int | None, ...]  # None: any extent
+
+
+@dataclasses.dataclass(frozen=True)
+class Port:
+    id: int
+    element_type: ElementType | None
+    shape: Shape | None
+    names: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PortMapEntry:
+    """An input or an output of a loop or a branch, and the body's Parameter or Result."""
+
+    external_port_id: int  # -1: the loop's own, as its iteration number
+    internal_layer_id: int
+    attributes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """A network inside of a layer, and how the layer's ports reach it."""
+
+    graph: "Graph"
+    inputs: tuple[PortMapEntry, ...]
+    outputs: tuple[PortMapEntry, ...]
+    back_edges: tuple[tuple[int, int], ...] = ()  # (Result, Parameter)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    id: int
+    position: int  # in the file
+    name: str
+    type: str
+    version: str  # its opset
+    attributes: Mapping[str, str]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    bodies: Mapping[str, Body]
+    path: str  # for messages: the file, the layers around it, and its own name
+
+    def input(self, port_id: int) -> Port | None:
+        return next((port for port in self.inputs if port.id == port_id), None)
+
+    def output(self, port_id: int) -> Port | None:
+        return next((port for port in self.outputs if port.id == port_id), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """Layers, each after those that it reads; sources[layer, input port] = (layer, output port)."""
+
+    layers: Mapping[int, Layer]
+    sources: Mapping[tuple[int, int], tuple[int, int]]
+    path: str
+
+    def of_type(self, kind: str) -> list[Layer]:
+        """The layers of a type in the order of the file."""
+        layers = [layer for layer in self.layers.values() if layer.type == kind]
+        return sorted(layers, key=lambda layer: layer.position)
+
+    def walk(self) -> Iterator[Layer]:
+        """All layers, those of bodies too."""
+        for layer in self.layers.values():
+            yield layer
+            for body in layer.bodies.values():
+                yield from body.graph.walk()
+

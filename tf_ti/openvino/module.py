@@ -1,0 +1,182 @@
+"""`tf_ti.openvino.load`: an IR as a tf.Module."""
+
+import dataclasses
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti.openvino.constants import Constants
+from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.evaluation import Evaluation, check_supported
+from tf_ti.openvino.model import Graph, Layer, Port
+from tf_ti.openvino.reader import parse_shape, read
+from tf_ti.openvino.weights import Weights
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorInfo:
+    """An input or an output of a model.
+
+    Attributes:
+        name: the first of its names.
+        names: all of them: those of the tensor, and that of the layer.
+        dtype: its dtype.
+        shape: what is known of its shape.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    dtype: tf.DType
+    shape: tf.TensorShape
+
+    @property
+    def spec(self) -> tf.TensorSpec:
+        return tf.TensorSpec(self.shape, self.dtype, _identifier(self.name))
+
+
+class IRModule(tf.Module):
+    """A model that `tf_ti.openvino.load` has read.
+
+    Calling it with tensors, in the order of `inputs` or by their names, gives a tuple of tensors in
+    the order of `outputs`. It may be called in a `tf.function`, under a `tf.GradientTape`, in a
+    Keras model, and be saved by `tf.saved_model.save`.
+
+    Attributes:
+        inputs, outputs: `TensorInfo`s.
+    """
+
+    def __init__(self, graph: Graph, weights: Weights, trainable: bool, name: str | None):
+        check_supported(graph)
+        super().__init__(name=name)
+        self._graph = graph
+        self._parameters = graph.of_type("Parameter")
+        self._results = graph.of_type("Result")
+        self.inputs = tuple(_parameter_info(layer) for layer in self._parameters)
+        self.outputs = tuple(_result_info(graph, layer) for layer in self._results)
+        with tf.init_scope():
+            self._constants = Constants(graph, weights, trainable)
+        self._weights = self._constants.variables
+        self._function = tf.function(
+            self._evaluate,
+            input_signature=[info.spec for info in self.inputs],
+            autograph=False,
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[tf.Tensor, ...]:
+        tensors = self._to_tensors(args, kwargs)
+        if tf.executing_eagerly():
+            return tuple(self._function(*tensors))
+        return tuple(self._evaluate(*tensors))
+
+    def _evaluate(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        given = {layer.id: tensor for layer, tensor in zip(self._parameters, tensors)}
+        results = Evaluation(self._constants)(self._graph, given)
+        return [results[layer.id] for layer in self._results]
+
+    def _to_tensors(self, args: tuple, kwargs: dict[str, Any]) -> list[tf.Tensor]:
+        if len(args) > len(self.inputs):
+            raise TypeError(f"{len(self.inputs)} inputs are expected, but {len(args)} are given")
+        given: dict[int, Any] = dict(enumerate(args))
+        by_name = {name: i for i, info in enumerate(self.inputs) for name in info.names}
+        for name, value in kwargs.items():
+            if name not in by_name:
+                known = ", ".join(repr(info.name) for info in self.inputs)
+                raise TypeError(f"there is no input {name!r}; inputs are {known}")
+            if by_name[name] in given:
+                raise TypeError(f"input {name!r} is given twice")
+            given[by_name[name]] = value
+        missing = [info.name for i, info in enumerate(self.inputs) if i not in given]
+        if missing:
+            raise TypeError(f"inputs that are missing: {', '.join(map(repr, missing))}")
+        return [self._to_tensor(info, given[i]) for i, info in enumerate(self.inputs)]
+
+    def _to_tensor(self, info: TensorInfo, value: Any) -> tf.Tensor:
+        try:
+            tensor = tf.convert_to_tensor(value, info.dtype)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"input {info.name!r}: {error}") from error
+        if not info.shape.is_compatible_with(tensor.shape):
+            raise ValueError(
+                f"input {info.name!r} has shape {tensor.shape}, but the model takes {info.shape}"
+            )
+        return tensor
+
+    def _trackable_children(self, save_type="checkpoint", **kwargs):
+        children = super()._trackable_children(save_type, **kwargs)
+        if save_type == "savedmodel":
+            # What was loaded again is called as this is, with positional tensors.
+            children["__call__"] = self._function
+        return children
+
+
+def load(
+    path: str | os.PathLike,
+    weights: str | os.PathLike | None = None,
+    trainable: bool = False,
+    *,
+    name: str | None = None,
+) -> IRModule:
+    """Reads a model in OpenVINO's IR, version 10 or 11.
+
+    It means, with OpenVINO:
+
+        model = openvino.compile_model(path)
+        module = lambda *inputs: tuple(model(inputs).values())
+
+    but the module is made of TensorFlow's operations and tf_ti's: it runs where TensorFlow does,
+    has gradients, and can be trained further and saved.
+
+    Args:
+        path: the .xml file.
+        weights: the .bin file; by default the one beside it of the same name.
+        trainable: make `tf.Variable`s of the floating constants with more than one element;
+            otherwise all are constants.
+        name: a name for the module.
+
+    Returns:
+        An `IRModule`.
+
+    Raises:
+        tf_ti.openvino.IRError: the file, or the weights, cannot be used, or have operations that
+            are not supported; it says which file, layer and port.
+    """
+    path = os.fspath(path)
+    graph = read(path)
+    if weights is None:
+        beside = os.path.splitext(path)[0] + ".bin"
+        weights = beside if os.path.exists(beside) else None
+    return IRModule(graph, Weights(weights), bool(trainable), name)
+
+
+def _parameter_info(layer: Layer) -> TensorInfo:
+    port = _only(layer, layer.outputs)
+    shape = port.shape
+    if "shape" in layer.attributes:
+        shape = parse_shape(layer.attributes["shape"], layer.path)
+    return _info(layer, port, shape)
+
+
+def _result_info(graph: Graph, layer: Layer) -> TensorInfo:
+    source, port_id = graph.sources[layer.id, _only(layer, layer.inputs).id]
+    port = graph.layers[source].output(port_id)
+    assert port is not None
+    return _info(layer, port, port.shape)
+
+
+def _info(layer: Layer, port: Port, shape) -> TensorInfo:
+    if port.element_type is None:
+        raise IRError(f"{layer.path}: its port does not say a precision that is known")
+    names = tuple(dict.fromkeys([*port.names, layer.name]))
+    return TensorInfo(names[0], names, tf.as_dtype(port.element_type.dtype), tf.TensorShape(shape))
+
+
+def _only(layer: Layer, ports: tuple[Port, ...]) -> Port:
+    if len(ports) != 1:
+        raise IRError(f"{layer.path}: has {len(ports)} ports, not one")
+    return ports[0]
+
+
+def _identifier(name: str) -> str:
+    kept = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    return kept if kept[:1].isalpha() else f"x{kept}"

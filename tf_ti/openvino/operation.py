@@ -1,0 +1,144 @@
+"""What an operation's function is given, and the table of these functions."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.element_types import ELEMENT_TYPES
+from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.model import Graph, Layer
+
+_REQUIRED: Any = object()
+
+
+class Operation:
+    """One layer that is being computed: its attributes, and what is known of its inputs."""
+
+    def __init__(
+        self,
+        layer: Layer,
+        sources: Sequence[Layer],
+        inputs: Sequence[tf.Tensor],
+        constant_of: Callable[[Layer], np.ndarray | None],
+        run_graph: Callable[[Graph, Mapping[int, tf.Tensor]], Mapping[int, tf.Tensor]],
+    ):
+        self.layer = layer
+        self.inputs = inputs
+        self._sources = sources
+        self.constant_of = constant_of
+        self.run_graph = run_graph
+
+    def error(self, message: str) -> IRError:
+        return IRError(f"{self.layer.path}: {message}")
+
+    # Attributes.
+
+    def text(self, name: str, default: str = _REQUIRED, among: Sequence[str] = ()) -> str:
+        value = self.layer.attributes.get(name, default)
+        if value is _REQUIRED:
+            raise self.error(f"has no attribute {name}")
+        if among and value not in among:
+            raise self.error(f"{name}={value!r} is none of {', '.join(among)}")
+        return value
+
+    def integer(self, name: str, default: int = _REQUIRED) -> int:
+        return self._parse(name, default, r"[+-]?[0-9]{1,18}", int)
+
+    def number(self, name: str, default: float = _REQUIRED) -> float:
+        pattern = r"[+-]?([0-9]+\.?[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?|inf|nan)"
+        return self._parse(name, default, pattern, float)
+
+    def flag(self, name: str, default: bool = _REQUIRED) -> bool:
+        words = {"true": True, "1": True, "false": False, "0": False}
+        return self._parse(name, default, "|".join(words), words.__getitem__)
+
+    def integers(self, name: str, default: Sequence[int] = _REQUIRED) -> list[int]:
+        return self._parse(name, default, r"(\s*[+-]?[0-9]{1,18}\s*(,|$))*", _ints)
+
+    def numbers(self, name: str, default: Sequence[float] = _REQUIRED) -> list[float]:
+        return self._parse(name, default, r"[-+.,eE0-9\s]*", _floats)
+
+    def dtype(self, name: str, default: tf.DType = _REQUIRED) -> tf.DType:
+        if name not in self.layer.attributes and default is not _REQUIRED:
+            return default
+        text = self.text(name)
+        if text not in ELEMENT_TYPES:
+            raise self.error(f"{name}={text!r} is no type that is supported")
+        return tf.as_dtype(ELEMENT_TYPES[text].dtype)
+
+    def _parse(self, name: str, default: Any, pattern: str, convert: Callable) -> Any:
+        text = self.layer.attributes.get(name)
+        if text is None:
+            if default is _REQUIRED:
+                raise self.error(f"has no attribute {name}")
+            return default
+        try:
+            if re.fullmatch(pattern, text.strip()):
+                return convert(text.strip())
+        except ValueError:
+            pass
+        raise self.error(f"{name}={text!r} is not what this attribute may be")
+
+    # Inputs.
+
+    def static(self, position: int) -> np.ndarray:
+        """The value of an input that must be known before anything is computed."""
+        value = self.known(position)
+        if value is None:
+            raise self.error(f"input {position} must be a constant")
+        return value
+
+    def known(self, position: int) -> np.ndarray | None:
+        """The value of an input, if it is known."""
+        value = self.constant_of(self._sources[position])
+        if value is None:
+            value = tf.get_static_value(self.inputs[position])
+        return value
+
+    def axis(self, axis: int, rank: int | None) -> int:
+        """From 0 on, where the rank is known."""
+        if rank is None:
+            return axis
+        if not -rank <= axis < rank:
+            raise self.error(f"axis {axis} is out of range for {rank} dimensions")
+        return axis % rank
+
+
+def _ints(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part.strip()]
+
+
+def _floats(text: str) -> list[float]:
+    return [float(part) for part in text.split(",") if part.strip()]
+
+
+Function = Callable[..., Any]
+_TABLE: dict[tuple[str, str], Function] = {}
+
+
+def register(type: str, opset: str | Sequence[str] = "opset1") -> Callable[[Function], Function]:
+    """Has a function compute the layers of a type, of one opset version or several.
+
+    The function takes the `Operation` and the layer's inputs, tensors, and returns a tensor, or a
+    tuple of as many as the layer has output ports. A later registration replaces an earlier one.
+
+    Example:
+
+        >>> @tf_ti.openvino.register("Twice", "custom")
+        ... def twice(op, x):
+        ...     return op.number("factor", 2.0) * x
+    """
+    opsets = [opset] if isinstance(opset, str) else list(opset)
+
+    def add(function: Function) -> Function:
+        _TABLE.update({(type, version): function for version in opsets})
+        return function
+
+    return add
+
+
+def find(layer: Layer) -> Function | None:
+    return _TABLE.get((layer.type, layer.version))

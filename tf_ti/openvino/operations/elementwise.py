@@ -1,0 +1,233 @@
+"""Operations that compute each number from those in its place: activations, arithmetic, tests."""
+
+import math
+
+import tensorflow as tf
+
+from tf_ti.openvino.operation import Operation, register
+
+_UNARY = {
+    "Abs": tf.abs,
+    "Acos": tf.acos,
+    "Asin": tf.asin,
+    "Atan": tf.atan,
+    "Ceiling": lambda x: x if x.dtype.is_integer else tf.math.ceil(x),
+    "Cos": tf.cos,
+    "Cosh": tf.cosh,
+    "Erf": tf.math.erf,
+    "Exp": tf.exp,
+    "Floor": lambda x: x if x.dtype.is_integer else tf.floor(x),
+    "Log": tf.math.log,
+    "LogicalNot": tf.logical_not,
+    "Negative": tf.negative,
+    "Relu": tf.nn.relu,
+    "Sigmoid": tf.sigmoid,
+    "Sign": tf.sign,
+    "Sin": tf.sin,
+    "Sinh": tf.sinh,
+    "Sqrt": tf.sqrt,
+    "Tan": tf.tan,
+    "Tanh": tf.tanh,
+    ("Acosh", "opset4"): tf.acosh,
+    ("Asinh", "opset4"): tf.asinh,
+    ("Atanh", "opset4"): tf.atanh,
+    ("HSwish", "opset4"): lambda x: x * tf.nn.relu6(x + 3) / 6,
+    ("HSigmoid", "opset5"): lambda x: tf.nn.relu6(x + 3) / 6,
+    ("Identity", "opset16"): tf.identity,
+    ("IsFinite", "opset10"): tf.math.is_finite,
+    ("IsNaN", "opset10"): tf.math.is_nan,
+    ("Mish", "opset4"): lambda x: x * tf.tanh(tf.math.softplus(x)),
+    ("SoftPlus", "opset4"): tf.math.softplus,
+    ("SoftSign", "opset9"): tf.nn.softsign,
+}
+
+
+def _bitwise(of_numbers, of_booleans):
+    return lambda x, y: (of_booleans if x.dtype.is_bool else of_numbers)(x, y)
+
+
+_BINARY = {
+    "Add": tf.add,
+    "Equal": tf.equal,
+    "FloorMod": tf.math.floormod,
+    "Greater": tf.greater,
+    "GreaterEqual": tf.greater_equal,
+    "Less": tf.less,
+    "LessEqual": tf.less_equal,
+    "LogicalAnd": tf.logical_and,
+    "LogicalOr": tf.logical_or,
+    "LogicalXor": tf.math.logical_xor,
+    "Maximum": tf.maximum,
+    "Minimum": tf.minimum,
+    "Mod": tf.truncatemod,
+    "Multiply": tf.multiply,
+    "NotEqual": tf.not_equal,
+    "Power": tf.pow,
+    "SquaredDifference": tf.math.squared_difference,
+    "Subtract": tf.subtract,
+    "Xor": tf.math.logical_xor,
+    ("BitwiseAnd", "opset13"): _bitwise(tf.bitwise.bitwise_and, tf.logical_and),
+    ("BitwiseLeftShift", "opset15"): tf.bitwise.left_shift,
+    ("BitwiseOr", "opset13"): _bitwise(tf.bitwise.bitwise_or, tf.logical_or),
+    ("BitwiseRightShift", "opset15"): tf.bitwise.right_shift,
+    ("BitwiseXor", "opset13"): _bitwise(tf.bitwise.bitwise_xor, tf.math.logical_xor),
+}
+
+
+def _key(name: str | tuple[str, str]) -> tuple[str, str]:
+    return (name, "opset1") if isinstance(name, str) else name
+
+
+def _register_unary(name, function) -> None:
+    register(*_key(name))(lambda op, x: function(x))
+
+
+def _register_binary(name, function) -> None:
+    register(*_key(name))(lambda op, x, y: function(*broadcast(op, x, y)))
+
+
+for _name, _function in _UNARY.items():
+    _register_unary(_name, _function)
+for _name, _function in _BINARY.items():
+    _register_binary(_name, _function)
+
+
+def broadcast(op: Operation, x: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """The operands in the shapes that auto_broadcast gives them, or that TensorFlow broadcasts."""
+    mode = op.text("auto_broadcast", "numpy", among=("numpy", "none", "explicit", "pdpd"))
+    if mode == "pdpd":
+        return (x, *(_aligned(op, x, other) for other in others))
+    if mode != "numpy":
+        for other in others:
+            if not x.shape.is_compatible_with(other.shape):
+                raise op.error(
+                    f"shapes {x.shape} and {other.shape} differ, and auto_broadcast is {mode}"
+                )
+    return (x, *others)
+
+
+def _aligned(op: Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """y with its first axis at x's axis `axis`."""
+    if x.shape.rank is None or y.shape.rank is None:
+        raise op.error("auto_broadcast=pdpd needs inputs of known ranks")
+    axis = op.integer("axis", -1)
+    axis = x.shape.rank - y.shape.rank if axis == -1 else axis
+    missing = x.shape.rank - axis - y.shape.rank
+    if axis < 0 or missing < 0:
+        raise op.error(f"axis={axis} does not fit shapes {x.shape} and {y.shape}")
+    return tf.reshape(y, tf.concat([tf.shape(y), tf.ones([missing], tf.int32)], 0))
+
+
+@register("Divide")
+def _divide(op, x, y):
+    x, y = broadcast(op, x, y)
+    if not x.dtype.is_integer:
+        return x / y
+    return (tf.math.floordiv if op.flag("m_pythondiv", True) else tf.truncatediv)(x, y)
+
+
+@register("BitwiseNot", "opset13")
+def _bitwise_not(op, x):
+    return tf.logical_not(x) if x.dtype.is_bool else tf.bitwise.invert(x)
+
+
+@register("Clamp")
+def _clamp(op, x):
+    low, high = op.number("min"), op.number("max")
+    if low > high:
+        raise op.error(f"min={low} is above max={high}")
+    if x.dtype.is_integer:
+        limits = x.dtype.min, x.dtype.max
+        low, high = (min(max(value, limits[0]), limits[1]) for value in (low, high))
+        low, high = math.ceil(low), math.floor(high)
+    return tf.minimum(tf.maximum(x, tf.cast(low, x.dtype)), tf.cast(high, x.dtype))
+
+
+@register("Convert")
+def _convert(op, x):
+    return tf.cast(x, op.dtype("destination_type"))
+
+
+@register("ConvertLike")
+def _convert_like(op, x, like):
+    return tf.cast(x, like.dtype)
+
+
+@register("Elu")
+def _elu(op, x):
+    return tf.where(x > 0, x, tf.cast(op.number("alpha"), x.dtype) * tf.math.expm1(tf.minimum(x, 0)))
+
+
+@register("FakeQuantize")
+def _fake_quantize(op, x, in_low, in_high, out_low, out_high):
+    levels = op.integer("levels")
+    if levels < 2:
+        raise op.error(f"levels={levels} are fewer than 2")
+    _, in_low, in_high, out_low, out_high = broadcast(op, x, in_low, in_high, out_low, out_high)
+    steps = tf.cast(levels - 1, x.dtype)
+    inside = tf.round((x - in_low) / (in_high - in_low) * steps) / steps
+    inside = inside * (out_high - out_low) + out_low
+    above = x > tf.maximum(in_low, in_high)
+    return tf.where(x <= tf.minimum(in_low, in_high), out_low, tf.where(above, out_high, inside))
+
+
+@register("Gelu", "opset2")
+def _gelu_by_erf(op, x):
+    return tf.nn.gelu(x)
+
+
+@register("Gelu", "opset7")
+def _gelu(op, x):
+    mode = op.text("approximation_mode", "ERF").upper()
+    if mode not in ("ERF", "TANH"):
+        raise op.error(f"approximation_mode={mode!r} is none of ERF, TANH")
+    return tf.nn.gelu(x, approximate=mode == "TANH")
+
+
+@register("HardSigmoid")
+def _hard_sigmoid(op, x, alpha, beta):
+    return tf.clip_by_value(alpha * x + beta, tf.cast(0, x.dtype), tf.cast(1, x.dtype))
+
+
+@register("IsInf", "opset10")
+def _is_inf(op, x):
+    infinite = tf.math.is_inf(x)
+    if not op.flag("detect_negative", True):
+        infinite &= x > 0
+    if not op.flag("detect_positive", True):
+        infinite &= x < 0
+    return infinite
+
+
+@register("PRelu")
+def _prelu(op, x, slope):
+    channels = x.shape[1] if x.shape.rank is not None and x.shape.rank > 1 else None
+    if slope.shape.rank == 1 and x.shape.rank != 1 and slope.shape[0] in (channels, None):
+        if slope.shape[0] is not None and slope.shape[0] != 1:
+            slope = tf.reshape(slope, [-1] + [1] * (x.shape.rank - 2))
+    return tf.where(x < 0, x * slope, x)
+
+
+@register("Round", "opset5")
+def _round(op, x):
+    mode = op.text("mode", "half_to_even", among=("half_to_even", "half_away_from_zero"))
+    if x.dtype.is_integer or mode == "half_to_even":
+        return tf.round(x)
+    whole = tf.math.rint(x)
+    is_half = tf.abs(x - tf.floor(x)) == 0.5
+    return tf.where(is_half, tf.sign(x) * tf.math.ceil(tf.abs(x)), whole)
+
+
+@register("Select")
+def _select(op, condition, x, y):
+    return tf.where(*broadcast(op, condition, x, y))
+
+
+@register("Selu")
+def _selu(op, x, alpha, scale):
+    return scale * tf.where(x > 0, x, alpha * tf.math.expm1(tf.minimum(x, 0)))
+
+
+@register("Swish", "opset4")
+def _swish(op, x, beta=None):
+    return x * tf.sigmoid(x if beta is None else beta * x)

@@ -1,0 +1,458 @@
+"""Operations that move numbers: shapes, slices, gathers and scatters, orders."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.operation import Operation, register
+
+
+def rank_of(op: Operation, x: tf.Tensor) -> int:
+    if x.shape.rank is None:
+        raise op.error("needs inputs of known ranks")
+    return x.shape.rank
+
+
+def extents(x: tf.Tensor, dtype: tf.DType = tf.int64) -> list[int | tf.Tensor]:
+    """The shape: numbers where they are known."""
+    dynamic = tf.shape(x, dtype)
+    return [dynamic[i] if extent is None else extent for i, extent in enumerate(x.shape)]
+
+
+def static_axes(op: Operation, position: int, rank: int) -> list[int]:
+    return [op.axis(int(axis), rank) for axis in np.reshape(op.static(position), -1)]
+
+
+@register("ShapeOf", "opset1")
+def _shape_of(op, x):
+    return tf.shape(x, tf.int64)
+
+
+@register("ShapeOf", "opset3")
+def _shape_of_type(op, x):
+    return tf.shape(x, op.dtype("output_type", tf.int64))
+
+
+@register("Reshape")
+def _reshape(op, x, pattern):
+    pattern = tf.cast(pattern, tf.int64)
+    if not op.flag("special_zero", False):
+        return tf.reshape(x, pattern)
+    known = op.known(1)
+    if known is not None and x.shape.rank is not None:
+        parts = [
+            extents(x)[i] if size == 0 and i < x.shape.rank else int(size)
+            for i, size in enumerate(known)
+        ]
+        return tf.reshape(x, tf.stack([tf.cast(p, tf.int64) for p in parts]) if parts else [])
+    # Zeros stand for what is in that place of x.
+    count = tf.size(pattern)
+    own = tf.concat([tf.shape(x, tf.int64), tf.zeros([count], tf.int64)], 0)[:count]
+    return tf.reshape(x, tf.where(pattern == 0, own, pattern))
+
+
+@register("Squeeze", ["opset1", "opset15"])
+def _squeeze(op, x, axes=None):
+    if axes is None or op.static(1).size == 0:
+        if None in x.shape.as_list():
+            raise op.error("without axes, the shape must be known")
+        return tf.squeeze(x)
+    axes = static_axes(op, 1, rank_of(op, x))
+    if op.flag("allow_axis_skip", False):
+        if any(x.shape[axis] is None for axis in axes):
+            raise op.error("with allow_axis_skip, the extents of axes must be known")
+        axes = [axis for axis in axes if x.shape[axis] == 1]
+        return tf.squeeze(x, axes) if axes else tf.identity(x)
+    return tf.squeeze(x, axes)
+
+
+@register("Unsqueeze")
+def _unsqueeze(op, x, axes):
+    count = op.static(1).size
+    for axis in sorted(static_axes(op, 1, rank_of(op, x) + count)):
+        x = tf.expand_dims(x, axis)
+    return x
+
+
+@register("Transpose")
+def _transpose(op, x, order):
+    known = op.known(1)
+    return tf.transpose(x) if known is not None and known.size == 0 else tf.transpose(x, order)
+
+
+@register("Concat")
+def _concat(op, *inputs):
+    return tf.concat(inputs, op.axis(op.integer("axis"), inputs[0].shape.rank))
+
+
+@register("Split")
+def _split(op, x, axis):
+    axis = op.axis(int(op.static(1)), rank_of(op, x))
+    return tuple(tf.split(x, op.integer("num_splits"), axis))
+
+
+@register("VariadicSplit")
+def _variadic_split(op, x, axis, lengths):
+    axis = op.axis(int(op.static(1)), rank_of(op, x))
+    known = op.known(2)
+    if known is None:
+        return tuple(tf.split(x, lengths, axis, num=len(op.layer.outputs)))
+    return tuple(tf.split(x, [int(length) for length in known], axis))
+
+
+@register("Broadcast", ["opset1", "opset3"])
+def _broadcast(op, x, target, axes_mapping=None):
+    mode = op.text("mode", "numpy").lower()
+    if mode not in ("numpy", "explicit", "bidirectional", "pdpd"):
+        raise op.error(f"mode={mode!r} is none of numpy, explicit, bidirectional")
+    target = tf.cast(target, tf.int64)
+    if mode == "bidirectional":
+        target = tf.broadcast_dynamic_shape(tf.shape(x, tf.int64), target)
+    elif mode == "explicit" or (mode == "pdpd" and op.integer("axis", -1) >= 0):
+        if mode == "pdpd":
+            axes = list(range(op.integer("axis"), op.integer("axis") + rank_of(op, x)))
+        else:
+            axes = [int(axis) for axis in op.static(2)]
+        if len(axes) != rank_of(op, x):
+            raise op.error(f"axes_mapping {axes} does not name an axis for each of {x.shape}")
+        if sorted(set(axes)) != axes:
+            raise op.error(f"axes_mapping {axes} is not in order")
+        if target.shape[0] is None:
+            raise op.error("the rank of the target must be known")
+        own = iter(extents(x))
+        shape = [next(own) if axis in axes else 1 for axis in range(target.shape[0])]
+        x = tf.reshape(x, shape)
+    return tf.broadcast_to(x, target)
+
+
+@register("Tile")
+def _tile(op, x, repeats):
+    repeats = tf.cast(repeats, tf.int64)
+    count = repeats.shape[0]
+    if count is None:
+        raise op.error("the number of repeats must be known")
+    rank = rank_of(op, x)
+    for _ in range(count - rank):
+        x = tf.expand_dims(x, 0)
+    return tf.tile(x, tf.concat([tf.ones([max(rank - count, 0)], tf.int64), repeats], 0))
+
+
+@register("Pad", ["opset1", "opset12"])
+def _pad(op, x, begin, end, value=None):
+    mode = op.text("pad_mode", among=("constant", "edge", "reflect", "symmetric"))
+    rank = rank_of(op, x)
+    begin, end = (tf.cast(sizes, tf.int64) for sizes in (begin, end))
+    # What is below 0 takes away.
+    own = tf.shape(x, tf.int64)
+    start = tf.maximum(-begin, 0)
+    x = tf.slice(x, start, tf.maximum(own - start - tf.maximum(-end, 0), 0))
+    pads = tf.stack([tf.maximum(begin, 0), tf.maximum(end, 0)], axis=1)
+    if mode == "constant":
+        fill = tf.zeros([], x.dtype) if value is None else tf.cast(value, x.dtype)
+        return tf.pad(x, pads, constant_values=fill)
+    if mode in ("reflect", "symmetric"):
+        return tf.pad(x, pads, mode=mode.upper())
+    for axis in range(rank):
+        extent = tf.shape(x, tf.int64)[axis]
+        positions = tf.range(-pads[axis, 0], extent + pads[axis, 1])
+        x = tf.gather(x, tf.clip_by_value(positions, 0, extent - 1), axis=axis)
+    return x
+
+
+@register("StridedSlice")
+def _strided_slice(op, x, begin, end, strides=None):
+    if strides is None:
+        strides = tf.ones_like(begin)
+    masks = {}
+    for name in ("begin_mask", "end_mask", "new_axis_mask", "shrink_axis_mask", "ellipsis_mask"):
+        bits = op.integers(name, [])
+        masks[name] = sum(1 << i for i, bit in enumerate(bits) if bit)
+    begin, end, strides = (tf.cast(value, tf.int64) for value in (begin, end, strides))
+    return tf.strided_slice(x, begin, end, strides, **masks)
+
+
+@register("Slice", "opset8")
+def _slice(op, x, start, stop, step, axes=None):
+    rank = rank_of(op, x)
+    start, stop, step = (tf.cast(value, tf.int64) for value in (start, stop, step))
+    if axes is None:
+        count = start.shape[0]
+        if count is None:
+            raise op.error("without axes, the number of starts must be known")
+        chosen = list(range(count))
+    else:
+        chosen = static_axes(op, 4, rank)
+    begins: list = [0] * rank
+    ends: list = [0] * rank
+    steps: list = [1] * rank
+    whole = 0
+    for axis in range(rank):
+        if axis in chosen:
+            i = chosen.index(axis)
+            begins[axis], ends[axis], steps[axis] = start[i], stop[i], step[i]
+        else:
+            whole |= 1 << axis
+    stacked = (tf.stack([tf.cast(v, tf.int64) for v in part]) for part in (begins, ends, steps))
+    return tf.strided_slice(x, *stacked, begin_mask=whole, end_mask=whole)
+
+
+@register("Gather", ["opset1", "opset7", "opset8"])
+def _gather(op, x, indices, axis):
+    rank = rank_of(op, x)
+    axis = op.axis(int(op.static(2)), rank)
+    batch_dims = op.axis(op.integer("batch_dims", 0), indices.shape.rank or 1) if "batch_dims" in (
+        op.layer.attributes
+    ) else 0
+    extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
+    indices = tf.where(indices < 0, indices + extent, indices)
+    return tf.gather(x, indices, axis=axis, batch_dims=batch_dims)
+
+
+@register("GatherElements", "opset6")
+def _gather_elements(op, x, indices):
+    rank = rank_of(op, x)
+    axis = op.axis(op.integer("axis"), rank)
+    return _along(x, indices, axis, rank)
+
+
+def _along(x: tf.Tensor, indices: tf.Tensor, axis: int, rank: int) -> tf.Tensor:
+    """np.take_along_axis."""
+    extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
+    indices = tf.where(indices < 0, indices + extent, indices)
+    order = [i for i in range(rank) if i != axis] + [axis]
+    back = np.argsort(order)
+    taken = tf.gather(tf.transpose(x, order), tf.transpose(indices, order), batch_dims=rank - 1)
+    return tf.transpose(taken, back)
+
+
+@register("GatherND", ["opset5", "opset8"])
+def _gather_nd(op, x, indices):
+    batch_dims = op.integer("batch_dims", 0)
+    result = tf.gather_nd(x, indices, batch_dims=batch_dims)
+    if op.layer.version == "opset5" and batch_dims > 1:
+        # All dimensions of batches become one.
+        shape = tf.shape(result, tf.int64)
+        flat = tf.concat([[tf.reduce_prod(shape[:batch_dims])], shape[batch_dims:]], 0)
+        result = tf.reshape(result, flat)
+    return result
+
+
+@register("ScatterUpdate", "opset3")
+def _scatter_update(op, x, indices, updates, axis):
+    rank = rank_of(op, x)
+    axis = op.axis(int(op.static(3)), rank)
+    count = rank_of(op, indices)
+    extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
+    indices = tf.where(indices < 0, indices + extent, indices)
+    order = [axis] + [i for i in range(rank) if i != axis]
+    own = list(range(axis, axis + count))
+    update_order = own + [i for i in range(rank - 1 + count) if i not in own]
+    moved = tf.transpose(x, order)
+    updated = tf.tensor_scatter_nd_update(
+        moved, indices[..., tf.newaxis], tf.transpose(updates, update_order)
+    )
+    return tf.transpose(updated, np.argsort(order))
+
+
+_SCATTERS = {
+    "none": tf.tensor_scatter_nd_update,
+    "sum": tf.tensor_scatter_nd_add,
+    "sub": tf.tensor_scatter_nd_sub,
+    "min": tf.tensor_scatter_nd_min,
+    "max": tf.tensor_scatter_nd_max,
+}
+
+
+def _scatter(op: Operation, reduction: str, x, indices, updates):
+    if reduction == "prod":
+        # As sums of logarithms would not do: each position's product, by sorted segments.
+        shape = tf.shape(x, tf.int64)
+        depth = indices.shape[-1]
+        strides = tf.math.cumprod(shape[:depth], exclusive=True, reverse=True)
+        rows = tf.reduce_sum(tf.cast(indices, tf.int64) * strides, axis=-1)
+        count = tf.reduce_prod(shape[:depth])
+        flat = tf.reshape(updates, tf.concat([[tf.size(rows)], tf.shape(x)[depth:]], 0))
+        products = tf.math.unsorted_segment_prod(flat, tf.reshape(rows, [-1]), count)
+        return x * tf.reshape(products, shape)
+    if reduction not in _SCATTERS:
+        raise op.error(f"reduction={reduction!r} is none of {', '.join(_SCATTERS)}, prod")
+    return _SCATTERS[reduction](x, indices, updates)
+
+
+@register("ScatterNDUpdate", ["opset4", "opset15"])
+def _scatter_nd_update(op, x, indices, updates):
+    return _scatter(op, op.text("reduction", "none"), x, indices, updates)
+
+
+@register("ScatterElementsUpdate", ["opset3", "opset12"])
+def _scatter_elements_update(op, x, indices, updates, axis):
+    rank = rank_of(op, x)
+    axis = op.axis(int(op.static(3)), rank)
+    reduction = op.text("reduction", "none")
+    extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
+    indices = tf.cast(tf.where(indices < 0, indices + extent, indices), tf.int64)
+    grid = tf.meshgrid(*(tf.range(n) for n in extents(indices)), indexing="ij") if rank else []
+    grid[axis] = indices
+    places = tf.reshape(tf.stack(grid, axis=-1), [-1, rank])
+    values = tf.reshape(updates, [-1])
+    if reduction in ("none", "sum", "prod", "min", "max") and op.flag("use_init_val", True):
+        return _scatter(op, reduction, x, places, values)
+    if reduction == "none":
+        return _scatter(op, reduction, x, places, values)
+    touched = tf.scatter_nd(places, tf.ones_like(values, tf.int32), tf.shape(x, tf.int64)) > 0
+    if reduction == "mean":
+        raise op.error("reduction=mean is not supported")
+    neutral = {"sum": 0, "prod": 1, "min": x.dtype.max, "max": x.dtype.min}
+    if reduction not in neutral:
+        raise op.error(f"reduction={reduction!r} is none of none, {', '.join(neutral)}")
+    start = tf.where(touched, tf.cast(neutral[reduction], x.dtype), x)
+    return _scatter(op, reduction, start, places, values)
+
+
+@register("Reverse")
+def _reverse(op, x, axes):
+    axes = op.static(1)
+    if op.text("mode", among=("index", "mask")) == "mask":
+        axes = np.flatnonzero(axes)
+    return tf.reverse(x, [op.axis(int(axis), rank_of(op, x)) for axis in np.reshape(axes, -1)])
+
+
+@register("ReverseSequence")
+def _reverse_sequence(op, x, lengths):
+    rank = rank_of(op, x)
+    batch_axis = op.axis(op.integer("batch_axis", 0), rank)
+    seq_axis = op.axis(op.integer("seq_axis", 1), rank)
+    return tf.reverse_sequence(x, tf.cast(lengths, tf.int64), seq_axis, batch_axis)
+
+
+@register("Range", ["opset1", "opset4"])
+def _range(op, start, stop, step):
+    dtype = op.dtype("output_type", start.dtype)
+    start, stop, step = (tf.reshape(value, []) for value in (start, stop, step))
+    if dtype.is_integer and start.dtype.is_floating:
+        start, stop, step = (tf.cast(value, tf.float64) for value in (start, stop, step))
+        return tf.cast(tf.range(start, stop, step), dtype)
+    return tf.range(*(tf.cast(value, dtype) for value in (start, stop, step)))
+
+
+@register("OneHot", ["opset1", "opset16"])
+def _one_hot(op, indices, depth, on, off):
+    depth = tf.cast(tf.reshape(depth, []), tf.int32)
+    if op.text("negative_indices_mode", "ignore_negative").lower() == "normalize":
+        indices = tf.where(indices < 0, indices + tf.cast(depth, indices.dtype), indices)
+    return tf.one_hot(
+        indices, depth, tf.reshape(on, []), tf.reshape(off, []), axis=op.integer("axis"), dtype=on.dtype
+    )
+
+
+@register("Eye", "opset9")
+def _eye(op, rows, columns, diagonal, batch_shape=None):
+    dtype = op.dtype("output_type")
+    rows, columns, diagonal = (
+        tf.cast(tf.reshape(value, []), tf.int64) for value in (rows, columns, diagonal)
+    )
+    at = tf.range(rows)[:, tf.newaxis] + diagonal
+    eye = tf.cast(tf.equal(at, tf.range(columns)[tf.newaxis]), dtype)
+    if batch_shape is None:
+        return eye
+    return tf.broadcast_to(eye, tf.concat([tf.cast(batch_shape, tf.int64), [rows, columns]], 0))
+
+
+@register("NonZero", "opset3")
+def _non_zero(op, x):
+    where = tf.where(x if x.dtype.is_bool else tf.not_equal(x, tf.zeros([], x.dtype)))
+    return tf.cast(tf.transpose(where), op.dtype("output_type", tf.int64))
+
+
+@register("CumSum", "opset3")
+def _cum_sum(op, x, axis):
+    axis = op.axis(int(op.static(1)), rank_of(op, x))
+    return tf.cumsum(x, axis, op.flag("exclusive", False), op.flag("reverse", False))
+
+
+@register("TopK", ["opset1", "opset3", "opset11"])
+def _top_k(op, x, k):
+    rank = rank_of(op, x)
+    axis = op.axis(op.integer("axis"), rank)
+    order = [i for i in range(rank) if i != axis] + [axis]
+    moved = tf.transpose(x, order)
+    is_min = op.text("mode", among=("max", "min")) == "min"
+    k = tf.cast(tf.reshape(k, []), tf.int32)
+    # A stable order of all: the first among equals, whichever end is asked for.
+    direction = "ASCENDING" if is_min else "DESCENDING"
+    indices = tf.argsort(moved, axis=-1, direction=direction, stable=True)[..., :k]
+    if op.text("sort", among=("none", "index", "value")) == "index":
+        indices = tf.sort(indices, axis=-1)
+    values = tf.gather(moved, indices, batch_dims=rank - 1)
+    back = np.argsort(order)
+    dtype = op.dtype("index_element_type", tf.int32)
+    return tf.transpose(values, back), tf.cast(tf.transpose(indices, back), dtype)
+
+
+@register("DepthToSpace")
+def _depth_to_space(op, x):
+    mode = op.text("mode", among=("blocks_first", "depth_first"))
+    size, spatial = op.integer("block_size", 1), rank_of(op, x) - 2
+    batch, depth, *sides = extents(x)
+    depth = depth // size**spatial
+    blocks = [size] * spatial
+    if mode == "blocks_first":
+        x = tf.reshape(x, [batch, *blocks, depth, *sides])
+        channel, first_block = 1 + spatial, 1
+    else:
+        x = tf.reshape(x, [batch, depth, *blocks, *sides])
+        channel, first_block = 1, 2
+    order = [0, channel]
+    for i in range(spatial):
+        order += [2 + spatial + i, first_block + i]
+    return tf.reshape(tf.transpose(x, order), [batch, depth, *(side * size for side in sides)])
+
+
+@register("SpaceToDepth")
+def _space_to_depth(op, x):
+    mode = op.text("mode", among=("blocks_first", "depth_first"))
+    size, spatial = op.integer("block_size", 1), rank_of(op, x) - 2
+    batch, depth, *sides = extents(x)
+    small = [side // size for side in sides]
+    x = tf.reshape(x, [batch, depth, *(part for side in small for part in (side, size))])
+    sides_at = [2 + 2 * i for i in range(spatial)]
+    blocks_at = [3 + 2 * i for i in range(spatial)]
+    first = [*blocks_at, 1] if mode == "blocks_first" else [1, *blocks_at]
+    return tf.reshape(
+        tf.transpose(x, [0, *first, *sides_at]), [batch, depth * size**spatial, *small]
+    )
+
+
+@register("Unique", "opset10")
+def _unique(op, x, axis=None):
+    types = op.dtype("index_element_type", tf.int64), op.dtype("count_element_type", tf.int64)
+    if axis is None:
+        x, axis = tf.reshape(x, [-1]), 0
+    else:
+        axis = op.axis(int(op.static(1)), rank_of(op, x))
+    values, inverse, counts = tf.raw_ops.UniqueWithCountsV2(x=x, axis=[axis], out_idx=tf.int64)
+    number = tf.size(counts)
+    positions = tf.range(tf.size(inverse, tf.int64))
+    first = tf.math.unsorted_segment_min(positions, inverse, number)
+    if op.flag("sorted", True):
+        order = _order_of_slices(values, axis)
+        rank_in_order = tf.math.invert_permutation(order)
+        values, first, counts = (
+            tf.gather(values, order, axis=axis), tf.gather(first, order), tf.gather(counts, order)
+        )
+        inverse = tf.gather(tf.cast(rank_in_order, tf.int64), inverse)
+    return values, tf.cast(first, types[0]), tf.cast(inverse, types[0]), tf.cast(counts, types[1])
+
+
+def _order_of_slices(x: tf.Tensor, axis: int) -> tf.Tensor:
+    """The positions along an axis in which the slices are in lexicographic order."""
+    rank = x.shape.rank
+    order = [axis] + [i for i in range(rank) if i != axis]
+    rows = tf.reshape(tf.transpose(x, order), [tf.shape(x)[axis], -1])
+
+    def by_column(i, positions):
+        column = tf.gather(rows[:, width - 1 - i], positions)
+        return i + 1, tf.gather(positions, tf.argsort(column, stable=True))
+
+    width = tf.shape(rows)[1]
+    start = tf.range(tf.shape(rows)[0])
+    return tf.while_loop(lambda i, _: i < width, by_column, (0, start))[1]

@@ -1,0 +1,73 @@
+"""The numbers beside an IR's XML: its .bin file, mapped and not read until they are used."""
+
+import math
+import os
+
+import numpy as np
+
+from tf_ti.openvino.element_types import ELEMENT_TYPES, ElementType
+from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.model import Layer
+from tf_ti.openvino.reader import parse_shape
+
+
+class Weights:
+    def __init__(self, path: str | os.PathLike | None):
+        self._path = None if path is None else os.fspath(path)
+        self._bytes: np.ndarray | None = None
+
+    def of(self, layer: Layer) -> tuple[np.ndarray, ElementType]:
+        """The value of a Constant: a view of the file, but for types that are packed in it."""
+        element_type, shape = self._declared(layer)
+        offset, size = (self._position(layer, name) for name in ("offset", "size"))
+        count = math.prod(shape)
+        if size != element_type.num_bytes(count):
+            raise IRError(
+                f"{layer.path}: size={size}, but {element_type.name} numbers of shape "
+                f"{list(shape)} take {element_type.num_bytes(count)} bytes"
+            )
+        if size == 0:
+            return np.zeros(shape, element_type.dtype), element_type
+        data = self._open(layer)
+        if offset + size > len(data):
+            raise IRError(
+                f"{layer.path}: offset={offset} and size={size} lead beyond the end of "
+                f"{self._path}, which has {len(data)} bytes"
+            )
+        numbers = element_type.unpack(data[offset : offset + size], count)
+        return numbers.reshape(shape), element_type
+
+    def _declared(self, layer: Layer) -> tuple[ElementType, tuple[int, ...]]:
+        """What the attributes say, or in the older form of the file the port."""
+        if len(layer.outputs) != 1:
+            raise IRError(f"{layer.path}: has {len(layer.outputs)} output ports, not one")
+        (port,) = layer.outputs
+        element_type, shape = port.element_type, port.shape
+        if "element_type" in layer.attributes:
+            name = layer.attributes["element_type"]
+            element_type = ELEMENT_TYPES.get(name)
+            if element_type is None:
+                raise IRError(f"{layer.path}: constants of type {name!r} are not supported")
+        if "shape" in layer.attributes:
+            shape = parse_shape(layer.attributes["shape"], layer.path)
+        if element_type is None:
+            raise IRError(f"{layer.path}: neither element_type nor a port's precision is there")
+        if shape is None or None in shape:
+            raise IRError(f"{layer.path}: the shape of a constant must be known")
+        return element_type, shape
+
+    def _position(self, layer: Layer, name: str) -> int:
+        text = layer.attributes.get(name)
+        if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
+            raise IRError(f"{layer.path}: {name}={text!r} is no number of bytes")
+        return int(text)
+
+    def _open(self, layer: Layer) -> np.ndarray:
+        if self._bytes is None:
+            if self._path is None:
+                raise IRError(f"{layer.path}: needs a .bin file, and none is given")
+            try:
+                self._bytes = np.memmap(self._path, np.uint8, mode="r")
+            except (OSError, ValueError) as error:  # ValueError: an empty file
+                raise IRError(f"{self._path}: cannot be read: {error}") from error
+        return self._bytes
