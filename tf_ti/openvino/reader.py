@@ -14,8 +14,8 @@ from tf_ti.openvino.model import Body, Graph, Layer, Port, PortMapEntry, Shape
 
 VERSIONS = (10, 11)
 _MOST_NESTED = 32  # bodies in bodies
-# An older form of the file calls its operations by these names.
-_OLD_TYPES = {"Const": "Constant"}
+# The file calls some operations by names of its older forms.
+_OLD_TYPES = {"Const": "Constant", "PReLU": "PRelu", "ReLU": "Relu", "SoftMax": "Softmax"}
 _BODIES = {
     "TensorIterator": {"body": ("port_map", "back_edges")},
     "Loop": {"body": ("port_map", "back_edges")},

@@ -21,13 +21,13 @@ class Weights:
         element_type, shape = self._declared(layer)
         offset, size = (self._position(layer, name) for name in ("offset", "size"))
         count = math.prod(shape)
+        if count == 0:  # a byte may stand for nothing
+            return np.zeros(shape, element_type.dtype), element_type
         if size != element_type.num_bytes(count):
             raise IRError(
                 f"{layer.path}: size={size}, but {element_type.name} numbers of shape "
                 f"{list(shape)} take {element_type.num_bytes(count)} bytes"
             )
-        if size == 0:
-            return np.zeros(shape, element_type.dtype), element_type
         data = self._open(layer)
         if offset + size > len(data):
             raise IRError(

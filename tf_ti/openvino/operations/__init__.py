@@ -1,3 +1,12 @@
 """The operations, family by family: a small function each, in `operation`'s table."""
 
-from tf_ti.openvino.operations import elementwise, loops, recurrent, shapes  # noqa: F401
+from tf_ti.openvino.operations import (
+    bags,
+    convolution,
+    elementwise,
+    loops,
+    products,
+    recurrent,
+    reductions,
+    shapes,
+)

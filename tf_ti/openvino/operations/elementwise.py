@@ -57,6 +57,7 @@ _BINARY = {
     "LogicalAnd": tf.logical_and,
     "LogicalOr": tf.logical_or,
     "LogicalXor": tf.math.logical_xor,
+    ("LogicalXor", "opset2"): tf.math.logical_xor,
     "Maximum": tf.maximum,
     "Minimum": tf.minimum,
     "Mod": tf.truncatemod,
@@ -201,10 +202,11 @@ def _is_inf(op, x):
 
 @register("PRelu")
 def _prelu(op, x, slope):
-    channels = x.shape[1] if x.shape.rank is not None and x.shape.rank > 1 else None
-    if slope.shape.rank == 1 and x.shape.rank != 1 and slope.shape[0] in (channels, None):
-        if slope.shape[0] is not None and slope.shape[0] != 1:
-            slope = tf.reshape(slope, [-1] + [1] * (x.shape.rank - 2))
+    rank = x.shape.rank
+    if slope.shape.rank == 1 and rank is not None and rank > 1:
+        # A number for each channel, or for each place along the last axis, where these fit.
+        if slope.shape[0] is None or x.shape[1] is None or slope.shape[0] in (1, x.shape[1]):
+            slope = tf.reshape(slope, [-1] + [1] * (rank - 2))
     return tf.where(x < 0, x * slope, x)
 
 

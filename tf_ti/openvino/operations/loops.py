@@ -5,9 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from tf_ti.loops.loop import Loop, LoopOutput, TripLimit
-from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap
-from tf_ti.loops.tensor_iterator import tensor_iterator
+import tf_ti
 from tf_ti.openvino.model import Body, PortMapEntry
 from tf_ti.openvino.operation import Operation, register
 
@@ -74,23 +72,23 @@ class _Iteration:
         op = self.op
         tensors = [_external(op, entry) for entry in self.inputs]
         ports = [
-            InputPort(i, self.parameters.index(entry.internal_layer_id), **_range_of(op, entry))
+            tf_ti.InputPort(i, self.parameters.index(entry.internal_layer_id), **_range_of(op, entry))
             for i, entry in enumerate(self.inputs)
         ]
         for parameter in self.counters:
-            ports.append(InputPort(len(tensors), self.parameters.index(parameter)))
+            ports.append(tf_ti.InputPort(len(tensors), self.parameters.index(parameter)))
             tensors.append(self.counter(parameter))
         number = len(self.results)
         edges = [
-            BackEdge(self.results.index(result), self.parameters.index(parameter))
+            tf_ti.BackEdge(self.results.index(result), self.parameters.index(parameter))
             for result, parameter in self.body.back_edges
         ]
         edges += [
-            BackEdge(number + i, self.parameters.index(parameter))
+            tf_ti.BackEdge(number + i, self.parameters.index(parameter))
             for i, parameter in enumerate(self.counters)
         ]
         out = [
-            OutputPort(i, self.results.index(entry.internal_layer_id), **_range_of(op, entry))
+            tf_ti.OutputPort(i, self.results.index(entry.internal_layer_id), **_range_of(op, entry))
             for i, entry in enumerate(self.outputs)
         ]
 
@@ -100,8 +98,8 @@ class _Iteration:
             counters = tuple(given[parameter] + 1 for parameter in self.counters)
             return (*(results[result] for result in self.results), *counters)
 
-        values = tensor_iterator(
-            body, tensors, PortMap(inputs=ports, outputs=out), edges, num_iterations
+        values = tf_ti.tensor_iterator(
+            body, tensors, tf_ti.PortMap(inputs=ports, outputs=out), edges, num_iterations
         )
         ids = [entry.external_port_id for entry in self.outputs]
         return _by_output(op, dict(zip(ids, values)))
@@ -151,11 +149,11 @@ def _run_while(iteration: _Iteration, end: int, count, condition) -> tuple[tf.Te
     op, body = iteration.op, iteration.body
     back = {parameter: result for result, parameter in body.back_edges}
     finals, stacked = {}, {}
-    with Loop() as loop:
+    with tf_ti.Loop() as loop:
         going = loop.add_recurrence(condition)
-        loop.add_trip_limit(going, TripLimit.WHILE)
+        loop.add_trip_limit(going, tf_ti.TripLimit.WHILE)
         if count is not None:
-            loop.add_trip_limit(count, TripLimit.COUNT)
+            loop.add_trip_limit(count, tf_ti.TripLimit.COUNT)
         number = loop.add_recurrence(tf.constant(0, tf.int64))
         number.next = number + 1
         given, states = {}, {}
@@ -183,7 +181,7 @@ def _run_while(iteration: _Iteration, end: int, count, condition) -> tuple[tf.Te
             value = results[entry.internal_layer_id]
             where = _range_of(op, entry)
             if where:
-                kind = LoopOutput.REVERSE if where.get("stride", 1) < 0 else LoopOutput.CONCATENATE
+                kind = tf_ti.LoopOutput.REVERSE if where.get("stride", 1) < 0 else tf_ti.LoopOutput.CONCATENATE
                 output = loop.add_loop_output(value, kind)
                 stacked[entry.external_port_id] = output, op.axis(where["axis"], value.shape.rank)
                 continue
@@ -193,7 +191,7 @@ def _run_while(iteration: _Iteration, end: int, count, condition) -> tuple[tf.Te
                     raise op.error(f"output {entry.external_port_id} has no shape that is known")
                 kept = [loop.add_recurrence(tf.zeros(value.shape, value.dtype))]
                 kept[0].next = value
-            finals[entry.external_port_id] = loop.add_loop_output(kept[0], LoopOutput.LAST_VALUE)
+            finals[entry.external_port_id] = loop.add_loop_output(kept[0], tf_ti.LoopOutput.LAST_VALUE)
     values = {port: tf.convert_to_tensor(output) for port, output in finals.items()}
     for port, (output, axis) in stacked.items():
         values[port] = _join(tf.convert_to_tensor(output), axis)

@@ -2,9 +2,8 @@
 
 import tensorflow as tf
 
+import tf_ti
 from tf_ti.openvino.operation import Operation, register
-from tf_ti.recurrent.cells import gru_cell, lstm_cell, rnn_cell
-from tf_ti.recurrent.sequences import gru_sequence, lstm_sequence, rnn_sequence
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _ACTIVATIONS = {
@@ -50,7 +49,7 @@ def _lstm_cell(op, x, hidden, cell, *weights):
         raise op.error("peepholes are not supported")
     if order != "fico":
         w, r, *b = (_reorder(value, order) for value in (w, r, *b))
-    return lstm_cell(x, hidden, cell, w, r, *b, **_options(op, "lstm"))
+    return tf_ti.lstm_cell(x, hidden, cell, w, r, *b, **_options(op, "lstm"))
 
 
 def _reorder(value: tf.Tensor, order: str) -> tf.Tensor:
@@ -61,13 +60,13 @@ def _reorder(value: tf.Tensor, order: str) -> tf.Tensor:
 @register("GRUCell", ["opset1", "opset3"])
 def _gru_cell(op, x, hidden, *weights):
     w, r, *b = _split_weights(op, "gru", list(weights))
-    return gru_cell(x, hidden, w, r, *b, **_options(op, "gru"))
+    return tf_ti.gru_cell(x, hidden, w, r, *b, **_options(op, "gru"))
 
 
 @register("RNNCell", ["opset1", "opset3"])
 def _rnn_cell(op, x, hidden, *weights):
     w, r, *b = _split_weights(op, "rnn", list(weights))
-    return rnn_cell(x, hidden, w, r, *b, **_options(op, "rnn"))
+    return tf_ti.rnn_cell(x, hidden, w, r, *b, **_options(op, "rnn"))
 
 
 def _sequence_options(op: Operation, kind: str) -> dict:
@@ -77,14 +76,14 @@ def _sequence_options(op: Operation, kind: str) -> dict:
 
 @register("LSTMSequence", ["opset1", "opset5"])
 def _lstm_sequence(op, x, hidden, cell, lengths, w, r, b):
-    return lstm_sequence(x, hidden, cell, lengths, w, r, b, **_sequence_options(op, "lstm"))
+    return tf_ti.lstm_sequence(x, hidden, cell, lengths, w, r, b, **_sequence_options(op, "lstm"))
 
 
 @register("GRUSequence", "opset5")
 def _gru_sequence(op, x, hidden, lengths, w, r, b):
-    return gru_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "gru"))
+    return tf_ti.gru_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "gru"))
 
 
 @register("RNNSequence", "opset5")
 def _rnn_sequence(op, x, hidden, lengths, w, r, b):
-    return rnn_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "rnn"))
+    return tf_ti.rnn_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "rnn"))

@@ -266,11 +266,12 @@ def _scatter(op: Operation, reduction: str, x, indices, updates):
     if reduction == "prod":
         # As sums of logarithms would not do: each position's product, by sorted segments.
         shape = tf.shape(x, tf.int64)
-        depth = indices.shape[-1]
+        depth = tf.shape(indices)[-1]
         strides = tf.math.cumprod(shape[:depth], exclusive=True, reverse=True)
         rows = tf.reduce_sum(tf.cast(indices, tf.int64) * strides, axis=-1)
         count = tf.reduce_prod(shape[:depth])
-        flat = tf.reshape(updates, tf.concat([[tf.size(rows)], tf.shape(x)[depth:]], 0))
+        own = tf.concat([tf.size(rows, tf.int64)[tf.newaxis], shape[depth:]], 0)
+        flat = tf.reshape(updates, own)
         products = tf.math.unsorted_segment_prod(flat, tf.reshape(rows, [-1]), count)
         return x * tf.reshape(products, shape)
     if reduction not in _SCATTERS:
@@ -290,21 +291,25 @@ def _scatter_elements_update(op, x, indices, updates, axis):
     reduction = op.text("reduction", "none")
     extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
     indices = tf.cast(tf.where(indices < 0, indices + extent, indices), tf.int64)
-    grid = tf.meshgrid(*(tf.range(n) for n in extents(indices)), indexing="ij") if rank else []
+    sides = [tf.range(tf.cast(extent, tf.int64)) for extent in extents(indices)]
+    grid = tf.meshgrid(*sides, indexing="ij")
     grid[axis] = indices
     places = tf.reshape(tf.stack(grid, axis=-1), [-1, rank])
     values = tf.reshape(updates, [-1])
-    if reduction in ("none", "sum", "prod", "min", "max") and op.flag("use_init_val", True):
+    keeps = op.flag("use_init_val", True)
+    if reduction == "none" or (keeps and reduction != "mean"):
         return _scatter(op, reduction, x, places, values)
-    if reduction == "none":
-        return _scatter(op, reduction, x, places, values)
-    touched = tf.scatter_nd(places, tf.ones_like(values, tf.int32), tf.shape(x, tf.int64)) > 0
+    shape = tf.shape(x, tf.int64)
+    hits = tf.scatter_nd(places, tf.ones_like(values, tf.int32), shape)
     if reduction == "mean":
-        raise op.error("reduction=mean is not supported")
+        sums = tf.tensor_scatter_nd_add(x if keeps else tf.where(hits > 0, tf.zeros_like(x), x),
+                                        places, values)
+        counts = tf.cast(tf.maximum(hits + int(keeps), 1), x.dtype)
+        return tf.math.floordiv(sums, counts) if x.dtype.is_integer else sums / counts
     neutral = {"sum": 0, "prod": 1, "min": x.dtype.max, "max": x.dtype.min}
     if reduction not in neutral:
-        raise op.error(f"reduction={reduction!r} is none of none, {', '.join(neutral)}")
-    start = tf.where(touched, tf.cast(neutral[reduction], x.dtype), x)
+        raise op.error(f"reduction={reduction!r} is none of none, mean, {', '.join(neutral)}")
+    start = tf.where(hits > 0, tf.cast(neutral[reduction], x.dtype), x)
     return _scatter(op, reduction, start, places, values)
 
 

@@ -1,0 +1,47 @@
+"""Embedding bags, on tf_ti's kernels."""
+
+import tensorflow as tf
+
+import tf_ti
+from tf_ti.openvino.operation import Operation, register
+
+
+def _default(op: Operation, position: int, value):
+    """A default row; -1, which is none, must be known before."""
+    if value is None:
+        return None
+    known = op.known(position)
+    return None if known is not None and int(known.reshape(())) == -1 else tf.reshape(value, [])
+
+
+@register("EmbeddingBagOffsetsSum", "opset3")
+def _offsets_sum(op, table, indices, offsets, default=None, weights=None):
+    default = _default(op, 3, default)
+    return tf_ti.embedding_bag_offsets_sum(table, indices, offsets, default, weights)
+
+
+@register("EmbeddingBagOffsets", "opset15")
+def _offsets(op, table, indices, offsets, default=None, weights=None):
+    return tf_ti.embedding_bag_offsets(
+        table, indices, offsets, _default(op, 3, default), weights,
+        reduction=op.text("reduction", "sum").lower(),
+    )
+
+
+@register("EmbeddingBagPackedSum", "opset3")
+def _packed_sum(op, table, indices, weights=None):
+    return tf_ti.embedding_bag_packed(table, indices, weights)
+
+
+@register("EmbeddingBagPacked", "opset15")
+def _packed(op, table, indices, weights=None):
+    reduction = op.text("reduction", "sum").lower()
+    return tf_ti.embedding_bag_packed(table, indices, weights, reduction=reduction)
+
+
+@register("EmbeddingSegmentsSum", "opset3")
+def _segments(op, table, indices, segments, count, default=None, weights=None):
+    default = _default(op, 4, default)
+    return tf_ti.embedding_segments_sum(
+        table, indices, segments, tf.reshape(count, []), default, weights
+    )

@@ -1,0 +1,305 @@
+"""Convolutions and pooling, of N x C x spatial tensors with one to three spatial axes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.operation import Operation, register
+from tf_ti.openvino.operations.shapes import extents, rank_of
+
+_AUTO_PADS = ("explicit", "notset", "same_upper", "same_lower", "valid")
+
+
+def _list(op: Operation, name: str, count: int, default: int) -> list[int]:
+    values = op.integers(name, [default] * count)
+    if len(values) != count:
+        raise op.error(f"{name} has {len(values)} numbers for {count} spatial axes")
+    return values
+
+
+def _positive(op: Operation, name: str, count: int) -> list[int]:
+    values = _list(op, name, count, 1)
+    if min(values, default=1) < 1:
+        raise op.error(f"{name}={values} must be positive")
+    return values
+
+
+def _pads(
+    op: Operation,
+    sizes: Sequence[int | tf.Tensor],
+    kernel: Sequence[int | tf.Tensor],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> list[tuple]:
+    """Before and behind each spatial axis."""
+    mode = op.text("auto_pad", "explicit").lower()
+    if mode not in _AUTO_PADS:
+        raise op.error(f"auto_pad={mode!r} is none of {', '.join(_AUTO_PADS)}")
+    count = len(sizes)
+    if mode == "valid":
+        return [(0, 0)] * count
+    if mode in ("explicit", "notset"):
+        return list(zip(_list(op, "pads_begin", count, 0), _list(op, "pads_end", count, 0)))
+    pads = []
+    for size, k, stride, dilation in zip(sizes, kernel, strides, dilations):
+        needed = (-(-size // stride) - 1) * stride + (k - 1) * dilation + 1 - size
+        total = max(needed, 0) if isinstance(needed, int) else tf.maximum(needed, 0)
+        small = total // 2
+        pads.append((small, total - small) if mode == "same_upper" else (total - small, small))
+    return pads
+
+
+def _to_last(x: tf.Tensor) -> tf.Tensor:
+    """Channels last, as TensorFlow's kernels for the CPU have them."""
+    return tf.transpose(x, [0, *range(2, x.shape.rank), 1])
+
+
+def _to_second(x: tf.Tensor) -> tf.Tensor:
+    return tf.transpose(x, [0, x.shape.rank - 1, *range(1, x.shape.rank - 1)])
+
+
+def _padded(x: tf.Tensor, pads: Sequence[tuple], value=0) -> tf.Tensor:
+    """x, channels last, with its spatial axes padded; below 0 it is cropped."""
+    begin = [0, *(p[0] for p in pads), 0]
+    end = [0, *(p[1] for p in pads), 0]
+    if all(isinstance(p, int) and p == 0 for p in begin + end):
+        return x
+    begin, end = (tf.stack([tf.cast(p, tf.int64) for p in part]) for part in (begin, end))
+    start = tf.maximum(-begin, 0)
+    x = tf.slice(x, start, tf.shape(x, tf.int64) - start - tf.maximum(-end, 0))
+    pads = tf.stack([tf.maximum(begin, 0), tf.maximum(end, 0)], axis=1)
+    return tf.pad(x, pads, constant_values=tf.cast(value, x.dtype))
+
+
+def _dilated(filters: tf.Tensor, dilations: Sequence[int]) -> tf.Tensor:
+    """Filters, [spatial..., in, out], with zeros between their numbers."""
+    for axis, dilation in enumerate(dilations):
+        if dilation == 1:
+            continue
+        shape = tf.shape(filters)
+        spread = tf.expand_dims(filters, axis + 1)
+        pads = [[0, dilation - 1 if i == axis + 1 else 0] for i in range(filters.shape.rank + 1)]
+        spread = tf.pad(spread, pads)
+        wide = tf.concat([shape[:axis], [shape[axis] * dilation], shape[axis + 1 :]], 0)
+        filters = tf.reshape(spread, wide)
+        size = shape[axis] * dilation - dilation + 1
+        filters = tf.gather(filters, tf.range(size), axis=axis)
+    return filters
+
+
+def _convolve(x, filters, strides, dilations):
+    """Without padding; x channels last, filters [spatial..., in, out]."""
+    if max(dilations) > 1 and (max(strides) > 1 or len(strides) == 3):
+        filters, dilations = _dilated(filters, dilations), [1] * len(dilations)
+    return tf.nn.convolution(x, filters, strides=strides, padding="VALID", dilations=dilations)
+
+
+def _geometry(op: Operation, x: tf.Tensor, kernel: Sequence) -> tuple[list, list, list]:
+    spatial = rank_of(op, x) - 2
+    if not 1 <= spatial <= 3:
+        raise op.error(f"{spatial} spatial axes, where 1 to 3 are supported")
+    strides, dilations = (_positive(op, name, spatial) for name in ("strides", "dilations"))
+    return strides, dilations, _pads(op, extents(x)[2:], kernel, strides, dilations)
+
+
+@register("Convolution")
+def _convolution(op, x, filters):
+    strides, dilations, pads = _geometry(op, x, extents(filters)[2:])
+    filters = tf.transpose(filters, [*range(2, filters.shape.rank), 1, 0])
+    return _to_second(_convolve(_padded(_to_last(x), pads), filters, strides, dilations))
+
+
+@register("GroupConvolution")
+def _group_convolution(op, x, filters):
+    strides, dilations, pads = _geometry(op, x, extents(filters)[3:])
+    groups = filters.shape[0]
+    if groups is None:
+        raise op.error("the number of groups must be known")
+    x = _padded(_to_last(x), pads)
+    order = [*range(2, filters.shape.rank - 1), 1, 0]
+    if filters.shape[2] == 1 and len(strides) == 2 and strides[0] == strides[1] and (
+        max(dilations) == 1 or max(strides) == 1
+    ):
+        # [spatial..., groups, out]
+        depthwise = tf.transpose(filters[:, :, 0], [2, 3, 0, 1])
+        y = tf.nn.depthwise_conv2d(x, depthwise, [1, *strides, 1], "VALID", dilations=dilations)
+        return _to_second(y)
+    parts = [
+        _convolve(piece, tf.transpose(own, order), strides, dilations)
+        for piece, own in zip(tf.split(x, groups, -1), tf.unstack(filters))
+    ]
+    return _to_second(tf.concat(parts, -1))
+
+
+@register("ConvolutionBackpropData")
+def _convolution_backprop(op, x, filters, output_shape=None):
+    strides, dilations, pads, shape = _back(op, x, extents(filters)[2:], output_shape)
+    filters = tf.transpose(filters, [*range(2, filters.shape.rank), 1, 0])
+    return _to_second(_transposed(_to_last(x), filters, strides, dilations, pads, shape))
+
+
+@register("GroupConvolutionBackpropData")
+def _group_convolution_backprop(op, x, filters, output_shape=None):
+    strides, dilations, pads, shape = _back(op, x, extents(filters)[3:], output_shape)
+    groups = filters.shape[0]
+    if groups is None:
+        raise op.error("the number of groups must be known")
+    order = [*range(2, filters.shape.rank - 1), 1, 0]
+    parts = [
+        _transposed(piece, tf.transpose(own, order), strides, dilations, pads, shape)
+        for piece, own in zip(tf.split(_to_last(x), groups, -1), tf.unstack(filters))
+    ]
+    return _to_second(tf.concat(parts, -1))
+
+
+def _back(op: Operation, x: tf.Tensor, kernel: Sequence, output_shape) -> tuple:
+    """Strides, dilations, what is cut off before and behind, and the shape before that."""
+    spatial = rank_of(op, x) - 2
+    strides, dilations = (_positive(op, name, spatial) for name in ("strides", "dilations"))
+    more = _list(op, "output_padding", spatial, 0)
+    full = [
+        (size - 1) * stride + (k - 1) * dilation + 1
+        for size, k, stride, dilation in zip(extents(x)[2:], kernel, strides, dilations)
+    ]
+    mode = op.text("auto_pad", "explicit").lower()
+    if output_shape is None:
+        pads = [(0, 0)] * spatial
+        if mode in ("explicit", "notset"):
+            pads = _pads(op, extents(x)[2:], kernel, strides, dilations)
+        return strides, dilations, [(b, e - m) for (b, e), m in zip(pads, more)], full
+    wanted = [output_shape[i] for i in range(spatial)]
+    known = op.known(2)
+    if known is not None:
+        wanted = [int(size) for size in known]
+    pads = _totals(full, wanted, more, mode)
+    return strides, dilations, [(b, e - m) for (b, e), m in zip(pads, more)], full
+
+
+def _totals(full, wanted, more, mode) -> list[tuple]:
+    pads = []
+    for size, want, extra in zip(full, wanted, more):
+        total = tf.cast(size, tf.int64) + extra - tf.cast(want, tf.int64)
+        total = tf.maximum(total, 0)
+        small = total // 2
+        # The other way round than where a convolution pads, whose gradient this is.
+        pads.append((total - small, small) if mode == "same_upper" else (small, total - small))
+    return pads
+
+
+def _transposed(x, filters, strides, dilations, pads, full):
+    """x channels last; filters [spatial..., out, in]."""
+    filters = _dilated(filters, dilations)
+    shape = [extents(x)[0], *full, extents(filters)[-2]]
+    y = tf.nn.conv_transpose(
+        x,
+        filters,
+        tf.stack([tf.cast(size, tf.int32) for size in shape]),
+        strides,
+        padding="VALID",
+    )
+    return _padded(y, [(-begin, -end) for begin, end in pads])
+
+
+class _Windows:
+    """Where the windows of a pooling operation lie."""
+
+    def __init__(self, op: Operation, x: tf.Tensor):
+        self.spatial = rank_of(op, x) - 2
+        self.kernel = _list(op, "kernel", self.spatial, 1)
+        self.strides = _positive(op, "strides", self.spatial)
+        self.dilations = _positive(op, "dilations", self.spatial)
+        self.sizes = extents(x)[2:]
+        self.pads = _pads(op, self.sizes, self.kernel, self.strides, self.dilations)
+        rounding = op.text("rounding_type", "floor").lower()
+        if rounding not in ("floor", "ceil", "ceil_torch"):
+            raise op.error(f"rounding_type={rounding!r} is none of floor, ceil, ceil_torch")
+        self.more = [0] * self.spatial  # behind the padding, for a last window that is cut off
+        if rounding != "floor":
+            self.more = [self._more(i, rounding == "ceil_torch") for i in range(self.spatial)]
+
+    def _more(self, i: int, torch: bool):
+        stride, window = self.strides[i], (self.kernel[i] - 1) * self.dilations[i] + 1
+        begin, end = self.pads[i]
+        last = -(-(self.sizes[i] + begin + end - window) // stride)
+        if torch:
+            # No window begins behind the tensor.
+            starts_outside = last * stride >= self.sizes[i] + begin
+            last = last - (tf.cast(starts_outside, tf.int64) if tf.is_tensor(starts_outside)
+                           else int(starts_outside))
+        more = last * stride + window - (self.sizes[i] + begin + end)
+        return tf.maximum(more, 0) if tf.is_tensor(more) else max(more, 0)
+
+    def pad(self, x: tf.Tensor, value) -> tf.Tensor:
+        pads = [(begin, end + more) for (begin, end), more in zip(self.pads, self.more)]
+        return _padded(x, pads, value)
+
+    def pool(self, x: tf.Tensor, kind: str) -> tf.Tensor:
+        return tf.nn.pool(
+            x, self.kernel, kind, strides=self.strides, dilations=self.dilations, padding="VALID"
+        ) if max(self.dilations) == 1 or max(self.strides) == 1 else self._by_steps(x, kind)
+
+    def _by_steps(self, x: tf.Tensor, kind: str) -> tf.Tensor:
+        """Strides and dilations at once: all windows, then those that are wanted."""
+        y = tf.nn.pool(x, self.kernel, kind, dilations=self.dilations, padding="VALID")
+        steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
+        return y[tuple(steps)]
+
+
+@register("AvgPool", ["opset1", "opset14"])
+def _avg_pool(op, x):
+    windows = _Windows(op, x)
+    exclude = op.flag("exclude-pad")
+    ones = tf.ones_like(x[:1, :1])
+    x, ones = _to_last(x), _to_last(ones)
+    if not exclude:
+        ones = _padded(ones, windows.pads, 1)
+        rest = [(0, more) for more in windows.more]
+        counts = windows.pool(_padded(ones, rest), "AVG")
+    else:
+        counts = windows.pool(windows.pad(ones, 0), "AVG")
+    return _to_second(windows.pool(windows.pad(x, 0), "AVG") / counts)
+
+
+@register("MaxPool", "opset1")
+def _max_pool(op, x):
+    windows = _Windows(op, x)
+    return _to_second(windows.pool(windows.pad(_to_last(x), x.dtype.min), "MAX"))
+
+
+@register("MaxPool", ["opset8", "opset14"])
+def _max_pool_with_indices(op, x):
+    windows = _Windows(op, x)
+    axis = op.axis(op.integer("axis", 0), rank_of(op, x))
+    dtype = op.dtype("index_element_type", tf.int64)
+    # Each window's numbers side by side, and where in the tensor they are.
+    values, places = x, tf.reshape(tf.range(tf.size(x, tf.int64)), tf.shape(x))
+    inner = tf.reduce_prod(tf.shape(x, tf.int64)[axis:])
+    places = places % inner
+    for i in range(windows.spatial):
+        at = 2 + 2 * i
+        begin, end = windows.pads[i]
+        size = tf.cast(windows.sizes[i], tf.int64)
+        window = (windows.kernel[i] - 1) * windows.dilations[i] + 1
+        whole = size + begin + end + windows.more[i] - window
+        starts = tf.range(whole // windows.strides[i] + 1) * windows.strides[i] - begin
+        steps = tf.range(windows.kernel[i], dtype=tf.int64) * windows.dilations[i]
+        positions = starts[:, tf.newaxis] + steps
+        outside = (positions < 0) | (positions >= size)
+        inside = tf.clip_by_value(positions, 0, size - 1)
+        values = tf.gather(values, inside, axis=at)
+        places = tf.gather(places, inside, axis=at)
+        shape = [1] * at + extents(positions) + [1] * (values.shape.rank - at - 2)
+        values = tf.where(tf.reshape(outside, shape), x.dtype.min, values)
+    order = [0, 1, *range(2, 2 + 2 * windows.spatial, 2), *range(3, 3 + 2 * windows.spatial, 2)]
+    out = tf.concat(
+        [tf.shape(values, tf.int64)[i : i + 1] for i in order[: 2 + windows.spatial]]
+        + [[int(np.prod(windows.kernel))]],
+        0,
+    )
+    values, places = (tf.reshape(tf.transpose(t, order), out) for t in (values, places))
+    best = tf.argmax(values, axis=-1)
+    picked = [
+        tf.gather(t, best, batch_dims=2 + windows.spatial) for t in (values, places)
+    ]
+    return picked[0], tf.cast(picked[1], dtype)

@@ -1,0 +1,137 @@
+"""Operations that make one number of many: reductions, softmax, normalization."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.operation import Operation, register
+from tf_ti.openvino.operations.shapes import extents, rank_of, static_axes
+
+
+def _mean(x, axes, keep):
+    if not x.dtype.is_integer:
+        return tf.reduce_mean(x, axes, keep)
+    count = tf.size(x, x.dtype) // tf.maximum(tf.size(tf.reduce_sum(x, axes), x.dtype), 1)
+    return tf.truncatediv(tf.reduce_sum(x, axes, keep), count)
+
+
+_REDUCTIONS = {
+    "ReduceLogicalAnd": tf.reduce_all,
+    "ReduceLogicalOr": tf.reduce_any,
+    "ReduceMax": tf.reduce_max,
+    "ReduceMean": _mean,
+    "ReduceMin": tf.reduce_min,
+    "ReduceProd": tf.reduce_prod,
+    "ReduceSum": tf.reduce_sum,
+    ("ReduceL1", "opset4"): lambda x, axes, keep: tf.reduce_sum(tf.abs(x), axes, keep),
+    ("ReduceL2", "opset4"): lambda x, axes, keep: tf.sqrt(tf.reduce_sum(x * x, axes, keep)),
+}
+
+
+def _register(name, reduce) -> None:
+    type, opset = (name, "opset1") if isinstance(name, str) else name
+
+    @register(type, opset)
+    def _(op, x, axes):
+        return reduce(x, static_axes(op, 1, rank_of(op, x)), op.flag("keep_dims", False))
+
+
+for _name, _reduce in _REDUCTIONS.items():
+    _register(_name, _reduce)
+
+
+@register("Softmax", ["opset1", "opset8"])
+def _softmax(op, x):
+    return tf.nn.softmax(x, op.axis(op.integer("axis", 1), rank_of(op, x)))
+
+
+@register("LogSoftmax", "opset5")
+def _log_softmax(op, x):
+    return tf.nn.log_softmax(x, op.axis(op.integer("axis", -1), rank_of(op, x)))
+
+
+def _along_channels(op: Operation, x: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
+    """Vectors with a number for each channel, axis 1, as tensors that broadcast."""
+    shape = [1, -1, *[1] * (rank_of(op, x) - 2)]
+    return [tf.reshape(value, shape) for value in values]
+
+
+@register("BatchNormInference", "opset1")
+def _batch_norm_of_old(op, gamma, beta, x, mean, variance):
+    return _normalize(op, x, gamma, beta, mean, variance)
+
+
+@register("BatchNormInference", "opset5")
+def _batch_norm(op, x, gamma, beta, mean, variance):
+    return _normalize(op, x, gamma, beta, mean, variance)
+
+
+def _normalize(op, x, gamma, beta, mean, variance):
+    epsilon = tf.cast(op.number("epsilon"), x.dtype)
+    gamma, beta, mean, variance = _along_channels(op, x, gamma, beta, mean, variance)
+    return (x - mean) / tf.sqrt(variance + epsilon) * gamma + beta
+
+
+@register("GroupNormalization", "opset12")
+def _group_normalization(op, x, scale, bias):
+    groups, epsilon = op.integer("num_groups"), tf.cast(op.number("epsilon"), x.dtype)
+    shape = tf.shape(x)
+    grouped = tf.reshape(x, [extents(x)[0], groups, -1])
+    mean, variance = tf.nn.moments(grouped, [2], keepdims=True)
+    grouped = (grouped - mean) / tf.sqrt(variance + epsilon)
+    scale, bias = _along_channels(op, x, scale, bias)
+    return tf.reshape(grouped, shape) * scale + bias
+
+
+@register("MVN", "opset2")
+def _mvn_of_old(op, x):
+    rank = rank_of(op, x)
+    if "reduction_axes" in op.layer.attributes:
+        axes = [op.axis(axis, rank) for axis in op.integers("reduction_axes")]
+    else:
+        axes = list(range(1 if op.flag("across_channels", False) else 2, rank))
+    return _mvn(op, x, axes, "inside_sqrt")
+
+
+@register("MVN", "opset6")
+def _mvn_by_axes(op, x, axes):
+    mode = op.text("eps_mode", "inside_sqrt").lower()
+    return _mvn(op, x, static_axes(op, 1, rank_of(op, x)), mode)
+
+
+def _mvn(op, x, axes, mode):
+    epsilon = tf.cast(op.number("eps", 1e-9), x.dtype)
+    centred = x - tf.reduce_mean(x, axes, keepdims=True)
+    if not op.flag("normalize_variance", True):
+        return centred
+    variance = tf.reduce_mean(centred * centred, axes, keepdims=True)
+    if mode == "inside_sqrt":
+        return centred / tf.sqrt(variance + epsilon)
+    if mode != "outside_sqrt":
+        raise op.error(f"eps_mode={mode!r} is none of inside_sqrt, outside_sqrt")
+    return centred / (tf.sqrt(variance) + epsilon)
+
+
+@register("NormalizeL2")
+def _normalize_l2(op, x, axes):
+    mode = op.text("eps_mode", among=("add", "max"))
+    epsilon = tf.cast(op.number("eps"), x.dtype)
+    axes = static_axes(op, 1, rank_of(op, x))
+    # Without axes each number is its own sum.
+    squares = tf.reduce_sum(x * x, axes, keepdims=True) if axes else x * x
+    return x / tf.sqrt(squares + epsilon if mode == "add" else tf.maximum(squares, epsilon))
+
+
+@register("LRN")
+def _lrn(op, x, axes):
+    size, bias = op.integer("size"), tf.cast(op.number("bias"), x.dtype)
+    alpha, beta = (tf.cast(op.number(name), x.dtype) for name in ("alpha", "beta"))
+    axes = static_axes(op, 1, rank_of(op, x))
+    sums = x * x
+    for axis in axes:
+        pads = np.zeros([rank_of(op, x), 2], np.int32)
+        pads[axis] = (size - 1) // 2, size - 1 - (size - 1) // 2
+        padded = tf.pad(sums, pads)
+        extent = tf.shape(sums)[axis]
+        sums = tf.add_n([tf.gather(padded, tf.range(extent) + i, axis=axis) for i in range(size)])
+    count = tf.cast(size ** len(axes), x.dtype)
+    return x / tf.pow(bias + alpha * sums / count, beta)
