@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti.openvino.element_types import ELEMENT_TYPES
+from tf_ti.openvino.errors import IRError, ascii_name
 from tf_ti.openvino.model import Graph, Layer
 from tf_ti.openvino.weights import Weights
 
@@ -17,31 +18,40 @@ class Constants:
     """What the Constants of a graph hold, and of its bodies, and Converts of them."""
 
     def __init__(self, graph: Graph, weights: Weights, trainable: bool):
-        self.values: dict[int, np.ndarray] = {}  # by id(layer)
+        # By id(layer). Nothing here refers to the file: it may change, or be gone, later.
+        self.values: dict[int, np.ndarray] = {}
         self.tensors: dict[int, tf.Tensor | tf.Variable] = {}
         self._layers: list[Layer] = []  # keeps their ids theirs
         shared: dict[tuple, int] = {}
+        views: list[np.ndarray] = []  # keeps their addresses theirs
         for layer, source in _constants(graph):
             self._layers.append(layer)
             array, _ = weights.of(source or layer)
+            views.append(array)
             dtype = array.dtype
             if source is not None:
                 dtype = ELEMENT_TYPES[layer.attributes["destination_type"]].dtype
             place = array.__array_interface__["data"][0], array.shape, array.dtype, dtype
             first = shared.setdefault(place, id(layer))
             if first != id(layer):
-                self.values[id(layer)] = self.values[first]
+                if first in self.values:
+                    self.values[id(layer)] = self.values[first]
                 if first in self.tensors:
                     self.tensors[id(layer)] = self.tensors[first]
                 continue
-            array = array.astype(dtype, copy=False)
-            self.values[id(layer)] = array
+            with np.errstate(all="ignore"):
+                array = array.astype(dtype, copy=False)
             floating = tf.as_dtype(dtype).is_floating
-            name = "".join(c if c.isalnum() or c in "_.-" else "_" for c in layer.name)
-            if trainable and floating and array.size > 1:
-                self.tensors[id(layer)] = tf.Variable(array, name=name)
-            elif array.nbytes > _SMALL:
-                self.tensors[id(layer)] = tf.constant(array)
+            try:
+                if trainable and floating and array.size > 1:
+                    name = ascii_name(layer.name)
+                    self.tensors[id(layer)] = tf.Variable(array, name=name)
+                elif array.nbytes > _SMALL:
+                    self.tensors[id(layer)] = tf.constant(array)
+                else:
+                    self.values[id(layer)] = array.copy()
+            except (TypeError, ValueError, MemoryError, tf.errors.OpError) as error:
+                raise IRError(f"{layer.path}: cannot be made a tensor: {error}") from error
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -49,6 +59,10 @@ class Constants:
         return list(found.values())
 
     def value(self, layer: Layer) -> np.ndarray | None:
+        """The number itself: where it is large, or a variable, what that holds now."""
+        if id(layer) in self.tensors:
+            with tf.init_scope():
+                return self.tensors[id(layer)].numpy()
         return self.values.get(id(layer))
 
     def tensor(self, layer: Layer) -> tf.Tensor | None:

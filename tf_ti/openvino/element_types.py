@@ -23,6 +23,8 @@ class ElementType:
 
     def unpack(self, data: np.ndarray, count: int) -> np.ndarray:
         """The numbers in some bytes; a view of them where none is packed."""
+        if self.dtype == np.bool_:
+            return data != 0  # whatever else than 0 and 1 may be there
         if self.bits >= 8:
             return data.view(self.dtype)
         if self.bits == 1:

@@ -3,3 +3,15 @@
 
 class IRError(ValueError):
     """An IR that cannot be used: its message names the file, the layer and the port."""
+
+
+def shown(text: object, most: int = 120) -> str:
+    """What a file says, as a message quotes it: in quotes, and not at any length."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= most else f"{quoted[: most - 20]}...{quoted[-10:]}"
+
+
+def ascii_name(text: str, others: str = "_.-", most: int = 100) -> str:
+    """A name that TensorFlow takes, near to one of the file."""
+    kept = (c if c.isascii() and (c.isalnum() or c in others) else "_" for c in text[:most])
+    return "".join(kept)

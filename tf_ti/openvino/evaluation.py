@@ -1,5 +1,7 @@
 """Computes a graph: layer after layer, each by the function of its operation."""
 
+import functools
+import inspect
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -7,9 +9,9 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.openvino import operations  # noqa: F401 - fills the table
 from tf_ti.openvino.constants import Constants
-from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.errors import IRError, ascii_name, shown
 from tf_ti.openvino.model import Graph, Layer, Port
-from tf_ti.openvino.operation import Operation, find
+from tf_ti.openvino.operation import Function, Operation, find
 
 _OF_THE_GRAPH = frozenset(["Constant", "Parameter", "Result"])
 
@@ -17,14 +19,13 @@ _OF_THE_GRAPH = frozenset(["Constant", "Parameter", "Result"])
 def check_supported(graph: Graph) -> None:
     """One error that names all layers whose operations are not known."""
     unknown = [
-        layer
-        for layer in graph.walk()
-        if layer.type not in _OF_THE_GRAPH and find(layer) is None
+        layer for layer in graph.walk() if layer.type not in _OF_THE_GRAPH and find(layer) is None
     ]
     if unknown:
         kinds: dict[str, list[str]] = {}
         for layer in unknown:
-            kinds.setdefault(f"{layer.type} ({layer.version})", []).append(layer.name)
+            kind = f"{shown(layer.type)[1:-1]} ({shown(layer.version)[1:-1]})"
+            kinds.setdefault(kind, []).append(layer.name)
         listed = "; ".join(f"{kind}: {_some(names)}" for kind, names in sorted(kinds.items()))
         raise IRError(
             f"{graph.path}: operations that are not supported: {listed}. "
@@ -33,8 +34,8 @@ def check_supported(graph: Graph) -> None:
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(map(repr, names[:most]))
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+    listed = ", ".join(map(shown, names[:most]))
+    return listed + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 class Evaluation:
@@ -70,18 +71,31 @@ class Evaluation:
         assert function is not None
         read = [graph.layers[source] for source, _ in sources]
         op = Operation(layer, read, inputs, self._constants.value, self)
+        if not _takes(function, len(inputs)):
+            raise op.error(f"has {len(inputs)} inputs, which this operation cannot have")
         try:
             with tf.name_scope(_scope(layer.name)):
                 outputs = function(op, *inputs)
         except IRError:
             raise
-        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-            raise op.error(str(error)) from error
+        except Exception as error:  # whatever it is: a file led to it
+            raise op.error(str(error) or type(error).__name__) from error
         if not isinstance(outputs, tuple | list):
             outputs = (outputs,)
         if len(outputs) < len(layer.outputs):
-            raise op.error(f"has {len(layer.outputs)} output ports, but gives {len(outputs)} values")
+            raise op.error(
+                f"has {len(layer.outputs)} output ports, but gives {len(outputs)} values"
+            )
         return outputs
+
+
+@functools.cache
+def _takes(function: Function, num_inputs: int) -> bool:
+    try:
+        inspect.signature(function).bind(None, *[None] * num_inputs)
+    except TypeError:
+        return False
+    return True
 
 
 def checked(layer: Layer, port: Port, value: tf.Tensor) -> tf.Tensor:
@@ -104,6 +118,5 @@ def checked(layer: Layer, port: Port, value: tf.Tensor) -> tf.Tensor:
 
 
 def _scope(name: str) -> str:
-    kept = "".join(c if c.isalnum() or c in "_.-/" else "_" for c in name)
+    kept = ascii_name(name, "_.-/")
     return kept if kept[:1].isalnum() or kept[:1] == "." else f".{kept}"
-

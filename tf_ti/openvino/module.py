@@ -1,16 +1,18 @@
 """`tf_ti.openvino.load`: an IR as a tf.Module."""
 
+import collections
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_ti.openvino.constants import Constants
-from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.errors import IRError, ascii_name
 from tf_ti.openvino.evaluation import Evaluation, check_supported
 from tf_ti.openvino.model import Graph, Layer, Port
-from tf_ti.openvino.reader import parse_shape, read
+from tf_ti.openvino.reader import check_file, read
 from tf_ti.openvino.weights import Weights
 
 
@@ -54,13 +56,14 @@ class IRModule(tf.Module):
         self._results = graph.of_type("Result")
         self.inputs = tuple(_parameter_info(layer) for layer in self._parameters)
         self.outputs = tuple(_result_info(graph, layer) for layer in self._results)
+        self._ambiguous = _ambiguous(self.inputs)
         with tf.init_scope():
             self._constants = Constants(graph, weights, trainable)
         self._weights = self._constants.variables
-        self._function = tf.function(
-            self._evaluate,
-            input_signature=[info.spec for info in self.inputs],
-            autograph=False,
+        signature = _signature(self.inputs)
+        self._function = tf.function(self._evaluate, input_signature=signature, autograph=False)
+        self._by_name = tf.function(
+            self._evaluate_by_name, input_signature=signature, autograph=False
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[tf.Tensor, ...]:
@@ -74,6 +77,9 @@ class IRModule(tf.Module):
         results = Evaluation(self._constants)(self._graph, given)
         return [results[layer.id] for layer in self._results]
 
+    def _evaluate_by_name(self, *tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        return dict(zip(_identifiers(self.outputs), self._evaluate(*tensors)))
+
     def _to_tensors(self, args: tuple, kwargs: dict[str, Any]) -> list[tf.Tensor]:
         if len(args) > len(self.inputs):
             raise TypeError(f"{len(self.inputs)} inputs are expected, but {len(args)} are given")
@@ -83,6 +89,8 @@ class IRModule(tf.Module):
             if name not in by_name:
                 known = ", ".join(repr(info.name) for info in self.inputs)
                 raise TypeError(f"there is no input {name!r}; inputs are {known}")
+            if name in self._ambiguous:
+                raise TypeError(f"several inputs are called {name!r}; give tensors in order")
             if by_name[name] in given:
                 raise TypeError(f"input {name!r} is given twice")
             given[by_name[name]] = value
@@ -94,8 +102,9 @@ class IRModule(tf.Module):
     def _to_tensor(self, info: TensorInfo, value: Any) -> tf.Tensor:
         try:
             tensor = tf.convert_to_tensor(value, info.dtype)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"input {info.name!r}: {error}") from error
+        except Exception as error:  # TensorFlow's own kinds, OverflowError and others too
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"input {info.name!r}: {error}") from error
         if not info.shape.is_compatible_with(tensor.shape):
             raise ValueError(
                 f"input {info.name!r} has shape {tensor.shape}, but the model takes {info.shape}"
@@ -107,6 +116,7 @@ class IRModule(tf.Module):
         if save_type == "savedmodel":
             # What was loaded again is called as this is, with positional tensors.
             children["__call__"] = self._function
+            children["_default_save_signature"] = self._by_name  # of serving
         return children
 
 
@@ -141,24 +151,22 @@ def load(
         tf_ti.openvino.IRError: the file, or the weights, cannot be used, or have operations that
             are not supported; it says which file, layer and port.
     """
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     graph = read(path)
     if weights is None:
-        beside = os.path.splitext(path)[0] + ".bin"
-        weights = beside if os.path.exists(beside) else None
+        weights = os.path.splitext(path)[0] + ".bin"
+    else:
+        check_file(os.fsdecode(weights))
     return IRModule(graph, Weights(weights), bool(trainable), name)
 
 
 def _parameter_info(layer: Layer) -> TensorInfo:
-    port = _only(layer, layer.outputs)
-    shape = port.shape
-    if "shape" in layer.attributes:
-        shape = parse_shape(layer.attributes["shape"], layer.path)
-    return _info(layer, port, shape)
+    (port,) = layer.outputs
+    return _info(layer, port, port.shape)
 
 
 def _result_info(graph: Graph, layer: Layer) -> TensorInfo:
-    source, port_id = graph.sources[layer.id, _only(layer, layer.inputs).id]
+    source, port_id = graph.sources[layer.id, layer.inputs[0].id]
     port = graph.layers[source].output(port_id)
     assert port is not None
     return _info(layer, port, port.shape)
@@ -171,12 +179,31 @@ def _info(layer: Layer, port: Port, shape) -> TensorInfo:
     return TensorInfo(names[0], names, tf.as_dtype(port.element_type.dtype), tf.TensorShape(shape))
 
 
-def _only(layer: Layer, ports: tuple[Port, ...]) -> Port:
-    if len(ports) != 1:
-        raise IRError(f"{layer.path}: has {len(ports)} ports, not one")
-    return ports[0]
+def _ambiguous(infos: Sequence[TensorInfo]) -> frozenset[str]:
+    counts = collections.Counter(name for info in infos for name in info.names)
+    return frozenset(name for name, count in counts.items() if count > 1)
+
+
+def _signature(infos: Sequence[TensorInfo]) -> list[tf.TensorSpec]:
+    names = _identifiers(infos)
+    return [tf.TensorSpec(info.shape, info.dtype, name) for info, name in zip(infos, names)]
+
+
+def _identifiers(infos: Sequence[TensorInfo]) -> list[str]:
+    """A name for each, that TensorFlow takes and no other one has."""
+    taken: set[str] = set()
+    names: list[str] = []
+    for info in infos:
+        name = first = _identifier(info.name)
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{first}_{number}"
+        taken.add(name)
+        names.append(name)
+    return names
 
 
 def _identifier(name: str) -> str:
-    kept = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    kept = ascii_name(name, "_")
     return kept if kept[:1].isalpha() else f"x{kept}"

@@ -1,21 +1,32 @@
 """Reads an IR's XML: what it says is checked here, but for what only an operation can tell."""
 
+import dataclasses
 import graphlib
+import math
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
-from xml.etree.ElementTree import Element, ParseError
+from xml.etree.ElementTree import Element, ParseError, TreeBuilder
 
 import defusedxml.ElementTree
 
-from tf_ti.openvino.element_types import of_precision
-from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.element_types import ELEMENT_TYPES, of_precision
+from tf_ti.openvino.errors import IRError, shown
 from tf_ti.openvino.model import Body, Graph, Layer, Port, PortMapEntry, Shape
 
 VERSIONS = (10, 11)
 _MOST_NESTED = 32  # bodies in bodies
+_MOST_ELEMENTS_NESTED = 256
+# What a tensor may have: TensorFlow's own limits.
+_MOST_DIMENSIONS = 254
+_MOST_BYTES = 2**63
+_WIDEST = 8  # bytes of a number
 # The file calls some operations by names of its older forms.
 _OLD_TYPES = {"Const": "Constant", "PReLU": "PRelu", "ReLU": "Relu", "SoftMax": "Softmax"}
+# The external port of what a Loop gives its body, or takes from it.
+_OWN_PORT = -1
+_RANGE = frozenset(["axis", "start", "end", "stride", "part_size"])
 _BODIES = {
     "TensorIterator": {"body": ("port_map", "back_edges")},
     "Loop": {"body": ("port_map", "back_edges")},
@@ -25,21 +36,51 @@ _BODIES = {
 
 def read(path: str | os.PathLike) -> Graph:
     """The network that an .xml file describes."""
-    path = os.fspath(path)
+    path = os.fsdecode(path)
+    check_file(path)
     try:
-        root = defusedxml.ElementTree.parse(path, forbid_dtd=True).getroot()
+        parser = defusedxml.ElementTree.DefusedXMLParser(target=_Builder(), forbid_dtd=True)
+        root = defusedxml.ElementTree.parse(path, parser).getroot()
     except OSError as error:
         raise IRError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ParseError, UnicodeDecodeError, LookupError, ValueError) as error:
+    except (ParseError, LookupError, ValueError) as error:
         # Whatever may refer to something outside or grow without bounds is refused too.
         raise IRError(f"{path}: is no XML that can be used: {error}") from error
     if root.tag != "net":
-        raise IRError(f"{path}: the root is <{root.tag}>, not <net>: this is no IR")
+        raise IRError(f"{path}: the root is <{shown(root.tag)[1:-1]}>, not <net>: this is no IR")
     version = _integer(root, "version", f"{path}: <net>")
     if version not in VERSIONS:
         known = " and ".join(map(str, VERSIONS))
         raise IRError(f"{path}: version {version} of the IR is not among those known, {known}")
     return _Reader().graph(root, path, depth=0)
+
+
+def check_file(path: str) -> None:
+    """Refuses what cannot be read as a file: nobody may ever write into a pipe."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise IRError(f"{path}: cannot be read: {reason}") from error
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
+        raise IRError(f"{path}: cannot be read: it is {kind}")
+
+
+class _Builder(TreeBuilder):
+    """Builds the tree, unless it is deeper than any network needs."""
+
+    depth = 0
+
+    def start(self, tag, attributes):
+        self.depth += 1
+        if self.depth > _MOST_ELEMENTS_NESTED:
+            raise ValueError(f"more than {_MOST_ELEMENTS_NESTED} elements in one another")
+        return super().start(tag, attributes)
+
+    def end(self, tag):
+        self.depth -= 1
+        return super().end(tag)
 
 
 class _Reader:
@@ -60,38 +101,84 @@ class _Reader:
         return Graph({layer.id: layer for layer in _in_order(layers, sources, path)}, sources, path)
 
     def layer(self, element: Element, position: int, path: str, depth: int) -> Layer:
-        identity = _integer(element, "id", f"{path}: layer number {position}")
+        identity = _identity(element, f"{path}: layer number {position}")
         name = element.get("name") or f"layer {identity}"
         kind = element.get("type")
         if not kind:
-            raise IRError(f"{path}: layer {name!r} (id {identity}) has no type")
-        path = f"{path}: {kind} {name!r} (id {identity})"
+            raise IRError(f"{path}: layer {shown(name)} (id {identity}) has no type")
+        path = f"{path}: {shown(kind)[1:-1]} {shown(name)} (id {identity})"
         data = element.find("data")
+        attributes = {} if data is None else dict(data.attrib)
+        inputs, outputs = _ports(element, "input", path), _ports(element, "output", path)
+        outputs = _checked_ends(kind, attributes, inputs, outputs, path)
         bodies = {}
         for tag, (map_tag, edges_tag) in _BODIES.get(kind, {}).items():
             body = element.find(tag)
             if body is None:
                 raise IRError(f"{path}: has no <{tag}>")
             graph = self.graph(body, f"{path}: {tag}", depth + 1)
-            bodies[tag] = _body(element, graph, map_tag, edges_tag, path)
+            body_of = _body(element, graph, map_tag, edges_tag, path)
+            _check_body(kind, body_of, inputs, outputs, f"{path}: <{map_tag}>")
+            bodies[tag] = body_of
         return Layer(
             id=identity,
             position=position,
             name=name,
             type=_OLD_TYPES.get(kind, kind),
             version=element.get("version", "opset1"),
-            attributes={} if data is None else dict(data.attrib),
-            inputs=_ports(element, "input", path),
-            outputs=_ports(element, "output", path),
+            attributes=attributes,
+            inputs=inputs,
+            outputs=outputs,
             bodies=bodies,
             path=path,
         )
 
 
+def _checked_ends(
+    kind: str,
+    attributes: Mapping[str, str],
+    inputs: Sequence[Port],
+    outputs: tuple[Port, ...],
+    path: str,
+) -> tuple[Port, ...]:
+    """The outputs of a layer; a Parameter's attributes say more of them than its port."""
+    if kind == "Result" and len(inputs) != 1:
+        raise IRError(f"{path}: has {len(inputs)} input ports, not one")
+    if kind != "Parameter":
+        return outputs
+    if inputs or len(outputs) != 1:
+        raise IRError(
+            f"{path}: has {len(inputs)} input ports and {len(outputs)} output ports, "
+            "not one output port alone"
+        )
+    (port,) = outputs
+    where = f"{path}: output port {port.id}"
+    if "element_type" in attributes:
+        text = attributes["element_type"]
+        element_type = ELEMENT_TYPES.get(text)
+        if element_type is None:
+            raise IRError(f"{path}: element_type={shown(text)} is no type that is supported")
+        if port.element_type not in (None, element_type):
+            raise IRError(f"{where} is {port.element_type.name}, but element_type={text!r}")
+        port = dataclasses.replace(port, element_type=element_type)
+    if "shape" in attributes:
+        shape = parse_shape(attributes["shape"], path)
+        if port.shape is not None and not _may_be_equal(port.shape, shape):
+            raise IRError(f"{where} has shape {port.shape}, but shape={shown(attributes['shape'])}")
+        port = dataclasses.replace(port, shape=shape)
+    return (port,)
+
+
+def _may_be_equal(a: Shape, b: Shape | None) -> bool:
+    if b is None:
+        return True
+    return len(a) == len(b) and all(n is None or m is None or n == m for n, m in zip(a, b))
+
+
 def _ports(element: Element, tag: str, path: str) -> tuple[Port, ...]:
     ports: dict[int, Port] = {}
     for child in _children(element, tag, "port", path, optional=True):
-        identity = _integer(child, "id", f"{path}: an {tag} port")
+        identity = _identity(child, f"{path}: an {tag} port")
         where = f"{path}: {tag} port {identity}"
         if identity in ports:
             raise IRError(f"{where}: another port of that id")
@@ -100,7 +187,9 @@ def _ports(element: Element, tag: str, path: str) -> tuple[Port, ...]:
         if precision and precision != "UNSPECIFIED":
             element_type = of_precision(precision)
             # Resources and strings are there for operations that are refused by name.
-        shape = tuple(_dimension(dim.text or "", where) for dim in child.findall("dim"))
+        # No dimensions may be a scalar's, or of a tensor of any rank.
+        dimensions = [_dimension(dim.text or "", where) for dim in child.findall("dim")]
+        shape = _checked_shape(dimensions, where) if dimensions else None
         names = tuple(name for name in _split_names(child.get("names", "")) if name)
         ports[identity] = Port(identity, element_type, shape, names)
     return tuple(ports.values())
@@ -114,8 +203,16 @@ def _split_names(text: str) -> list[str]:
 def _dimension(text: str, where: str) -> int | None:
     text = text.strip()
     if not re.fullmatch(r"-1|[0-9]{1,18}", text):
-        raise IRError(f"{where}: {text!r} is no extent of a dimension")
+        raise IRError(f"{where}: {shown(text)} is no extent of a dimension")
     return None if text == "-1" else int(text)
+
+
+def _checked_shape(dimensions: Sequence[int | None], where: str) -> Shape:
+    if len(dimensions) > _MOST_DIMENSIONS:
+        raise IRError(f"{where}: {len(dimensions)} dimensions are more than a tensor may have")
+    if math.prod(n or 1 for n in dimensions) * _WIDEST > _MOST_BYTES:
+        raise IRError(f"{where}: shape {shown(list(dimensions))} is more than a tensor may have")
+    return tuple(dimensions)
 
 
 def parse_shape(text: str, where: str) -> Shape | None:
@@ -132,26 +229,30 @@ def parse_shape(text: str, where: str) -> Shape | None:
         elif re.fullmatch(r"[0-9]{1,18}", part):
             dimensions.append(int(part))
         else:
-            raise IRError(f"{where}: {text!r} is no shape")
-    return tuple(dimensions)
+            raise IRError(f"{where}: shape={shown(text)} is no shape")
+    return _checked_shape(dimensions, where)
 
 
 def _sources(
     element: Element, layers: Mapping[int, Layer], path: str
 ) -> dict[tuple[int, int], tuple[int, int]]:
     sources: dict[tuple[int, int], tuple[int, int]] = {}
+    inputs = {(layer.id, port.id) for layer in layers.values() for port in layer.inputs}
+    outputs = {(layer.id, port.id) for layer in layers.values() for port in layer.outputs}
     for edge in _children(element, "edges", "edge", path, optional=True):
         names = "from-layer", "from-port", "to-layer", "to-port"
         source, port, target, to_port = (
-            _integer(edge, name, f"{path}: an edge {edge.attrib}") for name in names
+            _integer(edge, name, f"{path}: an edge {shown(edge.attrib)}") for name in names
         )
-        where = f"{path}: the edge from layer {source}, port {port} to layer {target}, port {to_port}"
+        where = (
+            f"{path}: the edge from layer {source}, port {port} to layer {target}, port {to_port}"
+        )
         for layer in source, target:
             if layer not in layers:
                 raise IRError(f"{where}: there is no layer {layer}")
-        if layers[source].output(port) is None:
+        if (source, port) not in outputs or layers[source].type == "Result":
             raise IRError(f"{where}: {layers[source].path} has no output port {port}")
-        if layers[target].input(to_port) is None:
+        if (target, to_port) not in inputs:
             raise IRError(f"{where}: {layers[target].path} has no input port {to_port}")
         if (target, to_port) in sources:
             raise IRError(f"{where}: another edge leads there too")
@@ -163,25 +264,26 @@ def _in_order(
     layers: Mapping[int, Layer], sources: Mapping[tuple[int, int], tuple[int, int]], path: str
 ) -> Iterator[Layer]:
     """Each layer after those that it reads."""
-    sorter: graphlib.TopologicalSorter = graphlib.TopologicalSorter({layer: () for layer in layers})
+    sorter: graphlib.TopologicalSorter = graphlib.TopologicalSorter(dict.fromkeys(layers, ()))
     for (target, _), (source, _) in sources.items():
         sorter.add(target, source)
     try:
         order = list(sorter.static_order())
     except graphlib.CycleError as error:
-        cycle = " -> ".join(repr(layers[layer].name) for layer in reversed(error.args[1]))
+        ring = [shown(layers[layer].name) for layer in reversed(error.args[1])]
+        cycle = " -> ".join(ring if len(ring) < 20 else [*ring[:10], "...", *ring[-5:]])
         raise IRError(f"{path}: these layers read one another: {cycle}") from None
     return (layers[layer] for layer in order)
 
 
-def _body(
-    element: Element, graph: Graph, map_tag: str, edges_tag: str | None, path: str
-) -> Body:
+def _body(element: Element, graph: Graph, map_tag: str, edges_tag: str | None, path: str) -> Body:
     entries: dict[str, list[PortMapEntry]] = {"input": [], "output": []}
     for tag, kind in ("input", "Parameter"), ("output", "Result"):
         for child in _children(element, map_tag, tag, path, optional=True):
-            where = f"{path}: <{map_tag}>: an {tag} {child.attrib}"
+            where = f"{path}: <{map_tag}>: an {tag} {shown(child.attrib)}"
             attributes = dict(child.attrib)
+            for name in _RANGE.intersection(attributes):
+                _integer(child, name, where)
             entry = PortMapEntry(
                 _integer(child, "external_port_id", where),
                 _integer(child, "internal_layer_id", where),
@@ -193,13 +295,53 @@ def _body(
             entries[tag].append(entry)
     back_edges = []
     for child in _children(element, edges_tag, "edge", path, optional=True) if edges_tag else ():
-        where = f"{path}: <{edges_tag}>: an edge {child.attrib}"
+        where = f"{path}: <{edges_tag}>: an edge {shown(child.attrib)}"
         edge = _integer(child, "from-layer", where), _integer(child, "to-layer", where)
         for layer, kind in zip(edge, ("Result", "Parameter")):
             if layer not in graph.layers or graph.layers[layer].type != kind:
                 raise IRError(f"{where}: no {kind} of the body has the id {layer}")
         back_edges.append(edge)
     return Body(graph, tuple(entries["input"]), tuple(entries["output"]), tuple(back_edges))
+
+
+def _check_body(
+    kind: str, body: Body, inputs: Sequence[Port], outputs: Sequence[Port], where: str
+) -> None:
+    """Each port that is named is there, and each Parameter and each output has one entry."""
+    own = {_OWN_PORT} if kind == "Loop" else set()
+    inside = {parameter.id for parameter in body.graph.of_type("Parameter")}
+    outside = {port.id for port in outputs}
+    fed: set[int] = set()
+    for entry in body.inputs:
+        if entry.external_port_id not in own | {port.id for port in inputs}:
+            raise IRError(f"{where}: there is no input port {entry.external_port_id}")
+        if entry.internal_layer_id in fed:
+            path = body.graph.layers[entry.internal_layer_id].path
+            raise IRError(f"{where}: two inputs lead to {path}")
+        fed.add(entry.internal_layer_id)
+    for parameter in sorted(inside - fed):
+        raise IRError(f"{where}: no input leads to {body.graph.layers[parameter].path}")
+    given: set[int] = set()
+    for entry in body.outputs:
+        port = entry.external_port_id
+        if port not in own | outside:
+            raise IRError(f"{where}: there is no output port {port}")
+        if port in given:
+            raise IRError(f"{where}: two outputs give output port {port}")
+        given.add(port)
+    for port in sorted(outside - given):
+        raise IRError(f"{where}: nothing gives output port {port}")
+    entries = {entry.internal_layer_id: entry for entry in body.inputs}
+    led: set[int] = set()
+    for _, parameter in body.back_edges:
+        path = body.graph.layers[parameter].path
+        if parameter in led:
+            raise IRError(f"{path}: two back edges lead to it")
+        led.add(parameter)
+        if entries[parameter].external_port_id == _OWN_PORT:
+            raise IRError(f"{path}: is the number of the iteration, but a back edge leads to it")
+        if "axis" in entries[parameter].attributes:
+            raise IRError(f"{path}: is a slice of an input, but a back edge leads to it")
 
 
 def _children(
@@ -218,7 +360,12 @@ def _integer(element: Element, name: str, where: str) -> int:
     if text is None:
         raise IRError(f"{where}: has no {name}")
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
-        raise IRError(f"{where}: {name}={text!r} is no integer")
+        raise IRError(f"{where}: {name}={shown(text)} is no integer")
     return int(text)
 
 
+def _identity(element: Element, where: str) -> int:
+    identity = _integer(element, "id", where)
+    if identity < 0:
+        raise IRError(f"{where}: id={identity} is below zero")
+    return identity

@@ -6,14 +6,16 @@ import os
 import numpy as np
 
 from tf_ti.openvino.element_types import ELEMENT_TYPES, ElementType
-from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.errors import IRError, shown
 from tf_ti.openvino.model import Layer
-from tf_ti.openvino.reader import parse_shape
+from tf_ti.openvino.reader import check_file, parse_shape
+
+_MOST_DIMENSIONS = 32  # NumPy's limit, in its older versions
 
 
 class Weights:
-    def __init__(self, path: str | os.PathLike | None):
-        self._path = None if path is None else os.fspath(path)
+    def __init__(self, path: str | os.PathLike):
+        self._path = os.fsdecode(path)
         self._bytes: np.ndarray | None = None
 
     def of(self, layer: Layer) -> tuple[np.ndarray, ElementType]:
@@ -21,6 +23,8 @@ class Weights:
         element_type, shape = self._declared(layer)
         offset, size = (self._position(layer, name) for name in ("offset", "size"))
         count = math.prod(shape)
+        if len(shape) > _MOST_DIMENSIONS:
+            raise IRError(f"{layer.path}: constants of {len(shape)} dimensions are not supported")
         if count == 0:  # a byte may stand for nothing
             return np.zeros(shape, element_type.dtype), element_type
         if size != element_type.num_bytes(count):
@@ -47,9 +51,11 @@ class Weights:
             name = layer.attributes["element_type"]
             element_type = ELEMENT_TYPES.get(name)
             if element_type is None:
-                raise IRError(f"{layer.path}: constants of type {name!r} are not supported")
+                raise IRError(f"{layer.path}: constants of type {shown(name)} are not supported")
         if "shape" in layer.attributes:
             shape = parse_shape(layer.attributes["shape"], layer.path)
+        elif shape is None:
+            shape = ()
         if element_type is None:
             raise IRError(f"{layer.path}: neither element_type nor a port's precision is there")
         if shape is None or None in shape:
@@ -59,15 +65,19 @@ class Weights:
     def _position(self, layer: Layer, name: str) -> int:
         text = layer.attributes.get(name)
         if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
-            raise IRError(f"{layer.path}: {name}={text!r} is no number of bytes")
+            raise IRError(f"{layer.path}: {name}={shown(text)} is no number of bytes")
         return int(text)
 
     def _open(self, layer: Layer) -> np.ndarray:
         if self._bytes is None:
-            if self._path is None:
-                raise IRError(f"{layer.path}: needs a .bin file, and none is given")
             try:
+                check_file(self._path)
                 self._bytes = np.memmap(self._path, np.uint8, mode="r")
+            except IRError as error:
+                raise IRError(f"{layer.path}: needs weights, but {error}") from error
             except (OSError, ValueError) as error:  # ValueError: an empty file
-                raise IRError(f"{self._path}: cannot be read: {error}") from error
+                reason = error.strerror if isinstance(error, OSError) else "it is empty"
+                raise IRError(
+                    f"{layer.path}: needs weights, but {self._path}: cannot be read: {reason}"
+                ) from error
         return self._bytes

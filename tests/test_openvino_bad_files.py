@@ -1,0 +1,434 @@
+"""Files that `tf_ti.openvino.load` refuses: always an IRError, which says what and where."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti.openvino
+from tf_ti.openvino import IRError
+
+PORT = '<port id="{}" precision="FP32"><dim>2</dim></port>'
+PARAMETER = (
+    '<layer id="0" name="x" type="Parameter" version="opset1">'
+    '<data shape="2" element_type="f32"/><output>' + PORT.format(0) + "</output></layer>"
+)
+CONSTANT = (
+    '<layer id="1" name="c" type="Const" version="opset1">'
+    '<data element_type="f32" shape="2" offset="0" size="8"/>'
+    "<output>" + PORT.format(0) + "</output></layer>"
+)
+ADD = (
+    '<layer id="2" name="sum" type="Add" version="opset1"><data auto_broadcast="numpy"/><input>'
+    + PORT.format(0)
+    + PORT.format(1)
+    + "</input><output>"
+    + PORT.format(2)
+    + "</output></layer>"
+)
+RESULT = (
+    '<layer id="3" name="y" type="Result" version="opset1"><input>'
+    + PORT.format(0)
+    + "</input></layer>"
+)
+EDGES = (
+    '<edge from-layer="0" from-port="0" to-layer="2" to-port="0"/>'
+    '<edge from-layer="1" from-port="0" to-layer="2" to-port="1"/>'
+    '<edge from-layer="2" from-port="2" to-layer="3" to-port="0"/>'
+)
+NET = (
+    '<?xml version="1.0"?><net name="m" version="11"><layers>'
+    + PARAMETER
+    + CONSTANT
+    + ADD
+    + RESULT
+    + "</layers><edges>"
+    + EDGES
+    + "</edges></net>"
+)
+BODY = (
+    "<body><layers>"
+    '<layer id="0" name="p" type="Parameter" version="opset1"><data shape="2" element_type="f32"/>'
+    "<output>" + PORT.format(0) + "</output></layer>"
+    '<layer id="1" name="r" type="Result" version="opset1"><input>' + PORT.format(0) + "</input>"
+    '</layer></layers><edges><edge from-layer="0" from-port="0" to-layer="1" to-port="0"/></edges>'
+    "</body>"
+)
+MAP = (
+    '<port_map><input external_port_id="0" internal_layer_id="0" axis="0"/>'
+    '<output external_port_id="1" internal_layer_id="1" axis="0"/></port_map>'
+)
+ITERATOR = (
+    '<net name="m" version="11"><layers>'
+    + PARAMETER
+    + '<layer id="2" name="loop" type="TensorIterator" version="opset1"><input>'
+    + PORT.format(0)
+    + "</input><output>"
+    + PORT.format(1)
+    + "</output>"
+    + MAP
+    + "<back_edges/>"
+    + BODY
+    + "</layer>"
+    + RESULT
+    + '</layers><edges><edge from-layer="0" from-port="0" to-layer="2" to-port="0"/>'
+    '<edge from-layer="2" from-port="1" to-layer="3" to-port="0"/></edges></net>'
+)
+
+
+def write(folder, text, weights=bytes(8)):
+    path = folder / "model.xml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    if weights is not None:
+        path.with_suffix(".bin").write_bytes(weights)
+    return path
+
+
+def refused(path, *words, **options):
+    with pytest.raises(IRError) as caught:
+        tf_ti.openvino.load(path, **options)
+    for word in (str(path), *words):
+        assert word in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_file_that_the_others_are_made_of_loads(tmp_path):
+    module = tf_ti.openvino.load(write(tmp_path, NET, np.float32([1, 2]).tobytes()))
+    assert module([3, 4])[0].numpy().tolist() == [4, 6]
+
+
+BOMB = "".join(f'<!ENTITY e{i} "{f"&e{i - 1};" * 10 if i else "x"}">' for i in range(12))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\0",
+        b"\xff\xfe",
+        b"\x89PNG",
+        b"<net",
+        NET[: len(NET) // 2],
+        NET[:-1],
+        NET + "<net/>",
+        NET.replace('version="1.0"', 'version="1.0" encoding="nothing"'),
+        NET.replace('version="1.0"', 'version="1.0" encoding="utf-16"'),
+        NET.replace('version="1.0"', 'version="1.0" encoding="gb18030"'),
+        NET.encode().replace(b'name="x"', b'name="\xc3\x28"'),
+        NET.replace('name="x"', 'name="x" name="z"'),
+        NET.replace('name="x"', 'name="&nothing;"'),
+        NET.replace("?>", "?><!DOCTYPE net>"),
+        NET.replace("?>", f"?><!DOCTYPE net [{BOMB}]>").replace('name="x"', 'name="&e11;"'),
+        NET.replace("?>", '?><!DOCTYPE net [<!ENTITY e SYSTEM "file:///etc/passwd">]>'),
+        NET.replace("?>", '?><!DOCTYPE net SYSTEM "http://localhost/x.dtd">'),
+    ],
+)
+def test_what_is_no_safe_xml_is_refused(tmp_path, text):
+    refused(write(tmp_path, text), "no XML")
+
+
+def test_elements_nested_deeply_are_refused(tmp_path):
+    refused(write(tmp_path, "<net>" + "<a>" * 100_000), "elements in one another")
+
+
+def test_bodies_nested_deeply_are_refused(tmp_path):
+    text = ITERATOR
+    for _ in range(40):
+        inner = text[text.index("<layers>") : text.rindex("</net>")]
+        text = ITERATOR.replace(BODY, f"<body>{inner}</body>")
+    refused(write(tmp_path, text), "bodies in one another")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("<net ", "<web ", ["web"]),
+        ('version="11"', "", ["no version"]),
+        ('version="11"', 'version="9"', ["version 9"]),
+        ('version="11"', 'version="12"', ["version 12"]),
+        ('version="11"', 'version="x"', ["'x'"]),
+        ("<layers>", "<layer>", ["<layers>"]),
+        ('layer id="0"', "layer", ["layer number 0", "no id"]),
+        ('layer id="0"', 'layer id="a"', ["layer number 0", "'a'"]),
+        ('layer id="0"', 'layer id="-4"', ["layer number 0", "-4"]),
+        ('layer id="0"', 'layer id="1"', ["'c'", "another layer"]),
+        ('layer id="0"', 'layer id="99999999999999999999999"', ["layer number 0"]),
+        ('type="Add"', "", ["'sum'", "type"]),
+        ('port id="1" precision', "port precision", ["'sum'", "input port", "no id"]),
+        ('port id="1" precision', 'port id="0" precision', ["'sum'", "input port 0"]),
+        ("<dim>2</dim>", "<dim>x</dim>", ["'x'", "port 0"]),
+        ("<dim>2</dim>", "<dim>-2</dim>", ["'-2'", "port 0"]),
+        ("<dim>2</dim>", f"<dim>{10**30}</dim>", ["port 0"]),
+        ("<dim>2</dim>", f"<dim>{10**17}</dim>" * 3, ["port 0", "more than a tensor"]),
+        ("<dim>2</dim>", "<dim>1</dim>" * 300, ["port 0", "300 dimensions"]),
+        ('shape="2"', 'shape="2,x"', ["'x'", "2,x"]),
+        ('shape="2"', 'shape="3"', ["'x'", "port 0"]),
+        ('element_type="f32"', 'element_type="i32"', ["'x'", "port 0"]),
+        ('element_type="f32"', 'element_type="f31"', ["'x'", "f31"]),
+        ('to-layer="2" to-port="0"', 'to-layer="7" to-port="0"', ["no layer 7"]),
+        ('from-layer="1" from-port="0"', 'from-layer="7" from-port="0"', ["no layer 7"]),
+        ('from-layer="1" from-port="0"', 'from-layer="1" from-port="9"', ["output port 9"]),
+        ('to-layer="2" to-port="0"', 'to-layer="2" to-port="9"', ["'sum'", "input port 9"]),
+        ('to-layer="2" to-port="0"', 'to-layer="2" to-port="1"', ["another edge"]),
+        ('to-layer="2" to-port="0"', 'to-layer="2"', ["no to-port"]),
+        ('from-layer="0" from-port="0"', 'from-layer="2" from-port="2"', ["'sum'", "one another"]),
+        ('from-layer="0" from-port="0"', 'from-layer="3" from-port="0"', ["'y'", "output port 0"]),
+        (EDGES, "", ["'sum'", "input port 0", "no edge"]),
+        ("<edges>", "<edge>", ["edge"]),
+    ],
+)
+def test_a_net_that_does_not_fit_together_is_refused(tmp_path, old, new, words):
+    text = NET.replace(old, new, 1)
+    if old in ("<edges>", "<layers>"):
+        text = text.replace(old.replace("<", "</"), new.replace("<", "</"))
+    if old == "<net ":
+        text = text.replace("</net>", "</web>")
+    refused(write(tmp_path, text), *words)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('offset="0" size="8"', 'offset="1" size="8"', ["'c'", "8 bytes"]),
+        ('offset="0" size="8"', f'offset="{10**17}" size="8"', ["'c'", "beyond"]),
+        ('offset="0"', 'offset="-1"', ["'c'", "'-1'"]),
+        ('offset="0"', 'offset="zero"', ["'c'", "'zero'"]),
+        ('offset="0"', "", ["'c'", "offset"]),
+        ('size="8"', "", ["'c'", "size"]),
+        ('size="8"', 'size="4"', ["'c'", "size=4", "8 bytes"]),
+        ('size="8"', f'size="{2**59}"', ["'c'", "8 bytes"]),
+        ('shape="2" offset', 'shape="3" offset', ["'c'", "[3]", "12 bytes"]),
+        ('shape="2" offset', f'shape="{2**59}" offset', ["'c'", f"[{2**59}]"]),
+        ('shape="2" offset', f'shape="{10**17},{10**17}" offset', ["'c'", "more than a tensor"]),
+        ('shape="2" offset', f'shape="0,{10**17},{10**17}" offset', ["'c'", "more than a tensor"]),
+        ('shape="2" offset', f'shape="{"1," * 99}2" offset', ["'c'", "100 dimensions"]),
+        ('shape="2" offset', 'shape="?" offset', ["'c'", "known"]),
+        ('shape="2" offset', 'shape="..." offset', ["'c'", "known"]),
+        ('element_type="f32" shape="2" offset', 'element_type="f33" offset', ["'c'", "f33"]),
+        ('element_type="f32" shape="2" offset', 'element_type="string" offset', ["'c'", "string"]),
+    ],
+)
+def test_a_constant_that_contradicts_itself_or_the_weights_is_refused(tmp_path, old, new, words):
+    refused(write(tmp_path, NET.replace(old, new, 1)), *words)
+
+
+def test_an_absurd_constant_with_a_fitting_size_is_refused(tmp_path):
+    text = NET.replace(CONSTANT, CONSTANT.replace('shape="2"', f'shape="{2**55}"'))
+    refused(write(tmp_path, text.replace('size="8"', f'size="{2**57}"')), "'c'", "beyond")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: None, ["No such file"]),
+        (lambda path: path.write_bytes(b""), ["empty"]),
+        (lambda path: path.write_bytes(bytes(7)), ["7 bytes"]),
+        (lambda path: path.mkdir(), ["directory"]),
+        (lambda path: os.mkfifo(path), ["no regular file"]),
+        (lambda path: path.symlink_to(path), ["symbolic links"]),
+    ],
+    ids=["missing", "empty", "short", "directory", "pipe", "link to itself"],
+)
+def test_weights_that_cannot_be_read_are_refused(tmp_path, make, words):
+    path = write(tmp_path, NET, None)
+    make(path.with_suffix(".bin"))
+    refused(path, "'c'", str(path.with_suffix(".bin")), *words)
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "pipe"])
+def test_a_path_that_is_no_file_is_refused(tmp_path, kind):
+    path = tmp_path / "model.xml"
+    {"missing": lambda _: None, "directory": os.mkdir, "pipe": os.mkfifo}[kind](path)
+    refused(path, "cannot be read")
+
+
+def test_weights_that_are_named_and_missing_are_refused(tmp_path):
+    path = write(tmp_path, NET)
+    with pytest.raises(IRError, match="other.bin"):
+        tf_ti.openvino.load(path, tmp_path / "other.bin")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (BODY, "", ["<body>"]),
+        (MAP, "", ["'loop'", "no input leads", "'p'"]),
+        ('<input external_port_id="0"', '<input external_port_id="5"', ["input port 5"]),
+        ('<input external_port_id="0"', '<input external_port_id="-1"', ["input port -1"]),
+        ('<input external_port_id="0"', "<input", ["external_port_id"]),
+        ('<input external_port_id="0"', '<input external_port_id="x"', ["'x'"]),
+        ('<output external_port_id="1"', '<output external_port_id="5"', ["output port 5"]),
+        ('<output external_port_id="1"', '<output external_port_id="0"', ["output port 0"]),
+        ('internal_layer_id="0"', 'internal_layer_id="9"', ["no Parameter", "'9'"]),
+        ('internal_layer_id="0"', 'internal_layer_id="1"', ["no Parameter"]),
+        ('internal_layer_id="1"', 'internal_layer_id="0"', ["no Result"]),
+        ('internal_layer_id="0" axis="0"', 'internal_layer_id="0" axis="a"', ["axis='a'"]),
+        ('internal_layer_id="0" axis="0"', 'internal_layer_id="0" stride="1.5"', ["stride='1.5'"]),
+        (
+            "</port_map>",
+            '<input external_port_id="0" internal_layer_id="0"/></port_map>',
+            ["two inputs", "'p'"],
+        ),
+        (
+            "</port_map>",
+            '<output external_port_id="1" internal_layer_id="1"/></port_map>',
+            ["two outputs", "output port 1"],
+        ),
+        (
+            '<output external_port_id="1" internal_layer_id="1" axis="0"/>',
+            "",
+            ["nothing gives output port 1"],
+        ),
+        (
+            "<back_edges/>",
+            '<back_edges><edge from-layer="1" to-layer="1"/></back_edges>',
+            ["no Parameter", "1"],
+        ),
+        (
+            "<back_edges/>",
+            '<back_edges><edge from-layer="8" to-layer="0"/></back_edges>',
+            ["no Result", "8"],
+        ),
+        (
+            "<back_edges/>",
+            '<back_edges><edge from-layer="1"/></back_edges>',
+            ["to-layer"],
+        ),
+        (
+            "<back_edges/>",
+            '<back_edges><edge from-layer="1" to-layer="0"/></back_edges>',
+            ["'p'", "slice"],
+        ),
+        (
+            ' axis="0"/><output',
+            "/><output",
+            None,
+        ),
+    ],
+)
+def test_a_loop_that_does_not_fit_its_body_is_refused(tmp_path, old, new, words):
+    assert old in ITERATOR
+    path = write(tmp_path, ITERATOR.replace(old, new, 1))
+    if words is not None:
+        refused(path, "'loop'", *words)
+        return
+    with pytest.raises(IRError, match="'loop'"):  # nothing says how many iterations
+        tf_ti.openvino.load(path)(np.zeros(2, np.float32))
+
+
+def test_two_back_edges_to_one_parameter_are_refused(tmp_path):
+    edge = '<edge from-layer="1" to-layer="0"/>'
+    text = ITERATOR.replace("<back_edges/>", f"<back_edges>{edge}{edge}</back_edges>")
+    refused(write(tmp_path, text.replace(' axis="0"/><output', "/><output")), "two back edges")
+
+
+def test_all_unknown_operations_are_named_in_one_error(tmp_path):
+    text = NET.replace('type="Add"', 'type="Frobnicate"')
+    other = PARAMETER.replace('"Parameter"', '"Gadget"').replace('layer id="0"', 'layer id="8"')
+    text = text.replace("</layers>", other.replace('name="x"', 'name="thing"') + "</layers>", 1)
+    refused(write(tmp_path, text), "Frobnicate (opset1): 'sum'", "Gadget (opset1): 'thing'")
+
+
+def test_a_name_of_any_length_makes_no_long_message(tmp_path):
+    text = NET.replace('name="sum"', f'name="{"s" * 1_000_000}"').replace(EDGES, "")
+    assert len(refused(write(tmp_path, text), "sss")) < 1000
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('type="Add"', 'type="Exp"', ["2 inputs"]),
+        ('auto_broadcast="numpy"', 'auto_broadcast="odd"', ["auto_broadcast='odd'"]),
+        (ADD, ADD.replace("<dim>2</dim></port></output>", "<dim>3</dim></port></output>"), ["3"]),
+        (ADD, ADD[:-17] + PORT.format(5) + "</output></layer>", ["2 output ports"]),
+        ('type="Add"', 'type="MatMul"', ["output port 2"]),
+        ('type="Add"', 'type="Squeeze"', ["'sum'"]),
+    ],
+)
+def test_what_only_the_operation_can_tell_names_the_layer_at_the_call(tmp_path, old, new, words):
+    assert old in NET
+    path = write(tmp_path, NET.replace(old, new, 1))
+    module = tf_ti.openvino.load(path)
+    for _ in range(2):
+        with pytest.raises(IRError) as caught:
+            module([1, 2])
+        for word in (str(path), "'sum'", *words):
+            assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), RuntimeError(), MemoryError(), OverflowError()])
+def test_an_operation_that_fails_in_any_way_names_its_layer(tmp_path, error):
+    @tf_ti.openvino.register("FailsFor" + type(error).__name__, "test")
+    def _(op, x, y):
+        raise error
+
+    new = f'type="FailsFor{type(error).__name__}" version="test"'
+    path = write(tmp_path, NET.replace('type="Add" version="opset1"', new))
+    with pytest.raises(IRError, match="'sum'"):
+        tf_ti.openvino.load(path)([1, 2])
+
+
+def test_an_error_inside_of_a_body_names_the_layer_there(tmp_path):
+    body = BODY.replace(
+        "</layers>",
+        '<layer id="2" name="inner" type="Elu" version="opset1"><input>'
+        + PORT.format(0)
+        + "</input><output>"
+        + PORT.format(1)
+        + "</output></layer></layers>",
+    ).replace(
+        'to-layer="1" to-port="0"/>',
+        'to-layer="2" to-port="0"/><edge from-layer="2" from-port="1" to-layer="1" to-port="0"/>',
+    )
+    body = body.replace("<dim>2</dim>", "<dim>1</dim>").replace('shape="2"', 'shape="1"')
+    path = write(tmp_path, ITERATOR.replace(BODY, body))
+    with pytest.raises(IRError, match="'loop'.*body.*'inner'.*alpha"):
+        tf_ti.openvino.load(path)([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "kind", "words"),
+    [
+        ([], {}, TypeError, "'x'"),
+        ([[1, 2], [3, 4]], {}, TypeError, "1 inputs"),
+        ([], {"z": [1, 2]}, TypeError, "'z'"),
+        ([[1, 2]], {"x": [1, 2]}, TypeError, "twice"),
+        ([[1, 2, 3]], {}, ValueError, "'x'.*shape"),
+        ([[[1, 2]]], {}, ValueError, "'x'.*shape"),
+        ([tf.constant([1, 2])], {}, ValueError, "'x'"),
+        ([None], {}, ValueError, "'x'"),
+        ([["a", "b"]], {}, (TypeError, ValueError), "'x'"),
+        ([[[1], [2, 3]]], {}, ValueError, "'x'"),
+        ([object()], {}, ValueError, "'x'"),
+    ],
+)
+def test_a_wrong_call_is_refused_and_the_next_one_is_right(tmp_path, args, kwargs, kind, words):
+    module = tf_ti.openvino.load(write(tmp_path, NET))
+    with pytest.raises(kind, match=words):
+        module(*args, **kwargs)
+    assert module(x=[3, 4])[0].numpy().tolist() == [3, 4]
+
+
+def test_names_that_several_inputs_have_are_refused_as_keywords(tmp_path):
+    text = NET.replace(CONSTANT, PARAMETER.replace('layer id="0"', 'layer id="1"'))
+    module = tf_ti.openvino.load(write(tmp_path, text, None))
+    assert module([1, 2], [3, 4])[0].numpy().tolist() == [4, 6]
+    with pytest.raises(TypeError, match="several inputs"):
+        module([1, 2], x=[3, 4])
+
+
+def test_mutated_files_give_expected_errors_alone():
+    pytest.importorskip("openvino")
+    program = os.path.join(os.path.dirname(__file__), "openvino_fuzz.py")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([p for p in sys.path if p])}
+    finished = subprocess.run(
+        [sys.executable, "-X", "faulthandler", program, "200"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+    )
+    assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]

@@ -1,0 +1,276 @@
+"""What `tf_ti.openvino.load` reads, and where the module that it gives can be used."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from recurrent_definition import step
+
+import tf_ti.openvino
+
+ov = pytest.importorskip("openvino")
+openvino_models = pytest.importorskip("openvino_models")
+
+HIDDEN, FEATURES, STEPS = 256, 512, 25
+
+
+def dense(folder, compress=False, inputs=4, units=300):
+    """x @ w + b, and tanh of it; and w and b."""
+    op, rng = ov.opset15, np.random.default_rng(0)
+    w, b = (rng.standard_normal(s).astype(np.float32) for s in ([inputs, units], [units]))
+    x = op.parameter([-1, inputs], np.float32, name="x")
+    y = op.add(op.matmul(x, op.constant(w), False, False), op.constant(b))
+    path = folder / "dense.xml"
+    model = ov.Model([op.result(y), op.result(op.tanh(y))], [x], "dense")
+    ov.save_model(model, path, compress_to_fp16=compress)
+    return path, w, b
+
+
+def layer_of_example_2():
+    """As the specification's document has it, which leaves out what surrounds it."""
+    shape = {"x": (1, 1, FEATURES), "row": (1, FEATURES), "h": (1, HIDDEN)}
+    shape |= {"out": (1, 1, HIDDEN), "w": (4 * HIDDEN, FEATURES + HIDDEN), "b": (4 * HIDDEN,)}
+
+    def port(number, name, precision=""):
+        dims = shape.get(name, name)
+        return (
+            f'<port id="{number}"{precision}>'
+            + "".join(f"<dim>{n}</dim>" for n in dims)
+            + "</port>"
+        )
+
+    def layer(number, kind, inputs, outputs, data=""):
+        group = "<input>" + "".join(port(i, name) for i, name in enumerate(inputs)) + "</input>"
+        given = "".join(port(i, name, f' precision="{p}"') for i, name, p in outputs)
+        return (
+            f'<layer id="{number}" type="{kind}">{data}{group if inputs else ""}'
+            f"{f'<output>{given}</output>' if outputs else ''}</layer>"
+        )
+
+    def const(number, offset, size, name, precision="FP32"):
+        data = f'<data offset="{offset}" size="{size}"/>'
+        return layer(number, "Const", [], [(1, name, precision)], data)
+
+    f = "FP32"
+    layers = [
+        layer(0, "Parameter", [], [(0, "x", f)]),
+        const(1, 0, 16, (2,), "I64"),
+        layer(2, "Reshape", ["x", (2,)], [(2, "row", f)]),
+        layer(3, "Parameter", [], [(0, "h", f)]),
+        layer(4, "Parameter", [], [(0, "h", f)]),
+        const(5, 16, 3145728, "w"),
+        const(6, 3145744, 4096, "b"),
+        layer(
+            7,
+            "LSTMCell",
+            ["row", "h", "h", "w", "b"],
+            [(5, "h", f), (6, "h", f)],
+            '<data hidden_size="256"/>',
+        ),
+        layer(8, "Result", ["h"], []),
+        layer(9, "Result", ["h"], []),
+        const(10, 3149840, 24, (3,), "I64"),
+        layer(11, "Reshape", ["h", (3,)], [(2, "out", f)]),
+        layer(12, "Result", ["out"], []),
+    ]
+    edges = "0 0 2 0,1 1 2 1,2 2 7 0,3 0 7 1,4 0 7 2,5 1 7 3,6 1 7 4,7 6 8 0,7 5 9 0,7 5 11 0,"
+    edges += "10 1 11 1,11 2 12 0"
+    return (
+        '<layer id="3" name="loop" type="TensorIterator"><input>'
+        + port(0, (1, STEPS, FEATURES)) + port(1, "h") + port(2, "h")
+        + "</input><output>" + port(3, (1, STEPS, HIDDEN), ' precision="FP32"') + "</output>"
+        '<port_map><input axis="1" external_port_id="0" internal_layer_id="0" start="0"/>'
+        '<input external_port_id="1" internal_layer_id="3"/>'
+        '<input external_port_id="2" internal_layer_id="4"/>'
+        '<output axis="1" external_port_id="3" internal_layer_id="12"/></port_map>'
+        '<back_edges><edge from-layer="8" to-layer="4"/><edge from-layer="9" to-layer="3"/>'
+        f"</back_edges><body><layers>{''.join(layers)}</layers>{_edges(edges)}</body></layer>"
+    )  # fmt: skip
+
+
+def _edges(text):
+    names = "from-layer", "from-port", "to-layer", "to-port"
+    return "<edges>" + "".join(
+        "<edge " + " ".join(f'{n}="{v}"' for n, v in zip(names, edge.split())) + "/>"
+        for edge in text.split(",")
+    ) + "</edges>"  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_the_documents_example_2_answers_as_the_definition_of_the_lstm(tmp_path, version):
+    rng = np.random.default_rng(2)
+    weights = (0.05 * rng.standard_normal([4 * HIDDEN, FEATURES + HIDDEN])).astype(np.float32)
+    bias = rng.standard_normal(4 * HIDDEN).astype(np.float32)
+    shapes = {"x": (1, STEPS, FEATURES), "h": (1, HIDDEN), "c": (1, HIDDEN)}
+    layers, arrays = "", []
+    for i, (name, shape) in enumerate(shapes.items()):
+        dims = "".join(f"<dim>{n}</dim>" for n in shape)
+        layers += (
+            f'<layer id="{i}" name="{name}" type="Parameter"><output>'
+            f'<port id="0" precision="FP32">{dims}</port></output></layer>'
+        )
+        arrays.append(rng.standard_normal(shape).astype(np.float32))
+    dims = f"<dim>1</dim><dim>{STEPS}</dim><dim>{HIDDEN}</dim>"
+    result = f'<layer id="4" type="Result"><input><port id="0">{dims}</port></input></layer>'
+    path = tmp_path / "example.xml"
+    path.write_text(
+        f'<net name="m" version="{version}"><layers>{layers}{layer_of_example_2()}{result}</layers>'
+        + _edges("0 0 3 0,1 0 3 1,2 0 3 2,3 3 4 0")
+        + "</net>"
+    )
+    numbers = np.int64([1, FEATURES]), weights, bias, np.int64([1, 1, HIDDEN])
+    (tmp_path / "example.bin").write_bytes(b"".join(n.tobytes() for n in numbers))
+    x, h, c = (array.astype(np.float64) for array in arrays)
+    states, expected = [h, c], []
+    w, r = weights[:, :FEATURES], weights[:, FEATURES:]
+    for i in range(STEPS):
+        states = step("lstm", x[:, i], states, w, r, bias, {})
+        expected.append(states[0])
+    (got,) = tf_ti.openvino.load(path)(*arrays)
+    np.testing.assert_allclose(got, np.stack(expected, 1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_both_versions_are_read(tmp_path, version):
+    path, w, b = dense(tmp_path)
+    path.write_text(re.sub('version="11">', f'version="{version}">', path.read_text(), count=1))
+    x = np.ones([2, 4], np.float32)
+    y, z = tf_ti.openvino.load(path)(x)
+    np.testing.assert_allclose(y, x @ w + b, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(z, np.tanh(x @ w + b), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_may_be_named(tmp_path):
+    path, w, b = dense(tmp_path)
+    path.with_suffix(".bin").rename(tmp_path / "weights")
+    y, _ = tf_ti.openvino.load(str(path), weights=tmp_path / "weights")(np.eye(4))
+    np.testing.assert_allclose(y, w + b, rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_and_outputs_say_names_dtypes_and_shapes(tmp_path):
+    module = tf_ti.openvino.load(dense(tmp_path)[0])
+    (x,), (y, _) = module.inputs, module.outputs
+    assert (x.name, x.dtype, x.shape.as_list()) == ("x", tf.float32, [None, 4])
+    assert (y.dtype, y.shape.as_list()) == (tf.float32, [None, 300])
+
+
+@pytest.mark.parametrize("shape", [[], [3], [2, 1, 3]])
+def test_a_rank_that_is_not_known_is_any_rank(tmp_path, shape):
+    op = ov.opset15
+    x = op.parameter(ov.PartialShape.dynamic(), np.float32, name="x")
+    openvino_models.save(ov.Model([op.result(op.exp(x))], [x]), tmp_path / "m.xml")
+    (y,) = tf_ti.openvino.load(tmp_path / "m.xml")(np.ones(shape))
+    np.testing.assert_allclose(y, np.exp(np.ones(shape)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["\u0432\u0445\u043e\u0434", "\u5165\u529b", "a b/c:0", "_", "n" * 100_000]
+)
+def test_any_name_of_a_layer_is_taken_and_saved(tmp_path, name):
+    path, w, b = dense(tmp_path)
+    for old in re.findall('name="([^"]+)" type', path.read_text()):
+        path.write_text(path.read_text().replace(f'name="{old}" type', f'name="{name}" type'))
+    module = tf_ti.openvino.load(path, trainable=True)
+    np.testing.assert_allclose(module(np.eye(4))[0], w + b, rtol=1e-5, atol=1e-5)
+    tf.saved_model.save(module, tmp_path / "saved")
+
+
+def test_what_was_loaded_needs_its_files_no_more(tmp_path):
+    path, w, b = dense(tmp_path)
+    module = tf_ti.openvino.load(path)
+    path.with_suffix(".bin").write_bytes(b"")
+    path.unlink()
+    np.testing.assert_allclose(module(np.eye(4))[0], w + b, rtol=1e-5, atol=1e-5)
+
+
+def test_loading_takes_one_copy_of_the_weights(tmp_path, run_program):
+    path, _, _ = dense(tmp_path, inputs=4096, units=4096)  # 64 MiB
+    run_program(
+        """
+        import sys
+        import numpy as np, tensorflow as tf, tf_ti.openvino
+
+        def resident():
+            pages = int(open("/proc/self/statm").read().split()[1])
+            return pages * 4096 / 2**20
+
+        tf.constant(np.zeros(1000)) + 1
+        before = resident()
+        module = tf_ti.openvino.load(sys.argv[1])
+        grown = resident() - before
+        print(grown)
+        assert 60 < grown < 80, grown
+        module(np.zeros([1, 4096], np.float32))
+        grown = resident() - before
+        assert grown < 100, grown
+        """,
+        path,
+    )
+
+
+def test_a_constant_that_two_layers_share_is_one_variable(tmp_path):
+    path, _, _ = dense(tmp_path)
+    text = path.read_text()
+    offset = re.findall('shape="300" offset="([0-9]+)"', text)
+    assert len(offset) == 1
+    assert len(tf_ti.openvino.load(path, trainable=True).trainable_variables) == 2
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_variables_are_float32_and_a_tape_reaches_them(tmp_path, compress):
+    path, w, b = dense(tmp_path, compress)
+    module = tf_ti.openvino.load(path, trainable=True)
+    assert sorted(v.shape.rank for v in module.trainable_variables) == [1, 2]
+    assert {v.dtype for v in module.trainable_variables} == {tf.float32}
+    x = np.ones([2, 4], np.float32)
+    with tf.GradientTape() as tape:
+        y = tf.reduce_sum(module(x)[0])
+    for variable, gradient in zip(
+        module.trainable_variables, tape.gradient(y, module.trainable_variables)
+    ):
+        np.testing.assert_allclose(gradient, np.full(variable.shape, 2.0), rtol=1e-6)
+
+
+def test_without_trainable_there_are_no_variables(tmp_path):
+    assert not tf_ti.openvino.load(dense(tmp_path)[0]).variables
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_it_may_be_called_in_a_function(tmp_path, jit_compile):
+    path, w, b = dense(tmp_path)
+    module = tf_ti.openvino.load(path)
+    function = tf.function(lambda x: module(x)[0] * 2, jit_compile=jit_compile)
+    np.testing.assert_allclose(function(tf.eye(4)), 2 * (w + b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+@pytest.mark.parametrize("way", ["call", "signature"])
+def test_what_was_saved_answers_alike(tmp_path, trainable, way):
+    path, w, b = dense(tmp_path)
+    tf.saved_model.save(tf_ti.openvino.load(path, trainable=trainable), tmp_path / "saved")
+    loaded = tf.saved_model.load(tmp_path / "saved")
+    if way == "call":
+        y = loaded(tf.eye(4))[0]
+    else:
+        results = loaded.signatures["serving_default"](x=tf.eye(4))
+        y = min(results.values(), key=lambda value: -float(tf.reduce_max(value)))
+    np.testing.assert_allclose(y, w + b, rtol=1e-5, atol=1e-5)
+
+
+def test_it_may_be_a_layer_of_a_keras_model(tmp_path):
+    path, w, b = dense(tmp_path)
+    module = tf_ti.openvino.load(path)
+    x = tf.keras.Input([4])
+    y = tf.keras.layers.Lambda(lambda x: module(x)[0], output_shape=[300])(x)
+    model = tf.keras.Model(x, y)
+    np.testing.assert_allclose(model(np.eye(4, dtype=np.float32)), w + b, rtol=1e-5, atol=1e-5)
+
+
+def test_booleans_that_are_neither_0_nor_1_are_true(tmp_path):
+    op = ov.opset15
+    x = op.parameter([3], np.bool_, name="x")
+    y = op.logical_and(x, op.constant(np.array([True, False, True])))
+    path = openvino_models.save(ov.Model([op.result(y)], [x]), tmp_path / "m.xml")
+    (tmp_path / "m.bin").write_bytes(b"\x02\x00\xff")
+    assert tf_ti.openvino.load(path)([True] * 3)[0].numpy().tolist() == [True, False, True]
