@@ -23,7 +23,11 @@ def _offsets_sum(op, table, indices, offsets, default=None, weights=None):
 @register("EmbeddingBagOffsets", "opset15")
 def _offsets(op, table, indices, offsets, default=None, weights=None):
     return tf_ti.embedding_bag_offsets(
-        table, indices, offsets, _default(op, 3, default), weights,
+        table,
+        indices,
+        offsets,
+        _default(op, 3, default),
+        weights,
         reduction=op.text("reduction", "sum").lower(),
     )
 

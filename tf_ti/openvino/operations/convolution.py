@@ -118,8 +118,11 @@ def _group_convolution(op, x, filters):
         raise op.error("the number of groups must be known")
     x = _padded(_to_last(x), pads)
     order = [*range(2, filters.shape.rank - 1), 1, 0]
-    if filters.shape[2] == 1 and len(strides) == 2 and strides[0] == strides[1] and (
-        max(dilations) == 1 or max(strides) == 1
+    if (
+        filters.shape[2] == 1
+        and len(strides) == 2
+        and strides[0] == strides[1]
+        and (max(dilations) == 1 or max(strides) == 1)
     ):
         # [spatial..., groups, out]
         depthwise = tf.transpose(filters[:, :, 0], [2, 3, 0, 1])
@@ -225,8 +228,11 @@ class _Windows:
         if torch:
             # No window begins behind the tensor.
             starts_outside = last * stride >= self.sizes[i] + begin
-            last = last - (tf.cast(starts_outside, tf.int64) if tf.is_tensor(starts_outside)
-                           else int(starts_outside))
+            last = last - (
+                tf.cast(starts_outside, tf.int64)
+                if tf.is_tensor(starts_outside)
+                else int(starts_outside)
+            )
         more = last * stride + window - (self.sizes[i] + begin + end)
         return tf.maximum(more, 0) if tf.is_tensor(more) else max(more, 0)
 
@@ -235,9 +241,18 @@ class _Windows:
         return _padded(x, pads, value)
 
     def pool(self, x: tf.Tensor, kind: str) -> tf.Tensor:
-        return tf.nn.pool(
-            x, self.kernel, kind, strides=self.strides, dilations=self.dilations, padding="VALID"
-        ) if max(self.dilations) == 1 or max(self.strides) == 1 else self._by_steps(x, kind)
+        return (
+            tf.nn.pool(
+                x,
+                self.kernel,
+                kind,
+                strides=self.strides,
+                dilations=self.dilations,
+                padding="VALID",
+            )
+            if max(self.dilations) == 1 or max(self.strides) == 1
+            else self._by_steps(x, kind)
+        )
 
     def _by_steps(self, x: tf.Tensor, kind: str) -> tf.Tensor:
         """Strides and dilations at once: all windows, then those that are wanted."""
@@ -299,7 +314,5 @@ def _max_pool_with_indices(op, x):
     )
     values, places = (tf.reshape(tf.transpose(t, order), out) for t in (values, places))
     best = tf.argmax(values, axis=-1)
-    picked = [
-        tf.gather(t, best, batch_dims=2 + windows.spatial) for t in (values, places)
-    ]
+    picked = [tf.gather(t, best, batch_dims=2 + windows.spatial) for t in (values, places)]
     return picked[0], tf.cast(picked[1], dtype)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_ti.openvino.operation import Operation, register
 
 _UNARY = {
-    "Abs": tf.abs,
+    "Abs": lambda x: x if x.dtype.is_unsigned else tf.abs(x),
     "Acos": tf.acos,
     "Asin": tf.asin,
     "Atan": tf.atan,
@@ -42,6 +42,15 @@ _UNARY = {
 }
 
 
+def _truncated_mod(x, y):
+    if x.dtype.is_unsigned:
+        return tf.math.floormod(x, y)
+    if x.dtype.size >= 4:
+        return tf.truncatemod(x, y)
+    wide = tf.int32 if x.dtype.is_integer else tf.float32  # where TensorFlow has a kernel
+    return tf.cast(tf.truncatemod(tf.cast(x, wide), tf.cast(y, wide)), x.dtype)
+
+
 def _bitwise(of_numbers, of_booleans):
     return lambda x, y: (of_booleans if x.dtype.is_bool else of_numbers)(x, y)
 
@@ -60,11 +69,11 @@ _BINARY = {
     ("LogicalXor", "opset2"): tf.math.logical_xor,
     "Maximum": tf.maximum,
     "Minimum": tf.minimum,
-    "Mod": tf.truncatemod,
+    "Mod": _truncated_mod,
     "Multiply": tf.multiply,
     "NotEqual": tf.not_equal,
     "Power": tf.pow,
-    "SquaredDifference": tf.math.squared_difference,
+    "SquaredDifference": lambda x, y: (x - y) * (x - y),
     "Subtract": tf.subtract,
     "Xor": tf.math.logical_xor,
     ("BitwiseAnd", "opset13"): _bitwise(tf.bitwise.bitwise_and, tf.logical_and),
@@ -79,8 +88,22 @@ def _key(name: str | tuple[str, str]) -> tuple[str, str]:
     return (name, "opset1") if isinstance(name, str) else name
 
 
+_OF_INTEGERS = frozenset(["Abs", "Ceiling", "Floor", "Identity", "Negative", "Relu"])
+
+
+def _by_floats(x: tf.Tensor, function) -> tf.Tensor:
+    """An integer's function: the nearest integer."""
+    return tf.cast(tf.round(function(tf.cast(x, tf.float64))), x.dtype)
+
+
 def _register_unary(name, function) -> None:
-    register(*_key(name))(lambda op, x: function(x))
+    type, opset = _key(name)
+
+    @register(type, opset)
+    def _(op, x):
+        if x.dtype.is_integer and type not in _OF_INTEGERS:
+            return _by_floats(x, function)
+        return function(x)
 
 
 def _register_binary(name, function) -> None:
@@ -156,7 +179,9 @@ def _convert_like(op, x, like):
 
 @register("Elu")
 def _elu(op, x):
-    return tf.where(x > 0, x, tf.cast(op.number("alpha"), x.dtype) * tf.math.expm1(tf.minimum(x, 0)))
+    return tf.where(
+        x > 0, x, tf.cast(op.number("alpha"), x.dtype) * tf.math.expm1(tf.minimum(x, 0))
+    )
 
 
 @register("FakeQuantize")

@@ -1,5 +1,6 @@
 """Recurrent cells and sequences, on tf_ti's own."""
 
+import numpy as np
 import tensorflow as tf
 
 import tf_ti
@@ -33,7 +34,7 @@ def _split_weights(op: Operation, kind: str, rest: list) -> list:
     hidden = op.integer("hidden_size")
     if rest[0].shape.rank == 2 and (len(rest) < 2 or rest[1].shape.rank == 1):
         both, *rest = rest
-        return [both[:, : -hidden], both[:, -hidden:], *rest]
+        return [both[:, :-hidden], both[:, -hidden:], *rest]
     return rest
 
 
@@ -46,7 +47,10 @@ def _lstm_cell(op, x, hidden, cell, *weights):
     if sorted(order) != sorted("fico"):
         raise op.error(f"weights_format={order!r} does not order the gates f, i, c and o")
     if len(b) > 1:
-        raise op.error("peepholes are not supported")
+        peepholes = op.known(6)
+        if peepholes is None or np.any(peepholes):
+            raise op.error("peepholes are not supported")
+        b = b[:1]
     if order != "fico":
         w, r, *b = (_reorder(value, order) for value in (w, r, *b))
     return tf_ti.lstm_cell(x, hidden, cell, w, r, *b, **_options(op, "lstm"))

@@ -22,6 +22,11 @@ def static_axes(op: Operation, position: int, rank: int) -> list[int]:
     return [op.axis(int(axis), rank) for axis in np.reshape(op.static(position), -1)]
 
 
+def _number(op: Operation, position: int) -> int:
+    """A scalar, or a tensor of one number."""
+    return int(np.reshape(op.static(position), ()))
+
+
 @register("ShapeOf", "opset1")
 def _shape_of(op, x):
     return tf.shape(x, tf.int64)
@@ -86,13 +91,13 @@ def _concat(op, *inputs):
 
 @register("Split")
 def _split(op, x, axis):
-    axis = op.axis(int(op.static(1)), rank_of(op, x))
+    axis = op.axis(_number(op, 1), rank_of(op, x))
     return tuple(tf.split(x, op.integer("num_splits"), axis))
 
 
 @register("VariadicSplit")
 def _variadic_split(op, x, axis, lengths):
-    axis = op.axis(int(op.static(1)), rank_of(op, x))
+    axis = op.axis(_number(op, 1), rank_of(op, x))
     known = op.known(2)
     if known is None:
         return tuple(tf.split(x, lengths, axis, num=len(op.layer.outputs)))
@@ -102,6 +107,8 @@ def _variadic_split(op, x, axis, lengths):
 @register("Broadcast", ["opset1", "opset3"])
 def _broadcast(op, x, target, axes_mapping=None):
     mode = op.text("mode", "numpy").lower()
+    if mode == "none":  # as OpenVINO writes it of opset1
+        mode = "explicit"
     if mode not in ("numpy", "explicit", "bidirectional", "pdpd"):
         raise op.error(f"mode={mode!r} is none of numpy, explicit, bidirectional")
     target = tf.cast(target, tf.int64)
@@ -198,10 +205,12 @@ def _slice(op, x, start, stop, step, axes=None):
 @register("Gather", ["opset1", "opset7", "opset8"])
 def _gather(op, x, indices, axis):
     rank = rank_of(op, x)
-    axis = op.axis(int(op.static(2)), rank)
-    batch_dims = op.axis(op.integer("batch_dims", 0), indices.shape.rank or 1) if "batch_dims" in (
-        op.layer.attributes
-    ) else 0
+    axis = op.axis(_number(op, 2), rank)
+    batch_dims = (
+        op.axis(op.integer("batch_dims", 0), indices.shape.rank or 1)
+        if "batch_dims" in (op.layer.attributes)
+        else 0
+    )
     extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
     indices = tf.where(indices < 0, indices + extent, indices)
     return tf.gather(x, indices, axis=axis, batch_dims=batch_dims)
@@ -239,8 +248,10 @@ def _gather_nd(op, x, indices):
 @register("ScatterUpdate", "opset3")
 def _scatter_update(op, x, indices, updates, axis):
     rank = rank_of(op, x)
-    axis = op.axis(int(op.static(3)), rank)
+    axis = op.axis(_number(op, 3), rank)
     count = rank_of(op, indices)
+    if count == 0:
+        indices, updates, count = indices[tf.newaxis], tf.expand_dims(updates, axis), 1
     extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
     indices = tf.where(indices < 0, indices + extent, indices)
     order = [axis] + [i for i in range(rank) if i != axis]
@@ -287,7 +298,7 @@ def _scatter_nd_update(op, x, indices, updates):
 @register("ScatterElementsUpdate", ["opset3", "opset12"])
 def _scatter_elements_update(op, x, indices, updates, axis):
     rank = rank_of(op, x)
-    axis = op.axis(int(op.static(3)), rank)
+    axis = op.axis(_number(op, 3), rank)
     reduction = op.text("reduction", "none")
     extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
     indices = tf.cast(tf.where(indices < 0, indices + extent, indices), tf.int64)
@@ -302,8 +313,9 @@ def _scatter_elements_update(op, x, indices, updates, axis):
     shape = tf.shape(x, tf.int64)
     hits = tf.scatter_nd(places, tf.ones_like(values, tf.int32), shape)
     if reduction == "mean":
-        sums = tf.tensor_scatter_nd_add(x if keeps else tf.where(hits > 0, tf.zeros_like(x), x),
-                                        places, values)
+        sums = tf.tensor_scatter_nd_add(
+            x if keeps else tf.where(hits > 0, tf.zeros_like(x), x), places, values
+        )
         counts = tf.cast(tf.maximum(hits + int(keeps), 1), x.dtype)
         return tf.math.floordiv(sums, counts) if x.dtype.is_integer else sums / counts
     neutral = {"sum": 0, "prod": 1, "min": x.dtype.max, "max": x.dtype.min}
@@ -336,7 +348,10 @@ def _range(op, start, stop, step):
     if dtype.is_integer and start.dtype.is_floating:
         start, stop, step = (tf.cast(value, tf.float64) for value in (start, stop, step))
         return tf.cast(tf.range(start, stop, step), dtype)
-    return tf.range(*(tf.cast(value, dtype) for value in (start, stop, step)))
+    start, stop, step = (tf.cast(value, dtype) for value in (start, stop, step))
+    # Where steps lead away from the end there is nothing.
+    stop = tf.where(step > 0, tf.maximum(start, stop), tf.minimum(start, stop))
+    return tf.range(start, stop, step)
 
 
 @register("OneHot", ["opset1", "opset16"])
@@ -345,7 +360,12 @@ def _one_hot(op, indices, depth, on, off):
     if op.text("negative_indices_mode", "ignore_negative").lower() == "normalize":
         indices = tf.where(indices < 0, indices + tf.cast(depth, indices.dtype), indices)
     return tf.one_hot(
-        indices, depth, tf.reshape(on, []), tf.reshape(off, []), axis=op.integer("axis"), dtype=on.dtype
+        indices,
+        depth,
+        tf.reshape(on, []),
+        tf.reshape(off, []),
+        axis=op.integer("axis"),
+        dtype=on.dtype,
     )
 
 
@@ -370,7 +390,7 @@ def _non_zero(op, x):
 
 @register("CumSum", "opset3")
 def _cum_sum(op, x, axis):
-    axis = op.axis(int(op.static(1)), rank_of(op, x))
+    axis = op.axis(_number(op, 1), rank_of(op, x))
     return tf.cumsum(x, axis, op.flag("exclusive", False), op.flag("reverse", False))
 
 
@@ -433,7 +453,7 @@ def _unique(op, x, axis=None):
     if axis is None:
         x, axis = tf.reshape(x, [-1]), 0
     else:
-        axis = op.axis(int(op.static(1)), rank_of(op, x))
+        axis = op.axis(_number(op, 1), rank_of(op, x))
     values, inverse, counts = tf.raw_ops.UniqueWithCountsV2(x=x, axis=[axis], out_idx=tf.int64)
     number = tf.size(counts)
     positions = tf.range(tf.size(inverse, tf.int64))
@@ -442,7 +462,9 @@ def _unique(op, x, axis=None):
         order = _order_of_slices(values, axis)
         rank_in_order = tf.math.invert_permutation(order)
         values, first, counts = (
-            tf.gather(values, order, axis=axis), tf.gather(first, order), tf.gather(counts, order)
+            tf.gather(values, order, axis=axis),
+            tf.gather(first, order),
+            tf.gather(counts, order),
         )
         inverse = tf.gather(tf.cast(rank_in_order, tf.int64), inverse)
     return values, tf.cast(first, types[0]), tf.cast(inverse, types[0]), tf.cast(counts, types[1])
