@@ -17,7 +17,8 @@ import openvino as ov
 import pytest
 from openvino.utils.node_factory import NodeFactory
 from openvino_models import run, save
-from recurrent_definition import sequence, step
+from recurrent_definition import sequence
+from recurrent_definition import step as cell_step
 
 import tf_ti.openvino
 from tf_ti.openvino.operation import _TABLE
@@ -1581,7 +1582,7 @@ def test_lstm_sequence_of_opset1_answers_as_defined(tmp_path, direction):
 def test_weights_format_orders_the_gates_of_a_cell(tmp_path, order):
     x, h, c = LSTM[:3]
     w, r, b = (np.split(value, 4) for value in LSTM[3:])
-    expected = step("lstm", x, [h, c], *(np.concatenate(v) for v in (w, r, b)), {})
+    expected = cell_step("lstm", x, [h, c], *(np.concatenate(v) for v in (w, r, b)), {})
     given = [np.concatenate([v["fico".index(gate)] for gate in order]) for v in (w, r, b)]
     data = {"hidden_size": 4, "weights_format": order}
     inputs = x, h, c, *given
@@ -1593,7 +1594,7 @@ def test_weights_format_orders_the_gates_of_a_cell(tmp_path, order):
 def test_a_cell_with_one_weight_matrix_answers_as_defined(tmp_path, kind):
     x, *states = {"lstm": LSTM[:3], "gru": GRU[:2], "rnn": RNN[:2]}[kind]
     w, r, b = {"lstm": LSTM, "gru": GRU, "rnn": RNN}[kind][-3:]
-    expected = step(kind, x, states, w, r, b, {})
+    expected = cell_step(kind, x, states, w, r, b, {})
     inputs = x, *states, np.concatenate([w, r], 1), b
     module = load_layer(
         tmp_path, f"{kind.upper()}Cell", "opset1", {"hidden_size": 4}, inputs, expected
