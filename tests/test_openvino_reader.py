@@ -262,7 +262,7 @@ def test_it_may_be_a_layer_of_a_keras_model(tmp_path):
     path, w, b = dense(tmp_path)
     module = tf_ti.openvino.load(path)
     x = tf.keras.Input([4])
-    y = tf.keras.layers.Lambda(lambda x: module(x)[0], output_shape=[300])(x)
+    y = tf.keras.layers.Lambda(lambda x: module(x)[0], output_shape=(300,))(x)
     model = tf.keras.Model(x, y)
     np.testing.assert_allclose(model(np.eye(4, dtype=np.float32)), w + b, rtol=1e-5, atol=1e-5)
 

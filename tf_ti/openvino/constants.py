@@ -44,7 +44,7 @@ class Constants:
             floating = tf.as_dtype(dtype).is_floating
             try:
                 if trainable and floating and array.size > 1:
-                    name = ascii_name(layer.name)
+                    name = f"x{ascii_name(layer.name)}"
                     self.tensors[id(layer)] = tf.Variable(array, name=name)
                 elif array.nbytes > _SMALL:
                     self.tensors[id(layer)] = tf.constant(array)
