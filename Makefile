@@ -84,6 +84,7 @@ $(dist)/.built: $(sources) $(venv)/.build-tools
 
 $(venv)/.installed: $(dist)/.built
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/*.whl
+	$(bin)/pip install --quiet $(dist)/*.whl
 	@touch $@
 
 .PHONY: demo test oracles build wheel bench lint format asan-test cuda gpu-check clean

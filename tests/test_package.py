@@ -158,6 +158,7 @@ def test_little_is_required_and_each_extra_brings_the_tensorflow_it_was_built_fo
     assert importlib.metadata.requires("tf_ti") == [
         "numpy",
         "wrapt",
+        "defusedxml",
         f'tensorflow-cpu~={TF_MINOR}.0; extra == "cpu"',
         f'tensorflow[and-cuda]~={TF_MINOR}.0; extra == "gpu"',
     ]

@@ -46,6 +46,7 @@ __all__ = [
     "keras",
     "lstm_cell",
     "lstm_sequence",
+    "openvino",
     "recurrent",
     "rnn_cell",
     "rnn_sequence",
@@ -55,12 +56,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tf_ti import keras, recurrent
+    from tf_ti import keras, openvino, recurrent
 else:
 
     def __getattr__(name):
-        if name == "keras":
-            return importlib.import_module("tf_ti.keras")
+        if name in ("keras", "openvino"):
+            return importlib.import_module(f"tf_ti.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -141,4 +141,19 @@ def register(type: str, opset: str | Sequence[str] = "opset1") -> Callable[[Func
 
 
 def find(layer: Layer) -> Function | None:
-    return _TABLE.get((layer.type, layer.version))
+    """The function of a layer's version: an opset has the operations of those before it too."""
+    exact = _TABLE.get((layer.type, layer.version))
+    number = _number(layer.version)
+    if exact is not None or number is None:
+        return exact
+    older = [
+        (other, function)
+        for (kind, version), function in _TABLE.items()
+        if kind == layer.type and (other := _number(version)) is not None and other < number
+    ]
+    return max(older, key=lambda found: found[0])[1] if older else None
+
+
+def _number(opset: str) -> int | None:
+    found = re.fullmatch(r"opset([0-9]{1,3})", opset)
+    return int(found[1]) if found else None

@@ -4,6 +4,7 @@ from tf_ti.openvino.operations import (
     bags,
     convolution,
     elementwise,
+    images,
     loops,
     products,
     recurrent,
