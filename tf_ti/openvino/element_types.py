@@ -80,3 +80,9 @@ _OF_PRECISION = {
 def of_precision(precision: str) -> ElementType | None:
     """The type that a port's precision names, if it is known."""
     return ELEMENT_TYPES.get(_OF_PRECISION.get(precision, precision.lower()))
+
+
+def precision_of(kind: ElementType) -> str:
+    """What ports of layers call the type."""
+    names = {name: precision for precision, name in _OF_PRECISION.items()}
+    return names.get(kind.name, kind.name.upper())
