@@ -12,15 +12,20 @@ from tf_ti.openvino.constants import Constants
 from tf_ti.openvino.errors import IRError, ascii_name, shown
 from tf_ti.openvino.model import Graph, Layer, Port
 from tf_ti.openvino.operation import Function, Operation, find
+from tf_ti.openvino.progress import watched
 
 _OF_THE_GRAPH = frozenset(["Constant", "Parameter", "Result"])
 
 
-def check_supported(graph: Graph) -> None:
-    """One error that names all layers whose operations are not known."""
-    unknown = [
+def unsupported(graph: Graph) -> list[Layer]:
+    return [
         layer for layer in graph.walk() if layer.type not in _OF_THE_GRAPH and find(layer) is None
     ]
+
+
+def check_supported(graph: Graph) -> None:
+    """One error that names all layers whose operations are not known."""
+    unknown = unsupported(graph)
     if unknown:
         kinds: dict[str, list[str]] = {}
         for layer in unknown:
@@ -49,7 +54,7 @@ class Evaluation:
         """What the Results get, by their layers' ids."""
         values: dict[tuple[int, int], tf.Tensor] = {}
         results = {}
-        for layer in graph.layers.values():
+        for layer in watched("tracing layers", graph.layers.values()):
             if layer.type == "Parameter":
                 outputs: Sequence[tf.Tensor] = (parameters[layer.id],)
             elif layer.type == "Result":

@@ -14,6 +14,7 @@ import defusedxml.ElementTree
 from tf_ti.openvino.element_types import ELEMENT_TYPES, of_precision
 from tf_ti.openvino.errors import IRError, shown
 from tf_ti.openvino.model import Body, Graph, Layer, Port, PortMapEntry, Shape
+from tf_ti.openvino.progress import watched
 
 VERSIONS = (10, 11)
 _MOST_NESTED = 32  # bodies in bodies
@@ -37,12 +38,25 @@ _BODIES = {
 def read(path: str | os.PathLike) -> Graph:
     """The network that an .xml file describes."""
     path = os.fsdecode(path)
+    return parse(document(path), path)
+
+
+def document(path: str) -> bytes:
+    """All of an .xml file."""
     check_file(path)
     try:
-        parser = defusedxml.ElementTree.DefusedXMLParser(target=_Builder(), forbid_dtd=True)
-        root = defusedxml.ElementTree.parse(path, parser).getroot()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError as error:
         raise IRError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def parse(text: bytes | str, path: str) -> Graph:
+    """The network that a document describes; messages call it `path`."""
+    parser = defusedxml.ElementTree.DefusedXMLParser(target=_Builder(), forbid_dtd=True)
+    try:
+        parser.feed(text)
+        root = parser.close()
     except (ParseError, LookupError, ValueError) as error:
         # Whatever may refer to something outside or grow without bounds is refused too.
         raise IRError(f"{path}: is no XML that can be used: {error}") from error
@@ -88,7 +102,8 @@ class _Reader:
         if depth > _MOST_NESTED:
             raise IRError(f"{path}: more than {_MOST_NESTED} bodies in one another")
         layers: dict[int, Layer] = {}
-        for position, child in enumerate(_children(element, "layers", "layer", path)):
+        children = _children(element, "layers", "layer", path)
+        for position, child in enumerate(watched("reading layers", children)):
             layer = self.layer(child, position, path, depth)
             if layer.id in layers:
                 raise IRError(f"{layer.path}: its id {layer.id} is that of another layer too")

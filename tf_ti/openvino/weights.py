@@ -20,7 +20,7 @@ class Weights:
 
     def of(self, layer: Layer) -> tuple[np.ndarray, ElementType]:
         """The value of a Constant: a view of the file, but for types that are packed in it."""
-        element_type, shape = self._declared(layer)
+        element_type, shape = declared(layer)
         offset, size = (self._position(layer, name) for name in ("offset", "size"))
         count = math.prod(shape)
         if len(shape) > _MOST_DIMENSIONS:
@@ -41,27 +41,6 @@ class Weights:
         numbers = element_type.unpack(data[offset : offset + size], count)
         return numbers.reshape(shape), element_type
 
-    def _declared(self, layer: Layer) -> tuple[ElementType, tuple[int, ...]]:
-        """What the attributes say, or in the older form of the file the port."""
-        if len(layer.outputs) != 1:
-            raise IRError(f"{layer.path}: has {len(layer.outputs)} output ports, not one")
-        (port,) = layer.outputs
-        element_type, shape = port.element_type, port.shape
-        if "element_type" in layer.attributes:
-            name = layer.attributes["element_type"]
-            element_type = ELEMENT_TYPES.get(name)
-            if element_type is None:
-                raise IRError(f"{layer.path}: constants of type {shown(name)} are not supported")
-        if "shape" in layer.attributes:
-            shape = parse_shape(layer.attributes["shape"], layer.path)
-        elif shape is None:
-            shape = ()
-        if element_type is None:
-            raise IRError(f"{layer.path}: neither element_type nor a port's precision is there")
-        if shape is None or None in shape:
-            raise IRError(f"{layer.path}: the shape of a constant must be known")
-        return element_type, shape
-
     def _position(self, layer: Layer, name: str) -> int:
         text = layer.attributes.get(name)
         if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
@@ -81,3 +60,25 @@ class Weights:
                     f"{layer.path}: needs weights, but {self._path}: cannot be read: {reason}"
                 ) from error
         return self._bytes
+
+
+def declared(layer: Layer) -> tuple[ElementType, tuple[int, ...]]:
+    """What the attributes say, or in the older form of the file the port."""
+    if len(layer.outputs) != 1:
+        raise IRError(f"{layer.path}: has {len(layer.outputs)} output ports, not one")
+    (port,) = layer.outputs
+    element_type, shape = port.element_type, port.shape
+    if "element_type" in layer.attributes:
+        name = layer.attributes["element_type"]
+        element_type = ELEMENT_TYPES.get(name)
+        if element_type is None:
+            raise IRError(f"{layer.path}: constants of type {shown(name)} are not supported")
+    if "shape" in layer.attributes:
+        shape = parse_shape(layer.attributes["shape"], layer.path)
+    elif shape is None:
+        shape = ()
+    if element_type is None:
+        raise IRError(f"{layer.path}: neither element_type nor a port's precision is there")
+    if shape is None or None in shape:
+        raise IRError(f"{layer.path}: the shape of a constant must be known")
+    return element_type, shape

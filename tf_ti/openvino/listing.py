@@ -1,0 +1,176 @@
+"""What an IR consists of, as a text: nothing of it is run, and no weights are read."""
+
+import collections
+import math
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import tf_ti
+from tf_ti.openvino.errors import IRError, ascii_name, shown
+from tf_ti.openvino.evaluation import unsupported
+from tf_ti.openvino.model import Body, Graph, Layer, Port, PortMapEntry
+from tf_ti.openvino.weights import declared
+
+_HEADINGS = ("id", "type", "opset", "name", "inputs", "outputs")
+_LOOPS = ("TensorIterator", "Loop")
+_RANGE = ("axis", "start", "end", "stride", "part_size")
+
+
+def listing(graph: Graph) -> str:
+    """A table of the layers, what there is of each type, and drawings of the loops."""
+    sections = [_table(list(_rows(graph, 0))), _summary(graph)]
+    sections += [f"{shown_path(loop)}\n{_drawing(loop)}" for loop in _loops(graph)]
+    return "\n\n".join(sections)
+
+
+def write_drawings(graph: Graph, folder: str | os.PathLike) -> None:
+    """The drawings of the loops as graphviz's sources, a file each."""
+    for number, loop in enumerate(_loops(graph)):
+        path = pathlib.Path(folder) / f"{number}_{ascii_name(loop.name)}.dot"
+        try:
+            tf_ti.draw(*_port_map(loop), path=path)
+        except ValueError as error:
+            raise IRError(f"{loop.path}: cannot be drawn: {error}") from error
+
+
+def _loops(graph: Graph) -> list[Layer]:
+    return [layer for layer in graph.walk() if layer.type in _LOOPS]
+
+
+def shown_path(layer: Layer) -> str:
+    return _visible(layer.path, 1000)
+
+
+def _visible(text: str, most: int = 60) -> str:
+    """A name, whatever it holds, in one line."""
+    return shown(text, most)[1:-1]
+
+
+# The table.
+
+
+def _rows(graph: Graph, depth: int) -> Iterator[tuple[str, ...]]:
+    indent = "  " * depth
+    for layer in graph.layers.values():
+        yield (
+            f"{indent}{layer.id}",
+            _visible(layer.type),
+            _visible(layer.version),
+            _visible(layer.name),
+            ", ".join(map(_port, layer.inputs)),
+            ", ".join(map(_port, layer.outputs)),
+        )
+        for name, body in layer.bodies.items():
+            yield (f"{indent}  {name} of {layer.id}", "", "", "", "", "")
+            yield from _rows(body.graph, depth + 2)
+
+
+def _port(port: Port) -> str:
+    kind = port.element_type.name if port.element_type else "?"
+    return f"{port.id}: {kind}{_shape(port)}"
+
+
+def _shape(port: Port) -> str:
+    if port.shape is None:  # of a scalar the file says as little as where the rank is unknown
+        return ""
+    return "[" + ",".join("?" if n is None else str(n) for n in port.shape) + "]"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    rows = [_HEADINGS, *rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+# The summary.
+
+
+def _summary(graph: Graph) -> str:
+    layers = list(graph.walk())
+    missing = {(layer.type, layer.version) for layer in unsupported(graph)}
+    counts = collections.Counter((layer.type, layer.version) for layer in layers)
+    lines = [f"{len(layers)} layers"]
+    for (kind, version), count in sorted(counts.items()):
+        mark = "  NOT SUPPORTED" if (kind, version) in missing else ""
+        lines.append(f"  {count:6}  {_visible(kind)} ({_visible(version)}){mark}")
+    constants = [layer for layer in layers if layer.type == "Constant"]
+    lines.append(f"{len(constants)} constants, {_size_of(constants)}")
+    return "\n".join(lines)
+
+
+def _size_of(constants: Sequence[Layer]) -> str:
+    """Of what stands once in the file and is read several times, once."""
+    sizes: dict[object, int] = {}
+    unknown = 0
+    for layer in constants:
+        try:
+            element_type, shape = declared(layer)
+        except IRError:
+            unknown += 1
+            continue
+        key = layer.attributes.get("offset", id(layer)), element_type, shape
+        sizes[key] = element_type.num_bytes(math.prod(shape))
+    total = f"{sum(sizes.values()):,} bytes"
+    return f"{total} and {unknown} of unknown size" if unknown else total
+
+
+# The drawings.
+
+
+def _drawing(loop: Layer) -> str:
+    body = loop.bodies["body"]
+    try:
+        drawn = tf_ti.draw(*_port_map(loop))
+    except ValueError as error:
+        return f"  cannot be drawn: {error}"
+    lines = [f"  {line}" for line in drawn.splitlines()]
+    for what, entries, ports in (
+        ("input", body.inputs, loop.inputs),
+        ("output", body.outputs, loop.outputs),
+    ):
+        inside = "parameter" if what == "input" else "result"
+        positions = _positions(body, "Parameter" if what == "input" else "Result")
+        for number, entry in enumerate(entries):
+            layer = body.graph.layers[entry.internal_layer_id]
+            lines.append(
+                f"  {what} {number}: {_external(entry, ports)}; {inside} "
+                f"{positions[layer.id]}: {_visible(layer.name)} (id {layer.id})"
+            )
+    return "\n".join(lines)
+
+
+def _external(entry: PortMapEntry, ports: Sequence[Port]) -> str:
+    for port in ports:
+        if port.id == entry.external_port_id:
+            return f"port {_port(port)}"
+    return "the loop's own"  # the number of the iteration, or whether there is another one
+
+
+def _positions(body: Body, kind: str) -> dict[int, int]:
+    return {layer.id: i for i, layer in enumerate(body.graph.of_type(kind))}
+
+
+def _port_map(loop: Layer) -> tuple[tf_ti.PortMap, list[tf_ti.BackEdge]]:
+    """As `tf_ti.draw` takes it: an input and an output for each entry of the map."""
+    body = loop.bodies["body"]
+    parameters, results = _positions(body, "Parameter"), _positions(body, "Result")
+    port_map = tf_ti.PortMap(
+        inputs=[
+            tf_ti.InputPort(i, parameters[entry.internal_layer_id], **_range(entry))
+            for i, entry in enumerate(body.inputs)
+        ],
+        outputs=[
+            tf_ti.OutputPort(i, results[entry.internal_layer_id], **_range(entry))
+            for i, entry in enumerate(body.outputs)
+        ],
+    )
+    edges = [tf_ti.BackEdge(results[a], parameters[b]) for a, b in body.back_edges]
+    return port_map, edges
+
+
+def _range(entry: PortMapEntry) -> dict[str, int]:
+    if "axis" not in entry.attributes:
+        return {}
+    return {name: int(entry.attributes[name]) for name in _RANGE if name in entry.attributes}
