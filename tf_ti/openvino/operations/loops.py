@@ -1,6 +1,6 @@
-"""TensorIterator, Loop and If, on tf_ti's loops."""
+"""TensorIterator and Loop, on tf_ti's loops, and If."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -8,212 +8,217 @@ import tensorflow as tf
 import tf_ti
 from tf_ti.openvino.model import Body, PortMapEntry
 from tf_ti.openvino.operation import Operation, register
+from tf_ti.openvino.operations.shapes import extents, rank_of
 
-_OWN = -1  # the external port of what a loop gives its body, or takes from it
+_OWN = -1  # the external port of what a Loop gives its body, or takes from it
+_RANGE = ("axis", "start", "end", "stride", "part_size")
 
 
-def _range_of(op: Operation, entry: PortMapEntry) -> dict[str, int]:
-    """A port's axis and range; nothing where the whole tensor is meant."""
+def _range(entry: PortMapEntry) -> dict[str, int]:
+    """A port's axis, and its range along it; nothing where the whole tensor is meant."""
     if "axis" not in entry.attributes:
         return {}
-    values = {}
-    for name in ("axis", "start", "end", "stride", "part_size"):
-        text = entry.attributes.get(name)
-        if text is None:
-            continue
-        try:
-            values[name] = int(text)
-        except ValueError:
-            raise op.error(f"port {entry.external_port_id}: {name}={text!r} is no int") from None
-    return values
+    return {name: int(entry.attributes[name]) for name in _RANGE if name in entry.attributes}
 
 
 def _external(op: Operation, entry: PortMapEntry) -> tf.Tensor:
-    for position, port in enumerate(op.layer.inputs):
-        if port.id == entry.external_port_id:
-            return op.inputs[position]
-    raise op.error(f"the port map names an input port {entry.external_port_id}, which is not there")
+    ids = [port.id for port in op.layer.inputs]
+    return op.inputs[ids.index(entry.external_port_id)]
 
 
-def _by_output(op: Operation, values: Mapping[int, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-    """What ports of the layer give, in its order."""
-    missing = [port.id for port in op.layer.outputs if port.id not in values]
-    if missing:
-        raise op.error(f"the port map names no result for output ports {missing}")
+def _in_order(op: Operation, values: Mapping[int, tf.Tensor]) -> tuple[tf.Tensor, ...]:
+    """Values by ids of the layer's output ports, in the order of these ports."""
     return tuple(values[port.id] for port in op.layer.outputs)
 
 
-class _Iteration:
-    """A body, and the port map, as tf_ti's loops take it."""
-
-    def __init__(self, op: Operation, body: Body):
-        self.op, self.body = op, body
-        self.parameters = [layer.id for layer in body.graph.of_type("Parameter")]
-        self.results = [layer.id for layer in body.graph.of_type("Result")]
-        self.inputs = [entry for entry in body.inputs if entry.external_port_id != _OWN]
-        self.outputs = [entry for entry in body.outputs if entry.external_port_id != _OWN]
-        self.counters = [
-            entry.internal_layer_id for entry in body.inputs if entry.external_port_id == _OWN
-        ]
-        fed = {entry.internal_layer_id for entry in body.inputs}
-        for parameter in self.parameters:
-            if parameter not in fed:
-                layer = body.graph.layers[parameter]
-                raise op.error(f"nothing leads to the body's Parameter {layer.name!r}")
-
-    def counter(self, parameter: int) -> tf.Tensor:
-        """An iteration's number before the first one, as that Parameter wants it."""
-        (port,) = self.body.graph.layers[parameter].outputs
-        dtype = port.element_type.dtype if port.element_type else np.int64
-        return tf.zeros([n or 1 for n in port.shape or ()], dtype)
-
-    def run(self, num_iterations: tf.Tensor | int | None) -> tuple[tf.Tensor, ...]:
-        """By `tf_ti.tensor_iterator`: the number of iterations is known before."""
-        op = self.op
-        tensors = [_external(op, entry) for entry in self.inputs]
-        ports = [
-            tf_ti.InputPort(i, self.parameters.index(entry.internal_layer_id), **_range_of(op, entry))
-            for i, entry in enumerate(self.inputs)
-        ]
-        for parameter in self.counters:
-            ports.append(tf_ti.InputPort(len(tensors), self.parameters.index(parameter)))
-            tensors.append(self.counter(parameter))
-        number = len(self.results)
-        edges = [
-            tf_ti.BackEdge(self.results.index(result), self.parameters.index(parameter))
-            for result, parameter in self.body.back_edges
-        ]
-        edges += [
-            tf_ti.BackEdge(number + i, self.parameters.index(parameter))
-            for i, parameter in enumerate(self.counters)
-        ]
-        out = [
-            tf_ti.OutputPort(i, self.results.index(entry.internal_layer_id), **_range_of(op, entry))
-            for i, entry in enumerate(self.outputs)
-        ]
-
-        def body(*parameters):
-            given = dict(zip(self.parameters, parameters))
-            results = op.run_graph(self.body.graph, given)
-            counters = tuple(given[parameter] + 1 for parameter in self.counters)
-            return (*(results[result] for result in self.results), *counters)
-
-        values = tf_ti.tensor_iterator(
-            body, tensors, tf_ti.PortMap(inputs=ports, outputs=out), edges, num_iterations
-        )
-        ids = [entry.external_port_id for entry in self.outputs]
-        return _by_output(op, dict(zip(ids, values)))
+def _state_shape(body: Body, parameter: int, initial: tf.Tensor) -> tf.TensorShape:
+    """What is known of a state's shape in every iteration, not in the first one alone."""
+    (port,) = body.graph.layers[parameter].outputs
+    return initial.shape if port.shape is None else tf.TensorShape(port.shape)
 
 
 @register("TensorIterator")
 def _tensor_iterator(op, *inputs):
-    return _Iteration(op, op.layer.bodies["body"]).run(None)
+    body = op.layer.bodies["body"]
+    parameters = [layer.id for layer in body.graph.of_type("Parameter")]
+    results = [layer.id for layer in body.graph.of_type("Result")]
+    states = {parameter for _, parameter in body.back_edges}
+    tensors = []
+    for entry in body.inputs:
+        tensor = _external(op, entry)
+        if entry.internal_layer_id in states:
+            shape = _state_shape(body, entry.internal_layer_id, tensor)
+            if not shape.is_subtype_of(tensor.shape):
+                tensor = tf.compat.v1.placeholder_with_default(tensor, shape)
+        tensors.append(tensor)
+
+    def run(*values):
+        found = op.run_graph(body.graph, dict(zip(parameters, values)))
+        return tuple(found[result] for result in results)
+
+    port_map = tf_ti.PortMap(
+        [
+            tf_ti.InputPort(i, parameters.index(entry.internal_layer_id), **_range(entry))
+            for i, entry in enumerate(body.inputs)
+        ],
+        [
+            tf_ti.OutputPort(i, results.index(entry.internal_layer_id), **_range(entry))
+            for i, entry in enumerate(body.outputs)
+        ],
+    )
+    edges = [
+        tf_ti.BackEdge(results.index(result), parameters.index(parameter))
+        for result, parameter in body.back_edges
+    ]
+    values = tf_ti.tensor_iterator(run, tensors, port_map, edges)
+    return _in_order(op, {entry.external_port_id: v for entry, v in zip(body.outputs, values)})
 
 
 @register("Loop", "opset5")
 def _loop(op, trip_count, condition, *inputs):
+    """By `tf_ti.Loop`, whose inputs may have more slices than there are iterations.
+
+    A trip count below 0 is as many iterations as there are slices; without slices, no limit. After
+    no iteration, what is no state has zeros as its last value.
+    """
     body = op.layer.bodies["body"]
-    iteration = _Iteration(op, body)
-    ends = [
-        entry.internal_layer_id for entry in body.outputs if entry.external_port_id == _OWN
-    ]
+    ends = [entry.internal_layer_id for entry in body.outputs if entry.external_port_id == _OWN]
     if len(ends) != 1:
         raise op.error(f"{len(ends)} results of the body are its execution condition, not one")
-    limit = op.known(0)
-    count: tf.Tensor | int | None
-    if limit is not None:
-        count = None if int(np.reshape(limit, ())) < 0 else int(np.reshape(limit, ()))
-    else:
-        count = tf.reshape(tf.cast(trip_count, tf.int64), [])
-        count = tf.where(count < 0, count.dtype.max, count)
-    if not _goes_on(op, body, ends[0]):
-        return _run_while(iteration, ends[0], count, tf.reshape(condition, []))
-    begins = op.known(1)
-    if begins is not None and bool(np.reshape(begins, ())):
-        return iteration.run(count)
-    if count is None:
-        raise op.error("a loop without end whose first condition is not a constant")
-    return iteration.run(tf.where(tf.reshape(condition, []), tf.cast(count, tf.int64), 0))
-
-
-def _goes_on(op: Operation, body: Body, result: int) -> bool:
-    """Whether the condition that the body gives is a constant, true."""
-    graph = body.graph
-    source = graph.layers[graph.sources[result, graph.layers[result].inputs[0].id][0]]
-    value = op.constant_of(source)
-    return value is not None and bool(np.all(value))
-
-
-def _run_while(iteration: _Iteration, end: int, count, condition) -> tuple[tf.Tensor, ...]:
-    """By `tf_ti.Loop`: each iteration says whether there is another one."""
-    op, body = iteration.op, iteration.body
+    slices = {
+        entry.internal_layer_id: _pieces(op, _external(op, entry), **_range(entry))
+        for entry in body.inputs
+        if _range(entry)
+    }
+    count = _count(op, [extents(pieces)[axis] for pieces, axis, _ in slices.values()])
     back = {parameter: result for result, parameter in body.back_edges}
-    finals, stacked = {}, {}
     with tf_ti.Loop() as loop:
-        going = loop.add_recurrence(condition)
-        loop.add_trip_limit(going, tf_ti.TripLimit.WHILE)
-        if count is not None:
-            loop.add_trip_limit(count, tf_ti.TripLimit.COUNT)
         number = loop.add_recurrence(tf.constant(0, tf.int64))
         number.next = number + 1
-        given, states = {}, {}
-        for entry in iteration.inputs:
-            tensor = _external(op, entry)
+        given, states = {}, []
+        for entry in body.inputs:
             parameter = entry.internal_layer_id
-            where = _range_of(op, entry)
-            if where:
-                given[parameter] = _piece(op, tensor, tf.convert_to_tensor(number), **where)
-            elif parameter in back:
-                (port,) = body.graph.layers[parameter].outputs
-                shape = tensor.shape if port.shape is None else tf.TensorShape(port.shape)
-                states[parameter] = loop.add_recurrence(tensor, shape)
-                given[parameter] = tf.convert_to_tensor(states[parameter])
+            if entry.external_port_id == _OWN:
+                value = _number(body, parameter, number)
+            elif parameter in slices:
+                value = loop.add_iterator(*slices[parameter])
             else:
-                given[parameter] = tensor
-        for parameter in iteration.counters:
-            zero = iteration.counter(parameter)
-            given[parameter] = zero + tf.cast(tf.convert_to_tensor(number), zero.dtype)
+                value = _external(op, entry)
+                if parameter in back:
+                    value = loop.add_recurrence(value, _state_shape(body, parameter, value))
+                    states.append((back[parameter], value))
+            given[parameter] = tf.convert_to_tensor(value)
         results = op.run_graph(body.graph, given)
-        going.next = tf.reshape(results[end], [])
-        for parameter, state in states.items():
-            state.next = results[back[parameter]]
-        for entry in iteration.outputs:
-            value = results[entry.internal_layer_id]
-            where = _range_of(op, entry)
-            if where:
-                kind = tf_ti.LoopOutput.REVERSE if where.get("stride", 1) < 0 else tf_ti.LoopOutput.CONCATENATE
-                output = loop.add_loop_output(value, kind)
-                stacked[entry.external_port_id] = output, op.axis(where["axis"], value.shape.rank)
+        for result, state in states:
+            state.next = results[result]
+        goes_on = results[ends[0]]
+        ends_by_condition = not np.all(tf.get_static_value(goes_on))
+        if ends_by_condition:
+            going = loop.add_recurrence(True)
+            going.next = tf.reshape(goes_on, [])
+            loop.add_trip_limit(going, tf_ti.TripLimit.WHILE)
+        if count is not None:
+            loop.add_trip_limit(count, tf_ti.TripLimit.COUNT)
+        elif not ends_by_condition:
+            raise op.error("runs for ever: no trip count, no slices, and a condition that is true")
+        of_results = dict(reversed(states))
+        outputs = {}
+        for entry in body.outputs:
+            if entry.external_port_id == _OWN:
                 continue
-            kept = [s for p, s in states.items() if back[p] == entry.internal_layer_id]
-            if not kept:
-                if not value.shape.is_fully_defined():
-                    raise op.error(f"output {entry.external_port_id} has no shape that is known")
-                kept = [loop.add_recurrence(tf.zeros(value.shape, value.dtype))]
-                kept[0].next = value
-            finals[entry.external_port_id] = loop.add_loop_output(kept[0], tf_ti.LoopOutput.LAST_VALUE)
-    values = {port: tf.convert_to_tensor(output) for port, output in finals.items()}
-    for port, (output, axis) in stacked.items():
-        values[port] = _join(tf.convert_to_tensor(output), axis)
-    return _by_output(op, values)
+            result = entry.internal_layer_id
+            if _range(entry):
+                made = _add_stack(op, loop, results[result], **_range(entry))
+            else:
+                if result not in of_results:
+                    of_results[result] = _add_last(loop, results[result])
+                made = loop.add_loop_output(of_results[result], tf_ti.LoopOutput.LAST_VALUE)
+            outputs[entry.external_port_id] = made
+    for entry in body.outputs:
+        if _range(entry):
+            stack = tf.convert_to_tensor(outputs[entry.external_port_id])
+            outputs[entry.external_port_id] = _joined(op, stack, **_range(entry))
+    return _in_order(op, {port: tf.convert_to_tensor(value) for port, value in outputs.items()})
 
 
-def _piece(op, x, number, axis, start=0, end=-1, stride=1, part_size=1):
-    """What iteration `number` gets of a sliced input."""
-    axis = op.axis(axis, x.shape.rank)
-    extent = tf.shape(x, tf.int64)[axis]
-    first = (start if start >= 0 else extent + start) + number * stride
-    if stride < 0:
-        first -= part_size - 1
-    return tf.gather(x, first + tf.range(part_size, dtype=tf.int64), axis=axis)
+def _count(op: Operation, lengths: Sequence[int | tf.Tensor]) -> int | tf.Tensor | None:
+    """The most iterations that there can be; None where nothing limits them."""
+    known, begins = op.known(0), op.known(1)
+    count = lengths[0] if lengths else None
+    if known is None:
+        given = tf.cast(tf.reshape(op.inputs[0], []), tf.int64)
+        count = tf.where(given < 0, _or_no_limit(count), given)
+    elif np.all(known >= 0):
+        count = int(np.reshape(known, ()))
+    if begins is None:
+        return tf.where(tf.reshape(op.inputs[1], []), _or_no_limit(count), 0)
+    return count if np.all(begins) else 0
 
 
-def _join(stack: tf.Tensor, axis: int) -> tf.Tensor:
-    """Pieces that stand one after the other along a new first axis, along an axis they have."""
-    order = [*range(1, axis + 1), 0, *range(axis + 1, stack.shape.rank)]
-    shape = tf.shape(stack, tf.int64)
-    joined = tf.concat([shape[1 : axis + 1], [shape[0] * shape[axis + 1]], shape[axis + 2 :]], 0)
-    return tf.reshape(tf.transpose(stack, order), joined)
+def _or_no_limit(count: int | tf.Tensor | None) -> tf.Tensor:
+    return tf.convert_to_tensor(tf.int64.max if count is None else count, tf.int64)
+
+
+def _number(body: Body, parameter: int, number: tf.Tensor) -> tf.Tensor:
+    """An iteration's number, as a Parameter wants it: a scalar, or a tensor of one element."""
+    (port,) = body.graph.layers[parameter].outputs
+    dtype = port.element_type.dtype if port.element_type else tf.int64
+    return tf.reshape(tf.cast(number, dtype), [1] * len(port.shape or ()))
+
+
+def _pieces(
+    op: Operation,
+    x: tf.Tensor,
+    axis: int,
+    start: int = 0,
+    end: int = -1,
+    stride: int = 1,
+    part_size: int | None = None,
+) -> tuple[tf.Tensor, int, bool]:
+    """A tensor with an axis in two, pieces and what is in each; that axis; whether to reverse."""
+    axis = op.axis(axis, rank_of(op, x))
+    part_size = part_size or abs(stride)
+    shape = extents(x)
+    extent = shape[axis]
+    if abs(stride) == part_size and (start, end) == ((0, -1) if stride > 0 else (-1, 0)):
+        number = extent // part_size
+        pieces = tf.reshape(x, [*shape[:axis], number, part_size, *shape[axis + 1 :]])
+        return pieces, axis, stride < 0
+    first, last = (extent + i if i < 0 else i for i in (start, end))
+    length = last - first + 1 if stride > 0 else first - last + 1
+    number = (length - part_size) // abs(stride) + 1 if stride else 0
+    if isinstance(number, int) and number < 1:
+        raise op.error(
+            f"no piece fits: start={start} end={end} stride={stride} part_size={part_size} "
+            f"over {extent} elements"
+        )
+    begins = first + tf.range(number, dtype=tf.int64) * stride - (part_size - 1) * (stride < 0)
+    indices = begins[:, tf.newaxis] + tf.range(part_size, dtype=tf.int64)
+    return tf.gather(x, indices, axis=axis), axis, False
+
+
+def _add_stack(op, loop, value, axis, stride=1, **others):
+    """A loop output of values one after the other along an axis of their own, before `axis`."""
+    kind = tf_ti.LoopOutput.CONCATENATE if stride > 0 else tf_ti.LoopOutput.REVERSE
+    return loop.add_loop_output(value, kind, op.axis(axis, max(rank_of(op, value), 1)))
+
+
+def _joined(op, stack, axis, **others):
+    """Values that `_add_stack` has stacked, joined along the axis; scalars as a vector."""
+    rank = rank_of(op, stack) - 1
+    if rank == 0:
+        return stack
+    axis = op.axis(axis, rank)
+    shape = extents(stack, tf.int32)  # XLA takes no other type where the count is not known
+    return tf.reshape(stack, [*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]])
+
+
+def _add_last(loop: tf_ti.Loop, value: tf.Tensor):
+    """A recurrence that is the value of the iteration before; at first zeros."""
+    shape = [0] if value.shape.rank is None else [extent or 0 for extent in value.shape]
+    last = loop.add_recurrence(tf.zeros(shape, value.dtype), value.shape)
+    last.next = value
+    return last
 
 
 @register("If", "opset8")
@@ -227,7 +232,7 @@ def _if(op, condition, *inputs):
             values = {
                 entry.external_port_id: results[entry.internal_layer_id] for entry in body.outputs
             }
-            return list(_by_output(op, values))
+            return list(_in_order(op, values))
 
         return run
 
