@@ -1,0 +1,1 @@
+"""Functions of TensorFlow as OpenVINO's IR."""

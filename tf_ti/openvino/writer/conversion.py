@@ -1,0 +1,273 @@
+"""From the graph of a function of TensorFlow to layers: each operation by a function of its own."""
+
+import collections
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.openvino.errors import IRError, shown
+from tf_ti.openvino.writer.network import Network, Port, Weights, element_type_of, shape_of
+
+# What a tensor of the function is in the file: a layer's output, a constant, or, where it is the
+# handle of a variable, what reads that.
+Value = Port | np.ndarray | tf.Tensor
+Function = Callable[..., Any]
+_TABLE: dict[str, Function] = {}
+
+_CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
+_HARMLESS = _tf.READS | {"Assert", "VarHandleOp"}  # of those that TensorFlow calls stateful
+_SMALL = 64  # elements: what is worked out here if it can be
+
+
+def writes(*op_types: str) -> Callable[[Function], Function]:
+    """Has a function write the operations of some types.
+
+    The function takes the `Node` and the operation's inputs, and returns an output, or a list of
+    the first ones; None for one that nobody reads.
+    """
+
+    def add(function: Function) -> Function:
+        _TABLE.update(dict.fromkeys(op_types, function))
+        return function
+
+    return add
+
+
+class Node:
+    """One operation that is being written."""
+
+    def __init__(
+        self,
+        conversion: "Conversion",
+        network: Network,
+        op: tf.Operation,
+        inputs: Sequence[Value],
+        used: frozenset,
+    ):
+        self.conversion, self.network, self.op, self.inputs = conversion, network, op, inputs
+        self._used = used
+
+    def error(self, message: str) -> IRError:
+        return IRError(f"{self.op.type} {shown(self.op.name)}: {message}")
+
+    def attr(self, name: str) -> Any:
+        value = self.op.get_attr(name)
+        if isinstance(value, list):
+            return [v.decode() if isinstance(v, bytes) else v for v in value]
+        return value.decode() if isinstance(value, bytes) else value
+
+    def is_used(self, output: int) -> bool:
+        return self.op.outputs[output].ref() in self._used
+
+    def dtype(self, output: int = 0) -> np.dtype:
+        return np.dtype(self.op.outputs[output].dtype.as_numpy_dtype)
+
+    def shape(self, position: int) -> tf.TensorShape:
+        """What is known of an input's shape."""
+        value = self.inputs[position]
+        if isinstance(value, np.ndarray):
+            return tf.TensorShape(value.shape)
+        return self.op.inputs[position].shape
+
+    def rank(self, position: int) -> int:
+        rank = self.shape(position).rank
+        if rank is None:
+            raise self.error(f"the rank of input {position} must be known")
+        return rank
+
+    def known(self, position: int) -> np.ndarray | None:
+        """The value of an input, if it is known."""
+        value = self.inputs[position]
+        if isinstance(value, np.ndarray):
+            return value
+        return tf.get_static_value(self.op.inputs[position])
+
+    def static(self, position: int) -> np.ndarray:
+        value = self.known(position)
+        if value is None:
+            raise self.error(f"input {position} must be a constant")
+        return value
+
+    def like(self, number: float, output: int = 0) -> np.ndarray:
+        """A number in the output's type."""
+        return np.asarray(number, self.dtype(output))
+
+    def layer(self, type: str, *inputs: Any, **fields: Any):
+        """Adds a layer, as `Network.add`."""
+        return self.network.add(type, inputs, name=self.op.name, **fields)
+
+    def add(self, type: str, *inputs: Any, **fields: Any) -> Port:
+        """Adds a layer with one output, which this is."""
+        return self.layer(type, *inputs, **fields).outputs[0]
+
+
+class Conversion:
+    """Of functions that are called in one another, into networks that share weights.
+
+    Attributes:
+        weights: what Constants hold.
+        problems: what cannot be written, and why.
+        unsupported: operations that the table does not have, by their types.
+    """
+
+    def __init__(self) -> None:
+        self.weights = Weights()
+        self.problems: list[str] = []
+        self.unsupported: dict[str, list[str]] = collections.defaultdict(list)
+        self._failed: set[int] = set()  # by id(Port): what stands for something that cannot be
+        self._variables: dict[int, tuple[tf.Tensor, np.ndarray]] = {}
+
+    def check(self) -> None:
+        """One error for all that went wrong."""
+        problems = list(self.problems)
+        if self.unsupported:
+            kinds = (
+                f"{kind}: {_some(dict.fromkeys(names))}"
+                for kind, names in sorted(self.unsupported.items())
+            )
+            problems.insert(0, f"operations that cannot be written as IR: {'; '.join(kinds)}")
+        if problems:
+            raise IRError(". ".join(problems))
+
+    def network(self) -> Network:
+        return Network(self.weights)
+
+    def run(
+        self,
+        network: Network,
+        function: Any,
+        arguments: Sequence[Value],
+        results: Sequence[tf.Tensor] | None = None,
+    ) -> list[Value]:
+        """Writes what a function computes of these arguments.
+
+        Args:
+            network: where.
+            function: a graph with inputs and outputs.
+            arguments: a value for each input; None for one that is not read.
+            results: which of its tensors are wanted; all outputs if None.
+        """
+        results = function.outputs if results is None else results
+        values: dict[Any, Any] = {t.ref(): v for t, v in zip(function.inputs, arguments)}
+        needed = list(needed_operations(results, values))
+        self._check_effects(function, frozenset(needed))
+        used = frozenset(t.ref() for op in needed for t in op.inputs)
+        used |= {t.ref() for t in results}
+        for op in needed:
+            inputs = [values[t.ref()] for t in op.inputs]
+            first = len(network.layers)
+            outputs = self._convert(network, op, inputs, used)
+            for tensor, value in zip(op.outputs, outputs):
+                values[tensor.ref()] = value
+                if isinstance(value, Port) and value.layer.id >= first and value.shape is None:
+                    value.shape = shape_of(tensor.shape)
+        return [values[t.ref()] for t in results]
+
+    def _convert(self, network: Network, op: tf.Operation, inputs, used) -> Sequence[Any]:
+        if op.type == "Const":
+            return [self._constant(network, op)]
+        if op.type in _CALLS:
+            function = _tf.function_graph(op, op.get_attr("f").name, [t.shape for t in op.inputs])
+            return self.run(network, function, inputs)
+        if len(op.outputs) == 1 and (value := _worked_out(op.outputs[0])) is not None:
+            return [value]
+        function = _TABLE.get(op.type)
+        if function is None:
+            self.unsupported[op.type].append(op.name)
+            return self._failures(network, op)
+        node = Node(self, network, op, inputs, used)
+        try:
+            outputs = function(node, *inputs)
+            outputs = list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+            for i in range(len(op.outputs)):
+                if node.is_used(i) and (i >= len(outputs) or outputs[i] is None):
+                    raise node.error(f"its output {i} cannot be written as IR")
+            return outputs
+        except IRError as error:
+            if not any(id(value) in self._failed for value in inputs):
+                self.problems.append(str(error))
+            return self._failures(network, op)
+
+    def _constant(self, network: Network, op: tf.Operation) -> Value:
+        value = tf.make_ndarray(op.get_attr("value"))
+        try:
+            element_type_of(value.dtype)
+        except IRError as error:  # strings, say
+            self.problems.append(f"Const {shown(op.name)}: {error}")
+            return self._failures(network, op)[0]
+        return value
+
+    def _failures(self, network: Network, op: tf.Operation) -> list[Port]:
+        """Stand for an operation's outputs until all problems are found."""
+        kinds = []
+        for tensor in op.outputs:
+            try:
+                kinds.append(element_type_of(tensor.dtype))
+            except IRError:
+                kinds.append(element_type_of(tf.float32))
+        outputs = network.add("?", [], outputs=kinds).outputs
+        for port, tensor in zip(outputs, op.outputs):
+            port.shape = shape_of(tensor.shape)
+        self._failed.update(map(id, outputs))
+        return outputs
+
+    def variable(self, handle: tf.Tensor, dtype: tf.DType) -> np.ndarray:
+        """What a variable holds; one array for all who read it."""
+        if id(handle) not in self._variables:
+            with tf.init_scope():
+                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
+            self._variables[id(handle)] = handle, value
+        return self._variables[id(handle)][1]
+
+    def _check_effects(self, function: Any, needed: frozenset) -> None:
+        """Finds what is there for its effects alone, but for assertions, which are left out."""
+        for op in function.get_operations():
+            if op in needed or not _tf.is_stateful(op) or op.type in _HARMLESS:
+                continue
+            names = [name for value in op.node_def.attr.values() for name in _functions(value)]
+            for name in names:
+                called = _tf.function_graph(op, name, None)
+                self._check_effects(called, frozenset())
+            if not names:
+                self.unsupported[op.type].append(op.name)
+
+
+def _functions(value: Any) -> list[str]:
+    return [function.name for function in (value.func, *value.list.func) if function.name]
+
+
+def needed_operations(
+    results: Sequence[tf.Tensor], given: Mapping[Any, Any]
+) -> Iterator[tf.Operation]:
+    """The operations that compute `results`, each after those that it reads."""
+    done: set[tf.Operation] = set()
+    stack = [(t.op, False) for t in reversed(results) if t.ref() not in given]
+    while stack:
+        op, has_inputs = stack.pop()
+        if op in done:
+            continue
+        if has_inputs:
+            done.add(op)
+            yield op
+            continue
+        stack.append((op, True))
+        stack.extend((t.op, False) for t in op.inputs if t.ref() not in given and t.op not in done)
+
+
+def _worked_out(tensor: tf.Tensor) -> np.ndarray | None:
+    """A small integer tensor, as those that shapes are made of, where its value is known."""
+    if not tensor.dtype.is_integer or not tensor.shape.is_fully_defined():
+        return None
+    if tensor.shape.num_elements() > _SMALL:
+        return None
+    value = tf.get_static_value(tensor)
+    return None if value is None else np.asarray(value, tensor.dtype.as_numpy_dtype)
+
+
+def _some(names, most: int = 5) -> str:
+    names = list(names)
+    listed = ", ".join(map(shown, names[:most]))
+    return listed + (f" and {len(names) - most} more" if len(names) > most else "")

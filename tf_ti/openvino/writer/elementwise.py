@@ -1,0 +1,218 @@
+"""Operations that compute each number from those in its place."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.writer.conversion import writes
+from tf_ti.openvino.writer.network import element_type_of
+
+_UNARY = {
+    "Abs": "Abs",
+    "Acos": "Acos",
+    "Acosh": ("Acosh", "opset4"),
+    "Asin": "Asin",
+    "Asinh": ("Asinh", "opset4"),
+    "Atan": "Atan",
+    "Atanh": ("Atanh", "opset4"),
+    "Ceil": "Ceiling",
+    "Cos": "Cos",
+    "Cosh": "Cosh",
+    "Erf": "Erf",
+    "Exp": "Exp",
+    "Floor": "Floor",
+    "Log": "Log",
+    "LogicalNot": "LogicalNot",
+    "Neg": "Negative",
+    "Relu": "Relu",
+    "Sigmoid": "Sigmoid",
+    "Sign": "Sign",
+    "Sin": "Sin",
+    "Sinh": "Sinh",
+    "Softplus": ("SoftPlus", "opset4"),
+    "Softsign": ("SoftSign", "opset9"),
+    "Sqrt": "Sqrt",
+    "Tan": "Tan",
+    "Tanh": "Tanh",
+}
+_BINARY = {
+    "Add": "Add",
+    "AddV2": "Add",
+    "BitwiseAnd": ("BitwiseAnd", "opset13"),
+    "BitwiseOr": ("BitwiseOr", "opset13"),
+    "BitwiseXor": ("BitwiseXor", "opset13"),
+    "FloorMod": "FloorMod",
+    "LogicalAnd": "LogicalAnd",
+    "LogicalOr": "LogicalOr",
+    "Maximum": "Maximum",
+    "Minimum": "Minimum",
+    "Mod": "Mod",
+    "Mul": "Multiply",
+    "Pow": "Power",
+    "RealDiv": "Divide",
+    "SquaredDifference": "SquaredDifference",
+    "Sub": "Subtract",
+    "TruncateMod": "Mod",
+}
+_TESTS = {
+    "Equal": "Equal",
+    "Greater": "Greater",
+    "GreaterEqual": "GreaterEqual",
+    "Less": "Less",
+    "LessEqual": "LessEqual",
+    "NotEqual": "NotEqual",
+}
+_OF_ONE = {"IsFinite": "IsFinite", "IsInf": "IsInf", "IsNan": "IsNaN"}
+_BOOLEAN = [element_type_of(tf.bool)]
+
+
+def _register() -> None:
+    for op_type, name in (_UNARY | _BINARY).items():
+        type, version = (name, "opset1") if isinstance(name, str) else name
+        writes(op_type)(lambda op, *x, t=type, v=version: op.add(t, *x, version=v))
+    for op_type, type in _TESTS.items():
+        writes(op_type)(lambda op, *x, t=type: op.add(t, *x, outputs=_BOOLEAN))
+    for op_type, type in _OF_ONE.items():
+        writes(op_type)(lambda op, x, t=type: op.add(t, x, version="opset10", outputs=_BOOLEAN))
+
+
+_register()
+
+
+@writes("Identity", "StopGradient", "PreventGradient", "CheckNumerics", "Snapshot", "EnsureShape")
+def _identity(op, x):
+    return x
+
+
+@writes("IdentityN")
+def _identity_n(op, *inputs):
+    return list(inputs)
+
+
+@writes("ReadVariableOp")
+def _read_variable(op, handle):
+    return op.conversion.variable(handle, op.op.outputs[0].dtype)
+
+
+@writes("Cast")
+def _cast(op, x):
+    source, target = op.op.inputs[0].dtype, op.op.outputs[0].dtype
+    kind = element_type_of(target)
+    if source == target:
+        return x
+    if target == tf.bool:
+        zero = np.asarray(0, source.as_numpy_dtype)
+        return op.add("NotEqual", x, zero, outputs=_BOOLEAN)
+    return op.add("Convert", x, outputs=[kind], destination_type=kind.name)
+
+
+@writes("Square")
+def _square(op, x):
+    return op.add("Multiply", x, x)
+
+
+@writes("Rsqrt")
+def _rsqrt(op, x):
+    return op.add("Divide", op.like(1), op.add("Sqrt", x))
+
+
+@writes("Reciprocal", "Inv")
+def _reciprocal(op, x):
+    return op.add("Divide", op.like(1), x)
+
+
+@writes("Log1p")
+def _log1p(op, x):
+    return op.add("Log", op.add("Add", x, op.like(1)))
+
+
+@writes("Expm1")
+def _expm1(op, x):
+    return op.add("Subtract", op.add("Exp", x), op.like(1))
+
+
+@writes("Erfc")
+def _erfc(op, x):
+    return op.add("Subtract", op.like(1), op.add("Erf", x))
+
+
+@writes("Round", "Rint")
+def _round(op, x):
+    if op.op.inputs[0].dtype.is_integer:
+        return x
+    return op.add("Round", x, version="opset5", mode="half_to_even")
+
+
+@writes("Elu")
+def _elu(op, x):
+    return op.add("Elu", x, alpha=1.0)
+
+
+@writes("Selu")
+def _selu(op, x):
+    return op.add("Selu", x, op.like(1.6732632423543772), op.like(1.0507009873554805))
+
+
+@writes("Relu6")
+def _relu6(op, x):
+    return op.add("Clamp", x, min=0.0, max=6.0)
+
+
+@writes("LeakyRelu")
+def _leaky_relu(op, x):
+    return op.add("PRelu", x, op.like(op.attr("alpha")).reshape(1))
+
+
+@writes("ClipByValue")
+def _clip(op, x, least, most):
+    return op.add("Maximum", op.add("Minimum", x, most), least)
+
+
+@writes("FloorDiv")
+def _floor_div(op, x, y):
+    if op.op.inputs[0].dtype.is_floating:
+        return op.add("Floor", op.add("Divide", x, y))
+    # OpenVINO's CPU plugin rounds a quotient of integers towards zero, whatever the layer says.
+    return op.add("Divide", op.add("Subtract", x, op.add("FloorMod", x, y)), y)
+
+
+@writes("Div", "TruncateDiv")
+def _div(op, x, y):
+    return op.add("Divide", x, y, m_pythondiv=False)
+
+
+@writes("DivNoNan")
+def _div_no_nan(op, x, y):
+    is_zero = op.add("Equal", y, op.like(0), outputs=_BOOLEAN)
+    quotient = op.add("Divide", x, op.add("Select", is_zero, op.like(1), y, outputs=_kind(op)))
+    return op.add("Select", is_zero, op.like(0), quotient, outputs=_kind(op))
+
+
+@writes("AddN")
+def _add_n(op, *inputs):
+    total = inputs[0]
+    for value in inputs[1:]:
+        total = op.add("Add", total, value)
+    return total
+
+
+@writes("SelectV2")
+def _select(op, condition, x, y):
+    return op.add("Select", condition, x, y, outputs=_kind(op))
+
+
+@writes("Select")
+def _select_rows(op, condition, x, y):
+    if op.rank(0) == 1 and op.rank(1) > 1:
+        condition = op.add("Unsqueeze", condition, np.arange(1, op.rank(1)))
+    return _select(op, condition, x, y)
+
+
+@writes("BiasAdd", "BiasAddV1")
+def _bias_add(op, x, bias):
+    if op.op.type == "BiasAdd" and op.attr("data_format") == "NCHW":
+        bias = op.add("Unsqueeze", bias, np.arange(1, op.rank(0) - 1))
+    return op.add("Add", x, bias)
+
+
+def _kind(op):
+    return [element_type_of(op.op.outputs[0].dtype)]

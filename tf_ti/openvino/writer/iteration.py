@@ -1,0 +1,400 @@
+"""tf_ti's loops as TensorIterator and Loop, and TensorFlow's conditionals as If."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.openvino.writer.conversion import Node, needed_operations, writes
+from tf_ti.openvino.writer.network import Body, Layer, Network, Port, element_type_of, shape_of
+
+_OWN = -1  # the external port of what a loop gives its body, or takes from it
+_INTEGER = element_type_of(tf.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Input:
+    """As the op's attributes say: what a parameter of the body gets."""
+
+    label: str
+    mode: str
+    axis: int
+    start: int
+    end: int
+    stride: int
+    part_size: int
+
+    @property
+    def is_sliced(self) -> bool:
+        return self.mode in ("slice", "index", "iterator")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the pieces lie side by side, from one end of the tensor to the other."""
+        whole = (0, -1) if self.stride > 0 else (-1, 0)
+        size = 1 if self.mode == "index" else self.part_size
+        return (self.start, self.end) == whole and abs(self.stride) == size
+
+
+@dataclasses.dataclass(frozen=True)
+class _Output:
+    label: str
+    mode: str
+    source: int
+    axis: int
+    stride: int
+    length: int
+
+
+def _fields(op: Node, kind: type, prefix: str) -> list[Any]:
+    names = [field.name for field in dataclasses.fields(kind)]
+    return [kind(*values) for values in zip(*(op.attr(f"{prefix}_{name}") for name in names))]
+
+
+def _positions_read(graph: Any, results: Iterable[tf.Tensor]) -> set[int]:
+    """Which inputs of a function its results depend on."""
+    results = list(results)
+    position = {t.ref(): i for i, t in enumerate(graph.inputs)}
+    read = [t.ref() for op in needed_operations(results, position) for t in op.inputs]
+    read += [t.ref() for t in results]
+    return {position[ref] for ref in read if ref in position}
+
+
+@writes("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
+def _iterate(op, *inputs):
+    return _Loop(op, list(inputs)).write()
+
+
+class _Loop:
+    """One loop that is being written.
+
+    It becomes a TensorIterator where its pieces tell how many iterations there are, and a Loop
+    elsewhere, whose body gathers its pieces by the iteration's number.
+    """
+
+    def __init__(self, op: Node, tensors: list[Any]):
+        self.op, self.conversion = op, op.conversion
+        self.inputs: list[_Input] = _fields(op, _Input, "input")
+        self.outputs: list[_Output] = _fields(op, _Output, "output")
+        self.tensors = tensors[: len(self.inputs)]
+        rest = tensors[len(self.inputs) :]
+        self.limit = rest.pop(0) if op.attr("N") else None
+        self.lengths = rest
+        self.edges = list(zip(op.attr("back_edge_from"), op.attr("back_edge_to")))
+        self.shapes = [tf.TensorShape(shape) for shape in op.attr("parameter_shapes")]
+        self.body = _tf.function_graph(op.op, op.op.get_attr("body").name, self.shapes)
+        self.condition, self.tested = None, list(op.attr("condition_inputs"))
+        for function in op.op.get_attr("condition"):
+            shapes = [self.shapes[i] for i in self.tested]
+            self.condition = _tf.function_graph(op.op, function.name, shapes)
+        self.written = [i for i in range(len(self.outputs)) if op.is_used(i)]
+        self._check()
+        self.results, self.read = self._live()
+        self.is_counted = any(i.is_sliced and i.mode != "iterator" for i in self.inputs)
+        self.is_loop = (
+            self.condition is not None
+            or not self.is_counted
+            or any(i.is_sliced and not i.is_plain for i in self.inputs)
+        )
+        self.network = self.conversion.network()
+        self.ports: list[Any] = []
+        self.description = Body(self.network)
+        self._number: Port | None = None
+
+    def _check(self) -> None:
+        for i in self.written:
+            output = self.outputs[i]
+            if output.mode not in ("last", "concat", "stack"):
+                raise self.op.error(f"{output.label}: OpenVINO's loops keep no {output.mode}")
+        for given in self.inputs:
+            if given.mode != "value" and not given.is_sliced:
+                raise self.op.error(f"{given.label}: OpenVINO's loops take no {given.mode}")
+        if self.op.attr("reverse"):
+            raise self.op.error("it is the gradient of a loop")
+
+    def _live(self) -> tuple[list[int], set[int]]:
+        """The results of the body that something depends on, and the parameters that they read."""
+        results = {self.outputs[i].source for i in self.written}
+        count = len(self.inputs)
+        while True:
+            read = _positions_read(self.body, (self.body.outputs[r] for r in sorted(results)))
+            shared = {i - count + 1 for i in read if i >= count}
+            read -= {i for i in read if i >= count}
+            if self.condition is not None:
+                wanted = [self.condition.outputs[i] for i in sorted({0} | shared)]
+                read |= {self.tested[i] for i in _positions_read(self.condition, wanted)}
+            found = results | {result for result, parameter in self.edges if parameter in read}
+            if found == results:
+                return sorted(results), read
+            results = found
+
+    # What goes in.
+
+    def _feed(self, tensor: Any, parameter: Port, **attributes: Any) -> None:
+        self.description.feed(len(self.ports), parameter, **attributes)
+        self.ports.append(tensor)
+
+    def _parameter(self, position: int, shape: Any) -> Port:
+        kind = element_type_of(self.op.op.inputs[position].dtype)
+        return self.network.parameter(
+            kind, shape_of(tf.TensorShape(shape)), f"parameter_{position}"
+        )
+
+    def _parameters(self) -> list[Any]:
+        """What the body's parameters are in it."""
+        states = {parameter: result for result, parameter in self.edges}
+        values: list[Any] = []
+        for i, (given, tensor) in enumerate(zip(self.inputs, self.tensors)):
+            if given.is_sliced:
+                values.append(self._slice(i) if not self.is_loop or i in self.read else None)
+            elif i not in self.read:
+                values.append(None)
+            elif i in states:
+                shape = self.shapes[i]
+                values.append(self._parameter(i, shape))
+                self._feed(tensor, values[i])
+            elif isinstance(tensor, Port):
+                values.append(self._parameter(i, self.op.shape(i)))
+                self._feed(tensor, values[i])
+            else:  # a constant is one of the body too
+                values.append(tensor)
+        return values
+
+    def _slice(self, i: int) -> Any:
+        given, tensor = self.inputs[i], self.tensors[i]
+        if self.is_loop:
+            if isinstance(tensor, Port):
+                whole = self._parameter(i, self.op.shape(i))
+                self._feed(tensor, whole)
+            else:
+                whole = tensor
+            self.wholes[i] = whole
+            return self._piece(i, self.network, whole, self.number)
+        rank = self.op.rank(i)
+        axis, shape = given.axis % rank, self.op.shape(i).as_list()
+        shape[axis] = size = given.part_size if given.mode == "slice" else 1
+        parameter = self._parameter(i, shape)
+        names = "axis", "start", "end", "stride", "part_size"
+        values = axis, given.start, given.end, given.stride, size
+        self._feed(tensor, parameter, **dict(zip(names, values)))
+        if given.mode == "slice":
+            return parameter
+        value = self.network.add("Squeeze", [parameter, np.asarray([axis])]).outputs[0]
+        del shape[axis]
+        value.shape = tuple(shape)
+        return value
+
+    def _piece(self, i: int, network: Network, whole: Any, number: Any, is_next: bool = False):
+        """What an iteration gets of a sliced input, by its number."""
+        given, rank = self.inputs[i], self.op.rank(i)
+        axis = given.axis % rank
+        first = given.start
+        if not given.is_plain and first < 0 and given.mode == "slice":
+            first += self._extent(i)
+        if is_next:
+            number = network.add("Add", [number, np.asarray(1)]).outputs[0]
+        steps = network.add("Multiply", [number, np.asarray(given.stride)]).outputs[0]
+        index = network.add("Add", [steps, np.asarray(first)]).outputs[0]
+        if given.mode == "slice":
+            low = 0 if given.stride > 0 else 1 - given.part_size
+            index = network.add("Add", [index, np.arange(low, low + given.part_size)]).outputs[0]
+        if is_next:  # after the last one nothing is read of it
+            index = self._within(network, whole, index, axis)
+        values = [whole, index, np.asarray(axis)]
+        return network.add("Gather", values, "opset8", batch_dims=0).outputs[0]
+
+    def _within(self, network: Network, whole: Any, index: Port, axis: int) -> Port:
+        shape = network.add(
+            "ShapeOf", [whole], "opset3", outputs=[_INTEGER], output_type="i64"
+        ).outputs[0]
+        values = [shape, np.asarray(axis), np.asarray(0)]
+        extent = network.add("Gather", values, "opset8", batch_dims=0).outputs[0]
+        last = network.add("Subtract", [extent, np.asarray(1)]).outputs[0]
+        first = network.add("Negative", [extent]).outputs[0]
+        index = network.add("Minimum", [index, last]).outputs[0]
+        return network.add("Maximum", [index, first]).outputs[0]
+
+    @property
+    def number(self) -> Port:
+        """The iteration's number."""
+        if self._number is None:
+            self._number = self.network.parameter(_INTEGER, (), "number")
+            self.description.feed(_OWN, self._number, purpose="current_iteration")
+        return self._number
+
+    def _extent(self, i: int) -> int:
+        extent = self.op.shape(i)[self.inputs[i].axis]
+        if extent is None:
+            raise self.op.error(
+                f"{self.inputs[i].label}: the extent must be known for a range from "
+                f"{self.inputs[i].start} to {self.inputs[i].end} by {self.inputs[i].stride} in "
+                f"pieces of {self.inputs[i].part_size}"
+            )
+        return extent
+
+    # How often.
+
+    def _trip_count(self) -> Any:
+        if self.limit is not None:
+            return self.limit
+        for i, given in enumerate(self.inputs):
+            if given.is_sliced and given.mode != "iterator":
+                return np.asarray(self._count(i))
+        return np.asarray(-1)
+
+    def _count(self, i: int) -> int:
+        given, extent = self.inputs[i], self._extent(i)
+        start, end = (n + extent if n < 0 else n for n in (given.start, given.end))
+        size = given.part_size if given.mode == "slice" else 1
+        return max(0, (abs(end - start) + 1 - size) // abs(given.stride) + 1)
+
+    def _begins(self) -> Any:
+        """The condition before the first iteration."""
+        if self.condition is None:
+            return np.asarray(True)
+        outer, values = self.op.network, []
+        for i in self.tested:
+            given, value = self.inputs[i], self.tensors[i]
+            if given.is_sliced and i in self.read:
+                value = self._piece(i, outer, value, np.asarray(0))
+            values.append(value)
+        return self.conversion.run(outer, self.condition, values, self.condition.outputs[:1])[0]
+
+    def _goes_on(self, values: Sequence[Any], results: dict[int, Any]) -> Any:
+        """The condition of the next iteration, in the body."""
+        if self.condition is None:
+            return np.asarray(True)
+        following = {parameter: result for result, parameter in self.edges}
+        given = []
+        for i in self.tested:
+            value = values[i]
+            if i in following and i in self.read:
+                value = results[following[i]]
+            elif self.inputs[i].is_sliced and i in self.read:
+                value = self._piece(i, self.network, self.wholes[i], self.number, is_next=True)
+            given.append(value)
+        return self.conversion.run(self.network, self.condition, given, self.condition.outputs[:1])[
+            0
+        ]
+
+    # All of it.
+
+    def write(self) -> list[Any]:
+        op, network = self.op, self.network
+        self.wholes: dict[int, Any] = {}
+        if self.is_loop:
+            self.ports += [self._trip_count(), self._begins()]
+        values = self._parameters()
+        shared: list[Any] = []
+        if self.condition is not None:
+            tested = [values[i] for i in self.tested]
+            shared = self.conversion.run(
+                network, self.condition, tested, self.condition.outputs[1:]
+            )
+        wanted = [self.body.outputs[r] for r in self.results]
+        found = self.conversion.run(network, self.body, values + shared, wanted)
+        results = dict(zip(self.results, found))
+        states: dict[int, Layer] = {}
+        for result, parameter in self.edges:
+            if parameter in self.read:
+                if result not in states:
+                    states[result] = network.result(results[result], f"state_{result}")
+                edge = states[result], values[parameter].layer
+                self.description.back_edges.append(edge)
+        if self.is_loop:
+            goes_on = network.result(self._goes_on(values, results), "goes_on")
+            self.description.give(_OWN, goes_on, purpose="execution_condition")
+        for k, i in enumerate(self.written):
+            self._give(len(self.ports) + k, self.outputs[i], results, states)
+        layer = op.layer(
+            "Loop" if self.is_loop else "TensorIterator",
+            *self.ports,
+            version="opset5" if self.is_loop else "opset1",
+            outputs=[element_type_of(op.op.outputs[i].dtype) for i in self.written],
+        )
+        layer.bodies.append(self.description)
+        made: list[Any] = [None] * len(self.outputs)
+        for i, port in zip(self.written, layer.outputs):
+            made[i] = self._padded(i, port)
+        return made
+
+    def _give(self, port: int, output: _Output, results: dict[int, Any], states: dict) -> None:
+        value, name = results[output.source], f"output_{port}"
+        if output.mode == "last":
+            result = states.get(output.source) or self.network.result(value, name)
+            self.description.give(port, result)
+            return
+        shape = self.body.outputs[output.source].shape
+        if shape.rank is None:
+            raise self.op.error(f"{output.label}: the rank of what is concatenated must be known")
+        if output.mode == "stack" or shape.rank == 0:
+            axis, size = output.axis % (shape.rank + 1), 1
+            value = self.network.add("Unsqueeze", [value, np.asarray([axis])]).outputs[0]
+            value.shape = tuple([*shape.as_list()[:axis], 1, *shape.as_list()[axis:]])
+        else:
+            axis = output.axis % shape.rank
+            size = shape[axis]
+            if size is None:
+                raise self.op.error(f"{output.label}: the extent of the pieces must be known")
+        start, end, stride = (0, -1, size) if output.stride > 0 else (-1, 0, -size)
+        names = "axis", "start", "end", "stride", "part_size"
+        result = self.network.result(value, name)
+        self.description.give(port, result, **dict(zip(names, (axis, start, end, stride, size))))
+
+    def _padded(self, i: int, port: Port) -> Port:
+        """With zeros after the values, where a length is given."""
+        output = self.outputs[i]
+        if output.mode != "stack" or output.length < 0:
+            return port
+        op, rank = self.op, self.op.op.outputs[i].shape.rank
+        axis = output.axis % rank
+        shape = op.add("ShapeOf", port, version="opset3", outputs=[_INTEGER], output_type="i64")
+        at = np.asarray([axis])
+        extent = op.add("Gather", shape, at, np.asarray(0), version="opset8", batch_dims=0)
+        missing = op.add("Subtract", self.lengths[output.length], extent)
+        zeros = np.zeros(rank, np.int64)
+        after = op.add("ScatterUpdate", zeros, at, missing, np.asarray(0), version="opset3")
+        return op.add("Pad", port, zeros, after, op.like(0, i), pad_mode="constant")
+
+
+@writes("If", "StatelessIf")
+def _if(op, condition, *inputs):
+    if op.op.inputs[0].dtype != tf.bool:
+        zero = np.zeros([], op.op.inputs[0].dtype.as_numpy_dtype)
+        condition = op.add("NotEqual", condition, zero, outputs=[element_type_of(tf.bool)])
+    used = [i for i in range(len(op.op.outputs)) if op.is_used(i)]
+    kinds = [element_type_of(op.op.outputs[i].dtype) for i in used]
+    shapes = [t.shape for t in op.op.inputs[1:]]
+    graphs = {
+        tag: _tf.function_graph(op.op, op.op.get_attr(f"{tag}_branch").name, shapes)
+        for tag in ("then", "else")
+    }
+    reads = {
+        tag: _positions_read(graph, [graph.outputs[i] for i in used])
+        for tag, graph in graphs.items()
+    }
+    fed = [i for i in sorted(reads["then"] | reads["else"]) if isinstance(inputs[i], Port)]
+    bodies = []
+    for tag, graph in graphs.items():
+        body = Body(op.conversion.network(), f"{tag}_body", f"{tag}_port_map")
+        values: list[Any] = list(inputs)
+        for port, i in enumerate(fed, start=1):
+            values[i] = None
+            if i in reads[tag]:
+                kind = element_type_of(op.op.inputs[1 + i].dtype)
+                values[i] = body.network.parameter(kind, shape_of(op.shape(1 + i)), f"input_{i}")
+                body.feed(port, values[i])
+        wanted = [graph.outputs[i] for i in used]
+        found = op.conversion.run(body.network, graph, values, wanted)
+        for k, value in enumerate(found):
+            body.give(1 + len(fed) + k, body.network.result(value, f"output_{k}"))
+        bodies.append(body)
+    layer = op.layer("If", condition, *(inputs[i] for i in fed), version="opset8", outputs=kinds)
+    layer.bodies += bodies
+    made: list[Any] = [None] * len(op.op.outputs)
+    for i, port in zip(used, layer.outputs):
+        made[i] = port
+    return made

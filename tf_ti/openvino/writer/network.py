@@ -1,0 +1,242 @@
+"""A network on its way into a file: its layers, what they read, and the XML that says so."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO
+from xml.etree import ElementTree
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.element_types import ELEMENT_TYPES, ElementType, precision_of
+from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.model import Shape
+
+_ALIGNMENT = 64
+# The element types that are not packed, by what holds their numbers.
+_OF_DTYPE = {
+    kind.dtype: kind for kind in ELEMENT_TYPES.values() if kind.bits == 8 * kind.dtype.itemsize
+}
+
+
+def element_type_of(dtype: tf.DType | np.dtype) -> ElementType:
+    dtype = tf.as_dtype(dtype)
+    for known, kind in _OF_DTYPE.items():
+        if tf.as_dtype(known) == dtype:
+            return kind
+    raise IRError(f"OpenVINO has no element type for {dtype.name}")
+
+
+def shape_of(shape: tf.TensorShape) -> Shape | None:
+    return None if shape.rank is None else tuple(shape.as_list())
+
+
+@dataclasses.dataclass(eq=False)
+class Port:
+    """An output of a layer."""
+
+    layer: "Layer"
+    id: int
+    element_type: ElementType
+    shape: Shape | None = None
+    names: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(eq=False)
+class Layer:
+    id: int
+    name: str
+    type: str
+    version: str
+    attributes: dict[str, Any]
+    inputs: Sequence[Port]
+    outputs: list[Port] = dataclasses.field(default_factory=list)
+    bodies: list["Body"] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(eq=False)
+class Body:
+    """A network inside of a layer; `tag`s are what its parts are called in the file."""
+
+    network: "Network"
+    tag: str = "body"
+    map_tag: str = "port_map"
+    inputs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    outputs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    back_edges: list[tuple[Layer, Layer]] = dataclasses.field(default_factory=list)
+
+    def feed(self, port: int, parameter: Port, **attributes: Any) -> None:
+        """Leads an input port of the layer to a Parameter."""
+        entry = {"external_port_id": port, "internal_layer_id": parameter.layer.id}
+        self.inputs.append(entry | attributes)
+
+    def give(self, port: int, result: Layer, **attributes: Any) -> None:
+        """Leads a Result to an output port of the layer."""
+        self.outputs.append({"external_port_id": port, "internal_layer_id": result.id} | attributes)
+
+
+class Weights:
+    """What Constants hold, each content once, in the order of the file."""
+
+    def __init__(self) -> None:
+        self._arrays: list[tuple[int, np.ndarray]] = []
+        self._places: dict[tuple[bytes, int], int] = {}
+        self._end = 0
+
+    def place(self, array: np.ndarray) -> tuple[int, int]:
+        """Where in the file an array is to be, and how many bytes of it."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        key = hashlib.blake2b(data).digest(), data.size
+        if key not in self._places:
+            offset = -(-self._end // _ALIGNMENT) * _ALIGNMENT
+            self._places[key] = offset
+            self._arrays.append((offset, data))
+            self._end = offset + data.size
+        return self._places[key], data.size
+
+    def write(self, file: BinaryIO) -> None:
+        end = 0
+        for offset, data in self._arrays:
+            file.write(bytes(offset - end))
+            file.write(data)
+            end = offset + data.size
+
+
+class Network:
+    """Layers, each after those that it reads."""
+
+    def __init__(self, weights: Weights):
+        self.weights = weights
+        self.layers: list[Layer] = []
+        self._names: dict[str, int] = {}
+        self._constants: dict[int, tuple[np.ndarray, Port]] = {}
+
+    def add(
+        self,
+        type: str,
+        inputs: Iterable[Any],
+        version: str = "opset1",
+        outputs: Sequence[ElementType] | None = None,
+        name: str = "",
+        **attributes: Any,
+    ) -> Layer:
+        """Adds a layer.
+
+        Args:
+            type, version: the operation, and its opset.
+            inputs: ports; or NumPy's arrays and Python's numbers, of which it makes Constants.
+            outputs: the outputs' element types; None for one like the first input.
+            name: a name, which gets a number where another layer has it.
+            attributes: the operation's.
+        """
+        ports = [value if isinstance(value, Port) else self.constant(value) for value in inputs]
+        layer = Layer(
+            len(self.layers), self._free_name(name or type), type, version, attributes, ports
+        )
+        outputs = [ports[0].element_type] if outputs is None else outputs
+        layer.outputs = [Port(layer, len(ports) + i, kind) for i, kind in enumerate(outputs)]
+        self.layers.append(layer)
+        return layer
+
+    def constant(self, value: Any) -> Port:
+        """A Constant; one for all readers of an array."""
+        found = self._constants.get(id(value))
+        if found is not None:
+            return found[1]
+        array = np.asarray(value)
+        kind = element_type_of(array.dtype)
+        offset, size = self.weights.place(array)
+        layer = self.add(
+            "Const",
+            [],
+            outputs=[kind],
+            element_type=kind.name,
+            shape=list(array.shape),
+            offset=offset,
+            size=size,
+        )
+        (port,) = layer.outputs
+        port.shape = array.shape
+        self._constants[id(value)] = value, port  # which keeps the id its own
+        return port
+
+    def parameter(self, kind: ElementType, shape: Shape | None, name: str = "") -> Port:
+        dims = "..." if shape is None else ",".join("?" if n is None else str(n) for n in shape)
+        layer = self.add(
+            "Parameter", [], outputs=[kind], name=name, shape=dims, element_type=kind.name
+        )
+        (port,) = layer.outputs
+        port.shape = shape
+        return port
+
+    def result(self, value: Any, name: str = "") -> Layer:
+        return self.add("Result", [value], outputs=[], name=name)
+
+    def _free_name(self, name: str) -> str:
+        free = name
+        while free in self._names:
+            self._names[name] += 1
+            free = f"{name}_{self._names[name]}"
+        self._names[free] = 0
+        return free
+
+    def write(self, element: ElementTree.Element) -> None:
+        """Adds the layers and the edges to the element of a network."""
+        layers = ElementTree.SubElement(element, "layers")
+        edges = ElementTree.SubElement(element, "edges")
+        for layer in self.layers:
+            _write_layer(layer, ElementTree.SubElement(layers, "layer"))
+            for number, port in enumerate(layer.inputs):
+                ends = port.layer.id, port.id, layer.id, number
+                names = "from-layer", "from-port", "to-layer", "to-port"
+                ElementTree.SubElement(edges, "edge", _texts(zip(names, ends)))
+
+
+def _write_layer(layer: Layer, element: ElementTree.Element) -> None:
+    element.attrib |= _texts(
+        {"id": layer.id, "name": layer.name, "type": layer.type, "version": layer.version}.items()
+    )
+    if layer.attributes:
+        ElementTree.SubElement(element, "data", _texts(layer.attributes.items()))
+    for tag, ports in ("input", list(enumerate(layer.inputs))), ("output", _numbered(layer)):
+        if ports:
+            group = ElementTree.SubElement(element, tag)
+            for number, port in ports:
+                _write_port(number, port, tag, ElementTree.SubElement(group, "port"))
+    for body in layer.bodies:
+        ports = ElementTree.SubElement(element, body.map_tag)
+        for tag, entries in ("input", body.inputs), ("output", body.outputs):
+            for entry in entries:
+                ElementTree.SubElement(ports, tag, _texts(entry.items()))
+        if body.back_edges:
+            edges = ElementTree.SubElement(element, "back_edges")
+            for result, parameter in body.back_edges:
+                ends = {"from-layer": result.id, "to-layer": parameter.id}
+                ElementTree.SubElement(edges, "edge", _texts(ends.items()))
+        body.network.write(ElementTree.SubElement(element, body.tag))
+
+
+def _numbered(layer: Layer) -> list[tuple[int, Port]]:
+    return [(port.id, port) for port in layer.outputs]
+
+
+def _write_port(number: int, port: Port, tag: str, element: ElementTree.Element) -> None:
+    element.set("id", str(number))
+    element.set("precision", precision_of(port.element_type))
+    if port.names and tag == "output":
+        element.set("names", ",".join(name.replace(",", "\\,") for name in port.names))
+    for extent in port.shape or ():
+        ElementTree.SubElement(element, "dim").text = str(-1 if extent is None else extent)
+
+
+def _texts(attributes: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    return {name: _text(value) for name, value in attributes}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(_text, value))
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,185 @@
+"""tf_ti's embedding bags as OpenVINO's."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.writer.conversion import Node, writes
+from tf_ti.openvino.writer.network import element_type_of
+from tf_ti.openvino.writer.shapes import shape_as
+
+_BOOLEAN = [element_type_of(tf.bool)]
+_KINDS = {
+    "EmbeddingBagOffsets": "offsets",
+    "EmbeddingBagPacked": "packed",
+    "EmbeddingSegmentsSum": "segments",
+}
+
+
+@writes(*(f"TfTi>{prefix}{name}" for prefix in ("", "Resource") for name in _KINDS))
+def _bag(op, table, *inputs):
+    bags = _Bags.of(op, list(inputs))
+    if not isinstance(table, np.ndarray) and op.op.type.startswith("TfTi>Resource"):
+        table = op.conversion.variable(table, tf.as_dtype(op.op.get_attr("T")))
+    if op.is_used(0):
+        return bags.reduce(table, op.attr("reduction"))
+    return [None]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bags:
+    """Which rows make up which bag: as in the op's documentation."""
+
+    op: Node
+    kind: str
+    indices: Any
+    bounds: Any = None
+    num_segments: Any = None
+    default_index: Any = None
+    weights: Any = None
+
+    @classmethod
+    def of(cls, op: Node, inputs: list) -> "_Bags":
+        name = op.op.type.removeprefix("TfTi>").removeprefix("Resource")
+        kind = _KINDS[name]
+        indices = inputs.pop(0)
+        bounds = inputs.pop(0) if kind != "packed" else None
+        num_segments = inputs.pop(0) if kind == "segments" else None
+        default_index = inputs.pop(0) if op.attr("num_default") else None
+        weights = inputs.pop(0) if op.attr("num_weights") else None
+        if isinstance(default_index, np.ndarray) and default_index == -1:
+            default_index = None
+        if weights is not None and op.attr("Tweights") != op.attr("T"):
+            kind_of_table = element_type_of(op.op.outputs[0].dtype)
+            weights = op.add(
+                "Convert", weights, outputs=[kind_of_table], destination_type=kind_of_table.name
+            )
+        bags = cls(op, kind, indices, bounds, num_segments, default_index, weights)
+        if kind == "offsets" and op.attr("include_last_offset"):
+            bags = bags._without_last_offset()
+        padding = op.attr("padding_idx")
+        return bags._without_padding(padding[0]) if padding else bags
+
+    def _replace(self, **changes: Any) -> "_Bags":
+        return dataclasses.replace(self, **changes)
+
+    def _without_last_offset(self) -> "_Bags":
+        """What is behind it belongs to no bag."""
+        zero, one, last, end = (np.asarray([i]) for i in (0, 1, -1, np.iinfo(np.int64).max))
+
+        def cut(value, start, stop):
+            return self.op.add("Slice", value, start, stop, one, zero, version="opset8")
+
+        stop = cut(self.bounds, last, end)
+        weights = self.weights if self.weights is None else cut(self.weights, self._zero(1), stop)
+        return self._replace(
+            indices=cut(self.indices, self._zero(1), stop),
+            bounds=cut(self.bounds, zero, last),
+            weights=weights,
+        )
+
+    def _zero(self, *shape: int) -> np.ndarray:
+        """Of the indices' type."""
+        return np.zeros(shape, self.op.op.inputs[1].dtype.as_numpy_dtype)
+
+    def _without_padding(self, padding: int) -> "_Bags":
+        """With weights of zeros for it."""
+        op = self.op
+        if self.default_index is not None:
+            raise op.error("OpenVINO has no padding_idx beside a default_index")
+        if op.attr("reduction") == "max":
+            raise op.error("OpenVINO has no padding_idx for the reduction max")
+        is_padding = op.add("Equal", self.indices, self._zero() + padding, outputs=_BOOLEAN)
+        kinds = [element_type_of(op.op.outputs[0].dtype)]
+        ones = op.like(1) if self.weights is None else self.weights
+        return self._replace(
+            indices=op.add(
+                "Select", is_padding, self._zero(), self.indices,
+                outputs=[element_type_of(op.op.inputs[1].dtype)],
+            ),
+            weights=op.add("Select", is_padding, op.like(0), ones, outputs=kinds),
+        )  # fmt: skip
+
+    def reduce(self, table: Any, reduction: str) -> Any:
+        op = self.op
+        if reduction == "sum":
+            return self._sum(table)
+        if reduction == "max":
+            if self.kind != "packed" or self.default_index is not None:
+                raise op.error("OpenVINO has no such bags with the reduction max")
+            rows = op.add(
+                "Gather", table, self.indices, np.asarray(0), version="opset8", batch_dims=0
+            )
+            return op.add("ReduceMax", rows, np.asarray([1]), keep_dims=False)
+        if op.op.outputs[0].dtype.is_integer:
+            raise op.error(f"OpenVINO's reduction {reduction} of integers is another one")
+        if reduction == "mean" and self.weights is None and self.kind != "segments":
+            return self._pool("EmbeddingBag" + self.kind.capitalize(), table, "mean")
+        if self.default_index is not None:
+            raise op.error(f"OpenVINO has no reduction {reduction} with a default_index")
+        return self._ratio(table, reduction)
+
+    def _sum(self, table: Any) -> Any:
+        names = {
+            "offsets": "EmbeddingBagOffsetsSum",
+            "packed": "EmbeddingBagPackedSum",
+            "segments": "EmbeddingSegmentsSum",
+        }
+        if self.kind == "packed" and self.default_index is not None:
+            # No bag is empty, unless they all are.
+            return self._replace(default_index=None)._sum(table)
+        return self._pool(names[self.kind], table)
+
+    def _pool(self, type: str, table: Any, reduction: str | None = None) -> Any:
+        parts = [self.bounds, self.num_segments, self.default_index, self.weights]
+        if self.weights is not None and self.default_index is None and self.kind != "packed":
+            parts[2] = self._zero() - 1
+        inputs = [table, self.indices, *(part for part in parts if part is not None)]
+        kinds = [element_type_of(self.op.op.outputs[0].dtype)]
+        if reduction is None:
+            return self.op.add(type, *inputs, version="opset3", outputs=kinds)
+        return self.op.add(type, *inputs, version="opset15", outputs=kinds, reduction=reduction)
+
+    def _ratio(self, table: Any, reduction: str) -> Any:
+        """The weighted sum, by the sum of the weights or the root of that of their squares."""
+        op = self.op
+        weights = self.weights
+        if weights is None:
+            weights = op.add(
+                "Broadcast", op.like(1), shape_as(op, self.indices), version="opset3", mode="numpy"
+            )
+        if reduction == "sqrtn":
+            weights = op.add("Multiply", weights, weights)
+        total = self._sum(table)
+        column = op.add("Reshape", weights, np.asarray([-1, 1]), special_zero=False)
+        numbers = self._numbers()
+        divisor = self._replace(indices=numbers, weights=None)._sum(column)
+        if reduction == "sqrtn":
+            divisor = op.add("Sqrt", divisor)
+        rank = op.rank(0) if not op.op.type.startswith("TfTi>Resource") else np.ndim(table)
+        if rank > 2:
+            divisor = op.add("Unsqueeze", divisor, np.arange(2, rank))
+        if rank == 1:
+            divisor = op.add("Squeeze", divisor, np.asarray([1]))
+        kinds = [element_type_of(op.op.outputs[0].dtype)]
+        is_zero = op.add("Equal", divisor, op.like(0), outputs=_BOOLEAN)
+        divisor = op.add("Select", is_zero, op.like(1), divisor, outputs=kinds)
+        return op.add(
+            "Select", is_zero, op.like(0), op.add("Divide", total, divisor), outputs=kinds
+        )
+
+    def _numbers(self) -> Any:
+        """Of the places in indices, in their shape."""
+        op, dtype = self.op, self.op.op.inputs[1].dtype
+        kind = element_type_of(dtype)
+        shape = shape_as(op, self.indices, dtype)
+        count = op.add("ReduceProd", shape, np.asarray([0]), keep_dims=False)
+        zero = self._zero()
+        numbers = op.add(
+            "Range", zero, count, zero + 1, version="opset4", outputs=[kind], output_type=kind.name
+        )
+        if self.kind != "packed":
+            return numbers
+        return op.add("Reshape", numbers, shape, special_zero=False)

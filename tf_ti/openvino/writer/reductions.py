@@ -1,0 +1,92 @@
+"""Operations that make one number of several: products, sums, the largest."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.writer.conversion import writes
+from tf_ti.openvino.writer.network import element_type_of
+
+_REDUCTIONS = {
+    "All": "ReduceLogicalAnd",
+    "Any": "ReduceLogicalOr",
+    "EuclideanNorm": "ReduceL2",
+    "Max": "ReduceMax",
+    "Mean": "ReduceMean",
+    "Min": "ReduceMin",
+    "Prod": "ReduceProd",
+    "Sum": "ReduceSum",
+}
+
+
+@writes(*_REDUCTIONS)
+def _reduce(op, x, axes):
+    known = op.known(1)
+    if known is not None:
+        axes = np.asarray(known, np.int64).reshape(-1)
+        if not axes.size:
+            return x
+    return op.add(_REDUCTIONS[op.op.type], x, axes, keep_dims=op.attr("keep_dims"))
+
+
+@writes("MatMul")
+def _matmul(op, x, y):
+    sides = {name: op.attr(name) for name in ("transpose_a", "transpose_b")}
+    return op.add("MatMul", x, y, **sides)
+
+
+@writes("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
+def _batch_matmul(op, x, y):
+    return op.add("MatMul", x, y, transpose_a=op.attr("adj_x"), transpose_b=op.attr("adj_y"))
+
+
+@writes("Einsum")
+def _einsum(op, *inputs):
+    return op.add("Einsum", *inputs, version="opset7", equation=op.attr("equation"))
+
+
+@writes("Softmax")
+def _softmax(op, x):
+    return op.add("Softmax", x, version="opset8", axis=-1)
+
+
+@writes("LogSoftmax")
+def _log_softmax(op, x):
+    return op.add("LogSoftmax", x, version="opset5", axis=-1)
+
+
+@writes("Cumsum")
+def _cumsum(op, x, axis):
+    flags = {name: op.attr(name) for name in ("exclusive", "reverse")}
+    return op.add("CumSum", x, axis, version="opset3", **flags)
+
+
+def _top(op, x, count, axis, mode, position):
+    kinds = [element_type_of(op.op.inputs[0].dtype), element_type_of(op.op.outputs[position].dtype)]
+    return op.layer(
+        "TopK",
+        x,
+        count,
+        version="opset11",
+        outputs=kinds,
+        axis=axis,
+        mode=mode,
+        sort="value",
+        index_element_type=kinds[1].name,
+        stable=True,
+    ).outputs
+
+
+@writes("ArgMax", "ArgMin")
+def _arg_max(op, x, axis):
+    axis = int(op.static(1))
+    mode = op.op.type.removeprefix("Arg").lower()
+    _, index = _top(op, x, np.asarray(1, np.int64), axis, mode, 0)
+    kinds = [element_type_of(op.op.outputs[0].dtype)]
+    return op.add("Squeeze", index, np.asarray([axis]), outputs=kinds)
+
+
+@writes("TopKV2")
+def _top_k(op, x, count):
+    if op.op.outputs[1].dtype not in (tf.int32, tf.int64):
+        raise op.error(f"indices of {op.op.outputs[1].dtype.name} are not supported")
+    return _top(op, x, count, -1, "max", 1)

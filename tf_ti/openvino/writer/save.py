@@ -1,0 +1,267 @@
+"""`tf_ti.openvino.save`: a function of TensorFlow as an IR."""
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+from xml.etree import ElementTree
+
+import tensorflow as tf
+from tensorflow.types.experimental import ConcreteFunction
+
+from tf_ti import _tf
+from tf_ti.openvino.errors import IRError, shown
+from tf_ti.openvino.writer import (  # noqa: F401 - these fill the table
+    elementwise,
+    iteration,
+    pooling,
+    reductions,
+    sequences,
+    shapes,
+)
+from tf_ti.openvino.writer.conversion import Conversion, Value
+from tf_ti.openvino.writer.network import Network, Port, element_type_of, shape_of
+
+
+@_tf.do_not_convert
+def save(
+    function: Callable[..., Any],
+    path: str | os.PathLike,
+    input_signature: Sequence[Any] | None = None,
+) -> None:
+    """Writes a function as OpenVINO's IR, version 11: an .xml file, and beside it a .bin file.
+
+    It means, for what OpenVINO computes:
+
+        module = openvino.compile_model(path)
+        assert_allclose(list(module(inputs).values()), tf.nest.flatten(function(*inputs)))
+
+    and `tf_ti.openvino.load` gives the function back. What is written is what runs without a
+    gradient: variables are constants of the file, as they are now.
+
+    Loops of tf_ti become TensorIterator and Loop, recurrent sequences LSTMSequence, GRUSequence and
+    RNNSequence, embedding bags OpenVINO's bags. A sequence with a mask, with an activation that
+    OpenVINO's cells do not have, or with lengths where a shape is not known, becomes a
+    TensorIterator of the cell's steps. Around and inside of them there may be:
+
+        arithmetic, comparisons, logic, tf.where, tf.cast, and the functions of tf.math and tf.nn
+        that compute each number from those in its place;
+        products (tf.matmul, tf.tensordot, tf.einsum), reductions, tf.nn.softmax, tf.cumsum,
+        tf.argmax, tf.math.top_k;
+        slices, tf.gather, tf.concat, tf.stack, tf.split, tf.reshape, tf.transpose, tf.pad, tf.tile,
+        tf.broadcast_to, tf.one_hot, tf.range, tf.reverse, tf.shape and their like;
+        tf.cond, and calls of functions.
+
+    Assertions are left out.
+
+    Args:
+        function: a `tf.function`, a `ConcreteFunction`, a model of Keras, a `tf.Module` or another
+            callable. Its inputs and outputs are tensors, or nested structures of them.
+        path: the .xml file. Files that are there are replaced once all is written.
+        input_signature: for each argument of the function a `tf.TensorSpec`, or a tensor or array
+            as an example, whose shape is taken; or structures of these. None for a function that
+            has a signature: a `ConcreteFunction`, a `tf.function` with an `input_signature`, a
+            model of Keras that has been built, an `IRModule`.
+
+    The file's inputs have the names of the signature's specs, or of the function's parameters; its
+    outputs have the keys of the dictionary that the function returns, or `output_0`, `output_1`. A
+    dimension that the signature leaves open may have any extent in the file too.
+
+    Raises:
+        tf_ti.openvino.IRError: the function has operations that IR cannot express, or that are not
+            supported: variables that change, other effects, TensorArrays, and so on. It names all
+            of them, and nothing is written. Or the files cannot be written; then none is left.
+        TypeError, ValueError: there is no signature, or it does not fit the function.
+
+    Example:
+
+        >>> def running_sum(x):
+        ...     return tf_ti.scan(lambda total, row: (total + row, total + row), tf.zeros([2]), x)
+        >>> tf_ti.openvino.save(running_sum, path, [tf.TensorSpec([None, 2], name="x")])
+        >>> total, sums = tf_ti.openvino.load(path)(x=[[1.0, 2.0], [3.0, 4.0]])
+        >>> sums.numpy().tolist()
+        [[1.0, 2.0], [4.0, 6.0]]
+    """
+    path = os.fsdecode(path)
+    if not path.endswith(".xml"):
+        raise ValueError(f"path must end in .xml, got {path!r}")
+    concrete = _concrete_function(function, input_signature)
+    conversion = Conversion()
+    network = _convert(conversion, concrete)
+    root = ElementTree.Element("net", name=_clean(concrete.name), version="11")
+    network.write(root)
+    ElementTree.SubElement(root, "rt_info")
+    ElementTree.indent(root)
+    document = ElementTree.ElementTree(root)
+    _write_files(
+        {
+            path[: -len(".xml")] + ".bin": conversion.weights.write,
+            path: lambda file: document.write(file, "utf-8", xml_declaration=True),
+        }
+    )
+
+
+# --- The function ---------------------------------------------------------------------------------
+
+
+def _concrete_function(function: Any, signature: Sequence[Any] | None) -> ConcreteFunction:
+    if isinstance(function, ConcreteFunction):
+        if signature is not None:
+            raise ValueError("a ConcreteFunction has a signature: input_signature must be None")
+        return function
+    if not callable(function):
+        raise TypeError(f"function must be callable, got {function!r}")
+    if signature is None and getattr(function, "inputs", None):
+        return _of_model(function)
+    if not hasattr(function, "get_concrete_function"):
+        call = getattr(function, "__call__")  # noqa: B004 - a module's may be a tf.function
+        function = call if hasattr(call, "get_concrete_function") else tf.function(function)
+        has_signature = function.input_signature is not None
+    else:
+        has_signature = True
+    if signature is None:
+        try:
+            return function.get_concrete_function() if has_signature else _refuse()
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"input_signature must be given: the function does not have one ({error})"
+            ) from error
+    if isinstance(signature, str) or not isinstance(signature, Sequence):
+        raise TypeError(
+            f"input_signature must be a list with an element for each argument, got {signature!r}"
+        )
+    return function.get_concrete_function(*tf.nest.map_structure(_to_spec, list(signature)))
+
+
+def _refuse():
+    raise ValueError("it is no tf.function with an input_signature")
+
+
+def _of_model(model: Any) -> ConcreteFunction:
+    """Of a model that knows its inputs: one of Keras, or an IRModule."""
+    specs = [tf.TensorSpec(x.shape, x.dtype, _identifier(x.name)) for x in model.inputs]
+    is_keras = any(base.__module__.startswith("keras.") for base in type(model).__mro__)
+
+    def call(*inputs):
+        if not is_keras:
+            return model(*inputs)
+        given = tf.nest.pack_sequence_as(tf.nest.map_structure(lambda _: 0, model.input), inputs)
+        outputs = model(given, training=False)
+        names = getattr(model, "output_names", None)
+        flat = tf.nest.flatten(outputs)
+        return dict(zip(names, flat)) if names and len(set(names)) == len(flat) else outputs
+
+    return tf.function(call, autograph=False).get_concrete_function(*specs)
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
+def _to_spec(value: Any) -> Any:
+    if isinstance(value, tf.TypeSpec):
+        return value
+    return tf.TensorSpec.from_tensor(tf.convert_to_tensor(value))
+
+
+def _convert(conversion: Conversion, concrete: ConcreteFunction) -> Network:
+    network, graph = conversion.network(), concrete.graph
+    captured = concrete.captured_inputs
+    given = graph.inputs[: len(graph.inputs) - len(captured)]
+    taken: set[str] = set()
+    arguments: list[Value] = []
+    for tensor in given:
+        name = _free(_clean(_name_of(tensor)), taken)
+        try:
+            kind = element_type_of(tensor.dtype)
+        except IRError as error:
+            raise IRError(f"input {shown(name)}: {error}") from None
+        port = network.parameter(kind, shape_of(tensor.shape), name)
+        port.names.append(name)
+        arguments.append(port)
+    arguments += [_captured(tensor) for tensor in captured]
+    results = conversion.run(network, graph, arguments)
+    conversion.check()
+    names = [name or "output_0" for name in _paths(concrete.structured_outputs)]
+    if len(names) != len(results):
+        names = [f"output_{i}" for i in range(len(results))]
+    for name, value in zip(names, results):
+        name = _free(_clean(name), taken)
+        port = value if isinstance(value, Port) else network.constant(value)
+        if port.names or port.layer.type in ("Parameter", "Const"):  # a tensor of its own
+            shape = port.shape
+            (port,) = network.add(
+                "Convert", [port], destination_type=port.element_type.name
+            ).outputs
+            port.shape = shape
+        port.names.append(name)
+        network.result(port, f"{name}/result")
+    return network
+
+
+def _captured(tensor: tf.Tensor) -> Value:
+    if not isinstance(tensor, _tf.EagerTensor):
+        raise IRError(f"the function uses {tensor.name!r}, which belongs to another one")
+    return tensor if tensor.dtype in (tf.resource, tf.variant) else tensor.numpy()
+
+
+def _name_of(tensor: tf.Tensor) -> str:
+    given = tensor.op.node_def.attr.get("_user_specified_name")
+    return (given.s.decode() if given is not None else "") or tensor.op.name
+
+
+def _paths(structure: Any, path: str = "") -> Iterator[str]:
+    """Names of a structure's tensors, by the keys that lead to them."""
+    if structure is None:
+        return
+    if isinstance(structure, Mapping):
+        parts = [(str(key), structure[key]) for key in sorted(structure)]
+    elif isinstance(structure, list | tuple):
+        fields = getattr(structure, "_fields", range(len(structure)))
+        parts = list(zip(map(str, fields), structure))
+        if not path:
+            parts = [(f"output_{i}", part) for i, part in enumerate(structure)]
+    else:
+        yield path
+        return
+    for name, part in parts:
+        yield from _paths(part, f"{path}/{name}" if path else name)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    taken.add(free)
+    return free
+
+
+def _clean(name: str | bytes) -> str:
+    """Without the characters that XML does not have."""
+    text = name.decode() if isinstance(name, bytes) else str(name)
+    return re.sub("[\x00-\x1f\ud800-\udfff\ufffe\uffff]", "_", text)
+
+
+# --- The files ------------------------------------------------------------------------------------
+
+
+def _write_files(contents: Mapping[str, Callable[[BinaryIO], None]]) -> None:
+    """Writes all files beside their places, and then puts them there, or leaves none of them."""
+    temporary = {path: f"{path}.{uuid.uuid4().hex}.tmp" for path in contents}
+    for path in contents:
+        if os.path.isdir(path):
+            raise IRError(f"{path}: cannot be written: it is a directory")
+    try:
+        for path, write in contents.items():
+            with open(temporary[path], "xb") as file:
+                write(file)
+        for path in contents:
+            os.replace(temporary[path], path)
+    except OSError as error:
+        raise IRError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        for name in temporary.values():
+            if os.path.exists(name):
+                os.unlink(name)

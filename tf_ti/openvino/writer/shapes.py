@@ -1,0 +1,274 @@
+"""Operations that move numbers, or tell shapes."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.writer.conversion import Node, writes
+from tf_ti.openvino.writer.network import element_type_of
+
+_LAST = np.iinfo(np.int64).max
+
+
+def _integers(value) -> np.ndarray:
+    return np.asarray(value, np.int64)
+
+
+def _axis(op: Node, position: int, axis: int, more: int = 0) -> int:
+    """From 0 on; `more` dimensions than the input has."""
+    return int(axis) % (op.rank(position) + more) if int(axis) < 0 else int(axis)
+
+
+def shape_as(op: Node, x, dtype: tf.DType = tf.int64):
+    """The extents of a tensor."""
+    kind = element_type_of(dtype)
+    return op.add("ShapeOf", x, version="opset3", outputs=[kind], output_type=kind.name)
+
+
+@writes("Shape")
+def _shape(op, x):
+    return shape_as(op, x, op.op.outputs[0].dtype)
+
+
+@writes("Size")
+def _size(op, x):
+    return op.add("ReduceProd", shape_as(op, x, op.op.outputs[0].dtype), _integers([0]))
+
+
+@writes("Rank")
+def _rank(op, x):
+    return np.asarray(op.rank(0), np.int32)
+
+
+@writes("VariableShape")
+def _variable_shape(op, handle):
+    raise op.error("the shape of this variable is not known before")
+
+
+@writes("Reshape")
+def _reshape(op, x, shape):
+    return op.add("Reshape", x, shape, special_zero=False)
+
+
+@writes("ExpandDims")
+def _expand_dims(op, x, axis):
+    return op.add("Unsqueeze", x, _integers(op.static(1)).reshape(-1))
+
+
+@writes("Squeeze")
+def _squeeze(op, x):
+    axes = op.attr("squeeze_dims")
+    if not axes:
+        if not op.shape(0).is_fully_defined():
+            raise op.error("its axes must be given, or the shape of its input be known")
+        axes = [i for i, extent in enumerate(op.shape(0)) if extent == 1]
+    return op.add("Squeeze", x, _integers(axes)) if axes else x
+
+
+@writes("Transpose")
+def _transpose(op, x, order):
+    return op.add("Transpose", x, order)
+
+
+@writes("ConcatV2")
+def _concat(op, *inputs):
+    *parts, _ = inputs
+    axis = _axis(op, 0, op.static(len(parts)))
+    return op.add("Concat", *parts, axis=axis)
+
+
+@writes("Pack")
+def _pack(op, *inputs):
+    axis = _axis(op, 0, op.attr("axis"), more=1)
+    parts = [op.add("Unsqueeze", x, _integers([axis])) for x in inputs]
+    return op.add("Concat", *parts, axis=axis)
+
+
+@writes("Unpack")
+def _unpack(op, x):
+    axis = _integers(op.attr("axis"))
+    return [
+        take(op, x, _integers(k), axis) if op.is_used(k) else None
+        for k in range(len(op.op.outputs))
+    ]
+
+
+def take(op: Node, x, index, axis):
+    """What is at an index along an axis, without it."""
+    return op.add("Gather", x, index, axis, version="opset8", batch_dims=0)
+
+
+@writes("Split")
+def _split(op, axis, x):
+    count = len(op.op.outputs)
+    kinds = [element_type_of(op.op.outputs[0].dtype)] * count
+    layer = op.layer("Split", x, _integers(op.static(0)), outputs=kinds, num_splits=count)
+    return layer.outputs
+
+
+@writes("SplitV")
+def _split_v(op, x, lengths, axis):
+    kinds = [element_type_of(op.op.outputs[0].dtype)] * len(op.op.outputs)
+    return op.layer("VariadicSplit", x, _integers(op.static(2)), lengths, outputs=kinds).outputs
+
+
+@writes("GatherV2")
+def _gather(op, x, indices, axis):
+    batch_dims = op.attr("batch_dims")
+    return op.add("Gather", x, indices, axis, version="opset8", batch_dims=batch_dims)
+
+
+@writes("ResourceGather")
+def _resource_gather(op, handle, indices):
+    table = op.conversion.variable(handle, op.op.outputs[0].dtype)
+    batch_dims = op.attr("batch_dims")
+    return op.add(
+        "Gather", table, indices, _integers(batch_dims), version="opset8", batch_dims=batch_dims
+    )
+
+
+@writes("GatherNd")
+def _gather_nd(op, x, indices):
+    return op.add("GatherND", x, indices, version="opset8", batch_dims=0)
+
+
+@writes("Tile")
+def _tile(op, x, multiples):
+    return op.add("Tile", x, multiples)
+
+
+@writes("BroadcastTo")
+def _broadcast_to(op, x, shape):
+    return broadcast(op, x, shape)
+
+
+@writes("Fill")
+def _fill(op, shape, value):
+    return broadcast(op, value, shape)
+
+
+def broadcast(op: Node, x, shape):
+    return op.add("Broadcast", x, shape, version="opset3", mode="numpy")
+
+
+@writes("ZerosLike", "OnesLike")
+def _like(op, x):
+    value = op.like(op.op.type == "OnesLike")
+    shape = op.shape(0)
+    if shape.is_fully_defined():
+        return broadcast(op, value, _integers(shape.as_list()))
+    return broadcast(op, value, shape_as(op, x))
+
+
+@writes("Range")
+def _range(op, start, limit, delta):
+    kind = element_type_of(op.op.outputs[0].dtype)
+    return op.add(
+        "Range", start, limit, delta, version="opset4", outputs=[kind], output_type=kind.name
+    )
+
+
+@writes("OneHot")
+def _one_hot(op, indices, depth, on, off):
+    if op.op.inputs[0].dtype not in (tf.int32, tf.int64):
+        kind = element_type_of(tf.int64)
+        indices = op.add("Convert", indices, outputs=[kind], destination_type="i64")
+    kinds = [element_type_of(op.op.outputs[0].dtype)]
+    return op.add("OneHot", indices, depth, on, off, outputs=kinds, axis=op.attr("axis"))
+
+
+@writes("Pad", "PadV2")
+def _pad(op, x, paddings, value=None):
+    before, after = _integers(op.static(1)).T
+    value = op.like(0) if value is None else value
+    return op.add("Pad", x, before, after, value, pad_mode="constant")
+
+
+@writes("MirrorPad")
+def _mirror_pad(op, x, paddings):
+    before, after = _integers(op.static(1)).T
+    return op.add("Pad", x, before, after, pad_mode=op.attr("mode").lower())
+
+
+@writes("ReverseV2")
+def _reverse(op, x, axes):
+    axes = _integers(op.static(1)).reshape(-1)
+    if not axes.size:
+        return x
+    axes = [_axis(op, 0, axis) for axis in axes]
+    return op.add("Reverse", x, _integers(axes), mode="index")
+
+
+@writes("ReverseSequence")
+def _reverse_sequence(op, x, lengths):
+    axes = {"seq_axis": op.attr("seq_dim"), "batch_axis": op.attr("batch_dim")}
+    return op.add("ReverseSequence", x, lengths, **axes)
+
+
+@writes("Where")
+def _where(op, x):
+    kind = element_type_of(tf.int64)
+    found = op.add("NonZero", x, version="opset3", outputs=[kind], output_type="i64")
+    return op.add("Transpose", found, _integers([1, 0]))
+
+
+@writes("Slice")
+def _slice(op, x, begin, size):
+    axes = _integers(range(op.shape(1)[0] or 0))
+    first, count = op.known(1), op.known(2)
+    if first is not None and count is not None:
+        first = _integers(first)
+        stop = np.where(np.asarray(count) < 0, _LAST, first + count)
+    else:
+        is_open = op.add(
+            "Less", size, np.zeros([], op.op.inputs[2].dtype.as_numpy_dtype),
+            outputs=[element_type_of(tf.bool)],
+        )  # fmt: skip
+        last = np.asarray(np.iinfo(np.int32).max, op.op.inputs[1].dtype.as_numpy_dtype)
+        kinds = [element_type_of(op.op.inputs[1].dtype)]
+        first = begin
+        stop = op.add("Select", is_open, last, op.add("Add", begin, size), outputs=kinds)
+    return op.add("Slice", x, first, stop, np.ones(len(axes), np.int64), axes, version="opset8")
+
+
+@writes("StridedSlice")
+def _strided_slice(op, x, begin, end, strides):
+    """A new axis is put in afterwards: OpenVINO's CPU plugin does not do it right beside others."""
+    count = op.shape(1)[0]
+    if count is None:
+        raise op.error("the number of slices must be known")
+    masks = {
+        name: [op.attr(name) >> i & 1 for i in range(count)]
+        for name in ("begin_mask", "end_mask", "new_axis_mask", "shrink_axis_mask", "ellipsis_mask")
+    }
+    new = _new_axes(op, masks)
+    if new:
+        kept = [i for i in range(count) if not masks["new_axis_mask"][i]]
+        masks = {name: [mask[i] for i in kept] for name, mask in masks.items()}
+        begin, end, strides = (np.asarray(op.static(i))[kept] for i in (1, 2, 3))
+    is_whole = all(
+        masks["ellipsis_mask"][i] or (masks["begin_mask"][i] and masks["end_mask"][i])
+        for i in range(len(masks["begin_mask"]))
+    )
+    steps = op.known(3) if not new else strides
+    if not (is_whole and steps is not None and np.all(np.asarray(steps) == 1)):
+        x = op.add("StridedSlice", x, begin, end, strides, **masks)
+    return op.add("Unsqueeze", x, _integers(new)) if new else x
+
+
+def _new_axes(op: Node, masks: dict[str, list[int]]) -> list[int]:
+    """Where in the result the new axes are."""
+    if not any(masks["new_axis_mask"]):
+        return []
+    count = len(masks["new_axis_mask"])
+    ellipsis = masks["ellipsis_mask"].index(1) if any(masks["ellipsis_mask"]) else count
+    named = sum(i != ellipsis and not masks["new_axis_mask"][i] for i in range(count))
+    axes, axis = [], 0
+    for i in range(count):
+        if i == ellipsis:
+            axis += op.rank(0) - named
+        elif masks["new_axis_mask"][i]:
+            axes.append(axis)
+            axis += 1
+        else:
+            axis += not masks["shrink_axis_mask"][i]
+    return axes
