@@ -184,31 +184,6 @@ def test_what_was_loaded_needs_its_files_no_more(tmp_path):
     np.testing.assert_allclose(module(np.eye(4))[0], w + b, rtol=1e-5, atol=1e-5)
 
 
-def test_loading_takes_one_copy_of_the_weights(tmp_path, run_program):
-    path, _, _ = dense(tmp_path, inputs=4096, units=4096)  # 64 MiB
-    run_program(
-        """
-        import sys
-        import numpy as np, tensorflow as tf, tf_ti.openvino
-
-        def resident():
-            pages = int(open("/proc/self/statm").read().split()[1])
-            return pages * 4096 / 2**20
-
-        tf.constant(np.zeros(1000)) + 1
-        before = resident()
-        module = tf_ti.openvino.load(sys.argv[1])
-        grown = resident() - before
-        print(grown)
-        assert 60 < grown < 80, grown
-        module(np.zeros([1, 4096], np.float32))
-        grown = resident() - before
-        assert grown < 100, grown
-        """,
-        path,
-    )
-
-
 def test_a_constant_that_two_layers_share_is_one_variable(tmp_path):
     path, _, _ = dense(tmp_path)
     text = path.read_text()

@@ -12,6 +12,8 @@ from tf_ti.openvino.weights import Weights
 
 # Up to so many bytes a constant stands in each graph, where shapes and folding can see it.
 _SMALL = 1024
+# Bytes: memory of a tensor that is nobody's copy.
+_ALIGNMENT = 64
 
 
 class Constants:
@@ -23,15 +25,14 @@ class Constants:
         self.tensors: dict[int, tf.Tensor | tf.Variable] = {}
         self._layers: list[Layer] = []  # keeps their ids theirs
         shared: dict[tuple, int] = {}
-        views: list[np.ndarray] = []  # keeps their addresses theirs
         for layer, source in _constants(graph):
             self._layers.append(layer)
-            array, _ = weights.of(source or layer)
-            views.append(array)
+            array, element_type = weights.of(source or layer)
             dtype = array.dtype
             if source is not None:
                 dtype = ELEMENT_TYPES[layer.attributes["destination_type"]].dtype
-            place = array.__array_interface__["data"][0], array.shape, array.dtype, dtype
+            offset = (source or layer).attributes.get("offset")
+            place = offset, element_type, array.shape, dtype
             first = shared.setdefault(place, id(layer))
             if first != id(layer):
                 if first in self.values:
@@ -39,17 +40,17 @@ class Constants:
                 if first in self.tensors:
                     self.tensors[id(layer)] = self.tensors[first]
                 continue
-            with np.errstate(all="ignore"):
-                array = array.astype(dtype, copy=False)
             floating = tf.as_dtype(dtype).is_floating
             try:
-                if trainable and floating and array.size > 1:
+                copy = _copied(array, dtype)
+                if trainable and floating and copy.size > 1:
                     name = f"x{ascii_name(layer.name)}"
-                    self.tensors[id(layer)] = tf.Variable(array, name=name)
-                elif array.nbytes > _SMALL:
-                    self.tensors[id(layer)] = tf.constant(array)
+                    # Until it changes, it too has the memory that it is given.
+                    self.tensors[id(layer)] = tf.Variable(_shared(copy), name=name)
+                elif copy.nbytes > _SMALL:
+                    self.tensors[id(layer)] = _shared(copy)
                 else:
-                    self.values[id(layer)] = array.copy()
+                    self.values[id(layer)] = copy
             except (TypeError, ValueError, MemoryError, tf.errors.OpError) as error:
                 raise IRError(f"{layer.path}: cannot be made a tensor: {error}") from error
 
@@ -71,6 +72,31 @@ class Constants:
             return tf.convert_to_tensor(self.tensors[id(layer)])
         value = self.values.get(id(layer))
         return None if value is None else tf.constant(value)
+
+
+def _copied(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The numbers in memory of their own, which begins where TensorFlow wants a tensor's to."""
+    memory = np.empty(array.size * dtype.itemsize + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[start : start + array.size * dtype.itemsize].view(dtype).reshape(array.shape)
+    with np.errstate(all="ignore"):
+        np.copyto(copy, array, casting="unsafe")
+    return copy
+
+
+def _shared(array: np.ndarray) -> tf.Tensor:
+    """A tensor that has the array's memory as its own, where that begins as it wants it to.
+
+    What tf.constant makes is a copy, and the array's own copy lives on until the next one is made.
+    """
+    dtype = tf.as_dtype(array.dtype)
+    if array.dtype.isbuiltin != 1:  # NumPy's library does not know it
+        if dtype != tf.bfloat16:
+            return tf.constant(array)
+        array = array.view(np.uint16)
+    tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    # Where there is a GPU, this puts it there.
+    return tf.identity(tensor) if tensor.dtype == dtype else tf.bitcast(tensor, dtype)
 
 
 def _constants(graph: Graph) -> Iterator[tuple[Layer, Layer | None]]:
