@@ -1,0 +1,223 @@
+"""`python -m tf_ti.openvino`: an IR as a SavedModel or a .keras model; its layers; a comparison."""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import re
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti.openvino import IRError, load
+from tf_ti.openvino.check import Settings, check, summary, table
+from tf_ti.openvino.listing import listing, write_drawings
+from tf_ti.openvino.progress import Watcher, watched_by
+from tf_ti.openvino.reader import read
+
+# From where on a model is large enough for a progress bar.
+_MANY_LAYERS = 200
+_MANY_BYTES = 100 << 20
+
+_EPILOG = """\
+exit codes: 0 all went well, 1 something is wrong with a model, or --check found a difference,
+2 the command line is wrong. Nothing is written where it is not 0.
+
+On a terminal, large models get a progress bar where tqdm is installed (pip install tqdm).
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    _check_usage(parser, arguments)
+    all_agree = True
+    for model in arguments.models:
+        try:
+            with watched_by(_progress_bar(_weights_of(model, arguments))):
+                all_agree = _process(model, arguments) and all_agree
+        except (IRError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            all_agree = False
+    return 0 if all_agree else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tf_ti.openvino",
+        description="Reads models in OpenVINO's IR, version 10 or 11.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("models", nargs="+", metavar="MODEL.xml", help="what to read")
+    parser.add_argument(
+        "--weights", metavar="FILE", help="the weights; by default the .bin file beside MODEL.xml"
+    )
+    parser.add_argument("--output", metavar="DIR", type=_path, help="write a SavedModel")
+    parser.add_argument("--keras", metavar="FILE.keras", type=_path, help="write a Keras model")
+    parser.add_argument(
+        "--trainable",
+        action="store_true",
+        help="floating constants become variables; those of a .keras model are not frozen",
+    )
+    listed = parser.add_argument_group("what a model consists of")
+    listed.add_argument(
+        "--inspect", action="store_true", help="list layers and ports, and draw the loops"
+    )
+    listed.add_argument(
+        "--drawings", metavar="DIR", type=_path, help="write the loops as graphviz's sources"
+    )
+    compared = parser.add_argument_group("comparison")
+    compared.add_argument(
+        "--check", action="store_true", help="compare with OpenVINO, on random inputs"
+    )
+    compared.add_argument(
+        "--seed", type=int, help="of the inputs; by default another one each time"
+    )
+    compared.add_argument(
+        "--shape",
+        metavar="NAME=1,3,?",
+        type=_shape,
+        action="append",
+        default=[],
+        help="the shape of an input with dimensions that are unknown; these are 2, as is a ?",
+    )
+    compared.add_argument(
+        "--rtol", type=_tolerance, help="relative; by default it depends on dtypes"
+    )
+    compared.add_argument("--atol", type=_tolerance, help="absolute; likewise")
+    return parser
+
+
+def _path(text: str) -> pathlib.Path:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return pathlib.Path(os.path.realpath(text))
+
+
+def _shape(text: str) -> tuple[str, tuple[int | None, ...]]:
+    name, separator, shape = text.rpartition("=")
+    if (
+        not separator
+        or not name
+        or not re.fullmatch(r"(([0-9]{1,9}|\?)(,([0-9]{1,9}|\?))*)?", shape)
+    ):
+        raise argparse.ArgumentTypeError(f"{text!r} is not like NAME=1,3,?")
+    return name, tuple(None if n == "?" else int(n) for n in shape.split(",") if n)
+
+
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is below 0")
+    return value
+
+
+def _check_usage(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    written = {
+        f"--{name}": path
+        for name in ("output", "keras", "drawings")
+        if (path := getattr(arguments, name)) is not None
+    }
+    if not (written or arguments.inspect or arguments.check):
+        parser.error("nothing to do: give --output, --keras, --inspect, --drawings or --check")
+    if len(arguments.models) > 1 and (written or arguments.weights):
+        parser.error("several models can be given to --inspect and --check alone")
+    if arguments.seed is not None and arguments.seed < 0:
+        parser.error("--seed must not be negative")
+    if not arguments.check:
+        for name in ("seed", "shape", "rtol", "atol"):
+            if getattr(arguments, name) not in (None, []):
+                parser.error(f"--{name} is for --check")
+    if arguments.keras and arguments.keras.suffix != ".keras":
+        parser.error(f"--keras: {arguments.keras} does not end in .keras")
+    if len(set(written.values())) < len(written):
+        parser.error(f"{' and '.join(written)} name the same path")
+    for option, path in written.items():
+        if not path.parent.is_dir():
+            parser.error(f"{option}: there is no directory {path.parent}")
+        if option == "--keras" and path.exists():
+            parser.error(f"{option}: {path} exists")
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            parser.error(f"{option}: {path} exists and is no empty directory")
+
+
+def _weights_of(model: str, arguments: argparse.Namespace) -> str:
+    return arguments.weights or os.path.splitext(model)[0] + ".bin"
+
+
+def _process(model: str, arguments: argparse.Namespace) -> bool:
+    """Whether OpenVINO agrees, if it is asked."""
+    graph = read(model) if arguments.inspect or arguments.drawings else None
+    if graph is not None and arguments.inspect:
+        print(listing(graph))
+    if arguments.check:
+        settings = Settings(arguments.seed, dict(arguments.shape), arguments.rtol, arguments.atol)
+        checked = check(model, arguments.weights, settings)
+        print(table(checked) if len(arguments.models) == 1 else summary(checked))
+        if not checked.agrees:
+            return False
+    with contextlib.ExitStack() as stack:
+        # All are there, or none is.
+        if arguments.output:
+            folder = stack.enter_context(_finished_as(arguments.output))
+            module = load(model, arguments.weights, arguments.trainable)
+            tf.saved_model.save(module, str(folder))
+        if arguments.keras:
+            file = stack.enter_context(_finished_as(arguments.keras))
+            _keras_model(model, arguments).save(file)
+        if graph is not None and arguments.drawings:
+            folder = stack.enter_context(_finished_as(arguments.drawings))
+            folder.mkdir()
+            write_drawings(graph, folder)
+    return True
+
+
+def _keras_model(model: str, arguments: argparse.Namespace) -> Any:
+    try:
+        from tf_ti import keras
+    except (ImportError, RuntimeError) as error:
+        raise IRError(f"--keras: {error}") from error
+    layer = keras.OpenVINO(model, arguments.weights, trainable=arguments.trainable)
+    return layer.to_model()
+
+
+@contextlib.contextmanager
+def _finished_as(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """What to write instead; it becomes `path` if nothing goes wrong."""
+    with tempfile.TemporaryDirectory(prefix=f".{path.name[:50]}.", dir=path.parent) as folder:
+        unfinished = pathlib.Path(folder) / path.name
+        yield unfinished
+        os.replace(unfinished, path)
+
+
+def _progress_bar(weights: str) -> Watcher:
+    """Bars for what takes long, where there are a terminal, a large model and tqdm."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        tqdm = None
+    is_heavy = os.path.isfile(weights) and os.path.getsize(weights) > _MANY_BYTES
+    is_shown = tqdm is not None and sys.stderr.isatty()
+    has_bar = False
+
+    def watch(stage: str, items: Collection[Any]) -> Iterable[Any]:
+        nonlocal has_bar
+        # Bodies of loops have no bars of their own.
+        if not is_shown or has_bar or not (is_heavy or len(items) > _MANY_LAYERS):
+            yield from items
+            return
+        has_bar = True
+        try:
+            yield from tqdm(items, stage, leave=False)
+        finally:
+            has_bar = False
+
+    return watch
+
+
+if __name__ == "__main__":
+    sys.exit(main())

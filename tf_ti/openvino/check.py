@@ -1,0 +1,208 @@
+"""Compares what a model computes here with what OpenVINO computes."""
+
+import dataclasses
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino.element_types import ELEMENT_TYPES, ElementType
+from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.model import Shape
+from tf_ti.openvino.module import TensorInfo, load
+from tf_ti.openvino.reader import read
+from tf_ti.openvino.samples import random_inputs
+from tf_ti.openvino.weights import Weights
+
+# Relative and absolute. OpenVINO computes in single precision what is in double.
+_TOLERANCES = {
+    "f64": (1e-3, 1e-4),
+    "f32": (1e-3, 1e-4),
+    "f16": (1e-2, 1e-2),
+    "bf16": (4e-2, 4e-2),
+    "f8e4m3": (0.25, 0.1),
+    "f8e5m2": (0.5, 0.2),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Of a comparison.
+
+    Attributes:
+        seed: of the random inputs; None: a new one.
+        shapes: of inputs, by their names, with None for any extent.
+        rtol, atol: what may differ; None: by the dtype of an output.
+    """
+
+    seed: int | None = None
+    shapes: Mapping[str, Shape] = dataclasses.field(default_factory=dict)
+    rtol: float | None = None
+    atol: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Between two values of an output; `problem` is empty where there is none that matters."""
+
+    name: str
+    element_type: str
+    shape: tuple[int, ...]
+    absolute: float
+    relative: float
+    problem: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    path: str
+    seed: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def agrees(self) -> bool:
+        return not any(difference.problem for difference in self.differences)
+
+
+def check(path: str, weights: str | None, settings: Settings) -> Checked:
+    """Runs a model here and in OpenVINO, on the same random inputs.
+
+    Raises:
+        IRError: the model cannot be read or run here, or there; or OpenVINO is not installed.
+    """
+    openvino = _openvino()
+    module = load(path, weights)
+    seed = secrets.randbits(32) if settings.seed is None else settings.seed
+    file = Weights(weights or os.path.splitext(path)[0] + ".bin")
+    inputs = random_inputs(read(path), file, settings.shapes, np.random.default_rng(seed))
+    try:
+        ours = [output.numpy() for output in module(*inputs)]
+    except (tf.errors.OpError, TypeError, ValueError) as error:
+        raise IRError(f"{path}: cannot be run on {_described(inputs)}: {error}") from error
+    theirs = _run(openvino, path, weights, inputs, module.inputs)
+    return Checked(
+        path,
+        seed,
+        tuple(
+            _difference(info, a, b, kind, settings)
+            for info, a, (b, kind) in zip(module.outputs, ours, theirs)
+        ),
+    )
+
+
+def table(checked: Checked) -> str:
+    rows = [("output", "type", "shape", "max abs error", "max rel error", "result")]
+    for each in checked.differences:
+        shape = "[" + ",".join(map(str, each.shape)) + "]"
+        errors = f"{each.absolute:.3g}", f"{each.relative:.3g}"
+        name = repr(each.name)[1:-1]
+        rows.append((name, each.element_type, shape, *errors, each.problem or "ok"))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)) for row in rows]
+    return "\n".join([*(line.rstrip() for line in lines), summary(checked)])
+
+
+def summary(checked: Checked) -> str:
+    problems = [f"{each.name!r} {each.problem}" for each in checked.differences if each.problem]
+    most = max((each.absolute for each in checked.differences), default=0.0)
+    said = "; ".join(problems) or f"ok, largest error {most:.3g}"
+    return f"{checked.path}: seed {checked.seed}: {said}"
+
+
+def _openvino() -> Any:
+    try:
+        import openvino
+    except ImportError as error:
+        raise IRError(f"--check needs OpenVINO: run `pip install openvino` ({error})") from error
+    return openvino
+
+
+def _run(
+    openvino: Any,
+    path: str,
+    weights: str | None,
+    inputs: Sequence[np.ndarray],
+    infos: Sequence[TensorInfo],
+) -> list[tuple[np.ndarray, ElementType]]:
+    """What OpenVINO computes, in full precision."""
+    try:
+        core = openvino.Core()
+        model = core.read_model(path, weights) if weights else core.read_model(path)
+        request = core.compile_model(
+            model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        ).create_infer_request()
+        tensors = [
+            _tensor(openvino, array, port.get_element_type(), info)
+            for array, port, info in zip(inputs, model.inputs, infos)
+        ]
+        request.infer(tensors)
+        outputs = [request.get_output_tensor(i) for i in range(len(model.outputs))]
+        return [_array(tensor) for tensor in outputs]
+    except RuntimeError as error:
+        given = _described(inputs)
+        raise IRError(f"{path}: OpenVINO cannot run it on {given}: {error}") from error
+
+
+def _described(inputs: Sequence[np.ndarray]) -> str:
+    return "inputs of shapes " + ", ".join(str(list(array.shape)) for array in inputs)
+
+
+def _tensor(openvino: Any, array: np.ndarray, element_type: Any, info: TensorInfo) -> Any:
+    tensor = openvino.Tensor(element_type, array.shape)
+    if tensor.data.dtype.itemsize != array.dtype.itemsize or tensor.data.size != array.size:
+        raise IRError(f"input {info.name!r} is {element_type}: --check does not know these")
+    tensor.data[...] = array.view(tensor.data.dtype)
+    return tensor
+
+
+def _array(tensor: Any) -> tuple[np.ndarray, ElementType]:
+    element_type = ELEMENT_TYPES[tensor.element_type.get_type_name()]
+    array = np.array(tensor.data)
+    if array.dtype.itemsize == element_type.dtype.itemsize:
+        array = array.view(element_type.dtype)
+    return array, element_type
+
+
+def _difference(
+    info: TensorInfo, ours: np.ndarray, theirs: np.ndarray, kind: ElementType, settings: Settings
+) -> Difference:
+    absolute = relative = 0.0
+    if ours.dtype != kind.dtype:
+        problem = f"OpenVINO gives {kind.name}"
+    elif ours.shape != theirs.shape:
+        problem = f"OpenVINO gives shape {list(theirs.shape)}"
+    else:
+        absolute, relative, problem = _compare(ours, theirs, *_tolerance(kind, settings))
+    name = next((k for k, v in ELEMENT_TYPES.items() if v.dtype == ours.dtype), "?")
+    return Difference(info.name, name, ours.shape, absolute, relative, problem)
+
+
+def _tolerance(kind: ElementType, settings: Settings) -> tuple[float, float]:
+    rtol, atol = _TOLERANCES.get(kind.name, (0.0, 0.0))
+    return (
+        rtol if settings.rtol is None else settings.rtol,
+        atol if settings.atol is None else settings.atol,
+    )
+
+
+def _compare(
+    ours: np.ndarray, theirs: np.ndarray, rtol: float, atol: float
+) -> tuple[float, float, str]:
+    """The largest errors, and what is wrong."""
+    exact = ours == theirs  # infinities, and integers that no floating number can tell apart
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    nan = np.isnan(a)
+    if not np.array_equal(nan, np.isnan(b)):
+        return np.inf, np.inf, "has NaN at other positions"
+    with np.errstate(all="ignore"):
+        error = np.where(exact | nan, 0.0, np.abs(a - b))
+        # An infinity of one of both is as far as can be.
+        share = np.where(error > 0, error / np.abs(b), 0.0)
+        share[np.isnan(share)] = np.inf
+        is_close = exact | nan | (error <= atol + np.where(np.isinf(b), 0.0, rtol * np.abs(b)))
+    wrong = int(np.sum(~is_close))
+    problem = f"differs at {wrong:,} of {a.size:,} positions" if wrong else ""
+    return float(error.max(initial=0)), float(share.max(initial=0)), problem

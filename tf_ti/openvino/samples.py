@@ -1,0 +1,194 @@
+"""Random inputs for a model: integers are such that what reads them can do with them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tf_ti.openvino.errors import IRError
+from tf_ti.openvino.model import Graph, Layer, Port, Shape
+from tf_ti.openvino.weights import Weights
+
+# The extent of a dimension that nothing is known of, and the end of integers that may be anything.
+_EXTENT = 2
+_END = 10
+# Give on the numbers of their first input.
+_TRANSPARENT = frozenset(
+    ["Broadcast", "Convert", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"]
+)
+
+
+def random_inputs(
+    graph: Graph, weights: Weights, shapes: Mapping[str, Shape], rng: np.random.Generator
+) -> list[np.ndarray]:
+    """An array for each Parameter; `shapes`, by their names, have None for any extent."""
+    parameters = graph.of_type("Parameter")
+    names = {layer.id: {layer.name, *layer.outputs[0].names} for layer in parameters}
+    for name in shapes:
+        if not any(name in known for known in names.values()):
+            listed = ", ".join(repr(layer.name) for layer in parameters)
+            raise IRError(f"{graph.path}: there is no input {name!r}; inputs are {listed}")
+    extents = {}
+    for layer in parameters:
+        given = [shape for name, shape in shapes.items() if name in names[layer.id]]
+        extents[layer.id] = _extents(layer, given[-1] if given else layer.outputs[0].shape)
+    sampler = _Sampler(graph, weights, extents, rng)
+    return [sampler.sample(layer) for layer in parameters]
+
+
+def _extents(layer: Layer, shape: Shape | None) -> tuple[int, ...]:
+    known = layer.outputs[0].shape
+    if shape is None:
+        raise IRError(f"{layer.path}: its rank is not known: a shape must be given for it")
+    if known is not None and (
+        len(known) != len(shape) or any(n and m and n != m for n, m in zip(known, shape))
+    ):
+        raise IRError(f"{layer.path}: is of shape {known}, which {shape} is not")
+    known = known or shape
+    return tuple(
+        next((e for e in extents if e is not None), _EXTENT) for extents in zip(shape, known)
+    )
+
+
+class _Sampler:
+    def __init__(self, graph, weights, extents, rng):
+        self._graph: Graph = graph
+        self._weights: Weights = weights
+        self._extents: Mapping[int, tuple[int, ...]] = extents
+        self._rng: np.random.Generator = rng
+
+    def sample(self, layer: Layer) -> np.ndarray:
+        shape = self._extents[layer.id]
+        (port,) = layer.outputs
+        assert port.element_type is not None
+        dtype = port.element_type.dtype
+        if port.element_type.is_floating:
+            return self._rng.standard_normal(shape).astype(dtype)
+        if dtype == np.bool_:
+            return self._rng.integers(0, 2, shape).astype(dtype)
+        first, end, is_sorted = 0, _END, False
+        for use in self._uses(self._graph, layer, port):
+            low, high, in_order = use.range()
+            first, end, is_sorted = max(first, low), min(end, high), is_sorted or in_order
+        values = self._rng.integers(first, max(end, first + 1), shape).astype(dtype)
+        if is_sorted and values.size:
+            values = np.sort(values, axis=-1)
+            values[..., 0] = first
+        return values
+
+    def _uses(self, graph: Graph, layer: Layer, port: Port) -> Iterator["_Use"]:
+        """Where the numbers go that this port gives, through layers that only give them on."""
+        for (target, to_port), source in graph.sources.items():
+            if source != (layer.id, port.id):
+                continue
+            reader = graph.layers[target]
+            position = [other.id for other in reader.inputs].index(to_port)
+            if reader.type in _TRANSPARENT and position == 0:
+                yield from self._uses(graph, reader, reader.outputs[0])
+            elif not reader.bodies:
+                yield _Use(self, graph, reader, position)
+            elif reader.type == "Loop" and position == 0:
+                yield _Use(self, graph, reader, position)
+            for body in reader.bodies.values():
+                for entry in body.inputs:
+                    if entry.external_port_id == to_port:
+                        inside = body.graph.layers[entry.internal_layer_id]
+                        yield from self._uses(body.graph, inside, inside.outputs[0])
+
+    def shape(self, graph: Graph, layer: Layer, position: int) -> tuple[int, ...]:
+        """Of an input; extents that are not known are 1."""
+        source, port_id = graph.sources[layer.id, layer.inputs[position].id]
+        if graph is self._graph and source in self._extents:
+            return self._extents[source]
+        port = graph.layers[source].output(port_id)
+        assert port is not None
+        return tuple(n or 1 for n in port.shape or ())
+
+    def number(self, graph: Graph, layer: Layer, position: int) -> int | None:
+        """An input's, if it is a constant."""
+        source = graph.layers[graph.sources[layer.id, layer.inputs[position].id][0]]
+        if source.type != "Constant":
+            return None
+        value, _ = self._weights.of(source)
+        return int(value.reshape(-1)[0]) if value.size else None
+
+
+class _Use:
+    """An input of a layer, as one that integers are read from."""
+
+    def __init__(self, sampler: _Sampler, graph: Graph, layer: Layer, position: int):
+        self._sampler, self._graph = sampler, graph
+        self.layer, self.position = layer, position
+
+    def range(self) -> tuple[int, int, bool]:
+        """The first number that may be there, the end, and whether they must be in order."""
+        rule = _RULES.get((self.layer.type, self.position))
+        return rule(self) if rule else (0, _END, False)
+
+    def extent(self, position: int, axis: int | None) -> int:
+        shape = self._sampler.shape(self._graph, self.layer, position)
+        return shape[axis or 0] if -len(shape) <= (axis or 0) < len(shape) else 1
+
+    def least_extent(self, position: int) -> int:
+        return min(self._sampler.shape(self._graph, self.layer, position), default=1)
+
+    def size(self, position: int) -> int:
+        return int(np.prod(self._sampler.shape(self._graph, self.layer, position)))
+
+    def number(self, position: int) -> int | None:
+        return self._sampler.number(self._graph, self.layer, position)
+
+    def attribute(self, name: str) -> int:
+        try:
+            return int(self.layer.attributes.get(name, 0))
+        except ValueError:
+            return 0
+
+
+_Rule = Callable[[_Use], tuple[int, int, bool]]
+
+
+def _positive(end: int) -> _Rule:
+    return lambda use: (1, end, False)
+
+
+def _rows(position: int) -> _Rule:
+    return lambda use: (0, use.extent(position, 0), False)
+
+
+def _along_constant(position: int) -> _Rule:
+    return lambda use: (0, use.extent(0, use.number(position)), False)
+
+
+def _lengths(axis: Callable[[_Use], int]) -> _Rule:
+    return lambda use: (1, use.extent(0, axis(use)) + 1, False)
+
+
+def _rules(types: Sequence[str], rules: Mapping[int, _Rule]) -> dict[tuple[str, int], _Rule]:
+    return {(kind, position): rule for kind in types for position, rule in rules.items()}
+
+
+_RULES: dict[tuple[str, int], _Rule] = {
+    # Rows of tables.
+    **_rules(
+        ["EmbeddingBagOffsetsSum", "EmbeddingBagOffsets"],
+        {1: _rows(0), 2: lambda use: (0, use.size(1) + 1, True), 3: _rows(0)},
+    ),
+    **_rules(["EmbeddingBagPackedSum", "EmbeddingBagPacked"], {1: _rows(0)}),
+    **_rules(
+        ["EmbeddingSegmentsSum"],
+        {1: _rows(0), 2: lambda use: (0, use.number(3) or 1, True), 3: _positive(4), 4: _rows(0)},
+    ),
+    **_rules(["Gather"], {1: _along_constant(2)}),
+    **_rules(["GatherElements"], {1: lambda use: (0, use.extent(0, use.attribute("axis")), False)}),
+    **_rules(["ScatterUpdate", "ScatterElementsUpdate"], {1: _along_constant(3)}),
+    **_rules(["GatherND", "ScatterNDUpdate"], {1: lambda use: (0, use.least_extent(0), False)}),
+    # Lengths of sequences.
+    **_rules(["LSTMSequence"], {3: _lengths(lambda use: 1)}),
+    **_rules(["GRUSequence", "RNNSequence"], {2: _lengths(lambda use: 1)}),
+    **_rules(["ReverseSequence"], {1: _lengths(lambda use: use.attribute("seq_axis"))}),
+    # Numbers of things, and what is divided by.
+    **_rules(["Divide", "FloorMod", "Mod", "OneHot"], {1: _positive(_END)}),
+    **_rules(["Tile"], {1: _positive(3)}),
+    **_rules(["TopK"], {1: _positive(2)}),
+    **_rules(["Loop"], {0: _positive(5)}),
+}
