@@ -10,7 +10,8 @@ FAMILIES = {
     "bags": set(),
     "loops": set(),
     "recurrent": {"loops"},
-    "keras": {"tf_ti", "bags", "loops", "recurrent"},
+    "openvino": {"tf_ti"},
+    "keras": {"tf_ti", "bags", "loops", "recurrent", "openvino"},
 }
 # The folders of cc/, and which of them each knows. Arithmetic is at the bottom.
 LAYERS = {
@@ -20,7 +21,12 @@ LAYERS = {
     "xla": {"compute", "kernels", "xla"},
 }
 # These gather what there is.
-GATHERERS = {"tf_ti/__init__.py", "tf_ti/__main__.py", "tf_ti/_self_check.py"}
+GATHERERS = {
+    "tf_ti/__init__.py",
+    "tf_ti/__main__.py",
+    "tf_ti/_self_check.py",
+    "tf_ti/openvino/__main__.py",
+}
 
 
 def texts(folder, *suffixes):

@@ -17,6 +17,7 @@ if keras.backend.backend() != "tensorflow":
     )
 
 from tf_ti.keras.embedding_bag import EmbeddingBag  # noqa: E402 - what it needs is checked first
+from tf_ti.keras.openvino import OpenVINO  # noqa: E402
 from tf_ti.keras.recurrent import GRU, LSTM, SimpleRNN  # noqa: E402
 
-__all__ = ["EmbeddingBag", "GRU", "LSTM", "SimpleRNN"]
+__all__ = ["EmbeddingBag", "GRU", "LSTM", "OpenVINO", "SimpleRNN"]

@@ -14,9 +14,11 @@ _MOST_DIMENSIONS = 32  # NumPy's limit, in its older versions
 
 
 class Weights:
-    def __init__(self, path: str | os.PathLike):
+    """Of the file at `path`, or `data`, where that is what the file has in it."""
+
+    def __init__(self, path: str | os.PathLike, data: np.ndarray | None = None):
         self._path = os.fsdecode(path)
-        self._bytes: np.ndarray | None = None
+        self._bytes = data
 
     def of(self, layer: Layer) -> tuple[np.ndarray, ElementType]:
         """The value of a Constant: a view of the file, but for types that are packed in it."""
@@ -32,14 +34,18 @@ class Weights:
                 f"{layer.path}: size={size}, but {element_type.name} numbers of shape "
                 f"{list(shape)} take {element_type.num_bytes(count)} bytes"
             )
-        data = self._open(layer)
+        numbers = element_type.unpack(self.piece(layer, offset, size), count)
+        return numbers.reshape(shape), element_type
+
+    def piece(self, layer: Layer, offset: int, size: int) -> np.ndarray:
+        """The bytes that a Constant stands for."""
+        data = self.data(layer)
         if offset + size > len(data):
             raise IRError(
                 f"{layer.path}: offset={offset} and size={size} lead beyond the end of "
                 f"{self._path}, which has {len(data)} bytes"
             )
-        numbers = element_type.unpack(data[offset : offset + size], count)
-        return numbers.reshape(shape), element_type
+        return data[offset : offset + size]
 
     def _position(self, layer: Layer, name: str) -> int:
         text = layer.attributes.get(name)
@@ -47,7 +53,8 @@ class Weights:
             raise IRError(f"{layer.path}: {name}={shown(text)} is no number of bytes")
         return int(text)
 
-    def _open(self, layer: Layer) -> np.ndarray:
+    def data(self, layer: Layer) -> np.ndarray:
+        """All bytes, which this layer needs."""
         if self._bytes is None:
             try:
                 check_file(self._path)

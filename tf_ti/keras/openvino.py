@@ -1,0 +1,205 @@
+"""`tf_ti.keras.OpenVINO`: a model in OpenVINO's IR as a layer."""
+
+import base64
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_ti.openvino import IRError, IRModule, TensorInfo
+from tf_ti.openvino.model import Layer
+from tf_ti.openvino.reader import document, parse
+from tf_ti.openvino.weights import Weights, declared
+
+# Up to so many bytes a floating constant is in the config too: shapes may depend on it.
+_SMALL = 1024
+
+
+@keras.saving.register_keras_serializable(package="tf_ti")
+class OpenVINO(keras.layers.Layer):
+    """A model in OpenVINO's IR, version 10 or 11, whose constants are weights of the layer.
+
+    It means:
+
+        module = tf_ti.openvino.load(path, weights, trainable=True)
+        layer = lambda inputs: module(*inputs)
+
+    Floating constants with more than one element are weights: an optimizer trains them,
+    `layer.trainable = False` freezes them, and they are saved with a Keras model. What is saved
+    needs neither file: the config has the text of the XML, and the other constants. States of
+    ReadValue and Assign are none of the weights: what was loaded begins anew.
+
+    Args:
+        path: the .xml file.
+        weights: the .bin file; by default the one beside it of the same name.
+        **kwargs: `name` and `trainable`, as of any Keras layer. The dtypes are those of the file,
+            whatever the layer's dtype policy is.
+
+    Call arguments:
+        inputs: a tensor; or, where the model has several inputs, a list of tensors in their order,
+            or a dict by their names. They are cast to the dtypes of the model, ids of floating
+            point numbers too, as `keras.Input` makes them unless told otherwise.
+
+    Output shape:
+        A tensor, or a tuple of them where the model has several outputs. The first dimension is the
+        batch only where the file has it so: a file with a fixed batch size keeps it.
+
+    Attributes:
+        model_inputs, model_outputs: what the model says of them, as `tf_ti.openvino.TensorInfo`s.
+
+    Raises:
+        tf_ti.openvino.IRError: the file, or the weights, cannot be used, or have operations that
+            are not supported; it says which file, layer and port.
+        TypeError, ValueError: inputs do not fit the model.
+
+    Example:
+
+        layer = tf_ti.keras.OpenVINO("backbone.xml", trainable=False)
+        model = keras.Sequential([keras.Input((3, 224, 224)), layer, keras.layers.Dense(10)])
+
+    Source: OpenVINO's IR.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike, weights: str | os.PathLike | None = None, **kwargs: Any
+    ):
+        super().__init__(**kwargs, autocast=False)
+        if isinstance(path, _Saved):
+            saved, text, path = path, path.text, "the IR in a config"
+            constants = _Constants("the constants in a config", saved.data())
+        else:
+            path = os.fsdecode(path)
+            text = _text(path)
+            constants = _Constants(weights or os.path.splitext(path)[0] + ".bin")
+        self._module = IRModule(parse(text, path), constants, True, None)
+        self._saved = _Saved(text, constants.num_bytes, constants.pieces)
+        self.model_inputs: tuple[TensorInfo, ...] = self._module.inputs
+        self.model_outputs: tuple[TensorInfo, ...] = self._module.outputs
+        self._ir_weights = [
+            keras.Variable(
+                variable,
+                dtype=variable.dtype.name,
+                autocast=False,
+                name=variable.name.split(":")[0],
+            )
+            for variable in self._module.trainable_variables
+        ]
+        # Compilation depends on the operations.
+        self.supports_jit = False
+        self.built = True
+
+    def call(self, inputs: Any) -> tf.Tensor | tuple[tf.Tensor, ...]:
+        if not all(isinstance(weight.value, tf.Variable) for weight in self._ir_weights):
+            raise NotImplementedError(
+                f"tf_ti.keras.OpenVINO {self.name!r} reads its own weights: it cannot be called "
+                "with others, as by stateless_call"
+            )
+        if isinstance(inputs, Mapping):
+            infos = {name: info for info in self.model_inputs for name in info.names}
+            outputs = self._module(
+                **{name: _cast(value, infos.get(name)) for name, value in inputs.items()}
+            )
+        else:
+            tensors = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+            infos = [*self.model_inputs, *[None] * len(tensors)]  # too many are refused later
+            outputs = self._module(*map(_cast, tensors, infos))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def to_model(self) -> keras.Model:
+        """A model of this layer alone, with the inputs and outputs of the file."""
+        names: list[str | None] = []
+        for info in self.model_inputs:
+            if info.shape.rank is None:
+                raise IRError(f"input {info.name!r}: its rank is not known, as Keras needs it")
+            name = info.spec.name
+            names.append(None if name in names else name)
+        inputs = [
+            keras.Input(batch_shape=tuple(info.shape), dtype=info.dtype.name, name=name)
+            for info, name in zip(self.model_inputs, names)
+        ]
+        first = inputs[0] if len(inputs) == 1 else inputs
+        return keras.Model(first, self(first))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "ir": self._saved.get_config()}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "OpenVINO":
+        """A layer with zeros for its weights, which Keras loads. It reads no file."""
+        config = dict(config)
+        return cls(_Saved.from_config(config.pop("ir")), **config)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Saved:
+    """What a model is made from, but for large floating constants.
+
+    Attributes:
+        text: the XML.
+        num_bytes: of the .bin file, as far as it is used.
+        pieces: what is in it, by offsets.
+    """
+
+    text: str
+    num_bytes: int
+    pieces: Mapping[int, bytes]
+
+    def data(self) -> np.ndarray:
+        """The .bin file, with zeros for the rest, which take no memory until they are used."""
+        try:
+            data = np.zeros(self.num_bytes, np.uint8)
+        except (MemoryError, ValueError) as error:
+            raise IRError(f"weights of {self.num_bytes} bytes: {error}") from error
+        for offset, piece in self.pieces.items():
+            if not 0 <= offset <= self.num_bytes - len(piece):
+                raise IRError(f"constants at {offset} are not within {self.num_bytes} bytes")
+            data[offset : offset + len(piece)] = np.frombuffer(piece, np.uint8)
+        return data
+
+    def get_config(self) -> dict[str, Any]:
+        coded = {str(at): base64.b64encode(piece).decode() for at, piece in self.pieces.items()}
+        return {"xml": self.text, "num_bytes": self.num_bytes, "constants": coded}
+
+    @classmethod
+    def from_config(cls, config: Any) -> "_Saved":
+        try:
+            text, num_bytes, coded = (config[name] for name in ("xml", "num_bytes", "constants"))
+            pieces = {int(at): base64.b64decode(text) for at, text in coded.items()}
+            if isinstance(text, str) and isinstance(num_bytes, int):
+                return cls(text, num_bytes, pieces)
+            cause = None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            cause = error
+        raise IRError("the config of a tf_ti.keras.OpenVINO has no IR in it") from cause
+
+
+class _Constants(Weights):
+    """Those of a model. Remembers what is read, but for large floating constants."""
+
+    def __init__(self, path: str | os.PathLike, data: np.ndarray | None = None):
+        super().__init__(path, data)
+        self.pieces: dict[int, bytes] = {}
+        self.num_bytes = 0
+
+    def piece(self, layer: Layer, offset: int, size: int) -> np.ndarray:
+        found = super().piece(layer, offset, size)
+        self.num_bytes = max(self.num_bytes, offset + size)
+        is_weight = size > _SMALL and declared(layer)[0].is_floating
+        if not is_weight and size > len(self.pieces.get(offset, b"")):
+            self.pieces[offset] = found.tobytes()
+        return found
+
+
+def _text(path: str) -> str:
+    try:
+        return document(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise IRError(f"{path}: is not in UTF-8: {error}") from error
+
+
+def _cast(value: Any, info: TensorInfo | None) -> Any:
+    return value if info is None else tf.cast(value, info.dtype)
