@@ -13,6 +13,7 @@ from tf_ti.openvino.errors import IRError, ascii_name, shown
 from tf_ti.openvino.model import Graph, Layer, Port
 from tf_ti.openvino.operation import Function, Operation, find
 from tf_ti.openvino.progress import watched
+from tf_ti.openvino.states import Memory
 
 _OF_THE_GRAPH = frozenset(["Constant", "Parameter", "Result"])
 
@@ -44,10 +45,10 @@ def _some(names: Sequence[str], most: int = 5) -> str:
 
 
 class Evaluation:
-    """Graphs of a model, with the constants that they share."""
+    """Graphs of a model, with the constants that they share, and the states."""
 
-    def __init__(self, constants: Constants):
-        self._constants = constants
+    def __init__(self, constants: Constants, memory: Memory):
+        self._constants, self._memory = constants, memory
 
     @_tf.do_not_convert
     def __call__(self, graph: Graph, parameters: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
@@ -75,7 +76,7 @@ class Evaluation:
         function = find(layer)
         assert function is not None
         read = [graph.layers[source] for source, _ in sources]
-        op = Operation(layer, read, inputs, self._constants.value, self)
+        op = Operation(layer, read, inputs, self._constants.value, self, self._memory)
         if not _takes(function, len(inputs)):
             raise op.error(f"has {len(inputs)} inputs, which this operation cannot have")
         try:

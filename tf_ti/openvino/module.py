@@ -13,6 +13,7 @@ from tf_ti.openvino.errors import IRError, ascii_name
 from tf_ti.openvino.evaluation import Evaluation, check_supported
 from tf_ti.openvino.model import Graph, Layer, Port
 from tf_ti.openvino.reader import check_file, read
+from tf_ti.openvino.states import Memory, make_states
 from tf_ti.openvino.weights import Weights
 
 
@@ -44,8 +45,13 @@ class IRModule(tf.Module):
     the order of `outputs`. It may be called in a `tf.function`, under a `tf.GradientTape`, in a
     Keras model, and be saved by `tf.saved_model.save`.
 
+    A model with ReadValue and Assign keeps states from one call to the next, as an infer request of
+    OpenVINO's does: `reset_state` begins anew. A call reads all states before it writes any. What
+    was saved keeps their values, and has `reset_state` too.
+
     Attributes:
         inputs, outputs: `TensorInfo`s.
+        states: the `State`s by their `variable_id`s; `module.states["h"].assign(x)` sets one.
     """
 
     def __init__(self, graph: Graph, weights: Weights, trainable: bool, name: str | None):
@@ -59,12 +65,15 @@ class IRModule(tf.Module):
         self._ambiguous = _ambiguous(self.inputs)
         with tf.init_scope():
             self._constants = Constants(graph, weights, trainable)
+            self.states = make_states(graph)
         self._weights = self._constants.variables
         signature = _signature(self.inputs)
         self._function = tf.function(self._evaluate, input_signature=signature, autograph=False)
         self._by_name = tf.function(
             self._evaluate_by_name, input_signature=signature, autograph=False
         )
+        if self.states:
+            self._reset = tf.function(self.reset_state, input_signature=[], autograph=False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[tf.Tensor, ...]:
         tensors = self._to_tensors(args, kwargs)
@@ -72,9 +81,16 @@ class IRModule(tf.Module):
             return tuple(self._function(*tensors))
         return tuple(self._evaluate(*tensors))
 
+    def reset_state(self) -> None:
+        """Forgets what calls have assigned, as OpenVINO's `request.reset_state()` does."""
+        for state in self.states.values():
+            state.reset()
+
     def _evaluate(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         given = {layer.id: tensor for layer, tensor in zip(self._parameters, tensors)}
-        results = Evaluation(self._constants)(self._graph, given)
+        memory = Memory(self.states)
+        results = Evaluation(self._constants, memory)(self._graph, given)
+        memory.commit()
         return [results[layer.id] for layer in self._results]
 
     def _evaluate_by_name(self, *tensors: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -117,6 +133,8 @@ class IRModule(tf.Module):
             # What was loaded again is called as this is, with positional tensors.
             children["__call__"] = self._function
             children["_default_save_signature"] = self._by_name  # of serving
+            if self.states:
+                children["reset_state"] = self._reset
         return children
 
 

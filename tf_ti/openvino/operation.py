@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_ti.openvino.element_types import ELEMENT_TYPES
 from tf_ti.openvino.errors import IRError
 from tf_ti.openvino.model import Graph, Layer
+from tf_ti.openvino.states import Memory
 
 _REQUIRED: Any = object()
 
@@ -24,12 +25,14 @@ class Operation:
         inputs: Sequence[tf.Tensor],
         constant_of: Callable[[Layer], np.ndarray | None],
         run_graph: Callable[[Graph, Mapping[int, tf.Tensor]], Mapping[int, tf.Tensor]],
+        memory: Memory,
     ):
         self.layer = layer
         self.inputs = inputs
         self._sources = sources
         self.constant_of = constant_of
         self.run_graph = run_graph
+        self.memory = memory
 
     def error(self, message: str) -> IRError:
         return IRError(f"{self.layer.path}: {message}")

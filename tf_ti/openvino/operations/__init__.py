@@ -10,4 +10,5 @@ from tf_ti.openvino.operations import (
     recurrent,
     reductions,
     shapes,
+    state,
 )

@@ -1,0 +1,118 @@
+"""What a model keeps from one call to the next: ReadValue reads it, Assign writes it."""
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from tf_ti.openvino.element_types import ELEMENT_TYPES
+from tf_ti.openvino.errors import IRError, ascii_name, shown
+from tf_ti.openvino.model import Graph, Layer
+from tf_ti.openvino.reader import parse_shape
+
+_TYPES = ("ReadValue", "Assign")
+
+
+class State(tf.Module):
+    """A value that a model keeps: a `variable_id` of its file.
+
+    Attributes:
+        value: a `tf.Variable`, not trainable: what was assigned last; zeros before that.
+        is_assigned: a `tf.Variable`: whether anything has been. Until then reading gives the
+            initial value that the model computes, where it does.
+    """
+
+    def __init__(self, variable_id: str, spec: tf.TensorSpec):
+        super().__init__()
+        name = f"x{ascii_name(variable_id)}"
+        self.value = tf.Variable(_zeros(spec), trainable=False, shape=spec.shape, name=name)
+        self.is_assigned = tf.Variable(False, trainable=False, name=f"{name}_is_assigned")
+
+    def assign(self, value: tf.Tensor) -> None:
+        self.value.assign(value)
+        self.is_assigned.assign(True)
+
+    def reset(self) -> None:
+        self.value.assign(_zeros(tf.TensorSpec(self.value.shape, self.value.dtype)))
+        self.is_assigned.assign(False)
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    """Empty where an extent is not known."""
+    shape = [] if spec.shape.rank is None else [extent or 0 for extent in spec.shape]
+    return tf.zeros(shape, spec.dtype)
+
+
+class Memory:
+    """What one call does to the states: all that it reads, it reads before it writes anything."""
+
+    def __init__(self, states: Mapping[str, State]):
+        self._states = states
+        self._next: dict[str, tf.Tensor] = {}
+
+    def read(self, variable_id: str, initial: tf.Tensor | None = None) -> tf.Tensor:
+        state = self._states[variable_id]
+        value = state.value.read_value()
+        return (
+            value if initial is None else tf.cond(state.is_assigned, lambda: value, lambda: initial)
+        )
+
+    def assign(self, variable_id: str, value: tf.Tensor) -> None:
+        self._next[variable_id] = value
+
+    def commit(self) -> None:
+        for variable_id, value in self._next.items():
+            self._states[variable_id].assign(value)
+
+
+def make_states(graph: Graph) -> dict[str, State]:
+    """A state for each variable_id."""
+    specs: dict[str, tf.TensorSpec] = {}
+    assigned: set[str] = set()
+    for layer in graph.walk():
+        if layer.type not in _TYPES:
+            continue
+        if graph.layers.get(layer.id) is not layer:
+            raise IRError(f"{layer.path}: in the body of a loop or of a branch it is not supported")
+        variable_id = layer.attributes.get("variable_id")
+        if not variable_id:
+            raise IRError(f"{layer.path}: has no variable_id")
+        spec = _spec(layer)
+        other = specs.setdefault(variable_id, spec)
+        if spec.dtype != other.dtype or not spec.shape.is_compatible_with(other.shape):
+            raise IRError(
+                f"{layer.path}: variable_id={shown(variable_id)} is {_words(spec)} here, but "
+                f"{_words(other)} in another layer"
+            )
+        shape = other.shape.most_specific_compatible_shape(spec.shape)
+        specs[variable_id] = tf.TensorSpec(shape, spec.dtype)
+        if layer.type == "Assign":
+            if variable_id in assigned:
+                raise IRError(f"{layer.path}: another Assign has its variable_id")
+            assigned.add(variable_id)
+    states = {}
+    for variable_id, spec in specs.items():
+        try:
+            states[variable_id] = State(variable_id, spec)
+        except (ValueError, MemoryError, tf.errors.OpError) as error:
+            what = f"variable_id={shown(variable_id)}, {_words(spec)}"
+            raise IRError(f"{graph.path}: {what}, cannot be made: {error}") from error
+    return states
+
+
+def _spec(layer: Layer) -> tf.TensorSpec:
+    """As the attributes have it, which older versions lack; else as the port does."""
+    port = next(iter(layer.outputs or layer.inputs), None)
+    if port is None:
+        raise IRError(f"{layer.path}: has no ports")
+    element_type, shape = port.element_type, port.shape
+    if layer.attributes.get("variable_type") in ELEMENT_TYPES:
+        element_type = ELEMENT_TYPES[layer.attributes["variable_type"]]
+    if "variable_shape" in layer.attributes:
+        shape = parse_shape(layer.attributes["variable_shape"], layer.path)
+    if element_type is None:
+        raise IRError(f"{layer.path}: does not say a type that is supported")
+    return tf.TensorSpec(shape, element_type.dtype)
+
+
+def _words(spec: tf.TensorSpec) -> str:
+    return f"{spec.dtype.name} of shape {spec.shape}"
