@@ -11,8 +11,7 @@ import tf_ti.openvino
 
 ov = pytest.importorskip("openvino")
 openvino_models = pytest.importorskip("openvino_models")
-
-HIDDEN, FEATURES, STEPS = 256, 512, 25
+openvino_collection = pytest.importorskip("openvino_collection")
 
 
 def dense(folder, compress=False, inputs=4, units=300):
@@ -27,104 +26,13 @@ def dense(folder, compress=False, inputs=4, units=300):
     return path, w, b
 
 
-def layer_of_example_2():
-    """As the specification's document has it, which leaves out what surrounds it."""
-    shape = {"x": (1, 1, FEATURES), "row": (1, FEATURES), "h": (1, HIDDEN)}
-    shape |= {"out": (1, 1, HIDDEN), "w": (4 * HIDDEN, FEATURES + HIDDEN), "b": (4 * HIDDEN,)}
-
-    def port(number, name, precision=""):
-        dims = shape.get(name, name)
-        return (
-            f'<port id="{number}"{precision}>'
-            + "".join(f"<dim>{n}</dim>" for n in dims)
-            + "</port>"
-        )
-
-    def layer(number, kind, inputs, outputs, data=""):
-        group = "<input>" + "".join(port(i, name) for i, name in enumerate(inputs)) + "</input>"
-        given = "".join(port(i, name, f' precision="{p}"') for i, name, p in outputs)
-        return (
-            f'<layer id="{number}" type="{kind}">{data}{group if inputs else ""}'
-            f"{f'<output>{given}</output>' if outputs else ''}</layer>"
-        )
-
-    def const(number, offset, size, name, precision="FP32"):
-        data = f'<data offset="{offset}" size="{size}"/>'
-        return layer(number, "Const", [], [(1, name, precision)], data)
-
-    f = "FP32"
-    layers = [
-        layer(0, "Parameter", [], [(0, "x", f)]),
-        const(1, 0, 16, (2,), "I64"),
-        layer(2, "Reshape", ["x", (2,)], [(2, "row", f)]),
-        layer(3, "Parameter", [], [(0, "h", f)]),
-        layer(4, "Parameter", [], [(0, "h", f)]),
-        const(5, 16, 3145728, "w"),
-        const(6, 3145744, 4096, "b"),
-        layer(
-            7,
-            "LSTMCell",
-            ["row", "h", "h", "w", "b"],
-            [(5, "h", f), (6, "h", f)],
-            '<data hidden_size="256"/>',
-        ),
-        layer(8, "Result", ["h"], []),
-        layer(9, "Result", ["h"], []),
-        const(10, 3149840, 24, (3,), "I64"),
-        layer(11, "Reshape", ["h", (3,)], [(2, "out", f)]),
-        layer(12, "Result", ["out"], []),
-    ]
-    edges = "0 0 2 0,1 1 2 1,2 2 7 0,3 0 7 1,4 0 7 2,5 1 7 3,6 1 7 4,7 6 8 0,7 5 9 0,7 5 11 0,"
-    edges += "10 1 11 1,11 2 12 0"
-    return (
-        '<layer id="3" name="loop" type="TensorIterator"><input>'
-        + port(0, (1, STEPS, FEATURES)) + port(1, "h") + port(2, "h")
-        + "</input><output>" + port(3, (1, STEPS, HIDDEN), ' precision="FP32"') + "</output>"
-        '<port_map><input axis="1" external_port_id="0" internal_layer_id="0" start="0"/>'
-        '<input external_port_id="1" internal_layer_id="3"/>'
-        '<input external_port_id="2" internal_layer_id="4"/>'
-        '<output axis="1" external_port_id="3" internal_layer_id="12"/></port_map>'
-        '<back_edges><edge from-layer="8" to-layer="4"/><edge from-layer="9" to-layer="3"/>'
-        f"</back_edges><body><layers>{''.join(layers)}</layers>{_edges(edges)}</body></layer>"
-    )  # fmt: skip
-
-
-def _edges(text):
-    names = "from-layer", "from-port", "to-layer", "to-port"
-    return "<edges>" + "".join(
-        "<edge " + " ".join(f'{n}="{v}"' for n, v in zip(names, edge.split())) + "/>"
-        for edge in text.split(",")
-    ) + "</edges>"  # fmt: skip
-
-
 @pytest.mark.parametrize("version", [10, 11])
 def test_the_documents_example_2_answers_as_the_definition_of_the_lstm(tmp_path, version):
-    rng = np.random.default_rng(2)
-    weights = (0.05 * rng.standard_normal([4 * HIDDEN, FEATURES + HIDDEN])).astype(np.float32)
-    bias = rng.standard_normal(4 * HIDDEN).astype(np.float32)
-    shapes = {"x": (1, STEPS, FEATURES), "h": (1, HIDDEN), "c": (1, HIDDEN)}
-    layers, arrays = "", []
-    for i, (name, shape) in enumerate(shapes.items()):
-        dims = "".join(f"<dim>{n}</dim>" for n in shape)
-        layers += (
-            f'<layer id="{i}" name="{name}" type="Parameter"><output>'
-            f'<port id="0" precision="FP32">{dims}</port></output></layer>'
-        )
-        arrays.append(rng.standard_normal(shape).astype(np.float32))
-    dims = f"<dim>1</dim><dim>{STEPS}</dim><dim>{HIDDEN}</dim>"
-    result = f'<layer id="4" type="Result"><input><port id="0">{dims}</port></input></layer>'
-    path = tmp_path / "example.xml"
-    path.write_text(
-        f'<net name="m" version="{version}"><layers>{layers}{layer_of_example_2()}{result}</layers>'
-        + _edges("0 0 3 0,1 0 3 1,2 0 3 2,3 3 4 0")
-        + "</net>"
-    )
-    numbers = np.int64([1, FEATURES]), weights, bias, np.int64([1, 1, HIDDEN])
-    (tmp_path / "example.bin").write_bytes(b"".join(n.tobytes() for n in numbers))
+    path, arrays, weights, bias = openvino_collection.write_example_2(tmp_path, version)
     x, h, c = (array.astype(np.float64) for array in arrays)
     states, expected = [h, c], []
-    w, r = weights[:, :FEATURES], weights[:, FEATURES:]
-    for i in range(STEPS):
+    w, r = weights[:, :-256], weights[:, -256:]
+    for i in range(x.shape[1]):
         states = step("lstm", x[:, i], states, w, r, bias, {})
         expected.append(states[0])
     (got,) = tf_ti.openvino.load(path)(*arrays)
