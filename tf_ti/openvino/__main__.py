@@ -220,4 +220,5 @@ def _progress_bar(weights: str) -> Watcher:
 
 
 if __name__ == "__main__":
+    tf.get_logger().setLevel("ERROR")  # each of several models is traced
     sys.exit(main())

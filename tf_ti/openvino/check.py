@@ -142,8 +142,8 @@ def _run(
         outputs = [request.get_output_tensor(i) for i in range(len(model.outputs))]
         return [_array(tensor) for tensor in outputs]
     except RuntimeError as error:
-        given = _described(inputs)
-        raise IRError(f"{path}: OpenVINO cannot run it on {given}: {error}") from error
+        reason = f"{_described(inputs)}: {str(error).strip()}"
+        raise IRError(f"{path}: OpenVINO cannot run it on {reason}") from error
 
 
 def _described(inputs: Sequence[np.ndarray]) -> str:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_ti.openvino.element_types import ELEMENT_TYPES
 from tf_ti.openvino.errors import IRError, ascii_name
 from tf_ti.openvino.model import Graph, Layer
+from tf_ti.openvino.progress import watched
 from tf_ti.openvino.weights import Weights
 
 # Up to so many bytes a constant stands in each graph, where shapes and folding can see it.
@@ -25,7 +26,7 @@ class Constants:
         self.tensors: dict[int, tf.Tensor | tf.Variable] = {}
         self._layers: list[Layer] = []  # keeps their ids theirs
         shared: dict[tuple, int] = {}
-        for layer, source in _constants(graph):
+        for layer, source in watched("constants", list(_constants(graph))):
             self._layers.append(layer)
             array, element_type = weights.of(source or layer)
             dtype = array.dtype

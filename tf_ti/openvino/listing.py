@@ -67,14 +67,14 @@ def _rows(graph: Graph, depth: int) -> Iterator[tuple[str, ...]]:
 
 
 def _port(port: Port) -> str:
+    return f"{port.id}: {_type(port)}"
+
+
+def _type(port: Port) -> str:
     kind = port.element_type.name if port.element_type else "?"
-    return f"{port.id}: {kind}{_shape(port)}"
-
-
-def _shape(port: Port) -> str:
     if port.shape is None:  # of a scalar the file says as little as where the rank is unknown
-        return ""
-    return "[" + ",".join("?" if n is None else str(n) for n in port.shape) + "]"
+        return kind
+    return f"{kind}[{','.join('?' if n is None else str(n) for n in port.shape)}]"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:
@@ -144,7 +144,7 @@ def _drawing(loop: Layer) -> str:
 def _external(entry: PortMapEntry, ports: Sequence[Port]) -> str:
     for port in ports:
         if port.id == entry.external_port_id:
-            return f"port {_port(port)}"
+            return f"port {port.id}, {_type(port)}"
     return "the loop's own"  # the number of the iteration, or whether there is another one
 
 

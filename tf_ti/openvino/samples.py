@@ -128,6 +128,10 @@ class _Use:
         shape = self._sampler.shape(self._graph, self.layer, position)
         return shape[axis or 0] if -len(shape) <= (axis or 0) < len(shape) else 1
 
+    def is_static(self, position: int) -> bool:
+        shape = self.layer.inputs[position].shape
+        return shape is not None and None not in shape
+
     def least_extent(self, position: int) -> int:
         return min(self._sampler.shape(self._graph, self.layer, position), default=1)
 
@@ -160,7 +164,13 @@ def _along_constant(position: int) -> _Rule:
 
 
 def _lengths(axis: Callable[[_Use], int]) -> _Rule:
-    return lambda use: (1, use.extent(0, axis(use)) + 1, False)
+    """Of the whole sequence where its extent is not known: OpenVINO ignores others there."""
+
+    def rule(use: _Use) -> tuple[int, int, bool]:
+        end = use.extent(0, axis(use)) + 1
+        return (1 if use.is_static(0) else end - 1), end, False
+
+    return rule
 
 
 def _rules(types: Sequence[str], rules: Mapping[int, _Rule]) -> dict[tuple[str, int], _Rule]:
@@ -171,7 +181,7 @@ _RULES: dict[tuple[str, int], _Rule] = {
     # Rows of tables.
     **_rules(
         ["EmbeddingBagOffsetsSum", "EmbeddingBagOffsets"],
-        {1: _rows(0), 2: lambda use: (0, use.size(1) + 1, True), 3: _rows(0)},
+        {1: _rows(0), 2: lambda use: (0, use.size(1), True), 3: _rows(0)},
     ),
     **_rules(["EmbeddingBagPackedSum", "EmbeddingBagPacked"], {1: _rows(0)}),
     **_rules(
