@@ -13,6 +13,8 @@ from tf_ti.openvino.model import Graph, Layer
 from tf_ti.openvino.states import Memory
 
 _REQUIRED: Any = object()
+_MOST_KNOWN = 1 << 16  # numbers of an input that are looked for; they may be a range of any length
+_NEWEST_OPSET = 17
 
 
 class Operation:
@@ -97,7 +99,8 @@ class Operation:
     def known(self, position: int) -> np.ndarray | None:
         """The value of an input, if it is known."""
         value = self.constant_of(self._sources[position])
-        if value is None:
+        count = self.inputs[position].shape.num_elements()
+        if value is None and count is not None and count <= _MOST_KNOWN:
             value = tf.get_static_value(self.inputs[position])
         return value
 
@@ -147,7 +150,7 @@ def find(layer: Layer) -> Function | None:
     """The function of a layer's version: an opset has the operations of those before it too."""
     exact = _TABLE.get((layer.type, layer.version))
     number = _number(layer.version)
-    if exact is not None or number is None:
+    if exact is not None or number is None or number > _NEWEST_OPSET:
         return exact
     older = [
         (other, function)

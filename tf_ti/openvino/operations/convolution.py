@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of
 
+_MOST_GROUPS = 1 << 14  # each may be a convolution of its own
 _AUTO_PADS = ("explicit", "notset", "same_upper", "same_lower", "valid")
 
 
@@ -63,9 +64,13 @@ def _padded(x: tf.Tensor, pads: Sequence[tuple], value=0) -> tf.Tensor:
     """x, channels last, with its spatial axes padded; below 0 it is cropped."""
     begin = [0, *(p[0] for p in pads), 0]
     end = [0, *(p[1] for p in pads), 0]
-    if all(isinstance(p, int) and p == 0 for p in begin + end):
-        return x
-    begin, end = (tf.stack([tf.cast(p, tf.int64) for p in part]) for part in (begin, end))
+    if all(isinstance(p, int) for p in begin + end):
+        if min(begin + end) < 0:
+            inside = (slice(max(-b, 0), min(e, 0) or None) for b, e in zip(begin, end))
+            x = x[tuple(inside)]
+        pads = [(max(b, 0), max(e, 0)) for b, e in zip(begin, end)]
+        return tf.pad(x, pads, constant_values=value) if max(begin + end) > 0 else x
+    begin, end = (tf.convert_to_tensor(part, tf.int64) for part in (begin, end))
     start = tf.maximum(-begin, 0)
     x = tf.slice(x, start, tf.shape(x, tf.int64) - start - tf.maximum(-end, 0))
     pads = tf.stack([tf.maximum(begin, 0), tf.maximum(end, 0)], axis=1)
@@ -74,17 +79,15 @@ def _padded(x: tf.Tensor, pads: Sequence[tuple], value=0) -> tf.Tensor:
 
 def _dilated(filters: tf.Tensor, dilations: Sequence[int]) -> tf.Tensor:
     """Filters, [spatial..., in, out], with zeros between their numbers."""
+    rank = filters.shape.rank
     for axis, dilation in enumerate(dilations):
-        if dilation == 1:
-            continue
-        shape = tf.shape(filters)
-        spread = tf.expand_dims(filters, axis + 1)
-        pads = [[0, dilation - 1 if i == axis + 1 else 0] for i in range(filters.shape.rank + 1)]
-        spread = tf.pad(spread, pads)
-        wide = tf.concat([shape[:axis], [shape[axis] * dilation], shape[axis + 1 :]], 0)
-        filters = tf.reshape(spread, wide)
-        size = shape[axis] * dilation - dilation + 1
-        filters = tf.gather(filters, tf.range(size), axis=axis)
+        if dilation > 1:
+            shape = extents(filters)
+            shape[axis] *= dilation
+            pads = [(0, dilation - 1 if i == axis + 1 else 0) for i in range(rank + 1)]
+            spread = tf.pad(tf.expand_dims(filters, axis + 1), pads)
+            inside = [slice(1 - dilation) if i == axis else slice(None) for i in range(rank)]
+            filters = tf.reshape(spread, shape)[tuple(inside)]
     return filters
 
 
@@ -100,7 +103,27 @@ def _geometry(op: Operation, x: tf.Tensor, kernel: Sequence) -> tuple[list, list
     if not 1 <= spatial <= 3:
         raise op.error(f"{spatial} spatial axes, where 1 to 3 are supported")
     strides, dilations = (_positive(op, name, spatial) for name in ("strides", "dilations"))
-    return strides, dilations, _pads(op, extents(x)[2:], kernel, strides, dilations)
+    pads = _pads(op, extents(x)[2:], kernel, strides, dilations)
+    _check_windows(op, extents(x)[2:], kernel, dilations, pads)
+    return strides, dilations, pads
+
+
+def _check_windows(op: Operation, sizes, kernel, dilations, pads) -> None:
+    """A window that is known to be larger than the padded tensor: nothing is made for it."""
+    for size, k, dilation, (begin, end) in zip(sizes, kernel, dilations, pads):
+        if all(isinstance(n, int) for n in (size, k, begin, end)):
+            window = (k - 1) * dilation + 1
+            if window > size + begin + end:
+                raise op.error(f"a window of {window} does not fit into {size + begin + end}")
+
+
+def _groups(op: Operation, filters: tf.Tensor) -> int:
+    groups = filters.shape[0]
+    if groups is None:
+        raise op.error("the number of groups must be known")
+    if groups > _MOST_GROUPS:
+        raise op.error(f"{groups} groups, where at most {_MOST_GROUPS} are supported")
+    return groups
 
 
 @register("Convolution")
@@ -113,9 +136,7 @@ def _convolution(op, x, filters):
 @register("GroupConvolution")
 def _group_convolution(op, x, filters):
     strides, dilations, pads = _geometry(op, x, extents(filters)[3:])
-    groups = filters.shape[0]
-    if groups is None:
-        raise op.error("the number of groups must be known")
+    groups = _groups(op, filters)
     x = _padded(_to_last(x), pads)
     order = [*range(2, filters.shape.rank - 1), 1, 0]
     if (
@@ -145,9 +166,7 @@ def _convolution_backprop(op, x, filters, output_shape=None):
 @register("GroupConvolutionBackpropData")
 def _group_convolution_backprop(op, x, filters, output_shape=None):
     strides, dilations, pads, shape = _back(op, x, extents(filters)[3:], output_shape)
-    groups = filters.shape[0]
-    if groups is None:
-        raise op.error("the number of groups must be known")
+    groups = _groups(op, filters)
     order = [*range(2, filters.shape.rank - 1), 1, 0]
     parts = [
         _transposed(piece, tf.transpose(own, order), strides, dilations, pads, shape)
@@ -197,7 +216,7 @@ def _transposed(x, filters, strides, dilations, pads, full):
     y = tf.nn.conv_transpose(
         x,
         filters,
-        tf.stack([tf.cast(size, tf.int32) for size in shape]),
+        tf.cast(tf.stack(shape), tf.int32),
         strides,
         padding="VALID",
     )
@@ -209,17 +228,27 @@ class _Windows:
 
     def __init__(self, op: Operation, x: tf.Tensor):
         self.spatial = rank_of(op, x) - 2
-        self.kernel = _list(op, "kernel", self.spatial, 1)
+        self.kernel = _positive(op, "kernel", self.spatial)
         self.strides = _positive(op, "strides", self.spatial)
         self.dilations = _positive(op, "dilations", self.spatial)
         self.sizes = extents(x)[2:]
         self.pads = _pads(op, self.sizes, self.kernel, self.strides, self.dilations)
+        _check_windows(op, self.sizes, self.kernel, self.dilations, self.pads)
         rounding = op.text("rounding_type", "floor").lower()
         if rounding not in ("floor", "ceil", "ceil_torch"):
             raise op.error(f"rounding_type={rounding!r} is none of floor, ceil, ceil_torch")
         self.more = [0] * self.spatial  # behind the padding, for a last window that is cut off
         if rounding != "floor":
             self.more = [self._more(i, rounding == "ceil_torch") for i in range(self.spatial)]
+
+    @property
+    def has_pads(self) -> bool:
+        return not all(isinstance(p, int) and p == 0 for pads in self.pads for p in pads)
+
+    @property
+    def are_inside(self) -> bool:
+        """Whether all windows are known to be in the tensor."""
+        return not self.has_pads and all(isinstance(m, int) and m == 0 for m in self.more)
 
     def _more(self, i: int, torch: bool):
         stride, window = self.strides[i], (self.kernel[i] - 1) * self.dilations[i] + 1
@@ -261,19 +290,16 @@ class _Windows:
         return y[tuple(steps)]
 
 
-@register("AvgPool", ["opset1", "opset14"])
+@register("AvgPool", ["opset1", "opset14", "opset16"])
 def _avg_pool(op, x):
     windows = _Windows(op, x)
-    exclude = op.flag("exclude-pad")
-    ones = tf.ones_like(x[:1, :1])
-    x, ones = _to_last(x), _to_last(ones)
-    if not exclude:
-        ones = _padded(ones, windows.pads, 1)
-        rest = [(0, more) for more in windows.more]
-        counts = windows.pool(_padded(ones, rest), "AVG")
-    else:
-        counts = windows.pool(windows.pad(ones, 0), "AVG")
-    return _to_second(windows.pool(windows.pad(x, 0), "AVG") / counts)
+    counts_pads = windows.has_pads and not op.flag("exclude-pad")
+    means = windows.pool(windows.pad(_to_last(x), 0), "AVG")
+    if counts_pads or windows.are_inside:
+        return _to_second(means)
+    ones = _to_last(tf.ones_like(x[:1, :1]))
+    shares = windows.pool(windows.pad(ones, 0), "AVG")
+    return _to_second(tf.math.divide_no_nan(means, shares))
 
 
 @register("MaxPool", "opset1")

@@ -51,6 +51,13 @@ def _truncated_mod(x, y):
     return tf.cast(tf.truncatemod(tf.cast(x, wide), tf.cast(y, wide)), x.dtype)
 
 
+def _squared_difference(x, y):
+    if x.dtype.is_integer:  # TensorFlow has kernels for wide ones alone
+        x, y, dtype = tf.cast(x, tf.int64), tf.cast(y, tf.int64), x.dtype
+        return tf.cast(tf.math.squared_difference(x, y), dtype)
+    return tf.math.squared_difference(x, y)
+
+
 def _bitwise(of_numbers, of_booleans):
     return lambda x, y: (of_booleans if x.dtype.is_bool else of_numbers)(x, y)
 
@@ -73,7 +80,7 @@ _BINARY = {
     "Multiply": tf.multiply,
     "NotEqual": tf.not_equal,
     "Power": tf.pow,
-    "SquaredDifference": lambda x, y: (x - y) * (x - y),
+    "SquaredDifference": _squared_difference,
     "Subtract": tf.subtract,
     "Xor": tf.math.logical_xor,
     ("BitwiseAnd", "opset13"): _bitwise(tf.bitwise.bitwise_and, tf.logical_and),
@@ -131,9 +138,11 @@ def broadcast(op: Operation, x: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tenso
 
 
 def _aligned(op: Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """y with its first axis at x's axis `axis`."""
+    """y with its first axis at x's axis `axis`, where it has fewer."""
     if x.shape.rank is None or y.shape.rank is None:
         raise op.error("auto_broadcast=pdpd needs inputs of known ranks")
+    if x.shape.rank == y.shape.rank:
+        return y
     axis = op.integer("axis", -1)
     axis = x.shape.rank - y.shape.rank if axis == -1 else axis
     missing = x.shape.rank - axis - y.shape.rank
@@ -240,14 +249,15 @@ def _round(op, x):
     mode = op.text("mode", "half_to_even", among=("half_to_even", "half_away_from_zero"))
     if x.dtype.is_integer or mode == "half_to_even":
         return tf.round(x)
-    whole = tf.math.rint(x)
-    is_half = tf.abs(x - tf.floor(x)) == 0.5
-    return tf.where(is_half, tf.sign(x) * tf.math.ceil(tf.abs(x)), whole)
+    size = tf.abs(x)
+    whole = tf.floor(size)
+    return tf.sign(x) * (whole + tf.cast(size - whole >= 0.5, x.dtype))
 
 
 @register("Select")
 def _select(op, condition, x, y):
-    return tf.where(*broadcast(op, condition, x, y))
+    x, condition, y = broadcast(op, x, condition, y)
+    return tf.where(condition, x, y)
 
 
 @register("Selu")

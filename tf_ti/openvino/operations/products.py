@@ -30,8 +30,6 @@ def _einsum(op, *inputs):
 
 @register("ScaledDotProductAttention", "opset13")
 def _attention(op, query, key, value, mask=None, scale=None, sink=None):
-    if sink is not None:
-        raise op.error("a sink is not supported")
     if scale is None:
         scale = tf.math.rsqrt(tf.cast(tf.shape(query)[-1], query.dtype))
     scores = tf.matmul(query * tf.reshape(scale, []), key, transpose_b=True)
@@ -44,7 +42,12 @@ def _attention(op, query, key, value, mask=None, scale=None, sink=None):
             scores = tf.where(mask, scores, tf.cast(-float("inf"), scores.dtype))
         else:
             scores += mask
-    return tf.matmul(tf.nn.softmax(scores), value)
+    if sink is None:
+        return tf.matmul(tf.nn.softmax(scores), value)
+    # One more score in each row, whose share of the weights goes nowhere.
+    shape = tf.concat([tf.shape(scores)[:-1], [1]], 0)
+    scores = tf.concat([scores, tf.broadcast_to(sink, shape)], -1)
+    return tf.matmul(tf.nn.softmax(scores)[..., :-1], value)
 
 
 def _fourier(op: Operation, x: tf.Tensor, size, inverse: bool) -> tf.Tensor:

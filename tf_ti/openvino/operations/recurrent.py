@@ -1,84 +1,131 @@
 """Recurrent cells and sequences, on tf_ti's own."""
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
 import tf_ti
 from tf_ti.openvino.operation import Operation, register
 
-_GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _ACTIVATIONS = {
     "lstm": ["sigmoid", "tanh", "tanh"],
     "gru": ["sigmoid", "tanh"],
     "rnn": ["tanh"],
 }
+_PLAIN = {"relu": tf.nn.relu, "sigmoid": tf.sigmoid, "tanh": tf.tanh}
 
 
 def _options(op: Operation, kind: str) -> dict:
     names = op.text("activations", "")
     activations = [name.strip().lower() for name in names.split(",") if name.strip()]
+    clip = op.number("clip", 0.0)
     options = {
         "hidden_size": op.integer("hidden_size"),
         "activations": activations or _ACTIVATIONS[kind],
         "activations_alpha": op.numbers("activations_alpha", []),
         "activations_beta": op.numbers("activations_beta", []),
-        "clip": op.number("clip", 0.0) or None,
+        "clip": clip if 0 < clip < math.inf else None,  # otherwise it has no effect
     }
     if kind == "gru":
         options["linear_before_reset"] = op.flag("linear_before_reset", False)
     return options
 
 
-def _split_weights(op: Operation, kind: str, rest: list) -> list:
-    """w, r and b; the older form of the cells has w and r in one matrix."""
+def _split_weights(op: Operation, weights: tuple) -> list:
+    """w, r and what follows; the older form of the cells has w and r in one matrix."""
     hidden = op.integer("hidden_size")
-    if rest[0].shape.rank == 2 and (len(rest) < 2 or rest[1].shape.rank == 1):
-        both, *rest = rest
+    if weights[0].shape.rank == 2 and (len(weights) < 2 or weights[1].shape.rank == 1):
+        both, *rest = weights
         return [both[:, :-hidden], both[:, -hidden:], *rest]
-    return rest
+    return list(weights)
 
 
-@register("LSTMCell", ["opset1", "opset4"])
-def _lstm_cell(op, x, hidden, cell, *weights):
-    w, r, *b = _split_weights(op, "lstm", list(weights))
-    if op.flag("input_forget", False):
-        raise op.error("input_forget=true is not supported")
+def _ordered(op: Operation, tensors: list, axis: int) -> list:
+    """Weights and biases of an LSTM's gates, in the order f, i, c, o."""
     order = op.text("weights_format", "fico").lower()
     if sorted(order) != sorted("fico"):
         raise op.error(f"weights_format={order!r} does not order the gates f, i, c and o")
-    if len(b) > 1:
-        peepholes = op.known(6)
-        if peepholes is None or np.any(peepholes):
-            raise op.error("peepholes are not supported")
-        b = b[:1]
-    if order != "fico":
-        w, r, *b = (_reorder(value, order) for value in (w, r, *b))
-    return tf_ti.lstm_cell(x, hidden, cell, w, r, *b, **_options(op, "lstm"))
+    if order == "fico":
+        return tensors
+    result = []
+    for tensor in tensors:
+        parts = dict(zip(order, tf.split(tensor, 4, axis)))
+        result.append(tf.concat([parts[gate] for gate in "fico"], axis))
+    return result
 
 
-def _reorder(value: tf.Tensor, order: str) -> tf.Tensor:
-    parts = dict(zip(order, tf.split(value, 4)))
-    return tf.concat([parts[gate] for gate in "fico"], 0)
+def _has_peepholes(op: Operation, position: int) -> bool:
+    """Unless they are known to be zeros, as OpenVINO writes them."""
+    if len(op.inputs) <= position:
+        return False
+    known = op.known(position)
+    return known is None or bool(np.any(known))
+
+
+@register("LSTMCell", "opset1")
+def _lstm_cell_1(op, x, hidden, cell, *weights):
+    w, r, *rest = _split_weights(op, weights)
+    w, r, *b = _ordered(op, [w, r, *rest[:1]], axis=0)
+    input_forget = op.flag("input_forget", False)
+    if not input_forget and not _has_peepholes(op, len(op.inputs) - len(rest) + 1):
+        return tf_ti.lstm_cell(x, hidden, cell, w, r, *b, **_options(op, "lstm"))
+    return _lstm_step(op, [x, hidden, cell], [w, r, *b], rest[1:], input_forget)
+
+
+def _lstm_step(op: Operation, inputs, weights, peepholes, input_forget: bool):
+    """With what `tf_ti.lstm_cell` does not have: peepholes, and the input gate that is 1 - f."""
+    x, hidden, cell = inputs
+    w, r, *b = weights
+    options = _options(op, "lstm")
+    names, clip = options["activations"], options["clip"]
+    if len(names) != 3 or not set(names) <= set(_PLAIN):
+        raise op.error(f"activations={names} are not three of {', '.join(_PLAIN)}")
+    f, g, h = (_PLAIN[name] for name in names)
+
+    def clipped(gate):
+        return gate if clip is None else tf.clip_by_value(gate, -clip, clip)
+
+    gates = tf.matmul(x, w, transpose_b=True) + tf.matmul(hidden, r, transpose_b=True)
+    gates = gates + b[0] if b else gates
+    forget, update, candidate, output = tf.split(gates, 4, -1)
+    to_forget, to_update, to_output = tf.split(peepholes[0], 3) if peepholes else (0, 0, 0)
+    forget = f(clipped(forget + to_forget * cell))
+    update = 1 - forget if input_forget else f(clipped(update + to_update * cell))
+    cell = forget * cell + update * g(clipped(candidate))
+    return f(clipped(output + to_output * cell)) * h(cell), cell
+
+
+@register("LSTMCell", "opset4")
+def _lstm_cell(op, x, hidden, cell, *weights):
+    return tf_ti.lstm_cell(x, hidden, cell, *_split_weights(op, weights), **_options(op, "lstm"))
 
 
 @register("GRUCell", ["opset1", "opset3"])
 def _gru_cell(op, x, hidden, *weights):
-    w, r, *b = _split_weights(op, "gru", list(weights))
-    return tf_ti.gru_cell(x, hidden, w, r, *b, **_options(op, "gru"))
+    return tf_ti.gru_cell(x, hidden, *_split_weights(op, weights), **_options(op, "gru"))
 
 
 @register("RNNCell", ["opset1", "opset3"])
 def _rnn_cell(op, x, hidden, *weights):
-    w, r, *b = _split_weights(op, "rnn", list(weights))
-    return tf_ti.rnn_cell(x, hidden, w, r, *b, **_options(op, "rnn"))
+    return tf_ti.rnn_cell(x, hidden, *_split_weights(op, weights), **_options(op, "rnn"))
 
 
 def _sequence_options(op: Operation, kind: str) -> dict:
-    direction = op.text("direction").lower()
-    return {**_options(op, kind), "direction": direction}
+    return {**_options(op, kind), "direction": op.text("direction").lower()}
 
 
-@register("LSTMSequence", ["opset1", "opset5"])
+@register("LSTMSequence", "opset1")
+def _lstm_sequence_1(op, x, hidden, cell, lengths, w, r, b, peepholes=None):
+    if op.flag("input_forget", False):
+        raise op.error("input_forget=true is not supported")
+    if _has_peepholes(op, 7):
+        raise op.error("peepholes are not supported")
+    w, r, b = _ordered(op, [w, r, b], axis=1)
+    return tf_ti.lstm_sequence(x, hidden, cell, lengths, w, r, b, **_sequence_options(op, "lstm"))
+
+
+@register("LSTMSequence", "opset5")
 def _lstm_sequence(op, x, hidden, cell, lengths, w, r, b):
     return tf_ti.lstm_sequence(x, hidden, cell, lengths, w, r, b, **_sequence_options(op, "lstm"))
 

@@ -1,6 +1,5 @@
 """Operations that make one number of many: reductions, softmax, normalization."""
 
-import numpy as np
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
@@ -124,14 +123,21 @@ def _normalize_l2(op, x, axes):
 @register("LRN")
 def _lrn(op, x, axes):
     size, bias = op.integer("size"), tf.cast(op.number("bias"), x.dtype)
+    if size < 1:
+        raise op.error(f"size={size} must be positive")
     alpha, beta = (tf.cast(op.number(name), x.dtype) for name in ("alpha", "beta"))
     axes = static_axes(op, 1, rank_of(op, x))
     sums = x * x
     for axis in axes:
-        pads = np.zeros([rank_of(op, x), 2], np.int32)
-        pads[axis] = (size - 1) // 2, size - 1 - (size - 1) // 2
-        padded = tf.pad(sums, pads)
-        extent = tf.shape(sums)[axis]
-        sums = tf.add_n([tf.gather(padded, tf.range(extent) + i, axis=axis) for i in range(size)])
+        sums = _window_sums(sums, axis, size)
     count = tf.cast(size ** len(axes), x.dtype)
     return x / tf.pow(bias + alpha * sums / count, beta)
+
+
+def _window_sums(x: tf.Tensor, axis: int, size: int) -> tf.Tensor:
+    """Of each number along an axis and its neighbours, `size` in all: a product with a band."""
+    extent, rank = extents(x)[axis], x.shape.rank
+    below = (size - 1) // 2
+    band = tf.linalg.band_part(tf.ones([extent, extent], x.dtype), below, size - 1 - below)
+    sums = tf.tensordot(x, band, [[axis], [1]])
+    return tf.transpose(sums, [*range(axis), rank - 1, *range(axis, rank - 1)])

@@ -22,6 +22,20 @@ def static_axes(op: Operation, position: int, rank: int) -> list[int]:
     return [op.axis(int(axis), rank) for axis in np.reshape(op.static(position), -1)]
 
 
+_MOST_DIMENSIONS = 254  # TensorFlow's limit
+
+
+def rank_by(op: Operation, position: int) -> int:
+    """How many axes an input has a number for: sizes, repeats, starts."""
+    shape = op.inputs[position].shape
+    count = shape[0] if shape.rank == 1 else None
+    if count is None:
+        raise op.error(f"how many numbers input {position} has must be known")
+    if count > _MOST_DIMENSIONS:
+        raise op.error(f"input {position} has {count} numbers, but no tensor has as many axes")
+    return count
+
+
 def _number(op: Operation, position: int) -> int:
     """A scalar, or a tensor of one number."""
     return int(np.reshape(op.static(position), ()))
@@ -92,7 +106,14 @@ def _concat(op, *inputs):
 @register("Split")
 def _split(op, x, axis):
     axis = op.axis(_number(op, 1), rank_of(op, x))
-    return tuple(tf.split(x, op.integer("num_splits"), axis))
+    count = _is_number_of_outputs(op, "num_splits", op.integer("num_splits"))
+    return tuple(tf.split(x, count, axis))
+
+
+def _is_number_of_outputs(op: Operation, name: str, count: int) -> int:
+    if count != len(op.layer.outputs):
+        raise op.error(f"{name} is {count}, but there are {len(op.layer.outputs)} output ports")
+    return count
 
 
 @register("VariadicSplit")
@@ -101,6 +122,7 @@ def _variadic_split(op, x, axis, lengths):
     known = op.known(2)
     if known is None:
         return tuple(tf.split(x, lengths, axis, num=len(op.layer.outputs)))
+    _is_number_of_outputs(op, "the number of lengths", known.size)
     return tuple(tf.split(x, [int(length) for length in known], axis))
 
 
@@ -123,10 +145,8 @@ def _broadcast(op, x, target, axes_mapping=None):
             raise op.error(f"axes_mapping {axes} does not name an axis for each of {x.shape}")
         if sorted(set(axes)) != axes:
             raise op.error(f"axes_mapping {axes} is not in order")
-        if target.shape[0] is None:
-            raise op.error("the rank of the target must be known")
         own = iter(extents(x))
-        shape = [next(own) if axis in axes else 1 for axis in range(target.shape[0])]
+        shape = [next(own) if axis in axes else 1 for axis in range(rank_by(op, 1))]
         x = tf.reshape(x, shape)
     return tf.broadcast_to(x, target)
 
@@ -134,10 +154,7 @@ def _broadcast(op, x, target, axes_mapping=None):
 @register("Tile")
 def _tile(op, x, repeats):
     repeats = tf.cast(repeats, tf.int64)
-    count = repeats.shape[0]
-    if count is None:
-        raise op.error("the number of repeats must be known")
-    rank = rank_of(op, x)
+    count, rank = rank_by(op, 1), rank_of(op, x)
     for _ in range(count - rank):
         x = tf.expand_dims(x, 0)
     return tf.tile(x, tf.concat([tf.ones([max(rank - count, 0)], tf.int64), repeats], 0))
@@ -182,10 +199,7 @@ def _slice(op, x, start, stop, step, axes=None):
     rank = rank_of(op, x)
     start, stop, step = (tf.cast(value, tf.int64) for value in (start, stop, step))
     if axes is None:
-        count = start.shape[0]
-        if count is None:
-            raise op.error("without axes, the number of starts must be known")
-        chosen = list(range(count))
+        chosen = list(range(rank_by(op, 1)))
     else:
         chosen = static_axes(op, 4, rank)
     begins: list = [0] * rank
