@@ -16,6 +16,13 @@ from tf_ti.openvino.progress import watched
 from tf_ti.openvino.states import Memory
 
 _OF_THE_GRAPH = frozenset(["Constant", "Parameter", "Result"])
+# What axes and extents are computed by, from other ones.
+_OF_EXTENTS = frozenset(
+    "Add Broadcast Concat Convert Divide Floor FloorMod Gather Maximum Minimum Multiply Range "
+    "ReduceMax ReduceMin ReduceProd ReduceSum Reshape Select Slice Squeeze StridedSlice Subtract "
+    "Unsqueeze".split()
+)
+_MOST_EXTENTS = 256
 
 
 def unsupported(graph: Graph) -> list[Layer]:
@@ -82,6 +89,8 @@ class Evaluation:
         try:
             with tf.name_scope(_scope(layer.name)):
                 outputs = function(op, *inputs)
+                if _may_be_asked_for(op, outputs):
+                    outputs = self._constant(op, read, function, outputs)
         except IRError:
             raise
         except Exception as error:  # whatever it is: a file led to it
@@ -93,6 +102,27 @@ class Evaluation:
                 f"has {len(layer.outputs)} output ports, but gives {len(outputs)} values"
             )
         return outputs
+
+    def _constant(
+        self, op: Operation, read: Sequence[Layer], function: Function, output: tf.Tensor
+    ) -> tf.Tensor:
+        """The output as a constant, if all inputs are: more than tf.get_static_value can tell."""
+        known = [op.known(position) for position in range(len(op.inputs))]
+        if any(value is None for value in known):
+            return output
+        with tf.init_scope():
+            inputs = [tf.constant(value, x.dtype) for value, x in zip(known, op.inputs)]
+            again = Operation(op.layer, read, inputs, op.constant_of, self, self._memory)
+            value = function(again, *inputs).numpy()
+        return tf.constant(value)
+
+
+def _may_be_asked_for(op: Operation, output) -> bool:
+    """Whether it may be an axis or an extent, which other layers must know before they run."""
+    if op.layer.type not in _OF_EXTENTS or not tf.is_tensor(output) or tf.executing_eagerly():
+        return False
+    count = output.shape.num_elements()
+    return output.dtype.is_integer and count is not None and count <= _MOST_EXTENTS
 
 
 @functools.cache
