@@ -11,6 +11,7 @@ import importlib.util
 import io
 import pathlib
 import sys
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -90,7 +91,8 @@ def _from_torch(name: str, *inputs: np.ndarray) -> tuple[ov.Model, list[np.ndarr
     import torch
 
     example = tuple(map(torch.from_numpy, inputs))
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, on its own tracing
         return ov.convert_model(torch_module(name), example_input=example), list(inputs)
 
 
