@@ -91,12 +91,12 @@ def _summary(graph: Graph) -> str:
     layers = list(graph.walk())
     missing = {(layer.type, layer.version) for layer in unsupported(graph)}
     counts = collections.Counter((layer.type, layer.version) for layer in layers)
-    lines = [f"{len(layers)} layers"]
+    lines = [f"layers: {len(layers)}"]
     for (kind, version), count in sorted(counts.items()):
         mark = "  NOT SUPPORTED" if (kind, version) in missing else ""
         lines.append(f"  {count:6}  {_visible(kind)} ({_visible(version)}){mark}")
     constants = [layer for layer in layers if layer.type == "Constant"]
-    lines.append(f"{len(constants)} constants, {_size_of(constants)}")
+    lines.append(f"constants: {len(constants)}, in {_size_of(constants)}")
     return "\n".join(lines)
 
 
