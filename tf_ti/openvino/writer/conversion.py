@@ -132,8 +132,8 @@ class Conversion:
         if problems:
             raise IRError(". ".join(problems))
 
-    def network(self) -> Network:
-        return Network(self.weights)
+    def network(self, is_body: bool = False) -> Network:
+        return Network(self.weights, is_body)
 
     def run(
         self,

@@ -63,6 +63,20 @@ def _positions_read(graph: Any, results: Iterable[tf.Tensor]) -> set[int]:
     return {position[ref] for ref in read if ref in position}
 
 
+def _extent_of(network: Network, tensor: Any, axis: int) -> Port:
+    shape = network.add(
+        "ShapeOf", [tensor], "opset3", outputs=[_INTEGER], output_type=_INTEGER.name
+    ).outputs[0]
+    inputs = [shape, np.asarray(axis), np.asarray(0)]
+    return network.add("Gather", inputs, "opset8", batch_dims=0).outputs[0]
+
+
+def _is_view_of_parameter(value: Any) -> bool:
+    while value.layer.type in ("Reshape", "Squeeze", "Unsqueeze"):
+        value = value.layer.inputs[0]
+    return value.layer.type == "Parameter"
+
+
 @writes("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
 def _iterate(op, *inputs):
     return _Loop(op, list(inputs)).write()
@@ -72,7 +86,8 @@ class _Loop:
     """One loop that is being written.
 
     It becomes a TensorIterator where its pieces tell how many iterations there are, and a Loop
-    elsewhere, whose body gathers its pieces by the iteration's number.
+    elsewhere, whose body gathers its pieces by the iteration's number. In the body of another one
+    it is a Loop too: OpenVINO has no TensorIterator in a TensorIterator.
     """
 
     def __init__(self, op: Node, tensors: list[Any]):
@@ -97,9 +112,10 @@ class _Loop:
         self.is_loop = (
             self.condition is not None
             or not self.is_counted
+            or op.network.is_body
             or any(i.is_sliced and not i.is_plain for i in self.inputs)
         )
-        self.network = self.conversion.network()
+        self.network = self.conversion.network(is_body=True)
         self.ports: list[Any] = []
         self.description = Body(self.network)
         self._number: Port | None = None
@@ -136,6 +152,9 @@ class _Loop:
     def _feed(self, tensor: Any, parameter: Port, **attributes: Any) -> None:
         self.description.feed(len(self.ports), parameter, **attributes)
         self.ports.append(tensor)
+        # In a body whose shapes are known, OpenVINO's CPU plugin computes in the memory of its
+        # Parameters, and loses what a state or an invariant was: not that of a Result.
+        self.network.result(parameter, "kept")
 
     def _parameter(self, position: int, shape: Any) -> Port:
         kind = element_type_of(self.op.op.inputs[position].dtype)
@@ -207,11 +226,7 @@ class _Loop:
         return network.add("Gather", values, "opset8", batch_dims=0).outputs[0]
 
     def _within(self, network: Network, whole: Any, index: Port, axis: int) -> Port:
-        shape = network.add(
-            "ShapeOf", [whole], "opset3", outputs=[_INTEGER], output_type="i64"
-        ).outputs[0]
-        values = [shape, np.asarray(axis), np.asarray(0)]
-        extent = network.add("Gather", values, "opset8", batch_dims=0).outputs[0]
+        extent = _extent_of(network, whole, axis)
         last = network.add("Subtract", [extent, np.asarray(1)]).outputs[0]
         first = network.add("Negative", [extent]).outputs[0]
         index = network.add("Minimum", [index, last]).outputs[0]
@@ -240,10 +255,14 @@ class _Loop:
     def _trip_count(self) -> Any:
         if self.limit is not None:
             return self.limit
-        for i, given in enumerate(self.inputs):
-            if given.is_sliced and given.mode != "iterator":
-                return np.asarray(self._count(i))
-        return np.asarray(-1)
+        counted = [i for i, given in enumerate(self.inputs) if given.mode in ("slice", "index")]
+        known = [i for i in counted if self.op.shape(i)[self.inputs[i].axis] is not None]
+        plain = [i for i in counted if self.inputs[i].is_plain]
+        if counted and plain and not known:
+            given, axis = self.inputs[plain[0]], self.inputs[plain[0]].axis % self.op.rank(plain[0])
+            extent = _extent_of(self.op.network, self.tensors[plain[0]], axis)
+            return self.op.add("Divide", extent, np.asarray(abs(given.stride)))
+        return np.asarray(self._count((known or counted)[0]) if counted else -1)
 
     def _count(self, i: int) -> int:
         given, extent = self.inputs[i], self._extent(i)
@@ -301,7 +320,8 @@ class _Loop:
         for result, parameter in self.edges:
             if parameter in self.read:
                 if result not in states:
-                    states[result] = network.result(results[result], f"state_{result}")
+                    value = self._copied(results[result], values[parameter])
+                    states[result] = network.result(value, f"state_{result}")
                 edge = states[result], values[parameter].layer
                 self.description.back_edges.append(edge)
         if self.is_loop:
@@ -318,8 +338,19 @@ class _Loop:
         layer.bodies.append(self.description)
         made: list[Any] = [None] * len(self.outputs)
         for i, port in zip(self.written, layer.outputs):
-            made[i] = self._padded(i, port)
+            made[i] = self._padded(i, self._joined(i, port))
         return made
+
+    def _copied(self, value: Any, parameter: Port) -> Any:
+        """A state's next value.
+
+        OpenVINO's CPU plugin takes one back edge after the other, and so loses a Parameter that is
+        to become another one.
+        """
+        if not isinstance(value, Port) or value is parameter or not _is_view_of_parameter(value):
+            return value
+        either = "LogicalOr" if value.element_type.name == "boolean" else "Maximum"
+        return self.network.add(either, [value, value]).outputs[0]
 
     def _give(self, port: int, output: _Output, results: dict[int, Any], states: dict) -> None:
         value, name = results[output.source], f"output_{port}"
@@ -327,22 +358,51 @@ class _Loop:
             result = states.get(output.source) or self.network.result(value, name)
             self.description.give(port, result)
             return
+        axis, size, is_stack = self._pieces_of(output)
+        if is_stack or (self.is_loop and size != 1):
+            shape = self.body.outputs[output.source].shape.as_list()
+            value = self.network.add("Unsqueeze", [value, np.asarray([axis])]).outputs[0]
+            value.shape = (*shape[:axis], 1, *shape[axis:])
+            size = 1
+        # A Loop puts together pieces of one element, and in their order.
+        is_reversed = output.stride < 0 and not self.is_loop
+        start, end, stride = (-1, 0, -size) if is_reversed else (0, -1, size)
+        names = "axis", "start", "end", "stride", "part_size"
+        result = self.network.result(value, name)
+        self.description.give(port, result, **dict(zip(names, (axis, start, end, stride, size))))
+
+    def _pieces_of(self, output: _Output) -> tuple[int, int, bool]:
+        """The axis along which values are put together, their extent, and whether it is new."""
         shape = self.body.outputs[output.source].shape
         if shape.rank is None:
             raise self.op.error(f"{output.label}: the rank of what is concatenated must be known")
         if output.mode == "stack" or shape.rank == 0:
-            axis, size = output.axis % (shape.rank + 1), 1
-            value = self.network.add("Unsqueeze", [value, np.asarray([axis])]).outputs[0]
-            value.shape = tuple([*shape.as_list()[:axis], 1, *shape.as_list()[axis:]])
-        else:
-            axis = output.axis % shape.rank
-            size = shape[axis]
-            if size is None:
-                raise self.op.error(f"{output.label}: the extent of the pieces must be known")
-        start, end, stride = (0, -1, size) if output.stride > 0 else (-1, 0, -size)
-        names = "axis", "start", "end", "stride", "part_size"
-        result = self.network.result(value, name)
-        self.description.give(port, result, **dict(zip(names, (axis, start, end, stride, size))))
+            return output.axis % (shape.rank + 1), 1, True
+        axis = output.axis % shape.rank
+        if shape[axis] is None:
+            raise self.op.error(f"{output.label}: the extent of the pieces must be known")
+        return axis, shape[axis], False
+
+    def _joined(self, i: int, port: Port) -> Port:
+        """What a Loop put together as the output that it is to be."""
+        op, output = self.op, self.outputs[i]
+        if output.mode == "last" or not self.is_loop:
+            return port
+        axis, size, is_stack = self._pieces_of(output)
+        if output.stride < 0:
+            port = op.add("Reverse", port, np.asarray([axis]), mode="index")
+        if not is_stack and size != 1:
+            shape = op.add(
+                "ShapeOf", port, version="opset3", outputs=[_INTEGER], output_type=_INTEGER.name
+            )
+            rank = op.op.outputs[i].shape.rank
+            kept = np.asarray([*range(axis + 1), *range(axis + 2, rank + 1)])
+            shape = op.add("Gather", shape, kept, np.asarray(0), version="opset8", batch_dims=0)
+            all_of_it = np.asarray([-1])
+            at = np.asarray([axis])
+            shape = op.add("ScatterUpdate", shape, at, all_of_it, np.asarray(0), version="opset3")
+            port = op.add("Reshape", port, shape, special_zero=False)
+        return port
 
     def _padded(self, i: int, port: Port) -> Port:
         """With zeros after the values, where a length is given."""
@@ -351,11 +411,10 @@ class _Loop:
             return port
         op, rank = self.op, self.op.op.outputs[i].shape.rank
         axis = output.axis % rank
-        shape = op.add("ShapeOf", port, version="opset3", outputs=[_INTEGER], output_type="i64")
-        at = np.asarray([axis])
-        extent = op.add("Gather", shape, at, np.asarray(0), version="opset8", batch_dims=0)
+        extent = _extent_of(op.network, port, axis)
         missing = op.add("Subtract", self.lengths[output.length], extent)
-        zeros = np.zeros(rank, np.int64)
+        missing = op.add("Unsqueeze", missing, np.asarray([0]))
+        zeros, at = np.zeros(rank, np.int64), np.asarray([axis])
         after = op.add("ScatterUpdate", zeros, at, missing, np.asarray(0), version="opset3")
         return op.add("Pad", port, zeros, after, op.like(0, i), pad_mode="constant")
 
@@ -379,7 +438,7 @@ def _if(op, condition, *inputs):
     fed = [i for i in sorted(reads["then"] | reads["else"]) if isinstance(inputs[i], Port)]
     bodies = []
     for tag, graph in graphs.items():
-        body = Body(op.conversion.network(), f"{tag}_body", f"{tag}_port_map")
+        body = Body(op.conversion.network(is_body=True), f"{tag}_body", f"{tag}_port_map")
         values: list[Any] = list(inputs)
         for port, i in enumerate(fed, start=1):
             values[i] = None

@@ -104,10 +104,10 @@ class Weights:
 
 
 class Network:
-    """Layers, each after those that it reads."""
+    """Layers, each after those that it reads; a whole network, or a body in another one."""
 
-    def __init__(self, weights: Weights):
-        self.weights = weights
+    def __init__(self, weights: Weights, is_body: bool = False):
+        self.weights, self.is_body = weights, is_body
         self.layers: list[Layer] = []
         self._names: dict[str, int] = {}
         self._constants: dict[int, tuple[np.ndarray, Port]] = {}

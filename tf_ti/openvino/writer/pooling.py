@@ -23,9 +23,11 @@ def _bag(op, table, *inputs):
     bags = _Bags.of(op, list(inputs))
     if not isinstance(table, np.ndarray) and op.op.type.startswith("TfTi>Resource"):
         table = op.conversion.variable(table, tf.as_dtype(op.op.get_attr("T")))
-    if op.is_used(0):
-        return bags.reduce(table, op.attr("reduction"))
-    return [None]
+    result = bags.reduce(table, op.attr("reduction"))
+    if bags.kind != "offsets":
+        return result
+    first, last, one = np.asarray([0]), np.asarray([-1]), np.asarray([1])
+    return op.add("Slice", result, first, last, one, first, version="opset8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,28 +59,27 @@ class _Bags:
                 "Convert", weights, outputs=[kind_of_table], destination_type=kind_of_table.name
             )
         bags = cls(op, kind, indices, bounds, num_segments, default_index, weights)
-        if kind == "offsets" and op.attr("include_last_offset"):
-            bags = bags._without_last_offset()
+        bags = bags._closed() if kind == "offsets" else bags
         padding = op.attr("padding_idx")
         return bags._without_padding(padding[0]) if padding else bags
 
     def _replace(self, **changes: Any) -> "_Bags":
         return dataclasses.replace(self, **changes)
 
-    def _without_last_offset(self) -> "_Bags":
-        """What is behind it belongs to no bag."""
-        zero, one, last, end = (np.asarray([i]) for i in (0, 1, -1, np.iinfo(np.int64).max))
+    def _closed(self) -> "_Bags":
+        """With a last bag that `reduce` leaves out, where the others end, and an index for it.
 
-        def cut(value, start, stop):
-            return self.op.add("Slice", value, start, stop, one, zero, version="opset8")
-
-        stop = cut(self.bounds, last, end)
-        weights = self.weights if self.weights is None else cut(self.weights, self._zero(1), stop)
-        return self._replace(
-            indices=cut(self.indices, self._zero(1), stop),
-            bounds=cut(self.bounds, zero, last),
-            weights=weights,
-        )
+        OpenVINO's CPU plugin takes no offset that is as large as the number of indices.
+        """
+        op, zero = self.op, self._zero(1)
+        bounds, weights = self.bounds, self.weights
+        if not op.attr("include_last_offset"):
+            count = shape_as(op, self.indices, op.op.inputs[1].dtype)
+            bounds = op.add("Concat", bounds, count, axis=0)
+        if weights is not None:
+            weights = op.add("Concat", weights, op.like(0).reshape(1), axis=0)
+        indices = op.add("Concat", self.indices, zero, axis=0)
+        return self._replace(indices=indices, bounds=bounds, weights=weights)
 
     def _zero(self, *shape: int) -> np.ndarray:
         """Of the indices' type."""

@@ -115,27 +115,20 @@ def _concrete_function(function: Any, signature: Sequence[Any] | None) -> Concre
     if signature is None and getattr(function, "inputs", None):
         return _of_model(function)
     if not hasattr(function, "get_concrete_function"):
-        call = getattr(function, "__call__")  # noqa: B004 - a module's may be a tf.function
+        call = function.__call__  # that of a module may be a tf.function
         function = call if hasattr(call, "get_concrete_function") else tf.function(function)
-        has_signature = function.input_signature is not None
-    else:
-        has_signature = True
     if signature is None:
         try:
-            return function.get_concrete_function() if has_signature else _refuse()
+            return function.get_concrete_function()
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"input_signature must be given: the function does not have one ({error})"
+                f"input_signature must be given: the function has none of its own ({error})"
             ) from error
     if isinstance(signature, str) or not isinstance(signature, Sequence):
         raise TypeError(
             f"input_signature must be a list with an element for each argument, got {signature!r}"
         )
     return function.get_concrete_function(*tf.nest.map_structure(_to_spec, list(signature)))
-
-
-def _refuse():
-    raise ValueError("it is no tf.function with an input_signature")
 
 
 def _of_model(model: Any) -> ConcreteFunction:
@@ -146,11 +139,10 @@ def _of_model(model: Any) -> ConcreteFunction:
     def call(*inputs):
         if not is_keras:
             return model(*inputs)
-        given = tf.nest.pack_sequence_as(tf.nest.map_structure(lambda _: 0, model.input), inputs)
-        outputs = model(given, training=False)
-        names = getattr(model, "output_names", None)
-        flat = tf.nest.flatten(outputs)
-        return dict(zip(names, flat)) if names and len(set(names)) == len(flat) else outputs
+        # Of a model of one input, which a Sequential one is, that may not be there.
+        structure = getattr(model, "input", model.inputs[0])
+        structure = tf.nest.map_structure(lambda _: 0, structure)
+        return model(tf.nest.pack_sequence_as(structure, inputs), training=False)
 
     return tf.function(call, autograph=False).get_concrete_function(*specs)
 

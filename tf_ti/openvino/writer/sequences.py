@@ -15,13 +15,8 @@ from tf_ti.openvino.writer.shapes import broadcast, shape_as
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _TYPES = {"lstm": "LSTMSequence", "gru": "GRUSequence", "rnn": "RNNSequence"}
 _CELLS = {"lstm": tf_ti.lstm_cell, "gru": tf_ti.gru_cell, "rnn": tf_ti.rnn_cell}
-# The activations that OpenVINO's cells have, by its names.
-_ACTIVATIONS = {
-    "hard_sigmoid": "hardsigmoid",
-    "relu": "relu",
-    "sigmoid": "sigmoid",
-    "tanh": "tanh",
-}
+# What OpenVINO's cells have of activations: its CPU plugin refuses the others that there are.
+_ACTIVATIONS = frozenset(["relu", "sigmoid", "tanh"])
 
 
 @writes("TfTi>RecurrentSequence")
@@ -105,13 +100,9 @@ class _Sequence:
         attributes = {
             "hidden_size": self.hidden,
             "direction": "reverse" if op.attr("reverse") else "forward",
-            "activations": [_ACTIVATIONS[name] for name in self.activations],
-            "activations_alpha": self.alphas,
-            "activations_beta": self.betas,
+            "activations": self.activations,
             "clip": self.clip,
         }
-        if "hard_sigmoid" not in self.activations:
-            del attributes["activations_alpha"], attributes["activations_beta"]
         if self.kind == "gru":
             attributes["linear_before_reset"] = bool(op.attr("linear_before_reset"))
         states = [self._with_direction(state, 1) for state in self.states]
