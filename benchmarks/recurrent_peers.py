@@ -252,8 +252,8 @@ def make_openvino_sequence(layer: Layer, threads: int) -> Case:
     return lambda: run()[:, 0]
 
 
-def make_openvino_cell(layer: Layer, threads: int) -> Case:
-    """A TensorIterator around OpenVINO's LSTMCell or GRUCell."""
+def openvino_cell(layer: Layer) -> Callable:
+    """A step of OpenVINO's LSTMCell or GRUCell: x and the states to the new states."""
     from openvino import opset4
 
     weights = _openvino_weights(layer)
@@ -265,11 +265,11 @@ def make_openvino_cell(layer: Layer, threads: int) -> Case:
             cell = opset4.gru_cell(x, *states, *weights, layer.hidden, linear_before_reset=True)
         return [cell.output(k) for k in range(len(states))]
 
-    return _openvino_iterator(layer, step, threads)
+    return step
 
 
-def make_openvino_ops(layer: Layer, threads: int) -> Case:
-    """A TensorIterator around the LSTM's cell in plain operations."""
+def openvino_plain_ops(layer: Layer) -> Callable:
+    """The same of an LSTM in OpenVINO's plain operations."""
     from openvino import opset4
 
     if layer.kind != "lstm":
@@ -285,7 +285,17 @@ def make_openvino_ops(layer: Layer, threads: int) -> Case:
         ).output(0)
         return opset4.multiply(o, opset4.tanh(c)).output(0), c
 
-    return _openvino_iterator(layer, step, threads)
+    return step
+
+
+def make_openvino_cell(layer: Layer, threads: int) -> Case:
+    """A TensorIterator around OpenVINO's LSTMCell or GRUCell."""
+    return _openvino_iterator(layer, openvino_cell(layer), threads)
+
+
+def make_openvino_ops(layer: Layer, threads: int) -> Case:
+    """A TensorIterator around the LSTM's cell in plain operations."""
+    return _openvino_iterator(layer, openvino_plain_ops(layer), threads)
 
 
 def _openvino_iterator(layer: Layer, step: Callable, threads: int) -> Case:
@@ -310,19 +320,23 @@ def _openvino_iterator(layer: Layer, step: Callable, threads: int) -> Case:
     return _openvino_case([opset4.result(y), opset4.result(last)], x, layer.x, threads)
 
 
+def openvino_compiled(model, threads: int):
+    """A model, or the path of one, compiled for the CPU in full precision."""
+    import openvino
+
+    options = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    return openvino.Core().compile_model(model, "CPU", options)
+
+
 def _openvino_case(results: list, parameter, x: np.ndarray, threads: int) -> Case:
     """Runs a model of one parameter; returns the second of its results."""
     import openvino
 
-    compiled = openvino.Core().compile_model(
-        openvino.Model(results, [parameter]),
-        "CPU",
-        {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": "f32",
-        },
-    )
+    compiled = openvino_compiled(openvino.Model(results, [parameter]), threads)
     request = compiled.create_infer_request()
     request.set_input_tensor(openvino.Tensor(np.ascontiguousarray(x)))
 
