@@ -36,8 +36,9 @@ class OpenVINO(keras.layers.Layer):
     Args:
         path: the .xml file.
         weights: the .bin file; by default the one beside it of the same name.
-        **kwargs: `name` and `trainable`, as of any Keras layer. The dtypes are those of the file,
-            whatever the layer's dtype policy is.
+        trainable: as of any Keras layer: False freezes the weights.
+        **kwargs: `name`, as of any Keras layer. The dtypes are those of the file, whatever the
+            layer's dtype policy is.
 
     Call arguments:
         inputs: a tensor; or, where the model has several inputs, a list of tensors in their order,
@@ -65,7 +66,11 @@ class OpenVINO(keras.layers.Layer):
     """
 
     def __init__(
-        self, path: str | os.PathLike, weights: str | os.PathLike | None = None, **kwargs: Any
+        self,
+        path: str | os.PathLike,
+        weights: str | os.PathLike | None = None,
+        trainable: bool = True,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs, autocast=False)
         if isinstance(path, _Saved):
@@ -79,15 +84,17 @@ class OpenVINO(keras.layers.Layer):
         self._saved = _Saved(text, constants.num_bytes, constants.pieces)
         self.model_inputs: tuple[TensorInfo, ...] = self._module.inputs
         self.model_outputs: tuple[TensorInfo, ...] = self._module.outputs
-        self._ir_weights = [
-            keras.Variable(
-                variable,
-                dtype=variable.dtype.name,
-                autocast=False,
-                name=variable.name.split(":")[0],
-            )
-            for variable in self._module.trainable_variables
-        ]
+        with keras.name_scope(self.name, caller=self):
+            self._ir_weights = [
+                keras.Variable(
+                    variable,
+                    dtype=variable.dtype.name,
+                    autocast=False,
+                    name=variable.name.split(":")[0],
+                )
+                for variable in self._module.trainable_variables
+            ]
+        self.trainable = trainable  # reaches the weights that are there
         # Compilation depends on the operations.
         self.supports_jit = False
         self.built = True
@@ -168,7 +175,7 @@ class _Saved:
     def from_config(cls, config: Any) -> "_Saved":
         try:
             text, num_bytes, coded = (config[name] for name in ("xml", "num_bytes", "constants"))
-            pieces = {int(at): base64.b64decode(text) for at, text in coded.items()}
+            pieces = {int(at): base64.b64decode(text, validate=True) for at, text in coded.items()}
             if isinstance(text, str) and isinstance(num_bytes, int):
                 return cls(text, num_bytes, pieces)
             cause = None
