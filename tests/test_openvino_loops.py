@@ -847,6 +847,12 @@ def with_strided_slices(x, h, c):
     return lstm(parts, c)
 
 
+def with_slices(x, h, c):
+    gates, ends = gates_of(x, h), range(0, 5 * HIDDEN, HIDDEN)
+    parts = (op.slice(gates, ints(a), ints(b), ints(1), ints(1)) for a, b in zip(ends, ends[1:]))
+    return lstm(parts, c)
+
+
 def with_one_matrix(x, h, c):
     w = constant(f(4 * HIDDEN, FEATURES + HIDDEN))
     gates = op.add(op.matmul(op.concat([x, h], 1), w, False, True), constant(f(4 * HIDDEN)))
@@ -902,6 +908,7 @@ CELLS = {
     "Split": (with_split, squeezed, unsqueezed),
     "VariadicSplit": (with_variadic_split, squeezed, unsqueezed),
     "StridedSlice": (with_strided_slices, squeezed, unsqueezed),
+    "Slice": (with_slices, squeezed, unsqueezed),
     "one matrix": (with_one_matrix, squeezed, unsqueezed),
     "a GRU in plain operations": (plain_gru, squeezed, unsqueezed),
     "a plain cell": (plain_rnn, squeezed, unsqueezed),

@@ -197,7 +197,11 @@ def _strided_slice(op, x, begin, end, strides=None):
 @register("Slice", "opset8")
 def _slice(op, x, start, stop, step, axes=None):
     rank = rank_of(op, x)
-    start, stop, step = (tf.cast(value, tf.int64) for value in (start, stop, step))
+    # Numbers that are known stay known: what recognises a cell in a loop's body looks at them.
+    start, stop, step = (
+        tf.cast(value, tf.int64) if (known := op.known(i)) is None else known.tolist()
+        for i, value in enumerate((start, stop, step), 1)
+    )
     if axes is None:
         chosen = list(range(rank_by(op, 1)))
     else:
@@ -212,7 +216,7 @@ def _slice(op, x, start, stop, step, axes=None):
             begins[axis], ends[axis], steps[axis] = start[i], stop[i], step[i]
         else:
             whole |= 1 << axis
-    stacked = (tf.stack([tf.cast(v, tf.int64) for v in part]) for part in (begins, ends, steps))
+    stacked = (tf.convert_to_tensor(part, tf.int64) for part in (begins, ends, steps))
     return tf.strided_slice(x, *stacked, begin_mask=whole, end_mask=whole)
 
 
