@@ -157,6 +157,15 @@ def load(
     but the module is made of TensorFlow's operations and tf_ti's: it runs where TensorFlow does,
     has gradients, and can be trained further and saved.
 
+    TensorIterator and Loop run as `tf_ti.tensor_iterator` and `tf_ti.Loop` do; a loop whose body is
+    an LSTM, a GRU or a plain recurrent cell becomes one operation, where `tf_ti.tensor_iterator`
+    says so. Both ends of a range belong to it. A Loop may have more slices than iterations; a trip
+    count below 0 means as many iterations as slices, and without slices no limit. A state may
+    change its shape where the body's Parameter leaves it open. After no iteration a state is as it
+    began, a concatenated output has extent 0, and the last value of what is no state is zeros in a
+    Loop and an error in a TensorIterator. ReadValue and Assign are refused in the bodies of loops
+    and branches.
+
     Args:
         path: the .xml file.
         weights: the .bin file; by default the one beside it of the same name.
