@@ -131,7 +131,33 @@ class _Bags:
         if self.kind == "packed" and self.default_index is not None:
             # No bag is empty, unless they all are.
             return self._replace(default_index=None)._sum(table)
+        if self.weights is not None and not self.op.shape(1).is_fully_defined():
+            return self._sum_of_products(table)
         return self._pool(names[self.kind], table)
+
+    def _sum_of_products(self, table: Any) -> Any:
+        """Of rows that are weighted before.
+
+        OpenVINO's CPU plugin takes no weights of which the number is not known.
+        """
+        op, first = self.op, np.asarray(0)
+        rank = self._rank_of_table()
+        rows = op.add("Gather", table, self.indices, first, version="opset8", batch_dims=0)
+        weights = self.weights
+        if rank > 1:
+            inner = np.arange(1, rank) + (self.kind == "packed")
+            weights = op.add("Unsqueeze", weights, inner)
+        rows = op.add("Multiply", rows, weights)
+        if self.kind == "packed":
+            return op.add("ReduceSum", rows, np.asarray([1]), keep_dims=False)
+        numbers, default = self._numbers(), self.default_index
+        if default is not None:
+            if not isinstance(default, np.ndarray):
+                raise op.error("default_index must be a constant beside weights")
+            row = op.add("Gather", table, default.reshape(1), first, version="opset8", batch_dims=0)
+            rows = op.add("Concat", rows, row, axis=0)
+            default = self._count()
+        return self._replace(indices=numbers, weights=None, default_index=default)._sum(rows)
 
     def _pool(self, type: str, table: Any, reduction: str | None = None) -> Any:
         parts = [self.bounds, self.num_segments, self.default_index, self.weights]
@@ -159,7 +185,7 @@ class _Bags:
         divisor = self._replace(indices=numbers, weights=None)._sum(column)
         if reduction == "sqrtn":
             divisor = op.add("Sqrt", divisor)
-        rank = op.rank(0) if not op.op.type.startswith("TfTi>Resource") else np.ndim(table)
+        rank = self._rank_of_table()
         if rank > 2:
             divisor = op.add("Unsqueeze", divisor, np.arange(2, rank))
         if rank == 1:
@@ -171,16 +197,33 @@ class _Bags:
             "Select", is_zero, op.like(0), op.add("Divide", total, divisor), outputs=kinds
         )
 
+    def _rank_of_table(self) -> int:
+        rank = self.op.op.outputs[0].shape.rank
+        if rank is None:
+            raise self.op.error("the rank of its table must be known")
+        return rank
+
+    def _count(self) -> Any:
+        """The number of indices."""
+        op = self.op
+        shape = shape_as(op, self.indices, op.op.inputs[1].dtype)
+        return op.add("ReduceProd", shape, np.asarray([0]), keep_dims=False)
+
     def _numbers(self) -> Any:
         """Of the places in indices, in their shape."""
         op, dtype = self.op, self.op.op.inputs[1].dtype
         kind = element_type_of(dtype)
-        shape = shape_as(op, self.indices, dtype)
-        count = op.add("ReduceProd", shape, np.asarray([0]), keep_dims=False)
         zero = self._zero()
         numbers = op.add(
-            "Range", zero, count, zero + 1, version="opset4", outputs=[kind], output_type=kind.name
+            "Range",
+            zero,
+            self._count(),
+            zero + 1,
+            version="opset4",
+            outputs=[kind],
+            output_type=kind.name,
         )
         if self.kind != "packed":
             return numbers
+        shape = shape_as(op, self.indices, dtype)
         return op.add("Reshape", numbers, shape, special_zero=False)

@@ -1,0 +1,784 @@
+"""`tf_ti.openvino.save`: what it writes answers as the function does, in OpenVINO and loaded again.
+
+OpenVINO computes float64 in float32, and int64 in int32.
+"""
+
+import os
+from xml.etree import ElementTree
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti
+import tf_ti.openvino
+from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
+from tf_ti.openvino import IRError
+
+ov = pytest.importorskip("openvino")
+openvino_models = pytest.importorskip("openvino_models")
+
+
+def randoms(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def specs(arrays, dynamic=False):
+    """Of these arrays; the first two dimensions of what has more than one are open if asked for."""
+    shapes = [
+        [None] * min(2, a.ndim - 1) + list(a.shape[min(2, a.ndim - 1) :]) if dynamic else a.shape
+        for a in arrays
+    ]
+    return [tf.TensorSpec(shape, a.dtype) for shape, a in zip(shapes, arrays)]
+
+
+def check(function, arrays, folder, dynamic=False, tolerance=1e-5, signature=None):
+    """Saves the function, and compares; returns what layers there are."""
+    path = str(folder / "model.xml")
+    tf_ti.openvino.save(function, path, signature or specs(arrays, dynamic))
+    expected = [t.numpy() for t in tf.nest.flatten(function(*map(tf.constant, arrays)))]
+    loaded = [t.numpy() for t in tf_ti.openvino.load(path)(*arrays)]
+    for found in openvino_models.run(path, arrays), loaded:
+        assert len(found) == len(expected)
+        for value, right in zip(found, expected):
+            assert value.shape == right.shape
+            np.testing.assert_allclose(
+                value.astype(np.float64), right.astype(np.float64), tolerance, tolerance
+            )
+    return types(path)
+
+
+def types(path):
+    return [layer.get("type") for layer in ElementTree.parse(path).iter("layer")]
+
+
+# --- TensorIterator -------------------------------------------------------------------------------
+
+
+def running(fuse=True, out=None, **port):
+    """Slices of x, a state that is an output too, and what is concatenated."""
+
+    def body(piece, state):
+        state = tf.tanh(state + tf.reduce_sum(piece, 1, keepdims=True))
+        return state, piece * state
+
+    def run(x, state):
+        ports = PortMap(
+            [InputPort(0, 0, axis=1, **port), InputPort(1, 1)],
+            [OutputPort(0, 0), OutputPort(1, 1, axis=1, **(out or {})), OutputPort(2, 0, axis=-1)],
+        )
+        return tf_ti.tensor_iterator(body, [x, state], ports, [BackEdge(0, 1)], fuse=fuse)
+
+    return run
+
+
+WHOLE = {
+    "in pairs": {"stride": 2},
+    "in pairs, backwards": {"start": -1, "end": 0, "stride": -2, "part_size": 2},
+}
+PARTS = {
+    "within": {"start": 1, "end": -2},
+    "within, backwards": {"start": 6, "end": 2, "stride": -1},
+    "with gaps": {"stride": 3, "part_size": 2},
+    "overlapping": {"start": -2, "end": 1, "stride": -1, "part_size": 3},
+}
+
+
+@pytest.mark.parametrize("port", WHOLE.values(), ids=WHOLE)
+def test_tensor_iterator_over_whole_ranges(port, tmp_path):
+    arrays = [randoms(2, 8), randoms(2, 1)]
+    assert "TensorIterator" in check(running(fuse=False, **port), arrays, tmp_path)
+
+
+@pytest.mark.parametrize("port", PARTS.values(), ids=PARTS)
+def test_tensor_iterator_over_ranges_that_openvino_does_not_have(port, tmp_path):
+    found = check(running(fuse=False, **port), [randoms(2, 8), randoms(2, 1)], tmp_path)
+    assert "Loop" in found and "TensorIterator" not in found
+
+
+def test_tensor_iterator_with_dynamic_shapes_and_a_reversed_output(tmp_path):
+    out = {"start": -1, "end": 0, "stride": -1}
+    signature = [tf.TensorSpec([None, None]), tf.TensorSpec([None, 1])]
+    check(running(out=out), [randoms(3, 5), randoms(3, 1)], tmp_path, signature=signature)
+
+
+@pytest.mark.parametrize("form", ["slice first", "scaled"])
+def test_a_state_is_kept_whatever_the_order_of_operands(form, tmp_path):
+    """OpenVINO's CPU plugin loses it where memory of Parameters is reused."""
+    w = randoms(4, 4)
+
+    def step(state, x):
+        product = tf.matmul(state, w)
+        total = {"slice first": x + product, "product first": product + x}.get(
+            form, x * 2 + product
+        )
+        return tf.tanh(total), tf.tanh(total)
+
+    def run(x, state):
+        return tf_ti.scan(step, state, x, axis=1, fuse=False)
+
+    assert "TensorIterator" in check(run, [randoms(2, 5, 4), randoms(2, 4)], tmp_path)
+
+
+# --- scan -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("axis", "reverse", "dynamic"), [(0, False, False), (0, True, True), (1, True, False)]
+)
+def test_scan_over_structures(axis, reverse, dynamic, tmp_path):
+    w = tf.Variable(randoms(3, 3))
+
+    def step(carry, element):
+        h = tf.tanh(carry["h"] @ w + element["x"])
+        return {"h": h, "n": carry["n"] + 1}, (carry["h"] * element["x"], tf.reduce_sum(h, -1))
+
+    def run(x):
+        init = {"h": tf.zeros([tf.shape(x)[1 - axis], 3]), "n": tf.constant(0)}
+        return tf_ti.scan(step, init, {"x": x}, axis=axis, reverse=reverse, fuse=False)
+
+    assert "TensorIterator" in check(run, [randoms(5, 4, 3)], tmp_path, dynamic)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32])
+def test_scan_of_other_dtypes(dtype, tmp_path):
+    def run(x):
+        return tf_ti.scan(lambda c, e: (c + e, c * e), tf.ones([3], x.dtype), x)
+
+    x = (4 * randoms(4, 3)).astype(dtype)
+    check(run, [x], tmp_path, tolerance=5e-3 if dtype == np.float16 else 1e-5)
+
+
+def test_a_recognised_cell_is_a_sequence(tmp_path):
+    w, r = randoms(3, 16), randoms(4, 16)
+
+    def step(carry, x):
+        h, c = carry
+        i, f, g, o = tf.split(x @ w + h @ r, 4, 1)
+        c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+        h = tf.sigmoid(o) * tf.tanh(c)
+        return (h, c), h
+
+    def run(x, h, c):
+        return tf_ti.scan(step, (h, c), x, axis=1)
+
+    arrays = [randoms(2, 5, 3), randoms(2, 4), randoms(2, 4, seed=1)]
+    assert "LSTMSequence" in check(run, arrays, tmp_path)
+
+
+def test_a_scan_in_a_scan(tmp_path):
+    def outer(total, rows):
+        def inner(carry, row):
+            return tf.tanh(carry + row * tf.reduce_sum(total)), ()
+
+        last, _ = tf_ti.scan(inner, tf.zeros([3]), rows, fuse=False)
+        return total + last, last
+
+    def run(x):
+        return tf_ti.scan(outer, tf.zeros([3]), x, fuse=False)
+
+    found = check(run, [randoms(4, 5, 3)], tmp_path)
+    assert "TensorIterator" in found and "Loop" in found
+
+
+# --- Loop -----------------------------------------------------------------------------------------
+
+
+def counted(x, h, count=4, length=None):
+    with tf_ti.Loop() as loop:
+        loop.add_trip_limit(count, TripLimit.COUNT)
+        there, back = loop.add_iterator(x, axis=1), loop.add_iterator(x, axis=1, reverse=True)
+        state = loop.add_recurrence(h)
+        state.next = tf.tanh(state + there) * back
+        outputs = [
+            loop.add_loop_output(state, LoopOutput.LAST_VALUE),
+            loop.add_loop_output(state + 1, LoopOutput.CONCATENATE, axis=1, length=length),
+            loop.add_loop_output(state, LoopOutput.REVERSE, length=length),
+        ]
+    return [tf.convert_to_tensor(output) for output in outputs]
+
+
+@pytest.mark.parametrize("extent", [4, 6], ids=["all", "more elements than iterations"])
+def test_a_counted_loop(extent, tmp_path):
+    assert "Loop" in check(counted, [randoms(2, extent, 3), randoms(2, 3)], tmp_path)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_loop_counted_by_an_input_with_a_length(dynamic, tmp_path):
+    def run(x, h, count):
+        return counted(x, h, count, count + 2)
+
+    arrays = [randoms(2, 6, 3), randoms(2, 3), np.int32(5)]
+    signature = [tf.TensorSpec(a.shape, a.dtype) for a in arrays]
+    if dynamic:
+        signature[:2] = tf.TensorSpec([None, None, 3]), tf.TensorSpec([None, 3])
+    check(run, arrays, tmp_path, signature=signature)
+
+
+@pytest.mark.parametrize(("limit", "count"), [(10.0, None), (10.0, 2), (-100.0, None)])
+def test_a_while_loop_whose_condition_reads_an_iterator(count, limit, tmp_path):
+    def run(x, initial):
+        with tf_ti.Loop() as loop:
+            state, element = loop.add_recurrence(initial), loop.add_iterator(x)
+            total = tf.reduce_sum(state) + element[0]
+            loop.add_trip_limit(total < limit, TripLimit.WHILE)
+            if count is not None:
+                loop.add_trip_limit(count, TripLimit.COUNT)
+            state.next = state + tf.abs(element) + total * 0.01 + 1
+            outputs = [
+                loop.add_loop_output(state, LoopOutput.LAST_VALUE),
+                loop.add_loop_output(state * 2, LoopOutput.CONCATENATE),
+                loop.add_loop_output(state, LoopOutput.REVERSE),
+            ]
+        return [tf.convert_to_tensor(output) for output in outputs]
+
+    check(run, [randoms(9, 2), randoms(2)], tmp_path)
+
+
+def test_states_that_change_places_and_a_state_that_grows(tmp_path):
+    def run(a, b):
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(3, TripLimit.COUNT)
+            x, y = loop.add_recurrence(a), loop.add_recurrence(b)
+            x.next, y.next = y, x
+            rows = loop.add_recurrence(a, shape=[None, 3])
+            rows.next = tf.concat([rows, tf.convert_to_tensor(rows)[:1] * 2], 0)
+            outputs = [loop.add_loop_output(s, LoopOutput.LAST_VALUE) for s in (x, y, rows)]
+        return [tf.convert_to_tensor(output) for output in outputs]
+
+    check(run, [randoms(2, 3), randoms(2, 3, seed=1)], tmp_path)
+
+
+def test_loops_that_nest(tmp_path):
+    def run(x):
+        with tf_ti.Loop() as outer:
+            outer.add_trip_limit(3, TripLimit.COUNT)
+            rows, total = outer.add_iterator(x), outer.add_recurrence(tf.zeros([2]))
+            with tf_ti.Loop() as inner:
+                inner.add_trip_limit(4, TripLimit.COUNT)
+                row = inner.add_iterator(tf.convert_to_tensor(rows))
+                state = inner.add_recurrence(tf.convert_to_tensor(total))
+                state.next = state * 0.5 + row
+                last = inner.add_loop_output(state, LoopOutput.LAST_VALUE)
+            total.next = last
+            output = outer.add_loop_output(total, LoopOutput.CONCATENATE)
+        return tf.convert_to_tensor(output)
+
+    assert check(run, [randoms(3, 4, 2)], tmp_path).count("Loop") == 2
+
+
+# --- Bags -----------------------------------------------------------------------------------------
+
+TABLE = randoms(7, 3)
+IDS = np.array([0, 6, 2, 2, 5, 1], np.int32)
+OFFSETS = np.array([1, 2, 2, 6], np.int32)  # the last bag is empty
+SEGMENTS = np.array([0, 0, 1, 1, 1, 3], np.int32)
+BAG_WEIGHTS = randoms(6)
+
+
+def offsets(**options):
+    def run(ids, offsets, *weights):
+        return tf_ti.embedding_bag_offsets(
+            tf.Variable(TABLE) if tf.executing_eagerly() else TABLE,
+            ids,
+            offsets,
+            per_sample_weights=weights[0] if weights else None,
+            **options,
+        )
+
+    return run
+
+
+def packed(reduction="sum"):
+    def run(ids, *weights):
+        return tf_ti.embedding_bag_packed(TABLE, ids, *weights, reduction=reduction)
+
+    return run
+
+
+def ragged(ids, splits, weights):
+    ids = tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
+    weights = ids.with_values(weights)
+    return [tf_ti.embedding_bag(TABLE, ids, weights, kind) for kind in ("mean", "sqrtn")]
+
+
+BAGS = {
+    "offsets": (offsets(), [IDS, OFFSETS]),
+    "offsets, int64": (offsets(), [IDS.astype(np.int64), OFFSETS.astype(np.int64)]),
+    "offsets, default": (offsets(default_index=3), [IDS, OFFSETS]),
+    "offsets, weights": (offsets(), [IDS, OFFSETS, BAG_WEIGHTS]),
+    "offsets, both": (offsets(default_index=3), [IDS, OFFSETS, BAG_WEIGHTS]),
+    "offsets, last": (offsets(include_last_offset=True), [IDS, OFFSETS - 1, BAG_WEIGHTS]),
+    "offsets, padding": (offsets(padding_idx=2), [IDS, OFFSETS]),
+    "offsets, mean": (offsets(reduction="mean", default_index=1), [IDS, OFFSETS]),
+    "offsets, mean, padding": (offsets(reduction="mean", padding_idx=2), [IDS, OFFSETS]),
+    "packed": (packed(), [IDS.reshape(2, 3)]),
+    "packed, weights": (packed(), [IDS.reshape(2, 3), BAG_WEIGHTS.reshape(2, 3)]),
+    "packed, mean": (packed("mean"), [IDS.reshape(2, 3)]),
+    "packed, max": (packed("max"), [IDS.reshape(2, 3)]),
+    "segments": (
+        lambda ids, segments: tf_ti.embedding_segments_sum(TABLE, ids, segments, 5),
+        [IDS, SEGMENTS],
+    ),
+    "segments, both": (
+        lambda ids, segments, weights: tf_ti.embedding_segments_sum(
+            TABLE, ids, segments, 5, 2, weights
+        ),
+        [IDS, SEGMENTS, BAG_WEIGHTS],
+    ),
+    "ragged": (ragged, [IDS, np.array([0, 2, 2, 6, 6], np.int32), BAG_WEIGHTS]),
+}
+
+
+@pytest.mark.parametrize(("bag", "arrays"), BAGS.values(), ids=BAGS)
+def test_bags(bag, arrays, tmp_path):
+    signature = [tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in arrays]
+    check(bag, arrays, tmp_path, signature=signature)
+
+
+@pytest.mark.parametrize("name", ["offsets, both", "packed, weights", "segments, both"])
+def test_weighted_bags_of_a_known_number_of_rows_are_one_layer(name, tmp_path):
+    found = check(*BAGS[name], tmp_path)
+    assert not {"Gather", "ReduceSum"} & set(found)
+
+
+def test_a_bag_of_a_variable_is_one_layer_and_the_variable_a_constant(tmp_path):
+    table = tf.Variable(TABLE)
+
+    def run(ids):
+        return tf_ti.embedding_bag_packed(table, ids)
+
+    found = check(run, [IDS.reshape(2, 3)], tmp_path)
+    assert found == ["Parameter", "Const", "EmbeddingBagPackedSum", "Result"]
+
+
+# --- Recurrent sequences --------------------------------------------------------------------------
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
+def layer(kind, direction="forward", lengths=False, mask=False, **options):
+    """A sequence as a function of its input, states, and lengths or mask; and arrays for it."""
+    directions = 2 if direction == "bidirectional" else 1
+    rows = 4 * GATES[kind]
+    w, r = randoms(directions, rows, 3), randoms(directions, rows, 4)
+    b = randoms(directions, rows + 4 * bool(options.get("linear_before_reset")))
+    sequence = getattr(tf_ti, f"{kind}_sequence")
+    num_states = 2 if kind == "lstm" else 1
+
+    def run(x, *rest):
+        states, rest = rest[:num_states], rest[num_states:]
+        which = {"mask": rest[0]} if mask else {}
+        return sequence(
+            x,
+            *states,
+            rest[0] if lengths else None,
+            w,
+            r,
+            b,
+            direction=direction,
+            **which,
+            **options,
+        )
+
+    arrays = [randoms(5, 2, 3) if options.get("time_major") else randoms(2, 5, 3)]
+    arrays += [randoms(2, directions, 4, seed=k) for k in range(num_states)]
+    if lengths:
+        arrays.append(np.array([2, 5], np.int32))
+    if mask:
+        arrays.append(np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], bool))
+    return run, arrays
+
+
+SEQUENCES = {
+    "lstm": ("lstm", {}),
+    "lstm, lengths": ("lstm", {"direction": "bidirectional", "lengths": True}),
+    "lstm, time first": ("lstm", {"direction": "reverse", "time_major": True}),
+    "gru": ("gru", {"direction": "bidirectional", "lengths": True}),
+    "gru, reset after": ("gru", {"linear_before_reset": True}),
+    "rnn": ("rnn", {"direction": "reverse", "activations": ["relu"], "clip": 0.7}),
+}
+STEPS = {
+    "mask": ("lstm", {"mask": True, "hold_output": True}),
+    "other activations": ("lstm", {"activations": ["hard_sigmoid", "relu", "leaky_relu"]}),
+    "no kernel": ("rnn", {"activations": ["softsign"]}),
+}
+
+
+@pytest.mark.parametrize(("kind", "options"), SEQUENCES.values(), ids=SEQUENCES)
+def test_sequences_are_openvinos(kind, options, tmp_path):
+    run, arrays = layer(kind, **options)
+    assert f"{kind.upper()}Sequence" in check(run, arrays, tmp_path, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "options"), STEPS.values(), ids=STEPS)
+def test_sequences_that_openvino_does_not_have_are_loops_of_steps(kind, options, tmp_path):
+    run, arrays = layer(kind, **options)
+    assert "TensorIterator" in check(run, arrays, tmp_path, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [False, True], ids=["all steps", "lengths"])
+def test_sequences_of_dynamic_shapes(lengths, tmp_path):
+    run, arrays = layer("lstm", "bidirectional", lengths=lengths)
+    signature = [tf.TensorSpec([None, None, 3]), *[tf.TensorSpec([None, 2, 4])] * 2]
+    signature += [tf.TensorSpec([None], tf.int32)] * lengths
+    found = check(run, arrays, tmp_path, signature=signature, tolerance=1e-4)
+    assert ("LSTMSequence" in found) != lengths  # whose lengths OpenVINO would not look at
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_cells(kind, tmp_path):
+    w, r = randoms(4 * GATES[kind], 3), randoms(4 * GATES[kind], 4)
+
+    def run(x, *states):
+        return getattr(tf_ti, f"{kind}_cell")(x, *states, w, r)
+
+    states = [randoms(2, 4, seed=k) for k in range(2 if kind == "lstm" else 1)]
+    check(run, [randoms(2, 3), *states], tmp_path)
+
+
+# --- Operations around them -----------------------------------------------------------------------
+
+
+def both(function):
+    """Of x [2, 3] and y [3], neither of them zero."""
+    return function, [randoms(2, 3), randoms(3) + 2]
+
+
+def one(function, *shape):
+    return function, [randoms(*(shape or (2, 3)))]
+
+
+OPERATIONS = {
+    "arithmetic": both(lambda x, y: [x + y, x - y, x * y, x / y, x**2, x // y, x % y]),
+    "extremes": both(lambda x, y: [tf.maximum(x, y), tf.minimum(x, y), tf.clip_by_value(x, 0, y)]),
+    "tests": both(
+        lambda x, y: [x < y, x <= 0.0, x > y, x >= y, tf.equal(x, x), tf.not_equal(x, y)]
+    ),
+    "logic": both(lambda x, y: [(x < 0) & (y > 2), (x < 0) | (y > 2), ~(x < 0)]),
+    "where": both(lambda x, y: tf.where(x > 0, x, y)),
+    "no nan": both(lambda x, y: tf.math.divide_no_nan(y, tf.nn.relu(x))),
+    "functions": one(
+        lambda x: [
+            f(x)
+            for f in (
+                *(tf.abs, tf.exp, tf.sigmoid, tf.tanh, tf.sin, tf.cos, tf.atan, tf.floor, tf.sign),
+                *(tf.nn.relu, tf.nn.relu6, tf.nn.elu, tf.nn.selu, tf.nn.softplus, tf.nn.softsign),
+                *(tf.nn.leaky_relu, tf.nn.gelu, tf.nn.silu, tf.math.erf, tf.math.expm1, tf.round),
+                *(tf.negative, tf.square, tf.math.ceil, tf.math.is_nan, tf.zeros_like),
+            )
+        ]
+    ),
+    "functions of what is above 0": one(
+        lambda x: [
+            f(tf.abs(x) + 1)
+            for f in (tf.sqrt, tf.math.log, tf.math.rsqrt, tf.math.reciprocal, tf.math.log1p)
+        ]
+    ),
+    "casts": one(
+        lambda x: [
+            tf.cast(3 * x, tf.int32),
+            tf.cast(tf.cast(3 * x, tf.int32), tf.bool),
+            tf.cast(x > 0, tf.float32),
+            tf.cast(x * 0.5, tf.bool),
+        ]
+    ),
+    "integers": (
+        lambda x, y: [x // y, x % y, tf.truncatediv(x, y), x + y, -x],
+        [np.array([-7, 7, -6, 5], np.int32), np.array([2, -2, 3, 4], np.int32)],
+    ),
+    "products": both(
+        lambda x, y: [
+            tf.matmul(x, x, transpose_b=True),
+            tf.tensordot(x, y, 1),
+            tf.einsum("ij,j->i", x, y),
+            tf.linalg.matvec(x, y),
+        ]
+    ),
+    "batches of products": one(lambda x: x @ tf.linalg.matrix_transpose(x), 2, 3, 4),
+    "reductions": one(
+        lambda x: [
+            *(f(x, 1) for f in (tf.reduce_sum, tf.reduce_mean, tf.reduce_max, tf.reduce_prod)),
+            tf.reduce_min(x, [0, -1], keepdims=True),
+            tf.reduce_all(x > 0, 0),
+            tf.reduce_any(x > 0),
+        ],
+        2,
+        3,
+        4,
+    ),
+    "softmax and sums": one(
+        lambda x: [tf.nn.softmax(x), tf.nn.log_softmax(x), tf.cumsum(x, 1, reverse=True)]
+    ),
+    "largest": one(lambda x: [tf.argmax(x, 1), tf.argmin(x, 0), *tf.math.top_k(x, 2)], 3, 5),
+    "joined and split": both(
+        lambda x, y: [
+            tf.concat([x, x], -1),
+            tf.stack([y, y * 2], 1),
+            *tf.unstack(x, axis=1),
+            *tf.split(x, 3, 1),
+            *tf.split(x, [1, 2], 1),
+        ]
+    ),
+    "shapes": one(
+        lambda x: [
+            tf.reshape(x, [-1, 2]),
+            tf.reshape(x, tf.stack([tf.shape(x)[1], -1])),
+            tf.transpose(x, [2, 0, 1]),
+            tf.expand_dims(x, -1),
+            tf.squeeze(x[:, :1], 1),
+            tf.shape(x),
+            tf.size(x),
+            tf.ones_like(x),
+            tf.fill([2, tf.shape(x)[0]], x[0, 0, 0]),
+        ],
+        2,
+        3,
+        4,
+    ),
+    "slices": one(
+        lambda x: [
+            x[1],
+            x[-1, 1:],
+            x[..., ::2],
+            x[:, ::-1],
+            x[:, tf.newaxis, 1],
+            x[..., tf.newaxis],
+            tf.slice(x, [0, 1, 1], [1, -1, 2]),
+            tf.slice(x, tf.shape(x) - [1, 1, 2], [1, -1, 2]),
+        ],
+        2,
+        3,
+        4,
+    ),
+    "gathered": one(
+        lambda x: [
+            tf.gather(x, [2, 0], axis=1),
+            tf.gather(x, [[1], [0]], axis=1, batch_dims=1),
+            tf.gather_nd(x, [[0, 1], [1, 2]]),
+            tf.one_hot(tf.argmax(x, 1), 3, 2.0, -1.0),
+        ]
+    ),
+    "padded and repeated": one(
+        lambda x: [
+            tf.pad(x, [[1, 0], [0, 2]], constant_values=3.0),
+            tf.pad(x, [[0, 1], [1, 1]], "REFLECT"),
+            tf.tile(x, [2, 1]),
+            tf.broadcast_to(x, [2, 2, 3]),
+            tf.reverse(x, [-1]),
+            tf.reverse_sequence(x, [1, 3], 1),
+            tf.range(tf.shape(x)[1]),
+            tf.where(x > 0),
+        ]
+    ),
+    "bias": both(lambda x, y: tf.nn.bias_add(x, y)),
+    "conditional": (
+        lambda x, p: tf.cond(p, lambda: (x * 2, x + 1), lambda: (tf.tanh(x), x)),
+        [randoms(2, 3), np.array(False)],
+    ),
+    "the input itself and a constant": one(lambda x: [x, tf.constant([1.0, 2.0]), x]),
+}
+
+
+@pytest.mark.parametrize(("function", "arrays"), OPERATIONS.values(), ids=OPERATIONS)
+def test_operations(function, arrays, tmp_path):
+    check(function, arrays, tmp_path)
+
+
+MOVES = "shapes", "slices", "joined and split", "gathered", "padded and repeated"
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_operations_on_dynamic_shapes(name, tmp_path):
+    check(*OPERATIONS[name], tmp_path, dynamic=True)
+
+
+def test_functions_that_are_called_are_part_of_the_network(tmp_path):
+    inner = tf.function(lambda x: tf.nn.relu(x) + 1)
+
+    def run(x):
+        tf.debugging.assert_less(x, 100.0)  # which is left out
+        return inner(inner(x))
+
+    assert check(run, [randoms(2, 3)], tmp_path).count("Relu") == 2
+
+
+# --- What can be saved, and names -----------------------------------------------------------------
+
+
+def keras_model():
+    a = keras.Input((None, 3), name="sequence")
+    b = keras.Input((2,), name="features")
+    y = keras.layers.Bidirectional(tf_ti.keras.LSTM(4, return_sequences=True))(a)
+    y = keras.layers.Concatenate()([tf_ti.keras.GRU(3)(y), b])
+    return keras.Model([a, b], {"score": keras.layers.Dense(1, "sigmoid")(y), "code": y})
+
+
+def test_a_model_of_keras_with_names_and_a_dynamic_batch(tmp_path):
+    model, path = keras_model(), str(tmp_path / "model.xml")
+    arrays = [randoms(2, 5, 3), randoms(2, 2)]
+    tf_ti.openvino.save(model, path)
+    expected = model(arrays)
+    hint = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = openvino_models.CORE.compile_model(path, "CPU", hint)
+    found = compiled(dict(zip(("sequence", "features"), arrays)))
+    loaded = tf_ti.openvino.load(path)
+    assert [info.name for info in loaded.inputs] == ["sequence", "features"]
+    assert loaded.inputs[0].shape.as_list() == [None, None, 3]
+    again = dict(zip([info.name for info in loaded.outputs], loaded(*arrays)))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, 1e-4, 1e-4)
+        np.testing.assert_allclose(again[name], value, 1e-4, 1e-4)
+    assert types(path).count("LSTMSequence") == 2 and "GRUSequence" in types(path)
+
+
+def test_what_was_loaded_can_be_saved_and_loaded_again(tmp_path):
+    first, second = (str(tmp_path / name) for name in ("first.xml", "second.xml"))
+    run, arrays = layer("gru", "bidirectional")
+    tf_ti.openvino.save(run, first, specs(arrays))
+    loaded = tf_ti.openvino.load(first)
+    tf_ti.openvino.save(loaded, second)
+    for value, right in zip(tf_ti.openvino.load(second)(*arrays), loaded(*arrays)):
+        np.testing.assert_allclose(value, right, 1e-5, 1e-5)
+
+
+class Module(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = tf.Variable([1.0, 2.0])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="rows")])
+    def __call__(self, rows):
+        return {"scaled": rows * self.w, "parts": (rows, -rows)}
+
+
+@pytest.mark.parametrize("kind", ["module", "function", "concrete function", "examples"])
+def test_what_has_a_signature_can_be_saved(kind, tmp_path):
+    module, path = Module(), str(tmp_path / "model.xml")
+    concrete = module.__call__.get_concrete_function()
+    function = {"module": module, "function": module.__call__, "concrete function": concrete}
+    examples = [np.ones([1, 2], np.float32)] if kind == "examples" else None
+    tf_ti.openvino.save(function.get(kind, lambda rows: module(rows)), path, examples)
+    loaded = tf_ti.openvino.load(path)
+    assert loaded.inputs[0].name == "rows"
+    assert [info.name for info in loaded.outputs] == ["parts/0", "parts/1", "scaled"]
+    np.testing.assert_array_equal(loaded([[1.0, 2.0]])[2], [[1.0, 4.0]])
+
+
+def test_a_constant_stands_in_the_file_once(tmp_path):
+    w = randoms(64, 64)
+
+    def run(x):
+        return x @ tf.constant(w) @ tf.constant(w.copy())
+
+    path = str(tmp_path / "model.xml")
+    tf_ti.openvino.save(run, path, [tf.TensorSpec([None, 64])])
+    assert os.path.getsize(tmp_path / "model.bin") == w.nbytes
+
+
+def test_names_that_xml_must_escape(tmp_path):
+    path = str(tmp_path / "model.xml")
+    tf_ti.openvino.save(lambda x: {'<a & "b">, \x01': x + 1}, path, [tf.TensorSpec([2])])
+    (output,) = openvino_models.CORE.read_model(path).outputs
+    assert output.get_any_name() == '<a & "b">, _'
+    assert tf_ti.openvino.load(path).outputs[0].name == '<a & "b">, _'
+
+
+# --- What cannot be saved -------------------------------------------------------------------------
+
+
+def refused(function, folder, *signature, match):
+    with pytest.raises(IRError, match=match):
+        tf_ti.openvino.save(function, folder / "model.xml", list(signature))
+    assert os.listdir(folder) == []
+
+
+def test_all_operations_that_are_not_supported_are_named(tmp_path):
+    def run(x):
+        y = tf.linalg.inv(x)
+        last, _ = tf_ti.scan(lambda c, e: (tf.math.lgamma(c) + e, ()), x[0], y, fuse=False)
+        return tf.linalg.det(y) + last
+
+    refused(run, tmp_path, tf.TensorSpec([3, 3]), match="(?s)Lgamma.*MatrixDet.*MatrixInverse")
+
+
+def update(x):
+    UPDATED.assign_add(x)
+    return x
+
+
+def shown(x):
+    tf.print(x)
+    return x
+
+
+UPDATED = tf.Variable(tf.zeros([2]))
+EFFECTS = {
+    "an update": (update, "AssignAddVariableOp"),
+    "a print": (shown, "PrintV2"),
+    "an update in a loop": (lambda x: tf_ti.scan(lambda c, e: (c, update(c)), x, x), "AssignAdd"),
+    "random numbers": (lambda x: x + tf.random.normal([2]), "RandomStandardNormal"),
+    "a TensorArray": (
+        lambda x: tf.TensorArray(tf.float32, 1, element_shape=[2]).write(0, x).stack(),
+        "TensorList",
+    ),
+    "a complex number": (lambda x: tf.abs(tf.complex(x, x)), "Complex"),
+    "a maximum of bags": (
+        lambda x: tf_ti.embedding_bag_offsets(TABLE, IDS, OFFSETS, reduction="max") + x[0],
+        "reduction max",
+    ),
+    "a gradient": (
+        lambda x: tf.gradients(tf_ti.scan(lambda c, e: (c * e, c), x[0], x)[0], x),
+        "Sequence|sequence|reverse",
+    ),
+}
+
+
+@pytest.mark.parametrize(("function", "match"), EFFECTS.values(), ids=EFFECTS)
+def test_what_ir_cannot_express_is_named(function, match, tmp_path):
+    refused(tf.function(function), tmp_path, tf.TensorSpec([2]), match=match)
+
+
+def test_an_input_of_strings_is_named(tmp_path):
+    refused(tf.identity, tmp_path, tf.TensorSpec([2], tf.string, "words"), match="'words'.*string")
+
+
+@pytest.mark.parametrize("where", ["missing/model.xml", "folder.xml"])
+def test_a_path_that_cannot_be_written_leaves_nothing(where, tmp_path):
+    (tmp_path / "folder.xml").mkdir()
+    with pytest.raises(IRError, match=f"{where}|model.bin"):
+        tf_ti.openvino.save(lambda x: x + 1, tmp_path / where, [tf.TensorSpec([2])])
+    assert os.listdir(tmp_path) == ["folder.xml"] and os.listdir(tmp_path / "folder.xml") == []
+
+
+def test_a_failure_leaves_the_files_that_were_there(tmp_path):
+    path = tmp_path / "model.xml"
+    tf_ti.openvino.save(lambda x: x + [1.0, 2.0], path, [tf.TensorSpec([2])])
+    before = [(tmp_path / name).read_bytes() for name in ("model.xml", "model.bin")]
+    with pytest.raises(IRError):
+        tf_ti.openvino.save(tf.math.lgamma, path, [tf.TensorSpec([2])])
+    assert [(tmp_path / name).read_bytes() for name in ("model.xml", "model.bin")] == before
+
+
+WRONG = {
+    "no signature": (lambda x: x, "model.xml", None, ValueError, "input_signature must be given"),
+    "no function": (3, "model.xml", None, TypeError, "function must be callable"),
+    "no list": (lambda x: x, "model.xml", tf.TensorSpec([2]), TypeError, "must be a list"),
+    "another file": (
+        lambda x: x,
+        "model.bin",
+        [tf.TensorSpec([2])],
+        ValueError,
+        "must end in .xml",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "signature", "kind", "match"), WRONG.values(), ids=WRONG
+)
+def test_wrong_arguments(function, name, signature, kind, match, tmp_path):
+    with pytest.raises(kind, match=match):
+        tf_ti.openvino.save(function, tmp_path / name, signature)
+    assert os.listdir(tmp_path) == []
