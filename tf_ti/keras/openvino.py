@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -106,14 +107,13 @@ class OpenVINO(keras.layers.Layer):
                 "with others, as by stateless_call"
             )
         if isinstance(inputs, Mapping):
-            infos = {name: info for info in self.model_inputs for name in info.names}
-            outputs = self._module(
-                **{name: _cast(value, infos.get(name)) for name, value in inputs.items()}
-            )
+            by_name = {name: info for info in self.model_inputs for name in info.names}
+            named = {name: _cast(value, by_name.get(name)) for name, value in inputs.items()}
+            outputs = self._module(**named)
         else:
             tensors = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-            infos = [*self.model_inputs, *[None] * len(tensors)]  # too many are refused later
-            outputs = self._module(*map(_cast, tensors, infos))
+            infos = itertools.chain(self.model_inputs, itertools.repeat(None))
+            outputs = self._module(*map(_cast, tensors, infos))  # which refuses too many
         return outputs[0] if len(outputs) == 1 else outputs
 
     def to_model(self) -> keras.Model:
@@ -138,7 +138,8 @@ class OpenVINO(keras.layers.Layer):
     def from_config(cls, config: dict[str, Any]) -> "OpenVINO":
         """A layer with zeros for its weights, which Keras loads. It reads no file."""
         config = dict(config)
-        return cls(_Saved.from_config(config.pop("ir")), **config)
+        saved: Any = _Saved.from_config(config.pop("ir", None))
+        return cls(saved, **config)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,11 +50,15 @@ def _extents(layer: Layer, shape: Shape | None) -> tuple[int, ...]:
 
 
 class _Sampler:
-    def __init__(self, graph, weights, extents, rng):
-        self._graph: Graph = graph
-        self._weights: Weights = weights
-        self._extents: Mapping[int, tuple[int, ...]] = extents
-        self._rng: np.random.Generator = rng
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Weights,
+        extents: Mapping[int, tuple[int, ...]],
+        rng: np.random.Generator,
+    ):
+        self._graph, self._weights = graph, weights
+        self._extents, self._rng = extents, rng
 
     def sample(self, layer: Layer) -> np.ndarray:
         shape = self._extents[layer.id]
