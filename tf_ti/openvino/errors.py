@@ -4,6 +4,8 @@
 class IRError(ValueError):
     """An IR that cannot be used: its message names the file, the layer and the port."""
 
+    __init__ = Exception.__init__  # by which AutoGraph knows that it can raise it again, as this
+
 
 def shown(text: object, most: int = 120) -> str:
     """What a file says, as a message quotes it: in quotes, and not at any length."""

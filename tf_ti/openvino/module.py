@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_ti import _tf
 from tf_ti.openvino.constants import Constants
 from tf_ti.openvino.errors import IRError, ascii_name
 from tf_ti.openvino.evaluation import Evaluation, check_supported
@@ -76,7 +75,6 @@ class IRModule(tf.Module):
         if self.states:
             self._reset = tf.function(self.reset_state, input_signature=[], autograph=False)
 
-    @_tf.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[tf.Tensor, ...]:
         tensors = self._to_tensors(args, kwargs)
         if tf.executing_eagerly():
