@@ -95,7 +95,9 @@ def _convolve(x, filters, strides, dilations):
     """Without padding; x channels last, filters [spatial..., in, out]."""
     if max(dilations) > 1 and (max(strides) > 1 or len(strides) == 3):
         filters, dilations = _dilated(filters, dilations), [1] * len(dilations)
-    return tf.nn.convolution(x, filters, strides=strides, padding="VALID", dilations=dilations)
+    # TensorFlow's own default has no gradient of three axes where it runs operation by operation.
+    layout = ("NWC", "NHWC", "NDHWC")[len(strides) - 1]
+    return tf.nn.convolution(x, filters, strides, "VALID", layout, dilations)
 
 
 def _geometry(op: Operation, x: tf.Tensor, kernel: Sequence) -> tuple[list, list, list]:
