@@ -271,6 +271,15 @@ def test_layers_that_contradict_one_another_are_refused(tmp_path, arguments, wor
         tf_ti.openvino.load(path)
 
 
+def test_a_state_that_no_memory_holds_is_refused(tmp_path):
+    path = a_call_reads_before_it_writes(tmp_path)
+    extent = 10**15
+    text = path.read_text().replace("<dim>3<", f"<dim>{extent}<")
+    path.write_text(text.replace('shape="3"', f'shape="{extent}"'))
+    with pytest.raises(IRError, match="variable_id='last', float32 of shape .*cannot be made"):
+        tf_ti.openvino.load(path)
+
+
 def test_a_state_in_a_body_is_refused(tmp_path):
     path = openvino_models.save(iterated(False), tmp_path / "model.xml")
     text, count = re.subn(
