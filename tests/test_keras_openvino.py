@@ -78,10 +78,18 @@ def resized(folder):
     return save(folder, "resized", [y], [x])
 
 
+def brain(folder):
+    """Weights of a type that NumPy does not know."""
+    x = op.parameter([-1, 8], ov.Type.bf16, name="x")
+    scale = op.constant(KERNEL.reshape(-1)[:8], dtype=ov.Type.bf16)
+    return save(folder, "brain", [op.convert(op.multiply(x, scale), "f32")], [x])
+
+
 MODELS = {
     dense: lambda n: [rng.standard_normal((n, 4)).astype(F32)],
     recurrent: lambda n: [rng.standard_normal(s).astype(F32) for s in ((n, 5, 3), (n, 3))],
     recommender: lambda n: [rng.integers(0, 300, (n, 2))],
+    brain: lambda n: [tf.cast(rng.standard_normal((n, 8)), tf.bfloat16).numpy()],
     resized: lambda n: [rng.standard_normal((n, 1, 4, 4)).astype(F32)],
 }
 every_model = pytest.mark.parametrize("model", MODELS)
@@ -264,6 +272,23 @@ def test_an_exported_model_answers_alike(tmp_path):
     assert_same(loaded.serve(x), model(x))
 
 
+def test_states_are_no_weights_and_begin_anew(tmp_path):
+    x = op.parameter([1, 3], F32, name="x")
+    total = op.add(ov.opset6.read_value(op.constant(W[:1]), "total", F32, [1, 3]), x)
+    assign, path = ov.opset6.assign(total, "total"), tmp_path / "state.xml"
+    ov.save_model(
+        ov.Model([op.result(total)], [assign], [x], "state"), path, compress_to_fp16=False
+    )
+    model = tf_ti.keras.OpenVINO(path).to_model()
+    ones = np.ones((1, 3), F32)
+    first, second = model(ones), model(ones)
+    assert_same(second, first + 1)
+    model.save(tmp_path / "state.keras")
+    loaded = keras.saving.load_model(tmp_path / "state.keras")
+    assert_same(loaded(ones), first)
+    assert_same(loaded.get_weights(), [W[:1]])
+
+
 def test_large_floating_constants_are_not_in_the_config(tmp_path):
     layer = tf_ti.keras.OpenVINO(dense(tmp_path, units=30_000))
     assert len(json.dumps(layer.get_config())) < 20_000
@@ -283,6 +308,11 @@ def with_path(config, folder):
 
 def with_xml_path(config, folder):
     return {**config, "ir": {**config["ir"], "xml": str(folder / "dense.xml")}}
+
+
+def with_weights_path(config, folder):
+    ir = {**config["ir"], "constants": {}, "num_bytes": 0}
+    return {**config, "ir": ir, "weights": str(folder / "dense.bin")}
 
 
 def of_absurd_size(config, folder):
@@ -310,6 +340,7 @@ def of_a_number(config, folder):
     [
         with_path,
         with_xml_path,
+        with_weights_path,
         of_absurd_size,
         of_negative_size,
         beyond_the_end,

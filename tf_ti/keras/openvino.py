@@ -32,7 +32,8 @@ class OpenVINO(keras.layers.Layer):
     Floating constants with more than one element are weights: an optimizer trains them,
     `layer.trainable = False` freezes them, and they are saved with a Keras model. What is saved
     needs neither file: the config has the text of the XML, and the other constants. States of
-    ReadValue and Assign are none of the weights: what was loaded begins anew.
+    ReadValue and Assign are none of the weights: what was loaded begins anew. Keras's files cannot
+    hold weights of float8 dtypes, which a file has where it computes with them.
 
     Args:
         path: the .xml file.
