@@ -13,8 +13,9 @@ from tf_ti.openvino.weights import Weights
 
 # Up to so many bytes a constant stands in each graph, where shapes and folding can see it.
 _SMALL = 1024
-# Bytes: memory of a tensor that is nobody's copy.
+# Bytes, of TensorFlow's tensors; and what is taken from the system at once.
 _ALIGNMENT = 64
+_BLOCK = 32 << 20
 
 
 class Constants:
@@ -26,6 +27,7 @@ class Constants:
         self.tensors: dict[int, tf.Tensor | tf.Variable] = {}
         self._layers: list[Layer] = []  # keeps their ids theirs
         shared: dict[tuple, int] = {}
+        memory = _Memory()
         for layer, source in watched("constants", list(_constants(graph))):
             self._layers.append(layer)
             array, element_type = weights.of(source or layer)
@@ -42,16 +44,17 @@ class Constants:
                     self.tensors[id(layer)] = self.tensors[first]
                 continue
             floating = tf.as_dtype(dtype).is_floating
+            variable = trainable and floating and array.size > 1
             try:
-                copy = _copied(array, dtype)
-                if trainable and floating and copy.size > 1:
-                    name = f"x{ascii_name(layer.name)}"
+                if not variable and array.size * dtype.itemsize <= _SMALL:
+                    with np.errstate(all="ignore"):
+                        self.values[id(layer)] = array.astype(dtype)
+                    continue
+                tensor = _shared(memory.copy(array, dtype))
+                if variable:
                     # Until it changes, it too has the memory that it is given.
-                    self.tensors[id(layer)] = tf.Variable(_shared(copy), name=name)
-                elif copy.nbytes > _SMALL:
-                    self.tensors[id(layer)] = _shared(copy)
-                else:
-                    self.values[id(layer)] = copy
+                    tensor = tf.Variable(tensor, name=f"x{ascii_name(layer.name)}")
+                self.tensors[id(layer)] = tensor
             except (TypeError, ValueError, MemoryError, tf.errors.OpError) as error:
                 raise IRError(f"{layer.path}: cannot be made a tensor: {error}") from error
 
@@ -75,14 +78,24 @@ class Constants:
         return None if value is None else tf.constant(value)
 
 
-def _copied(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The numbers in memory of their own, which begins where TensorFlow wants a tensor's to."""
-    memory = np.empty(array.size * dtype.itemsize + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    copy = memory[start : start + array.size * dtype.itemsize].view(dtype).reshape(array.shape)
-    with np.errstate(all="ignore"):
-        np.copyto(copy, array, casting="unsafe")
-    return copy
+class _Memory:
+    """Memory for tensors, in blocks: the system gives large ones sooner than many small ones."""
+
+    def __init__(self):
+        self._rest = np.empty(0, np.uint8)
+
+    def copy(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """The numbers as another type, from an address on that TensorFlow takes."""
+        size = array.size * dtype.itemsize
+        start = -self._rest.ctypes.data % _ALIGNMENT
+        if start + size > len(self._rest):
+            self._rest = np.empty(max(size + _ALIGNMENT, _BLOCK), np.uint8)
+            start = -self._rest.ctypes.data % _ALIGNMENT
+        taken, self._rest = self._rest[start : start + size], self._rest[start + size :]
+        copy = taken.view(dtype).reshape(array.shape)
+        with np.errstate(all="ignore"):
+            np.copyto(copy, array, casting="unsafe")
+        return copy
 
 
 def _shared(array: np.ndarray) -> tf.Tensor:
@@ -96,8 +109,9 @@ def _shared(array: np.ndarray) -> tf.Tensor:
             return tf.constant(array)
         array = array.view(np.uint16)
     tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-    # Where there is a GPU, this puts it there.
-    return tf.identity(tensor) if tensor.dtype == dtype else tf.bitcast(tensor, dtype)
+    if tensor.dtype != dtype:
+        return tf.bitcast(tensor, dtype)
+    return tf.raw_ops.Identity(input=tensor)  # where there is a GPU, there
 
 
 def _constants(graph: Graph) -> Iterator[tuple[Layer, Layer | None]]:

@@ -27,6 +27,8 @@ _WIDEST = 8  # bytes of a number
 _OLD_TYPES = {"Const": "Constant", "PReLU": "PRelu", "ReLU": "Relu", "SoftMax": "Softmax"}
 # The external port of what a Loop gives its body, or takes from it.
 _OWN_PORT = -1
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+_EXTENT = re.compile("-1|[0-9]{1,18}")
 _RANGE = frozenset(["axis", "start", "end", "stride", "part_size"])
 _BODIES = {
     "TensorIterator": {"body": ("port_map", "back_edges")},
@@ -217,7 +219,7 @@ def _split_names(text: str) -> list[str]:
 
 def _dimension(text: str, where: str) -> int | None:
     text = text.strip()
-    if not re.fullmatch(r"-1|[0-9]{1,18}", text):
+    if not _EXTENT.fullmatch(text):
         raise IRError(f"{where}: {shown(text)} is no extent of a dimension")
     return None if text == "-1" else int(text)
 
@@ -256,9 +258,11 @@ def _sources(
     outputs = {(layer.id, port.id) for layer in layers.values() for port in layer.outputs}
     for edge in _children(element, "edges", "edge", path, optional=True):
         names = "from-layer", "from-port", "to-layer", "to-port"
-        source, port, target, to_port = (
-            _integer(edge, name, f"{path}: an edge {shown(edge.attrib)}") for name in names
-        )
+        ends = [_parsed(edge.get(name)) for name in names]
+        if None in ends:
+            for name in names:
+                _integer(edge, name, f"{path}: an edge {shown(edge.attrib)}")
+        source, port, target, to_port = ends
         where = (
             f"{path}: the edge from layer {source}, port {port} to layer {target}, port {to_port}"
         )
@@ -374,9 +378,14 @@ def _integer(element: Element, name: str, where: str) -> int:
     text = element.get(name)
     if text is None:
         raise IRError(f"{where}: has no {name}")
-    if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
+    number = _parsed(text)
+    if number is None:
         raise IRError(f"{where}: {name}={shown(text)} is no integer")
-    return int(text)
+    return number
+
+
+def _parsed(text: str | None) -> int | None:
+    return int(text) if text is not None and _INTEGER.fullmatch(text) else None
 
 
 def _identity(element: Element, where: str) -> int:

@@ -58,7 +58,7 @@ class Weights:
         if self._bytes is None:
             try:
                 check_file(self._path)
-                self._bytes = np.memmap(self._path, np.uint8, mode="r")
+                self._bytes = np.asarray(np.memmap(self._path, np.uint8, mode="r"))
             except IRError as error:
                 raise IRError(f"{layer.path}: needs weights, but {error}") from error
             except (OSError, ValueError) as error:  # ValueError: an empty file
