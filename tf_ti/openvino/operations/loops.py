@@ -121,19 +121,7 @@ def _loop(op, trip_count, condition, *inputs):
             loop.add_trip_limit(count, tf_ti.TripLimit.COUNT)
         elif not ends_by_condition:
             raise op.error("runs for ever: no trip count, no slices, and a condition that is true")
-        of_results = dict(reversed(states))
-        outputs = {}
-        for entry in body.outputs:
-            if entry.external_port_id == _OWN:
-                continue
-            result = entry.internal_layer_id
-            if _range(entry):
-                made = _add_stack(op, loop, results[result], **_range(entry))
-            else:
-                if result not in of_results:
-                    of_results[result] = _add_last(loop, results[result])
-                made = loop.add_loop_output(of_results[result], tf_ti.LoopOutput.LAST_VALUE)
-            outputs[entry.external_port_id] = made
+        outputs = _add_outputs(op, loop, body, results, dict(reversed(states)))
     for entry in body.outputs:
         if _range(entry):
             stack = tf.convert_to_tensor(outputs[entry.external_port_id])
@@ -195,6 +183,25 @@ def _pieces(
     begins = first + tf.range(number, dtype=tf.int64) * stride - (part_size - 1) * (stride < 0)
     indices = begins[:, tf.newaxis] + tf.range(part_size, dtype=tf.int64)
     return tf.gather(x, indices, axis=axis), axis, False
+
+
+def _add_outputs(op, loop, body, results, states):
+    """Outputs of the loop by the ids of ports; ranges are joined after it.
+
+    `states` are recurrences by the results that lead to them.
+    """
+    outputs = {}
+    for entry in body.outputs:
+        result, port = entry.internal_layer_id, entry.external_port_id
+        if port == _OWN:
+            continue
+        if _range(entry):
+            outputs[port] = _add_stack(op, loop, results[result], **_range(entry))
+            continue
+        if result not in states:
+            states[result] = _add_last(loop, results[result])
+        outputs[port] = loop.add_loop_output(states[result], tf_ti.LoopOutput.LAST_VALUE)
+    return outputs
 
 
 def _add_stack(op, loop, value, axis, stride=1, **others):
