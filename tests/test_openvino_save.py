@@ -36,7 +36,8 @@ def specs(arrays, dynamic=False):
 def check(function, arrays, folder, dynamic=False, tolerance=1e-5, signature=None):
     """Saves the function, and compares; returns what layers there are."""
     path = str(folder / "model.xml")
-    tf_ti.openvino.save(function, path, signature or specs(arrays, dynamic))
+    traced = tf.function(function, autograph=False)  # which takes most of the time
+    tf_ti.openvino.save(traced, path, signature or specs(arrays, dynamic))
     expected = [t.numpy() for t in tf.nest.flatten(function(*map(tf.constant, arrays)))]
     loaded = [t.numpy() for t in tf_ti.openvino.load(path)(*arrays)]
     for found in openvino_models.run(path, arrays), loaded:

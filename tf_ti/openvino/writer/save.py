@@ -78,6 +78,7 @@ def save(
 
         >>> def running_sum(x):
         ...     return tf_ti.scan(lambda total, row: (total + row, total + row), tf.zeros([2]), x)
+        >>> path = os.path.join(tempfile.mkdtemp(), "model.xml")
         >>> tf_ti.openvino.save(running_sum, path, [tf.TensorSpec([None, 2], name="x")])
         >>> total, sums = tf_ti.openvino.load(path)(x=[[1.0, 2.0], [3.0, 4.0]])
         >>> sums.numpy().tolist()
