@@ -402,6 +402,15 @@ def test_shapes_are_those_that_are_given(tmp_path, capsys):
     assert "[5,300]" in capsys.readouterr().out
 
 
+def test_shapes_that_cannot_be_computed_with_are_told_without_a_stack(tmp_path, capsys):
+    x = op.parameter([-1, -1], F32, name="x")
+    path = save(tmp_path, "open", [op.matmul(x, op.constant(random(4, 5)), False, False)], [x])
+    assert run(path, "--check") == 1
+    error = capsys.readouterr().err
+    assert "inputs of shapes [2, 2] (--shape gives others): " in error and "File" not in error
+    assert run(path, "--check", "--shape", "x=?,4") == 0
+
+
 @pytest.mark.parametrize("shape", ["y=1,4", "x=1", "x=1,5"])
 def test_shapes_that_are_not_the_models_are_refused(tmp_path, capsys, shape):
     assert run(dense(tmp_path), "--check", "--shape", shape) == 1
@@ -447,6 +456,16 @@ def test_ids_are_followed_through_other_layers_and_into_bodies(tmp_path):
 def test_lengths_are_those_of_sequences(tmp_path):
     path = sequence(tmp_path)
     assert {int(n) for seed in range(20) for n in inputs_of(path, seed)[3]} == {1, 2, 3, 4}
+
+
+def test_lengths_are_of_the_whole_where_openvino_heeds_no_others(tmp_path):
+    x, lengths = op.parameter([-1, -1, 3], F32, name="x"), op.parameter([-1], np.int32, name="n")
+    turned = op.transpose(x, np.array([1, 0, 2]))
+    h = op.parameter([-1, 1, 2], F32, name="h")
+    weights = (op.constant(random(*shape)) for shape in ((1, 2, 3), (1, 2, 2), (1, 2)))
+    outputs = op.rnn_sequence(turned, h, lengths, *weights, 2, "forward").outputs()
+    path = save(tmp_path, "turned", outputs, [x, lengths, h])
+    assert inputs_of(path, 0, {"x": (7, 2, 3)})[1].tolist() == [7, 7]
 
 
 def test_nothing_is_divided_by_zero(tmp_path):

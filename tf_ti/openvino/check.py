@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -81,7 +82,8 @@ def check(path: str, weights: str | None, settings: Settings) -> Checked:
     try:
         ours = [output.numpy() for output in module(*inputs)]
     except (tf.errors.OpError, TypeError, ValueError) as error:
-        raise IRError(f"{path}: cannot be run on {_described(inputs)}: {error}") from error
+        reason = f"{_described(inputs)}: {_without_stack(str(error))}"
+        raise IRError(f"{path}: cannot be run on {reason}") from error
     theirs = _run(openvino, path, weights, inputs, module.inputs)
     return Checked(
         path,
@@ -147,7 +149,14 @@ def _run(
 
 
 def _described(inputs: Sequence[np.ndarray]) -> str:
-    return "inputs of shapes " + ", ".join(str(list(array.shape)) for array in inputs)
+    shapes = ", ".join(str(list(array.shape)) for array in inputs)
+    return f"inputs of shapes {shapes} (--shape gives others)"
+
+
+def _without_stack(message: str) -> str:
+    """What TensorFlow says of an error, but for where in Python the operation was made."""
+    stack = re.compile(r"^(Graph execution error:|Detected at node .*| +File .*| *)$")
+    return "\n".join(line for line in message.splitlines() if not stack.match(line))
 
 
 def _tensor(openvino: Any, array: np.ndarray, element_type: Any, info: TensorInfo) -> Any:

@@ -107,6 +107,24 @@ class _Sampler:
         assert port is not None
         return tuple(n or 1 for n in port.shape or ())
 
+    def steps(self, graph: Graph, layer: Layer, axis: int) -> int:
+        """The extent of a first input along an axis, where layers before only order its axes."""
+        source, port_id = graph.sources[layer.id, layer.inputs[0].id]
+        before = graph.layers[source]
+        port = before.output(port_id)
+        if graph is self._graph and source in self._extents:
+            extents = dict(enumerate(self._extents[source]))
+            return extents.get(axis, _EXTENT)
+        if port is not None and port.shape is not None and axis < len(port.shape):
+            known = port.shape[axis]
+            if known is not None:
+                return known
+        if before.type == "Transpose":
+            order = graph.layers[graph.sources[source, before.inputs[1].id][0]]
+            axes = self._weights.of(order)[0] if order.type == "Constant" else np.array([])
+            return self.steps(graph, before, int(axes[axis])) if axis < axes.size else _EXTENT
+        return self.steps(graph, before, axis) if before.type == "Convert" else _EXTENT
+
     def number(self, graph: Graph, layer: Layer, position: int) -> int | None:
         """An input's, if it is a constant."""
         source = graph.layers[graph.sources[layer.id, layer.inputs[position].id][0]]
@@ -131,6 +149,9 @@ class _Use:
     def extent(self, position: int, axis: int | None) -> int:
         shape = self._sampler.shape(self._graph, self.layer, position)
         return shape[axis or 0] if -len(shape) <= (axis or 0) < len(shape) else 1
+
+    def steps(self, axis: int) -> int:
+        return self._sampler.steps(self._graph, self.layer, axis)
 
     def is_static(self, position: int) -> bool:
         shape = self.layer.inputs[position].shape
@@ -171,7 +192,7 @@ def _lengths(axis: Callable[[_Use], int]) -> _Rule:
     """Of the whole sequence where its extent is not known: OpenVINO ignores others there."""
 
     def rule(use: _Use) -> tuple[int, int, bool]:
-        end = use.extent(0, axis(use)) + 1
+        end = use.steps(axis(use)) + 1
         return (1 if use.is_static(0) else end - 1), end, False
 
     return rule
