@@ -557,7 +557,7 @@ def test_mutated_files_give_expected_errors_alone():
     program = os.path.join(os.path.dirname(__file__), "openvino_fuzz.py")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([p for p in sys.path if p])}
     finished = subprocess.run(
-        [sys.executable, "-X", "faulthandler", program, "40"],
+        [sys.executable, "-X", "faulthandler", program, "100"],
         capture_output=True,
         text=True,
         timeout=300,

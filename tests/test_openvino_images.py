@@ -69,7 +69,13 @@ def answers(path, function, arrays, dynamic=False, constants=(), kept=()):
     """Ours and OpenVINO's."""
     file = saved(path, function, arrays, dynamic, constants, kept)
     inputs = [array for i, array in enumerate(arrays) if i not in constants]
-    ours = [tensor.numpy() for tensor in tf_ti.openvino.load(file)(*inputs)]
+    module = tf_ti.openvino.load(file)
+    # Known shapes are traced in test_openvino_modes.py, so here operation by operation.
+    tf.config.run_functions_eagerly(not dynamic)
+    try:
+        ours = [tensor.numpy() for tensor in module(*inputs)]
+    finally:
+        tf.config.run_functions_eagerly(False)
     return ours, openvino_models.run(file, inputs)
 
 
@@ -100,7 +106,7 @@ def test_modes_and_coordinates(tmp_path, rng, mode, dynamic):
     def function(*nodes):
         return [
             interpolate(mode, coordinate_transformation_mode=coordinates)(*nodes)
-            for coordinates in COORDINATES
+            for coordinates in COORDINATES[:: 3 if dynamic else 1]
         ]
 
     arrays = normal(rng, 1, 2, 5, 7), i64(8, 4), i64(2, 3)
@@ -266,7 +272,7 @@ def test_interpolate_1(tmp_path, rng, shape, sizes, axes, pads, dynamic):
         return [
             openvino.opset1.interpolate(x, sizes, {"mode": mode, "align_corners": align, **common})
             for mode in ("nearest", "linear", "cubic")
-            for align in (True, False)
+            for align in ((False,) if dynamic else (True, False))
         ]
 
     check(tmp_path, function, (normal(rng, *shape), i64(*sizes)), dynamic, constants=(1,))
@@ -298,7 +304,7 @@ def test_grid_sample(tmp_path, rng, padding, dynamic):
                 x, grid, {"mode": mode, "padding_mode": padding, "align_corners": align}
             )
             for mode in ("bilinear", "nearest", "bicubic")
-            for align in (True, False)
+            for align in ((False,) if dynamic else (True, False))
         ]
 
     arrays = normal(rng, 2, 3, 5, 7), 1.7 * normal(rng, 2, 4, 6, 2)
@@ -326,7 +332,9 @@ def test_roi_align(tmp_path, rng, mode, ratio, dynamic):
     def function(*nodes):
         return [
             roi_align(mode, ratio, 0.6, aligned)(*nodes)
-            for aligned in (None, "asymmetric", "half_pixel_for_nn", "half_pixel")
+            for aligned in (None, "half_pixel", "asymmetric", "half_pixel_for_nn")[
+                : 2 if dynamic else 4
+            ]
         ]
 
     arrays = np.abs(normal(rng, 2, 3, 8, 10)), ROIS, OWNERS
