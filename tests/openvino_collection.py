@@ -87,13 +87,17 @@ def torch_module(name: str):
     return _TORCH[name](torch).eval()
 
 
-def _from_torch(name: str, *inputs: np.ndarray) -> tuple[ov.Model, list[np.ndarray]]:
+def _from_torch(name: str) -> tuple[ov.Model, list[np.ndarray]]:
     import torch
 
+    inputs, any_extent = _torch_inputs(name)
     example = tuple(map(torch.from_numpy, inputs))
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, on its own tracing
-        return ov.convert_model(torch_module(name), example_input=example), list(inputs)
+        model = ov.convert_model(torch_module(name), example_input=example)
+    shapes = [[-1 if k < any_extent else n for k, n in enumerate(x.shape)] for x in inputs]
+    model.reshape(dict(zip(model.inputs, shapes)))
+    return model, inputs
 
 
 def _recurrent(kind: str, **options) -> Callable:
@@ -242,25 +246,26 @@ _TORCH = {
 }
 
 
-def _torch_inputs(name: str) -> list[np.ndarray]:
+def _torch_inputs(name: str) -> tuple[list[np.ndarray], int]:
+    """Inputs, and how many of their first dimensions may have any extent."""
     if name == "lstm_packed":
-        return [_floats(3, 6, 5), np.array([6, 4, 1])]
+        return [_floats(3, 6, 5), np.array([6, 4, 1])], 2
     if name == "attention":
-        return [_floats(2, 6, 16)]
+        return [_floats(2, 6, 16)], 2
     if name == "convolutional":
-        return [_floats(2, 3, 32, 32)]
-    if name == "dlrm":
+        return [_floats(2, 3, 32, 32)], 1
+    if name == "dlrm":  # OpenVINO does not run it with any extents
         rng = np.random.default_rng(0)
         ids, packed = rng.integers(0, 50, 9), rng.integers(0, 20, [3, 4])
-        return [_floats(3, 4), ids, np.array([0, 2, 7]), packed, _floats(3, 4, seed=1)]
-    return [_floats(2, 6)] if name == "mlp" else [_floats(3, 6, 5)]
+        return [_floats(3, 4), ids, np.array([0, 2, 7]), packed, _floats(3, 4, seed=1)], 0
+    return ([_floats(2, 6)], 1) if name == "mlp" else ([_floats(3, 6, 5)], 2)
 
 
 for _name in _TORCH:
 
     @_network(f"torch_{_name}", "torch")
     def _make(name=_name):
-        return _from_torch(name, *_torch_inputs(name))
+        return _from_torch(name)
 
 
 # --- ONNX ----------------------------------------------------------------------------------------
@@ -635,7 +640,9 @@ def write_example_2(folder: pathlib.Path, version: int = 10) -> tuple:
 def write_all(folder: pathlib.Path) -> list[pathlib.Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [path for network in models() for path in network.write(folder)[0]]
-    return [*paths, write_example_2(folder)[0]]
+    older = folder / "older"  # which OpenVINO reads no more
+    older.mkdir(exist_ok=True)
+    return [*paths, write_example_2(older)[0]]
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ COMPILED = {
         *cases("convert", "convert-float32-i32 convert-bool-f16"),
     ],
     "shapes": [
-        *cases("shapes", "reshape-special squeeze15 split variadic_split-rest broadcast3-explicit tile"),
+        *cases("shapes", "reshape-special squeeze15 split variadic_split-rest tile"),
+        *cases("shapes", "broadcast3-explicit"),
         *cases("pads-slices", "pad12-edge pad12-negative strided_slice-shrink slice-two"),
         *cases("gathers", "gather8-batches gather_elements gather_nd8-1"),
         *cases("scatters", "scatter_update scatter_nd15-sum-float32"),

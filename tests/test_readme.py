@@ -13,8 +13,8 @@ README = pathlib.Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_there_are_fifteen_examples():
-    assert len(EXAMPLES) == 15
+def test_there_are_sixteen_examples():
+    assert len(EXAMPLES) == 16
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(1, len(EXAMPLES) + 1))

@@ -53,7 +53,7 @@ class Constants:
                 tensor = _shared(memory.copy(array, dtype))
                 if variable:
                     # Until it changes, it too has the memory that it is given.
-                    tensor = tf.Variable(tensor, name=f"x{ascii_name(layer.name)}")
+                    tensor = tf.Variable(tensor, name=ascii_name(layer.name))
                 self.tensors[id(layer)] = tensor
             except (TypeError, ValueError, MemoryError, tf.errors.OpError) as error:
                 raise IRError(f"{layer.path}: cannot be made a tensor: {error}") from error

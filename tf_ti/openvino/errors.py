@@ -14,6 +14,6 @@ def shown(text: object, most: int = 120) -> str:
 
 
 def ascii_name(text: str, others: str = "_.-", most: int = 100) -> str:
-    """A name that TensorFlow takes, near to one of the file."""
-    kept = (c if c.isascii() and (c.isalnum() or c in others) else "_" for c in text[:most])
-    return "".join(kept)
+    """A name that TensorFlow takes, near to one of the file; it begins with a letter."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in others) else "_" for c in text[:most])
+    return kept if kept[:1].isalpha() else f"x{kept}"

@@ -87,7 +87,7 @@ class Evaluation:
         if not _takes(function, len(inputs)):
             raise op.error(f"has {len(inputs)} inputs, which this operation cannot have")
         try:
-            with tf.name_scope(_scope(layer.name)):
+            with tf.name_scope(ascii_name(layer.name, "_.-/")):
                 outputs = function(op, *inputs)
                 if _may_be_asked_for(op, outputs):
                     outputs = self._constant(op, read, function, outputs)
@@ -151,8 +151,3 @@ def checked(layer: Layer, port: Port, value: tf.Tensor) -> tf.Tensor:
         if not tf.executing_eagerly():
             value.set_shape(shape)
     return value
-
-
-def _scope(name: str) -> str:
-    kept = ascii_name(name, "_.-/")
-    return kept if kept[:1].isalnum() or kept[:1] == "." else f".{kept}"

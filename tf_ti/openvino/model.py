@@ -74,4 +74,3 @@ class Graph:
             yield layer
             for body in layer.bodies.values():
                 yield from body.graph.walk()
-

@@ -35,7 +35,7 @@ class TensorInfo:
 
     @property
     def spec(self) -> tf.TensorSpec:
-        return tf.TensorSpec(self.shape, self.dtype, _identifier(self.name))
+        return tf.TensorSpec(self.shape, self.dtype, ascii_name(self.name, "_"))
 
 
 class IRModule(tf.Module):
@@ -221,7 +221,7 @@ def _identifiers(infos: Sequence[TensorInfo]) -> list[str]:
     taken: set[str] = set()
     names: list[str] = []
     for info in infos:
-        name = first = _identifier(info.name)
+        name = first = ascii_name(info.name, "_")
         number = 1
         while name in taken:
             number += 1
@@ -229,8 +229,3 @@ def _identifiers(infos: Sequence[TensorInfo]) -> list[str]:
         taken.add(name)
         names.append(name)
     return names
-
-
-def _identifier(name: str) -> str:
-    kept = ascii_name(name, "_")
-    return kept if kept[:1].isalpha() else f"x{kept}"

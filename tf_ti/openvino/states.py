@@ -23,7 +23,7 @@ class State(tf.Module):
 
     def __init__(self, variable_id: str, spec: tf.TensorSpec):
         super().__init__()
-        name = f"x{ascii_name(variable_id)}"
+        name = ascii_name(variable_id)
         self.value = tf.Variable(_zeros(spec), trainable=False, shape=spec.shape, name=name)
         self.is_assigned = tf.Variable(False, trainable=False, name=f"{name}_is_assigned")
 
