@@ -227,4 +227,23 @@ def layers() -> None:
     tf_ti.keras.EmbedingBag(10_000, 16)  # type: ignore[attr-defined]
 
 
+def openvino() -> None:
+    module = tf_ti.openvino.load("model.xml", weights="model.bin", trainable=True)
+    assert_type(module, tf_ti.openvino.IRModule)
+    assert_type(module(x=[1.0]), tuple[tf.Tensor, ...])
+    assert_type([info.name for info in module.inputs], list[str])
+    module.reset_state()
+    module.states["h"].assign([[0.0]])
+
+    @tf_ti.openvino.register("Twice", ["opset1", "custom"])
+    def twice(op: tf_ti.openvino.Operation, x: tf.Tensor) -> tf.Tensor:
+        return op.number("factor", 2.0) * x
+
+    tf_ti.openvino.save(module, "model.xml")
+    tf_ti.openvino.save(twice, "model.xml", [tf.TensorSpec([None])])
+    tf_ti.openvino.load("model.xml", trainable="yes")  # type: ignore[arg-type]
+    tf_ti.openvino.save(twice)  # type: ignore[call-arg]
+    tf_ti.openvino.write(twice, "model.xml")  # type: ignore[attr-defined]
+
+
 assert_type(tf_ti.__version__, str)

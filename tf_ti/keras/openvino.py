@@ -69,8 +69,8 @@ class OpenVINO(keras.layers.Layer):
 
     def __init__(
         self,
-        path: str | os.PathLike,
-        weights: str | os.PathLike | None = None,
+        path: str | os.PathLike[str],
+        weights: str | os.PathLike[str] | None = None,
         trainable: bool = True,
         **kwargs: Any,
     ):
@@ -189,7 +189,7 @@ class _Saved:
 class _Constants(Weights):
     """Those of a model. Remembers what is read, but for large floating constants."""
 
-    def __init__(self, path: str | os.PathLike, data: np.ndarray | None = None):
+    def __init__(self, path: str | os.PathLike[str], data: np.ndarray | None = None):
         super().__init__(path, data)
         self.pieces: dict[int, bytes] = {}
         self.num_bytes = 0

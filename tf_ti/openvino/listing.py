@@ -24,7 +24,7 @@ def listing(graph: Graph) -> str:
     return "\n\n".join(sections)
 
 
-def write_drawings(graph: Graph, folder: str | os.PathLike) -> None:
+def write_drawings(graph: Graph, folder: str | os.PathLike[str]) -> None:
     """The drawings of the loops as graphviz's sources, a file each."""
     for number, loop in enumerate(_loops(graph)):
         path = pathlib.Path(folder) / f"{number}_{ascii_name(loop.name)}.dot"

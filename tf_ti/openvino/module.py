@@ -139,8 +139,8 @@ class IRModule(tf.Module):
 
 
 def load(
-    path: str | os.PathLike,
-    weights: str | os.PathLike | None = None,
+    path: str | os.PathLike[str],
+    weights: str | os.PathLike[str] | None = None,
     trainable: bool = False,
     *,
     name: str | None = None,

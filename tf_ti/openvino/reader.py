@@ -37,7 +37,7 @@ _BODIES = {
 }
 
 
-def read(path: str | os.PathLike) -> Graph:
+def read(path: str | os.PathLike[str]) -> Graph:
     """The network that an .xml file describes."""
     path = os.fsdecode(path)
     return parse(document(path), path)

@@ -1,6 +1,7 @@
 """What a model keeps from one call to the next: ReadValue reads it, Assign writes it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -27,7 +28,7 @@ class State(tf.Module):
         self.value = tf.Variable(_zeros(spec), trainable=False, shape=spec.shape, name=name)
         self.is_assigned = tf.Variable(False, trainable=False, name=f"{name}_is_assigned")
 
-    def assign(self, value: tf.Tensor) -> None:
+    def assign(self, value: Any) -> None:
         self.value.assign(value)
         self.is_assigned.assign(True)
 

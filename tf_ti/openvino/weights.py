@@ -16,7 +16,7 @@ _MOST_DIMENSIONS = 32  # NumPy's limit, in its older versions
 class Weights:
     """Of the file at `path`, or `data`, where that is what the file has in it."""
 
-    def __init__(self, path: str | os.PathLike, data: np.ndarray | None = None):
+    def __init__(self, path: str | os.PathLike[str], data: np.ndarray | None = None):
         self._path = os.fsdecode(path)
         self._bytes = data
 

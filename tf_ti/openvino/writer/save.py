@@ -27,7 +27,7 @@ from tf_ti.openvino.writer.network import Network, Port, element_type_of, shape_
 @_tf.do_not_convert
 def save(
     function: Callable[..., Any],
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     input_signature: Sequence[Any] | None = None,
 ) -> None:
     """Writes a function as OpenVINO's IR, version 11: an .xml file, and beside it a .bin file.
