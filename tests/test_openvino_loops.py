@@ -916,8 +916,6 @@ CELLS = {
     "Reshape with the rest": (with_split, reshaped_by_the_rest, reshaped_back_by_the_rest),
     "Gather": (with_split, gathered, unsqueezed),
 }
-# Of a batch that is not known the cell itself compares the sizes, which keeps the loop.
-KNOWN_BATCH = {"LSTMCell", "GRUCell"}
 
 
 def recurrent(name, range_, batch, **limits):
@@ -955,15 +953,8 @@ def check_sequence(path, arrays):
     assert_same(module(*arrays), openvino_models.run(path, arrays))
 
 
-@pytest.mark.parametrize(
-    "name, dynamic",
-    [
-        (name, mode)
-        for name in CELLS
-        for mode in (False, True)
-        if not mode or name not in KNOWN_BATCH
-    ],
-)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", CELLS)
 def test_a_cell_in_a_tensor_iterator_is_one_sequence(tmp_path, name, dynamic):
     function, arrays = recurrent(name, piece(1), -1 if dynamic else BATCH)
     specs = [array.shape for array in arrays]

@@ -1,5 +1,6 @@
 """Which loops become recurrent sequences, which do not, and that nobody sees a difference."""
 
+import functools
 import zlib
 
 import keras
@@ -395,6 +396,74 @@ def test_cells_of_keras_are_known(name):
 
 
 # --- no copies -----------------------------------------------------------------------------------
+
+
+KINDS = {"lstm": 4, "gru": 3, "rnn": 1}
+
+
+def scan_of_tf_ti(kind, fuse, xs, *init):
+    """A scan of one of tf_ti's own cells."""
+    rows = KINDS[kind] * H
+    weights = normal("w", rows, N), normal("r", rows, H), normal("b", rows)
+
+    def step(states, x):
+        new = getattr(tf_ti, f"{kind}_cell")(x, *states, *weights)
+        states = list(new) if kind == "lstm" else [new]
+        return states, states[0]
+
+    return tf_ti.scan(step, list(init), xs, fuse=fuse)
+
+
+def of_any_batch(kind, fuse):
+    specs = [tf.TensorSpec([None, None, N])] + [tf.TensorSpec([None, H])] * (1 + (kind == "lstm"))
+    call = functools.partial(scan_of_tf_ti, kind, fuse)
+    return tf.function(call).get_concrete_function(*specs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_of_tf_ti_are_known_also_of_any_batch(kind):
+    given = [normal("x", T, B, N), *(normal(f"h{k}", B, H) for k in range(1 + (kind == "lstm")))]
+    known = of_any_batch(kind, True)
+    types = types_of(known.graph)
+    assert types.count(SEQUENCE) == 1 and not any(t.endswith("TensorIterator") for t in types)
+    for a, e in zip(*(tf.nest.flatten(f(*given)) for f in (known, of_any_batch(kind, False)))):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+    check(lambda fuse, *given: scan_of_tf_ti(kind, fuse, *given), given)
+
+
+@pytest.mark.parametrize("rows", [1, B + 1])
+@pytest.mark.parametrize(
+    "fuse, said",
+    [(True, rf"h must have shape \[{B},{H}\]"), (False, "initial_hidden_state_must_fit_x")],
+    ids=["known", "not fused"],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_of_another_batch_than_the_inputs_are_an_error(kind, fuse, said, rows):
+    states = [normal(f"h{k}", rows, H) for k in range(1 + (kind == "lstm"))]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+        of_any_batch(kind, fuse)(normal("x", T, B, N), *states)
+
+
+@pytest.mark.parametrize("shape", [lambda h: [-1, H], lambda h: [tf.shape(h)[0], H]])
+def test_a_state_of_a_shape_of_its_own_does_not_keep_inputs_from_being_repeated(shape):
+    w, r = normal("w", N, H), normal("r", H, H)
+
+    def call(fuse, xs, init):
+        def step(h, x):
+            h = tf.tanh(x @ w + tf.reshape(h, shape(h)) @ r)
+            return h, h
+
+        return tf_ti.scan(step, init, xs, fuse=fuse)
+
+    specs = tf.TensorSpec([None, None, N]), tf.TensorSpec([None, H])
+    known, loop = (
+        tf.function(functools.partial(call, fuse)).get_concrete_function(*specs)
+        for fuse in (True, False)
+    )
+    assert SEQUENCE in types_of(known.graph)
+    given = normal("x", T, 1, N), normal("h", B, H)
+    for a, e in zip(tf.nest.flatten(known(*given)), tf.nest.flatten(loop(*given)), strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
 
 
 def operations(cell, num_states):

@@ -62,6 +62,7 @@ def check_shapes(
     layouts: Mapping[str, str],
     given: Mapping[str, tuple[int, str]],
     hidden_size: Any,
+    is_step: bool = False,
 ) -> dict[str, tf.Tensor]:
     """Checks that dimensions of one name have one size, when called or, where unknown, when run.
 
@@ -70,6 +71,7 @@ def check_shapes(
         layouts: each tensor's dimensions, as "directions 4*hidden input".
         given: sizes that are known otherwise, and what says so.
         hidden_size: the size of "hidden", or None.
+        is_step: whether this may be the body of a loop, which effects would keep from being more.
 
     Returns:
         The tensors, with all that is known of their shapes.
@@ -92,8 +94,13 @@ def check_shapes(
     if sizes.get("hidden", (1, ""))[0] == 0:
         raise ValueError(f"{sizes['hidden'][1]} must have a hidden size above 0, got 0")
     with tf.control_dependencies(checks):
-        for label, tensor in tensors.items():
-            checks += _check_late(label, tensor, layouts[label], dimensions[label], sizes)
+        for label, tensor in list(tensors.items()):
+            if is_step and (axis := _only_unknown(tensor, dimensions[label], sizes)) is not None:
+                tensors[label] = _with_extent(
+                    tensor, axis, *sizes[dimensions[label][axis][1]], label
+                )
+            else:
+                checks += _check_late(label, tensor, layouts[label], dimensions[label], sizes)
     with tf.control_dependencies(checks):
         if checks:
             tensors = {label: tf.identity(tensor) for label, tensor in tensors.items()}
@@ -129,6 +136,30 @@ def _check_late(
         ", got",
         shape,
     )
+
+
+def _only_unknown(
+    tensor: tf.Tensor,
+    dimensions: list[tuple[int, str]],
+    sizes: Mapping[str, tuple[int | tf.Tensor, str]],
+) -> int | None:
+    """The one axis of unknown size, where what it must be is there."""
+    unknown = [axis for axis, size in enumerate(tensor.shape) if size is None]
+    if (
+        len(unknown) != 1
+        or dimensions[unknown[0]][0] != 1
+        or dimensions[unknown[0]][1] not in sizes
+    ):
+        return None
+    return unknown[0]
+
+
+def _with_extent(
+    tensor: tf.Tensor, axis: int, size: int | tf.Tensor, source: str, label: str
+) -> tf.Tensor:
+    """The tensor, unless that axis has another size: without an effect, an error by its name."""
+    shape = [size if k == axis else n for k, n in enumerate(tensor.shape)]
+    return tf.reshape(tensor, shape, name=f"{label}_must_fit_{source}")
 
 
 def _check_hidden_size(hidden_size: Any) -> int:

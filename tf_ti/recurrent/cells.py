@@ -187,7 +187,7 @@ def _step(
             "r": f"{len(recurrence.gates)}*hidden hidden",
             "b": f"{recurrence.num_biases}*hidden",
         }
-        tensors = _arguments.check_shapes(tensors, layouts, {}, hidden_size)
+        tensors = _arguments.check_shapes(tensors, layouts, {}, hidden_size, is_step=True)
         return unfused.step(
             recurrence,
             tensors["x"],

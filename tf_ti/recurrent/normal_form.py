@@ -237,6 +237,8 @@ class Reader:
             for k, (_, parameter) in enumerate(body.loop.spec.back_edges)
         }
         self._found: dict[Any, Columns] = {}
+        # Whether the body fails where a state has not as many rows as something else has.
+        self.compares_rows = False
 
     def columns(self, tensor: tf.Tensor) -> Columns:
         """Those of any tensor; Unknown where something else is done to a state."""
@@ -253,6 +255,13 @@ class Reader:
         if op.type not in _RULES or not _batching.is_plain(op):
             raise Unknown
         return _RULES[op.type](self, op, tensor.value_index, self.columns)
+
+    def compare_rows(self, reshape: tf.Operation) -> None:
+        """Takes note of a state that gets the rows of something else: it must have as many."""
+        given, shape = reshape.inputs
+        is_late = reshape.outputs[0].shape[0] is None and tf.get_static_value(shape) is None
+        if is_late and not self._body.is_outside(given) and self._body.is_outside(shape):
+            self.compares_rows = True
 
     def leaf(self, tensor: tf.Tensor) -> Columns:
         """Those of a tensor of no state, as one piece."""
@@ -545,6 +554,12 @@ def _same(reader, op, index, read):
     return read(op.inputs[0])
 
 
+def _reshaped(reader, op, index, read):
+    columns = _same(reader, op, index, read)
+    reader.compare_rows(op)
+    return columns
+
+
 def _filled(value: float) -> Rule:
     def rule(reader, op, index, read):
         return [(width(op.outputs[0]), {ONE: value} if value else {})]
@@ -555,7 +570,7 @@ def _filled(value: float) -> Rule:
 _VIEWS = ("Identity", "Slice", "Split", "SplitV", "StridedSlice", "Transpose")
 _LINEAR_RULES: dict[str, Rule] = {
     **dict.fromkeys(("Add", "AddN", "AddV2"), _elementwise(added)),
-    **dict.fromkeys(("ExpandDims", "Identity", "Reshape", "Squeeze"), _same),
+    **dict.fromkeys(("ExpandDims", "Identity", "Squeeze"), _same),
     **dict.fromkeys(("Slice", "Split", "SplitV", "StridedSlice"), _part),
     "BatchMatMulV2": _batch_matmul,
     "BiasAdd": _bias_add,
@@ -563,6 +578,7 @@ _LINEAR_RULES: dict[str, Rule] = {
     "Einsum": _einsum,
     "MatMul": _matmul,
     "Neg": _elementwise(lambda p: scaled(p, -1.0)),
+    "Reshape": _reshaped,
     "Sub": _elementwise(_subtracted),
 }
 _RULES: dict[str, Rule] = {

@@ -84,6 +84,7 @@ class _Cell:
     gates: dict[str, _Gate]  # by the letters of GATES
     activations: tuple[Activation, ...]
     linear_before_reset: bool = False
+    compares_rows: bool = False  # instead of repeating the one row that there is
 
 
 def _cell(body: _fission.Fission) -> _Cell:
@@ -115,10 +116,12 @@ def _cell(body: _fission.Fission) -> _Cell:
         if len(columns) > 1:
             raise Unknown
         new.append(columns[0][1])
-    cell = _Matcher(reader, shape[1])
+    matcher = _Matcher(reader, shape[1])
     if len(new) == 1:
-        return cell.gru(*new) if len(new[0]) == 3 else cell.rnn(*new)
-    return cell.lstm(new, 0, 1) if len(new[0]) == 1 else cell.lstm(new, 1, 0)
+        cell = matcher.gru(*new) if len(new[0]) == 3 else matcher.rnn(*new)
+    else:
+        cell = matcher.lstm(new, 0, 1) if len(new[0]) == 1 else matcher.lstm(new, 1, 0)
+    return dataclasses.replace(cell, compares_rows=reader.compares_rows)
 
 
 class _Matcher:
@@ -424,12 +427,13 @@ class _Sequence:
         body, is_time_major = self._body, self._recurrence.time_major
         x, w = self._x_and_w()
         r = self._matrix(self._r)
-        rows = self._rows
+        rows, states = self._rows, self._initial
         if rows is None:
-            known = [_batching.extents(state)[0] for state in self._initial]
+            known = [_batching.extents(state)[0] for state in states]
             rows = _common([_batching.extents(x)[is_time_major], *known])
-        x = _broadcast(x, int(is_time_major), rows)
-        states = [_broadcast(state, 0, rows) for state in self._initial]
+        if not self._cell.compares_rows:
+            x = _broadcast(x, int(is_time_major), rows)
+            states = [_broadcast(state, 0, rows) for state in states]
         y, last = ops.run(self._recurrence, x, states, w, r, self._bias())
         outputs = []
         for output in body.loop.spec.outputs:

@@ -106,7 +106,12 @@ class Cell:
 
     def project(self, x: tf.Tensor) -> tf.Tensor:
         """What the gates get from inputs of any number of steps."""
-        projected = x if self._w is None else tf.tensordot(x, self._w, [[-1], [1]])
+        if self._w is None:
+            projected = x
+        elif x.shape.rank == 2:
+            projected = tf.matmul(x, self._w, transpose_b=True)
+        else:
+            projected = tf.tensordot(x, self._w, [[-1], [1]])
         return projected if self._b is None else projected + self._b
 
     def step(self, projected: tf.Tensor, states: Sequence[tf.Tensor]) -> list[tf.Tensor]:

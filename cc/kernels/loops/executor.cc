@@ -441,7 +441,11 @@ class ProgramRunner : public BodyRunner {
     params_.device = IsSmall(step) ? serial_device_ : device_;
     OpKernelContext ctx(&params_, step.num_outputs);
     Compute(step, &ctx);
-    if (TF_PREDICT_FALSE(!ctx.status().ok())) return ctx.status();
+    if (TF_PREDICT_FALSE(!ctx.status().ok())) {
+      absl::Status status = ctx.status();
+      tensorflow::errors::AppendToMessage(&status, "\n\t [[at ", step.kernel->name(), "]]");
+      return status;
+    }
     for (int i = 0; i < step.num_outputs; ++i) {
       const TensorValue output = ctx.release_output(i);
       if (output.tensor == nullptr) continue;
