@@ -208,6 +208,19 @@ def test_a_vector_of_unknown_rank_is_no_num_iterations():
         call(tf.constant([1, 2]))
 
 
+def test_an_error_in_an_iteration_names_the_operation_and_the_iteration():
+    def body(extent, x):
+        return tf.reshape(x, extent, name="fitted")[:1]
+
+    with pytest.raises(InvalidArgument, match=r"(?s)at fitted\]\].*in iteration 2 of "):
+        tf_ti.tensor_iterator(
+            body,
+            [[2, 2, 3], [1.0, 2.0]],
+            PortMap([InputPort(0, 0, axis=0), InputPort(1, 1)], [OutputPort(0, 0, axis=0)]),
+            fuse=False,
+        )
+
+
 @pytest.mark.parametrize("every", [0, -1, True, 1.0, "2", 2**63, np.array([2, 3])])
 def test_checkpoint_every_must_be_a_positive_integer(every):
     with pytest.raises((ValueError, TypeError), match="checkpoint_every must be "):
