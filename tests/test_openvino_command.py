@@ -243,6 +243,7 @@ def full(folder):
         ["--keras", "file.keras"],
         ["--keras", "file.h5"],
         ["--keras", "a.keras", "--output", "a.keras"],
+        ["--keras", "out/a.keras", "--output", "out"],
         ["other.xml", "--output", "out"],
         ["--inspect", "--seed", "3"],
         ["--inspect", "--shape", "x=1"],

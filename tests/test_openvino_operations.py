@@ -515,6 +515,26 @@ for v in (1, 7, 8):
             np.int64(-1),
             constants=(2,),
         )
+    outside = i64(7, 0, 3)
+    case(f"gather{v}-outside", gather, x, outside, np.int64(1), constants=(2,))
+    case(f"gather{v}-outside-scalar", gather, x, np.int32(9), np.int64(0), constants=(2,))
+case("gather8-outside-below", o.gather, x, i64(-1, -9), np.int64(1), constants=(2,))
+case("gather7-below", OPSETS[7].gather, x, i64(-1, 1), np.int64(1), constants=(2,))
+case(
+    "gather8-batches-whole",
+    lambda a, b, c: o.gather(a, b, c, 1),
+    x,
+    i64(*range(len(x))) % 2,
+    np.int64(1),
+    constants=(2,),
+)
+case(
+    "gather_nd8-negative",
+    lambda a, b: o.gather_nd(a, b, 0),
+    x,
+    -ints(1, 3, (4, 2), np.int64),
+    fixed=(1,),
+)
 case("gather8-negative", o.gather, x, i64(-1, 0, -3), np.int64(1), constants=(2,))
 case("gather8-uint8", o.gather, ints(0, 9, (5,), np.uint8), i64(-1, 0), np.int64(0), constants=(2,))
 case("gather8-bool", o.gather, f(5) > 0, i64(-1, 0), np.int64(0), constants=(2,))
@@ -985,7 +1005,15 @@ for axes in ((1,), (2, 3)):
         definition=local_response,
     )
 
-family("reductions-defined")  # OpenVINO refuses
+family("reductions-defined")  # OpenVINO refuses, or overflows
+case(
+    "reduce_mean-int8",
+    lambda a, b: o.reduce_mean(a, b, False),
+    ints(0, 9, (20, 20), np.int8),
+    i64(0, 1),
+    constants=(1,),
+    definition=lambda a, _: np.int8(int(a.astype(int).sum() / a.size)),
+)
 for name, keep in itertools.product(REDUCTIONS, (False, True)):
     function = lambda a, b, n=name, k=keep: getattr(o, n)(a, b, k)  # noqa: E731
     case(

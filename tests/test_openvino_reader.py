@@ -100,6 +100,40 @@ def test_a_constant_that_two_layers_share_is_one_variable(tmp_path):
     assert len(tf_ti.openvino.load(path, trainable=True).trainable_variables) == 2
 
 
+def test_constants_that_only_happen_to_be_equal_are_variables_of_their_own(tmp_path):
+    o = ov.opset15
+    x = o.parameter([1, 3], np.float32, name="x")
+    ones = [o.constant(np.ones([1, 3], np.float32)) for _ in range(2)]
+    model = ov.Model([o.result(o.multiply(x, each)) for each in ones], [x], "model")
+    path = openvino_models.save(model, tmp_path / "model.xml")
+    module = tf_ti.openvino.load(path, trainable=True)
+    assert len(module.trainable_variables) == 2
+    module.trainable_variables[0].assign([[2.0, 2.0, 2.0]])
+    assert sorted(y.numpy().max() for y in module(tf.ones([1, 3]))) == [1.0, 2.0]
+
+
+def test_names_that_differ_by_their_case_alone_are_saved(tmp_path):
+    o = ov.opset15
+    x, y = (o.parameter([3], np.float32, name=name) for name in ("X", "x"))
+    for parameter, name in (x, "X"), (y, "x"):
+        parameter.output(0).set_names({name})
+    model = ov.Model([o.result(o.subtract(x, y))], [x, y], "model")
+    module = tf_ti.openvino.load(openvino_models.save(model, tmp_path / "model.xml"))
+    tf.saved_model.save(module, str(tmp_path / "saved"))
+    loaded = tf.saved_model.load(str(tmp_path / "saved"))
+    assert loaded(tf.ones([3]), tf.zeros([3]))[0].numpy().tolist() == [1, 1, 1]
+
+
+def test_a_shape_that_is_known_late_is_compared(tmp_path):
+    path, _, _ = dense(tmp_path)
+    module = tf_ti.openvino.load(path)
+    late = tf.function(lambda x: module(x)[0], input_signature=[tf.TensorSpec(None)])
+    assert late(tf.ones([2, 4])).shape == (2, 300)
+    for shape in [2, 5], [2, 3, 4]:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="ensure_shape|EnsureShape|shape"):
+            late(tf.ones(shape))
+
+
 @pytest.mark.parametrize("compress", [False, True])
 def test_variables_are_float32_and_a_tape_reaches_them(tmp_path, compress):
     path, w, b = dense(tmp_path, compress)

@@ -3,6 +3,7 @@
 OpenVINO computes float64 in float32, and int64 in int32.
 """
 
+import collections
 import os
 from xml.etree import ElementTree
 
@@ -166,6 +167,50 @@ def test_a_recognised_cell_is_a_sequence(tmp_path):
 
     arrays = [randoms(2, 5, 3), randoms(2, 4), randoms(2, 4, seed=1)]
     assert "LSTMSequence" in check(run, arrays, tmp_path)
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_a_slice_to_the_end_that_only_the_run_knows(rank, tmp_path):
+    arrays = randoms(2, 3), np.int32([0, 1]), np.int32([2, -1])
+    signature = [tf.TensorSpec([None, None]), *[tf.TensorSpec([rank], tf.int32)] * 2]
+    check(tf.slice, arrays, tmp_path, signature=signature)
+
+
+@pytest.mark.parametrize("function", [tf.math.log1p, tf.math.expm1])
+def test_digits_near_zero_are_kept(function, tmp_path):
+    x = np.float32([1e-9, -1e-6, 1e-5, 0.4, 0.6, 5, -0.9])
+    path = str(tmp_path / "model.xml")
+    tf_ti.openvino.save(function, path, specs([x]))
+    (found,) = openvino_models.run(path, [x])
+    np.testing.assert_allclose(found, function(x), rtol=1e-6)
+
+
+def test_a_model_of_keras_gets_a_dictionary_in_its_own_order(tmp_path):
+    inputs = collections.OrderedDict((name, keras.Input((2,), name=name)) for name in ("zz", "aa"))
+    model = keras.Model(inputs, inputs["zz"] - inputs["aa"])
+    tf_ti.openvino.save(model, tmp_path / "model.xml")
+    given = {"zz": np.full([1, 2], 7.0, np.float32), "aa": np.ones([1, 2], np.float32)}
+    assert tf_ti.openvino.load(tmp_path / "model.xml")(**given)[0].numpy().tolist() == [[6, 6]]
+
+
+@pytest.mark.parametrize("way", ["scan", "loop"])
+def test_a_loop_of_no_iterations_is_refused(way, tmp_path):
+    def scan(h):
+        return tf_ti.scan(lambda h, x: (h + x, h), h, tf.zeros([0, 3]))
+
+    def loop(h):
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(0, TripLimit.COUNT)
+            state = loop.add_recurrence(h)
+            state.next = state + 1.0
+            last = loop.add_loop_output(state, LoopOutput.LAST_VALUE)
+        return last.tensor
+
+    with pytest.raises(IRError, match="no iterations"):
+        tf_ti.openvino.save(
+            {"scan": scan, "loop": loop}[way], tmp_path / "m.xml", specs([randoms(3)])
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_scan_in_a_scan(tmp_path):

@@ -466,6 +466,33 @@ def test_a_state_of_a_shape_of_its_own_does_not_keep_inputs_from_being_repeated(
         np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("compared", [0, 1])
+def test_a_state_that_is_not_compared_is_repeated(compared):
+    w, r = normal("w", N, 4 * H), normal("r", H, 4 * H)
+
+    def call(fuse, xs, *init):
+        def step(states, x):
+            rows = tf.shape(x)[0]
+            h, c = (tf.reshape(s, [rows, H]) if k == compared else s for k, s in enumerate(states))
+            i, f, o, g = tf.split(x @ w + h @ r, 4, axis=1)
+            c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+            h = tf.sigmoid(o) * tf.tanh(c)
+            return (h, c), h
+
+        return tf_ti.scan(step, init, xs, fuse=fuse)
+
+    specs = [tf.TensorSpec([None, None, N]), *[tf.TensorSpec([None, H])] * 2]
+    known, loop = (
+        tf.function(functools.partial(call, fuse)).get_concrete_function(*specs)
+        for fuse in (True, False)
+    )
+    assert SEQUENCE in types_of(known.graph)
+    rows = [B if k == compared else 1 for k in range(2)]
+    given = [normal("x", T, B, N), *(normal(f"h{k}", n, H) for k, n in enumerate(rows))]
+    for a, e in zip(tf.nest.flatten(known(*given)), tf.nest.flatten(loop(*given)), strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
 def operations(cell, num_states):
     """The types of what there is beside a sequence, but for constants and shapes."""
     weights = Weights()

@@ -137,6 +137,10 @@ def _check_usage(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
     if len(set(written.values())) < len(written):
         parser.error(f"{' and '.join(written)} name the same path")
     for option, path in written.items():
+        for other, folder in written.items():
+            if folder in path.parents:
+                parser.error(f"{option}: {path} is in {folder}, which {other} writes")
+    for option, path in written.items():
         if not path.parent.is_dir():
             parser.error(f"{option}: there is no directory {path.parent}")
         if option == "--keras" and path.exists():

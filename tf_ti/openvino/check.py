@@ -185,7 +185,8 @@ def _difference(
         problem = f"OpenVINO gives shape {list(theirs.shape)}"
     else:
         absolute, relative, problem = _compare(ours, theirs, *_tolerance(kind, settings))
-    name = next((k for k, v in ELEMENT_TYPES.items() if v.dtype == ours.dtype), "?")
+    kept = ours.dtype, 8 * ours.dtype.itemsize
+    name = next((k for k, v in ELEMENT_TYPES.items() if (v.dtype, v.bits) == kept), "?")
     return Difference(info.name, name, ours.shape, absolute, relative, problem)
 
 
@@ -211,7 +212,9 @@ def _compare(
         # An infinity of one of both is as far as can be.
         share = np.where(error > 0, error / np.abs(b), 0.0)
         share[np.isnan(share)] = np.inf
-        is_close = exact | nan | (error <= atol + np.where(np.isinf(b), 0.0, rtol * np.abs(b)))
+        is_close = exact | nan
+        if atol or rtol:  # else rounded integers might look alike
+            is_close |= error <= atol + np.where(np.isinf(b), 0.0, rtol * np.abs(b))
     wrong = int(np.sum(~is_close))
     problem = f"differs at {wrong:,} of {a.size:,} positions" if wrong else ""
     return float(error.max(initial=0)), float(share.max(initial=0)), problem

@@ -36,15 +36,18 @@ class Constants:
                 dtype = ELEMENT_TYPES[layer.attributes["destination_type"]].dtype
             offset = (source or layer).attributes.get("offset")
             place = offset, element_type, array.shape, dtype
-            first = shared.setdefault(place, id(layer))
+            floating = tf.as_dtype(dtype).is_floating
+            variable = trainable and floating and array.size > 1
+            # OpenVINO writes equal numbers once: that they are, as biases of zeros may be, says
+            # nothing about being one parameter.
+            is_filled = variable and bool((array == array.flat[0]).all())
+            first = id(layer) if is_filled else shared.setdefault(place, id(layer))
             if first != id(layer):
                 if first in self.values:
                     self.values[id(layer)] = self.values[first]
                 if first in self.tensors:
                     self.tensors[id(layer)] = self.tensors[first]
                 continue
-            floating = tf.as_dtype(dtype).is_floating
-            variable = trainable and floating and array.size > 1
             try:
                 if not variable and array.size * dtype.itemsize <= _SMALL:
                     with np.errstate(all="ignore"):

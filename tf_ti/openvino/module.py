@@ -75,7 +75,7 @@ class IRModule(tf.Module):
         if self.states:
             self._reset = tf.function(self.reset_state, input_signature=[], autograph=False)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[tf.Tensor, ...]:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> tuple[tf.Tensor, ...]:
         tensors = self._to_tensors(args, kwargs)
         if tf.executing_eagerly():
             return tuple(self._function(*tensors))
@@ -125,6 +125,8 @@ class IRModule(tf.Module):
             raise ValueError(
                 f"input {info.name!r} has shape {tensor.shape}, but the model takes {info.shape}"
             )
+        if not tensor.shape.is_subtype_of(info.shape):  # known when it runs
+            tensor = tf.ensure_shape(tensor, info.shape)
         return tensor
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
@@ -223,9 +225,9 @@ def _identifiers(infos: Sequence[TensorInfo]) -> list[str]:
     for info in infos:
         name = first = ascii_name(info.name, "_")
         number = 1
-        while name in taken:
+        while name.lower() in taken:  # as TensorFlow has the names of arguments
             number += 1
             name = f"{first}_{number}"
-        taken.add(name)
+        taken.add(name.lower())
         names.append(name)
     return names

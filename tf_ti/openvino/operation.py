@@ -36,6 +36,11 @@ class Operation:
         self.run_graph = run_graph
         self.memory = memory
 
+    @property
+    def registered(self) -> str | None:
+        """The version of the operation that the layer's opset has."""
+        return _registered(self.layer)
+
     def error(self, message: str) -> IRError:
         return IRError(f"{self.layer.path}: {message}")
 
@@ -148,16 +153,22 @@ def register(type: str, opset: str | Sequence[str] = "opset1") -> Callable[[Func
 
 def find(layer: Layer) -> Function | None:
     """The function of a layer's version: an opset has the operations of those before it too."""
-    exact = _TABLE.get((layer.type, layer.version))
+    version = _registered(layer)
+    return None if version is None else _TABLE[layer.type, version]
+
+
+def _registered(layer: Layer) -> str | None:
+    if (layer.type, layer.version) in _TABLE:
+        return layer.version
     number = _number(layer.version)
-    if exact is not None or number is None or number > _NEWEST_OPSET:
-        return exact
-    older = [
-        (other, function)
-        for (kind, version), function in _TABLE.items()
+    if number is None:
+        return None
+    older = {
+        other: version
+        for kind, version in _TABLE
         if kind == layer.type and (other := _number(version)) is not None and other < number
-    ]
-    return max(older, key=lambda found: found[0])[1] if older else None
+    }
+    return older[max(older)] if older else None
 
 
 def _number(opset: str) -> int | None:

@@ -237,8 +237,8 @@ class Reader:
             for k, (_, parameter) in enumerate(body.loop.spec.back_edges)
         }
         self._found: dict[Any, Columns] = {}
-        # Whether the body fails where a state has not as many rows as something else has.
-        self.compares_rows = False
+        # The states for which the body fails where they have not as many rows as something else.
+        self.compared: set[int] = set()
 
     def columns(self, tensor: tf.Tensor) -> Columns:
         """Those of any tensor; Unknown where something else is done to a state."""
@@ -261,7 +261,9 @@ class Reader:
         given, shape = reshape.inputs
         is_late = reshape.outputs[0].shape[0] is None and tf.get_static_value(shape) is None
         if is_late and not self._body.is_outside(given) and self._body.is_outside(shape):
-            self.compares_rows = True
+            for _, polynomial in self.columns(given):
+                atoms = itertools.chain.from_iterable(polynomial)
+                self.compared |= {atom.index for atom in atoms if isinstance(atom, State)}
 
     def leaf(self, tensor: tf.Tensor) -> Columns:
         """Those of a tensor of no state, as one piece."""

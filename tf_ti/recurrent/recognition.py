@@ -84,7 +84,7 @@ class _Cell:
     gates: dict[str, _Gate]  # by the letters of GATES
     activations: tuple[Activation, ...]
     linear_before_reset: bool = False
-    compares_rows: bool = False  # instead of repeating the one row that there is
+    compared: frozenset[int] = frozenset()  # states of which one row is not repeated
 
 
 def _cell(body: _fission.Fission) -> _Cell:
@@ -121,7 +121,7 @@ def _cell(body: _fission.Fission) -> _Cell:
         cell = matcher.gru(*new) if len(new[0]) == 3 else matcher.rnn(*new)
     else:
         cell = matcher.lstm(new, 0, 1) if len(new[0]) == 1 else matcher.lstm(new, 1, 0)
-    return dataclasses.replace(cell, compares_rows=reader.compares_rows)
+    return dataclasses.replace(cell, compared=frozenset(reader.compared))
 
 
 class _Matcher:
@@ -431,9 +431,13 @@ class _Sequence:
         if rows is None:
             known = [_batching.extents(state)[0] for state in states]
             rows = _common([_batching.extents(x)[is_time_major], *known])
-        if not self._cell.compares_rows:
+        compared = self._cell.compared
+        if not compared:
             x = _broadcast(x, int(is_time_major), rows)
-            states = [_broadcast(state, 0, rows) for state in states]
+        states = [
+            state if k in compared else _broadcast(state, 0, rows)
+            for k, state in zip(self._cell.states, states)
+        ]
         y, last = ops.run(self._recurrence, x, states, w, r, self._bias())
         outputs = []
         for output in body.loop.spec.outputs:

@@ -508,7 +508,7 @@ def _non_max_suppression(op, boxes, scores, *limits):
     picked = _Picked(op, boxes, scores)
     batches, classes, count = extents(scores)
     rows = picked.most * tf.cast(batches * classes, tf.int64)
-    if op.layer.version != "opset4":
+    if op.registered != "opset4":
         rows = tf.minimum(tf.cast(count, tf.int64), picked.per_class * classes)
     indices = picked.indices[:rows]
     missing = rows - tf.shape(indices, tf.int64)[0]
@@ -534,7 +534,7 @@ class _Picked:
 
     def __init__(self, op: Operation, boxes: tf.Tensor, scores: tf.Tensor):
         dtype = _computed_in(scores.dtype)
-        self._version = op.layer.version
+        self._version = op.registered
         self._scores = tf.cast(scores, dtype)
         self._corners = _corners(op, tf.cast(boxes, dtype))  # 4 of [N, boxes]
         self._iou_threshold = _scalar(op, 3, dtype)

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_ti
+from tf_ti import _tf
 from tf_ti.openvino.model import Body, PortMapEntry
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of
@@ -52,6 +53,7 @@ def _tensor_iterator(op, *inputs):
                 tensor = tf.compat.v1.placeholder_with_default(tensor, shape)
         tensors.append(tensor)
 
+    @_tf.do_not_convert
     def run(*values):
         found = op.run_graph(body.graph, dict(zip(parameters, values)))
         return tuple(found[result] for result in results)

@@ -9,8 +9,9 @@ from tf_ti.openvino.operations.shapes import extents, rank_of, static_axes
 def _mean(x, axes, keep):
     if not x.dtype.is_integer:
         return tf.reduce_mean(x, axes, keep)
-    count = tf.size(x, x.dtype) // tf.maximum(tf.size(tf.reduce_sum(x, axes), x.dtype), 1)
-    return tf.truncatediv(tf.reduce_sum(x, axes, keep), count)
+    sums = tf.reduce_sum(tf.cast(x, tf.int64), axes, keep)
+    count = tf.size(x, tf.int64) // tf.maximum(tf.size(sums, tf.int64), 1)
+    return tf.cast(tf.truncatediv(sums, tf.maximum(count, 1)), x.dtype)
 
 
 _REDUCTIONS = {

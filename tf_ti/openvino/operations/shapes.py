@@ -222,16 +222,26 @@ def _slice(op, x, start, stop, step, axes=None):
 
 @register("Gather", ["opset1", "opset7", "opset8"])
 def _gather(op, x, indices, axis):
-    rank = rank_of(op, x)
+    rank, count = rank_of(op, x), rank_of(op, indices)
     axis = op.axis(_number(op, 2), rank)
-    batch_dims = (
-        op.axis(op.integer("batch_dims", 0), indices.shape.rank or 1)
-        if "batch_dims" in (op.layer.attributes)
-        else 0
-    )
-    extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
-    indices = tf.where(indices < 0, indices + extent, indices)
-    return tf.gather(x, indices, axis=axis, batch_dims=batch_dims)
+    batch_dims = op.integer("batch_dims", 0)
+    if not -count <= batch_dims <= count:
+        raise op.error(f"batch_dims={batch_dims} is out of range for indices of {count} dimensions")
+    batch_dims += count if batch_dims < 0 else 0
+    known, extent = op.known(1), extents(x)[axis]
+    if known is not None and isinstance(extent, int) and np.all((known >= 0) & (known < extent)):
+        return tf.gather(x, indices, axis=axis, batch_dims=batch_dims)
+    indices = tf.cast(indices, tf.int64)
+    if op.registered == "opset8":
+        indices = tf.where(indices < 0, indices + extent, indices)
+    # What is out of range gives zeros.
+    inside = (indices >= 0) & (indices < extent)
+    taken = tf.gather(x, tf.where(inside, indices, 0), axis=axis, batch_dims=batch_dims)
+    for _ in range(axis - batch_dims):
+        inside = tf.expand_dims(inside, batch_dims)
+    for _ in range(rank - axis - 1):
+        inside = tf.expand_dims(inside, -1)
+    return tf.where(inside, taken, tf.zeros([], x.dtype))
 
 
 @register("GatherElements", "opset6")
@@ -251,11 +261,18 @@ def _along(x: tf.Tensor, indices: tf.Tensor, axis: int, rank: int) -> tf.Tensor:
     return tf.transpose(taken, back)
 
 
+def _wrapped(x: tf.Tensor, indices: tf.Tensor, batch_dims: int = 0) -> tf.Tensor:
+    """Indices of several dimensions, from 0 on: negative ones count from the end."""
+    depth = tf.shape(indices)[-1]
+    own = tf.cast(tf.shape(x)[batch_dims : batch_dims + depth], indices.dtype)
+    return tf.where(indices < 0, indices + own, indices)
+
+
 @register("GatherND", ["opset5", "opset8"])
 def _gather_nd(op, x, indices):
     batch_dims = op.integer("batch_dims", 0)
-    result = tf.gather_nd(x, indices, batch_dims=batch_dims)
-    if op.layer.version == "opset5" and batch_dims > 1:
+    result = tf.gather_nd(x, _wrapped(x, indices, batch_dims), batch_dims=batch_dims)
+    if op.registered == "opset5" and batch_dims > 1:
         # All dimensions of batches become one.
         shape = tf.shape(result, tf.int64)
         flat = tf.concat([[tf.reduce_prod(shape[:batch_dims])], shape[batch_dims:]], 0)
@@ -310,7 +327,7 @@ def _scatter(op: Operation, reduction: str, x, indices, updates):
 
 @register("ScatterNDUpdate", ["opset4", "opset15"])
 def _scatter_nd_update(op, x, indices, updates):
-    return _scatter(op, op.text("reduction", "none"), x, indices, updates)
+    return _scatter(op, op.text("reduction", "none"), x, _wrapped(x, indices), updates)
 
 
 @register("ScatterElementsUpdate", ["opset3", "opset12"])
@@ -366,10 +383,11 @@ def _range(op, start, stop, step):
     if dtype.is_integer and start.dtype.is_floating:
         start, stop, step = (tf.cast(value, tf.float64) for value in (start, stop, step))
         return tf.cast(tf.range(start, stop, step), dtype)
-    start, stop, step = (tf.cast(value, dtype) for value in (start, stop, step))
+    wide = tf.int64 if dtype.is_integer else dtype
+    start, stop, step = (tf.cast(value, wide) for value in (start, stop, step))
     # Where steps lead away from the end there is nothing.
     stop = tf.where(step > 0, tf.maximum(start, stop), tf.minimum(start, stop))
-    return tf.range(start, stop, step)
+    return tf.cast(tf.range(start, stop, step), dtype)
 
 
 @register("OneHot", ["opset1", "opset16"])

@@ -122,12 +122,19 @@ def _reciprocal(op, x):
 
 @writes("Log1p")
 def _log1p(op, x):
-    return op.add("Log", op.add("Add", x, op.like(1)))
+    # Near 0 as 2 atanh(x / (x + 2)), which keeps the digits.
+    near = op.add("Atanh", op.add("Divide", x, op.add("Add", x, op.like(2))), version="opset4")
+    near = op.add("Multiply", near, op.like(2))
+    is_near = op.add("Less", op.add("Abs", x), op.like(0.5), outputs=_BOOLEAN)
+    far = op.add("Log", op.add("Add", x, op.like(1)))
+    return op.add("Select", is_near, near, far, outputs=[element_type_of(op.op.outputs[0].dtype)])
 
 
 @writes("Expm1")
 def _expm1(op, x):
-    return op.add("Subtract", op.add("Exp", x), op.like(1))
+    # With the digits that the difference would lose near 0.
+    half = op.add("Tanh", op.add("Multiply", x, op.like(0.5)))
+    return op.add("Multiply", half, op.add("Add", op.add("Exp", x), op.like(1)))
 
 
 @writes("Erfc")

@@ -264,6 +264,13 @@ class _Loop:
             return self.op.add("Divide", extent, np.asarray(abs(given.stride)))
         return np.asarray(self._count((known or counted)[0]) if counted else -1)
 
+    def _is_empty(self) -> bool:
+        """Whether there is no iteration, as far as that is known."""
+        if self.is_loop and isinstance(self.ports[-2], np.ndarray) and self.ports[-2] == 0:
+            return True
+        sliced = [i for i, given in enumerate(self.inputs) if given.mode in ("slice", "index")]
+        return any(self.op.shape(i)[self.inputs[i].axis] == 0 for i in sliced)
+
     def _count(self, i: int) -> int:
         given, extent = self.inputs[i], self._extent(i)
         start, end = (n + extent if n < 0 else n for n in (given.start, given.end))
@@ -306,6 +313,8 @@ class _Loop:
         self.wholes: dict[int, Any] = {}
         if self.is_loop:
             self.ports += [self._trip_count(), self._begins()]
+        if self._is_empty():
+            raise op.error("OpenVINO's CPU plugin compiles no loop that has no iterations")
         values = self._parameters()
         shared: list[Any] = []
         if self.condition is not None:

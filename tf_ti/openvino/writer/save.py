@@ -142,8 +142,9 @@ def _of_model(model: Any) -> ConcreteFunction:
             return model(*inputs)
         # Of a model of one input, which a Sequential one is, that may not be there.
         structure = getattr(model, "input", model.inputs[0])
-        structure = tf.nest.map_structure(lambda _: 0, structure)
-        return model(tf.nest.pack_sequence_as(structure, inputs), training=False)
+        from keras import tree  # whose order of an OrderedDict is not that of TensorFlow
+
+        return model(tree.pack_sequence_as(structure, list(inputs)), training=False)
 
     return tf.function(call, autograph=False).get_concrete_function(*specs)
 
@@ -242,7 +243,9 @@ def _clean(name: str | bytes) -> str:
 
 def _write_files(contents: Mapping[str, Callable[[BinaryIO], None]]) -> None:
     """Writes all files beside their places, and then puts them there, or leaves none of them."""
-    temporary = {path: f"{path}.{uuid.uuid4().hex}.tmp" for path in contents}
+    temporary = {
+        path: os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}.tmp") for path in contents
+    }
     for path in contents:
         if os.path.isdir(path):
             raise IRError(f"{path}: cannot be written: it is a directory")

@@ -213,7 +213,7 @@ def _where(op, x):
 
 @writes("Slice")
 def _slice(op, x, begin, size):
-    axes = _integers(range(op.shape(1)[0] or 0))
+    axes = _integers(range(op.rank(0)))
     first, count = op.known(1), op.known(2)
     if first is not None and count is not None:
         first = _integers(first)
@@ -223,7 +223,8 @@ def _slice(op, x, begin, size):
             "Less", size, np.zeros([], op.op.inputs[2].dtype.as_numpy_dtype),
             outputs=[element_type_of(tf.bool)],
         )  # fmt: skip
-        last = np.asarray(np.iinfo(np.int32).max, op.op.inputs[1].dtype.as_numpy_dtype)
+        # Not the largest integer: OpenVINO's CPU plugin selects in single precision.
+        last = shape_as(op, x, op.op.inputs[1].dtype)
         kinds = [element_type_of(op.op.inputs[1].dtype)]
         first = begin
         stop = op.add("Select", is_open, last, op.add("Add", begin, size), outputs=kinds)
