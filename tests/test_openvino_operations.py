@@ -1005,6 +1005,46 @@ for axes in ((1,), (2, 3)):
         definition=local_response,
     )
 
+family("integers")
+for dtype in np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64:
+    name, element_type = (
+        name_of(dtype),
+        np.dtype(dtype).name.replace("uint", "u").replace("int", "i"),
+    )
+    a, b = ints(0, 5, (3, 4), dtype), ints(0, 4, (3, 4), dtype)
+    case(f"power-{name}", o.power, a, b)
+    case(f"matmul-{name}", lambda a, b: o.matmul(a, b, False, True), a, b)
+    for each in "reduce_l1", "reduce_l2":
+        reduce = lambda a, b, n=each: getattr(o, n)(a, b, True)  # noqa: E731
+        case(f"{each}-{name}", reduce, a, i64(1), constants=(1,))
+    case(
+        f"range-{name}",
+        lambda *a, n=element_type: o.range(*a, n),
+        *(np.asarray(n, dtype) for n in (1, 9, 3)),
+        constants=(0, 1, 2),
+        dynamic=(False,),
+    )
+case("power-below-zero", o.power, np.int32([2, 1, -1, -1, 3]), np.int32([-1, -3, -3, -2, 2]))
+case("prelu-scalar", o.prelu, np.float32(-2), np.float32([0.5]))
+case("unsqueeze-twice", o.unsqueeze, f(2, 3), i64(0, 0), constants=(1,))
+case(
+    "normalize_l2-none",
+    lambda a, b: o.normalize_l2(a, b, 1e-3, "add"),
+    f(2, 3),
+    i64(),
+    constants=(1,),
+)
+# Of a batch of none; of an extent that is not known TensorFlow's own kernel gives another shape.
+for name, filters in ("convolution", (4, 3, 3, 3)), ("group_convolution", (3, 2, 1, 3, 3)):
+    case(
+        f"{name}-none",
+        lambda a, b, n=name: getattr(o, n)(a, b, [1, 1], [0, 0], [0, 0], [1, 1]),
+        np.zeros([0, 3, 5, 5], np.float32),
+        f(*filters),
+        constants=(1,),
+        dynamic=(False,),
+    )
+
 family("reductions-defined")  # OpenVINO refuses, or overflows
 case(
     "reduce_mean-int8",

@@ -112,6 +112,16 @@ def test_constants_that_only_happen_to_be_equal_are_variables_of_their_own(tmp_p
     assert sorted(y.numpy().max() for y in module(tf.ones([1, 3]))) == [1.0, 2.0]
 
 
+def test_what_sizes_are_made_of_is_no_variable(tmp_path):
+    o = ov.opset15
+    x = o.parameter([1, 1, 4, 4], np.float32, name="x")
+    scales, axes = o.constant(np.float32([2, 3])), o.constant(np.array([2, 3]))
+    resized = o.interpolate(x, scales, "linear", "scales", axes=axes)
+    model = ov.Model([o.result(o.multiply(resized, o.constant(np.float32([[2], [3]] * 4))))], [x])
+    module = tf_ti.openvino.load(openvino_models.save(model, tmp_path / "m.xml"), trainable=True)
+    assert [list(v.shape) for v in module.trainable_variables] == [[8, 1]]
+
+
 def test_names_that_differ_by_their_case_alone_are_saved(tmp_path):
     o = ov.opset15
     x, y = (o.parameter([3], np.float32, name=name) for name in ("X", "x"))
@@ -130,7 +140,7 @@ def test_a_shape_that_is_known_late_is_compared(tmp_path):
     late = tf.function(lambda x: module(x)[0], input_signature=[tf.TensorSpec(None)])
     assert late(tf.ones([2, 4])).shape == (2, 300)
     for shape in [2, 5], [2, 3, 4]:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="ensure_shape|EnsureShape|shape"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[\?,4\]"):
             late(tf.ones(shape))
 
 

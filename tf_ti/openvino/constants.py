@@ -28,19 +28,20 @@ class Constants:
         self._layers: list[Layer] = []  # keeps their ids theirs
         shared: dict[tuple, int] = {}
         memory = _Memory()
-        for layer, source in watched("constants", list(_constants(graph))):
+        for layer, source, is_size in watched("constants", list(_constants(graph))):
             self._layers.append(layer)
             array, element_type = weights.of(source or layer)
             dtype = array.dtype
             if source is not None:
                 dtype = ELEMENT_TYPES[layer.attributes["destination_type"]].dtype
             offset = (source or layer).attributes.get("offset")
-            place = offset, element_type, array.shape, dtype
             floating = tf.as_dtype(dtype).is_floating
-            variable = trainable and floating and array.size > 1
+            variable = trainable and floating and array.size > 1 and not is_size
             # OpenVINO writes equal numbers once: that they are, as biases of zeros may be, says
             # nothing about being one parameter.
-            is_filled = variable and bool((array == array.flat[0]).all())
+            is_filled = variable and array.flat[0] == array.flat[-1]
+            is_filled = is_filled and bool((array == array.flat[0]).all())
+            place = offset, element_type, array.shape, dtype, variable
             first = id(layer) if is_filled else shared.setdefault(place, id(layer))
             if first != id(layer):
                 if first in self.values:
@@ -117,10 +118,11 @@ def _shared(array: np.ndarray) -> tf.Tensor:
     return tf.raw_ops.Identity(input=tensor)  # where there is a GPU, there
 
 
-def _constants(graph: Graph) -> Iterator[tuple[Layer, Layer | None]]:
+def _constants(graph: Graph) -> Iterator[tuple[Layer, Layer | None, bool]]:
     """The constants that are read: Constants, and Converts of one to another floating type.
 
-    With a Convert comes its Constant, which need not be there for it.
+    With a Convert comes its Constant, which need not be there for it; and with each, whether sizes
+    are all that is made of it.
     """
     converts = {}
     for layer in graph.layers.values():
@@ -132,9 +134,15 @@ def _constants(graph: Graph) -> Iterator[tuple[Layer, Layer | None]]:
             )
             if source.type == "Constant" and all(kind and kind.is_floating for kind in types):
                 converts[layer.id] = source
-    read = {source for (target, _), (source, _) in graph.sources.items() if target not in converts}
+    read, numbers = set(), set()
+    for (target, port), (source, _) in graph.sources.items():
+        if target not in converts:
+            read.add(source)
+            reader = graph.layers[target]
+            if reader.type != "Interpolate" or port == reader.inputs[0].id:
+                numbers.add(source)
     for layer in graph.layers.values():
         if layer.id in read and (layer.type == "Constant" or layer.id in converts):
-            yield layer, converts.get(layer.id)
+            yield layer, converts.get(layer.id), layer.id not in numbers
         for body in layer.bodies.values():
             yield from _constants(body.graph)

@@ -169,8 +169,10 @@ def load(
     Args:
         path: the .xml file.
         weights: the .bin file; by default the one beside it of the same name.
-        trainable: make `tf.Variable`s of the floating constants with more than one element;
-            otherwise all are constants.
+        trainable: make `tf.Variable`s of the floating constants with more than one element, but for
+            those that sizes are made of; otherwise all are constants. What lies in one place of
+            the file is one variable, however many layers read it, unless all its elements are
+            equal: OpenVINO writes the biases of zeros of several layers once.
         name: a name for the module.
 
     Returns:

@@ -91,8 +91,20 @@ def _dilated(filters: tf.Tensor, dilations: Sequence[int]) -> tf.Tensor:
     return filters
 
 
+def _of_none(x, filters, strides, dilations, channels) -> tf.Tensor | None:
+    """The result for a batch of none, which TensorFlow's oneDNN gives the shape of its input."""
+    if x.shape[0] != 0:
+        return None
+    windows = [(k - 1) * d + 1 for k, d in zip(extents(filters), dilations)]
+    sizes = [(n - w) // s + 1 for n, w, s in zip(extents(x)[1:-1], windows, strides)]
+    return tf.zeros([0, *sizes, channels], x.dtype)
+
+
 def _convolve(x, filters, strides, dilations):
     """Without padding; x channels last, filters [spatial..., in, out]."""
+    nothing = _of_none(x, filters, strides, dilations, extents(filters)[-1])
+    if nothing is not None:
+        return nothing
     if max(dilations) > 1 and (max(strides) > 1 or len(strides) == 3):
         filters, dilations = _dilated(filters, dilations), [1] * len(dilations)
     # TensorFlow's own default has no gradient of three axes where it runs operation by operation.
@@ -149,7 +161,9 @@ def _group_convolution(op, x, filters):
     ):
         # [spatial..., groups, out]
         depthwise = tf.transpose(filters[:, :, 0], [2, 3, 0, 1])
-        y = tf.nn.depthwise_conv2d(x, depthwise, [1, *strides, 1], "VALID", dilations=dilations)
+        y = _of_none(x, depthwise, strides, dilations, groups * extents(depthwise)[-1])
+        if y is None:
+            y = tf.nn.depthwise_conv2d(x, depthwise, [1, *strides, 1], "VALID", dilations=dilations)
         return _to_second(y)
     parts = [
         _convolve(piece, tf.transpose(own, order), strides, dilations)

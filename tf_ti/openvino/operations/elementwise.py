@@ -58,6 +58,15 @@ def _squared_difference(x, y):
     return tf.math.squared_difference(x, y)
 
 
+def _power(x, y):
+    if not x.dtype.is_integer:
+        return tf.pow(x, y)
+    wide_x, wide_y = tf.cast(x, tf.int64), tf.cast(y, tf.int64)
+    power = tf.pow(wide_x, tf.abs(wide_y))
+    is_fraction = (wide_y < 0) & (tf.abs(wide_x) != 1)
+    return tf.cast(tf.where(is_fraction, tf.zeros([], tf.int64), power), x.dtype)
+
+
 def _bitwise(of_numbers, of_booleans):
     return lambda x, y: (of_booleans if x.dtype.is_bool else of_numbers)(x, y)
 
@@ -79,7 +88,7 @@ _BINARY = {
     "Mod": _truncated_mod,
     "Multiply": tf.multiply,
     "NotEqual": tf.not_equal,
-    "Power": tf.pow,
+    "Power": _power,
     "SquaredDifference": _squared_difference,
     "Subtract": tf.subtract,
     "Xor": tf.math.logical_xor,
@@ -237,7 +246,9 @@ def _is_inf(op, x):
 @register("PRelu")
 def _prelu(op, x, slope):
     rank = x.shape.rank
-    if slope.shape.rank == 1 and rank is not None and rank > 1:
+    if rank == 0:
+        slope = tf.reshape(slope, [])
+    elif slope.shape.rank == 1 and rank is not None and rank > 1:
         # A number for each channel, or for each place along the last axis, where these fit.
         if slope.shape[0] is None or x.shape[1] is None or slope.shape[0] in (1, x.shape[1]):
             slope = tf.reshape(slope, [-1] + [1] * (rank - 2))

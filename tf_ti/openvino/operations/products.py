@@ -15,7 +15,10 @@ def _mat_mul(op, a, b):
         a, transpose_a = a[tf.newaxis], False
     if rank_b == 1:
         b, transpose_b = b[:, tf.newaxis], False
-    product = tf.matmul(a, b, transpose_a, transpose_b)
+    dtype = a.dtype
+    if dtype.is_integer:  # TensorFlow has kernels for few of them
+        a, b = (tf.cast(x, tf.int32 if dtype.size < 4 else tf.int64) for x in (a, b))
+    product = tf.cast(tf.matmul(a, b, transpose_a, transpose_b), dtype)
     if rank_a == 1:
         product = tf.squeeze(product, -2)
     if rank_b == 1:

@@ -14,6 +14,17 @@ def _mean(x, axes, keep):
     return tf.cast(tf.truncatediv(sums, tf.maximum(count, 1)), x.dtype)
 
 
+def _sum_of_magnitudes(x, axes, keep):
+    wide = tf.cast(x, tf.int64) if x.dtype.is_integer else x
+    return tf.cast(tf.reduce_sum(tf.abs(wide), axes, keep), x.dtype)
+
+
+def _norm(x, axes, keep):
+    wide = tf.cast(x, tf.float64) if x.dtype.is_integer else x
+    norm = tf.sqrt(tf.reduce_sum(wide * wide, axes, keep))
+    return tf.cast(norm, x.dtype)
+
+
 _REDUCTIONS = {
     "ReduceLogicalAnd": tf.reduce_all,
     "ReduceLogicalOr": tf.reduce_any,
@@ -22,8 +33,8 @@ _REDUCTIONS = {
     "ReduceMin": tf.reduce_min,
     "ReduceProd": tf.reduce_prod,
     "ReduceSum": tf.reduce_sum,
-    ("ReduceL1", "opset4"): lambda x, axes, keep: tf.reduce_sum(tf.abs(x), axes, keep),
-    ("ReduceL2", "opset4"): lambda x, axes, keep: tf.sqrt(tf.reduce_sum(x * x, axes, keep)),
+    ("ReduceL1", "opset4"): _sum_of_magnitudes,
+    ("ReduceL2", "opset4"): _norm,
 }
 
 
@@ -116,8 +127,9 @@ def _normalize_l2(op, x, axes):
     mode = op.text("eps_mode", among=("add", "max"))
     epsilon = tf.cast(op.number("eps"), x.dtype)
     axes = static_axes(op, 1, rank_of(op, x))
-    # Without axes each number is its own sum.
-    squares = tf.reduce_sum(x * x, axes, keepdims=True) if axes else x * x
+    if not axes:  # each number is divided by itself
+        return tf.cast(tf.not_equal(x, 0), x.dtype)
+    squares = tf.reduce_sum(x * x, axes, keepdims=True)
     return x / tf.sqrt(squares + epsilon if mode == "add" else tf.maximum(squares, epsilon))
 
 

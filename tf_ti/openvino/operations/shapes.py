@@ -86,8 +86,8 @@ def _squeeze(op, x, axes=None):
 
 @register("Unsqueeze")
 def _unsqueeze(op, x, axes):
-    count = op.static(1).size
-    for axis in sorted(static_axes(op, 1, rank_of(op, x) + count)):
+    count = np.unique(op.static(1)).size
+    for axis in sorted(set(static_axes(op, 1, rank_of(op, x) + count))):
         x = tf.expand_dims(x, axis)
     return x
 

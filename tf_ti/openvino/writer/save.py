@@ -142,9 +142,10 @@ def _of_model(model: Any) -> ConcreteFunction:
             return model(*inputs)
         # Of a model of one input, which a Sequential one is, that may not be there.
         structure = getattr(model, "input", model.inputs[0])
-        from keras import tree  # whose order of an OrderedDict is not that of TensorFlow
-
-        return model(tree.pack_sequence_as(structure, list(inputs)), training=False)
+        # By identity: Keras and TensorFlow have an OrderedDict in different orders.
+        given = {id(own): tensor for own, tensor in zip(model.inputs, inputs)}
+        given_as = tf.nest.map_structure(lambda own: given[id(own)], structure)
+        return model(given_as, training=False)
 
     return tf.function(call, autograph=False).get_concrete_function(*specs)
 
