@@ -390,3 +390,17 @@ def test_the_command_says_that_keras_is_not_installed(tmp_path, monkeypatch, cap
     monkeypatch.setitem(sys.modules, "keras", None)
     assert main([str(dense(tmp_path)), "--keras", str(tmp_path / "model.keras")]) == 1
     assert "pip install keras" in capsys.readouterr().err
+
+
+def test_a_model_without_inputs_is_no_model_of_keras(tmp_path):
+    path = save(tmp_path, "m", [op.tanh(op.constant(np.ones([3], np.float32)))], [])
+    with pytest.raises(IRError, match="no inputs"):
+        tf_ti.keras.OpenVINO(path).to_model()
+
+
+def test_inputs_of_one_name_and_of_the_layers_have_names_of_their_own(tmp_path):
+    inputs = [op.parameter([1, 2], np.float32, name="open_vino") for _ in range(2)]
+    path = save(tmp_path, "m", [op.subtract(*inputs)], inputs)
+    model = tf_ti.keras.OpenVINO(path, name="open_vino").to_model()
+    assert len({x.name for x in model.inputs}) == 2
+    assert model([np.full([1, 2], 5.0), np.ones([1, 2])]).numpy().tolist() == [[4, 4]]

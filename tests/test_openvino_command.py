@@ -11,6 +11,7 @@ import tensorflow as tf
 import tf_ti.openvino
 from tf_ti.openvino import operation
 from tf_ti.openvino.__main__ import main
+from tf_ti.openvino.check import _compare
 from tf_ti.openvino.reader import read
 from tf_ti.openvino.samples import random_inputs
 from tf_ti.openvino.weights import Weights
@@ -19,6 +20,7 @@ ov = pytest.importorskip("openvino")
 op = ov.opset15
 
 F32 = np.float32
+SEEDED = np.random.default_rng(0)
 
 
 def random(*shape):
@@ -523,3 +525,33 @@ def test_without_tqdm_there_is_no_bar(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run(chain(tmp_path, 210), "--output", tmp_path / "saved") == 0
+
+
+@pytest.mark.parametrize(
+    "shape, said", [("999999999,4", "would be too large"), ("2,0", "which (2, 0) is not")]
+)
+def test_shapes_that_cannot_be_are_refused(tmp_path, capsys, shape, said):
+    assert run(dense(tmp_path), "--check", "--shape", f"x={shape}") == 1
+    assert said in capsys.readouterr().err
+
+
+def test_integers_are_followed_through_any_number_of_layers(tmp_path):
+    ids = value = op.parameter([3], np.int32, name="ids")
+    for k in range(1200):
+        value = op.convert(value, ("i64", "i32")[k % 2])
+    row = op.gather(op.constant(random(4, 2)), value, op.constant(0))
+    path = save(tmp_path, "deep", [row], [ids])
+    (found,) = random_inputs(read(path), Weights(path.with_suffix(".bin")), {}, SEEDED)
+    assert found.max() < 4
+
+
+def test_large_integers_that_differ_do_not_agree():
+    a, b = np.int64([2**53]), np.int64([2**53 + 1])
+    assert _compare(a, b, 0.0, 0.0)[2] == "differs at 1 of 1 positions"
+    assert _compare(a, a, 0.0, 0.0)[2] == ""
+
+
+def test_a_table_names_types_as_the_file_does(tmp_path, capsys):
+    x = op.parameter([2], np.uint8, name="x")
+    assert run(save(tmp_path, "bytes", [op.add(x, x)], [x]), "--check") == 0
+    assert " u8 " in capsys.readouterr().out

@@ -185,6 +185,39 @@ def test_digits_near_zero_are_kept(function, tmp_path):
     np.testing.assert_allclose(found, function(x), rtol=1e-6)
 
 
+def test_a_sequence_of_no_steps_is_refused(tmp_path):
+    w, r = randoms(1, 2, 3), randoms(1, 2, 2)
+
+    def none(x, h):
+        return tf_ti.rnn_sequence(x, h, None, w, r, None)
+
+    arrays = np.zeros([2, 0, 3], np.float32), randoms(2, 1, 2)
+    with pytest.raises(IRError, match="no steps"):
+        tf_ti.openvino.save(none, tmp_path / "m.xml", specs(arrays))
+
+
+def test_the_maximum_of_no_ids_is_zero(tmp_path):
+    table = randoms(5, 3)
+
+    def most(ids):
+        return tf_ti.embedding_bag_packed(table, ids, reduction="max")
+
+    check(most, [np.zeros([2, 0], np.int32)], tmp_path, dynamic=True)
+    check(most, [np.array([[0, 4], [3, 3]], np.int32)], tmp_path, dynamic=True)
+
+
+@pytest.mark.parametrize(
+    "function, dtype, said",
+    [
+        (lambda x: tf.argmax(x, 1, output_type=tf.uint16), np.float32, "uint16"),
+        (lambda x: tf.argmax(x, 1), np.bool_, "booleans"),
+    ],
+)
+def test_positions_of_maxima_that_openvino_does_not_have(function, dtype, said, tmp_path):
+    with pytest.raises(IRError, match=said):
+        tf_ti.openvino.save(function, tmp_path / "m.xml", [tf.TensorSpec([2, 3], dtype)])
+
+
 def test_a_model_of_keras_gets_a_dictionary_in_its_own_order(tmp_path):
     inputs = collections.OrderedDict((name, keras.Input((2,), name=name)) for name in ("zz", "aa"))
     model = keras.Model(inputs, inputs["zz"] - inputs["aa"])

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tf_ti.openvino import IRError, IRModule, TensorInfo
 from tf_ti.openvino.model import Layer
+from tf_ti.openvino.module import identifiers
 from tf_ti.openvino.reader import document, parse
 from tf_ti.openvino.weights import Weights, declared
 
@@ -119,15 +120,14 @@ class OpenVINO(keras.layers.Layer):
 
     def to_model(self) -> keras.Model:
         """A model of this layer alone, with the inputs and outputs of the file."""
-        names: list[str | None] = []
+        if not self.model_inputs:
+            raise IRError("the model has no inputs, as a model of Keras must")
         for info in self.model_inputs:
             if info.shape.rank is None:
                 raise IRError(f"input {info.name!r}: its rank is not known, as Keras needs it")
-            name = info.spec.name
-            names.append(None if name in names else name)
         inputs = [
             keras.Input(batch_shape=tuple(info.shape), dtype=info.dtype.name, name=name)
-            for info, name in zip(self.model_inputs, names)
+            for info, name in zip(self.model_inputs, identifiers(self.model_inputs, {self.name}))
         ]
         first = inputs[0] if len(inputs) == 1 else inputs
         return keras.Model(first, self(first))
@@ -178,7 +178,7 @@ class _Saved:
         try:
             text, num_bytes, coded = (config[name] for name in ("xml", "num_bytes", "constants"))
             pieces = {int(at): base64.b64decode(text, validate=True) for at, text in coded.items()}
-            if isinstance(text, str) and isinstance(num_bytes, int):
+            if isinstance(text, str) and type(num_bytes) is int:
                 return cls(text, num_bytes, pieces)
             cause = None
         except (AttributeError, KeyError, TypeError, ValueError) as error:

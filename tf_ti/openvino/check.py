@@ -81,7 +81,7 @@ def check(path: str, weights: str | None, settings: Settings) -> Checked:
     inputs = random_inputs(read(path), file, settings.shapes, np.random.default_rng(seed))
     try:
         ours = [output.numpy() for output in module(*inputs)]
-    except (tf.errors.OpError, TypeError, ValueError) as error:
+    except (tf.errors.OpError, MemoryError, TypeError, ValueError) as error:
         reason = f"{_described(inputs)}: {_without_stack(str(error))}"
         raise IRError(f"{path}: cannot be run on {reason}") from error
     theirs = _run(openvino, path, weights, inputs, module.inputs)

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -94,7 +94,7 @@ class IRModule(tf.Module):
         return [results[layer.id] for layer in self._results]
 
     def _evaluate_by_name(self, *tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        return dict(zip(_identifiers(self.outputs), self._evaluate(*tensors)))
+        return dict(zip(identifiers(self.outputs), self._evaluate(*tensors)))
 
     def _to_tensors(self, args: tuple, kwargs: dict[str, Any]) -> list[tf.Tensor]:
         if len(args) > len(self.inputs):
@@ -216,13 +216,13 @@ def _ambiguous(infos: Sequence[TensorInfo]) -> frozenset[str]:
 
 
 def _signature(infos: Sequence[TensorInfo]) -> list[tf.TensorSpec]:
-    names = _identifiers(infos)
+    names = identifiers(infos)
     return [tf.TensorSpec(info.shape, info.dtype, name) for info, name in zip(infos, names)]
 
 
-def _identifiers(infos: Sequence[TensorInfo]) -> list[str]:
-    """A name for each, that TensorFlow takes and no other one has."""
-    taken: set[str] = set()
+def identifiers(infos: Sequence[TensorInfo], others: Iterable[str] = ()) -> list[str]:
+    """A name for each, that TensorFlow takes and no other one has, nor any of `others`."""
+    taken = {name.lower() for name in others}
     names: list[str] = []
     for info in infos:
         name = first = ascii_name(info.name, "_")

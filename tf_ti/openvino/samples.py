@@ -1,5 +1,6 @@
 """Random inputs for a model: integers are such that what reads them can do with them."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from tf_ti.openvino.weights import Weights
 # The extent of a dimension that nothing is known of, and the end of integers that may be anything.
 _EXTENT = 2
 _END = 10
+_MOST_ELEMENTS = 2**31  # of an input
 # Give on the numbers of their first input.
 _TRANSPARENT = frozenset(
     ["Broadcast", "Convert", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"]
@@ -40,13 +42,14 @@ def _extents(layer: Layer, shape: Shape | None) -> tuple[int, ...]:
     if shape is None:
         raise IRError(f"{layer.path}: its rank is not known: a shape must be given for it")
     if known is not None and (
-        len(known) != len(shape) or any(n and m and n != m for n, m in zip(known, shape))
+        len(known) != len(shape) or any(None not in (n, m) and n != m for n, m in zip(known, shape))
     ):
         raise IRError(f"{layer.path}: is of shape {known}, which {shape} is not")
     known = known or shape
-    return tuple(
-        next((e for e in extents if e is not None), _EXTENT) for extents in zip(shape, known)
-    )
+    extents = [next((e for e in both if e is not None), _EXTENT) for both in zip(shape, known)]
+    if math.prod(extents) > _MOST_ELEMENTS:
+        raise IRError(f"{layer.path}: random inputs of shape {extents} would be too large")
+    return tuple(extents)
 
 
 class _Sampler:
@@ -81,22 +84,23 @@ class _Sampler:
 
     def _uses(self, graph: Graph, layer: Layer, port: Port) -> Iterator["_Use"]:
         """Where the numbers go that this port gives, through layers that only give them on."""
-        for (target, to_port), source in graph.sources.items():
-            if source != (layer.id, port.id):
-                continue
-            reader = graph.layers[target]
-            position = [other.id for other in reader.inputs].index(to_port)
-            if reader.type in _TRANSPARENT and position == 0:
-                yield from self._uses(graph, reader, reader.outputs[0])
-            elif not reader.bodies:
-                yield _Use(self, graph, reader, position)
-            elif reader.type == "Loop" and position == 0:
-                yield _Use(self, graph, reader, position)
-            for body in reader.bodies.values():
-                for entry in body.inputs:
-                    if entry.external_port_id == to_port:
-                        inside = body.graph.layers[entry.internal_layer_id]
-                        yield from self._uses(body.graph, inside, inside.outputs[0])
+        given = [(graph, layer, port)]
+        while given:
+            graph, layer, port = given.pop()
+            for (target, to_port), source in graph.sources.items():
+                if source != (layer.id, port.id):
+                    continue
+                reader = graph.layers[target]
+                position = [other.id for other in reader.inputs].index(to_port)
+                if reader.type in _TRANSPARENT and position == 0:
+                    given += [(graph, reader, output) for output in reader.outputs[:1]]
+                elif not reader.bodies or (reader.type == "Loop" and position == 0):
+                    yield _Use(self, graph, reader, position)
+                for body in reader.bodies.values():
+                    for entry in body.inputs:
+                        if entry.external_port_id == to_port:
+                            inside = body.graph.layers[entry.internal_layer_id]
+                            given.append((body.graph, inside, inside.outputs[0]))
 
     def shape(self, graph: Graph, layer: Layer, position: int) -> tuple[int, ...]:
         """Of an input; extents that are not known are 1."""
@@ -144,7 +148,10 @@ class _Use:
     def range(self) -> tuple[int, int, bool]:
         """The first number that may be there, the end, and whether they must be in order."""
         rule = _RULES.get((self.layer.type, self.position))
-        return rule(self) if rule else (0, _END, False)
+        try:
+            return rule(self) if rule else (0, _END, False)
+        except IndexError:  # it lacks inputs, which running it says
+            return 0, _END, False
 
     def extent(self, position: int, axis: int | None) -> int:
         shape = self._sampler.shape(self._graph, self.layer, position)

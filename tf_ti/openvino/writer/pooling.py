@@ -113,7 +113,16 @@ class _Bags:
             rows = op.add(
                 "Gather", table, self.indices, np.asarray(0), version="opset8", batch_dims=0
             )
-            return op.add("ReduceMax", rows, np.asarray([1]), keep_dims=False)
+            most = op.add("ReduceMax", rows, np.asarray([1]), keep_dims=False)
+            if op.shape(1)[1]:
+                return most
+            shape = shape_as(op, self.indices)
+            width = op.add(
+                "Gather", shape, np.asarray(1), np.asarray(0), version="opset8", batch_dims=0
+            )
+            is_empty = op.add("Equal", width, np.asarray(0), outputs=_BOOLEAN)
+            kinds = [element_type_of(op.op.outputs[0].dtype)]
+            return op.add("Select", is_empty, op.like(0), most, outputs=kinds)
         if op.op.outputs[0].dtype.is_integer:
             raise op.error(f"OpenVINO's reduction {reduction} of integers is another one")
         if reduction == "mean" and self.weights is None and self.kind != "segments":

@@ -78,11 +78,14 @@ def _top(op, x, count, axis, mode, position):
 
 @writes("ArgMax", "ArgMin")
 def _arg_max(op, x, axis):
-    axis = int(op.static(1))
+    axis, dtype = int(op.static(1)), op.op.outputs[0].dtype
+    if dtype not in (tf.int32, tf.int64):
+        raise op.error(f"indices of {dtype.name} are not supported")
+    if op.op.inputs[0].dtype.is_bool:
+        raise op.error("OpenVINO has no order of booleans")
     mode = op.op.type.removeprefix("Arg").lower()
     _, index = _top(op, x, np.asarray(1, np.int64), axis, mode, 0)
-    kinds = [element_type_of(op.op.outputs[0].dtype)]
-    return op.add("Squeeze", index, np.asarray([axis]), outputs=kinds)
+    return op.add("Squeeze", index, np.asarray([axis]), outputs=[element_type_of(dtype)])
 
 
 @writes("TopKV2")

@@ -65,8 +65,10 @@ def save(
             model of Keras that has been built, an `IRModule`.
 
     The file's inputs have the names of the signature's specs, or of the function's parameters; its
-    outputs have the keys of the dictionary that the function returns, or `output_0`, `output_1`. A
-    dimension that the signature leaves open may have any extent in the file too.
+    outputs have the keys of the dictionary that the function returns (with a number where an input
+    has that name), or `output_0`, `output_1`. A dimension that the signature leaves open may have
+    any extent in the file too; but where a loop or a sequence then has no step, OpenVINO 2026.4
+    refuses to run it or gives what is undefined, and `tf_ti.openvino.load` the right answer.
 
     Raises:
         tf_ti.openvino.IRError: the function has operations that IR cannot express, or that are not

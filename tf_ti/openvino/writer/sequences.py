@@ -97,6 +97,8 @@ class _Sequence:
 
     def _layer(self, lengths: Any) -> list[Any]:
         op = self.op
+        if self.extents[1] == 0:
+            raise op.error("OpenVINO's CPU plugin compiles no sequence that has no steps")
         attributes = {
             "hidden_size": self.hidden,
             "direction": "reverse" if op.attr("reverse") else "forward",
