@@ -1569,57 +1569,34 @@ case(
     *GRU,
     constants=(2, 3, 4),
 )
-for d in ("forward", "reverse", "bidirectional"):
-    n = 2 if d == "bidirectional" else 1
-    state, lengths = f(2, n, 4), i64(3, 5)
+GATES, STATES = {"lstm": 4, "gru": 3, "rnn": 1}, {"lstm": 2, "gru": 1, "rnn": 1}
+
+
+def sequence_arrays(kind, lengths, directions, biases=None):
+    """An input, states, lengths and weights, for 4 hidden units."""
+    rows = 4 * GATES[kind]
+    states = [f(2, directions, 4) for _ in range(STATES[kind])]
+    weights = f(directions, rows, 3), f(directions, rows, 4), f(directions, biases or rows)
+    return f(2, 5, 3), *states, i64(*lengths), *weights
+
+
+for kind, d in itertools.product(GATES, ("forward", "reverse", "bidirectional")):
     # OpenVINO does not look at lengths where shapes are dynamic.
-    for kind, lengths in ((False, i64(3, 5)), (True, i64(5, 5))):
+    for dynamic, lengths in (False, (3, 5)), (True, (5, 5)):
+        arrays = sequence_arrays(kind, lengths, 2 if d == "bidirectional" else 1)
         case(
-            f"lstm_sequence-{d}",
-            lambda *a, d=d: o.lstm_sequence(*a, 4, d),
-            f(2, 5, 3),
-            state,
-            state,
-            lengths,
-            f(n, 16, 3),
-            f(n, 16, 4),
-            f(n, 16),
-            constants=(4, 5, 6),
-            dynamic=(kind,),
-        )
-        case(
-            f"gru_sequence-{d}",
-            lambda *a, d=d: o.gru_sequence(*a, 4, d),
-            f(2, 5, 3),
-            state,
-            lengths,
-            f(n, 12, 3),
-            f(n, 12, 4),
-            f(n, 12),
-            constants=(3, 4, 5),
-            dynamic=(kind,),
-        )
-        case(
-            f"rnn_sequence-{d}",
-            lambda *a, d=d: o.rnn_sequence(*a, 4, d),
-            f(2, 5, 3),
-            state,
-            lengths,
-            f(n, 4, 3),
-            f(n, 4, 4),
-            f(n, 4),
-            constants=(3, 4, 5),
-            dynamic=(kind,),
+            f"{kind}_sequence-{d}",
+            lambda *a, k=kind, d=d: getattr(o, f"{k}_sequence")(*a, 4, d),
+            *arrays,
+            constants=tuple(range(len(arrays) - 3, len(arrays))),
+            dynamic=(dynamic,),
         )
 
 
-def sequence_case(name, kind, dynamic, lengths=(3, 5), directions=1, rows=None, **options):
+def sequence_case(name, kind, dynamic, lengths=(3, 5), directions=1, biases=None, **options):
     """Of two lengths, of which OpenVINO's plugin takes no notice where shapes are unknown."""
-    gates = {"lstm": 4, "gru": 3, "rnn": 1}[kind]
-    states = [f(2, directions, 4) for _ in range(2 if kind == "lstm" else 1)]
-    weights = f(directions, 4 * gates, 3), f(directions, 4 * gates, 4)
-    arrays = f(2, 5, 3), *states, i64(*lengths), *weights, f(directions, rows or 4 * gates)
-    at = len(states) + 1
+    arrays = sequence_arrays(kind, lengths, directions, biases)
+    at = STATES[kind] + 1
 
     def definition(x, *rest):
         given = {"direction": "forward", **options}
@@ -1639,7 +1616,7 @@ def sequence_case(name, kind, dynamic, lengths=(3, 5), directions=1, rows=None, 
 
 
 family("recurrent-defined")
-for kind in ("lstm", "gru", "rnn"):
+for kind in GATES:
     for d in ("forward", "reverse", "bidirectional"):
         n = 2 if d == "bidirectional" else 1
         sequence_case(f"{kind}-{d}", kind, (True,), directions=n, direction=d)
@@ -1647,7 +1624,7 @@ for kind in ("lstm", "gru", "rnn"):
     sequence_case(f"{kind}-zero", kind, (False,), (0, 2))
     names = ["relu", "tanh", "sigmoid"][-len(DEFAULTS[kind]) :]
     sequence_case(f"{kind}-activations", kind, (False,), activations=names)
-sequence_case("gru-before", "gru", (False, True), rows=16, linear_before_reset=True)
+sequence_case("gru-before", "gru", (False, True), biases=16, linear_before_reset=True)
 
 # Versions that OpenVINO reads, but does not write.
 
