@@ -29,7 +29,7 @@ export PYTHON_BIN_PATH := $(bin)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 sources := $(shell find .bazelrc .bazelversion BUILD WORKSPACE LICENSE README.md pyproject.toml \
-	build_pip_pkg.sh bazel cc tf_ti -type f \
+	build_pip_pkg.sh requirements/runtime.txt bazel cc tf_ti -type f \
 	-not -name '*.pyc' -not -name '_tf_ti*.so' -not -name _build_info.py)
 cpp := $(shell find cc gpu_check tests -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
@@ -55,6 +55,9 @@ install = $(call say,$(1) into $(venv)) && \
 	$(bin)/pip install --quiet -r $< '$(TF_PACKAGE)==$(TF_VERSION)' && touch $@
 $(venv)/.build-tools: requirements/build.txt $(venv)/.tensorflow
 	$(call install,what builds the wheel)
+
+$(venv)/.runtime: requirements/runtime.txt $(venv)/.tensorflow
+	$(call install,what tf_ti needs beside TensorFlow)
 
 $(venv)/.examples: requirements/examples.txt $(venv)/.tensorflow
 	$(call install,what the examples draw with)
@@ -82,9 +85,8 @@ $(dist)/.built: $(sources) $(venv)/.build-tools
 	./build_pip_pkg.sh $(dist) $(config)
 	@touch $@
 
-$(venv)/.installed: $(dist)/.built
+$(venv)/.installed: $(dist)/.built $(venv)/.runtime
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/*.whl
-	$(bin)/pip install --quiet $(dist)/*.whl
 	@touch $@
 
 .PHONY: demo test oracles build wheel bench lint format asan-test cuda gpu-check clean
@@ -101,7 +103,7 @@ test: $(venv)/.installed $(venv)/.tests
 
 oracles: $(venv)/.oracles
 
-build: $(venv)/.tensorflow
+build: $(venv)/.runtime
 	bazel/build_library.sh tf_ti $(config)
 
 wheel: $(dist)/.built
