@@ -409,8 +409,8 @@ def test_memory_does_not_grow_over_repeated_calls(stress):
         }
         for name, call in calls.items():
             sizes = []
-            for _ in range(4):
-                for _ in range(12):
+            for _ in range(8):
+                for _ in range(6):
                     call()
                 sizes.append(resident())
             # An allocator keeps some memory at times; a leak takes more every time.
