@@ -20,6 +20,7 @@
 
 #include "cc/compute/bags/bags.h"
 #include "cc/compute/bags/bags_gpu.h"
+#include "cc/compute/bags/updates.h"
 #include "cc/compute/device-inl.h"
 #include "gpu_check/device_memory.h"
 

@@ -28,13 +28,15 @@ absl::Status WithRank(InferenceContext* c, const std::string& name, int rank, Sh
   return absl::OkStatus();
 }
 
+// The shape of the variable that input i is the handle of, as far as it is known.
+ShapeHandle VariableShape(InferenceContext* c, int i) {
+  const std::vector<ShapeAndType>* known = c->input_handle_shapes_and_types(i);
+  return known == nullptr || known->empty() ? c->UnknownShape() : (*known)[0].shape;
+}
+
 // The table's shape, if need be from what is known about the variable.
 absl::Status TableShape(InferenceContext* c, bool is_resource, ShapeHandle* table) {
-  *table = c->input(0);
-  if (is_resource) {
-    const std::vector<ShapeAndType>* known = c->input_handle_shapes_and_types(0);
-    *table = known == nullptr || known->empty() ? c->UnknownShape() : (*known)[0].shape;
-  }
+  *table = is_resource ? VariableShape(c, 0) : c->input(0);
   ShapeHandle ranked;
   TF_RETURN_IF_ERROR(Named("emb_table", c->WithRankAtLeast(*table, 1, &ranked)));
   *table = ranked;
@@ -340,15 +342,37 @@ indices: Rows of the table, or anything else.
 slots: Where in rows each index is, the first place if there are several; -1 if it is not there, and
   -2 if it is no row of the table.)doc");
 
-absl::Status ScatterSubShape(InferenceContext* c) {
-  ShapeHandle variable, indices = c->input(1), values = c->input(2), scale = c->input(3), ignored;
+// Checks a variable, its slots, of which the last may be row-wise, and the gradients of its rows.
+absl::Status CheckUpdate(InferenceContext* c, const std::vector<std::string>& slots) {
+  ShapeHandle variable;
   TF_RETURN_IF_ERROR(TableShape(c, /*is_resource=*/true, &variable));
+  const int at = 1 + slots.size();
+  for (int i = 1; i < at; ++i) {
+    const ShapeHandle slot = VariableShape(c, i);
+    ShapeHandle merged;
+    const bool may_be_row_wise = i + 1 == at;
+    if (may_be_row_wise && c->RankKnown(slot) && c->Rank(slot) == 2 &&
+        c->Value(c->Dim(slot, 1)) == 1) {
+      DimensionHandle rows;
+      TF_RETURN_IF_ERROR(
+          Named(slots[i - 1], c->Merge(c->Dim(slot, 0), c->Dim(variable, 0), &rows)));
+    } else {
+      TF_RETURN_IF_ERROR(Named(slots[i - 1], c->Merge(slot, variable, &merged)));
+    }
+  }
+  ShapeHandle indices = c->input(at), row, expected, ignored;
   TF_RETURN_IF_ERROR(WithRank(c, "indices", 1, &indices));
-  TF_RETURN_IF_ERROR(WithRank(c, "scale", 0, &scale));
-  ShapeHandle row, expected;
   TF_RETURN_IF_ERROR(c->Subshape(variable, 1, &row));
   TF_RETURN_IF_ERROR(c->Concatenate(indices, row, &expected));
-  return Named("values", c->Merge(values, expected, &ignored));
+  return Named("values", c->Merge(c->input(at + 1), expected, &ignored));
+}
+
+absl::Status CheckScalars(InferenceContext* c, int at, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < names.size() && at + static_cast<int>(i) < c->num_inputs(); ++i) {
+    ShapeHandle scalar = c->input(at + i);
+    TF_RETURN_IF_ERROR(WithRank(c, names[i], 0, &scalar));
+  }
+  return absl::OkStatus();
 }
 
 REGISTER_OP("TfTi>ScatterSub")
@@ -356,18 +380,94 @@ REGISTER_OP("TfTi>ScatterSub")
     .Input("indices: Tindices")
     .Input("values: T")
     .Input("scale: Tscale")
+    .Input("weight_decay: num_decay * Tscale")
     .Attr("T: " TF_TI_NUMBER_TYPES)
     .Attr("Tindices: {int32, int64}")
     .Attr("Tscale: " TF_TI_NUMBER_TYPES)
+    .Attr("num_decay: int >= 0 = 0")
     .SetIsStateful()
-    .SetShapeFn(ScatterSubShape)
+    .SetShapeFn([](InferenceContext* c) {
+      int ignored;
+      TF_RETURN_IF_ERROR(CheckOptional(c, "num_decay", &ignored));
+      TF_RETURN_IF_ERROR(CheckUpdate(c, {}));
+      return CheckScalars(c, 3, {"scale", "weight_decay"});
+    })
     .Doc(R"doc(
 Subtracts scaled rows from rows of a variable, in place.
 
 resource: A variable [num_emb, ...].
 indices: Which rows; where one comes again, all that is meant for it is subtracted.
 values: What is subtracted, [number of indices, ...].
-scale: What it is multiplied by, in the type of the sums: float for half precisions, else T.)doc");
+scale: What it is multiplied by, in the type of the sums: float for half precisions, else T.
+weight_decay: None, or one, for floats: the part of a row that is subtracted from it too, times
+  scale, where what is meant for the row does not add up to zeros.)doc");
+
+constexpr char kGradientRowsDoc[] = R"doc(
+indices: Which rows; where one comes again, its values are added up. A row whose values add up to
+  zeros is left as it is.
+values: Their gradients, [number of indices, ...].
+learning_rate: A scalar, in the type of the sums: double for double, else float.)doc";
+
+REGISTER_OP("TfTi>AdamUpdate")
+    .Input("resource: resource")
+    .Input("m: resource")
+    .Input("v: resource")
+    .Input("indices: Tindices")
+    .Input("values: T")
+    .Input("learning_rate: Tslots")
+    .Input("step: int64")
+    .Input("beta_1: double")
+    .Input("beta_2: double")
+    .Input("epsilon: double")
+    .Input("weight_decay: double")
+    .Attr("T: {float, double, half, bfloat16}")
+    .Attr("Tslots: {float, double}")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("epsilon_hat: bool = true")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckUpdate(c, {"m", "v"}));
+      return CheckScalars(c, 5,
+                          {"learning_rate", "step", "beta_1", "beta_2", "epsilon", "weight_decay"});
+    })
+    .Doc(absl::StrCat(R"doc(
+A step of Adam on some rows of a variable, in place.
+
+resource: A variable [num_emb, ...].
+m: A variable of its shape, of type Tslots: averages of the gradients.
+v: Likewise, of their squares; or [num_emb, 1], of the means of a row's squares.)doc",
+                      kGradientRowsDoc, R"doc(
+step: Which step it is; the first is 1.
+beta_1, beta_2: What the averages keep of themselves.
+epsilon: What is added to the root.
+weight_decay: The part of a touched row, times learning_rate, that is subtracted from it too.
+epsilon_hat: Whether the averages are corrected in the rate, as Keras does it, or each by itself.)doc"));
+
+REGISTER_OP("TfTi>AdagradUpdate")
+    .Input("resource: resource")
+    .Input("accumulator: resource")
+    .Input("indices: Tindices")
+    .Input("values: T")
+    .Input("learning_rate: Tslots")
+    .Input("epsilon: double")
+    .Attr("T: {float, double, half, bfloat16}")
+    .Attr("Tslots: {float, double}")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("epsilon_inside_sqrt: bool = true")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckUpdate(c, {"accumulator"}));
+      return CheckScalars(c, 4, {"learning_rate", "epsilon"});
+    })
+    .Doc(absl::StrCat(R"doc(
+A step of Adagrad on some rows of a variable, in place.
+
+resource: A variable [num_emb, ...].
+accumulator: A variable of its shape, of type Tslots: sums of the gradients' squares; or [num_emb, 1],
+  of the means of a row's squares.)doc",
+                      kGradientRowsDoc, R"doc(
+epsilon: What is added to the accumulator or to its root.
+epsilon_inside_sqrt: Which of the two.)doc"));
 
 REGISTER_OP("TfTi>AdviseHugePages")
     .Input("resource: resource")

@@ -11,6 +11,7 @@
 #define TF_TI_CC_COMPUTE_BAGS_BAGS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,17 @@ std::string WeightsGradient(const Table<T>& table, const Bags<Index>& bags,
                             const Weights<T>& weights, Reduction reduction, const T* grad,
                             Parallel* parallel, const WeightsOutput<T>& gradient);
 
+// Rows that have a gradient, ascending: that of rows[k] sums those of the bags entries[starts[k]]
+// ... entries[starts[k + 1] - 1].
+template <typename Index>
+struct RowRun {
+  const Index* rows;
+  const int64_t* starts;
+  int64_t count;
+  const int32_t* entries;
+  const int32_t* entries_end;  // entries before it may be read
+};
+
 // The gradient of PoolBags' table, by rows. First Init finds the rows that have one; then Compute
 // finds their gradients.
 //
@@ -114,6 +126,11 @@ class TableGradient {
 
   // rows [num_touched], ascending; values [num_touched, width], from grad [count, width].
   void Compute(const T* grad, Parallel* parallel, Index* rows, T* values) const;
+
+  // Calls visit(run) for runs that have each row once, several at the same time. An entry is worth
+  // `bytes` of memory that is moved.
+  void VisitRuns(Parallel* parallel, double bytes,
+                 const std::function<void(const RowRun<Index>&)>& visit) const;
 
  private:
   template <typename Key>
@@ -143,12 +160,6 @@ class TableGradient {
   Sum<T>* weights_ = nullptr;
   int64_t* positions_ = nullptr;
 };
-
-// table[indices[i]] -= scale * values[i], in the order of i. Nothing is written where an index is
-// no row. Ascending indices, such as those of TableGradient, are spread over threads.
-template <typename T, typename Index>
-std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum<T> scale,
-                       int64_t num_rows, int64_t width, Parallel* parallel, T* table);
 
 }  // namespace tf_ti
 

@@ -464,6 +464,22 @@ void TableGradient<T, Index>::Compute(const T* grad, Parallel* parallel, Index* 
   }
 }
 
+template <typename T, typename Index>
+void TableGradient<T, Index>::VisitRuns(
+    Parallel* parallel, double bytes,
+    const std::function<void(const RowRun<Index>&)>& visit) const {
+  const int64_t parts = NumParts(*parallel, num_entries() * bytes);
+  const std::vector<int64_t> first_bucket = SplitBuckets(parts);
+  parallel->Run(parts, [&](int64_t part) {
+    for (int64_t bucket = first_bucket[part]; bucket < first_bucket[part + 1]; ++bucket) {
+      const int64_t count = bucket_rows_[bucket + 1] - bucket_rows_[bucket];
+      if (count == 0) continue;
+      visit({rows_ + bucket_entries_[bucket], starts_ + FirstStart(bucket), count, bags_,
+             bags_ + num_entries()});
+    }
+  });
+}
+
 // A bag's gradient goes, element by element, to the row that was the largest.
 template <typename T, typename Index>
 void TableGradient<T, Index>::ComputeMax(int64_t bucket, const T* grad, T* values) const {

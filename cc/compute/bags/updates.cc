@@ -1,39 +1,288 @@
+#include "cc/compute/bags/updates.h"
+
 #include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <type_traits>
 
 #include "cc/compute/bags/bags.h"
 #include "cc/compute/bags/pooling.h"
+#include "cc/compute/buffer.h"
 
 namespace tf_ti {
+namespace {
+
+enum Rule { kDescent, kAdam, kAdagrad };
+
+// What the numbers of a rule come to, in the type of the sums.
+template <typename S>
+struct Coefficients {
+  S decay = 0;  // part of a row that is taken off before all else
+  S rate = 0;
+  S first_share = 0;  // 1 - beta
+  S second_share = 0;
+  S second_scale = 1;  // of what the root is taken
+  S inner_epsilon = 0;
+  S epsilon = 0;
+};
+
+// A run of rows, each of them once.
+template <typename T, typename Index>
+struct UpdateArgs {
+  Coefficients<Sum<T>> numbers;
+  const Index* rows;
+  int64_t count;
+  const Index* rows_end;  // rows before it may be read, to prefetch what comes next
+  const Sum<T>* sums;     // their gradients, [count, width]
+  int64_t width;
+  T* table;
+  Sum<T>* first;
+  Slot<Sum<T>> second;
+};
 
 template <typename T, typename Index>
-std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum<T> scale,
-                       int64_t num_rows, int64_t width, Parallel* parallel, T* table) {
-  constexpr int64_t kAhead = 16;
-  constexpr uint64_t kLine = 64;
-  bool is_ascending = true;
+using UpdateRows = void (*)(const UpdateArgs<T, Index>& args);
+
+template <typename T>
+using WidenRows = void (*)(const T* from, int64_t size, Sum<T>* to);
+
+}  // namespace
+}  // namespace tf_ti
+
+#define TF_TI_LOOPS "cc/compute/bags/updates-inl.h"
+#include "cc/compute/each_instruction_set-inl.h"
+
+namespace tf_ti {
+namespace {
+
+template <typename T, typename Index, Rule rule>
+UpdateRows<T, Index> ChooseUpdate() {
+  TF_TI_RETURN_BEST(UpdateOf<T, Index, rule>());
+}
+
+template <typename T>
+WidenRows<T> ChooseWiden() {
+  TF_TI_RETURN_BEST(WidenOf<T>());
+}
+
+// What is wrong with the indices, and whether each of them is above the one before.
+template <typename Index>
+std::string CheckIndices(const Index* indices, int64_t count, int64_t num_rows,
+                         bool* is_ascending) {
+  *is_ascending = true;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = indices[i];
     if (row < 0 || row >= num_rows) {
       return "indices[" + std::to_string(i) + "] is " + std::to_string(row) +
              ", but the variable has " + std::to_string(num_rows) + " rows";
     }
-    is_ascending = is_ascending && (i == 0 || indices[i - 1] < row);
+    *is_ascending = *is_ascending && (i == 0 || indices[i - 1] < row);
   }
+  return "";
+}
+
+// Finds which positions name which row: as bags of one row each, whose gradient it sorts. The
+// element type means nothing there.
+template <typename Index>
+std::string GroupByRow(const Index* indices, int64_t count, int64_t num_rows, Parallel* parallel,
+                       TableGradient<float, Index>* groups) {
+  Bags<Index> bags;
+  bags.kind = BagKind::kPacked;
+  bags.indices = indices;
+  bags.num_indices = count;
+  bags.count = count;
+  return groups->Init(bags, {}, Reduction::kSum, nullptr, num_rows, 1, parallel);
+}
+
+constexpr int64_t kLine = 64;
+
+// Updates the rows that gradients name, a run of them at a time.
+template <typename T, typename Index>
+class Updater {
+ public:
+  Updater(const RowGradientsOf<T, Index>& gradients, UpdateRows<T, Index> update,
+          const UpdateArgs<T, Index>& args)
+      : gradients_(gradients),
+        update_(update),
+        args_(args),
+        block_(std::max<int64_t>(1, kBlockBytes / (args.width * sizeof(Sum<T>)))) {}
+
+  std::string Run(double bytes_per_row, Parallel* parallel) const {
+    const int64_t count = gradients_.count;
+    bool is_ascending;
+    const std::string wrong =
+        CheckIndices(gradients_.indices, count, gradients_.num_rows, &is_ascending);
+    if (!wrong.empty() || count == 0 || gradients_.width == 0) return wrong;
+    if (is_ascending) {
+      const int64_t parts = NumParts(*parallel, count * bytes_per_row);
+      parallel->Run(parts, [&](int64_t part) {
+        UpdateAscending(count * part / parts, count * (part + 1) / parts);
+      });
+      return "";
+    }
+    TableGradient<float, Index> groups;
+    const std::string problem =
+        GroupByRow(gradients_.indices, count, gradients_.num_rows, parallel, &groups);
+    if (!problem.empty()) return problem;
+    const Pool<T, int32_t> pool = ChoosePoolSum<T, int32_t>(gradients_.width, /*weighted=*/false);
+    groups.VisitRuns(parallel, bytes_per_row,
+                     [&](const RowRun<Index>& run) { UpdateRun(run, pool); });
+    return "";
+  }
+
+ private:
+  static constexpr int64_t kBlockBytes = 16 << 10;  // half of the first-level cache
+
+  void UpdateAscending(int64_t begin, int64_t end) const {
+    const T* const values = gradients_.values;
+    const int64_t width = gradients_.width;
+    UpdateArgs<T, Index> args = args_;
+    args.rows_end = gradients_.indices + end;
+    const auto update = [&](int64_t first, int64_t count, const Sum<T>* sums) {
+      args.rows = gradients_.indices + first;
+      args.count = count;
+      args.sums = sums;
+      update_(args);
+    };
+    if constexpr (std::is_same_v<T, Sum<T>>) {
+      update(begin, end - begin, values + begin * width);
+    } else {
+      const WidenRows<T> widen = ChooseWiden<T>();
+      Buffer<Sum<T>> sums(block_ * width);
+      for (int64_t first = begin; first < end; first += block_) {
+        const int64_t count = std::min(block_, end - first);
+        widen(values + first * width, count * width, sums.data());
+        update(first, count, sums.data());
+      }
+    }
+  }
+
+  void UpdateRun(const RowRun<Index>& run, Pool<T, int32_t> pool) const {
+    const int64_t width = gradients_.width;
+    Buffer<Sum<T>> sums(std::min(block_, run.count) * width);
+    PoolArgs<T, int32_t> pooled{};
+    pooled.table = gradients_.values;
+    pooled.num_rows = gradients_.count;
+    pooled.width = width;
+    pooled.ids = run.entries;
+    pooled.ids_end = run.entries_end;
+    pooled.sums = sums.data();
+    UpdateArgs<T, Index> args = args_;
+    args.rows_end = run.rows + run.count;
+    args.sums = sums.data();
+    for (int64_t first = 0; first < run.count; first += block_) {
+      args.rows = run.rows + first;
+      args.count = std::min(block_, run.count - first);
+      pooled.bounds = run.starts + first;
+      pooled.count = args.count;
+      pool(pooled);
+      update_(args);
+    }
+  }
+
+  const RowGradientsOf<T, Index>& gradients_;
+  const UpdateRows<T, Index> update_;
+  const UpdateArgs<T, Index>& args_;
+  const int64_t block_;  // rows whose sums fit the cache
+};
+
+// `slots` is how many numbers of the sums' type belong to each element, in slots.
+template <Rule rule, typename T, typename Index>
+std::string Update(const RowGradientsOf<T, Index>& gradients,
+                   const Coefficients<Sum<T>>& coefficients, Sum<T>* first,
+                   const Slot<Sum<T>>& second, Parallel* parallel, T* table) {
+  UpdateArgs<T, Index> args{};
+  args.numbers = coefficients;
+  args.width = std::max<int64_t>(gradients.width, 1);
+  args.table = table;
+  args.first = first;
+  args.second = second;
+  const double slots = (first != nullptr) + (second.rows != nullptr && !second.is_row_wise);
+  const double bytes = gradients.width * (3 * sizeof(T) + 2 * slots * sizeof(Sum<T>));
+  return Updater<T, Index>(gradients, ChooseUpdate<T, Index, rule>(), args).Run(bytes, parallel);
+}
+
+}  // namespace
+
+template <typename T, typename Index>
+std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum<T> scale,
+                       int64_t num_rows, int64_t width, Parallel* parallel, T* table) {
+  constexpr int64_t kAhead = 16;
+  bool is_ascending = true;
+  const std::string wrong = CheckIndices(indices, count, num_rows, &is_ascending);
+  if (!wrong.empty()) return wrong;
   const SubtractScaled<T> subtract = ChooseSubtractScaled<T>();
   const uint64_t row_bytes = width * sizeof(T);
-  const int64_t parts =
-      is_ascending ? NumParts(*parallel, static_cast<double>(count) * row_bytes * 2) : 1;
-  parallel->Run(parts, [&](int64_t part) {
-    const int64_t end = count * (part + 1) / parts;
-    for (int64_t i = count * part / parts; i < end; ++i) {
-      const char* const ahead =
-          reinterpret_cast<const char*>(table + indices[std::min(i + kAhead, end - 1)] * width);
-      for (uint64_t byte = 0; byte < row_bytes; byte += kLine) __builtin_prefetch(ahead + byte, 1);
-      subtract(table + indices[i] * width, values + i * width, scale, width);
+  const auto prefetch = [&](int64_t row) {
+    const char* const ahead = reinterpret_cast<const char*>(table + row * width);
+    for (uint64_t byte = 0; byte < row_bytes; byte += kLine) __builtin_prefetch(ahead + byte, 1);
+  };
+  const double bytes_per_row = static_cast<double>(row_bytes) * 2;
+  const int64_t parts = NumParts(*parallel, count * bytes_per_row);
+  if (is_ascending || parts == 1) {
+    parallel->Run(parts, [&](int64_t part) {
+      const int64_t end = count * (part + 1) / parts;
+      for (int64_t i = count * part / parts; i < end; ++i) {
+        prefetch(indices[std::min(i + kAhead, end - 1)]);
+        subtract(table + indices[i] * width, values + i * width, scale, width);
+      }
+    });
+    return "";
+  }
+  TableGradient<float, Index> groups;
+  const std::string problem = GroupByRow(indices, count, num_rows, parallel, &groups);
+  if (!problem.empty()) return problem;
+  groups.VisitRuns(parallel, bytes_per_row, [&](const RowRun<Index>& run) {
+    for (int64_t k = 0; k < run.count; ++k) {
+      prefetch(run.rows[std::min(k + kAhead, run.count - 1)]);
+      T* const row = table + run.rows[k] * width;
+      for (int64_t e = run.starts[k]; e < run.starts[k + 1]; ++e) {
+        subtract(row, values + run.entries[e] * width, scale, width);
+      }
     }
   });
   return "";
+}
+
+template <typename T, typename Index>
+std::string DecayedScatterSub(const RowGradientsOf<T, Index>& gradients, double scale,
+                              double weight_decay, Parallel* parallel, T* table) {
+  Coefficients<Sum<T>> numbers;
+  numbers.decay = static_cast<Sum<T>>(scale * weight_decay);
+  numbers.rate = static_cast<Sum<T>>(scale);
+  return Update<kDescent>(gradients, numbers, nullptr, {}, parallel, table);
+}
+
+template <typename T, typename Index>
+std::string AdamUpdate(const RowGradientsOf<T, Index>& gradients, const AdamNumbers& numbers,
+                       Sum<T>* m, const Slot<Sum<T>>& v, Parallel* parallel, T* table) {
+  using S = Sum<T>;
+  const double step = static_cast<double>(numbers.step);
+  const double first = 1 - std::pow(numbers.beta_1, step);
+  const double second = 1 - std::pow(numbers.beta_2, step);
+  const double rate = numbers.learning_rate / first;
+  Coefficients<S> coefficients;
+  coefficients.decay = static_cast<S>(numbers.learning_rate * numbers.weight_decay);
+  coefficients.rate = static_cast<S>(numbers.epsilon_hat ? rate * std::sqrt(second) : rate);
+  coefficients.first_share = static_cast<S>(1 - numbers.beta_1);
+  coefficients.second_share = static_cast<S>(1 - numbers.beta_2);
+  coefficients.second_scale = static_cast<S>(numbers.epsilon_hat ? 1 : 1 / second);
+  coefficients.epsilon = static_cast<S>(numbers.epsilon);
+  return Update<kAdam>(gradients, coefficients, m, v, parallel, table);
+}
+
+template <typename T, typename Index>
+std::string AdagradUpdate(const RowGradientsOf<T, Index>& gradients, const AdagradNumbers& numbers,
+                          const Slot<Sum<T>>& accumulator, Parallel* parallel, T* table) {
+  using S = Sum<T>;
+  Coefficients<S> coefficients;
+  coefficients.rate = static_cast<S>(numbers.learning_rate);
+  const S epsilon = static_cast<S>(numbers.epsilon);
+  (numbers.epsilon_inside_sqrt ? coefficients.inner_epsilon : coefficients.epsilon) = epsilon;
+  return Update<kAdagrad>(gradients, coefficients, nullptr, accumulator, parallel, table);
 }
 
 #define TF_TI_SCATTER_SUB(T, Index)                                                           \
@@ -41,5 +290,15 @@ std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum
                                             int64_t, Parallel*, T*);
 #define TF_TI_SCATTER_SUB_BOTH(T) TF_TI_SCATTER_SUB(T, int32_t) TF_TI_SCATTER_SUB(T, int64_t)
 TF_TI_NUMBERS(TF_TI_SCATTER_SUB_BOTH)
+
+#define TF_TI_UPDATES(T, Index)                                                                  \
+  template std::string DecayedScatterSub<T, Index>(const RowGradientsOf<T, Index>&, double,      \
+                                                   double, Parallel*, T*);                       \
+  template std::string AdamUpdate<T, Index>(const RowGradientsOf<T, Index>&, const AdamNumbers&, \
+                                            Sum<T>*, const Slot<Sum<T>>&, Parallel*, T*);        \
+  template std::string AdagradUpdate<T, Index>(                                                  \
+      const RowGradientsOf<T, Index>&, const AdagradNumbers&, const Slot<Sum<T>>&, Parallel*, T*);
+#define TF_TI_UPDATES_BOTH(T) TF_TI_UPDATES(T, int32_t) TF_TI_UPDATES(T, int64_t)
+TF_TI_FLOATS(TF_TI_UPDATES_BOTH)
 
 }  // namespace tf_ti

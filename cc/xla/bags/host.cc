@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cc/compute/bags/bags.h"
+#include "cc/compute/bags/updates.h"
 #include "cc/xla/host_calls.h"
 #include "cc/xla/shapes.h"
 

@@ -1,0 +1,86 @@
+// Steps of optimizers on those rows of a table that a gradient names, in place.
+//
+//   table  [[1, 2], [3, 4], [5, 6]]
+//   indices [2, 0, 2], values [[1, 1], [2, 2], [3, 3]]   rows 0 and 2, with gradients [2, 2], [4,
+//   4]
+//
+// A row that is not named is not touched, nor is one whose gradients add up to zeros. Results do
+// not depend on the number of threads; their last bits may on the processor. All functions return
+// an empty string, or which index is no row of the table, and then nothing was written.
+#ifndef TF_TI_CC_COMPUTE_BAGS_UPDATES_H_
+#define TF_TI_CC_COMPUTE_BAGS_UPDATES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "cc/compute/numbers.h"
+#include "cc/compute/parallel.h"
+
+namespace tf_ti {
+
+// table[indices[i]] -= scale * values[i], in the order of i, for any numbers.
+template <typename T, typename Index>
+std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum<T> scale,
+                       int64_t num_rows, int64_t width, Parallel* parallel, T* table);
+
+// Gradients of rows: values[i], `width` numbers, is one of row indices[i]. A row's are added up in
+// the order of i before anything is done with them.
+template <typename T, typename Index>
+struct RowGradientsOf {
+  const Index* indices = nullptr;
+  const T* values = nullptr;
+  int64_t count = 0;
+  int64_t num_rows = 0;  // of the table
+  int64_t width = 0;
+};
+
+// Something for each element of a table, or for each row of it.
+template <typename S>
+struct Slot {
+  S* rows = nullptr;
+  bool is_row_wise = false;
+};
+
+struct AdamNumbers {
+  double learning_rate = 0;
+  int64_t step = 1;
+  double beta_1 = 0;
+  double beta_2 = 0;
+  double epsilon = 0;
+  double weight_decay = 0;
+  bool epsilon_hat = true;  // whether the corrections of the averages go into the rate alone
+};
+
+struct AdagradNumbers {
+  double learning_rate = 0;
+  double epsilon = 0;
+  bool epsilon_inside_sqrt = true;
+};
+
+// With s the gradient of a row x: x -= scale * (s + weight_decay * x).
+template <typename T, typename Index>
+std::string DecayedScatterSub(const RowGradientsOf<T, Index>& gradients, double scale,
+                              double weight_decay, Parallel* parallel, T* table);
+
+// With q = s * s, or their mean where v is row-wise:
+//
+//   m += (1 - beta_1) * (s - m)
+//   v += (1 - beta_2) * (q - v)
+//   x -= learning_rate * weight_decay * x
+//   x -= learning_rate / (1 - beta_1^step) * m / (sqrt(v / (1 - beta_2^step)) + epsilon)
+//
+// or, with epsilon_hat, learning_rate * sqrt(1 - beta_2^step) / (1 - beta_1^step) * m / (sqrt(v) +
+// epsilon). `m` is not row-wise.
+template <typename T, typename Index>
+std::string AdamUpdate(const RowGradientsOf<T, Index>& gradients, const AdamNumbers& numbers,
+                       Sum<T>* m, const Slot<Sum<T>>& v, Parallel* parallel, T* table);
+
+// accumulator += q; x -= learning_rate * s / (sqrt(accumulator) + epsilon), or the root of
+// accumulator + epsilon.
+template <typename T, typename Index>
+std::string AdagradUpdate(const RowGradientsOf<T, Index>& gradients, const AdagradNumbers& numbers,
+                          const Slot<Sum<T>>& accumulator, Parallel* parallel, T* table);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_BAGS_UPDATES_H_

@@ -1,0 +1,418 @@
+// The kernels that update rows of variables in place.
+#include "cc/compute/bags/updates.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "cc/kernels/bags/bags.h"
+#include "cc/kernels/gpu.h"
+#include "cc/kernels/threads.h"
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::DataTypeToEnum;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::Var;
+
+// Makes the variable one whose rows may be written where they are, whoever holds a copy of its
+// value: from then on TensorFlow copies it for every read of all of it. The caller has locked it.
+absl::Status PrepareForRows(OpKernelContext* ctx, Var* variable) {
+  if (variable->copy_on_read_mode.load()) return absl::OkStatus();
+  Tensor* const tensor = variable->tensor();
+  if (!tensor->RefCountIsOne()) {
+    tensorflow::AllocatorAttributes attributes;
+    attributes.set_gpu_compatible(true);
+    attributes.set_nic_compatible(true);
+    Tensor copy;
+    TF_RETURN_IF_ERROR(ctx->allocate_temp(tensor->dtype(), tensor->shape(), &copy, attributes));
+    TF_RETURN_IF_ERROR(CopyNumbers(ctx, *tensor, &copy));
+    *tensor = copy;
+  }
+  variable->copy_on_read_mode.store(true);
+  return absl::OkStatus();
+}
+
+// The CPU checks indices before it writes.
+template <typename Index>
+absl::Status CheckRows(OpKernelContext*, const Tensor&, int64_t, Threads*) {
+  return absl::OkStatus();
+}
+
+#if GOOGLE_CUDA
+// On a GPU it would mean to wait.
+template <typename Index>
+absl::Status CheckRows(OpKernelContext* ctx, const Tensor& indices, int64_t num_rows,
+                       KernelGpu* gpu) {
+  if (!ChecksIds()) return absl::OkStatus();
+  return CheckOnGpu(
+      ctx,
+      [&](GpuProblem* problem) {
+        return CheckIndices(Elements<Index>(indices), indices.NumElements(), num_rows, gpu,
+                            problem);
+      },
+      [&](const GpuProblem& problem) { return DescribeProblem(num_rows, problem); });
+}
+#endif
+
+// The variables that the first inputs are the handles of, locked as long as this lives: always in
+// the same order, in whatever order they come, so that no two updates wait for one another.
+class LockedVariables {
+ public:
+  LockedVariables() = default;
+  LockedVariables(const LockedVariables&) = delete;
+  LockedVariables& operator=(const LockedVariables&) = delete;
+  ~LockedVariables() {
+    for (Var* variable : locked_) variable->mu()->unlock();
+  }
+
+  // The names are what errors call them.
+  absl::Status Lock(OpKernelContext* ctx, const std::vector<std::string>& names) {
+    names_ = names;
+    variables_.resize(names.size());
+    for (size_t i = 0; i < names.size(); ++i) {
+      const Tensor& handle = ctx->input(i);
+      if (handle.dims() != 0) {
+        return InvalidArgument("the handle of ", names[i], " must be a scalar, got shape ",
+                               handle.shape().DebugString());
+      }
+      TF_RETURN_IF_ERROR(
+          tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, i), &variables_[i]));
+      for (size_t k = 0; k < i; ++k) {
+        if (variables_[k].get() == variables_[i].get()) {
+          return InvalidArgument(names[k], " and ", names[i], " are the same variable");
+        }
+      }
+    }
+    for (const auto& variable : variables_) locked_.push_back(variable.get());
+    std::sort(locked_.begin(), locked_.end(), std::less<Var*>());
+    for (Var* variable : locked_) variable->mu()->lock();
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (!variables_[i]->is_initialized) {
+        return absl::FailedPreconditionError(absl::StrCat(names[i], " is not initialized"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status PrepareForRows(OpKernelContext* ctx) {
+    for (const auto& variable : variables_) {
+      TF_RETURN_IF_ERROR(tf_ti::PrepareForRows(ctx, variable.get()));
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string& name(int i) const { return names_[i]; }
+  Tensor* tensor(int i) const { return variables_[i]->tensor(); }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<tensorflow::core::RefCountPtr<Var>> variables_;
+  std::vector<Var*> locked_;
+};
+
+absl::Status CheckType(const LockedVariables& variables, int i, DataType expected,
+                       const char* others) {
+  const DataType dtype = variables.tensor(i)->dtype();
+  if (dtype == expected) return absl::OkStatus();
+  return InvalidArgument(variables.name(i), " has type ", DataTypeString(dtype), ", but ", others,
+                         " have type ", DataTypeString(expected));
+}
+
+absl::Status CheckScalar(const char* name, const Tensor& tensor, DataType dtype) {
+  if (tensor.dims() == 0 && tensor.dtype() == dtype) return absl::OkStatus();
+  return InvalidArgument(name, " must be a scalar of type ", DataTypeString(dtype),
+                         ", got one of type ", DataTypeString(tensor.dtype()), " and shape ",
+                         tensor.shape().DebugString());
+}
+
+// What the ops have in common: a variable with its slots, and rows with their gradients.
+template <typename T, typename Index, typename Device>
+class UpdateOp : public tensorflow::OpKernel {
+ public:
+  UpdateOp(OpKernelConstruction* ctx, std::vector<std::string> names)
+      : OpKernel(ctx), names_(std::move(names)) {}
+
+  void Compute(OpKernelContext* ctx) override {
+    LockedVariables variables;
+    OP_REQUIRES_OK(ctx, variables.Lock(ctx, names_));
+    OP_REQUIRES_OK(ctx, Check(ctx, variables));
+    OP_REQUIRES_OK(ctx, CheckNumbers(ctx));
+    OP_REQUIRES_OK(ctx, variables.PrepareForRows(ctx));
+    const Tensor& indices = ctx->input(variables_size());
+    Tensor* const table = variables.tensor(0);
+    RowGradientsOf<E, Index> gradients;
+    gradients.indices = Elements<Index>(indices);
+    gradients.values = Elements<E>(ctx->input(variables_size() + 1));
+    gradients.count = indices.NumElements();
+    gradients.num_rows = table->dim_size(0);
+    gradients.width = gradients.num_rows == 0 ? 0 : table->NumElements() / gradients.num_rows;
+    Device device(ctx);
+    OP_REQUIRES_OK(ctx, CheckRows<Index>(ctx, indices, gradients.num_rows, &device));
+    OP_REQUIRES_OK(ctx, ToStatus(Update(ctx, variables, gradients, &device), &device));
+  }
+
+ protected:
+  using E = Element<T>;
+  using S = Sum<E>;
+
+  // Where the numbers begin among the inputs.
+  int first_number() const { return variables_size() + 2; }
+
+  static DataType SumType() {
+    return std::is_same_v<T, E> ? DataTypeToEnum<T>::value : tensorflow::DT_FLOAT;
+  }
+
+  // Slots may have one element for each row.
+  static Slot<S> GetSlot(const LockedVariables& variables, int i) {
+    Tensor* const tensor = variables.tensor(i);
+    return {Elements<S>(tensor), tensor->shape() != variables.tensor(0)->shape()};
+  }
+
+  virtual absl::Status CheckNumbers(OpKernelContext* ctx) const = 0;
+  virtual std::string Update(OpKernelContext* ctx, const LockedVariables& variables,
+                             const RowGradientsOf<E, Index>& gradients, Device* device) const = 0;
+
+ private:
+  int variables_size() const { return static_cast<int>(names_.size()); }
+
+  absl::Status Check(OpKernelContext* ctx, const LockedVariables& variables) const {
+    const Tensor& indices = ctx->input(variables_size());
+    const Tensor& values = ctx->input(variables_size() + 1);
+    TF_RETURN_IF_ERROR(CheckType(variables, 0, DataTypeToEnum<T>::value, "values"));
+    const TensorShape& shape = variables.tensor(0)->shape();
+    if (shape.dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
+    for (int i = 1; i < variables_size(); ++i) {
+      TF_RETURN_IF_ERROR(CheckType(variables, i, SumType(), "sums of values"));
+      const TensorShape& slot = variables.tensor(i)->shape();
+      const bool may_be_row_wise = i + 1 == variables_size();  // the second moments alone
+      const TensorShape row_wise({shape.dim_size(0), 1});
+      if (slot != shape && !(may_be_row_wise && slot == row_wise)) {
+        return InvalidArgument(variables.name(i), " must have the variable's shape ",
+                               shape.DebugString(),
+                               may_be_row_wise ? absl::StrCat(", or ", row_wise.DebugString()) : "",
+                               ", got ", slot.DebugString());
+      }
+    }
+    if (indices.dims() != 1) {
+      return InvalidArgument("indices must have rank 1, got shape ", indices.shape().DebugString());
+    }
+    TensorShape expected;
+    TF_RETURN_IF_ERROR(RowsShape(indices.NumElements(), shape, &expected));
+    if (values.shape() != expected) {
+      return InvalidArgument("values must have shape ", expected.DebugString(), ", got ",
+                             values.shape().DebugString());
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<std::string> names_;
+};
+
+template <typename T, typename Index, typename Device>
+class ScatterSubOp : public UpdateOp<T, Index, Device> {
+ public:
+  explicit ScatterSubOp(OpKernelConstruction* ctx)
+      : UpdateOp<T, Index, Device>(ctx, {"the variable"}) {
+    int num_decay;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_decay", &num_decay));
+    OP_REQUIRES(ctx, num_decay <= 1, InvalidArgument("num_decay must be 0 or 1, got ", num_decay));
+    OP_REQUIRES(ctx, num_decay == 0 || kHasDecay,
+                InvalidArgument("weight_decay needs a variable of floats"));
+    has_decay_ = num_decay == 1;
+  }
+
+ private:
+  using Base = UpdateOp<T, Index, Device>;
+  using E = typename Base::E;
+  using S = typename Base::S;
+  using Gradients = RowGradientsOf<E, Index>;
+
+  static constexpr bool kHasDecay =
+      std::is_floating_point_v<Sum<Element<T>>> && !IsComplex<Element<T>>::value;
+
+  absl::Status CheckNumbers(OpKernelContext* ctx) const override {
+    const DataType dtype = Base::SumType();
+    TF_RETURN_IF_ERROR(CheckScalar("scale", scale(ctx), dtype));
+    if (!has_decay_) return absl::OkStatus();
+    return CheckScalar("weight_decay", weight_decay(ctx), dtype);
+  }
+
+  std::string Update(OpKernelContext* ctx, const LockedVariables& variables,
+                     const Gradients& gradients, Device* device) const override {
+    return Update(ctx, gradients, device, Elements<E>(variables.tensor(0)));
+  }
+
+  std::string Update(OpKernelContext* ctx, const Gradients& gradients, Threads* threads,
+                     E* table) const {
+    const S scale = Number(this->scale(ctx));
+    if constexpr (kHasDecay) {
+      if (has_decay_) {
+        return DecayedScatterSub(gradients, scale, Number(weight_decay(ctx)), threads, table);
+      }
+    }
+    return ScatterSub(gradients.indices, gradients.count, gradients.values, scale,
+                      gradients.num_rows, gradients.width, threads, table);
+  }
+
+#if GOOGLE_CUDA
+  std::string Update(OpKernelContext* ctx, const Gradients& gradients, KernelGpu* gpu,
+                     E* table) const {
+    return ScatterSub(gradients.indices, gradients.count, gradients.values, Elements<S>(scale(ctx)),
+                      gradients.num_rows, gradients.width, gpu, table);
+  }
+#endif
+
+  const Tensor& scale(OpKernelContext* ctx) const { return ctx->input(this->first_number()); }
+  const Tensor& weight_decay(OpKernelContext* ctx) const {
+    return ctx->input(this->first_number() + 1);
+  }
+  // Integers add up in more bits than the scale has.
+  static S Number(const Tensor& tensor) {
+    if constexpr (std::is_same_v<T, E>) {
+      return tensor.scalar<T>()();
+    } else {
+      return tensor.scalar<float>()();
+    }
+  }
+
+  bool has_decay_ = false;
+};
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// An error where a number on the host lies outside of [least, end).
+absl::Status CheckNumber(OpKernelContext* ctx, const char* name, int input, double least,
+                         double end) {
+  const Tensor& tensor = ctx->input(input);
+  TF_RETURN_IF_ERROR(CheckScalar(name, tensor, tensorflow::DT_DOUBLE));
+  const double value = tensor.scalar<double>()();
+  if (value >= least && value < end) return absl::OkStatus();
+  return InvalidArgument(name, " must be at least ", least,
+                         end < kInfinity ? absl::StrCat(" and below ", end) : " and finite",
+                         ", got ", value);
+}
+
+template <typename T, typename Index, typename Device>
+class AdamUpdateOp : public UpdateOp<T, Index, Device> {
+ public:
+  explicit AdamUpdateOp(OpKernelConstruction* ctx)
+      : UpdateOp<T, Index, Device>(ctx, {"the variable", "m", "v"}) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon_hat", &epsilon_hat_));
+  }
+
+ private:
+  using Base = UpdateOp<T, Index, Device>;
+  using E = typename Base::E;
+  using S = typename Base::S;
+
+  absl::Status CheckNumbers(OpKernelContext* ctx) const override {
+    int i = this->first_number();
+    TF_RETURN_IF_ERROR(CheckScalar("learning_rate", ctx->input(i++), Base::SumType()));
+    const Tensor& step = ctx->input(i++);
+    TF_RETURN_IF_ERROR(CheckScalar("step", step, tensorflow::DT_INT64));
+    if (std::is_same_v<Device, Threads> && step.scalar<int64_t>()() < 1) {
+      return InvalidArgument("step must be at least 1, got ", step.scalar<int64_t>()());
+    }
+    TF_RETURN_IF_ERROR(CheckNumber(ctx, "beta_1", i++, 0, 1));
+    TF_RETURN_IF_ERROR(CheckNumber(ctx, "beta_2", i++, 0, 1));
+    TF_RETURN_IF_ERROR(CheckNumber(ctx, "epsilon", i++, 0, kInfinity));
+    return CheckNumber(ctx, "weight_decay", i++, 0, kInfinity);
+  }
+
+  std::string Update(OpKernelContext* ctx, const LockedVariables& variables,
+                     const RowGradientsOf<E, Index>& gradients, Device* device) const override {
+    const int i = this->first_number();
+    AdamNumbers numbers;
+    numbers.learning_rate = ctx->input(i).scalar<S>()();
+    numbers.step = ctx->input(i + 1).scalar<int64_t>()();
+    numbers.beta_1 = ctx->input(i + 2).scalar<double>()();
+    numbers.beta_2 = ctx->input(i + 3).scalar<double>()();
+    numbers.epsilon = ctx->input(i + 4).scalar<double>()();
+    numbers.weight_decay = ctx->input(i + 5).scalar<double>()();
+    numbers.epsilon_hat = epsilon_hat_;
+    return AdamUpdate(gradients, numbers, Elements<S>(variables.tensor(1)),
+                      Base::GetSlot(variables, 2), device, Elements<E>(variables.tensor(0)));
+  }
+
+  bool epsilon_hat_;
+};
+
+template <typename T, typename Index, typename Device>
+class AdagradUpdateOp : public UpdateOp<T, Index, Device> {
+ public:
+  explicit AdagradUpdateOp(OpKernelConstruction* ctx)
+      : UpdateOp<T, Index, Device>(ctx, {"the variable", "accumulator"}) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon_inside_sqrt", &epsilon_inside_sqrt_));
+  }
+
+ private:
+  using Base = UpdateOp<T, Index, Device>;
+  using E = typename Base::E;
+  using S = typename Base::S;
+
+  absl::Status CheckNumbers(OpKernelContext* ctx) const override {
+    const int i = this->first_number();
+    TF_RETURN_IF_ERROR(CheckScalar("learning_rate", ctx->input(i), Base::SumType()));
+    return CheckNumber(ctx, "epsilon", i + 1, 0, kInfinity);
+  }
+
+  std::string Update(OpKernelContext* ctx, const LockedVariables& variables,
+                     const RowGradientsOf<E, Index>& gradients, Device* device) const override {
+    const int i = this->first_number();
+    AdagradNumbers numbers;
+    numbers.learning_rate = ctx->input(i).scalar<S>()();
+    numbers.epsilon = ctx->input(i + 1).scalar<double>()();
+    numbers.epsilon_inside_sqrt = epsilon_inside_sqrt_;
+    return AdagradUpdate(gradients, numbers, Base::GetSlot(variables, 1), device,
+                         Elements<E>(variables.tensor(0)));
+  }
+
+  bool epsilon_inside_sqrt_;
+};
+
+#define TF_TI_REGISTER_INDEX(device, computer, name, Op, T, Index)                        \
+  REGISTER_KERNEL_BUILDER(                                                                \
+      Name(name).Device(device).TypeConstraint<T>("T").TypeConstraint<Index>("Tindices"), \
+      Op<T, Index, computer>);
+#define TF_TI_REGISTER_BOTH(device, computer, name, Op, T)     \
+  TF_TI_REGISTER_INDEX(device, computer, name, Op, T, int32_t) \
+  TF_TI_REGISTER_INDEX(device, computer, name, Op, T, int64_t)
+
+#define TF_TI_REGISTER_SCATTER_SUB(T) \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, "TfTi>ScatterSub", ScatterSubOp, T)
+TF_CALL_INTEGRAL_TYPES(TF_TI_REGISTER_SCATTER_SUB);
+TF_CALL_half(TF_TI_REGISTER_SCATTER_SUB);
+TF_CALL_bfloat16(TF_TI_REGISTER_SCATTER_SUB);
+TF_CALL_float(TF_TI_REGISTER_SCATTER_SUB);
+TF_CALL_double(TF_TI_REGISTER_SCATTER_SUB);
+TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_SCATTER_SUB);
+
+#define TF_TI_REGISTER_UPDATES(T)                                                          \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, "TfTi>AdamUpdate", AdamUpdateOp, T) \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, "TfTi>AdagradUpdate", AdagradUpdateOp, T)
+TF_CALL_half(TF_TI_REGISTER_UPDATES);
+TF_CALL_bfloat16(TF_TI_REGISTER_UPDATES);
+TF_CALL_float(TF_TI_REGISTER_UPDATES);
+TF_CALL_double(TF_TI_REGISTER_UPDATES);
+
+#if GOOGLE_CUDA
+#define TF_TI_REGISTER_GPU(T) \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_GPU, KernelGpu, "TfTi>ScatterSub", ScatterSubOp, T)
+TF_CALL_half(TF_TI_REGISTER_GPU);
+TF_CALL_bfloat16(TF_TI_REGISTER_GPU);
+TF_CALL_float(TF_TI_REGISTER_GPU);
+TF_CALL_double(TF_TI_REGISTER_GPU);
+#endif
+
+}  // namespace
+}  // namespace tf_ti
