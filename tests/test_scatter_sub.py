@@ -844,5 +844,5 @@ def test_the_native_op_refuses(variable, case, is_graph):
 def test_the_native_op_takes_no_half_for_the_scale_of_halves(dtype):
     variable = tf.Variable(tf.ones([4], dtype))
     with pytest.raises(InvalidArgument, match="scale must be a scalar of type float"):
-        ops.tf_ti_scatter_sub(variable.handle, [0], tf.ones([1], dtype), tf.ones([], dtype))
+        ops.tf_ti_scatter_sub(variable.handle, [0], tf.ones([1], dtype), tf.ones([], dtype), [])
     np.testing.assert_array_equal(variable, tf.ones([4], dtype))

@@ -16,7 +16,7 @@ from tf_ti.bags.lookups import (
     embedding_bag_packed,
     embedding_segments_sum,
 )
-from tf_ti.bags.updates import scatter_sub
+from tf_ti.bags.updates import adagrad_update, adam_update, scatter_sub
 from tf_ti.loops.draw import draw
 from tf_ti.loops.loop import Loop, LoopOutput, TripLimit
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap
@@ -34,6 +34,8 @@ __all__ = [
     "PortMap",
     "TripLimit",
     "__version__",
+    "adagrad_update",
+    "adam_update",
     "advise_huge_pages",
     "draw",
     "embedding_bag",
