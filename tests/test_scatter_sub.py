@@ -834,7 +834,7 @@ RAW = {
 @pytest.mark.parametrize("is_graph", [False, True], ids=["eager", "function"])
 def test_the_native_op_refuses(variable, case, is_graph):
     def call():
-        ops.tf_ti_scatter_sub(*RAW[case](variable))
+        ops.tf_ti_scatter_sub(*RAW[case](variable), [])
 
     with pytest.raises((ValueError, TypeError, InvalidArgument)):
         (tf.function(call) if is_graph else call)()

@@ -100,12 +100,12 @@ def adam_update(
         v[row] += (1 - beta_2) * (q - v[row])
         variable[row] -= learning_rate * weight_decay * variable[row]
 
-    and then, where epsilon_hat is True, as Keras has it and the paper's own faster form,
+    and then, where epsilon_hat is True, as Keras and torch's SparseAdam have it,
 
         rate = learning_rate * np.sqrt(1 - beta_2**step) / (1 - beta_1**step)
         variable[row] -= rate * m[row] / (np.sqrt(v[row]) + epsilon)
 
-    and where it is False, as torch's Adam and SparseAdam and FBGEMM have it,
+    and where it is False, as torch's Adam and FBGEMM have it,
 
         m_hat, v_hat = m[row] / (1 - beta_1**step), v[row] / (1 - beta_2**step)
         variable[row] -= learning_rate * m_hat / (np.sqrt(v_hat) + epsilon)
