@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_ti import _arguments, _tf
 from tf_ti._library import ops
-from tf_ti.bags.ops import HALVES, NUMBERS
+from tf_ti.bags.ops import HALVES, NUMBERS, Bags
 
 _FLOATS = (tf.float32, tf.float64, *HALVES)
 
@@ -241,6 +241,13 @@ def adagrad_update(
         epsilon_inside_sqrt=_flag("epsilon_inside_sqrt", epsilon_inside_sqrt),
         name=name,
     )
+
+
+def sum_rows(slices: tf.IndexedSlices, num_rows: Any) -> tf.IndexedSlices:
+    """The same gradient with each row once. (XLA pads it with rows of zeros.)"""
+    bags = Bags("packed", slices.indices[:, tf.newaxis])
+    rows, values = bags.table_gradient(tf.cast(num_rows, tf.int64), slices.values, None)
+    return tf.IndexedSlices(values, rows, slices.dense_shape)
 
 
 def _variable(label: str, value: Any) -> tf.Variable:

@@ -1,4 +1,4 @@
-"""tf_ti.keras: layers for Keras 3 on its TensorFlow backend."""
+"""tf_ti.keras: layers and optimizers for Keras 3 on its TensorFlow backend."""
 
 try:
     import keras
@@ -16,8 +16,9 @@ if keras.backend.backend() != "tensorflow":
         f"keras.backend.backend()={keras.backend.backend()!r}"
     )
 
-from tf_ti.keras.embedding_bag import EmbeddingBag  # noqa: E402 - what it needs is checked first
+from tf_ti.keras import optimizers  # noqa: E402 - what it needs is checked first
+from tf_ti.keras.embedding_bag import EmbeddingBag  # noqa: E402
 from tf_ti.keras.openvino import OpenVINO  # noqa: E402
 from tf_ti.keras.recurrent import GRU, LSTM, SimpleRNN  # noqa: E402
 
-__all__ = ["EmbeddingBag", "GRU", "LSTM", "OpenVINO", "SimpleRNN"]
+__all__ = ["EmbeddingBag", "GRU", "LSTM", "OpenVINO", "SimpleRNN", "optimizers"]
