@@ -197,7 +197,7 @@ void MeasureShape(const Shape& shape, const std::string& folder) {
       static_cast<long long>(shape.ids_per_bag),
       shape.reduction == Reduction::kMean ? "mean" : "sum",
       static_cast<long long>(shape.width * sizeof(T)), static_cast<long long>(num_touched), forward,
-      backward, update);
+      backward, update, adam);
   std::fflush(stdout);
 }
 
