@@ -101,7 +101,7 @@ def test_steps_are_those_of_the_definition(name):
 
     is_row = (INDICES >= 0) & (INDICES < shape[0])
     for step in (3, 4):  # by one program: it knows neither the step nor the rate
-        values = np.array(tf.cast(rng.normal(size=[len(INDICES), *shape[1:]]), dtype))
+        values = tf.cast(rng.normal(size=[len(INDICES), *shape[1:]]), dtype).numpy().copy()
         values[5] = -values[1]
         rate = 0.1 * step
         slot_type = variables[-1].dtype if rule != "descent" else F64 if dtype == F64 else F32
