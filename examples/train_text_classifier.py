@@ -56,9 +56,6 @@ class TextClassifier(tf.Module):
         self.kernel = tf.Variable(tf.zeros([width, len(classes)]))
         self.bias = tf.Variable(tf.zeros([len(classes)]))
         self._pool = pool
-        # The rows that a text names lie all over the table's memory, seldom two on the same page:
-        # of larger pages the processor has fewer to look up.
-        tf_ti.advise_huge_pages(self.table)
 
     def ngrams(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """For each of the texts [batch] its words and pairs of words, and its character n-grams."""

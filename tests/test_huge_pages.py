@@ -1,4 +1,4 @@
-"""`tf_ti.advise_huge_pages`: values stay, and a large table is where it was asked to be."""
+"""Huge pages, asked for or by themselves: values stay, and a large table is where it should be."""
 
 import re
 import sys
@@ -130,35 +130,38 @@ def test_a_list_of_variables_is_refused():
 # Whether it helps: a process of its own, as memory that TensorFlow has freed keeps its huge pages.
 
 TABLE_ON_HUGE_PAGES = """
+import os
 import re
+import sys
+way = sys.argv[1]
+os.environ["TF_TI_HUGE_PAGES"] = "0" if way in ("call", "off") else "1"
 import numpy as np
 import tensorflow as tf
 import tf_ti
 
-def huge_kilobytes(address):
-    inside = False
-    for line in open("/proc/self/smaps"):
-        mapping = re.match("([0-9a-f]+)-([0-9a-f]+) ", line)
-        if mapping:
-            first, last = (int(x, 16) for x in mapping.groups())
-            inside = first <= address < last
-        elif inside and line.startswith("AnonHugePages:"):
-            return int(line.split()[1])
-    raise AssertionError(f"{address:x} is in no mapping")
+def huge_kilobytes():
+    with open("/proc/self/smaps_rollup") as file:
+        return int(re.search(r"AnonHugePages: +([0-9]+) kB", file.read()).group(1))
 
 rows, width = 1 << 18, 64
 # Made by an op: what NumPy allocates asks for huge pages by itself.
 numbers = tf.range(rows * width, dtype=tf.float32) % 1009
 table = tf.Variable(tf.reshape(numbers, [rows, width]))
 del numbers
-expected = (np.arange(rows * width, dtype=np.float32) % 1009).reshape(rows, width)
-# Not copied before a sparse update: this is where the variable's value lies. Its middle, as the
-# mapping may be cut into those that were advised and those at the ends that were not.
-address = np.asarray(memoryview(table.read_value())).ctypes.data + rows * width * 2
-before = huge_kilobytes(address)
-tf_ti.advise_huge_pages(table)
-after = huge_kilobytes(address)
+before = huge_kilobytes()
+nothing = tf.IndexedSlices(tf.zeros([1, width]), [0])
+if way == "call":
+    tf_ti.advise_huge_pages(table)
+elif way in ("look-up", "off"):
+    tf_ti.embedding_bag_packed(table, [[0]])
+elif way == "update":
+    tf_ti.scatter_sub(table, nothing)
+else:
+    small = tf.Variable(tf.zeros([rows, 1]))
+    tf_ti.adagrad_update(table, small, nothing, 1.0)
+after = huge_kilobytes()
 print("huge pages", before, after)
+expected = (np.arange(rows * width, dtype=np.float32) % 1009).reshape(rows, width)
 
 ids = np.random.default_rng(0).integers(0, rows, [1000, 7])
 y = tf_ti.embedding_bag_packed(table, ids)
@@ -188,8 +191,9 @@ def gives_huge_pages_on_request():
     return "[never]" not in enabled and release >= (6, 1)
 
 
-def test_a_large_table_is_moved_to_huge_pages_and_keeps_its_values(run_program):
-    finished = run_program(TABLE_ON_HUGE_PAGES)
+@pytest.mark.parametrize("way", ["call", "look-up", "update", "adagrad", "off"])
+def test_a_large_table_is_moved_to_huge_pages_and_keeps_its_values(run_program, way):
+    finished = run_program(TABLE_ON_HUGE_PAGES, way)
     before, after = (int(n) for n in finished.stdout.split("huge pages")[1].split())
     if not gives_huge_pages_on_request():
         pytest.skip(f"this system gives no huge pages on request: {before} KB, then {after} KB")
@@ -198,5 +202,26 @@ def test_a_large_table_is_moved_to_huge_pages_and_keeps_its_values(run_program):
             assert after >= before  # they may all be there already
             return
     # All of the 64 MB but for the ends; the system may lack a few pages.
-    assert before < 1 << 14
-    assert after > 1 << 15
+    if way == "off":
+        assert after - before < 1 << 14
+    else:
+        assert after - before > 1 << 15
+
+
+NEW_MEMORY = """
+import tensorflow as tf
+import tf_ti
+
+table = tf.Variable(tf.ones([1 << 18, 64]))
+for value in (2.0, 3.0):
+    assert tf_ti.embedding_bag_packed(table, [[7, 7]])[0, 0] == 2 * table[7, 0]
+    table.assign(tf.fill([1 << 18, 64], value))
+for k in range(5):  # some of them lie where another one lay
+    other = tf.Variable(tf.fill([1 << 17, 64], float(k)))
+    assert tf_ti.embedding_bag_packed(other, [[k], [2]])[1, 0] == k
+    del other
+"""
+
+
+def test_variables_that_get_new_memory_and_that_go_keep_their_values(run_program):
+    run_program(NEW_MEMORY)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_ti
 from tf_ti import _library
 from tf_ti.keras import EmbeddingBag
 
@@ -657,52 +656,6 @@ def test_a_saved_model_takes_inputs_of_this_kind(layer, kind, tmp_path):
     tf.saved_model.save(module, str(tmp_path / "served"))
     served = tf.saved_model.load(str(tmp_path / "served"))
     assert_close(served.serve(ids), expected)
-
-
-# --- huge pages ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def advised(monkeypatch):
-    """The names of the variables for which huge pages were asked."""
-    names = []
-
-    def record(variable):
-        advise(variable)
-        names.append(variable.name)
-
-    advise = tf_ti.advise_huge_pages
-    monkeypatch.setattr(tf_ti, "advise_huge_pages", record)
-    return names
-
-
-LARGE, SMALL = (32 << 20) // 4 // 64 + 1, (32 << 20) // 4 // 64
-
-
-@pytest.mark.parametrize("rows", [LARGE, SMALL])
-@pytest.mark.parametrize("is_graph", [False, True])
-def test_huge_pages_are_asked_once_for_a_large_table(advised, rows, is_graph):
-    bags = EmbeddingBag(rows, 64, embeddings_initializer="ones")
-    function = tf.function(bags) if is_graph else bags
-    for size in (2, 3):
-        assert_close(function(tf.ones([1, size], tf.int32)), np.full([1, 64], size))
-    assert len(advised) == (rows == LARGE)
-
-
-def test_huge_pages_are_asked_for_where_keras_builds_symbolically(advised):
-    model = Subclassed(EmbeddingBag(LARGE, 64, embeddings_initializer="zeros"))
-    model.compile("sgd", "mse")
-    model.fit(np.array(EQUAL), np.ones(3), verbose=0)
-    assert len(advised) == 1
-
-
-def test_huge_pages_are_asked_for_again_after_loading(advised, tmp_path):
-    model = sequential(EmbeddingBag(LARGE, 64, embeddings_initializer="ones"), "dense")
-    model(np.array(EQUAL))
-    model.save_weights(tmp_path / "model.weights.h5")
-    model.load_weights(tmp_path / "model.weights.h5")
-    model(np.array(EQUAL))
-    assert len(advised) == 2
 
 
 # --- bad input -----------------------------------------------------------------------------------

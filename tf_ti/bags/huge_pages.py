@@ -17,8 +17,11 @@ def advise_huge_pages(variable: Any, name: str | None = None) -> None:
     those who ask. Where there are none, on another system, on another device than the CPU, or for
     a variable of less than 2 MB, nothing happens.
 
-    Assigning a new value to all of the variable may give it other memory: ask again then, and
-    after loading a checkpoint. Sparse updates stay in place.
+    Variables of 32 MB and more need no call: their memory is advised at the first look-up or update
+    by tf_ti's ops, once for each memory that a variable gets, which takes as long as copying it;
+    TF_TI_HUGE_PAGES=0 in the environment turns that off. Call this for smaller ones, or to have it
+    done before the first step. Assigning a new value to all of a variable, as loading a checkpoint
+    does, may give it other memory. Sparse updates stay in place.
 
     Args:
         variable: a tf.Variable, or a variable of Keras, of any dtype.

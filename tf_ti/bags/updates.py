@@ -60,7 +60,7 @@ def scatter_sub(
     dtype = variable.dtype
     if dtype not in NUMBERS:
         raise TypeError(f"variable must be of a numeric dtype, got {dtype.name}")
-    _check_slices(slices, dtype)
+    indices, values = _rows(slices, dtype)
     sums = _sums(dtype)
     scale = _scale("scale", scale, sums)
     decay = []
@@ -68,7 +68,7 @@ def scatter_sub(
         if not dtype.is_floating:
             raise TypeError(f"weight_decay needs a variable of floats, got {dtype.name}")
         decay = [_scale("weight_decay", weight_decay, sums)]
-    ops.tf_ti_scatter_sub(variable.handle, slices.indices, slices.values, scale, decay, name=name)
+    ops.tf_ti_scatter_sub(variable.handle, indices, values, scale, decay, name=name)
 
 
 @_tf.do_not_convert
@@ -149,7 +149,7 @@ def adam_update(
         >>> table.numpy().round(3).tolist()
         [[0.0, 0.0], [-0.5, -0.5], [0.0, 0.0]]
     """
-    variable, sums = _table(variable, slices)
+    variable, sums, rows = _table(variable, slices)
     m = _slot("m", m, variable, sums, may_be_row_wise=False)
     v = _slot("v", v, variable, sums, may_be_row_wise=True)
     _check_distinct(variable=variable, m=m, v=v)
@@ -157,8 +157,7 @@ def adam_update(
         variable.handle,
         m.handle,
         v.handle,
-        slices.indices,
-        slices.values,
+        *rows,
         _scale("learning_rate", learning_rate, sums),
         _step(step),
         _number("beta_1", beta_1, below=1),
@@ -230,14 +229,13 @@ def adagrad_update(
         >>> table.numpy().round(3).tolist(), accumulator.numpy().tolist()
         ([[0.0, 0.0], [-0.5, -0.5], [0.0, 0.0]], [[0.0], [16.0], [0.0]])
     """
-    variable, sums = _table(variable, slices)
+    variable, sums, rows = _table(variable, slices)
     accumulator = _slot("accumulator", accumulator, variable, sums, may_be_row_wise=True)
     _check_distinct(variable=variable, accumulator=accumulator)
     ops.tf_ti_adagrad_update(
         variable.handle,
         accumulator.handle,
-        slices.indices,
-        slices.values,
+        *rows,
         _scale("learning_rate", learning_rate, sums),
         _number("epsilon", epsilon),
         epsilon_inside_sqrt=_flag("epsilon_inside_sqrt", epsilon_inside_sqrt),
@@ -257,24 +255,27 @@ def _sums(dtype: tf.DType) -> tf.DType:
     return tf.float32 if dtype in HALVES else dtype
 
 
-def _check_slices(slices: Any, dtype: tf.DType) -> None:
+def _rows(slices: Any, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
+    """The indices and the values."""
     if not isinstance(slices, tf.IndexedSlices):
         raise TypeError(f"slices must be tf.IndexedSlices, got {slices!r}")
-    if slices.dtype != dtype:
-        raise TypeError(f"slices must be {dtype.name} like the variable, got {slices.dtype.name}")
-    if slices.indices.dtype not in (tf.int32, tf.int64):
-        raise TypeError(f"slices.indices must be int32 or int64, got {slices.indices.dtype.name}")
+    indices = _arguments.to_tensor("slices.indices", slices.indices)
+    values = _arguments.to_tensor("slices.values", slices.values)
+    if values.dtype != dtype:
+        raise TypeError(f"slices must be {dtype.name} like the variable, got {values.dtype.name}")
+    if indices.dtype not in (tf.int32, tf.int64):
+        raise TypeError(f"slices.indices must be int32 or int64, got {indices.dtype.name}")
+    return indices, values
 
 
-def _table(variable: Any, slices: Any) -> tuple[tf.Variable, tf.DType]:
-    """The variable, and the type of its slots."""
+def _table(variable: Any, slices: Any) -> tuple[tf.Variable, tf.DType, tuple[tf.Tensor, tf.Tensor]]:
+    """The variable, the type of its slots, and its rows' indices and gradients."""
     variable = _variable("variable", variable)
     if variable.dtype not in _FLOATS:
         raise TypeError(
             f"variable must be float32, float64, float16 or bfloat16, got {variable.dtype.name}"
         )
-    _check_slices(slices, variable.dtype)
-    return variable, _sums(variable.dtype)
+    return variable, _sums(variable.dtype), _rows(slices, variable.dtype)
 
 
 def _slot(

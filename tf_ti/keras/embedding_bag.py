@@ -12,8 +12,6 @@ from tf_ti import _library
 from tf_ti.bags import lookups
 
 _COMBINERS = ("sum", "mean", "sqrtn", "max")
-# Half of the time of a bag on a larger table goes into address translation, on small pages.
-_LARGE_TABLE_BYTES = 32 << 20
 
 
 @keras.saving.register_keras_serializable(package="tf_ti")
@@ -156,7 +154,6 @@ class EmbeddingBag(keras.layers.Layer):
         self.max_norm = None if max_norm is None else float(max_norm)
         self.norm_type = float(norm_type)
         self.supports_jit = _library.XLA_PROBLEM is None
-        self._has_advised_pages = False
 
     def build(self, input_shape: Any = None) -> None:
         self.embeddings = self.add_weight(
@@ -172,8 +169,6 @@ class EmbeddingBag(keras.layers.Layer):
         ids, weights, masks = self._check_inputs(inputs, mask)
         # Inside of a StatelessScope this is no variable, but a tensor.
         embeddings = self.embeddings.value
-        if not self._has_advised_pages and isinstance(embeddings, tf.Variable):
-            self._advise_pages(embeddings)
         ids = _map_values(_as_index_type, ids)
         if weights is not None:
             is_short = embeddings.dtype in (tf.float16, tf.bfloat16)
@@ -214,11 +209,6 @@ class EmbeddingBag(keras.layers.Layer):
             return keras.KerasTensor(shape, dtype=self.compute_dtype, ragged=True)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
-    def load_own_variables(self, store: Any) -> None:
-        super().load_own_variables(store)
-        # The variable may have got other memory.
-        self._has_advised_pages = False
-
     def get_config(self) -> dict[str, Any]:
         return {
             **super().get_config(),
@@ -233,15 +223,6 @@ class EmbeddingBag(keras.layers.Layer):
             "max_norm": self.max_norm,
             "norm_type": self.norm_type,
         }
-
-    def _advise_pages(self, embeddings: tf.Variable) -> None:
-        # Not in build: Keras may call that before the variable has memory.
-        self._has_advised_pages = True
-        if embeddings.dtype.size * embeddings.shape.num_elements() <= _LARGE_TABLE_BYTES:
-            return
-        with tf.init_scope():
-            if tf.executing_eagerly():
-                tf_ti.advise_huge_pages(embeddings)
 
     def _check_inputs(self, inputs: Any, mask: Any) -> tuple[Any, Any, list]:
         """Returns ids, weights or None, and masks; they are symbolic where `inputs` are."""

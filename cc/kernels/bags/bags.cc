@@ -3,6 +3,8 @@
 #include <string>
 #include <type_traits>
 
+#include "cc/kernels/bags/huge_pages.h"
+
 namespace tf_ti {
 
 using tensorflow::DataType;
@@ -117,6 +119,7 @@ absl::Status TableReader::Open(OpKernelContext* ctx, DataType dtype) {
                              tensorflow::DataTypeString(tensor_->dtype()), ", expected ",
                              tensorflow::DataTypeString(dtype));
     }
+    AdviseOnce(ctx, variable_.get());
   } else {
     tensor_ = &ctx->input(0);
   }

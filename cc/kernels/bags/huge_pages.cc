@@ -1,26 +1,88 @@
-// The kernel that puts a variable on huge pages.
-#include "cc/compute/bags/huge_pages.h"
+#include "cc/kernels/bags/huge_pages.h"
 
+#include <cstdlib>
+#include <iterator>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+#include "cc/compute/bags/huge_pages.h"
 #include "cc/kernels/bags/bags.h"
 #include "cc/kernels/gpu.h"
 
 namespace tf_ti {
 namespace {
 
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::Var;
+
+void Advise(const Tensor& tensor) { AdviseHugePages(tensor.data(), tensor.TotalBytes()); }
+
+bool IsWanted() {
+  const char* const value = std::getenv("TF_TI_HUGE_PAGES");
+  return value == nullptr || std::string_view(value) != "0";
+}
+
+// Where the values of large variables lay when they were advised.
+class Advised {
+ public:
+  // Whether this memory of the variable's is new here.
+  bool Add(Var* variable, const void* memory) {
+    const std::lock_guard lock(mutex_);
+    const auto known = variables_.find(variable);
+    // Another variable may have come to lie where one was.
+    if (known != variables_.end() && known->second.memory == memory &&
+        known->second.variable.GetNewRef() != nullptr) {
+      return false;
+    }
+    if (known == variables_.end()) ForgetTheDead();
+    variables_.insert_or_assign(variable, Entry{tensorflow::core::WeakPtr<Var>(variable), memory});
+    return true;
+  }
+
+ private:
+  struct Entry {
+    tensorflow::core::WeakPtr<Var> variable;
+    const void* memory;
+  };
+
+  void ForgetTheDead() {
+    for (auto entry = variables_.begin(); entry != variables_.end();) {
+      const bool is_dead = entry->second.variable.GetNewRef() == nullptr;
+      entry = is_dead ? variables_.erase(entry) : std::next(entry);
+    }
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<const Var*, Entry> variables_;
+};
+
+}  // namespace
+
+void AdviseOnce(OpKernelContext* ctx, Var* variable) {
+  constexpr size_t kLarge = 32 << 20;
+  static const bool is_wanted = IsWanted();
+  const Tensor& tensor = *variable->tensor();
+  if (tensor.TotalBytes() < kLarge || !is_wanted || OnGpu(ctx)) return;
+  static Advised* const advised = new Advised;  // for as long as there are threads
+  if (advised->Add(variable, tensor.data())) Advise(tensor);
+}
+
+namespace {
+
 class AdviseHugePagesOp : public tensorflow::OpKernel {
  public:
   explicit AdviseHugePagesOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {}
 
-  void Compute(tensorflow::OpKernelContext* ctx) override {
+  void Compute(OpKernelContext* ctx) override {
     if (OnGpu(ctx)) return;  // where pages are large anyway
-    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    tensorflow::core::RefCountPtr<Var> variable;
     OP_REQUIRES_OK(ctx, LookupVariable(ctx, &variable));
-    variable->mu()->lock_shared();
-    tensorflow::Tensor* const tensor = variable->tensor();
-    if (variable->is_initialized && tensorflow::DataTypeCanUseMemcpy(tensor->dtype())) {
-      AdviseHugePages(tensor->data(), tensor->TotalBytes());
+    const tensorflow::tf_shared_lock lock(*variable->mu());
+    if (variable->is_initialized && tensorflow::DataTypeCanUseMemcpy(variable->tensor()->dtype())) {
+      Advise(*variable->tensor());
     }
-    variable->mu()->unlock_shared();
   }
 };
 

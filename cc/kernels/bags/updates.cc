@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cc/kernels/bags/bags.h"
+#include "cc/kernels/bags/huge_pages.h"
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/threads.h"
 
@@ -111,6 +112,7 @@ class LockedVariables {
   absl::Status PrepareForRows(OpKernelContext* ctx) {
     for (const auto& variable : variables_) {
       TF_RETURN_IF_ERROR(tf_ti::PrepareForRows(ctx, variable.get()));
+      AdviseOnce(ctx, variable.get());
     }
     return absl::OkStatus();
   }
