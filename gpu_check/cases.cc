@@ -21,6 +21,7 @@
 #include "cc/compute/bags/bags.h"
 #include "cc/compute/bags/bags_gpu.h"
 #include "cc/compute/bags/updates.h"
+#include "cc/compute/bags/updates_gpu.h"
 #include "cc/compute/device-inl.h"
 #include "gpu_check/device_memory.h"
 
@@ -157,6 +158,7 @@ class Case {
     if (has_weights_) CheckWeightsGradient();
     CheckTableGradient();
     CheckScatterSub();
+    CheckUpdates();
   }
 
  private:
@@ -684,6 +686,129 @@ class Case {
       Compare("the table", table[i], right[i], magnitude[i], count,
               At(static_cast<int64_t>(i) / width_, static_cast<int64_t>(i) % width_));
     }
+  }
+
+  // Steps of optimizers, with the case's indices; one of them row-wise. The slots are 1 or more, so
+  // that roots of them magnify no rounding.
+  void CheckUpdates() {
+    const int64_t count = std::min<int64_t>(bags_.num_indices, 700);
+    std::vector<T> values(count * width_);
+    for (T& value : values) {
+      value =
+          FromDouble<T>(is_exact_ ? static_cast<double>(random_.Int(-4, 4)) : random_.Real() - 0.5);
+    }
+    const std::vector<Index> indices(indices_.begin(), indices_.begin() + count);
+    const bool is_row_wise = random_.Chance(0.5);
+    std::vector<S> first(table_.size()), second(is_row_wise ? num_rows_ : table_.size());
+    for (S& value : first) value = static_cast<S>(random_.Real() - 0.5);
+    for (S& value : second) value = static_cast<S>(1 + random_.Real());
+    const S rate = static_cast<S>(random_.Real());
+    AdamNumbers adam;
+    adam.learning_rate = rate;
+    adam.step = random_.Int(1, 100);
+    adam.beta_1 = random_.Real();
+    adam.beta_2 = random_.Real();
+    adam.epsilon = random_.Real();
+    adam.weight_decay = random_.Chance(0.5) ? random_.Real() / 4 : 0;
+    adam.epsilon_hat = random_.Chance(0.5);
+    const AdagradNumbers adagrad{rate, adam.epsilon, adam.epsilon_hat};
+    const S decay = static_cast<S>(adam.weight_decay);
+
+    // On the processor what is no row is left out, which it would refuse.
+    RowGradientsOf<double, Index> right_gradients;
+    std::vector<Index> right_indices;
+    std::vector<double> right_values;
+    for (int64_t i = 0; i < count; ++i) {
+      if (indices[i] < 0 || indices[i] >= num_rows_) continue;
+      right_indices.push_back(indices[i]);
+      for (int64_t c = 0; c < width_; ++c) {
+        right_values.push_back(ToDouble(values[i * width_ + c]));
+      }
+    }
+    right_gradients = {right_indices.data(), right_values.data(),
+                       static_cast<int64_t>(right_indices.size()), num_rows_, width_};
+
+    // Of the squares of sums.
+    double largest = 0;
+    int64_t most_repeats = 0;
+    std::map<Index, int64_t> repeats;
+    for (Index row : right_indices) most_repeats = std::max(most_repeats, ++repeats[row]);
+    for (double value : right_values) largest = std::max(largest, std::abs(value));
+    const double sum = 2 + largest * static_cast<double>(most_repeats), magnitude = sum * sum;
+
+    const auto check = [&](const std::string& name, const auto& on_gpu, const auto& on_processor) {
+      std::vector<S> got_second;
+      const auto [table, got_first] = Twice(name, [&] {
+        CheckedGpu gpu;
+        DeviceArray<Index> device_indices(indices);
+        DeviceArray<T> device_values(values, out_shift_), table(table_, table_shift_);
+        DeviceArray<S> device_first(first), device_second(second);
+        DeviceArray<S> numbers(std::vector<S>{rate, decay});
+        DeviceArray<int64_t> step(std::vector<int64_t>{adam.step});
+        const RowGradientsOf<T, Index> gradients{device_indices.data(), device_values.data(), count,
+                                                 num_rows_, width_};
+        const Slot<S> slot{device_second.data(), is_row_wise};
+        Expect(name, on_gpu(gradients, numbers.data(), step.data(), device_first.data(), slot, &gpu,
+                            table.data()));
+        Expect(name, gpu.Finish());
+        if (!table.MarginsAreIntact() || !device_first.MarginsAreIntact() ||
+            !device_second.MarginsAreIntact()) {
+          Fail(name + " wrote next to what it updates");
+        }
+        std::vector<S> slots = device_first.Get();
+        got_second = device_second.Get();
+        slots.insert(slots.end(), got_second.begin(), got_second.end());
+        return std::make_pair(table.Get(), slots);
+      });
+      std::vector<double> right = ToDoubles(table_);
+      std::vector<double> right_slots[] = {ToDoubles(first), ToDoubles(second)};
+      Serial serial;
+      Expect("the processor's " + name,
+             on_processor(right_gradients, right_slots[0].data(),
+                          Slot<double>{right_slots[1].data(), is_row_wise}, &serial, right.data()));
+      const auto compare = [&](const std::string& what, const auto& got, int64_t at, double right,
+                               double before) {
+        const std::string place = "[" + std::to_string(at) + "]";
+        if (right == before && ToDouble(got) != before) Fail(name + " touched " + what + place);
+        is_exact_ = false;  // roots and quotients are rounded, whatever the sums are
+        Compare(name + ", " + what, got, right, magnitude, most_repeats, place);
+      };
+      const bool was_exact = is_exact_;
+      for (size_t i = 0; i < table.size(); ++i) {
+        compare("the table", table[i], i, right[i], ToDouble(table_[i]));
+      }
+      for (size_t i = 0; i < first.size(); ++i) {
+        compare("the first slot", got_first[i], i, right_slots[0][i], first[i]);
+      }
+      for (size_t i = 0; i < second.size(); ++i) {
+        compare("the second slot", got_second[i], i, right_slots[1][i], second[i]);
+      }
+      is_exact_ = was_exact;
+    };
+    check(
+        "DecayedScatterSub",
+        [](const auto& gradients, const S* numbers, const int64_t*, S*, const Slot<S>&, Gpu* gpu,
+           T* table) { return DecayedScatterSub(gradients, numbers, numbers + 1, gpu, table); },
+        [&](const auto& gradients, double*, const Slot<double>&, Parallel* parallel,
+            double* table) {
+          return DecayedScatterSub(gradients, static_cast<double>(rate), static_cast<double>(decay),
+                                   parallel, table);
+        });
+    check(
+        "AdamUpdate",
+        [&](const auto& gradients, const S* numbers, const int64_t* step, S* first,
+            const Slot<S>& second, Gpu* gpu, T* table) {
+          return AdamUpdate(gradients, adam, numbers, step, first, second, gpu, table);
+        },
+        [&](const auto& gradients, double* first, const Slot<double>& second, Parallel* parallel,
+            double* table) { return AdamUpdate(gradients, adam, first, second, parallel, table); });
+    check(
+        "AdagradUpdate",
+        [&](const auto& gradients, const S* numbers, const int64_t*, S*, const Slot<S>& second,
+            Gpu* gpu,
+            T* table) { return AdagradUpdate(gradients, adagrad, numbers, second, gpu, table); },
+        [&](const auto& gradients, double*, const Slot<double>& second, Parallel* parallel,
+            double* table) { return AdagradUpdate(gradients, adagrad, second, parallel, table); });
   }
 
   const Setting setting_;

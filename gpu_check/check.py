@@ -319,8 +319,8 @@ def print_table(copy: dict, cases: list[dict], torch_times: dict[str, dict[str, 
     )
     say("\nmilliseconds (medians); read: bytes of rows looked up, as a share of the copy's rate")
     heads = "case", "forward", "torch", "ratio", "GB/s", "read", "backward", "torch", "ratio"
-    heads += "coalesced", "ratio", "update"
-    widths = 12, 9, 9, 6, 6, 6, 9, 9, 6, 10, 6, 8
+    heads += "coalesced", "ratio", "update", "Adam"
+    widths = 12, 9, 9, 6, 6, 6, 9, 9, 6, 10, 6, 8, 8
 
     def line(cells) -> str:
         first, *others = (f"{cell:>{width}}" for cell, width in zip(cells, widths))
@@ -338,7 +338,7 @@ def print_table(copy: dict, cases: list[dict], torch_times: dict[str, dict[str, 
         cells += [ratio(case["backward_ms"], theirs.get("backward"))]
         cells += [f"{theirs['coalesced']:.3f}" if theirs else "-"]
         cells += [ratio(case["backward_ms"], theirs.get("coalesced"))]
-        cells += [f"{case['update_ms']:.3f}"]
+        cells += [f"{case['update_ms']:.3f}", f"{case['adam_ms']:.3f}"]
         say(line(cells))
     return copy_rate
 

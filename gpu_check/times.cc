@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cc/compute/bags/bags_gpu.h"
+#include "cc/compute/bags/updates_gpu.h"
 #include "cc/compute/device-inl.h"
 #include "gpu_check/device_memory.h"
 
@@ -172,16 +173,31 @@ void MeasureShape(const Shape& shape, const std::string& folder) {
     Expect(ScatterSub<T, int64_t>(rows.data(), num_touched, values.data(), scale.data(),
                                   shape.num_rows, shape.width, &arena, table.data()));
   });
+  // The same rows, with two slots each.
+  using S = Sum<T>;
+  DeviceArray<S> m(table_size), v(table_size), rate(std::vector<S>{S(0.5)});
+  DeviceArray<int64_t> step(std::vector<int64_t>{1});
+  Must(cudaMemsetAsync(m.data(), 0, table_size * sizeof(S), nullptr), "memset");
+  Must(cudaMemsetAsync(v.data(), 0, table_size * sizeof(S), nullptr), "memset");
+  const AdamNumbers numbers{0, 1, 0.9, 0.999, 1e-7, 0, true};
+  Arena wide(int64_t{64} * num_ids + 4 * num_touched * shape.width + (64 << 20));
+  const double adam = Measure([&] {
+    wide.Reset();
+    Expect(AdamUpdate<T, int64_t>(
+        {rows.data(), values.data(), num_touched, shape.num_rows, shape.width}, numbers,
+        rate.data(), step.data(), m.data(), {v.data(), false}, &wide, table.data()));
+  });
   std::printf(
       "{\"name\": \"%s\", \"dtype\": \"%s\", \"rows\": %lld, \"width\": %lld, \"bags\": %lld, "
       "\"ids_per_bag\": %lld, \"reduction\": \"%s\", \"row_bytes\": %lld, \"touched\": %lld, "
-      "\"forward_ms\": %.6f, \"backward_ms\": %.6f, \"update_ms\": %.6f}\n",
+      "\"forward_ms\": %.6f, \"backward_ms\": %.6f, \"update_ms\": %.6f, "
+      "\"adam_ms\": %.6f}\n",
       shape.name, shape.dtype, static_cast<long long>(shape.num_rows),
       static_cast<long long>(shape.width), static_cast<long long>(shape.num_bags),
       static_cast<long long>(shape.ids_per_bag),
       shape.reduction == Reduction::kMean ? "mean" : "sum",
       static_cast<long long>(shape.width * sizeof(T)), static_cast<long long>(num_touched), forward,
-      backward, update);
+      backward, update, adam);
   std::fflush(stdout);
 }
 

@@ -418,15 +418,21 @@ def test_weights_of_no_bag_count_for_nothing_even_if_they_are_no_numbers():
     close(mapped(every, xs), lane_by_lane(every, xs))
 
 
-def test_an_update_in_a_map_is_an_error():
-    variable = tf.Variable(tf.zeros([3, 1]))
+@pytest.mark.parametrize("name", ["scatter_sub", "adam_update", "adagrad_update"])
+def test_an_update_in_a_map_is_an_error(name):
+    variable, m, v = (tf.Variable(tf.zeros([3, 1])) for _ in range(3))
+    update = {
+        "scatter_sub": lambda slices: tf_ti.scatter_sub(variable, slices, weight_decay=0.5),
+        "adam_update": lambda slices: tf_ti.adam_update(variable, m, v, slices, 0.1, 1),
+        "adagrad_update": lambda slices: tf_ti.adagrad_update(variable, v, slices, 0.1),
+    }[name]
 
     def f(ids):
         def step(carry, i):
-            tf_ti.scatter_sub(variable, tf.IndexedSlices(tf.ones([1, 1]), i[None]))
+            update(tf.IndexedSlices(tf.ones([1, 1]), i[None]))
             return carry + 1, carry
 
         return tf_ti.scan(step, 0, ids)[0]
 
-    with pytest.raises(ValueError, match="scatter_sub"):
+    with pytest.raises(ValueError, match=name):
         mapped(f, (IDS,))

@@ -41,9 +41,9 @@ XlaOp CallHost(const char* target, const std::vector<XlaOp>& operands, const Sha
 
 std::vector<XlaOp> CallHost(const char* target, const std::vector<XlaOp>& operands,
                             const std::vector<Shape>& results, const Attributes& attributes,
-                            bool checks) {
+                            bool checks, const Aliases& aliases) {
   const XlaOp call =
-      CallHost(target, operands, ShapeUtil::MakeTupleShape(results), attributes, checks);
+      CallHost(target, operands, ShapeUtil::MakeTupleShape(results), attributes, checks, aliases);
   std::vector<XlaOp> elements;
   for (size_t i = 0; i < results.size(); ++i) elements.push_back(xla::GetTupleElement(call, i));
   return elements;

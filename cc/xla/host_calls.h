@@ -53,7 +53,8 @@ xla::XlaOp CallHost(const char* target, const std::vector<xla::XlaOp>& operands,
 // The same with several results.
 std::vector<xla::XlaOp> CallHost(const char* target, const std::vector<xla::XlaOp>& operands,
                                  const std::vector<xla::Shape>& results,
-                                 const Attributes& attributes, bool checks);
+                                 const Attributes& attributes, bool checks,
+                                 const Aliases& aliases = {});
 
 }  // namespace tf_ti
 

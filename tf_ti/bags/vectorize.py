@@ -337,7 +337,17 @@ def _vectorize_slots(pfor_input):
     return [_tf.wrap(tf.cast(_unshifted(slots, size), pfor_input.get_attr("Tindices")), True)]
 
 
-@_tf.register_pfor(f"{PREFIX}ScatterSub")
-def _vectorize_scatter_sub(pfor_input):
-    # TensorFlow runs what changes a variable once more, as it is in the first lane.
-    raise ValueError("scatter_sub cannot run in tf.vectorized_map; return the slices instead")
+def _refuse_update(name: str):
+    def refuse(pfor_input):
+        # TensorFlow runs what changes a variable once more, as it is in the first lane.
+        raise ValueError(f"{name} cannot run in tf.vectorized_map; return the slices instead")
+
+    return refuse
+
+
+for _name, _function in (
+    ("ScatterSub", "scatter_sub"),
+    ("AdamUpdate", "adam_update"),
+    ("AdagradUpdate", "adagrad_update"),
+):
+    _tf.register_pfor(PREFIX + _name)(_refuse_update(_function))

@@ -311,24 +311,6 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// The entries of ScatterSub, and a last one.
-template <typename Key, typename Index>
-__global__ void __launch_bounds__(kBlock)
-    NumberRows(const Index* indices, int64_t num_rows, const GpuEntries<Key> entries) {
-  const auto [first, step] = ThreadStride();
-  for (int64_t i = first; i < entries.size; i += step) {
-    const int64_t row = i + 1 < entries.size ? static_cast<int64_t>(indices[i]) : -1;
-    entries.rows[i] = static_cast<Key>(row >= 0 && row < num_rows ? row : num_rows);
-    entries.values[i] = static_cast<int32_t>(i);
-  }
-}
-
-// Numbers of entries and of bags are int32.
-constexpr int64_t kMostEntries = GpuBounds<int32_t>::kMost;
-
-// Whether a row, or the number of rows, may be larger than a uint32.
-bool RowsAreWide(int64_t num_rows) { return num_rows > std::numeric_limits<uint32_t>::max(); }
-
 // A problem's place: a position in the bounds, or this and a position in the indices. More than
 // that is none.
 constexpr int64_t kInIndices = int64_t{1} << 61;
@@ -542,53 +524,6 @@ std::string GpuTableGradient<T, Index>::Compute(const T* grad, int64_t num_touch
   return PoolOnGpu(args, gpu);
 }
 
-namespace {
-
-template <typename Key, typename T, typename Index>
-std::string ScatterSubSorted(const Index* indices, int64_t count, const T* values,
-                             const Sum<T>* scale, int64_t num_rows, int64_t width, Gpu* gpu,
-                             T* table) {
-  GpuEntries<Key> entries;
-  entries.size = count + 1;
-  TF_TI_RETURN_IF_WRONG(Allocate(gpu, entries.size, &entries.rows));
-  TF_TI_RETURN_IF_WRONG(Allocate(gpu, entries.size, &entries.values));
-  TF_TI_RETURN_IF_WRONG(Launch(&NumberRows<Key, Index>, NumBlocks(entries.size, kBlock), kBlock,
-                               gpu, indices, num_rows, entries));
-  TF_TI_RETURN_IF_WRONG(SortByRow(num_rows, gpu, &entries));
-  int32_t* starts;
-  int64_t* num_touched;
-  TF_TI_RETURN_IF_WRONG(Allocate(gpu, entries.size + 1, &starts));
-  TF_TI_RETURN_IF_WRONG(Allocate(gpu, 1, &num_touched));
-  TF_TI_RETURN_IF_WRONG(FindStarts(entries.rows, entries.size, gpu, starts, num_touched));
-  GpuPoolArgs<T, int32_t> args;
-  args.table = {values, count, width};
-  args.bags.bounds = starts;
-  args.bags.has_last = true;
-  args.bags.num_ids = static_cast<int32_t>(entries.size);
-  args.bags.count = static_cast<int32_t>(std::min(count, num_rows));
-  args.bags.device_count = num_touched;
-  args.ids = entries.values;
-  args.out = table;
-  args.scale = scale;
-  args.rows = entries.rows;
-  args.rows_are_wide = sizeof(Key) == sizeof(uint64_t);
-  return PoolOnGpu(args, gpu);
-}
-
-}  // namespace
-
-template <typename T, typename Index>
-std::string ScatterSub(const Index* indices, int64_t count, const T* values, const Sum<T>* scale,
-                       int64_t num_rows, int64_t width, Gpu* gpu, T* table) {
-  if (count == 0 || width == 0) return "";
-  if (count >= kMostEntries) {
-    return "there are " + std::to_string(count) + " indices, too many for a GPU";
-  }
-  const auto run = RowsAreWide(num_rows) ? &ScatterSubSorted<uint64_t, T, Index>
-                                         : &ScatterSubSorted<uint32_t, T, Index>;
-  return run(indices, count, values, scale, num_rows, width, gpu, table);
-}
-
 template <typename Index>
 std::string CheckBags(const Bags<Index>& bags, int64_t num_rows, Gpu* gpu, GpuProblem* problem) {
   TF_TI_RETURN_IF_WRONG(
@@ -652,9 +587,7 @@ std::string DescribeProblem(int64_t num_rows, const GpuProblem& problem) {
   template std::string WeightsGradient<T, Index>(const Table<T>&, const Bags<Index>&,             \
                                                  const Weights<T>&, Reduction, const T*, Gpu*,    \
                                                  const WeightsOutput<T>&);                        \
-  template class GpuTableGradient<T, Index>;                                                      \
-  template std::string ScatterSub<T, Index>(const Index*, int64_t, const T*, const Sum<T>*,       \
-                                            int64_t, int64_t, Gpu*, T*);
+  template class GpuTableGradient<T, Index>;
 #define TF_TI_BAGS_ON_GPU_BOTH(T) TF_TI_BAGS_ON_GPU(T, int32_t) TF_TI_BAGS_ON_GPU(T, int64_t)
 TF_TI_FLOATS(TF_TI_BAGS_ON_GPU_BOTH)
 

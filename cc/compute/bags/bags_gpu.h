@@ -76,13 +76,6 @@ class GpuTableGradient {
   const int32_t* starts_ = nullptr;
 };
 
-// table[indices[i]] -= scale[0] * values[i], where `scale` is on the device. What goes to one row
-// is summed up in the order of i and subtracted once. Nothing is written for an index that is no
-// row.
-template <typename T, typename Index>
-std::string ScatterSub(const Index* indices, int64_t count, const T* values, const Sum<T>* scale,
-                       int64_t num_rows, int64_t width, Gpu* gpu, T* table);
-
 // The first bad value, as CheckBags and CheckIndices leave it on the device; to be copied to the
 // host, and there to be described.
 struct GpuProblem {
@@ -99,7 +92,7 @@ std::string CheckBags(const Bags<Index>& bags, int64_t num_rows, Gpu* gpu, GpuPr
 template <typename Index>
 std::string DescribeProblem(const Bags<Index>& bags, int64_t num_rows, const GpuProblem& problem);
 
-// The same for ScatterSub.
+// The same for the updates of updates_gpu.h.
 template <typename Index>
 std::string CheckIndices(const Index* indices, int64_t count, int64_t num_rows, Gpu* gpu,
                          GpuProblem* problem);

@@ -109,6 +109,9 @@ __device__ void Write(const GpuPoolArgs<T, Index>& args, Index bag, int64_t colu
       pack.values[j] = FromSum<T>(ToSum(pack.values[j]) - args.scale[0] * reduced.values[j]);
     }
     StorePack(pack, to);
+  } else if (args.sums != nullptr) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) args.sums[at + j] = reduced.values[j];
   } else if (args.out != nullptr) {
     Pack<T, kSize> pack;
     if (reduced.count == 0 && args.default_index >= 0) {

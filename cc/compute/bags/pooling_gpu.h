@@ -80,6 +80,7 @@ struct GpuPoolArgs {
   const int32_t* positions = nullptr;
 
   T* out = nullptr;            // [count, width]
+  Sum<T>* sums = nullptr;      // in place of `out`: the sums as they are; [count, width]
   Index* argmax = nullptr;     // [count, width]
   Index* counts = nullptr;     // of the ids that are no padding; [count]
   Sum<T>* divisors = nullptr;  // [count]

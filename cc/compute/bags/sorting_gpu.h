@@ -3,11 +3,21 @@
 #define TF_TI_CC_COMPUTE_BAGS_SORTING_GPU_H_
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
-#include "cc/compute/bags/bags_gpu.h"
+#include "cc/compute/bags/pooling_gpu.h"
+#include "cc/compute/gpu.h"
 
 namespace tf_ti {
+
+// Numbers of entries and of bags are int32.
+constexpr int64_t kMostEntries = GpuBounds<int32_t>::kMost;
+
+// Whether a row, or the number of rows, may be larger than a uint32.
+inline bool RowsAreWide(int64_t num_rows) {
+  return num_rows > std::numeric_limits<uint32_t>::max();
+}
 
 // Entries, each of them a row and a number, on the device. Key is uint32_t or uint64_t.
 template <typename Key>

@@ -14,6 +14,10 @@
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/threads.h"
 
+#if GOOGLE_CUDA
+#include "cc/compute/bags/updates_gpu.h"
+#endif
+
 namespace tf_ti {
 namespace {
 
@@ -269,6 +273,10 @@ class ScatterSubOp : public UpdateOp<T, Index, Device> {
 #if GOOGLE_CUDA
   std::string Update(OpKernelContext* ctx, const Gradients& gradients, KernelGpu* gpu,
                      E* table) const {
+    if (has_decay_) {
+      return DecayedScatterSub(gradients, Elements<S>(scale(ctx)), Elements<S>(weight_decay(ctx)),
+                               gpu, table);
+    }
     return ScatterSub(gradients.indices, gradients.count, gradients.values, Elements<S>(scale(ctx)),
                       gradients.num_rows, gradients.width, gpu, table);
   }
@@ -335,15 +343,23 @@ class AdamUpdateOp : public UpdateOp<T, Index, Device> {
                      const RowGradientsOf<E, Index>& gradients, Device* device) const override {
     const int i = this->first_number();
     AdamNumbers numbers;
-    numbers.learning_rate = ctx->input(i).scalar<S>()();
-    numbers.step = ctx->input(i + 1).scalar<int64_t>()();
     numbers.beta_1 = ctx->input(i + 2).scalar<double>()();
     numbers.beta_2 = ctx->input(i + 3).scalar<double>()();
     numbers.epsilon = ctx->input(i + 4).scalar<double>()();
     numbers.weight_decay = ctx->input(i + 5).scalar<double>()();
     numbers.epsilon_hat = epsilon_hat_;
-    return AdamUpdate(gradients, numbers, Elements<S>(variables.tensor(1)),
-                      Base::GetSlot(variables, 2), device, Elements<E>(variables.tensor(0)));
+    S* const m = Elements<S>(variables.tensor(1));
+    const Slot<S> v = Base::GetSlot(variables, 2);
+    E* const table = Elements<E>(variables.tensor(0));
+    const Tensor &learning_rate = ctx->input(i), &step = ctx->input(i + 1);
+    if constexpr (std::is_same_v<Device, Threads>) {
+      numbers.learning_rate = learning_rate.scalar<S>()();
+      numbers.step = step.scalar<int64_t>()();
+      return AdamUpdate(gradients, numbers, m, v, device, table);
+    } else {
+      return AdamUpdate(gradients, numbers, Elements<S>(learning_rate), Elements<int64_t>(step), m,
+                        v, device, table);
+    }
   }
 
   bool epsilon_hat_;
@@ -372,26 +388,33 @@ class AdagradUpdateOp : public UpdateOp<T, Index, Device> {
                      const RowGradientsOf<E, Index>& gradients, Device* device) const override {
     const int i = this->first_number();
     AdagradNumbers numbers;
-    numbers.learning_rate = ctx->input(i).scalar<S>()();
     numbers.epsilon = ctx->input(i + 1).scalar<double>()();
     numbers.epsilon_inside_sqrt = epsilon_inside_sqrt_;
-    return AdagradUpdate(gradients, numbers, Base::GetSlot(variables, 1), device,
-                         Elements<E>(variables.tensor(0)));
+    const Slot<S> accumulator = Base::GetSlot(variables, 1);
+    E* const table = Elements<E>(variables.tensor(0));
+    const Tensor& learning_rate = ctx->input(i);
+    if constexpr (std::is_same_v<Device, Threads>) {
+      numbers.learning_rate = learning_rate.scalar<S>()();
+      return AdagradUpdate(gradients, numbers, accumulator, device, table);
+    } else {
+      return AdagradUpdate(gradients, numbers, Elements<S>(learning_rate), accumulator, device,
+                           table);
+    }
   }
 
   bool epsilon_inside_sqrt_;
 };
 
-#define TF_TI_REGISTER_INDEX(device, computer, name, Op, T, Index)                        \
+#define TF_TI_REGISTER_INDEX(device, computer, definition, Op, T, Index)                  \
   REGISTER_KERNEL_BUILDER(                                                                \
-      Name(name).Device(device).TypeConstraint<T>("T").TypeConstraint<Index>("Tindices"), \
+      definition.Device(device).TypeConstraint<T>("T").TypeConstraint<Index>("Tindices"), \
       Op<T, Index, computer>);
-#define TF_TI_REGISTER_BOTH(device, computer, name, Op, T)     \
-  TF_TI_REGISTER_INDEX(device, computer, name, Op, T, int32_t) \
-  TF_TI_REGISTER_INDEX(device, computer, name, Op, T, int64_t)
+#define TF_TI_REGISTER_BOTH(device, computer, definition, Op, T)     \
+  TF_TI_REGISTER_INDEX(device, computer, definition, Op, T, int32_t) \
+  TF_TI_REGISTER_INDEX(device, computer, definition, Op, T, int64_t)
 
 #define TF_TI_REGISTER_SCATTER_SUB(T) \
-  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, "TfTi>ScatterSub", ScatterSubOp, T)
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, Name("TfTi>ScatterSub"), ScatterSubOp, T)
 TF_CALL_INTEGRAL_TYPES(TF_TI_REGISTER_SCATTER_SUB);
 TF_CALL_half(TF_TI_REGISTER_SCATTER_SUB);
 TF_CALL_bfloat16(TF_TI_REGISTER_SCATTER_SUB);
@@ -399,17 +422,27 @@ TF_CALL_float(TF_TI_REGISTER_SCATTER_SUB);
 TF_CALL_double(TF_TI_REGISTER_SCATTER_SUB);
 TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_SCATTER_SUB);
 
-#define TF_TI_REGISTER_UPDATES(T)                                                          \
-  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, "TfTi>AdamUpdate", AdamUpdateOp, T) \
-  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, "TfTi>AdagradUpdate", AdagradUpdateOp, T)
+#define TF_TI_REGISTER_UPDATES(T)                                                                \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, Name("TfTi>AdamUpdate"), AdamUpdateOp, T) \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, Name("TfTi>AdagradUpdate"),               \
+                      AdagradUpdateOp, T)
 TF_CALL_half(TF_TI_REGISTER_UPDATES);
 TF_CALL_bfloat16(TF_TI_REGISTER_UPDATES);
 TF_CALL_float(TF_TI_REGISTER_UPDATES);
 TF_CALL_double(TF_TI_REGISTER_UPDATES);
 
 #if GOOGLE_CUDA
-#define TF_TI_REGISTER_GPU(T) \
-  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_GPU, KernelGpu, "TfTi>ScatterSub", ScatterSubOp, T)
+#define TF_TI_REGISTER_GPU(T)                                                                      \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_GPU, KernelGpu, Name("TfTi>ScatterSub"), ScatterSubOp, T) \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_GPU, KernelGpu,                                           \
+                      Name("TfTi>AdamUpdate")                                                      \
+                          .HostMemory("beta_1")                                                    \
+                          .HostMemory("beta_2")                                                    \
+                          .HostMemory("epsilon")                                                   \
+                          .HostMemory("weight_decay"),                                             \
+                      AdamUpdateOp, T)                                                             \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_GPU, KernelGpu,                                           \
+                      Name("TfTi>AdagradUpdate").HostMemory("epsilon"), AdagradUpdateOp, T)
 TF_CALL_half(TF_TI_REGISTER_GPU);
 TF_CALL_bfloat16(TF_TI_REGISTER_GPU);
 TF_CALL_float(TF_TI_REGISTER_GPU);

@@ -1,14 +1,13 @@
 // The kernels of the pooled embedding look-ups and of their gradients, for XLA.
-#include <cstdlib>
 #include <limits>
 #include <optional>
-#include <string_view>
 
 #include "cc/kernels/bags/spec.h"
 #include "cc/status.h"
 #include "cc/xla/bags/hlo.h"
 #include "cc/xla/bags/host.h"
 #include "cc/xla/bags/inputs.h"
+#include "cc/xla/bags/kernel.h"
 #include "cc/xla/bags/pool.h"
 #include "cc/xla/shapes.h"
 #include "cc/xla/tf2xla.h"
@@ -25,25 +24,10 @@ using tensorflow::TensorShape;
 using xla::XlaBuilder;
 using xla::XlaOp;
 
-class Kernel : public XlaKernel {
+class BagKernel : public BagsXlaKernel {
  public:
-  explicit Kernel(OpKernelConstruction* ctx) : is_cpu_(IsForCpu(ctx)) {}
-
- protected:
-  // Whether programs call cc/compute, and are not made of XLA's own operations, which
-  // TF_TI_XLA_BAGS=hlo in the environment asks for.
-  bool IsOnHost() const {
-    const char* const value = std::getenv("TF_TI_XLA_BAGS");
-    return is_cpu_ && !(value != nullptr && std::string_view(value) == "hlo");
-  }
-
- private:
-  const bool is_cpu_;
-};
-
-class BagKernel : public Kernel {
- public:
-  BagKernel(OpKernelConstruction* ctx, std::optional<BagKind> kind, int first_input) : Kernel(ctx) {
+  BagKernel(OpKernelConstruction* ctx, std::optional<BagKind> kind, int first_input)
+      : BagsXlaKernel(ctx) {
     OP_REQUIRES_OK(ctx, spec_.Init(ctx, kind, first_input));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
@@ -150,9 +134,9 @@ class EmbeddingBagWeightsGradOp : public BagKernel {
   }
 };
 
-class EmbeddingBagSlotsOp : public Kernel {
+class EmbeddingBagSlotsOp : public BagsXlaKernel {
  public:
-  using Kernel::Kernel;
+  using BagsXlaKernel::BagsXlaKernel;
 
   absl::Status Compile(const Context& ctx) const override {
     XlaBuilder* const builder = ctx.builder();
@@ -179,45 +163,6 @@ class EmbeddingBagSlotsOp : public Kernel {
   }
 };
 
-class ScatterSubOp : public Kernel {
- public:
-  explicit ScatterSubOp(OpKernelConstruction* ctx) : Kernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
-  }
-
-  absl::Status Compile(const Context& ctx) const override {
-    TensorShape table, shape, expected;
-    XlaOp variable;
-    TF_RETURN_IF_ERROR(ctx.ReadVariable(0, dtype_, &table, &variable));
-    if (table.dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
-    TF_RETURN_IF_ERROR(GetShape(ctx, 1, "indices", &shape));
-    TF_RETURN_IF_ERROR(CheckRank("indices", shape, 1));
-    expected = table;
-    TF_RETURN_IF_ERROR(expected.SetDimWithStatus(0, shape.num_elements()));
-    TF_RETURN_IF_ERROR(GetShape(ctx, 2, "values", &shape));
-    if (shape != expected) {
-      return InvalidArgument("values must have shape ", expected.DebugString(), ", got ",
-                             shape.DebugString());
-    }
-    const bool is_half = dtype_ == tensorflow::DT_HALF || dtype_ == tensorflow::DT_BFLOAT16;
-    const DataType scale_type = is_half ? tensorflow::DT_FLOAT : dtype_;
-    TF_RETURN_IF_ERROR(GetShape(ctx, 3, "scale", &shape));
-    if (shape.dims() != 0 || ctx.input_type(3) != scale_type) {
-      return InvalidArgument("scale must be a scalar of type ",
-                             tensorflow::DataTypeString(scale_type), ", got one of type ",
-                             tensorflow::DataTypeString(ctx.input_type(3)), " and shape ",
-                             shape.DebugString());
-    }
-    const XlaOp updated = (IsOnHost() ? ScatterSubOnHost : ScatterSubInHlo)(
-        Flatten(variable), ctx.Input(1), Flatten(ctx.Input(2)), ctx.Input(3));
-    TF_RETURN_IF_ERROR(ctx.AssignVariable(0, dtype_, xla::Reshape(updated, table.dim_sizes())));
-    return ctx.builder()->first_error();
-  }
-
- private:
-  DataType dtype_;
-};
-
 // The memory is XLA's business.
 class AdviseHugePagesOp : public XlaKernel {
  public:
@@ -242,7 +187,6 @@ const XlaRegistrar<EmbeddingBagSlotsOp> kSlots("TfTi>EmbeddingBagSlots", kPlain,
 const XlaRegistrar<EmbeddingBagWeightsGradOp> kWeightsGrad("TfTi>EmbeddingBagWeightsGrad");
 const XlaRegistrar<EmbeddingBagWeightsGradOp> kResourceWeightsGrad(
     "TfTi>ResourceEmbeddingBagWeightsGrad", kResources);
-const XlaRegistrar<ScatterSubOp> kScatterSub("TfTi>ScatterSub", kResources);
 const XlaRegistrar<AdviseHugePagesOp> kAdviseHugePages("TfTi>AdviseHugePages", kResources);
 
 }  // namespace

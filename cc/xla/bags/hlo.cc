@@ -48,22 +48,6 @@ XlaOp Mask(XlaOp is_kept, XlaOp values) {
   return xla::Select(Widen(is_kept, ShapeOf(values).dimensions(1)), values, xla::ZerosLike(values));
 }
 
-// Fails where a condition on some position of a vector does not hold. In the message, $0 is the
-// first such position, and $1, $2, ... what the vectors of `values` have there.
-void RequireAll(XlaOp holds, const std::string& message, const std::vector<XlaOp>& values) {
-  const int64_t size = SizeOf(holds);
-  if (size == 0) return;
-  XlaBuilder* const builder = holds.builder();
-  const XlaOp none = Scalar(builder, xla::S64, size);
-  const XlaOp positions =
-      xla::Select(holds, xla::Broadcast(none, {size}), xla::Iota(builder, xla::S64, size));
-  const XlaOp first = Reduce(Combiner::kMin, positions);
-  std::vector<XlaOp> arguments = {first};
-  for (XlaOp value : values)
-    arguments.push_back(Wide(xla::Reshape(Take(value, xla::Reshape(first, {1})), {})));
-  Require(xla::Eq(first, none), message, arguments);
-}
-
 // Which indices make up which bag, as XLA's values. Vectors of positions are of type `position`.
 class HloBags {
  public:
@@ -471,31 +455,18 @@ XlaOp FirstOfEqual(XlaOp rows, int64_t num_rows) {
   return Scatter(Combiner::kMin, none, rows, position);
 }
 
-XlaOp ScatterSubInHlo(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale) {
-  XlaBuilder* const builder = table.builder();
-  const int64_t num_rows = ShapeOf(table).dimensions(0), count = SizeOf(indices);
-  const XlaOp is_row = xla::And(xla::Ge(indices, Number(indices, 0)),
-                                xla::Lt(Wide(indices), Scalar(builder, xla::S64, num_rows)));
-  if (ChecksIds() && count > 0) {
-    RequireAll(is_row, absl::StrCat("indices[$0] is $1, but the variable has ", num_rows, " rows"),
-               {indices});
-    // The variable is left as it was.
-    const XlaOp is_wrong = xla::Any(xla::Not(is_row));
-    indices = xla::Select(xla::Broadcast(is_wrong, {count}), xla::FullLike(indices, -1), indices);
-  }
-  const XlaOp updates = xla::Neg(xla::Mul(xla::ConvertElementType(values, TypeOf(scale)), scale));
-  if (TypeOf(scale) == TypeOf(table)) return Scatter(Combiner::kAdd, table, indices, updates);
-  if (num_rows == 0 || count == 0) return table;
-  // Sums in float, of which the first of equal rows has all, and which are rounded once.
-  const XlaOp first = Take(FirstOfEqual(indices, num_rows), indices);
-  const XlaOp sums = Scatter(Combiner::kAdd, xla::ZerosLike(updates),
-                             xla::Select(is_row, first, xla::FullLike(first, count)), updates);
-  const XlaOp is_first = xla::And(is_row, xla::Eq(first, xla::Iota(builder, xla::S32, count)));
-  const XlaOp results = xla::ConvertElementType(
-      xla::Add(xla::ConvertElementType(Take(table, indices), TypeOf(updates)), sums),
-      TypeOf(table));
-  return Scatter(Combiner::kReplace, table,
-                 xla::Select(is_first, indices, xla::FullLike(indices, -1)), results);
+void RequireAll(XlaOp holds, const std::string& message, const std::vector<XlaOp>& values) {
+  const int64_t size = SizeOf(holds);
+  if (size == 0) return;
+  XlaBuilder* const builder = holds.builder();
+  const XlaOp none = Scalar(builder, xla::S64, size);
+  const XlaOp positions =
+      xla::Select(holds, xla::Broadcast(none, {size}), xla::Iota(builder, xla::S64, size));
+  const XlaOp first = Reduce(Combiner::kMin, positions);
+  std::vector<XlaOp> arguments = {first};
+  for (XlaOp value : values)
+    arguments.push_back(Wide(xla::Reshape(Take(value, xla::Reshape(first, {1})), {})));
+  Require(xla::Eq(first, none), message, arguments);
 }
 
 }  // namespace tf_ti

@@ -7,6 +7,8 @@
 #define TF_TI_CC_XLA_BAGS_HLO_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "cc/xla/bags/inputs.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -19,11 +21,13 @@ RowGradients TableGradientInHlo(xla::XlaOp grad, const BagInputs& inputs, xla::X
                                 int64_t num_rows);
 xla::XlaOp WeightsGradientInHlo(const BagTable& table, const BagInputs& inputs, xla::XlaOp grad);
 
-xla::XlaOp ScatterSubInHlo(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp values,
-                           xla::XlaOp scale);
-
 // For each of some rows the position of the first that is the same.
 xla::XlaOp FirstOfEqual(xla::XlaOp rows, int64_t num_rows);
+
+// Fails where a condition on some position of a vector does not hold. In the message, $0 is the
+// first such position, and $1, $2, ... what the vectors of `values` have there.
+void RequireAll(xla::XlaOp holds, const std::string& message,
+                const std::vector<xla::XlaOp>& values);
 
 }  // namespace tf_ti
 

@@ -1,14 +1,13 @@
 #include "cc/xla/bags/host.h"
 
 #include <algorithm>
-#include <complex>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "cc/compute/bags/bags.h"
-#include "cc/compute/bags/updates.h"
+#include "cc/xla/bags/host_calls-inl.h"
 #include "cc/xla/host_calls.h"
 #include "cc/xla/shapes.h"
 
@@ -19,51 +18,9 @@ using xla::XlaOp;
 
 namespace {
 
-namespace ffi = xla::ffi;
-
 constexpr char kPool[] = "tf_ti.pool_bags";
 constexpr char kTableGradient[] = "tf_ti.bags_table_gradient";
 constexpr char kWeightsGradient[] = "tf_ti.bags_weights_gradient";
-constexpr char kScatterSub[] = "tf_ti.scatter_sub";
-
-// FFI's names of the element types.
-template <typename T>
-constexpr ffi::DataType kType = ffi::DataType::INVALID;
-#define TF_TI_TYPE(T, name) \
-  template <>               \
-  constexpr ffi::DataType kType<T> = ffi::DataType::name;
-TF_TI_TYPE(Half, F16)
-TF_TI_TYPE(BFloat16, BF16)
-TF_TI_TYPE(float, F32)
-TF_TI_TYPE(double, F64)
-TF_TI_TYPE(std::complex<float>, C64)
-TF_TI_TYPE(std::complex<double>, C128)
-TF_TI_TYPE(int8_t, S8)
-TF_TI_TYPE(int16_t, S16)
-TF_TI_TYPE(int32_t, S32)
-TF_TI_TYPE(int64_t, S64)
-TF_TI_TYPE(uint8_t, U8)
-TF_TI_TYPE(uint16_t, U16)
-TF_TI_TYPE(uint32_t, U32)
-TF_TI_TYPE(uint64_t, U64)
-#undef TF_TI_TYPE
-
-// What a running program calls with.
-struct Call {
-  ffi::ThreadPool pool;
-  ffi::RemainingArgs args;
-  ffi::RemainingRets results;
-  ffi::Dictionary attributes;
-
-  ffi::AnyBuffer arg(size_t i) const { return *args.get<ffi::AnyBuffer>(i); }
-  ffi::AnyBuffer result(size_t i) const { return **results.get<ffi::AnyBuffer>(i); }
-  template <typename E>
-  E* Result(size_t i) const {
-    return static_cast<E*>(result(i).untyped_data());
-  }
-  int64_t attribute(const char* name) const { return *attributes.get<int64_t>(name); }
-  bool checks_ids() const { return attribute("checks_ids") != 0; }
-};
 
 // The arguments that all calls have: rows of numbers; indices; where there are any, their bounds, a
 // default index, weights; and what else a call needs.
@@ -110,11 +67,6 @@ struct Arguments {
     return static_cast<Reduction>(call.attribute("reduction"));
   }
 };
-
-template <typename Index>
-bool IsRow(Index index, int64_t num_rows) {
-  return index >= 0 && index < num_rows;
-}
 
 // A default index that is no row fills bags with zeros.
 template <typename Index>
@@ -327,72 +279,11 @@ struct WeightsGradientCall {
   }
 };
 
-template <typename T, typename Index>
-struct ScatterSubCall {
-  static std::string Run(const Call& call, Parallel* parallel) {
-    const ffi::AnyBuffer matrix = call.arg(0), places = call.arg(1);
-    const int64_t num_rows = matrix.dimensions()[0], width = matrix.dimensions()[1];
-    const auto* const indices = static_cast<const Index*>(places.untyped_data());
-    const auto* const values = static_cast<const T*>(call.arg(2).untyped_data());
-    using Scale = std::conditional_t<std::is_integral_v<T>, T, Sum<T>>;
-    const Sum<T> scale = *static_cast<const Scale*>(call.arg(3).untyped_data());
-    T* const table = call.Result<T>(0);  // the same memory as the argument
-    const int64_t count = places.element_count();
-    const auto update = [&](int64_t begin, int64_t end) {
-      return ScatterSub(indices + begin, end - begin, values + begin * width, scale, num_rows,
-                        width, parallel, table);
-    };
-    const std::string problem = update(0, count);
-    if (problem.empty() || call.checks_ids()) return problem;
-    for (int64_t begin = 0, end; begin < count; begin = end + 1) {
-      end = begin;
-      while (end < count && IsRow(indices[end], num_rows)) ++end;
-      update(begin, end);
-    }
-    return "";
-  }
-};
-
-// Calls a template with the element types that the program has.
-#define TF_TI_CASE(T)                                                          \
-  case kType<T>:                                                               \
-    return index == ffi::DataType::S32 ? Kind<T, int32_t>::Run(call, &threads) \
-                                       : Kind<T, int64_t>::Run(call, &threads);
-
-template <template <typename T, typename Index> class Kind, bool differentiable>
-std::string RunFor(const Call& call) {
-  ffi::ThreadPool pool = call.pool;
-  Threads threads = ThreadsOf(&pool);
-  const ffi::DataType index = call.arg(1).element_type();
-  switch (call.arg(0).element_type()) {
-    TF_TI_DIFFERENTIABLE(TF_TI_CASE)
-    default:
-      break;
-  }
-  if constexpr (!differentiable) {
-    switch (call.arg(0).element_type()) {
-      TF_TI_INTEGERS(TF_TI_CASE)
-      default:
-        break;
-    }
-  }
-  return "tf_ti has no kernel for this type";
-}
-#undef TF_TI_CASE
-
-template <template <typename T, typename Index> class Kind, bool differentiable>
-ffi::Error Handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets results,
-                  ffi::Dictionary attributes) {
-  const std::string problem = RunFor<Kind, differentiable>({pool, args, results, attributes});
-  if (problem.empty()) return ffi::Error::Success();
-  return ffi::Error(ffi::ErrorCode::kInvalidArgument, problem);
-}
-
-TF_TI_REGISTER_HOST_CALL(kPoolHandler, kPool, (Handle<PoolCall, false>));
-TF_TI_REGISTER_HOST_CALL(kTableGradientHandler, kTableGradient, (Handle<TableGradientCall, true>));
+TF_TI_REGISTER_HOST_CALL(kPoolHandler, kPool, (Handle<PoolCall, Types::kNumbers>));
+TF_TI_REGISTER_HOST_CALL(kTableGradientHandler, kTableGradient,
+                         (Handle<TableGradientCall, Types::kDifferentiable>));
 TF_TI_REGISTER_HOST_CALL(kWeightsGradientHandler, kWeightsGradient,
-                         (Handle<WeightsGradientCall, true>));
-TF_TI_REGISTER_HOST_CALL(kScatterSubHandler, kScatterSub, (Handle<ScatterSubCall, false>));
+                         (Handle<WeightsGradientCall, Types::kDifferentiable>));
 
 // The results of a call about bags.
 std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inputs, XlaOp other,
@@ -447,14 +338,6 @@ RowGradients TableGradientOnHost(XlaOp grad, const BagInputs& inputs, XlaOp argm
 XlaOp WeightsGradientOnHost(const BagTable& table, const BagInputs& inputs, XlaOp grad) {
   return EmitBags(kWeightsGradient, table.rows, inputs, grad, table.num_rows(),
                   {RowMajor(TypeOf(inputs.weights), {inputs.num_indices})})[0];
-}
-
-XlaOp ScatterSubOnHost(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale) {
-  const Aliases in_place(1);  // all of the result lies where all of operand 0 does
-  Attributes attributes;
-  attributes.Add("checks_ids", ChecksIds());
-  return CallHost(kScatterSub, {table, indices, values, scale},
-                  RowMajor(TypeOf(table), Dims(ShapeOf(table))), attributes, true, in_place);
 }
 
 }  // namespace tf_ti

@@ -24,11 +24,6 @@ RowGradients TableGradientOnHost(xla::XlaOp grad, const BagInputs& inputs, xla::
 // [num_indices], of the weights' type.
 xla::XlaOp WeightsGradientOnHost(const BagTable& table, const BagInputs& inputs, xla::XlaOp grad);
 
-// table[indices[i]] -= scale * values[i], in place. Indices that are no rows are left out, or with
-// TF_TI_CHECK_IDS=1 an error, and nothing is written.
-xla::XlaOp ScatterSubOnHost(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp values,
-                            xla::XlaOp scale);
-
 }  // namespace tf_ti
 
 #endif  // TF_TI_CC_XLA_BAGS_HOST_H_

@@ -1,0 +1,301 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "cc/compute/bags/pooling_gpu.h"
+#include "cc/compute/bags/sorting_gpu.h"
+#include "cc/compute/bags/updates_gpu.h"
+#include "cc/compute/device-inl.h"
+
+namespace tf_ti {
+namespace {
+
+// The entries of an update: its indices, and a last one.
+template <typename Key, typename Index>
+__global__ void __launch_bounds__(kBlock)
+    NumberRows(const Index* indices, int64_t num_rows, const GpuEntries<Key> entries) {
+  const auto [first, step] = ThreadStride();
+  for (int64_t i = first; i < entries.size; i += step) {
+    const int64_t row = i + 1 < entries.size ? static_cast<int64_t>(indices[i]) : -1;
+    entries.rows[i] = static_cast<Key>(row >= 0 && row < num_rows ? row : num_rows);
+    entries.values[i] = static_cast<int32_t>(i);
+  }
+}
+
+// The rows that indices name, each of them as a bag of the positions that name it.
+template <typename Key>
+struct NamedRows {
+  GpuEntries<Key> entries;
+  int32_t* starts;
+  int64_t* count;
+
+  template <typename Index>
+  std::string Init(const Index* indices, int64_t num_indices, int64_t num_rows, Gpu* gpu) {
+    entries.size = num_indices + 1;
+    TF_TI_RETURN_IF_WRONG(Allocate(gpu, entries.size, &entries.rows));
+    TF_TI_RETURN_IF_WRONG(Allocate(gpu, entries.size, &entries.values));
+    TF_TI_RETURN_IF_WRONG(Launch(&NumberRows<Key, Index>, NumBlocks(entries.size, kBlock), kBlock,
+                                 gpu, indices, num_rows, entries));
+    TF_TI_RETURN_IF_WRONG(SortByRow(num_rows, gpu, &entries));
+    TF_TI_RETURN_IF_WRONG(Allocate(gpu, entries.size + 1, &starts));
+    TF_TI_RETURN_IF_WRONG(Allocate(gpu, 1, &count));
+    return FindStarts(entries.rows, entries.size, gpu, starts, count);
+  }
+
+  // The sums of the rows' values, of which there are at most `most`.
+  template <typename T>
+  GpuPoolArgs<T, int32_t> Pool(const T* values, int64_t width, int64_t most) const {
+    GpuPoolArgs<T, int32_t> args;
+    args.table = {values, entries.size - 1, width};
+    args.bags.bounds = starts;
+    args.bags.has_last = true;
+    args.bags.num_ids = static_cast<int32_t>(entries.size);
+    args.bags.count = static_cast<int32_t>(most);
+    args.bags.device_count = count;
+    args.ids = entries.values;
+    return args;
+  }
+};
+
+std::string CheckCount(int64_t count) {
+  if (count < kMostEntries) return "";
+  return "there are " + std::to_string(count) + " indices, too many for a GPU";
+}
+
+template <typename Key, typename T, typename Index>
+std::string ScatterSubSorted(const Index* indices, int64_t count, const T* values,
+                             const Sum<T>* scale, int64_t num_rows, int64_t width, Gpu* gpu,
+                             T* table) {
+  NamedRows<Key> named;
+  TF_TI_RETURN_IF_WRONG(named.Init(indices, count, num_rows, gpu));
+  GpuPoolArgs<T, int32_t> args = named.Pool(values, width, std::min(count, num_rows));
+  args.out = table;
+  args.scale = scale;
+  args.rows = named.entries.rows;
+  args.rows_are_wide = sizeof(Key) == sizeof(uint64_t);
+  return PoolOnGpu(args, gpu);
+}
+
+enum Rule { kDescent, kAdam, kAdagrad };
+
+// What the numbers of a rule come to, in the type of the sums: see updates.cc.
+template <typename S>
+struct Coefficients {
+  S decay, rate, first_share, second_share, second_scale, inner_epsilon, epsilon;
+};
+
+// Makes coefficients of numbers on the device.
+template <typename S>
+__global__ void MakeDescent(const S* scale, const S* weight_decay, Coefficients<S>* made) {
+  *made = {};
+  made->decay = static_cast<S>(static_cast<double>(*scale) * static_cast<double>(*weight_decay));
+  made->rate = *scale;
+}
+
+template <typename S>
+__global__ void MakeAdam(const AdamNumbers numbers, const S* learning_rate, const int64_t* step,
+                         Coefficients<S>* made) {
+  const double power = static_cast<double>(max(*step, int64_t{1}));
+  const double first = 1 - pow(numbers.beta_1, power), second = 1 - pow(numbers.beta_2, power);
+  const double rate = *learning_rate;
+  const double root = numbers.epsilon_hat ? sqrt(second) : 1.0;
+  made->decay = static_cast<S>(rate * numbers.weight_decay);
+  made->rate = static_cast<S>(rate / first * root);
+  made->first_share = static_cast<S>(1 - numbers.beta_1);
+  made->second_share = static_cast<S>(1 - numbers.beta_2);
+  made->second_scale = static_cast<S>(numbers.epsilon_hat ? 1.0 : 1 / second);
+  made->inner_epsilon = S(0);
+  made->epsilon = static_cast<S>(numbers.epsilon);
+}
+
+template <typename S>
+__global__ void MakeAdagrad(const AdagradNumbers numbers, const S* learning_rate,
+                            Coefficients<S>* made) {
+  const S epsilon = static_cast<S>(numbers.epsilon);
+  *made = {};
+  made->rate = *learning_rate;
+  made->inner_epsilon = numbers.epsilon_inside_sqrt ? epsilon : S(0);
+  made->epsilon = numbers.epsilon_inside_sqrt ? S(0) : epsilon;
+}
+
+template <typename T, typename Key>
+struct UpdateArgs {
+  const Coefficients<Sum<T>>* numbers;
+  const Key* rows;
+  const int32_t* starts;
+  const int64_t* count;
+  const Sum<T>* sums;  // [count, width]
+  int64_t width;
+  T* table;
+  Sum<T>* first;
+  Slot<Sum<T>> second;
+};
+
+// A group of lanes takes a row. All of its numbers are known to all of its lanes alike.
+template <Rule rule, typename T, typename Key>
+__global__ void __launch_bounds__(kBlock)
+    UpdateNamedRows(const __grid_constant__ UpdateArgs<T, Key> args, int lanes, int64_t blocks) {
+  using S = Sum<T>;
+  const int lane = threadIdx.x & (lanes - 1);
+  const int64_t width = args.width;
+  const int64_t count = *args.count;
+  const Coefficients<S> numbers = *args.numbers;
+  const bool is_row_wise = args.second.is_row_wise;
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const int64_t k = block * (kBlock / lanes) + threadIdx.x / lanes;
+    const bool is_in = k < count;
+    const int64_t row = is_in ? static_cast<int64_t>(args.rows[args.starts[k]]) : 0;
+    const S* const sums = args.sums + k * width;
+    int is_touched = 0;
+    S square(0), before(0);
+    for (int64_t c = lane; is_in && c < width; c += lanes) {
+      if (!(sums[c] == S(0))) is_touched = 1;
+      square += sums[c] * sums[c];
+    }
+    if (is_in && is_row_wise && lane == 0) before = args.second.rows[row];
+    for (int mask = lanes / 2; mask > 0; mask /= 2) {
+      is_touched |= __shfl_xor_sync(kAllLanes, is_touched, mask);
+      square += __shfl_xor_sync(kAllLanes, square, mask);
+    }
+    before = __shfl_sync(kAllLanes, before, 0, lanes);
+    if (!is_touched) continue;
+
+    S factor(0);  // what sums or averages are multiplied by where the second slot is row-wise
+    if (is_row_wise) {
+      square /= static_cast<S>(width);
+      const S now =
+          rule == kAdam ? before + (square - before) * numbers.second_share : before + square;
+      const S root =
+          sqrt(now * (rule == kAdam ? numbers.second_scale : S(1)) + numbers.inner_epsilon);
+      factor = numbers.rate / (root + numbers.epsilon);
+      if (lane == 0) args.second.rows[row] = now;
+    }
+    for (int64_t c = lane; c < width; c += lanes) {
+      const int64_t at = row * width + c;
+      const S s = sums[c];
+      S x = ToSum(args.table[at]);
+      if (numbers.decay != S(0)) x -= x * numbers.decay;
+      if constexpr (rule == kDescent) {
+        x -= s * numbers.rate;
+      } else {
+        S step = s;
+        if constexpr (rule == kAdam) {
+          step = args.first[at] + (s - args.first[at]) * numbers.first_share;
+          args.first[at] = step;
+        }
+        if (is_row_wise) {
+          x -= step * factor;
+        } else {
+          S now = args.second.rows[at];
+          if constexpr (rule == kAdam) {
+            now += (s * s - now) * numbers.second_share;
+          } else {
+            now += s * s;
+          }
+          args.second.rows[at] = now;
+          const S root =
+              sqrt(now * (rule == kAdam ? numbers.second_scale : S(1)) + numbers.inner_epsilon);
+          x -= step * numbers.rate / (root + numbers.epsilon);
+        }
+      }
+      args.table[at] = FromSum<T>(x);
+    }
+  }
+}
+
+template <Rule rule, typename Key, typename T, typename Index>
+std::string UpdateSorted(const RowGradientsOf<T, Index>& gradients,
+                         const Coefficients<Sum<T>>* numbers, Sum<T>* first,
+                         const Slot<Sum<T>>& second, Gpu* gpu, T* table) {
+  NamedRows<Key> named;
+  TF_TI_RETURN_IF_WRONG(named.Init(gradients.indices, gradients.count, gradients.num_rows, gpu));
+  const int64_t width = gradients.width;
+  const int64_t most = std::min(gradients.count, gradients.num_rows);
+  GpuPoolArgs<T, int32_t> pool = named.Pool(gradients.values, width, most);
+  TF_TI_RETURN_IF_WRONG(Allocate(gpu, most * width, &pool.sums));
+  TF_TI_RETURN_IF_WRONG(PoolOnGpu(pool, gpu));
+  const UpdateArgs<T, Key> args{
+      numbers, named.entries.rows, named.starts, named.count, pool.sums, width, table, first,
+      second};
+  int lanes = 8;
+  while (lanes < kWarp && lanes < width) lanes *= 2;
+  const int64_t rows_per_block = kBlock / lanes;
+  const int64_t blocks = (most + rows_per_block - 1) / rows_per_block;
+  return Launch(&UpdateNamedRows<rule, T, Key>, NumBlocks(blocks, 1), kBlock, gpu, args, lanes,
+                blocks);
+}
+
+// `make(coefficients)` enqueues what makes them.
+template <Rule rule, typename T, typename Index, typename Make>
+std::string Update(const RowGradientsOf<T, Index>& gradients, const Make& make, Sum<T>* first,
+                   const Slot<Sum<T>>& second, Gpu* gpu, T* table) {
+  if (gradients.count == 0 || gradients.num_rows == 0 || gradients.width == 0) return "";
+  TF_TI_RETURN_IF_WRONG(CheckCount(gradients.count));
+  Coefficients<Sum<T>>* numbers;
+  TF_TI_RETURN_IF_WRONG(Allocate(gpu, 1, &numbers));
+  TF_TI_RETURN_IF_WRONG(make(numbers));
+  const auto run = RowsAreWide(gradients.num_rows) ? &UpdateSorted<rule, uint64_t, T, Index>
+                                                   : &UpdateSorted<rule, uint32_t, T, Index>;
+  return run(gradients, numbers, first, second, gpu, table);
+}
+
+}  // namespace
+
+template <typename T, typename Index>
+std::string ScatterSub(const Index* indices, int64_t count, const T* values, const Sum<T>* scale,
+                       int64_t num_rows, int64_t width, Gpu* gpu, T* table) {
+  if (count == 0 || width == 0) return "";
+  TF_TI_RETURN_IF_WRONG(CheckCount(count));
+  const auto run = RowsAreWide(num_rows) ? &ScatterSubSorted<uint64_t, T, Index>
+                                         : &ScatterSubSorted<uint32_t, T, Index>;
+  return run(indices, count, values, scale, num_rows, width, gpu, table);
+}
+
+template <typename T, typename Index>
+std::string DecayedScatterSub(const RowGradientsOf<T, Index>& gradients, const Sum<T>* scale,
+                              const Sum<T>* weight_decay, Gpu* gpu, T* table) {
+  using S = Sum<T>;
+  const auto make = [&](Coefficients<S>* made) {
+    return Launch(&MakeDescent<S>, 1, 1, gpu, scale, weight_decay, made);
+  };
+  return Update<kDescent>(gradients, make, nullptr, {}, gpu, table);
+}
+
+template <typename T, typename Index>
+std::string AdamUpdate(const RowGradientsOf<T, Index>& gradients, const AdamNumbers& numbers,
+                       const Sum<T>* learning_rate, const int64_t* step, Sum<T>* m,
+                       const Slot<Sum<T>>& v, Gpu* gpu, T* table) {
+  using S = Sum<T>;
+  const auto make = [&](Coefficients<S>* made) {
+    return Launch(&MakeAdam<S>, 1, 1, gpu, numbers, learning_rate, step, made);
+  };
+  return Update<kAdam>(gradients, make, m, v, gpu, table);
+}
+
+template <typename T, typename Index>
+std::string AdagradUpdate(const RowGradientsOf<T, Index>& gradients, const AdagradNumbers& numbers,
+                          const Sum<T>* learning_rate, const Slot<Sum<T>>& accumulator, Gpu* gpu,
+                          T* table) {
+  using S = Sum<T>;
+  const auto make = [&](Coefficients<S>* made) {
+    return Launch(&MakeAdagrad<S>, 1, 1, gpu, numbers, learning_rate, made);
+  };
+  return Update<kAdagrad>(gradients, make, nullptr, accumulator, gpu, table);
+}
+
+#define TF_TI_UPDATES_ON_GPU(T, Index)                                                             \
+  template std::string ScatterSub<T, Index>(const Index*, int64_t, const T*, const Sum<T>*,        \
+                                            int64_t, int64_t, Gpu*, T*);                           \
+  template std::string DecayedScatterSub<T, Index>(const RowGradientsOf<T, Index>&, const Sum<T>*, \
+                                                   const Sum<T>*, Gpu*, T*);                       \
+  template std::string AdamUpdate<T, Index>(const RowGradientsOf<T, Index>&, const AdamNumbers&,   \
+                                            const Sum<T>*, const int64_t*, Sum<T>*,                \
+                                            const Slot<Sum<T>>&, Gpu*, T*);                        \
+  template std::string AdagradUpdate<T, Index>(const RowGradientsOf<T, Index>&,                    \
+                                               const AdagradNumbers&, const Sum<T>*,               \
+                                               const Slot<Sum<T>>&, Gpu*, T*);
+#define TF_TI_UPDATES_ON_GPU_BOTH(T) \
+  TF_TI_UPDATES_ON_GPU(T, int32_t) TF_TI_UPDATES_ON_GPU(T, int64_t)
+TF_TI_FLOATS(TF_TI_UPDATES_ON_GPU_BOTH)
+
+}  // namespace tf_ti

@@ -1,0 +1,30 @@
+// What the kernels for XLA of all ops about bags have in common.
+#ifndef TF_TI_CC_XLA_BAGS_KERNEL_H_
+#define TF_TI_CC_XLA_BAGS_KERNEL_H_
+
+#include <cstdlib>
+#include <string_view>
+
+#include "cc/xla/tf2xla.h"
+
+namespace tf_ti {
+
+class BagsXlaKernel : public XlaKernel {
+ public:
+  explicit BagsXlaKernel(tensorflow::OpKernelConstruction* ctx) : is_cpu_(IsForCpu(ctx)) {}
+
+ protected:
+  // Whether programs call cc/compute, and are not made of XLA's own operations, which
+  // TF_TI_XLA_BAGS=hlo in the environment asks for.
+  bool IsOnHost() const {
+    const char* const value = std::getenv("TF_TI_XLA_BAGS");
+    return is_cpu_ && !(value != nullptr && std::string_view(value) == "hlo");
+  }
+
+ private:
+  const bool is_cpu_;
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_XLA_BAGS_KERNEL_H_

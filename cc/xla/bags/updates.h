@@ -1,0 +1,44 @@
+// Steps of optimizers on rows of tables, for XLA: see cc/compute/bags/updates.h. Indices that are
+// no rows are left out; with TF_TI_CHECK_IDS=1 in the environment when the program is compiled,
+// they are an error, and nothing is written.
+#ifndef TF_TI_CC_XLA_BAGS_UPDATES_H_
+#define TF_TI_CC_XLA_BAGS_UPDATES_H_
+
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace tf_ti {
+
+// table[indices[i]] -= scale * values[i], for any numbers.
+xla::XlaOp ScatterSubOnHost(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp values,
+                            xla::XlaOp scale);
+xla::XlaOp ScatterSubInHlo(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp values,
+                           xla::XlaOp scale);
+
+enum class UpdateRule { kDescent, kAdam, kAdagrad };
+
+// What a rule does not have is null.
+struct RowUpdate {
+  UpdateRule rule;
+  xla::XlaOp indices, values;  // [count], [count, width]
+  // What is updated. The second slot may have one column: then it is row-wise.
+  xla::XlaOp table, first, second;  // [num_rows, width]
+  bool is_row_wise = false;
+  // Scalars: the rate in the type of the sums, the step as s64, the others as f64.
+  xla::XlaOp rate, step, beta_1, beta_2, epsilon, weight_decay;
+  bool flag = false;  // epsilon_hat of Adam, epsilon_inside_sqrt of Adagrad
+};
+
+// Of what is updated.
+struct UpdatedRows {
+  xla::XlaOp table, first, second;
+};
+
+// In place. A number that is out of its range is an error.
+UpdatedRows UpdateOnHost(const RowUpdate& update);
+
+// A step below 1 counts as 1.
+UpdatedRows UpdateInHlo(const RowUpdate& update);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_XLA_BAGS_UPDATES_H_
