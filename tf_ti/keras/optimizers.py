@@ -138,7 +138,7 @@ class SGD(_RowUpdates, keras.optimizers.SGD):
 @keras.saving.register_keras_serializable(package="tf_ti")
 class Adagrad(_RowUpdates, keras.optimizers.Adagrad):
     __doc__ = f"""Adagrad: `keras.optimizers.Adagrad`, with its arguments.
-{_TABLES.format(update="adagrad_update", decay="", also=" and `weight_decay`")}
+{_TABLES.format(update="adagrad_update", decay=_DECAY, also="")}
     For tables the steps are those of Keras: a row without a gradient would not move there either.
 
     Example:
@@ -148,18 +148,22 @@ class Adagrad(_RowUpdates, keras.optimizers.Adagrad):
         >>> model.compile(tf_ti.keras.optimizers.Adagrad(0.1), "mse")
     """
 
-    def _check_tables(self, tables):
-        super()._check_tables(tables)
-        if any(self._decay_of(table) for table in tables):
-            raise ValueError(
-                f"{type(self).__name__} has no weight_decay for tables, whose gradients are "
-                f"sparse, got weight_decay={self.weight_decay}: exclude them "
-                "(exclude_from_weight_decay), or take AdamW or SGD"
-            )
-
     def _update_rows(self, gradient, variable, learning_rate):
+        decay = self._decay_of(variable)
+        if decay:
+            gradient = sum_rows(gradient, tf.shape(variable)[0])
+            _decay_rows(variable, gradient, learning_rate * tf.cast(decay, learning_rate.dtype))
         accumulator = self._slot(self._accumulators, variable)
         tf_ti.adagrad_update(variable, accumulator, gradient, learning_rate, epsilon=self.epsilon)
+
+
+def _decay_rows(variable: tf.Variable, gradient: tf.IndexedSlices, factor: tf.Tensor) -> None:
+    """Takes a part off the rows that have a gradient, which names each row once."""
+    rows = tf.gather(variable, gradient.indices)
+    axes = tf.range(1, tf.rank(rows))
+    has_gradient = tf.reduce_any(tf.not_equal(gradient.values, 0), axes, keepdims=True)
+    rows = tf.where(has_gradient, rows, tf.zeros_like(rows))
+    tf_ti.scatter_sub(variable, _with_values(gradient, rows), factor)
 
 
 @keras.saving.register_keras_serializable(package="tf_ti")
