@@ -13,3 +13,31 @@ def to_tensor(label: str, value: Any) -> tf.Tensor:
         raise type(error)(
             f"{label} must be a tensor, got {type(value).__name__}: {error}"
         ) from error
+
+
+def check_reachable(label: str, variable: tf.Variable) -> None:
+    """TensorFlow runs no eager op of ours where another process has the variable."""
+    # Eager calls are short: what is mostly so is asked first.
+    if not tf.executing_eagerly() or "/job:localhost/" in variable.handle.device:
+        return
+    there = tf.DeviceSpec.from_string(variable.handle.device)
+    here = tf.DeviceSpec.from_string(tf.zeros([]).device)
+    if (there.job, there.task) != (here.job, here.task):
+        raise ValueError(
+            f"{label} is on {variable.handle.device}, of another process, which takes no eager "
+            "call: make it in a tf.function"
+        )
+
+
+def check_together(label: str, variable: tf.Variable, other_label: str, other: tf.Variable) -> None:
+    """Refuses variables on different devices, as far as these are known."""
+    if variable.device == other.device:
+        return
+    specs = [tf.DeviceSpec.from_string(v.device or "") for v in (variable, other)]
+    for part in ("job", "replica", "task", "device_type", "device_index"):
+        parts = {getattr(spec, part) for spec in specs} - {None}
+        if len(parts) > 1:
+            raise ValueError(
+                f"{label} must be on the device of {other_label}, {other.device}, got "
+                f"{variable.device}"
+            )

@@ -137,13 +137,12 @@ absl::Status SegmentsShape(InferenceContext* c) {
   return SetOutputs(c, count, table);
 }
 
-absl::Status CheckBounds(InferenceContext* c) {
+absl::Status CheckNumBounds(InferenceContext* c) {
   std::string kind;
   TF_RETURN_IF_ERROR(c->GetAttr("bags", &kind));
   int num_bounds, ignored;
   TF_RETURN_IF_ERROR(CheckOptional(c, "num_bounds", &num_bounds));
   TF_RETURN_IF_ERROR(CheckOptional(c, "num_default", &ignored));
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_weights", &ignored));
   if (num_bounds != (kind != "packed")) {
     return InvalidArgument("bags given as ", kind, " need ", kind != "packed", " bounds, got ",
                            num_bounds);
@@ -151,12 +150,23 @@ absl::Status CheckBounds(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status CheckBounds(InferenceContext* c) {
+  int ignored;
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_weights", &ignored));
+  return CheckNumBounds(c);
+}
+
+template <bool is_resource>
 absl::Status TableGradientShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(CheckBounds(c));
   int num_argmax;
   TF_RETURN_IF_ERROR(CheckOptional(c, "num_argmax", &num_argmax));
-  ShapeHandle grad, row, values, num_emb = c->input(0);
-  TF_RETURN_IF_ERROR(WithRank(c, "num_emb", 0, &num_emb));
+  ShapeHandle grad, row, values, table = c->input(0);
+  if (is_resource) {
+    TF_RETURN_IF_ERROR(TableShape(c, is_resource, &table));
+  } else {
+    TF_RETURN_IF_ERROR(WithRank(c, "num_emb", 0, &table));
+  }
   TF_RETURN_IF_ERROR(Named("grad", c->WithRankAtLeast(c->input(1), 1, &grad)));
   TF_RETURN_IF_ERROR(c->Subshape(grad, 1, &row));
   const DimensionHandle count = c->UnknownDim();
@@ -283,26 +293,37 @@ indices: That of the op.
 bounds: The op's offsets or segment_ids; nothing for packed bags.
 bags: Which of the ops it is.)doc";
 
-REGISTER_OP("TfTi>EmbeddingBagGrad")
-    .Input("num_emb: int64")
-    .Input("grad: T")
-    .Input("indices: Tindices")
-    .Input("bounds: num_bounds * Tindices")
-    .TF_TI_OPTIONAL_INPUTS()
-    .Input("argmax: num_argmax * Tindices")
-    .Output("rows: Tindices")
-    .Output("values: T")
-    .TF_TI_BAG_ATTRS(TF_TI_GRADIENT_TYPES)
-    .TF_TI_BOUNDS_ATTRS()
-    .Attr("num_argmax: int >= 0 = 0")
-    .SetShapeFn(TableGradientShape)
-    .Doc(absl::StrCat("The gradient of a pooled embedding look-up's table, by rows.\n",
-                      kGradientDoc, kOptionalDoc, R"doc(
-num_emb: The number of rows of the table.
+#define TF_TI_REGISTER_TABLE_GRAD(prefix, table, table_doc, is_resource)                  \
+  REGISTER_OP("TfTi>" prefix "EmbeddingBagGrad")                                          \
+      .table.Input("grad: T")                                                             \
+      .Input("indices: Tindices")                                                         \
+      .Input("bounds: num_bounds * Tindices")                                             \
+      .TF_TI_OPTIONAL_INPUTS()                                                            \
+      .Input("argmax: num_argmax * Tindices")                                             \
+      .Output("rows: Tindices")                                                           \
+      .Output("values: T")                                                                \
+      .TF_TI_BAG_ATTRS(TF_TI_GRADIENT_TYPES)                                              \
+      .TF_TI_BOUNDS_ATTRS()                                                               \
+      .Attr("num_argmax: int >= 0 = 0")                                                   \
+      .SetShapeFn(TableGradientShape<is_resource>)                                        \
+      .Doc(absl::StrCat("The gradient of a pooled embedding look-up's table, by rows.\n", \
+                        table_doc, kGradientDoc, kOptionalDoc, kTableGradientDoc))
+
+constexpr char kNumEmbDoc[] = R"doc(
+num_emb: The number of rows of the table.)doc";
+
+constexpr char kPlaceDoc[] = R"doc(
+resource: The variable that is the table, [num_emb, ...]. Nothing is read but its size; yet the
+  gradient is where the variable is, and what updates it has not far to go.)doc";
+
+constexpr char kTableGradientDoc[] = R"doc(
 argmax: That of the op, for reduction max.
 rows: The rows that were looked up, each once, in ascending order. XLA, which cannot tell how many
   these are, gives more of them: rows in any order, and again and again, with gradients of zeros.
-values: Their gradients.)doc"));
+values: Their gradients.)doc";
+
+TF_TI_REGISTER_TABLE_GRAD("", Input("num_emb: int64"), kNumEmbDoc, false);
+TF_TI_REGISTER_TABLE_GRAD("Resource", Input("resource: resource").SetIsStateful(), kPlaceDoc, true);
 
 #define TF_TI_REGISTER_WEIGHTS_GRAD(prefix, table, table_doc)                                 \
   REGISTER_OP("TfTi>" prefix "EmbeddingBagWeightsGrad")                                       \
@@ -319,6 +340,89 @@ values: Their gradients.)doc"));
 
 TF_TI_REGISTER_WEIGHTS_GRAD("", Input("emb_table: T"), kTableDoc);
 TF_TI_REGISTER_WEIGHTS_GRAD("Resource", Input("resource: resource").SetIsStateful(), kResourceDoc);
+
+absl::Status PartitionShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(CheckNumBounds(c));
+  std::string kind;
+  TF_RETURN_IF_ERROR(c->GetAttr("bags", &kind));
+  int num_counts, num_shards, num_positions;
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_counts", &num_counts));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_shards", &num_shards));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_positions", &num_positions));
+  if (num_counts != (kind == "segments")) {
+    return InvalidArgument("bags given as ", kind, " need ", kind == "segments",
+                           " num_segments, got ", num_counts);
+  }
+  if (num_positions != 0 && num_positions != num_shards) {
+    return InvalidArgument("num_positions must be 0 or ", num_shards, ", got ", num_positions);
+  }
+  ShapeHandle num_emb = c->input(0), indices = c->input(1);
+  TF_RETURN_IF_ERROR(WithRank(c, "num_emb", 0, &num_emb));
+  TF_RETURN_IF_ERROR(WithRank(c, "indices", kind == "packed" ? 2 : 1, &indices));
+  int next = 2;
+  DimensionHandle count = c->Dim(indices, 0);
+  if (kind == "offsets") {
+    TF_RETURN_IF_ERROR(CountFromOffsets(c, c->input(next++), &count));
+  } else if (kind == "segments") {
+    ShapeHandle merged, num_segments = c->input(3);
+    TF_RETURN_IF_ERROR(Named("segment_ids and indices", c->Merge(c->input(2), indices, &merged)));
+    TF_RETURN_IF_ERROR(WithRank(c, "num_segments", 0, &num_segments));
+    TF_RETURN_IF_ERROR(Named("num_segments", c->MakeDimForScalarInput(3, &count)));
+    next = 4;
+  }
+  if (next < c->num_inputs()) {
+    ShapeHandle scalar = c->input(next);
+    TF_RETURN_IF_ERROR(WithRank(c, "default_index", 0, &scalar));
+  }
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Vector(c->UnknownDim()));
+  c->set_output(c->num_outputs() - 1, c->Vector(count));
+  return absl::OkStatus();
+}
+
+REGISTER_OP("TfTi>EmbeddingBagPartition")
+    .Input("num_emb: int64")
+    .Input("indices: Tindices")
+    .Input("bounds: num_bounds * Tindices")
+    .Input("num_segments: num_counts * Tindices")
+    .Input("default_index: num_default * Tindices")
+    .Output("ids: num_shards * Tlocal")
+    .Output("offsets: num_shards * Tlocal")
+    .Output("bag_numbers: num_shards * int64")
+    .Output("positions: num_positions * int64")
+    .Output("is_empty: bool")
+    .Attr("Tindices: {int32, int64}")
+    .Attr("Tlocal: {int32, int64}")
+    .Attr("bags: {'offsets', 'packed', 'segments'}")
+    .Attr("num_bounds: int >= 0 = 0")
+    .Attr("num_counts: int >= 0 = 0")
+    .Attr("num_default: int >= 0 = 0")
+    .Attr("include_last_offset: bool = false")
+    .Attr("padding_idx: list(int) >= 0 = []")
+    .Attr("num_shards: int >= 1")
+    .Attr("num_positions: int >= 0 = 0")
+    .Attr("strategy: {'div', 'mod'}")
+    .SetShapeFn(PartitionShape)
+    .Doc(R"doc(
+Cuts the bags of a table in shards into bags of each shard.
+
+num_emb: The number of rows of all shards.
+indices: The rows to pool.
+bounds: The offsets or segment_ids of the bags; nothing for packed bags.
+num_segments: One, with segment_ids: the number of bags.
+default_index: None, or one: the row that fills an empty bag, or -1.
+ids: For each shard the indices that are its rows, as it numbers them, in order. XLA and
+  tf.vectorized_map, which cannot tell how many these are, put -1 among them, for padding.
+offsets: Where in its ids each bag of the shard begins. Bags that have none there are left out, but
+  by XLA and tf.vectorized_map.
+bag_numbers: Which bag each of these is. Number count, that of all bags, is one of the default row
+  alone, which is there if a bag is empty.
+positions: Nothing, or for each shard where its ids are in the indices, as a vector; that of the
+  default row is behind the last.
+is_empty: Which bags have no indices, [count].
+bags: How the bags are given, as for EmbeddingBagGrad.
+padding_idx: None, or one value: indices equal to it are left out.
+strategy: Which shard has which row. div: the first has the first rows, and so on; where the rows
+  cannot be divided, the first shards have one more. mod: shard r % num_shards has row r.)doc");
 
 REGISTER_OP("TfTi>EmbeddingBagSlots")
     .Input("num_emb: int64")

@@ -177,11 +177,12 @@ tensorflow::OpKernel* XlaRegistrarBase::Wrap(OpKernelConstruction* ctx,
   return new WrappedKernel(ctx, std::move(kernel));
 }
 
-XlaRegistrarBase::XlaRegistrarBase(const char* op, int types, const char* constant, Create create) {
+XlaRegistrarBase::XlaRegistrarBase(const char* op, int types,
+                                   std::initializer_list<const char*> constants, Create create) {
   auto builder = tensorflow::XlaOpRegistrationBuilder::Name(op);
   if (types & kResources) builder.AllowResourceTypes();
   if (types & kVariants) builder.AllowVariantTypes();
-  if (constant != nullptr) builder.CompileTimeConstantInput(constant);
+  for (const char* const input : constants) builder.CompileTimeConstantInput(input);
   const tensorflow::XlaOpRegistrar registered(builder.Build(create));
   // TensorFlow turns what is registered with XLA into kernels when it first compiles something.
   // What is registered later must become kernels here.

@@ -4,6 +4,7 @@
 #define TF_TI_CC_XLA_TF2XLA_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -108,20 +109,22 @@ bool IsForCpu(tensorflow::OpKernelConstruction* ctx);
 enum XlaTypes : int { kPlain = 0, kResources = 1, kVariants = 2 };
 
 // Registers a kernel for an op, as a constant at namespace scope. The kernel's constructor takes an
-// OpKernelConstruction*; `constant` is an input, or a list of inputs, that must be known.
+// OpKernelConstruction*; `constants` are inputs, or lists of inputs, that must be known.
 class XlaRegistrarBase {
  protected:
   using Create = tensorflow::OpKernel* (*)(tensorflow::OpKernelConstruction*);
 
-  XlaRegistrarBase(const char* op, int types, const char* constant, Create create);
+  XlaRegistrarBase(const char* op, int types, std::initializer_list<const char*> constants,
+                   Create create);
   static tensorflow::OpKernel* Wrap(tensorflow::OpKernelConstruction* ctx,
                                     std::unique_ptr<XlaKernel> kernel);
 };
 template <typename Kernel>
 class XlaRegistrar : XlaRegistrarBase {
  public:
-  explicit XlaRegistrar(const char* op, int types = kPlain, const char* constant = nullptr)
-      : XlaRegistrarBase(op, types, constant,
+  explicit XlaRegistrar(const char* op, int types = kPlain,
+                        std::initializer_list<const char*> constants = {})
+      : XlaRegistrarBase(op, types, constants,
                          [](tensorflow::OpKernelConstruction* ctx) -> tensorflow::OpKernel* {
                            return Wrap(ctx, std::make_unique<Kernel>(ctx));
                          }) {}

@@ -11,7 +11,7 @@ sqrtn divides the bag by, and with <x, y> the dot product of two rows:
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.bags.ops import KINDS, PREFIX, Bags, Table
+from tf_ti.bags.ops import KINDS, PREFIX, Bags, Table, find_slots
 
 
 def _is_wanted(op: tf.Operation, index: int) -> bool:
@@ -34,7 +34,7 @@ def _table_gradient(
     shape = table.shape()
     if bags.weights is not None:
         bags = bags.replace(weights=tf.math.conj(bags.weights))
-    rows, values = bags.table_gradient(shape[0], grad, argmax)
+    rows, values = bags.table_gradient(table, grad, argmax)
     # TensorFlow's own look-ups have shapes of int32, and tf.cond wants all to be alike.
     return tf.IndexedSlices(values, rows, tf.cast(shape, tf.int32))
 
@@ -88,7 +88,14 @@ for _name, _kind in KINDS.items():
         _tf.register_jvp(_prefix + _name, _pool_jvp(_kind))
 
 
+def _num_emb(op: tf.Operation) -> tf.Tensor:
+    """That of the table whose gradient an op computes."""
+    source = op.inputs[0]
+    return _table(op).shape()[0] if source.dtype == tf.resource else source
+
+
 @_tf.register_gradient(f"{PREFIX}EmbeddingBagGrad")
+@_tf.register_gradient(f"{PREFIX}ResourceEmbeddingBagGrad")
 def _table_gradient_gradient(op, _, values_grad):
     """values is linear in grad: the way back pools the rows of values_grad."""
     has_argmax = bool(op.get_attr("num_argmax"))
@@ -96,7 +103,7 @@ def _table_gradient_gradient(op, _, values_grad):
     grad, rows = op.inputs[1], op.outputs[0]
     values_grad = tf.convert_to_tensor(values_grad)
     table = Table(values_grad, values_grad.dtype)
-    slots = bags.slots(op.inputs[0], rows)
+    slots = bags.slots(_num_emb(op), rows)
     gradients = [None] * len(op.inputs)
     if has_argmax:
         gradients[1] = _select(table.source, slots, op.inputs[-1], grad)
@@ -110,6 +117,26 @@ def _table_gradient_gradient(op, _, values_grad):
         conjugate = Table(tf.math.conj(table.source), table.dtype)
         gradients[_weights_input(op)] = tf.math.conj(slots.weights_gradient(conjugate, grad))
     return gradients
+
+
+def _table_gradient_jvp(op, tangents):
+    """values is linear in grad, and in the weights once they are divided."""
+    table, (grad, rows) = _table(op), (op.inputs[1], op.outputs[0])
+    bags = Bags.of(op, op.get_attr("bags").decode(), op.inputs[2:])
+    argmax = op.inputs[-1] if op.get_attr("num_argmax") else None
+    _, tangent = bags.table_gradient(table, tangents[1], argmax)
+    if bags.weights is not None:
+        coefficients = _coefficients(bags, tf.shape(grad)[0], tangents[_weights_input(op)])
+        # The rows are the same, but for a default row.
+        plain = bags.replace(weights=coefficients, reduction="sum", default_index=None)
+        touched, values = plain.table_gradient(table, grad, None)
+        places = find_slots(table.shape()[0], touched, rows)[:, tf.newaxis]
+        tangent += Bags("packed", places, padding_idx=-1).pool(Table(values, values.dtype))[0]
+    return [None, tangent]
+
+
+# Where TensorFlow has two tapes for it, it wants tangents of handles.
+_tf.register_jvp(f"{PREFIX}ResourceEmbeddingBagGrad", _table_gradient_jvp)
 
 
 def _pool(bags: Bags, table: Table, grad: tf.Tensor) -> tf.Tensor:

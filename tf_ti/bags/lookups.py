@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _arguments, _tf
+from tf_ti.bags import shards as _shards
 from tf_ti.bags.ops import HALVES, NUMBERS, Bags, Table
-from tf_ti.bags.shards import check_norm, clip, look_up
 
 Reduction = Literal["sum", "mean", "max"]
 Combiner = Literal["sum", "mean", "sqrtn", "max"]
@@ -302,9 +302,11 @@ def embedding_bag(
     are there too.
 
     Args:
-        emb_table: as in `tf_ti.embedding_bag_offsets_sum`; or a list of tables, of any of these
-            kinds, that are the shards of one, as in tf.nn.embedding_lookup. Of a ShardedVariable of
-            tf.distribute pass the list `sharded.variables`.
+        emb_table: as in `tf_ti.embedding_bag_offsets_sum`; or the shards of one table: a list of
+            tables of any of these kinds, as in tf.nn.embedding_lookup, or a ShardedVariable of
+            tf.distribute. Each shard's rows are summed on the device that it is on, and only sums
+            leave it: one for each row of `ids` that names a row there. (For "max" and `max_norm`
+            the rows themselves do, each once.) The gradient of a shard is on its device too.
         ids: a RaggedTensor, combined along its innermost ragged dimension; a SparseTensor, along
             its last dimension, with its indices in row-major order; or a dense [..., n] tensor,
             along its last. Of any integer dtype.
@@ -337,6 +339,13 @@ def embedding_bag(
 
     Source: tf.nn.embedding_lookup_sparse, on OpenVINO's operations.
     """
+    if isinstance(emb_table, _tf.ShardedVariable):
+        if partition_strategy != "div":
+            raise ValueError(
+                "partition_strategy must be 'div' for a ShardedVariable, whose first shard has the "
+                f"first rows; got {partition_strategy!r}"
+            )
+        emb_table = list(emb_table.variables)
     is_sharded = _is_sharded(emb_table)
     if is_sharded and not emb_table:
         raise ValueError("emb_table must have at least one shard, got an empty list")
@@ -566,12 +575,13 @@ def _find_table(emb_table: Any) -> Table:
             emb_table = emb_table.values[0]  # every replica's is the same
     # A variable of TensorFlow 1 has no handle.
     if isinstance(emb_table, tf.Variable) and hasattr(emb_table, "handle"):
+        _arguments.check_reachable("emb_table", emb_table)
         _tf.variable_accessed(emb_table)
         table = Table(emb_table.handle, tf.as_dtype(emb_table.dtype), emb_table)
     elif isinstance(emb_table, _tf.ShardedVariable):  # which TensorFlow would concatenate
         raise TypeError(
-            "emb_table must be no ShardedVariable: pass the list of its shards, sharded.variables, "
-            "to tf_ti.embedding_bag, with partition_strategy 'div', which is that of tf.distribute"
+            "emb_table must be no ShardedVariable here, and no list of them: tf_ti.embedding_bag "
+            "takes one as it is"
         )
     else:
         tensor = _arguments.to_tensor("emb_table", emb_table)
@@ -612,22 +622,29 @@ def _pool(
     table, dtype = tables[0], tables[0].dtype
     if weights is not None:
         bags = bags.replace(weights=_weights(weights_label, weights, dtype, bags.indices))
-    check_norm(max_norm, norm_type, dtype)
+    _shards.check_norm(max_norm, norm_type, dtype)
+    _check_combinable(bags.reduction, dtype)
+    if max_norm is None and len(tables) > 1 and _shards.can_pool(bags, dtype):
+        with tf.name_scope(name or "EmbeddingBag"):
+            return _shards.pool(tables, bags, partition_strategy)
     if max_norm is not None or len(tables) > 1:
-        rows, bags = look_up(tables, bags, partition_strategy)
+        rows, bags = _shards.look_up(tables, bags, partition_strategy)
         if max_norm is not None:
-            rows = clip(rows, max_norm, norm_type)
+            rows = _shards.clip(rows, max_norm, norm_type)
         table = Table(rows, rows.dtype)
         if weights is not None and rows.dtype != dtype:
             bags = bags.replace(weights=tf.cast(bags.weights, rows.dtype))
-    if bags.reduction == "sqrtn" and table.dtype.is_integer:
-        raise TypeError(f"sqrtn needs a table of floats, got {table.dtype.name}")
-    if bags.reduction == "max" and table.dtype.is_complex:
-        raise TypeError(f"max needs numbers that have an order, got {table.dtype.name}")
     # In a graph the kernel does without argmax where nobody reads it; an eager call cannot tell.
     with_argmax = bags.reduction == "max" and (not tf.executing_eagerly() or _tf.is_recording())
     result, _ = bags.pool(table, with_argmax, name)
     return result if table.dtype == dtype else tf.cast(result, dtype)
+
+
+def _check_combinable(reduction: str, dtype: tf.DType) -> None:
+    if reduction == "sqrtn" and dtype.is_integer:
+        raise TypeError(f"sqrtn needs a table of floats, got {dtype.name}")
+    if reduction == "max" and dtype.is_complex:
+        raise TypeError(f"max needs numbers that have an order, got {dtype.name}")
 
 
 def _padding_idx(padding_idx: Any, dtype: tf.DType) -> int | None:

@@ -1,7 +1,9 @@
 """The native bag ops, from one description of which rows make up which bag."""
 
 import dataclasses
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
@@ -15,6 +17,7 @@ NUMBERS = frozenset(
 )
 # These are summed, and may be weighted, in float32.
 HALVES = (tf.float16, tf.bfloat16)
+PARTITION = f"{PREFIX}EmbeddingBagPartition"
 # What each op takes its bags from.
 KINDS = {
     "EmbeddingBagOffsets": "offsets",
@@ -22,7 +25,9 @@ KINDS = {
     "EmbeddingSegmentsSum": "segments",
 }
 _tf.register_reads(
-    *(f"{PREFIX}Resource{op}" for op in KINDS), f"{PREFIX}ResourceEmbeddingBagWeightsGrad"
+    *(f"{PREFIX}Resource{op}" for op in KINDS),
+    f"{PREFIX}ResourceEmbeddingBagGrad",
+    f"{PREFIX}ResourceEmbeddingBagWeightsGrad",
 )
 _FUNCTIONS = {
     "offsets": "embedding_bag_offsets",
@@ -55,6 +60,11 @@ class Table:
             return _tf.variable_shape(self.source, tf.int64)
         return tf.shape(self.source, tf.int64)
 
+    def num_emb(self) -> tf.Tensor | int:
+        """The number of rows; an int where it is known."""
+        static = self.value.shape
+        return self.shape()[0] if static.rank is None or static[0] is None else static[0]
+
     def _call(self, op: str, *inputs, **attributes):
         prefix = "tf_ti_resource_" if self.is_resource else "tf_ti_"
         return getattr(ops, prefix + op)(self.source, *inputs, **attributes)
@@ -85,12 +95,14 @@ class Bags:
     def of(cls, op: tf.Operation, kind: str, inputs: list[tf.Tensor]) -> "Bags":
         """The bags of a native op, whose inputs from the indices on are `inputs`."""
         is_gradient = op.type.endswith("Grad")
+        is_partition = op.type == PARTITION
         inputs = list(inputs)
         indices = inputs.pop(0)
         bounds = inputs.pop(0) if kind != "packed" else None
         num_segments = inputs.pop(0) if kind == "segments" and not is_gradient else None
         default_index = inputs.pop(0) if op.get_attr("num_default") else None
-        weights = inputs.pop(0) if op.get_attr("num_weights") else None
+        has_weights = not is_partition and op.get_attr("num_weights")
+        weights = inputs.pop(0) if has_weights else None
         has_last = kind == "offsets" or is_gradient
         padding_idx = op.get_attr("padding_idx")
         return cls(
@@ -102,7 +114,7 @@ class Bags:
             weights,
             bool(has_last and op.get_attr("include_last_offset")),
             padding_idx[0] if padding_idx else None,
-            op.get_attr("reduction").decode(),
+            "sum" if is_partition else op.get_attr("reduction").decode(),
         )
 
     def replace(self, **changes) -> "Bags":
@@ -144,12 +156,29 @@ class Bags:
         )
         return result.output, result.argmax[0] if with_argmax else None
 
+    def count(self) -> tf.Tensor | int:
+        """The number of bags; what is below 0 is for the kernels to refuse."""
+        if self.kind == "segments":
+            return self.num_segments
+        ends = self.bounds if self.kind == "offsets" else self.indices
+        count = tf.shape(ends)[0] if ends.shape[0] is None else ends.shape[0]
+        return count - int(self.include_last_offset)
+
     def table_gradient(
-        self, num_emb: tf.Tensor | int, grad: tf.Tensor, argmax: tf.Tensor | None
+        self, table: Table | tf.Tensor | int, grad: tf.Tensor, argmax: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The rows that the bags touch, ascending, and their gradients."""
-        return ops.tf_ti_embedding_bag_grad(
-            num_emb,
+        """The rows that the bags touch, ascending, and their gradients.
+
+        Of a variable's rows it is computed where the variable is; else a number of rows will do.
+        """
+        is_resource = isinstance(table, Table) and table.is_resource
+        if is_resource:
+            op, table = ops.tf_ti_resource_embedding_bag_grad, table.source
+        else:
+            op = ops.tf_ti_embedding_bag_grad
+            table = table.shape()[0] if isinstance(table, Table) else table
+        return op(
+            table,
             grad,
             self.indices,
             _present(self.bounds),
@@ -160,15 +189,35 @@ class Bags:
 
     def touched(self, num_emb: tf.Tensor | int) -> tf.Tensor:
         """The rows that the bags touch, as table_gradient gives them, after a check of all ids."""
-        # A count below 0 is refused by the kernels, in their words.
-        if self.kind == "segments":
-            count = tf.maximum(self.num_segments, 0)
-        else:
-            ends = self.bounds if self.kind == "offsets" else self.indices
-            count = tf.shape(ends)[0] if ends.shape[0] is None else ends.shape[0]
-            count = tf.maximum(count - int(self.include_last_offset), 0)
         plain = self.replace(weights=None, reduction="sum")
-        return plain.table_gradient(num_emb, tf.zeros([count, 1]), None)[0]
+        zeros = tf.zeros([tf.maximum(self.count(), 0), 1])
+        return plain.table_gradient(num_emb, zeros, None)[0]
+
+    def partition(
+        self,
+        num_emb: tf.Tensor | int,
+        num_shards: int,
+        strategy: str,
+        dtype: tf.DType,
+        with_positions: bool,
+    ) -> "Partition":
+        """The bags of each shard, without weights; `dtype` is that of their ids."""
+        return Partition(
+            *ops.tf_ti_embedding_bag_partition(
+                num_emb,
+                self.indices,
+                _present(self.bounds),
+                _present(self.num_segments),
+                _present(self.default_index),
+                bags=self.kind,
+                include_last_offset=self.include_last_offset,
+                num_shards=num_shards,
+                num_positions=num_shards if with_positions else 0,
+                strategy=strategy,
+                Tlocal=dtype,
+                **self._attributes(),
+            )
+        )
 
     def slots(self, num_emb: tf.Tensor | int, rows: tf.Tensor) -> "Bags":
         """The same bags, of the places that their indices have among the rows of table_gradient.
@@ -194,6 +243,32 @@ class Bags:
             *self._optional_inputs(),
             **self._gradient_attributes(),
         )
+
+
+class Partition(NamedTuple):
+    """The outputs of the op that cuts bags into those of shards; all but the last are lists."""
+
+    ids: list[tf.Tensor]
+    offsets: list[tf.Tensor]
+    bag_numbers: list[tf.Tensor]
+    positions: list[tf.Tensor]
+    is_empty: tf.Tensor
+
+
+def local_rows(
+    rows: tf.Tensor, num_emb: tf.Tensor, num_shards: int, strategy: str
+) -> list[tf.Tensor]:
+    """For each shard the rows as it numbers them, in int64, and -1 for those that it has not."""
+    result, begin = [], np.int64(0)
+    for k in range(num_shards):
+        if strategy == "mod":
+            local, is_mine = rows // num_shards, (rows >= 0) & tf.equal(rows % num_shards, k)
+        else:
+            end = begin + (num_emb + num_shards - 1 - k) // num_shards
+            local, is_mine = rows - begin, (rows >= begin) & (rows < end)
+            begin = end
+        result.append(tf.where(is_mine, local, np.int64(-1)))
+    return result
 
 
 def find_slots(num_emb: tf.Tensor | int, rows: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:

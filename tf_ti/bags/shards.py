@@ -1,4 +1,4 @@
-"""The rows that bags touch, read from a table or its shards, and scaled to a norm."""
+"""Tables in shards, whose parts of bags are pooled where they are; and rows scaled to a norm."""
 
 import math
 import numbers
@@ -7,63 +7,121 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_ti.bags.ops import HALVES, Bags, Table, find_slots
+from tf_ti.bags.ops import HALVES, Bags, Table
 
 
 def look_up(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tuple[tf.Tensor, Bags]:
     """The rows that the bags touch, each once, and the bags with their places there.
 
     It costs the memory of those rows. (XLA, which cannot tell how many they are, has more of them.)
+    Of shards it costs that of a row for each index, so that the size is one that XLA can tell, too.
     """
-    known = [table.value.shape[0] for table in tables]
-    sizes = [t.shape()[0] if size is None else size for t, size in zip(tables, known)]
-    num_emb = sum(sizes)
-    with tf.control_dependencies(_check_shards(tables, sizes, num_emb)):
+    num_emb, checks = _measure(tables)
+    with tf.control_dependencies(checks):
         touched = bags.touched(num_emb)
-    bags = bags.slots(num_emb, touched)
+    slots = bags.slots(num_emb, touched)
     if len(tables) == 1:
-        return tf.gather(tables[0].value, touched), bags
-    rows, places = _gather(tables, sizes, touched, partition_strategy)
-    places = tf.concat([places, [0]], 0)  # so that there is always one
+        return tf.gather(tables[0].value, touched), slots
+    of_one_row = Bags("packed", touched[:, tf.newaxis])
+    rows, _ = _sums(tables, of_one_row, partition_strategy, tf.size(bags.indices) + 1)
+    return tf.cast(rows, tables[0].dtype), slots
 
-    def place_of(slot):
-        return tf.where(slot < 0, slot, tf.gather(places, tf.maximum(slot, 0)))
 
-    default_index = bags.default_index
-    return rows, bags.replace(
-        indices=place_of(bags.indices),
-        default_index=None if default_index is None else place_of(default_index),
+def can_pool(bags: Bags, dtype: tf.DType) -> bool:
+    """Whether `pool` has what it takes: the rest needs the rows themselves."""
+    return bags.reduction != "max" and (bags.reduction == "sum" or not dtype.is_integer)
+
+
+def pool(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tf.Tensor:
+    """Sums each shard's part of the bags where the shard is, and adds up what comes from there.
+
+    Between shards and caller there is nothing but ids, weights, and a sum for each bag that touches
+    the shard. What the sums are divided by, and which bags are empty, the caller knows.
+    """
+    count, has_default = bags.count(), bags.default_index is not None
+    total, is_empty = _sums(tables, bags, partition_strategy, count + int(has_default))
+    default, total = total[-1:], total[:count]
+    if bags.reduction != "sum":
+        total = tf.math.divide_no_nan(total, _as_rows(_divisors(bags, total.dtype), total))
+    if has_default:
+        total = tf.where(_as_rows(is_empty, total), default, total)
+    total.set_shape(is_empty.shape.concatenate(tables[0].value.shape[1:]))
+    return tf.cast(total, tables[0].dtype)
+
+
+def _sums(
+    tables: Sequence[Table], bags: Bags, partition_strategy: str, num_sums: tf.Tensor | int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """What the bags add up to, then the default row, and which bags are empty.
+
+    There are `num_sums` sums, those behind the last zeros; half precisions are float32 then.
+    """
+    num_emb, checks = _measure(tables)
+    with tf.control_dependencies(checks):
+        partition = bags.partition(
+            num_emb,
+            len(tables),
+            partition_strategy,
+            _local_type(num_emb, bags),
+            with_positions=bags.weights is not None,
+        )
+    weights = None
+    if bags.weights is not None:
+        weights = tf.reshape(bags.weights, [-1])
+        if bags.default_index is not None:
+            weights = tf.concat([weights, tf.ones([1], weights.dtype)], 0)
+    sums = []
+    for k, table in enumerate(tables):
+        mine = Bags(
+            "offsets",
+            partition.ids[k],
+            partition.offsets[k],
+            weights=None if weights is None else tf.gather(weights, partition.positions[k]),
+            padding_idx=-1,
+        )
+        sums.append(mine.pool(table)[0])
+    sums = tf.concat(sums, 0)
+    if sums.dtype in HALVES:
+        sums = tf.cast(sums, tf.float32)
+    total = tf.math.unsorted_segment_sum(sums, tf.concat(partition.bag_numbers, 0), num_sums)
+    return total, partition.is_empty
+
+
+def _local_type(num_emb: tf.Tensor | int, bags: Bags) -> tf.DType:
+    """The type of the numbers that a shard gets, which the network is to carry."""
+    fits = isinstance(num_emb, int) and num_emb <= tf.int32.max
+    return (
+        tf.int32 if fits and (bags.indices.shape.num_elements() or 0) < tf.int32.max else tf.int64
     )
 
 
-def _gather(
-    tables: Sequence[Table],
-    sizes: Sequence[tf.Tensor | int],
-    touched: tf.Tensor,
-    partition_strategy: str,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The rows `touched`, those of each shard together, and where each of them is."""
-    ids = touched[:, tf.newaxis]
-    if partition_strategy == "div":
-        ends = tf.cumsum(tf.cast(sizes, ids.dtype))[:, tf.newaxis, tf.newaxis]
-        begins = tf.concat([[[[0]]], ends[:-1]], 0)
-        local, is_mine = ids - begins, (begins <= ids) & (ids < ends)
-    else:
-        numbers = tf.range(len(tables), dtype=ids.dtype)[:, tf.newaxis, tf.newaxis]
-        local, is_mine = ids // len(tables), tf.equal(ids % len(tables), numbers)
-    # Bags of one row or of padding, for each shard: their kernels know which rows these are. Under
-    # XLA tf.where does not: the size of what it finds is not known.
-    local = tf.where(is_mine, local, tf.constant(-1, ids.dtype))
-    nothing = tf.zeros_like(ids, tf.float32)
-    rows, counts, slots = [], [], []
-    for table, size, mine in zip(tables, sizes, tf.unstack(local, len(tables))):
-        found, _ = Bags("packed", mine, padding_idx=-1).table_gradient(size, nothing, None)
-        rows.append(tf.gather(table.value, found))
-        counts.append(tf.size(found, ids.dtype))
-        slots.append(find_slots(size, found, mine)[:, 0])
-    begins = tf.cumsum(counts, exclusive=True)[:, tf.newaxis]
-    slots = tf.stack(slots)
-    return tf.concat(rows, 0), tf.reduce_max(tf.where(slots < 0, slots, slots + begins), 0)
+def _divisors(bags: Bags, dtype: tf.DType) -> tf.Tensor:
+    """What a bag's sum is divided by, of each bag: its weights pooled as rows of a table of one."""
+    is_left_out = False
+    if bags.padding_idx is not None:
+        is_left_out = tf.equal(bags.indices, bags.padding_idx)
+    indices = -tf.cast(is_left_out, bags.indices.dtype) + tf.zeros_like(bags.indices)
+    weights = None if bags.weights is None else tf.cast(bags.weights, dtype)
+    if weights is not None and bags.reduction == "sqrtn":
+        weights = tf.square(weights)
+    counted = bags.replace(
+        indices=indices, weights=weights, default_index=None, padding_idx=-1, reduction="sum"
+    )
+    total = counted.pool(Table(tf.ones([1], dtype), dtype))[0]
+    return total if bags.reduction == "mean" else _power(total, 0.5)
+
+
+def _as_rows(of_bags: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """A number of each bag, [count], in the rank of their rows."""
+    shape = tf.concat([tf.shape(of_bags), tf.ones([tf.rank(rows) - 1], tf.int32)], 0)
+    return tf.reshape(of_bags, shape)
+
+
+def _measure(tables: Sequence[Table]) -> tuple[tf.Tensor | int, list[tf.Operation]]:
+    """The number of rows of all shards, and checks that are to be run first."""
+    sizes = [table.num_emb() for table in tables]
+    num_emb = sum(sizes)
+    return num_emb, _check_shards(tables, sizes, num_emb)
 
 
 def _check_shards(

@@ -254,6 +254,7 @@ def _variable(label: str, value: Any) -> tf.Variable:
     value = _tf.unwrap_variable(value)
     if not isinstance(value, tf.Variable):
         raise TypeError(f"{label} must be a tf.Variable, got {value!r}")
+    _arguments.check_reachable(label, value)
     return value
 
 
@@ -302,6 +303,7 @@ def _slot(
             f"{label} must have the variable's shape {variable.shape}{alternative}, got "
             f"{slot.shape}"
         )
+    _arguments.check_together(label, slot, "variable", variable)
     return slot
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.bags.ops import KINDS, PREFIX, Bags, Table
+from tf_ti.bags.ops import KINDS, PARTITION, PREFIX, Bags, Table, local_rows
 
 
 def _register(op_type: str):
@@ -156,6 +156,7 @@ class _Merged:
         count: the number of lanes.
         indices: those of the lanes, [lanes, ...].
         num_indices: how many a lane has.
+        num_bags: likewise.
     """
 
     def __init__(self, given: _Given, num_bags: tf.Tensor | None, num_rows: tf.Tensor | None):
@@ -193,7 +194,7 @@ class _Merged:
             changes.update(bounds=tf.reshape(bounds, [-1]), num_segments=self.count * num_bags)
         else:
             num_bags = tf.shape(self.indices, tf.int64)[1]
-        self._num_bags = num_bags
+        self.num_bags = num_bags
         if bags.default_index is not None:
             self.default_index = tf.cast(given.tiled("default_index"), tf.int64)[:, tf.newaxis]
         self.bags = bags.replace(
@@ -210,6 +211,17 @@ class _Merged:
             return values
         return tf.where(self._is_inside, values, tf.zeros_like(values))
 
+    def begins(self, given: _Given) -> tf.Tensor:
+        """Where in a lane's indices each of its bags begins, [lanes, bags]."""
+        if given.bags.kind == "offsets":
+            return tf.cast(given.tiled("bounds"), tf.int64)[:, : self.num_bags]
+        if given.bags.kind == "packed":
+            size = tf.shape(self.indices, tf.int64)[2]
+            return tf.tile(tf.range(self.num_bags)[tf.newaxis] * size, [self.count, 1])
+        ones = tf.ones_like(self.bags.bounds)
+        sizes = tf.math.unsorted_segment_sum(ones, self.bags.bounds, self.count * self.num_bags)
+        return tf.cumsum(_by_lane(sizes, self.count, self.num_bags), 1, exclusive=True)
+
     def rows_of(self, lanes: tf.Tensor, fill: int = 0) -> tf.Tensor:
         """[lanes, bags, ...] in the order of the bags, with `fill` for those behind each lane."""
         if self._num_behind:
@@ -220,8 +232,8 @@ class _Merged:
 
     def lanes_of(self, rows: tf.Tensor) -> tf.Tensor:
         """Undoes rows_of."""
-        lanes = _by_lane(rows, self.count, self._num_bags + self._num_behind)
-        return lanes[:, : self._num_bags] if self._num_behind else lanes
+        lanes = _by_lane(rows, self.count, self.num_bags + self._num_behind)
+        return lanes[:, : self.num_bags] if self._num_behind else lanes
 
     def are_empty(self, like: tf.Tensor) -> tf.Tensor:
         """Which bags are, [lanes, bags, 1, ...], for a tensor [lanes, bags, ...]."""
@@ -231,7 +243,7 @@ class _Merged:
         bags = self.bags.replace(indices=indices, weights=None, padding_idx=-1, reduction="max")
         some, _ = bags.pool(Table(tf.ones([1, 1]), tf.float32))
         ones = tf.ones([tf.rank(like) - 2], tf.int64)
-        shape = tf.concat([[self.count, self._num_bags], ones], 0)
+        shape = tf.concat([[self.count, self.num_bags], ones], 0)
         return tf.equal(tf.reshape(self.lanes_of(some), shape), 0)
 
 
@@ -278,9 +290,16 @@ for _name, _kind in KINDS.items():
         _register(_prefix + _name)(_vectorize_pool(_kind))
 
 
+def _num_emb(pfor_input) -> tf.Tensor:
+    """The number of rows that input 0 is, or that its variable has."""
+    source = _unstacked(pfor_input, 0, "num_emb")
+    return _table(pfor_input).shape()[0] if source.dtype == tf.resource else source
+
+
 @_register(f"{PREFIX}EmbeddingBagGrad")
+@_register(f"{PREFIX}ResourceEmbeddingBagGrad")
 def _vectorize_table_gradient(pfor_input):
-    num_emb = _unstacked(pfor_input, 0, "num_emb")
+    num_emb = _num_emb(pfor_input)
     given = _Given(pfor_input, pfor_input.get_attr("bags").decode(), 2)
     grad, argmax = _tiled(pfor_input, 1), None
     if pfor_input.get_attr("num_argmax"):
@@ -322,6 +341,48 @@ def _vectorize_weights_gradient(pfor_input):
     gradient = merged.bags.weights_gradient(table, merged.rows_of(grad))
     gradient = tf.reshape(gradient, tf.shape(merged.indices))
     return [_tf.wrap(merged.inside(gradient), True)]
+
+
+@_register(PARTITION)
+def _vectorize_partition(pfor_input):
+    """All shards get an id for each index, and all bags: each lane as many."""
+    num_emb = _unstacked(pfor_input, 0, "num_emb")
+    kind, strategy = (pfor_input.get_attr(name).decode() for name in ("bags", "strategy"))
+    num_shards, dtype = (pfor_input.get_attr(name) for name in ("num_shards", "Tlocal"))
+    given = _Given(pfor_input, kind, 1)
+    if "num_segments" in given.stacked:
+        raise _tf.NotVectorized("num_segments differs from lane to lane")
+    merged = _Merged(given, given.bags.num_segments, None)
+    of_shards = functools.partial(
+        Bags.partition,
+        num_emb=num_emb,
+        num_shards=num_shards,
+        strategy=strategy,
+        dtype=tf.int64,
+        with_positions=False,
+    )
+    checks = [of_shards(merged.bags)]
+    ids = merged.indices
+    if given.bags.padding_idx is not None:
+        ids = tf.where(tf.equal(ids, given.bags.padding_idx), np.int64(-1), ids)
+    ids = tf.reshape(merged.inside(ids + 1) - 1, [merged.count, merged.num_indices])
+    offsets = merged.begins(given)
+    if given.bags.default_index is not None:
+        checks.append(of_shards(Bags("packed", merged.default_index, padding_idx=-1)))
+        ids = tf.concat([ids, merged.default_index], 1)
+        offsets = tf.pad(offsets, [[0, 0], [0, 1]], constant_values=merged.num_indices)
+    for check in checks:  # zeros that nobody can leave out: what only had to be run would be
+        ids += tf.minimum(tf.size(check.ids[0], tf.int64), 0)
+    ids = [tf.cast(local, dtype) for local in local_rows(ids, num_emb, num_shards, strategy)]
+    numbers, positions = (tf.range(tf.shape(t, tf.int64)[1]) for t in (offsets, ids[0]))
+    is_empty = merged.are_empty(tf.zeros([merged.count, merged.num_bags]))
+    return [
+        *(_tf.wrap(local, True) for local in ids),
+        *[_tf.wrap(tf.cast(offsets, dtype), True)] * num_shards,
+        *[_tf.wrap(numbers, False)] * num_shards,
+        *[_tf.wrap(positions, False)] * pfor_input.get_attr("num_positions"),
+        _tf.wrap(is_empty, True),
+    ]
 
 
 @_register(f"{PREFIX}EmbeddingBagSlots")

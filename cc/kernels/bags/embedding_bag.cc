@@ -98,11 +98,9 @@ struct GradientInputs {
   int64_t width = 0;
 
   absl::Status Get(OpKernelContext* ctx, const BagOptions& options) {
-    const Tensor& rows = ctx->input(0);
+    TF_RETURN_IF_ERROR(GetNumEmb(ctx));
     grad = &ctx->input(1);
-    if (rows.dims() != 0) return InvalidArgument("num_emb must be a scalar");
     if (grad->dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
-    num_emb = rows.scalar<int64_t>()();
     TF_RETURN_IF_ERROR(options.GetBags(ctx, grad->dim_size(0), &bags));
     TF_RETURN_IF_ERROR(options.GetWeights(ctx, &weights));
     if (options.reduction == Reduction::kMax) {
@@ -116,6 +114,20 @@ struct GradientInputs {
     TensorShape row;
     TF_RETURN_IF_ERROR(RowsShape(1, grad->shape(), &row));
     width = row.num_elements();
+    return absl::OkStatus();
+  }
+
+  // From the table's variable, or as it is given.
+  absl::Status GetNumEmb(OpKernelContext* ctx) {
+    if (ctx->input_dtype(0) == tensorflow::DT_RESOURCE) {
+      TableReader table;
+      TF_RETURN_IF_ERROR(table.Open(ctx, ctx->input_dtype(1)));
+      num_emb = table.shape().dim_size(0);
+      return absl::OkStatus();
+    }
+    const Tensor& rows = ctx->input(0);
+    if (rows.dims() != 0) return InvalidArgument("num_emb must be a scalar");
+    num_emb = rows.scalar<int64_t>()();
     return absl::OkStatus();
   }
 
@@ -307,6 +319,7 @@ class EmbeddingBagWeightsGradOp : public tensorflow::OpKernel {
   TF_TI_REGISTER_BAGS("Resource", T, int64_t);
 #define TF_TI_REGISTER_GRADS(T, Index)                                                         \
   TF_TI_REGISTER("EmbeddingBagGrad", (EmbeddingBagGradOp<T, Index>), T, Index);                \
+  TF_TI_REGISTER("ResourceEmbeddingBagGrad", (EmbeddingBagGradOp<T, Index>), T, Index);        \
   TF_TI_REGISTER("EmbeddingBagWeightsGrad", (EmbeddingBagWeightsGradOp<T, Index, Threads>), T, \
                  Index);                                                                       \
   TF_TI_REGISTER("ResourceEmbeddingBagWeightsGrad",                                            \
@@ -348,6 +361,8 @@ TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_BACKWARD);
   TF_TI_REGISTER_GPU_BAGS("", T, Index);                                           \
   TF_TI_REGISTER_GPU_BAGS("Resource", T, Index);                                   \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER("EmbeddingBagGrad").HostMemory("num_emb"), \
+                     (GpuEmbeddingBagGradOp<T, Index>), T, Index);                 \
+  TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER("ResourceEmbeddingBagGrad"),               \
                      (GpuEmbeddingBagGradOp<T, Index>), T, Index);
 #define TF_TI_REGISTER_GPU_TYPE(T)     \
   TF_TI_REGISTER_GPU_INDEX(T, int32_t) \

@@ -30,8 +30,8 @@ bool ChecksIds() {
   return value != nullptr && std::string_view(value) == "1";
 }
 
-absl::Status BagSpec::Init(OpKernelConstruction* ctx, std::optional<BagKind> bags,
-                           int first_input) {
+absl::Status BagSpec::InitBags(OpKernelConstruction* ctx, std::optional<BagKind> bags,
+                               int first_input, bool has_num_segments) {
   if (bags.has_value()) {
     kind = *bags;
   } else {
@@ -50,9 +50,8 @@ absl::Status BagSpec::Init(OpKernelConstruction* ctx, std::optional<BagKind> bag
   indices = first_input;
   end = first_input + 1;
   if (kind != BagKind::kPacked) bounds = end++;
-  if (kind == BagKind::kSegments && bags.has_value()) num_segments = end++;
+  if (kind == BagKind::kSegments && has_num_segments) num_segments = end++;
   TF_RETURN_IF_ERROR(GetOptional(ctx, "num_default", &end, &default_index));
-  TF_RETURN_IF_ERROR(GetOptional(ctx, "num_weights", &end, &weights));
 
   std::vector<int64_t> padding;
   TF_RETURN_IF_ERROR(ctx->GetAttr("padding_idx", &padding));
@@ -63,6 +62,13 @@ absl::Status BagSpec::Init(OpKernelConstruction* ctx, std::optional<BagKind> bag
   if (kind == BagKind::kOffsets) {
     TF_RETURN_IF_ERROR(ctx->GetAttr("include_last_offset", &include_last_offset));
   }
+  return absl::OkStatus();
+}
+
+absl::Status BagSpec::Init(OpKernelConstruction* ctx, std::optional<BagKind> bags,
+                           int first_input) {
+  TF_RETURN_IF_ERROR(InitBags(ctx, bags, first_input, bags.has_value()));
+  TF_RETURN_IF_ERROR(GetOptional(ctx, "num_weights", &end, &weights));
   DataType dtype;
   TF_RETURN_IF_ERROR(ctx->GetAttr("T", &dtype));
   std::string name;

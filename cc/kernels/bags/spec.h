@@ -32,6 +32,9 @@ struct BagSpec {
   // an attribute.
   absl::Status Init(tensorflow::OpKernelConstruction* ctx, std::optional<BagKind> bags,
                     int first_input);
+  // The part of it that tells which indices make up which bag.
+  absl::Status InitBags(tensorflow::OpKernelConstruction* ctx, std::optional<BagKind> bags,
+                        int first_input, bool has_num_segments);
 
   bool has_weights() const { return weights >= 0; }
 };

@@ -1,6 +1,7 @@
 // The kernels of the pooled embedding look-ups and of their gradients, for XLA.
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "cc/kernels/bags/spec.h"
 #include "cc/status.h"
@@ -59,8 +60,14 @@ class EmbeddingBagOp : public BagKernel {
   }
 };
 
-// Input 0 of some ops: the number of rows of the table.
-absl::Status GetNumRows(const Context& ctx, int64_t* num_rows) {
+// Input 0 of some ops: the number of rows of the table, or its variable.
+absl::Status GetNumRows(const Context& ctx, DataType dtype, int64_t* num_rows) {
+  if (ctx.input_type(0) == tensorflow::DT_RESOURCE) {
+    BagTable table;
+    TF_RETURN_IF_ERROR(table.Init(ctx, dtype));
+    *num_rows = table.num_rows();
+    return absl::OkStatus();
+  }
   TensorShape shape;
   TF_RETURN_IF_ERROR(GetShape(ctx, 0, "num_emb", &shape));
   TF_RETURN_IF_ERROR(CheckRank("num_emb", shape, 0));
@@ -84,7 +91,7 @@ class EmbeddingBagGradOp : public BagKernel {
   absl::Status Compile(const Context& ctx) const override {
     TensorShape shape;
     int64_t num_rows;
-    TF_RETURN_IF_ERROR(GetNumRows(ctx, &num_rows));
+    TF_RETURN_IF_ERROR(GetNumRows(ctx, dtype_, &num_rows));
     TF_RETURN_IF_ERROR(GetShape(ctx, 1, "grad", &shape));
     if (shape.dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
     BagInputs inputs;
@@ -141,7 +148,7 @@ class EmbeddingBagSlotsOp : public BagsXlaKernel {
   absl::Status Compile(const Context& ctx) const override {
     XlaBuilder* const builder = ctx.builder();
     int64_t num_rows;
-    TF_RETURN_IF_ERROR(GetNumRows(ctx, &num_rows));
+    TF_RETURN_IF_ERROR(GetNumRows(ctx, tensorflow::DT_INVALID, &num_rows));
     TensorShape rows_shape, shape;
     TF_RETURN_IF_ERROR(GetShape(ctx, 1, "rows", &rows_shape));
     TF_RETURN_IF_ERROR(CheckRank("rows", rows_shape, 1));
@@ -163,6 +170,41 @@ class EmbeddingBagSlotsOp : public BagsXlaKernel {
   }
 };
 
+class EmbeddingBagPartitionOp : public BagsXlaKernel {
+ public:
+  explicit EmbeddingBagPartitionOp(OpKernelConstruction* ctx) : BagsXlaKernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.InitBags(ctx, std::nullopt, 1, /*has_num_segments=*/true));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_shards", &num_shards_));
+    std::string strategy;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("strategy", &strategy));
+    is_mod_ = strategy == "mod";
+    DataType local;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("Tlocal", &local));
+    local_ = local == tensorflow::DT_INT32 ? xla::S32 : xla::S64;
+  }
+
+  absl::Status Compile(const Context& ctx) const override {
+    int64_t num_rows;
+    TF_RETURN_IF_ERROR(GetNumRows(ctx, tensorflow::DT_INVALID, &num_rows));
+    BagInputs inputs;
+    TF_RETURN_IF_ERROR(inputs.Init(ctx, spec_, -1, 1));
+    const PartitionedBags bags = PartitionInHlo(inputs, num_rows, num_shards_, is_mod_, local_);
+    int output = 0;
+    for (const XlaOp ids : bags.ids) ctx.SetOutput(output++, ids);
+    for (int k = 0; k < num_shards_; ++k) ctx.SetOutput(output++, bags.offsets);
+    for (int k = 0; k < num_shards_; ++k) ctx.SetOutput(output++, bags.numbers);
+    while (output + 1 < ctx.num_outputs()) ctx.SetOutput(output++, bags.positions);
+    ctx.SetOutput(output, bags.is_empty);
+    return ctx.builder()->first_error();
+  }
+
+ private:
+  BagSpec spec_;
+  int num_shards_;
+  bool is_mod_;
+  xla::PrimitiveType local_;
+};
+
 // The memory is XLA's business.
 class AdviseHugePagesOp : public XlaKernel {
  public:
@@ -177,13 +219,16 @@ using SegmentsOp = EmbeddingBagOp<BagKind::kSegments>;
 
 const XlaRegistrar<OffsetsOp> kOffsets("TfTi>EmbeddingBagOffsets");
 const XlaRegistrar<PackedOp> kPacked("TfTi>EmbeddingBagPacked");
-const XlaRegistrar<SegmentsOp> kSegments("TfTi>EmbeddingSegmentsSum", kPlain, "num_segments");
+const XlaRegistrar<SegmentsOp> kSegments("TfTi>EmbeddingSegmentsSum", kPlain, {"num_segments"});
 const XlaRegistrar<OffsetsOp> kResourceOffsets("TfTi>ResourceEmbeddingBagOffsets", kResources);
 const XlaRegistrar<PackedOp> kResourcePacked("TfTi>ResourceEmbeddingBagPacked", kResources);
 const XlaRegistrar<SegmentsOp> kResourceSegments("TfTi>ResourceEmbeddingSegmentsSum", kResources,
-                                                 "num_segments");
-const XlaRegistrar<EmbeddingBagGradOp> kGrad("TfTi>EmbeddingBagGrad", kPlain, "num_emb");
-const XlaRegistrar<EmbeddingBagSlotsOp> kSlots("TfTi>EmbeddingBagSlots", kPlain, "num_emb");
+                                                 {"num_segments"});
+const XlaRegistrar<EmbeddingBagGradOp> kGrad("TfTi>EmbeddingBagGrad", kPlain, {"num_emb"});
+const XlaRegistrar<EmbeddingBagGradOp> kResourceGrad("TfTi>ResourceEmbeddingBagGrad", kResources);
+const XlaRegistrar<EmbeddingBagPartitionOp> kPartition("TfTi>EmbeddingBagPartition", kPlain,
+                                                       {"num_emb", "num_segments"});
+const XlaRegistrar<EmbeddingBagSlotsOp> kSlots("TfTi>EmbeddingBagSlots", kPlain, {"num_emb"});
 const XlaRegistrar<EmbeddingBagWeightsGradOp> kWeightsGrad("TfTi>EmbeddingBagWeightsGrad");
 const XlaRegistrar<EmbeddingBagWeightsGradOp> kResourceWeightsGrad(
     "TfTi>ResourceEmbeddingBagWeightsGrad", kResources);

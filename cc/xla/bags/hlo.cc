@@ -449,6 +449,48 @@ XlaOp WeightsGradientInHlo(const BagTable& table, const BagInputs& inputs, XlaOp
   return xla::ConvertElementType(output, TypeOf(inputs.weights));
 }
 
+PartitionedBags PartitionInHlo(const BagInputs& inputs, int64_t num_rows, int64_t num_shards,
+                               bool is_mod, PrimitiveType local) {
+  XlaBuilder* const builder = inputs.indices.builder();
+  const HloBags bags(inputs, num_rows, xla::F32);
+  const bool has_default = bags.has_default();
+  XlaOp ids = Wide(bags.ids());
+  // The ids behind the last bag would be its own, or the default row's.
+  const XlaOp bag = bags.BagOf();
+  ids = xla::Select(bags.IsInBag(bag), ids, xla::FullLike(ids, kNoRow));
+  XlaOp offsets = bags.segments().begin;
+  int64_t num_bags = bags.count(), num_ids = bags.num_indices();
+  if (has_default) {
+    ids = xla::ConcatInDim(builder, {ids, xla::Reshape(Wide(bags.default_row()), {1})}, 0);
+    offsets = xla::PadInDim(offsets, Scalar(builder, bags.position(), num_ids), 0, 0, 1);
+    ++num_bags;
+    ++num_ids;
+  }
+  PartitionedBags result;
+  const auto number = [&](int64_t value) { return Scalar(builder, xla::S64, value); };
+  const XlaOp is_row = xla::Ge(ids, number(0));
+  int64_t begin = 0;
+  for (int64_t k = 0; k < num_shards; ++k) {
+    XlaOp row, is_mine;
+    if (is_mod) {
+      row = xla::Div(ids, number(num_shards));
+      is_mine = xla::Eq(xla::Rem(ids, number(num_shards)), number(k));
+    } else {
+      const int64_t end = begin + num_rows / num_shards + (k < num_rows % num_shards);
+      row = xla::Sub(ids, number(begin));
+      is_mine = xla::And(xla::Ge(ids, number(begin)), xla::Lt(ids, number(end)));
+      begin = end;
+    }
+    const XlaOp mine = xla::Select(xla::And(is_row, is_mine), row, xla::FullLike(row, -1));
+    result.ids.push_back(xla::ConvertElementType(mine, local));
+  }
+  result.offsets = xla::ConvertElementType(offsets, local);
+  result.numbers = xla::Iota(builder, xla::S64, num_bags);
+  result.positions = xla::Iota(builder, xla::S64, num_ids);
+  result.is_empty = bags.IsEmpty();
+  return result;
+}
+
 XlaOp FirstOfEqual(XlaOp rows, int64_t num_rows) {
   const XlaOp position = xla::Iota(rows.builder(), xla::S32, SizeOf(rows));
   const XlaOp none = xla::Broadcast(xla::MaxValue(rows.builder(), xla::S32), {num_rows});

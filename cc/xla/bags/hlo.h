@@ -21,6 +21,14 @@ RowGradients TableGradientInHlo(xla::XlaOp grad, const BagInputs& inputs, xla::X
                                 int64_t num_rows);
 xla::XlaOp WeightsGradientInHlo(const BagTable& table, const BagInputs& inputs, xla::XlaOp grad);
 
+// As TfTi>EmbeddingBagPartition gives them, with all bags, and an id for each index, in each shard.
+struct PartitionedBags {
+  std::vector<xla::XlaOp> ids;
+  xla::XlaOp offsets, numbers, positions, is_empty;
+};
+PartitionedBags PartitionInHlo(const BagInputs& inputs, int64_t num_rows, int64_t num_shards,
+                               bool is_mod, xla::PrimitiveType local);
+
 // For each of some rows the position of the first that is the same.
 xla::XlaOp FirstOfEqual(xla::XlaOp rows, int64_t num_rows);
 

@@ -973,9 +973,10 @@ class TensorIteratorOp : public XlaKernel {
 };
 
 // Each length is what XLA must know anyway; whether num_iterations is, the op's node says.
-const XlaRegistrar<TensorIteratorOp> kLoop("TfTi>TensorIterator", kResources | kVariants, "length");
+const XlaRegistrar<TensorIteratorOp> kLoop("TfTi>TensorIterator", kResources | kVariants,
+                                           {"length"});
 const XlaRegistrar<TensorIteratorOp> kStatelessLoop("TfTi>StatelessTensorIterator",
-                                                    kResources | kVariants, "length");
+                                                    kResources | kVariants, {"length"});
 
 }  // namespace
 }  // namespace tf_ti

@@ -1,0 +1,108 @@
+// The kernel that cuts bags of a table in shards into bags of each shard.
+#include "cc/compute/bags/partition.h"
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cc/kernels/bags/bags.h"
+#include "cc/kernels/threads.h"
+
+namespace tf_ti {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+template <typename Index, typename Local>
+class EmbeddingBagPartitionOp : public tensorflow::OpKernel {
+ public:
+  explicit EmbeddingBagPartitionOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, options_.InitBags(ctx, std::nullopt, 1, /*has_num_segments=*/true));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_shards", &num_shards_));
+    int num_positions;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_positions", &num_positions));
+    has_positions_ = num_positions > 0;
+    OP_REQUIRES(ctx, !has_positions_ || num_positions == num_shards_,
+                InvalidArgument("num_positions must be 0 or ", num_shards_, ", got ",
+                                num_positions));
+    int num_counts;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_counts", &num_counts));
+    OP_REQUIRES(ctx, num_counts == (options_.kind == BagKind::kSegments),
+                InvalidArgument("segments need num_segments, and no other bags do"));
+    std::string strategy;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("strategy", &strategy));
+    strategy_ = strategy == "mod" ? PartitionStrategy::kMod : PartitionStrategy::kDiv;
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const absl::Status status = TryCompute(ctx);
+    if (!status.ok()) ctx->SetStatus(status);  // without OP_REQUIRES_OK, which would log it
+  }
+
+ private:
+  absl::Status TryCompute(OpKernelContext* ctx) {
+    const Tensor& num_emb = ctx->input(0);
+    if (num_emb.dims() != 0) return InvalidArgument("num_emb must be a scalar");
+    const int64_t num_rows = num_emb.scalar<int64_t>()();
+    if (num_rows < 0) return InvalidArgument("num_emb must not be negative, got ", num_rows);
+    Bags<Index> bags;
+    TF_RETURN_IF_ERROR(options_.GetBags(ctx, -1, &bags));
+    const Shards shards(num_rows, num_shards_, strategy_);
+    constexpr int64_t kMost = std::numeric_limits<Local>::max();
+    if (shards.largest() > kMost || bags.num_indices > kMost) {
+      return InvalidArgument("there are ", num_rows, " rows and ", bags.num_indices,
+                             " indices: Tlocal must be int64");
+    }
+    Tensor* is_empty = nullptr;
+    const int last = ctx->num_outputs() - 1;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(last, TensorShape({bags.count}), &is_empty));
+    Threads threads(ctx);
+    BagPartition<Index> partition(bags, shards);
+    const std::string problem = partition.Init(&threads, is_empty->flat<bool>().data());
+    if (!problem.empty()) return InvalidArgument(problem);
+    std::vector<ShardBags<Local>> outputs(num_shards_);
+    for (int k = 0; k < num_shards_; ++k) {
+      ShardBags<Local>& output = outputs[k];
+      const int64_t num_ids = partition.num_ids(k), num_bags = partition.num_bags(k);
+      TF_RETURN_IF_ERROR(Allocate(ctx, k, num_ids, &output.ids));
+      TF_RETURN_IF_ERROR(Allocate(ctx, num_shards_ + k, num_bags, &output.offsets));
+      TF_RETURN_IF_ERROR(Allocate(ctx, 2 * num_shards_ + k, num_bags, &output.bags));
+      output.positions = nullptr;
+      if (has_positions_) {
+        TF_RETURN_IF_ERROR(Allocate(ctx, 3 * num_shards_ + k, num_ids, &output.positions));
+      }
+    }
+    partition.Fill(&threads, outputs);
+    return absl::OkStatus();
+  }
+
+  template <typename E>
+  static absl::Status Allocate(OpKernelContext* ctx, int output, int64_t size, E** elements) {
+    Tensor* tensor = nullptr;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(output, TensorShape({size}), &tensor));
+    *elements = Elements<E>(tensor);
+    return absl::OkStatus();
+  }
+
+  BagOptions options_;
+  int num_shards_;
+  bool has_positions_;
+  PartitionStrategy strategy_;
+};
+
+#define TF_TI_REGISTER(Index, Local)                             \
+  REGISTER_KERNEL_BUILDER(Name("TfTi>EmbeddingBagPartition")     \
+                              .Device(tensorflow::DEVICE_CPU)    \
+                              .TypeConstraint<Index>("Tindices") \
+                              .TypeConstraint<Local>("Tlocal"),  \
+                          EmbeddingBagPartitionOp<Index, Local>)
+TF_TI_REGISTER(int32_t, int32_t);
+TF_TI_REGISTER(int32_t, int64_t);
+TF_TI_REGISTER(int64_t, int32_t);
+TF_TI_REGISTER(int64_t, int64_t);
+
+}  // namespace
+}  // namespace tf_ti
