@@ -30,7 +30,10 @@ RATE = 0.5
 
 
 class Cluster:
-    """Processes on loopback: parameter servers and workers, with this one as their coordinator."""
+    """Processes on loopback: parameter servers and workers, with this one as their coordinator.
+
+    They end with this one.
+    """
 
     def __init__(self, servers: int, workers: int):
         addresses = _free_addresses(servers + workers + 1)
@@ -47,7 +50,9 @@ class Cluster:
     def start(self, job: str, task: int) -> None:
         arguments = ["--serve", json.dumps(self.spec), job, str(task)]
         self._processes[job, task] = subprocess.Popen(
-            [sys.executable, __file__, *arguments], stderr=subprocess.DEVNULL
+            [sys.executable, __file__, *arguments],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
 
     def kill(self, job: str, task: int) -> None:
@@ -65,13 +70,6 @@ class Cluster:
         )
         return tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
 
-    def __enter__(self) -> "Cluster":
-        return self
-
-    def __exit__(self, *_) -> None:
-        for job, task in list(self._processes):
-            self.kill(job, task)
-
 
 def _free_addresses(count: int) -> list[str]:
     sockets = [socket.socket() for _ in range(count)]
@@ -88,7 +86,9 @@ def serve(spec: str, job: str, task: str) -> None:
     server = tf.distribute.Server(
         tf.train.ClusterSpec(json.loads(spec)), job_name=job, task_index=int(task), protocol="grpc"
     )
-    server.join()
+    sys.stdin.read()  # until the process at the other end is gone
+    del server
+    os._exit(0)
 
 
 class Model(tf.Module):
@@ -132,45 +132,44 @@ def batches(rows: int, seed: int) -> tf.data.Dataset:
 
 
 def train(options: argparse.Namespace) -> None:
-    with Cluster(options.servers, options.workers) as cluster:
-        strategy = cluster.connect()
-        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        with strategy.scope():
-            model = Model(options.rows, options.width)
-        for shard, slot in zip(model.table.variables, model.accumulator.variables):
-            print(f"{shard.shape[0]:,} rows on {task_of(shard)}, their slots on {task_of(slot)}")
+    cluster = Cluster(options.servers, options.workers)
+    strategy = cluster.connect()
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        model = Model(options.rows, options.width)
+    for shard, slot in zip(model.table.variables, model.accumulator.variables):
+        print(f"{shard.shape[0]:,} rows on {task_of(shard)}, their slots on {task_of(slot)}")
 
-        checkpoint = tf.train.Checkpoint(table=model.table, accumulator=model.accumulator)
-        manager = tf.train.CheckpointManager(checkpoint, options.output_dir, max_to_keep=2)
-        if manager.latest_checkpoint:
-            checkpoint.restore(manager.latest_checkpoint).assert_consumed()
-            print(f"Goes on from {manager.latest_checkpoint}")
+    checkpoint = tf.train.Checkpoint(table=model.table, accumulator=model.accumulator)
+    manager = tf.train.CheckpointManager(checkpoint, options.output_dir, max_to_keep=2)
+    if manager.latest_checkpoint:
+        checkpoint.restore(manager.latest_checkpoint).assert_consumed()
+        print(f"Goes on from {manager.latest_checkpoint}")
 
-        held_out = next(iter(batches(options.rows, seed=0)))
-        evaluate = tf.function(model.loss)
-        print(f"Held-out loss before: {evaluate(*held_out):.4f}")
-        data = coordinator.create_per_worker_dataset(lambda: batches(options.rows, time.time_ns()))
-        data = iter(data)
-        for part in range(4):
-            if part == 2:
-                before = [shard.numpy() for shard in model.table.variables]
-                cluster.kill("worker", 0)
-                cluster.start("worker", 0)
-                after = [shard.numpy() for shard in model.table.variables]
-                for rows, same in zip(before, after, strict=True):
-                    np.testing.assert_array_equal(rows, same)
-                print("A worker was killed and starts again; the tables are as they were")
-            start = time.perf_counter()
-            losses = [
-                coordinator.schedule(model.train_step, args=(data,))
-                for _ in range(options.steps // 4)
-            ]
-            coordinator.join()
-            seconds = (time.perf_counter() - start) / len(losses)
-            loss = np.mean([each.fetch() for each in losses])
-            print(f"{len(losses)} steps of {seconds * 1e3:.1f} ms, mean loss {loss:.4f}")
-        print(f"Held-out loss after: {evaluate(*held_out):.4f}")
-        print(f"Saved: {manager.save()}")
+    held_out = next(iter(batches(options.rows, seed=0)))
+    evaluate = tf.function(model.loss)
+    print(f"Held-out loss before: {evaluate(*held_out):.4f}")
+    data = coordinator.create_per_worker_dataset(lambda: batches(options.rows, time.time_ns()))
+    data = iter(data)
+    for part in range(4):
+        if part == 2:
+            before = [shard.numpy() for shard in model.table.variables]
+            cluster.kill("worker", 0)
+            cluster.start("worker", 0)
+            after = [shard.numpy() for shard in model.table.variables]
+            for rows, same in zip(before, after, strict=True):
+                np.testing.assert_array_equal(rows, same)
+            print("A worker was killed and starts again; the tables are as they were")
+        start = time.perf_counter()
+        losses = [
+            coordinator.schedule(model.train_step, args=(data,)) for _ in range(options.steps // 4)
+        ]
+        coordinator.join()
+        seconds = (time.perf_counter() - start) / len(losses)
+        loss = np.mean([each.fetch() for each in losses])
+        print(f"{len(losses)} steps of {seconds * 1e3:.1f} ms, mean loss {loss:.4f}")
+    print(f"Held-out loss after: {evaluate(*held_out):.4f}")
+    print(f"Saved: {manager.save()}")
 
 
 def task_of(variable: tf.Variable) -> str:
@@ -191,6 +190,9 @@ def main() -> None:
         serve(*options.serve)
     else:
         train(options)
+        # TensorFlow's own end would wait, for ever, for a worker that is still on its way back.
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

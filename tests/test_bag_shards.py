@@ -285,7 +285,7 @@ def test_first_and_second_gradients_are_the_numeric_ones(combiner):
     for function in (pool, *second):
         theory, numeric = tf.test.compute_gradient(function, [*parts, weights])
         for mine, expected in zip(theory, numeric, strict=True):
-            np.testing.assert_allclose(mine, expected, atol=1e-6)
+            np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_two_look_ups_in_shards_and_in_one_of_them_add_up():
