@@ -98,7 +98,7 @@ def main():
         found["here"] = {k: whole(v).numpy().tolist() for k, v in vars(here).items()}
         found["there"] = {k: whole(v).numpy().tolist() for k, v in vars(there).items()}
         ids = tf.constant([[0, 1]])
-        slices = tf.IndexedSlices(tf.ones([1, WIDTH], tf.float64), [0], [ROWS, WIDTH])
+        slices = tf.IndexedSlices(tf.ones([1, WIDTH], tf.float64), tf.constant([0]), [ROWS, WIDTH])
         shard = there.table.variables[0]
         found["errors"] = {
             "embedding_bag": error_of(lambda: tf_ti.embedding_bag(there.table, ids)),
