@@ -107,8 +107,8 @@ def main():
                 lambda: tf_ti.adagrad_update(shard, there.accumulator.variables[0], slices, 0.1)
             ),
             "slot elsewhere": error_of(
-                lambda: tf.function(tf_ti.adagrad_update)(
-                    shard, there.accumulator.variables[1], slices, 0.1
+                tf.function(
+                    lambda: tf_ti.adagrad_update(shard, there.accumulator.variables[1], slices, 0.1)
                 )
             ),
             "bad id": error_of(
