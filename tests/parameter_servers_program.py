@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tf_ti
 
-ROWS, WIDTH, STEPS = 11, 3, 6
+ROWS, WIDTH, STEPS = 12, 3, 6
 TABLE = np.random.default_rng(0).standard_normal([ROWS, WIDTH])
 LINES = np.random.default_rng(1).integers(0, ROWS, [STEPS, 5, 4])
 COMBINERS = ("sum", "mean", "sqrtn", "max")

@@ -81,7 +81,7 @@ def check_that_bad_calls_are_refused(errors):
         assert re.search(pattern, message), message
     kind, message = errors["bad id"]
     assert kind == "InvalidArgumentError"
-    assert "is 11, but emb_table has 11 rows" in message
+    assert "is 12, but emb_table has 12 rows" in message
 
 
 def test_the_example_learns(tmp_path):
