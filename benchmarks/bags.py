@@ -1,4 +1,4 @@
-"""Bags: forward, backward and training beside other libraries, and beside what memory delivers.
+"""Bags: forward and backward beside other libraries, and beside what memory delivers.
 
 Each number of threads and shape has a process of its own: a library starts its threads once, and
 TensorFlow keeps memory that it has freed, with the huge pages that were asked for it. There, what
@@ -7,22 +7,20 @@ to 0.2 ms, is longer than a small bag op. The other libraries are called once an
 """
 
 import collections
-import dataclasses
 import json
 import math
-import os
 import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
 import tf_ti
 from benchmarks import bag_peers, harness, row_reader
-from benchmarks.bag_peers import Bags, Case, Shape
+from benchmarks.bag_peers import NOTES, UNIFORM, ZIPF, Bags, Case, Effort, Shape
 
 THREADS = (1, 2)
 SHAPES = (
@@ -35,8 +33,6 @@ QUICK_SHAPES = (SHAPES[0], *SHAPES[2:])
 # Those whose time is the memory's, and those whose table is far larger than what a TLB covers.
 MEMORY_BOUND = list(map(str, SHAPES[:3]))
 LARGE = list(map(str, SHAPES[:2]))
-TRAINED = SHAPES[0]
-UNIFORM, ZIPF = "uniform", "Zipf(1.2)"
 
 OURS = "tf_ti, tf.Variable"
 OURS_HUGE = "tf_ti, huge pages"
@@ -46,12 +42,6 @@ LOOKUP = "tf.nn.embedding_lookup_sparse"
 LIMIT = "rows read only"
 LIMIT_HUGE = "rows read only, huge pages"
 
-NOTES = {
-    UNIFORM: "ids: each is any row with the same probability",
-    ZIPF: "ids: numpy's zipf(1.2) - 1, modulo the number of rows, through a random permutation of "
-    "them, so that the rows that many ids name lie scattered",
-}
-
 
 def run(quick: bool) -> Iterator[harness.Table]:
     for threads in THREADS[-1:] if quick else THREADS:
@@ -60,37 +50,10 @@ def run(quick: bool) -> Iterator[harness.Table]:
 
 
 def _output_of_process(*arguments: str, threads: int) -> str:
-    """What this module prints in a process of its own that has as many CPUs as threads."""
-    cpus = sorted(os.sched_getaffinity(0))[:threads]
-    # NumPy asks for huge pages for large arrays, and a tensor may take over an array's memory.
-    environment = {"OMP_NUM_THREADS": str(threads), "NUMPY_MADVISE_HUGEPAGE": "0"}
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks.bags", *arguments],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | environment,
-        preexec_fn=lambda: os.sched_setaffinity(0, cpus),
-    ).stdout
+    return harness.output_of_process("benchmarks.bags", *arguments, threads=threads)
 
 
 # --- speed ---------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Effort:
-    """How many sets of ids there are, and how often and how long each case is measured."""
-
-    threads: int
-    sets: int
-    repeats: int
-    burst: float
-
-    def measure(self, cases: dict[str, Case]) -> dict[str, float]:
-        """Microseconds a bag op."""
-        runs = {name: case.run for name, case in cases.items()}
-        seconds = harness.measure(runs, self.repeats, self.burst)
-        return {name: seconds[name] / case.bag_ops * 1e6 for name, case in cases.items()}
 
 
 def _speed(threads: int, quick: bool) -> Iterator[harness.Table]:
@@ -105,9 +68,6 @@ def _speed(threads: int, quick: bool) -> Iterator[harness.Table]:
         yield _sum_table(distribution, threads, tables["sum", distribution])
         yield _weighted_and_mean_table(distribution, threads, tables["others", distribution])
         yield _gradient_table(distribution, threads, tables["gradient", distribution])
-    yield _training_table(
-        threads, {d: tables["training", d][str(TRAINED)] for d in (UNIFORM, ZIPF)}
-    )
     yield _precision_table(
         threads,
         {
@@ -120,9 +80,7 @@ def _speed(threads: int, quick: bool) -> Iterator[harness.Table]:
 
 def measure_shape(threads: int, shape: Shape, quick: bool) -> list:
     """(kind, distribution, microseconds for each way) of all that is measured with a shape."""
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    # Ops follow one another; with more threads some would be handed from one to the next.
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    bag_peers.limit_tensorflow(threads)
     if quick:
         effort = Effort(threads, sets=4, repeats=3, burst=0.02)
     else:
@@ -134,8 +92,6 @@ def measure_shape(threads: int, shape: Shape, quick: bool) -> list:
         ZIPF: Contest(bags.with_zipf_ids(), variable, effort),
     }
     kinds = {"others": Contest.weighted_and_mean_cases, "gradient": Contest.gradient_cases}
-    if shape == TRAINED:
-        kinds["training"] = Contest.training_cases
     if str(shape) in LARGE:
         kinds["precision"] = Contest.precision_cases
     figures = [
@@ -166,7 +122,7 @@ class Contest:
         self._gather = bag_peers.Gather(bags, max(1, passes // 4))
         self._lookup = bag_peers.LookupSparse(bags, max(1, passes // 8))
         self._fast_lookup = bag_peers.LookupSparse(bags, max(1, passes // 8), True)
-        self._torch = _if_installed(lambda: bag_peers.Torch(bags, effort.threads))
+        self._torch = harness.if_installed(lambda: bag_peers.Torch(bags, effort.threads))
 
     def sum_cases(self, huge: tf.Variable) -> dict[str, Case]:
         cases = {
@@ -178,7 +134,9 @@ class Contest:
         if self._torch:
             cases[TORCH] = self._torch.forward()
             cases["torch embedding_bag, huge pages"] = self._torch.forward_on_huge_pages()
-        openvino = _if_installed(lambda: bag_peers.openvino_sum(self._bags, self._effort.threads))
+        openvino = harness.if_installed(
+            lambda: bag_peers.openvino_sum(self._bags, self._effort.threads)
+        )
         if openvino:
             cases["OpenVINO EmbeddingBagOffsetsSum"] = openvino
         cases["tf.gather + tf.reduce_sum"] = self._gather.forward(self._variable)
@@ -203,17 +161,6 @@ class Contest:
         cases[LOOKUP] = self._lookup.gradient(self._variable)
         return cases
 
-    def training_cases(self) -> dict[str, Case]:
-        def by(ways, update):
-            return ways.training(tf.Variable(self._bags.table), update)
-
-        cases = {OURS: by(self._ours, bag_peers.update_by_tf_ti)}
-        cases[f"{OURS}.scatter_sub"] = by(self._ours, bag_peers.update_by_tensorflow)
-        if self._torch:
-            cases[TORCH] = self._torch.training()
-        cases[LOOKUP] = by(self._lookup, bag_peers.update_by_tensorflow)
-        return cases
-
     def precision_cases(self) -> dict[str, Case]:
         cases = {}
         for dtype in (tf.float32, tf.bfloat16, tf.float16):
@@ -234,18 +181,13 @@ class Contest:
             table = row_reader.make_table(self._bags.shape.rows, row_bytes, huge_pages)
             passes = self._ours.passes
             try:
-                reader = row_reader.make_case(table, self._bags.ids, passes, self._effort.threads)
+                reader = row_reader.make_case(
+                    [table], passes, self._effort.threads, read=self._bags.ids
+                )
             except (OSError, subprocess.CalledProcessError):
                 return {}
             cases[name] = Case(reader, passes * self._effort.sets)
         return cases
-
-
-def _if_installed(make: Callable):
-    try:
-        return make()
-    except ImportError:
-        return None
 
 
 def _make_table(title: str, threads: int, columns: dict, reference: str) -> harness.Table:
@@ -256,37 +198,15 @@ def _make_table(title: str, threads: int, columns: dict, reference: str) -> harn
     return table
 
 
-def _add_goal(
-    table: harness.Table,
-    over: str,
-    under: str,
-    limit: float,
-    *,
-    columns: list[str] | None = None,
-    at_least: bool = False,
-) -> None:
-    """A goal for the quotient of two rows, in the column where it is the worst."""
-    quotients = {
-        column: table.rows[over][k] / table.rows[under][k]
-        for k, column in enumerate(table.columns)
-        if (columns is None or column in columns) and over in table.rows and under in table.rows
-    }
-    if not quotients:
-        return
-    worst = (min if at_least else max)(quotients, key=quotients.get)
-    what = f"{over} / {under}, at ({worst}), the worst of {len(quotients)}"
-    table.goals.append(harness.Goal(what, quotients[worst], limit, at_least=at_least))
-
-
 def _sum_table(distribution: str, threads: int, columns: dict) -> harness.Table:
     title = f"Bags at (rows, width, bags, ids a bag), {distribution} ids: forward, sum"
     table = _make_table(title, threads, columns, OURS)
-    _add_goal(table, OURS, TORCH, 0.85)
-    _add_goal(table, OURS, LOOKUP, 1 / 5)
-    _add_goal(table, OURS_HUGE, TORCH, 0.6, columns=LARGE)
-    _add_goal(table, LIMIT, OURS, 0.85, columns=MEMORY_BOUND, at_least=True)
-    _add_goal(table, LIMIT_HUGE, OURS_HUGE, 0.85, columns=MEMORY_BOUND, at_least=True)
-    _add_goal(table, OURS, OURS_INT32, 1.1)
+    table.add_goal(OURS, TORCH, 0.85)
+    table.add_goal(OURS, LOOKUP, 1 / 5)
+    table.add_goal(OURS_HUGE, TORCH, 0.6, columns=LARGE)
+    table.add_goal(LIMIT, OURS, 0.85, columns=MEMORY_BOUND, at_least=True)
+    table.add_goal(LIMIT_HUGE, OURS_HUGE, 0.85, columns=MEMORY_BOUND, at_least=True)
+    table.add_goal(OURS, OURS_INT32, 1.1)
     table.notes = [
         NOTES[distribution],
         "int64 ids where nothing else is said; 4 KB pages likewise",
@@ -305,26 +225,19 @@ def _sum_table(distribution: str, threads: int, columns: dict) -> harness.Table:
 def _weighted_and_mean_table(distribution: str, threads: int, columns: dict) -> harness.Table:
     title = f"Bags, {distribution} ids: forward, weighted sum and mean"
     table = _make_table(title, threads, columns, f"weighted: {OURS}")
-    _add_goal(table, f"weighted: {OURS}", f"weighted: {TORCH}", 0.9)
-    _add_goal(table, f"mean: {OURS}", f"mean: {TORCH}", 0.6)
+    table.add_goal(f"weighted: {OURS}", f"weighted: {TORCH}", 0.9)
+    table.add_goal(f"mean: {OURS}", f"mean: {TORCH}", 0.6)
     return table
 
 
 def _gradient_table(distribution: str, threads: int, columns: dict) -> harness.Table:
     title = f"Bags, {distribution} ids: forward, sum, and backward to sparse gradients"
     table = _make_table(title, threads, columns, OURS)
-    _add_goal(table, OURS, TORCH, 0.7)
+    table.add_goal(OURS, TORCH, 0.7)
     table.notes = [
         "tf_ti sums the gradient of each row; torch and tf.nn leave a gradient for each id, or for "
         "each id of a row, to whoever uses them",
     ]
-    return table
-
-
-def _training_table(threads: int, columns: dict) -> harness.Table:
-    title = f"Bags at ({TRAINED}): a training step, plain SGD by sparse update"
-    table = _make_table(title, threads, columns, OURS)
-    _add_goal(table, OURS, TORCH, 0.7)
     return table
 
 
@@ -333,7 +246,7 @@ def _precision_table(threads: int, columns: dict) -> harness.Table:
     table = _make_table(title, threads, columns, "tf_ti, float32")
     uniform = [column for column in table.columns if column.endswith(UNIFORM)]
     for name in ("tf_ti, bfloat16", "tf_ti, float16"):
-        _add_goal(table, "tf_ti, float32", name, 1.6, columns=uniform, at_least=True)
+        table.add_goal("tf_ti, float32", name, 1.6, columns=uniform, at_least=True)
     table.notes = ["with Zipf ids most rows lie in the cache, so there is no goal for them"]
     return table
 
