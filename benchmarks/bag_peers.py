@@ -331,6 +331,8 @@ class Torch:
         import torch
 
         torch.set_num_threads(threads)
+        # As by default, but without a warning.
+        torch.sparse.check_sparse_tensor_invariants.disable()
         self._torch, self._bags = torch, bags
         self._ids = [torch.tensor(ids) for ids in bags.ids]
         self._offsets, self._weights = torch.tensor(bags.offsets), torch.tensor(bags.weights)

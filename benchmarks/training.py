@@ -44,11 +44,13 @@ def run(quick: bool) -> Iterator[harness.Table]:
     small_pages = _measure("small_pages", quick, {"TF_TI_HUGE_PAGES": "0"})
     for make_table in (_adam_table, _adagrad_table, _sgd_table):
         kind = make_table.__name__.split("_")[1]
-        columns = _measure(kind, quick)
-        for distribution, figures in columns.items():
-            for name in OURS:
-                if name in figures:
-                    figures[_small(name)] = small_pages[distribution][name]
+        columns = {}
+        for distribution, figures in _measure(kind, quick).items():
+            columns[distribution] = {}
+            for name, figure in figures.items():
+                columns[distribution][name] = figure
+                if name in OURS:
+                    columns[distribution][_small(name)] = small_pages[distribution][name]
         yield make_table(columns)
     yield _updates_table(_measure("updates", quick))
 
@@ -263,12 +265,16 @@ def _updates_table(columns: dict) -> harness.Table:
     table.notes += [
         "the gradient, that of tf_ti's bags, is there already, in order and with each row once; "
         "the limits do not read it",
-        "tf_ti's tables and slots are on huge pages, TensorFlow's on 4 KB pages",
+        "tables and slots are on huge pages, but TensorFlow's accumulator on 4 KB pages",
     ]
     return table
 
 
 def _add_fit_goals(table: harness.Table, optimizer: str, limit: float) -> None:
+    table.notes.append(
+        "fit: the function that model.fit calls for each batch, compiled by XLA, as by default; "
+        "for Embedding, whose rows are added up, Keras's squares a repeated row's gradients apart"
+    )
     for layer in LAYERS:
         ours, kerass = (_fit(library, optimizer, layer) for library in ("tf_ti.keras", "keras"))
         table.add_goal(ours, kerass, limit)
@@ -292,8 +298,6 @@ def _add_notes_on_steps(table: harness.Table) -> None:
         "rows read, and written: a bare loop that reads a row for each id and then rewrites "
         "the same rows, each once, of the table and of its slots; it prefetches in the fastest of "
         f"{len(row_reader.PREFETCHES)} ways, and neither computes nor knows a gradient",
-        "fit: the function that model.fit calls for each batch, compiled by XLA, as by default; "
-        "for Embedding, whose rows are added up, Keras's squares a repeated row's gradients apart",
     ]
 
 
