@@ -42,8 +42,8 @@ TABLES = {SGD: 1, ROW_WISE: 1, ADAGRAD: 2, ADAM: 3}
 
 def run(quick: bool) -> Iterator[harness.Table]:
     small_pages = _measure("small_pages", quick, {"TF_TI_HUGE_PAGES": "0"})
-    for make_table in (_adam_table, _adagrad_table, _sgd_table):
-        kind = make_table.__name__.split("_")[1]
+    makers = {"adam": _adam_table, "adagrad": _adagrad_table, "sgd": _sgd_table}
+    for kind, make_table in makers.items():
         columns = {}
         for distribution, figures in _measure(kind, quick).items():
             columns[distribution] = {}
