@@ -12,7 +12,7 @@ import sys
 import time
 
 # One module a family; each has `run(quick)`, which yields tables.
-FAMILIES = ("loops", "recurrent", "bags", "compiled_bags", "openvino")
+FAMILIES = ("loops", "recurrent", "bags", "training", "compiled_bags", "openvino")
 THREADS = 2
 
 

@@ -7,8 +7,11 @@ import os
 import pathlib
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 PACKAGES = (
     "tf_ti",
@@ -18,8 +21,10 @@ PACKAGES = (
     "onnxruntime",
     "openvino",
     "torch",
+    "fbgemm-gpu-cpu",
     "jax",
 )
+Made = TypeVar("Made")
 # More would make a picture that no viewer shows at a size to read.
 TABLES_A_PICTURE = 8
 # Seconds. GNU's OpenMP waits for some 16 ms before its threads sleep.
@@ -76,6 +81,31 @@ class Table:
         for name, row in self.rows.items():
             row.append(figures.get(name))
         self.columns.append(column)
+
+    def add_goal(
+        self,
+        over: str,
+        under: str,
+        limit: float,
+        *,
+        columns: Sequence[str] | None = None,
+        at_least: bool = False,
+    ) -> None:
+        """A goal for the quotient of two rows, in the column where it is the worst.
+
+        None where one of the rows is missing, as of a library that is not installed.
+        """
+        quotients = {
+            column: self.rows[over][k] / self.rows[under][k]
+            for k, column in enumerate(self.columns)
+            if (columns is None or column in columns)
+            and all(name in self.rows and self.rows[name][k] for name in (over, under))
+        }
+        if not quotients:
+            return
+        worst = (min if at_least else max)(quotients, key=quotients.get)
+        what = f"{over} / {under}, at ({worst}), the worst of {len(quotients)}"
+        self.goals.append(Goal(what, quotients[worst], limit, at_least=at_least))
 
     def _cell(self, name: str, column: int) -> str:
         figure = self.rows[name][column]
@@ -138,6 +168,35 @@ def measure(
                 case()
             seconds[name].append((time.perf_counter() - start) / calls[name])
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def if_installed(make: Callable[[], Made]) -> Made | None:
+    """What it makes; None where a library for that is missing."""
+    try:
+        return make()
+    except ImportError:
+        return None
+
+
+def output_of_process(
+    module: str, *arguments: str, threads: int, environment: Mapping[str, str] | None = None
+) -> str:
+    """What a module prints in a process of its own that has as many CPUs as threads."""
+    cpus = sorted(os.sched_getaffinity(0))[:threads]
+    # NumPy asks for huge pages for large arrays, and a tensor may take over an array's memory.
+    environment = {
+        "OMP_NUM_THREADS": str(threads),
+        "NUMPY_MADVISE_HUGEPAGE": "0",
+        **(environment or {}),
+    }
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+        preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+    ).stdout
 
 
 def describe_machine() -> str:

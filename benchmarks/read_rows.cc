@@ -1,5 +1,6 @@
-// Reads rows of a table and computes nothing: no bag can be faster than the fastest way to do that.
-// Compiled when the benchmark runs, for this machine and with ROW_LINES, the cache lines of a row.
+// Reads rows of a table, and reads and writes rows of some tables, and computes nothing: no bag and
+// no update can be faster than the fastest way to do that. Compiled when the benchmark runs, for
+// this machine and with ROW_LINES, the cache lines of a row.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -10,29 +11,55 @@ namespace {
 
 typedef uint64_t Line __attribute__((vector_size(64)));
 
-// Every kStep-th line of the row `distance` ids ahead is prefetched into the cache kLevel; none
-// with kLevel 0.
+Line* Row(void* table, int32_t id) { return static_cast<Line*>(table) + int64_t{id} * ROW_LINES; }
+
+// Every kStep-th line of a row is prefetched into the cache kLevel; none with kLevel 0.
+template <int kLevel, int kStep, bool kWrites>
+void Prefetch(const Line* row) {
+  if (kLevel == 0) return;
+  for (int line = 0; line < ROW_LINES; line += kStep) {
+    __builtin_prefetch(row + line, kWrites, kLevel == 1 ? 3 : 2);
+  }
+}
+
+struct Ids {
+  const int32_t* ids;
+  int64_t begin, end;
+
+  int32_t Ahead(int64_t i, int64_t distance) const { return ids[std::min(i + distance, end - 1)]; }
+};
+
 template <int kLevel, int kStep>
-void ReadRows(const Line* table, const int32_t* ids, int64_t begin, int64_t end, int64_t distance) {
+void ReadRows(void* table, Ids ids, int64_t distance) {
   Line seen[2] = {};
-  for (int64_t i = begin; i < end; ++i) {
-    if (kLevel > 0) {
-      const Line* row = table + int64_t{ids[std::min(i + distance, end - 1)]} * ROW_LINES;
-      for (int line = 0; line < ROW_LINES; line += kStep) {
-        __builtin_prefetch(row + line, 0, kLevel == 1 ? 3 : 2);
-      }
-    }
-    const Line* row = table + int64_t{ids[i]} * ROW_LINES;
+  for (int64_t i = ids.begin; i < ids.end; ++i) {
+    Prefetch<kLevel, kStep, false>(Row(table, ids.Ahead(i, distance)));
+    const Line* row = Row(table, ids.ids[i]);
     for (int line = 0; line < ROW_LINES; ++line) seen[line % 2] ^= row[line];
   }
   // Without a use the compiler would leave the loads out.
   asm volatile("" : : "m"(seen) : "memory");
 }
 
-using Reader = decltype(&ReadRows<0, 1>);
-constexpr Reader kReaders[3][2] = {{ReadRows<0, 1>, ReadRows<0, 1>},
-                                   {ReadRows<1, 1>, ReadRows<1, 2>},
-                                   {ReadRows<2, 1>, ReadRows<2, 2>}};
+template <int kLevel, int kStep>
+void WriteRows(void* const* tables, int64_t num_tables, Ids ids, int64_t distance) {
+  for (int64_t i = ids.begin; i < ids.end; ++i) {
+    for (int64_t table = 0; table < num_tables; ++table) {
+      Prefetch<kLevel, kStep, true>(Row(tables[table], ids.Ahead(i, distance)));
+      Line* row = Row(tables[table], ids.ids[i]);
+      for (int line = 0; line < ROW_LINES; ++line) row[line] = ~row[line];
+    }
+  }
+}
+
+struct Way {
+  decltype(&ReadRows<0, 1>) read;
+  decltype(&WriteRows<0, 1>) write;
+};
+template <int kLevel, int kStep>
+constexpr Way kWay = {ReadRows<kLevel, kStep>, WriteRows<kLevel, kStep>};
+constexpr Way kWays[3][2] = {
+    {kWay<0, 1>, kWay<0, 1>}, {kWay<1, 1>, kWay<1, 2>}, {kWay<2, 1>, kWay<2, 2>}};
 
 // Where somebody else has the CPU that the other thread needs, it is given up after a while.
 void Wait(const std::atomic<int64_t>& counter, int64_t value) {
@@ -42,35 +69,58 @@ void Wait(const std::atomic<int64_t>& counter, int64_t value) {
   }
 }
 
-}  // namespace
-
-// Reads the rows that each of `num_sets` sets of `num_ids` ids names, one set after the other, and
-// all of that `passes` times. The threads divide each set between them, and wait for the next one
-// without sleeping: a thread that sleeps would need longer to wake up than a small set takes.
-extern "C" void read_rows(const void* table, const int32_t* ids, int64_t num_ids, int64_t num_sets,
-                          int64_t passes, int64_t level, int64_t line_step, int64_t distance,
-                          int64_t num_threads) {
-  const Reader reader = kReaders[level][line_step - 1];
-  const auto read = [=](int64_t step, int64_t thread) {
-    reader(static_cast<const Line*>(table), ids + step % num_sets * num_ids,
-           num_ids * thread / num_threads, num_ids * (thread + 1) / num_threads, distance);
-  };
-  const int64_t steps = passes * num_sets;
+// Runs work(step, thread) for all steps, one after the other. The threads wait for the next one
+// without sleeping: a thread that sleeps would need longer to wake up than a small step takes.
+template <typename Work>
+void RunSteps(int64_t steps, int64_t num_threads, const Work& work) {
   std::atomic<int64_t> started{0}, finished{0};
   std::vector<std::thread> helpers;
   for (int64_t thread = 1; thread < num_threads; ++thread) {
     helpers.emplace_back([&, thread] {
       for (int64_t step = 0; step < steps; ++step) {
         Wait(started, step + 1);
-        read(step, thread);
+        work(step, thread);
         finished.fetch_add(1, std::memory_order_acq_rel);
       }
     });
   }
   for (int64_t step = 0; step < steps; ++step) {
     started.store(step + 1, std::memory_order_release);
-    read(step, 0);
+    work(step, 0);
     Wait(finished, (step + 1) * (num_threads - 1));
   }
   for (std::thread& helper : helpers) helper.join();
+}
+
+}  // namespace
+
+// For each of `num_sets` sets, one after the other, and all of that `passes` times: the rows that
+// ids[read_bounds[set]] to ids[read_bounds[set + 1]] name are read from the first table, and then
+// those of written[write_bounds[set]] to written[write_bounds[set + 1]] are read from and written
+// to all `num_tables` tables. The threads divide each of these between them. `level`, `line_step`
+// and `distance`: how rows are prefetched that many ids ahead.
+extern "C" void walk_rows(void* const* tables, int64_t num_tables, const int32_t* read,
+                          const int64_t* read_bounds, const int32_t* written,
+                          const int64_t* write_bounds, int64_t num_sets, int64_t passes,
+                          int64_t level, int64_t line_step, int64_t distance, int64_t num_threads) {
+  const Way way = kWays[level][line_step - 1];
+  // Rows are written once all have been read: no step is begun where there is nothing to be done.
+  std::vector<int64_t> steps;
+  for (int64_t set = 0; set < num_sets; ++set) {
+    if (read_bounds[set] < read_bounds[set + 1]) steps.push_back(2 * set);
+    if (write_bounds[set] < write_bounds[set + 1]) steps.push_back(2 * set + 1);
+  }
+  const auto work = [&](int64_t step, int64_t thread) {
+    step = steps[step % steps.size()];
+    const int64_t* bounds = (step % 2 == 0 ? read_bounds : write_bounds) + step / 2;
+    const int64_t count = bounds[1] - bounds[0];
+    const Ids ids = {step % 2 == 0 ? read : written, bounds[0] + count * thread / num_threads,
+                     bounds[0] + count * (thread + 1) / num_threads};
+    if (step % 2 == 0) {
+      way.read(tables[0], ids, distance);
+    } else {
+      way.write(tables, num_tables, ids, distance);
+    }
+  };
+  RunSteps(passes * steps.size(), num_threads, work);
 }

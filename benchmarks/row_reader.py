@@ -1,10 +1,10 @@
-"""The limit of bags: how fast a machine reads rows of a table in the order of ids."""
+"""The limit of bags and updates: how fast a machine reads and writes rows in the order of ids."""
 
 import ctypes
 import functools
 import mmap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -30,22 +30,31 @@ def make_table(rows: int, row_bytes: int, huge_pages: bool) -> np.ndarray:
     return table
 
 
-def make_case(table: np.ndarray, ids: np.ndarray, passes: int, threads: int) -> Callable[[], None]:
-    """Reads the rows of each of the sets of ids [sets, num_ids], `passes` times.
+def make_case(
+    tables: Sequence[np.ndarray],
+    passes: int,
+    threads: int,
+    read: Sequence[np.ndarray] = (),
+    written: Sequence[np.ndarray] = (),
+) -> Callable[[], None]:
+    """Goes through sets of ids, `passes` times.
 
+    For each set first the rows of the first table that its ids in `read` name are read, then those
+    of all tables that its ids in `written` name are read and written; either may be left out.
     Prefetches in the way that turns out to be the fastest. OSError or CalledProcessError says that
     there is no compiler.
     """
-    num_sets, num_ids = ids.shape
-    ids = np.ascontiguousarray(ids, np.int32)
-    read_rows = _compile(table.shape[1] // CACHE_LINE)
+    walk_rows = _compile(tables[0].shape[1] // CACHE_LINE)
+    addresses = np.array([table.ctypes.data for table in tables])
+    num_sets = max(len(read), len(written))
+    lists = [*_flatten(read, num_sets), *_flatten(written, num_sets)]
 
     def run(level, line_step, distance, passes):
-        integers = (num_ids, num_sets, passes, level, line_step, distance, threads)
-        read_rows(
-            ctypes.c_void_p(table.ctypes.data),
-            ctypes.c_void_p(ids.ctypes.data),
-            *map(ctypes.c_int64, integers),
+        walk_rows(
+            ctypes.c_void_p(addresses.ctypes.data),
+            ctypes.c_int64(len(tables)),
+            *(ctypes.c_void_p(array.ctypes.data) for array in lists),
+            *map(ctypes.c_int64, (num_sets, passes, level, line_step, distance, threads)),
         )
 
     def seconds(prefetch):
@@ -58,8 +67,16 @@ def make_case(table: np.ndarray, ids: np.ndarray, passes: int, threads: int) -> 
     return functools.partial(run, *best, passes)
 
 
+def _flatten(sets: Sequence[np.ndarray], num_sets: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of all sets, and where each set begins and ends among them."""
+    if not len(sets):
+        return np.zeros(0, np.int32), np.zeros(num_sets + 1, np.int64)
+    bounds = np.cumsum([0, *map(len, sets)], dtype=np.int64)
+    return np.concatenate(sets).astype(np.int32), bounds
+
+
 @functools.cache
 def _compile(row_lines: int) -> Callable:
-    read_rows = native.compile_source("read_rows.cc", f"-DROW_LINES={row_lines}").read_rows
-    read_rows.restype = None
-    return read_rows
+    walk_rows = native.compile_source("read_rows.cc", f"-DROW_LINES={row_lines}").walk_rows
+    walk_rows.restype = None
+    return walk_rows

@@ -145,7 +145,7 @@ def bags(table: tf.Variable, ids: tf.RaggedTensor, weights: tf.RaggedTensor) -> 
     with tf.GradientTape() as tape:
         pooled = tf_ti.embedding_bag(table, ids, weights, combiner="mean", default_index=0)
         loss = tf.reduce_sum(pooled**2)
-    tf_ti.scatter_sub(table, tape.gradient(loss, table), 0.5)
+    tf_ti.scatter_sub(table, tape.gradient(loss, table), 0.5, weight_decay=0.01)
     assert_type(pooled, tf.Tensor | Any)
     tf_ti.embedding_bag([table, table], [[1]], partition_strategy="mod", prune_invalid=True)
     assert_type(
@@ -174,8 +174,22 @@ def bags(table: tf.Variable, ids: tf.RaggedTensor, weights: tf.RaggedTensor) -> 
     tf_ti.embedding_bag_offsets(table, [0], [0], reduction="sqrtn")  # type: ignore[arg-type]
     tf_ti.embedding_bag_packed(table, [[0]], combiner="sum")  # type: ignore[call-arg]
     tf_ti.embedding_segments_sum(table, [0], [0])  # type: ignore[call-arg]
-    tf_ti.scatter_sub(table)  # type: ignore[call-arg]
     tf_ti.advise_huge_pages()  # type: ignore[call-arg]
+
+
+def updates(table: tf.Variable, slot: tf.Variable, slices: tf.IndexedSlices) -> None:
+    tf_ti.adagrad_update(table, slot, slices, 0.1, epsilon=1e-8, epsilon_inside_sqrt=False)
+    tf_ti.adam_update(table, slot, slot, slices, learning_rate=0.1, step=1, beta_1=0.8)
+    tf_ti.adam_update(
+        table, slot, slot, slices, 0.1, 1, epsilon_hat=False, weight_decay=0.1, name="step"
+    )
+
+    tf_ti.scatter_sub(table)  # type: ignore[call-arg]
+    tf_ti.adagrad_update(table, slot, slices)  # type: ignore[call-arg]
+    tf_ti.adagrad_update(table, slot, slices, 0.1, 1e-8)  # type: ignore[call-arg]
+    tf_ti.adam_update(table, slot, slot, slices, 0.1)  # type: ignore[call-arg]
+    tf_ti.adam_update(table, slot, slot, slices, 0.1, 1, epsilon_hat="no")  # type: ignore[arg-type]
+    tf_ti.adam_update(table, slot, slot, slices, 0.1, 1, momentum=0.1)  # type: ignore[call-arg]
 
 
 def recurrences(
@@ -221,10 +235,16 @@ def layers() -> None:
     layer = tf_ti.keras.EmbeddingBag(10_000, 16, mask_zero=True, combiner="mean", name="bags")
     assert_type(layer.output_dim, int)
 
+    # Their arguments are Keras's, which is not there where types are checked.
+    optimizers = tf_ti.keras.optimizers
+    classes: list[type[Any]] = [optimizers.SGD, optimizers.Adagrad, optimizers.RowwiseAdagrad]
+    classes += [optimizers.Adam, optimizers.AdamW]
+
     tf_ti.keras.EmbeddingBag(10_000)  # type: ignore[call-arg]
     tf_ti.keras.EmbeddingBag("10000", 16)  # type: ignore[arg-type]
     tf_ti.keras.EmbeddingBag(10_000, 16, combiner="median")  # type: ignore[arg-type]
     tf_ti.keras.EmbedingBag(10_000, 16)  # type: ignore[attr-defined]
+    tf_ti.keras.optimizers.Adamm(0.1)  # type: ignore[attr-defined]
 
 
 def openvino() -> None:

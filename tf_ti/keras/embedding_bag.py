@@ -32,8 +32,8 @@ class EmbeddingBag(keras.layers.Layer):
     `default_index`. It is `keras.layers.Embedding` followed by a pooling that leaves masked ids
     out, done by `tf_ti.embedding_bag`: the embeddings of the ids are never put next to one another
     in memory, bags may differ in size, and the gradient is a `tf.IndexedSlices` of the rows that
-    were read. `keras.optimizers.SGD` without momentum touches these rows alone; the other
-    optimizers of Keras go through the whole matrix in every step.
+    were read. The optimizers of `tf_ti.keras.optimizers`, and `keras.optimizers.SGD` without
+    momentum, touch these rows alone; the others of Keras go through the whole matrix in every step.
 
     Args:
         input_dim: the size of the vocabulary, a positive int: ids are below it.
