@@ -12,7 +12,15 @@ import sys
 import time
 
 # One module a family; each has `run(quick)`, which yields tables.
-FAMILIES = ("loops", "recurrent", "bags", "training", "compiled_bags", "openvino")
+FAMILIES = (
+    "loops",
+    "recurrent",
+    "bags",
+    "training",
+    "parameter_servers",
+    "compiled_bags",
+    "openvino",
+)
 THREADS = 2
 
 

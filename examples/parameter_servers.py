@@ -32,7 +32,7 @@ RATE = 0.5
 class Cluster:
     """Processes on loopback: parameter servers and workers, with this one as their coordinator.
 
-    They end with this one.
+    They end with this object, or with this process.
     """
 
     def __init__(self, servers: int, workers: int):
@@ -52,7 +52,7 @@ class Cluster:
         self._processes[job, task] = subprocess.Popen(
             [sys.executable, __file__, *arguments],
             stdin=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
 
     def kill(self, job: str, task: int) -> None:

@@ -14,7 +14,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILIN
 
 
 def test_there_are_seventeen_examples():
-    assert len(EXAMPLES) == 17
+    assert len(EXAMPLES) == 18
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(1, len(EXAMPLES) + 1))

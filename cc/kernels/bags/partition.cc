@@ -25,9 +25,9 @@ class EmbeddingBagPartitionOp : public tensorflow::OpKernel {
     int num_positions;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_positions", &num_positions));
     has_positions_ = num_positions > 0;
-    OP_REQUIRES(ctx, !has_positions_ || num_positions == num_shards_,
-                InvalidArgument("num_positions must be 0 or ", num_shards_, ", got ",
-                                num_positions));
+    OP_REQUIRES(
+        ctx, !has_positions_ || num_positions == num_shards_,
+        InvalidArgument("num_positions must be 0 or ", num_shards_, ", got ", num_positions));
     int num_counts;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_counts", &num_counts));
     OP_REQUIRES(ctx, num_counts == (options_.kind == BagKind::kSegments),
