@@ -9,6 +9,7 @@ rows are. One of the workers is killed on the way and starts again.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -62,6 +63,12 @@ class Cluster:
         process.wait()
 
     def connect(self) -> tf.distribute.ParameterServerStrategy:
+        # TensorFlow would wait for ever for one that has failed.
+        for (job, task), process in self._processes.items():
+            while not _answers(self.spec[job][task]):
+                if process.poll() is not None:
+                    raise SystemExit(f"{job} {task} has ended")
+                time.sleep(0.1)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(self.spec), task_type="chief", task_id=0, rpc_layer="grpc"
         )
@@ -74,14 +81,15 @@ class Cluster:
 
 def _free_addresses(count: int) -> list[str]:
     """Below the ports that the system gives to whoever connects to something meanwhile."""
-    addresses = []
-    for port in random.sample(range(20_000, 32_000), 1000):
-        with socket.socket() as attempt:
-            if attempt.connect_ex(("127.0.0.1", port)):  # nobody is there
-                addresses.append(f"127.0.0.1:{port}")
-        if len(addresses) == count:
-            return addresses
-    raise OSError("there are no free ports")
+    ports = random.sample(range(20_000, 32_000), 1000)
+    addresses = (f"127.0.0.1:{port}" for port in ports)
+    return list(itertools.islice(itertools.filterfalse(_answers, addresses), count))
+
+
+def _answers(address: str) -> bool:
+    host, port = address.split(":")
+    with socket.socket() as attempt:
+        return attempt.connect_ex((host, int(port))) == 0
 
 
 def serve(spec: str, job: str, task: str) -> None:
