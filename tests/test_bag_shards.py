@@ -30,7 +30,7 @@ def sharded(table, count, strategy, kind="variable"):
 
 def random_case(rng):
     """(table, bags, weights or None, options)"""
-    table = rng.standard_normal([int(rng.integers(1, 40)), *[int(rng.integers(1, 9))] * 1])
+    table = rng.standard_normal([int(rng.integers(1, 40)), int(rng.integers(1, 9))])
     rows = len(table)
     padding_idx = [None, int(rng.integers(0, rows)), -1, rows + 2][rng.integers(0, 4)]
     default_index = [None, -1, int(rng.integers(0, rows))][rng.integers(0, 3)]
@@ -73,11 +73,15 @@ def test_random_shards_give_the_bags_of_the_whole_table(rng, form, strategy):
 @each_combiner
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_every_dtype(dtype, combiner, strategy):
-    if combiner == "sqrtn" and dtype.is_integer or combiner == "max" and dtype.is_complex:
-        pytest.skip("there is no such combination")
     rng = np.random.default_rng(1)
     table = exact(dtype, [11, 3], rng)
     bags = [[0, 10, 3, 3], [], [7], [1, 2, 9]]
+    if combiner == "sqrtn" and dtype.is_integer or combiner == "max" and dtype.is_complex:
+        with pytest.raises(TypeError, match=f"{combiner} needs.*{dtype.name}"):
+            tf_ti.embedding_bag(
+                sharded(table, 3, strategy), ragged_of(bags, tf.int64), combiner=combiner
+            )
+        return
     expected = by_definition(table, bags, combiner=combiner, default_index=5)
     actual = tf_ti.embedding_bag(
         sharded(table, 3, strategy),
@@ -222,13 +226,14 @@ def loss_of(y):
 
 
 @each_strategy
-@each_combiner
+@pytest.mark.parametrize(
+    ("combiner", "weighted"),
+    [(combiner, False) for combiner in ("sum", "mean", "sqrtn", "max")]
+    + [(combiner, True) for combiner in ("sum", "mean", "sqrtn")],
+)
 @pytest.mark.parametrize("form", ["ragged", "sparse", "dense"])
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("default_index", [None, 9])
 def test_gradients_are_those_of_the_whole_table(form, weighted, combiner, default_index, strategy):
-    if weighted and combiner == "max":
-        pytest.skip("there is no such combination")
     rng = np.random.default_rng(8)
     table = rng.standard_normal([10, 3])
     bags = [[0, 9, 4, 4], [7, 2, 2, 1]] if form == "dense" else [[0, 9, 4, 4], [], [7], [2, 2, 1]]
