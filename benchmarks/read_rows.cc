@@ -41,13 +41,19 @@ void ReadRows(void* table, Ids ids, int64_t distance) {
   asm volatile("" : : "m"(seen) : "memory");
 }
 
+// `gradient`, where there is one, is read too, row after row.
 template <int kLevel, int kStep>
-void WriteRows(void* const* tables, int64_t num_tables, Ids ids, int64_t distance) {
+void WriteRows(void* const* tables, int64_t num_tables, const Line* gradient, Ids ids,
+               int64_t distance) {
   for (int64_t i = ids.begin; i < ids.end; ++i) {
+    Line change[ROW_LINES];
+    for (int line = 0; line < ROW_LINES; ++line) {
+      change[line] = gradient == nullptr ? ~Line{} : *gradient++;
+    }
     for (int64_t table = 0; table < num_tables; ++table) {
       Prefetch<kLevel, kStep, true>(Row(tables[table], ids.Ahead(i, distance)));
       Line* row = Row(tables[table], ids.ids[i]);
-      for (int line = 0; line < ROW_LINES; ++line) row[line] = ~row[line];
+      for (int line = 0; line < ROW_LINES; ++line) row[line] ^= change[line];
     }
   }
 }
@@ -97,12 +103,14 @@ void RunSteps(int64_t steps, int64_t num_threads, const Work& work) {
 // For each of `num_sets` sets, one after the other, and all of that `passes` times: the rows that
 // ids[read_bounds[set]] to ids[read_bounds[set + 1]] name are read from the first table, and then
 // those of written[write_bounds[set]] to written[write_bounds[set + 1]] are read from and written
-// to all `num_tables` tables. The threads divide each of these between them. `level`, `line_step`
-// and `distance`: how rows are prefetched that many ids ahead.
+// to all `num_tables` tables, while `gradient` is read, which has a row for each of `written` or is
+// null. The threads divide each of these between them. `level`, `line_step` and `distance`: how
+// rows are prefetched that many ids ahead.
 extern "C" void walk_rows(void* const* tables, int64_t num_tables, const int32_t* read,
                           const int64_t* read_bounds, const int32_t* written,
-                          const int64_t* write_bounds, int64_t num_sets, int64_t passes,
-                          int64_t level, int64_t line_step, int64_t distance, int64_t num_threads) {
+                          const int64_t* write_bounds, const void* gradient, int64_t num_sets,
+                          int64_t passes, int64_t level, int64_t line_step, int64_t distance,
+                          int64_t num_threads) {
   const Way way = kWays[level][line_step - 1];
   // Rows are written once all have been read: no step is begun where there is nothing to be done.
   std::vector<int64_t> steps;
@@ -119,7 +127,9 @@ extern "C" void walk_rows(void* const* tables, int64_t num_tables, const int32_t
     if (step % 2 == 0) {
       way.read(tables[0], ids, distance);
     } else {
-      way.write(tables, num_tables, ids, distance);
+      const Line* own = static_cast<const Line*>(gradient);
+      if (own != nullptr) own += ids.begin * ROW_LINES;
+      way.write(tables, num_tables, own, ids, distance);
     }
   };
   RunSteps(passes * steps.size(), num_threads, work);

@@ -36,17 +36,22 @@ def make_case(
     threads: int,
     read: Sequence[np.ndarray] = (),
     written: Sequence[np.ndarray] = (),
+    with_gradient: bool = False,
 ) -> Callable[[], None]:
     """Goes through sets of ids, `passes` times.
 
     For each set first the rows of the first table that its ids in `read` name are read, then those
     of all tables that its ids in `written` name are read and written; either may be left out.
+    With a gradient, a row of it is read for each of `written`, from memory on 4 KB pages.
     Prefetches in the way that turns out to be the fastest. OSError or CalledProcessError says that
     there is no compiler.
     """
     walk_rows = _compile(tables[0].shape[1] // CACHE_LINE)
     addresses = np.array([table.ctypes.data for table in tables])
     num_sets = max(len(read), len(written))
+    gradient = None
+    if with_gradient:
+        gradient = make_table(sum(map(len, written)), tables[0].shape[1], huge_pages=False)
     lists = [*_flatten(read, num_sets), *_flatten(written, num_sets)]
 
     def run(level, line_step, distance, passes):
@@ -54,6 +59,7 @@ def make_case(
             ctypes.c_void_p(addresses.ctypes.data),
             ctypes.c_int64(len(tables)),
             *(ctypes.c_void_p(array.ctypes.data) for array in lists),
+            ctypes.c_void_p(None if gradient is None else gradient.ctypes.data),
             *map(ctypes.c_int64, (num_sets, passes, level, line_step, distance, threads)),
         )
 

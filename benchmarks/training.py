@@ -18,6 +18,8 @@ from benchmarks.bag_peers import NOTES, UNIFORM, ZIPF, Bags, Case, Effort, Shape
 
 THREADS = 2
 SHAPE = Shape(1_000_000, 64, 4096, 20)
+# How often one call goes through all ids: what the call itself takes is to hardly count.
+PASSES = 4
 DISTRIBUTIONS = (UNIFORM, ZIPF)
 LAYERS = ("EmbeddingBag", "Embedding")
 
@@ -36,6 +38,10 @@ OURS = {
     ADAGRAD: optimizers.Adagrad,
     ADAM: optimizers.Adam,
 }
+# The least that a step has to do, and an update alone, without and with the gradient.
+STEP = "rows read, and rows of {} written"
+UPDATE = "rows of {} written"
+UPDATE_AND_GRADIENT = "rows of {} written, a gradient's read"
 # The tables of which rows change, the slots among them. Those of row-wise slots are 4 bytes.
 TABLES = {SGD: 1, ROW_WISE: 1, ADAGRAD: 2, ADAM: 3}
 
@@ -59,14 +65,14 @@ def _small(name: str) -> str:
     return f"{name}, 4 KB pages"
 
 
-def _limit(tables: int, huge_pages: bool, reads: bool) -> str:
-    written = f"rows of {tables} table{'s'[: tables - 1]} written"
-    name = f"rows read, and {written}" if reads else written
+def _limit(what: str, tables: int, huge_pages: bool = True) -> str:
+    name = what.format(f"{tables} table{'s'[: tables - 1]}")
     return name if huge_pages else _small(name)
 
 
-def _fit(library: str, optimizer: str, layer: str) -> str:
-    return f"fit, {library}.optimizers.{optimizer}, {layer}"
+def _fit(library: str, optimizer: str, layer: str, compiled: bool = False) -> str:
+    name = f"fit, {library}.optimizers.{optimizer}, {layer}"
+    return f"{name}, jit_compile" if compiled else name
 
 
 # --- measuring -----------------------------------------------------------------------------------
@@ -106,7 +112,7 @@ class Contest:
 
     def __init__(self, bags: Bags):
         self._bags = bags
-        self._ours = bag_peers.TfTi(bags, passes=1)
+        self._ours = bag_peers.TfTi(bags, PASSES)
         self._torch = harness.if_installed(lambda: bag_peers.Torch(bags, THREADS))
 
     def adam_cases(self) -> dict[str, Case]:
@@ -122,7 +128,7 @@ class Contest:
                 ),
                 optimizers.adam_change,
             )
-        return cases | self._limits(TABLES[ADAM], reads=True)
+        return cases | self._limits(STEP, ADAM)
 
     def adagrad_cases(self) -> dict[str, Case]:
         from benchmarks import training_peers
@@ -143,9 +149,7 @@ class Contest:
         )
         if fbgemm:
             cases[FBGEMM] = fbgemm
-        for tables in (TABLES[ADAGRAD], TABLES[ROW_WISE]):
-            cases |= self._limits(tables, reads=True)
-        return cases
+        return cases | self._limits(STEP, ADAGRAD) | self._limits(STEP, ROW_WISE)
 
     def sgd_cases(self) -> dict[str, Case]:
         theirs = optimizers.TensorFlowSgd
@@ -156,15 +160,15 @@ class Contest:
                 lambda optim, parameters: optim.SGD(parameters, optimizers.RATE),
                 optimizers.sgd_change,
             )
-        lookup = bag_peers.LookupSparse(self._bags, passes=1)
+        lookup = bag_peers.LookupSparse(self._bags, PASSES)
         cases[LOOKUP_SGD] = lookup.training(theirs(self._bags.table))
-        return cases | self._limits(TABLES[SGD], reads=True)
+        return cases | self._limits(STEP, SGD)
 
     def update_cases(self) -> dict[str, Case]:
         cases = {name: self._ours.updates(make(self._bags.table)) for name, make in OURS.items()}
         cases[ADAGRAD_V2] = self._ours.updates(optimizers.TensorFlowAdagrad(self._bags.table))
-        for tables in sorted(set(TABLES.values())):
-            cases |= self._limits(tables, reads=False)
+        for name in OURS:
+            cases |= self._limits(UPDATE, name) | self._limits(UPDATE_AND_GRADIENT, name)
         return cases
 
     def small_pages_cases(self) -> dict[str, Case]:
@@ -178,29 +182,36 @@ class Contest:
 
         kerass, ours, change = training_peers.OPTIMIZERS[optimizer]
         return {
-            _fit(library, optimizer, layer): training_peers.fit(
-                self._bags, make(optimizers.RATE), change, layer
+            _fit(library, optimizer, layer, compiled): training_peers.fit(
+                self._bags, make(optimizers.RATE), change, layer, compiled
             )
             for library, make in (("tf_ti.keras", ours), ("keras", kerass))
             for layer in LAYERS
+            for compiled in (False, True)
         }
 
-    def _limits(self, num_tables: int, reads: bool) -> dict[str, Case]:
+    def _limits(self, what: str, optimizer: str) -> dict[str, Case]:
         """Cases that only go through rows; none without a compiler."""
-        cases, passes = {}, 4
+        cases = {}
         written = [np.unique(ids) for ids in self._bags.ids]
         for huge_pages in (True, False):
             tables = [
                 row_reader.make_table(SHAPE.rows, 4 * SHAPE.width, huge_pages)
-                for _ in range(num_tables)
+                for _ in range(TABLES[optimizer])
             ]
             try:
                 walk = row_reader.make_case(
-                    tables, passes, THREADS, read=self._bags.ids if reads else (), written=written
+                    tables,
+                    PASSES,
+                    THREADS,
+                    read=self._bags.ids if what == STEP else (),
+                    written=written,
+                    with_gradient=what == UPDATE_AND_GRADIENT,
                 )
             except (OSError, subprocess.CalledProcessError):
                 return {}
-            cases[_limit(num_tables, huge_pages, reads)] = Case(walk, passes * len(written))
+            name = _limit(what, len(tables), huge_pages)
+            cases[name] = Case(walk, PASSES * len(written))
         return cases
 
 
@@ -230,7 +241,7 @@ def _adam_table(columns: dict) -> harness.Table:
     _add_fit_goals(table, "Adam", 1 / 30)
     _add_torch_goals(table, ADAM, TORCH_ADAM)
     table.add_goal(ADAM, LAZY_ADAM, 1 / 2)
-    _add_limit_goals(table, ADAM, reads=True)
+    _add_limit_goals(table, STEP, ADAM)
     table.notes.append(
         "keras.optimizers.Adam moves all rows at every step, the others touched ones"
     )
@@ -244,7 +255,7 @@ def _adagrad_table(columns: dict) -> harness.Table:
     _add_torch_goals(table, ADAGRAD, TORCH_ADAGRAD)
     table.add_goal(ROW_WISE, FBGEMM, 1.1)
     for name in (ADAGRAD, ROW_WISE):
-        _add_limit_goals(table, name, reads=True)
+        _add_limit_goals(table, STEP, name)
     _add_notes_on_steps(table)
     return table
 
@@ -252,7 +263,7 @@ def _adagrad_table(columns: dict) -> harness.Table:
 def _sgd_table(columns: dict) -> harness.Table:
     table = _make_table("a step of gradient descent", columns, SGD)
     table.add_goal(SGD, TORCH_SGD, 0.7)
-    _add_limit_goals(table, SGD, reads=True)
+    _add_limit_goals(table, STEP, SGD)
     _add_notes_on_steps(table)
     return table
 
@@ -261,10 +272,10 @@ def _updates_table(columns: dict) -> harness.Table:
     table = _make_table("an update alone", columns, ADAGRAD)
     table.add_goal(ADAGRAD, ADAGRAD_V2, 0.8)
     for name in OURS:
-        _add_limit_goals(table, name, reads=False)
+        _add_limit_goals(table, UPDATE, name)
+        _add_limit_goals(table, UPDATE_AND_GRADIENT, name)
     table.notes += [
-        "the gradient, that of tf_ti's bags, is there already, in order and with each row once; "
-        "the limits do not read it",
+        "the gradient, that of tf_ti's bags, is there already, in order and with each row once",
         "tables and slots are on huge pages, but TensorFlow's accumulator on 4 KB pages",
     ]
     return table
@@ -272,12 +283,16 @@ def _updates_table(columns: dict) -> harness.Table:
 
 def _add_fit_goals(table: harness.Table, optimizer: str, limit: float) -> None:
     table.notes.append(
-        "fit: the function that model.fit calls for each batch, compiled by XLA, as by default; "
-        "for Embedding, whose rows are added up, Keras's squares a repeated row's gradients apart"
+        "fit: the function that model.fit calls for each batch, which Keras has XLA compile on a "
+        "CPU only where it is told to, with jit_compile=True; for Embedding, whose rows are added "
+        "up, Keras's squares a repeated row's gradients apart"
     )
     for layer in LAYERS:
-        ours, kerass = (_fit(library, optimizer, layer) for library in ("tf_ti.keras", "keras"))
-        table.add_goal(ours, kerass, limit)
+        for compiled in (False, True):
+            ours, kerass = (
+                _fit(library, optimizer, layer, compiled) for library in ("tf_ti.keras", "keras")
+            )
+            table.add_goal(ours, kerass, limit)
 
 
 def _add_torch_goals(table: harness.Table, ours: str, torchs: str) -> None:
@@ -285,9 +300,9 @@ def _add_torch_goals(table: harness.Table, ours: str, torchs: str) -> None:
         table.add_goal(ours, torchs, limit, columns=[distribution])
 
 
-def _add_limit_goals(table: harness.Table, ours: str, reads: bool) -> None:
-    table.add_goal(ours, _limit(TABLES[ours], True, reads), 1.25)
-    table.add_goal(_small(ours), _limit(TABLES[ours], False, reads), 1.25)
+def _add_limit_goals(table: harness.Table, what: str, ours: str) -> None:
+    table.add_goal(ours, _limit(what, TABLES[ours]), 1.25)
+    table.add_goal(_small(ours), _limit(what, TABLES[ours], huge_pages=False), 1.25)
 
 
 def _add_notes_on_steps(table: harness.Table) -> None:

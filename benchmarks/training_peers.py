@@ -21,17 +21,23 @@ OPTIMIZERS = {
 }
 
 
-class _Upstream(keras.losses.Loss):
-    """The loss whose gradient by the pooled rows is what is given as the true values."""
+class _HalfSquares(keras.losses.Loss):
+    """The loss whose gradient is how far off the predictions are."""
 
     def __init__(self):
         super().__init__(reduction="sum")
 
     def call(self, y_true, y_pred):
-        return y_true * y_pred
+        return (y_pred - y_true) ** 2 / 2
 
 
-def fit(bags: Bags, optimizer: keras.Optimizer, change: optimizers.Change, layer: str) -> Case:
+def fit(
+    bags: Bags,
+    optimizer: keras.Optimizer,
+    change: optimizers.Change,
+    layer: str,
+    jit_compile: bool,
+) -> Case:
     """The step that `model.fit` calls, for a model that only sums embeddings.
 
     Args:
@@ -46,12 +52,13 @@ def fit(bags: Bags, optimizer: keras.Optimizer, change: optimizers.Change, layer
         table = keras.layers.Embedding(shape.rows, shape.width)
         pooled = keras.ops.sum(table(inputs), axis=1)
     model = keras.Model(inputs, pooled)
-    model.compile(optimizer, _Upstream())
+    model.compile(optimizer, _HalfSquares(), jit_compile=jit_compile)
     table.set_weights([bags.table])
 
     ids = bags.ids.reshape(-1, shape.bags, shape.ids_per_bag)
-    upstream = tf.constant(bags.upstream)
-    data = tf.data.Dataset.from_tensor_slices(ids).map(lambda ids: (ids, upstream))
+    # Those whose gradient is the upstream one, in the first step.
+    labels = tf.constant(bags.pooled("sum") - bags.upstream)
+    data = tf.data.Dataset.from_tensor_slices(ids).map(lambda ids: (ids, labels))
     model.fit(data.take(1), shuffle=False, verbose=0)
     # Of a row that comes again Keras's optimizers square the parts of the gradient, not the sum.
     sums_repeated_rows = layer == "EmbeddingBag" or not type(optimizer).__module__.startswith(

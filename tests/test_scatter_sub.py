@@ -309,6 +309,23 @@ def test_a_tensor_read_before_an_update_keeps_its_value():
             np.testing.assert_array_equal(value, copies[name], name)
 
 
+def address(variable):
+    return np.asarray(memoryview(variable.read_value())).ctypes.data
+
+
+def test_only_an_update_of_a_value_that_somebody_holds_copies_it():
+    variable = tf.Variable(tf.zeros([512, 64]))
+    update = lambda: tf_ti.scatter_sub(variable, slices(np.ones([1, 64], np.float32), [3]))
+    update()
+    own = address(variable)
+    update()
+    held = np.asarray(memoryview(variable.read_value()))
+    assert held.ctypes.data == own  # neither the update nor the read, which TensorFlow's make one
+    update()
+    assert address(variable) != own
+    assert (held[3, 0], variable.numpy()[3, 0]) == (-2, -3)
+
+
 @pytest.mark.parametrize("first", ["tf_ti", "TensorFlow"])
 def test_reads_between_updates_of_tf_ti_and_of_tensorflow(first):
     variable = tf.Variable(np.zeros([4, 3], np.float32))

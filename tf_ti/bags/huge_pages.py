@@ -21,7 +21,8 @@ def advise_huge_pages(variable: Any, name: str | None = None) -> None:
     by tf_ti's ops, once for each memory that a variable gets, which takes as long as copying it;
     TF_TI_HUGE_PAGES=0 in the environment turns that off. Call this for smaller ones, or to have it
     done before the first step. Assigning a new value to all of a variable, as loading a checkpoint
-    does, may give it other memory. Sparse updates stay in place.
+    does, may give it other memory. tf_ti's updates stay in place, unless somebody still holds what
+    was read of all of the variable.
 
     Args:
         variable: a tf.Variable, or a variable of Keras, of any dtype.

@@ -29,10 +29,10 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::Var;
 
-// Makes the variable one whose rows may be written where they are, whoever holds a copy of its
-// value: from then on TensorFlow copies it for every read of all of it. The caller has locked it.
-absl::Status PrepareForRows(OpKernelContext* ctx, Var* variable) {
-  if (variable->copy_on_read_mode.load()) return absl::OkStatus();
+// Sees to it that nobody else holds the variable's value, whose rows may then be written where they
+// are. Who read all of it keeps what was read: the variable gets other memory. The caller has locked
+// it.
+absl::Status MakeUnshared(OpKernelContext* ctx, Var* variable) {
   Tensor* const tensor = variable->tensor();
   if (!tensor->RefCountIsOne()) {
     tensorflow::AllocatorAttributes attributes;
@@ -43,7 +43,7 @@ absl::Status PrepareForRows(OpKernelContext* ctx, Var* variable) {
     TF_RETURN_IF_ERROR(CopyNumbers(ctx, *tensor, &copy));
     *tensor = copy;
   }
-  variable->copy_on_read_mode.store(true);
+  AdviseOnce(ctx, variable);
   return absl::OkStatus();
 }
 
@@ -109,10 +109,9 @@ class LockedVariables {
     return absl::OkStatus();
   }
 
-  absl::Status PrepareForRows(OpKernelContext* ctx) {
+  absl::Status MakeUnshared(OpKernelContext* ctx) {
     for (const auto& variable : variables_) {
-      TF_RETURN_IF_ERROR(tf_ti::PrepareForRows(ctx, variable.get()));
-      AdviseOnce(ctx, variable.get());
+      TF_RETURN_IF_ERROR(tf_ti::MakeUnshared(ctx, variable.get()));
     }
     return absl::OkStatus();
   }
@@ -153,7 +152,7 @@ class UpdateOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(ctx, variables.Lock(ctx, names_));
     OP_REQUIRES_OK(ctx, Check(ctx, variables));
     OP_REQUIRES_OK(ctx, CheckNumbers(ctx));
-    OP_REQUIRES_OK(ctx, variables.PrepareForRows(ctx));
+    OP_REQUIRES_OK(ctx, variables.MakeUnshared(ctx));
     const Tensor& indices = ctx->input(variables_size());
     Tensor* const table = variables.tensor(0);
     RowGradientsOf<E, Index> gradients;
