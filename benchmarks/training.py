@@ -288,11 +288,8 @@ def _add_fit_goals(table: harness.Table, optimizer: str, limit: float) -> None:
         "up, Keras's squares a repeated row's gradients apart"
     )
     for layer in LAYERS:
-        for compiled in (False, True):
-            ours, kerass = (
-                _fit(library, optimizer, layer, compiled) for library in ("tf_ti.keras", "keras")
-            )
-            table.add_goal(ours, kerass, limit)
+        ours, kerass = (_fit(library, optimizer, layer) for library in ("tf_ti.keras", "keras"))
+        table.add_goal(ours, kerass, limit)
 
 
 def _add_torch_goals(table: harness.Table, ours: str, torchs: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
+from updates_definition import PADDED, pad
 
 import tf_ti
 from tf_ti._library import ops
@@ -275,6 +276,17 @@ def test_a_complex_scale_multiplies_as_it_is():
         np.testing.assert_array_equal(updated(table, [0], values, scale), [1 + 1j - (3 + 2j)])
 
 
+@pytest.mark.parametrize("kind", PADDED)
+@pytest.mark.parametrize("count", [1, 40, 3000])
+def test_padded_slices(kind, count):
+    rng = np.random.default_rng(8)
+    table = rng.integers(-9, 9, [4000, 40]).astype("f")
+    indices = np.sort(rng.choice(4000, count, replace=False))
+    indices, values = pad(kind, indices, rng.integers(-9, 9, [count, 40]).astype("f"))
+    actual = updated(table, indices, values, 2.0)
+    np.testing.assert_array_equal(actual, by_definition(table, indices, values, 2))
+
+
 # Others that hold the value
 
 
@@ -315,7 +327,10 @@ def address(variable):
 
 def test_only_an_update_of_a_value_that_somebody_holds_copies_it():
     variable = tf.Variable(tf.zeros([512, 64]))
-    update = lambda: tf_ti.scatter_sub(variable, slices(np.ones([1, 64], np.float32), [3]))
+
+    def update():
+        tf_ti.scatter_sub(variable, slices(np.ones([1, 64], np.float32), [3]))
+
     update()
     own = address(variable)
     update()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
-from updates_definition import Definition
+from updates_definition import PADDED, Definition, pad
 
 import tf_ti
 from tf_ti._library import ops
@@ -177,6 +177,18 @@ def test_200_steps(formula):
         indices = rng.integers(0, 12, 6)
         updated.step(indices, rng.normal(size=[6, 5]), **numbers)
     updated.check()
+
+
+@each_formula
+@pytest.mark.parametrize("kind", PADDED)
+@pytest.mark.parametrize("count", [1, 2, 40, 3000])
+def test_padded_slices(formula, kind, count):
+    rng = np.random.default_rng(7)
+    for dtype in (tf.float32, tf.bfloat16):
+        updated, numbers = make(formula, dtype, [4000, 40], rng)
+        indices = np.sort(rng.choice(4000, count, replace=False))
+        updated.step(*pad(kind, indices, rng.normal(size=[count, 40]).astype("f")), **numbers)
+        updated.check()
 
 
 @each_formula

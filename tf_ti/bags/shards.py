@@ -16,14 +16,14 @@ def look_up(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tup
     It costs the memory of those rows. (XLA, which cannot tell how many they are, has more of them.)
     Of shards it costs that of a row for each index, so that the size is one that XLA can tell, too.
     """
-    num_emb, checks = _measure(tables)
-    with tf.control_dependencies(checks):
-        touched = bags.touched(num_emb)
+    num_emb = _num_emb(tables)
+    touched = bags.touched(num_emb)
     slots = bags.slots(num_emb, touched)
     if len(tables) == 1:
         return tf.gather(tables[0].value, touched), slots
     of_one_row = Bags("packed", touched[:, tf.newaxis])
-    rows, _ = _sums(tables, of_one_row, partition_strategy, tf.size(bags.indices) + 1)
+    num_sums = tf.size(bags.indices) + 1
+    rows, _ = _sums(tables, num_emb, of_one_row, partition_strategy, num_sums)
     return tf.cast(rows, tables[0].dtype), slots
 
 
@@ -39,7 +39,8 @@ def pool(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tf.Ten
     the shard. What the sums are divided by, and which bags are empty, the caller knows.
     """
     count, has_default = bags.count(), bags.default_index is not None
-    total, is_empty = _sums(tables, bags, partition_strategy, count + int(has_default))
+    num_sums = count + int(has_default)
+    total, is_empty = _sums(tables, _num_emb(tables), bags, partition_strategy, num_sums)
     default, total = total[-1:], total[:count]
     if bags.reduction != "sum":
         total = tf.math.divide_no_nan(total, _as_rows(_divisors(bags, total.dtype), total))
@@ -50,21 +51,23 @@ def pool(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tf.Ten
 
 
 def _sums(
-    tables: Sequence[Table], bags: Bags, partition_strategy: str, num_sums: tf.Tensor | int
+    tables: Sequence[Table],
+    num_emb: tf.Tensor | int,
+    bags: Bags,
+    partition_strategy: str,
+    num_sums: tf.Tensor | int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """What the bags add up to, then the default row, and which bags are empty.
 
     There are `num_sums` sums, those behind the last zeros; half precisions are float32 then.
     """
-    num_emb, checks = _measure(tables)
-    with tf.control_dependencies(checks):
-        partition = bags.partition(
-            num_emb,
-            len(tables),
-            partition_strategy,
-            _local_type(num_emb, bags),
-            with_positions=bags.weights is not None,
-        )
+    partition = bags.partition(
+        num_emb,
+        len(tables),
+        partition_strategy,
+        _local_type(num_emb, bags),
+        with_positions=bags.weights is not None,
+    )
     weights = None
     if bags.weights is not None:
         weights = tf.reshape(bags.weights, [-1])
@@ -117,11 +120,12 @@ def _as_rows(of_bags: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return tf.reshape(of_bags, shape)
 
 
-def _measure(tables: Sequence[Table]) -> tuple[tf.Tensor | int, list[tf.Operation]]:
-    """The number of rows of all shards, and checks that are to be run first."""
+def _num_emb(tables: Sequence[Table]) -> tf.Tensor | int:
+    """The number of rows of all shards, which are checked first."""
     sizes = [table.num_emb() for table in tables]
     num_emb = sum(sizes)
-    return num_emb, _check_shards(tables, sizes, num_emb)
+    with tf.control_dependencies(_check_shards(tables, sizes, num_emb)):
+        return num_emb if isinstance(num_emb, int) else tf.identity(num_emb)
 
 
 def _check_shards(

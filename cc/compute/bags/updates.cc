@@ -68,20 +68,55 @@ WidenRows<T> ChooseWiden() {
   TF_TI_RETURN_BEST(WidenOf<T>());
 }
 
-// What is wrong with the indices, and whether each of them is above the one before.
+// What is wrong with the indices, and how many there are before the first that is not above the one
+// before it.
 template <typename Index>
 std::string CheckIndices(const Index* indices, int64_t count, int64_t num_rows,
-                         bool* is_ascending) {
-  *is_ascending = true;
+                         int64_t* num_ascending) {
+  *num_ascending = count;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = indices[i];
     if (row < 0 || row >= num_rows) {
       return "indices[" + std::to_string(i) + "] is " + std::to_string(row) +
              ", but the variable has " + std::to_string(num_rows) + " rows";
     }
-    *is_ascending = *is_ascending && (i == 0 || indices[i - 1] < row);
+    if (i > 0 && indices[i - 1] >= row && *num_ascending == count) *num_ascending = i;
   }
   return "";
+}
+
+bool IsZero(const void* memory, int64_t size, Parallel* parallel) {
+  constexpr int64_t kBlock = 4096;
+  const auto* const bytes = static_cast<const unsigned char*>(memory);
+  const int64_t parts = NumParts(*parallel, static_cast<double>(size));
+  std::atomic<bool> is_zero{true};
+  parallel->Run(parts, [&](int64_t part) {
+    const int64_t end = size / parts * (part + 1) + size % parts * (part + 1) / parts;
+    int64_t at = size / parts * part + size % parts * part / parts;
+    while (at < end && is_zero.load(std::memory_order_relaxed)) {
+      const int64_t block_end = std::min(at + kBlock, end);
+      unsigned char bits = 0;
+      for (; at < block_end; ++at) bits |= bytes[at];
+      if (bits != 0) is_zero.store(false, std::memory_order_relaxed);
+    }
+  });
+  return is_zero;
+}
+
+// How many of the rows are to be looked at, if each is above the one before it, and else -1. Those
+// behind them are padding: compiled gradients, whose size is fixed, end with their last row again
+// and again, and zeros.
+template <typename T, typename Index>
+int64_t CountAscending(const RowGradientsOf<T, Index>& gradients, int64_t num_ascending,
+                       Parallel* parallel) {
+  const int64_t rest = gradients.count - num_ascending;
+  if (rest == 0) return num_ascending;
+  const Index* const padding = gradients.indices + num_ascending;
+  const bool is_last =
+      std::all_of(padding, padding + rest, [=](Index row) { return row == padding[-1]; });
+  const T* const values = gradients.values + num_ascending * gradients.width;
+  if (!is_last || !IsZero(values, rest * gradients.width * sizeof(T), parallel)) return -1;
+  return num_ascending;
 }
 
 // Finds which positions name which row: as bags of one row each, whose gradient it sorts. The
@@ -111,12 +146,12 @@ class Updater {
         block_(std::max<int64_t>(1, kBlockBytes / (args.width * sizeof(Sum<T>)))) {}
 
   std::string Run(double bytes_per_row, Parallel* parallel) const {
-    const int64_t count = gradients_.count;
-    bool is_ascending;
+    int64_t num_ascending;
     const std::string wrong =
-        CheckIndices(gradients_.indices, count, gradients_.num_rows, &is_ascending);
-    if (!wrong.empty() || count == 0 || gradients_.width == 0) return wrong;
-    if (is_ascending) {
+        CheckIndices(gradients_.indices, gradients_.count, gradients_.num_rows, &num_ascending);
+    if (!wrong.empty() || gradients_.count == 0 || gradients_.width == 0) return wrong;
+    const int64_t count = CountAscending(gradients_, num_ascending, parallel);
+    if (count >= 0) {
       const int64_t parts = NumParts(*parallel, count * bytes_per_row);
       parallel->Run(parts, [&](int64_t part) {
         UpdateAscending(count * part / parts, count * (part + 1) / parts);
@@ -125,7 +160,7 @@ class Updater {
     }
     TableGradient<float, Index> groups;
     const std::string problem =
-        GroupByRow(gradients_.indices, count, gradients_.num_rows, parallel, &groups);
+        GroupByRow(gradients_.indices, gradients_.count, gradients_.num_rows, parallel, &groups);
     if (!problem.empty()) return problem;
     const Pool<T, int32_t> pool = ChoosePoolSum<T, int32_t>(gradients_.width, /*weighted=*/false);
     groups.VisitRuns(parallel, bytes_per_row,
@@ -211,8 +246,8 @@ template <typename T, typename Index>
 std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum<T> scale,
                        int64_t num_rows, int64_t width, Parallel* parallel, T* table) {
   constexpr int64_t kAhead = 16;
-  bool is_ascending = true;
-  const std::string wrong = CheckIndices(indices, count, num_rows, &is_ascending);
+  int64_t num_ascending;
+  const std::string wrong = CheckIndices(indices, count, num_rows, &num_ascending);
   if (!wrong.empty()) return wrong;
   const SubtractScaled<T> subtract = ChooseSubtractScaled<T>();
   const uint64_t row_bytes = width * sizeof(T);
@@ -221,6 +256,10 @@ std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum
     for (uint64_t byte = 0; byte < row_bytes; byte += kLine) __builtin_prefetch(ahead + byte, 1);
   };
   const double bytes_per_row = static_cast<double>(row_bytes) * 2;
+  const RowGradientsOf<T, Index> gradients = {indices, values, count, num_rows, width};
+  const int64_t ascending = CountAscending(gradients, num_ascending, parallel);
+  const bool is_ascending = ascending >= 0;
+  if (is_ascending) count = ascending;
   const int64_t parts = NumParts(*parallel, count * bytes_per_row);
   if (is_ascending || parts == 1) {
     parallel->Run(parts, [&](int64_t part) {

@@ -30,8 +30,8 @@ using tensorflow::TensorShape;
 using tensorflow::Var;
 
 // Sees to it that nobody else holds the variable's value, whose rows may then be written where they
-// are. Who read all of it keeps what was read: the variable gets other memory. The caller has locked
-// it.
+// are. Who read all of it keeps what was read: the variable gets other memory. The caller has
+// locked it.
 absl::Status MakeUnshared(OpKernelContext* ctx, Var* variable) {
   Tensor* const tensor = variable->tensor();
   if (!tensor->RefCountIsOne()) {
