@@ -60,17 +60,9 @@ __device__ __forceinline__ Pack<T, kSize> LoadPack(const T* from) {
   return *reinterpret_cast<const Pack<T, kSize>*>(from);
 }
 
-// Past the caches' usual order: what is written now is not read soon, and what is there may be.
 template <int kSize, typename T>
 __device__ __forceinline__ void StorePack(const Pack<T, kSize>& pack, T* to) {
-  using Word = std::conditional_t<
-      sizeof(pack) == 16, uint4,
-      std::conditional_t<sizeof(pack) == 8, uint2,
-                         std::conditional_t<sizeof(pack) == 4, unsigned, unsigned short>>>;
-  static_assert(sizeof(Word) == sizeof(pack), "");
-  Word word;
-  memcpy(&word, &pack, sizeof(word));
-  __stcs(reinterpret_cast<Word*>(to), word);
+  *reinterpret_cast<Pack<T, kSize>*>(to) = pack;
 }
 
 // How many blocks do `work` items, `block` at a time; kernels loop where the grid has fewer.

@@ -108,9 +108,9 @@ inline int __any_sync(unsigned lanes, bool value) {
 }
 
 template <typename T>
-void __stcs(T* to, T value) {
-  if (reinterpret_cast<uintptr_t>(to) % sizeof(T) != 0) std::abort();
-  *to = value;
+T __ldg(const T* from) {
+  if (reinterpret_cast<uintptr_t>(from) % sizeof(T) != 0) std::abort();
+  return *from;
 }
 
 inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {

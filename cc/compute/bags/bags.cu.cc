@@ -93,9 +93,20 @@ struct Lookup {
   int64_t padding_idx;
   int64_t num_rows;
 
-  // The bag is sought from `low` to `high`.
-  __device__ Place<Index> Find(Index position, Index low, Index high) const {
-    const Index bag = bags.Find(position, low, high);
+  // All threads of a block call it, before any of them seeks positions from `first` on, of which
+  // there are `size`: `range`, which they share, becomes the bags of the first and of the last.
+  __device__ void FindRange(int64_t first, int64_t size, Index* range) const {
+    __syncthreads();
+    if (threadIdx.x < 2 && first < bags.num_ids) {
+      const int64_t last = min(first + size, static_cast<int64_t>(bags.num_ids)) - 1;
+      const int64_t position = threadIdx.x == 0 ? first : last;
+      range[threadIdx.x] = bags.Find(static_cast<Index>(position), 0, bags.count - 1);
+    }
+    __syncthreads();
+  }
+
+  __device__ Place<Index> Find(Index position, const Index* range) const {
+    const Index bag = bags.Find(position, max(range[0], Index(0)), range[1]);
     if (bag < 0 || bag >= bags.count || position >= bags.End(bag)) return {-1, -1};
     const int64_t id = ids[position];
     if (has_padding && id == padding_idx) return {-1, -1};
@@ -171,14 +182,14 @@ __global__ void __launch_bounds__(kBlock)
   const int lane = threadIdx.x & (lanes - 1);
   const int64_t width = args.table.width;
   const int64_t num_ids = args.lookup.bags.num_ids;
+  const int64_t dots_per_block = kBlock / lanes * kDots;
+  __shared__ Index range[2];
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
-    const int64_t group = block * (kBlock / lanes) + threadIdx.x / lanes;
-    const int64_t position = group * kDots + lane;
+    args.lookup.FindRange(block * dots_per_block, dots_per_block, range);
+    const int64_t position = block * dots_per_block + threadIdx.x / lanes * kDots + lane;
     const bool is_mine = lane < kDots && position < num_ids;
     Place<Index> place{-1, -1};
-    if (is_mine) {
-      place = args.lookup.Find(static_cast<Index>(position), 0, args.lookup.bags.count - 1);
-    }
+    if (is_mine) place = args.lookup.Find(static_cast<Index>(position), range);
     int64_t bags[kDots], rows[kDots];
     Sum<T> sums[kDots];
 #pragma unroll
@@ -221,11 +232,13 @@ __global__ void __launch_bounds__(kBlock)
 template <typename T, typename Index>
 __global__ void __launch_bounds__(kBlock)
     DivideDots(const __grid_constant__ DotArgs<T, Index> args, const Sum<T>* totals,
-               const Sum<T>* divisors, bool is_root) {
-  const auto [first, step] = ThreadStride();
-  for (int64_t i = first; i < args.lookup.bags.num_ids; i += step) {
-    const Index position = static_cast<Index>(i);
-    const Index bag = args.lookup.Find(position, 0, args.lookup.bags.count - 1).bag;
+               const Sum<T>* divisors, bool is_root, int64_t blocks) {
+  __shared__ Index range[2];
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    args.lookup.FindRange(block * kBlock, kBlock, range);
+    const int64_t i = block * kBlock + threadIdx.x;
+    if (i >= args.lookup.bags.num_ids) continue;
+    const Index bag = args.lookup.Find(static_cast<Index>(i), range).bag;
     Sum<T> value(0);
     if (bag >= 0) {
       Sum<T> mean = DivideOrZero(totals[bag], divisors[bag]);
@@ -247,19 +260,12 @@ __global__ void __launch_bounds__(kBlock)
   __shared__ Index range[2];
   const int64_t num_ids = lookup.bags.num_ids;
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
-    // Bags of neighbours are sought among few.
-    const int64_t first = block * kBlock;
-    if (threadIdx.x < 2 && first < num_ids) {
-      const int64_t position = threadIdx.x == 0 ? first : min(first + kBlock, num_ids) - 1;
-      range[threadIdx.x] = lookup.bags.Find(static_cast<Index>(position), 0, lookup.bags.count - 1);
-    }
-    __syncthreads();
-    const int64_t i = first + threadIdx.x;
+    lookup.FindRange(block * kBlock, kBlock, range);
+    const int64_t i = block * kBlock + threadIdx.x;
     if (i < entries.size) {
       int64_t bag = i - num_ids, row = -1;
       if (i < num_ids) {
-        const Place<Index> place =
-            lookup.Find(static_cast<Index>(i), max(range[0], Index(0)), range[1]);
+        const Place<Index> place = lookup.Find(static_cast<Index>(i), range);
         bag = place.bag;
         row = place.row;
       } else if (i + 1 < entries.size) {
@@ -272,7 +278,6 @@ __global__ void __launch_bounds__(kBlock)
       entries.values[i] = static_cast<int32_t>(bags == nullptr ? bag : i);
       if (bags != nullptr) bags[i] = static_cast<int32_t>(bag);
     }
-    __syncthreads();
   }
 }
 
@@ -411,8 +416,9 @@ std::string WeightsGradient(const Table<T>& table, const Bags<Index>& bags,
   sum.bags = bounds;
   sum.out = totals;
   TF_TI_RETURN_IF_WRONG(PoolOnGpu(sum, gpu));
-  return Launch(&DivideDots<T, Index>, NumBlocks(bags.num_indices, kBlock), kBlock, gpu, args,
-                totals, divisors, reduction == Reduction::kSqrtN);
+  const int64_t num_blocks = (bags.num_indices + kBlock - 1) / kBlock;
+  return Launch(&DivideDots<T, Index>, NumBlocks(num_blocks, 1), kBlock, gpu, args, totals,
+                divisors, reduction == Reduction::kSqrtN, num_blocks);
 }
 
 template <typename T, typename Index>

@@ -136,7 +136,7 @@ class Walk {
       : bags_(bags), lanes_(lanes), splits_(splits), bag_(bag - 1), last_(last) {
     if (bag < last) {
       bound_ = bags.Begin(bag);
-      ahead_ = bags.Begin(bag + 1);
+      ahead_ = bags.Load(bag + 1);
     }
   }
 
@@ -158,9 +158,9 @@ class Walk {
     if (bag_ + 1 >= last_) return false;
     ++bag_;
     position_ = bound_;
-    end_ = bound_ = ahead_;
+    end_ = bound_ = bags_.Clamp(ahead_);
     place_ = -1;
-    if (bag_ + 1 < last_) ahead_ = bags_.Begin(bag_ + 2);
+    if (bag_ + 1 < last_) ahead_ = bags_.Load(bag_ + 2);
     if (splits_ && end_ - position_ > kLong) Split();
     return true;
   }
@@ -187,13 +187,13 @@ class Walk {
     place_ = 2 * piece;
   }
 
-  const GpuBounds<Index>& bags_;
+  const GpuBounds<Index> bags_;  // no reference, through which every look at it would be a load
   const int lanes_;
   const bool splits_ = false;
   Index bag_;
   const Index last_;
-  Index bound_ = 0;  // where the next bag begins, and the one after it
-  Index ahead_ = 0;
+  Index bound_ = 0;  // where the next bag begins
+  Index ahead_ = 0;  // where the one after it begins, as it was loaded
   Index position_ = 0;
   Index end_ = 0;
   Index place_ = -1;
@@ -221,7 +221,32 @@ __device__ Walk<Index> StartWalk(const GpuBounds<Index>& bags, const Plan<T, Ind
   return {bags, plan.lanes, bag, position, end, 2 * piece + 1};
 }
 
-// What one lane knows of one id, for all of its group.
+// What one lane has loaded of one id, for all of its group. Nothing is made of it before its chunk
+// begins: what is loaded ahead would be waited for.
+template <typename T, typename Index>
+struct Loaded {
+  bool is_in = false;
+  Index id = 0;
+  Sum<T> wide_weight = Sum<T>(0);
+  T rounded_weight = T();
+};
+
+template <typename T, typename Index, bool kIsWeighted>
+__device__ __forceinline__ Loaded<T, Index> Load(const GpuPoolArgs<T, Index>& args,
+                                                 Index position) {
+  Loaded<T, Index> loaded;
+  loaded.is_in = true;
+  loaded.id = args.ids == nullptr ? position : args.ids[position];
+  if constexpr (kIsWeighted) {
+    if (args.weights.wide != nullptr) {
+      loaded.wide_weight = args.weights.wide[position];
+    } else {
+      loaded.rounded_weight = args.weights.rounded[position];
+    }
+  }
+  return loaded;
+}
+
 template <typename S>
 struct Entry {
   int64_t offset;  // of the row's first element, or kSkipped or kZeros
@@ -229,18 +254,32 @@ struct Entry {
 };
 
 template <typename T, typename Index, bool kIsWeighted>
-__device__ __forceinline__ Entry<Sum<T>> LoadEntry(const GpuPoolArgs<T, Index>& args,
-                                                   Index position) {
-  const int64_t id = args.ids == nullptr ? position : static_cast<int64_t>(args.ids[position]);
+__device__ __forceinline__ Entry<Sum<T>> Decode(const GpuPoolArgs<T, Index>& args,
+                                                const Loaded<T, Index>& loaded) {
+  const int64_t id = loaded.id;
   Entry<Sum<T>> entry{kSkipped, Sum<T>(0)};
-  if (args.has_padding && id == args.padding_idx) return entry;
+  if (!loaded.is_in || (args.has_padding && id == args.padding_idx)) return entry;
   const bool is_row = static_cast<uint64_t>(id) < static_cast<uint64_t>(args.table.num_rows);
   entry.offset = is_row ? id * args.table.width : kZeros;
   if constexpr (kIsWeighted) {
-    entry.weight = args.weights.wide != nullptr ? args.weights.wide[position]
-                                                : ToSum(args.weights.rounded[position]);
+    entry.weight = args.weights.wide != nullptr ? loaded.wide_weight : ToSum(loaded.rounded_weight);
   }
   return entry;
+}
+
+// Clears what is not selected of a row's elements, from element `at` of the table on.
+template <typename I, typename T, int kSize>
+__device__ __forceinline__ void Select(const I* selected, int64_t at, int32_t position,
+                                       Pack<T, kSize>* pack) {
+  constexpr int kMost = 16 / sizeof(I), kWord = kSize < kMost ? kSize : kMost;
+#pragma unroll
+  for (int first = 0; first < kSize; first += kWord) {
+    const Pack<I, kWord> word = LoadPack<kWord>(selected + at + first);
+#pragma unroll
+    for (int j = 0; j < kWord; ++j) {
+      if (word.values[j] != position) pack->values[first + j] = T{};
+    }
+  }
 }
 
 template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize>
@@ -259,16 +298,16 @@ __global__ void __launch_bounds__(kBlock, kPooled == Pooled::kMax || kSize > 4 ?
     Walk<Index> walk = StartWalk(args.bags, plan, group, column == 0);
     Reduced<T, Index, kIsMax, kSize> reduced;
     reduced.Clear();
-    Entry<Sum<T>> ahead{kSkipped, Sum<T>(0)};
+    Loaded<T, Index> ahead;
     bool more = walk.Next();
     if (more && lane < walk.size()) {
-      ahead = LoadEntry<T, Index, kIsWeighted>(args, walk.position() + lane);
+      ahead = Load<T, Index, kIsWeighted>(args, walk.position() + lane);
     }
     // The chunk whose rows are in flight.
     Index bag = -1, position = 0, place = -1;
     int size = 0, first = 0;
     bool ends_bag = false;
-    Entry<Sum<T>> entry = ahead;
+    Entry<Sum<T>> entry{kSkipped, Sum<T>(0)};
     // Some of its rows, loaded at a loop's end and added up at the next one's begin: else the
     // compiler would issue one load after another, each once the one before is added up.
     Pack<T, kSize> packs[kRowsInFlight] = {};
@@ -319,11 +358,11 @@ __global__ void __launch_bounds__(kBlock, kPooled == Pooled::kMax || kSize > 4 ?
         ends_bag = more && walk.is_last();
         size = more ? walk.size() : 0;
         first = 0;
-        entry = ahead;
-        ahead = {kSkipped, Sum<T>(0)};
+        entry = Decode<T, Index, kIsWeighted>(args, ahead);
+        ahead = {};
         more = more && walk.Next();
         if (more && lane < walk.size()) {
-          ahead = LoadEntry<T, Index, kIsWeighted>(args, walk.position() + lane);
+          ahead = Load<T, Index, kIsWeighted>(args, walk.position() + lane);
         }
       }
 
@@ -341,13 +380,14 @@ __global__ void __launch_bounds__(kBlock, kPooled == Pooled::kMax || kSize > 4 ?
           }
         }
         if constexpr (kPooled == Pooled::kSelected) {
-          static_assert(kSize == 1, "");
           if (is_row) {
             const int64_t at = offset + column;
-            const int64_t selected = args.selected_is_wide
-                                         ? static_cast<const int64_t*>(args.selected)[at]
-                                         : static_cast<const int32_t*>(args.selected)[at];
-            if (selected != args.positions[position + first + r]) packs[r] = {};
+            const int32_t selected = args.positions[position + first + r];
+            if (args.selected_is_wide) {
+              Select(static_cast<const int64_t*>(args.selected), at, selected, &packs[r]);
+            } else {
+              Select(static_cast<const int32_t*>(args.selected), at, selected, &packs[r]);
+            }
           }
         }
       }
@@ -452,7 +492,9 @@ template <typename T, typename Index>
 bool Fits(const GpuPoolArgs<T, Index>& args, int size) {
   const uint64_t places = reinterpret_cast<uintptr_t>(args.table.rows) |
                           reinterpret_cast<uintptr_t>(args.out) | args.table.width * sizeof(T);
-  return places % (size * sizeof(T)) == 0 && args.table.width >= kLeastLanes * size;
+  const bool loads_selected = reinterpret_cast<uintptr_t>(args.selected) % 16 == 0;
+  return places % (size * sizeof(T)) == 0 && loads_selected &&
+         args.table.width >= kLeastLanes * size;
 }
 
 template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize>
@@ -515,7 +557,7 @@ std::string PoolOnGpu(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
     case Pooled::kMax:
       return RunWithPacks<T, Index, Pooled::kMax, false>(args, gpu);
     case Pooled::kSelected:
-      return Run<T, Index, Pooled::kSelected, false, 1>(args, gpu);
+      return RunWithPacks<T, Index, Pooled::kSelected, false>(args, gpu);
     default:
       return args.weights.given() ? RunWithPacks<T, Index, Pooled::kSum, true>(args, gpu)
                                   : RunWithPacks<T, Index, Pooled::kSum, false>(args, gpu);
