@@ -18,7 +18,7 @@ from benchmarks.bag_peers import NOTES, UNIFORM, ZIPF, Bags, Case, Effort, Shape
 
 THREADS = 2
 SHAPE = Shape(1_000_000, 64, 4096, 20)
-# How often one call goes through all ids: what the call itself takes is to hardly count.
+# How often one call goes through all ids, so that what the call itself takes hardly counts.
 PASSES = 4
 DISTRIBUTIONS = (UNIFORM, ZIPF)
 LAYERS = ("EmbeddingBag", "Embedding")
