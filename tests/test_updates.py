@@ -536,21 +536,29 @@ def test_every_update_of_several_threads_counts():
     np.testing.assert_array_equal(a, np.full([300, 8], 100))
 
 
-def test_look_ups_beside_updates_see_whole_steps():
+READS = {
+    "a look-up": lambda table: tf_ti.embedding_bag_packed(table, np.arange(3000)[:, None]),
+    "its value": lambda table: table.read_value(),
+    "its value in a function": tf.function(lambda table: tf.unique(tf.reshape(table, [-1])).y),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_reads_beside_updates_see_whole_steps(read):
     table, a = tf.Variable(tf.zeros([3000, 16])), tf.Variable(tf.ones([3000, 16]))
     everything = slices(np.ones([3000, 16], np.float32), np.arange(3000))
     done, wrong = threading.Event(), []
 
-    def read():
-        ids = np.arange(3000)[:, None]
+    def keep_reading():
         while not done.is_set():
-            if len(np.unique(tf_ti.embedding_bag_packed(table, ids))) != 1:
+            if len(np.unique(READS[read](table))) != 1:
                 wrong.append("rows of different steps")
                 return
 
-    reader = threading.Thread(target=read)
+    READS[read](table)  # traced before there is anything to be seen
+    reader = threading.Thread(target=keep_reading)
     reader.start()
-    for _ in range(40):
+    for _ in range(2000):
         tf_ti.adagrad_update(table, a, everything, 0.5)
     done.set()
     reader.join(60)
