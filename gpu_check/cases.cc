@@ -20,6 +20,7 @@
 
 #include "cc/compute/bags/bags.h"
 #include "cc/compute/bags/bags_gpu.h"
+#include "cc/compute/bags/pooling_gpu.h"
 #include "cc/compute/bags/updates.h"
 #include "cc/compute/bags/updates_gpu.h"
 #include "cc/compute/device-inl.h"
@@ -28,8 +29,9 @@
 namespace tf_ti {
 namespace {
 
-// Bags of more ids than this are split on the GPU; the cases have bags on both sides of it.
-constexpr int64_t kLong = 1024;
+// Bags of more ids than twice a piece are split on the GPU, and pieces have some power of two of
+// ids: the cases have bags on both sides of it.
+constexpr int64_t kPieces[] = {64, 128, 256, 512};
 
 class Serial : public Parallel {
  public:
@@ -162,6 +164,8 @@ class Case {
   }
 
  private:
+  int64_t Piece() { return kPieces[random_.Int(0, setting_.is_small ? 1 : 3)]; }
+
   void Fill() {
     const bool is_max = setting_.reduction == Reduction::kMax;
     width_ = random_.Chance(0.3)   ? random_.Int(1, 257)
@@ -212,9 +216,15 @@ class Case {
         sizes = {setting_.giant};
       } else if (setting_.giant > 0) {
         sizes[some] = setting_.giant;
-        if (random_.Chance(0.5)) sizes[random_.Int(0, count - 1)] = kLong + 1;
-      } else if (!setting_.is_small && bags_.kind != BagKind::kPacked && random_.Chance(0.3)) {
-        sizes[some] = random_.Pick<int64_t>({kLong, kLong + 1, 1535, 1536, 3000, 5000});
+        if (random_.Chance(0.5)) sizes[random_.Int(0, count - 1)] = 2 * Piece() + 1;
+      } else if (bags_.kind != BagKind::kPacked && random_.Chance(0.3)) {
+        const int64_t many = setting_.is_small ? 3 * Piece() : 5000;
+        const int64_t long_one = 2 * Piece();
+        const int64_t size = random_.Pick<int64_t>(
+            {long_one, long_one + 1, 3 * Piece() - 1, 3 * Piece(), random_.Int(1, many)});
+        // Alone, or with others of its kind side by side.
+        const int64_t last = random_.Chance(0.5) ? some : std::min(count - 1, some + 20);
+        for (int64_t b = some; b <= last && (b == some || !setting_.is_small); ++b) sizes[b] = size;
       }
     }
     largest_ = sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
@@ -360,7 +370,8 @@ class Case {
       from.clear();
       for (int64_t b = 0; b < c.bags_.count; ++b) {
         new_bounds.push_back(static_cast<Index>(new_indices.size()));
-        is_hidden.push_back(begin(b + 1) - begin(b) > kLong);
+        is_hidden.push_back(begin(b + 1) - begin(b) >
+                            2 * PieceSize(c.bags_.num_indices, c.bags_.count));
         for (int64_t i = begin(b); i < begin(b + 1) && !is_hidden[b]; ++i) {
           new_indices.push_back(indices[i]);
           if (!weights.empty()) new_weights.push_back(weights[i]);

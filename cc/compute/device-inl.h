@@ -16,6 +16,10 @@
 #include "cc/compute/gpu.h"
 #include "cc/compute/numbers.h"
 
+// To give up with what is wrong.
+#define TF_TI_RETURN_IF_WRONG(expression) \
+  if (std::string wrong = (expression); !wrong.empty()) return wrong
+
 namespace tf_ti {
 
 constexpr int kWarp = 32;
@@ -87,14 +91,53 @@ inline std::string Describe(cudaError_t error, Gpu* gpu) {
 }
 
 template <typename... Parameters, typename... Arguments>
-std::string Launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Gpu* gpu,
-                   Arguments&&... arguments) {
+std::string LaunchWith(cudaLaunchAttribute* attributes, unsigned num_attributes,
+                       void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Gpu* gpu,
+                       Arguments&&... arguments) {
   if (blocks == 0) return "";
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.stream = gpu->stream();
+  config.attrs = attributes;
+  config.numAttrs = num_attributes;
   return Describe(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), gpu);
+}
+
+template <typename... Parameters, typename... Arguments>
+std::string Launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Gpu* gpu,
+                   Arguments&&... arguments) {
+  return LaunchWith(nullptr, 0, kernel, blocks, threads, gpu,
+                    std::forward<Arguments>(arguments)...);
+}
+
+// The same, but the kernel's blocks may begin before those of the kernel before it are done, as
+// far as they have called LetNextBegin. Until they call WaitForPrevious, they may read nothing
+// that it writes, and write nothing at all.
+template <typename... Parameters, typename... Arguments>
+std::string LaunchEarly(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Gpu* gpu,
+                        Arguments&&... arguments) {
+  int device, major;
+  TF_TI_RETURN_IF_WRONG(Describe(cudaGetDevice(&device), gpu));
+  TF_TI_RETURN_IF_WRONG(
+      Describe(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), gpu));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return LaunchWith(&attribute, major >= 9, kernel, blocks, threads, gpu,
+                    std::forward<Arguments>(arguments)...);
+}
+
+__device__ __forceinline__ void LetNextBegin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+__device__ __forceinline__ void WaitForPrevious() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
 }
 
 // Makes `array` one of `size` elements. Returns what is wrong.
@@ -117,9 +160,5 @@ __device__ __forceinline__ GridStride ThreadStride() {
 }
 
 }  // namespace tf_ti
-
-// To give up with what is wrong.
-#define TF_TI_RETURN_IF_WRONG(expression) \
-  if (std::string wrong = (expression); !wrong.empty()) return wrong
 
 #endif  // TF_TI_CC_COMPUTE_DEVICE_INL_H_

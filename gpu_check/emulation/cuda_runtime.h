@@ -55,10 +55,20 @@ enum cudaError_t {
   cudaErrorUnsupportedPtxVersion = 222,
 };
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
+
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes;
   cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
 };
 
 namespace emulation {
@@ -95,6 +105,13 @@ T __shfl_sync(unsigned lanes, T value, int source, int width = 32) {
   const unsigned from = lane / width * width + static_cast<unsigned>(source) % width;
   std::memcpy(&value, &emulation::Exchange("__shfl_sync", lanes, bits)[from], sizeof(value));
   return value;
+}
+
+template <typename T>
+T __shfl_up_sync(unsigned lanes, T value, unsigned step, int width = 32) {
+  const int lane = static_cast<int>(emulation::Lane()) % width;
+  const int from = lane - static_cast<int>(step);
+  return __shfl_sync(lanes, value, from < 0 ? lane : from, width);
 }
 
 template <typename T>
@@ -136,7 +153,7 @@ inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 
 // A very small GPU.
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor };
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;

@@ -5,23 +5,18 @@
 namespace tf_ti {
 namespace {
 
-// A group of 8, 16 or 32 lanes of a warp reduces some bags one after another, each lane one pack of
-// columns; where rows are wider, other groups take the other tiles of columns. The group's lanes
-// load the ids of a chunk together, and those of the next chunk before they add up its rows.
+// A group of 8, 16 or 32 lanes of a warp reduces some spans one after another, each lane one pack
+// of columns; where rows are wider, other groups take the other tiles of columns. A span is a bag,
+// or a piece of one, and each lane of the group looks after one of them. All their ids are one
+// stream: the lanes load a chunk of it together, and the next chunk before they add up this one's
+// rows.
 constexpr int kLeastLanes = 8;
 constexpr int kRowsInFlight = 4;
 static_assert(kLeastLanes % kRowsInFlight == 0, "");
 
-// Bags of more ids than kLong are reduced in pieces: the first goes up to a multiple of kPiece, and
-// one begins at each multiple. Among the places for what comes of pieces, 2 k + 1 is that of the
-// piece that begins at k * kPiece, and 2 k that of a first piece which ends there, and may be
-// empty.
-constexpr int kPiece = 512;
-constexpr int kLong = 2 * kPiece;
-
 // Ids that keep a group busy, and threads that keep a multiprocessor busy. Where bags are short, a
 // group takes several of them, if there are enough for all.
-constexpr int64_t kManyIds = 16;
+constexpr int64_t kManyIds = 32;
 constexpr int64_t kManyThreads = 4096;
 
 // What may be in place of a row's offset: padding, and an index that is no row.
@@ -38,6 +33,10 @@ struct Plan {
   int64_t tiles = 1;
   int64_t blocks = 0;
   Index bags_per_group = 1;
+  // Of a long bag, the first piece goes up to a multiple of `piece`, and one begins at each
+  // multiple. Among the places for what comes of pieces, 2 k + 1 is that of the piece that begins
+  // at k * piece, and 2 k that of a first piece which ends there, and may be empty.
+  Index piece = 0;
   Index num_pieces = 0;  // none where no bag can be long
   // Of each piece: the long bag that goes on where it begins, or -1.
   Index* owners = nullptr;
@@ -46,9 +45,12 @@ struct Plan {
   Index* positions = nullptr;
   Index* counts = nullptr;
   double* totals = nullptr;
+
+  __device__ bool IsLong(Index size) const { return num_pieces > 0 && size > 2 * piece; }
+  __device__ Index FirstPlace(Index begin) const { return (begin + piece - 1) / piece * 2; }
 };
 
-// A bag, or a piece of one, as one lane has it.
+// What a span is reduced to, as one lane has it.
 template <typename T, typename Index, bool kIsMax, int kSize>
 struct Reduced {
   Sum<T> values[kSize];
@@ -75,10 +77,33 @@ struct Reduced {
   }
 };
 
+// A row that an update writes to, as one lane has it.
+template <typename T, int kSize>
+struct Target {
+  int64_t offset = -1;  // of the row's first element; or -1 for none
+  Pack<T, kSize> pack = {};
+
+  __device__ void Load(const T* out, bool is_wanted, int64_t column) {
+    pack = LoadPack<kSize>(is_wanted && offset >= 0 ? out + offset + column
+                                                    : reinterpret_cast<const T*>(&kNothing));
+  }
+};
+
 // Turns what a bag was reduced to into its output, in some columns.
-template <typename T, typename Index, bool kIsMax, int kSize>
-__device__ void Write(const GpuPoolArgs<T, Index>& args, Index bag, int64_t column,
-                      const Reduced<T, Index, kIsMax, kSize>& reduced) {
+template <Pooled kPooled, typename T, typename Index, bool kIsMax, int kSize>
+__device__ __forceinline__ void Write(const GpuPoolArgs<T, Index>& args, Index bag, int64_t column,
+                                      const Reduced<T, Index, kIsMax, kSize>& reduced,
+                                      const Target<T, kSize>& target) {
+  if constexpr (kPooled == Pooled::kSubtracted) {
+    if (column >= args.table.width || target.offset < 0) return;
+    Pack<T, kSize> pack = target.pack;
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      pack.values[j] = FromSum<T>(ToSum(pack.values[j]) - args.scale[0] * reduced.values[j]);
+    }
+    StorePack(pack, args.out + target.offset + column);
+    return;
+  }
   Sum<T> divisor(1);
   if (args.divides) {
     const bool has_weights = args.weights.wide != nullptr || args.weights.rounded != nullptr;
@@ -98,18 +123,7 @@ __device__ void Write(const GpuPoolArgs<T, Index>& args, Index bag, int64_t colu
       for (int j = 0; j < kSize; ++j) args.argmax[at + j] = reduced.positions[j];
     }
   }
-  if (args.scale != nullptr) {
-    const Index first = args.bags.Begin(bag);
-    const int64_t row = args.rows_are_wide ? static_cast<const uint64_t*>(args.rows)[first]
-                                           : static_cast<const uint32_t*>(args.rows)[first];
-    T* const to = args.out + row * args.table.width + column;
-    Pack<T, kSize> pack = LoadPack<kSize>(to);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      pack.values[j] = FromSum<T>(ToSum(pack.values[j]) - args.scale[0] * reduced.values[j]);
-    }
-    StorePack(pack, to);
-  } else if (args.sums != nullptr) {
+  if (args.sums != nullptr) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) args.sums[at + j] = reduced.values[j];
   } else if (args.out != nullptr) {
@@ -127,115 +141,111 @@ __device__ void Write(const GpuPoolArgs<T, Index>& args, Index bag, int64_t colu
   }
 }
 
-// Leads a group from chunk to chunk of its bags.
+// The spans of a group, as one lane has them. Their stream has a slot for each id, and one for each
+// span without ids.
 template <typename Index>
-class Walk {
- public:
-  // The group's bags are those from `bag` to `last`.
-  __device__ Walk(const GpuBounds<Index>& bags, int lanes, bool splits, Index bag, Index last)
-      : bags_(bags), lanes_(lanes), splits_(splits), bag_(bag - 1), last_(last) {
-    if (bag < last) {
-      bound_ = bags.Begin(bag);
-      ahead_ = bags.Load(bag + 1);
+struct Spans {
+  static constexpr int kHasIds = 1, kIsPiece = 2, kFlagBits = 2;
+
+  Index bag = 0;     // that of the first span; the others follow it
+  Index place = -1;  // where what comes of the group's piece goes; or -1 where it has bags
+  int size = 0;      // of the stream
+  // Of this lane's span: where it ends in the stream, and flags; and what makes a slot a position.
+  int end = 0;
+  Index shift = 0;
+};
+
+// The spans of a group: the piece that it is to reduce, or its bags.
+template <typename T, typename Index>
+__device__ __forceinline__ Spans<Index> FindSpans(const GpuBounds<Index>& bags,
+                                                  const Plan<T, Index>& plan, int64_t group,
+                                                  int lane, bool writes_owner) {
+  const Index count = bags.Count();
+  Spans<Index> spans;
+  Index begin = 0, end = 0;
+  bool is_in, is_piece = false;
+  if (group < plan.num_pieces) {
+    const Index piece = static_cast<Index>(group);
+    begin = piece * plan.piece;
+    spans.bag = bags.Find(begin, 0, count - 1);
+    spans.place = 2 * piece + 1;
+    is_piece = spans.bag >= 0 && spans.bag < count && begin < bags.End(spans.bag) &&
+               plan.IsLong(bags.End(spans.bag) - bags.Begin(spans.bag));
+    if (is_piece) end = min(begin + plan.piece, bags.End(spans.bag));
+    if (writes_owner) plan.owners[piece] = is_piece ? spans.bag : -1;
+    is_in = is_piece && lane == 0;
+  } else {
+    // Beyond the last bag there are only the groups of one block.
+    spans.bag = static_cast<Index>(group - plan.num_pieces) * plan.bags_per_group;
+    const Index bag = spans.bag + lane;
+    is_in = lane < plan.bags_per_group && bag < count;
+    if (is_in) {
+      begin = bags.Begin(bag);
+      end = max(begin, bags.Begin(bag + 1));
+    }
+    if (plan.IsLong(end - begin)) {
+      // Only its first piece. Bounds that are bad may hide a bag from Find: then its pieces would
+      // be left to nobody, so it is empty.
+      const Index first = plan.FirstPlace(begin) / 2 * plan.piece;
+      is_piece = bags.Find(first, 0, count - 1) == bag;
+      end = is_piece ? first : begin;
     }
   }
-
-  // A piece of one bag.
-  __device__ Walk(const GpuBounds<Index>& bags, int lanes, Index bag, Index begin, Index end,
-                  Index place)
-      : bags_(bags),
-        lanes_(lanes),
-        bag_(bag),
-        last_(bag + 1),
-        position_(begin - lanes),
-        end_(end),
-        place_(place) {}
-
-  // Goes to the first chunk, or to the next; a bag without ids has one too. False at the end.
-  __device__ bool Next() {
-    position_ += lanes_;
-    if (position_ < end_) return true;
-    if (bag_ + 1 >= last_) return false;
-    ++bag_;
-    position_ = bound_;
-    end_ = bound_ = bags_.Clamp(ahead_);
-    place_ = -1;
-    if (bag_ + 1 < last_) ahead_ = bags_.Load(bag_ + 2);
-    if (splits_ && end_ - position_ > kLong) Split();
-    return true;
+  const int slots = is_in ? max(static_cast<int>(end - begin), 1) : 0;
+  int stop = slots;
+  for (int step = 1; step < plan.lanes; step *= 2) {
+    const int before = __shfl_up_sync(kAllLanes, stop, step, plan.lanes);
+    if (lane >= step) stop += before;
   }
-
-  __device__ Index bag() const { return bag_; }
-  __device__ Index position() const { return position_; }
-  // Zero in a bag that would end before it begins.
-  __device__ int size() const {
-    const Index left = max(end_ - position_, Index{0});
-    return static_cast<int>(min(left, static_cast<Index>(lanes_)));
-  }
-  __device__ bool is_last() const { return position_ + lanes_ >= end_; }
-  // Where what comes of a piece goes; or -1 for a whole bag.
-  __device__ Index place() const { return place_; }
-
- private:
-  // Leaves only the long bag's first piece. Bounds that are bad may hide a bag from Find: then it
-  // would be left to nobody, so it is empty.
-  __device__ void Split() {
-    const Index piece = (position_ + kPiece - 1) / kPiece;
-    end_ = position_;
-    if (bags_.Find(piece * kPiece, 0, bags_.Count() - 1) != bag_) return;
-    end_ = piece * kPiece;
-    place_ = 2 * piece;
-  }
-
-  const GpuBounds<Index> bags_;  // no reference, through which every look at it would be a load
-  const int lanes_;
-  const bool splits_ = false;
-  Index bag_;
-  const Index last_;
-  Index bound_ = 0;  // where the next bag begins
-  Index ahead_ = 0;  // where the one after it begins, as it was loaded
-  Index position_ = 0;
-  Index end_ = 0;
-  Index place_ = -1;
-};
-
-// The walk of a group: over the piece that it is to reduce, or over its bags.
-template <typename T, typename Index>
-__device__ Walk<Index> StartWalk(const GpuBounds<Index>& bags, const Plan<T, Index>& plan,
-                                 int64_t group, bool writes_owner) {
-  const Index count = bags.Count();
-  const bool splits = plan.num_pieces > 0;
-  if (group >= plan.num_pieces) {
-    // Beyond the last bag there are only the groups of one block.
-    const Index first = static_cast<Index>(group - plan.num_pieces) * plan.bags_per_group;
-    return {bags, plan.lanes, splits, first, min(first + plan.bags_per_group, count)};
-  }
-  const Index piece = static_cast<Index>(group);
-  const Index position = piece * kPiece;
-  const Index bag = bags.Find(position, 0, count - 1);
-  const bool goes_on = bag >= 0 && bag < count && position < bags.End(bag) &&
-                       bags.End(bag) - bags.Begin(bag) > kLong;
-  if (writes_owner) plan.owners[piece] = goes_on ? bag : -1;
-  if (!goes_on) return {bags, plan.lanes, splits, 0, 0};
-  const Index end = min(position + kPiece, bags.End(bag));
-  return {bags, plan.lanes, bag, position, end, 2 * piece + 1};
+  spans.size = __shfl_sync(kAllLanes, stop, plan.lanes - 1, plan.lanes);
+  spans.shift = begin - (stop - slots);
+  spans.end = stop << Spans<Index>::kFlagBits | (is_piece ? Spans<Index>::kIsPiece : 0) |
+              (begin < end ? Spans<Index>::kHasIds : 0);
+  return spans;
 }
 
-// What one lane has loaded of one id, for all of its group. Nothing is made of it before its chunk
-// begins: what is loaded ahead would be waited for.
+// What one lane knows of a slot, for all of its group: its span's lane and these flags.
+constexpr int kSpan = kWarp - 1, kEndsSpan = kWarp, kEndsPiece = 2 * kWarp, kIsIn = 4 * kWarp;
+constexpr int kFlagBits = 8;
+
+// What it has loaded of it. Nothing is made of that before its chunk begins: what is loaded ahead
+// would be waited for.
 template <typename T, typename Index>
 struct Loaded {
-  bool is_in = false;
+  int flags = 0;
   Index id = 0;
+  Index position = 0;  // in `ids`; or what `positions` has there
   Sum<T> wide_weight = Sum<T>(0);
   T rounded_weight = T();
+  uint64_t row = 0;
 };
 
-template <typename T, typename Index, bool kIsWeighted>
+template <typename T, typename Index>
+__device__ __forceinline__ uint64_t LoadRow(const GpuPoolArgs<T, Index>& args, Index position) {
+  return args.rows_are_wide ? static_cast<const uint64_t*>(args.rows)[position]
+                            : static_cast<const uint32_t*>(args.rows)[position];
+}
+
+// All lanes of a warp take part, also those that have no such slot.
+template <Pooled kPooled, bool kIsWeighted, typename T, typename Index>
 __device__ __forceinline__ Loaded<T, Index> Load(const GpuPoolArgs<T, Index>& args,
-                                                 Index position) {
+                                                 const Spans<Index>& spans, int lanes, int slot) {
+  using S = Spans<Index>;
+  int span = 0;
+  for (int step = lanes / 2; step > 0; step /= 2) {
+    const int end = __shfl_sync(kAllLanes, spans.end, span + step - 1, lanes);
+    if (end >> S::kFlagBits <= slot) span += step;
+  }
+  const int end = __shfl_sync(kAllLanes, spans.end, span, lanes);
+  const Index position = slot + __shfl_sync(kAllLanes, spans.shift, span, lanes);
   Loaded<T, Index> loaded;
-  loaded.is_in = true;
+  if (slot >= spans.size) return loaded;
+  loaded.flags = span;
+  if (slot + 1 == end >> S::kFlagBits) {
+    loaded.flags |= end & S::kIsPiece ? kEndsSpan | kEndsPiece : kEndsSpan;
+  }
+  if ((end & S::kHasIds) == 0) return loaded;
+  loaded.flags |= kIsIn;
   loaded.id = args.ids == nullptr ? position : args.ids[position];
   if constexpr (kIsWeighted) {
     if (args.weights.wide != nullptr) {
@@ -244,25 +254,41 @@ __device__ __forceinline__ Loaded<T, Index> Load(const GpuPoolArgs<T, Index>& ar
       loaded.rounded_weight = args.weights.rounded[position];
     }
   }
+  if constexpr (kPooled == Pooled::kMax) loaded.position = position;
+  if constexpr (kPooled == Pooled::kSelected) loaded.position = args.positions[position];
+  if constexpr (kPooled == Pooled::kSubtracted) loaded.row = LoadRow(args, position);
   return loaded;
 }
 
-template <typename S>
+template <typename T, typename Index>
 struct Entry {
-  int64_t offset;  // of the row's first element, or kSkipped or kZeros
-  S weight;
+  // The offset of the row's first element, or kSkipped or kZeros, less kZeros; and the flags.
+  int64_t code = (kSkipped - kZeros) << kFlagBits;
+  Sum<T> weight = Sum<T>(0);
+  Index position = 0;
+  int64_t target = -1;
 };
 
-template <typename T, typename Index, bool kIsWeighted>
-__device__ __forceinline__ Entry<Sum<T>> Decode(const GpuPoolArgs<T, Index>& args,
-                                                const Loaded<T, Index>& loaded) {
+template <bool kIsWeighted, typename T, typename Index>
+__device__ __forceinline__ Entry<T, Index> Decode(const GpuPoolArgs<T, Index>& args,
+                                                  const Loaded<T, Index>& loaded) {
   const int64_t id = loaded.id;
-  Entry<Sum<T>> entry{kSkipped, Sum<T>(0)};
-  if (!loaded.is_in || (args.has_padding && id == args.padding_idx)) return entry;
-  const bool is_row = static_cast<uint64_t>(id) < static_cast<uint64_t>(args.table.num_rows);
-  entry.offset = is_row ? id * args.table.width : kZeros;
-  if constexpr (kIsWeighted) {
-    entry.weight = args.weights.wide != nullptr ? loaded.wide_weight : ToSum(loaded.rounded_weight);
+  Entry<T, Index> entry;
+  int64_t offset = kSkipped;
+  int flags = loaded.flags;
+  if (args.has_padding && id == args.padding_idx) flags &= ~kIsIn;
+  if (flags & kIsIn) {
+    const bool is_row = static_cast<uint64_t>(id) < static_cast<uint64_t>(args.table.num_rows);
+    offset = is_row ? id * args.table.width : kZeros;
+    if constexpr (kIsWeighted) {
+      entry.weight =
+          args.weights.wide != nullptr ? loaded.wide_weight : ToSum(loaded.rounded_weight);
+    }
+  }
+  entry.code = (offset - kZeros) << kFlagBits | flags;
+  entry.position = loaded.position;
+  if (loaded.row < static_cast<uint64_t>(args.num_out_rows)) {
+    entry.target = static_cast<int64_t>(loaded.row) * args.table.width;
   }
   return entry;
 }
@@ -282,112 +308,127 @@ __device__ __forceinline__ void Select(const I* selected, int64_t at, int32_t po
   }
 }
 
+// Keeps what a span was reduced to: as its bag's output, or in the place for its piece.
+template <Pooled kPooled, typename T, typename Index, bool kIsMax, int kSize>
+__device__ __forceinline__ void Finish(const GpuPoolArgs<T, Index>& args,
+                                       const Plan<T, Index>& plan, const Spans<Index>& spans,
+                                       int flags, int64_t column,
+                                       const Reduced<T, Index, kIsMax, kSize>& reduced,
+                                       const Target<T, kSize>& target) {
+  const Index bag = spans.bag + (flags & kSpan);
+  if ((flags & kEndsPiece) == 0) {
+    Write<kPooled>(args, bag, column, reduced, target);
+    return;
+  }
+  const Index place = spans.place < 0 ? plan.FirstPlace(args.bags.Begin(bag)) : spans.place;
+  if (column == 0) {
+    plan.counts[place] = reduced.count;
+    plan.totals[place] = reduced.total;
+  }
+  const int64_t width = args.table.width;
+  if (column >= width) return;
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    plan.values[place * width + column + j] = reduced.values[j];
+    if constexpr (kIsMax) plan.positions[place * width + column + j] = reduced.positions[j];
+  }
+}
+
 template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize>
-__global__ void __launch_bounds__(kBlock, kPooled == Pooled::kMax || kSize > 4 ? 2 : 3)
+__global__ void __launch_bounds__(
+    kBlock, kPooled == Pooled::kMax || kPooled == Pooled::kSubtracted || kSize > 4 ? 2 : 3)
     Pool(const __grid_constant__ GpuPoolArgs<T, Index> args,
          const __grid_constant__ Plan<T, Index> plan) {
   constexpr bool kIsMax = kPooled == Pooled::kMax;
   const int lanes = plan.lanes;
   const int lane = threadIdx.x & (lanes - 1);
   const int64_t width = args.table.width;
+  LetNextBegin();
   for (int64_t block = blockIdx.x; block < plan.blocks; block += gridDim.x) {
     const int64_t column = (block % plan.tiles * lanes + lane) * kSize;
     const int64_t group = block / plan.tiles * (kBlock / lanes) + threadIdx.x / lanes;
     const bool is_column = column < width;
     const T* const rows = args.table.rows + column;
-    Walk<Index> walk = StartWalk(args.bags, plan, group, column == 0);
+    const Spans<Index> spans = FindSpans(args.bags, plan, group, lane, column == 0);
     Reduced<T, Index, kIsMax, kSize> reduced;
     reduced.Clear();
-    Loaded<T, Index> ahead;
-    bool more = walk.Next();
-    if (more && lane < walk.size()) {
-      ahead = Load<T, Index, kIsWeighted>(args, walk.position() + lane);
-    }
-    // The chunk whose rows are in flight.
-    Index bag = -1, position = 0, place = -1;
+    // The chunk that is loaded ahead, and the first slot after it; the chunk whose rows are in
+    // flight, and how many of them there are and were.
+    auto ahead = Load<kPooled, kIsWeighted>(args, spans, lanes, lane);
+    int next = 0;
+    Entry<T, Index> entry;
     int size = 0, first = 0;
-    bool ends_bag = false;
-    Entry<Sum<T>> entry{kSkipped, Sum<T>(0)};
     // Some of its rows, loaded at a loop's end and added up at the next one's begin: else the
     // compiler would issue one load after another, each once the one before is added up.
+    int flags[kRowsInFlight] = {};
     Pack<T, kSize> packs[kRowsInFlight] = {};
     Sum<T> weights[kRowsInFlight] = {};
-    bool is_in[kRowsInFlight] = {};
+    Index positions[kRowsInFlight] = {};
+    Target<T, kSize> targets[kRowsInFlight] = {};
     for (;;) {
 #pragma unroll
       for (int r = 0; r < kRowsInFlight; ++r) {
+        const bool is_in = (flags[r] & kIsIn) != 0;
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
           const Sum<T> value = ToSum(packs[r].values[j]);
           if constexpr (kIsMax) {
-            if (is_in[r]) reduced.TakeLarger(j, value, position + first + r);
+            if (is_in) reduced.TakeLarger(j, value, positions[r]);
           } else if constexpr (kIsWeighted) {
             reduced.values[j] += weights[r] * value;
           } else {
             reduced.values[j] += value;
           }
         }
-        reduced.count += is_in[r];
-      }
-      first += kRowsInFlight;
-
-      // All groups of a warp go on until the last is done, as they shuffle together.
-      if (!__any_sync(kAllLanes, first < size)) {
-        if (ends_bag) {
-          if (place < 0) {
-            Write(args, bag, column, reduced);
-          } else {
-            if (column == 0) {
-              plan.counts[place] = reduced.count;
-              plan.totals[place] = reduced.total;
-            }
-#pragma unroll
-            for (int j = 0; j < kSize && is_column; ++j) {
-              plan.values[place * width + column + j] = reduced.values[j];
-              if constexpr (kIsMax) {
-                plan.positions[place * width + column + j] = reduced.positions[j];
-              }
-            }
-          }
-          reduced.Clear();
-        }
-        if (!__any_sync(kAllLanes, more)) break;
-        bag = walk.bag();
-        position = walk.position();
-        place = walk.place();
-        ends_bag = more && walk.is_last();
-        size = more ? walk.size() : 0;
-        first = 0;
-        entry = Decode<T, Index, kIsWeighted>(args, ahead);
-        ahead = {};
-        more = more && walk.Next();
-        if (more && lane < walk.size()) {
-          ahead = Load<T, Index, kIsWeighted>(args, walk.position() + lane);
-        }
-      }
-
-#pragma unroll
-      for (int r = 0; r < kRowsInFlight; ++r) {
-        const int64_t offset = __shfl_sync(kAllLanes, entry.offset, first + r, lanes);
-        is_in[r] = offset != kSkipped;
-        const bool is_row = offset >= 0 && is_column;
-        packs[r] = LoadPack<kSize>(is_row ? rows + offset : reinterpret_cast<const T*>(&kNothing));
+        if (is_in) ++reduced.count;
         if constexpr (kIsWeighted) {
-          weights[r] = __shfl_sync(kAllLanes, entry.weight, first + r, lanes);
           if (args.divides) {
             const double weight = weights[r];
             reduced.total += args.is_root ? weight * weight : weight;
           }
         }
+        if (flags[r] & kEndsSpan) {
+          Finish<kPooled>(args, plan, spans, flags[r], column, reduced, targets[r]);
+          reduced.Clear();
+        }
+      }
+      first += kRowsInFlight;
+
+      // All groups of a warp go on until the last is done, as they shuffle together.
+      if (!__any_sync(kAllLanes, first < size)) {
+        if (!__any_sync(kAllLanes, next < spans.size)) break;
+        entry = Decode<kIsWeighted>(args, ahead);
+        size = min(spans.size - next, lanes);
+        first = 0;
+        next += lanes;
+        ahead = Load<kPooled, kIsWeighted>(args, spans, lanes, next + lane);
+      }
+
+#pragma unroll
+      for (int r = 0; r < kRowsInFlight; ++r) {
+        const int64_t code = __shfl_sync(kAllLanes, entry.code, first + r, lanes);
+        const int64_t offset = (code >> kFlagBits) + kZeros;
+        flags[r] = static_cast<int>(code) & ((1 << kFlagBits) - 1);
+        const bool is_row = offset >= 0 && is_column;
+        packs[r] = LoadPack<kSize>(is_row ? rows + offset : reinterpret_cast<const T*>(&kNothing));
+        if constexpr (kIsWeighted) {
+          weights[r] = __shfl_sync(kAllLanes, entry.weight, first + r, lanes);
+        }
+        if constexpr (kPooled == Pooled::kSubtracted) {
+          targets[r].offset = __shfl_sync(kAllLanes, entry.target, first + r, lanes);
+          targets[r].Load(args.out, is_column && (flags[r] & kEndsSpan) != 0, column);
+        }
+        if constexpr (kIsMax || kPooled == Pooled::kSelected) {
+          positions[r] = __shfl_sync(kAllLanes, entry.position, first + r, lanes);
+        }
         if constexpr (kPooled == Pooled::kSelected) {
-          if (is_row) {
-            const int64_t at = offset + column;
-            const int32_t selected = args.positions[position + first + r];
-            if (args.selected_is_wide) {
-              Select(static_cast<const int64_t*>(args.selected), at, selected, &packs[r]);
-            } else {
-              Select(static_cast<const int32_t*>(args.selected), at, selected, &packs[r]);
-            }
+          const int32_t position = static_cast<int32_t>(positions[r]);
+          if (is_row && args.selected_is_wide) {
+            Select(static_cast<const int64_t*>(args.selected), offset + column, position,
+                   &packs[r]);
+          } else if (is_row) {
+            Select(static_cast<const int32_t*>(args.selected), offset + column, position,
+                   &packs[r]);
           }
         }
       }
@@ -398,14 +439,15 @@ __global__ void __launch_bounds__(kBlock, kPooled == Pooled::kMax || kSize > 4 ?
 // Reduces the pieces of each long bag. A block takes one column a lane, of the bags whose second
 // piece is in its window of pieces; its warps share the pieces of a bag.
 constexpr int kCombineWarps = 32;
-constexpr int kWindow = kWarp;
+constexpr int kWindow = kWarp / 2;
 constexpr int kPlacesInFlight = 4;
 
 // One block a multiprocessor is enough: else there would be no registers for what is in flight.
-template <typename T, typename Index, bool kIsMax>
+template <typename T, typename Index, Pooled kPooled>
 __global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
     Combine(const __grid_constant__ GpuPoolArgs<T, Index> args,
             const __grid_constant__ Plan<T, Index> plan, int64_t tiles, int64_t blocks) {
+  constexpr bool kIsMax = kPooled == Pooled::kMax;
   __shared__ Index owners[kWindow];
   __shared__ Sum<T> values[kCombineWarps][kWarp];
   __shared__ Index positions[kCombineWarps][kIsMax ? kWarp : 1];
@@ -414,13 +456,14 @@ __global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
   const int64_t width = args.table.width;
+  WaitForPrevious();
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     const int64_t column = block % tiles * kWarp + lane;
     const Index window = static_cast<Index>(block / tiles * kWindow);
     if (threadIdx.x < kWindow) {
       const Index piece = window + static_cast<Index>(threadIdx.x);
       Index bag = piece < plan.num_pieces ? plan.owners[piece] : -1;
-      if (bag >= 0 && args.bags.Begin(bag) <= (piece - 1) * kPiece) bag = -1;
+      if (bag >= 0 && args.bags.Begin(bag) <= (piece - 1) * plan.piece) bag = -1;
       owners[threadIdx.x] = bag;
     }
     __syncthreads();
@@ -430,7 +473,7 @@ __global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
       const Index first = window + k;
       const Index end = args.bags.End(bag);
       // The pieces from `first` on, and before them the one up to there.
-      const Index num_places = 1 + (end - first * kPiece + kPiece - 1) / kPiece;
+      const Index num_places = 1 + (end - first * plan.piece + plan.piece - 1) / plan.piece;
       Reduced<T, Index, kIsMax, 1> reduced;
       reduced.Clear();
       const auto add = [&](const Reduced<T, Index, kIsMax, 1>& part) {
@@ -479,7 +522,12 @@ __global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
         for (int w = 0; w < kCombineWarps; ++w) {
           add({{values[w][lane]}, {positions[w][kIsMax ? lane : 0]}, counts[w], totals[w]});
         }
-        Write(args, bag, column, reduced);
+        Target<T, 1> target;
+        if constexpr (kPooled == Pooled::kSubtracted) {
+          target.offset = static_cast<int64_t>(LoadRow(args, args.bags.Begin(bag))) * width;
+          target.Load(args.out, column < width, column);
+        }
+        Write<kPooled>(args, bag, column, reduced, target);
       }
       __syncthreads();
     }
@@ -507,8 +555,9 @@ std::string Run(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
   plan.lanes = kLeastLanes;
   while (plan.lanes < kWarp && plan.lanes < num_packs) plan.lanes *= 2;
   plan.tiles = std::max<int64_t>(1, (num_packs + plan.lanes - 1) / plan.lanes);
-  if ((bags.bounds == nullptr ? bags.packed_size : bags.num_ids) > kLong) {
-    plan.num_pieces = (bags.num_ids + kPiece - 1) / kPiece;
+  plan.piece = static_cast<Index>(PieceSize(bags.num_ids, bags.count));
+  if ((bags.bounds == nullptr ? bags.packed_size : bags.num_ids) > 2 * plan.piece) {
+    plan.num_pieces = (bags.num_ids + plan.piece - 1) / plan.piece;
     const int64_t places = int64_t{2} * plan.num_pieces;
     TF_TI_RETURN_IF_WRONG(Allocate(gpu, plan.num_pieces, &plan.owners));
     TF_TI_RETURN_IF_WRONG(Allocate(gpu, places, &plan.counts));
@@ -523,7 +572,8 @@ std::string Run(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
   TF_TI_RETURN_IF_WRONG(Describe(
       cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, device), gpu));
   const int64_t spare = count * plan.tiles * plan.lanes / (num_processors * kManyThreads);
-  const int64_t bags_per_group = std::max<int64_t>(1, std::min({most_bags, spare, kManyIds}));
+  const int64_t bags_per_group =
+      std::max<int64_t>(1, std::min<int64_t>({most_bags, spare, plan.lanes}));
   plan.bags_per_group = static_cast<Index>(bags_per_group);
   const int64_t num_groups = plan.num_pieces + (count + bags_per_group - 1) / bags_per_group;
   const int64_t groups_per_block = kBlock / plan.lanes;
@@ -533,8 +583,8 @@ std::string Run(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
   if (plan.num_pieces == 0) return "";
   const int64_t tiles = std::max<int64_t>(1, (width + kWarp - 1) / kWarp);
   const int64_t blocks = tiles * ((plan.num_pieces + kWindow - 1) / kWindow);
-  return Launch(&Combine<T, Index, kIsMax>, NumBlocks(blocks, 1), kCombineWarps * kWarp, gpu, args,
-                plan, tiles, blocks);
+  return LaunchEarly(&Combine < T, Index, kPooled == Pooled::kSelected ? Pooled::kSum : kPooled >,
+                     NumBlocks(blocks, 1), kCombineWarps * kWarp, gpu, args, plan, tiles, blocks);
 }
 
 // With the largest packs that fit, of 16 bytes at most.
@@ -558,6 +608,8 @@ std::string PoolOnGpu(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
       return RunWithPacks<T, Index, Pooled::kMax, false>(args, gpu);
     case Pooled::kSelected:
       return RunWithPacks<T, Index, Pooled::kSelected, false>(args, gpu);
+    case Pooled::kSubtracted:
+      return RunWithPacks<T, Index, Pooled::kSubtracted, false>(args, gpu);
     default:
       return args.weights.given() ? RunWithPacks<T, Index, Pooled::kSum, true>(args, gpu)
                                   : RunWithPacks<T, Index, Pooled::kSum, false>(args, gpu);

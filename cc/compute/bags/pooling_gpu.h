@@ -42,13 +42,22 @@ struct GpuBounds {
   // The last bag in [low, high] that begins at `position` or before; low - 1 if there is none.
   __device__ Index Find(Index position, Index low, Index high) const {
     if (bounds == nullptr) return packed_size == 0 ? low - 1 : position / packed_size;
+    // Several bags are looked at at once, as each look waits for memory.
+    constexpr int kLooks = 8;
     while (low <= high) {
-      const Index middle = low + (high - low) / 2;
-      if (Begin(middle) <= position) {
-        low = middle + 1;
-      } else {
-        high = middle - 1;
+      const Index step = (high - low) / kLooks + 1;
+      bool begins_before[kLooks];
+#pragma unroll
+      for (int k = 0; k < kLooks; ++k) {
+        const Index bag = low + k * step;
+        begins_before[k] = bag <= high && Begin(min(bag, high)) <= position;
       }
+      int num_before = 0;
+#pragma unroll
+      for (int k = 0; k < kLooks; ++k) num_before += num_before == k && begins_before[k];
+      if (num_before == 0) return low - 1;
+      high = min(high, low + num_before * step - 1);
+      low += (num_before - 1) * step + 1;
     }
     return low - 1;
   }
@@ -58,7 +67,24 @@ enum class Pooled {
   kSum,
   kMax,
   kSelected,  // the sum of those elements alone for which `selected` is the id's position
+  // The sum, of which scale[0] times is subtracted from a row of `out`; for int32 positions only.
+  kSubtracted,
 };
+
+// Bags of more than twice as many ids are reduced in pieces, so that no long bag is waited for. How
+// large these are depends on nothing but how many ids and bags there are, so that the same bags
+// always have the same sums.
+inline int64_t PieceSize(int64_t num_ids, int64_t count) {
+  constexpr int64_t kLeast = 64, kMost = 512, kManyPieces = 16384, kManyBags = 2048;
+  // Short bags are taken several at a time, and each of them may be twice a piece.
+  const int64_t mean = num_ids / (count + 1);
+  const int64_t most = mean < 16 ? 2 * kLeast : kMost;
+  int64_t size = kLeast;
+  while (size < most && (num_ids / size > kManyPieces || (count > kManyBags && mean > size))) {
+    size *= 2;
+  }
+  return size;
+}
 
 // What to reduce, and how. Outputs that are not wanted are null.
 template <typename T, typename Index>
@@ -87,11 +113,12 @@ struct GpuPoolArgs {
   Index* counts = nullptr;     // of the ids that are no padding; [count]
   Sum<T>* divisors = nullptr;  // [count]
 
-  // With `scale`, `out` is a table, and scale[0] times a bag is subtracted from the row that
-  // `rows`, of uint64 or uint32, has for the bag's first id.
+  // For kSubtracted: `out` is a table of so many rows, and `rows`, of uint64 or uint32, has for
+  // each position the row that its bag is subtracted from; none where there is no such row.
   const Sum<T>* scale = nullptr;
   const void* rows = nullptr;
   bool rows_are_wide = false;
+  int64_t num_out_rows = 0;
 };
 
 template <typename T, typename Index>

@@ -69,7 +69,9 @@ std::string ScatterSubSorted(const Index* indices, int64_t count, const T* value
   NamedRows<Key> named;
   TF_TI_RETURN_IF_WRONG(named.Init(indices, count, num_rows, gpu));
   GpuPoolArgs<T, int32_t> args = named.Pool(values, width, std::min(count, num_rows));
+  args.pooled = Pooled::kSubtracted;
   args.out = table;
+  args.num_out_rows = num_rows;
   args.scale = scale;
   args.rows = named.entries.rows;
   args.rows_are_wide = sizeof(Key) == sizeof(uint64_t);
