@@ -643,6 +643,15 @@ class Case {
     }
   }
 
+  // Makes the values zeros where a row comes again.
+  void KeepFirst(const std::vector<Index>& indices, std::vector<T>* values) const {
+    std::set<Index> seen;
+    for (size_t i = 0; i < indices.size(); ++i) {
+      if (seen.insert(indices[i]).second) continue;
+      std::fill_n(values->begin() + static_cast<int64_t>(i) * width_, width_, T{});
+    }
+  }
+
   // With the case's indices and values of their own.
   void CheckScatterSub() {
     const int64_t count = std::min<int64_t>(bags_.num_indices, setting_.giant > 0 ? 2000 : 700);
@@ -653,14 +662,16 @@ class Case {
     }
     const S scale = static_cast<S>(is_exact_ ? 0.5 : random_.Real());
     const std::vector<Index> indices(indices_.begin(), indices_.begin() + count);
+    const bool are_distinct = random_.Chance(0.5);
+    if (are_distinct) KeepFirst(indices, &values);
     const auto [table, ignored] = Twice("the table", [&] {
       CheckedGpu gpu;
       DeviceArray<Index> device_indices(indices);
       DeviceArray<T> device_values(values, out_shift_), table(table_, table_shift_);
       DeviceArray<S> device_scale(std::vector<S>{scale});
-      Expect("ScatterSub",
-             ScatterSub<T, Index>(device_indices.data(), count, device_values.data(),
-                                  device_scale.data(), num_rows_, width_, &gpu, table.data()));
+      Expect("ScatterSub", ScatterSub<T, Index>({device_indices.data(), device_values.data(), count,
+                                                 num_rows_, width_, are_distinct},
+                                                device_scale.data(), &gpu, table.data()));
       Expect("ScatterSub", gpu.Finish());
       if (!table.MarginsAreIntact() || !device_values.MarginsAreIntact()) {
         Fail("ScatterSub wrote next to the table");
@@ -672,8 +683,8 @@ class Case {
       const std::string said = DescribeProblem(num_rows_, problem.Get()[0]);
       Serial serial;
       std::vector<double> none(num_rows_), zeros(count);
-      const std::string right = ScatterSub<double, Index>(indices.data(), count, zeros.data(), 0,
-                                                          num_rows_, 1, &serial, none.data());
+      const std::string right = ScatterSub<double, Index>(
+          {indices.data(), zeros.data(), count, num_rows_, 1}, 0, &serial, none.data());
       if (said != right) Fail("CheckIndices says '" + said + "', not '" + right + "'");
       return std::make_pair(table.Get(), std::vector<T>());
     });
@@ -686,8 +697,8 @@ class Case {
       table.resize((num_rows_ + 1) * width_);
       Serial serial;
       Expect("the processor's ScatterSub",
-             ScatterSub<double, Index>(rows.data(), count, values.data(), scale, num_rows_ + 1,
-                                       width_, &serial, table.data()));
+             ScatterSub<double, Index>({rows.data(), values.data(), count, num_rows_ + 1, width_},
+                                       scale, &serial, table.data()));
       return table;
     };
     const std::vector<double> right = run(ToDoubles(table_), ToDoubles(values), ToDouble(scale));
@@ -709,6 +720,8 @@ class Case {
           FromDouble<T>(is_exact_ ? static_cast<double>(random_.Int(-4, 4)) : random_.Real() - 0.5);
     }
     const std::vector<Index> indices(indices_.begin(), indices_.begin() + count);
+    const bool are_distinct = random_.Chance(0.5);
+    if (are_distinct) KeepFirst(indices, &values);
     const bool is_row_wise = random_.Chance(0.5);
     std::vector<S> first(table_.size()), second(is_row_wise ? num_rows_ : table_.size());
     for (S& value : first) value = static_cast<S>(random_.Real() - 0.5);
@@ -756,8 +769,8 @@ class Case {
         DeviceArray<S> device_first(first), device_second(second);
         DeviceArray<S> numbers(std::vector<S>{rate, decay});
         DeviceArray<int64_t> step(std::vector<int64_t>{adam.step});
-        const RowGradientsOf<T, Index> gradients{device_indices.data(), device_values.data(), count,
-                                                 num_rows_, width_};
+        const RowGradientsOf<T, Index> gradients{
+            device_indices.data(), device_values.data(), count, num_rows_, width_, are_distinct};
         const Slot<S> slot{device_second.data(), is_row_wise};
         Expect(name, on_gpu(gradients, numbers.data(), step.data(), device_first.data(), slot, &gpu,
                             table.data()));

@@ -170,8 +170,9 @@ void MeasureShape(const Shape& shape, const std::string& folder) {
   DeviceArray<float> scale(std::vector<float>{0.5f});
   const double update = Measure([&] {
     arena.Reset();
-    Expect(ScatterSub<T, int64_t>(rows.data(), num_touched, values.data(), scale.data(),
-                                  shape.num_rows, shape.width, &arena, table.data()));
+    Expect(ScatterSub<T, int64_t>(
+        {rows.data(), values.data(), num_touched, shape.num_rows, shape.width, true}, scale.data(),
+        &arena, table.data()));
   });
   // The same rows, with two slots each.
   using S = Sum<T>;
@@ -184,7 +185,7 @@ void MeasureShape(const Shape& shape, const std::string& folder) {
   const double adam = Measure([&] {
     wide.Reset();
     Expect(AdamUpdate<T, int64_t>(
-        {rows.data(), values.data(), num_touched, shape.num_rows, shape.width}, numbers,
+        {rows.data(), values.data(), num_touched, shape.num_rows, shape.width, true}, numbers,
         rate.data(), step.data(), m.data(), {v.data(), false}, &wide, table.data()));
   });
   std::printf(

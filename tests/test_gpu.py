@@ -25,6 +25,7 @@ if _FAKE_GPU:
     load_library.load_pluggable_device_library(_FAKE_GPU)
 
 import tf_ti  # noqa: E402
+from tf_ti.bags.ops import Bags, are_distinct  # noqa: E402
 
 _HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
 _CHECKOUT = pathlib.Path(__file__).parent.parent
@@ -510,6 +511,42 @@ def test_bags_of_a_variable_and_the_update_of_its_rows_are_the_cpus(rng):
             found[where] = [pooled, gradient.indices, gradient.values, variable.read_value()]
     for got, want in zip(found["GPU:0"], found["CPU:0"]):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+_STEPS = {
+    "descent": lambda v, s: tf_ti.scatter_sub(v[0], s, 0.1),
+    "decayed descent": lambda v, s: tf_ti.scatter_sub(v[0], s, 0.1, 0.2),
+    "adam": lambda v, s: tf_ti.adam_update(*v[:3], s, 0.1, 3),
+    "row-wise adam": lambda v, s: tf_ti.adam_update(v[0], v[1], v[3], s, 0.1, 3),
+    "adagrad": lambda v, s: tf_ti.adagrad_update(v[0], v[2], s, 0.1),
+    "row-wise adagrad": lambda v, s: tf_ti.adagrad_update(v[0], v[3], s, 0.1),
+}
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0, 1], indirect=True)
+@pytest.mark.parametrize("width", [1, 3, 4, 40])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.float16], ids=lambda d: d.name)
+@pytest.mark.parametrize("step", _STEPS)
+def test_steps_on_the_rows_of_a_gradient_are_the_cpus(rng, step, dtype, width):
+    sums = tf.float32 if dtype == tf.float16 else dtype
+    table, grad = (rng.normal(size=[50, width]) for _ in range(2))
+    slots = [abs(rng.normal(size=[50, n])) for n in (width, width, 1)]
+    ids = tf.constant(rng.integers(0, 50, size=[50, 2]))
+
+    found = {}
+    for where in ("CPU:0", "GPU:0"):
+        with tf.device(where):
+            variables = [tf.Variable(tf.cast(table, dtype))]
+            variables += [tf.Variable(tf.cast(slot, sums)) for slot in slots]
+            num_emb = tf.constant(50, tf.int64)
+            rows, values = Bags("packed", ids).table_gradient(num_emb, tf.cast(grad, dtype), None)
+            assert are_distinct(rows)
+            _STEPS[step](variables, tf.IndexedSlices(values, rows))
+            found[where] = [v.read_value() for v in variables]
+    tolerance = 2e-3 if dtype == tf.float16 else 1e-5
+    for got, want in zip(found["GPU:0"], found["CPU:0"]):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
 @needs_gpu

@@ -11,6 +11,7 @@ from updates_definition import PADDED, Definition, pad
 
 import tf_ti
 from tf_ti._library import ops
+from tf_ti.bags.ops import are_distinct
 
 HALVES = [tf.float16, tf.bfloat16]
 DTYPES = [tf.float32, tf.float64, *HALVES]
@@ -472,6 +473,47 @@ def test_a_step_is_part_of_a_function_with_control_flow_and_of_a_saved_model(tmp
             weight_decay=0,
         )
     np.testing.assert_allclose(model.table, definition.table, rtol=0, atol=1e-5)
+
+
+def _gradients(table):
+    """Gradients of look-ups, and whether each row is known to be there once."""
+    ids = tf.constant([[1, 2], [2, 5]], tf.int64)
+
+    def gradient(*look_ups):
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(tf_ti.embedding_bag_packed(table, i)) for i in look_ups])
+        return tape.gradient(loss, table)
+
+    whole = gradient(ids)
+    clipped = tf.clip_by_norm(whole.values, 1.0)
+    return [
+        (whole, True),
+        (tf.IndexedSlices(clipped, whole.indices), True),
+        (gradient(ids, ids + 1), False),
+        (tf.IndexedSlices(whole.values, tf.identity(whole.indices)), False),
+    ]
+
+
+@each_formula
+@each_mode
+def test_rows_of_a_gradient_are_known_to_be_distinct(formula, is_graph):
+    rule, row_wise, numbers = FORMULAS[formula]
+    updated = Updated(rule, tf.float32, [8, 4], np.random.default_rng(0), row_wise)
+    found, expected = [], []
+
+    def step():
+        for gradient, is_known in _gradients(updated.variables[0]):
+            Updated.RULES[rule](updated.variables, gradient, numbers)
+            found.append(are_distinct(gradient.indices))
+            expected.append(is_known)
+
+    if is_graph:
+        graph = tf.function(step).get_concrete_function().graph
+        updates = [op for op in graph.get_operations() if "are_distinct" in op.node_def.attr]
+        found = [op.get_attr("are_distinct") for op in updates]
+    else:
+        step()
+    assert found == expected == [True, True, False, False]
 
 
 def test_values_read_before_an_update_are_kept():

@@ -479,6 +479,10 @@ absl::Status CheckScalars(InferenceContext* c, int at, const std::vector<std::st
   return absl::OkStatus();
 }
 
+constexpr char kDistinctDoc[] = R"doc(
+are_distinct: Whether no row comes again, but with values of zeros, as in the gradients of pooled
+  look-ups. A GPU need not look for such rows then; where one is there, its result is undefined.)doc";
+
 REGISTER_OP("TfTi>ScatterSub")
     .Input("resource: resource")
     .Input("indices: Tindices")
@@ -489,6 +493,7 @@ REGISTER_OP("TfTi>ScatterSub")
     .Attr("Tindices: {int32, int64}")
     .Attr("Tscale: " TF_TI_NUMBER_TYPES)
     .Attr("num_decay: int >= 0 = 0")
+    .Attr("are_distinct: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       int ignored;
@@ -496,7 +501,7 @@ REGISTER_OP("TfTi>ScatterSub")
       TF_RETURN_IF_ERROR(CheckUpdate(c, {}));
       return CheckScalars(c, 3, {"scale", "weight_decay"});
     })
-    .Doc(R"doc(
+    .Doc(absl::StrCat(R"doc(
 Subtracts scaled rows from rows of a variable, in place.
 
 resource: A variable [num_emb, ...].
@@ -504,7 +509,8 @@ indices: Which rows; where one comes again, all that is meant for it is subtract
 values: What is subtracted, [number of indices, ...].
 scale: What it is multiplied by, in the type of the sums: float for half precisions, else T.
 weight_decay: None, or one, for floats: the part of a row that is subtracted from it too, times
-  scale, where what is meant for the row does not add up to zeros.)doc");
+  scale, where what is meant for the row does not add up to zeros.)doc",
+                      kDistinctDoc));
 
 constexpr char kGradientRowsDoc[] = R"doc(
 indices: Which rows; where one comes again, its values are added up. A row whose values add up to
@@ -528,6 +534,7 @@ REGISTER_OP("TfTi>AdamUpdate")
     .Attr("Tslots: {float, double}")
     .Attr("Tindices: {int32, int64}")
     .Attr("epsilon_hat: bool = true")
+    .Attr("are_distinct: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckUpdate(c, {"m", "v"}));
@@ -545,7 +552,8 @@ step: Which step it is; the first is 1.
 beta_1, beta_2: What the averages keep of themselves.
 epsilon: What is added to the root.
 weight_decay: The part of a touched row, times learning_rate, that is subtracted from it too.
-epsilon_hat: Whether the averages are corrected in the rate, as Keras does it, or each by itself.)doc"));
+epsilon_hat: Whether the averages are corrected in the rate, as Keras does it, or each by itself.)doc",
+                      kDistinctDoc));
 
 REGISTER_OP("TfTi>AdagradUpdate")
     .Input("resource: resource")
@@ -558,6 +566,7 @@ REGISTER_OP("TfTi>AdagradUpdate")
     .Attr("Tslots: {float, double}")
     .Attr("Tindices: {int32, int64}")
     .Attr("epsilon_inside_sqrt: bool = true")
+    .Attr("are_distinct: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckUpdate(c, {"accumulator"}));
@@ -571,7 +580,8 @@ accumulator: A variable of its shape, of type Tslots: sums of the gradients' squ
   of the means of a row's squares.)doc",
                       kGradientRowsDoc, R"doc(
 epsilon: What is added to the accumulator or to its root.
-epsilon_inside_sqrt: Which of the two.)doc"));
+epsilon_inside_sqrt: Which of the two.)doc",
+                      kDistinctDoc));
 
 REGISTER_OP("TfTi>AdviseHugePages")
     .Input("resource: resource")

@@ -18,6 +18,7 @@ NUMBERS = frozenset(
 # These are summed, and may be weighted, in float32.
 HALVES = (tf.float16, tf.bfloat16)
 PARTITION = f"{PREFIX}EmbeddingBagPartition"
+GRADIENTS = (f"{PREFIX}EmbeddingBagGrad", f"{PREFIX}ResourceEmbeddingBagGrad")
 # What each op takes its bags from.
 KINDS = {
     "EmbeddingBagOffsets": "offsets",
@@ -26,7 +27,7 @@ KINDS = {
 }
 _tf.register_reads(
     *(f"{PREFIX}Resource{op}" for op in KINDS),
-    f"{PREFIX}ResourceEmbeddingBagGrad",
+    GRADIENTS[1],
     f"{PREFIX}ResourceEmbeddingBagWeightsGrad",
 )
 _FUNCTIONS = {
@@ -177,7 +178,7 @@ class Bags:
         else:
             op = ops.tf_ti_embedding_bag_grad
             table = table.shape()[0] if isinstance(table, Table) else table
-        return op(
+        rows, values = op(
             table,
             grad,
             self.indices,
@@ -186,6 +187,9 @@ class Bags:
             _present(argmax),
             **self._gradient_attributes(),
         )
+        if not tf.is_symbolic_tensor(rows):
+            rows._tf_ti_are_distinct = True
+        return rows, values
 
     def touched(self, num_emb: tf.Tensor | int) -> tf.Tensor:
         """The rows that the bags touch, as table_gradient gives them, after a check of all ids."""
@@ -269,6 +273,16 @@ def local_rows(
             begin = end
         result.append(tf.where(is_mine, local, np.int64(-1)))
     return result
+
+
+def are_distinct(rows: tf.Tensor) -> bool:
+    """Whether they are known to be those of a gradient, which has each row once.
+
+    (XLA's has some of them again, with gradients of zeros.)
+    """
+    if tf.is_symbolic_tensor(rows):
+        return rows.op.type in GRADIENTS
+    return getattr(rows, "_tf_ti_are_distinct", False)
 
 
 def find_slots(num_emb: tf.Tensor | int, rows: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:

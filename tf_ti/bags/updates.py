@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_ti import _arguments, _tf
 from tf_ti._library import ops
-from tf_ti.bags.ops import HALVES, NUMBERS, Bags
+from tf_ti.bags.ops import HALVES, NUMBERS, Bags, are_distinct
 
 _FLOATS = (tf.float32, tf.float64, *HALVES)
 
@@ -68,7 +68,15 @@ def scatter_sub(
         if not dtype.is_floating:
             raise TypeError(f"weight_decay needs a variable of floats, got {dtype.name}")
         decay = [_scale("weight_decay", weight_decay, sums)]
-    ops.tf_ti_scatter_sub(variable.handle, indices, values, scale, decay, name=name)
+    ops.tf_ti_scatter_sub(
+        variable.handle,
+        indices,
+        values,
+        scale,
+        decay,
+        are_distinct=are_distinct(indices),
+        name=name,
+    )
 
 
 @_tf.do_not_convert
@@ -165,6 +173,7 @@ def adam_update(
         _number("epsilon", epsilon),
         _number("weight_decay", weight_decay),
         epsilon_hat=_flag("epsilon_hat", epsilon_hat),
+        are_distinct=are_distinct(rows[0]),
         name=name,
     )
 
@@ -239,6 +248,7 @@ def adagrad_update(
         _scale("learning_rate", learning_rate, sums),
         _number("epsilon", epsilon),
         epsilon_inside_sqrt=_flag("epsilon_inside_sqrt", epsilon_inside_sqrt),
+        are_distinct=are_distinct(rows[0]),
         name=name,
     )
 

@@ -97,6 +97,10 @@ __device__ __forceinline__ void Write(const GpuPoolArgs<T, Index>& args, Index b
   if constexpr (kPooled == Pooled::kSubtracted) {
     if (column >= args.table.width || target.offset < 0) return;
     Pack<T, kSize> pack = target.pack;
+    bool is_zero = true;
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) is_zero = is_zero && reduced.values[j] == Sum<T>(0);
+    if (is_zero && args.skips_zeros) return;
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       pack.values[j] = FromSum<T>(ToSum(pack.values[j]) - args.scale[0] * reduced.values[j]);

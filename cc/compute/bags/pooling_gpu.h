@@ -119,6 +119,7 @@ struct GpuPoolArgs {
   const void* rows = nullptr;
   bool rows_are_wide = false;
   int64_t num_out_rows = 0;
+  bool skips_zeros = false;  // sums of zeros are not subtracted, and their rows not written
 };
 
 template <typename T, typename Index>

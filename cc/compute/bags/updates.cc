@@ -243,10 +243,13 @@ std::string Update(const RowGradientsOf<T, Index>& gradients,
 }  // namespace
 
 template <typename T, typename Index>
-std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum<T> scale,
-                       int64_t num_rows, int64_t width, Parallel* parallel, T* table) {
+std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, Sum<T> scale, Parallel* parallel,
+                       T* table) {
   constexpr int64_t kAhead = 16;
-  int64_t num_ascending;
+  const Index* const indices = gradients.indices;
+  const T* const values = gradients.values;
+  const int64_t num_rows = gradients.num_rows, width = gradients.width;
+  int64_t count = gradients.count, num_ascending;
   const std::string wrong = CheckIndices(indices, count, num_rows, &num_ascending);
   if (!wrong.empty()) return wrong;
   const SubtractScaled<T> subtract = ChooseSubtractScaled<T>();
@@ -256,7 +259,6 @@ std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum
     for (uint64_t byte = 0; byte < row_bytes; byte += kLine) __builtin_prefetch(ahead + byte, 1);
   };
   const double bytes_per_row = static_cast<double>(row_bytes) * 2;
-  const RowGradientsOf<T, Index> gradients = {indices, values, count, num_rows, width};
   const int64_t ascending = CountAscending(gradients, num_ascending, parallel);
   const bool is_ascending = ascending >= 0;
   if (is_ascending) count = ascending;
@@ -324,9 +326,8 @@ std::string AdagradUpdate(const RowGradientsOf<T, Index>& gradients, const Adagr
   return Update<kAdagrad>(gradients, coefficients, nullptr, accumulator, parallel, table);
 }
 
-#define TF_TI_SCATTER_SUB(T, Index)                                                           \
-  template std::string ScatterSub<T, Index>(const Index*, int64_t, const T*, Sum<T>, int64_t, \
-                                            int64_t, Parallel*, T*);
+#define TF_TI_SCATTER_SUB(T, Index) \
+  template std::string ScatterSub<T, Index>(const RowGradientsOf<T, Index>&, Sum<T>, Parallel*, T*);
 #define TF_TI_SCATTER_SUB_BOTH(T) TF_TI_SCATTER_SUB(T, int32_t) TF_TI_SCATTER_SUB(T, int64_t)
 TF_TI_NUMBERS(TF_TI_SCATTER_SUB_BOTH)
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "cc/compute/bags/pooling_gpu.h"
@@ -42,18 +43,16 @@ struct NamedRows {
     return FindStarts(entries.rows, entries.size, gpu, starts, count);
   }
 
-  // The sums of the rows' values, of which there are at most `most`.
-  template <typename T>
-  GpuPoolArgs<T, int32_t> Pool(const T* values, int64_t width, int64_t most) const {
-    GpuPoolArgs<T, int32_t> args;
-    args.table = {values, entries.size - 1, width};
-    args.bags.bounds = starts;
-    args.bags.has_last = true;
-    args.bags.num_ids = static_cast<int32_t>(entries.size);
-    args.bags.count = static_cast<int32_t>(most);
-    args.bags.device_count = count;
-    args.ids = entries.values;
-    return args;
+  // The bags whose sums are the rows' gradients. There are no more of them than count says.
+  template <typename T, typename Index>
+  void SetBags(const RowGradientsOf<T, Index>& gradients, GpuPoolArgs<T, int32_t>* args) const {
+    args->table = {gradients.values, gradients.count, gradients.width};
+    args->bags.bounds = starts;
+    args->bags.has_last = true;
+    args->bags.num_ids = static_cast<int32_t>(entries.size);
+    args->bags.count = static_cast<int32_t>(std::min(gradients.count, gradients.num_rows));
+    args->bags.device_count = count;
+    args->ids = entries.values;
   }
 };
 
@@ -63,16 +62,11 @@ std::string CheckCount(int64_t count) {
 }
 
 template <typename Key, typename T, typename Index>
-std::string ScatterSubSorted(const Index* indices, int64_t count, const T* values,
-                             const Sum<T>* scale, int64_t num_rows, int64_t width, Gpu* gpu,
-                             T* table) {
+std::string ScatterSubSorted(const RowGradientsOf<T, Index>& gradients,
+                             GpuPoolArgs<T, int32_t> args, Gpu* gpu) {
   NamedRows<Key> named;
-  TF_TI_RETURN_IF_WRONG(named.Init(indices, count, num_rows, gpu));
-  GpuPoolArgs<T, int32_t> args = named.Pool(values, width, std::min(count, num_rows));
-  args.pooled = Pooled::kSubtracted;
-  args.out = table;
-  args.num_out_rows = num_rows;
-  args.scale = scale;
+  TF_TI_RETURN_IF_WRONG(named.Init(gradients.indices, gradients.count, gradients.num_rows, gpu));
+  named.SetBags(gradients, &args);
   args.rows = named.entries.rows;
   args.rows_are_wide = sizeof(Key) == sizeof(uint64_t);
   return PoolOnGpu(args, gpu);
@@ -120,13 +114,15 @@ __global__ void MakeAdagrad(const AdagradNumbers numbers, const S* learning_rate
   made->epsilon = numbers.epsilon_inside_sqrt ? S(0) : epsilon;
 }
 
-template <typename T, typename Key>
+template <typename T, typename V, typename Key>
 struct UpdateArgs {
   const Coefficients<Sum<T>>* numbers;
   const Key* rows;
-  const int32_t* starts;
-  const int64_t* count;
-  const Sum<T>* sums;  // [count, width]
+  const int32_t* starts;        // where in `rows` each row is; where null, all of `rows` are there
+  const int64_t* device_count;  // of rows; where null, `count` it is
+  int64_t count;
+  int64_t num_rows;  // of the table
+  const V* sums;     // [count, width]
   int64_t width;
   T* table;
   Sum<T>* first;
@@ -134,25 +130,28 @@ struct UpdateArgs {
 };
 
 // A group of lanes takes a row. All of its numbers are known to all of its lanes alike.
-template <Rule rule, typename T, typename Key>
+template <Rule rule, typename T, typename V, typename Key>
 __global__ void __launch_bounds__(kBlock)
-    UpdateNamedRows(const __grid_constant__ UpdateArgs<T, Key> args, int lanes, int64_t blocks) {
+    UpdateNamedRows(const __grid_constant__ UpdateArgs<T, V, Key> args, int lanes, int64_t blocks) {
   using S = Sum<T>;
   const int lane = threadIdx.x & (lanes - 1);
   const int64_t width = args.width;
-  const int64_t count = *args.count;
+  const int64_t count = args.device_count == nullptr ? args.count : *args.device_count;
   const Coefficients<S> numbers = *args.numbers;
   const bool is_row_wise = args.second.is_row_wise;
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     const int64_t k = block * (kBlock / lanes) + threadIdx.x / lanes;
-    const bool is_in = k < count;
-    const int64_t row = is_in ? static_cast<int64_t>(args.rows[args.starts[k]]) : 0;
-    const S* const sums = args.sums + k * width;
+    bool is_in = k < count;
+    const int64_t row =
+        is_in ? static_cast<int64_t>(args.rows[args.starts == nullptr ? k : args.starts[k]]) : 0;
+    is_in = is_in && row >= 0 && row < args.num_rows;
+    const V* const sums = args.sums + k * width;
     int is_touched = 0;
     S square(0), before(0);
     for (int64_t c = lane; is_in && c < width; c += lanes) {
-      if (!(sums[c] == S(0))) is_touched = 1;
-      square += sums[c] * sums[c];
+      const S s = ToSum(sums[c]);
+      if (!(s == S(0))) is_touched = 1;
+      square += s * s;
     }
     if (is_in && is_row_wise && lane == 0) before = args.second.rows[row];
     for (int mask = lanes / 2; mask > 0; mask /= 2) {
@@ -174,7 +173,7 @@ __global__ void __launch_bounds__(kBlock)
     }
     for (int64_t c = lane; c < width; c += lanes) {
       const int64_t at = row * width + c;
-      const S s = sums[c];
+      const S s = ToSum(sums[c]);
       S x = ToSum(args.table[at]);
       if (numbers.decay != S(0)) x -= x * numbers.decay;
       if constexpr (rule == kDescent) {
@@ -205,26 +204,30 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
+template <Rule rule, typename T, typename V, typename Key>
+std::string LaunchUpdate(const UpdateArgs<T, V, Key>& args, Gpu* gpu) {
+  int lanes = 8;
+  while (lanes < kWarp && lanes < args.width) lanes *= 2;
+  const int64_t rows_per_block = kBlock / lanes;
+  const int64_t blocks = (args.count + rows_per_block - 1) / rows_per_block;
+  return Launch(&UpdateNamedRows<rule, T, V, Key>, NumBlocks(blocks, 1), kBlock, gpu, args, lanes,
+                blocks);
+}
+
 template <Rule rule, typename Key, typename T, typename Index>
 std::string UpdateSorted(const RowGradientsOf<T, Index>& gradients,
                          const Coefficients<Sum<T>>* numbers, Sum<T>* first,
                          const Slot<Sum<T>>& second, Gpu* gpu, T* table) {
   NamedRows<Key> named;
   TF_TI_RETURN_IF_WRONG(named.Init(gradients.indices, gradients.count, gradients.num_rows, gpu));
-  const int64_t width = gradients.width;
-  const int64_t most = std::min(gradients.count, gradients.num_rows);
-  GpuPoolArgs<T, int32_t> pool = named.Pool(gradients.values, width, most);
-  TF_TI_RETURN_IF_WRONG(Allocate(gpu, most * width, &pool.sums));
+  GpuPoolArgs<T, int32_t> pool;
+  named.SetBags(gradients, &pool);
+  TF_TI_RETURN_IF_WRONG(Allocate(gpu, pool.bags.count * gradients.width, &pool.sums));
   TF_TI_RETURN_IF_WRONG(PoolOnGpu(pool, gpu));
-  const UpdateArgs<T, Key> args{
-      numbers, named.entries.rows, named.starts, named.count, pool.sums, width, table, first,
-      second};
-  int lanes = 8;
-  while (lanes < kWarp && lanes < width) lanes *= 2;
-  const int64_t rows_per_block = kBlock / lanes;
-  const int64_t blocks = (most + rows_per_block - 1) / rows_per_block;
-  return Launch(&UpdateNamedRows<rule, T, Key>, NumBlocks(blocks, 1), kBlock, gpu, args, lanes,
-                blocks);
+  return LaunchUpdate<rule, T, Sum<T>, Key>(
+      {numbers, named.entries.rows, named.starts, named.count, pool.bags.count, gradients.num_rows,
+       pool.sums, gradients.width, table, first, second},
+      gpu);
 }
 
 // `make(coefficients)` enqueues what makes them.
@@ -236,6 +239,12 @@ std::string Update(const RowGradientsOf<T, Index>& gradients, const Make& make, 
   Coefficients<Sum<T>>* numbers;
   TF_TI_RETURN_IF_WRONG(Allocate(gpu, 1, &numbers));
   TF_TI_RETURN_IF_WRONG(make(numbers));
+  if (gradients.are_distinct) {
+    return LaunchUpdate<rule, T, T, Index>(
+        {numbers, gradients.indices, nullptr, nullptr, gradients.count, gradients.num_rows,
+         gradients.values, gradients.width, table, first, second},
+        gpu);
+  }
   const auto run = RowsAreWide(gradients.num_rows) ? &UpdateSorted<rule, uint64_t, T, Index>
                                                    : &UpdateSorted<rule, uint32_t, T, Index>;
   return run(gradients, numbers, first, second, gpu, table);
@@ -244,13 +253,31 @@ std::string Update(const RowGradientsOf<T, Index>& gradients, const Make& make, 
 }  // namespace
 
 template <typename T, typename Index>
-std::string ScatterSub(const Index* indices, int64_t count, const T* values, const Sum<T>* scale,
-                       int64_t num_rows, int64_t width, Gpu* gpu, T* table) {
-  if (count == 0 || width == 0) return "";
+std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, const Sum<T>* scale, Gpu* gpu,
+                       T* table) {
+  const int64_t count = gradients.count, num_rows = gradients.num_rows;
+  if (count == 0 || gradients.width == 0) return "";
   TF_TI_RETURN_IF_WRONG(CheckCount(count));
-  const auto run = RowsAreWide(num_rows) ? &ScatterSubSorted<uint64_t, T, Index>
-                                         : &ScatterSubSorted<uint32_t, T, Index>;
-  return run(indices, count, values, scale, num_rows, width, gpu, table);
+  GpuPoolArgs<T, int32_t> args;
+  args.pooled = Pooled::kSubtracted;
+  args.out = table;
+  args.num_out_rows = num_rows;
+  args.scale = scale;
+  if (!gradients.are_distinct) {
+    const auto run = RowsAreWide(num_rows) ? &ScatterSubSorted<uint64_t, T, Index>
+                                           : &ScatterSubSorted<uint32_t, T, Index>;
+    return run(gradients, args, gpu);
+  }
+  // Each index is a bag of its own.
+  args.table = {gradients.values, count, gradients.width};
+  args.bags.packed_size = 1;
+  args.bags.num_ids = args.bags.count = static_cast<int32_t>(count);
+  args.skips_zeros = true;
+  args.rows = gradients.indices;
+  args.rows_are_wide = sizeof(Index) == sizeof(uint64_t);
+  // Without signs, what is below zero is larger than any Index.
+  args.num_out_rows = std::min<int64_t>(num_rows, std::numeric_limits<Index>::max());
+  return PoolOnGpu(args, gpu);
 }
 
 template <typename T, typename Index>
@@ -286,8 +313,8 @@ std::string AdagradUpdate(const RowGradientsOf<T, Index>& gradients, const Adagr
 }
 
 #define TF_TI_UPDATES_ON_GPU(T, Index)                                                             \
-  template std::string ScatterSub<T, Index>(const Index*, int64_t, const T*, const Sum<T>*,        \
-                                            int64_t, int64_t, Gpu*, T*);                           \
+  template std::string ScatterSub<T, Index>(const RowGradientsOf<T, Index>&, const Sum<T>*, Gpu*,  \
+                                            T*);                                                   \
   template std::string DecayedScatterSub<T, Index>(const RowGradientsOf<T, Index>&, const Sum<T>*, \
                                                    const Sum<T>*, Gpu*, T*);                       \
   template std::string AdamUpdate<T, Index>(const RowGradientsOf<T, Index>&, const AdamNumbers&,   \

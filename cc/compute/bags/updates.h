@@ -18,11 +18,6 @@
 
 namespace tf_ti {
 
-// table[indices[i]] -= scale * values[i], in the order of i, for any numbers.
-template <typename T, typename Index>
-std::string ScatterSub(const Index* indices, int64_t count, const T* values, Sum<T> scale,
-                       int64_t num_rows, int64_t width, Parallel* parallel, T* table);
-
 // Gradients of rows: values[i], `width` numbers, is one of row indices[i]. A row's are added up in
 // the order of i before anything is done with them.
 template <typename T, typename Index>
@@ -32,7 +27,15 @@ struct RowGradientsOf {
   int64_t count = 0;
   int64_t num_rows = 0;  // of the table
   int64_t width = 0;
+  // Whether, but for values of zeros, no row comes again. A GPU is told, for which it is much work
+  // to find out; the processor looks.
+  bool are_distinct = false;
 };
+
+// table[indices[i]] -= scale * values[i], in the order of i, for any numbers.
+template <typename T, typename Index>
+std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, Sum<T> scale, Parallel* parallel,
+                       T* table);
 
 // Something for each element of a table, or for each row of it.
 template <typename S>

@@ -17,8 +17,8 @@ namespace tf_ti {
 
 // What goes to one row is summed up in the order of i and subtracted once.
 template <typename T, typename Index>
-std::string ScatterSub(const Index* indices, int64_t count, const T* values, const Sum<T>* scale,
-                       int64_t num_rows, int64_t width, Gpu* gpu, T* table);
+std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, const Sum<T>* scale, Gpu* gpu,
+                       T* table);
 
 template <typename T, typename Index>
 std::string DecayedScatterSub(const RowGradientsOf<T, Index>& gradients, const Sum<T>* scale,

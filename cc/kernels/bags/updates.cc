@@ -145,7 +145,9 @@ template <typename T, typename Index, typename Device>
 class UpdateOp : public tensorflow::OpKernel {
  public:
   UpdateOp(OpKernelConstruction* ctx, std::vector<std::string> names)
-      : OpKernel(ctx), names_(std::move(names)) {}
+      : OpKernel(ctx), names_(std::move(names)) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("are_distinct", &are_distinct_));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     LockedVariables variables;
@@ -161,6 +163,7 @@ class UpdateOp : public tensorflow::OpKernel {
     gradients.count = indices.NumElements();
     gradients.num_rows = table->dim_size(0);
     gradients.width = gradients.num_rows == 0 ? 0 : table->NumElements() / gradients.num_rows;
+    gradients.are_distinct = are_distinct_;
     Device device(ctx);
     OP_REQUIRES_OK(ctx, CheckRows<Index>(ctx, indices, gradients.num_rows, &device));
     OP_REQUIRES_OK(ctx, ToStatus(Update(ctx, variables, gradients, &device), &device));
@@ -221,6 +224,7 @@ class UpdateOp : public tensorflow::OpKernel {
   }
 
   const std::vector<std::string> names_;
+  bool are_distinct_ = false;
 };
 
 template <typename T, typename Index, typename Device>
@@ -265,8 +269,7 @@ class ScatterSubOp : public UpdateOp<T, Index, Device> {
         return DecayedScatterSub(gradients, scale, Number(weight_decay(ctx)), threads, table);
       }
     }
-    return ScatterSub(gradients.indices, gradients.count, gradients.values, scale,
-                      gradients.num_rows, gradients.width, threads, table);
+    return ScatterSub(gradients, scale, threads, table);
   }
 
 #if GOOGLE_CUDA
@@ -276,8 +279,7 @@ class ScatterSubOp : public UpdateOp<T, Index, Device> {
       return DecayedScatterSub(gradients, Elements<S>(scale(ctx)), Elements<S>(weight_decay(ctx)),
                                gpu, table);
     }
-    return ScatterSub(gradients.indices, gradients.count, gradients.values, Elements<S>(scale(ctx)),
-                      gradients.num_rows, gradients.width, gpu, table);
+    return ScatterSub(gradients, Elements<S>(scale(ctx)), gpu, table);
   }
 #endif
 

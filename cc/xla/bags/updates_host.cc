@@ -33,8 +33,9 @@ struct ScatterSubCall {
     T* const table = call.Result<T>(0);  // the same memory as the argument
     const int64_t count = places.element_count();
     const auto update = [&](int64_t begin, int64_t end) {
-      return ScatterSub(indices + begin, end - begin, values + begin * width, scale, num_rows,
-                        width, parallel, table);
+      const RowGradientsOf<T, Index> gradients = {indices + begin, values + begin * width,
+                                                  end - begin, num_rows, width};
+      return ScatterSub(gradients, scale, parallel, table);
     };
     const std::string problem = update(0, count);
     if (problem.empty() || call.checks_ids()) return problem;
