@@ -641,6 +641,60 @@ class Case {
       Compare("the table's gradient", values[i], right[i], magnitude[i], bags_.num_indices,
               At(rows[i / width_], static_cast<int64_t>(i) % width_));
     }
+    CheckTraining(argmax, rows, right, magnitude);
+  }
+
+  // Steps with the gradient of the case's bags, whose `rows` have the first of these values.
+  void CheckTraining(const std::vector<Index>& argmax, const std::vector<Index>& rows,
+                     const std::vector<double>& values, const std::vector<double>& magnitude) {
+    const S rate = S(0.5);
+    for (const bool is_adagrad : {false, true}) {
+      const std::string name = is_adagrad ? "a step of Adagrad" : "a step of descent";
+      const std::vector<S> ones(is_adagrad ? table_.size() : 0, S(1));
+      const auto [table, slot] = Twice(name, [&] {
+        Inputs in(*this);
+        CheckedGpu gpu;
+        DeviceArray<Index> positions(argmax);
+        DeviceArray<S> device_rate(std::vector<S>{rate}), accumulator(ones);
+        RowGradientsOf<T, Index> gradients;
+        gradients.bags = in.bags;
+        gradients.weights = in.weights;
+        gradients.reduction = setting_.reduction;
+        gradients.argmax = setting_.reduction == Reduction::kMax ? positions.data() : nullptr;
+        gradients.grad = in.grad.data();
+        gradients.num_rows = num_rows_;
+        gradients.width = width_;
+        const AdagradNumbers numbers{0, 0, true};
+        Expect(name, is_adagrad ? AdagradUpdate(gradients, numbers, device_rate.data(),
+                                                {accumulator.data(), false}, &gpu, in.table.data())
+                                : ScatterSub(gradients, device_rate.data(), &gpu, in.table.data()));
+        Expect(name, gpu.Finish());
+        in.CheckMargins();
+        return std::make_pair(in.table.Get(), accumulator.Get());
+      });
+      std::vector<double> right = ToDoubles(table_), most = Absolute(right);
+      for (size_t i = 0; i < rows.size() * width_; ++i) {
+        const int64_t at = rows[i / width_] * width_ + static_cast<int64_t>(i) % width_;
+        const double s = values[i], root = is_adagrad ? std::sqrt(1 + s * s) : 1;
+        right[at] -= 0.5 * s / root;
+        // No quotient by the root changes faster than what is divided.
+        most[at] += magnitude[i];
+        if (is_adagrad) {
+          const bool was_exact = is_exact_;
+          is_exact_ = false;
+          Compare("the accumulator", slot[at], 1 + s * s, 1 + 2 * std::abs(s) * magnitude[i],
+                  bags_.num_indices, At(rows[i / width_], static_cast<int64_t>(i) % width_));
+          is_exact_ = was_exact;
+        }
+      }
+      const bool was_exact = is_exact_;
+      is_exact_ = is_exact_ && !is_adagrad;
+      for (size_t i = 0; i < table.size(); ++i) {
+        Compare(name + ", the table", table[i], right[i], most[i], bags_.num_indices,
+                At(static_cast<int64_t>(i) / width_, static_cast<int64_t>(i) % width_));
+      }
+      is_exact_ = was_exact;
+    }
   }
 
   // Makes the values zeros where a row comes again.
@@ -669,9 +723,10 @@ class Case {
       DeviceArray<Index> device_indices(indices);
       DeviceArray<T> device_values(values, out_shift_), table(table_, table_shift_);
       DeviceArray<S> device_scale(std::vector<S>{scale});
-      Expect("ScatterSub", ScatterSub<T, Index>({device_indices.data(), device_values.data(), count,
-                                                 num_rows_, width_, are_distinct},
-                                                device_scale.data(), &gpu, table.data()));
+      auto gradients =
+          GradientsOfRows(device_indices.data(), device_values.data(), count, num_rows_, width_);
+      gradients.are_distinct = are_distinct;
+      Expect("ScatterSub", ScatterSub(gradients, device_scale.data(), &gpu, table.data()));
       Expect("ScatterSub", gpu.Finish());
       if (!table.MarginsAreIntact() || !device_values.MarginsAreIntact()) {
         Fail("ScatterSub wrote next to the table");
@@ -683,8 +738,9 @@ class Case {
       const std::string said = DescribeProblem(num_rows_, problem.Get()[0]);
       Serial serial;
       std::vector<double> none(num_rows_), zeros(count);
-      const std::string right = ScatterSub<double, Index>(
-          {indices.data(), zeros.data(), count, num_rows_, 1}, 0, &serial, none.data());
+      const std::string right =
+          ScatterSub(GradientsOfRows(indices.data(), zeros.data(), count, num_rows_, 1), 0.0,
+                     &serial, none.data());
       if (said != right) Fail("CheckIndices says '" + said + "', not '" + right + "'");
       return std::make_pair(table.Get(), std::vector<T>());
     });
@@ -697,8 +753,8 @@ class Case {
       table.resize((num_rows_ + 1) * width_);
       Serial serial;
       Expect("the processor's ScatterSub",
-             ScatterSub<double, Index>({rows.data(), values.data(), count, num_rows_ + 1, width_},
-                                       scale, &serial, table.data()));
+             ScatterSub(GradientsOfRows(rows.data(), values.data(), count, num_rows_ + 1, width_),
+                        scale, &serial, table.data()));
       return table;
     };
     const std::vector<double> right = run(ToDoubles(table_), ToDoubles(values), ToDouble(scale));
@@ -739,7 +795,6 @@ class Case {
     const S decay = static_cast<S>(adam.weight_decay);
 
     // On the processor what is no row is left out, which it would refuse.
-    RowGradientsOf<double, Index> right_gradients;
     std::vector<Index> right_indices;
     std::vector<double> right_values;
     for (int64_t i = 0; i < count; ++i) {
@@ -749,8 +804,9 @@ class Case {
         right_values.push_back(ToDouble(values[i * width_ + c]));
       }
     }
-    right_gradients = {right_indices.data(), right_values.data(),
-                       static_cast<int64_t>(right_indices.size()), num_rows_, width_};
+    const auto right_gradients =
+        GradientsOfRows(right_indices.data(), right_values.data(),
+                        static_cast<int64_t>(right_indices.size()), num_rows_, width_);
 
     // Of the squares of sums.
     double largest = 0;
@@ -769,8 +825,9 @@ class Case {
         DeviceArray<S> device_first(first), device_second(second);
         DeviceArray<S> numbers(std::vector<S>{rate, decay});
         DeviceArray<int64_t> step(std::vector<int64_t>{adam.step});
-        const RowGradientsOf<T, Index> gradients{
-            device_indices.data(), device_values.data(), count, num_rows_, width_, are_distinct};
+        auto gradients =
+            GradientsOfRows(device_indices.data(), device_values.data(), count, num_rows_, width_);
+        gradients.are_distinct = are_distinct;
         const Slot<S> slot{device_second.data(), is_row_wise};
         Expect(name, on_gpu(gradients, numbers.data(), step.data(), device_first.data(), slot, &gpu,
                             table.data()));

@@ -168,11 +168,12 @@ void MeasureShape(const Shape& shape, const std::string& folder) {
     Expect(gradient.Compute(grad.data(), num_touched, &arena, rows.data(), values.data()));
   });
   DeviceArray<float> scale(std::vector<float>{0.5f});
+  auto gradients =
+      GradientsOfRows(rows.data(), values.data(), num_touched, shape.num_rows, shape.width);
+  gradients.are_distinct = true;
   const double update = Measure([&] {
     arena.Reset();
-    Expect(ScatterSub<T, int64_t>(
-        {rows.data(), values.data(), num_touched, shape.num_rows, shape.width, true}, scale.data(),
-        &arena, table.data()));
+    Expect(ScatterSub(gradients, scale.data(), &arena, table.data()));
   });
   // The same rows, with two slots each.
   using S = Sum<T>;
@@ -184,9 +185,8 @@ void MeasureShape(const Shape& shape, const std::string& folder) {
   Arena wide(int64_t{64} * num_ids + 4 * num_touched * shape.width + (64 << 20));
   const double adam = Measure([&] {
     wide.Reset();
-    Expect(AdamUpdate<T, int64_t>(
-        {rows.data(), values.data(), num_touched, shape.num_rows, shape.width, true}, numbers,
-        rate.data(), step.data(), m.data(), {v.data(), false}, &wide, table.data()));
+    Expect(AdamUpdate(gradients, numbers, rate.data(), step.data(), m.data(), {v.data(), false},
+                      &wide, table.data()));
   });
   std::printf(
       "{\"name\": \"%s\", \"dtype\": \"%s\", \"rows\": %lld, \"width\": %lld, \"bags\": %lld, "

@@ -447,7 +447,10 @@ slots: Where in rows each index is, the first place if there are several; -1 if 
   -2 if it is no row of the table.)doc");
 
 // Checks a variable, its slots, of which the last may be row-wise, and the gradients of its rows.
-absl::Status CheckUpdate(InferenceContext* c, const std::vector<std::string>& slots) {
+// Checks the variable, its slots, and the gradients of rows or, with `bags`, of a look-up's bags.
+// The numbers of the rule begin at input *end.
+absl::Status CheckUpdate(InferenceContext* c, const std::vector<std::string>& slots, bool bags,
+                         int* end) {
   ShapeHandle variable;
   TF_RETURN_IF_ERROR(TableShape(c, /*is_resource=*/true, &variable));
   const int at = 1 + slots.size();
@@ -464,11 +467,26 @@ absl::Status CheckUpdate(InferenceContext* c, const std::vector<std::string>& sl
       TF_RETURN_IF_ERROR(Named(slots[i - 1], c->Merge(slot, variable, &merged)));
     }
   }
-  ShapeHandle indices = c->input(at), row, expected, ignored;
-  TF_RETURN_IF_ERROR(WithRank(c, "indices", 1, &indices));
+  ShapeHandle row, expected, ignored;
   TF_RETURN_IF_ERROR(c->Subshape(variable, 1, &row));
-  TF_RETURN_IF_ERROR(c->Concatenate(indices, row, &expected));
-  return Named("values", c->Merge(c->input(at + 1), expected, &ignored));
+  if (!bags) {
+    ShapeHandle indices = c->input(at);
+    TF_RETURN_IF_ERROR(WithRank(c, "indices", 1, &indices));
+    TF_RETURN_IF_ERROR(c->Concatenate(indices, row, &expected));
+    *end = at + 2;
+    return Named("values", c->Merge(c->input(at + 1), expected, &ignored));
+  }
+  TF_RETURN_IF_ERROR(CheckBounds(c));
+  int num_argmax;
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_argmax", &num_argmax));
+  *end = at + 2 + num_argmax;
+  for (const char* attr : {"num_bounds", "num_default", "num_weights"}) {
+    int count;
+    TF_RETURN_IF_ERROR(c->GetAttr(attr, &count));
+    *end += count;
+  }
+  TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(c->UnknownDim()), row, &expected));
+  return Named("grad", c->Merge(c->input(at), expected, &ignored));
 }
 
 absl::Status CheckScalars(InferenceContext* c, int at, const std::vector<std::string>& names) {
@@ -479,109 +497,135 @@ absl::Status CheckScalars(InferenceContext* c, int at, const std::vector<std::st
   return absl::OkStatus();
 }
 
-constexpr char kDistinctDoc[] = R"doc(
+// The gradients of rows, or of the bags of a look-up, that the updates take.
+#define TF_TI_ROW_INPUTS(types)         \
+  Input("indices: Tindices")            \
+      .Input("values: T")               \
+      .Attr("T: " types)                \
+      .Attr("Tindices: {int32, int64}") \
+      .Attr("are_distinct: bool = false")
+#define TF_TI_BAG_INPUTS(types)               \
+  Input("grad: T")                            \
+      .Input("indices: Tindices")             \
+      .Input("bounds: num_bounds * Tindices") \
+      .TF_TI_OPTIONAL_INPUTS()                \
+      .Input("argmax: num_argmax * Tindices") \
+      .TF_TI_BAG_ATTRS(types)                 \
+      .TF_TI_BOUNDS_ATTRS()                   \
+      .Attr("num_argmax: int >= 0 = 0")
+#define TF_TI_FLOAT_TYPES "{float, double, half, bfloat16}"
+
+constexpr char kRowsDoc[] = R"doc(
+indices: Which rows; where one comes again, its values are added up. Of AdamUpdate and AdagradUpdate,
+  and with weight_decay, a row whose values add up to zeros is left as it is.
+values: Their gradients, [number of indices, ...].
 are_distinct: Whether no row comes again, but with values of zeros, as in the gradients of pooled
   look-ups. A GPU need not look for such rows then; where one is there, its result is undefined.)doc";
 
-REGISTER_OP("TfTi>ScatterSub")
-    .Input("resource: resource")
-    .Input("indices: Tindices")
-    .Input("values: T")
-    .Input("scale: Tscale")
-    .Input("weight_decay: num_decay * Tscale")
-    .Attr("T: " TF_TI_NUMBER_TYPES)
-    .Attr("Tindices: {int32, int64}")
-    .Attr("Tscale: " TF_TI_NUMBER_TYPES)
-    .Attr("num_decay: int >= 0 = 0")
-    .Attr("are_distinct: bool = false")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      int ignored;
-      TF_RETURN_IF_ERROR(CheckOptional(c, "num_decay", &ignored));
-      TF_RETURN_IF_ERROR(CheckUpdate(c, {}));
-      return CheckScalars(c, 3, {"scale", "weight_decay"});
-    })
-    .Doc(absl::StrCat(R"doc(
-Subtracts scaled rows from rows of a variable, in place.
+const std::string kBagsDoc = absl::StrCat(
+    "\nThe rows are those of a look-up, whose table the variable is. A row whose "
+    "gradients add up to zeros is left as it is.\n",
+    kGradientDoc, kOptionalDoc, "\nargmax: That of the op, for reduction max.");
 
-resource: A variable [num_emb, ...].
-indices: Which rows; where one comes again, all that is meant for it is subtracted.
-values: What is subtracted, [number of indices, ...].
-scale: What it is multiplied by, in the type of the sums: float for half precisions, else T.
+std::string UpdateDoc(const char* what, const char* resources, bool bags, const char* numbers) {
+  return absl::StrCat(what, bags ? ", where it was looked up, in place.\n" : ", in place.\n",
+                      resources, bags ? kBagsDoc : kRowsDoc, numbers);
+}
+
+#define TF_TI_REGISTER_SCATTER_SUB(name, gradients, bags)                                      \
+  REGISTER_OP("TfTi>" name)                                                                    \
+      .Input("resource: resource")                                                             \
+      .gradients.Input("scale: Tscale")                                                        \
+      .Input("weight_decay: num_decay * Tscale")                                               \
+      .Attr("Tscale: " TF_TI_NUMBER_TYPES)                                                     \
+      .Attr("num_decay: int >= 0 = 0")                                                         \
+      .SetIsStateful()                                                                         \
+      .SetShapeFn([](InferenceContext* c) {                                                    \
+        int ignored, at;                                                                       \
+        TF_RETURN_IF_ERROR(CheckOptional(c, "num_decay", &ignored));                           \
+        TF_RETURN_IF_ERROR(CheckUpdate(c, {}, bags, &at));                                     \
+        return CheckScalars(c, at, {"scale", "weight_decay"});                                 \
+      })                                                                                       \
+      .Doc(UpdateDoc("Subtracts scaled gradients from rows of a variable", kVariableDoc, bags, \
+                     kScatterSubDoc))
+
+constexpr char kVariableDoc[] = R"doc(
+resource: A variable [num_emb, ...].)doc";
+constexpr char kScatterSubDoc[] = R"doc(
+scale: What gradients are multiplied by, in the type of the sums: float for half precisions, else T.
 weight_decay: None, or one, for floats: the part of a row that is subtracted from it too, times
-  scale, where what is meant for the row does not add up to zeros.)doc",
-                      kDistinctDoc));
+  scale, where what is meant for the row does not add up to zeros.)doc";
 
-constexpr char kGradientRowsDoc[] = R"doc(
-indices: Which rows; where one comes again, its values are added up. A row whose values add up to
-  zeros is left as it is.
-values: Their gradients, [number of indices, ...].
-learning_rate: A scalar, in the type of the sums: double for double, else float.)doc";
+TF_TI_REGISTER_SCATTER_SUB("ScatterSub", TF_TI_ROW_INPUTS(TF_TI_NUMBER_TYPES), false);
+TF_TI_REGISTER_SCATTER_SUB("EmbeddingBagScatterSub", TF_TI_BAG_INPUTS(TF_TI_FLOAT_TYPES), true);
 
-REGISTER_OP("TfTi>AdamUpdate")
-    .Input("resource: resource")
-    .Input("m: resource")
-    .Input("v: resource")
-    .Input("indices: Tindices")
-    .Input("values: T")
-    .Input("learning_rate: Tslots")
-    .Input("step: int64")
-    .Input("beta_1: double")
-    .Input("beta_2: double")
-    .Input("epsilon: double")
-    .Input("weight_decay: double")
-    .Attr("T: {float, double, half, bfloat16}")
-    .Attr("Tslots: {float, double}")
-    .Attr("Tindices: {int32, int64}")
-    .Attr("epsilon_hat: bool = true")
-    .Attr("are_distinct: bool = false")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckUpdate(c, {"m", "v"}));
-      return CheckScalars(c, 5,
-                          {"learning_rate", "step", "beta_1", "beta_2", "epsilon", "weight_decay"});
-    })
-    .Doc(absl::StrCat(R"doc(
-A step of Adam on some rows of a variable, in place.
+#define TF_TI_REGISTER_ADAM_UPDATE(name, gradients, bags)                                     \
+  REGISTER_OP("TfTi>" name)                                                                   \
+      .Input("resource: resource")                                                            \
+      .Input("m: resource")                                                                   \
+      .Input("v: resource")                                                                   \
+      .gradients.Input("learning_rate: Tslots")                                               \
+      .Input("step: int64")                                                                   \
+      .Input("beta_1: double")                                                                \
+      .Input("beta_2: double")                                                                \
+      .Input("epsilon: double")                                                               \
+      .Input("weight_decay: double")                                                          \
+      .Attr("Tslots: {float, double}")                                                        \
+      .Attr("epsilon_hat: bool = true")                                                       \
+      .SetIsStateful()                                                                        \
+      .SetShapeFn([](InferenceContext* c) {                                                   \
+        int at;                                                                               \
+        TF_RETURN_IF_ERROR(CheckUpdate(c, {"m", "v"}, bags, &at));                            \
+        return CheckScalars(                                                                  \
+            c, at, {"learning_rate", "step", "beta_1", "beta_2", "epsilon", "weight_decay"}); \
+      })                                                                                      \
+      .Doc(UpdateDoc("A step of Adam on some rows of a variable", kAdamVariablesDoc, bags,    \
+                     kAdamDoc))
 
+constexpr char kAdamVariablesDoc[] = R"doc(
 resource: A variable [num_emb, ...].
 m: A variable of its shape, of type Tslots: averages of the gradients.
-v: Likewise, of their squares; or [num_emb, 1], of the means of a row's squares.)doc",
-                      kGradientRowsDoc, R"doc(
+v: Likewise, of their squares; or [num_emb, 1], of the means of a row's squares.)doc";
+constexpr char kAdamDoc[] = R"doc(
+learning_rate: A scalar, in the type of the sums: double for double, else float.
 step: Which step it is; the first is 1.
 beta_1, beta_2: What the averages keep of themselves.
 epsilon: What is added to the root.
 weight_decay: The part of a touched row, times learning_rate, that is subtracted from it too.
-epsilon_hat: Whether the averages are corrected in the rate, as Keras does it, or each by itself.)doc",
-                      kDistinctDoc));
+epsilon_hat: Whether the averages are corrected in the rate, as Keras does it, or each by itself.)doc";
 
-REGISTER_OP("TfTi>AdagradUpdate")
-    .Input("resource: resource")
-    .Input("accumulator: resource")
-    .Input("indices: Tindices")
-    .Input("values: T")
-    .Input("learning_rate: Tslots")
-    .Input("epsilon: double")
-    .Attr("T: {float, double, half, bfloat16}")
-    .Attr("Tslots: {float, double}")
-    .Attr("Tindices: {int32, int64}")
-    .Attr("epsilon_inside_sqrt: bool = true")
-    .Attr("are_distinct: bool = false")
-    .SetIsStateful()
-    .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckUpdate(c, {"accumulator"}));
-      return CheckScalars(c, 4, {"learning_rate", "epsilon"});
-    })
-    .Doc(absl::StrCat(R"doc(
-A step of Adagrad on some rows of a variable, in place.
+TF_TI_REGISTER_ADAM_UPDATE("AdamUpdate", TF_TI_ROW_INPUTS(TF_TI_FLOAT_TYPES), false);
+TF_TI_REGISTER_ADAM_UPDATE("EmbeddingBagAdamUpdate", TF_TI_BAG_INPUTS(TF_TI_FLOAT_TYPES), true);
 
+#define TF_TI_REGISTER_ADAGRAD_UPDATE(name, gradients, bags)                                     \
+  REGISTER_OP("TfTi>" name)                                                                      \
+      .Input("resource: resource")                                                               \
+      .Input("accumulator: resource")                                                            \
+      .gradients.Input("learning_rate: Tslots")                                                  \
+      .Input("epsilon: double")                                                                  \
+      .Attr("Tslots: {float, double}")                                                           \
+      .Attr("epsilon_inside_sqrt: bool = true")                                                  \
+      .SetIsStateful()                                                                           \
+      .SetShapeFn([](InferenceContext* c) {                                                      \
+        int at;                                                                                  \
+        TF_RETURN_IF_ERROR(CheckUpdate(c, {"accumulator"}, bags, &at));                          \
+        return CheckScalars(c, at, {"learning_rate", "epsilon"});                                \
+      })                                                                                         \
+      .Doc(UpdateDoc("A step of Adagrad on some rows of a variable", kAdagradVariablesDoc, bags, \
+                     kAdagradDoc))
+
+constexpr char kAdagradVariablesDoc[] = R"doc(
 resource: A variable [num_emb, ...].
 accumulator: A variable of its shape, of type Tslots: sums of the gradients' squares; or [num_emb, 1],
-  of the means of a row's squares.)doc",
-                      kGradientRowsDoc, R"doc(
+  of the means of a row's squares.)doc";
+constexpr char kAdagradDoc[] = R"doc(
+learning_rate: A scalar, in the type of the sums: double for double, else float.
 epsilon: What is added to the accumulator or to its root.
-epsilon_inside_sqrt: Which of the two.)doc",
-                      kDistinctDoc));
+epsilon_inside_sqrt: Which of the two.)doc";
+
+TF_TI_REGISTER_ADAGRAD_UPDATE("AdagradUpdate", TF_TI_ROW_INPUTS(TF_TI_FLOAT_TYPES), false);
+TF_TI_REGISTER_ADAGRAD_UPDATE("EmbeddingBagAdagradUpdate", TF_TI_BAG_INPUTS(TF_TI_FLOAT_TYPES),
+                              true);
 
 REGISTER_OP("TfTi>AdviseHugePages")
     .Input("resource: resource")

@@ -510,24 +510,38 @@ std::string GpuTableGradient<T, Index>::Compute(const T* grad, int64_t num_touch
                   NumBlocks(num_touched, kBlock), kBlock, gpu, entry_rows, starts_, num_touched,
                   rows);
   };
-  TF_TI_RETURN_IF_WRONG(RowsAreWide(num_rows_) ? copy(static_cast<const uint64_t*>(entry_rows_))
-                                               : copy(static_cast<const uint32_t*>(entry_rows_)));
+  TF_TI_RETURN_IF_WRONG(rows_are_wide() ? copy(static_cast<const uint64_t*>(entry_rows_))
+                                        : copy(static_cast<const uint32_t*>(entry_rows_)));
+  GpuPoolArgs<T, int32_t> args = GetBags(grad);
+  args.bags.count = static_cast<int32_t>(num_touched);
+  args.bags.device_count = nullptr;
+  args.out = values;
+  return PoolOnGpu(args, gpu);
+}
+
+template <typename T, typename Index>
+GpuPoolArgs<T, int32_t> GpuTableGradient<T, Index>::GetBags(const T* grad) const {
   GpuPoolArgs<T, int32_t> args;
   args.table = {grad, num_bags_, width_};
   args.bags.bounds = starts_;
   args.bags.has_last = true;
   args.bags.num_ids = static_cast<int32_t>(num_entries_);
-  args.bags.count = static_cast<int32_t>(num_touched);
+  args.bags.count = static_cast<int32_t>(most_touched());
+  args.bags.device_count = num_touched_;
   args.ids = entry_bags_;
   args.weights.wide = entry_weights_;
-  args.out = values;
   if (argmax_ != nullptr) {
     args.pooled = Pooled::kSelected;
     args.selected = argmax_;
     args.selected_is_wide = sizeof(Index) == sizeof(int64_t);
     args.positions = entry_positions_;
   }
-  return PoolOnGpu(args, gpu);
+  return args;
+}
+
+template <typename T, typename Index>
+bool GpuTableGradient<T, Index>::rows_are_wide() const {
+  return RowsAreWide(num_rows_);
 }
 
 template <typename Index>

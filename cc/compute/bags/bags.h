@@ -103,10 +103,11 @@ std::string WeightsGradient(const Table<T>& table, const Bags<Index>& bags,
 template <typename Index>
 struct RowRun {
   const Index* rows;
+  int64_t first;  // which of all rows rows[0] is
   const int64_t* starts;
   int64_t count;
   const int32_t* entries;
-  const int32_t* entries_end;  // entries before it may be read
+  bool is_giant;  // one row, of so many entries that several threads are to sum them
 };
 
 // The gradient of PoolBags' table, by rows. First Init finds the rows that have one; then Compute
@@ -124,13 +125,18 @@ class TableGradient {
 
   int64_t num_touched() const { return bucket_rows_.back(); }
 
-  // rows [num_touched], ascending; values [num_touched, width], from grad [count, width].
+  // rows [num_touched], ascending; values [num_touched, width], from grad [number of bags, width].
   void Compute(const T* grad, Parallel* parallel, Index* rows, T* values) const;
 
-  // Calls visit(run) for runs that have each row once, several at the same time. An entry is worth
-  // `bytes` of memory that is moved.
+  // Calls visit(run) for runs that have each row once, several at the same time, and after them for
+  // giants, one at a time. All of it moves `bytes` of memory.
   void VisitRuns(Parallel* parallel, double bytes,
                  const std::function<void(const RowRun<Index>&)>& visit) const;
+
+  // The gradients of `count` of a run's rows, from its row `from` on, from grad [count, width].
+  // Where `sums` is not null, it gets them instead of `values`, without rounding.
+  void Pool(const RowRun<Index>& run, int64_t from, int64_t count, const T* grad,
+            Parallel* parallel, T* values, Sum<T>* sums) const;
 
  private:
   template <typename Key>
@@ -144,7 +150,8 @@ class TableGradient {
   int64_t FirstStart(int64_t bucket) const { return bucket_entries_[bucket] + bucket; }
   // The first bucket of each of `parts` parts with about the same number of entries.
   std::vector<int64_t> SplitBuckets(int64_t parts) const;
-  void ComputeMax(int64_t bucket, const T* grad, T* values) const;
+  void PoolMax(const RowRun<Index>& run, int64_t from, int64_t count, const T* grad, T* values,
+               Sum<T>* sums) const;
 
   int64_t num_bags_ = 0;
   int64_t width_ = 0;

@@ -15,6 +15,7 @@
 #ifndef TF_TI_CC_COMPUTE_BAGS_BAGS_GPU_H_
 #define TF_TI_CC_COMPUTE_BAGS_BAGS_GPU_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -23,6 +24,9 @@
 #include "cc/compute/numbers.h"
 
 namespace tf_ti {
+
+template <typename T, typename Index>
+struct GpuPoolArgs;
 
 // See PoolBags in bags.h. `out` is written in full, whatever the input is.
 template <typename T, typename Index>
@@ -51,6 +55,15 @@ class GpuTableGradient {
 
   // Where the device puts the number of rows that have a gradient.
   const int64_t* num_touched() const { return num_touched_; }
+  // There are no more of them.
+  int64_t most_touched() const { return std::min(num_entries_ - 1, num_rows_); }
+
+  // The gradients of all rows as bags of rows of `grad`, whose number is num_touched(); and, on the
+  // device, the row of each of their entries, of uint64 or uint32, and where each bag begins.
+  GpuPoolArgs<T, int32_t> GetBags(const T* grad) const;
+  const void* entry_rows() const { return entry_rows_; }
+  bool rows_are_wide() const;
+  const int32_t* starts() const { return starts_; }
 
   // rows [num_touched], ascending; values [num_touched, width], from grad [count, width].
   // `num_touched` is what the device put there. `gpu` may be another one on the same stream.

@@ -411,91 +411,102 @@ std::vector<int64_t> TableGradient<T, Index>::SplitBuckets(int64_t parts) const 
 template <typename T, typename Index>
 void TableGradient<T, Index>::Compute(const T* grad, Parallel* parallel, Index* rows,
                                       T* values) const {
-  const int64_t size = num_entries();
-  const Pool<T, int32_t> pool = ChoosePoolSum<T, int32_t>(width_, weights_ != nullptr);
-  const int64_t parts =
-      NumParts(*parallel, static_cast<double>(size + num_touched()) * width_ * sizeof(T));
-  const std::vector<int64_t> first_bucket = SplitBuckets(parts);
-  std::mutex mutex;
-  std::vector<std::pair<int64_t, const int64_t*>> giants;
-  parallel->Run(parts, [&](int64_t part) {
-    for (int64_t bucket = first_bucket[part]; bucket < first_bucket[part + 1]; ++bucket) {
-      const int64_t first_row = bucket_rows_[bucket];
-      const int64_t count = bucket_rows_[bucket + 1] - first_row;
-      const int64_t* const starts = starts_ + FirstStart(bucket);
-      std::copy_n(rows_ + bucket_entries_[bucket], count, rows + first_row);
-      if (argmax_ != nullptr) {
-        ComputeMax(bucket, grad, values + first_row * width_);
-        continue;
-      }
-      PoolArgs<T, int32_t> args{};
-      args.table = grad;
-      args.num_rows = num_bags_;
-      args.width = width_;
-      args.ids = bags_;
-      args.ids_end = bags_ + size;
-      args.weights = weights_;
-      for (int64_t row = 0; row < count;) {
-        if (starts[row + 1] - starts[row] > kGiant) {
-          const std::lock_guard<std::mutex> lock(mutex);
-          giants.emplace_back(first_row + row, starts + row);
-          ++row;
-          continue;
-        }
-        const int64_t from = row;
-        while (row < count && starts[row + 1] - starts[row] <= kGiant) ++row;
-        args.bounds = starts + from;
-        args.count = row - from;
-        args.out = values + (first_row + from) * width_;
-        pool(args);
-      }
-    }
+  const double bytes = static_cast<double>(num_entries() + num_touched()) * width_ * sizeof(T);
+  VisitRuns(parallel, bytes, [&](const RowRun<Index>& run) {
+    std::copy_n(run.rows, run.count, rows + run.first);
+    Pool(run, 0, run.count, grad, parallel, values + run.first * width_, nullptr);
   });
-  for (const auto& [row, start] : giants) {
-    Bags<int32_t> giant;
-    giant.indices = bags_ + start[0];
-    giant.num_indices = start[1] - start[0];
-    giant.kind = BagKind::kPacked;
-    giant.count = 1;
-    Weights<T> weights;
-    if (weights_ != nullptr) weights.wide = weights_ + start[0];
-    PoolBags<T, int32_t>({grad, num_bags_, width_}, giant, weights, Reduction::kSum, parallel,
-                         values + row * width_, nullptr);
-  }
 }
 
 template <typename T, typename Index>
 void TableGradient<T, Index>::VisitRuns(
     Parallel* parallel, double bytes,
     const std::function<void(const RowRun<Index>&)>& visit) const {
-  const int64_t parts = NumParts(*parallel, num_entries() * bytes);
+  const int64_t parts = NumParts(*parallel, bytes);
   const std::vector<int64_t> first_bucket = SplitBuckets(parts);
+  std::mutex mutex;
+  std::vector<RowRun<Index>> giants;
   parallel->Run(parts, [&](int64_t part) {
     for (int64_t bucket = first_bucket[part]; bucket < first_bucket[part + 1]; ++bucket) {
-      const int64_t count = bucket_rows_[bucket + 1] - bucket_rows_[bucket];
-      if (count == 0) continue;
-      visit({rows_ + bucket_entries_[bucket], starts_ + FirstStart(bucket), count, bags_,
-             bags_ + num_entries()});
+      const int64_t first_row = bucket_rows_[bucket];
+      const int64_t count = bucket_rows_[bucket + 1] - first_row;
+      const int64_t* const starts = starts_ + FirstStart(bucket);
+      const Index* const rows = rows_ + bucket_entries_[bucket];
+      const auto is_giant = [&](int64_t row) {
+        return argmax_ == nullptr && starts[row + 1] - starts[row] > kGiant;
+      };
+      for (int64_t row = 0; row < count;) {
+        const int64_t from = row;
+        RowRun<Index> run{rows + from, first_row + from, starts + from, 1, bags_, is_giant(from)};
+        if (run.is_giant) {
+          const std::lock_guard<std::mutex> lock(mutex);
+          giants.push_back(run);
+          ++row;
+          continue;
+        }
+        while (row < count && !is_giant(row)) ++row;
+        run.count = row - from;
+        visit(run);
+      }
     }
   });
+  for (const RowRun<Index>& run : giants) visit(run);
+}
+
+template <typename T, typename Index>
+void TableGradient<T, Index>::Pool(const RowRun<Index>& run, int64_t from, int64_t count,
+                                   const T* grad, Parallel* parallel, T* values,
+                                   Sum<T>* sums) const {
+  if (argmax_ != nullptr) return PoolMax(run, from, count, grad, values, sums);
+  if (!run.is_giant) {
+    PoolArgs<T, int32_t> args{};
+    args.table = grad;
+    args.num_rows = num_bags_;
+    args.width = width_;
+    args.ids = bags_;
+    args.ids_end = bags_ + num_entries();
+    args.weights = weights_;
+    args.bounds = run.starts + from;
+    args.count = count;
+    args.out = values;
+    args.sums = sums;
+    ChoosePoolSum<T, int32_t>(width_, weights_ != nullptr)(args);
+    return;
+  }
+  const int64_t* const start = run.starts;
+  Bags<int32_t> giant;
+  giant.indices = bags_ + start[0];
+  giant.num_indices = start[1] - start[0];
+  giant.kind = BagKind::kPacked;
+  giant.count = 1;
+  Weights<T> weights;
+  if (weights_ != nullptr) weights.wide = weights_ + start[0];
+  Buffer<T> rounded(sums == nullptr ? 0 : width_);
+  T* const out = sums == nullptr ? values : rounded.data();
+  PoolBags<T, int32_t>({grad, num_bags_, width_}, giant, weights, Reduction::kSum, parallel, out,
+                       nullptr);
+  for (int64_t c = 0; sums != nullptr && c < width_; ++c) sums[c] = Widen(out[c]);
 }
 
 // A bag's gradient goes, element by element, to the row that was the largest.
 template <typename T, typename Index>
-void TableGradient<T, Index>::ComputeMax(int64_t bucket, const T* grad, T* values) const {
-  std::vector<Sum<T>> sums(width_);
-  const int64_t* const starts = starts_ + FirstStart(bucket);
-  const int64_t count = bucket_rows_[bucket + 1] - bucket_rows_[bucket];
+void TableGradient<T, Index>::PoolMax(const RowRun<Index>& run, int64_t from, int64_t count,
+                                      const T* grad, T* values, Sum<T>* sums) const {
+  std::vector<Sum<T>> row_sums(width_);
   for (int64_t row = 0; row < count; ++row) {
-    std::fill(sums.begin(), sums.end(), Sum<T>(0));
-    for (int64_t k = starts[row]; k < starts[row + 1]; ++k) {
-      const T* const from = grad + bags_[k] * width_;
+    std::fill(row_sums.begin(), row_sums.end(), Sum<T>(0));
+    for (int64_t k = run.starts[from + row]; k < run.starts[from + row + 1]; ++k) {
+      const T* const gradient = grad + bags_[k] * width_;
       const Index* const argmax = argmax_ + bags_[k] * width_;
       for (int64_t c = 0; c < width_; ++c) {
-        if (argmax[c] == positions_[k]) sums[c] += Widen(from[c]);
+        if (argmax[c] == positions_[k]) row_sums[c] += Widen(gradient[c]);
       }
     }
-    for (int64_t c = 0; c < width_; ++c) values[row * width_ + c] = Round<T>(sums[c]);
+    if (sums != nullptr) {
+      std::copy(row_sums.begin(), row_sums.end(), sums + row * width_);
+    } else {
+      for (int64_t c = 0; c < width_; ++c) values[row * width_ + c] = Round<T>(row_sums[c]);
+    }
   }
 }
 

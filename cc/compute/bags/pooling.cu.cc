@@ -613,7 +613,11 @@ std::string PoolOnGpu(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
     case Pooled::kSelected:
       return RunWithPacks<T, Index, Pooled::kSelected, false>(args, gpu);
     case Pooled::kSubtracted:
-      return RunWithPacks<T, Index, Pooled::kSubtracted, false>(args, gpu);
+      if constexpr (std::is_same_v<Index, int32_t>) {
+        return args.weights.given() ? RunWithPacks<T, Index, Pooled::kSubtracted, true>(args, gpu)
+                                    : RunWithPacks<T, Index, Pooled::kSubtracted, false>(args, gpu);
+      }
+      return "only bags of int32 positions can be subtracted";
     default:
       return args.weights.given() ? RunWithPacks<T, Index, Pooled::kSum, true>(args, gpu)
                                   : RunWithPacks<T, Index, Pooled::kSum, false>(args, gpu);

@@ -109,27 +109,14 @@ bool IsZero(const void* memory, int64_t size, Parallel* parallel) {
 template <typename T, typename Index>
 int64_t CountAscending(const RowGradientsOf<T, Index>& gradients, int64_t num_ascending,
                        Parallel* parallel) {
-  const int64_t rest = gradients.count - num_ascending;
+  const int64_t rest = gradients.bags.count - num_ascending;
   if (rest == 0) return num_ascending;
-  const Index* const padding = gradients.indices + num_ascending;
+  const Index* const padding = gradients.bags.indices + num_ascending;
   const bool is_last =
       std::all_of(padding, padding + rest, [=](Index row) { return row == padding[-1]; });
-  const T* const values = gradients.values + num_ascending * gradients.width;
+  const T* const values = gradients.grad + num_ascending * gradients.width;
   if (!is_last || !IsZero(values, rest * gradients.width * sizeof(T), parallel)) return -1;
   return num_ascending;
-}
-
-// Finds which positions name which row: as bags of one row each, whose gradient it sorts. The
-// element type means nothing there.
-template <typename Index>
-std::string GroupByRow(const Index* indices, int64_t count, int64_t num_rows, Parallel* parallel,
-                       TableGradient<float, Index>* groups) {
-  Bags<Index> bags;
-  bags.kind = BagKind::kPacked;
-  bags.indices = indices;
-  bags.num_indices = count;
-  bags.count = count;
-  return groups->Init(bags, {}, Reduction::kSum, nullptr, num_rows, 1, parallel);
 }
 
 constexpr int64_t kLine = 64;
@@ -146,25 +133,28 @@ class Updater {
         block_(std::max<int64_t>(1, kBlockBytes / (args.width * sizeof(Sum<T>)))) {}
 
   std::string Run(double bytes_per_row, Parallel* parallel) const {
-    int64_t num_ascending;
-    const std::string wrong =
-        CheckIndices(gradients_.indices, gradients_.count, gradients_.num_rows, &num_ascending);
-    if (!wrong.empty() || gradients_.count == 0 || gradients_.width == 0) return wrong;
-    const int64_t count = CountAscending(gradients_, num_ascending, parallel);
-    if (count >= 0) {
-      const int64_t parts = NumParts(*parallel, count * bytes_per_row);
-      parallel->Run(parts, [&](int64_t part) {
-        UpdateAscending(count * part / parts, count * (part + 1) / parts);
-      });
-      return "";
+    const Bags<Index>& bags = gradients_.bags;
+    if (gradients_.are_rows) {
+      int64_t num_ascending;
+      const std::string wrong =
+          CheckIndices(bags.indices, bags.count, gradients_.num_rows, &num_ascending);
+      if (!wrong.empty() || bags.count == 0 || gradients_.width == 0) return wrong;
+      const int64_t count = CountAscending(gradients_, num_ascending, parallel);
+      if (count >= 0) {
+        const int64_t parts = NumParts(*parallel, count * bytes_per_row);
+        parallel->Run(parts, [&](int64_t part) {
+          UpdateAscending(count * part / parts, count * (part + 1) / parts);
+        });
+        return "";
+      }
     }
-    TableGradient<float, Index> groups;
+    TableGradient<T, Index> gradient;
     const std::string problem =
-        GroupByRow(gradients_.indices, gradients_.count, gradients_.num_rows, parallel, &groups);
-    if (!problem.empty()) return problem;
-    const Pool<T, int32_t> pool = ChoosePoolSum<T, int32_t>(gradients_.width, /*weighted=*/false);
-    groups.VisitRuns(parallel, bytes_per_row,
-                     [&](const RowRun<Index>& run) { UpdateRun(run, pool); });
+        gradient.Init(bags, gradients_.weights, gradients_.reduction, gradients_.argmax,
+                      gradients_.num_rows, gradients_.width, parallel);
+    if (!problem.empty() || gradients_.width == 0) return problem;
+    gradient.VisitRuns(parallel, static_cast<double>(bags.num_indices) * bytes_per_row,
+                       [&](const RowRun<Index>& run) { UpdateRun(gradient, run, parallel); });
     return "";
   }
 
@@ -172,12 +162,12 @@ class Updater {
   static constexpr int64_t kBlockBytes = 16 << 10;  // half of the first-level cache
 
   void UpdateAscending(int64_t begin, int64_t end) const {
-    const T* const values = gradients_.values;
+    const T* const values = gradients_.grad;
     const int64_t width = gradients_.width;
     UpdateArgs<T, Index> args = args_;
-    args.rows_end = gradients_.indices + end;
+    args.rows_end = gradients_.bags.indices + end;
     const auto update = [&](int64_t first, int64_t count, const Sum<T>* sums) {
-      args.rows = gradients_.indices + first;
+      args.rows = gradients_.bags.indices + first;
       args.count = count;
       args.sums = sums;
       update_(args);
@@ -195,25 +185,16 @@ class Updater {
     }
   }
 
-  void UpdateRun(const RowRun<Index>& run, Pool<T, int32_t> pool) const {
-    const int64_t width = gradients_.width;
-    Buffer<Sum<T>> sums(std::min(block_, run.count) * width);
-    PoolArgs<T, int32_t> pooled{};
-    pooled.table = gradients_.values;
-    pooled.num_rows = gradients_.count;
-    pooled.width = width;
-    pooled.ids = run.entries;
-    pooled.ids_end = run.entries_end;
-    pooled.sums = sums.data();
+  void UpdateRun(const TableGradient<T, Index>& gradient, const RowRun<Index>& run,
+                 Parallel* parallel) const {
+    Buffer<Sum<T>> sums(std::min(block_, run.count) * gradients_.width);
     UpdateArgs<T, Index> args = args_;
     args.rows_end = run.rows + run.count;
     args.sums = sums.data();
     for (int64_t first = 0; first < run.count; first += block_) {
       args.rows = run.rows + first;
       args.count = std::min(block_, run.count - first);
-      pooled.bounds = run.starts + first;
-      pooled.count = args.count;
-      pool(pooled);
+      gradient.Pool(run, first, args.count, gradients_.grad, parallel, nullptr, sums.data());
       update_(args);
     }
   }
@@ -246,10 +227,10 @@ template <typename T, typename Index>
 std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, Sum<T> scale, Parallel* parallel,
                        T* table) {
   constexpr int64_t kAhead = 16;
-  const Index* const indices = gradients.indices;
-  const T* const values = gradients.values;
+  const Index* const indices = gradients.bags.indices;
+  const T* const values = gradients.grad;
   const int64_t num_rows = gradients.num_rows, width = gradients.width;
-  int64_t count = gradients.count, num_ascending;
+  int64_t count = gradients.bags.count, num_ascending;
   const std::string wrong = CheckIndices(indices, count, num_rows, &num_ascending);
   if (!wrong.empty()) return wrong;
   const SubtractScaled<T> subtract = ChooseSubtractScaled<T>();
@@ -273,10 +254,12 @@ std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, Sum<T> scale, 
     });
     return "";
   }
+  // Which positions name which row. The element type means nothing there.
   TableGradient<float, Index> groups;
-  const std::string problem = GroupByRow(indices, count, num_rows, parallel, &groups);
+  const std::string problem =
+      groups.Init(gradients.bags, {}, Reduction::kSum, nullptr, num_rows, 1, parallel);
   if (!problem.empty()) return problem;
-  groups.VisitRuns(parallel, bytes_per_row, [&](const RowRun<Index>& run) {
+  groups.VisitRuns(parallel, count * bytes_per_row, [&](const RowRun<Index>& run) {
     for (int64_t k = 0; k < run.count; ++k) {
       prefetch(run.rows[std::min(k + kAhead, run.count - 1)]);
       T* const row = table + run.rows[k] * width;

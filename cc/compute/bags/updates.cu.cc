@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
+#include <type_traits>
 
+#include "cc/compute/bags/bags_gpu.h"
 #include "cc/compute/bags/pooling_gpu.h"
 #include "cc/compute/bags/sorting_gpu.h"
 #include "cc/compute/bags/updates_gpu.h"
@@ -11,65 +12,11 @@
 namespace tf_ti {
 namespace {
 
-// The entries of an update: its indices, and a last one.
-template <typename Key, typename Index>
-__global__ void __launch_bounds__(kBlock)
-    NumberRows(const Index* indices, int64_t num_rows, const GpuEntries<Key> entries) {
-  const auto [first, step] = ThreadStride();
-  for (int64_t i = first; i < entries.size; i += step) {
-    const int64_t row = i + 1 < entries.size ? static_cast<int64_t>(indices[i]) : -1;
-    entries.rows[i] = static_cast<Key>(row >= 0 && row < num_rows ? row : num_rows);
-    entries.values[i] = static_cast<int32_t>(i);
-  }
-}
-
-// The rows that indices name, each of them as a bag of the positions that name it.
-template <typename Key>
-struct NamedRows {
-  GpuEntries<Key> entries;
-  int32_t* starts;
-  int64_t* count;
-
-  template <typename Index>
-  std::string Init(const Index* indices, int64_t num_indices, int64_t num_rows, Gpu* gpu) {
-    entries.size = num_indices + 1;
-    TF_TI_RETURN_IF_WRONG(Allocate(gpu, entries.size, &entries.rows));
-    TF_TI_RETURN_IF_WRONG(Allocate(gpu, entries.size, &entries.values));
-    TF_TI_RETURN_IF_WRONG(Launch(&NumberRows<Key, Index>, NumBlocks(entries.size, kBlock), kBlock,
-                                 gpu, indices, num_rows, entries));
-    TF_TI_RETURN_IF_WRONG(SortByRow(num_rows, gpu, &entries));
-    TF_TI_RETURN_IF_WRONG(Allocate(gpu, entries.size + 1, &starts));
-    TF_TI_RETURN_IF_WRONG(Allocate(gpu, 1, &count));
-    return FindStarts(entries.rows, entries.size, gpu, starts, count);
-  }
-
-  // The bags whose sums are the rows' gradients. There are no more of them than count says.
-  template <typename T, typename Index>
-  void SetBags(const RowGradientsOf<T, Index>& gradients, GpuPoolArgs<T, int32_t>* args) const {
-    args->table = {gradients.values, gradients.count, gradients.width};
-    args->bags.bounds = starts;
-    args->bags.has_last = true;
-    args->bags.num_ids = static_cast<int32_t>(entries.size);
-    args->bags.count = static_cast<int32_t>(std::min(gradients.count, gradients.num_rows));
-    args->bags.device_count = count;
-    args->ids = entries.values;
-  }
-};
-
-std::string CheckCount(int64_t count) {
-  if (count < kMostEntries) return "";
-  return "there are " + std::to_string(count) + " indices, too many for a GPU";
-}
-
-template <typename Key, typename T, typename Index>
-std::string ScatterSubSorted(const RowGradientsOf<T, Index>& gradients,
-                             GpuPoolArgs<T, int32_t> args, Gpu* gpu) {
-  NamedRows<Key> named;
-  TF_TI_RETURN_IF_WRONG(named.Init(gradients.indices, gradients.count, gradients.num_rows, gpu));
-  named.SetBags(gradients, &args);
-  args.rows = named.entries.rows;
-  args.rows_are_wide = sizeof(Key) == sizeof(uint64_t);
-  return PoolOnGpu(args, gpu);
+template <typename T, typename Index>
+std::string InitGradient(const RowGradientsOf<T, Index>& gradients, Gpu* gpu,
+                         GpuTableGradient<T, Index>* gradient) {
+  return gradient->Init(gradients.bags, gradients.weights, gradients.reduction, gradients.argmax,
+                        gradients.num_rows, gradients.width, gpu);
 }
 
 enum Rule { kDescent, kAdam, kAdagrad };
@@ -84,7 +31,9 @@ struct Coefficients {
 template <typename S>
 __global__ void MakeDescent(const S* scale, const S* weight_decay, Coefficients<S>* made) {
   *made = {};
-  made->decay = static_cast<S>(static_cast<double>(*scale) * static_cast<double>(*weight_decay));
+  if (weight_decay != nullptr) {
+    made->decay = static_cast<S>(static_cast<double>(*scale) * static_cast<double>(*weight_decay));
+  }
   made->rate = *scale;
 }
 
@@ -214,40 +163,34 @@ std::string LaunchUpdate(const UpdateArgs<T, V, Key>& args, Gpu* gpu) {
                 blocks);
 }
 
-template <Rule rule, typename Key, typename T, typename Index>
-std::string UpdateSorted(const RowGradientsOf<T, Index>& gradients,
-                         const Coefficients<Sum<T>>* numbers, Sum<T>* first,
-                         const Slot<Sum<T>>& second, Gpu* gpu, T* table) {
-  NamedRows<Key> named;
-  TF_TI_RETURN_IF_WRONG(named.Init(gradients.indices, gradients.count, gradients.num_rows, gpu));
-  GpuPoolArgs<T, int32_t> pool;
-  named.SetBags(gradients, &pool);
-  TF_TI_RETURN_IF_WRONG(Allocate(gpu, pool.bags.count * gradients.width, &pool.sums));
-  TF_TI_RETURN_IF_WRONG(PoolOnGpu(pool, gpu));
-  return LaunchUpdate<rule, T, Sum<T>, Key>(
-      {numbers, named.entries.rows, named.starts, named.count, pool.bags.count, gradients.num_rows,
-       pool.sums, gradients.width, table, first, second},
-      gpu);
-}
-
 // `make(coefficients)` enqueues what makes them.
 template <Rule rule, typename T, typename Index, typename Make>
 std::string Update(const RowGradientsOf<T, Index>& gradients, const Make& make, Sum<T>* first,
                    const Slot<Sum<T>>& second, Gpu* gpu, T* table) {
-  if (gradients.count == 0 || gradients.num_rows == 0 || gradients.width == 0) return "";
-  TF_TI_RETURN_IF_WRONG(CheckCount(gradients.count));
+  const int64_t num_rows = gradients.num_rows, width = gradients.width;
+  if (gradients.bags.count == 0 || num_rows == 0 || width == 0) return "";
   Coefficients<Sum<T>>* numbers;
   TF_TI_RETURN_IF_WRONG(Allocate(gpu, 1, &numbers));
   TF_TI_RETURN_IF_WRONG(make(numbers));
-  if (gradients.are_distinct) {
+  if (gradients.are_rows && gradients.are_distinct) {
     return LaunchUpdate<rule, T, T, Index>(
-        {numbers, gradients.indices, nullptr, nullptr, gradients.count, gradients.num_rows,
-         gradients.values, gradients.width, table, first, second},
+        {numbers, gradients.bags.indices, nullptr, nullptr, gradients.bags.count, num_rows,
+         gradients.grad, width, table, first, second},
         gpu);
   }
-  const auto run = RowsAreWide(gradients.num_rows) ? &UpdateSorted<rule, uint64_t, T, Index>
-                                                   : &UpdateSorted<rule, uint32_t, T, Index>;
-  return run(gradients, numbers, first, second, gpu, table);
+  GpuTableGradient<T, Index> gradient;
+  TF_TI_RETURN_IF_WRONG(InitGradient(gradients, gpu, &gradient));
+  GpuPoolArgs<T, int32_t> pool = gradient.GetBags(gradients.grad);
+  TF_TI_RETURN_IF_WRONG(Allocate(gpu, pool.bags.count * width, &pool.sums));
+  TF_TI_RETURN_IF_WRONG(PoolOnGpu(pool, gpu));
+  const auto launch = [&](const auto* rows) {
+    return LaunchUpdate<rule, T, Sum<T>, std::decay_t<decltype(*rows)>>(
+        {numbers, rows, gradient.starts(), gradient.num_touched(), pool.bags.count, num_rows,
+         pool.sums, width, table, first, second},
+        gpu);
+  };
+  return gradient.rows_are_wide() ? launch(static_cast<const uint64_t*>(gradient.entry_rows()))
+                                  : launch(static_cast<const uint32_t*>(gradient.entry_rows()));
 }
 
 }  // namespace
@@ -255,28 +198,33 @@ std::string Update(const RowGradientsOf<T, Index>& gradients, const Make& make, 
 template <typename T, typename Index>
 std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, const Sum<T>* scale, Gpu* gpu,
                        T* table) {
-  const int64_t count = gradients.count, num_rows = gradients.num_rows;
-  if (count == 0 || gradients.width == 0) return "";
-  TF_TI_RETURN_IF_WRONG(CheckCount(count));
+  const int64_t count = gradients.bags.count, num_rows = gradients.num_rows;
+  if (count == 0 || num_rows == 0 || gradients.width == 0) return "";
+  // A maximum takes other elements of each row.
+  if (gradients.argmax != nullptr) return DecayedScatterSub(gradients, scale, nullptr, gpu, table);
+  GpuTableGradient<T, Index> gradient;
   GpuPoolArgs<T, int32_t> args;
+  if (gradients.are_rows && gradients.are_distinct && count < kMostEntries) {
+    // Each index is a bag of its own.
+    args.table = {gradients.grad, count, gradients.width};
+    args.bags.packed_size = 1;
+    args.bags.num_ids = args.bags.count = static_cast<int32_t>(count);
+    args.skips_zeros = true;
+    args.rows = gradients.bags.indices;
+    args.rows_are_wide = sizeof(Index) == sizeof(uint64_t);
+    // Without signs, what is below zero is larger than any Index.
+    constexpr uint64_t kMostRows = uint64_t{1} << (8 * sizeof(Index) - 1);
+    args.num_out_rows = static_cast<int64_t>(std::min<uint64_t>(num_rows, kMostRows));
+  } else {
+    TF_TI_RETURN_IF_WRONG(InitGradient(gradients, gpu, &gradient));
+    args = gradient.GetBags(gradients.grad);
+    args.rows = gradient.entry_rows();
+    args.rows_are_wide = gradient.rows_are_wide();
+    args.num_out_rows = num_rows;
+  }
   args.pooled = Pooled::kSubtracted;
   args.out = table;
-  args.num_out_rows = num_rows;
   args.scale = scale;
-  if (!gradients.are_distinct) {
-    const auto run = RowsAreWide(num_rows) ? &ScatterSubSorted<uint64_t, T, Index>
-                                           : &ScatterSubSorted<uint32_t, T, Index>;
-    return run(gradients, args, gpu);
-  }
-  // Each index is a bag of its own.
-  args.table = {gradients.values, count, gradients.width};
-  args.bags.packed_size = 1;
-  args.bags.num_ids = args.bags.count = static_cast<int32_t>(count);
-  args.skips_zeros = true;
-  args.rows = gradients.indices;
-  args.rows_are_wide = sizeof(Index) == sizeof(uint64_t);
-  // Without signs, what is below zero is larger than any Index.
-  args.num_out_rows = std::min<int64_t>(num_rows, std::numeric_limits<Index>::max());
   return PoolOnGpu(args, gpu);
 }
 

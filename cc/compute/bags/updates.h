@@ -13,26 +13,47 @@
 #include <cstdint>
 #include <string>
 
+#include "cc/compute/bags/bags.h"
 #include "cc/compute/numbers.h"
 #include "cc/compute/parallel.h"
 
 namespace tf_ti {
 
-// Gradients of rows: values[i], `width` numbers, is one of row indices[i]. A row's are added up in
-// the order of i before anything is done with them.
+// Gradients of the rows of a table: those of a look-up whose bags have the gradients `grad`,
+// [number of bags, width]. A row's are added up in the order of the bags before anything is done
+// with them.
 template <typename T, typename Index>
 struct RowGradientsOf {
-  const Index* indices = nullptr;
-  const T* values = nullptr;
-  int64_t count = 0;
+  Bags<Index> bags;
+  Weights<T> weights;
+  Reduction reduction = Reduction::kSum;
+  const Index* argmax = nullptr;  // for kMax, that of PoolBags
+  const T* grad = nullptr;
   int64_t num_rows = 0;  // of the table
   int64_t width = 0;
-  // Whether, but for values of zeros, no row comes again. A GPU is told, for which it is much work
-  // to find out; the processor looks.
+  // Whether grad[i] is one of row indices[i], without bags; and then whether, but for gradients of
+  // zeros, no row comes again. A GPU is told, for which it is much work to find out; the processor
+  // looks.
+  bool are_rows = false;
   bool are_distinct = false;
 };
 
-// table[indices[i]] -= scale * values[i], in the order of i, for any numbers.
+// values[i], `width` numbers, is one of row indices[i]: bags of one row each.
+template <typename T, typename Index>
+RowGradientsOf<T, Index> GradientsOfRows(const Index* indices, const T* values, int64_t count,
+                                         int64_t num_rows, int64_t width) {
+  RowGradientsOf<T, Index> gradients;
+  gradients.bags.kind = BagKind::kPacked;
+  gradients.bags.indices = indices;
+  gradients.bags.num_indices = gradients.bags.count = count;
+  gradients.grad = values;
+  gradients.num_rows = num_rows;
+  gradients.width = width;
+  gradients.are_rows = true;
+  return gradients;
+}
+
+// row -= scale * s, for each s that goes to it, in their order. Any numbers, without bags.
 template <typename T, typename Index>
 std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, Sum<T> scale, Parallel* parallel,
                        T* table);

@@ -15,11 +15,12 @@
 
 namespace tf_ti {
 
-// What goes to one row is summed up in the order of i and subtracted once.
+// What goes to one row is summed up in the order of the bags and subtracted once. With bags, too.
 template <typename T, typename Index>
 std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, const Sum<T>* scale, Gpu* gpu,
                        T* table);
 
+// Where `weight_decay` is null, there is none.
 template <typename T, typename Index>
 std::string DecayedScatterSub(const RowGradientsOf<T, Index>& gradients, const Sum<T>* scale,
                               const Sum<T>* weight_decay, Gpu* gpu, T* table);

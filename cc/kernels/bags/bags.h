@@ -12,6 +12,7 @@
 #include "cc/kernels/bags/spec.h"
 #include "cc/kernels/elements.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/threads.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -35,6 +36,40 @@ struct BagOptions : BagSpec {
 
   template <typename E>
   absl::Status GetWeights(tensorflow::OpKernelContext* ctx, Weights<E>* weights) const;
+};
+
+// The shape of `count` rows of something of `shape`, whose first dimension is that of the rows.
+absl::Status RowsShape(int64_t count, const tensorflow::TensorShape& shape,
+                       tensorflow::TensorShape* rows);
+
+// The gradient of what a look-up gave, and its bags.
+template <typename E, typename Index>
+struct BagGradients {
+  const tensorflow::Tensor* grad = nullptr;
+  Bags<Index> bags;
+  Weights<E> weights;
+  const Index* argmax = nullptr;
+  int64_t width = 0;
+
+  // `grad` is the input before the indices, and argmax, for kMax, that behind the options'.
+  absl::Status Get(tensorflow::OpKernelContext* ctx, const BagOptions& options) {
+    grad = &ctx->input(options.indices - 1);
+    if (grad->dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
+    TF_RETURN_IF_ERROR(options.GetBags(ctx, grad->dim_size(0), &bags));
+    TF_RETURN_IF_ERROR(options.GetWeights(ctx, &weights));
+    if (options.reduction == Reduction::kMax) {
+      const tensorflow::Tensor& positions = ctx->input(options.end);
+      if (positions.shape() != grad->shape()) {
+        return InvalidArgument("argmax must have the shape of grad, ", grad->shape().DebugString(),
+                               ", got ", positions.shape().DebugString());
+      }
+      argmax = Elements<Index>(positions);
+    }
+    tensorflow::TensorShape row;
+    TF_RETURN_IF_ERROR(RowsShape(1, grad->shape(), &row));
+    width = row.num_elements();
+    return absl::OkStatus();
+  }
 };
 
 // The variable that input 0 is the handle of.
@@ -70,15 +105,27 @@ class TableReader {
   const tensorflow::Tensor* tensor_ = nullptr;
 };
 
-// The shape of `count` rows of something of `shape`, whose first dimension is that of the rows.
-absl::Status RowsShape(int64_t count, const tensorflow::TensorShape& shape,
-                       tensorflow::TensorShape* rows);
+// The CPU checks values while it computes.
+template <typename Index>
+absl::Status CheckValues(tensorflow::OpKernelContext*, const Bags<Index>&, int64_t, Threads*) {
+  return absl::OkStatus();
+}
 
 #if GOOGLE_CUDA
 // Waits for what check(problem on the device) finds; describe(problem) says what that is.
 absl::Status CheckOnGpu(tensorflow::OpKernelContext* ctx,
                         const std::function<std::string(GpuProblem*)>& check,
                         const std::function<std::string(const GpuProblem&)>& describe);
+
+// On a GPU it would mean to wait.
+template <typename Index>
+absl::Status CheckValues(tensorflow::OpKernelContext* ctx, const Bags<Index>& bags,
+                         int64_t num_rows, KernelGpu* gpu) {
+  if (!ChecksIds()) return absl::OkStatus();
+  return CheckOnGpu(
+      ctx, [&](GpuProblem* problem) { return CheckBags(bags, num_rows, gpu, problem); },
+      [&](const GpuProblem& problem) { return DescribeProblem(bags, num_rows, problem); });
+}
 #endif
 
 }  // namespace tf_ti

@@ -15,24 +15,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// The CPU checks values while it computes.
-template <typename Index>
-absl::Status CheckValues(OpKernelContext*, const Bags<Index>&, int64_t, Threads*) {
-  return absl::OkStatus();
-}
-
-#if GOOGLE_CUDA
-// On a GPU it would mean to wait.
-template <typename Index>
-absl::Status CheckValues(OpKernelContext* ctx, const Bags<Index>& bags, int64_t num_rows,
-                         KernelGpu* gpu) {
-  if (!ChecksIds()) return absl::OkStatus();
-  return CheckOnGpu(
-      ctx, [&](GpuProblem* problem) { return CheckBags(bags, num_rows, gpu, problem); },
-      [&](const GpuProblem& problem) { return DescribeProblem(bags, num_rows, problem); });
-}
-#endif
-
 // Calls a member function that returns a status. Without OP_REQUIRES_OK, which would log it.
 #define TF_TI_COMPUTE()                          \
   void Compute(OpKernelContext* ctx) override {  \
@@ -89,32 +71,12 @@ class EmbeddingBagOpOf : public EmbeddingBagOp<T, Index, Device> {
 
 // The inputs of the gradient of a table.
 template <typename E, typename Index>
-struct GradientInputs {
+struct GradientInputs : BagGradients<E, Index> {
   int64_t num_emb = 0;
-  const Tensor* grad = nullptr;
-  Bags<Index> bags;
-  Weights<E> weights;
-  const Index* argmax = nullptr;
-  int64_t width = 0;
 
   absl::Status Get(OpKernelContext* ctx, const BagOptions& options) {
     TF_RETURN_IF_ERROR(GetNumEmb(ctx));
-    grad = &ctx->input(1);
-    if (grad->dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
-    TF_RETURN_IF_ERROR(options.GetBags(ctx, grad->dim_size(0), &bags));
-    TF_RETURN_IF_ERROR(options.GetWeights(ctx, &weights));
-    if (options.reduction == Reduction::kMax) {
-      const Tensor& positions = ctx->input(options.end);
-      if (positions.shape() != grad->shape()) {
-        return InvalidArgument("argmax must have the shape of grad, ", grad->shape().DebugString(),
-                               ", got ", positions.shape().DebugString());
-      }
-      argmax = Elements<Index>(positions);
-    }
-    TensorShape row;
-    TF_RETURN_IF_ERROR(RowsShape(1, grad->shape(), &row));
-    width = row.num_elements();
-    return absl::OkStatus();
+    return BagGradients<E, Index>::Get(ctx, options);
   }
 
   // From the table's variable, or as it is given.
@@ -135,7 +97,7 @@ struct GradientInputs {
   absl::Status AllocateOutputs(OpKernelContext* ctx, int64_t count, Index** rows,
                                E** values) const {
     TensorShape shape;
-    TF_RETURN_IF_ERROR(RowsShape(count, grad->shape(), &shape));
+    TF_RETURN_IF_ERROR(RowsShape(count, this->grad->shape(), &shape));
     Tensor *rows_output = nullptr, *values_output = nullptr;
     TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({count}), &rows_output));
     TF_RETURN_IF_ERROR(ctx->allocate_output(1, shape, &values_output));
@@ -145,21 +107,11 @@ struct GradientInputs {
   }
 };
 
-absl::Status InitGradient(OpKernelConstruction* ctx, BagOptions* options) {
-  TF_RETURN_IF_ERROR(options->Init(ctx, std::nullopt, 2));
-  int num_argmax;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("num_argmax", &num_argmax));
-  if (num_argmax != (options->reduction == Reduction::kMax)) {
-    return InvalidArgument("reduction max needs argmax, and no other does");
-  }
-  return absl::OkStatus();
-}
-
 template <typename T, typename Index>
 class EmbeddingBagGradOp : public tensorflow::OpKernel {
  public:
   explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, InitGradient(ctx, &options_));
+    OP_REQUIRES_OK(ctx, options_.InitGradient(ctx, 2));
   }
 
   TF_TI_COMPUTE()
@@ -192,7 +144,7 @@ template <typename T, typename Index>
 class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
  public:
   explicit GpuEmbeddingBagGradOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, InitGradient(ctx, &options_));
+    OP_REQUIRES_OK(ctx, options_.InitGradient(ctx, 2));
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {

@@ -101,4 +101,14 @@ absl::Status BagSpec::Init(OpKernelConstruction* ctx, std::optional<BagKind> bag
   return absl::OkStatus();
 }
 
+absl::Status BagSpec::InitGradient(OpKernelConstruction* ctx, int first_input) {
+  TF_RETURN_IF_ERROR(Init(ctx, std::nullopt, first_input));
+  int num_argmax;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_argmax", &num_argmax));
+  if (num_argmax != (reduction == Reduction::kMax)) {
+    return InvalidArgument("reduction max needs argmax, and no other does");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace tf_ti

@@ -36,6 +36,9 @@ struct BagSpec {
   absl::Status InitBags(tensorflow::OpKernelConstruction* ctx, std::optional<BagKind> bags,
                         int first_input, bool has_num_segments);
 
+  // Those of a gradient, which has an argmax behind all that, for the reduction max.
+  absl::Status InitGradient(tensorflow::OpKernelConstruction* ctx, int first_input);
+
   bool has_weights() const { return weights >= 0; }
 };
 

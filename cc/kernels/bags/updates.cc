@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -49,21 +50,20 @@ absl::Status MakeUnshared(OpKernelContext* ctx, Var* variable) {
 
 // The CPU checks indices before it writes.
 template <typename Index>
-absl::Status CheckRows(OpKernelContext*, const Tensor&, int64_t, Threads*) {
+absl::Status CheckRows(OpKernelContext*, const Bags<Index>&, int64_t, Threads*) {
   return absl::OkStatus();
 }
 
 #if GOOGLE_CUDA
 // On a GPU it would mean to wait.
 template <typename Index>
-absl::Status CheckRows(OpKernelContext* ctx, const Tensor& indices, int64_t num_rows,
+absl::Status CheckRows(OpKernelContext* ctx, const Bags<Index>& rows, int64_t num_rows,
                        KernelGpu* gpu) {
   if (!ChecksIds()) return absl::OkStatus();
   return CheckOnGpu(
       ctx,
       [&](GpuProblem* problem) {
-        return CheckIndices(Elements<Index>(indices), indices.NumElements(), num_rows, gpu,
-                            problem);
+        return CheckIndices(rows.indices, rows.count, num_rows, gpu, problem);
       },
       [&](const GpuProblem& problem) { return DescribeProblem(num_rows, problem); });
 }
@@ -140,32 +140,37 @@ absl::Status CheckScalar(const char* name, const Tensor& tensor, DataType dtype)
                          tensor.shape().DebugString());
 }
 
-// What the ops have in common: a variable with its slots, and rows with their gradients.
+// What the ops have in common: a variable with its slots, and rows with their gradients, or bags of
+// rows with those of what a look-up made of them.
 template <typename T, typename Index, typename Device>
 class UpdateOp : public tensorflow::OpKernel {
  public:
   UpdateOp(OpKernelConstruction* ctx, std::vector<std::string> names)
       : OpKernel(ctx), names_(std::move(names)) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("are_distinct", &are_distinct_));
+    const int at = variables_size();
+    first_number_ = at + 2;
+    if (!ctx->HasAttr("bags")) {
+      OP_REQUIRES_OK(ctx, ctx->GetAttr("are_distinct", &are_distinct_));
+      return;
+    }
+    bags_.emplace();
+    OP_REQUIRES_OK(ctx, bags_->InitGradient(ctx, at + 1));
+    first_number_ = bags_->end + (bags_->reduction == Reduction::kMax);
   }
 
   void Compute(OpKernelContext* ctx) override {
     LockedVariables variables;
     OP_REQUIRES_OK(ctx, variables.Lock(ctx, names_));
-    OP_REQUIRES_OK(ctx, Check(ctx, variables));
+    OP_REQUIRES_OK(ctx, CheckVariables(variables));
+    RowGradientsOf<E, Index> gradients;
+    OP_REQUIRES_OK(ctx, bags_.has_value() ? GetBags(ctx, *variables.tensor(0), &gradients)
+                                          : GetRows(ctx, *variables.tensor(0), &gradients));
     OP_REQUIRES_OK(ctx, CheckNumbers(ctx));
     OP_REQUIRES_OK(ctx, variables.MakeUnshared(ctx));
-    const Tensor& indices = ctx->input(variables_size());
-    Tensor* const table = variables.tensor(0);
-    RowGradientsOf<E, Index> gradients;
-    gradients.indices = Elements<Index>(indices);
-    gradients.values = Elements<E>(ctx->input(variables_size() + 1));
-    gradients.count = indices.NumElements();
-    gradients.num_rows = table->dim_size(0);
-    gradients.width = gradients.num_rows == 0 ? 0 : table->NumElements() / gradients.num_rows;
-    gradients.are_distinct = are_distinct_;
     Device device(ctx);
-    OP_REQUIRES_OK(ctx, CheckRows<Index>(ctx, indices, gradients.num_rows, &device));
+    OP_REQUIRES_OK(ctx, gradients.are_rows
+                            ? CheckRows(ctx, gradients.bags, gradients.num_rows, &device)
+                            : CheckValues(ctx, gradients.bags, gradients.num_rows, &device));
     OP_REQUIRES_OK(ctx, ToStatus(Update(ctx, variables, gradients, &device), &device));
   }
 
@@ -174,7 +179,7 @@ class UpdateOp : public tensorflow::OpKernel {
   using S = Sum<E>;
 
   // Where the numbers begin among the inputs.
-  int first_number() const { return variables_size() + 2; }
+  int first_number() const { return first_number_; }
 
   static DataType SumType() {
     return std::is_same_v<T, E> ? DataTypeToEnum<T>::value : tensorflow::DT_FLOAT;
@@ -193,10 +198,9 @@ class UpdateOp : public tensorflow::OpKernel {
  private:
   int variables_size() const { return static_cast<int>(names_.size()); }
 
-  absl::Status Check(OpKernelContext* ctx, const LockedVariables& variables) const {
-    const Tensor& indices = ctx->input(variables_size());
-    const Tensor& values = ctx->input(variables_size() + 1);
-    TF_RETURN_IF_ERROR(CheckType(variables, 0, DataTypeToEnum<T>::value, "values"));
+  absl::Status CheckVariables(const LockedVariables& variables) const {
+    const char* const others = bags_.has_value() ? "gradients" : "values";
+    TF_RETURN_IF_ERROR(CheckType(variables, 0, DataTypeToEnum<T>::value, others));
     const TensorShape& shape = variables.tensor(0)->shape();
     if (shape.dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
     for (int i = 1; i < variables_size(); ++i) {
@@ -211,20 +215,55 @@ class UpdateOp : public tensorflow::OpKernel {
                                ", got ", slot.DebugString());
       }
     }
-    if (indices.dims() != 1) {
-      return InvalidArgument("indices must have rank 1, got shape ", indices.shape().DebugString());
-    }
-    TensorShape expected;
-    TF_RETURN_IF_ERROR(RowsShape(indices.NumElements(), shape, &expected));
-    if (values.shape() != expected) {
-      return InvalidArgument("values must have shape ", expected.DebugString(), ", got ",
-                             values.shape().DebugString());
-    }
     return absl::OkStatus();
   }
 
+  absl::Status GetRows(OpKernelContext* ctx, const Tensor& table,
+                       RowGradientsOf<E, Index>* gradients) const {
+    const Tensor& indices = ctx->input(variables_size());
+    const Tensor& values = ctx->input(variables_size() + 1);
+    if (indices.dims() != 1) {
+      return InvalidArgument("indices must have rank 1, got shape ", indices.shape().DebugString());
+    }
+    TF_RETURN_IF_ERROR(CheckShape("values", values, indices.NumElements(), table));
+    *gradients = GradientsOfRows(Elements<Index>(indices), Elements<E>(values),
+                                 indices.NumElements(), table.dim_size(0), Width(table));
+    gradients->are_distinct = are_distinct_;
+    return absl::OkStatus();
+  }
+
+  absl::Status GetBags(OpKernelContext* ctx, const Tensor& table,
+                       RowGradientsOf<E, Index>* gradients) const {
+    BagGradients<E, Index> given;
+    TF_RETURN_IF_ERROR(given.Get(ctx, *bags_));
+    TF_RETURN_IF_ERROR(CheckShape("grad", *given.grad, given.bags.count, table));
+    gradients->bags = given.bags;
+    gradients->weights = given.weights;
+    gradients->reduction = bags_->reduction;
+    gradients->argmax = given.argmax;
+    gradients->grad = Elements<E>(*given.grad);
+    gradients->num_rows = table.dim_size(0);
+    gradients->width = Width(table);
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckShape(const char* name, const Tensor& rows, int64_t count,
+                                 const Tensor& table) {
+    TensorShape expected;
+    TF_RETURN_IF_ERROR(RowsShape(count, table.shape(), &expected));
+    if (rows.shape() == expected) return absl::OkStatus();
+    return InvalidArgument(name, " must have shape ", expected.DebugString(), ", got ",
+                           rows.shape().DebugString());
+  }
+
+  static int64_t Width(const Tensor& table) {
+    return table.dim_size(0) == 0 ? 0 : table.NumElements() / table.dim_size(0);
+  }
+
   const std::vector<std::string> names_;
+  std::optional<BagOptions> bags_;
   bool are_distinct_ = false;
+  int first_number_;
 };
 
 template <typename T, typename Index, typename Device>
@@ -265,8 +304,9 @@ class ScatterSubOp : public UpdateOp<T, Index, Device> {
                      E* table) const {
     const S scale = Number(this->scale(ctx));
     if constexpr (kHasDecay) {
-      if (has_decay_) {
-        return DecayedScatterSub(gradients, scale, Number(weight_decay(ctx)), threads, table);
+      if (has_decay_ || !gradients.are_rows) {
+        const double decay = has_decay_ ? Number(weight_decay(ctx)) : S(0);
+        return DecayedScatterSub(gradients, scale, decay, threads, table);
       }
     }
     return ScatterSub(gradients, scale, threads, table);
@@ -423,27 +463,32 @@ TF_CALL_float(TF_TI_REGISTER_SCATTER_SUB);
 TF_CALL_double(TF_TI_REGISTER_SCATTER_SUB);
 TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_SCATTER_SUB);
 
-#define TF_TI_REGISTER_UPDATES(T)                                                                \
-  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, Name("TfTi>AdamUpdate"), AdamUpdateOp, T) \
-  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, Name("TfTi>AdagradUpdate"),               \
-                      AdagradUpdateOp, T)
+#define TF_TI_REGISTER_CPU(name, Op, T) \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_CPU, Threads, Name("TfTi>" name), Op, T)
+#define TF_TI_REGISTER_UPDATES(T)                               \
+  TF_TI_REGISTER_CPU("EmbeddingBagScatterSub", ScatterSubOp, T) \
+  TF_TI_REGISTER_CPU("AdamUpdate", AdamUpdateOp, T)             \
+  TF_TI_REGISTER_CPU("EmbeddingBagAdamUpdate", AdamUpdateOp, T) \
+  TF_TI_REGISTER_CPU("AdagradUpdate", AdagradUpdateOp, T)       \
+  TF_TI_REGISTER_CPU("EmbeddingBagAdagradUpdate", AdagradUpdateOp, T)
 TF_CALL_half(TF_TI_REGISTER_UPDATES);
 TF_CALL_bfloat16(TF_TI_REGISTER_UPDATES);
 TF_CALL_float(TF_TI_REGISTER_UPDATES);
 TF_CALL_double(TF_TI_REGISTER_UPDATES);
 
 #if GOOGLE_CUDA
-#define TF_TI_REGISTER_GPU(T)                                                                      \
-  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_GPU, KernelGpu, Name("TfTi>ScatterSub"), ScatterSubOp, T) \
-  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_GPU, KernelGpu,                                           \
-                      Name("TfTi>AdamUpdate")                                                      \
-                          .HostMemory("beta_1")                                                    \
-                          .HostMemory("beta_2")                                                    \
-                          .HostMemory("epsilon")                                                   \
-                          .HostMemory("weight_decay"),                                             \
-                      AdamUpdateOp, T)                                                             \
-  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_GPU, KernelGpu,                                           \
-                      Name("TfTi>AdagradUpdate").HostMemory("epsilon"), AdagradUpdateOp, T)
+#define TF_TI_REGISTER_ON_GPU(builder, Op, T) \
+  TF_TI_REGISTER_BOTH(tensorflow::DEVICE_GPU, KernelGpu, builder, Op, T)
+// The op on rows, and that on bags; `.numbers` are the inputs that the host reads.
+#define TF_TI_REGISTER_GPU_RULE(name, numbers, Op, T)      \
+  TF_TI_REGISTER_ON_GPU(Name("TfTi>" name) numbers, Op, T) \
+  TF_TI_REGISTER_ON_GPU(Name("TfTi>EmbeddingBag" name).HostMemory("default_index") numbers, Op, T)
+#define TF_TI_ADAM_NUMBERS \
+  .HostMemory("beta_1").HostMemory("beta_2").HostMemory("epsilon").HostMemory("weight_decay")
+#define TF_TI_REGISTER_GPU(T)                                                \
+  TF_TI_REGISTER_GPU_RULE("ScatterSub", , ScatterSubOp, T)                   \
+  TF_TI_REGISTER_GPU_RULE("AdamUpdate", TF_TI_ADAM_NUMBERS, AdamUpdateOp, T) \
+  TF_TI_REGISTER_GPU_RULE("AdagradUpdate", .HostMemory("epsilon"), AdagradUpdateOp, T)
 TF_CALL_half(TF_TI_REGISTER_GPU);
 TF_CALL_bfloat16(TF_TI_REGISTER_GPU);
 TF_CALL_float(TF_TI_REGISTER_GPU);

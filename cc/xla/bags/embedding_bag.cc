@@ -79,39 +79,27 @@ absl::Status GetNumRows(const Context& ctx, DataType dtype, int64_t* num_rows) {
   return absl::OkStatus();
 }
 
-class EmbeddingBagGradOp : public BagKernel {
+class EmbeddingBagGradOp : public BagsXlaKernel {
  public:
-  explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : BagKernel(ctx, std::nullopt, 2) {
-    int num_argmax;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_argmax", &num_argmax));
-    OP_REQUIRES(ctx, num_argmax == (spec_.reduction == Reduction::kMax),
-                InvalidArgument("reduction max needs argmax, and no other does"));
+  explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : BagsXlaKernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.InitGradient(ctx, 2));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
 
   absl::Status Compile(const Context& ctx) const override {
     TensorShape shape;
     int64_t num_rows;
     TF_RETURN_IF_ERROR(GetNumRows(ctx, dtype_, &num_rows));
-    TF_RETURN_IF_ERROR(GetShape(ctx, 1, "grad", &shape));
-    if (shape.dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
-    BagInputs inputs;
-    TF_RETURN_IF_ERROR(inputs.Init(ctx, spec_, shape.dim_size(0), WidthOf(shape)));
-    XlaOp argmax;
-    if (spec_.reduction == Reduction::kMax) {
-      TensorShape found;
-      TF_RETURN_IF_ERROR(GetShape(ctx, spec_.end, "argmax", &found));
-      if (found != shape) {
-        return InvalidArgument("argmax must have the shape of grad, ", shape.DebugString(),
-                               ", got ", found.DebugString());
-      }
-      argmax = Flatten(ctx.Input(spec_.end));
-    }
-    const RowGradients gradients = (IsOnHost() ? TableGradientOnHost : TableGradientInHlo)(
-        Flatten(ctx.Input(1)), inputs, argmax, num_rows);
+    RowGradients gradients;
+    TF_RETURN_IF_ERROR(GetRowGradients(ctx, spec_, num_rows, &shape, &gradients));
     ctx.SetOutput(0, gradients.rows);
     ctx.SetOutput(1, Unflatten(gradients.values, shape));
     return ctx.builder()->first_error();
   }
+
+ private:
+  BagSpec spec_;
+  DataType dtype_;
 };
 
 class EmbeddingBagWeightsGradOp : public BagKernel {

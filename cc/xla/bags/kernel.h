@@ -2,9 +2,12 @@
 #ifndef TF_TI_CC_XLA_BAGS_KERNEL_H_
 #define TF_TI_CC_XLA_BAGS_KERNEL_H_
 
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
+#include "cc/kernels/bags/spec.h"
+#include "cc/xla/bags/inputs.h"
 #include "cc/xla/tf2xla.h"
 
 namespace tf_ti {
@@ -20,6 +23,11 @@ class BagsXlaKernel : public XlaKernel {
     const char* const value = std::getenv("TF_TI_XLA_BAGS");
     return is_cpu_ && !(value != nullptr && std::string_view(value) == "hlo");
   }
+
+  // The gradient of a table, and the shape of the input `grad`, which is the one before the indices
+  // of `spec`; argmax, for kMax, is behind what the spec knows.
+  absl::Status GetRowGradients(const Context& ctx, const BagSpec& spec, int64_t num_rows,
+                               tensorflow::TensorShape* shape, RowGradients* gradients) const;
 
  private:
   const bool is_cpu_;

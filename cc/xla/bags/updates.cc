@@ -1,7 +1,9 @@
 // The kernels for XLA that update rows of variables.
 #include "cc/xla/bags/updates.h"
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc/status.h"
@@ -25,11 +27,14 @@ class UpdateOp : public BagsXlaKernel {
   UpdateOp(OpKernelConstruction* ctx, std::vector<std::string> slots)
       : BagsXlaKernel(ctx), slots_(std::move(slots)) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
+    if (!ctx->HasAttr("bags")) return;
+    bags_.emplace();
+    OP_REQUIRES_OK(ctx, bags_->InitGradient(ctx, 2 + static_cast<int>(slots_.size())));
   }
 
   absl::Status Compile(const Context& ctx) const override {
     RowUpdate update;
-    TensorShape table, shape, expected;
+    TensorShape table, shape;
     std::vector<TensorShape> shapes(slots_.size());
     TF_RETURN_IF_ERROR(ctx.ReadVariable(0, dtype_, &table, &update.table));
     if (table.dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
@@ -47,19 +52,25 @@ class UpdateOp : public BagsXlaKernel {
       (is_last ? update.second : update.first) = Flatten(slot);
       if (is_last) update.is_row_wise = shapes[i] != table;
     }
-    const int at = 1 + static_cast<int>(slots_.size());
-    TF_RETURN_IF_ERROR(GetShape(ctx, at, "indices", &shape));
-    TF_RETURN_IF_ERROR(CheckRank("indices", shape, 1));
-    expected = table;
-    TF_RETURN_IF_ERROR(expected.SetDimWithStatus(0, shape.num_elements()));
-    TF_RETURN_IF_ERROR(GetShape(ctx, at + 1, "values", &shape));
-    if (shape != expected) {
-      return InvalidArgument("values must have shape ", expected.DebugString(), ", got ",
-                             shape.DebugString());
+    int at = 1 + static_cast<int>(slots_.size());
+    if (bags_.has_value()) {
+      RowGradients gradients;
+      TF_RETURN_IF_ERROR(GetRowGradients(ctx, *bags_, table.dim_size(0), &shape, &gradients));
+      TF_RETURN_IF_ERROR(CheckRows("grad", shape, shape.dim_size(0), table));
+      update.indices = gradients.rows;
+      update.values = gradients.values;
+      at = bags_->end + (bags_->reduction == Reduction::kMax);
+    } else {
+      TF_RETURN_IF_ERROR(GetShape(ctx, at, "indices", &shape));
+      TF_RETURN_IF_ERROR(CheckRank("indices", shape, 1));
+      const int64_t count = shape.num_elements();
+      TF_RETURN_IF_ERROR(GetShape(ctx, at + 1, "values", &shape));
+      TF_RETURN_IF_ERROR(CheckRows("values", shape, count, table));
+      update.indices = ctx.Input(at);
+      update.values = Flatten(ctx.Input(at + 1));
+      at += 2;
     }
-    update.indices = ctx.Input(at);
-    update.values = Flatten(ctx.Input(at + 1));
-    TF_RETURN_IF_ERROR(GetNumbers(ctx, at + 2, &update));
+    TF_RETURN_IF_ERROR(GetNumbers(ctx, at, &update));
     const UpdatedRows updated = Update(update);
     TF_RETURN_IF_ERROR(
         ctx.AssignVariable(0, dtype_, xla::Reshape(updated.table, table.dim_sizes())));
@@ -100,8 +111,17 @@ class UpdateOp : public BagsXlaKernel {
   }
 
  private:
+  static absl::Status CheckRows(const char* name, const TensorShape& shape, int64_t count,
+                                TensorShape expected) {
+    TF_RETURN_IF_ERROR(expected.SetDimWithStatus(0, count));
+    if (shape == expected) return absl::OkStatus();
+    return InvalidArgument(name, " must have shape ", expected.DebugString(), ", got ",
+                           shape.DebugString());
+  }
+
   const std::vector<std::string> slots_;
   DataType dtype_;
+  std::optional<BagSpec> bags_;
 };
 
 class ScatterSubOp : public UpdateOp {
@@ -179,6 +199,9 @@ class AdagradUpdateOp : public UpdateOp {
 const XlaRegistrar<ScatterSubOp> kScatterSub("TfTi>ScatterSub", kResources);
 const XlaRegistrar<AdamUpdateOp> kAdamUpdate("TfTi>AdamUpdate", kResources);
 const XlaRegistrar<AdagradUpdateOp> kAdagradUpdate("TfTi>AdagradUpdate", kResources);
+const XlaRegistrar<ScatterSubOp> kBagScatterSub("TfTi>EmbeddingBagScatterSub", kResources);
+const XlaRegistrar<AdamUpdateOp> kBagAdamUpdate("TfTi>EmbeddingBagAdamUpdate", kResources);
+const XlaRegistrar<AdagradUpdateOp> kBagAdagradUpdate("TfTi>EmbeddingBagAdagradUpdate", kResources);
 
 }  // namespace
 }  // namespace tf_ti

@@ -33,8 +33,8 @@ struct ScatterSubCall {
     T* const table = call.Result<T>(0);  // the same memory as the argument
     const int64_t count = places.element_count();
     const auto update = [&](int64_t begin, int64_t end) {
-      const RowGradientsOf<T, Index> gradients = {indices + begin, values + begin * width,
-                                                  end - begin, num_rows, width};
+      const RowGradientsOf<T, Index> gradients =
+          GradientsOfRows(indices + begin, values + begin * width, end - begin, num_rows, width);
       return ScatterSub(gradients, scale, parallel, table);
     };
     const std::string problem = update(0, count);
@@ -62,27 +62,24 @@ struct UpdateCall {
 
   static std::string Run(const Call& call, Parallel* parallel) {
     const ffi::AnyBuffer matrix = call.arg(0), places = call.arg(1);
-    RowGradientsOf<T, Index> gradients;
-    gradients.indices = static_cast<const Index*>(places.untyped_data());
-    gradients.values = static_cast<const T*>(call.arg(2).untyped_data());
-    gradients.count = places.element_count();
-    gradients.num_rows = matrix.dimensions()[0];
-    gradients.width = matrix.dimensions()[1];
-    const std::string problem = Update(call, gradients, parallel);
+    const auto* const indices = static_cast<const Index*>(places.untyped_data());
+    const auto* const values = static_cast<const T*>(call.arg(2).untyped_data());
+    const int64_t num_rows = matrix.dimensions()[0], width = matrix.dimensions()[1];
+    const auto update = [&](const Index* indices, const T* values, int64_t count) {
+      return Update(call, GradientsOfRows(indices, values, count, num_rows, width), parallel);
+    };
+    const int64_t count = places.element_count();
+    const std::string problem = update(indices, values, count);
     if (problem.empty() || call.checks_ids()) return problem;
     // Nothing was written. The same without what is no row:
-    std::vector<Index> indices;
-    std::vector<T> values;
-    for (int64_t i = 0; i < gradients.count; ++i) {
-      if (!IsRow(gradients.indices[i], gradients.num_rows)) continue;
-      indices.push_back(gradients.indices[i]);
-      const T* const row = gradients.values + i * gradients.width;
-      values.insert(values.end(), row, row + gradients.width);
+    std::vector<Index> good;
+    std::vector<T> rows;
+    for (int64_t i = 0; i < count; ++i) {
+      if (!IsRow(indices[i], num_rows)) continue;
+      good.push_back(indices[i]);
+      rows.insert(rows.end(), values + i * width, values + (i + 1) * width);
     }
-    gradients.indices = indices.data();
-    gradients.values = values.data();
-    gradients.count = static_cast<int64_t>(indices.size());
-    return Update(call, gradients, parallel);
+    return update(good.data(), rows.data(), static_cast<int64_t>(good.size()));
   }
 
  private:

@@ -1,0 +1,36 @@
+#include "cc/xla/bags/kernel.h"
+
+#include "cc/status.h"
+#include "cc/xla/bags/hlo.h"
+#include "cc/xla/bags/host.h"
+#include "cc/xla/shapes.h"
+
+namespace tf_ti {
+
+using tensorflow::TensorShape;
+using xla::XlaOp;
+
+absl::Status BagsXlaKernel::GetRowGradients(const Context& ctx, const BagSpec& spec,
+                                            int64_t num_rows, TensorShape* shape,
+                                            RowGradients* gradients) const {
+  const int grad = spec.indices - 1;
+  TF_RETURN_IF_ERROR(GetShape(ctx, grad, "grad", shape));
+  if (shape->dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
+  BagInputs inputs;
+  TF_RETURN_IF_ERROR(inputs.Init(ctx, spec, shape->dim_size(0), WidthOf(*shape)));
+  XlaOp argmax;
+  if (spec.reduction == Reduction::kMax) {
+    TensorShape found;
+    TF_RETURN_IF_ERROR(GetShape(ctx, spec.end, "argmax", &found));
+    if (found != *shape) {
+      return InvalidArgument("argmax must have the shape of grad, ", shape->DebugString(), ", got ",
+                             found.DebugString());
+    }
+    argmax = Flatten(ctx.Input(spec.end));
+  }
+  *gradients = (IsOnHost() ? TableGradientOnHost : TableGradientInHlo)(Flatten(ctx.Input(grad)),
+                                                                       inputs, argmax, num_rows);
+  return absl::OkStatus();
+}
+
+}  // namespace tf_ti
