@@ -8,6 +8,7 @@ seen. As it would be the GPU of every other test too, it has a process of its ow
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import os
 import pathlib
 import shutil
@@ -523,6 +524,11 @@ _STEPS = {
 }
 
 
+_STEPS_WITH_BAGS = {
+    f"TfTi>EmbeddingBag{update}" for update in ("ScatterSub", "AdamUpdate", "AdagradUpdate")
+}
+
+
 @needs_gpu
 @pytest.mark.parametrize("seed", [0, 1], indirect=True)
 @pytest.mark.parametrize("width", [1, 3, 4, 40])
@@ -547,6 +553,40 @@ def test_steps_on_the_rows_of_a_gradient_are_the_cpus(rng, step, dtype, width):
     tolerance = 2e-3 if dtype == tf.float16 else 1e-5
     for got, want in zip(found["GPU:0"], found["CPU:0"]):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+@pytest.mark.parametrize("width", [1, 4, 37])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "max"])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.float16], ids=lambda d: d.name)
+@pytest.mark.parametrize("step", _STEPS)
+def test_steps_with_the_bags_of_a_look_up_are_the_cpus(rng, step, dtype, combiner, width):
+    sums = tf.float32 if dtype == tf.float16 else dtype
+    table, grad = rng.normal(size=[50, width]), rng.normal(size=[3, width])
+    slots = [abs(rng.normal(size=[50, n])) for n in (width, width, 1)]
+    ids = tf.RaggedTensor.from_row_splits(rng.integers(0, 50, size=300), [0, 20, 20, 300])
+    weights = None if combiner == "max" else ids.with_flat_values(tf.cast(rng.random(300), dtype))
+
+    def train(variables):
+        with tf.GradientTape() as tape:
+            out = tf_ti.embedding_bag(variables[0], ids, weights, combiner)
+        gradient = tape.gradient(out, variables[0], tf.cast(grad, dtype))
+        _STEPS[step](variables, gradient)
+
+    found = {}
+    for where in ("CPU:0", "GPU:0"):
+        with tf.device(where):
+            variables = [tf.Variable(tf.cast(table, dtype))]
+            variables += [tf.Variable(tf.cast(slot, sums)) for slot in slots]
+            function = tf.function(functools.partial(train, variables))
+            function()
+            found[where] = [v.read_value() for v in variables]
+            types = {op.type for op in function.get_concrete_function().graph.get_operations()}
+            assert types & _STEPS_WITH_BAGS
+    tolerance = 2e-3 if dtype == tf.float16 else 1e-5
+    for got, want in zip(found["GPU:0"], found["CPU:0"]):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=10 * tolerance)
 
 
 @needs_gpu

@@ -23,6 +23,7 @@ from tensorflow.python.eager.polymorphic_function import (
     concrete_function,
 )
 from tensorflow.python.framework import (
+    auto_control_deps,
     auto_control_deps_utils,
     convert_to_constants,
     func_graph,
@@ -51,6 +52,7 @@ __all__ = [
     "pfor_converter",
     "have_tangents",
     "inside_jvp",
+    "is_dead",
     "is_list",
     "is_opaque",
     "function_graph",
@@ -95,6 +97,7 @@ __all__ = [
     "user_code",
     "variable_accessed",
     "variable_shape",
+    "wait_for_no_dead",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -119,6 +122,24 @@ def register_reads(*op_types: str) -> None:
     for op_type in op_types:
         READS.add(op_type)
         auto_control_deps_utils.register_read_only_resource_op(op_type)
+
+
+def is_dead(op: tf.Operation) -> bool:
+    """Whether nothing has use for an op's outputs, up to now."""
+    return not any(output.consumers() for output in op.outputs)
+
+
+def wait_for_no_dead(op_type: str) -> None:
+    """Lets no write of a variable wait for dead reads by ops of the type, nor keep them."""
+
+    @auto_control_deps.register_acd_resource_resolver
+    def forget_dead_reads(op, reads, writes):
+        if op.type != op_type or not is_dead(op) or op.outputs[0] in reads:
+            return False
+        # Something nobody writes: ops that read nothing are ordered among themselves.
+        reads.clear()
+        reads.add(op.outputs[0])
+        return True
 
 
 def is_recording() -> bool:

@@ -17,6 +17,7 @@ NUMBERS = frozenset(
 )
 # These are summed, and may be weighted, in float32.
 HALVES = (tf.float16, tf.bfloat16)
+FLOATS = (tf.float32, tf.float64, *HALVES)
 PARTITION = f"{PREFIX}EmbeddingBagPartition"
 GRADIENTS = (f"{PREFIX}EmbeddingBagGrad", f"{PREFIX}ResourceEmbeddingBagGrad")
 # What each op takes its bags from.
@@ -30,6 +31,8 @@ _tf.register_reads(
     GRADIENTS[1],
     f"{PREFIX}ResourceEmbeddingBagWeightsGrad",
 )
+# So that what unused_gradient() finds, and an update takes the place of, is not computed.
+_tf.wait_for_no_dead(GRADIENTS[1])
 _FUNCTIONS = {
     "offsets": "embedding_bag_offsets",
     "packed": "embedding_bag_packed",
@@ -191,6 +194,28 @@ class Bags:
             rows._tf_ti_are_distinct = True
         return rows, values
 
+    def update(
+        self,
+        rule: str,
+        handles: list[tf.Tensor],
+        grad: tf.Tensor,
+        argmax: tf.Tensor | None,
+        *numbers,
+        **attributes,
+    ) -> None:
+        """An optimizer's step with table_gradient(), which no memory holds."""
+        getattr(ops, f"tf_ti_embedding_bag_{rule}")(
+            *handles,
+            grad,
+            self.indices,
+            _present(self.bounds),
+            *self._optional_inputs(),
+            _present(argmax),
+            *numbers,
+            **self._gradient_attributes(),
+            **attributes,
+        )
+
     def touched(self, num_emb: tf.Tensor | int) -> tf.Tensor:
         """The rows that the bags touch, as table_gradient gives them, after a check of all ids."""
         plain = self.replace(weights=None, reduction="sum")
@@ -283,6 +308,25 @@ def are_distinct(rows: tf.Tensor) -> bool:
     if tf.is_symbolic_tensor(rows):
         return rows.op.type in GRADIENTS
     return getattr(rows, "_tf_ti_are_distinct", False)
+
+
+def unused_gradient(
+    handle: tf.Tensor, rows: tf.Tensor, values: tf.Tensor
+) -> tuple[Bags, tf.Tensor, tf.Tensor | None] | None:
+    """What table_gradient made rows and values of, for a variable, in the graph that is being made.
+
+    None where they are anything else, or where something has use for them by now.
+    """
+    if not (tf.is_symbolic_tensor(rows) and rows.op.type == GRADIENTS[1]):
+        return None
+    op = rows.op
+    is_whole = rows is op.outputs[0] and values is op.outputs[1]
+    if not is_whole or values.dtype not in FLOATS or not _tf.is_dead(op):
+        return None
+    if op.graph is not tf.compat.v1.get_default_graph() or op.inputs[0] is not handle:
+        return None
+    bags = Bags.of(op, op.get_attr("bags").decode(), op.inputs[2:])
+    return bags, op.inputs[1], op.inputs[-1] if op.get_attr("num_argmax") else None
 
 
 def find_slots(num_emb: tf.Tensor | int, rows: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:

@@ -8,9 +8,7 @@ import tensorflow as tf
 
 from tf_ti import _arguments, _tf
 from tf_ti._library import ops
-from tf_ti.bags.ops import HALVES, NUMBERS, Bags, are_distinct
-
-_FLOATS = (tf.float32, tf.float64, *HALVES)
+from tf_ti.bags.ops import FLOATS, HALVES, NUMBERS, Bags, are_distinct, unused_gradient
 
 
 @_tf.do_not_convert
@@ -60,7 +58,7 @@ def scatter_sub(
     dtype = variable.dtype
     if dtype not in NUMBERS:
         raise TypeError(f"variable must be of a numeric dtype, got {dtype.name}")
-    indices, values = _rows(slices, dtype)
+    rows = _rows(slices, dtype)
     sums = _sums(dtype)
     scale = _scale("scale", scale, sums)
     decay = []
@@ -68,15 +66,7 @@ def scatter_sub(
         if not dtype.is_floating:
             raise TypeError(f"weight_decay needs a variable of floats, got {dtype.name}")
         decay = [_scale("weight_decay", weight_decay, sums)]
-    ops.tf_ti_scatter_sub(
-        variable.handle,
-        indices,
-        values,
-        scale,
-        decay,
-        are_distinct=are_distinct(indices),
-        name=name,
-    )
+    _update("scatter_sub", [variable], rows, scale, decay, name=name)
 
 
 @_tf.do_not_convert
@@ -161,11 +151,10 @@ def adam_update(
     m = _slot("m", m, variable, sums, may_be_row_wise=False)
     v = _slot("v", v, variable, sums, may_be_row_wise=True)
     _check_distinct(variable=variable, m=m, v=v)
-    ops.tf_ti_adam_update(
-        variable.handle,
-        m.handle,
-        v.handle,
-        *rows,
+    _update(
+        "adam_update",
+        [variable, m, v],
+        rows,
         _scale("learning_rate", learning_rate, sums),
         _step(step),
         _number("beta_1", beta_1, below=1),
@@ -173,7 +162,6 @@ def adam_update(
         _number("epsilon", epsilon),
         _number("weight_decay", weight_decay),
         epsilon_hat=_flag("epsilon_hat", epsilon_hat),
-        are_distinct=are_distinct(rows[0]),
         name=name,
     )
 
@@ -241,14 +229,13 @@ def adagrad_update(
     variable, sums, rows = _table(variable, slices)
     accumulator = _slot("accumulator", accumulator, variable, sums, may_be_row_wise=True)
     _check_distinct(variable=variable, accumulator=accumulator)
-    ops.tf_ti_adagrad_update(
-        variable.handle,
-        accumulator.handle,
-        *rows,
+    _update(
+        "adagrad_update",
+        [variable, accumulator],
+        rows,
         _scale("learning_rate", learning_rate, sums),
         _number("epsilon", epsilon),
         epsilon_inside_sqrt=_flag("epsilon_inside_sqrt", epsilon_inside_sqrt),
-        are_distinct=are_distinct(rows[0]),
         name=name,
     )
 
@@ -258,6 +245,24 @@ def sum_rows(slices: tf.IndexedSlices, num_rows: Any) -> tf.IndexedSlices:
     bags = Bags("packed", slices.indices[:, tf.newaxis])
     rows, values = bags.table_gradient(tf.cast(num_rows, tf.int64), slices.values, None)
     return tf.IndexedSlices(values, rows, slices.dense_shape)
+
+
+def _update(
+    rule: str,
+    variables: list[tf.Variable],
+    rows: tuple[tf.Tensor, tf.Tensor],
+    *numbers: Any,
+    **attributes: Any,
+) -> None:
+    """An optimizer's step; with the bags' gradient itself, where it is there for this alone."""
+    handles = _tf.captured([variable.handle for variable in variables])
+    gradient = unused_gradient(handles[0], *rows)
+    if gradient is not None:
+        bags, grad, argmax = gradient
+        bags.update(rule, handles, grad, argmax, *numbers, **attributes)
+        return
+    attributes["are_distinct"] = are_distinct(rows[0])
+    getattr(ops, f"tf_ti_{rule}")(*handles, *rows, *numbers, **attributes)
 
 
 def _variable(label: str, value: Any) -> tf.Variable:
@@ -289,7 +294,7 @@ def _rows(slices: Any, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
 def _table(variable: Any, slices: Any) -> tuple[tf.Variable, tf.DType, tuple[tf.Tensor, tf.Tensor]]:
     """The variable, the type of its slots, and its rows' indices and gradients."""
     variable = _variable("variable", variable)
-    if variable.dtype not in _FLOATS:
+    if variable.dtype not in FLOATS:
         raise TypeError(
             f"variable must be float32, float64, float16 or bfloat16, got {variable.dtype.name}"
         )

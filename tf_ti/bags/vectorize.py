@@ -411,4 +411,5 @@ for _name, _function in (
     ("AdamUpdate", "adam_update"),
     ("AdagradUpdate", "adagrad_update"),
 ):
-    _tf.register_pfor(PREFIX + _name)(_refuse_update(_function))
+    for _op in (_name, f"EmbeddingBag{_name}"):
+        _tf.register_pfor(PREFIX + _op)(_refuse_update(_function))
