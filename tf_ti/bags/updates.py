@@ -28,7 +28,9 @@ def scatter_sub(
 
     which, with a gradient for `slices` and a learning rate for `scale`, is a step of stochastic
     gradient descent. It is what `variable.scatter_sub` does, without a copy of the scaled rows, and
-    spread over the threads. With weight_decay, rows that the gradient touches decay too:
+    spread over the threads. In a tf.function it computes the gradient of a look-up itself, sums and
+    all, if nothing has used that gradient before: halves are then rounded once, at the end. With
+    weight_decay, rows that the gradient touches decay too:
 
         for row in set(slices.indices):
             s = slices.values[slices.indices == row].sum(0)
@@ -114,7 +116,8 @@ def adam_update(
     row is named again. `step` counts all steps, not those of a row.
 
     Rows come in any order, and again and again; they are added up first. Everything is checked
-    before anything is written, and the result does not depend on the number of threads.
+    before anything is written, and the result does not depend on the number of threads. In a
+    tf.function a look-up's gradient is computed here, as by `tf_ti.scatter_sub`.
 
     Args:
         variable: a tf.Variable, or a variable of Keras, of float32, float64, float16 or bfloat16,
@@ -198,7 +201,8 @@ def adagrad_update(
     the rows' means of an accumulator that is row-wise.
 
     Rows come in any order, and again and again; they are added up first. Everything is checked
-    before anything is written, and the result does not depend on the number of threads.
+    before anything is written, and the result does not depend on the number of threads. In a
+    tf.function a look-up's gradient is computed here, as by `tf_ti.scatter_sub`.
 
     Args:
         variable: a tf.Variable, or a variable of Keras, of float32, float64, float16 or bfloat16,
