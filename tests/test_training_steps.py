@@ -315,6 +315,34 @@ def test_optimizers_of_keras_take_one_op(name):
 # Modes
 
 
+def _train_in_a_loop(table, ids):
+    def body(carry, i):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf_ti.embedding_bag_packed(table, i[None]) ** 2)
+        tf_ti.scatter_sub(table, tape.gradient(loss, table), 0.25)
+        return carry + 1, loss
+
+    return tf_ti.scan(body, 0, ids)[1]
+
+
+@pytest.mark.parametrize("is_graph", [False, True], ids=["eager", "function"])
+def test_steps_in_the_body_of_a_loop(is_graph):
+    table = tf.Variable(tf.ones([4, 2]))
+
+    def train():
+        return _train_in_a_loop(table, tf.constant([[1], [2], [1]]))
+
+    losses = (tf.function(train) if is_graph else train)()
+    np.testing.assert_array_equal(losses, [2, 2, 0.5])
+    np.testing.assert_array_equal(table[:, 0], [1, 0.25, 0.5, 1])
+
+
+def test_steps_cannot_be_vectorized():
+    table = tf.Variable(tf.ones([4, 2]))
+    with pytest.raises(ValueError, match="scatter_sub cannot run in tf.vectorized_map"):
+        tf.vectorized_map(lambda ids: _train_in_a_loop(table, ids), tf.constant([[[1]], [[2]]]))
+
+
 @each_formula
 def test_steps_are_saved(formula, tmp_path):
     rng = np.random.default_rng(0)
