@@ -338,9 +338,15 @@ __device__ __forceinline__ void Finish(const GpuPoolArgs<T, Index>& args,
   }
 }
 
+// How many blocks a multiprocessor has registers for: the fewer, the more of them each may use.
+template <typename T, Pooled kPooled, int kSize>
+constexpr int kBlocksAtOnce = kPooled == Pooled::kMax || kPooled == Pooled::kSubtracted ||
+                                      kSize > 4 || sizeof(Sum<T>) > 4
+                                  ? 2
+                                  : 3;
+
 template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize>
-__global__ void __launch_bounds__(
-    kBlock, kPooled == Pooled::kMax || kPooled == Pooled::kSubtracted || kSize > 4 ? 2 : 3)
+__global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kSize>)
     Pool(const __grid_constant__ GpuPoolArgs<T, Index> args,
          const __grid_constant__ Plan<T, Index> plan) {
   constexpr bool kIsMax = kPooled == Pooled::kMax;

@@ -80,7 +80,7 @@ struct UpdateArgs {
 
 // A group of lanes takes a row. All of its numbers are known to all of its lanes alike.
 template <Rule rule, typename T, typename V, typename Key>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, 4)
     UpdateNamedRows(const __grid_constant__ UpdateArgs<T, V, Key> args, int lanes, int64_t blocks) {
   using S = Sum<T>;
   const int lane = threadIdx.x & (lanes - 1);
