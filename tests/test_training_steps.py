@@ -204,6 +204,21 @@ def test_large_steps_with_rows_in_most_bags_are_gradient_and_update(rng, formula
         np.testing.assert_array_equal(f, p)
 
 
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+def test_sums_of_halves_are_rounded_in_the_table_alone(dtype):
+    # A row of many bags, whose sum several threads share, and one of few.
+    ids = np.where(np.arange(50000) % 1000 == 0, 2, 1)[:, np.newaxis]
+    upstream = np.asarray(tf.cast(np.random.default_rng(0).uniform(0.01, 0.02, [50000, 3]), dtype))
+    table, accumulator = tf.Variable(tf.ones([4, 3], dtype)), tf.Variable(tf.zeros([4, 3]))
+
+    def look_up(table):
+        return tf_ti.embedding_bag_packed(table, ids)
+
+    step_with(look_up, [table, accumulator], "adagrad", tf.constant(upstream))()
+    sums = [upstream[ids[:, 0] == row].astype(np.float64).sum(0) for row in range(4)]
+    np.testing.assert_allclose(accumulator, np.square(sums), rtol=1e-5)
+
+
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
 @pytest.mark.parametrize("shape", [[0, 3], [4, 0]])
 def test_no_rows_and_rows_of_nothing(shape, jit_compile):

@@ -458,7 +458,7 @@ void TableGradient<T, Index>::Pool(const RowRun<Index>& run, int64_t from, int64
                                    const T* grad, Parallel* parallel, T* values,
                                    Sum<T>* sums) const {
   if (argmax_ != nullptr) return PoolMax(run, from, count, grad, values, sums);
-  if (!run.is_giant) {
+  const auto pool = [&](const int64_t* bounds, int64_t size, T* out, Sum<T>* out_sums) {
     PoolArgs<T, int32_t> args{};
     args.table = grad;
     args.num_rows = num_bags_;
@@ -466,26 +466,29 @@ void TableGradient<T, Index>::Pool(const RowRun<Index>& run, int64_t from, int64
     args.ids = bags_;
     args.ids_end = bags_ + num_entries();
     args.weights = weights_;
-    args.bounds = run.starts + from;
-    args.count = count;
-    args.out = values;
-    args.sums = sums;
+    args.bounds = bounds;
+    args.count = size;
+    args.out = out;
+    args.sums = out_sums;
     ChoosePoolSum<T, int32_t>(width_, weights_ != nullptr)(args);
-    return;
+  };
+  if (!run.is_giant) return pool(run.starts + from, count, values, sums);
+  const int64_t begin = run.starts[0], end = run.starts[1];
+  const int64_t piece = PieceOfGiant(end - begin), pieces = (end - begin + piece - 1) / piece;
+  Buffer<Sum<T>> piece_sums(pieces * width_);
+  parallel->Run(pieces, [&](int64_t k) {
+    const int64_t bounds[2] = {begin + k * piece, std::min(begin + (k + 1) * piece, end)};
+    pool(bounds, 1, nullptr, piece_sums.data() + k * width_);
+  });
+  for (int64_t c = 0; c < width_; ++c) {
+    Sum<T> sum = piece_sums[c];
+    for (int64_t k = 1; k < pieces; ++k) sum = AddSums(sum, piece_sums[k * width_ + c]);
+    if (sums != nullptr) {
+      sums[c] = sum;
+    } else {
+      values[c] = Round<T>(sum);
+    }
   }
-  const int64_t* const start = run.starts;
-  Bags<int32_t> giant;
-  giant.indices = bags_ + start[0];
-  giant.num_indices = start[1] - start[0];
-  giant.kind = BagKind::kPacked;
-  giant.count = 1;
-  Weights<T> weights;
-  if (weights_ != nullptr) weights.wide = weights_ + start[0];
-  Buffer<T> rounded(sums == nullptr ? 0 : width_);
-  T* const out = sums == nullptr ? values : rounded.data();
-  PoolBags<T, int32_t>({grad, num_bags_, width_}, giant, weights, Reduction::kSum, parallel, out,
-                       nullptr);
-  for (int64_t c = 0; sums != nullptr && c < width_; ++c) sums[c] = Widen(out[c]);
 }
 
 // A bag's gradient goes, element by element, to the row that was the largest.

@@ -46,10 +46,6 @@ class Pooling {
 
  private:
   static constexpr int64_t kBlock = 128;  // bags in one call of the innermost loop
-  // Where the pieces of a giant begin depends on nothing but the bag, so the sum is always the
-  // same.
-  static constexpr int64_t kPiece = 8192;
-  static constexpr int64_t kMostPieces = 64;
 
   struct Giant {
     int64_t bag, begin, end;
@@ -165,7 +161,7 @@ class Pooling {
 
   void PoolGiant(const Giant& giant, Parallel* parallel) {
     const int64_t size = giant.end - giant.begin;
-    const int64_t piece = std::max(kPiece, (size + kMostPieces - 1) / kMostPieces);
+    const int64_t piece = PieceOfGiant(size);
     const int64_t count = (size + piece - 1) / piece;
     const int64_t width = table_.width;
     Buffer<Sum<T>> sums(count * width);

@@ -309,6 +309,12 @@ class Divisor {
 // Bags of more ids than this are reduced in pieces, which several threads may share.
 constexpr int64_t kGiant = 16384;
 
+// The ids in a piece of a giant of `size`: of nothing else, so that the sum is always the same.
+inline int64_t PieceOfGiant(int64_t size) {
+  constexpr int64_t kLeast = 8192, kMostPieces = 64;
+  return std::max(kLeast, (size + kMostPieces - 1) / kMostPieces);
+}
+
 }  // namespace tf_ti
 
 #endif  // TF_TI_CC_COMPUTE_BAGS_WALK_INL_H_
