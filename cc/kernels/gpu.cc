@@ -11,8 +11,8 @@
 #if GOOGLE_CUDA
 #include <cuda_runtime.h>
 
+#include "cc/kernels/stream_executor.h"
 #include "tensorflow/core/common_runtime/device.h"
-#include "tensorflow/core/platform/stream_executor.h"
 #endif
 
 namespace tf_ti {
