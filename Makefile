@@ -6,7 +6,8 @@
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
 #   make oracles  install torch, JAX and ONNX, beside which some tests run where they are there
 #   make lint     check format, style and types  make format       mend what it can
-#   make cuda     compile the CUDA sources too   make clean        remove all of this
+#   make cuda     compile the CUDA sources too, with CUDA 12, or with CUDA_HOME's nvcc
+#   make clean    remove all of this
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
 # Another TensorFlow: make test TF_VERSION=2.17.1. Another configuration: make test CONFIG=cuda.
 # Each of them has its own .venv-* and dist-*.
@@ -25,6 +26,9 @@ dist := dist$(suffix)
 bin := $(abspath $(venv))/bin
 lint := .venv-lint
 comma := ,
+# A library for GPUs needs drivers of the CUDA that compiles it: TensorFlow's is 12.
+toolkit := .cache/cuda-12.4
+cuda_home := $(or $(CUDA_HOME),$(abspath $(toolkit)))
 export PYTHON_BIN_PATH := $(bin)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -78,6 +82,16 @@ $(lint)/.tools: requirements/lint.txt
 	$(lint)/bin/pip install --quiet -r $<
 	cd $(lint)/lib/python3*/site-packages && ln -sfn ../../../../tf_ti .
 	@touch $@
+
+$(toolkit)/.fetched: bazel/cuda_toolkit.sh requirements/cuda.txt | $(venv)/.tensorflow
+	$(call say,CUDA 12's compiler into $(toolkit): 120 MB to download)
+	bazel/cuda_toolkit.sh $(toolkit)
+	@touch $@
+
+# What compiles CUDA sources does so with CUDA_HOME's nvcc, or else with that one.
+with_cuda := cuda $(if $(filter cuda,$(CONFIG)),$(dist)/.built build)
+$(with_cuda): export CUDA_HOME := $(cuda_home)
+$(with_cuda): $(if $(CUDA_HOME),,$(toolkit)/.fetched)
 
 $(dist)/.built: $(sources) $(venv)/.build-tools
 	$(call say,the wheel: about five minutes on two cores where nothing is compiled yet)
