@@ -82,11 +82,7 @@ void CreateStreamExecutor(const SP_Platform*, SE_CreateStreamExecutorParams* par
   };
   se->destroy_stream = [](const SP_Device*, SP_Stream) {};
   se->create_stream_dependency = [](const SP_Device*, SP_Stream dependent, SP_Stream other,
-                                    TF_Status*) {
-    const auto event = std::make_shared<FakeEvent>();
-    Record(other, event);
-    MakeWait(dependent, event);
-  };
+                                    TF_Status*) { MakeFollow(dependent, other); };
   se->get_stream_status = [](const SP_Device*, SP_Stream, TF_Status*) {};
   se->create_event = [](const SP_Device*, SP_Event* event, TF_Status*) {
     *event = new SP_Event_st;

@@ -36,9 +36,9 @@ class Device {
     return streams_.back().get();
   }
 
-  SP_Stream_st* FirstStream() {
+  SP_Stream_st* ComputeStream() {
     const std::lock_guard lock(mutex_);
-    return streams_.front().get();
+    return compute_ != nullptr ? compute_ : streams_.front().get();
   }
 
   void Push(SP_Stream_st* stream, SP_Stream_st::Task task) {
@@ -67,6 +67,16 @@ class Device {
       until = event->recorded;
     }
     Push(stream, {nullptr, event, until});
+  }
+
+  void MakeFollow(SP_Stream_st* stream, SP_Stream_st* other) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (compute_ == nullptr) compute_ = other;
+    }
+    const auto event = std::make_shared<FakeEvent>();
+    Record(other, event);
+    MakeWait(stream, event);
   }
 
   template <typename Predicate>
@@ -123,6 +133,7 @@ class Device {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::unique_ptr<SP_Stream_st>> streams_;
+  SP_Stream_st* compute_ = nullptr;
   bool is_held_ = false;
 };
 
@@ -136,7 +147,7 @@ std::atomic<int64_t> num_successes{0};
 }  // namespace
 
 SP_Stream_st* NewStream() { return Device::Get().NewStream(); }
-SP_Stream_st* ComputeStream() { return Device::Get().FirstStream(); }
+SP_Stream_st* ComputeStream() { return Device::Get().ComputeStream(); }
 
 void Enqueue(SP_Stream_st* stream, std::function<void()> work) {
   ++num_enqueued;
@@ -147,6 +158,9 @@ void Record(SP_Stream_st* stream, const FakeEventPointer& event) {
 }
 void MakeWait(SP_Stream_st* stream, const FakeEventPointer& event) {
   Device::Get().MakeWait(stream, event);
+}
+void MakeFollow(SP_Stream_st* stream, SP_Stream_st* other) {
+  Device::Get().MakeFollow(stream, other);
 }
 
 bool IsReached(const FakeEventPointer& event) {

@@ -19,13 +19,16 @@ struct SP_Stream_st;
 namespace fake_gpu {
 
 SP_Stream_st* NewStream();
-// The one on which TensorFlow's kernels work: the first one made.
+// The one on which TensorFlow's kernels work: the first one that another has followed. TensorFlow's
+// first copy to the device does, which waits for what had its memory before.
 SP_Stream_st* ComputeStream();
 
 void Enqueue(SP_Stream_st* stream, std::function<void()> work);
 void Record(SP_Stream_st* stream, const FakeEventPointer& event);
 // The stream goes on when all that was recorded by now has been reached.
 void MakeWait(SP_Stream_st* stream, const FakeEventPointer& event);
+// The one goes on when the other has done all that it has by now.
+void MakeFollow(SP_Stream_st* stream, SP_Stream_st* other);
 
 bool IsReached(const FakeEventPointer& event);
 // Both make the host wait, and are counted.
