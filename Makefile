@@ -150,8 +150,14 @@ asan-test: $(venv)/.installed $(venv)/.tests
 	cd tests && PYTHONPATH=$(abspath $(asan)) LD_PRELOAD="$(sanitizers)" \
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 $(bin)/pytest $(PYTEST_FLAGS)
 
-cuda: $(venv)/.tensorflow
-	bazel/bazel.sh build --config=cuda //:_tf_ti.so
+# Without the library for XLA, which takes long to compile and has no CUDA in it.
+cuda_package := .cache/cuda/tf_ti
+cuda: $(venv)/.runtime $(venv)/.tests
+	bazel/bazel.sh build --config=cuda //:_tf_ti.so //:build_info
+	rm -rf $(cuda_package) && mkdir -p $(dir $(cuda_package)) && cp -r tf_ti $(cuda_package)
+	rm -f $(cuda_package)/_tf_ti*.so
+	install -m 644 bazel-bin/_tf_ti.so bazel-bin/_build_info.py $(cuda_package)
+	cd tests && PYTHONPATH=$(abspath $(dir $(cuda_package))) $(bin)/pytest -k 'for_gpus or the_module' test_package.py
 
 gpu-check:
 	$(PYTHON) gpu_check/check.py $(GPU_CHECK_FLAGS)

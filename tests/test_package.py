@@ -91,10 +91,22 @@ def test_the_module_reports_versions_devices_ops_and_checks(tmp_path):
     assert words["TensorFlow"] == [tf.__version__]
     assert words["NumPy"] == [np.__version__]
     assert words["Python"] == [platform.python_version()]
-    assert "CPU" in words["TfTi>TensorIterator"]
+    devices = ["CPU,", "GPU"] if _build_info.CUDA else ["CPU"]
+    assert words["TfTi>TensorIterator"][: len(devices)] == devices
     assert "/physical_device:CPU:0" in result.stdout
     assert "  ok  " in result.stdout
     assert "a wrong id is an error: indices[0, 1] is 5, but emb_table has 5 rows\n" in result.stdout
+
+
+@pytest.mark.skipif(not _build_info.CUDA, reason="built without CUDA")
+def test_the_library_for_gpus_needs_neither_a_driver_nor_libraries_of_cuda():
+    library = pathlib.Path(tf_ti.__file__).with_name("_tf_ti.so")
+    dynamic = subprocess.run(
+        ["readelf", "--dynamic", library], capture_output=True, text=True, check=True
+    ).stdout
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
+    assert "libc.so.6" in needed
+    assert not [name for name in needed if name.startswith(("libcu", "libnv"))]
 
 
 def test_the_module_warns_of_nothing_where_all_is_well(tmp_path):

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -85,9 +86,11 @@ inline std::string Describe(cudaError_t error, Gpu* gpu) {
     return problem;
   }
   constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};  // ascending
+  const std::string major = std::to_string(__CUDACC_VER_MAJOR__);
   return problem + "; this build needs a GPU of sm_" + std::to_string(kArchitectures[0] / 10) +
-         " or newer, and a driver as new as CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
-         std::to_string(CUDART_VERSION % 1000 / 10);
+         " or newer, and a driver as new as CUDA " + major + ".0, or " + major + "." +
+         std::to_string(__CUDACC_VER_MINOR__) + " for GPUs newer than sm_" +
+         std::to_string(*std::rbegin(kArchitectures) / 10);
 }
 
 template <typename... Parameters, typename... Arguments>

@@ -44,7 +44,8 @@ using std::min;
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
 
-#define CUDART_VERSION 13000
+#define __CUDACC_VER_MAJOR__ 12
+#define __CUDACC_VER_MINOR__ 4
 #define __CUDA_ARCH_LIST__ 800, 900
 
 enum cudaError_t {
