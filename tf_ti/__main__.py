@@ -11,7 +11,7 @@ from tf_ti import __version__, _build_info, _library, _self_check, _tf
 
 
 def _print_versions():
-    cuda = "with CUDA" if _build_info.CUDA else "without CUDA"
+    cuda = f"with CUDA {_build_info.CUDA}" if _build_info.CUDA else "without CUDA"
     print(f"tf_ti       {__version__}")
     print(f"  built for TensorFlow {_build_info.TENSORFLOW_VERSION}, {cuda}")
     print(f"  by        {_build_info.COMPILER}")
