@@ -1,17 +1,21 @@
 // Runs the bags' kernels on random inputs, beside the processor's code in float64.
 //
-//   cases [--seed N] [--seconds S] [--rounds R] [--small] [--giant IDS] [--verbose]
-//   cases --case NUMBER --case_seed SEED [--small] [--giant IDS]
+//   cases [--seed N] [--seconds S] [--rounds R] [--small] [--giant IDS] [--late] [--bare]
+//   [--verbose] cases --case NUMBER --case_seed SEED [--small] [--giant IDS] [--late] [--bare]
 //   cases --huge ROWS
+//   cases --many IDS
 //
 // A round has a case for each type, kind of bag and reduction; the rest of a case comes from its
-// seed. With --giant, one bag has so many ids. --huge takes a table, and bags, that may have more
-// than 2^31 elements. Prints the first case that fails, with the command that repeats it, and
-// returns 1.
+// seed. With --giant, one bag has so many ids. With --late, all is on a stream that does not block,
+// the device delays, and other work writes to all memory as soon as it may: see device_memory.h.
+// With --bare, memory has no margins and is not poisoned. --huge takes a table, and bags, that may
+// have more than 2^31 elements; --many takes ids, of which there may be more than 2^31. Prints the
+// first case that fails, with the command that repeats it, and returns 1.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <random>
@@ -21,6 +25,7 @@
 #include "cc/compute/bags/bags.h"
 #include "cc/compute/bags/bags_gpu.h"
 #include "cc/compute/bags/pooling_gpu.h"
+#include "cc/compute/bags/sorting_gpu.h"
 #include "cc/compute/bags/updates.h"
 #include "cc/compute/bags/updates_gpu.h"
 #include "cc/compute/device-inl.h"
@@ -318,6 +323,19 @@ class Case {
       }
     }
 
+    // See DeviceArray.
+    void OverwriteBags() {
+      indices.Overwrite();
+      bounds.Overwrite();
+      rounded.Overwrite();
+      wide.Overwrite();
+    }
+    void Overwrite() {
+      OverwriteBags();
+      table.Overwrite();
+      grad.Overwrite();
+    }
+
     void CheckMargins() const {
       if (!indices.MarginsAreIntact() || !bounds.MarginsAreIntact() || !table.MarginsAreIntact() ||
           !grad.MarginsAreIntact() || !rounded.MarginsAreIntact() || !wide.MarginsAreIntact()) {
@@ -450,10 +468,11 @@ class Case {
 
   void CheckMessages() {
     if (width_ == 0) return;  // the processor checks in another order then
-    Inputs in(*this);
     CheckedGpu gpu;
+    Inputs in(*this);
     DeviceArray<GpuProblem> problem(1);
     Expect("CheckBags", CheckBags(in.bags, num_rows_, &gpu, problem.data()));
+    in.Overwrite();
     Expect("CheckBags", gpu.Finish());
     const std::string said = DescribeProblem(bags_, num_rows_, problem.Get()[0]);
     Bags<Index> bags = bags_;
@@ -471,13 +490,14 @@ class Case {
   void CheckPool() {
     const bool is_max = setting_.reduction == Reduction::kMax;
     const auto [out, argmax] = Twice("out", [&] {
-      Inputs in(*this);
       CheckedGpu gpu;
+      Inputs in(*this);
       DeviceArray<T> out(bags_.count * width_, out_shift_);
       DeviceArray<Index> argmax(is_max ? bags_.count * width_ : 0);
       Expect("PoolBags", PoolBags<T, Index>({in.table.data(), num_rows_, width_}, in.bags,
                                             in.weights, setting_.reduction, &gpu, out.data(),
                                             is_max ? argmax.data() : nullptr));
+      in.Overwrite();
       Expect("PoolBags", gpu.Finish());
       if (!out.MarginsAreIntact() || !argmax.MarginsAreIntact()) {
         Fail("PoolBags wrote next to its output");
@@ -519,8 +539,8 @@ class Case {
 
   void CheckWeightsGradient() {
     const auto [gradient, wide_gradient] = Twice("the weights' gradient", [&] {
-      Inputs in(*this);
       CheckedGpu gpu;
+      Inputs in(*this);
       DeviceArray<T> rounded(weights_are_wide_ ? 0 : bags_.num_indices);
       DeviceArray<S> wide(weights_are_wide_ ? bags_.num_indices : 0);
       WeightsOutput<T> output;
@@ -532,6 +552,7 @@ class Case {
       Expect("WeightsGradient",
              WeightsGradient<T, Index>({in.table.data(), num_rows_, width_}, in.bags, in.weights,
                                        setting_.reduction, in.grad.data(), &gpu, output));
+      in.Overwrite();
       Expect("WeightsGradient", gpu.Finish());
       if (!rounded.MarginsAreIntact() || !wide.MarginsAreIntact()) {
         Fail("WeightsGradient wrote next to its output");
@@ -584,14 +605,15 @@ class Case {
                                      {}, Reduction::kMax, &serial, out.data(), argmax.data()));
     }
     const auto [values, rows] = Twice("the table's gradient", [&] {
-      Inputs in(*this);
       CheckedGpu gpu;
+      Inputs in(*this);
       DeviceArray<Index> positions(argmax);
       GpuTableGradient<T, Index> gradient;
       Expect("GpuTableGradient::Init",
              gradient.Init(in.bags, in.weights, setting_.reduction,
                            is_max ? positions.data() : nullptr, num_rows_, width_, &gpu));
-      Expect("GpuTableGradient::Init", gpu.Finish());
+      in.OverwriteBags();
+      Expect("GpuTableGradient::Init", gpu.Wait());
       int64_t num_touched;
       Must(cudaMemcpy(&num_touched, gradient.num_touched(), sizeof(num_touched),
                       cudaMemcpyDeviceToHost),
@@ -603,6 +625,8 @@ class Case {
       DeviceArray<T> values(num_touched * width_, out_shift_);
       Expect("GpuTableGradient::Compute",
              gradient.Compute(in.grad.data(), num_touched, &gpu, rows.data(), values.data()));
+      in.Overwrite();
+      positions.Overwrite();
       Expect("GpuTableGradient::Compute", gpu.Finish());
       if (!rows.MarginsAreIntact() || !values.MarginsAreIntact()) {
         Fail("GpuTableGradient wrote next to its outputs");
@@ -668,6 +692,10 @@ class Case {
         Expect(name, is_adagrad ? AdagradUpdate(gradients, numbers, device_rate.data(),
                                                 {accumulator.data(), false}, &gpu, in.table.data())
                                 : ScatterSub(gradients, device_rate.data(), &gpu, in.table.data()));
+        in.OverwriteBags();
+        in.grad.Overwrite();
+        positions.Overwrite();
+        device_rate.Overwrite();
         Expect(name, gpu.Finish());
         in.CheckMargins();
         return std::make_pair(in.table.Get(), accumulator.Get());
@@ -727,6 +755,8 @@ class Case {
           GradientsOfRows(device_indices.data(), device_values.data(), count, num_rows_, width_);
       gradients.are_distinct = are_distinct;
       Expect("ScatterSub", ScatterSub(gradients, device_scale.data(), &gpu, table.data()));
+      device_values.Overwrite();
+      device_scale.Overwrite();
       Expect("ScatterSub", gpu.Finish());
       if (!table.MarginsAreIntact() || !device_values.MarginsAreIntact()) {
         Fail("ScatterSub wrote next to the table");
@@ -831,6 +861,10 @@ class Case {
         const Slot<S> slot{device_second.data(), is_row_wise};
         Expect(name, on_gpu(gradients, numbers.data(), step.data(), device_first.data(), slot, &gpu,
                             table.data()));
+        device_indices.Overwrite();
+        device_values.Overwrite();
+        numbers.Overwrite();
+        step.Overwrite();
         Expect(name, gpu.Finish());
         if (!table.MarginsAreIntact() || !device_first.MarginsAreIntact() ||
             !device_second.MarginsAreIntact()) {
@@ -920,10 +954,11 @@ bool RunCase(const Setting& setting, int number, bool is_verbose) {
     return true;
   } catch (const Failure& failure) {
     std::printf(
-        "FAILED: %s\n  in a case of %s\n  again: --case %d --case_seed %llu%s --giant %lld\n",
+        "FAILED: %s\n  in a case of %s\n  again: --case %d --case_seed %llu%s --giant %lld%s%s\n",
         failure.what.c_str(), test.Describe().c_str(), number,
         static_cast<unsigned long long>(setting.seed), setting.is_small ? " --small" : "",
-        static_cast<long long>(setting.giant));
+        static_cast<long long>(setting.giant), checking.is_late ? " --late" : "",
+        checking.poisons ? "" : " --bare");
     return false;
   }
 }
@@ -992,7 +1027,7 @@ void CheckHuge(int64_t num_rows) {
   // As a gradient, the table has two rows that are not zero, for the first and the last bag.
   GpuTableGradient<Half, int32_t> gradient;
   Expect("Init", gradient.Init(bags, {}, Reduction::kSum, nullptr, num_rows, kHugeWidth, &gpu));
-  Expect("Init", gpu.Finish());
+  Expect("Init", gpu.Wait());
   int64_t num_touched;
   Must(
       cudaMemcpy(&num_touched, gradient.num_touched(), sizeof(num_touched), cudaMemcpyDeviceToHost),
@@ -1007,13 +1042,274 @@ void CheckHuge(int64_t num_rows) {
   expect("the gradient", values.data() + kHugeWidth, row(1));
 }
 
+// What all of --many is about: position i has row i % kManyRows, whose elements are whole numbers.
+constexpr int64_t kManyRows = 7, kManyWidth = 2;
+
+__host__ __device__ double ManyElement(int64_t row, int64_t column) {
+  return static_cast<double>(kManyWidth * row + column);
+}
+// Of a bag's gradient.
+__host__ __device__ double ManyGrad(int64_t bag, int64_t column) {
+  return static_cast<double>(bag % 5 + column);
+}
+// How many positions in [begin, end) have this row.
+__host__ __device__ int64_t ManyCount(int64_t begin, int64_t end, int64_t row) {
+  return (end + kManyRows - 1 - row) / kManyRows - (begin + kManyRows - 1 - row) / kManyRows;
+}
+
+// Bag b has the positions from ManyBegin(b) on: `size` of them, or, if that is 0, the first bag has
+// kFew and the second one all others.
+constexpr int64_t kFew = 5;
+struct ManyBags {
+  int64_t num_ids, count, size;
+
+  __host__ __device__ int64_t Begin(int64_t bag) const {
+    return size > 0 ? bag * size : bag == 0 ? 0 : bag == 1 ? kFew : num_ids;
+  }
+};
+
+template <typename T, typename Function>
+__global__ void FillArray(int64_t size, T* array, Function value) {
+  const auto [first, step] = ThreadStride();
+  for (int64_t i = first; i < size; i += step) array[i] = static_cast<T>(value(i));
+}
+
+// Leaves the first place where an array is not as it should be in `place`.
+template <typename T, typename Function>
+__global__ void FindWrong(int64_t size, const T* array, Function value, unsigned long long* place) {
+  const auto [first, step] = ThreadStride();
+  for (int64_t i = first; i < size; i += step) {
+    if (array[i] != static_cast<T>(value(i))) {
+      atomicMin(place, static_cast<unsigned long long>(i));
+      return;
+    }
+  }
+}
+
+// What FillArray and FindWrong compare with. Functors, as emulated kernels take any, but nvcc takes
+// lambdas only with an option.
+struct ManyId {
+  __host__ __device__ int64_t operator()(int64_t i) const { return i % kManyRows; }
+};
+struct ManyOffset {
+  ManyBags bags;
+  __host__ __device__ int64_t operator()(int64_t bag) const { return bags.Begin(bag); }
+};
+struct ManyTable {
+  __host__ __device__ double operator()(int64_t i) const {
+    return ManyElement(i / kManyWidth, i % kManyWidth);
+  }
+};
+struct ManyGrads {
+  __host__ __device__ double operator()(int64_t i) const {
+    return ManyGrad(i / kManyWidth, i % kManyWidth);
+  }
+};
+struct ManySum {
+  ManyBags bags;
+  __host__ __device__ double operator()(int64_t i) const {
+    const int64_t bag = i / kManyWidth;
+    double sum = 0;
+    for (int64_t row = 0; row < kManyRows; ++row) {
+      sum += static_cast<double>(ManyCount(bags.Begin(bag), bags.Begin(bag + 1), row)) *
+             ManyElement(row, i % kManyWidth);
+    }
+    return sum;
+  }
+};
+// The position of the maximum: the first one in the bag that has the last row of those in it.
+struct ManyArgmax {
+  ManyBags bags;
+  __host__ __device__ int64_t operator()(int64_t i) const {
+    const int64_t begin = bags.Begin(i / kManyWidth), end = bags.Begin(i / kManyWidth + 1);
+    int64_t row = kManyRows - 1;
+    while (ManyCount(begin, end, row) == 0) --row;
+    return begin + (row - begin % kManyRows + kManyRows) % kManyRows;
+  }
+};
+struct ManyWeightGrad {
+  ManyBags bags;
+  __host__ __device__ double operator()(int64_t i) const {
+    double dot = 0;
+    for (int64_t c = 0; c < kManyWidth; ++c) {
+      dot += ManyElement(i % kManyRows, c) * ManyGrad(i / bags.size, c);
+    }
+    return dot;
+  }
+};
+
+void CheckMany(int64_t num_ids) {
+  CheckedGpu gpu;
+  constexpr int64_t kSize = 64;
+  num_ids = num_ids / kSize * kSize;
+  const auto fill = [&](int64_t size, auto* array, const auto& value) {
+    Expect("FillArray",
+           Launch(&FillArray<std::decay_t<decltype(*array)>, std::decay_t<decltype(value)>>,
+                  NumBlocks(size, kBlock), kBlock, &gpu, size, array, value));
+  };
+  const auto compare = [&](const std::string& what, int64_t size, const auto* array,
+                           const auto& value) {
+    DeviceArray<unsigned long long> place(std::vector<unsigned long long>{~0ull});
+    Expect(what, Launch(&FindWrong<std::decay_t<decltype(*array)>, std::decay_t<decltype(value)>>,
+                        NumBlocks(size, kBlock), kBlock, &gpu, size, array, value, place.data()));
+    Expect(what, gpu.Wait());
+    const unsigned long long first = place.Get()[0];
+    if (first != ~0ull) {
+      Fail(what + " of " + std::to_string(num_ids) + " ids: element " + std::to_string(first) +
+           " of " + std::to_string(size) + " is not " +
+           std::to_string(static_cast<double>(value(static_cast<int64_t>(first)))));
+    }
+  };
+  const auto expect_refusal = [&](const std::string& what, const std::string& said) {
+    if (said.empty()) Fail(what + " takes more ids than it can");
+    if (gpu.has_failed()) Fail(what + " fails instead of saying what is wrong: " + said);
+    Expect(what, gpu.Wait());
+  };
+
+  DeviceArray<int64_t> ids(num_ids);
+  DeviceArray<double> table(kManyRows * kManyWidth);
+  fill(num_ids, ids.data(), ManyId{});
+  fill(kManyRows * kManyWidth, table.data(), ManyTable{});
+  const Table<double> rows{table.data(), kManyRows, kManyWidth};
+  const auto pool = [&](const std::string& name, const ManyBags& many, BagKind kind) {
+    CheckedGpu gpu;  // so that its scratch memory goes with it
+    const int64_t size = many.count * kManyWidth;
+    DeviceArray<int64_t> offsets(kind == BagKind::kOffsets ? many.count : 0), argmax(size);
+    DeviceArray<double> out(size);
+    if (kind == BagKind::kOffsets) fill(many.count, offsets.data(), ManyOffset{many});
+    Bags<int64_t> bags;
+    bags.kind = kind;
+    bags.indices = ids.data();
+    bags.num_indices = num_ids;
+    bags.bounds = offsets.data();
+    bags.count = many.count;
+    Expect(name,
+           PoolBags<double, int64_t>(rows, bags, {}, Reduction::kSum, &gpu, out.data(), nullptr));
+    compare(name + ", sum", size, out.data(), ManySum{many});
+    Expect(name, PoolBags<double, int64_t>(rows, bags, {}, Reduction::kMax, &gpu, out.data(),
+                                           argmax.data()));
+    compare(name + ", positions of maxima", size, argmax.data(), ManyArgmax{many});
+    Expect(name, gpu.Wait());
+  };
+  const ManyBags packed{num_ids, num_ids / kSize, kSize};
+  pool("packed bags", packed, BagKind::kPacked);
+  pool("bags", packed, BagKind::kOffsets);
+  pool("a giant bag", {num_ids, 2, 0}, BagKind::kOffsets);
+
+  Bags<int64_t> bags;
+  bags.kind = BagKind::kPacked;
+  bags.indices = ids.data();
+  bags.num_indices = num_ids;
+  bags.count = packed.count;
+  DeviceArray<double> grad(packed.count * kManyWidth);
+  fill(packed.count * kManyWidth, grad.data(), ManyGrads{});
+  {
+    DeviceArray<double> gradient(num_ids);
+    WeightsOutput<double> output;
+    output.rounded = gradient.data();
+    Expect("WeightsGradient", WeightsGradient<double, int64_t>(rows, bags, {}, Reduction::kSum,
+                                                               grad.data(), &gpu, output));
+    compare("the weights' gradient", num_ids, gradient.data(), ManyWeightGrad{packed});
+  }
+  {
+    // As many as a table's gradient can have.
+    CheckedGpu gpu;
+    Bags<int64_t> most = bags;
+    most.count = std::min(most.count, (kMostEntries - 1) / kSize);
+    most.num_indices = most.count * kSize;
+    GpuTableGradient<double, int64_t> gradient;
+    Expect("Init", gradient.Init(most, {}, Reduction::kSum, nullptr, kManyRows, kManyWidth, &gpu));
+    Expect("Init", gpu.Wait());
+    int64_t num_touched;
+    Must(cudaMemcpy(&num_touched, gradient.num_touched(), sizeof(num_touched),
+                    cudaMemcpyDeviceToHost),
+         "copy");
+    if (num_touched != kManyRows) Fail("num_touched is " + std::to_string(num_touched));
+    DeviceArray<int64_t> named(kManyRows);
+    DeviceArray<double> values(kManyRows * kManyWidth);
+    Expect("Compute",
+           gradient.Compute(grad.data(), num_touched, &gpu, named.data(), values.data()));
+    Expect("Compute", gpu.Finish());
+    const std::vector<double> got = values.Get();
+    for (int64_t row = 0; row < kManyRows; ++row) {
+      double right[kManyWidth] = {};
+      for (int64_t bag = 0; bag < most.count; ++bag) {
+        const double count = static_cast<double>(ManyCount(bag * kSize, bag * kSize + kSize, row));
+        for (int64_t c = 0; c < kManyWidth; ++c) right[c] += count * ManyGrad(bag, c);
+      }
+      if (named.Get()[row] != row) Fail("bad rows in the gradient of many ids");
+      for (int64_t c = 0; c < kManyWidth; ++c) {
+        if (got[row * kManyWidth + c] == right[c]) continue;
+        Fail("the gradient of " + std::to_string(most.num_indices) + " ids: row " +
+             std::to_string(row) + " has " + std::to_string(got[row * kManyWidth + c]) + ", not " +
+             std::to_string(right[c]));
+      }
+    }
+  }
+  {
+    // The last id is the one that is bad.
+    const int64_t bad = kManyRows;
+    Must(cudaMemcpy(ids.data() + num_ids - 1, &bad, sizeof(bad), cudaMemcpyHostToDevice), "copy");
+    DeviceArray<GpuProblem> problem(1);
+    Expect("CheckBags", CheckBags(bags, kManyRows, &gpu, problem.data()));
+    Expect("CheckBags", gpu.Wait());
+    const std::string said = DescribeProblem(bags, kManyRows, problem.Get()[0]);
+    const std::string right = "indices[" + std::to_string(packed.count - 1) + ", " +
+                              std::to_string(kSize - 1) + "] is 7, but emb_table has 7 rows";
+    if (said != right) Fail("CheckBags says '" + said + "', not '" + right + "'");
+  }
+
+  // What is refused is not read, so it need not be there.
+  constexpr int64_t kTooMany = int64_t{1} << 31;
+  Bags<int64_t> too_many = bags;
+  too_many.num_indices = kTooMany;
+  GpuTableGradient<double, int64_t> gradient;
+  expect_refusal("GpuTableGradient", gradient.Init(too_many, {}, Reduction::kSum, nullptr,
+                                                   kManyRows, kManyWidth, &gpu));
+  expect_refusal("ScatterSub", ScatterSub(GradientsOfRows(ids.data(), grad.data(), kTooMany,
+                                                          kManyRows, kManyWidth),
+                                          grad.data(), &gpu, table.data()));
+  Bags<int32_t> narrow;
+  narrow.kind = BagKind::kPacked;
+  narrow.num_indices = kTooMany;
+  narrow.count = 1;
+  expect_refusal("PoolBags of int32", PoolBags<double, int32_t>(rows, narrow, {}, Reduction::kSum,
+                                                                &gpu, grad.data(), nullptr));
+}
+
+// Whether the GPU has room for CheckMany; most of it is for the largest gradient of a table.
+bool HasRoomForMany(int64_t num_ids) {
+  constexpr int64_t kBytesPerId = 48;
+  size_t free, total;
+  Must(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  if (static_cast<int64_t>(free) >= kBytesPerId * num_ids) return true;
+  std::printf("%lld ids: not checked, for want of %lld GB on the GPU, of which %lld are free\n",
+              static_cast<long long>(num_ids), static_cast<long long>(kBytesPerId * num_ids >> 30),
+              static_cast<long long>(free >> 30));
+  return false;
+}
+
+// Runs what checks one thing, and says so.
+int Check(const std::string& what, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Failure& failure) {
+    std::printf("FAILED: %s\n", failure.what.c_str());
+    return 1;
+  }
+  std::printf("%s: ok\n", what.c_str());
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   std::map<std::string, int64_t> options = {
-      {"--seed", 1},  {"--seconds", 60},  {"--rounds", 1000}, {"--small", 0}, {"--giant", 0},
-      {"--case", -1}, {"--case_seed", 0}, {"--verbose", 0},   {"--huge", 0}};
+      {"--seed", 1},  {"--seconds", 60}, {"--rounds", 1000}, {"--small", 0},
+      {"--giant", 0}, {"--case", -1},    {"--case_seed", 0}, {"--verbose", 0},
+      {"--huge", 0},  {"--many", 0},     {"--late", 0},      {"--bare", 0}};
+  const std::set<std::string> flags = {"--small", "--verbose", "--late", "--bare"};
   for (int i = 1; i < argc; ++i) {
     const auto option = options.find(argv[i]);
-    const bool is_flag = !std::strcmp(argv[i], "--small") || !std::strcmp(argv[i], "--verbose");
+    const bool is_flag = flags.count(argv[i]) > 0;
     if (option == options.end() || (!is_flag && i + 1 == argc)) {
       std::printf("cases: what is %s?\n", argv[i]);
       return 2;
@@ -1024,20 +1320,23 @@ int Main(int argc, char** argv) {
   setting.is_small = options["--small"];
   setting.giant = options["--giant"];
   const bool is_verbose = options["--verbose"];
+  checking.poisons = options["--bare"] == 0;
+  checking.is_late = options["--late"] != 0;
+  if (checking.is_late) {
+    Must(cudaStreamCreateWithFlags(&checking.stream, cudaStreamNonBlocking), "a stream");
+  }
   if (options["--case"] >= 0) {
     setting.seed = options["--case_seed"];
     return RunNumber(setting, static_cast<int>(options["--case"]), true) ? 0 : 1;
   }
-  if (options["--huge"] > 0) {
-    try {
-      CheckHuge(options["--huge"]);
-    } catch (const Failure& failure) {
-      std::printf("FAILED: %s\n", failure.what.c_str());
-      return 1;
-    }
-    std::printf("a table and bags of %lld elements: ok\n",
-                static_cast<long long>(options["--huge"] * kHugeWidth));
-    return 0;
+  const int64_t huge = options["--huge"], many = options["--many"];
+  if (huge > 0) {
+    return Check("a table and bags of " + std::to_string(huge * kHugeWidth) + " elements",
+                 [&] { CheckHuge(huge); });
+  }
+  if (many > 0) {
+    if (!HasRoomForMany(many)) return 0;
+    return Check(std::to_string(many) + " ids", [&] { CheckMany(many); });
   }
   std::mt19937_64 seeds(options["--seed"]);
   const auto start = std::chrono::steady_clock::now();
@@ -1060,6 +1359,12 @@ int Main(int argc, char** argv) {
   }
   std::printf("%lld random cases, from seed %lld: ok (%.0f s)\n", static_cast<long long>(num_cases),
               static_cast<long long>(options["--seed"]), seconds());
+  if (checking.is_late) {
+    std::printf("%lld of %lld calls were enqueued before the device came to them\n",
+                static_cast<long long>(checking.num_late),
+                static_cast<long long>(checking.num_calls));
+    if (checking.num_late == 0) return 1;
+  }
   return 0;
 }
 

@@ -1,22 +1,29 @@
 """Checks and times the GPU code of cc/compute, without TensorFlow.
 
-    python3 gpu_check/check.py [--seed N] [--seconds S] [--emulate]
+    python3 gpu_check/check.py [--seed N] [--seconds S] [--limit S] [--table FILE] [--emulate]
 
 Needs CUDA's nvcc (in PATH, or under CUDA_HOME), a C++ compiler and a GPU. Builds cc/compute for
-that GPU; runs every kernel on random inputs, beside the processor's code in float64; again under
-compute-sanitizer, where there is one; and times the bags beside a copy and torch's embedding_bag,
-where there is torch with CUDA. One table in the end, with the goals.
+that GPU, and as the PTX that other GPUs get. Then, one stage after another: every kernel on random
+inputs, beside the processor's code in float64; times beside a copy and torch's embedding_bag, where
+there is torch with CUDA, as one table with the goals; the kernels on a stream that does not block,
+behind a kernel that delays; with giant bags, huge tables, more than 2^31 ids; under each of
+compute-sanitizer's tools, where it is there; and as PTX. Each stage has its own limit of time, and
+what does not end in time or is wrong does not keep the others from running.
 
 With --emulate the kernels run on the processor, on small inputs, which needs nothing but a C++
 compiler; the times mean nothing then.
 
-Exit status: 0 all is well (a goal that was missed is only said); 1 something is wrong; 2 bad
-arguments; 3 it does not build; 4 no GPU here; 5 a GPU, but no nvcc.
+Exit status: 0 all is well (a goal that was missed, or a stage for which there was no time, is only
+said); 1 something is wrong; 2 bad arguments; 3 it does not build; 4 no GPU here; 5 a GPU, but no
+nvcc.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import ctypes
+import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -25,7 +32,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+
+import times_table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / ".cache" / "gpu-check"
@@ -72,8 +83,30 @@ def find_nvcc() -> str:
     return nvcc
 
 
-def find_gpu() -> str:
-    """The first GPU's architecture, such as 90; asks the driver, so nothing need be compiled."""
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A GPU: `architecture` is its compute capability, such as 90."""
+
+    name: str
+    architecture: str
+    driver: str
+    cuda: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, driver {self.driver} with CUDA {self.cuda}"
+
+
+def driver_version() -> str:
+    """The driver's version; CUDA's own, which is older or the same, is all that libcuda says."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return "unknown"
+    result = run([tool, "--query-gpu=driver_version", "--format=csv,noheader"])
+    return result.stdout.partition("\n")[0].strip() if result.returncode == 0 else "unknown"
+
+
+def find_gpu() -> Machine:
+    """The first GPU; asks the driver, so nothing need be compiled."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -94,11 +127,9 @@ def find_gpu() -> str:
         numbers.append(value.value)
     major, minor, processors = numbers
     cuda = f"{version.value // 1000}.{version.value % 1000 // 10}"
-    say(
-        f"GPU: {name.value.decode()}, compute capability {major}.{minor}, {processors} "
-        f"multiprocessors; the driver's CUDA is {cuda}"
-    )
-    return f"{major}{minor}"
+    machine = Machine(name.value.decode(), f"{major}{minor}", driver_version(), cuda)
+    say(f"GPU: {machine}; compute capability {major}.{minor}, {processors} multiprocessors")
+    return machine
 
 
 # Building.
@@ -108,21 +139,51 @@ def run(command: list[str], **options) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
-def run_group(command: list[str], timeout: float) -> subprocess.CompletedProcess:
-    """The same, but at a timeout all that the command has started ends with it."""
+def run_group(
+    command: list[str], timeout: float, on_line: Callable[[str], object] = lambda line: None
+) -> subprocess.CompletedProcess:
+    """The same, but at a timeout all that the command has started ends with it.
+
+    Args:
+        command: what to run. Its errors go where its output goes.
+        timeout: in seconds; then it raises subprocess.TimeoutExpired.
+        on_line: gets each line at once.
+    """
+    lines = []
+    is_late = threading.Event()
     with subprocess.Popen(
         command,
+        cwd=ROOT,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     ) as process:
+
+        def end() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        def end_late() -> None:
+            is_late.set()
+            end()
+
+        timer = threading.Timer(timeout, end_late)
+        timer.start()
         try:
-            output = process.communicate(timeout=timeout)
+            for line in process.stdout:
+                lines.append(line)
+                on_line(line.rstrip("\n"))
+            process.wait()
         except BaseException:  # an interrupt too, which does not reach a session of its own
-            os.killpg(process.pid, signal.SIGKILL)
+            end()
             raise
-    return subprocess.CompletedProcess(command, process.returncode, *output)
+        finally:
+            timer.cancel()
+    output = "".join(lines)
+    if is_late.is_set():
+        raise subprocess.TimeoutExpired(command, timeout, output)
+    return subprocess.CompletedProcess(command, process.returncode, output)
 
 
 def build(compilers: dict[str, list[str]], link: list[str], folder: pathlib.Path) -> None:
@@ -165,17 +226,41 @@ def build(compilers: dict[str, list[str]], link: list[str], folder: pathlib.Path
             raise Stop(NO_BUILD, f"{' '.join(command)}\n{result.stdout}{result.stderr}")
 
 
-def build_for_gpu(nvcc: str, architecture: str, folder: pathlib.Path) -> None:
+def variants(architecture: str) -> dict[str, str]:
+    """The kinds of code that the GPU can run, by name: what nvcc is to make. Its own comes first.
+
+    Code for sm_80 runs on what has the same major number, PTX on all that is newer.
+    """
+    own = f"sm_{architecture}"
+    found = {own: f"arch=compute_{architecture},code={own}"}
+    if 80 < int(architecture) < 90:
+        found["sm_80"] = "arch=compute_80,code=sm_80"
+    if int(architecture) >= 80:
+        found["PTX of compute_80"] = "arch=compute_80,code=compute_80"
+    return found
+
+
+def folder_of(variant: str) -> pathlib.Path:
+    return BUILD / variant.replace(" ", "_")
+
+
+def build_for_gpu(nvcc: str, architecture: str) -> None:
     version = run([nvcc, "--version"]).stdout.strip().splitlines()
     say(f"nvcc: {nvcc}, {version[-2] if len(version) > 1 else version}")
     host = [os.environ.get("CXX", "g++"), "-O2", "-std=c++17"]
-    device = [nvcc, "-O3", "-std=c++17", "-x", "cu", "-lineinfo"]
-    device += [f"-gencode=arch=compute_{architecture},code=sm_{architecture}"]
-    if "CXX" in os.environ:
-        device.append(f"-ccbin={os.environ['CXX']}")
     programs = [f"gpu_check/{program}.cc" for program in PROGRAMS]
-    compilers = dict.fromkeys((*GPU_SOURCES, *programs), device) | dict.fromkeys(HOST_SOURCES, host)
-    build(compilers, [nvcc, "-cudart=static"], folder)
+
+    def build_variant(variant: str, code: str) -> None:
+        device = [nvcc, "-O3", "-std=c++17", "-x", "cu", "-lineinfo", f"-gencode={code}"]
+        if "CXX" in os.environ:
+            device.append(f"-ccbin={os.environ['CXX']}")
+        compilers = dict.fromkeys((*GPU_SOURCES, *programs), device)
+        compilers |= dict.fromkeys(HOST_SOURCES, host)
+        build(compilers, [nvcc, "-cudart=static"], folder_of(variant))
+
+    kinds = variants(architecture)
+    with concurrent.futures.ThreadPoolExecutor(len(kinds)) as pool:
+        list(pool.map(build_variant, kinds, kinds.values()))
 
 
 def build_emulated(folder: pathlib.Path) -> None:
@@ -191,239 +276,260 @@ def build_emulated(folder: pathlib.Path) -> None:
     build(compilers, [*host, *checks], folder)
 
 
-# Running.
+# Stages.
 
 
-def run_program(program: pathlib.Path, *options: object) -> None:
-    result = run([str(program), *map(str, options)], cwd=ROOT)
-    if result.returncode:
-        raise Stop(WRONG, f"{result.stdout}{result.stderr}(status {result.returncode})")
-    say(f"  {result.stdout.strip()}")
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A part of the check.
+
+    Attributes:
+        name: what it is.
+        seconds: its limit.
+        work: does it, in so many seconds. Raises Stop if something is wrong, and
+            subprocess.TimeoutExpired where it takes longer.
+        must_end: whether something is wrong if it does not end within its limit: it may hang.
+    """
+
+    name: str
+    seconds: float
+    work: Callable[[float], object]
+    must_end: bool = True
 
 
-def run_sanitizer(folder: pathlib.Path, seed: int, nvcc: str) -> None:
+def run_stages(stages: list[Stage], end: float) -> int:
+    """Runs all stages until `end`, a time of time.monotonic(). Returns the exit status."""
+    status = 0
+    results = []
+    for stage in stages:
+        start = time.monotonic()
+        limit = min(stage.seconds, end - start)
+        say(f"{stage.name}:")
+        if limit <= 0:
+            result = "NOT RUN: no time is left for it"
+        else:
+            try:
+                stage.work(limit)
+                result = "ok"
+            except subprocess.TimeoutExpired:
+                result = f"OUT OF TIME after {limit:.0f} s"
+                if stage.must_end and limit == stage.seconds:
+                    status = WRONG
+                    result += ", in which it should have ended: WRONG"
+            except Stop as stop:
+                say(str(stop))
+                status = stop.status
+                result = "WRONG"
+        taken = time.monotonic() - start
+        say(f"  {result} ({taken:.0f} s)")
+        results.append(f"  {stage.name}: {result} ({taken:.0f} s)")
+    say("\n".join(("all stages:", *results)))
+    return status
+
+
+def run_program(folder: pathlib.Path, name: str, *options: object) -> Callable[[float], None]:
+    """For a stage that runs a program."""
+
+    def work(limit: float) -> None:
+        command = [str(folder / name), *map(str, options)]
+        result = run_group(command, limit, lambda line: say(f"  {line}"))
+        if result.returncode:
+            raise Stop(WRONG, f"{' '.join(command)}: status {result.returncode}")
+
+    return work
+
+
+# What a tool says where it finds something, whatever its exit status is.
+FINDINGS = ("FAILED", "Invalid __", "hazard", "Uninitialized", "Barrier error", "Divergent thread")
+
+
+def run_sanitizer(folder: pathlib.Path, tool: str, seed: int, nvcc: str, limit: float) -> None:
     sanitizer = pathlib.Path(nvcc).parent / "compute-sanitizer"
     found = str(sanitizer) if sanitizer.exists() else shutil.which("compute-sanitizer")
     if found is None:
         say("  not run: there is no compute-sanitizer here")
         return
-    end = time.monotonic() + 60
-    for tool in ("memcheck", "racecheck"):
-        command = [found, "--tool", tool, "--error-exitcode", "9", str(folder / "cases")]
-        command += ["--small", "--seed", str(seed)]
-        try:
-            for options in (["--seconds", "15"], ["--seconds", "8", "--giant", "3000"]):
-                result = run_group([*command, *options], max(1, end - time.monotonic()))
-                if result.returncode:
-                    break
-        except subprocess.TimeoutExpired:
-            say(f"  {tool}: stopped after a minute of sanitizers, with nothing found")
-            continue
+    end = time.monotonic() + limit
+    command = [found, "--tool", tool, "--error-exitcode", "9", str(folder / "cases")]
+    command += ["--small", "--seed", str(seed)]
+    if tool == "initcheck":
+        command.append("--bare")  # poisoned memory is not without a value
+    for options in (["--seconds", "12"], ["--seconds", "6", "--giant", "3000"]):
+        result = run_group([*command, *options], max(1, end - time.monotonic()))
         lines = result.stdout.strip().splitlines()
         works = any("random cases" in line for line in lines)
         if result.returncode == 0 and works:
-            say(f"  {tool}: {lines[-1].strip('= ')}")
-        elif works or any(word in result.stdout for word in ("FAILED", "Invalid __", "hazard")):
-            output = result.stdout[-6000:] + result.stderr[-2000:]
-            raise Stop(WRONG, f"compute-sanitizer --tool {tool}:\n{output}")
+            say(f"  {lines[-1].strip('= ')}")
+        elif works or any(word in result.stdout for word in FINDINGS):
+            raise Stop(WRONG, f"compute-sanitizer --tool {tool}:\n{result.stdout[-8000:]}")
         else:
-            say(f"  {tool}: does not work here: {(lines or [result.stderr.strip()])[-1]}")
+            say(f"  does not work here: {(lines or ['it says nothing'])[-1]}")
+            return
 
 
-def measure(folder: pathlib.Path, scale: int) -> tuple[dict, list[dict]]:
-    """The copy, and the cases, as `times` prints them."""
-    result = run([str(folder / "times"), str(folder), str(scale)], cwd=ROOT)
-    if result.returncode:
-        raise Stop(WRONG, f"times: {result.stdout}{result.stderr}(status {result.returncode})")
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    return lines[0], lines[1:]
+class Times:
+    """What was measured so far: what a stage has printed before its time was up counts too."""
 
+    def __init__(self, folder: pathlib.Path, machine: str, scale: int = 1):
+        self.folder, self.machine, self.scale = folder, machine, scale
+        self.copy: dict = {}
+        self.rows: list[dict] = []
+        self.torch_rows: dict[tuple[str, str], dict] = {}
+        self.peer = "torch is not compared"
 
-def measure_torch(case: dict, folder: pathlib.Path) -> dict[str, float]:
-    """What torch takes for one case, with the same ids, in milliseconds."""
-    import torch
+    def measure(self, limit: float) -> None:
+        def take(line: str) -> None:
+            if not line.startswith("{"):
+                say(f"  {line}")
+                return
+            row = json.loads(line)
+            if "case" not in row:
+                self.copy = row
+                return
+            self.rows.append(row)
+            say(f"  {row['case']}, {row['operation']}: {row['cold_us']:.1f} µs")
 
-    device = torch.device("cuda")
-    count, size = case["bags"], case["ids_per_bag"]
-    ids = torch.from_file(
-        str(folder / f"{case['name']}.ids"), size=count * size, dtype=torch.int64
-    ).to(device)
-    offsets = torch.arange(0, count * size, size, device=device)
-    dtype = getattr(torch, case["dtype"])
-    table = torch.rand(case["rows"], case["width"], device=device, dtype=dtype)
-    table.requires_grad_()
-    grad = torch.rand(count, case["width"], device=device, dtype=dtype)
+        command = [str(self.folder / "times"), str(self.folder), str(self.scale)]
+        result = run_group(command, limit, take)
+        if result.returncode:
+            raise Stop(WRONG, f"times: status {result.returncode}")
 
-    def forward():
-        return torch.nn.functional.embedding_bag(
-            ids, table, offsets, mode=case["reduction"], sparse=True
-        )
+    def measure_torch(self, limit: float) -> None:
+        lines = [json.dumps(row) for row in self.rows]
+        (self.folder / "times.json").write_text("\n".join(lines))
 
-    def median(call) -> float:
-        times = []
-        for _ in range(18):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            call()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end))
-        return sorted(times[3:])[7]
+        def take(line: str) -> None:
+            if not line.startswith("{"):
+                say(f"  {line}")
+                return
+            row = json.loads(line)
+            if "case" not in row:
+                self.peer = f"torch {row['torch']} with CUDA {row['cuda']}"
+                say(f"  {self.peer}")
+                return
+            name = row["case"], row["operation"]
+            self.torch_rows[name] = row
+            value = row.get("error") or f"{row['cold_us']:.1f} µs ({row['way']})"
+            say(f"  {', '.join(name)}: {value}")
 
-    times = {}
-    with torch.no_grad():
-        times["forward"] = median(forward)
-    out = forward()
+        script = pathlib.Path(__file__).with_name("times_torch.py")
+        result = run_group([sys.executable, str(script), str(self.folder)], limit, take)
+        if result.returncode:  # no torch here, or one that finds no GPU: no fault of ours
+            say("  not compared further")
 
-    def backward():
-        return torch.autograd.grad(out, table, grad, retain_graph=True)[0]
+    def print_table(self, file: str | None, limit: float) -> None:
+        if not self.copy or not self.rows:
+            say("  nothing was measured")
+            return
+        text = times_table.table(self.machine, self.copy, self.rows, self.torch_rows, self.peer)
+        say(text)
+        if file is not None:
+            pathlib.Path(file).write_text(text + "\n", encoding="utf-8")
 
-    times["backward"] = median(backward)
-    times["coalesced"] = median(lambda: backward().coalesce())
-    return times
-
-
-def torch_version() -> str | None:
-    """The version of torch, if it can use the GPU; says so, and why not."""
-    try:
-        import torch
-    except Exception as error:  # a broken installation raises anything
-        say(f"torch: not compared ({type(error).__name__}: {error})")
-        return None
-    if not torch.cuda.is_available():
-        say(f"torch {torch.__version__}: not compared, it finds no GPU")
-        return None
-    say(f"torch {torch.__version__}, CUDA {torch.version.cuda}")
-    return torch.__version__
-
-
-# The table.
-
-READ_GOAL, FORWARD_GOAL, BACKWARD_GOAL = 0.8, 0.9, 0.7
-
-
-def read_rate_of(case: dict) -> float:
-    return case["bags"] * case["ids_per_bag"] * case["row_bytes"] / case["forward_ms"] / 1e6
-
-
-def ratio(ours: float, theirs: float | None) -> str:
-    return f"{ours / theirs:.2f}" if theirs else "-"
-
-
-def print_table(copy: dict, cases: list[dict], torch_times: dict[str, dict[str, float]]) -> float:
-    """Prints all times, and returns the rate at which a copy reads, in bytes a nanosecond."""
-    copy_rate = copy["copy_bytes"] / copy["copy_ms"] / 1e6
-    say(
-        f"\ncopy: {copy['copy_bytes'] / 1e9:.1f} GB in {copy['copy_ms']:.3f} ms, reads "
-        f"{copy_rate:.0f} GB/s and writes as much"
-    )
-    say("\nmilliseconds (medians); read: bytes of rows looked up, as a share of the copy's rate")
-    heads = "case", "forward", "torch", "ratio", "GB/s", "read", "backward", "torch", "ratio"
-    heads += "coalesced", "ratio", "update", "Adam"
-    widths = 12, 9, 9, 6, 6, 6, 9, 9, 6, 10, 6, 8, 8
-
-    def line(cells) -> str:
-        first, *others = (f"{cell:>{width}}" for cell, width in zip(cells, widths))
-        return "  ".join((first.strip().ljust(widths[0]), *others))
-
-    say(line(heads))
-    for case in cases:
-        theirs = torch_times.get(case["name"], {})
-        rate = read_rate_of(case)
-        cells = [case["name"], f"{case['forward_ms']:.3f}"]
-        cells += [f"{theirs['forward']:.3f}" if theirs else "-"]
-        cells += [ratio(case["forward_ms"], theirs.get("forward"))]
-        cells += [f"{rate:.0f}", f"{rate / copy_rate:.0%}", f"{case['backward_ms']:.3f}"]
-        cells += [f"{theirs['backward']:.3f}" if theirs else "-"]
-        cells += [ratio(case["backward_ms"], theirs.get("backward"))]
-        cells += [f"{theirs['coalesced']:.3f}" if theirs else "-"]
-        cells += [ratio(case["backward_ms"], theirs.get("coalesced"))]
-        cells += [f"{case['update_ms']:.3f}", f"{case['adam_ms']:.3f}"]
-        say(line(cells))
-    return copy_rate
-
-
-def print_goals(
-    copy_rate: float, cases: list[dict], torch_times: dict[str, dict[str, float]]
-) -> None:
-    def goal(case: dict, what: str, value: float, limit: float, at_least: bool = False) -> None:
-        is_met = value >= limit if at_least else value <= limit
-        bound = f"at {'least' if at_least else 'most'} {limit}"
-        verdict = "met" if is_met else "MISSED"
-        say(f"goal: {case['name']}, {what}: {value:.2f}, {bound}: {verdict}")
-
-    say("")
-    for case in cases:
-        if not case["name"].startswith(("uniform", "zipf")):
-            continue
-        if case["name"].startswith("uniform"):
-            goal(case, "read", read_rate_of(case) / copy_rate, READ_GOAL, at_least=True)
-        theirs = torch_times.get(case["name"])
-        if theirs:
-            goal(case, "forward / torch", case["forward_ms"] / theirs["forward"], FORWARD_GOAL)
-            goal(case, "backward / torch", case["backward_ms"] / theirs["backward"], BACKWARD_GOAL)
+    def print_goals(self) -> None:
+        if self.copy:
+            say(times_table.goals(self.copy, self.rows, self.torch_rows))
 
 
 # All of it.
 
 
-def check_on_gpu(seed: int, seconds: int) -> None:
-    architecture = find_gpu()
+def check_on_gpu(arguments: argparse.Namespace) -> int:
+    end = time.monotonic() + arguments.limit
+    machine = find_gpu()
     nvcc = find_nvcc()
-    folder = BUILD / f"sm_{architecture}"
     start = time.monotonic()
-    build_for_gpu(nvcc, architecture, folder)
+    build_for_gpu(nvcc, machine.architecture)
     say(f"built in {time.monotonic() - start:.0f} s")
-    say("random inputs, against the processor's code in float64:")
-    run_program(folder / "cases", "--seed", seed, "--seconds", seconds)
-    run_program(folder / "cases", "--seed", seed, "--seconds", seconds // 3, "--giant", 20000)
-    run_program(folder / "cases", "--seed", seed, "--seconds", seconds // 3, "--giant", 1000000)
-    run_program(folder / "cases", "--huge", 2**24 + 5)
-    run_program(folder / "pieces", seed)
-    say("compute-sanitizer:")
-    run_sanitizer(folder, seed, nvcc)
-    say("times:")
-    copy, cases = measure(folder, 1)
-    torch_times = {}
-    if torch_version():
-        for case in cases:
-            try:
-                torch_times[case["name"]] = measure_torch(case, folder)
-            except RuntimeError as error:  # no memory, say: our figures are still worth printing
-                say(f"torch, {case['name']}: {error}")
-    print_goals(print_table(copy, cases, torch_times), cases, torch_times)
+    own, *others = variants(machine.architecture)
+    folder = folder_of(own)
+    seconds = arguments.seconds
+    seed = ("--seed", arguments.seed)
+    times = Times(folder, str(machine))
+
+    def cases(name: str, seconds: int, *options: object, variant: str = own) -> Stage:
+        program = run_program(folder_of(variant), "cases", *seed, "--seconds", seconds, *options)
+        return Stage(name, seconds + 60, program)
+
+    stages = [
+        cases("random inputs, against the processor's code in float64", seconds),
+        Stage("times", 90, times.measure, must_end=False),
+        Stage("torch's times", 90, times.measure_torch, must_end=False),
+        Stage("table", 10, functools.partial(times.print_table, arguments.table)),
+        cases("a stream that does not block, memory reused at once", seconds // 2, "--late"),
+        cases("giant bags on it", seconds // 4, "--late", "--giant", 20000),
+        cases("bags of a million ids", seconds // 4, "--giant", 1000000),
+        Stage("a huge table", 30, run_program(folder, "cases", "--huge", 2**24 + 5)),
+        Stage("more than 2^31 ids", 60, run_program(folder, "cases", "--many", 2**31 + 6400)),
+        Stage("copies and sums of pieces", 30, run_program(folder, "pieces", arguments.seed)),
+    ]
+    for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
+        work = functools.partial(run_sanitizer, folder, tool, arguments.seed, nvcc)
+        stages.append(Stage(f"compute-sanitizer, {tool}", 45, work, must_end=False))
+    for variant in others:
+        # The driver compiles PTX when it is first run.
+        stage = cases(f"random inputs, {variant}", seconds // 2, variant=variant)
+        stages.append(dataclasses.replace(stage, seconds=stage.seconds + 60))
+    status = run_stages(stages, end)
+    times.print_goals()
+    return status
 
 
-def check_emulated(seed: int, seconds: int) -> None:
+def check_emulated(arguments: argparse.Namespace) -> int:
     folder = BUILD / "emulated"
     build_emulated(folder)
-    say("emulated GPU: random inputs, against the processor's code in float64:")
-    run_program(folder / "cases", "--small", "--seed", seed, "--seconds", seconds)
-    run_program(folder / "cases", "--small", "--seed", seed, "--seconds", seconds, "--giant", 3000)
-    run_program(folder / "cases", "--huge", 2000)
-    run_program(folder / "pieces", seed)
-    print_table(*measure(folder, 20000), {})
-    say("These times are the emulation's, and mean nothing.")
+    seconds = arguments.seconds
+    seed = ("--seed", arguments.seed)
+    times = Times(folder, "The emulation, whose times mean nothing", 20000)
+
+    def cases(name: str, seconds: int, *options: object) -> Stage:
+        program = run_program(folder, "cases", "--small", *seed, "--seconds", seconds, *options)
+        return Stage(name, seconds + 120, program)
+
+    stages = [
+        cases("random inputs, against the processor's code in float64", seconds),
+        Stage("times", 120, times.measure),
+        Stage("table", 10, functools.partial(times.print_table, arguments.table)),
+        cases("a stream that does not block, memory reused at once", seconds // 2, "--late"),
+        cases("giant bags on it", seconds // 4, "--late", "--giant", 3000),
+        cases("giant bags", seconds // 2, "--giant", 3000),
+        cases("memory without margins or poison", seconds // 4, "--bare"),
+        Stage("a huge table", 60, run_program(folder, "cases", "--huge", 2000)),
+        Stage("many ids", 60, run_program(folder, "cases", "--many", 100000)),
+        Stage("copies and sums of pieces", 60, run_program(folder, "pieces", arguments.seed)),
+    ]
+    return run_stages(stages, time.monotonic() + arguments.limit)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, default=1, help="for the random inputs")
-    parser.add_argument("--seconds", type=int, default=45, help="for each kind of random inputs")
+    parser.add_argument("--seed", type=int, default=1, help="for the random inputs (default: 1)")
+    parser.add_argument(
+        "--seconds",
+        type=int,
+        default=20,
+        help="for random inputs; their other kinds take a half or a quarter (default: 20)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=480,
+        help="seconds for all stages and what they need to be built (default: 480)",
+    )
+    parser.add_argument("--table", metavar="FILE", help="where the table of times goes as well")
     parser.add_argument("--emulate", action="store_true", help="run the kernels on the processor")
     arguments = parser.parse_args()
     say(f"Python {platform.python_version()}, {platform.platform()}")
     start = time.monotonic()
     try:
-        check = check_emulated if arguments.emulate else check_on_gpu
-        check(arguments.seed, arguments.seconds)
+        status = (check_emulated if arguments.emulate else check_on_gpu)(arguments)
     except Stop as stop:
         say(str(stop))
         return stop.status
-    say(f"ok ({time.monotonic() - start:.0f} s)")
-    return 0
+    say(f"{'something is wrong' if status else 'ok'} ({time.monotonic() - start:.0f} s)")
+    return status
 
 
 if __name__ == "__main__":

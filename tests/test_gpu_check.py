@@ -6,6 +6,7 @@ Needs a C++ compiler and the checkout's sources, not the installed package.
 import importlib.util
 import os
 import pathlib
+import re
 import select
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ CHECK = ROOT / "gpu_check" / "check.py"
 
 
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
-def test_emulated_kernels_agree_with_the_processors_code():
+def test_emulated_kernels_agree_with_the_processors_code(module):
     result = subprocess.run(
         [sys.executable, str(CHECK), "--emulate", "--seconds", "8"],
         capture_output=True,
@@ -26,14 +27,18 @@ def test_emulated_kernels_agree_with_the_processors_code():
         timeout=600,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("random cases, from seed 1: ok") == 2
-    assert "elements: ok" in result.stdout
-    assert "sums and roundings, from seed 1: ok" in result.stdout
+    assert result.stdout.count("random cases, from seed 1: ok") == 5
+    for stage in ("elements: ok", "ids: ok", "sums and roundings, from seed 1: ok"):
+        assert stage in result.stdout
+    assert result.stdout.count("calls were enqueued before the device came to them") == 2
+    for case, operation in module.times_table.GOALS:
+        assert re.search(rf"^\| {case} +\| {operation} ", result.stdout, re.MULTILINE)
 
 
 @pytest.fixture
-def module():
+def module(monkeypatch):
     """check.py, to be called in parts."""
+    monkeypatch.syspath_prepend(str(CHECK.parent))
     spec = importlib.util.spec_from_file_location("gpu_check", CHECK)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -69,3 +74,74 @@ def test_what_a_stopped_command_has_started_ends_with_it(module, tmp_path):
     assert select.select([reader], [], [], 10)[0]
     assert os.read(reader, 100) == b""
     os.close(reader)
+
+
+# Times
+
+
+COPY = {"copy_us": 1000.0, "copy_bytes": 2_000_000_000, "empty_us": 2.0, "cuda": "12.9"}
+
+
+def _row(case="10m", operation="forward", cold_us=100.0, **changes):
+    row = {
+        "case": case,
+        "operation": operation,
+        "rows": 1000,
+        "width": 128,
+        "bags": 10,
+        "ids_per_bag": 50,
+        "tables": 1,
+        "kind": "offsets",
+        "dtype": "float32",
+        "index": "int64",
+        "ids": "uniform",
+        "reduction": "sum",
+        "weights": False,
+        "bytes": 320_000_000,
+        "least_bytes": 1_000_000,
+        "cold_us": cold_us,
+        "warm_us": 50.0,
+    }
+    return {**row, **changes}
+
+
+def test_a_copy_moves_what_it_reads_and_what_it_writes(module):
+    table = module.times_table
+    assert table.copy_rate(COPY) == 4e6  # bytes a microsecond: 4 TB/s
+    assert table.share_of_copy(_row(), COPY) == 0.8
+
+
+@pytest.mark.parametrize(
+    ("row", "theirs", "met"),
+    [
+        (_row(cold_us=100.0), 112.0, [True, True]),
+        (_row(cold_us=101.0), 112.0, [False, False]),
+        (_row("1m_packed", bytes=240_000_000), None, [True, None]),
+        (_row("1m_offsets", bytes=199_000_000), 200.0, [False, True]),
+        (_row(operation="forward, backward"), 140.0, [False]),
+        (_row(operation="step, SGD"), 200.0, [True]),
+        (_row("giant"), 1.0, []),
+    ],
+)
+def test_goals(module, row, theirs, met):
+    key = (row["case"], row["operation"])
+    torch_rows = {} if theirs is None else {key: {"cold_us": theirs}}
+    table = module.times_table
+    assert [is_met for _, is_met in table.verdicts(row, COPY, torch_rows)] == met
+    said = table.goals(COPY, [row], torch_rows)
+    assert said.startswith(f"goals: {met.count(True)} of {len(met)} are met")
+    assert said.count("MISSED") == met.count(False)
+    assert said.count("not measured") == met.count(None)
+
+
+def test_the_table_of_times_is_markdown_with_a_line_for_each_measurement(module):
+    rows = [_row(), _row("26_tables", tables=26, kind="packed")]
+    torch_rows = {("10m", "forward"): {"cold_us": 200.0}}
+    text = module.times_table.table("A GPU", COPY, rows, torch_rows, "torch 2")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1
+    assert len(lines) == 2 + len(rows)
+    cells = [cell.strip() for cell in lines[2].split("|")]
+    assert cells[1:3] == ["10m", "forward"]
+    assert {"100.0", "200.0", "0.50", "80%", "3.20"} <= set(cells)
+    assert "26 tables of 1000 rows" in text

@@ -1,6 +1,9 @@
 // The small part of CUDA that cc/compute uses, on the processor: with this folder first among the
 // include paths, a C++ compiler takes the CUDA sources as they are.
 //
+// Streams are late: what is enqueued in one happens when somebody waits for it, but for the default
+// stream, where all happens at once.
+//
 // Every thread of a block is a fiber, which runs until it must wait for others. Blocks run one
 // after another, and they and their threads in an order that depends on a seed, so that what
 // depends on the order shows. Threads that wait for others in vain are reported, and the program
@@ -16,6 +19,7 @@
 #include <cstring>
 #include <functional>
 #include <tuple>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -54,6 +58,7 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoKernelImageForDevice = 209,
   cudaErrorUnsupportedPtxVersion = 222,
+  cudaErrorNotReady = 600,
 };
 
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
@@ -74,11 +79,14 @@ struct cudaLaunchConfig_t {
 
 namespace emulation {
 
-// Does `work` when the stream gets there: at once, unless a program that has streams of its own
-// sets another Enqueuer, which may also fail.
+// Does `work` when the stream gets there. A program that has streams of its own sets another
+// Enqueuer, which may also fail.
 using EnqueueWork = std::function<cudaError_t(cudaStream_t, std::function<void()>)>;
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
 EnqueueWork& Enqueuer();
+
+// Does all that was enqueued in a stream.
+void Drain(cudaStream_t stream);
 
 // Runs `thread` once for each thread of each block. `name` is for reports.
 void Run(const dim3& grid, const dim3& block, const char* name,
@@ -151,10 +159,19 @@ inline const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "an error that was asked for";
 }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+
+// A clock that each look moves on.
+inline long long clock64() {
+  static long long cycles = 0;
+  return cycles += 1 << 20;
+}
 
 // A very small GPU.
-enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor };
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount,
+  cudaDevAttrComputeCapabilityMajor,
+  cudaDevAttrL2CacheSize
+};
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
@@ -199,11 +216,30 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream
   return emulation::Enqueue(stream, [=] { std::memset(to, value, bytes); });
 }
 
+inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = size_t{1} << 30;
+  return cudaSuccess;
+}
+
+// What is said to be the host's is read at once, as all is that CUDA must put elsewhere first.
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                                    cudaStream_t stream) {
-  return emulation::Enqueue(stream, [=] { cudaMemcpy(to, from, bytes, kind); });
+  if (kind != cudaMemcpyHostToDevice) {
+    return emulation::Enqueue(stream, [=] { cudaMemcpy(to, from, bytes, kind); });
+  }
+  const char* const begin = static_cast<const char*>(from);
+  return emulation::Enqueue(stream, [=, values = std::vector<char>(begin, begin + bytes)] {
+    cudaMemcpy(to, values.data(), bytes, kind);
+  });
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+
+constexpr unsigned cudaStreamNonBlocking = 1;
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  emulation::Drain(stream);
+  return cudaSuccess;
+}
 
 // Events are times of the processor's clock.
 using cudaEvent_t = std::chrono::steady_clock::time_point*;

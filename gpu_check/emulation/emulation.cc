@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <deque>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -15,6 +16,10 @@
 #include <vector>
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+struct CUstream_st {
+  std::deque<std::function<void()>> work;
+};
 
 namespace emulation {
 namespace {
@@ -172,11 +177,22 @@ void Free(void* memory) {
 }
 
 EnqueueWork& Enqueuer() {
-  static auto& enqueue = *new EnqueueWork([](cudaStream_t, const std::function<void()>& work) {
-    work();
-    return cudaSuccess;
-  });
+  static auto& enqueue =
+      *new EnqueueWork([](cudaStream_t stream, const std::function<void()>& work) {
+        if (stream == nullptr) {
+          work();
+        } else {
+          stream->work.push_back(work);
+        }
+        return cudaSuccess;
+      });
   return enqueue;
+}
+
+void Drain(cudaStream_t stream) {
+  for (; stream != nullptr && !stream->work.empty(); stream->work.pop_front()) {
+    stream->work.front()();
+  }
 }
 
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
@@ -230,6 +246,15 @@ const uint64_t* Exchange(const char* name, unsigned lanes, uint64_t value) {
 }
 
 }  // namespace emulation
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return stream == nullptr || stream->work.empty() ? cudaSuccess : cudaErrorNotReady;
+}
 
 void SetEmulationSeed(uint64_t seed) { emulation::random_order.seed(seed); }
 
