@@ -132,7 +132,6 @@ def is_dead(op: tf.Operation) -> bool:
 def wait_for_no_dead(op_type: str) -> None:
     """Lets no write of a variable wait for dead reads by ops of the type, nor keep them."""
 
-    @auto_control_deps.register_acd_resource_resolver
     def forget_dead_reads(op, reads, writes):
         if op.type != op_type or not is_dead(op) or op.outputs[0] in reads:
             return False
@@ -140,6 +139,12 @@ def wait_for_no_dead(op_type: str) -> None:
         reads.clear()
         reads.add(op.outputs[0])
         return True
+
+    # As register_acd_resource_resolver, also where tf_ti is imported anew.
+    resolvers = auto_control_deps._acd_resource_resolvers_registry
+    name = f"forget_dead_reads of {op_type}"
+    resolvers._registry.pop(name, None)
+    resolvers.register(forget_dead_reads, name)
 
 
 def is_recording() -> bool:
