@@ -9,6 +9,7 @@
 #   make cuda     compile the CUDA sources too, with CUDA 12, or with CUDA_HOME's nvcc
 #   make clean    remove all of this
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
+#   make gpu-test   run the ops' tests on the GPU at hand, with any build of TensorFlow
 # Another TensorFlow: make test TF_VERSION=2.17.1. Another configuration: make test CONFIG=cuda.
 # Each of them has its own .venv-* and dist-*.
 
@@ -103,7 +104,7 @@ $(venv)/.installed: $(dist)/.built $(venv)/.runtime
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/*.whl
 	@touch $@
 
-.PHONY: demo test oracles build wheel bench lint format asan-test cuda gpu-check clean
+.PHONY: demo test oracles build wheel bench lint format asan-test cuda gpu-check gpu-test clean
 demo: $(venv)/.installed $(venv)/.examples
 	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
@@ -161,6 +162,10 @@ cuda: $(venv)/.runtime $(venv)/.tests
 
 gpu-check:
 	$(PYTHON) gpu_check/check.py $(GPU_CHECK_FLAGS)
+
+# With the Python that has TensorFlow: nothing is installed, as there may be no internet.
+gpu-test:
+	$(PYTHON) tests/gpu_plugin/run.py $(PYTEST_FLAGS)
 
 clean:
 	[ ! -d .cache/bazel ] || bazel/bazel.sh shutdown

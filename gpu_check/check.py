@@ -269,7 +269,7 @@ def build_emulated(folder: pathlib.Path) -> None:
     checks = ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=all", "-U_FORTIFY_SOURCE"]
     emulated = [*host, *checks, "-Wall", "-Wno-unknown-pragmas", "-DTF_TI_EMULATE_CUDA"]
     emulated += [f"-I{EMULATION}", "-x", "c++"]
-    sources = (*GPU_SOURCES, f"{EMULATION}/emulation.cc")
+    sources = (*GPU_SOURCES, f"{EMULATION}/late.cc", f"{EMULATION}/emulation.cc")
     sources += tuple(f"gpu_check/{program}.cc" for program in PROGRAMS)
     # Their speed does not matter here, but the time to compile them does.
     compilers = dict.fromkeys(sources, emulated) | dict.fromkeys(HOST_SOURCES, [*host, "-O0"])

@@ -1,8 +1,9 @@
 """The ops on a GPU: the one at hand, or else one that is not there.
 
-The latter is made of what lies in fake_gpu/ and of CUDA's emulation in gpu_check/. It does what it
-is told later, and its memory holds nonsense before and after: what comes too early or too late is
-seen. As it would be the GPU of every other test too, it has a process of its own.
+The latter is made of what lies in gpu_plugin/ and of CUDA's emulation in gpu_check/. It does what
+it is told later, and its memory holds nonsense before and after: what comes too early or too late
+is seen. As it would be the GPU of every other test too, it has a process of its own. So has the
+one at hand where TensorFlow was built without CUDA: `make gpu-test`.
 """
 
 import contextlib
@@ -11,7 +12,6 @@ import faulthandler
 import functools
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
@@ -19,52 +19,30 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-_FAKE_GPU = os.environ.get("TF_TI_FAKE_GPU")
-if _FAKE_GPU:
+_GPU_PLUGIN = os.environ.get("TF_TI_GPU_PLUGIN")
+if _GPU_PLUGIN:
     from tensorflow.python.framework import load_library
 
-    load_library.load_pluggable_device_library(_FAKE_GPU)
+    load_library.load_pluggable_device_library(_GPU_PLUGIN)
 
 import tf_ti  # noqa: E402
 from tf_ti.bags.ops import Bags, are_distinct  # noqa: E402
 
 _HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
-_CHECKOUT = pathlib.Path(__file__).parent.parent
+_PLUGIN = pathlib.Path(__file__).parent / "gpu_plugin"
 
 needs_gpu = pytest.mark.skipif(not _HAS_GPU, reason="there is no GPU")
-needs_fake_gpu = pytest.mark.skipif(not _FAKE_GPU, reason="only the GPU that is not there can tell")
+needs_gpu_plugin = pytest.mark.skipif(not _GPU_PLUGIN, reason="only gpu_plugin/ can tell")
 
 
 @pytest.mark.skipif(_HAS_GPU, reason="there is a GPU")
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="not built for it")
 def test_every_test_here_passes_on_a_gpu_that_is_not_there():
-    out = _CHECKOUT / ".cache" / "fake_gpu" / tf.__version__
-    package = out / "package" / "tf_ti"
-    shutil.rmtree(package, ignore_errors=True)
-    shutil.copytree(pathlib.Path(tf_ti.__file__).parent, package)
-    subprocess.run(
-        [
-            "make",
-            "--silent",
-            f"--directory={_CHECKOUT / 'tests' / 'fake_gpu'}",
-            f"--jobs={os.cpu_count()}",
-        ]
-        + [f"OUT={out}", f"CPPFLAGS={' '.join(tf.sysconfig.get_compile_flags())}"]
-        + [f"LDLIBS={' '.join(tf.sysconfig.get_link_flags())}"],
-        check=True,
-    )
-    for library in ("_tf_ti.so", "_fake_gpu.so"):
-        shutil.copy(out / library, package)
     finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(package.parent),
-            "TF_TI_FAKE_GPU": str(package / "_fake_gpu.so"),
-        },
+        [sys.executable, _PLUGIN / "run.py", "--emulate", "-q"],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=900,
         check=False,
     )
     assert finished.returncode == 0, f"{finished.stdout[-20000:]}\n{finished.stderr[-4000:]}"
@@ -72,40 +50,40 @@ def test_every_test_here_passes_on_a_gpu_that_is_not_there():
 
 @pytest.fixture
 def device():
-    """What the fake GPU tells about itself."""
-    return ctypes.CDLL(_FAKE_GPU)
+    """What the pluggable device tells about itself."""
+    return ctypes.CDLL(_GPU_PLUGIN)
 
 
 @contextlib.contextmanager
 def _held(device):
     """The device does nothing meanwhile: who waits for it now waits for good."""
     faulthandler.dump_traceback_later(60, exit=True)
-    device.fake_gpu_hold(1)
+    device.gpu_plugin_hold(1)
     try:
         yield
     finally:
-        device.fake_gpu_hold(0)
+        device.gpu_plugin_hold(0)
         faulthandler.cancel_dump_traceback_later()
 
 
 @contextlib.contextmanager
 def _failing(device, error, after=0):
     """CUDA's calls say this error meanwhile, but for the first ones."""
-    device.fake_gpu_fail(error, after)
+    device.gpu_plugin_fail(error, after)
     try:
         yield
     finally:
-        device.fake_gpu_fail(0, 0)
+        device.gpu_plugin_fail(0, 0)
 
 
 @contextlib.contextmanager
 def _limited(device, size):
     """The device has no memory for more bytes at a time meanwhile."""
-    device.fake_gpu_limit(size)
+    device.gpu_plugin_limit(size)
     try:
         yield
     finally:
-        device.fake_gpu_limit(0)
+        device.gpu_plugin_limit(0)
 
 
 @pytest.fixture(params=["eager", "graph"])
@@ -606,9 +584,9 @@ def test_an_id_that_is_no_row_is_an_error_where_that_is_asked_for(run_program):
     program = """
     import os
     import tensorflow as tf
-    if "TF_TI_FAKE_GPU" in os.environ:
+    if "TF_TI_GPU_PLUGIN" in os.environ:
         from tensorflow.python.framework import load_library
-        load_library.load_pluggable_device_library(os.environ["TF_TI_FAKE_GPU"])
+        load_library.load_pluggable_device_library(os.environ["TF_TI_GPU_PLUGIN"])
     import tf_ti
     with tf.device("GPU:0"):
         try:
@@ -621,7 +599,7 @@ def test_an_id_that_is_no_row_is_an_error_where_that_is_asked_for(run_program):
         assert "indices[0, 1] is 7" in run_program(program).stdout
 
 
-@needs_fake_gpu
+@needs_gpu_plugin
 def test_a_counted_loop_only_enqueues(device):
     @tf.function
     def looped(carry, x, w, n):
@@ -634,14 +612,14 @@ def test_a_counted_loop_only_enqueues(device):
     with tf.device("GPU:0"):
         arguments = [tf.ones([5]), tf.ones([7, 5]), tf.ones([5]), tf.constant(0)]
     looped(*arguments)
-    before = device.fake_gpu_num_blocked()
+    before = device.gpu_plugin_num_blocked()
     with _held(device):
         results = looped(*arguments)
-    assert device.fake_gpu_num_blocked() == before
+    assert device.gpu_plugin_num_blocked() == before
     np.testing.assert_array_equal(results[2], np.arange(7))
 
 
-@needs_fake_gpu
+@needs_gpu_plugin
 def test_the_gradient_of_a_counted_loop_only_enqueues(device):
     @tf.function
     def looped(carry, x, w):
@@ -656,7 +634,7 @@ def test_the_gradient_of_a_counted_loop_only_enqueues(device):
     assert np.isfinite(results[0]).all()
 
 
-@needs_fake_gpu
+@needs_gpu_plugin
 def test_bags_only_enqueue(device):
     with tf.device("GPU:0"):
         table, ids, offsets = tf.ones([10, 3]), tf.constant(_IDS), tf.constant(_OFFSETS)
@@ -665,7 +643,7 @@ def test_bags_only_enqueue(device):
     np.testing.assert_array_equal(pooled[:, 0], [0, 1, 3, 4])
 
 
-@needs_fake_gpu
+@needs_gpu_plugin
 def test_a_while_loop_waits_once_for_each_condition(device):
     @tf.function
     def looped(x):
@@ -675,9 +653,9 @@ def test_a_while_loop_waits_once_for_each_condition(device):
     with tf.device("GPU:0"):
         x = tf.constant([1.0, 2.0])
     looped(x)
-    before = device.fake_gpu_num_blocked()
+    before = device.gpu_plugin_num_blocked()
     trips = len(looped(x)[1])
-    assert device.fake_gpu_num_blocked() - before == trips + 1
+    assert device.gpu_plugin_num_blocked() - before == trips + 1
 
 
 # Of CUDA's errors: one for which nothing can be done.
@@ -703,7 +681,7 @@ def bag_kernels():
     }
 
 
-@needs_fake_gpu
+@needs_gpu_plugin
 @pytest.mark.parametrize("name", ["look-up", "gradient", "weights gradient", "update"])
 def test_whichever_of_cudas_calls_fails_the_error_is_internal(device, bag_kernels, name):
     after = 0
@@ -719,7 +697,7 @@ def test_whichever_of_cudas_calls_fails_the_error_is_internal(device, bag_kernel
     assert after > 1
 
 
-@needs_fake_gpu
+@needs_gpu_plugin
 @pytest.mark.parametrize("name", ["look-up", "gradient", "weights gradient", "update"])
 def test_without_memory_on_the_gpu_resources_are_exhausted(device, bag_kernels, name):
     with tf.device("GPU:0"), _limited(device, 300):
@@ -734,7 +712,7 @@ def test_wrong_input_on_the_gpu_is_an_invalid_argument():
             tf_ti.embedding_bag_offsets_sum(tf.ones([10, 3]), _IDS, _OFFSETS, 99)
 
 
-@needs_fake_gpu
+@needs_gpu_plugin
 @pytest.mark.parametrize(
     "error", [35, 209, 222], ids=["driver too old", "GPU too old", "driver too old for PTX"]
 )
@@ -748,7 +726,7 @@ def test_a_gpu_or_driver_that_is_too_old_is_answered_with_what_is_needed(
             bag_kernels["look-up"]()
 
 
-@needs_fake_gpu
+@needs_gpu_plugin
 def test_memory_of_the_host_outlives_a_copy_into_it_though_another_copy_fails(device, monkeypatch):
     # As in a thread of TensorFlow's own: the op itself gets what it copies.
     monkeypatch.setattr("tf_ti.loops.eager.needs_function", lambda: False)
@@ -757,7 +735,7 @@ def test_memory_of_the_host_outlives_a_copy_into_it_though_another_copy_fails(de
     )
     with tf.device("GPU:0"):
         inputs = [tf.constant([1, 2, 3]), tf.constant([4])]
-        before = device.fake_gpu_num_blocked()
+        before = device.gpu_plugin_num_blocked()
         with _failing(device, _LAUNCH_FAILED, after=1), pytest.raises(tf.errors.InternalError):
             tf_ti.tensor_iterator(lambda x, y: x + y, inputs, port_map)
-    assert device.fake_gpu_num_blocked() == before + 1
+    assert device.gpu_plugin_num_blocked() == before + 1

@@ -12,7 +12,6 @@
 #define TF_TI_GPU_CHECK_EMULATION_CUDA_RUNTIME_H_
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -47,6 +46,8 @@ using std::min;
 
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
+struct CUevent_st;
+using cudaEvent_t = CUevent_st*;
 
 #define __CUDACC_VER_MAJOR__ 12
 #define __CUDACC_VER_MINOR__ 4
@@ -79,15 +80,6 @@ struct cudaLaunchConfig_t {
 
 namespace emulation {
 
-// Does `work` when the stream gets there. A program that has streams of its own sets another
-// Enqueuer, which may also fail.
-using EnqueueWork = std::function<cudaError_t(cudaStream_t, std::function<void()>)>;
-cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
-EnqueueWork& Enqueuer();
-
-// Does all that was enqueued in a stream.
-void Drain(cudaStream_t stream);
-
 // Runs `thread` once for each thread of each block. `name` is for reports.
 void Run(const dim3& grid, const dim3& block, const char* name,
          const std::function<void()>& thread);
@@ -97,6 +89,64 @@ void Run(const dim3& grid, const dim3& block, const char* name,
 const uint64_t* Exchange(const char* name, unsigned lanes, uint64_t value);
 
 inline unsigned Lane() { return threadIdx.x % 32; }
+
+}  // namespace emulation
+
+// What is enqueued is done when the stream gets there, and the null stream is one too. A program
+// links late.cc, or other streams, which may have more of CUDA's calls.
+enum cudaMemcpyKind {
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault,
+};
+struct CUmemPoolHandle_st;
+using cudaMemPool_t = CUmemPoolHandle_st*;
+enum cudaMemPoolAttr { cudaMemPoolReuseAllowInternalDependencies, cudaMemPoolAttrReleaseThreshold };
+enum : unsigned { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+
+extern "C" {
+// All launches come to this, as they do in CUDA; `kernel` is a std::function<void()> here.
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
+                                void** arguments);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaDeviceSynchronize();
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument);
+
+cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
+
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device);
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value);
+cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream);
+cudaError_t cudaMallocHost(void** memory, size_t bytes);
+cudaError_t cudaFreeHost(void* memory);
+}
+
+namespace emulation {
+
+inline cudaError_t Enqueue(cudaStream_t stream, const std::function<void()>& work) {
+  cudaLaunchConfig_t config{};
+  config.stream = stream;
+  return cudaLaunchKernelExC(&config, &work, nullptr);
+}
 
 }  // namespace emulation
 
@@ -182,13 +232,6 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   return cudaSuccess;
 }
 
-enum cudaMemcpyKind {
-  cudaMemcpyHostToDevice,
-  cudaMemcpyDeviceToHost,
-  cudaMemcpyDeviceToDevice,
-  cudaMemcpyDefault,
-};
-
 // The memory ends where a page ends that nobody may touch, and such a page is before it: so it is
 // aligned like its size, no better. What touches these pages ends the program.
 namespace emulation {
@@ -204,61 +247,6 @@ cudaError_t cudaMalloc(T** memory, size_t bytes) {
 
 inline cudaError_t cudaFree(void* memory) {
   emulation::Free(memory);
-  return cudaSuccess;
-}
-
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-
-inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  return emulation::Enqueue(stream, [=] { std::memset(to, value, bytes); });
-}
-
-inline cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *free = *total = size_t{1} << 30;
-  return cudaSuccess;
-}
-
-// What is said to be the host's is read at once, as all is that CUDA must put elsewhere first.
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                                   cudaStream_t stream) {
-  if (kind != cudaMemcpyHostToDevice) {
-    return emulation::Enqueue(stream, [=] { cudaMemcpy(to, from, bytes, kind); });
-  }
-  const char* const begin = static_cast<const char*>(from);
-  return emulation::Enqueue(stream, [=, values = std::vector<char>(begin, begin + bytes)] {
-    cudaMemcpy(to, values.data(), bytes, kind);
-  });
-}
-
-constexpr unsigned cudaStreamNonBlocking = 1;
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
-cudaError_t cudaStreamQuery(cudaStream_t stream);
-inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  emulation::Drain(stream);
-  return cudaSuccess;
-}
-
-// Events are times of the processor's clock.
-using cudaEvent_t = std::chrono::steady_clock::time_point*;
-
-inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = new std::chrono::steady_clock::time_point;
-  return cudaSuccess;
-}
-inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
-inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  *event = std::chrono::steady_clock::now();
-  return cudaSuccess;
-}
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-  *milliseconds = std::chrono::duration<float, std::milli>(*end - *start).count();
   return cudaSuccess;
 }
 

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <deque>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -16,10 +15,6 @@
 #include <vector>
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
-
-struct CUstream_st {
-  std::deque<std::function<void()>> work;
-};
 
 namespace emulation {
 namespace {
@@ -176,29 +171,6 @@ void Free(void* memory) {
   mappings.erase(found);
 }
 
-EnqueueWork& Enqueuer() {
-  static auto& enqueue =
-      *new EnqueueWork([](cudaStream_t stream, const std::function<void()>& work) {
-        if (stream == nullptr) {
-          work();
-        } else {
-          stream->work.push_back(work);
-        }
-        return cudaSuccess;
-      });
-  return enqueue;
-}
-
-void Drain(cudaStream_t stream) {
-  for (; stream != nullptr && !stream->work.empty(); stream->work.pop_front()) {
-    stream->work.front()();
-  }
-}
-
-cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
-  return Enqueuer()(stream, std::move(work));
-}
-
 void Run(const dim3& grid, const dim3& block, const char* name,
          const std::function<void()>& thread) {
   gridDim = grid;
@@ -246,15 +218,6 @@ const uint64_t* Exchange(const char* name, unsigned lanes, uint64_t value) {
 }
 
 }  // namespace emulation
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new CUstream_st;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return stream == nullptr || stream->work.empty() ? cudaSuccess : cudaErrorNotReady;
-}
 
 void SetEmulationSeed(uint64_t seed) { emulation::random_order.seed(seed); }
 

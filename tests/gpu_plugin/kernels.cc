@@ -1,5 +1,8 @@
-// Kernels of some of TensorFlow's ops for the fake GPU. Each allocates its outputs, as the op's
-// shape function says, and enqueues the CPU's kernel of the same op.
+// Kernels of some of TensorFlow's ops for the plugin's GPU. Each allocates its outputs, as the op's
+// shape function says, and enqueues copies of its inputs to the host, the CPU's kernel of the same
+// op, and copies of what that computes to the GPU.
+#include <cuda_runtime.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,9 +20,9 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tests/fake_gpu/streams.h"
+#include "tests/gpu_plugin/host_function.h"
 
-namespace fake_gpu {
+namespace gpu_plugin {
 namespace {
 
 using tensorflow::DataType;
@@ -29,28 +32,22 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::shape_inference::InferenceContext;
 
-// Memory that somebody else owns, and may free: the device has to come in time.
-class Borrowed : public tensorflow::TensorBuffer {
- public:
-  explicit Borrowed(const Tensor& tensor)
-      : TensorBuffer(const_cast<void*>(static_cast<const void*>(tensor.data()))),
-        size_(tensor.TotalBytes()) {}
+absl::Status ToStatus(cudaError_t error) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(std::string("GPU plugin: ") + cudaGetErrorString(error));
+}
 
-  size_t size() const override { return size_; }
-  TensorBuffer* root_buffer() override { return this; }
-  bool OwnsMemory() const override { return false; }
-  void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
+// Memory of the host that CUDA copies from and to without anybody's waiting.
+absl::Status AllocatePinned(OpKernelContext* ctx, const Tensor& like, Tensor* tensor) {
+  tensorflow::AllocatorAttributes attributes;
+  attributes.set_on_host(true);
+  attributes.set_gpu_compatible(true);
+  return ctx->allocate_temp(like.dtype(), like.shape(), tensor, attributes);
+}
 
- private:
-  const size_t size_;
-};
-
-Tensor Borrow(const Tensor& tensor) {
-  if (tensor.NumElements() == 0) return Tensor(tensor.dtype(), tensor.shape());
-  auto* const buffer = new Borrowed(tensor);
-  Tensor borrowed(tensor.dtype(), tensor.shape(), buffer);
-  buffer->Unref();
-  return borrowed;
+absl::Status EnqueueCopy(const Tensor& from, cudaMemcpyKind kind, const Tensor& to) {
+  if (from.TotalBytes() == 0) return absl::OkStatus();
+  return ToStatus(cudaMemcpyAsync(to.data(), from.data(), from.TotalBytes(), kind, nullptr));
 }
 
 // The CPU's kernel of a node.
@@ -87,7 +84,7 @@ class CpuKernel {
       const std::unique_ptr<Tensor> output(ctx.status().ok() ? ctx.release_output(i).tensor
                                                              : nullptr);
       if (output == nullptr || output->shape() != outputs[i].shape()) {
-        std::fprintf(stderr, "fake GPU: %s failed: %s\n", kernel_->name().c_str(),
+        std::fprintf(stderr, "GPU plugin: %s failed: %s\n", kernel_->name().c_str(),
                      ctx.status().ToString().c_str());
         std::_Exit(3);
       }
@@ -118,14 +115,14 @@ class EnqueuedOp : public OpKernel {
       }
       kernel = kernel_;
     }
-    std::vector<Tensor> inputs, outputs;
+    std::vector<Tensor> inputs;
     std::vector<const Tensor*> known;
     std::vector<tensorflow::PartialTensorShape> shapes;
     bool on_host = true;
     for (int i = 0; i < ctx->num_inputs(); ++i) {
       const Tensor& input = ctx->input(i);
       const bool is_on_host = ctx->input_memory_type(i) == tensorflow::HOST_MEMORY;
-      inputs.push_back(is_on_host ? input : Borrow(input));
+      inputs.push_back(input);
       known.push_back(is_on_host ? &input : nullptr);
       shapes.emplace_back(input.shape().dim_sizes());
       on_host = on_host && is_on_host;
@@ -136,6 +133,7 @@ class EnqueuedOp : public OpKernel {
                                tensorflow::AttrSlice(def()), op->op_def, shapes, known, {}, {});
     TF_RETURN_IF_ERROR(inference.construction_status());
     TF_RETURN_IF_ERROR(inference.Run(op->shape_inference_fn));
+    std::vector<Tensor> outputs;
     for (int i = 0; i < ctx->num_outputs(); ++i) {
       TensorShape shape;
       for (int d = 0; d < inference.Rank(inference.output(i)); ++d) {
@@ -143,15 +141,34 @@ class EnqueuedOp : public OpKernel {
       }
       Tensor* output = nullptr;
       TF_RETURN_IF_ERROR(ctx->allocate_output(i, shape, &output));
+      outputs.push_back(*output);
       on_host = on_host && ctx->output_memory_type(i) == tensorflow::HOST_MEMORY;
-      outputs.push_back(on_host ? *output : Borrow(*output));
     }
-    if (on_host) {
-      kernel->Run(inputs, outputs);
-    } else {
-      Enqueue(ComputeStream(), [kernel, inputs, outputs] { kernel->Run(inputs, outputs); });
-    }
+    if (!on_host) return Enqueue(ctx, kernel, inputs, outputs);
+    kernel->Run(inputs, outputs);
     return absl::OkStatus();
+  }
+
+  // What fails here ends the test, so nothing waits for what is under way.
+  static absl::Status Enqueue(OpKernelContext* ctx, const std::shared_ptr<const CpuKernel>& kernel,
+                              std::vector<Tensor> inputs, const std::vector<Tensor>& outputs) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (ctx->input_memory_type(i) == tensorflow::HOST_MEMORY) continue;
+      const Tensor input = std::exchange(inputs[i], Tensor());
+      TF_RETURN_IF_ERROR(AllocatePinned(ctx, input, &inputs[i]));
+      TF_RETURN_IF_ERROR(EnqueueCopy(input, cudaMemcpyDeviceToHost, inputs[i]));
+    }
+    std::vector<Tensor> computed(outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      TF_RETURN_IF_ERROR(AllocatePinned(ctx, outputs[i], &computed[i]));
+    }
+    const auto run = [kernel, inputs, computed] { kernel->Run(inputs, computed); };
+    TF_RETURN_IF_ERROR(ToStatus(EnqueueHostFunction(nullptr, run)));
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      TF_RETURN_IF_ERROR(EnqueueCopy(computed[i], cudaMemcpyHostToDevice, outputs[i]));
+    }
+    // Nobody else gets the memory before.
+    return ToStatus(EnqueueHostFunction(nullptr, [computed] {}));
   }
 
   std::mutex mutex_;
@@ -213,4 +230,4 @@ void RegisterOp(const Op& op, const std::vector<const char*>& all) {
 }();
 
 }  // namespace
-}  // namespace fake_gpu
+}  // namespace gpu_plugin
