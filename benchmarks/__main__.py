@@ -16,6 +16,7 @@ FAMILIES = (
     "loops",
     "recurrent",
     "bags",
+    "many_tables",
     "training",
     "parameter_servers",
     "compiled_bags",

@@ -162,6 +162,7 @@ class Case {
   void Run() {
     CheckMessages();
     CheckPool();
+    CheckSeveralTables();
     if (has_weights_) CheckWeightsGradient();
     CheckTableGradient();
     CheckScatterSub();
@@ -444,13 +445,13 @@ class Case {
   }
 
   template <typename V>
-  static void ExpectSame(const std::string& what, const std::vector<V>& x,
-                         const std::vector<V>& y) {
+  static void ExpectSame(const std::string& what, const std::vector<V>& x, const std::vector<V>& y,
+                         const char* when = "the second time") {
     if (x.size() == y.size() &&
         (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(V)) == 0)) {
       return;
     }
-    Fail(what + " is not the same the second time");
+    Fail(what + " is not the same " + when);
   }
 
   // What two runs give, which must be the same bits.
@@ -535,6 +536,61 @@ class Case {
              std::to_string(position));
       }
     }
+  }
+
+  // Several tables at once give the same bits as one after the other: parts of this one, with the
+  // first of its bags.
+  void CheckSeveralTables() {
+    const bool is_max = setting_.reduction == Reduction::kMax;
+    const int64_t work = bags_.count * (width_ + 1) + bags_.num_indices + 1;
+    const int64_t most = std::max<int64_t>(1, (setting_.is_small ? 20000 : 4000000) / work);
+    const int64_t num_tables = random_.Int(1, std::min<int64_t>(most, 70));
+    Inputs in(*this);
+    std::vector<BagLookUp<T, Index>> lookups(num_tables);
+    int64_t num_outputs = 0;
+    for (BagLookUp<T, Index>& lookup : lookups) {
+      lookup.bags = in.bags;
+      lookup.weights = in.weights;
+      Bags<Index>& bags = lookup.bags;
+      const int64_t first = random_.Chance(0.5) ? 0 : random_.Int(0, num_rows_ - 1);
+      lookup.table = {in.table.data() + first * width_, num_rows_ - first, width_};
+      bags.default_index = std::min<int64_t>(bags.default_index, num_rows_ - first - 1);
+      const int64_t count = random_.Chance(0.5) ? bags.count : random_.Int(0, bags.count);
+      if (bags.kind == BagKind::kPacked) {
+        if (bags.count > 0) bags.num_indices = bags.num_indices / bags.count * count;
+      } else if (bags.kind == BagKind::kOffsets) {
+        bags.include_last_offset |= count < bags.count;
+      }
+      bags.count = count;
+      num_outputs += count * width_;
+    }
+    const auto outputs = [&](bool at_once) {
+      CheckedGpu gpu;
+      DeviceArray<T> out(num_outputs, out_shift_);
+      DeviceArray<Index> argmax(is_max ? num_outputs : 0);
+      int64_t at = 0;
+      for (BagLookUp<T, Index>& lookup : lookups) {
+        lookup.out = out.data() + at;
+        lookup.argmax = is_max ? argmax.data() + at : nullptr;
+        at += lookup.bags.count * width_;
+        if (at_once) continue;
+        Expect("PoolBags", PoolBags<T, Index>(lookup.table, lookup.bags, lookup.weights,
+                                              setting_.reduction, &gpu, lookup.out, lookup.argmax));
+      }
+      if (at_once) {
+        Expect("PoolBags of several tables", PoolBags<T, Index>(lookups, setting_.reduction, &gpu));
+      }
+      Expect("PoolBags of several tables", gpu.Finish());
+      if (!out.MarginsAreIntact() || !argmax.MarginsAreIntact()) {
+        Fail("PoolBags of several tables wrote next to its output");
+      }
+      return std::make_pair(out.Get(), argmax.Get());
+    };
+    const auto one_by_one = outputs(false), at_once = outputs(true);
+    const std::string what = "what " + std::to_string(num_tables) + " tables give";
+    ExpectSame(what, one_by_one.first, at_once.first, "one by one");
+    ExpectSame(what + ", the positions,", one_by_one.second, at_once.second, "one by one");
+    in.CheckMargins();
   }
 
   void CheckWeightsGradient() {

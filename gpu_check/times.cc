@@ -314,7 +314,8 @@ class Case {
         table_size_(shape.num_rows * shape.width),
         out_size_(shape.num_bags * shape.width),
         most_(std::min(num_ids_, shape.num_rows)),
-        arena_(64 * num_ids_ + 4 * most_ * shape.width + 16 * out_size_ + (64 << 20)),
+        arena_(shape.num_tables * (64 * num_ids_ + 4 * most_ * shape.width + 16 * out_size_) +
+               (64 << 20)),
         ids_(std::vector<Index>(ids.begin(), ids.end())),
         bounds_(MakeBounds<Index>(shape)),
         table_(shape.num_tables * table_size_),
@@ -338,10 +339,20 @@ class Case {
   }
 
   void Forward(bool is_training) {
+    arena_.Reset();
+    std::vector<BagLookUp<T, Index>> lookups;
+    for (int64_t t = 0; t < shape_.num_tables; ++t) {
+      lookups.push_back({TableOf(t), BagsOf(t), WeightsOf(t), out_.data() + t * out_size_,
+                         is_training ? ArgmaxOf(t) : nullptr});
+    }
+    Expect(PoolBags(lookups, shape_.reduction, &arena_));
+  }
+
+  void ForwardOneByOne() {
     for (int64_t t = 0; t < shape_.num_tables; ++t) {
       arena_.Reset();
       Expect(PoolBags<T, Index>(TableOf(t), BagsOf(t), WeightsOf(t), shape_.reduction, &arena_,
-                                out_.data() + t * out_size_, is_training ? ArgmaxOf(t) : nullptr));
+                                out_.data() + t * out_size_, nullptr));
     }
   }
 
@@ -516,6 +527,9 @@ void MeasureShape(const Shape& shape, const std::string& folder, Stopwatch* stop
   };
   const Bytes forward = work.ForwardBytes(), both = forward + work.BackwardBytes();
   measure(kForward, "forward", forward, [&] { work.Forward(false); });
+  if (shape.num_tables > 1) {
+    measure(kForward, "forward, one by one", forward, [&] { work.ForwardOneByOne(); });
+  }
   measure(kBackward, "forward, backward", both, [&] {
     work.Forward(true);
     work.Backward(true);

@@ -50,9 +50,10 @@ the same call (warm). MB must be moved: rows that are looked up or summed, for e
 offsets, weights and outputs. TB/s and the share of what a copy moves, which reads and writes, are
 those of each id's row with a cold cache: where hot rows stay in the cache, they may be above the
 memory's. Beside torch's embedding_bag: the faster one of its sparse and its dense gradients;
-steps with sparse ones, torch.optim.SGD and SparseAdam. Our gradients have each row once, and the
-host waits for the number of rows ("without the wait": as if it were known); our steps sum the
-gradients themselves, and wait for nothing."""
+steps with sparse ones, torch.optim.SGD and SparseAdam; several tables one after the other, as ours
+are but for the forward pass ("one by one": as if they were there too). Our gradients have each row
+once, and the host waits for the number of rows ("without the wait": as if it were known); our steps
+sum the gradients themselves, and wait for nothing."""
 
 
 def copy_rate(copy: dict) -> float:

@@ -857,6 +857,18 @@ def test_forward_mode_gives_the_product_with_the_jacobian(combiner, kind):
 
 
 @each_kind
+def test_forward_mode_of_weights_alone_gives_the_product_with_the_jacobian(kind):
+    rng = np.random.default_rng(15)
+    table = held(kind, rng.standard_normal([5, 2]))
+    ids, weights = tf.constant([[0, 3], [3, 1]]), tf.constant(rng.standard_normal([2, 2]))
+    tangent = tf.constant(rng.standard_normal([2, 2]))
+    with tf.autodiff.ForwardAccumulator(weights, tangent) as accumulator:
+        y = tf_ti.embedding_bag(table, ids, weights)
+    expected = tf.reduce_sum(tf.gather(table, ids) * tangent[..., tf.newaxis], 1)
+    close([accumulator.jvp(y)], [expected])
+
+
+@each_kind
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn", "max"])
 def test_forward_over_reverse_gives_the_product_with_the_hessian(combiner, kind):
     rng = np.random.default_rng(17)

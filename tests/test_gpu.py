@@ -474,6 +474,49 @@ def test_packed_bags_and_segments_are_the_cpus(run, rng):
     _assert_same(run, both, _floats(rng, 10, 3), _IDS)
 
 
+def _several_ids(ids, offsets):
+    """The ids in three ways."""
+    splits = tf.concat([offsets, [8]], 0)
+    places = tf.constant([[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [3, 0], [3, 1], [3, 2]], tf.int64)
+    return [
+        tf.RaggedTensor.from_row_splits(ids, splits, validate=False),
+        tf.reshape(ids, [2, 4]),
+        tf.SparseTensor(places, ids, [5, 3]),
+    ]
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+@pytest.mark.parametrize("combiner", ["sum", "mean", "max"])
+def test_bags_of_several_tables_and_their_gradients_are_the_cpus(run, rng, combiner):
+    def pooled(tables, ids, offsets):
+        ids = _several_ids(ids, offsets)
+        return tf_ti.embedding_bags(tables, ids, combiner=combiner, default_index=2)
+
+    def both(*given):
+        *tables, ids, offsets = given
+        gradients = _gradient(lambda *tables: pooled(tables, ids, offsets))(*tables)
+        return pooled(tables, ids, offsets), gradients
+
+    tables = [_floats(rng, n, 6) for n in (10, 12, 30)]
+    _assert_same(run, both, *tables, _IDS, _OFFSETS)
+
+
+@needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+def test_more_tables_than_a_launch_has_room_for_give_what_each_gives_alone(rng):
+    with tf.device("GPU:0"):
+        tables = [tf.Variable(_floats(rng, n, 3)) for n in range(10, 80)]
+        ids, weights = tf.constant(_IDS), tf.constant(_floats(rng, 8))
+        all_ids = [tf.reshape(ids[: 2 * n], [2, n]) for n in np.arange(70) % 5]
+        all_weights = [tf.reshape(weights[: 2 * n], [2, n]) for n in np.arange(70) % 5]
+        for given in (None, all_weights):
+            together = tf_ti.embedding_bags(tables, all_ids, given)
+            for k, rows in enumerate(together):
+                alone = tf_ti.embedding_bag(tables[k], all_ids[k], given and given[k])
+                np.testing.assert_array_equal(rows, alone)
+
+
 @needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_bags_of_a_variable_and_the_update_of_its_rows_are_the_cpus(rng):
@@ -593,10 +636,16 @@ def test_an_id_that_is_no_row_is_an_error_where_that_is_asked_for(run_program):
             tf_ti.embedding_bag_packed(tf.ones([4, 3]), tf.constant([[1, 7]], tf.int64))
         except tf.errors.InvalidArgumentError as error:
             print(error.message)
+        try:
+            tf_ti.embedding_bags([tf.ones([4, 3])] * 2, [[[1, 3]], [[0, 5]]])
+        except tf.errors.InvalidArgumentError as error:
+            print(error.message)
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_TI_CHECK_IDS", "1")
-        assert "indices[0, 1] is 7" in run_program(program).stdout
+        printed = run_program(program).stdout
+    assert "indices[0, 1] is 7" in printed
+    assert "emb_tables[1]: indices[0, 1] is 5" in printed
 
 
 @needs_gpu_plugin
@@ -641,6 +690,32 @@ def test_bags_only_enqueue(device):
         with _held(device):
             pooled = tf_ti.embedding_bag_offsets_sum(table, ids, offsets)
     np.testing.assert_array_equal(pooled[:, 0], [0, 1, 3, 4])
+
+
+@pytest.fixture(params=["with this driver", "with one of CUDA 12.0"])
+def tables_at_once(request, device):
+    """How many tables one launch may be for."""
+    is_old = request.param != "with this driver"
+    device.gpu_plugin_set_driver(12000 if is_old else 0)
+    yield 1 if is_old else 32
+    device.gpu_plugin_set_driver(0)
+
+
+@needs_gpu_plugin
+def test_bags_of_several_tables_are_enqueued_together(device, tables_at_once):
+    with tf.device("GPU:0"):
+        table, ids = tf.Variable(tf.ones([10, 3])), tf.constant(_IDS[:6].reshape(2, 3))
+
+        def count(num_tables):
+            before = device.gpu_plugin_num_calls()
+            with _held(device):
+                rows = tf_ti.embedding_bags([table] * num_tables, [ids] * num_tables)
+            count = device.gpu_plugin_num_calls() - before
+            np.testing.assert_array_equal(rows, np.full([num_tables, 2, 3], 3.0))
+            return count
+
+        for num_tables in (2, 32, 33, 65):
+            assert count(num_tables) == -(-num_tables // tables_at_once) * count(1)
 
 
 @needs_gpu_plugin

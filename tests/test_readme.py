@@ -13,8 +13,8 @@ README = pathlib.Path(__file__).parents[1] / "README.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_there_are_seventeen_examples():
-    assert len(EXAMPLES) == 18
+def test_there_are_nineteen_examples():
+    assert len(EXAMPLES) == 19
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(1, len(EXAMPLES) + 1))

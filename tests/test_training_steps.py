@@ -234,6 +234,36 @@ def test_no_rows_and_rows_of_nothing(shape, jit_compile):
     assert table.shape == shape
 
 
+@pytest.mark.parametrize("kind", ["offsets", "packed", "mixed"])
+@pytest.mark.parametrize("formula", ["descent", "adagrad", "row-wise adam"])
+def test_each_table_of_one_look_up_has_its_step(formula, kind):
+    rng = np.random.default_rng(5)
+    several = [variables_for(formula, tf.float32, [rows, 5], rng) for rows in (9, 8, 30)]
+    definitions = [Definition(*(v.numpy().astype(np.float64) for v in each)) for each in several]
+    ragged, dense = tf.RaggedTensor.from_row_splits(IDS, OFFSETS), IDS[:6].reshape(3, 2)
+    ids = {"offsets": [ragged] * 3, "packed": [dense] * 3, "mixed": [ragged, dense, ragged]}[kind]
+    upstreams = rng.normal(size=[3, 3, 5])  # of three tables with three bags each
+    rule, _, numbers = FORMULAS[formula]
+
+    @tf.function(autograph=False)
+    def step():
+        tables = [variables[0] for variables in several]
+        with tf.GradientTape() as tape:
+            pooled = tf_ti.embedding_bags(tables, ids, combiner="mean", default_index=4)
+        gradients = tape.gradient(pooled, tables, tf.unstack(tf.constant(upstreams, tf.float32)))
+        for variables, slices in zip(several, gradients):
+            RULES[rule](variables, slices, numbers)
+
+    step()
+    for variables, definition, of_table, upstream in zip(several, definitions, ids, upstreams):
+        bags = of_table.to_list() if of_table is ragged else of_table.tolist()
+        gradient = dense_gradient(
+            definition.table, upstream, bags, combiner="mean", default_index=4
+        )
+        check_step(variables, definition, formula, gradient, tf.float32)
+    assert updates_in(step) == ([f"EmbeddingBag{UPDATES[rule]}"] * 3, False)
+
+
 # When it is one op
 
 

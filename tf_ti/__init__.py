@@ -14,6 +14,7 @@ from tf_ti.bags.lookups import (
     embedding_bag_offsets,
     embedding_bag_offsets_sum,
     embedding_bag_packed,
+    embedding_bags,
     embedding_segments_sum,
 )
 from tf_ti.bags.updates import adagrad_update, adam_update, scatter_sub
@@ -42,6 +43,7 @@ __all__ = [
     "embedding_bag_offsets",
     "embedding_bag_offsets_sum",
     "embedding_bag_packed",
+    "embedding_bags",
     "embedding_segments_sum",
     "gru_cell",
     "gru_sequence",

@@ -1,7 +1,10 @@
 // The contract of the pooled embedding look-ups and of their gradients.
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -34,9 +37,9 @@ ShapeHandle VariableShape(InferenceContext* c, int i) {
   return known == nullptr || known->empty() ? c->UnknownShape() : (*known)[0].shape;
 }
 
-// The table's shape, if need be from what is known about the variable.
-absl::Status TableShape(InferenceContext* c, bool is_resource, ShapeHandle* table) {
-  *table = is_resource ? VariableShape(c, 0) : c->input(0);
+// The shape of the table that an input is, if need be from what is known about the variable.
+absl::Status TableShape(InferenceContext* c, bool is_resource, ShapeHandle* table, int input = 0) {
+  *table = is_resource ? VariableShape(c, input) : c->input(input);
   ShapeHandle ranked;
   TF_RETURN_IF_ERROR(Named("emb_table", c->WithRankAtLeast(*table, 1, &ranked)));
   *table = ranked;
@@ -66,12 +69,7 @@ absl::Status CheckOptionals(InferenceContext* c, int at, ShapeHandle indices) {
   return absl::OkStatus();
 }
 
-absl::Status CheckReduction(InferenceContext* c) {
-  std::string reduction;
-  TF_RETURN_IF_ERROR(c->GetAttr("reduction", &reduction));
-  int num_weights, num_argmax;
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_weights", &num_weights));
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_argmax", &num_argmax));
+absl::Status CheckReductionOf(const std::string& reduction, int num_weights, int num_argmax) {
   if (reduction == "max" && num_weights) {
     return InvalidArgument("reduction max takes no per_sample_weights");
   }
@@ -79,6 +77,15 @@ absl::Status CheckReduction(InferenceContext* c) {
     return InvalidArgument("reduction ", reduction, " has no argmax");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckReduction(InferenceContext* c) {
+  std::string reduction;
+  TF_RETURN_IF_ERROR(c->GetAttr("reduction", &reduction));
+  int num_weights, num_argmax;
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_weights", &num_weights));
+  TF_RETURN_IF_ERROR(CheckOptional(c, "num_argmax", &num_argmax));
+  return CheckReductionOf(reduction, num_weights, num_argmax);
 }
 
 // The number of bags that offsets bound.
@@ -135,6 +142,91 @@ absl::Status SegmentsShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(CheckOptionals(c, 4, indices));
   TF_RETURN_IF_ERROR(CheckReduction(c));
   return SetOutputs(c, count, table);
+}
+
+// What is wrong with one of the tables of an op of several.
+absl::Status OfTable(int number, const absl::Status& status) {
+  return Named(absl::StrCat("emb_tables[", number, "]"), status);
+}
+
+// Inputs of an op of several tables, from one on.
+struct ListedInputs {
+  int bounds, num_segments, default_index, weights;
+};
+
+absl::Status CheckOneOf(InferenceContext* c, int number, int count, const std::string& kind,
+                        ListedInputs* next, DimensionHandle* num_bags) {
+  ShapeHandle indices = c->input(count + number), merged, scalar;
+  TF_RETURN_IF_ERROR(WithRank(c, "indices", kind == "packed" ? 2 : 1, &indices));
+  *num_bags = c->Dim(indices, 0);
+  if (kind == "offsets") {
+    TF_RETURN_IF_ERROR(CountFromOffsets(c, c->input(next->bounds++), num_bags));
+  } else if (kind == "segments") {
+    TF_RETURN_IF_ERROR(
+        Named("segment_ids and indices", c->Merge(c->input(next->bounds++), indices, &merged)));
+    const int at = next->num_segments++;
+    scalar = c->input(at);
+    TF_RETURN_IF_ERROR(WithRank(c, "num_segments", 0, &scalar));
+    TF_RETURN_IF_ERROR(Named("num_segments", c->MakeDimForScalarInput(at, num_bags)));
+  }
+  if (next->default_index < next->weights) {
+    scalar = c->input(next->default_index + number);
+    TF_RETURN_IF_ERROR(WithRank(c, "default_index", 0, &scalar));
+  }
+  if (next->weights < c->num_inputs()) {
+    TF_RETURN_IF_ERROR(Named("per_sample_weights and indices",
+                             c->Merge(c->input(next->weights + number), indices, &merged)));
+  }
+  return absl::OkStatus();
+}
+
+template <bool is_resource>
+absl::Status SeveralShape(InferenceContext* c) {
+  int count, num_bounds, num_counts, num_default, num_weights, num_argmax;
+  std::vector<std::string> kinds;
+  std::string reduction;
+  TF_RETURN_IF_ERROR(c->GetAttr("N", &count));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_bounds", &num_bounds));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_counts", &num_counts));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_default", &num_default));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_weights", &num_weights));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_argmax", &num_argmax));
+  TF_RETURN_IF_ERROR(c->GetAttr("bags", &kinds));
+  TF_RETURN_IF_ERROR(c->GetAttr("reduction", &reduction));
+  const int num_packed = std::count(kinds.begin(), kinds.end(), "packed");
+  const int num_segments = std::count(kinds.begin(), kinds.end(), "segments");
+  if (static_cast<int>(kinds.size()) != count || num_bounds != count - num_packed ||
+      num_counts != num_segments) {
+    return InvalidArgument("bags of ", count, " tables, of kinds ", absl::StrJoin(kinds, ", "),
+                           ", cannot have ", num_bounds, " bounds and ", num_counts,
+                           " num_segments");
+  }
+  for (const auto& [name, number] :
+       {std::pair("num_default", num_default), std::pair("num_weights", num_weights),
+        std::pair("num_argmax", num_argmax)}) {
+    if (number != 0 && number != count) {
+      return InvalidArgument(name, " must be 0 or ", count, ", got ", number);
+    }
+  }
+  TF_RETURN_IF_ERROR(CheckReductionOf(reduction, num_weights, num_argmax));
+  ListedInputs next;
+  next.bounds = 2 * count;
+  next.num_segments = next.bounds + num_bounds;
+  next.default_index = next.num_segments + num_counts;
+  next.weights = next.default_index + num_default;
+  ShapeHandle rows = c->UnknownShape();
+  for (int k = 0; k < count; ++k) {
+    DimensionHandle num_bags;
+    ShapeHandle table, row, output;
+    TF_RETURN_IF_ERROR(OfTable(k, TableShape(c, is_resource, &table, k)));
+    TF_RETURN_IF_ERROR(OfTable(k, CheckOneOf(c, k, count, kinds[k], &next, &num_bags)));
+    TF_RETURN_IF_ERROR(c->Subshape(table, 1, &row));
+    TF_RETURN_IF_ERROR(OfTable(k, Named("the rows of all tables", c->Merge(rows, row, &rows))));
+    TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(num_bags), row, &output));
+    c->set_output(k, output);
+    if (num_argmax != 0) c->set_output(count + k, output);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckNumBounds(InferenceContext* c) {
@@ -213,7 +305,7 @@ per_sample_weights: None, or one tensor like indices: what each row is multiplie
 padding_idx: None, or one value: indices equal to it are left out of their bags.)doc";
 
 constexpr char kReductionDoc[] = R"doc(
-argmax: With num_argmax = 1, for reduction max, the position in indices that each element of the
+argmax: With num_argmax above 0, for reduction max, the position in indices that each element of the
   output is from, the first where there are several; -1 in an empty bag.
 reduction: sum; mean: the sum divided by that of the weights, which are 1 if not given; sqrtn: the
   sum divided by the root of the sum of the weights' squares; max: without weights.)doc";
@@ -279,6 +371,47 @@ std::string BagDoc(const char* name, const char* table, const char* bags) {
 
 TF_TI_REGISTER_BAG_OPS("", Input("emb_table: T"), kTableDoc, false);
 TF_TI_REGISTER_BAG_OPS("Resource", Input("resource: resource").SetIsStateful(), kResourceDoc, true);
+
+constexpr char kTablesDoc[] = R"doc(
+emb_tables: Each [num_emb, ...], with rows of one shape.)doc";
+
+constexpr char kResourcesDoc[] = R"doc(
+resources: Variables [num_emb, ...], with rows of one shape, that are read in place, under their
+  locks.)doc";
+
+constexpr char kSeveralDoc[] = R"doc(
+indices: Of each table the rows to pool; [number of bags, rows in each] for packed bags.
+bounds: Of each table but those with packed bags: the offsets, or the segment_ids.
+num_segments: Of each table with segment_ids the number of bags.
+default_index: None, or of each table the row that fills an empty bag, or -1 for zeros.
+per_sample_weights: None, or of each table a tensor like indices: what each row is multiplied by.
+  Their type is that of the tables, or float where that is a half precision.
+output: Of each table [number of bags, ...].
+bags: Of each table which of the ops of one table it is.
+padding_idx: None, or one value: indices equal to it are left out of their bags.
+include_last_offset: Whether offsets have one element more, where the last bag ends.)doc";
+
+#define TF_TI_REGISTER_SEVERAL(prefix, tables, tables_doc, is_resource)                        \
+  REGISTER_OP("TfTi>" prefix "EmbeddingBags")                                                  \
+      .tables.Input("indices: N * Tindices")                                                   \
+      .Input("bounds: num_bounds * Tindices")                                                  \
+      .Input("num_segments: num_counts * Tindices")                                            \
+      .TF_TI_OPTIONAL_INPUTS()                                                                 \
+      .Output("output: N * T")                                                                 \
+      .TF_TI_REDUCTION_ATTRS()                                                                 \
+      .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                                                     \
+      .Attr("N: int >= 1")                                                                     \
+      .Attr("bags: list({'offsets', 'packed', 'segments'})")                                   \
+      .Attr("num_bounds: int >= 0 = 0")                                                        \
+      .Attr("num_counts: int >= 0 = 0")                                                        \
+      .Attr("include_last_offset: bool = false")                                               \
+      .SetShapeFn(SeveralShape<is_resource>)                                                   \
+      .Doc(absl::StrCat("Reduces bags of rows of several embedding tables to one row each.\n", \
+                        tables_doc, kSeveralDoc, kReductionDoc))
+
+TF_TI_REGISTER_SEVERAL("", Input("emb_tables: N * T"), kTablesDoc, false);
+TF_TI_REGISTER_SEVERAL("Resource", Input("resources: N * resource").SetIsStateful(), kResourcesDoc,
+                       true);
 
 // The gradients know the bags in one form for all three ops.
 #define TF_TI_BOUNDS_ATTRS()                      \

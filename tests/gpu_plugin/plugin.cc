@@ -45,6 +45,8 @@ std::atomic<int64_t> num_blocked{0};
 
 std::atomic<int> fault{cudaSuccess};
 std::atomic<int64_t> num_successes{0};
+std::atomic<int64_t> num_calls{0};
+std::atomic<int> driver{0};
 
 // What holds the device: a function in every stream that waits until it is let go.
 class Holder {
@@ -351,11 +353,19 @@ void gpu_plugin_fail(int error, int num_successes) {
   gpu_plugin::fault = error;
 }
 
+// How many such calls there were.
+int64_t gpu_plugin_num_calls() { return gpu_plugin::num_calls; }
+
 // What such a call must answer.
 int gpu_plugin_fault() {
+  ++gpu_plugin::num_calls;
   const int error = gpu_plugin::fault;
   return error != cudaSuccess && --gpu_plugin::num_successes < 0 ? error : 0;
 }
+
+// The version that the driver says it is of, as CUDA counts them; 0 for its own.
+void gpu_plugin_set_driver(int version) { gpu_plugin::driver = version; }
+int gpu_plugin_driver() { return gpu_plugin::driver; }
 
 // Why there is no such device, or "". TensorFlow would end the process.
 const char* gpu_plugin_problem() {

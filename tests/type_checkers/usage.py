@@ -166,8 +166,12 @@ def bags(table: tf.Variable, ids: tf.RaggedTensor, weights: tf.RaggedTensor) -> 
         tf_ti.embedding_segments_sum(table, [3, 3, 4], [0, 0, 2], num_segments=3, padding_idx=-1),
         tf.Tensor,
     )
+    several = tf_ti.embedding_bags([table, table], [ids, [[1]]], combiner="max", padding_idx=0)
+    assert_type(several, list[tf.Tensor | Any])
 
     tf_ti.embedding_bag(table)  # type: ignore[call-arg]
+    tf_ti.embedding_bags([table])  # type: ignore[call-arg]
+    tf_ti.embedding_bags([table], [ids], combiner="median")  # type: ignore[arg-type]
     tf_ti.embedding_bag(table, ids, combiner="median")  # type: ignore[arg-type]
     tf_ti.embedding_bag(table, ids, partition_strategy="rows")  # type: ignore[arg-type]
     tf_ti.embedding_bag(table, ids, max_norm="1")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ sqrtn divides the bag by, and with <x, y> the dot product of two rows:
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.bags.ops import KINDS, PREFIX, Bags, Table, find_slots
+from tf_ti.bags.ops import KINDS, PREFIX, SEVERAL, Bags, Table, find_slots
 
 
 def _is_wanted(op: tf.Operation, index: int) -> bool:
@@ -19,8 +19,8 @@ def _is_wanted(op: tf.Operation, index: int) -> bool:
     return index not in (getattr(op, "skip_input_indices", None) or ())
 
 
-def _table(op: tf.Operation) -> Table:
-    return Table(op.inputs[0], tf.as_dtype(op.get_attr("T")))
+def _table(op: tf.Operation, number: int = 0) -> Table:
+    return Table(op.inputs[number], tf.as_dtype(op.get_attr("T")))
 
 
 def _weights_input(op: tf.Operation) -> int:
@@ -45,47 +45,77 @@ def _weights_gradient(table: Table, bags: Bags, grad: tf.Tensor) -> tf.Tensor:
 
 def _pool_gradient(kind: str):
     def gradient(op, grad, *_):
-        table = _table(op)
         bags = Bags.of(op, kind, op.inputs[1:])
         gradients = [None] * len(op.inputs)
-        if _is_wanted(op, 0):
-            argmax = None
-            if bags.reduction == "max":
-                if not op.get_attr("num_argmax"):
-                    raise ValueError(f"{op.type}: without argmax, max has no gradient")
-                argmax = op.outputs[1]
-            gradients[0] = _table_gradient(table, bags, grad, argmax)
-        if bags.weights is not None and _is_wanted(op, _weights_input(op)):
-            gradients[_weights_input(op)] = _weights_gradient(table, bags, grad)
+        _add_gradients(op, 0, 1, bags, grad, gradients)
         return gradients
 
     return gradient
 
 
+def _several_gradient(op, *grads):
+    gradients = [None] * len(op.inputs)
+    several = Bags.of_several(op, list(op.inputs))
+    for number, bags in enumerate(several):
+        _add_gradients(op, number, len(several), bags, grads[number], gradients)
+    return gradients
+
+
+def _add_gradients(op, number: int, count: int, bags: Bags, grad: tf.Tensor, gradients: list):
+    """Puts those of one of an op's `count` tables, and of its weights, where its inputs are."""
+    table = _table(op, number)
+    if _is_wanted(op, number):
+        argmax = _argmax(op, number, count) if bags.reduction == "max" else None
+        gradients[number] = _table_gradient(table, bags, grad, argmax)
+    weights_input = len(op.inputs) - count + number
+    if bags.weights is not None and _is_wanted(op, weights_input):
+        gradients[weights_input] = _weights_gradient(table, bags, grad)
+
+
+def _argmax(op, number: int, count: int) -> tf.Tensor:
+    if not op.get_attr("num_argmax"):
+        raise ValueError(f"{op.type}: without argmax, max has no derivative")
+    return op.outputs[count + number]
+
+
 def _pool_jvp(kind: str):
     def jvp(op, tangents):
         bags = Bags.of(op, kind, op.inputs[1:])
-        output = op.outputs[0]
-        table_tangent = Table(tangents[0], output.dtype)
-        if bags.reduction == "max":
-            if not op.get_attr("num_argmax"):
-                raise ValueError("without argmax, max has no derivative")
-            return [_select(tangents[0], bags, op.outputs[1], output), None]
-        tangent = bags.pool(table_tangent)[0]
-        if bags.weights is not None:
-            direction = tangents[_weights_input(op)]
-            coefficients = _coefficients(bags, tf.shape(output)[0], direction)
-            by_weights = bags.replace(weights=coefficients, reduction="sum", default_index=None)
-            tangent += by_weights.pool(_table(op))[0]
-        return [tangent]
+        return [_tangent(op, 0, 1, bags, tangents), *[None] * (len(op.outputs) - 1)]
 
     return jvp
 
 
-for _name, _kind in KINDS.items():
-    for _prefix in (PREFIX, f"{PREFIX}Resource"):
+def _several_jvp(op, tangents):
+    several = Bags.of_several(op, list(op.inputs))
+    count = len(several)
+    of_output = [_tangent(op, k, count, bags, tangents) for k, bags in enumerate(several)]
+    return of_output + [None] * (len(op.outputs) - count)
+
+
+def _tangent(op, number: int, count: int, bags: Bags, tangents) -> tf.Tensor:
+    """That of what one of an op's `count` tables gives."""
+    output, of_table = op.outputs[number], tangents[number]
+    if of_table is None:  # a variable that has none
+        tangent = tf.zeros_like(output)
+    elif bags.reduction == "max":
+        tangent = _select(of_table, bags, _argmax(op, number, count), output)
+    else:
+        tangent = bags.pool(Table(of_table, output.dtype))[0]
+    if bags.weights is not None:
+        direction = tangents[len(op.inputs) - count + number]
+        coefficients = _coefficients(bags, tf.shape(output)[0], direction)
+        by_weights = bags.replace(weights=coefficients, reduction="sum", default_index=None)
+        tangent += by_weights.pool(_table(op, number))[0]
+    return tangent
+
+
+for _prefix in (PREFIX, f"{PREFIX}Resource"):
+    for _name, _kind in KINDS.items():
         _tf.register_gradient(_prefix + _name)(_pool_gradient(_kind))
         _tf.register_jvp(_prefix + _name, _pool_jvp(_kind))
+    _tf.register_gradient(_prefix + SEVERAL)(_several_gradient)
+    _tf.register_jvp(_prefix + SEVERAL, _several_jvp)
 
 
 def _num_emb(op: tf.Operation) -> tf.Tensor:

@@ -1,6 +1,7 @@
 """The native bag ops, from one description of which rows make up which bag."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +27,10 @@ KINDS = {
     "EmbeddingBagPacked": "packed",
     "EmbeddingSegmentsSum": "segments",
 }
+# The op of several tables, each with bags of any kind.
+SEVERAL = "EmbeddingBags"
 _tf.register_reads(
-    *(f"{PREFIX}Resource{op}" for op in KINDS),
+    *(f"{PREFIX}Resource{op}" for op in (*KINDS, SEVERAL)),
     GRADIENTS[1],
     f"{PREFIX}ResourceEmbeddingBagWeightsGrad",
 )
@@ -120,6 +123,34 @@ class Bags:
             padding_idx[0] if padding_idx else None,
             "sum" if is_partition else op.get_attr("reduction").decode(),
         )
+
+    @classmethod
+    def of_several(cls, op: tf.Operation, inputs: list[tf.Tensor]) -> list["Bags"]:
+        """The bags of each table of an op of several, whose inputs are `inputs`."""
+        kinds = [kind.decode() for kind in op.get_attr("bags")]
+        rest = iter(inputs[len(kinds) :])
+
+        def next_inputs(are_there):
+            return [next(rest) if is_there else None for is_there in are_there]
+
+        padding_idx = op.get_attr("padding_idx")
+        columns = (
+            next_inputs(kinds),
+            next_inputs(kind != "packed" for kind in kinds),
+            next_inputs(kind == "segments" for kind in kinds),
+            next_inputs([op.get_attr("num_default")] * len(kinds)),
+            next_inputs([op.get_attr("num_weights")] * len(kinds)),
+        )
+        return [
+            cls(
+                kind,
+                *given,
+                kind == "offsets" and bool(op.get_attr("include_last_offset")),
+                padding_idx[0] if padding_idx else None,
+                op.get_attr("reduction").decode(),
+            )
+            for kind, *given in zip(kinds, *columns)
+        ]
 
     def replace(self, **changes) -> "Bags":
         return dataclasses.replace(self, **changes)
@@ -272,6 +303,44 @@ class Bags:
             *self._optional_inputs(),
             **self._gradient_attributes(),
         )
+
+
+def pool_several(
+    tables: Sequence[Table],
+    bags: Sequence[Bags],
+    with_argmax: bool = False,
+    name: str | None = None,
+) -> list[tf.Tensor]:
+    """The pooled rows of each table, by one op.
+
+    All tables are tensors, or all are variables. Their bags may be of different kinds, but have
+    nothing else different: a default row and weights all or none.
+    """
+    first = bags[0]
+    attributes = first._attributes()
+    op = ops.tf_ti_embedding_bags
+    if tables[0].is_resource:
+        attributes["T"] = tables[0].dtype
+        op = ops.tf_ti_resource_embedding_bags
+
+    def given(field):
+        values = (getattr(each, field) for each in bags)
+        return [value for value in values if value is not None]
+
+    return op(
+        [table.source for table in tables],
+        given("indices"),
+        given("bounds"),
+        given("num_segments"),
+        given("default_index"),
+        given("weights"),
+        num_argmax=len(bags) if with_argmax else 0,
+        bags=[each.kind for each in bags],
+        include_last_offset=any(each.include_last_offset for each in bags),
+        reduction=first.reduction,
+        name=name,
+        **attributes,
+    ).output
 
 
 class Partition(NamedTuple):

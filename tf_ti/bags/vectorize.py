@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.bags.ops import KINDS, PARTITION, PREFIX, Bags, Table, local_rows
+from tf_ti.bags.ops import KINDS, PARTITION, PREFIX, SEVERAL, Bags, Table, local_rows
 
 
 def _register(op_type: str):
@@ -26,7 +26,8 @@ def _register(op_type: str):
         @functools.wraps(converter)
         def convert(pfor_input):
             try:
-                if pfor_input.input(0).is_stacked and pfor_input.input(0).t.dtype == tf.resource:
+                stacked = (wrapped.t for wrapped in pfor_input.inputs if wrapped.is_stacked)
+                if any(tensor.dtype == tf.resource for tensor in stacked):
                     raise _tf.NotVectorized("the variable is another one in each lane")
                 return converter(pfor_input)
             except _tf.NotVectorized as cause:
@@ -44,14 +45,18 @@ def _register(op_type: str):
 class _Given:
     """The bags of an op that is to be vectorised, and what of them is stacked."""
 
-    def __init__(self, pfor_input, kind: str, first: int):
-        self.pfor = pfor_input.pfor
-        self._wrapped = Bags.of(pfor_input.op, kind, pfor_input.inputs[first:])
+    def __init__(self, pfor, wrapped: Bags):
+        self.pfor = pfor
+        self._wrapped = wrapped
         names = ("indices", "bounds", "num_segments", "default_index", "weights")
         given = {name: getattr(self._wrapped, name) for name in names}
         given = {name: wrapped for name, wrapped in given.items() if wrapped is not None}
         self.stacked = {name for name, wrapped in given.items() if wrapped.is_stacked}
         self.bags = self._wrapped.replace(**{name: w.t for name, w in given.items()})
+
+    @classmethod
+    def of(cls, pfor_input, kind: str, first: int) -> "_Given":
+        return cls(pfor_input.pfor, Bags.of(pfor_input.op, kind, pfor_input.inputs[first:]))
 
     def tiled(self, name: str) -> tf.Tensor:
         """One of the bags' tensors, for all lanes."""
@@ -64,8 +69,8 @@ def _unstacked(pfor_input, index: int, label: str) -> tf.Tensor:
     return pfor_input.input(index).t
 
 
-def _table(pfor_input) -> Table:
-    return Table(pfor_input.input(0).t, tf.as_dtype(pfor_input.get_attr("T")))
+def _table(pfor_input, number: int = 0) -> Table:
+    return Table(pfor_input.input(number).t, tf.as_dtype(pfor_input.get_attr("T")))
 
 
 def _tiled(pfor_input, index: int) -> tf.Tensor:
@@ -138,10 +143,10 @@ def _rows(
     return tf.where(tf.equal(indices, padding_idx), np.int64(-2), shifted), -2
 
 
-def _table_in_order(pfor_input) -> tuple[Table, tf.Tensor | None]:
+def _table_in_order(pfor_input, number: int = 0) -> tuple[Table, tf.Tensor | None]:
     """The tables of all lanes as one, and how many rows each has; None if all have the same."""
-    table = _table(pfor_input)
-    if not pfor_input.input(0).is_stacked:
+    table = _table(pfor_input, number)
+    if not pfor_input.input(number).is_stacked:
         return table, None
     num_rows = tf.shape(table.source, tf.int64)[1]
     return Table(_in_order(table.source), table.dtype), num_rows
@@ -251,43 +256,54 @@ class _Merged:
 
 
 def _vectorize_pool(kind: str):
-    def vectorize(pfor_input):
-        is_stacked = pfor_input.input(0).is_stacked
-        given = _Given(pfor_input, kind, 1)
-        with_argmax = bool(pfor_input.get_attr("num_argmax"))
-        if not given.stacked:
-            table = _table(pfor_input)
-            if is_stacked:
-                table = Table(_swapped(table.source), table.dtype)
-            pooled = given.bags.pool(table, with_argmax)[: 1 + with_argmax]
-            return [_tf.wrap(_swapped(t) if is_stacked else t, is_stacked) for t in pooled]
-        if "num_segments" in given.stacked:
-            raise _tf.NotVectorized("num_segments differs from lane to lane")
-        table, num_rows = _table_in_order(pfor_input)
-        merged = _Merged(given, given.bags.num_segments, num_rows)
-        bags, filling = merged.bags, None
-        if given.bags.default_index is not None:
-            if is_stacked or "default_index" in given.stacked:
-                indices, padding_idx = _rows(merged.default_index, num_rows, -1)
-                filling, _ = Bags("packed", indices, padding_idx=padding_idx).pool(table)
-            else:
-                bags = bags.replace(default_index=tf.cast(given.bags.default_index, tf.int64))
-        output, argmax = bags.pool(table, with_argmax)
-        output = merged.lanes_of(output)
-        if filling is not None:
-            output = tf.where(merged.are_empty(output), filling[:, tf.newaxis], output)
-        results = [_tf.wrap(output, True)]
-        if with_argmax:
-            argmax = _unshifted(merged.lanes_of(argmax), merged.num_indices)
-            results.append(_tf.wrap(tf.cast(argmax, given.bags.indices.dtype), True))
-        return results
-
-    return vectorize
+    return lambda pfor_input: _pooled(pfor_input, 0, _Given.of(pfor_input, kind, 1))
 
 
-for _name, _kind in KINDS.items():
-    for _prefix in (PREFIX, f"{PREFIX}Resource"):
+def _vectorize_several(pfor_input):
+    """Table by table: what differs from lane to lane may be something else for each."""
+    of_tables = [
+        _pooled(pfor_input, number, _Given(pfor_input.pfor, bags))
+        for number, bags in enumerate(Bags.of_several(pfor_input.op, pfor_input.inputs))
+    ]
+    return [result for results in zip(*of_tables) for result in results]
+
+
+def _pooled(pfor_input, number: int, given: _Given) -> list:
+    """What one of an op's tables gives, and where its maxima are from, if the op has that."""
+    is_stacked = pfor_input.input(number).is_stacked
+    with_argmax = bool(pfor_input.get_attr("num_argmax"))
+    if not given.stacked:
+        table = _table(pfor_input, number)
+        if is_stacked:
+            table = Table(_swapped(table.source), table.dtype)
+        pooled = given.bags.pool(table, with_argmax)[: 1 + with_argmax]
+        return [_tf.wrap(_swapped(t) if is_stacked else t, is_stacked) for t in pooled]
+    if "num_segments" in given.stacked:
+        raise _tf.NotVectorized("num_segments differs from lane to lane")
+    table, num_rows = _table_in_order(pfor_input, number)
+    merged = _Merged(given, given.bags.num_segments, num_rows)
+    bags, filling = merged.bags, None
+    if given.bags.default_index is not None:
+        if is_stacked or "default_index" in given.stacked:
+            indices, padding_idx = _rows(merged.default_index, num_rows, -1)
+            filling, _ = Bags("packed", indices, padding_idx=padding_idx).pool(table)
+        else:
+            bags = bags.replace(default_index=tf.cast(given.bags.default_index, tf.int64))
+    output, argmax = bags.pool(table, with_argmax)
+    output = merged.lanes_of(output)
+    if filling is not None:
+        output = tf.where(merged.are_empty(output), filling[:, tf.newaxis], output)
+    results = [_tf.wrap(output, True)]
+    if with_argmax:
+        argmax = _unshifted(merged.lanes_of(argmax), merged.num_indices)
+        results.append(_tf.wrap(tf.cast(argmax, given.bags.indices.dtype), True))
+    return results
+
+
+for _prefix in (PREFIX, f"{PREFIX}Resource"):
+    for _name, _kind in KINDS.items():
         _register(_prefix + _name)(_vectorize_pool(_kind))
+    _register(_prefix + SEVERAL)(_vectorize_several)
 
 
 def _num_emb(pfor_input) -> tf.Tensor:
@@ -300,7 +316,7 @@ def _num_emb(pfor_input) -> tf.Tensor:
 @_register(f"{PREFIX}ResourceEmbeddingBagGrad")
 def _vectorize_table_gradient(pfor_input):
     num_emb = _num_emb(pfor_input)
-    given = _Given(pfor_input, pfor_input.get_attr("bags").decode(), 2)
+    given = _Given.of(pfor_input, pfor_input.get_attr("bags").decode(), 2)
     grad, argmax = _tiled(pfor_input, 1), None
     if pfor_input.get_attr("num_argmax"):
         argmax = _tiled(pfor_input, len(pfor_input.inputs) - 1)
@@ -331,7 +347,7 @@ def _vectorize_table_gradient(pfor_input):
 @_register(f"{PREFIX}EmbeddingBagWeightsGrad")
 @_register(f"{PREFIX}ResourceEmbeddingBagWeightsGrad")
 def _vectorize_weights_gradient(pfor_input):
-    given = _Given(pfor_input, pfor_input.get_attr("bags").decode(), 2)
+    given = _Given.of(pfor_input, pfor_input.get_attr("bags").decode(), 2)
     if not any(wrapped.is_stacked for wrapped in pfor_input.inputs):
         gradient = given.bags.weights_gradient(_table(pfor_input), pfor_input.input(1).t)
         return [_tf.wrap(gradient, False)]
@@ -349,7 +365,7 @@ def _vectorize_partition(pfor_input):
     num_emb = _unstacked(pfor_input, 0, "num_emb")
     kind, strategy = (pfor_input.get_attr(name).decode() for name in ("bags", "strategy"))
     num_shards, dtype = (pfor_input.get_attr(name) for name in ("num_shards", "Tlocal"))
-    given = _Given(pfor_input, kind, 1)
+    given = _Given.of(pfor_input, kind, 1)
     if "num_segments" in given.stacked:
         raise _tf.NotVectorized("num_segments differs from lane to lane")
     merged = _Merged(given, given.bags.num_segments, None)

@@ -363,23 +363,44 @@ std::string At(const std::string& name, int64_t position, int64_t value) {
   return name + "[" + std::to_string(position) + "] is " + std::to_string(value);
 }
 
+// The same of a look-up, which is checked.
+template <typename T, typename Index>
+std::string ArgsFor(const BagLookUp<T, Index>& lookup, Reduction reduction, Gpu* gpu,
+                    GpuPoolArgs<T, Index>* args) {
+  const Bags<Index>& bags = lookup.bags;
+  if (lookup.argmax != nullptr && bags.num_indices > std::numeric_limits<Index>::max()) {
+    return "there are " + std::to_string(bags.num_indices) + " indices: they must be int64";
+  }
+  TF_TI_RETURN_IF_WRONG(CheckDefault(bags, lookup.table.num_rows));
+  if (lookup.table.width == 0) return "";
+  GpuBounds<Index> bounds;
+  TF_TI_RETURN_IF_WRONG(GetBounds(bags, gpu, &bounds));
+  *args = ArgsFor(bounds, bags, lookup.weights, reduction);
+  args->table = lookup.table;
+  args->out = lookup.out;
+  args->argmax = lookup.argmax;
+  return "";
+}
+
 }  // namespace
 
 template <typename T, typename Index>
 std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
                      Reduction reduction, Gpu* gpu, T* out, Index* argmax) {
-  if (argmax != nullptr && bags.num_indices > std::numeric_limits<Index>::max()) {
-    return "there are " + std::to_string(bags.num_indices) + " indices: they must be int64";
+  GpuPoolArgs<T, Index> args;
+  TF_TI_RETURN_IF_WRONG(ArgsFor({table, bags, weights, out, argmax}, reduction, gpu, &args));
+  return table.width == 0 ? "" : PoolOnGpu(args, gpu);
+}
+
+template <typename T, typename Index>
+std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
+                     Gpu* gpu) {
+  std::vector<GpuPoolArgs<T, Index>> args(lookups.size());
+  for (size_t k = 0; k < lookups.size(); ++k) {
+    TF_TI_RETURN_IF_WRONG(OfTable(k, ArgsFor(lookups[k], reduction, gpu, &args[k])));
   }
-  TF_TI_RETURN_IF_WRONG(CheckDefault(bags, table.num_rows));
-  if (table.width == 0) return "";
-  GpuBounds<Index> bounds;
-  TF_TI_RETURN_IF_WRONG(GetBounds(bags, gpu, &bounds));
-  GpuPoolArgs<T, Index> args = ArgsFor(bounds, bags, weights, reduction);
-  args.table = table;
-  args.out = out;
-  args.argmax = argmax;
-  return PoolOnGpu(args, gpu);
+  if (lookups[0].table.width == 0) return "";
+  return PoolOnGpu(args.data(), static_cast<int>(args.size()), gpu);
 }
 
 template <typename T, typename Index>
@@ -604,6 +625,8 @@ std::string DescribeProblem(int64_t num_rows, const GpuProblem& problem) {
 #define TF_TI_BAGS_ON_GPU(T, Index)                                                               \
   template std::string PoolBags<T, Index>(const Table<T>&, const Bags<Index>&, const Weights<T>&, \
                                           Reduction, Gpu*, T*, Index*);                           \
+  template std::string PoolBags<T, Index>(const std::vector<BagLookUp<T, Index>>&, Reduction,     \
+                                          Gpu*);                                                  \
   template std::string WeightsGradient<T, Index>(const Table<T>&, const Bags<Index>&,             \
                                                  const Weights<T>&, Reduction, const T*, Gpu*,    \
                                                  const WeightsOutput<T>&);                        \

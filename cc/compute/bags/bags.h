@@ -92,6 +92,26 @@ template <typename T, typename Index>
 std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
                      Reduction reduction, Parallel* parallel, T* out, Index* argmax);
 
+// What PoolBags takes of one table, and where its results go.
+template <typename T, typename Index>
+struct BagLookUp {
+  Table<T> table;
+  Bags<Index> bags;
+  Weights<T> weights;
+  T* out = nullptr;
+  Index* argmax = nullptr;
+};
+
+// The bags of several tables at once, each as by itself. What is wrong begins with OfTable's words.
+template <typename T, typename Index>
+std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
+                     Parallel* parallel);
+
+// What a problem, if there is one, is called where there are several tables.
+inline std::string OfTable(size_t number, const std::string& problem) {
+  return problem.empty() ? "" : "emb_tables[" + std::to_string(number) + "]: " + problem;
+}
+
 // The gradient of PoolBags' weights: gradient [num_indices], from grad [count, width].
 template <typename T, typename Index>
 std::string WeightsGradient(const Table<T>& table, const Bags<Index>& bags,

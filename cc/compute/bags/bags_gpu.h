@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cc/compute/bags/bags.h"
 #include "cc/compute/gpu.h"
@@ -32,6 +33,10 @@ struct GpuPoolArgs;
 template <typename T, typename Index>
 std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
                      Reduction reduction, Gpu* gpu, T* out, Index* argmax);
+
+template <typename T, typename Index>
+std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
+                     Gpu* gpu);
 
 // See WeightsGradient in bags.h.
 template <typename T, typename Index>

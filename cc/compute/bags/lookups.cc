@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -12,27 +13,49 @@
 namespace tf_ti {
 namespace {
 
-// One call of PoolBags.
+// The look-up of one table.
 template <typename T, typename Index>
 class Pooling {
  public:
-  Pooling(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
-          Reduction reduction, T* out, Index* argmax)
-      : table_(table),
-        bags_(bags),
-        weights_(weights),
+  Pooling(const BagLookUp<T, Index>& lookup, Reduction reduction)
+      : table_(lookup.table),
+        bags_(lookup.bags),
+        weights_(lookup.weights),
         reduction_(reduction),
-        pool_(reduction == Reduction::kMax ? ChoosePoolMax<T, Index>(table.width)
-                                           : ChoosePoolSum<T, Index>(table.width, weights.given())),
-        out_(out),
-        argmax_(argmax) {}
+        pool_(reduction == Reduction::kMax
+                  ? ChoosePoolMax<T, Index>(table_.width)
+                  : ChoosePoolSum<T, Index>(table_.width, weights_.given())),
+        out_(lookup.out),
+        argmax_(lookup.argmax) {}
 
-  std::string Run(Parallel* parallel) {
-    const std::string wrong = CheckOutside(bags_, table_.num_rows, &problem_);
-    if (!wrong.empty()) return wrong;
-    const int64_t parts = NumParts(*parallel, BytesOf<T>(bags_, table_.width));
-    const std::vector<int64_t> first = SplitBags(bags_, parts);
-    parallel->Run(parts, [&](int64_t part) { PoolPart(first[part], first[part + 1]); });
+  // First this, then PoolPart for all bags, in parts that may run at the same time, then Finish.
+  std::string Start() { return CheckOutside(bags_, table_.num_rows, &problem_); }
+
+  // `last` is behind the part's last bag.
+  void PoolPart(int64_t first, int64_t last) {
+    Block block;
+    BagWalk<Index> walk(bags_, first, last);
+    for (bool more = true; more;) {
+      block.count = walk.NextMany(kBlock, kGiant, block.bounds);
+      block.first = walk.bag() + 1 - block.count;
+      while (block.count < kBlock && (more = walk.Next())) {
+        if (walk.end() - walk.begin() > kGiant) {
+          const std::lock_guard<std::mutex> lock(mutex_);
+          giants_.push_back({walk.bag(), walk.begin(), walk.end()});
+          break;
+        }
+        if (block.count == 0) {
+          block.first = walk.bag();
+          block.bounds[0] = walk.begin();
+        }
+        block.bounds[++block.count] = walk.end();
+      }
+      if (!Flush(&block)) return;
+    }
+    if (!walk.ok()) problem_.InBounds();
+  }
+
+  std::string Finish(Parallel* parallel) {
     for (const Giant& giant : giants_) {
       if (problem_.found()) {
         // There may be an earlier one.
@@ -61,29 +84,6 @@ class Pooling {
     std::vector<Index> ids;
     std::vector<Sum<T>> weights;
   };
-
-  void PoolPart(int64_t first, int64_t last) {
-    Block block;
-    BagWalk<Index> walk(bags_, first, last);
-    for (bool more = true; more;) {
-      block.count = walk.NextMany(kBlock, kGiant, block.bounds);
-      block.first = walk.bag() + 1 - block.count;
-      while (block.count < kBlock && (more = walk.Next())) {
-        if (walk.end() - walk.begin() > kGiant) {
-          const std::lock_guard<std::mutex> lock(mutex_);
-          giants_.push_back({walk.bag(), walk.begin(), walk.end()});
-          break;
-        }
-        if (block.count == 0) {
-          block.first = walk.bag();
-          block.bounds[0] = walk.begin();
-        }
-        block.bounds[++block.count] = walk.end();
-      }
-      if (!Flush(&block)) return;
-    }
-    if (!walk.ok()) problem_.InBounds();
-  }
 
   // Reduces a block's bags into `out_`. Returns whether all is well.
   bool Flush(Block* block) {
@@ -240,21 +240,92 @@ class Pooling {
   std::vector<Giant> giants_;
 };
 
+// Where a part of several look-ups begins.
+struct Place {
+  size_t lookup;
+  int64_t bag;
+};
+
+// The places of `parts` parts that have about the same number of indices and bags, and the end.
+template <typename T, typename Index>
+std::vector<Place> SplitLookUps(const BagLookUp<T, Index>* lookups, size_t count, int64_t parts) {
+  std::vector<int64_t> before(count + 1);
+  for (size_t k = 0; k < count; ++k) before[k + 1] = before[k] + SizeOf(lookups[k].bags);
+  std::vector<Place> places = {{0, 0}};
+  for (int64_t part = 1; part < parts; ++part) {
+    Place place = places.back();
+    const int64_t size = PartBegin(before[count], part, parts);
+    while (place.lookup + 1 < count && before[place.lookup + 1] <= size) {
+      place = {place.lookup + 1, 0};
+    }
+    const Bags<Index>& bags = lookups[place.lookup].bags;
+    place.bag = FindBag(bags, size - before[place.lookup], place.bag);
+    places.push_back(place);
+  }
+  places.push_back({count - 1, lookups[count - 1].bags.count});
+  return places;
+}
+
+// Returns what is wrong, and sets `wrong` to the look-up in which it is.
+template <typename T, typename Index>
+std::string Run(const BagLookUp<T, Index>* lookups, size_t count, Reduction reduction,
+                Parallel* parallel, size_t* wrong) {
+  std::deque<Pooling<T, Index>> poolings;
+  double bytes = 0;
+  size_t& k = *wrong;
+  for (k = 0; k < count; ++k) {
+    const Table<T>& table = lookups[k].table;
+    const Bags<Index>& bags = lookups[k].bags;
+    std::string problem;
+    if (lookups[k].argmax != nullptr && bags.num_indices > std::numeric_limits<Index>::max()) {
+      problem = "there are " + std::to_string(bags.num_indices) + " indices: they must be int64";
+    } else if (table.width == 0) {
+      problem = CheckWithoutWalk(bags, table.num_rows);
+    } else {
+      problem = poolings.emplace_back(lookups[k], reduction).Start();
+    }
+    if (!problem.empty()) return problem;
+    bytes += BytesOf<T>(bags, table.width);
+  }
+  if (poolings.empty()) return "";
+  const int64_t parts = NumParts(*parallel, bytes);
+  const std::vector<Place> places = SplitLookUps(lookups, count, parts);
+  parallel->Run(parts, [&](int64_t part) {
+    const Place first = places[part], last = places[part + 1];
+    for (size_t i = first.lookup; i <= last.lookup; ++i) {
+      poolings[i].PoolPart(i == first.lookup ? first.bag : 0,
+                           i == last.lookup ? last.bag : lookups[i].bags.count);
+    }
+  });
+  for (k = 0; k < count; ++k) {
+    if (std::string problem = poolings[k].Finish(parallel); !problem.empty()) return problem;
+  }
+  return "";
+}
+
 }  // namespace
 
 template <typename T, typename Index>
 std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
                      Reduction reduction, Parallel* parallel, T* out, Index* argmax) {
-  if (argmax != nullptr && bags.num_indices > std::numeric_limits<Index>::max()) {
-    return "there are " + std::to_string(bags.num_indices) + " indices: they must be int64";
-  }
-  if (table.width == 0) return CheckWithoutWalk(bags, table.num_rows);
-  return Pooling<T, Index>(table, bags, weights, reduction, out, argmax).Run(parallel);
+  const BagLookUp<T, Index> lookup{table, bags, weights, out, argmax};
+  size_t wrong;
+  return Run(&lookup, 1, reduction, parallel, &wrong);
+}
+
+template <typename T, typename Index>
+std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
+                     Parallel* parallel) {
+  size_t wrong;
+  const std::string problem = Run(lookups.data(), lookups.size(), reduction, parallel, &wrong);
+  return OfTable(wrong, problem);
 }
 
 #define TF_TI_POOL(T, Index)                                                                      \
   template std::string PoolBags<T, Index>(const Table<T>&, const Bags<Index>&, const Weights<T>&, \
-                                          Reduction, Parallel*, T*, Index*);
+                                          Reduction, Parallel*, T*, Index*);                      \
+  template std::string PoolBags<T, Index>(const std::vector<BagLookUp<T, Index>>&, Reduction,     \
+                                          Parallel*);
 #define TF_TI_POOL_BOTH(T) TF_TI_POOL(T, int32_t) TF_TI_POOL(T, int64_t)
 TF_TI_NUMBERS(TF_TI_POOL_BOTH)
 

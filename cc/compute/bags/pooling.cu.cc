@@ -31,7 +31,6 @@ template <typename T, typename Index>
 struct Plan {
   int lanes = kWarp;
   int64_t tiles = 1;
-  int64_t blocks = 0;
   Index bags_per_group = 1;
   // Of a long bag, the first piece goes up to a multiple of `piece`, and one begins at each
   // multiple. Among the places for what comes of pieces, 2 k + 1 is that of the piece that begins
@@ -49,6 +48,35 @@ struct Plan {
   __device__ bool IsLong(Index size) const { return num_pieces > 0 && size > 2 * piece; }
   __device__ Index FirstPlace(Index begin) const { return (begin + piece - 1) / piece * 2; }
 };
+
+// Bags of several tables, which have one width, or of one: what a launch reduces.
+template <typename T, typename Index, int kTables>
+struct Batch {
+  GpuPoolArgs<T, Index> args[kTables];
+  Plan<T, Index> plans[kTables];
+  // Of Pool and of Combine: the first block of each table, and behind the last how many there are.
+  int64_t blocks[kTables + 1] = {};
+  int64_t combine_blocks[kTables + 1] = {};
+};
+
+// As many as models have. Of so many the arguments are longer than the 4 KiB that a kernel may have
+// with drivers older than CUDA 12.1's.
+constexpr int kMostTables = 32;
+constexpr int kDriverOfLongArguments = 12010;
+
+// The table that a block is for, and makes of the block's number that among the table's. It is the
+// last table that begins there or before: others have no blocks.
+template <int kTables>
+__device__ __forceinline__ int FindTable(const int64_t (&blocks)[kTables + 1], int64_t* block) {
+  if constexpr (kTables == 1) return 0;
+  int table = 0;
+#pragma unroll
+  for (int step = kTables / 2; step > 0; step /= 2) {
+    if (blocks[table + step] <= *block) table += step;
+  }
+  *block -= blocks[table];
+  return table;
+}
 
 // What a span is reduced to, as one lane has it.
 template <typename T, typename Index, bool kIsMax, int kSize>
@@ -345,16 +373,19 @@ constexpr int kBlocksAtOnce = kPooled == Pooled::kMax || kPooled == Pooled::kSub
                                   ? 2
                                   : 3;
 
-template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize>
+template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize, int kTables>
 __global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kSize>)
-    Pool(const __grid_constant__ GpuPoolArgs<T, Index> args,
-         const __grid_constant__ Plan<T, Index> plan) {
+    Pool(const __grid_constant__ Batch<T, Index, kTables> batch) {
   constexpr bool kIsMax = kPooled == Pooled::kMax;
-  const int lanes = plan.lanes;
+  const int lanes = batch.plans[0].lanes;
   const int lane = threadIdx.x & (lanes - 1);
-  const int64_t width = args.table.width;
+  const int64_t width = batch.args[0].table.width;
   LetNextBegin();
-  for (int64_t block = blockIdx.x; block < plan.blocks; block += gridDim.x) {
+  for (int64_t at = blockIdx.x; at < batch.blocks[kTables]; at += gridDim.x) {
+    int64_t block = at;
+    const int table = FindTable<kTables>(batch.blocks, &block);
+    const GpuPoolArgs<T, Index>& args = batch.args[table];
+    const Plan<T, Index>& plan = batch.plans[table];
     const int64_t column = (block % plan.tiles * lanes + lane) * kSize;
     const int64_t group = block / plan.tiles * (kBlock / lanes) + threadIdx.x / lanes;
     const bool is_column = column < width;
@@ -453,10 +484,9 @@ constexpr int kWindow = kWarp / 2;
 constexpr int kPlacesInFlight = 4;
 
 // One block a multiprocessor is enough: else there would be no registers for what is in flight.
-template <typename T, typename Index, Pooled kPooled>
+template <typename T, typename Index, Pooled kPooled, int kTables>
 __global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
-    Combine(const __grid_constant__ GpuPoolArgs<T, Index> args,
-            const __grid_constant__ Plan<T, Index> plan, int64_t tiles, int64_t blocks) {
+    Combine(const __grid_constant__ Batch<T, Index, kTables> batch, int64_t tiles) {
   constexpr bool kIsMax = kPooled == Pooled::kMax;
   __shared__ Index owners[kWindow];
   __shared__ Sum<T> values[kCombineWarps][kWarp];
@@ -465,9 +495,13 @@ __global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
   __shared__ double totals[kCombineWarps];
   const int lane = threadIdx.x % kWarp;
   const int warp = threadIdx.x / kWarp;
-  const int64_t width = args.table.width;
+  const int64_t width = batch.args[0].table.width;
   WaitForPrevious();
-  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+  for (int64_t at = blockIdx.x; at < batch.combine_blocks[kTables]; at += gridDim.x) {
+    int64_t block = at;
+    const int table = FindTable<kTables>(batch.combine_blocks, &block);
+    const GpuPoolArgs<T, Index>& args = batch.args[table];
+    const Plan<T, Index>& plan = batch.plans[table];
     const int64_t column = block % tiles * kWarp + lane;
     const Index window = static_cast<Index>(block / tiles * kWindow);
     if (threadIdx.x < kWindow) {
@@ -555,84 +589,152 @@ bool Fits(const GpuPoolArgs<T, Index>& args, int size) {
          args.table.width >= kLeastLanes * size;
 }
 
-template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize>
-std::string Run(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
-  constexpr bool kIsMax = kPooled == Pooled::kMax;
+// Where an array of `size` elements is in memory of which `bytes` are taken, and takes more of it.
+template <typename E>
+E* Take(char* memory, int64_t size, int64_t* bytes) {
+  constexpr int64_t kAlignment = 16;
+  E* const array = reinterpret_cast<E*>(reinterpret_cast<uintptr_t>(memory) + *bytes);
+  *bytes += (size * static_cast<int64_t>(sizeof(E)) + kAlignment - 1) / kAlignment * kAlignment;
+  return array;
+}
+
+// How a table's bags are to be reduced, but for the memory. `num_bags` are those of all tables.
+template <typename T, typename Index>
+Plan<T, Index> MakePlan(const GpuPoolArgs<T, Index>& args, int size, int64_t num_bags,
+                        int num_processors) {
   const GpuBounds<Index>& bags = args.bags;
-  const int64_t width = args.table.width;
+  const int64_t num_packs = (args.table.width + size - 1) / size;
   Plan<T, Index> plan;
-  const int64_t num_packs = (width + kSize - 1) / kSize;
   plan.lanes = kLeastLanes;
   while (plan.lanes < kWarp && plan.lanes < num_packs) plan.lanes *= 2;
   plan.tiles = std::max<int64_t>(1, (num_packs + plan.lanes - 1) / plan.lanes);
   plan.piece = static_cast<Index>(PieceSize(bags.num_ids, bags.count));
-  if ((bags.bounds == nullptr ? bags.packed_size : bags.num_ids) > 2 * plan.piece) {
+  if (bags.count > 0 &&
+      (bags.bounds == nullptr ? bags.packed_size : bags.num_ids) > 2 * plan.piece) {
     plan.num_pieces = (bags.num_ids + plan.piece - 1) / plan.piece;
-    const int64_t places = int64_t{2} * plan.num_pieces;
-    TF_TI_RETURN_IF_WRONG(Allocate(gpu, plan.num_pieces, &plan.owners));
-    TF_TI_RETURN_IF_WRONG(Allocate(gpu, places, &plan.counts));
-    TF_TI_RETURN_IF_WRONG(Allocate(gpu, places, &plan.totals));
-    TF_TI_RETURN_IF_WRONG(Allocate(gpu, places * width, &plan.values));
-    if (kIsMax) TF_TI_RETURN_IF_WRONG(Allocate(gpu, places * width, &plan.positions));
   }
   const int64_t count = bags.count, num_ids = bags.num_ids;
   const int64_t most_bags = kManyIds * count / (num_ids + 1);
+  const int64_t spare = num_bags * plan.tiles * plan.lanes / (num_processors * kManyThreads);
+  plan.bags_per_group =
+      static_cast<Index>(std::max<int64_t>(1, std::min<int64_t>({most_bags, spare, plan.lanes})));
+  return plan;
+}
+
+// At most kTables tables, of which some may have no bags.
+template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize, int kTables>
+std::string Run(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
   int device, num_processors;
   TF_TI_RETURN_IF_WRONG(Describe(cudaGetDevice(&device), gpu));
   TF_TI_RETURN_IF_WRONG(Describe(
       cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, device), gpu));
-  const int64_t spare = count * plan.tiles * plan.lanes / (num_processors * kManyThreads);
-  const int64_t bags_per_group =
-      std::max<int64_t>(1, std::min<int64_t>({most_bags, spare, plan.lanes}));
-  plan.bags_per_group = static_cast<Index>(bags_per_group);
-  const int64_t num_groups = plan.num_pieces + (count + bags_per_group - 1) / bags_per_group;
-  const int64_t groups_per_block = kBlock / plan.lanes;
-  plan.blocks = plan.tiles * ((num_groups + groups_per_block - 1) / groups_per_block);
-  TF_TI_RETURN_IF_WRONG(Launch(&Pool<T, Index, kPooled, kIsWeighted, kSize>,
-                               NumBlocks(plan.blocks, 1), kBlock, gpu, args, plan));
-  if (plan.num_pieces == 0) return "";
-  const int64_t tiles = std::max<int64_t>(1, (width + kWarp - 1) / kWarp);
-  const int64_t blocks = tiles * ((plan.num_pieces + kWindow - 1) / kWindow);
-  return LaunchEarly(&Combine < T, Index, kPooled == Pooled::kSelected ? Pooled::kSum : kPooled >,
-                     NumBlocks(blocks, 1), kCombineWarps * kWarp, gpu, args, plan, tiles, blocks);
+  const int64_t width = args[0].table.width;
+  const int64_t combine_tiles = std::max<int64_t>(1, (width + kWarp - 1) / kWarp);
+  int64_t num_bags = 0;
+  for (int k = 0; k < count; ++k) num_bags += args[k].bags.count;
+  Batch<T, Index, kTables> batch;
+  for (int k = 0; k < kTables; ++k) {
+    batch.blocks[k + 1] = batch.blocks[k];
+    batch.combine_blocks[k + 1] = batch.combine_blocks[k];
+    if (k >= count) continue;
+    batch.args[k] = args[k];
+    Plan<T, Index>& plan = batch.plans[k] = MakePlan(args[k], kSize, num_bags, num_processors);
+    const int64_t num_groups =
+        plan.num_pieces + (args[k].bags.count + plan.bags_per_group - 1) / plan.bags_per_group;
+    const int64_t groups_per_block = kBlock / plan.lanes;
+    batch.blocks[k + 1] += plan.tiles * ((num_groups + groups_per_block - 1) / groups_per_block);
+    batch.combine_blocks[k + 1] += combine_tiles * ((plan.num_pieces + kWindow - 1) / kWindow);
+  }
+  if (batch.blocks[kTables] == 0) return "";
+  // Once to know how much memory that is, and once to give it out.
+  const auto take_memory = [&](char* memory) {
+    int64_t bytes = 0;
+    for (Plan<T, Index>& plan : batch.plans) {
+      const int64_t places = int64_t{2} * plan.num_pieces;
+      plan.owners = Take<Index>(memory, plan.num_pieces, &bytes);
+      plan.counts = Take<Index>(memory, places, &bytes);
+      plan.totals = Take<double>(memory, places, &bytes);
+      plan.values = Take<Sum<T>>(memory, places * width, &bytes);
+      if (kPooled == Pooled::kMax) {
+        plan.positions = Take<Index>(memory, places * width, &bytes);
+      }
+    }
+    return bytes;
+  };
+  if (batch.combine_blocks[kTables] > 0) {
+    char* memory;
+    TF_TI_RETURN_IF_WRONG(Allocate(gpu, take_memory(nullptr), &memory));
+    take_memory(memory);
+  }
+  TF_TI_RETURN_IF_WRONG(Launch(&Pool<T, Index, kPooled, kIsWeighted, kSize, kTables>,
+                               NumBlocks(batch.blocks[kTables], 1), kBlock, gpu, batch));
+  if (batch.combine_blocks[kTables] == 0) return "";
+  constexpr Pooled kCombined = kPooled == Pooled::kSelected ? Pooled::kSum : kPooled;
+  return LaunchEarly(&Combine<T, Index, kCombined, kTables>,
+                     NumBlocks(batch.combine_blocks[kTables], 1), kCombineWarps * kWarp, gpu, batch,
+                     combine_tiles);
 }
 
-// With the largest packs that fit, of 16 bytes at most.
-template <typename T, typename Index, Pooled kPooled, bool kIsWeighted>
-std::string RunWithPacks(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
-  constexpr int kMost = 16 / sizeof(T);
-  if (Fits(args, kMost)) return Run<T, Index, kPooled, kIsWeighted, kMost>(args, gpu);
-  if constexpr (kMost > 2 && kPooled == Pooled::kSum) {
-    if (Fits(args, 2)) return Run<T, Index, kPooled, kIsWeighted, 2>(args, gpu);
+template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize>
+std::string RunAll(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
+  if constexpr (kPooled == Pooled::kSum || kPooled == Pooled::kMax) {
+    int driver = 0;
+    if (count > 1) TF_TI_RETURN_IF_WRONG(Describe(cudaDriverGetVersion(&driver), gpu));
+    if (driver != 0 && driver < kDriverOfLongArguments) {
+      for (; count > 1; ++args, --count) {
+        TF_TI_RETURN_IF_WRONG((Run<T, Index, kPooled, kIsWeighted, kSize, 1>(args, 1, gpu)));
+      }
+    }
+    for (; count > 1; args += kMostTables, count -= kMostTables) {
+      TF_TI_RETURN_IF_WRONG((Run<T, Index, kPooled, kIsWeighted, kSize, kMostTables>(
+          args, std::min(count, kMostTables), gpu)));
+    }
   }
-  return Run<T, Index, kPooled, kIsWeighted, 1>(args, gpu);
+  if (count < 1) return "";
+  return Run<T, Index, kPooled, kIsWeighted, kSize, 1>(args, count, gpu);
+}
+
+// With the largest packs that fit all, of 16 bytes at most.
+template <typename T, typename Index, Pooled kPooled, bool kIsWeighted>
+std::string RunWithPacks(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
+  const auto fit = [&](int size) {
+    return std::all_of(args, args + count, [&](const auto& each) { return Fits(each, size); });
+  };
+  constexpr int kMost = 16 / sizeof(T);
+  if (fit(kMost)) return RunAll<T, Index, kPooled, kIsWeighted, kMost>(args, count, gpu);
+  if constexpr (kMost > 2 && kPooled == Pooled::kSum) {
+    if (fit(2)) return RunAll<T, Index, kPooled, kIsWeighted, 2>(args, count, gpu);
+  }
+  return RunAll<T, Index, kPooled, kIsWeighted, 1>(args, count, gpu);
 }
 
 }  // namespace
 
 template <typename T, typename Index>
-std::string PoolOnGpu(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
-  if (args.bags.count == 0) return "";
-  switch (args.pooled) {
+std::string PoolOnGpu(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
+  // Where a table has no ids, its weights may be nowhere.
+  const bool is_weighted =
+      std::any_of(args, args + count, [](const auto& each) { return each.weights.given(); });
+  switch (args[0].pooled) {
     case Pooled::kMax:
-      return RunWithPacks<T, Index, Pooled::kMax, false>(args, gpu);
+      return RunWithPacks<T, Index, Pooled::kMax, false>(args, count, gpu);
     case Pooled::kSelected:
-      return RunWithPacks<T, Index, Pooled::kSelected, false>(args, gpu);
+      return RunWithPacks<T, Index, Pooled::kSelected, false>(args, count, gpu);
     case Pooled::kSubtracted:
       if constexpr (std::is_same_v<Index, int32_t>) {
-        return args.weights.given() ? RunWithPacks<T, Index, Pooled::kSubtracted, true>(args, gpu)
-                                    : RunWithPacks<T, Index, Pooled::kSubtracted, false>(args, gpu);
+        return is_weighted ? RunWithPacks<T, Index, Pooled::kSubtracted, true>(args, count, gpu)
+                           : RunWithPacks<T, Index, Pooled::kSubtracted, false>(args, count, gpu);
       }
       return "only bags of int32 positions can be subtracted";
     default:
-      return args.weights.given() ? RunWithPacks<T, Index, Pooled::kSum, true>(args, gpu)
-                                  : RunWithPacks<T, Index, Pooled::kSum, false>(args, gpu);
+      return is_weighted ? RunWithPacks<T, Index, Pooled::kSum, true>(args, count, gpu)
+                         : RunWithPacks<T, Index, Pooled::kSum, false>(args, count, gpu);
   }
 }
 
-#define TF_TI_POOL_ON_GPU(T)                                                        \
-  template std::string PoolOnGpu<T, int32_t>(const GpuPoolArgs<T, int32_t>&, Gpu*); \
-  template std::string PoolOnGpu<T, int64_t>(const GpuPoolArgs<T, int64_t>&, Gpu*);
+#define TF_TI_POOL_ON_GPU(T)                                                             \
+  template std::string PoolOnGpu<T, int32_t>(const GpuPoolArgs<T, int32_t>*, int, Gpu*); \
+  template std::string PoolOnGpu<T, int64_t>(const GpuPoolArgs<T, int64_t>*, int, Gpu*);
 TF_TI_FLOATS(TF_TI_POOL_ON_GPU)
 
 }  // namespace tf_ti

@@ -122,8 +122,14 @@ struct GpuPoolArgs {
   bool skips_zeros = false;  // sums of zeros are not subtracted, and their rows not written
 };
 
+// The bags of `count` tables, which differ in nothing but rows, bags, ids, weights and outputs, and
+// have one width. More than one only for kSum and kMax.
 template <typename T, typename Index>
-std::string PoolOnGpu(const GpuPoolArgs<T, Index>& args, Gpu* gpu);
+std::string PoolOnGpu(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu);
+template <typename T, typename Index>
+std::string PoolOnGpu(const GpuPoolArgs<T, Index>& args, Gpu* gpu) {
+  return PoolOnGpu(&args, 1, gpu);
+}
 
 }  // namespace tf_ti
 

@@ -102,25 +102,41 @@ int64_t BagBegin(const Bags<Index>& bags, int64_t bag) {
   }
 }
 
+// How many bags there are, and indices in them.
+template <typename Index>
+int64_t SizeOf(const Bags<Index>& bags) {
+  return std::max<int64_t>(0, BagBegin(bags, bags.count) - BagBegin(bags, 0)) + bags.count;
+}
+
+// The first bag, of those from `low` on, with at least `size` bags and indices before it.
+template <typename Index>
+int64_t FindBag(const Bags<Index>& bags, int64_t size, int64_t low) {
+  const int64_t target = BagBegin(bags, 0) + size;
+  int64_t high = bags.count;
+  while (low < high) {
+    const int64_t bag = low + (high - low) / 2;
+    if (BagBegin(bags, bag) + bag < target) {
+      low = bag + 1;
+    } else {
+      high = bag;
+    }
+  }
+  return low;
+}
+
+// Where part `part` of `parts` parts of something begins.
+inline int64_t PartBegin(int64_t size, int64_t part, int64_t parts) {
+  return static_cast<int64_t>(static_cast<double>(size) * part / parts);
+}
+
 // The first bag of each of `parts` parts that have about the same number of indices and bags.
 template <typename Index>
 std::vector<int64_t> SplitBags(const Bags<Index>& bags, int64_t parts) {
   std::vector<int64_t> first(parts + 1, bags.count);
   first[0] = 0;
-  const int64_t start = BagBegin(bags, 0);
-  const int64_t total = BagBegin(bags, bags.count) - start + bags.count;
+  const int64_t total = SizeOf(bags);
   for (int64_t part = 1; part < parts; ++part) {
-    const int64_t target = start + static_cast<int64_t>(static_cast<double>(total) * part / parts);
-    int64_t low = first[part - 1], high = bags.count;
-    while (low < high) {
-      const int64_t bag = low + (high - low) / 2;
-      if (BagBegin(bags, bag) + bag < target) {
-        low = bag + 1;
-      } else {
-        high = bag;
-      }
-    }
-    first[part] = low;
+    first[part] = FindBag(bags, PartBegin(total, part, parts), first[part - 1]);
   }
   return first;
 }

@@ -1,5 +1,7 @@
 #include "cc/kernels/bags/bags.h"
 
+#include <algorithm>
+#include <functional>
 #include <string>
 #include <type_traits>
 
@@ -12,6 +14,7 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
+using tensorflow::Var;
 
 namespace {
 
@@ -95,35 +98,77 @@ absl::Status BagOptions::GetWeights(OpKernelContext* ctx, Weights<E>* weights) c
 TF_TI_NUMBERS(TF_TI_GET_WEIGHTS)
 #undef TF_TI_GET_WEIGHTS
 
-absl::Status LookupVariable(OpKernelContext* ctx,
+absl::Status LookupVariable(OpKernelContext* ctx, int input,
                             tensorflow::core::RefCountPtr<tensorflow::Var>* variable) {
-  const TensorShape& shape = ctx->input(0).shape();
+  const TensorShape& shape = ctx->input(input).shape();
   if (shape.dims() != 0) {
     return InvalidArgument("resource must be a scalar, got shape ", shape.DebugString());
   }
-  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), variable);
+  return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, input), variable);
+}
+
+absl::Status OfTable(int number, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), OfTable(number, std::string(status.message())));
 }
 
 absl::Status TableReader::Open(OpKernelContext* ctx, DataType dtype) {
-  if (ctx->input_dtype(0) == tensorflow::DT_RESOURCE) {
-    TF_RETURN_IF_ERROR(LookupVariable(ctx, &variable_));
-    const std::string& name = tensorflow::HandleFromInput(ctx, 0).name();
-    variable_->mu()->lock_shared();
-    tensor_ = variable_->tensor();
-    if (!variable_->is_initialized) {
+  TF_RETURN_IF_ERROR(Find(ctx, 0));
+  Lock();
+  return Check(ctx, 0, dtype);
+}
+
+absl::Status TableReader::OpenAll(OpKernelContext* ctx, DataType dtype, int count) {
+  for (int k = 0; k < count; ++k) TF_RETURN_IF_ERROR(OfTable(k, Find(ctx, k)));
+  Lock();
+  for (int k = 0; k < count; ++k) {
+    TF_RETURN_IF_ERROR(OfTable(k, Check(ctx, k, dtype)));
+    TensorShape mine, first;
+    TF_RETURN_IF_ERROR(RowsShape(1, shape(k), &mine));
+    TF_RETURN_IF_ERROR(RowsShape(1, shape(0), &first));
+    if (mine != first) {
+      return OfTable(k, InvalidArgument("its shape is ", shape(k).DebugString(),
+                                        ", but its rows must be of the shape of those of "
+                                        "emb_tables[0], which is ",
+                                        shape(0).DebugString()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TableReader::Find(OpKernelContext* ctx, int number) {
+  tensors_.push_back(&ctx->input(number));
+  if (ctx->input_dtype(number) != tensorflow::DT_RESOURCE) return absl::OkStatus();
+  return LookupVariable(ctx, number, &variables_.emplace_back());
+}
+
+// Always in the same order, and none twice: one that somebody waits to write to lets no more
+// readers in, and would be waited for by one that has it already.
+void TableReader::Lock() {
+  for (const auto& variable : variables_) locked_.push_back(variable.get());
+  std::sort(locked_.begin(), locked_.end(), std::less<Var*>());
+  locked_.erase(std::unique(locked_.begin(), locked_.end()), locked_.end());
+  for (Var* variable : locked_) variable->mu()->lock_shared();
+}
+
+absl::Status TableReader::Check(OpKernelContext* ctx, int number, DataType dtype) {
+  if (!variables_.empty()) {
+    Var* const variable = variables_[number].get();
+    const Tensor*& tensor = tensors_[number];
+    const std::string& name = tensorflow::HandleFromInput(ctx, number).name();
+    tensor = variable->tensor();
+    if (!variable->is_initialized) {
       return absl::FailedPreconditionError(
           absl::StrCat("the variable ", name, " is not initialized"));
     }
-    if (tensor_->dtype() != dtype) {
+    if (tensor->dtype() != dtype) {
       return InvalidArgument("the variable ", name, " has type ",
-                             tensorflow::DataTypeString(tensor_->dtype()), ", expected ",
+                             tensorflow::DataTypeString(tensor->dtype()), ", expected ",
                              tensorflow::DataTypeString(dtype));
     }
-    AdviseOnce(ctx, variable_.get());
-  } else {
-    tensor_ = &ctx->input(0);
+    AdviseOnce(ctx, variable);
   }
-  if (tensor_->dims() == 0) {
+  if (tensors_[number]->dims() == 0) {
     return InvalidArgument("emb_table must have rank 1 or more, got a scalar");
   }
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "cc/compute/bags/bags.h"
 #include "cc/kernels/bags/spec.h"
 #include "cc/kernels/elements.h"
@@ -72,12 +73,15 @@ struct BagGradients {
   }
 };
 
-// The variable that input 0 is the handle of.
-absl::Status LookupVariable(tensorflow::OpKernelContext* ctx,
+// The variable that an input is the handle of.
+absl::Status LookupVariable(tensorflow::OpKernelContext* ctx, int input,
                             tensorflow::core::RefCountPtr<tensorflow::Var>* variable);
 
-// The rows of a table, which is a tensor or a variable; the variable stays locked as long as this
-// lives, so that its rows can be read where they are. (To take a reference instead would make the
+// What an error is called where there are several tables.
+absl::Status OfTable(int number, const absl::Status& status);
+
+// The rows of tables, which are tensors or variables; the variables stay locked as long as this
+// lives, so that their rows can be read where they are. (To take a reference instead would make the
 // next sparse update copy all of it.)
 class TableReader {
  public:
@@ -85,24 +89,34 @@ class TableReader {
   TableReader(const TableReader&) = delete;
   TableReader& operator=(const TableReader&) = delete;
   ~TableReader() {
-    if (variable_ != nullptr) variable_->mu()->unlock_shared();
+    for (tensorflow::Var* variable : locked_) variable->mu()->unlock_shared();
   }
 
+  // The table that input 0 is, or is the handle of.
   absl::Status Open(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype);
+  // Those of the first `count` inputs, whose rows must be of one shape.
+  absl::Status OpenAll(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype, int count);
 
-  const tensorflow::TensorShape& shape() const { return tensor_->shape(); }
+  const tensorflow::TensorShape& shape(int number = 0) const { return tensors_[number]->shape(); }
 
   template <typename E>
-  Table<E> Get() const {
+  Table<E> Get(int number = 0) const {
+    const tensorflow::TensorShape& shape = this->shape(number);
     uint64_t width = 1;  // without rows it may be more than fits, and then means nothing
-    for (int d = 1; d < shape().dims(); ++d) width *= shape().dim_size(d);
-    return {Elements<E>(*tensor_), shape().dim_size(0),
+    for (int d = 1; d < shape.dims(); ++d) width *= shape.dim_size(d);
+    return {Elements<E>(*tensors_[number]), shape.dim_size(0),
             static_cast<int64_t>(width & std::numeric_limits<int64_t>::max())};
   }
 
  private:
-  tensorflow::core::RefCountPtr<tensorflow::Var> variable_;
-  const tensorflow::Tensor* tensor_ = nullptr;
+  absl::Status Find(tensorflow::OpKernelContext* ctx, int number);
+  void Lock();
+  absl::Status Check(tensorflow::OpKernelContext* ctx, int number, tensorflow::DataType dtype);
+
+  // Of each table; no variables where the tables are tensors.
+  absl::InlinedVector<tensorflow::core::RefCountPtr<tensorflow::Var>, 1> variables_;
+  absl::InlinedVector<const tensorflow::Tensor*, 1> tensors_;
+  absl::InlinedVector<tensorflow::Var*, 1> locked_;
 };
 
 // The CPU checks values while it computes.

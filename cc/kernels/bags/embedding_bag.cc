@@ -1,6 +1,7 @@
 // The kernels of the pooled embedding look-ups and of their gradients.
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "cc/kernels/bags/bags.h"
 #include "cc/kernels/gpu.h"
@@ -22,6 +23,28 @@ using tensorflow::TensorShape;
     if (!status.ok()) ctx->SetStatus(status);    \
   }
 
+// What an op of `count` tables does for one of them before it computes: the inputs, and outputs.
+template <typename E, typename Index>
+absl::Status GetLookUp(OpKernelContext* ctx, const BagOptions& options, const TableReader& tables,
+                       int count, BagLookUp<E, Index>* lookup) {
+  TF_RETURN_IF_ERROR(options.GetBags(ctx, -1, &lookup->bags));
+  TF_RETURN_IF_ERROR(options.GetWeights(ctx, &lookup->weights));
+  const int number = options.table;
+  lookup->table = tables.Get<E>(number);
+  TensorShape shape;
+  TF_RETURN_IF_ERROR(RowsShape(lookup->bags.count, tables.shape(number), &shape));
+  Tensor* output = nullptr;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(number, shape, &output));
+  lookup->out = Elements<E>(output);
+  if (ctx->num_outputs() == count) return absl::OkStatus();
+  const int at = count + number;
+  Tensor* positions = nullptr;
+  const bool wanted = ctx->output_required(at);
+  TF_RETURN_IF_ERROR(ctx->allocate_output(at, wanted ? shape : TensorShape({0}), &positions));
+  if (wanted) lookup->argmax = Elements<Index>(positions);
+  return absl::OkStatus();
+}
+
 // `Device` is what computes: Threads, or a KernelGpu.
 template <typename T, typename Index, typename Device>
 class EmbeddingBagOp : public tensorflow::OpKernel {
@@ -34,28 +57,14 @@ class EmbeddingBagOp : public tensorflow::OpKernel {
 
  private:
   absl::Status TryCompute(OpKernelContext* ctx) {
-    using E = Element<T>;
-    Bags<Index> bags;
-    Weights<E> weights;
-    TF_RETURN_IF_ERROR(options_.GetBags(ctx, -1, &bags));
-    TF_RETURN_IF_ERROR(options_.GetWeights(ctx, &weights));
     TableReader table;
     TF_RETURN_IF_ERROR(table.Open(ctx, DataTypeToEnum<T>::value));
-    TensorShape shape;
-    TF_RETURN_IF_ERROR(RowsShape(bags.count, table.shape(), &shape));
-    Tensor* output = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, shape, &output));
-    Index* argmax = nullptr;
-    if (ctx->num_outputs() > 1) {
-      Tensor* positions = nullptr;
-      const bool wanted = ctx->output_required(1);
-      TF_RETURN_IF_ERROR(ctx->allocate_output(1, wanted ? shape : TensorShape({0}), &positions));
-      if (wanted) argmax = Elements<Index>(positions);
-    }
+    BagLookUp<Element<T>, Index> lookup;
+    TF_RETURN_IF_ERROR(GetLookUp(ctx, options_, table, 1, &lookup));
     Device device(ctx);
-    TF_RETURN_IF_ERROR(CheckValues(ctx, bags, table.shape().dim_size(0), &device));
-    return ToStatus(PoolBags(table.Get<E>(), bags, weights, options_.reduction, &device,
-                             Elements<E>(output), argmax),
+    TF_RETURN_IF_ERROR(CheckValues(ctx, lookup.bags, lookup.table.num_rows, &device));
+    return ToStatus(PoolBags(lookup.table, lookup.bags, lookup.weights, options_.reduction, &device,
+                             lookup.out, lookup.argmax),
                     &device);
   }
 
@@ -67,6 +76,38 @@ class EmbeddingBagOpOf : public EmbeddingBagOp<T, Index, Device> {
  public:
   explicit EmbeddingBagOpOf(OpKernelConstruction* ctx)
       : EmbeddingBagOp<T, Index, Device>(ctx, kind) {}
+};
+
+template <typename T, typename Index, typename Device>
+class EmbeddingBagsOp : public tensorflow::OpKernel {
+ public:
+  explicit EmbeddingBagsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    int count;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("N", &count));
+    options_.resize(count);
+    for (int k = 0; k < count; ++k) OP_REQUIRES_OK(ctx, options_[k].InitOneOf(ctx, k));
+  }
+
+  TF_TI_COMPUTE()
+
+ private:
+  absl::Status TryCompute(OpKernelContext* ctx) {
+    const int count = options_.size();
+    TableReader tables;
+    TF_RETURN_IF_ERROR(tables.OpenAll(ctx, DataTypeToEnum<T>::value, count));
+    std::vector<BagLookUp<Element<T>, Index>> lookups(count);
+    for (int k = 0; k < count; ++k) {
+      TF_RETURN_IF_ERROR(OfTable(k, GetLookUp(ctx, options_[k], tables, count, &lookups[k])));
+    }
+    Device device(ctx);
+    for (int k = 0; k < count; ++k) {
+      TF_RETURN_IF_ERROR(
+          OfTable(k, CheckValues(ctx, lookups[k].bags, lookups[k].table.num_rows, &device)));
+    }
+    return ToStatus(PoolBags(lookups, options_[0].reduction, &device), &device);
+  }
+
+  std::vector<BagOptions> options_;
 };
 
 // The inputs of the gradient of a table.
@@ -257,12 +298,13 @@ class EmbeddingBagWeightsGradOp : public tensorflow::OpKernel {
                               .TypeConstraint<T>("T")             \
                               .TypeConstraint<Index>("Tindices"), \
                           kernel)
-#define TF_TI_REGISTER_BAGS(prefix, T, Index)                                         \
-  TF_TI_REGISTER(prefix "EmbeddingBagOffsets",                                        \
-                 (EmbeddingBagOpOf<T, Index, Threads, BagKind::kOffsets>), T, Index); \
-  TF_TI_REGISTER(prefix "EmbeddingBagPacked",                                         \
-                 (EmbeddingBagOpOf<T, Index, Threads, BagKind::kPacked>), T, Index);  \
-  TF_TI_REGISTER(prefix "EmbeddingSegmentsSum",                                       \
+#define TF_TI_REGISTER_BAGS(prefix, T, Index)                                             \
+  TF_TI_REGISTER(prefix "EmbeddingBags", (EmbeddingBagsOp<T, Index, Threads>), T, Index); \
+  TF_TI_REGISTER(prefix "EmbeddingBagOffsets",                                            \
+                 (EmbeddingBagOpOf<T, Index, Threads, BagKind::kOffsets>), T, Index);     \
+  TF_TI_REGISTER(prefix "EmbeddingBagPacked",                                             \
+                 (EmbeddingBagOpOf<T, Index, Threads, BagKind::kPacked>), T, Index);      \
+  TF_TI_REGISTER(prefix "EmbeddingSegmentsSum",                                           \
                  (EmbeddingBagOpOf<T, Index, Threads, BagKind::kSegments>), T, Index)
 #define TF_TI_REGISTER_FORWARD(T)              \
   TF_TI_REGISTER_BAGS("", T, int32_t);         \
@@ -301,6 +343,8 @@ TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_BACKWARD);
                           kernel)
 #define TF_TI_BAGS_BUILDER(name) Name("TfTi>" name).HostMemory("default_index")
 #define TF_TI_REGISTER_GPU_BAGS(prefix, T, Index)                                                  \
+  TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBags").HostMemory("num_segments"),        \
+                     (EmbeddingBagsOp<T, Index, KernelGpu>), T, Index);                            \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagOffsets"),                             \
                      (EmbeddingBagOpOf<T, Index, KernelGpu, BagKind::kOffsets>), T, Index);        \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagPacked"),                              \

@@ -78,7 +78,7 @@ class AdviseHugePagesOp : public tensorflow::OpKernel {
   void Compute(OpKernelContext* ctx) override {
     if (OnGpu(ctx)) return;  // where pages are large anyway
     tensorflow::core::RefCountPtr<Var> variable;
-    OP_REQUIRES_OK(ctx, LookupVariable(ctx, &variable));
+    OP_REQUIRES_OK(ctx, LookupVariable(ctx, 0, &variable));
     const tensorflow::tf_shared_lock lock(*variable->mu());
     if (variable->is_initialized && tensorflow::DataTypeCanUseMemcpy(variable->tensor()->dtype())) {
       Advise(*variable->tensor());

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cc/status.h"
@@ -23,6 +24,12 @@ absl::Status GetOptional(OpKernelConstruction* ctx, const char* attr, int* next,
   return absl::OkStatus();
 }
 
+BagKind KindOf(const std::string& name) {
+  return name == "offsets"  ? BagKind::kOffsets
+         : name == "packed" ? BagKind::kPacked
+                            : BagKind::kSegments;
+}
+
 }  // namespace
 
 bool ChecksIds() {
@@ -37,9 +44,7 @@ absl::Status BagSpec::InitBags(OpKernelConstruction* ctx, std::optional<BagKind>
   } else {
     std::string name;
     TF_RETURN_IF_ERROR(ctx->GetAttr("bags", &name));
-    kind = name == "offsets"  ? BagKind::kOffsets
-           : name == "packed" ? BagKind::kPacked
-                              : BagKind::kSegments;
+    kind = KindOf(name);
     int num_bounds;
     TF_RETURN_IF_ERROR(ctx->GetAttr("num_bounds", &num_bounds));
     if (num_bounds != (kind != BagKind::kPacked)) {
@@ -52,16 +57,19 @@ absl::Status BagSpec::InitBags(OpKernelConstruction* ctx, std::optional<BagKind>
   if (kind != BagKind::kPacked) bounds = end++;
   if (kind == BagKind::kSegments && has_num_segments) num_segments = end++;
   TF_RETURN_IF_ERROR(GetOptional(ctx, "num_default", &end, &default_index));
+  if (kind == BagKind::kOffsets) {
+    TF_RETURN_IF_ERROR(ctx->GetAttr("include_last_offset", &include_last_offset));
+  }
+  return InitPadding(ctx);
+}
 
+absl::Status BagSpec::InitPadding(OpKernelConstruction* ctx) {
   std::vector<int64_t> padding;
   TF_RETURN_IF_ERROR(ctx->GetAttr("padding_idx", &padding));
   if (padding.size() > 1) {
     return InvalidArgument("padding_idx must have one value, got ", padding.size());
   }
   if (!padding.empty()) padding_idx = padding[0];
-  if (kind == BagKind::kOffsets) {
-    TF_RETURN_IF_ERROR(ctx->GetAttr("include_last_offset", &include_last_offset));
-  }
   return absl::OkStatus();
 }
 
@@ -69,6 +77,59 @@ absl::Status BagSpec::Init(OpKernelConstruction* ctx, std::optional<BagKind> bag
                            int first_input) {
   TF_RETURN_IF_ERROR(InitBags(ctx, bags, first_input, bags.has_value()));
   TF_RETURN_IF_ERROR(GetOptional(ctx, "num_weights", &end, &weights));
+  return InitReduction(ctx);
+}
+
+absl::Status BagSpec::InitOneOf(OpKernelConstruction* ctx, int table_number) {
+  int count, num_bounds, num_counts, num_default, num_weights;
+  std::vector<std::string> kinds;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("N", &count));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("bags", &kinds));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_bounds", &num_bounds));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_counts", &num_counts));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_default", &num_default));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_weights", &num_weights));
+  const int num_kinds = kinds.size();
+  if (num_kinds != count) {
+    return InvalidArgument("bags must have a kind for each of ", count, " tables, got ", num_kinds);
+  }
+  // The lists of inputs one after another; those of bounds and counts only have what there is.
+  table = table_number;
+  indices = count + table;
+  end = 2 * count;
+  for (int k = 0; k < count; ++k) {
+    if (KindOf(kinds[k]) == BagKind::kPacked) continue;
+    if (k == table) bounds = end;
+    ++end;
+  }
+  const int bounds_end = end;
+  for (int k = 0; k < count; ++k) {
+    if (KindOf(kinds[k]) != BagKind::kSegments) continue;
+    if (k == table) num_segments = end;
+    ++end;
+  }
+  if (num_bounds != bounds_end - 2 * count || num_counts != end - bounds_end) {
+    return InvalidArgument("bags of these kinds need ", bounds_end - 2 * count, " bounds and ",
+                           end - bounds_end, " num_segments, got ", num_bounds, " and ",
+                           num_counts);
+  }
+  for (const auto& [number, input] :
+       {std::pair(num_default, &default_index), std::pair(num_weights, &weights)}) {
+    if (number != 0 && number != count) {
+      return InvalidArgument("num_default and num_weights must be 0 or ", count, ", got ", number);
+    }
+    if (number != 0) *input = end + table;
+    end += number;
+  }
+  kind = KindOf(kinds[table]);
+  if (kind == BagKind::kOffsets) {
+    TF_RETURN_IF_ERROR(ctx->GetAttr("include_last_offset", &include_last_offset));
+  }
+  TF_RETURN_IF_ERROR(InitPadding(ctx));
+  return InitReduction(ctx);
+}
+
+absl::Status BagSpec::InitReduction(OpKernelConstruction* ctx) {
   DataType dtype;
   TF_RETURN_IF_ERROR(ctx->GetAttr("T", &dtype));
   std::string name;

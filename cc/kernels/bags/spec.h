@@ -3,6 +3,7 @@
 #define TF_TI_CC_KERNELS_BAGS_SPEC_H_
 
 #include <optional>
+#include <string>
 
 #include "cc/compute/bags/bags.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -21,6 +22,7 @@ struct BagSpec {
   std::optional<int64_t> padding_idx;
   bool weights_are_wide = false;
   // Positions of the inputs; -1 for those that the op has not.
+  int table = 0;
   int indices = 0;
   int bounds = -1;
   int num_segments = -1;
@@ -36,10 +38,18 @@ struct BagSpec {
   absl::Status InitBags(tensorflow::OpKernelConstruction* ctx, std::optional<BagKind> bags,
                         int first_input, bool has_num_segments);
 
+  // Those of one table of an op of several.
+  absl::Status InitOneOf(tensorflow::OpKernelConstruction* ctx, int table_number);
+
   // Those of a gradient, which has an argmax behind all that, for the reduction max.
   absl::Status InitGradient(tensorflow::OpKernelConstruction* ctx, int first_input);
 
   bool has_weights() const { return weights >= 0; }
+
+ private:
+  // What no input tells.
+  absl::Status InitPadding(tensorflow::OpKernelConstruction* ctx);
+  absl::Status InitReduction(tensorflow::OpKernelConstruction* ctx);
 };
 
 }  // namespace tf_ti

@@ -2,6 +2,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cc/kernels/bags/spec.h"
 #include "cc/status.h"
@@ -43,21 +44,32 @@ class EmbeddingBagOp : public BagKernel {
  public:
   explicit EmbeddingBagOp(OpKernelConstruction* ctx) : BagKernel(ctx, kind, 1) {}
 
-  absl::Status Compile(const Context& ctx) const override {
-    BagTable table;
-    TF_RETURN_IF_ERROR(table.Init(ctx, dtype_));
-    BagInputs inputs;
-    TF_RETURN_IF_ERROR(inputs.Init(ctx, spec_, -1, table.width()));
-    const bool has_argmax = ctx.num_outputs() > 1;
-    if (has_argmax && inputs.num_indices > std::numeric_limits<int32_t>::max() &&
-        ctx.input_type(spec_.indices) == tensorflow::DT_INT32) {
-      return InvalidArgument("there are ", inputs.num_indices, " indices: they must be int64");
-    }
-    const PooledBags bags = (IsOnHost() ? PoolOnHost : PoolInHlo)(table, inputs, has_argmax);
-    ctx.SetOutput(0, Unflatten(bags.rows, table.shape));
-    if (has_argmax) ctx.SetOutput(1, Unflatten(bags.argmax, table.shape));
-    return ctx.builder()->first_error();
+  absl::Status Compile(const Context& ctx) const override { return Pool(ctx, spec_, dtype_, 1); }
+};
+
+class EmbeddingBagsOp : public BagsXlaKernel {
+ public:
+  explicit EmbeddingBagsOp(OpKernelConstruction* ctx) : BagsXlaKernel(ctx) {
+    int count;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("N", &count));
+    specs_.resize(count);
+    for (int k = 0; k < count; ++k) OP_REQUIRES_OK(ctx, specs_[k].InitOneOf(ctx, k));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
+
+  absl::Status Compile(const Context& ctx) const override {
+    for (const BagSpec& spec : specs_) {
+      const absl::Status status = Pool(ctx, spec, dtype_, specs_.size());
+      if (!status.ok()) {
+        return absl::Status(status.code(), OfTable(spec.table, std::string(status.message())));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<BagSpec> specs_;
+  DataType dtype_;
 };
 
 // Input 0 of some ops: the number of rows of the table, or its variable.
@@ -212,6 +224,9 @@ const XlaRegistrar<OffsetsOp> kResourceOffsets("TfTi>ResourceEmbeddingBagOffsets
 const XlaRegistrar<PackedOp> kResourcePacked("TfTi>ResourceEmbeddingBagPacked", kResources);
 const XlaRegistrar<SegmentsOp> kResourceSegments("TfTi>ResourceEmbeddingSegmentsSum", kResources,
                                                  {"num_segments"});
+const XlaRegistrar<EmbeddingBagsOp> kSeveral("TfTi>EmbeddingBags", kPlain, {"num_segments"});
+const XlaRegistrar<EmbeddingBagsOp> kResourceSeveral("TfTi>ResourceEmbeddingBags", kResources,
+                                                     {"num_segments"});
 const XlaRegistrar<EmbeddingBagGradOp> kGrad("TfTi>EmbeddingBagGrad", kPlain, {"num_emb"});
 const XlaRegistrar<EmbeddingBagGradOp> kResourceGrad("TfTi>ResourceEmbeddingBagGrad", kResources);
 const XlaRegistrar<EmbeddingBagPartitionOp> kPartition("TfTi>EmbeddingBagPartition", kPlain,

@@ -42,12 +42,12 @@ XlaOp Unflatten(XlaOp rows, const TensorShape& like) {
   return xla::Reshape(rows, dims);
 }
 
-absl::Status BagTable::Init(const Context& ctx, tensorflow::DataType dtype) {
-  if (ctx.input_type(0) == tensorflow::DT_RESOURCE) {
-    TF_RETURN_IF_ERROR(ctx.ReadVariable(0, dtype, &shape, &rows));
+absl::Status BagTable::Init(const Context& ctx, tensorflow::DataType dtype, int input) {
+  if (ctx.input_type(input) == tensorflow::DT_RESOURCE) {
+    TF_RETURN_IF_ERROR(ctx.ReadVariable(input, dtype, &shape, &rows));
   } else {
-    TF_RETURN_IF_ERROR(GetShape(ctx, 0, "emb_table", &shape));
-    rows = ctx.Input(0);
+    TF_RETURN_IF_ERROR(GetShape(ctx, input, "emb_table", &shape));
+    rows = ctx.Input(input);
   }
   if (shape.dims() == 0) {
     return InvalidArgument("emb_table must have rank 1 or more, got a scalar");

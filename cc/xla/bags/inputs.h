@@ -22,12 +22,12 @@ int64_t WidthOf(const tensorflow::TensorShape& shape);
 xla::XlaOp Flatten(xla::XlaOp rows);
 xla::XlaOp Unflatten(xla::XlaOp rows, const tensorflow::TensorShape& like);
 
-// The table of a bag op: an input, or a variable that it is the handle of.
+// A table of a bag op: an input, or a variable that it is the handle of.
 struct BagTable {
   tensorflow::TensorShape shape;
   xla::XlaOp rows;  // [num_rows, width]
 
-  absl::Status Init(const Context& ctx, tensorflow::DataType dtype);
+  absl::Status Init(const Context& ctx, tensorflow::DataType dtype, int input = 0);
 
   int64_t num_rows() const { return shape.dim_size(0); }
   int64_t width() const { return WidthOf(shape); }

@@ -1,5 +1,7 @@
 #include "cc/xla/bags/kernel.h"
 
+#include <limits>
+
 #include "cc/status.h"
 #include "cc/xla/bags/hlo.h"
 #include "cc/xla/bags/host.h"
@@ -9,6 +11,23 @@ namespace tf_ti {
 
 using tensorflow::TensorShape;
 using xla::XlaOp;
+
+absl::Status BagsXlaKernel::Pool(const Context& ctx, const BagSpec& spec,
+                                 tensorflow::DataType dtype, int count) const {
+  BagTable table;
+  TF_RETURN_IF_ERROR(table.Init(ctx, dtype, spec.table));
+  BagInputs inputs;
+  TF_RETURN_IF_ERROR(inputs.Init(ctx, spec, -1, table.width()));
+  const bool has_argmax = ctx.num_outputs() > count;
+  if (has_argmax && inputs.num_indices > std::numeric_limits<int32_t>::max() &&
+      ctx.input_type(spec.indices) == tensorflow::DT_INT32) {
+    return InvalidArgument("there are ", inputs.num_indices, " indices: they must be int64");
+  }
+  const PooledBags bags = (IsOnHost() ? PoolOnHost : PoolInHlo)(table, inputs, has_argmax);
+  ctx.SetOutput(spec.table, Unflatten(bags.rows, table.shape));
+  if (has_argmax) ctx.SetOutput(count + spec.table, Unflatten(bags.argmax, table.shape));
+  return ctx.builder()->first_error();
+}
 
 absl::Status BagsXlaKernel::GetRowGradients(const Context& ctx, const BagSpec& spec,
                                             int64_t num_rows, TensorShape* shape,

@@ -24,6 +24,10 @@ class BagsXlaKernel : public XlaKernel {
     return is_cpu_ && !(value != nullptr && std::string_view(value) == "hlo");
   }
 
+  // The look-up in one of the op's `count` tables, with its outputs.
+  absl::Status Pool(const Context& ctx, const BagSpec& spec, tensorflow::DataType dtype,
+                    int count) const;
+
   // The gradient of a table, and the shape of the input `grad`, which is the one before the indices
   // of `spec`; argmax, for kMax, is behind what the spec knows.
   absl::Status GetRowGradients(const Context& ctx, const BagSpec& spec, int64_t num_rows,

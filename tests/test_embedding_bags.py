@@ -1,0 +1,661 @@
+"""`embedding_bags`: what one op gives for several tables, beside a call for each table."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from bag_definition import (
+    COMPLEX,
+    DTYPES,
+    by_definition,
+    check,
+    each_combiner,
+    each_kind,
+    held,
+    normal,
+    ragged_of,
+    sparse_of,
+    split,
+)
+from checks import in_threads, loss
+
+import tf_ti
+from tf_ti import _library
+
+InvalidArgument = tf.errors.InvalidArgumentError
+F64 = tf.float64
+SHAPES = ["ragged", "sparse", "dense"]
+
+needs_xla = pytest.mark.skipif(_library.XLA_PROBLEM is not None, reason=str(_library.XLA_PROBLEM))
+each_mode = pytest.mark.parametrize("mode", ["eager", "function", "unknown"])
+
+
+def one_by_one(tables, ids, weights=None, *args, default_index=None, **options):
+    """The oracle: a call for each table."""
+    count = len(tables)
+    if not isinstance(default_index, list):
+        default_index = [default_index] * count
+    return [
+        tf_ti.embedding_bag(t, i, w, *args, default_index=d, **options)
+        for t, i, w, d in zip(tables, ids, weights or [None] * count, default_index)
+    ]
+
+
+def same(actual, expected):
+    """The same bits."""
+    actual, expected = tf.nest.flatten(actual), tf.nest.flatten(expected)
+    assert len(actual) == len(expected)
+    for a, e in zip(actual, expected):
+        a, e = tf.convert_to_tensor(a), tf.convert_to_tensor(e)
+        assert (a.dtype, a.shape) == (e.dtype, e.shape)
+        assert a.numpy().tobytes() == e.numpy().tobytes()
+
+
+def bags_like(rng, rows, count, longest, is_dense):
+    """Lists of ids, some of them empty, or all of one length."""
+    if is_dense:
+        return rng.integers(0, rows, [count, longest]).tolist()
+    lengths = rng.integers(0, longest + 1, count) * rng.integers(0, 2, count)
+    return [rng.integers(0, rows, n).tolist() for n in lengths]
+
+
+def given_as(shape, bags, dtype):
+    if shape == "dense":
+        return tf.constant(bags, dtype)
+    return (sparse_of if shape == "sparse" else ragged_of)(bags, dtype)
+
+
+def random_case(rng, dtype, with_weights, kind="tensor", longest=5):
+    """Tables of one dtype and width and different sizes, with ids of every kind."""
+    row = [int(n) for n in rng.integers(1, 20, rng.integers(0, 3))]
+    tables, ids, weights = [], [], []
+    for k in range(int(rng.integers(1, 7))):
+        rows, shape = int(rng.integers(1, 30)), SHAPES[(k + int(rng.integers(3))) % 3]
+        bags = bags_like(rng, rows, int(rng.integers(1, 12)), longest, shape == "dense")
+        tables.append(held(kind, normal(dtype, [rows, *row], rng)))
+        ids.append(given_as(shape, bags, [tf.int32, tf.int64][rng.integers(2)]))
+        if with_weights:
+            values = [normal(dtype, [len(bag)], rng).tolist() for bag in bags]
+            weights.append(given_as(shape, values, dtype))
+    return tables, ids, weights or None
+
+
+# Values
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("combiner", "dtype"),
+    [
+        (combiner, dtype)
+        for combiner in ("sum", "mean", "sqrtn", "max")
+        for dtype in DTYPES
+        if not (combiner == "max" and dtype in COMPLEX or combiner == "sqrtn" and dtype.is_integer)
+    ],
+)
+def test_it_is_one_call_for_each_table(combiner, dtype, kind):
+    rng = np.random.default_rng(DTYPES.index(dtype))
+    for with_weights in (False, True)[: 1 if combiner == "max" else 2]:
+        tables, ids, weights = random_case(rng, dtype, with_weights, kind)
+        options = {
+            "default_index": [None, 0, [0 if k % 2 else None for k in range(len(ids))]][
+                rng.integers(3)
+            ],
+            "padding_idx": [None, 1, -1][rng.integers(3)],
+        }
+        same(
+            tf_ti.embedding_bags(tables, ids, weights, combiner, **options),
+            one_by_one(tables, ids, weights, combiner, **options),
+        )
+
+
+@each_combiner
+def test_it_is_the_definition(combiner):
+    rng = np.random.default_rng(3)
+    tables = [normal(F64, [n, 3], rng) for n in (4, 9, 1)]
+    bags = [bags_like(rng, len(table), 6, 4, False) for table in tables]
+    ids = [given_as(shape, b, tf.int64) for shape, b in zip(("ragged", "sparse", "ragged"), bags)]
+    for k, rows in enumerate(tf_ti.embedding_bags(tables, ids, combiner=combiner, default_index=0)):
+        check(rows, by_definition(tables[k], bags[k], combiner=combiner, default_index=0))
+
+
+@pytest.mark.parametrize("seed", range(4), indirect=True)
+def test_prune_invalid_is_that_of_one_call(rng):
+    tables, ids, weights = random_case(rng, tf.float32, True)
+    ids = [
+        tf.ragged.map_flat_values(lambda i: i - 1, i) if isinstance(i, tf.RaggedTensor) else i
+        for i in ids
+    ]
+    for combiner in ("sum", "mean"):
+        options = {"prune_invalid": True, "padding_idx": 2, "default_index": 0}
+        same(
+            tf_ti.embedding_bags(tables, ids, weights, combiner, **options),
+            one_by_one(tables, ids, weights, combiner, **options),
+        )
+
+
+@pytest.mark.parametrize("table_dtype", [tf.float16, tf.bfloat16])
+def test_weights_of_half_precisions_may_be_of_different_dtypes(table_dtype):
+    table = tf.cast(np.arange(8).reshape(4, 2) / 7, table_dtype)
+    ids = [[[0, 1], [2, 3]]] * 2
+    weights = [tf.constant([[0.3, 0.7], [1.1, -2.0]], dtype) for dtype in (table_dtype, tf.float32)]
+    same(
+        tf_ti.embedding_bags([table, table], ids, weights, "mean"),
+        one_by_one([table, table], ids, weights, "mean"),
+    )
+
+
+def test_ids_may_have_several_dimensions():
+    table = tf.constant(np.arange(12.0).reshape(6, 2))
+    ragged = tf.ragged.constant([[[0, 1], []], [[5]]])
+    dense = tf.constant([[[0, 1, 2]], [[3, 4, 5]]])
+    sparse = tf.SparseTensor([[0, 1, 0], [2, 0, 1]], [4, 5], [3, 2, 2])
+    ids = [ragged, dense, sparse, tf.constant([1, 1])]
+    actual, expected = tf_ti.embedding_bags([table] * 4, ids), one_by_one([table] * 4, ids)
+    assert actual[0].to_list() == expected[0].to_list()
+    same(actual[1:], expected[1:])
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (0, 5), (5, 0, 2), (0, 0)])
+def test_tables_may_have_no_bags(sizes):
+    tables = [np.float32([[1], [2]])] * len(sizes)
+    ids = [tf.RaggedTensor.from_row_lengths([0] * n, [1] * n) for n in sizes]
+    ids = [tf.cast(i, tf.int64) for i in ids]
+    rows = tf_ti.embedding_bags(tables, ids)
+    assert [r.numpy().tolist() for r in rows] == [[[1.0]] * n for n in sizes]
+
+
+def test_rows_may_have_no_elements():
+    rows = tf_ti.embedding_bags([tf.zeros([3, 0]), tf.zeros([2, 0])], [[[0], [2]], [[1]]])
+    assert [r.shape.as_list() for r in rows] == [[2, 0], [1, 0]]
+    with pytest.raises(InvalidArgument, match=r"emb_tables\[1\].*2, but emb_table has 2 rows"):
+        tf_ti.embedding_bags([tf.zeros([3, 0]), tf.zeros([2, 0])], [[[0], [2]], [[2]]])
+
+
+@each_combiner
+def test_tables_of_very_different_sizes_share_the_threads(combiner):
+    """With a bag that several threads share, and enough of all for many parts."""
+    rng = np.random.default_rng(0)
+    tables = [normal(tf.float32, [n, 16], rng) for n in (50_000, 3, 100, 7000, 1)]
+    counts = [20_000, 1, 3, 5000, 900]
+    offsets = [
+        np.r_[0, split(rng, n, batch - 1), n]
+        for n, batch in zip((100_000, 60_000, 0, 5000, 40_000), counts)
+    ]
+    ids = [
+        tf.RaggedTensor.from_row_splits(rng.integers(0, len(table), splits[-1]), splits)
+        for table, splits in zip(tables, offsets)
+    ]
+    same(
+        tf_ti.embedding_bags(tables, ids, combiner=combiner),
+        one_by_one(tables, ids, combiner=combiner),
+    )
+
+
+@each_mode
+@each_kind
+def test_it_runs_in_every_mode(kind, mode):
+    tables, ids, weights = random_case(np.random.default_rng(5), F64, True, kind)
+    expected = one_by_one(tables, ids, weights, "mean", default_index=0)
+
+    def call(*parts):
+        given = tf.nest.pack_sequence_as((ids, weights), parts, expand_composites=True)
+        return tf_ti.embedding_bags(tables, *given, "mean", 0, name="all")
+
+    parts = tf.nest.flatten((ids, weights), expand_composites=True)
+    if mode != "eager":
+        specs = [tf.TensorSpec([None] * t.shape.rank, t.dtype) for t in parts]
+        call = tf.function(call, input_signature=specs if mode == "unknown" else None)
+    actual = call(*parts)
+    same(actual, expected)
+
+
+def test_static_shapes_are_known():
+    @tf.function
+    def call(ragged, dense):
+        rows = tf_ti.embedding_bags([tf.zeros([5, 3]), tf.zeros([2, 3])], [ragged, dense])
+        return [r.shape.as_list() for r in rows]
+
+    assert call(tf.ragged.constant([[0], [1, 2]]), tf.zeros([4, 7], tf.int32)) == [[2, 3], [4, 3]]
+
+
+def test_keras_variables_and_arrays_are_tables():
+    values = np.float32([[1, 2], [3, 4]])
+    rows = tf_ti.embedding_bags([keras.Variable(values), tf.Variable(values)], [[[0, 1]], [[1]]])
+    assert [r.numpy().tolist() for r in rows] == [[[4.0, 6.0]], [[3.0, 4.0]]]
+    rows = tf_ti.embedding_bags((values, values.tolist()), ([[0, 1]], [[1]]))
+    assert [r.numpy().tolist() for r in rows] == [[[4.0, 6.0]], [[3.0, 4.0]]]
+
+
+def test_an_update_is_seen_by_the_next_look_up_and_copies_nothing():
+    tables = [tf.Variable(np.full([1000, 4], float(k), np.float32)) for k in range(3)]
+
+    @tf.function
+    def step():
+        before = tf_ti.embedding_bags(tables, [[[7]]] * 3)
+        tables[1].scatter_add(tf.IndexedSlices([[1.0] * 4], [7]))
+        return before, tf_ti.embedding_bags(tables, [[[7]]] * 3)
+
+    before, after = step()
+    assert [float(rows[0, 0]) for rows in before] == [0, 1, 2]
+    assert [float(rows[0, 0]) for rows in after] == [0, 2, 2]
+
+
+# Gradients
+
+
+def gradients_of(call, tables, ids, weights, combiner):
+    """Of the tables, as they are, and of the weights."""
+    flat = [] if weights is None else tf.nest.flatten(weights, expand_composites=True)
+    flat = [w for w in flat if w.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch([*tables, *flat])
+        value = loss(call(tables, ids, weights, combiner, default_index=0))
+    return tape.gradient(value, [*tables, *flat])
+
+
+@each_kind
+@each_combiner
+@pytest.mark.parametrize("graph", [False, True])
+def test_gradients_are_those_of_one_call_for_each_table(combiner, kind, graph):
+    rng = np.random.default_rng(8)
+    tables, ids, weights = random_case(rng, F64, combiner != "max", kind)
+
+    def both():
+        return [
+            gradients_of(call, tables, ids, weights, combiner)
+            for call in (tf_ti.embedding_bags, one_by_one)
+        ]
+
+    actual, expected = (tf.function(both) if graph else both)()
+    for a, e in zip(actual, expected, strict=True):
+        if isinstance(e, tf.IndexedSlices):
+            # All ids have one type in one op.
+            same([a.values, a.dense_shape], [e.values, e.dense_shape])
+            np.testing.assert_array_equal(a.indices, e.indices)
+        else:
+            same(a, e)
+
+
+def dense_sources(rng):
+    tables = [tf.constant(normal(F64, [n, 2], rng)) for n in (4, 3)]
+    weights = [tf.constant(rng.uniform(0.5, 2, [2, 3])) for _ in tables]
+    ids = [tf.constant(rng.integers(0, t.shape[0], [2, 3])) for t in tables]
+    return tables, ids, weights
+
+
+def second_order(call, combiner, tables, ids, weights):
+    sources = [*tables, *(weights or [])]
+    with tf.GradientTape() as outer:
+        outer.watch(sources)
+        with tf.GradientTape() as inner:
+            inner.watch(sources)
+            value = loss(call(tables, ids, weights, combiner))
+        first = inner.gradient(value, sources)
+        value = loss([tf.convert_to_tensor(gradient) for gradient in first])
+    return [tf.convert_to_tensor(gradient) for gradient in outer.gradient(value, sources)]
+
+
+@each_combiner
+def test_second_gradients_are_those_of_one_call_for_each_table(combiner):
+    tables, ids, weights = dense_sources(np.random.default_rng(1))
+    given = combiner, tables, ids, None if combiner == "max" else weights
+    for a, e in zip(
+        second_order(tf_ti.embedding_bags, *given), second_order(one_by_one, *given), strict=True
+    ):
+        np.testing.assert_allclose(a, e, rtol=1e-12, atol=1e-12)
+
+
+@each_kind
+@each_combiner
+def test_forward_mode_is_that_of_one_call_for_each_table(combiner, kind):
+    tables, ids, weights = dense_sources(np.random.default_rng(2))
+    tables = [held(kind, table.numpy()) for table in tables]
+    weights = None if combiner == "max" else weights
+    primals = [*tables, *(weights or [])][1:]  # one table has no tangent
+    tangents = [tf.cast(tf.reshape(tf.range(tf.size(p)), p.shape), F64) for p in primals]
+
+    def product(call):
+        with tf.autodiff.ForwardAccumulator(primals, tangents) as accumulator:
+            rows = call(tables, ids, weights, combiner)
+        return [accumulator.jvp(r, tf.UnconnectedGradients.ZERO) for r in rows]
+
+    for a, e in zip(product(tf_ti.embedding_bags), product(one_by_one), strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-12, atol=1e-12)
+
+
+def test_a_table_given_twice_gets_both_gradients():
+    table = tf.Variable(np.float32([[1], [2], [3]]))
+    with tf.GradientTape() as tape:
+        rows = tf_ti.embedding_bags([table, table], [[[0, 1]], [[1]]])
+        value = tf.reduce_sum(rows[0]) + 10 * tf.reduce_sum(rows[1])
+    gradient = tape.gradient(value, table)
+    np.testing.assert_array_equal(tf.convert_to_tensor(gradient), [[1], [11], [0]])
+
+
+def test_a_step_of_an_optimizer_is_that_of_one_call_for_each_table():
+    def trained(call):
+        tables = [tf.Variable(np.full([5, 2], k + 1.0)) for k in range(3)]
+        optimizer = tf_ti.keras.optimizers.Adam(0.1)
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                value = loss(call(tables, [[[0, 1]], [[1, 1]], [[4, 0]]]))
+            optimizer.apply(tape.gradient(value, tables), tables)
+
+        for _ in range(3):
+            step()
+        return tables
+
+    same(trained(tf_ti.embedding_bags), trained(one_by_one))
+
+
+# Where it runs
+
+
+@needs_xla
+@each_kind
+@each_combiner
+@pytest.mark.parametrize("way", ["host", "hlo"])
+def test_compiled_it_is_one_call_for_each_table(combiner, kind, way, monkeypatch):
+    if way == "hlo":
+        monkeypatch.setenv("TF_TI_XLA_BAGS", "hlo")
+    rng = np.random.default_rng(4)
+    tables = [held(kind, normal(F64, [n, 3], rng)) for n in (6, 2, 9)]
+    bags = [bags_like(rng, n, 5, 4, False) for n in (6, 2)]
+    ids = [ragged_of(bags[0], tf.int32), ragged_of(bags[1], tf.int64), [[8, 0], [1, 1]]]
+    weights = None
+    if combiner != "max":
+        weights = [tf.ragged.map_flat_values(lambda i: tf.cast(i, F64) + 0.5, i) for i in ids[:2]]
+        weights.append(tf.constant([[0.3, 0.2], [2.0, 1.0]], F64))
+
+    @tf.function(jit_compile=True)
+    def compiled(call):
+        with tf.GradientTape() as tape:
+            tape.watch(tables)
+            rows = call(tables, ids, weights, combiner, default_index=1)
+            value = loss(rows)
+        gradients = tape.gradient(value, tables)
+        return rows, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    same(compiled(tf_ti.embedding_bags), compiled(one_by_one))
+
+
+@needs_xla
+def test_compiled_errors_name_the_table():
+    @tf.function(jit_compile=True)
+    def call(splits):
+        ids = [tf.RaggedTensor.from_row_splits([0, 1], s, validate=False) for s in splits]
+        return tf_ti.embedding_bags([tf.ones([2, 2])] * 2, ids)
+
+    good, bad = tf.constant([0, 1, 2]), tf.constant([0, 2, 1])
+    assert len(call([good, good])) == 2
+    with pytest.raises(InvalidArgument, match=r"offsets\[2\] is 1, but offsets\[1\] is 2"):
+        call([good, bad])
+
+
+@each_combiner
+@pytest.mark.parametrize(
+    ("stacked", "kind"),
+    [
+        ("tables", "tensor"),
+        ("ids", "tensor"),
+        ("ids", "variable"),
+        ("some", "tensor"),
+        ("some", "variable"),
+    ],
+)
+def test_vectorized_map_is_lane_by_lane(stacked, kind, combiner):
+    rng = np.random.default_rng(6)
+    lanes = 3
+    tables = [held(kind, normal(F64, [n, 2], rng)) for n in (5, 7)]
+    ids = [tf.constant(rng.integers(0, 5, [lanes, 4, 3])) for _ in tables]
+    many = [tf.constant(normal(F64, [lanes, n, 2], rng)) for n in (5, 7)]
+
+    def call(lane):
+        given_tables, given_ids = lane
+        if stacked == "tables":
+            given_ids = [i[0] for i in ids]
+        else:
+            given_tables = tables
+        if stacked == "some":
+            given_ids = [given_ids[0], ids[1][0]]
+        return tf_ti.embedding_bags(
+            given_tables, given_ids, combiner=combiner, default_index=1, padding_idx=2
+        )
+
+    actual = tf.vectorized_map(call, (many, ids), fallback_to_while_loop=False)
+    expected = tf.map_fn(call, (many, ids), fn_output_signature=[F64, F64])
+    for a, e in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-12, atol=1e-12)
+
+
+def test_jacobians_are_vectorised():
+    tables, ids, _ = dense_sources(np.random.default_rng(9))
+
+    def jacobians(call):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(tables)
+            rows = tf.concat(call(tables, ids), 0)
+        return tape.jacobian(rows, tables)
+
+    for a, e in zip(jacobians(tf_ti.embedding_bags), jacobians(one_by_one), strict=True):
+        np.testing.assert_allclose(a, e)
+
+
+class Features(tf.Module):
+    def __init__(self):
+        self.tables = [tf.Variable(np.arange(2.0 * n).reshape(n, 2)) for n in (3, 5)]
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int64)] * 2)
+    def __call__(self, first, second):
+        return tf_ti.embedding_bags(self.tables, [first, second], combiner="max")
+
+
+IDS = [[[0, 2], []], [[4], [1, 1]]]
+ROWS = [[[4.0, 5.0], [0.0, 0.0]], [[8.0, 9.0], [2.0, 3.0]]]
+
+
+def test_a_saved_model_runs_and_trains_in_another_process(tmp_path, run_program):
+    tf.saved_model.save(Features(), str(tmp_path / "model"))
+    run_program(
+        f"""
+        import sys
+        import tensorflow as tf
+        import tf_ti
+
+        module = tf.saved_model.load(sys.argv[1])
+        with tf.GradientTape() as tape:
+            rows = module(*[tf.ragged.constant(i, dtype=tf.int64) for i in {IDS}])
+            value = tf.add_n([tf.reduce_sum(r) for r in rows])
+        assert [r.numpy().tolist() for r in rows] == {ROWS}
+        gradients = [tf.convert_to_tensor(g) for g in tape.gradient(value, list(module.tables))]
+        assert gradients[0].numpy().tolist() == [[0, 0], [0, 0], [1, 1]]
+        """,
+        str(tmp_path / "model"),
+    )
+
+
+def test_frozen_variables_are_constants():
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    module = Features()
+    frozen = convert_variables_to_constants_v2(module.__call__.get_concrete_function())
+    ops = {op.type for op in frozen.graph.get_operations()}
+    assert "TfTi>EmbeddingBags" in ops and "TfTi>ResourceEmbeddingBags" not in ops
+    parts = [
+        t
+        for i in IDS
+        for t in tf.nest.flatten(tf.ragged.constant(i, dtype=tf.int64), expand_composites=True)
+    ]
+    assert [r.numpy().tolist() for r in frozen(*parts)] == ROWS
+
+
+def test_look_ups_beside_updates_wait_for_nobody_forever():
+    """Each look-up holds two variables, in both orders and one of them twice."""
+    tables = [tf.Variable(tf.ones([100, 8])) for _ in range(2)]
+    ids = tf.constant(np.arange(100).reshape(10, 10))
+    slices = tf.IndexedSlices(tf.zeros([100, 8]), tf.range(100))
+
+    def call(i):
+        if i % 2:
+            tables[i // 2 % 2].scatter_add(slices)
+            return 80.0
+        order = tables if i % 4 else tables[::-1]
+        return float(tf.reduce_sum(tf_ti.embedding_bags([*order, order[0]], [ids] * 3)[2][0]))
+
+    for results in in_threads(call, 8, 50):
+        assert set(results) == {80.0}
+
+
+# Wrong calls
+
+
+TABLE = np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+@each_kind
+@each_mode
+def test_an_id_that_is_no_row_is_named_with_its_table(mode, kind):
+    tables = [held(kind, TABLE), held(kind, TABLE[:2]), held(kind, TABLE)]
+
+    def call(first, second, third):
+        return tf_ti.embedding_bags(tables, [first, second, third])
+
+    if mode != "eager":
+        call = tf.function(
+            call,
+            input_signature=[tf.TensorSpec([None, None], tf.int32)] * 3
+            if mode == "unknown"
+            else None,
+        )
+    good = tf.constant([[0, 1]])
+    with pytest.raises(InvalidArgument) as error:
+        call(good, tf.constant([[1, 0], [0, 2]]), tf.constant([[7, 0]]))
+    message = "emb_tables[1]: indices[1, 1] is 2, but emb_table has 2 rows"
+    assert message in str(error.value)
+    assert len(call(good, good, good)) == 3
+    for table in tables:
+        np.testing.assert_array_equal(table, TABLE[: table.shape[0]])
+
+
+def refused(error, *words, emb_tables=(TABLE, TABLE), ids=([[0]], [[1]]), **options):
+    with pytest.raises(error) as raised:
+        tf_ti.embedding_bags(list(emb_tables), ids, **options)
+    for word in words:
+        assert word in str(raised.value), raised.value
+
+
+def test_lists_that_are_none_are_refused():
+    for table in (TABLE, tf.Variable(TABLE), None):
+        with pytest.raises(TypeError, match="emb_tables must be a list, got"):
+            tf_ti.embedding_bags(table, [[[0]]])
+    refused(TypeError, "ids must be a list", ids=tf.constant([[[0]], [[1]]]))
+    refused(TypeError, "weights must be a list", weights=tf.ones([2, 1, 1]))
+
+
+def test_lists_of_other_lengths_are_refused():
+    refused(ValueError, "emb_tables must have at least one table", emb_tables=[], ids=[])
+    refused(ValueError, "ids must be a list of 2", "got 1", ids=[[[0]]])
+    refused(ValueError, "weights must be a list of 2", "got 3", weights=[[[1.0]]] * 3)
+    refused(ValueError, "default_index must be a list of 2", "got 1", default_index=[0])
+
+
+def test_tables_that_differ_are_refused():
+    name = "emb_tables[1]"
+    refused(TypeError, name, "float32", "float64", emb_tables=[TABLE, TABLE.astype(np.float64)])
+    refused(ValueError, name, "(2,)", "(1,)", emb_tables=[TABLE, TABLE[:, :1]])
+    refused(ValueError, name, "(2,)", "(2, 1)", emb_tables=[TABLE, TABLE[..., np.newaxis]])
+    refused(TypeError, name, "a variable", "a tensor", emb_tables=[tf.Variable(TABLE), TABLE])
+    refused(TypeError, name, "bool", emb_tables=[TABLE, TABLE > 1])
+    refused(ValueError, name, "rank 1 or more", emb_tables=[TABLE, np.float32(1)])
+
+
+@each_kind
+def test_rows_that_differ_at_run_time_are_refused(kind):
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32), tf.TensorSpec(None, tf.float32)])
+    def call(first, second):
+        return tf_ti.embedding_bags([first, second], [[[0]], [[1]]])
+
+    if kind == "variable":
+        unknown = tf.TensorShape([None, None])
+        tables = [tf.Variable(TABLE[:, :n], shape=unknown) for n in (2, 1)]
+        call = lambda *_: tf_ti.embedding_bags(tables, [[[0]], [[1]]])  # noqa: E731
+    with pytest.raises(InvalidArgument, match=r"emb_tables\[1\]: its shape is \[3,1\].*\[3,2\]"):
+        call(tf.constant(TABLE), tf.constant(TABLE[:, :1]))
+
+
+def test_what_is_wrong_with_a_tables_ids_is_named_with_the_table():
+    name = "emb_tables[1]: "
+    refused(TypeError, name, "ids must be of an integer dtype", ids=[[[0]], tf.ones([1, 1])])
+    ragged = tf.ragged.constant([[1]])
+    refused(
+        TypeError,
+        name,
+        "weights",
+        ids=[ragged, ragged],
+        weights=[tf.cast(ragged, tf.float32), [[1.0]]],
+    )
+    refused(ValueError, name, "weights", weights=[[[1.0]], [[1.0, 2.0]]])
+    refused(ValueError, name, "weights must be there", weights=[[[1.0]], None])
+    refused(InvalidArgument, name, "default_index is 3", default_index=[0, 3])
+    sparse = tf.SparseTensor([[1, 0], [0, 0]], [1, 2], [2, 1])
+    refused(InvalidArgument, name, "segment_ids[1] is 0", ids=[[[0]], sparse])
+
+
+def test_wrong_options_are_refused():
+    refused(ValueError, "combiner must be one of", combiner="median")
+    refused(ValueError, "combiner 'max' takes no weights", weights=[[[1.0]]] * 2, combiner="max")
+    refused(TypeError, "padding_idx must be an int", padding_idx=1.5)
+    integers = [TABLE.astype(np.int32)] * 2
+    refused(TypeError, "sqrtn needs a table of floats", combiner="sqrtn", emb_tables=integers)
+
+
+def test_variables_on_different_devices_are_refused(run_program):
+    run_program(
+        """
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+        )
+        import tf_ti
+
+        tables = []
+        for k in range(2):
+            with tf.device(f"CPU:{k}"):
+                tables.append(tf.Variable(tf.ones([2, 2])))
+        try:
+            tf_ti.embedding_bags(tables, [[[0]], [[1]]])
+        except ValueError as error:
+            assert "emb_tables[1] must be on the device of emb_tables[0]" in str(error), error
+        else:
+            raise AssertionError("it was not refused")
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bags": ["packed"]}, "bags"),
+        ({"num": 1}, "num_segments"),
+    ],
+)
+def test_ops_made_by_hand_are_checked(changes, message):
+    from tf_ti._library import ops
+
+    given = {
+        "emb_tables": [TABLE, TABLE],
+        "indices": [[[0]], [[1]]],
+        "bounds": [],
+        "num_segments": [tf.constant(1)] * changes.get("num", 0),
+        "default_index": [],
+        "per_sample_weights": [],
+        "num_argmax": 0,
+        "bags": changes.get("bags", ["packed", "packed"]),
+    }
+    with pytest.raises((ValueError, InvalidArgument), match=message):
+        ops.tf_ti_embedding_bags(**given)
