@@ -188,10 +188,13 @@ class Case {
     }
     const bool is_many = setting_.giant == 0 && random_.Chance(setting_.is_small ? 0.1 : 0.03);
     if (is_many) {
-      // So many short bags that a group has several.
+      // So many short bags that a group has several, or so many rows that it has those of several.
+      const auto many = [&] {
+        return setting_.is_small ? random_.Int(1000, 4000) : random_.Int(140000, 300000);
+      };
       width_ = std::min<int64_t>(width_, 16);
-      num_rows_ = std::min<int64_t>(num_rows_, 100);
-      count = setting_.is_small ? random_.Int(1000, 4000) : random_.Int(140000, 300000);
+      num_rows_ = random_.Chance(0.5) ? std::min<int64_t>(num_rows_, 100) : many();
+      count = many();
     }
     bad_ = random_.Chance(0.15) ? Bad::kIds : random_.Chance(0.1) ? Bad::kBounds : Bad::kNothing;
     table_shift_ = random_.Chance(0.25) ? random_.Int(1, 3) : 0;
@@ -251,11 +254,15 @@ class Case {
     if (bags_.kind == BagKind::kPacked) bounds_.clear();
 
     const int64_t num_ids = position;
-    const int64_t spread = random_.Int(0, 2);
+    const int64_t spread = random_.Int(0, 3);
+    const int64_t num_hot = std::min(num_rows_, random_.Int(1, 100));
+    const int64_t first_hot = random_.Int(0, num_rows_ - num_hot);
     for (int64_t i = 0; i < num_ids; ++i) {
       int64_t id = spread == 0   ? random_.Int(0, num_rows_ - 1)
                    : spread == 1 ? random_.Zipf(num_rows_)
-                                 : num_rows_ / 2;
+                   : spread == 2 ? num_rows_ / 2
+                                 : first_hot + random_.Int(0, num_hot - 1);
+      if (spread == 3 && random_.Chance(0.3)) id = random_.Int(0, num_rows_ - 1);
       if (bags_.has_padding && random_.Chance(0.15)) id = bags_.padding_idx;
       if (bad_ == Bad::kIds && random_.Chance(0.1)) {
         id = random_.Pick<int64_t>({-1, num_rows_, num_rows_ + 1000000,

@@ -546,6 +546,7 @@ GpuPoolArgs<T, int32_t> GpuTableGradient<T, Index>::GetBags(const T* grad) const
   args.table = {grad, num_bags_, width_};
   args.bags.bounds = starts_;
   args.bags.has_last = true;
+  args.bags.ascend = true;
   args.bags.num_ids = static_cast<int32_t>(num_entries_);
   args.bags.count = static_cast<int32_t>(most_touched());
   args.bags.device_count = num_touched_;

@@ -15,9 +15,13 @@ constexpr int kRowsInFlight = 4;
 static_assert(kLeastLanes % kRowsInFlight == 0, "");
 
 // Ids that keep a group busy, and threads that keep a multiprocessor busy. Where bags are short, a
-// group takes several of them, if there are enough for all.
+// group takes several of them, if there are enough for all. Of bags that are a table's rows, those
+// of rows that are looked up often may be side by side: so groups have as many slots there, where
+// each id is one, and each bag some more, so that no group has more bags than lanes.
 constexpr int64_t kManyIds = 32;
 constexpr int64_t kManyThreads = 4096;
+constexpr int64_t kMostSlots = 96;
+static_assert(kMostSlots % kWarp == 0, "");
 
 // What may be in place of a row's offset: padding, and an index that is no row.
 constexpr int64_t kSkipped = -1;
@@ -31,7 +35,10 @@ template <typename T, typename Index>
 struct Plan {
   int lanes = kWarp;
   int64_t tiles = 1;
-  Index bags_per_group = 1;
+  int64_t num_groups = 0;
+  Index bags_per_group = 1;  // where no slots are counted
+  int slots_per_bag = 0;
+  int slots_per_group = 0;
   // Of a long bag, the first piece goes up to a multiple of `piece`, and one begins at each
   // multiple. Among the places for what comes of pieces, 2 k + 1 is that of the piece that begins
   // at k * piece, and 2 k that of a first piece which ends there, and may be empty.
@@ -47,6 +54,18 @@ struct Plan {
 
   __device__ bool IsLong(Index size) const { return num_pieces > 0 && size > 2 * piece; }
   __device__ Index FirstPlace(Index begin) const { return (begin + piece - 1) / piece * 2; }
+
+  // The first of a group's bags; they end where the next group's begin.
+  __device__ Index FirstBag(const GpuBounds<Index>& bags, int64_t group) const {
+    const Index count = bags.Count();
+    if (slots_per_group == 0) {
+      return static_cast<Index>(min(group * bags_per_group, static_cast<int64_t>(count)));
+    }
+    const int64_t slot = group * slots_per_group - 1;
+    // Where the count is known on the GPU alone, many groups are behind the last bag.
+    const Index low = count > 0 && bags.Slot(count - 1, slots_per_bag) <= slot ? count : 0;
+    return bags.Find(slot, low, count - 1, slots_per_bag) + 1;
+  }
 };
 
 // Bags of several tables, which have one width, or of one: what a launch reduces.
@@ -193,35 +212,42 @@ __device__ __forceinline__ Spans<Index> FindSpans(const GpuBounds<Index>& bags,
                                                   const Plan<T, Index>& plan, int64_t group,
                                                   int lane, bool writes_owner) {
   const Index count = bags.Count();
-  Spans<Index> spans;
+  const bool has_bags = group >= plan.num_pieces;
   Index begin = 0, end = 0;
-  bool is_in, is_piece = false;
-  if (group < plan.num_pieces) {
-    const Index piece = static_cast<Index>(group);
-    begin = piece * plan.piece;
-    spans.bag = bags.Find(begin, 0, count - 1);
-    spans.place = 2 * piece + 1;
-    is_piece = spans.bag >= 0 && spans.bag < count && begin < bags.End(spans.bag) &&
-               plan.IsLong(bags.End(spans.bag) - bags.Begin(spans.bag));
-    if (is_piece) end = min(begin + plan.piece, bags.End(spans.bag));
-    if (writes_owner) plan.owners[piece] = is_piece ? spans.bag : -1;
-    is_in = is_piece && lane == 0;
+  Index found;
+  if (has_bags) {
+    // Half of the lanes seek the first bag, and half that of the next group.
+    found = plan.FirstBag(bags, group - plan.num_pieces + (lane >= plan.lanes / 2));
   } else {
-    // Beyond the last bag there are only the groups of one block.
-    spans.bag = static_cast<Index>(group - plan.num_pieces) * plan.bags_per_group;
+    begin = static_cast<Index>(group) * plan.piece;
+    found = bags.Find(begin, 0, count - 1);
+  }
+  Spans<Index> spans;
+  spans.bag = __shfl_sync(kAllLanes, found, 0, plan.lanes);
+  const Index stop_bag = __shfl_sync(kAllLanes, found, plan.lanes - 1, plan.lanes);
+  bool is_in, is_piece;
+  if (has_bags) {
     const Index bag = spans.bag + lane;
-    is_in = lane < plan.bags_per_group && bag < count;
+    is_in = bag < stop_bag;
     if (is_in) {
       begin = bags.Begin(bag);
       end = max(begin, bags.Begin(bag + 1));
     }
-    if (plan.IsLong(end - begin)) {
+    is_piece = plan.IsLong(end - begin);
+    if (is_piece) {
       // Only its first piece. Bounds that are bad may hide a bag from Find: then its pieces would
       // be left to nobody, so it is empty.
       const Index first = plan.FirstPlace(begin) / 2 * plan.piece;
       is_piece = bags.Find(first, 0, count - 1) == bag;
       end = is_piece ? first : begin;
     }
+  } else {
+    spans.place = static_cast<Index>(2 * group + 1);
+    is_piece = spans.bag >= 0 && spans.bag < count && begin < bags.End(spans.bag) &&
+               plan.IsLong(bags.End(spans.bag) - bags.Begin(spans.bag));
+    if (is_piece) end = min(begin + plan.piece, bags.End(spans.bag));
+    if (writes_owner) plan.owners[group] = is_piece ? spans.bag : -1;
+    is_in = is_piece && lane == 0;
   }
   const int slots = is_in ? max(static_cast<int>(end - begin), 1) : 0;
   int stop = slots;
@@ -381,8 +407,8 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kSize>)
   const int lane = threadIdx.x & (lanes - 1);
   const int64_t width = batch.args[0].table.width;
   LetNextBegin();
-  for (int64_t at = blockIdx.x; at < batch.blocks[kTables]; at += gridDim.x) {
-    int64_t block = at;
+  for (int64_t number = blockIdx.x; number < batch.blocks[kTables]; number += gridDim.x) {
+    int64_t block = number;
     const int table = FindTable<kTables>(batch.blocks, &block);
     const GpuPoolArgs<T, Index>& args = batch.args[table];
     const Plan<T, Index>& plan = batch.plans[table];
@@ -497,8 +523,8 @@ __global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
   const int warp = threadIdx.x / kWarp;
   const int64_t width = batch.args[0].table.width;
   WaitForPrevious();
-  for (int64_t at = blockIdx.x; at < batch.combine_blocks[kTables]; at += gridDim.x) {
-    int64_t block = at;
+  for (int64_t number = blockIdx.x; number < batch.combine_blocks[kTables]; number += gridDim.x) {
+    int64_t block = number;
     const int table = FindTable<kTables>(batch.combine_blocks, &block);
     const GpuPoolArgs<T, Index>& args = batch.args[table];
     const Plan<T, Index>& plan = batch.plans[table];
@@ -616,8 +642,18 @@ Plan<T, Index> MakePlan(const GpuPoolArgs<T, Index>& args, int size, int64_t num
   const int64_t count = bags.count, num_ids = bags.num_ids;
   const int64_t most_bags = kManyIds * count / (num_ids + 1);
   const int64_t spare = num_bags * plan.tiles * plan.lanes / (num_processors * kManyThreads);
-  plan.bags_per_group =
-      static_cast<Index>(std::max<int64_t>(1, std::min<int64_t>({most_bags, spare, plan.lanes})));
+  const int64_t bags_per_group =
+      std::max<int64_t>(1, std::min<int64_t>({most_bags, spare, plan.lanes}));
+  if (bags_per_group == 1 || !bags.ascend) {
+    plan.bags_per_group = static_cast<Index>(bags_per_group);
+    plan.num_groups = (count + bags_per_group - 1) / bags_per_group;
+  } else {
+    plan.slots_per_bag = static_cast<int>(kMostSlots / plan.lanes);
+    const int64_t slots = num_ids + count * plan.slots_per_bag;
+    plan.slots_per_group = static_cast<int>(std::min(kMostSlots, slots * bags_per_group / count));
+    plan.num_groups = (slots + plan.slots_per_group - 1) / plan.slots_per_group;
+  }
+  plan.num_groups += plan.num_pieces;
   return plan;
 }
 
@@ -639,10 +675,9 @@ std::string Run(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
     if (k >= count) continue;
     batch.args[k] = args[k];
     Plan<T, Index>& plan = batch.plans[k] = MakePlan(args[k], kSize, num_bags, num_processors);
-    const int64_t num_groups =
-        plan.num_pieces + (args[k].bags.count + plan.bags_per_group - 1) / plan.bags_per_group;
     const int64_t groups_per_block = kBlock / plan.lanes;
-    batch.blocks[k + 1] += plan.tiles * ((num_groups + groups_per_block - 1) / groups_per_block);
+    batch.blocks[k + 1] +=
+        plan.tiles * ((plan.num_groups + groups_per_block - 1) / groups_per_block);
     batch.combine_blocks[k + 1] += combine_tiles * ((plan.num_pieces + kWindow - 1) / kWindow);
   }
   if (batch.blocks[kTables] == 0) return "";

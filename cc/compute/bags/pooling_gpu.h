@@ -21,6 +21,7 @@ struct GpuBounds {
 
   const Index* bounds = nullptr;  // where each bag begins; where null, all have packed_size ids
   bool has_last = false;          // there is a bounds[count], where the last bag ends
+  bool ascend = false;            // nobody but us has made the bounds: they are good
   Index packed_size = 0;
   Index num_ids = 0;
   Index count = 0;
@@ -39,9 +40,17 @@ struct GpuBounds {
   __device__ Index Clamp(Index bound) const { return min(max(bound, Index(0)), num_ids); }
   __device__ Index End(Index bag) const { return max(Begin(bag), Begin(bag + 1)); }
 
-  // The last bag in [low, high] that begins at `position` or before; low - 1 if there is none.
-  __device__ Index Find(Index position, Index low, Index high) const {
-    if (bounds == nullptr) return packed_size == 0 ? low - 1 : position / packed_size;
+  // Where a bag begins if each has some slots beside one for each id.
+  __device__ int64_t Slot(Index bag, int slots_per_bag) const {
+    return Begin(bag) + static_cast<int64_t>(bag) * slots_per_bag;
+  }
+
+  // The last bag in [low, high] that begins at `position` or before, in slots if each bag has some;
+  // low - 1 if there is none.
+  __device__ Index Find(int64_t position, Index low, Index high, int slots_per_bag = 0) const {
+    if (bounds == nullptr) {
+      return packed_size == 0 ? low - 1 : static_cast<Index>(position) / packed_size;
+    }
     // Several bags are looked at at once, as each look waits for memory.
     constexpr int kLooks = 8;
     while (low <= high) {
@@ -50,7 +59,7 @@ struct GpuBounds {
 #pragma unroll
       for (int k = 0; k < kLooks; ++k) {
         const Index bag = low + k * step;
-        begins_before[k] = bag <= high && Begin(min(bag, high)) <= position;
+        begins_before[k] = bag <= high && Slot(min(bag, high), slots_per_bag) <= position;
       }
       int num_before = 0;
 #pragma unroll
