@@ -196,7 +196,12 @@ class Case {
       num_rows_ = random_.Chance(0.5) ? std::min<int64_t>(num_rows_, 100) : many();
       count = many();
     }
-    bad_ = random_.Chance(0.15) ? Bad::kIds : random_.Chance(0.1) ? Bad::kBounds : Bad::kNothing;
+    // Of bad bounds, the sum of a long bag's pieces may read one that is nobody's, and leave it
+    // out: a tool that looks for such reads would find it.
+    const double bad_bounds = checking.poisons ? 0.1 : 0;
+    bad_ = random_.Chance(0.15)         ? Bad::kIds
+           : random_.Chance(bad_bounds) ? Bad::kBounds
+                                        : Bad::kNothing;
     table_shift_ = random_.Chance(0.25) ? random_.Int(1, 3) : 0;
     out_shift_ = random_.Chance(0.15) ? random_.Int(1, 3) : 0;
 
@@ -1342,7 +1347,7 @@ void CheckMany(int64_t num_ids) {
 
 // Whether the GPU has room for CheckMany; most of it is for the largest gradient of a table.
 bool HasRoomForMany(int64_t num_ids) {
-  constexpr int64_t kBytesPerId = 48;
+  constexpr int64_t kBytesPerId = 32;
   size_t free, total;
   Must(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   if (static_cast<int64_t>(free) >= kBytesPerId * num_ids) return true;
@@ -1402,7 +1407,8 @@ int Main(int argc, char** argv) {
     return Check(std::to_string(many) + " ids", [&] { CheckMany(many); });
   }
   std::mt19937_64 seeds(options["--seed"]);
-  const auto start = std::chrono::steady_clock::now();
+  // From the first case's end on: its launches may have to compile all kernels.
+  auto start = std::chrono::steady_clock::now();
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
@@ -1413,7 +1419,7 @@ int Main(int argc, char** argv) {
       const int number = k * 37 % kNumbers;
       setting.seed = seeds() >> 1;  // an int64, as options are
       if (!RunNumber(setting, number, is_verbose)) return 1;
-      ++num_cases;
+      if (++num_cases == 1) start = std::chrono::steady_clock::now();
       if (seconds() > static_cast<double>(options["--seconds"])) {
         round = options["--rounds"];
         break;

@@ -340,7 +340,15 @@ def run_program(folder: pathlib.Path, name: str, *options: object) -> Callable[[
 
 
 # What a tool says where it finds something, whatever its exit status is.
-FINDINGS = ("FAILED", "Invalid __", "hazard", "Uninitialized", "Barrier error", "Divergent thread")
+FINDINGS = (
+    "FAILED",
+    "Invalid __",
+    "hazard detected",
+    "Race reported",
+    "Uninitialized",
+    "Barrier error",
+    "Divergent thread",
+)
 
 
 def run_sanitizer(folder: pathlib.Path, tool: str, seed: int, nvcc: str, limit: float) -> None:
@@ -394,7 +402,7 @@ class Times:
         if result.returncode:
             raise Stop(WRONG, f"times: status {result.returncode}")
 
-    def measure_torch(self, limit: float) -> None:
+    def measure_torch(self, limit: float, *options: str) -> None:
         lines = [json.dumps(row) for row in self.rows]
         (self.folder / "times.json").write_text("\n".join(lines))
 
@@ -413,7 +421,7 @@ class Times:
             say(f"  {', '.join(name)}: {value}")
 
         script = pathlib.Path(__file__).with_name("times_torch.py")
-        result = run_group([sys.executable, str(script), str(self.folder)], limit, take)
+        result = run_group([sys.executable, str(script), str(self.folder), *options], limit, take)
         if result.returncode:  # no torch here, or one that finds no GPU: no fault of ours
             say("  not compared further")
 
@@ -463,13 +471,13 @@ def check_on_gpu(arguments: argparse.Namespace) -> int:
         Stage("more than 2^31 ids", 60, run_program(folder, "cases", "--many", 2**31 + 6400)),
         Stage("copies and sums of pieces", 30, run_program(folder, "pieces", arguments.seed)),
     ]
-    for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
-        work = functools.partial(run_sanitizer, folder, tool, arguments.seed, nvcc)
-        stages.append(Stage(f"compute-sanitizer, {tool}", 45, work, must_end=False))
     for variant in others:
         # The driver compiles PTX when it is first run.
         stage = cases(f"random inputs, {variant}", seconds // 2, variant=variant)
         stages.append(dataclasses.replace(stage, seconds=stage.seconds + 60))
+    for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
+        work = functools.partial(run_sanitizer, folder, tool, arguments.seed, nvcc)
+        stages.append(Stage(f"compute-sanitizer, {tool}", 45, work, must_end=False))
     status = run_stages(stages, end)
     times.print_goals()
     return status
@@ -489,6 +497,7 @@ def check_emulated(arguments: argparse.Namespace) -> int:
     stages = [
         cases("random inputs, against the processor's code in float64", seconds),
         Stage("times", 120, times.measure),
+        Stage("torch's times", 120, lambda limit: times.measure_torch(limit, "--trial")),
         Stage("table", 10, functools.partial(times.print_table, arguments.table)),
         cases("a stream that does not block, memory reused at once", seconds // 2, "--late"),
         cases("giant bags on it", seconds // 4, "--late", "--giant", 3000),

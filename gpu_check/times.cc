@@ -13,6 +13,7 @@
 // The ids of each case go to FOLDER/NAME.ids, as int64, so that others can be measured with the
 // same. SCALE divides all sizes, to try the program itself.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -105,7 +106,7 @@ class Stopwatch {
  public:
   explicit Stopwatch(bool is_trial)
       : num_times_(is_trial ? 1 : 15),
-        num_calls_(is_trial ? 1 : 10),
+        most_calls_(is_trial ? 1 : 10),
         flushed_(int64_t{4} * Attribute(cudaDevAttrL2CacheSize) / sizeof(uint4)),
         arena_(1) {
     Must(cudaMalloc(&flush_, flushed_ * sizeof(uint4)), "cudaMalloc");
@@ -118,10 +119,21 @@ class Stopwatch {
   }
 
   Times Measure(const std::function<void()>& call) {
-    for (int i = 0; i < 3 && i < num_times_; ++i) call();
+    double host = 0;
+    for (int i = 0; i < 3 && i < num_times_; ++i) {
+      Must(cudaStreamSynchronize(nullptr), "a call");
+      const auto start = std::chrono::steady_clock::now();
+      call();
+      host = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    const int num_calls =
+        static_cast<int>(std::clamp<double>(kMostEnqueuedSeconds / host, 1, most_calls_));
+    const auto delay = [&](int calls) {
+      Delay(static_cast<int64_t>(kCyclesPerSecond * (0.001 + 2 * host * calls)), nullptr);
+    };
     std::vector<double> flushes, colds, warms;
     for (int i = 0; i < num_times_; ++i) {
-      Delay(kDelay, nullptr);
+      delay(1);
       Flush();
       events_[0].Record();
       Flush();
@@ -134,27 +146,29 @@ class Stopwatch {
       colds.push_back(events_[2].MicrosecondsSince(events_[1]));
     }
     for (int i = 0; i < (num_times_ + 2) / 3; ++i) {
-      Delay(kDelay, nullptr);
+      delay(1 + num_calls);
       call();
       events_[0].Record();
-      for (int k = 0; k < num_calls_; ++k) call();
+      for (int k = 0; k < num_calls; ++k) call();
       events_[1].Record();
       events_[1].Wait();
-      warms.push_back(events_[1].MicrosecondsSince(events_[0]) / num_calls_);
+      warms.push_back(events_[1].MicrosecondsSince(events_[0]) / num_calls);
     }
     return {Median(colds) - Median(flushes), Median(warms)};
   }
 
  private:
-  // About a millisecond, in which the host enqueues all that is measured.
-  static constexpr int64_t kDelay = 2000000;
+  static constexpr double kCyclesPerSecond = 2e9;  // about the GPU's
+  // So long may the host take for what it enqueues behind a delay: a stream holds about 1000
+  // launches, after which the host waits for the device.
+  static constexpr double kMostEnqueuedSeconds = 0.002;
 
   void Flush() {
     Expect(Launch(&ReadAll, NumBlocks(flushed_, 4 * kBlock), kBlock, &arena_, flushed_, flush_,
                   sink_));
   }
 
-  int num_times_, num_calls_;
+  int num_times_, most_calls_;
   int64_t flushed_;
   Arena arena_;
   uint4* flush_ = nullptr;

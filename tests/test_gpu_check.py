@@ -32,8 +32,10 @@ def test_emulated_kernels_agree_with_the_processors_code(module):
     for stage in ("elements: ok", "ids: ok", "sums and roundings, from seed 1: ok"):
         assert stage in result.stdout
     assert result.stdout.count("calls were enqueued before the device came to them") == 2
+    has_torch = importlib.util.find_spec("torch") is not None
     for case, operation in module.times_table.GOALS:
-        assert re.search(rf"^\| {case} +\| {operation} ", result.stdout, re.MULTILINE)
+        line = re.search(rf"^\| {case} +\| {operation} .*$", result.stdout, re.MULTILINE)
+        assert ("not measured" in line[0]) != has_torch
 
 
 @pytest.fixture
