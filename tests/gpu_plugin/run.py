@@ -96,8 +96,8 @@ def run(arguments: argparse.Namespace, pytest_arguments: list[str]) -> int:
         **os.environ,
         "PYTHONPATH": str(package.parent),
         "TF_TI_GPU_PLUGIN": str(package / "_gpu_plugin.so"),
-        # Tests hold all that is enqueued. A kernel that is loaded when it is first launched may wait
-        # for that, and so may a stream that shares a queue of the hardware with one that is held.
+        # Tests hold all that is enqueued. A kernel that is loaded when it is first launched may
+        # wait for that, and so may a stream that shares a queue of the hardware with a held one.
         "CUDA_MODULE_LOADING": "EAGER",
         "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     }
