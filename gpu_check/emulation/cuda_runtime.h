@@ -90,6 +90,9 @@ const uint64_t* Exchange(const char* name, unsigned lanes, uint64_t value);
 
 inline unsigned Lane() { return threadIdx.x % 32; }
 
+// Very few.
+extern int num_processors;
+
 }  // namespace emulation
 
 // What is enqueued is done when the stream gets there, and the null stream is one too. A program
@@ -151,7 +154,7 @@ inline cudaError_t Enqueue(cudaStream_t stream, const std::function<void()>& wor
 
 }  // namespace emulation
 
-// Makes another order.
+// Makes another order, and a GPU of another size.
 void SetEmulationSeed(uint64_t seed);
 
 void __syncthreads();
@@ -196,6 +199,12 @@ inline unsigned long long atomicMin(unsigned long long* at, unsigned long long v
   return before;
 }
 
+inline int atomicAdd(int* at, int value) {
+  const int before = *at;
+  *at += value;
+  return before;
+}
+
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
@@ -217,7 +226,6 @@ inline long long clock64() {
   return cycles += 1 << 20;
 }
 
-// A very small GPU.
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount,
   cudaDevAttrComputeCapabilityMajor,
@@ -228,8 +236,8 @@ inline cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 1;
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrMultiProcessorCount ? emulation::num_processors : 1;
   return cudaSuccess;
 }
 

@@ -17,6 +17,9 @@
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulation {
+
+int num_processors = 1;
+
 namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
@@ -219,6 +222,9 @@ const uint64_t* Exchange(const char* name, unsigned lanes, uint64_t value) {
 
 }  // namespace emulation
 
-void SetEmulationSeed(uint64_t seed) { emulation::random_order.seed(seed); }
+void SetEmulationSeed(uint64_t seed) {
+  emulation::random_order.seed(seed);
+  emulation::num_processors = 1 + static_cast<int>(seed % 2);
+}
 
 void __syncthreads() { emulation::Meet("__syncthreads", blockDim.x, &emulation::whole_block); }

@@ -44,6 +44,8 @@ struct Plan {
   // at k * piece, and 2 k that of a first piece which ends there, and may be empty.
   Index piece = 0;
   Index num_pieces = 0;  // none where no bag can be long
+  // Combine's blocks share the pieces: every so many of them are one block's.
+  int64_t num_shares = 0;
   // Of each piece: the long bag that goes on where it begins, or -1.
   Index* owners = nullptr;
   // Of each place: what Reduced has.
@@ -121,6 +123,21 @@ struct Reduced {
     if (count > 0 && (values[j] != values[j] || value <= values[j])) return;
     values[j] = value;
     positions[j] = position;
+  }
+
+  // Takes what comes after this of the same bag.
+  __device__ void Add(const Reduced& part) {
+    if (part.count == 0) return;
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      if constexpr (kIsMax) {
+        TakeLarger(j, part.values[j], part.positions[j]);
+      } else {
+        values[j] += part.values[j];
+      }
+    }
+    count += part.count;
+    total += part.total;
   }
 };
 
@@ -503,18 +520,55 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kSize>)
   }
 }
 
-// Reduces the pieces of each long bag. A block takes one column a lane, of the bags whose second
-// piece is in its window of pieces; its warps share the pieces of a bag.
+// What comes of a long bag's places [begin, end), in one column. The first one is that of the piece
+// up to piece `first`; each other one is that of a piece from there on.
+template <bool kIsMax, typename T, typename Index>
+__device__ __forceinline__ Reduced<T, Index, kIsMax, 1> ReducePlaces(
+    const GpuPoolArgs<T, Index>& args, const Plan<T, Index>& plan, Index bag, Index first,
+    Index begin, Index end, int64_t column) {
+  constexpr int kPlacesInFlight = 4;
+  const int64_t width = args.table.width;
+  const bool is_column = column < width;
+  Reduced<T, Index, kIsMax, 1> reduced;
+  reduced.Clear();
+  for (Index p = begin; p < end; p += kPlacesInFlight) {
+    // All are loaded before one is added: else each load would wait for what is before it.
+    Reduced<T, Index, kIsMax, 1> parts[kPlacesInFlight];
+#pragma unroll
+    for (int r = 0; r < kPlacesInFlight; ++r) {
+      const Index q = min(p + r, end - 1);
+      const Index piece = first + q - 1;
+      const Index place = q == 0 ? 2 * first : 2 * piece + 1;
+      const int64_t at = place * width + column;
+      parts[r].values[0] = is_column ? plan.values[at] : Sum<T>(0);
+      if constexpr (kIsMax) parts[r].positions[0] = is_column ? plan.positions[at] : -1;
+      parts[r].count = plan.counts[place];
+      parts[r].total = plan.totals[place];
+      // Where bounds are bad, a piece may be another bag's.
+      const bool is_mine = q == 0 || plan.owners[piece] == bag;
+      if (p + r >= end || !is_mine) parts[r].count = 0;
+    }
+#pragma unroll
+    for (int r = 0; r < kPlacesInFlight; ++r) reduced.Add(parts[r]);
+  }
+  return reduced;
+}
+
+// Reduces the pieces of long bags. A block takes one column a lane, and those bags whose second
+// piece is one of its share: each warp takes bags of few places, and all warps share the places of
+// a bag that has many.
 constexpr int kCombineWarps = 32;
-constexpr int kWindow = kWarp / 2;
-constexpr int kPlacesInFlight = 4;
+constexpr int kCombineThreads = kCombineWarps * kWarp;
+constexpr int kFewPlaces = kCombineWarps;  // so that places are added up in the same order
 
 // One block a multiprocessor is enough: else there would be no registers for what is in flight.
 template <typename T, typename Index, Pooled kPooled, int kTables>
-__global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
+__global__ void __launch_bounds__(kCombineThreads, 1)
     Combine(const __grid_constant__ Batch<T, Index, kTables> batch, int64_t tiles) {
   constexpr bool kIsMax = kPooled == Pooled::kMax;
-  __shared__ Index owners[kWindow];
+  __shared__ int num_found;
+  // The bags, their second pieces, and how many places these and the first pieces are.
+  __shared__ Index bags[kCombineThreads], firsts[kCombineThreads], sizes[kCombineThreads];
   __shared__ Sum<T> values[kCombineWarps][kWarp];
   __shared__ Index positions[kCombineWarps][kIsMax ? kWarp : 1];
   __shared__ Index counts[kCombineWarps];
@@ -529,57 +583,40 @@ __global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
     const GpuPoolArgs<T, Index>& args = batch.args[table];
     const Plan<T, Index>& plan = batch.plans[table];
     const int64_t column = block % tiles * kWarp + lane;
-    const Index window = static_cast<Index>(block / tiles * kWindow);
-    if (threadIdx.x < kWindow) {
-      const Index piece = window + static_cast<Index>(threadIdx.x);
-      Index bag = piece < plan.num_pieces ? plan.owners[piece] : -1;
-      if (bag >= 0 && args.bags.Begin(bag) <= (piece - 1) * plan.piece) bag = -1;
-      owners[threadIdx.x] = bag;
+    const auto write = [&](Index bag, const Reduced<T, Index, kIsMax, 1>& reduced) {
+      Target<T, 1> target;
+      if constexpr (kPooled == Pooled::kSubtracted) {
+        target.offset = static_cast<int64_t>(LoadRow(args, args.bags.Begin(bag))) * width;
+        target.Load(args.out, column < width, column);
+      }
+      Write<kPooled>(args, bag, column, reduced, target);
+    };
+    // Long bags may lie side by side: so a block's pieces do not.
+    if (threadIdx.x == 0) num_found = 0;
+    __syncthreads();
+    const int64_t piece = block / tiles + threadIdx.x * plan.num_shares;
+    if (piece < plan.num_pieces) {
+      const Index bag = plan.owners[piece], first = static_cast<Index>(piece);
+      if (bag >= 0 && args.bags.Begin(bag) > (first - 1) * plan.piece) {
+        const int k = atomicAdd(&num_found, 1);
+        bags[k] = bag;
+        firsts[k] = first;
+        sizes[k] = 1 + (args.bags.End(bag) - first * plan.piece + plan.piece - 1) / plan.piece;
+      }
     }
     __syncthreads();
-    for (int k = 0; k < kWindow; ++k) {
-      const Index bag = owners[k];
-      if (bag < 0) continue;
-      const Index first = window + k;
-      const Index end = args.bags.End(bag);
-      // The pieces from `first` on, and before them the one up to there.
-      const Index num_places = 1 + (end - first * plan.piece + plan.piece - 1) / plan.piece;
-      Reduced<T, Index, kIsMax, 1> reduced;
-      reduced.Clear();
-      const auto add = [&](const Reduced<T, Index, kIsMax, 1>& part) {
-        if (part.count == 0) return;
-        if constexpr (kIsMax) {
-          reduced.TakeLarger(0, part.values[0], part.positions[0]);
-        } else {
-          reduced.values[0] += part.values[0];
-        }
-        reduced.count += part.count;
-        reduced.total += part.total;
-      };
-      // In this order, as num_places times a number might be too large.
-      const Index share = (num_places + kCombineWarps - 1) / kCombineWarps;
-      const Index stop = min(num_places, share * (warp + 1));
-      for (Index p = share * warp; p < stop; p += kPlacesInFlight) {
-        // All are loaded before one is added: else each load would wait for what is before it.
-        Reduced<T, Index, kIsMax, 1> parts[kPlacesInFlight];
-#pragma unroll
-        for (int r = 0; r < kPlacesInFlight; ++r) {
-          const Index q = min(p + r, stop - 1);
-          const Index piece = first + q - 1;
-          const Index place = q == 0 ? 2 * first : 2 * piece + 1;
-          const int64_t at = place * width + column;
-          const bool is_column = column < width;
-          parts[r].values[0] = is_column ? plan.values[at] : Sum<T>(0);
-          if constexpr (kIsMax) parts[r].positions[0] = is_column ? plan.positions[at] : -1;
-          parts[r].count = plan.counts[place];
-          parts[r].total = plan.totals[place];
-          // Where bounds are bad, a piece may be another bag's.
-          const bool is_mine = q == 0 || plan.owners[piece] == bag;
-          if (p + r >= stop || !is_mine) parts[r].count = 0;
-        }
-#pragma unroll
-        for (int r = 0; r < kPlacesInFlight; ++r) add(parts[r]);
-      }
+    const int num_bags = num_found;
+    for (int k = warp; k < num_bags; k += kCombineWarps) {
+      if (sizes[k] > kFewPlaces) continue;
+      write(bags[k],
+            ReducePlaces<kIsMax>(args, plan, bags[k], firsts[k], Index(0), sizes[k], column));
+    }
+    for (int k = 0; k < num_bags; ++k) {
+      if (sizes[k] <= kFewPlaces) continue;
+      // In this order, as a size times a number might be too large.
+      const Index share = (sizes[k] + kCombineWarps - 1) / kCombineWarps;
+      auto reduced = ReducePlaces<kIsMax>(args, plan, bags[k], firsts[k], share * warp,
+                                          min(sizes[k], share * (warp + 1)), column);
       values[warp][lane] = reduced.values[0];
       if constexpr (kIsMax) positions[warp][lane] = reduced.positions[0];
       if (lane == 0) {
@@ -590,14 +627,9 @@ __global__ void __launch_bounds__(kCombineWarps* kWarp, 1)
       if (warp == 0) {
         reduced.Clear();
         for (int w = 0; w < kCombineWarps; ++w) {
-          add({{values[w][lane]}, {positions[w][kIsMax ? lane : 0]}, counts[w], totals[w]});
+          reduced.Add({{values[w][lane]}, {positions[w][kIsMax ? lane : 0]}, counts[w], totals[w]});
         }
-        Target<T, 1> target;
-        if constexpr (kPooled == Pooled::kSubtracted) {
-          target.offset = static_cast<int64_t>(LoadRow(args, args.bags.Begin(bag))) * width;
-          target.Load(args.out, column < width, column);
-        }
-        Write<kPooled>(args, bag, column, reduced, target);
+        write(bags[k], reduced);
       }
       __syncthreads();
     }
@@ -666,6 +698,13 @@ std::string Run(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
       cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, device), gpu));
   const int64_t width = args[0].table.width;
   const int64_t combine_tiles = std::max<int64_t>(1, (width + kWarp - 1) / kWarp);
+  // As many as run at once; fewer where there are not many pieces.
+  const int64_t most_shares = std::max<int64_t>(1, num_processors / (combine_tiles * count));
+  const auto num_shares = [&](int64_t num_pieces) {
+    constexpr int64_t kManyPieces = 16;
+    return std::max((num_pieces + kCombineThreads - 1) / kCombineThreads,
+                    std::min((num_pieces + kManyPieces - 1) / kManyPieces, most_shares));
+  };
   int64_t num_bags = 0;
   for (int k = 0; k < count; ++k) num_bags += args[k].bags.count;
   Batch<T, Index, kTables> batch;
@@ -678,7 +717,8 @@ std::string Run(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
     const int64_t groups_per_block = kBlock / plan.lanes;
     batch.blocks[k + 1] +=
         plan.tiles * ((plan.num_groups + groups_per_block - 1) / groups_per_block);
-    batch.combine_blocks[k + 1] += combine_tiles * ((plan.num_pieces + kWindow - 1) / kWindow);
+    plan.num_shares = num_shares(plan.num_pieces);
+    batch.combine_blocks[k + 1] += combine_tiles * plan.num_shares;
   }
   if (batch.blocks[kTables] == 0) return "";
   // Once to know how much memory that is, and once to give it out.
@@ -706,7 +746,7 @@ std::string Run(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
   if (batch.combine_blocks[kTables] == 0) return "";
   constexpr Pooled kCombined = kPooled == Pooled::kSelected ? Pooled::kSum : kPooled;
   return LaunchEarly(&Combine<T, Index, kCombined, kTables>,
-                     NumBlocks(batch.combine_blocks[kTables], 1), kCombineWarps * kWarp, gpu, batch,
+                     NumBlocks(batch.combine_blocks[kTables], 1), kCombineThreads, gpu, batch,
                      combine_tiles);
 }
 
