@@ -416,6 +416,73 @@ def test_steps_are_saved(formula, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("is_graph", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("in_branch", [False, True])
+def test_a_gradient_in_whose_place_a_step_is_does_not_run_in_a_loop(in_branch, is_graph):
+    table, num_bags = tf.Variable(tf.ones([4, 2])), tf.Variable(3)
+
+    def step():
+        # Where it runs it fails: it is for one bag.
+        handle = tf.compat.v1.get_default_graph().capture(table.handle)
+        wrong = tf.ones(tf.stack([num_bags.read_value(), 2]))
+        gradient = ops.tf_ti_resource_embedding_bag_grad(
+            handle, wrong, [[1, 2]], [], [], [], [], bags="packed"
+        )
+        assert gradient.rows.op.type == "TfTi>ResourceEmbeddingBagGrad"
+        tf_ti.scatter_sub(table, tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1])), 0.25)
+        return 0.0
+
+    def body(carry, x):
+        return carry, tf.cond(x >= 0, step, lambda: 0.0) if in_branch else step()
+
+    def train():
+        return tf_ti.scan(body, 0, tf.range(3))[1]
+
+    (tf.function(train, autograph=False) if is_graph else train)()
+    np.testing.assert_array_equal(table[:, 0], [1, 0.25, 1, 1])
+
+
+@pytest.mark.parametrize("waits", ["by the step", "by the gradient"])
+def test_nothing_is_written_where_a_step_waits_for_a_check_that_fails(waits):
+    table = tf.Variable(tf.ones([4, 2]))
+
+    @tf.function(autograph=False)
+    def step(ids, upstream):
+        with tf.GradientTape() as tape:
+            pooled = tf_ti.embedding_bag_packed(table, ids)
+        check = tf.debugging.Assert(tf.reduce_all(upstream < 100), ["large"])
+        with tf.control_dependencies([check] if waits == "by the gradient" else []):
+            gradient = tape.gradient(pooled, table, upstream)
+        with tf.control_dependencies([check] if waits == "by the step" else []):
+            tf_ti.scatter_sub(table, gradient, 0.25)
+
+    assert updates_in(step, tf.constant([[1, 2]]), tf.ones([1, 2])) == (
+        ["EmbeddingBagScatterSub"],
+        False,
+    )
+    for _ in range(20):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="large"):
+            step(tf.constant([[1, 2]]), tf.constant([[1.0, 1000.0]]))
+    np.testing.assert_array_equal(table, np.ones([4, 2]))
+    step(tf.constant([[1, 2]]), tf.ones([1, 2]))
+    np.testing.assert_array_equal(table[:, 0], [1, 0.75, 0.75, 1])
+
+
+def test_an_infinite_scale_has_no_decay_where_there_is_none():
+    table = tf.Variable(tf.ones([4, 2]))
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            pooled = tf_ti.embedding_bag_packed(table, [[1]])
+        gradient = tape.gradient(pooled, table, tf.constant([[2.0, -2.0]]))
+        tf_ti.scatter_sub(table, gradient, np.inf)
+
+    assert updates_in(step) == (["EmbeddingBagScatterSub"], False)
+    step()
+    np.testing.assert_array_equal(table[1], [-np.inf, np.inf])
+
+
 def test_values_read_before_a_step_are_kept():
     table = tf.Variable(tf.ones([4, 2]))
     before = table.value()

@@ -29,8 +29,8 @@ def scatter_sub(
     which, with a gradient for `slices` and a learning rate for `scale`, is a step of stochastic
     gradient descent. It is what `variable.scatter_sub` does, without a copy of the scaled rows, and
     spread over the threads. In a tf.function it computes the gradient of a look-up itself, sums and
-    all, if nothing has used that gradient before: halves are then rounded once, at the end. With
-    weight_decay, rows that the gradient touches decay too:
+    all, if nothing has used that gradient before: halves are then rounded once, at the end (but
+    compiled by XLA also before). With weight_decay, rows that the gradient touches decay too:
 
         for row in set(slices.indices):
             s = slices.values[slices.indices == row].sum(0)
@@ -263,7 +263,8 @@ def _update(
     gradient = unused_gradient(handles[0], *rows)
     if gradient is not None:
         bags, grad, argmax = gradient
-        bags.update(rule, handles, grad, argmax, *numbers, **attributes)
+        with tf.control_dependencies(rows[0].op.control_inputs):  # what the gradient waits for
+            bags.update(rule, handles, grad, argmax, *numbers, **attributes)
         return
     attributes["are_distinct"] = are_distinct(rows[0])
     getattr(ops, f"tf_ti_{rule}")(*handles, *rows, *numbers, **attributes)

@@ -275,7 +275,8 @@ template <typename T, typename Index>
 std::string DecayedScatterSub(const RowGradientsOf<T, Index>& gradients, double scale,
                               double weight_decay, Parallel* parallel, T* table) {
   Coefficients<Sum<T>> numbers;
-  numbers.decay = static_cast<Sum<T>>(scale * weight_decay);
+  // Without a decay, an infinite scale has none.
+  numbers.decay = weight_decay == 0 ? Sum<T>(0) : static_cast<Sum<T>>(scale * weight_decay);
   numbers.rate = static_cast<Sum<T>>(scale);
   return Update<kDescent>(gradients, numbers, nullptr, {}, parallel, table);
 }
