@@ -78,9 +78,10 @@ struct UpdateArgs {
   Slot<Sum<T>> second;
 };
 
-// A group of lanes takes a row. All of its numbers are known to all of its lanes alike.
-template <Rule rule, typename T, typename V, typename Key>
-__global__ void __launch_bounds__(kBlock, 4)
+// A group of lanes takes a row, each of them packs of columns. What is one number of a row is known
+// to all of its lanes alike.
+template <Rule rule, typename T, typename V, typename Key, int kSize>
+__global__ void __launch_bounds__(kBlock, sizeof(Sum<T>) > 4 ? 3 : 4)
     UpdateNamedRows(const __grid_constant__ UpdateArgs<T, V, Key> args, int lanes, int64_t blocks) {
   using S = Sum<T>;
   const int lane = threadIdx.x & (lanes - 1);
@@ -97,10 +98,14 @@ __global__ void __launch_bounds__(kBlock, 4)
     const V* const sums = args.sums + k * width;
     int is_touched = 0;
     S square(0), before(0);
-    for (int64_t c = lane; is_in && c < width; c += lanes) {
-      const S s = ToSum(sums[c]);
-      if (!(s == S(0))) is_touched = 1;
-      square += s * s;
+    for (int64_t c = lane * kSize; is_in && c < width; c += lanes * kSize) {
+      const auto some = LoadPack<kSize>(sums + c);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const S s = ToSum(some.values[j]);
+        if (!(s == S(0))) is_touched = 1;
+        square += s * s;
+      }
     }
     if (is_in && is_row_wise && lane == 0) before = args.second.rows[row];
     for (int mask = lanes / 2; mask > 0; mask /= 2) {
@@ -120,47 +125,61 @@ __global__ void __launch_bounds__(kBlock, 4)
       factor = numbers.rate / (root + numbers.epsilon);
       if (lane == 0) args.second.rows[row] = now;
     }
-    for (int64_t c = lane; c < width; c += lanes) {
+    const bool has_second = rule != kDescent && !is_row_wise;
+    for (int64_t c = lane * kSize; c < width; c += lanes * kSize) {
       const int64_t at = row * width + c;
-      const S s = ToSum(sums[c]);
-      S x = ToSum(args.table[at]);
-      if (numbers.decay != S(0)) x -= x * numbers.decay;
-      if constexpr (rule == kDescent) {
-        x -= s * numbers.rate;
-      } else {
+      const auto steps = LoadPack<kSize>(sums + c);
+      auto table = LoadPack<kSize>(args.table + at);
+      Pack<S, kSize> first = {}, second = {};
+      if constexpr (rule == kAdam) first = LoadPack<kSize>(args.first + at);
+      if (has_second) second = LoadPack<kSize>(args.second.rows + at);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const S s = ToSum(steps.values[j]);
+        S x = ToSum(table.values[j]);
+        if (numbers.decay != S(0)) x -= x * numbers.decay;
         S step = s;
         if constexpr (rule == kAdam) {
-          step = args.first[at] + (s - args.first[at]) * numbers.first_share;
-          args.first[at] = step;
+          first.values[j] += (s - first.values[j]) * numbers.first_share;
+          step = first.values[j];
         }
-        if (is_row_wise) {
+        if constexpr (rule == kDescent) {
+          x -= s * numbers.rate;
+        } else if (is_row_wise) {
           x -= step * factor;
         } else {
-          S now = args.second.rows[at];
-          if constexpr (rule == kAdam) {
-            now += (s * s - now) * numbers.second_share;
-          } else {
-            now += s * s;
-          }
-          args.second.rows[at] = now;
+          S& now = second.values[j];
+          now += rule == kAdam ? (s * s - now) * numbers.second_share : s * s;
           const S root =
               sqrt(now * (rule == kAdam ? numbers.second_scale : S(1)) + numbers.inner_epsilon);
           x -= step * numbers.rate / (root + numbers.epsilon);
         }
+        table.values[j] = FromSum<T>(x);
       }
-      args.table[at] = FromSum<T>(x);
+      StorePack(table, args.table + at);
+      if constexpr (rule == kAdam) StorePack(first, args.first + at);
+      if (has_second) StorePack(second, args.second.rows + at);
     }
   }
 }
 
 template <Rule rule, typename T, typename V, typename Key>
 std::string LaunchUpdate(const UpdateArgs<T, V, Key>& args, Gpu* gpu) {
+  // Packs of 16 bytes of the slots, which are the largest.
+  constexpr int kSize = 16 / sizeof(Sum<T>);
+  const auto is_aligned = [](auto* array) {
+    return reinterpret_cast<uintptr_t>(array) % (kSize * sizeof(*array)) == 0;
+  };
+  const bool has_packs = args.width % kSize == 0 && is_aligned(args.sums) &&
+                         is_aligned(args.table) && is_aligned(args.first) &&
+                         (args.second.is_row_wise || is_aligned(args.second.rows));
   int lanes = 8;
-  while (lanes < kWarp && lanes < args.width) lanes *= 2;
+  while (lanes < kWarp && lanes * (has_packs ? kSize : 1) < args.width) lanes *= 2;
   const int64_t rows_per_block = kBlock / lanes;
   const int64_t blocks = (args.count + rows_per_block - 1) / rows_per_block;
-  return Launch(&UpdateNamedRows<rule, T, V, Key>, NumBlocks(blocks, 1), kBlock, gpu, args, lanes,
-                blocks);
+  return Launch(
+      has_packs ? &UpdateNamedRows<rule, T, V, Key, kSize> : &UpdateNamedRows<rule, T, V, Key, 1>,
+      NumBlocks(blocks, 1), kBlock, gpu, args, lanes, blocks);
 }
 
 // `make(coefficients)` enqueues what makes them.
