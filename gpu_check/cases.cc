@@ -469,6 +469,9 @@ class Case {
   // What two runs give, which must be the same bits.
   template <typename Function>
   auto Twice(const std::string& what, const Function& function) {
+#ifdef TF_TI_EMULATE_CUDA
+    SetEmulationSeed(setting_.seed);
+#endif
     auto first = function();
 #ifdef TF_TI_EMULATE_CUDA
     SetEmulationSeed(setting_.seed + 1);

@@ -90,7 +90,6 @@ const uint64_t* Exchange(const char* name, unsigned lanes, uint64_t value);
 
 inline unsigned Lane() { return threadIdx.x % 32; }
 
-// Very few.
 extern int num_processors;
 
 }  // namespace emulation
@@ -154,7 +153,7 @@ inline cudaError_t Enqueue(cudaStream_t stream, const std::function<void()>& wor
 
 }  // namespace emulation
 
-// Makes another order, and a GPU of another size.
+// Makes another order, and of one seed to the next a GPU of another size.
 void SetEmulationSeed(uint64_t seed);
 
 void __syncthreads();

@@ -20,6 +20,7 @@ static_assert(kLeastLanes % kRowsInFlight == 0, "");
 // each id is one, and each bag some more, so that no group has more bags than lanes.
 constexpr int64_t kManyIds = 32;
 constexpr int64_t kManyThreads = 4096;
+constexpr int64_t kManyBags = 4;  // fewer are not worth to be searched for
 constexpr int64_t kMostSlots = 96;
 static_assert(kMostSlots % kWarp == 0, "");
 
@@ -43,9 +44,8 @@ struct Plan {
   // multiple. Among the places for what comes of pieces, 2 k + 1 is that of the piece that begins
   // at k * piece, and 2 k that of a first piece which ends there, and may be empty.
   Index piece = 0;
-  Index num_pieces = 0;  // none where no bag can be long
-  // Combine's blocks share the pieces: every so many of them are one block's.
-  int64_t num_shares = 0;
+  Index num_pieces = 0;    // none where no bag can be long
+  int64_t num_shares = 0;  // of the pieces, among Combine's blocks
   // Of each piece: the long bag that goes on where it begins, or -1.
   Index* owners = nullptr;
   // Of each place: what Reduced has.
@@ -559,7 +559,7 @@ __device__ __forceinline__ Reduced<T, Index, kIsMax, 1> ReducePlaces(
 // a bag that has many.
 constexpr int kCombineWarps = 32;
 constexpr int kCombineThreads = kCombineWarps * kWarp;
-constexpr int kFewPlaces = kCombineWarps;  // so that places are added up in the same order
+constexpr int kFewPlaces = kCombineWarps;  // up to which both ways add them up in the same order
 
 // One block a multiprocessor is enough: else there would be no registers for what is in flight.
 template <typename T, typename Index, Pooled kPooled, int kTables>
@@ -591,10 +591,11 @@ __global__ void __launch_bounds__(kCombineThreads, 1)
       }
       Write<kPooled>(args, bag, column, reduced, target);
     };
-    // Long bags may lie side by side: so a block's pieces do not.
+    // Long bags may lie side by side, or at regular distances: so a block's pieces do neither.
     if (threadIdx.x == 0) num_found = 0;
     __syncthreads();
-    const int64_t piece = block / tiles + threadIdx.x * plan.num_shares;
+    const int64_t turn = threadIdx.x * 2654435761u >> 8;
+    const int64_t piece = threadIdx.x * plan.num_shares + (block / tiles + turn) % plan.num_shares;
     if (piece < plan.num_pieces) {
       const Index bag = plan.owners[piece], first = static_cast<Index>(piece);
       if (bag >= 0 && args.bags.Begin(bag) > (first - 1) * plan.piece) {
@@ -676,7 +677,7 @@ Plan<T, Index> MakePlan(const GpuPoolArgs<T, Index>& args, int size, int64_t num
   const int64_t spare = num_bags * plan.tiles * plan.lanes / (num_processors * kManyThreads);
   const int64_t bags_per_group =
       std::max<int64_t>(1, std::min<int64_t>({most_bags, spare, plan.lanes}));
-  if (bags_per_group == 1 || !bags.ascend) {
+  if (bags_per_group < kManyBags || !bags.ascend) {
     plan.bags_per_group = static_cast<Index>(bags_per_group);
     plan.num_groups = (count + bags_per_group - 1) / bags_per_group;
   } else {
@@ -698,26 +699,30 @@ std::string Run(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
       cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, device), gpu));
   const int64_t width = args[0].table.width;
   const int64_t combine_tiles = std::max<int64_t>(1, (width + kWarp - 1) / kWarp);
-  // As many as run at once; fewer where there are not many pieces.
-  const int64_t most_shares = std::max<int64_t>(1, num_processors / (combine_tiles * count));
-  const auto num_shares = [&](int64_t num_pieces) {
-    constexpr int64_t kManyPieces = 16;
-    return std::max((num_pieces + kCombineThreads - 1) / kCombineThreads,
-                    std::min((num_pieces + kManyPieces - 1) / kManyPieces, most_shares));
-  };
   int64_t num_bags = 0;
   for (int k = 0; k < count; ++k) num_bags += args[k].bags.count;
   Batch<T, Index, kTables> batch;
+  int num_long = 0;  // tables that may have long bags
+  for (int k = 0; k < count; ++k) {
+    batch.plans[k] = MakePlan(args[k], kSize, num_bags, num_processors);
+    num_long += batch.plans[k].num_pieces > 0;
+  }
   for (int k = 0; k < kTables; ++k) {
     batch.blocks[k + 1] = batch.blocks[k];
     batch.combine_blocks[k + 1] = batch.combine_blocks[k];
     if (k >= count) continue;
     batch.args[k] = args[k];
-    Plan<T, Index>& plan = batch.plans[k] = MakePlan(args[k], kSize, num_bags, num_processors);
+    Plan<T, Index>& plan = batch.plans[k];
     const int64_t groups_per_block = kBlock / plan.lanes;
     batch.blocks[k + 1] +=
         plan.tiles * ((plan.num_groups + groups_per_block - 1) / groups_per_block);
-    plan.num_shares = num_shares(plan.num_pieces);
+    if (plan.num_pieces == 0) continue;
+    // As many blocks as run at once; fewer where there are not many pieces.
+    constexpr int64_t kManyPieces = 16;
+    plan.num_shares = std::min((plan.num_pieces + kManyPieces - 1) / kManyPieces,
+                               num_processors / (combine_tiles * num_long));
+    plan.num_shares = std::max<int64_t>(plan.num_shares,
+                                        (plan.num_pieces + kCombineThreads - 1) / kCombineThreads);
     batch.combine_blocks[k + 1] += combine_tiles * plan.num_shares;
   }
   if (batch.blocks[kTables] == 0) return "";

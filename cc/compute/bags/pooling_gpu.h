@@ -31,13 +31,11 @@ struct GpuBounds {
     return device_count == nullptr ? count : static_cast<Index>(*device_count);
   }
 
-  __device__ Index Begin(Index bag) const { return Clamp(Load(bag)); }
-  // The same in two steps: what is loaded ahead is not to be looked at before it is needed.
-  __device__ Index Load(Index bag) const {
+  __device__ Index Begin(Index bag) const {
     if (bounds == nullptr) return bag * packed_size;
-    return bag == count && !has_last ? num_ids : __ldg(bounds + bag);
+    if (bag == count && !has_last) return num_ids;
+    return min(max(__ldg(bounds + bag), Index(0)), num_ids);
   }
-  __device__ Index Clamp(Index bound) const { return min(max(bound, Index(0)), num_ids); }
   __device__ Index End(Index bag) const { return max(Begin(bag), Begin(bag + 1)); }
 
   // Where a bag begins if each has some slots beside one for each id.
