@@ -552,6 +552,7 @@ def test_lists_that_are_none_are_refused():
         with pytest.raises(TypeError, match="emb_tables must be a list, got"):
             tf_ti.embedding_bags(table, [[[0]]])
     refused(TypeError, "ids must be a list", ids=tf.constant([[[0]], [[1]]]))
+    refused(TypeError, "ids must be a list, got None", ids=None)
     refused(TypeError, "weights must be a list", weights=tf.ones([2, 1, 1]))
 
 

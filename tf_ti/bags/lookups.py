@@ -430,13 +430,15 @@ def embedding_bags(
     count = len(_as_list("emb_tables", emb_tables))
     if not count:
         raise ValueError("emb_tables must have at least one table, got an empty list")
-    given = {"ids": ids, "weights": weights}
+    given = {"ids": ids}
+    if weights is not None:
+        given["weights"] = weights
     if isinstance(default_index, (list, tuple)):
         given["default_index"] = [-1 if index is None else index for index in default_index]
     elif default_index is not None:
         given["default_index"] = [default_index] * count
     for label, values in given.items():
-        if values is not None and len(_as_list(label, values)) != count:
+        if len(_as_list(label, values)) != count:
             raise ValueError(
                 f"{label} must be a list of {count}, one for each of emb_tables, got {len(values)}"
             )
