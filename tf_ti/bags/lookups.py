@@ -448,7 +448,7 @@ def embedding_bags(
         with _of_table(k):
             table = _find_table(emb_table)
             tables.append(table)
-            _check_alike(k, tables)
+            _check_alike(tables)
             table_weights = None if weights is None else weights[k]
             if weights is not None and table_weights is None:
                 raise ValueError("weights must be there for each table, or for none, got None")
@@ -488,8 +488,8 @@ def _of_table(number: int):
         raise type(error)(f"emb_tables[{number}]: {error}") from error
 
 
-def _check_alike(number: int, tables: Sequence[Table]) -> None:
-    """Checks the last table, which is that number, beside the first."""
+def _check_alike(tables: Sequence[Table]) -> None:
+    """Checks the last table beside the first."""
     first, table = tables[0], tables[-1]
     if table.dtype != first.dtype:
         raise TypeError(f"it must be {first.dtype.name} like emb_tables[0], got {table.dtype.name}")
@@ -505,8 +505,7 @@ def _check_alike(number: int, tables: Sequence[Table]) -> None:
             f"{kinds[table.is_resource]}"
         )
     if table.is_resource:
-        label = f"emb_tables[{number}]"
-        _arguments.check_together(label, table.variable, "emb_tables[0]", first.variable)
+        _arguments.check_together("it", table.variable, "emb_tables[0]", first.variable)
 
 
 def _of_same_types(several: Sequence[Bags]) -> list[Bags]:
