@@ -573,6 +573,14 @@ def test_tables_that_differ_are_refused():
     refused(ValueError, name, "rank 1 or more", emb_tables=[TABLE, np.float32(1)])
 
 
+@pytest.mark.parametrize("hold", [tf.Variable, tf.constant, np.array, keras.Variable])
+def test_shards_of_a_table_are_refused(hold):
+    shards = [hold(TABLE), hold(TABLE + 10)]
+    words = "emb_tables[1]: it must be one table, got a list of 2", "tf_ti.embedding_bag takes"
+    refused(TypeError, *words, emb_tables=[TABLE, shards])
+    refused(TypeError, *words, emb_tables=[TABLE, tuple(shards)])
+
+
 @each_kind
 def test_rows_that_differ_at_run_time_are_refused(kind):
     @tf.function(input_signature=[tf.TensorSpec(None, tf.float32), tf.TensorSpec(None, tf.float32)])

@@ -446,6 +446,11 @@ def embedding_bags(
     tables, several, joins = [], [], []
     for k, emb_table in enumerate(emb_tables):
         with _of_table(k):
+            if _is_sharded(emb_table):  # which TensorFlow would stack
+                raise TypeError(
+                    f"it must be one table, got a list of {len(emb_table)}: tf_ti.embedding_bag "
+                    "takes the shards of a table"
+                )
             table = _find_table(emb_table)
             tables.append(table)
             _check_alike(tables)
