@@ -595,6 +595,25 @@ def test_rows_that_differ_at_run_time_are_refused(kind):
         call(tf.constant(TABLE), tf.constant(TABLE[:, :1]))
 
 
+@needs_xla
+@each_kind
+@pytest.mark.parametrize(
+    ("other", "words"), [([3, 1], "[3,1]"), ([3], "[3]"), ([3, 2, 1], "[3,2,1]")]
+)
+def test_rows_that_differ_are_refused_where_they_are_compiled(other, words, kind):
+    given = tf.constant(TABLE), tf.ones(other)
+    variables = [tf.Variable(table, shape=tf.TensorShape(None)) for table in given]
+
+    @tf.function(input_signature=[tf.TensorSpec(None)] * 2, jit_compile=True)
+    def call(*tensors):
+        tables = variables if kind == "variable" else tensors
+        return tf_ti.embedding_bags(tables, [[[0]], [[1]]])
+
+    with pytest.raises(InvalidArgument) as error:
+        call(*given)
+    assert f"emb_tables[1]: its shape is {words}, but its rows must be" in str(error.value)
+
+
 def test_what_is_wrong_with_a_tables_ids_is_named_with_the_table():
     name = "emb_tables[1]: "
     refused(TypeError, name, "ids must be of an integer dtype", ids=[[[0]], tf.ones([1, 1])])
