@@ -632,6 +632,68 @@ def test_what_is_wrong_with_a_tables_ids_is_named_with_the_table():
     refused(InvalidArgument, name, "segment_ids[1] is 0", ids=[[[0]], sparse])
 
 
+def two_rows(splits):
+    return tf.RaggedTensor.from_row_splits([0, 1, 2], splits)
+
+
+def zeros_at(places, shape):
+    return tf.SparseTensor(places, [0] * len(places), shape)
+
+
+# Ids, weights, and what is wrong with them.
+ILL_SHAPED = {
+    "ragged weights": (
+        two_rows([0, 1, 3]),
+        two_rows([0, 2, 3]),
+        "weights must have the row splits of ids",
+    ),
+    "sparse weights": (
+        zeros_at([[0, 0], [1, 0]], [2, 2]),
+        zeros_at([[0, 0], [1, 1]], [2, 2]),
+        "weights must have the shape and the indices of ids",
+    ),
+    "dense weights": (
+        tf.zeros([1, 2, 3], tf.int32),
+        tf.zeros([1, 3, 2]),
+        "weights must have the shape of ids",
+    ),
+    "sparse ids": (
+        zeros_at([[0, 0, 0], [1, 2, 0]], [2, 2, 1]),
+        None,
+        "ids has an index outside of its dense_shape",
+    ),
+    "sparse ids of one dimension": (
+        zeros_at([[0], [1]], [2]),
+        None,
+        "ids must have rank 2 or more",
+    ),
+}
+
+
+def spec_without_shape(value):
+    if isinstance(value, tf.RaggedTensor):
+        return tf.RaggedTensorSpec([None, None], value.dtype, row_splits_dtype=tf.int64)
+    kind = tf.SparseTensorSpec if isinstance(value, tf.SparseTensor) else tf.TensorSpec
+    return kind(None, value.dtype)
+
+
+@pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.parametrize("case", ILL_SHAPED)
+def test_ids_and_weights_of_wrong_shapes_are_named_with_the_table(case, is_graph):
+    ids, weights, message = ILL_SHAPED[case]
+    given = [ids] if weights is None else [ids, tf.cast(weights, tf.float32)]
+
+    def call(ids, weights=None):
+        weights = None if weights is None else [[[1.0]], weights]
+        return tf_ti.embedding_bags([TABLE, TABLE], [[[0]], ids], weights)
+
+    if is_graph:
+        call = tf.function(call, input_signature=[spec_without_shape(value) for value in given])
+    with pytest.raises((ValueError, InvalidArgument)) as error:
+        call(*given)
+    assert f"emb_tables[1]: {message}" in str(error.value)
+
+
 def test_wrong_options_are_refused():
     refused(ValueError, "combiner must be one of", combiner="median")
     refused(ValueError, "combiner 'max' takes no weights", weights=[[[1.0]]] * 2, combiner="max")
