@@ -387,12 +387,31 @@ def test_compiled_errors_name_the_table():
     @tf.function(jit_compile=True)
     def call(splits):
         ids = [tf.RaggedTensor.from_row_splits([0, 1], s, validate=False) for s in splits]
-        return tf_ti.embedding_bags([tf.ones([2, 2])] * 2, ids)
+        return tf_ti.embedding_bags([tf.ones([2, 2])] * len(ids), ids)
 
+    message = r"offsets\[2\] is 1, but offsets\[1\] is 2"
     good, bad = tf.constant([0, 1, 2]), tf.constant([0, 2, 1])
     assert len(call([good, good])) == 2
-    with pytest.raises(InvalidArgument, match=r"offsets\[2\] is 1, but offsets\[1\] is 2"):
+    with pytest.raises(InvalidArgument, match=rf"emb_tables\[1\]: {message}"):
         call([good, bad])
+    with pytest.raises(InvalidArgument, match=rf"emb_tables\[0\]: {message}"):
+        call([bad])
+
+
+@needs_xla
+def test_compiled_checks_of_ids_name_the_table(monkeypatch):
+    monkeypatch.setenv("TF_TI_CHECK_IDS", "1")
+
+    @tf.function(jit_compile=True)
+    def call(ids, default_index):
+        return tf_ti.embedding_bags([TABLE, TABLE], [[[0]], ids], default_index=default_index)
+
+    row, none = tf.constant(0), tf.constant(3)
+    assert len(call(row[tf.newaxis, tf.newaxis], [row, row])) == 2
+    with pytest.raises(InvalidArgument, match=r"emb_tables\[1\]: indices\[0, 0\] is 3"):
+        call(none[tf.newaxis, tf.newaxis], [row, row])
+    with pytest.raises(InvalidArgument, match=r"emb_tables\[1\]: default_index is 3"):
+        call(row[tf.newaxis, tf.newaxis], [row, none])
 
 
 @each_combiner
