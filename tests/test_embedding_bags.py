@@ -614,6 +614,23 @@ def test_rows_that_differ_at_run_time_are_refused(kind):
         call(tf.constant(TABLE), tf.constant(TABLE[:, :1]))
 
 
+@pytest.mark.parametrize("stacked_ids", [False, True])
+@pytest.mark.parametrize("other", [[3, 1], [3], [3, 2, 2]])
+def test_rows_that_differ_are_refused_in_a_vectorized_map(other, stacked_ids):
+    @tf.function(input_signature=[tf.TensorSpec(None)] * 2 + [tf.TensorSpec([4, 2, 2], tf.int32)])
+    def call(first, second, ids):
+        return tf.vectorized_map(
+            lambda lane: tf_ti.embedding_bags(lane[:2], [lane[2] if stacked_ids else ids[0]] * 2),
+            (first, second, ids),
+            fallback_to_while_loop=False,
+        )
+
+    ids, tables = tf.zeros([4, 2, 2], tf.int32), tf.ones([4, 3, 2])
+    assert [rows.shape for rows in call(tables, tables, ids)] == [[4, 2, 2]] * 2
+    with pytest.raises(InvalidArgument, match=r"emb_tables\[1\]: its rows must be of the shape"):
+        call(tables, tf.ones([4, *other]), ids)
+
+
 @needs_xla
 @each_kind
 @pytest.mark.parametrize(

@@ -578,7 +578,7 @@ def _split_ragged(ids: tf.RaggedTensor, weights: Any, prefix: str):
             )
         _check_shape("weights", weights.flat_values.shape, "the values of ids", flat.shape)
         message = "weights must have the row splits of ids"
-        with _asserting_same(ids.nested_row_splits, weights.nested_row_splits, message, prefix):
+        with asserting_same(ids.nested_row_splits, weights.nested_row_splits, message, prefix):
             weights = tf.identity(weights.flat_values)
     splits = ids.nested_row_splits
     bags = Bags("offsets", _indices("ids", flat, 1), splits[-1], include_last_offset=True)
@@ -589,7 +589,7 @@ def _split_ragged(ids: tf.RaggedTensor, weights: Any, prefix: str):
     return bags, weights, join if len(splits) > 1 else lambda rows: rows
 
 
-def _asserting_same(
+def asserting_same(
     expected: Sequence[tf.Tensor], given: Sequence[tf.Tensor], message: str, prefix: str
 ):
     """A context whose ops run only if the tensors are equal. The same tensor costs nothing."""
@@ -617,7 +617,7 @@ def _split_sparse(ids: tf.SparseTensor, weights: Any, prefix: str):
         _check_shape("weights", weights.shape, "ids", ids.shape)
         message = "weights must have the shape and the indices of ids"
         mine, theirs = ([t.dense_shape, t.indices] for t in (ids, weights))
-        with _asserting_same(mine, theirs, message, prefix):
+        with asserting_same(mine, theirs, message, prefix):
             weights = tf.identity(weights.values)
     rank = ids.shape.rank
     message = f"ids must have rank 2 or more, got a SparseTensor of shape {ids.shape}"
@@ -658,7 +658,7 @@ def _split_dense(ids: Any, weights: Any, prefix: str):
     if weights is not None:
         is_known = ids.shape.is_fully_defined() and weights.shape.is_fully_defined()
         mine, theirs = ([] if is_known else [tf.shape(t)] for t in (ids, weights))
-        with _asserting_same(mine, theirs, "weights must have the shape of ids", prefix):
+        with asserting_same(mine, theirs, "weights must have the shape of ids", prefix):
             weights = tf.reshape(weights, packed)
     bags = Bags("packed", tf.reshape(ids, packed))
     return bags, weights, lambda rows: _with_outer_shape(rows, outer, ids.shape[:-1])
