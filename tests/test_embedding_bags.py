@@ -387,12 +387,31 @@ def test_compiled_errors_name_the_table():
     @tf.function(jit_compile=True)
     def call(splits):
         ids = [tf.RaggedTensor.from_row_splits([0, 1], s, validate=False) for s in splits]
-        return tf_ti.embedding_bags([tf.ones([2, 2])] * 2, ids)
+        return tf_ti.embedding_bags([tf.ones([2, 2])] * len(ids), ids)
 
+    message = r"offsets\[2\] is 1, but offsets\[1\] is 2"
     good, bad = tf.constant([0, 1, 2]), tf.constant([0, 2, 1])
     assert len(call([good, good])) == 2
-    with pytest.raises(InvalidArgument, match=r"offsets\[2\] is 1, but offsets\[1\] is 2"):
+    with pytest.raises(InvalidArgument, match=rf"emb_tables\[1\]: {message}"):
         call([good, bad])
+    with pytest.raises(InvalidArgument, match=rf"emb_tables\[0\]: {message}"):
+        call([bad])
+
+
+@needs_xla
+def test_compiled_checks_of_ids_name_the_table(monkeypatch):
+    monkeypatch.setenv("TF_TI_CHECK_IDS", "1")
+
+    @tf.function(jit_compile=True)
+    def call(ids, default_index):
+        return tf_ti.embedding_bags([TABLE, TABLE], [[[0]], ids], default_index=default_index)
+
+    row, none = tf.constant(0), tf.constant(3)
+    assert len(call(row[tf.newaxis, tf.newaxis], [row, row])) == 2
+    with pytest.raises(InvalidArgument, match=r"emb_tables\[1\]: indices\[0, 0\] is 3"):
+        call(none[tf.newaxis, tf.newaxis], [row, row])
+    with pytest.raises(InvalidArgument, match=r"emb_tables\[1\]: default_index is 3"):
+        call(row[tf.newaxis, tf.newaxis], [row, none])
 
 
 @each_combiner
@@ -552,6 +571,7 @@ def test_lists_that_are_none_are_refused():
         with pytest.raises(TypeError, match="emb_tables must be a list, got"):
             tf_ti.embedding_bags(table, [[[0]]])
     refused(TypeError, "ids must be a list", ids=tf.constant([[[0]], [[1]]]))
+    refused(TypeError, "ids must be a list, got None", ids=None)
     refused(TypeError, "weights must be a list", weights=tf.ones([2, 1, 1]))
 
 
@@ -572,6 +592,14 @@ def test_tables_that_differ_are_refused():
     refused(ValueError, name, "rank 1 or more", emb_tables=[TABLE, np.float32(1)])
 
 
+@pytest.mark.parametrize("hold", [tf.Variable, tf.constant, np.array, keras.Variable])
+def test_shards_of_a_table_are_refused(hold):
+    shards = [hold(TABLE), hold(TABLE + 10)]
+    words = "emb_tables[1]: it must be one table, got a list of 2", "tf_ti.embedding_bag takes"
+    refused(TypeError, *words, emb_tables=[TABLE, shards])
+    refused(TypeError, *words, emb_tables=[TABLE, tuple(shards)])
+
+
 @each_kind
 def test_rows_that_differ_at_run_time_are_refused(kind):
     @tf.function(input_signature=[tf.TensorSpec(None, tf.float32), tf.TensorSpec(None, tf.float32)])
@@ -584,6 +612,42 @@ def test_rows_that_differ_at_run_time_are_refused(kind):
         call = lambda *_: tf_ti.embedding_bags(tables, [[[0]], [[1]]])  # noqa: E731
     with pytest.raises(InvalidArgument, match=r"emb_tables\[1\]: its shape is \[3,1\].*\[3,2\]"):
         call(tf.constant(TABLE), tf.constant(TABLE[:, :1]))
+
+
+@pytest.mark.parametrize("stacked_ids", [False, True])
+@pytest.mark.parametrize("other", [[3, 1], [3], [3, 2, 2]])
+def test_rows_that_differ_are_refused_in_a_vectorized_map(other, stacked_ids):
+    @tf.function(input_signature=[tf.TensorSpec(None)] * 2 + [tf.TensorSpec([4, 2, 2], tf.int32)])
+    def call(first, second, ids):
+        return tf.vectorized_map(
+            lambda lane: tf_ti.embedding_bags(lane[:2], [lane[2] if stacked_ids else ids[0]] * 2),
+            (first, second, ids),
+            fallback_to_while_loop=False,
+        )
+
+    ids, tables = tf.zeros([4, 2, 2], tf.int32), tf.ones([4, 3, 2])
+    assert [rows.shape for rows in call(tables, tables, ids)] == [[4, 2, 2]] * 2
+    with pytest.raises(InvalidArgument, match=r"emb_tables\[1\]: its rows must be of the shape"):
+        call(tables, tf.ones([4, *other]), ids)
+
+
+@needs_xla
+@each_kind
+@pytest.mark.parametrize(
+    ("other", "words"), [([3, 1], "[3,1]"), ([3], "[3]"), ([3, 2, 1], "[3,2,1]")]
+)
+def test_rows_that_differ_are_refused_where_they_are_compiled(other, words, kind):
+    given = tf.constant(TABLE), tf.ones(other)
+    variables = [tf.Variable(table, shape=tf.TensorShape(None)) for table in given]
+
+    @tf.function(input_signature=[tf.TensorSpec(None)] * 2, jit_compile=True)
+    def call(*tensors):
+        tables = variables if kind == "variable" else tensors
+        return tf_ti.embedding_bags(tables, [[[0]], [[1]]])
+
+    with pytest.raises(InvalidArgument) as error:
+        call(*given)
+    assert f"emb_tables[1]: its shape is {words}, but its rows must be" in str(error.value)
 
 
 def test_what_is_wrong_with_a_tables_ids_is_named_with_the_table():
@@ -602,6 +666,68 @@ def test_what_is_wrong_with_a_tables_ids_is_named_with_the_table():
     refused(InvalidArgument, name, "default_index is 3", default_index=[0, 3])
     sparse = tf.SparseTensor([[1, 0], [0, 0]], [1, 2], [2, 1])
     refused(InvalidArgument, name, "segment_ids[1] is 0", ids=[[[0]], sparse])
+
+
+def two_rows(splits):
+    return tf.RaggedTensor.from_row_splits([0, 1, 2], splits)
+
+
+def zeros_at(places, shape):
+    return tf.SparseTensor(places, [0] * len(places), shape)
+
+
+# Ids, weights, and what is wrong with them.
+ILL_SHAPED = {
+    "ragged weights": (
+        two_rows([0, 1, 3]),
+        two_rows([0, 2, 3]),
+        "weights must have the row splits of ids",
+    ),
+    "sparse weights": (
+        zeros_at([[0, 0], [1, 0]], [2, 2]),
+        zeros_at([[0, 0], [1, 1]], [2, 2]),
+        "weights must have the shape and the indices of ids",
+    ),
+    "dense weights": (
+        tf.zeros([1, 2, 3], tf.int32),
+        tf.zeros([1, 3, 2]),
+        "weights must have the shape of ids",
+    ),
+    "sparse ids": (
+        zeros_at([[0, 0, 0], [1, 2, 0]], [2, 2, 1]),
+        None,
+        "ids has an index outside of its dense_shape",
+    ),
+    "sparse ids of one dimension": (
+        zeros_at([[0], [1]], [2]),
+        None,
+        "ids must have rank 2 or more",
+    ),
+}
+
+
+def spec_without_shape(value):
+    if isinstance(value, tf.RaggedTensor):
+        return tf.RaggedTensorSpec([None, None], value.dtype, row_splits_dtype=tf.int64)
+    kind = tf.SparseTensorSpec if isinstance(value, tf.SparseTensor) else tf.TensorSpec
+    return kind(None, value.dtype)
+
+
+@pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.parametrize("case", ILL_SHAPED)
+def test_ids_and_weights_of_wrong_shapes_are_named_with_the_table(case, is_graph):
+    ids, weights, message = ILL_SHAPED[case]
+    given = [ids] if weights is None else [ids, tf.cast(weights, tf.float32)]
+
+    def call(ids, weights=None):
+        weights = None if weights is None else [[[1.0]], weights]
+        return tf_ti.embedding_bags([TABLE, TABLE], [[[0]], ids], weights)
+
+    if is_graph:
+        call = tf.function(call, input_signature=[spec_without_shape(value) for value in given])
+    with pytest.raises((ValueError, InvalidArgument)) as error:
+        call(*given)
+    assert f"emb_tables[1]: {message}" in str(error.value)
 
 
 def test_wrong_options_are_refused():
@@ -630,7 +756,8 @@ def test_variables_on_different_devices_are_refused(run_program):
         try:
             tf_ti.embedding_bags(tables, [[[0]], [[1]]])
         except ValueError as error:
-            assert "emb_tables[1] must be on the device of emb_tables[0]" in str(error), error
+            message = "emb_tables[1]: it must be on the device of emb_tables[0], "
+            assert str(error).startswith(message), error
         else:
             raise AssertionError("it was not refused")
         """

@@ -430,27 +430,34 @@ def embedding_bags(
     count = len(_as_list("emb_tables", emb_tables))
     if not count:
         raise ValueError("emb_tables must have at least one table, got an empty list")
-    given = {"ids": ids, "weights": weights}
+    given = {"ids": ids}
+    if weights is not None:
+        given["weights"] = weights
     if isinstance(default_index, (list, tuple)):
         given["default_index"] = [-1 if index is None else index for index in default_index]
     elif default_index is not None:
         given["default_index"] = [default_index] * count
     for label, values in given.items():
-        if values is not None and len(_as_list(label, values)) != count:
+        if len(_as_list(label, values)) != count:
             raise ValueError(
                 f"{label} must be a list of {count}, one for each of emb_tables, got {len(values)}"
             )
     _check_combiner(combiner, weights)
     tables, several, joins = [], [], []
     for k, emb_table in enumerate(emb_tables):
-        with _of_table(k):
+        with _of_table(k) as prefix:
+            if _is_sharded(emb_table):  # which TensorFlow would stack
+                raise TypeError(
+                    f"it must be one table, got a list of {len(emb_table)}: tf_ti.embedding_bag "
+                    "takes the shards of a table"
+                )
             table = _find_table(emb_table)
             tables.append(table)
-            _check_alike(k, tables)
+            _check_alike(tables)
             table_weights = None if weights is None else weights[k]
             if weights is not None and table_weights is None:
                 raise ValueError("weights must be there for each table, or for none, got None")
-            bags, join = _split(ids[k], table_weights, combiner, table.dtype)
+            bags, join = _split(ids[k], table_weights, combiner, table.dtype, prefix)
             _check_combinable(combiner, table.dtype)
             if bags.weights is not None:
                 weights_of_ids = _weights("weights", bags.weights, table.dtype, bags.indices)
@@ -479,15 +486,16 @@ def _as_list(label: str, values: Any) -> Sequence[Any]:
 
 @contextlib.contextmanager
 def _of_table(number: int):
-    """Inside, errors name the table."""
+    """Inside, errors name the table; it gives the words, for assertions that fail later."""
+    prefix = f"emb_tables[{number}]: "
     try:
-        yield
+        yield prefix
     except (TypeError, ValueError) as error:
-        raise type(error)(f"emb_tables[{number}]: {error}") from error
+        raise type(error)(f"{prefix}{error}") from error
 
 
-def _check_alike(number: int, tables: Sequence[Table]) -> None:
-    """Checks the last table, which is that number, beside the first."""
+def _check_alike(tables: Sequence[Table]) -> None:
+    """Checks the last table beside the first."""
     first, table = tables[0], tables[-1]
     if table.dtype != first.dtype:
         raise TypeError(f"it must be {first.dtype.name} like emb_tables[0], got {table.dtype.name}")
@@ -503,8 +511,7 @@ def _check_alike(number: int, tables: Sequence[Table]) -> None:
             f"{kinds[table.is_resource]}"
         )
     if table.is_resource:
-        label = f"emb_tables[{number}]"
-        _arguments.check_together(label, table.variable, "emb_tables[0]", first.variable)
+        _arguments.check_together("it", table.variable, "emb_tables[0]", first.variable)
 
 
 def _of_same_types(several: Sequence[Bags]) -> list[Bags]:
@@ -526,15 +533,18 @@ def _check_combiner(combiner: Any, weights: Any) -> None:
         raise ValueError("combiner 'max' takes no weights")
 
 
-def _split(ids: Any, weights: Any, combiner: Combiner, dtype: tf.DType):
-    """The bags that ids are, for a table of that dtype, and what makes a result of the rows."""
+def _split(ids: Any, weights: Any, combiner: Combiner, dtype: tf.DType, prefix: str = ""):
+    """The bags that ids are, for a table of that dtype, and what makes a result of the rows.
+
+    `prefix` is what the messages of assertions begin with.
+    """
     if isinstance(ids, tf.RaggedTensor):
         split = _split_ragged
     elif isinstance(ids, tf.SparseTensor):
         split = _split_sparse
     else:
         split = _split_dense
-    bags, flat_weights, join = split(ids, weights)
+    bags, flat_weights, join = split(ids, weights, prefix)
     if flat_weights is not None:
         flat_weights = _cast_weights(flat_weights, dtype)
     return bags.replace(weights=flat_weights, reduction=combiner), join
@@ -552,7 +562,7 @@ def _prune(bags: Bags, padding_idx: int | None) -> tuple[Bags, int]:
     return bags.replace(indices=indices), -1
 
 
-def _split_ragged(ids: tf.RaggedTensor, weights: Any):
+def _split_ragged(ids: tf.RaggedTensor, weights: Any, prefix: str):
     flat = ids.flat_values
     if flat.shape.rank not in (None, 1):
         raise ValueError(
@@ -568,7 +578,7 @@ def _split_ragged(ids: tf.RaggedTensor, weights: Any):
             )
         _check_shape("weights", weights.flat_values.shape, "the values of ids", flat.shape)
         message = "weights must have the row splits of ids"
-        with _asserting_same(ids.nested_row_splits, weights.nested_row_splits, message):
+        with asserting_same(ids.nested_row_splits, weights.nested_row_splits, message, prefix):
             weights = tf.identity(weights.flat_values)
     splits = ids.nested_row_splits
     bags = Bags("offsets", _indices("ids", flat, 1), splits[-1], include_last_offset=True)
@@ -579,7 +589,9 @@ def _split_ragged(ids: tf.RaggedTensor, weights: Any):
     return bags, weights, join if len(splits) > 1 else lambda rows: rows
 
 
-def _asserting_same(expected: Sequence[tf.Tensor], given: Sequence[tf.Tensor], message: str):
+def asserting_same(
+    expected: Sequence[tf.Tensor], given: Sequence[tf.Tensor], message: str, prefix: str
+):
     """A context whose ops run only if the tensors are equal. The same tensor costs nothing."""
     checks = []
     for e, g in zip(expected, given):
@@ -588,9 +600,9 @@ def _asserting_same(expected: Sequence[tf.Tensor], given: Sequence[tf.Tensor], m
         if not g.shape.is_compatible_with(e.shape):
             raise ValueError(f"{message}, of shape {e.shape}, got {g.shape}")
         e, g = tf.cast(e, tf.int64), tf.cast(g, tf.int64)
-        sizes = tf.debugging.assert_equal(tf.shape(g), tf.shape(e), message)
+        sizes = tf.debugging.assert_equal(tf.shape(g), tf.shape(e), prefix + message)
         with tf.control_dependencies(_present(sizes)):
-            checks += _present(tf.debugging.assert_equal(g, e, message))
+            checks += _present(tf.debugging.assert_equal(g, e, prefix + message))
     return tf.control_dependencies(checks)
 
 
@@ -598,27 +610,27 @@ def _present(op: tf.Operation | None) -> list[tf.Operation]:
     return [] if op is None else [op]  # an eager assertion is none
 
 
-def _split_sparse(ids: tf.SparseTensor, weights: Any):
+def _split_sparse(ids: tf.SparseTensor, weights: Any, prefix: str):
     if weights is not None:
         if not isinstance(weights, tf.SparseTensor):
             raise TypeError(f"weights must be a SparseTensor like ids, got {weights!r}")
         _check_shape("weights", weights.shape, "ids", ids.shape)
         message = "weights must have the shape and the indices of ids"
         mine, theirs = ([t.dense_shape, t.indices] for t in (ids, weights))
-        with _asserting_same(mine, theirs, message):
+        with asserting_same(mine, theirs, message, prefix):
             weights = tf.identity(weights.values)
     rank = ids.shape.rank
     message = f"ids must have rank 2 or more, got a SparseTensor of shape {ids.shape}"
     if rank is not None and rank < 2:
         raise ValueError(message)
-    known = tf.debugging.assert_greater_equal(tf.size(ids.dense_shape), 2, message)
+    known = tf.debugging.assert_greater_equal(tf.size(ids.dense_shape), 2, prefix + message)
     with tf.control_dependencies(_present(known)):
         outer = ids.dense_shape[:-1]
     if rank == 2:
         rows = ids.indices[:, 0]
     else:
         outside = (ids.indices[:, :-1] < 0) | (ids.indices[:, :-1] >= outer)
-        message = ["ids has an index outside of its dense_shape", ids.indices]
+        message = [f"{prefix}ids has an index outside of its dense_shape", ids.indices]
         inside = tf.debugging.Assert(~tf.reduce_any(outside), message)
         with tf.control_dependencies(_present(inside)):
             strides = tf.math.cumprod(outer, exclusive=True, reverse=True)
@@ -631,7 +643,7 @@ def _split_sparse(ids: tf.SparseTensor, weights: Any):
     return bags, weights, join if rank != 2 else lambda rows: rows
 
 
-def _split_dense(ids: Any, weights: Any):
+def _split_dense(ids: Any, weights: Any, prefix: str):
     ids = _indices("ids", ids, None)
     if ids.shape.rank == 0:
         raise ValueError("ids must have rank 1 or more, got a scalar")
@@ -646,7 +658,7 @@ def _split_dense(ids: Any, weights: Any):
     if weights is not None:
         is_known = ids.shape.is_fully_defined() and weights.shape.is_fully_defined()
         mine, theirs = ([] if is_known else [tf.shape(t)] for t in (ids, weights))
-        with _asserting_same(mine, theirs, "weights must have the shape of ids"):
+        with asserting_same(mine, theirs, "weights must have the shape of ids", prefix):
             weights = tf.reshape(weights, packed)
     bags = Bags("packed", tf.reshape(ids, packed))
     return bags, weights, lambda rows: _with_outer_shape(rows, outer, ids.shape[:-1])

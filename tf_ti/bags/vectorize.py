@@ -9,6 +9,7 @@ lane has a row for each index: ascending, and where one comes again, with a grad
 are alike.
 """
 
+import contextlib
 import functools
 
 import numpy as np
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
+from tf_ti.bags.lookups import asserting_same
 from tf_ti.bags.ops import KINDS, PARTITION, PREFIX, SEVERAL, Bags, Table, local_rows
 
 
@@ -265,7 +267,22 @@ def _vectorize_several(pfor_input):
         _pooled(pfor_input, number, _Given(pfor_input.pfor, bags))
         for number, bags in enumerate(Bags.of_several(pfor_input.op, pfor_input.inputs))
     ]
-    return [result for results in zip(*of_tables) for result in results]
+    results = [result for results in zip(*of_tables) for result in results]
+    with contextlib.ExitStack() as checked:
+        for number in range(1, len(of_tables)):
+            checked.enter_context(_asserting_alike(number, results[number], results[0]))
+        return [_tf.wrap(tf.identity(result.t), result.is_stacked) for result in results]
+
+
+def _asserting_alike(number: int, rows, first):
+    """As asserting_same, of the shapes of rows: those of that table, and of the first."""
+    both = [(wrapped.t, 1 + wrapped.is_stacked) for wrapped in (first, rows)]
+    expected, given = (tensor.shape[begin:] for tensor, begin in both)
+    if expected.is_fully_defined() and given == expected:
+        return contextlib.nullcontext()
+    expected, given = ([tf.shape(tensor)[begin:]] for tensor, begin in both)
+    message = "its rows must be of the shape of those of emb_tables[0]"
+    return asserting_same(expected, given, message, f"emb_tables[{number}]: ")
 
 
 def _pooled(pfor_input, number: int, given: _Given) -> list:

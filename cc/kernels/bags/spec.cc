@@ -93,6 +93,7 @@ absl::Status BagSpec::InitOneOf(OpKernelConstruction* ctx, int table_number) {
   if (num_kinds != count) {
     return InvalidArgument("bags must have a kind for each of ", count, " tables, got ", num_kinds);
   }
+  is_of_several = true;
   // The lists of inputs one after another; those of bounds and counts only have what there is.
   table = table_number;
   indices = count + table;

@@ -21,6 +21,7 @@ struct BagSpec {
   bool include_last_offset = false;
   std::optional<int64_t> padding_idx;
   bool weights_are_wide = false;
+  bool is_of_several = false;  // so that errors name the table
   // Positions of the inputs; -1 for those that the op has not.
   int table = 0;
   int indices = 0;

@@ -44,8 +44,16 @@ class EmbeddingBagOp : public BagKernel {
  public:
   explicit EmbeddingBagOp(OpKernelConstruction* ctx) : BagKernel(ctx, kind, 1) {}
 
-  absl::Status Compile(const Context& ctx) const override { return Pool(ctx, spec_, dtype_, 1); }
+  absl::Status Compile(const Context& ctx) const override {
+    BagTable table;
+    TF_RETURN_IF_ERROR(table.Init(ctx, dtype_));
+    return Pool(ctx, spec_, table, 1);
+  }
 };
+
+absl::Status OfTable(int number, const absl::Status& status) {
+  return absl::Status(status.code(), tf_ti::OfTable(number, std::string(status.message())));
+}
 
 class EmbeddingBagsOp : public BagsXlaKernel {
  public:
@@ -58,16 +66,31 @@ class EmbeddingBagsOp : public BagsXlaKernel {
   }
 
   absl::Status Compile(const Context& ctx) const override {
-    for (const BagSpec& spec : specs_) {
-      const absl::Status status = Pool(ctx, spec, dtype_, specs_.size());
-      if (!status.ok()) {
-        return absl::Status(status.code(), OfTable(spec.table, std::string(status.message())));
-      }
+    const int count = specs_.size();
+    std::vector<BagTable> tables(count);
+    for (int k = 0; k < count; ++k) {
+      TF_RETURN_IF_ERROR(OfTable(k, tables[k].Init(ctx, dtype_, k)));
+      TF_RETURN_IF_ERROR(OfTable(k, CheckAlike(tables[k].shape, tables[0].shape)));
+    }
+    for (int k = 0; k < count; ++k) {
+      TF_RETURN_IF_ERROR(OfTable(k, Pool(ctx, specs_[k], tables[k], count)));
     }
     return absl::OkStatus();
   }
 
  private:
+  // In the words of the plain kernels.
+  static absl::Status CheckAlike(const TensorShape& shape, const TensorShape& first) {
+    TensorShape rows = shape, expected = first;
+    rows.RemoveDim(0);
+    expected.RemoveDim(0);
+    if (rows == expected) return absl::OkStatus();
+    return InvalidArgument("its shape is ", shape.DebugString(),
+                           ", but its rows must be of the shape of those of emb_tables[0], which "
+                           "is ",
+                           first.DebugString());
+  }
+
   std::vector<BagSpec> specs_;
   DataType dtype_;
 };

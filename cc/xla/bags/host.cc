@@ -161,6 +161,13 @@ class FoundRows {
 template <typename T, typename Index>
 struct PoolCall {
   static std::string Run(const Call& call, Parallel* parallel) {
+    const std::string problem = Pool(call, parallel);
+    const int64_t table = call.attribute("table");
+    return table < 0 ? problem : OfTable(table, problem);
+  }
+
+ private:
+  static std::string Pool(const Call& call, Parallel* parallel) {
     Arguments<T, Index> given(call);
     const Table<T> table = {given.rows, given.num_rows, given.width};
     Index* const argmax = call.results.size() > 1 ? call.Result<Index>(1) : nullptr;
@@ -304,6 +311,7 @@ std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inp
   attributes.Add("num_rows", num_rows);
   attributes.Add("padding_idx", spec.padding_idx.value_or(0));
   attributes.Add("reduction", static_cast<int64_t>(spec.reduction));
+  attributes.Add("table", spec.is_of_several ? spec.table : -1);
   attributes.Add("checks_ids", ChecksIds());
   return CallHost(target, operands, results, attributes, checks);
 }

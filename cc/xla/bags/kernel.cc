@@ -12,10 +12,8 @@ namespace tf_ti {
 using tensorflow::TensorShape;
 using xla::XlaOp;
 
-absl::Status BagsXlaKernel::Pool(const Context& ctx, const BagSpec& spec,
-                                 tensorflow::DataType dtype, int count) const {
-  BagTable table;
-  TF_RETURN_IF_ERROR(table.Init(ctx, dtype, spec.table));
+absl::Status BagsXlaKernel::Pool(const Context& ctx, const BagSpec& spec, const BagTable& table,
+                                 int count) const {
   BagInputs inputs;
   TF_RETURN_IF_ERROR(inputs.Init(ctx, spec, -1, table.width()));
   const bool has_argmax = ctx.num_outputs() > count;

@@ -25,7 +25,7 @@ class BagsXlaKernel : public XlaKernel {
   }
 
   // The look-up in one of the op's `count` tables, with its outputs.
-  absl::Status Pool(const Context& ctx, const BagSpec& spec, tensorflow::DataType dtype,
+  absl::Status Pool(const Context& ctx, const BagSpec& spec, const BagTable& table,
                     int count) const;
 
   // The gradient of a table, and the shape of the input `grad`, which is the one before the indices
