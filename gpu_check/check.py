@@ -250,8 +250,11 @@ def build_for_gpu(nvcc: str, architecture: str) -> None:
     host = [os.environ.get("CXX", "g++"), "-O2", "-std=c++17"]
     programs = [f"gpu_check/{program}.cc" for program in PROGRAMS]
 
+    # A source's many kernels are compiled side by side where nvcc can do that.
+    parallel = ["-split-compile=0"] if "-split-compile" in run([nvcc, "--help"]).stdout else []
+
     def build_variant(variant: str, code: str) -> None:
-        device = [nvcc, "-O3", "-std=c++17", "-x", "cu", "-lineinfo", f"-gencode={code}"]
+        device = [nvcc, "-O3", "-std=c++17", "-x", "cu", "-lineinfo", f"-gencode={code}", *parallel]
         if "CXX" in os.environ:
             device.append(f"-ccbin={os.environ['CXX']}")
         compilers = dict.fromkeys((*GPU_SOURCES, *programs), device)
