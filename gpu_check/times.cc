@@ -254,6 +254,7 @@ const Shape kShapes[] = {
      Ids::kUniform, Reduction::kMax},
     {"narrow", 10000000, 16, 262144, 20, kForward | kBackward},
     {"mid_size", 1000000, 128, 8192, 400, kForward | kBackward},
+    {"long", 1000000, 256, 512, 4096, kForward | kBackward, BagKind::kPacked},
     {"giant", 1000000, 128, 3, 1000000, kForward | kBackward},
     {"26_tables", 100000, 64, 4096, 20, kTraining, BagKind::kPacked, "float32", "int64",
      Ids::kUniform, Reduction::kSum, false, 26},

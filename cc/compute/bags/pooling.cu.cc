@@ -20,7 +20,7 @@ static_assert(kLeastLanes % kRowsInFlight == 0, "");
 // each id is one, and each bag some more, so that no group has more bags than lanes.
 constexpr int64_t kManyIds = 32;
 constexpr int64_t kManyThreads = 4096;
-constexpr int64_t kManyBags = 4;  // fewer are not worth to be searched for
+constexpr int64_t kManyBags = 4;  // fewer are not worth a search
 constexpr int64_t kMostSlots = 96;
 static_assert(kMostSlots % kWarp == 0, "");
 
