@@ -107,11 +107,6 @@ absl::Status LookupVariable(OpKernelContext* ctx, int input,
   return tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, input), variable);
 }
 
-absl::Status OfTable(int number, const absl::Status& status) {
-  if (status.ok()) return status;
-  return absl::Status(status.code(), OfTable(number, std::string(status.message())));
-}
-
 absl::Status TableReader::Open(OpKernelContext* ctx, DataType dtype) {
   TF_RETURN_IF_ERROR(Find(ctx, 0));
   Lock();
@@ -123,15 +118,7 @@ absl::Status TableReader::OpenAll(OpKernelContext* ctx, DataType dtype, int coun
   Lock();
   for (int k = 0; k < count; ++k) {
     TF_RETURN_IF_ERROR(OfTable(k, Check(ctx, k, dtype)));
-    TensorShape mine, first;
-    TF_RETURN_IF_ERROR(RowsShape(1, shape(k), &mine));
-    TF_RETURN_IF_ERROR(RowsShape(1, shape(0), &first));
-    if (mine != first) {
-      return OfTable(k, InvalidArgument("its shape is ", shape(k).DebugString(),
-                                        ", but its rows must be of the shape of those of "
-                                        "emb_tables[0], which is ",
-                                        shape(0).DebugString()));
-    }
+    TF_RETURN_IF_ERROR(OfTable(k, CheckRowsAlike(shape(k), shape(0))));
   }
   return absl::OkStatus();
 }

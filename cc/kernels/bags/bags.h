@@ -77,9 +77,6 @@ struct BagGradients {
 absl::Status LookupVariable(tensorflow::OpKernelContext* ctx, int input,
                             tensorflow::core::RefCountPtr<tensorflow::Var>* variable);
 
-// What an error is called where there are several tables.
-absl::Status OfTable(int number, const absl::Status& status);
-
 // The rows of tables, which are tensors or variables; the variables stay locked as long as this
 // lives, so that their rows can be read where they are. (To take a reference instead would make the
 // next sparse update copy all of it.)

@@ -13,6 +13,7 @@ namespace tf_ti {
 
 using tensorflow::DataType;
 using tensorflow::OpKernelConstruction;
+using tensorflow::TensorShape;
 
 namespace {
 
@@ -31,6 +32,21 @@ BagKind KindOf(const std::string& name) {
 }
 
 }  // namespace
+
+absl::Status OfTable(int number, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), OfTable(number, std::string(status.message())));
+}
+
+absl::Status CheckRowsAlike(const TensorShape& table, const TensorShape& first) {
+  TensorShape rows = table, expected = first;
+  rows.RemoveDim(0);
+  expected.RemoveDim(0);
+  if (rows == expected) return absl::OkStatus();
+  return InvalidArgument("its shape is ", table.DebugString(),
+                         ", but its rows must be of the shape of those of emb_tables[0], which is ",
+                         first.DebugString());
+}
 
 bool ChecksIds() {
   const char* const value = std::getenv("TF_TI_CHECK_IDS");

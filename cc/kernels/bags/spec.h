@@ -7,8 +7,16 @@
 
 #include "cc/compute/bags/bags.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_ti {
+
+// What an error is called where there are several tables.
+absl::Status OfTable(int number, const absl::Status& status);
+
+// Whether a table's rows are of the shape of the first one's. Both have rank 1 or more.
+absl::Status CheckRowsAlike(const tensorflow::TensorShape& table,
+                            const tensorflow::TensorShape& first);
 
 // Whether TF_TI_CHECK_IDS=1 is in the environment: bad values are errors then where a check costs
 // something, too.

@@ -51,10 +51,6 @@ class EmbeddingBagOp : public BagKernel {
   }
 };
 
-absl::Status OfTable(int number, const absl::Status& status) {
-  return absl::Status(status.code(), tf_ti::OfTable(number, std::string(status.message())));
-}
-
 class EmbeddingBagsOp : public BagsXlaKernel {
  public:
   explicit EmbeddingBagsOp(OpKernelConstruction* ctx) : BagsXlaKernel(ctx) {
@@ -70,7 +66,7 @@ class EmbeddingBagsOp : public BagsXlaKernel {
     std::vector<BagTable> tables(count);
     for (int k = 0; k < count; ++k) {
       TF_RETURN_IF_ERROR(OfTable(k, tables[k].Init(ctx, dtype_, k)));
-      TF_RETURN_IF_ERROR(OfTable(k, CheckAlike(tables[k].shape, tables[0].shape)));
+      TF_RETURN_IF_ERROR(OfTable(k, CheckRowsAlike(tables[k].shape, tables[0].shape)));
     }
     for (int k = 0; k < count; ++k) {
       TF_RETURN_IF_ERROR(OfTable(k, Pool(ctx, specs_[k], tables[k], count)));
@@ -79,18 +75,6 @@ class EmbeddingBagsOp : public BagsXlaKernel {
   }
 
  private:
-  // In the words of the plain kernels.
-  static absl::Status CheckAlike(const TensorShape& shape, const TensorShape& first) {
-    TensorShape rows = shape, expected = first;
-    rows.RemoveDim(0);
-    expected.RemoveDim(0);
-    if (rows == expected) return absl::OkStatus();
-    return InvalidArgument("its shape is ", shape.DebugString(),
-                           ", but its rows must be of the shape of those of emb_tables[0], which "
-                           "is ",
-                           first.DebugString());
-  }
-
   std::vector<BagSpec> specs_;
   DataType dtype_;
 };
