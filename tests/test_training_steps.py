@@ -468,15 +468,21 @@ def test_nothing_is_written_where_a_step_waits_for_a_check_that_fails(waits):
     np.testing.assert_array_equal(table[:, 0], [1, 0.75, 0.75, 1])
 
 
-def test_an_infinite_scale_has_no_decay_where_there_is_none():
+@pytest.mark.parametrize(
+    "kind", ["plain", *(pytest.param(k, marks=needs_xla) for k in ("host", "hlo"))]
+)
+@pytest.mark.parametrize("decay", [None, tf.constant(0.0)], ids=["none", "zero"])
+def test_an_infinite_scale_has_no_decay_where_there_is_none(decay, kind, monkeypatch):
     table = tf.Variable(tf.ones([4, 2]))
+    if kind == "hlo":
+        monkeypatch.setenv("TF_TI_XLA_BAGS", "hlo")
 
-    @tf.function
+    @tf.function(jit_compile=kind != "plain")
     def step():
         with tf.GradientTape() as tape:
             pooled = tf_ti.embedding_bag_packed(table, [[1]])
         gradient = tape.gradient(pooled, table, tf.constant([[2.0, -2.0]]))
-        tf_ti.scatter_sub(table, gradient, np.inf)
+        tf_ti.scatter_sub(table, gradient, np.inf, decay)
 
     assert updates_in(step) == (["EmbeddingBagScatterSub"], False)
     step()

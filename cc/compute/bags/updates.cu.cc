@@ -31,7 +31,7 @@ struct Coefficients {
 template <typename S>
 __global__ void MakeDescent(const S* scale, const S* weight_decay, Coefficients<S>* made) {
   *made = {};
-  if (weight_decay != nullptr) {
+  if (weight_decay != nullptr && *weight_decay != S(0)) {
     made->decay = static_cast<S>(static_cast<double>(*scale) * static_cast<double>(*weight_decay));
   }
   made->rate = *scale;

@@ -47,9 +47,10 @@ UpdatedRows Step(const RowUpdate& update, XlaOp s, const UpdatedRows& rows) {
   XlaOp x = rows.table;
   if (update.weight_decay.valid()) {
     const XlaOp decay = round(xla::Mul(rate, update.weight_decay));
-    // Where a row has infinities, zero times them is none.
-    const XlaOp is_none = xla::Broadcast(xla::Eq(decay, xla::ZerosLike(decay)), shape);
-    x = xla::Select(is_none, x, xla::Sub(x, xla::Mul(x, decay)));
+    // Where a row or the rate has infinities, zero times them is none.
+    const auto is_zero = [](XlaOp number) { return xla::Eq(number, xla::ZerosLike(number)); };
+    const XlaOp is_none = xla::Or(is_zero(update.weight_decay), is_zero(decay));
+    x = xla::Select(xla::Broadcast(is_none, shape), x, xla::Sub(x, xla::Mul(x, decay)));
   }
   UpdatedRows updated;
   if (update.rule == UpdateRule::kDescent) {
