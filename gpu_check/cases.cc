@@ -1,16 +1,18 @@
 // Runs the bags' kernels on random inputs, beside the processor's code in float64.
 //
 //   cases [--seed N] [--seconds S] [--rounds R] [--small] [--giant IDS] [--late] [--bare]
-//   [--verbose] cases --case NUMBER --case_seed SEED [--small] [--giant IDS] [--late] [--bare]
+//     [--good_bounds] [--verbose]
+//   cases --case NUMBER --case_seed SEED [--small] [--giant IDS] [--late] [--bare] [--good_bounds]
 //   cases --huge ROWS
 //   cases --many IDS
 //
 // A round has a case for each type, kind of bag and reduction; the rest of a case comes from its
 // seed. With --giant, one bag has so many ids. With --late, all is on a stream that does not block,
 // the device delays, and other work writes to all memory as soon as it may: see device_memory.h.
-// With --bare, memory has no margins and is not poisoned. --huge takes a table, and bags, that may
-// have more than 2^31 elements; --many takes ids, of which there may be more than 2^31. Prints the
-// first case that fails, with the command that repeats it, and returns 1.
+// With --bare, memory has no margins and is not poisoned; with --good_bounds, bounds are never bad.
+// --huge takes a table, and bags, that may have more than 2^31 elements; --many takes ids, of which
+// there may be more than 2^31. Prints the first case that fails, with the command that repeats it,
+// and returns 1.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -196,9 +198,7 @@ class Case {
       num_rows_ = random_.Chance(0.5) ? std::min<int64_t>(num_rows_, 100) : many();
       count = many();
     }
-    // Of bad bounds, the sum of a long bag's pieces may read one that is nobody's, and leave it
-    // out: a tool that looks for such reads would find it.
-    const double bad_bounds = checking.poisons ? 0.1 : 0;
+    const double bad_bounds = checking.has_bad_bounds ? 0.1 : 0;
     bad_ = random_.Chance(0.15)         ? Bad::kIds
            : random_.Chance(bad_bounds) ? Bad::kBounds
                                         : Bad::kNothing;
@@ -1025,11 +1025,11 @@ bool RunCase(const Setting& setting, int number, bool is_verbose) {
     return true;
   } catch (const Failure& failure) {
     std::printf(
-        "FAILED: %s\n  in a case of %s\n  again: --case %d --case_seed %llu%s --giant %lld%s%s\n",
+        "FAILED: %s\n  in a case of %s\n  again: --case %d --case_seed %llu%s --giant %lld%s%s%s\n",
         failure.what.c_str(), test.Describe().c_str(), number,
         static_cast<unsigned long long>(setting.seed), setting.is_small ? " --small" : "",
         static_cast<long long>(setting.giant), checking.is_late ? " --late" : "",
-        checking.poisons ? "" : " --bare");
+        checking.poisons ? "" : " --bare", checking.has_bad_bounds ? "" : " --good_bounds");
     return false;
   }
 }
@@ -1374,10 +1374,10 @@ int Check(const std::string& what, const std::function<void()>& check) {
 
 int Main(int argc, char** argv) {
   std::map<std::string, int64_t> options = {
-      {"--seed", 1},  {"--seconds", 60}, {"--rounds", 1000}, {"--small", 0},
-      {"--giant", 0}, {"--case", -1},    {"--case_seed", 0}, {"--verbose", 0},
-      {"--huge", 0},  {"--many", 0},     {"--late", 0},      {"--bare", 0}};
-  const std::set<std::string> flags = {"--small", "--verbose", "--late", "--bare"};
+      {"--seed", 1},  {"--seconds", 60},  {"--rounds", 1000},  {"--small", 0}, {"--giant", 0},
+      {"--case", -1}, {"--case_seed", 0}, {"--verbose", 0},    {"--huge", 0},  {"--many", 0},
+      {"--late", 0},  {"--bare", 0},      {"--good_bounds", 0}};
+  const std::set<std::string> flags = {"--small", "--verbose", "--late", "--bare", "--good_bounds"};
   for (int i = 1; i < argc; ++i) {
     const auto option = options.find(argv[i]);
     const bool is_flag = flags.count(argv[i]) > 0;
@@ -1392,6 +1392,7 @@ int Main(int argc, char** argv) {
   setting.giant = options["--giant"];
   const bool is_verbose = options["--verbose"];
   checking.poisons = options["--bare"] == 0;
+  checking.has_bad_bounds = options["--good_bounds"] == 0;
   checking.is_late = options["--late"] != 0;
   if (checking.is_late) {
     Must(cudaStreamCreateWithFlags(&checking.stream, cudaStreamNonBlocking), "a stream");

@@ -32,6 +32,9 @@ struct Checking {
   // Whether memory has margins, and is poisoned where it holds nothing: not for a tool that looks
   // for memory to which nothing was written.
   bool poisons = true;
+  // Whether bounds may be bad. Of such, the sum of a long bag's pieces may read one that is
+  // nobody's, and leave it out, which the same tool would find.
+  bool has_bad_bounds = true;
   // How many calls there were, and how many while the device still had work.
   int64_t num_calls = 0, num_late = 0;
 };
