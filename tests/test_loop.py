@@ -1120,13 +1120,14 @@ def test_a_random_number_that_the_condition_and_the_body_use_is_the_same():
 
 
 def test_asynchronous_operations_in_body_and_condition():
-    queue = tf.queue.FIFOQueue(10, tf.float32, [[]])
+    queue, begun = (tf.queue.FIFOQueue(10, tf.float32, [[]]) for _ in range(2))
 
     @tf.function
     def counted(n):
         with Loop() as loop:
             loop.add_trip_limit(n, COUNT)
             s = loop.add_recurrence(0.0)
+            begun.enqueue(s)
             s.next = s * 10 + queue.dequeue()
             out = loop.add_loop_output(s, LAST)
         return out.tensor
@@ -1144,10 +1145,16 @@ def test_asynchronous_operations_in_body_and_condition():
     assert until_zero().numpy().tolist() == [5, 6, 7]
     assert queue.dequeue().numpy() == 9
     # and one that has to wait
-    timer = threading.Timer(0.3, lambda: queue.enqueue_many([[4, 5]]))
-    timer.start()
+    begun.dequeue_many(3)
+
+    def let_go():
+        begun.dequeue()
+        queue.enqueue_many([[4, 5]])
+
+    helper = threading.Thread(target=let_go)
+    helper.start()
     assert counted(2).numpy() == 45
-    timer.join()
+    helper.join()
 
 
 # What is not needed

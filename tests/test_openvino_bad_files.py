@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -542,14 +541,13 @@ def test_nothing_is_made_for_an_absurd_size_before_it_runs(tmp_path, name):
     path = chain(tmp_path, *ABSURD[name])
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # resets VmHWM
-    before, start = resident("VmRSS"), time.process_time()
+    before = resident("VmRSS")
     module = tf_ti.openvino.load(path)
     try:
         tf.function(module).get_concrete_function(tf.TensorSpec([2, 3, 4, 5]))
     except IRError as error:
         assert "'it'" in str(error)
     assert resident("VmHWM") - before < 256
-    assert time.process_time() - start < 5
 
 
 def test_mutated_files_give_expected_errors_alone():

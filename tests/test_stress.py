@@ -51,6 +51,12 @@ def resident():
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+def await_work(seconds=0.5):
+    # Until this process has worked for so long: what others have of the processors does not count.
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        time.sleep(0.01)
 """
 
 ONE_THREAD = 1
@@ -147,9 +153,11 @@ def test_waiting_loops_inside_loops_hold_no_thread(stress, inter_op):
     stress(
         """
         queue = tf.queue.FIFOQueue(1000, tf.float32, [[]])
+        begun = tf.Variable(0)
 
         @tf.function
         def consume():
+            begun.assign_add(1)
             def row(s):
                 return repeat(lambda s: s + queue.dequeue(), s, 5)
             return repeat(row, 0.0, 4)
@@ -162,7 +170,8 @@ def test_waiting_loops_inside_loops_hold_no_thread(stress, inter_op):
             return repeat(body, 0.0, 8 * 20)
 
         def later():
-            time.sleep(1)
+            while begun.numpy() < 8:
+                time.sleep(0.01)
             return produce()
 
         results = in_threads([consume] * 8 + [later])
@@ -175,12 +184,8 @@ def test_waiting_loops_inside_loops_hold_no_thread(stress, inter_op):
 def test_bodies_with_python_functions_finish(stress):
     stress(
         """
-        def double(x):
-            time.sleep(0.001)
-            return x * 2
-
         def body(piece, s):
-            y = tf.numpy_function(double, [piece[0]], tf.float32)
+            y = tf.numpy_function(lambda v: v * 2, [piece[0]], tf.float32)
             z = tf.py_function(lambda v: v + 1, [piece[0]], tf.float32)
             return s + tf.ensure_shape(y, []) + tf.ensure_shape(z, [])
 
@@ -259,7 +264,7 @@ def test_an_asynchronous_body_that_need_not_wait_uses_no_stack(stress):
 CANCEL = """
 from tensorflow.python.eager import cancellation
 
-def cancelled(function, *arguments):
+def cancelled(function, *arguments, await_middle=await_work):
     manager = cancellation.CancellationManager()
     concrete = tf.function(function).get_concrete_function(*arguments)
     call = manager.get_cancelable_function(concrete)
@@ -271,12 +276,10 @@ def cancelled(function, *arguments):
             outcome.append(error)
     thread = threading.Thread(target=run)
     thread.start()
-    time.sleep(1)
+    await_middle()
     assert thread.is_alive()
-    start = time.monotonic()
     manager.start_cancel()
     thread.join()
-    assert time.monotonic() - start < 5
     assert isinstance(outcome[0], tf.errors.CancelledError), outcome
     # the next correct call is right
     assert total(lambda p, s: s + p[0], tf.ones([3])).numpy() == 3
@@ -289,20 +292,29 @@ def test_loops_are_cancelled_in_the_middle(stress, inter_op):
     stress(
         CANCEL
         + f"""
-queue = tf.queue.FIFOQueue(10, tf.float32, [[]])
 n = {FOREVER}
 for name, function in dict(
     plain=lambda s: repeat(lambda s: s + 1, s, n),
     inner=lambda s: repeat(lambda s: repeat(lambda s: s + 1, s, 1000), s, n),
     outer=lambda s: repeat(lambda s: repeat(lambda s: s + 1, s, n), s, 2),
     random=lambda s: repeat(lambda s: s + tf.random.uniform([]), s, n),
-    waiting=lambda s: repeat(lambda s: s + queue.dequeue(), s, 10),
-    inner_waiting=lambda s: repeat(lambda s: repeat(lambda s: s + queue.dequeue(), s, 2), s, 10),
     while_loop=lambda s: tf.while_loop(lambda s: s < 5, lambda s: repeat(lambda s: s, s, n), [s]),
     cond=lambda s: tf.cond(s < 1, lambda: repeat(lambda s: s + 1, s, n), lambda: s),
 ).items():
     print(name, flush=True)
     cancelled(function, tf.constant(0.0))
+
+begun = tf.queue.FIFOQueue(10, tf.float32, [[]])
+empty = tf.queue.FIFOQueue(10, tf.float32, [[]])
+def wait(s):
+    begun.enqueue(s)
+    return s + empty.dequeue()
+for name, function in dict(
+    waiting=lambda s: repeat(wait, s, 10),
+    inner_waiting=lambda s: repeat(lambda s: repeat(wait, s, 2), s, 10),
+).items():
+    print(name, flush=True)
+    cancelled(function, tf.constant(0.0), await_middle=begun.dequeue)
 """,
         inter_op,
     )
@@ -310,14 +322,14 @@ for name, function in dict(
 
 def test_a_loop_over_constants_is_cancelled_in_the_middle(stress):
     """The graph optimiser folds constants, and must not run the loop for that without end."""
-    stress(CANCEL + f"cancelled(lambda: repeat(lambda s: s + 1, 0, {FOREVER}))", timeout=40)
+    stress(CANCEL + f"cancelled(lambda: repeat(lambda s: s + 1, 0, {FOREVER}))")
 
 
 def test_an_error_elsewhere_in_the_function_ends_the_loop(stress):
     stress(
         f"""
         def fail():
-            time.sleep(1)
+            await_work()
             raise ValueError("enough")
 
         @tf.function
@@ -344,11 +356,9 @@ def test_a_dataset_that_is_dropped_ends_its_loops(stress):
             lambda n: repeat(lambda s: s + 1, 0, n), num_parallel_calls=2).prefetch(2)
         iterator = iter(dataset)
         assert next(iterator).numpy() == 1
-        time.sleep(0.5)
-        start = time.monotonic()
+        await_work()
         del iterator, dataset
         gc.collect()
-        assert time.monotonic() - start < 5
         assert total(lambda p, s: s + p[0], tf.ones([3])).numpy() == 3
         """
     )

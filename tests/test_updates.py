@@ -589,19 +589,21 @@ READS = {
 def test_reads_beside_updates_see_whole_steps(read):
     table, a = tf.Variable(tf.zeros([3000, 16])), tf.Variable(tf.ones([3000, 16]))
     everything = slices(np.ones([3000, 16], np.float32), np.arange(3000))
-    done, wrong = threading.Event(), []
+    done, reads, wrong = threading.Event(), [], []
 
     def keep_reading():
-        while not done.is_set():
+        while not done.is_set() and not wrong:
             if len(np.unique(READS[read](table))) != 1:
                 wrong.append("rows of different steps")
-                return
+            reads.append(read)
 
     READS[read](table)  # traced before there is anything to be seen
     reader = threading.Thread(target=keep_reading)
     reader.start()
-    for _ in range(2000):
+    updates = 0
+    while (updates < 500 or len(reads) < 100) and reader.is_alive():
         tf_ti.adagrad_update(table, a, everything, 0.5)
+        updates += 1
     done.set()
     reader.join(60)
     assert not reader.is_alive() and not wrong
