@@ -7,7 +7,7 @@
 #   make oracles  install torch, JAX and ONNX, beside which some tests run where they are there
 #   make lint     check format, style and types  make format       mend what it can
 #   make cuda     compile the CUDA sources too, with CUDA 12, or with CUDA_HOME's nvcc
-#   make clean    remove all of this
+#   make clean    remove all of this, and what the demo made in build/
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
 #   make gpu-test   run the ops' tests on the GPU at hand, with any build of TensorFlow
 # Another TensorFlow: make test TF_VERSION=2.17.1. Another configuration: make test CONFIG=cuda.
@@ -96,12 +96,12 @@ $(with_cuda): $(if $(CUDA_HOME),,$(toolkit)/.fetched)
 
 $(dist)/.built: $(sources) $(venv)/.build-tools
 	$(call say,the wheel: about five minutes on two cores where nothing is compiled yet)
-	rm -rf $(dist)
+	rm -f $(dist)/tf_ti-*.whl
 	./build_pip_pkg.sh $(dist) $(config)
 	@touch $@
 
 $(venv)/.installed: $(dist)/.built $(venv)/.runtime
-	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/*.whl
+	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/tf_ti-*.whl
 	@touch $@
 
 .PHONY: demo test oracles build wheel bench lint format asan-test cuda gpu-check gpu-test clean

@@ -12,9 +12,19 @@ import tempfile
 from installed_tensorflow import installed_tensorflow
 from setuptools import build_meta
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
 
 SUPPORTED = ">=2.17,<2.22"
 ROOT = pathlib.Path(__file__).parent.parent
+BUILD = ROOT / ".cache" / "wheel"
+
+
+class OwnFolderBuild(build):
+    """Builds in a folder of its own: what lies in build/ is the user's."""
+
+    def initialize_options(self):
+        super().initialize_options()
+        self.build_base = str(BUILD)
 
 
 class LibraryWheel(bdist_wheel):
@@ -62,7 +72,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     _write_extras()
     _build_library(config_settings)
     # setuptools would add to an earlier build's files, deleted modules among them.
-    shutil.rmtree(ROOT / "build", ignore_errors=True)
+    shutil.rmtree(BUILD, ignore_errors=True)
     scripts = sysconfig.get_path("scripts")
     with tempfile.TemporaryDirectory() as folder:
         wheel = build_meta.build_wheel(folder, metadata_directory=metadata_directory)

@@ -1,12 +1,14 @@
 """The installed package as a whole: what is in it, what it refuses, `python -m tf_ti`."""
 
 import importlib.metadata
+import os
 import pathlib
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -183,6 +185,47 @@ def test_the_wheel_holds_the_package_and_nothing_else():
     assert all(file.startswith("tf_ti/") for file in modules)
     assert {pathlib.PurePath(file).suffix for file in modules} == {".py", ".pyc", ".so", ".typed"}
     assert any(file.endswith("/licenses/LICENSE") for file in files)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of what makes the wheel; its libraries are there already."""
+    here = pathlib.Path(__file__).parent.parent
+    for name in ("bazel", "requirements", "tf_ti"):
+        shutil.copytree(here / name, tmp_path / name)
+    for name in ("LICENSE", "MANIFEST.in", "README.md", "build_pip_pkg.sh", "pyproject.toml"):
+        shutil.copy(here / name, tmp_path)
+    for file in ("_tf_ti.so", "_build_info.py"):
+        shutil.copy(pathlib.Path(tf_ti.__file__).with_name(file), tmp_path / "tf_ti")
+    (tmp_path / "bazel" / "build_library.sh").write_text("#!/bin/sh\n")
+    return tmp_path
+
+
+def test_a_build_of_the_wheel_removes_what_it_made_and_nothing_else(checkout):
+    pytest.importorskip("auditwheel")  # `make test` has installed it, and built the wheel with it
+    kept = ["build/char_model/saved_model.pb", "build/lib/mine.py", "dist/mine.txt"]
+    for file in kept:
+        (checkout / file).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / file).write_text("mine")
+    (checkout / "tf_ti" / "removed_later.py").touch()
+    before = {path.name for path in checkout.iterdir()}
+
+    def built():
+        subprocess.run(
+            ["./build_pip_pkg.sh", "dist"],
+            cwd=checkout,
+            env=os.environ | {"PYTHON_BIN_PATH": sys.executable},
+            check=True,
+        )
+        (wheel,) = (checkout / "dist").glob("*.whl")
+        return zipfile.ZipFile(wheel).namelist()
+
+    files = built()
+    (checkout / "tf_ti" / "removed_later.py").unlink()
+    assert set(files) - set(built()) == {"tf_ti/removed_later.py"}
+    assert [(checkout / file).read_text() for file in kept] == ["mine"] * len(kept)
+    made = {path.name for path in checkout.iterdir()} - before
+    assert made == {".cache", "tf_ti.egg-info"}
 
 
 def test_the_wheel_is_for_any_python_3_on_manylinux():
