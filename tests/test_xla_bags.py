@@ -996,3 +996,26 @@ def test_huge_pages_are_not_xlas_business():
         return tf_ti.embedding_bag_packed(table, ids)
 
     assert run(tf.constant([[0, 1]])).numpy().tolist() == [[2.0, 2.0]]
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_a_bad_id_of_what_tensorflow_clusters_by_itself_is_that_of_compiled_programs(
+    run_program, monkeypatch, is_checked
+):
+    flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
+    monkeypatch.setenv("TF_XLA_FLAGS", flags)
+    monkeypatch.setenv("TF_TI_CHECK_IDS", str(int(is_checked)))
+    finished = run_program("""
+        import tensorflow as tf
+        import tf_ti
+
+        @tf.function
+        def look_up(ids):
+            return tf_ti.embedding_bag_packed(tf.ones([5, 1]) * 3.0, ids) + 1.0
+
+        try:
+            print(look_up(tf.constant([[0, 7], [2, 3]])).numpy().tolist())
+        except tf.errors.InvalidArgumentError as error:
+            print("indices[0, 1] is 7, but emb_table has 5 rows" in str(error))
+    """)
+    assert finished.stdout == ("True\n" if is_checked else "[[4.0], [7.0]]\n")
