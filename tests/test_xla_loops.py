@@ -256,6 +256,39 @@ def test_an_output_of_a_dynamic_length_is_iterated_and_differentiated():
         np.testing.assert_allclose(grad, np.pad(2 * weights * x[:n], [0, 5 - n]))
 
 
+@pytest.mark.parametrize("count", [0, 1, 4])
+@pytest.mark.parametrize("bound", ["count", "length", "inner"])
+def test_a_while_loop_is_differentiated_whatever_bounds_it(bound, count):
+    """By 0 as well: then nothing is recorded."""
+
+    def power(x):
+        with Loop() as loop:
+            y = loop.add_recurrence(x)
+            loop.add_trip_limit(y < x ** (count + 0.5), TripLimit.WHILE)
+            if bound != "length":
+                loop.add_trip_limit(count, TripLimit.COUNT)
+            y.next = y * x
+            last = loop.add_loop_output(y, LoopOutput.LAST_VALUE)
+            loop.add_loop_output(
+                y, LoopOutput.CONCATENATE, length=count if bound == "length" else None
+            )
+        return last.tensor
+
+    @compiled
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = power(x)
+            if bound == "inner":
+                y, _ = tf_ti.scan(lambda s, _: (s * power(x), None), y, length=2)
+        return y, tape.gradient(y, x)
+
+    y, gradient = run(tf.constant(2.0, F64))
+    exponent = (count + 1) * (3 if bound == "inner" else 1)
+    assert y.numpy() == 2.0**exponent
+    assert gradient.numpy() == exponent * 2.0 ** (exponent - 1)
+
+
 def test_num_iterations_that_nothing_is_as_long_as_need_not_be_known():
     traces = []
 

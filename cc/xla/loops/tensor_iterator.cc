@@ -607,7 +607,10 @@ XlaOp Loop::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece)
   if (input.mode == InputMode::kValue) return state.inputs[i];
   if (input.mode == InputMode::kSequence) {
     const int64_t part = input.range.part_size;
-    if (part <= 0) return StackElement(state.inputs[i], piece);
+    if (part <= 0) {
+      const bool is_empty = StackSize(ShapeOf(state.inputs[i])) == 0;
+      return is_empty ? ZeroValue(builder, in.parameter) : StackElement(state.inputs[i], piece);
+    }
     SequenceParts parts;
     parts.stack = StackRange(state.inputs[i], xla::Mul(piece, Int(builder, part)), part);
     return parts.Join(builder);
