@@ -264,6 +264,14 @@ def sequence(**changes):
         ({"coefficients": ["0"] * 6}, "coefficients must be 7, got 6"),
         ({"coefficients": ["x"] * 7}, "coefficients must be numbers, got x"),
         ({"num_saved": 3}, "num_saved must be 2 for this cell, got 3"),
+        ({"limits": [0, 0]}, "limits must be 3, or none, got 2"),
+        ({"limits": [0, 1, 0]}, "limits: tanh has no 1"),
+        ({"activations": ["relu"] * 3, "limits": [64, 0, 0]}, "limits: relu has no 64"),
+        ({"activations": ["relu"] * 3, "limits": [-1, 0, 0]}, "limits: relu has no -1"),
+        (
+            {"activations": ["relu"] * 3, "limits": [0, 1, 0], "num_saved": 2},
+            "num_saved must be 3 for this cell, got 2",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(changes, said):

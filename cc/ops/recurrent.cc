@@ -35,14 +35,20 @@ absl::Status SequenceShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->GetAttr("num_saved", &num_saved));
   bool linear_before_reset;
   TF_RETURN_IF_ERROR(c->GetAttr("linear_before_reset", &linear_before_reset));
+  const int num_gates = kind == "lstm" ? 4 : kind == "gru" ? 3 : 1;
   // With its last product apart from what resets it.
-  const int num_gates = kind == "lstm" || linear_before_reset ? 4 : 3;
+  const int num_saved_gates = kind == "rnn" ? 0 : num_gates + linear_before_reset;
+  std::vector<int> limits;
+  TF_RETURN_IF_ERROR(c->GetAttr("limits", &limits));
+  limits.resize(2);
+  const bool saves_arguments = ((limits[0] | limits[1]) & 7) != 0;
   int output = 2;
   for (int i = 0; i < num_cells; ++i) c->set_output(output++, state);
   for (int i = 0; i < num_saved; ++i, ++output) {
-    const bool is_gates = i == 0 && kind != "rnn";
-    c->set_output(output, is_gates ? c->MakeShape({steps, batch, c->MakeDim(num_gates), hidden})
-                                   : c->MakeShape({steps, batch, hidden}));
+    const bool is_arguments = i == num_saved - 1 && saves_arguments;
+    const int of_unit = is_arguments ? num_gates : i == 0 ? num_saved_gates : 0;
+    c->set_output(output, of_unit > 0 ? c->MakeShape({steps, batch, c->MakeDim(of_unit), hidden})
+                                      : c->MakeShape({steps, batch, hidden}));
   }
   return absl::OkStatus();
 }
@@ -65,7 +71,8 @@ absl::Status SequenceShape(InferenceContext* c) {
       .Attr("coefficients: list(string) >= 1")       \
       .Attr("reverse: bool = false")                 \
       .Attr("time_major: bool = false")              \
-      .Attr("hold_output: bool = false")
+      .Attr("hold_output: bool = false")             \
+      .Attr("limits: list(int) = []")
 
 // One direction of one layer. `x` is [batch, time, input], or [time, batch, input] if time_major;
 // without `w`, its products with that: [..., gates * hidden]. `w` and `r` are [input or hidden,
@@ -74,9 +81,12 @@ absl::Status SequenceShape(InferenceContext* c) {
 // [gates times hidden], and with linear_before_reset hidden more, which are added to the product
 // that is reset. `coefficients` are numbers: the clip, 0 for none, and each activation's alpha and
 // beta. Steps beyond a row's length, or where its mask is false, hold its states; their `y` is 0,
-// or with hold_output the last one. `saved` is what the gradient takes, in type S: activated gates,
-// if there are several; the states c of an LSTM; and the states h, if there is one gate, or lengths
-// or a mask.
+// or with hold_output the last one. `limits` says of each activation that is a relu or a hard
+// sigmoid where its gradient goes on: at the lower limit (1), at the upper one (2), at NaN (4); and
+// where it is 0, and not its product with 0: below (8), above (16), at NaN (32). Of others it is 0.
+// `saved` is what the gradient takes, in type S: activated gates, if there are several; the states
+// c of an LSTM; the states h, if there is one gate, or lengths or a mask; and what goes into the
+// activations of gates, if the limits of one let a gradient go on.
 TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequence")
                           .Input("x: T")
                           .Input("h: T")

@@ -6,21 +6,28 @@ of no state (not looked into), products with a matrix that all iterations share,
 functions. So (1 - z) * h + z * n, h + z * (n - h) and h - z * h + n * z are one polynomial; and a
 product of a concatenation is the sum of its parts' products.
 
+Coefficients are exact: only what is 1 is 1. What algebra says is equal must be so up to rounding:
+where a body multiplies by 0, or takes away what it added, infinities and large numbers make a
+difference, and it has no normal form.
+
 What lies before the columns is one axis, the rows, and perhaps others of extent 1.
 """
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_ti.loops import batching as _batching, fission as _fission
+from tf_ti.recurrent.spec import Limits
 
 _MOST_TERMS = 32
+# Beyond, products overflow, or vanish, in one order and not in another.
+_LARGEST = Fraction(2**32)
 _MOST_PIECES = 16
 
 
@@ -58,11 +65,12 @@ class Outside:
 @dataclasses.dataclass(frozen=True)
 class Activated:
     """A function of each element: sigmoid, tanh, relu, leaky_relu (of a slope `parameter`), minimum
-    (with the `parameter`) or unit, which limits to 0 and 1."""
+    (with the `parameter`) or unit, which limits to 0 and 1; `limits` is of those that have some."""
 
     function: str
     argument: "Form"
-    parameter: float = 0.0
+    parameter: Fraction = Fraction(0)
+    limits: Limits = Limits(0)
 
     def shifted(self, by: int) -> "Activated":
         argument = freeze(shifted(dict(self.argument), by))
@@ -93,8 +101,8 @@ class Product:
 
 Atom = State | Outside | Activated | Product
 Monomial = frozenset[Atom]
-Polynomial = dict[Monomial, float]
-Form = frozenset[tuple[Monomial, float]]
+Polynomial = dict[Monomial, Fraction]
+Form = frozenset[tuple[Monomial, Fraction]]
 Columns = list[tuple[int, Polynomial]]  # the pieces, with their widths
 ONE: Monomial = frozenset()
 
@@ -103,8 +111,12 @@ def freeze(polynomial: Polynomial) -> Form:
     return frozenset(polynomial.items())
 
 
-def of_atom(atom: Atom, coefficient: float = 1.0) -> Polynomial:
+def of_atom(atom: Atom, coefficient: Fraction = Fraction(1)) -> Polynomial:
     return {frozenset([atom]): coefficient}
+
+
+def of_number(number: float | Fraction) -> Polynomial:
+    return {ONE: Fraction(number)} if number else {}
 
 
 def shifted(polynomial: Polynomial, by: int) -> Polynomial:
@@ -114,33 +126,47 @@ def shifted(polynomial: Polynomial, by: int) -> Polynomial:
     return {frozenset(a.shifted(by) for a in m): c for m, c in polynomial.items()}
 
 
-def scaled(polynomial: Polynomial, by: float) -> Polynomial:
-    return {m: c * by for m, c in polynomial.items()} if by else {}
+def scaled(polynomial: Polynomial, by: int | Fraction) -> Polynomial:
+    scaled = {m: c * by for m, c in polynomial.items()}
+    if not all(1 / _LARGEST <= abs(c) <= _LARGEST for c in scaled.values()):
+        raise Unknown
+    return scaled
 
 
 def added(*polynomials: Polynomial) -> Polynomial:
     total: Polynomial = {}
     for monomial, coefficient in itertools.chain(*(p.items() for p in polynomials)):
-        total[monomial] = total.get(monomial, 0.0) + coefficient
+        before = total.get(monomial, Fraction(0))
+        if before * coefficient < 0 and not _may_cancel(monomial, before, coefficient):
+            raise Unknown
+        total[monomial] = before + coefficient
     if len(total) > _MOST_TERMS:
         raise Unknown
     return {m: c for m, c in total.items() if c}
 
 
+def _may_cancel(monomial: Monomial, *coefficients: Fraction) -> bool:
+    """Whether nothing else is rounded by what comes and goes, as in 1 - (1 - z)."""
+    is_small = all(isinstance(atom, State | Activated) for atom in monomial)
+    return is_small and all(abs(c) <= 1 for c in coefficients)
+
+
 def multiplied(a: Polynomial, b: Polynomial) -> Polynomial:
+    if not a or not b:  # 0 times infinity is none
+        raise Unknown
     terms = []
     for (m, c), (n, d) in itertools.product(a.items(), b.items()):
         if m & n or len(terms) == _MOST_TERMS:  # no cell has squares
             raise Unknown
-        terms.append({m | n: c * d})
+        terms.append(scaled({m | n: c}, d))
     return added(*terms)
 
 
-def constant(polynomial: Polynomial) -> float:
+def constant(polynomial: Polynomial) -> Fraction:
     """Its value, if it is a number."""
     if set(polynomial) - {ONE}:
         raise Unknown
-    return polynomial.get(ONE, 0.0)
+    return polynomial.get(ONE, Fraction(0))
 
 
 def is_outside(monomial: Monomial) -> bool:
@@ -273,7 +299,8 @@ class Reader:
         if tensor.op.type == "Const" and tensor.dtype.is_floating:
             value = tf.get_static_value(tensor)
         if value is not None and value.size and (value == value.flat[0]).all():
-            return [(width(tensor), {ONE: float(value.flat[0])} if value.flat[0] else {})]
+            if np.isfinite(number := float(value.flat[0])):
+                return [(width(tensor), of_number(number))]
         return [(width(tensor), of_atom(Outside(tensor.ref())))]
 
     def opened(self, tensor: tf.Tensor) -> Columns:
@@ -317,13 +344,22 @@ class Reader:
             raise Unknown
         terms = []
         for piece, polynomial in columns:
+            if not polynomial or ONE in polynomial:
+                raise Unknown
             for monomial, coefficient in polynomial.items():
-                if not monomial:
-                    raise Unknown
                 atom = Product(monomial, piece, matrix.ref(), is_transposed, row, start)
                 terms.append(of_atom(atom, coefficient))
             row += piece
         return [(count, added(*terms))]
+
+    def summands(self, tensor: tf.Tensor) -> list[Polynomial]:
+        """The products of whole states that a tensor is written as the sum of."""
+        while keeps_columns(tensor.op):
+            tensor = tensor.op.inputs[0]
+        op = tensor.op
+        if op.type not in ("Add", "AddN", "AddV2") or any(t.op.type != "Mul" for t in op.inputs):
+            raise Unknown
+        return [polynomial for t in op.inputs for _, polynomial in self.columns(t)]
 
     def _is_matrix(self, tensor: tf.Tensor) -> bool:
         is_fixed = self._body.is_invariant(tensor) and tensor.shape.is_fully_defined()
@@ -437,66 +473,104 @@ def _activation(function: str) -> Rule:
     return _elementwise(lambda p: of_atom(Activated(function, freeze(p))))
 
 
+def _multiplied(reader, op, index, read):
+    columns = _elementwise(multiplied)(reader, op, index, read)
+    dtype = op.outputs[0].dtype.as_numpy_dtype
+
+    def limited(monomial, coefficient):
+        # The most that it gives is a number of this type: six times what a sixth is there is 1.
+        is_limited = [getattr(atom, "function", "") for atom in monomial] == ["unit"]
+        return Fraction(float(dtype(float(coefficient)))) if is_limited else coefficient
+
+    return [(count, {m: limited(m, c) for m, c in p.items()}) for count, p in columns]
+
+
 def _subtracted(a: Polynomial, b: Polynomial) -> Polynomial:
-    return added(a, scaled(b, -1.0))
+    return added(a, scaled(b, -1))
 
 
 def _divided(a: Polynomial, b: Polynomial) -> Polynomial:
     divisor = constant(b)
     if not divisor:
         raise Unknown
-    return {m: c / divisor for m, c in a.items()}
+    return scaled(a, 1 / divisor)
 
 
-def _unit(argument: Polynomial, largest: float) -> Polynomial:
+def _unit(argument: Polynomial, largest: Fraction, limits: Limits) -> Polynomial:
     """What is limited to 0 and a number."""
-    if not 0 < largest < math.inf:
+    if largest <= 0:
         raise Unknown
-    limited = Activated("unit", freeze(_divided(argument, {ONE: largest})))
+    limited = Activated("unit", freeze(scaled(argument, 1 / largest)), limits=limits)
     return of_atom(limited, largest)
 
 
-def _inside(polynomial: Polynomial, function: str) -> tuple[Polynomial, float] | None:
-    """The argument and the parameter of a function that is all there is."""
+def _inside(polynomial: Polynomial, function: str) -> Activated | None:
+    """A function that is all there is."""
     if len(polynomial) == 1:
         ((monomial, coefficient),) = polynomial.items()
-        if coefficient == 1.0 and len(monomial) == 1:
+        if coefficient == 1 and len(monomial) == 1:
             (atom,) = monomial
             if isinstance(atom, Activated) and atom.function == function:
-                return dict(atom.argument), atom.parameter
+                return atom
     return None
 
 
-def _with_number(a: Polynomial, b: Polynomial) -> tuple[Polynomial, float]:
-    return (b, constant(a)) if not set(a) - {ONE} else (a, constant(b))
+def _with_number(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Fraction, bool]:
+    """Of two operands the one that is no number, the number, and whether that is the second."""
+    if set(a) - {ONE}:
+        return a, constant(b), True
+    return b, constant(a), False
+
+
+def _both(inner: Limits, outer: Limits) -> Limits:
+    """Those of two functions, one limited below and one above; NaN's gradient must pass both."""
+    return (inner | outer) & ~Limits.PASSES_NAN | inner & outer & Limits.PASSES_NAN
+
+
+# TensorFlow selects who gets the gradient: at equality the first operand, at NaN the second one.
+_MINIMUM = {
+    True: Limits.PASSES_HIGH | Limits.ZERO_HIGH | Limits.ZERO_NAN,
+    False: Limits.PASSES_NAN | Limits.ZERO_HIGH,
+}
+_MAXIMUM = {
+    True: Limits.PASSES_LOW | Limits.ZERO_LOW | Limits.ZERO_NAN,
+    False: Limits.PASSES_NAN | Limits.ZERO_LOW,
+}
+_CLIP = Limits.PASSES | Limits.ZERO_LOW | Limits.ZERO_HIGH
 
 
 def _minimum(a: Polynomial, b: Polynomial) -> Polynomial:
-    argument, largest = _with_number(a, b)
-    relu = _inside(argument, "relu")
+    argument, largest, is_second = _with_number(a, b)
+    relu, limits = _inside(argument, "relu"), _MINIMUM[is_second]
     if relu is not None:
-        return _unit(relu[0], largest)
-    return of_atom(Activated("minimum", freeze(argument), largest))
+        return _unit(dict(relu.argument), largest, _both(relu.limits, limits))
+    return of_atom(Activated("minimum", freeze(argument), largest, limits))
 
 
 def _maximum(a: Polynomial, b: Polynomial) -> Polynomial:
-    argument, smallest = _with_number(a, b)
+    argument, smallest, is_second = _with_number(a, b)
     if smallest:
         raise Unknown
+    return _limited_below(argument, _MAXIMUM[is_second])
+
+
+def _limited_below(argument: Polynomial, limits: Limits) -> Polynomial:
+    """What is limited to 0."""
     limited = _inside(argument, "minimum")
     if limited is not None:
-        return _unit(*limited)
-    return of_atom(Activated("relu", freeze(argument)))
+        limits = _both(limited.limits, limits)
+        return _unit(dict(limited.argument), limited.parameter, limits)
+    return of_atom(Activated("relu", freeze(argument), limits=limits))
 
 
 def _clip(a: Polynomial, smallest: Polynomial, largest: Polynomial) -> Polynomial:
     if constant(smallest):
         raise Unknown
-    return _unit(a, constant(largest))
+    return _unit(a, constant(largest), _CLIP)
 
 
 def _leaky_relu(reader, op, index, read):
-    slope = op.get_attr("alpha")
+    slope = Fraction(op.get_attr("alpha"))
     return [
         (count, of_atom(Activated("leaky_relu", freeze(p), slope)))
         for count, p in read(op.inputs[0])
@@ -564,7 +638,7 @@ def _reshaped(reader, op, index, read):
 
 def _filled(value: float) -> Rule:
     def rule(reader, op, index, read):
-        return [(width(op.outputs[0]), {ONE: value} if value else {})]
+        return [(width(op.outputs[0]), of_number(value))]
 
     return rule
 
@@ -579,7 +653,7 @@ _LINEAR_RULES: dict[str, Rule] = {
     "ConcatV2": _concat,
     "Einsum": _einsum,
     "MatMul": _matmul,
-    "Neg": _elementwise(lambda p: scaled(p, -1.0)),
+    "Neg": _elementwise(lambda p: scaled(p, -1)),
     "Reshape": _reshaped,
     "Sub": _elementwise(_subtracted),
 }
@@ -589,11 +663,11 @@ _RULES: dict[str, Rule] = {
     "LeakyRelu": _leaky_relu,
     "Maximum": _elementwise(_maximum),
     "Minimum": _elementwise(_minimum),
-    "Mul": _elementwise(multiplied),
+    "Mul": _multiplied,
     "OnesLike": _filled(1.0),
     "RealDiv": _elementwise(_divided),
-    "Relu": _elementwise(lambda p: _maximum(p, {})),
-    "Relu6": _elementwise(lambda p: _unit(p, 6.0)),
+    "Relu": _elementwise(lambda p: _limited_below(p, Limits(0))),
+    "Relu6": _elementwise(lambda p: _unit(p, Fraction(6), Limits(0))),
     "Sigmoid": _activation("sigmoid"),
     "Tanh": _activation("tanh"),
     "ZerosLike": _filled(0.0),

@@ -12,14 +12,15 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti._library import ops
 from tf_ti.recurrent import unfused
-from tf_ti.recurrent.spec import GATES, Activation, Recurrence
+from tf_ti.recurrent.spec import GATES, Activation, Limits, Recurrence
 
 OP = "TfTi>RecurrentSequence"
 _KERNELS = frozenset(
     ["affine", "hard_sigmoid", "leaky_relu", "relu", "scaled_tanh", "sigmoid", "tanh"]
 )
 # How many tensors a gradient takes beside the outputs: activated gates, if there are several, and
-# the cell states; where steps are left out, or there is one gate, the hidden states.
+# the cell states; where steps are left out, or there is one gate, the hidden states; and where
+# gates do not tell how their gradients go, what goes into them.
 _NUM_SAVED = {"lstm": 2, "gru": 1, "rnn": 0}
 
 
@@ -41,6 +42,8 @@ def run(
     saves = not tf.executing_eagerly() or _tf.is_recording()
     num_saved = _NUM_SAVED[recurrence.kind]
     num_saved += recurrence.kind == "rnn" or lengths is not None or mask is not None
+    # An LSTM's last activation is of no gate.
+    num_saved += any(f.limits & Limits.PASSES for f in recurrence.activations[:2])
     hidden, *cells = states
     result = ops.tf_ti_recurrent_sequence(
         x=x,
@@ -91,6 +94,7 @@ def _attributes(recurrence: Recurrence) -> dict[str, Any]:
         "reverse": recurrence.reverse,
         "time_major": recurrence.time_major,
         "hold_output": recurrence.hold_output,
+        "limits": [int(activation.limits) for activation in recurrence.activations],
     }
 
 
@@ -101,11 +105,12 @@ def _coefficients(op: tf.Operation) -> list[float]:
 def _recurrence_of(op: tf.Operation) -> Recurrence:
     kind = op.get_attr("kind").decode()
     by_position = sorted(zip(op.get_attr("gate_order"), GATES[kind]))
-    names = (name.decode() for name in op.get_attr("activations"))
+    names = [name.decode() for name in op.get_attr("activations")]
     clip, *coefficients = _coefficients(op)
+    limits = map(Limits, op.get_attr("limits") or [0] * len(names))
     return Recurrence(
         kind,
-        tuple(map(Activation, names, coefficients[::2], coefficients[1::2])),
+        tuple(map(Activation, names, coefficients[::2], coefficients[1::2], limits)),
         "".join(gate for _, gate in by_position),
         clip or None,
         op.get_attr("linear_before_reset"),

@@ -19,7 +19,9 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 
+import numpy as np
 import tensorflow as tf
 
 from tf_ti.loops import batching as _batching, fission as _fission, slices as _slices, spec as _spec
@@ -29,6 +31,7 @@ from tf_ti.recurrent.spec import GATES, Activation, Kind, Recurrence
 
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 _NAMES = ("sigmoid", "tanh", "relu", "leaky_relu")
+_UNBOUNDED = ("relu", "leaky_relu")
 
 
 def recognize(
@@ -63,16 +66,28 @@ class _Gate:
 
     activation: Activation
     product: Product
-    coefficient: float
+    coefficient: Fraction
     rest: Polynomial
     reset_bias: Polynomial = dataclasses.field(default_factory=dict)
 
     def negated(self) -> "_Gate":
         """The one that gives 1 minus it."""
-        if self.activation.name not in ("sigmoid", "hard_sigmoid"):
+        f = self.activation
+        if f.name not in ("sigmoid", "hard_sigmoid"):
             raise Unknown
-        rest = _form.scaled(self.rest, -1.0)
-        return dataclasses.replace(self, coefficient=-self.coefficient, rest=rest)
+        if f.name == "hard_sigmoid":
+            f = dataclasses.replace(f, beta=1 - f.beta, limits=f.limits.exchanged())
+        rest = _form.scaled(self.rest, -1)
+        return dataclasses.replace(self, activation=f, coefficient=-self.coefficient, rest=rest)
+
+    def like(self, other: Activation) -> "_Gate":
+        """The same with the beta of another hard sigmoid; the rest makes up for it."""
+        f = self.activation
+        if not f.name == other.name == "hard_sigmoid":
+            return self
+        rest = _form.added(self.rest, _form.of_number((f.beta - other.beta) / f.alpha))
+        f = dataclasses.replace(f, beta=other.beta)
+        return dataclasses.replace(self, activation=f, rest=rest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,9 +131,10 @@ def _cell(body: _fission.Fission) -> _Cell:
         if len(columns) > 1:
             raise Unknown
         new.append(columns[0][1])
-    matcher = _Matcher(reader, shape[1])
+    matcher = _Matcher(reader, shape[1], inside.dtype)
     if len(new) == 1:
-        cell = matcher.gru(*new) if len(new[0]) == 3 else matcher.rnn(*new)
+        tensor = body.results[edges[0][0]]
+        cell = matcher.gru(*new, tensor) if len(new[0]) == 3 else matcher.rnn(*new)
     else:
         cell = matcher.lstm(new, 0, 1) if len(new[0]) == 1 else matcher.lstm(new, 1, 0)
     return dataclasses.replace(cell, compared=frozenset(reader.compared))
@@ -127,8 +143,9 @@ def _cell(body: _fission.Fission) -> _Cell:
 class _Matcher:
     """Finds the parts of cells in normal forms."""
 
-    def __init__(self, reader: _form.Reader, hidden_size: int):
+    def __init__(self, reader: _form.Reader, hidden_size: int, dtype: tf.DType):
         self._reader, self._hidden_size = reader, hidden_size
+        self._type = np.float64 if dtype == tf.float64 else np.float32  # of the kernel
 
     def lstm(self, new: Sequence[Polynomial], h: int, c: int) -> _Cell:
         hidden, cell = new[h], new[c]
@@ -139,18 +156,20 @@ class _Matcher:
             raise Unknown
         kept, added = sorted(cell, key=lambda monomial: State(c) not in monomial)
         forget = self._only(kept - {State(c)})
-        if State(c) not in kept or not all(map(_is_one, cell.values())) or len(added) != 2:
+        if State(c) not in kept or set(cell.values()) != {1} or len(added) != 2:
             raise Unknown
-        f, o = self._gate(forget, h), self._gate(output, h)
+        o = self._gate(output, h)
+        f = self._gate(forget, h).like(o.activation)
         i, g = (self._gate(self._activated(atom), h) for atom in added)
-        if i.activation != f.activation:
+        if i.like(o.activation).activation != o.activation:
             i, g = g, i
+        i = i.like(o.activation)
         if not i.activation == f.activation == o.activation:
             raise Unknown
         activations = (f.activation, g.activation, _activation(squashed))
         return _Cell("lstm", (h, c), {"f": f, "i": i, "c": g, "o": o}, activations)
 
-    def gru(self, new: Polynomial) -> _Cell:
+    def gru(self, new: Polynomial, tensor: tf.Tensor) -> _Cell:
         h = State(0)
         both = {m: c for m, c in new.items() if h in m and len(m) == 2}
         alone = {m: c for m, c in new.items() if h not in m and len(m) == 1}
@@ -163,19 +182,25 @@ class _Matcher:
         candidate = self._only(added - {update})
         is_exchanged = of_kept < 0
         expected = {
-            frozenset([update, h]): -1.0 if is_exchanged else 1.0,
-            frozenset([update, candidate]): 1.0 if is_exchanged else -1.0,
-            frozenset([h if is_exchanged else candidate]): 1.0,
+            frozenset([update, h]): -1 if is_exchanged else 1,
+            frozenset([update, candidate]): 1 if is_exchanged else -1,
+            frozenset([h if is_exchanged else candidate]): 1,
         }
-        if set(new) != set(expected) or not all(_is_one(new[m] * s) for m, s in expected.items()):
+        if new != expected:
             raise Unknown
-        z = self._gate(update, 0)
         n, reset = self._candidate(candidate)
-        r = self._gate(reset, 0)
+        if n.activation.name in _UNBOUNDED:
+            # Where it is infinite, z * h + (1 - z) * n is not what n + z * (h - n) is.
+            kept_part = {frozenset([update, h]): 1}
+            parts = self._reader.summands(tensor)
+            if is_exchanged or kept_part not in parts or len(parts) != 2:
+                raise Unknown
+        r, z = self._gate(reset, 0), self._gate(update, 0)
+        z = (z.negated() if is_exchanged else z).like(r.activation)
         # One gate for both (a minimal gated unit) would be multiplied twice.
         if z.activation != r.activation or update == reset:
             raise Unknown
-        gates = {"z": z.negated() if is_exchanged else z, "r": r, "h": n}
+        gates = {"z": z, "r": r, "h": n}
         is_linear = n.product.factor == {h}
         return _Cell("gru", (0,), gates, (z.activation, n.activation), is_linear)
 
@@ -189,7 +214,7 @@ class _Matcher:
         if len(polynomial) != 1:
             raise Unknown
         ((monomial, coefficient),) = polynomial.items()
-        if len(monomial) != count or not _is_one(coefficient):
+        if len(monomial) != count or coefficient != 1:
             raise Unknown
         return [self._activated(atom) for atom in monomial]
 
@@ -234,7 +259,7 @@ class _Matcher:
         gate = _Gate(activation, product, coefficient, self._rest(argument), self._rest(linear))
         return gate, reset
 
-    def _product(self, terms: Polynomial) -> tuple[Product, float]:
+    def _product(self, terms: Polynomial) -> tuple[Product, Fraction]:
         """The only one, of whole states."""
         if len(terms) != 1:
             raise Unknown
@@ -261,9 +286,22 @@ class _Matcher:
         if len(slopes) != 1 or min(slopes) <= 0:
             raise Unknown
         (slope,) = slopes
-        argument = _form.added(argument, {_form.ONE: -0.5})
-        argument = {m: c / slope for m, c in argument.items()}
-        return Activation("hard_sigmoid", slope, 0.5), argument
+        offset = argument.pop(_form.ONE, Fraction(0))
+        activation = Activation("hard_sigmoid", slope, offset, atom.limits)
+        if not _meets_its_limits(activation, self._type):
+            raise Unknown
+        return activation, _form.scaled(argument, 1 / slope)
+
+
+def _meets_its_limits(f: Activation, dtype: type) -> bool:
+    """Whether a hard sigmoid is at its limits, and not beside them, for numbers that are there."""
+    for limit in (0, 1):
+        exact = (limit - f.beta) / f.alpha
+        rounded = dtype(float(exact))
+        if Fraction(float(rounded)) == exact:
+            if dtype(float(f.alpha)) * rounded + dtype(float(f.beta)) != limit:
+                return False
+    return True
 
 
 def _is_term(monomial: _form.Monomial) -> bool:
@@ -280,11 +318,7 @@ def _is_term(monomial: _form.Monomial) -> bool:
 def _activation(atom: Activated) -> Activation:
     if atom.function not in _NAMES:
         raise Unknown
-    return Activation(atom.function, atom.parameter)
-
-
-def _is_one(number: float) -> bool:
-    return math.isclose(number, 1.0, rel_tol=1e-6)
+    return Activation(atom.function, atom.parameter, limits=atom.limits)
 
 
 # --- sequences -----------------------------------------------------------------------------------
@@ -334,7 +368,10 @@ class _Sequence:
         self._batch_major = self._with_time_second(*source) if source is not None else None
         self._recurrence = Recurrence(
             cell.kind,
-            cell.activations,
+            tuple(
+                dataclasses.replace(f, alpha=float(f.alpha), beta=float(f.beta))
+                for f in cell.activations
+            ),
             order,
             linear_before_reset=cell.linear_before_reset,
             reverse=body.order < 0,
@@ -476,10 +513,10 @@ class _Sequence:
         total = None
         for monomial, coefficient in polynomial.items():
             if monomial == _form.ONE:
-                term = tf.constant(coefficient, self._dtype, [1] * rank)
+                term = tf.constant(float(coefficient), self._dtype, [1] * rank)
             else:
                 term = value(*monomial, width)
-                term = term if coefficient == 1.0 else coefficient * term
+                term = term if coefficient == 1 else float(coefficient) * term
             total = term if total is None else total + term
         total = tf.zeros([1] * rank, self._dtype) if total is None else total
         return _broadcast(total, rank - 1, width)
@@ -497,7 +534,7 @@ class _Sequence:
             value = self._steps(factor, atom.width)
             *outer, _ = _batching.extents(value)
             flat = _batching.reshape(value, [_batching.multiplied(outer), atom.width])
-            matrix = self._matrix([(width, _matrices_of({frozenset([atom]): 1.0}))])
+            matrix = self._matrix([(width, _matrices_of(_form.of_atom(atom)))])
             made = tf.matmul(flat, matrix, transpose_b=self._is_transposed)
             return _batching.reshape(made, [*outer, width])
         (value,) = self._body.compute([atom.tensor])
@@ -521,7 +558,7 @@ class _Sequence:
                 matrix = _taken(matrix, axis ^ product.is_transposed, start, extent)
             if product.is_transposed != self._is_transposed:
                 matrix = tf.transpose(matrix)
-            parts.append(matrix if coefficient == 1.0 else coefficient * matrix)
+            parts.append(matrix if coefficient == 1 else float(coefficient) * matrix)
         return _joined(parts, 0 if self._is_transposed else 1)
 
     @property

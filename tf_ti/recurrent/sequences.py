@@ -63,7 +63,7 @@ def lstm_sequence(
         direction: "forward", "reverse" or, with two directions, "bidirectional": forward first.
         activations: three of affine, elu, hard_sigmoid, leaky_relu, relu, scaled_tanh, sigmoid,
             softplus, softsign, tanh and thresholded_relu, as ONNX defines them; the same for both
-            directions.
+            directions. At their limits relu and hard_sigmoid have the slope 0.
         activations_alpha, activations_beta: what these functions call alpha and beta, a number for
             each of the three, which those that have none do not look at; or nothing, for the
             defaults of ONNX's operators (affine and scaled_tanh change nothing by default).

@@ -1,6 +1,7 @@
 """What one direction of a recurrent layer computes, without its tensors."""
 
 import dataclasses
+import enum
 import numbers
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,28 @@ ACTIVATIONS: dict[str, tuple[float | None, float | None]] = {
 _NAMES = {name.replace("_", ""): name for name in ACTIVATIONS}
 
 
+class Limits(enum.IntFlag):
+    """What becomes of a gradient where a relu or a hard sigmoid is limited, or is NaN.
+
+    It goes on at a limit, or where there is NaN (PASSES). Else it is multiplied by 0, or 0 takes
+    its place (ZERO), which is not the same where it is infinite. None is what tf.nn.relu and
+    tf.nn.relu6 do; TensorFlow's minima and maxima do the rest.
+    """
+
+    PASSES_LOW = 1
+    PASSES_HIGH = 2
+    PASSES_NAN = 4
+    PASSES = 7
+    ZERO_LOW = 8
+    ZERO_HIGH = 16
+    ZERO_NAN = 32
+
+    def exchanged(self) -> "Limits":
+        """Those of 1 minus the function."""
+        low, high = Limits.PASSES_LOW | Limits.ZERO_LOW, Limits.PASSES_HIGH | Limits.ZERO_HIGH
+        return Limits(self & ~(low | high) | (self & low) << 1 | (self & high) >> 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Activation:
     """An activation function by its name; 0 for the alpha and the beta that it does not have."""
@@ -47,6 +70,7 @@ class Activation:
     name: str
     alpha: float = 0.0
     beta: float = 0.0
+    limits: Limits = Limits(0)
 
     @classmethod
     def of(

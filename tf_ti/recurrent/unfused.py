@@ -1,12 +1,13 @@
 """Recurrent cells and sequences in TensorFlow's own operations: what they mean, step by step."""
 
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tf_ti.loops.scan import scan
 from tf_ti.recurrent import arguments as _arguments
-from tf_ti.recurrent.spec import Activation, Recurrence
+from tf_ti.recurrent.spec import Activation, Limits, Recurrence
 
 _HALVES = (tf.float16, tf.bfloat16)
 
@@ -158,23 +159,37 @@ class Cell:
         return value if clip is None else tf.clip_by_value(value, -clip, clip)
 
 
+def _limited(x: tf.Tensor, activation: Activation) -> tf.Tensor:
+    """What is limited to 0, and a hard sigmoid to 1."""
+    is_relu, limits = activation.name == "relu", activation.limits
+    if not limits:
+        return tf.nn.relu(x) if is_relu else tf.nn.relu6(6 * x) / 6
+    is_between = x >= 0 if Limits.PASSES_LOW in limits else x > 0
+    if not is_relu:
+        is_between &= x <= 1 if Limits.PASSES_HIGH in limits else x < 1
+    if Limits.PASSES_NAN in limits:
+        is_between |= tf.math.is_nan(x)
+    limited = tf.clip_by_value(x, 0, math.inf if is_relu else 1)
+    return tf.where(is_between, x, tf.stop_gradient(limited))
+
+
 _FUNCTIONS = {
-    "affine": lambda x, alpha, beta: alpha * x + beta,
-    "elu": lambda x, alpha, beta: tf.where(x >= 0, x, alpha * tf.nn.elu(x)),
-    "hard_sigmoid": lambda x, alpha, beta: tf.clip_by_value(alpha * x + beta, 0, 1),
-    "leaky_relu": lambda x, alpha, beta: tf.where(x > 0, x, alpha * x),
-    "relu": lambda x, alpha, beta: tf.nn.relu(x),
-    "scaled_tanh": lambda x, alpha, beta: alpha * tf.tanh(beta * x),
-    "sigmoid": lambda x, alpha, beta: tf.sigmoid(x),
-    "softplus": lambda x, alpha, beta: tf.nn.softplus(x),
-    "softsign": lambda x, alpha, beta: tf.nn.softsign(x),
-    "tanh": lambda x, alpha, beta: tf.tanh(x),
-    "thresholded_relu": lambda x, alpha, beta: tf.where(x >= alpha, x, tf.zeros([], x.dtype)),
+    "affine": lambda x, f: f.alpha * x + f.beta,
+    "elu": lambda x, f: tf.where(x >= 0, x, f.alpha * tf.nn.elu(x)),
+    "hard_sigmoid": lambda x, f: _limited(f.alpha * x + f.beta, f),
+    "leaky_relu": lambda x, f: tf.where(x > 0, x, f.alpha * x),
+    "relu": _limited,
+    "scaled_tanh": lambda x, f: f.alpha * tf.tanh(f.beta * x),
+    "sigmoid": lambda x, f: tf.sigmoid(x),
+    "softplus": lambda x, f: tf.nn.softplus(x),
+    "softsign": lambda x, f: tf.nn.softsign(x),
+    "tanh": lambda x, f: tf.tanh(x),
+    "thresholded_relu": lambda x, f: tf.where(x >= f.alpha, x, tf.zeros([], x.dtype)),
 }
 
 
 def _apply(activation: Activation, x: tf.Tensor) -> tf.Tensor:
-    return _FUNCTIONS[activation.name](x, activation.alpha, activation.beta)
+    return _FUNCTIONS[activation.name](x, activation)
 
 
 def _widen(tensor: tf.Tensor | None) -> tf.Tensor | None:

@@ -78,7 +78,9 @@ template <typename S, int L>
 template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> Sigmoid(Vector<S, L> x) {
   const Exponential<S, L> e = ExponentialOf<L>(-x);
-  return Reciprocal<S, L>(1 + (e.scale * e.rest + e.scale));
+  const Vector<S, L> y = Reciprocal<S, L>(1 + (e.scale * e.rest + e.scale));
+  // There the exponential is no longer right; and infinity times this is NaN.
+  return x < S(std::is_same_v<S, float> ? -87 : -708) ? Vector<S, L>{} : y;
 }
 
 template <typename S, int L>
@@ -89,6 +91,26 @@ template <typename S, int L>
   const Vector<S, L> minus = e.scale * e.rest + (e.scale - 1);
   const Vector<S, L> y = -minus * Reciprocal<S, L>(2 + minus);
   return x < 0 ? -y : y;
+}
+
+// The same numbers. What is made of them is not one instruction with what made them: a product that
+// is then added to is rounded, as TensorFlow's is.
+template <typename V>
+[[gnu::always_inline]] inline V Rounded(V value) {
+#if defined(__x86_64__)
+  asm("" : "+x"(value));
+#elif defined(__aarch64__)
+  asm("" : "+w"(value));
+#endif
+  return value;
+}
+
+// What kRelu and kHardSigmoid limit.
+template <typename S, int L>
+[[gnu::always_inline]] inline Vector<S, L> Unlimited(const Activation<S>& activation,
+                                                     Vector<S, L> x) {
+  if (activation.function == ActivationFunction::kRelu) return x;
+  return Rounded(activation.alpha * x) + activation.beta;
 }
 
 template <typename S, int L>
@@ -105,7 +127,7 @@ inline Vector<S, L> Activate(const Activation<S>& activation, Vector<S, L> x) {
     case ActivationFunction::kAffine:
       return alpha * x + beta;
     case ActivationFunction::kHardSigmoid: {
-      const Vector<S, L> y = alpha * x + beta;
+      const Vector<S, L> y = Unlimited<S, L>(activation, x);
       return y < 0 ? zero : y > 1 ? zero + 1 : y;
     }
     case ActivationFunction::kLeakyRelu:
@@ -116,27 +138,39 @@ inline Vector<S, L> Activate(const Activation<S>& activation, Vector<S, L> x) {
   return x;
 }
 
-// The derivative where the activation is y.
+// By the argument of an activation that is y, of what is by its result. The argument x is read only
+// where a limit passes something.
 template <typename S, int L>
-[[gnu::always_inline]] inline Vector<S, L> Derivative(const Activation<S>& activation,
-                                                      Vector<S, L> y) {
+[[gnu::always_inline]] inline Vector<S, L> Backward(const Activation<S>& activation, Vector<S, L> x,
+                                                    Vector<S, L> y, Vector<S, L> gradient) {
   const S alpha = activation.alpha, beta = activation.beta;
   const Vector<S, L> zero{};
   switch (activation.function) {
     case ActivationFunction::kSigmoid:
-      return y * (1 - y);
+      return gradient * (y * (1 - y));
     case ActivationFunction::kTanh:
-      return 1 - y * y;
-    case ActivationFunction::kRelu:
-      return y > 0 ? zero + 1 : zero;
+      return gradient * (1 - y * y);
     case ActivationFunction::kAffine:
-      return zero + alpha;
-    case ActivationFunction::kHardSigmoid:
-      return (y > 0) & (y < 1) ? zero + alpha : zero;
+      return gradient * alpha;
     case ActivationFunction::kLeakyRelu:
-      return y > 0 ? zero + 1 : zero + alpha;
-    case ActivationFunction::kScaledTanh:
-      return beta * (alpha - y * y / alpha);
+      return gradient * (y > 0 ? zero + 1 : zero + alpha);
+    case ActivationFunction::kScaledTanh: {
+      const Vector<S, L> t = y / alpha;
+      return gradient * (alpha * beta * (1 - t * t));
+    }
+    case ActivationFunction::kRelu:
+    case ActivationFunction::kHardSigmoid:
+      break;
   }
-  return zero;
+  const bool is_relu = activation.function == ActivationFunction::kRelu;
+  const int limits = activation.limits;
+  const Vector<S, L> u = limits & kPasses ? Unlimited<S, L>(activation, x) : y;
+  const auto none = zero != zero;
+  const auto is_low = limits & kPassesLow ? u < 0 : u <= 0;
+  const auto is_high = is_relu ? none : limits & kPassesHigh ? u > 1 : u >= 1;
+  const auto is_nan = limits & kPassesNan ? none : u != u;
+  const auto is_zero = (limits & kZeroLow ? is_low : none) | (limits & kZeroHigh ? is_high : none) |
+                       (limits & kZeroNan ? is_nan : none);
+  const Vector<S, L> slope = is_low | is_high | is_nan ? zero : zero + (is_relu ? S(1) : alpha);
+  return is_zero ? zero : gradient * slope;
 }

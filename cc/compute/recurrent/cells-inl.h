@@ -59,13 +59,23 @@ struct Units {
     if constexpr (usual) return activation == 0 ? Sigmoid<S, L>(x) : Tanh<S, L>(x);
     return Activate<S, L>(step.activations[activation], x);
   }
-  [[gnu::always_inline]] Lane<S> Gate(int activation, Lane<S> x) const {
+  // Activates what a gate gets, and saves what its gradient needs.
+  [[gnu::always_inline]] Lane<S> Gate(int gate, int activation, Lane<S> x) const {
     if constexpr (!usual) {
       const S clip = step.clip;
       x = x > clip ? Fill<L>(clip) : x;
       x = x < -clip ? Fill<L>(-clip) : x;
     }
-    return ActivateBy(activation, x);
+    const Lane<S> y = ActivateBy(activation, x);
+    SaveGate(gate, y);
+    if constexpr (!usual) {
+      if (step.arguments != nullptr) {
+        StoreSome<S>(
+            x, count,
+            step.arguments + row * step.arguments_stride + gate * step.gate_stride + j * L);
+      }
+    }
+    return y;
   }
   bool IsActive() const { return step.is_active == nullptr || step.is_active[row] != 0; }
   [[gnu::always_inline]] void SaveGate(int gate, Lane<S> value) const {
@@ -76,6 +86,10 @@ struct Units {
   }
   void Save(Lane<S> value, S* states) const {
     if (states != nullptr) StoreSome<S>(value, count, states + row * step.saved_stride + j * L);
+  }
+  // A GRU's new state; not n + z * (h - n), which is NaN where n is infinite.
+  [[gnu::always_inline]] Lane<S> Updated(Lane<S> z, Lane<S> n) const {
+    return (1 - z) * n + z * LoadLanes<S>(step.h + state);
   }
   // The new state, or the old one where the step is not for this row.
   [[gnu::always_inline]] void Finish(Lane<S> h) const {
@@ -120,17 +134,13 @@ inline void ForUnits(const CellStep<S>& step, const Work& work) {
 template <typename S>
 void StepLstm(const CellStep<S>& step) {
   ForUnits<S, 1, 3>(step, [&](const auto& units) {
-    const Lane<S> f = units.Gate(0, units.Sum(0));
-    const Lane<S> i = units.Gate(0, units.Sum(1));
-    const Lane<S> g = units.Gate(1, units.Sum(2));
-    const Lane<S> o = units.Gate(0, units.Sum(3));
+    const Lane<S> f = units.Gate(0, 0, units.Sum(0));
+    const Lane<S> i = units.Gate(1, 0, units.Sum(1));
+    const Lane<S> g = units.Gate(2, 1, units.Sum(2));
+    const Lane<S> o = units.Gate(3, 0, units.Sum(3));
     const Lane<S> last_c = LoadLanes<S>(step.c + units.state);
     const Lane<S> c = f * last_c + i * g;
     const Lane<S> h = o * units.ActivateBy(2, c);
-    units.SaveGate(0, f);
-    units.SaveGate(1, i);
-    units.SaveGate(2, g);
-    units.SaveGate(3, o);
     const Lane<S> held_c = units.IsActive() ? c : last_c;
     StoreLanes<S>(held_c, step.c + units.state);
     units.Save(held_c, step.saved_c);
@@ -141,25 +151,20 @@ void StepLstm(const CellStep<S>& step) {
 template <typename S>
 void StepGruLinearBeforeReset(const CellStep<S>& step) {
   ForUnits<S, 1, 2>(step, [&](const auto& units) {
-    const Lane<S> z = units.Gate(0, units.Sum(0) + units.Projected(0));
-    const Lane<S> r = units.Gate(0, units.Sum(1) + units.Projected(1));
+    const Lane<S> z = units.Gate(0, 0, units.Sum(0) + units.Projected(0));
+    const Lane<S> r = units.Gate(1, 0, units.Sum(1) + units.Projected(1));
     const Lane<S> from_state = units.Sum(2);
-    const Lane<S> n = units.Gate(1, units.Projected(2) + r * from_state);
-    units.SaveGate(0, z);
-    units.SaveGate(1, r);
-    units.SaveGate(2, n);
+    const Lane<S> n = units.Gate(2, 1, units.Projected(2) + r * from_state);
     units.SaveGate(3, from_state);
-    units.Finish(n + z * (LoadLanes<S>(step.h + units.state) - n));
+    units.Finish(units.Updated(z, n));
   });
 }
 
 template <typename S>
 void StepGruGates(const CellStep<S>& step) {
   ForUnits<S, 4, 2>(step, [&](const auto& units) {
-    const Lane<S> z = units.Gate(0, units.Sum(0));
-    const Lane<S> r = units.Gate(0, units.Sum(1));
-    units.SaveGate(0, z);
-    units.SaveGate(1, r);
+    const Lane<S> z = units.Gate(0, 0, units.Sum(0));
+    const Lane<S> r = units.Gate(1, 0, units.Sum(1));
     StoreLanes<S>(z, step.update + units.state);
     StoreLanes<S>(r * LoadLanes<S>(step.h + units.state), step.reset_h + units.state);
   });
@@ -168,16 +173,14 @@ void StepGruGates(const CellStep<S>& step) {
 template <typename S>
 void StepGruState(const CellStep<S>& step) {
   ForUnits<S, 4, 2>(step, [&](const auto& units) {
-    const Lane<S> n = units.Gate(1, units.Sum(2));
-    const Lane<S> z = LoadLanes<S>(step.update + units.state);
-    units.SaveGate(2, n);
-    units.Finish(n + z * (LoadLanes<S>(step.h + units.state) - n));
+    const Lane<S> n = units.Gate(2, 1, units.Sum(2));
+    units.Finish(units.Updated(LoadLanes<S>(step.update + units.state), n));
   });
 }
 
 template <typename S>
 void StepRnn(const CellStep<S>& step) {
-  ForUnits<S, 4, 1>(step, [&](const auto& units) { units.Finish(units.Gate(0, units.Sum(0))); });
+  ForUnits<S, 4, 1>(step, [&](const auto& units) { units.Finish(units.Gate(0, 0, units.Sum(0))); });
 }
 
 template <typename S>
@@ -219,8 +222,19 @@ struct UnitsGradient {
     const bool is_shown = step.is_shown == nullptr || step.is_shown[row] != 0;
     return is_shown ? dh + LoadSome<S>(step.dy + row * step.dy_stride + unit, count) : dh;
   }
-  [[gnu::always_inline]] Lane<S> Slope(int activation, Lane<S> y) const {
-    return Derivative<S, L>(step.activations[activation], y);
+  // By a GRU's update gate.
+  [[gnu::always_inline]] Lane<S> ByUpdate(Lane<S> dh, Lane<S> n) const {
+    return dh * Saved(step.last_h) - dh * n;
+  }
+  // By what goes into a gate's activation, which is y, of what is by that.
+  [[gnu::always_inline]] Lane<S> ThroughGate(int gate, int activation, Lane<S> y,
+                                             Lane<S> gradient) const {
+    const Lane<S> x = step.arguments == nullptr
+                          ? y
+                          : LoadSome<S>(step.arguments + row * step.arguments_stride +
+                                            gate * step.gate_stride + unit,
+                                        count);
+    return Backward<S, L>(step.activations[activation], x, y, gradient);
   }
   [[gnu::always_inline]] void StoreGate(int gate, Lane<S> value) const {
     StoreSome<S>(value, count, step.dgates[gate] + row * step.dgates_stride + unit);
@@ -252,13 +266,15 @@ void LstmGradient(const CellGradientStep<S>& step) {
       step,
       [&](const UnitsGradient<S>& units) {
         const Lane<S> f = units.Gate(0), i = units.Gate(1), g = units.Gate(2), o = units.Gate(3);
-        const Lane<S> out = Activate<S, kLanes<S>>(step.activations[2], units.Saved(step.c));
+        const Lane<S> c = units.Saved(step.c);
+        const Lane<S> out = Activate<S, kLanes<S>>(step.activations[2], c);
         const Lane<S> dh = units.ByState();
-        const Lane<S> dc = LoadLanes<S>(step.dc + units.state) + dh * o * units.Slope(2, out);
-        units.StoreGate(0, dc * units.Saved(step.last_c) * units.Slope(0, f));
-        units.StoreGate(1, dc * g * units.Slope(0, i));
-        units.StoreGate(2, dc * i * units.Slope(1, g));
-        units.StoreGate(3, dh * out * units.Slope(0, o));
+        const Lane<S> by_out = Backward<S, kLanes<S>>(step.activations[2], c, out, dh * o);
+        const Lane<S> dc = LoadLanes<S>(step.dc + units.state) + by_out;
+        units.StoreGate(0, units.ThroughGate(0, 0, f, dc * units.Saved(step.last_c)));
+        units.StoreGate(1, units.ThroughGate(1, 0, i, dc * g));
+        units.StoreGate(2, units.ThroughGate(2, 1, g, dc * i));
+        units.StoreGate(3, units.ThroughGate(3, 0, o, dh * out));
         StoreLanes<S>(dc * f, step.dc + units.state);
         StoreLanes<S>(Lane<S>{}, step.dh + units.state);
       },
@@ -275,9 +291,9 @@ void GruLinearBeforeResetGradient(const CellGradientStep<S>& step) {
       [&](const UnitsGradient<S>& units) {
         const Lane<S> z = units.Gate(0), r = units.Gate(1), n = units.Gate(2);
         const Lane<S> dh = units.ByState();
-        const Lane<S> dn = dh * (1 - z) * units.Slope(1, n);
-        units.StoreGate(0, dh * (units.Saved(step.last_h) - n) * units.Slope(0, z));
-        units.StoreGate(1, dn * units.Gate(3) * units.Slope(0, r));
+        const Lane<S> dn = units.ThroughGate(2, 1, n, dh * (1 - z));
+        units.StoreGate(0, units.ThroughGate(0, 0, z, units.ByUpdate(dh, n)));
+        units.StoreGate(1, units.ThroughGate(1, 0, r, dn * units.Gate(3)));
         units.StoreGate(2, dn);
         store_reset(units, dn * r);
         StoreLanes<S>(dh * z, step.dh + units.state);
@@ -295,8 +311,8 @@ void GruStateGradient(const CellGradientStep<S>& step) {
       [&](const UnitsGradient<S>& units) {
         const Lane<S> z = units.Gate(0), n = units.Gate(2);
         const Lane<S> dh = units.ByState();
-        units.StoreGate(0, dh * (units.Saved(step.last_h) - n) * units.Slope(0, z));
-        units.StoreGate(2, dh * (1 - z) * units.Slope(1, n));
+        units.StoreGate(0, units.ThroughGate(0, 0, z, units.ByUpdate(dh, n)));
+        units.StoreGate(2, units.ThroughGate(2, 1, n, dh * (1 - z)));
         StoreLanes<S>(dh * z, step.dh + units.state);
       },
       HandOn<S, 3>);
@@ -309,7 +325,7 @@ void GruResetGradient(const CellGradientStep<S>& step) {
       [&](const UnitsGradient<S>& units) {
         const Lane<S> r = units.Gate(1);
         const Lane<S> dreset_h = LoadLanes<S>(step.dreset_h + units.state);
-        units.StoreGate(1, dreset_h * units.Saved(step.last_h) * units.Slope(0, r));
+        units.StoreGate(1, units.ThroughGate(1, 0, r, dreset_h * units.Saved(step.last_h)));
         StoreLanes<S>(LoadLanes<S>(step.dh + units.state) + dreset_h * r, step.dh + units.state);
       },
       [](const UnitsGradient<S>&) {});
@@ -320,7 +336,7 @@ void RnnGradient(const CellGradientStep<S>& step) {
   ForUnitsGradient(
       step,
       [&](const UnitsGradient<S>& units) {
-        units.StoreGate(0, units.ByState() * units.Slope(0, units.Saved(step.h)));
+        units.StoreGate(0, units.ThroughGate(0, 0, units.Saved(step.h), units.ByState()));
         StoreLanes<S>(Lane<S>{}, step.dh + units.state);
       },
       HandOn<S, 1>);

@@ -18,11 +18,30 @@ enum class ActivationFunction {
   kScaledTanh,   // alpha * tanh(beta * x)
 };
 
+// What becomes of a gradient where kRelu and kHardSigmoid are at a limit, beyond it, or NaN. It
+// goes on at the limits, or where there is NaN; what they give does not tell that. Else its product
+// with 0 does, or (kZero...) 0, which is not the same where it is infinite.
+enum Limits {
+  kPassesLow = 1,
+  kPassesHigh = 2,
+  kPassesNan = 4,
+  kPasses = 7,
+  kZeroLow = 8,
+  kZeroHigh = 16,
+  kZeroNan = 32,
+  kZero = 56,
+};
+
 template <typename S>
 struct Activation {
   ActivationFunction function;
   S alpha;
   S beta;
+  int limits;  // of Limits
+
+  bool is_limited() const {
+    return function == ActivationFunction::kRelu || function == ActivationFunction::kHardSigmoid;
+  }
 };
 
 // Some rows of the batch, and some neighbouring units of their states. Pointers are to the first of
@@ -59,6 +78,8 @@ struct CellStep {
   S* gates;
   int64_t gates_stride;
   int64_t gate_stride;
+  S* arguments;  // what goes into gates' activations, likewise, where what they give does not do
+  int64_t arguments_stride;
   S* saved_c;
   S* saved_h;
   int64_t saved_stride;
@@ -77,6 +98,8 @@ struct CellGradientStep {
   const S* gates;
   int64_t gates_stride;
   int64_t gate_stride;
+  const S* arguments;
+  int64_t arguments_stride;
   const S* last_c;
   const S* c;
   const S* last_h;

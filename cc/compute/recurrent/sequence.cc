@@ -320,6 +320,7 @@ void Sequence<S>::Step(int64_t index, int phase, Workspace<S>* part) {
   cell.is_shown = has_mask_ ? part->is_shown.data() : nullptr;
   cell.y_stride = args_.y.row_stride;
   cell.gates_stride = num_saved * args_.hidden;
+  cell.arguments_stride = NumGates(args_.kind) * args_.hidden;
   cell.gate_stride = cell.saved_stride = args_.hidden;
 
   const int begin = phase == 0 ? 0 : layout_.second_phase;
@@ -357,6 +358,8 @@ void Sequence<S>::Step(int64_t index, int phase, Workspace<S>* part) {
     cell.reset_h = state(reset_h_);
     cell.y = args_.y.At(step, part->row_begin) + unit;
     if (args_.gates != nullptr) cell.gates = args_.gates + saved_row * cell.gates_stride + unit;
+    if (args_.arguments != nullptr)
+      cell.arguments = args_.arguments + saved_row * cell.arguments_stride + unit;
     if (args_.saved_c != nullptr) cell.saved_c = args_.saved_c + saved_row * args_.hidden + unit;
     if (args_.saved_h != nullptr) cell.saved_h = args_.saved_h + saved_row * args_.hidden + unit;
     cells_.phases[phase](cell);

@@ -65,6 +65,8 @@ struct SequenceArgs {
   S* gates;
   S* saved_c;
   S* saved_h;
+  // What goes into gates' activations where those pass something at limits, [.., .., NumGates, ..].
+  S* arguments;
 
   std::function<bool()> goes_on;  // false: whatever is computed, nobody reads it
 };

@@ -183,8 +183,11 @@ void SequenceGradient<S>::Cell(int64_t step, int phase, const Part& part) {
     cell.is_shown = is_shown_.data() + row;
   }
   cell.gates_stride = num_saved * hidden_;
+  cell.arguments_stride = num_columns_;
   cell.gate_stride = cell.saved_stride = hidden_;
   if (sequence_.gates != nullptr) cell.gates = sequence_.gates + row * cell.gates_stride + unit;
+  if (sequence_.arguments != nullptr)
+    cell.arguments = sequence_.arguments + row * num_columns_ + unit;
   if (sequence_.kind == CellKind::kLstm) {
     const int64_t before = sequence_.reverse ? step + 1 : step - 1;
     const S* const last_c = before < 0 || before == num_steps_

@@ -25,7 +25,7 @@ absl::Status CheckRank(const char* name, const TensorShape& shape, int rank) {
 int NumSaved(const RecurrentSpec& spec) {
   const bool saves_gates = NumSavedGates(spec.kind) > 0;
   const bool saves_h = spec.kind == CellKind::kRnn || spec.has_lengths || spec.has_mask;
-  return saves_gates + spec.is_lstm() + saves_h;
+  return saves_gates + spec.is_lstm() + saves_h + spec.saves_arguments();
 }
 
 absl::Status CheckLengths(const int64_t* lengths, const SequenceSizes& sizes) {
@@ -66,11 +66,12 @@ absl::Status SequenceShapes::Init(const RecurrentSpec& spec, const Find& find) {
   const auto weights = [&](int64_t rows) {
     return spec.transpose_weights ? Dims{columns, rows} : Dims{rows, columns};
   };
-  const int64_t num_saved_gates = NumSavedGates(spec.kind);
   const auto saved = [&](int i) {
-    return i == 0 && num_saved_gates > 0
-               ? Dims{sizes.num_steps, sizes.batch, num_saved_gates, sizes.hidden}
-               : Dims{sizes.num_steps, sizes.batch, sizes.hidden};
+    const int num_saved_gates = i == 0 ? NumSavedGates(spec.kind) : 0;
+    const bool is_arguments = i == spec.num_saved - 1 && spec.saves_arguments();
+    const int64_t of_unit = is_arguments ? NumGates(spec.kind) : num_saved_gates;
+    return of_unit > 0 ? Dims{sizes.num_steps, sizes.batch, of_unit, sizes.hidden}
+                       : Dims{sizes.num_steps, sizes.batch, sizes.hidden};
   };
 
   const auto add_output = [&](const Dims& dims, bool is_saved = false) {
@@ -167,7 +168,8 @@ absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& size
   std::copy_n(spec.gate_positions, kMostGates, args.gate_positions);
   for (int i = 0; i < 3; ++i) {
     const Activation<double>& given = spec.activations[i];
-    args.activations[i] = {given.function, static_cast<S>(given.alpha), static_cast<S>(given.beta)};
+    args.activations[i] = {given.function, static_cast<S>(given.alpha), static_cast<S>(given.beta),
+                           given.limits};
   }
   args.clip = static_cast<S>(spec.clip);
   args.goes_on = std::move(goes_on);
@@ -191,11 +193,13 @@ absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& size
     args.h = out();
     args.c = out(is_lstm);
   }
-  int saved = 0;
+  const bool saves_arguments = spec.num_saved > 0 && spec.saves_arguments();
+  int saved = saves_arguments;
   const auto next_saved = [&] { return out_or_in(saved++ < spec.num_saved); };
   if (NumSavedGates(spec.kind) > 0) args.gates = next_saved();
   if (is_lstm) args.saved_c = next_saved();
   args.saved_h = next_saved();
+  args.arguments = out_or_in(saves_arguments);
   SequenceGradientArgs<S> gradient{};
   if (spec.is_gradient) {
     gradient.sequence = args;

@@ -84,11 +84,21 @@ absl::Status RecurrentSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_
       return InvalidArgument("coefficients must be numbers, got ", coefficients[i]);
     }
   }
+  std::vector<int> limits;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("limits", &limits));
+  if (limits.empty()) limits.resize(num_activations);
+  if (limits.size() != num_activations) {
+    return InvalidArgument("limits must be ", num_activations, ", or none, got ", limits.size());
+  }
   clip = values[0] > 0 ? values[0] : std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < num_activations; ++i) {
     TF_RETURN_IF_ERROR(FindFunction(names[i], &activations[i].function));
     activations[i].alpha = values[1 + 2 * i];
     activations[i].beta = values[2 + 2 * i];
+    if ((limits[i] & ~(activations[i].is_limited() ? kPasses | kZero : 0)) != 0) {
+      return InvalidArgument("limits: ", names[i], " has no ", limits[i]);
+    }
+    activations[i].limits = limits[i];
   }
   if (is_gradient && !std::isinf(clip)) {
     return Unimplemented("there is no gradient of a clipped sequence");

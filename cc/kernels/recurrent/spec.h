@@ -26,6 +26,11 @@ struct RecurrentSpec {
 
   absl::Status Init(tensorflow::OpKernelConstruction* ctx, bool is_gradient);
 
+  // Whether what gates give does not do for their gradients: of gates are all activations but an
+  // LSTM's last.
+  bool saves_arguments() const {
+    return ((activations[0].limits | activations[1].limits) & kPasses) != 0;
+  }
   bool is_lstm() const { return kind == CellKind::kLstm; }
   bool resets_product() const { return kind == CellKind::kGruLinearBeforeReset; }
 };

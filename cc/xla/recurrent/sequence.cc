@@ -41,12 +41,15 @@ void ForFields(Spec& spec, Sizes& sizes, const Visit& visit) {
   visit("function_0", spec.activations[0].function);
   visit("alpha_0", spec.activations[0].alpha);
   visit("beta_0", spec.activations[0].beta);
+  visit("limits_0", spec.activations[0].limits);
   visit("function_1", spec.activations[1].function);
   visit("alpha_1", spec.activations[1].alpha);
   visit("beta_1", spec.activations[1].beta);
+  visit("limits_1", spec.activations[1].limits);
   visit("function_2", spec.activations[2].function);
   visit("alpha_2", spec.activations[2].alpha);
   visit("beta_2", spec.activations[2].beta);
+  visit("limits_2", spec.activations[2].limits);
   visit("clip", spec.clip);
   visit("reverse", spec.reverse);
   visit("time_major", spec.time_major);
@@ -111,6 +114,10 @@ class RecurrentSequenceOp : public XlaKernel {
  public:
   explicit RecurrentSequenceOp(tensorflow::OpKernelConstruction* ctx) : is_cpu_(IsForCpu(ctx)) {
     OP_REQUIRES_OK(ctx, spec_.Init(ctx, is_gradient));
+    // XLA's gradient of a relu is a selection, TensorFlow's a product.
+    for (Activation<double>& activation : spec_.activations) {
+      if (activation.is_limited()) activation.limits |= kZero;
+    }
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
     DataType given;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("S", &given));
