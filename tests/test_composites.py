@@ -268,6 +268,41 @@ def test_a_tensor_array_outside_of_a_function_is_refused():
         tf_ti.scan(lambda c, x: (c.write(0, x), x), tf.TensorArray(tf.float32, 1), XS)
 
 
+def test_tensor_iterator_takes_and_carries_tensor_arrays_with_their_gradients():
+    def gradient(loop, xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            source = tf.TensorArray(tf.float32, 3, clear_after_read=False).unstack(xs)
+            array = tf.TensorArray(tf.float32, 0, dynamic_size=True)
+            array, ys = loop(array, source, xs)
+            loss = tf.reduce_sum(array.stack() ** 3) + tf.reduce_sum(ys**2)
+        return array.stack(), ys, tape.gradient(loss, xs)
+
+    def body(array, source, x):
+        k = tf.cast(x[0], tf.int32) - 1
+        array = array.write(k, x[0] * source.read(2 - k))
+        return array, array.read(k)[None] * x
+
+    def native(array, source, xs):
+        port_map = tf_ti.PortMap(
+            [tf_ti.InputPort(0, 0), tf_ti.InputPort(1, 1), tf_ti.InputPort(2, 2, axis=0)],
+            [tf_ti.OutputPort(0, 0), tf_ti.OutputPort(1, 1, axis=0)],
+        )
+        return tf_ti.tensor_iterator(body, [array, source, xs], port_map, [tf_ti.BackEdge(0, 0)])
+
+    def unrolled(array, source, xs):
+        ys = []
+        for k in range(3):
+            array, y = body(array, source, xs[k : k + 1])
+            ys.append(y)
+        return array, tf.concat(ys, 0)
+
+    same(
+        tf.function(lambda xs: gradient(native, xs))(XS),
+        tf.function(lambda xs: gradient(unrolled, xs))(XS),
+    )
+
+
 # Rows
 
 

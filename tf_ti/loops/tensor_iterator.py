@@ -173,7 +173,7 @@ def tensor_iterator(
                 body, parameters, expected, _to_values, make_plan, loop_inputs, tensors, count
             )
         else:
-            plan = make_plan(_body.trace(body, parameters))
+            plan = make_plan(_trace(body, parameters, tensors))
             outputs = plan.run(
                 tensors, num_iterations, checkpoint_every, fusing, name or "TensorIterator"
             )
@@ -192,6 +192,23 @@ def tensor_iterator(
     if _plain.is_wanted():
         return tuple(add(tensors, num_iterations))
     return tuple(_eager.call(add, tensors, num_iterations, body, key))
+
+
+def _trace(
+    body: Callable, parameters: Sequence[tf.TypeSpec], tensors: Sequence[tf.Tensor]
+) -> _body.Body:
+    """As `_body.trace`; a function has no TensorArrays as parameters, but what they are made of."""
+    if not any(isinstance(spec, tf.TensorArraySpec) for spec in parameters):
+        return _body.trace(body, parameters)
+
+    def of_components(*groups):
+        for tensor, placeholder in zip(tensors, tf.nest.flatten(groups)):
+            _tf.copy_handle_data(tensor, placeholder)
+        return body(*map(_composites.from_components, parameters, groups))
+
+    return _body.trace(
+        of_components, [tuple(_composites.component_specs(spec)) for spec in parameters]
+    )
 
 
 def _to_values(returned: Any) -> Any:
