@@ -303,6 +303,27 @@ def test_tensor_iterator_takes_and_carries_tensor_arrays_with_their_gradients():
     )
 
 
+def test_tensor_arrays_grow_in_control_flow_inside_of_a_body_in_a_saved_model_too(tmp_path):
+    def step(array, k):
+        array = tf.cond(k > 1, lambda: array.write(k, 2 * k), lambda: array.write(k, k))
+        array = tf.while_loop(
+            lambda j, _: j < 2, lambda j, a: (j + 1, a.write(k + j, j)), (0, array)
+        )[1]
+        return array, array.size()
+
+    def call(n):
+        array, sizes = tf_ti.scan(step, tf.TensorArray(tf.int32, 0, dynamic_size=True), tf.range(n))
+        return array.stack(), sizes
+
+    module = tf.Module()
+    module.call = tf.function(call, input_signature=[tf.TensorSpec([], tf.int32)])
+    tf.saved_model.save(module, tmp_path / "model")
+    for function in (module.call, tf.saved_model.load(tmp_path / "model").call):
+        values, sizes = function(4)
+        assert values.numpy().tolist() == [0, 0, 0, 0, 1]
+        assert sizes.numpy().tolist() == [2, 3, 4, 5]
+
+
 # Rows
 
 

@@ -665,3 +665,272 @@ def test_a_result_of_half_a_byte_is_refused():
         lambda x: tf_ti.tensor_iterator(lambda x: tf.cast(x, int4), [x], port_map),
         tf.constant([1, 2], tf.int8),
     )
+
+
+# TensorArrays
+
+
+def written(
+    loop,
+    size,
+    write=lambda array, k, x: array.write(k, x),
+    dtype=tf.float32,
+    shape=(),
+    n=4,
+    finish=lambda array: array.stack(),
+    **options,
+):
+    """What becomes of a TensorArray that a loop writes k, in some form, to."""
+    xs = tf.cast(tf.reshape(tf.range(n), [n, *[1] * len(shape)]), dtype) + tf.zeros(shape, dtype)
+    array = tf.TensorArray(dtype, size, clear_after_read=False, **options)
+    if loop == "scan":
+        step = lambda array, item: (write(array, *item), None)  # noqa: E731
+        return finish(tf_ti.scan(step, array, (tf.range(n), xs))[0])
+    if loop == "tensor_iterator":
+        port_map = PortMap(
+            [InputPort(0, 1), InputPort(1, 0, axis=0), InputPort(2, 2, axis=0)],
+            [OutputPort(0, 0)],
+        )
+        body = lambda k, array, x: write(array, k[0], x[0])  # noqa: E731
+        return finish(
+            tf_ti.tensor_iterator(body, [array, tf.range(n), xs], port_map, [BackEdge(0, 1)])[0]
+        )
+    if loop == "Loop":
+        with Loop("L") as made:
+            made.add_trip_limit(n, TripLimit.COUNT)
+            k, x = made.add_iterator(tf.range(n)), made.add_iterator(xs)
+            state = made.add_recurrence(array)
+            state.next = write(state.value, k.tensor, x.tensor)
+            last = made.add_loop_output(state, LoopOutput.LAST_VALUE)
+        return finish(last.tensor)
+    step = lambda k, array: (k + 1, write(array, k, xs[k]))  # noqa: E731
+    return finish(tf.while_loop(lambda k, _: k < n, step, (0, array))[1])
+
+
+LOOPS = ["scan", "tensor_iterator", "Loop"]
+WRITES = {
+    "": lambda array, k, x: array.write(k, x),
+    "backwards": lambda array, k, x: array.write(3 - k, x),
+    "twice": lambda array, k, x: array.write(k, x).write(3 - k, x * x),
+    "read-after": lambda array, k, x: (lambda a: a.write(k, a.read(k) + 1))(array.write(k, x)),
+    "stacked-after": lambda array, k, x: (lambda a: a.write(k, x + tf.reduce_sum(a.stack(), 0)))(
+        array.write(k, x)
+    ),
+    "in-cond": lambda array, k, x: tf.cond(
+        k % 2 == 0, lambda: array.write(k, x), lambda: array.write(k, -x)
+    ),
+    "in-switch": lambda array, k, x: tf.switch_case(
+        k % 2, [lambda: array.write(k, x), lambda: array.write(k, -x)]
+    ),
+    "in-while": lambda array, k, x: tf.while_loop(
+        lambda j, _: j < 2, lambda j, a: (j + 1, a.write((k + j) % 4, x)), (0, array)
+    )[1],
+    "in-scan": lambda array, k, x: tf_ti.scan(
+        lambda a, j: (a.write((k + j) % 4, x), None), array, tf.range(2)
+    )[0],
+}
+GROWING = ["", "backwards", "in-cond", "in-switch", "in-while", "in-scan"]
+
+
+@pytest.mark.parametrize(
+    "loop, write",
+    [*(("scan", write) for write in WRITES), *((loop, "twice") for loop in LOOPS[1:])],
+)
+def test_a_tensor_array_without_element_shape_is_what_tf_while_loop_makes_of_it(loop, write):
+    call = functools.partial(written, size=4, write=WRITES[write], shape=(2,))
+    actual = compiled(lambda: call(loop))()
+    np.testing.assert_allclose(actual, plain_function(lambda: call("while"), autograph=False)())
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["float16", "bfloat16", "float64", "int8", "uint16", "int64", "complex64", "complex128"],
+)
+def test_a_tensor_array_without_element_shape_has_any_type(dtype):
+    actual = compiled(lambda: written("scan", 4, dtype=tf.as_dtype(dtype), shape=(3, 1)))()
+    assert actual.dtype == dtype
+    np.testing.assert_array_equal(
+        tf.cast(actual, tf.complex128), np.broadcast_to(np.arange(4)[:, None, None], [4, 3, 1])
+    )
+
+
+@pytest.mark.parametrize("shape", [None, [None, 2], [3, None], [3, 2]], ids=str)
+def test_the_element_shape_of_a_tensor_array_may_be_known_in_part(shape):
+    actual = compiled(lambda: written("scan", 5, shape=(3, 2), element_shape=shape))()
+    expected = np.pad(np.arange(4.0), [0, 1])[:, None, None] + np.zeros([3, 2])
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_tensor_arrays_without_element_shape_are_concatenated_and_know_their_size():
+    def finish(array):
+        return array.concat(), array.size(), array.read(2), array.gather([3, 1])
+
+    actual = compiled(lambda n: written("scan", n, shape=(2,), finish=finish))(tf.constant(4))
+    expected = [0, 0, 1, 1, 2, 2, 3, 3], 4, [2, 2], [[3, 3], [1, 1]]
+    for got, right in zip(actual, expected):
+        np.testing.assert_array_equal(got, right)
+
+
+def test_a_tensor_array_that_no_iteration_writes_to_has_the_shape_that_the_body_gives_it():
+    actual = compiled(lambda: written("scan", 3, shape=(2,), n=0))()
+    np.testing.assert_array_equal(actual, np.zeros([3, 2]))
+    function = compiled(
+        lambda n: tf_ti.scan(
+            lambda array, _: (array.write(0, tf.ones([2])), None),
+            tf.TensorArray(tf.float32, 3),
+            length=n,
+        )[0].stack()
+    )
+    for n in (0, 2):
+        np.testing.assert_array_equal(function(tf.constant(n))[0], [min(n, 1)] * 2)
+
+
+def test_the_element_shapes_of_several_tensor_arrays_follow_from_one_another():
+    def step(carry, k):
+        h, (first, rest) = carry
+        first = first.write(k, h)
+        second = rest["second"].write(3 - k, tf.reduce_sum(first.read(k)))
+        third = rest["third"].write(k, second.read(3 - k) > 2.0)
+        return (h * 0.5 + 1.0, (first, {"second": second, "third": third})), first.read(k)
+
+    @compiled
+    def run():
+        arrays = {
+            "second": tf.TensorArray(tf.float32, 4, clear_after_read=False),
+            "third": tf.TensorArray(tf.bool, 4),
+        }
+        first = tf.TensorArray(tf.float32, 4, clear_after_read=False)
+        (_, (first, rest)), ys = tf_ti.scan(step, (tf.zeros([2]), (first, arrays)), tf.range(4))
+        return first.stack(), rest["second"].stack(), rest["third"].stack(), ys
+
+    first, second, third, ys = run()
+    h = np.array([0, 1, 1.5, 1.75])
+    np.testing.assert_array_equal(first, np.stack([h, h], 1))
+    np.testing.assert_array_equal(ys, first)
+    np.testing.assert_array_equal(second, 2 * h[::-1])
+    np.testing.assert_array_equal(third, 2 * h > 2)
+
+
+def test_a_loop_with_a_condition_and_one_with_a_short_last_piece_shape_tensor_arrays():
+    @compiled
+    def loop(most):
+        with Loop() as loop:
+            k = loop.add_recurrence(0)
+            k.next = k + 1
+            array = loop.add_recurrence(tf.TensorArray(tf.int32, 5))
+            loop.add_trip_limit(k < most, TripLimit.WHILE)
+            array.next = array.value.write(k, k * k)
+            last = loop.add_loop_output(array, LoopOutput.LAST_VALUE)
+        return last.tensor.stack()
+
+    np.testing.assert_array_equal(loop(tf.constant(3)), [0, 1, 4, 0, 0])
+
+    @compiled
+    def pieces(x):
+        port_map = PortMap(
+            [InputPort(0, 0, axis=0, stride=2, part_size=2, end=-1), InputPort(1, 1)],
+            [OutputPort(0, 0)],
+        )
+        body = lambda x, a: a.write(x[0] // 2, tf.reduce_sum(x))  # noqa: E731
+        return tf_ti.tensor_iterator(
+            body, [x, tf.TensorArray(tf.int32, 3)], port_map, [BackEdge(0, 1)]
+        )[0].stack()
+
+    np.testing.assert_array_equal(pieces(tf.range(6)), [1, 5, 9])
+
+
+@pytest.mark.parametrize("write", ["", "twice", "read-after", "in-scan"])
+def test_a_tensor_array_without_element_shape_has_its_gradient(write):
+    x = tf.constant([0.5, -1.5], F64)
+
+    def gradient(loop):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+
+            def step(array, k, y):
+                return WRITES[write](array, k, y * x * x)
+
+            values = written(loop, 4, step, F64, (2,))
+            loss = tf.reduce_sum(values**2)
+        return values, tape.gradient(loss, x)
+
+    actual = compiled(lambda: gradient("scan"))()
+    for got, right in zip(actual, plain_function(lambda: gradient("while"), autograph=False)()):
+        np.testing.assert_allclose(got, right)
+
+
+@pytest.mark.parametrize(
+    "loop, write", [*(("scan", write) for write in GROWING), *((loop, "") for loop in LOOPS[1:])]
+)
+def test_a_tensor_array_that_is_large_enough_need_not_grow(loop, write):
+    call = functools.partial(written, size=4, write=WRITES[write], dynamic_size=True)
+    actual = compiled(lambda: call(loop))()
+    np.testing.assert_allclose(actual, plain_function(lambda: call("while"), autograph=False)())
+
+
+@pytest.mark.parametrize("write", GROWING)
+@pytest.mark.parametrize("size, shape", [(0, []), (3, None)], ids=str)
+def test_a_tensor_array_that_would_grow_is_an_error(write, size, shape):
+    call = functools.partial(
+        written, "scan", size, WRITES[write], dynamic_size=True, element_shape=shape
+    )
+    assert plain_function(call, autograph=False)().shape == [4]
+    words = f"init: XLA's TensorArrays do not grow: this one has size {size}, and index"
+    refused(words, call, error=InvalidArgument)
+
+
+@pytest.mark.parametrize(
+    "loop, words", [("tensor_iterator", "input port 0"), ("Loop", "loop 'L': recurrence 0")]
+)
+def test_an_error_names_the_tensor_array_that_would_grow(loop, words):
+    call = functools.partial(written, loop, 2, dynamic_size=True)
+    refused(f"{words}.*size 2, and index 2", call, error=InvalidArgument)
+
+
+def test_an_error_names_the_one_of_several_tensor_arrays_that_would_grow():
+    def call():
+        def array(size):
+            return tf.TensorArray(tf.int32, size, dynamic_size=True)
+
+        def step(carry, k):
+            return (carry[0].write(k, k), {"b": carry[1]["b"].write(k, k)}), None
+
+        (a, b), _ = tf_ti.scan(step, (array(4), {"b": array(3)}), tf.range(4))
+        return a.stack(), b["b"].stack()
+
+    refused(r"init\[1\]\['b'\]: XLA's.*size 3, and index 3", call, error=InvalidArgument)
+
+
+def test_a_tensor_array_is_an_error_only_where_it_would_grow():
+    @compiled
+    def run(indices):
+        array = tf.TensorArray(tf.int32, 3, dynamic_size=True)
+        step = lambda array, k: (array.write(k, k * k), None)  # noqa: E731
+        return tf_ti.scan(step, array, indices)[0].stack()
+
+    np.testing.assert_array_equal(run(tf.constant([2, 0, 1, 0])), [0, 1, 4])
+    with pytest.raises(InvalidArgument, match="size 3, and index 5"):
+        run(tf.constant([2, 5, 1, 0]))
+
+
+def test_a_tensor_array_of_the_body_that_would_grow_is_an_error():
+    def call(size):
+        def step(c, k):
+            array = tf.TensorArray(tf.float32, size, dynamic_size=True, element_shape=[])
+            return tf.reduce_sum(array.write(0, c).write(1, 1.0).stack()), None
+
+        return tf_ti.scan(step, 0.0, tf.range(3))[0]
+
+    assert compiled(lambda: call(2))().numpy() == 3
+    refused("the TensorArray that.*size 1, and index 1", lambda: call(1), error=InvalidArgument)
+
+
+def test_what_is_read_before_a_shape_is_known_is_refused_with_the_way_out():
+    def read(array, k, x):
+        return array.write(k, array.read(k) + x)
+
+    refused(
+        "may need an element_shape of these TensorArrays: init",
+        lambda: written("scan", 4, read),
+        error=InvalidArgument,
+    )

@@ -90,6 +90,7 @@ __all__ = [
     "register_reads",
     "registered_kernels",
     "renamed_function",
+    "replace_functions",
     "stop_recording",
     "trace",
     "unwrap_variable",
@@ -475,6 +476,15 @@ def renamed_function(function, name: str):
     renamed = atomic_function.from_function_def(definition, function.function_type)
     renamed._children = list(getattr(function, "_children", None) or ())
     return renamed
+
+
+def replace_functions(op: tf.Operation, replace: Callable[[str], str]) -> None:
+    """Lets an operation refer to other functions: replace(name) -> the name of another, or it."""
+    for key, value in op.node_def.attr.items():
+        if value.func.name:
+            op._set_func_attr(key, replace(value.func.name))
+        elif value.list.func:
+            op._set_func_list_attr(key, [replace(function.name) for function in value.list.func])
 
 
 def function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:

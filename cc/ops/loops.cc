@@ -392,5 +392,21 @@ sequences: Sequences of as many tensors, or Sequences; each has the others' shap
 sequence: A Sequence of stacks along a new first axis.
 )doc");
 
+REGISTER_OP("TfTi>ListIndex")
+    .Input("index: int32")
+    .Input("size: int32")
+    .Output("same: int32")
+    .Attr("label: string")
+    .SetShapeFn(tensorflow::shape_inference::UnchangedShape)
+    .Doc(R"doc(
+Returns the index at which a list is written that grows where the index is past its end.
+
+Where XLA compiles, lists do not grow: there the index must be less than the size.
+
+index: One or many.
+size: Of the list.
+label: What an error calls the list.
+)doc");
+
 }  // namespace
 }  // namespace tf_ti

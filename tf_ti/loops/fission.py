@@ -41,7 +41,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import batching as _batching, graphs as _graphs, slices as _slices, spec as _spec
+from tf_ti.loops import (
+    batching as _batching,
+    graphs as _graphs,
+    growth as _growth,
+    slices as _slices,
+    spec as _spec,
+)
 
 _CONSTANT, _INVARIANT, _BEFORE, _CORE = range(4)
 _LARGEST = 4  # the values at the cuts, of slices and outputs
@@ -115,6 +121,11 @@ class Traced:
             recorded = range(self.num_results, len(spec.result_types))
             spec = spec.recording(checkpoint_every, recorded)
         graphs = [self.graph] if self.condition is None else [self.graph, self.condition]
+        if not tf.executing_eagerly():
+            labels = [given.label for given in spec.inputs]
+            _growth.check(self.graph, labels)
+            if self.condition is not None:
+                _growth.check(self.condition, [labels[i] for i in spec.condition_inputs])
         outputs = _spec.run_loop(
             spec,
             _tf.make_function(self.graph),

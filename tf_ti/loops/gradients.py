@@ -581,7 +581,7 @@ def _check_repeatable(body: _tf.FuncGraph) -> None:
 
 def _only_reads(op: tf.Operation) -> bool:
     """Whether the functions that a conditional, a loop or a call runs only read variables."""
-    names = _graphs.function_names(op)
+    names = _graphs.function_names(op.node_def)
     for name in names:
         graph = getattr(_tf.find_function(op.graph, name), "graph", None)
         if graph is None:

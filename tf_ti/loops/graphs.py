@@ -70,10 +70,10 @@ def needed_operations(
     return sorted_operations
 
 
-def function_names(op: tf.Operation) -> list[str]:
-    """The functions that an operation's attributes refer to."""
+def function_names(node) -> list[str]:
+    """The functions that a NodeDef's attributes refer to."""
     names = []
-    for value in op.node_def.attr.values():
+    for value in node.attr.values():
         names += [value.func.name] if value.func.name else []
         names += [function.name for function in value.list.func]
     return names
@@ -113,7 +113,7 @@ class _Copier:
             if key != "_class" and not key.startswith("_tpu_replicate")
         }
         names = {}
-        for name in function_names(op):
+        for name in function_names(op.node_def):
             function = _tf.find_function(op.graph, name)
             if function is None:
                 continue

@@ -50,8 +50,9 @@ def scan(
             each call, a `tf.function` by its own rules; under
             `tf.config.run_functions_eagerly(True)` Python calls either for each element.
         init: the first carry: a tensor of any dtype, or a nested structure of tensors and composite
-            values (`tf.RaggedTensor`, an extension type, in a `tf.function` a `tf.TensorArray`). A
-            Python number has the type that `f` gives for it.
+            values (`tf.RaggedTensor`, an extension type, in a `tf.function` a `tf.TensorArray`,
+            which under `jit_compile=True` must be large enough: there it cannot grow). A Python
+            number has the type that `f` gives for it.
         xs: what to iterate: a tensor, a nested structure of tensors that have the same extent along
             `axis`, or None. `f` gets them with the axis removed; of composite values it gets the
             rows, as with `tf.map_fn`.
@@ -274,8 +275,8 @@ def _labelled(
 ) -> list[tuple[str, tf.TensorSpec]]:
     """What values of these types are encoded in, with what an error calls each."""
     found = []
-    for path, spec, parts in zip(types.paths, types.leaves, specs):
-        is_one = isinstance(spec, tf.TensorSpec)
+    for path, parts in zip(types.paths, specs):
+        is_one = len(parts) == 1
         for k, part in enumerate(parts):
             found.append((name + path if is_one else f"{name}{path}, component {k}", part))
     return found

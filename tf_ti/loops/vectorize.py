@@ -296,6 +296,11 @@ def _vectorize_map(pfor_input):
     return _tf.convert_lane_by_lane(pfor_input, "maps nest")
 
 
+@_tf.register_pfor("TfTi>ListIndex")
+def _vectorize_list_index(pfor_input):
+    return pfor_input.input(0)  # TensorFlow's vectorised lists do not grow
+
+
 @_tf.register_gradient("TfTi>SequenceUnstack")
 @_tf.do_not_convert
 def _unstack_gradient(op: tf.Operation, grad):

@@ -17,6 +17,7 @@ class Function {
  public:
   absl::Status Compile(const Context& ctx, const tensorflow::NameAttrList& function,
                        const std::vector<FunctionArgument>& arguments) {
+    compiled_ = CompiledFunction();
     return ctx.CompileFunction(function, arguments, &compiled_);
   }
 

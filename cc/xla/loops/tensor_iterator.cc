@@ -112,6 +112,7 @@ class Loop {
     std::optional<Tensor> constant;  // of an invariant, where the body must know it
     Shape parameter;                 // shape of the parameter
     Shape last_parameter;            // in the last iteration, where its pieces are short
+    bool starts_empty = false;       // a list whose shape the body told
   };
   struct OutputState {
     Shape value;  // of the body's result, or of the parameter
@@ -128,7 +129,9 @@ class Loop {
   absl::Status StartLimit(Count* count);
   absl::Status GetLength(int i);
   absl::Status FindCount();
+  absl::Status CompileCondition(std::vector<Shape>* shared);
   absl::Status CompileFunctions();
+  bool ShapeLists();
   absl::Status Compile(const tensorflow::NameAttrList& name, const std::vector<int>& parameters,
                        const std::vector<Shape>& shared, bool last, Function* function);
   absl::Status CheckBackEdges(const Function& body) const;
@@ -140,6 +143,10 @@ class Loop {
     return mode == InputMode::kIndex || mode == InputMode::kIterator;
   }
   bool is_resource(int i) const { return spec_.inputs[i].dtype == tensorflow::DT_RESOURCE; }
+  // A list of TensorFlow's whose elements' shape is not known, of which XLA has the length alone.
+  bool is_unshaped_list(int i) const {
+    return spec_.inputs[i].dtype == tensorflow::DT_VARIANT && inputs_[i].shape.IsArray();
+  }
   bool has_condition() const { return condition_name_ != nullptr; }
   bool is_dynamic() const { return has_condition() || count_.exact < 0; }
 
@@ -360,7 +367,7 @@ absl::Status Loop::Compile(const tensorflow::NameAttrList& name, const std::vect
                            " parameters; the op was built for ", parameters.size() + shared.size());
   }
   std::vector<FunctionArgument> arguments;
-  std::string unknown;
+  std::string unknown, unshaped;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const int i = parameters[p];
     const LoopSpec::Input& input = spec_.inputs[i];
@@ -379,6 +386,9 @@ absl::Status Loop::Compile(const tensorflow::NameAttrList& name, const std::vect
       if (argument.constant.has_value()) continue;
       absl::StrAppend(&unknown, unknown.empty() ? "" : ", ", input.label);
     }
+    if (is_unshaped_list(i)) {
+      absl::StrAppend(&unshaped, unshaped.empty() ? "" : ", ", input.label);
+    }
     const bool is_short =
         last && state.last_parameter.element_type() != xla::PRIMITIVE_TYPE_INVALID;
     argument.shape = is_short ? state.last_parameter : state.parameter;
@@ -388,32 +398,61 @@ absl::Status Loop::Compile(const tensorflow::NameAttrList& name, const std::vect
     argument.type = condition_.type(s + 1);
     argument.shape = shared[s];
   }
-  absl::Status status = function->Compile(ctx_, name, arguments);
-  if (!status.ok() && !unknown.empty()) {
-    return absl::Status(status.code(),
-                        absl::StrCat(status.message(), "\nThe body of the loop ", ctx_.op_name(),
-                                     " needs constants where it is given: ", unknown));
+  const absl::Status status = function->Compile(ctx_, name, arguments);
+  if (status.ok()) return status;
+  std::string hints;
+  if (!unknown.empty()) {
+    absl::StrAppend(&hints, "\nThe body of the loop ", ctx_.op_name(),
+                    " needs constants where it is given: ", unknown);
   }
-  return status;
+  if (!unshaped.empty()) {
+    absl::StrAppend(&hints, "\nThe body of the loop ", ctx_.op_name(),
+                    " may need an element_shape of these TensorArrays: ", unshaped);
+  }
+  return absl::Status(status.code(), absl::StrCat(status.message(), hints));
+}
+
+// Gives the lists that come without the shape of their elements what the body makes of them, as
+// tf.while_loop does. Returns whether there were any.
+bool Loop::ShapeLists() {
+  bool found = false;
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    InputState& state = inputs_[edge.to];
+    const Shape& made = body_.shape(edge.from);
+    if (!is_unshaped_list(edge.to) || !made.IsTuple() || !made.is_static()) continue;
+    if (StackSize(made) != state.shape.dimensions(0)) continue;
+    state.shape = state.parameter = made;
+    state.starts_empty = true;
+    found = true;
+  }
+  return found;
+}
+
+// `shared` gets the shapes of what the condition gives the body.
+absl::Status Loop::CompileCondition(std::vector<Shape>* shared) {
+  if (!has_condition()) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(Compile(*condition_name_, spec_.condition_inputs, {}, false, &condition_));
+  const Shape scalar = ShapeUtil::MakeShape(xla::PRED, {});
+  if (condition_.num_results() == 0 || condition_.type(0) != tensorflow::DT_BOOL) {
+    return InvalidArgument("the condition must first of all return a bool");
+  }
+  if (!ShapeUtil::Compatible(condition_.shape(0), scalar)) {
+    return InvalidArgument(spec_.limit_label, ": the condition must be a scalar, got shape ",
+                           ShapeUtil::HumanString(condition_.shape(0)));
+  }
+  shared->clear();
+  for (int r = 1; r < condition_.num_results(); ++r) shared->push_back(condition_.shape(r));
+  return absl::OkStatus();
 }
 
 absl::Status Loop::CompileFunctions() {
-  std::vector<Shape> shared;
-  if (has_condition()) {
-    TF_RETURN_IF_ERROR(Compile(*condition_name_, spec_.condition_inputs, {}, false, &condition_));
-    const Shape scalar = ShapeUtil::MakeShape(xla::PRED, {});
-    if (condition_.num_results() == 0 || condition_.type(0) != tensorflow::DT_BOOL) {
-      return InvalidArgument("the condition must first of all return a bool");
-    }
-    if (!ShapeUtil::Compatible(condition_.shape(0), scalar)) {
-      return InvalidArgument(spec_.limit_label, ": the condition must be a scalar, got shape ",
-                             ShapeUtil::HumanString(condition_.shape(0)));
-    }
-    for (int r = 1; r < condition_.num_results(); ++r) shared.push_back(condition_.shape(r));
-  }
   std::vector<int> all;
   for (size_t i = 0; i < spec_.inputs.size(); ++i) all.push_back(i);
-  TF_RETURN_IF_ERROR(Compile(body_name_, all, shared, false, &body_));
+  std::vector<Shape> shared;
+  do {
+    TF_RETURN_IF_ERROR(CompileCondition(&shared));
+    TF_RETURN_IF_ERROR(Compile(body_name_, all, shared, false, &body_));
+  } while (ShapeLists());
   TF_RETURN_IF_ERROR(CheckBackEdges(body_));
   if (has_short_last_) {
     TF_RETURN_IF_ERROR(Compile(body_name_, all, shared, true, &last_body_));
@@ -560,6 +599,8 @@ State Loop::FirstState() {
       if (!status.ok()) op = builder_->ReportError(status);
     } else if (spec_.inputs[i].mode == InputMode::kSequence) {
       op = inputs_[i].parts.stack;
+    } else if (inputs_[i].starts_empty) {
+      op = ZeroValue(builder_, inputs_[i].shape);
     } else {
       op = ctx_.Input(i);
     }

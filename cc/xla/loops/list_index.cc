@@ -1,0 +1,45 @@
+// Indices at which lists are written: XLA's lists have the size that they are made with.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "cc/xla/require.h"
+#include "cc/xla/shapes.h"
+#include "cc/xla/tf2xla.h"
+#include "xla/hlo/builder/lib/arithmetic.h"
+#include "xla/hlo/builder/xla_builder.h"
+
+namespace tf_ti {
+namespace {
+
+using xla::XlaOp;
+
+class ListIndexOp : public XlaKernel {
+ public:
+  explicit ListIndexOp(tensorflow::OpKernelConstruction* ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("label", &label_));
+  }
+
+  absl::Status Compile(const Context& ctx) const override {
+    const XlaOp index = ctx.Input(0), size = ctx.Input(1);
+    XlaOp largest = index;
+    if (!ShapeOf(index).dimensions().empty()) {
+      largest = xla::ReduceAll(index, xla::MinValue(ctx.builder(), xla::S32),
+                               xla::CreateScalarMaxComputation(xla::S32, ctx.builder()));
+    }
+    Require(xla::Lt(largest, size),
+            absl::StrCat(Literal(label_),
+                         ": XLA's TensorArrays do not grow: this one has size $0, and index $1 is "
+                         "written; make it large enough"),
+            {Wide(size), Wide(largest)});
+    ctx.SetOutput(0, index);
+    return ctx.builder()->first_error();
+  }
+
+ private:
+  std::string label_;
+};
+
+const XlaRegistrar<ListIndexOp> kListIndex("TfTi>ListIndex");
+
+}  // namespace
+}  // namespace tf_ti

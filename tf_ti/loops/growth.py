@@ -1,0 +1,93 @@
+"""Lists that grow where they are written past their ends, as TensorArrays of a dynamic size do.
+
+XLA's lists do not grow: there such a write would be lost. So that it is an error instead, the index
+of each goes through an operation that XLA's programs check, and that does nothing elsewhere.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti._library import ops
+from tf_ti.loops import graphs as _graphs
+
+# Control flow of TensorFlow: how many inputs come before the parameters of its functions.
+_CONTROL_FLOW = {
+    "Case": 1,
+    "If": 1,
+    "StatelessCase": 1,
+    "StatelessIf": 1,
+    "StatelessWhile": 0,
+    "While": 0,
+}
+
+
+def check(graph: _tf.FuncGraph, labels: Sequence[str]) -> None:
+    """Lets XLA's programs end with an error where a list would have to grow.
+
+    Args:
+        graph: a function's, which this changes.
+        labels: what an error calls the function's first parameters.
+    """
+    names = {tensor.ref(): label for tensor, label in zip(graph.inputs, labels)}
+
+    def name_of(tensors: Sequence[tf.Tensor]) -> str:
+        """What the lists among these tensors are called."""
+        found = [names[t.ref()] for t in tensors if t.dtype == tf.variant and t.ref() in names]
+        return " or ".join(dict.fromkeys(found))
+
+    for op in graph.get_operations():
+        if op.type in _CONTROL_FLOW:
+            _check_functions(op, [name_of([t]) for t in op.inputs[_CONTROL_FLOW[op.type] :]])
+        elif _grows(op.node_def) and op.inputs[1].op.type != "TfTi>ListIndex":
+            with graph.as_default(), tf.device(op.device):
+                size = tf.raw_ops.TensorListLength(input_handle=op.inputs[0])
+                label = name_of(op.inputs) or f"the TensorArray that {op.name!r} writes to"
+                index = ops.tf_ti_list_index(index=op.inputs[1], size=size, label=label)
+            op._update_input(1, index)
+        label = name_of(op.inputs)
+        if label:
+            names.update((t.ref(), label) for t in op.outputs if t.dtype == tf.variant)
+
+
+def _grows(node) -> bool:
+    """Whether a NodeDef writes to a list that grows."""
+    return node.op == "TensorListSetItem" and node.attr["resize_if_index_out_of_bounds"].b
+
+
+def _may_grow(graph: tf.Graph, name: str) -> bool:
+    """Whether a function that `graph` knows writes to a list that grows."""
+    function = _tf.find_function(graph, name)
+    if function is None:
+        return False
+    nodes = function.cached_definition.node_def
+    return any(map(_grows, nodes)) or any(
+        _may_grow(graph, inner)
+        for node in nodes
+        if node.op in _CONTROL_FLOW
+        for inner in _graphs.function_names(node)
+    )
+
+
+def _check_functions(op: tf.Operation, labels: Sequence[str]) -> None:
+    """Gives an operation functions of its own, in which lists that grow are checked."""
+    shapes = [t.shape for t in op.inputs[len(op.inputs) - len(labels) :]]
+
+    def checked(name: str) -> str:
+        if not _may_grow(op.graph, name):
+            return name
+        traced = _tf.function_graph(op, name, shapes)
+        graph = _graphs.extract(
+            "checked",
+            traced,
+            [[t] for t in traced.inputs],
+            traced.outputs,
+            traced.control_outputs,
+            outer_graph=op.graph,
+        )
+        check(graph, labels)
+        with op.graph.as_default():
+            return _tf.use_function(_tf.make_function(graph))
+
+    _tf.replace_functions(op, checked)
