@@ -1,7 +1,10 @@
 #include "cc/xla/tf2xla.h"
 
+#include <deque>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tensorflow/compiler/tf2xla/kernels/if_while_utils.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_compiler.h"
@@ -28,6 +31,79 @@ const std::string& Context::op_name() const { return ctx_->op_kernel().name(); }
 int Context::num_inputs() const { return ctx_->num_inputs(); }
 int Context::num_outputs() const { return ctx_->num_outputs(); }
 DataType Context::input_type(int input) const { return ctx_->input_type(input); }
+
+namespace {
+
+// A node of a function.
+struct Place {
+  const tensorflow::FunctionBody* body;
+  const tensorflow::Node* node;
+  const Place* call;  // of the function, or null if that is what is compiled
+};
+
+// Of the outputs of a node those that lead to what its function is run for.
+std::vector<bool> FindUsedOutputs(const Place& place) {
+  const tensorflow::Graph& graph = *place.body->graph;
+  std::vector<bool> of_call, is_live(graph.num_node_ids());
+  if (place.call != nullptr) of_call = FindUsedOutputs(*place.call);
+  std::vector<const tensorflow::Node*> found;
+  const auto add = [&](const tensorflow::Node* node) {
+    if (!is_live[node->id()]) found.push_back(node);
+    is_live[node->id()] = true;
+  };
+  for (const tensorflow::Node* node : graph.op_nodes()) {
+    if (node->op_def().is_stateful() && !node->IsRetval()) add(node);
+  }
+  for (size_t i = 0; i < place.body->ret_nodes.size(); ++i) {
+    if (of_call.empty() || of_call[i]) add(place.body->ret_nodes[i]);
+  }
+  while (!found.empty()) {
+    const tensorflow::Node* node = found.back();
+    found.pop_back();
+    for (const tensorflow::Edge* edge : node->in_edges()) add(edge->src());
+  }
+  std::vector<bool> used(place.node->num_outputs());
+  for (const tensorflow::Edge* edge : place.node->out_edges()) {
+    if (!edge->IsControlEdge() && is_live[edge->dst()->id()]) used[edge->src_output()] = true;
+  }
+  return used;
+}
+
+// The node `name` of the function `function`, or of one that it calls: TensorFlow puts the nodes of
+// functions in the places of calls, with the call's name in front of theirs. Null if there is none.
+const tensorflow::Node* FindNode(const tensorflow::FunctionBody& function, absl::string_view name,
+                                 bool is_call) {
+  for (const tensorflow::Node* node : function.graph->op_nodes()) {
+    if (is_call ? absl::StartsWith(name, absl::StrCat(node->name(), "/")) && node->IsFunctionCall()
+                : name == node->name()) {
+      return node;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<bool> Context::UsedOutputs() const {
+  const std::vector<bool> all(num_outputs(), true);
+  // TensorFlow gives a function's builder the name of the function, and then its attributes.
+  tensorflow::NameAttrList function;
+  function.set_name(builder()->name().substr(0, builder()->name().find('[')));
+  absl::string_view name = op_name();
+  std::deque<Place> places;
+  while (true) {
+    const Place* call = places.empty() ? nullptr : &places.back();
+    const tensorflow::FunctionBody* body = nullptr;
+    if (!ctx_->compiler()->FindFunctionBody(function, &body).ok()) return all;
+    if (const tensorflow::Node* node = FindNode(*body, name, /*is_call=*/false)) {
+      return FindUsedOutputs({body, node, call});
+    }
+    const tensorflow::Node* node = FindNode(*body, name, /*is_call=*/true);
+    if (node == nullptr || !tensorflow::GetNodeAttr(node->attrs(), "f", &function).ok()) return all;
+    places.push_back({body, node, call});
+    name.remove_prefix(node->name().size() + 1);
+  }
+}
 
 XlaOp Context::Input(int input) const { return ctx_->Input(input); }
 

@@ -60,6 +60,8 @@ class Context {
   int num_inputs() const;
   int num_outputs() const;
   tensorflow::DataType input_type(int input) const;
+  // Which outputs something may use. What is known to be unused may be set to anything.
+  std::vector<bool> UsedOutputs() const;
 
   xla::XlaOp Input(int input) const;
   absl::StatusOr<xla::Shape> InputShape(int input) const;

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops import graphs as _graphs
+from tf_ti.loops import graphs as _graphs, spec as _spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +133,7 @@ def trace(
     if is_own:
         _tf.forget_captures(graph)
         graph.outputs = results
+        _graphs.leave_out_dead(graph)
         _graphs.set_inputs(graph, inputs)
     else:
         graph = _graphs.extract("body", graph, inputs, results, graph.control_outputs)
@@ -171,10 +172,16 @@ def effects(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> list
         tensor
         for op in graph.get_operations()
         if op in needed and _tf.is_stateful(op)
-        for tensor in op.outputs
-        # The gradient of a nested loop uses its histories, which nobody consumes so far.
-        if tensor.dtype != tf.resource and (tensor.consumers() or op.type.startswith("TfTi>"))
+        for i, tensor in enumerate(op.outputs)
+        if tensor.dtype != tf.resource and (tensor.consumers() or _may_be_needed(op, i))
     ]
+
+
+def _may_be_needed(op: tf.Operation, output: int) -> bool:
+    """Whether a gradient uses an output that nobody consumes so far: histories, and their like."""
+    if op.type in _spec.OPS:
+        return op.get_attr("output_mode")[output] not in (b"concat", b"stack")
+    return op.type.startswith("TfTi>")
 
 
 def check_concrete(concrete: ConcreteFunction, specs: Sequence[tf.TensorSpec]) -> None:

@@ -179,6 +179,13 @@ def trace(
     return graph
 
 
+def leave_out_dead(graph: _tf.FuncGraph) -> None:
+    """Leaves out of a function what nobody uses, as `extract` does; XLA would compile it."""
+    needed = set(needed_operations(graph.inputs, graph.outputs, graph.control_outputs))
+    needed.update(t.op for t in graph.inputs)
+    graph.left_out.update(op for op in graph.get_operations() if op not in needed)
+
+
 def set_inputs(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> None:
     """As `extract`, but changes the graph instead of making another: its function has these inputs.
 

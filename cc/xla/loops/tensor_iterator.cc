@@ -115,6 +115,7 @@ class Loop {
     bool starts_empty = false;       // a list whose shape the body told
   };
   struct OutputState {
+    bool is_made = true;
     Shape value;  // of the body's result, or of the parameter
     int64_t axis = 0;
     bool is_stacked = false;
@@ -148,6 +149,8 @@ class Loop {
     return spec_.inputs[i].dtype == tensorflow::DT_VARIANT && inputs_[i].shape.IsArray();
   }
   bool has_condition() const { return condition_name_ != nullptr; }
+  // What cannot be made stops nothing if nobody uses it.
+  bool IsUsed(int i) const { return ctx_.UsedOutputs()[i]; }
   bool is_dynamic() const { return has_condition() || count_.exact < 0; }
 
   State FirstState();
@@ -166,6 +169,7 @@ class Loop {
   absl::Status FinishOutput(int i, State* state);
   XlaOp FinishBuffer(int i, XlaOp buffer, const State& state) const;
   int StateOf(const LoopSpec::Output& output) const;
+  void SetUnmade(int i) const;
 
   const LoopSpec& spec_;
   const tensorflow::NameAttrList& body_name_;
@@ -314,6 +318,7 @@ absl::Status Loop::GetLength(int i) {
   const int input = spec_.inputs.size() + spec_.has_num_iterations + output.length;
   const absl::Status status = ctx_.GetConstant(input, length);
   if (!status.ok()) {
+    if (!IsUsed(i)) return absl::OkStatus();
     return Unimplemented(output.label,
                          ": XLA must know the length when it compiles: ", status.message());
   }
@@ -531,17 +536,7 @@ absl::Status Loop::StartOutput(int i) {
                              ShapeUtil::HumanString(state.value));
     }
   }
-  if (output.length >= 0) {
-    if (!is_dynamic() && state.length < count_.exact) {
-      return InvalidArgument(output.label, ": the length is ", state.length, ", but the loop has ",
-                             count_.exact, " iterations");
-    }
-    if (!has_condition() && is_dynamic()) {
-      Require(xla::Le(count_.runtime, Int(builder_, std::min(state.length, kNoBound))),
-              absl::StrCat(Literal(output.label), ": the length is ", state.length,
-                           ", but the loop has $0 iterations"),
-              {Wide(count_.runtime)});
-    }
+  if (state.length >= 0) {
     state.capacity = state.length;
   } else if (is_bounded) {
     state.capacity = most;
@@ -560,9 +555,10 @@ absl::Status Loop::StartOutput(int i) {
 }
 
 // What the iterators' extents and the lengths ask of the number of iterations, where there is no
-// condition. Lengths are looked at in StartOutput.
+// condition.
 absl::Status Loop::CheckStart() {
-  for (size_t i = 0; i < spec_.inputs.size() && !has_condition(); ++i) {
+  if (has_condition()) return absl::OkStatus();
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     const LoopSpec::Input& input = spec_.inputs[i];
     if (input.mode != InputMode::kIterator) continue;
     const Count& elements = inputs_[i].elements;
@@ -577,6 +573,17 @@ absl::Status Loop::CheckStart() {
             absl::StrCat(Literal(input.label), ": there are $0 elements along axis ", input.axis,
                          ", but ", Literal(count_.from), " gives $1 iterations"),
             {Wide(size), Wide(count)});
+  }
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const int64_t length = outputs_[i].length;
+    if (length < 0 || (count_.exact >= 0 && count_.exact <= length)) continue;
+    const std::string problem = absl::StrCat(": the length is ", length, ", but the loop has ");
+    if (count_.exact >= 0) {
+      return InvalidArgument(spec_.outputs[i].label, problem, count_.exact, " iterations");
+    }
+    Require(xla::Le(count_.runtime, Int(builder_, std::min(length, kNoBound))),
+            absl::StrCat(Literal(spec_.outputs[i].label), problem, "$0 iterations"),
+            {Wide(count_.runtime)});
   }
   return absl::OkStatus();
 }
@@ -609,6 +616,7 @@ State Loop::FirstState() {
     const LoopSpec::Output& output = spec_.outputs[i];
     const OutputState& out = outputs_[i];
     XlaOp& op = state.outputs.emplace_back();
+    if (!out.is_made) continue;
     switch (output.mode) {
       case OutputMode::kCount:
         break;
@@ -921,10 +929,26 @@ XlaOp Loop::FinishBuffer(int i, XlaOp buffer, const State& state) const {
   return buffer;
 }
 
+// Gives an output that is not made some value, for dead code, which TensorFlow compiles too.
+void Loop::SetUnmade(int i) const {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  if (output.dtype == tensorflow::DT_VARIANT) {
+    ctx_.SetOutput(i, SequenceParts().Join(builder_));
+    return;
+  }
+  const Shape value = ShapeUtil::MakeStaticShape(outputs_[i].value);
+  const bool is_stack = output.mode == OutputMode::kStack;
+  ctx_.SetOutput(i, xla::Zeros(builder_, is_stack ? WithAxis(value, 0, 1) : value));
+}
+
 absl::Status Loop::FinishOutput(int i, State* state) {
   const LoopSpec::Output& output = spec_.outputs[i];
   const OutputState& out = outputs_[i];
   const XlaOp value = state->outputs[i];
+  if (!out.is_made) {
+    SetUnmade(i);
+    return absl::OkStatus();
+  }
   switch (output.mode) {
     case OutputMode::kCount:
       if (is_dynamic()) {
@@ -943,8 +967,10 @@ absl::Status Loop::FinishOutput(int i, State* state) {
           absl::StrCat(output.label,
                        ": the loop has no iterations, so there is no last value, and no back edge ",
                        "gives result ", output.result, " an initial one");
-      if (count_.exact == 0) return InvalidArgument(message);
-      if (is_dynamic()) Require(xla::Gt(state->index, Int(builder_, 0)), Literal(message));
+      if ((count_.exact == 0 || is_dynamic()) && IsUsed(i)) {
+        if (count_.exact == 0) return InvalidArgument(message);
+        Require(xla::Gt(state->index, Int(builder_, 0)), Literal(message));
+      }
       ctx_.SetOutput(i, value);
       return absl::OkStatus();
     }
@@ -992,7 +1018,11 @@ absl::Status Loop::Build() {
   TF_RETURN_IF_ERROR(FindCount());
   TF_RETURN_IF_ERROR(CheckStart());
   TF_RETURN_IF_ERROR(CompileFunctions());
-  for (size_t i = 0; i < spec_.outputs.size(); ++i) TF_RETURN_IF_ERROR(StartOutput(i));
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const absl::Status status = StartOutput(i);
+    outputs_[i].is_made = status.ok();
+    if (!status.ok() && IsUsed(i)) return status;
+  }
   State state = FirstState();
   TF_RETURN_IF_ERROR(Run(&state));
   return Finish(&state);
