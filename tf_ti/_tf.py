@@ -8,6 +8,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.core.function import trace_type
 from tensorflow.core.function.polymorphism import function_type as function_type_lib
 from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.distribute import distribute_lib, ps_values, values, values_util
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import (
     backprop,
@@ -51,8 +52,10 @@ __all__ = [
     "make_pfor",
     "pfor_converter",
     "have_tangents",
+    "in_update",
     "inside_jvp",
     "is_dead",
+    "is_distributed",
     "is_list",
     "is_opaque",
     "function_graph",
@@ -269,6 +272,20 @@ def unwrap_variable(variable):
     """The variable of TensorFlow behind one of Keras; everything else as it is."""
     value = getattr(variable, "value", None)
     return value if isinstance(value, (tf.Tensor, tf.Variable)) else variable
+
+
+def is_distributed(variable: Any) -> bool:
+    """Whether it is a variable of which tf.distribute says what an update of it changes."""
+    return isinstance(variable, (values.DistributedVariable, ps_values.AggregatingVariable))
+
+
+def in_update() -> bool:
+    """Whether one copy of each variable is meant: in a strategy's update, and for a saved model."""
+    # The default strategy, which has no copies, knows no other's.
+    is_in_update = (
+        tf.distribute.has_strategy() and distribute_lib.get_update_replica_id() is not None
+    )
+    return is_in_update or values_util.is_saving_non_distributed()
 
 
 def is_trainable(dtype: tf.DType) -> bool:

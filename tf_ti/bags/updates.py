@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_ti import _arguments, _tf
 from tf_ti._library import ops
+from tf_ti.bags import replicas
 from tf_ti.bags.ops import FLOATS, HALVES, NUMBERS, Bags, are_distinct, unused_gradient
 
 
@@ -37,6 +38,11 @@ def scatter_sub(
             if s.any():
                 variable[row] -= scale * (s + weight_decay * variable[row])
 
+    Of a variable of tf.distribute, every copy is updated alike. In a replica the slices of all
+    replicas are made one first, as the variable's `aggregation` says; the numbers must be the same
+    in all. Where it has none, the update is for outside of the replicas. Each replica's own copy of
+    a variable that is synchronised on reading is its own to update.
+
     Args:
         variable: a tf.Variable, or a variable of Keras, of any numeric dtype, [num_emb, ...].
         slices: a tf.IndexedSlices: the rows, and what to subtract from them.
@@ -47,7 +53,9 @@ def scatter_sub(
 
     Raises:
         TypeError: no variable, no IndexedSlices, or another dtype.
-        tf.errors.InvalidArgumentError: an index outside of the variable, which is left as it was.
+        ValueError: no scalar; in a replica, a variable without aggregation.
+        tf.errors.InvalidArgumentError: an index outside of the variable, which is left as it was;
+            numbers that differ between replicas.
 
     Example:
 
@@ -68,7 +76,7 @@ def scatter_sub(
         if not dtype.is_floating:
             raise TypeError(f"weight_decay needs a variable of floats, got {dtype.name}")
         decay = [_scale("weight_decay", weight_decay, sums)]
-    _update("scatter_sub", [variable], rows, scale, decay, name=name)
+    _update("scatter_sub", {"variable": variable}, rows, scale, decay, name=name)
 
 
 @_tf.do_not_convert
@@ -117,7 +125,8 @@ def adam_update(
 
     Rows come in any order, and again and again; they are added up first. Everything is checked
     before anything is written, and the result does not depend on the number of threads. In a
-    tf.function a look-up's gradient is computed here, as by `tf_ti.scatter_sub`.
+    tf.function a look-up's gradient is computed here, as by `tf_ti.scatter_sub`; copies of the
+    variable under tf.distribute are updated as there, with their slots.
 
     Args:
         variable: a tf.Variable, or a variable of Keras, of float32, float64, float16 or bfloat16,
@@ -137,8 +146,8 @@ def adam_update(
 
     Raises:
         TypeError: no variable, no IndexedSlices, or another dtype.
-        ValueError: a slot of another shape, a variable given twice, a number that is out of its
-            range or no scalar.
+        ValueError: a slot of another shape or placed otherwise than the variable, a variable given
+            twice, a number that is out of its range or no scalar.
         tf.errors.InvalidArgumentError: an index outside of the variable, or what only the run
             shows of the above. Nothing was written then.
 
@@ -153,10 +162,9 @@ def adam_update(
     variable, sums, rows = _table(variable, slices)
     m = _slot("m", m, variable, sums, may_be_row_wise=False)
     v = _slot("v", v, variable, sums, may_be_row_wise=True)
-    _check_distinct(variable=variable, m=m, v=v)
     _update(
         "adam_update",
-        [variable, m, v],
+        {"variable": variable, "m": m, "v": v},
         rows,
         _scale("learning_rate", learning_rate, sums),
         _step(step),
@@ -202,7 +210,8 @@ def adagrad_update(
 
     Rows come in any order, and again and again; they are added up first. Everything is checked
     before anything is written, and the result does not depend on the number of threads. In a
-    tf.function a look-up's gradient is computed here, as by `tf_ti.scatter_sub`.
+    tf.function a look-up's gradient is computed here, as by `tf_ti.scatter_sub`; copies of the
+    variable under tf.distribute are updated as there, with their slots.
 
     Args:
         variable: a tf.Variable, or a variable of Keras, of float32, float64, float16 or bfloat16,
@@ -217,8 +226,8 @@ def adagrad_update(
 
     Raises:
         TypeError: no variable, no IndexedSlices, or another dtype.
-        ValueError: a slot of another shape, a variable given twice, a number that is out of its
-            range or no scalar.
+        ValueError: a slot of another shape or placed otherwise than the variable, a variable given
+            twice, a number that is out of its range or no scalar.
         tf.errors.InvalidArgumentError: an index outside of the variable, or what only the run
             shows of the above. Nothing was written then.
 
@@ -232,10 +241,9 @@ def adagrad_update(
     """
     variable, sums, rows = _table(variable, slices)
     accumulator = _slot("accumulator", accumulator, variable, sums, may_be_row_wise=True)
-    _check_distinct(variable=variable, accumulator=accumulator)
     _update(
         "adagrad_update",
-        [variable, accumulator],
+        {"variable": variable, "accumulator": accumulator},
         rows,
         _scale("learning_rate", learning_rate, sums),
         _number("epsilon", epsilon),
@@ -253,19 +261,43 @@ def sum_rows(slices: tf.IndexedSlices, num_rows: Any) -> tf.IndexedSlices:
 
 def _update(
     rule: str,
-    variables: list[tf.Variable],
+    variables: dict[str, tf.Variable],
     rows: tuple[tf.Tensor, tf.Tensor],
     *numbers: Any,
     **attributes: Any,
 ) -> None:
-    """An optimizer's step; with the bags' gradient itself, where it is there for this alone."""
-    handles = _tf.captured([variable.handle for variable in variables])
-    gradient = unused_gradient(handles[0], *rows)
-    if gradient is not None:
-        bags, grad, argmax = gradient
-        with tf.control_dependencies(rows[0].op.control_inputs):  # what the gradient waits for
-            bags.update(rule, handles, grad, argmax, *numbers, **attributes)
-        return
+    """An optimizer's step on a variable, the first, and on its slots."""
+    _check_distinct(variables)
+
+    def update_copy(slices, flat_numbers):
+        for label, variable in variables.items():
+            _arguments.check_reachable(label, variable)
+        numbers_of_copy = tf.nest.pack_sequence_as(numbers, flat_numbers)
+        handles = [variable.handle for variable in variables.values()]
+        _update_rows(rule, handles, (slices.indices, slices.values), *numbers_of_copy, **attributes)
+
+    indices, values = rows
+    slices = tf.IndexedSlices(values, indices)
+    replicas.update(next(iter(variables.values())), slices, tf.nest.flatten(numbers), update_copy)
+
+
+def _update_rows(
+    rule: str,
+    handles: list[tf.Tensor],
+    rows: tuple[tf.Tensor, tf.Tensor],
+    *numbers: Any,
+    **attributes: Any,
+) -> None:
+    """The step's operation; with the bags' gradient itself, where it is there for this alone."""
+    handles = _tf.captured(handles)
+    # One copy of several would get sums that are rounded otherwise than those of the others.
+    if not replicas.is_one_of_copies():
+        gradient = unused_gradient(handles[0], *rows)
+        if gradient is not None:
+            bags, grad, argmax = gradient
+            with tf.control_dependencies(rows[0].op.control_inputs):  # what the gradient waits for
+                bags.update(rule, handles, grad, argmax, *numbers, **attributes)
+            return
     attributes["are_distinct"] = are_distinct(rows[0])
     getattr(ops, f"tf_ti_{rule}")(*handles, *rows, *numbers, **attributes)
 
@@ -274,7 +306,6 @@ def _variable(label: str, value: Any) -> tf.Variable:
     value = _tf.unwrap_variable(value)
     if not isinstance(value, tf.Variable):
         raise TypeError(f"{label} must be a tf.Variable, got {value!r}")
-    _arguments.check_reachable(label, value)
     return value
 
 
@@ -323,15 +354,16 @@ def _slot(
             f"{label} must have the variable's shape {variable.shape}{alternative}, got "
             f"{slot.shape}"
         )
+    replicas.check_placed_alike(label, slot, variable)
     _arguments.check_together(label, slot, "variable", variable)
     return slot
 
 
-def _check_distinct(**variables: tf.Variable) -> None:
+def _check_distinct(variables: dict[str, tf.Variable]) -> None:
     names = list(variables)
     for i, name in enumerate(names):
         for other in names[:i]:
-            if variables[name].handle is variables[other].handle:
+            if replicas.identity(variables[name]) is replicas.identity(variables[other]):
                 raise ValueError(f"{other} and {name} are the same variable")
 
 
