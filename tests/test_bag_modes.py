@@ -614,6 +614,81 @@ assert "tf_ti" not in sys.modules
     )
 
 
+def twice(table, ids, weights):
+    """Bags by `embedding_bags`, of one table that is there twice."""
+    given = None if weights is None else [ragged(weights), weights]
+    rows, whole = tf_ti.embedding_bags([table, table], [ragged(ids), ids], given, default_index=1)
+    return rows + 0 * whole
+
+
+def largest(table, ids, weights):
+    return tf_ti.embedding_bag_offsets(table, ids, OFFSETS, 1, reduction="max")
+
+
+def nested(module, look, tmp_path):
+    module.called = tf.function(look)
+    return module, tf.function(lambda ids, weights: module.called(ids, weights))
+
+
+def loaded(module, look, tmp_path):
+    module.look = look
+    tf.saved_model.save(module, str(tmp_path))
+    module = tf.saved_model.load(str(tmp_path))
+    return module, module.look
+
+
+WITHOUT_DEFAULT = [1, 0, 2, 0, 1], [1, 0, 1, 0, 3]
+BY_ROW = {call: (GRADIENT, [1, 1, 1, 0, 3]) for call in CALLS}
+BY_ROW |= {call: WITHOUT_DEFAULT for call in CALLS if "packed" in call or "dense" in call}
+TRAINED = {call: (CALLS[call][0], *BY_ROW[call]) for call in CALLS}
+TRAINED["embedding_bags"] = twice, GRADIENT, [1, 1, 1, 0, 3]
+TRAINED["a maximum"] = largest, [0, 1, 1, 0, 1], None
+
+
+@pytest.mark.parametrize(("how", "shape"), [(nested, [5, 3]), (loaded, [None, 3])])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("call", TRAINED)
+def test_a_function_within_keeps_gradients_of_rows_after_an_eager_one(
+    call, weighted, shape, how, tmp_path
+):
+    run, *expected = TRAINED[call]
+    if expected[weighted] is None:
+        pytest.skip("it takes no weights")
+    module = tf.Module()
+    module.table = tf.Variable(TABLE, shape=shape)
+    specs = [tf.TensorSpec([4], tf.int32), tf.TensorSpec([4])]
+
+    @tf.function(input_signature=specs)
+    def look(ids, weights):
+        return run(module.table, ids, weights if weighted else None)
+
+    owner, function = how(module, look, tmp_path)
+
+    def gradients(ids, weights):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(weights)
+            y = function(ids, weights)
+        return tape.gradient(y, [owner.table, weights])
+
+    def check(of_table, of_weights):
+        assert gradient_of_rows(of_table) == expected[weighted]
+        if weighted:
+            np.testing.assert_allclose(of_weights, TABLE[IDS].sum(1))
+
+    given = tf.constant(IDS), tf.constant(WEIGHTS)
+    check(*gradients(*given))
+    for _ in range(2):
+
+        @tf.function
+        def step(ids, weights):
+            of_table, of_weights = gradients(ids, weights)
+            assert isinstance(of_table, tf.IndexedSlices)
+            return of_table, of_weights
+
+        check(*step(*given))
+        check(*gradients(*given))
+
+
 # Threads
 
 

@@ -100,6 +100,7 @@ __all__ = [
     "use_function",
     "user_code",
     "variable_accessed",
+    "variable_handle",
     "variable_shape",
     "wait_for_no_dead",
 ]
@@ -347,6 +348,20 @@ def forget_captures(graph: FuncGraph) -> None:
     """Lets go of what a graph captured, for a graph that needs its placeholders only."""
     graph._function_captures.clear()
     _ = graph.captures  # which a cache keeps until it is asked again
+
+
+def variable_handle(handle: tf.Tensor) -> tf.Tensor:
+    """The handle itself, where a function's graph has a placeholder for one that it captured.
+
+    The gradient of a function may refer to that. The placeholder would become an output of the
+    function, for which the next gradient of the same call has zeros in the size of the variable.
+    """
+    graph = getattr(handle, "graph", None) if tf.is_symbolic_tensor(handle) else None
+    if type(graph) is func_graph.FuncGraph:
+        for outside, placeholder in graph.captures:
+            if placeholder is handle and isinstance(outside, EagerTensor):
+                return outside
+    return handle
 
 
 def current_device() -> str:

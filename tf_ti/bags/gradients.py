@@ -20,7 +20,10 @@ def _is_wanted(op: tf.Operation, index: int) -> bool:
 
 
 def _table(op: tf.Operation, number: int = 0) -> Table:
-    return Table(op.inputs[number], tf.as_dtype(op.get_attr("T")))
+    source = op.inputs[number]
+    if source.dtype == tf.resource:
+        source = _tf.variable_handle(source)
+    return Table(source, tf.as_dtype(op.get_attr("T")))
 
 
 def _weights_input(op: tf.Operation) -> int:
