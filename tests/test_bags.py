@@ -835,6 +835,144 @@ def test_more_ragged_dimensions_give_a_ragged_result(combiner, kind):
     check(y.flat_values, by_definition(table, bags, combiner=combiner), tf.float32, scale=5)
 
 
+def from_lengths(*partitions):
+    """Makes a RaggedTensor of flat values: of lengths, outermost first, or of a uniform length."""
+
+    def make(values):
+        for partition in reversed(partitions):
+            if isinstance(partition, int):
+                values = tf.RaggedTensor.from_uniform_row_length(values, partition)
+            else:
+                values = tf.RaggedTensor.from_row_lengths(values, partition)
+        return values
+
+    return make
+
+
+# What makes ids of flat values, and the shape of these.
+UNIFORM = {
+    "ragged, 2": (from_lengths([2, 0, 4]), [6, 2]),
+    "ragged, 1": (from_lengths([2, 0, 4]), [6, 1]),
+    "ragged, 0": (from_lengths([2, 0, 4]), [6, 0]),
+    "ragged, 2, 3": (from_lengths([0, 1, 2]), [3, 2, 3]),
+    "ragged, 2, 1, 3": (from_lengths([0, 1, 2]), [3, 2, 1, 3]),
+    "ragged, ragged, 2": (from_lengths([2, 0, 1], [1, 0, 3]), [4, 2]),
+    "of nothing, 2": (from_lengths([0, 0]), [0, 2]),
+    "of no rows, 2": (from_lengths(np.zeros([0], int)), [0, 2]),
+    "2, ragged": (from_lengths(2, [1, 0, 3, 2]), [6]),
+    "2, ragged, 3": (from_lengths(2, [1, 0, 3, 2]), [6, 3]),
+    "ragged, 2 rows": (from_lengths([1, 0, 3], 2), [8]),
+    "ragged, 2 rows of 3": (from_lengths([1, 0, 1], 2), [4, 3]),
+    "2, 3, ragged": (from_lengths(2, 3, [1, 0, 3, 2, 0, 1]), [7]),
+}
+
+
+def uniform(form, rng, rows=9):
+    make, shape = UNIFORM[form]
+    return make(tf.constant(rng.integers(0, rows, shape))), make(tf.constant(rng.random(shape)))
+
+
+def of_innermost(function, rank, *nested):
+    """The function of each list of a nested list at that depth from its end."""
+    if rank == 1:
+        return function(*nested)
+    return [of_innermost(function, rank - 1, *inside) for inside in zip(*nested)]
+
+
+def check_innermost(y, ids, weights, table, **options):
+    """That each innermost row is a bag, and that the result is ragged where ids are."""
+    expected = of_innermost(
+        lambda i, w: by_definition(table, [i], weights=None if weights is None else [w], **options)[
+            0
+        ].tolist(),
+        ids.shape.rank,
+        ids.to_list(),
+        (ids if weights is None else weights).to_list(),
+    )
+    y = y.to_list() if isinstance(y, tf.RaggedTensor) else y.numpy().tolist()
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, 1e-12, 1e-12), y, expected)
+
+
+@pytest.mark.parametrize("form", UNIFORM)
+@each_combiner
+def test_ragged_ids_with_uniform_dimensions_are_pooled_over_their_last(combiner, form):
+    rng = np.random.default_rng(5)
+    table = normal(tf.float64, [9, 4], rng)
+    ids, weights = uniform(form, rng)
+    for given in (None, weights) if combiner != "max" else (None,):
+        for options in ({}, {"default_index": 3}, {"padding_idx": 2}, {"max_norm": 1.5}):
+            y = tf_ti.embedding_bag(table, ids, given, combiner, **options)
+            assert y.shape == ids.shape[:-1] + table.shape[1:]
+            check_innermost(y, ids, given, table, combiner=combiner, **options)
+        for strategy in ("div", "mod"):
+            shards = shards_of(table, 2, strategy)
+            y = tf_ti.embedding_bag(shards, ids, given, combiner, partition_strategy=strategy)
+            check_innermost(y, ids, given, table, combiner=combiner)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["graph", "compiled"])
+@pytest.mark.parametrize("form", UNIFORM)
+def test_ragged_ids_with_uniform_dimensions_of_unknown_shapes(form, compiled):
+    rng = np.random.default_rng(6)
+    table = normal(tf.float64, [9, 4], rng)
+    ids, weights = uniform(form, rng)
+    specs = [
+        tf.RaggedTensorSpec([None] * x.shape.rank, x.dtype, x.ragged_rank) for x in (ids, weights)
+    ]
+
+    @tf.function(input_signature=specs, jit_compile=compiled)
+    def pool(ids, weights):
+        y = tf_ti.embedding_bag(table, ids, weights, "mean")
+        assert y.shape.rank == ids.shape.rank
+        return y
+
+    y = pool(ids, weights)
+    check_innermost(y, ids, weights, table, combiner="mean")
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("form", [form for form, (_, shape) in UNIFORM.items() if len(shape) > 1])
+def test_gradients_of_ragged_ids_with_uniform_dimensions(form, jit_compile):
+    rng = np.random.default_rng(7)
+    table = tf.constant(normal(tf.float64, [9, 4], rng))
+    ids, weights = uniform(form, rng)
+
+    def gathered(table, ids, weights):
+        rows = tf.gather(table, ids.flat_values) * weights.flat_values[..., tf.newaxis]
+        return tf.reduce_sum(rows, -2)
+
+    def bags(table, ids, weights):
+        y = tf_ti.embedding_bag(table, ids, weights)
+        return y.flat_values if isinstance(y, tf.RaggedTensor) else y
+
+    def gradients(pool, table, ids, weights):
+        with tf.GradientTape() as tape:
+            tape.watch([table, weights.flat_values])
+            loss = tf.reduce_sum(pool(table, ids, weights) ** 2)
+        of_table, of_weights = tape.gradient(loss, [table, weights.flat_values])
+        return tf.convert_to_tensor(of_table), of_weights
+
+    mine = tf.function(lambda *x: gradients(bags, *x), jit_compile=jit_compile)(table, ids, weights)
+    for a, b in zip(mine, gradients(gathered, table, ids, weights)):
+        np.testing.assert_allclose(a, b, 1e-12, 1e-12)
+
+
+def test_weights_of_ragged_ids_with_uniform_dimensions_are_checked():
+    make, table = from_lengths([2, 0, 4]), np.ones([9, 2])
+    ids = make(tf.zeros([6, 2], tf.int32))
+    for weights, message in (
+        (tf.ones([3, 2, 2]), "weights must be a RaggedTensor like ids"),
+        (make(tf.ones([6])), r"weights must have the shape of the values of ids, \(6, 2\), got"),
+        (make(tf.ones([6, 3])), r"weights must have the shape of the values of ids, \(6, 2\), got"),
+        (from_lengths([2, 0, 2], 2)(tf.ones([8])), "weights must be ragged like ids, of rank 1"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            tf_ti.embedding_bag(table, ids, weights)
+    other = from_lengths([4, 0, 2])(tf.ones([6, 2]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="weights must have the row splits of"):
+        tf_ti.embedding_bag(table, ids, other)
+
+
 @pytest.mark.parametrize("shape", [[2, 3, 4], [2, 1, 3, 2], [3, 0, 2], [0, 2, 2], [2, 3, 0]])
 @each_combiner
 def test_dense_ids_are_pooled_over_their_last_dimension(shape, combiner):

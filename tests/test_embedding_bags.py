@@ -150,10 +150,13 @@ def test_ids_may_have_several_dimensions():
     ragged = tf.ragged.constant([[[0, 1], []], [[5]]])
     dense = tf.constant([[[0, 1, 2]], [[3, 4, 5]]])
     sparse = tf.SparseTensor([[0, 1, 0], [2, 0, 1]], [4, 5], [3, 2, 2])
-    ids = [ragged, dense, sparse, tf.constant([1, 1])]
-    actual, expected = tf_ti.embedding_bags([table] * 4, ids), one_by_one([table] * 4, ids)
-    assert actual[0].to_list() == expected[0].to_list()
-    same(actual[1:], expected[1:])
+    uniform = tf.RaggedTensor.from_row_lengths([[[0, 1]], [[2, 2]], [[5, 0]]], [2, 0, 1])
+    ids = [ragged, uniform, dense, sparse, tf.constant([1, 1])]
+    actual, expected = tf_ti.embedding_bags([table] * 5, ids), one_by_one([table] * 5, ids)
+    for k in range(2):
+        assert actual[k].to_list() == expected[k].to_list()
+    assert actual[1].to_list() == [[[[2, 4]], [[8, 10]]], [], [[[10, 12]]]]
+    same(actual[2:], expected[2:])
 
 
 @pytest.mark.parametrize("sizes", [(3, 4), (0, 5), (5, 0, 2), (0, 0)])

@@ -182,6 +182,53 @@ def test_pools_the_innermost_of_two_ragged_dimensions_of_a_model(layer):
     assert_close(keras.Model(inputs, outputs)(ids).flat_values, bags(ids).flat_values.numpy())
 
 
+SESSIONS = tf.RaggedTensor.from_row_lengths([[1, 2], [3, 0], [9, 9]], [2, 0, 1])
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+def test_pools_a_fixed_number_of_ids_inside_of_a_ragged_dimension(layer, combiner):
+    bags = layer(combiner=combiner, mask_zero=True)
+    kept = SESSIONS.with_values(tf.constant([[True, False], [True, True], [False, True]]))
+    left = [[1], [3], [9]]
+    given = [(SESSIONS, kept, left, None), (SESSIONS, None, [[1, 2], [3], [9, 9]], None)]
+    if combiner != "max":
+        weights = SESSIONS.with_values(tf.constant([[0.5, 2.0], [3.0, 7.0], [1.5, 0.5]]))
+        given.append(((SESSIONS, weights), kept, left, [[0.5], [3.0], [0.5]]))
+    for inputs, mask, left, weights in given:
+        result = bags(inputs, mask=mask)
+        assert result.shape == (3, None, WIDTH)
+        assert result.row_lengths().numpy().tolist() == [2, 0, 1]
+        assert_close(result.flat_values, pooled(bags.embeddings, left, combiner, weights))
+
+
+def test_a_mask_that_is_ragged_otherwise_than_ids_is_refused(layer):
+    other = tf.RaggedTensor.from_row_lengths(tf.ones([3, 2], tf.bool), [1, 0, 2])
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="mask must have the row splits of ids"
+    ):
+        layer()(SESSIONS, mask=other)
+    deeper = tf.ragged.constant([[[True, True]] * 2, [], [[True, True]]])
+    with pytest.raises(ValueError, match="mask must be ragged like ids, of rank 1. Received: 2"):
+        layer()(SESSIONS, mask=deeper)
+
+
+def test_a_fixed_number_of_ids_inside_of_a_ragged_dimension_of_a_model(layer):
+    bags = layer(combiner="mean")
+    inputs = input_of("ragged", (None, 2), dtype="int32")
+    outputs = bags(inputs)
+    assert outputs.ragged
+    assert outputs.shape == (None, None, WIDTH)
+    model = keras.Model(inputs, outputs)
+    data = tf.data.Dataset.range(1, 4).map(
+        lambda n: tf.ones([n, 2], tf.int32) * tf.cast(n, "int32")
+    )
+    (ids,) = data.ragged_batch(3)
+    assert ids.shape == (3, None, 2)
+    expected = pooled(bags.embeddings, [[n, n] for n in (1, 2, 2, 3, 3, 3)], "mean")
+    assert_close(model(ids).flat_values, expected)
+    assert_close(tf.function(model)(ids).flat_values, expected)
+
+
 def test_fills_an_empty_bag_with_the_default_row(layer):
     bags = layer(combiner="mean", default_index=4)
     result = bags(as_kind("ragged", RAGGED, "int32"))

@@ -288,7 +288,7 @@ def embedding_bag(
     padding_idx: int | None = None,
     prune_invalid: bool = False,
     name: str | None = None,
-) -> tf.Tensor | Any:  # a RaggedTensor of ids with several ragged dimensions
+) -> tf.Tensor | Any:  # a RaggedTensor of ids that are ragged outside too
     """Combines the embeddings of each row of ragged, sparse or dense ids.
 
     It means, for row `r` of a two-dimensional `ids`, with ones for `weights` that are not given:
@@ -308,9 +308,9 @@ def embedding_bag(
             tf.distribute. Each shard's rows are summed on the device that it is on, and only sums
             leave it: one for each row of `ids` that names a row there. (For "max" and `max_norm`
             the rows themselves do, each once.) The gradient of a shard is on its device too.
-        ids: a RaggedTensor, combined along its innermost ragged dimension; a SparseTensor, along
-            its last dimension, with its indices in row-major order; or a dense [..., n] tensor,
-            along its last. Of any integer dtype.
+        ids: a RaggedTensor, combined along its last dimension, which may be ragged or of a fixed
+            number of ids; a SparseTensor, along its last dimension, with its indices in row-major
+            order; or a dense [..., n] tensor, along its last. Of any integer dtype.
         weights: what each embedding is multiplied by: of the kind and shape of `ids`, of any float
             dtype (of the table's where that is no float). Not with "max".
         combiner: "sum"; "mean", divided by the sum of the weights; "sqrtn", divided by the root of
@@ -324,7 +324,8 @@ def embedding_bag(
 
     Returns:
         The shape of `ids` without the dimension that was combined, followed by that of an
-        embedding. For a RaggedTensor with several ragged dimensions a RaggedTensor.
+        embedding. For a RaggedTensor that is ragged in more than the combined dimension, or in
+        another, a RaggedTensor.
 
     Raises:
         TypeError, ValueError: dtypes or static shapes do not fit one another.
@@ -563,11 +564,7 @@ def _prune(bags: Bags, padding_idx: int | None) -> tuple[Bags, int]:
 
 
 def _split_ragged(ids: tf.RaggedTensor, weights: Any, prefix: str):
-    flat = ids.flat_values
-    if flat.shape.rank not in (None, 1):
-        raise ValueError(
-            f"ids must be ragged in its last dimension, got a RaggedTensor of shape {ids.shape}"
-        )
+    flat, splits = ids.flat_values, ids.nested_row_splits
     if weights is not None:
         if not isinstance(weights, tf.RaggedTensor):
             raise TypeError(f"weights must be a RaggedTensor like ids, got {weights!r}")
@@ -578,15 +575,20 @@ def _split_ragged(ids: tf.RaggedTensor, weights: Any, prefix: str):
             )
         _check_shape("weights", weights.flat_values.shape, "the values of ids", flat.shape)
         message = "weights must have the row splits of ids"
-        with asserting_same(ids.nested_row_splits, weights.nested_row_splits, message, prefix):
+        with asserting_same(splits, weights.nested_row_splits, message, prefix):
             weights = tf.identity(weights.flat_values)
-    splits = ids.nested_row_splits
+    if flat.shape.rank not in (None, 1):  # the bags are rows of a fixed number of ids
+        bags, weights, join = _split_dense(flat, weights, prefix)
+        return bags, weights, lambda rows: ids.with_flat_values(join(rows))
     bags = Bags("offsets", _indices("ids", flat, 1), splits[-1], include_last_offset=True)
+    return bags, weights, lambda rows: _with_rows(ids, rows)
 
-    def join(rows):
-        return tf.RaggedTensor.from_nested_row_splits(rows, splits[:-1], validate=False)
 
-    return bags, weights, join if len(splits) > 1 else lambda rows: rows
+def _with_rows(ids: tf.RaggedTensor, rows: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+    """The ids with what comes of each innermost row in its place."""
+    if ids.ragged_rank == 1:
+        return rows
+    return ids.with_values(_with_rows(ids.values, rows))
 
 
 def asserting_same(

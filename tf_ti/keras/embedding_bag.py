@@ -57,8 +57,8 @@ class EmbeddingBag(keras.layers.Layer):
         inputs: ids, a pair (ids, weights), or a dict {"ids": ids, "weights": weights}, of one of
             these kinds:
             a tensor [..., n]: bags of n ids.
-            a `tf.RaggedTensor` [batch, (ids)]: bags of any sizes. Of more ragged dimensions the
-                innermost is pooled, and the result is ragged.
+            a `tf.RaggedTensor` [batch, (ids)]: bags of any sizes. Of more dimensions the last is
+                pooled, which may be ragged or of a fixed number of ids, and the result is ragged.
             a `tf.SparseTensor` of rank 2 or more: its values are the ids, and all positions but the
                 last one tell the bag. Sequential and functional models fill it up with zeros, as if
                 these were ids, unless they begin with a `keras.Input(..., sparse=True)`.
@@ -177,8 +177,7 @@ class EmbeddingBag(keras.layers.Layer):
         for kept in masks:
             # A number that stands in no data: a wrong id must not pass for a masked one.
             padding_idx = ids.dtype.min if padding_idx is None else padding_idx
-            kept = keras.ops.cast(kept, "bool")
-            ids = tf.where(kept, ids, tf.constant(padding_idx, ids.dtype))
+            ids = _leave_out(keras.ops.cast(kept, "bool"), ids, padding_idx)
         pooled = tf_ti.embedding_bag(
             embeddings,
             ids,
@@ -279,6 +278,21 @@ def _map_values(function: Callable, x: Any) -> Any:
     if isinstance(x, tf.RaggedTensor):
         return x.with_flat_values(function(x.flat_values))
     return function(x)
+
+
+def _leave_out(kept: Any, ids: Any, padding_idx: int) -> Any:
+    """The ids with padding for those that are not kept."""
+    padding = tf.constant(padding_idx, ids.dtype)
+    if _kind(ids) != "ragged":
+        return tf.where(kept, ids, padding)
+    # tf.where fails for ids that are ragged outside and uniform inside.
+    if kept.ragged_rank != ids.ragged_rank:
+        raise ValueError(
+            f"mask must be ragged like ids, of rank {ids.ragged_rank}. Received: {kept.ragged_rank}"
+        )
+    message = "mask must have the row splits of ids"
+    with lookups.asserting_same(ids.nested_row_splits, kept.nested_row_splits, message, ""):
+        return ids.with_flat_values(tf.where(kept.flat_values, ids.flat_values, padding))
 
 
 def _as_index_type(ids: tf.Tensor) -> tf.Tensor:
