@@ -16,6 +16,7 @@ START = """
 import json
 import os
 import sys
+import tempfile
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
@@ -141,17 +142,22 @@ NUMBERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def results():
+def run(program, given):
+    """What a program that reads JSON prints as JSON, in a process of its own."""
     finished = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps({"replicas": REPLICAS, "cases": CASES}),
+        [sys.executable, "-c", program],
+        input=json.dumps(given),
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert finished.returncode == 0, finished.stderr[-4000:]
     return json.loads(finished.stdout)
+
+
+@pytest.fixture(scope="module")
+def results():
+    return run(PROGRAM, {"replicas": REPLICAS, "cases": CASES})
 
 
 def aggregated(name, aggregation, where):
@@ -177,10 +183,9 @@ def test_every_copy_gets_the_update_of_the_aggregated_slices(
             np.testing.assert_allclose(copy, right, rtol=tolerance, atol=tolerance)
 
 
-def test_what_variable_scatter_sub_gives(run_program):
-    run_program(
-        START
-        + """
+# Each is a program that ends without an error where what its name says holds.
+PROGRAMS = {
+    "what variable scatter sub gives": """
 strategy = mirrored()
 for aggregation in (SUM, MEAN, FIRST):
     for dtype in (tf.float32, tf.int64, tf.float16) if aggregation != MEAN else (tf.float32,):
@@ -199,15 +204,9 @@ for aggregation in (SUM, MEAN, FIRST):
         tf.function(step)()
         alike(mine)
         np.testing.assert_array_equal(copies(mine), copies(theirs))
-"""
-    )
-
-
-def test_the_gradient_of_a_lookup_in_each_replica(run_program):
-    """Which one operation could compute together with the update, of one copy alone."""
-    run_program(
-        START
-        + """
+""",
+    "the gradient of a lookup in each replica": """
+# Which one operation could compute together with the update, of one copy alone.
 strategy = mirrored()
 ids = np.array([[0, 2, 2], [1, 2, 0]])
 for dtype in (tf.float32, tf.float16):
@@ -237,14 +236,8 @@ for dtype in (tf.float32, tf.float16):
         tf_ti.adam_update(*one, gradient(one[0], ids), 0.1, 1)
         for mine, theirs in zip((table, m, v), one):
             np.testing.assert_allclose(copies(mine)[1], theirs, rtol=2e-3)
-"""
-    )
-
-
-def test_the_gradient_of_a_lookup_outside_of_the_replicas(run_program):
-    run_program(
-        START
-        + """
+""",
+    "the gradient of a lookup outside of the replicas": """
 ids = np.random.default_rng(0).integers(0, 4, [50, 9])
 weights = np.random.default_rng(1).normal(size=[50, 9])
 for dtype in (tf.float32, tf.float16):
@@ -266,14 +259,8 @@ for dtype in (tf.float32, tf.float16):
             tf.function(step)()
         alike(table, slot)
         assert np.all(copies(table)[0] != 1)
-"""
-    )
-
-
-def test_one_replica_still_computes_gradient_and_update_in_one(run_program):
-    run_program(
-        START
-        + """
+""",
+    "one replica still computes gradient and update in one": """
 from tensorflow.python.eager import context
 
 strategy = tf.distribute.MirroredStrategy(["CPU:0"])
@@ -294,14 +281,8 @@ graphs = [g for run in context.export_run_metadata().function_graphs for g in ru
 names = {node.op for graph in graphs for node in graph.node if node.op.startswith("TfTi>")}
 assert "TfTi>EmbeddingBagScatterSub" in names and len(names) == 2, names
 assert copies(table)[0][:, 0].tolist() == [0.5, 0.0, 1.0, 1.0]
-"""
-    )
-
-
-def test_copies_that_are_made_one_when_they_are_read_are_each_replicas_own(run_program):
-    run_program(
-        START
-        + """
+""",
+    "copies that are made one when they are read are each replicas own": """
 strategy = mirrored()
 on_read = {"synchronization": tf.VariableSynchronization.ON_READ, "trainable": True}
 for aggregation in (SUM, MEAN, FIRST, tf.VariableAggregation.NONE):
@@ -325,14 +306,8 @@ for aggregation in (SUM, MEAN, FIRST, tf.VariableAggregation.NONE):
     else:
         step()
         assert [copy[3, 0] == copies(table)[0][3, 0] != 1 for copy in copies(table)] == [True] * 2
-"""
-    )
-
-
-def test_numbers_are_the_same_in_all_replicas_or_refused(run_program):
-    run_program(
-        START
-        + """
+""",
+    "numbers are the same in all replicas or refused": """
 strategy = mirrored()
 table, m, v = (created(strategy, aggregation=SUM) for _ in "abc")
 slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]))
@@ -363,14 +338,8 @@ table = created(strategy, aggregation=FIRST)
 strategy.run(lambda: tf_ti.scatter_sub(table, slices, 2.0 + tf.cast(number(), tf.float32)))
 alike(table)
 assert copies(table)[0][:, 0].tolist() == [1, -1, 1, 1]
-"""
-    )
-
-
-def test_what_would_part_the_copies_is_refused(run_program):
-    run_program(
-        START
-        + """
+""",
+    "what would part the copies is refused": """
 strategy, other = mirrored(), mirrored()
 NONE, ON_READ = tf.VariableAggregation.NONE, tf.VariableSynchronization.ON_READ
 slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]))
@@ -420,14 +389,8 @@ np.testing.assert_array_equal(alone, np.ones([4, 2]))
 for variable in (table, slot, unaggregated, another, *elsewhere.values()):
     if variable is not alone:
         np.testing.assert_array_equal(copies(variable), np.ones([2, 4, 2]))
-"""
-    )
-
-
-def test_in_an_update_of_the_strategy_each_copy_has_its_slot(run_program):
-    run_program(
-        START
-        + """
+""",
+    "in an update of the strategy each copy has its slot": """
 strategy = mirrored()
 table, slot = created(strategy), created(strategy)
 slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]))
@@ -445,14 +408,8 @@ assert copies(slot)[0][:, 0].tolist() == [1, 5, 1, 1]
 # Outside of one, the copy alone.
 tf_ti.adagrad_update(table.values[1], slot.values[1], slices, 0.5)
 assert [copy[1, 0] for copy in copies(slot)] == [5, 6]
-"""
-    )
-
-
-def test_a_saved_update_is_that_of_one_variable(run_program, tmp_path):
-    run_program(
-        START
-        + """
+""",
+    "a saved update is that of one variable": """
 class Model(tf.Module):
     def __init__(self):
         self.table, self.slot = created(mirrored()), created(mirrored())
@@ -464,11 +421,35 @@ class Model(tf.Module):
 
 strategy = mirrored()
 mirrored = lambda: strategy
-tf.saved_model.save(Model(), sys.argv[1])
-loaded = tf.saved_model.load(sys.argv[1])
+with tempfile.TemporaryDirectory() as directory:
+    tf.saved_model.save(Model(), directory)
+    loaded = tf.saved_model.load(directory)
 loaded.train(tf.constant([1, 1], tf.int64))
 np.testing.assert_allclose(loaded.slot[:, 0], [1, 5, 1, 1])
 np.testing.assert_allclose(loaded.table[:, 0], [1, 1 - 2 / 5**0.5, 1, 1], rtol=1e-6)
 """,
-        tmp_path / "model",
-    )
+}
+RUN = """
+import traceback
+
+programs = json.load(sys.stdin)
+failures = []
+for program in programs:
+    try:
+        exec(program, dict(globals()))
+        failures.append("")
+    except BaseException:
+        failures.append(traceback.format_exc())
+print(json.dumps(failures))
+"""
+
+
+@pytest.fixture(scope="module")
+def failures():
+    found = run(START + RUN, list(PROGRAMS.values()))
+    return dict(zip(PROGRAMS, found, strict=True))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_holds_that(failures, name):
+    assert not failures[name], failures[name]
