@@ -24,6 +24,11 @@ def identity(variable: tf.Variable) -> Any:
     return container if _tf.is_distributed(container) else variable.handle
 
 
+def has_copies(variable: tf.Variable) -> bool:
+    """Whether an update of the variable is one of copies, which `update` makes."""
+    return _tf.is_distributed(variable) and not _tf.in_update()
+
+
 def is_one_of_copies() -> bool:
     """Whether what is updated now has copies that are to stay like it."""
     return _tf.in_update() and tf.distribute.get_strategy().num_replicas_in_sync > 1
@@ -35,7 +40,7 @@ def update(
     numbers: Sequence[tf.Tensor],
     update_copy: Callable[[tf.IndexedSlices, Sequence[tf.Tensor]], None],
 ) -> None:
-    """Makes one update of what may be called in several replicas, or outside of them.
+    """Updates a variable that has copies, by a call in each replica or by one outside of them.
 
     In a replica the variable's aggregation makes one gradient of those of all replicas; outside of
     them there is but one. Every copy is updated with it. Where a variable is synchronised when it
@@ -47,9 +52,6 @@ def update(
         numbers: the optimizer's, which all replicas must agree on.
         update_copy: update_copy(slices, numbers) updates the copy that `variable.handle` is of.
     """
-    if not _tf.is_distributed(variable) or _tf.in_update():
-        update_copy(slices, numbers)
-        return
     strategy, context = variable.distribute_strategy, tf.distribute.get_replica_context()
     is_outside = context is None or not tf.distribute.has_strategy()
     if not is_outside and context.strategy is not strategy:

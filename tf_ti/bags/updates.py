@@ -269,16 +269,24 @@ def _update(
     """An optimizer's step on a variable, the first, and on its slots."""
     _check_distinct(variables)
 
-    def update_copy(slices, flat_numbers):
+    def update_copy(rows, numbers):
         for label, variable in variables.items():
             _arguments.check_reachable(label, variable)
-        numbers_of_copy = tf.nest.pack_sequence_as(numbers, flat_numbers)
         handles = [variable.handle for variable in variables.values()]
-        _update_rows(rule, handles, (slices.indices, slices.values), *numbers_of_copy, **attributes)
+        _update_rows(rule, handles, rows, *numbers, **attributes)
+
+    variable = next(iter(variables.values()))
+    if not replicas.has_copies(variable):
+        update_copy(rows, numbers)
+        return
+
+    def update_with(slices, flat_numbers):
+        numbers_of_copy = tf.nest.pack_sequence_as(numbers, flat_numbers)
+        update_copy((slices.indices, slices.values), numbers_of_copy)
 
     indices, values = rows
     slices = tf.IndexedSlices(values, indices)
-    replicas.update(next(iter(variables.values())), slices, tf.nest.flatten(numbers), update_copy)
+    replicas.update(variable, slices, tf.nest.flatten(numbers), update_with)
 
 
 def _update_rows(
