@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_ti
-from benchmarks import bag_peers, harness, row_reader
+from benchmarks import bag_peers, harness, maxima, row_reader
 from benchmarks.bag_peers import NOTES, UNIFORM, ZIPF, Bags, Case, Effort, Shape
 
 THREADS = (1, 2)
@@ -57,6 +57,7 @@ SAME_PAGES = {
 def run(quick: bool) -> Iterator[harness.Table]:
     for threads in THREADS[-1:] if quick else THREADS:
         yield from _speed(threads, quick)
+        yield _maxima(threads, quick)
     yield memory(quick)
 
 
@@ -339,6 +340,18 @@ def _precision_table(threads: int, columns: dict) -> harness.Table:
     return table
 
 
+def _maxima(threads: int, quick: bool) -> harness.Table:
+    output = _output_of_process("maxima", str(threads), str(int(quick)), threads=threads)
+    title = "A step of gradient descent on maxima of packed bags"
+    title = f"{title}, {threads} thread{'s'[: threads - 1]}"
+    return maxima.make_table(title, json.loads(output), 0.5)
+
+
+def print_maxima(threads: int, quick: bool) -> None:
+    bag_peers.limit_tensorflow(threads)
+    print(json.dumps(maxima.measure(False, 3 if quick else 9)))
+
+
 # --- memory --------------------------------------------------------------------------------------
 
 NEEDED = "output"
@@ -463,6 +476,8 @@ if __name__ == "__main__":
     kind, *arguments = sys.argv[1:]
     if kind == "memory":
         print_peak_growth(arguments[0], int(arguments[1]), int(arguments[2]))
+    elif kind == "maxima":
+        print_maxima(*map(int, arguments))
     else:
         threads, index, quick = map(int, arguments)
         print(json.dumps(measure_shape(threads, SHAPES[index], quick, kind == "small_pages")))

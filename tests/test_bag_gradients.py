@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti._library import ops
-from tf_ti.bags.ops import find_slots
+from tf_ti.bags.ops import FLOATS, Bags, Table, find_slots
 
 F64 = tf.float64
 
@@ -488,6 +488,78 @@ def test_the_gradient_of_a_maximum_that_is_nan_goes_to_one_nan():
         lambda t: tf_ti.embedding_bag_packed(t, [[0, 1, 2, 3]], reduction="max"), table
     )
     np.testing.assert_array_equal(dense(gradient)[:, 0], [0, 1, 0, 0])
+
+
+@pytest.mark.parametrize("size", ["small", "giant"])
+@pytest.mark.parametrize("kind", ["offsets", "packed", "segments"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("seed", [500], indirect=True)
+def test_random_maxima_and_their_gradients_are_those_of_the_definition(rng, dtype, kind, size):
+    """With ties, infinities, NaN, and rows that come twice; bit for bit."""
+    for width in (1, 3, 4, 9, 16, 70) if size == "small" else (5,):
+        rows = 30
+        values = rng.choice([-np.inf, -1.0, -0.0, 0.0, 1.0, 2.0], [rows, width])
+        values[rng.random(values.shape) < 0.02] = np.nan
+        values[rng.random(values.shape) < 0.02] = np.inf
+        table = tf.constant(values.astype(dtype.as_numpy_dtype))
+        index = rng.choice([tf.int32, tf.int64])
+        count = 12 if size == "small" else 3
+        lengths = rng.integers(0, 12, count)
+        if kind == "packed":
+            lengths[:] = rng.integers(1, 12)
+        if size == "giant":
+            lengths = np.array([40_000] * 3 if kind == "packed" else [40_000, 2, 0])
+        bag_of = np.repeat(np.arange(count), lengths)
+        ids = rng.integers(0, rows, len(bag_of))
+        padding = [None, int(rng.integers(0, rows))][rng.integers(0, 2)]
+        default = [None, 3][rng.integers(0, 2)]
+        bags = Bags(
+            kind,
+            tf.constant(ids.reshape(count, -1) if kind == "packed" else ids, index),
+            {
+                "offsets": tf.constant(np.cumsum(lengths) - lengths, index),
+                "segments": tf.constant(bag_of, index),
+                "packed": None,
+            }[kind],
+            tf.constant(count, index) if kind == "segments" else None,
+            None if default is None else tf.constant(default, index),
+            padding_idx=padding,
+            reduction="max",
+        )
+        grad = rng.standard_normal([count, width]).astype(dtype.as_numpy_dtype)
+
+        argmax, most = np.full([count, width], -1), np.zeros([count, width])
+        sums = np.zeros([rows, width], np.float64 if dtype == tf.float64 else np.float32)
+        touched = set()
+        for bag in range(count):
+            at = np.flatnonzero((bag_of == bag) & (ids != padding))
+            touched |= set(ids[at])
+            if at.size:
+                argmax[bag] = at[np.argmax(values[ids[at]], 0)]  # the first NaN, if there is one
+                most[bag] = values[ids[argmax[bag]], np.arange(width)]
+                sums[ids[argmax[bag]], np.arange(width)] += grad[bag].astype(sums.dtype)
+            elif default is not None:
+                touched.add(default)
+                most[bag] = values[default]
+                sums[default] += grad[bag].astype(sums.dtype)
+        touched = np.array(sorted(touched), np.int64)
+
+        y, found = bags.pool(Table(table, dtype), True)
+        np.testing.assert_array_equal(y.numpy().astype(np.float64), most)
+        np.testing.assert_array_equal(found, argmax)
+        alone = bags.pool(Table(table, dtype))[0]
+        np.testing.assert_array_equal(alone.numpy().astype(np.float64), most)
+        got_rows, got = bags.table_gradient(rows, tf.constant(grad), found)
+        np.testing.assert_array_equal(got_rows, touched)
+        np.testing.assert_array_equal(got, sums[touched].astype(dtype.as_numpy_dtype))
+
+
+def test_positions_of_maxima_that_are_in_no_bag_get_no_gradient():
+    bags = Bags("offsets", tf.constant([2, 0, 1, 1]), tf.constant([0, 2, 2]), reduction="max")
+    argmax = tf.constant([[0, 1, 2, -1], [3, 0, -1, 1], [2, 3, 4, -(2**31)]])
+    rows, values = bags.table_gradient(3, tf.reshape(tf.range(1.0, 13.0), [3, 4]), argmax)
+    assert rows.numpy().tolist() == [0, 1, 2]
+    assert values.numpy().tolist() == [[0, 2, 0, 0], [9, 10, 0, 0], [1, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("padding", [9.0, 1.0], ids=["larger", "equal"])

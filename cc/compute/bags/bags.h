@@ -136,6 +136,8 @@ struct RowRun {
 // An entry takes one bag's gradient to one row. Init partitions the entries into buckets by their
 // rows' leading bits, and sorts each bucket by row; for one row the entries stay in the order of
 // the bags. So the gradient of a row is a bag itself, which pools rows of the output's gradient.
+// Of a maximum an entry takes only some columns, those that its row won: Init groups the columns of
+// each bag by entry.
 template <typename T, typename Index>
 class TableGradient {
  public:
@@ -161,7 +163,8 @@ class TableGradient {
  private:
   template <typename Key>
   std::string SortEntries(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
-                          int64_t num_rows, const std::vector<int64_t>& first_bag,
+                          const Index* argmax, int64_t num_rows,
+                          const std::vector<int64_t>& first_bag,
                           const std::vector<int64_t>& first_entry, int payload_bits,
                           Parallel* parallel);
   int64_t num_entries() const { return bucket_entries_.back(); }
@@ -173,19 +176,25 @@ class TableGradient {
   void PoolMax(const RowRun<Index>& run, int64_t from, int64_t count, const T* grad, T* values,
                Sum<T>* sums) const;
 
+  // What an entry won: some of its bag's columns in columns_.
+  struct Won {
+    int32_t begin, end;
+  };
+
   int64_t num_bags_ = 0;
   int64_t width_ = 0;
-  const Index* argmax_ = nullptr;
   Buffer<char> memory_;                        // for all that is behind pointers here
   std::vector<int64_t> bucket_entries_ = {0};  // the first entry of each bucket, and their number
   std::vector<int64_t> bucket_rows_ = {0};     // the first row of each bucket, and their number
   // Of each row; those of a bucket begin at its first entry.
   Index* rows_ = nullptr;
   int64_t* starts_ = nullptr;
-  // Of each entry: its bag; its weight, unless all are 1; for kMax its position in indices, or -1.
+  // Of each entry: its bag; its weight, unless all are 1; what it won, for kMax.
   int32_t* bags_ = nullptr;
   Sum<T>* weights_ = nullptr;
-  int64_t* positions_ = nullptr;
+  Won* won_ = nullptr;
+  // For kMax, of each bag its columns, `width_` of them, by the entries that won them.
+  int32_t* columns_ = nullptr;
 };
 
 }  // namespace tf_ti

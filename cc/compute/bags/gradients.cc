@@ -3,6 +3,7 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,17 @@
 
 namespace tf_ti {
 namespace {
+
+// Which row, or gradient of a bag, is prefetched: the one of so many further on.
+constexpr int64_t kAhead = 8;
+
+// The address may be any: a prefetch never faults.
+inline void Prefetch(const void* from, uint64_t bytes) {
+  constexpr uint64_t kLine = 64, kMost = 1024;
+  for (uint64_t byte = 0; byte < std::min(bytes, kMost); byte += kLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(from) + byte);
+  }
+}
 
 // One call of WeightsGradient. With d_i the dot product of row i and the bag's gradient, and D what
 // the bag's sum is divided by, it is d_i for a sum, (d_i - sum(w d) / D) / D for a mean, and
@@ -55,15 +67,14 @@ class WeightGradients {
   }
 
  private:
-  static constexpr int64_t kAhead = 8;
-
   void ComputeBag(int64_t bag, int64_t begin, int64_t end, std::vector<Sum<T>>* dots) {
     const T* const grad = grad_ + bag * table_.width;
     dots->resize(end - begin);
     Sum<T> total(0);
     Divisor<Sum<T>> divisors(reduction_);
     for (int64_t i = begin; i < end; ++i) {
-      Prefetch(bags_.indices[std::min(i + kAhead, bags_.num_indices - 1)]);
+      const int64_t next = bags_.indices[std::min(i + kAhead, bags_.num_indices - 1)];
+      Prefetch(table_.rows + next * table_.width, table_.width * sizeof(T));
       if (IsPadding(bags_, i)) continue;
       const Sum<T> dot = dot_(table_.rows + bags_.indices[i] * table_.width, grad, table_.width);
       (*dots)[i - begin] = dot;
@@ -99,15 +110,6 @@ class WeightGradients {
 
   void FillZeros(int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) Write(i, Sum<T>(0));
-  }
-
-  void Prefetch(int64_t row) const {
-    constexpr uint64_t kLine = 64, kMost = 1024;
-    const uint64_t bytes = table_.width * sizeof(T);
-    const uintptr_t at = reinterpret_cast<uintptr_t>(table_.rows) + row * bytes;
-    for (uint64_t line = 0; line < std::min(bytes, kMost); line += kLine) {
-      __builtin_prefetch(reinterpret_cast<const void*>(at + line));
-    }
   }
 
   const Table<T>& table_;
@@ -158,6 +160,27 @@ Key* SortBucket(int low_bits, int num_bits, int64_t size, Key* keys, Key* other)
   return keys;
 }
 
+// Groups the columns of a bag's maxima by where argmax says that they are from: those of group g
+// are columns[starts[g]] ... columns[starts[g + 1] - 1]. Group 0 is from no index, group 1 + i from
+// the bag's index i, whose position is begin + i. What is from elsewhere comes last.
+template <typename Index>
+void GroupColumns(const Index* argmax, int64_t width, int64_t begin, int64_t size,
+                  std::vector<int32_t>* starts, int32_t* columns) {
+  const auto group = [=](int64_t column) {
+    const int64_t position = argmax[column];
+    const uint64_t index = static_cast<uint64_t>(position) - static_cast<uint64_t>(begin);
+    const int64_t other = position == -1 ? 0 : size + 1;
+    return index < static_cast<uint64_t>(size) ? static_cast<int64_t>(index) + 1 : other;
+  };
+  starts->assign(size + 4, 0);
+  int32_t* const next = starts->data() + 1;  // where the next column of each group goes
+  for (int64_t column = 0; column < width; ++column) ++next[group(column) + 1];
+  for (int64_t g = 1; g <= size + 1; ++g) next[g] += next[g - 1];
+  for (int64_t column = 0; column < width; ++column) {
+    columns[next[group(column)]++] = static_cast<int32_t>(column);
+  }
+}
+
 // Hands out parts of one piece of memory: an allocator that gets it back in one piece has it ready
 // for the next call, where several would be returned to the system and cleared again.
 class Parts {
@@ -186,6 +209,9 @@ class Parts {
 // What the sorting of an entry moves, roughly.
 constexpr int64_t kEntryBytes = 32;
 
+// The same of the grouping of a column of a maximum.
+constexpr int64_t kColumnBytes = 16;
+
 // The number of bits that numbers below `limit` need.
 int BitsFor(uint64_t limit) {
   int bits = 0;
@@ -208,17 +234,20 @@ std::string TableGradient<T, Index>::Init(const Bags<Index>& bags, const Weights
                                           int64_t num_rows, int64_t width, Parallel* parallel) {
   num_bags_ = bags.count;
   width_ = width;
-  argmax_ = argmax;
   if (width == 0) return CheckWithoutWalk(bags, num_rows);
   if (bags.count > std::numeric_limits<int32_t>::max()) {
     return "there are " + std::to_string(bags.count) + " bags, too many for a gradient";
+  }
+  if (reduction == Reduction::kMax && width > std::numeric_limits<int32_t>::max()) {
+    return "rows have " + std::to_string(width) + " elements, too many for a gradient of maxima";
   }
   Problem problem;
   const std::string wrong = CheckOutside(bags, num_rows, &problem);
   if (!wrong.empty()) return wrong;
   // No more than threads: a part writes its entries of a bucket side by side, and should fill cache
   // lines of its own with them.
-  const double bytes = static_cast<double>(bags.num_indices + bags.count) * kEntryBytes;
+  double bytes = static_cast<double>(bags.num_indices + bags.count) * kEntryBytes;
+  if (reduction == Reduction::kMax) bytes += static_cast<double>(bags.count) * width * kColumnBytes;
   const int64_t parts = std::min(parallel->num_threads(), NumParts(*parallel, bytes));
   const std::vector<int64_t> first_bag = SplitBags(bags, parts);
   std::vector<int64_t> first_entry(parts + 1, 0);
@@ -246,14 +275,15 @@ std::string TableGradient<T, Index>::Init(const Bags<Index>& bags, const Weights
                     : bits <= 64 && payload_bits < 64
                         ? &TableGradient::SortEntries<uint64_t>
                         : &TableGradient::SortEntries<unsigned __int128>;
-  return (this->*sort)(bags, weights, reduction, num_rows, first_bag, first_entry, payload_bits,
-                       parallel);
+  return (this->*sort)(bags, weights, reduction, argmax, num_rows, first_bag, first_entry,
+                       payload_bits, parallel);
 }
 
 template <typename T, typename Index>
 template <typename Key>
 std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const Weights<T>& weights,
-                                                 Reduction reduction, int64_t num_rows,
+                                                 Reduction reduction, const Index* argmax,
+                                                 int64_t num_rows,
                                                  const std::vector<int64_t>& first_bag,
                                                  const std::vector<int64_t>& first_entry,
                                                  int payload_bits, Parallel* parallel) {
@@ -266,27 +296,30 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
   const int bucket_bits = std::min({BitsFor(size / kBucketSize), row_bits, kMostBucketBits});
   const int64_t num_buckets = int64_t{1} << bucket_bits;
   const bool has_weights = weights.given() || HasDivisors(reduction);
-  const bool has_positions = reduction == Reduction::kMax;
-  const bool is_plain = !has_weights && !has_positions;
+  const bool is_max = reduction == Reduction::kMax;
+  const bool is_plain = !has_weights && !is_max;
 
   Key *keys, *partitioned;
   int32_t* bag_of;
   Sum<T>* weight_of;
-  int64_t* position_of;
+  Won* won_by;
   Buffer<char> scratch;
   Parts scratch_parts(&scratch);
   scratch_parts.Add(size, &keys);
   scratch_parts.Add(size, &partitioned);
   scratch_parts.Add(is_plain ? 0 : size, &bag_of);
   scratch_parts.Add(has_weights ? size : 0, &weight_of);
-  scratch_parts.Add(has_positions ? size : 0, &position_of);
+  scratch_parts.Add(is_max ? size : 0, &won_by);
   scratch_parts.Allocate();
   Parts memory_parts(&memory_);
   memory_parts.Add(size, &rows_);
   memory_parts.Add(size + num_buckets, &starts_);
   memory_parts.Add(size, &bags_);
   if (has_weights) memory_parts.Add(size, &weights_);
-  if (has_positions) memory_parts.Add(size, &positions_);
+  if (is_max) {
+    memory_parts.Add(size, &won_);
+    memory_parts.Add(bags.count * width_, &columns_);
+  }
   memory_parts.Allocate();
 
   // Makes the keys, and counts those of each part for each bucket.
@@ -300,7 +333,7 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
     int64_t entry = first_entry[part];
     int64_t* const counts = &places[part * num_buckets];
     // Nothing by reference: what might change between two stores would be loaded again and again.
-    const auto add = [=](int64_t row, int64_t entry, int64_t bag, Sum<T> weight, int64_t position) {
+    const auto add = [=](int64_t row, int64_t entry, int64_t bag, Sum<T> weight) {
       const Key payload = static_cast<Key>(is_plain ? bag : entry);
       const Key key = static_cast<Key>(row) << payload_bits | payload;
       keys[entry] = key;
@@ -308,7 +341,10 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
       if (is_plain) return;
       bag_of[entry] = static_cast<int32_t>(bag);
       if (has_weights) weight_of[entry] = weight;
-      if (has_positions) position_of[entry] = position;
+    };
+    std::vector<int32_t> groups;  // where the columns begin that each index of a bag won
+    const auto set_won = [&](int64_t entry, int64_t group) {
+      if (is_max) won_by[entry] = {groups[group], groups[group + 1]};
     };
     const Index* const indices = bags.indices;
     const bool has_padding = bags.has_padding;
@@ -317,6 +353,10 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
       const int64_t before = entry;
       const int64_t bag = walk.bag(), end = walk.end();
       Divisor<Sum<T>> divisors(reduction);
+      if (is_max) {
+        GroupColumns(argmax + bag * width_, width_, walk.begin(), end - walk.begin(), &groups,
+                     columns_ + bag * width_);
+      }
       for (int64_t i = walk.begin(); i < end; ++i) {
         if (has_padding && IsPadding(bags, i)) continue;
         const int64_t row = indices[i];
@@ -328,7 +368,8 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
           weight = WeightAt(weights, i);
           divisors.AddWeight(weight);
         }
-        add(row, entry++, bag, weight, i);
+        set_won(entry, 1 + i - walk.begin());
+        add(row, entry++, bag, weight);
       }
       if (HasDivisors(reduction)) {
         if (!weights.given()) divisors.AddCount(entry - before);
@@ -336,7 +377,8 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
         for (int64_t e = before; e < entry; ++e) weight_of[e] = DivideNoNan(weight_of[e], divisor);
       }
       if (entry == before && bags.default_index >= 0) {
-        add(bags.default_index, entry++, bag, Sum<T>(1), -1);
+        set_won(entry, 0);
+        add(bags.default_index, entry++, bag, Sum<T>(1));
       }
     }
   });
@@ -383,7 +425,7 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
         const int64_t payload = static_cast<int64_t>(sorted[k] & payload_mask);
         bags_[k] = is_plain ? static_cast<int32_t>(payload) : bag_of[payload];
         if (has_weights) weights_[k] = weight_of[payload];
-        if (has_positions) positions_[k] = position_of[payload];
+        if (is_max) won_[k] = won_by[payload];
       }
       starts[row + 1] = end;
       bucket_rows_[bucket + 1] = row + 1;
@@ -433,7 +475,7 @@ void TableGradient<T, Index>::VisitRuns(
       const int64_t* const starts = starts_ + FirstStart(bucket);
       const Index* const rows = rows_ + bucket_entries_[bucket];
       const auto is_giant = [&](int64_t row) {
-        return argmax_ == nullptr && starts[row + 1] - starts[row] > kGiant;
+        return columns_ == nullptr && starts[row + 1] - starts[row] > kGiant;
       };
       for (int64_t row = 0; row < count;) {
         const int64_t from = row;
@@ -457,7 +499,7 @@ template <typename T, typename Index>
 void TableGradient<T, Index>::Pool(const RowRun<Index>& run, int64_t from, int64_t count,
                                    const T* grad, Parallel* parallel, T* values,
                                    Sum<T>* sums) const {
-  if (argmax_ != nullptr) return PoolMax(run, from, count, grad, values, sums);
+  if (columns_ != nullptr) return PoolMax(run, from, count, grad, values, sums);
   const auto pool = [&](const int64_t* bounds, int64_t size, T* out, Sum<T>* out_sums) {
     PoolArgs<T, int32_t> args{};
     args.table = grad;
@@ -495,21 +537,23 @@ void TableGradient<T, Index>::Pool(const RowRun<Index>& run, int64_t from, int64
 template <typename T, typename Index>
 void TableGradient<T, Index>::PoolMax(const RowRun<Index>& run, int64_t from, int64_t count,
                                       const T* grad, T* values, Sum<T>* sums) const {
-  std::vector<Sum<T>> row_sums(width_);
+  const AddColumns<T> add_columns = ChooseAddColumns<T>();
+  const RoundRow<T> round = ChooseRoundRow<T>();
+  if constexpr (std::is_same_v<T, Sum<T>>) {
+    if (sums == nullptr) sums = values;
+  }
+  Buffer<Sum<T>> row_sums(sums == nullptr ? width_ : 0);
   for (int64_t row = 0; row < count; ++row) {
-    std::fill(row_sums.begin(), row_sums.end(), Sum<T>(0));
+    Sum<T>* const to = sums == nullptr ? row_sums.data() : sums + row * width_;
+    std::fill_n(to, width_, Sum<T>(0));
     for (int64_t k = run.starts[from + row]; k < run.starts[from + row + 1]; ++k) {
-      const T* const gradient = grad + bags_[k] * width_;
-      const Index* const argmax = argmax_ + bags_[k] * width_;
-      for (int64_t c = 0; c < width_; ++c) {
-        if (argmax[c] == positions_[k]) row_sums[c] += Widen(gradient[c]);
-      }
+      const int64_t ahead = std::min(k + kAhead, num_entries() - 1);
+      Prefetch(grad + bags_[ahead] * width_, width_ * sizeof(T));
+      __builtin_prefetch(columns_ + bags_[ahead] * width_ + won_[ahead].begin);
+      const int64_t begin = bags_[k] * width_;
+      add_columns(grad + begin, columns_ + begin + won_[k].begin, won_[k].end - won_[k].begin, to);
     }
-    if (sums != nullptr) {
-      std::copy(row_sums.begin(), row_sums.end(), sums + row * width_);
-    } else {
-      for (int64_t c = 0; c < width_; ++c) values[row * width_ + c] = Round<T>(row_sums[c]);
-    }
+    if (sums == nullptr) round(to, width_, values + row * width_);
   }
 }
 

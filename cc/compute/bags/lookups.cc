@@ -23,7 +23,7 @@ class Pooling {
         weights_(lookup.weights),
         reduction_(reduction),
         pool_(reduction == Reduction::kMax
-                  ? ChoosePoolMax<T, Index>(table_.width)
+                  ? ChoosePoolMax<T, Index>(table_.width, lookup.argmax != nullptr)
                   : ChoosePoolSum<T, Index>(table_.width, weights_.given())),
         out_(lookup.out),
         argmax_(lookup.argmax) {}
@@ -83,27 +83,27 @@ class Pooling {
     Sum<T> divisors[kBlock];
     std::vector<Index> ids;
     std::vector<Sum<T>> weights;
+    std::vector<Index> positions;  // of the ids in bags_.indices
   };
 
   // Reduces a block's bags into `out_`. Returns whether all is well.
   bool Flush(Block* block) {
     if (block->count == 0) return true;
-    T* const out = out_ + block->first * table_.width;
-    const int64_t* const bounds = Pool(block, out, nullptr, nullptr);
+    const int64_t begin = block->first * table_.width;
+    Index* const argmax = argmax_ == nullptr ? nullptr : argmax_ + begin;
+    const int64_t* const bounds = Pool(block, out_ + begin, nullptr, nullptr, argmax);
     if (bounds == nullptr) return false;
     for (int64_t b = 0; b < block->count; ++b) {
       if (bounds[b] == bounds[b + 1]) FillEmpty(block->first + b);
-      if (argmax_ != nullptr) {
-        FindArgmax(block->first + b, block->bounds[b], block->bounds[b + 1]);
-      }
     }
     return true;
   }
 
   // Reduces a block's bags into `out`; or, undivided, a single bag into `sums`, and adds up what it
-  // is to be divided by. Returns where the bags really begin and end once padding is left out, or
-  // null if there is a problem.
-  const int64_t* Pool(Block* block, T* out, Sum<T>* sums, Divisor<Sum<T>>* undivided) {
+  // is to be divided by. Where `argmax` is not null, it gets the positions of maxima. Returns where
+  // the bags really begin and end once padding is left out, or null if there is a problem.
+  const int64_t* Pool(Block* block, T* out, Sum<T>* sums, Divisor<Sum<T>>* undivided,
+                      Index* argmax) {
     PoolArgs<T, Index> args{};
     args.table = table_.rows;
     args.num_rows = table_.num_rows;
@@ -111,7 +111,9 @@ class Pooling {
     args.count = block->count;
     args.out = out;
     args.sums = sums;
-    if (bags_.has_padding || weights_.rounded != nullptr) {
+    args.argmax = argmax;
+    const bool is_staged = bags_.has_padding || weights_.rounded != nullptr;
+    if (is_staged) {
       Stage(block);
       args.ids = block->ids.data();
       args.ids_end = args.ids + block->ids.size();
@@ -140,20 +142,30 @@ class Pooling {
       }
       if (undivided == nullptr) args.divisors = block->divisors;
     }
-    if (pool_(args)) return args.bounds;
-    CheckIndices(bags_, block->bounds[0], block->bounds[block->count], table_.num_rows, &problem_);
-    return nullptr;
+    if (!pool_(args)) {
+      CheckIndices(bags_, block->bounds[0], block->bounds[block->count], table_.num_rows,
+                   &problem_);
+      return nullptr;
+    }
+    if (is_staged && argmax != nullptr) {
+      for (int64_t k = 0; k < block->count * table_.width; ++k) {
+        if (argmax[k] >= 0) argmax[k] = block->positions[argmax[k]];
+      }
+    }
+    return args.bounds;
   }
 
   void Stage(Block* block) {
     block->ids.clear();
     block->weights.clear();
+    block->positions.clear();
     block->staged_bounds[0] = 0;
     for (int64_t b = 0; b < block->count; ++b) {
       for (int64_t i = block->bounds[b]; i < block->bounds[b + 1]; ++i) {
         if (IsPadding(bags_, i)) continue;
         block->ids.push_back(bags_.indices[i]);
         if (weights_.given()) block->weights.push_back(WeightAt(weights_, i));
+        if (argmax_ != nullptr) block->positions.push_back(static_cast<Index>(i));
       }
       block->staged_bounds[b + 1] = block->ids.size();
     }
@@ -167,65 +179,61 @@ class Pooling {
     Buffer<Sum<T>> sums(count * width);
     std::vector<Divisor<Sum<T>>> divisors(count, Divisor<Sum<T>>(reduction_));
     std::vector<char> is_empty(count);
+    Buffer<Index> positions(argmax_ == nullptr ? 0 : count * width);
     parallel->Run(count, [&](int64_t k) {
       Block block;
       block.count = 1;
       block.bounds[0] = giant.begin + k * piece;
       block.bounds[1] = std::min(block.bounds[0] + piece, giant.end);
-      const int64_t* const bounds = Pool(&block, nullptr, sums.data() + k * width, &divisors[k]);
+      const int64_t* const bounds =
+          Pool(&block, nullptr, sums.data() + k * width, &divisors[k],
+               argmax_ == nullptr ? nullptr : positions.data() + k * width);
       is_empty[k] = bounds == nullptr || bounds[0] == bounds[1];
     });
     if (problem_.found()) return;
 
     T* const out = out_ + giant.bag * width;
+    Index* const argmax = argmax_ == nullptr ? nullptr : argmax_ + giant.bag * width;
     const int64_t first = std::find(is_empty.begin(), is_empty.end(), 0) - is_empty.begin();
     if (first == count) {
       std::fill(out, out + width, T());
       FillEmpty(giant.bag);
-    } else {
-      for (int64_t k = 1; k < count; ++k) divisors[0].Add(divisors[k]);
-      const Sum<T> divisor = divisors[0].Get();
-      for (int64_t c = 0; c < width; ++c) {
-        Sum<T> value = sums[first * width + c];
-        for (int64_t k = first + 1; k < count; ++k) {
-          if (!is_empty[k]) value = Combine(value, sums[k * width + c]);
-        }
-        out[c] = Round<T>(HasDivisors(reduction_) ? DivideNoNan(value, divisor) : value);
-      }
+      if (argmax != nullptr) std::fill(argmax, argmax + width, Index(-1));
+      return;
     }
-    if (argmax_ != nullptr) FindArgmax(giant.bag, giant.begin, giant.end);
+    for (int64_t k = 1; k < count; ++k) divisors[0].Add(divisors[k]);
+    const Sum<T> divisor = divisors[0].Get();
+    for (int64_t c = 0; c < width; ++c) {
+      Sum<T> value = sums[first * width + c];
+      int64_t from = first;
+      for (int64_t k = first + 1; k < count; ++k) {
+        if (is_empty[k]) continue;
+        const Sum<T> other = sums[k * width + c];
+        if (reduction_ != Reduction::kMax) {
+          value = AddSums(value, other);
+        } else if (IsLarger(other, value)) {
+          value = other;
+          from = k;
+        }
+      }
+      out[c] = Round<T>(HasDivisors(reduction_) ? DivideNoNan(value, divisor) : value);
+      if (argmax != nullptr) argmax[c] = positions[from * width + c];
+    }
   }
 
-  Sum<T> Combine(Sum<T> x, Sum<T> y) const {
-    if constexpr (!IsComplex<T>::value) {
-      if (reduction_ == Reduction::kMax) return x == x && !(y <= x) ? y : x;
+  // Whether a maximum so far is to give way. Once NaN, always NaN.
+  static bool IsLarger(Sum<T> x, Sum<T> so_far) {
+    if constexpr (IsComplex<T>::value) {
+      return false;
+    } else {
+      return so_far == so_far && !(x <= so_far);
     }
-    return AddSums(x, y);
   }
 
   void FillEmpty(int64_t bag) {
     if (bags_.default_index < 0) return;
     const T* const row = table_.rows + bags_.default_index * table_.width;
     std::copy(row, row + table_.width, out_ + bag * table_.width);
-  }
-
-  void FindArgmax(int64_t bag, int64_t begin, int64_t end) {
-    if constexpr (!IsComplex<T>::value) {
-      const int64_t width = table_.width;
-      const T* const most = out_ + bag * width;
-      Index* const argmax = argmax_ + bag * width;
-      std::fill(argmax, argmax + width, Index(-1));
-      for (int64_t i = begin; i < end; ++i) {
-        if (IsPadding(bags_, i)) continue;
-        const T* const row = table_.rows + bags_.indices[i] * width;
-        for (int64_t c = 0; c < width; ++c) {
-          const Sum<T> value = Widen(row[c]);
-          const Sum<T> wanted = Widen(most[c]);
-          const bool is_it = value == wanted || (value != value && wanted != wanted);
-          if (is_it && argmax[c] == -1) argmax[c] = i;
-        }
-      }
-    }
   }
 
   const Table<T>& table_;

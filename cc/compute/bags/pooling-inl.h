@@ -42,31 +42,54 @@ constexpr S Lowest() {
   }
 }
 
-// One vector of the result, in a register.
+// Places of a bag's rows, in as many bits as the sums of type S have.
+template <typename S>
+using Place = std::conditional_t<sizeof(S) == 4, int32_t, int64_t>;
+
+// What comes with a row: its weight, or its place in the bag.
+template <typename T, Operation op>
+using Companion = std::conditional_t<op == kArgMaximum, Place<Sum<T>>, Sum<T>>;
+
+constexpr bool IsMaximum(Operation op) { return op == kMaximum || op == kArgMaximum; }
+
+// One vector of the result, in a register; for maxima two more.
 template <typename T, Operation op, int L>
 struct Column {
   Vector<Sum<T>, L> values;
+  Vector<Sum<T>, L> all;  // their sum, which is NaN where one of them is
+  Vector<Place<Sum<T>>, L> places;
 
   void Start() {
-    if constexpr (op == kMaximum) {
+    if constexpr (IsMaximum(op)) {
       values = Fill<L>(Lowest<Sum<T>>());
     } else {
       values = Vector<Sum<T>, L>{};
     }
   }
-  void Take(const T* from, Sum<T> weight) {
+  void Take(const T* from, Companion<T, op> companion) {
     const Vector<Sum<T>, L> x = Load<T, L>(from);
     if constexpr (op == kAdd) {
       values = Add<L, Sum<T>>(values, x);
     } else if constexpr (op == kMultiplyAdd) {
-      values = MultiplyAdd<L, Sum<T>>(x, weight, values);
+      values = MultiplyAdd<L, Sum<T>>(x, companion, values);
     } else {
-      values = (values == values) & !(x <= values) ? x : values;  // once NaN, always NaN
+      // NaN is never larger. Whether there is one is found beside that, as what the next comparison
+      // waits for takes the time.
+      const auto is_larger = x > values;
+      values = is_larger ? x : values;
+      if constexpr (std::is_floating_point_v<Sum<T>>) all += x;
+      if constexpr (op == kArgMaximum) places = is_larger ? Fill<L>(companion) : places;
     }
   }
   void DivideBy(Sum<T> divisor) { values = Divide<L, Sum<T>>(values, divisor); }
   void Write(T* to) const { Store<T, L>(values, to); }
   void WriteSum(Sum<T>* to) const { __builtin_memcpy(to, &values, sizeof(values)); }
+  template <typename Index>
+  void WritePlaces(Index first, Index* to) const {
+    Place<Sum<T>> from[L];
+    __builtin_memcpy(from, &places, sizeof(from));
+    for (int i = 0; i < L; ++i) to[i] = first + static_cast<Index>(from[i]);
+  }
 };
 
 // N vectors side by side. The last one lies at `last`, where the row ends, and may overlap the one
@@ -80,10 +103,11 @@ struct Columns {
     first.Start();
     others.Start();
   }
-  void Take(const T* row, const T* last, Sum<T> weight) {
-    first.Take(row, weight);
-    others.Take(row + L, last, weight);
+  void Take(const T* row, const T* last, Companion<T, op> companion) {
+    first.Take(row, companion);
+    others.Take(row + L, last, companion);
   }
+  Vector<Sum<T>, L> All() const { return first.all + others.All(); }
   void DivideBy(Sum<T> divisor) {
     first.DivideBy(divisor);
     others.DivideBy(divisor);
@@ -96,16 +120,26 @@ struct Columns {
     first.WriteSum(to);
     others.WriteSum(to + L, last);
   }
+  template <typename Index>
+  void WritePlaces(Index from, Index* to, Index* last) const {
+    first.WritePlaces(from, to);
+    others.WritePlaces(from, to + L, last);
+  }
 };
 template <typename T, Operation op, int L>
 struct Columns<T, op, L, 1> {
   Column<T, op, L> first;
 
   void Start() { first.Start(); }
-  void Take(const T*, const T* last, Sum<T> weight) { first.Take(last, weight); }
+  void Take(const T*, const T* last, Companion<T, op> companion) { first.Take(last, companion); }
+  Vector<Sum<T>, L> All() const { return first.all; }
   void DivideBy(Sum<T> divisor) { first.DivideBy(divisor); }
   void Write(T*, T* last) const { first.Write(last); }
   void WriteSum(Sum<T>*, Sum<T>* last) const { first.WriteSum(last); }
+  template <typename Index>
+  void WritePlaces(Index from, Index*, Index* last) const {
+    first.WritePlaces(from, last);
+  }
 };
 
 constexpr int64_t kLineBytes = 64;
@@ -114,6 +148,37 @@ constexpr int64_t kLineBytes = 64;
 // few buffers for lines that are on their way.
 constexpr int64_t kAhead = 32;
 constexpr int64_t kLongRow = 4 * kLineBytes;
+
+// Maxima of NaN, in elements `begin` to `end` of bag `bag`: the first NaN, and where it is.
+template <typename T, typename Index>
+__attribute__((noinline)) void FindNans(const PoolArgs<T, Index>& args, int64_t bag, int64_t begin,
+                                        int64_t end) {
+  for (int64_t column = begin; column < end; ++column) {
+    for (int64_t i = args.bounds[bag]; i < args.bounds[bag + 1]; ++i) {
+      const T* const from = args.table + static_cast<int64_t>(args.ids[i]) * args.width + column;
+      const Sum<T> value = Load<T, 1>(from);
+      if (value == value) continue;
+      const int64_t to = bag * args.width + column;
+      if (args.sums != nullptr) {
+        args.sums[to] = value;
+      } else {
+        Store<T, 1>(value, args.out + to);
+      }
+      if (args.argmax != nullptr) args.argmax[to] = static_cast<Index>(i);
+      break;
+    }
+  }
+}
+
+template <int L, typename S>
+inline bool HasNan(Vector<S, L> values) {
+  S sums[L];
+  __builtin_memcpy(sums, &values, sizeof(sums));
+  for (int step = L / 2; step > 0; step /= 2) {
+    for (int i = 0; i < step; ++i) sums[i] += sums[i + step];
+  }
+  return sums[0] != sums[0];
+}
 
 // Bag `bag`, N vectors from element `begin` on, of which the last ends with element `end`.
 template <typename T, typename Index, Operation op, int L, int N>
@@ -133,6 +198,7 @@ inline bool PoolColumns(const PoolArgs<T, Index>& args, int64_t bag, int64_t beg
   const uintptr_t base = reinterpret_cast<uintptr_t>(columns);
   const int64_t num_ids = args.ids_end - args.ids;
   const Index* const ahead_end = args.ids_end - (num_ids < kAhead ? num_ids : kAhead);
+  const Index* const first = id;
   const Sum<T>* weight = op == kMultiplyAdd ? args.weights + (id - args.ids) : nullptr;
   for (; id != stop; ++id) {
     const uint64_t row = static_cast<uint64_t>(static_cast<int64_t>(*id));
@@ -147,7 +213,10 @@ inline bool PoolColumns(const PoolArgs<T, Index>& args, int64_t bag, int64_t beg
       if (straddles) __builtin_prefetch(ahead + (last + L) * sizeof(T) - 1, 0, kLocality);
     }
     const T* const from = reinterpret_cast<const T*>(base + row * row_bytes);
-    result.Take(from, from + last, op == kMultiplyAdd ? *weight++ : Sum<T>());
+    Companion<T, op> companion{};
+    if constexpr (op == kMultiplyAdd) companion = *weight++;
+    if constexpr (op == kArgMaximum) companion = static_cast<Companion<T, op>>(id - first);
+    result.Take(from, from + last, companion);
   }
   if (args.divisors != nullptr) result.DivideBy(args.divisors[bag]);
   if (args.sums != nullptr) {
@@ -156,6 +225,13 @@ inline bool PoolColumns(const PoolArgs<T, Index>& args, int64_t bag, int64_t beg
   } else {
     T* const to = args.out + bag * args.width + begin;
     result.Write(to, to + last);
+  }
+  if constexpr (op == kArgMaximum) {
+    Index* const to = args.argmax + bag * args.width + begin;
+    result.WritePlaces(static_cast<Index>(first == stop ? -1 : first - args.ids), to, to + last);
+  }
+  if constexpr (IsMaximum(op) && std::is_floating_point_v<Sum<T>>) {
+    if (__builtin_expect(HasNan<L, Sum<T>>(result.All()), 0)) FindNans(args, bag, begin, end);
   }
   return true;
 }
@@ -191,7 +267,7 @@ template <typename T, typename Index, Operation op, int L>
 Pool<T, Index> ChooseCount(int64_t width) {
   const int64_t count = (width + L - 1) / L;
   if (count == 1) return PoolWhole<T, Index, op, L, 1>;
-  if constexpr (std::is_same_v<Sum<T>, float> && op != kMaximum && kVectorBytes > 16) {
+  if constexpr (std::is_same_v<Sum<T>, float> && !IsMaximum(op) && kVectorBytes > 16) {
     if (count == 2) return PoolWhole<T, Index, op, L, 2>;
     if (count == 3) return PoolWhole<T, Index, op, L, 3>;
     if (count == 4) return PoolWhole<T, Index, op, L, 4>;
@@ -236,6 +312,21 @@ Sum<T> DotOf(const T* x, const T* y, int64_t size) {
     parts[0] = MultiplyAdd<1, Sum<T>>(Load<T, 1>(x + i), Load<T, 1>(y + i), parts[0]);
   }
   return parts[0];
+}
+
+template <typename T>
+void AddColumnsOf(const T* row, const int32_t* columns, int64_t count, Sum<T>* sums) {
+  for (int64_t i = 0; i < count; ++i) sums[columns[i]] += Load<T, 1>(row + columns[i]);
+}
+
+template <typename T>
+void RoundRowOf(const Sum<T>* sums, int64_t size, T* row) {
+  constexpr int kLanes = IsComplex<T>::value ? 1 : kVectorBytes / sizeof(Sum<T>);
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    Store<T, kLanes>(Load<Sum<T>, kLanes>(sums + i), row + i);
+  }
+  for (; i < size; ++i) Store<T, 1>(sums[i], row + i);
 }
 
 template <typename S>

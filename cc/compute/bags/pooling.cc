@@ -7,7 +7,7 @@
 namespace tf_ti {
 namespace {
 
-enum Operation { kAdd, kMultiplyAdd, kMaximum };
+enum Operation { kAdd, kMultiplyAdd, kMaximum, kArgMaximum };
 
 }  // namespace
 }  // namespace tf_ti
@@ -39,17 +39,27 @@ Pool<T, Index> ChoosePoolSum(int64_t width, bool weighted) {
 }
 
 template <typename T, typename Index>
-Pool<T, Index> ChoosePoolMax(int64_t width) {
+Pool<T, Index> ChoosePoolMax(int64_t width, bool with_argmax) {
   if constexpr (IsComplex<T>::value) {
     return nullptr;
   } else {
-    return Choose<T, Index, kMaximum>(width);
+    return with_argmax ? Choose<T, Index, kArgMaximum>(width) : Choose<T, Index, kMaximum>(width);
   }
 }
 
 template <typename T>
 Dot<T> ChooseDot() {
   TF_TI_DISPATCH(T, DotOf<T>);
+}
+
+template <typename T>
+AddColumns<T> ChooseAddColumns() {
+  TF_TI_DISPATCH(T, AddColumnsOf<T>);
+}
+
+template <typename T>
+RoundRow<T> ChooseRoundRow() {
+  TF_TI_DISPATCH(T, RoundRowOf<T>);
 }
 
 template <typename T>
@@ -71,15 +81,18 @@ T Round(Sum<T> value) {
 
 #define TF_TI_INSTANTIATE_INDEX(T, Index)                         \
   template Pool<T, Index> ChoosePoolSum<T, Index>(int64_t, bool); \
-  template Pool<T, Index> ChoosePoolMax<T, Index>(int64_t);
+  template Pool<T, Index> ChoosePoolMax<T, Index>(int64_t, bool);
 #define TF_TI_INSTANTIATE(T)                            \
   TF_TI_INSTANTIATE_INDEX(T, int32_t)                   \
   TF_TI_INSTANTIATE_INDEX(T, int64_t)                   \
   template SubtractScaled<T> ChooseSubtractScaled<T>(); \
   template Sum<T> Widen<T>(T);                          \
   template T Round<T>(Sum<T>);
-#define TF_TI_INSTANTIATE_DOT(T) template Dot<T> ChooseDot<T>();
+#define TF_TI_INSTANTIATE_GRADIENT(T)           \
+  template Dot<T> ChooseDot<T>();               \
+  template AddColumns<T> ChooseAddColumns<T>(); \
+  template RoundRow<T> ChooseRoundRow<T>();
 TF_TI_NUMBERS(TF_TI_INSTANTIATE)
-TF_TI_DIFFERENTIABLE(TF_TI_INSTANTIATE_DOT)
+TF_TI_DIFFERENTIABLE(TF_TI_INSTANTIATE_GRADIENT)
 
 }  // namespace tf_ti

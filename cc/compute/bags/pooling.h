@@ -23,6 +23,7 @@ struct PoolArgs {
   const Sum<T>* divisors;  // one for each bag, or null; division by zero gives zero
   T* out;                  // count rows; an empty bag's is zero
   Sum<T>* sums;            // where not null, gets them instead of `out`, without rounding
+  Index* argmax;           // count rows: where in ids each maximum is from; -1 for an empty bag's
 };
 
 // Returns false, with some of the output written, where an id is no row of the table.
@@ -33,9 +34,10 @@ using Pool = bool (*)(const PoolArgs<T, Index>& args);
 template <typename T, typename Index>
 Pool<T, Index> ChoosePoolSum(int64_t width, bool weighted);
 
-// Maxima; NaN where there is one. Not for complex numbers, where it is null.
+// Maxima; NaN where there is one. The first of equal elements is the one that `argmax`, which is to
+// be null but for `with_argmax`, tells of. Not for complex numbers, where it is null.
 template <typename T, typename Index>
-Pool<T, Index> ChoosePoolMax(int64_t width);
+Pool<T, Index> ChoosePoolMax(int64_t width, bool with_argmax);
 
 // The sum of x[i] * y[i], always added up in the same order. Not for integers, which have no
 // gradient.
@@ -43,6 +45,18 @@ template <typename T>
 using Dot = Sum<T> (*)(const T* x, const T* y, int64_t size);
 template <typename T>
 Dot<T> ChooseDot();
+
+// sums[columns[i]] += row[columns[i]]. No column comes twice.
+template <typename T>
+using AddColumns = void (*)(const T* row, const int32_t* columns, int64_t count, Sum<T>* sums);
+template <typename T>
+AddColumns<T> ChooseAddColumns();
+
+// What one row's sums are rounded to.
+template <typename T>
+using RoundRow = void (*)(const Sum<T>* sums, int64_t size, T* row);
+template <typename T>
+RoundRow<T> ChooseRoundRow();
 
 // row[i] -= scale * values[i]. Halves are rounded once.
 template <typename T>
