@@ -9,11 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 import tf_ti
-from benchmarks import harness
+from benchmarks import harness, maxima
 
 OURS, PEER = "tf_ti", "tf.gather + segment sum"
 # (rows, width, bags, ids a bag)
 SHAPES = ((1_000_000, 64, 4096, 20), (100_000, 16, 16384, 10), (1_000, 64, 4096, 20))
+# Those with weights that are learnt: a copy of the first table would count.
+WEIGHTED_SHAPES = ((2_097_152, 64, 64, 5), (100_000, 64, 4096, 20))
 
 # What makes the sums: (table, ids, bounds) -> [bags, width].
 Way = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
@@ -26,6 +28,9 @@ def run(quick: bool) -> Iterator[harness.Table]:
     for make, title in ((_forward, "forward"), (_gradient, "forward + dense gradient")):
         yield _table(make, f"Sums of bags compiled by XLA, {title}", repeats)
     yield _steps(repeats)
+    yield _weighted_steps(repeats)
+    title = "A step of gradient descent on maxima of packed bags, compiled by XLA"
+    yield maxima.make_table(title, maxima.measure(True, repeats), 1.0)
 
 
 def _table(make: Callable, title: str, repeats: int) -> harness.Table:
@@ -61,6 +66,32 @@ def _steps(repeats: int) -> harness.Table:
         table.add_column(
             ", ".join(map(str, shape)), {name: value * 1e6 for name, value in seconds.items()}
         )
+    return table
+
+
+def _weighted_steps(repeats: int) -> harness.Table:
+    title = "The same with a weight for each id, which is learnt too"
+    table = harness.Table(title, "us a call", [], reference=PEER)
+
+    def peer(table, ids, weights):
+        return tf.reduce_sum(tf.gather(table, ids) * weights[..., tf.newaxis], 1)
+
+    for shape in WEIGHTED_SHAPES:
+        rows, width, bags, size = shape
+        ids = tf.constant(np.random.default_rng(0).integers(0, rows, [bags, size], np.int32))
+        ways = {
+            OURS: (tf_ti.embedding_bag, tf_ti.scatter_sub),
+            PEER: (peer, _scatter_sub),
+        }
+        cases = {
+            name: _weighted_step(*way, tf.Variable(tf.ones([rows, width])), ids)
+            for name, way in ways.items()
+        }
+        seconds = harness.measure(cases, repeats)
+        table.add_column(
+            ", ".join(map(str, shape)), {name: value * 1e6 for name, value in seconds.items()}
+        )
+    table.add_goal(OURS, PEER, 1.5)
     return table
 
 
@@ -125,3 +156,18 @@ def _step(way: Way, descend: Callable, table: tf.Variable, ids: tf.Tensor) -> Ca
         descend(table, tape.gradient(loss, table), 1e-6)
 
     return lambda: function(ids)
+
+
+def _weighted_step(way: Way, descend: Callable, table: tf.Variable, ids: tf.Tensor) -> Callable:
+    weights = tf.Variable(tf.ones(ids.shape))
+
+    @tf.function(jit_compile=True, autograph=False)
+    def function(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.tanh(way(table, ids, weights)))
+        of_table, of_weights = tape.gradient(loss, [table, weights])
+        descend(table, of_table, 1e-6)
+        weights.assign_sub(1e-6 * of_weights)
+        return loss
+
+    return lambda: function(ids).numpy()

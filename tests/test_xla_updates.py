@@ -212,3 +212,117 @@ def test_training_is_that_of_the_plain_kernels(rule):
 
     for plain, xla in zip(trained(lambda f: f), trained(compiled), strict=True):
         np.testing.assert_allclose(xla, plain, 1e-5, 1e-6)
+
+
+# Steps of training, each with tables of a shape of its own.
+STEPS = """
+import glob, re, sys
+import keras, numpy as np, tensorflow as tf, tf_ti
+
+OFFSETS = tf.constant([0, 3, 6, 9])
+SEGMENTS = tf.constant([0] * 3 + [1] * 3 + [2] * 3 + [3] * 9)
+
+def flat(x):
+    return tf.reshape(x, [-1])
+
+POOL = {
+    "embedding_bag": lambda t, i, w, c: tf_ti.embedding_bag(t, i, w, combiner=c),
+    "offsets": lambda t, i, w, c: tf_ti.embedding_bag_offsets(
+        t, flat(i), OFFSETS, 5, flat(w), reduction=c),
+    "packed": lambda t, i, w, c: tf_ti.embedding_bag_packed(t, i, w, reduction=c),
+    "segments": lambda t, i, w, c: tf_ti.embedding_segments_sum(
+        t, flat(i), SEGMENTS, 4, None, flat(w)),
+    "clipped": lambda t, i, w, c: tf_ti.embedding_bag(t, i, w, combiner=c, max_norm=1.0),
+    "max": lambda t, i, w, c: tf_ti.embedding_bag(t, i, combiner="max"),
+    "unweighted": lambda t, i, w, c: tf_ti.embedding_bag(t, i, combiner=c),
+    "gather": lambda t, i, w, c: tf.reduce_sum(tf.gather(t, i) * w[..., None], 1),
+}
+
+def adam(table, m, gradient):
+    tf_ti.adam_update(table, m, V[table.shape[0]], gradient, 0.1, 1)
+
+UPDATE = {
+    "scatter_sub": lambda t, m, g: tf_ti.scatter_sub(t, g),
+    "decayed": lambda t, m, g: tf_ti.scatter_sub(t, g, 0.1, weight_decay=0.1),
+    "adagrad": lambda t, m, g: tf_ti.adagrad_update(t, m, g, 0.1),
+    "adam": adam,
+    "tf": lambda t, m, g: t.scatter_sub(g),
+    "dense": lambda t, m, g: t.assign_sub(tf.convert_to_tensor(g)),
+    "keras": lambda t, m, g: OPTIMIZERS[t.shape[0]].apply([g], [t]),
+}
+
+# Name, way to pool, combiner, update; what else the step does is in the name.
+CASES = [
+    ("", "gather", "sum", "tf"),
+    *[("", pool, "sum", "scatter_sub") for pool in POOL if pool != "gather"],
+    *[("", "embedding_bag", c, "adagrad") for c in ("mean", "sqrtn")],
+    *[("", "embedding_bag", "mean", update) for update in UPDATE],
+    *[("", "max", "sum", update) for update in ("adam", "tf", "dense")],
+    ("two look-ups", "embedding_bag", "sum", "scatter_sub"),
+    ("two look-ups", "embedding_bag", "sum", "tf"),
+    ("several tables", "embedding_bag", "sum", "scatter_sub"),
+    ("shards", "embedding_bag", "sum", "scatter_sub"),
+    ("two gradients", "embedding_bag", "sum", "scatter_sub"),
+    # In these tf.gather's table is copied.
+    ("logged", "embedding_bag", "sum", "scatter_sub"),
+    ("logged", "max", "sum", "adagrad"),
+    ("linear", "embedding_bag", "sum", "scatter_sub"),
+    ("linear", "unweighted", "mean", "adam"),
+    ("linear", "max", "sum", "scatter_sub"),
+]
+OPTIMIZERS, V = {}, {}
+
+def step_of(rows, what, pool, combiner, update):
+    rng = np.random.default_rng(rows)
+    table, second = [tf.Variable(rng.standard_normal([rows, 7], np.float32)) for _ in range(2)]
+    m, V[rows] = tf.Variable(tf.zeros([rows, 7])), tf.Variable(tf.zeros([rows, 7]))
+    weights = tf.Variable(rng.standard_normal([6, 3], np.float32))
+    ids = tf.constant(rng.integers(0, rows, [6, 3]))
+    if update == "keras":
+        OPTIMIZERS[rows] = tf_ti.keras.optimizers.Adagrad(0.1)
+        OPTIMIZERS[rows].build([table])
+    pooled = lambda: POOL[pool](table, ids, weights, combiner)
+
+    def step():
+        with tf.GradientTape(persistent=True) as tape:
+            if what == "two look-ups":
+                y = tf.tanh(pooled()) * POOL[pool](table, ids[::-1] // 2, weights, "mean")
+            elif what == "several tables":
+                y = tf.add_n(tf_ti.embedding_bags([table, second], [ids, ids], [weights, weights]))
+            elif what == "shards":
+                y = tf_ti.embedding_bag([table, second], ids, weights)
+            else:
+                y = pooled()
+            loss = tf.reduce_sum(y if what == "linear" else tf.tanh(y))
+        if what == "two gradients":
+            of_table, of_weights = tape.gradient(loss, table), tape.gradient(loss, weights)
+        else:
+            of_table, of_second, of_weights = tape.gradient(loss, [table, second, weights])
+            if of_second is not None:
+                UPDATE[update](second, m, of_second)
+        logged = tf.norm(POOL[pool](table, ids, weights, "sum")) if what == "logged" else 0.0
+        UPDATE[update](table, m, of_table)
+        if of_weights is not None:
+            weights.assign_sub(of_weights)
+        return loss, logged
+
+    return step
+
+for k, case in enumerate(CASES):
+    tf.function(step_of(100 + k, *case), jit_compile=True, autograph=False)()
+programs = [open(p).read() for p in glob.glob(sys.argv[1] + "/*cpu_after_optimizations.txt")]
+for k, case in enumerate(CASES):
+    table = rf"f32\\[{100 + k},7\\]"
+    assert any(re.search(table, program) for program in programs), case
+    copies = [p for p in programs if re.search(table + r"\\S* copy\\(", p)]
+    if copies:
+        print("copies a table:", case)
+"""
+
+
+@pytest.mark.parametrize("way", ["host"], indirect=True)  # what reads is known to these calls alone
+def test_a_step_copies_no_table(run_program, tmp_path, monkeypatch):
+    """Learnt weights, say: their gradient reads the table, which is then changed in place."""
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path / 'dump'}")
+    finished = run_program(STEPS, tmp_path / "dump")
+    assert finished.stdout == ""

@@ -140,6 +140,41 @@ absl::Status Context::AssignResource(int input, XlaOp value) const {
   return resource->SetFromPack({}, value, builder());
 }
 
+namespace {
+
+// What Context::AddRead notes, for as long as a program is being made.
+class NotedReads : public tensorflow::ResourceBase {
+ public:
+  static tensorflow::core::RefCountPtr<NotedReads> Of(XlaOpKernelContext* ctx) {
+    tensorflow::OpKernelContext* const kernel = ctx->op_kernel_context();
+    NotedReads* reads = nullptr;
+    TF_CHECK_OK(kernel->step_container()->LookupOrCreate<NotedReads>(
+        kernel->resource_manager(), "tf_ti_reads", &reads, [](NotedReads** created) {
+          *created = new NotedReads;
+          return absl::OkStatus();
+        }));
+    return tensorflow::core::RefCountPtr<NotedReads>(reads);
+  }
+
+  std::string DebugString() const override { return "reads of arrays"; }
+
+  std::vector<std::pair<XlaOp, XlaOp>> arrays_and_values;
+};
+
+}  // namespace
+
+void Context::AddRead(XlaOp array, XlaOp value) const {
+  NotedReads::Of(ctx_)->arrays_and_values.emplace_back(array, value);
+}
+
+std::vector<XlaOp> Context::Reads(XlaOp array) const {
+  std::vector<XlaOp> reads;
+  for (const auto& [read, value] : NotedReads::Of(ctx_)->arrays_and_values) {
+    if (read.IsIdenticalTo(array)) reads.push_back(value);
+  }
+  return reads;
+}
+
 void Context::SetOutput(int output, XlaOp value) const {
   if (ctx_->expected_output_dtype(output) == tensorflow::DT_VARIANT) {
     ctx_->SetTensorListOutput(output, value);

@@ -78,6 +78,12 @@ class Context {
   absl::Status ReadResource(int input, xla::XlaOp* value) const;
   absl::Status AssignResource(int input, xla::XlaOp value) const;
 
+  // Notes a value that a program computes from an array, and finds those of an array again. What
+  // changes the array in place has to wait for them: XLA lets it change a copy of the array unless
+  // it depends on all that reads the array.
+  void AddRead(xla::XlaOp array, xla::XlaOp value) const;
+  std::vector<xla::XlaOp> Reads(xla::XlaOp array) const;
+
   void SetOutput(int output, xla::XlaOp value) const;
   void SetOutput(int output, const tensorflow::Tensor& value) const;
 

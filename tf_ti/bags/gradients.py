@@ -67,12 +67,16 @@ def _several_gradient(op, *grads):
 def _add_gradients(op, number: int, count: int, bags: Bags, grad: tf.Tensor, gradients: list):
     """Puts those of one of an op's `count` tables, and of its weights, where its inputs are."""
     table = _table(op, number)
-    if _is_wanted(op, number):
-        argmax = _argmax(op, number, count) if bags.reduction == "max" else None
-        gradients[number] = _table_gradient(table, bags, grad, argmax)
     weights_input = len(op.inputs) - count + number
+    reads = []
     if bags.weights is not None and _is_wanted(op, weights_input):
         gradients[weights_input] = _weights_gradient(table, bags, grad)
+        reads.append(gradients[weights_input])
+    if _is_wanted(op, number):
+        argmax = _argmax(op, number, count) if bags.reduction == "max" else None
+        # XLA would update a copy of a table that is still to be read for its weights.
+        with tf.control_dependencies(reads):
+            gradients[number] = _table_gradient(table, bags, grad, argmax)
 
 
 def _argmax(op, number: int, count: int) -> tf.Tensor:

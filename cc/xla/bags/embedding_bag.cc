@@ -79,12 +79,15 @@ class EmbeddingBagsOp : public BagsXlaKernel {
   DataType dtype_;
 };
 
-// Input 0 of some ops: the number of rows of the table, or its variable.
-absl::Status GetNumRows(const Context& ctx, DataType dtype, int64_t* num_rows) {
+// Input 0 of some ops: the number of rows of the table, or its variable. `reads` gets what the
+// program reads of that.
+absl::Status GetNumRows(const Context& ctx, DataType dtype, int64_t* num_rows,
+                        std::vector<XlaOp>* reads = nullptr) {
   if (ctx.input_type(0) == tensorflow::DT_RESOURCE) {
     BagTable table;
     TF_RETURN_IF_ERROR(table.Init(ctx, dtype));
     *num_rows = table.num_rows();
+    if (reads != nullptr) *reads = ctx.Reads(table.given);
     return absl::OkStatus();
   }
   TensorShape shape;
@@ -108,9 +111,10 @@ class EmbeddingBagGradOp : public BagsXlaKernel {
   absl::Status Compile(const Context& ctx) const override {
     TensorShape shape;
     int64_t num_rows;
-    TF_RETURN_IF_ERROR(GetNumRows(ctx, dtype_, &num_rows));
+    std::vector<XlaOp> reads;
+    TF_RETURN_IF_ERROR(GetNumRows(ctx, dtype_, &num_rows, &reads));
     RowGradients gradients;
-    TF_RETURN_IF_ERROR(GetRowGradients(ctx, spec_, num_rows, &shape, &gradients));
+    TF_RETURN_IF_ERROR(GetRowGradients(ctx, spec_, num_rows, reads, &shape, &gradients));
     ctx.SetOutput(0, gradients.rows);
     ctx.SetOutput(1, Unflatten(gradients.values, shape));
     return ctx.builder()->first_error();
@@ -143,6 +147,7 @@ class EmbeddingBagWeightsGradOp : public BagKernel {
     }
     const XlaOp gradient = (IsOnHost() ? WeightsGradientOnHost : WeightsGradientInHlo)(
         table, inputs, Flatten(ctx.Input(1)));
+    AddRead(ctx, table, gradient);
     ctx.SetOutput(0, xla::Reshape(gradient, inputs.shape.dim_sizes()));
     return ctx.builder()->first_error();
   }

@@ -292,15 +292,16 @@ TF_TI_REGISTER_HOST_CALL(kTableGradientHandler, kTableGradient,
 TF_TI_REGISTER_HOST_CALL(kWeightsGradientHandler, kWeightsGradient,
                          (Handle<WeightsGradientCall, Types::kDifferentiable>));
 
-// The results of a call about bags.
-std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inputs, XlaOp other,
-                            int64_t num_rows, const std::vector<Shape>& results,
-                            bool checks = true) {
+// The results of a call about bags. It does not read `others` from the second on.
+std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inputs,
+                            const std::vector<XlaOp>& others, int64_t num_rows,
+                            const std::vector<Shape>& results) {
   const BagSpec& spec = *inputs.spec;
   std::vector<XlaOp> operands = {rows, inputs.indices};
-  for (XlaOp op : {inputs.bounds, inputs.default_index, inputs.weights, other}) {
+  for (XlaOp op : {inputs.bounds, inputs.default_index, inputs.weights}) {
     if (op.valid()) operands.push_back(op);
   }
+  operands.insert(operands.end(), others.begin(), others.end());
   Attributes attributes;
   attributes.Add("count", inputs.count);
   attributes.Add("has_default", inputs.default_index.valid());
@@ -313,38 +314,36 @@ std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inp
   attributes.Add("reduction", static_cast<int64_t>(spec.reduction));
   attributes.Add("table", spec.is_of_several ? spec.table : -1);
   attributes.Add("checks_ids", ChecksIds());
-  return CallHost(target, operands, results, attributes, checks);
+  return CallHost(target, operands, results, attributes, /*checks=*/true);
 }
 
 }  // namespace
 
 PooledBags PoolOnHost(const BagTable& table, const BagInputs& inputs, bool has_argmax) {
   const std::vector<int64_t> dims = {inputs.count, table.width()};
-  const Shape rows = RowMajor(TypeOf(table.rows), dims);
-  const auto pool = [&](const std::vector<Shape>& results, bool checks) {
-    return EmitBags(kPool, table.rows, inputs, XlaOp(), table.num_rows(), results, checks);
-  };
-  PooledBags bags;
-  bags.rows = pool({rows}, true)[0];
-  // To find the positions takes many times as long, and only gradients want them: a call of its
-  // own, which XLA drops if nobody does.
-  if (has_argmax) bags.argmax = pool({rows, RowMajor(TypeOf(inputs.indices), dims)}, false)[1];
-  return bags;
+  std::vector<Shape> results = {RowMajor(TypeOf(table.rows), dims)};
+  // XLA does not tell whether anybody wants the positions. They cost little beside the rows, and
+  // a call of their own would read these twice.
+  if (has_argmax) results.push_back(RowMajor(TypeOf(inputs.indices), dims));
+  const std::vector<XlaOp> got = EmitBags(kPool, table.rows, inputs, {}, table.num_rows(), results);
+  return {got[0], has_argmax ? got[1] : XlaOp()};
 }
 
 RowGradients TableGradientOnHost(XlaOp grad, const BagInputs& inputs, XlaOp argmax,
-                                 int64_t num_rows) {
+                                 int64_t num_rows, const std::vector<XlaOp>& reads) {
   const int64_t entries = inputs.num_indices + (inputs.default_index.valid() ? inputs.count : 0);
   const int64_t count = std::min(entries, num_rows);
+  std::vector<XlaOp> others = reads;
+  if (argmax.valid()) others.insert(others.begin(), argmax);
   const std::vector<XlaOp> values =
-      EmitBags(kTableGradient, grad, inputs, argmax, num_rows,
+      EmitBags(kTableGradient, grad, inputs, others, num_rows,
                {RowMajor(TypeOf(inputs.indices), {count}),
                 RowMajor(TypeOf(grad), {count, ShapeOf(grad).dimensions(1)})});
   return {values[0], values[1]};
 }
 
 XlaOp WeightsGradientOnHost(const BagTable& table, const BagInputs& inputs, XlaOp grad) {
-  return EmitBags(kWeightsGradient, table.rows, inputs, grad, table.num_rows(),
+  return EmitBags(kWeightsGradient, table.rows, inputs, {grad}, table.num_rows(),
                   {RowMajor(TypeOf(inputs.weights), {inputs.num_indices})})[0];
 }
 

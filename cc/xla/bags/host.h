@@ -8,6 +8,7 @@
 #define TF_TI_CC_XLA_BAGS_HOST_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "cc/xla/bags/inputs.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -18,8 +19,9 @@ PooledBags PoolOnHost(const BagTable& table, const BagInputs& inputs, bool has_a
 
 // From grad [count, width]; `argmax` [count, width] is null but for kMax. There are as many rows as
 // can have a gradient, ascending; behind those that have one, the last of them again and again.
+// The call waits for `reads`.
 RowGradients TableGradientOnHost(xla::XlaOp grad, const BagInputs& inputs, xla::XlaOp argmax,
-                                 int64_t num_rows);
+                                 int64_t num_rows, const std::vector<xla::XlaOp>& reads);
 
 // [num_indices], of the weights' type.
 xla::XlaOp WeightsGradientOnHost(const BagTable& table, const BagInputs& inputs, xla::XlaOp grad);

@@ -44,15 +44,15 @@ XlaOp Unflatten(XlaOp rows, const TensorShape& like) {
 
 absl::Status BagTable::Init(const Context& ctx, tensorflow::DataType dtype, int input) {
   if (ctx.input_type(input) == tensorflow::DT_RESOURCE) {
-    TF_RETURN_IF_ERROR(ctx.ReadVariable(input, dtype, &shape, &rows));
+    TF_RETURN_IF_ERROR(ctx.ReadVariable(input, dtype, &shape, &given));
   } else {
     TF_RETURN_IF_ERROR(GetShape(ctx, input, "emb_table", &shape));
-    rows = ctx.Input(input);
+    given = ctx.Input(input);
   }
   if (shape.dims() == 0) {
     return InvalidArgument("emb_table must have rank 1 or more, got a scalar");
   }
-  rows = Flatten(rows);
+  rows = Flatten(given);
   return absl::OkStatus();
 }
 

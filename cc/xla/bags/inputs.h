@@ -25,7 +25,8 @@ xla::XlaOp Unflatten(xla::XlaOp rows, const tensorflow::TensorShape& like);
 // A table of a bag op: an input, or a variable that it is the handle of.
 struct BagTable {
   tensorflow::TensorShape shape;
-  xla::XlaOp rows;  // [num_rows, width]
+  xla::XlaOp given;  // of that shape
+  xla::XlaOp rows;   // [num_rows, width]
 
   absl::Status Init(const Context& ctx, tensorflow::DataType dtype, int input = 0);
 

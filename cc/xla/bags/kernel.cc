@@ -22,14 +22,15 @@ absl::Status BagsXlaKernel::Pool(const Context& ctx, const BagSpec& spec, const 
     return InvalidArgument("there are ", inputs.num_indices, " indices: they must be int64");
   }
   const PooledBags bags = (IsOnHost() ? PoolOnHost : PoolInHlo)(table, inputs, has_argmax);
+  AddRead(ctx, table, bags.rows);
   ctx.SetOutput(spec.table, Unflatten(bags.rows, table.shape));
   if (has_argmax) ctx.SetOutput(count + spec.table, Unflatten(bags.argmax, table.shape));
   return ctx.builder()->first_error();
 }
 
 absl::Status BagsXlaKernel::GetRowGradients(const Context& ctx, const BagSpec& spec,
-                                            int64_t num_rows, TensorShape* shape,
-                                            RowGradients* gradients) const {
+                                            int64_t num_rows, const std::vector<XlaOp>& reads,
+                                            TensorShape* shape, RowGradients* gradients) const {
   const int grad = spec.indices - 1;
   TF_RETURN_IF_ERROR(GetShape(ctx, grad, "grad", shape));
   if (shape->dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
@@ -45,8 +46,9 @@ absl::Status BagsXlaKernel::GetRowGradients(const Context& ctx, const BagSpec& s
     }
     argmax = Flatten(ctx.Input(spec.end));
   }
-  *gradients = (IsOnHost() ? TableGradientOnHost : TableGradientInHlo)(Flatten(ctx.Input(grad)),
-                                                                       inputs, argmax, num_rows);
+  const XlaOp rows = Flatten(ctx.Input(grad));
+  *gradients = IsOnHost() ? TableGradientOnHost(rows, inputs, argmax, num_rows, reads)
+                          : TableGradientInHlo(rows, inputs, argmax, num_rows);
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "cc/kernels/bags/spec.h"
 #include "cc/xla/bags/inputs.h"
@@ -28,10 +29,17 @@ class BagsXlaKernel : public XlaKernel {
   absl::Status Pool(const Context& ctx, const BagSpec& spec, const BagTable& table,
                     int count) const;
 
+  // Notes what a program reads of a table.
+  void AddRead(const Context& ctx, const BagTable& table, xla::XlaOp value) const {
+    if (IsOnHost()) ctx.AddRead(table.given, value);
+  }
+
   // The gradient of a table, and the shape of the input `grad`, which is the one before the indices
-  // of `spec`; argmax, for kMax, is behind what the spec knows.
+  // of `spec`; argmax, for kMax, is behind what the spec knows. It is not computed before `reads`
+  // are.
   absl::Status GetRowGradients(const Context& ctx, const BagSpec& spec, int64_t num_rows,
-                               tensorflow::TensorShape* shape, RowGradients* gradients) const;
+                               const std::vector<xla::XlaOp>& reads, tensorflow::TensorShape* shape,
+                               RowGradients* gradients) const;
 
  private:
   const bool is_cpu_;

@@ -38,6 +38,7 @@ class UpdateOp : public BagsXlaKernel {
     std::vector<TensorShape> shapes(slots_.size());
     TF_RETURN_IF_ERROR(ctx.ReadVariable(0, dtype_, &table, &update.table));
     if (table.dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
+    update.reads = ctx.Reads(update.table);
     update.table = Flatten(update.table);
     for (size_t i = 0; i < slots_.size(); ++i) {
       XlaOp slot;
@@ -55,7 +56,8 @@ class UpdateOp : public BagsXlaKernel {
     int at = 1 + static_cast<int>(slots_.size());
     if (bags_.has_value()) {
       RowGradients gradients;
-      TF_RETURN_IF_ERROR(GetRowGradients(ctx, *bags_, table.dim_size(0), &shape, &gradients));
+      TF_RETURN_IF_ERROR(
+          GetRowGradients(ctx, *bags_, table.dim_size(0), update.reads, &shape, &gradients));
       TF_RETURN_IF_ERROR(CheckRows("grad", shape, shape.dim_size(0), table));
       update.indices = gradients.rows;
       update.values = gradients.values;
@@ -149,8 +151,10 @@ class ScatterSubOp : public UpdateOp {
   UpdatedRows Update(const RowUpdate& update) const override {
     if (has_decay_) return UpdateOp::Update(update);
     UpdatedRows updated;
-    updated.table = (IsOnHost() ? ScatterSubOnHost : ScatterSubInHlo)(update.table, update.indices,
-                                                                      update.values, update.rate);
+    updated.table = IsOnHost()
+                        ? ScatterSubOnHost(update.table, update.indices, update.values, update.rate,
+                                           update.reads)
+                        : ScatterSubInHlo(update.table, update.indices, update.values, update.rate);
     return updated;
   }
 

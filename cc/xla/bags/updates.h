@@ -4,13 +4,15 @@
 #ifndef TF_TI_CC_XLA_BAGS_UPDATES_H_
 #define TF_TI_CC_XLA_BAGS_UPDATES_H_
 
+#include <vector>
+
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace tf_ti {
 
-// table[indices[i]] -= scale * values[i], for any numbers.
+// table[indices[i]] -= scale * values[i], for any numbers; in place, once `reads` are there.
 xla::XlaOp ScatterSubOnHost(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp values,
-                            xla::XlaOp scale);
+                            xla::XlaOp scale, const std::vector<xla::XlaOp>& reads);
 xla::XlaOp ScatterSubInHlo(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp values,
                            xla::XlaOp scale);
 
@@ -26,6 +28,8 @@ struct RowUpdate {
   // Scalars: the rate in the type of the sums, the step as s64, the others as f64.
   xla::XlaOp rate, step, beta_1, beta_2, epsilon, weight_decay;
   bool flag = false;  // epsilon_hat of Adam, epsilon_inside_sqrt of Adagrad
+  // What was read of what is updated.
+  std::vector<xla::XlaOp> reads;
 };
 
 // Of what is updated.
@@ -33,7 +37,7 @@ struct UpdatedRows {
   xla::XlaOp table, first, second;
 };
 
-// In place. A number that is out of its range is an error.
+// In place, once `reads` are there. A number that is out of its range is an error.
 UpdatedRows UpdateOnHost(const RowUpdate& update);
 
 // A step below 1 counts as 1.

@@ -138,12 +138,15 @@ TF_TI_REGISTER_HOST_CALL(kUpdateHandler, kUpdateRows, (Handle<UpdateCall, Types:
 
 }  // namespace
 
-XlaOp ScatterSubOnHost(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale) {
+XlaOp ScatterSubOnHost(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale,
+                       const std::vector<XlaOp>& reads) {
   const Aliases in_place(1);  // all of the result lies where all of operand 0 does
   Attributes attributes;
   attributes.Add("checks_ids", ChecksIds());
-  return CallHost(kScatterSub, {table, indices, values, scale},
-                  RowMajor(TypeOf(table), Dims(ShapeOf(table))), attributes, true, in_place);
+  std::vector<XlaOp> operands = {table, indices, values, scale};
+  operands.insert(operands.end(), reads.begin(), reads.end());
+  return CallHost(kScatterSub, operands, RowMajor(TypeOf(table), Dims(ShapeOf(table))), attributes,
+                  true, in_place);
 }
 
 UpdatedRows UpdateOnHost(const RowUpdate& update) {
@@ -152,6 +155,7 @@ UpdatedRows UpdateOnHost(const RowUpdate& update) {
                    update.beta_2, update.epsilon, update.weight_decay}) {
     if (op.valid()) operands.push_back(op);
   }
+  operands.insert(operands.end(), update.reads.begin(), update.reads.end());
   std::vector<Shape> results;
   Aliases in_place;
   const auto add = [&](XlaOp updated, int64_t operand) {
