@@ -394,6 +394,240 @@ def test_rows_of_an_extension_type(run):
     same([ys.value, ys.flag], [XS * 2, XS <= 1])
 
 
+# Results that are rows of ragged tensors
+
+
+MODES = ["eager", "function", "plain"]
+FLAT = tf.ragged.constant([[1.0, 2.0, 3.0], [], [4.0]])
+INNER = tf.RaggedTensor.from_row_lengths(tf.reshape(tf.range(8.0), [4, 2]), [3, 0, 1])
+WORDS = tf.ragged.constant([["a", "b"], [], ["c"]])
+
+
+def in_mode(mode, call, *arguments):
+    if mode == "function":
+        return tf.function(call)(*arguments)
+    tf.config.run_functions_eagerly(mode == "plain")
+    try:
+        return call(*arguments)
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def mapped(g, x, shape):
+    """As TensorFlow stacks them, told of the type."""
+    dtype = g(x[0]).dtype
+    row = tf.RaggedTensorSpec(shape, dtype, 0, x.row_splits.dtype)
+    return tf.map_fn(g, x, fn_output_signature=row)
+
+
+def same_ragged(actual, expected):
+    assert isinstance(actual, tf.RaggedTensor), actual
+    assert actual.dtype == expected.dtype and actual.row_splits.dtype == expected.row_splits.dtype
+    assert actual.shape.as_list() == expected.shape.as_list()
+    assert actual.to_list() == expected.to_list()
+
+
+ROWS = {
+    "multiples": (FLAT, lambda r: r * 2.0),
+    "themselves": (FLAT, lambda r: r),
+    "of another type": (FLAT, lambda r: tf.cast(r, tf.int64) + 1),
+    "strings": (WORDS, tf.strings.upper),
+    "slices": (FLAT, lambda r: r[1:]),
+    "longer": (FLAT, lambda r: tf.concat([r, [9.0], r], 0)),
+    "what is selected": (FLAT, lambda r: tf.boolean_mask(r, r > 1)),
+    "numbers": (FLAT, lambda r: tf.range(tf.size(r))),
+    "what is filled": (FLAT, lambda r: tf.fill(tf.shape(r), 7)),
+    "sorted": (FLAT, lambda r: tf.sort(r, direction="DESCENDING")),
+    "looked up": (FLAT, lambda r: tf.gather(tf.eye(5), tf.cast(r, tf.int32))),
+    "of two dimensions": (INNER, lambda r: r + 1.0),
+    "sums within": (INNER, lambda r: tf.reduce_sum(r, 1)),
+    "products": (INNER, lambda r: r @ tf.ones([2, 3])),
+    "of a function": (FLAT, tf.function(lambda r: tf.where(r > 1, r, 0.0))),
+    "of a branch": (FLAT, lambda r: tf.cond(tf.size(r) > 1, lambda: r * 2, lambda: r)),
+    "of a loop": (FLAT, lambda r: tf_ti.scan(lambda c, x: (c + x, c), 0.0, r)[1]),
+    "splits of another type": (FLAT.with_row_splits_dtype(tf.int32), lambda r: -r),
+    "none": (FLAT[:0], lambda r: r * 2.0),
+    "all empty": (tf.ragged.constant([[], []], tf.float32), lambda r: r * 2.0),
+    "of one length": (tf.ragged.constant([[1.0, 2.0], [3.0, 4.0]]), lambda r: r * 2.0),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_of_a_ragged_tensor_are_stacked_ragged(rows, mode):
+    x, g = ROWS[rows]
+    inner = [2] if rows == "of two dimensions" else [3] if rows == "products" else []
+    inner = [5] if rows == "looked up" else inner
+    reverse = len(rows) % 2 == 0
+
+    def f(c, r):
+        return c + tf.size(r), (g(r), tf.size(r))
+
+    last, (ys, sizes) = in_mode(mode, lambda x: tf_ti.scan(f, 0, x, reverse=reverse), x)
+    expected = mapped(g, x, [None, *inner]) if x.nrows() else x.with_values(g(x.values))
+    same_ragged(ys, expected)
+    assert last == tf.size(x.flat_values)
+    same(sizes, tf.map_fn(tf.size, x, fn_output_signature=tf.int32))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_of_several_ragged_tensors_each_result_has_its_own_lengths(mode):
+    counts = tf.ragged.constant([[1], [2, 3], [4, 5]])
+
+    def f(c, r):
+        return c, {"x": r["x"] * 2.0, "both": [None, tf.concat([r["n"], r["n"]], 0)]}
+
+    _, ys = in_mode(mode, lambda x, n: tf_ti.scan(f, 0.0, {"x": x, "n": n}), FLAT, counts)
+    same_ragged(ys["x"], FLAT * 2.0)
+    same_ragged(ys["both"][1], tf.concat([counts, counts], 1))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_parts_of_ragged_rows_are_stacked_ragged(mode):
+    _, ys = in_mode(
+        mode,
+        lambda x: tf_ti.scan(lambda c, r: (c, (r.values, tf.reduce_sum(r, -1), r)), 0.0, x),
+        DEEP,
+    )
+    same_ragged(ys[0], DEEP.merge_dims(1, 2))
+    same_ragged(ys[1], tf.reduce_sum(DEEP, -1))
+    assert ys[2].to_list() == DEEP.to_list()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_carry_that_rows_make_longer_is_stacked_ragged(mode):
+    def f(c, r):
+        return tf.concat([c, r], 0), c * 1.0
+
+    shape = tf.TensorShape([None])
+    _, ys = in_mode(mode, lambda x: tf_ti.scan(f, tf.zeros(1), x, shape_invariants=shape), FLAT)
+    assert ys.to_list() == [[0], [0, 1, 2, 3], [0, 1, 2, 3]]
+
+
+def dense_results(c, n, x, steps):
+    """Results of unknown first extents, none of which is a row's."""
+    add = tf.function(lambda c, r: c + tf.reduce_sum(r))
+
+    def f(c, element):
+        r, step = element
+        s = tf.reduce_sum(r)
+        results = [
+            c,
+            c * s,
+            step + s,
+            tf.fill([n], s),
+            tf.zeros(tf.shape(c)) + s,
+            tf.broadcast_to(s, [n, 2]),
+            tf.tile(tf.reshape(s, [1]), [n]),
+            tf.reshape(tf.zeros([n, 2]) + s, [n * 2]),
+            tf.concat([c, step * s], 0),
+            tf.gather(c, tf.range(n)) + s,
+            add(c, r),
+            tf.ensure_shape(tf.concat([r, tf.zeros([2])], 0)[:2], [2]),
+            tf.stack([s, s]),
+        ]
+        return c + s, results
+
+    return tf_ti.scan(f, c, (x, steps))[1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_results_whose_extents_come_from_elsewhere_stay_dense(mode):
+    specs = [
+        tf.TensorSpec([None]),
+        tf.TensorSpec([], tf.int32),
+        tf.RaggedTensorSpec([None, None], tf.float32),
+        tf.TensorSpec([None, None]),
+    ]
+    call = tf.function(dense_results, input_signature=specs) if mode == "function" else None
+    arguments = [tf.constant([1.0, 2.0]), tf.constant(2), FLAT, tf.ones([3, 4])]
+    actual = in_mode(mode, call or dense_results, *arguments)
+    assert not any(isinstance(value, tf.RaggedTensor) for value in actual)
+    assert actual[1].numpy().tolist() == [[6, 12], [0, 0], [28, 32]]
+
+
+def test_rows_of_one_known_length_stay_dense(run):
+    x = tf.RaggedTensor.from_uniform_row_length(tf.range(4.0), 2)
+    _, ys = run(lambda x: tf_ti.scan(lambda c, r: (c, r * 2.0), 0.0, x), x)
+    assert ys.numpy().tolist() == [[0, 2], [4, 6]]
+
+
+def test_where_f_asks_for_values_lengths_tell_what_is_ragged():
+    def f(c, r):
+        return c, (tf.constant(r.numpy() * 2), tf.constant([r.numpy().sum()] * 2), c)
+
+    _, ys = in_mode("plain", lambda x: tf_ti.scan(f, 0.0, x), FLAT)
+    same_ragged(ys[0], FLAT * 2.0)
+    assert [y.numpy().tolist() for y in ys[1:]] == [[[6, 6], [0, 0], [4, 4]], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "arguments", [{}, {"reverse": True, "fuse": False}, {"checkpoint_every": 2}], ids=str
+)
+def test_ragged_results_have_gradients(mode, arguments):
+    def gradients(values, w, is_loop):
+        with tf.GradientTape() as tape:
+            tape.watch([values, w])
+            x = FLAT.with_values(values)
+
+            def f(c, r):
+                return c * 0.5 + tf.reduce_sum(r), (r * r * c + w, tf.reduce_sum(r) * c)
+
+            if is_loop:
+                _, (ys, dense) = tf_ti.scan(f, 1.0, x, **arguments)
+                ys = ys.values
+            else:
+                step = -1 if "reverse" in arguments else 1
+                _, results = python_scan(f, 1.0, [x[k] for k in range(3)][::step])
+                ys = tf.concat([y for y, _ in results[::step]], 0)
+                dense = tf.stack([s for _, s in results[::step]])
+            loss = tf.reduce_sum(ys * [1.0, 2.0, 3.0, 4.0]) + tf.reduce_sum(dense**2)
+        return [tf.convert_to_tensor(g) for g in tape.gradient(loss, [values, w])]
+
+    w = tf.constant(3.0)
+    actual = in_mode(mode, lambda v, w: gradients(v, w, True), FLAT.values, w)
+    same(actual, gradients(FLAT.values, w, False))
+
+
+def test_ragged_results_in_tf_data_and_in_a_saved_model(tmp_path):
+    def call(x):
+        return tf_ti.scan(lambda c, r: (c, r * 2.0), 0.0, x)[1]
+
+    (y,) = tf.data.Dataset.from_tensors(FLAT).map(call)
+    same_ragged(y, FLAT * 2.0)
+    module = tf.Module()
+    module.call = tf.function(call, input_signature=[tf.RaggedTensorSpec([None, None], tf.float32)])
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    for x in (FLAT, FLAT[:0], FLAT[:1]):
+        assert loaded.call(x).to_list() == (x * 2.0).to_list()
+
+
+def test_a_tf_function_gives_ragged_results():
+    f = tf.function(lambda c, r: (c + tf.reduce_sum(r), (r * c, r)))
+    for _ in range(2):
+        same_ragged(tf_ti.scan(f, 1.0, FLAT)[1][1], FLAT)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_that_differ_in_more_than_their_length_are_refused_by_their_path(mode):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"ys\['y'\]: .*not concatenate"):
+        in_mode(
+            mode,
+            lambda x: tf_ti.scan(lambda c, r: (c, {"y": r[:, None] * r}), 0.0, x),
+            FLAT,
+        )
+
+
+def test_xla_names_the_ragged_tensor_whose_rows_it_does_not_know():
+    call = tf.function(
+        lambda x: tf_ti.scan(lambda c, r: (c, r["a"] * 2.0), 0.0, {"a": x})[1], jit_compile=True
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="row_of_xs_a_"):
+        call(FLAT)
+
+
 def test_what_has_no_rows_is_refused_with_the_way_out():
     with pytest.raises(TypeError, match="xs: a Pair has no rows.*BatchableExtensionType"):
         tf_ti.scan(lambda c, x: (c, x.flag), 0.0, Pair(XS, XS > 1))
@@ -438,6 +672,88 @@ def test_a_number_that_cannot_have_the_type_of_f_is_refused():
         tf_ti.scan(lambda c, x: (tf.constant(1), x), 0.5, XS)
     with pytest.raises(TypeError, match="init .*int32.*string"):
         tf_ti.scan(lambda c, x: (tf.constant("a"), x), 0, XS)
+
+
+def chain(c, x):
+    """Each number has the type of the one before, the first that of x."""
+    return [c[0] + x, *(a + b for a, b in zip(c[1:], c[:-1]))], None
+
+
+def backwards(c, x):
+    return [*(a + b for a, b in zip(c[:-1], c[1:])), c[-1] + x], None
+
+
+def strictly(c, x):
+    """Gives types in each round, of which those further on are wrong at first."""
+    return [c[0] + x, *(tf.convert_to_tensor(a) + 0 for a in c[:-1])], None
+
+
+def nested(c, x):
+    return {"a": (c["a"][0] + c["b"], c["a"][1] + c["a"][0]), "b": c["b"] + x}, None
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int64"])
+@pytest.mark.parametrize(
+    "f, zeros",
+    [
+        (chain, lambda z: [z, z]),
+        (chain, lambda z: [z] * 4),
+        (backwards, lambda z: [z] * 3),
+        (strictly, lambda z: [z] * 4),
+        (nested, lambda z: {"a": (z, z), "b": z}),
+    ],
+    ids=["two", "four", "backwards", "strictly", "nested"],
+)
+def test_a_number_takes_a_type_by_way_of_others(f, zeros, dtype, mode):
+    xs = tf.cast(XS, dtype)
+    wrapped = tf.function(f) if dtype == "bfloat16" else f
+    last, _ = in_mode(mode, lambda xs: tf_ti.scan(wrapped, zeros(0), xs), xs)
+    right, _ = python_scan(f, zeros(tf.constant(0, dtype)), xs)
+    for value, expected in zip(tf.nest.flatten(last), tf.nest.flatten(right)):
+        assert value.dtype == dtype
+        assert value == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_numbers_of_no_type_are_refused_by_their_path(mode):
+    def alternating(c, x):
+        number = tf.convert_to_tensor(c["n"])
+        return {"n": tf.cast(number, tf.int32 if number.dtype.is_floating else tf.float32)}, None
+
+    def wider(c, x):
+        return [tf.cast(c[0] + x, tf.float64)], None
+
+    def two(c, x):
+        c = [tf.convert_to_tensor(v) for v in c]
+        return [tf.cast(v, tf.int32 if v.dtype.is_floating else tf.float32) for v in c[::-1]], None
+
+    for f, init, words in (
+        (alternating, {"n": 0}, r"init\['n'\].*float32.*int32"),
+        (wider, [0.0], r"init\[0\]: float64"),
+        (two, [0, 0], r"init\[0\] is of type (float32|int32)"),
+    ):
+        with pytest.raises(TypeError, match=f"(?s){words}"):
+            in_mode(mode, lambda f=f, init=init: tf_ti.scan(f, init, XS))
+
+
+def test_f_is_traced_as_often_as_there_are_numbers_and_twice():
+    for n in (1, 2, 5):
+        traces = []
+
+        def f(c, x, traces=traces):
+            traces.append(c)
+            return strictly(c, x)
+
+        tf_ti.scan(f, [0] * n, tf.cast(XS, tf.float64))
+        assert len(traces) <= n + 2
+
+
+def test_a_number_that_its_type_does_not_hold_is_refused():
+    with pytest.raises(TypeError, match="init .*int32.*int8"):
+        tf_ti.scan(lambda c, x: (c + x, None), 300, tf.constant([1, 2], tf.int8))
+    last, _ = tf_ti.scan(lambda c, x: (c + x, None), 2**40, tf.constant([1, 2], tf.int64))
+    assert last == 2**40 + 3
 
 
 def test_shape_invariants_let_a_carry_grow(run):

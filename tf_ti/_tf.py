@@ -44,7 +44,7 @@ from tensorflow.python.ops.parallel_for.pfor import (
 )
 from tensorflow.python.ops.resource_variable_ops import variable_accessed, variable_shape
 from tensorflow.python.types.core import Tensor as TensorLike
-from tensorflow.python.util.nest import flatten_up_to
+from tensorflow.python.util import nest_util
 
 __all__ = [
     "wrap",
@@ -76,7 +76,6 @@ __all__ = [
     "current_device",
     "do_not_convert",
     "find_function",
-    "flatten_up_to",
     "forget_captures",
     "loaded_function_graph",
     "is_recording",
@@ -86,6 +85,8 @@ __all__ = [
     "make_concrete_function",
     "make_function",
     "mark_constant_inputs",
+    "nest_items",
+    "nest_like",
     "record",
     "register_freezing",
     "register_gradient",
@@ -116,6 +117,16 @@ def do_not_convert(function: _Function) -> _Function:
 def user_code():
     """Inside, AutoGraph converts what it does in a user's program: functions that tf.data maps."""
     return ag_ctx.ControlStatusCtx(ag_ctx.Status.UNSPECIFIED)
+
+
+def nest_items(container: Any) -> list[tuple[int | str, Any]]:
+    """What tf.nest takes a container apart into: parts, with their positions, keys or names."""
+    return list(nest_util.yield_sorted_items(nest_util.Modality.CORE, container))
+
+
+def nest_like(container: Any, parts: Sequence[Any]) -> Any:
+    """A container of the same kind around other parts, as tf.nest makes it."""
+    return nest_util.sequence_like(container, parts)
 
 
 # Operations that are stateful, but change nothing.
@@ -318,7 +329,11 @@ class FuncGraph(func_graph.FuncGraph):
 
 
 def trace(
-    name: str, function: Callable, arguments: Sequence[Any], convert: Callable | None = None
+    name: str,
+    function: Callable,
+    arguments: Sequence[Any],
+    convert: Callable | None = None,
+    arrange: Callable | None = None,
 ) -> FuncGraph:
     """The graph of what a Python function computes, as tf.function traces it.
 
@@ -328,6 +343,7 @@ def trace(
         arguments: its arguments: nested structures of tf.TensorSpecs.
         convert: makes tensors of what the function returns. With it the function is the user's, for
             AutoGraph to convert.
+        arrange: makes the user's arguments of those that are given.
     """
     status = ag_ctx.Status.DISABLED
     call = function
@@ -336,7 +352,8 @@ def trace(
         converted = autograph_util.py_func_from_autograph(function)
 
         def call(*placeholders):
-            return convert(converted(*placeholders))
+            given = placeholders if arrange is None else arrange(placeholders)
+            return convert(converted(*given))
 
     with ag_ctx.ControlStatusCtx(status):
         return func_graph.func_graph_from_py_func(

@@ -10,6 +10,7 @@ from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
 from tf_ti.loops import graphs as _graphs, spec as _spec
+from tf_ti.loops.structure import Structure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Body:
         variables: all variables that the body uses.
         controls: what outside of it an operation of the body waits for, and so the loop.
         parameter_shapes: static shapes of all parameters.
-        structure: the user's results, as the body returned them.
+        structure: the user's results, as they were converted.
         num_results: how many tensors those are; the function may return further ones, which a
             gradient needs recorded.
         result_types, result_shapes: of all results.
@@ -59,12 +60,12 @@ def _is_variable(value) -> bool:
     return isinstance(value, tf.Variable)
 
 
-def resolve(body: Callable, arguments: Sequence[Any], expected: str) -> Callable:
+def resolve(body: Callable, arguments: Sequence[Structure], expected: str) -> Callable:
     """What is to be traced: a `tf.function` has its traces, and tells which one is for `arguments`.
 
     Args:
         body: a callable, `tf.function` or `ConcreteFunction`.
-        arguments: nested structures of tf.TensorSpecs.
+        arguments: structures of tf.TypeSpecs.
         expected: the beginning of an error that says how many arguments there are.
     """
     if isinstance(body, ConcreteFunction):
@@ -73,14 +74,17 @@ def resolve(body: Callable, arguments: Sequence[Any], expected: str) -> Callable
         check_arity(body, len(arguments), expected)
         return body
     try:
-        return body.get_concrete_function(*arguments)
+        return body.get_concrete_function(*(types.pack(types.leaves) for types in arguments))
     except TypeError:
         check_arity(body, len(arguments), expected)
         raise
 
 
 def trace(
-    body: Callable, arguments: Sequence[Any], convert: Callable = lambda value: value
+    body: Callable,
+    arguments: Sequence[Any],
+    convert: Callable,
+    arrange: Callable | None = None,
 ) -> Body:
     """Traces what `resolve` gave.
 
@@ -90,17 +94,19 @@ def trace(
 
     Args:
         body: the body.
-        arguments: nested structures of tf.TensorSpecs.
-        convert: makes tensors of what the body returns, where it is not a tensor yet.
+        arguments: tf.TypeSpecs.
+        convert: makes a list of tensors of what the body returns.
+        arrange: makes the body's arguments of values of those types, where these are not what it
+            takes.
     """
     specs = [s for s in tf.nest.flatten(arguments, expand_composites=True) if s is not None]
-    is_concrete = isinstance(body, ConcreteFunction)
+    is_concrete = isinstance(body, ConcreteFunction) and arrange is None
     if is_concrete:
         check_concrete(body, specs)
         graph, captures = body.graph, list(body.captured_inputs)
         structure = convert(body.structured_outputs)
     else:
-        graph = _graphs.trace("body", body, arguments, convert)
+        graph = _graphs.trace("body", body, arguments, convert, arrange)
         captures = graph.external_captures
         captures += tf.nest.flatten([find() for find in graph.deferred_external_captures])
         structure = graph.structured_outputs

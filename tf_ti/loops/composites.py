@@ -4,7 +4,7 @@ A loop carries their components, as `tf.while_loop` does, and takes and gives ro
 `tf.map_fn` does: encoded, in tensors that have an axis for the rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -47,6 +47,11 @@ def component_specs(spec: tf.TypeSpec) -> list[tf.TensorSpec]:
 
 def from_components(spec: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
     return tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)
+
+
+def take(specs: Iterable[tf.TypeSpec], tensors: Iterator[tf.Tensor]) -> list[Any]:
+    """Values of these types, of the tensors that come next."""
+    return [from_components(spec, [next(tensors) for _ in component_specs(spec)]) for spec in specs]
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -93,21 +98,47 @@ def to_rows(value: Any) -> list[tf.Tensor]:
 def taken_row(value: Any, row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
     """A row of `value`, from what it is encoded in."""
     if isinstance(value, tf.RaggedTensor):
-        return tf.gather(value, tensors[0])
+        taken = tf.gather(value, tensors[0])
+        if isinstance(row, tf.TensorSpec):
+            taken.set_shape(row.shape)
+        return taken
     return row._from_compatible_tensor_list(list(tensors)) if is_composite(value) else tensors[0]
 
 
+def is_ragged_row(row: tf.TypeSpec) -> bool:
+    """Whether it is the type of a tensor that is a row of a ragged one."""
+    return isinstance(row, tf.RaggedTensorSpec) and row.ragged_rank == 0
+
+
 def given_specs(row: tf.TypeSpec) -> list[tf.TensorSpec]:
-    """What one iteration gives of a result: a row, encoded."""
+    """What one iteration gives of a result: a row, encoded; of a ragged tensor with its length."""
+    if is_ragged_row(row):
+        return [tf.TensorSpec(row.shape, row.dtype), tf.TensorSpec([], row.row_splits_dtype)]
     return [tf.TensorSpec(spec.shape, spec.dtype) for spec in row._flat_tensor_specs]
 
 
-def given_row(value: Any) -> list[tf.Tensor]:
-    return type_of(value)._to_tensor_list(value) if is_composite(value) else [value]
+def given_modes(row: tf.TypeSpec) -> list[str]:
+    """How the rows of a result are joined, each of the tensors that they are encoded in."""
+    return ["concat", "stack"] if is_ragged_row(row) else ["stack"] * len(given_specs(row))
+
+
+def given_row(value: Any, row: tf.TypeSpec) -> list[tf.Tensor]:
+    if is_ragged_row(row):
+        return [value, tf.shape(value, row.row_splits_dtype)[0]]
+    return row._to_tensor_list(value) if is_composite(value) else [value]
 
 
 def from_rows(row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
     """The value that has these rows."""
     if isinstance(row, tf.TensorSpec):
         return tensors[0]
+    if is_ragged_row(row):
+        return tf.RaggedTensor.from_row_lengths(*tensors, validate=False)
     return row._batch(tensors[0].shape[0])._from_compatible_tensor_list(list(tensors))
+
+
+def dense_if_even(value: Any) -> Any:
+    """A tensor of what is ragged, but has rows of one length."""
+    if not isinstance(value, tf.RaggedTensor) or len(set(value.row_lengths().numpy())) > 1:
+        return value
+    return value.to_tensor()

@@ -18,6 +18,7 @@ from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
 from tf_ti.loops import fission as _fission
+from tf_ti.loops.structure import Structure
 
 _FREQUENT = 5
 _INTERNAL = tuple(os.path.dirname(path) + os.sep for path in (__file__, tf.__file__))
@@ -28,7 +29,7 @@ _traces: weakref.WeakKeyDictionary[types.CodeType, collections.Counter] = (
 
 
 def call(
-    add: Callable[[Sequence[tf.Tensor], Any], Any],
+    add: Callable[[Sequence[tf.Tensor], Any], Structure],
     tensors: Sequence[tf.Tensor],
     num_iterations: int | tf.Tensor | None,
     body: Callable,
@@ -40,17 +41,21 @@ def call(
     changed. But a `ConcreteFunction` is what it is, and keeps the functions made of it.
 
     Args:
-        add: adds the loop to a graph, from the tensors and the number of iterations.
+        add: adds the loop to a graph, from the tensors and the number of iterations; returns its
+            outputs.
         tensors, num_iterations: what it gets.
         body: the body, as `_body.resolve` gave it.
         key: what else the graph depends on.
     """
     if not needs_function():
-        return add(tensors, num_iterations)
-    is_counted = num_iterations is not None
+        outputs = add(tensors, num_iterations)
+        return outputs.pack(outputs.leaves)
+    is_counted, outputs = num_iterations is not None, Structure(None)
 
     def loop(*tensors):
-        return add(tensors[:-1], tensors[-1]) if is_counted else add(tensors, None)
+        nonlocal outputs
+        outputs = add(tensors[:-1], tensors[-1]) if is_counted else add(tensors, None)
+        return outputs.leaves
 
     if is_counted:
         tensors = [*tensors, tf.cast(num_iterations, tf.int64)]
@@ -61,12 +66,12 @@ def call(
     if key not in kept:
         if not is_kept:
             count_body(body)
-        kept[key] = _tf.make_concrete_function("tf_ti_loop", loop, specs)
-    function = kept[key]
+        kept[key] = _tf.make_concrete_function("tf_ti_loop", loop, specs), outputs
+    function, outputs = kept[key]
     if _tf.have_tangents([*tensors, *function.captured_inputs]):
         # A function's gradient has no tangents: TensorFlow knows none of a variant.
-        return loop(*tensors)
-    return function(*tensors)
+        return outputs.pack(loop(*tensors))
+    return outputs.pack(function(*tensors))
 
 
 def fusing(fuse: Any, body: Callable | None = None) -> _fission.Fuse:

@@ -171,10 +171,14 @@ def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict:
 
 
 def trace(
-    name: str, function: Callable, arguments: Sequence[Any], convert: Callable
+    name: str,
+    function: Callable,
+    arguments: Sequence[Any],
+    convert: Callable,
+    arrange: Callable | None,
 ) -> _tf.FuncGraph:
     """The graph of a Python function, as `_tf.trace` makes it, under a name of its own."""
-    graph = _tf.trace(f"tf_ti_{name}_{next(_uid)}", function, arguments, convert)
+    graph = _tf.trace(f"tf_ti_{name}_{next(_uid)}", function, arguments, convert, arrange)
     graph.tf_ti_copies = {}
     return graph
 

@@ -18,12 +18,15 @@ from tf_ti.loops import (
 )
 from tf_ti.loops.layers import IteratorLayer, LoopNode, OutputLayer, RecurrenceLayer
 from tf_ti.loops.network import Network
+from tf_ti.loops.structure import Structure
 from tf_ti.loops.values import (
-    CompositeOutput,
-    CompositeRecurrence,
     Iterator,
     Output,
+    PackedOutput,
+    PackedRecurrence,
     Recurrence,
+    composite_recurrence,
+    nested_recurrence,
 )
 
 
@@ -246,26 +249,30 @@ class Loop:
         return Iterator(self, layer)
 
     @_tf.do_not_convert
-    def add_recurrence(
-        self, initial: Any, shape: tf.TensorShape | Sequence[int | None] | None = None
-    ) -> Recurrence:
+    def add_recurrence(self, initial: Any, shape: Any = None) -> Recurrence:
         """A value that each iteration gives to the next one.
 
         Args:
             initial: the value in iteration 0, of any dtype, from outside the loop; or a composite
                 value (a `tf.RaggedTensor`, an extension type, in a `tf.function` a
-                `tf.TensorArray`).
+                `tf.TensorArray`); or a dict, or another nested structure of such. A list or a
+                tuple is a tensor, as everywhere in TensorFlow.
             shape: the static shape of all values, where they do not all have the initial value's:
-                `[None, 8]`, say, for a matrix that grows.
+                `[None, 8]`, say, for a matrix that grows. Of a structure likewise a structure of
+                shapes, and None.
 
         Returns:
-            A `Recurrence`, used like a tensor in the block; a composite value is its `value`. Its
+            A `Recurrence`, used like a tensor in the block; what is no tensor is its `value`. Its
             second input must be set: `next`, or `set_input(1, ...)`.
         """
         label = f"loop {self.name!r}: recurrence {len(self._node.recurrences) if self._node else 0}"
         self._check_open(label)
         if _composites.is_composite(initial):
             return self._add_composite_recurrence(label, initial, shape)
+        if tf.nest.is_nested(initial) and not isinstance(initial, Sequence):
+            structure = Structure(initial)
+            if structure.leaves:
+                return self._add_nested_recurrence(label, structure, shape)
         initial = self._to_tensor(f"{label}: the initial value", initial)
         if shape is None:
             shape = initial.shape
@@ -292,7 +299,17 @@ class Loop:
         spec = _composites.type_of(initial)
         components = zip(_composites.components(initial), _composites.component_specs(spec))
         parts = [self.add_recurrence(tensor, component.shape) for tensor, component in components]
-        return CompositeRecurrence(spec, parts)
+        return composite_recurrence(spec, parts)
+
+    def _add_nested_recurrence(self, label: str, initial: Structure, shape: Any) -> Recurrence:
+        shapes = [None] * len(initial.leaves)
+        if shape is not None:
+            shapes, difference = initial.match(f"{label}: shape", shape, is_whole=False)
+            if difference is not None:
+                raise ValueError(
+                    f"{label}: shape must have the structure of the initial value: {difference}"
+                )
+        return nested_recurrence(initial, list(map(self.add_recurrence, initial.leaves, shapes)))
 
     @_tf.do_not_convert
     def add_loop_output(
@@ -316,11 +333,11 @@ class Loop:
             raise TypeError(f"{label}: output must be a LoopOutput, got {output!r}")
         self._check_open(label)
         _check_axis(label, axis)
-        if isinstance(tensor, CompositeRecurrence):
-            if output is not LoopOutput.LAST_VALUE:
-                raise ValueError(f"{label}: {output.name} is of tensors, got {tensor._spec}")
-            parts = [self.add_loop_output(part, output, axis, length) for part in tensor._parts]
-            return CompositeOutput(tensor._spec, parts)
+        if isinstance(tensor, PackedRecurrence):
+            if isinstance(tensor.kind, tf.TypeSpec) and output is not LoopOutput.LAST_VALUE:
+                raise ValueError(f"{label}: {output.name} is of tensors, got {tensor.kind}")
+            parts = [self.add_loop_output(part, output, axis, length) for part in tensor.parts]
+            return PackedOutput(parts, tensor.pack)
         recurrence = None
         given, inputs = tensor, {}
         tensor = self._to_tensor(f"{label}: the tensor", tensor)

@@ -45,42 +45,37 @@ def count_iterations(
 
 def run(
     body: Callable,
-    arguments: Sequence[Any],
+    arrange: Callable[[Sequence[tf.Tensor]], Sequence[Any]],
+    shapes: Sequence[tf.TensorShape],
     expected: str,
     convert: Callable[[Any], Any],
     make_plan: Callable[[_body.Body], _plan.Plan],
     inputs: Sequence[_spec.Input],
     tensors: Sequence[tf.Tensor],
     count: int,
-) -> tuple[list[tf.Tensor], Any]:
+) -> list[tf.Tensor]:
     """Runs a loop that has an iteration: without one, only a trace tells what there would be.
 
     Args:
-        body, arguments, expected: as `_body.resolve` gets them.
-        convert: makes tensors of what the body returns.
+        body, expected: as `_body.resolve` gets them.
+        arrange: makes the body's arguments of the loop's parameters.
+        shapes: those of the parameters for which the body was built.
+        convert: makes a list of tensors of what the body returns.
         make_plan: the plan of the loop around a traced body.
         inputs, tensors: the loop's inputs, and what they get.
         count: the number of iterations.
 
     Returns:
-        The loop's outputs, and the structure of tensors that the last iteration returned.
+        The loop's outputs.
     """
-    specs = tf.nest.flatten(arguments, expand_composites=True)
-    shapes = _parameter_shapes(body, [spec for spec in specs if spec is not None])
-    values, first = list(tensors), None
+    values = list(tensors)
     kept = collections.defaultdict(list)
     for k in range(count):
         for i, taken in enumerate(inputs):
             if taken.is_counted:
                 values[i] = _piece(taken, tensors[i], k)
-        remaining = iter(values)
-        given = [None if spec is None else next(remaining) for spec in specs]
-        given = tf.nest.pack_sequence_as(arguments, given, expand_composites=True)
-        returned = convert(_call(body, given, expected))
-        first = returned if k == 0 else first
-        tf.nest.assert_same_structure(first, returned, expand_composites=True)
-        flat = tf.nest.flatten(returned, expand_composites=True)
-        results = [result for result in flat if result is not None]
+        returned = convert(_call(body, arrange(values), expected))
+        results = tf.nest.flatten(returned, expand_composites=True)
         spec = make_plan(_as_traced(body, shapes, returned, results)).spec
         for i, output in enumerate(spec.outputs):
             if output.mode == "last":
@@ -90,12 +85,13 @@ def run(
                 _check_joins(output, kept[i][0].shape, kept[i][-1].shape)
         for result, parameter in spec.back_edges:
             values[parameter] = results[result]
-    return [_join(output, kept[i]) for i, output in enumerate(spec.outputs)], returned
+    return [_join(output, kept[i]) for i, output in enumerate(spec.outputs)]
 
 
 def _call(body: Callable, arguments: Sequence[Any], expected: str) -> Any:
     if isinstance(body, ConcreteFunction):
-        tensors = iter(tf.nest.flatten(arguments, expand_composites=True))
+        flat = tf.nest.flatten(arguments, expand_composites=True)
+        tensors = iter(tensor for tensor in flat if tensor is not None)
         positional, named = tf.nest.map_structure(
             # What is no tensor was given when it was traced.
             lambda leaf: next(tensors) if isinstance(leaf, tf.TensorSpec) else leaf,
@@ -111,19 +107,19 @@ def _call(body: Callable, arguments: Sequence[Any], expected: str) -> Any:
         raise
 
 
-def _parameter_shapes(body: Callable, specs: Sequence[tf.TensorSpec]) -> tuple[tf.TensorShape, ...]:
-    """The shapes for which the body was built; of a callable those with which the loop begins."""
+def parameter_shapes(body: Callable, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorShape]:
+    """The shapes for which a body of these arguments was built; a callable takes what comes."""
     if isinstance(body, ConcreteFunction):
         _body.check_concrete(body, specs)
         specs = body.inputs[: len(specs)]
     elif getattr(body, "input_signature", None) is not None:
         specs = tf.nest.flatten(body.input_signature, expand_composites=True)
-    return tuple(spec.shape for spec in specs)
+    return [spec.shape for spec in specs]
 
 
 def _as_traced(
     body: Callable,
-    parameter_shapes: tuple[tf.TensorShape, ...],
+    shapes: Sequence[tf.TensorShape],
     returned: Any,
     results: Sequence[tf.Tensor],
 ) -> _body.Body:
@@ -132,7 +128,7 @@ def _as_traced(
         captures=(),
         variables=(),
         controls=(),
-        parameter_shapes=parameter_shapes,
+        parameter_shapes=tuple(shapes),
         structure=returned,
         num_results=len(results),
         result_types=tuple(result.dtype for result in results),

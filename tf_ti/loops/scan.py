@@ -1,5 +1,6 @@
 """`tf_ti.scan`: a function folded over the leading elements of tensors."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from tf_ti.loops import (
     body as _body,
     composites as _composites,
     eager as _eager,
+    extents as _extents,
     plain as _plain,
     plan as _plan,
     spec as _spec,
@@ -51,8 +53,10 @@ def scan(
             `tf.config.run_functions_eagerly(True)` Python calls either for each element.
         init: the first carry: a tensor of any dtype, or a nested structure of tensors and composite
             values (`tf.RaggedTensor`, an extension type, in a `tf.function` a `tf.TensorArray`,
-            which under `jit_compile=True` must be large enough: there it cannot grow). A Python
-            number has the type that `f` gives for it.
+            which under `jit_compile=True` must be large enough: there it cannot grow). Structures
+            are what `tf.nest` takes apart, here and below; those are the same that are the same to
+            `tf.nest`, a list and one that a `tf.Module` tracks, say. A Python number has the type
+            that `f` gives for it, also by way of other numbers.
         xs: what to iterate: a tensor, a nested structure of tensors that have the same extent along
             `axis`, or None. `f` gets them with the axis removed; of composite values it gets the
             rows, as with `tf.map_fn`.
@@ -69,7 +73,9 @@ def scan(
 
     Returns:
         The last carry, in the structure of `init`, and the results of `f`, in the structure that
-        `f` returned, each stacked along `axis`.
+        `f` returned, each stacked along `axis`. A result is a `tf.RaggedTensor` where those of the
+        iterations are ragged, or where `xs` is and their first extent, unknown in a graph of `f`,
+        comes from a row of it: as `tf.map_fn` stacks them when told so.
 
     Raises:
         TypeError, ValueError: the structures, types or static shapes do not fit one another.
@@ -103,22 +109,35 @@ def scan(
         leaves = [*carry.leaves, *elements.leaves]
         tensors = [tensor for value in leaves for tensor in _composites.components(value)]
         if _plain.is_wanted():
-            return loop.add(tensors, length)
-        return _eager.call(loop.add, tensors, length, loop.f, loop.key)
+            outputs = loop.add(tensors, length)
+            last, ys = outputs.pack(outputs.leaves)
+        else:
+            last, ys = _eager.call(loop.add, tensors, length, loop.f, loop.key)
+        return carry.pack(last), ys
 
     if not any(_is_number(leaf) for leaf in given.leaves):
         return run(given)
     try:
         return run(given)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-        # An eager operation says so of types that do not fit.
-        is_eager = isinstance(error, tf.errors.InvalidArgumentError)
-        if is_eager and "was expected to be a" not in error.message:
+        if not (isinstance(error, ValueError) or _is_of_types(error)):
             raise
-        typed = _with_types_of_f(f, given, _rows(xs_types, axis))
-        if typed is None:
+        typed, refusal = _with_types_of_f(f, given, _rows(xs_types, axis))
+        if refusal is not None and typed is given:
+            raise TypeError(refusal) from error
+        if typed is given:
             raise
-    return run(typed)
+    try:
+        return run(typed)
+    except (TypeError, tf.errors.InvalidArgumentError) as error:
+        if not _is_of_types(error):
+            raise
+        named = zip(given.paths, given.leaves, typed.leaves)
+        types = [f"init{path}: {leaf.dtype.name}" for path, n, leaf in named if n is not leaf]
+        raise TypeError(
+            f"with the types that f gives for the numbers of init ({', '.join(types)}) it fails: "
+            f"{error}"
+        ) from error
 
 
 _EXPECTED = "f is called with a carry and an element, which f"  # of the arguments
@@ -141,99 +160,186 @@ class _Scan:
         self._carry, self._xs, self._axis, self._reverse = carry, xs, axis, reverse
         self._checkpoint_every, self._name = checkpoint_every, name
         self._rows = _rows(xs, axis)
-        self._arguments = (carry.nested, self._rows.nested)
         if not _plain.is_wanted():
-            f = _body.resolve(f, self._arguments, _EXPECTED)
-        is_plain = all(isinstance(t, tf.TensorSpec) for t in xs.leaves)
-        is_plain = is_plain and not any(isinstance(t, tf.TensorArraySpec) for t in carry.leaves)
-        if isinstance(f, ConcreteFunction):
-            results = Structure(f.structured_outputs).leaves
-            is_plain = is_plain and all(isinstance(r, (tf.Tensor, tf.TensorSpec)) for r in results)
-        self.f = f if is_plain else self._of_tensors(f)
-        self._fuse = _eager.fusing(fuse, self.f)
-        self.key = ("scan", carry, xs, axis, reverse, checkpoint_every, self._fuse, name)
-        # What `add` is at work with: what the carry is made of, and xs.
+            f = _body.resolve(f, [carry, self._rows], _EXPECTED)
+        self.f = f
+        states = map(_composites.component_specs, carry.leaves)
+        self._taken = list(map(_composites.taken_specs, xs.leaves, self._rows.leaves))
+        self._specs = [spec for specs in (*states, *self._taken) for spec in specs]
+        self._fuse = _eager.fusing(fuse, f)
+        key = (carry.key, xs.key, axis, reverse, checkpoint_every, self._fuse, name)
+        self.key = ("scan", *key)
+        # What `add` is at work with: what the carry is made of, and xs; the parameters of the body,
+        # and of those what is a row of a ragged tensor; the types of the rows of its results.
         self._states: list[tf.Tensor] = []
         self._elements: list[Any] = []
+        self._parameters: list[tf.Tensor] = []
+        self._ragged_rows: list[tf.Tensor] = []
+        self._ys: Structure | None = None
+        self._is_guess = False  # which of them are ragged
 
-    def _of_tensors(self, f: Callable) -> Callable:
-        """The function of what the carry and the elements are encoded in."""
-        carry, rows = self._carry, self._rows
-        self._arguments = (
-            [tuple(_composites.component_specs(t)) for t in carry.leaves],
-            [tuple(_composites.taken_specs(*types)) for types in zip(self._xs.leaves, rows.leaves)],
-        )
+    def _is_encoded(self) -> bool:
+        """Whether the body takes, or gives, other tensors than `f`."""
+        types = [*self._xs.leaves]
+        if isinstance(self.f, ConcreteFunction):
+            types += map(_composites.type_of, Structure(self.f.structured_outputs).leaves)
+        if not all(isinstance(spec, tf.TensorSpec) for spec in types):
+            return True
+        return any(isinstance(spec, tf.TensorArraySpec) for spec in self._carry.leaves)
 
-        def step(states, taken):
-            for tensor, placeholder in zip(self._states, tf.nest.flatten(states)):
-                _tf.copy_handle_data(tensor, placeholder)
-            states = [_composites.from_components(*state) for state in zip(carry.leaves, states)]
-            elements = zip(self._elements, rows.leaves, taken)
-            elements = [_composites.taken_row(*element) for element in elements]
-            return f(carry.pack(states), rows.pack(elements))
-
-        return step
-
-    def add(self, tensors: Sequence[tf.Tensor], length: int | tf.Tensor | None) -> tuple[Any, Any]:
-        """Adds the loop to the current graph."""
+    def add(self, tensors: Sequence[tf.Tensor], length: int | tf.Tensor | None) -> Structure:
+        """Adds the loop to the current graph. It gives the carry's leaves, and the results."""
         remaining = iter(tensors)
-        states = [
-            [next(remaining) for _ in _composites.component_specs(t)] for t in self._carry.leaves
-        ]
-        self._states = [tensor for state in states for tensor in state]
-        self._elements = [
-            _composites.from_components(
-                t, [next(remaining) for _ in _composites.component_specs(t)]
-            )
-            for t in self._xs.leaves
-        ]
-        ys: Structure | None = None  # their rows' types
-
-        def convert(returned):
-            nonlocal ys
-            carry, result = _results(returned, self._carry)
-            types = result.map(_composites.type_of)
-            if ys is not None and ys.containers() != types.containers():  # where Python runs it
-                raise ValueError(
-                    "f must return results of one structure: expected "
-                    f"{ys.containers().nested!r}, got {types.containers().nested!r}"
-                )
-            ys = types
-            return carry, [_composites.given_row(value) for value in result.leaves]
-
+        states = _composites.take(self._carry.leaves, remaining)
+        self._states = [tensor for value in states for tensor in _composites.components(value)]
+        self._elements = _composites.take(self._xs.leaves, remaining)
         rows = [tensor for value in self._elements for tensor in _composites.to_rows(value)]
         tensors = [*self._states, *rows]
         inputs = self._inputs()
-        if _plain.is_wanted() and (
-            count := _plain.count_iterations(inputs, tensors, length, "length")
-        ):
-
-            def make_plan(traced):
-                return self._plan(traced, inputs, ys)
-
-            outputs, _ = _plain.run(
-                self.f, self._arguments, _EXPECTED, convert, make_plan, inputs, tensors, count
-            )
+        count = _plain.is_wanted() and _plain.count_iterations(inputs, tensors, length, "length")
+        if count:
+            outputs = self._run_in_python(inputs, tensors, count)
         else:
-            traced = _body.trace(self.f, self._arguments, convert)
-            plan = self._plan(traced, inputs, ys)
+            plan = self._plan(self._trace(), inputs)
             outputs = plan.run(tensors, length, self._checkpoint_every, self._fuse, self._name)
-        outputs = iter(outputs)
-        carry = [
-            _composites.from_components(t, [next(outputs) for _ in _composites.component_specs(t)])
-            for t in self._carry.leaves
-        ]
+        remaining = iter(outputs)
+        carry = _composites.take(self._carry.leaves, remaining)
         stacks = [
-            _composites.from_rows(row, [next(outputs) for _ in _composites.given_specs(row)])
-            for row in ys.leaves
+            _composites.from_rows(row, [next(remaining) for _ in _composites.given_specs(row)])
+            for row in self._ys.leaves
         ]
-        return self._carry.pack(carry), ys.pack(stacks)
+        if self._is_guess:
+            rows = zip(stacks, self._ys.leaves)
+            stacks = [
+                _composites.dense_if_even(stack) if _composites.is_ragged_row(row) else stack
+                for stack, row in rows
+            ]
+        return Structure((carry, self._ys.pack(stacks)))
+
+    def _trace(self) -> _body.Body:
+        is_its_own = isinstance(self.f, ConcreteFunction) and not self._is_encoded()
+        arrange = None if is_its_own else self._arguments
+
+        def convert(returned):
+            carry, results = self._results(returned)
+            self._ys = results.map(_composites.type_of)
+            if self._ragged_rows:
+                self._ys = self._ys.with_leaves(self._row_types(carry, results))
+            return carry, self._given_rows(results)
+
+        return _body.trace(self.f, self._specs, convert, arrange)
+
+    def _run_in_python(
+        self, inputs: Sequence[_spec.Input], tensors: Sequence[tf.Tensor], count: int
+    ) -> list[tf.Tensor]:
+        shapes = [spec.shape for spec in self._specs]
+        if not self._is_encoded():
+            shapes = _plain.parameter_shapes(self.f, self._specs)
+        ragged = self._ragged_results()
+        self._ys, self._is_guess = None, ragged is None
+
+        def is_ragged(path, spec):
+            if ragged is not None:
+                return path in ragged
+            return isinstance(spec, tf.TensorSpec) and spec.shape.rank > 0
+
+        def convert(returned):
+            carry, results = self._results(returned)
+            types = results.map(_composites.type_of)
+            if self._ys is not None:
+                _, difference = self._ys.match("ys", results.pack(results.leaves))
+                if difference is not None:
+                    raise ValueError(f"f must return results of one structure: {difference}")
+            self._ys = types.with_leaves(
+                [
+                    self._ragged_row(spec) if is_ragged(path, spec) else spec
+                    for path, spec in zip(types.paths, types.leaves)
+                ]
+            )
+            return carry, self._given_rows(results)
+
+        def make_plan(traced):
+            return self._plan(traced, inputs)
+
+        return _plain.run(
+            self.f, self._arguments, shapes, _EXPECTED, convert, make_plan, inputs, tensors, count
+        )
+
+    def _arguments(self, tensors: Sequence[tf.Tensor]) -> tuple[Any, Any]:
+        """The arguments of `f`, from the parameters of the body."""
+        self._parameters = list(tensors[: len(self._states)])
+        for tensor, placeholder in zip(self._states, self._parameters):
+            _tf.copy_handle_data(tensor, placeholder)
+        remaining = iter(tensors)
+        states = _composites.take(self._carry.leaves, remaining)
+        elements = []
+        for i, (value, row) in enumerate(zip(self._elements, self._rows.leaves)):
+            taken = [next(remaining) for _ in self._taken[i]]
+            # XLA, which knows no rows of some values, names the operation.
+            with tf.name_scope("row_of_" + re.sub(r"\W+", "_", f"xs{self._xs.paths[i]}")):
+                elements.append(_composites.taken_row(value, row, taken))
+        self._ragged_rows = [
+            tensor
+            for value, row in zip(self._elements, elements)
+            if isinstance(value, tf.RaggedTensor)
+            for tensor in _composites.components(row)
+        ]
+        return self._carry.pack(states), self._rows.pack(elements)
+
+    def _results(self, returned: Any) -> tuple[list[Any], Structure]:
+        """The leaves of the carry, and the results, that `f` returned."""
+        if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+            raise TypeError(f"f must return a carry and a result, got {returned!r}")
+        following, difference = self._carry.match("init", returned[0])
+        if difference is not None:
+            raise ValueError(f"f must return a carry of the structure of init: {difference}")
+        carry = [
+            _to_carry(f"init{path}", value, spec)
+            for path, value, spec in zip(self._carry.paths, following, self._carry.leaves)
+        ]
+        return carry, Structure(returned[1]).map(_to_result)
+
+    def _given_rows(self, results: Structure) -> list[list[tf.Tensor]]:
+        return list(map(_composites.given_row, results.leaves, self._ys.leaves))
+
+    # --- rows of ragged results ---------------------------------------------------------------
+
+    def _row_types(self, carry: Sequence[Any], results: Structure) -> list[tf.TypeSpec]:
+        """The types of results, with those ragged whose first extent is that of a ragged row."""
+        following = [tensor for value in carry for tensor in _composites.components(value)]
+        back_edges = list(zip(following, self._parameters))
+        graph = tf.compat.v1.get_default_graph()
+        extents = _extents.that_come_from(graph, self._ragged_rows, back_edges)
+        types = []
+        for value in results.leaves:
+            spec = _composites.type_of(value)
+            is_open = isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0] is None
+            types.append(self._ragged_row(spec) if is_open and value.ref() in extents else spec)
+        return types
+
+    def _ragged_row(self, spec: tf.TypeSpec) -> tf.RaggedTensorSpec:
+        splits = next(t.row_splits_dtype for t in self._xs.leaves if _is_ragged(t))
+        shape = [None, *spec.shape[1:]]
+        return tf.RaggedTensorSpec(shape, spec.dtype, ragged_rank=0, row_splits_dtype=splits)
+
+    def _ragged_results(self) -> set[str] | None:
+        """The paths of results that are ragged, as a graph of `f` tells them.
+
+        None where there is no such graph, since `f` asks for values: then lengths tell it.
+        """
+        if not any(_is_ragged(spec) for spec in self._xs.leaves):
+            return set()
+        try:
+            self._trace()
+        except Exception:  # whatever `f` raises; it raises it again if that is not about values
+            return None
+        named = zip(self._ys.paths, self._ys.leaves)
+        return {path for path, spec in named if _composites.is_ragged_row(spec)}
 
     def _inputs(self) -> list[_spec.Input]:
         inputs = [_spec.Input(label, spec.shape) for label, spec in self._labelled_states()]
         order = {"start": -1, "end": 0, "stride": -1} if self._reverse else {}
-        taken = map(_composites.taken_specs, self._xs.leaves, self._rows.leaves)
-        for label, spec in _labelled("xs", self._xs, taken):
+        for label, spec in _labelled("xs", self._xs, self._taken):
             inputs.append(_spec.Input(label, spec.shape, "index", self._axis, **order))
         return inputs
 
@@ -241,8 +347,8 @@ class _Scan:
         specs = map(_composites.component_specs, self._carry.leaves)
         return _labelled("init", self._carry, specs)
 
-    def _plan(self, traced: _body.Body, inputs: Sequence[_spec.Input], ys: Structure) -> _plan.Plan:
-        axis, states = self._axis, self._labelled_states()
+    def _plan(self, traced: _body.Body, inputs: Sequence[_spec.Input]) -> _plan.Plan:
+        axis, states, ys = self._axis, self._labelled_states(), self._ys
         outputs = []
         for i, (label, spec) in enumerate(states):
             dtype, shape = traced.result_types[i], traced.result_shapes[i]
@@ -251,23 +357,26 @@ class _Scan:
             outputs.append(_spec.Output(label, dtype, "last", i))
         stride = -1 if self._reverse else 1
         results = _labelled("ys", ys, map(_composites.given_specs, ys.leaves))
-        for i, (label, _) in enumerate(results, start=len(states)):
+        modes = [mode for row in ys.leaves for mode in _composites.given_modes(row)]
+        for i, ((label, _), mode) in enumerate(zip(results, modes), start=len(states)):
             rank = traced.result_shapes[i].rank
             if rank is not None and not -rank - 1 <= axis <= rank:
                 raise ValueError(
                     f"{label}: axis {axis} is out of range to stack results of shape "
                     f"{traced.result_shapes[i]}"
                 )
-            outputs.append(_spec.Output(label, traced.result_types[i], "stack", i, axis, stride))
+            outputs.append(_spec.Output(label, traced.result_types[i], mode, i, axis, stride))
         back_edges = [(i, i) for i in range(len(states))]
         return _plan.Plan.make(traced, inputs, outputs, back_edges, limit_label="length")
 
 
+def _is_ragged(spec: tf.TypeSpec) -> bool:
+    return isinstance(spec, tf.RaggedTensorSpec)
+
+
 def _rows(xs: Structure, axis: int) -> Structure:
     named = zip(xs.paths, xs.leaves)
-    return Structure(
-        xs.pack([_composites.row_type(f"xs{path}", spec, axis) for path, spec in named])
-    )
+    return xs.with_leaves([_composites.row_type(f"xs{path}", spec, axis) for path, spec in named])
 
 
 def _labelled(
@@ -275,28 +384,11 @@ def _labelled(
 ) -> list[tuple[str, tf.TensorSpec]]:
     """What values of these types are encoded in, with what an error calls each."""
     found = []
-    for path, parts in zip(types.paths, specs):
-        is_one = len(parts) == 1
+    for path, spec, parts in zip(types.paths, types.leaves, specs):
+        is_one = len(parts) == 1 or _composites.is_ragged_row(spec)
         for k, part in enumerate(parts):
             found.append((name + path if is_one else f"{name}{path}, component {k}", part))
     return found
-
-
-def _results(returned: Any, types: Structure) -> tuple[Any, Structure]:
-    """The carry and the result that `f` returned."""
-    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
-        raise TypeError(f"f must return a carry and a result, got {returned!r}")
-    following = Structure(returned[0])
-    if following.containers() != types.containers():
-        raise ValueError(
-            "f must return a carry of the structure of init: expected "
-            f"{types.containers().nested!r}, got {following.containers().nested!r}"
-        )
-    carry = [
-        _to_carry(f"init{path}", value, spec)
-        for path, value, spec in zip(types.paths, following.leaves, types.leaves)
-    ]
-    return types.pack(carry), Structure(returned[1]).map(_to_result)
 
 
 def _to_carry(label: str, value: Any, spec: tf.TypeSpec) -> Any:
@@ -319,23 +411,17 @@ def _to_result(value: Any) -> Any:
 
 def _to_values(name: str, nested: Structure) -> Structure:
     named = zip(nested.paths, nested.leaves)
-    return Structure(nested.pack([_composites.to_value(name + path, leaf) for path, leaf in named]))
+    return nested.with_leaves([_composites.to_value(name + path, leaf) for path, leaf in named])
 
 
 def _with_invariants(types: Structure, invariants: Any) -> Structure:
     """The carry's types with the shapes that `shape_invariants` allows."""
     if invariants is None:
         return types
-    try:
-        given = _tf.flatten_up_to(types.nested, invariants)
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            f"shape_invariants must have the structure of init, {types.containers().nested!r}, got "
-            f"{invariants!r}"
-        ) from error
-    allowed = [i for i, spec in zip(given, tf.nest.flatten(types.nested)) if spec is not None]
-    named = zip(types.paths, types.leaves, allowed)
-    return Structure(types.pack([_allowed(*each) for each in named]))
+    given, difference = types.match("shape_invariants", invariants, is_whole=False)
+    if difference is not None:
+        raise ValueError(f"shape_invariants must have the structure of init: {difference}")
+    return types.with_leaves([_allowed(*each) for each in zip(types.paths, types.leaves, given)])
 
 
 def _allowed(path: str, spec: tf.TypeSpec, invariant: Any) -> tf.TypeSpec:
@@ -359,31 +445,77 @@ def _is_number(value: Any) -> bool:
     return type(value) in (bool, int, float, complex)
 
 
-def _with_types_of_f(f: Callable, init: Structure, rows: Structure) -> Structure | None:
+def _is_of_types(error: Exception) -> bool:
+    """Whether types may be the reason; an eager operation says so of types that do not fit."""
+    is_eager = isinstance(error, tf.errors.InvalidArgumentError)
+    return not is_eager or "was expected to be a" in error.message
+
+
+def _with_types_of_f(f: Callable, init: Structure, rows: Structure) -> tuple[Structure, str | None]:
     """The first carry with each Python number of the type that `f` gives for it.
 
-    None where that is the type which the number has anyway, or `f` gives no carry for numbers.
+    The type of one number may come by way of another's: `f` is asked until it gives no other types,
+    but not more often than there are numbers.
+
+    Returns `init` where numbers have the types that they have anyway, or `f` gives no carry for
+    them; and why a number has another type than `f` gives.
     """
-    found: list[tf.DType | None] = []
+    typed, refusal = init, None
+    for _ in filter(_is_number, init.leaves):
+        following, refusal = list(typed.leaves), None
+        for i, dtype in enumerate(_types_of_f(f, typed, rows)):
+            value, current = init.leaves[i], _type_of_number(typed.leaves[i])
+            if not _is_number(value) or dtype in (None, current):
+                continue
+            number = _number(value, dtype)
+            if number is not None:
+                following[i] = number
+            elif refusal is None and current is not None:
+                refusal = (
+                    f"init{init.paths[i]} is of type {current.name}, but f gives for it the type "
+                    f"{dtype.name}, which does not have the number {value!r}"
+                )
+        if all(new is old for new, old in zip(following, typed.leaves)):
+            break
+        typed = init.with_leaves(following)
+    return typed, refusal
 
-    def step(element):
-        carry, _ = f(init.nested, element)
-        if Structure(carry).containers() == init.containers():
-            found.extend(getattr(value, "dtype", None) for value in Structure(carry).leaves)
 
+def _types_of_f(f: Callable, init: Structure, rows: Structure) -> list[tf.DType | None]:
+    """The types of what `f` gives; None for what is a number still, or where `f` gives no carry."""
+    found: list[tf.DType | None] = [None] * len(init.leaves)
+
+    def convert(returned):
+        carry, difference = init.match("init", returned[0])
+        if difference is None:
+            found[:] = [getattr(value, "dtype", None) for value in carry]
+        return []
+
+    def arrange(tensors):
+        elements = tf.nest.pack_sequence_as(rows.leaves, tensors, expand_composites=True)
+        return init.pack(init.leaves), rows.pack(elements)
+
+    specs = tf.nest.flatten(rows.leaves, expand_composites=True)
     try:
-        _body.trace(step, [rows.nested])
+        _body.trace(f, specs, convert, arrange)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError):
-        return None
-    numbers = [
-        (i, value, dtype)
-        for i, (value, dtype) in enumerate(zip(init.leaves, found))
-        if _is_number(value) and dtype not in (None, tf.convert_to_tensor(value).dtype)
-    ]
-    typed = list(init.leaves)
+        pass
+    return found
+
+
+def _type_of_number(value: Any) -> tf.DType | None:
+    """The type of a tensor, or the one that a number has by itself; None where it is too large."""
     try:
-        for i, value, dtype in numbers:
-            typed[i] = tf.constant(value, dtype)
-    except TypeError:  # a float where f gives an integer
+        return tf.convert_to_tensor(value).dtype
+    except (TypeError, ValueError, OverflowError):
         return None
-    return Structure(init.pack(typed)) if numbers else None
+
+
+def _number(value: Any, dtype: tf.DType) -> tf.Tensor | None:
+    """A number of this type, or None where the type has none such."""
+    if dtype.is_integer and isinstance(value, int) and not dtype.min <= value <= dtype.max:
+        return None  # tf.constant takes another one
+    try:
+        return tf.constant(value, dtype)
+    except (TypeError, ValueError, OverflowError):
+        return None

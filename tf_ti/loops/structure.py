@@ -1,59 +1,186 @@
-"""Nested structures of tensors, as keys of a cache and with a name for every leaf."""
+"""Nested structures of tensors, as keys of a cache and with a name for every leaf.
 
-from collections.abc import Callable, Mapping, Sequence
+What is nested, and which containers are the same, is as `tf.nest` has it; but a dict may have keys
+that cannot be sorted, a `range` is a tensor, and None stands for no tensor.
+"""
+
+import collections
+import copy
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tf_ti import _tf
+
 
 class Structure:
-    """A nested structure whose leaves are hashable or None; None stands for no tensor.
+    """Containers, and what they hold.
 
-    Two are equal where their containers and leaves are.
+    Containers are made anew only by `pack`: those of a user may take nothing but tensors.
+
+    Attributes:
+        paths: for each leaf what an error calls it, after the name of the whole.
+        leaves: what is in the containers, but None.
+        kinds: the containers, hashable: equal where `tf.nest` takes them for the same.
     """
 
     def __init__(self, nested: Any):
-        self.nested = nested
-        self._leaves: list[tuple[str, Any]] = []
-        self._key = self._visit(nested, "")
+        self._nested = nested
+        self.paths: list[str] = []
+        self.leaves: list[Any] = []
+        self.kinds = self._visit(nested, "")
 
-    def _visit(self, node: Any, path: str):
-        if isinstance(node, Mapping):
-            # In the order in which tf.nest flattens.
-            keys = sorted(node)
-            children = [self._visit(node[key], f"{path}[{key!r}]") for key in keys]
-            return (type(node), tuple(keys), *children)
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
-            fields = [self._visit(getattr(node, f), f"{path}.{f}") for f in node._fields]
-            return (type(node), *fields)
-        if isinstance(node, (list, tuple)):
-            return (type(node), *(self._visit(n, f"{path}[{i}]") for i, n in enumerate(node)))
+    def _visit(self, node: Any, path: str) -> Hashable:
+        kind, parts = _take_apart(node)
+        if kind is not None:
+            return (kind, *(self._visit(part, path + name) for name, part in parts))
         if node is not None:
-            self._leaves.append((path, node))
-        return node
-
-    def __eq__(self, other) -> bool:
-        return isinstance(other, Structure) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
+            self.paths.append(path)
+            self.leaves.append(node)
+        return node is not None
 
     @property
-    def paths(self) -> list[str]:
-        return [path for path, _ in self._leaves]
+    def kind(self) -> str:
+        """The name of the outermost container."""
+        return type(self._nested).__name__
 
     @property
-    def leaves(self) -> list[Any]:
-        return [leaf for _, leaf in self._leaves]
+    def key(self) -> Hashable:
+        """All of it, where the leaves are hashable."""
+        return self.kinds, tuple(self.leaves)
 
     def pack(self, leaves: Sequence[Any]) -> Any:
         """The same containers around other leaves."""
-        remaining = iter(leaves)
-        flat = [None if leaf is None else next(remaining) for leaf in tf.nest.flatten(self.nested)]
-        return tf.nest.pack_sequence_as(self.nested, flat)
+        return _pack(self._nested, iter(leaves))
+
+    def with_leaves(self, leaves: Sequence[Any]) -> "Structure":
+        made = copy.copy(self)
+        made.leaves = list(leaves)
+        return made
 
     def map(self, function: Callable[[Any], Any]) -> "Structure":
-        return Structure(self.pack([function(leaf) for leaf in self.leaves]))
+        return self.with_leaves([function(leaf) for leaf in self.leaves])
 
-    def containers(self) -> "Structure":
-        return self.map(lambda leaf: "*")
+    def match(self, name: str, other: Any, is_whole: bool = True) -> tuple[list[Any], str | None]:
+        """What another structure has in the places of the leaves, and how its containers differ.
+
+        Args:
+            name: what an error calls the whole.
+            other: nested like this structure.
+            is_whole: its leaves are in those places; else there may be anything.
+
+        Returns:
+            The leaves, and None; or some of them, and what is expected and what there is instead,
+            with the first place where it is so.
+        """
+        found: list[Any] = []
+        where = _match(self._nested, other, name, is_whole, found)
+        if where is None:
+            return found, None
+        return found, f"expected {_show(self._nested)}, got {_show(other)}: {where}"
+
+
+def _take_apart(node: Any) -> tuple[Hashable, list[tuple[str, Any]]]:
+    """The kind of a container, and its parts with what an error calls them; (None, []) of others.
+
+    The parts are in the order in which `tf.nest` flattens.
+    """
+    if isinstance(node, range) or not tf.nest.is_nested(node):
+        return None, []
+    if isinstance(node, Mapping):
+        keys = _sorted_keys(node)
+        return (Mapping, tuple(keys)), [(f"[{key!r}]", node[key]) for key in keys]
+    parts = [
+        (f".{key}" if isinstance(key, str) else f"[{key}]", part)
+        for key, part in _tf.nest_items(node)
+    ]
+    kind = node.__class__  # of what is wrapped, where a wrapper stands for it
+    if isinstance(node, (list, collections.abc.MappingView)):
+        return list, parts
+    if kind.__bases__ == (tuple,) and hasattr(kind, "_fields"):
+        return (kind.__name__, kind._fields), parts
+    return kind, parts
+
+
+def _sorted_keys(mapping: Mapping) -> list:
+    try:
+        return sorted(mapping)
+    except TypeError:
+        return sorted(mapping, key=lambda key: (type(key).__qualname__, repr(key)))
+
+
+def _pack(node: Any, leaves: Iterator[Any]) -> Any:
+    kind, parts = _take_apart(node)
+    if kind is None:
+        return None if node is None else next(leaves)
+    packed = [_pack(part, leaves) for _, part in parts]
+    if not isinstance(node, MutableMapping):
+        return _tf.nest_like(node, packed)
+    # As tf.nest does it, which wants keys that can be sorted.
+    values = dict(zip(_sorted_keys(node), packed))
+    is_default = type(node) is collections.defaultdict
+    made = collections.defaultdict(node.default_factory) if is_default else type(node)()
+    for key in node:
+        made[key] = values[key]
+    return made
+
+
+def _match(expected: Any, got: Any, path: str, is_whole: bool, found: list) -> str | None:
+    kind, parts = _take_apart(expected)
+    if kind is None and not is_whole:
+        found += [] if expected is None else [got]
+        return None
+    other, others = _take_apart(got)
+    if kind != other or len(parts) != len(others) or (expected is None) != (got is None):
+        here = _name(expected)
+        there = _name(got) if is_whole or other is not None else f"a {_type_name(got)}"
+        there = f"another {there.removeprefix('a ')}" if here == there else there
+        return f"{path} must be {here}, not {there}"
+    if kind is None:
+        found += [] if expected is None else [got]
+    for (name, part), (_, other_part) in zip(parts, others):
+        where = _match(part, other_part, path + name, is_whole, found)
+        if where is not None:
+            return where
+    return None
+
+
+def _name(node: Any) -> str:
+    """What a message calls a container, or a leaf."""
+    kind, parts = _take_apart(node)
+    if kind is None:
+        return "None" if node is None else "a tensor"
+    made_of = f"{len(parts)}"
+    if isinstance(node, Mapping):
+        made_of = f"keys {', '.join(map(repr, _sorted_keys(node)))}" if parts else "no keys"
+    return f"a {_type_name(node)} of {made_of}"
+
+
+def _type_name(node: Any) -> str:
+    kind = type(node)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return module + kind.__qualname__
+
+
+def _show(node: Any) -> str:
+    """The containers, with their types, around a * for each leaf."""
+    kind, parts = _take_apart(node)
+    if kind is None:
+        return "None" if node is None else "*"
+    shown = [_show(part) for _, part in parts]
+    if isinstance(node, Mapping):
+        items = zip(_sorted_keys(node), shown)
+        shown_all = "{" + ", ".join(f"{key!r}: {part}" for key, part in items) + "}"
+        return shown_all if type(node) is dict else f"{type(node).__name__}({shown_all})"
+    if type(node) is tuple:
+        return f"({', '.join(shown)}{',' if len(shown) == 1 else ''})"
+    joined = f"[{', '.join(shown)}]"
+    if type(node) is list:
+        return joined
+    named = [
+        f"{name[1:]}={part}" if name.startswith(".") else part
+        for (name, _), part in zip(parts, shown)
+    ]
+    is_sequence = isinstance(node, Sequence) and not hasattr(node, "_fields")
+    return f"{type(node).__name__}({joined if is_sequence else ', '.join(named)})"

@@ -15,6 +15,7 @@ from tf_ti.loops import (
     spec as _spec,
 )
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
+from tf_ti.loops.structure import Structure
 
 
 @_tf.do_not_convert
@@ -154,7 +155,7 @@ def tensor_iterator(
         for k in positions
     ]
     if not _plain.is_wanted():
-        body = _body.resolve(body, parameters, expected)
+        body = _body.resolve(body, [Structure(spec) for spec in parameters], expected)
 
     fusing = _eager.fusing(fuse, body)
 
@@ -163,17 +164,26 @@ def tensor_iterator(
 
         def make_plan(traced: _body.Body) -> _plan.Plan:
             nonlocal results
-            results = _Parts([_composites.type_of(r) for r in _flatten(traced.structure)])
+            results = _Parts([_composites.type_of(r) for r in traced.structure])
             return _make_plan(traced, flat, results, loop_inputs, port_map, back_edges)
 
+        specs = [spec for types in parameters for spec in _composites.component_specs(types)]
         if _plain.is_wanted() and (
             count := _plain.count_iterations(loop_inputs, tensors, num_iterations)
         ):
-            outputs, _ = _plain.run(
-                body, parameters, expected, _to_values, make_plan, loop_inputs, tensors, count
+            outputs = _plain.run(
+                body,
+                lambda tensors: _composites.take(parameters, iter(tensors)),
+                _plain.parameter_shapes(body, specs),
+                expected,
+                _Converter(),
+                make_plan,
+                loop_inputs,
+                tensors,
+                count,
             )
         else:
-            plan = make_plan(_trace(body, parameters, tensors))
+            plan = make_plan(_trace(body, parameters, specs, tensors))
             outputs = plan.run(
                 tensors, num_iterations, checkpoint_every, fusing, name or "TensorIterator"
             )
@@ -186,41 +196,52 @@ def tensor_iterator(
             found.append(
                 parts[0] if is_one else _composites.from_components(results.types[source], parts)
             )
-        return found
+        return Structure(found)
 
     key = ("tensor_iterator", port_map, back_edges, tuple(types), checkpoint_every, fusing, name)
     if _plain.is_wanted():
-        return tuple(add(tensors, num_iterations))
+        return tuple(add(tensors, num_iterations).leaves)
     return tuple(_eager.call(add, tensors, num_iterations, body, key))
 
 
 def _trace(
-    body: Callable, parameters: Sequence[tf.TypeSpec], tensors: Sequence[tf.Tensor]
+    body: Callable,
+    parameters: Sequence[tf.TypeSpec],
+    specs: Sequence[tf.TensorSpec],
+    tensors: Sequence[tf.Tensor],
 ) -> _body.Body:
     """As `_body.trace`; a function has no TensorArrays as parameters, but what they are made of."""
     if not any(isinstance(spec, tf.TensorArraySpec) for spec in parameters):
-        return _body.trace(body, parameters)
+        return _body.trace(body, parameters, _Converter())
 
-    def of_components(*groups):
-        for tensor, placeholder in zip(tensors, tf.nest.flatten(groups)):
+    def arrange(placeholders):
+        for tensor, placeholder in zip(tensors, placeholders):
             _tf.copy_handle_data(tensor, placeholder)
-        return body(*map(_composites.from_components, parameters, groups))
+        return _composites.take(parameters, iter(placeholders))
 
-    return _body.trace(
-        of_components, [tuple(_composites.component_specs(spec)) for spec in parameters]
-    )
+    return _body.trace(body, specs, _Converter(), arrange)
 
 
-def _to_values(returned: Any) -> Any:
-    """The body's results as a trace of the body has them."""
-    return tf.nest.map_structure(
-        lambda result: None if result is None else _composites.to_value("a result", result),
-        returned,
-    )
+class _Converter:
+    """From what the body returns to the values in it, in one structure each time."""
+
+    def __init__(self):
+        self._first: Structure | None = None
+
+    def __call__(self, returned: Any) -> list[Any]:
+        results = Structure(returned)
+        if self._first is None:
+            self._first = results
+        _, difference = self._first.match("results", returned)
+        if difference is not None:
+            raise ValueError(f"the body must return results of one structure: {difference}")
+        return [_to_result(result) for result in results.leaves]
 
 
-def _flatten(structure: Any) -> list[Any]:
-    return [value for value in tf.nest.flatten(structure) if value is not None]
+def _to_result(value: Any) -> Any:
+    if isinstance(value, tf.TypeSpec):  # in a function that was loaded
+        return value
+    return _composites.to_value("a result", value)
 
 
 class _Parts:

@@ -2,7 +2,7 @@
 
 import operator
 from collections import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from tf_ti import _tf
 from tf_ti.loops import composites as _composites
 from tf_ti.loops.layers import Layer, OutputLayer
 from tf_ti.loops.network import Network
+from tf_ti.loops.structure import Structure
 
 if TYPE_CHECKING:
     from tf_ti.loops.loop import Loop
@@ -141,7 +142,7 @@ class Recurrence(_Inner):
     """A recurrence layer, used like a tensor.
 
     Attributes:
-        value: its value: a tensor, or the composite value that it was added with.
+        value: its value: a tensor, a composite value, or a nested structure, as the initial one.
         next: its value in the next iteration, the second input.
     """
 
@@ -180,40 +181,75 @@ class Recurrence(_Inner):
         self.set_input(1, tensor)
 
 
-class CompositeRecurrence(Recurrence):
-    """Recurrences of what a value of type `spec` is made of."""
+class PackedRecurrence(Recurrence):
+    """A value that several recurrences make together.
 
-    def __init__(self, spec: tf.TypeSpec, parts: Sequence[Recurrence]):
+    Attributes:
+        kind: what the value is: a name, or a type.
+        parts: the recurrences.
+        pack: makes the value of the parts' values, and of outputs that they have.
+    """
+
+    def __init__(
+        self,
+        kind: Any,
+        parts: Sequence[Recurrence],
+        pack: Callable[[Sequence[Any]], Any],
+        take_apart: Callable[[str, Any], Sequence[Any]],
+    ):
         super().__init__(parts[0]._loop, parts[0]._layer)
-        self._spec, self._parts = spec, parts
+        self.kind, self.parts, self.pack, self._take_apart = kind, parts, pack, take_apart
 
     @property
     def tensor(self) -> tf.Tensor:
-        name = self._spec.value_type.__name__
+        kind = self.kind
+        name = kind.value_type.__name__ if isinstance(kind, tf.TypeSpec) else kind
         raise TypeError(f"{self._layer.label} is a {name}, no tensor; in the block it is .value")
 
     @property
     def value(self) -> Any:
-        return _composites.from_components(self._spec, [part.tensor for part in self._parts])
+        return self.pack([part.value for part in self.parts])
 
     @_tf.do_not_convert
     def set_input(self, index: Literal[1], tensor: Any) -> None:
-        is_same = _composites.is_composite(tensor) and self._spec.is_compatible_with(tensor)
-        if not is_same:
-            raise TypeError(
-                f"{self._layer.label}: the second input must be a {self._spec}, got {tensor!r}"
-            )
-        for part, component in zip(self._parts, _composites.components(tensor)):
-            part.set_input(index, component)
+        found = self._take_apart(f"{self._layer.label}: the second input", tensor)
+        for part, value in zip(self.parts, found):
+            part.set_input(index, value)
 
     @property
     def next(self) -> Any:
-        found = [part.next for part in self._parts]
-        return None if None in found else _composites.from_components(self._spec, found)
+        found = [part.next for part in self.parts]
+        return None if any(value is None for value in found) else self.pack(found)
 
     @next.setter
     def next(self, value: Any) -> None:
         self.set_input(1, value)
+
+
+def composite_recurrence(spec: tf.TypeSpec, parts: Sequence[Recurrence]) -> PackedRecurrence:
+    """A value of type `spec`, and recurrences of its components."""
+
+    def pack(tensors):
+        return _composites.from_components(spec, tensors)
+
+    def take_apart(what, value):
+        if not _composites.is_composite(value) or not spec.is_compatible_with(value):
+            raise TypeError(f"{what} must be a {spec}, got {value!r}")
+        return _composites.components(value)
+
+    return PackedRecurrence(spec, parts, pack, take_apart)
+
+
+def nested_recurrence(structure: Structure, parts: Sequence[Recurrence]) -> PackedRecurrence:
+    """A nested structure, and recurrences of its leaves."""
+
+    def take_apart(what, value):
+        leaves, difference = structure.match(what, value)
+        if difference is not None:
+            raise ValueError(f"{what} must have the structure of the initial value: {difference}")
+        return leaves
+
+    return PackedRecurrence(structure.kind, parts, structure.pack, take_apart)
 
 
 class Output(_TensorLike):
@@ -275,16 +311,16 @@ class Output(_TensorLike):
         return f"<{self._layer.label}>"
 
 
-class CompositeOutput(Output):
-    """Outputs of what a value of type `spec` is made of."""
+class PackedOutput(Output):
+    """What several outputs make together."""
 
-    def __init__(self, spec: tf.TypeSpec, parts: Sequence[Output]):
+    def __init__(self, parts: Sequence[Output], pack: Callable[[Sequence[Any]], Any]):
         super().__init__(parts[0]._loop, parts[0]._layer)
-        self._spec, self._parts = spec, parts
+        self._parts, self._pack = parts, pack
 
     @property
     def tensor(self) -> Any:
-        return _composites.from_components(self._spec, [part.tensor for part in self._parts])
+        return self._pack([part.tensor for part in self._parts])
 
 
 def _check_index(label: str, index: int, first: str) -> None:
