@@ -76,6 +76,7 @@ __all__ = [
     "current_device",
     "do_not_convert",
     "find_function",
+    "find_gradient",
     "forget_captures",
     "loaded_function_graph",
     "is_recording",
@@ -95,6 +96,7 @@ __all__ = [
     "registered_kernels",
     "renamed_function",
     "replace_functions",
+    "set_gradient",
     "stop_recording",
     "trace",
     "unwrap_variable",
@@ -181,6 +183,19 @@ def register_gradient(op_type: str):
     """As tf.RegisterGradient, also where tf_ti is imported anew into a process that had it."""
     ops.gradient_registry._registry.pop(op_type, None)
     return tf.RegisterGradient(op_type)
+
+
+def find_gradient(op: tf.Operation) -> Callable | None:
+    """The gradient function that is registered for an operation with one of its own."""
+    try:
+        return ops.gradient_registry.lookup(op.get_attr("_gradient_op_type").decode())
+    except LookupError:
+        return None
+
+
+def set_gradient(op: tf.Operation, name: str) -> None:
+    """Gives one operation the gradient that is registered under a name."""
+    op._set_attr("_gradient_op_type", attr_value_pb2.AttrValue(s=name.encode()))
 
 
 def register_jvp(op_type: str, function: Callable) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti.loops import custom_gradients as _custom_gradients
 
 # Those of the values that are batched.
 TYPES = frozenset(
@@ -34,37 +35,63 @@ class _Rule:
         stacked: the inputs that may have it, or None for all.
         constants: inputs whose values must be known.
         fits: what else must hold: of the operation, and which inputs have the axis.
+        once: the same where no input has it; None where that is another thing than to do it in
+            each iteration.
     """
 
     add: Add
     stacked: tuple[int, ...] | None = None
     constants: tuple[int, ...] = ()
     fits: Callable[[tf.Operation, Sequence[bool]], bool] = lambda op, is_stacked: True
+    once: Add | None = lambda op, tensors, is_stacked: _tf.repeat_operation(op, tensors)
+
+
+# Where there is a custom gradient: batched_gradients.py, which knows loops, puts `add` here.
+with_gradients: list[Add] = []
 
 
 def is_plain(op: tf.Operation) -> bool:
     """Whether an operation may be done elsewhere: it is of numbers, and of nothing but its inputs.
 
-    What it waits for, or what waits for it, keeps it where it is; so does a gradient of its own.
+    What it waits for, or what waits for it, keeps it where it is. So does a gradient of its own,
+    unless it is a custom gradient of which it is known what it refers to.
     """
     return (
         not op.control_inputs
         and not op._control_outputs
         and all(t.dtype in TYPES and t.shape.rank is not None for t in (*op.inputs, *op.outputs))
-        and "_gradient_op_type" not in op.node_def.attr
+        and ("_gradient_op_type" not in op.node_def.attr or _custom_gradients.of(op) is not None)
     )
 
 
+def kind(op: tf.Operation) -> str:
+    """What the rules know it by: its type, or that it is tf.nn.silu, or has a custom gradient."""
+    gradient = _custom_gradients.of(op)
+    if gradient is None:
+        return op.type
+    return "Silu" if gradient.is_silu else "CustomGradient"
+
+
+def used(op: tf.Operation) -> Sequence[tf.Tensor]:
+    """The inputs that matter to `batched`."""
+    return op.inputs[1:] if kind(op) == "Silu" else op.inputs
+
+
+def is_read(tensor: tf.Tensor) -> bool:
+    """Whether a body has use for one of its tensors."""
+    return bool(tensor.consumers()) or any(tensor is t for t in tensor.graph.outputs)
+
+
 def is_known(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
-    """Whether `batched` knows what becomes of the operation where these of its inputs are batched.
+    """Whether `batched` knows what becomes of the operation where these it has `used` are batched.
 
     Where none is it is whether it may be done elsewhere, even if it would not be done at all.
     """
-    rule = RULES.get(op.type)
+    rule = RULES.get(kind(op))
     if rule is None or not is_plain(op):
         return False
     if not any(is_stacked):
-        return True
+        return rule.once is not None
     if max(t.shape.rank for t in (*op.inputs, *op.outputs)) >= _FEWER_AXES.get(op.type, _MOST_AXES):
         return False
     if rule.stacked is not None:
@@ -102,11 +129,11 @@ def is_free(op: tf.Operation) -> bool:
 def batched(
     op: tf.Operation, tensors: Sequence[tf.Tensor], is_stacked: Sequence[bool]
 ) -> list[tf.Tensor]:
-    """The outputs of an operation, in the current graph, in which these are its inputs."""
+    """The outputs of an operation, in the current graph, in which these are what it has `used`."""
+    rule = RULES[kind(op)]
     with tf.device(op.device):
-        if not any(is_stacked):
-            return _tf.repeat_operation(op, tensors)
-        return list(RULES[op.type].add(op, list(tensors), is_stacked))
+        add = rule.add if any(is_stacked) else rule.once
+        return list(add(op, list(tensors), is_stacked))
 
 
 # --- extents -------------------------------------------------------------------------------------
@@ -155,7 +182,8 @@ def _spread(tensor: tf.Tensor, count: Extent) -> tf.Tensor:
     return tf.broadcast_to(tensor, shape)
 
 
-def _all_stacked(tensors: Sequence[tf.Tensor], is_stacked: Sequence[bool]) -> list[tf.Tensor]:
+def all_stacked(tensors: Sequence[tf.Tensor], is_stacked: Sequence[bool]) -> list[tf.Tensor]:
+    """The same where those have the axis that had not."""
     count = next(extents(t)[0] for t, flag in zip(tensors, is_stacked) if flag)
     return [t if flag else _spread(t, count) for t, flag in zip(tensors, is_stacked)]
 
@@ -268,14 +296,14 @@ def _has_batch_first(op, is_stacked):
 
 def _concat(op, tensors, is_stacked):
     *values, axis = tensors
-    values = _all_stacked(values, is_stacked[:-1])
+    values = all_stacked(values, is_stacked[:-1])
     axis = int(tf.get_static_value(axis))
     return [tf.concat(values, axis + 1 if axis >= 0 else axis)]
 
 
 def _pack(op, tensors, is_stacked):
     axis = op.get_attr("axis")
-    return [tf.stack(_all_stacked(tensors, is_stacked), axis + 1 if axis >= 0 else axis)]
+    return [tf.stack(all_stacked(tensors, is_stacked), axis + 1 if axis >= 0 else axis)]
 
 
 def _unpack(op, tensors, is_stacked):
@@ -284,7 +312,7 @@ def _unpack(op, tensors, is_stacked):
 
 
 def _add_all(op, tensors, is_stacked):
-    return [tf.add_n(_all_stacked(tensors, is_stacked))]
+    return [tf.add_n(all_stacked(tensors, is_stacked))]
 
 
 def _transpose(op, tensors, is_stacked):
@@ -358,6 +386,28 @@ def _is_scalar_beside(op, is_stacked):
     return all(t.shape.rank == 0 for t in op.inputs[1:])
 
 
+def _silu(op, tensors, is_stacked):
+    return [tf.nn.silu(*tensors)]
+
+
+def _is_silu_of_scalar(op, is_stacked):
+    """The gradient of another beta has its shape in no iteration either."""
+    return op.inputs[2].shape.rank == 0 and not any(map(is_read, op.outputs[1:]))
+
+
+def _identities(op, tensors, is_stacked):
+    return all_stacked(tensors, is_stacked)
+
+
+def _with_gradient(op, tensors, is_stacked):
+    (add,) = with_gradients
+    return add(op, tensors, is_stacked)
+
+
+def _has_plain_gradient(op, is_stacked):
+    return _custom_gradients.of(op).is_plain
+
+
 def _rules() -> dict[str, _Rule]:
     elementwise = """
         Abs Acos Acosh Add AddV2 Angle Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor
@@ -382,11 +432,15 @@ def _rules() -> dict[str, _Rule]:
         "BroadcastTo": _Rule(_broadcast_to, stacked=(0,), constants=(1,)),
         "ClipByValue": _Rule(_as_it_is, stacked=(0,), fits=_is_scalar_beside),
         "ConcatV2": _Rule(_concat, constants=(-1,)),
+        "Const": _Rule(_as_it_is),
+        # What it does to the sum of all iterations' gradients is not the sum of what it does.
+        "CustomGradient": _Rule(_with_gradient, fits=_has_plain_gradient, once=None),
         "Einsum": _Rule(_einsum, fits=_has_free_letter),
         "ExpandDims": _axes_at(1, added=1),
         "Fill": _Rule(_as_it_is, stacked=()),
         "GatherNd": _Rule(_as_it_is, stacked=(1,)),
         "GatherV2": _Rule(_gather, constants=(2,), fits=_is_plain_gather),
+        "IdentityN": _Rule(_identities),
         "LogSoftmax": _Rule(_as_it_is),
         "MatMul": _Rule(_matmul),
         "MirrorPad": _with_first({1: [0, 0]}),
@@ -397,6 +451,7 @@ def _rules() -> dict[str, _Rule]:
         "Range": _Rule(_as_it_is, stacked=()),
         "Reshape": _Rule(_reshape, stacked=(0,)),
         "Shape": _Rule(_as_it_is, stacked=()),
+        "Silu": _Rule(_silu, stacked=(0,), fits=_is_silu_of_scalar, once=_silu),
         "Slice": _with_first({1: 0, 2: -1}),
         "Softmax": _Rule(_as_it_is),
         "Split": _axes_at(0, value=1),

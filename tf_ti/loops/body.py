@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops import graphs as _graphs, spec as _spec
+from tf_ti.loops import custom_gradients as _custom_gradients, graphs as _graphs, spec as _spec
 from tf_ti.loops.structure import Structure
 
 
@@ -117,6 +117,7 @@ def trace(
     num_results, all_variables = len(graph.outputs), tuple(graph.variables)
     controls = tuple(graph.function_captures.control)
     is_own = not is_concrete
+    _custom_gradients.find(graph)
     if any(_graphs.is_call(op) for op in graph.get_operations()):
         graph = _graphs.extract(
             "inlined",
@@ -127,6 +128,8 @@ def trace(
             inline=True,
         )
         is_own = True
+    elif is_own:
+        _custom_gradients.close(graph)
     inputs = [[t] for t in graph.inputs]
     variables = {id(v.handle): v for v in all_variables}
     for i, capture in enumerate(captures):

@@ -125,6 +125,7 @@ def cut(
         tuple(t.shape for t in body.outputs),
     )
     made = _tf.FuncGraph(f"{body.name}s")
+    made.tf_ti_copies = {}
     with made.as_default():
         for part in parts:
             made.inputs.append(tf.compat.v1.placeholder(part.dtype, part.shape))

@@ -14,7 +14,8 @@ slices and states, concatenated, by one matrix becomes two products first, of wh
 
 Only what `batching.RULES` lists moves. What is stateful, random or a call, or has a control
 dependency, or whose values are no numbers, stays with all that depends on it; and so does
-everything in a loop that has a condition or a custom gradient. Moving must pay:
+everything in a loop that has a condition. What has a custom gradient, with what that is the
+gradient of, moves where that leaves nothing in the loop, and else stays. Moving must pay:
 
 - Operations that hang together move where one of them is a product with an invariant factor or a
   convolution, or where the values at the cut are no larger than the slices that they read, or the
@@ -43,6 +44,7 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.loops import (
     batching as _batching,
+    custom_gradients as _custom_gradients,
     graphs as _graphs,
     growth as _growth,
     slices as _slices,
@@ -103,7 +105,7 @@ class Traced:
             for recognize in recognizers:
                 outputs = recognize(fission, fuse, name)
                 if outputs is not None:
-                    _tf.dismantle(self.graph)
+                    self._forget_body()
                     return outputs
         split = fission.split() if fuse is Fuse.ALL else None
         if split is None:
@@ -112,8 +114,13 @@ class Traced:
         if core is not None:
             return finish(core._run(checkpoint_every, name))
         outputs = finish([])
-        _tf.dismantle(self.graph)
+        self._forget_body()
         return outputs
+
+    def _forget_body(self) -> None:
+        """Nobody needs it any more, unless a custom gradient refers to it."""
+        if not any(map(_graphs.has_custom_gradient, self.graph.get_operations())):
+            _tf.dismantle(self.graph)
 
     def _run(self, checkpoint_every: int, name: str | None) -> list[tf.Tensor]:
         spec = self.spec
@@ -150,6 +157,7 @@ class Fission:
         strides = strides or [o.stride for o in self._spec.outputs if o.mode in ("stack", "concat")]
         # The iterations lie along the new axis as they do in the tensors, where those agree.
         self._lost: set[tf.Operation] = set()  # shapes of what stays in the loop
+        self._bound: set[tf.Operation] = set()  # what custom gradients keep in it
         self.order = -1 if strides and max(strides) < 0 else 1
         self._values: dict[Any, tf.Tensor] = {}
         self._sources = list(self._graph.inputs)
@@ -158,8 +166,8 @@ class Fission:
         """Whether the loop may be anything else; finds out about its operations."""
         if self._spec.condition_inputs is not None or not self._count():
             return False
-        # What a custom gradient refers to is known to itself alone.
-        if any(op.type == "IdentityN" for op in self._graph.get_operations()):
+        # What a custom gradient refers to may be known to itself alone.
+        if any(map(_graphs.has_open_gradient, self._graph.get_operations())):
             return False
         self._classify()
         return True
@@ -169,6 +177,11 @@ class Fission:
 
         None where nothing moves; for the loop, where nothing is left.
         """
+        for op in self._operations:
+            if _batching.kind(op) == "CustomGradient":
+                self._bound |= _custom_gradients.group(op)
+        if self._bound:
+            self._classify()
         if self._split_products():
             self._classify()
         self._choose()
@@ -322,7 +335,7 @@ class Fission:
     def _level_of(self, op: tf.Operation) -> int:
         if op.type == "Const" and not op.control_inputs:
             return _CONSTANT
-        levels = [self._level[t.op] for t in op.inputs]
+        levels = [self._level[t.op] for t in _batching.used(op)]
         level = max(levels, default=_CORE)
         if level == _CORE:
             return _CORE
@@ -330,7 +343,8 @@ class Fission:
             if op.type == "Shape":
                 is_outside = _batching.is_plain(op) and op not in self._lost
                 return _INVARIANT if is_outside else _CORE
-            origins = [self._origin[t.op] for t, own in zip(op.inputs, levels) if own == _BEFORE]
+            given = zip(_batching.used(op), levels)
+            origins = [self._origin[t.op] for t, own in given if own == _BEFORE]
             if len({self._agreement[origin] for origin in origins}) > 1:
                 return _CORE
             self._origin[op] = origins[0]
@@ -338,9 +352,11 @@ class Fission:
 
     def _is_movable(self, op: tf.Operation, levels: Sequence[int]) -> bool:
         is_stacked = [level >= _BEFORE for level in levels]
+        if op in self._bound:
+            return False
         if not self._has_iterations and _batching.needs_iterations(op, is_stacked):
             return False
-        if any(is_stacked) and sum(map(_size, op.outputs)) > self.largest:
+        if any(is_stacked) and _sizes(filter(_batching.is_read, op.outputs)) > self.largest:
             return False
         return _batching.is_known(op, is_stacked)
 
@@ -349,7 +365,7 @@ class Fission:
             return False
         if any(reader not in self._after for reader in self._readers.get(op, ())):
             return False
-        levels = [self._level[t.op] for t in op.inputs]
+        levels = [self._level[t.op] for t in _batching.used(op)]
         # Without a value of the loop nobody would wait for what it finds wrong.
         return _CORE in levels and self._is_movable(op, levels)
 
@@ -453,7 +469,8 @@ class Fission:
             is_last = all(self._stays(reader) for reader in self._readers.get(op, ()))
             if is_last and not any(t.ref() in self._leaving for t in op.outputs):
                 given = [t for t in op.inputs if self._level[t.op] == _BEFORE]
-                if _sizes(op.outputs) > _sizes(t for t in given if not self._crosses(t)):
+                made = filter(_batching.is_read, op.outputs)
+                if _sizes(made) > _sizes(t for t in given if not self._crosses(t)):
                     self._before.remove(op)
 
     def _trim_after(self) -> None:
@@ -466,7 +483,7 @@ class Fission:
                 self._after.remove(op)
             elif not self._is_product(op) and not any(t.op in self._after for t in op.inputs):
                 own = [t for t in cut if self._readers[t.op] == [op]]
-                if _sizes(op.outputs) < _sizes(own):
+                if _sizes(filter(_batching.is_read, op.outputs)) < _sizes(own):
                     self._after.remove(op)
         for op in reversed(self._operations):
             if any(reader not in self._after for reader in self._readers.get(op, ())):
@@ -628,7 +645,7 @@ class Fission:
             tensors=[tensor for _, _, _, tensor in inputs],
         )
         for place, operations in (("before", self._before), ("after", self._after)):
-            names = sorted({op.type for op in operations if not _batching.is_free(op)})
+            names = sorted({_batching.kind(op) for op in operations if not _batching.is_free(op)})
             if names:
                 loop.notes.append(f"computed {place} it, for all iterations: {', '.join(names)}")
         return core if outputs or has_effects else None, self._finish
@@ -694,9 +711,10 @@ class Fission:
     def compute(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The values of what moved, of all iterations at once where it is not invariant."""
         known = [ref.deref() for ref in self._values]
-        for op in _graphs.needed_operations([*self._sources, *known], tensors):
-            given = [self._value(t) for t in op.inputs]
-            is_stacked = [self._is_stacked(t) for t in op.inputs]
+        sources = [*self._sources, *known]
+        for op in _graphs.needed_operations(sources, tensors, reads=_batching.used):
+            given = [self._value(t) for t in _batching.used(op)]
+            is_stacked = [self._is_stacked(t) for t in _batching.used(op)]
             if op.type == "Shape" and is_stacked[0]:
                 made = [tf.shape(given[0], op.outputs[0].dtype)[1:]]
             else:

@@ -13,6 +13,7 @@ from tf_ti import _tf
 from tf_ti._library import ops
 from tf_ti.loops import (
     checkpoints as _checkpoints,
+    custom_gradients as _custom_gradients,
     graphs as _graphs,
     slices as _slices,
     spec as _spec,
@@ -112,7 +113,12 @@ def _function_graph(loop: _spec.Loop, function, shapes: list) -> _tf.FuncGraph:
         function = _tf.find_function(loop.graph, name)
     traced = getattr(function, "graph", None)
     if not hasattr(traced, "tf_ti_copies"):
-        return _tf.loaded_function_graph(loop.outputs[0].op, name, shapes)
+        operations = () if traced is None else traced.get_operations()
+        if not any(map(_graphs.has_custom_gradient, operations)):
+            made = _tf.loaded_function_graph(loop.outputs[0].op, name, shapes)
+            made.tf_ti_copies = {}
+            return made
+        _custom_gradients.find(traced)
     # The graph rather than its definition: it knows what custom gradients refer to.
     return _graphs.extract(
         "body",

@@ -1,7 +1,8 @@
 """Copying part of a function's graph into a function of its own."""
 
 import itertools
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,12 +11,12 @@ from tf_ti import _tf
 
 _uid = itertools.count()
 
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def is_call(op: tf.Operation) -> bool:
     """Whether `op` is a function call that may be replaced by the function's operations."""
-    if op.type not in _CALLS:
+    if op.type not in CALLS:
         return False
     function = _tf.find_function(op.graph, op.get_attr("f").name)
     graph = getattr(function, "graph", None)
@@ -26,12 +27,25 @@ def is_call(op: tf.Operation) -> bool:
     if any(attrs[key].b for key in ("_XlaMustCompile", "_noinline") if key in attrs):
         return False
     # A custom gradient may refer to its own graph's tensors, of which two calls would make two
-    # copies each.
-    return not any(
-        b"CustomGradient" in op.node_def.attr["_gradient_op_type"].s
-        for op in graph.get_operations()
-        if "_gradient_op_type" in op.node_def.attr
-    )
+    # copies each, unless it is known which they are.
+    return not any(map(has_open_gradient, graph.get_operations()))
+
+
+def has_custom_gradient(op: tf.Operation) -> bool:
+    """Whether it is what tf.custom_gradient made."""
+    attr = op.node_def.attr
+    return "_gradient_op_type" in attr and b"CustomGradient" in attr["_gradient_op_type"].s
+
+
+def has_open_gradient(op: tf.Operation) -> bool:
+    """Whether its gradient may refer to what nobody knows; see custom_gradients.py."""
+    return has_custom_gradient(op) and getattr(op, "tf_ti_gradient", None) is None
+
+
+def reads(op: tf.Operation) -> Sequence[tf.Tensor]:
+    """The inputs of an operation, and of a copy of it: what its custom gradient refers to too."""
+    gradient = getattr(op, "tf_ti_gradient", None)
+    return op.inputs if gradient is None else [*op.inputs, *gradient.captured(op.inputs)]
 
 
 def needed_operations(
@@ -39,6 +53,7 @@ def needed_operations(
     targets: Sequence[tf.Tensor],
     control_targets: Sequence[tf.Operation] = (),
     follow_controls: bool = True,
+    reads: Callable[[tf.Operation], Sequence[tf.Tensor]] = reads,
 ) -> list[tf.Operation]:
     """The operations that compute `targets` where the values of `sources` are given, sorted.
 
@@ -63,7 +78,7 @@ def needed_operations(
                 sorted_operations.append(op)
             continue
         needed[op] = False
-        used = [t.op for t in op.inputs if t.ref() not in given]
+        used = [t.op for t in reads(op) if t.ref() not in given]
         if follow_controls:
             used += [c for c in op.control_inputs if not is_given(c)]
         stack.extend(u for u in used if u not in needed)
@@ -117,22 +132,30 @@ class _Copier:
             function = _tf.find_function(op.graph, name)
             if function is None:
                 continue
-            if self.rename_functions and op.type not in _CALLS:
+            if self.rename_functions and op.type not in CALLS:
                 function = _tf.renamed_function(function, f"{name}_{next(_uid)}")
                 names[name] = function.name.decode()
             self.graph._add_function_recursive(function)
         attrs = {key: _with_names(value, names) for key, value in attrs.items()}
+        inputs, dtypes = reads(op), [t.dtype for t in op.outputs]
+        if len(inputs) > len(op.inputs):  # an IdentityN, which has as many outputs
+            dtypes = [t.dtype for t in inputs]
+            types_of_all = type(attrs["T"])()
+            types_of_all.list.type.extend(t.as_datatype_enum for t in dtypes)
+            attrs["T"] = types_of_all
         with tf.device(op.device), self.graph.control_dependencies(controls):
             copied = self.graph._create_op_internal(
                 op.type,
-                [self.tensors[t.ref()] for t in op.inputs],
-                dtypes=[t.dtype for t in op.outputs],
+                [self.tensors[t.ref()] for t in inputs],
+                dtypes=dtypes,
                 name=op.name,
                 attrs=attrs,
                 op_def=op.op_def,
             )
         if getattr(op, "_gradient_function", None) is not None:
             copied._gradient_function = op._gradient_function
+        if getattr(op, "tf_ti_gradient", None) is not None:
+            op.tf_ti_gradient.claim(copied)
         self.operations[op] = [copied]
         for old, new in zip(op.outputs, copied.outputs):
             if new.dtype in (tf.resource, tf.variant):
@@ -160,8 +183,8 @@ class _Copier:
 def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict:
     """What has become of the tensors of all the graphs that a graph was copied from.
 
-    A custom gradient is a Python function that may refer to tensors of the graph in which it was
-    traced; `resolve_captures` finds them in the copy.
+    A custom gradient that is not closed may refer to tensors of the graph in which it was traced;
+    `resolve_captures` finds them in the copy.
     """
     composed = dict(copier.tensors)
     for original, copy in getattr(graph, "tf_ti_copies", {}).items():
@@ -330,23 +353,31 @@ def join(
 
 
 def copy_to_default_graph(
-    graph: _tf.FuncGraph, outputs: Sequence[tf.Tensor], operations: Sequence[tf.Operation]
+    graph: _tf.FuncGraph,
+    outputs: Sequence[tf.Tensor],
+    operations: Sequence[tf.Operation],
+    stand_ins: Mapping[Any, tf.Tensor] = types.MappingProxyType({}),
 ) -> list[tf.Tensor]:
-    """Computes `outputs` of a function graph, and runs `operations` of it, in the default graph."""
+    """Computes `outputs` of a function graph, and runs `operations` of it, in the default graph.
+
+    There tensors stand in for some placeholders of the graph, and for some that it captured.
+    """
     copier = _Copier(tf.compat.v1.get_default_graph())
+    copier.tensors.update(stand_ins)
     for outside, placeholder in graph.captures:
-        copier.tensors[placeholder.ref()] = outside
-    given = [placeholder for _, placeholder in graph.captures]
+        copier.tensors[placeholder.ref()] = stand_ins.get(outside.ref(), outside)
+    given = [reference.deref() for reference in copier.tensors]
     for op in needed_operations(given, outputs, operations):
         copier.copy(op, (), inline=False)
     chain([copy for op in operations for copy in copier.operations[op]])
     return [copier.tensors[t.ref()] for t in outputs]
 
 
-def inline_in_place(op: tf.Operation) -> list[tf.Tensor]:
-    """Adds what a call computes to its own graph, and gives that to the readers of its results."""
+def copy_in_place(op: tf.Operation) -> list[tf.Tensor]:
+    """Adds what a call computes, or a copy of an operation, to its own graph, and gives that to the
+    readers of its results."""
     copier = _Copier(op.graph)
-    copier.tensors.update((t.ref(), t) for t in op.inputs)
+    copier.tensors.update((t.ref(), t) for t in reads(op))
     copier.copy(op, op.control_inputs, inline=True)
     values = [copier.tensors[t.ref()] for t in op.outputs]
     for result, value in zip(op.outputs, values):

@@ -12,7 +12,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import eager as _eager, graphs as _graphs
+from tf_ti.loops import (
+    custom_gradients as _custom_gradients,
+    eager as _eager,
+    graphs as _graphs,
+)
 from tf_ti.loops.building import Builder
 from tf_ti.loops.layers import LoopNode, OutputLayer, Path
 from tf_ti.loops.nesting import Nesting
@@ -121,13 +125,14 @@ class Network:
 
     def _build(self) -> dict[OutputLayer, tf.Tensor]:
         self._find_blocks()
-        self._inline_calls()
+        self._replace_calls()
         self._nesting = Nesting(self.graph, self.loops, self._blocks)
         paths = self._nesting.paths
         self._assign_levels(paths)
         self.sketch = self._make_sketch(self, paths)
         values: dict[Any, tf.Tensor] = {}  # of outputs, by placeholder
         for loop in sorted(self.loops, key=lambda loop: -len(paths[loop])):
+            _custom_gradients.find(self.graph)
             with self.graph.as_default(), tf.control_dependencies(None):
                 Builder(self, loop, paths[loop], values).build()
         outputs = [o for loop in self.loops if len(paths[loop]) == 1 for o in loop.outputs]
@@ -135,20 +140,25 @@ class Network:
         for variable in self.graph.variables:
             _tf.variable_accessed(variable)
         tensors = [values[o.value.ref()] for o in outputs]
+        _custom_gradients.find(self.graph)
         # What a block waits for outside, the loops wait for.
         with tf.control_dependencies(self.graph.function_captures.control):
             copies = _graphs.copy_to_default_graph(self.graph, tensors, effects)
         return dict(zip(outputs, copies))
 
-    def _inline_calls(self) -> None:
-        """Replaces calls, those of inner blocks' loops too, by what the functions compute."""
+    def _replace_calls(self) -> None:
+        """Replaces calls, those of inner blocks' loops too, by what the functions compute.
+
+        And what has a custom gradient by what has all that this refers to as inputs.
+        """
+        _custom_gradients.find(self.graph)
         replaced: dict[Any, tf.Tensor] = {}
         for op in self.graph.get_operations():
-            if not _graphs.is_call(op):
+            if not _graphs.is_call(op) and _custom_gradients.of(op) is None:
                 continue
             before = len(self.graph.get_operations())
             with self.graph.as_default(), tf.control_dependencies(None):
-                values = _graphs.inline_in_place(op)
+                values = _graphs.copy_in_place(op)
             for made in self.graph.get_operations()[before:]:
                 self._blocks[made] = self._blocks[op]
                 self._order[made] = self._order[op]

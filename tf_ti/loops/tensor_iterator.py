@@ -73,13 +73,14 @@ def tensor_iterator(
             recurrent cell with its inputs become one large product. Where other than elementwise
             operations move, results may differ in rounding. Operations move that are known to be
             safe (arithmetic, comparisons, casts, products with what all iterations share,
-            convolutions, pooling, reductions, and what changes shapes), neither stateful nor
-            random ones; where there is a product or a convolution to gain, or where what crosses
-            into the loop and out of it is no larger than the slices and outputs that it takes the
-            place of; never where it would be more than 4 times the bytes of all slices and
-            outputs, or where unknown dimensions leave that open. An error of what moved comes from
-            outside of the loop, and names no iteration. An output that moved has no gradient, None,
-            for what it does not depend on, as TensorFlow has it, where a loop gives zeros;
+            convolutions, pooling, reductions, tf.nn.silu, and what changes shapes), neither
+            stateful nor random ones; what has another custom gradient stays, unless the loop
+            becomes a cell. They move where there is a product or a convolution to gain, or where
+            what crosses into the loop and out of it is no larger than the slices and outputs that
+            it takes the place of; never where it would be more than 4 times the bytes of all slices
+            and outputs, or where unknown dimensions leave that open. An error of what moved comes
+            from outside of the loop, and names no iteration. An output that moved has no gradient,
+            None, for what it does not depend on, as TensorFlow has it, where a loop gives zeros;
             `unconnected_gradients` makes zeros of None.
             On a CPU a loop whose body is an LSTM, a GRU or a plain recurrent cell, in whatever
             operations it is written, becomes one operation, that of `tf_ti.lstm_sequence` and its

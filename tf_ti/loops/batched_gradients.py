@@ -1,0 +1,100 @@
+"""Custom gradients of what is computed for all iterations at once.
+
+The values are as they are. The gradient is still the user's function of what one iteration has, so
+it is asked for in a loop, of which fission does as much at once as it knows.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops import (
+    batching as _batching,
+    body as _body,
+    custom_gradients as _custom_gradients,
+    fission as _fission,
+    plan as _plan,
+    spec as _spec,
+)
+
+
+def _add(
+    op: tf.Operation, tensors: list[tf.Tensor], is_stacked: Sequence[bool]
+) -> list[tf.Tensor | None]:
+    results = [k for k, t in enumerate(op.outputs) if _batching.is_read(t)]
+
+    @tf.custom_gradient
+    def apply(*tensors):
+        values = _batching.all_stacked(tensors, is_stacked)
+
+        def grad(*grads):
+            return _gradients(op, dict(zip(results, grads)), tensors, is_stacked)
+
+        return [values[k] for k in results], grad
+
+    made = dict(zip(results, apply(*tensors)))
+    return [made.get(k) for k in range(len(op.outputs))]
+
+
+def _gradients(
+    op: tf.Operation,
+    grads: dict[int, tf.Tensor | None],
+    tensors: Sequence[tf.Tensor],
+    is_stacked: Sequence[bool],
+) -> list[tf.Tensor | None]:
+    """The gradients of an operation's inputs, from those of its outputs."""
+    grads = {k: tf.convert_to_tensor(grad) for k, grad in grads.items() if grad is not None}
+    wanted = []
+
+    def iteration(*given):
+        inputs = given[len(grads) :]
+        own = dict(zip(grads, given))
+        for k, tensor in enumerate(inputs):
+            if k not in own and _tf.is_trainable(tensor.dtype):
+                own[k] = tf.zeros_like(tensor)
+        gradient = _custom_gradients.of(op)
+        found = gradient.gradients(inputs, [own.get(k) for k in range(len(inputs))])
+        wanted[:] = [
+            k
+            for k, grad in enumerate(found)
+            if _tf.is_trainable(inputs[k].dtype) and grad is not None
+        ]
+        return tuple(tf.convert_to_tensor(found[k]) for k in wanted)
+
+    shapes = [op.outputs[k].shape for k in grads] + [t.shape for t in op.inputs]
+    flags = [True] * len(grads) + list(is_stacked)
+    given = [*grads.values(), *tensors]
+    body = _body.trace(
+        iteration, [tf.TensorSpec(shape, t.dtype) for shape, t in zip(shapes, given)]
+    )
+    if not wanted:
+        return [None] * len(tensors)
+    label = f"what the custom gradient of {op.name} gets"
+    plan = _plan.Plan.make(
+        body,
+        [
+            _spec.Input(label, shape, "index" if flag else "value")
+            for shape, flag in zip(shapes, flags)
+        ],
+        [
+            _spec.Output(f"the gradient of {op.inputs[k].name}", t.dtype, mode, i)
+            for i, (k, t) in enumerate(zip(wanted, body.graph.outputs))
+            for mode in ["stack" if is_stacked[k] else "sum"]
+        ],
+        (),
+    )
+    found = dict(zip(wanted, plan.run(given, None, None, _fission.Fuse.ALL, None)))
+    for k, grad in found.items():
+        if not op.inputs[k].shape.is_fully_defined():
+            # No iterations do not tell the extents that are not known.
+            again = _batching.reshape if is_stacked[k] else _broadcast
+            found[k] = again(grad, _batching.extents(tensors[k]))
+    return [found.get(k) for k in range(len(tensors))]
+
+
+def _broadcast(tensor: tf.Tensor, dims: Sequence[_batching.Extent]) -> tf.Tensor:
+    return tf.broadcast_to(tensor, tf.stack([tf.cast(d, tf.int64) for d in dims]))
+
+
+_batching.with_gradients.append(_add)
