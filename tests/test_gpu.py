@@ -27,8 +27,12 @@ if _GPU_PLUGIN:
 
     load_library.load_pluggable_device_library(_GPU_PLUGIN)
 
+from tensorflow.python.eager import context  # noqa: E402
+
 import tf_ti  # noqa: E402
+import tf_ti.keras  # noqa: E402
 from tf_ti.bags.ops import Bags, are_distinct  # noqa: E402
+from tf_ti.recurrent import ops as recurrent_ops  # noqa: E402
 
 _HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
 _PLUGIN = pathlib.Path(__file__).parent / "gpu_plugin"
@@ -832,3 +836,303 @@ def test_memory_of_the_host_outlives_a_copy_into_it_though_another_copy_fails(de
         with _failing(device, _LAUNCH_FAILED, after=1), pytest.raises(tf.errors.InternalError):
             tf_ti.tensor_iterator(lambda x, y: x + y, inputs, port_map)
     assert device.gpu_plugin_num_blocked() == before + 1
+
+
+# --- recurrent sequences --------------------------------------------------------------------------
+
+_MASK = np.array([[1, 1, 0, 1, 0], [0, 1, 1, 1, 1]], bool)
+_OPTIONS = {
+    "plain": {},
+    "lengths": {"sequence_lengths": np.int64([5, 2])},
+    "mask": {"mask": _MASK, "hold_output": True},
+    "backwards": {"direction": "reverse", "clip": 0.5},
+}
+# A sequence by its kind, and how many blocks its weights and its biases have.
+_KINDS = {
+    "lstm": (tf_ti.lstm_sequence, 4, 4),
+    "gru": (tf_ti.gru_sequence, 3, 3),
+    "reset after": (
+        functools.partial(tf_ti.gru_sequence, linear_before_reset=True),
+        3,
+        4,
+    ),
+    "rnn": (tf_ti.rnn_sequence, 1, 1),
+}
+
+
+def _sequence(kind="lstm", sequence_lengths=None, **options):
+    """A layer as a function of tensors, and the arrays that it gets."""
+    function, blocks, biases = _KINDS[kind]
+    rng = np.random.default_rng(0)
+    shapes = [[2, 5, 3], *[[2, 1, 4]] * (2 if kind == "lstm" else 1)]
+    shapes += [[1, 4 * blocks, 3], [1, 4 * blocks, 4], [1, 4 * biases]]
+
+    def layer(x, *others):
+        *states, w, r, b = others
+        return function(x, *states, sequence_lengths, w, r, b, **options)
+
+    return tf.autograph.experimental.do_not_convert(layer), [_floats(rng, *s) for s in shapes]
+
+
+def _cells(x, h, c, w, r, b):
+    """The same LSTM as a loop that becomes a sequence."""
+
+    def step(states, x):
+        return (states := tf_ti.lstm_cell(x, *states, w[0], r[0], b[0])), states[0]
+
+    (h, c), y = tf_ti.scan(step, (h[:, 0], c[:, 0]), x, axis=1)
+    return y[:, tf.newaxis], h[:, tf.newaxis], c[:, tf.newaxis]
+
+
+def _places(function, *arguments):
+    """Which of our ops a function has, and where: each with its device."""
+    function = tf.function(function, autograph=False)
+    context.enable_run_metadata()
+    try:
+        context.export_run_metadata()  # of what ran before
+        function(*arguments)
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    graphs = [graph for run in metadata.function_graphs for graph in run.partition_graphs]
+    nodes = [node for graph in graphs for node in graph.node if node.op.startswith("TfTi>")]
+    return {(node.op.removeprefix("TfTi>"), node.device[-5:]) for node in nodes}
+
+
+def _on(device, arrays):
+    with tf.device(device):
+        return [tf.constant(array) for array in arrays]
+
+
+def _with_gradient(layer):
+    gradient = _gradient(layer)
+    return lambda *tensors: [*layer(*tensors), *gradient(*tensors)]
+
+
+def _assert_close(found, expected, tolerance=1e-5):
+    for got, want in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "kind,options",
+    [
+        ("lstm", "lengths"),
+        ("lstm", "backwards"),
+        ("gru", "mask"),
+        ("reset after", "backwards"),
+        ("reset after", "lengths"),
+        ("rnn", "mask"),
+        ("rnn", "plain"),
+    ],
+)
+def test_sequences_and_their_gradients_on_either_device_are_the_same(kind, options):
+    layer, arrays = _sequence(kind, **_OPTIONS[options])
+    # One trace for both devices: the runtime places it.
+    both = tf.function(_with_gradient(layer), autograph=False)
+    found = {}
+    for device in ("CPU:0", "GPU:0"):
+        with tf.device(device):
+            found[device] = both(*_on(device, arrays))
+        assert all(device in tensor.device for tensor in found[device])
+    _assert_close(found["GPU:0"], found["CPU:0"])
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype,tolerance", [(tf.float64, 1e-12), (tf.float16, 1e-2)])
+def test_sequences_of_other_types_on_the_gpu_are_the_cpus(dtype, tolerance):
+    layer, arrays = _sequence("gru")
+    arrays = [array.astype(dtype.as_numpy_dtype) for array in arrays]
+    both = tf.function(_with_gradient(layer), autograph=False)
+    with tf.device("CPU:0"):
+        expected = both(*_on("CPU:0", arrays))
+    _assert_close(both(*_on("GPU:0", arrays)), expected, tolerance)
+
+
+@needs_gpu
+@pytest.mark.parametrize("layer", [_sequence()[0], _cells], ids=["sequence", "cells"])
+@pytest.mark.parametrize("inputs", ["CPU:0", "GPU:0"])
+def test_a_sequence_is_native_where_it_runs_on_the_cpu_and_else_the_loop(layer, inputs):
+    def on(device):
+        def call(*tensors):
+            with tf.device(device):
+                return layer(*tensors)
+
+        return call
+
+    tensors = _on(inputs, _sequence()[1])
+    assert _places(on("CPU:0"), *tensors) == {("RecurrentSequence", "CPU:0")}
+    assert _places(on("GPU:0"), *tensors) == {("StatelessTensorIterator", "GPU:0")}
+    assert _places(layer, *tensors) == {("RecurrentSequence", "GPU:0")}  # which calls its loop
+    with tf.device("CPU:0"):
+        assert _places(layer, *tensors) == {("RecurrentSequence", "CPU:0")}
+        gradients = {("RecurrentSequence", "CPU:0"), ("RecurrentSequenceGrad", "CPU:0")}
+        assert _places(_gradient(layer), *tensors) == gradients
+
+
+@needs_gpu
+def test_an_eager_sequence_is_native_where_it_is_asked_to_be_or_its_inputs_are(monkeypatch):
+    layer, arrays = _sequence()
+    loops = []
+
+    def run(*arguments):
+        loops.append(arguments)
+        return unfused(*arguments)
+
+    unfused = recurrent_ops.unfused.run
+    monkeypatch.setattr(recurrent_ops.unfused, "run", run)
+    on_cpu, on_gpu = _on("CPU:0", arrays), _on("GPU:0", arrays)
+
+    def asked(device, tensors):
+        with tf.device(device):
+            return layer(*tensors)
+
+    calls = {
+        "inputs on the CPU": (lambda: layer(*on_cpu), "CPU:0"),
+        "asked for the CPU": (lambda: asked("CPU:0", on_gpu), "CPU:0"),
+        "inputs on the GPU": (lambda: layer(*on_gpu), "GPU:0"),
+        "inputs on both": (lambda: layer(on_cpu[0], *on_gpu[1:]), "GPU:0"),
+        "asked for the GPU": (lambda: asked("GPU:0", on_cpu), "GPU:0"),
+    }
+    for name, (call, device) in calls.items():
+        loops.clear()
+        results = call()
+        assert [device in result.device for result in results] == [True] * 3, name
+        assert len(loops) == (device == "GPU:0"), name
+
+
+@needs_gpu
+@pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.parametrize("forward", ["CPU:0", "GPU:0", None])
+@pytest.mark.parametrize("backward", ["CPU:0", "GPU:0"])
+def test_a_sequence_and_its_gradient_may_be_asked_for_on_different_devices(
+    forward, backward, is_graph
+):
+    layer, arrays = _sequence()
+
+    def compute(*tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            with tf.device(forward):
+                total = tf.add_n([tf.reduce_sum(result) for result in layer(*tensors)])
+        with tf.device(backward):
+            return tape.gradient(total, tensors)
+
+    found = (tf.function(compute, autograph=False) if is_graph else compute)(*_on("GPU:0", arrays))
+    with tf.device("CPU:0"):
+        _assert_close(found, _gradient(layer)(*_on("CPU:0", arrays)))
+
+
+@needs_gpu
+def test_second_gradients_of_sequences_are_the_cpus():
+    layer, arrays = _sequence("rnn")
+    second = tf.function(_gradient(_gradient(layer)), autograph=False)
+    with tf.device("CPU:0"):
+        expected = second(*_on("CPU:0", arrays))
+    _assert_close(second(*_on("GPU:0", arrays)), expected)
+
+
+@needs_gpu
+def test_sequences_of_many_lanes_are_the_cpus():
+    layer, (x, *others) = _sequence("gru")
+    lanes = np.stack([x, -x, 2 * x])
+
+    @functools.partial(tf.function, autograph=False)
+    def mapped(lanes, *others):
+        return tf.vectorized_map(lambda x: layer(x, *others), lanes)
+
+    with tf.device("CPU:0"):
+        expected = mapped(*_on("CPU:0", [lanes, *others]))
+    _assert_close(mapped(*_on("GPU:0", [lanes, *others])), expected)
+
+
+@needs_gpu
+def test_a_sequence_without_its_loop_is_computed_by_the_cpu_and_copied():
+    # As earlier versions have saved it.
+    layer, arrays = _sequence()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recurrent_ops, "_add_loop", lambda *arguments: None)
+        old = tf.function(_with_gradient(layer), autograph=False)
+        found = old(*_on("GPU:0", arrays))
+        places = _places(_gradient(layer), *_on("GPU:0", arrays))
+    assert places == {("RecurrentSequence", "GPU:0"), ("RecurrentSequenceGrad", "GPU:0")}
+    with tf.device("CPU:0"):
+        _assert_close(found, _with_gradient(layer)(*_on("CPU:0", arrays)))
+
+
+_MODEL = """
+import sys
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+import tf_ti
+
+
+class Model(tf.Module):
+    def __init__(self):
+        shapes = [[1, 16, 3], [1, 16, 4], [1, 16]]
+        values = [np.sin(np.arange(np.prod(shape))).reshape(shape) for shape in shapes]
+        self.weights = [tf.Variable(value, dtype=tf.float32) for value in values]
+
+    def layer(self, x):
+        state = tf.zeros([tf.shape(x)[0], 1, 4])
+        return tf_ti.lstm_sequence(x, state, state, None, *self.weights)[0]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 3])], autograph=False)
+    def train(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(self.layer(x) ** 2)
+        return [loss, *tape.gradient(loss, self.weights)]
+
+
+def main(does, folder):
+    x = tf.ones([2, 5, 3])
+    if does == "save":
+        model = Model()
+        tf.saved_model.save(model, folder)
+        np.savez(folder + "/expected.npz", *model.train(x))
+    model = tf.saved_model.load(folder)
+    context.enable_run_metadata()
+    context.export_run_metadata()  # of what ran before
+    found = model.train(x)
+    runs = context.export_run_metadata().function_graphs
+    context.disable_run_metadata()
+    for got, want in zip(found, np.load(folder + "/expected.npz").values(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    nodes = [node for run in runs for graph in run.partition_graphs for node in graph.node]
+    return sorted({f"{n.op} on {n.device[-5:]}" for n in nodes if n.op.startswith("TfTi>")})
+"""
+
+
+@needs_gpu_plugin
+@pytest.mark.parametrize("makes,serves", [("CPU:0", "GPU:0"), ("GPU:0", "CPU:0")])
+def test_a_model_that_was_saved_on_one_device_runs_on_the_other(
+    run_program, tmp_path, makes, serves
+):
+    folder, here = str(tmp_path / "model"), {}
+    exec(_MODEL, here)  # a process without the plugin has no GPU
+    for device, does in ((makes, "save"), (serves, "load")):
+        if device == "GPU:0":
+            printed = str(here["main"](does, folder))
+        else:
+            run = run_program(f"{_MODEL}\nprint(main(*sys.argv[1:]))", does, folder)
+            printed = run.stdout.splitlines()[-1]
+        ops = ("TfTi>RecurrentSequence", "TfTi>RecurrentSequenceGrad")
+        assert printed == str([f"{op} on {device}" for op in ops])
+
+
+@needs_gpu
+def test_layers_of_keras_are_native_on_the_cpu(recwarn):
+    x = _floats(np.random.default_rng(0), 2, 5, 3)
+    with tf.device("CPU:0"):
+        layer = tf_ti.keras.LSTM(4)
+        found = [layer(tf.constant(x)), tf.function(layer, autograph=False)(tf.constant(x))]
+        native = _places(lambda x: layer(x), tf.constant(x))
+    assert native == {("RecurrentSequence", "CPU:0")}
+    assert not [w for w in recwarn if "runs Keras's loop" in str(w.message)]
+    with pytest.warns(UserWarning, match="runs Keras's loop: there is a GPU"), tf.device("GPU:0"):
+        on_gpu = layer(tf.constant(x))
+    _assert_close(found, [on_gpu] * 2)

@@ -376,3 +376,47 @@ def test_cells_are_steps_of_a_loop(rng):
 
     last, y = tf_ti.scan(body, tuple(state[:, 0] for state in case.states), case.x, axis=1)
     assert_close([y[:, None], *(state[:, None] for state in last)], case.expected(), 1e-12)
+
+
+# --- Devices --------------------------------------------------------------------------------------
+
+
+def test_a_sequence_that_asks_for_a_cpu_does_not_start_the_runtime(run_program):
+    program = """
+    import tensorflow as tf
+    import tf_ti
+
+    with tf.Graph().as_default(), tf.device("CPU:0"):
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3, 4])
+        state, w, r = tf.zeros([2, 1, 5]), tf.zeros([1, 5, 4]), tf.zeros([1, 5, 5])
+        y, _ = tf_ti.rnn_sequence(x, state, None, w, r, None)
+        assert "TfTi>RecurrentSequence" in [op.type for op in y.graph.get_operations()]
+    cpu = tf.config.list_physical_devices("CPU")[0]  # which the running runtime refuses to divide
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    print(len(tf.config.list_logical_devices("CPU")))
+    """
+    assert run_program(program).stdout.splitlines()[-1] == "2"
+
+
+@pytest.mark.parametrize("device,has_loop", [(None, True), ("CPU:0", False)])
+def test_a_graph_has_the_loop_of_a_sequence_unless_it_asks_for_a_cpu(rng, device, has_loop):
+    case = make_case(rng, "gru", 2, 3, 4, 5)
+
+    def call(x):
+        with tf.GradientTape() as tape, tf.device(device):
+            tape.watch(x)
+            y, _ = case.with_tensors([x, *case.tensors[1:]]).call()
+            loss = tf.reduce_sum(y)
+        return tape.gradient(loss, x)
+
+    graph = tf.function(call).get_concrete_function(tf.constant(case.x)).graph
+    found = [op for op in graph.get_operations() if "RecurrentSequence" in op.type]
+    assert [op.type for op in found] == [
+        "TfTi>RecurrentSequence",
+        "TfTi>RecurrentSequenceGrad",
+    ]
+    library = {function.signature.name for function in graph.as_graph_def().library.function}
+    for op in found:
+        loops = op.node_def.attr["loop"].list.func
+        assert len(loops) == has_loop
+        assert {loop.name for loop in loops} <= library

@@ -74,10 +74,12 @@ __all__ = [
     "repeat_operation",
     "copy_handle_data",
     "current_device",
+    "device_of_call",
     "do_not_convert",
     "find_function",
     "find_gradient",
     "forget_captures",
+    "has_gpu",
     "loaded_function_graph",
     "is_recording",
     "is_stateful",
@@ -96,6 +98,7 @@ __all__ = [
     "registered_kernels",
     "renamed_function",
     "replace_functions",
+    "set_functions",
     "set_gradient",
     "stop_recording",
     "trace",
@@ -106,6 +109,7 @@ __all__ = [
     "variable_handle",
     "variable_shape",
     "wait_for_no_dead",
+    "without_graphs",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -337,6 +341,7 @@ class FuncGraph(func_graph.FuncGraph):
     def __init__(self, name: str):
         super().__init__(name)
         self.left_out: set[tf.Operation] = set()
+        self.runs_here = False  # and is part of no saved model
 
     def get_operations(self) -> list[tf.Operation]:
         operations = super().get_operations()
@@ -403,6 +408,19 @@ def current_device() -> str:
     return tf.no_op().device
 
 
+def device_of_call() -> str:
+    """The device that a `with tf.device` around all functions being traced asks for, or ""."""
+    return context.context().device_name or ""
+
+
+def has_gpu() -> bool:
+    """Whether operations may run on a GPU; asking does not start the runtime."""
+    current = context.context()
+    if current._initialized:
+        return current.num_gpus() > 0
+    return bool(tf.config.get_visible_devices("GPU"))
+
+
 def make_concrete_function(name: str, add: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
     """What `add` adds to a graph as a function of tensors, which tapes see as one operation.
 
@@ -412,6 +430,7 @@ def make_concrete_function(name: str, add: Callable, specs: Sequence[tf.TensorSp
     device = current_device()
 
     def add_on_device(*arguments):
+        tf.compat.v1.get_default_graph().runs_here = True
         with tf.device(device):
             return add(*arguments)
 
@@ -447,6 +466,25 @@ def make_function(graph: FuncGraph) -> atomic_function.AtomicFunction:
     function = atomic_function.from_func_graph(graph.name, graph, {})
     function.tf_ti_dismantling = _Dismantling(graph)
     return function
+
+
+def without_graphs(function: atomic_function.AtomicFunction) -> atomic_function.AtomicFunction:
+    """The same function, and what it calls, for the runtime and for saved models alone.
+
+    Who looks at what a graph and its functions do sees them empty.
+    """
+
+    def emptied(original, children):
+        return atomic_function.AtomicFunction(
+            original.name,
+            original._bound_context,
+            original.function_type,
+            children,
+            original.call_options,
+            FuncGraph(f"{original.name}_elsewhere"),
+        )
+
+    return emptied(function, [emptied(child, None) for child in function.children])
 
 
 class _Dismantling:
@@ -513,6 +551,14 @@ def use_function(function) -> str:
     if not tf.executing_eagerly():
         tf.compat.v1.get_default_graph()._add_function_recursive(function)
     return function.name.decode() if isinstance(function.name, bytes) else function.name
+
+
+def set_functions(op: tf.Operation, name: str, functions: Sequence[Any]) -> None:
+    """Sets an attribute, a list of functions, of an operation in a graph."""
+    value = attr_value_pb2.AttrValue()
+    for function in functions:
+        value.list.func.add().name = use_function(function)
+    op._set_attr(name, value)
 
 
 def mark_constant_inputs(op: tf.Operation, names: list[str]) -> None:

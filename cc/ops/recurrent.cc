@@ -72,7 +72,8 @@ absl::Status SequenceShape(InferenceContext* c) {
       .Attr("reverse: bool = false")                 \
       .Attr("time_major: bool = false")              \
       .Attr("hold_output: bool = false")             \
-      .Attr("limits: list(int) = []")
+      .Attr("limits: list(int) = []")                \
+      .Attr("loop: list(func) = []")
 
 // One direction of one layer. `x` is [batch, time, input], or [time, batch, input] if time_major;
 // without `w`, its products with that: [..., gates * hidden]. `w` and `r` are [input or hidden,
@@ -87,6 +88,10 @@ absl::Status SequenceShape(InferenceContext* c) {
 // `saved` is what the gradient takes, in type S: activated gates, if there are several; the states
 // c of an LSTM; the states h, if there is one gate, or lengths or a mask; and what goes into the
 // activations of gates, if the limits of one let a gradient go on.
+//
+// On a GPU both ops call `loop`, a function of all their inputs, which gives their outputs but
+// `saved`: those are then empty, and whoever needs them computes them again. Without a loop, as
+// from earlier versions, the processor computes, and all is copied there and back.
 TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequence")
                           .Input("x: T")
                           .Input("h: T")

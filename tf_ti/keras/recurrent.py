@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_ti import _library
-from tf_ti.recurrent import ops, weights
+from tf_ti import _library, _tf
+from tf_ti.recurrent import ops, weights as _weights
 from tf_ti.recurrent.spec import Kind, Recurrence
 
 # How the gates lie in Keras's weights.
@@ -27,8 +27,17 @@ class _NativeLoop:
     def inner_loop(
         self, sequences: Any, initial_state: Any, mask: Any, training: Any = False
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        weights = map(_tf.unwrap_variable, [self.cell.kernel, self.cell.recurrent_kernel])
+        with ops.staying_with([sequences, *weights]):
+            return self._inner_loop(sequences, initial_state, mask, training)
+
+    def _inner_loop(
+        self, sequences: Any, initial_state: Any, mask: Any, training: Any
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         try:
             recurrence = self._recurrence(training)
+            if ops.expects_gpu():
+                raise NotImplementedError("there is a GPU")
         except NotImplementedError as cause:
             if not self._has_warned:
                 self._has_warned = True
@@ -83,7 +92,7 @@ class _NativeLoop:
         if self._kind == "lstm":
             functions.append(cell.activation)
         try:
-            activations = tuple(map(weights.keras_activation, functions))
+            activations = tuple(map(_weights.keras_activation, functions))
         except ValueError as cause:
             raise NotImplementedError(str(cause)) from cause
         recurrence = Recurrence(
@@ -96,7 +105,7 @@ class _NativeLoop:
         )
         if not ops.has_kernel(recurrence):
             raise NotImplementedError(
-                "there is a GPU, or no kernel for an activation: "
+                "there is no kernel for an activation: "
                 + ", ".join(activation.name for activation in activations)
             )
         return recurrence
@@ -132,7 +141,8 @@ _DOC = """`keras.layers.{name}`, whose steps are done by one native op on a CPU.
 
     What the op lacks is done by Keras's loop, as before, and a warning says so once for a layer:
     `recurrent_dropout` while training; `dropout` with `implementation=1` while training;
-    activations other than {activations}; and where there is a GPU.
+    activations other than {activations}; and where there is a GPU, unless `with tf.device`
+    around the call says a CPU, or the layer's weights and what it is called with are on one.
 
     Example:
 

@@ -5,6 +5,7 @@ nobody needs it any more.
 """
 
 import collections
+import inspect
 import os
 import sys
 import threading
@@ -105,7 +106,7 @@ def needs_function() -> bool:
 
 def count_body(body: Callable) -> None:
     """Warns, once, where a body is traced again and again."""
-    function = getattr(body, "func", body)  # of a functools.partial
+    function = inspect.unwrap(getattr(body, "func", body))  # of a functools.partial
     if not hasattr(function, "__code__"):
         function = type(function).__call__
     code = getattr(function, "__code__", None)

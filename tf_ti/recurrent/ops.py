@@ -2,8 +2,12 @@
 
 The op computes the same steps on the CPU, all of them in one kernel. Its gradient is an op too. The
 gradient of that, and of a clipped sequence, is the loop's.
+
+On a GPU the steps are the loop's. Where an op in a graph will be, the runtime alone decides: so the
+op has the loop with it, as a function.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +15,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
+from tf_ti.loops import graphs as _graphs
 from tf_ti.recurrent import unfused
 from tf_ti.recurrent.spec import GATES, Activation, Limits, Recurrence
 
@@ -36,7 +41,7 @@ def run(
     checkpoint_every: int | None = None,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """As `unfused.run`."""
-    if checkpoint_every is not None or not has_kernel(recurrence):
+    if checkpoint_every is not None or not has_kernel(recurrence) or asks_for_gpu():
         return unfused.run(recurrence, x, states, w, r, b, lengths, mask, checkpoint_every)
     # In a graph the kernel saves nothing where nobody reads it; an eager call cannot tell.
     saves = not tf.executing_eagerly() or _tf.is_recording()
@@ -58,12 +63,46 @@ def run(
         num_saved=num_saved if saves else 0,
         **_attributes(recurrence),
     )
+    is_temporary = getattr(tf.compat.v1.get_default_graph(), "runs_here", False)
+    if not is_temporary or _tf.has_gpu():
+        _add_loop(result.y)
     return result.y, [result.last_h, *result.last_c]
 
 
 def has_kernel(recurrence: Recurrence) -> bool:
-    """Whether the op computes it, and there is no GPU, for which it has no kernel."""
-    return all(map(_is_known, recurrence.activations)) and not tf.config.list_logical_devices("GPU")
+    """Whether the op computes it."""
+    return all(map(_is_known, recurrence.activations))
+
+
+def staying_with(tensors: Sequence[tf.Tensor]) -> contextlib.AbstractContextManager:
+    """Inside, eager operations are on the CPU that has all of these tensors, unless a device is
+    asked for. TensorFlow would take a GPU."""
+    if not tf.executing_eagerly() or not _tf.has_gpu() or _kind(_tf.current_device()):
+        return contextlib.nullcontext()
+    devices = [tensor.device for tensor in tensors]
+    is_on_cpu = all(_kind(device) == "CPU" for device in devices)
+    return tf.device(devices[0]) if is_on_cpu else contextlib.nullcontext()
+
+
+def asks_for_gpu() -> bool:
+    """Whether the loop is to run and no op: where that would surely be on a GPU.
+
+    TensorFlow takes that in eager mode, if nobody asks for another device.
+    """
+    if not _tf.has_gpu():
+        return False
+    kind = _kind(_tf.current_device())
+    return kind == "GPU" if kind else tf.executing_eagerly()
+
+
+def expects_gpu() -> bool:
+    """Whether an operation will probably be on a GPU: unless somebody asks for another device, here
+    or around the call for which a function is traced."""
+    return _tf.has_gpu() and (_kind(_tf.current_device() or _tf.device_of_call()) or "GPU") == "GPU"
+
+
+def _kind(device: str) -> str | None:
+    return tf.DeviceSpec.from_string(device).device_type
 
 
 def _is_known(activation: Activation) -> bool:
@@ -147,6 +186,11 @@ class Inputs:
         y, states = unfused.run(recurrence, x, states, w, r, b, self._lengths, self._mask)
         return [y, *states]
 
+    def run_gradient(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The loop's gradients by the differentiable inputs, from them and those of outputs."""
+        count = len(self.differentiable)
+        return gradient_of(self.run_unfused, flat[:count], flat[count:])
+
     def all(self) -> list[tf.Tensor]:
         return [*self.differentiable, *_list(self._lengths), *_list(self._mask)]
 
@@ -160,6 +204,12 @@ def gradient_of(
     return tape.gradient(results, tensors, gradients, tf.UnconnectedGradients.ZERO)
 
 
+def _at(op: tf.Operation) -> contextlib.AbstractContextManager:
+    """Inside, what is added is on an op's device, if that is known: there is what the op saved."""
+    device = op.outputs[0].device
+    return tf.device(device) if device else contextlib.nullcontext()
+
+
 @_tf.register_gradient(OP)
 def _first_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
     inputs = Inputs(op)
@@ -167,12 +217,14 @@ def _first_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor |
     num_states = 1 + op.get_attr("num_cells")
     by_y, by_states = gradients[0], gradients[1 : 1 + num_states]
     if _coefficients(op)[0]:  # clipped
-        found = gradient_of(inputs.run_unfused, inputs.differentiable, [by_y, *by_states])
+        with _at(op):
+            found = inputs.run_gradient([*inputs.differentiable, by_y, *by_states])
         return [*found, *nothing]
     saved = op.outputs[1 + num_states :]
     if not saved:
         raise ValueError(f"{op.type}: without what it saves, a sequence has no gradient")
-    found = gradient_op(op, [*inputs.all(), op.outputs[0], *saved, by_y, *by_states])
+    with _at(op):
+        found = gradient_op(op, [*inputs.all(), op.outputs[0], *saved, by_y, *by_states])
     return [*found, *nothing]
 
 
@@ -205,6 +257,10 @@ GRADIENT_INPUTS = INPUTS | {
 }
 
 
+_RANKS = {"x": 3, "h": 2, "c": 2, "w": 2, "r": 2, "b": 1, "lengths": 1, "mask": 2}
+_RANKS |= {"y": 3, "grad_y": 3, "grad_last_h": 2, "grad_last_c": 2}
+
+
 def sequence_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The same sequence of other inputs: all outputs."""
     result = ops.tf_ti_recurrent_sequence(
@@ -213,6 +269,7 @@ def sequence_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         num_saved=op.get_attr("num_saved"),
         **_attributes(_recurrence_of(op)),
     )
+    _add_loop(result.y, op)
     return [result.y, result.last_h, *result.last_c, *result.saved]
 
 
@@ -220,6 +277,7 @@ def gradient_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The gradient of a sequence, or the same one of other inputs: all outputs."""
     given = _named(op, GRADIENT_INPUTS, flat)
     result = ops.tf_ti_recurrent_sequence_grad(**given, **_attributes(_recurrence_of(op)))
+    _add_loop(result.grad_x, op)
     by_w, by_b = result.grad_w, result.grad_b
     return [result.grad_x, result.grad_h, *result.grad_c, *by_w, result.grad_r, *by_b]
 
@@ -230,11 +288,64 @@ def _second_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor 
     inputs = Inputs(op)
     num_states = 1 + op.get_attr("num_cells")
     count = len(inputs.differentiable)
-    first = list(op.inputs[-1 - num_states :])
-
-    def gradient(tensors):
-        return gradient_of(inputs.run_unfused, tensors[:count], tensors[count:])
-
-    found = gradient_of(gradient, [*inputs.differentiable, *first], gradients)
+    tensors = [*inputs.differentiable, *op.inputs[-1 - num_states :]]
+    with _at(op):
+        found = gradient_of(inputs.run_gradient, tensors, gradients)
     nothing = [None] * (len(op.inputs) - len(found))
     return [*found[:count], *nothing, *found[count:]]
+
+
+# --- what the ops do on a GPU ---------------------------------------------------------------------
+
+# By what the ops are told.
+_loops: dict[tuple, Any] = {}
+
+
+def _add_loop(output: tf.Tensor, like: tf.Operation | None = None) -> None:
+    """Gives the op of an output its loop, if it is in a graph, where it may come to run on a GPU.
+
+    Args:
+        output: the first output of the op.
+        like: another op, which had no loop if this one needs none.
+    """
+    if isinstance(output, _tf.EagerTensor) or _kind(output.device) == "CPU":
+        return
+    if like is not None and not _has_loop(like):
+        return
+    op = output.op
+    attributes = op.node_def.attr.items()
+    told = ((name, str(value)) for name, value in attributes if not name.startswith("_"))
+    key = (op.type, *sorted(told))
+    if key not in _loops:
+        _loops[key] = _make_loop(op)
+    _tf.set_functions(op, "loop", [_loops[key]])
+
+
+def _has_loop(op: tf.Operation) -> bool:
+    output = op.outputs[0]  # a tape brings a stand-in for the op
+    if isinstance(output, _tf.EagerTensor):
+        return False
+    is_elsewhere = not output.op.type.startswith(OP)  # outside of the function that is traced
+    return is_elsewhere or bool(output.op.get_attr("loop"))
+
+
+def _make_loop(op: tf.Operation):
+    """What an op computes, but for what it saves, as a function of inputs of any extents."""
+    is_gradient = op.type != OP
+    names = GRADIENT_INPUTS if is_gradient else INPUTS
+    labels = [name for name, n in names.items() for _ in range(op.get_attr(n) if n else 1)]
+    specs = [
+        tf.TensorSpec([None] * _RANKS[label] if label in _RANKS else None, tensor.dtype)
+        for label, tensor in zip(labels, op.inputs, strict=True)
+    ]
+    num_states = 1 + op.get_attr("num_cells")
+
+    def compute(*flat):
+        inputs = Inputs(op, flat)
+        if is_gradient:
+            return inputs.run_gradient([*inputs.differentiable, *flat[-1 - num_states :]])
+        return inputs.run_unfused(inputs.differentiable)
+
+    with tf.Graph().as_default():  # away from the caller's devices and scopes
+        graph = _graphs.trace("sequence", compute, specs, None)
+        return _tf.without_graphs(_tf.make_function(graph))

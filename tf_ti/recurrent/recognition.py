@@ -378,7 +378,7 @@ class _Sequence:
             time_major=self._batch_major is None,
             transpose_weights=next(_products(self._r)).is_transposed,
         )
-        if not ops.has_kernel(self._recurrence):
+        if not ops.has_kernel(self._recurrence) or ops.asks_for_gpu():
             raise Unknown
 
     def _is_bias(self, monomial: _form.Monomial) -> bool:

@@ -1,5 +1,6 @@
 """Sequences of recurrent cells: one layer, in one or both directions."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -310,8 +311,10 @@ def _run(
             "hold_output is about the steps that a mask leaves out: mask must be given"
         )
     _plan.check_checkpoint_every(checkpoint_every)
-    with tf.name_scope(name):
+    with contextlib.ExitStack() as scopes:
+        scopes.enter_context(tf.name_scope(name))
         tensors = _arguments.to_floats({"x": x, **initial, **weights})
+        scopes.enter_context(ops.staying_with(list(tensors.values())))
         if sequence_lengths is not None:
             tensors["sequence_lengths"] = _arguments.to_lengths(sequence_lengths)
         if mask is not None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.loops.scan import scan
 from tf_ti.recurrent import arguments as _arguments
 from tf_ti.recurrent.spec import Activation, Limits, Recurrence
@@ -52,6 +53,7 @@ def run(
         if recurrence.hold_output:
             carry["y"] = tf.zeros_like(states[0])
 
+    @_tf.do_not_convert
     def step(carry, element):
         old, new = carry["states"], cell.step(element["projected"], carry["states"])
         y = new[0]

@@ -94,7 +94,7 @@ def _gradient(pfor_input):
 
     def of_lane(flat):
         inputs = ops.Inputs(lanes.op, flat)
-        return ops.gradient_of(inputs.run_unfused, inputs.differentiable, flat[-1 - num_states :])
+        return inputs.run_gradient([*inputs.differentiable, *flat[-1 - num_states :]])
 
     by_loop = lanes.map(of_lane)
     if not lanes.share_weights:

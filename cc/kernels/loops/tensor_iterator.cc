@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "cc/kernels/function.h"
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/loops/loop.h"
 #include "cc/status.h"
@@ -21,18 +22,6 @@ using tsl::profiler::TraceMe;
 
 // Folding a loop into a constant happens while a function is prepared, where nothing can stop it.
 constexpr int64_t kMostFoldedIterations = 1000;
-
-FunctionLibraryRuntime::Options RunOptions(OpKernelContext* ctx) {
-  FunctionLibraryRuntime::Options options(ctx->step_id());
-  options.rendezvous = ctx->rendezvous();
-  options.cancellation_manager = ctx->cancellation_manager();
-  options.collective_executor = ctx->collective_executor();
-  options.step_container = ctx->step_container();
-  options.stats_collector = ctx->stats_collector();
-  options.runner = ctx->runner();
-  options.run_all_kernels_inline = ctx->run_all_kernels_inline();
-  return options;
-}
 
 absl::Status CheckCancelled(OpKernelContext* ctx) {
   if (ctx->cancellation_manager() != nullptr && ctx->cancellation_manager()->IsCancelled()) {

@@ -1,10 +1,15 @@
+#include <algorithm>
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "cc/kernels/function.h"
+#include "cc/kernels/gpu.h"
 #include "cc/kernels/recurrent/call.h"
 #include "cc/kernels/recurrent/spec.h"
 #include "cc/kernels/threads.h"
+#include "cc/status.h"
 #include "tensorflow/core/framework/bfloat16.h"
 
 namespace tf_ti {
@@ -15,7 +20,132 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Numbers of type T are computed in type S.
+// An op's tensors in the host's memory, wherever the kernel's device is.
+absl::Status GetInputs(OpKernelContext* ctx, std::vector<Tensor>* inputs) {
+  for (int i = 0; i < ctx->num_inputs(); ++i) inputs->push_back(ctx->input(i));
+#if GOOGLE_CUDA
+  if (OnGpu(ctx)) {
+    absl::Status status;
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      status.Update(EnqueueToHost(ctx, ctx->input(i), &(*inputs)[i]));
+    }
+    // After an error too: other copies may still be under way, into memory that is freed next.
+    status.Update(Synchronize(ctx));
+    return status;
+  }
+#endif
+  return absl::OkStatus();
+}
+
+absl::Status AllocateOutput(OpKernelContext* ctx, int i, const TensorShape& shape, Tensor* output) {
+#if GOOGLE_CUDA
+  if (OnGpu(ctx)) return AllocateForGpu(ctx, ctx->expected_output_dtype(i), shape, output);
+#endif
+  Tensor* allocated;
+  TF_RETURN_IF_ERROR(ctx->allocate_output(i, shape, &allocated));
+  *output = *allocated;
+  return absl::OkStatus();
+}
+
+// The processor's computation of numbers of type T, in type S.
+template <typename T, typename S>
+class NativeSequence {
+ public:
+  NativeSequence(const RecurrentSpec& spec, OpKernelContext* ctx) : spec_(spec), ctx_(ctx) {}
+
+  absl::Status Run() {
+    TF_RETURN_IF_ERROR(GetInputs(ctx_, &inputs_));
+    for (Tensor& input : inputs_) TF_RETURN_IF_ERROR(Widen(&input));
+    if (spec_.is_gradient) TF_RETURN_IF_ERROR(FindSaved());
+    SequenceShapes shapes;
+    TF_RETURN_IF_ERROR(InitShapes(spec_, &shapes));
+    std::vector<Tensor> outputs(shapes.outputs.size()), results(outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const SequenceShapes::Output& output = shapes.outputs[i];
+      // Nobody may read what is saved.
+      const bool is_required = !output.is_saved || ctx_->output_required(i);
+      const TensorShape shape = is_required ? output.shape : TensorShape({0});
+      TF_RETURN_IF_ERROR(AllocateOutput(ctx_, i, shape, &outputs[i]));
+      if (!is_required) continue;
+      results[i] = outputs[i];
+      if (kIsWidened && !output.is_saved) TF_RETURN_IF_ERROR(Allocate(shape, &results[i]));
+    }
+    TF_RETURN_IF_ERROR(Compute(spec_, shapes, results));
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if constexpr (kIsWidened) {
+        if (!shapes.outputs[i].is_saved) {
+          outputs[i].flat<T>() = results[i].flat<S>().template cast<T>();
+        }
+      }
+      if (OnGpu(ctx_)) TF_RETURN_IF_ERROR(SetHostOutput(ctx_, i, outputs[i]));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr bool kIsWidened = !std::is_same_v<T, S>;
+
+  absl::Status Allocate(const TensorShape& shape, Tensor* tensor) {
+    tensorflow::AllocatorAttributes attributes;
+    attributes.set_on_host(true);
+    return ctx_->allocate_temp(DataTypeToEnum<S>::value, shape, tensor, attributes);
+  }
+
+  // Makes of a tensor a copy of its numbers in the type in which they are computed.
+  absl::Status Widen(Tensor* tensor) {
+    if constexpr (kIsWidened) {
+      if (tensor->dtype() != DataTypeToEnum<T>::value) return absl::OkStatus();
+      const Tensor given = *tensor;
+      TF_RETURN_IF_ERROR(Allocate(given.shape(), tensor));
+      tensor->flat<S>() = given.flat<T>().template cast<S>();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status InitShapes(const RecurrentSpec& spec, SequenceShapes* shapes) const {
+    return shapes->Init(spec, [this](int input, const char*, TensorShape* shape) {
+      *shape = inputs_[input].shape();
+      return absl::OkStatus();
+    });
+  }
+
+  // Computes what the gradient takes, where a GPU ran the sequence: that has saved nothing.
+  absl::Status FindSaved() {
+    const int first = inputs_.size() - (spec_.is_lstm() ? 3 : 2) - spec_.num_saved;
+    if (spec_.num_saved == 0 || inputs_[first].shape() != TensorShape({0})) {
+      return absl::OkStatus();
+    }
+    RecurrentSpec forward = spec_;
+    forward.is_gradient = false;
+    SequenceShapes shapes;
+    TF_RETURN_IF_ERROR(InitShapes(forward, &shapes));
+    std::vector<Tensor> outputs(shapes.outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      TF_RETURN_IF_ERROR(Allocate(shapes.outputs[i].shape, &outputs[i]));
+    }
+    TF_RETURN_IF_ERROR(Compute(forward, shapes, outputs));
+    std::copy(outputs.end() - spec_.num_saved, outputs.end(), inputs_.begin() + first);
+    return absl::OkStatus();
+  }
+
+  absl::Status Compute(const RecurrentSpec& spec, const SequenceShapes& shapes,
+                       const std::vector<Tensor>& outputs) {
+    std::vector<const void*> sources;
+    for (const Tensor& input : inputs_) sources.push_back(input.data());
+    std::vector<void*> targets;
+    for (const Tensor& output : outputs) targets.push_back(output.data());
+    Threads threads(ctx_);
+    const auto goes_on = [manager = ctx_->cancellation_manager()] {
+      return manager == nullptr || !manager->IsCancelled();
+    };
+    return RunRecurrentOp<S>(spec, shapes.sizes, sources, targets, goes_on, &threads);
+  }
+
+  const RecurrentSpec& spec_;
+  OpKernelContext* const ctx_;
+  std::vector<Tensor> inputs_;
+};
+
 template <typename T, typename S, bool is_gradient>
 class RecurrentSequenceOp : public tensorflow::OpKernel {
  public:
@@ -23,80 +153,81 @@ class RecurrentSequenceOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(ctx, spec_.Init(ctx, is_gradient));
   }
 
-  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Run(ctx)); }
-
- private:
-  static constexpr bool kIsWidened = !std::is_same_v<T, S>;
-
-  absl::Status Run(OpKernelContext* ctx) {
-    SequenceShapes shapes;
-    TF_RETURN_IF_ERROR(shapes.Init(spec_, [ctx](int input, const char*, TensorShape* shape) {
-      *shape = ctx->input(input).shape();
-      return absl::OkStatus();
-    }));
-
-    std::vector<Tensor> inputs(ctx->num_inputs());
-    std::vector<const void*> sources(inputs.size());
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      TF_RETURN_IF_ERROR(Widen(ctx, ctx->input(i), &inputs[i]));
-      sources[i] = inputs[i].data();
-    }
-    std::vector<Tensor> outputs(shapes.outputs.size());
-    std::vector<void*> targets(outputs.size());
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      const SequenceShapes::Output& output = shapes.outputs[i];
-      // Nobody may read what is saved.
-      const bool is_required = !output.is_saved || ctx->output_required(i);
-      const TensorShape shape = is_required ? output.shape : TensorShape({0});
-      Tensor* tensor;
-      TF_RETURN_IF_ERROR(ctx->allocate_output(i, shape, &tensor));
-      if (!is_required) continue;
-      outputs[i] = *tensor;
-      if (kIsWidened && !output.is_saved) {
-        TF_RETURN_IF_ERROR(ctx->allocate_temp(DataTypeToEnum<S>::value, shape, &outputs[i]));
-      }
-      targets[i] = outputs[i].data();
-    }
-
-    Threads threads(ctx);
-    const auto goes_on = [manager = ctx->cancellation_manager()] {
-      return manager == nullptr || !manager->IsCancelled();
-    };
-    TF_RETURN_IF_ERROR(RunRecurrentOp<S>(spec_, shapes.sizes, sources, targets, goes_on, &threads));
-    if constexpr (kIsWidened) {
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        if (shapes.outputs[i].is_saved) continue;
-        ctx->mutable_output(i)->flat<T>() = outputs[i].flat<S>().template cast<T>();
-      }
-    }
-    return absl::OkStatus();
+  void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, (NativeSequence<T, S>(spec_, ctx).Run()));
   }
 
-  // The tensor, or a copy of its numbers in the type in which they are computed.
-  static absl::Status Widen(OpKernelContext* ctx, const Tensor& tensor, Tensor* widened) {
-    *widened = tensor;
-    if constexpr (kIsWidened) {
-      if (tensor.dtype() != DataTypeToEnum<T>::value) return absl::OkStatus();
-      TF_RETURN_IF_ERROR(ctx->allocate_temp(DataTypeToEnum<S>::value, tensor.shape(), widened));
-      widened->flat<S>() = tensor.flat<T>().template cast<S>();
+ private:
+  RecurrentSpec spec_;
+};
+
+#define TF_TI_REGISTER_OP(device, kernel, name, is_gradient, T, S)                                 \
+  REGISTER_KERNEL_BUILDER(Name(name).Device(device).TypeConstraint<T>("T").TypeConstraint<S>("S"), \
+                          kernel<T, S, is_gradient>)
+#define TF_TI_REGISTER(device, kernel, T, S)                                \
+  TF_TI_REGISTER_OP(device, kernel, "TfTi>RecurrentSequence", false, T, S); \
+  TF_TI_REGISTER_OP(device, kernel, "TfTi>RecurrentSequenceGrad", true, T, S)
+TF_TI_REGISTER(tensorflow::DEVICE_CPU, RecurrentSequenceOp, float, float);
+TF_TI_REGISTER(tensorflow::DEVICE_CPU, RecurrentSequenceOp, double, double);
+TF_TI_REGISTER(tensorflow::DEVICE_CPU, RecurrentSequenceOp, Eigen::half, float);
+TF_TI_REGISTER(tensorflow::DEVICE_CPU, RecurrentSequenceOp, tensorflow::bfloat16, float);
+
+#if GOOGLE_CUDA
+
+// Calls the function that is the op's loop, or has the processor compute where there is none.
+template <typename T, typename S, bool is_gradient>
+class RecurrentLoopOp : public tensorflow::AsyncOpKernel {
+ public:
+  explicit RecurrentLoopOp(tensorflow::OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.Init(ctx, is_gradient));
+    std::vector<tensorflow::NameAttrList> loop;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("loop", &loop));
+    OP_REQUIRES(ctx, loop.size() <= 1,
+                InvalidArgument("loop must be one function, got ", loop.size()));
+    has_loop_ = !loop.empty();
+    if (has_loop_) loop_.Init(loop[0]);
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    if (!has_loop_) {
+      OP_REQUIRES_OK_ASYNC(ctx, (NativeSequence<T, S>(spec_, ctx).Run()), done);
+      return done();
+    }
+    loop_.Run(ctx, [ctx, done = std::move(done)](absl::Status status,
+                                                 const std::vector<Tensor>& results) {
+      if (status.ok()) status = SetOutputs(ctx, results);
+      ctx->SetStatus(status);
+      done();
+    });
+  }
+
+ private:
+  static absl::Status SetOutputs(OpKernelContext* ctx, const std::vector<Tensor>& results) {
+    const int count = results.size();
+    for (int i = 0; i < ctx->num_outputs(); ++i) {
+      Tensor* saved;
+      if (i >= count) {
+        TF_RETURN_IF_ERROR(ctx->allocate_output(i, TensorShape({0}), &saved));
+      } else if (results[i].dtype() != ctx->expected_output_dtype(i)) {
+        return InvalidArgument("loop's result ", i, " must be of the type of the op's output");
+      } else {
+        ctx->set_output(i, results[i]);
+      }
     }
     return absl::OkStatus();
   }
 
   RecurrentSpec spec_;
+  bool has_loop_ = false;
+  CalledFunction loop_;
 };
 
-#define TF_TI_REGISTER_OP(name, is_gradient, T, S)                                             \
-  REGISTER_KERNEL_BUILDER(                                                                     \
-      Name(name).Device(tensorflow::DEVICE_CPU).TypeConstraint<T>("T").TypeConstraint<S>("S"), \
-      RecurrentSequenceOp<T, S, is_gradient>)
-#define TF_TI_REGISTER(T, S)                                \
-  TF_TI_REGISTER_OP("TfTi>RecurrentSequence", false, T, S); \
-  TF_TI_REGISTER_OP("TfTi>RecurrentSequenceGrad", true, T, S)
-TF_TI_REGISTER(float, float);
-TF_TI_REGISTER(double, double);
-TF_TI_REGISTER(Eigen::half, float);
-TF_TI_REGISTER(tensorflow::bfloat16, float);
+TF_TI_REGISTER(tensorflow::DEVICE_GPU, RecurrentLoopOp, float, float);
+TF_TI_REGISTER(tensorflow::DEVICE_GPU, RecurrentLoopOp, double, double);
+TF_TI_REGISTER(tensorflow::DEVICE_GPU, RecurrentLoopOp, Eigen::half, float);
+TF_TI_REGISTER(tensorflow::DEVICE_GPU, RecurrentLoopOp, tensorflow::bfloat16, float);
+
+#endif
 
 }  // namespace
 }  // namespace tf_ti

@@ -1,5 +1,6 @@
 // The kernels of recurrent sequences and of their gradients, for XLA: programs that run on the CPU
-// call cc/compute. Lengths that are not end the program with InvalidArgument.
+// call cc/compute, others run the op's loop. Lengths that are not end the program with
+// InvalidArgument on the CPU.
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -127,12 +128,12 @@ class RecurrentSequenceOp : public XlaKernel {
                 InvalidArgument("S must be ", tensorflow::DataTypeString(wide), ", got ",
                                 tensorflow::DataTypeString(given)));
     is_widened_ = dtype_ != wide;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("loop", &loop_));
+    saved_type_ = wide;
   }
 
   absl::Status Compile(const Context& ctx) const override {
-    if (!is_cpu_) {
-      return Unimplemented(ctx.op_name(), ": XLA compiles recurrent sequences for the CPU alone");
-    }
+    if (!is_cpu_) return CompileLoop(ctx);
     SequenceShapes shapes;
     TF_RETURN_IF_ERROR(shapes.Init(spec_, [&](int input, const char* name, TensorShape* shape) {
       return GetShape(ctx, input, name, shape);
@@ -168,9 +169,41 @@ class RecurrentSequenceOp : public XlaKernel {
   }
 
  private:
+  absl::Status CompileLoop(const Context& ctx) const {
+    if (loop_.empty()) {
+      return Unimplemented(ctx.op_name(),
+                           ": XLA compiles recurrent sequences without their loops for the CPU "
+                           "alone");
+    }
+    std::vector<FunctionArgument> arguments(ctx.num_inputs());
+    for (int i = 0; i < ctx.num_inputs(); ++i) {
+      arguments[i].type = ctx.input_type(i);
+      TF_ASSIGN_OR_RETURN(arguments[i].shape, ctx.InputShape(i));
+    }
+    CompiledFunction loop;
+    TF_RETURN_IF_ERROR(ctx.CompileFunction(loop_[0], arguments, &loop));
+    std::vector<XlaOp> parameters;
+    for (int parameter : loop.parameters) parameters.push_back(ctx.Input(parameter));
+    const XlaOp values = xla::Call(ctx.builder(), *loop.computation, parameters);
+    const int num_results = loop.outputs.size();
+    int element = 0;
+    for (int i = 0; i < ctx.num_outputs(); ++i) {
+      if (i >= num_results) {  // saved
+        ctx.SetOutput(i, tensorflow::Tensor(saved_type_, TensorShape({0})));
+      } else if (loop.outputs[i].constant.has_value()) {
+        ctx.SetOutput(i, *loop.outputs[i].constant);
+      } else {
+        ctx.SetOutput(i, xla::GetTupleElement(values, element++));
+      }
+    }
+    return ctx.builder()->first_error();
+  }
+
   const bool is_cpu_;
   RecurrentSpec spec_;
+  std::vector<tensorflow::NameAttrList> loop_;
   DataType dtype_;
+  DataType saved_type_;
   bool is_widened_ = false;
 };
 

@@ -1,0 +1,43 @@
+// Functions of TensorFlow that kernels call.
+#ifndef TF_TI_CC_KERNELS_FUNCTION_H_
+#define TF_TI_CC_KERNELS_FUNCTION_H_
+
+#include <functional>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_ti {
+
+// Options of a call that is part of the kernel's step.
+tensorflow::FunctionLibraryRuntime::Options RunOptions(tensorflow::OpKernelContext* ctx);
+
+// A function of floats, int64s and bools, which lie on the kernel's device, as its results do. What
+// that device has no kernel for runs on others.
+class CalledFunction {
+ public:
+  using Done =
+      std::function<void(const absl::Status&, const std::vector<tensorflow::Tensor>& results)>;
+
+  ~CalledFunction();
+
+  void Init(const tensorflow::NameAttrList& function) { function_ = function; }
+  // Calls the function with the kernel's inputs.
+  void Run(tensorflow::OpKernelContext* ctx, Done done);
+
+ private:
+  using Library = tensorflow::FunctionLibraryRuntime;
+
+  absl::Status Get(Library* lib, int num_inputs, Library::Handle* handle);
+
+  tensorflow::NameAttrList function_;
+  std::mutex mutex_;  // guards handles_
+  std::unordered_map<Library*, Library::Handle> handles_;
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_FUNCTION_H_
