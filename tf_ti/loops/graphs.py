@@ -198,7 +198,7 @@ def trace(
     function: Callable,
     arguments: Sequence[Any],
     convert: Callable,
-    arrange: Callable | None,
+    arrange: Callable | None = None,
 ) -> _tf.FuncGraph:
     """The graph of a Python function, as `_tf.trace` makes it, under a name of its own."""
     graph = _tf.trace(f"tf_ti_{name}_{next(_uid)}", function, arguments, convert, arrange)
