@@ -66,7 +66,7 @@ def _gradients(
     flags = [True] * len(grads) + list(is_stacked)
     given = [*grads.values(), *tensors]
     body = _body.trace(
-        iteration, [tf.TensorSpec(shape, t.dtype) for shape, t in zip(shapes, given)]
+        iteration, [tf.TensorSpec(shape, t.dtype) for shape, t in zip(shapes, given)], list
     )
     if not wanted:
         return [None] * len(tensors)
