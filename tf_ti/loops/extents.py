@@ -87,7 +87,9 @@ def _tells_extents(op: tf.Operation, valued: Sequence[int]) -> bool:
     """Whether the values of these inputs tell extents of the outputs."""
     if not set(valued) & set(_TELLING.get(op.type, valued)):
         return False
-    if any(tensor.shape.rank is None for tensor in op.inputs) or _graphs.function_names(op):
+    if any(tensor.shape.rank is None for tensor in op.inputs) or _graphs.function_names(
+        op.node_def
+    ):
         return True
     with _tf.FuncGraph("tf_ti_shapes").as_default():
         inputs = []
