@@ -427,6 +427,16 @@ def same_ragged(actual, expected):
     assert actual.to_list() == expected.to_list()
 
 
+def make_longer(r):
+    shapes = (tf.TensorShape([]), tf.TensorShape([None]))
+    return tf.while_loop(
+        lambda i, c: i < tf.size(r),
+        lambda i, c: (i + 1, tf.concat([c, r[i : i + 1]], 0)),
+        (0, tf.zeros(1)),
+        shape_invariants=shapes,
+    )[1]
+
+
 ROWS = {
     "multiples": (FLAT, lambda r: r * 2.0),
     "themselves": (FLAT, lambda r: r),
@@ -445,6 +455,20 @@ ROWS = {
     "of a function": (FLAT, tf.function(lambda r: tf.where(r > 1, r, 0.0))),
     "of a branch": (FLAT, lambda r: tf.cond(tf.size(r) > 1, lambda: r * 2, lambda: r)),
     "of a loop": (FLAT, lambda r: tf_ti.scan(lambda c, x: (c + x, c), 0.0, r)[1]),
+    "of a loop that makes it longer": (
+        FLAT,
+        lambda r: tf_ti.scan(
+            lambda c, x: (tf.concat([c, [x]], 0), None),
+            tf.zeros(1),
+            r,
+            shape_invariants=tf.TensorShape([None]),
+        )[0],
+    ),
+    "of a while loop": (FLAT, make_longer),
+    "of a branch of another length": (
+        FLAT,
+        lambda r: tf.cond(tf.reduce_sum(r) > 5, lambda: tf.ones(2), lambda: tf.ones(3)),
+    ),
     "splits of another type": (FLAT.with_row_splits_dtype(tf.int32), lambda r: -r),
     "none": (FLAT[:0], lambda r: r * 2.0),
     "all empty": (tf.ragged.constant([[], []], tf.float32), lambda r: r * 2.0),
@@ -525,6 +549,15 @@ def dense_results(c, n, x, steps):
             add(c, r),
             tf.ensure_shape(tf.concat([r, tf.zeros([2])], 0)[:2], [2]),
             tf.stack([s, s]),
+            tf.one_hot(tf.size(r), n),
+            tf.scatter_nd([[0]], [s], tf.shape(c)),
+            tf.random.stateless_uniform([n], tf.stack([1, tf.size(r)])),
+            tf.cond(s > 5, lambda: c, lambda: c * 2.0),
+            tf.switch_case(tf.size(r), [lambda: c, lambda: -c, lambda: c + s]),
+            tf.while_loop(lambda i, h: i < tf.size(r), lambda i, h: (i + 1, h + r[i]), (0, c))[1],
+            tf.foldl(lambda h, e: h * e, r, c),
+            tf_ti.scan(lambda h, e: (h + e, None), c, r)[0],
+            tf_ti.scan(lambda h, e: (h + s, e * h[0]), c, c)[1],
         ]
         return c + s, results
 

@@ -2,15 +2,16 @@
 
 A tensor's extents may follow from those of others (what is elementwise, a product, a reduction), or
 from values too (what fills, slices, selects). The shape function of an operation tells which: from
-shapes alone it finds all extents of the former.
+shapes alone it finds all extents of the former. What is no row's, it may know.
 """
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import graphs as _graphs
+from tf_ti.loops import graphs as _graphs, spec as _spec
 
 # Of operations whose extents come from values: which inputs those are. Of others it is any.
 _TELLING = {
@@ -25,6 +26,13 @@ _TELLING = {
     "StridedSlice": [1, 2, 3],
 }
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+_CHOICES = {
+    "Case": ["branches"],
+    "If": ["then_branch", "else_branch"],
+    "StatelessCase": ["branches"],
+    "StatelessIf": ["then_branch", "else_branch"],
+}
+_WHILES = ("StatelessWhile", "While")
 _SOME_EXTENT = 1024  # for a dimension that is not known
 
 
@@ -42,6 +50,17 @@ def that_come_from(
     """
     values = {source.ref() for source in sources}
     extents = set(values)
+    _follow_all(graph, values, extents, back_edges)
+    return extents
+
+
+def _follow_all(
+    graph: _tf.FuncGraph,
+    values: set,
+    extents: set,
+    back_edges: Sequence[tuple[tf.Tensor, tf.Tensor]],
+) -> None:
+    """Adds what depends, in any iteration, on those whose values or extents are found already."""
     is_new = True
     while is_new:
         _follow(graph, values, extents)
@@ -50,56 +69,179 @@ def that_come_from(
             fed = {p.ref() for result, p in back_edges if result.ref() in found} - found
             is_new = is_new or bool(fed)
             found |= fed
-    return extents
 
 
 def _follow(graph: _tf.FuncGraph, values: set, extents: set) -> None:
-    """Adds what depends on those whose values, or unknown extents, are found already."""
     for op in graph.get_operations():
         valued = [i for i, tensor in enumerate(op.inputs) if tensor.ref() in values]
         sized = [i for i, tensor in enumerate(op.inputs) if tensor.ref() in extents]
         if not valued and not sized:
             continue
-        if _graphs.is_call(op):
-            _follow_call(op, valued, sized, values, extents)
+        run = _run_of(op, values, extents)
+        if run is not None:
+            _follow_run(op, run, values, extents)
         elif op.type in _SHAPES:
             values.update(output.ref() for output in op.outputs if sized)
         else:
             values.update(output.ref() for output in op.outputs)
-            unknown = [t.ref() for t in op.outputs if not t.shape.is_fully_defined()]
+            unknown = [t.ref() for t in op.outputs if _is_open(t)]
             if unknown and (sized or _tells_extents(op, valued)):
                 extents.update(unknown)
 
 
-def _follow_call(op: tf.Operation, valued: list, sized: list, values: set, extents: set) -> None:
-    callee = _tf.find_function(op.graph, op.get_attr("f").name).graph
-    inner_values = {callee.inputs[i].ref() for i in valued}
-    inner_extents = {callee.inputs[i].ref() for i in sized}
-    _follow(callee, inner_values, inner_extents)
-    for output, result in zip(op.outputs, callee.outputs):
-        if result.ref() in inner_values:
-            values.add(output.ref())
-        if result.ref() in inner_extents:
-            extents.add(output.ref())
+def _is_open(tensor: tf.Tensor) -> bool:
+    return not tensor.shape.is_fully_defined()
+
+
+# --- operations that run functions ---------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What an operation runs: one of some functions, or one function again and again.
+
+    Attributes:
+        graphs: the functions'.
+        arguments: what the parameters get at first.
+        is_chosen: whether rows tell which function it is, or how often it runs.
+        back_edges: results, and the parameters that they are in the next iteration.
+        results: for each output the number of the result, or None where it is none.
+        joins: outputs that have an extent of the number of iterations.
+    """
+
+    graphs: Sequence[_tf.FuncGraph]
+    arguments: Sequence[tf.Tensor]
+    is_chosen: bool
+    back_edges: Sequence[tuple[int, int]]
+    results: Sequence[int | None]
+    joins: Sequence[int] = ()
+
+
+def _run_of(op: tf.Operation, values: set, extents: set) -> _Run | None:
+    """What `op` runs, as far as it is known."""
+    given, every = list(op.inputs), list(range(len(op.outputs)))
+    if op.type in _graphs.CALLS:
+        return _Run(_functions(op, ["f"], given), given, False, [], every)
+    if op.type in _CHOICES:
+        branches = _functions(op, _CHOICES[op.type], given[1:])
+        return _Run(branches, given[1:], given[0].ref() in values, [], every)
+    if op.type in _WHILES:
+        back_edges = [(i, i) for i in every]
+        return _Run(_functions(op, ["body"], given), given, True, back_edges, every)
+    if op.type in _spec.OPS:
+        loop = _spec.Loop.from_op(op)
+        spec, limits = loop.spec, given[len(loop.inputs) :]
+        counted = [t for i, t in zip(spec.inputs, loop.inputs) if i.is_counted]
+        is_chosen = (
+            any(tensor.ref() in extents for tensor in counted)
+            or any(tensor.ref() in values for tensor in limits)
+            or spec.condition_inputs is not None
+        )
+        results = [o.source if o.source >= 0 and o.mode != "count" else None for o in spec.outputs]
+        joins = [i for i, o in enumerate(spec.outputs) if o.mode in ("concat", "stack")]
+        body = _functions(op, ["body"], loop.inputs)
+        return _Run(body, loop.inputs, is_chosen, spec.back_edges, results, joins)
+    return None
+
+
+def _functions(op: tf.Operation, attrs: Sequence[str], given: Sequence[tf.Tensor]) -> list:
+    names = [
+        function.name
+        for attr in map(op.get_attr, attrs)
+        for function in (attr if isinstance(attr, list) else [attr])
+    ]
+    return [_tf.function_graph(op, name, [t.shape for t in given]) for name in names]
+
+
+def _follow_run(op: tf.Operation, run: _Run, values: set, extents: set) -> None:
+    varying = _varying_results(run) if run.is_chosen else set()
+    for graph in run.graphs:
+        pairs = list(zip(run.arguments, graph.inputs))
+        inner_values = {p.ref() for argument, p in pairs if argument.ref() in values}
+        inner_extents = {p.ref() for argument, p in pairs if argument.ref() in extents}
+        inner_extents &= {p.ref() for p in graph.inputs if _is_open(p)}
+        if run.back_edges:
+            inner_extents |= {graph.inputs[p].ref() for r, p in run.back_edges if r in varying}
+        edges = [(graph.outputs[result], graph.inputs[p]) for result, p in run.back_edges]
+        _follow_all(graph, inner_values, inner_extents, edges)
+        starts = {result: graph.inputs[p].ref() for result, p in run.back_edges}
+        for i, (output, result) in enumerate(zip(op.outputs, run.results)):
+            if result is None:
+                values |= {output.ref()}
+                continue
+            found = {graph.outputs[result].ref(), starts.get(result)}
+            if run.is_chosen or found & inner_values:
+                values.add(output.ref())
+            is_from_rows = found & inner_extents or result in varying
+            if _is_open(output) and (is_from_rows or (run.is_chosen and i in run.joins)):
+                extents.add(output.ref())
+
+
+def _varying_results(run: _Run) -> set[int]:
+    """Results whose extents depend on the function that is chosen, or on how often it runs."""
+    shapes = [_shapes(graph) for graph in run.graphs]
+    if run.back_edges:
+        starts = dict(run.back_edges)
+        first = {r: _known(run.graphs[0].inputs[p].shape) for r, p in run.back_edges}
+        return {r for r in starts if not _are_one([shapes[0][r], first[r]])}
+    return {r for r, found in enumerate(zip(*shapes)) if not _are_one(found)}
+
+
+def _are_one(shapes: Sequence[tf.TensorShape]) -> bool:
+    return all(s.is_fully_defined() and s == shapes[0] for s in shapes)
+
+
+def _known(shape: tf.TensorShape) -> tf.TensorShape:
+    if shape.rank is None:
+        return shape
+    return tf.TensorShape([_SOME_EXTENT if n is None else n for n in shape])
+
+
+def _shapes(graph: _tf.FuncGraph) -> list[tf.TensorShape]:
+    """The shapes of a function's results, where its parameters have some extents."""
+    unknown = [tf.TensorShape(None)] * len(graph.outputs)
+    with _tf.FuncGraph("tf_ti_shapes").as_default():
+        made = {
+            tensor.ref(): tf.compat.v1.placeholder(tensor.dtype, _known(tensor.shape))
+            for tensor in graph.inputs
+        }
+        for op in graph.get_operations():
+            if any(output.ref() in made for output in op.outputs):
+                continue
+            try:
+                outputs = _tf.repeat_operation(op, [made[tensor.ref()] for tensor in op.inputs])
+            except (TypeError, ValueError):  # extents that do not go together
+                return unknown
+            made.update({old.ref(): output for old, output in zip(op.outputs, outputs)})
+        return [made[tensor.ref()].shape for tensor in graph.outputs]
+
+
+# --- other operations ----------------------------------------------------------------------------
 
 
 def _tells_extents(op: tf.Operation, valued: Sequence[int]) -> bool:
     """Whether the values of these inputs tell extents of the outputs."""
     if not set(valued) & set(_TELLING.get(op.type, valued)):
         return False
-    if any(tensor.shape.rank is None for tensor in op.inputs) or _graphs.function_names(
-        op.node_def
-    ):
+    is_unknown = any(tensor.shape.rank is None for tensor in op.inputs)
+    if is_unknown or _graphs.function_names(op.node_def):
         return True
     with _tf.FuncGraph("tf_ti_shapes").as_default():
         inputs = []
-        for tensor in op.inputs:
-            known = tf.get_static_value(tensor)
-            shape = [_SOME_EXTENT if n is None else n for n in tensor.shape]
+        for i, tensor in enumerate(op.inputs):
+            shape, value = _known(tensor.shape), tf.get_static_value(tensor)
+            if value is None and i not in valued and _may_tell_extents(tensor):
+                value = _SOME_EXTENT
             placeholder = tf.compat.v1.placeholder(tensor.dtype, shape)
-            inputs.append(placeholder if known is None else tf.constant(known, tensor.dtype))
+            is_known = value is not None
+            inputs.append(tf.constant(value, tensor.dtype, shape) if is_known else placeholder)
         try:
             outputs = _tf.repeat_operation(op, inputs)
         except (TypeError, ValueError):  # extents that do not go together
             return True
-    return not all(output.shape.is_fully_defined() for output in outputs)
+    return any(map(_is_open, outputs))
+
+
+def _may_tell_extents(tensor: tf.Tensor) -> bool:
+    is_integer = tensor.dtype in (tf.int32, tf.int64)
+    return is_integer and tensor.shape.rank < 2 and tensor.shape.is_fully_defined()
