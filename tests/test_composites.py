@@ -519,6 +519,14 @@ def test_parts_of_ragged_rows_are_stacked_ragged(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_the_static_shape_of_ragged_results_is_that_of_all_rows(mode):
+    _, ys = in_mode(mode, lambda x: tf_ti.scan(lambda c, r: (c, (r, r[:1])), 0.0, x), DEEP)
+    for y in ys:
+        assert y.shape.as_list() == [DEEP.nrows(), None, None]
+        assert y.row_splits.shape == [DEEP.nrows() + 1]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_carry_that_rows_make_longer_is_stacked_ragged(mode):
     def f(c, r):
         return tf.concat([c, r], 0), c * 1.0

@@ -32,6 +32,11 @@ def type_of(value: Any) -> tf.TypeSpec:
     return tf.TensorSpec(value.shape, value.dtype)
 
 
+def common_type(earlier: tf.TypeSpec, spec: tf.TypeSpec) -> tf.TypeSpec:
+    """A type of values of both types, or the latter where they are of different kinds."""
+    return earlier.most_specific_common_supertype([spec]) or spec
+
+
 # --- components ----------------------------------------------------------------------------------
 
 

@@ -245,9 +245,9 @@ class _Scan:
 
         def convert(returned):
             carry, results = self._results(returned)
-            types = results.map(_composites.type_of)
-            if self._ys is not None:
-                _, difference = self._ys.match("ys", results.pack(results.leaves))
+            types, earlier = results.map(_composites.type_of), self._ys
+            if earlier is not None:
+                _, difference = earlier.match("ys", results.pack(results.leaves))
                 if difference is not None:
                     raise ValueError(f"f must return results of one structure: {difference}")
             self._ys = types.with_leaves(
@@ -256,6 +256,9 @@ class _Scan:
                     for path, spec in zip(types.paths, types.leaves)
                 ]
             )
+            if earlier is not None:
+                both = zip(earlier.leaves, self._ys.leaves)
+                self._ys = types.with_leaves([_composites.common_type(*pair) for pair in both])
             return carry, self._given_rows(results)
 
         def make_plan(traced):
