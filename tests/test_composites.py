@@ -790,6 +790,21 @@ def test_f_is_traced_as_often_as_there_are_numbers_and_twice():
         assert len(traces) <= n + 2
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_truth_value_is_a_number_where_f_adds_to_it(mode):
+    last, _ = in_mode(mode, lambda: tf_ti.scan(lambda c, x: (c + x, None), True, XS))
+    assert last.dtype == tf.float32 and last == 7.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_number_that_no_tensor_holds_is_refused_by_its_path(mode):
+    def f(c, x):
+        return [c[0] + x, c[1] + tf.cast(x, tf.int64)], None
+
+    with pytest.raises((TypeError, ValueError), match=r"init\[1\] must be a tensor, got int"):
+        in_mode(mode, lambda: tf_ti.scan(f, [0.0, 2**70], XS)[0])
+
+
 def test_a_number_that_its_type_does_not_hold_is_refused():
     with pytest.raises(TypeError, match="init .*int32.*int8"):
         tf_ti.scan(lambda c, x: (c + x, None), 300, tf.constant([1, 2], tf.int8))

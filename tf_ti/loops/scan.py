@@ -451,7 +451,8 @@ def _is_number(value: Any) -> bool:
 def _is_of_types(error: Exception) -> bool:
     """Whether types may be the reason; an eager operation says so of types that do not fit."""
     is_eager = isinstance(error, tf.errors.InvalidArgumentError)
-    return not is_eager or "was expected to be a" in error.message
+    words = ("was expected to be a", "is not in the list of allowed values")
+    return not is_eager or any(part in error.message for part in words)
 
 
 def _with_types_of_f(f: Callable, init: Structure, rows: Structure) -> tuple[Structure, str | None]:
@@ -501,7 +502,7 @@ def _types_of_f(f: Callable, init: Structure, rows: Structure) -> list[tf.DType 
     specs = tf.nest.flatten(rows.leaves, expand_composites=True)
     try:
         _body.trace(f, specs, convert, arrange)
-    except (TypeError, ValueError, tf.errors.InvalidArgumentError):
+    except Exception:  # whatever f raises of numbers; why the loop failed is known already
         pass
     return found
 
