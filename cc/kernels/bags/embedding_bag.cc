@@ -37,6 +37,9 @@ absl::Status GetLookUp(OpKernelContext* ctx, const BagOptions& options, const Ta
   TF_RETURN_IF_ERROR(ctx->allocate_output(number, shape, &output));
   lookup->out = Elements<E>(output);
   if (ctx->num_outputs() == count) return absl::OkStatus();
+  // The shape functions say so too, but not of eager calls.
+  if (options.reduction != Reduction::kMax) return InvalidArgument("only reduction max has argmax");
+  if (ctx->num_outputs() != 2 * count) return InvalidArgument("num_argmax must be 0 or ", count);
   const int at = count + number;
   Tensor* positions = nullptr;
   const bool wanted = ctx->output_required(at);
