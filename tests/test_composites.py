@@ -324,6 +324,25 @@ def test_tensor_arrays_grow_in_control_flow_inside_of_a_body_in_a_saved_model_to
         assert sizes.numpy().tolist() == [2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("jit", [False, True], ids=["kernel", "xla"])
+@pytest.mark.parametrize("is_inner", [False, True], ids=["body", "branch"])
+def test_a_growing_tensor_array_has_no_negative_index(is_inner, jit):
+    def step(array, k):
+        if is_inner:
+            return tf.cond(k > 1, lambda: array.write(k - 4, k), lambda: array), None
+        return array.write(k - 1, k), None
+
+    array = tf.function(
+        lambda: tf_ti.scan(
+            step, tf.TensorArray(tf.int32, 4, dynamic_size=True, element_shape=[]), tf.range(3)
+        )[0].stack(),
+        jit_compile=jit,
+    )
+    index = -2 if is_inner else -1
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"init: index {index} is written"):
+        array()
+
+
 # Rows
 
 

@@ -401,7 +401,8 @@ REGISTER_OP("TfTi>ListIndex")
     .Doc(R"doc(
 Returns the index at which a list is written that grows where the index is past its end.
 
-Where XLA compiles, lists do not grow: there the index must be less than the size.
+It must not be negative, which TensorFlow does not look at. Where XLA compiles, lists do not grow:
+there it must be less than the size, too.
 
 index: One or many.
 size: Of the list.

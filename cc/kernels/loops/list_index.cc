@@ -1,4 +1,8 @@
-// Indices at which lists are written: what they are for, XLA's kernel knows.
+// Indices at which lists are written. What would not fit an XLA list, XLA's kernel refuses; here
+// the list grows, but TensorFlow does not look at what is negative.
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_ti {
@@ -6,10 +10,23 @@ namespace {
 
 class ListIndexOp : public tensorflow::OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit ListIndexOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("label", &label_));
+  }
 
-  void Compute(tensorflow::OpKernelContext* ctx) override { ctx->set_output(0, ctx->input(0)); }
+  void Compute(tensorflow::OpKernelContext* ctx) override {
+    const auto indices = ctx->input(0).flat<int32_t>();
+    for (int64_t i = 0; i < indices.size(); ++i) {
+      OP_REQUIRES(ctx, indices(i) >= 0,
+                  absl::InvalidArgumentError(absl::StrCat(label_, ": index ", indices(i),
+                                                          " is written, which is negative")));
+    }
+    ctx->set_output(0, ctx->input(0));
+  }
   bool IsExpensive() override { return false; }
+
+ private:
+  std::string label_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfTi>ListIndex").Device(tensorflow::DEVICE_CPU), ListIndexOp);

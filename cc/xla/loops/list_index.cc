@@ -6,11 +6,13 @@
 #include "cc/xla/shapes.h"
 #include "cc/xla/tf2xla.h"
 #include "xla/hlo/builder/lib/arithmetic.h"
+#include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace tf_ti {
 namespace {
 
+using xla::XlaBuilder;
 using xla::XlaOp;
 
 class ListIndexOp : public XlaKernel {
@@ -21,18 +23,24 @@ class ListIndexOp : public XlaKernel {
 
   absl::Status Compile(const Context& ctx) const override {
     const XlaOp index = ctx.Input(0), size = ctx.Input(1);
-    XlaOp largest = index;
+    XlaBuilder* const builder = ctx.builder();
+    XlaOp smallest = index, largest = index;
     if (!ShapeOf(index).dimensions().empty()) {
-      largest = xla::ReduceAll(index, xla::MinValue(ctx.builder(), xla::S32),
-                               xla::CreateScalarMaxComputation(xla::S32, ctx.builder()));
+      smallest = xla::ReduceAll(index, xla::MaxValue(builder, xla::S32),
+                                xla::CreateScalarMinComputation(xla::S32, builder));
+      largest = xla::ReduceAll(index, xla::MinValue(builder, xla::S32),
+                               xla::CreateScalarMaxComputation(xla::S32, builder));
     }
+    Require(xla::Ge(smallest, xla::Zero(builder, xla::S32)),
+            absl::StrCat(Literal(label_), ": index $0 is written, which is negative"),
+            {Wide(smallest)});
     Require(xla::Lt(largest, size),
             absl::StrCat(Literal(label_),
                          ": XLA's TensorArrays do not grow: this one has size $0, and index $1 is "
                          "written; make it large enough"),
             {Wide(size), Wide(largest)});
     ctx.SetOutput(0, index);
-    return ctx.builder()->first_error();
+    return builder->first_error();
   }
 
  private:
