@@ -627,7 +627,7 @@ def largest(table, ids, weights):
 
 def nested(module, look, tmp_path):
     module.called = tf.function(look)
-    return module, tf.function(lambda ids, weights: module.called(ids, weights))
+    return module, tf.function(lambda ids: module.called(ids))
 
 
 def loaded(module, look, tmp_path):
@@ -656,37 +656,65 @@ def test_a_function_within_keeps_gradients_of_rows_after_an_eager_one(
         pytest.skip("it takes no weights")
     module = tf.Module()
     module.table = tf.Variable(TABLE, shape=shape)
-    specs = [tf.TensorSpec([4], tf.int32), tf.TensorSpec([4])]
 
-    @tf.function(input_signature=specs)
-    def look(ids, weights):
-        return run(module.table, ids, weights if weighted else None)
+    @tf.function(input_signature=[tf.TensorSpec([4], tf.int32)])
+    def look(ids):
+        return run(module.table, ids, tf.constant(WEIGHTS) if weighted else None)
 
     owner, function = how(module, look, tmp_path)
 
-    def gradients(ids, weights):
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(weights)
-            y = function(ids, weights)
-        return tape.gradient(y, [owner.table, weights])
+    def gradient(ids):
+        with tf.GradientTape() as tape:
+            y = function(ids)
+        return tape.gradient(y, owner.table)
 
-    def check(of_table, of_weights):
-        assert gradient_of_rows(of_table) == expected[weighted]
-        if weighted:
-            np.testing.assert_allclose(of_weights, TABLE[IDS].sum(1))
-
-    given = tf.constant(IDS), tf.constant(WEIGHTS)
-    check(*gradients(*given))
+    ids = tf.constant(IDS)
+    assert gradient_of_rows(gradient(ids)) == expected[weighted]
     for _ in range(2):
 
         @tf.function
-        def step(ids, weights):
-            of_table, of_weights = gradients(ids, weights)
-            assert isinstance(of_table, tf.IndexedSlices)
-            return of_table, of_weights
+        def step(ids):
+            slices = gradient(ids)
+            assert isinstance(slices, tf.IndexedSlices)
+            return slices
 
-        check(*step(*given))
-        check(*gradients(*given))
+        assert gradient_of_rows(step(ids)) == expected[weighted]
+        assert gradient_of_rows(gradient(ids)) == expected[weighted]
+
+
+INSIDE = {
+    "cond": lambda look: tf.cond(tf.size(IDS) > 0, look, lambda: 2 * look()),
+    "switch_case": lambda look: tf.switch_case(tf.size(IDS) - 3, [lambda: 2 * look(), look]),
+    "while_loop": lambda look: tf.while_loop(
+        lambda k, _: k < 1, lambda k, y: (k + 1, y + look()), (0, tf.zeros([2, 3]))
+    )[1],
+    "map_fn": lambda look: tf.map_fn(lambda _: look(), tf.zeros([1]))[0],
+    "scan": lambda look: tf_ti.scan(lambda y, _: (y + look(), None), tf.zeros([2, 3]), length=1)[0],
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("inside", INSIDE)
+def test_a_function_within_has_gradients_in_control_flow_as_by_itself(inside, weighted):
+    table, weights = tf.Variable(TABLE), tf.Variable(WEIGHTS)
+
+    @tf.function
+    def look():
+        given = {"per_sample_weights": weights[:, tf.newaxis]} if weighted else {}
+        rows = tf_ti.embedding_bag_packed(table, tf.constant(IDS)[:, tf.newaxis], **given)
+        return tf.reduce_sum(tf.reshape(rows, [2, 2, 3]) ** 2, 1)
+
+    def gradients(run):
+        with tf.GradientTape() as tape:
+            y = run(look)
+        found = tape.gradient(y, [table, weights], unconnected_gradients="zero")
+        return [tf.convert_to_tensor(gradient) for gradient in found]
+
+    expected = gradients(lambda look: look())
+    for _ in range(2):
+        for call in (gradients, tf.function(gradients, autograph=False)):
+            for found, right in zip(call(INSIDE[inside]), expected, strict=True):
+                np.testing.assert_allclose(found, right)
 
 
 # Threads

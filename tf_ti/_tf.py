@@ -74,6 +74,7 @@ __all__ = [
     "repeat_operation",
     "copy_handle_data",
     "current_device",
+    "depends_on_inputs",
     "device_of_call",
     "do_not_convert",
     "find_function",
@@ -90,6 +91,7 @@ __all__ = [
     "mark_constant_inputs",
     "nest_items",
     "nest_like",
+    "other_function",
     "record",
     "register_freezing",
     "register_gradient",
@@ -106,7 +108,6 @@ __all__ = [
     "use_function",
     "user_code",
     "variable_accessed",
-    "variable_handle",
     "variable_shape",
     "wait_for_no_dead",
     "without_graphs",
@@ -387,18 +388,28 @@ def forget_captures(graph: FuncGraph) -> None:
     _ = graph.captures  # which a cache keeps until it is asked again
 
 
-def variable_handle(handle: tf.Tensor) -> tf.Tensor:
-    """The handle itself, where a function's graph has a placeholder for one that it captured.
+def other_function(tensor: tf.Tensor) -> func_graph.FuncGraph | None:
+    """The function's graph that a tensor is of, where that is not the current one.
 
-    The gradient of a function may refer to that. The placeholder would become an output of the
-    function, for which the next gradient of the same call has zeros in the size of the variable.
+    A gradient that refers to such a tensor makes it an output of the function.
     """
-    graph = getattr(handle, "graph", None) if tf.is_symbolic_tensor(handle) else None
-    if type(graph) is func_graph.FuncGraph:
-        for outside, placeholder in graph.captures:
-            if placeholder is handle and isinstance(outside, EagerTensor):
-                return outside
-    return handle
+    graph = tensor.graph if tf.is_symbolic_tensor(tensor) else None
+    is_other = type(graph) is func_graph.FuncGraph and graph is not ops.get_default_graph()
+    return graph if is_other else None
+
+
+def depends_on_inputs(graph: func_graph.FuncGraph, tensor: tf.Tensor) -> bool:
+    """Whether a tensor of a function is computed of what the function gets."""
+    given = {parameter.op for parameter in graph.inputs}
+    seen, stack = set(), [tensor.op]
+    while stack:
+        op = stack.pop()
+        if op in given:
+            return True
+        if op not in seen:
+            seen.add(op)
+            stack.extend(t.op for t in op.inputs)
+    return False
 
 
 def current_device() -> str:

@@ -16,14 +16,35 @@ from tf_ti.bags.ops import KINDS, PREFIX, SEVERAL, Bags, Table, find_slots
 
 def _is_wanted(op: tf.Operation, index: int) -> bool:
     """Whether anybody asks for an input's gradient; in a graph, what nobody uses is pruned."""
+    given = op.inputs[index]
+    function = _tf.other_function(given)
+    if function is not None and not _tf.depends_on_inputs(function, given):
+        return False  # only the function itself could ask for it
     return index not in (getattr(op, "skip_input_indices", None) or ())
 
 
 def _table(op: tf.Operation, number: int = 0) -> Table:
-    source = op.inputs[number]
-    if source.dtype == tf.resource:
-        source = _tf.variable_handle(source)
-    return Table(source, tf.as_dtype(op.get_attr("T")))
+    return Table(op.inputs[number], tf.as_dtype(op.get_attr("T")))
+
+
+def _function_of(table: Table) -> tf.Graph | None:
+    """The other function for whose gradient that of a variable's rows is.
+
+    If the gradient referred to the handle, that would become an output of the function, for which
+    the next gradient of the same call has zeros in the size of the variable. The number of rows
+    will do. (What is by the weights needs the rows themselves.)
+    """
+    return _tf.other_function(table.source) if table.is_resource else None
+
+
+def _shape(table: Table) -> tf.Tensor:
+    function = _function_of(table)
+    if function is None:
+        return table.shape()
+    with function.as_default(), tf.control_dependencies(None):
+        shape = table.shape()
+    static = tf.get_static_value(shape)
+    return shape if static is None else tf.constant(static)
 
 
 def _weights_input(op: tf.Operation) -> int:
@@ -34,10 +55,11 @@ def _weights_input(op: tf.Operation) -> int:
 def _table_gradient(
     table: Table, bags: Bags, grad: tf.Tensor, argmax: tf.Tensor | None
 ) -> tf.IndexedSlices:
-    shape = table.shape()
+    shape = _shape(table)
     if bags.weights is not None:
         bags = bags.replace(weights=tf.math.conj(bags.weights))
-    rows, values = bags.table_gradient(table, grad, argmax)
+    source = table if _function_of(table) is None else shape[0]
+    rows, values = bags.table_gradient(source, grad, argmax)
     # TensorFlow's own look-ups have shapes of int32, and tf.cond wants all to be alike.
     return tf.IndexedSlices(values, rows, tf.cast(shape, tf.int32))
 
@@ -128,7 +150,7 @@ for _prefix in (PREFIX, f"{PREFIX}Resource"):
 def _num_emb(op: tf.Operation) -> tf.Tensor:
     """That of the table whose gradient an op computes."""
     source = op.inputs[0]
-    return _table(op).shape()[0] if source.dtype == tf.resource else source
+    return _shape(_table(op))[0] if source.dtype == tf.resource else source
 
 
 @_tf.register_gradient(f"{PREFIX}EmbeddingBagGrad")
