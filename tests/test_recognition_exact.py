@@ -467,3 +467,30 @@ def test_random_factors(n):
         )
 
     assert_same(*(tf.function(run)(fuse) for fuse in (True, False)), 2e-5)
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.3, -0.7, 1 / 3])
+@pytest.mark.parametrize("limit", ["maximum", "relu"])
+@pytest.mark.parametrize("seed", [0, 1], indirect=True)
+def test_a_factor_of_what_adds_up_to_a_limit_moves_nothing_beside_it(rng, scale, limit):
+    """The sum is 0; of terms that are each rounded it would be nearly 0."""
+    m = rng.integers(1, 1000, 32)
+    k = rng.integers(1, 100)
+    print(m, k)
+    x = tf.constant([[[k, 1]]] * 2, tf.float32)
+    w = tf.constant([m, -k * m], tf.float32)
+
+    def cell(h, x):
+        v = scale * (x @ w + tf.matmul(h, tf.zeros([32, 32])))
+        h = tf.maximum(v, 0.0) if limit == "maximum" else tf.nn.relu(v)
+        return h, h
+
+    @tf.function
+    def found(fuse):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = tf_ti.scan(cell, tf.zeros([1, 32]), x, fuse=fuse)[1]
+        return y, *tape.gradient(y, [x, w])
+
+    for fused, alone in zip(found(True), found(False)):
+        np.testing.assert_allclose(fused, alone, rtol=1e-6)

@@ -85,7 +85,10 @@ class _Gate:
         f = self.activation
         if not f.name == other.name == "hard_sigmoid":
             return self
-        rest = _form.added(self.rest, _form.of_number((f.beta - other.beta) / f.alpha))
+        shift = (f.beta - other.beta) / f.alpha
+        if not _is_number(shift, np.float32):  # limits would be beside where they are
+            raise Unknown
+        rest = _form.added(self.rest, _form.of_number(shift))
         f = dataclasses.replace(f, beta=other.beta)
         return dataclasses.replace(self, activation=f, rest=rest)
 
@@ -281,27 +284,53 @@ class _Matcher:
         """A function and its argument; a limited one is a hard sigmoid of something."""
         argument = dict(atom.argument)
         if atom.function != "unit":
-            return _activation(atom), argument
+            activation = _activation(atom)
+            if activation.name in _UNBOUNDED and not _adds_exactly(argument):
+                raise Unknown
+            return activation, argument
         slopes = {c for m, c in argument.items() if not _form.is_outside(m)}
         if len(slopes) != 1 or min(slopes) <= 0:
             raise Unknown
         (slope,) = slopes
         offset = argument.pop(_form.ONE, Fraction(0))
         activation = Activation("hard_sigmoid", slope, offset, atom.limits)
-        if not _meets_its_limits(activation, self._type):
+        argument = _form.scaled(argument, 1 / slope)
+        if not _meets_its_limits(activation, self._type) or not _adds_exactly(argument):
             raise Unknown
-        return activation, _form.scaled(argument, 1 / slope)
+        return activation, argument
 
 
 def _meets_its_limits(f: Activation, dtype: type) -> bool:
-    """Whether a hard sigmoid is at its limits, and not beside them, for numbers that are there."""
+    """Whether a hard sigmoid is at its limits, and not beside them, where the body is.
+
+    A limit that no number meets exactly is met by rounding, if by any: for that alpha and beta must
+    be the body's.
+    """
+    is_same = _is_number(f.alpha, dtype) and _is_number(f.beta, dtype)
     for limit in (0, 1):
         exact = (limit - f.beta) / f.alpha
-        rounded = dtype(float(exact))
-        if Fraction(float(rounded)) == exact:
-            if dtype(float(f.alpha)) * rounded + dtype(float(f.beta)) != limit:
+        if _is_number(exact, dtype):
+            alpha, beta, x = (dtype(float(number)) for number in (f.alpha, f.beta, exact))
+            if alpha * x + beta != limit:
                 return False
+        elif not is_same:
+            return False
     return True
+
+
+def _is_number(value: Fraction, dtype: type) -> bool:
+    """Whether it is a number of a type, unrounded."""
+    return Fraction(float(dtype(float(value)))) == value
+
+
+def _adds_exactly(argument: Polynomial) -> bool:
+    """Whether what adds up to a limit still does: factors, which go to weights, round nothing."""
+    return all(
+        number & (number - 1) == 0
+        for monomial, c in argument.items()
+        if monomial != _form.ONE
+        for number in (abs(c.numerator), c.denominator)
+    )
 
 
 def _is_term(monomial: _form.Monomial) -> bool:
