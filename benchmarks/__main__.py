@@ -19,6 +19,7 @@ FAMILIES = (
     "many_tables",
     "training",
     "parameter_servers",
+    "busy",
     "compiled_bags",
     "openvino",
 )

@@ -74,7 +74,7 @@ SHAPES = (A, B, C, D)
 
 
 def run(quick: bool) -> Iterator[harness.Table]:
-    _limit_tensorflow(THREADS)
+    limit_tensorflow(THREADS)
     repeats = 3 if quick else 9
     for kind in OURS:
         yield forward(kind, repeats)
@@ -85,7 +85,7 @@ def run(quick: bool) -> Iterator[harness.Table]:
     yield new_cells(repeats)
 
 
-def _limit_tensorflow(threads: int) -> None:
+def limit_tensorflow(threads: int) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
 
@@ -224,7 +224,7 @@ def _ways(layer: Layer) -> dict[str, Way]:
     return ways
 
 
-def _forward_case(name: str, way: Way, layer: Layer, runs: int) -> Callable:
+def forward_case(name: str, way: Way, layer: Layer, runs: int) -> Callable:
     """Runs the layer some times in a row, checked against the definition."""
     runs = _runs(name, runs)
 
@@ -237,7 +237,7 @@ def _forward_case(name: str, way: Way, layer: Layer, runs: int) -> Callable:
     return case
 
 
-def _training_case(
+def training_case(
     name: str, way: Way, dy: np.ndarray, runs: int, expected: Callable[[int], list[np.ndarray]]
 ) -> Callable:
     """The same with the gradients by every x and by the weights, given that by the outputs."""
@@ -256,7 +256,7 @@ def _training_case(
     return case
 
 
-def _gradients(layer: Layer, dy: np.ndarray, runs: int) -> list[np.ndarray]:
+def expected_gradients(layer: Layer, dy: np.ndarray, runs: int) -> list[np.ndarray]:
     """What to expect: each step a call, differentiated by TensorFlow's tape."""
 
     def in_python(cell, x, state):
@@ -370,7 +370,7 @@ def _forward_seconds(
 ) -> dict[str, float]:
     layer = Layer.random(kind, *shape.sizes)
     cases = {
-        name: _forward_case(name, way, layer, shape.runs)
+        name: forward_case(name, way, layer, shape.runs)
         for name, way in _ways(layer).items()
         if name in names
     }
@@ -422,10 +422,10 @@ def training(kind: str, repeats: int) -> harness.Table:
         layer = Layer.random(kind, *shape.sizes)
         time, batch, _, hidden = shape.sizes
         dy = np.random.default_rng(1).standard_normal((time, batch, hidden), np.float32)
-        expected = functools.cache(functools.partial(_gradients, layer, dy))
+        expected = functools.cache(functools.partial(expected_gradients, layer, dy))
         runs = max(1, shape.runs // 2)
         cases = {
-            name: _training_case(name, way, dy, runs, expected)
+            name: training_case(name, way, dy, runs, expected)
             for name, way in _ways(layer).items()
         }
         peers = _training_peer_cases(layer, dy, THREADS, expected(1))
@@ -454,7 +454,7 @@ def one_thread(repeats: int) -> Iterator[harness.Table]:
 
 def print_one_thread(repeats: int) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
-    _limit_tensorflow(1)
+    limit_tensorflow(1)
     names = (*OURS.values(), BLOCK_LSTM, ONNX_RUNTIME, OPENVINO_SEQUENCE, TORCH)
     figures = {
         kind: [_forward_seconds(shape, kind, 1, repeats, names) for shape in SHAPES]
@@ -486,7 +486,7 @@ def cells_in_loops(repeats: int) -> harness.Table:
             ways |= {name: InLoop(loop, cells.CELLS[kind], layer) for name, loop in loops.items()}
             ways[KERAS_CELL] = InLoop(cells.on_scan, cells.KerasCell, layer)
             cases = {
-                name: _forward_case(name, way, layer, shape.runs) for name, way in ways.items()
+                name: forward_case(name, way, layer, shape.runs) for name, way in ways.items()
             }
             seconds = _measure(cases, shape.runs, {}, repeats)
             column = f"{kind.upper()}, {shape}"
@@ -514,7 +514,7 @@ def new_cells(repeats: int) -> harness.Table:
     ):
         layer = Layer.random(kind, *A.sizes)
         cases = {
-            name: _forward_case(name, InLoop(loop, cells.CELLS[kind], layer), layer, A.runs)
+            name: forward_case(name, InLoop(loop, cells.CELLS[kind], layer), layer, A.runs)
             for name, loop in loops.items()
         }
         peers = _peer_cases(layer, (JAX,), THREADS)

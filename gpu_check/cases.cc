@@ -46,7 +46,9 @@ class Serial : public Parallel {
   void Run(int64_t count, const std::function<void(int64_t)>& work) override {
     for (int64_t i = 0; i < count; ++i) work(i);
   }
-  void Invite(int64_t, const std::function<void(int64_t)>&) override {}
+  std::unique_ptr<Invitation> Invite(int64_t, std::function<void(int64_t)>) override {
+    return nullptr;
+  }
 };
 
 class Random {

@@ -4,8 +4,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 namespace tf_ti {
+
+// Threads that have been asked to come.
+class Invitation {
+ public:
+  virtual ~Invitation() = default;
+
+  // Asks others, once, in the place of those that should have come by now: a thread that is woken
+  // on a core that is taken waits for it, even if another core is idle. To be called now and then.
+  virtual void Remind() = 0;
+};
 
 class Parallel {
  public:
@@ -13,12 +24,13 @@ class Parallel {
 
   virtual int64_t num_threads() const = 0;
 
-  // Calls work(0) ... work(count - 1), in any order and maybe at the same time, and waits for all.
+  // Calls work(0) ... work(count - 1), in any order and maybe at the same time. The calling thread
+  // takes part, and waits for none that has not begun.
   virtual void Run(int64_t count, const std::function<void(int64_t)>& work) = 0;
 
   // Has other threads call join(1) ... join(count - 1) some day, maybe after this object is gone,
-  // or never. Returns at once.
-  virtual void Invite(int64_t count, const std::function<void(int64_t)>& join) = 0;
+  // or never; each at most once. Returns at once.
+  virtual std::unique_ptr<Invitation> Invite(int64_t count, std::function<void(int64_t)> join) = 0;
 };
 
 // In how many parts to cut work that moves `bytes` in all (more than there can be where rows that

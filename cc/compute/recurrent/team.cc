@@ -1,105 +1,168 @@
 #include "cc/compute/recurrent/team.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <thread>
 
+#include "cc/compute/waiting.h"
+
 namespace tf_ti {
 namespace {
 
-// A step, and a bit for each part whose own thread takes part in it, are one word.
-constexpr uint64_t kOver = ~uint64_t{0};
+// How far a part has come. Whoever does a step of it, its own thread or the calling one, claims the
+// step first. What threads write lies in cache lines of their own.
+class alignas(64) Progress {
+ public:
+  // Twice the number of steps that are over, and one more while somebody does the next one.
+  int64_t Get() const { return progress_.load(std::memory_order_acquire); }
+  static int64_t StepOf(int64_t progress) { return progress / 2; }
+  static bool IsClaimed(int64_t progress) { return progress % 2 != 0; }
 
-// Counted from 1 in the word, as 0 is no step.
-int64_t StepOf(uint64_t word) { return static_cast<int64_t>(word >> kMostParts) - 1; }
-bool TakesPart(uint64_t word, int64_t part) { return (word >> part & 1) != 0; }
-
-// Waits for something that takes microseconds, unless the thread that does it has lost its core.
-template <typename Condition>
-void SpinUntil(const Condition& condition) {
-  constexpr int kSpins = 4000;
-  for (int spin = 0; !condition(); ++spin) {
-    if (spin >= kSpins) {
-      std::this_thread::yield();
-#if defined(__x86_64__)
-    } else {
-      __builtin_ia32_pause();
-#endif
-    }
+  bool Claim(int64_t step) {
+    int64_t before = 2 * step;
+    return Get() == before &&
+           progress_.compare_exchange_strong(before, before + 1, std::memory_order_acq_rel);
   }
-}
+  // Only by who has claimed that step, or one before.
+  void SetDone(int64_t step) { progress_.store(2 * (step + 1), std::memory_order_release); }
 
-// What a thread writes lies in a cache line of its own.
-struct alignas(64) Member {
-  std::atomic<bool> has_come{false};
-  std::atomic<int64_t> done{-1};  // its last step
-  int64_t alone_from = -1;        // the step after which it needs to hear of no other
+ private:
+  std::atomic<int64_t> progress_{0};
 };
 
-// It outlives the call for threads that come too late, and then nothing but the word is read.
-struct State {
-  alignas(64) std::atomic<uint64_t> word{0};  // of the step that is being done, or kOver
+// It outlives the call for threads that come too late. `steps` does not: who has claimed a step may
+// read them, as the call does not end before that step.
+struct Shared {
+  Shared(const Steps& steps) : num_steps(steps.num_steps), steps(steps) {}
+
+  alignas(64) std::atomic<int64_t> num_open{0};  // steps that may be claimed
+  const int64_t num_steps;
   const Steps& steps;
-  Member members[kMostParts];
+  Progress parts[kMostParts];
 };
 
-void Join(State* state, int64_t part) {
-  Member& member = state->members[part];
-  uint64_t last = state->word.load(std::memory_order_acquire);
-  member.has_come.store(true, std::memory_order_release);
-  while (last != kOver) {
-    uint64_t word = last;
-    SpinUntil([&] { return (word = state->word.load(std::memory_order_acquire)) != last; });
-    last = word;
-    if (word == kOver || !TakesPart(word, part)) continue;
-    // The step, or all of them, cannot end without this thread.
-    const Steps& steps = state->steps;
-    if (StepOf(word) < steps.num_meetings) {
-      steps.work(StepOf(word), part);
-      member.done.store(StepOf(word), std::memory_order_release);
-      continue;
+// Does what nobody else does of a part, until all of it is over.
+void Join(Shared* shared, int64_t part) {
+  // So soon does a thread that waits leave its core to others that want it, and so soon it sleeps.
+  constexpr int64_t kAwake = 20 * kMicrosecond;
+  constexpr int64_t kNearlyAwake = 200 * kMicrosecond;
+  // After that the system might take the core away in the middle of a step, as others wait for it.
+  // Between two steps nobody waits for this thread.
+  constexpr int64_t kTurn = 1000 * kMicrosecond;
+  Progress& own = shared->parts[part];
+  int64_t turn = Now();
+  int64_t last_time = 0;
+  for (;;) {
+    const int64_t progress = own.Get();
+    const int64_t step = Progress::StepOf(progress);
+    if (step >= shared->num_steps) return;
+    const auto has_news = [&] {
+      return own.Get() != progress || (!Progress::IsClaimed(progress) &&
+                                       shared->num_open.load(std::memory_order_acquire) > step);
+    };
+    int64_t now = Now();
+    const int64_t sleepy = now + std::max(kNearlyAwake, 2 * last_time);
+    while (!SpinUntil(has_news, kAwake)) {
+      now < sleepy ? std::this_thread::yield() : Nap();
+      turn = now = Now();
     }
-    for (int64_t step = member.alone_from; step < steps.num_steps && steps.goes_on(); ++step) {
-      steps.work(step, part);
+    if (now - turn > kTurn) {
+      std::this_thread::yield();
+      turn = now = Now();
     }
-    member.done.store(steps.num_steps, std::memory_order_release);
-    return;
+    if (!own.Claim(step)) continue;
+    if (shared->steps.goes_on()) shared->steps.work(step, part);
+    own.SetDone(step);
+    last_time = Now() - now;
   }
 }
+
+// The calling thread's side.
+class Team {
+ public:
+  Team(const Steps& steps, int64_t num_parts, Parallel* parallel)
+      : steps_(steps),
+        num_parts_(num_parts),
+        shared_(new Shared(steps)),
+        invitation_(parallel->Invite(
+            num_parts, [shared = shared_](int64_t part) { Join(shared.get(), part); })) {}
+
+  void Run() {
+    int64_t step = 0;
+    for (; step < steps_.num_meetings && steps_.goes_on(); ++step) {
+      Meet(step);
+      invitation_->Remind();
+    }
+    shared_->num_open.store(steps_.num_steps, std::memory_order_release);
+    for (; step < steps_.num_steps && steps_.goes_on(); ++step) {
+      const int64_t start = Now();
+      steps_.work(step, 0);
+      time_ = Now() - start;
+      invitation_->Remind();
+    }
+    for (int64_t part = 1; part < num_parts_; ++part) FinishPart(part);
+  }
+
+ private:
+  void Meet(int64_t step) {
+    bool is_own[kMostParts];
+    const auto claim = [&](int64_t part) { return shared_->parts[part].Claim(step); };
+    for (int64_t p = 1; p < num_parts_; ++p) is_own[p] = is_late_[p] && claim(p);
+    shared_->num_open.store(step + 1, std::memory_order_release);
+    const int64_t start = Now();
+    steps_.work(step, 0);
+    for (int64_t p = 1; p < num_parts_; ++p) {
+      if (!is_own[p] && !claim(p)) continue;
+      steps_.work(step, p);
+      shared_->parts[p].SetDone(step);
+    }
+    time_ = Now() - start;
+    for (int64_t p = 1; p < num_parts_; ++p) Wait(step, p);
+  }
+
+  // Until who does that step of a part has done it.
+  void Wait(int64_t step, int64_t part) {
+    const Progress& progress = shared_->parts[part];
+    const auto is_over = [&] { return Progress::StepOf(progress.Get()) > step; };
+    // Others may take twice as long again as this thread.
+    constexpr int64_t kPatience = 50 * kMicrosecond;
+    if (SpinUntil(is_over, std::max(kPatience, 2 * time_))) return;
+    is_late_[part] = true;
+    while (!is_over()) Nap();
+  }
+
+  // Waits for a part as long as its thread goes on, and does the rest.
+  void FinishPart(int64_t part) {
+    constexpr int64_t kBetweenSteps = kMicrosecond;
+    Progress& progress = shared_->parts[part];
+    for (;;) {
+      const int64_t last = progress.Get();
+      int64_t step = Progress::StepOf(last);
+      if (step == steps_.num_steps) return;
+      if (Progress::IsClaimed(last)) {
+        Wait(step, part);
+        SpinUntil([&] { return progress.Get() != last + 1; }, kBetweenSteps);
+      } else if (progress.Claim(step)) {
+        for (; step < steps_.num_steps && steps_.goes_on(); ++step) steps_.work(step, part);
+        progress.SetDone(steps_.num_steps - 1);
+      }
+    }
+  }
+
+  const Steps& steps_;
+  const int64_t num_parts_;
+  const std::shared_ptr<Shared> shared_;
+  const std::unique_ptr<Invitation> invitation_;
+  bool is_late_[kMostParts] = {};  // whether this thread has waited for that part's in vain
+  int64_t time_ = 0;               // of the last step, what this thread did of it
+};
 
 }  // namespace
 
 void RunSteps(const Steps& steps, int64_t num_parts, Parallel* parallel) {
-  if (num_parts == 1) {
-    for (int64_t step = 0; step < steps.num_steps && steps.goes_on(); ++step) steps.work(step, 0);
-    return;
-  }
-  const std::shared_ptr<State> state(new State{{0}, steps, {}});
-  parallel->Invite(num_parts, [state](int64_t part) { Join(state.get(), part); });
-  const auto wait = [&](const Member& member, int64_t step) {
-    SpinUntil([&] { return member.done.load(std::memory_order_acquire) == step; });
-  };
-  for (int64_t step = 0; step < steps.num_steps && steps.goes_on(); ++step) {
-    const bool is_meeting = step < steps.num_meetings;
-    uint64_t word = static_cast<uint64_t>(step + 1) << kMostParts;
-    for (int64_t p = 1; p < num_parts; ++p) {
-      Member& member = state->members[p];
-      if (!member.has_come.load(std::memory_order_acquire)) continue;
-      word |= uint64_t{1} << p;
-      if (!is_meeting && member.alone_from < 0) member.alone_from = step;
-    }
-    state->word.store(word, std::memory_order_release);
-    for (int64_t p = 0; p < num_parts; ++p) {
-      if (!TakesPart(word, p)) steps.work(step, p);
-    }
-    for (int64_t p = 1; p < num_parts && is_meeting; ++p) {
-      if (TakesPart(word, p)) wait(state->members[p], step);
-    }
-  }
-  for (int64_t p = 1; p < num_parts; ++p) {
-    if (state->members[p].alone_from >= 0) wait(state->members[p], steps.num_steps);
-  }
-  state->word.store(kOver, std::memory_order_release);
+  if (num_parts > 1) return Team(steps, num_parts, parallel).Run();
+  for (int64_t step = 0; step < steps.num_steps && steps.goes_on(); ++step) steps.work(step, 0);
 }
 
 }  // namespace tf_ti

@@ -16,13 +16,18 @@ struct Steps {
   // In the first of them all parts of a step are over before the next one begins. Later each part
   // goes on as fast as it can.
   int64_t num_meetings;
-  std::function<void(int64_t step, int64_t part)> work;
-  std::function<bool()> goes_on;  // asked before each step; if it is false the rest is left out
+  std::function<void(int64_t step, int64_t part)> work;  // does not throw
+  // Asked before each step; once it is false, it stays so, and the rest is left out.
+  std::function<bool()> goes_on;
 };
 
-// Calls work(step, part) for all steps and parts, of which there are at most kMostParts, and
-// returns. A part has a thread of its own, once that has come; the calling thread does the parts of
-// those that are missing, so it waits for nobody who has not begun.
+// Calls work(step, part) once for all steps and parts, of which there are at most kMostParts, and
+// returns. A part has a thread of its own, if one comes. The calling thread does the first part,
+// and of the others each step that nobody has begun when it is there itself: it waits only for
+// threads in the middle of a step. If one of them has lost its core, which takes milliseconds, it
+// waits asleep, and does without that thread until the end of the call. A thread that comes late,
+// or comes back, joins at the next step. So whoever comes, and whenever, makes no difference but in
+// time.
 void RunSteps(const Steps& steps, int64_t num_parts, Parallel* parallel);
 
 }  // namespace tf_ti

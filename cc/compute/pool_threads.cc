@@ -1,0 +1,196 @@
+#include "cc/compute/pool_threads.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "cc/compute/waiting.h"
+
+namespace tf_ti {
+namespace {
+
+// Pieces of work that whoever comes may take. It outlives the call for threads that come too late.
+class Pieces {
+ public:
+  Pieces(int64_t count, const std::function<void(int64_t)>& work) : count_(count), work_(&work) {}
+
+  // Takes pieces until none is left. An exception would leave the others with work that is gone.
+  void Work(Invitation* invitation) noexcept {
+    int64_t finished = 0;
+    for (int64_t k; (k = next_.fetch_add(1)) < count_; ++finished) {
+      (*work_)(k);
+      if (invitation != nullptr) invitation->Remind();
+    }
+    if (finished > 0 && done_.fetch_add(finished) + finished == count_) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      all_done_.notify_one();
+    }
+  }
+
+  void Wait() {
+    // Longer than most pieces take, shorter than it takes to fall asleep and be woken.
+    if (SpinUntil([this] { return done_.load() == count_; }, 20 * kMicrosecond)) return;
+    std::unique_lock<std::mutex> lock(mutex_);
+    all_done_.wait(lock, [this] { return done_.load() == count_; });
+  }
+
+ private:
+  const int64_t count_;
+  const std::function<void(int64_t)>* const work_;
+  std::atomic<int64_t> next_{0};
+  std::atomic<int64_t> done_{0};
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+};
+
+// Threads that have just helped, and wait a little for more before they go back to their pool: one
+// that sleeps takes tens of microseconds to wake up, or milliseconds on a busy virtual machine.
+class Idle {
+ public:
+  using Work = std::function<void()>;
+
+  // Has an idle thread do the work, if there is one.
+  bool Give(const Work& work) {
+    for (std::atomic<const Work*>& place : places_) {
+      const Work* expected = &kNothing;
+      if (place.load(std::memory_order_relaxed) != expected) continue;
+      const Work* const given = new Work(work);
+      if (place.compare_exchange_strong(expected, given)) return true;
+      delete given;
+    }
+    return false;
+  }
+
+  // Does the work, and what it is given meanwhile.
+  void Do(const Work& work) {
+    int64_t patience = DoOne(work);
+    while (const std::unique_ptr<const Work> next{Wait(patience)}) patience = DoOne(*next);
+  }
+
+ private:
+  static const Work kNothing;
+
+  // How long to wait after that: what a graph does between two ops that share their work mostly
+  // takes less. Who came for nothing goes.
+  int64_t DoOne(const Work& work) {
+    constexpr int64_t kNothingTakes = 5 * kMicrosecond;
+    const int64_t start = Now();
+    work();
+    const int64_t end = Now();
+    if (end - start < kNothingTakes || AreCoresWanted(end)) return 0;
+    return std::clamp((end - start) / 10, 60 * kMicrosecond, 100 * kMicrosecond);
+  }
+
+  // Whether one of these threads has had to leave its core to another process or thread lately:
+  // on a quiet machine that happens a few times a second.
+  bool AreCoresWanted(int64_t now) {
+    constexpr int64_t kLately = 20000 * kMicrosecond;
+    thread_local int64_t num_switches = 0;
+    rusage usage;
+    if (getrusage(RUSAGE_THREAD, &usage) == 0 && usage.ru_nivcsw != num_switches) {
+      num_switches = usage.ru_nivcsw;
+      wanted_until_.store(now + kLately, std::memory_order_relaxed);
+    }
+    return now < wanted_until_.load(std::memory_order_relaxed);
+  }
+
+  const Work* Wait(int64_t patience) {
+    if (patience == 0) return nullptr;
+    for (std::atomic<const Work*>& place : places_) {
+      const Work* given = nullptr;
+      if (!place.compare_exchange_strong(given, &kNothing)) continue;
+      SpinUntil([&] { return place.load(std::memory_order_acquire) != &kNothing; }, patience);
+      given = place.exchange(nullptr);
+      return given == &kNothing ? nullptr : given;
+    }
+    return nullptr;
+  }
+
+  // Null: nobody is there; kNothing: somebody waits.
+  std::atomic<const Work*> places_[16] = {};
+  std::atomic<int64_t> wanted_until_{0};
+};
+
+const Idle::Work Idle::kNothing;
+Idle idle;
+
+// By a thread of the pool, or one that has not gone back there yet.
+void Start(const PoolThreads::Schedule& schedule, std::function<void()> work) {
+  if (idle.Give(work)) return;
+  schedule([work = std::move(work)] { idle.Do(work); });
+}
+
+// What is to be done by threads that come, each of it by the first that comes for it.
+class Guests {
+ public:
+  Guests(int64_t count, std::function<void(int64_t)> join)
+      : count_(count), join_(std::move(join)), has_come_(new std::atomic<bool>[count]) {
+    for (int64_t i = 0; i < count; ++i) has_come_[i] = false;
+  }
+
+  int64_t count() const { return count_; }
+  bool HasCome(int64_t i) const { return has_come_[i]; }
+
+  void Come(int64_t i) {
+    if (has_come_[i].exchange(true)) return;
+    join_(i);
+  }
+
+ private:
+  const int64_t count_;
+  const std::function<void(int64_t)> join_;
+  const std::unique_ptr<std::atomic<bool>[]> has_come_;
+};
+
+class InvitationOfGuests : public Invitation {
+ public:
+  InvitationOfGuests(const PoolThreads::Schedule& schedule, std::shared_ptr<Guests> guests)
+      : schedule_(schedule), guests_(std::move(guests)), start_(Now()) {
+    Invite();
+  }
+
+  void Remind() override {
+    constexpr int64_t kSoon = 50 * kMicrosecond;
+    if (has_reminded_ || Now() - start_ < kSoon) return;
+    has_reminded_ = true;
+    Invite();
+  }
+
+ private:
+  void Invite() {
+    for (int64_t i = 1; i < guests_->count(); ++i) {
+      if (guests_->HasCome(i)) continue;
+      Start(schedule_, [guests = guests_, i] { guests->Come(i); });
+    }
+  }
+
+  const PoolThreads::Schedule& schedule_;
+  const std::shared_ptr<Guests> guests_;
+  const int64_t start_;
+  bool has_reminded_ = false;
+};
+
+}  // namespace
+
+PoolThreads::PoolThreads(int64_t num_threads, Schedule schedule)
+    : num_threads_(num_threads), schedule_(std::move(schedule)) {}
+
+void PoolThreads::Run(int64_t count, const std::function<void(int64_t)>& work) {
+  const int64_t threads = std::min(count, num_threads());
+  if (threads <= 1) return Pieces(count, work).Work(nullptr);
+  const auto pieces = std::make_shared<Pieces>(count, work);
+  const auto invitation = Invite(threads, [pieces](int64_t) { pieces->Work(nullptr); });
+  pieces->Work(invitation.get());
+  pieces->Wait();
+}
+
+std::unique_ptr<Invitation> PoolThreads::Invite(int64_t count, std::function<void(int64_t)> join) {
+  return std::make_unique<InvitationOfGuests>(schedule_,
+                                              std::make_shared<Guests>(count, std::move(join)));
+}
+
+}  // namespace tf_ti
