@@ -127,7 +127,7 @@ class Tile {
         out_(out),
         out_stride_(out_stride) {}
 
-  void Multiply(int64_t panel_begin, int64_t panel_end, bool adds) const {
+  void Multiply(int64_t panel_begin, int64_t panel_end) const {
     // Rows that stand side by side in memory, far from the next ones, are brought together.
     const bool packs = left_.row_stride == 1 && panel_end - panel_begin > 1;
     const int64_t num_parts = (depth_ + kMostDepth - 1) / kMostDepth;
@@ -145,8 +145,8 @@ class Tile {
       for (int64_t p = panel_begin; p < panel_end; ++p) {
         PackColumns(loops_, right, count, num_columns_, p, panel.data());
         const auto multiply = [&](const Matrix<T>& rows, int64_t row, int64_t num_rows) {
-          MultiplyColumns(loops_, rows, num_rows, count, num_columns_, p, panel.data(),
-                          adds || part > 0, out_ + row * out_stride_, out_stride_);
+          MultiplyColumns(loops_, rows, num_rows, count, num_columns_, p, panel.data(), part > 0,
+                          out_ + row * out_stride_, out_stride_);
         };
         if (!packs) {
           multiply(left, 0, num_rows_);
@@ -188,35 +188,63 @@ class Tile {
   const int64_t out_stride_;
 };
 
+// How a product is cut into tiles.
 template <typename T>
-void MultiplyMatrices(const Matrix<T>& left, const Matrix<T>& right, int64_t num_rows,
-                      int64_t depth, int64_t num_columns, bool adds, T* out, int64_t out_stride,
-                      Parallel* parallel) {
-  if (depth == 0 && !adds) {
-    for (int64_t m = 0; m < num_rows; ++m) std::fill_n(out + m * out_stride, num_columns, T(0));
+class Tiles {
+ public:
+  Tiles(const Product<T>& product, int64_t num_threads) : product_(product) {
+    const auto num_parts = [](int64_t total, int64_t most) { return (total + most - 1) / most; };
+    num_panels_ = num_parts(product.num_columns, ChoosePanelLoops<T>(kVectors).width());
+    if (product.num_rows == 0 || product.depth == 0 || num_panels_ == 0) return;
+    // More tiles than threads, which do not start or run alike.
+    constexpr double kLeastProducts = 1 << 19;
+    const double products =
+        static_cast<double>(product.num_rows) * product.depth * product.num_columns;
+    const int64_t wanted =
+        num_threads == 1 ? 1 : std::min<double>(2 * num_threads, products / kLeastProducts + 1);
+    row_parts_ = num_parts(product.num_rows, Tile<T>::kMostRows);
+    column_parts_ = std::min(num_panels_, std::max(num_parts(num_panels_, Tile<T>::kMostPanels),
+                                                   num_parts(wanted, row_parts_)));
+    constexpr int64_t kLeastRows = 48;  // to pack columns for
+    row_parts_ = std::max(
+        row_parts_, std::min(num_parts(wanted, column_parts_), product.num_rows / kLeastRows));
   }
-  const int64_t width = ChoosePanelLoops<T>(kVectors).width();
-  const int64_t num_panels = (num_columns + width - 1) / width;
-  if (num_rows == 0 || depth == 0 || num_panels == 0) return;
-  const auto num_parts = [](int64_t total, int64_t most) { return (total + most - 1) / most; };
-  // More tiles than threads, which do not start or run alike.
-  constexpr double kLeastProducts = 1 << 19;
-  const double products = static_cast<double>(num_rows) * depth * num_columns;
-  const int64_t threads = parallel->num_threads();
-  const int64_t wanted =
-      threads == 1 ? 1 : std::min<double>(2 * threads, products / kLeastProducts + 1);
-  int64_t row_parts = num_parts(num_rows, Tile<T>::kMostRows);
-  const int64_t column_parts =
-      std::min(num_panels,
-               std::max(num_parts(num_panels, Tile<T>::kMostPanels), num_parts(wanted, row_parts)));
-  constexpr int64_t kLeastRows = 48;  // to pack columns for
-  row_parts = std::max(row_parts, std::min(num_parts(wanted, column_parts), num_rows / kLeastRows));
-  parallel->Run(row_parts * column_parts, [&](int64_t tile) {
-    const int64_t i = tile % row_parts, j = tile / row_parts;
-    const int64_t begin = num_rows * i / row_parts, end = num_rows * (i + 1) / row_parts;
+
+  int64_t count() const { return row_parts_ * column_parts_; }
+
+  void Multiply(int64_t tile) const {
+    const Matrix<T>& left = product_.left;
+    const int64_t i = tile % row_parts_, j = tile / row_parts_;
+    const int64_t begin = product_.num_rows * i / row_parts_;
+    const int64_t end = product_.num_rows * (i + 1) / row_parts_;
     const Matrix<T> rows{left.data + begin * left.row_stride, left.row_stride, left.column_stride};
-    Tile<T>(rows, right, end - begin, depth, num_columns, out + begin * out_stride, out_stride)
-        .Multiply(num_panels * j / column_parts, num_panels * (j + 1) / column_parts, adds);
+    Tile<T>(rows, product_.right, end - begin, product_.depth, product_.num_columns,
+            product_.out + begin * product_.out_stride, product_.out_stride)
+        .Multiply(num_panels_ * j / column_parts_, num_panels_ * (j + 1) / column_parts_);
+  }
+
+ private:
+  const Product<T>& product_;
+  int64_t num_panels_;
+  int64_t row_parts_ = 0;
+  int64_t column_parts_ = 0;
+};
+
+template <typename T>
+void MultiplyMatrices(const std::vector<Product<T>>& products, Parallel* parallel) {
+  std::vector<Tiles<T>> tiles;
+  std::vector<int64_t> ends;  // of the tiles of each product, in the order of all
+  for (const Product<T>& product : products) {
+    for (int64_t m = 0; m < product.num_rows && product.depth == 0; ++m) {
+      std::fill_n(product.out + m * product.out_stride, product.num_columns, T(0));
+    }
+    tiles.emplace_back(product, parallel->num_threads());
+    ends.push_back((ends.empty() ? 0 : ends.back()) + tiles.back().count());
+  }
+  if (products.empty()) return;
+  parallel->Run(ends.back(), [&](int64_t tile) {
+    const int64_t i = std::upper_bound(ends.begin(), ends.end(), tile) - ends.begin();
+    tiles[i].Multiply(tile - (ends[i] - tiles[i].count()));
   });
 }
 
@@ -224,9 +252,7 @@ template PanelLoops<float> ChoosePanelLoops<float>(int);
 template PanelLoops<double> ChoosePanelLoops<double>(int);
 template class PackedMatrix<float>;
 template class PackedMatrix<double>;
-template void MultiplyMatrices<float>(const Matrix<float>&, const Matrix<float>&, int64_t, int64_t,
-                                      int64_t, bool, float*, int64_t, Parallel*);
-template void MultiplyMatrices<double>(const Matrix<double>&, const Matrix<double>&, int64_t,
-                                       int64_t, int64_t, bool, double*, int64_t, Parallel*);
+template void MultiplyMatrices<float>(const std::vector<Product<float>>&, Parallel*);
+template void MultiplyMatrices<double>(const std::vector<Product<double>>&, Parallel*);
 
 }  // namespace tf_ti

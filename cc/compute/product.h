@@ -3,6 +3,7 @@
 #define TF_TI_CC_COMPUTE_PRODUCT_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "cc/compute/parallel.h"
 
@@ -80,11 +81,21 @@ class PackedMatrix {
   T* const panels_;
 };
 
-// out = left * right, or what it was and that if `adds`. For factors that are used once.
+// out = left * right, for factors that are used once.
 template <typename T>
-void MultiplyMatrices(const Matrix<T>& left, const Matrix<T>& right, int64_t num_rows,
-                      int64_t depth, int64_t num_columns, bool adds, T* out, int64_t out_stride,
-                      Parallel* parallel);
+struct Product {
+  Matrix<T> left;
+  Matrix<T> right;
+  int64_t num_rows;
+  int64_t depth;
+  int64_t num_columns;
+  T* out;
+  int64_t out_stride;
+};
+
+// Does all of them, in any order: several small ones keep more threads busy than one.
+template <typename T>
+void MultiplyMatrices(const std::vector<Product<T>>& products, Parallel* parallel);
 
 }  // namespace tf_ti
 

@@ -41,9 +41,11 @@ class SequenceGradient {
   void Cell(int64_t step, int phase, const Part& part);
   void FirstHalf(int64_t index, const Part& part);
   void SecondHalf(int64_t index, const Part& part);
+  void CopyInputs(S* to);
   void Finish();
-  void MultiplyWeights(const S* inputs, int64_t depth, const S* gradients, int64_t gradients_stride,
-                       int64_t num_columns, const Matrix<S>& weights, int64_t first_column, S* out);
+  Product<S> ForWeights(const S* inputs, int64_t num_inputs, const S* gradients,
+                        int64_t gradients_stride, int64_t num_columns, const Matrix<S>& weights,
+                        int64_t first_column, S* out) const;
 
   int64_t StepAt(int64_t index) const {
     // The last step first.
@@ -239,22 +241,41 @@ void SequenceGradient<S>::SecondHalf(int64_t index, const Part& part) {
   Cell(StepAt(index), 1, part);
 }
 
-// By some columns of the weights, whose inputs [depth, rows of the weights] are given.
+// The gradient by some columns of the weights, whose inputs [depth, num_inputs] are given.
 template <typename S>
-void SequenceGradient<S>::MultiplyWeights(const S* inputs, int64_t num_inputs, const S* gradients,
-                                          int64_t gradients_stride, int64_t num_columns,
-                                          const Matrix<S>& weights, int64_t first_column, S* out) {
+Product<S> SequenceGradient<S>::ForWeights(const S* inputs, int64_t num_inputs, const S* gradients,
+                                           int64_t gradients_stride, int64_t num_columns,
+                                           const Matrix<S>& weights, int64_t first_column,
+                                           S* out) const {
   const int64_t depth = num_steps_ * batch_;
+  const Matrix<S> left{inputs, 1, num_inputs};
+  const Matrix<S> right{gradients, gradients_stride, 1};
   if (weights.column_stride == 1) {
-    MultiplyMatrices<S>({inputs, 1, num_inputs}, {gradients, gradients_stride, 1}, num_inputs,
-                        depth, num_columns, /*adds=*/false, out + first_column, weights.row_stride,
-                        parallel_);
-  } else {
-    MultiplyMatrices<S>({gradients, 1, gradients_stride}, {inputs, num_inputs, 1}, num_columns,
-                        depth, num_inputs, /*adds=*/false,
-                        out + first_column * weights.column_stride, weights.column_stride,
-                        parallel_);
+    return {left, right, num_inputs, depth, num_columns, out + first_column, weights.row_stride};
   }
+  const auto turn = [](const Matrix<S>& matrix) {
+    return Matrix<S>{matrix.data, matrix.column_stride, matrix.row_stride};
+  };
+  return {turn(right),          turn(left),
+          num_columns,          depth,
+          num_inputs,           out + first_column * weights.column_stride,
+          weights.column_stride};
+}
+
+// In the order of steps, [depth, input].
+template <typename S>
+void SequenceGradient<S>::CopyInputs(S* to) {
+  const int64_t input = sequence_.input;
+  ForRanges(num_steps_, batch_ * input, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin * batch_; row < end * batch_; ++row) {
+      // Whatever stands in padding, even if it is no number, makes no difference.
+      if (IsActive(row)) {
+        std::copy_n(sequence_.x.At(row / batch_, row % batch_), input, to + row * input);
+      } else {
+        std::fill_n(to + row * input, input, S(0));
+      }
+    }
+  });
 }
 
 template <typename S>
@@ -277,73 +298,85 @@ void SequenceGradient<S>::Finish() {
   if (args_.db != nullptr) add_up(dgates_, num_columns_, args_.db);
   if (args_.drecurrent_b != nullptr) add_up(dreset_, hidden_, args_.drecurrent_b);
 
+  std::vector<Product<S>> products;
   S* const last_h = StatesBefore(0);  // and of the other steps, in the order of time
-  const bool is_gru =
-      sequence_.kind == CellKind::kGru || sequence_.kind == CellKind::kGruLinearBeforeReset;
-  if (!is_gru) {
-    MultiplyWeights(last_h, hidden_, dgates_.data(), num_columns_, num_columns_, sequence_.r, 0,
-                    args_.dr);
-  } else {
-    for (const int gate : {kUpdate, kReset, kState}) {
-      const int64_t column = sequence_.gate_positions[gate] * hidden_;
-      if (gate == kState && sequence_.kind == CellKind::kGruLinearBeforeReset) {
-        MultiplyWeights(last_h, hidden_, dreset_.data(), hidden_, hidden_, sequence_.r, column,
-                        args_.dr);
-        continue;
-      }
-      if (gate == kState) {
-        // The states are not read again: now they are what is multiplied.
-        const S* const gates = sequence_.gates;
-        for (int64_t row = 0; row < depth; ++row) {
-          const S* const reset = gates + (row * NumSavedGates(sequence_.kind) + kReset) * hidden_;
-          for (int64_t i = 0; i < hidden_ && IsActive(row); ++i)
-            last_h[row * hidden_ + i] *= reset[i];
-        }
-      }
-      MultiplyWeights(last_h, hidden_, dgates_.data() + column, num_columns_, hidden_, sequence_.r,
-                      column, args_.dr);
-    }
+  const auto by_recurrent_weights = [&](int gate, const S* gradients, int64_t stride,
+                                        int64_t num_columns) {
+    return ForWeights(last_h, hidden_, gradients, stride, num_columns, sequence_.r,
+                      sequence_.gate_positions[gate] * hidden_, args_.dr);
+  };
+  const auto of_gate = [&](int gate) {
+    const int64_t column = sequence_.gate_positions[gate] * hidden_;
+    return by_recurrent_weights(gate, dgates_.data() + column, num_columns_, hidden_);
+  };
+  switch (sequence_.kind) {
+    case CellKind::kGru:
+      products = {of_gate(kUpdate), of_gate(kReset)};
+      break;
+    case CellKind::kGruLinearBeforeReset:
+      products = {of_gate(kUpdate), of_gate(kReset),
+                  by_recurrent_weights(kState, dreset_.data(), hidden_, hidden_)};
+      break;
+    default:
+      products = {ForWeights(last_h, hidden_, dgates_.data(), num_columns_, num_columns_,
+                             sequence_.r, 0, args_.dr)};
   }
 
   const int64_t input = sequence_.input;
   const auto scatter = [&](const S* rows) {
-    for (int64_t step = 0; step < num_steps_; ++step) {
-      for (int64_t row = 0; row < batch_; ++row) {
-        std::copy_n(rows + (step * batch_ + row) * input, input, args_.dx.At(step, row));
+    ForRanges(num_steps_, batch_ * input, [&](int64_t begin, int64_t end) {
+      for (int64_t step = begin; step < end; ++step) {
+        for (int64_t row = 0; row < batch_; ++row) {
+          std::copy_n(rows + (step * batch_ + row) * input, input, args_.dx.At(step, row));
+        }
       }
-    }
+    });
   };
-  if (sequence_.is_projected) {
-    scatter(dgates_.data());
-    return;
-  }
   const auto is_in_order = [&](const auto& by_step) {
     return by_step.row_stride == input && by_step.step_stride == batch_ * input;
   };
-  Buffer<S> copy;
-  const S* x = sequence_.x.data;
-  if (has_mask_ || !is_in_order(sequence_.x)) {
-    copy = Buffer<S>(depth * input);
-    for (int64_t step = 0; step < num_steps_; ++step) {
-      for (int64_t row = 0; row < batch_; ++row) {
-        const int64_t at = step * batch_ + row;
-        // Whatever stands in padding, even if it is no number, makes no difference.
-        if (IsActive(at)) {
-          std::copy_n(sequence_.x.At(step, row), input, copy.data() + at * input);
-        } else {
-          std::fill_n(copy.data() + at * input, input, S(0));
-        }
-      }
+  Buffer<S> x_copy, dx_copy;
+  if (!sequence_.is_projected) {
+    const S* x = sequence_.x.data;
+    if (has_mask_ || !is_in_order(sequence_.x)) {
+      x_copy = Buffer<S>(depth * input);
+      CopyInputs(x_copy.data());
+      x = x_copy.data();
     }
-    x = copy.data();
+    products.push_back(
+        ForWeights(x, input, dgates_.data(), num_columns_, num_columns_, sequence_.w, 0, args_.dw));
+    const Matrix<S>& w = sequence_.w;
+    S* dx = args_.dx.data;
+    if (!is_in_order(args_.dx)) {
+      dx_copy = Buffer<S>(depth * input);
+      dx = dx_copy.data();
+    }
+    products.push_back({{dgates_.data(), num_columns_, 1},
+                        {w.data, w.column_stride, w.row_stride},
+                        depth,
+                        num_columns_,
+                        input,
+                        dx,
+                        input});
   }
-  MultiplyWeights(x, input, dgates_.data(), num_columns_, num_columns_, sequence_.w, 0, args_.dw);
-  const Matrix<S>& w = sequence_.w;
-  const Matrix<S> turned{w.data, w.column_stride, w.row_stride};
-  S* const dx = is_in_order(args_.dx) ? args_.dx.data : copy.data();
-  MultiplyMatrices<S>({dgates_.data(), num_columns_, 1}, turned, depth, num_columns_, input,
-                      /*adds=*/false, dx, input, parallel_);
-  if (dx != args_.dx.data) scatter(dx);
+  MultiplyMatrices(products, parallel_);
+  if (sequence_.kind == CellKind::kGru) {
+    // The states are not read again: now they are what is multiplied.
+    ForRanges(depth, hidden_, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const S* const reset =
+            sequence_.gates + (row * NumSavedGates(sequence_.kind) + kReset) * hidden_;
+        for (int64_t i = 0; i < hidden_ && IsActive(row); ++i)
+          last_h[row * hidden_ + i] *= reset[i];
+      }
+    });
+    MultiplyMatrices<S>({of_gate(kState)}, parallel_);
+  }
+  if (sequence_.is_projected) {
+    scatter(dgates_.data());
+  } else if (dx_copy.size() > 0) {
+    scatter(dx_copy.data());
+  }
 }
 
 template <typename S>
