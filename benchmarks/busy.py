@@ -28,7 +28,9 @@ PERCENTILES = (10, 50, 90)
 BAGS = bag_peers.Shape(1_000_000, 64, 4096, 20)
 ONE, TWO = "tf_ti, 1 thread", "tf_ti, 2 threads"
 # It ends with the process that has started it, however that ends.
-SPIN = "import os; parent = os.getppid()\nwhile os.getppid() == parent:\n for _ in range(9999): pass"
+SPIN = (
+    "import os; parent = os.getppid()\nwhile os.getppid() == parent:\n for _ in range(9999): pass"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +158,9 @@ class Worker:
 
     def measure(self, subject: Subject, calls: int) -> list[float] | None:
         """The percentiles, in seconds, or None where this way has no such thing."""
-        print(json.dumps([dataclasses.asdict(subject), calls]), file=self._process.stdin, flush=True)
+        print(
+            json.dumps([dataclasses.asdict(subject), calls]), file=self._process.stdin, flush=True
+        )
         return json.loads(self._process.stdout.readline())
 
 

@@ -425,8 +425,7 @@ def training(kind: str, repeats: int) -> harness.Table:
         expected = functools.cache(functools.partial(expected_gradients, layer, dy))
         runs = max(1, shape.runs // 2)
         cases = {
-            name: training_case(name, way, dy, runs, expected)
-            for name, way in _ways(layer).items()
+            name: training_case(name, way, dy, runs, expected) for name, way in _ways(layer).items()
         }
         peers = _training_peer_cases(layer, dy, THREADS, expected(1))
         seconds = _measure(cases, runs, peers, repeats)
@@ -485,9 +484,7 @@ def cells_in_loops(repeats: int) -> harness.Table:
             ways = {SEQUENCE: Sequence(layer)}
             ways |= {name: InLoop(loop, cells.CELLS[kind], layer) for name, loop in loops.items()}
             ways[KERAS_CELL] = InLoop(cells.on_scan, cells.KerasCell, layer)
-            cases = {
-                name: forward_case(name, way, layer, shape.runs) for name, way in ways.items()
-            }
+            cases = {name: forward_case(name, way, layer, shape.runs) for name, way in ways.items()}
             seconds = _measure(cases, shape.runs, {}, repeats)
             column = f"{kind.upper()}, {shape}"
             _add_column(table, column, seconds)

@@ -1,4 +1,4 @@
-// Threads for the arithmetic in cc/compute.
+// Threads for the arithmetic in cc/compute: see pool_threads.h for what they promise.
 #ifndef TF_TI_CC_KERNELS_THREADS_H_
 #define TF_TI_CC_KERNELS_THREADS_H_
 
