@@ -24,6 +24,7 @@ from benchmarks import bag_peers, harness, recurrent
 from benchmarks.recurrent_peers import ONNX_RUNTIME, PEERS, TORCH, TRAINING_PEERS, Layer
 
 LOADS = (0, 1, 2, 4)
+LEAST_CALLS = 20
 PERCENTILES = (10, 50, 90)
 BAGS = bag_peers.Shape(1_000_000, 64, 4096, 20)
 ONE, TWO = "tf_ti, 1 thread", "tf_ti, 2 threads"
@@ -68,26 +69,33 @@ SUBJECTS = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How often a case is called in a round, within how many seconds, and how many rounds are."""
+
+    rounds: int
+    calls: int
+    seconds: float
+
+
 def _shape(name: str) -> recurrent.Shape:
     return next(shape for shape in recurrent.SHAPES if shape.name == name)
 
 
 def run(quick: bool) -> Iterator[harness.Table]:
-    rounds, calls = (3, 100) if quick else (5, 300)
+    effort = Effort(3, 100, 2.0) if quick else Effort(5, 300, 10.0)
     with contextlib.ExitStack() as stack:
         workers = {name: stack.enter_context(Worker(name)) for name in WAYS}
         for subject in SUBJECTS:
-            yield _table(subject, workers, rounds, calls)
+            yield _table(subject, workers, effort)
 
 
-def _table(
-    subject: Subject, workers: dict[str, "Worker"], rounds: int, calls: int
-) -> harness.Table:
+def _table(subject: Subject, workers: dict[str, "Worker"], effort: Effort) -> harness.Table:
     table = harness.Table(f"{subject}, beside so many busy processes", "us a call", [])
     for load in LOADS:
         figures = {}
         with _busy_processes(load):
-            for name, of_rounds in _measure(subject, workers, rounds, calls).items():
+            for name, of_rounds in _measure(subject, workers, effort).items():
                 for percentile, values in zip(PERCENTILES, zip(*of_rounds)):
                     figures[_row(name, percentile)] = statistics.median(values) * 1e6
         table.add_column(str(load), figures)
@@ -98,8 +106,8 @@ def _table(
         rows = _row(TWO, 50), _row(ONE, 50)
         table.add_goal(*rows, subject.goal, columns=[str(0)])
     table.notes = [
-        f"medians of {rounds} rounds, each of {calls} calls; the processes in the columns spin on "
-        "the cores that are used"
+        f"medians of {effort.rounds} rounds, each of {effort.calls} calls, or so many as begin "
+        f"within {effort.seconds:.0f} s; the processes in the columns spin on the same cores"
     ]
     return table
 
@@ -113,14 +121,14 @@ def _order(row: str) -> int:
 
 
 def _measure(
-    subject: Subject, workers: dict[str, "Worker"], rounds: int, calls: int
+    subject: Subject, workers: dict[str, "Worker"], effort: Effort
 ) -> dict[str, list[list[float]]]:
     """For each way that has the subject, the percentiles of each round."""
     of_rounds = {}
-    for _ in range(rounds):
+    for _ in range(effort.rounds):
         for name, worker in workers.items():
             time.sleep(harness.REST)
-            if percentiles := worker.measure(subject, calls):
+            if percentiles := worker.measure(subject, effort):
                 of_rounds.setdefault(name, []).append(percentiles)
     return of_rounds
 
@@ -156,11 +164,10 @@ class Worker:
         self._process.stdin.close()
         self._process.wait()
 
-    def measure(self, subject: Subject, calls: int) -> list[float] | None:
+    def measure(self, subject: Subject, effort: Effort) -> list[float] | None:
         """The percentiles, in seconds, or None where this way has no such thing."""
-        print(
-            json.dumps([dataclasses.asdict(subject), calls]), file=self._process.stdin, flush=True
-        )
+        request = json.dumps([dataclasses.asdict(subject), dataclasses.asdict(effort)])
+        print(request, file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
 
@@ -222,7 +229,7 @@ WAYS = {
 
 
 def work(name: str) -> None:
-    """Answers lines of a subject and a number of calls with a line of percentiles."""
+    """Answers lines of a subject and an effort with a line of percentiles."""
     way = WAYS[name]
 
     @functools.lru_cache(maxsize=1)
@@ -233,21 +240,24 @@ def work(name: str) -> None:
             return None
 
     for line in sys.stdin:
-        subject, calls = json.loads(line)
+        subject, effort = json.loads(line)
         case = make(Subject(**subject))
-        percentiles = case and [float(value) for value in _percentiles(case, calls)]
+        percentiles = case and _percentiles(case, Effort(**effort))
         print(json.dumps(percentiles), flush=True)
 
 
-def _percentiles(case: Case, calls: int) -> np.ndarray:
-    seconds = np.empty(calls)
+def _percentiles(case: Case, effort: Effort) -> list[float]:
     for _ in range(3):
         case()
-    for k in range(calls):
+    seconds = []
+    end = time.perf_counter() + effort.seconds
+    while len(seconds) < effort.calls:
         start = time.perf_counter()
+        if start > end and len(seconds) >= LEAST_CALLS:
+            break
         case()
-        seconds[k] = time.perf_counter() - start
-    return np.percentile(seconds, PERCENTILES)
+        seconds.append(time.perf_counter() - start)
+    return np.percentile(seconds, PERCENTILES).tolist()
 
 
 if __name__ == "__main__":
