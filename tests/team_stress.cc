@@ -1,5 +1,5 @@
 // Random calls of cc/compute's threads, several at a time, on a pool whose threads come at once,
-// late, after the call, or never:
+// late, after the call, or never, or which leaves all work to the caller:
 //
 //   team_stress SEED CALLS PAUSE
 //
@@ -91,7 +91,7 @@ class Pool {
 // What a test notes beside must not order the threads: that is what is tested.
 constexpr std::memory_order kOrdersNothing = std::memory_order_relaxed;
 
-enum Coming { kAtOnce, kLate, kAfterwards, kNever };
+enum Coming { kAtOnce, kLate, kAfterwards, kNever, kOnTheCaller };
 
 // One after the other of random calls, of which all that they touch is gone as soon as they return.
 class Caller {
@@ -103,10 +103,11 @@ class Caller {
   int64_t Run(int64_t num_calls) {
     for (call_ = 0; call_ < num_calls; ++call_) {
       std::vector<Work> late;
-      const Coming coming = static_cast<Coming>(Draw(&random_, kAtOnce, kNever));
+      const Coming coming = static_cast<Coming>(Draw(&random_, kAtOnce, kOnTheCaller));
       const int64_t delay = Draw(&random_, 0, pause_);
       const auto schedule = [&late, coming, delay, pool = pool_](Work work) {
         if (coming == kAtOnce) pool->Schedule(std::move(work));
+        if (coming == kOnTheCaller) work();  // as Eigen's pool does where its queue is full
         if (coming == kAfterwards) late.push_back(std::move(work));
         if (coming == kLate) {
           pool->Schedule([delay, work = std::move(work)] {

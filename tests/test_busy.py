@@ -146,8 +146,10 @@ def test_several_sessions_threads_and_datasets_share_busy_cores(inter_op, intra_
 
         def call_session():
             with tf.Graph().as_default():
-                constants = [tf.constant(value.numpy()) for value in given]
-                y = run("gru", constants[0], constants[1:-3], *constants[-3:])[0]
+                values = [value.numpy() for value in given]
+                # Constants would be folded, and the sequence run once.
+                inputs = [tf.compat.v1.placeholder(tf.float32, value.shape) for value in values]
+                y = run("gru", inputs[0], inputs[1:-3], *inputs[-3:])[0]
                 config = tf.compat.v1.ConfigProto(
                     use_per_session_threads=True,
                     inter_op_parallelism_threads=inter_op,
@@ -155,7 +157,7 @@ def test_several_sessions_threads_and_datasets_share_busy_cores(inter_op, intra_
                 )
                 with tf.compat.v1.Session(config=config) as session:
                     for _ in range(20):
-                        check(session.run(y))
+                        check(session.run(y, dict(zip(inputs, values))))
 
         def iterate():
             dataset = tf.data.Dataset.range(20).map(
@@ -174,6 +176,35 @@ def test_several_sessions_threads_and_datasets_share_busy_cores(inter_op, intra_
         inter_op,
         intra_op,
         BUSY,
+    )
+
+
+def test_a_pool_that_takes_no_more_work_is_done_without(run_program):
+    """What is scheduled where a queue is full, Eigen's pool does at once, on the calling thread."""
+    run_program(
+        COMMON
+        + textwrap.dedent("""
+        given = tensors("lstm", 1, 3, 8, 256, np.float32)
+        sequence = tf.function(lambda: run("lstm", given[0], given[1:-3], *given[-3:])[0])
+        expected = sequence().numpy()
+        matrices = tf.constant(np.random.default_rng(0).standard_normal([4, 900, 900]))
+        begins, is_over = threading.Event(), threading.Event()
+
+        def block():
+            begins.set()
+            tf.linalg.svd(matrices, compute_uv=False)  # for seconds, in which no thread comes
+            is_over.set()
+
+        threading.Thread(target=block).start()
+        begins.wait()
+        num_calls = 0
+        while num_calls < 5000 or not is_over.is_set():
+            assert np.array_equal(sequence(), expected)
+            num_calls += 1
+        """),
+        4,
+        2,
+        0,
     )
 
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "cc/compute/waiting.h"
@@ -121,7 +122,11 @@ Idle idle;
 // By a thread of the pool, or one that has not gone back there yet.
 void Start(const PoolThreads::Schedule& schedule, std::function<void()> work) {
   if (idle.Give(work)) return;
-  schedule([work = std::move(work)] { idle.Do(work); });
+  // A pool whose queue is full does at once what it is given, on this thread, whose help nobody
+  // needs: as a part of a team it would wait for itself.
+  schedule([work = std::move(work), caller = std::this_thread::get_id()] {
+    if (std::this_thread::get_id() != caller) idle.Do(work);
+  });
 }
 
 // What is to be done by threads that come, each of it by the first that comes for it.
