@@ -5,7 +5,8 @@
 //
 // where steps and pieces take a pause of up to PAUSE microseconds now and then. Each step of each
 // part, and each piece, must be done once, in order, on what the others have left at the step
-// before, and before the call returns. Says what is wrong, and exits with 1.
+// before, and before the call returns, which no thread may delay that has not begun. Says what is
+// wrong, and exits with 1.
 
 #include <atomic>
 #include <chrono>
@@ -103,12 +104,16 @@ class Caller {
   int64_t Run(int64_t num_calls) {
     for (call_ = 0; call_ < num_calls; ++call_) {
       std::vector<Work> late;
+      std::mutex mutex;  // of `late`: pieces that are cut in turn have threads invite others
       const Coming coming = static_cast<Coming>(Draw(&random_, kAtOnce, kOnTheCaller));
       const int64_t delay = Draw(&random_, 0, pause_);
-      const auto schedule = [&late, coming, delay, pool = pool_](Work work) {
+      const auto schedule = [&late, &mutex, coming, delay, pool = pool_](Work work) {
         if (coming == kAtOnce) pool->Schedule(std::move(work));
         if (coming == kOnTheCaller) work();  // as Eigen's pool does where its queue is full
-        if (coming == kAfterwards) late.push_back(std::move(work));
+        if (coming == kAfterwards) {
+          const std::lock_guard<std::mutex> lock(mutex);
+          late.push_back(std::move(work));
+        }
         if (coming == kLate) {
           pool->Schedule([delay, work = std::move(work)] {
             Sleep(delay);
@@ -118,11 +123,38 @@ class Caller {
       };
       {
         PoolThreads threads(Draw(&random_, 2, 8), schedule);
-        Draw(&random_, 0, 3) == 0 ? RunPieces(&threads) : RunSteps(&threads);
+        const int64_t kind = Draw(&random_, 0, 7);
+        if (kind == 0) Invite(&threads);
+        if (kind == 1 || kind == 2) RunPieces(&threads);
+        if (kind > 2) RunSteps(&threads);
       }
       for (Work& work : late) pool_->Schedule(std::move(work));
     }
     return num_wrong_;
+  }
+
+  // Whether nobody waits for members that come when the call is over, or does their steps twice.
+  static bool IsRightWithoutMembers() {
+    std::vector<Work> late;
+    PoolThreads threads(8, [&](Work work) { late.push_back(std::move(work)); });
+    const auto caller = std::this_thread::get_id();
+    int64_t num_done = 0, num_expected = 0, num_by_others = 0;
+    const auto work = [&](int64_t, int64_t) {
+      num_by_others += std::this_thread::get_id() != caller;
+      ++num_done;
+    };
+    for (int64_t num_parts = 2; num_parts <= 8; ++num_parts) {
+      for (const int64_t num_meetings : {0, 30, 60}) {
+        tf_ti::RunSteps({60, num_meetings, work, [] { return true; }}, num_parts, &threads);
+        num_expected += 60 * num_parts;
+      }
+      threads.Run(num_parts, [&](int64_t piece) { work(0, piece); });
+      num_expected += num_parts;
+    }
+    std::thread([&] {
+      for (Work& one : late) one();
+    }).join();
+    return !late.empty() && num_done == num_expected && num_by_others == 0;
   }
 
   int64_t num_steps() const { return num_steps_; }
@@ -142,6 +174,7 @@ class Caller {
     std::atomic<int64_t> num_by_others{0};
     std::atomic<int64_t> num_asked{0};
     std::atomic<bool> is_cancelled{false};
+    std::atomic<int64_t> num_after{0};  // steps begun since then
     std::atomic<bool> is_over{false};
   };
 
@@ -191,6 +224,7 @@ class Caller {
     steps->work = [&, data = record.get()](int64_t step, int64_t part) {
       if (data->is_over.load(kOrdersNothing)) ++data->num_wrong;
       num_steps_.fetch_add(1, kOrdersNothing);
+      if (data->is_cancelled.load(kOrdersNothing)) data->num_after.fetch_add(1, kOrdersNothing);
       if (std::this_thread::get_id() != caller) data->num_by_others.fetch_add(1, kOrdersNothing);
       const bool is_meeting = step < num_meetings;
       for (int64_t p = 0; p < num_parts && step > 0; ++p) {
@@ -207,6 +241,8 @@ class Caller {
     record->is_over = true;
 
     Expect(record->num_wrong == 0, "a step came before another was over, or after the call");
+    // A step of each thread, which had asked before, or all of one step by the calling thread.
+    Expect(record->num_after <= 2 * num_parts, "steps went on after the call was cancelled");
     num_by_others_ += record->num_by_others;
     std::vector<uint64_t> states(num_parts), next(num_parts);
     for (int64_t step = 0; step < num_steps; ++step) {
@@ -226,14 +262,37 @@ class Caller {
   }
 
   void RunPieces(PoolThreads* threads) {
-    const int64_t count = Draw(&random_, 0, 100);
-    const uint64_t salt = random_();
+    std::atomic<int64_t> num_wrong{0};
+    RunPieces(threads, Draw(&random_, 0, 100), random_(), &num_wrong);
+    Expect(num_wrong == 0, "a piece was not done once");
+  }
+
+  // Some pieces are cut in turn.
+  void RunPieces(PoolThreads* threads, int64_t count, uint64_t salt,
+                 std::atomic<int64_t>* num_wrong) const {
     auto times = std::make_unique<std::vector<int>>(count);
     threads->Run(count, [&](int64_t piece) {
       WorkFor(salt ^ piece);
+      if (Mix(salt + piece) % 16 == 0) RunPieces(threads, count / 8, salt ^ piece, num_wrong);
       ++(*times)[piece];
     });
-    for (const int time : *times) Expect(time == 1, "a piece was not done once");
+    for (const int time : *times) *num_wrong += time != 1;
+  }
+
+  // Whoever is asked twice comes once.
+  void Invite(PoolThreads* threads) {
+    constexpr int64_t kCount = 8;
+    struct Times {
+      std::atomic<int> of[kCount] = {};
+    };
+    const auto times = std::make_shared<Times>();
+    const auto invitation = threads->Invite(kCount, [times](int64_t i) {
+      if (i > 0 && i < kCount && times->of[i]++ == 0) return;
+      std::fprintf(stderr, "guest %d has come twice\n", static_cast<int>(i));
+      std::_Exit(1);
+    });
+    Sleep(Draw(&random_, 0, 100));
+    invitation->Remind();
   }
 
   const uint64_t seed_;
@@ -248,6 +307,11 @@ class Caller {
 
 int Main(uint64_t seed, int64_t num_calls, int64_t pause) {
   constexpr int kCallers = 2, kThreads = 12;
+  // First: threads that have helped might still be there.
+  if (!Caller::IsRightWithoutMembers()) {
+    std::fprintf(stderr, "members that were away have done something\n");
+    return 1;
+  }
   std::vector<std::unique_ptr<Caller>> callers;
   std::atomic<int64_t> num_wrong{0};
   {

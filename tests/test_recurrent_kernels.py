@@ -139,8 +139,8 @@ def test_many_callers_share_a_busy_pool(inter_op, run_program):
     run_program(
         COMMON
         + """
-given = arrays("lstm", 1, 50, 8, 256, np.float32)
-sequence = tf.function(lambda: run("lstm", *given)[0])
+given = tensors("lstm", 1, 50, 8, 256, np.float32)
+sequence = tf.function(lambda: run("lstm", given[0], given[1:-3], *given[-3:])[0])
 busy = tf.function(lambda m: tf.foldl(lambda c, _: tf.tanh(c @ m), tf.range(30), m))
 expected = sequence().numpy()
 matrix = tf.eye(300)
