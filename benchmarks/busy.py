@@ -104,7 +104,7 @@ def _table(subject: Subject, workers: dict[str, "Worker"], effort: Effort) -> ha
         table.add_goal(_row(TWO, percentile), _row(ONE, percentile), limit)
     if subject.goal:
         rows = _row(TWO, 50), _row(ONE, 50)
-        table.add_goal(*rows, subject.goal, columns=[str(0)])
+        table.add_goal(*rows, subject.goal, columns=["0"])
     table.notes = [
         f"medians of {effort.rounds} rounds, each of {effort.calls} calls, or so many as begin "
         f"within {effort.seconds:.0f} s; the processes in the columns spin on the same cores"
