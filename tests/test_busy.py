@@ -90,8 +90,9 @@ RESULTS = """
 for kind, shape in itertools.product(KINDS, [(1, 12, 64, 256), (16, 12, 64, 128), (40, 30, 8, 40)]):
     for dtype in (np.float32, np.float64):
         given = tensors(kind, *shape, dtype)
-        masked = {"lengths": [i % (shape[1] + 1) for i in range(shape[0])]}
-        for options in ({}, masked):
+        lengths = {"lengths": [i % (shape[1] + 1) for i in range(shape[0])]}
+        mask = {"mask": np.random.default_rng(1).random(shape[:2]) < 0.5}
+        for options in ({}, lengths, mask):
             print(kind, shape, dtype.__name__, digest(with_gradients(kind, *given, **options)))
 
 rng = np.random.default_rng(0)
@@ -121,8 +122,8 @@ def test_results_do_not_depend_on_who_wants_the_cores(threads, busy, digests, ru
     digests.setdefault("all", finished.stdout)
     assert finished.stdout == digests["all"]
     lines = finished.stdout.splitlines()
-    assert len(lines) == 4 * 3 * 2 * 2 + 4 * 3
-    assert len(set(lines)) == 4 * 3 * 2 * 2 + 4
+    assert len(lines) == 4 * 3 * 2 * 3 + 4 * 3
+    assert len(set(lines)) == 4 * 3 * 2 * 3 + 4
 
 
 @pytest.mark.parametrize("inter_op, intra_op", [(1, 1), (1, 2), (4, 2)])
