@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
-from tf_ti.loops import fission
+from tf_ti.loops.passes import cut as fission
 
 T, B, N, H = 5, 2, 3, 4
 PLAIN = ("Placeholder", "Const", "Identity", "NoOp")

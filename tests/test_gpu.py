@@ -826,7 +826,7 @@ def test_a_gpu_or_driver_that_is_too_old_is_answered_with_what_is_needed(
 @needs_gpu_plugin
 def test_memory_of_the_host_outlives_a_copy_into_it_though_another_copy_fails(device, monkeypatch):
     # As in a thread of TensorFlow's own: the op itself gets what it copies.
-    monkeypatch.setattr("tf_ti.loops.eager.needs_function", lambda: False)
+    monkeypatch.setattr("tf_ti.loops.tracing.eager.needs_function", lambda: False)
     port_map = tf_ti.PortMap(
         [tf_ti.InputPort(0, 0, axis=0), tf_ti.InputPort(1, 1)], [tf_ti.OutputPort(0, 0, axis=0)]
     )

@@ -18,8 +18,8 @@ from tf_ti.bags.lookups import (
     embedding_segments_sum,
 )
 from tf_ti.bags.updates import adagrad_update, adam_update, scatter_sub
-from tf_ti.loops.draw import draw
-from tf_ti.loops.loop import Loop, LoopOutput, TripLimit
+from tf_ti.loops.block.loop import Loop, LoopOutput, TripLimit
+from tf_ti.loops.drawing.draw import draw
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap
 from tf_ti.loops.scan import scan
 from tf_ti.loops.tensor_iterator import tensor_iterator

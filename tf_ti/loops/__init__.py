@@ -1,8 +1,4 @@
 """Loops: a body iterated by one native kernel, and all the ways to ask for it."""
 
-from tf_ti.loops import (  # noqa: F401 - these register what their names say
-    batched_gradients,
-    freezing,
-    gradients,
-    vectorize,
-)
+from tf_ti.loops.derivatives import freezing, gradients, vectorize  # noqa: F401 - these register what their names say
+from tf_ti.loops.passes import batched_gradients  # noqa: F401 - these register what their names say

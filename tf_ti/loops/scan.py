@@ -8,16 +8,15 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops import (
+from tf_ti.loops import spec as _spec, traced as _plan
+from tf_ti.loops.tracing import (
     body as _body,
     composites as _composites,
     eager as _eager,
     extents as _extents,
     plain as _plain,
-    plan as _plan,
-    spec as _spec,
 )
-from tf_ti.loops.structure import Structure
+from tf_ti.loops.tracing.structure import Structure
 
 
 @_tf.do_not_convert

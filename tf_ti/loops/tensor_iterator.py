@@ -6,16 +6,15 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import (
+from tf_ti.loops import spec as _spec, traced as _plan
+from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
+from tf_ti.loops.tracing import (
     body as _body,
     composites as _composites,
     eager as _eager,
     plain as _plain,
-    plan as _plan,
-    spec as _spec,
 )
-from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
-from tf_ti.loops.structure import Structure
+from tf_ti.loops.tracing.structure import Structure
 
 
 @_tf.do_not_convert

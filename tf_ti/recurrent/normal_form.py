@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_ti.loops import batching as _batching, fission as _fission
+from tf_ti.loops.passes import batching as _batching, cut as _fission
 from tf_ti.recurrent.spec import Limits
 
 _MOST_TERMS = 32

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.loops import graphs as _graphs
+from tf_ti.loops.tracing import graphs as _graphs
 from tf_ti.recurrent import unfused
 from tf_ti.recurrent.spec import GATES, Activation, Limits, Recurrence
 

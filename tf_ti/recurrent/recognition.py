@@ -24,7 +24,8 @@ from fractions import Fraction
 import numpy as np
 import tensorflow as tf
 
-from tf_ti.loops import batching as _batching, fission as _fission, slices as _slices, spec as _spec
+from tf_ti.loops import slices as _slices, spec as _spec
+from tf_ti.loops.passes import batching as _batching, cut as _fission
 from tf_ti.recurrent import normal_form as _form, ops
 from tf_ti.recurrent.normal_form import Activated, Outside, Polynomial, Product, State, Unknown
 from tf_ti.recurrent.spec import GATES, Activation, Kind, Recurrence

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import plan as _plan
+from tf_ti.loops import traced as _plan
 from tf_ti.recurrent import arguments as _arguments, ops
 from tf_ti.recurrent.spec import Direction, Recurrence, directions_of
 

@@ -8,7 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import body as _body, fission as _fission, spec as _spec
+from tf_ti.loops import spec as _spec
+from tf_ti.loops.passes import cut as _fission
+from tf_ti.loops.tracing import body as _body
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.loops import graphs as _graphs, spec as _spec
+from tf_ti.loops import spec as _spec
+from tf_ti.loops.tracing import graphs as _graphs
 
 
 @_tf.register_pfor("TfTi>TensorIterator")

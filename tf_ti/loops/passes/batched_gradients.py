@@ -9,14 +9,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import (
-    batching as _batching,
-    body as _body,
-    custom_gradients as _custom_gradients,
-    fission as _fission,
-    plan as _plan,
-    spec as _spec,
-)
+from tf_ti.loops import spec as _spec, traced as _plan
+from tf_ti.loops.passes import batching as _batching, cut as _fission
+from tf_ti.loops.tracing import body as _body, custom_gradients as _custom_gradients
 
 
 def _add(

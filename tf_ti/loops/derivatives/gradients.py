@@ -11,13 +11,9 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.loops import (
-    checkpoints as _checkpoints,
-    custom_gradients as _custom_gradients,
-    graphs as _graphs,
-    slices as _slices,
-    spec as _spec,
-)
+from tf_ti.loops import slices as _slices, spec as _spec
+from tf_ti.loops.derivatives import checkpoints as _checkpoints
+from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as _graphs
 
 
 @_tf.register_gradient("TfTi>TensorIterator")

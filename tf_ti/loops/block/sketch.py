@@ -3,9 +3,9 @@
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import drawing as _drawing
-from tf_ti.loops.layers import LoopNode, Path
-from tf_ti.loops.network import Network
+from tf_ti.loops.block.layers import LoopNode, Path
+from tf_ti.loops.block.network import Network
+from tf_ti.loops.drawing import diagram as _diagram
 
 _HIDDEN = ("Const", "Placeholder")
 
@@ -26,7 +26,7 @@ class Sketch:
             if not isinstance(outside, _tf.EagerTensor):  # which has no name
                 self._names.setdefault(id(outside), outside.name.removesuffix(":0"))
 
-    def diagram(self, loop: LoopNode) -> _drawing.Diagram:
+    def diagram(self, loop: LoopNode) -> _diagram.Diagram:
         """The loop, and those inside it."""
         return _Artist(self._paths, self._operations, self._captured, self._names).draw(loop)
 
@@ -35,11 +35,11 @@ class _Artist:
     def __init__(self, paths, operations, captured, names):
         self._paths, self._operations = paths, operations
         self._captured, self._names = captured, names
-        self._homes: dict[LoopNode, _drawing.Diagram] = {}
-        self._nodes: dict[tf.Operation, _drawing.Node] = {}
+        self._homes: dict[LoopNode, _diagram.Diagram] = {}
+        self._nodes: dict[tf.Operation, _diagram.Node] = {}
 
-    def draw(self, root: LoopNode) -> _drawing.Diagram:
-        self._root = self._homes[root] = _drawing.Diagram(root.name)
+    def draw(self, root: LoopNode) -> _diagram.Diagram:
+        self._root = self._homes[root] = _diagram.Diagram(root.name)
         inside = [loop for loop, path in self._paths.items() if root in path[:-1]]
         for loop in sorted(inside, key=lambda loop: len(self._paths[loop])):
             self._homes[loop] = self._homes[self._paths[loop][-2]].add_child(loop.name)
@@ -87,7 +87,7 @@ class _Artist:
         if source is not None:
             self._root.add_edge(source, target, label, is_back_edge)
 
-    def _source(self, tensor: tf.Tensor, shows_constants: bool) -> _drawing.Node | None:
+    def _source(self, tensor: tf.Tensor, shows_constants: bool) -> _diagram.Node | None:
         op = tensor.op
         if op in self._nodes:
             return self._nodes[op]

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import body as _body, fission as _fission, graphs as _graphs, spec as _spec
-from tf_ti.loops.layers import IteratorLayer, Layer, LoopNode, Path, RecurrenceLayer
+from tf_ti.loops import spec as _spec
+from tf_ti.loops.block.layers import IteratorLayer, Layer, LoopNode, Path, RecurrenceLayer
+from tf_ti.loops.passes import cut as _fission
+from tf_ti.loops.tracing import body as _body, graphs as _graphs
 
 if TYPE_CHECKING:
-    from tf_ti.loops.network import Network
+    from tf_ti.loops.block.network import Network
 
 
 class Builder:

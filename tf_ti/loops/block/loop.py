@@ -10,16 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import (
-    composites as _composites,
-    drawing as _drawing,
-    eager as _eager,
-    sketch as _sketch,
-)
-from tf_ti.loops.layers import IteratorLayer, LoopNode, OutputLayer, RecurrenceLayer
-from tf_ti.loops.network import Network
-from tf_ti.loops.structure import Structure
-from tf_ti.loops.values import (
+from tf_ti.loops.block import sketch as _sketch
+from tf_ti.loops.block.layers import IteratorLayer, LoopNode, OutputLayer, RecurrenceLayer
+from tf_ti.loops.block.network import Network
+from tf_ti.loops.block.values import (
     Iterator,
     Output,
     PackedOutput,
@@ -28,6 +22,9 @@ from tf_ti.loops.values import (
     composite_recurrence,
     nested_recurrence,
 )
+from tf_ti.loops.drawing import diagram as _diagram
+from tf_ti.loops.tracing import composites as _composites, eager as _eager
+from tf_ti.loops.tracing.structure import Structure
 
 
 class TripLimit(enum.Enum):
@@ -395,7 +392,7 @@ class Loop:
             raise ValueError(
                 f"loop {self.name!r} can be drawn once the outermost loop's block has ended"
             )
-        return _drawing.draw(self._network.sketch.diagram(self._node), path)
+        return _diagram.draw(self._network.sketch.diagram(self._node), path)
 
     # --- what layers share -------------------------------------------------------------------
 

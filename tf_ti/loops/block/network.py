@@ -12,14 +12,14 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import (
+from tf_ti.loops.block.building import Builder
+from tf_ti.loops.block.layers import LoopNode, OutputLayer, Path
+from tf_ti.loops.block.nesting import Nesting
+from tf_ti.loops.tracing import (
     custom_gradients as _custom_gradients,
     eager as _eager,
     graphs as _graphs,
 )
-from tf_ti.loops.building import Builder
-from tf_ti.loops.layers import LoopNode, OutputLayer, Path
-from tf_ti.loops.nesting import Nesting
 
 
 class Network:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import graphs as _graphs, spec as _spec
+from tf_ti.loops import spec as _spec
+from tf_ti.loops.tracing import graphs as _graphs
 
 # Of operations whose extents come from values: which inputs those are. Of others it is any.
 _TELLING = {

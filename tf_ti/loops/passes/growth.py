@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.loops import graphs as _graphs
+from tf_ti.loops.tracing import graphs as _graphs
 
 # Control flow of TensorFlow: how many inputs come before the parameters of its functions.
 _CONTROL_FLOW = {

@@ -13,7 +13,8 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops import body as _body, plan as _plan, slices as _slices, spec as _spec
+from tf_ti.loops import slices as _slices, spec as _spec, traced as _plan
+from tf_ti.loops.tracing import body as _body
 
 
 def is_wanted() -> bool:

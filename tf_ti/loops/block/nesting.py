@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from tf_ti.loops.layers import Layer, LoopNode, OutputLayer, Path
+from tf_ti.loops.block.layers import Layer, LoopNode, OutputLayer, Path
 
 
 class Nesting:

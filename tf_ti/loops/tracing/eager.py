@@ -18,11 +18,13 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops import fission as _fission
-from tf_ti.loops.structure import Structure
+from tf_ti.loops.passes import cut as _fission
+from tf_ti.loops.tracing.structure import Structure
 
 _FREQUENT = 5
-_INTERNAL = tuple(os.path.dirname(path) + os.sep for path in (__file__, tf.__file__))
+_INTERNAL = tuple(
+    os.path.dirname(path) + os.sep for path in (os.path.dirname(__file__), tf.__file__)
+)
 # How often what stands in which line of some code was traced.
 _traces: weakref.WeakKeyDictionary[types.CodeType, collections.Counter] = (
     weakref.WeakKeyDictionary()

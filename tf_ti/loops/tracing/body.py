@@ -9,8 +9,9 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops import custom_gradients as _custom_gradients, graphs as _graphs, spec as _spec
-from tf_ti.loops.structure import Structure
+from tf_ti.loops import spec as _spec
+from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as _graphs
+from tf_ti.loops.tracing.structure import Structure
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from tf_ti.loops import drawing as _drawing
+from tf_ti.loops.drawing import diagram as _diagram
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
 
 
@@ -54,11 +54,11 @@ def draw(
     if isinstance(back_edges, str) or not isinstance(back_edges, Sequence):
         raise TypeError(f"back_edges must be a list of BackEdge entries, got {back_edges!r}")
     check_back_edges(back_edges, sorted(port_map.inputs, key=lambda p: p.internal_layer_id))
-    return _drawing.draw(_diagram(port_map, back_edges), path)
+    return _diagram.draw(_picture(port_map, back_edges), path)
 
 
-def _diagram(port_map: PortMap, back_edges: Sequence[BackEdge]) -> _drawing.Diagram:
-    diagram = _drawing.Diagram("", "tensor_iterator")
+def _picture(port_map: PortMap, back_edges: Sequence[BackEdge]) -> _diagram.Diagram:
+    diagram = _diagram.Diagram("", "tensor_iterator")
     parameters = [diagram.add_node("body", f"parameter {i}") for i in range(len(port_map.inputs))]
     body = diagram.add_node("body", "body")
     for parameter in parameters:

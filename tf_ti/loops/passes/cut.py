@@ -42,14 +42,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import (
-    batching as _batching,
-    custom_gradients as _custom_gradients,
-    graphs as _graphs,
-    growth as _growth,
-    slices as _slices,
-    spec as _spec,
-)
+from tf_ti.loops import slices as _slices, spec as _spec
+from tf_ti.loops.passes import batching as _batching, growth as _growth
+from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as _graphs
 
 _CONSTANT, _INVARIANT, _BEFORE, _CORE = range(4)
 _LARGEST = 4  # the values at the cuts, of slices and outputs

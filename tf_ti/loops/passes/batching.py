@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import custom_gradients as _custom_gradients
+from tf_ti.loops.tracing import custom_gradients as _custom_gradients
 
 # Those of the values that are batched.
 TYPES = frozenset(

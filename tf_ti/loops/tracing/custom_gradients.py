@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import graphs as _graphs
+from tf_ti.loops.tracing import graphs as _graphs
 
 _uid = itertools.count()
 

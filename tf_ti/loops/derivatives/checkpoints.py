@@ -10,7 +10,8 @@ import dataclasses
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import graphs as _graphs, slices as _slices, spec as _spec
+from tf_ti.loops import slices as _slices, spec as _spec
+from tf_ti.loops.tracing import graphs as _graphs
 
 # The gradient of an IdentityN of a recorded value and what gave it.
 RECORDED = "TfTi>Recorded"

@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import composites as _composites
-from tf_ti.loops.layers import Layer, OutputLayer
-from tf_ti.loops.network import Network
-from tf_ti.loops.structure import Structure
+from tf_ti.loops.block.layers import Layer, OutputLayer
+from tf_ti.loops.block.network import Network
+from tf_ti.loops.tracing import composites as _composites
+from tf_ti.loops.tracing.structure import Structure
 
 if TYPE_CHECKING:
-    from tf_ti.loops.loop import Loop
+    from tf_ti.loops.block.loop import Loop
 
     class _Base(tf.Tensor):
         """What type checkers see, if not isinstance: a tensor, with the operators set below."""
