@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
-from tf_ti.loops.passes import cut as fission
+from tf_ti.loops import lower, passes
 
 T, B, N, H = 5, 2, 3, 4
 PLAIN = ("Placeholder", "Const", "Identity", "NoOp")
@@ -18,10 +18,10 @@ PLAIN = ("Placeholder", "Const", "Identity", "NoOp")
 @pytest.fixture(autouse=True, scope="module")
 def no_recognition():
     """Many of these bodies are cells that are known, of which nothing would be left to look at."""
-    recognizers = fission.recognizers[:]
-    fission.recognizers.clear()
+    recognizers = dict(passes.RECOGNIZERS)
+    passes.RECOGNIZERS.clear()
     yield
-    fission.recognizers.extend(recognizers)
+    passes.RECOGNIZERS.update(recognizers)
 
 
 def normal(*shape, dtype=tf.float32, seed=0):
@@ -1049,13 +1049,13 @@ def test_fuse_false_leaves_the_body_as_it_is():
 def products(monkeypatch):
     """How many products the bodies have that are made from now on."""
     counts = []
-    make = tf_ti.loops.spec.run_loop
+    make = lower.run_loop
 
-    def run_loop(spec, function, *arguments, **options):
-        counts.append([op.type for op in function.graph.get_operations()].count("MatMul"))
-        return make(spec, function, *arguments, **options)
+    def run_loop(loop, *arguments, **options):
+        counts.append([op.type for op in loop.body.get_operations()].count("MatMul"))
+        return make(loop, *arguments, **options)
 
-    monkeypatch.setattr(tf_ti.loops.spec, "run_loop", run_loop)
+    monkeypatch.setattr(lower, "run_loop", run_loop)
     return counts
 
 

@@ -1,4 +1,14 @@
-"""Loops: a body iterated by one native kernel, and all the ways to ask for it."""
+"""Loops: a body iterated by one native kernel, and all the ways to ask for it.
 
-from tf_ti.loops.derivatives import freezing, gradients, vectorize  # noqa: F401 - these register what their names say
-from tf_ti.loops.passes import batched_gradients  # noqa: F401 - these register what their names say
+The rooms, of which none knows a later one: `spec` and `slices`; `tracing`, which makes graphs of
+callables; `traced`, the one value of a loop; `lower`, which makes an op of it; `passes` over it;
+`derivatives` of the op; and the ways in, `tensor_iterator`, `scan` and `block`.
+"""
+
+from tf_ti.loops import lower
+from tf_ti.loops.derivatives import freezing, gradients, vectorize  # noqa: F401 - with TensorFlow
+from tf_ti.loops.passes import batched_gradients, batching
+
+# Entries that an earlier room has a table for, and a later one the function.
+lower.DERIVATIVES.update(gradient=gradients.gradient, jvp=gradients.jvp)
+batching.RULES["CustomGradient"] = batched_gradients.RULE

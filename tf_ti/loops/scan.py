@@ -8,15 +8,16 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops import spec as _spec, traced as _plan
+from tf_ti.loops import arguments as _arguments, spec as _spec
+from tf_ti.loops.call import call
+from tf_ti.loops.traced import spec_around
 from tf_ti.loops.tracing import (
     body as _body,
     composites as _composites,
-    eager as _eager,
     extents as _extents,
-    plain as _plain,
 )
 from tf_ti.loops.tracing.structure import Structure
+from tf_ti.loops.tracing.way import Way
 
 
 @_tf.do_not_convert
@@ -92,8 +93,8 @@ def scan(
         raise TypeError(f"f must be callable, got {f!r}")
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise TypeError(f"axis must be an int, got {axis!r}")
-    length = _plan.check_num_iterations(length, "length")
-    _plan.check_checkpoint_every(checkpoint_every)
+    length = _arguments.check_num_iterations(length, "length")
+    _arguments.check_checkpoint_every(checkpoint_every)
     given, elements = Structure(init), _to_values("xs", Structure(xs))
     if length is None and not elements.leaves:
         raise ValueError("length must be given where xs has no tensors")
@@ -102,16 +103,10 @@ def scan(
     def run(carry: Structure) -> tuple[Any, Any]:
         carry = _to_values("init", carry)
         types = _with_invariants(carry.map(_composites.type_of), shape_invariants)
-        loop = _Scan(
-            f, types, xs_types, axis, bool(reverse), checkpoint_every, bool(fuse), name or "scan"
-        )
+        way = _ScanWay(f, types, xs_types, axis, bool(reverse))
         leaves = [*carry.leaves, *elements.leaves]
         tensors = [tensor for value in leaves for tensor in _composites.components(value)]
-        if _plain.is_wanted():
-            outputs = loop.add(tensors, length)
-            last, ys = outputs.pack(outputs.leaves)
-        else:
-            last, ys = _eager.call(loop.add, tensors, length, loop.f, loop.key)
+        last, ys = call(way, tensors, length, checkpoint_every, fuse, name or "scan")
         return carry.pack(last), ys
 
     if not any(_is_number(leaf) for leaf in given.leaves):
@@ -139,85 +134,53 @@ def scan(
         ) from error
 
 
-_EXPECTED = "f is called with a carry and an element, which f"  # of the arguments
-
-
-class _Scan:
+class _ScanWay(Way):
     """A scan whose carry and elements have these types."""
 
-    def __init__(
-        self,
-        f: Callable,
-        carry: Structure,
-        xs: Structure,
-        axis: int,
-        reverse: bool,
-        checkpoint_every: int | None,
-        fuse: bool,
-        name: str,
-    ):
+    limit_label = "length"
+
+    def __init__(self, f: Callable, carry: Structure, xs: Structure, axis: int, reverse: bool):
+        self.body = f
         self._carry, self._xs, self._axis, self._reverse = carry, xs, axis, reverse
-        self._checkpoint_every, self._name = checkpoint_every, name
         self._rows = _rows(xs, axis)
-        if not _plain.is_wanted():
-            f = _body.resolve(f, [carry, self._rows], _EXPECTED)
-        self.f = f
+        self.arguments = [carry, self._rows]
+        self.expected = "f is called with a carry and an element, which f"
+        self.key = ("scan", carry.key, xs.key, axis, reverse)
         states = map(_composites.component_specs, carry.leaves)
         self._taken = list(map(_composites.taken_specs, xs.leaves, self._rows.leaves))
-        self._specs = [spec for specs in (*states, *self._taken) for spec in specs]
-        self._fuse = _eager.fusing(fuse, f)
-        key = (carry.key, xs.key, axis, reverse, checkpoint_every, self._fuse, name)
-        self.key = ("scan", *key)
-        # What `add` is at work with: what the carry is made of, and xs; the parameters of the body,
-        # and of those what is a row of a ragged tensor; the types of the rows of its results.
+        self.parameters = [spec for specs in (*states, *self._taken) for spec in specs]
+        order = {"start": -1, "end": 0, "stride": -1} if reverse else {}
+        self.inputs = [_spec.Input(label, spec.shape) for label, spec in self._labelled_states()]
+        for label, spec in _labelled("xs", xs, self._taken):
+            self.inputs.append(_spec.Input(label, spec.shape, "index", axis, **order))
+        # Of one call: the components of the carry, and xs; the parameters of the body, and those of
+        # them that are rows of a ragged tensor; the types of the rows of the results.
         self._states: list[tf.Tensor] = []
         self._elements: list[Any] = []
         self._parameters: list[tf.Tensor] = []
         self._ragged_rows: list[tf.Tensor] = []
         self._ys: Structure | None = None
-        self._is_guess = False  # which of them are ragged
+        # Where Python runs the loop: the paths of ragged results; None if lengths are to tell them.
+        self._ragged: set[str] | None = set()
 
-    def _is_encoded(self) -> bool:
-        """Whether the body takes, or gives, other tensors than `f`."""
+    def is_direct(self) -> bool:
         types = [*self._xs.leaves]
-        if isinstance(self.f, ConcreteFunction):
-            types += map(_composites.type_of, Structure(self.f.structured_outputs).leaves)
+        if isinstance(self.body, ConcreteFunction):
+            types += map(_composites.type_of, Structure(self.body.structured_outputs).leaves)
         if not all(isinstance(spec, tf.TensorSpec) for spec in types):
-            return True
-        return any(isinstance(spec, tf.TensorArraySpec) for spec in self._carry.leaves)
+            return False
+        return not any(isinstance(spec, tf.TensorArraySpec) for spec in self._carry.leaves)
 
-    def add(self, tensors: Sequence[tf.Tensor], length: int | tf.Tensor | None) -> Structure:
-        """Adds the loop to the current graph. It gives the carry's leaves, and the results."""
+    def enter(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         remaining = iter(tensors)
         states = _composites.take(self._carry.leaves, remaining)
         self._states = [tensor for value in states for tensor in _composites.components(value)]
         self._elements = _composites.take(self._xs.leaves, remaining)
         rows = [tensor for value in self._elements for tensor in _composites.to_rows(value)]
-        tensors = [*self._states, *rows]
-        inputs = self._inputs()
-        count = _plain.is_wanted() and _plain.count_iterations(inputs, tensors, length, "length")
-        if count:
-            outputs = self._run_in_python(inputs, tensors, count)
-        else:
-            plan = self._plan(self._trace(), inputs)
-            outputs = plan.run(tensors, length, self._checkpoint_every, self._fuse, self._name)
-        remaining = iter(outputs)
-        carry = _composites.take(self._carry.leaves, remaining)
-        stacks = [
-            _composites.from_rows(row, [next(remaining) for _ in _composites.given_specs(row)])
-            for row in self._ys.leaves
-        ]
-        if self._is_guess:
-            rows = zip(stacks, self._ys.leaves)
-            stacks = [
-                _composites.dense_if_even(stack) if _composites.is_ragged_row(row) else stack
-                for stack, row in rows
-            ]
-        return Structure((carry, self._ys.pack(stacks)))
+        return [*self._states, *rows]
 
-    def _trace(self) -> _body.Body:
-        is_its_own = isinstance(self.f, ConcreteFunction) and not self._is_encoded()
-        arrange = None if is_its_own else self._arguments
+    def trace(self) -> _body.Body:
+        is_direct = isinstance(self.body, ConcreteFunction) and self.is_direct()
 
         def convert(returned):
             carry, results = self._results(returned)
@@ -226,49 +189,10 @@ class _Scan:
                 self._ys = self._ys.with_leaves(self._row_types(carry, results))
             return carry, self._given_rows(results)
 
-        return _body.trace(self.f, self._specs, convert, arrange)
+        arrange = None if is_direct else self.arrange
+        return _body.trace(self.body, self.parameters, convert, arrange)
 
-    def _run_in_python(
-        self, inputs: Sequence[_spec.Input], tensors: Sequence[tf.Tensor], count: int
-    ) -> list[tf.Tensor]:
-        shapes = [spec.shape for spec in self._specs]
-        if not self._is_encoded():
-            shapes = _plain.parameter_shapes(self.f, self._specs)
-        ragged = self._ragged_results()
-        self._ys, self._is_guess = None, ragged is None
-
-        def is_ragged(path, spec):
-            if ragged is not None:
-                return path in ragged
-            return isinstance(spec, tf.TensorSpec) and spec.shape.rank > 0
-
-        def convert(returned):
-            carry, results = self._results(returned)
-            types, earlier = results.map(_composites.type_of), self._ys
-            if earlier is not None:
-                _, difference = earlier.match("ys", results.pack(results.leaves))
-                if difference is not None:
-                    raise ValueError(f"f must return results of one structure: {difference}")
-            self._ys = types.with_leaves(
-                [
-                    self._ragged_row(spec) if is_ragged(path, spec) else spec
-                    for path, spec in zip(types.paths, types.leaves)
-                ]
-            )
-            if earlier is not None:
-                both = zip(earlier.leaves, self._ys.leaves)
-                self._ys = types.with_leaves([_composites.common_type(*pair) for pair in both])
-            return carry, self._given_rows(results)
-
-        def make_plan(traced):
-            return self._plan(traced, inputs)
-
-        return _plain.run(
-            self.f, self._arguments, shapes, _EXPECTED, convert, make_plan, inputs, tensors, count
-        )
-
-    def _arguments(self, tensors: Sequence[tf.Tensor]) -> tuple[Any, Any]:
-        """The arguments of `f`, from the parameters of the body."""
+    def arrange(self, tensors: Sequence[tf.Tensor]) -> tuple[Any, Any]:
         self._parameters = list(tensors[: len(self._states)])
         for tensor, placeholder in zip(self._states, self._parameters):
             _tf.copy_handle_data(tensor, placeholder)
@@ -304,6 +228,48 @@ class _Scan:
     def _given_rows(self, results: Structure) -> list[list[tf.Tensor]]:
         return list(map(_composites.given_row, results.leaves, self._ys.leaves))
 
+    def make_spec(self, body: _body.Body) -> _spec.LoopSpec:
+        axis, states, ys = self._axis, self._labelled_states(), self._ys
+        outputs = []
+        for i, (label, spec) in enumerate(states):
+            dtype, shape = body.result_types[i], body.result_shapes[i]
+            cure = "shape_invariants= says what shapes it may have"
+            _arguments.check_back_edge(label, spec, dtype, shape, "the carry of f", cure)
+            outputs.append(_spec.Output(label, dtype, "last", i))
+        stride = -1 if self._reverse else 1
+        results = _labelled("ys", ys, map(_composites.given_specs, ys.leaves))
+        modes = [mode for row in ys.leaves for mode in _composites.given_modes(row)]
+        for i, ((label, _), mode) in enumerate(zip(results, modes), start=len(states)):
+            rank = body.result_shapes[i].rank
+            if rank is not None and not -rank - 1 <= axis <= rank:
+                raise ValueError(
+                    f"{label}: axis {axis} is out of range to stack results of shape "
+                    f"{body.result_shapes[i]}"
+                )
+            outputs.append(_spec.Output(label, body.result_types[i], mode, i, axis, stride))
+        back_edges = [(i, i) for i in range(len(states))]
+        return spec_around(body, self.inputs, outputs, back_edges, self.limit_label)
+
+    def leave(self, outputs: Sequence[tf.Tensor]) -> Structure:
+        """The carry's leaves, and the results."""
+        remaining = iter(outputs)
+        carry = _composites.take(self._carry.leaves, remaining)
+        stacks = [
+            _composites.from_rows(row, [next(remaining) for _ in _composites.given_specs(row)])
+            for row in self._ys.leaves
+        ]
+        if self._ragged is None:
+            rows = zip(stacks, self._ys.leaves)
+            stacks = [
+                _composites.dense_if_even(stack) if _composites.is_ragged_row(row) else stack
+                for stack, row in rows
+            ]
+        return Structure((carry, self._ys.pack(stacks)))
+
+    def _labelled_states(self) -> list[tuple[str, tf.TensorSpec]]:
+        specs = map(_composites.component_specs, self._carry.leaves)
+        return _labelled("init", self._carry, specs)
+
     # --- rows of ragged results ---------------------------------------------------------------
 
     def _row_types(self, carry: Sequence[Any], results: Structure) -> list[tf.TypeSpec]:
@@ -324,52 +290,42 @@ class _Scan:
         shape = [None, *spec.shape[1:]]
         return tf.RaggedTensorSpec(shape, spec.dtype, ragged_rank=0, row_splits_dtype=splits)
 
-    def _ragged_results(self) -> set[str] | None:
-        """The paths of results that are ragged, as a graph of `f` tells them.
+    def prepare_plain(self) -> None:
+        """Finds out which results are ragged, as a graph of `f` tells them.
 
-        None where there is no such graph, since `f` asks for values: then lengths tell it.
+        Where there is no such graph, since `f` asks for values, lengths tell it.
         """
-        if not any(_is_ragged(spec) for spec in self._xs.leaves):
-            return set()
-        try:
-            self._trace()
-        except Exception:  # whatever `f` raises; it raises it again if that is not about values
-            return None
-        named = zip(self._ys.paths, self._ys.leaves)
-        return {path for path, spec in named if _composites.is_ragged_row(spec)}
+        if any(_is_ragged(spec) for spec in self._xs.leaves):
+            try:
+                self.trace()
+                named = zip(self._ys.paths, self._ys.leaves)
+                self._ragged = {path for path, spec in named if _composites.is_ragged_row(spec)}
+            except Exception:  # whatever `f` raises; it raises it again if not about values
+                self._ragged = None
+        self._ys = None
 
-    def _inputs(self) -> list[_spec.Input]:
-        inputs = [_spec.Input(label, spec.shape) for label, spec in self._labelled_states()]
-        order = {"start": -1, "end": 0, "stride": -1} if self._reverse else {}
-        for label, spec in _labelled("xs", self._xs, self._taken):
-            inputs.append(_spec.Input(label, spec.shape, "index", self._axis, **order))
-        return inputs
+    def convert(self, returned: Any) -> tuple[list[Any], list[list[tf.Tensor]]]:
+        carry, results = self._results(returned)
+        types, earlier = results.map(_composites.type_of), self._ys
+        if earlier is not None:
+            _, difference = earlier.match("ys", results.pack(results.leaves))
+            if difference is not None:
+                raise ValueError(f"f must return results of one structure: {difference}")
+        self._ys = types.with_leaves(
+            [
+                self._ragged_row(spec) if self._is_ragged_result(path, spec) else spec
+                for path, spec in zip(types.paths, types.leaves)
+            ]
+        )
+        if earlier is not None:
+            both = zip(earlier.leaves, self._ys.leaves)
+            self._ys = types.with_leaves([_composites.common_type(*pair) for pair in both])
+        return carry, self._given_rows(results)
 
-    def _labelled_states(self) -> list[tuple[str, tf.TensorSpec]]:
-        specs = map(_composites.component_specs, self._carry.leaves)
-        return _labelled("init", self._carry, specs)
-
-    def _plan(self, traced: _body.Body, inputs: Sequence[_spec.Input]) -> _plan.Plan:
-        axis, states, ys = self._axis, self._labelled_states(), self._ys
-        outputs = []
-        for i, (label, spec) in enumerate(states):
-            dtype, shape = traced.result_types[i], traced.result_shapes[i]
-            cure = "shape_invariants= says what shapes it may have"
-            _plan.check_back_edge(label, spec, dtype, shape, "the carry of f", cure)
-            outputs.append(_spec.Output(label, dtype, "last", i))
-        stride = -1 if self._reverse else 1
-        results = _labelled("ys", ys, map(_composites.given_specs, ys.leaves))
-        modes = [mode for row in ys.leaves for mode in _composites.given_modes(row)]
-        for i, ((label, _), mode) in enumerate(zip(results, modes), start=len(states)):
-            rank = traced.result_shapes[i].rank
-            if rank is not None and not -rank - 1 <= axis <= rank:
-                raise ValueError(
-                    f"{label}: axis {axis} is out of range to stack results of shape "
-                    f"{traced.result_shapes[i]}"
-                )
-            outputs.append(_spec.Output(label, traced.result_types[i], mode, i, axis, stride))
-        back_edges = [(i, i) for i in range(len(states))]
-        return _plan.Plan.make(traced, inputs, outputs, back_edges, limit_label="length")
+    def _is_ragged_result(self, path: str, spec: tf.TypeSpec) -> bool:
+        if self._ragged is not None:
+            return path in self._ragged
+        return isinstance(spec, tf.TensorSpec) and spec.shape.rank > 0
 
 
 def _is_ragged(spec: tf.TypeSpec) -> bool:

@@ -6,15 +6,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import spec as _spec, traced as _plan
+from tf_ti.loops import arguments as _arguments, spec as _spec
+from tf_ti.loops.call import call
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
-from tf_ti.loops.tracing import (
-    body as _body,
-    composites as _composites,
-    eager as _eager,
-    plain as _plain,
-)
+from tf_ti.loops.traced import spec_around
+from tf_ti.loops.tracing import body as _body, composites as _composites
 from tf_ti.loops.tracing.structure import Structure
+from tf_ti.loops.tracing.way import Way
 
 
 @_tf.do_not_convert
@@ -133,102 +131,74 @@ def tensor_iterator(
         )
     if not callable(body):
         raise TypeError(f"body must be callable, got {body!r}")
-    num_iterations = _plan.check_num_iterations(num_iterations)
-    _plan.check_checkpoint_every(checkpoint_every)
+    num_iterations = _arguments.check_num_iterations(num_iterations)
+    _arguments.check_checkpoint_every(checkpoint_every)
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
     values = [_composites.to_value(port.label, inputs[port.external_port_id]) for port in ports]
     tensors = [tensor for value in values for tensor in _composites.components(value)]
-    types = [_composites.type_of(value) for value in values]
-    parameters = [_parameter(port, spec) for port, spec in zip(ports, types)]
-    back_edges = tuple(back_edges)
-    check_back_edges(back_edges, ports)
+    way = _PortMapWay(body, port_map, ports, tuple(back_edges), values)
     if num_iterations is None and all(port.axis is None for port in ports):
         num_iterations = _count_from_outputs(port_map.outputs)
     else:
         for port in port_map.outputs:
             _check_whole(port)
-    expected = f"the port map has {len(parameters)} body parameters, which the body"
-    flat = _Parts(types)
-    loop_inputs = [
-        _input(port, flat.specs[k])
-        for port, positions in zip(ports, flat.positions)
-        for k in positions
-    ]
-    if not _plain.is_wanted():
-        body = _body.resolve(body, [Structure(spec) for spec in parameters], expected)
-
-    fusing = _eager.fusing(fuse, body)
-
-    def add(tensors: Sequence[tf.Tensor], num_iterations: int | tf.Tensor | None):
-        results = _Parts([])
-
-        def make_plan(traced: _body.Body) -> _plan.Plan:
-            nonlocal results
-            results = _Parts([_composites.type_of(r) for r in traced.structure])
-            return _make_plan(traced, flat, results, loop_inputs, port_map, back_edges)
-
-        specs = [spec for types in parameters for spec in _composites.component_specs(types)]
-        if _plain.is_wanted() and (
-            count := _plain.count_iterations(loop_inputs, tensors, num_iterations)
-        ):
-            outputs = _plain.run(
-                body,
-                lambda tensors: _composites.take(parameters, iter(tensors)),
-                _plain.parameter_shapes(body, specs),
-                expected,
-                _Converter(),
-                make_plan,
-                loop_inputs,
-                tensors,
-                count,
-            )
-        else:
-            plan = make_plan(_trace(body, parameters, specs, tensors))
-            outputs = plan.run(
-                tensors, num_iterations, checkpoint_every, fusing, name or "TensorIterator"
-            )
-        given = iter(outputs)
-        found = []
-        for port in sorted(port_map.outputs, key=lambda port: port.external_port_id):
-            source = port.internal_layer_id
-            parts = [next(given) for _ in results.positions[source]]
-            is_one = isinstance(results.types[source], tf.TensorSpec)
-            found.append(
-                parts[0] if is_one else _composites.from_components(results.types[source], parts)
-            )
-        return Structure(found)
-
-    key = ("tensor_iterator", port_map, back_edges, tuple(types), checkpoint_every, fusing, name)
-    if _plain.is_wanted():
-        return tuple(add(tensors, num_iterations).leaves)
-    return tuple(_eager.call(add, tensors, num_iterations, body, key))
+    name = name or "TensorIterator"
+    return tuple(call(way, tensors, num_iterations, checkpoint_every, fuse, name))
 
 
-def _trace(
-    body: Callable,
-    parameters: Sequence[tf.TypeSpec],
-    specs: Sequence[tf.TensorSpec],
-    tensors: Sequence[tf.Tensor],
-) -> _body.Body:
-    """As `_body.trace`; a function has no TensorArrays as parameters, but what they are made of."""
-    if not any(isinstance(spec, tf.TensorArraySpec) for spec in parameters):
-        return _body.trace(body, parameters, _Converter())
+class _PortMapWay(Way):
+    """A loop as a port map describes it."""
 
-    def arrange(placeholders):
-        for tensor, placeholder in zip(tensors, placeholders):
-            _tf.copy_handle_data(tensor, placeholder)
-        return _composites.take(parameters, iter(placeholders))
-
-    return _body.trace(body, specs, _Converter(), arrange)
-
-
-class _Converter:
-    """From what the body returns to the values in it, in one structure each time."""
-
-    def __init__(self):
+    def __init__(
+        self,
+        body: Callable,
+        port_map: PortMap,
+        ports: Sequence[InputPort],
+        back_edges: tuple[BackEdge, ...],
+        values: Sequence[Any],
+    ):
+        self.body, self._back_edges = body, back_edges
+        types = [_composites.type_of(value) for value in values]
+        self._types = [_parameter(port, spec) for port, spec in zip(ports, types)]
+        check_back_edges(back_edges, ports)
+        self._outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
+        self._parts, self._results = _Parts(types), _Parts([])
+        self._tensors: Sequence[tf.Tensor] = ()
         self._first: Structure | None = None
+        self.arguments = [Structure(spec) for spec in self._types]
+        self.expected = f"the port map has {len(types)} body parameters, which the body"
+        self.key = ("tensor_iterator", port_map, back_edges, tuple(types))
+        self.parameters = [
+            spec for types in self._types for spec in _composites.component_specs(types)
+        ]
+        self.inputs = [
+            _input(port, self._parts.specs[k])
+            for port, positions in zip(ports, self._parts.positions)
+            for k in positions
+        ]
 
-    def __call__(self, returned: Any) -> list[Any]:
+    def enter(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        self._tensors = tensors
+        return list(tensors)
+
+    def trace(self) -> _body.Body:
+        """As `_body.trace`, with the components of TensorArrays, which no function takes."""
+        self._first = None
+        if not any(isinstance(spec, tf.TensorArraySpec) for spec in self._types):
+            return _body.trace(self.body, self._types, self.convert)
+
+        def arrange(placeholders):
+            for tensor, placeholder in zip(self._tensors, placeholders):
+                _tf.copy_handle_data(tensor, placeholder)
+            return self.arrange(placeholders)
+
+        return _body.trace(self.body, self.parameters, self.convert, arrange)
+
+    def arrange(self, tensors: Sequence[tf.Tensor]) -> list[Any]:
+        return _composites.take(self._types, iter(tensors))
+
+    def convert(self, returned: Any) -> list[Any]:
+        """The values in the results, which have one structure each time."""
         results = Structure(returned)
         if self._first is None:
             self._first = results
@@ -236,6 +206,43 @@ class _Converter:
         if difference is not None:
             raise ValueError(f"the body must return results of one structure: {difference}")
         return [_to_result(result) for result in results.leaves]
+
+    def make_spec(self, body: _body.Body) -> _spec.LoopSpec:
+        results = self._results = _Parts([_composites.type_of(r) for r in body.structure])
+        num_results = len(results.types)
+        for port in self._outputs:
+            source = port.internal_layer_id
+            if source >= num_results:
+                raise ValueError(
+                    f"{port.label}: the body has {num_results} results, there is no result {source}"
+                )
+            if port.axis is not None and not isinstance(results.types[source], tf.TensorSpec):
+                raise ValueError(f"{port.label}: {results.types[source]} cannot be concatenated")
+        edges = []
+        for edge in self._back_edges:
+            if edge.from_layer >= num_results:
+                raise ValueError(
+                    f"{edge}: the body has {num_results} results, there is no result "
+                    f"{edge.from_layer}"
+                )
+            _check_back_edge(edge, body, self._parts, results)
+            edges += zip(results.positions[edge.from_layer], self._parts.positions[edge.to_layer])
+        outputs = [
+            _output(port, k, body)
+            for port in self._outputs
+            for k in results.positions[port.internal_layer_id]
+        ]
+        return spec_around(body, self.inputs, outputs, edges)
+
+    def leave(self, outputs: Sequence[tf.Tensor]) -> Structure:
+        given, found = iter(outputs), []
+        for port in self._outputs:
+            source = port.internal_layer_id
+            spec = self._results.types[source]
+            parts = [next(given) for _ in self._results.positions[source]]
+            is_one = isinstance(spec, tf.TensorSpec)
+            found.append(parts[0] if is_one else _composites.from_components(spec, parts))
+        return Structure(found)
 
 
 def _to_result(value: Any) -> Any:
@@ -245,7 +252,7 @@ def _to_result(value: Any) -> Any:
 
 
 class _Parts:
-    """The tensors that values of these types are made of, numbered.
+    """The components of values of these types, numbered.
 
     Attributes:
         types: the types.
@@ -263,44 +270,6 @@ class _Parts:
             self.specs += parts
 
 
-def _make_plan(
-    traced: _body.Body,
-    parameters: _Parts,
-    results: _Parts,
-    inputs: Sequence[_spec.Input],
-    port_map: PortMap,
-    back_edges: tuple[BackEdge, ...],
-) -> _plan.Plan:
-    outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
-    num_results = len(results.types)
-    for port in outputs:
-        source = port.internal_layer_id
-        if source >= num_results:
-            raise ValueError(
-                f"{port.label}: the body has {num_results} results, there is no result {source}"
-            )
-        if port.axis is not None and not isinstance(results.types[source], tf.TensorSpec):
-            raise ValueError(f"{port.label}: {results.types[source]} cannot be concatenated")
-    edges = []
-    for edge in back_edges:
-        if edge.from_layer >= num_results:
-            raise ValueError(
-                f"{edge}: the body has {num_results} results, there is no result {edge.from_layer}"
-            )
-        _check_back_edge(edge, traced, parameters, results)
-        edges += zip(results.positions[edge.from_layer], parameters.positions[edge.to_layer])
-    return _plan.Plan.make(
-        traced,
-        inputs,
-        [
-            _output(port, k, traced)
-            for port in outputs
-            for k in results.positions[port.internal_layer_id]
-        ],
-        edges,
-    )
-
-
 def _check_back_edge(
     edge: BackEdge, traced: _body.Body, parameters: _Parts, results: _Parts
 ) -> None:
@@ -314,7 +283,7 @@ def _check_back_edge(
             )
         return
     i, k = results.positions[edge.from_layer][0], parameters.positions[edge.to_layer][0]
-    _plan.check_back_edge(
+    _arguments.check_back_edge(
         target,
         tf.TensorSpec(traced.parameter_shapes[k], taken.dtype),
         traced.result_types[i],
@@ -330,7 +299,7 @@ def _part_size(port: InputPort) -> int:
 
 
 def _parameter(port: InputPort, spec: tf.TypeSpec) -> tf.TypeSpec:
-    """What the body's parameter looks like."""
+    """The type of the body's parameter."""
     if not isinstance(spec, tf.TensorSpec):
         if port.axis is not None:
             raise ValueError(f"{port.label}: {spec} cannot be sliced; tf_ti.scan takes its rows")

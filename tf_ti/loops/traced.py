@@ -1,112 +1,144 @@
-"""A loop that a user asked for, traced and checked."""
+"""The one value of a loop, from the callable that a user gave to the op that runs it."""
 
 import dataclasses
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import spec as _spec
-from tf_ti.loops.passes import cut as _fission
-from tf_ti.loops.tracing import body as _body
+from tf_ti.loops.spec import Input, LoopSpec, Output
+from tf_ti.loops.tracing import graphs as _graphs
+from tf_ti.loops.tracing.body import Body
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
-    """A traced body and the loop around it.
+class TracedLoop:
+    """A loop whose body is traced.
+
+    Every way in returns one, every pass takes one and gives one, `lower` makes an op of one, and
+    derivatives start from one.
 
     Attributes:
-        body: the traced body.
-        spec: the loop; its last inputs are the body's captures.
+        spec: the loop, as the op's attributes say it.
+        body: the graph of one iteration. Who makes another loop of it may change it.
+        tensors: the tensors that the spec's inputs get.
+        num_iterations: the limit, or None.
+        condition: the graph of the condition, or None. Its results but the first are further
+            parameters of the body.
+        lengths: those of the outputs that have one.
+        num_results: how many of the body's results are the user's; a gradient needs the others
+            recorded. None if all are.
+        controls: the operations that the loop waits for.
+        outputs: those of the op, where there is one; a gradient reads its histories.
+        source: all that must live as long as the loop.
     """
 
-    body: _body.Body
-    spec: _spec.LoopSpec
+    spec: LoopSpec
+    body: _tf.FuncGraph
+    tensors: Sequence[tf.Tensor]
+    num_iterations: int | tf.Tensor | None = None
+    condition: _tf.FuncGraph | None = None
+    lengths: Sequence[tf.Tensor] = ()
+    num_results: int | None = None
+    controls: Sequence[tf.Operation] = ()
+    outputs: Sequence[tf.Tensor] = ()
+    source: Any = None
 
     @classmethod
-    def make(
+    def around(
         cls,
-        body: _body.Body,
-        inputs: Sequence[_spec.Input],
-        outputs: Sequence[_spec.Output],
-        back_edges: Sequence[tuple[int, int]],
-        limit_label: str = "num_iterations",
-    ) -> "Plan":
-        inputs = list(inputs)
-        for i, shape in enumerate(body.parameter_shapes):
-            if i < len(inputs):
-                # The body may have been built for less, or for more, than the input's shape tells.
-                inputs[i] = dataclasses.replace(inputs[i], shape=shape)
-            else:
-                inputs.append(_spec.Input(f"capture {i - len(inputs)}", shape))
-        spec = _spec.LoopSpec(
-            tuple(inputs),
-            tuple(outputs),
-            tuple(back_edges),
-            body.result_types,
-            body.result_shapes,
-            limit_label=limit_label,
-        )
-        return cls(body, spec)
-
-    def run(
-        self,
+        body: Body,
+        spec: LoopSpec,
         tensors: Sequence[tf.Tensor],
-        num_iterations: int | tf.Tensor | None,
-        checkpoint_every: int | None,
-        fuse: _fission.Fuse,
-        name: str | None,
-    ) -> list[tf.Tensor]:
-        """Adds the loop to the current graph, or runs it where there is none."""
-        body = self.body
+        num_iterations: int | tf.Tensor | None = None,
+    ) -> "TracedLoop":
+        """The loop around a traced body: it gets the tensors, and the body's captures."""
         with tf.control_dependencies(body.controls):
             tensors = [*tensors, *body.captured_tensors()]
-            loop = _fission.Traced(self.spec, body.graph, body.num_results, tensors, num_iterations)
-            return loop.run(checkpoint_every or 1, fuse, name)
-
-
-def check_num_iterations(
-    num_iterations: Any, label: str = "num_iterations"
-) -> int | tf.Tensor | None:
-    """Returns what was given; the tensor of what is used like one."""
-    if num_iterations is None:
-        return None
-    if isinstance(num_iterations, _tf.TensorLike):
-        num_iterations = tf.convert_to_tensor(num_iterations)
-        if not num_iterations.dtype.is_integer:
-            raise TypeError(f"{label} must be an integer, got {num_iterations.dtype.name}")
-        if num_iterations.shape.rank not in (None, 0):
-            raise ValueError(f"{label} must be a scalar, got shape {num_iterations.shape}")
-    elif isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__"):
-        raise TypeError(f"{label} must be an integer, got {num_iterations!r}")
-    elif not 0 <= int(num_iterations) < 2**63:
-        raise ValueError(f"{label} must not be negative, got {num_iterations}")
-    return num_iterations
-
-
-def check_checkpoint_every(checkpoint_every) -> None:
-    if checkpoint_every is None:
-        return
-    is_int = isinstance(checkpoint_every, numbers.Integral)
-    if isinstance(checkpoint_every, bool) or not is_int:
-        raise TypeError(f"checkpoint_every must be an int or None, got {checkpoint_every!r}")
-    if not 1 <= checkpoint_every < 2**63:
-        raise ValueError(f"checkpoint_every must be from 1 to 2**63 - 1, got {checkpoint_every}")
-
-
-def check_back_edge(
-    label: str, spec: tf.TensorSpec, dtype: tf.DType, shape, source: str, cure: str
-) -> None:
-    """A state's next value must fit the body's parameter; `cure` says how another shape may."""
-    if dtype != spec.dtype:
-        raise TypeError(
-            f"{label} is of type {spec.dtype.name}, but {source}, which feeds it in the next "
-            f"iteration, of type {dtype.name}"
+        return cls(
+            spec,
+            body.graph,
+            tensors,
+            num_iterations,
+            num_results=body.num_results,
+            controls=body.controls,
+            source=body.source,
         )
-    if not spec.shape.is_compatible_with(shape):
-        raise ValueError(
-            f"{label} has shape {spec.shape}, but {source}, which feeds it in the next iteration, "
-            f"has shape {shape}; {cure}"
+
+    @classmethod
+    def from_op(cls, op: tf.Operation) -> "TracedLoop":
+        """The loop of an op in a graph."""
+        spec = LoopSpec.from_op(op)
+        count, has_limit = len(spec.inputs), op.get_attr("N")
+        shapes = [given.shape for given in spec.inputs]
+        condition = None
+        if spec.condition_inputs is not None:
+            read = [shapes[i] for i in spec.condition_inputs]
+            condition = _graphs.of_function(op, op.get_attr("condition")[0].name, read)
+            shapes += [t.shape for t in condition.outputs[1:]]
+        return cls(
+            spec,
+            _graphs.of_function(op, op.get_attr("body").name, shapes),
+            list(op.inputs[:count]),
+            op.inputs[count] if has_limit else None,
+            condition,
+            list(op.inputs[count + has_limit :]),
+            outputs=list(op.outputs),
         )
+
+    @property
+    def graphs(self) -> list[_tf.FuncGraph]:
+        """The body, and the condition if there is one."""
+        return [self.body] if self.condition is None else [self.body, self.condition]
+
+    @property
+    def is_stateful(self) -> bool:
+        """True if an iteration has effects, or depends on more than its parameters."""
+        return any(_tf.is_stateful(op) for graph in self.graphs for op in graph.get_operations())
+
+    @property
+    def num_scalars(self) -> int:
+        """The number of inputs that the op has beside the spec's."""
+        return (self.num_iterations is not None) + len(self.lengths)
+
+    @property
+    def outer_graph(self) -> tf.Graph | None:
+        """The graph of the op; None where it was run."""
+        is_eager = isinstance(self.outputs[0], _tf.EagerTensor)
+        return None if is_eager else self.outputs[0].graph
+
+    def recording(self, every: int) -> "TracedLoop":
+        """The same loop with the histories that its gradient needs; see `LoopSpec.recording`."""
+        recorded = () if self.num_results is None else range(self.num_results, len(self.results))
+        return dataclasses.replace(self, spec=self.spec.recording(every, recorded))
+
+    @property
+    def results(self) -> Sequence[tf.Tensor]:
+        """The results of the body."""
+        return self.body.outputs
+
+
+def spec_around(
+    body: Body,
+    inputs: Sequence[Input],
+    outputs: Sequence[Output],
+    back_edges: Sequence[tuple[int, int]] = (),
+    limit_label: str = "num_iterations",
+) -> LoopSpec:
+    """The spec of a loop around a traced body, whose captures become its last inputs."""
+    inputs = list(inputs)
+    for i, shape in enumerate(body.parameter_shapes):
+        if i < len(inputs):
+            # The body may have been built for less, or for more, than the input's shape tells.
+            inputs[i] = dataclasses.replace(inputs[i], shape=shape)
+        else:
+            inputs.append(Input(f"capture {i - len(inputs)}", shape))
+    return LoopSpec(
+        tuple(inputs),
+        tuple(outputs),
+        tuple(back_edges),
+        body.result_types,
+        body.result_shapes,
+        limit_label=limit_label,
+    )

@@ -22,17 +22,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_ti.loops.passes import batching as _batching, cut as _fission
+from tf_ti.loops.passes import batching as _batching
+from tf_ti.loops.passes.analysis import Analysis
+from tf_ti.loops.passes.step import Unknown
 from tf_ti.recurrent.spec import Limits
 
 _MOST_TERMS = 32
 # Beyond, products overflow, or vanish, in one order and not in another.
 _LARGEST = Fraction(2**32)
 _MOST_PIECES = 16
-
-
-class Unknown(Exception):
-    """The normal form does not have that."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +127,7 @@ def shifted(polynomial: Polynomial, by: int) -> Polynomial:
 def scaled(polynomial: Polynomial, by: int | Fraction) -> Polynomial:
     scaled = {m: c * by for m, c in polynomial.items()}
     if not all(1 / _LARGEST <= abs(c) <= _LARGEST for c in scaled.values()):
-        raise Unknown
+        raise Unknown("a coefficient is too large or too small")
     return scaled
 
 
@@ -138,10 +136,10 @@ def added(*polynomials: Polynomial) -> Polynomial:
     for monomial, coefficient in itertools.chain(*(p.items() for p in polynomials)):
         before = total.get(monomial, Fraction(0))
         if before * coefficient < 0 and not _may_cancel(monomial, before, coefficient):
-            raise Unknown
+            raise Unknown("terms cancel, which rounds")
         total[monomial] = before + coefficient
     if len(total) > _MOST_TERMS:
-        raise Unknown
+        raise Unknown("there are too many terms")
     return {m: c for m, c in total.items() if c}
 
 
@@ -153,11 +151,11 @@ def _may_cancel(monomial: Monomial, *coefficients: Fraction) -> bool:
 
 def multiplied(a: Polynomial, b: Polynomial) -> Polynomial:
     if not a or not b:  # 0 times infinity is none
-        raise Unknown
+        raise Unknown("it is multiplied by 0")
     terms = []
     for (m, c), (n, d) in itertools.product(a.items(), b.items()):
         if m & n or len(terms) == _MOST_TERMS:  # no cell has squares
-            raise Unknown
+            raise Unknown("there are products of a value with itself, or too many terms")
         terms.append(scaled({m | n: c}, d))
     return added(*terms)
 
@@ -165,7 +163,7 @@ def multiplied(a: Polynomial, b: Polynomial) -> Polynomial:
 def constant(polynomial: Polynomial) -> Fraction:
     """Its value, if it is a number."""
     if set(polynomial) - {ONE}:
-        raise Unknown
+        raise Unknown("an operand is no known number")
     return polynomial.get(ONE, Fraction(0))
 
 
@@ -208,10 +206,10 @@ def width_of(columns: Columns) -> int:
 def width(tensor: tf.Tensor) -> int:
     """How many columns it has."""
     if tensor.shape.rank is None:
-        raise Unknown
+        raise Unknown("the rank of a value is not known")
     dims = tensor.shape.as_list() or [1]
     if dims[-1] is None or sum(d != 1 for d in dims[:-1]) > 1:
-        raise Unknown
+        raise Unknown("the columns of a value are not known, or it has rows along several axes")
     return dims[-1]
 
 
@@ -225,7 +223,7 @@ def _repeat(columns: Columns, count: int) -> Columns:
         }
         return [(count, repeated)]
     if count > _MOST_PIECES:
-        raise Unknown
+        raise Unknown("there are too many pieces")
     return [(1, polynomial)] * count
 
 
@@ -240,10 +238,10 @@ def _combine(
     edges = {0, count}
     for columns in operands:
         if width_of(columns) != count:
-            raise Unknown
+            raise Unknown("operands have different numbers of columns")
         edges.update(itertools.accumulate(width for width, _ in columns))
     if len(edges) > _MOST_PIECES + 1:
-        raise Unknown
+        raise Unknown("there are too many pieces")
     return [
         (stop - start, function(*(take(columns, start, stop)[0][1] for columns in operands)))
         for start, stop in itertools.pairwise(sorted(edges))
@@ -256,11 +254,12 @@ def _combine(
 class Reader:
     """The normal form of a body's tensors."""
 
-    def __init__(self, body: _fission.Fission):
-        self._body = body
+    def __init__(self, analysis: Analysis):
+        self._analysis = analysis
+        loop = analysis.loop
         self._states = {
-            body.loop.graph.inputs[parameter].ref(): k
-            for k, (_, parameter) in enumerate(body.loop.spec.back_edges)
+            loop.body.inputs[parameter].ref(): k
+            for k, (_, parameter) in enumerate(loop.spec.back_edges)
         }
         self._found: dict[Any, Columns] = {}
         # The states for which the body fails where they have not as many rows as something else.
@@ -273,27 +272,31 @@ class Reader:
         return self._found[tensor.ref()]
 
     def _columns(self, tensor: tf.Tensor) -> Columns:
-        if self._body.is_outside(tensor):
+        if self._analysis.is_outside(tensor):
             return self.leaf(tensor)
         if tensor.ref() in self._states:
             return [(width(tensor), of_atom(State(self._states[tensor.ref()])))]
         op = tensor.op
-        if op.type not in _RULES or not _batching.is_plain(op):
-            raise Unknown
-        return _RULES[op.type](self, op, tensor.value_index, self.columns)
+        try:
+            _batching.check_plain(op)
+            if op.type not in _RULES:
+                raise Unknown(f"cells have no {op.type} of states")
+            return _RULES[op.type](self, op, tensor.value_index, self.columns)
+        except Unknown as refusal:
+            raise refusal.at(op) from None
 
     def compare_rows(self, reshape: tf.Operation) -> None:
         """Takes note of a state that gets the rows of something else: it must have as many."""
         given, shape = reshape.inputs
         is_late = reshape.outputs[0].shape[0] is None and tf.get_static_value(shape) is None
-        if is_late and not self._body.is_outside(given) and self._body.is_outside(shape):
+        if is_late and not self._analysis.is_outside(given) and self._analysis.is_outside(shape):
             for _, polynomial in self.columns(given):
                 atoms = itertools.chain.from_iterable(polynomial)
                 self.compared |= {atom.index for atom in atoms if isinstance(atom, State)}
 
     def leaf(self, tensor: tf.Tensor) -> Columns:
         """Those of a tensor of no state, as one piece."""
-        while keeps_columns(tensor.op) and self._body.is_outside(tensor.op.inputs[0]):
+        while keeps_columns(tensor.op) and self._analysis.is_outside(tensor.op.inputs[0]):
             tensor = tensor.op.inputs[0]
         value = None
         if tensor.op.type == "Const" and tensor.dtype.is_floating:
@@ -306,7 +309,8 @@ class Reader:
     def opened(self, tensor: tf.Tensor) -> Columns:
         """Those of a tensor of no state, as what it is a sum of."""
         op = tensor.op
-        if op.type in _LINEAR_RULES and self._body.is_outside(tensor) and _batching.is_plain(op):
+        is_linear = op.type in _LINEAR_RULES and self._analysis.is_outside(tensor)
+        if is_linear and _batching.is_plain(op):
             try:
                 return _RULES[op.type](self, op, tensor.value_index, self.opened)
             except Unknown:
@@ -331,7 +335,7 @@ class Reader:
     def product(self, factor: tf.Tensor, matrix: tf.Tensor, is_transposed: bool) -> Columns:
         """The columns of a product with a matrix that all iterations share."""
         if not self._is_matrix(matrix):
-            raise Unknown
+            raise Unknown("a state is multiplied by no matrix that all iterations share")
         rows, count = matrix.shape.as_list()[:: -1 if is_transposed else 1]
         origin = [0, 0]
         while (view := _view(matrix)) is not None and self._is_matrix(view[0]):
@@ -341,11 +345,11 @@ class Reader:
         row, start = origin[:: -1 if is_transposed else 1]
         columns = self.columns(factor)
         if width_of(columns) != rows or not rows:
-            raise Unknown
+            raise Unknown("the columns of a product do not fit the matrix")
         terms = []
         for piece, polynomial in columns:
             if not polynomial or ONE in polynomial:
-                raise Unknown
+                raise Unknown("a number is added before a product")
             for monomial, coefficient in polynomial.items():
                 atom = Product(monomial, piece, matrix.ref(), is_transposed, row, start)
                 terms.append(of_atom(atom, coefficient))
@@ -358,11 +362,11 @@ class Reader:
             tensor = tensor.op.inputs[0]
         op = tensor.op
         if op.type not in ("Add", "AddN", "AddV2") or any(t.op.type != "Mul" for t in op.inputs):
-            raise Unknown
+            raise Unknown("it is no sum of two products")
         return [polynomial for t in op.inputs for _, polynomial in self.columns(t)]
 
     def _is_matrix(self, tensor: tf.Tensor) -> bool:
-        is_fixed = self._body.is_invariant(tensor) and tensor.shape.is_fully_defined()
+        is_fixed = self._analysis.is_invariant(tensor) and tensor.shape.is_fully_defined()
         return is_fixed and tensor.shape.rank == 2
 
 
@@ -391,7 +395,7 @@ def _window(op: tf.Operation, index: int) -> tuple[tf.Tensor, list[int], set[int
         axis = int(_static(axis)) % value.shape.rank
         before = [t.shape[axis] for t in op.outputs[:index]]
         if None in before:
-            raise Unknown
+            raise Unknown("the extents of its parts are not known")
         return value, [sum(before) if k == axis else 0 for k in range(value.shape.rank)], {axis}
     value, *_ = op.inputs
     dims = value.shape.as_list()
@@ -401,13 +405,13 @@ def _window(op: tf.Operation, index: int) -> tuple[tf.Tensor, list[int], set[int
     else:
         slices = _parts(op)
         if op.get_attr("new_axis_mask") or op.get_attr("shrink_axis_mask"):
-            raise Unknown
+            raise Unknown("it changes the axes")
     begins, cut = [0] * len(dims), set()
     for axis, (part, extent) in enumerate(zip(slices, dims)):
         if part in (slice(None), slice(0, None), slice(0, extent)):
             continue
         if extent is None:
-            raise Unknown
+            raise Unknown("an extent is not known")
         begins[axis] = part.indices(extent)[0]
         cut.add(axis)
     return value, begins, cut
@@ -417,7 +421,7 @@ def _parts(op: tf.Operation) -> list[slice]:
     """What a StridedSlice takes of each axis of its input; of one that goes, its element."""
     begin, end, strides = (_static(t).tolist() for t in op.inputs[1:])
     if set(strides) - {1}:
-        raise Unknown
+        raise Unknown("it takes every other element")
     has = {
         name: [bool(op.get_attr(f"{name}_mask") >> k & 1) for k in range(len(begin))]
         for name in ("begin", "end", "ellipsis", "new_axis")
@@ -452,7 +456,7 @@ def _view(matrix: tf.Tensor) -> tuple[tf.Tensor, list[int], bool] | None:
 def _static(tensor: tf.Tensor) -> np.ndarray:
     value = tf.get_static_value(tensor)
     if value is None:
-        raise Unknown
+        raise Unknown("its argument is no constant")
     return np.asarray(value)
 
 
@@ -492,14 +496,14 @@ def _subtracted(a: Polynomial, b: Polynomial) -> Polynomial:
 def _divided(a: Polynomial, b: Polynomial) -> Polynomial:
     divisor = constant(b)
     if not divisor:
-        raise Unknown
+        raise Unknown("it divides by 0")
     return scaled(a, 1 / divisor)
 
 
 def _unit(argument: Polynomial, largest: Fraction, limits: Limits) -> Polynomial:
     """What is limited to 0 and a number."""
     if largest <= 0:
-        raise Unknown
+        raise Unknown("it is limited to a range without numbers")
     limited = Activated("unit", freeze(scaled(argument, 1 / largest)), limits=limits)
     return of_atom(limited, largest)
 
@@ -550,7 +554,7 @@ def _minimum(a: Polynomial, b: Polynomial) -> Polynomial:
 def _maximum(a: Polynomial, b: Polynomial) -> Polynomial:
     argument, smallest, is_second = _with_number(a, b)
     if smallest:
-        raise Unknown
+        raise Unknown("it is a maximum with another number than 0")
     return _limited_below(argument, _MAXIMUM[is_second])
 
 
@@ -565,7 +569,7 @@ def _limited_below(argument: Polynomial, limits: Limits) -> Polynomial:
 
 def _clip(a: Polynomial, smallest: Polynomial, largest: Polynomial) -> Polynomial:
     if constant(smallest):
-        raise Unknown
+        raise Unknown("it is limited to another number than 0")
     return _unit(a, constant(largest), _CLIP)
 
 
@@ -579,19 +583,19 @@ def _leaky_relu(reader, op, index, read):
 
 def _bias_add(reader, op, index, read):
     if op.get_attr("data_format") != b"NHWC":
-        raise Unknown
+        raise Unknown("its layout is not NHWC")
     return _elementwise(added)(reader, op, index, read)
 
 
 def _matmul(reader, op, index, read):
     if op.get_attr("transpose_a"):
-        raise Unknown
+        raise Unknown("its first factor is transposed")
     return reader.product(*op.inputs, op.get_attr("transpose_b"))
 
 
 def _batch_matmul(reader, op, index, read):
     if op.get_attr("adj_x"):
-        raise Unknown
+        raise Unknown("its first factor is transposed")
     return reader.product(*op.inputs, op.get_attr("adj_y"))
 
 
@@ -600,17 +604,17 @@ def _einsum(reader, op, index, read):
     operands, result = equation.split("->")
     factor, _, matrix = operands.partition(",")
     if len(matrix) != 2 or not result or factor[:-1] != result[:-1]:
-        raise Unknown
+        raise Unknown("its equation is no product of rows and a matrix")
     pair = factor[-1] + result[-1]
     if matrix not in (pair, pair[::-1]) or len({*factor, result[-1]}) != len(factor) + 1:
-        raise Unknown
+        raise Unknown("its equation is no product of rows and a matrix")
     return reader.product(*op.inputs, matrix != pair)
 
 
 def _concat(reader, op, index, read):
     *parts, axis = op.inputs
     if int(_static(axis)) % op.outputs[0].shape.rank != op.outputs[0].shape.rank - 1:
-        raise Unknown
+        raise Unknown("it concatenates other axes than the last")
     width(op.outputs[0])
     return [piece for part in parts for piece in read(part)]
 
@@ -620,13 +624,13 @@ def _part(reader, op, index, read):
         return read(op.inputs[0])
     value, begins, cut = _window(op, index)
     if cut - {value.shape.rank - 1}:
-        raise Unknown
+        raise Unknown("it takes a part of other axes than the last")
     return take(read(value), begins[-1], begins[-1] + width(op.outputs[index]))
 
 
 def _same(reader, op, index, read):
     if not keeps_columns(op):
-        raise Unknown
+        raise Unknown("it moves columns")
     return read(op.inputs[0])
 
 

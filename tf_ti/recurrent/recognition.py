@@ -25,9 +25,11 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti.loops import slices as _slices, spec as _spec
-from tf_ti.loops.passes import batching as _batching, cut as _fission
+from tf_ti.loops.passes import batching as _batching, outside as _outside
+from tf_ti.loops.passes.analysis import Analysis
+from tf_ti.loops.passes.step import Fuse, Note, Step, Unknown
 from tf_ti.recurrent import normal_form as _form, ops
-from tf_ti.recurrent.normal_form import Activated, Outside, Polynomial, Product, State, Unknown
+from tf_ti.recurrent.normal_form import Activated, Outside, Polynomial, Product, State
 from tf_ti.recurrent.spec import GATES, Activation, Kind, Recurrence
 
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
@@ -35,20 +37,16 @@ _NAMES = ("sigmoid", "tanh", "relu", "leaky_relu")
 _UNBOUNDED = ("relu", "leaky_relu")
 
 
-def recognize(
-    body: _fission.Fission, fuse: _fission.Fuse, name: str | None
-) -> list[tf.Tensor] | None:
-    """Adds a recurrent sequence in place of a loop, and gives the loop's outputs; or None."""
-    try:
-        sequence = _Sequence(body, fuse, _cell(body))
-    except Unknown:
-        return None
-    body.loop.notes.append(f"runs as one sequence of {sequence.kind.upper()} cells")
-    with tf.name_scope(name):
-        return sequence.run()
+def recognize(analysis: Analysis, fuse: Fuse, name: str | None) -> Step:
+    """A recurrent sequence in place of a loop; `Unknown` where the loop is no such."""
+    sequence = _Sequence(analysis, fuse, _cell(analysis))
 
+    def add(_: list[tf.Tensor]) -> list[tf.Tensor]:
+        with tf.name_scope(name):
+            return sequence.run()
 
-_fission.recognizers.append(recognize)
+    text = f"runs as one sequence of {sequence.kind.upper()} cells"
+    return Step(None, add, (Note("recognition", text, True),))
 
 
 # --- cells ---------------------------------------------------------------------------------------
@@ -75,7 +73,7 @@ class _Gate:
         """The one that gives 1 minus it."""
         f = self.activation
         if f.name not in ("sigmoid", "hard_sigmoid"):
-            raise Unknown
+            raise Unknown("only a sigmoid may be taken from 1")
         if f.name == "hard_sigmoid":
             f = dataclasses.replace(f, beta=1 - f.beta, limits=f.limits.exchanged())
         rest = _form.scaled(self.rest, -1)
@@ -88,7 +86,7 @@ class _Gate:
             return self
         shift = (f.beta - other.beta) / f.alpha
         if not _is_number(shift, np.float32):  # limits would be beside where they are
-            raise Unknown
+            raise Unknown("a hard sigmoid's limits would be rounded")
         rest = _form.added(self.rest, _form.of_number(shift))
         f = dataclasses.replace(f, beta=other.beta)
         return dataclasses.replace(self, activation=f, rest=rest)
@@ -106,38 +104,41 @@ class _Cell:
     compared: frozenset[int] = frozenset()  # states of which one row is not repeated
 
 
-def _cell(body: _fission.Fission) -> _Cell:
-    """What a body is; Unknown if it is no cell."""
-    loop = body.loop
-    graph, edges = loop.graph, loop.spec.back_edges
-    has_effects = graph.control_outputs or loop.num_results < len(graph.outputs)
-    if len(edges) not in (1, 2) or has_effects or not body.may_leave:
-        raise Unknown
+def _cell(analysis: Analysis) -> _Cell:
+    """The cell that a body is; `Unknown` if it is none."""
+    loop, results = analysis.loop, analysis.uses.results
+    graph, edges = loop.body, loop.spec.back_edges
+    if len(edges) not in (1, 2):
+        raise Unknown(f"it has {len(edges)} states, and cells have one or two")
+    if graph.control_outputs or (loop.num_results or len(graph.outputs)) < len(graph.outputs):
+        raise Unknown("it has effects")
+    if not analysis.counts.may_leave:
+        raise Unknown("without the loop nobody would compare its numbers of iterations")
     shapes = set()
     for result, parameter in edges:
         inside, outside = graph.inputs[parameter], loop.tensors[parameter]
-        shape, given, made = inside.shape, outside.shape, body.results[result].shape
+        shape, given, made = inside.shape, outside.shape, results[result].shape
         # Only the loop finds out whether a state has the shape that a body was built for.
         if {shape.rank, given.rank, made.rank} != {2} or inside.dtype not in _TYPES:
-            raise Unknown
+            raise Unknown("a state is no matrix of floats of known width")
         if any(g is None and s is not None for g, s in zip(given.as_list(), shape.as_list())):
-            raise Unknown
+            raise Unknown("only the loop finds out if a state has the body's shape")
         shapes.add((inside.dtype, *shape.as_list()))
         shapes.add((inside.dtype, *made.as_list()))
     if len({(dtype, width) for dtype, _, width in shapes}) > 1 or not shape[1]:
-        raise Unknown
+        raise Unknown("its states are not of one type and width")
     if len({rows for _, rows, _ in shapes} - {None}) > 1:
-        raise Unknown
-    reader = _form.Reader(body)
+        raise Unknown("its states do not have the same number of rows")
+    reader = _form.Reader(analysis)
     new = []
     for result, _ in edges:
-        columns = reader.columns(body.results[result])
+        columns = reader.columns(results[result])
         if len(columns) > 1:
-            raise Unknown
+            raise Unknown("the columns of a state are computed in different ways")
         new.append(columns[0][1])
     matcher = _Matcher(reader, shape[1], inside.dtype)
     if len(new) == 1:
-        tensor = body.results[edges[0][0]]
+        tensor = results[edges[0][0]]
         cell = matcher.gru(*new, tensor) if len(new[0]) == 3 else matcher.rnn(*new)
     else:
         cell = matcher.lstm(new, 0, 1) if len(new[0]) == 1 else matcher.lstm(new, 1, 0)
@@ -157,11 +158,11 @@ class _Matcher:
         if squashed.argument != _form.freeze(cell):
             output, squashed = squashed, output
         if squashed.argument != _form.freeze(cell) or len(cell) != 2:
-            raise Unknown
+            raise Unknown("the hidden state is no gate times a function of the cell state")
         kept, added = sorted(cell, key=lambda monomial: State(c) not in monomial)
         forget = self._only(kept - {State(c)})
         if State(c) not in kept or set(cell.values()) != {1} or len(added) != 2:
-            raise Unknown
+            raise Unknown("the cell state is no sum of two products of gates")
         o = self._gate(output, h)
         f = self._gate(forget, h).like(o.activation)
         i, g = (self._gate(self._activated(atom), h) for atom in added)
@@ -169,7 +170,7 @@ class _Matcher:
             i, g = g, i
         i = i.like(o.activation)
         if not i.activation == f.activation == o.activation:
-            raise Unknown
+            raise Unknown("the gates of an LSTM have different activation functions")
         activations = (f.activation, g.activation, _activation(squashed))
         return _Cell("lstm", (h, c), {"f": f, "i": i, "c": g, "o": o}, activations)
 
@@ -180,7 +181,7 @@ class _Matcher:
         if not alone:  # z * n + h - z * h: the candidate has the gate's factor
             alone = {m: c for m, c in new.items() if h not in m and len(m) == 2}
         if len(both) != 1 or len(alone) != 1:
-            raise Unknown
+            raise Unknown("the state is no combination of itself and a candidate")
         ((kept, of_kept),), (added,) = both.items(), alone
         update = self._only(kept - {h})
         candidate = self._only(added - {update})
@@ -191,19 +192,19 @@ class _Matcher:
             frozenset([h if is_exchanged else candidate]): 1,
         }
         if new != expected:
-            raise Unknown
+            raise Unknown("the state is no combination of itself and a candidate by one gate")
         n, reset = self._candidate(candidate)
         if n.activation.name in _UNBOUNDED:
             # Where it is infinite, z * h + (1 - z) * n is not what n + z * (h - n) is.
             kept_part = {frozenset([update, h]): 1}
             parts = self._reader.summands(tensor)
             if is_exchanged or kept_part not in parts or len(parts) != 2:
-                raise Unknown
+                raise Unknown("an unbounded candidate is not mixed as the kernel mixes it")
         r, z = self._gate(reset, 0), self._gate(update, 0)
         z = (z.negated() if is_exchanged else z).like(r.activation)
         # One gate for both (a minimal gated unit) would be multiplied twice.
         if z.activation != r.activation or update == reset:
-            raise Unknown
+            raise Unknown("update and reset are one gate, or have different activation functions")
         gates = {"z": z, "r": r, "h": n}
         is_linear = n.product.factor == {h}
         return _Cell("gru", (0,), gates, (z.activation, n.activation), is_linear)
@@ -216,20 +217,20 @@ class _Matcher:
     def _monomial(self, polynomial: Polynomial, count: int) -> list[Activated]:
         """The factors of one product of so many functions."""
         if len(polynomial) != 1:
-            raise Unknown
+            raise Unknown("a state is no product of gates")
         ((monomial, coefficient),) = polynomial.items()
         if len(monomial) != count or coefficient != 1:
-            raise Unknown
+            raise Unknown("a state is no product of gates")
         return [self._activated(atom) for atom in monomial]
 
     def _only(self, atoms) -> Activated:
         if len(atoms) != 1:
-            raise Unknown
+            raise Unknown("a product has other factors than one gate")
         return self._activated(*atoms)
 
     def _activated(self, atom) -> Activated:
         if not isinstance(atom, Activated):
-            raise Unknown
+            raise Unknown("a gate has no activation function")
         return atom
 
     def _gate(self, atom: Activated, h: int) -> _Gate:
@@ -237,7 +238,7 @@ class _Matcher:
         products = {m: c for m, c in argument.items() if not _form.is_outside(m)}
         product, coefficient = self._product(products)
         if product.factor != {State(h)}:
-            raise Unknown
+            raise Unknown("a gate has a product of another state")
         return _Gate(activation, product, coefficient, self._rest(argument))
 
     def _candidate(self, atom: Activated) -> tuple[_Gate, Activated]:
@@ -251,7 +252,7 @@ class _Matcher:
             product, coefficient = self._product(reset_terms)
             reset = self._only(product.factor - {State(0)})
             if State(0) not in product.factor:
-                raise Unknown
+                raise Unknown("a reset gate is applied to something else than the hidden state")
             return _Gate(activation, product, coefficient, self._rest(argument)), reset
         common = frozenset.intersection(*reset_terms) if reset_terms else frozenset()
         reset = self._only([a for a in common if isinstance(a, Activated)])
@@ -259,26 +260,26 @@ class _Matcher:
         products = {m: c for m, c in linear.items() if not _form.is_outside(m)}
         product, coefficient = self._product(products)
         if product.factor != {State(0)}:
-            raise Unknown
+            raise Unknown("a candidate has a product of another state")
         gate = _Gate(activation, product, coefficient, self._rest(argument), self._rest(linear))
         return gate, reset
 
     def _product(self, terms: Polynomial) -> tuple[Product, Fraction]:
         """The only one, of whole states."""
         if len(terms) != 1:
-            raise Unknown
+            raise Unknown("a gate has not one product with the hidden state")
         ((monomial, coefficient),) = terms.items()
         if len(monomial) != 1:
-            raise Unknown
+            raise Unknown("a gate has not one product with the hidden state")
         (atom,) = monomial
         if not isinstance(atom, Product) or atom.width != self._hidden_size:
-            raise Unknown
+            raise Unknown("a gate has not one product with all of the hidden state")
         return atom, coefficient
 
     def _rest(self, polynomial: Polynomial) -> Polynomial:
         rest = {m: c for m, c in polynomial.items() if _form.is_outside(m)}
         if not all(map(_is_term, rest)):
-            raise Unknown
+            raise Unknown("a gate has a term that is no tensor and no product with a matrix")
         return self._reader.opened_polynomial(rest, self._hidden_size)
 
     def _unscaled(self, atom: Activated) -> tuple[Activation, Polynomial]:
@@ -287,17 +288,17 @@ class _Matcher:
         if atom.function != "unit":
             activation = _activation(atom)
             if activation.name in _UNBOUNDED and not _adds_exactly(argument):
-                raise Unknown
+                raise Unknown("its factors would round at the limit of an activation function")
             return activation, argument
         slopes = {c for m, c in argument.items() if not _form.is_outside(m)}
         if len(slopes) != 1 or min(slopes) <= 0:
-            raise Unknown
+            raise Unknown("the parts of a gate have different slopes")
         (slope,) = slopes
         offset = argument.pop(_form.ONE, Fraction(0))
         activation = Activation("hard_sigmoid", slope, offset, atom.limits)
         argument = _form.scaled(argument, 1 / slope)
         if not _meets_its_limits(activation, self._type) or not _adds_exactly(argument):
-            raise Unknown
+            raise Unknown("its factors would round at the limit of an activation function")
         return activation, argument
 
 
@@ -347,7 +348,7 @@ def _is_term(monomial: _form.Monomial) -> bool:
 
 def _activation(atom: Activated) -> Activation:
     if atom.function not in _NAMES:
-        raise Unknown
+        raise Unknown(f"the kernel has no activation function {atom.function}")
     return Activation(atom.function, atom.parameter, limits=atom.limits)
 
 
@@ -355,16 +356,18 @@ def _activation(atom: Activated) -> Activation:
 
 
 class _Sequence:
-    """The op that takes the place of a loop of cells, and what is around it."""
+    """The op that takes the place of a loop of cells, and the operations around it."""
 
-    def __init__(self, body: _fission.Fission, fuse: _fission.Fuse, cell: _Cell):
-        """Unknown where the loop must stay."""
-        self._body, self._cell, self.kind = body, cell, cell.kind
-        loop = body.loop
+    def __init__(self, analysis: Analysis, fuse: Fuse, cell: _Cell):
+        """Raises `Unknown` where the loop must stay."""
+        self._analysis, self._cell, self.kind = analysis, cell, cell.kind
+        self._outside = _outside.Outside(analysis)
+        self._values = analysis.uses.results
+        loop = analysis.loop
         self._results, parameters = zip(*(loop.spec.back_edges[k] for k in cell.states))
-        self._hidden = body.results[self._results[0]]
+        self._hidden = self._values[self._results[0]]
         self._initial = [loop.tensors[p] for p in parameters]
-        self._rows, self._size = loop.graph.inputs[parameters[0]].shape.as_list()
+        self._rows, self._size = loop.body.inputs[parameters[0]].shape.as_list()
         self._dtype = self._hidden.dtype
 
         inputs, biases, weights = {}, {}, {}
@@ -379,22 +382,26 @@ class _Sequence:
         if cell.linear_before_reset:
             self._biases.append((self._size, cell.gates["h"].reset_bias))
         if not all(self._is_bias(m) for _, p in self._biases for m in p):
-            raise Unknown
-        slices = [t for t in _tensors(self._inputs) if not body.is_invariant(t)]
-        if not slices or not body.agree(slices):
-            raise Unknown
+            raise Unknown("a bias has rows or iterations")
+        slices = [t for t in _tensors(self._inputs) if not analysis.is_invariant(t)]
+        if not slices or not analysis.agree(slices):
+            raise Unknown("it has no slices, or their numbers are not known to agree")
         self._x = self._common_factor()
         step = self._dtype.size * len(order) * self._size * (self._rows or 2**64)
-        if self._x is None and step > body.largest:
-            raise Unknown
+        if self._x is None and step > analysis.uses.largest:
+            raise Unknown("the inputs of its gates would be too large for all iterations")
 
         self._placed = [o for o in loop.spec.outputs if self._may_be_placed(o)]
         others = [o for o in loop.spec.outputs if o not in self._placed]
-        if not all(map(self._may_be_joined, others)):
-            raise Unknown
-        source = None if self._x is None else body.input_of(self._x.tensor)
-        if fuse is not _fission.Fuse.ALL and (others or source is None):
-            raise Unknown
+        for output in others:
+            if not self._may_be_joined(output):
+                raise Unknown(
+                    f"{output.label} follows neither from the hidden states nor from slices",
+                    self._values[output.source].op,
+                )
+        source = None if self._x is None else analysis.input_of(self._x.tensor)
+        if fuse is not Fuse.ALL and (others or source is None):
+            raise Unknown("an eager call is for cells of slices and states alone")
         self._batch_major = self._with_time_second(*source) if source is not None else None
         self._recurrence = Recurrence(
             cell.kind,
@@ -404,18 +411,18 @@ class _Sequence:
             ),
             order,
             linear_before_reset=cell.linear_before_reset,
-            reverse=body.order < 0,
+            reverse=analysis.counts.order < 0,
             time_major=self._batch_major is None,
             transpose_weights=next(_products(self._r)).is_transposed,
         )
         if not ops.has_kernel(self._recurrence) or ops.asks_for_gpu():
-            raise Unknown
+            raise Unknown("there is no kernel for it")
 
     def _is_bias(self, monomial: _form.Monomial) -> bool:
         """Whether it is the same in all rows and iterations."""
         return all(
             isinstance(atom, Outside)
-            and self._body.is_invariant(atom.tensor)
+            and self._analysis.is_invariant(atom.tensor)
             and set(atom.tensor.shape.as_list()[:-1]) <= {1}
             for atom in monomial
         )
@@ -440,7 +447,7 @@ class _Sequence:
                 return None
             factors.add((*atoms[0].factor, atoms[0].width))
         (x, *_), *others = factors
-        if others or self._body.is_invariant(x.tensor):
+        if others or self._analysis.is_invariant(x.tensor):
             return None
         # Else each product would be as many.
         rows = math.prod(d or 0 for d in x.tensor.shape[:-1])
@@ -449,31 +456,35 @@ class _Sequence:
     # --- outputs ---
 
     def _renamed(self, output: _spec.Output) -> bool:
-        """Whether it is made of the hidden states, but for axes of extent 1."""
-        tensor = self._body.results[output.source]
+        """True if it is made of the hidden states, but for axes of extent 1."""
+        tensor = self._values[output.source]
         while tensor is not self._hidden and _form.keeps_columns(tensor.op):
             tensor = tensor.op.inputs[0]
         return tensor is self._hidden
 
     def _may_be_placed(self, output: _spec.Output) -> bool:
-        """Whether it is what the op gives, in another shape."""
+        """True if it is an output of the op, in another shape."""
         if output.mode == "last":
             return output.source in self._results
-        rank = self._body.results[output.source].shape.rank
+        rank = self._values[output.source].shape.rank
         is_last = output.mode == "stack" and output.axis in (-1, rank)
-        return self._body.may_be_joined_outside(output) and not is_last and self._renamed(output)
+        if is_last or not self._analysis.may_be_joined_outside(output):
+            return False
+        return self._renamed(output)
 
     def _may_be_joined(self, output: _spec.Output) -> bool:
-        """Whether it can be computed of the hidden states, or of none."""
-        tensor = self._body.results[output.source]
-        if not self._body.may_be_joined_outside(output) or self._body.is_invariant(tensor):
+        """True if it can be computed of the hidden states, or of none."""
+        tensor = self._values[output.source]
+        if self._analysis.is_invariant(tensor):
+            return False
+        if not self._analysis.may_be_joined_outside(output):
             return False
         stack, seen = [tensor], set()
         while stack:
             tensor = stack.pop()
-            if tensor is self._hidden or self._body.is_outside(tensor) or tensor.ref() in seen:
+            if tensor is self._hidden or self._analysis.is_outside(tensor) or tensor.ref() in seen:
                 continue
-            if not self._body.is_after(tensor):
+            if not self._analysis.is_after(tensor):
                 return False
             seen.add(tensor.ref())
             stack.extend(tensor.op.inputs)
@@ -482,7 +493,7 @@ class _Sequence:
     def _with_time_second(self, given: _spec.Input, tensor: tf.Tensor) -> tf.Tensor | None:
         """What a parameter gets slices of, if it is [batch, time, input]."""
         is_step = given.mode in ("slice", "index") and given.part_size == 1
-        is_whole = is_step and _slices.covers(given) and given.stride == self._body.order
+        is_whole = is_step and _slices.covers(given) and given.stride == self._analysis.counts.order
         if not is_whole or tensor.shape.rank != 3 or given.axis % 3 != 1:
             return None
         return tensor
@@ -491,7 +502,7 @@ class _Sequence:
 
     def run(self) -> list[tf.Tensor]:
         """Adds the op, and returns the loop's outputs."""
-        body, is_time_major = self._body, self._recurrence.time_major
+        is_time_major = self._recurrence.time_major
         x, w = self._x_and_w()
         r = self._matrix(self._r)
         rows, states = self._rows, self._initial
@@ -507,15 +518,15 @@ class _Sequence:
         ]
         y, last = ops.run(self._recurrence, x, states, w, r, self._bias())
         outputs = []
-        for output in body.loop.spec.outputs:
+        for output in self._analysis.loop.spec.outputs:
             if output.mode == "last":
                 outputs.append(last[self._results.index(output.source)])
             elif output in self._placed:
                 outputs.append(self._place(output, y))
             else:
-                body.give(self._hidden, y if is_time_major else _turned(y))
-                (stacked,) = body.compute([body.results[output.source]])
-                outputs.append(body.joined(output, stacked))
+                self._outside.give(self._hidden, y if is_time_major else _turned(y))
+                (stacked,) = self._outside.compute([self._values[output.source]])
+                outputs.append(self._outside.joined(output, stacked))
         return outputs
 
     def _x_and_w(self) -> tuple[tf.Tensor, tf.Tensor | None]:
@@ -553,7 +564,7 @@ class _Sequence:
 
     def _row(self, atom: Outside, width: int) -> tf.Tensor:
         """What all rows of all steps share, [columns]."""
-        (value,) = self._body.compute([atom.tensor])
+        (value,) = self._outside.compute([atom.tensor])
         value = _batching.reshape(value, [math.prod(value.shape)])
         return _taken(value, 0, atom.start, 1 if atom.is_repeated else width)
 
@@ -567,8 +578,8 @@ class _Sequence:
             matrix = self._matrix([(width, _matrices_of(_form.of_atom(atom)))])
             made = tf.matmul(flat, matrix, transpose_b=self._is_transposed)
             return _batching.reshape(made, [*outer, width])
-        (value,) = self._body.compute([atom.tensor])
-        is_stacked = not self._body.is_invariant(atom.tensor)
+        (value,) = self._outside.compute([atom.tensor])
+        is_stacked = not self._analysis.is_invariant(atom.tensor)
         if value.shape.rank != 3 or not is_stacked:
             dims = _batching.extents(value)
             outer = [dims.pop(0) if is_stacked else 1]
@@ -582,7 +593,7 @@ class _Sequence:
         for width, polynomial in columns:
             ((monomial, coefficient),) = polynomial.items()
             (product,) = monomial
-            (matrix,) = self._body.compute([product.matrix])
+            (matrix,) = self._outside.compute([product.matrix])
             ranges = [(product.row, product.width), (product.start, width)]
             for axis, (start, extent) in enumerate(ranges):
                 matrix = _taken(matrix, axis ^ product.is_transposed, start, extent)
@@ -597,10 +608,10 @@ class _Sequence:
 
     def _place(self, output: _spec.Output, y: tf.Tensor) -> tf.Tensor:
         """An output of the hidden states."""
-        shape = self._body.results[output.source].shape.as_list()
+        shape = self._values[output.source].shape.as_list()
         axis = output.axis % (len(shape) + (output.mode == "stack"))
         time_axis = 0 if self._recurrence.time_major else 1
-        if output.stride != self._body.order:
+        if output.stride != self._analysis.counts.order:
             y = tf.reverse(y, [time_axis])
         time, rows = _batching.extents(y)[time_axis], _batching.extents(y)[1 - time_axis]
         for k in _axes_of_rows(shape):

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import traced as _plan
+from tf_ti.loops import arguments as _loop_arguments
 from tf_ti.recurrent import arguments as _arguments, ops
 from tf_ti.recurrent.spec import Direction, Recurrence, directions_of
 
@@ -310,7 +310,7 @@ def _run(
         raise ValueError(
             "hold_output is about the steps that a mask leaves out: mask must be given"
         )
-    _plan.check_checkpoint_every(checkpoint_every)
+    _loop_arguments.check_checkpoint_every(checkpoint_every)
     with contextlib.ExitStack() as scopes:
         scopes.enter_context(tf.name_scope(name))
         tensors = _arguments.to_floats({"x": x, **initial, **weights})

@@ -1,36 +1,46 @@
-"""How a loop of a network becomes a loop op: its body, its condition, its inputs and outputs."""
+"""Building of loops: each loop of a network becomes a `TracedLoop`."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.loops import spec as _spec
-from tf_ti.loops.block.layers import IteratorLayer, Layer, LoopNode, Path, RecurrenceLayer
-from tf_ti.loops.passes import cut as _fission
+from tf_ti.loops.block.layers import IteratorLayer, Layer, LoopNode, RecurrenceLayer
+from tf_ti.loops.block.levels import Levels
+from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import body as _body, graphs as _graphs
 
-if TYPE_CHECKING:
-    from tf_ti.loops.block.network import Network
+_GIVEN = {IteratorLayer: "the iterated tensor", RecurrenceLayer: "the initial value"}
 
 
-class Builder:
-    """Makes one loop an operation."""
+def build(loop: LoopNode, levels: Levels, values: dict[Any, tf.Tensor]) -> TracedLoop | None:
+    """The traced loop, or None if it has neither outputs nor effects.
 
-    def __init__(self, network: "Network", loop: LoopNode, path: Path, values: dict):
-        self.network, self.loop, self.path, self.values = network, loop, path, values
+    Args:
+        loop: a loop of a network.
+        levels: the levels of the network's operations.
+        values: by reference, the tensors that took the places of inner loops' outputs.
+    """
+    return _Builder(loop, levels, values).build()
+
+
+class _Builder:
+    def __init__(self, loop: LoopNode, levels: Levels, values: dict[Any, tf.Tensor]):
+        self.loop, self._levels, self._values = loop, levels, values
+        self._graph, self._path = levels.graph, levels.paths[loop]
 
     def _resolve(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensor, or what has taken the place of an inner loop's output."""
-        return self.values.get(tensor.ref(), tensor)
+        """The tensor, or the one that took the place of an inner loop's output."""
+        return self._values.get(tensor.ref(), tensor)
 
-    def build(self) -> None:
+    def build(self) -> TracedLoop | None:
         loop = self.loop
-        effects = self.network.detached_effects(self.path)
+        effects = self._levels.detached_effects(self._path)
         if not loop.outputs and not effects:
-            return
+            return None
         recurrences, needed = self._live(effects)
         used = {t.ref() for op in needed for t in op.inputs}
         used |= {t.ref() for t in self._targets(recurrences)}
@@ -45,7 +55,7 @@ class Builder:
         results, outputs = self._results(recurrences)
         condition = None if loop.condition is None else self._resolve(loop.condition)
         targets = results if condition is None else [*results, condition]
-        graph = _graphs.extract("loop", self.network.graph, groups, targets, effects)
+        graph = _graphs.extract("loop", self._graph, groups, targets, effects)
         targets = list(graph.outputs)
         if condition is not None:
             condition = targets.pop()
@@ -72,27 +82,15 @@ class Builder:
             condition_inputs=read,
         )
         given = [layer.given[_GIVEN[type(layer)]] for layer in layers] + invariants
-        before = len(self.network.graph.get_operations())
-        traced = _fission.Traced(
+        return TracedLoop(
             spec,
             body,
-            num_results,
             [self._resolve(t) for t in given],
             None if loop.count is None else _at_least_0(self._resolve(loop.count)),
             test,
             [self._resolve(o.given["the length"]) for o in lengths],
+            num_results,
         )
-        name = loop.name if _is_scope(loop.name) else "Loop"
-        fuse = self.network.fuse if loop.fuse else _fission.Fuse.NOTHING
-        made = traced.run(1, fuse, name)
-        loop.fused = tuple(traced.notes)
-        for op in self.network.graph.get_operations()[before:]:
-            # After all that its block did, and before what came next.
-            self.network.set_level(op, self.path[:-1], loop.end - 0.5)
-        for layer, tensor in zip(loop.outputs, made):
-            tensor.set_shape(layer.value.shape)
-            self.values[layer.value.ref()] = tensor
-            _graphs.replace(layer.value, tensor)
 
     def _live(
         self, effects: Sequence[tf.Operation]
@@ -114,10 +112,10 @@ class Builder:
             live = found
 
     def _belongs(self, op: tf.Operation) -> bool:
-        return self.network.level(op) == self.path and op.type != "Placeholder"
+        return self._levels.of(op) == self._path and op.type != "Placeholder"
 
     def _targets(self, recurrences: Sequence[RecurrenceLayer]) -> list[tf.Tensor]:
-        """What an iteration computes for its layers."""
+        """The tensors that an iteration computes for its layers."""
         tensors = [r.next for r in recurrences]
         tensors += [o.tensor for o in self.loop.outputs if o.kind != "last"]
         if self.loop.condition is not None:
@@ -125,10 +123,10 @@ class Builder:
         return [self._resolve(t) for t in tensors]
 
     def _invariants(self, needed, recurrences, own: set) -> list[tf.Tensor]:
-        """What comes from outside; constants are part of the body."""
+        """The tensors from outside; constants are part of the body."""
         found: dict[Any, tf.Tensor] = {}
         members = set(needed)
-        captured = {inside.ref() for _, inside in self.network.graph.captures}
+        captured = {inside.ref() for _, inside in self._graph.captures}
         for tensor in [*(t for op in needed for t in op.inputs), *self._targets(recurrences)]:
             op = tensor.op
             # A small eager tensor is captured as a constant, but may have a gradient.
@@ -142,7 +140,7 @@ class Builder:
     def _results(
         self, recurrences: Sequence[RecurrenceLayer]
     ) -> tuple[list[tf.Tensor], list[_spec.Output]]:
-        """What the body returns, the recurrences' next values first, and the outputs made of it."""
+        """The body's results, the recurrences' next values first, and the outputs made of them."""
         results = [self._resolve(r.next) for r in recurrences]
         outputs = []
         for layer in self.loop.outputs:
@@ -166,23 +164,16 @@ class Builder:
         return _spec.Input(layer.label, shape, "iterator", layer.axis, **order)
 
 
-_GIVEN = {IteratorLayer: "the iterated tensor", RecurrenceLayer: "the initial value"}
-
-
 def _at_least_0(count: tf.Tensor) -> tf.Tensor:
     """A known one stays known."""
     static = tf.get_static_value(count)
     return tf.maximum(count, 0) if static is None else tf.constant(max(static, 0), tf.int64)
 
 
-def _is_scope(name: str) -> bool:
-    return name.isascii() and name.replace("_", "").isalnum() and not name.startswith("_")
-
-
 def _split(
     graph: _tf.FuncGraph, results: Sequence[tf.Tensor], condition: tf.Tensor | None
 ) -> tuple[_tf.FuncGraph | None, tuple[int, ...] | None, _tf.FuncGraph]:
-    """Takes apart what an iteration computes: the condition, and with its values the rest.
+    """Takes an iteration apart: the condition, and with its values the rest.
 
     Returns the condition, the positions of the parameters that it reads, and the body.
     """

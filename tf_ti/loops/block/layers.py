@@ -1,9 +1,11 @@
-"""The boundary layers of loops, and which loop they are of."""
+"""The boundary layers of loops, and the loops that they are of."""
 
 import dataclasses
 from collections.abc import Callable
 
 import tensorflow as tf
+
+from tf_ti.loops.passes.step import Note
 
 Path = tuple["LoopNode", ...]  # loops, each inside the one before
 
@@ -13,10 +15,10 @@ class Layer:
     """A boundary layer of a loop.
 
     Attributes:
-        label: what an error calls it.
+        label: the name that errors give it.
         loop: the loop.
         value: the placeholder that stands for its output.
-        given: tensors from outside of the loop, by what they are.
+        given: tensors from outside of the loop, by their names in errors.
     """
 
     label: str
@@ -62,8 +64,8 @@ class LoopNode:
     Attributes:
         name: its name.
         around: the loops of the network whose blocks its own stands in, the outermost first.
-        fuse: whether part of it may leave it.
-        fused: what was done about that, in words.
+        fuse: true if part of it may leave it.
+        notes: the account of its passes.
         end: how many operations there were when its block was closed.
         used: the tensors given to its layers, with the loops whose blocks were open then.
     """
@@ -76,7 +78,7 @@ class LoopNode:
     iterators: list[IteratorLayer] = dataclasses.field(default_factory=list)
     recurrences: list[RecurrenceLayer] = dataclasses.field(default_factory=list)
     outputs: list[OutputLayer] = dataclasses.field(default_factory=list)
-    fused: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     end: int = 0
     used: list[tuple[tf.Tensor, Path]] = dataclasses.field(default_factory=list)
 
@@ -89,7 +91,7 @@ class LoopNode:
         return f"{self.label}: trip limit"
 
     def given(self) -> list[tuple[str, tf.Tensor]]:
-        """What comes from outside: (what it is, tensor)."""
+        """The tensors from outside, each with its name in errors."""
         layers = [*self.iterators, *self.recurrences, *self.outputs]
         found = [
             (f"{layer.label}: {what}", tensor)
@@ -111,7 +113,7 @@ class LoopNode:
             output.tensor = value_of(output.tensor)
 
     def results(self) -> list[tuple[str, tf.Tensor]]:
-        """What each iteration must compute: (what it is, tensor)."""
+        """The tensors that each iteration must compute, each with its name in errors."""
         found = [(f"{r.label}: the second input", r.next) for r in self.recurrences]
         found += [(f"{o.label}: the tensor", o.tensor) for o in self.outputs]
         if self.condition is not None:

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops.block import sketch as _sketch
-from tf_ti.loops.block.layers import IteratorLayer, LoopNode, OutputLayer, RecurrenceLayer
+from tf_ti.loops.block.block import Block, check_scalar
+from tf_ti.loops.block.layers import IteratorLayer, OutputLayer, RecurrenceLayer
 from tf_ti.loops.block.network import Network
 from tf_ti.loops.block.values import (
     Iterator,
@@ -122,29 +122,27 @@ class Loop:
     def __init__(self, name: str | None = None, *, fuse: bool = True):
         if name is not None and (not isinstance(name, str) or not name):
             raise TypeError(f"name must be a non-empty str or None, got {name!r}")
-        self.name: str = name or "Loop"
         self._requested_name, self._fuse = name, bool(fuse)
+        self._block = Block(name or "Loop")
         self.outputs: list[Output] = []
-        self._network: Network | None = None
-        self._node: LoopNode | None = None
         self._graph_context = None
-        self._is_open = False
+
+    @property
+    def name(self) -> str:
+        return self._block.name
 
     @_tf.do_not_convert
     def __enter__(self) -> "Loop":
-        if self._node is not None:
+        if self._block.node is not None:
             raise ValueError(f"loop {self.name!r} has been entered before")
         network = Network.current()
         if network is None or not network.is_untouched():
             if tf.executing_eagerly():
                 _eager.count_block()
-            network = Network(self.name, _sketch.Sketch)
+            network = Network(self.name)
             self._graph_context = network.graph.as_default()
             self._graph_context.__enter__()
-        self._network = network
-        self._node = network.enter(self._requested_name, self._fuse)
-        self.name = self._node.name
-        self._is_open = True
+        self._block.open(network, network.enter(self._requested_name, self._fuse))
         return self
 
     @_tf.do_not_convert
@@ -154,9 +152,9 @@ class Loop:
         error: BaseException | None,
         traceback: types.TracebackType | None,
     ) -> None:
-        network = self._network
-        self._is_open = False
-        network.leave(self._node)
+        network = self._block.network
+        self._block.is_open = False
+        network.leave(self._block.node)
         if self._graph_context is not None:
             self._graph_context.__exit__(kind, error, traceback)
         try:
@@ -167,11 +165,11 @@ class Loop:
             raise
         finally:
             if kind is not None:
-                network.discard(self._node)
+                network.discard(self._block.node)
 
     def _finish(self) -> None:
         self._check_complete()
-        network = self._network
+        network = self._block.network
         network.outputs.update({output._layer: output for output in self.outputs})
         if self._graph_context is not None:
             for layer, value in network.finish().items():
@@ -192,19 +190,19 @@ class Loop:
             raise TypeError(
                 f"loop {self.name!r}: trip limit: limit must be a TripLimit, got {limit!r}"
             )
-        self._check_open("trip limit")
-        label = self._node.limit_label
+        self._block.check_open("trip limit")
+        label = self._block.node.limit_label
         field = "count" if limit is TripLimit.COUNT else "condition"
-        if getattr(self._node, field) is not None:
+        if getattr(self._block.node, field) is not None:
             raise ValueError(f"{label}: there is a limit of kind {limit.name} already")
         if limit is TripLimit.COUNT:
-            value = self._to_integer(f"{label}: the count", tensor)
+            value = self._block.to_integer(f"{label}: the count", tensor)
         else:
-            value = self._to_tensor(f"{label}: the condition", tensor)
+            value = self._block.to_tensor(f"{label}: the condition", tensor)
             if value.dtype != tf.bool:
                 raise TypeError(f"{label}: the condition must be a bool, got {value.dtype.name}")
-            _check_scalar(f"{label}: the condition", value)
-        setattr(self._node, field, value)
+            check_scalar(f"{label}: the condition", value)
+        setattr(self._block.node, field, value)
 
     @_tf.do_not_convert
     def add_iterator(self, tensor: Any, axis: int = 0, reverse: bool = False) -> Iterator:
@@ -219,12 +217,12 @@ class Loop:
         Returns:
             An `Iterator`, used like a tensor in the block.
         """
-        label = f"loop {self.name!r}: iterator {len(self._node.iterators) if self._node else 0}"
-        self._check_open(label)
+        label = self._block.label("iterator")
+        self._block.check_open(label)
         _check_axis(label, axis)
         if not isinstance(reverse, (bool, np.bool_)):
             raise TypeError(f"{label}: reverse must be a bool, got {reverse!r}")
-        tensor = self._to_tensor(f"{label}: the iterated tensor", tensor)
+        tensor = self._block.to_tensor(f"{label}: the iterated tensor", tensor)
         shape = tensor.shape
         if shape.rank is not None:
             if not -shape.rank <= axis < shape.rank:
@@ -236,14 +234,14 @@ class Loop:
             shape = tf.TensorShape(dims)
         layer = IteratorLayer(
             label,
-            self._node,
-            self._network.placeholder(label, tensor, shape),
+            self._block.node,
+            self._block.network.placeholder(label, tensor, shape),
             {"the iterated tensor": tensor},
             int(axis),
             bool(reverse),
         )
-        self._node.iterators.append(layer)
-        return Iterator(self, layer)
+        self._block.node.iterators.append(layer)
+        return Iterator(self._block, layer)
 
     @_tf.do_not_convert
     def add_recurrence(self, initial: Any, shape: Any = None) -> Recurrence:
@@ -262,15 +260,15 @@ class Loop:
             A `Recurrence`, used like a tensor in the block; what is no tensor is its `value`. Its
             second input must be set: `next`, or `set_input(1, ...)`.
         """
-        label = f"loop {self.name!r}: recurrence {len(self._node.recurrences) if self._node else 0}"
-        self._check_open(label)
+        label = self._block.label("recurrence")
+        self._block.check_open(label)
         if _composites.is_composite(initial):
             return self._add_composite_recurrence(label, initial, shape)
         if tf.nest.is_nested(initial) and not isinstance(initial, Sequence):
             structure = Structure(initial)
             if structure.leaves:
                 return self._add_nested_recurrence(label, structure, shape)
-        initial = self._to_tensor(f"{label}: the initial value", initial)
+        initial = self._block.to_tensor(f"{label}: the initial value", initial)
         if shape is None:
             shape = initial.shape
         else:
@@ -285,10 +283,10 @@ class Loop:
                     f"{label}: the initial value has shape {initial.shape}, which {shape} does not "
                     "allow"
                 )
-        value = self._network.placeholder(label, initial, shape)
-        layer = RecurrenceLayer(label, self._node, value, {"the initial value": initial})
-        self._node.recurrences.append(layer)
-        return Recurrence(self, layer)
+        value = self._block.network.placeholder(label, initial, shape)
+        layer = RecurrenceLayer(label, self._block.node, value, {"the initial value": initial})
+        self._block.node.recurrences.append(layer)
+        return Recurrence(self._block, layer)
 
     def _add_composite_recurrence(self, label: str, initial: Any, shape: Any) -> Recurrence:
         if shape is not None:
@@ -325,10 +323,10 @@ class Loop:
         Returns:
             An `Output`, used like a tensor after the block.
         """
-        label = f"loop {self.name!r}: output {len(self.outputs)}"
+        label = self._block.label("output")
         if not isinstance(output, LoopOutput):
             raise TypeError(f"{label}: output must be a LoopOutput, got {output!r}")
-        self._check_open(label)
+        self._block.check_open(label)
         _check_axis(label, axis)
         if isinstance(tensor, PackedRecurrence):
             if isinstance(tensor.kind, tf.TypeSpec) and output is not LoopOutput.LAST_VALUE:
@@ -337,10 +335,10 @@ class Loop:
             return PackedOutput(parts, tensor.pack)
         recurrence = None
         given, inputs = tensor, {}
-        tensor = self._to_tensor(f"{label}: the tensor", tensor)
+        tensor = self._block.to_tensor(f"{label}: the tensor", tensor)
         shape = tensor.shape
         if output is LoopOutput.LAST_VALUE:
-            own = [r for r in self._node.recurrences if r.value is tensor]
+            own = [r for r in self._block.node.recurrences if r.value is tensor]
             if not own:
                 raise ValueError(
                     f"{label}: LAST_VALUE needs a recurrence of this loop, got {given!r}"
@@ -351,7 +349,7 @@ class Loop:
             axis = 0
         extent = None
         if length is not None:
-            inputs["the length"], extent = self._to_length(label, length)
+            inputs["the length"], extent = self._block.to_length(label, length)
         if recurrence is None and shape.rank is not None:
             if not -shape.rank - 1 <= axis <= shape.rank:
                 raise ValueError(
@@ -362,16 +360,16 @@ class Loop:
             shape = tf.TensorShape(dims)
         layer = OutputLayer(
             label,
-            self._node,
-            self._network.placeholder(label, tensor, shape),
+            self._block.node,
+            self._block.network.placeholder(label, tensor, shape),
             inputs,
             output.value,
             tensor,
             recurrence,
             int(axis),
         )
-        made = Output(self, layer)
-        self._node.outputs.append(layer)
+        made = Output(self._block, layer)
+        self._block.node.outputs.append(layer)
         self.outputs.append(made)
         return made
 
@@ -388,63 +386,14 @@ class Loop:
         Returns:
             The drawing as text, without a path; else the path of the file.
         """
-        if self._network is None or self._network.sketch is None:
+        if self._block.network is None or self._block.network.sketch is None:
             raise ValueError(
                 f"loop {self.name!r} can be drawn once the outermost loop's block has ended"
             )
-        return _diagram.draw(self._network.sketch.diagram(self._node), path)
-
-    # --- what layers share -------------------------------------------------------------------
-
-    def _check_open(self, what: str) -> None:
-        prefix = f"loop {self.name!r}: "
-        if not self._is_open:
-            state = "closed already" if self._node is not None else "not open yet"
-            raise ValueError(f"{prefix}{what.removeprefix(prefix)}: the loop's block is {state}")
-        if Network.current() is not self._network:
-            raise ValueError(
-                f"{prefix}{what.removeprefix(prefix)}: layers are added in the loop's own block, "
-                "not in another one, a function or a branch inside of it"
-            )
-
-    def _to_tensor(self, what: str, value: Any, dtype: tf.DType | None = None) -> tf.Tensor:
-        """A tensor of the loop's graph."""
-        try:
-            if value is None:
-                raise TypeError("None is no tensor")
-            tensor = tf.convert_to_tensor(value, dtype)
-            if tensor.graph is not self._network.graph:
-                tensor = self._network.graph.capture(tensor)
-        except (TypeError, ValueError, NotImplementedError) as error:
-            kind = TypeError if isinstance(error, NotImplementedError) else type(error)
-            raise kind(f"{what} must be a tensor, got {value!r}: {error}") from error
-        self._node.used.append((tensor, self._network.open))
-        return tensor
-
-    def _to_integer(self, what: str, value: Any) -> tf.Tensor:
-        """A scalar int64 tensor of the loop's graph."""
-        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-            if not -(2**63) <= int(value) < 2**63:
-                raise ValueError(f"{what} does not fit 64 bits: {value}")
-            value = tf.constant(int(value), tf.int64)
-        tensor = self._to_tensor(what, value)
-        if tensor.dtype not in (tf.int32, tf.int64):
-            raise TypeError(f"{what} must be an int32 or int64, got {tensor.dtype.name}")
-        _check_scalar(what, tensor)
-        return tf.cast(tensor, tf.int64)
-
-    def _to_length(self, label: str, value: Any) -> tuple[tf.Tensor, int | None]:
-        """The tensor, and its value where that is known."""
-        length = self._to_integer(f"{label}: the length", value)
-        static = tf.get_static_value(length)
-        if static is not None and static < 0:
-            raise ValueError(f"{label}: the length must not be negative, got {static}")
-        # No tensor is that long, and none stands for one.
-        is_known = static is not None and static < 2**31
-        return length, int(static) if is_known else None
+        return _diagram.draw(self._block.network.sketch.diagram(self._block.node), path)
 
     def _check_complete(self) -> None:
-        node = self._node
+        node = self._block.node
         if node.count is None and node.condition is None:
             raise ValueError(f"{node.label} has no trip limit")
         for layer in node.recurrences:
@@ -457,8 +406,3 @@ class Loop:
 def _check_axis(label: str, axis: Any) -> None:
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
         raise TypeError(f"{label}: axis must be an int, got {axis!r}")
-
-
-def _check_scalar(what: str, tensor: tf.Tensor) -> None:
-    if tensor.shape.rank not in (None, 0):
-        raise ValueError(f"{what} must be a scalar, got shape {tensor.shape}")

@@ -1,10 +1,10 @@
-"""What a loop's drawing shows: taken down before the traced graph becomes loop ops."""
+"""A sketch of loops for their drawings, taken before the traced graph becomes loop ops."""
 
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops.block.layers import LoopNode, Path
-from tf_ti.loops.block.network import Network
+from tf_ti.loops.block.layers import LoopNode
+from tf_ti.loops.block.levels import Levels
 from tf_ti.loops.drawing import diagram as _diagram
 
 _HIDDEN = ("Const", "Placeholder")
@@ -13,15 +13,13 @@ _HIDDEN = ("Const", "Placeholder")
 class Sketch:
     """The loops of a network, and the operations in each."""
 
-    def __init__(self, network: Network, paths: dict[LoopNode, Path]):
-        self._paths = paths
+    def __init__(self, levels: Levels):
+        self._paths, graph = levels.paths, levels.graph
         self._operations = {
-            op: (level, tuple(op.inputs))
-            for op, level in network.levels.items()
-            if op.type not in _HIDDEN
+            op: (level, tuple(op.inputs)) for op, level in levels.items() if op.type not in _HIDDEN
         }
-        self._captured = {inside.op: outside for outside, inside in network.graph.captures}
-        self._names = {id(v.handle): v.name for v in network.graph.variables}
+        self._captured = {inside.op: outside for outside, inside in graph.captures}
+        self._names = {id(v.handle): v.name for v in graph.variables}
         for outside in self._captured.values():
             if not isinstance(outside, _tf.EagerTensor):  # which has no name
                 self._names.setdefault(id(outside), outside.name.removesuffix(":0"))
@@ -44,7 +42,7 @@ class _Artist:
         for loop in sorted(inside, key=lambda loop: len(self._paths[loop])):
             self._homes[loop] = self._homes[self._paths[loop][-2]].add_child(loop.name)
         for loop, home in self._homes.items():
-            home.notes = loop.fused
+            home.notes = tuple(note.text for note in loop.notes if note.is_done)
             for kind, layers in (
                 ("iterator", loop.iterators),
                 ("recurrence", loop.recurrences),

@@ -1,4 +1,4 @@
-"""What a loop's block has of its layers: values that are used like tensors."""
+"""The values of layers in a loop's block, used like tensors."""
 
 import operator
 from collections import abc
@@ -9,16 +9,15 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti.loops.block.block import Block
 from tf_ti.loops.block.layers import Layer, OutputLayer
-from tf_ti.loops.block.network import Network
 from tf_ti.loops.tracing import composites as _composites
 from tf_ti.loops.tracing.structure import Structure
 
 if TYPE_CHECKING:
-    from tf_ti.loops.block.loop import Loop
 
     class _Base(tf.Tensor):
-        """What type checkers see, if not isinstance: a tensor, with the operators set below."""
+        """A tensor for type checkers, with the operators set below; for isinstance it is none."""
 
         def __getitem__(self, key: Any) -> tf.Tensor: ...
         def __neg__(self) -> tf.Tensor: ...
@@ -57,7 +56,7 @@ else:
 
 
 class _TensorLike(_Base):
-    """What is used like a tensor, `self.tensor`."""
+    """Values that are used like a tensor, `self.tensor`."""
 
     __array_priority__ = 100
     __hash__ = None  # as tensors: == compares elements
@@ -81,8 +80,8 @@ class _TensorLike(_Base):
         return self.tensor.__tf_tracing_type__(context)
 
     def __getattr__(self, name: str) -> Any:
-        # Also what tapes ask for (_id), but nothing that this object itself would need for that.
-        if name.startswith("__") or name in ("_loop", "_layer", "_tensor"):
+        # Also the _id that tapes ask for, but nothing that this object itself would need for that.
+        if name.startswith("__") or name in ("_block", "_layer", "_tensor"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.tensor, name)
 
@@ -117,12 +116,12 @@ for _name in tf.Tensor.OVERLOADABLE_OPERATORS:
 class _Inner(_TensorLike):
     """A tensor that is there while the loop's block is open."""
 
-    def __init__(self, loop: "Loop", layer: Layer):
-        self._loop, self._layer = loop, layer
+    def __init__(self, block: Block, layer: Layer):
+        self._block, self._layer = block, layer
 
     @property
     def tensor(self) -> tf.Tensor:
-        if not self._loop._is_open:
+        if not self._block.is_open:
             raise ValueError(
                 f"{self._layer.label} is used after the loop's block was closed; a loop output "
                 "brings values out of a loop"
@@ -152,15 +151,15 @@ class Recurrence(_Inner):
 
     @_tf.do_not_convert
     def set_input(self, index: Literal[1], tensor: Any) -> None:
-        """Sets the second input, `index` 1: what the recurrence is in the next iteration."""
+        """Sets the second input, `index` 1: the value in the next iteration."""
         layer = self._layer
         _check_index(layer.label, index, "the initial value is given when the recurrence is added")
-        self._loop._check_open(f"{layer.label}: set_input")
+        self._block.check_open(f"{layer.label}: set_input")
         if layer.next is not None:
             raise ValueError(f"{layer.label}: the second input has been set already")
         what = f"{layer.label}: the second input"
         dtype, shape = layer.value.dtype, layer.value.shape
-        tensor = self._loop._to_tensor(what, tensor, None if _has_dtype(tensor) else dtype)
+        tensor = self._block.to_tensor(what, tensor, None if _has_dtype(tensor) else dtype)
         if tensor.dtype != dtype:
             raise TypeError(
                 f"{what} is of type {tensor.dtype.name}, the initial value {dtype.name}"
@@ -185,7 +184,7 @@ class PackedRecurrence(Recurrence):
     """A value that several recurrences make together.
 
     Attributes:
-        kind: what the value is: a name, or a type.
+        kind: the name of the value's kind, or its type.
         parts: the recurrences.
         pack: makes the value of the parts' values, and of outputs that they have.
     """
@@ -197,7 +196,7 @@ class PackedRecurrence(Recurrence):
         pack: Callable[[Sequence[Any]], Any],
         take_apart: Callable[[str, Any], Sequence[Any]],
     ):
-        super().__init__(parts[0]._loop, parts[0]._layer)
+        super().__init__(parts[0]._block, parts[0]._layer)
         self.kind, self.parts, self.pack, self._take_apart = kind, parts, pack, take_apart
 
     @property
@@ -259,15 +258,15 @@ class Output(_TensorLike):
         tensor: the output, after the loop's block.
     """
 
-    def __init__(self, loop: "Loop", layer: OutputLayer):
-        self._loop, self._layer = loop, layer
+    def __init__(self, block: Block, layer: OutputLayer):
+        self._block, self._layer = block, layer
         self._tensor: tf.Tensor | None = None
 
     @property
     def tensor(self) -> tf.Tensor:
         if self._tensor is not None:
             return self._tensor
-        network = self._loop._network
+        network = self._block.network
         if network.is_discarded(self._layer.loop):
             raise ValueError(f"{self._layer.label} is not there: the loop failed")
         if network.sketch is not None:
@@ -275,7 +274,7 @@ class Output(_TensorLike):
                 f"{self._layer.label} is not there: its loop is inside another one, an output of "
                 "which brings values out"
             )
-        if Network.current() is not network:
+        if not self._block.is_current():
             raise ValueError(f"{self._layer.label} is there once the outermost loop's block ends")
         return self._layer.value
 
@@ -284,12 +283,12 @@ class Output(_TensorLike):
         """Sets the second input, `index` 1: the output's extent along its new axis."""
         layer = self._layer
         _check_index(layer.label, index, "the tensor is given when the output is added")
-        self._loop._check_open(f"{layer.label}: set_input")
+        self._block.check_open(f"{layer.label}: set_input")
         if layer.kind == "last":
             raise ValueError(f"{layer.label}: the last value has no length")
         if "the length" in layer.given:
             raise ValueError(f"{layer.label}: the length has been set already")
-        length, _ = self._loop._to_length(layer.label, tensor)
+        length, _ = self._block.to_length(layer.label, tensor)
         layer.given["the length"] = length
 
     def __int__(self) -> int:
@@ -312,10 +311,10 @@ class Output(_TensorLike):
 
 
 class PackedOutput(Output):
-    """What several outputs make together."""
+    """A value that several outputs make together."""
 
     def __init__(self, parts: Sequence[Output], pack: Callable[[Sequence[Any]], Any]):
-        super().__init__(parts[0]._loop, parts[0]._layer)
+        super().__init__(parts[0]._block, parts[0]._layer)
         self._parts, self._pack = parts, pack
 
     @property

@@ -10,14 +10,15 @@ import dataclasses
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import slices as _slices, spec as _spec
+from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
+from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
 # The gradient of an IdentityN of a recorded value and what gave it.
 RECORDED = "TfTi>Recorded"
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Segments:
     """The loop over segments.
 
@@ -103,7 +104,7 @@ def cut(
     )
     # Pieces whose extent is not known stay apart: their gradients come apart too.
     kept = [
-        (position, output if not spec.is_open(output) else _spec.as_sequence(output))
+        (position, output if not spec.is_open(output) else _spec.as_history(output))
         for position, output in kept
     ]
     inner_outputs = [
@@ -133,13 +134,14 @@ def cut(
         for tensor, placeholder in zip(tensors, made.inputs):
             if placeholder.dtype in (tf.resource, tf.variant):
                 _tf.copy_handle_data(tensor, placeholder)
-        made.outputs = _spec.run_loop(
-            inner.recording(1, ()),
-            _tf.make_function(body),
-            made.inputs[: len(inner_inputs)],
-            None if is_counted else tf.size(made.inputs[-1], tf.int64),
-            any(_tf.is_stateful(op) for op in body.get_operations()),
-        )[: len(inner_outputs)]
+        made.outputs = _lower.run_loop(
+            TracedLoop(
+                inner,
+                body,
+                made.inputs[: len(inner_inputs)],
+                None if is_counted else tf.size(made.inputs[-1], tf.int64),
+            )
+        )
 
     outer_outputs = []
     for i, (_, output) in enumerate(kept):

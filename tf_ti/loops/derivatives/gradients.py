@@ -5,14 +5,15 @@ the gradients. It is a `LoopSpec` like any other, so it is differentiable itself
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.loops import slices as _slices, spec as _spec
+from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
 from tf_ti.loops.derivatives import checkpoints as _checkpoints
+from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as _graphs
 
 
@@ -22,17 +23,13 @@ from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as
 def _loop_gradient(op: tf.Operation, *grads) -> list:
     if not isinstance(op, tf.Operation):
         op = op.outputs[0].op  # a tape inside a function brings a stand-in for the operation
-    return _gradient(_spec.Loop.from_op(op), *grads)
+    return gradient(TracedLoop.from_op(op), *grads)
 
 
-def _gradient(loop: _spec.Loop, *grads) -> list:
+def gradient(loop: TracedLoop, *grads) -> list:
     """The gradients of a loop op's inputs, from those of its outputs."""
     spec = loop.spec
-    graph = _body_graph(loop)
-    for parameter, tensor in zip(graph.inputs, loop.inputs):
-        if parameter.dtype in (tf.resource, tf.variant):
-            _tf.copy_handle_data(tensor, parameter)
-    forward = _Forward(spec, graph, list(loop.inputs), list(loop.outputs))
+    forward = _Forward.of(loop)
     num_iterations = loop.num_iterations
     if spec.condition_inputs is not None:
         num_iterations = loop.outputs[spec.find_output("count", 0)]
@@ -51,12 +48,12 @@ def _gradient(loop: _spec.Loop, *grads) -> list:
     return [*gradients, *[None] * loop.num_scalars]
 
 
-def _jvp(loop: _spec.Loop, *tangents) -> list:
+def jvp(loop: TracedLoop, *tangents) -> list:
     """The tangents of a loop op's outputs: its gradient, linear in theirs, has a gradient.
 
     In a function, of which TensorFlow leaves out what does not depend on the tangents.
     """
-    count = len(loop.inputs)
+    count = len(loop.tensors)
     known = [i for i, tangent in enumerate(tangents[:count]) if tangent is not None]
     moving = [
         i for i, t in enumerate(loop.outputs) if _tf.is_trainable(t.dtype) or t.dtype == tf.variant
@@ -64,12 +61,12 @@ def _jvp(loop: _spec.Loop, *tangents) -> list:
 
     def push(*tensors):
         inputs, outputs = list(tensors[:count]), list(tensors[count : -len(known)])
-        inside = dataclasses.replace(loop, inputs=inputs, outputs=outputs)
+        inside = dataclasses.replace(loop, tensors=inputs, outputs=outputs)
         seeds = [tf.identity(tf.zeros_like(outputs[i])) for i in moving]
         with _tf.inside_jvp(), tf.GradientTape() as tape:
             tape.watch(seeds)
             grads = dict(zip(moving, seeds))
-            gradients = _gradient(inside, *(grads.get(i) for i in range(len(outputs))))
+            gradients = gradient(inside, *(grads.get(i) for i in range(len(outputs))))
             found = [
                 (tf.convert_to_tensor(gradients[i]), tangent)
                 for i, tangent in zip(known, tensors[-len(known) :])
@@ -78,52 +75,16 @@ def _jvp(loop: _spec.Loop, *tangents) -> list:
             sources, pushed = zip(*found) if found else ((), ())
         return tape.gradient(sources, seeds, pushed, unconnected_gradients="zero")
 
-    tensors = [*loop.inputs, *loop.outputs, *(tangents[i] for i in known)]
+    tensors = [*loop.tensors, *loop.outputs, *(tangents[i] for i in known)]
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
     moved = dict(zip(moving, _tf.make_concrete_function("tf_ti_jvp", push, specs)(*tensors)))
     return [moved.get(i) for i in range(len(loop.outputs))]
 
 
-_spec.derivatives[:] = [_gradient, _jvp]
-# What TensorFlow does with the gradients of histories is linear; its own way of finding tangents
-# knows none of a variant.
+# TensorFlow adds the gradients of histories, which is linear; its own way of finding tangents knows
+# none of a variant.
 _tf.register_jvp("AddN", lambda op, tangents: [tf.add_n(tangents)])
 _tf.register_jvp("ZerosLike", lambda op, tangents: [tf.zeros_like(tangents[0])])
-
-
-def _body_graph(loop: _spec.Loop) -> _tf.FuncGraph:
-    """A graph of all that an iteration computes, the condition too, that may be added to."""
-    shapes = [i.shape for i in loop.spec.inputs]
-    read = loop.spec.condition_inputs
-    if read is None:
-        return _function_graph(loop, loop.body, shapes)
-    condition = _function_graph(loop, loop.condition, [shapes[i] for i in read])
-    shared = [t.shape for t in condition.outputs[1:]]
-    body = _function_graph(loop, loop.body, [*shapes, *shared])
-    return _graphs.join(condition, read, body, loop.graph)
-
-
-def _function_graph(loop: _spec.Loop, function, shapes: list) -> _tf.FuncGraph:
-    name = function
-    if isinstance(function, str):
-        function = _tf.find_function(loop.graph, name)
-    traced = getattr(function, "graph", None)
-    if not hasattr(traced, "tf_ti_copies"):
-        operations = () if traced is None else traced.get_operations()
-        if not any(map(_graphs.has_custom_gradient, operations)):
-            made = _tf.loaded_function_graph(loop.outputs[0].op, name, shapes)
-            made.tf_ti_copies = {}
-            return made
-        _custom_gradients.find(traced)
-    # The graph rather than its definition: it knows what custom gradients refer to.
-    return _graphs.extract(
-        "body",
-        traced,
-        [[t] for t in traced.inputs],
-        traced.outputs,
-        rename_functions=True,
-        outer_graph=loop.graph,
-    )
 
 
 def _gradients_of_segments(forward: "_Forward", incoming, num_iterations, every: int) -> list:
@@ -165,14 +126,31 @@ def _is_zero(grad) -> bool:
     )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Forward:
-    """A loop to differentiate: its op's inputs and outputs, and its body as a graph to add to."""
+    """A loop to differentiate.
+
+    Attributes:
+        spec: the loop.
+        graph: a copy of all that an iteration computes, the condition too, that may be added to.
+        tensors, outputs: the op's inputs and outputs.
+    """
 
     spec: _spec.LoopSpec
     graph: _tf.FuncGraph
-    tensors: list[tf.Tensor]
-    outputs: list[tf.Tensor]
+    tensors: Sequence[tf.Tensor]
+    outputs: Sequence[tf.Tensor]
+
+    @classmethod
+    def of(cls, loop: TracedLoop) -> "_Forward":
+        graph = _copy(loop.body, loop.outer_graph)
+        if loop.condition is not None:
+            condition = _copy(loop.condition, loop.outer_graph)
+            graph = _graphs.join(condition, loop.spec.condition_inputs, graph, loop.outer_graph)
+        for parameter, tensor in zip(graph.inputs, loop.tensors):
+            if parameter.dtype in (tf.resource, tf.variant):
+                _tf.copy_handle_data(tensor, parameter)
+        return cls(loop.spec, graph, loop.tensors, loop.outputs)
 
     def history(self, source: int) -> tf.Tensor:
         found = self.spec.find_output("sequence", source)
@@ -187,6 +165,20 @@ class _Forward:
         """The gradient of a concatenation as a sequence, whatever the extents of the pieces."""
         like = self.history(output.source)
         return ops.tf_ti_sequence_split(grad, like, axis=output.axis, reverse=output.stride < 0)
+
+
+def _copy(graph: _tf.FuncGraph, outer_graph: tf.Graph | None) -> _tf.FuncGraph:
+    """The graph rather than its definition: it knows what custom gradients refer to."""
+    if not hasattr(graph, "tf_ti_copies"):
+        _custom_gradients.find(graph)
+    return _graphs.extract(
+        "body",
+        graph,
+        [[t] for t in graph.inputs],
+        graph.outputs,
+        rename_functions=True,
+        outer_graph=outer_graph,
+    )
 
 
 class _Reverse:
@@ -550,17 +542,8 @@ class _Reverse:
             tuple(t.shape for t in body.outputs),
             not self.spec.reverse,
         )
-        stateful = any(_tf.is_stateful(op) for op in body.get_operations())
-        outputs = _spec.run_loop(
-            spec.recording(1, ()),
-            _tf.make_function(body),
-            tensors,
-            self.num_iterations,
-            stateful,
-            "TensorIteratorGradient",
-            lengths=self.lengths,
-        )
-        return outputs[: len(self.outputs)]
+        loop = TracedLoop(spec, body, tensors, self.num_iterations, lengths=self.lengths)
+        return _lower.run_loop(loop, name="TensorIteratorGradient")
 
 
 def _check_repeatable(body: _tf.FuncGraph) -> None:

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.loops import spec as _spec
+from tf_ti.loops import lower as _lower, spec as _spec
+from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
 
@@ -30,8 +31,9 @@ class _Vectorizer:
     """One loop op, and which of its parameters differ from lane to lane."""
 
     def __init__(self, pfor_input):
-        self._op, self._pfor = pfor_input.op, pfor_input.pfor
-        self._spec = _spec.LoopSpec.from_op(self._op)
+        self._pfor = pfor_input.pfor
+        self._loop = TracedLoop.from_op(pfor_input.op)
+        self._spec = self._loop.spec
         count = len(self._spec.inputs)
         self._given = pfor_input.inputs[:count]
         self._is_stacked = [wrapped.is_stacked for wrapped in self._given]
@@ -47,14 +49,6 @@ class _Vectorizer:
         is_known = size is not None and not self._pfor.all_indices_partitioned
         self._size = int(size[0]) if is_known else None
         self._lanes = [] if is_known else [self._pfor.all_indices]
-        shapes = [i.shape for i in self._spec.inputs]
-        condition = self._op.get_attr("condition")
-        self._condition = None
-        if condition:
-            read = [shapes[i] for i in self._spec.condition_inputs]
-            self._condition = _tf.function_graph(self._op, condition[0].name, read)
-            shapes += [t.shape for t in self._condition.outputs[1:]]
-        self._body = _tf.function_graph(self._op, self._op.get_attr("body").name, shapes)
 
     def convert(self) -> list:
         body, condition = self._convert_functions()
@@ -70,17 +64,16 @@ class _Vectorizer:
             result_shapes=tuple(t.shape for t in body.graph.outputs),
             condition_inputs=None if read is None else (*read, *range(count, len(inputs))),
         )
-        functions = [body] if condition is None else [body, condition]
-        has_limit = bool(self._op.get_attr("N"))
-        made = _spec.run_loop(
-            spec,
-            _tf.make_function(body.graph),
-            [*(self._enter(i) for i in range(count)), *self._lanes],
-            self._scalars[0] if has_limit else None,
-            any(_tf.is_stateful(op) for f in functions for op in f.graph.get_operations()),
-            None,
-            None if condition is None else _tf.make_function(condition.graph),
-            self._scalars[has_limit:],
+        has_limit = self._loop.num_iterations is not None
+        made = _lower.add_op(
+            TracedLoop(
+                spec,
+                body.graph,
+                [*(self._enter(i) for i in range(count)), *self._lanes],
+                self._scalars[0] if has_limit else None,
+                None if condition is None else condition.graph,
+                self._scalars[has_limit:],
+            )
         )
         return [self._leave(o, tensor, body) for o, tensor in zip(spec.outputs, made)]
 
@@ -93,14 +86,14 @@ class _Vectorizer:
             parameters = [self._parameter(i) for i in range(len(self._given))]
             lanes = [_Value(t.dtype, t.shape, False) for t in self._lanes]
             condition, shared = None, []
-            if self._condition is not None:
+            if self._loop.condition is not None:
                 read = [parameters[i] for i in self._spec.condition_inputs]
-                condition = self._convert_function(self._condition, read, lanes)
+                condition = self._convert_function(self._loop.condition, read, lanes)
                 first, *shared = condition.results
                 if first.is_stacked:
                     raise _tf.NotVectorized("its lanes do not end together")
             to_stack = {r for r, p in back_edges if self._is_stacked[p]}
-            body = self._convert_function(self._body, parameters, lanes, shared, to_stack)
+            body = self._convert_function(self._loop.body, parameters, lanes, shared, to_stack)
             grown = [p for r, p in back_edges if body.results[r].is_stacked > self._is_stacked[p]]
             if not grown:
                 return body, condition
@@ -108,7 +101,7 @@ class _Vectorizer:
                 self._is_stacked[p] = True
 
     def _parameter(self, i: int) -> "_Value":
-        dtype, shape = self._body.inputs[i].dtype, self._spec.inputs[i].shape
+        dtype, shape = self._loop.body.inputs[i].dtype, self._spec.inputs[i].shape
         if self._is_stacked[i] and dtype != tf.variant:
             shape = tf.TensorShape([self._size]).concatenate(shape)
         return _Value(dtype, shape, self._is_stacked[i])

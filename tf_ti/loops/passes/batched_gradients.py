@@ -9,8 +9,10 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import spec as _spec, traced as _plan
-from tf_ti.loops.passes import batching as _batching, cut as _fission
+from tf_ti.loops import passes as _passes, spec as _spec
+from tf_ti.loops.passes import batching as _batching
+from tf_ti.loops.passes.step import Fuse
+from tf_ti.loops.traced import TracedLoop, spec_around
 from tf_ti.loops.tracing import body as _body, custom_gradients as _custom_gradients
 
 
@@ -66,7 +68,7 @@ def _gradients(
     if not wanted:
         return [None] * len(tensors)
     label = f"what the custom gradient of {op.name} gets"
-    plan = _plan.Plan.make(
+    spec = spec_around(
         body,
         [
             _spec.Input(label, shape, "index" if flag else "value")
@@ -77,9 +79,9 @@ def _gradients(
             for i, (k, t) in enumerate(zip(wanted, body.graph.outputs))
             for mode in ["stack" if is_stacked[k] else "sum"]
         ],
-        (),
     )
-    found = dict(zip(wanted, plan.run(given, None, None, _fission.Fuse.ALL, None)))
+    loop = TracedLoop.around(body, spec, given)
+    found = dict(zip(wanted, _passes.run(loop, Fuse.ALL).outputs))
     for k, grad in found.items():
         if not op.inputs[k].shape.is_fully_defined():
             # No iterations do not tell the extents that are not known.
@@ -92,4 +94,10 @@ def _broadcast(tensor: tf.Tensor, dims: Sequence[_batching.Extent]) -> tf.Tensor
     return tf.broadcast_to(tensor, tf.stack([tf.cast(d, tf.int64) for d in dims]))
 
 
-_batching.with_gradients.append(_add)
+def _of_effects(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
+    is_plain = _custom_gradients.of(op).is_plain
+    return None if is_plain else "its custom gradient does not only compute tensors of tensors"
+
+
+# A function of the sum of all iterations' gradients is not the sum of the function's values.
+RULE = _batching.Rule(_add, misfit=_of_effects, once=None)

@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
+from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
-# Control flow of TensorFlow: how many inputs come before the parameters of its functions.
+# The number of inputs before the parameters of its functions, by operation of control flow.
 _CONTROL_FLOW = {
     "Case": 1,
     "If": 1,
@@ -23,17 +24,25 @@ _CONTROL_FLOW = {
 }
 
 
-def check(graph: _tf.FuncGraph, labels: Sequence[str]) -> None:
-    """Lets XLA's programs end with an error where a list would have to grow.
+def check(loop: TracedLoop) -> None:
+    """Lets XLA's programs end with an error where a list of a loop would have to grow."""
+    labels = [given.label for given in loop.spec.inputs]
+    _check(loop.body, labels)
+    if loop.condition is not None:
+        _check(loop.condition, [labels[i] for i in loop.spec.condition_inputs])
+
+
+def _check(graph: _tf.FuncGraph, labels: Sequence[str]) -> None:
+    """Checks the lists of a function's graph, which this changes.
 
     Args:
-        graph: a function's, which this changes.
-        labels: what an error calls the function's first parameters.
+        graph: the graph.
+        labels: the names that errors give the function's first parameters.
     """
     names = {tensor.ref(): label for tensor, label in zip(graph.inputs, labels)}
 
     def name_of(tensors: Sequence[tf.Tensor]) -> str:
-        """What the lists among these tensors are called."""
+        """The names of the lists among these tensors."""
         found = [names[t.ref()] for t in tensors if t.dtype == tf.variant and t.ref() in names]
         return " or ".join(dict.fromkeys(found))
 
@@ -52,12 +61,12 @@ def check(graph: _tf.FuncGraph, labels: Sequence[str]) -> None:
 
 
 def _grows(node) -> bool:
-    """Whether a NodeDef writes to a list that grows."""
+    """True if a NodeDef writes to a list that grows."""
     return node.op == "TensorListSetItem" and node.attr["resize_if_index_out_of_bounds"].b
 
 
 def _may_grow(graph: tf.Graph, name: str) -> bool:
-    """Whether a function that `graph` knows writes to a list that grows."""
+    """True if a function that `graph` knows writes to a list that grows."""
     function = _tf.find_function(graph, name)
     if function is None:
         return False
@@ -86,7 +95,7 @@ def _check_functions(op: tf.Operation, labels: Sequence[str]) -> None:
             traced.control_outputs,
             outer_graph=op.graph,
         )
-        check(graph, labels)
+        _check(graph, labels)
         with op.graph.as_default():
             return _tf.use_function(_tf.make_function(graph))
 

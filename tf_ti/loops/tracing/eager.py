@@ -1,6 +1,6 @@
 """Loops in eager mode: a function that has the loop is traced, and called.
 
-So an eager loop and its gradient are those of a graph, and whatever was made for the call goes when
+So an eager loop and its gradient are those of a graph, and all that was made for the call goes when
 nobody needs it any more.
 """
 
@@ -18,14 +18,13 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops.passes import cut as _fission
 from tf_ti.loops.tracing.structure import Structure
 
 _FREQUENT = 5
 _INTERNAL = tuple(
     os.path.dirname(path) + os.sep for path in (os.path.dirname(__file__), tf.__file__)
 )
-# How often what stands in which line of some code was traced.
+# The number of traces of the body, or block, that begins in a line of some code.
 _traces: weakref.WeakKeyDictionary[types.CodeType, collections.Counter] = (
     weakref.WeakKeyDictionary()
 )
@@ -40,15 +39,15 @@ def call(
 ) -> Any:
     """Adds a loop to the current graph; in eager mode, calls a function that has it.
 
-    That function is traced for each call: what the body reads, a global variable, say, may have
-    changed. But a `ConcreteFunction` is what it is, and keeps the functions made of it.
+    That function is traced for each call: a global variable that the body reads, say, may have
+    changed. But a `ConcreteFunction` does not change, and keeps the functions made of it.
 
     Args:
         add: adds the loop to a graph, from the tensors and the number of iterations; returns its
             outputs.
-        tensors, num_iterations: what it gets.
+        tensors, num_iterations: those.
         body: the body, as `_body.resolve` gave it.
-        key: what else the graph depends on.
+        key: all else that the graph depends on.
     """
     if not needs_function():
         outputs = add(tensors, num_iterations)
@@ -77,25 +76,8 @@ def call(
     return outputs.pack(function(*tensors))
 
 
-def fusing(fuse: Any, body: Callable | None = None) -> _fission.Fuse:
-    """What is done where a user says `fuse`.
-
-    Fission takes time when the loop is traced, and saves it when it runs. It pays where the loop
-    may run again, and where a tape will want its gradient.
-
-    Args:
-        fuse: true or false.
-        body: as `call` gets it, if it may be a function that is kept.
-    """
-    if not fuse:
-        return _fission.Fuse.NOTHING
-    is_eager = tf.executing_eagerly() and not _tf.is_recording()
-    is_once = is_eager and not isinstance(body, ConcreteFunction)
-    return _fission.Fuse.WHOLE if is_once else _fission.Fuse.ALL
-
-
 def needs_function() -> bool:
-    """Whether a loop is to be called as a function rather than added to a graph.
+    """True if a loop is to be called as a function rather than added to a graph.
 
     In one of TensorFlow's own threads, that of a tf.py_function, it is run as an operation: a
     function may wait for a thread that waits for it. Only a tape cannot do without.

@@ -206,6 +206,22 @@ def trace(
     return graph
 
 
+def of_function(op: tf.Operation, name: str, shapes: Sequence[tf.TensorShape]) -> _tf.FuncGraph:
+    """The graph of a function that `op` refers to: as it was traced, or made of its definition.
+
+    A graph that is not of ours may be empty, so only a custom gradient is reason to look into it:
+    a definition does not know to what that refers.
+    """
+    traced = getattr(_tf.find_function(op.graph, name), "graph", None)
+    if hasattr(traced, "tf_ti_copies"):
+        return traced
+    if traced is not None and any(map(has_custom_gradient, traced.get_operations())):
+        return traced
+    made = _tf.loaded_function_graph(op, name, shapes)
+    made.tf_ti_copies = {}
+    return made
+
+
 def leave_out_dead(graph: _tf.FuncGraph) -> None:
     """Leaves out of a function what nobody uses, as `extract` does; XLA would compile it."""
     needed = set(needed_operations(graph.inputs, graph.outputs, graph.control_outputs))

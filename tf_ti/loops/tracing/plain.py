@@ -1,8 +1,8 @@
 """Loops under `tf.config.run_functions_eagerly(True)`: Python runs them, one operation at a time.
 
-What a body prints, checks or stops at has values then, and tapes record what it does. What a loop
-means, and what it refuses, is in the plan that is made of what each iteration returned. Tensors of
-a type that TensorFlow itself does not slice or join, int4, say, are not sliced or joined here.
+Prints and checks in a body have values then, and tapes record its operations. The meaning of a
+loop, and its refusals, are in the spec that is made of the results of each iteration. Tensors of a
+type that TensorFlow itself does not slice or join, int4, say, are not sliced or joined here.
 """
 
 import collections
@@ -13,11 +13,13 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops import slices as _slices, spec as _spec, traced as _plan
+from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.tracing import body as _body
+from tf_ti.loops.tracing.way import Way
 
 
 def is_wanted() -> bool:
+    """True if functions run eagerly."""
     return tf.executing_eagerly() and tf.config.functions_run_eagerly()
 
 
@@ -44,40 +46,30 @@ def count_iterations(
     return first
 
 
-def run(
-    body: Callable,
-    arrange: Callable[[Sequence[tf.Tensor]], Sequence[Any]],
-    shapes: Sequence[tf.TensorShape],
-    expected: str,
-    convert: Callable[[Any], Any],
-    make_plan: Callable[[_body.Body], _plan.Plan],
-    inputs: Sequence[_spec.Input],
-    tensors: Sequence[tf.Tensor],
-    count: int,
-) -> list[tf.Tensor]:
-    """Runs a loop that has an iteration: without one, only a trace tells what there would be.
+def run(way: Way, tensors: Sequence[tf.Tensor], count: int) -> list[tf.Tensor]:
+    """Runs a loop that has an iteration: without one, only a trace tells the types of its outputs.
 
     Args:
-        body, expected: as `_body.resolve` gets them.
-        arrange: makes the body's arguments of the loop's parameters.
-        shapes: those of the parameters for which the body was built.
-        convert: makes a list of tensors of what the body returns.
-        make_plan: the plan of the loop around a traced body.
-        inputs, tensors: the loop's inputs, and what they get.
+        way: the loop.
+        tensors: those that its inputs get.
         count: the number of iterations.
 
     Returns:
         The loop's outputs.
     """
+    way.prepare_plain()
+    shapes = [spec.shape for spec in way.parameters]
+    if way.is_direct():
+        shapes = _parameter_shapes(way.body, way.parameters)
     values = list(tensors)
     kept = collections.defaultdict(list)
     for k in range(count):
-        for i, taken in enumerate(inputs):
+        for i, taken in enumerate(way.inputs):
             if taken.is_counted:
                 values[i] = _piece(taken, tensors[i], k)
-        returned = convert(_call(body, arrange(values), expected))
+        returned = way.convert(_call(way.body, way.arrange(values), way.expected))
         results = tf.nest.flatten(returned, expand_composites=True)
-        spec = make_plan(_as_traced(body, shapes, returned, results)).spec
+        spec = way.make_spec(_as_traced(way.body, shapes, returned, results))
         for i, output in enumerate(spec.outputs):
             if output.mode == "last":
                 kept[i] = [results[output.source]]
@@ -94,7 +86,7 @@ def _call(body: Callable, arguments: Sequence[Any], expected: str) -> Any:
         flat = tf.nest.flatten(arguments, expand_composites=True)
         tensors = iter(tensor for tensor in flat if tensor is not None)
         positional, named = tf.nest.map_structure(
-            # What is no tensor was given when it was traced.
+            # An argument that is no tensor was given when it was traced.
             lambda leaf: next(tensors) if isinstance(leaf, tf.TensorSpec) else leaf,
             body.structured_input_signature,
             expand_composites=True,
@@ -108,7 +100,7 @@ def _call(body: Callable, arguments: Sequence[Any], expected: str) -> Any:
         raise
 
 
-def parameter_shapes(body: Callable, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorShape]:
+def _parameter_shapes(body: Callable, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorShape]:
     """The shapes for which a body of these arguments was built; a callable takes what comes."""
     if isinstance(body, ConcreteFunction):
         _body.check_concrete(body, specs)

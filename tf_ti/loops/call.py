@@ -1,0 +1,63 @@
+"""Calls of the ways in: a loop is traced, or run by Python."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti.loops import passes as _passes
+from tf_ti.loops.traced import TracedLoop
+from tf_ti.loops.tracing import body as _body, eager as _eager, plain as _plain
+from tf_ti.loops.tracing.structure import Structure
+from tf_ti.loops.tracing.way import Way
+
+Limit = int | tf.Tensor | None
+
+
+def call(
+    way: Way,
+    tensors: Sequence[tf.Tensor],
+    num_iterations: Limit,
+    checkpoint_every: int | None,
+    fuse: Any,
+    name: str,
+) -> Any:
+    """Runs the loop of a way in, or adds it to the current graph.
+
+    Args:
+        way: the loop.
+        tensors: those of the call.
+        num_iterations, checkpoint_every, fuse, name: as in `tf_ti.tensor_iterator`, checked.
+
+    Returns:
+        The values for the user.
+    """
+    if _plain.is_wanted():
+        return _call_plainly(way, tensors, num_iterations)
+    way.body = _body.resolve(way.body, way.arguments, way.expected)
+    fusing = _passes.fusing(fuse, way.body)
+
+    def add(tensors: Sequence[tf.Tensor], num_iterations: Limit) -> Structure:
+        loop = trace(way, way.enter(tensors), num_iterations)
+        return way.leave(_passes.run(loop, fusing, checkpoint_every, name).outputs)
+
+    key = (*way.key, checkpoint_every, fusing, name)
+    return _eager.call(add, tensors, num_iterations, way.body, key)
+
+
+def _call_plainly(way: Way, tensors: Sequence[tf.Tensor], num_iterations: Limit) -> Any:
+    given = way.enter(tensors)
+    count = _plain.count_iterations(way.inputs, given, num_iterations, way.limit_label)
+    if count:
+        outputs = _plain.run(way, given, count)
+    else:  # only a trace tells the types of the outputs
+        loop = trace(way, given, num_iterations)
+        outputs = _passes.run(loop, _passes.Fuse.NOTHING).outputs
+    values = way.leave(outputs)
+    return values.pack(values.leaves)
+
+
+def trace(way: Way, tensors: Sequence[tf.Tensor], num_iterations: Limit) -> TracedLoop:
+    """The loop of a way in, from the tensors that its inputs get."""
+    body = way.trace()
+    return TracedLoop.around(body, way.make_spec(body), tensors, num_iterations)

@@ -1,0 +1,105 @@
+"""Lowering: a traced loop becomes an op."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti._library import ops
+from tf_ti.loops.spec import OPS
+from tf_ti.loops.traced import TracedLoop
+
+# The derivatives of a loop, both from a `TracedLoop` that has outputs:
+#   gradient   and the gradients of its outputs to those of its inputs,
+#   jvp        and the tangents of its inputs to those of its outputs.
+# They run loops themselves, so they are entered where all of tf_ti.loops is there.
+DERIVATIVES: dict[str, Callable[..., list]] = {}
+
+
+def run_loop(
+    loop: TracedLoop, checkpoint_every: int = 1, name: str | None = None
+) -> list[tf.Tensor]:
+    """Adds a loop to the current graph, or runs it; with the histories that a gradient may need.
+
+    Args:
+        loop: the loop.
+        checkpoint_every: record the states of each `checkpoint_every`-th iteration.
+        name: a name for the operation.
+
+    Returns:
+        The outputs of the loop's spec.
+    """
+    count = len(loop.spec.outputs)
+    if not tf.executing_eagerly() or _tf.is_recording():
+        loop = loop.recording(checkpoint_every)
+    return add_op(loop, name)[:count]
+
+
+def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
+    """Adds the loop op to the current graph, or runs it: all outputs of the spec, and no others."""
+    spec = loop.spec
+    make = ops.tf_ti_tensor_iterator if loop.is_stateful else ops.tf_ti_stateless_tensor_iterator
+    functions = list(map(_tf.make_function, loop.graphs))
+    # Before recording stops: a graph captures a tensor once, and shows that to tapes then.
+    tensors = _tf.captured(loop.tensors)
+    limit = loop.num_iterations
+    limits = [] if limit is None else [tf.cast(limit, tf.int64)]
+    lengths = [tf.cast(length, tf.int64) for length in loop.lengths]
+    with _tf.stop_recording():
+        body, *condition = map(_tf.use_function, functions)
+        outputs = make(
+            input=tensors,
+            num_iterations=limits,
+            length=lengths,
+            body=body,
+            condition=condition,
+            name=name,
+            **spec.attributes(),
+        )
+    outputs = list(outputs) if isinstance(outputs, (list, tuple)) else []
+    if not outputs:
+        return []
+    loop = dataclasses.replace(
+        loop,
+        tensors=tensors,
+        num_iterations=limits[0] if limits else None,
+        lengths=lengths,
+        outputs=outputs,
+        source=(loop.source, functions),
+    )
+    if loop.outer_graph is not None:
+        _mark(loop, limit)
+        for result, parameter in spec.back_edges:
+            if tensors[parameter].dtype == tf.variant:
+                for output, tensor in zip(spec.outputs, outputs):
+                    if (output.mode, output.source) == ("last", result):
+                        _tf.copy_handle_data(tensors[parameter], tensor)
+    if _tf.is_recording():
+        gradient, jvp = (functools.partial(DERIVATIVES[kind], loop) for kind in ("gradient", "jvp"))
+        _tf.record("tf_ti_loop", [*tensors, *limits, *lengths], outputs, gradient, jvp)
+    return outputs
+
+
+def _mark(loop: TracedLoop, limit: int | tf.Tensor | None) -> None:
+    """Tells TensorFlow about this op, which depends on the loop and so on no registration."""
+    op, outputs = loop.outputs[0].op, loop.spec.outputs
+    # Where the body has them, whatever the device: else they would be copied, and waited for.
+    _tf.keep_on_host(
+        op,
+        [i for i, tensor in enumerate(loop.tensors) if tensor.dtype == tf.int32],
+        [
+            i
+            for i, output in enumerate(outputs)
+            if output.dtype == tf.int32 or output.mode == "count"
+        ],
+    )
+    # XLA may compile a loop anew for each number of iterations, where an output is as long. But not
+    # where another loop counted them: it would have to know all that this loop depends on.
+    is_extent = any(o.mode == "concat" or (o.mode == "stack" and o.length < 0) for o in outputs)
+    is_symbolic = isinstance(limit, tf.Tensor) and not isinstance(limit, _tf.EagerTensor)
+    if limit is not None and is_extent:
+        if not (is_symbolic and limit.op.type in OPS):
+            # The lengths too: this takes the place of what cc/xla says about every loop.
+            _tf.mark_constant_inputs(op, ["num_iterations", "length"])

@@ -1,0 +1,213 @@
+"""The choice of what leaves a loop: moving must pay.
+
+- Operations that hang together move where one of them is a product with an invariant factor or a
+  convolution, or where the values at the cut are no larger than the slices that they read, or the
+  outputs that they give.
+- All values at the cuts, and each value on the way, have at most 4 times the bytes of slices and
+  outputs together. An unknown dimension counts as larger than all that are known.
+- At the ends of what moves, an operation stays in the loop whose values are larger at the cut.
+- Operations after the loop move only where all their states have static shapes: others may change
+  from one iteration to the next.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import tensorflow as tf
+
+from tf_ti.loops import spec as _spec
+from tf_ti.loops.passes import batching as _batching
+from tf_ti.loops.passes.analysis import BEFORE, CORE, INVARIANT, Analysis, analyse, size_of
+from tf_ti.loops.passes.step import Unknown
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choice:
+    """The operations that leave a loop.
+
+    Attributes:
+        analysis: that of the loop.
+        before, after: the operations, which the graph around the loop has for all iterations.
+        reasons: by operation that could leave but stays, the reason.
+    """
+
+    analysis: Analysis
+    before: frozenset[tf.Operation]
+    after: frozenset[tf.Operation]
+    reasons: Mapping[tf.Operation, Unknown]
+
+    def given_to_after(self) -> list[tf.Tensor]:
+        """The tensors of the loop that operations after it read, but for outputs it has anyway."""
+        return _given_to(self.after, self.after, self.analysis)
+
+
+def choose(analysis: Analysis) -> Choice:
+    """Chooses from the operations that could leave those for which that pays."""
+    while True:
+        choice = _Chooser(analysis).choose()
+        lost = _lost_shapes(choice)
+        if not lost:
+            return choice
+        analysis = analyse(analysis.loop, analysis.bound, analysis.lost | lost)
+
+
+def stacks(analysis: Analysis) -> list[_spec.Output]:
+    """The outputs that are stacked as operations after the loop would have them."""
+    order = analysis.counts.order
+    return [
+        o
+        for o in analysis.loop.spec.outputs
+        if (o.mode, o.axis, o.stride, o.length) == ("stack", 0, order, -1)
+    ]
+
+
+def is_worth_crossing(op: tf.Operation) -> bool:
+    """True if the loop takes the values of an invariant operation rather than computing them.
+
+    Integers are computed on both sides: XLA must know shapes, and does not know a loop's inputs.
+    """
+    return not _batching.is_free(op) and not any(t.dtype.is_integer for t in op.outputs)
+
+
+def _lost_shapes(choice: Choice) -> set[tf.Operation]:
+    """Shapes that seemed invariant, but are of tensors that stay in the loop."""
+    analysis = choice.analysis
+    outside = choice.before | set(analysis.uses.parameters)
+    return {
+        op
+        for op in analysis.uses.operations
+        if op.type == "Shape" and analysis.levels[op] == INVARIANT
+        for source in [op.inputs[0].op]
+        if analysis.levels[source] == BEFORE and source not in outside
+    }
+
+
+def _given_to(
+    operations: Iterable[tf.Operation], after: set[tf.Operation], analysis: Analysis
+) -> list[tf.Tensor]:
+    given = {analysis.uses.results[o.source].ref() for o in stacks(analysis)}
+    found = {
+        t.ref(): t
+        for op in operations
+        for t in op.inputs
+        if analysis.level(t) == CORE and t.op not in after
+    }
+    return [tensor for ref, tensor in found.items() if ref not in given]
+
+
+class _Chooser:
+    """The choice under way: it begins with all that could leave."""
+
+    def __init__(self, analysis: Analysis):
+        self._analysis, self._uses = analysis, analysis.uses
+        self._before, self._after = set(analysis.before), set(analysis.after)
+        self._reasons: dict[tf.Operation, Unknown] = {}
+
+    def choose(self) -> Choice:
+        # An operation after the loop that stays in it reads values from before.
+        self._trim_after()
+        after = self._groups_that_pay(self._after)
+        self._trim_before()
+        groups = self._groups_that_pay(self._before) + after
+        groups.sort(key=lambda entry: not any(map(self._is_product, entry[1])))
+        total = 0
+        for size, group, region in groups:
+            if total + size <= self._uses.largest:
+                total += size
+            else:
+                self._leave(region, group, "all values at the cut would be too large together")
+        return Choice(
+            self._analysis, frozenset(self._before), frozenset(self._after), self._reasons
+        )
+
+    def _leave(self, region: set[tf.Operation], group: list[tf.Operation], reason: str) -> None:
+        region.difference_update(group)
+        for op in group:
+            if not _batching.is_free(op):
+                self._reasons[op] = Unknown(reason, op)
+
+    def _groups_that_pay(
+        self, region: set[tf.Operation]
+    ) -> list[tuple[int, list[tf.Operation], set[tf.Operation]]]:
+        """Leaves the other groups of a region in the loop; with each the bytes at its cut."""
+        found = []
+        for group in self._groups(region):
+            made = [t for op in group for t in op.outputs]
+            if region is self._before:
+                size = size_of(filter(self._crosses, made))
+                freed = size_of(self._slices_of(group))
+            else:
+                size = size_of(_given_to(group, self._after, self._analysis))
+                freed = size_of(t for t in made if t.ref() in self._analysis.leaving)
+            pays = size <= freed and not all(map(_batching.is_free, group))
+            if pays or any(map(self._is_product, group)):
+                found.append((size, group, region))
+            else:
+                self._leave(region, group, "the values at the cut would be larger than those saved")
+        return found
+
+    def _trim_before(self) -> None:
+        for op in reversed(self._uses.operations):
+            if op not in self._before or self._is_product(op):
+                continue
+            is_last = all(map(self._stays, self._uses.readers.get(op, ())))
+            if is_last and not any(t.ref() in self._analysis.leaving for t in op.outputs):
+                given = [t for t in op.inputs if self._analysis.level(t) == BEFORE]
+                made = filter(_batching.is_read, op.outputs)
+                if size_of(made) > size_of(t for t in given if not self._crosses(t)):
+                    self._before.remove(op)
+
+    def _trim_after(self) -> None:
+        for op in self._uses.operations:
+            if op not in self._after:
+                continue
+            taken = [
+                t for t in op.inputs if self._analysis.level(t) == CORE and t.op not in self._after
+            ]
+            cut = _given_to([op], self._after, self._analysis)
+            if not all(t.shape.is_fully_defined() for t in taken):
+                self._leave(self._after, [op], "the shapes of its states are not known")
+            elif not self._is_product(op) and not any(t.op in self._after for t in op.inputs):
+                own = [t for t in cut if self._uses.readers[t.op] == [op]]
+                if size_of(filter(_batching.is_read, op.outputs)) < size_of(own):
+                    self._after.remove(op)
+        for op in reversed(self._uses.operations):
+            if any(reader not in self._after for reader in self._uses.readers.get(op, ())):
+                self._after.discard(op)
+
+    def _groups(self, region: set[tf.Operation]) -> list[list[tf.Operation]]:
+        """Those operations of a region that hang together."""
+        group_of: dict[tf.Operation, list[tf.Operation]] = {}
+        for op in self._uses.operations:
+            if op in region:
+                group_of[op] = [op]
+                for source in {t.op for t in op.inputs} & region:
+                    if group_of[source] is not group_of[op]:
+                        group_of[source] += group_of[op]
+                        for other in group_of[op]:
+                            group_of[other] = group_of[source]
+        return list({id(group): group for group in group_of.values()}.values())
+
+    def _is_product(self, op: tf.Operation) -> bool:
+        return _batching.is_product(op, list(map(self._analysis.is_stacked, op.inputs)))
+
+    def _stays(self, op: tf.Operation) -> bool:
+        """True if the loop that is left has it."""
+        if op in self._before or op in self._after:
+            return False
+        if self._analysis.levels[op] != INVARIANT:
+            return True
+        # Shapes, for one, are computed on both sides.
+        return not is_worth_crossing(op) and any(map(self._stays, self._uses.readers.get(op, ())))
+
+    def _crosses(self, tensor: tf.Tensor) -> bool:
+        """True if an operation that stays in the loop reads a value from before."""
+        return tensor.ref() in self._analysis.staying or any(
+            self._stays(reader) and any(t is tensor for t in reader.inputs)
+            for reader in self._uses.readers.get(tensor.op, ())
+        )
+
+    def _slices_of(self, operations: Iterable[tf.Operation]) -> list[tf.Tensor]:
+        parameters = self._uses.parameters
+        found = {t.ref(): t for op in operations for t in op.inputs if t.op in parameters}
+        return [t for t in found.values() if self._analysis.level(t) == BEFORE]

@@ -1,0 +1,77 @@
+"""Steps of passes over a loop: another loop, and an account of it."""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tf_ti.loops.traced import TracedLoop
+
+
+class Fuse(enum.IntEnum):
+    """The passes that a loop goes through before it becomes an operation: those that need no more.
+
+    Attributes:
+        NOTHING: those that every loop needs.
+        WHOLE: and those that make one other operation of the whole loop, with nothing around it.
+        ALL: all.
+    """
+
+    NOTHING = 0
+    WHOLE = 1
+    ALL = 2
+
+
+class Unknown(Exception):
+    """The refusal of a pass, with its reason.
+
+    Attributes:
+        reason: the reason, in words for users.
+        operation: the operation of the body that is the reason, if it is one.
+    """
+
+    def __init__(self, reason: str, operation: tf.Operation | None = None):
+        super().__init__(reason)
+        self.reason, self.operation = reason, operation
+
+    def at(self, operation: tf.Operation) -> "Unknown":
+        """The same, of this operation unless it is of another one already."""
+        return self if self.operation is not None else Unknown(self.reason, operation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """An account of one thing that a pass did about a loop, or did not.
+
+    Attributes:
+        name: the pass.
+        text: the deed, or the reason why there is none.
+        is_done: true for a deed.
+        operation: the operation of the body that is meant, as `name (type)`, or "".
+    """
+
+    name: str
+    text: str
+    is_done: bool
+    operation: str = ""
+
+    @classmethod
+    def of(cls, name: str, refusal: Unknown) -> "Note":
+        op = refusal.operation
+        return cls(name, refusal.reason, False, "" if op is None else f"{op.name} ({op.type})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """The loop that a pass gives.
+
+    Attributes:
+        loop: the loop that takes the place of another; None if nothing is left of that.
+        finish: makes the outputs of the other loop of those of this one; None if they are the same.
+        notes: the account.
+    """
+
+    loop: TracedLoop | None
+    finish: Callable[[list[tf.Tensor]], list[tf.Tensor]] | None = None
+    notes: tuple[Note, ...] = ()
