@@ -1,4 +1,8 @@
-"""Which folder knows which: no family another one, arithmetic no TensorFlow, nothing Keras."""
+"""The rooms of the source tree, and the arrows between them.
+
+No family knows another one, no room a later one, arithmetic no TensorFlow, and nothing but keras/
+Keras; and no modules import one another in a circle.
+"""
 
 import ast
 import pathlib
@@ -13,6 +17,19 @@ FAMILIES = {
     "openvino": {"tf_ti"},
     "keras": {"tf_ti", "bags", "loops", "recurrent", "openvino"},
 }
+# The rooms of tf_ti/loops/, modules and folders: each knows the earlier ones, and itself.
+ROOMS = [
+    ["spec", "ports", "arguments"],
+    ["slices"],
+    ["tracing"],
+    ["traced"],
+    ["lower"],
+    ["passes"],
+    ["derivatives"],
+    ["drawing"],
+    ["call"],
+    ["tensor_iterator", "scan", "block"],
+]
 # The folders of cc/, and which of them each knows. Arithmetic is at the bottom.
 LAYERS = {
     "compute": {"compute"},
@@ -57,6 +74,60 @@ def test_modules_import_no_other_family_and_nothing_imports_keras():
             if name.startswith("tf_ti") and used not in known:
                 wrong.append(f"{file} -> {name}")
     assert wrong == []
+
+
+def modules():
+    """The modules of tf_ti but gatherers, by name, with those that each imports, wherever it does."""
+    names = {}
+    for file, text in texts("tf_ti", ".py"):
+        if file in GATHERERS:
+            continue
+        names[file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = text
+    found = {}
+    for name, text in names.items():
+        # What is imported is a module, or something in one.
+        used = {i if i in names else i.rpartition(".")[0] for i in imports(text)}
+        found[name] = sorted(used & set(names) - {name})
+    return found
+
+
+def test_no_room_of_loops_knows_a_later_one():
+    place = {name: k for k, room in enumerate(ROOMS) for name in room}
+    known, wrong = set(), []
+    for module, used in modules().items():
+        if module.startswith("tf_ti.loops."):
+            room = module.split(".")[2]
+            known.add(room)
+            for other in used:
+                later = other.startswith("tf_ti.loops.") and other.split(".")[2]
+                if later and later != room and place[later] >= place[room]:
+                    wrong.append(f"{module} -> {other}")
+    assert wrong == []
+    assert known == set(place)
+
+
+def circle(graph):
+    """Some nodes of a graph in a circle, or []."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node) :] + [node]
+        if node not in done:
+            path.append(node)
+            for other in graph[node]:
+                if found := visit(other):
+                    return found
+            path.pop()
+            done.add(node)
+        return []
+
+    return next(filter(None, map(visit, graph)), [])
+
+
+def test_no_modules_import_one_another_in_a_circle():
+    assert circle({"a": ["b"], "b": ["c"], "c": ["b"]}) == ["b", "c", "b"]
+    assert circle(modules()) == []
 
 
 def test_sources_include_no_other_family_and_no_higher_layer():

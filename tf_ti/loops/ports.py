@@ -1,4 +1,4 @@
-"""The port map of a TensorIterator: how tensors outside reach the body's parameters and results."""
+"""The port map of a TensorIterator, between tensors outside and the body."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -47,13 +47,13 @@ class _Port:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the range runs from one edge to the other in the direction of the stride."""
+        """True if the range runs from one edge to the other in the direction of the stride."""
         return (self.start, self.end) == ((0, -1) if self.stride > 0 else (-1, 0))
 
 
 @dataclasses.dataclass(frozen=True)
 class InputPort(_Port):
-    """One input entry of a port map: what a parameter of the body gets.
+    """One input entry of a port map: the tensor, or its slices, for a parameter of the body.
 
     Without `axis` the parameter gets the whole input: in every iteration, or in the first one where
     a back edge leads to it. With `axis`, iteration k gets elements `start + k * stride` and on,
@@ -78,7 +78,7 @@ class InputPort(_Port):
 
 @dataclasses.dataclass(frozen=True)
 class OutputPort(_Port):
-    """One output entry of a port map: what becomes of a result of the body.
+    """One output entry of a port map: an output made of a result of the body.
 
     Without `axis` the output is the result of the last iteration. With `axis` it is the
     concatenation of all iterations' results along that axis, in reversed order where `stride` is

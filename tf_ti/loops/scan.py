@@ -34,7 +34,7 @@ def scan(
     fuse: bool = True,
     name: str | None = None,
 ) -> tuple[Any, Any]:
-    """Folds `f` over the elements of `xs` along an axis, and keeps what it gives on the way.
+    """Folds `f` over the elements of `xs` along an axis, and keeps its results on the way.
 
     It means, for tensors rather than structures of them:
 
@@ -54,10 +54,10 @@ def scan(
         init: the first carry: a tensor of any dtype, or a nested structure of tensors and composite
             values (`tf.RaggedTensor`, an extension type, in a `tf.function` a `tf.TensorArray`,
             which under `jit_compile=True` must be large enough: there it cannot grow). Structures
-            are what `tf.nest` takes apart, here and below; those are the same that are the same to
-            `tf.nest`, a list and one that a `tf.Module` tracks, say. A Python number has the type
+            are those of `tf.nest`, here and below: a list, and one that a `tf.Module` tracks, are
+            the same. A Python number has the type
             that `f` gives for it, also by way of other numbers.
-        xs: what to iterate: a tensor, a nested structure of tensors that have the same extent along
+        xs: the elements: a tensor, a nested structure of tensors that have the same extent along
             `axis`, or None. `f` gets them with the axis removed; of composite values it gets the
             rows, as with `tf.map_fn`.
         axis: the axis of `xs` to iterate along, and of the results to stack along.
@@ -340,7 +340,7 @@ def _rows(xs: Structure, axis: int) -> Structure:
 def _labelled(
     name: str, types: Structure, specs: Iterable[list[tf.TensorSpec]]
 ) -> list[tuple[str, tf.TensorSpec]]:
-    """What values of these types are encoded in, with what an error calls each."""
+    """The specs of the tensors that encode values of these types, with their names in errors."""
     found = []
     for path, spec, parts in zip(types.paths, types.leaves, specs):
         is_one = len(parts) == 1 or _composites.is_ragged_row(spec)
@@ -404,7 +404,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_of_types(error: Exception) -> bool:
-    """Whether types may be the reason; an eager operation says so of types that do not fit."""
+    """True if types may be the reason; an eager operation says so of types that do not fit."""
     is_eager = isinstance(error, tf.errors.InvalidArgumentError)
     words = ("was expected to be a", "is not in the list of allowed values")
     return not is_eager or any(part in error.message for part in words)
@@ -441,7 +441,7 @@ def _with_types_of_f(f: Callable, init: Structure, rows: Structure) -> tuple[Str
 
 
 def _types_of_f(f: Callable, init: Structure, rows: Structure) -> list[tf.DType | None]:
-    """The types of what `f` gives; None for what is a number still, or where `f` gives no carry."""
+    """The types that `f` gives; None for a number still, or where `f` gives no carry."""
     found: list[tf.DType | None] = [None] * len(init.leaves)
 
     def convert(returned):

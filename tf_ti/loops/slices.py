@@ -1,4 +1,4 @@
-"""The pieces of a sliced input: how many there are, taken and put back where they came from."""
+"""The pieces of a sliced input: counted, taken, and put back where they came from."""
 
 import tensorflow as tf
 
@@ -6,17 +6,17 @@ from tf_ti.loops import spec as _spec
 
 
 def tiles(spec: _spec.Input) -> bool:
-    """Whether the pieces lie side by side: neither gaps nor overlaps."""
+    """True if the pieces lie side by side: neither gaps nor overlaps."""
     return spec.part_size == abs(spec.stride)
 
 
 def covers(spec: _spec.Input) -> bool:
-    """Whether the range is the whole axis."""
+    """True if the range is the whole axis."""
     return (spec.start, spec.end) == ((0, -1) if spec.stride > 0 else (-1, 0))
 
 
 def count(given: _spec.Input, extent: int) -> int:
-    """How many pieces there are of this extent; errors as the kernel's."""
+    """The number of pieces of this extent; errors as the kernel's."""
     if extent == 0 and covers(given):
         return 0
     start, end = (at + extent if at < 0 else at for at in (given.start, given.end))

@@ -1,16 +1,16 @@
-"""What a body computes of its states, in a form that many ways to write it have in common.
+"""A normal form for functions of states: many ways to write one have it in common.
 
 A tensor's columns, which are those of its last axis, are pieces that lie side by side. Each piece
-is a polynomial: a sum of products of atoms, with coefficients. Atoms are states, what is computed
-of no state (not looked into), products with a matrix that all iterations share, and activation
-functions. So (1 - z) * h + z * n, h + z * (n - h) and h - z * h + n * z are one polynomial; and a
-product of a concatenation is the sum of its parts' products.
+is a polynomial: a sum of products of atoms, with coefficients. Atoms are states, tensors that are
+computed of no state, products with a matrix that all iterations share, and activation functions. So
+(1 - z) * h + z * n, h + z * (n - h) and h - z * h + n * z are one polynomial; and a product of a
+concatenation is the sum of its parts' products.
 
-Coefficients are exact: only what is 1 is 1. What algebra says is equal must be so up to rounding:
-where a body multiplies by 0, or takes away what it added, infinities and large numbers make a
-difference, and it has no normal form.
+Coefficients are exact: only 1 is 1. Where algebra says that two bodies are equal they must be so up
+to rounding: a body that multiplies by 0, or subtracts a term that it added, has no normal form, as
+infinities and large numbers make a difference.
 
-What lies before the columns is one axis, the rows, and perhaps others of extent 1.
+Before the columns is one axis, the rows, and perhaps others of extent 1.
 """
 
 import dataclasses
@@ -144,7 +144,7 @@ def added(*polynomials: Polynomial) -> Polynomial:
 
 
 def _may_cancel(monomial: Monomial, *coefficients: Fraction) -> bool:
-    """Whether nothing else is rounded by what comes and goes, as in 1 - (1 - z)."""
+    """True if terms that cancel round nothing else, as in 1 - (1 - z)."""
     is_small = all(isinstance(atom, State | Activated) for atom in monomial)
     return is_small and all(abs(c) <= 1 for c in coefficients)
 
@@ -168,7 +168,7 @@ def constant(polynomial: Polynomial) -> Fraction:
 
 
 def is_outside(monomial: Monomial) -> bool:
-    """Whether it is of no state."""
+    """True if it is of no state."""
     return all(
         isinstance(atom, Outside) or (isinstance(atom, Product) and is_outside(atom.factor))
         for atom in monomial
@@ -266,7 +266,7 @@ class Reader:
         self.compared: set[int] = set()
 
     def columns(self, tensor: tf.Tensor) -> Columns:
-        """Those of any tensor; Unknown where something else is done to a state."""
+        """Those of any tensor; `Unknown` where it is another function of states."""
         if tensor.ref() not in self._found:
             self._found[tensor.ref()] = self._columns(tensor)
         return self._found[tensor.ref()]
@@ -307,7 +307,7 @@ class Reader:
         return [(width(tensor), of_atom(Outside(tensor.ref())))]
 
     def opened(self, tensor: tf.Tensor) -> Columns:
-        """Those of a tensor of no state, as what it is a sum of."""
+        """Those of a tensor of no state, as a sum."""
         op = tensor.op
         is_linear = op.type in _LINEAR_RULES and self._analysis.is_outside(tensor)
         if is_linear and _batching.is_plain(op):
@@ -371,7 +371,7 @@ class Reader:
 
 
 def keeps_columns(op: tf.Operation) -> bool:
-    """Whether only axes of extent 1 come or go before the columns."""
+    """True if only axes of extent 1 come or go before the columns."""
     if op.type not in ("ExpandDims", "Identity", "Reshape", "Squeeze", "StridedSlice"):
         return False
     given, made = op.inputs[0], op.outputs[0]
@@ -389,7 +389,7 @@ def keeps_columns(op: tf.Operation) -> bool:
 
 
 def _window(op: tf.Operation, index: int) -> tuple[tf.Tensor, list[int], set[int]]:
-    """What an output is a part of, where it begins, and along which axes it is not all."""
+    """The tensor of which an output is a part, its begin there, and the axes that it cuts."""
     if op.type in ("Split", "SplitV"):
         value, axis = op.inputs[::-1] if op.type == "Split" else op.inputs[::2]
         axis = int(_static(axis)) % value.shape.rank
@@ -418,7 +418,7 @@ def _window(op: tf.Operation, index: int) -> tuple[tf.Tensor, list[int], set[int
 
 
 def _parts(op: tf.Operation) -> list[slice]:
-    """What a StridedSlice takes of each axis of its input; of one that goes, its element."""
+    """The slices that a StridedSlice takes of its input's axes; an element of one that goes."""
     begin, end, strides = (_static(t).tolist() for t in op.inputs[1:])
     if set(strides) - {1}:
         raise Unknown("it takes every other element")
@@ -438,7 +438,7 @@ def _parts(op: tf.Operation) -> list[slice]:
 
 
 def _view(matrix: tf.Tensor) -> tuple[tf.Tensor, list[int], bool] | None:
-    """What a matrix is a part of, where it begins there, and whether it is turned over."""
+    """The tensor of which a matrix is a part, its begin there, and true if it is transposed."""
     op = matrix.op
     if op.type not in _VIEWS or not _batching.is_plain(op):
         return None
@@ -501,7 +501,7 @@ def _divided(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _unit(argument: Polynomial, largest: Fraction, limits: Limits) -> Polynomial:
-    """What is limited to 0 and a number."""
+    """A polynomial limited to 0 and a number."""
     if largest <= 0:
         raise Unknown("it is limited to a range without numbers")
     limited = Activated("unit", freeze(scaled(argument, 1 / largest)), limits=limits)
@@ -559,7 +559,7 @@ def _maximum(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _limited_below(argument: Polynomial, limits: Limits) -> Polynomial:
-    """What is limited to 0."""
+    """A polynomial limited to 0."""
     limited = _inside(argument, "minimum")
     if limited is not None:
         limits = _both(limited.limits, limits)

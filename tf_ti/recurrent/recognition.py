@@ -54,13 +54,13 @@ def recognize(analysis: Analysis, fuse: Fuse, name: str | None) -> Step:
 
 @dataclasses.dataclass(frozen=True)
 class _Gate:
-    """An activation function of what comes from the hidden state and of what does not.
+    """An activation function of a product of the hidden state and of a rest.
 
     Attributes:
         product: of the hidden state and a matrix.
         coefficient: of that product.
-        rest: what does not depend on a state.
-        reset_bias: what is added to the product before a reset gate's factor.
+        rest: the terms that do not depend on a state.
+        reset_bias: the terms added to the product before a reset gate's factor.
     """
 
     activation: Activation
@@ -94,7 +94,7 @@ class _Gate:
 
 @dataclasses.dataclass(frozen=True)
 class _Cell:
-    """What a body computes; its states, of which the hidden one is the first, by their indices."""
+    """A cell; its states, of which the hidden one is the first, by their indices."""
 
     kind: Kind
     states: tuple[int, ...]
@@ -303,7 +303,7 @@ class _Matcher:
 
 
 def _meets_its_limits(f: Activation, dtype: type) -> bool:
-    """Whether a hard sigmoid is at its limits, and not beside them, where the body is.
+    """True if a hard sigmoid is at its limits, and not beside them, where the body is.
 
     A limit that no number meets exactly is met by rounding, if by any: for that alpha and beta must
     be the body's.
@@ -321,12 +321,12 @@ def _meets_its_limits(f: Activation, dtype: type) -> bool:
 
 
 def _is_number(value: Fraction, dtype: type) -> bool:
-    """Whether it is a number of a type, unrounded."""
+    """True if it is a number of a type, unrounded."""
     return Fraction(float(dtype(float(value)))) == value
 
 
 def _adds_exactly(argument: Polynomial) -> bool:
-    """Whether what adds up to a limit still does: factors, which go to weights, round nothing."""
+    """True if a sum that is a limit still is: its factors, which go to weights, round nothing."""
     return all(
         number & (number - 1) == 0
         for monomial, c in argument.items()
@@ -336,7 +336,7 @@ def _adds_exactly(argument: Polynomial) -> bool:
 
 
 def _is_term(monomial: _form.Monomial) -> bool:
-    """Whether it is a number, a tensor, or a tensor's product with a matrix."""
+    """True for a number, a tensor, or a tensor's product with a matrix."""
     if len(monomial) != 1:
         return not monomial
     (atom,) = monomial
@@ -419,7 +419,7 @@ class _Sequence:
             raise Unknown("there is no kernel for it")
 
     def _is_bias(self, monomial: _form.Monomial) -> bool:
-        """Whether it is the same in all rows and iterations."""
+        """True if it is the same in all rows and iterations."""
         return all(
             isinstance(atom, Outside)
             and self._analysis.is_invariant(atom.tensor)
@@ -491,7 +491,7 @@ class _Sequence:
         return True
 
     def _with_time_second(self, given: _spec.Input, tensor: tf.Tensor) -> tf.Tensor | None:
-        """What a parameter gets slices of, if it is [batch, time, input]."""
+        """The tensor of which a parameter gets slices, if it is [batch, time, input]."""
         is_step = given.mode in ("slice", "index") and given.part_size == 1
         is_whole = is_step and _slices.covers(given) and given.stride == self._analysis.counts.order
         if not is_whole or tensor.shape.rank != 3 or given.axis % 3 != 1:
@@ -563,7 +563,7 @@ class _Sequence:
         return _broadcast(total, rank - 1, width)
 
     def _row(self, atom: Outside, width: int) -> tf.Tensor:
-        """What all rows of all steps share, [columns]."""
+        """A value that all rows of all steps share, [columns]."""
         (value,) = self._outside.compute([atom.tensor])
         value = _batching.reshape(value, [math.prod(value.shape)])
         return _taken(value, 0, atom.start, 1 if atom.is_repeated else width)
@@ -633,7 +633,7 @@ def _products(columns: _form.Columns) -> Iterator[Product]:
 
 
 def _tensors(columns: _form.Columns) -> Iterator[tf.Tensor]:
-    """Of what a sum is, but for matrices."""
+    """The tensors of sums, but for matrices."""
     for _, polynomial in columns:
         for atom in itertools.chain.from_iterable(polynomial):
             factors = atom.factor if isinstance(atom, Product) else [atom]
@@ -641,7 +641,7 @@ def _tensors(columns: _form.Columns) -> Iterator[tf.Tensor]:
 
 
 def _matrices_of(polynomial: Polynomial) -> Polynomial:
-    """The matrices of products, whatever they are multiplied with."""
+    """The matrices of products, without their other factors."""
     return {
         frozenset(dataclasses.replace(atom, factor=_form.ONE) for atom in monomial): coefficient
         for monomial, coefficient in polynomial.items()
@@ -670,7 +670,7 @@ def _turned(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _common(extents: Sequence[_batching.Extent]) -> _batching.Extent:
-    """What they are broadcast to."""
+    """The extent that they are broadcast to."""
     for extent in extents:
         if isinstance(extent, int) and extent != 1:
             return extent

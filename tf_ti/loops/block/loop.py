@@ -28,13 +28,12 @@ from tf_ti.loops.tracing.structure import Structure
 
 
 class TripLimit(enum.Enum):
-    """What the tensor of a trip limit means.
+    """The meaning of a trip limit's tensor.
 
     Attributes:
         COUNT: the number of iterations: a scalar int32 or int64 from outside the loop. A negative
             one means none.
-        WHILE: whether there is an iteration: a scalar bool. Iteration n runs where its n-th value
-            is true.
+        WHILE: a scalar bool. Iteration n runs if the n-th value is true.
     """
 
     COUNT = "count"
@@ -42,7 +41,7 @@ class TripLimit(enum.Enum):
 
 
 class LoopOutput(enum.Enum):
-    """What a loop output makes of the values X_0, X_1, ... that a tensor has in n iterations.
+    """The output made of the values X_0, X_1, ... that a tensor has in n iterations.
 
     Attributes:
         LAST_VALUE: X_n. The tensor must be a recurrence: X_0 is its initial value.
@@ -74,15 +73,15 @@ class Loop:
             h = f(h, xs[k])
         last, all = h, tf.stack(values)
 
-    What the block computes is traced, in eager mode too: what it uses from outside is the same in
-    all iterations. When the outermost block ends the loop runs, or is added to the graph. In eager
+    The block is traced, in eager mode too: tensors that it uses from outside are the same in all
+    iterations. When the outermost block ends the loop runs, or is added to the graph. In eager
     mode each such block is traced anew; in a tf.function it is traced once. Under
     `tf.config.run_functions_eagerly(True)` too Python runs the block once: print with `tf.print`.
 
     A loop computes nothing for an iteration that does not take place: the WHILE condition is
-    evaluated before all else of an iteration, and on its own; what it shares with the body is
-    computed once. Recurrences advance all together. Effects (printing, assignments, random numbers)
-    happen in every iteration, in the order of the program.
+    evaluated before all else of an iteration, and on its own; values that it shares with the body
+    are computed once. Recurrences advance all together. Effects (printing, assignments, random
+    numbers) happen in every iteration, in the order of the program.
 
     A block inside another one's makes a loop inside the other; layers are added in their own loop's
     block. Loops that one statement opens, as in `with Loop() as a, Loop() as b`, share a block, and
@@ -177,7 +176,7 @@ class Loop:
 
     @_tf.do_not_convert
     def add_trip_limit(self, tensor: Any, limit: TripLimit) -> None:
-        """Says how many iterations there are.
+        """Limits the number of iterations.
 
         A loop has at most one limit of each kind, and at least one; with both it ends with
         whichever comes first.
@@ -209,8 +208,8 @@ class Loop:
         """Iterates over a tensor: element k along `axis`, without it, in iteration k.
 
         Args:
-            tensor: what to iterate over, of any dtype, from outside the loop. It may have more
-                elements than the loop has iterations.
+            tensor: the tensor, of any dtype, from outside the loop. It may have more elements than
+                the loop has iterations.
             axis: the axis; a negative one counts from the last.
             reverse: begin with the last element.
 
@@ -257,8 +256,8 @@ class Loop:
                 shapes, and None.
 
         Returns:
-            A `Recurrence`, used like a tensor in the block; what is no tensor is its `value`. Its
-            second input must be set: `next`, or `set_input(1, ...)`.
+            A `Recurrence`, used like a tensor in the block; another kind of value is its `value`.
+            Its second input must be set: `next`, or `set_input(1, ...)`.
         """
         label = self._block.label("recurrence")
         self._block.check_open(label)
@@ -313,7 +312,7 @@ class Loop:
         """Brings values out of the loop.
 
         Args:
-            tensor: what the iterations compute; for LAST_VALUE a recurrence of this loop.
+            tensor: a value of the iterations; for LAST_VALUE a recurrence of this loop.
             output: a `LoopOutput`.
             axis: where the new axis of CONCATENATE and REVERSE goes; a negative one counts from
                 the output's last.

@@ -1,4 +1,4 @@
-"""Which loop is inside which, as the dataflow and the blocks in which things were made tell it."""
+"""The nesting of loops, by the dataflow and by the blocks in which operations were made."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from tf_ti.loops.block.layers import Layer, LoopNode, OutputLayer, Path
 
 
 class Nesting:
-    """How loops that share a graph nest; refused where they do not nest cleanly.
+    """The nesting of loops that share a graph; refused where they do not nest cleanly.
 
     Args:
         graph: the graph.
@@ -60,7 +60,7 @@ class Nesting:
         }
 
     def _may_be(self, inner: LoopNode, outer: LoopNode, around: dict[LoopNode, frozenset]) -> bool:
-        """Whether no value that one gives to the other forbids that it is inside the other."""
+        """True if no value that one gives to the other forbids that it is inside the other."""
         needs = [t for _, t in outer.given()]
         uses = [t for _, t in (*inner.given(), *inner.results())]
         return (
@@ -88,9 +88,9 @@ class Nesting:
                         )
 
     def _flow(self, around: dict[LoopNode, frozenset]) -> None:
-        """Carries on, from tensor to tensor and loop to loop, what is computed inside which.
+        """Carries on, from tensor to tensor and loop to loop, the loops around each and before it.
 
-        And after which: whose outputs it depends on.
+        A loop is before those tensors that depend on its outputs.
         """
         values = {layer.value.op: layer for loop in self._loops for layer in _layers(loop)}
         operations = self._graph.get_operations()
@@ -132,7 +132,7 @@ class Nesting:
         return "what a loop around it uses"
 
     def _check_blocks(self) -> None:
-        """What a loop computes is there for as long as its block is open."""
+        """Refuses uses of a loop's values after its block was closed."""
         used = [(t, blocks) for op, blocks in self._blocks.items() for t in op.inputs]
         for tensor, blocks in used + [pair for loop in self._loops for pair in loop.used]:
             for loop in self.inside.get(tensor.op, ()):

@@ -1,7 +1,7 @@
 """Gradients of a loop that recorded only every k-th state.
 
-Such a loop is differentiated as what it computes: a loop over segments of k iterations, whose body
-is a loop over one segment. The reverse loop then runs the inner loop again, from the segment's
+Such a loop is differentiated as one over segments of k iterations, whose body is a loop over one
+segment. The reverse loop then runs the inner loop again, from the segment's
 recorded state, and records the segment's states; the last segment may be short.
 """
 
@@ -14,7 +14,7 @@ from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
-# The gradient of an IdentityN of a recorded value and what gave it.
+# The gradient of an IdentityN of a recorded value and the tensor that gave it.
 RECORDED = "TfTi>Recorded"
 
 
@@ -61,7 +61,7 @@ def cut(
         inner_inputs.append(inner)
         parts.append(part)
 
-    # What the body drew or read in each iteration is given to the inner loop.
+    # The inner loop gets the values that the body drew or read in each iteration.
     groups = [[t] for t in graph.inputs]
     only_reads = all(op.type in _tf.READS for op in graph.get_operations() if _tf.is_stateful(op))
     for position, output in spec.recorded_results():
@@ -163,7 +163,7 @@ def cut(
 
 
 def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
-    """Replaces what a variable gave by a placeholder, but leaves its gradient to the variable."""
+    """Replaces a variable's value by a placeholder, but leaves its gradient to the variable."""
     with graph.as_default():
         given = tf.compat.v1.placeholder(value.dtype, value.shape)
         with graph.gradient_override_map({"IdentityN": RECORDED}):
@@ -175,7 +175,7 @@ def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
 
 
 def _cut_input(given: _spec.Input, parameter: tf.Tensor, every: int):
-    """The outer loop's input, the inner loop's, and what the latter looks like."""
+    """The outer loop's input, the inner loop's, and the type of the latter."""
     if given.mode == "value":
         return given, given, tf.TensorSpec(parameter.shape, parameter.dtype)
     shape = parameter.shape

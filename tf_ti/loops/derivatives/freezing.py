@@ -1,4 +1,4 @@
-"""What a loop becomes where a function is frozen: its body takes constants for variables."""
+"""Loops in functions that are frozen: their bodies take constants for variables."""
 
 import tensorflow as tf
 

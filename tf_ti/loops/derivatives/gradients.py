@@ -118,7 +118,7 @@ def _gradients_of_segments(forward: "_Forward", incoming, num_iterations, every:
 
 
 def _is_zero(grad) -> bool:
-    """Whether TensorFlow filled in the gradient of an output that nothing depends on."""
+    """True if TensorFlow filled in the gradient of an output that nothing depends on."""
     return (
         isinstance(grad, tf.Tensor)
         and not isinstance(grad, _tf.EagerTensor)
@@ -196,7 +196,7 @@ class _Reverse:
         self.graph = forward.graph
         self.inputs: list[_spec.Input] = []
         self.tensors: list[tf.Tensor] = []
-        self.parameters: list[list[tf.Tensor]] = []  # what each stands for in the graph
+        self.parameters: list[list[tf.Tensor]] = []  # the tensors of the graph that each stands for
         self.outputs: list[_spec.Output] = []
         self.lengths: list[tf.Tensor] = []  # of outputs
         self.results: list[tf.Tensor] = []
@@ -370,7 +370,7 @@ class _Reverse:
             for i, grad in zip(wanted, found):
                 given = self.spec.inputs[i]
                 if given.mode == "sequence" and self.graph.inputs[i].dtype == tf.variant:
-                    # What the body drew in a segment's iterations depends on nothing.
+                    # The values drawn in a segment's iterations depend on nothing.
                     if grad is not None and not given.part_size:
                         raise ValueError(
                             f"{given.label}: a gradient reaches what a loop inside the body "
@@ -391,7 +391,7 @@ class _Reverse:
         return gradients
 
     def _add_captures(self) -> None:
-        """What custom gradients use beside the body's values are invariants of the reverse loop."""
+        """Makes invariants of the tensors that custom gradients use beside the body's."""
         for outside, placeholder in _graphs.resolve_captures(self.graph):
             self.inputs.append(_spec.Input("what a custom gradient captures", placeholder.shape))
             self.tensors.append(outside)
@@ -405,7 +405,7 @@ class _Reverse:
         return len(self.outputs) - 1
 
     def _add_result(self, i: int, grad) -> Callable:
-        """Adds a parameter's gradient to the body; what is returned makes it the input's."""
+        """Adds a parameter's gradient to the body; returns a function that makes it the input's."""
         spec = self.spec.inputs[i]
         tensor = self.forward.tensors[i]
         label = f"the gradient of {spec.label}"
@@ -494,7 +494,7 @@ class _Reverse:
             self.results = [product if r is op.outputs[0] else r for r in self.results]
 
     def _run_loop(self) -> list[tf.Tensor]:
-        """Builds the reverse loop around what its body turned out to need."""
+        """Builds the reverse loop, with the inputs that its body turned out to need."""
         self._transpose_invariants()
         candidates = []
         for i, spec in enumerate(self.spec.inputs):
@@ -547,7 +547,7 @@ class _Reverse:
 
 
 def _check_repeatable(body: _tf.FuncGraph) -> None:
-    """A gradient repeats part of the body; what has effects it can only take as recorded."""
+    """Refuses operations with effects: a gradient cannot repeat them, and needs them recorded."""
     for op in body.get_operations():
         if not _tf.is_stateful(op) or op.type in _tf.READS or _only_reads(op):
             continue
@@ -565,7 +565,7 @@ def _check_repeatable(body: _tf.FuncGraph) -> None:
 
 
 def _only_reads(op: tf.Operation) -> bool:
-    """Whether the functions that a conditional, a loop or a call runs only read variables."""
+    """True if the functions that a conditional, a loop or a call runs only read variables."""
     names = _graphs.function_names(op.node_def)
     for name in names:
         graph = getattr(_tf.find_function(op.graph, name), "graph", None)
@@ -578,7 +578,7 @@ def _only_reads(op: tf.Operation) -> bool:
 
 
 def _is_product_of_rows(grad: tf.Tensor) -> bool:
-    """Whether a gradient is x^T @ y, of matrices whose widths are known."""
+    """True if a gradient is x^T @ y, of matrices whose widths are known."""
     return (
         grad.op.type == "MatMul"
         and grad.op.get_attr("transpose_a")
@@ -603,7 +603,7 @@ def _with_shape_of(tensor: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
 @_tf.register_gradient(_checkpoints.RECORDED)
 @_tf.do_not_convert
 def _recorded_gradient(op: tf.Operation, grad, unused_grad):
-    """A recorded value has the gradient of what gave it, not of the record."""
+    """A recorded value has the gradient of the operation that gave it, not of the record."""
     return [None, grad]
 
 

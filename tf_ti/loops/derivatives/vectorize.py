@@ -187,7 +187,7 @@ class _Vectorizer:
 
 @dataclasses.dataclass
 class _Value:
-    """What a parameter or a result of a vectorised function looks like."""
+    """The type of a parameter or a result of a vectorised function."""
 
     dtype: tf.DType
     shape: tf.TensorShape

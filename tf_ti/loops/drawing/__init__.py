@@ -1,0 +1,1 @@
+"""Drawings of loops, as texts and pictures."""

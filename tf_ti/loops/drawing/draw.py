@@ -96,7 +96,7 @@ def _picture(port_map: PortMap, back_edges: Sequence[BackEdge]) -> _diagram.Diag
 
 
 def _range(port: InputPort | OutputPort) -> tuple[str, ...]:
-    """What the port says of an axis, if it does."""
+    """The range of a port, if it has an axis."""
     if port.axis is None:
         return ()
     size = port.part_size

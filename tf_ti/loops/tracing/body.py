@@ -19,17 +19,16 @@ class Body:
     """A traced body: its parameters are the given ones and then one for each capture.
 
     Attributes:
-        graph: what it computes, with its inputs and outputs set; the loop makes a function of it.
-        captures: what feeds the last parameters: tensors, and variables, which are read once.
+        graph: its operations, with inputs and outputs set.
+        captures: the values of the last parameters: tensors, and variables, which are read once.
         variables: all variables that the body uses.
-        controls: what outside of it an operation of the body waits for, and so the loop.
+        controls: the operations outside that one of the body waits for, and so the loop.
         parameter_shapes: static shapes of all parameters.
         structure: the user's results, as they were converted.
         num_results: how many tensors those are; the function may return further ones, which a
             gradient needs recorded.
         result_types, result_shapes: of all results.
-        stateful: whether an iteration has effects, or depends on more than its parameters.
-        source: what must live as long as the body does.
+        source: the callable, which must live as long as the body does.
     """
 
     graph: Any
@@ -41,12 +40,7 @@ class Body:
     num_results: int
     result_types: tuple[tf.DType, ...]
     result_shapes: tuple[tf.TensorShape, ...]
-    stateful: bool
     source: Any
-
-    @property
-    def recorded(self) -> range:
-        return range(self.num_results, len(self.result_types))
 
     def captured_tensors(self) -> list[tf.Tensor]:
         for variable in self.variables:
@@ -62,7 +56,7 @@ def _is_variable(value) -> bool:
 
 
 def resolve(body: Callable, arguments: Sequence[Structure], expected: str) -> Callable:
-    """What is to be traced: a `tf.function` has its traces, and tells which one is for `arguments`.
+    """The callable to trace: of a `tf.function` its own trace for `arguments`.
 
     Args:
         body: a callable, `tf.function` or `ConcreteFunction`.
@@ -87,18 +81,17 @@ def trace(
     convert: Callable,
     arrange: Callable | None = None,
 ) -> Body:
-    """Traces what `resolve` gave.
+    """Traces a body that `resolve` gave.
 
     Variables that the body only reads are read once, before the loop, as the loop invariants they
-    are. Function calls are inlined. What stateful operations give (random numbers, say) becomes a
-    further result: a gradient must use the same values, so it records rather than repeats them.
+    are. Function calls are inlined. The outputs of stateful operations (random numbers, say) become
+    further results: a gradient must use the same values, so it records rather than repeats them.
 
     Args:
         body: the body.
         arguments: tf.TypeSpecs.
-        convert: makes a list of tensors of what the body returns.
-        arrange: makes the body's arguments of values of those types, where these are not what it
-            takes.
+        convert: makes a list of tensors of the values that the body returns.
+        arrange: makes the body's arguments of values of those types, where it takes others.
     """
     specs = [s for s in tf.nest.flatten(arguments, expand_composites=True) if s is not None]
     is_concrete = isinstance(body, ConcreteFunction) and arrange is None
@@ -157,7 +150,6 @@ def trace(
         num_results,
         tuple(t.dtype for t in graph.outputs),
         tuple(t.shape for t in graph.outputs),
-        any(_tf.is_stateful(op) for op in graph.get_operations()),
         body,
     )
 
@@ -173,7 +165,7 @@ def _plain_reads(handle: tf.Tensor, outputs: Sequence[tf.Tensor]) -> list[tf.Ten
 
 
 def effects(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-    """What the stateful operations of the body give."""
+    """The outputs of the stateful operations of the body."""
     if not any(_tf.is_stateful(op) for op in graph.get_operations()):
         return []
     given = [tensor for group in inputs for tensor in group]
@@ -188,7 +180,7 @@ def effects(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> list
 
 
 def _may_be_needed(op: tf.Operation, output: int) -> bool:
-    """Whether a gradient uses an output that nobody consumes so far: histories, and their like."""
+    """True if a gradient uses an output that nobody consumes so far: a history, say."""
     if op.type in _spec.OPS:
         return op.get_attr("output_mode")[output] not in (b"concat", b"stack")
     return op.type.startswith("TfTi>")

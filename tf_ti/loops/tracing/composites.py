@@ -87,7 +87,7 @@ def row_type(label: str, spec: tf.TypeSpec, axis: int) -> tf.TypeSpec:
 
 
 def taken_specs(spec: tf.TypeSpec, row: tf.TypeSpec) -> list[tf.TensorSpec]:
-    """What one iteration takes of a value: a row, encoded."""
+    """The specs of one row of a value, encoded, as an iteration takes it."""
     if isinstance(spec, tf.RaggedTensorSpec):
         return [tf.TensorSpec([], spec.row_splits_dtype)]
     return [row] if isinstance(spec, tf.TensorSpec) else given_specs(row)
@@ -101,7 +101,7 @@ def to_rows(value: Any) -> list[tf.Tensor]:
 
 
 def taken_row(value: Any, row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
-    """A row of `value`, from what it is encoded in."""
+    """A row of `value`, from the tensors that encode it."""
     if isinstance(value, tf.RaggedTensor):
         taken = tf.gather(value, tensors[0])
         if isinstance(row, tf.TensorSpec):
@@ -111,19 +111,19 @@ def taken_row(value: Any, row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any
 
 
 def is_ragged_row(row: tf.TypeSpec) -> bool:
-    """Whether it is the type of a tensor that is a row of a ragged one."""
+    """True if it is the type of a tensor that is a row of a ragged one."""
     return isinstance(row, tf.RaggedTensorSpec) and row.ragged_rank == 0
 
 
 def given_specs(row: tf.TypeSpec) -> list[tf.TensorSpec]:
-    """What one iteration gives of a result: a row, encoded; of a ragged tensor with its length."""
+    """The specs of one row of a result, encoded; that of a ragged tensor with its length."""
     if is_ragged_row(row):
         return [tf.TensorSpec(row.shape, row.dtype), tf.TensorSpec([], row.row_splits_dtype)]
     return [tf.TensorSpec(spec.shape, spec.dtype) for spec in row._flat_tensor_specs]
 
 
 def given_modes(row: tf.TypeSpec) -> list[str]:
-    """How the rows of a result are joined, each of the tensors that they are encoded in."""
+    """The modes that join the rows of a result, one for each tensor that encodes them."""
     return ["concat", "stack"] if is_ragged_row(row) else ["stack"] * len(given_specs(row))
 
 
@@ -143,7 +143,7 @@ def from_rows(row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
 
 
 def dense_if_even(value: Any) -> Any:
-    """A tensor of what is ragged, but has rows of one length."""
+    """A tensor, if all rows of a ragged one have the same length."""
     if not isinstance(value, tf.RaggedTensor) or len(set(value.row_lengths().numpy())) > 1:
         return value
     return value.to_tensor()

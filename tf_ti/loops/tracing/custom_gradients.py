@@ -1,12 +1,11 @@
-"""Custom gradients, closed: what they refer to becomes inputs of the operation that has them.
+"""Custom gradients, closed: the tensors that they refer to become inputs of their operations.
 
 tf.custom_gradient gives its results through an IdentityN, of the results and the arguments, whose
 gradient is a Python function. That may refer to any tensor of the graph in which it was traced, so
 it has no meaning in a copy of the graph, nor where part of the graph is done elsewhere.
 
-`find` asks the function for what it refers to. Where an operation is copied these are further
-inputs, and the gradient is that of the copy: of its inputs it makes what the user's function makes
-of the tensors that they stand for.
+`find` asks the function which tensors it refers to. Where an operation is copied these are further
+inputs, and the copy has a gradient of its own: the user's function, of the copy's inputs.
 """
 
 import dataclasses
@@ -31,7 +30,7 @@ class CustomGradient:
 
     Attributes:
         function: the user's, as it is registered.
-        references: what it refers to in its graph: the inputs of the operation, then the others.
+        references: the tensors of its graph to which it refers, the operation's inputs first.
         num_outputs: how many outputs the operation has that `function` knows.
         num_results: how many of these are results; the others are arguments.
         is_plain: whether it only computes tensors of tensors.
@@ -46,7 +45,7 @@ class CustomGradient:
     is_silu: bool
 
     def captured(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What an operation with so many inputs does not have among them."""
+        """The tensors to which it refers beyond the inputs of an operation."""
         return [reference.deref() for reference in self.references[len(inputs) :]]
 
     def gradients(self, inputs: Sequence[tf.Tensor], grads: Sequence) -> list:
@@ -77,14 +76,14 @@ class CustomGradient:
 
 
 def of(op: tf.Operation) -> CustomGradient | None:
-    """What `find` found."""
+    """The custom gradient that `find` found."""
     return getattr(op, "tf_ti_gradient", None)
 
 
 def find(graph: _tf.FuncGraph) -> None:
-    """Finds what the custom gradients of a graph, and of functions that it calls, refer to.
+    """Finds the tensors to which the custom gradients of a graph, and of its calls, refer.
 
-    That calls them; what does not work then is left as it is.
+    That calls them; those that fail then are left as they are.
     """
     for op in graph.get_operations():
         if _graphs.has_custom_gradient(op):
@@ -97,7 +96,7 @@ def find(graph: _tf.FuncGraph) -> None:
 
 
 def close(graph: _tf.FuncGraph) -> None:
-    """Gives operations of a graph of ours what their gradients refer to."""
+    """Gives operations of a graph of ours the tensors to which their gradients refer."""
     for op in graph.get_operations():
         gradient = of(op)
         if gradient is None:
@@ -115,7 +114,7 @@ def close(graph: _tf.FuncGraph) -> None:
 
 
 def group(op: tf.Operation) -> set[tf.Operation]:
-    """The operation, and those between the arguments and what it or its gradient makes of them."""
+    """The operation, and those between the arguments and its results or its gradient's."""
     gradient = of(op)
     results, others = op.inputs[: gradient.num_results], op.inputs[gradient.num_outputs :]
     arguments = op.inputs[gradient.num_results : gradient.num_outputs]
@@ -128,7 +127,7 @@ def group(op: tf.Operation) -> set[tf.Operation]:
 
 
 def _trace(function: Callable, grads: Sequence) -> tuple[_tf.FuncGraph, list, dict]:
-    """A graph of what a gradient function does, what it returned, and what stands for `grads`."""
+    """A graph of a gradient function, the values that it returned, and stand-ins for `grads`."""
     graph, given = _tf.FuncGraph(f"tf_ti_custom_gradient_{next(_uid)}"), {}
 
     def parameter(tensor):
@@ -187,7 +186,7 @@ def _is_around(graph: tf.Graph, inner: tf.Graph) -> bool:
 
 
 def _is_silu(function: Callable) -> bool:
-    """Whether a gradient is that of tf.nn.silu: by its code, as anyone's may have its name."""
+    """True if a gradient is that of tf.nn.silu: by its code, as anyone's may have its name."""
     for name in ("tape_grad_fn", "grad_fn"):
         function = inspect.getclosurevars(function).nonlocals.get(name)
         if not inspect.isfunction(function):

@@ -99,7 +99,7 @@ def _is_open(tensor: tf.Tensor) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """What an operation runs: one of some functions, or one function again and again.
+    """The functions that an operation runs: one of several, or one again and again.
 
     Attributes:
         graphs: the functions'.
@@ -119,7 +119,7 @@ class _Run:
 
 
 def _run_of(op: tf.Operation, values: set, extents: set) -> _Run | None:
-    """What `op` runs, as far as it is known."""
+    """The functions that `op` runs, as far as they are known."""
     given, every = list(op.inputs), list(range(len(op.outputs)))
     if op.type in _graphs.CALLS:
         return _Run(_functions(op, ["f"], given), given, False, [], every)
@@ -221,7 +221,7 @@ def _shapes(graph: _tf.FuncGraph) -> list[tf.TensorShape]:
 
 
 def _tells_extents(op: tf.Operation, valued: Sequence[int]) -> bool:
-    """Whether the values of these inputs tell extents of the outputs."""
+    """True if the values of these inputs tell extents of the outputs."""
     if not set(valued) & set(_TELLING.get(op.type, valued)):
         return False
     is_unknown = any(tensor.shape.rank is None for tensor in op.inputs)

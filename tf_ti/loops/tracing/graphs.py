@@ -15,7 +15,7 @@ CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def is_call(op: tf.Operation) -> bool:
-    """Whether `op` is a function call that may be replaced by the function's operations."""
+    """True if `op` is a function call that may be replaced by the function's operations."""
     if op.type not in CALLS:
         return False
     function = _tf.find_function(op.graph, op.get_attr("f").name)
@@ -32,18 +32,18 @@ def is_call(op: tf.Operation) -> bool:
 
 
 def has_custom_gradient(op: tf.Operation) -> bool:
-    """Whether it is what tf.custom_gradient made."""
+    """True if tf.custom_gradient made it."""
     attr = op.node_def.attr
     return "_gradient_op_type" in attr and b"CustomGradient" in attr["_gradient_op_type"].s
 
 
 def has_open_gradient(op: tf.Operation) -> bool:
-    """Whether its gradient may refer to what nobody knows; see custom_gradients.py."""
+    """True if it is not known to which tensors its gradient refers; see custom_gradients.py."""
     return has_custom_gradient(op) and getattr(op, "tf_ti_gradient", None) is None
 
 
 def reads(op: tf.Operation) -> Sequence[tf.Tensor]:
-    """The inputs of an operation, and of a copy of it: what its custom gradient refers to too."""
+    """The inputs of an operation, and the tensors to which its custom gradient refers."""
     gradient = getattr(op, "tf_ti_gradient", None)
     return op.inputs if gradient is None else [*op.inputs, *gradient.captured(op.inputs)]
 
@@ -105,7 +105,7 @@ def _with_names(value, names: dict[str, str]):
 
 
 class _Copier:
-    """Copies operations into `graph`; `tensors` and `operations` say what has become of which."""
+    """Copies operations into `graph`; `tensors` and `operations` have the copies, by original."""
 
     def __init__(self, graph: _tf.FuncGraph, rename_functions: bool = False):
         self.graph = graph
@@ -181,7 +181,7 @@ class _Copier:
 
 
 def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict:
-    """What has become of the tensors of all the graphs that a graph was copied from.
+    """The copies of the tensors of all the graphs that a graph was copied from.
 
     A custom gradient that is not closed may refer to tensors of the graph in which it was traced;
     `resolve_captures` finds them in the copy.
@@ -223,7 +223,7 @@ def of_function(op: tf.Operation, name: str, shapes: Sequence[tf.TensorShape]) -
 
 
 def leave_out_dead(graph: _tf.FuncGraph) -> None:
-    """Leaves out of a function what nobody uses, as `extract` does; XLA would compile it."""
+    """Leaves unused operations out of a function, as `extract` does; XLA would compile them."""
     needed = set(needed_operations(graph.inputs, graph.outputs, graph.control_outputs))
     needed.update(t.op for t in graph.inputs)
     graph.left_out.update(op for op in graph.get_operations() if op not in needed)
@@ -251,7 +251,7 @@ def set_inputs(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> N
     graph.inputs = parameters
     graph.outputs = [replaced.get(t.ref(), t) for t in graph.outputs]
     if graph.left_out:
-        # First those that only wait: what waits for them may have nothing left to wait for.
+        # First those that only wait: others may have nothing else to wait for.
         for op in sorted(graph.get_operations(), key=lambda op: op.type != "NoOp"):
             keep_controls(op, lambda other: other not in graph.left_out)
             if op.type == "NoOp" and not op.control_inputs:
@@ -299,10 +299,10 @@ def extract(
         name: what the function does, for its name.
         graph: where the tensors are.
         inputs: for each parameter of the new function the tensors of `graph` that it stands for;
-            what computes them is not copied.
+            the operations that compute them are not copied.
         outputs: the results.
         control_outputs: operations that run for their effects.
-        follow_controls: keep control dependencies, and what is reached by them alone.
+        follow_controls: keep control dependencies, and operations that only they reach.
         inline: replace function calls by the functions' operations.
         rename_functions: give conditionals and loops functions of their own. Their gradients
             rewrite them under names made from these, and a name must not get two meanings.
@@ -335,7 +335,7 @@ def extract(
 def join(
     condition: _tf.FuncGraph, positions: Sequence[int], body: _tf.FuncGraph, outer_graph: tf.Graph
 ) -> _tf.FuncGraph:
-    """A function graph that computes what `body` does, and what `condition` gives it.
+    """A function graph that computes a condition, and a body with its values.
 
     Args:
         condition: its results but the first are the last parameters of `body`.
@@ -390,8 +390,10 @@ def copy_to_default_graph(
 
 
 def copy_in_place(op: tf.Operation) -> list[tf.Tensor]:
-    """Adds what a call computes, or a copy of an operation, to its own graph, and gives that to the
-    readers of its results."""
+    """Adds the operations of a call, or a copy of an operation, to its own graph.
+
+    The readers of its results read those of the copies.
+    """
     copier = _Copier(op.graph)
     copier.tensors.update((t.ref(), t) for t in reads(op))
     copier.copy(op, op.control_inputs, inline=True)

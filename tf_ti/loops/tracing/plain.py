@@ -126,7 +126,6 @@ def _as_traced(
         num_results=len(results),
         result_types=tuple(result.dtype for result in results),
         result_shapes=tuple(result.shape for result in results),
-        stateful=True,
         source=body,
     )
 

@@ -1,6 +1,6 @@
 """Nested structures of tensors, as keys of a cache and with a name for every leaf.
 
-What is nested, and which containers are the same, is as `tf.nest` has it; but a dict may have keys
+`tf.nest` says what a structure is, and which containers are the same; but a dict may have keys
 that cannot be sorted, a `range` is a tensor, and None stands for no tensor.
 """
 
@@ -20,8 +20,8 @@ class Structure:
     Containers are made anew only by `pack`: those of a user may take nothing but tensors.
 
     Attributes:
-        paths: for each leaf what an error calls it, after the name of the whole.
-        leaves: what is in the containers, but None.
+        paths: for each leaf the end of its name in errors, after the name of the whole.
+        leaves: all that is in the containers, but None.
         kinds: the containers, hashable: equal where `tf.nest` takes them for the same.
     """
 
@@ -63,16 +63,16 @@ class Structure:
         return self.with_leaves([function(leaf) for leaf in self.leaves])
 
     def match(self, name: str, other: Any, is_whole: bool = True) -> tuple[list[Any], str | None]:
-        """What another structure has in the places of the leaves, and how its containers differ.
+        """The leaves' counterparts in another structure, or the difference of the containers.
 
         Args:
-            name: what an error calls the whole.
+            name: the name that errors give the whole.
             other: nested like this structure.
             is_whole: its leaves are in those places; else there may be anything.
 
         Returns:
-            The leaves, and None; or some of them, and what is expected and what there is instead,
-            with the first place where it is so.
+            The leaves, and None; or some of them, and a description of both structures with the
+            first place where they differ.
         """
         found: list[Any] = []
         where = _match(self._nested, other, name, is_whole, found)
@@ -82,7 +82,7 @@ class Structure:
 
 
 def _take_apart(node: Any) -> tuple[Hashable, list[tuple[str, Any]]]:
-    """The kind of a container, and its parts with what an error calls them; (None, []) of others.
+    """The kind of a container, and its parts with their names in errors; (None, []) of others.
 
     The parts are in the order in which `tf.nest` flattens.
     """
@@ -95,7 +95,7 @@ def _take_apart(node: Any) -> tuple[Hashable, list[tuple[str, Any]]]:
         (f".{key}" if isinstance(key, str) else f"[{key}]", part)
         for key, part in _tf.nest_items(node)
     ]
-    kind = node.__class__  # of what is wrapped, where a wrapper stands for it
+    kind = node.__class__  # the wrapped one's, where a wrapper stands for it
     if isinstance(node, (list, collections.abc.MappingView)):
         return list, parts
     if kind.__bases__ == (tuple,) and hasattr(kind, "_fields"):
@@ -147,7 +147,7 @@ def _match(expected: Any, got: Any, path: str, is_whole: bool, found: list) -> s
 
 
 def _name(node: Any) -> str:
-    """What a message calls a container, or a leaf."""
+    """The name of a container, or a leaf, in messages."""
     kind, parts = _take_apart(node)
     if kind is None:
         return "None" if node is None else "a tensor"
