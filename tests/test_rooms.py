@@ -77,7 +77,7 @@ def test_modules_import_no_other_family_and_nothing_imports_keras():
 
 
 def modules():
-    """The modules of tf_ti but gatherers, by name, with those that each imports, wherever it does."""
+    """The modules of tf_ti but gatherers, by name, with the modules that each imports."""
     names = {}
     for file, text in texts("tf_ti", ".py"):
         if file in GATHERERS:

@@ -331,7 +331,9 @@ class _Levels:
             return CONSTANT
         used = _batching.used(op)
         levels = [self._levels[t.op] for t in used]
-        level = max(levels, default=CORE)
+        if not levels:
+            raise Unknown("it depends on more than the inputs of the body")
+        level = max(levels)
         if level == CORE:
             return CORE
         if level == BEFORE:

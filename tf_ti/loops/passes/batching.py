@@ -405,7 +405,7 @@ def _gather(op, tensors, is_stacked):
 def _of_pairs(op, is_stacked):
     if op.get_attr("batch_dims"):
         return "it has batch_dims"
-    if all(is_stacked):
+    if is_stacked[0] and is_stacked[1]:
         return "both its tensor and its indices are other ones in each iteration"
     axis = int(tf.get_static_value(op.inputs[2])) % op.inputs[0].shape.rank
     return None if is_stacked[0] or axis == 0 else f"it gathers along axis {axis}"

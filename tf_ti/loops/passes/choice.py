@@ -155,7 +155,7 @@ class _Chooser:
                 given = [t for t in op.inputs if self._analysis.level(t) == BEFORE]
                 made = filter(_batching.is_read, op.outputs)
                 if size_of(made) > size_of(t for t in given if not self._crosses(t)):
-                    self._before.remove(op)
+                    self._leave(self._before, [op], "its values are larger than those it reads")
 
     def _trim_after(self) -> None:
         for op in self._uses.operations:
@@ -170,7 +170,7 @@ class _Chooser:
             elif not self._is_product(op) and not any(t.op in self._after for t in op.inputs):
                 own = [t for t in cut if self._uses.readers[t.op] == [op]]
                 if size_of(filter(_batching.is_read, op.outputs)) < size_of(own):
-                    self._after.remove(op)
+                    self._leave(self._after, [op], "its values are smaller than those it reads")
         for op in reversed(self._uses.operations):
             if any(reader not in self._after for reader in self._uses.readers.get(op, ())):
                 self._after.discard(op)

@@ -1,0 +1,262 @@
+"""Accounts of the passes: each thing that they did, and the reason for each that they did not."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti
+from tf_ti import LoopOutput, TripLimit
+from tf_ti.loops import passes
+
+T, B, N, H = 5, 2, 3, 4
+
+
+def normal(*shape, seed=0):
+    return tf.constant(np.random.default_rng(seed).normal(size=shape), tf.float32)
+
+
+XS, W, R, INIT = normal(T, B, N), normal(N, H, seed=1), normal(H, H, seed=2), tf.zeros([B, H])
+
+
+@pytest.fixture
+def notes_of(monkeypatch):
+    """Traces a function, and gives the notes of all its loops."""
+    found = []
+    run = passes.run
+
+    def noting(*arguments, **options):
+        outcome = run(*arguments, **options)
+        found.extend(outcome.notes)
+        return outcome
+
+    monkeypatch.setattr(passes, "run", noting)
+
+    def notes_of(function, *specs):
+        found.clear()
+        tf.function(function).get_concrete_function(*specs)
+        return list(found)
+
+    return notes_of
+
+
+def scan(f, init=INIT, xs=XS, **options):
+    return lambda: tf_ti.scan(f, init, xs, **options)
+
+
+def refusals(notes, name):
+    return [note for note in notes if note.name == name and not note.is_done]
+
+
+def cell(h, x):
+    return tf.tanh(x @ W + h @ R), None
+
+
+# --- recognition ---------------------------------------------------------------------------------
+
+
+NO_CELLS = {
+    "an operation that no cell has": (
+        lambda h, x: (tf.sin(h @ R) + x @ W, None),
+        "cells have no Sin of states",
+        "Sin",
+    ),
+    "a state that is cut by rows": (
+        lambda h, x: (tf.tanh(tf.concat([h[1:], h[:1]], 0) @ R + x @ W), None),
+        "it concatenates other axes than the last",
+        "ConcatV2",
+    ),
+    "a product of states": (
+        lambda h, x: (tf.tanh(h @ tf.transpose(h) @ h + x @ W), None),
+        "cells have no Transpose of states|no matrix that all iterations share",
+        "",
+    ),
+    "terms that cancel": (
+        lambda h, x: (tf.tanh((h * 3.0 - h * 3.0) @ R + x @ W), None),
+        "terms cancel",
+        "Sub",
+    ),
+    "a division by 0": (lambda h, x: (tf.tanh(h / 0.0 + x @ W), None), "divides by 0", "RealDiv"),
+    "a maximum with 1": (
+        lambda h, x: (tf.maximum(h @ R + x @ W, 1.0), None),
+        "a maximum with another number than 0",
+        "Maximum",
+    ),
+    "no activation function": (lambda h, x: (h @ R + x @ W, None), "a state is no product", ""),
+    "an activation that the kernel lacks": (
+        lambda h, x: (tf.minimum(h @ R + x @ W, 2.0), None),
+        "the kernel has no activation function minimum",
+        "",
+    ),
+    "a stateful operation": (
+        lambda h, x: (tf.tanh(h @ R + x @ W + tf.random.normal([B, H])), None),
+        "it has effects",
+        "",
+    ),
+    "an output of the state before": (
+        lambda h, x: (tf.tanh(h @ R + x @ W), tf.sin(h)),
+        "ys follows neither from the hidden states nor from slices",
+        "Sin",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_CELLS)
+def test_recognition_says_why_a_body_is_no_cell(case, notes_of):
+    f, reason, op = NO_CELLS[case]
+    (refusal,) = refusals(notes_of(scan(f)), "recognition")
+    assert re.search(reason, refusal.text), refusal
+    assert refusal.operation.endswith(f"({op})") if op else True, refusal
+
+
+@pytest.mark.parametrize(
+    "init, reason",
+    [
+        ((INIT, INIT, INIT), "it has 3 states, and cells have one or two"),
+        ((INIT, tf.zeros([B, 1 + H])), "its states are not of one type and width"),
+        (tf.zeros([H]), "a state is no matrix of floats of known width"),
+    ],
+)
+def test_recognition_says_what_of_the_states_is_no_cells(init, reason, notes_of):
+    (refusal,) = refusals(notes_of(scan(lambda h, x: (h, x), init)), "recognition")
+    assert refusal.text == reason
+
+
+def test_recognition_names_checkpoints_conditions_and_counts(notes_of):
+    (refusal,) = refusals(notes_of(scan(cell, checkpoint_every=2)), "recognition")
+    assert "checkpoint_every" in refusal.text
+
+    def while_loop():
+        with tf_ti.Loop() as loop:
+            h = loop.add_recurrence(tf.zeros([]))
+            loop.add_trip_limit(h < 3.0, TripLimit.WHILE)
+            h.next = h + 1.0
+            loop.add_loop_output(h, LoopOutput.LAST_VALUE)
+
+    notes = notes_of(while_loop)
+    assert {note.name for note in notes} == {"recognition", "products", "fission"}
+    assert {note.text for note in notes} == {"its condition is of the values of an iteration"}
+
+    def two(xs, zs):
+        return tf_ti.scan(lambda h, x: (tf.tanh(x[0] @ W + x[1] + h @ R), None), INIT, (xs, zs))
+
+    unknown = [tf.TensorSpec([None, B, N]), tf.TensorSpec([None, B, H])]
+    (refusal,) = refusals(notes_of(two, *unknown), "recognition")
+    assert refusal.text == "without the loop nobody would compare its numbers of iterations"
+
+
+def test_a_cell_has_a_note_of_what_it_became(notes_of):
+    (note,) = notes_of(scan(cell))
+    assert note == passes.Note("recognition", "runs as one sequence of RNN cells", True)
+
+
+def test_without_fuse_there_is_nothing_to_say(notes_of):
+    assert notes_of(scan(cell, fuse=False)) == []
+
+
+# --- fission -------------------------------------------------------------------------------------
+
+IDS = tf.constant(np.random.default_rng(3).integers(1, 3, [T, B]))
+STAYING = {
+    "no rule": (XS, lambda x: tf.linalg.expm(tf.eye(N) * x[0, 0])[:B], "no rule for", None),
+    "integers that fail": (IDS, lambda i: i // (i + 1), "of integers it fails", "FloorDiv"),
+    "random numbers": (
+        XS,
+        lambda x: x * tf.random.uniform([]),
+        "it depends on more than the inputs|no rule for RandomUniform",
+        "RandomUniform",
+    ),
+    "extents that are computed": (
+        IDS,
+        lambda i: tf.ensure_shape(tf.tile(i[:1], i[:1] * 0 + 2), [2]),
+        "its input 1 is not the same in all iterations",
+        "Tile",
+    ),
+    "two that differ": (
+        IDS,
+        lambda i: tf.gather(tf.stack([i, i + 1, i + 2]), i),
+        "both its tensor and its indices",
+        "GatherV2",
+    ),
+    "a custom gradient": (XS, lambda x: tripled(x), "a custom gradient holds it", "Mul"),
+    "strings": (
+        tf.constant([["a"] * B] * T),
+        lambda s: tf.strings.length(s),
+        "has values of type string",
+        "Placeholder",
+    ),
+}
+
+
+@tf.custom_gradient
+def tripled(x):
+    return 3.0 * x, lambda grad: 3.0 * grad
+
+
+@pytest.mark.parametrize("case", STAYING)
+def test_fission_says_why_an_operation_stays(case, notes_of):
+    xs, of_slice, reason, op = STAYING[case]
+
+    def f(h, x):
+        made = tf.cast(of_slice(x), tf.float32)
+        return h + tf.reduce_sum(made) + tf.reduce_sum(tf.sin(h)), made
+
+    notes = refusals(notes_of(scan(f, xs=xs)), "fission")
+    found = [note for note in notes if re.search(reason, note.text)]
+    assert found, notes
+    if op is not None:
+        assert any(note.operation.endswith(f"({op})") for note in found), found
+
+
+def test_fission_says_that_moving_would_not_pay(notes_of):
+    def f(h, x):
+        return h + tf.reduce_sum(tf.tile(x, [1, 3]) * tf.tile(h, [1, 3])[:, : 3 * N]), None
+
+    (note,) = refusals(notes_of(scan(f)), "fission")
+    assert note.text == "its values are larger than those it reads"
+    assert note.operation.endswith("(Tile)")
+
+
+def test_fission_says_that_slices_are_not_known_to_agree(notes_of):
+    def two(xs, zs):
+        return tf_ti.scan(lambda h, x: (h + x[0] * x[1], None), tf.zeros([B, N]), (xs, zs))
+
+    unknown = [tf.TensorSpec([None, B, N]), tf.TensorSpec([None, B, N])]
+    texts = [note.text for note in refusals(notes_of(two, *unknown), "fission")]
+    assert "the numbers of its inputs' slices are not known to agree" in texts
+
+
+def test_fission_has_notes_of_what_moved(notes_of):
+    notes = notes_of(scan(lambda h, x: (tf.sin(x @ W + h @ R), tf.exp(x))))
+    assert [note.text for note in notes if note.is_done] == [
+        "computed before it, for all iterations: Exp, MatMul"
+    ]
+
+
+def test_a_gather_of_two_slices_is_that_of_each_iteration():
+    def f(h, i):
+        made = tf.gather(tf.stack([i, i + 1, i + 2]), i)
+        return h + tf.reduce_sum(made), made
+
+    _, ys = tf.function(scan(f, tf.constant(0, tf.int64), IDS))()
+    expected = [np.stack([i, i + 1, i + 2])[i] for i in IDS.numpy()]
+    np.testing.assert_array_equal(ys, expected)
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_products_of_concatenations_of_products(layers):
+    weights = [0.3 * normal(N + H, H, seed=k) for k in range(layers)]
+
+    def f(h, x):
+        value = h
+        for w in weights:
+            value = tf.concat([x, value], 1) @ w
+        return tf.sin(value), value
+
+    results = [tf.function(scan(f, fuse=fuse))() for fuse in (True, False)]
+    for fused, loop in zip(*map(tf.nest.flatten, results)):
+        np.testing.assert_allclose(fused, loop, rtol=1e-5, atol=1e-5)
