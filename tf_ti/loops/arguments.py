@@ -11,7 +11,7 @@ from tf_ti import _tf
 def check_num_iterations(
     num_iterations: Any, label: str = "num_iterations"
 ) -> int | tf.Tensor | None:
-    """Returns what was given; the tensor of what is used like one."""
+    """Returns the number; for a value that is used like a tensor, the tensor."""
     if num_iterations is None:
         return None
     if isinstance(num_iterations, _tf.TensorLike):

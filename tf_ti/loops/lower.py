@@ -101,5 +101,5 @@ def _mark(loop: TracedLoop, limit: int | tf.Tensor | None) -> None:
     is_symbolic = isinstance(limit, tf.Tensor) and not isinstance(limit, _tf.EagerTensor)
     if limit is not None and is_extent:
         if not (is_symbolic and limit.op.type in OPS):
-            # The lengths too: this takes the place of what cc/xla says about every loop.
+            # The lengths too: this takes the place of cc/xla's mark of every loop.
             _tf.mark_constant_inputs(op, ["num_iterations", "length"])

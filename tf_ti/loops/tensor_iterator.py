@@ -40,10 +40,10 @@ def tensor_iterator(
 
     The body runs in a native kernel: a small one costs a fraction of a `tf.while_loop` iteration.
 
-    Gradients reach the inputs and what the body captures. They compute the body again from its
-    recorded states, while what its operations drew or read in each iteration is recorded and not
-    repeated. One thing is refused: the gradient of a body that draws random numbers, or has other
-    effects, inside a `tf.cond` or a `tf.while_loop` of its own; a nested loop of tf_ti is fine.
+    Gradients reach the inputs and the captures of the body. They compute the body again from its
+    recorded states; random numbers, and values of variables, are recorded and not repeated. One
+    thing is refused: the gradient of a body that draws random numbers, or has other effects, inside
+    a `tf.cond` or a `tf.while_loop` of its own. A nested loop of tf_ti is fine.
 
     Args:
         body: a callable, `tf.function` or `ConcreteFunction`, from one tensor for each input entry
@@ -52,10 +52,10 @@ def tensor_iterator(
             loop invariants; a variable that it only reads is read once, before the loop. In eager
             mode under `tf.config.run_functions_eagerly(True)` Python calls it in each iteration.
         inputs: tensors of any dtype and shape; the position is the external port id. Inputs that
-            are not sliced, and what back edges feed, may be composite values too (a
-            `tf.RaggedTensor`, an extension type).
-        port_map: a `PortMap`: which input, or which slices of it, each parameter of the body gets,
-            and what becomes of the body's results.
+            are not sliced, and states, may be composite values too (a `tf.RaggedTensor`, an
+            extension type).
+        port_map: a `PortMap`: the input, or its slices, that each parameter of the body gets, and
+            the outputs that are made of the body's results.
         back_edges: `BackEdge`s: results that feed parameters in the next iteration. The parameter's
             input port gives its value for the first. All are taken together after an iteration.
         num_iterations: the number of iterations, an int or a scalar integer tensor. Sliced inputs
@@ -64,33 +64,31 @@ def tensor_iterator(
             only, and compute the others again: T / checkpoint_every + checkpoint_every states of
             memory instead of T, for one more forward pass.
         name: a name for the operation.
-        fuse: move out of the loop what no iteration has to wait for. What the body computes of
-            captured values alone is computed once, before the loop; what it computes of slices, or
-            of states for its outputs, in one call for all iterations. So the products of a
-            recurrent cell with its inputs become one large product. Where other than elementwise
-            operations move, results may differ in rounding. Operations move that are known to be
-            safe (arithmetic, comparisons, casts, products with what all iterations share,
-            convolutions, pooling, reductions, tf.nn.silu, and what changes shapes), neither
-            stateful nor random ones; what has another custom gradient stays, unless the loop
-            becomes a cell. They move where there is a product or a convolution to gain, or where
-            what crosses into the loop and out of it is no larger than the slices and outputs that
-            it takes the place of; never where it would be more than 4 times the bytes of all slices
-            and outputs, or where unknown dimensions leave that open. An error of what moved comes
-            from outside of the loop, and names no iteration. An output that moved has no gradient,
-            None, for what it does not depend on, as TensorFlow has it, where a loop gives zeros;
-            `unconnected_gradients` makes zeros of None.
+        fuse: move operations out of the loop. Operations of captured values alone run once, before
+            the loop. Operations of slices, and operations of states for outputs, run in one call
+            for all iterations: the products of a recurrent cell with its inputs become one large
+            product. Results may differ in rounding where other than elementwise operations move.
+            Operations move that are known to be safe: arithmetic, comparisons, casts, products with
+            a factor that all iterations share, convolutions, pooling, reductions, tf.nn.silu, and
+            changes of shape. Stateful and random operations stay. An operation with another custom
+            gradient stays, unless the loop becomes a cell.
+            Operations move where that pays: for a product or a convolution, or if the values that
+            cross into the loop and out of it are no larger than the slices and outputs that they
+            replace. They stay if those values would have more than 4 times the bytes of all slices
+            and outputs, or if that is not known. An error of an operation that moved comes from
+            outside of the loop, and names no iteration. For a tensor that it does not depend on,
+            an output that moved has the gradient None, as TensorFlow has it, where a loop gives
+            zeros; `unconnected_gradients` makes zeros of None.
             On a CPU a loop whose body is an LSTM, a GRU or a plain recurrent cell, in whatever
             operations it is written, becomes one operation, that of `tf_ti.lstm_sequence` and its
-            sisters. It is such a cell if its new states are those of the cell's equations, with
-            gates in any order, in one matrix or several; sigmoid, hard sigmoid, tanh, ReLU and
-            leaky ReLU; a GRU's reset before its product or after. What the body computes of
-            slices may be anything that moves, and so may be what it computes of the hidden
-            states; other outputs than that and the last states keep the loop, as do
-            `checkpoint_every`, a number of iterations or shapes that only the loop would check,
-            and half precisions mixed with others. Half precisions are computed in float32.
-            An eager call that no tape watches does all this only with a `tf.function` as its
-            body, else it would take more time than it saves; but it knows a cell of which
-            nothing is to be moved.
+            sisters. Its new states must be those of the cell's equations: with gates in any order,
+            in one matrix or several; with sigmoid, hard sigmoid, tanh, ReLU and leaky ReLU; with a
+            GRU's reset before its product or after. Its outputs must be last states, or functions
+            of slices or of hidden states that may move. `checkpoint_every`, a number of iterations
+            or shapes that only the loop would check, and half precisions mixed with others keep the
+            loop. Half precisions are computed in float32.
+            An eager call that no tape watches does all this only with a `tf.function` as its body:
+            else it would take more time than it saves. It still knows a cell with nothing to move.
 
     Returns:
         A tuple of tensors in the order of the output ports' external ids. Without an iteration, an
@@ -99,7 +97,7 @@ def tensor_iterator(
 
     Raises:
         TypeError, ValueError: the port map does not fit the inputs or the body, or static shapes
-            tell of what follows.
+            show that a run-time error follows.
         tf.errors.InvalidArgumentError: a range does not fit its tensor, counts differ, or a shape
             changes where the body does not allow it.
 

@@ -88,8 +88,8 @@ class Loop:
     nest in TensorRT's way: a loop is inside those whose values it uses. A loop without
     outputs and effects is left out.
 
-    Gradients reach what loops use from outside. They compute the body again from the recurrences'
-    recorded values.
+    Gradients reach the tensors that loops use from outside. They compute the body again from the
+    recurrences' recorded values.
 
     Args:
         name: a name, for errors, drawings and the graph; "Loop" if None.
@@ -100,7 +100,7 @@ class Loop:
         outputs: the `Output`s, in the order in which they were added.
 
     Raises:
-        ValueError, TypeError: a layer gets what it cannot take, at the call, or loops do not nest,
+        ValueError, TypeError: a layer gets a wrong argument, at the call, or loops do not nest,
             when the outermost block ends.
         tf.errors.InvalidArgumentError: an iterator is shorter than the loop, a length is below the
             number of iterations, or a shape changes. In eager mode when the outermost block ends.

@@ -150,7 +150,7 @@ class Network:
         outcome = _passes.run(traced, fuse, name=loop.name if _is_scope(loop.name) else "Loop")
         loop.notes = outcome.notes
         for op in self.graph.get_operations()[before:]:
-            # After all that its block did, and before what came next.
+            # After all that its block did, and before all that came next.
             levels.set(op, levels.paths[loop][:-1], loop.end - 0.5)
         for layer, tensor in zip(loop.outputs, outcome.outputs):
             tensor.set_shape(layer.value.shape)

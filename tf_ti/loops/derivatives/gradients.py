@@ -51,7 +51,7 @@ def gradient(loop: TracedLoop, *grads) -> list:
 def jvp(loop: TracedLoop, *tangents) -> list:
     """The tangents of a loop op's outputs: its gradient, linear in theirs, has a gradient.
 
-    In a function, of which TensorFlow leaves out what does not depend on the tangents.
+    In a function, of which TensorFlow leaves out all that does not depend on the tangents.
     """
     count = len(loop.tensors)
     known = [i for i, tangent in enumerate(tangents[:count]) if tangent is not None]
@@ -168,7 +168,7 @@ class _Forward:
 
 
 def _copy(graph: _tf.FuncGraph, outer_graph: tf.Graph | None) -> _tf.FuncGraph:
-    """The graph rather than its definition: it knows what custom gradients refer to."""
+    """A copy of a function's graph; its definition does not know to what custom gradients refer."""
     if not hasattr(graph, "tf_ti_copies"):
         _custom_gradients.find(graph)
     return _graphs.extract(
@@ -422,12 +422,12 @@ class _Reverse:
             found = self._add_output(grad, "last", label)
             return lambda outputs: outputs[found]
         if spec.mode == "value" and _is_product_of_rows(grad):
-            # A sum of products is the product of what they multiply, joined: one large product is
+            # A sum of products is the product of their factors, joined: one large product is
             # several times faster than many small ones and their sum.
             left, right = (self._add_output(t, "concat", label) for t in grad.op.inputs)
             return lambda outputs: tf.matmul(outputs[left], outputs[right], transpose_a=True)
         if spec.mode == "value" and grad.dtype == tf.variant:
-            # A state, as only TensorFlow knows how to add what is in it.
+            # A state, as only TensorFlow knows how to add its contents.
             like = self.graph.inputs[i]
             total = self._add_parameter(tf.zeros_like(tensor), like, _spec.Input(label, like.shape))
             with self.graph.as_default():

@@ -1,7 +1,7 @@
 """Vectorisation of the loop ops: for `tf.vectorized_map`, `jacobian` and `batch_jacobian`.
 
-One loop runs all lanes of the map. What differs from lane to lane is stacked along a new first
-axis, in the body too; what does not stays as it is. The reverse loops are vectorised likewise, and
+One loop runs all lanes of the map. Values that differ from lane to lane are stacked along a new
+first axis, in the body too; others stay as they are. The reverse loops are vectorised likewise, and
 the vectorised loop has a gradient as every other.
 """
 
@@ -77,7 +77,7 @@ class _Vectorizer:
         )
         return [self._leave(o, tensor, body) for o, tensor in zip(spec.outputs, made)]
 
-    # --- what an iteration computes --------------------------------------------------------------
+    # --- an iteration ----------------------------------------------------------------------------
 
     def _convert_functions(self) -> "tuple[_Function, _Function | None]":
         """The body and the condition, with all parameters stacked that must be."""
@@ -114,11 +114,11 @@ class _Vectorizer:
         shared: "Sequence[_Value]" = (),
         to_stack: Collection[int] = (),
     ) -> "_Function":
-        """A function of these parameters, the lanes and what the condition shares.
+        """A function of these parameters, the lanes and the values that the condition shares.
 
         Args:
             source: the function for one lane.
-            parameters, lanes, shared: what it gets.
+            parameters, lanes, shared: its parameters.
             to_stack: results to stack even where all lanes have the same.
         """
         graph = _tf.FuncGraph("vectorized")

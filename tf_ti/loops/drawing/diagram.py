@@ -2,8 +2,8 @@
 
 A drawing is that of TensorRT's document, section 10.1: the loop is a box. On its border are the
 boundary layers: trip limits, iterators and recurrences where tensors come in, loop outputs where
-they go out. Inside are the body's layers and further loops. What no iteration changes, the loop
-invariants, stays outside and is used from there. Back edges, which lead to the next iteration, are
+they go out. Inside are the body's layers and further loops. Loop invariants, which no iteration
+changes, stay outside and are used from there. Back edges, which lead to the next iteration, are
 marked: without them no path leads in a circle.
 
 Nothing here knows of TensorFlow. To draw something, describe it:
@@ -50,9 +50,9 @@ class Node:
 
     Attributes:
         kind: "limit", "iterator", "recurrence" or "output": a boundary layer; "body": a layer
-            inside; "outside": what is outside the loop, but known to it.
-        label: what it is called; unique among the nodes of its loop, else readers must guess.
-        details: what else there is to say, like "axis=0".
+            inside; "outside": a tensor outside the loop, but known to it.
+        label: its name, unique among the nodes of its loop, else readers must guess.
+        details: more about it, like "axis=0".
     """
 
     kind: str
@@ -70,7 +70,7 @@ class Edge:
 
     Attributes:
         source, target: the nodes.
-        label: what it is to the target, or empty.
+        label: its role for the target, or empty.
         is_back_edge: whether the target gets it in the next iteration.
     """
 
@@ -88,8 +88,8 @@ class Diagram:
 
     Attributes:
         name: of the loop; may be empty.
-        what: what kind of loop it is.
-        notes: what else there is to say about all of it.
+        what: the kind of loop.
+        notes: more about all of it.
         nodes, edges: of this loop.
         children: the loops inside.
     """
@@ -151,7 +151,7 @@ def draw(diagram: Diagram, path: str | os.PathLike | None = None) -> str:
     """Draws a loop.
 
     Args:
-        diagram: what to draw.
+        diagram: the loop.
         path: a file that ends in .svg or .png for a picture, .dot for its source, .txt for a text.
 
     Returns:

@@ -158,7 +158,7 @@ class Analysis:
     Attributes:
         loop: the loop.
         counts: its number of iterations.
-        uses: which operations give what.
+        uses: the ways to its outputs.
         bound: operations that custom gradients keep in the loop.
         lost: shapes of tensors that stay in the loop.
         levels: CONSTANT, INVARIANT, BEFORE or CORE, by operation; those after are of the core too.
@@ -250,7 +250,7 @@ def analyse(
     counts = Counts.of(loop)
     for op in loop.body.get_operations():
         if _graphs.has_open_gradient(op):
-            raise Unknown("only its custom gradient itself knows to what it refers", op)
+            raise Unknown("the tensors to which its custom gradient refers are not known", op)
     uses = Uses.of(loop, counts)
     return _Levels(loop, counts, uses, bound, lost).analysis()
 

@@ -1,6 +1,6 @@
-"""Custom gradients of what is computed for all iterations at once.
+"""Custom gradients of operations that run for all iterations at once.
 
-The values are as they are. The gradient is still the user's function of what one iteration has, so
+The values stay as they are. The gradient is still the user's function of one iteration's values, so
 it is asked for in a loop, of which fission does as much at once as it knows.
 """
 

@@ -150,7 +150,7 @@ def is_free(op: tf.Operation) -> bool:
 def batched(
     op: tf.Operation, tensors: Sequence[tf.Tensor], is_stacked: Sequence[bool]
 ) -> list[tf.Tensor]:
-    """The outputs of an operation, in the current graph, in which these are what it has `used`."""
+    """The outputs of an operation in the current graph, of the tensors that it has `used`."""
     rule = RULES[kind(op)]
     with tf.device(op.device):
         add = rule.add if any(is_stacked) else rule.once
@@ -232,7 +232,7 @@ def _of_integers(op, is_stacked):
 
 
 def _axes_at(k: int, value: int = 0, added: int = 0) -> Rule:
-    """Input `k` names axes of input `value`, or of what has `added` axes more."""
+    """Input `k` names axes of input `value`, or of one with `added` axes more."""
 
     def add(op, tensors, is_stacked):
         axes = np.asarray(tf.get_static_value(op.inputs[k]))

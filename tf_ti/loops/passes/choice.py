@@ -1,11 +1,11 @@
-"""The choice of what leaves a loop: moving must pay.
+"""The choice of operations that leave a loop: moving must pay.
 
 - Operations that hang together move where one of them is a product with an invariant factor or a
   convolution, or where the values at the cut are no larger than the slices that they read, or the
   outputs that they give.
 - All values at the cuts, and each value on the way, have at most 4 times the bytes of slices and
   outputs together. An unknown dimension counts as larger than all that are known.
-- At the ends of what moves, an operation stays in the loop whose values are larger at the cut.
+- At the ends of a group that moves, an operation stays whose values are larger at the cut.
 - Operations after the loop move only where all their states have static shapes: others may change
   from one iteration to the next.
 """

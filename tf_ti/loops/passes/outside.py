@@ -25,11 +25,11 @@ class Outside:
         self._sources = list(analysis.loop.body.inputs)
 
     def give(self, tensor: tf.Tensor, stacked: tf.Tensor) -> None:
-        """Says what the values of a tensor of the core are."""
+        """Takes the values of a tensor of the core."""
         self._values[tensor.ref()] = stacked
 
     def rename(self, tensor: tf.Tensor, parameter: tf.Tensor) -> None:
-        """Says that the readers of a tensor, whose values are known, have another one now."""
+        """Takes note that a tensor, whose values are known, has another one in its place now."""
         self._values[parameter.ref()] = self._values[tensor.ref()]
         self._is_stacked[parameter.ref()] = self.is_stacked(tensor)
 
@@ -38,7 +38,7 @@ class Outside:
         return self._analysis.is_stacked(tensor) if known is None else known
 
     def compute(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The values, as far as they follow from what is before the loop or was given."""
+        """The values, which must follow from those before the loop and those given."""
         known = [ref.deref() for ref in self._values]
         sources = [*self._sources, *known]
         for op in _graphs.needed_operations(sources, tensors, reads=_batching.used):

@@ -1,8 +1,9 @@
-"""Where the extents of tensors in a traced body come from.
+"""The origins of the extents of tensors in a traced body.
 
-A tensor's extents may follow from those of others (what is elementwise, a product, a reduction), or
-from values too (what fills, slices, selects). The shape function of an operation tells which: from
-shapes alone it finds all extents of the former. What is no row's, it may know.
+A tensor's extents may follow from those of others (in a product, a reduction, an elementwise
+operation), or from values too (in operations that fill, slice, select). The shape function of an
+operation tells which: from shapes alone it finds all extents of the former. Extents that are no
+row's may be known to it.
 """
 
 import dataclasses
@@ -61,7 +62,7 @@ def _follow_all(
     extents: set,
     back_edges: Sequence[tuple[tf.Tensor, tf.Tensor]],
 ) -> None:
-    """Adds what depends, in any iteration, on those whose values or extents are found already."""
+    """Adds those that depend, in any iteration, on values or extents that are found already."""
     is_new = True
     while is_new:
         _follow(graph, values, extents)
@@ -103,8 +104,8 @@ class _Run:
 
     Attributes:
         graphs: the functions'.
-        arguments: what the parameters get at first.
-        is_chosen: whether rows tell which function it is, or how often it runs.
+        arguments: the parameters' first values.
+        is_chosen: true if rows tell which function it is, or how often it runs.
         back_edges: results, and the parameters that they are in the next iteration.
         results: for each output the number of the result, or None where it is none.
         joins: outputs that have an extent of the number of iterations.

@@ -65,7 +65,7 @@ def needed_operations(
     def is_given(op):
         return bool(op.outputs) and all(t.ref() in given for t in op.outputs)
 
-    needed: dict[tf.Operation, bool] = {}  # whether what the operation uses is in already
+    needed: dict[tf.Operation, bool] = {}  # true once its inputs' operations are in
     stack = [t.op for t in targets if t.ref() not in given]
     stack += [op for op in control_targets if not is_given(op)]
     sorted_operations = []
@@ -296,7 +296,7 @@ def extract(
     """A new function graph that computes `outputs` of `graph` from `inputs`.
 
     Args:
-        name: what the function does, for its name.
+        name: a word for the function's name.
         graph: where the tensors are.
         inputs: for each parameter of the new function the tensors of `graph` that it stands for;
             the operations that compute them are not copied.

@@ -101,7 +101,7 @@ def _call(body: Callable, arguments: Sequence[Any], expected: str) -> Any:
 
 
 def _parameter_shapes(body: Callable, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorShape]:
-    """The shapes for which a body of these arguments was built; a callable takes what comes."""
+    """The shapes for which a body of these arguments was built; a callable takes any."""
     if isinstance(body, ConcreteFunction):
         _body.check_concrete(body, specs)
         specs = body.inputs[: len(specs)]

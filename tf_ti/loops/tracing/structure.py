@@ -1,6 +1,6 @@
 """Nested structures of tensors, as keys of a cache and with a name for every leaf.
 
-`tf.nest` says what a structure is, and which containers are the same; but a dict may have keys
+Structures, and equal containers, are those of `tf.nest`; but a dict may have keys
 that cannot be sorted, a `range` is a tensor, and None stands for no tensor.
 """
 
@@ -15,7 +15,7 @@ from tf_ti import _tf
 
 
 class Structure:
-    """Containers, and what they hold.
+    """Containers, and their contents.
 
     Containers are made anew only by `pack`: those of a user may take nothing but tensors.
 
