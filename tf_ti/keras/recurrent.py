@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_ti import _library, _tf
 from tf_ti.recurrent import ops, weights as _weights
-from tf_ti.recurrent.spec import Kind, Recurrence
+from tf_ti.recurrent.spec import CellSpec, Kind
 
 # How the gates lie in Keras's weights.
 _GATES = {"lstm": "ifco", "gru": "zrh", "rnn": "h"}
@@ -35,7 +35,7 @@ class _NativeLoop:
         self, sequences: Any, initial_state: Any, mask: Any, training: Any
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         try:
-            recurrence = self._recurrence(training)
+            spec = self._cell_spec(training)
             if ops.expects_gpu():
                 raise NotImplementedError("there is a GPU")
         except NotImplementedError as cause:
@@ -59,7 +59,7 @@ class _NativeLoop:
             for state in keras.tree.flatten(initial_state)
         ]
         y, states = ops.run(
-            recurrence.replace(hold_output=mask is not None and not self.zero_output_for_mask),
+            spec.replace(hold_output=mask is not None and not self.zero_output_for_mask),
             self._compute(sequences),
             states,
             self._compute(self.cell.kernel),
@@ -74,7 +74,7 @@ class _NativeLoop:
         # Keras gives the steps in the order in which they are taken.
         return last, tf.reverse(y, [1]) if self.go_backwards else y, states
 
-    def _recurrence(self, training: Any) -> Recurrence:
+    def _cell_spec(self, training: Any) -> CellSpec:
         """What the cell computes. NotImplementedError says what the kernel lacks for it."""
         cell = self.cell
         may_train = training is not None and (tf.is_tensor(training) or bool(training))
@@ -95,7 +95,7 @@ class _NativeLoop:
             activations = tuple(map(_weights.keras_activation, functions))
         except ValueError as cause:
             raise NotImplementedError(str(cause)) from cause
-        recurrence = Recurrence(
+        spec = CellSpec(
             self._kind,
             activations,
             _GATES[self._kind],
@@ -103,12 +103,12 @@ class _NativeLoop:
             reverse=self.go_backwards,
             transpose_weights=False,
         )
-        if not ops.has_kernel(recurrence):
+        if not ops.has_kernel(spec):
             raise NotImplementedError(
                 "there is no kernel for an activation: "
                 + ", ".join(activation.name for activation in activations)
             )
-        return recurrence
+        return spec
 
     def _bias(self) -> tf.Tensor | None:
         if not self.cell.use_bias:

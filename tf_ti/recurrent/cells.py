@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.recurrent import arguments as _arguments, unfused
-from tf_ti.recurrent.spec import Recurrence
+from tf_ti.recurrent.spec import CellSpec
 
 
 @_tf.do_not_convert
@@ -62,13 +62,13 @@ def lstm_cell(
 
     Source: OpenVINO's LSTMCell-4; activations as in ONNX's LSTM.
     """
-    recurrence = Recurrence.of("lstm", activations, activations_alpha, activations_beta, clip)
+    spec = CellSpec.of("lstm", activations, activations_alpha, activations_beta, clip)
     states = {
         "initial_hidden_state": initial_hidden_state,
         "initial_cell_state": initial_cell_state,
     }
     weights = {"w": w, "r": r, "b": b}
-    ho, co = _step(recurrence, x, states, weights, hidden_size, name or "LSTMCell")
+    ho, co = _step(spec, x, states, weights, hidden_size, name or "LSTMCell")
     return ho, co
 
 
@@ -114,11 +114,11 @@ def gru_cell(
 
     Source: OpenVINO's GRUCell-3; activations as in ONNX's GRU.
     """
-    recurrence = Recurrence.of(
+    spec = CellSpec.of(
         "gru", activations, activations_alpha, activations_beta, clip, linear_before_reset
     )
     states, weights = {"initial_hidden_state": initial_hidden_state}, {"w": w, "r": r, "b": b}
-    (ho,) = _step(recurrence, x, states, weights, hidden_size, name or "GRUCell")
+    (ho,) = _step(spec, x, states, weights, hidden_size, name or "GRUCell")
     return ho
 
 
@@ -164,14 +164,14 @@ def rnn_cell(
 
     Source: OpenVINO's RNNCell-3, the RNNCell-0 of its IR; activations as in ONNX's RNN.
     """
-    recurrence = Recurrence.of("rnn", activations, activations_alpha, activations_beta, clip)
+    spec = CellSpec.of("rnn", activations, activations_alpha, activations_beta, clip)
     states, weights = {"initial_hidden_state": initial_hidden_state}, {"w": w, "r": r, "b": b}
-    (ho,) = _step(recurrence, x, states, weights, hidden_size, name or "RNNCell")
+    (ho,) = _step(spec, x, states, weights, hidden_size, name or "RNNCell")
     return ho
 
 
 def _step(
-    recurrence: Recurrence,
+    spec: CellSpec,
     x: Any,
     initial: dict[str, Any],
     weights: dict[str, Any],
@@ -183,13 +183,13 @@ def _step(
         layouts = {
             "x": "batch input",
             **dict.fromkeys(initial, "batch hidden"),
-            "w": f"{len(recurrence.gates)}*hidden input",
-            "r": f"{len(recurrence.gates)}*hidden hidden",
-            "b": f"{recurrence.num_biases}*hidden",
+            "w": f"{len(spec.gates)}*hidden input",
+            "r": f"{len(spec.gates)}*hidden hidden",
+            "b": f"{spec.num_biases}*hidden",
         }
         tensors = _arguments.check_shapes(tensors, layouts, {}, hidden_size, is_step=True)
         return unfused.step(
-            recurrence,
+            spec,
             tensors["x"],
             [tensors[label] for label in initial],
             tensors["w"],

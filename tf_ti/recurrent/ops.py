@@ -17,7 +17,7 @@ from tf_ti import _tf
 from tf_ti._library import ops
 from tf_ti.loops.tracing import graphs as _graphs
 from tf_ti.recurrent import unfused
-from tf_ti.recurrent.spec import GATES, Activation, Limits, Recurrence
+from tf_ti.recurrent.spec import GATES, Activation, CellSpec, Limits
 
 OP = "TfTi>RecurrentSequence"
 _KERNELS = frozenset(
@@ -30,7 +30,7 @@ _NUM_SAVED = {"lstm": 2, "gru": 1, "rnn": 0}
 
 
 def run(
-    recurrence: Recurrence,
+    spec: CellSpec,
     x: tf.Tensor,
     states: Sequence[tf.Tensor],
     w: tf.Tensor | None,
@@ -41,14 +41,14 @@ def run(
     checkpoint_every: int | None = None,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """As `unfused.run`."""
-    if checkpoint_every is not None or not has_kernel(recurrence) or asks_for_gpu():
-        return unfused.run(recurrence, x, states, w, r, b, lengths, mask, checkpoint_every)
+    if checkpoint_every is not None or not has_kernel(spec) or asks_for_gpu():
+        return unfused.run(spec, x, states, w, r, b, lengths, mask, checkpoint_every)
     # In a graph the kernel saves nothing where nobody reads it; an eager call cannot tell.
     saves = not tf.executing_eagerly() or _tf.is_recording()
-    num_saved = _NUM_SAVED[recurrence.kind]
-    num_saved += recurrence.kind == "rnn" or lengths is not None or mask is not None
+    num_saved = _NUM_SAVED[spec.kind]
+    num_saved += spec.kind == "rnn" or lengths is not None or mask is not None
     # An LSTM's last activation is of no gate.
-    num_saved += any(f.limits & Limits.PASSES for f in recurrence.activations[:2])
+    num_saved += any(f.limits & Limits.PASSES for f in spec.activations[:2])
     hidden, *cells = states
     result = ops.tf_ti_recurrent_sequence(
         x=x,
@@ -61,7 +61,7 @@ def run(
         mask=_list(mask),
         S=tf.float64 if x.dtype == tf.float64 else tf.float32,
         num_saved=num_saved if saves else 0,
-        **_attributes(recurrence),
+        **_attributes(spec),
     )
     is_temporary = getattr(tf.compat.v1.get_default_graph(), "runs_here", False)
     if not is_temporary or _tf.has_gpu():
@@ -69,9 +69,9 @@ def run(
     return result.y, [result.last_h, *result.last_c]
 
 
-def has_kernel(recurrence: Recurrence) -> bool:
+def has_kernel(spec: CellSpec) -> bool:
     """Whether the op computes it."""
-    return all(map(_is_known, recurrence.activations))
+    return all(map(_is_known, spec.activations))
 
 
 def staying_with(tensors: Sequence[tf.Tensor]) -> contextlib.AbstractContextManager:
@@ -118,22 +118,22 @@ def _list(tensor: tf.Tensor | None) -> list[tf.Tensor]:
     return [] if tensor is None else [tensor]
 
 
-def _attributes(recurrence: Recurrence) -> dict[str, Any]:
+def _attributes(spec: CellSpec) -> dict[str, Any]:
     """What both ops are told of the cell."""
-    coefficients = [recurrence.clip or 0.0]
-    for activation in recurrence.activations:
+    coefficients = [spec.clip or 0.0]
+    for activation in spec.activations:
         coefficients += [activation.alpha, activation.beta]
     return {
-        "kind": recurrence.kind,
-        "gate_order": [recurrence.gates.index(gate) for gate in GATES[recurrence.kind]],
-        "transpose_weights": recurrence.transpose_weights,
-        "linear_before_reset": recurrence.linear_before_reset,
-        "activations": [activation.name for activation in recurrence.activations],
+        "kind": spec.kind,
+        "gate_order": [spec.gates.index(gate) for gate in GATES[spec.kind]],
+        "transpose_weights": spec.transpose_weights,
+        "linear_before_reset": spec.linear_before_reset,
+        "activations": [activation.name for activation in spec.activations],
         "coefficients": [repr(float(coefficient)) for coefficient in coefficients],
-        "reverse": recurrence.reverse,
-        "time_major": recurrence.time_major,
-        "hold_output": recurrence.hold_output,
-        "limits": [int(activation.limits) for activation in recurrence.activations],
+        "reverse": spec.reverse,
+        "time_major": spec.time_major,
+        "hold_output": spec.hold_output,
+        "limits": [int(activation.limits) for activation in spec.activations],
     }
 
 
@@ -141,13 +141,13 @@ def _coefficients(op: tf.Operation) -> list[float]:
     return [float(text) for text in op.get_attr("coefficients")]
 
 
-def _recurrence_of(op: tf.Operation) -> Recurrence:
+def _spec_of(op: tf.Operation) -> CellSpec:
     kind = op.get_attr("kind").decode()
     by_position = sorted(zip(op.get_attr("gate_order"), GATES[kind]))
     names = [name.decode() for name in op.get_attr("activations")]
     clip, *coefficients = _coefficients(op)
     limits = map(Limits, op.get_attr("limits") or [0] * len(names))
-    return Recurrence(
+    return CellSpec(
         kind,
         tuple(map(Activation, names, coefficients[::2], coefficients[1::2], limits)),
         "".join(gate for _, gate in by_position),
@@ -182,8 +182,8 @@ class Inputs:
         states, others = others[: self._num_states], others[self._num_states :]
         w = others.pop(0) if self._has_weights else None
         r, b = others[0], others[1] if self._has_bias else None
-        recurrence = _recurrence_of(self.op)
-        y, states = unfused.run(recurrence, x, states, w, r, b, self._lengths, self._mask)
+        spec = _spec_of(self.op)
+        y, states = unfused.run(spec, x, states, w, r, b, self._lengths, self._mask)
         return [y, *states]
 
     def run_gradient(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -267,7 +267,7 @@ def sequence_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         **_named(op, INPUTS, flat),
         S=op.get_attr("S"),
         num_saved=op.get_attr("num_saved"),
-        **_attributes(_recurrence_of(op)),
+        **_attributes(_spec_of(op)),
     )
     _add_loop(result.y, op)
     return [result.y, result.last_h, *result.last_c, *result.saved]
@@ -276,7 +276,7 @@ def sequence_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def gradient_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The gradient of a sequence, or the same one of other inputs: all outputs."""
     given = _named(op, GRADIENT_INPUTS, flat)
-    result = ops.tf_ti_recurrent_sequence_grad(**given, **_attributes(_recurrence_of(op)))
+    result = ops.tf_ti_recurrent_sequence_grad(**given, **_attributes(_spec_of(op)))
     _add_loop(result.grad_x, op)
     by_w, by_b = result.grad_w, result.grad_b
     return [result.grad_x, result.grad_h, *result.grad_c, *by_w, result.grad_r, *by_b]

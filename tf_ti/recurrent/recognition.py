@@ -28,7 +28,7 @@ from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes import batching as _batching, cut as _fission
 from tf_ti.recurrent import normal_form as _form, ops
 from tf_ti.recurrent.normal_form import Activated, Outside, Polynomial, Product, State, Unknown
-from tf_ti.recurrent.spec import GATES, Activation, Kind, Recurrence
+from tf_ti.recurrent.spec import GATES, Activation, CellSpec, Kind
 
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 _NAMES = ("sigmoid", "tanh", "relu", "leaky_relu")
@@ -396,7 +396,7 @@ class _Sequence:
         if fuse is not _fission.Fuse.ALL and (others or source is None):
             raise Unknown
         self._batch_major = self._with_time_second(*source) if source is not None else None
-        self._recurrence = Recurrence(
+        self._recurrence = CellSpec(
             cell.kind,
             tuple(
                 dataclasses.replace(f, alpha=float(f.alpha), beta=float(f.beta))

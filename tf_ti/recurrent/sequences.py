@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.loops import traced as _plan
 from tf_ti.recurrent import arguments as _arguments, ops
-from tf_ti.recurrent.spec import Direction, Recurrence, directions_of
+from tf_ti.recurrent.spec import CellSpec, Direction, directions_of
 
 
 @_tf.do_not_convert
@@ -100,7 +100,7 @@ def lstm_sequence(
 
     Source: OpenVINO's LSTMSequence-5; activations as in ONNX's LSTM.
     """
-    recurrence = Recurrence.of(
+    spec = CellSpec.of(
         "lstm",
         activations,
         activations_alpha,
@@ -114,7 +114,7 @@ def lstm_sequence(
         "initial_cell_state": initial_cell_state,
     }
     y, ho, co = _run(
-        recurrence,
+        spec,
         x,
         states,
         sequence_lengths,
@@ -191,7 +191,7 @@ def gru_sequence(
 
     Source: OpenVINO's GRUSequence-5; activations as in ONNX's GRU.
     """
-    recurrence = Recurrence.of(
+    spec = CellSpec.of(
         "gru",
         activations,
         activations_alpha,
@@ -202,7 +202,7 @@ def gru_sequence(
         time_major=time_major,
     )
     y, ho = _run(
-        recurrence,
+        spec,
         x,
         {"initial_hidden_state": initial_hidden_state},
         sequence_lengths,
@@ -266,7 +266,7 @@ def rnn_sequence(
 
     Source: OpenVINO's RNNSequence-5; activations as in ONNX's RNN.
     """
-    recurrence = Recurrence.of(
+    spec = CellSpec.of(
         "rnn",
         activations,
         activations_alpha,
@@ -276,7 +276,7 @@ def rnn_sequence(
         time_major=time_major,
     )
     y, ho = _run(
-        recurrence,
+        spec,
         x,
         {"initial_hidden_state": initial_hidden_state},
         sequence_lengths,
@@ -291,7 +291,7 @@ def rnn_sequence(
 
 
 def _run(
-    recurrence: Recurrence,
+    spec: CellSpec,
     x: Any,
     initial: dict[str, Any],
     sequence_lengths: Any,
@@ -306,7 +306,7 @@ def _run(
     backwards = directions_of(direction)
     if sequence_lengths is not None and mask is not None:
         raise ValueError("sequence_lengths and mask say the same: one of them must be None")
-    if recurrence.hold_output and mask is None:
+    if spec.hold_output and mask is None:
         raise ValueError(
             "hold_output is about the steps that a mask leaves out: mask must be given"
         )
@@ -319,13 +319,13 @@ def _run(
             tensors["sequence_lengths"] = _arguments.to_lengths(sequence_lengths)
         if mask is not None:
             tensors["mask"] = _arguments.to_mask(mask)
-        steps = "time batch" if recurrence.time_major else "batch time"
+        steps = "time batch" if spec.time_major else "batch time"
         layouts = {
             "x": f"{steps} input",
             **dict.fromkeys(initial, "batch directions hidden"),
-            "w": f"directions {len(recurrence.gates)}*hidden input",
-            "r": f"directions {len(recurrence.gates)}*hidden hidden",
-            "b": f"directions {recurrence.num_biases}*hidden",
+            "w": f"directions {len(spec.gates)}*hidden input",
+            "r": f"directions {len(spec.gates)}*hidden hidden",
+            "b": f"directions {spec.num_biases}*hidden",
             "sequence_lengths": "batch",
             "mask": steps,
         }
@@ -341,7 +341,7 @@ def _run(
         for d, reverse in enumerate(backwards):
             of_direction = {label: values[d] for label, values in by_direction.items()}
             y, states = ops.run(
-                recurrence.replace(reverse=reverse),
+                spec.replace(reverse=reverse),
                 tensors["x"],
                 [of_direction[label] for label in initial],
                 of_direction["w"],

@@ -89,7 +89,7 @@ class Activation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Recurrence:
+class CellSpec:
     """One direction of a layer of cells.
 
     Attributes:
@@ -128,7 +128,7 @@ class Recurrence:
         linear_before_reset: bool = False,
         hold_output: bool = False,
         time_major: bool = False,
-    ) -> "Recurrence":
+    ) -> "CellSpec":
         """From the arguments of the public functions, which it checks."""
         if linear_before_reset and kind != "gru":
             raise ValueError(f"linear_before_reset is about a gru, got it for {kind}")
@@ -147,7 +147,7 @@ class Recurrence:
         """How many biases a hidden unit has: the candidate's recurrent one may be apart."""
         return len(self.gates) + self.linear_before_reset
 
-    def replace(self, **changes: Any) -> "Recurrence":
+    def replace(self, **changes: Any) -> "CellSpec":
         return dataclasses.replace(self, **changes)
 
 

@@ -16,8 +16,8 @@ from tf_ti.recurrent.spec import (
     DIRECTIONS,
     GATES,
     Activation,
+    CellSpec,
     Kind,
-    Recurrence,
     check_names,
     check_numbers,
     directions_of,
@@ -115,10 +115,10 @@ def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
         [(3, 8), (2, 8), (8,)]
     """
     cells, _ = _cells(weights)
-    recurrence = cells[0].recurrence
-    kind, activations = recurrence.kind, recurrence.activations
-    if recurrence.clip is not None:
-        raise ValueError(f"a cell of Keras clips nothing, got clip {recurrence.clip}")
+    spec = cells[0].spec
+    kind, activations = spec.kind, spec.activations
+    if spec.clip is not None:
+        raise ValueError(f"a cell of Keras clips nothing, got clip {spec.clip}")
     known = set(map(_as_float32, _KERAS_ACTIVATIONS.values()))
     for activation in activations:
         if _as_float32(activation) not in known:
@@ -128,7 +128,7 @@ def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
     arrays = []
     for cell in cells:
         w, r, b, recurrent_b = cell.arrays(_KERAS)
-        arrays += [w.T, r.T, np.stack([b, recurrent_b]) if recurrence.linear_before_reset else b]
+        arrays += [w.T, r.T, np.stack([b, recurrent_b]) if spec.linear_before_reset else b]
     return arrays
 
 
@@ -180,8 +180,8 @@ def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> di
         )
         kind = _kind_of(r)
         activations = [nonlinearity] if kind == "rnn" else None
-        recurrence = Recurrence.of(kind, activations, linear_before_reset=kind == "gru")
-        cells.append(_Cell.of(recurrence, _TORCH, w, r, b, recurrent_b))
+        spec = CellSpec.of(kind, activations, linear_before_reset=kind == "gru")
+        cells.append(_Cell.of(spec, _TORCH, w, r, b, recurrent_b))
     direction = "forward" if len(cells) == 1 else "bidirectional"
     return _arguments(cells, None if is_cell else direction)
 
@@ -212,13 +212,13 @@ def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray
     cells, direction = _cells(weights)
     if isinstance(layer, bool) or not isinstance(layer, numbers.Integral) or layer < 0:
         raise ValueError(f"layer must be an int from 0 on, got {layer!r}")
-    recurrence, kind = cells[0].recurrence, cells[0].recurrence.kind
-    names = tuple(activation.name for activation in recurrence.activations)
-    if recurrence.clip is not None:
-        raise ValueError(f"a cell of torch clips nothing, got clip {recurrence.clip}")
+    spec, kind = cells[0].spec, cells[0].spec.kind
+    names = tuple(activation.name for activation in spec.activations)
+    if spec.clip is not None:
+        raise ValueError(f"a cell of torch clips nothing, got clip {spec.clip}")
     if names != DEFAULT_ACTIVATIONS[kind] and names != ("relu",):
         raise ValueError(f"torch has no {kind} with the activations {', '.join(names)}")
-    if kind == "gru" and not recurrence.linear_before_reset:
+    if kind == "gru" and not spec.linear_before_reset:
         raise ValueError("a GRU of torch has linear_before_reset, got one without")
     if direction == "reverse":
         raise ValueError("torch has no layer that only runs backwards, got direction 'reverse'")
@@ -305,10 +305,10 @@ def from_onnx(
         functions.append(Activation.of(known, alpha, beta))
     cells = []
     for d in range(count):
-        recurrence = Recurrence.of(
+        spec = CellSpec.of(
             kind, clip=clip or None, linear_before_reset=bool(linear_before_reset)
         ).replace(activations=tuple(functions[d * len(default) : (d + 1) * len(default)]))
-        cells.append(_Cell.of(recurrence, _ONNX, w[d], r[d], *np.split(b[d], 2)))
+        cells.append(_Cell.of(spec, _ONNX, w[d], r[d], *np.split(b[d], 2)))
     return _arguments(cells, direction)
 
 
@@ -332,9 +332,9 @@ def to_onnx(
         ((1, 12), ['Sigmoid', 'Tanh'], 2)
     """
     cells, direction = _cells(weights)
-    recurrence = cells[0].recurrence
+    spec = cells[0].spec
     w, r, b, recurrent_b = map(np.stack, zip(*(cell.arrays(_ONNX) for cell in cells)))
-    functions = recurrence.activations * len(cells)
+    functions = spec.activations * len(cells)
     attributes = {
         "hidden_size": r.shape[-1],
         "direction": direction or "forward",
@@ -344,10 +344,10 @@ def to_onnx(
         values = [getattr(f, key) for f in functions if ACTIVATIONS[f.name][i] is not None]
         if values:
             attributes[f"activation_{key}"] = values
-    if recurrence.clip is not None:
-        attributes["clip"] = recurrence.clip
-    if recurrence.kind == "gru":
-        attributes["linear_before_reset"] = int(recurrence.linear_before_reset)
+    if spec.clip is not None:
+        attributes["clip"] = spec.clip
+    if spec.kind == "gru":
+        attributes["linear_before_reset"] = int(spec.linear_before_reset)
     return w, r, np.concatenate([b, recurrent_b], 1), attributes
 
 
@@ -355,7 +355,7 @@ def to_onnx(
 class _Cell:
     """A cell and its weights, in tf_ti's layout."""
 
-    recurrence: Recurrence
+    spec: CellSpec
     w: np.ndarray
     r: np.ndarray
     b: np.ndarray
@@ -363,13 +363,13 @@ class _Cell:
     def __post_init__(self):
         hidden, gates, biases = (
             self.r.shape[-1],
-            len(self.recurrence.gates),
-            self.recurrence.num_biases,
+            len(self.spec.gates),
+            self.spec.num_biases,
         )
         shapes = self.w.shape[:1], self.w.ndim, self.r.shape, self.b.shape
         if shapes != ((gates * hidden,), 2, (gates * hidden, hidden), (biases * hidden,)):
             raise ValueError(
-                f"w, r and b of {self.recurrence.kind} must be [{gates}*hidden, input], "
+                f"w, r and b of {self.spec.kind} must be [{gates}*hidden, input], "
                 f"[{gates}*hidden, hidden] and [{biases}*hidden] for each direction, got "
                 f"{self.w.shape}, {self.r.shape} and {self.b.shape}"
             )
@@ -377,7 +377,7 @@ class _Cell:
     @classmethod
     def of(
         cls,
-        recurrence: Recurrence,
+        spec: CellSpec,
         orders: Mapping[str, str],
         w: np.ndarray,
         r: np.ndarray,
@@ -392,50 +392,48 @@ class _Cell:
                 f"w and b must have as many rows as r, {len(r)}, got shapes "
                 f"{', '.join(map(str, [w.shape, *biases]))}"
             )
-        order = orders[recurrence.kind], recurrence.gates
+        order = orders[spec.kind], spec.gates
         zeros = np.zeros(rows, r.dtype)
         w, r, b, recurrent_b = (
             _reorder(zeros if a is None else a, *order) for a in (w, r, b, recurrent_b)
         )
-        if recurrence.linear_before_reset:
+        if spec.linear_before_reset:
             own = slice(2 * r.shape[1], None)  # the candidate's biases, which are not added
             b = np.concatenate([(b + recurrent_b)[: own.start], b[own], recurrent_b[own]])
         else:
             b = b + recurrent_b
-        return cls(recurrence, w, r, b)
+        return cls(spec, w, r, b)
 
     def arrays(self, orders: Mapping[str, str]) -> list[np.ndarray]:
         """The other way: w, r and both biases for each of their rows."""
         rows = len(self.r)
         b, recurrent_b = self.b[:rows], np.zeros_like(self.b[:rows])
-        if self.recurrence.linear_before_reset:
+        if self.spec.linear_before_reset:
             recurrent_b[-self.r.shape[1] :] = self.b[rows:]
-        order = self.recurrence.gates, orders[self.recurrence.kind]
+        order = self.spec.gates, orders[self.spec.kind]
         return [_reorder(a, *order) for a in (self.w, self.r, b, recurrent_b)]
 
 
 def _arguments(cells: Sequence[_Cell], direction: str | None) -> dict[str, Any]:
     """Of the sequences' functions, or, without a direction, of the cells'."""
-    recurrence = cells[0].recurrence
+    spec = cells[0].spec
     for cell in cells:
-        if cell.recurrence != recurrence:
-            raise ValueError(
-                f"both directions must be of one kind, got {recurrence} and {cell.recurrence}"
-            )
+        if cell.spec != spec:
+            raise ValueError(f"both directions must be of one kind, got {spec} and {cell.spec}")
     arguments: dict[str, Any] = {}
     for name in ("w", "r", "b"):
         arrays = [getattr(cell, name) for cell in cells]
         arguments[name] = arrays[0] if direction is None else np.stack(arrays)
     if direction is not None:
         arguments["direction"] = direction
-    arguments["activations"] = tuple(f.name for f in recurrence.activations)
+    arguments["activations"] = tuple(f.name for f in spec.activations)
     for key in ("alpha", "beta"):
-        values = tuple(getattr(f, key) for f in recurrence.activations)
+        values = tuple(getattr(f, key) for f in spec.activations)
         arguments[f"activations_{key}"] = values if any(values) else ()
-    if recurrence.clip is not None:
-        arguments["clip"] = recurrence.clip
-    if recurrence.kind == "gru":
-        arguments["linear_before_reset"] = recurrence.linear_before_reset
+    if spec.clip is not None:
+        arguments["clip"] = spec.clip
+    if spec.kind == "gru":
+        arguments["linear_before_reset"] = spec.linear_before_reset
     return arguments
 
 
@@ -450,16 +448,16 @@ def _cells(weights: Mapping[str, Any]) -> tuple[list[_Cell], str | None]:
             f"{', '.join(map(str, weights))}"
         )
     w, r, direction = _array("w", weights["w"]), _array("r", weights["r"]), weights.get("direction")
-    recurrence = Recurrence.of(
+    spec = CellSpec.of(
         _kind_of(r), **{key: value for key, value in weights.items() if key in _OPTIONS}
     )
     _check_hidden_size(weights.get("hidden_size"), r)
     if weights.get("b") is None:
-        b = np.zeros([*r.shape[:-2], recurrence.num_biases * r.shape[-1]], r.dtype)
+        b = np.zeros([*r.shape[:-2], spec.num_biases * r.shape[-1]], r.dtype)
     else:
         b = _array("b", weights["b"])
     if r.ndim == 2 and direction is None:
-        return [_Cell(recurrence, w, r, b)], None
+        return [_Cell(spec, w, r, b)], None
     direction = "forward" if direction is None else direction
     count = len(directions_of(direction))
     if not (w.ndim == r.ndim == b.ndim + 1 == 3 and len(w) == len(r) == len(b) == count):
@@ -467,7 +465,7 @@ def _cells(weights: Mapping[str, Any]) -> tuple[list[_Cell], str | None]:
             f"w, r and b must have {count} directions for direction {direction!r}, got shapes "
             f"{w.shape}, {r.shape} and {b.shape}"
         )
-    return [_Cell(recurrence, *arrays) for arrays in zip(w, r, b)], direction
+    return [_Cell(spec, *arrays) for arrays in zip(w, r, b)], direction
 
 
 def _keras_cell(cell: Any) -> _Cell:
@@ -482,12 +480,12 @@ def _keras_cell(cell: Any) -> _Cell:
     f = keras_activation(cell.activation)
     gate = None if kind == "rnn" else keras_activation(cell.recurrent_activation)
     activations = {"lstm": (gate, f, f), "gru": (gate, f), "rnn": (f,)}[kind]
-    recurrence = Recurrence.of(kind, linear_before_reset=linear_before_reset)
-    recurrence = recurrence.replace(activations=activations)
+    spec = CellSpec.of(kind, linear_before_reset=linear_before_reset)
+    spec = spec.replace(activations=activations)
     w, r = cell.kernel.numpy().T, cell.recurrent_kernel.numpy().T
     b = None if cell.bias is None else cell.bias.numpy()
     biases = b if b is not None and b.ndim == 2 else (b, None)
-    return _Cell.of(recurrence, _KERAS, w, r, *biases)
+    return _Cell.of(spec, _KERAS, w, r, *biases)
 
 
 def _as_float32(activation: Activation) -> Activation:
