@@ -1,6 +1,6 @@
-"""Recurrent cells and sequences, and the weights that other libraries trained for them."""
+"""Recurrent cells and sequences, and their trained weights from and to other libraries."""
 
-from tf_ti.recurrent import recognition, vectorize  # noqa: F401 - loops and TensorFlow ask these
+from tf_ti.recurrent import recognition, vectorize  # noqa: F401 - both register functions
 from tf_ti.recurrent.weights import (
     from_keras,
     from_onnx,

@@ -36,8 +36,8 @@ def lstm_cell(
         ho = f(output) * h(co)
 
     Args:
-        x: [batch, input], of float32, float64, float16 or bfloat16. All that follows is of this
-            dtype; half precisions are computed in float32 and rounded where they are returned.
+        x: [batch, input], of float32, float64, float16 or bfloat16. States, weights and results
+            have this dtype. Half precisions are computed in float32 and rounded on return.
         initial_hidden_state, initial_cell_state: [batch, hidden].
         w, r: the weights of x and of the hidden state, [4 * hidden, input] and
             [4 * hidden, hidden], gates in the order f, i, c, o.
@@ -50,8 +50,8 @@ def lstm_cell(
         (ho, co): the next hidden and cell states.
 
     Raises:
-        TypeError, ValueError: arguments, dtypes or static shapes do not fit one another.
-        tf.errors.InvalidArgumentError: shapes do not fit one another at run time.
+        TypeError, ValueError: arguments, dtypes or static shapes do not match.
+        tf.errors.InvalidArgumentError: shapes do not match at run time.
 
     Example:
 
@@ -93,7 +93,8 @@ def gru_cell(
     It means one step of `tf_ti.gru_sequence`.
 
     Args:
-        x: [batch, input], of float32, float64, float16 or bfloat16, as all that follows.
+        x: [batch, input], of float32, float64, float16 or bfloat16. The state, the weights and the
+            result have this dtype.
         initial_hidden_state: [batch, hidden].
         w, r: [3 * hidden, input] and [3 * hidden, hidden], gates in the order z, r, h.
         b: the biases, [3 * hidden], or [4 * hidden] with linear_before_reset; None for zeros.
@@ -144,9 +145,10 @@ def rnn_cell(
         ho = f(np.clip(x @ w.T + initial_hidden_state @ r.T + b, -clip, clip))
 
     Args:
-        x: [batch, input], of float32, float64, float16 or bfloat16, as all that follows.
+        x: [batch, input], of float32, float64, float16 or bfloat16. The state, the weights and the
+            result have this dtype.
         initial_hidden_state: [batch, hidden].
-        w, r, b: [hidden, input], [hidden, hidden] and [hidden]; None for a b of zeros.
+        w, r, b: [hidden, input], [hidden, hidden] and [hidden]. b may be None, for zeros.
         hidden_size, activations, activations_alpha, activations_beta, clip: as in
             `tf_ti.rnn_sequence`.
         name: a name for the operation.

@@ -1,4 +1,4 @@
-"""Recurrent cells and sequences in TensorFlow's own operations: what they mean, step by step."""
+"""Recurrent cells and sequences in TensorFlow's own operations: their meaning, step by step."""
 
 import math
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ def run(
     """Runs the steps of one direction.
 
     Args:
-        spec: what to compute.
-        x: [batch, time, input], or [time, batch, input] where the spec says time_major.
+        spec: the cell, and how it runs.
+        x: [batch, time, input], or [time, batch, input] if the spec is time_major.
         states: the hidden state, [batch, hidden]; for an LSTM also the cell state.
-        w, r: [gates * hidden, input] and [gates * hidden, hidden], or turned over where the
-            spec says so. Without w, x is its product already.
+        w, r: [gates * hidden, input] and [gates * hidden, hidden], or transposed unless the spec
+            says transpose_weights. If w is None, x is the product with it already.
         b: [num_biases * hidden], or None for zeros.
-        lengths: how many steps each element of the batch has, int64 [batch]; None for all.
-        mask: which steps there are, in the layout of x; not with lengths.
+        lengths: the number of steps of each element of the batch, int64 [batch]; None for all.
+        mask: the steps that exist, a bool each, in the layout of x; not with lengths.
         checkpoint_every: as in `tf_ti.scan`.
 
     Returns:
@@ -44,7 +44,7 @@ def run(
     x, w, r, b, *states = map(_widen, [x, w, r, b, *states])
     if lengths is not None:
         mask = _mask(lengths, x, time_axis)
-    if mask is not None:  # what is left out is not read: gradients would meet a NaN in it
+    if mask is not None:  # steps left out are not read: a NaN in them would reach gradients
         x = tf.where(mask[..., tf.newaxis], x, tf.zeros([], x.dtype))
     cell = Cell(spec, w, r, b)
     elements, carry = {"projected": cell.project(x)}, {"states": states}
@@ -71,7 +71,7 @@ def run(
         axis=time_axis,
         reverse=spec.reverse,
         checkpoint_every=checkpoint_every,
-        fuse=False,  # nothing is left to move
+        fuse=False,  # the product with x has left the loop already
     )
     return tf.cast(y, dtype), [tf.cast(state, dtype) for state in carry["states"]]
 
@@ -84,7 +84,7 @@ def step(
     r: tf.Tensor,
     b: tf.Tensor | None,
 ) -> list[tf.Tensor]:
-    """One step: the states after x [batch, input]; other arguments as in `run`."""
+    """Runs one step on x, [batch, input], and returns the new states; the rest is as in `run`."""
     dtype = x.dtype
     x, w, r, b, *states = map(_widen, [x, w, r, b, *states])
     cell = Cell(spec, w, r, b)
@@ -106,7 +106,7 @@ class Cell:
             self._r_of = self._by_gate(r, 0)
 
     def project(self, x: tf.Tensor) -> tf.Tensor:
-        """What the gates get from inputs of any number of steps."""
+        """The inputs' share of the gates, for any number of steps."""
         if self._w is None:
             projected = x
         elif x.shape.rank == 2:
@@ -160,7 +160,7 @@ class Cell:
 
 
 def _limited(x: tf.Tensor, activation: Activation) -> tf.Tensor:
-    """What is limited to 0, and a hard sigmoid to 1."""
+    """Limits x to at least 0, and for a hard sigmoid to at most 1."""
     is_relu, limits = activation.name == "relu", activation.limits
     if not limits:
         return tf.nn.relu(x) if is_relu else tf.nn.relu6(6 * x) / 6
@@ -193,13 +193,13 @@ def _apply(activation: Activation, x: tf.Tensor) -> tf.Tensor:
 
 
 def _widen(tensor: tf.Tensor | None) -> tf.Tensor | None:
-    """Half precisions are computed in float32."""
+    """Returns half precisions as float32, in which they are computed."""
     is_half = tensor is not None and tensor.dtype in _HALVES
     return tf.cast(tensor, tf.float32) if is_half else tensor
 
 
 def _mask(lengths: tf.Tensor, x: tf.Tensor, time_axis: int) -> tf.Tensor:
-    """Which steps there are, in the layout of x."""
+    """The steps that exist, in the layout of x."""
     time = tf.shape(x)[time_axis]
     lengths = tf.saturate_cast(lengths, tf.int32)
     wrong = tf.where((lengths < 0) | (lengths > time))[:1, 0]

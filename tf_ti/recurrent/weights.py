@@ -1,6 +1,6 @@
 """Trained weights from Keras, torch and ONNX for the sequences and cells of tf_ti, and back.
 
-None of these libraries is imported: what is looked at is their objects' attributes, and arrays.
+None of these libraries is imported: attributes of their objects, and arrays, are enough.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ _KERAS_ACTIVATIONS = {
     "linear": Activation("affine", 1.0, 0.0),
     **{name: Activation(name) for name in ("relu", "sigmoid", "softplus", "softsign", "tanh")},
 }
-# The arguments of a function, beside its weights, that may come with them.
+# The arguments of a public function that may accompany its weights.
 _OPTIONS = (
     "activations",
     "activations_alpha",
@@ -50,7 +50,7 @@ _ONNX_ACTIVATIONS = {name: name.title().replace("_", "") for name in ACTIVATIONS
 
 
 def from_keras(layer: Any) -> dict[str, Any]:
-    """The weights of a layer or cell of Keras, for the functions of tf_ti.
+    """Returns the weights of a layer or cell of Keras, for the functions of tf_ti.
 
     It means that, for an LSTM of Keras without a mask,
 
@@ -62,16 +62,16 @@ def from_keras(layer: Any) -> dict[str, Any]:
 
     Args:
         layer: a built LSTM, GRU or SimpleRNN, an RNN of one of their cells, a Bidirectional of one
-            of these, or a cell. Dropout is not looked at. What Keras returns of a layer with
-            go_backwards is in the order of computation; tf_ti's is in the order of x.
+            of these, or a cell. Dropout is ignored. With go_backwards, the outputs of Keras are in
+            the order of computation; those of tf_ti are in the order of x.
 
     Returns:
         A dict of arguments: w, r and b as NumPy arrays, activations, activations_alpha,
-        activations_beta, of a GRU linear_before_reset, and, unless it is a cell, direction. Those
-        of a cell are for `tf_ti.lstm_cell` and its sisters.
+        activations_beta; for a GRU linear_before_reset; and for a layer direction. The arguments
+        from a cell are for `tf_ti.lstm_cell`, `tf_ti.gru_cell` or `tf_ti.rnn_cell`.
 
     Raises:
-        ValueError: there is no such cell in tf_ti, or the layer has no weights yet.
+        ValueError: tf_ti has no such cell, or the layer has no weights yet.
 
     Example:
 
@@ -95,18 +95,19 @@ def from_keras(layer: Any) -> dict[str, Any]:
 
 
 def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
-    """What `set_weights` of a layer or cell of Keras takes, of arguments as `from_keras` gives.
+    """Converts arguments, as from `from_keras`, for `set_weights` of a layer or cell of Keras.
 
     Args:
         weights: a dict of w, r, b and the other arguments of one of tf_ti's functions, by their
-            names. Without b it is zeros: the layer of Keras must have use_bias.
+            names. A missing b is zeros: the layer of Keras must have use_bias.
 
     Returns:
-        [kernel, recurrent_kernel, bias], and for a Bidirectional these of the other direction. The
-        bias of a GRU has two rows with linear_before_reset, which Keras calls reset_after.
+        [kernel, recurrent_kernel, bias]; for a Bidirectional, followed by those of the other
+        direction. The bias of a GRU with linear_before_reset, which Keras calls reset_after, has
+        two rows.
 
     Raises:
-        TypeError, ValueError: Keras has no such cell, or these are no weights of one.
+        TypeError, ValueError: Keras has no such cell, or the dict has no weights of a cell.
 
     Example:
 
@@ -133,19 +134,19 @@ def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
 
 
 def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> dict[str, Any]:
-    """The weights of a torch.nn.LSTM, GRU or RNN, or of a cell, for the functions of tf_ti.
+    """Returns the weights of a torch.nn.LSTM, GRU or RNN, or of a cell, for tf_ti's functions.
 
     Args:
-        module: the module, or the state_dict of it.
-        layer: which of a module's layers.
-        nonlinearity: of an RNN's state_dict, "tanh" or "relu"; a module knows its own.
+        module: the module, or its state_dict.
+        layer: the number of a layer of the module.
+        nonlinearity: "tanh" or "relu", for the state_dict of an RNN. A module has its own.
 
     Returns:
-        A dict of arguments, as `from_keras` gives, of float32 for bfloat16. torch's GRU has
-        linear_before_reset. x of a module without batch_first is time_major.
+        A dict of arguments, as from `from_keras`. bfloat16 becomes float32. torch's GRU has
+        linear_before_reset. The x of a module without batch_first is time_major.
 
     Raises:
-        TypeError, ValueError: there is no such cell in tf_ti, or no such layer.
+        TypeError, ValueError: tf_ti has no such cell, or the module no such layer.
 
     Example:
 
@@ -187,7 +188,7 @@ def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> di
 
 
 def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray]:
-    """The entries of a state_dict of torch, of arguments as `from_torch` gives.
+    """Converts arguments, as from `from_torch`, to the entries of a state_dict of torch.
 
     Args:
         weights: a dict of w, r, b and the other arguments of one of tf_ti's functions, by their
@@ -196,10 +197,10 @@ def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray
 
     Returns:
         A dict of NumPy arrays: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, and those of the
-        other direction; weight_ih and its sisters for weights of a cell.
+        other direction; for a cell weight_ih, weight_hh, bias_ih and bias_hh.
 
     Raises:
-        TypeError, ValueError: torch has no such cell, or these are no weights of one.
+        TypeError, ValueError: torch has no such cell, or the dict has no weights of a cell.
 
     Example:
 
@@ -246,21 +247,22 @@ def from_onnx(
     hidden_size: int | None = None,
     layout: int = 0,
 ) -> dict[str, Any]:
-    """The weights of an LSTM, GRU or RNN of ONNX, for the functions of tf_ti.
+    """Returns the weights of an LSTM, GRU or RNN of ONNX, for the functions of tf_ti.
 
     Args:
         w, r, b, p: the operator's inputs W, R, B and P, as arrays: [directions, gates * hidden,
-            input], [directions, gates * hidden, hidden], [directions, 2 * gates * hidden] and none.
+            input], [directions, gates * hidden, hidden], [directions, 2 * gates * hidden]. b and p
+            may be None. Peepholes p must be zeros.
         direction, activations, activation_alpha, activation_beta, clip, linear_before_reset,
-            input_forget, hidden_size, layout: its attributes, as str or bytes where they are
-            strings. layout, which is about x, is not looked at: with 0 x is time_major, and states
-            and y have their dimensions in another order than those of tf_ti.
+            input_forget, hidden_size, layout: its attributes. Strings may be str or bytes. layout
+            is ignored, since it is about x: with layout 0, x is time_major, and states and y have
+            their dimensions in another order than in tf_ti.
 
     Returns:
-        A dict of arguments, as `from_keras` gives.
+        A dict of arguments, as from `from_keras`.
 
     Raises:
-        TypeError, ValueError: there is no such cell in tf_ti, or these are no weights of one.
+        TypeError, ValueError: tf_ti has no such cell, or the arrays are no weights of a cell.
 
     Example:
 
@@ -291,7 +293,7 @@ def from_onnx(
         raise ValueError(
             f"activations must be {len(default)} for each direction, got {len(names)}: {names!r}"
         )
-    # Those that have an alpha or a beta take the next number.
+    # Only functions that have an alpha or a beta take the next number.
     alphas = iter(check_numbers("activation_alpha", activation_alpha))
     betas = iter(check_numbers("activation_beta", activation_beta))
     functions = []
@@ -315,14 +317,14 @@ def from_onnx(
 def to_onnx(
     weights: Mapping[str, Any],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-    """The inputs and attributes of an LSTM, GRU or RNN of ONNX, of arguments as `from_onnx` gives.
+    """Converts arguments, as from `from_onnx`, to inputs and attributes of ONNX's LSTM, GRU or RNN.
 
     Args:
         weights: a dict of w, r, b and the other arguments of one of tf_ti's functions, by their
             names.
 
     Returns:
-        (W, R, B, attributes), such that `from_onnx(W, R, B, **attributes)` gives the weights again.
+        (W, R, B, attributes), such that `from_onnx(W, R, B, **attributes)` returns the weights.
 
     Example:
 
@@ -384,7 +386,14 @@ class _Cell:
         b: np.ndarray | None,
         recurrent_b: np.ndarray | None,
     ) -> "_Cell":
-        """Of weights with gates in another order, and a bias, or none, for each of their rows."""
+        """Makes a cell of weights with gates in another order.
+
+        Args:
+            spec: the cell.
+            orders: the order of the gates of each kind.
+            w, r: [gates * hidden, input] and [gates * hidden, hidden].
+            b, recurrent_b: the biases of the rows of w and of r, or None.
+        """
         rows = r.shape[:1]
         biases = [array.shape for array in (b, recurrent_b) if array is not None]
         if w.shape[:-1] != rows or any(shape != rows for shape in biases):
@@ -398,14 +407,14 @@ class _Cell:
             _reorder(zeros if a is None else a, *order) for a in (w, r, b, recurrent_b)
         )
         if spec.linear_before_reset:
-            own = slice(2 * r.shape[1], None)  # the candidate's biases, which are not added
+            own = slice(2 * r.shape[1], None)  # the candidate's biases stay apart
             b = np.concatenate([(b + recurrent_b)[: own.start], b[own], recurrent_b[own]])
         else:
             b = b + recurrent_b
         return cls(spec, w, r, b)
 
     def arrays(self, orders: Mapping[str, str]) -> list[np.ndarray]:
-        """The other way: w, r and both biases for each of their rows."""
+        """The reverse of `of`: w, r, b and recurrent_b, with gates in another order."""
         rows = len(self.r)
         b, recurrent_b = self.b[:rows], np.zeros_like(self.b[:rows])
         if self.spec.linear_before_reset:
@@ -415,7 +424,7 @@ class _Cell:
 
 
 def _arguments(cells: Sequence[_Cell], direction: str | None) -> dict[str, Any]:
-    """Of the sequences' functions, or, without a direction, of the cells'."""
+    """The arguments for a sequence function, or, without a direction, for a cell function."""
     spec = cells[0].spec
     for cell in cells:
         if cell.spec != spec:
@@ -438,7 +447,7 @@ def _arguments(cells: Sequence[_Cell], direction: str | None) -> dict[str, Any]:
 
 
 def _cells(weights: Mapping[str, Any]) -> tuple[list[_Cell], str | None]:
-    """The cell of each direction, and the direction, of arguments as `_arguments` makes them."""
+    """The reverse of `_arguments`: the cell of each direction, and the direction."""
     if not isinstance(weights, Mapping):
         raise TypeError(f"weights must be a dict of arguments, got {weights!r}")
     known = ("w", "r", "b", "direction", "hidden_size", *_OPTIONS)
@@ -489,13 +498,13 @@ def _keras_cell(cell: Any) -> _Cell:
 
 
 def _as_float32(activation: Activation) -> Activation:
-    """With the numbers that ONNX's attributes make of its own."""
+    """The activation with its alpha and beta rounded to float32, as ONNX's attributes are."""
     rounded = {key: float(np.float32(getattr(activation, key))) for key in ("alpha", "beta")}
     return dataclasses.replace(activation, **rounded)
 
 
 def keras_activation(function: Any) -> Activation:
-    """What an activation of Keras is called here."""
+    """Returns tf_ti's activation for a function of Keras."""
     name, module = getattr(function, "__name__", None), getattr(function, "__module__", None) or ""
     if module.split(".")[0] != "keras" or name not in _KERAS_ACTIVATIONS:
         raise ValueError(
@@ -505,7 +514,7 @@ def keras_activation(function: Any) -> Activation:
 
 
 def _kind_of(r: np.ndarray) -> Kind:
-    """By the number of gates, which r [..., gates * hidden, hidden] tells."""
+    """The kind of a cell, by the number of gates in r, [..., gates * hidden, hidden]."""
     for kind, gates in GATES.items():
         if r.ndim in (2, 3) and r.shape[-1] and r.shape[-2] == len(gates) * r.shape[-1]:
             return kind
@@ -520,7 +529,7 @@ def _check_hidden_size(hidden_size: Any, r: np.ndarray) -> None:
 def _array(label: str, value: Any) -> np.ndarray:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # which torch does not give to NumPy
+        if str(value.dtype) == "torch.bfloat16":  # torch has no NumPy arrays of it
             value = value.float()
     try:
         array = np.asarray(value)
@@ -540,6 +549,6 @@ def _text(value: Any) -> Any:
 
 
 def _reorder(array: np.ndarray, order: str, wanted: str) -> np.ndarray:
-    """The rows of the gates in another order."""
+    """Puts the rows of the gates in another order."""
     gates = dict(zip(order, np.split(array, len(order))))
     return np.concatenate([gates[gate] for gate in wanted])
