@@ -315,7 +315,9 @@ def _second_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor 
 
 # --- the ops on a GPU -----------------------------------------------------------------------------
 
-# By what the ops are told.
+# The loops by the types and attributes of ops. Tracing one takes longer than tracing its caller.
+# They are few: as many as a process has different cells. A functools.lru_cache would take the op as
+# an argument, and so keep its graph alive.
 _loops: dict[tuple, Any] = {}
 
 
