@@ -10,9 +10,6 @@ from tf_ti import _library, _tf
 from tf_ti.recurrent import ops, weights as _weights
 from tf_ti.recurrent.spec import CellSpec, Kind
 
-# The order of the gates in Keras's weights.
-_GATES = {"lstm": "ifco", "gru": "zrh", "rnn": "h"}
-
 
 class _NativeLoop:
     """Runs the steps of a layer of Keras natively, or by Keras's loop if the kernel lacks any."""
@@ -98,7 +95,7 @@ class _NativeLoop:
         spec = CellSpec(
             self._kind,
             activations,
-            _GATES[self._kind],
+            _weights.KERAS_GATES[self._kind],
             linear_before_reset=bool(getattr(cell, "reset_after", False)),
             reverse=self.go_backwards,
             transpose_weights=False,

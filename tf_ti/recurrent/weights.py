@@ -24,9 +24,9 @@ from tf_ti.recurrent.spec import (
 )
 
 # The orders of the gates, by the letters of GATES.
-_KERAS = {"lstm": "ifco", "gru": "zrh", "rnn": "h"}
-_TORCH = {"lstm": "ifco", "gru": "rzh", "rnn": "h"}
-_ONNX = {"lstm": "iofc", "gru": "zrh", "rnn": "h"}
+KERAS_GATES = {"lstm": "ifco", "gru": "zrh", "rnn": "h"}
+_TORCH_GATES = {"lstm": "ifco", "gru": "rzh", "rnn": "h"}
+_ONNX_GATES = {"lstm": "iofc", "gru": "zrh", "rnn": "h"}
 
 _KERAS_CELLS = {"LSTMCell": "lstm", "GRUCell": "gru", "SimpleRNNCell": "rnn"}
 _KERAS_ACTIVATIONS = {
@@ -128,7 +128,7 @@ def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
         raise ValueError(f"an LSTM of Keras has one activation for g and h, got {activations[1:]}")
     arrays = []
     for cell in cells:
-        w, r, b, recurrent_b = cell.arrays(_KERAS)
+        w, r, b, recurrent_b = cell.arrays(KERAS_GATES)
         arrays += [w.T, r.T, np.stack([b, recurrent_b]) if spec.linear_before_reset else b]
     return arrays
 
@@ -182,7 +182,7 @@ def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> di
         kind = _kind_of(r)
         activations = [nonlinearity] if kind == "rnn" else None
         spec = CellSpec.of(kind, activations, linear_before_reset=kind == "gru")
-        cells.append(_Cell.of(spec, _TORCH, w, r, b, recurrent_b))
+        cells.append(_Cell.of(spec, _TORCH_GATES, w, r, b, recurrent_b))
     direction = "forward" if len(cells) == 1 else "bidirectional"
     return _arguments(cells, None if is_cell else direction)
 
@@ -227,7 +227,7 @@ def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray
     for cell, end in zip(cells, ("", "_reverse")):
         suffix = "" if direction is None else f"_l{layer}{end}"
         names = (f"{name}{suffix}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-        entries.update(zip(names, cell.arrays(_TORCH)))
+        entries.update(zip(names, cell.arrays(_TORCH_GATES)))
     return entries
 
 
@@ -310,7 +310,7 @@ def from_onnx(
         spec = CellSpec.of(
             kind, clip=clip or None, linear_before_reset=bool(linear_before_reset)
         ).replace(activations=tuple(functions[d * len(default) : (d + 1) * len(default)]))
-        cells.append(_Cell.of(spec, _ONNX, w[d], r[d], *np.split(b[d], 2)))
+        cells.append(_Cell.of(spec, _ONNX_GATES, w[d], r[d], *np.split(b[d], 2)))
     return _arguments(cells, direction)
 
 
@@ -335,7 +335,7 @@ def to_onnx(
     """
     cells, direction = _cells(weights)
     spec = cells[0].spec
-    w, r, b, recurrent_b = map(np.stack, zip(*(cell.arrays(_ONNX) for cell in cells)))
+    w, r, b, recurrent_b = map(np.stack, zip(*(cell.arrays(_ONNX_GATES) for cell in cells)))
     functions = spec.activations * len(cells)
     attributes = {
         "hidden_size": r.shape[-1],
@@ -494,7 +494,7 @@ def _keras_cell(cell: Any) -> _Cell:
     w, r = cell.kernel.numpy().T, cell.recurrent_kernel.numpy().T
     b = None if cell.bias is None else cell.bias.numpy()
     biases = b if b is not None and b.ndim == 2 else (b, None)
-    return _Cell.of(spec, _KERAS, w, r, *biases)
+    return _Cell.of(spec, KERAS_GATES, w, r, *biases)
 
 
 def _as_float32(activation: Activation) -> Activation:
