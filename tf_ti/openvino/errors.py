@@ -1,4 +1,6 @@
-"""The error of a file that cannot be used, and the way names are shown in its message."""
+"""The error of a file that cannot be used, and its names as messages show them."""
+
+from collections.abc import Iterable
 
 
 class IRError(ValueError):
@@ -11,6 +13,13 @@ def shown(text: object, most: int = 120) -> str:
     """Quotes text from a file for a message, cut to `most` characters."""
     quoted = repr(text)
     return quoted if len(quoted) <= most else f"{quoted[: most - 20]}...{quoted[-10:]}"
+
+
+def some(names: Iterable[object], most: int = 5) -> str:
+    """The first of some names, quoted, and the number of the others."""
+    names = list(names)
+    listed = ", ".join(map(shown, names[:most]))
+    return listed + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def ascii_name(text: str, others: str = "_.-", most: int = 100) -> str:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.openvino import operations  # noqa: F401 - fills the table
 from tf_ti.openvino.constants import Constants
-from tf_ti.openvino.errors import IRError, ascii_name, shown
+from tf_ti.openvino.errors import IRError, ascii_name, shown, some
 from tf_ti.openvino.model import Graph, Layer, Port
 from tf_ti.openvino.operation import Function, Operation, find
 from tf_ti.openvino.progress import watched
@@ -39,16 +39,11 @@ def check_supported(graph: Graph) -> None:
         for layer in unknown:
             kind = f"{shown(layer.type)[1:-1]} ({shown(layer.version)[1:-1]})"
             kinds.setdefault(kind, []).append(layer.name)
-        listed = "; ".join(f"{kind}: {_some(names)}" for kind, names in sorted(kinds.items()))
+        listed = "; ".join(f"{kind}: {some(names)}" for kind, names in sorted(kinds.items()))
         raise IRError(
             f"{graph.path}: operations that are not supported: {listed}. "
             "tf_ti.openvino.register adds one."
         )
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    listed = ", ".join(map(shown, names[:most]))
-    return listed + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 class Evaluation:

@@ -14,7 +14,6 @@ from tf_ti.openvino.weights import declared
 
 _HEADINGS = ("id", "type", "opset", "name", "inputs", "outputs")
 _LOOPS = ("TensorIterator", "Loop")
-_RANGE = ("axis", "start", "end", "stride", "part_size")
 
 
 def listing(graph: Graph) -> str:
@@ -158,19 +157,13 @@ def _port_map(loop: Layer) -> tuple[tf_ti.PortMap, list[tf_ti.BackEdge]]:
     parameters, results = _positions(body, "Parameter"), _positions(body, "Result")
     port_map = tf_ti.PortMap(
         inputs=[
-            tf_ti.InputPort(i, parameters[entry.internal_layer_id], **_range(entry))
+            tf_ti.InputPort(i, parameters[entry.internal_layer_id], **entry.range)
             for i, entry in enumerate(body.inputs)
         ],
         outputs=[
-            tf_ti.OutputPort(i, results[entry.internal_layer_id], **_range(entry))
+            tf_ti.OutputPort(i, results[entry.internal_layer_id], **entry.range)
             for i, entry in enumerate(body.outputs)
         ],
     )
     edges = [tf_ti.BackEdge(results[a], parameters[b]) for a, b in body.back_edges]
     return port_map, edges
-
-
-def _range(entry: PortMapEntry) -> dict[str, int]:
-    if "axis" not in entry.attributes:
-        return {}
-    return {name: int(entry.attributes[name]) for name in _RANGE if name in entry.attributes}

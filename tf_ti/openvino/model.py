@@ -7,6 +7,11 @@ from tf_ti.openvino.element_types import ElementType
 
 Shape = tuple[int | None, ...]  # None: any extent
 
+# The external port of a Loop's own values: the number of the iteration, the execution condition.
+OWN_PORT = -1
+# The attributes of an entry of a port map that takes or gives slices of a tensor.
+RANGE = ("axis", "start", "end", "stride", "part_size")
+
 
 @dataclasses.dataclass(frozen=True)
 class Port:
@@ -20,9 +25,16 @@ class Port:
 class PortMapEntry:
     """Connects an external port of a loop or a branch to a Parameter or Result of its body."""
 
-    external_port_id: int  # -1: the loop's own, such as the number of the iteration
+    external_port_id: int  # OWN_PORT for a Loop's own values
     internal_layer_id: int
     attributes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def range(self) -> dict[str, int]:
+        """The axis and the range along it; empty if the entry is for the whole tensor."""
+        if "axis" not in self.attributes:
+            return {}
+        return {name: int(self.attributes[name]) for name in RANGE if name in self.attributes}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ import defusedxml.ElementTree
 
 from tf_ti.openvino.element_types import ELEMENT_TYPES, of_precision
 from tf_ti.openvino.errors import IRError, shown
-from tf_ti.openvino.model import Body, Graph, Layer, Port, PortMapEntry, Shape
+from tf_ti.openvino.model import OWN_PORT, RANGE, Body, Graph, Layer, Port, PortMapEntry, Shape
 from tf_ti.openvino.progress import watched
 
 VERSIONS = (10, 11)
@@ -25,11 +25,8 @@ _MOST_BYTES = 2**63
 _WIDEST = 8  # bytes of a number
 # Some operations have names from older versions of the format.
 _OLD_TYPES = {"Const": "Constant", "PReLU": "PRelu", "ReLU": "Relu", "SoftMax": "Softmax"}
-# The external port of a Loop's own values: the number of the iteration, the condition.
-_OWN_PORT = -1
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 _EXTENT = re.compile("-1|[0-9]{1,18}")
-_RANGE = frozenset(["axis", "start", "end", "stride", "part_size"])
 _BODIES = {
     "TensorIterator": {"body": ("port_map", "back_edges")},
     "Loop": {"body": ("port_map", "back_edges")},
@@ -304,8 +301,9 @@ def _body(element: Element, graph: Graph, map_tag: str, edges_tag: str | None, p
         for child in _children(element, map_tag, tag, path, optional=True):
             where = f"{path}: <{map_tag}>: an {tag} {shown(child.attrib)}"
             attributes = dict(child.attrib)
-            for name in _RANGE.intersection(attributes):
-                _integer(child, name, where)
+            for name in RANGE:
+                if name in attributes:
+                    _integer(child, name, where)
             entry = PortMapEntry(
                 _integer(child, "external_port_id", where),
                 _integer(child, "internal_layer_id", where),
@@ -330,7 +328,7 @@ def _check_body(
     kind: str, body: Body, inputs: Sequence[Port], outputs: Sequence[Port], where: str
 ) -> None:
     """Checks that the ports exist, and that each Parameter and each output has one entry."""
-    own = {_OWN_PORT} if kind == "Loop" else set()
+    own = {OWN_PORT} if kind == "Loop" else set()
     inside = {parameter.id for parameter in body.graph.of_type("Parameter")}
     outside = {port.id for port in outputs}
     fed: set[int] = set()
@@ -360,7 +358,7 @@ def _check_body(
         if parameter in led:
             raise IRError(f"{path}: two back edges lead to it")
         led.add(parameter)
-        if entries[parameter].external_port_id == _OWN_PORT:
+        if entries[parameter].external_port_id == OWN_PORT:
             raise IRError(f"{path}: is the number of the iteration, but a back edge leads to it")
         if "axis" in entries[parameter].attributes:
             raise IRError(f"{path}: is a slice of an input, but a back edge leads to it")

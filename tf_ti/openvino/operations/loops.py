@@ -7,19 +7,9 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti import _tf
-from tf_ti.openvino.model import Body, PortMapEntry
+from tf_ti.openvino.model import OWN_PORT, Body, PortMapEntry
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of
-
-_OWN = -1  # the external port of a Loop's own values: the number of the iteration, the condition
-_RANGE = ("axis", "start", "end", "stride", "part_size")
-
-
-def _range(entry: PortMapEntry) -> dict[str, int]:
-    """The axis of a port and the range along it; empty if the port takes the whole tensor."""
-    if "axis" not in entry.attributes:
-        return {}
-    return {name: int(entry.attributes[name]) for name in _RANGE if name in entry.attributes}
 
 
 def _external(op: Operation, entry: PortMapEntry) -> tf.Tensor:
@@ -60,11 +50,11 @@ def _tensor_iterator(op, *inputs):
 
     port_map = tf_ti.PortMap(
         [
-            tf_ti.InputPort(i, parameters.index(entry.internal_layer_id), **_range(entry))
+            tf_ti.InputPort(i, parameters.index(entry.internal_layer_id), **entry.range)
             for i, entry in enumerate(body.inputs)
         ],
         [
-            tf_ti.OutputPort(i, results.index(entry.internal_layer_id), **_range(entry))
+            tf_ti.OutputPort(i, results.index(entry.internal_layer_id), **entry.range)
             for i, entry in enumerate(body.outputs)
         ],
     )
@@ -84,13 +74,13 @@ def _loop(op, trip_count, condition, *inputs):
     iteration, the last value of anything but a state is zeros.
     """
     body = op.layer.bodies["body"]
-    ends = [entry.internal_layer_id for entry in body.outputs if entry.external_port_id == _OWN]
+    ends = [entry.internal_layer_id for entry in body.outputs if entry.external_port_id == OWN_PORT]
     if len(ends) != 1:
         raise op.error(f"{len(ends)} results of the body are its execution condition, not one")
     slices = {
-        entry.internal_layer_id: _pieces(op, _external(op, entry), **_range(entry))
+        entry.internal_layer_id: _pieces(op, _external(op, entry), **entry.range)
         for entry in body.inputs
-        if _range(entry)
+        if entry.range
     }
     count = _count(op, [extents(pieces)[axis] for pieces, axis, _ in slices.values()])
     back = {parameter: result for result, parameter in body.back_edges}
@@ -100,7 +90,7 @@ def _loop(op, trip_count, condition, *inputs):
         given, states = {}, []
         for entry in body.inputs:
             parameter = entry.internal_layer_id
-            if entry.external_port_id == _OWN:
+            if entry.external_port_id == OWN_PORT:
                 value = _number(body, parameter, number)
             elif parameter in slices:
                 value = loop.add_iterator(*slices[parameter])
@@ -125,9 +115,9 @@ def _loop(op, trip_count, condition, *inputs):
             raise op.error("runs for ever: no trip count, no slices, and a condition that is true")
         outputs = _add_outputs(op, loop, body, results, dict(reversed(states)))
     for entry in body.outputs:
-        if _range(entry):
+        if entry.range:
             stack = tf.convert_to_tensor(outputs[entry.external_port_id])
-            outputs[entry.external_port_id] = _joined(op, stack, **_range(entry))
+            outputs[entry.external_port_id] = _joined(op, stack, **entry.range)
     return _in_order(op, {port: tf.convert_to_tensor(value) for port, value in outputs.items()})
 
 
@@ -199,10 +189,10 @@ def _add_outputs(op, loop, body, results, states):
     outputs = {}
     for entry in body.outputs:
         result, port = entry.internal_layer_id, entry.external_port_id
-        if port == _OWN:
+        if port == OWN_PORT:
             continue
-        if _range(entry):
-            outputs[port] = _add_stack(op, loop, results[result], **_range(entry))
+        if entry.range:
+            outputs[port] = _add_stack(op, loop, results[result], **entry.range)
             continue
         if result not in states:
             states[result] = _add_last(loop, results[result])

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.openvino.errors import IRError, shown
+from tf_ti.openvino.errors import IRError, shown, some
 from tf_ti.openvino.writer.network import Network, Port, Weights, element_type_of, shape_of
 
 # The counterpart of a tensor of the function: the output of a layer, or a constant. The handle of a
@@ -125,7 +125,7 @@ class Conversion:
         problems = list(self.problems)
         if self.unsupported:
             kinds = (
-                f"{kind}: {_some(dict.fromkeys(names))}"
+                f"{kind}: {some(dict.fromkeys(names))}"
                 for kind, names in sorted(self.unsupported.items())
             )
             problems.insert(0, f"operations that cannot be written as IR: {'; '.join(kinds)}")
@@ -265,9 +265,3 @@ def _worked_out(tensor: tf.Tensor) -> np.ndarray | None:
         return None
     value = tf.get_static_value(tensor)
     return None if value is None else np.asarray(value, tensor.dtype.as_numpy_dtype)
-
-
-def _some(names, most: int = 5) -> str:
-    names = list(names)
-    listed = ", ".join(map(shown, names[:most]))
-    return listed + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti.openvino.model import OWN_PORT, RANGE
 from tf_ti.openvino.writer.conversion import Node, needed_operations, writes
 from tf_ti.openvino.writer.network import Body, Layer, Network, Port, element_type_of, shape_of
 
-_OWN = -1  # the external port of a Loop's own values: the number of the iteration, the condition
 _INTEGER = element_type_of(tf.int64)
 
 
@@ -196,9 +196,8 @@ class _Loop:
         axis, shape = given.axis % rank, self.op.shape(i).as_list()
         shape[axis] = size = given.part_size if given.mode == "slice" else 1
         parameter = self._parameter(i, shape)
-        names = "axis", "start", "end", "stride", "part_size"
         values = axis, given.start, given.end, given.stride, size
-        self._feed(tensor, parameter, **dict(zip(names, values)))
+        self._feed(tensor, parameter, **dict(zip(RANGE, values)))
         if given.mode == "slice":
             return parameter
         value = self.network.add("Squeeze", [parameter, np.asarray([axis])]).outputs[0]
@@ -237,7 +236,7 @@ class _Loop:
         """The iteration's number."""
         if self._number is None:
             self._number = self.network.parameter(_INTEGER, (), "number")
-            self.description.feed(_OWN, self._number, purpose="current_iteration")
+            self.description.feed(OWN_PORT, self._number, purpose="current_iteration")
         return self._number
 
     def _extent(self, i: int) -> int:
@@ -335,7 +334,7 @@ class _Loop:
                 self.description.back_edges.append(edge)
         if self.is_loop:
             goes_on = network.result(self._goes_on(values, results), "goes_on")
-            self.description.give(_OWN, goes_on, purpose="execution_condition")
+            self.description.give(OWN_PORT, goes_on, purpose="execution_condition")
         for k, i in enumerate(self.written):
             self._give(len(self.ports) + k, self.outputs[i], results, states)
         layer = op.layer(
@@ -376,9 +375,8 @@ class _Loop:
         # A Loop concatenates pieces of one element only, and never in reverse.
         is_reversed = output.stride < 0 and not self.is_loop
         start, end, stride = (-1, 0, -size) if is_reversed else (0, -1, size)
-        names = "axis", "start", "end", "stride", "part_size"
         result = self.network.result(value, name)
-        self.description.give(port, result, **dict(zip(names, (axis, start, end, stride, size))))
+        self.description.give(port, result, **dict(zip(RANGE, (axis, start, end, stride, size))))
 
     def _pieces_of(self, output: _Output) -> tuple[int, int, bool]:
         """The axis along which values are joined, their extent on it, and true if it is new."""
