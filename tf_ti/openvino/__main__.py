@@ -24,7 +24,7 @@ _MANY_BYTES = 100 << 20
 
 _EPILOG = """\
 exit codes: 0 all went well, 1 something is wrong with a model, or --check found a difference,
-2 the command line is wrong. Nothing is written where it is not 0.
+2 the command line is wrong. Nothing is written unless the exit code is 0.
 
 On a terminal, large models get a progress bar where tqdm is installed (pip install tqdm).
 """
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("models", nargs="+", metavar="MODEL.xml", help="what to read")
+    parser.add_argument("models", nargs="+", metavar="MODEL.xml", help="the models to read")
     parser.add_argument(
         "--weights", metavar="FILE", help="the weights; by default the .bin file beside MODEL.xml"
     )
@@ -63,12 +63,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="floating constants become variables; those of a .keras model are not frozen",
     )
-    listed = parser.add_argument_group("what a model consists of")
+    listed = parser.add_argument_group("contents of a model")
     listed.add_argument(
         "--inspect", action="store_true", help="list layers and ports, and draw the loops"
     )
     listed.add_argument(
-        "--drawings", metavar="DIR", type=_path, help="write the loops as graphviz's sources"
+        "--drawings", metavar="DIR", type=_path, help="write the loops as graphviz sources"
     )
     compared = parser.add_argument_group("comparison")
     compared.add_argument(
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_shape,
         action="append",
         default=[],
-        help="the shape of an input with dimensions that are unknown; these are 2, as is a ?",
+        help="the shape of an input with unknown dimensions; by default these are 2, as is a ?",
     )
     compared.add_argument(
         "--rtol", type=_tolerance, help="relative; by default it depends on dtypes"
