@@ -1,8 +1,8 @@
 """One direction of a layer, run by the native op or by the loop of `unfused.py`.
 
-On a CPU the op runs all steps in one kernel, and its gradient is an op too. The loop runs those
-that the kernel lacks: with some activations, or with checkpoints. It also gives the gradient of
-a clipped sequence, and gradients of gradients.
+On a CPU the op runs all steps in one kernel, and its gradient is an op too. The loop takes over if
+the kernel lacks an activation, or if checkpoints are asked for. It also computes the gradient of a
+clipped sequence, and gradients of gradients.
 
 On a GPU the loop runs the steps. Only the runtime knows the device of an op in a graph, so each op
 carries its loop as a function.

@@ -42,7 +42,7 @@ _NAMES = {name.replace("_", ""): name for name in ACTIVATIONS}
 
 
 class Limits(enum.IntFlag):
-    """The way of gradients through a relu or a hard sigmoid at its limits, and at NaN.
+    """Flags for gradients of a relu or a hard sigmoid at its limits, and at NaN.
 
     PASSES: the gradient goes on. ZERO: 0 takes its place. With neither, it is multiplied by 0,
     which makes a difference where it is infinite. tf.nn.relu and tf.nn.relu6 have none of these
