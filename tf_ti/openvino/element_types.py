@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class ElementType:
-    """An element type: `dtype` holds a number in memory. In a file it takes `bits`, perhaps < 8."""
+    """An element type: `dtype` holds a number in memory; a file packs it if `bits` is below 8."""
 
     name: str
     dtype: np.dtype

@@ -1,4 +1,4 @@
-"""The error of a file that cannot be used, and its names as messages show them."""
+"""The error of a file that cannot be used, and the quoting of names in its message."""
 
 from collections.abc import Iterable
 

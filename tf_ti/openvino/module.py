@@ -171,9 +171,9 @@ def load(
         path: the .xml file.
         weights: the .bin file; by default the one beside it of the same name.
         trainable: make `tf.Variable`s of the floating constants with more than one element, except
-            those that only sizes are made of. Otherwise all are constants. One place of the file is
-            one variable, however many layers read it, unless all its elements are equal: OpenVINO
-            writes the biases of several layers once if all are zeros.
+            those that only sizes are made of. Otherwise all are constants. Constants in one place
+            of the file are one variable, unless all elements are equal: OpenVINO writes biases of
+            zeros once, even if they belong to several layers.
         name: a name for the module.
 
     Returns:
