@@ -874,7 +874,7 @@ def test_checkpoints_keep_the_loop():
 
 
 def test_with_a_gpu_nothing_is_known(monkeypatch):
-    monkeypatch.setattr(ops, "has_kernel", lambda recurrence: False)
+    monkeypatch.setattr(ops, "has_kernel", lambda spec: False)
     check_cell(sliced, 2, is_known=False)
 
 

@@ -302,11 +302,9 @@ def test_sequences_at_infinity_are_those_of_their_loop(kind, monkeypatch):
 
     def run():
         # x is projected already: with weights of 0, infinity makes NaN of all.
-        recurrence = tf_ti.recurrent.spec.Recurrence.of(kind, **options).replace(
-            transpose_weights=False
-        )
+        spec = tf_ti.recurrent.spec.CellSpec.of(kind, **options).replace(transpose_weights=False)
         given = [state[:, 0] for state in states]
-        y, last = ops.run(recurrence, x, given, None, tf.zeros([2, width]), bias)
+        y, last = ops.run(spec, x, given, None, tf.zeros([2, width]), bias)
         return [y, *last]
 
     found = run()

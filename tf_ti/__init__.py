@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import wrapt
 
-from tf_ti import _library  # noqa: F401, I001 - first: it says what an installation lacks
+from tf_ti import _library  # noqa: F401, I001 - first: its error names what is missing
 from tf_ti._version import __version__
 from tf_ti.bags.huge_pages import advise_huge_pages
 from tf_ti.bags.lookups import (
@@ -70,9 +70,12 @@ else:
 
 
 def _register_layers(_) -> None:
-    """Keras finds the layers in what it loads. What they lack is said when they are used."""
+    """Lets Keras find tf_ti's layers in the models that it loads.
+
+    If they cannot be imported, the error is raised when `tf_ti.keras` is used.
+    """
     with contextlib.suppress(ImportError, RuntimeError):
         importlib.import_module("tf_ti.keras")
 
 
-wrapt.register_post_import_hook(_register_layers, "keras")  # or at once, if it is imported
+wrapt.register_post_import_hook(_register_layers, "keras")  # at once if Keras is imported already

@@ -1,4 +1,4 @@
-"""`python -m tf_ti`: what is installed here, and whether it works. Exits with 1 if it does not."""
+"""`python -m tf_ti`: prints the versions, devices and ops, and checks them; 1 if a check fails."""
 
 import collections
 import platform

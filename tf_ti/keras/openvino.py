@@ -17,7 +17,7 @@ from tf_ti.openvino.module import identifiers
 from tf_ti.openvino.reader import document, parse
 from tf_ti.openvino.weights import Weights, declared
 
-# Up to so many bytes a floating constant is in the config too: shapes may depend on it.
+# The config has floating constants of up to so many bytes too: shapes may depend on them.
 _SMALL = 1024
 
 
@@ -31,10 +31,10 @@ class OpenVINO(keras.layers.Layer):
         layer = lambda inputs: module(*inputs)
 
     Floating constants with more than one element are weights: an optimizer trains them,
-    `layer.trainable = False` freezes them, and they are saved with a Keras model. What is saved
-    needs neither file: the config has the text of the XML, and the other constants. States of
-    ReadValue and Assign are none of the weights: what was loaded begins anew. Keras's files cannot
-    hold weights of float8 dtypes, which a file has where it computes with them.
+    `layer.trainable = False` freezes them, and they are saved with a Keras model. A saved layer
+    needs neither file: its config has the text of the XML, and the other constants. The states of
+    ReadValue and Assign are not weights: a loaded layer starts with initial ones. Keras's files
+    cannot hold weights of float8 dtypes, which a model has if it computes with them.
 
     Args:
         path: the .xml file.
@@ -44,20 +44,21 @@ class OpenVINO(keras.layers.Layer):
             layer's dtype policy is.
 
     Call arguments:
-        inputs: a tensor; or, where the model has several inputs, a list of tensors in their order,
-            or a dict by their names. They are cast to the dtypes of the model, ids of floating
-            point numbers too, as `keras.Input` makes them unless told otherwise.
+        inputs: a tensor; for a model with several inputs, a list of tensors in their order, or a
+            dict by their names. They are cast to the dtypes of the model, even from floating
+            point to integers: `keras.Input` is floating point by default.
 
     Output shape:
-        A tensor, or a tuple of them where the model has several outputs. The first dimension is the
-        batch only where the file has it so: a file with a fixed batch size keeps it.
+        A tensor, or a tuple of them if the model has several outputs. The first dimension is the
+        batch only if the file says so: a fixed batch size of the file is kept.
 
     Attributes:
-        model_inputs, model_outputs: what the model says of them, as `tf_ti.openvino.TensorInfo`s.
+        model_inputs, model_outputs: the model's inputs and outputs, as
+            `tf_ti.openvino.TensorInfo`s.
 
     Raises:
         tf_ti.openvino.IRError: the file, or the weights, cannot be used, or have operations that
-            are not supported; it says which file, layer and port.
+            are not supported. The message names the file, the layer and the port.
         TypeError, ValueError: inputs do not fit the model.
 
     Example:
@@ -97,8 +98,8 @@ class OpenVINO(keras.layers.Layer):
                 )
                 for variable in self._module.trainable_variables
             ]
-        self.trainable = trainable  # reaches the weights that are there
-        # Compilation depends on the operations.
+        self.trainable = trainable  # after the weights: it sets theirs too
+        # XLA may lack some of the model's operations.
         self.supports_jit = False
         self.built = True
 
@@ -115,11 +116,11 @@ class OpenVINO(keras.layers.Layer):
         else:
             tensors = inputs if isinstance(inputs, (list, tuple)) else [inputs]
             infos = itertools.chain(self.model_inputs, itertools.repeat(None))
-            outputs = self._module(*map(_cast, tensors, infos))  # which refuses too many
+            outputs = self._module(*map(_cast, tensors, infos))  # the module refuses too many
         return outputs[0] if len(outputs) == 1 else outputs
 
     def to_model(self) -> keras.Model:
-        """A model of this layer alone, with the inputs and outputs of the file."""
+        """Returns a model of this layer alone, with the inputs and outputs of the file."""
         if not self.model_inputs:
             raise IRError("the model has no inputs, as a model of Keras must")
         for info in self.model_inputs:
@@ -137,7 +138,7 @@ class OpenVINO(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "OpenVINO":
-        """A layer with zeros for its weights, which Keras loads. It reads no file."""
+        """Makes a layer with weights of zeros, which Keras then loads. It reads no file."""
         config = dict(config)
         saved: Any = _Saved.from_config(config.pop("ir", None))
         return cls(saved, **config)
@@ -145,12 +146,12 @@ class OpenVINO(keras.layers.Layer):
 
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-    """What a model is made from, but for large floating constants.
+    """The source of a model, without large floating constants.
 
     Attributes:
         text: the XML.
-        num_bytes: of the .bin file, as far as it is used.
-        pieces: what is in it, by offsets.
+        num_bytes: the size of the .bin file, as far as it is used.
+        pieces: its constants, as bytes by their offsets.
     """
 
     text: str
@@ -158,7 +159,7 @@ class _Saved:
     pieces: Mapping[int, bytes]
 
     def data(self) -> np.ndarray:
-        """The .bin file, with zeros for the rest, which take no memory until they are used."""
+        """The .bin file. Zeros, which take no memory until they are used, stand for the rest."""
         try:
             data = np.zeros(self.num_bytes, np.uint8)
         except (MemoryError, ValueError) as error:
@@ -187,7 +188,7 @@ class _Saved:
 
 
 class _Constants(Weights):
-    """Those of a model. Remembers what is read, but for large floating constants."""
+    """The constants of a model. It remembers those read, without large floating ones."""
 
     def __init__(self, path: str | os.PathLike[str], data: np.ndarray | None = None):
         super().__init__(path, data)

@@ -1,4 +1,4 @@
-"""`tf_ti.keras.LSTM`, `GRU` and `SimpleRNN`: Keras's layers, whose steps are one native op."""
+"""`tf_ti.keras.LSTM`, `GRU` and `SimpleRNN`: layers of Keras whose steps are one native op."""
 
 import warnings
 from typing import Any
@@ -8,14 +8,11 @@ import tensorflow as tf
 
 from tf_ti import _library, _tf
 from tf_ti.recurrent import ops, weights as _weights
-from tf_ti.recurrent.spec import Kind, Recurrence
-
-# How the gates lie in Keras's weights.
-_GATES = {"lstm": "ifco", "gru": "zrh", "rnn": "h"}
+from tf_ti.recurrent.spec import CellSpec, Kind
 
 
 class _NativeLoop:
-    """Runs the steps of a layer of Keras; what the kernel lacks is done by Keras's own loop."""
+    """Runs the steps of a layer of Keras natively, or by Keras's loop if the kernel lacks any."""
 
     _kind: Kind
     _has_warned = False
@@ -35,7 +32,7 @@ class _NativeLoop:
         self, sequences: Any, initial_state: Any, mask: Any, training: Any
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         try:
-            recurrence = self._recurrence(training)
+            spec = self._cell_spec(training)
             if ops.expects_gpu():
                 raise NotImplementedError("there is a GPU")
         except NotImplementedError as cause:
@@ -46,20 +43,20 @@ class _NativeLoop:
                     stacklevel=2,
                 )
             return super().inner_loop(sequences, initial_state, mask=mask, training=training)
-        if sequences.dtype.is_complex:  # of which a conversion would leave the real parts
+        if sequences.dtype.is_complex:  # a conversion would drop the imaginary parts
             raise TypeError(f"sequences must be of real numbers, got {sequences.dtype.name}")
         mask = next((kept for kept in keras.tree.flatten(mask) if kept is not None), None)
         if mask is not None:
             mask = tf.cast(mask, tf.bool)
         if training and self.cell.dropout:
-            # One mask for all steps, as Keras has it.
+            # One mask for all steps, as in Keras.
             sequences = sequences * self.cell.get_dropout_mask(sequences[:, 0, :])[:, tf.newaxis]
         states = [
             self._for_batch(self._compute(state), sequences)
             for state in keras.tree.flatten(initial_state)
         ]
         y, states = ops.run(
-            recurrence.replace(hold_output=mask is not None and not self.zero_output_for_mask),
+            spec.replace(hold_output=mask is not None and not self.zero_output_for_mask),
             self._compute(sequences),
             states,
             self._compute(self.cell.kernel),
@@ -71,11 +68,11 @@ class _NativeLoop:
             last = states[0]
         else:
             last = y[:, 0] if self.go_backwards else y[:, -1]
-        # Keras gives the steps in the order in which they are taken.
+        # Keras returns the steps in the order in which they run.
         return last, tf.reverse(y, [1]) if self.go_backwards else y, states
 
-    def _recurrence(self, training: Any) -> Recurrence:
-        """What the cell computes. NotImplementedError says what the kernel lacks for it."""
+    def _cell_spec(self, training: Any) -> CellSpec:
+        """The description of the cell. NotImplementedError names what the kernel lacks."""
         cell = self.cell
         may_train = training is not None and (tf.is_tensor(training) or bool(training))
         if may_train and cell.recurrent_dropout:
@@ -95,20 +92,20 @@ class _NativeLoop:
             activations = tuple(map(_weights.keras_activation, functions))
         except ValueError as cause:
             raise NotImplementedError(str(cause)) from cause
-        recurrence = Recurrence(
+        spec = CellSpec(
             self._kind,
             activations,
-            _GATES[self._kind],
+            _weights.KERAS_GATES[self._kind],
             linear_before_reset=bool(getattr(cell, "reset_after", False)),
             reverse=self.go_backwards,
             transpose_weights=False,
         )
-        if not ops.has_kernel(recurrence):
+        if not ops.has_kernel(spec):
             raise NotImplementedError(
                 "there is no kernel for an activation: "
                 + ", ".join(activation.name for activation in activations)
             )
-        return recurrence
+        return spec
 
     def _bias(self) -> tf.Tensor | None:
         if not self.cell.use_bias:
@@ -116,14 +113,14 @@ class _NativeLoop:
         bias = self._compute(self.cell.bias)
         if len(bias.shape) == 1:
             return bias
-        # A GRU's of both products: but for the one that is reset, they are added up.
+        # A GRU has biases of both products. All are added up but the candidate's.
         units = self.cell.units
         of_inputs, of_states = bias[0], bias[1]
         added = of_inputs[: 2 * units] + of_states[: 2 * units]
         return tf.concat([added, of_inputs[2 * units :], of_states[2 * units :]], 0)
 
     def _for_batch(self, state: tf.Tensor, sequences: tf.Tensor) -> tf.Tensor:
-        """Keras lets one state serve all sequences."""
+        """Repeats a single state for all sequences of the batch, as Keras does."""
         if state.shape[0] != 1 or sequences.shape[0] == 1:
             return state
         return tf.broadcast_to(state, [tf.shape(sequences)[0], *state.shape[1:]])
@@ -132,17 +129,18 @@ class _NativeLoop:
         return keras.ops.convert_to_tensor(value, dtype=self.compute_dtype)
 
 
-_DOC = """`keras.layers.{name}`, whose steps are done by one native op on a CPU.
+_DOC = """`keras.layers.{name}`, whose steps run as one native op on a CPU.
 
-    It is Keras's own layer but for its inner loop: the constructor and its arguments, weights and
-    their order, masks, `stateful`, `return_state`, `go_backwards`, `keras.layers.Bidirectional`,
-    saving and loading are those of `keras.layers.{name}`. Weights of one go into the other by
-    `get_weights` and `set_weights`. `use_cudnn` and `unroll` make no difference.
+    It is Keras's own layer except for its inner loop: the constructor and its arguments, weights
+    and their order, masks, `stateful`, `return_state`, `go_backwards`,
+    `keras.layers.Bidirectional`, saving and loading are those of `keras.layers.{name}`.
+    `get_weights` and `set_weights` carry weights from one to the other. `use_cudnn` and `unroll`
+    make no difference.
 
-    What the op lacks is done by Keras's loop, as before, and a warning says so once for a layer:
+    Keras's loop runs the steps in cases that the op lacks, and each layer warns of it once:
     `recurrent_dropout` while training; `dropout` with `implementation=1` while training;
     activations other than {activations}; and where there is a GPU, unless `with tf.device`
-    around the call says a CPU, or the layer's weights and what it is called with are on one.
+    around the call names a CPU, or the layer's weights and its inputs are on one.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""`python -m tf_ti.openvino`: an IR as a SavedModel or a .keras model; its layers; a comparison."""
+"""`python -m tf_ti.openvino`: converts IRs to SavedModels or Keras models, lists or checks them."""
 
 import argparse
 import contextlib
@@ -18,13 +18,13 @@ from tf_ti.openvino.listing import listing, write_drawings
 from tf_ti.openvino.progress import Watcher, watched_by
 from tf_ti.openvino.reader import read
 
-# From where on a model is large enough for a progress bar.
+# A model with more layers or more bytes gets a progress bar.
 _MANY_LAYERS = 200
 _MANY_BYTES = 100 << 20
 
 _EPILOG = """\
 exit codes: 0 all went well, 1 something is wrong with a model, or --check found a difference,
-2 the command line is wrong. Nothing is written where it is not 0.
+2 the command line is wrong. Nothing is written unless the exit code is 0.
 
 On a terminal, large models get a progress bar where tqdm is installed (pip install tqdm).
 """
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("models", nargs="+", metavar="MODEL.xml", help="what to read")
+    parser.add_argument("models", nargs="+", metavar="MODEL.xml", help="the models to read")
     parser.add_argument(
         "--weights", metavar="FILE", help="the weights; by default the .bin file beside MODEL.xml"
     )
@@ -63,12 +63,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="floating constants become variables; those of a .keras model are not frozen",
     )
-    listed = parser.add_argument_group("what a model consists of")
+    listed = parser.add_argument_group("contents of a model")
     listed.add_argument(
         "--inspect", action="store_true", help="list layers and ports, and draw the loops"
     )
     listed.add_argument(
-        "--drawings", metavar="DIR", type=_path, help="write the loops as graphviz's sources"
+        "--drawings", metavar="DIR", type=_path, help="write the loops as graphviz sources"
     )
     compared = parser.add_argument_group("comparison")
     compared.add_argument(
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_shape,
         action="append",
         default=[],
-        help="the shape of an input with dimensions that are unknown; these are 2, as is a ?",
+        help="the shape of an input with unknown dimensions; by default these are 2, as is a ?",
     )
     compared.add_argument(
         "--rtol", type=_tolerance, help="relative; by default it depends on dtypes"
@@ -154,7 +154,7 @@ def _weights_of(model: str, arguments: argparse.Namespace) -> str:
 
 
 def _process(model: str, arguments: argparse.Namespace) -> bool:
-    """Whether OpenVINO agrees, if it is asked."""
+    """Does all that the command asks of one model. Returns false if OpenVINO disagrees."""
     graph = read(model) if arguments.inspect or arguments.drawings else None
     if graph is not None and arguments.inspect:
         print(listing(graph))
@@ -165,7 +165,7 @@ def _process(model: str, arguments: argparse.Namespace) -> bool:
         if not checked.agrees:
             return False
     with contextlib.ExitStack() as stack:
-        # All are there, or none is.
+        # All of these are written, or none is.
         if arguments.output:
             folder = stack.enter_context(_finished_as(arguments.output))
             module = load(model, arguments.weights, arguments.trainable)
@@ -191,7 +191,7 @@ def _keras_model(model: str, arguments: argparse.Namespace) -> Any:
 
 @contextlib.contextmanager
 def _finished_as(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """What to write instead; it becomes `path` if nothing goes wrong."""
+    """A temporary path to write to. It is renamed to `path` if nothing goes wrong."""
     with tempfile.TemporaryDirectory(prefix=f".{path.name[:50]}.", dir=path.parent) as folder:
         unfinished = pathlib.Path(folder) / path.name
         yield unfinished
@@ -199,7 +199,7 @@ def _finished_as(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _progress_bar(weights: str) -> Watcher:
-    """Bars for what takes long, where there are a terminal, a large model and tqdm."""
+    """Progress bars for long stages, if there are a terminal, a large model and tqdm."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -224,5 +224,5 @@ def _progress_bar(weights: str) -> Watcher:
 
 
 if __name__ == "__main__":
-    tf.get_logger().setLevel("ERROR")  # each of several models is traced
+    tf.get_logger().setLevel("ERROR")  # TensorFlow warns of tracing model after model
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Compares what a model computes here with what OpenVINO computes."""
+"""Compares the outputs of a model here with those in OpenVINO."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ from tf_ti.openvino.reader import read
 from tf_ti.openvino.samples import random_inputs
 from tf_ti.openvino.weights import Weights
 
-# Relative and absolute. OpenVINO computes in single precision what is in double.
+# Relative and absolute. OpenVINO computes double precision in single.
 _TOLERANCES = {
     "f64": (1e-3, 1e-4),
     "f32": (1e-3, 1e-4),
@@ -31,12 +31,12 @@ _TOLERANCES = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Of a comparison.
+    """The settings of a comparison.
 
     Attributes:
-        seed: of the random inputs; None: a new one.
-        shapes: of inputs, by their names, with None for any extent.
-        rtol, atol: what may differ; None: by the dtype of an output.
+        seed: the seed of the random inputs; None for a new one.
+        shapes: the shapes of inputs by their names, with None for any extent.
+        rtol, atol: the tolerances; None for those of an output's dtype.
     """
 
     seed: int | None = None
@@ -47,7 +47,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Between two values of an output; `problem` is empty where there is none that matters."""
+    """The difference between two values of an output; `problem` is empty if they agree."""
 
     name: str
     element_type: str
@@ -129,7 +129,7 @@ def _run(
     inputs: Sequence[np.ndarray],
     infos: Sequence[TensorInfo],
 ) -> list[tuple[np.ndarray, ElementType]]:
-    """What OpenVINO computes, in full precision."""
+    """Runs the model in OpenVINO, in full precision."""
     try:
         core = openvino.Core()
         model = core.read_model(path, weights) if weights else core.read_model(path)
@@ -154,7 +154,7 @@ def _described(inputs: Sequence[np.ndarray]) -> str:
 
 
 def _without_stack(message: str) -> str:
-    """What TensorFlow says of an error, but for where in Python the operation was made."""
+    """An error message of TensorFlow, without the Python stack of the operation."""
     stack = re.compile(r"^(Graph execution error:|Detected at node .*| +File .*| *)$")
     return "\n".join(line for line in message.splitlines() if not stack.match(line))
 
@@ -201,19 +201,19 @@ def _tolerance(kind: ElementType, settings: Settings) -> tuple[float, float]:
 def _compare(
     ours: np.ndarray, theirs: np.ndarray, rtol: float, atol: float
 ) -> tuple[float, float, str]:
-    """The largest errors, and what is wrong."""
-    exact = ours == theirs  # infinities, and integers that no floating number can tell apart
+    """The largest absolute and relative errors, and the problem, if any."""
+    exact = ours == theirs  # infinities, and integers that float64 cannot tell apart
     a, b = ours.astype(np.float64), theirs.astype(np.float64)
     nan = np.isnan(a)
     if not np.array_equal(nan, np.isnan(b)):
         return np.inf, np.inf, "has NaN at other positions"
     with np.errstate(all="ignore"):
         error = np.where(exact | nan, 0.0, np.abs(a - b))
-        # An infinity of one of both is as far as can be.
+        # An infinity on one side is an infinite error.
         share = np.where(error > 0, error / np.abs(b), 0.0)
         share[np.isnan(share)] = np.inf
         is_close = exact | nan
-        if atol or rtol:  # else rounded integers might look alike
+        if atol or rtol:  # otherwise integers that float64 rounds might look alike
             is_close |= error <= atol + np.where(np.isinf(b), 0.0, rtol * np.abs(b))
     wrong = int(np.sum(~is_close))
     problem = f"differs at {wrong:,} of {a.size:,} positions" if wrong else ""

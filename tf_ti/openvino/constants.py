@@ -1,4 +1,4 @@
-"""The constants of a model: each taken from the file once, whoever reads it."""
+"""The constants of a model. Each is taken from the file once, however many layers read it."""
 
 from collections.abc import Iterator
 
@@ -11,21 +11,21 @@ from tf_ti.openvino.model import Graph, Layer
 from tf_ti.openvino.progress import watched
 from tf_ti.openvino.weights import Weights
 
-# Up to so many bytes a constant stands in each graph, where shapes and folding can see it.
+# Constants of up to so many bytes are in each graph, where shapes and folding can see them.
 _SMALL = 1024
-# Bytes, of TensorFlow's tensors; and what is taken from the system at once.
+# In bytes: the alignment of TensorFlow's tensors, and the memory that is allocated at once.
 _ALIGNMENT = 64
 _BLOCK = 32 << 20
 
 
 class Constants:
-    """What the Constants of a graph hold, and of its bodies, and Converts of them."""
+    """The values of the Constants of a graph and its bodies, and of Converts of Constants."""
 
     def __init__(self, graph: Graph, weights: Weights, trainable: bool):
-        # By id(layer). Nothing here refers to the file: it may change, or be gone, later.
+        # By id(layer). Nothing here refers to the file, which may change later, or be gone.
         self.values: dict[int, np.ndarray] = {}
         self.tensors: dict[int, tf.Tensor | tf.Variable] = {}
-        self._layers: list[Layer] = []  # keeps their ids theirs
+        self._layers: list[Layer] = []  # keeps the layers alive, and so their ids unique
         shared: dict[tuple, int] = {}
         memory = _Memory()
         for layer, source, is_size in watched("constants", list(_constants(graph))):
@@ -37,8 +37,8 @@ class Constants:
             offset = (source or layer).attributes.get("offset")
             floating = tf.as_dtype(dtype).is_floating
             variable = trainable and floating and array.size > 1 and not is_size
-            # OpenVINO writes equal numbers once: that they are, as biases of zeros may be, says
-            # nothing about being one parameter.
+            # OpenVINO writes equal numbers once. Biases of zeros in one place of the file may well
+            # be several parameters.
             is_filled = variable and array.flat[0] == array.flat[-1]
             is_filled = is_filled and bool((array == array.flat[0]).all())
             place = offset, element_type, array.shape, dtype, variable
@@ -56,7 +56,7 @@ class Constants:
                     continue
                 tensor = _shared(memory.copy(array, dtype))
                 if variable:
-                    # Until it changes, it too has the memory that it is given.
+                    # A variable shares the tensor's memory until it is assigned.
                     tensor = tf.Variable(tensor, name=ascii_name(layer.name))
                 self.tensors[id(layer)] = tensor
             except (TypeError, ValueError, MemoryError, tf.errors.OpError) as error:
@@ -68,14 +68,14 @@ class Constants:
         return list(found.values())
 
     def value(self, layer: Layer) -> np.ndarray | None:
-        """The number itself: where it is large, or a variable, what that holds now."""
+        """The value of a layer as an array, if it is a constant; of a variable the present one."""
         if id(layer) in self.tensors:
             with tf.init_scope():
                 return self.tensors[id(layer)].numpy()
         return self.values.get(id(layer))
 
     def tensor(self, layer: Layer) -> tf.Tensor | None:
-        """The value of a layer, if it is a constant."""
+        """The value of a layer as a tensor, if it is a constant."""
         if id(layer) in self.tensors:
             return tf.convert_to_tensor(self.tensors[id(layer)])
         value = self.values.get(id(layer))
@@ -83,13 +83,13 @@ class Constants:
 
 
 class _Memory:
-    """Memory for tensors, in blocks: the system gives large ones sooner than many small ones."""
+    """Memory for tensors, in blocks: a few large allocations are faster than many small ones."""
 
     def __init__(self):
         self._rest = np.empty(0, np.uint8)
 
     def copy(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """The numbers as another type, from an address on that TensorFlow takes."""
+        """Copies the numbers, as another dtype, to an address that TensorFlow accepts."""
         size = array.size * dtype.itemsize
         start = -self._rest.ctypes.data % _ALIGNMENT
         if start + size > len(self._rest):
@@ -103,26 +103,28 @@ class _Memory:
 
 
 def _shared(array: np.ndarray) -> tf.Tensor:
-    """A tensor that has the array's memory as its own, where that begins as it wants it to.
+    """Returns a tensor that shares the memory of an aligned array.
 
-    What tf.constant makes is a copy, and the array's own copy lives on until the next one is made.
+    tf.constant would copy it, and keep the array's memory until the next copy is made.
     """
     dtype = tf.as_dtype(array.dtype)
-    if array.dtype.isbuiltin != 1:  # NumPy's library does not know it
+    if array.dtype.isbuiltin != 1:  # a dtype of ml_dtypes, which NumPy does not export
         if dtype != tf.bfloat16:
             return tf.constant(array)
         array = array.view(np.uint16)
     tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
     if tensor.dtype != dtype:
         return tf.bitcast(tensor, dtype)
-    return tf.raw_ops.Identity(input=tensor)  # where there is a GPU, there
+    return tf.raw_ops.Identity(input=tensor)  # on the GPU, if there is one
 
 
 def _constants(graph: Graph) -> Iterator[tuple[Layer, Layer | None, bool]]:
-    """The constants that are read: Constants, and Converts of one to another floating type.
+    """The layers that are constant and read by others: Constants, and some Converts of them.
 
-    With a Convert comes its Constant, which need not be there for it; and with each, whether sizes
-    are all that is made of it.
+    The Converts are those from one floating type to another.
+
+    Yields:
+        The layer; for a Convert its Constant, otherwise None; true if all readers make sizes of it.
     """
     converts = {}
     for layer in graph.layers.values():

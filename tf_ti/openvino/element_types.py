@@ -1,4 +1,4 @@
-"""OpenVINO's element types, and what holds their numbers here."""
+"""OpenVINO's element types, and the NumPy dtypes that hold their numbers."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class ElementType:
-    """`dtype` holds a number; in a file it takes `bits`, fewer than a byte where it is packed."""
+    """An element type: `dtype` holds a number in memory; a file packs it if `bits` is below 8."""
 
     name: str
     dtype: np.dtype
@@ -22,9 +22,9 @@ class ElementType:
         return (count * self.bits + 7) // 8
 
     def unpack(self, data: np.ndarray, count: int) -> np.ndarray:
-        """The numbers in some bytes; a view of them where none is packed."""
+        """The numbers in some bytes; a view of the bytes unless numbers are packed."""
         if self.dtype == np.bool_:
-            return data != 0  # whatever else than 0 and 1 may be there
+            return data != 0  # any byte but 0 is true
         if self.bits >= 8:
             return data.view(self.dtype)
         if self.bits == 1:
@@ -64,7 +64,7 @@ ELEMENT_TYPES = {
     )
 }
 
-# As ports of layers write them.
+# Types by their names in ports of layers. Others have the same name in capitals.
 _OF_PRECISION = {
     "BOOL": "boolean",
     "BF16": "bf16",
@@ -83,6 +83,6 @@ def of_precision(precision: str) -> ElementType | None:
 
 
 def precision_of(kind: ElementType) -> str:
-    """What ports of layers call the type."""
+    """The precision that ports write for a type."""
     names = {name: precision for precision, name in _OF_PRECISION.items()}
     return names.get(kind.name, kind.name.upper())

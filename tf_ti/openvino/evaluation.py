@@ -1,4 +1,4 @@
-"""Computes a graph: layer after layer, each by the function of its operation."""
+"""Computes a graph layer by layer, each with the function of its operation."""
 
 import functools
 import inspect
@@ -9,14 +9,14 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.openvino import operations  # noqa: F401 - fills the table
 from tf_ti.openvino.constants import Constants
-from tf_ti.openvino.errors import IRError, ascii_name, shown
+from tf_ti.openvino.errors import IRError, ascii_name, shown, some
 from tf_ti.openvino.model import Graph, Layer, Port
 from tf_ti.openvino.operation import Function, Operation, find
 from tf_ti.openvino.progress import watched
 from tf_ti.openvino.states import Memory
 
 _OF_THE_GRAPH = frozenset(["Constant", "Parameter", "Result"])
-# What axes and extents are computed by, from other ones.
+# The operations that compute axes and extents from other ones.
 _OF_EXTENTS = frozenset(
     "Add Broadcast Concat Convert Divide Floor FloorMod Gather Maximum Minimum Multiply Range "
     "ReduceMax ReduceMin ReduceProd ReduceSum Reshape Select Slice Squeeze StridedSlice Subtract "
@@ -32,34 +32,29 @@ def unsupported(graph: Graph) -> list[Layer]:
 
 
 def check_supported(graph: Graph) -> None:
-    """One error that names all layers whose operations are not known."""
+    """Raises one error that names all layers with unknown operations."""
     unknown = unsupported(graph)
     if unknown:
         kinds: dict[str, list[str]] = {}
         for layer in unknown:
             kind = f"{shown(layer.type)[1:-1]} ({shown(layer.version)[1:-1]})"
             kinds.setdefault(kind, []).append(layer.name)
-        listed = "; ".join(f"{kind}: {_some(names)}" for kind, names in sorted(kinds.items()))
+        listed = "; ".join(f"{kind}: {some(names)}" for kind, names in sorted(kinds.items()))
         raise IRError(
             f"{graph.path}: operations that are not supported: {listed}. "
             "tf_ti.openvino.register adds one."
         )
 
 
-def _some(names: Sequence[str], most: int = 5) -> str:
-    listed = ", ".join(map(shown, names[:most]))
-    return listed + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 class Evaluation:
-    """Graphs of a model, with the constants that they share, and the states."""
+    """Computes the graphs of a model, which share constants and states."""
 
     def __init__(self, constants: Constants, memory: Memory):
         self._constants, self._memory = constants, memory
 
     @_tf.do_not_convert
     def __call__(self, graph: Graph, parameters: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
-        """What the Results get, by their layers' ids."""
+        """Returns the values of the Results by the ids of these layers."""
         values: dict[tuple[int, int], tf.Tensor] = {}
         results = {}
         for layer in watched("tracing layers", graph.layers.values()):
@@ -71,7 +66,7 @@ class Evaluation:
             else:
                 constant = self._constants.tensor(layer)
                 if constant is None and layer.type == "Constant":
-                    continue  # nobody reads it but a Convert, which is a constant itself
+                    continue  # only Converts read it, which are constants themselves
                 outputs = (constant,) if constant is not None else self._run(graph, layer, values)
             for port, value in zip(layer.outputs, outputs):
                 values[layer.id, port.id] = checked(layer, port, value)
@@ -93,7 +88,7 @@ class Evaluation:
                     outputs = self._constant(op, read, function, outputs)
         except IRError:
             raise
-        except Exception as error:  # whatever it is: a file led to it
+        except Exception as error:  # of any type: the cause is in the file
             raise op.error(str(error) or type(error).__name__) from error
         if not isinstance(outputs, tuple | list):
             outputs = (outputs,)
@@ -106,7 +101,7 @@ class Evaluation:
     def _constant(
         self, op: Operation, read: Sequence[Layer], function: Function, output: tf.Tensor
     ) -> tf.Tensor:
-        """The output as a constant, if all inputs are: more than tf.get_static_value can tell."""
+        """The output as a constant, if all inputs are known. tf.get_static_value does less."""
         known = [op.known(position) for position in range(len(op.inputs))]
         if any(value is None for value in known):
             return output
@@ -118,7 +113,7 @@ class Evaluation:
 
 
 def _may_be_asked_for(op: Operation, output) -> bool:
-    """Whether it may be an axis or an extent, which other layers must know before they run."""
+    """True if the output may be an axis or an extent, which others must know before they run."""
     if op.layer.type not in _OF_EXTENTS or not tf.is_tensor(output) or tf.executing_eagerly():
         return False
     count = output.shape.num_elements()
@@ -135,7 +130,7 @@ def _takes(function: Function, num_inputs: int) -> bool:
 
 
 def checked(layer: Layer, port: Port, value: tf.Tensor) -> tf.Tensor:
-    """The value, if it is what the file says of the port."""
+    """Returns the value after comparing its dtype and shape with those of the port."""
     if port.element_type is not None and value.dtype != port.element_type.dtype:
         raise IRError(
             f"{layer.path}: output port {port.id} is {port.element_type.name} in the file, "

@@ -1,4 +1,4 @@
-"""What an IR consists of, as a text: nothing of it is run, and no weights are read."""
+"""The layers and loops of an IR as text. Nothing is run, and no weights are read."""
 
 import collections
 import math
@@ -14,18 +14,17 @@ from tf_ti.openvino.weights import declared
 
 _HEADINGS = ("id", "type", "opset", "name", "inputs", "outputs")
 _LOOPS = ("TensorIterator", "Loop")
-_RANGE = ("axis", "start", "end", "stride", "part_size")
 
 
 def listing(graph: Graph) -> str:
-    """A table of the layers, what there is of each type, and drawings of the loops."""
+    """A table of the layers, the number of layers of each type, and drawings of the loops."""
     sections = [_table(list(_rows(graph, 0))), _summary(graph)]
     sections += [f"{shown_path(loop)}\n{_drawing(loop)}" for loop in _loops(graph)]
     return "\n\n".join(sections)
 
 
 def write_drawings(graph: Graph, folder: str | os.PathLike[str]) -> None:
-    """The drawings of the loops as graphviz's sources, a file each."""
+    """Writes the drawings of the loops as graphviz sources, each to a file."""
     for number, loop in enumerate(_loops(graph)):
         path = pathlib.Path(folder) / f"{number}_{ascii_name(loop.name)}.dot"
         try:
@@ -43,7 +42,7 @@ def shown_path(layer: Layer) -> str:
 
 
 def _visible(text: str, most: int = 60) -> str:
-    """A name, whatever it holds, in one line."""
+    """A name with any characters, in one line."""
     return shown(text, most)[1:-1]
 
 
@@ -72,7 +71,7 @@ def _port(port: Port) -> str:
 
 def _type(port: Port) -> str:
     kind = port.element_type.name if port.element_type else "?"
-    if port.shape is None:  # of a scalar the file says as little as where the rank is unknown
+    if port.shape is None:  # a scalar, or an unknown rank: in the file they look the same
         return kind
     return f"{kind}[{','.join('?' if n is None else str(n) for n in port.shape)}]"
 
@@ -101,7 +100,7 @@ def _summary(graph: Graph) -> str:
 
 
 def _size_of(constants: Sequence[Layer]) -> str:
-    """Of what stands once in the file and is read several times, once."""
+    """The size of constants. Several in one place of the file count once."""
     sizes: dict[object, int] = {}
     unknown = 0
     for layer in constants:
@@ -145,7 +144,7 @@ def _external(entry: PortMapEntry, ports: Sequence[Port]) -> str:
     for port in ports:
         if port.id == entry.external_port_id:
             return f"port {port.id}, {_type(port)}"
-    return "the loop's own"  # the number of the iteration, or whether there is another one
+    return "the loop's own"  # the number of the iteration, or the execution condition
 
 
 def _positions(body: Body, kind: str) -> dict[int, int]:
@@ -153,24 +152,18 @@ def _positions(body: Body, kind: str) -> dict[int, int]:
 
 
 def _port_map(loop: Layer) -> tuple[tf_ti.PortMap, list[tf_ti.BackEdge]]:
-    """As `tf_ti.draw` takes it: an input and an output for each entry of the map."""
+    """The arguments of `tf_ti.draw`, with an input or an output for each entry of the map."""
     body = loop.bodies["body"]
     parameters, results = _positions(body, "Parameter"), _positions(body, "Result")
     port_map = tf_ti.PortMap(
         inputs=[
-            tf_ti.InputPort(i, parameters[entry.internal_layer_id], **_range(entry))
+            tf_ti.InputPort(i, parameters[entry.internal_layer_id], **entry.range)
             for i, entry in enumerate(body.inputs)
         ],
         outputs=[
-            tf_ti.OutputPort(i, results[entry.internal_layer_id], **_range(entry))
+            tf_ti.OutputPort(i, results[entry.internal_layer_id], **entry.range)
             for i, entry in enumerate(body.outputs)
         ],
     )
     edges = [tf_ti.BackEdge(results[a], parameters[b]) for a, b in body.back_edges]
     return port_map, edges
-
-
-def _range(entry: PortMapEntry) -> dict[str, int]:
-    if "axis" not in entry.attributes:
-        return {}
-    return {name: int(entry.attributes[name]) for name in _RANGE if name in entry.attributes}

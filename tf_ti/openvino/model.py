@@ -1,4 +1,4 @@
-"""What an IR says, as immutable values: layers, their ports, what leads where."""
+"""The content of an IR as immutable values: layers, their ports, and the edges between them."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -6,6 +6,11 @@ from collections.abc import Iterator, Mapping
 from tf_ti.openvino.element_types import ElementType
 
 Shape = tuple[int | None, ...]  # None: any extent
+
+# The external port of a Loop's own values: the number of the iteration, the execution condition.
+OWN_PORT = -1
+# The attributes of an entry of a port map that takes or gives slices of a tensor.
+RANGE = ("axis", "start", "end", "stride", "part_size")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,16 +23,23 @@ class Port:
 
 @dataclasses.dataclass(frozen=True)
 class PortMapEntry:
-    """An input or an output of a loop or a branch, and the body's Parameter or Result."""
+    """Connects an external port of a loop or a branch to a Parameter or Result of its body."""
 
-    external_port_id: int  # -1: the loop's own, as its iteration number
+    external_port_id: int  # OWN_PORT for a Loop's own values
     internal_layer_id: int
     attributes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def range(self) -> dict[str, int]:
+        """The axis and the range along it; empty if the entry is for the whole tensor."""
+        if "axis" not in self.attributes:
+            return {}
+        return {name: int(self.attributes[name]) for name in RANGE if name in self.attributes}
 
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """A network inside of a layer, and how the layer's ports reach it."""
+    """A network inside a layer, and its connections to the layer's ports."""
 
     graph: "Graph"
     inputs: tuple[PortMapEntry, ...]
@@ -57,19 +69,19 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """Layers, each after those that it reads; sources[layer, input port] = (layer, output port)."""
+    """Layers, each after those it reads; sources[layer id, input port] = layer id, output port."""
 
     layers: Mapping[int, Layer]
     sources: Mapping[tuple[int, int], tuple[int, int]]
     path: str
 
     def of_type(self, kind: str) -> list[Layer]:
-        """The layers of a type in the order of the file."""
+        """The layers of a type, in the order of the file."""
         layers = [layer for layer in self.layers.values() if layer.type == kind]
         return sorted(layers, key=lambda layer: layer.position)
 
     def walk(self) -> Iterator[Layer]:
-        """All layers, those of bodies too."""
+        """All layers, including those of bodies."""
         for layer in self.layers.values():
             yield layer
             for body in layer.bodies.values():

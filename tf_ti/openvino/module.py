@@ -23,9 +23,9 @@ class TensorInfo:
 
     Attributes:
         name: the first of its names.
-        names: all of them: those of the tensor, and that of the layer.
+        names: the names of the tensor, and that of the layer.
         dtype: its dtype.
-        shape: what is known of its shape.
+        shape: its shape, as far as it is known.
     """
 
     name: str
@@ -41,13 +41,13 @@ class TensorInfo:
 class IRModule(tf.Module):
     """A model that `tf_ti.openvino.load` has read.
 
-    Calling it with tensors, in the order of `inputs` or by their names, gives a tuple of tensors in
-    the order of `outputs`. It may be called in a `tf.function`, under a `tf.GradientTape`, in a
-    Keras model, and be saved by `tf.saved_model.save`.
+    Called with tensors, in the order of `inputs` or by their names, it returns a tuple of tensors
+    in the order of `outputs`. Calls work in a `tf.function`, under a `tf.GradientTape` and in a
+    Keras model, and `tf.saved_model.save` saves the module.
 
-    A model with ReadValue and Assign keeps states from one call to the next, as an infer request of
-    OpenVINO's does: `reset_state` begins anew. A call reads all states before it writes any. What
-    was saved keeps their values, and has `reset_state` too.
+    A model with ReadValue and Assign keeps states from one call to the next, as OpenVINO's infer
+    requests do. `reset_state` resets them. A call reads all states before it writes any. A
+    SavedModel keeps their values, and has `reset_state` too.
 
     Attributes:
         inputs, outputs: `TensorInfo`s.
@@ -82,7 +82,7 @@ class IRModule(tf.Module):
         return tuple(self._evaluate(*tensors))
 
     def reset_state(self) -> None:
-        """Forgets what calls have assigned, as OpenVINO's `request.reset_state()` does."""
+        """Resets all states, as OpenVINO's `request.reset_state()` does."""
         for state in self.states.values():
             state.reset()
 
@@ -118,23 +118,23 @@ class IRModule(tf.Module):
     def _to_tensor(self, info: TensorInfo, value: Any) -> tf.Tensor:
         try:
             tensor = tf.convert_to_tensor(value, info.dtype)
-        except Exception as error:  # TensorFlow's own kinds, OverflowError and others too
+        except Exception as error:  # errors of TensorFlow, OverflowError and others too
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"input {info.name!r}: {error}") from error
         if not info.shape.is_compatible_with(tensor.shape):
             raise ValueError(
                 f"input {info.name!r} has shape {tensor.shape}, but the model takes {info.shape}"
             )
-        if not tensor.shape.is_subtype_of(info.shape):  # known when it runs
+        if not tensor.shape.is_subtype_of(info.shape):  # compared at run time
             tensor = tf.ensure_shape(tensor, info.shape)
         return tensor
 
     def _trackable_children(self, save_type="checkpoint", **kwargs):
         children = super()._trackable_children(save_type, **kwargs)
         if save_type == "savedmodel":
-            # What was loaded again is called as this is, with positional tensors.
+            # A loaded SavedModel is called as this module is, with positional tensors.
             children["__call__"] = self._function
-            children["_default_save_signature"] = self._by_name  # of serving
+            children["_default_save_signature"] = self._by_name  # for serving
             if self.states:
                 children["reset_state"] = self._reset
         return children
@@ -154,25 +154,26 @@ def load(
         model = openvino.compile_model(path)
         module = lambda *inputs: tuple(model(inputs).values())
 
-    but the module is made of TensorFlow's operations and tf_ti's: it runs where TensorFlow does,
+    but the module consists of operations of TensorFlow and tf_ti: it runs where TensorFlow does,
     has gradients, and can be trained further and saved.
 
-    TensorIterator and Loop run as `tf_ti.tensor_iterator` and `tf_ti.Loop` do; a loop whose body is
-    an LSTM, a GRU or a plain recurrent cell becomes one operation, where `tf_ti.tensor_iterator`
-    says so. Both ends of a range belong to it. A Loop may have more slices than iterations; a trip
-    count below 0 means as many iterations as slices, and without slices no limit. A state may
-    change its shape where the body's Parameter leaves it open. After no iteration a state is as it
-    began, a concatenated output has extent 0, and the last value of what is no state is zeros in a
-    Loop and an error in a TensorIterator. ReadValue and Assign are refused in the bodies of loops
-    and branches.
+    TensorIterator and Loop run like `tf_ti.tensor_iterator` and `tf_ti.Loop`. A loop whose body is
+    an LSTM, a GRU or a plain recurrent cell becomes one operation, on the conditions that
+    `tf_ti.tensor_iterator` names. Ranges include both ends. A Loop may have more slices than
+    iterations. A trip count below 0 means as many iterations as slices, or, without slices, no
+    limit. A state may change its shape where the body's Parameter leaves it open. ReadValue and
+    Assign are refused in the bodies of loops and branches.
+
+    After no iteration, a state has its initial value, and a concatenated output has extent 0. The
+    last value of anything else is zeros in a Loop, and an error in a TensorIterator.
 
     Args:
         path: the .xml file.
         weights: the .bin file; by default the one beside it of the same name.
-        trainable: make `tf.Variable`s of the floating constants with more than one element, but for
-            those that sizes are made of; otherwise all are constants. What lies in one place of
-            the file is one variable, however many layers read it, unless all its elements are
-            equal: OpenVINO writes the biases of zeros of several layers once.
+        trainable: make `tf.Variable`s of the floating constants with more than one element, except
+            those that only sizes are made of. Otherwise all are constants. Constants in one place
+            of the file are one variable, unless all elements are equal: OpenVINO writes biases of
+            zeros once, even if they belong to several layers.
         name: a name for the module.
 
     Returns:
@@ -180,7 +181,7 @@ def load(
 
     Raises:
         tf_ti.openvino.IRError: the file, or the weights, cannot be used, or have operations that
-            are not supported; it says which file, layer and port.
+            are not supported. The message names the file, the layer and the port.
     """
     path = os.fsdecode(path)
     graph = read(path)
@@ -221,13 +222,13 @@ def _signature(infos: Sequence[TensorInfo]) -> list[tf.TensorSpec]:
 
 
 def identifiers(infos: Sequence[TensorInfo], others: Iterable[str] = ()) -> list[str]:
-    """A name for each, that TensorFlow takes and no other one has, nor any of `others`."""
+    """A unique name for each, which TensorFlow accepts and `others` do not have."""
     taken = {name.lower() for name in others}
     names: list[str] = []
     for info in infos:
         name = first = ascii_name(info.name, "_")
         number = 1
-        while name.lower() in taken:  # as TensorFlow has the names of arguments
+        while name.lower() in taken:  # TensorFlow ignores case in the names of arguments
             number += 1
             name = f"{first}_{number}"
         taken.add(name.lower())

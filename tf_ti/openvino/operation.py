@@ -1,4 +1,4 @@
-"""What an operation's function is given, and the table of these functions."""
+"""The argument of an operation's function, and the table of these functions."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +13,12 @@ from tf_ti.openvino.model import Graph, Layer
 from tf_ti.openvino.states import Memory
 
 _REQUIRED: Any = object()
-_MOST_KNOWN = 1 << 16  # numbers of an input that are looked for; they may be a range of any length
+_MOST_KNOWN = 1 << 16  # elements of an input whose value is looked for: a range may be huge
 _NEWEST_OPSET = 17
 
 
 class Operation:
-    """One layer that is being computed: its attributes, and what is known of its inputs."""
+    """A layer that is being computed: its attributes, and its inputs as far as they are known."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Operation:
 
     @property
     def registered(self) -> str | None:
-        """The version of the operation that the layer's opset has."""
+        """The opset that defines the layer's version of the operation."""
         return _registered(self.layer)
 
     def error(self, message: str) -> IRError:
@@ -95,7 +95,7 @@ class Operation:
     # Inputs.
 
     def static(self, position: int) -> np.ndarray:
-        """The value of an input that must be known before anything is computed."""
+        """The value of an input that must be known before the graph runs."""
         value = self.known(position)
         if value is None:
             raise self.error(f"input {position} must be a constant")
@@ -110,7 +110,7 @@ class Operation:
         return value
 
     def axis(self, axis: int, rank: int | None) -> int:
-        """From 0 on, where the rank is known."""
+        """The axis counted from 0, if the rank is known."""
         if rank is None:
             return axis
         if not -rank <= axis < rank:
@@ -131,10 +131,11 @@ _TABLE: dict[tuple[str, str], Function] = {}
 
 
 def register(type: str, opset: str | Sequence[str] = "opset1") -> Callable[[Function], Function]:
-    """Has a function compute the layers of a type, of one opset version or several.
+    """Registers a function that computes the layers of a type, in one opset or several.
 
-    The function takes the `Operation` and the layer's inputs, tensors, and returns a tensor, or a
-    tuple of as many as the layer has output ports. A later registration replaces an earlier one.
+    The function takes the `Operation` and the layer's inputs, which are tensors. It returns a
+    tensor, or a tuple with a tensor for each output port. A later registration replaces an earlier
+    one.
 
     Example:
 
@@ -152,7 +153,7 @@ def register(type: str, opset: str | Sequence[str] = "opset1") -> Callable[[Func
 
 
 def find(layer: Layer) -> Function | None:
-    """The function of a layer's version: an opset has the operations of those before it too."""
+    """The function of a layer. An opset has the operations of those before it too."""
     version = _registered(layer)
     return None if version is None else _TABLE[layer.type, version]
 

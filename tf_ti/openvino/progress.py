@@ -1,4 +1,4 @@
-"""Lets the command show how far reading a model, or tracing it, has come."""
+"""Lets the command show the progress of reading and tracing a model."""
 
 import contextlib
 import contextvars
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# Is given a stage's name and what it goes through, and gives that back, bit by bit.
+# Takes the name of a stage and its items, and yields the items one by one.
 Watcher = Callable[[str, Collection[Any]], Iterable[Any]]
 _WATCHER: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar("watcher", default=None)
 
@@ -21,6 +21,6 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
 
 
 def watched(stage: str, items: Collection[T]) -> Iterable[T]:
-    """The items, of which whoever watches sees one after the other."""
+    """The items, passed through the watcher if there is one."""
     watcher = _WATCHER.get()
     return items if watcher is None else watcher(stage, items)

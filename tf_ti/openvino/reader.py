@@ -1,4 +1,4 @@
-"""Reads an IR's XML: what it says is checked here, but for what only an operation can tell."""
+"""Reads an IR's XML, and checks all of it that does not depend on an operation."""
 
 import dataclasses
 import graphlib
@@ -13,23 +13,20 @@ import defusedxml.ElementTree
 
 from tf_ti.openvino.element_types import ELEMENT_TYPES, of_precision
 from tf_ti.openvino.errors import IRError, shown
-from tf_ti.openvino.model import Body, Graph, Layer, Port, PortMapEntry, Shape
+from tf_ti.openvino.model import OWN_PORT, RANGE, Body, Graph, Layer, Port, PortMapEntry, Shape
 from tf_ti.openvino.progress import watched
 
 VERSIONS = (10, 11)
 _MOST_NESTED = 32  # bodies in bodies
 _MOST_ELEMENTS_NESTED = 256
-# What a tensor may have: TensorFlow's own limits.
+# TensorFlow's limits of a tensor.
 _MOST_DIMENSIONS = 254
 _MOST_BYTES = 2**63
 _WIDEST = 8  # bytes of a number
-# The file calls some operations by names of its older forms.
+# Some operations have names from older versions of the format.
 _OLD_TYPES = {"Const": "Constant", "PReLU": "PRelu", "ReLU": "Relu", "SoftMax": "Softmax"}
-# The external port of what a Loop gives its body, or takes from it.
-_OWN_PORT = -1
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 _EXTENT = re.compile("-1|[0-9]{1,18}")
-_RANGE = frozenset(["axis", "start", "end", "stride", "part_size"])
 _BODIES = {
     "TensorIterator": {"body": ("port_map", "back_edges")},
     "Loop": {"body": ("port_map", "back_edges")},
@@ -44,7 +41,7 @@ def read(path: str | os.PathLike[str]) -> Graph:
 
 
 def document(path: str) -> bytes:
-    """All of an .xml file."""
+    """The content of an .xml file."""
     check_file(path)
     try:
         with open(path, "rb") as file:
@@ -54,13 +51,13 @@ def document(path: str) -> bytes:
 
 
 def parse(text: bytes | str, path: str) -> Graph:
-    """The network that a document describes; messages call it `path`."""
+    """The network that a document describes. Messages name it `path`."""
     parser = defusedxml.ElementTree.DefusedXMLParser(target=_Builder(), forbid_dtd=True)
     try:
         parser.feed(text)
         root = parser.close()
     except (ParseError, LookupError, ValueError) as error:
-        # Whatever may refer to something outside or grow without bounds is refused too.
+        # References to other files, and entities that grow without bounds, are refused too.
         raise IRError(f"{path}: is no XML that can be used: {error}") from error
     if root.tag != "net":
         raise IRError(f"{path}: the root is <{shown(root.tag)[1:-1]}>, not <net>: this is no IR")
@@ -72,7 +69,7 @@ def parse(text: bytes | str, path: str) -> Graph:
 
 
 def check_file(path: str) -> None:
-    """Refuses what cannot be read as a file: nobody may ever write into a pipe."""
+    """Refuses all but regular files: reading a pipe might never end."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
@@ -84,7 +81,7 @@ def check_file(path: str) -> None:
 
 
 class _Builder(TreeBuilder):
-    """Builds the tree, unless it is deeper than any network needs."""
+    """Builds the tree, and refuses one that is deeper than any network needs."""
 
     depth = 0
 
@@ -158,7 +155,10 @@ def _checked_ends(
     outputs: tuple[Port, ...],
     path: str,
 ) -> tuple[Port, ...]:
-    """The outputs of a layer; a Parameter's attributes say more of them than its port."""
+    """Checks the ports of a Result or a Parameter, and returns the outputs.
+
+    The attributes of a Parameter have its type and its shape, which its port may lack.
+    """
     if kind == "Result" and len(inputs) != 1:
         raise IRError(f"{path}: has {len(inputs)} input ports, not one")
     if kind != "Parameter":
@@ -203,8 +203,8 @@ def _ports(element: Element, tag: str, path: str) -> tuple[Port, ...]:
         element_type = None
         if precision and precision != "UNSPECIFIED":
             element_type = of_precision(precision)
-            # Resources and strings are there for operations that are refused by name.
-        # No dimensions may be a scalar's, or of a tensor of any rank.
+            # An unknown type, as of strings, is no error: the operation is refused by name.
+        # No dimensions: a scalar, or a tensor of any rank.
         dimensions = [_dimension(dim.text or "", where) for dim in child.findall("dim")]
         shape = _checked_shape(dimensions, where) if dimensions else None
         names = tuple(name for name in _split_names(child.get("names", "")) if name)
@@ -213,7 +213,7 @@ def _ports(element: Element, tag: str, path: str) -> tuple[Port, ...]:
 
 
 def _split_names(text: str) -> list[str]:
-    """At commas that no backslash stands before."""
+    """Splits at commas without a backslash before them."""
     return [part.replace("\\,", ",") for part in re.split(r"(?<!\\),", text)]
 
 
@@ -233,7 +233,7 @@ def _checked_shape(dimensions: Sequence[int | None], where: str) -> Shape:
 
 
 def parse_shape(text: str, where: str) -> Shape | None:
-    """The shape that an attribute says, as "1, 3..5, ?"; None where the rank is unknown."""
+    """The shape in an attribute, such as "1, 3..5, ?"; None if the rank is unknown."""
     if text.strip() == "...":
         return None
     dimensions: list[int | None] = []
@@ -282,7 +282,7 @@ def _sources(
 def _in_order(
     layers: Mapping[int, Layer], sources: Mapping[tuple[int, int], tuple[int, int]], path: str
 ) -> Iterator[Layer]:
-    """Each layer after those that it reads."""
+    """The layers, each after those that it reads."""
     sorter: graphlib.TopologicalSorter = graphlib.TopologicalSorter(dict.fromkeys(layers, ()))
     for (target, _), (source, _) in sources.items():
         sorter.add(target, source)
@@ -301,8 +301,9 @@ def _body(element: Element, graph: Graph, map_tag: str, edges_tag: str | None, p
         for child in _children(element, map_tag, tag, path, optional=True):
             where = f"{path}: <{map_tag}>: an {tag} {shown(child.attrib)}"
             attributes = dict(child.attrib)
-            for name in _RANGE.intersection(attributes):
-                _integer(child, name, where)
+            for name in RANGE:
+                if name in attributes:
+                    _integer(child, name, where)
             entry = PortMapEntry(
                 _integer(child, "external_port_id", where),
                 _integer(child, "internal_layer_id", where),
@@ -326,8 +327,8 @@ def _body(element: Element, graph: Graph, map_tag: str, edges_tag: str | None, p
 def _check_body(
     kind: str, body: Body, inputs: Sequence[Port], outputs: Sequence[Port], where: str
 ) -> None:
-    """Each port that is named is there, and each Parameter and each output has one entry."""
-    own = {_OWN_PORT} if kind == "Loop" else set()
+    """Checks that the ports exist, and that each Parameter and each output has one entry."""
+    own = {OWN_PORT} if kind == "Loop" else set()
     inside = {parameter.id for parameter in body.graph.of_type("Parameter")}
     outside = {port.id for port in outputs}
     fed: set[int] = set()
@@ -357,7 +358,7 @@ def _check_body(
         if parameter in led:
             raise IRError(f"{path}: two back edges lead to it")
         led.add(parameter)
-        if entries[parameter].external_port_id == _OWN_PORT:
+        if entries[parameter].external_port_id == OWN_PORT:
             raise IRError(f"{path}: is the number of the iteration, but a back edge leads to it")
         if "axis" in entries[parameter].attributes:
             raise IRError(f"{path}: is a slice of an input, but a back edge leads to it")

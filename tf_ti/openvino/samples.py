@@ -1,4 +1,4 @@
-"""Random inputs for a model: integers are such that what reads them can do with them."""
+"""Random inputs for a model. Integers are in the ranges that the layers reading them allow."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,11 +9,11 @@ from tf_ti.openvino.errors import IRError
 from tf_ti.openvino.model import Graph, Layer, Port, Shape
 from tf_ti.openvino.weights import Weights
 
-# The extent of a dimension that nothing is known of, and the end of integers that may be anything.
+# The extent of an unknown dimension, and the end of the range of integers without a rule.
 _EXTENT = 2
 _END = 10
 _MOST_ELEMENTS = 2**31  # of an input
-# Give on the numbers of their first input.
+# These pass on the numbers of their first input.
 _TRANSPARENT = frozenset(
     ["Broadcast", "Convert", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"]
 )
@@ -22,7 +22,7 @@ _TRANSPARENT = frozenset(
 def random_inputs(
     graph: Graph, weights: Weights, shapes: Mapping[str, Shape], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """An array for each Parameter; `shapes`, by their names, have None for any extent."""
+    """An array for each Parameter. `shapes` has shapes by names, with None for any extent."""
     parameters = graph.of_type("Parameter")
     names = {layer.id: {layer.name, *layer.outputs[0].names} for layer in parameters}
     for name in shapes:
@@ -83,7 +83,7 @@ class _Sampler:
         return values
 
     def _uses(self, graph: Graph, layer: Layer, port: Port) -> Iterator["_Use"]:
-        """Where the numbers go that this port gives, through layers that only give them on."""
+        """The inputs that get the numbers of a port, also through layers that pass them on."""
         given = [(graph, layer, port)]
         while given:
             graph, layer, port = given.pop()
@@ -103,7 +103,7 @@ class _Sampler:
                             given.append((body.graph, inside, inside.outputs[0]))
 
     def shape(self, graph: Graph, layer: Layer, position: int) -> tuple[int, ...]:
-        """Of an input; extents that are not known are 1."""
+        """The shape of an input. Unknown extents are 1."""
         source, port_id = graph.sources[layer.id, layer.inputs[position].id]
         if graph is self._graph and source in self._extents:
             return self._extents[source]
@@ -112,7 +112,7 @@ class _Sampler:
         return tuple(n or 1 for n in port.shape or ())
 
     def steps(self, graph: Graph, layer: Layer, axis: int) -> int:
-        """The extent of a first input along an axis, where layers before only order its axes."""
+        """The extent of the first input along an axis, also through Transposes and Converts."""
         source, port_id = graph.sources[layer.id, layer.inputs[0].id]
         before = graph.layers[source]
         port = before.output(port_id)
@@ -130,7 +130,7 @@ class _Sampler:
         return self.steps(graph, before, axis) if before.type == "Convert" else _EXTENT
 
     def number(self, graph: Graph, layer: Layer, position: int) -> int | None:
-        """An input's, if it is a constant."""
+        """The first number of an input, if that is a constant."""
         source = graph.layers[graph.sources[layer.id, layer.inputs[position].id][0]]
         if source.type != "Constant":
             return None
@@ -139,18 +139,18 @@ class _Sampler:
 
 
 class _Use:
-    """An input of a layer, as one that integers are read from."""
+    """An input of a layer that reads integers from it."""
 
     def __init__(self, sampler: _Sampler, graph: Graph, layer: Layer, position: int):
         self._sampler, self._graph = sampler, graph
         self.layer, self.position = layer, position
 
     def range(self) -> tuple[int, int, bool]:
-        """The first number that may be there, the end, and whether they must be in order."""
+        """The least number allowed, the end of the range, and true if numbers must be sorted."""
         rule = _RULES.get((self.layer.type, self.position))
         try:
             return rule(self) if rule else (0, _END, False)
-        except IndexError:  # it lacks inputs, which running it says
+        except IndexError:  # inputs are missing: running the model will fail with an error
             return 0, _END, False
 
     def extent(self, position: int, axis: int | None) -> int:
@@ -196,7 +196,7 @@ def _along_constant(position: int) -> _Rule:
 
 
 def _lengths(axis: Callable[[_Use], int]) -> _Rule:
-    """Of the whole sequence where its extent is not known: OpenVINO ignores others there."""
+    """Lengths up to the extent; all equal to it if shapes are dynamic: OpenVINO ignores others."""
 
     def rule(use: _Use) -> tuple[int, int, bool]:
         end = use.steps(axis(use)) + 1
@@ -228,7 +228,7 @@ _RULES: dict[tuple[str, int], _Rule] = {
     **_rules(["LSTMSequence"], {3: _lengths(lambda use: 1)}),
     **_rules(["GRUSequence", "RNNSequence"], {2: _lengths(lambda use: 1)}),
     **_rules(["ReverseSequence"], {1: _lengths(lambda use: use.attribute("seq_axis"))}),
-    # Numbers of things, and what is divided by.
+    # Counts and divisors.
     **_rules(["Divide", "FloorMod", "Mod", "OneHot"], {1: _positive(_END)}),
     **_rules(["Tile"], {1: _positive(3)}),
     **_rules(["TopK"], {1: _positive(2)}),

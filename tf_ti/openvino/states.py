@@ -1,4 +1,4 @@
-"""What a model keeps from one call to the next: ReadValue reads it, Assign writes it."""
+"""The states that a model keeps between calls: ReadValue reads them, Assign writes them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +14,12 @@ _TYPES = ("ReadValue", "Assign")
 
 
 class State(tf.Module):
-    """A value that a model keeps: a `variable_id` of its file.
+    """A value that a model keeps between calls: a `variable_id` of its file.
 
     Attributes:
-        value: a `tf.Variable`, not trainable: what was assigned last; zeros before that.
-        is_assigned: a `tf.Variable`: whether anything has been. Until then reading gives the
-            initial value that the model computes, where it does.
+        value: the last assigned value, or zeros before that; a `tf.Variable`, not trainable.
+        is_assigned: true after an assignment; a `tf.Variable`. Until then ReadValue returns the
+            initial value, if the model computes one.
     """
 
     def __init__(self, variable_id: str, spec: tf.TensorSpec):
@@ -38,13 +38,13 @@ class State(tf.Module):
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    """Empty where an extent is not known."""
+    """Zeros of a shape. Unknown extents are 0."""
     shape = [] if spec.shape.rank is None else [extent or 0 for extent in spec.shape]
     return tf.zeros(shape, spec.dtype)
 
 
 class Memory:
-    """What one call does to the states: all that it reads, it reads before it writes anything."""
+    """The reads and writes of one call. It reads all states before it writes any."""
 
     def __init__(self, states: Mapping[str, State]):
         self._states = states
@@ -66,7 +66,7 @@ class Memory:
 
 
 def make_states(graph: Graph) -> dict[str, State]:
-    """A state for each variable_id."""
+    """Makes a state for each variable_id."""
     specs: dict[str, tf.TensorSpec] = {}
     assigned: set[str] = set()
     for layer in graph.walk():
@@ -101,7 +101,7 @@ def make_states(graph: Graph) -> dict[str, State]:
 
 
 def _spec(layer: Layer) -> tf.TensorSpec:
-    """As the attributes have it, which older versions lack; else as the port does."""
+    """The spec of a state, from the attributes, or from the port in older versions."""
     port = next(iter(layer.outputs or layer.inputs), None)
     if port is None:
         raise IRError(f"{layer.path}: has no ports")

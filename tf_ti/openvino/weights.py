@@ -1,4 +1,4 @@
-"""The numbers beside an IR's XML: its .bin file, mapped and not read until they are used."""
+"""The weights beside an IR's XML: its .bin file, which is mapped and read where it is used."""
 
 import math
 import os
@@ -10,24 +10,24 @@ from tf_ti.openvino.errors import IRError, shown
 from tf_ti.openvino.model import Layer
 from tf_ti.openvino.reader import check_file, parse_shape
 
-_MOST_DIMENSIONS = 32  # NumPy's limit, in its older versions
+_MOST_DIMENSIONS = 32  # the limit of older versions of NumPy
 
 
 class Weights:
-    """Of the file at `path`, or `data`, where that is what the file has in it."""
+    """The weights in the file at `path`, or in `data`, if its content is given."""
 
     def __init__(self, path: str | os.PathLike[str], data: np.ndarray | None = None):
         self._path = os.fsdecode(path)
         self._bytes = data
 
     def of(self, layer: Layer) -> tuple[np.ndarray, ElementType]:
-        """The value of a Constant: a view of the file, but for types that are packed in it."""
+        """The value of a Constant; a view of the file unless its numbers are packed."""
         element_type, shape = declared(layer)
         offset, size = (self._position(layer, name) for name in ("offset", "size"))
         count = math.prod(shape)
         if len(shape) > _MOST_DIMENSIONS:
             raise IRError(f"{layer.path}: constants of {len(shape)} dimensions are not supported")
-        if count == 0:  # a byte may stand for nothing
+        if count == 0:  # OpenVINO may write a byte for no elements
             return np.zeros(shape, element_type.dtype), element_type
         if size != element_type.num_bytes(count):
             raise IRError(
@@ -38,7 +38,7 @@ class Weights:
         return numbers.reshape(shape), element_type
 
     def piece(self, layer: Layer, offset: int, size: int) -> np.ndarray:
-        """The bytes that a Constant stands for."""
+        """The bytes of a Constant."""
         data = self.data(layer)
         if offset + size > len(data):
             raise IRError(
@@ -54,7 +54,7 @@ class Weights:
         return int(text)
 
     def data(self, layer: Layer) -> np.ndarray:
-        """All bytes, which this layer needs."""
+        """The whole file. Errors name the layer that needs it."""
         if self._bytes is None:
             try:
                 check_file(self._path)
@@ -70,7 +70,7 @@ class Weights:
 
 
 def declared(layer: Layer) -> tuple[ElementType, tuple[int, ...]]:
-    """What the attributes say, or in the older form of the file the port."""
+    """The type and shape of a Constant, from its attributes, or in older files from its port."""
     if len(layer.outputs) != 1:
         raise IRError(f"{layer.path}: has {len(layer.outputs)} output ports, not one")
     (port,) = layer.outputs

@@ -1,4 +1,4 @@
-"""Recurrent cells and sequences, and the weights that other libraries trained for them."""
+"""Recurrent cells and sequences, and their trained weights from and to other libraries."""
 
 from tf_ti.loops import passes
 from tf_ti.recurrent import recognition, vectorize  # noqa: F401 - with TensorFlow

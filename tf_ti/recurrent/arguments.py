@@ -1,4 +1,4 @@
-"""The tensors that cells and sequences are called with: their types and shapes."""
+"""Checks of the tensors that cells and sequences are called with: dtypes and shapes."""
 
 import numbers
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _FLOATS = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 
 
 def to_floats(values: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Tensors of one floating type; b, which may be None, is then left out."""
+    """Returns the values as tensors of one floating dtype. A b of None is left out."""
     values = {label: v for label, v in values.items() if label != "b" or v is not None}
     tensors = {label: to_tensor(label, v) for label, v in values.items()}
     (first, like), *others = tensors.items()
@@ -28,9 +28,12 @@ def to_floats(values: Mapping[str, Any]) -> dict[str, tf.Tensor]:
 
 
 def to_lengths(sequence_lengths: Any) -> tf.Tensor:
-    """As int64. Of what does not fit, this makes numbers below 0, which are refused likewise."""
+    """Returns the lengths as int64.
+
+    Numbers beyond int64 become negative, and are refused as such.
+    """
     if isinstance(sequence_lengths, (list, tuple)) and not sequence_lengths:
-        return tf.zeros([0], tf.int64)  # TensorFlow would make floats
+        return tf.zeros([0], tf.int64)  # TensorFlow would make float32 of an empty list
     lengths = to_tensor("sequence_lengths", sequence_lengths)
     if not lengths.dtype.is_integer:
         raise TypeError(f"sequence_lengths must be of an integer dtype, got {lengths.dtype.name}")
@@ -45,9 +48,10 @@ def to_mask(mask: Any) -> tf.Tensor:
 
 
 def require(condition: tf.Tensor, *message: str | tf.Tensor) -> list[tf.Operation]:
-    """Ops that end with InvalidArgumentError unless the condition holds, which may be known now.
+    """Returns ops that fail with InvalidArgumentError unless the condition holds.
 
-    The message is of strings and tensors of int32: for others TensorFlow adds a conditional.
+    In eager mode it raises the error itself, and returns nothing. The message consists of strings
+    and int32 tensors: for other dtypes TensorFlow adds a conditional.
     """
     if not tf.executing_eagerly():
         return [tf.debugging.Assert(condition, message)]
@@ -64,17 +68,20 @@ def check_shapes(
     hidden_size: Any,
     is_step: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Checks that dimensions of one name have one size, when called or, where unknown, when run.
+    """Checks that dimensions of the same name have the same size.
+
+    Sizes that are known are compared at once, others when the program runs.
 
     Args:
-        tensors: by what errors call them.
-        layouts: each tensor's dimensions, as "directions 4*hidden input".
-        given: sizes that are known otherwise, and what says so.
+        tensors: the tensors, by the names that errors give them.
+        layouts: each tensor's dimensions, such as "directions 4*hidden input".
+        given: sizes known from elsewhere, each with a name for its source.
         hidden_size: the size of "hidden", or None.
-        is_step: whether this may be the body of a loop, which effects would keep from being more.
+        is_step: true for a single step, which may be the body of a loop. Checks then have no
+            effects if possible: those would keep the loop from becoming a sequence.
 
     Returns:
-        The tensors, with all that is known of their shapes.
+        The tensors, with static shapes as far as they are known.
     """
     dimensions = {label: _parse(layouts[label]) for label in tensors}
     tensors, checks = _with_ranks(tensors, layouts)
@@ -117,7 +124,7 @@ def _check_late(
     dimensions: list[tuple[int, str]],
     sizes: dict[str, tuple[int | tf.Tensor, str]],
 ) -> list[tf.Operation]:
-    """Compares the sizes that only the running program knows, or adds them to those known."""
+    """Returns ops that compare sizes known only at run time, and adds new ones to `sizes`."""
     if tensor.shape.is_fully_defined():
         return []
     shape, is_new = tf.shape(tensor), True
@@ -143,7 +150,7 @@ def _only_unknown(
     dimensions: list[tuple[int, str]],
     sizes: Mapping[str, tuple[int | tf.Tensor, str]],
 ) -> int | None:
-    """The one axis of unknown size, where what it must be is there."""
+    """The only axis of unknown size, if `sizes` has its expected size; otherwise None."""
     unknown = [axis for axis, size in enumerate(tensor.shape) if size is None]
     if (
         len(unknown) != 1
@@ -157,7 +164,10 @@ def _only_unknown(
 def _with_extent(
     tensor: tf.Tensor, axis: int, size: int | tf.Tensor, source: str, label: str
 ) -> tf.Tensor:
-    """The tensor, unless that axis has another size: without an effect, an error by its name."""
+    """Returns the tensor, or fails at run time if the axis has another size.
+
+    A reshape checks this without an effect. Its error shows the name that it has here.
+    """
     shape = [size if k == axis else n for k, n in enumerate(tensor.shape)]
     return tf.reshape(tensor, shape, name=f"{label}_must_fit_{source}")
 
@@ -171,7 +181,7 @@ def _check_hidden_size(hidden_size: Any) -> int:
 
 
 def _parse(layout: str) -> list[tuple[int, str]]:
-    """The factor and the name of each dimension."""
+    """Returns the factor and the name of each dimension."""
     split = [dimension.rpartition("*") for dimension in layout.split()]
     return [(int(factor or 1), name) for factor, _, name in split]
 
@@ -183,12 +193,12 @@ def _show(layout: str) -> str:
 def _with_ranks(
     tensors: Mapping[str, tf.Tensor], layouts: Mapping[str, str]
 ) -> tuple[dict[str, tf.Tensor], list[tf.Operation]]:
-    """The tensors, of known ranks, and what checks those that are known late."""
+    """Returns the tensors with known ranks, and ops that check ranks known only at run time."""
     ranked, checks = {}, []
     for label, tensor in tensors.items():
         rank, message = len(layouts[label].split()), f"{label} must be {_show(layouts[label])}, got"
         if tensor.shape.rank is None:
-            # Not tf.rank, which Grappler takes for what is said of the result.
+            # Not tf.rank: Grappler would fold it to the rank that is set below.
             checks += require(tf.equal(tf.size(tf.shape(tensor)), rank), message, tf.shape(tensor))
             tensor = tf.identity(tensor)
             tensor.set_shape([None] * rank)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.recurrent import arguments as _arguments, unfused
-from tf_ti.recurrent.spec import Recurrence
+from tf_ti.recurrent.spec import CellSpec
 
 
 @_tf.do_not_convert
@@ -36,8 +36,8 @@ def lstm_cell(
         ho = f(output) * h(co)
 
     Args:
-        x: [batch, input], of float32, float64, float16 or bfloat16. All that follows is of this
-            dtype; half precisions are computed in float32 and rounded where they are returned.
+        x: [batch, input], of float32, float64, float16 or bfloat16. States, weights and results
+            have this dtype. Half precisions are computed in float32 and rounded on return.
         initial_hidden_state, initial_cell_state: [batch, hidden].
         w, r: the weights of x and of the hidden state, [4 * hidden, input] and
             [4 * hidden, hidden], gates in the order f, i, c, o.
@@ -50,8 +50,8 @@ def lstm_cell(
         (ho, co): the next hidden and cell states.
 
     Raises:
-        TypeError, ValueError: arguments, dtypes or static shapes do not fit one another.
-        tf.errors.InvalidArgumentError: shapes do not fit one another at run time.
+        TypeError, ValueError: arguments, dtypes or static shapes do not match.
+        tf.errors.InvalidArgumentError: shapes do not match at run time.
 
     Example:
 
@@ -62,13 +62,13 @@ def lstm_cell(
 
     Source: OpenVINO's LSTMCell-4; activations as in ONNX's LSTM.
     """
-    recurrence = Recurrence.of("lstm", activations, activations_alpha, activations_beta, clip)
+    spec = CellSpec.of("lstm", activations, activations_alpha, activations_beta, clip)
     states = {
         "initial_hidden_state": initial_hidden_state,
         "initial_cell_state": initial_cell_state,
     }
     weights = {"w": w, "r": r, "b": b}
-    ho, co = _step(recurrence, x, states, weights, hidden_size, name or "LSTMCell")
+    ho, co = _step(spec, x, states, weights, hidden_size, name or "LSTMCell")
     return ho, co
 
 
@@ -93,7 +93,8 @@ def gru_cell(
     It means one step of `tf_ti.gru_sequence`.
 
     Args:
-        x: [batch, input], of float32, float64, float16 or bfloat16, as all that follows.
+        x: [batch, input], of float32, float64, float16 or bfloat16. The state, the weights and the
+            result have this dtype.
         initial_hidden_state: [batch, hidden].
         w, r: [3 * hidden, input] and [3 * hidden, hidden], gates in the order z, r, h.
         b: the biases, [3 * hidden], or [4 * hidden] with linear_before_reset; None for zeros.
@@ -114,11 +115,11 @@ def gru_cell(
 
     Source: OpenVINO's GRUCell-3; activations as in ONNX's GRU.
     """
-    recurrence = Recurrence.of(
+    spec = CellSpec.of(
         "gru", activations, activations_alpha, activations_beta, clip, linear_before_reset
     )
     states, weights = {"initial_hidden_state": initial_hidden_state}, {"w": w, "r": r, "b": b}
-    (ho,) = _step(recurrence, x, states, weights, hidden_size, name or "GRUCell")
+    (ho,) = _step(spec, x, states, weights, hidden_size, name or "GRUCell")
     return ho
 
 
@@ -144,9 +145,10 @@ def rnn_cell(
         ho = f(np.clip(x @ w.T + initial_hidden_state @ r.T + b, -clip, clip))
 
     Args:
-        x: [batch, input], of float32, float64, float16 or bfloat16, as all that follows.
+        x: [batch, input], of float32, float64, float16 or bfloat16. The state, the weights and the
+            result have this dtype.
         initial_hidden_state: [batch, hidden].
-        w, r, b: [hidden, input], [hidden, hidden] and [hidden]; None for a b of zeros.
+        w, r, b: [hidden, input], [hidden, hidden] and [hidden]. b may be None, for zeros.
         hidden_size, activations, activations_alpha, activations_beta, clip: as in
             `tf_ti.rnn_sequence`.
         name: a name for the operation.
@@ -164,14 +166,14 @@ def rnn_cell(
 
     Source: OpenVINO's RNNCell-3, the RNNCell-0 of its IR; activations as in ONNX's RNN.
     """
-    recurrence = Recurrence.of("rnn", activations, activations_alpha, activations_beta, clip)
+    spec = CellSpec.of("rnn", activations, activations_alpha, activations_beta, clip)
     states, weights = {"initial_hidden_state": initial_hidden_state}, {"w": w, "r": r, "b": b}
-    (ho,) = _step(recurrence, x, states, weights, hidden_size, name or "RNNCell")
+    (ho,) = _step(spec, x, states, weights, hidden_size, name or "RNNCell")
     return ho
 
 
 def _step(
-    recurrence: Recurrence,
+    spec: CellSpec,
     x: Any,
     initial: dict[str, Any],
     weights: dict[str, Any],
@@ -183,13 +185,13 @@ def _step(
         layouts = {
             "x": "batch input",
             **dict.fromkeys(initial, "batch hidden"),
-            "w": f"{len(recurrence.gates)}*hidden input",
-            "r": f"{len(recurrence.gates)}*hidden hidden",
-            "b": f"{recurrence.num_biases}*hidden",
+            "w": f"{len(spec.gates)}*hidden input",
+            "r": f"{len(spec.gates)}*hidden hidden",
+            "b": f"{spec.num_biases}*hidden",
         }
         tensors = _arguments.check_shapes(tensors, layouts, {}, hidden_size, is_step=True)
         return unfused.step(
-            recurrence,
+            spec,
             tensors["x"],
             [tensors[label] for label in initial],
             tensors["w"],

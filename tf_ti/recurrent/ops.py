@@ -1,10 +1,11 @@
-"""One direction of a layer: by the native op, or where that does not reach, by the loop.
+"""One direction of a layer, run by the native op or by the loop of `unfused.py`.
 
-The op computes the same steps on the CPU, all of them in one kernel. Its gradient is an op too. The
-gradient of that, and of a clipped sequence, is the loop's.
+On a CPU the op runs all steps in one kernel, and its gradient is an op too. The loop takes over if
+the kernel lacks an activation, or if checkpoints are asked for. It also computes the gradient of a
+clipped sequence, and gradients of gradients.
 
-On a GPU the steps are the loop's. Where an op in a graph will be, the runtime alone decides: so the
-op has the loop with it, as a function.
+On a GPU the loop runs the steps. Only the runtime knows the device of an op in a graph, so each op
+carries its loop as a function.
 """
 
 import contextlib
@@ -17,20 +18,21 @@ from tf_ti import _tf
 from tf_ti._library import ops
 from tf_ti.loops.tracing import graphs as _graphs
 from tf_ti.recurrent import unfused
-from tf_ti.recurrent.spec import GATES, Activation, Limits, Recurrence
+from tf_ti.recurrent.spec import GATES, Activation, CellSpec, Limits
 
 OP = "TfTi>RecurrentSequence"
 _KERNELS = frozenset(
     ["affine", "hard_sigmoid", "leaky_relu", "relu", "scaled_tanh", "sigmoid", "tanh"]
 )
-# How many tensors a gradient takes beside the outputs: activated gates, if there are several, and
-# the cell states; where steps are left out, or there is one gate, the hidden states; and where
-# gates do not tell how their gradients go, what goes into them.
+# The number of tensors that a gradient needs beside the outputs: the activated gates, if there are
+# several, and an LSTM's cell states. `run` adds one for the hidden states, if steps are left out or
+# there is a single gate, and one for the arguments of the gates, if their results do not determine
+# how gradients pass them.
 _NUM_SAVED = {"lstm": 2, "gru": 1, "rnn": 0}
 
 
 def run(
-    recurrence: Recurrence,
+    spec: CellSpec,
     x: tf.Tensor,
     states: Sequence[tf.Tensor],
     w: tf.Tensor | None,
@@ -40,15 +42,15 @@ def run(
     mask: tf.Tensor | None = None,
     checkpoint_every: int | None = None,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """As `unfused.run`."""
-    if checkpoint_every is not None or not has_kernel(recurrence) or asks_for_gpu():
-        return unfused.run(recurrence, x, states, w, r, b, lengths, mask, checkpoint_every)
-    # In a graph the kernel saves nothing where nobody reads it; an eager call cannot tell.
+    """Runs the steps of one direction; arguments and results are those of `unfused.run`."""
+    if checkpoint_every is not None or not has_kernel(spec) or asks_for_gpu():
+        return unfused.run(spec, x, states, w, r, b, lengths, mask, checkpoint_every)
+    # In a graph the kernel saves only tensors that are read. An eager call cannot know that.
     saves = not tf.executing_eagerly() or _tf.is_recording()
-    num_saved = _NUM_SAVED[recurrence.kind]
-    num_saved += recurrence.kind == "rnn" or lengths is not None or mask is not None
-    # An LSTM's last activation is of no gate.
-    num_saved += any(f.limits & Limits.PASSES for f in recurrence.activations[:2])
+    num_saved = _NUM_SAVED[spec.kind]
+    num_saved += spec.kind == "rnn" or lengths is not None or mask is not None
+    # An LSTM's last activation belongs to no gate.
+    num_saved += any(f.limits & Limits.PASSES for f in spec.activations[:2])
     hidden, *cells = states
     result = ops.tf_ti_recurrent_sequence(
         x=x,
@@ -61,7 +63,7 @@ def run(
         mask=_list(mask),
         S=tf.float64 if x.dtype == tf.float64 else tf.float32,
         num_saved=num_saved if saves else 0,
-        **_attributes(recurrence),
+        **_attributes(spec),
     )
     is_temporary = getattr(tf.compat.v1.get_default_graph(), "runs_here", False)
     if not is_temporary or _tf.has_gpu():
@@ -69,14 +71,16 @@ def run(
     return result.y, [result.last_h, *result.last_c]
 
 
-def has_kernel(recurrence: Recurrence) -> bool:
-    """Whether the op computes it."""
-    return all(map(_is_known, recurrence.activations))
+def has_kernel(spec: CellSpec) -> bool:
+    """Returns true if the op has kernels for all of the activations."""
+    return all(map(_is_known, spec.activations))
 
 
 def staying_with(tensors: Sequence[tf.Tensor]) -> contextlib.AbstractContextManager:
-    """Inside, eager operations are on the CPU that has all of these tensors, unless a device is
-    asked for. TensorFlow would take a GPU."""
+    """A context in which eager operations stay on the CPU, if all of these tensors are there.
+
+    TensorFlow would choose a GPU. A device that the caller asks for takes precedence.
+    """
     if not tf.executing_eagerly() or not _tf.has_gpu() or _kind(_tf.current_device()):
         return contextlib.nullcontext()
     devices = [tensor.device for tensor in tensors]
@@ -85,9 +89,9 @@ def staying_with(tensors: Sequence[tf.Tensor]) -> contextlib.AbstractContextMana
 
 
 def asks_for_gpu() -> bool:
-    """Whether the loop is to run and no op: where that would surely be on a GPU.
+    """Returns true if the steps are sure to run on a GPU: then the loop is used, not the op.
 
-    TensorFlow takes that in eager mode, if nobody asks for another device.
+    In eager mode TensorFlow chooses a GPU unless another device is asked for.
     """
     if not _tf.has_gpu():
         return False
@@ -96,8 +100,10 @@ def asks_for_gpu() -> bool:
 
 
 def expects_gpu() -> bool:
-    """Whether an operation will probably be on a GPU: unless somebody asks for another device, here
-    or around the call for which a function is traced."""
+    """Returns true if an operation will probably run on a GPU.
+
+    It will, unless another device is asked for: here, or around the call that traces a function.
+    """
     return _tf.has_gpu() and (_kind(_tf.current_device() or _tf.device_of_call()) or "GPU") == "GPU"
 
 
@@ -106,7 +112,7 @@ def _kind(device: str) -> str | None:
 
 
 def _is_known(activation: Activation) -> bool:
-    # From what these give, their slopes can be told for such alphas.
+    # Gradients derive slopes from results of activations, which are ambiguous for these alphas.
     if activation.name == "leaky_relu" and activation.alpha < 0:
         return False
     if activation.name == "scaled_tanh" and activation.alpha == 0:
@@ -118,22 +124,22 @@ def _list(tensor: tf.Tensor | None) -> list[tf.Tensor]:
     return [] if tensor is None else [tensor]
 
 
-def _attributes(recurrence: Recurrence) -> dict[str, Any]:
-    """What both ops are told of the cell."""
-    coefficients = [recurrence.clip or 0.0]
-    for activation in recurrence.activations:
+def _attributes(spec: CellSpec) -> dict[str, Any]:
+    """The attributes of both ops that describe the cell."""
+    coefficients = [spec.clip or 0.0]
+    for activation in spec.activations:
         coefficients += [activation.alpha, activation.beta]
     return {
-        "kind": recurrence.kind,
-        "gate_order": [recurrence.gates.index(gate) for gate in GATES[recurrence.kind]],
-        "transpose_weights": recurrence.transpose_weights,
-        "linear_before_reset": recurrence.linear_before_reset,
-        "activations": [activation.name for activation in recurrence.activations],
+        "kind": spec.kind,
+        "gate_order": [spec.gates.index(gate) for gate in GATES[spec.kind]],
+        "transpose_weights": spec.transpose_weights,
+        "linear_before_reset": spec.linear_before_reset,
+        "activations": [activation.name for activation in spec.activations],
         "coefficients": [repr(float(coefficient)) for coefficient in coefficients],
-        "reverse": recurrence.reverse,
-        "time_major": recurrence.time_major,
-        "hold_output": recurrence.hold_output,
-        "limits": [int(activation.limits) for activation in recurrence.activations],
+        "reverse": spec.reverse,
+        "time_major": spec.time_major,
+        "hold_output": spec.hold_output,
+        "limits": [int(activation.limits) for activation in spec.activations],
     }
 
 
@@ -141,13 +147,13 @@ def _coefficients(op: tf.Operation) -> list[float]:
     return [float(text) for text in op.get_attr("coefficients")]
 
 
-def _recurrence_of(op: tf.Operation) -> Recurrence:
+def _spec_of(op: tf.Operation) -> CellSpec:
     kind = op.get_attr("kind").decode()
     by_position = sorted(zip(op.get_attr("gate_order"), GATES[kind]))
     names = [name.decode() for name in op.get_attr("activations")]
     clip, *coefficients = _coefficients(op)
     limits = map(Limits, op.get_attr("limits") or [0] * len(names))
-    return Recurrence(
+    return CellSpec(
         kind,
         tuple(map(Activation, names, coefficients[::2], coefficients[1::2], limits)),
         "".join(gate for _, gate in by_position),
@@ -161,7 +167,7 @@ def _recurrence_of(op: tf.Operation) -> Recurrence:
 
 
 class Inputs:
-    """The inputs of either op, and the op of them again, or the loop."""
+    """The inputs of either op, taken apart, and the loop that is run on them."""
 
     def __init__(self, op: tf.Operation, inputs: Sequence[tf.Tensor] | None = None):
         counts = [op.get_attr(f"num_{name}") for name in ("cells", "weights", "biases")]
@@ -177,17 +183,21 @@ class Inputs:
         self.op = op
 
     def run_unfused(self, differentiable: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The outputs but for what is saved."""
+        """Runs the loop. Its outputs are those of the op without the saved tensors."""
         x, *others = differentiable
         states, others = others[: self._num_states], others[self._num_states :]
         w = others.pop(0) if self._has_weights else None
         r, b = others[0], others[1] if self._has_bias else None
-        recurrence = _recurrence_of(self.op)
-        y, states = unfused.run(recurrence, x, states, w, r, b, self._lengths, self._mask)
+        spec = _spec_of(self.op)
+        y, states = unfused.run(spec, x, states, w, r, b, self._lengths, self._mask)
         return [y, *states]
 
     def run_gradient(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The loop's gradients by the differentiable inputs, from them and those of outputs."""
+        """The loop's gradients with respect to the differentiable inputs.
+
+        Args:
+            flat: these inputs, followed by the gradients of the outputs.
+        """
         count = len(self.differentiable)
         return gradient_of(self.run_unfused, flat[:count], flat[count:])
 
@@ -205,7 +215,7 @@ def gradient_of(
 
 
 def _at(op: tf.Operation) -> contextlib.AbstractContextManager:
-    """Inside, what is added is on an op's device, if that is known: there is what the op saved."""
+    """A context that places operations on an op's device, where the saved tensors are."""
     device = op.outputs[0].device
     return tf.device(device) if device else contextlib.nullcontext()
 
@@ -229,7 +239,7 @@ def _first_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor |
 
 
 def _named(op: tf.Operation, names: dict[str, str | None], flat: Sequence[Any]) -> dict[str, Any]:
-    """An op's inputs by their names."""
+    """An op's inputs by name."""
     rest, given = list(flat), {}
     for name, count in names.items():
         one_or_more = [rest.pop(0) for _ in range(op.get_attr(count) if count else 1)]
@@ -237,7 +247,7 @@ def _named(op: tf.Operation, names: dict[str, str | None], flat: Sequence[Any]) 
     return given
 
 
-# The ops' inputs; those with a name beside them are lists, of which that attribute is the length.
+# The ops' inputs. Those with an attribute beside them are lists, whose length it gives.
 INPUTS = {
     "x": None,
     "h": None,
@@ -262,21 +272,26 @@ _RANKS |= {"y": 3, "grad_y": 3, "grad_last_h": 2, "grad_last_c": 2}
 
 
 def sequence_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The same sequence of other inputs: all outputs."""
+    """Adds a sequence op with the attributes of `op`, and returns all of its outputs."""
     result = ops.tf_ti_recurrent_sequence(
         **_named(op, INPUTS, flat),
         S=op.get_attr("S"),
         num_saved=op.get_attr("num_saved"),
-        **_attributes(_recurrence_of(op)),
+        **_attributes(_spec_of(op)),
     )
     _add_loop(result.y, op)
     return [result.y, result.last_h, *result.last_c, *result.saved]
 
 
 def gradient_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The gradient of a sequence, or the same one of other inputs: all outputs."""
+    """Adds a gradient op and returns all of its outputs.
+
+    Args:
+        op: a sequence op, or its gradient op: both have the attributes.
+        flat: the inputs.
+    """
     given = _named(op, GRADIENT_INPUTS, flat)
-    result = ops.tf_ti_recurrent_sequence_grad(**given, **_attributes(_recurrence_of(op)))
+    result = ops.tf_ti_recurrent_sequence_grad(**given, **_attributes(_spec_of(op)))
     _add_loop(result.grad_x, op)
     by_w, by_b = result.grad_w, result.grad_b
     return [result.grad_x, result.grad_h, *result.grad_c, *by_w, result.grad_r, *by_b]
@@ -284,7 +299,10 @@ def gradient_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 @_tf.register_gradient(f"{OP}Grad")
 def _second_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor | None]:
-    """By the inputs of the sequence and by the first gradients; its outputs follow from these."""
+    """Gradients with respect to the inputs of the sequence and the gradients of its outputs.
+
+    The outputs themselves get none: they are functions of the inputs.
+    """
     inputs = Inputs(op)
     num_states = 1 + op.get_attr("num_cells")
     count = len(inputs.differentiable)
@@ -295,18 +313,20 @@ def _second_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor 
     return [*found[:count], *nothing, *found[count:]]
 
 
-# --- what the ops do on a GPU ---------------------------------------------------------------------
+# --- the ops on a GPU -----------------------------------------------------------------------------
 
-# By what the ops are told.
+# The loops by the types and attributes of ops. Tracing one takes longer than tracing its caller.
+# They are few: as many as a process has different cells. A functools.lru_cache would take the op as
+# an argument, and so keep its graph alive.
 _loops: dict[tuple, Any] = {}
 
 
 def _add_loop(output: tf.Tensor, like: tf.Operation | None = None) -> None:
-    """Gives the op of an output its loop, if it is in a graph, where it may come to run on a GPU.
+    """Gives the op of an output its loop, if the op is in a graph and might run on a GPU.
 
     Args:
         output: the first output of the op.
-        like: another op, which had no loop if this one needs none.
+        like: an op that this one derives from; if it has no loop, this one needs none.
     """
     if isinstance(output, _tf.EagerTensor) or _kind(output.device) == "CPU":
         return
@@ -322,15 +342,15 @@ def _add_loop(output: tf.Tensor, like: tf.Operation | None = None) -> None:
 
 
 def _has_loop(op: tf.Operation) -> bool:
-    output = op.outputs[0]  # a tape brings a stand-in for the op
+    output = op.outputs[0]  # a tape passes a stand-in for the op
     if isinstance(output, _tf.EagerTensor):
         return False
-    is_elsewhere = not output.op.type.startswith(OP)  # outside of the function that is traced
+    is_elsewhere = not output.op.type.startswith(OP)  # outside the function that is being traced
     return is_elsewhere or bool(output.op.get_attr("loop"))
 
 
 def _make_loop(op: tf.Operation):
-    """What an op computes, but for what it saves, as a function of inputs of any extents."""
+    """Traces the loop of an op: a function of inputs of any extents, without saved outputs."""
     is_gradient = op.type != OP
     names = GRADIENT_INPUTS if is_gradient else INPUTS
     labels = [name for name, n in names.items() for _ in range(op.get_attr(n) if n else 1)]

@@ -30,7 +30,7 @@ from tf_ti.loops.passes.analysis import Analysis
 from tf_ti.loops.passes.step import Fuse, Note, Step, Unknown
 from tf_ti.recurrent import normal_form as _form, ops
 from tf_ti.recurrent.normal_form import Activated, Outside, Polynomial, Product, State
-from tf_ti.recurrent.spec import GATES, Activation, Kind, Recurrence
+from tf_ti.recurrent.spec import GATES, Activation, CellSpec, Kind
 
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 _NAMES = ("sigmoid", "tanh", "relu", "leaky_relu")
@@ -403,7 +403,7 @@ class _Sequence:
         if fuse is not Fuse.ALL and (others or source is None):
             raise Unknown("an eager call is for cells of slices and states alone")
         self._batch_major = self._with_time_second(*source) if source is not None else None
-        self._recurrence = Recurrence(
+        self._spec = CellSpec(
             cell.kind,
             tuple(
                 dataclasses.replace(f, alpha=float(f.alpha), beta=float(f.beta))
@@ -415,7 +415,7 @@ class _Sequence:
             time_major=self._batch_major is None,
             transpose_weights=next(_products(self._r)).is_transposed,
         )
-        if not ops.has_kernel(self._recurrence) or ops.asks_for_gpu():
+        if not ops.has_kernel(self._spec) or ops.asks_for_gpu():
             raise Unknown("there is no kernel for it")
 
     def _is_bias(self, monomial: _form.Monomial) -> bool:
@@ -502,7 +502,7 @@ class _Sequence:
 
     def run(self) -> list[tf.Tensor]:
         """Adds the op, and returns the loop's outputs."""
-        is_time_major = self._recurrence.time_major
+        is_time_major = self._spec.time_major
         x, w = self._x_and_w()
         r = self._matrix(self._r)
         rows, states = self._rows, self._initial
@@ -516,7 +516,7 @@ class _Sequence:
             state if k in compared else _broadcast(state, 0, rows)
             for k, state in zip(self._cell.states, states)
         ]
-        y, last = ops.run(self._recurrence, x, states, w, r, self._bias())
+        y, last = ops.run(self._spec, x, states, w, r, self._bias())
         outputs = []
         for output in self._analysis.loop.spec.outputs:
             if output.mode == "last":
@@ -588,7 +588,7 @@ class _Sequence:
         return _taken(value, 2, atom.start, 1 if atom.is_repeated else width)
 
     def _matrix(self, columns: _form.Columns) -> tf.Tensor:
-        """Matrices side by side, laid out as the recurrence says."""
+        """Matrices side by side, laid out as the cell's spec says."""
         parts = []
         for width, polynomial in columns:
             ((monomial, coefficient),) = polynomial.items()
@@ -604,19 +604,19 @@ class _Sequence:
 
     @property
     def _is_transposed(self) -> bool:
-        return self._recurrence.transpose_weights
+        return self._spec.transpose_weights
 
     def _place(self, output: _spec.Output, y: tf.Tensor) -> tf.Tensor:
         """An output of the hidden states."""
         shape = self._values[output.source].shape.as_list()
         axis = output.axis % (len(shape) + (output.mode == "stack"))
-        time_axis = 0 if self._recurrence.time_major else 1
+        time_axis = 0 if self._spec.time_major else 1
         if output.stride != self._analysis.counts.order:
             y = tf.reverse(y, [time_axis])
         time, rows = _batching.extents(y)[time_axis], _batching.extents(y)[1 - time_axis]
         for k in _axes_of_rows(shape):
             shape[k] = rows
-            if (axis <= k) != self._recurrence.time_major:
+            if (axis <= k) != self._spec.time_major:
                 y = _turned(y)
         if output.mode == "stack":
             shape.insert(axis, time)

@@ -1,4 +1,4 @@
-"""Sequences of recurrent cells: one layer, in one or both directions."""
+"""Recurrent sequences: a layer of cells over all steps, in one direction or in both."""
 
 import contextlib
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.loops import arguments as _loop_arguments
 from tf_ti.recurrent import arguments as _arguments, ops
-from tf_ti.recurrent.spec import Direction, Recurrence, directions_of
+from tf_ti.recurrent.spec import CellSpec, Direction, directions_of
 
 
 @_tf.do_not_convert
@@ -48,45 +48,45 @@ def lstm_sequence(
             cell = np.where(is_there, new_cell, cell)
             y[:, d, t] = np.where(is_there, new_hidden, 0)
 
-    so that a sequence that runs backwards begins at its own end. What is beyond it is not read.
+    A sequence that runs backwards thus begins at its own end. Steps beyond that are not read.
 
     Args:
-        x: the sequences, [batch, time, input], of float32, float64, float16 or bfloat16. All that
-            follows is of this dtype. Half precisions are computed in float32, states too, and
-            rounded where they are returned.
+        x: the sequences, [batch, time, input], of float32, float64, float16 or bfloat16. States,
+            weights and results have this dtype. Half precisions are computed in float32, states
+            too, and rounded on return.
         initial_hidden_state, initial_cell_state: [batch, directions, hidden].
-        sequence_lengths: how many steps each sequence has, [batch], from 0 to time, of any integer
-            dtype; None where all have all steps.
+        sequence_lengths: the number of steps of each sequence, [batch], from 0 to time, of any
+            integer dtype; None if all have all steps.
         w: the weights of x, [directions, 4 * hidden, input], gates in the order f, i, c, o.
         r: the weights of the hidden state, [directions, 4 * hidden, hidden].
         b: the biases, [directions, 4 * hidden]; None for zeros.
-        hidden_size: if given, what `hidden` must be.
+        hidden_size: the size that `hidden` must have; None for any.
         direction: "forward", "reverse" or, with two directions, "bidirectional": forward first.
         activations: three of affine, elu, hard_sigmoid, leaky_relu, relu, scaled_tanh, sigmoid,
             softplus, softsign, tanh and thresholded_relu, as ONNX defines them; the same for both
             directions. At their limits relu and hard_sigmoid have the slope 0.
-        activations_alpha, activations_beta: what these functions call alpha and beta, a number for
-            each of the three, which those that have none do not look at; or nothing, for the
-            defaults of ONNX's operators (affine and scaled_tanh change nothing by default).
-        clip: what the gates are limited to before their activations, on both sides; None for no
-            limit. h's argument, the cell state, is not limited.
+        activations_alpha, activations_beta: the alpha and the beta of these functions, a number
+            for each of the three. Functions that have none ignore theirs. Empty for the defaults
+            of ONNX's operators; those of affine and scaled_tanh change nothing.
+        clip: the limit of the gates before their activations, on both sides; None for no limit.
+            The argument of h, the cell state, is not limited.
         time_major: x is [time, batch, input], y [time, directions, batch, hidden], and a mask
-            [time, batch]. States are as ever.
-        mask: instead of sequence_lengths, which steps there are, [batch, time] of bool. Where it is
-            false the states hold and y is 0.
-        hold_output: where the mask is false y is what it was in the step before, or 0 before the
-            first step that there is.
+            [time, batch]. States keep their layout.
+        mask: the steps that exist, [batch, time] of bool, instead of sequence_lengths. Where it is
+            false, the states stay as they are and y is 0.
+        hold_output: where the mask is false, y repeats the step before; before the first step that
+            exists, it is 0.
         checkpoint_every: as in `tf_ti.tensor_iterator`.
         name: a name for the operation.
 
     Returns:
         (y, ho, co): the hidden states, [batch, directions, time, hidden]; the last hidden and cell
-        states, [batch, directions, hidden]: the initial ones where a sequence has no steps.
+        states, [batch, directions, hidden]. A sequence without steps returns the initial states.
 
     Raises:
-        TypeError, ValueError: arguments, dtypes or static shapes do not fit one another.
-        tf.errors.InvalidArgumentError: shapes do not fit one another at run time, or a length is
-            not in [0, time]. It names them.
+        TypeError, ValueError: arguments, dtypes or static shapes do not match.
+        tf.errors.InvalidArgumentError: shapes do not match at run time, or a length is not in
+            [0, time]. The message names them.
 
     Example:
 
@@ -100,7 +100,7 @@ def lstm_sequence(
 
     Source: OpenVINO's LSTMSequence-5; activations as in ONNX's LSTM.
     """
-    recurrence = Recurrence.of(
+    spec = CellSpec.of(
         "lstm",
         activations,
         activations_alpha,
@@ -114,7 +114,7 @@ def lstm_sequence(
         "initial_cell_state": initial_cell_state,
     }
     y, ho, co = _run(
-        recurrence,
+        spec,
         x,
         states,
         sequence_lengths,
@@ -152,8 +152,8 @@ def gru_sequence(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs a layer of GRU cells over sequences.
 
-    It means what `tf_ti.lstm_sequence` means, with this step, where f, g = activations, gates are
-    in the order z, r, h, and `limit` is np.clip(..., -clip, clip):
+    It means the loop of `tf_ti.lstm_sequence` with the step below. There f, g = activations, gates
+    are in the order z, r, h, and `limit` is np.clip(..., -clip, clip):
 
         xz, xr, xh = np.split(x[:, t] @ w[d].T, 3, axis=-1)
         rz, rr, rh = np.split(r[d], 3)
@@ -171,13 +171,13 @@ def gru_sequence(
         b: the biases bz, br, bh, [directions, 3 * hidden], or, with linear_before_reset, bz, br,
             bh, brh, [directions, 4 * hidden]; None for zeros.
         activations: f and g.
-        linear_before_reset: see above. True is what cuDNN, torch and, by default, Keras do.
+        linear_before_reset: see above. It is true in cuDNN, in torch and, by default, in Keras.
         x, initial_hidden_state, sequence_lengths, hidden_size, direction, activations_alpha,
             activations_beta, clip, time_major, mask, hold_output, checkpoint_every, name: as in
             `tf_ti.lstm_sequence`.
 
     Returns:
-        (y, ho): as of `tf_ti.lstm_sequence`.
+        (y, ho): as from `tf_ti.lstm_sequence`.
 
     Raises: as `tf_ti.lstm_sequence`.
 
@@ -191,7 +191,7 @@ def gru_sequence(
 
     Source: OpenVINO's GRUSequence-5; activations as in ONNX's GRU.
     """
-    recurrence = Recurrence.of(
+    spec = CellSpec.of(
         "gru",
         activations,
         activations_alpha,
@@ -202,7 +202,7 @@ def gru_sequence(
         time_major=time_major,
     )
     y, ho = _run(
-        recurrence,
+        spec,
         x,
         {"initial_hidden_state": initial_hidden_state},
         sequence_lengths,
@@ -239,20 +239,20 @@ def rnn_sequence(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs a layer of plain recurrent cells over sequences.
 
-    It means what `tf_ti.lstm_sequence` means, with this step, where f is the activation:
+    It means the loop of `tf_ti.lstm_sequence` with this step, where f is the activation:
 
         new_hidden = f(np.clip(x[:, t] @ w[d].T + hidden @ r[d].T + b[d], -clip, clip))
 
     Args:
         w, r, b: [directions, hidden, input], [directions, hidden, hidden] and
-            [directions, hidden]; None for a b of zeros.
+            [directions, hidden]. b may be None, for zeros.
         activations: one function's name.
         x, initial_hidden_state, sequence_lengths, hidden_size, direction, activations_alpha,
             activations_beta, clip, time_major, mask, hold_output, checkpoint_every, name: as in
             `tf_ti.lstm_sequence`.
 
     Returns:
-        (y, ho): as of `tf_ti.lstm_sequence`.
+        (y, ho): as from `tf_ti.lstm_sequence`.
 
     Raises: as `tf_ti.lstm_sequence`.
 
@@ -266,7 +266,7 @@ def rnn_sequence(
 
     Source: OpenVINO's RNNSequence-5; activations as in ONNX's RNN.
     """
-    recurrence = Recurrence.of(
+    spec = CellSpec.of(
         "rnn",
         activations,
         activations_alpha,
@@ -276,7 +276,7 @@ def rnn_sequence(
         time_major=time_major,
     )
     y, ho = _run(
-        recurrence,
+        spec,
         x,
         {"initial_hidden_state": initial_hidden_state},
         sequence_lengths,
@@ -291,7 +291,7 @@ def rnn_sequence(
 
 
 def _run(
-    recurrence: Recurrence,
+    spec: CellSpec,
     x: Any,
     initial: dict[str, Any],
     sequence_lengths: Any,
@@ -302,11 +302,11 @@ def _run(
     checkpoint_every: Any,
     name: str,
 ) -> list[tf.Tensor]:
-    """The outputs, and the last states."""
+    """Checks the arguments and runs each direction. Returns the outputs and the last states."""
     backwards = directions_of(direction)
     if sequence_lengths is not None and mask is not None:
         raise ValueError("sequence_lengths and mask say the same: one of them must be None")
-    if recurrence.hold_output and mask is None:
+    if spec.hold_output and mask is None:
         raise ValueError(
             "hold_output is about the steps that a mask leaves out: mask must be given"
         )
@@ -319,13 +319,13 @@ def _run(
             tensors["sequence_lengths"] = _arguments.to_lengths(sequence_lengths)
         if mask is not None:
             tensors["mask"] = _arguments.to_mask(mask)
-        steps = "time batch" if recurrence.time_major else "batch time"
+        steps = "time batch" if spec.time_major else "batch time"
         layouts = {
             "x": f"{steps} input",
             **dict.fromkeys(initial, "batch directions hidden"),
-            "w": f"directions {len(recurrence.gates)}*hidden input",
-            "r": f"directions {len(recurrence.gates)}*hidden hidden",
-            "b": f"directions {recurrence.num_biases}*hidden",
+            "w": f"directions {len(spec.gates)}*hidden input",
+            "r": f"directions {len(spec.gates)}*hidden hidden",
+            "b": f"directions {spec.num_biases}*hidden",
             "sequence_lengths": "batch",
             "mask": steps,
         }
@@ -341,7 +341,7 @@ def _run(
         for d, reverse in enumerate(backwards):
             of_direction = {label: values[d] for label, values in by_direction.items()}
             y, states = ops.run(
-                recurrence.replace(reverse=reverse),
+                spec.replace(reverse=reverse),
                 tensors["x"],
                 [of_direction[label] for label in initial],
                 of_direction["w"],
@@ -356,7 +356,7 @@ def _run(
 
 
 def _unstack(tensor: tf.Tensor, count: int, axis: int) -> list[tf.Tensor]:
-    # One alone need not be copied.
+    # A single one need not be copied.
     return [tf.squeeze(tensor, [axis])] if count == 1 else tf.unstack(tensor, count, axis)
 
 

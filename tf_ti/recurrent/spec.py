@@ -1,4 +1,4 @@
-"""What one direction of a recurrent layer computes, without its tensors."""
+"""Descriptions of recurrent cells: kind, gates, activations and options, without any tensors."""
 
 import dataclasses
 import enum
@@ -21,10 +21,10 @@ DEFAULT_ACTIVATIONS = {
     "gru": ("sigmoid", "tanh"),
     "rnn": ("tanh",),
 }
-# The directions of a layer, and whether each runs backwards.
+# The directions of a layer by its `direction`. True stands for one that runs backwards.
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-# What alpha and beta are if they are not given, by ONNX's operators; None where there is none.
-# Affine and ScaledTanh are no operators of ONNX any more: theirs change nothing.
+# The default alpha and beta of each function, from ONNX's operators; None where there is none.
+# Affine and ScaledTanh are no longer operators of ONNX: their defaults change nothing.
 ACTIVATIONS: dict[str, tuple[float | None, float | None]] = {
     "affine": (1.0, 0.0),
     "elu": (1.0, None),
@@ -42,11 +42,11 @@ _NAMES = {name.replace("_", ""): name for name in ACTIVATIONS}
 
 
 class Limits(enum.IntFlag):
-    """What becomes of a gradient where a relu or a hard sigmoid is limited, or is NaN.
+    """Flags for gradients of a relu or a hard sigmoid at its limits, and at NaN.
 
-    It goes on at a limit, or where there is NaN (PASSES). Else it is multiplied by 0, or 0 takes
-    its place (ZERO), which is not the same where it is infinite. None is what tf.nn.relu and
-    tf.nn.relu6 do; TensorFlow's minima and maxima do the rest.
+    PASSES: the gradient goes on. ZERO: 0 takes its place. With neither, it is multiplied by 0,
+    which makes a difference where it is infinite. tf.nn.relu and tf.nn.relu6 have none of these
+    flags. The others occur where a limit is made of TensorFlow's minima and maxima.
     """
 
     PASSES_LOW = 1
@@ -58,14 +58,14 @@ class Limits(enum.IntFlag):
     ZERO_NAN = 32
 
     def exchanged(self) -> "Limits":
-        """Those of 1 minus the function."""
+        """The limits of 1 minus the function."""
         low, high = Limits.PASSES_LOW | Limits.ZERO_LOW, Limits.PASSES_HIGH | Limits.ZERO_HIGH
         return Limits(self & ~(low | high) | (self & low) << 1 | (self & high) >> 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
-    """An activation function by its name; 0 for the alpha and the beta that it does not have."""
+    """An activation function. An alpha or a beta that it does not have is 0."""
 
     name: str
     alpha: float = 0.0
@@ -76,7 +76,7 @@ class Activation:
     def of(
         cls, name: Any, alpha: Any = None, beta: Any = None, label: str = "activation"
     ) -> "Activation":
-        """By a name as OpenVINO or ONNX write it: hard_sigmoid, hardsigmoid, HardSigmoid."""
+        """Finds a function by its OpenVINO or ONNX name: hard_sigmoid, hardsigmoid, HardSigmoid."""
         if not isinstance(name, str):
             raise TypeError(f"{label} must be a name, got {name!r}")
         known = _NAMES.get(name.lower().replace("_", ""))
@@ -89,21 +89,22 @@ class Activation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Recurrence:
-    """One direction of a layer of cells.
+class CellSpec:
+    """The description of a cell and of how one direction of a layer runs it.
 
     Attributes:
         kind: "lstm", "gru" or "rnn".
         activations: f, g and h of an LSTM, f and g of a GRU, f of an RNN.
         gates: the order of the gates in the weights, by the letters of `GATES`.
-        clip: what the inputs of activations are limited to, on both sides, but for an LSTM's cell
-            state; None for no limit.
-        linear_before_reset: a GRU's reset gate comes after the product with the recurrent weights.
-        reverse: from the last step to the first, results in their steps' places.
+        clip: the limit of the arguments of activations, on both sides; None for no limit. An LSTM's
+            cell state is not limited.
+        linear_before_reset: the reset gate of a GRU is applied after the product with the recurrent
+            weights.
+        reverse: steps run from the last to the first. Results are in their steps' places.
         hold_output: a step that a mask leaves out repeats the output before it (zeros before the
-            first), instead of zeros.
-        time_major: x, y and a mask have the time first, and the batch second.
-        transpose_weights: w and r are [gates * hidden, inputs], as OpenVINO has them; otherwise
+            first). Otherwise its output is zeros.
+        time_major: time is the first axis of x, y and a mask, and the batch the second.
+        transpose_weights: w and r are [gates * hidden, inputs], as in OpenVINO. Otherwise they are
             [inputs, gates * hidden].
     """
 
@@ -128,8 +129,8 @@ class Recurrence:
         linear_before_reset: bool = False,
         hold_output: bool = False,
         time_major: bool = False,
-    ) -> "Recurrence":
-        """From the arguments of the public functions, which it checks."""
+    ) -> "CellSpec":
+        """Checks the arguments of the public functions, and describes the cell."""
         if linear_before_reset and kind != "gru":
             raise ValueError(f"linear_before_reset is about a gru, got it for {kind}")
         return cls(
@@ -144,15 +145,15 @@ class Recurrence:
 
     @property
     def num_biases(self) -> int:
-        """How many biases a hidden unit has: the candidate's recurrent one may be apart."""
+        """The number of biases of a hidden unit: the candidate may have a recurrent one too."""
         return len(self.gates) + self.linear_before_reset
 
-    def replace(self, **changes: Any) -> "Recurrence":
+    def replace(self, **changes: Any) -> "CellSpec":
         return dataclasses.replace(self, **changes)
 
 
 def directions_of(direction: Any) -> tuple[bool, ...]:
-    """Whether each direction of a layer runs backwards."""
+    """The directions of a layer. True stands for one that runs backwards."""
     if not isinstance(direction, str) or direction not in DIRECTIONS:
         raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
     return DIRECTIONS[direction]

@@ -1,4 +1,4 @@
-"""Recurrent cells and sequences in TensorFlow's own operations: what they mean, step by step."""
+"""Recurrent cells and sequences in TensorFlow's own operations: their meaning, step by step."""
 
 import math
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.loops.scan import scan
 from tf_ti.recurrent import arguments as _arguments
-from tf_ti.recurrent.spec import Activation, Limits, Recurrence
+from tf_ti.recurrent.spec import Activation, CellSpec, Limits
 
 _HALVES = (tf.float16, tf.bfloat16)
 
 
 def run(
-    recurrence: Recurrence,
+    spec: CellSpec,
     x: tf.Tensor,
     states: Sequence[tf.Tensor],
     w: tf.Tensor | None,
@@ -27,30 +27,30 @@ def run(
     """Runs the steps of one direction.
 
     Args:
-        recurrence: what to compute.
-        x: [batch, time, input], or [time, batch, input] where the recurrence says time_major.
+        spec: the cell, and how it runs.
+        x: [batch, time, input], or [time, batch, input] if the spec is time_major.
         states: the hidden state, [batch, hidden]; for an LSTM also the cell state.
-        w, r: [gates * hidden, input] and [gates * hidden, hidden], or turned over where the
-            recurrence says so. Without w, x is its product already.
+        w, r: [gates * hidden, input] and [gates * hidden, hidden], or transposed unless the spec
+            says transpose_weights. If w is None, x is the product with it already.
         b: [num_biases * hidden], or None for zeros.
-        lengths: how many steps each element of the batch has, int64 [batch]; None for all.
-        mask: which steps there are, in the layout of x; not with lengths.
+        lengths: the number of steps of each element of the batch, int64 [batch]; None for all.
+        mask: the steps that exist, a bool each, in the layout of x; not with lengths.
         checkpoint_every: as in `tf_ti.scan`.
 
     Returns:
         The outputs, in the layout of x, and the last states.
     """
-    dtype, time_axis = x.dtype, 0 if recurrence.time_major else 1
+    dtype, time_axis = x.dtype, 0 if spec.time_major else 1
     x, w, r, b, *states = map(_widen, [x, w, r, b, *states])
     if lengths is not None:
         mask = _mask(lengths, x, time_axis)
-    if mask is not None:  # what is left out is not read: gradients would meet a NaN in it
+    if mask is not None:  # steps left out are not read: a NaN in them would reach gradients
         x = tf.where(mask[..., tf.newaxis], x, tf.zeros([], x.dtype))
-    cell = Cell(recurrence, w, r, b)
+    cell = Cell(spec, w, r, b)
     elements, carry = {"projected": cell.project(x)}, {"states": states}
     if mask is not None:
         elements["valid"] = mask
-        if recurrence.hold_output:
+        if spec.hold_output:
             carry["y"] = tf.zeros_like(states[0])
 
     @_tf.do_not_convert
@@ -69,46 +69,44 @@ def run(
         carry,
         elements,
         axis=time_axis,
-        reverse=recurrence.reverse,
+        reverse=spec.reverse,
         checkpoint_every=checkpoint_every,
-        fuse=False,  # nothing is left to move
+        fuse=False,  # the product with x has left the loop already
     )
     return tf.cast(y, dtype), [tf.cast(state, dtype) for state in carry["states"]]
 
 
 def step(
-    recurrence: Recurrence,
+    spec: CellSpec,
     x: tf.Tensor,
     states: Sequence[tf.Tensor],
     w: tf.Tensor,
     r: tf.Tensor,
     b: tf.Tensor | None,
 ) -> list[tf.Tensor]:
-    """One step: the states after x [batch, input]; other arguments as in `run`."""
+    """Runs one step on x, [batch, input], and returns the new states; the rest is as in `run`."""
     dtype = x.dtype
     x, w, r, b, *states = map(_widen, [x, w, r, b, *states])
-    cell = Cell(recurrence, w, r, b)
+    cell = Cell(spec, w, r, b)
     return [tf.cast(state, dtype) for state in cell.step(cell.project(x), states)]
 
 
 class Cell:
     """A cell and its weights."""
 
-    def __init__(
-        self, recurrence: Recurrence, w: tf.Tensor | None, r: tf.Tensor, b: tf.Tensor | None
-    ):
-        if not recurrence.transpose_weights:
+    def __init__(self, spec: CellSpec, w: tf.Tensor | None, r: tf.Tensor, b: tf.Tensor | None):
+        if not spec.transpose_weights:
             w, r = None if w is None else tf.transpose(w), tf.transpose(r)
-        self._recurrence, self._w, self._r = recurrence, w, r
+        self._spec, self._w, self._r = spec, w, r
         self._b, self._recurrent_b = b, None
-        if recurrence.linear_before_reset and b is not None:
-            *parts, self._recurrent_b = tf.split(b, recurrence.num_biases)
+        if spec.linear_before_reset and b is not None:
+            *parts, self._recurrent_b = tf.split(b, spec.num_biases)
             self._b = tf.concat(parts, 0)
-        if recurrence.kind == "gru" and not recurrence.linear_before_reset:
+        if spec.kind == "gru" and not spec.linear_before_reset:
             self._r_of = self._by_gate(r, 0)
 
     def project(self, x: tf.Tensor) -> tf.Tensor:
-        """What the gates get from inputs of any number of steps."""
+        """The inputs' share of the gates, for any number of steps."""
         if self._w is None:
             projected = x
         elif x.shape.rank == 2:
@@ -118,51 +116,51 @@ class Cell:
         return projected if self._b is None else projected + self._b
 
     def step(self, projected: tf.Tensor, states: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        new = getattr(self, f"_{self._recurrence.kind}")(projected, *states)
+        new = getattr(self, f"_{self._spec.kind}")(projected, *states)
         for state, old in zip(new, states):
             state.set_shape(old.shape)
         return new
 
     def _lstm(self, projected: tf.Tensor, h: tf.Tensor, c: tf.Tensor) -> list[tf.Tensor]:
-        f, g, activate = self._recurrence.activations
+        f, g, activate = self._spec.activations
         gates = self._by_gate(self._clip(projected + self._recur(h, self._r)))
         c = _apply(f, gates["f"]) * c + _apply(f, gates["i"]) * _apply(g, gates["c"])
         return [_apply(f, gates["o"]) * _apply(activate, c), c]
 
     def _gru(self, projected: tf.Tensor, h: tf.Tensor) -> list[tf.Tensor]:
-        f, g = self._recurrence.activations
+        f, g = self._spec.activations
         gates = self._by_gate(projected)
-        if self._recurrence.linear_before_reset:
+        if self._spec.linear_before_reset:
             recurrent = self._by_gate(self._recur(h, self._r))
             if self._recurrent_b is not None:
                 recurrent["h"] += self._recurrent_b
         else:
             recurrent = {gate: self._recur(h, self._r_of[gate]) for gate in "zr"}
         z, r = (_apply(f, self._clip(gates[gate] + recurrent[gate])) for gate in "zr")
-        if self._recurrence.linear_before_reset:
+        if self._spec.linear_before_reset:
             candidate = r * recurrent["h"]
         else:
             candidate = self._recur(r * h, self._r_of["h"])
         return [(1 - z) * _apply(g, self._clip(gates["h"] + candidate)) + z * h]
 
     def _rnn(self, projected: tf.Tensor, h: tf.Tensor) -> list[tf.Tensor]:
-        (f,) = self._recurrence.activations
+        (f,) = self._spec.activations
         return [_apply(f, self._clip(projected + self._recur(h, self._r)))]
 
     def _recur(self, h: tf.Tensor, r: tf.Tensor) -> tf.Tensor:
         return tf.matmul(h, r, transpose_b=True)
 
     def _by_gate(self, value: tf.Tensor, axis: int = -1) -> dict[str, tf.Tensor]:
-        gates = self._recurrence.gates
+        gates = self._spec.gates
         return dict(zip(gates, tf.split(value, len(gates), axis)))
 
     def _clip(self, value: tf.Tensor) -> tf.Tensor:
-        clip = self._recurrence.clip
+        clip = self._spec.clip
         return value if clip is None else tf.clip_by_value(value, -clip, clip)
 
 
 def _limited(x: tf.Tensor, activation: Activation) -> tf.Tensor:
-    """What is limited to 0, and a hard sigmoid to 1."""
+    """Limits x to at least 0, and for a hard sigmoid to at most 1."""
     is_relu, limits = activation.name == "relu", activation.limits
     if not limits:
         return tf.nn.relu(x) if is_relu else tf.nn.relu6(6 * x) / 6
@@ -195,13 +193,13 @@ def _apply(activation: Activation, x: tf.Tensor) -> tf.Tensor:
 
 
 def _widen(tensor: tf.Tensor | None) -> tf.Tensor | None:
-    """Half precisions are computed in float32."""
+    """Returns half precisions as float32, in which they are computed."""
     is_half = tensor is not None and tensor.dtype in _HALVES
     return tf.cast(tensor, tf.float32) if is_half else tensor
 
 
 def _mask(lengths: tf.Tensor, x: tf.Tensor, time_axis: int) -> tf.Tensor:
-    """Which steps there are, in the layout of x."""
+    """The steps that exist, in the layout of x."""
     time = tf.shape(x)[time_axis]
     lengths = tf.saturate_cast(lengths, tf.int32)
     wrong = tf.where((lengths < 0) | (lengths > time))[:1, 0]

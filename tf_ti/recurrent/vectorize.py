@@ -1,7 +1,7 @@
 """Vectorisation of the recurrent ops: for `tf.vectorized_map`, `jacobian` and `batch_jacobian`.
 
-Lanes that share their weights become one batch. Gradients by weights are sums over a batch, so they
-are those of the loop in plain operations, which has its own ways.
+Lanes that share their weights become one batch. Gradients with respect to weights are sums over a
+batch, which would mix lanes: they come from the loop of `unfused.py`, vectorised by its own rules.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _BY_STEP = ("x", "mask", "y", "grad_y")
 
 
 class _Lanes:
-    """The inputs of either op, some of which have lanes, as their first axis."""
+    """The inputs of either op. Some are stacked: their first axis is that of the lanes."""
 
     def __init__(self, pfor_input, names: dict[str, str | None]):
         self.op, self._pfor = pfor_input.op, pfor_input.pfor
@@ -29,7 +29,7 @@ class _Lanes:
         )
 
     def joined(self) -> list[tf.Tensor]:
-        """The inputs with the lanes one after the other in the batch."""
+        """The inputs, with the lanes one after the other in the batch."""
         return [
             given.t
             if name in _WEIGHTS
@@ -38,7 +38,7 @@ class _Lanes:
         ]
 
     def apart(self, tensor: tf.Tensor, name: str) -> Any:
-        """Undoes that for an output which is like the input of this name."""
+        """Splits the batch of an output into lanes again. `name` is an input of its layout."""
         axis, count = self._batch_axis(name), self._pfor.loop_len_vector
         shape = tf.shape(tensor)
         batch = shape[axis : axis + 1] // tf.maximum(count, 1)
@@ -47,7 +47,7 @@ class _Lanes:
         return _tf.wrap(_swapped(tensor) if axis else tensor, True)
 
     def map(self, function: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]) -> list[Any]:
-        """What a function of an op's inputs gives in each lane."""
+        """Applies a function of an op's inputs to each lane."""
         stacked = {str(k): given.t for k, (_, given) in enumerate(self._inputs) if given.is_stacked}
 
         def of_lane(lane):
@@ -69,7 +69,7 @@ def _joined(tensor: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 def _swapped(tensor: tf.Tensor) -> tf.Tensor:
-    """With lanes and time in each other's place."""
+    """Exchanges the first two axes, lanes and time."""
     return tf.transpose(tensor, tf.concat([[1, 0], tf.range(2, tf.rank(tensor))], 0))
 
 

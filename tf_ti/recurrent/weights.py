@@ -1,6 +1,6 @@
 """Trained weights from Keras, torch and ONNX for the sequences and cells of tf_ti, and back.
 
-None of these libraries is imported: what is looked at is their objects' attributes, and arrays.
+None of these libraries is imported: attributes of their objects, and arrays, are enough.
 """
 
 import dataclasses
@@ -16,17 +16,17 @@ from tf_ti.recurrent.spec import (
     DIRECTIONS,
     GATES,
     Activation,
+    CellSpec,
     Kind,
-    Recurrence,
     check_names,
     check_numbers,
     directions_of,
 )
 
 # The orders of the gates, by the letters of GATES.
-_KERAS = {"lstm": "ifco", "gru": "zrh", "rnn": "h"}
-_TORCH = {"lstm": "ifco", "gru": "rzh", "rnn": "h"}
-_ONNX = {"lstm": "iofc", "gru": "zrh", "rnn": "h"}
+KERAS_GATES = {"lstm": "ifco", "gru": "zrh", "rnn": "h"}
+_TORCH_GATES = {"lstm": "ifco", "gru": "rzh", "rnn": "h"}
+_ONNX_GATES = {"lstm": "iofc", "gru": "zrh", "rnn": "h"}
 
 _KERAS_CELLS = {"LSTMCell": "lstm", "GRUCell": "gru", "SimpleRNNCell": "rnn"}
 _KERAS_ACTIVATIONS = {
@@ -36,7 +36,7 @@ _KERAS_ACTIVATIONS = {
     "linear": Activation("affine", 1.0, 0.0),
     **{name: Activation(name) for name in ("relu", "sigmoid", "softplus", "softsign", "tanh")},
 }
-# The arguments of a function, beside its weights, that may come with them.
+# The arguments of a public function that may accompany its weights.
 _OPTIONS = (
     "activations",
     "activations_alpha",
@@ -50,7 +50,7 @@ _ONNX_ACTIVATIONS = {name: name.title().replace("_", "") for name in ACTIVATIONS
 
 
 def from_keras(layer: Any) -> dict[str, Any]:
-    """The weights of a layer or cell of Keras, for the functions of tf_ti.
+    """Returns the weights of a layer or cell of Keras, for the functions of tf_ti.
 
     It means that, for an LSTM of Keras without a mask,
 
@@ -62,16 +62,16 @@ def from_keras(layer: Any) -> dict[str, Any]:
 
     Args:
         layer: a built LSTM, GRU or SimpleRNN, an RNN of one of their cells, a Bidirectional of one
-            of these, or a cell. Dropout is not looked at. What Keras returns of a layer with
-            go_backwards is in the order of computation; tf_ti's is in the order of x.
+            of these, or a cell. Dropout is ignored. With go_backwards, the outputs of Keras are in
+            the order of computation; those of tf_ti are in the order of x.
 
     Returns:
         A dict of arguments: w, r and b as NumPy arrays, activations, activations_alpha,
-        activations_beta, of a GRU linear_before_reset, and, unless it is a cell, direction. Those
-        of a cell are for `tf_ti.lstm_cell` and its sisters.
+        activations_beta; for a GRU linear_before_reset; and for a layer direction. The arguments
+        from a cell are for `tf_ti.lstm_cell`, `tf_ti.gru_cell` or `tf_ti.rnn_cell`.
 
     Raises:
-        ValueError: there is no such cell in tf_ti, or the layer has no weights yet.
+        ValueError: tf_ti has no such cell, or the layer has no weights yet.
 
     Example:
 
@@ -95,18 +95,19 @@ def from_keras(layer: Any) -> dict[str, Any]:
 
 
 def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
-    """What `set_weights` of a layer or cell of Keras takes, of arguments as `from_keras` gives.
+    """Converts arguments, as from `from_keras`, for `set_weights` of a layer or cell of Keras.
 
     Args:
         weights: a dict of w, r, b and the other arguments of one of tf_ti's functions, by their
-            names. Without b it is zeros: the layer of Keras must have use_bias.
+            names. A missing b is zeros: the layer of Keras must have use_bias.
 
     Returns:
-        [kernel, recurrent_kernel, bias], and for a Bidirectional these of the other direction. The
-        bias of a GRU has two rows with linear_before_reset, which Keras calls reset_after.
+        [kernel, recurrent_kernel, bias]; for a Bidirectional, followed by those of the other
+        direction. The bias of a GRU with linear_before_reset, which Keras calls reset_after, has
+        two rows.
 
     Raises:
-        TypeError, ValueError: Keras has no such cell, or these are no weights of one.
+        TypeError, ValueError: Keras has no such cell, or the dict has no weights of a cell.
 
     Example:
 
@@ -115,10 +116,10 @@ def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
         [(3, 8), (2, 8), (8,)]
     """
     cells, _ = _cells(weights)
-    recurrence = cells[0].recurrence
-    kind, activations = recurrence.kind, recurrence.activations
-    if recurrence.clip is not None:
-        raise ValueError(f"a cell of Keras clips nothing, got clip {recurrence.clip}")
+    spec = cells[0].spec
+    kind, activations = spec.kind, spec.activations
+    if spec.clip is not None:
+        raise ValueError(f"a cell of Keras clips nothing, got clip {spec.clip}")
     known = set(map(_as_float32, _KERAS_ACTIVATIONS.values()))
     for activation in activations:
         if _as_float32(activation) not in known:
@@ -127,25 +128,25 @@ def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
         raise ValueError(f"an LSTM of Keras has one activation for g and h, got {activations[1:]}")
     arrays = []
     for cell in cells:
-        w, r, b, recurrent_b = cell.arrays(_KERAS)
-        arrays += [w.T, r.T, np.stack([b, recurrent_b]) if recurrence.linear_before_reset else b]
+        w, r, b, recurrent_b = cell.arrays(KERAS_GATES)
+        arrays += [w.T, r.T, np.stack([b, recurrent_b]) if spec.linear_before_reset else b]
     return arrays
 
 
 def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> dict[str, Any]:
-    """The weights of a torch.nn.LSTM, GRU or RNN, or of a cell, for the functions of tf_ti.
+    """Returns the weights of a torch.nn.LSTM, GRU or RNN, or of a cell, for tf_ti's functions.
 
     Args:
-        module: the module, or the state_dict of it.
-        layer: which of a module's layers.
-        nonlinearity: of an RNN's state_dict, "tanh" or "relu"; a module knows its own.
+        module: the module, or its state_dict.
+        layer: the number of a layer of the module.
+        nonlinearity: "tanh" or "relu", for the state_dict of an RNN. A module has its own.
 
     Returns:
-        A dict of arguments, as `from_keras` gives, of float32 for bfloat16. torch's GRU has
-        linear_before_reset. x of a module without batch_first is time_major.
+        A dict of arguments, as from `from_keras`. bfloat16 becomes float32. torch's GRU has
+        linear_before_reset. The x of a module without batch_first is time_major.
 
     Raises:
-        TypeError, ValueError: there is no such cell in tf_ti, or no such layer.
+        TypeError, ValueError: tf_ti has no such cell, or the module no such layer.
 
     Example:
 
@@ -180,14 +181,14 @@ def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> di
         )
         kind = _kind_of(r)
         activations = [nonlinearity] if kind == "rnn" else None
-        recurrence = Recurrence.of(kind, activations, linear_before_reset=kind == "gru")
-        cells.append(_Cell.of(recurrence, _TORCH, w, r, b, recurrent_b))
+        spec = CellSpec.of(kind, activations, linear_before_reset=kind == "gru")
+        cells.append(_Cell.of(spec, _TORCH_GATES, w, r, b, recurrent_b))
     direction = "forward" if len(cells) == 1 else "bidirectional"
     return _arguments(cells, None if is_cell else direction)
 
 
 def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray]:
-    """The entries of a state_dict of torch, of arguments as `from_torch` gives.
+    """Converts arguments, as from `from_torch`, to the entries of a state_dict of torch.
 
     Args:
         weights: a dict of w, r, b and the other arguments of one of tf_ti's functions, by their
@@ -196,10 +197,10 @@ def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray
 
     Returns:
         A dict of NumPy arrays: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, and those of the
-        other direction; weight_ih and its sisters for weights of a cell.
+        other direction; for a cell weight_ih, weight_hh, bias_ih and bias_hh.
 
     Raises:
-        TypeError, ValueError: torch has no such cell, or these are no weights of one.
+        TypeError, ValueError: torch has no such cell, or the dict has no weights of a cell.
 
     Example:
 
@@ -212,13 +213,13 @@ def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray
     cells, direction = _cells(weights)
     if isinstance(layer, bool) or not isinstance(layer, numbers.Integral) or layer < 0:
         raise ValueError(f"layer must be an int from 0 on, got {layer!r}")
-    recurrence, kind = cells[0].recurrence, cells[0].recurrence.kind
-    names = tuple(activation.name for activation in recurrence.activations)
-    if recurrence.clip is not None:
-        raise ValueError(f"a cell of torch clips nothing, got clip {recurrence.clip}")
+    spec, kind = cells[0].spec, cells[0].spec.kind
+    names = tuple(activation.name for activation in spec.activations)
+    if spec.clip is not None:
+        raise ValueError(f"a cell of torch clips nothing, got clip {spec.clip}")
     if names != DEFAULT_ACTIVATIONS[kind] and names != ("relu",):
         raise ValueError(f"torch has no {kind} with the activations {', '.join(names)}")
-    if kind == "gru" and not recurrence.linear_before_reset:
+    if kind == "gru" and not spec.linear_before_reset:
         raise ValueError("a GRU of torch has linear_before_reset, got one without")
     if direction == "reverse":
         raise ValueError("torch has no layer that only runs backwards, got direction 'reverse'")
@@ -226,7 +227,7 @@ def to_torch(weights: Mapping[str, Any], layer: int = 0) -> dict[str, np.ndarray
     for cell, end in zip(cells, ("", "_reverse")):
         suffix = "" if direction is None else f"_l{layer}{end}"
         names = (f"{name}{suffix}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-        entries.update(zip(names, cell.arrays(_TORCH)))
+        entries.update(zip(names, cell.arrays(_TORCH_GATES)))
     return entries
 
 
@@ -246,21 +247,22 @@ def from_onnx(
     hidden_size: int | None = None,
     layout: int = 0,
 ) -> dict[str, Any]:
-    """The weights of an LSTM, GRU or RNN of ONNX, for the functions of tf_ti.
+    """Returns the weights of an LSTM, GRU or RNN of ONNX, for the functions of tf_ti.
 
     Args:
         w, r, b, p: the operator's inputs W, R, B and P, as arrays: [directions, gates * hidden,
-            input], [directions, gates * hidden, hidden], [directions, 2 * gates * hidden] and none.
+            input], [directions, gates * hidden, hidden], [directions, 2 * gates * hidden]. b and p
+            may be None. Peepholes p must be zeros.
         direction, activations, activation_alpha, activation_beta, clip, linear_before_reset,
-            input_forget, hidden_size, layout: its attributes, as str or bytes where they are
-            strings. layout, which is about x, is not looked at: with 0 x is time_major, and states
-            and y have their dimensions in another order than those of tf_ti.
+            input_forget, hidden_size, layout: its attributes. Strings may be str or bytes. layout
+            is ignored, since it is about x: with layout 0, x is time_major, and states and y have
+            their dimensions in another order than in tf_ti.
 
     Returns:
-        A dict of arguments, as `from_keras` gives.
+        A dict of arguments, as from `from_keras`.
 
     Raises:
-        TypeError, ValueError: there is no such cell in tf_ti, or these are no weights of one.
+        TypeError, ValueError: tf_ti has no such cell, or the arrays are no weights of a cell.
 
     Example:
 
@@ -291,7 +293,7 @@ def from_onnx(
         raise ValueError(
             f"activations must be {len(default)} for each direction, got {len(names)}: {names!r}"
         )
-    # Those that have an alpha or a beta take the next number.
+    # Only functions that have an alpha or a beta take the next number.
     alphas = iter(check_numbers("activation_alpha", activation_alpha))
     betas = iter(check_numbers("activation_beta", activation_beta))
     functions = []
@@ -305,24 +307,24 @@ def from_onnx(
         functions.append(Activation.of(known, alpha, beta))
     cells = []
     for d in range(count):
-        recurrence = Recurrence.of(
+        spec = CellSpec.of(
             kind, clip=clip or None, linear_before_reset=bool(linear_before_reset)
         ).replace(activations=tuple(functions[d * len(default) : (d + 1) * len(default)]))
-        cells.append(_Cell.of(recurrence, _ONNX, w[d], r[d], *np.split(b[d], 2)))
+        cells.append(_Cell.of(spec, _ONNX_GATES, w[d], r[d], *np.split(b[d], 2)))
     return _arguments(cells, direction)
 
 
 def to_onnx(
     weights: Mapping[str, Any],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-    """The inputs and attributes of an LSTM, GRU or RNN of ONNX, of arguments as `from_onnx` gives.
+    """Converts arguments, as from `from_onnx`, to inputs and attributes of ONNX's LSTM, GRU or RNN.
 
     Args:
         weights: a dict of w, r, b and the other arguments of one of tf_ti's functions, by their
             names.
 
     Returns:
-        (W, R, B, attributes), such that `from_onnx(W, R, B, **attributes)` gives the weights again.
+        (W, R, B, attributes), such that `from_onnx(W, R, B, **attributes)` returns the weights.
 
     Example:
 
@@ -332,9 +334,9 @@ def to_onnx(
         ((1, 12), ['Sigmoid', 'Tanh'], 2)
     """
     cells, direction = _cells(weights)
-    recurrence = cells[0].recurrence
-    w, r, b, recurrent_b = map(np.stack, zip(*(cell.arrays(_ONNX) for cell in cells)))
-    functions = recurrence.activations * len(cells)
+    spec = cells[0].spec
+    w, r, b, recurrent_b = map(np.stack, zip(*(cell.arrays(_ONNX_GATES) for cell in cells)))
+    functions = spec.activations * len(cells)
     attributes = {
         "hidden_size": r.shape[-1],
         "direction": direction or "forward",
@@ -344,10 +346,10 @@ def to_onnx(
         values = [getattr(f, key) for f in functions if ACTIVATIONS[f.name][i] is not None]
         if values:
             attributes[f"activation_{key}"] = values
-    if recurrence.clip is not None:
-        attributes["clip"] = recurrence.clip
-    if recurrence.kind == "gru":
-        attributes["linear_before_reset"] = int(recurrence.linear_before_reset)
+    if spec.clip is not None:
+        attributes["clip"] = spec.clip
+    if spec.kind == "gru":
+        attributes["linear_before_reset"] = int(spec.linear_before_reset)
     return w, r, np.concatenate([b, recurrent_b], 1), attributes
 
 
@@ -355,7 +357,7 @@ def to_onnx(
 class _Cell:
     """A cell and its weights, in tf_ti's layout."""
 
-    recurrence: Recurrence
+    spec: CellSpec
     w: np.ndarray
     r: np.ndarray
     b: np.ndarray
@@ -363,13 +365,13 @@ class _Cell:
     def __post_init__(self):
         hidden, gates, biases = (
             self.r.shape[-1],
-            len(self.recurrence.gates),
-            self.recurrence.num_biases,
+            len(self.spec.gates),
+            self.spec.num_biases,
         )
         shapes = self.w.shape[:1], self.w.ndim, self.r.shape, self.b.shape
         if shapes != ((gates * hidden,), 2, (gates * hidden, hidden), (biases * hidden,)):
             raise ValueError(
-                f"w, r and b of {self.recurrence.kind} must be [{gates}*hidden, input], "
+                f"w, r and b of {self.spec.kind} must be [{gates}*hidden, input], "
                 f"[{gates}*hidden, hidden] and [{biases}*hidden] for each direction, got "
                 f"{self.w.shape}, {self.r.shape} and {self.b.shape}"
             )
@@ -377,14 +379,21 @@ class _Cell:
     @classmethod
     def of(
         cls,
-        recurrence: Recurrence,
+        spec: CellSpec,
         orders: Mapping[str, str],
         w: np.ndarray,
         r: np.ndarray,
         b: np.ndarray | None,
         recurrent_b: np.ndarray | None,
     ) -> "_Cell":
-        """Of weights with gates in another order, and a bias, or none, for each of their rows."""
+        """Makes a cell of weights with gates in another order.
+
+        Args:
+            spec: the cell.
+            orders: the order of the gates of each kind.
+            w, r: [gates * hidden, input] and [gates * hidden, hidden].
+            b, recurrent_b: the biases of the rows of w and of r, or None.
+        """
         rows = r.shape[:1]
         biases = [array.shape for array in (b, recurrent_b) if array is not None]
         if w.shape[:-1] != rows or any(shape != rows for shape in biases):
@@ -392,55 +401,53 @@ class _Cell:
                 f"w and b must have as many rows as r, {len(r)}, got shapes "
                 f"{', '.join(map(str, [w.shape, *biases]))}"
             )
-        order = orders[recurrence.kind], recurrence.gates
+        order = orders[spec.kind], spec.gates
         zeros = np.zeros(rows, r.dtype)
         w, r, b, recurrent_b = (
             _reorder(zeros if a is None else a, *order) for a in (w, r, b, recurrent_b)
         )
-        if recurrence.linear_before_reset:
-            own = slice(2 * r.shape[1], None)  # the candidate's biases, which are not added
+        if spec.linear_before_reset:
+            own = slice(2 * r.shape[1], None)  # the candidate's biases stay apart
             b = np.concatenate([(b + recurrent_b)[: own.start], b[own], recurrent_b[own]])
         else:
             b = b + recurrent_b
-        return cls(recurrence, w, r, b)
+        return cls(spec, w, r, b)
 
     def arrays(self, orders: Mapping[str, str]) -> list[np.ndarray]:
-        """The other way: w, r and both biases for each of their rows."""
+        """The reverse of `of`: w, r, b and recurrent_b, with gates in another order."""
         rows = len(self.r)
         b, recurrent_b = self.b[:rows], np.zeros_like(self.b[:rows])
-        if self.recurrence.linear_before_reset:
+        if self.spec.linear_before_reset:
             recurrent_b[-self.r.shape[1] :] = self.b[rows:]
-        order = self.recurrence.gates, orders[self.recurrence.kind]
+        order = self.spec.gates, orders[self.spec.kind]
         return [_reorder(a, *order) for a in (self.w, self.r, b, recurrent_b)]
 
 
 def _arguments(cells: Sequence[_Cell], direction: str | None) -> dict[str, Any]:
-    """Of the sequences' functions, or, without a direction, of the cells'."""
-    recurrence = cells[0].recurrence
+    """The arguments for a sequence function, or, without a direction, for a cell function."""
+    spec = cells[0].spec
     for cell in cells:
-        if cell.recurrence != recurrence:
-            raise ValueError(
-                f"both directions must be of one kind, got {recurrence} and {cell.recurrence}"
-            )
+        if cell.spec != spec:
+            raise ValueError(f"both directions must be of one kind, got {spec} and {cell.spec}")
     arguments: dict[str, Any] = {}
     for name in ("w", "r", "b"):
         arrays = [getattr(cell, name) for cell in cells]
         arguments[name] = arrays[0] if direction is None else np.stack(arrays)
     if direction is not None:
         arguments["direction"] = direction
-    arguments["activations"] = tuple(f.name for f in recurrence.activations)
+    arguments["activations"] = tuple(f.name for f in spec.activations)
     for key in ("alpha", "beta"):
-        values = tuple(getattr(f, key) for f in recurrence.activations)
+        values = tuple(getattr(f, key) for f in spec.activations)
         arguments[f"activations_{key}"] = values if any(values) else ()
-    if recurrence.clip is not None:
-        arguments["clip"] = recurrence.clip
-    if recurrence.kind == "gru":
-        arguments["linear_before_reset"] = recurrence.linear_before_reset
+    if spec.clip is not None:
+        arguments["clip"] = spec.clip
+    if spec.kind == "gru":
+        arguments["linear_before_reset"] = spec.linear_before_reset
     return arguments
 
 
 def _cells(weights: Mapping[str, Any]) -> tuple[list[_Cell], str | None]:
-    """The cell of each direction, and the direction, of arguments as `_arguments` makes them."""
+    """The reverse of `_arguments`: the cell of each direction, and the direction."""
     if not isinstance(weights, Mapping):
         raise TypeError(f"weights must be a dict of arguments, got {weights!r}")
     known = ("w", "r", "b", "direction", "hidden_size", *_OPTIONS)
@@ -450,16 +457,16 @@ def _cells(weights: Mapping[str, Any]) -> tuple[list[_Cell], str | None]:
             f"{', '.join(map(str, weights))}"
         )
     w, r, direction = _array("w", weights["w"]), _array("r", weights["r"]), weights.get("direction")
-    recurrence = Recurrence.of(
+    spec = CellSpec.of(
         _kind_of(r), **{key: value for key, value in weights.items() if key in _OPTIONS}
     )
     _check_hidden_size(weights.get("hidden_size"), r)
     if weights.get("b") is None:
-        b = np.zeros([*r.shape[:-2], recurrence.num_biases * r.shape[-1]], r.dtype)
+        b = np.zeros([*r.shape[:-2], spec.num_biases * r.shape[-1]], r.dtype)
     else:
         b = _array("b", weights["b"])
     if r.ndim == 2 and direction is None:
-        return [_Cell(recurrence, w, r, b)], None
+        return [_Cell(spec, w, r, b)], None
     direction = "forward" if direction is None else direction
     count = len(directions_of(direction))
     if not (w.ndim == r.ndim == b.ndim + 1 == 3 and len(w) == len(r) == len(b) == count):
@@ -467,7 +474,7 @@ def _cells(weights: Mapping[str, Any]) -> tuple[list[_Cell], str | None]:
             f"w, r and b must have {count} directions for direction {direction!r}, got shapes "
             f"{w.shape}, {r.shape} and {b.shape}"
         )
-    return [_Cell(recurrence, *arrays) for arrays in zip(w, r, b)], direction
+    return [_Cell(spec, *arrays) for arrays in zip(w, r, b)], direction
 
 
 def _keras_cell(cell: Any) -> _Cell:
@@ -482,22 +489,22 @@ def _keras_cell(cell: Any) -> _Cell:
     f = keras_activation(cell.activation)
     gate = None if kind == "rnn" else keras_activation(cell.recurrent_activation)
     activations = {"lstm": (gate, f, f), "gru": (gate, f), "rnn": (f,)}[kind]
-    recurrence = Recurrence.of(kind, linear_before_reset=linear_before_reset)
-    recurrence = recurrence.replace(activations=activations)
+    spec = CellSpec.of(kind, linear_before_reset=linear_before_reset)
+    spec = spec.replace(activations=activations)
     w, r = cell.kernel.numpy().T, cell.recurrent_kernel.numpy().T
     b = None if cell.bias is None else cell.bias.numpy()
     biases = b if b is not None and b.ndim == 2 else (b, None)
-    return _Cell.of(recurrence, _KERAS, w, r, *biases)
+    return _Cell.of(spec, KERAS_GATES, w, r, *biases)
 
 
 def _as_float32(activation: Activation) -> Activation:
-    """With the numbers that ONNX's attributes make of its own."""
+    """The activation with its alpha and beta rounded to float32, as ONNX's attributes are."""
     rounded = {key: float(np.float32(getattr(activation, key))) for key in ("alpha", "beta")}
     return dataclasses.replace(activation, **rounded)
 
 
 def keras_activation(function: Any) -> Activation:
-    """What an activation of Keras is called here."""
+    """Returns tf_ti's activation for a function of Keras."""
     name, module = getattr(function, "__name__", None), getattr(function, "__module__", None) or ""
     if module.split(".")[0] != "keras" or name not in _KERAS_ACTIVATIONS:
         raise ValueError(
@@ -507,7 +514,7 @@ def keras_activation(function: Any) -> Activation:
 
 
 def _kind_of(r: np.ndarray) -> Kind:
-    """By the number of gates, which r [..., gates * hidden, hidden] tells."""
+    """The kind of a cell, by the number of gates in r, [..., gates * hidden, hidden]."""
     for kind, gates in GATES.items():
         if r.ndim in (2, 3) and r.shape[-1] and r.shape[-2] == len(gates) * r.shape[-1]:
             return kind
@@ -522,7 +529,7 @@ def _check_hidden_size(hidden_size: Any, r: np.ndarray) -> None:
 def _array(label: str, value: Any) -> np.ndarray:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # which torch does not give to NumPy
+        if str(value.dtype) == "torch.bfloat16":  # torch has no NumPy arrays of it
             value = value.float()
     try:
         array = np.asarray(value)
@@ -542,6 +549,6 @@ def _text(value: Any) -> Any:
 
 
 def _reorder(array: np.ndarray, order: str, wanted: str) -> np.ndarray:
-    """The rows of the gates in another order."""
+    """Puts the rows of the gates in another order."""
     gates = dict(zip(order, np.split(array, len(order))))
     return np.concatenate([gates[gate] for gate in wanted])

@@ -1,4 +1,4 @@
-"""The operations, family by family: a small function each, in `operation`'s table."""
+"""The operations, family by family: each a small function in the table of `operation.py`."""
 
 from tf_ti.openvino.operations import (  # noqa: F401
     bags,

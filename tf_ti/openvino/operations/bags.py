@@ -7,7 +7,7 @@ from tf_ti.openvino.operation import Operation, register
 
 
 def _default(op: Operation, position: int, value):
-    """A default row; -1, which is none, must be known before."""
+    """A default index as a scalar, or None for -1, which must be known before the graph runs."""
     if value is None:
         return None
     known = op.known(position)

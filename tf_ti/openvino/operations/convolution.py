@@ -1,4 +1,4 @@
-"""Convolutions and pooling, of N x C x spatial tensors with one to three spatial axes."""
+"""Convolutions and pooling of [N, C, spatial...] tensors with one to three spatial axes."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of
 
-_MOST_GROUPS = 1 << 14  # each may be a convolution of its own
+_MOST_GROUPS = 1 << 14  # each may become a convolution of its own
 _AUTO_PADS = ("explicit", "notset", "same_upper", "same_lower", "valid")
 
 
@@ -33,7 +33,7 @@ def _pads(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> list[tuple]:
-    """Before and behind each spatial axis."""
+    """The padding before and after each spatial axis."""
     mode = op.text("auto_pad", "explicit").lower()
     if mode not in _AUTO_PADS:
         raise op.error(f"auto_pad={mode!r} is none of {', '.join(_AUTO_PADS)}")
@@ -52,7 +52,7 @@ def _pads(
 
 
 def _to_last(x: tf.Tensor) -> tf.Tensor:
-    """Channels last, as TensorFlow's kernels for the CPU have them."""
+    """Moves channels last, as TensorFlow's kernels for the CPU need them."""
     return tf.transpose(x, [0, *range(2, x.shape.rank), 1])
 
 
@@ -61,7 +61,7 @@ def _to_second(x: tf.Tensor) -> tf.Tensor:
 
 
 def _padded(x: tf.Tensor, pads: Sequence[tuple], value=0) -> tf.Tensor:
-    """x, channels last, with its spatial axes padded; below 0 it is cropped."""
+    """Pads the spatial axes of x, channels last. Negative pads crop it."""
     begin = [0, *(p[0] for p in pads), 0]
     end = [0, *(p[1] for p in pads), 0]
     if all(isinstance(p, int) for p in begin + end):
@@ -78,7 +78,7 @@ def _padded(x: tf.Tensor, pads: Sequence[tuple], value=0) -> tf.Tensor:
 
 
 def _dilated(filters: tf.Tensor, dilations: Sequence[int]) -> tf.Tensor:
-    """Filters, [spatial..., in, out], with zeros between their numbers."""
+    """Puts zeros between the numbers of filters, [spatial..., in, out]."""
     rank = filters.shape.rank
     for axis, dilation in enumerate(dilations):
         if dilation > 1:
@@ -92,7 +92,7 @@ def _dilated(filters: tf.Tensor, dilations: Sequence[int]) -> tf.Tensor:
 
 
 def _of_none(x, filters, strides, dilations, channels) -> tf.Tensor | None:
-    """The result for a batch of none, which TensorFlow's oneDNN gives the shape of its input."""
+    """The result for an empty batch. TensorFlow's oneDNN would return the shape of the input."""
     if x.shape[0] != 0:
         return None
     windows = [(k - 1) * d + 1 for k, d in zip(extents(filters), dilations)]
@@ -101,13 +101,13 @@ def _of_none(x, filters, strides, dilations, channels) -> tf.Tensor | None:
 
 
 def _convolve(x, filters, strides, dilations):
-    """Without padding; x channels last, filters [spatial..., in, out]."""
+    """Convolves without padding. x has channels last, filters are [spatial..., in, out]."""
     nothing = _of_none(x, filters, strides, dilations, extents(filters)[-1])
     if nothing is not None:
         return nothing
     if max(dilations) > 1 and (max(strides) > 1 or len(strides) == 3):
         filters, dilations = _dilated(filters, dilations), [1] * len(dilations)
-    # TensorFlow's own default has no gradient of three axes where it runs operation by operation.
+    # The default layout has no gradient for three axes in eager mode.
     layout = ("NWC", "NHWC", "NDHWC")[len(strides) - 1]
     return tf.nn.convolution(x, filters, strides, "VALID", layout, dilations)
 
@@ -123,7 +123,7 @@ def _geometry(op: Operation, x: tf.Tensor, kernel: Sequence) -> tuple[list, list
 
 
 def _check_windows(op: Operation, sizes, kernel, dilations, pads) -> None:
-    """A window that is known to be larger than the padded tensor: nothing is made for it."""
+    """Refuses windows that are known to be larger than the padded tensor."""
     for size, k, dilation, (begin, end) in zip(sizes, kernel, dilations, pads):
         if all(isinstance(n, int) for n in (size, k, begin, end)):
             window = (k - 1) * dilation + 1
@@ -192,7 +192,7 @@ def _group_convolution_backprop(op, x, filters, output_shape=None):
 
 
 def _back(op: Operation, x: tf.Tensor, kernel: Sequence, output_shape) -> tuple:
-    """Strides, dilations, what is cut off before and behind, and the shape before that."""
+    """Strides, dilations, the crops before and after each axis, and the shape before cropping."""
     spatial = rank_of(op, x) - 2
     strides, dilations = (_positive(op, name, spatial) for name in ("strides", "dilations"))
     more = _list(op, "output_padding", spatial, 0)
@@ -220,13 +220,13 @@ def _totals(full, wanted, more, mode) -> list[tuple]:
         total = tf.cast(size, tf.int64) + extra - tf.cast(want, tf.int64)
         total = tf.maximum(total, 0)
         small = total // 2
-        # The other way round than where a convolution pads, whose gradient this is.
+        # The reverse of a convolution's padding, since this is the gradient of one.
         pads.append((total - small, small) if mode == "same_upper" else (small, total - small))
     return pads
 
 
 def _transposed(x, filters, strides, dilations, pads, full):
-    """x channels last; filters [spatial..., out, in]."""
+    """The transposed convolution of x, channels last. Filters are [spatial..., out, in]."""
     filters = _dilated(filters, dilations)
     shape = [extents(x)[0], *full, extents(filters)[-2]]
     y = tf.nn.conv_transpose(
@@ -240,7 +240,7 @@ def _transposed(x, filters, strides, dilations, pads, full):
 
 
 class _Windows:
-    """Where the windows of a pooling operation lie."""
+    """The windows of a pooling operation."""
 
     def __init__(self, op: Operation, x: tf.Tensor):
         self.spatial = rank_of(op, x) - 2
@@ -253,7 +253,7 @@ class _Windows:
         rounding = op.text("rounding_type", "floor").lower()
         if rounding not in ("floor", "ceil", "ceil_torch"):
             raise op.error(f"rounding_type={rounding!r} is none of floor, ceil, ceil_torch")
-        self.more = [0] * self.spatial  # behind the padding, for a last window that is cut off
+        self.more = [0] * self.spatial  # after the padding, for a last window that exceeds it
         if rounding != "floor":
             self.more = [self._more(i, rounding == "ceil_torch") for i in range(self.spatial)]
 
@@ -263,7 +263,7 @@ class _Windows:
 
     @property
     def are_inside(self) -> bool:
-        """Whether all windows are known to be in the tensor."""
+        """True if all windows are known to be inside the tensor."""
         return not self.has_pads and all(isinstance(m, int) and m == 0 for m in self.more)
 
     def _more(self, i: int, torch: bool):
@@ -271,7 +271,7 @@ class _Windows:
         begin, end = self.pads[i]
         last = -(-(self.sizes[i] + begin + end - window) // stride)
         if torch:
-            # No window begins behind the tensor.
+            # No window begins beyond the tensor.
             starts_outside = last * stride >= self.sizes[i] + begin
             last = last - (
                 tf.cast(starts_outside, tf.int64)
@@ -300,7 +300,7 @@ class _Windows:
         )
 
     def _by_steps(self, x: tf.Tensor, kind: str) -> tf.Tensor:
-        """Strides and dilations at once: all windows, then those that are wanted."""
+        """Pools with both strides and dilations: all windows, of which a slice is kept."""
         y = tf.nn.pool(x, self.kernel, kind, dilations=self.dilations, padding="VALID")
         steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
         return y[tuple(steps)]
@@ -329,7 +329,7 @@ def _max_pool_with_indices(op, x):
     windows = _Windows(op, x)
     axis = op.axis(op.integer("axis", 0), rank_of(op, x))
     dtype = op.dtype("index_element_type", tf.int64)
-    # Each window's numbers side by side, and where in the tensor they are.
+    # The numbers of each window side by side, and their positions in the tensor.
     values, places = x, tf.reshape(tf.range(tf.size(x, tf.int64)), tf.shape(x))
     inner = tf.reduce_prod(tf.shape(x, tf.int64)[axis:])
     places = places % inner

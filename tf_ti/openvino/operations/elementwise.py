@@ -1,4 +1,4 @@
-"""Operations that compute each number from those in its place: activations, arithmetic, tests."""
+"""Operations on elements: activations, arithmetic, comparisons, logic."""
 
 import math
 
@@ -47,12 +47,12 @@ def _truncated_mod(x, y):
         return tf.math.floormod(x, y)
     if x.dtype.size >= 4:
         return tf.truncatemod(x, y)
-    wide = tf.int32 if x.dtype.is_integer else tf.float32  # where TensorFlow has a kernel
+    wide = tf.int32 if x.dtype.is_integer else tf.float32  # TensorFlow has kernels for these
     return tf.cast(tf.truncatemod(tf.cast(x, wide), tf.cast(y, wide)), x.dtype)
 
 
 def _squared_difference(x, y):
-    if x.dtype.is_integer:  # TensorFlow has kernels for wide ones alone
+    if x.dtype.is_integer:  # TensorFlow has kernels for wide integers only
         x, y, dtype = tf.cast(x, tf.int64), tf.cast(y, tf.int64), x.dtype
         return tf.cast(tf.math.squared_difference(x, y), dtype)
     return tf.math.squared_difference(x, y)
@@ -108,7 +108,7 @@ _OF_INTEGERS = frozenset(["Abs", "Ceiling", "Floor", "Identity", "Negative", "Re
 
 
 def _by_floats(x: tf.Tensor, function) -> tf.Tensor:
-    """An integer's function: the nearest integer."""
+    """Applies a function to integers, and rounds its results to integers."""
     return tf.cast(tf.round(function(tf.cast(x, tf.float64))), x.dtype)
 
 
@@ -133,7 +133,7 @@ for _name, _function in _BINARY.items():
 
 
 def broadcast(op: Operation, x: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """The operands in the shapes that auto_broadcast gives them, or that TensorFlow broadcasts."""
+    """Prepares operands as auto_broadcast says, so that TensorFlow's broadcasting does the rest."""
     mode = op.text("auto_broadcast", "numpy", among=("numpy", "none", "explicit", "pdpd"))
     if mode == "pdpd":
         return (x, *(_aligned(op, x, other) for other in others))
@@ -147,7 +147,7 @@ def broadcast(op: Operation, x: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tenso
 
 
 def _aligned(op: Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """y with its first axis at x's axis `axis`, where it has fewer."""
+    """Aligns the first axis of y with the axis `axis` of x, if y has fewer axes."""
     if x.shape.rank is None or y.shape.rank is None:
         raise op.error("auto_broadcast=pdpd needs inputs of known ranks")
     if x.shape.rank == y.shape.rank:
@@ -249,7 +249,7 @@ def _prelu(op, x, slope):
     if rank == 0:
         slope = tf.reshape(slope, [])
     elif slope.shape.rank == 1 and rank is not None and rank > 1:
-        # A number for each channel, or for each place along the last axis, where these fit.
+        # A number for each channel if the counts match, otherwise for each place on the last axis.
         if slope.shape[0] is None or x.shape[1] is None or slope.shape[0] in (1, x.shape[1]):
             slope = tf.reshape(slope, [-1] + [1] * (rank - 2))
     return tf.where(x < 0, x * slope, x)

@@ -1,4 +1,4 @@
-"""Operations on images: resizing, sampling at points and in regions, choosing boxes."""
+"""Operations on images: resizing, sampling at points and in regions, selecting boxes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _COORDINATES = (
     "tf_half_pixel_for_nn",
     "align_corners",
 )
-# OpenVINO adds so much to scales when it computes shapes, which files have from there.
+# OpenVINO adds this to scales when it computes shapes, and files have those shapes.
 _SLACK = np.float32(1e-6)
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
 
@@ -28,7 +28,7 @@ def _computed_in(dtype: tf.DType) -> tf.DType:
 
 
 def _rounded(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """x as the type; an integer one gets the nearest of its numbers, the even one of two."""
+    """Casts x. Integer types round to the nearest number, and to the even one of two."""
     if dtype == x.dtype:
         return x
     if dtype.is_floating:
@@ -41,7 +41,7 @@ def _rounded(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Resizing:
-    """The attributes of an Interpolate, of whichever version."""
+    """The attributes of an Interpolate of any version."""
 
     mode: str
     coordinates: str
@@ -52,7 +52,7 @@ class _Resizing:
 
 @dataclasses.dataclass(frozen=True)
 class _Axis:
-    """An axis to resize from `length` to `size`; `scale` is what the coordinates are divided by."""
+    """An axis to resize from `length` to `size`. Coordinates are divided by `scale`."""
 
     axis: int
     length: int | tf.Tensor
@@ -95,7 +95,7 @@ def _interpolate_11(op, x, sizes_or_scales, axes=None):
 
 
 def _interpolated(op: Operation, x, sizes: int, scales: int, axes: int, modes: Sequence[str]):
-    """`sizes`, `scales` and `axes` say which inputs are these."""
+    """Resizes x. `sizes`, `scales` and `axes` are the positions of these inputs."""
     rank = rank_of(op, x)
     along = static_axes(op, axes, rank) if len(op.inputs) > axes else list(range(rank))
     if len(set(along)) != len(along):
@@ -160,7 +160,7 @@ def _by_scales(op: Operation, x: tf.Tensor, axes: Sequence[int], position: int) 
 
 
 def _resized(x: tf.Tensor, axes: Sequence[_Axis], resizing: _Resizing) -> tf.Tensor:
-    """Axis after axis: each mode is a product of what it does to single axes."""
+    """Resizes axis by axis: each mode is a product of operations on single axes."""
     dtype = x.dtype
     if resizing.mode == "nearest":
         for along in axes:
@@ -168,7 +168,7 @@ def _resized(x: tf.Tensor, axes: Sequence[_Axis], resizing: _Resizing) -> tf.Ten
         return x
     x = tf.cast(x, _computed_in(dtype))
     if resizing.mode in _PILLOW:
-        for along in reversed(axes):  # Pillow's order, in which it rounds integers
+        for along in reversed(axes):  # Pillow's order: it rounds integers after each axis
             x = _mixed(x, along.axis, _pillow_weights(along, resizing))
             x = tf.cast(_rounded(x, dtype), x.dtype)
         return tf.cast(x, dtype)
@@ -186,7 +186,7 @@ def _resized(x: tf.Tensor, axes: Sequence[_Axis], resizing: _Resizing) -> tf.Ten
 
 
 def _coordinates(along: _Axis, mode: str) -> tf.Tensor:
-    """Where in the axis its new numbers lie."""
+    """The positions of the new numbers on the old axis."""
     at = tf.cast(tf.range(along.size), tf.float32)
     size, length = tf.cast(along.size, tf.float32), tf.cast(along.length, tf.float32)
     if mode == "align_corners":
@@ -203,7 +203,7 @@ def _coordinates(along: _Axis, mode: str) -> tf.Tensor:
 
 
 def _clipped(positions: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
-    """Indices in an axis."""
+    """Positions as indices, clipped to the axis."""
     last = tf.cast(length, tf.int64) - 1
     return tf.clip_by_value(tf.cast(positions, tf.int64), 0, tf.maximum(last, 0))
 
@@ -225,7 +225,7 @@ def _nearest(along: _Axis, resizing: _Resizing) -> tf.Tensor:
 
 
 def _tapped(x: tf.Tensor, axis: int, positions: Sequence, weights: Sequence) -> tf.Tensor:
-    """Sums of the numbers at some positions of an axis, weighted."""
+    """Weighted sums of the numbers at some positions of an axis."""
     shape = [-1 if i == axis else 1 for i in range(x.shape.rank)]
     return tf.add_n(
         [
@@ -236,7 +236,7 @@ def _tapped(x: tf.Tensor, axis: int, positions: Sequence, weights: Sequence) -> 
 
 
 def _mixed(x: tf.Tensor, axis: int, weights: tf.Tensor) -> tf.Tensor:
-    """Sums of all the numbers of an axis, by a matrix of weights."""
+    """Weighted sums of all numbers of an axis, by a matrix of weights."""
     x = tf.tensordot(x, tf.cast(weights, x.dtype), [[axis], [1]])
     rank = x.shape.rank
     return tf.transpose(x, [*range(axis), rank - 1, *range(axis, rank - 1)])
@@ -251,7 +251,7 @@ def _clamped_taps(along: _Axis, resizing: _Resizing) -> tuple:
 
 
 def _linear_taps(along: _Axis, resizing: _Resizing) -> tuple:
-    """As _clamped_taps, but what is outside of the axis does not count."""
+    """Like `_clamped_taps`, but positions outside the axis have no weight."""
     x = _coordinates(along, resizing.coordinates)
     low = tf.floor(x)
     places, weights = [low, low + 1], [low + 1 - x, x - low]
@@ -270,13 +270,13 @@ def _cubic_taps(along: _Axis, resizing: _Resizing) -> tuple:
 
 
 def _cubic_weights(fraction: tf.Tensor, a: float) -> list[tf.Tensor]:
-    """Of the numbers at -1, 0, 1 and 2, for a point that far behind 0."""
+    """The weights of the numbers at -1, 0, 1 and 2, for a point at a fraction between 0 and 1."""
     distances = [fraction + 1, fraction, 1 - fraction, 2 - fraction]
     return [_cubic(d, a, outer=i in (0, 3)) for i, d in enumerate(distances)]
 
 
 def _cubic(distance: tf.Tensor, a: float, outer: bool) -> tf.Tensor:
-    """The cubic kernel at distances from 0 to 1, or the outer ones from 1 to 2."""
+    """The cubic kernel at distances from 0 to 1; with `outer`, at those from 1 to 2."""
     if outer:
         return a * (((distance - 5) * distance + 8) * distance - 4)
     return ((a + 2) * distance - (a + 3)) * distance**2 + 1
@@ -293,7 +293,7 @@ def _tent_weights(along: _Axis, resizing: _Resizing, sharpness: tf.Tensor) -> tf
 
 
 def _pillow_weights(along: _Axis, resizing: _Resizing) -> tf.Tensor:
-    """[size, length]; where it shrinks, the kernel is as much wider."""
+    """The weights, [size, length]. If the axis shrinks, the kernel widens by the same factor."""
     size, length = tf.cast(along.size, tf.float64), tf.cast(along.length, tf.float64)
     scale = length / size
     width = tf.maximum(scale, 1.0)
@@ -350,7 +350,7 @@ def _denormalized(x: tf.Tensor, length: tf.Tensor, align: bool) -> tf.Tensor:
 
 
 def _grid_taps(x: tf.Tensor, mode: str) -> tuple[list, list]:
-    """Positions beside x, and their weights."""
+    """The positions next to x, and their weights."""
     if mode == "nearest":
         return [tf.round(x)], [None]
     low = tf.floor(x)
@@ -360,7 +360,7 @@ def _grid_taps(x: tf.Tensor, mode: str) -> tuple[list, list]:
 
 
 class _Points:
-    """The pixels of images, [N, C, H, W], also outside of them as `padding_mode` has it."""
+    """The pixels of images, [N, C, H, W]; outside the images as `padding_mode` says."""
 
     def __init__(self, op: Operation, x: tf.Tensor):
         self.align = op.flag("align_corners", False)
@@ -371,7 +371,7 @@ class _Points:
         self._x = tf.reshape(x, _shape(batch, self.height * self.width, channels))
 
     def at(self, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
-        """[N, h, w, C], of [N, h, w]."""
+        """The pixels at rows and columns, both [N, h, w], as [N, h, w, C]."""
         places = self._inside(rows, self.height) * tf.cast(self.width, tf.int64)
         values = tf.gather(self._x, places + self._inside(columns, self.width), batch_dims=1)
         if self._padding != "zeros":
@@ -433,7 +433,7 @@ def _regions(op: Operation, x, rois, batch_indices, aligned: str) -> tf.Tensor:
     if ratio > 0:
         result = pooling(indices, starts, bins, [ratio, ratio])
     else:
-        # A region has as many samples as it needs, so each is a computation of its own.
+        # The number of samples depends on the region, so each is computed on its own.
         result = tf.map_fn(
             lambda roi: pooling.one(*roi),
             (indices, starts, bins),
@@ -443,7 +443,7 @@ def _regions(op: Operation, x, rois, batch_indices, aligned: str) -> tf.Tensor:
 
 
 class _Pooling:
-    """What a ROIAlign takes of images, [N, C, H, W], in regions of them."""
+    """The pooling of a ROIAlign in regions of images, [N, C, H, W]."""
 
     def __init__(self, op: Operation, x: tf.Tensor, dtype: tf.DType, pooled: tuple[int, int]):
         self._pooled = pooled
@@ -458,7 +458,7 @@ class _Pooling:
         return tf.where(tf.reduce_all(samples > 0), result, tf.zeros_like(result))
 
     def __call__(self, indices, starts, bins, samples) -> tf.Tensor:
-        """[regions, rows, columns, C], of `samples` rows and columns of points in each bin."""
+        """Pools `samples` rows and columns of points in each bin: [regions, rows, columns, C]."""
         rows, columns = (self._taps(i, starts[:, i], bins[:, i], samples[i]) for i in range(2))
         values = [
             self._sampled(indices, row, column, weight, other)
@@ -484,7 +484,7 @@ class _Pooling:
         ]
 
     def _sampled(self, indices, rows, columns, row_weights, column_weights) -> tf.Tensor:
-        """[regions, points along rows, points along columns, C]."""
+        """Weighted pixels, [regions, points along rows, points along columns, C]."""
         height, width = (tf.cast(length, tf.int64) for length in self._lengths)
         places = (indices[:, tf.newaxis] * height + rows)[:, :, tf.newaxis] * width
         places += columns[:, tf.newaxis, :]
@@ -530,7 +530,7 @@ def _non_max_suppression_with_scores(op, boxes, scores, *limits):
 
 
 class _Picked:
-    """The boxes that are kept: `indices`, [boxes, (batch, class, box)], and their `scores`."""
+    """The selected boxes: `indices`, [boxes, (batch, class, box)], and their `scores`."""
 
     def __init__(self, op: Operation, boxes: tf.Tensor, scores: tf.Tensor):
         dtype = _computed_in(scores.dtype)
@@ -555,7 +555,7 @@ class _Picked:
         self.indices, self.scores = indices, found
 
     def _picks(self) -> tf.Tensor:
-        """[N, classes, most]: boxes from the best one on, and behind the last of them -1."""
+        """The selected boxes, best first, and -1 after the last: [N, classes, most]."""
         scores, corners = tf.stop_gradient(self._scores), [*map(tf.stop_gradient, self._corners)]
         never = tf.constant(-np.inf, scores.dtype)
         boxes = extents(scores)[2]
@@ -587,7 +587,7 @@ class _Picked:
         return tf.while_loop(wanted, pick, start)[2]
 
     def _kept(self, overlap: tf.Tensor) -> tf.Tensor:
-        """What remains of a score beside a box that is kept."""
+        """The factor of a score for its overlap with a selected box."""
         soft = tf.exp(tf.math.divide_no_nan(-0.5 * overlap**2, self._sigma))
         hard = tf.cast(overlap <= self._iou_threshold, overlap.dtype)
         if self._version == "opset5":
@@ -595,7 +595,7 @@ class _Picked:
         return tf.where(self._sigma > 0, soft, hard)
 
     def _final_scores(self, picks: tf.Tensor) -> tf.Tensor:
-        """[N, classes, most]; what the boxes that were kept before have left of each."""
+        """The scores of selected boxes, reduced by those before them: [N, classes, most]."""
         at = tf.maximum(picks, 0)
         own = tf.gather(self._scores, at, batch_dims=2)
 

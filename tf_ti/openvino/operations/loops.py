@@ -1,4 +1,4 @@
-"""TensorIterator and Loop, on tf_ti's loops, and If."""
+"""TensorIterator and Loop as tf_ti's loops, and If."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,19 +7,9 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti import _tf
-from tf_ti.openvino.model import Body, PortMapEntry
+from tf_ti.openvino.model import OWN_PORT, Body, PortMapEntry
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of
-
-_OWN = -1  # the external port of what a Loop gives its body, or takes from it
-_RANGE = ("axis", "start", "end", "stride", "part_size")
-
-
-def _range(entry: PortMapEntry) -> dict[str, int]:
-    """A port's axis, and its range along it; nothing where the whole tensor is meant."""
-    if "axis" not in entry.attributes:
-        return {}
-    return {name: int(entry.attributes[name]) for name in _RANGE if name in entry.attributes}
 
 
 def _external(op: Operation, entry: PortMapEntry) -> tf.Tensor:
@@ -28,12 +18,12 @@ def _external(op: Operation, entry: PortMapEntry) -> tf.Tensor:
 
 
 def _in_order(op: Operation, values: Mapping[int, tf.Tensor]) -> tuple[tf.Tensor, ...]:
-    """Values by ids of the layer's output ports, in the order of these ports."""
+    """Puts values, which come by ids of output ports, in the order of these ports."""
     return tuple(values[port.id] for port in op.layer.outputs)
 
 
 def _state_shape(body: Body, parameter: int, initial: tf.Tensor) -> tf.TensorShape:
-    """What is known of a state's shape in every iteration, not in the first one alone."""
+    """The shape of a state, as far as it is known of all iterations and not only the first."""
     (port,) = body.graph.layers[parameter].outputs
     return initial.shape if port.shape is None else tf.TensorShape(port.shape)
 
@@ -60,11 +50,11 @@ def _tensor_iterator(op, *inputs):
 
     port_map = tf_ti.PortMap(
         [
-            tf_ti.InputPort(i, parameters.index(entry.internal_layer_id), **_range(entry))
+            tf_ti.InputPort(i, parameters.index(entry.internal_layer_id), **entry.range)
             for i, entry in enumerate(body.inputs)
         ],
         [
-            tf_ti.OutputPort(i, results.index(entry.internal_layer_id), **_range(entry))
+            tf_ti.OutputPort(i, results.index(entry.internal_layer_id), **entry.range)
             for i, entry in enumerate(body.outputs)
         ],
     )
@@ -78,19 +68,19 @@ def _tensor_iterator(op, *inputs):
 
 @register("Loop", "opset5")
 def _loop(op, trip_count, condition, *inputs):
-    """By `tf_ti.Loop`, whose inputs may have more slices than there are iterations.
+    """Runs a Loop as `tf_ti.Loop`, whose inputs may have more slices than there are iterations.
 
-    A trip count below 0 is as many iterations as there are slices; without slices, no limit. After
-    no iteration, what is no state has zeros as its last value.
+    A trip count below 0 means as many iterations as slices, or, without slices, no limit. After no
+    iteration, the last value of anything but a state is zeros.
     """
     body = op.layer.bodies["body"]
-    ends = [entry.internal_layer_id for entry in body.outputs if entry.external_port_id == _OWN]
+    ends = [entry.internal_layer_id for entry in body.outputs if entry.external_port_id == OWN_PORT]
     if len(ends) != 1:
         raise op.error(f"{len(ends)} results of the body are its execution condition, not one")
     slices = {
-        entry.internal_layer_id: _pieces(op, _external(op, entry), **_range(entry))
+        entry.internal_layer_id: _pieces(op, _external(op, entry), **entry.range)
         for entry in body.inputs
-        if _range(entry)
+        if entry.range
     }
     count = _count(op, [extents(pieces)[axis] for pieces, axis, _ in slices.values()])
     back = {parameter: result for result, parameter in body.back_edges}
@@ -100,7 +90,7 @@ def _loop(op, trip_count, condition, *inputs):
         given, states = {}, []
         for entry in body.inputs:
             parameter = entry.internal_layer_id
-            if entry.external_port_id == _OWN:
+            if entry.external_port_id == OWN_PORT:
                 value = _number(body, parameter, number)
             elif parameter in slices:
                 value = loop.add_iterator(*slices[parameter])
@@ -125,14 +115,14 @@ def _loop(op, trip_count, condition, *inputs):
             raise op.error("runs for ever: no trip count, no slices, and a condition that is true")
         outputs = _add_outputs(op, loop, body, results, dict(reversed(states)))
     for entry in body.outputs:
-        if _range(entry):
+        if entry.range:
             stack = tf.convert_to_tensor(outputs[entry.external_port_id])
-            outputs[entry.external_port_id] = _joined(op, stack, **_range(entry))
+            outputs[entry.external_port_id] = _joined(op, stack, **entry.range)
     return _in_order(op, {port: tf.convert_to_tensor(value) for port, value in outputs.items()})
 
 
 def _count(op: Operation, lengths: Sequence[int | tf.Tensor]) -> int | tf.Tensor | None:
-    """The most iterations that there can be; None where nothing limits them."""
+    """The limit of the number of iterations, or None."""
     known, begins = op.known(0), op.known(1)
     count = lengths[0] if lengths else None
     if known is None:
@@ -150,7 +140,7 @@ def _or_no_limit(count: int | tf.Tensor | None) -> tf.Tensor:
 
 
 def _number(body: Body, parameter: int, number: tf.Tensor) -> tf.Tensor:
-    """An iteration's number, as a Parameter wants it: a scalar, or a tensor of one element."""
+    """The number of the iteration as the Parameter has it: a scalar, or a tensor of one element."""
     (port,) = body.graph.layers[parameter].outputs
     dtype = port.element_type.dtype if port.element_type else tf.int64
     return tf.reshape(tf.cast(number, dtype), [1] * len(port.shape or ()))
@@ -165,7 +155,11 @@ def _pieces(
     stride: int = 1,
     part_size: int | None = None,
 ) -> tuple[tf.Tensor, int, bool]:
-    """A tensor with an axis in two, pieces and what is in each; that axis; whether to reverse."""
+    """Splits an axis in two: the pieces, and the elements in each.
+
+    Returns:
+        The tensor; the axis of the pieces; true if the loop takes them in reverse.
+    """
     axis = op.axis(axis, rank_of(op, x))
     part_size = part_size or abs(stride)
     shape = extents(x)
@@ -188,17 +182,17 @@ def _pieces(
 
 
 def _add_outputs(op, loop, body, results, states):
-    """Outputs of the loop by the ids of ports; ranges are joined after it.
+    """Adds the outputs of the loop, and returns them by ids of ports. Ranges are joined later.
 
     `states` are recurrences by the results that lead to them.
     """
     outputs = {}
     for entry in body.outputs:
         result, port = entry.internal_layer_id, entry.external_port_id
-        if port == _OWN:
+        if port == OWN_PORT:
             continue
-        if _range(entry):
-            outputs[port] = _add_stack(op, loop, results[result], **_range(entry))
+        if entry.range:
+            outputs[port] = _add_stack(op, loop, results[result], **entry.range)
             continue
         if result not in states:
             states[result] = _add_last(loop, results[result])
@@ -207,23 +201,23 @@ def _add_outputs(op, loop, body, results, states):
 
 
 def _add_stack(op, loop, value, axis, stride=1, **others):
-    """A loop output of values one after the other along an axis of their own, before `axis`."""
+    """Adds a loop output that stacks values along a new axis before `axis`."""
     kind = tf_ti.LoopOutput.CONCATENATE if stride > 0 else tf_ti.LoopOutput.REVERSE
     return loop.add_loop_output(value, kind, op.axis(axis, max(rank_of(op, value), 1)))
 
 
 def _joined(op, stack, axis, **others):
-    """Values that `_add_stack` has stacked, joined along the axis; scalars as a vector."""
+    """Joins the values that `_add_stack` has stacked along the axis. Scalars become a vector."""
     rank = rank_of(op, stack) - 1
     if rank == 0:
         return stack
     axis = op.axis(axis, rank)
-    shape = extents(stack, tf.int32)  # XLA takes no other type where the count is not known
+    shape = extents(stack, tf.int32)  # XLA takes no other type if the count is unknown
     return tf.reshape(stack, [*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]])
 
 
 def _add_last(loop: tf_ti.Loop, value: tf.Tensor):
-    """A recurrence that is the value of the iteration before; at first zeros."""
+    """Adds a recurrence whose value is that of the iteration before, and zeros at first."""
     shape = [0] if value.shape.rank is None else [extent or 0 for extent in value.shape]
     last = loop.add_recurrence(tf.zeros(shape, value.dtype), value.shape)
     last.next = value

@@ -1,4 +1,4 @@
-"""Products of matrices and what is made of them: Einsum, attention, Fourier transforms."""
+"""Matrix products, Einsum, attention, Fourier transforms."""
 
 import tensorflow as tf
 
@@ -10,13 +10,13 @@ from tf_ti.openvino.operations.shapes import rank_of, static_axes
 def _mat_mul(op, a, b):
     rank_a, rank_b = rank_of(op, a), rank_of(op, b)
     transpose_a, transpose_b = op.flag("transpose_a", False), op.flag("transpose_b", False)
-    # A vector is a row, or on the right a column, and is not transposed.
+    # A vector is a row on the left and a column on the right. It is not transposed.
     if rank_a == 1:
         a, transpose_a = a[tf.newaxis], False
     if rank_b == 1:
         b, transpose_b = b[:, tf.newaxis], False
     dtype = a.dtype
-    if dtype.is_integer:  # TensorFlow has kernels for few of them
+    if dtype.is_integer:  # TensorFlow has kernels for few integer types
         a, b = (tf.cast(x, tf.int32 if dtype.size < 4 else tf.int64) for x in (a, b))
     product = tf.cast(tf.matmul(a, b, transpose_a, transpose_b), dtype)
     if rank_a == 1:
@@ -47,14 +47,14 @@ def _attention(op, query, key, value, mask=None, scale=None, sink=None):
             scores += mask
     if sink is None:
         return tf.matmul(tf.nn.softmax(scores), value)
-    # One more score in each row, whose share of the weights goes nowhere.
+    # One more score in each row, whose share of the weights is dropped.
     shape = tf.concat([tf.shape(scores)[:-1], [1]], 0)
     scores = tf.concat([scores, tf.broadcast_to(sink, shape)], -1)
     return tf.matmul(tf.nn.softmax(scores)[..., :-1], value)
 
 
 def _fourier(op: Operation, x: tf.Tensor, size, inverse: bool) -> tf.Tensor:
-    """Of pairs of numbers along the last axis, over some of the others."""
+    """The Fourier transform of pairs of numbers along the last axis, over some other axes."""
     rank = rank_of(op, x) - 1
     axes = static_axes(op, 1, rank)
     lengths = {}

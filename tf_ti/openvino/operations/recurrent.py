@@ -1,4 +1,4 @@
-"""Recurrent cells and sequences, on tf_ti's own."""
+"""Recurrent cells and sequences as tf_ti's."""
 
 import math
 
@@ -33,7 +33,7 @@ def _options(op: Operation, kind: str) -> dict:
 
 
 def _split_weights(op: Operation, weights: tuple) -> list:
-    """w, r and what follows; the older form of the cells has w and r in one matrix."""
+    """w, r and the other weights. In older cells one matrix holds w and r."""
     hidden = op.integer("hidden_size")
     if weights[0].shape.rank == 2 and (len(weights) < 2 or weights[1].shape.rank == 1):
         both, *rest = weights
@@ -42,7 +42,7 @@ def _split_weights(op: Operation, weights: tuple) -> list:
 
 
 def _ordered(op: Operation, tensors: list, axis: int) -> list:
-    """Weights and biases of an LSTM's gates, in the order f, i, c, o."""
+    """Puts weights and biases of an LSTM's gates in the order f, i, c, o."""
     order = op.text("weights_format", "fico").lower()
     if sorted(order) != sorted("fico"):
         raise op.error(f"weights_format={order!r} does not order the gates f, i, c and o")
@@ -56,7 +56,7 @@ def _ordered(op: Operation, tensors: list, axis: int) -> list:
 
 
 def _has_peepholes(op: Operation, position: int) -> bool:
-    """Unless they are known to be zeros, as OpenVINO writes them."""
+    """True unless the peepholes are known to be zeros, which OpenVINO writes for none."""
     if len(op.inputs) <= position:
         return False
     known = op.known(position)
@@ -74,7 +74,7 @@ def _lstm_cell_1(op, x, hidden, cell, *weights):
 
 
 def _lstm_step(op: Operation, inputs, weights, peepholes, input_forget: bool):
-    """With what `tf_ti.lstm_cell` does not have: peepholes, and the input gate that is 1 - f."""
+    """One LSTM step with peepholes or an input gate of 1 - f, which `tf_ti.lstm_cell` lacks."""
     x, hidden, cell = inputs
     w, r, *b = weights
     options = _options(op, "lstm")

@@ -1,4 +1,4 @@
-"""Operations that make one number of many: reductions, softmax, normalization."""
+"""Reductions, softmax, normalization."""
 
 import tensorflow as tf
 
@@ -61,7 +61,7 @@ def _log_softmax(op, x):
 
 
 def _along_channels(op: Operation, x: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
-    """Vectors with a number for each channel, axis 1, as tensors that broadcast."""
+    """Reshapes vectors with a number for each channel to broadcast along axis 1."""
     shape = [1, -1, *[1] * (rank_of(op, x) - 2)]
     return [tf.reshape(value, shape) for value in values]
 
@@ -148,7 +148,7 @@ def _lrn(op, x, axes):
 
 
 def _window_sums(x: tf.Tensor, axis: int, size: int) -> tf.Tensor:
-    """Of each number along an axis and its neighbours, `size` in all: a product with a band."""
+    """Sums of each number and its neighbours, `size` in all, as a product with a band matrix."""
     extent, rank = extents(x)[axis], x.shape.rank
     below = (size - 1) // 2
     band = tf.linalg.band_part(tf.ones([extent, extent], x.dtype), below, size - 1 - below)

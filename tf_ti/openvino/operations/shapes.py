@@ -1,4 +1,4 @@
-"""Operations that move numbers: shapes, slices, gathers and scatters, orders."""
+"""Operations that move numbers: shapes, slices, gathers, scatters, sorting."""
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,7 @@ def rank_of(op: Operation, x: tf.Tensor) -> int:
 
 
 def extents(x: tf.Tensor, dtype: tf.DType = tf.int64) -> list[int | tf.Tensor]:
-    """The shape: numbers where they are known."""
+    """The extents of a tensor: ints if they are known, otherwise scalar tensors."""
     dynamic = tf.shape(x, dtype)
     return [dynamic[i] if extent is None else extent for i, extent in enumerate(x.shape)]
 
@@ -26,7 +26,7 @@ _MOST_DIMENSIONS = 254  # TensorFlow's limit
 
 
 def rank_by(op: Operation, position: int) -> int:
-    """How many axes an input has a number for: sizes, repeats, starts."""
+    """The number of axes that an input has numbers for, such as sizes, repeats or starts."""
     shape = op.inputs[position].shape
     count = shape[0] if shape.rank == 1 else None
     if count is None:
@@ -37,7 +37,7 @@ def rank_by(op: Operation, position: int) -> int:
 
 
 def _number(op: Operation, position: int) -> int:
-    """A scalar, or a tensor of one number."""
+    """The value of an input that is a scalar or has one element."""
     return int(np.reshape(op.static(position), ()))
 
 
@@ -63,7 +63,7 @@ def _reshape(op, x, pattern):
             for i, size in enumerate(known)
         ]
         return tf.reshape(x, tf.stack([tf.cast(p, tf.int64) for p in parts]) if parts else [])
-    # Zeros stand for what is in that place of x.
+    # Zeros stand for the extents of x.
     count = tf.size(pattern)
     own = tf.concat([tf.shape(x, tf.int64), tf.zeros([count], tf.int64)], 0)[:count]
     return tf.reshape(x, tf.where(pattern == 0, own, pattern))
@@ -129,7 +129,7 @@ def _variadic_split(op, x, axis, lengths):
 @register("Broadcast", ["opset1", "opset3"])
 def _broadcast(op, x, target, axes_mapping=None):
     mode = op.text("mode", "numpy").lower()
-    if mode == "none":  # as OpenVINO writes it of opset1
+    if mode == "none":  # OpenVINO writes this for opset1
         mode = "explicit"
     if mode not in ("numpy", "explicit", "bidirectional", "pdpd"):
         raise op.error(f"mode={mode!r} is none of numpy, explicit, bidirectional")
@@ -165,7 +165,7 @@ def _pad(op, x, begin, end, value=None):
     mode = op.text("pad_mode", among=("constant", "edge", "reflect", "symmetric"))
     rank = rank_of(op, x)
     begin, end = (tf.cast(sizes, tf.int64) for sizes in (begin, end))
-    # What is below 0 takes away.
+    # Negative pads crop.
     own = tf.shape(x, tf.int64)
     start = tf.maximum(-begin, 0)
     x = tf.slice(x, start, tf.maximum(own - start - tf.maximum(-end, 0), 0))
@@ -197,7 +197,7 @@ def _strided_slice(op, x, begin, end, strides=None):
 @register("Slice", "opset8")
 def _slice(op, x, start, stop, step, axes=None):
     rank = rank_of(op, x)
-    # Numbers that are known stay known: what recognises a cell in a loop's body looks at them.
+    # Known numbers stay known: the recognition of cells in loops' bodies needs them.
     start, stop, step = (
         tf.cast(value, tf.int64) if (known := op.known(i)) is None else known.tolist()
         for i, value in enumerate((start, stop, step), 1)
@@ -234,7 +234,7 @@ def _gather(op, x, indices, axis):
     indices = tf.cast(indices, tf.int64)
     if op.registered == "opset8":
         indices = tf.where(indices < 0, indices + extent, indices)
-    # What is out of range gives zeros.
+    # Indices out of range give zeros.
     inside = (indices >= 0) & (indices < extent)
     taken = tf.gather(x, tf.where(inside, indices, 0), axis=axis, batch_dims=batch_dims)
     for _ in range(axis - batch_dims):
@@ -252,7 +252,7 @@ def _gather_elements(op, x, indices):
 
 
 def _along(x: tf.Tensor, indices: tf.Tensor, axis: int, rank: int) -> tf.Tensor:
-    """np.take_along_axis."""
+    """Does the same as np.take_along_axis."""
     extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
     indices = tf.where(indices < 0, indices + extent, indices)
     order = [i for i in range(rank) if i != axis] + [axis]
@@ -262,7 +262,7 @@ def _along(x: tf.Tensor, indices: tf.Tensor, axis: int, rank: int) -> tf.Tensor:
 
 
 def _wrapped(x: tf.Tensor, indices: tf.Tensor, batch_dims: int = 0) -> tf.Tensor:
-    """Indices of several dimensions, from 0 on: negative ones count from the end."""
+    """Makes negative indices of several dimensions, which count from the end, non-negative."""
     depth = tf.shape(indices)[-1]
     own = tf.cast(tf.shape(x)[batch_dims : batch_dims + depth], indices.dtype)
     return tf.where(indices < 0, indices + own, indices)
@@ -273,7 +273,7 @@ def _gather_nd(op, x, indices):
     batch_dims = op.integer("batch_dims", 0)
     result = tf.gather_nd(x, _wrapped(x, indices, batch_dims), batch_dims=batch_dims)
     if op.registered == "opset5" and batch_dims > 1:
-        # All dimensions of batches become one.
+        # All batch dimensions become one.
         shape = tf.shape(result, tf.int64)
         flat = tf.concat([[tf.reduce_prod(shape[:batch_dims])], shape[batch_dims:]], 0)
         result = tf.reshape(result, flat)
@@ -310,7 +310,7 @@ _SCATTERS = {
 
 def _scatter(op: Operation, reduction: str, x, indices, updates):
     if reduction == "prod":
-        # As sums of logarithms would not do: each position's product, by sorted segments.
+        # The product at each position, by segments. TensorFlow has no tensor_scatter_nd_prod.
         shape = tf.shape(x, tf.int64)
         depth = tf.shape(indices)[-1]
         strides = tf.math.cumprod(shape[:depth], exclusive=True, reverse=True)
@@ -385,7 +385,7 @@ def _range(op, start, stop, step):
         return tf.cast(tf.range(start, stop, step), dtype)
     wide = tf.int64 if dtype.is_integer else dtype
     start, stop, step = (tf.cast(value, wide) for value in (start, stop, step))
-    # Where steps lead away from the end there is nothing.
+    # If steps lead away from the end, the range is empty.
     stop = tf.where(step > 0, tf.maximum(start, stop), tf.minimum(start, stop))
     return tf.cast(tf.range(start, stop, step), dtype)
 
@@ -438,7 +438,7 @@ def _top_k(op, x, k):
     moved = tf.transpose(x, order)
     is_min = op.text("mode", among=("max", "min")) == "min"
     k = tf.cast(tf.reshape(k, []), tf.int32)
-    # A stable order of all: the first among equals, whichever end is asked for.
+    # A stable sort keeps the first of equal numbers first, for max and for min.
     direction = "ASCENDING" if is_min else "DESCENDING"
     indices = tf.argsort(moved, axis=-1, direction=direction, stable=True)[..., :k]
     if op.text("sort", among=("none", "index", "value")) == "index":
@@ -507,7 +507,7 @@ def _unique(op, x, axis=None):
 
 
 def _order_of_slices(x: tf.Tensor, axis: int) -> tf.Tensor:
-    """The positions along an axis in which the slices are in lexicographic order."""
+    """The order of positions along an axis that sorts its slices lexicographically."""
     rank = x.shape.rank
     order = [axis] + [i for i in range(rank) if i != axis]
     rows = tf.reshape(tf.transpose(x, order), [tf.shape(x)[axis], -1])

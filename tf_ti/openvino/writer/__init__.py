@@ -1,1 +1,1 @@
-"""Functions of TensorFlow as OpenVINO's IR."""
+"""Writes functions of TensorFlow as OpenVINO's IR."""

@@ -1,4 +1,4 @@
-"""From the graph of a function of TensorFlow to layers: each operation by a function of its own."""
+"""Converts the graph of a TensorFlow function to layers, each operation by its own function."""
 
 import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,25 +8,25 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.openvino.errors import IRError, shown
+from tf_ti.openvino.errors import IRError, shown, some
 from tf_ti.openvino.writer.network import Network, Port, Weights, element_type_of, shape_of
 
-# What a tensor of the function is in the file: a layer's output, a constant, or, where it is the
-# handle of a variable, what reads that.
+# The counterpart of a tensor of the function: the output of a layer, or a constant. The handle of a
+# variable stays a tensor, for those that read it.
 Value = Port | np.ndarray | tf.Tensor
 Function = Callable[..., Any]
 _TABLE: dict[str, Function] = {}
 
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
-_HARMLESS = _tf.READS | {"Assert", "VarHandleOp"}  # of those that TensorFlow calls stateful
-_SMALL = 64  # elements: what is worked out here if it can be
+_HARMLESS = _tf.READS | {"Assert", "VarHandleOp"}  # stateful, but no obstacle
+_SMALL = 64  # the most elements of a tensor that is evaluated here, if possible
 
 
 def writes(*op_types: str) -> Callable[[Function], Function]:
-    """Has a function write the operations of some types.
+    """Registers a function that writes the operations of some types.
 
-    The function takes the `Node` and the operation's inputs, and returns an output, or a list of
-    the first ones; None for one that nobody reads.
+    The function takes the `Node` and the operation's inputs. It returns the output, or a list of
+    the first outputs. Outputs that nothing reads may be None.
     """
 
     def add(function: Function) -> Function:
@@ -37,7 +37,7 @@ def writes(*op_types: str) -> Callable[[Function], Function]:
 
 
 class Node:
-    """One operation that is being written."""
+    """An operation that is being written."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Node:
         return np.dtype(self.op.outputs[output].dtype.as_numpy_dtype)
 
     def shape(self, position: int) -> tf.TensorShape:
-        """What is known of an input's shape."""
+        """The shape of an input, as far as it is known."""
         value = self.inputs[position]
         if isinstance(value, np.ndarray):
             return tf.TensorShape(value.shape)
@@ -92,40 +92,40 @@ class Node:
         return value
 
     def like(self, number: float, output: int = 0) -> np.ndarray:
-        """A number in the output's type."""
+        """A number in the dtype of an output."""
         return np.asarray(number, self.dtype(output))
 
     def layer(self, type: str, *inputs: Any, **fields: Any):
-        """Adds a layer, as `Network.add`."""
+        """Adds a layer named after the operation, as `Network.add` does."""
         return self.network.add(type, inputs, name=self.op.name, **fields)
 
     def add(self, type: str, *inputs: Any, **fields: Any) -> Port:
-        """Adds a layer with one output, which this is."""
+        """Adds a layer with one output, and returns that."""
         return self.layer(type, *inputs, **fields).outputs[0]
 
 
 class Conversion:
-    """Of functions that are called in one another, into networks that share weights.
+    """The conversion of functions that call one another to networks that share weights.
 
     Attributes:
-        weights: what Constants hold.
-        problems: what cannot be written, and why.
-        unsupported: operations that the table does not have, by their types.
+        weights: the values of Constants.
+        problems: messages that say what cannot be written, and why.
+        unsupported: the names of operations that the table lacks, by their types.
     """
 
     def __init__(self) -> None:
         self.weights = Weights()
         self.problems: list[str] = []
         self.unsupported: dict[str, list[str]] = collections.defaultdict(list)
-        self._failed: set[int] = set()  # by id(Port): what stands for something that cannot be
+        self._failed: set[int] = set()  # the ids of stand-ins for outputs that cannot be written
         self._variables: dict[int, tuple[tf.Tensor, np.ndarray]] = {}
 
     def check(self) -> None:
-        """One error for all that went wrong."""
+        """Raises one error for all problems, if there are any."""
         problems = list(self.problems)
         if self.unsupported:
             kinds = (
-                f"{kind}: {_some(dict.fromkeys(names))}"
+                f"{kind}: {some(dict.fromkeys(names))}"
                 for kind, names in sorted(self.unsupported.items())
             )
             problems.insert(0, f"operations that cannot be written as IR: {'; '.join(kinds)}")
@@ -142,13 +142,13 @@ class Conversion:
         arguments: Sequence[Value],
         results: Sequence[tf.Tensor] | None = None,
     ) -> list[Value]:
-        """Writes what a function computes of these arguments.
+        """Writes the operations of a function.
 
         Args:
-            network: where.
+            network: the network to add layers to.
             function: a graph with inputs and outputs.
             arguments: a value for each input; None for one that is not read.
-            results: which of its tensors are wanted; all outputs if None.
+            results: the tensors to return the values of; None for all outputs.
         """
         results = function.outputs if results is None else results
         values: dict[Any, Any] = {t.ref(): v for t, v in zip(function.inputs, arguments)}
@@ -195,13 +195,13 @@ class Conversion:
         value = tf.make_ndarray(op.get_attr("value"))
         try:
             element_type_of(value.dtype)
-        except IRError as error:  # strings, say
+        except IRError as error:  # for strings, say
             self.problems.append(f"Const {shown(op.name)}: {error}")
             return self._failures(network, op)[0]
         return value
 
     def _failures(self, network: Network, op: tf.Operation) -> list[Port]:
-        """Stand for an operation's outputs until all problems are found."""
+        """Makes stand-ins for the outputs of an operation until all problems are found."""
         kinds = []
         for tensor in op.outputs:
             try:
@@ -215,7 +215,7 @@ class Conversion:
         return outputs
 
     def variable(self, handle: tf.Tensor, dtype: tf.DType) -> np.ndarray:
-        """What a variable holds; one array for all who read it."""
+        """The value of a variable: the same array for all that read it."""
         if id(handle) not in self._variables:
             with tf.init_scope():
                 value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
@@ -223,7 +223,7 @@ class Conversion:
         return self._variables[id(handle)][1]
 
     def _check_effects(self, function: Any, needed: frozenset) -> None:
-        """Finds what is there for its effects alone, but for assertions, which are left out."""
+        """Finds operations that only have effects, except assertions, which are left out."""
         for op in function.get_operations():
             if op in needed or not _tf.is_stateful(op) or op.type in _HARMLESS:
                 continue
@@ -258,16 +258,10 @@ def needed_operations(
 
 
 def _worked_out(tensor: tf.Tensor) -> np.ndarray | None:
-    """A small integer tensor, as those that shapes are made of, where its value is known."""
+    """The value of a small integer tensor, such as shapes are made of, if it is known."""
     if not tensor.dtype.is_integer or not tensor.shape.is_fully_defined():
         return None
     if tensor.shape.num_elements() > _SMALL:
         return None
     value = tf.get_static_value(tensor)
     return None if value is None else np.asarray(value, tensor.dtype.as_numpy_dtype)
-
-
-def _some(names, most: int = 5) -> str:
-    names = list(names)
-    listed = ", ".join(map(shown, names[:most]))
-    return listed + (f" and {len(names) - most} more" if len(names) > most else "")

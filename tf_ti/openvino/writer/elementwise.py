@@ -1,4 +1,4 @@
-"""Operations that compute each number from those in its place."""
+"""Operations on elements."""
 
 import numpy as np
 import tensorflow as tf
@@ -122,7 +122,7 @@ def _reciprocal(op, x):
 
 @writes("Log1p")
 def _log1p(op, x):
-    # Near 0 as 2 atanh(x / (x + 2)), which keeps the digits.
+    # Near 0 as 2 atanh(x / (x + 2)), which is precise there.
     near = op.add("Atanh", op.add("Divide", x, op.add("Add", x, op.like(2))), version="opset4")
     near = op.add("Multiply", near, op.like(2))
     is_near = op.add("Less", op.add("Abs", x), op.like(0.5), outputs=_BOOLEAN)
@@ -132,7 +132,7 @@ def _log1p(op, x):
 
 @writes("Expm1")
 def _expm1(op, x):
-    # With the digits that the difference would lose near 0.
+    # The difference exp(x) - 1 would lose digits near 0.
     half = op.add("Tanh", op.add("Multiply", x, op.like(0.5)))
     return op.add("Multiply", half, op.add("Add", op.add("Exp", x), op.like(1)))
 
@@ -178,7 +178,7 @@ def _clip(op, x, least, most):
 def _floor_div(op, x, y):
     if op.op.inputs[0].dtype.is_floating:
         return op.add("Floor", op.add("Divide", x, y))
-    # OpenVINO's CPU plugin rounds a quotient of integers towards zero, whatever the layer says.
+    # OpenVINO's CPU plugin always rounds quotients of integers towards zero.
     return op.add("Divide", op.add("Subtract", x, op.add("FloorMod", x, y)), y)
 
 

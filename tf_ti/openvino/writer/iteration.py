@@ -8,16 +8,16 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti.openvino.model import OWN_PORT, RANGE
 from tf_ti.openvino.writer.conversion import Node, needed_operations, writes
 from tf_ti.openvino.writer.network import Body, Layer, Network, Port, element_type_of, shape_of
 
-_OWN = -1  # the external port of what a loop gives its body, or takes from it
 _INTEGER = element_type_of(tf.int64)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Input:
-    """As the op's attributes say: what a parameter of the body gets."""
+    """The attributes of an input of the op, which feeds a parameter of the body."""
 
     label: str
     mode: str
@@ -33,7 +33,7 @@ class _Input:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the pieces lie side by side, from one end of the tensor to the other."""
+        """True if the pieces lie side by side, from one end of the tensor to the other."""
         whole = (0, -1) if self.stride > 0 else (-1, 0)
         size = 1 if self.mode == "index" else self.part_size
         return (self.start, self.end) == whole and abs(self.stride) == size
@@ -55,7 +55,7 @@ def _fields(op: Node, kind: type, prefix: str) -> list[Any]:
 
 
 def _positions_read(graph: Any, results: Iterable[tf.Tensor]) -> set[int]:
-    """Which inputs of a function its results depend on."""
+    """The positions of the inputs of a function that its results depend on."""
     results = list(results)
     position = {t.ref(): i for i, t in enumerate(graph.inputs)}
     read = [t.ref() for op in needed_operations(results, position) for t in op.inputs]
@@ -83,11 +83,11 @@ def _iterate(op, *inputs):
 
 
 class _Loop:
-    """One loop that is being written.
+    """A loop that is being written.
 
-    It becomes a TensorIterator where its pieces tell how many iterations there are, and a Loop
-    elsewhere, whose body gathers its pieces by the iteration's number. In the body of another one
-    it is a Loop too: OpenVINO has no TensorIterator in a TensorIterator.
+    It becomes a TensorIterator if its pieces determine the number of iterations. Otherwise, or in
+    the body of another loop, it becomes a Loop, whose body gathers its pieces by the number of the
+    iteration: OpenVINO has no TensorIterator in a TensorIterator.
     """
 
     def __init__(self, op: Node, tensors: list[Any]):
@@ -132,7 +132,7 @@ class _Loop:
             raise self.op.error("it is the gradient of a loop")
 
     def _live(self) -> tuple[list[int], set[int]]:
-        """The results of the body that something depends on, and the parameters that they read."""
+        """The results of the body that are needed, and the parameters that they read."""
         results = {self.outputs[i].source for i in self.written}
         count = len(self.inputs)
         while True:
@@ -147,13 +147,13 @@ class _Loop:
                 return sorted(results), read
             results = found
 
-    # What goes in.
+    # The inputs.
 
     def _feed(self, tensor: Any, parameter: Port, **attributes: Any) -> None:
         self.description.feed(len(self.ports), parameter, **attributes)
         self.ports.append(tensor)
-        # In a body whose shapes are known, OpenVINO's CPU plugin computes in the memory of its
-        # Parameters, and loses what a state or an invariant was: not that of a Result.
+        # In a body of known shapes, OpenVINO's CPU plugin reuses the memory of Parameters, and may
+        # overwrite a state or an invariant that is still needed. It keeps those of a Result.
         self.network.result(parameter, "kept")
 
     def _parameter(self, position: int, shape: Any) -> Port:
@@ -163,7 +163,7 @@ class _Loop:
         )
 
     def _parameters(self) -> list[Any]:
-        """What the body's parameters are in it."""
+        """The values of the body's parameters in the body."""
         states = {parameter: result for result, parameter in self.edges}
         values: list[Any] = []
         for i, (given, tensor) in enumerate(zip(self.inputs, self.tensors)):
@@ -178,7 +178,7 @@ class _Loop:
             elif isinstance(tensor, Port):
                 values.append(self._parameter(i, self.op.shape(i)))
                 self._feed(tensor, values[i])
-            else:  # a constant is one of the body too
+            else:  # a constant becomes one of the body
                 values.append(tensor)
         return values
 
@@ -196,9 +196,8 @@ class _Loop:
         axis, shape = given.axis % rank, self.op.shape(i).as_list()
         shape[axis] = size = given.part_size if given.mode == "slice" else 1
         parameter = self._parameter(i, shape)
-        names = "axis", "start", "end", "stride", "part_size"
         values = axis, given.start, given.end, given.stride, size
-        self._feed(tensor, parameter, **dict(zip(names, values)))
+        self._feed(tensor, parameter, **dict(zip(RANGE, values)))
         if given.mode == "slice":
             return parameter
         value = self.network.add("Squeeze", [parameter, np.asarray([axis])]).outputs[0]
@@ -207,7 +206,7 @@ class _Loop:
         return value
 
     def _piece(self, i: int, network: Network, whole: Any, number: Any, is_next: bool = False):
-        """What an iteration gets of a sliced input, by its number."""
+        """The piece of a sliced input for an iteration, by its number."""
         given, rank = self.inputs[i], self.op.rank(i)
         axis = given.axis % rank
         first = given.start
@@ -220,7 +219,7 @@ class _Loop:
         if given.mode == "slice":
             low = 0 if given.stride > 0 else 1 - given.part_size
             index = network.add("Add", [index, np.arange(low, low + given.part_size)]).outputs[0]
-        if is_next:  # after the last one nothing is read of it
+        if is_next:  # after the last iteration the piece is not used
             index = self._within(network, whole, index, axis)
         values = [whole, index, np.asarray(axis)]
         return network.add("Gather", values, "opset8", batch_dims=0).outputs[0]
@@ -237,7 +236,7 @@ class _Loop:
         """The iteration's number."""
         if self._number is None:
             self._number = self.network.parameter(_INTEGER, (), "number")
-            self.description.feed(_OWN, self._number, purpose="current_iteration")
+            self.description.feed(OWN_PORT, self._number, purpose="current_iteration")
         return self._number
 
     def _extent(self, i: int) -> int:
@@ -250,7 +249,7 @@ class _Loop:
             )
         return extent
 
-    # How often.
+    # The number of iterations.
 
     def _trip_count(self) -> Any:
         if self.limit is not None:
@@ -265,7 +264,7 @@ class _Loop:
         return np.asarray(self._count((known or counted)[0]) if counted else -1)
 
     def _is_empty(self) -> bool:
-        """Whether there is no iteration, as far as that is known."""
+        """True if it is known that there is no iteration."""
         if self.is_loop and isinstance(self.ports[-2], np.ndarray) and self.ports[-2] == 0:
             return True
         sliced = [i for i, given in enumerate(self.inputs) if given.mode in ("slice", "index")]
@@ -306,7 +305,7 @@ class _Loop:
             0
         ]
 
-    # All of it.
+    # The whole loop.
 
     def write(self) -> list[Any]:
         op, network = self.op, self.network
@@ -335,7 +334,7 @@ class _Loop:
                 self.description.back_edges.append(edge)
         if self.is_loop:
             goes_on = network.result(self._goes_on(values, results), "goes_on")
-            self.description.give(_OWN, goes_on, purpose="execution_condition")
+            self.description.give(OWN_PORT, goes_on, purpose="execution_condition")
         for k, i in enumerate(self.written):
             self._give(len(self.ports) + k, self.outputs[i], results, states)
         layer = op.layer(
@@ -351,10 +350,10 @@ class _Loop:
         return made
 
     def _copied(self, value: Any, parameter: Port) -> Any:
-        """A state's next value.
+        """The next value of a state, copied if it is the value of another Parameter.
 
-        OpenVINO's CPU plugin takes one back edge after the other, and so loses a Parameter that is
-        to become another one.
+        OpenVINO's CPU plugin follows back edges one after the other, and so may overwrite that
+        Parameter before it is read.
         """
         if not isinstance(value, Port) or value is parameter or not _is_view_of_parameter(value):
             return value
@@ -373,15 +372,14 @@ class _Loop:
             value = self.network.add("Unsqueeze", [value, np.asarray([axis])]).outputs[0]
             value.shape = (*shape[:axis], 1, *shape[axis:])
             size = 1
-        # A Loop puts together pieces of one element, and in their order.
+        # A Loop concatenates pieces of one element only, and never in reverse.
         is_reversed = output.stride < 0 and not self.is_loop
         start, end, stride = (-1, 0, -size) if is_reversed else (0, -1, size)
-        names = "axis", "start", "end", "stride", "part_size"
         result = self.network.result(value, name)
-        self.description.give(port, result, **dict(zip(names, (axis, start, end, stride, size))))
+        self.description.give(port, result, **dict(zip(RANGE, (axis, start, end, stride, size))))
 
     def _pieces_of(self, output: _Output) -> tuple[int, int, bool]:
-        """The axis along which values are put together, their extent, and whether it is new."""
+        """The axis along which values are joined, their extent on it, and true if it is new."""
         shape = self.body.outputs[output.source].shape
         if shape.rank is None:
             raise self.op.error(f"{output.label}: the rank of what is concatenated must be known")
@@ -393,7 +391,7 @@ class _Loop:
         return axis, shape[axis], False
 
     def _joined(self, i: int, port: Port) -> Port:
-        """What a Loop put together as the output that it is to be."""
+        """Makes the op's output of a Loop's, which has pieces of one element."""
         op, output = self.op, self.outputs[i]
         if output.mode == "last" or not self.is_loop:
             return port
@@ -414,7 +412,7 @@ class _Loop:
         return port
 
     def _padded(self, i: int, port: Port) -> Port:
-        """With zeros after the values, where a length is given."""
+        """Adds zeros after the values, if a length is given."""
         output = self.outputs[i]
         if output.mode != "stack" or output.length < 0:
             return port

@@ -1,4 +1,4 @@
-"""A network on its way into a file: its layers, what they read, and the XML that says so."""
+"""A network that is being written: its layers, their edges, and the XML of both."""
 
 import dataclasses
 import hashlib
@@ -14,7 +14,7 @@ from tf_ti.openvino.errors import IRError
 from tf_ti.openvino.model import Shape
 
 _ALIGNMENT = 64
-# The element types that are not packed, by what holds their numbers.
+# The element types that are not packed, by the dtypes of their numbers.
 _OF_DTYPE = {
     kind.dtype: kind for kind in ELEMENT_TYPES.values() if kind.bits == 8 * kind.dtype.itemsize
 }
@@ -57,7 +57,7 @@ class Layer:
 
 @dataclasses.dataclass(eq=False)
 class Body:
-    """A network inside of a layer; `tag`s are what its parts are called in the file."""
+    """A network inside a layer. `tag` and `map_tag` name its elements in the file."""
 
     network: "Network"
     tag: str = "body"
@@ -67,17 +67,17 @@ class Body:
     back_edges: list[tuple[Layer, Layer]] = dataclasses.field(default_factory=list)
 
     def feed(self, port: int, parameter: Port, **attributes: Any) -> None:
-        """Leads an input port of the layer to a Parameter."""
+        """Connects an input port of the layer to a Parameter."""
         entry = {"external_port_id": port, "internal_layer_id": parameter.layer.id}
         self.inputs.append(entry | attributes)
 
     def give(self, port: int, result: Layer, **attributes: Any) -> None:
-        """Leads a Result to an output port of the layer."""
+        """Connects a Result to an output port of the layer."""
         self.outputs.append({"external_port_id": port, "internal_layer_id": result.id} | attributes)
 
 
 class Weights:
-    """What Constants hold, each content once, in the order of the file."""
+    """The values of Constants, in the order of the file. Equal bytes are written once."""
 
     def __init__(self) -> None:
         self._arrays: list[tuple[int, np.ndarray]] = []
@@ -85,7 +85,7 @@ class Weights:
         self._end = 0
 
     def place(self, array: np.ndarray) -> tuple[int, int]:
-        """Where in the file an array is to be, and how many bytes of it."""
+        """The offset of an array in the file, and its size in bytes."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         key = hashlib.blake2b(data).digest(), data.size
         if key not in self._places:
@@ -104,7 +104,7 @@ class Weights:
 
 
 class Network:
-    """Layers, each after those that it reads; a whole network, or a body in another one."""
+    """Layers, each after those that it reads: a whole network, or the body of a layer."""
 
     def __init__(self, weights: Weights, is_body: bool = False):
         self.weights, self.is_body = weights, is_body
@@ -125,10 +125,10 @@ class Network:
 
         Args:
             type, version: the operation, and its opset.
-            inputs: ports; or NumPy's arrays and Python's numbers, of which it makes Constants.
-            outputs: the outputs' element types; None for one like the first input.
-            name: a name, which gets a number where another layer has it.
-            attributes: the operation's.
+            inputs: ports, or arrays and numbers, which become Constants.
+            outputs: the element types of the outputs; None for a single one like the first input.
+            name: a name. It gets a number if another layer has the name.
+            attributes: the attributes of the operation.
         """
         ports = [value if isinstance(value, Port) else self.constant(value) for value in inputs]
         layer = Layer(
@@ -140,7 +140,7 @@ class Network:
         return layer
 
     def constant(self, value: Any) -> Port:
-        """A Constant; one for all readers of an array."""
+        """The output of a Constant: the same one for all that read an array."""
         found = self._constants.get(id(value))
         if found is not None:
             return found[1]
@@ -158,7 +158,7 @@ class Network:
         )
         (port,) = layer.outputs
         port.shape = array.shape
-        self._constants[id(value)] = value, port  # which keeps the id its own
+        self._constants[id(value)] = value, port  # keeps the value alive, and its id unique
         return port
 
     def parameter(self, kind: ElementType, shape: Shape | None, name: str = "") -> Port:
@@ -182,7 +182,7 @@ class Network:
         return free
 
     def write(self, element: ElementTree.Element) -> None:
-        """Adds the layers and the edges to the element of a network."""
+        """Writes the layers and the edges into the element of a network."""
         layers = ElementTree.SubElement(element, "layers")
         edges = ElementTree.SubElement(element, "edges")
         for layer in self.layers:

@@ -32,7 +32,17 @@ def _bag(op, table, *inputs):
 
 @dataclasses.dataclass(frozen=True)
 class _Bags:
-    """Which rows make up which bag: as in the op's documentation."""
+    """The inputs of an op, which say what rows each bag pools, as OpenVINO's operations take them.
+
+    Attributes:
+        op: the op.
+        kind: "offsets", "packed" or "segments".
+        indices: the rows of the table.
+        bounds: the offsets, or the segment ids; None for packed bags.
+        num_segments: the number of segments, or None for other kinds.
+        default_index: the row for empty bags, or None.
+        weights: the weights of the rows, or None.
+    """
 
     op: Node
     kind: str
@@ -67,9 +77,9 @@ class _Bags:
         return dataclasses.replace(self, **changes)
 
     def _closed(self) -> "_Bags":
-        """With a last bag that `reduce` leaves out, where the others end, and an index for it.
+        """Adds a last bag with one index, which marks the end of the others and is dropped later.
 
-        OpenVINO's CPU plugin takes no offset that is as large as the number of indices.
+        OpenVINO's CPU plugin takes no offset as large as the number of indices.
         """
         op, zero = self.op, self._zero(1)
         bounds, weights = self.bounds, self.weights
@@ -82,11 +92,11 @@ class _Bags:
         return self._replace(indices=indices, bounds=bounds, weights=weights)
 
     def _zero(self, *shape: int) -> np.ndarray:
-        """Of the indices' type."""
+        """Zeros in the dtype of the indices."""
         return np.zeros(shape, self.op.op.inputs[1].dtype.as_numpy_dtype)
 
     def _without_padding(self, padding: int) -> "_Bags":
-        """With weights of zeros for it."""
+        """Gives the padding index weights of zero."""
         op = self.op
         if self.default_index is not None:
             raise op.error("OpenVINO has no padding_idx beside a default_index")
@@ -138,16 +148,16 @@ class _Bags:
             "segments": "EmbeddingSegmentsSum",
         }
         if self.kind == "packed" and self.default_index is not None:
-            # No bag is empty, unless they all are.
+            # Either all bags are empty, or none is.
             return self._replace(default_index=None)._sum(table)
         if self.weights is not None and not self.op.shape(1).is_fully_defined():
             return self._sum_of_products(table)
         return self._pool(names[self.kind], table)
 
     def _sum_of_products(self, table: Any) -> Any:
-        """Of rows that are weighted before.
+        """Sums rows that are multiplied by their weights first.
 
-        OpenVINO's CPU plugin takes no weights of which the number is not known.
+        OpenVINO's CPU plugin takes no weights if their number is unknown.
         """
         op, first = self.op, np.asarray(0)
         rank = self._rank_of_table()
@@ -179,7 +189,7 @@ class _Bags:
         return self.op.add(type, *inputs, version="opset15", outputs=kinds, reduction=reduction)
 
     def _ratio(self, table: Any, reduction: str) -> Any:
-        """The weighted sum, by the sum of the weights or the root of that of their squares."""
+        """The weighted sum divided by the sum of weights, or by the root of the sum of squares."""
         op = self.op
         weights = self.weights
         if weights is None:
@@ -219,7 +229,7 @@ class _Bags:
         return op.add("ReduceProd", shape, np.asarray([0]), keep_dims=False)
 
     def _numbers(self) -> Any:
-        """Of the places in indices, in their shape."""
+        """The numbers of the indices from 0 on, in their shape."""
         op, dtype = self.op, self.op.op.inputs[1].dtype
         kind = element_type_of(dtype)
         zero = self._zero()

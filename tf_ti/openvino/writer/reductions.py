@@ -1,4 +1,4 @@
-"""Operations that make one number of several: products, sums, the largest."""
+"""Matrix products, reductions, sums along axes, largest and smallest numbers."""
 
 import numpy as np
 import tensorflow as tf

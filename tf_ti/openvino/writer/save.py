@@ -12,7 +12,7 @@ from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
 from tf_ti.openvino.errors import IRError, shown
-from tf_ti.openvino.writer import (  # noqa: F401 - these fill the table
+from tf_ti.openvino.writer import (  # noqa: F401 - they fill the table of `writes`
     elementwise,
     iteration,
     pooling,
@@ -37,16 +37,16 @@ def save(
         module = openvino.compile_model(path)
         assert_allclose(list(module(inputs).values()), tf.nest.flatten(function(*inputs)))
 
-    and `tf_ti.openvino.load` gives the function back. What is written is what runs without a
-    gradient: variables are constants of the file, as they are now.
+    and `tf_ti.openvino.load` returns the function. The file has only the forward pass. Variables
+    become constants with their present values.
 
     Loops of tf_ti become TensorIterator and Loop, recurrent sequences LSTMSequence, GRUSequence and
-    RNNSequence, embedding bags OpenVINO's bags. A sequence with a mask, with an activation that
-    OpenVINO's cells do not have, or with lengths where a shape is not known, becomes a
-    TensorIterator of the cell's steps. Around and inside of them there may be:
+    RNNSequence, embedding bags OpenVINO's bags. A sequence becomes a TensorIterator of the cell's
+    steps if it has a mask, an activation that OpenVINO's cells lack, or lengths while a shape is
+    unknown. Around and inside of these there may be:
 
         arithmetic, comparisons, logic, tf.where, tf.cast, and the functions of tf.math and tf.nn
-        that compute each number from those in its place;
+        on elements;
         products (tf.matmul, tf.tensordot, tf.einsum), reductions, tf.nn.softmax, tf.cumsum,
         tf.argmax, tf.math.top_k;
         slices, tf.gather, tf.concat, tf.stack, tf.split, tf.reshape, tf.transpose, tf.pad, tf.tile,
@@ -58,22 +58,23 @@ def save(
     Args:
         function: a `tf.function`, a `ConcreteFunction`, a model of Keras, a `tf.Module` or another
             callable. Its inputs and outputs are tensors, or nested structures of them.
-        path: the .xml file. Files that are there are replaced once all is written.
-        input_signature: for each argument of the function a `tf.TensorSpec`, or a tensor or array
-            as an example, whose shape is taken; or structures of these. None for a function that
+        path: the .xml file. Existing files are replaced once all is written.
+        input_signature: for each argument of the function a `tf.TensorSpec`, or an example, a
+            tensor or an array that has the shape; or structures of these. None for a function that
             has a signature: a `ConcreteFunction`, a `tf.function` with an `input_signature`, a
             model of Keras that has been built, an `IRModule`.
 
-    The file's inputs have the names of the signature's specs, or of the function's parameters; its
-    outputs have the keys of the dictionary that the function returns (with a number where an input
-    has that name), or `output_0`, `output_1`. A dimension that the signature leaves open may have
-    any extent in the file too; but where a loop or a sequence then has no step, OpenVINO 2026.4
-    refuses to run it or gives what is undefined, and `tf_ti.openvino.load` the right answer.
+    The file's inputs have the names of the signature's specs, or of the function's parameters. Its
+    outputs have the keys of the dictionary that the function returns (with a number if an input has
+    that name), or `output_0`, `output_1`. A dimension that the signature leaves open may have any
+    extent in the file too. But if a loop or a sequence then has no step, OpenVINO 2026.4 refuses to
+    run it or returns undefined values; `tf_ti.openvino.load` returns the right ones.
 
     Raises:
         tf_ti.openvino.IRError: the function has operations that IR cannot express, or that are not
-            supported: variables that change, other effects, TensorArrays, and so on. It names all
-            of them, and nothing is written. Or the files cannot be written; then none is left.
+            supported: assignments to variables, other effects, TensorArrays, and so on. The message
+            names all of them, and nothing is written. Or the files cannot be written, and none is
+            left.
         TypeError, ValueError: there is no signature, or it does not fit the function.
 
     Example:
@@ -118,7 +119,7 @@ def _concrete_function(function: Any, signature: Sequence[Any] | None) -> Concre
     if signature is None and getattr(function, "inputs", None):
         return _of_model(function)
     if not hasattr(function, "get_concrete_function"):
-        call = function.__call__  # that of a module may be a tf.function
+        call = function.__call__  # a module's may be a tf.function
         function = call if hasattr(call, "get_concrete_function") else tf.function(function)
     if signature is None:
         try:
@@ -135,16 +136,16 @@ def _concrete_function(function: Any, signature: Sequence[Any] | None) -> Concre
 
 
 def _of_model(model: Any) -> ConcreteFunction:
-    """Of a model that knows its inputs: one of Keras, or an IRModule."""
+    """The function of a model that has `inputs`: one of Keras, or an IRModule."""
     specs = [tf.TensorSpec(x.shape, x.dtype, _identifier(x.name)) for x in model.inputs]
     is_keras = any(base.__module__.startswith("keras.") for base in type(model).__mro__)
 
     def call(*inputs):
         if not is_keras:
             return model(*inputs)
-        # Of a model of one input, which a Sequential one is, that may not be there.
+        # A Sequential model, which has one input, may lack `input`.
         structure = getattr(model, "input", model.inputs[0])
-        # By identity: Keras and TensorFlow have an OrderedDict in different orders.
+        # By identity: Keras and TensorFlow flatten an OrderedDict in different orders.
         given = {id(own): tensor for own, tensor in zip(model.inputs, inputs)}
         given_as = tf.nest.map_structure(lambda own: given[id(own)], structure)
         return model(given_as, training=False)
@@ -186,7 +187,7 @@ def _convert(conversion: Conversion, concrete: ConcreteFunction) -> Network:
     for name, value in zip(names, results):
         name = _free(_clean(name), taken)
         port = value if isinstance(value, Port) else network.constant(value)
-        if port.names or port.layer.type in ("Parameter", "Const"):  # a tensor of its own
+        if port.names or port.layer.type in ("Parameter", "Const"):  # needs a tensor of its own
             shape = port.shape
             (port,) = network.add(
                 "Convert", [port], destination_type=port.element_type.name
@@ -209,7 +210,7 @@ def _name_of(tensor: tf.Tensor) -> str:
 
 
 def _paths(structure: Any, path: str = "") -> Iterator[str]:
-    """Names of a structure's tensors, by the keys that lead to them."""
+    """The names of the tensors in a structure, made of the keys that lead to them."""
     if structure is None:
         return
     if isinstance(structure, Mapping):
@@ -236,7 +237,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _clean(name: str | bytes) -> str:
-    """Without the characters that XML does not have."""
+    """Replaces characters that XML cannot have."""
     text = name.decode() if isinstance(name, bytes) else str(name)
     return re.sub("[\x00-\x1f\ud800-\udfff\ufffe\uffff]", "_", text)
 
@@ -245,7 +246,7 @@ def _clean(name: str | bytes) -> str:
 
 
 def _write_files(contents: Mapping[str, Callable[[BinaryIO], None]]) -> None:
-    """Writes all files beside their places, and then puts them there, or leaves none of them."""
+    """Writes all files under temporary names, and renames them if all were written."""
     temporary = {
         path: os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}.tmp") for path in contents
     }

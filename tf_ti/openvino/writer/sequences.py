@@ -15,7 +15,7 @@ from tf_ti.openvino.writer.shapes import broadcast, shape_as
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _TYPES = {"lstm": "LSTMSequence", "gru": "GRUSequence", "rnn": "RNNSequence"}
 _CELLS = {"lstm": tf_ti.lstm_cell, "gru": tf_ti.gru_cell, "rnn": tf_ti.rnn_cell}
-# What OpenVINO's cells have of activations: its CPU plugin refuses the others that there are.
+# The activations of OpenVINO's cells. Its CPU plugin refuses other ones.
 _ACTIVATIONS = frozenset(["relu", "sigmoid", "tanh"])
 
 
@@ -67,7 +67,7 @@ class _Sequence:
             self.b = self._ordered(b, num_biases)
         is_known = None not in self.extents[:2]
         has_all = all(name in _ACTIVATIONS for name in self.activations)
-        # OpenVINO's CPU plugin does not look at lengths where the shapes are dynamic.
+        # OpenVINO's CPU plugin ignores lengths if shapes are dynamic.
         if mask is None and has_all and (lengths is None or is_known):
             y, *states = self._layer(lengths)
         else:
@@ -77,7 +77,7 @@ class _Sequence:
         return [y, *states]
 
     def _turned(self, weights: Any) -> Any:
-        """[gates * hidden, inputs]."""
+        """Weights as [gates * hidden, inputs]."""
         if self.op.attr("transpose_weights"):
             return weights
         if isinstance(weights, Port):
@@ -85,7 +85,7 @@ class _Sequence:
         return np.ascontiguousarray(weights.T)
 
     def _ordered(self, value: Any, count: int) -> Any:
-        """With the gates in OpenVINO's order."""
+        """Puts the gates in OpenVINO's order."""
         order = list(self.op.attr("gate_order"))
         if order == sorted(order):
             return value
@@ -148,7 +148,7 @@ class _Sequence:
         return broadcast(self.op, second, first)
 
     def _loop(self, lengths: Any, mask: Any) -> list[Any]:
-        """Of steps of the cell, as `tf_ti.scan` has them."""
+        """Writes a loop of the cell's steps, traced from `tf_ti.scan`."""
         op, hold = self.op, self.op.attr("hold_output")
         cell, options = _CELLS[self.kind], self._options()
 

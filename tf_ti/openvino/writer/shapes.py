@@ -1,4 +1,4 @@
-"""Operations that move numbers, or tell shapes."""
+"""Operations that move numbers, or return shapes."""
 
 import numpy as np
 import tensorflow as tf
@@ -14,12 +14,12 @@ def _integers(value) -> np.ndarray:
 
 
 def _axis(op: Node, position: int, axis: int, more: int = 0) -> int:
-    """From 0 on; `more` dimensions than the input has."""
+    """An axis counted from 0, of a tensor with `more` dimensions than the input."""
     return int(axis) % (op.rank(position) + more) if int(axis) < 0 else int(axis)
 
 
 def shape_as(op: Node, x, dtype: tf.DType = tf.int64):
-    """The extents of a tensor."""
+    """Adds a layer that returns the extents of a tensor."""
     kind = element_type_of(dtype)
     return op.add("ShapeOf", x, version="opset3", outputs=[kind], output_type=kind.name)
 
@@ -93,7 +93,7 @@ def _unpack(op, x):
 
 
 def take(op: Node, x, index, axis):
-    """What is at an index along an axis, without it."""
+    """Adds a layer that takes the element at an index of an axis, and drops the axis."""
     return op.add("Gather", x, index, axis, version="opset8", batch_dims=0)
 
 
@@ -223,7 +223,7 @@ def _slice(op, x, begin, size):
             "Less", size, np.zeros([], op.op.inputs[2].dtype.as_numpy_dtype),
             outputs=[element_type_of(tf.bool)],
         )  # fmt: skip
-        # Not the largest integer: OpenVINO's CPU plugin selects in single precision.
+        # Not the largest integer: OpenVINO's CPU plugin computes Select in single precision.
         last = shape_as(op, x, op.op.inputs[1].dtype)
         kinds = [element_type_of(op.op.inputs[1].dtype)]
         first = begin
@@ -233,7 +233,7 @@ def _slice(op, x, begin, size):
 
 @writes("StridedSlice")
 def _strided_slice(op, x, begin, end, strides):
-    """A new axis is put in afterwards: OpenVINO's CPU plugin does not do it right beside others."""
+    """Writes a slice, and then its new axes: OpenVINO's CPU plugin gets both at once wrong."""
     count = op.shape(1)[0]
     if count is None:
         raise op.error("the number of slices must be known")
@@ -257,7 +257,7 @@ def _strided_slice(op, x, begin, end, strides):
 
 
 def _new_axes(op: Node, masks: dict[str, list[int]]) -> list[int]:
-    """Where in the result the new axes are."""
+    """The positions of the new axes in the result."""
     if not any(masks["new_axis_mask"]):
         return []
     count = len(masks["new_axis_mask"])
