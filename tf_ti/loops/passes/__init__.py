@@ -80,13 +80,13 @@ def _recognize(candidate: Candidate) -> Step | None:
         return None
     if candidate.checkpoint_every != 1:
         raise Unknown("checkpoint_every asks for less than another operation would record")
-    refusals = []
+    reasons = []
     for recognize in RECOGNIZERS.values():
         try:
             return recognize(candidate.analysis, candidate.fuse, candidate.name)
         except Unknown as refusal:
-            refusals.append(refusal)
-    raise refusals[0]
+            reasons.append((refusal.reason, refusal.operation))
+    raise Unknown(*reasons[0])
 
 
 # All passes, in their order.

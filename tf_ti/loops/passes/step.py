@@ -36,8 +36,11 @@ class Unknown(Exception):
         self.reason, self.operation = reason, operation
 
     def at(self, operation: tf.Operation) -> "Unknown":
-        """The same, of this operation unless it is of another one already."""
-        return self if self.operation is not None else Unknown(self.reason, operation)
+        """The same, of this operation unless it is of another one already.
+
+        It is another object, without the traceback, which would keep graphs alive where it is kept.
+        """
+        return Unknown(self.reason, self.operation or operation)
 
 
 @dataclasses.dataclass(frozen=True)
