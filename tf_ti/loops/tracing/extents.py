@@ -131,18 +131,18 @@ def _run_of(op: tf.Operation, values: set, extents: set) -> _Run | None:
         back_edges = [(i, i) for i in every]
         return _Run(_functions(op, ["body"], given), given, True, back_edges, every)
     if op.type in _spec.OPS:
-        loop = _spec.Loop.from_op(op)
-        spec, limits = loop.spec, given[len(loop.inputs) :]
-        counted = [t for i, t in zip(spec.inputs, loop.inputs) if i.is_counted]
+        spec = _spec.LoopSpec.from_op(op)
+        tensors, scalars = given[: len(spec.inputs)], given[len(spec.inputs) :]
+        counted = [t for i, t in zip(spec.inputs, tensors) if i.is_counted]
         is_chosen = (
             any(tensor.ref() in extents for tensor in counted)
-            or any(tensor.ref() in values for tensor in limits)
+            or any(tensor.ref() in values for tensor in scalars)
             or spec.condition_inputs is not None
         )
         results = [o.source if o.source >= 0 and o.mode != "count" else None for o in spec.outputs]
         joins = [i for i, o in enumerate(spec.outputs) if o.mode in ("concat", "stack")]
-        body = _functions(op, ["body"], loop.inputs)
-        return _Run(body, loop.inputs, is_chosen, spec.back_edges, results, joins)
+        body = _functions(op, ["body"], tensors)
+        return _Run(body, tensors, is_chosen, spec.back_edges, results, joins)
     return None
 
 
