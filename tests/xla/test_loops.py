@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
-import test_gradients
 import test_loop_gradients
 import test_loop_oracle
+import test_tensor_iterator_gradients as tensor_iterator_gradients
 from checks import close
 
 import tf_ti
@@ -50,7 +50,7 @@ def everything_compiled(monkeypatch):
 @pytest.fixture
 def gradients_compiled(monkeypatch):
     """A loop and its gradient are compiled together; the loops that they are compared with not."""
-    for module in (test_gradients, test_loop_gradients):
+    for module in (tensor_iterator_gradients, test_loop_gradients):
 
         def gradients(run, sources, plain=module.gradients):
             if getattr(run, "__name__", "") == "by_hand":
@@ -125,7 +125,7 @@ again(
     "inside_tf_while_loop_and_map_fn",
 )
 again(
-    "gradients",
+    "tensor_iterator_gradients",
     "gradients_compiled",
     "gathered_rows_of_a_captured_variable_get_their_gradients",
     "every_differentiable_type_has_gradients",
@@ -146,7 +146,9 @@ again(
 @pytest.mark.usefixtures("gradients_compiled")
 @pytest.mark.parametrize("seed", range(8), indirect=True)
 def test_random_port_maps_have_the_gradients_of_the_unrolled_loop(rng, unrolled):
-    test_gradients.test_random_port_maps_have_the_gradients_of_the_unrolled_loop(rng, unrolled)
+    tensor_iterator_gradients.test_random_port_maps_have_the_gradients_of_the_unrolled_loop(
+        rng, unrolled
+    )
 
 
 @pytest.mark.usefixtures("gradients_compiled")

@@ -20,7 +20,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tests/gpu_plugin/host_function.h"
+#include "tests/gpu/plugin/host_function.h"
 
 namespace gpu_plugin {
 namespace {

@@ -1673,7 +1673,7 @@ class Answers:
             theirs = iter(run(path, inputs))
             wanted = [[next(theirs) for _ in outputs] for outputs, _ in nodes]
         module = tf_ti.openvino.load(path)
-        # Known shapes are traced in test_openvino_modes.py too, so here operation by operation.
+        # Known shapes are traced in test_modes.py too, so here operation by operation.
         tf.config.run_functions_eagerly(not dynamic)
         try:
             ours = iter(module(*inputs))

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 TEXT = "Der Mond ist aufgegangen, die goldnen Sternlein prangen. \u00e4\u00f6\u00fc\n" * 400
 
 

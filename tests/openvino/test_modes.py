@@ -1,6 +1,6 @@
 """Operations of `tf_ti.openvino`, family by family: compiled by XLA, and with their gradients.
 
-The models are cases of test_openvino_operations.py and test_openvino_images.py, of known shapes.
+The models are cases of test_operations.py and test_images.py, of known shapes.
 """
 
 import dataclasses
@@ -9,8 +9,8 @@ import numpy as np
 import openvino as ov
 import pytest
 import tensorflow as tf
-import test_openvino_images as images
-import test_openvino_operations as operations
+import test_images as images
+import test_operations as operations
 from openvino_models import save
 
 import tf_ti.openvino

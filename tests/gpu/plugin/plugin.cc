@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "tensorflow/c/experimental/stream_executor/stream_executor.h"
-#include "tests/gpu_plugin/host_function.h"
+#include "tests/gpu/plugin/host_function.h"
 
 struct SP_Stream_st {
   cudaStream_t cuda;

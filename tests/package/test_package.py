@@ -190,7 +190,7 @@ def test_the_wheel_holds_the_package_and_nothing_else():
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of what makes the wheel; its libraries are there already."""
-    here = pathlib.Path(__file__).parent.parent
+    here = pathlib.Path(__file__).parents[2]
     for name in ("bazel", "requirements", "tf_ti"):
         shutil.copytree(here / name, tmp_path / name)
     for name in ("LICENSE", "MANIFEST.in", "README.md", "build_pip_pkg.sh", "pyproject.toml"):

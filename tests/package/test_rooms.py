@@ -4,7 +4,7 @@ import ast
 import pathlib
 import re
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 # What a family knows beside itself and what all share: others, and tf_ti as users see it.
 FAMILIES = {
     "bags": set(),

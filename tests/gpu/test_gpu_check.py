@@ -15,7 +15,7 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHECK = ROOT / "gpu_check" / "check.py"
 
 
@@ -207,7 +207,7 @@ def test_a_plugin_for_the_gpu_at_hand_needs_one(tmp_path):
     # A driver that is none: where there is a GPU, it is not seen.
     (tmp_path / "libcuda.so.1").write_bytes(b"")
     result = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "gpu_plugin" / "run.py")],
+        [sys.executable, str(ROOT / "tests" / "gpu" / "plugin" / "run.py")],
         env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
         capture_output=True,
         text=True,

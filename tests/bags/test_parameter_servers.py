@@ -85,7 +85,7 @@ def check_that_bad_calls_are_refused(errors):
 
 
 def test_the_example_learns(tmp_path):
-    program = HERE.parent / "examples" / "parameter_servers.py"
+    program = HERE.parents[1] / "examples" / "parameter_servers.py"
     output = run(program, *("--output-dir", tmp_path, "--rows", 500, "--steps", 160))
     before, after = re.findall(r"Held-out loss (?:before|after): ([\d.]+)", output)
     assert float(after) < 0.98 * float(before)

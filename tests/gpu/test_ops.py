@@ -1,6 +1,6 @@
 """The ops on a GPU: the one at hand, or else one that is not there.
 
-The latter is made of what lies in gpu_plugin/ and of CUDA's emulation in gpu_check/. It does what
+The latter is made of what lies in plugin/ and of CUDA's emulation in gpu_check/. It does what
 it is told later, and its memory holds nonsense before and after: what comes too early or too late
 is seen. As it would be the GPU of every other test too, it has a process of its own. So has the
 one at hand where TensorFlow was built without CUDA: `make gpu-test`.
@@ -35,10 +35,10 @@ from tf_ti.bags.ops import Bags, are_distinct  # noqa: E402
 from tf_ti.recurrent import ops as recurrent_ops  # noqa: E402
 
 _HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
-_PLUGIN = pathlib.Path(__file__).parent / "gpu_plugin"
+_PLUGIN = pathlib.Path(__file__).parent / "plugin"
 
 needs_gpu = pytest.mark.skipif(not _HAS_GPU, reason="there is no GPU")
-needs_gpu_plugin = pytest.mark.skipif(not _GPU_PLUGIN, reason="only gpu_plugin/ can tell")
+needs_gpu_plugin = pytest.mark.skipif(not _GPU_PLUGIN, reason="only plugin/ can tell")
 
 
 @pytest.mark.skipif(_HAS_GPU, reason="there is a GPU")

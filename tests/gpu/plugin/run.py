@@ -1,6 +1,6 @@
-"""Runs tests/test_gpu.py on a GPU, with a TensorFlow that was built without CUDA.
+"""Runs tests/gpu/test_ops.py on a GPU, with a TensorFlow that was built without CUDA.
 
-    python3 tests/gpu_plugin/run.py [--emulate | --architecture N] [pytest's arguments]
+    python3 tests/gpu/plugin/run.py [--emulate | --architecture N] [pytest's arguments]
 
 Needs the Python that has TensorFlow (its package for CPUs will do), pytest and what
 requirements/runtime.txt names; make and a C++ compiler; CUDA's nvcc (in PATH, or under CUDA_HOME)
@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "gpu_check"))
 
 import check  # noqa: E402
@@ -57,7 +57,7 @@ def build(nvcc: str | None, architecture: str | None) -> pathlib.Path:
 
     kind = "emulation" if nvcc is None else f"sm_{architecture}"
     out = ROOT / ".cache" / "gpu_plugin" / tf.__version__ / kind
-    command = ["make", "--silent", f"--directory={ROOT / 'tests' / 'gpu_plugin'}"]
+    command = ["make", "--silent", f"--directory={ROOT / 'tests' / 'gpu' / 'plugin'}"]
     command += [f"--jobs={os.cpu_count()}", f"OUT={out}"]
     command += [f"CPPFLAGS={' '.join(tf.sysconfig.get_compile_flags())}"]
     command += [f"LDLIBS={' '.join(tf.sysconfig.get_link_flags())}"]
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace, pytest_arguments: list[str]) -> int:
         "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     }
     return subprocess.run(
-        [*command, "test_gpu.py"], env=environment, cwd=ROOT / "tests", check=False
+        [*command, "test_ops.py"], env=environment, cwd=ROOT / "tests" / "gpu", check=False
     ).returncode
 
 

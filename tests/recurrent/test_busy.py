@@ -9,9 +9,13 @@ import textwrap
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 CXX = os.environ.get("CXX", "g++")
-SOURCES = ("tests/team_stress.cc", "cc/compute/pool_threads.cc", "cc/compute/recurrent/team.cc")
+SOURCES = (
+    "tests/recurrent/team_stress.cc",
+    "cc/compute/pool_threads.cc",
+    "cc/compute/recurrent/team.cc",
+)
 
 # --- the threads of cc/compute alone ------------------------------------------------------------
 

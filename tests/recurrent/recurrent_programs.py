@@ -1,4 +1,4 @@
-"""What the programs of test_recurrent_kernels.py have in common, and compute."""
+"""What the programs of test_kernels.py have in common, and compute."""
 
 import hashlib
 

@@ -12,7 +12,7 @@ from tensorflow.python.saved_model import loader_impl
 import tf_ti  # noqa: F401 - the ops, their gradients, the layer
 
 SAVED = sorted(
-    path for path in (pathlib.Path(__file__).parent / "saved").iterdir() if path.is_dir()
+    path for path in (pathlib.Path(__file__).parents[1] / "saved").iterdir() if path.is_dir()
 )
 
 X = np.float32([[[0.5, -1], [0.25, 2], [-0.5, 1]], [[1, 1], [-1, 0.5], [0.125, 0]]])

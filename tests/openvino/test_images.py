@@ -70,7 +70,7 @@ def answers(path, function, arrays, dynamic=False, constants=(), kept=()):
     file = saved(path, function, arrays, dynamic, constants, kept)
     inputs = [array for i, array in enumerate(arrays) if i not in constants]
     module = tf_ti.openvino.load(file)
-    # Known shapes are traced in test_openvino_modes.py, so here operation by operation.
+    # Known shapes are traced in test_modes.py, so here operation by operation.
     tf.config.run_functions_eagerly(not dynamic)
     try:
         ours = [tensor.numpy() for tensor in module(*inputs)]

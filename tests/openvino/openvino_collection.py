@@ -1,6 +1,6 @@
 """The project's own collection of IR models: whole networks, small, made here and stored nowhere.
 
-python tests/openvino_collection.py DIR     writes them, and prints the paths of the .xml files
+python tests/openvino/openvino_collection.py DIR   writes them, prints the .xml files' paths
 
 Those from torch and from ONNX are left out where these are not installed (`make oracles`).
 """
