@@ -1,4 +1,4 @@
-"""What test_parameter_servers.py asks of a cluster: run beside the example, prints what it found.
+"""Training of test_parameter_servers.py on a cluster, made as the example does; prints JSON.
 
 python parameter_servers_program.py SERVERS CHECKPOINT_DIRECTORY
 """

@@ -23,7 +23,7 @@ def the_next_correct_call_is_right():
 
 
 def names(error, name, *values):
-    """Whether the message has the input's name and each of the values, as words of their own."""
+    """Checks that the message has the input's name and each value, as words of their own."""
     message = str(error.value)
     assert re.search(rf"\b({name})\b", message), message
     for value in values:

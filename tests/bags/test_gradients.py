@@ -328,7 +328,7 @@ def test_second_order_gradients_are_differences_of_the_first(combiner, weighted,
 
 
 def differences_of_vectors(gradients, sources):
-    """What `second_order` takes the gradient of, as a function of the sources, by differences."""
+    """The gradient that `second_order` takes, by differences."""
     sizes = [int(tf.size(source)) for source in sources]
 
     def value(*sources):
@@ -351,7 +351,7 @@ def differences_of_vectors(gradients, sources):
     return result
 
 
-# What the gradient of a table is
+# The kind of a table's gradient
 
 
 each_kind = pytest.mark.parametrize("kind", ["tensor", "variable"])

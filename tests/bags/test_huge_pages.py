@@ -127,7 +127,7 @@ def test_a_list_of_variables_is_refused():
         tf_ti.advise_huge_pages([tf.Variable([1.0])])
 
 
-# Whether it helps: a process of its own, as memory that TensorFlow has freed keeps its huge pages.
+# A process of its own, as memory that TensorFlow has freed keeps its huge pages.
 
 TABLE_ON_HUGE_PAGES = """
 import os

@@ -314,7 +314,7 @@ def test_updates_in_a_body_happen_once_an_iteration_and_in_order(kind, is_graph)
     rows, factors = tf.constant([0, 2, 0, 0, 2]), tf.constant([3.0, 5.0, -2.0, 0.5, 7.0], F64)
 
     def f(row, factor):
-        # What is read depends on all updates before, and the update on what is read.
+        # The rows read depend on all updates before, and the update on these rows.
         before = tf_ti.embedding_bag(variable, tf.reshape(row, [1, 1]))
         tf_ti.scatter_sub(variable, one_row(before * factor, row), -1.0)
         after = tf_ti.embedding_bag(variable, tf.reshape(row, [1, 1]))

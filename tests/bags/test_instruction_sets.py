@@ -11,7 +11,7 @@ import pytest
 # Without a name: the best that the processor has.
 INSTRUCTION_SETS = ["baseline", "avx2", None]
 
-# What is checked in one process after the other, and what all of it needs.
+# The sections are checked in one process after the other; all of them need this.
 PREAMBLE = """
 import hashlib
 import json
@@ -177,7 +177,7 @@ print(json.dumps([failures, digests]))
 
 @functools.cache
 def outcome(instruction_set):
-    """What failed in which section, and what identifies the results of each type and width."""
+    """The failures of each section, and digests of the results of each type and width."""
     environment = dict(os.environ)
     environment.pop("TF_TI_INSTRUCTION_SET", None)
     if instruction_set is not None:

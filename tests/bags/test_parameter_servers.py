@@ -26,7 +26,7 @@ def run(*arguments, **environment):
 
 
 def run_program(servers, folder):
-    """What the program found, and where TensorFlow logged that it placed which op of ours."""
+    """Returns the program's findings, and the places of our ops that TensorFlow logged."""
     program = HERE / "parameter_servers_program.py"
     output = run(program, servers, folder, TF_CPP_MIN_LOG_LEVEL="0")
     placed = re.findall(r"\(TfTi>(\w+)\): /job:(\w+)/replica:0/task:(\d+)", output)

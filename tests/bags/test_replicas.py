@@ -143,7 +143,7 @@ NUMBERS = {
 
 
 def run(program, given):
-    """What a program that reads JSON prints as JSON, in a process of its own."""
+    """Runs a program in a process of its own: it reads JSON, and prints JSON."""
     finished = subprocess.run(
         [sys.executable, "-c", program],
         input=json.dumps(given),

@@ -35,7 +35,7 @@ def numbers(dtype, shape, rng):
 
 
 def by_definition(table, indices, values, scale=1):
-    """What the docstring means, in the table's type; a row that comes again is updated again."""
+    """The update by definition, in the table's type; a row that comes again is updated again."""
     table = table.copy()
     wide = np.float32 if table.dtype.itemsize == 2 and table.dtype.kind in "fV" else table.dtype
     for i, row in enumerate(indices):

@@ -1,4 +1,4 @@
-"""Values of the bags: the document's examples, NumPy by definition, tf.nn."""
+"""Values of the bags: OpenVINO's examples, NumPy by definition, tf.nn."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ from bag_definition import (
 
 import tf_ti
 
-# The document's examples
+# OpenVINO's examples
 
 
 TABLE = [[-0.2, -0.6], [-0.1, -0.4], [-1.9, -1.8], [-1.0, 1.5], [0.8, -0.7]]
@@ -50,7 +50,7 @@ INDICES, OFFSETS, WEIGHTS = [0, 2, 3, 4], [0, 2, 2], [0.5, 0.5, 0.5, 0.5]
     ids=["example 1", "example 2"],
 )
 @pytest.mark.parametrize("function", ["embedding_bag_offsets_sum", "embedding_bag_offsets"])
-def test_the_documents_examples(function, default_index, expected, dtype, index_type, kind):
+def test_openvinos_examples(function, default_index, expected, dtype, index_type, kind):
     table = held(kind, np.array(TABLE, dtype))
     actual = getattr(tf_ti, function)(
         table,
@@ -849,7 +849,7 @@ def from_lengths(*partitions):
     return make
 
 
-# What makes ids of flat values, and the shape of these.
+# Functions that make ids of flat values, and the shape of these.
 UNIFORM = {
     "ragged, 2": (from_lengths([2, 0, 4]), [6, 2]),
     "ragged, 1": (from_lengths([2, 0, 4]), [6, 1]),

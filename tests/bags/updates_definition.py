@@ -20,7 +20,7 @@ def pad(kind, indices, values):
 
 
 class Definition:
-    """What the docstrings mean, in float64."""
+    """The optimizers' steps by definition, in float64."""
 
     def __init__(self, table, *slots):
         self.table, *self.slots = (np.asarray(x, np.float64) for x in (table, *slots))

@@ -1,4 +1,4 @@
-"""What several test files compare, and how they call something from many threads."""
+"""Comparisons that several folders' tests make, and calls from many threads."""
 
 import threading
 

@@ -155,7 +155,7 @@ def test_the_table_of_times_is_markdown_with_a_line_for_each_measurement(module)
     assert "26 tables of 1000 rows" in text
 
 
-# What travels to a machine without the internet
+# Files that travel to a machine without the internet
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_every_test_here_passes_on_a_gpu_that_is_not_there():
 
 @pytest.fixture
 def device():
-    """What the pluggable device tells about itself."""
+    """The pluggable device's own functions."""
     return ctypes.CDLL(_GPU_PLUGIN)
 
 

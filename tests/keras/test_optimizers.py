@@ -249,7 +249,7 @@ def test_a_loss_scale_optimizer_around_it(kind):
     scaled = train(MODELS[kind](), optimizer, batches(3))
     plain = train(MODELS[kind](), OPTIMIZERS["Adam"](), batches(3))
     close(scaled.get_weights(), plain.get_weights())
-    # What is not finite is no step.
+    # A step that is not finite is none.
     before = scaled.get_weights()
     ids, y = next(batches(1))
     scaled.train_on_batch(ids, y * np.inf)

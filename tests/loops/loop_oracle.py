@@ -163,5 +163,5 @@ class Concatenate(Tensor):
             raise OutOfRange(f"{self.loop} makes {trips} trips, and a length is {length}")
         zeros = np.zeros_like(values[0] if values else self.like)
         padded = [*values, *[zeros] * (length - trips)]
-        # What np.stack does not take is an empty list.
+        # np.stack takes no empty list.
         return np.stack([*padded, zeros], self.axis).take(range(length), self.axis)

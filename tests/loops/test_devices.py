@@ -139,8 +139,10 @@ each_way = pytest.mark.parametrize("way", ["scan", "tensor_iterator", "Loop"])
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """What the loops gave: where they ran, their gradients, and where the loop operations were; and
-    what one of which the trace is kept gave on two devices."""
+    """The loops' devices, their gradients, and their operations' devices.
+
+    And the results of a loop whose trace is kept, on two devices.
+    """
     path = tmp_path_factory.mktemp("devices") / "program.py"
     path.write_text(textwrap.dedent(PROGRAM))
     finished = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)

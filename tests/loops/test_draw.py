@@ -191,7 +191,7 @@ def test_characters_that_cannot_be_seen_are_shown_as_python_writes_them():
 
 
 def dot_strings(source):
-    """What stands in quotation marks, as graphviz reads it; the rest is what is left."""
+    """Splits a source into what stands in quotation marks, as graphviz reads it, and the rest."""
     pattern = r'"((?:[^"\\]|\\.)*)"'
     assert "\n" not in "".join(re.findall(pattern, source))
     return re.findall(pattern, source), re.sub(pattern, "", source)

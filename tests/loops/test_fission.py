@@ -1,4 +1,4 @@
-"""What leaves a loop's body, what stays, and that nobody sees a difference but in speed."""
+"""Operations that leave a loop's body, and that stay; nobody sees a difference but in speed."""
 
 import collections
 import functools

@@ -38,7 +38,7 @@ def by_iterator(step, c, xs):
 
 
 LOOPS = {"scan": tf_ti.scan, "tensor_iterator": by_iterator}
-# What is watched, its tangent, and what the loop gets of both: elements and a matrix it captures.
+# The watched tensor, its tangent, and the loop's elements and captured matrix made of it.
 WATCHED = {
     "elements": (XS, DIRECTION, lambda x: (x, MATRIX)),
     "captured-tensor": (MATRIX, TURN, lambda w: (XS, w)),

@@ -96,7 +96,7 @@ def test_running_sums(mode):
     assert backwards.tolist() == [6, 3, 1]
 
 
-def test_the_for_loop_of_the_document():
+def test_tensorrts_for_loop():
     """for (int i = j; ...; i += k)"""
     j, k = tf.constant(3), tf.constant(4)
     with Loop() as loop:
@@ -246,7 +246,7 @@ def test_an_output_takes_any_axis_in_either_order_and_is_padded_after_its_values
     np.testing.assert_array_equal(backwards, np.stack([*x[::-1] * 2, *padding], axis))
 
 
-def test_the_matrices_of_the_document():
+def test_tensorrts_matrices():
     rows = tf.constant([["a", "b", "c"], ["d", "e", "f"]])
     with Loop() as loop:
         loop.add_trip_limit(2, COUNT)
@@ -1157,7 +1157,7 @@ def test_asynchronous_operations_in_body_and_condition():
     helper.join()
 
 
-# What is not needed
+# Operations that are not needed
 
 
 def loop_operations(call, *inputs):
@@ -2334,7 +2334,7 @@ def test_a_saved_model_runs_in_another_process(saved_model, run_program, library
     )
 
 
-# What was found by reading
+# Faults that were found by reading
 
 
 def test_effects_of_one_call_keep_their_order():

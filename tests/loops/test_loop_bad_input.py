@@ -1,4 +1,4 @@
-"""What is wrong with a `tf_ti.Loop` is refused with an error that names loop, layer and values."""
+"""Wrong `tf_ti.Loop`s are refused with errors that name loop, layer and values."""
 
 import contextlib
 
@@ -74,7 +74,7 @@ def label(value):
     return type(value).__name__ if " at 0x" in repr(value) else repr(value).split("\n")[0][:60]
 
 
-# What no argument takes: each of it as a tensor, an initial value, a count, ...
+# No argument takes these, as a tensor, an initial value, a count, ...
 NO_TENSORS = {
     "None": None,
     "object": object(),

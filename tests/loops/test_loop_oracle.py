@@ -1,4 +1,4 @@
-"""`tf_ti.Loop` against the document's formal semantics, over random networks of nested loops.
+"""`tf_ti.Loop` against TensorRT's formal semantics, over random networks of nested loops.
 
 A case is a list of statements. `OracleNetwork` makes of it a network of loop_oracle.py, `Network`
 one of tf_ti; their outputs must agree. `Generator` draws cases from a seed. A test that fails
@@ -28,7 +28,7 @@ class Op:
 
 
 def both(function):
-    """What NumPy and TensorFlow write alike, and so do the loop's own objects."""
+    """An operation that NumPy, TensorFlow and the loop's own objects write alike."""
     return Op(function, function)
 
 
@@ -126,7 +126,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """What the generator knows of a value; `shape` is None where only a run tells it."""
+    """The generator's knowledge of a value; `shape` is None where only a run tells it."""
 
     name: str
     dtype: str
@@ -318,7 +318,7 @@ class Generator:
             # A loop does not use its own outputs.
             self._live.remove(outputs[-1])
         if has_block:
-            # What the block made is not to be used after it.
+            # Values of the block are not to be used after it.
             self._emit("leave")
             del self._live[first:]
         self._live.extend(outputs)
@@ -479,7 +479,7 @@ class Generator:
         return self._value("output", "out", value.dtype, shape, outside, static, *arguments)
 
 
-# What is made of a case
+# Networks made of a case
 
 
 class OracleNetwork:
@@ -530,7 +530,7 @@ class OracleNetwork:
             self.loop_of[result] = loop
 
     def was_empty(self, result):
-        """Whether an output was, or but for the oracle's laziness may be, made of no values."""
+        """True if an output was, or but for the oracle's laziness may be, made of no values."""
         trips = self.loop_of[result].all_trips()
         return not trips or 0 in trips
 
@@ -640,7 +640,7 @@ def check(case, mode):
     show(case)
     expected = OracleNetwork(case)
     empty = {name for name in expected.loop_of if expected.was_empty(name)}
-    # What an empty sequence's elements would have looked like, nobody knows there.
+    # Nobody knows there how an empty sequence's elements would have looked.
     if empty and mode == "unknown ranks":
         mode = "unknown extents"
     if mode == "unknown extents" and any(case.uses(name) for name in empty):
@@ -663,7 +663,7 @@ MODES = ["eager", "function", "unknown extents", "unknown ranks"]
 modes = pytest.mark.parametrize("mode", MODES)
 
 
-# The document's examples
+# TensorRT's examples
 
 
 def counted(n, *statements, loop="A"):
@@ -696,7 +696,7 @@ MATRIX = np.float32([[2, 3, 5], [4, 6, 8]])
         (1, True, [[5, 8], [3, 6], [2, 4]]),
     ],
 )
-def test_the_iterated_matrix_of_the_document(axis, reverse, elements, mode):
+def test_tensorrts_iterated_matrix(axis, reverse, elements, mode):
     statements = counted(
         len(elements), ("iterator", "row", "A", "x", axis, reverse), concatenate("row")
     )
@@ -713,14 +713,14 @@ def test_the_iterated_matrix_of_the_document(axis, reverse, elements, mode):
         ("REVERSE", 1, [[4, 1], [5, 2], [6, 3]]),
     ],
 )
-def test_the_concatenated_vectors_of_the_document(kind, axis, expected, mode):
+def test_tensorrts_concatenated_vectors(kind, axis, expected, mode):
     statements = counted(2, ("iterator", "abc", "A", "x", 0, False), concatenate("abc", axis, kind))
     x = np.arange(1.0, 7.0).reshape(2, 3)
     agree(Case([("tensor", "x", x, "tensor"), *statements], ["out"]), [expected], mode)
 
 
 @modes
-def test_the_for_loop_of_the_document(mode):
+def test_tensorrts_for_loop(mode):
     """for (int32_t i = j; ...; i += k)"""
     statements = counted(
         4,

@@ -20,7 +20,7 @@ def eagerly():
 
 
 def by_kernel(call):
-    """What the call gives where functions are traced."""
+    """The results of a call where functions are traced."""
     tf.config.run_functions_eagerly(False)
     try:
         return call()
@@ -82,7 +82,7 @@ def running_sum(x, body=lambda piece, total: (total + piece, total * piece)):
     )
 
 
-# What the body sees
+# The body's view
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["callable", "tf.function"])
@@ -343,7 +343,7 @@ def test_tangents_are_the_kernels():
     check(tangent)
 
 
-# What else there is works as ever
+# All else works as ever
 
 
 def test_vectorized_map_of_a_loop():

@@ -1,4 +1,4 @@
-"""What TensorFlow's profiler shows of a loop: the loop, its iterations, and the body's kernels."""
+"""TensorFlow's profiler shows the loop, its iterations, and the body's kernels."""
 
 import dataclasses
 

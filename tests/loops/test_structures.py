@@ -1,4 +1,4 @@
-"""What `tf.nest` takes apart, wherever a loop takes or gives a nested structure."""
+"""Structures that `tf.nest` takes apart, wherever a loop takes or gives a nested one."""
 
 import collections
 import dataclasses
@@ -36,7 +36,7 @@ class Pair:
 
 
 class Attrs:
-    """What attrs makes of a class, as far as `tf.nest` looks."""
+    """A class as attrs makes it, as far as `tf.nest` looks."""
 
     __attrs_attrs__ = (types.SimpleNamespace(name="b"), types.SimpleNamespace(name="a"))
 
@@ -102,7 +102,7 @@ MODES = ["eager", "function", "plain"]
 
 
 def in_mode(mode, call):
-    """What a call gives, which returns tensors only."""
+    """Runs a call that returns tensors only, in a mode."""
     if mode == "function":
         return tf.function(call)()
     tf.config.run_functions_eagerly(mode == "plain")

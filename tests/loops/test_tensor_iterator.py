@@ -15,7 +15,7 @@ SCALAR = np.zeros(0, np.int32)  # the shape of one
 
 
 def run_numpy(body, inputs, port_map, back_edges, num_iterations, piece_positions):
-    """The definition: the unrolled sequence of the document, on arrays."""
+    """The definition: the sequence that OpenVINO's specification unrolls, on arrays."""
     parameters, pieces, counts = {}, {}, []
     for port in port_map.inputs:
         array = inputs[port.external_port_id]
@@ -1134,7 +1134,7 @@ def test_stateless_random_numbers_depend_on_their_seed_alone():
     np.testing.assert_array_equal(out, expected)
 
 
-# The document's examples
+# OpenVINO's examples
 
 
 def lstm_step(x, h, c, w, b):
@@ -1149,7 +1149,7 @@ def lstm_step(x, h, c, w, b):
 
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
-def test_the_documents_example_2(backwards):
+def test_openvinos_example_2(backwards):
     time, size, hidden = 25, 512, 256
     rng = np.random.default_rng(0)
     x = rng.standard_normal([1, time, size])

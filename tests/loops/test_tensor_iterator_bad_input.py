@@ -1,4 +1,4 @@
-"""What is wrong is refused with an error that says what and where, and the process lives on."""
+"""Wrong calls of `tensor_iterator`: errors say what is wrong and where; the process lives on."""
 
 import json
 import select

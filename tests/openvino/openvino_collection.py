@@ -56,7 +56,7 @@ _NETWORKS: dict[str, Network] = {}
 
 
 def models() -> list[Network]:
-    """What can be made here."""
+    """The networks that can be made here."""
     return [network for network in _NETWORKS.values() if network.can_be_made]
 
 
@@ -540,7 +540,7 @@ def _encoder_decoder():
     return model, [np.random.default_rng(0).integers(1, words, [1, 5])]
 
 
-# --- the documents' Example 2, which OpenVINO reads no more --------------------------------------
+# --- Example 2 of its specifications, which OpenVINO reads no more -------------------------------
 
 HIDDEN, FEATURES, STEPS = 256, 512, 25
 

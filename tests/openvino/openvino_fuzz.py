@@ -178,7 +178,7 @@ def _mutate(rng, text, weights):
 
 
 def _may_be_endless(module):
-    """Whether a number may be one of a loop's iterations, and is more than can be waited for."""
+    """True if a number may be that of a loop's iterations, more than can be waited for."""
     numbers = [value for value in module._constants.values.values() if value.dtype.kind in "iu"]
     return any(np.any(np.abs(value.astype(np.float64)) > 1e5) for value in numbers)
 

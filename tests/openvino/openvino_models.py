@@ -30,7 +30,7 @@ def save(model, path):
 
 
 def run(path, inputs):
-    """What OpenVINO computes, in full precision."""
+    """OpenVINO's results, in full precision."""
     hint = {"INFERENCE_PRECISION_HINT": "f32"}
     compiled = CORE.compile_model(str(path), "CPU", hint)
     request = compiled.create_infer_request()

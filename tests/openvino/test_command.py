@@ -426,7 +426,7 @@ def test_without_openvino_that_is_what_is_said(tmp_path, capsys, monkeypatch):
     assert "pip install openvino" in capsys.readouterr().err
 
 
-# What inputs are made of.
+# The inputs' values.
 
 
 def inputs_of(path, seed, shapes=None):

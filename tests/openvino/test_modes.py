@@ -24,7 +24,7 @@ def image_case(name, function, *arrays, constants=()):
 
 
 def several(function):
-    """What gives several outputs in a list, as one operation."""
+    """Makes one output of the several that a function returns in a list."""
     return lambda *nodes: o.concat([*function(*nodes)], 0)
 
 

@@ -91,7 +91,7 @@ def test_an_iterator_around_an_lstm_runs_as_one_sequence(written, name):
     assert "While" not in kinds and "StatelessWhile" not in kinds
 
 
-def test_the_documents_example_2_runs_as_one_sequence(tmp_path):
+def test_openvinos_example_2_runs_as_one_sequence(tmp_path):
     path = openvino_collection.write_example_2(tmp_path)[0]
     assert SEQUENCE in operations(tf_ti.openvino.load(path))
 

@@ -1637,7 +1637,7 @@ case("rnn3-relu", lambda *a: o.rnn_cell(*a, 4, ["relu"], [], [], 0.5), *RNN, con
 
 
 class Answers:
-    """What both sides say to a family's cases, computed once; one by one where that fails."""
+    """The results of both sides for a family's cases, computed once; one by one if that fails."""
 
     def __init__(self, folder):
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What `tf_ti.openvino.load` reads, and where the module that it gives can be used."""
+"""Files that `tf_ti.openvino.load` reads, and places where the resulting module can be used."""
 
 import re
 
@@ -27,7 +27,7 @@ def dense(folder, compress=False, inputs=4, units=300):
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_the_documents_example_2_answers_as_the_definition_of_the_lstm(tmp_path, version):
+def test_openvinos_example_2_answers_as_the_definition_of_the_lstm(tmp_path, version):
     path, arrays, weights, bias = openvino_collection.write_example_2(tmp_path, version)
     x, h, c = (array.astype(np.float64) for array in arrays)
     states, expected = [h, c], []

@@ -153,7 +153,7 @@ class Request:
 
 
 def follow(module, calls):
-    """What it gives in each call, with a reset after the first three."""
+    """The results of each call, with a reset after the first three."""
     found = []
     for k, inputs in enumerate(calls):
         if k == 3:

@@ -47,7 +47,7 @@ OPS = {
 
 
 def run_graph(graph, inputs, scan=None, outer=None):
-    """What a graph gives for these inputs.
+    """The results of a graph for these inputs.
 
     Its Scans become what `scan` makes of them. `outer` is what it may use from around it.
     """

@@ -1,6 +1,6 @@
 """`tf_ti.tensor_iterator` against OpenVINO's own TensorIterator, over random port maps.
 
-Whole ranges only: its CPU plugin does not honour others (shared design, section 3).
+Whole ranges only: its CPU plugin does not honour others.
 """
 
 import dataclasses
@@ -150,7 +150,7 @@ def test_random_port_maps_give_what_openvino_gives(rng):
 
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
-def test_the_documents_example_2_gives_what_openvino_gives(backwards):
+def test_its_example_2_gives_what_openvino_gives(backwards):
     time, size, hidden = 25, 512, 256
     rng = np.random.default_rng(1)
     x = rng.standard_normal([1, time, size]).astype(np.float32)

@@ -281,7 +281,7 @@ def test_reads_and_assignments_in_a_body_happen_in_the_order_of_the_program(rng,
         return [output.tensor for output in outputs]
 
     def statement(variables, operation, which, number, inner, k):
-        """What it reads."""
+        """Reads the variable."""
         v, other = variables[which], variables[1 - which]
         if operation == "assign":
             v.assign(number * v - k)

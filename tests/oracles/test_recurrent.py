@@ -181,7 +181,7 @@ def test_random_modules_of_torch_are_sequences_and_so_are_their_gradients(torch,
     of_x, of_arrays = tape.gradient(loss, [first, arrays])
     np.testing.assert_allclose(of_x, x.grad.numpy(), rtol=1e-4, atol=1e-5)
     for k, gradients in enumerate(of_arrays):
-        # What a conversion does to weights it does to their gradients, but for sums of biases.
+        # A conversion does to gradients as to weights, but for sums of biases.
         converted = tf_ti.recurrent.to_torch(
             layers[k] | {n: g.numpy() for n, g in gradients.items()}, k
         )

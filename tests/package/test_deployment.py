@@ -1,4 +1,4 @@
-"""What the README says of deployment and of limits: hosts, freezing, converters, Keras, XLA."""
+"""The README's claims on deployment and limits: hosts, freezing, converters, Keras, XLA."""
 
 import pathlib
 

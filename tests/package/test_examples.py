@@ -25,7 +25,7 @@ def run_example(name, *arguments, cwd):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """What a short training run printed, and the folder it wrote to."""
+    """The output of a short training run, and the folder it wrote to."""
     folder = tmp_path_factory.mktemp("char_model")
     (folder / "text.txt").write_text(TEXT, encoding="utf-8")
     output = run_example(
@@ -75,7 +75,7 @@ BOTH = "la li lo so in 1778 1806 -- , ."
 
 @pytest.fixture(scope="module")
 def classified(tmp_path_factory):
-    """What a short training run printed, and the folder it wrote to."""
+    """The output of a short training run, and the folder it wrote to."""
     folder, rng = tmp_path_factory.mktemp("text_classifier"), random.Random(0)
     for (name, words), lines in zip(WORDS.items(), (60, 30)):
         (folder / name).mkdir()

@@ -1,4 +1,4 @@
-"""What earlier versions saved still loads, and computes what it did: saved/make.py made it."""
+"""Models that earlier versions saved load and compute as they did: saved/make.py made them."""
 
 import math
 import pathlib

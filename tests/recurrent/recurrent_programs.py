@@ -1,4 +1,4 @@
-"""What the programs of test_kernels.py have in common, and compute."""
+"""The common part of programs that run sequences in processes of their own, and their results."""
 
 import hashlib
 
@@ -34,7 +34,7 @@ def run(kind, x, states, w, r, b, **options):
 
 
 def with_gradients(kind, *flat, **options):
-    """What `run` gives, and gradients by all that it takes."""
+    """The results of `run`, and gradients by all its arguments."""
     with tf.GradientTape() as tape:
         tape.watch(flat)
         results = run(kind, flat[0], flat[1:-3], *flat[-3:], **options)

@@ -89,7 +89,7 @@ class Pool {
   std::vector<std::thread> threads_;
 };
 
-// What a test notes beside must not order the threads: that is what is tested.
+// Notes that a test takes must not order the threads: their order is what is tested.
 constexpr std::memory_order kOrdersNothing = std::memory_order_relaxed;
 
 enum Coming { kAtOnce, kLate, kAfterwards, kNever, kOnTheCaller };
@@ -133,7 +133,7 @@ class Caller {
     return num_wrong_;
   }
 
-  // Whether nobody waits for members that come when the call is over, or does their steps twice.
+  // True if nobody waits for members that come when the call is over, or does their steps twice.
   static bool IsRightWithoutMembers() {
     std::vector<Work> late;
     PoolThreads threads(8, [&](Work work) { late.push_back(std::move(work)); });

@@ -185,7 +185,7 @@ def test_several_sessions_threads_and_datasets_share_busy_cores(inter_op, intra_
 
 
 def test_a_pool_that_takes_no_more_work_is_done_without(run_program):
-    """What is scheduled where a queue is full, Eigen's pool does at once, on the calling thread."""
+    """Eigen's pool, where its queue is full, runs at once on the calling thread."""
     run_program(
         COMMON
         + textwrap.dedent("""

@@ -1,4 +1,4 @@
-"""What recognition may not change: gradients at corners, infinities, NaN, and factors near 1.
+"""Recognition does not change gradients at corners, infinities, NaN, nor factors near 1.
 
 The oracles are the bodies themselves, one call after the other, and NumPy.
 """
@@ -113,7 +113,7 @@ def given_of(kind, dtype, values=VALUES):
 
 
 def with_gradients(run, x, *states):
-    """What run gives, and gradients of sums of it."""
+    """The results of run, and gradients of their sums."""
     with tf.GradientTape() as tape:
         tape.watch([x, *states])
         last, y = run(list(states), x)

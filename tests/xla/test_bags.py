@@ -25,7 +25,7 @@ each_seed = pytest.mark.parametrize("seed", range(2), indirect=True)
 
 @pytest.fixture(params=["host", "hlo"], autouse=True)
 def way(request, monkeypatch):
-    """What bags are compiled to: the kernels of the CPU, or XLA's operations, as on a GPU."""
+    """The form that bags are compiled to: the CPU's kernels, or XLA's own, as on a GPU."""
     if request.param == "hlo":
         monkeypatch.setenv("TF_TI_XLA_BAGS", "hlo")
     return request.param
@@ -36,7 +36,7 @@ def compiled(f):
 
 
 def both(f, *inputs):
-    """What a function gives with the plain kernels, and compiled."""
+    """The results of a function with the plain kernels, and compiled."""
     return f(*inputs), compiled(f)(*inputs)
 
 
@@ -141,7 +141,7 @@ def defined(table, bags):
     return np.array(results).reshape([-1, *table.shape[1:]])
 
 
-# What is computed
+# Values
 
 
 @each_seed

@@ -93,7 +93,7 @@ again(
     "assign_add_in_the_body_runs_once_an_iteration_and_in_order",
     "each_iteration_draws_anew",
     "each_call_draws_anew",
-    "the_documents_example_2",
+    "openvinos_example_2",
 )
 again(
     "scan",
@@ -178,7 +178,7 @@ def test_random_networks(seed, rng):
         test_loop_oracle.check(case, "function")
 
 
-# What is XLA's own
+# XLA's own
 
 
 def sums(x, **fields):
@@ -357,7 +357,7 @@ def test_tf_ti_may_be_imported_after_something_was_compiled(run_program):
     assert "6.0" in run_program(program).stdout
 
 
-# What cannot be compiled, or ends with an error
+# Loops that cannot be compiled, or end with an error
 
 InvalidArgument, Unimplemented = tf.errors.InvalidArgumentError, tf.errors.UnimplementedError
 
@@ -682,7 +682,7 @@ def written(
     finish=lambda array: array.stack(),
     **options,
 ):
-    """What becomes of a TensorArray that a loop writes k, in some form, to."""
+    """The TensorArray that a loop has written k, in some form, to."""
     xs = tf.cast(tf.reshape(tf.range(n), [n, *[1] * len(shape)]), dtype) + tf.zeros(shape, dtype)
     array = tf.TensorArray(dtype, size, clear_after_read=False, **options)
     if loop == "scan":

@@ -17,7 +17,7 @@ TOLERANCES = {F32: 3e-6, F64: 1e-13, F16: 2e-3, BF16: 1.6e-2}
 
 @pytest.fixture(params=["host", "hlo"], autouse=True)
 def way(request, monkeypatch):
-    """What updates are compiled to: the kernels of the CPU, or XLA's operations, as on a GPU."""
+    """The form that updates are compiled to: the CPU's kernels, or XLA's own, as on a GPU."""
     if request.param == "hlo":
         monkeypatch.setenv("TF_TI_XLA_BAGS", "hlo")
     return request.param

@@ -1,4 +1,4 @@
-// What the host does when a stream gets there.
+// A function that the host runs when a stream gets there.
 #ifndef TF_TI_TESTS_GPU_PLUGIN_HOST_FUNCTION_H_
 #define TF_TI_TESTS_GPU_PLUGIN_HOST_FUNCTION_H_
 

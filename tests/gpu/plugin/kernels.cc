@@ -149,7 +149,7 @@ class EnqueuedOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // What fails here ends the test, so nothing waits for what is under way.
+  // A failure here ends the test, so nothing waits for what is under way.
   static absl::Status Enqueue(OpKernelContext* ctx, const std::shared_ptr<const CpuKernel>& kernel,
                               std::vector<Tensor> inputs, const std::vector<Tensor>& outputs) {
     for (size_t i = 0; i < inputs.size(); ++i) {

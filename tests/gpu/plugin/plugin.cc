@@ -48,7 +48,7 @@ std::atomic<int64_t> num_successes{0};
 std::atomic<int64_t> num_calls{0};
 std::atomic<int> driver{0};
 
-// What holds the device: a function in every stream that waits until it is let go.
+// Holds the device: a function in every stream that waits until it is let go.
 class Holder {
  public:
   void Add(cudaStream_t stream) {
@@ -356,7 +356,7 @@ void gpu_plugin_fail(int error, int num_successes) {
 // How many such calls there were.
 int64_t gpu_plugin_num_calls() { return gpu_plugin::num_calls; }
 
-// What such a call must answer.
+// The error that the next call must return.
 int gpu_plugin_fault() {
   ++gpu_plugin::num_calls;
   const int error = gpu_plugin::fault;
