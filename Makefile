@@ -158,14 +158,14 @@ cuda: $(venv)/.runtime $(venv)/.tests
 	rm -rf $(cuda_package) && mkdir -p $(dir $(cuda_package)) && cp -r tf_ti $(cuda_package)
 	rm -f $(cuda_package)/_tf_ti*.so
 	install -m 644 bazel-bin/_tf_ti.so bazel-bin/_build_info.py $(cuda_package)
-	cd tests && PYTHONPATH=$(abspath $(dir $(cuda_package))) $(bin)/pytest -k 'for_gpus or the_module' test_package.py
+	cd tests && PYTHONPATH=$(abspath $(dir $(cuda_package))) $(bin)/pytest -k 'for_gpus or the_module' package/test_package.py
 
 gpu-check:
 	$(PYTHON) gpu_check/check.py $(GPU_CHECK_FLAGS)
 
 # With the Python that has TensorFlow: nothing is installed, as there may be no internet.
 gpu-test:
-	$(PYTHON) tests/gpu_plugin/run.py $(PYTEST_FLAGS)
+	$(PYTHON) tests/gpu/plugin/run.py $(PYTEST_FLAGS)
 
 clean:
 	[ ! -d .cache/bazel ] || bazel/bazel.sh shutdown

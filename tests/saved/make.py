@@ -1,4 +1,4 @@
-"""Makes what test_saved.py loads: a SavedModel and a .keras file, by the tf_ti that is installed.
+"""Makes a SavedModel and a .keras file for package/test_saved.py, by the tf_ti that is installed.
 
     python tests/saved/make.py tests/saved/VERSION
 

@@ -1,4 +1,4 @@
-"""What users write: `make lint` has mypy and pyright check it, both strict, as users' own code.
+"""Calls as users write them: `make lint` has mypy and pyright check them, both strict.
 
 A line marked `type: ignore` is wrong, and must be an error to both: else the mark is one.
 """

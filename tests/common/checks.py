@@ -1,0 +1,49 @@
+"""Comparisons that several folders' tests make, and calls from many threads."""
+
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+
+def close(actual, expected, tolerance=1e-9):
+    """Compares lists of gradients; None stands for zeros."""
+    assert len(actual) == len(expected)
+    for a, e in zip(actual, expected):
+        if a is None or e is None:
+            for grad in (a, e):
+                assert grad is None or not np.any(tf.convert_to_tensor(grad))
+            continue
+        a, e = tf.convert_to_tensor(a), tf.convert_to_tensor(e)
+        assert a.shape == e.shape
+        np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance)
+
+
+def loss(outputs):
+    """A scalar on which every element of every output has another influence."""
+    terms = []
+    for i, out in enumerate(tf.nest.flatten(outputs)):
+        out = tf.convert_to_tensor(out)
+        weights = tf.cast(tf.reshape(tf.range(tf.size(out)) % 7 + i + 1, tf.shape(out)), out.dtype)
+        terms.append(tf.reduce_sum(tf.sin(out) * weights))
+    return tf.add_n(terms)
+
+
+def in_threads(call, count=8, times=5):
+    """Calls from many threads at once; the results, or an exception."""
+    results, barrier = [None] * count, threading.Barrier(count)
+
+    def run(i):
+        barrier.wait()
+        try:
+            results[i] = [call(i) for _ in range(times)]
+        except Exception as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results

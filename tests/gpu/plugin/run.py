@@ -1,0 +1,123 @@
+"""Runs tests/gpu/test_ops.py on a GPU, with a TensorFlow that was built without CUDA.
+
+    python3 tests/gpu/plugin/run.py [--emulate | --architecture N] [pytest's arguments]
+
+Needs the Python that has TensorFlow (its package for CPUs will do), pytest and what
+requirements/runtime.txt names; make and a C++ compiler; CUDA's nvcc (in PATH, or under CUDA_HOME)
+and a GPU. Builds, with the sources of this checkout, tf_ti's library with its CUDA kernels, and a
+pluggable device made of CUDA's runtime, which TensorFlow takes for its GPU; nothing is downloaded.
+
+With --emulate the GPU is not there: a C++ compiler will do. With --architecture, a compute
+capability such as 90, the driver is not asked for that of its GPU before all is built.
+
+Exit status: pytest's, where it is run; 2 bad arguments, or a package is missing; 3 it does not
+build; 4 no GPU here; 5 a GPU, but no nvcc.
+"""
+
+import argparse
+import ctypes
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "gpu_check"))
+
+import check  # noqa: E402
+
+BAD_ARGUMENTS = 2
+PACKAGES = ("tensorflow", "numpy", "wrapt", "defusedxml", "pytest")
+# Of a package whose library has no kernels for XLA; see bazel/build_info.bzl.
+BUILD_INFO = """\
+TENSORFLOW_VERSION = "{tensorflow}"
+COMPILER = "{compiler}"
+FLAGS = ""
+CUDA = "{cuda}"
+XLA = False
+"""
+
+
+def require_packages() -> None:
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise check.Stop(
+            BAD_ARGUMENTS,
+            f"{sys.executable} has no {', '.join(missing)}: install tensorflow-cpu, pytest and "
+            "requirements/runtime.txt. CONTRIBUTING.md says how they travel to a machine without "
+            "the internet",
+        )
+
+
+def build(nvcc: str | None, architecture: str | None) -> pathlib.Path:
+    """Builds for a GPU, or for the emulation. Returns the folder that has the package."""
+    import tensorflow as tf
+
+    kind = "emulation" if nvcc is None else f"sm_{architecture}"
+    out = ROOT / ".cache" / "gpu_plugin" / tf.__version__ / kind
+    command = ["make", "--silent", f"--directory={ROOT / 'tests' / 'gpu' / 'plugin'}"]
+    command += [f"--jobs={os.cpu_count()}", f"OUT={out}"]
+    command += [f"CPPFLAGS={' '.join(tf.sysconfig.get_compile_flags())}"]
+    command += [f"LDLIBS={' '.join(tf.sysconfig.get_link_flags())}"]
+    if nvcc is not None:
+        command += [f"NVCC={nvcc}", f"ARCHITECTURE={architecture}"]
+    # Not make's jobs, where make runs this.
+    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    if subprocess.run(command, env=environment, check=False).returncode:
+        raise check.Stop(check.NO_BUILD, "it does not build")
+    package = out / "package" / "tf_ti"
+    shutil.rmtree(package, ignore_errors=True)
+    shutil.copytree(ROOT / "tf_ti", package, ignore=shutil.ignore_patterns("_tf_ti*.so"))
+    for library in ("_tf_ti.so", "_gpu_plugin.so"):
+        shutil.copy(out / library, package)
+    info = BUILD_INFO.format(
+        tensorflow=tf.__version__, compiler=os.environ.get("CXX", "g++"), cuda=nvcc or ""
+    )
+    (package / "_build_info.py").write_text(info, encoding="utf-8")
+    plugin = ctypes.CDLL(str(package / "_gpu_plugin.so"))
+    plugin.gpu_plugin_problem.restype = ctypes.c_char_p
+    problem = plugin.gpu_plugin_problem().decode()
+    if problem:
+        raise check.Stop(check.NO_GPU, problem)
+    return package
+
+
+def run(arguments: argparse.Namespace, pytest_arguments: list[str]) -> int:
+    require_packages()
+    nvcc, architecture = None, arguments.architecture
+    if not arguments.emulate:
+        architecture = architecture or check.find_gpu().architecture
+        nvcc = check.find_nvcc()
+    package = build(nvcc, architecture)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *pytest_arguments]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(package.parent),
+        "TF_TI_GPU_PLUGIN": str(package / "_gpu_plugin.so"),
+        # Tests hold all that is enqueued. A kernel that is loaded when it is first launched may
+        # wait for that, and so may a stream that shares a queue of the hardware with a held one.
+        "CUDA_MODULE_LOADING": "EAGER",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    }
+    return subprocess.run(
+        [*command, "test_ops.py"], env=environment, cwd=ROOT / "tests" / "gpu", check=False
+    ).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--emulate", action="store_true", help="on a GPU that is not there")
+    kinds.add_argument("--architecture", metavar="N", help="the GPU's compute capability")
+    arguments, pytest_arguments = parser.parse_known_args()
+    try:
+        return run(arguments, pytest_arguments)
+    except check.Stop as stop:
+        check.say(str(stop))
+        return stop.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""The GPU code of cc/compute, emulated on the processor; and gpu_check where there is no GPU.
+
+Needs a C++ compiler and the checkout's sources, not the installed package.
+"""
+
+import importlib
+import importlib.util
+import os
+import pathlib
+import re
+import select
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHECK = ROOT / "gpu_check" / "check.py"
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
+def test_emulated_kernels_agree_with_the_processors_code(module):
+    result = subprocess.run(
+        [sys.executable, str(CHECK), "--emulate", "--seconds", "8"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("random cases, from seed 1: ok") == 5
+    for stage in ("elements: ok", "ids: ok", "sums and roundings, from seed 1: ok"):
+        assert stage in result.stdout
+    assert result.stdout.count("calls were enqueued before the device came to them") == 2
+    has_torch = importlib.util.find_spec("torch") is not None
+    for case, operation in module.times_table.GOALS:
+        line = re.search(rf"^\| {case} +\| {operation} .*$", result.stdout, re.MULTILINE)
+        assert ("not measured" in line[0]) != has_torch
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """check.py, to be called in parts."""
+    monkeypatch.syspath_prepend(str(CHECK.parent))
+    spec = importlib.util.spec_from_file_location("gpu_check", CHECK)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_without_a_driver_it_says_no_gpu_here(module, monkeypatch, capsys):
+    def load(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(module.ctypes, "CDLL", load)
+    monkeypatch.setattr(sys, "argv", ["check.py"])
+    assert module.main() == 4
+    assert "no GPU here: no driver" in capsys.readouterr().out
+
+
+def test_a_gpu_without_a_compiler_for_it_is_another_failure(module, monkeypatch, capsys):
+    monkeypatch.setattr(module, "find_gpu", lambda: "90")
+    monkeypatch.setattr(module.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(sys, "argv", ["check.py"])
+    assert module.main() == 5
+    assert "no nvcc" in capsys.readouterr().out
+
+
+def test_what_a_stopped_command_has_started_ends_with_it(module, tmp_path):
+    # Nobody has the pipe's other end open any longer, once its child is gone.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    said, timeout = b"", 1
+    while said != b"begun\n":  # where others have the processors, a second may be too short
+        timeout *= 2
+        with pytest.raises(subprocess.TimeoutExpired):
+            module.run_group(
+                ["sh", "-c", f"(echo begun; exec sleep 1000) >{pipe} & wait"], timeout=timeout
+            )
+        said = os.read(reader, 100)
+    assert select.select([reader], [], [], 60)[0]
+    assert os.read(reader, 100) == b""
+    os.close(reader)
+
+
+# Times
+
+
+COPY = {"copy_us": 1000.0, "copy_bytes": 2_000_000_000, "empty_us": 2.0, "cuda": "12.9"}
+
+
+def _row(case="10m", operation="forward", cold_us=100.0, **changes):
+    row = {
+        "case": case,
+        "operation": operation,
+        "rows": 1000,
+        "width": 128,
+        "bags": 10,
+        "ids_per_bag": 50,
+        "tables": 1,
+        "kind": "offsets",
+        "dtype": "float32",
+        "index": "int64",
+        "ids": "uniform",
+        "reduction": "sum",
+        "weights": False,
+        "bytes": 320_000_000,
+        "least_bytes": 1_000_000,
+        "cold_us": cold_us,
+        "warm_us": 50.0,
+    }
+    return {**row, **changes}
+
+
+def test_a_copy_moves_what_it_reads_and_what_it_writes(module):
+    table = module.times_table
+    assert table.copy_rate(COPY) == 4e6  # bytes a microsecond: 4 TB/s
+    assert table.share_of_copy(_row(), COPY) == 0.8
+
+
+@pytest.mark.parametrize(
+    ("row", "theirs", "met"),
+    [
+        (_row(cold_us=100.0), 112.0, [True, True]),
+        (_row(cold_us=101.0), 112.0, [False, False]),
+        (_row("1m_packed", bytes=240_000_000), None, [True, None]),
+        (_row("1m_offsets", bytes=199_000_000), 200.0, [False, True]),
+        (_row(operation="forward, backward"), 140.0, [False]),
+        (_row(operation="step, SGD"), 200.0, [True]),
+        (_row("giant"), 1.0, []),
+    ],
+)
+def test_goals(module, row, theirs, met):
+    key = (row["case"], row["operation"])
+    torch_rows = {} if theirs is None else {key: {"cold_us": theirs}}
+    table = module.times_table
+    assert [is_met for _, is_met in table.verdicts(row, COPY, torch_rows)] == met
+    said = table.goals(COPY, [row], torch_rows)
+    assert said.startswith(f"goals: {met.count(True)} of {len(met)} are met")
+    assert said.count("MISSED") == met.count(False)
+    assert said.count("not measured") == met.count(None)
+
+
+def test_the_table_of_times_is_markdown_with_a_line_for_each_measurement(module):
+    rows = [_row(), _row("26_tables", tables=26, kind="packed")]
+    torch_rows = {("10m", "forward"): {"cold_us": 200.0}}
+    text = module.times_table.table("A GPU", COPY, rows, torch_rows, "torch 2")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1
+    assert len(lines) == 2 + len(rows)
+    cells = [cell.strip() for cell in lines[2].split("|")]
+    assert cells[1:3] == ["10m", "forward"]
+    assert {"100.0", "200.0", "0.50", "80%", "3.20"} <= set(cells)
+    assert "26 tables of 1000 rows" in text
+
+
+# Files that travel to a machine without the internet
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    monkeypatch.syspath_prepend(str(CHECK.parent))
+    return importlib.import_module("parts")
+
+
+@pytest.fixture
+def carried(parts, tmp_path):
+    """Files in parts of 10 bytes; one of them is empty."""
+    files = {"a.whl": bytes(range(25)), "b.whl": bytes(20), "empty": b""}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    made = parts.split([tmp_path / name for name in files], tmp_path / "parts", 10)
+    assert max(part.stat().st_size for part in made) == 10
+    assert len(made) == 5
+    return files
+
+
+def test_parts_make_the_files_again(parts, carried, tmp_path):
+    joined = parts.join(tmp_path / "parts", tmp_path / "there")
+    assert {file.name: file.read_bytes() for file in joined} == carried
+
+
+def test_missing_and_damaged_parts_are_named_and_nothing_is_joined(parts, carried, tmp_path):
+    (tmp_path / "parts" / "a.whl.part001").unlink()
+    damaged = tmp_path / "parts" / "b.whl.part000"
+    damaged.write_bytes(b"1" + damaged.read_bytes()[1:])
+    with pytest.raises(parts.Wrong) as raised:
+        parts.join(tmp_path / "parts", tmp_path / "there")
+    assert str(raised.value) == "a.whl.part001 is missing\nb.whl.part000 is damaged"
+    assert not (tmp_path / "there").exists()
+
+
+def test_what_cannot_be_split_or_joined_is_said(parts, tmp_path, monkeypatch, capsys):
+    for arguments, message in (
+        (["join", str(tmp_path)], "parts.json is missing"),
+        (["split", str(tmp_path / "no.whl")], "no.whl"),
+        (["split", str(tmp_path / "a"), str(tmp_path / "b" / "a")], "several files have one name"),
+        (["split", str(tmp_path / "a"), "--size", "0"], "--size must be at least 1"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["parts.py", *arguments, "--to", str(tmp_path / "to")])
+        assert parts.main() == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_plugin_for_the_gpu_at_hand_needs_one(tmp_path):
+    # A driver that is none: where there is a GPU, it is not seen.
+    (tmp_path / "libcuda.so.1").write_bytes(b"")
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "gpu" / "plugin" / "run.py")],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert result.returncode == 4, result.stdout + result.stderr
+    assert "no GPU here: no driver" in result.stdout

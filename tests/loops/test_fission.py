@@ -1,0 +1,1096 @@
+"""Operations that leave a loop's body, and that stay; nobody sees a difference but in speed."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti
+from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
+from tf_ti.loops import lower, passes
+
+T, B, N, H = 5, 2, 3, 4
+PLAIN = ("Placeholder", "Const", "Identity", "NoOp")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_recognition():
+    """Many of these bodies are cells that are known, of which nothing would be left to look at."""
+    recognizers = dict(passes.RECOGNIZERS)
+    passes.RECOGNIZERS.clear()
+    yield
+    passes.RECOGNIZERS.update(recognizers)
+
+
+def normal(*shape, dtype=tf.float32, seed=0):
+    return tf.constant(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+XS, W, R, V = normal(T, B, N), normal(N, H, seed=1), normal(H, H, seed=2), normal(H, 7, seed=3)
+BOTH, INIT = normal(N + H, H, seed=4), tf.zeros([B, H])
+
+
+def bodies(call, *arguments):
+    """The types of the operations in the bodies of the loops that a function has."""
+    return bodies_in(tf.function(call).get_concrete_function(*arguments).graph)
+
+
+def bodies_in(graph):
+    found = []
+    for op in graph.get_operations():
+        if op.type.startswith("TfTi>"):
+            body = graph._get_function(op.get_attr("body").name).graph
+            types = (inner.type for inner in body.get_operations())
+            found.append(collections.Counter(t for t in types if t not in PLAIN))
+    return found
+
+
+def body(call, *arguments):
+    (found,) = bodies(call, *arguments)
+    return dict(found)
+
+
+def scan(f, init=INIT, xs=XS, **options):
+    """A function of a scan's inputs."""
+    return lambda init=init, xs=xs: tf_ti.scan(f, init, xs, **options)
+
+
+def compare(f, init=INIT, xs=XS, exact=False, **options):
+    """The scan and its gradients, with and without fission."""
+    init = tf.nest.map_structure(tf.convert_to_tensor, init)
+
+    def run(fuse):
+        def call(init, xs):
+            given = [t for t in tf.nest.flatten((init, xs)) if t.dtype.is_floating]
+            with tf.GradientTape() as tape:
+                tape.watch(given)
+                outputs = [
+                    t
+                    for t in tf.nest.flatten(tf_ti.scan(f, init, xs, fuse=fuse, **options))
+                    if t is not None
+                ]
+                terms = [
+                    tf.reduce_sum(tf.sin(tf.cast(t, tf.float32)))
+                    for t in outputs
+                    if t.dtype.is_floating
+                ]
+                loss = tf.add_n(terms) if terms else tf.constant(0.0)
+            return outputs, tape.gradient(loss, given, unconnected_gradients="zero")
+
+        return tf.function(call)(init, xs)
+
+    (outputs, gradients), (expected, expected_gradients) = run(True), run(False)
+    for actual, other in zip(tf.nest.flatten(outputs), tf.nest.flatten(expected)):
+        assert (actual.dtype, actual.shape) == (other.dtype, other.shape)
+        if exact:
+            np.testing.assert_array_equal(actual, other)
+        else:
+            np.testing.assert_allclose(actual, other, rtol=1e-5, atol=1e-5)
+    for actual, other in zip(gradients, expected_gradients):
+        np.testing.assert_allclose(actual, other, rtol=1e-4, atol=1e-4)
+
+
+# --- the four classes ----------------------------------------------------------------------------
+
+
+def test_what_is_invariant_is_computed_once_outside():
+    def f(h, x):
+        return h * tf.exp(R[0]) + x[:, :1], None
+
+    assert body(scan(f)) == {"Mul": 1, "AddV2": 1}
+    compare(f)
+
+
+def test_a_product_with_slices_is_one_large_product_before_the_loop():
+    def f(h, x):
+        return tf.tanh(x @ W + h @ R), None
+
+    assert body(scan(f)) == {"MatMul": 1, "AddV2": 1, "Tanh": 1}
+    graph = tf.function(scan(f)).get_concrete_function().graph
+    (product,) = (op for op in graph.get_operations() if op.type == "MatMul")
+    assert product.outputs[0].shape == [T * B, H]
+    compare(f)
+
+
+def test_a_product_that_no_state_depends_on_comes_after_the_loop():
+    def f(h, x):
+        h = tf.tanh(h + x[:, :1])
+        return h, tf.nn.softmax(h @ V)
+
+    assert body(scan(f)) == {"AddV2": 1, "Tanh": 1}
+    compare(f)
+
+
+def test_a_body_without_states_leaves_no_loop():
+    assert bodies(lambda: tf_ti.scan(lambda c, x: (c, tf.exp(x)), None, XS)) == []
+    np.testing.assert_array_equal(
+        tf.function(lambda: tf_ti.scan(lambda c, x: (c, 2.0 * x), None, XS)[1])(), 2.0 * XS
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "axis"),
+    [("xh", 1), ("hx", 1), ("xhx", -1), ("hxh", 1), ("chx", 1)],
+)
+@pytest.mark.parametrize("transpose", [False, True])
+def test_a_product_of_a_concatenation_becomes_two(parts, axis, transpose):
+    width = sum({"x": N, "h": H, "c": 1}[part] for part in parts)
+    matrix = normal(*((H, width) if transpose else (width, H)), seed=5)
+    constant = tf.ones([B, 1])
+
+    def f(h, x):
+        joined = tf.concat([{"x": x, "h": h, "c": constant}[part] for part in parts], axis)
+        return tf.tanh(tf.matmul(joined, matrix, transpose_b=transpose)), h
+
+    graph = tf.function(scan(f)).get_concrete_function().graph
+    assert [found["MatMul"] for found in bodies_in(graph)] == [1]
+    assert [op.type for op in graph.get_operations()].count("MatMul") == 1
+    compare(f)
+
+
+def test_a_product_of_columns_becomes_two():
+    matrix = normal(H, N + H, seed=5)
+
+    def f(h, x):
+        return tf.tanh(matrix @ tf.concat([x, h], 0)), h
+
+    init, xs = tf.zeros([H, 1]), normal(T, N, 1)
+    assert body(scan(f, init, xs)) == {"MatMul": 1, "AddV2": 1, "Tanh": 1}
+    compare(f, init, xs)
+
+
+def test_a_product_of_a_concatenation_after_the_loop_stays_one():
+    def f(h, x):
+        return h + x[:, :1], tf.concat([x, h], 1) @ BOTH
+
+    assert "MatMul" not in body(scan(f))
+    compare(f)
+
+
+# --- each operation ------------------------------------------------------------------------------
+
+M = normal(3, 4, seed=6)
+ELEMENTWISE = {
+    "sum with a matrix": lambda x: x + M,
+    "matrix first": lambda x: M - x,
+    "broadcast row": lambda x: x * M[0],
+    "broadcast reduced": lambda x: x / (tf.reduce_max(tf.abs(x)) + 1.0),
+    "higher rank": lambda x: x[0] + M,
+    "select": lambda x: tf.where(x > 0.0, x, M),
+    "select by a scalar": lambda x: tf.where(x[0, 0] > 0.0, x, M),
+    "comparisons": lambda x: (x < 0.1) | tf.math.logical_not(x >= M),
+    "cast": lambda x: tf.cast(x * 4.0, tf.int8),
+    "to float64": lambda x: tf.cast(x, tf.float64) * 2.0,
+    "bfloat16": lambda x: tf.cast(tf.cast(x, tf.bfloat16) * 2, tf.float32),
+    "complex": lambda x: tf.abs(tf.complex(x, x * 2.0)),
+    "maximum": lambda x: tf.maximum(tf.minimum(x, 0.5), M),
+    "zeros like": lambda x: tf.zeros_like(x) + x,
+    "relu": lambda x: tf.nn.relu(x) + tf.nn.leaky_relu(x),
+    "add_n": lambda x: tf.add_n([x, M, x * 2.0]),
+    "clip": lambda x: tf.clip_by_value(x, -0.5, 0.5),
+    "integers": lambda x: tf.bitwise.bitwise_and(tf.cast(x * 9.0, tf.int32), 6),
+    "stop gradient": lambda x: tf.stop_gradient(x) * x,
+}
+SHAPES = {
+    "transpose": lambda x: tf.transpose(x) * 1.0,
+    "reshape": lambda x: tf.reshape(x + 1.0, [2, 6]),
+    "reshape to -1": lambda x: tf.reshape(x + 1.0, [-1, 2]),
+    "expand": lambda x: tf.expand_dims(x, -1) + tf.expand_dims(x, 0)[0][..., None],
+    "squeeze": lambda x: tf.squeeze(x[:, None, :1] * 2.0),
+    "squeeze an axis": lambda x: tf.squeeze(x[:, None, :1] * 2.0, [-1]),
+    "concat": lambda x: tf.concat([x, M, -x], 0),
+    "concat from the end": lambda x: tf.concat([M, x], -1),
+    "stack": lambda x: tf.stack([x, M], 1),
+    "stack from the end": lambda x: tf.stack([x, x], -1),
+    "unstack": lambda x: tf.unstack(x, axis=1)[2] * 2.0,
+    "split": lambda x: tf.add(*tf.split(x, 2, 1)),
+    "split by sizes": lambda x: tf.split(x, [1, 2], 0)[1] * 2.0,
+    "slice": lambda x: tf.slice(x, [1, 1], [2, -1]) * 2.0,
+    "strided slice": lambda x: x[1:, ::-2] * 2.0,
+    "strided slice with axes": lambda x: x[..., None, 1] * 2.0,
+    "element": lambda x: x[-1, 2] * 2.0,
+    "pad": lambda x: tf.pad(x, [[1, 0], [0, 2]]),
+    "pad with ones": lambda x: tf.pad(x, [[1, 0], [0, 2]], constant_values=1),
+    "pad mirrored": lambda x: tf.pad(x, [[1, 0], [0, 2]], "REFLECT"),
+    "tile": lambda x: tf.tile(x, [2, 1]),
+    "broadcast_to": lambda x: tf.broadcast_to(x[0], [3, 4]),
+    "reverse": lambda x: tf.reverse(x, [-1]),
+    "gather of it": lambda x: tf.gather(x, [2, 0], axis=1),
+    "gather by it": lambda x: tf.gather(M, tf.cast(x[0] > 0.0, tf.int32)),
+    "gather_nd by it": lambda x: tf.gather_nd(M, tf.cast(x[:, :2] > 0.0, tf.int32)),
+    "one_hot": lambda x: tf.one_hot(tf.cast(x > 0.0, tf.int32)[:, 0], 3),
+    "one_hot first": lambda x: tf.one_hot(tf.cast(x > 0.0, tf.int32)[:, 0], 3, axis=0),
+}
+REDUCTIONS = {
+    "sum": lambda x: tf.reduce_sum(x, 0),
+    "mean": lambda x: tf.reduce_mean(x, -1, keepdims=True),
+    "max": lambda x: tf.reduce_max(x),
+    "min": lambda x: tf.reduce_min(x, [0, 1]),
+    "prod": lambda x: tf.reduce_prod(x, 1),
+    "any": lambda x: tf.reduce_any(x > 0.0, 0),
+    "all": lambda x: tf.reduce_all(x > 0.0),
+    "argmax": lambda x: tf.argmax(x, 1),
+    "cumsum": lambda x: tf.cumsum(x, -1, exclusive=True),
+    "softmax": lambda x: tf.nn.softmax(x),
+    "log_softmax": lambda x: tf.nn.log_softmax(x[0]),
+    "top_k": lambda x: tf.math.top_k(x, 2),
+    "layer norm": lambda x: (
+        (x - tf.reduce_mean(x, -1, keepdims=True))
+        * tf.math.rsqrt(tf.math.reduce_variance(x, -1, keepdims=True) + 1e-3)
+    ),
+}
+IMAGE = normal(2, 2, 1, 2, seed=7)
+PRODUCTS = {
+    "matmul": lambda x: x @ R,
+    "transposed left": lambda x: tf.matmul(x, W, transpose_a=True),
+    "transposed right": lambda x: tf.matmul(x, R, transpose_b=True),
+    "by a matrix": lambda x: normal(2, 3) @ x,
+    "by a transposed matrix": lambda x: tf.matmul(M, x, transpose_a=True),
+    "by a matrix, both transposed": lambda x: tf.matmul(
+        normal(4, 2), x, transpose_a=True, transpose_b=True
+    ),
+    "column": lambda x: R @ x[0][:, None],
+    "matvec": lambda x: tf.linalg.matvec(R, x[0]),
+    "of two slices": lambda x: tf.matmul(x, x, transpose_b=True),
+    "batch": lambda x: x[None] @ R,
+    "batches": lambda x: x[None] @ normal(2, 4, 4),
+    "einsum": lambda x: tf.einsum("ab,bc->ca", x, R),
+    "tensordot": lambda x: tf.tensordot(x[None], R, 1),
+    "bias": lambda x: tf.nn.bias_add(x @ R, R[0]),
+    "conv2d": lambda x: tf.nn.conv2d(x[None, :, :, None], IMAGE, 1, "SAME"),
+    "depthwise": lambda x: tf.nn.depthwise_conv2d(
+        x[None, :, :, None], IMAGE, [1, 1, 1, 1], "VALID"
+    ),
+    "conv1d": lambda x: tf.nn.conv1d(x[None], normal(2, 4, 3), 1, "SAME"),
+    "max_pool": lambda x: tf.nn.max_pool2d(x[None, :, :, None], 2, 1, "VALID"),
+    "avg_pool": lambda x: tf.nn.avg_pool2d(x[None, :, :, None], 2, 1, "SAME"),
+}
+# AutoGraph would take longer than all else.
+OPERATIONS = {
+    name: tf.autograph.experimental.do_not_convert(operation)
+    for name, operation in {**ELEMENTWISE, **SHAPES, **REDUCTIONS, **PRODUCTS}.items()
+}
+PIECES = normal(T, 3, 4, seed=8)
+
+
+def of_slices(c, x):
+    return c + 1.0, {name: operation(x) for name, operation in OPERATIONS.items()}
+
+
+def of_states(c, x):
+    c = c + x
+    return c, (c, {name: operation(c) for name, operation in OPERATIONS.items()})
+
+
+ALL = {
+    "of slices": (of_slices, tf.constant(0.0), PIECES, {}),
+    "of states": (of_states, PIECES[0], PIECES, {}),
+    "reversed": (of_slices, tf.constant(0.0), PIECES, {"reverse": True}),
+    "of none": (of_slices, tf.constant(0.0), PIECES[:0], {}),
+}
+
+
+@functools.cache
+def scan_all(name, fuse):
+    """A function of all operations in one loop."""
+    f, init, _, options = ALL[name]
+    spec = tf.TensorSpec([None if name == "of none" else T, 3, 4])
+    call = tf.function(lambda init, xs: tf_ti.scan(f, init, xs, fuse=fuse, **options))
+    return call.get_concrete_function(init, spec)
+
+
+@pytest.fixture(scope="module", params=ALL)
+def all_operations(request):
+    """The stacked results of all operations in one loop, with and without fission."""
+    f, init, xs, _ = ALL[request.param]
+    results = [scan_all(request.param, fuse)(init, xs)[1] for fuse in (True, False)]
+    return results if f is of_slices else [ys for _, ys in results]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_gives_the_same_outside(all_operations, name):
+    actual, expected = (tf.nest.flatten(ys[name]) for ys in all_operations)
+    for a, e in zip(actual, expected, strict=True):
+        assert (a.dtype, a.shape[0]) == (e.dtype, e.shape[0])
+        if name in ELEMENTWISE:
+            np.testing.assert_array_equal(a, e)
+        elif e.shape[0]:
+            np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["of slices", "of states"])
+def test_all_operations_leave_the_loop(name):
+    assert bodies_in(scan_all(name, True).graph) == [{"AddV2": 1}]
+
+
+def test_gradients_of_all_operations():
+    compare(of_states, PIECES[0], PIECES)
+
+
+def test_operations_that_refuse_an_empty_batch_stay_where_there_may_be_no_iteration():
+    (kept,) = bodies_in(scan_all("of none", True).graph)
+    assert {"MaxPool", "AvgPool", "MirrorPad"} <= set(kept)
+    assert "MatMul" not in kept
+
+
+# --- what stays ----------------------------------------------------------------------------------
+
+
+def both(x):
+    """A product of a slice, and what the body has of it."""
+    return x @ W
+
+
+def controlled(x):
+    with tf.control_dependencies([tf.zeros([])]):
+        return both(x)
+
+
+STAYING = {
+    "random": lambda x: both(x * tf.random.uniform([B, 1])),
+    "a stateful operation": lambda x: both(tf.numpy_function(lambda v: v, [x], tf.float32)),
+    "a conditional": lambda x: tf.cond(x[0, 0] > 0.0, lambda: both(x), lambda: 2.0 * both(x)),
+    "control dependencies": controlled,
+    "a custom gradient": lambda x: tf.grad_pass_through(tf.sin)(x) @ W,
+    "strings": lambda x: both(tf.strings.to_number(tf.strings.as_string(x))),
+}
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_what_is_not_known_to_be_safe_stays(name):
+    def f(h, x):
+        return tf.tanh(h @ R + STAYING[name](x)), None
+
+    kept, everything = body(scan(f)), body(scan(f, fuse=False))
+    condition = {"StridedSlice", "Greater"} if name == "a conditional" else set()
+    assert set(everything) - set(kept) == condition
+    assert kept["MatMul"] == everything["MatMul"]
+
+
+def test_what_comes_before_a_while_loop_leaves_and_what_comes_after_stays():
+    def f(h, x):
+        (x,) = tf.while_loop(lambda y: tf.reduce_sum(y) < 0.0, lambda y: [y + 1.0], [x @ W])
+        return tf.tanh(h @ R + x @ R), None
+
+    assert body(scan(f))["MatMul"] == 2
+    compare(f)
+
+
+def test_what_depends_on_an_assigned_variable_stays():
+    counter = tf.Variable(0.0)
+
+    def f(h, x):
+        counter.assign_add(1.0)
+        return tf.tanh(h @ R + both(x) * counter), None
+
+    assert body(scan(f))["MatMul"] == 1
+    results = []
+    for fuse in (True, False):
+        counter.assign(0.0)
+        results.append(tf.function(scan(f, fuse=fuse))()[0])
+        assert counter.numpy() == T
+    np.testing.assert_allclose(*results, rtol=1e-5)
+
+
+def test_an_integer_division_stays():
+    def f(c, x):
+        return c + x // 2, None
+
+    xs = tf.range(T)
+    assert body(scan(f, 0, xs)) == {"FloorDiv": 1, "AddV2": 1}
+
+
+def test_integers_that_are_invariant_stay():
+    size = tf.constant([2, 2])
+
+    def f(c, x):
+        return c + x, tf.reshape(c + x, tf.reverse(size, [0])) * 1.0
+
+    compiled = tf.function(scan(f, tf.zeros([4]), normal(T, 4)), jit_compile=True)
+    assert compiled()[1].shape == [T, 2, 2]
+
+
+def test_a_gather_that_would_fail_stays_where_no_iteration_comes_to_it():
+    def f(c, x):
+        return c + tf.gather(W, tf.cast(R[0, :1] * 0.0, tf.int32) + 100)[0, 0] + x, None
+
+    assert tf.function(scan(f, 0.0, tf.zeros([0])))()[0] == 0.0
+
+
+def test_a_loop_with_a_condition_stays_as_it_is():
+    def call(xs):
+        with tf_ti.Loop() as loop:
+            x, h = loop.add_iterator(xs), loop.add_recurrence(INIT)
+            loop.add_trip_limit(T, TripLimit.COUNT)
+            loop.add_trip_limit(tf.reduce_sum(h) < 100.0, TripLimit.WHILE)
+            h.next = h @ R + x @ W
+            return loop.add_loop_output(h, LoopOutput.LAST_VALUE)
+
+    def run(xs):
+        return call(xs).tensor
+
+    assert body(run, XS) == {"MatMul": 2, "AddV2": 1}
+
+
+def test_a_slice_that_would_fail_stays_where_no_iteration_comes_to_it():
+    def call(at):
+        def f(c, x):
+            return c + tf.slice(W, [at, 0], [1, 1])[0, 0] + W[at, 0] + x, None
+
+        return tf_ti.scan(f, 0.0, tf.zeros([0]))[0]
+
+    assert tf.function(call)(tf.constant(100)) == 0.0
+
+
+MANY_AXES = {
+    "mirrored": (5, lambda x: tf.pad(x, [[0, 0]] * 4 + [[1, 1]], "REFLECT")),
+    "padded": (6, lambda x: tf.pad(x, [[1, 0]] * 6)),
+    "sliced": (8, lambda x: x[:, ::-1]),
+    "softmax": (5, tf.nn.softmax),
+}
+
+
+@pytest.mark.parametrize("name", MANY_AXES)
+def test_what_has_as_many_axes_as_kernels_take_stays(name):
+    rank, operation = MANY_AXES[name]
+    compare(lambda c, x: (c, operation(x)), 0.0, normal(T, *[2] * rank))
+
+
+# --- when it pays --------------------------------------------------------------------------------
+
+
+def test_values_larger_than_4_times_slices_and_outputs_stay():
+    wide = normal(N, 64)
+
+    def f(h, x):
+        return h + tf.reduce_sum(x @ wide, 1), None
+
+    init = tf.zeros([B])
+    assert body(scan(f, init))["MatMul"] == 1
+    narrow = tf.ones([N, 4 * N])
+
+    def g(h, x):
+        return h + tf.reduce_sum(h * tf.transpose(x @ narrow), 0), None
+
+    assert "MatMul" not in body(scan(g, init))
+
+
+def test_elementwise_operations_move_where_the_cut_is_no_larger():
+    def f(h, x):
+        return h * tf.exp(x), None
+
+    assert body(scan(f, tf.ones([B, N]))) == {"Mul": 1}
+    compare(f, tf.ones([B, N]))
+
+
+def test_what_makes_values_larger_stays():
+    def f(h, x):
+        return h + tf.exp(x)[:, :, None] * tf.ones([H]), None
+
+    kept = body(scan(f, tf.ones([B, N, H])))
+    assert "Exp" not in kept
+    assert kept["Mul"] == 1
+
+
+def test_what_makes_outputs_smaller_stays():
+    def f(h, x):
+        h = h + x[:, :1]
+        return h, tf.reduce_sum(h)
+
+    assert body(scan(f))["Sum"] == 1
+
+
+def test_an_operation_that_only_renames_is_no_reason_to_move():
+    def f(h, x):
+        return h + tf.reshape(x, [N, B]), tf.identity(h)
+
+    assert body(scan(f, tf.ones([N, B]))) == {"Reshape": 1, "AddV2": 1}
+
+
+def test_an_unknown_dimension_counts_as_larger_than_all_that_are_known():
+    def f(h, x):
+        return h + tf.reduce_sum(x[:, None] * x[None]), None
+
+    spec = tf.TensorSpec([T, None])
+    assert body(lambda xs: tf_ti.scan(f, 0.0, xs), spec)["Mul"] == 1
+
+    def g(h, x):
+        return h + tf.reduce_sum(tf.matmul(x, x, transpose_b=True)) + tf.reduce_sum(x @ W), None
+
+    spec = tf.TensorSpec([T, None, N])
+    kept = body(lambda xs: tf_ti.scan(g, 0.0, xs), spec)
+    assert kept["MatMul"] == 1  # of shape [unknown, unknown]
+
+
+def test_shapes_that_the_body_asks_for():
+    def f(h, x):
+        rows = tf.shape(x)[0]
+        noise = tf.zeros([rows, 1]) + tf.cast(tf.range(rows), tf.float32)[:, None]
+        return h, tf.reshape(x @ W + noise, [rows * H]) * tf.cast(tf.shape(W)[1], tf.float32)
+
+    def run(fuse):
+        spec = [tf.TensorSpec([B, H]), tf.TensorSpec([None, None, N])]
+        return tf.function(lambda *x: tf_ti.scan(f, *x, fuse=fuse)).get_concrete_function(*spec)
+
+    assert body(lambda xs: tf_ti.scan(f, INIT, xs), tf.TensorSpec([None, None, N])) == {}
+    np.testing.assert_allclose(run(True)(INIT, XS)[1], run(False)(INIT, XS)[1], rtol=1e-5)
+    assert run(True)(INIT, XS[:0])[1].shape == [0, B * H]
+
+
+def test_what_stays_is_not_computed_outside_for_its_shape():
+    wide = [normal(N, 3 * N, seed=seed) for seed in (1, 2)]
+
+    def f(h, x):
+        for w in wide:  # of which one fits
+            y = x @ w
+            h += tf.reduce_sum(h * y) / tf.cast(tf.shape(y)[0], tf.float32)
+        return h, None
+
+    def call(xs, fuse=True):
+        return tf_ti.scan(f, tf.ones([]), xs, fuse=fuse)[0]
+
+    spec = tf.TensorSpec([T, None, N])
+    graph = tf.function(call).get_concrete_function(spec).graph
+    assert [op.type for op in graph.get_operations()].count("MatMul") == 1
+    assert body(call, spec)["MatMul"] == 1
+    np.testing.assert_allclose(call(XS), call(XS, False), rtol=1e-5)
+
+
+def test_a_shape_that_does_not_fit_is_an_error():
+    def call(xs, rows):
+        return tf_ti.scan(lambda c, x: (c, tf.reshape(x, [rows, 4]) @ R), 0.0, xs)[1]
+
+    call = tf.function(
+        call, input_signature=[tf.TensorSpec([None] * 2), tf.TensorSpec([], tf.int32)]
+    )
+    assert call(tf.ones([T, 12]), 3).shape == [T, 3, H]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="[Rr]eshape"):
+        call(tf.ones([T, 12]), 2)
+
+
+def test_states_of_unknown_shapes_keep_what_comes_after():
+    def f(h, x):
+        return h + x[:, :1], h @ V
+
+    spec = tf.TensorSpec([None, H])
+    call = tf.function(lambda init, xs: tf_ti.scan(f, init, xs))
+    graph = call.get_concrete_function(spec, tf.TensorSpec([T, None, N])).graph
+    (loop,) = (op for op in graph.get_operations() if op.type.startswith("TfTi>"))
+    inner = graph._get_function(loop.get_attr("body").name).graph.get_operations()
+    assert "MatMul" in {op.type for op in inner}
+
+
+# --- counts and ranges ---------------------------------------------------------------------------
+
+
+def test_with_an_unknown_number_of_iterations():
+    def f(h, x):
+        h = tf.tanh(x @ W + h @ R)
+        return h, h @ V
+
+    def call(xs, fuse):
+        return tf_ti.scan(f, INIT, xs, fuse=fuse)
+
+    spec = tf.TensorSpec([None, B, N])
+    assert body(lambda xs: call(xs, True), spec) == {"MatMul": 1, "AddV2": 1, "Tanh": 1}
+    moved, kept = (
+        tf.function(lambda xs, fuse=fuse: call(xs, fuse)).get_concrete_function(spec)
+        for fuse in (True, False)
+    )
+    for count in (0, 1, T):
+        for a, b in zip(moved(XS[:count]), kept(XS[:count])):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_slices_of_unknown_extents_meet_in_the_loop_only():
+    def f(c, x):
+        return c + tf.exp(x[0]) * tf.exp(x[1]), None
+
+    def call(a, b):
+        return tf_ti.scan(f, 0.0, (a, b))[0]
+
+    assert body(call, *[tf.TensorSpec([None])] * 2) == {"Mul": 1, "AddV2": 1}
+    assert body(call, *[tf.TensorSpec([T])] * 2) == {"AddV2": 1}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"xs\[0\] gives 3 .* xs\[1\] gives 4"):
+        tf.function(call, input_signature=[tf.TensorSpec([None])] * 2)(tf.zeros(3), tf.zeros(4))
+
+
+def test_numbers_of_iterations_are_compared_where_all_leaves_the_loop():
+    def call(a, b):
+        return tf_ti.scan(lambda c, x: (c, tf.exp(x[0])), None, (a, b))[1]
+
+    function = tf.function(call, input_signature=[tf.TensorSpec([None])] * 2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"xs\[0\] gives 3 .* xs\[1\] gives 4"):
+        function(tf.zeros(3), tf.zeros(4))
+    length = tf.function(lambda n: tf_ti.scan(lambda c, x: (c, x * 2.0), None, XS, length=n)[1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="length gives 4 .* xs gives 5"):
+        length(tf.constant(4))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_along_any_axis_in_both_directions(axis, reverse):
+    xs = normal(3, 3, 3)
+
+    def f(h, x):
+        h = tf.tanh(x @ normal(3, 4) + h @ R)
+        return h, h @ normal(4, 4)
+
+    assert body(scan(f, tf.zeros([3, H]), xs, axis=axis, reverse=reverse))["MatMul"] == 1
+    compare(f, tf.zeros([3, H]), xs, axis=axis, reverse=reverse)
+
+
+PORTS = {
+    "parts": {"axis": 1, "stride": 2},
+    "parts backwards": {"axis": 1, "start": -1, "end": 0, "stride": -2},
+    "backwards": {"axis": 1, "start": -1, "end": 0, "stride": -1},
+    "a range": {"axis": 1, "start": 1, "end": 4},
+    "a range backwards": {"axis": -2, "start": -2, "end": 1, "stride": -2},
+    "gaps": {"axis": 1, "stride": 3, "part_size": 1},
+    "overlaps": {"axis": 1, "stride": 1, "part_size": 3},
+}
+
+
+@pytest.mark.parametrize("fields", PORTS.values(), ids=PORTS)
+def test_pieces_of_any_range(fields):
+    x = normal(2, 6, N)
+
+    def step(piece, h):
+        h = h + tf.reduce_sum(tf.exp(piece) @ W, [1])
+        return h, tf.expand_dims(h @ normal(H, H), 1), tf.exp(piece)
+
+    def call(fuse):
+        port_map = PortMap(
+            [InputPort(0, 0, **fields), InputPort(1, 1)],
+            [
+                OutputPort(0, 0),
+                OutputPort(1, 1, axis=1, start=-1, end=0, stride=-1),
+                OutputPort(2, 2, axis=1),
+            ],
+        )
+        inputs = [x, INIT]
+        return tf_ti.tensor_iterator(step, inputs, port_map, [BackEdge(0, 1)], fuse=fuse)
+
+    kept = body(lambda: call(True))
+    is_tiled = fields not in (PORTS["gaps"], PORTS["overlaps"])
+    assert ("Exp" in kept, "BatchMatMulV2" in kept) == (not is_tiled,) * 2
+    assert "MatMul" not in kept
+    for a, b in zip(tf.function(lambda: call(True))(), tf.function(lambda: call(False))()):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("count", [0, 3, T])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_iterators_may_be_longer_than_the_loop(reverse, count, is_known):
+    def run(count, fuse=True):
+        with tf_ti.Loop(fuse=fuse) as loop:
+            loop.add_trip_limit(count, TripLimit.COUNT)
+            x = loop.add_iterator(XS, reverse=reverse)
+            h = loop.add_recurrence(INIT)
+            h.next = tf.tanh(x @ W + h @ R)
+            loop.add_loop_output(h, LoopOutput.LAST_VALUE)
+            loop.add_loop_output(h @ V + tf.exp(x) @ normal(N, 7), LoopOutput.CONCATENATE)
+            loop.add_loop_output(tf.exp(x), LoopOutput.REVERSE, axis=1)
+            loop.add_loop_output(h @ V, LoopOutput.CONCATENATE, length=9)
+        return [output.tensor for output in loop.outputs]
+
+    given = [] if is_known else [tf.constant(count)]
+
+    def call(*n, fuse=True):
+        return run(*(n or [count]), fuse=fuse)
+
+    kept = body(call, *given)
+    assert kept["MatMul"] == 2  # of states: one is an output with a length
+    expected = tf.function(lambda *n: call(*n, fuse=False))(*given)
+    for a, b in zip(tf.function(call)(*given), expected):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_an_iterator_that_is_too_short_is_named():
+    def run(count):
+        with tf_ti.Loop("mine") as loop:
+            loop.add_trip_limit(count, TripLimit.COUNT)
+            x, y = loop.add_iterator(XS), loop.add_iterator(XS[:1])
+            loop.add_loop_output(tf.exp(x) * tf.exp(y), LoopOutput.CONCATENATE)
+        return loop.outputs[0].tensor
+
+    for call in (tf.function(run), tf.function(lambda count: run(3))):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="'mine': iterator 1: there are 1"):
+            call(tf.constant(3))
+
+
+def test_loops_inside_loops():
+    def run(fuse):
+        with tf_ti.Loop(fuse=fuse) as outer:
+            outer.add_trip_limit(3, TripLimit.COUNT)
+            x, h = outer.add_iterator(XS), outer.add_recurrence(INIT)
+            with tf_ti.Loop(fuse=fuse) as inner:
+                inner.add_trip_limit(2, TripLimit.COUNT)
+                y, g = inner.add_iterator(XS[:2]), inner.add_recurrence(h)
+                g.next = tf.tanh(g @ R + y @ W + x @ tf.exp(W))
+                last = inner.add_loop_output(g, LoopOutput.LAST_VALUE)
+            h.next = last.tensor
+            outer.add_loop_output(h, LoopOutput.LAST_VALUE)
+        return outer.outputs[0].tensor
+
+    np.testing.assert_allclose(
+        tf.function(run)(True), tf.function(run)(False), rtol=1e-5, atol=1e-6
+    )
+    graph = tf.function(lambda: run(True)).get_concrete_function().graph
+    assert [op.type for op in graph.get_operations()].count("MatMul") == 2
+    (outer,) = (op for op in graph.get_operations() if op.type.startswith("TfTi>"))
+    around = graph._get_function(outer.get_attr("body").name).graph
+    assert "MatMul" not in {op.type for op in around.get_operations()}
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+def test_results_that_are_parameters_invariants_or_constants():
+    def f(c, x):
+        return (x, c[0] + 1.0), (x, W, tf.exp(W), tf.exp(x), c[1], tf.constant(3.0), c[0])
+
+    compare(f, (XS[0], XS[0]), XS)
+
+
+def test_a_state_that_is_what_is_before():
+    def f(last, x):
+        x = x @ W
+        return x, x - last
+
+    compare(f)
+    assert body(scan(f)) == {}
+
+
+def test_last_values_are_the_loops():
+    port_map = PortMap([InputPort(0, 0, axis=0), InputPort(1, 1)], [OutputPort(0, 0)])
+
+    def step(x, h):
+        return tf.exp(x) @ V[None], h
+
+    x = normal(T, 1, H)
+
+    def call():
+        return tf_ti.tensor_iterator(step, [x, INIT], port_map)
+
+    np.testing.assert_allclose(tf.function(call)()[0], tf.exp(x[-1:]) @ V[None], rtol=1e-5)
+
+    def empty():
+        return tf_ti.tensor_iterator(step, [x[:0], INIT], port_map)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="output port 0"):
+        tf.function(empty)()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float16", "complex128", "bool"])
+def test_every_dtype(dtype):
+    xs = tf.cast(normal(T, 3) * 3.0, dtype)
+
+    def f(c, x):
+        if dtype == "bool":
+            return c & ~x, (c, ~c)
+        return c + (x + x), (c, c * x)
+
+    assert body(scan(f, xs[0], xs)) == {"LogicalAnd" if dtype == "bool" else "AddV2": 1}
+    moved, kept = (tf.function(scan(f, xs[0], xs, fuse=fuse))() for fuse in (True, False))
+    for a, b in zip(tf.nest.flatten(moved), tf.nest.flatten(kept)):
+        np.testing.assert_array_equal(a, b)
+
+
+# --- random bodies -------------------------------------------------------------------------------
+
+
+def random_body(rng, only_elementwise):
+    """A body of some 20 random operations of a state and a slice, both [4, 4]."""
+    unary = [tf.abs, tf.negative, tf.nn.relu, lambda t: t * 0.5, lambda t: t + M4, tf.identity]
+    others = [
+        tf.tanh,
+        tf.sigmoid,
+        tf.nn.softmax,
+        lambda t: t @ M4 * 0.3,
+        lambda t: M4 @ t * 0.3,
+        tf.transpose,
+        lambda t: tf.reduce_mean(t, 0, keepdims=True),
+        lambda t: tf.reduce_sum(t, 1, keepdims=True) * 0.2,
+        lambda t: tf.reverse(t, [0]),
+        lambda t: tf.tile(t[:1], [4, 1]),
+    ]
+    binary = [tf.add, tf.subtract, tf.maximum, lambda a, b: tf.where(a > b, a, 0.5 * b)]
+    joins = [lambda a, b: tf.concat([a + M4 * 0.0, b + M4 * 0.0], 1) @ M8 * 0.2]
+    choices = unary + binary if only_elementwise else unary + binary + others + joins
+    steps = []
+    for _ in range(20):
+        steps.append((choices[rng.integers(len(choices))], rng.integers(2**30, size=2)))
+    picks = rng.integers(2**30, size=3)
+
+    def f(c, x):
+        values = [c, x, M4]
+        for operation, (a, b) in steps:
+            given = [values[a % len(values)], values[b % len(values)]]
+            is_binary = operation in binary or operation in joins
+            values.append(operation(*given) if is_binary else operation(given[0]))
+        following, first, second = (values[3 + p % (len(values) - 3)] for p in picks)
+        following = 0.3 * tf.broadcast_to(following, [4, 4]) + 0.1 * c
+        return following, (first, second)
+
+    return f
+
+
+M4, M8 = normal(4, 4, seed=9), normal(8, 4, seed=10)
+
+
+@pytest.mark.parametrize("seed", range(5), indirect=True)
+def test_random_elementwise_bodies_give_the_same_bits(rng):
+    f = random_body(rng, True)
+    compare(f, normal(4, 4), normal(T, 4, 4, seed=11), exact=True, reverse=bool(rng.integers(2)))
+
+
+@pytest.mark.parametrize("seed", range(10), indirect=True)
+def test_random_bodies_give_the_same_within_rounding(rng):
+    f = random_body(rng, False)
+    compare(f, normal(4, 4), normal(T, 4, 4, seed=11), reverse=bool(rng.integers(2)))
+
+
+# --- derivatives and modes -----------------------------------------------------------------------
+
+
+BOTH64, R64, V64, XS64 = (tf.cast(t, tf.float64) for t in (BOTH, R, V, XS))
+INIT64 = tf.zeros([B, H], tf.float64)
+
+
+def total(xs, w=BOTH64, fuse=True, **options):
+    def f(h, x):
+        h = tf.tanh(tf.concat([tf.sin(x), h], 1) @ w + tf.exp(R64[0]))
+        return h, tf.nn.softmax(h @ V64)
+
+    last, ys = tf_ti.scan(f, INIT64, xs, fuse=fuse, **options)
+    return tf.reduce_sum(tf.sin(ys)) + tf.reduce_sum(last**2)
+
+
+@pytest.mark.parametrize("every", [None, 1, 2, 10])
+def test_gradients(every):
+    gradient = tf.function(lambda *x: tf.gradients(total(*x, checkpoint_every=every), x))
+    expected = tf.function(lambda *x: tf.gradients(total(*x, fuse=False), x))
+    for a, b in zip(gradient(XS64, BOTH64), expected(XS64, BOTH64)):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_what_moved_has_no_gradient_for_what_it_does_not_depend_on():
+    def f(h, x):
+        return h + x[:, :1], (tf.exp(x), h)
+
+    def gradients(sources_of, **options):
+        def call(init, xs):
+            with tf.GradientTape() as tape:
+                tape.watch([init, xs])
+                targets = sources_of(*tf_ti.scan(f, init, xs)[1])
+            return tape.gradient(targets, [init, xs], **options)
+
+        return tf.function(call)(INIT, XS)
+
+    init, xs = gradients(lambda y, h: y)
+    assert init is None
+    np.testing.assert_allclose(xs, tf.exp(XS), rtol=1e-6)
+    init, _ = gradients(lambda y, h: y, unconnected_gradients="zero")
+    np.testing.assert_array_equal(init, tf.zeros_like(INIT))
+    init, _ = gradients(lambda y, h: [y, h])
+    np.testing.assert_array_equal(init, T * tf.ones_like(INIT))
+
+
+def test_gradients_by_differences():
+    computed, numeric = tf.test.compute_gradient(tf.function(total), [XS64, BOTH64], 1e-4)
+    for a, b in zip(computed, numeric):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_second_gradients():
+    def second(fuse):
+        @tf.function
+        def call(xs, w):
+            with tf.GradientTape() as outer:
+                outer.watch([xs, w])
+                with tf.GradientTape() as inner:
+                    inner.watch([xs, w])
+                    value = total(xs, w, fuse)
+                gradients = inner.gradient(value, [xs, w])
+                value = tf.add_n([tf.reduce_sum(g**2) for g in gradients])
+            return outer.gradient(value, [xs, w])
+
+        return call(XS64, BOTH64)
+
+    for a, b in zip(second(True), second(False)):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_tangents():
+    def push(fuse, run=tf.function):
+        @run
+        def call(xs):
+            with tf.autodiff.ForwardAccumulator(xs, tf.ones_like(xs)) as accumulator:
+                value = total(xs, fuse=fuse)
+            return accumulator.jvp(value)
+
+        return call(XS64)
+
+    np.testing.assert_allclose(push(True), push(False), rtol=1e-12)
+    np.testing.assert_allclose(push(True, lambda f: f), push(False), rtol=1e-12)
+
+
+def test_many_at_once():
+    many = tf.stack([XS64, 2.0 * XS64, -XS64])
+
+    def each(fuse):
+        return tf.function(lambda: tf.vectorized_map(lambda xs: total(xs, fuse=fuse), many))()
+
+    np.testing.assert_allclose(each(True), each(False), rtol=1e-12)
+
+
+def test_compiled_by_xla():
+    def both(xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            value = total(xs)
+        return value, tape.gradient(value, xs)
+
+    expected = tf.function(both)(XS64)
+    for a, b in zip(tf.function(both, jit_compile=True)(XS64), expected):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_saved_and_loaded(tmp_path):
+    module = tf.Module()
+    module.w = tf.Variable(BOTH64)
+    spec = tf.TensorSpec([None, B, N], tf.float64)
+    module.call = tf.function(lambda xs: total(xs, module.w), input_signature=[spec])
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    with tf.GradientTape() as tape:
+        value = loaded.call(XS64)
+    with tf.GradientTape() as other:
+        expected = tf.function(lambda: total(XS64, module.w, False))()
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        tape.gradient(value, loaded.w), other.gradient(expected, module.w), rtol=1e-10, atol=1e-12
+    )
+
+
+def test_a_body_that_reads_variables():
+    w = tf.Variable(W)
+    table = tf.Variable(normal(6, N, seed=12))
+
+    def f(h, i):
+        return tf.tanh(tf.gather(tf.identity(table), i) @ w + h @ R), None
+
+    ids = tf.constant([[0, 3], [1, 1], [5, 2]])
+    assert body(scan(f, INIT, ids)) == {"MatMul": 1, "AddV2": 1, "Tanh": 1}
+    grads = []
+    for fuse in (True, False):
+        with tf.GradientTape() as tape:
+            last = tf.function(scan(f, INIT, ids, fuse=fuse))()[0]
+        grads.append(tape.gradient(last, [w, table]))
+    for a, b in zip(*grads):
+        a, b = tf.convert_to_tensor(a), tf.convert_to_tensor(b)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_what_comes_after_leaves_where_the_body_reads_variables():
+    w, v = tf.Variable(R), tf.Variable(V)
+
+    def f(h, x):
+        h = tf.tanh(h @ w + x[:, :1])
+        return h, h @ v
+
+    assert body(scan(f)) == {"MatMul": 1, "AddV2": 1, "Tanh": 1}
+    assert body(scan(tf.function(f))) == {"MatMul": 1, "AddV2": 1, "Tanh": 1}
+
+
+def test_operations_keep_the_device_that_they_ask_for():
+    def f(h, x):
+        with tf.device("CPU:0"):
+            x = x @ W
+        return h + x, None
+
+    graph = tf.function(scan(f)).get_concrete_function().graph
+    (product,) = (op for op in graph.get_operations() if op.type == "MatMul")
+    assert product.device.endswith("CPU:0")
+
+
+# --- when ----------------------------------------------------------------------------------------
+
+
+def f(h, x):
+    return tf.tanh(x @ W + h @ R), None
+
+
+def test_fuse_false_leaves_the_body_as_it_is():
+    assert body(scan(f, fuse=False)) == {"MatMul": 2, "AddV2": 1, "Tanh": 1}
+    port_map = PortMap([InputPort(0, 0, axis=0)], [OutputPort(0, 0, axis=0)])
+
+    def iterate(fuse):
+        return lambda: tf_ti.tensor_iterator(tf.exp, [XS], port_map, fuse=fuse)
+
+    assert bodies(iterate(True)) == []
+    assert body(iterate(False)) == {"Exp": 1}
+
+    def loop(fuse):
+        with tf_ti.Loop(fuse=fuse) as made:
+            made.add_trip_limit(T, TripLimit.COUNT)
+            out = made.add_loop_output(tf.exp(made.add_iterator(XS)), LoopOutput.CONCATENATE)
+        return out.tensor
+
+    assert bodies(lambda: loop(True)) == []
+    assert body(lambda: loop(False)) == {"Exp": 1}
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """How many products the bodies have that are made from now on."""
+    counts = []
+    make = lower.run_loop
+
+    def run_loop(loop, *arguments, **options):
+        counts.append([op.type for op in loop.body.get_operations()].count("MatMul"))
+        return make(loop, *arguments, **options)
+
+    monkeypatch.setattr(lower, "run_loop", run_loop)
+    return counts
+
+
+def test_an_eager_call_of_a_callable_moves_something_only_for_a_tape(products):
+    tf_ti.scan(f, INIT, XS)
+    assert products == [2]
+    with tf.GradientTape() as tape:
+        tape.watch(XS)
+        tf_ti.scan(f, INIT, XS)
+    assert products[1] == 1
+
+
+def test_an_eager_call_of_a_tf_function_moves_something(products):
+    ready = tf.function(f)
+    results = [tf_ti.scan(ready, INIT, XS, fuse=fuse)[0] for fuse in (True, False, True)]
+    assert products == [1, 2]  # what was made is kept
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_core_names_its_iteration():
+    def g(h, x):
+        return tf.gather(W, tf.cast(h[0, :1], tf.int32) + 100)[:, :1] * 0.0 + h + x @ W, None
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="in iteration 0 of"):
+        tf.function(scan(g))()
+
+
+def test_an_error_of_what_moved_names_no_iteration():
+    def g(h, i):
+        return h + tf.gather(W, i) @ R, None
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        tf.function(scan(g, INIT, tf.constant([[0, 1], [1, 9]])))()
+    assert "in iteration" not in str(caught.value)
+    assert "before_loop" in str(caught.value)

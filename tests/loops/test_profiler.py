@@ -1,0 +1,137 @@
+"""TensorFlow's profiler shows the loop, its iterations, and the body's kernels."""
+
+import dataclasses
+
+import pytest
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+import tf_ti
+
+COUNT = 5
+X = tf.random.stateless_normal([COUNT, 8], [1, 2])
+W = tf.random.stateless_normal([8, 8], [3, 4])
+QUEUE = tf.queue.FIFOQueue(1, tf.float32, [[8]])
+
+
+def step(c, x):
+    # TensorFlow's graph optimiser may take another kernel, but fuses this one with no other.
+    return tf.nn.softmax(tf.matmul(c, W, name="probe")) * x
+
+
+def with_while_loop(x):
+    c = tf.ones([1, 8])
+    return tf.while_loop(lambda k, c: k < COUNT, lambda k, c: (k + 1, step(c, x[k])), (0, c))[1]
+
+
+def with_scan(x, f=step):
+    return tf_ti.scan(lambda c, x: (f(c, x), None), tf.ones([1, 8]), x)[0]
+
+
+def with_nested_scan(x):
+    return with_scan(x[:1], lambda c, _: tf_ti.scan(lambda c, x: (step(c, x), None), c, x)[0])
+
+
+def with_waiting_scan(x):
+    def f(c, x):
+        QUEUE.enqueue(x)
+        return step(c, QUEUE.dequeue())
+
+    return with_scan(x, f)
+
+
+def with_loop(x):
+    with tf_ti.Loop() as loop:
+        k, c = loop.add_recurrence(0), loop.add_recurrence(tf.ones([1, 8]))
+        loop.add_trip_limit(k < COUNT, tf_ti.TripLimit.WHILE)
+        k.next, c.next = k + 1, step(tf.identity(c), loop.add_iterator(x))
+        out = loop.add_loop_output(c, tf_ti.LoopOutput.LAST_VALUE)
+    return out.tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    name: str
+    iteration: int | None
+    start: int
+    end: int
+
+    def contains(self, other):
+        return self.start <= other.start and other.end <= self.end
+
+
+@pytest.fixture
+def events(tmp_path):
+    """Calls a function twice, the second time with the profiler; the events on the host's threads.
+
+    The function is a tf.function: it is traced, and its kernels made, by the first call.
+    """
+
+    def profile(function):
+        function = tf.function(function)
+        function(X)
+        with tf.profiler.experimental.Profile(str(tmp_path)):
+            function(X)
+        (path,) = tmp_path.rglob("*.xplane.pb")
+        space = xplane_pb2.XSpace.FromString(path.read_bytes())
+        (host,) = (plane for plane in space.planes if plane.name == "/host:CPU")
+        found = []
+        for line in host.lines:
+            for event in line.events:
+                stats = {host.stat_metadata[s.metadata_id].name: s.int64_value for s in event.stats}
+                start = 1000 * line.timestamp_ns + event.offset_ps
+                found.append(
+                    Event(
+                        host.event_metadata[event.metadata_id].name,
+                        stats.get("iter_num"),
+                        start,
+                        start + event.duration_ps,
+                    )
+                )
+        return sorted(found, key=lambda event: event.start)
+
+    return profile
+
+
+def named(events, prefix):
+    return [event for event in events if event.name.split("/")[-1].startswith(prefix)]
+
+
+@pytest.mark.parametrize(
+    "way", [with_while_loop, with_scan, with_nested_scan, with_waiting_scan, with_loop]
+)
+def test_a_kernel_of_the_body_appears_once_for_each_iteration(events, way):
+    assert len(named(events(way), "probe:")) == COUNT
+
+
+def test_kernels_lie_in_their_iterations_and_these_in_the_loop(events):
+    found = events(with_scan)
+    (loop,) = named(found, "scan:")
+    iterations = named(found, "TfTi>TensorIterator iteration")
+    assert [iteration.iteration for iteration in iterations] == list(range(COUNT))
+    for iteration, kernel in zip(iterations, named(found, "probe:"), strict=True):
+        assert loop.contains(iteration) and iteration.contains(kernel)
+
+
+def test_iterations_of_a_body_that_may_wait_appear(events):
+    iterations = named(events(with_waiting_scan), "TfTi>TensorIterator iteration")
+    assert [iteration.iteration for iteration in iterations] == list(range(COUNT))
+
+
+def test_a_condition_appears_once_more_than_the_iterations(events):
+    found = events(with_loop)
+    conditions = named(found, "TfTi>TensorIterator condition")
+    assert [condition.iteration for condition in conditions] == list(range(COUNT + 1))
+    assert len(named(found, "TfTi>TensorIterator iteration")) == COUNT
+
+
+def test_a_loop_that_became_a_sequence_has_the_name_of_both(events):
+    def run(x):
+        def cell(h, x):
+            return tf.tanh(x[None] @ W + h @ W), None
+
+        return tf_ti.scan(cell, tf.ones([1, 8]), x, name="mine")[0]
+
+    found = events(run)
+    assert [e.name for e in found if "mine" in e.name and "RecurrentSequence" in e.name]
+    assert not named(found, "TfTi>TensorIterator iteration")

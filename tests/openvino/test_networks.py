@@ -1,0 +1,169 @@
+"""`tf_ti.openvino` on whole networks: those of the project's own collection, see there."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti.openvino
+
+pytest.importorskip("openvino")
+openvino_collection = pytest.importorskip("openvino_collection")
+openvino_models = pytest.importorskip("openvino_models")
+
+NAMES = [network.name for network in openvino_collection.models()]
+ITERATORS = [name for name in NAMES if name.startswith("iterator")]
+SEQUENCE = "TfTi>RecurrentSequence"
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    """The .xml files of a network, inputs, and what OpenVINO makes of them.
+
+    With static shapes: its CPU plugin does not honour the lengths of sequences of any extent.
+    """
+    folder = tmp_path_factory.mktemp("collection")
+
+    @functools.cache
+    def write(name):
+        if name not in NAMES:
+            pytest.skip(f"{openvino_collection.network(name).needs} are not installed")
+        paths, inputs = openvino_collection.network(name).write(folder)
+        return paths, inputs, openvino_models.run(paths[-1], inputs)
+
+    return write
+
+
+def check(actual, expected):
+    assert len(actual) == len(expected)
+    for ours, theirs in zip(actual, expected):
+        assert tuple(ours.shape) == theirs.shape
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("extents", ["any extents", "these extents"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_answers_as_in_openvino(written, name, extents):
+    paths, inputs, expected = written(name)
+    if extents == "these extents" and len(paths) == 1:
+        pytest.skip("its shapes are static")
+    module = tf_ti.openvino.load(paths[extents == "these extents"])
+    check(module(*inputs), expected)
+
+
+@pytest.mark.parametrize("batch, time", [(1, 9), (4, 1)])
+@pytest.mark.parametrize("name", ["lstm_bidirectional_2_layers", "gru", "attention"])
+def test_a_network_of_any_extents_answers_as_in_torch(written, name, batch, time):
+    torch = pytest.importorskip("torch")
+    paths, inputs, _ = written(f"torch_{name}")
+    x = np.random.default_rng(1).standard_normal([batch, time, inputs[0].shape[2]], np.float32)
+    with torch.no_grad():
+        expected = openvino_collection.torch_module(name)(torch.from_numpy(x))
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    check(tf_ti.openvino.load(paths[0])(x), [value.numpy() for value in expected])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["torch_convolutional", "torch_dlrm", "torch_lstm_packed", "onnx_loop", "encoder_decoder"],
+)
+def test_a_network_that_was_saved_answers_alike(written, name, tmp_path):
+    paths, inputs, expected = written(name)
+    tf.saved_model.save(tf_ti.openvino.load(paths[0]), tmp_path)
+    check(tf.saved_model.load(tmp_path)(*map(tf.constant, inputs)), expected)
+
+
+def operations(module):
+    """The types of all operations of a module's graph, and of the functions that it calls."""
+    graph = tf.function(module).get_concrete_function(*(info.spec for info in module.inputs)).graph
+    definition = graph.as_graph_def()
+    nodes = [*definition.node]
+    for function in definition.library.function:
+        nodes += function.node_def
+    return {node.op for node in nodes}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_an_iterator_around_an_lstm_runs_as_one_sequence(written, name):
+    kinds = operations(tf_ti.openvino.load(written(name)[0][0]))
+    assert SEQUENCE in kinds
+    assert "While" not in kinds and "StatelessWhile" not in kinds
+
+
+def test_openvinos_example_2_runs_as_one_sequence(tmp_path):
+    path = openvino_collection.write_example_2(tmp_path)[0]
+    assert SEQUENCE in operations(tf_ti.openvino.load(path))
+
+
+def test_gradients_of_an_lstms_weights_are_those_of_torch(written):
+    torch = pytest.importorskip("torch")
+    paths, (x,), _ = written("torch_lstm")
+    dy = np.random.default_rng(1).standard_normal([3, 6, 7]).astype(np.float32)
+    lstm = openvino_collection.torch_module("lstm")
+    lstm(torch.from_numpy(x))[0].backward(torch.from_numpy(dy))
+    module = tf_ti.openvino.load(paths[0], trainable=True)
+    with tf.GradientTape() as tape:
+        y = module(x)[0]
+    gradients = tape.gradient(y, module.trainable_variables, dy)
+    by_shape = {tuple(g.shape): tf.convert_to_tensor(g).numpy()[0] for g in gradients}
+    theirs = lstm.layer.weight_ih_l0, lstm.layer.weight_hh_l0, lstm.layer.bias_ih_l0
+    for parameter in theirs:
+        i, f, g, o = np.split(parameter.grad.numpy(), 4)
+        ours = by_shape[(1, *parameter.shape)]
+        np.testing.assert_allclose(ours, np.concatenate([f, i, g, o]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["torch_gru_bidirectional", "torch_attention", "torch_dlrm", "torch_convolutional",
+             "iterator_ops_200_1_8_8"],
+)  # fmt: skip
+def test_a_network_learns(written, name):
+    paths, inputs, _ = written(name)
+    module = tf_ti.openvino.load(paths[0], trainable=True)
+    first = module(*inputs)[0]
+    target = 0.5 * (first + 1 / first.shape[-1])  # of a softmax it is one too
+    optimizer = tf.keras.optimizers.Adam(0.01)
+    losses = []
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((module(*inputs)[0] - target) ** 2)
+        gradients = tape.gradient(loss, module.trainable_variables)
+        pairs = zip(gradients, module.trainable_variables)
+        optimizer.apply_gradients([pair for pair in pairs if pair[0] is not None])
+        return loss
+
+    for _ in range(40):
+        losses.append(float(step()))
+    assert losses[-1] < 0.5 * losses[0], losses
+
+
+def test_a_network_is_a_layer_of_a_functional_model(written):
+    paths, (x,), expected = written("torch_lstm")
+    module = tf_ti.openvino.load(paths[0])
+    given = tf.keras.Input([None, 5])
+    y = tf.keras.layers.Lambda(lambda x: module(x)[0], output_shape=(None, 7))(given)
+    model = tf.keras.Model(given, tf.keras.layers.GlobalAveragePooling1D()(y))
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0), expected[0].mean(1), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_network_maps_a_data_set(written):
+    paths, inputs, expected = written("torch_convolutional")
+    module = tf_ti.openvino.load(paths[0])
+    rows = tf.data.Dataset.from_tensor_slices(inputs[0]).batch(1).map(lambda x: module(x)[0])
+    np.testing.assert_allclose(
+        np.concatenate(list(rows.as_numpy_iterator())), expected[0], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_the_script_writes_what_can_be_loaded(tmp_path, monkeypatch):
+    one = openvino_collection.network("iterator_cell_200_1_8_8")
+    monkeypatch.setattr(openvino_collection, "models", lambda: [one])
+    paths = openvino_collection.write_all(tmp_path / "new")
+    assert [path.stem for path in paths] == ["iterator_cell_200_1_8_8", "example_2"]
+    for path in paths:
+        tf_ti.openvino.load(path)
