@@ -1,7 +1,7 @@
-// A list of tensors in a scalar variant: one value an iteration. It holds references, so keeping a
-// loop's history copies nothing, and its elements may differ in shape.
-#ifndef TF_TI_CC_KERNELS_LOOPS_SEQUENCE_H_
-#define TF_TI_CC_KERNELS_LOOPS_SEQUENCE_H_
+// A history: a list of tensors in a scalar variant, one value an iteration. It holds references, so
+// that keeping a value copies nothing. Its elements may differ in shape.
+#ifndef TF_TI_CC_KERNELS_LOOPS_HISTORY_H_
+#define TF_TI_CC_KERNELS_LOOPS_HISTORY_H_
 
 #include <memory>
 #include <string>
@@ -13,10 +13,10 @@
 
 namespace tf_ti {
 
-class Sequence {
+class History {
  public:
-  Sequence() : tensors_(std::make_shared<const std::vector<tensorflow::Tensor>>()) {}
-  explicit Sequence(std::vector<tensorflow::Tensor> tensors)
+  History() : tensors_(std::make_shared<const std::vector<tensorflow::Tensor>>()) {}
+  explicit History(std::vector<tensorflow::Tensor> tensors)
       : tensors_(std::make_shared<const std::vector<tensorflow::Tensor>>(std::move(tensors))) {}
 
   const std::vector<tensorflow::Tensor>& tensors() const { return *tensors_; }
@@ -31,12 +31,12 @@ class Sequence {
   std::shared_ptr<const std::vector<tensorflow::Tensor>> tensors_;
 };
 
-// The sequence that the scalar variant `tensor` holds; an error that names `what` otherwise.
-absl::Status GetSequence(const tensorflow::Tensor& tensor, const std::string& what,
-                         const Sequence** sequence);
+// The history that the scalar variant `tensor` holds; an error that names `what` otherwise.
+absl::Status GetHistory(const tensorflow::Tensor& tensor, const std::string& what,
+                        const History** history);
 
-tensorflow::Tensor SequenceTensor(Sequence sequence);
+tensorflow::Tensor HistoryTensor(History history);
 
 }  // namespace tf_ti
 
-#endif  // TF_TI_CC_KERNELS_LOOPS_SEQUENCE_H_
+#endif  // TF_TI_CC_KERNELS_LOOPS_HISTORY_H_

@@ -1,11 +1,10 @@
-#include "cc/kernels/loops/loop.h"
-
 #include <algorithm>
 #include <exception>
 #include <limits>
 #include <utility>
 
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/loops/loop.h"
 #include "cc/status.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tsl/profiler/lib/traceme_encode.h"
@@ -92,9 +91,9 @@ absl::Status Loop::StartInput(int i) {
     case InputMode::kValue:
       frame_.parameters[i] = tensor;
       return CheckParameter(i);
-    case InputMode::kSequence: {
-      TF_RETURN_IF_ERROR(GetSequence(tensor, input.label, &state.sequence));
-      const int64_t size = state.sequence->tensors().size();
+    case InputMode::kHistory: {
+      TF_RETURN_IF_ERROR(GetHistory(tensor, input.label, &state.history));
+      const int64_t size = state.history->tensors().size();
       const int64_t part = input.range.part_size;
       return MergeCount(part > 0 ? size / part + (size % part > 0) : size, input.label);
     }
@@ -147,7 +146,7 @@ absl::Status Loop::Start() {
     }
   }
   for (const LoopSpec::Output& output : spec_.outputs) {
-    if (output.result >= 0 && output.mode != OutputMode::kSequence &&
+    if (output.result >= 0 && output.mode != OutputMode::kHistory &&
         body_.result_types[output.result] != output.dtype) {
       return InvalidArgument(output.label, ": the body's result is of type ",
                              tensorflow::DataTypeString(body_.result_types[output.result]),
@@ -205,7 +204,7 @@ absl::Status Loop::StartOutput(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   state.required = ctx_->output_required(i);
-  if (output.mode == OutputMode::kSequence && state.required && !spec_.has_condition) {
+  if (output.mode == OutputMode::kHistory && state.required && !spec_.has_condition) {
     return Resize(count_ == 0 ? 0 : (count_ - 1) / output.stride + 1, output.label, &state.pieces);
   }
   if (output.length < 0) return absl::OkStatus();
@@ -231,13 +230,13 @@ absl::Status Loop::EnterElement(int i) {
   InputState& state = inputs_[i];
   const int64_t k = Index();
   Tensor* parameter = &frame_.parameters[i];
-  if (input.mode == InputMode::kSequence) {
-    const std::vector<Tensor>& tensors = state.sequence->tensors();
+  if (input.mode == InputMode::kHistory) {
+    const std::vector<Tensor>& tensors = state.history->tensors();
     const int64_t part = input.range.part_size;
     if (part > 0) {
       const auto begin = tensors.begin() + k * part;
       const int64_t size = std::min<int64_t>(part, tensors.end() - begin);
-      *parameter = SequenceTensor(Sequence(std::vector<Tensor>(begin, begin + size)));
+      *parameter = HistoryTensor(History(std::vector<Tensor>(begin, begin + size)));
     } else {
       *parameter = tensors[k];
     }
@@ -464,7 +463,7 @@ absl::Status Loop::LeaveBody() {
       case OutputMode::kLast:
         if (IsLast()) outputs_[i].tensor = value;
         break;
-      case OutputMode::kSequence:
+      case OutputMode::kHistory:
         TF_RETURN_IF_ERROR(Record(i, value));
         break;
       case OutputMode::kSum:
@@ -523,8 +522,8 @@ absl::Status Loop::InferPiece(const LoopSpec::Output& output, PartialTensorShape
 
 absl::Status Loop::FinishEmpty(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
-  if (output.mode == OutputMode::kSequence) {
-    return SetOutput(i, SequenceTensor(Sequence()));
+  if (output.mode == OutputMode::kHistory) {
+    return SetOutput(i, HistoryTensor(History()));
   }
   if (output.mode == OutputMode::kLast) {
     const int parameter = StateOf(output);
@@ -577,8 +576,8 @@ absl::Status Loop::Finish() {
       TF_RETURN_IF_ERROR(SetHostOutput(ctx_, i, Tensor(iteration_)));
     } else if (iteration_ == 0) {
       TF_RETURN_IF_ERROR(FinishEmpty(i));
-    } else if (output.mode == OutputMode::kSequence) {
-      TF_RETURN_IF_ERROR(SetOutput(i, SequenceTensor(Sequence(std::move(state.pieces)))));
+    } else if (output.mode == OutputMode::kHistory) {
+      TF_RETURN_IF_ERROR(SetOutput(i, HistoryTensor(History(std::move(state.pieces)))));
     } else if (!state.pieces.empty()) {
       Tensor whole;
       TF_RETURN_IF_ERROR(ConcatPieces(ctx_, state.pieces, output.dtype, {}, state.axis, &whole));

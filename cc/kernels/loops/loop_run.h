@@ -8,7 +8,7 @@
 #include "cc/compute/loops/pieces.h"
 #include "cc/kernels/loops/body.h"
 #include "cc/kernels/loops/executor.h"
-#include "cc/kernels/loops/sequence.h"
+#include "cc/kernels/loops/history.h"
 #include "cc/kernels/loops/spec.h"
 #include "cc/kernels/loops/tensors.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -43,7 +43,7 @@ class Loop {
   struct InputState {
     PieceReader reader;
     Pieces pieces;
-    const Sequence* sequence = nullptr;
+    const History* history = nullptr;
     bool entered = false;  // the condition has read it already
   };
   struct OutputState {
@@ -55,7 +55,7 @@ class Loop {
     int64_t extent = 0;                      // of a piece along the axis
     bool is_stacked = false;                 // along an axis that the pieces lack
     int axis = 0;                            // resolved
-    std::vector<tensorflow::Tensor> pieces;  // a sequence's, or those of differing extents
+    std::vector<tensorflow::Tensor> pieces;  // a history's, or those of differing extents
   };
 
   const tensorflow::Tensor& Input(int i) const {

@@ -10,8 +10,8 @@
 
 namespace tf_ti {
 
-enum class InputMode { kValue, kSlice, kSegment, kIndex, kIterator, kSequence };
-enum class OutputMode { kLast, kConcat, kStack, kSum, kSequence, kCount };
+enum class InputMode { kValue, kSlice, kSegment, kIndex, kIterator, kHistory };
+enum class OutputMode { kLast, kConcat, kStack, kSum, kHistory, kCount };
 
 // The attributes of a loop op, as cc/ops/loops.cc documents them.
 struct LoopSpec {

@@ -18,7 +18,7 @@
 #include "cc/status.h"
 #include "cc/xla/loops/count.h"
 #include "cc/xla/loops/function.h"
-#include "cc/xla/loops/sequence.h"
+#include "cc/xla/loops/history.h"
 #include "cc/xla/require.h"
 #include "cc/xla/shapes.h"
 #include "cc/xla/tf2xla.h"
@@ -108,7 +108,7 @@ class Loop {
     int64_t axis = 0;                // of a slice, resolved
     Pieces pieces;                   // of a slice
     Count elements;                  // of an iterator
-    SequenceParts parts;             // of a sequence
+    HistoryParts parts;              // of a history
     std::optional<Tensor> constant;  // of an invariant, where the body must know it
     Shape parameter;                 // shape of the parameter
     Shape last_parameter;            // in the last iteration, where its pieces are short
@@ -204,7 +204,7 @@ absl::Status Loop::StartInput(int i, Count* count) {
     state.parameter = state.shape;
     return absl::OkStatus();
   }
-  if (input.mode == InputMode::kSequence) {
+  if (input.mode == InputMode::kHistory) {
     TF_RETURN_IF_ERROR(state.parts.Init(op, input.label));
     TF_ASSIGN_OR_RETURN(const Shape stack, builder_->GetShape(state.parts.stack));
     const int64_t size = StackSize(stack);
@@ -215,10 +215,10 @@ absl::Status Loop::StartInput(int i, Count* count) {
         return Unimplemented(input.label, ": XLA cannot cut this sequence into parts");
       }
       if (size % part > 0) {
-        state.last_parameter = SequenceShape(state.parameter, size % part);
+        state.last_parameter = HistoryShape(state.parameter, size % part);
         has_short_last_ = true;
       }
-      state.parameter = SequenceShape(state.parameter, part);
+      state.parameter = HistoryShape(state.parameter, part);
       count->exact = size / part + (size % part > 0);
     } else if (state.parts.count.valid()) {
       count->runtime = state.parts.count;
@@ -487,7 +487,7 @@ absl::Status Loop::CheckBackEdges(const Function& body) const {
     }
   }
   for (const LoopSpec::Output& output : spec_.outputs) {
-    if (output.result >= 0 && output.mode != OutputMode::kSequence &&
+    if (output.result >= 0 && output.mode != OutputMode::kHistory &&
         body.type(output.result) != output.dtype) {
       return InvalidArgument(output.label, ": the body's result is of type ",
                              tensorflow::DataTypeString(body.type(output.result)),
@@ -505,7 +505,7 @@ absl::Status Loop::StartOutput(int i) {
       output.result >= 0 ? body_.shape(output.result) : inputs_[output.parameter].parameter;
   const bool is_bounded = count_.bound < kNoBound;
   const int64_t most = is_dynamic() ? count_.bound : full_;
-  if (output.mode == OutputMode::kSequence) {
+  if (output.mode == OutputMode::kHistory) {
     state.is_recorded =
         is_bounded && state.value.is_static() && !(is_dynamic() && output.stride > 1);
     state.capacity = (most + output.stride - 1) / output.stride;
@@ -604,7 +604,7 @@ State Loop::FirstState() {
     if (is_resource(i)) {
       const absl::Status status = ctx_.ReadResource(i, &op);
       if (!status.ok()) op = builder_->ReportError(status);
-    } else if (spec_.inputs[i].mode == InputMode::kSequence) {
+    } else if (spec_.inputs[i].mode == InputMode::kHistory) {
       op = inputs_[i].parts.stack;
     } else if (inputs_[i].starts_empty) {
       op = ZeroValue(builder_, inputs_[i].shape);
@@ -620,7 +620,7 @@ State Loop::FirstState() {
     switch (output.mode) {
       case OutputMode::kCount:
         break;
-      case OutputMode::kSequence:
+      case OutputMode::kHistory:
         if (out.is_recorded) op = ZeroValue(builder_, StackShape(out.value, out.capacity));
         break;
       case OutputMode::kLast:
@@ -654,13 +654,13 @@ XlaOp Loop::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece)
   const LoopSpec::Input& input = spec_.inputs[i];
   const InputState& in = inputs_[i];
   if (input.mode == InputMode::kValue) return state.inputs[i];
-  if (input.mode == InputMode::kSequence) {
+  if (input.mode == InputMode::kHistory) {
     const int64_t part = input.range.part_size;
     if (part <= 0) {
       const bool is_empty = StackSize(ShapeOf(state.inputs[i])) == 0;
       return is_empty ? ZeroValue(builder, in.parameter) : StackElement(state.inputs[i], piece);
     }
-    SequenceParts parts;
+    HistoryParts parts;
     parts.stack = StackRange(state.inputs[i], xla::Mul(piece, Int(builder, part)), part);
     return parts.Join(builder);
   }
@@ -683,14 +683,14 @@ XlaOp Loop::LastElement(int i) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const InputState& in = inputs_[i];
   const int64_t at = count_.exact - 1;
-  if (input.mode == InputMode::kSequence) {
+  if (input.mode == InputMode::kHistory) {
     if (in.parts.last.valid()) return in.parts.last;
     const int64_t part = input.range.part_size;
     if (part <= 0) return StackElement(in.parts.stack, Int(builder_, at));
     const auto stack = builder_->GetShape(in.parts.stack);
     if (!stack.ok()) return builder_->ReportError(stack.status());
     const int64_t size = std::min(part, StackSize(*stack) - at * part);
-    SequenceParts parts;
+    HistoryParts parts;
     parts.stack = StackRange(in.parts.stack, at * part, size);
     return parts.Join(builder_);
   }
@@ -764,7 +764,7 @@ absl::Status Loop::Decide(XlaBuilder* builder, State* state) {
 // Where an output's buffer holds a piece.
 XlaOp Loop::Position(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
   const LoopSpec::Output& output = spec_.outputs[i];
-  if (output.mode == OutputMode::kSequence) {
+  if (output.mode == OutputMode::kHistory) {
     return output.stride == 1 ? piece : xla::Div(piece, Int(builder, output.stride));
   }
   if (output.stride > 0) return piece;
@@ -788,7 +788,7 @@ void Loop::Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, State* st
       op = xla::Add(op, is_half ? xla::ConvertElementType(value, xla::F32) : value);
       return;
     }
-    case OutputMode::kSequence: {
+    case OutputMode::kHistory: {
       XlaOp condition;
       if (output.stride > 1) {
         condition = xla::Eq(xla::Rem(piece, Int(builder, output.stride)), Int(builder, 0));
@@ -933,7 +933,7 @@ XlaOp Loop::FinishBuffer(int i, XlaOp buffer, const State& state) const {
 void Loop::SetUnmade(int i) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.dtype == tensorflow::DT_VARIANT) {
-    ctx_.SetOutput(i, SequenceParts().Join(builder_));
+    ctx_.SetOutput(i, HistoryParts().Join(builder_));
     return;
   }
   const Shape value = ShapeUtil::MakeStaticShape(outputs_[i].value);
@@ -977,8 +977,8 @@ absl::Status Loop::FinishOutput(int i, State* state) {
     case OutputMode::kSum:
       ctx_.SetOutput(i, xla::ConvertElementType(value, out.value.element_type()));
       return absl::OkStatus();
-    case OutputMode::kSequence: {
-      SequenceParts parts;
+    case OutputMode::kHistory: {
+      HistoryParts parts;
       parts.stack = value;
       if (is_dynamic() && out.is_recorded) parts.count = state->index;
       if (out.last.valid() && (count_.exact - 1) % output.stride == 0) {
