@@ -211,8 +211,8 @@ def build(compilers: dict[str, list[str]], link: list[str], folder: pathlib.Path
             raise Stop(NO_BUILD, f"{' '.join(command)}\n{result.stdout}{result.stderr}")
         os.replace(f"{target}.new", target)
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, compilers))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as executor:
+        list(executor.map(compile_one, compilers))
     for program in PROGRAMS:
         sources = [
             source
@@ -262,8 +262,8 @@ def build_for_gpu(nvcc: str, architecture: str) -> None:
         build(compilers, [nvcc, "-cudart=static"], folder_of(variant))
 
     kinds = variants(architecture)
-    with concurrent.futures.ThreadPoolExecutor(len(kinds)) as pool:
-        list(pool.map(build_variant, kinds, kinds.values()))
+    with concurrent.futures.ThreadPoolExecutor(len(kinds)) as executor:
+        list(executor.map(build_variant, kinds, kinds.values()))
 
 
 def build_emulated(folder: pathlib.Path) -> None:

@@ -27,7 +27,7 @@ namespace tf_ti {
   XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), target, "Host", handler)
 
 // The threads of a running program, which must outlive what this returns.
-Threads ThreadsOf(xla::ffi::ThreadPool* pool);
+Threads ThreadsOf(xla::ffi::ThreadPool* thread_pool);
 
 // Attributes of a call, as MLIR writes them.
 class Attributes {

@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "cc/kernels/loops/caching_allocator.h"
 #include "cc/kernels/loops/packed_product.h"
-#include "cc/kernels/loops/pool.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/executor.h"
@@ -253,7 +253,7 @@ class ProgramBuilder {
   std::unordered_map<int, std::vector<Source>> sources_;  // of a node's outputs, by node id
 };
 
-// A pool that kernels find to have one thread, and so do their work themselves.
+// A thread pool of one thread: kernels that are given it do their work on their own.
 struct OneThread {
   static const OneThread& Get() {
     static const auto& one = *new OneThread;
@@ -261,11 +261,11 @@ struct OneThread {
   }
 
   OneThread()
-      : pool(tensorflow::Env::Default(), "tf_ti_one", 1),
-        device(pool.AsEigenThreadPool(), 1),
-        workers{1, &pool} {}
+      : thread_pool(tensorflow::Env::Default(), "tf_ti_one", 1),
+        device(thread_pool.AsEigenThreadPool(), 1),
+        workers{1, &thread_pool} {}
 
-  tensorflow::thread::ThreadPool pool;
+  tensorflow::thread::ThreadPool thread_pool;
   Eigen::ThreadPoolDevice device;
   tensorflow::DeviceBase::CpuWorkerThreads workers;
 };
@@ -282,7 +282,7 @@ class LoopDevice : public tensorflow::Device {
 
   tensorflow::Allocator* GetAllocator(AllocatorAttributes attributes) override {
     return attributes.value == 0 || attributes.value == HostAttributes().value
-               ? PoolAllocator()
+               ? GetCachingAllocator()
                : device_->GetAllocator(attributes);
   }
   tensorflow::Allocator* GetScopedAllocator(AllocatorAttributes attributes,

@@ -39,7 +39,7 @@ TF_TI_TYPE(uint64_t, U64)
 
 // What a running program calls with.
 struct Call {
-  ffi::ThreadPool pool;
+  ffi::ThreadPool thread_pool;
   ffi::RemainingArgs args;
   ffi::RemainingRets results;
   ffi::Dictionary attributes;
@@ -70,8 +70,8 @@ enum class Types { kFloats, kDifferentiable, kNumbers };
 
 template <template <typename T, typename Index> class Kind, Types types>
 std::string RunFor(const Call& call) {
-  ffi::ThreadPool pool = call.pool;
-  Threads threads = ThreadsOf(&pool);
+  ffi::ThreadPool thread_pool = call.thread_pool;
+  Threads threads = ThreadsOf(&thread_pool);
   const ffi::DataType index = call.arg(1).element_type();
   const ffi::DataType type = call.arg(0).element_type();
   switch (type) {
@@ -98,9 +98,9 @@ std::string RunFor(const Call& call) {
 #undef TF_TI_CASE
 
 template <template <typename T, typename Index> class Kind, Types types>
-ffi::Error Handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets results,
+ffi::Error Handle(ffi::ThreadPool thread_pool, ffi::RemainingArgs args, ffi::RemainingRets results,
                   ffi::Dictionary attributes) {
-  const std::string problem = RunFor<Kind, types>({pool, args, results, attributes});
+  const std::string problem = RunFor<Kind, types>({thread_pool, args, results, attributes});
   if (problem.empty()) return ffi::Error::Success();
   return ffi::Error(ffi::ErrorCode::kInvalidArgument, problem);
 }

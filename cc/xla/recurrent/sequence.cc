@@ -83,7 +83,7 @@ void FromAttribute(int64_t value, T* field) {
   *field = static_cast<T>(value);
 }
 
-ffi::Error Run(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets results,
+ffi::Error Run(ffi::ThreadPool thread_pool, ffi::RemainingArgs args, ffi::RemainingRets results,
                ffi::Dictionary attributes) {
   RecurrentSpec spec;
   SequenceSizes sizes;
@@ -98,7 +98,7 @@ ffi::Error Run(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets
   for (size_t i = 0; i < results.size(); ++i) {
     outputs.push_back((*results.get<ffi::AnyBuffer>(i))->untyped_data());
   }
-  Threads threads = ThreadsOf(&pool);
+  Threads threads = ThreadsOf(&thread_pool);
   const bool is_wide = args.get<ffi::AnyBuffer>(0)->element_type() == ffi::DataType::F64;
   const absl::Status status =
       (is_wide
