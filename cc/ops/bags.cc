@@ -557,6 +557,7 @@ padding_idx: None, or one value: indices equal to it are left out.
 strategy: Which shard has which row. div: the first has the first rows, and so on; where the rows
   cannot be divided, the first shards have one more. mod: shard r % num_shards has row r.)doc");
 
+// The names say slots, which are something else elsewhere: saved models have them.
 REGISTER_OP("TfTi>EmbeddingBagSlots")
     .Input("num_emb: int64")
     .Input("rows: Tindices")
@@ -571,13 +572,13 @@ REGISTER_OP("TfTi>EmbeddingBagSlots")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Finds indices among the rows that have a gradient.
+Finds the positions of indices among the rows that have a gradient.
 
 num_emb: The number of rows of the table.
 rows: Those of EmbeddingBagGrad.
 indices: Rows of the table, or anything else.
-slots: Where in rows each index is, the first place if there are several; -1 if it is not there, and
-  -2 if it is no row of the table.)doc");
+slots: The position of each index in rows, the first one if there are several; -1 if it is not there,
+  and -2 if it is no row of the table.)doc");
 
 // Checks a variable, its slots, of which the last may be row-wise, and the gradients of its rows.
 // Checks the variable, its slots, and the gradients of rows or, with `bags`, of a look-up's bags.

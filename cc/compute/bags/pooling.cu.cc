@@ -15,14 +15,14 @@ constexpr int kRowsInFlight = 4;
 static_assert(kLeastLanes % kRowsInFlight == 0, "");
 
 // Ids that keep a group busy, and threads that keep a multiprocessor busy. Where bags are short, a
-// group takes several of them, if there are enough for all. Of bags that are a table's rows, those
-// of rows that are looked up often may be side by side: so groups have as many slots there, where
-// each id is one, and each bag some more, so that no group has more bags than lanes.
+// group takes several of them, if there are enough for all. Where bags are a table's rows, those of
+// rows that are looked up often may be side by side. So groups have equal shares of the work there:
+// each id counts as 1, and each bag as some more, so that no group has more bags than lanes.
 constexpr int64_t kManyIds = 32;
 constexpr int64_t kManyThreads = 4096;
 constexpr int64_t kManyBags = 4;  // fewer are not worth a search
-constexpr int64_t kMostSlots = 96;
-static_assert(kMostSlots % kWarp == 0, "");
+constexpr int64_t kMostWork = 96;
+static_assert(kMostWork % kWarp == 0, "");
 
 // What may be in place of a row's offset: padding, and an index that is no row.
 constexpr int64_t kSkipped = -1;
@@ -37,9 +37,9 @@ struct Plan {
   int lanes = kWarp;
   int64_t tiles = 1;
   int64_t num_groups = 0;
-  Index bags_per_group = 1;  // where no slots are counted
-  int slots_per_bag = 0;
-  int slots_per_group = 0;
+  Index bags_per_group = 1;  // where work is not counted
+  int work_per_bag = 0;
+  int work_per_group = 0;
   // Of a long bag, the first piece goes up to a multiple of `piece`, and one begins at each
   // multiple. Among the places for what comes of pieces, 2 k + 1 is that of the piece that begins
   // at k * piece, and 2 k that of a first piece which ends there, and may be empty.
@@ -60,13 +60,13 @@ struct Plan {
   // The first of a group's bags; they end where the next group's begin.
   __device__ Index FirstBag(const GpuBounds<Index>& bags, int64_t group) const {
     const Index count = bags.Count();
-    if (slots_per_group == 0) {
+    if (work_per_group == 0) {
       return static_cast<Index>(min(group * bags_per_group, static_cast<int64_t>(count)));
     }
-    const int64_t slot = group * slots_per_group - 1;
+    const int64_t work = group * work_per_group - 1;
     // Where the count is known on the GPU alone, many groups are behind the last bag.
-    const Index low = count > 0 && bags.Slot(count - 1, slots_per_bag) <= slot ? count : 0;
-    return bags.Find(slot, low, count - 1, slots_per_bag) + 1;
+    const Index low = count > 0 && bags.WorkBefore(count - 1, work_per_bag) <= work ? count : 0;
+    return bags.Find(work, low, count - 1, work_per_bag) + 1;
   }
 };
 
@@ -209,8 +209,8 @@ __device__ __forceinline__ void Write(const GpuPoolArgs<T, Index>& args, Index b
   }
 }
 
-// The spans of a group, as one lane has them. Their stream has a slot for each id, and one for each
-// span without ids.
+// The spans of a group, as one lane has them. Their stream has an item for each id, and one for
+// each span without ids.
 template <typename Index>
 struct Spans {
   static constexpr int kHasIds = 1, kIsPiece = 2, kFlagBits = 2;
@@ -218,7 +218,8 @@ struct Spans {
   Index bag = 0;     // that of the first span; the others follow it
   Index place = -1;  // where what comes of the group's piece goes; or -1 where it has bags
   int size = 0;      // of the stream
-  // Of this lane's span: where it ends in the stream, and flags; and what makes a slot a position.
+  // Of this lane's span: where it ends in the stream, with flags; and the difference between a
+  // position and its item.
   int end = 0;
   Index shift = 0;
 };
@@ -266,25 +267,25 @@ __device__ __forceinline__ Spans<Index> FindSpans(const GpuBounds<Index>& bags,
     if (writes_owner) plan.owners[group] = is_piece ? spans.bag : -1;
     is_in = is_piece && lane == 0;
   }
-  const int slots = is_in ? max(static_cast<int>(end - begin), 1) : 0;
-  int stop = slots;
+  const int num_items = is_in ? max(static_cast<int>(end - begin), 1) : 0;
+  int stop = num_items;
   for (int step = 1; step < plan.lanes; step *= 2) {
     const int before = __shfl_up_sync(kAllLanes, stop, step, plan.lanes);
     if (lane >= step) stop += before;
   }
   spans.size = __shfl_sync(kAllLanes, stop, plan.lanes - 1, plan.lanes);
-  spans.shift = begin - (stop - slots);
+  spans.shift = begin - (stop - num_items);
   spans.end = stop << Spans<Index>::kFlagBits | (is_piece ? Spans<Index>::kIsPiece : 0) |
               (begin < end ? Spans<Index>::kHasIds : 0);
   return spans;
 }
 
-// What one lane knows of a slot, for all of its group: its span's lane and these flags.
+// The flags that a lane has of an item, for all of its group, beside the lane of the item's span.
 constexpr int kSpan = kWarp - 1, kEndsSpan = kWarp, kEndsPiece = 2 * kWarp, kIsIn = 4 * kWarp;
 constexpr int kFlagBits = 8;
 
-// What it has loaded of it. Nothing is made of that before its chunk begins: what is loaded ahead
-// would be waited for.
+// Loads of an item. Nothing is computed from them before their chunk begins: that would wait for
+// what is loaded ahead.
 template <typename T, typename Index>
 struct Loaded {
   int flags = 0;
@@ -301,22 +302,22 @@ __device__ __forceinline__ uint64_t LoadRow(const GpuPoolArgs<T, Index>& args, I
                             : static_cast<const uint32_t*>(args.rows)[position];
 }
 
-// All lanes of a warp take part, also those that have no such slot.
+// All lanes of a warp take part, also those whose item there is not.
 template <Pooled kPooled, bool kIsWeighted, typename T, typename Index>
 __device__ __forceinline__ Loaded<T, Index> Load(const GpuPoolArgs<T, Index>& args,
-                                                 const Spans<Index>& spans, int lanes, int slot) {
+                                                 const Spans<Index>& spans, int lanes, int item) {
   using S = Spans<Index>;
   int span = 0;
   for (int step = lanes / 2; step > 0; step /= 2) {
     const int end = __shfl_sync(kAllLanes, spans.end, span + step - 1, lanes);
-    if (end >> S::kFlagBits <= slot) span += step;
+    if (end >> S::kFlagBits <= item) span += step;
   }
   const int end = __shfl_sync(kAllLanes, spans.end, span, lanes);
-  const Index position = slot + __shfl_sync(kAllLanes, spans.shift, span, lanes);
+  const Index position = item + __shfl_sync(kAllLanes, spans.shift, span, lanes);
   Loaded<T, Index> loaded;
-  if (slot >= spans.size) return loaded;
+  if (item >= spans.size) return loaded;
   loaded.flags = span;
-  if (slot + 1 == end >> S::kFlagBits) {
+  if (item + 1 == end >> S::kFlagBits) {
     loaded.flags |= end & S::kIsPiece ? kEndsSpan | kEndsPiece : kEndsSpan;
   }
   if ((end & S::kHasIds) == 0) return loaded;
@@ -436,7 +437,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kSize>)
     const Spans<Index> spans = FindSpans(args.bags, plan, group, lane, column == 0);
     Reduced<T, Index, kIsMax, kSize> reduced;
     reduced.Clear();
-    // The chunk that is loaded ahead, and the first slot after it; the chunk whose rows are in
+    // The chunk that is loaded ahead, and the first item after it; the chunk whose rows are in
     // flight, and how many of them there are and were.
     auto ahead = Load<kPooled, kIsWeighted>(args, spans, lanes, lane);
     int next = 0;
@@ -681,10 +682,10 @@ Plan<T, Index> MakePlan(const GpuPoolArgs<T, Index>& args, int size, int64_t num
     plan.bags_per_group = static_cast<Index>(bags_per_group);
     plan.num_groups = (count + bags_per_group - 1) / bags_per_group;
   } else {
-    plan.slots_per_bag = static_cast<int>(kMostSlots / plan.lanes);
-    const int64_t slots = num_ids + count * plan.slots_per_bag;
-    plan.slots_per_group = static_cast<int>(std::min(kMostSlots, slots * bags_per_group / count));
-    plan.num_groups = (slots + plan.slots_per_group - 1) / plan.slots_per_group;
+    plan.work_per_bag = static_cast<int>(kMostWork / plan.lanes);
+    const int64_t work = num_ids + count * plan.work_per_bag;
+    plan.work_per_group = static_cast<int>(std::min(kMostWork, work * bags_per_group / count));
+    plan.num_groups = (work + plan.work_per_group - 1) / plan.work_per_group;
   }
   plan.num_groups += plan.num_pieces;
   return plan;

@@ -38,14 +38,14 @@ struct GpuBounds {
   }
   __device__ Index End(Index bag) const { return max(Begin(bag), Begin(bag + 1)); }
 
-  // Where a bag begins if each has some slots beside one for each id.
-  __device__ int64_t Slot(Index bag, int slots_per_bag) const {
-    return Begin(bag) + static_cast<int64_t>(bag) * slots_per_bag;
+  // The work of the bags before this one: 1 for each id, and work_per_bag for each bag.
+  __device__ int64_t WorkBefore(Index bag, int work_per_bag) const {
+    return Begin(bag) + static_cast<int64_t>(bag) * work_per_bag;
   }
 
-  // The last bag in [low, high] that begins at `position` or before, in slots if each bag has some;
-  // low - 1 if there is none.
-  __device__ Index Find(int64_t position, Index low, Index high, int slots_per_bag = 0) const {
+  // The last bag in [low, high] that begins at `position` or before; low - 1 if there is none.
+  // With work_per_bag, `position` counts work.
+  __device__ Index Find(int64_t position, Index low, Index high, int work_per_bag = 0) const {
     if (bounds == nullptr) {
       return packed_size == 0 ? low - 1 : static_cast<Index>(position) / packed_size;
     }
@@ -57,7 +57,7 @@ struct GpuBounds {
 #pragma unroll
       for (int k = 0; k < kLooks; ++k) {
         const Index bag = low + k * step;
-        begins_before[k] = bag <= high && Slot(min(bag, high), slots_per_bag) <= position;
+        begins_before[k] = bag <= high && WorkBefore(min(bag, high), work_per_bag) <= position;
       }
       int num_before = 0;
 #pragma unroll

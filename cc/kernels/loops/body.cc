@@ -255,8 +255,8 @@ absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body)
     }
   }
   std::unique_lock<std::shared_mutex> lock(mu_);
-  std::unique_ptr<Body>& slot = bodies_[lib];
-  if (slot == nullptr) {
+  std::unique_ptr<Body>& entry = bodies_[lib];
+  if (entry == nullptr) {
     auto made = std::make_unique<Body>();
     const absl::Status status = Instantiate(lib, function_, made.get());
     if (!status.ok()) {
@@ -265,9 +265,9 @@ absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body)
     }
     // A session keeps its stateful kernels for longer than its function libraries.
     made->is_ours = ctx->session_state() == nullptr;
-    slot = std::move(made);
+    entry = std::move(made);
   }
-  *body = slot.get();
+  *body = entry.get();
   return absl::OkStatus();
 }
 

@@ -6,7 +6,7 @@
 // first few elements of each segment are reduced by one fused loop. What is left of long segments
 // is cut into pieces, which are reduced in the same way, and give elements of shorter segments:
 //
-//   segments of 3 + 11 + 2 elements, 4 slots     |abc| |abcd|efgh|ijk| |ab|
+//   segments of 3 + 11 + 2 elements              |abc| |abcd|efgh|ijk| |ab|
 //   the first 4 of each                          3, 4, 2 elements
 //   pieces                                       4, 3 elements, both of segment 1
 //
