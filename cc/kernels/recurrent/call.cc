@@ -22,7 +22,7 @@ absl::Status CheckRank(const char* name, const TensorShape& shape, int rank) {
 }
 
 // How many tensors a gradient takes.
-int NumSaved(const RecurrentSpec& spec) {
+int NumSaved(const CellSpec& spec) {
   const bool saves_gates = NumSavedGates(spec.kind) > 0;
   const bool saves_h = spec.kind == CellKind::kRnn || spec.has_lengths || spec.has_mask;
   return saves_gates + spec.is_lstm() + saves_h + spec.saves_arguments();
@@ -40,7 +40,7 @@ absl::Status CheckLengths(const int64_t* lengths, const SequenceSizes& sizes) {
 
 }  // namespace
 
-absl::Status SequenceShapes::Init(const RecurrentSpec& spec, const Find& find) {
+absl::Status SequenceShapes::Init(const CellSpec& spec, const Find& find) {
   TensorShape x, h;
   TF_RETURN_IF_ERROR(find(0, "x", &x));
   TF_RETURN_IF_ERROR(find(1, "h", &h));
@@ -127,7 +127,7 @@ absl::Status SequenceShapes::Init(const RecurrentSpec& spec, const Find& find) {
 }
 
 template <typename S>
-absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& sizes,
+absl::Status RunRecurrentOp(const CellSpec& spec, const SequenceSizes& sizes,
                             const std::vector<const void*>& inputs,
                             const std::vector<void*>& outputs, std::function<bool()> goes_on,
                             Parallel* parallel) {
@@ -224,11 +224,11 @@ absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& size
   return args.goes_on() ? absl::OkStatus() : absl::CancelledError("the sequence was cancelled");
 }
 
-template absl::Status RunRecurrentOp<float>(const RecurrentSpec&, const SequenceSizes&,
+template absl::Status RunRecurrentOp<float>(const CellSpec&, const SequenceSizes&,
                                             const std::vector<const void*>&,
                                             const std::vector<void*>&, std::function<bool()>,
                                             Parallel*);
-template absl::Status RunRecurrentOp<double>(const RecurrentSpec&, const SequenceSizes&,
+template absl::Status RunRecurrentOp<double>(const CellSpec&, const SequenceSizes&,
                                              const std::vector<const void*>&,
                                              const std::vector<void*>&, std::function<bool()>,
                                              Parallel*);

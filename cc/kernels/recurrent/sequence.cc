@@ -51,7 +51,7 @@ absl::Status AllocateOutput(OpKernelContext* ctx, int i, const TensorShape& shap
 template <typename T, typename S>
 class NativeSequence {
  public:
-  NativeSequence(const RecurrentSpec& spec, OpKernelContext* ctx) : spec_(spec), ctx_(ctx) {}
+  NativeSequence(const CellSpec& spec, OpKernelContext* ctx) : spec_(spec), ctx_(ctx) {}
 
   absl::Status Run() {
     TF_RETURN_IF_ERROR(GetInputs(ctx_, &inputs_));
@@ -102,7 +102,7 @@ class NativeSequence {
     return absl::OkStatus();
   }
 
-  absl::Status InitShapes(const RecurrentSpec& spec, SequenceShapes* shapes) const {
+  absl::Status InitShapes(const CellSpec& spec, SequenceShapes* shapes) const {
     return shapes->Init(spec, [this](int input, const char*, TensorShape* shape) {
       *shape = inputs_[input].shape();
       return absl::OkStatus();
@@ -115,7 +115,7 @@ class NativeSequence {
     if (spec_.num_saved == 0 || inputs_[first].shape() != TensorShape({0})) {
       return absl::OkStatus();
     }
-    RecurrentSpec forward = spec_;
+    CellSpec forward = spec_;
     forward.is_gradient = false;
     SequenceShapes shapes;
     TF_RETURN_IF_ERROR(InitShapes(forward, &shapes));
@@ -128,7 +128,7 @@ class NativeSequence {
     return absl::OkStatus();
   }
 
-  absl::Status Compute(const RecurrentSpec& spec, const SequenceShapes& shapes,
+  absl::Status Compute(const CellSpec& spec, const SequenceShapes& shapes,
                        const std::vector<Tensor>& outputs) {
     std::vector<const void*> sources;
     for (const Tensor& input : inputs_) sources.push_back(input.data());
@@ -141,7 +141,7 @@ class NativeSequence {
     return RunRecurrentOp<S>(spec, shapes.sizes, sources, targets, goes_on, &threads);
   }
 
-  const RecurrentSpec& spec_;
+  const CellSpec& spec_;
   OpKernelContext* const ctx_;
   std::vector<Tensor> inputs_;
 };
@@ -158,7 +158,7 @@ class RecurrentSequenceOp : public tensorflow::OpKernel {
   }
 
  private:
-  RecurrentSpec spec_;
+  CellSpec spec_;
 };
 
 #define TF_TI_REGISTER_OP(device, kernel, name, is_gradient, T, S)                                 \
@@ -217,7 +217,7 @@ class RecurrentLoopOp : public tensorflow::AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  RecurrentSpec spec_;
+  CellSpec spec_;
   bool has_loop_ = false;
   CalledFunction loop_;
 };

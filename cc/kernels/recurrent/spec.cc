@@ -44,7 +44,7 @@ absl::Status GetHas(tensorflow::OpKernelConstruction* ctx, const char* attribute
 
 }  // namespace
 
-absl::Status RecurrentSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_is_gradient) {
+absl::Status CellSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_is_gradient) {
   is_gradient = op_is_gradient;
   std::string kind_name;
   bool linear_before_reset;

@@ -7,7 +7,7 @@
 
 namespace tf_ti {
 
-struct RecurrentSpec {
+struct CellSpec {
   bool is_gradient;
   CellKind kind;
   int gate_positions[kMostGates] = {};

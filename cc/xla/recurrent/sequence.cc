@@ -85,7 +85,7 @@ void FromAttribute(int64_t value, T* field) {
 
 ffi::Error Run(ffi::ThreadPool thread_pool, ffi::RemainingArgs args, ffi::RemainingRets results,
                ffi::Dictionary attributes) {
-  RecurrentSpec spec;
+  CellSpec spec;
   SequenceSizes sizes;
   ForFields(spec, sizes, [&](const char* name, auto& field) {
     FromAttribute(*attributes.get<int64_t>(name), &field);
@@ -200,7 +200,7 @@ class RecurrentSequenceOp : public XlaKernel {
   }
 
   const bool is_cpu_;
-  RecurrentSpec spec_;
+  CellSpec spec_;
   std::vector<tensorflow::NameAttrList> loop_;
   DataType dtype_;
   DataType saved_type_;
