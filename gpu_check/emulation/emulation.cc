@@ -77,7 +77,7 @@ void Yield() {
 }
 
 // A fiber lives for good, and runs one thread after another.
-void Loop() {
+void RunThreads() {
   for (;;) {
     (*work)();
     fibers[current]->is_done = true;
@@ -96,7 +96,7 @@ void Resume(unsigned thread) {
     fiber_context.uc_stack.ss_sp = fiber->stack;
     fiber_context.uc_stack.ss_size = kStackBytes;
     fiber_context.uc_link = nullptr;
-    makecontext(&fiber_context, Loop, 0);
+    makecontext(&fiber_context, RunThreads, 0);
     setcontext(&fiber_context);
   }
 }

@@ -1,10 +1,11 @@
+#include "cc/kernels/loops/loop_run.h"
+
 #include <algorithm>
 #include <exception>
 #include <limits>
 #include <utility>
 
 #include "cc/kernels/gpu.h"
-#include "cc/kernels/loops/loop.h"
 #include "cc/status.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tsl/profiler/lib/traceme_encode.h"
@@ -39,25 +40,25 @@ absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>*
 
 }  // namespace
 
-std::string Loop::TraceName() const {
+std::string LoopRun::TraceName() const {
   return tsl::profiler::TraceMeEncode(
       in_condition_ ? "TfTi>TensorIterator condition" : "TfTi>TensorIterator iteration",
       {{"iter_num", Index()}});
 }
 
-absl::Status Loop::AtIteration(absl::Status status) const {
+absl::Status LoopRun::AtIteration(absl::Status status) const {
   tensorflow::errors::AppendToMessage(&status, "\n\t [[in iteration ", Index(), " of ",
                                       ctx_->op_kernel().name(), "]]");
   return status;
 }
 
-absl::Status Loop::SetOutput(int i, const Tensor& value) {
+absl::Status LoopRun::SetOutput(int i, const Tensor& value) {
   if (LivesOnHost(value.dtype())) return SetHostOutput(ctx_, i, value);
   ctx_->set_output(i, value);
   return absl::OkStatus();
 }
 
-absl::Status Loop::MergeCount(int64_t count, const std::string& label) {
+absl::Status LoopRun::MergeCount(int64_t count, const std::string& label) {
   if (count_ < 0) {
     count_ = count;
     count_from_ = label;
@@ -68,7 +69,7 @@ absl::Status Loop::MergeCount(int64_t count, const std::string& label) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::CheckParameter(int i) const {
+absl::Status LoopRun::CheckParameter(int i) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const Tensor& value = frame_.parameters[i];
   if (value.dtype() != body_.parameter_types[i]) {
@@ -83,7 +84,7 @@ absl::Status Loop::CheckParameter(int i) const {
   return absl::OkStatus();
 }
 
-absl::Status Loop::StartInput(int i) {
+absl::Status LoopRun::StartInput(int i) {
   const LoopSpec::Input& input = spec_.inputs[i];
   InputState& state = inputs_[i];
   const Tensor& tensor = Input(i);
@@ -113,7 +114,7 @@ absl::Status Loop::StartInput(int i) {
   }
 }
 
-absl::Status Loop::Start() {
+absl::Status LoopRun::Start() {
   const int num_inputs = spec_.inputs.size();
   const int num_results = spec_.result_shapes.size();
   int num_parameters = num_inputs;
@@ -200,7 +201,7 @@ absl::Status Loop::Start() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::StartOutput(int i) {
+absl::Status LoopRun::StartOutput(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   state.required = ctx_->output_required(i);
@@ -225,7 +226,7 @@ absl::Status Loop::StartOutput(int i) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::EnterElement(int i) {
+absl::Status LoopRun::EnterElement(int i) {
   const LoopSpec::Input& input = spec_.inputs[i];
   InputState& state = inputs_[i];
   const int64_t k = Index();
@@ -255,7 +256,7 @@ absl::Status Loop::EnterElement(int i) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::EnterCondition() {
+absl::Status LoopRun::EnterCondition() {
   for (size_t c = 0; c < spec_.condition_inputs.size(); ++c) {
     const int i = spec_.condition_inputs[c];
     if (spec_.inputs[i].mode != InputMode::kValue && !inputs_[i].entered) {
@@ -267,7 +268,7 @@ absl::Status Loop::EnterCondition() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::Enter() {
+absl::Status LoopRun::Enter() {
   if (in_condition_) return EnterCondition();
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     if (spec_.inputs[i].mode == InputMode::kValue) continue;
@@ -280,7 +281,7 @@ absl::Status Loop::Enter() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::LeaveCondition() {
+absl::Status LoopRun::LeaveCondition() {
   // A parameter to which others refer could not be overwritten by the body.
   for (Tensor& parameter : condition_frame_.parameters) parameter = Tensor();
   const Tensor& value = condition_frame_.results[0];
@@ -300,9 +301,9 @@ absl::Status Loop::LeaveCondition() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::Leave() { return in_condition_ ? LeaveCondition() : LeaveBody(); }
+absl::Status LoopRun::Leave() { return in_condition_ ? LeaveCondition() : LeaveBody(); }
 
-absl::Status Loop::Record(int i, const Tensor& value) {
+absl::Status LoopRun::Record(int i, const Tensor& value) {
   OutputState& state = outputs_[i];
   const int64_t stride = spec_.outputs[i].stride;
   if (!state.required || Index() % stride != 0) return absl::OkStatus();
@@ -319,7 +320,7 @@ absl::Status Loop::Record(int i, const Tensor& value) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::AllocateOutput(int i, int64_t capacity, Tensor* tensor) const {
+absl::Status LoopRun::AllocateOutput(int i, int64_t capacity, Tensor* tensor) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   const OutputState& state = outputs_[i];
   TensorShape shape = state.first;
@@ -338,7 +339,7 @@ absl::Status Loop::AllocateOutput(int i, int64_t capacity, Tensor* tensor) const
 
 // Where a condition ends the loop, the tensor has room for more pieces than there are so far; those
 // of a reversed output lie at its end.
-absl::Status Loop::Grow(int i) {
+absl::Status LoopRun::Grow(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   if (state.length >= 0) {
@@ -356,7 +357,7 @@ absl::Status Loop::Grow(int i) {
 }
 
 // Leaves as many pieces as there are iterations, or as the length tells: zeros after the values.
-absl::Status Loop::Trim(int i) {
+absl::Status LoopRun::Trim(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   const int64_t wanted = state.length >= 0 ? state.length : iteration_;
@@ -375,7 +376,7 @@ absl::Status Loop::Trim(int i) {
   return SetOutput(i, tensor);
 }
 
-absl::Status Loop::Place(int i, const Tensor& value) {
+absl::Status LoopRun::Place(int i, const Tensor& value) {
   constexpr int64_t kFirstCapacity = 16;
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
@@ -434,7 +435,7 @@ absl::Status Loop::Place(int i, const Tensor& value) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::AddSum(int i, Tensor* value) {
+absl::Status LoopRun::AddSum(int i, Tensor* value) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   if (iteration_ == 0) {
@@ -454,7 +455,7 @@ absl::Status Loop::AddSum(int i, Tensor* value) {
   return AddToSum(ctx_, *value, &state.tensor);
 }
 
-absl::Status Loop::LeaveBody() {
+absl::Status LoopRun::LeaveBody() {
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
     if (output.result < 0 || !outputs_[i].required) continue;
@@ -495,7 +496,7 @@ absl::Status Loop::LeaveBody() {
   return absl::OkStatus();
 }
 
-int Loop::StateOf(const LoopSpec::Output& output) const {
+int LoopRun::StateOf(const LoopSpec::Output& output) const {
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     if (edge.from == output.result) return edge.to;
   }
@@ -503,7 +504,7 @@ int Loop::StateOf(const LoopSpec::Output& output) const {
 }
 
 // A parameter that the body only passes on tells the shape of its values, though there are none.
-absl::Status Loop::InferPiece(const LoopSpec::Output& output, PartialTensorShape* piece) const {
+absl::Status LoopRun::InferPiece(const LoopSpec::Output& output, PartialTensorShape* piece) const {
   const int parameter = body_.passed_on[output.result];
   if (parameter < 0 || parameter >= static_cast<int>(spec_.inputs.size())) {
     return absl::OkStatus();
@@ -520,7 +521,7 @@ absl::Status Loop::InferPiece(const LoopSpec::Output& output, PartialTensorShape
   return absl::OkStatus();
 }
 
-absl::Status Loop::FinishEmpty(int i) {
+absl::Status LoopRun::FinishEmpty(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.mode == OutputMode::kHistory) {
     return SetOutput(i, HistoryTensor(History()));
@@ -567,7 +568,7 @@ absl::Status Loop::FinishEmpty(int i) {
   return SetOutput(i, empty);
 }
 
-absl::Status Loop::Finish() {
+absl::Status LoopRun::Finish() {
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
     OutputState& state = outputs_[i];

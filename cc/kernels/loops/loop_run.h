@@ -1,6 +1,6 @@
-// The loop engine: one run of a loop.
-#ifndef TF_TI_CC_KERNELS_LOOPS_LOOP_H_
-#define TF_TI_CC_KERNELS_LOOPS_LOOP_H_
+// The loop engine.
+#ifndef TF_TI_CC_KERNELS_LOOPS_LOOP_RUN_H_
+#define TF_TI_CC_KERNELS_LOOPS_LOOP_RUN_H_
 
 #include <string>
 #include <vector>
@@ -17,11 +17,11 @@ namespace tf_ti {
 
 // One run of a loop: Start; until done() Enter, function() on frame(), Leave; then Finish. What
 // runs is the condition, where there is one, and the body, in turns.
-class Loop {
+class LoopRun {
  public:
   // `condition` is null where the loop has none.
-  Loop(const LoopSpec& spec, const Body& body, const Body* condition,
-       tensorflow::OpKernelContext* ctx)
+  LoopRun(const LoopSpec& spec, const Body& body, const Body* condition,
+          tensorflow::OpKernelContext* ctx)
       : spec_(spec), body_(body), condition_(condition), ctx_(ctx) {}
 
   absl::Status Start();
@@ -105,4 +105,4 @@ class Loop {
 
 }  // namespace tf_ti
 
-#endif  // TF_TI_CC_KERNELS_LOOPS_LOOP_H_
+#endif  // TF_TI_CC_KERNELS_LOOPS_LOOP_RUN_H_

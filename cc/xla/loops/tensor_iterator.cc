@@ -90,10 +90,10 @@ struct State {
   }
 };
 
-class Loop {
+class WhileBuilder {
  public:
-  Loop(const LoopSpec& spec, const tensorflow::NameAttrList& body,
-       const tensorflow::NameAttrList* condition, const Context& ctx)
+  WhileBuilder(const LoopSpec& spec, const tensorflow::NameAttrList& body,
+               const tensorflow::NameAttrList* condition, const Context& ctx)
       : spec_(spec),
         body_name_(body),
         condition_name_(condition),
@@ -187,7 +187,7 @@ class Loop {
   std::vector<std::string> faults_;
 };
 
-absl::Status Loop::StartInput(int i, Count* count) {
+absl::Status WhileBuilder::StartInput(int i, Count* count) {
   const LoopSpec::Input& input = spec_.inputs[i];
   InputState& state = inputs_[i];
   count->from = input.label;
@@ -277,7 +277,7 @@ absl::Status Loop::StartInput(int i, Count* count) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::StartLimit(Count* count) {
+absl::Status WhileBuilder::StartLimit(Count* count) {
   if (!spec_.has_num_iterations) return absl::OkStatus();
   const int input = spec_.inputs.size();
   count->from = spec_.limit_label;
@@ -311,7 +311,7 @@ absl::Status Loop::StartLimit(Count* count) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::GetLength(int i) {
+absl::Status WhileBuilder::GetLength(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.length < 0) return absl::OkStatus();
   int64_t* const length = &outputs_[i].length;
@@ -326,7 +326,7 @@ absl::Status Loop::GetLength(int i) {
   return InvalidArgument(output.label, ": the length must not be negative, got ", *length);
 }
 
-absl::Status Loop::FindCount() {
+absl::Status WhileBuilder::FindCount() {
   Count limit;
   TF_RETURN_IF_ERROR(StartLimit(&limit));
   TF_RETURN_IF_ERROR(count_.Merge(limit));
@@ -362,8 +362,10 @@ absl::Status Loop::FindCount() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::Compile(const tensorflow::NameAttrList& name, const std::vector<int>& parameters,
-                           const std::vector<Shape>& shared, bool last, Function* function) {
+absl::Status WhileBuilder::Compile(const tensorflow::NameAttrList& name,
+                                   const std::vector<int>& parameters,
+                                   const std::vector<Shape>& shared, bool last,
+                                   Function* function) {
   std::vector<bool> must_be_constant;
   tensorflow::DataTypeVector types;
   TF_RETURN_IF_ERROR(ctx_.InspectFunction(name, &types, &must_be_constant));
@@ -419,7 +421,7 @@ absl::Status Loop::Compile(const tensorflow::NameAttrList& name, const std::vect
 
 // Gives the lists that come without the shape of their elements what the body makes of them, as
 // tf.while_loop does. Returns whether there were any.
-bool Loop::ShapeLists() {
+bool WhileBuilder::ShapeLists() {
   bool found = false;
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     InputState& state = inputs_[edge.to];
@@ -434,7 +436,7 @@ bool Loop::ShapeLists() {
 }
 
 // `shared` gets the shapes of what the condition gives the body.
-absl::Status Loop::CompileCondition(std::vector<Shape>* shared) {
+absl::Status WhileBuilder::CompileCondition(std::vector<Shape>* shared) {
   if (!has_condition()) return absl::OkStatus();
   TF_RETURN_IF_ERROR(Compile(*condition_name_, spec_.condition_inputs, {}, false, &condition_));
   const Shape scalar = ShapeUtil::MakeShape(xla::PRED, {});
@@ -450,7 +452,7 @@ absl::Status Loop::CompileCondition(std::vector<Shape>* shared) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::CompileFunctions() {
+absl::Status WhileBuilder::CompileFunctions() {
   std::vector<int> all;
   for (size_t i = 0; i < spec_.inputs.size(); ++i) all.push_back(i);
   std::vector<Shape> shared;
@@ -466,7 +468,7 @@ absl::Status Loop::CompileFunctions() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::CheckBackEdges(const Function& body) const {
+absl::Status WhileBuilder::CheckBackEdges(const Function& body) const {
   if (body.num_results() != static_cast<int>(spec_.result_shapes.size())) {
     return InvalidArgument("the body has ", body.num_results(), " results; the op was built for ",
                            spec_.result_shapes.size());
@@ -497,7 +499,7 @@ absl::Status Loop::CheckBackEdges(const Function& body) const {
   return absl::OkStatus();
 }
 
-absl::Status Loop::StartOutput(int i) {
+absl::Status WhileBuilder::StartOutput(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   if (output.mode == OutputMode::kCount) return absl::OkStatus();
@@ -556,7 +558,7 @@ absl::Status Loop::StartOutput(int i) {
 
 // What the iterators' extents and the lengths ask of the number of iterations, where there is no
 // condition.
-absl::Status Loop::CheckStart() {
+absl::Status WhileBuilder::CheckStart() {
   if (has_condition()) return absl::OkStatus();
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     const LoopSpec::Input& input = spec_.inputs[i];
@@ -588,14 +590,14 @@ absl::Status Loop::CheckStart() {
   return absl::OkStatus();
 }
 
-int Loop::StateOf(const LoopSpec::Output& output) const {
+int WhileBuilder::StateOf(const LoopSpec::Output& output) const {
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     if (edge.from == output.result) return edge.to;
   }
   return -1;
 }
 
-State Loop::FirstState() {
+State WhileBuilder::FirstState() {
   State state;
   state.index = Int(builder_, 0);
   if (count_.exact < 0) state.count = count_.runtime;
@@ -644,13 +646,13 @@ State Loop::FirstState() {
 }
 
 // How many iterations there are at most.
-XlaOp Loop::Limit(XlaBuilder* builder, const State& state) const {
+XlaOp WhileBuilder::Limit(XlaBuilder* builder, const State& state) const {
   if (count_.exact >= 0) return Int(builder, full_);
   return state.count.valid() ? state.count : Int(builder, kNoBound);
 }
 
 // What parameter i gets from piece `piece`.
-XlaOp Loop::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
+XlaOp WhileBuilder::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const InputState& in = inputs_[i];
   if (input.mode == InputMode::kValue) return state.inputs[i];
@@ -679,7 +681,7 @@ XlaOp Loop::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece)
 }
 
 // What parameter i gets in the short iteration.
-XlaOp Loop::LastElement(int i) const {
+XlaOp WhileBuilder::LastElement(int i) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const InputState& in = inputs_[i];
   const int64_t at = count_.exact - 1;
@@ -700,8 +702,8 @@ XlaOp Loop::LastElement(int i) const {
 }
 
 // Writes a function's updates of variables to the state.
-void Loop::Update(const Function& function, const std::vector<XlaOp>& updates, State* state,
-                  const std::vector<int>* parameters, XlaOp condition) const {
+void WhileBuilder::Update(const Function& function, const std::vector<XlaOp>& updates, State* state,
+                          const std::vector<int>* parameters, XlaOp condition) const {
   const std::vector<int> updated = function.updated();
   for (size_t u = 0; u < updated.size(); ++u) {
     const int i = parameters == nullptr ? updated[u] : (*parameters)[updated[u]];
@@ -711,7 +713,7 @@ void Loop::Update(const Function& function, const std::vector<XlaOp>& updates, S
 }
 
 // Finds out whether there is a next iteration.
-absl::Status Loop::Decide(XlaBuilder* builder, State* state) {
+absl::Status WhileBuilder::Decide(XlaBuilder* builder, State* state) {
   const bool is_first = faults_.empty();
   const XlaOp is_within = xla::Lt(state->index, Limit(builder, *state));
   std::vector<XlaOp> parameters, results, updates;
@@ -762,7 +764,7 @@ absl::Status Loop::Decide(XlaBuilder* builder, State* state) {
 }
 
 // Where an output's buffer holds a piece.
-XlaOp Loop::Position(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
+XlaOp WhileBuilder::Position(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.mode == OutputMode::kHistory) {
     return output.stride == 1 ? piece : xla::Div(piece, Int(builder, output.stride));
@@ -773,7 +775,7 @@ XlaOp Loop::Position(XlaBuilder* builder, const State& state, int i, XlaOp piece
   return xla::Sub(xla::Sub(end, Int(builder, 1)), piece);
 }
 
-void Loop::Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, State* state) const {
+void WhileBuilder::Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, State* state) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   const OutputState& out = outputs_[i];
   XlaOp& op = state->outputs[i];
@@ -809,7 +811,7 @@ void Loop::Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, State* st
   }
 }
 
-absl::Status Loop::Iterate(XlaBuilder* builder, State* state) {
+absl::Status WhileBuilder::Iterate(XlaBuilder* builder, State* state) {
   XlaOp piece = state->index;
   if (spec_.reverse) {
     piece = xla::Sub(xla::Sub(Limit(builder, *state), Int(builder, 1)), piece);
@@ -836,7 +838,7 @@ absl::Status Loop::Iterate(XlaBuilder* builder, State* state) {
 }
 
 // The iteration of the last piece, where that is short.
-absl::Status Loop::IterateLast(State* state) {
+absl::Status WhileBuilder::IterateLast(State* state) {
   std::vector<XlaOp> parameters, results, updates;
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     const bool is_value = spec_.inputs[i].mode == InputMode::kValue;
@@ -863,7 +865,7 @@ absl::Status Loop::IterateLast(State* state) {
   return builder_->first_error();
 }
 
-absl::Status Loop::Run(State* state) {
+absl::Status WhileBuilder::Run(State* state) {
   if (has_short_last_ && spec_.reverse) TF_RETURN_IF_ERROR(IterateLast(state));
   if (is_dynamic() || full_ > 0) {
     if (has_condition()) TF_RETURN_IF_ERROR(Decide(builder_, state));
@@ -892,7 +894,7 @@ absl::Status Loop::Run(State* state) {
 }
 
 // A concatenation or a stack, as long as the loop was, or as its length says.
-XlaOp Loop::FinishBuffer(int i, XlaOp buffer, const State& state) const {
+XlaOp WhileBuilder::FinishBuffer(int i, XlaOp buffer, const State& state) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   const OutputState& out = outputs_[i];
   if (out.last.valid()) {
@@ -930,7 +932,7 @@ XlaOp Loop::FinishBuffer(int i, XlaOp buffer, const State& state) const {
 }
 
 // Gives an output that is not made some value, for dead code, which TensorFlow compiles too.
-void Loop::SetUnmade(int i) const {
+void WhileBuilder::SetUnmade(int i) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.dtype == tensorflow::DT_VARIANT) {
     ctx_.SetOutput(i, HistoryParts().Join(builder_));
@@ -941,7 +943,7 @@ void Loop::SetUnmade(int i) const {
   ctx_.SetOutput(i, xla::Zeros(builder_, is_stack ? WithAxis(value, 0, 1) : value));
 }
 
-absl::Status Loop::FinishOutput(int i, State* state) {
+absl::Status WhileBuilder::FinishOutput(int i, State* state) {
   const LoopSpec::Output& output = spec_.outputs[i];
   const OutputState& out = outputs_[i];
   const XlaOp value = state->outputs[i];
@@ -998,7 +1000,7 @@ absl::Status Loop::FinishOutput(int i, State* state) {
   }
 }
 
-absl::Status Loop::Finish(State* state) {
+absl::Status WhileBuilder::Finish(State* state) {
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     TF_RETURN_IF_ERROR(FinishOutput(i, state));
   }
@@ -1012,7 +1014,7 @@ absl::Status Loop::Finish(State* state) {
   return builder_->first_error();
 }
 
-absl::Status Loop::Build() {
+absl::Status WhileBuilder::Build() {
   inputs_.resize(spec_.inputs.size());
   outputs_.resize(spec_.outputs.size());
   TF_RETURN_IF_ERROR(FindCount());
@@ -1037,7 +1039,7 @@ class TensorIteratorOp : public XlaKernel {
   }
 
   absl::Status Compile(const Context& ctx) const override {
-    return Loop(spec_, body_, condition_.empty() ? nullptr : &condition_[0], ctx).Build();
+    return WhileBuilder(spec_, body_, condition_.empty() ? nullptr : &condition_[0], ctx).Build();
   }
 
  private:
