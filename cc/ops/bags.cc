@@ -18,7 +18,7 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeAndType;
 using tensorflow::shape_inference::ShapeHandle;
 
-// What errors call an input, in front of what TensorFlow says about its shape.
+// Puts an input's name in front of TensorFlow's message about its shape.
 absl::Status Named(const std::string& name, const absl::Status& status) {
   if (status.ok()) return status;
   return InvalidArgument(name, ": ", status.message());
@@ -37,7 +37,7 @@ ShapeHandle VariableShape(InferenceContext* c, int i) {
   return known == nullptr || known->empty() ? c->UnknownShape() : (*known)[0].shape;
 }
 
-// The shape of the table that an input is, if need be from what is known about the variable.
+// The shape of the table that an input is, or is the handle of.
 absl::Status TableShape(InferenceContext* c, bool is_resource, ShapeHandle* table, int input = 0) {
   *table = is_resource ? VariableShape(c, input) : c->input(input);
   ShapeHandle ranked;
@@ -144,12 +144,12 @@ absl::Status SegmentsShape(InferenceContext* c) {
   return SetOutputs(c, count, table);
 }
 
-// What is wrong with one of the tables of an op of several.
+// The error about one of the tables of an op of several.
 absl::Status OfTable(int number, const absl::Status& status) {
   return Named(absl::StrCat("emb_tables[", number, "]"), status);
 }
 
-// Inputs of an op of several tables, from one on.
+// The next inputs of each list of an op of several tables.
 struct ListedInputs {
   int bounds, num_segments, default_index, weights;
 };
@@ -283,7 +283,7 @@ absl::Status WeightsGradientShape(InferenceContext* c) {
 #define TF_TI_GRADIENT_TYPES "{float, double, half, bfloat16, complex64, complex128}"
 #define TF_TI_REDUCTIONS "{'sum', 'mean', 'sqrtn', 'max'}"
 
-// What all the ops have in common. Macros, as REGISTER_OP is one.
+// The inputs and attributes that all of these ops have. Macros, as REGISTER_OP is one.
 #define TF_TI_OPTIONAL_INPUTS() \
   Input("default_index: num_default * Tindices").Input("per_sample_weights: num_weights * Tweights")
 #define TF_TI_BAG_ATTRS(types)                \
@@ -338,7 +338,7 @@ std::string BagDoc(const char* name, const char* table, const char* bags) {
                       name, ".\n", table, bags, kOptionalDoc, kReductionDoc);
 }
 
-// The same op for a table and for a variable.
+// Registers an op for a table and for a variable.
 #define TF_TI_REGISTER_BAG_OPS(prefix, table, table_doc, is_resource) \
   REGISTER_OP("TfTi>" prefix "EmbeddingBagOffsets")                   \
       .table.Input("indices: Tindices")                               \
@@ -413,7 +413,7 @@ TF_TI_REGISTER_SEVERAL("", Input("emb_tables: N * T"), kTablesDoc, false);
 TF_TI_REGISTER_SEVERAL("Resource", Input("resources: N * resource").SetIsStateful(), kResourcesDoc,
                        true);
 
-// The gradients know the bags in one form for all three ops.
+// The gradients of all three ops take the bags in one form.
 #define TF_TI_BOUNDS_ATTRS()                      \
   Attr("bags: {'offsets', 'packed', 'segments'}") \
       .Attr("num_bounds: int >= 0 = 0")           \
@@ -580,9 +580,8 @@ indices: Rows of the table, or anything else.
 slots: The position of each index in rows, the first one if there are several; -1 if it is not there,
   and -2 if it is no row of the table.)doc");
 
-// Checks a variable, its slots, of which the last may be row-wise, and the gradients of its rows.
-// Checks the variable, its slots, and the gradients of rows or, with `bags`, of a look-up's bags.
-// The numbers of the rule begin at input *end.
+// Checks the variable, its slots, of which the last may be row-wise, and the gradients of rows or,
+// with `bags`, of a look-up's bags. The numbers of the rule begin at input *end.
 absl::Status CheckUpdate(InferenceContext* c, const std::vector<std::string>& slots, bool bags,
                          int* end) {
   ShapeHandle variable;
@@ -631,7 +630,7 @@ absl::Status CheckScalars(InferenceContext* c, int at, const std::vector<std::st
   return absl::OkStatus();
 }
 
-// The gradients of rows, or of the bags of a look-up, that the updates take.
+// The gradients that the updates take: those of rows, or of the bags of a look-up.
 #define TF_TI_ROW_INPUTS(types)         \
   Input("indices: Tindices")            \
       .Input("values: T")               \

@@ -19,7 +19,7 @@ using tensorflow::shape_inference::ShapeHandle;
 
 constexpr int64_t kUnknown = -1;
 
-// The number of iterations so far known, and which input told it.
+// The number of iterations so far known, and the input that told it.
 struct Count {
   int64_t value = kUnknown;
   std::string from;
@@ -89,7 +89,7 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
   }
   std::vector<tensorflow::NameAttrList> condition;
   TF_RETURN_IF_ERROR(c->GetAttr("condition", &condition));
-  // With one, what is known is how many iterations there are at most.
+  // With a condition, only the most iterations that there may be are known.
   if (!condition.empty()) *count = Count();
   return absl::OkStatus();
 }
@@ -104,7 +104,7 @@ absl::Status InferStack(InferenceContext* c, int length_input, const Count& coun
   TF_RETURN_IF_ERROR(c->WithRank(c->input(length_input), 0, &scalar));
   const tensorflow::Tensor* value = c->input_tensor(length_input);
   if (value == nullptr) return absl::OkStatus();
-  // Whether the loop fits is found out when it runs, if it does.
+  // If the loop does not fit, that is found when it runs, if it runs.
   const int64_t length = value->scalar<int64_t>()();
   if (length < 0) {
     return InvalidArgument(label, ": the length must not be negative, got ", length);
@@ -305,8 +305,8 @@ REGISTER_OP("TfTi>StatelessTensorIterator")
     .SetShapeFn(TensorIteratorShape)
     .Doc(kDoc);
 
-// These are the ops of histories. Their names say Sequence, as does the mode above: saved models
-// have those names.
+// The ops of histories. Their names say Sequence, as does the mode above: saved models have these
+// names.
 REGISTER_OP("TfTi>SequenceSplit")
     .Input("tensor: T")
     .Input("like: variant")

@@ -13,8 +13,8 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// Rows of a table, to be found again: those that share their highest bits lie together, and are a
-// few, so that nothing is searched from far away.
+// Rows of a table, for searches. Rows with the same highest bits lie together. These are few, so
+// that no search begins far away.
 template <typename Index>
 class Rows {
  public:
@@ -36,7 +36,7 @@ class Rows {
     }
   }
 
-  // The first place of a row of the table, or -1.
+  // The first position of a row of the table, or -1.
   Index Find(Index row) const {
     const int64_t bucket = static_cast<int64_t>(row) >> shift_;
     int64_t begin = begins_[bucket], end = begins_[bucket + 1];

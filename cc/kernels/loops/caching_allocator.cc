@@ -98,7 +98,7 @@ class CachingAllocator : public tensorflow::Allocator {
   }
 
   void DeallocateRaw(void* block) override {
-    // The C library knows how large a block is; what it holds beyond the class's size is slack.
+    // The C library knows how large a block is; bytes beyond the class's size are slack.
     const size_t bytes = malloc_usable_size(block);
     if (kKeeps && bytes >= kAlignment) {
       int size_class = ClassFor(bytes);

@@ -8,7 +8,7 @@
 namespace tf_ti {
 
 // CPU memory, aligned as TensorFlow wants it. Blocks may be freed by any thread and outlive the
-// loop; what a thread keeps for reuse is bounded, and freed when it ends.
+// loop. The memory that a thread keeps for reuse is bounded, and freed when the thread ends.
 tensorflow::Allocator* GetCachingAllocator();
 
 }  // namespace tf_ti

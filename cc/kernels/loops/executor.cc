@@ -34,7 +34,7 @@ const char kLoopExecutor[] = "TF_TI_LOOP_EXECUTOR";
 
 namespace {
 
-// Where a kernel finds a value: a parameter, a constant, or what another kernel gave.
+// The source of a kernel's input: a parameter, a constant, or another kernel's output.
 struct Source {
   enum Kind { kParameter, kConstant, kValue } kind;
   int index;
@@ -49,9 +49,10 @@ struct Value {
 struct Step {
   OpKernel* kernel;
   int trace_level;
-  // Which dimension of the first factor a product of matrices adds up over; -1 for other kernels.
+  // The dimension of the first factor that a product of matrices adds up over; -1 for other
+  // kernels.
   int summed_dimension = -1;
-  // Which of the schedule's packed products it is, or -1: its second factor may be an invariant.
+  // The number among the schedule's packed products, or -1: the second factor may be an invariant.
   int packed_product = -1;
   bool transpose_right = false;
   int num_inputs;
@@ -61,14 +62,14 @@ struct Step {
   std::vector<AllocatorAttributes> output_attributes;
   std::unique_ptr<bool[]> required;  // null if all outputs are
   // Values and parameters to let go of before the kernel runs, so that it may reuse the memory of
-  // its last reader, and after.
+  // its last reader, and after it.
   std::vector<int> unguard_values;
   std::vector<int> unguard_parameters;
   std::vector<int> release_values;
   std::vector<int> release_parameters;
 };
 
-// The body as a list of kernels; immutable once built.
+// A body's kernels in the order in which they run; immutable once built.
 struct Schedule {
   std::vector<Step> steps;
   std::vector<Source> inputs;
@@ -270,8 +271,8 @@ struct OneThread {
 };
 
 // The device that runs the loop, with an allocator that suits loops. A serial one tells kernels
-// that there is one thread: what takes some microseconds takes longer where threads must wake up
-// for it.
+// that there is one thread: work of some microseconds takes longer where threads must wake up for
+// it.
 class LoopDevice : public tensorflow::Device {
  public:
   LoopDevice(tensorflow::Device* device, bool is_serial)
@@ -323,7 +324,7 @@ class LoopDevice : public tensorflow::Device {
   const bool is_serial_;
 };
 
-// Runs a schedule for one loop.
+// Runs the schedule of a body, for one run of a loop.
 class ScheduleRunner : public BodyRunner {
  public:
   ScheduleRunner(const Schedule& schedule, const LocalExecutorParams& local, LoopDevice* device,
@@ -393,8 +394,9 @@ class ScheduleRunner : public BodyRunner {
     return absl::OkStatus();
   }
 
-  // Whether one thread multiplies these matrices in less time than others need to join in: some
-  // tens of microseconds, or what lies in its own cache. Other kernels judge that well themselves.
+  // Returns true if one thread multiplies these matrices in less time than others need to join in:
+  // in some tens of microseconds, or within its own cache. Other kernels judge that well
+  // themselves.
   bool IsSmall(const Step& step) const {
     constexpr double kMostProducts = 1 << 21;
     constexpr size_t kMostBytes = 1 << 20;
@@ -407,8 +409,8 @@ class ScheduleRunner : public BodyRunner {
     return products <= kMostProducts && left.TotalBytes() + right.TotalBytes() <= kMostBytes;
   }
 
-  // Multiplies by an invariant, which is packed when that happens first; false if there is none, or
-  // the kernel does it better.
+  // Multiplies by an invariant, which is packed the first time. Returns false if there is none, or
+  // if the kernel does it better.
   bool ComputePacked(const Step& step, OpKernelContext* ctx) {
     if (step.packed_product < 0) return false;
     const Source& right = schedule_.inputs[step.first_input + 1];
@@ -420,7 +422,7 @@ class ScheduleRunner : public BodyRunner {
     return product->Compute(ctx);
   }
 
-  // In a profile as TensorFlow's executors have a kernel there.
+  // Computes, and shows the kernel in a profile as TensorFlow's executors do.
   void Compute(const Step& step, OpKernelContext* ctx) {
     const TraceMe trace(
         [&] { return step.kernel->TraceString(*ctx, tsl::profiler::TfOpDetailsEnabled()); },

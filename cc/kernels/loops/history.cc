@@ -212,8 +212,8 @@ class HistoryConcatOp : public tensorflow::OpKernel {
   tensorflow::PartialTensorShape element_shape_;
 };
 
-// What the variant scalar `tensor` holds is a history of stacks, or of such histories: element
-// `at` of each.
+// Takes element `at` of each stack of the history that the scalar variant `tensor` holds. Its
+// elements may be such histories, too.
 absl::Status TakeLane(OpKernelContext* ctx, const Tensor& tensor, int64_t at, int64_t count,
                       Tensor* lane) {
   const History* history;
@@ -258,7 +258,7 @@ class HistoryUnstackOp : public tensorflow::OpKernel {
   }
 };
 
-// Stacks tensors, or what such histories hold.
+// Stacks tensors, or the elements of histories.
 absl::Status StackLanes(OpKernelContext* ctx, const std::vector<Tensor>& lanes, Tensor* stack) {
   const Tensor& first = lanes[0];
   for (size_t i = 0; i < lanes.size(); ++i) {

@@ -18,7 +18,7 @@ using tensorflow::TensorShape;
 
 namespace {
 
-// The same failure, which says of what.
+// The same error, with a label in front.
 absl::Status Naming(const std::string& label, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(label, ": ", status.message()));
@@ -337,8 +337,8 @@ absl::Status LoopRun::AllocateOutput(int i, int64_t capacity, Tensor* tensor) co
   return Naming(output.label, status);
 }
 
-// Where a condition ends the loop, the tensor has room for more pieces than there are so far; those
-// of a reversed output lie at its end.
+// Doubles an output's tensor. Where a condition ends the loop, it has room for more pieces than
+// there are so far; those of a reversed output lie at its end.
 absl::Status LoopRun::Grow(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
@@ -421,7 +421,7 @@ absl::Status LoopRun::Place(int i, const Tensor& value) {
     if (value.shape() == state.first) {
       return PlacePiece(ctx_, value, state.axis, position * state.extent, &state.tensor);
     }
-    // Pieces of differing extents: only at the end is it known where each one goes.
+    // Pieces of differing extents: their positions are known only at the end.
     TF_RETURN_IF_ERROR(Resize(count_, output.label, &state.pieces));
     PieceReader reader;
     TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, /*remove_axis=*/false));
@@ -485,7 +485,7 @@ absl::Status LoopRun::LeaveBody() {
     frame_.consumable[edge.to] = true;
     TF_RETURN_IF_ERROR(CheckParameter(edge.to));
   }
-  // What is not passed on is freed now rather than when the next iteration overwrites it.
+  // A result that is not passed on is freed now, not when the next iteration overwrites it.
   for (Tensor& result : frame_.results) result = Tensor();
   for (size_t p = spec_.inputs.size(); p < frame_.parameters.size(); ++p) {
     frame_.parameters[p] = Tensor();
@@ -539,7 +539,7 @@ absl::Status LoopRun::FinishEmpty(int i) {
   if (!piece.IsFullyDefined()) TF_RETURN_IF_ERROR(InferPiece(output, &piece));
   Tensor empty;
   if (output.mode == OutputMode::kSum) {
-    // Extent 1 for what is not known: the zeros broadcast to whatever the sum stands for.
+    // Extent 1 where it is not known: the zeros broadcast to the shape of the sum.
     TensorShape shape;
     for (int d = 0; d < piece.dims(); ++d) {
       TF_RETURN_IF_ERROR(shape.AddDimWithStatus(piece.dim_size(d) < 0 ? 1 : piece.dim_size(d)));

@@ -15,8 +15,8 @@
 
 namespace tf_ti {
 
-// One run of a loop: Start; until done() Enter, function() on frame(), Leave; then Finish. What
-// runs is the condition, where there is one, and the body, in turns.
+// One run of a loop: Start; until done() Enter, function() on frame(), Leave; then Finish.
+// function() is the condition, where there is one, and the body, in turns.
 class LoopRun {
  public:
   // `condition` is null where the loop has none.
@@ -34,9 +34,9 @@ class LoopRun {
 
   const Body& function() const { return in_condition_ ? *condition_ : body_; }
   BodyFrame* frame() { return in_condition_ ? &condition_frame_ : &frame_; }
-  // What a profile calls the run of function().
+  // The name of function()'s run in a profile.
   std::string TraceName() const;
-  // Adds to a failure of the body where it happened.
+  // Adds the iteration to an error of the body.
   absl::Status AtIteration(absl::Status status) const;
 
  private:
@@ -84,7 +84,7 @@ class LoopRun {
 
   // The position of the iteration among the pieces.
   int64_t Index() const { return spec_.reverse ? count_ - 1 - iteration_ : iteration_; }
-  // Whether all but the condition is over with this iteration.
+  // True if only the condition may come after this iteration.
   bool IsLast() const { return !spec_.has_condition && iteration_ == count_ - 1; }
 
   const LoopSpec& spec_;

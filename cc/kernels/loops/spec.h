@@ -1,4 +1,4 @@
-// What a loop is: the attributes of a loop op.
+// The description of a loop: the attributes of a loop op.
 #ifndef TF_TI_CC_KERNELS_LOOPS_SPEC_H_
 #define TF_TI_CC_KERNELS_LOOPS_SPEC_H_
 

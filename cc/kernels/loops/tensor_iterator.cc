@@ -35,8 +35,8 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body
   // TensorFlow's executors trace asynchronous kernels too, but profiles leave that out by default.
   const TraceMe trace([ctx] { return ctx->op_kernel().TraceString(*ctx, /*verbose=*/false); },
                       tsl::profiler::kInfo);
-  // Nested functions run on this thread too: were they handed to a pool whose threads all run
-  // loops, nobody would be left to finish them.
+  // Nested functions run on this thread too. If they were handed to a thread pool whose threads all
+  // run loops, no thread would be left to finish them.
   static auto& run_inline = *new std::function<void(std::function<void()>)>(
       [](std::function<void()> closure) { closure(); });
   FunctionLibraryRuntime::Options options = RunOptions(ctx);
@@ -75,8 +75,8 @@ class AsyncRun {
         options_(RunOptions(ctx)),
         run_(spec, body, condition, ctx) {
     if (OnGpu(ctx) || body.multi_device || (condition != nullptr && condition->multi_device)) {
-      // Copies between devices inside the body, whose names are the same in every loop that runs
-      // it.
+      // For copies between devices inside the body. Their names are the same in every loop that
+      // runs it.
       options_.rendezvous = nullptr;
       options_.create_rendezvous = true;
     }
@@ -175,8 +175,8 @@ class TensorIteratorOp : public tensorflow::AsyncOpKernel {
       }
       status = RunSynchronously(spec_, *body, condition, ctx);
     }
-    // Not OP_REQUIRES_OK, which logs: the graph optimiser tries to run loops over constants, and
-    // its failing is nobody's concern.
+    // Not OP_REQUIRES_OK, which logs. The graph optimiser tries to run loops over constants, and
+    // nobody needs to know when that fails.
     ctx->SetStatus(status);
     done();
   }

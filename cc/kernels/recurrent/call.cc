@@ -21,7 +21,7 @@ absl::Status CheckRank(const char* name, const TensorShape& shape, int rank) {
   return InvalidArgument(name, " must have rank ", rank, ", got shape ", shape.DebugString());
 }
 
-// How many tensors a gradient takes.
+// The number of tensors that a gradient takes.
 int NumSaved(const CellSpec& spec) {
   const bool saves_gates = NumSavedGates(spec.kind) > 0;
   const bool saves_h = spec.kind == CellKind::kRnn || spec.has_lengths || spec.has_mask;
@@ -50,7 +50,7 @@ absl::Status SequenceShapes::Init(const CellSpec& spec, const Find& find) {
   sizes.batch = x.dim_size(spec.time_major ? 1 : 0);
   sizes.input = x.dim_size(2);
   sizes.hidden = h.dim_size(1);
-  // No r is larger.
+  // Recurrent weights for more units fit into no memory.
   constexpr int64_t kMostUnits = std::numeric_limits<int32_t>::max();
   if (sizes.hidden == 0 || sizes.hidden > kMostUnits) {
     return InvalidArgument("h must have between 1 and ", kMostUnits, " units, got shape ",
@@ -89,7 +89,7 @@ absl::Status SequenceShapes::Init(const CellSpec& spec, const Find& find) {
     return InvalidArgument(name, " must have shape [", absl::StrJoin(expected, ","), "], got ",
                            shape.DebugString());
   };
-  // Of an input that has a gradient.
+  // Checks an input that has a gradient, and adds the gradient to the outputs of a gradient op.
   const auto check_and_add = [&](const char* name, const Dims& expected) {
     TF_RETURN_IF_ERROR(check(name, expected));
     return spec.is_gradient ? add_output(expected) : absl::OkStatus();
@@ -134,7 +134,7 @@ absl::Status RunRecurrentOp(const CellSpec& spec, const SequenceSizes& sizes,
   size_t input = 0, output = 0;
   const auto next = [&](bool is_there) -> const void* {
     if (!is_there) return nullptr;
-    // Null says that there is none: what is empty must have an address too.
+    // Null means that an input is absent: an empty one must have an address too.
     static const int64_t kEmpty = 0;
     const void* const data = inputs[input++];
     return data == nullptr ? &kEmpty : data;
@@ -145,7 +145,7 @@ absl::Status RunRecurrentOp(const CellSpec& spec, const SequenceSizes& sizes,
   };
   const bool is_lstm = spec.is_lstm();
   const int64_t columns = NumGates(spec.kind) * sizes.hidden;
-  // How many rows of x, and of y, are between two steps, and between two rows of the batch.
+  // The number of rows of x, and of y, between two steps, and between two rows of the batch.
   const int64_t step_rows = spec.time_major ? sizes.batch : 1;
   const int64_t batch_rows = spec.time_major ? 1 : sizes.num_steps;
   const auto by_step = [&](auto* data, int64_t width) {
@@ -184,7 +184,7 @@ absl::Status RunRecurrentOp(const CellSpec& spec, const SequenceSizes& sizes,
   args.mask = by_step(static_cast<const bool*>(next(spec.has_mask)), 1);
   if (spec.has_lengths) TF_RETURN_IF_ERROR(CheckLengths(args.lengths, sizes));
 
-  // A gradient reads these.
+  // An output of the forward op, which is an input of the gradient.
   const auto out_or_in = [&](bool is_there = true) {
     return spec.is_gradient ? const_cast<S*>(in(is_there)) : out(is_there);
   };

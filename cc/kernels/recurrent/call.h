@@ -20,7 +20,7 @@ struct SequenceSizes {
   int64_t hidden;
 };
 
-// What the shapes of a call's inputs say.
+// The sizes and the outputs of a call, from the shapes of its inputs.
 struct SequenceShapes {
   struct Output {
     tensorflow::TensorShape shape;
@@ -35,8 +35,8 @@ struct SequenceShapes {
   absl::Status Init(const CellSpec& spec, const Find& find);
 };
 
-// Inputs and outputs are those of the op, in its order; numbers are of type S. An output that is
-// saved may be null. Lengths that are not are InvalidArgument.
+// Inputs and outputs are those of the op, in its order; numbers are of type S. A saved output may
+// be null. Invalid lengths are an InvalidArgument.
 template <typename S>
 absl::Status RunRecurrentOp(const CellSpec& spec, const SequenceSizes& sizes,
                             const std::vector<const void*>& inputs,

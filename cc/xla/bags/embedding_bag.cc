@@ -79,8 +79,8 @@ class EmbeddingBagsOp : public BagsXlaKernel {
   DataType dtype_;
 };
 
-// Input 0 of some ops: the number of rows of the table, or its variable. `reads` gets what the
-// program reads of that.
+// Gets the number of rows of the table from input 0 of some ops, which is that number, or the
+// table's variable. `reads` gets the values that the XLA computation reads of the variable.
 absl::Status GetNumRows(const Context& ctx, DataType dtype, int64_t* num_rows,
                         std::vector<XlaOp>* reads = nullptr) {
   if (ctx.input_type(0) == tensorflow::DT_RESOURCE) {

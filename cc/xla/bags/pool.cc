@@ -94,7 +94,7 @@ State While(const State& state, const std::function<XlaOp(const State&)>& condit
   return Split(xla::While(*goes_on, *next, initial), state.size());
 }
 
-// `value`, or where the scalar `condition` holds what `revise` makes of it and of `operands`. A
+// `value`; or, where the scalar `condition` holds, the result of `revise` on it and `operands`. A
 // loop of one iteration, as XLA gives a conditional one thread on the CPU.
 using Revise = std::function<XlaOp(XlaOp value, absl::Span<const XlaOp> operands)>;
 XlaOp ReviseIf(XlaOp condition, XlaOp value, const std::vector<XlaOp>& operands,

@@ -18,7 +18,8 @@ using xla::XlaOp;
 
 namespace {
 
-// What a mark's second dimension says; for kRagged it adds the number of the last value's arrays.
+// The kinds of histories, as a mark's second dimension. kRagged adds the number of the last value's
+// arrays.
 constexpr int64_t kUniform = -1, kUnrecorded = 0, kBounded = 1, kRagged = 2;
 
 // Calls a function for every array of some values of one structure, and puts its results into that
@@ -44,7 +45,7 @@ Shape MapShape(const Shape& shape, const std::function<Shape(const Shape&)>& map
   return ShapeUtil::MakeTupleShape(elements);
 }
 
-// Where a value lies in an array of a stack.
+// The position of a value in an array of a stack.
 std::vector<XlaOp> Starts(XlaOp array, XlaOp at) {
   std::vector<XlaOp> starts(ShapeOf(array).dimensions().size(),
                             xla::ConstantR0<int32_t>(array.builder(), 0));

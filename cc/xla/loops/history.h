@@ -1,16 +1,15 @@
-// Histories of values in XLA programs, where every shape is known when the program is built.
+// Histories in XLA computations, where every shape is known at compile time.
 //
-// A value is an array or, where it is a history itself, a tuple of arrays. A stack of values is
-// the value whose arrays have one more dimension, the first, which counts the values. A history is
-// a tuple of arrays, in the form that TensorFlow gives its own lists: its last is a scalar of type
+// A value is an array or, where it is a history itself, a tuple of arrays. A stack of values is the
+// value whose arrays have one more dimension, the first, which counts the values. A history is a
+// tuple of arrays, in the form that TensorFlow gives its own lists: its last is a scalar of type
 // s32.
 //   uniform     the stack; the number of values
 //   bounded     the stack, of which only the first values count; a mark; the number of values
 //   ragged      the stack of all values but the last, which has another shape; the last; a mark;
-//   the
-//               number of values
+//               the number of values
 //   unrecorded  a mark; 0
-// A mark is an array without elements, whose shape says which it is.
+// A mark is an array without elements, whose shape tells the kind.
 #ifndef TF_TI_CC_XLA_LOOPS_HISTORY_H_
 #define TF_TI_CC_XLA_LOOPS_HISTORY_H_
 

@@ -1,12 +1,12 @@
 // The loop ops as one xla::While.
 //
-// What the loop carries from one iteration to the next is a State, which becomes the While's tuple.
-// Pieces are taken by dynamic slices, and outputs are updated in place by dynamic-update-slices.
-// Where the last piece is shorter than the others, its iteration is a call beside the While.
+// A State goes from one iteration to the next; it becomes the While's tuple. Pieces are taken by
+// dynamic slices, and outputs are updated in place by dynamic-update-slices. Where the last piece
+// is shorter than the others, its iteration is a call beside the While.
 //
 // XLA knows all shapes when it compiles. So a state has one shape in all iterations, and an output
-// that is as long as the loop needs a bound for the number of iterations. What XLA cannot do is
-// Unimplemented: there TensorFlow falls back to the plain kernels, unless it was told to compile.
+// that is as long as the loop needs a bound for the number of iterations. Anything that XLA cannot
+// do is Unimplemented: TensorFlow falls back to the plain kernels, unless it was told to compile.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -52,14 +52,14 @@ absl::Status CheckType(const std::string& label, DataType type) {
                        tensorflow::DataTypeString(type), " lies in memory; cast it to int8");
 }
 
-// What a loop carries from one iteration to the next.
+// The values that a loop carries from one iteration to the next.
 struct State {
   XlaOp index;                 // the number of iterations done
-  XlaOp count;                 // where only the running program knows it
-  XlaOp go;                    // what the condition says about the next iteration
+  XlaOp count;                 // where it is known at run time only
+  XlaOp go;                    // true if the condition asks for the next iteration
   XlaOp fault;                 // 0, or 1 + the number of the fault that ended the loop
-  std::vector<XlaOp> inputs;   // states, invariants, and what is sliced
-  std::vector<XlaOp> shared;   // what the condition gives the body
+  std::vector<XlaOp> inputs;   // states, invariants, and sliced inputs
+  std::vector<XlaOp> shared;   // the condition's results for the body
   std::vector<XlaOp> outputs;  // buffers and sums; null where there is none
 
   // In one order, without the nulls.
@@ -112,7 +112,7 @@ class WhileBuilder {
     std::optional<Tensor> constant;  // of an invariant, where the body must know it
     Shape parameter;                 // shape of the parameter
     Shape last_parameter;            // in the last iteration, where its pieces are short
-    bool starts_empty = false;       // a list whose shape the body told
+    bool starts_empty = false;       // a list whose shape came from the body
   };
   struct OutputState {
     bool is_made = true;
@@ -144,12 +144,12 @@ class WhileBuilder {
     return mode == InputMode::kIndex || mode == InputMode::kIterator;
   }
   bool is_resource(int i) const { return spec_.inputs[i].dtype == tensorflow::DT_RESOURCE; }
-  // A list of TensorFlow's whose elements' shape is not known, of which XLA has the length alone.
+  // True for a list of TensorFlow's whose elements' shape is not known. XLA has its length alone.
   bool is_unshaped_list(int i) const {
     return spec_.inputs[i].dtype == tensorflow::DT_VARIANT && inputs_[i].shape.IsArray();
   }
   bool has_condition() const { return condition_name_ != nullptr; }
-  // What cannot be made stops nothing if nobody uses it.
+  // An output that cannot be made is no error if nobody uses it.
   bool IsUsed(int i) const { return ctx_.UsedOutputs()[i]; }
   bool is_dynamic() const { return has_condition() || count_.exact < 0; }
 
@@ -419,8 +419,8 @@ absl::Status WhileBuilder::Compile(const tensorflow::NameAttrList& name,
   return absl::Status(status.code(), absl::StrCat(status.message(), hints));
 }
 
-// Gives the lists that come without the shape of their elements what the body makes of them, as
-// tf.while_loop does. Returns whether there were any.
+// Gives the lists that come without the shape of their elements the shape that the body makes of
+// them, as tf.while_loop does. Returns true if there were any.
 bool WhileBuilder::ShapeLists() {
   bool found = false;
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
@@ -435,7 +435,7 @@ bool WhileBuilder::ShapeLists() {
   return found;
 }
 
-// `shared` gets the shapes of what the condition gives the body.
+// `shared` gets the shapes of the condition's results for the body.
 absl::Status WhileBuilder::CompileCondition(std::vector<Shape>* shared) {
   if (!has_condition()) return absl::OkStatus();
   TF_RETURN_IF_ERROR(Compile(*condition_name_, spec_.condition_inputs, {}, false, &condition_));
@@ -480,7 +480,7 @@ absl::Status WhileBuilder::CheckBackEdges(const Function& body) const {
           label, ": a back edge brings ", tensorflow::DataTypeString(body.type(edge.from)),
           " to a parameter of type ", tensorflow::DataTypeString(spec_.inputs[edge.to].dtype));
     }
-    // Unlike ShapeUtil::Compatible, this tells apart what is known from what is only bounded.
+    // Unlike ShapeUtil::Compatible, this tells a known extent from one that only has a bound.
     if (!Shape::Equal().IgnoreLayout()(body.shape(edge.from), inputs_[edge.to].shape)) {
       return Unimplemented(
           label, ": XLA needs one shape for all iterations; the initial value has ",
@@ -556,7 +556,7 @@ absl::Status WhileBuilder::StartOutput(int i) {
   return absl::OkStatus();
 }
 
-// What the iterators' extents and the lengths ask of the number of iterations, where there is no
+// Checks the number of iterations against the iterators' extents and the lengths, where there is no
 // condition.
 absl::Status WhileBuilder::CheckStart() {
   if (has_condition()) return absl::OkStatus();
@@ -645,13 +645,13 @@ State WhileBuilder::FirstState() {
   return state;
 }
 
-// How many iterations there are at most.
+// The most iterations that there may be.
 XlaOp WhileBuilder::Limit(XlaBuilder* builder, const State& state) const {
   if (count_.exact >= 0) return Int(builder, full_);
   return state.count.valid() ? state.count : Int(builder, kNoBound);
 }
 
-// What parameter i gets from piece `piece`.
+// The value of parameter i for piece `piece`.
 XlaOp WhileBuilder::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const InputState& in = inputs_[i];
@@ -680,7 +680,7 @@ XlaOp WhileBuilder::Element(XlaBuilder* builder, const State& state, int i, XlaO
   return drops_axis(i) ? xla::Reshape(slice, in.parameter.dimensions()) : slice;
 }
 
-// What parameter i gets in the short iteration.
+// The value of parameter i in the short iteration.
 XlaOp WhileBuilder::LastElement(int i) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const InputState& in = inputs_[i];
@@ -763,14 +763,14 @@ absl::Status WhileBuilder::Decide(XlaBuilder* builder, State* state) {
   return absl::OkStatus();
 }
 
-// Where an output's buffer holds a piece.
+// The position of a piece in an output's buffer.
 XlaOp WhileBuilder::Position(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.mode == OutputMode::kHistory) {
     return output.stride == 1 ? piece : xla::Div(piece, Int(builder, output.stride));
   }
   if (output.stride > 0) return piece;
-  // With a condition, the end of the buffer is where the first piece lies: FinishBuffer.
+  // With a condition, the first piece lies at the end of the buffer: see FinishBuffer.
   const XlaOp end = has_condition() ? Int(builder, outputs_[i].capacity) : Limit(builder, state);
   return xla::Sub(xla::Sub(end, Int(builder, 1)), piece);
 }
@@ -931,7 +931,7 @@ XlaOp WhileBuilder::FinishBuffer(int i, XlaOp buffer, const State& state) const 
   return buffer;
 }
 
-// Gives an output that is not made some value, for dead code, which TensorFlow compiles too.
+// Gives some value to an output that is not made, for dead code, which TensorFlow compiles too.
 void WhileBuilder::SetUnmade(int i) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.dtype == tensorflow::DT_VARIANT) {
@@ -1048,7 +1048,7 @@ class TensorIteratorOp : public XlaKernel {
   std::vector<tensorflow::NameAttrList> condition_;
 };
 
-// Each length is what XLA must know anyway; whether num_iterations is, the op's node says.
+// XLA must know each length anyway. For num_iterations, the op's node tells if XLA must know it.
 const XlaRegistrar<TensorIteratorOp> kLoop("TfTi>TensorIterator", kResources | kVariants,
                                            {"length"});
 const XlaRegistrar<TensorIteratorOp> kStatelessLoop("TfTi>StatelessTensorIterator",

@@ -1,6 +1,6 @@
-// The kernels of recurrent sequences and of their gradients, for XLA: programs that run on the CPU
-// call cc/compute, others run the op's loop. Lengths that are not end the program with
-// InvalidArgument on the CPU.
+// The kernels of recurrent sequences and of their gradients, for XLA. XLA computations on the CPU
+// call cc/compute; others run the op's loop. Invalid lengths end a computation on the CPU with
+// InvalidArgument.
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -29,7 +29,7 @@ using xla::XlaOp;
 
 constexpr char kTarget[] = "tf_ti.recurrent_sequence";
 
-// Calls visit(name, field) with all that a call is told.
+// Calls visit(name, field) for all fields that a call passes on.
 template <typename Spec, typename Sizes, typename Visit>
 void ForFields(Spec& spec, Sizes& sizes, const Visit& visit) {
   visit("is_gradient", spec.is_gradient);
@@ -115,7 +115,7 @@ class RecurrentSequenceOp : public XlaKernel {
  public:
   explicit RecurrentSequenceOp(tensorflow::OpKernelConstruction* ctx) : is_cpu_(IsForCpu(ctx)) {
     OP_REQUIRES_OK(ctx, spec_.Init(ctx, is_gradient));
-    // XLA's gradient of a relu is a selection, TensorFlow's a product.
+    // XLA's gradient of a relu is a selection, and TensorFlow's is a product.
     for (Activation<double>& activation : spec_.activations) {
       if (activation.is_limited()) activation.limits |= kZero;
     }
