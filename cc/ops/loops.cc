@@ -217,9 +217,9 @@ body runs, its results go to the outputs, and the back edges, all together, give
 parameters for the next iteration. tf_ti.tensor_iterator documents the semantics for users; this op
 is what it, tf_ti.scan and the gradients of both build.
 
-The number of iterations is what the sliced inputs, the histories and num_iterations agree on. Where
-there is a condition, it is evaluated before anything else of an iteration, and ends the loop when it
-is false; the loop then has at most as many iterations as all that says, or any number. tf_ti.Loop
+The sliced inputs, the histories and num_iterations agree on the number of iterations. Where there
+is a condition, it is evaluated before anything else of an iteration, and ends the loop when it is
+false. The loop then has at most as many iterations as the inputs tell, or any number. tf_ti.Loop
 documents that for users.
 
 input: One tensor for each parameter of the body, but for those that the condition feeds.
@@ -228,29 +228,29 @@ length: Scalars: extents of stacks, which hold zeros after the values.
 output: One tensor for each entry of output_mode.
 body: A function from the parameters to the results.
 condition: None, or one function of the parameters that condition_inputs names to a bool scalar, and
-  to values that become the body's last parameters: what both need is computed once.
+  to values that become the body's last parameters: values that both need are computed once.
 condition_inputs: The parameters that the condition reads.
-input_mode: What a parameter gets in iteration k. value: the input itself, or what a back edge
-  brings. slice: piece k of the input, along input_axis from input_start to input_end by
+input_mode: The value of a parameter in iteration k. value: the input itself, or a back edge's
+  value. slice: piece k of the input, along input_axis from input_start to input_end by
   input_stride, input_part_size elements each. segment: likewise, where the last piece may be short.
   index: element k, without the axis. iterator: likewise, but there may be more elements than
   iterations. sequence: tensor k of the history that the input holds, or, with input_part_size
   p > 0, a history of tensors [k p, (k + 1) p).
-input_label: What an error calls the input.
-parameter_shapes: What the body was built for; other shapes are refused at run time.
+input_label: The input's name in errors.
+parameter_shapes: The shapes that the body was built for; others are refused at run time.
 back_edge_from: A result of the body for each back edge.
 back_edge_to: The parameter that it feeds in the next iteration.
-output_mode: What an output is. last: the source's value in the last iteration. concat: the
+output_mode: The kind of an output. last: the source's value in the last iteration. concat: the
   concatenation along output_axis; stack: along a new axis; in reversed order where output_stride is
   negative. sum: the sum. sequence: a history of the values of each output_stride-th iteration.
   count: the number of iterations.
 output_source: r >= 0 is result r of the body; ~p is the value with which parameter p enters.
 output_length: For a stack the number of its `length`, or -1.
 output_part_size: The extent of a concat output's pieces, or 0 for any.
-output_label: What an error calls the output.
+output_label: The output's name in errors.
 result_types: The types of the body's results.
 result_shapes: The static shapes of the body's results.
-limit_label: What an error calls num_iterations.
+limit_label: The name of num_iterations in errors.
 reverse: Visit the pieces from the last to the first. Pieces, histories and outputs keep their
   positions: only the order of execution turns round.
 )doc";
@@ -354,7 +354,7 @@ Concatenates the tensors of a history along an axis: the inverse of SequenceSpli
 
 sequence: A history of tensors of type dtype.
 tensor: Their concatenation.
-element_shape: What the elements' shapes have in common; used where there are none.
+element_shape: The dimensions that all elements share; used where there are no elements.
 reverse: The last element comes first in the tensor.
 )doc");
 
@@ -408,7 +408,7 @@ there it must be less than the size, too.
 
 index: One or many.
 size: Of the list.
-label: What an error calls the list.
+label: The list's name in errors.
 )doc");
 
 }  // namespace
