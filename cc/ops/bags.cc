@@ -725,7 +725,8 @@ step: The number of the step; the first is 1.
 beta_1, beta_2: The shares of themselves that the averages keep.
 epsilon: A number that is added to the root.
 weight_decay: The part of a touched row, times learning_rate, that is subtracted from it too.
-epsilon_hat: True if the averages are corrected in the rate, as Keras does it; else each by itself.)doc";
+epsilon_hat: True if the averages are corrected in the rate, as Keras does it; otherwise each is by
+  itself.)doc";
 
 TF_TI_REGISTER_ADAM_UPDATE("AdamUpdate", TF_TI_ROW_INPUTS(TF_TI_FLOAT_TYPES), false);
 TF_TI_REGISTER_ADAM_UPDATE("EmbeddingBagAdamUpdate", TF_TI_BAG_INPUTS(TF_TI_FLOAT_TYPES), true);
