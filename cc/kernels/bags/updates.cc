@@ -70,8 +70,7 @@ absl::Status CheckRows(OpKernelContext* ctx, const Bags<Index>& rows, int64_t nu
 #endif
 
 // The variables that the first inputs are the handles of, locked as long as this object lives. They
-// are locked in one order, in whatever order they come, so that no two updates wait for one
-// another.
+// are always locked in the same order, so that no two updates wait for one another.
 class LockedVariables {
  public:
   LockedVariables() = default;
