@@ -12,7 +12,7 @@ npm_version=1.28.1
 say() { echo "bazel.sh: $*" >&2; }
 
 # A Bazelisk needs the internet to fetch a Bazel, and Debian's `bazel` refuses the version in
-# .bazelversion: only running it shows whether it works.
+# .bazelversion. Only a run shows if it works.
 works() { timeout 300 "$1" --version >/dev/null 2>&1; }
 
 install_from_npm() {
@@ -65,8 +65,8 @@ fi
 
 flags=()
 if [[ $("$bazel" --version) == "bazel no_version" ]]; then
-  # That is Debian's: what Bazel's own files load comes from its package and from us, as nothing
-  # can be downloaded.
+  # That is Debian's Bazel. The files that its own files load come from its package and from us, as
+  # nothing can be downloaded.
   flags+=(--override_repository=platforms=/usr/share/bazel/platforms)
   for rules in rules_cc rules_java rules_proto; do
     flags+=("--override_repository=$rules=$PWD/bazel/debian/$rules")

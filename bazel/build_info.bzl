@@ -11,7 +11,7 @@ CUDA = "{cuda}"
 XLA = {xla}
 EOF"""
 
-# What nvcc says is "..., release 12.4, V12.4.131".
+# nvcc prints "..., release 12.4, V12.4.131".
 _CUDA = "$({nvcc} --version | sed -n 's/.*release \\([0-9.]*\\),.*/\\1/p')"
 
 def _build_info_impl(ctx):

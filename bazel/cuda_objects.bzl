@@ -2,7 +2,7 @@
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
-# Machine code for these, and PTX of the last one for whatever comes later.
+# Machine code for these GPUs, and PTX of the last one for those to come.
 _ARCHITECTURES = ["80", "90"]
 
 def _cuda_objects_impl(ctx):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Puts what compiles CUDA sources for drivers of CUDA 12 into FOLDER, and installs nothing:
+# Puts a compiler of CUDA sources for drivers of CUDA 12 into FOLDER, and installs nothing:
 #   cuda_toolkit.sh FOLDER
-# Of nvcc PyPI's packages of CUDA 12 have only ptxas and a library. Debian 13 has all of it, which
+# PyPI's packages of CUDA 12 have only ptxas and a library of nvcc. Debian 13 has all of nvcc, which
 # runs on other releases too.
 set -euo pipefail
 

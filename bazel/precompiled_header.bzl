@@ -7,7 +7,7 @@ load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_N
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
 def _precompiled_header_impl(ctx):
-    # The compiler looks for the one beside the other.
+    # The compiler looks for the compiled header beside the header.
     header = ctx.actions.declare_file(ctx.label.name + ".h")
     compiled = ctx.actions.declare_file(ctx.label.name + ".h.gch")
     ctx.actions.symlink(output = header, target_file = ctx.file.hdr)

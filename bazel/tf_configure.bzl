@@ -19,7 +19,7 @@ TF_XLA_LINKOPTS = ["-l:libtensorflow_cc.so.2"]
 TF_HAS_XLA = {has_xla}
 """
 
-# What kernels for XLA include. Not every TensorFlow comes with all that these include in turn.
+# The headers that XLA kernels include. Not every TensorFlow comes with all that these include.
 _XLA_PROBE = """
 #include "tensorflow/compiler/tf2xla/kernels/if_while_utils.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"

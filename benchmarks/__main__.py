@@ -27,7 +27,7 @@ THREADS = 2
 
 
 def _limit_threads() -> None:
-    """The same two CPUs for every peer, whichever way it counts them: before any is imported."""
+    """Gives every peer the same two CPUs, however it counts them: called before any import."""
     cpus = sorted(os.sched_getaffinity(0))[:THREADS]
     os.sched_setaffinity(0, cpus)
     os.environ["OMP_NUM_THREADS"] = str(len(cpus))

@@ -1,8 +1,8 @@
 """Bags in tf_ti and in other libraries, each where it is installed.
 
-Every library is given the same sets of ids, a different one for each bag op that it runs: were it
-always the same, its rows would lie in the cache. Every result is compared with the definition.
-ImportError says that the library is missing.
+Every library is given the same sets of ids, a different one for each bag op that it runs. The rows
+of one set would lie in the cache. Every result is compared with the definition. ImportError means
+that the library is missing.
 """
 
 import dataclasses
@@ -46,8 +46,8 @@ class Bags:
     Attributes:
         table: [rows, width].
         ids: [sets, num_ids], the bags of a set one after the other.
-        offsets: [bags], the same for each set, as are:
-        weights: [num_ids].
+        offsets: [bags], the same for each set.
+        weights: [num_ids], the same for each set.
         upstream: [bags, width], the gradient of the result.
     """
 
@@ -60,7 +60,7 @@ class Bags:
 
     @classmethod
     def random(cls, shape: Shape, sets: int) -> "Bags":
-        """Of ids each of which is any row with the same probability."""
+        """Bags of ids that are any row with the same probability."""
         generator = np.random.default_rng(0)
 
         def draw(*shape):
@@ -82,7 +82,7 @@ class Bags:
         return dataclasses.replace(self, ids=generator.permutation(self.shape.rows)[ranks])
 
     def pooled(self, kind: str) -> np.ndarray:
-        """What the first set gives, by definition."""
+        """The result of the first set, by definition."""
         rows = self.table[self.ids[0]]
         if kind == "weighted":
             rows *= self.weights[:, np.newaxis]
@@ -108,20 +108,20 @@ def _check_gradient(ids, values, bags: Bags) -> None:
     ids, values = _sum_by_id(np.asarray(ids), values)
     expected_ids, expected_values = bags.table_gradient()
     np.testing.assert_array_equal(ids, expected_ids)
-    # A row that tens of thousands of ids name is a sum of as many values in float32.
+    # The gradient of a row that tens of thousands of ids name is a sum of as many float32 values.
     _check(values, expected_values, rtol=1e-3, atol=5e-3)
 
 
 def check_step(table: np.ndarray, bags: Bags, change: Change, repeated_rows: bool = True) -> None:
-    """Checks what an optimizer's first step, on the first set, has made of the table.
+    """Checks the table after an optimizer's first step, on the first set.
 
-    Of rows that it names more than once only if asked to.
+    Checks rows that it names more than once only if asked to.
     """
     ids, gradient = bags.table_gradient()
     if not repeated_rows:
         is_once = np.bincount(bags.ids[0])[ids] == 1
         ids, gradient = ids[is_once], gradient[is_once]
-    # Adam's first step goes by the sign, which a sum in float32 that is nearly 0 may not have.
+    # Adam's first step goes by the sign, which a float32 sum near 0 may have wrong.
     clear = np.abs(gradient) > 0.05
     expected = (bags.table[ids] - change(gradient))[clear]
     _check(table[ids][clear], expected, rtol=1e-3, atol=1e-4)
@@ -129,7 +129,7 @@ def check_step(table: np.ndarray, bags: Bags, change: Change, repeated_rows: boo
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Runs so many bag ops, or steps."""
+    """A callable that runs so many bag ops, or steps."""
 
     run: Callable[[], object]
     bag_ops: int
@@ -137,7 +137,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How many sets of ids there are, and how often and how long each case is measured."""
+    """The number of sets of ids, and how often and how long each case is measured."""
 
     threads: int
     sets: int
@@ -145,7 +145,7 @@ class Effort:
     burst: float
 
     def measure(self, cases: dict[str, Case]) -> dict[str, float]:
-        """Microseconds a bag op."""
+        """The microseconds that a bag op takes."""
         runs = {name: case.run for name, case in cases.items()}
         seconds = harness.measure(runs, self.repeats, self.burst)
         return {name: seconds[name] / case.bag_ops * 1e6 for name, case in cases.items()}
@@ -153,7 +153,7 @@ class Effort:
 
 def limit_tensorflow(threads: int) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    # Ops follow one another; with more threads some would be handed from one to the next.
+    # Ops follow one another. With more threads, some would be handed from one to the next.
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
@@ -164,8 +164,8 @@ class OnTensorFlow:
     """Bags of ids of another kind for each way to pool them.
 
     Args:
-        passes: how many times a call of a case goes through all sets of ids, in one graph, so that
-            the call, 0.1 to 0.2 ms, hardly counts.
+        passes: the number of times that a call of a case goes through all sets of ids, in one
+            graph. The call itself, 0.1 to 0.2 ms, then hardly counts.
     """
 
     def __init__(self, bags: Bags, passes: int):
@@ -186,7 +186,7 @@ class OnTensorFlow:
         return self._in_one_graph(lambda ids: [self._pool(table, ids, kind)], sets)
 
     def eager(self, table: tf.Variable) -> Case:
-        """One call after the other, without a graph."""
+        """Calls one op after the other, without a graph."""
         sets = self._make_sets()
         _check(self._pool(table, sets[0], "sum"), self.bags.pooled("sum"))
 
@@ -217,7 +217,7 @@ class OnTensorFlow:
         return self._in_one_graph(op, sets)
 
     def training(self, optimizer: Optimizer) -> Case:
-        """Steps: forward, gradient, update."""
+        """A case of steps: forward, gradient, update."""
         upstream = tf.constant(self.bags.upstream)
 
         def step(ids):
@@ -228,7 +228,7 @@ class OnTensorFlow:
         return self._steps(optimizer, step, self._make_sets())
 
     def updates(self, optimizer: Optimizer) -> Case:
-        """The last part of a step alone, on gradients that are there already."""
+        """A case of updates alone, on gradients that are there already."""
         upstream = tf.constant(self.bags.upstream)
         sets = []
         for ids in self._make_sets():
@@ -244,7 +244,7 @@ class OnTensorFlow:
 
         @tf.function(autograph=False)
         def train(sets):
-            # Each step uses the variable that the last one has changed, and so waits for it.
+            # Each step uses the variable that the last one has changed, so it waits for that one.
             for _ in range(self.passes):
                 for given in sets:
                     step(given)
@@ -254,8 +254,8 @@ class OnTensorFlow:
     def _in_one_graph(self, op: Callable, sets: list) -> Case:
         """Runs op(ids), which returns tensors, for every set, one after the other.
 
-        One element of each tensor is used, or the graph optimiser would leave the op out. The next
-        op waits for that: were both ready, one of them would be handed to another thread.
+        One element of each tensor is used: otherwise the graph optimiser would leave the op out.
+        The next op waits for that: if both were ready, one would be handed to another thread.
         """
 
         @tf.function(autograph=False)
@@ -274,7 +274,7 @@ class OnTensorFlow:
 class TfTi(OnTensorFlow):
     def __init__(self, bags, passes):
         super().__init__(bags, passes)
-        # A graph captures these tensors; a constant for each op would each time be read anew.
+        # A graph captures these tensors. Constants would be read anew by each op.
         self._offsets = {dtype: tf.constant(bags.offsets, dtype) for dtype in (tf.int32, tf.int64)}
         self._weights = tf.constant(bags.weights)
 
@@ -380,7 +380,7 @@ class Torch:
         return Case(run, len(self._ids))
 
     def training(self, make_optimizer: Callable, change: Change) -> Case:
-        """Steps; make_optimizer(torch.optim, parameters) makes what ends each."""
+        """A case of steps; make_optimizer(torch.optim, parameters) makes the optimizer."""
         pool = self._torch.nn.functional.embedding_bag
         table = self._torch.nn.Parameter(self._table.clone())
         upstream = self._torch.tensor(self._bags.upstream)

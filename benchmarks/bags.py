@@ -1,7 +1,7 @@
-"""Bags: forward and backward beside other libraries, and beside what memory delivers.
+"""Bags: forward and backward beside other libraries, and beside the speed of the memory.
 
-Each number of threads and shape has a process of its own: a library starts its threads once. What
-TensorFlow runs is measured inside one graph, one op after the other: the call of a tf.function, 0.1
+Each number of threads and shape has a process of its own: a library starts its threads once. The
+ops of TensorFlow are measured inside one graph, one after the other: the call of a tf.function, 0.1
 to 0.2 ms, is longer than a small bag op. The other libraries are called once an op, as tf_ti is
 where it is measured alone.
 """
@@ -30,8 +30,8 @@ SHAPES = (
     Shape(1000, 64, 64, 5),
 )
 QUICK_SHAPES = (SHAPES[0], *SHAPES[2:])
-# Those whose time is the memory's, and those whose table is far larger than what a TLB covers, of
-# which a tf.Variable goes to huge pages by itself.
+# Shapes that are limited by memory, and shapes whose table is far larger than a TLB covers. A
+# tf.Variable of the latter goes to huge pages by itself.
 MEMORY_BOUND = list(map(str, SHAPES[:3]))
 LARGE = list(map(str, SHAPES[:2]))
 
@@ -44,7 +44,7 @@ TORCH_HUGE = "torch embedding_bag, huge pages"
 LOOKUP = "tf.nn.embedding_lookup_sparse"
 LIMIT = "rows read only, huge pages"
 LIMIT_SMALL = "rows read only, 4 KB pages"
-# What a bare read is on the same pages, for a table that is large; OURS of another is on 4 KB.
+# A bare read on the same pages, for a large table. OURS of another one is on pages of 4 KB.
 SAME_PAGES = {
     OURS: LIMIT,
     OURS_SMALL: LIMIT_SMALL,
@@ -71,7 +71,7 @@ def _output_of_process(*arguments: str, threads: int, **environment: str) -> str
 
 
 def _speed(threads: int, quick: bool) -> Iterator[harness.Table]:
-    """Tables of what measure_shape has measured in a process for each shape."""
+    """Tables of the times from measure_shape, in a process for each shape."""
     tables = collections.defaultdict(dict)
     for shape in QUICK_SHAPES if quick else SHAPES:
         arguments = (str(threads), str(SHAPES.index(shape)), str(int(quick)))
@@ -100,11 +100,11 @@ def _speed(threads: int, quick: bool) -> Iterator[harness.Table]:
 
 
 def measure_shape(threads: int, shape: Shape, quick: bool, small_pages: bool) -> list:
-    """(kind, distribution, microseconds for each way) of all that is measured with a shape.
+    """(kind, distribution, microseconds for each way) of all measurements with a shape.
 
     Args:
-        small_pages: whether TF_TI_HUGE_PAGES=0 is in the environment: then what the variable's
-            look-ups take.
+        small_pages: True if TF_TI_HUGE_PAGES=0 is in the environment: then the times of the
+            variable's look-ups alone.
     """
     bag_peers.limit_tensorflow(threads)
     if quick:
@@ -133,7 +133,7 @@ def measure_shape(threads: int, shape: Shape, quick: bool, small_pages: bool) ->
 
 
 class Contest:
-    """What runs with ids of one distribution.
+    """The cases with ids of one distribution.
 
     Args:
         tables: a variable for tf_ti, which moves it to huge pages, and one for TensorFlow's ops.
@@ -145,12 +145,12 @@ class Contest:
         self._bags, self._effort = bags, effort
         self._variable, self._theirs = tables or (tf.Variable(bags.table), tf.Variable(bags.table))
         shape = bags.shape
-        # All passes should last long beside the call of a tf.function and the waking of its
-        # threads, up to 1 ms. An op reads at 20 GB/s or so, or takes some microseconds.
+        # All passes should last long, compared with the call of a tf.function and the waking of its
+        # threads, up to 1 ms. An op reads at about 20 GB/s, or takes some microseconds.
         seconds = 4 * shape.num_ids * shape.width / 20e9 + 3e-6
         passes = min(32, math.ceil(0.08 / (effort.sets * seconds)))
         self._ours = bag_peers.TfTi(bags, passes)
-        # Several ops each of which takes longer, and which there are several of to trace.
+        # Several ops, each of which takes longer, and several to trace.
         self._gather = bag_peers.Gather(bags, max(1, passes // 4))
         self._lookup = bag_peers.LookupSparse(bags, max(1, passes // 8))
         self._fast_lookup = bag_peers.LookupSparse(bags, max(1, passes // 8), True)
@@ -260,7 +260,7 @@ def _sum_table(distribution: str, threads: int, columns: dict) -> harness.Table:
 
 
 def _same_pages_table(distribution: str, threads: int, columns: dict) -> harness.Table:
-    """How many times a bare read of the same rows each takes: 1 is all that memory delivers."""
+    """Each time, in times of a bare read of the same rows: 1 is the speed of the memory."""
     title = f"Bags, {distribution} ids: forward, sum, beside a bare read on the same pages"
     title = f"{title}, {threads} thread{'s'[: threads - 1]}"
     table = harness.Table(title, "times the bare read", [])
@@ -381,7 +381,7 @@ def memory(quick: bool) -> harness.Table:
             if output:
                 figures[way] = float(output) / 1024
         table.add_column(f"{bags:,} bags of {ids_per_bag}", figures)
-        # The allocators and threads want a little as well.
+        # The allocators and threads need a little, too.
         allowed = figures[NEEDED] + threads * MEMORY_WIDTH * 4 / 2**20 + 4
         what = f"tf_ti, {table.columns[-1]}: peak / (output + threads x width + 4 MiB)"
         table.goals.append(harness.Goal(what, figures["tf_ti"] / allowed, 1.0))
@@ -389,7 +389,7 @@ def memory(quick: bool) -> harness.Table:
 
 
 def print_peak_growth(way: str, bags: int, ids_per_bag: int) -> None:
-    """In KiB; nothing where the library is missing."""
+    """Prints the growth in KiB; nothing where the library is missing."""
     table = np.ones([100_000, MEMORY_WIDTH], np.float32)
     try:
         pool = MEMORY_WAYS[way](table)
@@ -402,7 +402,7 @@ def print_peak_growth(way: str, bags: int, ids_per_bag: int) -> None:
     pool(make_ids(16))()
     run = pool(make_ids(bags))
     before = _status("VmRSS")
-    # Starts the peak again: inputs that were being made may have needed more than now.
+    # Resets the peak: making the inputs may have needed more than is in use now.
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     assert tuple(run().shape) == (bags, MEMORY_WIDTH)
     print(_status("VmHWM") - before)

@@ -1,9 +1,9 @@
 """Latencies where others want the same two cores: sequences and bags beside other libraries.
 
-So many processes spin on the cores. Each way to run a case has a process of its own, as libraries
-settle their threads once; the ways take turns, and those that do not run sleep. A call is a call of
-a tf.function, of an eager op, or of another library: what a server waits for. Of the calls of a
-round these are the 10th, 50th and 90th percentiles, and of several rounds the medians of those.
+Some processes spin on the cores. Each way to run a case has a process of its own, as libraries
+settle their threads once. The ways take turns, and those that do not run sleep. A call is a call of
+a tf.function, of an eager op, or of another library: the time that a server waits. The figures are
+the 10th, 50th and 90th percentiles of a round's calls, and their medians over several rounds.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ LEAST_CALLS = 20
 PERCENTILES = (10, 50, 90)
 BAGS = bag_peers.Shape(1_000_000, 64, 4096, 20)
 ONE, TWO = "tf_ti, 1 thread", "tf_ti, 2 threads"
-# It ends with the process that has started it, however that ends.
+# A spinning process. It ends with the process that has started it, however that ends.
 SPIN = (
     "import os; parent = os.getppid()\nwhile os.getppid() == parent:\n for _ in range(9999): pass"
 )
@@ -36,13 +36,13 @@ SPIN = (
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """What is run.
+    """A case to run.
 
     Attributes:
         kind: "lstm", "gru" or "bags".
         shape: one of recurrent.SHAPES, by its name; nothing for bags.
-        differentiates: whether gradients belong to it.
-        goal: at most how many times the time of one thread two take on quiet cores.
+        differentiates: True if gradients belong to it.
+        goal: the most that two threads may take on quiet cores, in times of one thread.
     """
 
     kind: str
@@ -71,7 +71,7 @@ SUBJECTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How often a case is called in a round, within how many seconds, and how many rounds are."""
+    """The calls of a case in a round, the most seconds of a round, and the number of rounds."""
 
     rounds: int
     calls: int
@@ -165,7 +165,7 @@ class Worker:
         self._process.wait()
 
     def measure(self, subject: Subject, effort: Effort) -> list[float] | None:
-        """The percentiles, in seconds, or None where this way has no such thing."""
+        """The percentiles, in seconds, or None where this way cannot run the subject."""
         request = json.dumps([dataclasses.asdict(subject), dataclasses.asdict(effort)])
         print(request, file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
@@ -214,7 +214,7 @@ def _layer(subject: Subject) -> tuple[Layer, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """How a subject is run: NotImplementedError where it cannot be."""
+    """A way to run subjects: raises NotImplementedError where it cannot."""
 
     make: Callable[[Subject, int], Case]
     threads: int

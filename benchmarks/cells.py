@@ -209,10 +209,10 @@ def on_tf_scan(cell: Cell, x: tf.Tensor, state: State) -> tuple[State, tf.Tensor
 
 
 def run_in_a_row(run: Callable, xs: Sequence[tf.Tensor], state: State) -> tuple[State, list]:
-    """Runs over each of xs, from the state that the last one left: that and all outputs.
+    """Runs over each of xs, from the state that the last one left. Returns that and all outputs.
 
-    The xs are tensors of their own, even where they are equal: else what depends on them only, as
-    their product with the weights does, would be computed once for all runs.
+    The xs are tensors of their own, even where they are equal. Otherwise values that depend on them
+    alone, such as their product with the weights, would be computed once for all runs.
     """
     outputs = []
     for x in xs:
@@ -224,7 +224,7 @@ def run_in_a_row(run: Callable, xs: Sequence[tf.Tensor], state: State) -> tuple[
 def graph_of(function: Callable, x: tf.Tensor, runs: int, jit_compile: bool) -> Callable:
     """One graph that computes function(xs), for so many tensors like x.
 
-    It captures them: as arguments each of them would take a call tens of microseconds.
+    It captures them: as an argument, each one would cost a call tens of microseconds.
     """
     xs = [tf.identity(x) for _ in range(runs)]
 

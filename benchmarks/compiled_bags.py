@@ -1,4 +1,4 @@
-"""Bags compiled by XLA, beside what TensorFlow's own ops for it compile to.
+"""Bags compiled by XLA, beside TensorFlow's own ops, compiled likewise.
 
 Each is one compiled function; its call, 0.1 to 0.2 ms, is part of every figure.
 """
@@ -14,10 +14,10 @@ from benchmarks import harness, maxima
 OURS, PEER = "tf_ti", "tf.gather + segment sum"
 # (rows, width, bags, ids a bag)
 SHAPES = ((1_000_000, 64, 4096, 20), (100_000, 16, 16384, 10), (1_000, 64, 4096, 20))
-# Those with weights that are learnt: a copy of the first table would count.
+# Shapes with weights that are learnt: a copy of the first table would count.
 WEIGHTED_SHAPES = ((2_097_152, 64, 64, 5), (100_000, 64, 4096, 20))
 
-# What makes the sums: (table, ids, bounds) -> [bags, width].
+# A function that makes the sums: (table, ids, bounds) -> [bags, width].
 Way = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
@@ -96,7 +96,7 @@ def _weighted_steps(repeats: int) -> harness.Table:
 
 
 def _bags(rows: int, width: int, bags: int, size: int) -> dict:
-    """For each way to give bags: the ways to sum them, the ids, and the bounds of each."""
+    """The ways to sum bags, the ids, and the bounds of each, for each way to give bags."""
     rng = np.random.default_rng(0)
     ids = tf.constant(rng.integers(0, rows, [bags, size], np.int32))
     equal = np.arange(0, bags * size, size, np.int32)

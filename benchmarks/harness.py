@@ -1,4 +1,4 @@
-"""How a benchmark measures, and what it says: tables with ratios and goals."""
+"""Measurements, and their reports: tables with ratios and goals."""
 
 import dataclasses
 import importlib.metadata
@@ -25,15 +25,15 @@ PACKAGES = (
     "jax",
 )
 Made = TypeVar("Made")
-# More would make a picture that no viewer shows at a size to read.
+# The most tables of a picture: no viewer shows more at a readable size.
 TABLES_A_PICTURE = 8
-# Seconds. GNU's OpenMP waits for some 16 ms before its threads sleep.
+# In seconds. Threads of GNU's OpenMP wait for some 16 ms before they sleep.
 REST = 0.03
 
 
 @dataclasses.dataclass
 class Goal:
-    """What a figure should be at most, or at least."""
+    """The most, or the least, that a figure should be."""
 
     what: str
     value: float
@@ -57,13 +57,13 @@ class Table:
     """Figures of several ways (rows) to do several things (columns).
 
     Attributes:
-        title: what is measured.
+        title: the subject of the measurement.
         unit: of the figures; less is better.
-        columns: what is done.
+        columns: the things that are done.
         rows: for each way a figure for each column, None where there is none.
         reference: the row that the others are compared with, or None for no comparison.
-        goals: what is to be reached.
-        notes: what a reader must know to understand the figures.
+        goals: the goals for its figures.
+        notes: notes that a reader needs to understand the figures.
     """
 
     title: str
@@ -91,9 +91,9 @@ class Table:
         columns: Sequence[str] | None = None,
         at_least: bool = False,
     ) -> None:
-        """A goal for the quotient of two rows, in the column where it is the worst.
+        """Adds a goal for the quotient of two rows, in the column where it is the worst.
 
-        None where one of the rows is missing, as of a library that is not installed.
+        Adds none where a row is missing, as where a library is not installed.
         """
         quotients = {
             column: self.rows[over][k] / self.rows[under][k]
@@ -116,7 +116,7 @@ class Table:
         return f"{_format(figure)}{ratio}"
 
     def to_text(self) -> str:
-        """The table in Markdown; in brackets, how many times the reference's figure it is."""
+        """The table in Markdown; in brackets, each figure in times of the reference's."""
         head = f"{self.unit} (times {self.reference})" if self.reference else self.unit
         cells = [[head, *self.columns]]
         for name in self.rows:
@@ -146,10 +146,10 @@ def measure(
 ) -> dict[str, float]:
     """The seconds that each case takes: the median of `repeats` bursts, taken in turns.
 
-    Cases that ran one after the other alone would each see another state of the machine. A burst
+    If each case ran all of its bursts at once, it would see another state of the machine. A burst
     begins with a call that is not timed, in which threads wake up and caches fill, and lasts about
-    `burst` seconds. Before it the machine rests until the threads of the case before, some of which
-    (OpenMP's) wait for more work without sleeping, leave the CPUs to this one.
+    `burst` seconds. Before it the machine rests until the threads of the case before leave the CPUs
+    to this one: some of them (OpenMP's) wait for more work without sleeping.
     """
     calls = {}
     for name, case in cases.items():
@@ -171,7 +171,7 @@ def measure(
 
 
 def if_installed(make: Callable[[], Made]) -> Made | None:
-    """What it makes; None where a library for that is missing."""
+    """Returns the result of a function; None where a library for that is missing."""
     try:
         return make()
     except ImportError:
@@ -181,7 +181,7 @@ def if_installed(make: Callable[[], Made]) -> Made | None:
 def output_of_process(
     module: str, *arguments: str, threads: int, environment: Mapping[str, str] | None = None
 ) -> str:
-    """What a module prints in a process of its own that has as many CPUs as threads."""
+    """The output of a module in a process of its own that has as many CPUs as threads."""
     cpus = sorted(os.sched_getaffinity(0))[:threads]
     # NumPy asks for huge pages for large arrays, and a tensor may take over an array's memory.
     environment = {
@@ -200,7 +200,7 @@ def output_of_process(
 
 
 def describe_machine() -> str:
-    """What the figures were taken on, for the reader and for the JSON file."""
+    """Describes the machine of the figures, for the reader and for the JSON file."""
     versions = []
     for package in PACKAGES:
         try:

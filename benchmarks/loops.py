@@ -1,6 +1,6 @@
-"""Loops: what an iteration costs, LSTMs beside other libraries, and memory.
+"""Loops: the cost of an iteration, LSTMs beside other libraries, and memory.
 
-What TensorFlow runs is measured inside one graph: several loops, each starting from the state that
+TensorFlow's loops are measured inside one graph: several loops, each starting from the state that
 the last one left, in one tf.function. The call of the function, 0.1 to 0.2 ms, then hardly counts,
 and no two loops run at the same time. The other libraries are called once a run.
 """
@@ -78,7 +78,7 @@ def lstm_cases(
     initial = tuple(map(tf.constant, lstm.states))
 
     def forward(way, xs):
-        # Nothing is left out: every output is wanted.
+        # Every output is wanted, so that nothing is left out.
         state, outputs = cells.run_in_a_row(functools.partial(way, cell), xs, initial)
         return state[0], outputs
 
@@ -266,7 +266,7 @@ END = 0
 
 
 class Decoder(tf.Module):
-    """A GRU that reads what it has written: each time the likeliest token, but never the end."""
+    """A GRU that reads its own output: each time the likeliest token, but never the end."""
 
     def __init__(self, tokens: int, embedding: int, hidden: int):
         super().__init__()
@@ -280,7 +280,7 @@ class Decoder(tf.Module):
         self.output_bias = tf.Variable(tf.one_hot(END, tokens, on_value=-1e9, off_value=0.0))
 
     def __call__(self, token: tf.Tensor, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """token [1], h [1, hidden]: what comes next."""
+        """Takes token [1] and h [1, hidden], and returns the next ones."""
         x = tf.gather(self.embedding, token)
         gates = tf.nn.bias_add(tf.concat([x, h], axis=1) @ self.gates, self.gates_bias)
         keep, reset = tf.split(tf.sigmoid(gates), 2, axis=1)
@@ -359,11 +359,11 @@ def greedy_decoding(repeats: int) -> harness.Table:
     return table
 
 
-# --- what an iteration costs ---------------------------------------------------------------------
+# --- the cost of an iteration --------------------------------------------------------------------
 
 
 def _twelve_ops(h: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    # Additions only would be made one op by the graph optimiser.
+    # The graph optimiser would make one op of nothing but additions.
     for _ in range(6):
         h = y - (h + y)
     return h
@@ -428,11 +428,11 @@ def cost_of_an_iteration(repeats: int) -> harness.Table:
     return table
 
 
-# --- what a call costs before the first iteration ------------------------------------------------
+# --- the cost of a call before the first iteration -----------------------------------------------
 
 
 def _make_lstm_step() -> Callable:
-    """A step, as a callable that nobody has traced yet, for states and inputs of 8."""
+    """A step, as a callable that has not been traced yet, for states and inputs of 8."""
     cell = cells.LstmCell(Layer.random("lstm", 1, 1, 8, 8))
 
     def step(state, x):
@@ -605,7 +605,7 @@ def long_counter(quick: bool) -> Iterator[harness.Table]:
 
 
 def print_counter(way: str, iterations: str, repeats: str) -> None:
-    """The seconds that counting takes, and how many MiB more than counting to 1,000."""
+    """Prints the seconds that counting takes, and the MiB beyond those of counting to 1,000."""
     function = tf.function(
         COUNTERS[way], input_signature=[tf.TensorSpec([], tf.int64)], autograph=False
     )
@@ -617,19 +617,19 @@ def print_counter(way: str, iterations: str, repeats: str) -> None:
         result = function(count).numpy()
         seconds.append(time.perf_counter() - start)
         assert result == int(iterations)
-    # At least a page: a picture's logarithmic scale has no place for none.
+    # At least a page: a picture's logarithmic scale has no zero.
     print(statistics.median(seconds), max(_peak() - before, 4) / 1024)
 
 
 def _run_alone(*arguments) -> str:
-    """What this module prints, in a process of its own."""
+    """The output of this module in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.loops", *map(str, arguments)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _peak() -> int:
-    """In KiB: the most memory that this process has had."""
-    # Not ru_maxrss: a process inherits that from the one that started it.
+    """The most memory that this process has had, in KiB."""
+    # Not ru_maxrss, which a process inherits from the one that started it.
     status = pathlib.Path("/proc/self/status").read_text()
     return int(re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE).group(1))
 
@@ -687,7 +687,7 @@ def memory(quick: bool) -> harness.Table:
         for way in (OURS, WHILE):
             figures[way] = float(_run_alone("memory", way, iterations, width)) / 1024
         table.add_column(f"{iterations:,} iterations", figures)
-        # One iteration holds a piece or two; the allocators and threads want a little as well.
+        # One iteration holds a piece or two. The allocators and threads need a little, too.
         needed = figures[NEEDED] + 4 * width * 4 / 2**20 + 8
         what = f"{OURS}, {iterations:,} iterations: peak / (input + output + one iteration)"
         table.goals.append(harness.Goal(what, figures[OURS] / needed, 1.0))
@@ -695,7 +695,7 @@ def memory(quick: bool) -> harness.Table:
 
 
 def print_peak_growth(way: str, iterations: str, width: str) -> None:
-    """In KiB: how much more memory than a small loop a large one needs at its peak."""
+    """Prints the memory that a large loop needs at its peak beyond a small one, in KiB."""
     iterations, width = int(iterations), int(width)
     function = tf.function(
         functools.partial(MEMORY_LOOPS[way], lambda h, x: h * 0.5 + x),

@@ -1,5 +1,5 @@
-// What the products of a recurrent layer cannot be faster than: multiply-adds in registers, and
-// reading from the second-level cache. Compiled when the benchmark runs, for this machine.
+// The limits of a recurrent layer's products: multiply-adds in registers, and reads of the
+// second-level cache. Compiled when the benchmark runs, for this machine.
 #include <chrono>
 #include <cstdint>
 #include <thread>
@@ -19,7 +19,7 @@ constexpr int kFloats = kBytes / sizeof(float);
 // Enough to hide the latency of two units, and not more than AVX2 has registers for.
 constexpr int kChains = 12;
 
-// What the compiler knows of a value is lost: equal sums would become one.
+// Makes the compiler forget a value: equal sums would become one.
 void Forget(Vector& value) { asm volatile("" : "+x"(value)); }
 
 void MultiplyAdd(int64_t repeats) {
@@ -34,7 +34,7 @@ void MultiplyAdd(int64_t repeats) {
   for (Vector& sum : sums) Forget(sum);
 }
 
-// As a product of one row does: each line is loaded once, multiplied and added.
+// Reads as a product of one row does: each line is loaded once, multiplied and added.
 void Read(const Vector* begin, const Vector* end, int64_t repeats) {
   Vector sums[8] = {};
   for (Vector& sum : sums) Forget(sum);
@@ -42,7 +42,7 @@ void Read(const Vector* begin, const Vector* end, int64_t repeats) {
     for (const Vector* line = begin; line != end; line += 8) {
       for (int j = 0; j < 8; ++j) sums[j] += line[j];
     }
-    asm volatile("" : : : "memory");  // Else one pass would do for all.
+    asm volatile("" : : : "memory");  // Otherwise one pass would do for all.
   }
   for (Vector& sum : sums) Forget(sum);
 }
@@ -60,13 +60,13 @@ double Seconds(int64_t num_threads, const Work& work) {
 
 }  // namespace
 
-// A second, by all threads together.
+// Multiply-adds a second, by all threads together.
 extern "C" double multiply_adds(int64_t repeats, int64_t num_threads) {
   const double seconds = Seconds(num_threads, [=](int64_t) { MultiplyAdd(repeats); });
   return double(repeats) * kChains * kFloats * num_threads / seconds;
 }
 
-// A second, by all threads together, each of which reads `bytes` of its own again and again.
+// Bytes a second, by all threads together, each of which reads `bytes` of its own again and again.
 extern "C" double bytes_read(int64_t bytes, int64_t repeats, int64_t num_threads) {
   const int64_t lines = bytes / (8 * kBytes) * 8;
   const std::vector<Vector> memory(lines * num_threads, Vector{});

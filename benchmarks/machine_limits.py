@@ -1,4 +1,4 @@
-"""The limits of recurrent layers: what a machine multiplies, and reads from the second cache."""
+"""The limits of recurrent layers: a machine's products, and reads of its second-level cache."""
 
 import ctypes
 import dataclasses
@@ -6,14 +6,14 @@ import functools
 
 from benchmarks import native
 
-# What one core reads again and again: the recurrent weights of a layer, say.
+# Bytes that one core reads again and again, such as the recurrent weights of a layer.
 READ_BYTES = 2**20
 ATTEMPTS = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What some threads do in a second, together.
+    """The work of some threads in a second, together.
 
     Attributes:
         multiply_adds: of float32, in registers.
@@ -34,12 +34,12 @@ class Limits:
 
 @functools.cache
 def measure(threads: int) -> Limits:
-    """The best of some attempts. OSError or CalledProcessError: there is no compiler."""
+    """The best of some attempts. OSError or CalledProcessError means that there is no compiler."""
     library = native.compile_source("machine_limits.cc")
     for function in (library.multiply_adds, library.bytes_read):
         function.restype = ctypes.c_double
     count, size = ctypes.c_int64(threads), ctypes.c_int64(READ_BYTES)
-    # Some 2 ms each: longer than a thread needs to start, shorter than what others leave alone.
+    # Some 2 ms each: longer than a thread needs to start, and short enough to stay undisturbed.
     multiply_adds = max(
         library.multiply_adds(ctypes.c_int64(1_000_000), count) for _ in range(ATTEMPTS)
     )

@@ -1,6 +1,6 @@
 """Look-ups in the many small tables of a model: by one op, by an op for each, by other libraries.
 
-What TensorFlow runs is measured inside one graph, which looks up in all tables several times, one
+TensorFlow's ops are measured inside one graph, which looks up in all tables several times, one
 after the other; or as eager calls. The bags have one to five ids, in tensors of their own for each
 table.
 """
@@ -20,7 +20,7 @@ BATCHES = (128, 2048)
 THREADS = 2
 PASSES = 20  # in a graph, whose call takes 0.1 to 0.2 ms
 
-# What pools bags: (tables, ids of each) -> the sums of each.
+# A function that pools bags: (tables, ids of each) -> the sums of each.
 Way = Callable[[Sequence[tf.Variable], Sequence], list[tf.Tensor]]
 
 
@@ -54,7 +54,7 @@ def _table(title: str, repeats: int, columns: dict[int, dict[str, Callable]]) ->
 
 
 class Contest:
-    """What runs at one number of bags of each table."""
+    """The cases with one number of bags of each table."""
 
     def __init__(self, batch: int):
         self.batch = batch

@@ -20,7 +20,7 @@ WAYS = {
 
 
 def measure(jit_compile: bool, repeats: int) -> dict[str, dict[str, float]]:
-    """For each shape the microseconds that a step takes each way."""
+    """The microseconds that a step takes each way, for each shape."""
     columns = {}
     for rows, width, bags, size in SHAPES:
         rng = np.random.default_rng(0)
@@ -37,7 +37,7 @@ def measure(jit_compile: bool, repeats: int) -> dict[str, dict[str, float]]:
 
 
 def make_table(title: str, columns: dict[str, dict[str, float]], limit: float) -> harness.Table:
-    """Of what measure() gives; `limit` is the goal for the share of the peer's time."""
+    """A table of the times of measure(); `limit` is the goal for the share of the peer's time."""
     table = harness.Table(title, "us a step", [], reference=PEER)
     for column, figures in columns.items():
         table.add_column(column, figures)
@@ -51,7 +51,7 @@ def _step(way: Callable, table: tf.Variable, ids: tf.Tensor, jit_compile: bool) 
     def function(ids):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(way(table, ids) ** 2)
-        # So small that the rows stay what they are.
+        # So small that the rows hardly change.
         tf_ti.scatter_sub(table, tape.gradient(loss, table), 1e-6)
         return loss
 

@@ -1,4 +1,4 @@
-"""C++ that shows what a machine is capable of, compiled for it when a benchmark runs."""
+"""C++ that finds the limits of a machine, compiled for it when a benchmark runs."""
 
 import ctypes
 import os
@@ -8,7 +8,7 @@ import tempfile
 
 
 def compile_source(name: str, *flags: str) -> ctypes.CDLL:
-    """A source of this folder. OSError or CalledProcessError says that there is no compiler."""
+    """Compiles a source of this folder. OSError or CalledProcessError: there is no compiler."""
     source = pathlib.Path(__file__).with_name(name)
     with tempfile.TemporaryDirectory() as folder:
         library = os.path.join(folder, "library.so")

@@ -1,4 +1,4 @@
-"""OpenVINO's IR: what `tf_ti.openvino` loads beside OpenVINO, at running it and at reading it.
+"""OpenVINO's IR: models loaded by `tf_ti.openvino` beside OpenVINO, at running and at reading.
 
 A loaded model is measured inside one graph, several runs in a row, each from the hidden state that
 the last one left; OpenVINO is called once a run. Every case is checked before it is timed.
@@ -24,7 +24,7 @@ THREADS = 2
 OURS, OPENVINO = "tf_ti.openvino.load", "OpenVINO"
 SEQUENCE = "TfTi>RecurrentSequence"
 BODIES = {"LSTMCell": openvino_cell, "the cell in plain ops": openvino_plain_ops}
-# Time, batch, input, hidden; and how many runs stand in one graph.
+# Time, batch, input, hidden; and the number of runs in one graph.
 SIZES = {(25, 1, 512, 256): 20, (200, 1, 8, 8): 100, (100, 32, 64, 64): 10}
 
 TRAINABLE, TRACED = "tf_ti.openvino.load, trainable", "tf_ti.openvino.load, and traced"
@@ -71,7 +71,7 @@ def iterators(folder: pathlib.Path, body: str, repeats: int) -> harness.Table:
 
 
 def _write_iterator(path: pathlib.Path, layer: Layer, step: Callable) -> None:
-    """As Example 2: x [batch, time, input] along axis 1, the states, and a cell between reshapes.
+    """Writes Example 2: x [batch, time, input] along axis 1, the states, a cell between reshapes.
 
     It has the last hidden state as its second output, beside the documents' one.
     """

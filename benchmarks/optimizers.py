@@ -1,7 +1,7 @@
-"""Optimizers for a table: what a step is by definition, tf_ti's, and those of TensorFlow's ops.
+"""Optimizers for a table: a step by definition, tf_ti's, and those of TensorFlow's ops.
 
-All compute the same from the same numbers: Keras's Adam and Adagrad, their defaults but for the
-rate. (Where the epsilon is added differs, which the first step does not show.)
+All compute the same from the same numbers: Keras's Adam and Adagrad, with their defaults except for
+the rate. (They add the epsilon in different places, which the first step does not show.)
 """
 
 from collections.abc import Callable
@@ -13,10 +13,10 @@ import tf_ti
 
 RATE = 0.01
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
-# Of Adagrad's accumulators.
+# The initial value of Adagrad's accumulators.
 INITIAL = 0.1
 
-# What the first step takes off the rows, of their gradient [rows, width].
+# The change of the rows in the first step, from their gradient [rows, width].
 Change = Callable[[np.ndarray], np.ndarray]
 
 
@@ -40,10 +40,10 @@ def row_wise_adagrad_change(gradient: np.ndarray) -> np.ndarray:
 
 
 class Optimizer:
-    """A table, and what else belongs to an optimizer of it.
+    """A table, and the slots of its optimizer.
 
     Attributes:
-        change: what the first step is to take off the table.
+        change: a function that gives the change of the rows in the first step.
     """
 
     change: Change
@@ -91,7 +91,7 @@ class Adam(Optimizer):
 
 
 class TensorFlowAdam(Adam):
-    """The same of TensorFlow's ops, as those write it who want a lazy Adam today."""
+    """The same in TensorFlow's ops, as a lazy Adam is written today."""
 
     def update(self, gradient):
         step = tf.cast(self._step.assign_add(1, read_value=True), tf.float32)

@@ -1,4 +1,4 @@
-"""A table in two shards on parameter servers: what crosses the network, and how long it takes.
+"""A table in two shards on parameter servers: the bytes on the network, and the time.
 
 The servers are processes of their own, the network is loopback, and this process does the steps:
 all share the same CPUs. Both ways look up the same ShardedVariable; their ids are the same.
@@ -78,8 +78,8 @@ def _update_by_tensorflow(shard, gradient):
 
 
 def measure(distribution: str, quick: bool) -> dict[str, dict[str, dict[str, float]]]:
-    """For time and bytes, and each of KINDS, the figures of both ways."""
-    cluster = Cluster(SERVERS, workers=1)  # which ends where nobody holds it
+    """The figures of both ways, for time and bytes, and each of KINDS."""
+    cluster = Cluster(SERVERS, workers=1)  # which ends when nothing refers to it
     strategy = cluster.connect()
     bags = Bags.random(SHAPE, sets=2 if quick else 8)
     if distribution == ZIPF:

@@ -1,4 +1,4 @@
-// Reads rows of a table, and reads and writes rows of some tables, and computes nothing: no bag and
+// Reads rows of a table, and reads and writes rows of some tables, and computes nothing. No bag and
 // no update can be faster than the fastest way to do that. Compiled when the benchmark runs, for
 // this machine and with ROW_LINES, the cache lines of a row.
 #include <algorithm>
@@ -67,7 +67,7 @@ constexpr Way kWay = {ReadRows<kLevel, kStep>, WriteRows<kLevel, kStep>};
 constexpr Way kWays[3][2] = {
     {kWay<0, 1>, kWay<0, 1>}, {kWay<1, 1>, kWay<1, 2>}, {kWay<2, 1>, kWay<2, 2>}};
 
-// Where somebody else has the CPU that the other thread needs, it is given up after a while.
+// Gives up the CPU after a while, where another process has the one that the other thread needs.
 void Wait(const std::atomic<int64_t>& counter, int64_t value) {
   for (int64_t spin = 1; counter.load(std::memory_order_acquire) < value; ++spin) {
     __builtin_ia32_pause();
@@ -100,19 +100,19 @@ void RunSteps(int64_t steps, int64_t num_threads, const Work& work) {
 
 }  // namespace
 
-// For each of `num_sets` sets, one after the other, and all of that `passes` times: the rows that
-// ids[read_bounds[set]] to ids[read_bounds[set + 1]] name are read from the first table, and then
-// those of written[write_bounds[set]] to written[write_bounds[set + 1]] are read from and written
-// to all `num_tables` tables, while `gradient` is read, which has a row for each of `written` or is
-// null. The threads divide each of these between them. `level`, `line_step` and `distance`: how
-// rows are prefetched that many ids ahead.
+// Goes through `num_sets` sets, one after the other, `passes` times. For each set, it reads the rows
+// of ids[read_bounds[set]] to ids[read_bounds[set + 1]] from the first table. Then it reads the rows
+// of written[write_bounds[set]] to written[write_bounds[set + 1]] from all `num_tables` tables, and
+// writes them, and reads `gradient`, which has a row for each of `written` or is null. The threads
+// divide each of these between them. `level`, `line_step` and `distance` tell how rows are
+// prefetched: `distance` ids ahead.
 extern "C" void walk_rows(void* const* tables, int64_t num_tables, const int32_t* read,
                           const int64_t* read_bounds, const int32_t* written,
                           const int64_t* write_bounds, const void* gradient, int64_t num_sets,
                           int64_t passes, int64_t level, int64_t line_step, int64_t distance,
                           int64_t num_threads) {
   const Way way = kWays[level][line_step - 1];
-  // Rows are written once all have been read: no step is begun where there is nothing to be done.
+  // Rows are written once all have been read. A step without work is not begun.
   std::vector<int64_t> steps;
   for (int64_t set = 0; set < num_sets; ++set) {
     if (read_bounds[set] < read_bounds[set + 1]) steps.push_back(2 * set);

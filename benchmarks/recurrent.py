@@ -1,6 +1,6 @@
 """Recurrent layers: LSTM and GRU beside other libraries, the same cells in loops, and new cells.
 
-What TensorFlow runs is measured inside one graph: several runs of a layer, each from the state that
+TensorFlow's layers are measured inside one graph: several runs of a layer, each from the state that
 the last one left, in one tf.function. The call of the function, 0.1 to 0.2 ms, then hardly counts.
 The other libraries are called once a run. Every case is checked before it is timed: its last hidden
 state, and its gradients.
@@ -43,17 +43,17 @@ BLOCK_LSTM = "tf.raw_ops.BlockLSTMV2"
 WHILE = "tf.while_loop"
 XLA = "tf.while_loop, XLA-compiled"
 FLOOR = "floor: the products alone"
-# The best of them is what tf_ti is compared with.
+# tf_ti is compared with the best of them.
 RIVALS = (ONNX_RUNTIME, OPENVINO_SEQUENCE, OPENVINO_CELL, OPENVINO_OPS, TORCH)
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How large a layer is, how often it is run in one graph, and what tf_ti should reach.
+    """The size of a layer, the number of its runs in one graph, and the goals of tf_ti.
 
     Attributes:
         sizes: time, batch, input, hidden.
-        forward, training: at most how many times the best rival's time, and torch's.
+        forward, training: the most in times of the best rival's time, and of torch's.
     """
 
     name: str
@@ -169,7 +169,7 @@ class BlockLstm:
         self._inputs = layer.x.shape[2]
         kernel = np.concatenate([layer.w, layer.r])
         self.weights = [tf.Variable(kernel), tf.Variable(layer.b)]
-        # Not used, but asked for.
+        # Required, but not used.
         self._peepholes = dict.fromkeys(("wci", "wcf", "wco"), tf.zeros([layer.hidden]))
         self.x = tf.constant(layer.x)
         self.state = tuple(map(tf.constant, layer.states))
@@ -180,7 +180,7 @@ class BlockLstm:
 
     @tf.custom_gradient
     def _run(self, x, h, c, kernel, bias):
-        # The gradient that TensorFlow registers is another op's, with another order of gates.
+        # TensorFlow registers the gradient of another op, with another order of gates.
         steps = tf.constant(x.shape[0], tf.int64)
         given = {"x": x, "h_prev": h, "cs_prev": c, "w": kernel, "b": bias, **self._peepholes}
         outputs = tf.raw_ops.BlockLSTMV2(seq_len_max=steps, **given)
@@ -209,7 +209,7 @@ _in_while_loop = functools.partial(InLoop, cells.on_while_loop)
 
 
 def _runs(name: str, runs: int) -> int:
-    """How many runs stand in one graph: few where that takes long to trace or to compile."""
+    """The number of runs in one graph: few where that takes long to trace or to compile."""
     return {KERAS: 1, XLA: min(runs, 5)}.get(name, runs)
 
 
@@ -229,7 +229,7 @@ def forward_case(name: str, way: Way, layer: Layer, runs: int) -> Callable:
     runs = _runs(name, runs)
 
     def function(xs):
-        # Nothing is left out: every output is wanted.
+        # Every output is wanted, so that nothing is left out.
         return cells.run_in_a_row(way, xs, way.state)
 
     case = cells.graph_of(function, way.x, runs, jit_compile=name == XLA)
@@ -257,7 +257,7 @@ def training_case(
 
 
 def expected_gradients(layer: Layer, dy: np.ndarray, runs: int) -> list[np.ndarray]:
-    """What to expect: each step a call, differentiated by TensorFlow's tape."""
+    """The expected gradients: each step a call, differentiated by TensorFlow's tape."""
 
     def in_python(cell, x, state):
         cell, outputs = tf.function(cell, autograph=False), []
@@ -293,7 +293,7 @@ def _limits(threads: int) -> machine_limits.Limits | None:
 
 
 def _floor(layer: Layer, threads: int, differentiate: bool) -> dict[str, float]:
-    """The seconds below which the products of a run cannot be: nothing where that is not known."""
+    """The least seconds that the products of a run can take; nothing where that is not known."""
     limits = _limits(threads)
     if limits is None:
         return {}
@@ -301,7 +301,7 @@ def _floor(layer: Layer, threads: int, differentiate: bool) -> dict[str, float]:
     inputs = time * batch * layer.w.size / limits.multiply_adds
     recurrent = time * batch * layer.r.size / limits.multiply_adds
     states = max(time * layer.r.nbytes / limits.bytes_read, recurrent)
-    # Backwards: dx and dw; dh step by step, and dr, which is one product of all steps.
+    # The backward: dx and dw; dh step by step; and dr, which is one product of all steps.
     return {FLOOR: 3 * inputs + 2 * states + recurrent if differentiate else inputs + states}
 
 
@@ -348,7 +348,7 @@ def _training_peer_cases(
 def _measure(
     in_graph: dict[str, Callable], runs: int, called: dict[str, Callable], repeats: int
 ) -> dict[str, float]:
-    """The seconds of a run, all in turns."""
+    """The seconds of a run, measured in turns."""
     seconds = harness.measure(in_graph | called, repeats)
     return {
         name: value / (_runs(name, runs) if name in in_graph else 1)
@@ -440,7 +440,7 @@ def training(kind: str, repeats: int) -> harness.Table:
 
 
 def one_thread(repeats: int) -> Iterator[harness.Table]:
-    """In a process of its own: TensorFlow's threads are settled when it starts."""
+    """Measures in a process of its own: TensorFlow settles its threads when it starts."""
     command = [sys.executable, "-m", "benchmarks.recurrent", str(repeats)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     output = subprocess.run(

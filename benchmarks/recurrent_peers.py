@@ -2,7 +2,7 @@
 
 Every `make_*` function gets a layer and the number of threads, and returns a case: a callable
 without arguments that runs the layer once and returns its last hidden state. Those of
-`TRAINING_PEERS` return gradients, see there. ImportError says that the library is missing,
+`TRAINING_PEERS` return gradients, see there. ImportError means that the library is missing, and
 NotImplementedError that it has no such layer.
 """
 
@@ -60,12 +60,12 @@ class Layer:
 
     @property
     def input_bias(self) -> np.ndarray:
-        """[gates * hidden]: what is added to the product of the input."""
+        """[gates * hidden]: the bias of the input's product."""
         return self.b[: len(GATES[self.kind]) * self.hidden]
 
     @property
     def recurrent_bias(self) -> np.ndarray:
-        """[gates * hidden]: what is added to the product of the hidden state."""
+        """[gates * hidden]: the bias of the hidden state's product."""
         bias = np.zeros_like(self.input_bias)
         if self.kind == "gru":
             bias[2 * self.hidden :] = self.b[3 * self.hidden :]
@@ -82,7 +82,7 @@ class Layer:
         return reorder(array, GATES[self.kind], order)
 
     def last_hidden(self, runs: int = 1) -> np.ndarray:
-        """What to expect, by definition; each run starts with the last one's state."""
+        """The expected state, by definition; each run starts with the last one's state."""
         states = self.states
         for x in [*self.x] * runs:
             states = STEPS[self.kind](NUMPY, self.w, self.r, self.b, x, *states)
@@ -95,7 +95,7 @@ def reorder(array: np.ndarray, given: str, wanted: str) -> np.ndarray:
     return np.concatenate([parts[gate] for gate in wanted], axis=-1)
 
 
-# --- cells by definition, for NumPy and whatever is like it --------------------------------------
+# --- cells by definition, for NumPy and libraries like it ----------------------------------------
 
 NUMPY = types.SimpleNamespace(
     split=np.split,

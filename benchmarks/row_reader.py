@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks import native
 
 CACHE_LINE = 64
-# Cache level, every how manieth line of a row, and how many ids ahead. Processors differ in which
-# of them is the fastest, and a limit is what the fastest one reaches.
+# Ways to prefetch: the cache level, the step in lines of a row, and the distance in ids. Processors
+# differ in the fastest way, and the limit is the speed of the fastest.
 PREFETCHES = [(0, 1, 0)] + [
     (level, line_step, distance)
     for level in (1, 2)
@@ -22,7 +22,7 @@ PREFETCHES = [(0, 1, 0)] + [
 
 
 def make_table(rows: int, row_bytes: int, huge_pages: bool) -> np.ndarray:
-    """Memory of its own, [rows, row_bytes], for whose pages the kernel has been asked."""
+    """Memory of its own, [rows, row_bytes], on pages of the kind that the kernel was asked for."""
     memory = mmap.mmap(-1, rows * row_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE if huge_pages else mmap.MADV_NOHUGEPAGE)
     table = np.frombuffer(memory, np.uint8).reshape(rows, row_bytes)
@@ -40,11 +40,10 @@ def make_case(
 ) -> Callable[[], None]:
     """Goes through sets of ids, `passes` times.
 
-    For each set first the rows of the first table that its ids in `read` name are read, then those
-    of all tables that its ids in `written` name are read and written; either may be left out.
-    With a gradient, a row of it is read for each of `written`, from memory on 4 KB pages.
-    Prefetches in the way that turns out to be the fastest. OSError or CalledProcessError says that
-    there is no compiler.
+    For each set, reads the rows of the first table that its ids in `read` name. Then it reads and
+    writes the rows of all tables that its ids in `written` name. Either may be left out. With a
+    gradient, it reads a row of that for each of `written`, from memory on 4 KB pages. It prefetches
+    in the fastest way. OSError or CalledProcessError means that there is no compiler.
     """
     walk_rows = _compile(tables[0].shape[1] // CACHE_LINE)
     addresses = np.array([table.ctypes.data for table in tables])

@@ -1,9 +1,9 @@
-"""Training: steps of optimizers on a large table, beside those of other libraries and the memory's.
+"""Training: steps of optimizers on a large table, beside other libraries and the memory's speed.
 
-A step is the forward, the gradient and the update; what an update takes alone is measured as well.
-Each kind of optimizer and distribution of ids has a process of its own: a table is 256 MB, and so
-is each slot. What TensorFlow runs is measured inside one graph, one step after the other, but for
-Keras's `fit`, which calls a function a step; the other libraries are called once a step.
+A step is the forward, the gradient and the update; updates alone are measured as well. Each kind of
+optimizer and distribution of ids has a process of its own: a table is 256 MB, and so is each slot.
+TensorFlow's steps are measured inside one graph, one after the other, except for Keras's `fit`,
+which calls a function a step. The other libraries are called once a step.
 """
 
 import json
@@ -18,7 +18,7 @@ from benchmarks.bag_peers import NOTES, UNIFORM, ZIPF, Bags, Case, Effort, Shape
 
 THREADS = 2
 SHAPE = Shape(1_000_000, 64, 4096, 20)
-# How often one call goes through all ids, so that what the call itself takes hardly counts.
+# The passes of one call through all ids, so that the time of the call itself hardly counts.
 PASSES = 4
 DISTRIBUTIONS = (UNIFORM, ZIPF)
 LAYERS = ("EmbeddingBag", "Embedding")
@@ -42,7 +42,7 @@ OURS = {
 STEP = "rows read, and rows of {} written"
 UPDATE = "rows of {} written"
 UPDATE_AND_GRADIENT = "rows of {} written, a gradient's read"
-# The tables of which rows change, the slots among them. Those of row-wise slots are 4 bytes.
+# The tables whose rows change, the slots among them. Rows of row-wise slots are 4 bytes.
 TABLES = {SGD: 1, ROW_WISE: 1, ADAGRAD: 2, ADAM: 3}
 
 
@@ -81,7 +81,7 @@ def _fit(library: str, optimizer: str, layer: str, compiled: bool = False) -> st
 def _measure(
     kind: str, quick: bool, environment: dict[str, str] | None = None
 ) -> dict[str, dict[str, float]]:
-    """For each distribution what `measure_kind` gives in a process."""
+    """The times from `measure_kind` in a process for each distribution."""
     columns = {}
     for distribution in DISTRIBUTIONS:
         output = harness.output_of_process(
@@ -95,7 +95,7 @@ def _measure(
 
 
 def measure_kind(kind: str, distribution: str, quick: bool) -> dict[str, float]:
-    """Microseconds a step, for each way."""
+    """The microseconds that a step takes, for each way."""
     bag_peers.limit_tensorflow(THREADS)
     if quick:
         effort = Effort(THREADS, sets=4, repeats=3, burst=0.02)
@@ -108,7 +108,7 @@ def measure_kind(kind: str, distribution: str, quick: bool) -> dict[str, float]:
 
 
 class Contest:
-    """What runs with ids of one distribution."""
+    """The cases with ids of one distribution."""
 
     def __init__(self, bags: Bags):
         self._bags = bags

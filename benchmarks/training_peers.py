@@ -1,6 +1,6 @@
 """Training steps by Keras's `fit`, with an optimizer of Keras's or of tf_ti's, and by FBGEMM.
 
-ImportError says that the library is missing.
+ImportError means that the library is missing.
 """
 
 import keras
@@ -22,7 +22,7 @@ OPTIMIZERS = {
 
 
 class _HalfSquares(keras.losses.Loss):
-    """The loss whose gradient is how far off the predictions are."""
+    """The loss whose gradient is the error of the predictions."""
 
     def __init__(self):
         super().__init__(reduction="sum")
@@ -56,11 +56,11 @@ def fit(
     table.set_weights([bags.table])
 
     ids = bags.ids.reshape(-1, shape.bags, shape.ids_per_bag)
-    # Those whose gradient is the upstream one, in the first step.
+    # Targets that make the gradient of the first step the upstream one.
     labels = tf.constant(bags.pooled("sum") - bags.upstream)
     data = tf.data.Dataset.from_tensor_slices(ids).map(lambda ids: (ids, labels))
     model.fit(data.take(1), shuffle=False, verbose=0)
-    # Of a row that comes again Keras's optimizers square the parts of the gradient, not the sum.
+    # Where a row comes again, Keras's optimizers square the parts of its gradient, not the sum.
     sums_repeated_rows = layer == "EmbeddingBag" or not type(optimizer).__module__.startswith(
         "keras"
     )

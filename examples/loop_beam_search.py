@@ -1,6 +1,6 @@
 """Beam search: one loop extends the best sequences, a second one reads them from back to front.
 
-Checked against a search in NumPy, over the same random, but always same, probabilities.
+Checked against a search in NumPy, over the same probabilities, which are random but fixed.
 """
 
 import argparse
@@ -12,7 +12,9 @@ from tf_ti import Loop, LoopOutput, TripLimit
 
 END, START, TOKENS, NEVER = 0, 1, 12, np.float32(-1e9)
 logits = 2 * np.random.default_rng(0).standard_normal([TOKENS, TOKENS])
-table = np.float32(logits - np.log(np.exp(logits).sum(1, keepdims=True)))  # of each after each
+table = np.float32(
+    logits - np.log(np.exp(logits).sum(1, keepdims=True))
+)  # of each token after each
 table[END] = [0] + [NEVER] * (TOKENS - 1)  # nothing follows the end
 
 

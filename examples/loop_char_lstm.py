@@ -1,6 +1,6 @@
 """TensorRT's sampleCharRNN, a character-level LSTM, with tf_ti.Loop and a saved model's weights.
 
-train_char_model.py saves the model; what is written is what generate_text.py writes with it.
+train_char_model.py saves the model. The text is the same that generate_text.py writes with it.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from tf_ti import Loop, LoopOutput, TripLimit
 
 
 def add_lstm_cell(model, x, h, c):
-    """The LSTM inside a loop that h and c, its state, are recurrences of."""
+    """Adds the LSTM to a loop whose recurrences are h and c, its state."""
     gates = tf.concat([x, h], axis=1) @ model.kernel + model.bias
     forget, remember, candidate, expose = tf.split(gates, 4, axis=1)
     c.next = tf.sigmoid(forget + 1) * c + tf.sigmoid(remember) * tf.tanh(candidate)

@@ -1,6 +1,6 @@
 """Greedy decoding with a GRU: a loop that ends at the end token, or after so many tokens.
 
-The weights are random, but always the same. Checked against a loop of Python's over the same step.
+The weights are random, but fixed. Checked against a loop in Python over the same step.
 """
 
 import argparse

@@ -63,7 +63,7 @@ class Cluster:
         process.wait()
 
     def connect(self) -> tf.distribute.ParameterServerStrategy:
-        # TensorFlow would wait for ever for one that has failed.
+        # TensorFlow would wait for ever for a process that has failed.
         for (job, task), process in self._processes.items():
             while not _answers(self.spec[job][task]):
                 if process.poll() is not None:
@@ -72,7 +72,7 @@ class Cluster:
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(self.spec), task_type="chief", task_id=0, rpc_layer="grpc"
         )
-        # As many shards as servers, and the k-th of the table beside the k-th of what is made next.
+        # As many shards as servers: the k-th of the table beside the k-th of the next variable.
         partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(
             len(self.spec["ps"])
         )
@@ -80,7 +80,7 @@ class Cluster:
 
 
 def _free_addresses(count: int) -> list[str]:
-    """Below the ports that the system gives to whoever connects to something meanwhile."""
+    """Free addresses below the ports that the system gives to outgoing connections."""
     ports = random.sample(range(20_000, 32_000), 1000)
     addresses = (f"127.0.0.1:{port}" for port in ports)
     return list(itertools.islice(itertools.filterfalse(_answers, addresses), count))
@@ -93,7 +93,7 @@ def _answers(address: str) -> bool:
 
 
 def serve(spec: str, job: str, task: str) -> None:
-    """What the other processes do. They need tf_ti, too: importing it registers its ops."""
+    """Runs a server or a worker. These need tf_ti, too: importing it registers its ops."""
     server = tf.distribute.Server(
         tf.train.ClusterSpec(json.loads(spec)), job_name=job, task_index=int(task), protocol="grpc"
     )
@@ -103,11 +103,11 @@ def serve(spec: str, job: str, task: str) -> None:
 
 
 class Model(tf.Module):
-    """Says of a bag of ids whether most of them are of the good half, which nobody tells it."""
+    """Predicts if most ids of a bag are of the good half, which it has to learn."""
 
     def __init__(self, rows: int, width: int):
         super().__init__()
-        # A table and its slots one after the other, so that each shard has its slot beside it.
+        # A table and then its slots, so that each shard has its slot beside it.
         initial = tf.random.stateless_uniform([rows, width], [1, 2], -0.05, 0.05)
         self.table = tf.Variable(initial, name="table")
         self.accumulator = tf.Variable(tf.fill([rows, width], 0.1), name="accumulator")
@@ -201,7 +201,7 @@ def main() -> None:
         serve(*options.serve)
     else:
         train(options)
-        # TensorFlow's own end would wait, for ever, for a worker that is still on its way back.
+        # TensorFlow's own shutdown would wait, for ever, for a worker that is still coming back.
         sys.stdout.flush()
         os._exit(0)
 

@@ -43,7 +43,8 @@ class CharModel(tf.Module):
     """An embedding, an LSTM and a softmax.
 
     Args:
-        characters: those that the model can read and write; the first stands for any other one.
+        characters: the characters that the model can read and write; the first stands for any
+            other one.
         hidden: the size of the LSTM's state.
         run_lstm: `lstm`, or `lstm_on_while_loop` to compare with.
     """
@@ -72,7 +73,7 @@ class CharModel(tf.Module):
         return tf.sigmoid(expose) * tf.tanh(c), c
 
     def logits(self, ids: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
-        """What may follow each of the characters ids [time, batch]: [time, batch, characters]."""
+        """The logits of the next character after each of ids [time, batch]."""
         hs, state = self._run_lstm(self, tf.gather(self.embedding, ids), state)
         return hs @ self.output_kernel + self.output_bias, state
 
@@ -87,13 +88,13 @@ class CharModel(tf.Module):
     def generate(
         self, prompt: tf.Tensor, length: tf.Tensor, temperature: tf.Tensor, seed: tf.Tensor
     ) -> tf.Tensor:
-        """Writes `length` characters after the prompt. This is what the saved model offers."""
+        """Writes `length` characters after the prompt. The saved model has this function."""
         ids = self.encode("\n" + prompt)
         state = self.initial_state(1)
         _, state = self.logits(ids[:-1, tf.newaxis], state)
 
-        # The second loop of this file: its next input is the character that it has just drawn. The
-        # numbers 0, 1, 2, ..., of which each iteration gets one, make each draw another one.
+        # The second loop of this file: its next input is the character that it has just drawn. Each
+        # iteration gets one of the numbers 0, 1, 2, ..., so that each draw is another one.
         def body(k, drawn, h, c):
             h, c = self.cell(tf.gather(self.embedding, drawn), h, c)
             logits = (h @ self.output_kernel + self.output_bias) / temperature
@@ -143,7 +144,7 @@ def lstm(model: CharModel, xs: tf.Tensor, state: State) -> tuple[tf.Tensor, Stat
                 tf_ti.InputPort(1, 1),
                 tf_ti.InputPort(2, 2),
             ],
-            # Of results 0 and 1 the last ones are wanted, of result 2 all, one after another.
+            # The last values of results 0 and 1 are wanted, and all values of result 2.
             outputs=[
                 tf_ti.OutputPort(0, 0),
                 tf_ti.OutputPort(1, 1),
@@ -183,7 +184,7 @@ def standard_library() -> str:
 
 
 def choose_characters(text: str) -> str:
-    """The characters that are frequent enough to be learned, after one that stands for others."""
+    """The characters that are frequent enough to learn, after one that stands for all others."""
     counts = collections.Counter(text)
     return "\ufffd" + "".join(sorted(c for c, n in counts.most_common(2000) if n >= 20))
 
@@ -212,7 +213,7 @@ def batches(ids: np.ndarray, batch: int, time_steps: int) -> Iterator[tuple[np.n
 
 
 def bits_a_character(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """The cross entropy: how many bits a character of the text costs who knows the prediction."""
+    """The cross entropy: the bits that a character costs where the prediction is known."""
     nats = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
     return tf.reduce_mean(nats) / tf.math.log(2.0)
 

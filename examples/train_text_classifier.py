@@ -66,7 +66,7 @@ class TextClassifier(tf.Module):
         return words, tf.strings.ngrams(characters, [3, 4, 5], separator="")
 
     def rows_of_words(self, words: tf.Tensor) -> tf.Tensor:
-        """They have the first half of the table, so that "for" is not what "before" has in it."""
+        """The rows of words: the first half, so that "for" differs from the "for" in "before"."""
         return tf.strings.to_hash_bucket_fast(words, self.table.shape[0] // 2)
 
     def rows_of_characters(self, characters: tf.Tensor) -> tf.Tensor:
@@ -85,7 +85,7 @@ class TextClassifier(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "texts")])
     def classify(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The probability of each class for each text. This is what the saved model offers."""
+        """The probability of each class for each text. The saved model has this function."""
         probabilities = tf.nn.softmax(self.logits(self.ids(texts)))
         return {"classes": self.classes, "probabilities": probabilities}
 
@@ -93,7 +93,7 @@ class TextClassifier(tf.Module):
 def mean_of_rows(table: tf.Variable, ids: tf.RaggedTensor) -> tf.Tensor:
     """The mean of the rows that each bag of ids [batch, (n-grams)] names, with tf_ti.
 
-    The rows are added up where they lie. The gradient is of the rows that were read, each once.
+    The rows are added up where they lie. The gradient has the rows that were read, each once.
     """
     return tf_ti.embedding_bag(table, ids, combiner="mean")
 
@@ -110,7 +110,7 @@ Lines = list[tuple[str, int]]
 
 
 def long_enough(lines: list[str]) -> list[str]:
-    """Of shorter lines, such as `else:`, nobody could tell where they come from."""
+    """The lines that tell where they come from, unlike short ones such as `else:`."""
     stripped = (line.strip() for line in lines)
     return [line for line in stripped if len(line) >= 10]
 
@@ -165,8 +165,8 @@ def folders(paths: list[pathlib.Path]) -> tuple[list[str], list[Lines]]:
 def split(files: list[Lines], classes: list[str]) -> tuple[Lines, Lines]:
     """Lines to train on, and those of a tenth of the files, which are held out.
 
-    Of these, lines that are also in a file to train on would be easier than new text is: they are
-    left out.
+    Held-out lines that are also in a file to train on are left out: they would be easier than new
+    text.
     """
     kinds = collections.defaultdict(list)
     for file in files:
@@ -204,8 +204,8 @@ def batches(
 def make_optimizer(kind: type, model: TextClassifier, rate: float, steps: int) -> keras.Optimizer:
     """An Adagrad of this kind, whose rate falls to zero in the end.
 
-    There steps should mend more than they spoil. The gradients are small: with Keras's start of 0.1
-    the accumulators would hardly notice them.
+    The last steps should improve more than they spoil. The gradients are small: with Keras's
+    initial 0.1 the accumulators would hardly notice them.
     """
     schedule = keras.optimizers.schedules.PolynomialDecay(rate, steps, end_learning_rate=0.0)
     optimizer = kind(schedule, initial_accumulator_value=1e-3)
@@ -222,8 +222,8 @@ def train_step(
     with tf.GradientTape() as tape:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(numbers, model.logits(ids))
         loss = tf.reduce_sum(losses)
-    # The gradient of the table is some thousands of its million rows, and their numbers. With the
-    # optimizer of tf_ti, and not with that of Keras, the others are not touched.
+    # The gradient of the table is some thousands of its million rows, and their numbers. tf_ti's
+    # optimizer does not touch the other rows. Keras's does.
     optimizer.apply(tape.gradient(loss, variables), variables)
     return tf.reduce_mean(losses)
 
@@ -235,7 +235,7 @@ def count_predictions(model: TextClassifier, ids: tf.RaggedTensor, numbers: tf.T
 
 
 def confusion(model: TextClassifier, data: tf.data.Dataset) -> np.ndarray:
-    """How many lines of a class (its row) are taken for one of a class (its column)."""
+    """The number of lines of a class (its row) that are taken for another (its column)."""
     return sum(count_predictions(model, *batch).numpy() for batch in data)
 
 
@@ -298,10 +298,11 @@ def print_mistakes(
 def print_telling_ngrams(
     model: TextClassifier, classes: list[str], lines: Lines, count: int = 8
 ) -> None:
-    """What speaks for a class: n-grams whose rows score high, and that are often said.
+    """Prints frequent n-grams whose rows score high for a class.
 
-    The table knows rows, and not the n-grams that name them: they come from the text again. A rare
-    one may speak with the voice of another that shares its row, a frequent one drowns these.
+    The table knows rows, and not the n-grams that name them, so these come from the text again. A
+    rare n-gram may share its row with another one, and have its score. A frequent one outweighs
+    the others of its row.
     """
     texts = [text for text, _ in random.Random(0).sample(lines, min(len(lines), 20_000))]
     words, characters = model.ngrams(tf.constant(texts))
@@ -312,7 +313,7 @@ def print_telling_ngrams(
     ):
         ngrams, _, counts = tf.unique_with_counts(ngrams)
         scores = tf.gather(model.table, rows_of(ngrams)) @ layer
-        # The highest scores alone are those of rarities, and the counts those of what all have.
+        # The highest scores are those of rare n-grams, and the highest counts those of common ones.
         says = (scores * tf.sqrt(tf.cast(counts, tf.float32))[:, tf.newaxis]).numpy()
         for number, name in enumerate(classes):
             best = ngrams.numpy()[np.argsort(-says[:, number])[:count]]
@@ -362,7 +363,7 @@ def compare_steps(
     for name, (pool, kind) in ways.items():
         model = TextClassifier(classes, options.rows, options.width, pool)
         learners[name] = model, make_optimizer(kind, model, options.learning_rate, repeats + 2)
-    # Kept, so that the steps have the processor for themselves.
+    # All batches are made first, so that the steps have the processor for themselves.
     data = list(batches(learners["tf_ti"][0], lines, options.batch).take(repeats + 2))
     for ids, numbers in data:
         for name, learner in learners.items():

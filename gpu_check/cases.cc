@@ -36,8 +36,8 @@
 namespace tf_ti {
 namespace {
 
-// Bags of more ids than twice a piece are split on the GPU, and pieces have some power of two of
-// ids: the cases have bags on both sides of it.
+// Bags of more ids than twice a piece are split on the GPU. Pieces have some power of two of ids:
+// the cases have bags on both sides of it.
 constexpr int64_t kPieces[] = {64, 128, 256, 512};
 
 class Serial : public Parallel {
@@ -101,7 +101,7 @@ std::vector<double> Absolute(std::vector<double> values) {
   return values;
 }
 
-// How far rounding takes a value of T, and a sum of values, relative to them.
+// The relative error of a rounded value of T, and of a sum of values.
 template <typename T>
 constexpr double kRounding = std::is_same_v<T, Half>       ? 0x1p-11
                              : std::is_same_v<T, BFloat16> ? 0x1p-8
@@ -192,7 +192,8 @@ class Case {
     }
     const bool is_many = setting_.giant == 0 && random_.Chance(setting_.is_small ? 0.1 : 0.03);
     if (is_many) {
-      // So many short bags that a group has several, or so many rows that it has those of several.
+      // So many short bags that a group has several, or so many rows that a group has those of
+      // several.
       const auto many = [&] {
         return setting_.is_small ? random_.Int(1000, 4000) : random_.Int(140000, 300000);
       };
@@ -214,7 +215,7 @@ class Case {
     bags_.has_padding = random_.Chance(0.3);
     bags_.padding_idx = random_.Chance(0.3) ? -1 : random_.Int(0, num_rows_ - 1);
 
-    // How large the bags are.
+    // The sizes of the bags.
     std::vector<int64_t> sizes(count);
     const int64_t shape = setting_.giant > 0 ? 4 : random_.Int(0, is_many ? 1 : 3);
     const int64_t common = random_.Int(0, is_many ? 3 : setting_.is_small ? 12 : 60);
@@ -297,7 +298,7 @@ class Case {
       double weight = is_exact_ ? random_.Pick({-1.0, 1.0, 2.0})
                       : is_sum  ? 2 * random_.Real() - 1
                                 : 0.5 + random_.Real();
-      // What is left out of its bag must not matter.
+      // Weights of padding must not matter.
       if (bags_.has_padding && indices_[i] == bags_.padding_idx) {
         weight = std::numeric_limits<double>::quiet_NaN();
       }
@@ -318,7 +319,7 @@ class Case {
     }
   }
 
-  // What the GPU gets.
+  // The inputs for the GPU.
   struct Inputs {
     explicit Inputs(const Case& c)
         : indices(c.indices_),
@@ -365,8 +366,8 @@ class Case {
     Weights<T> weights;
   };
 
-  // What the processor's code gets: all in double, and bad values replaced by what the GPU's code
-  // takes them for. The table has a row of zeros more, for indices that are no rows.
+  // The inputs for the processor's code: all in double, and bad values replaced by those that the
+  // GPU's code takes them for. The table has one row of zeros more, for indices that are no rows.
   struct Reference {
     explicit Reference(const Case& c)
         : num_rows(c.num_rows_ + 1), table(ToDoubles(c.table_)), grad(ToDoubles(c.grad_)) {
@@ -388,7 +389,7 @@ class Case {
       bags.num_indices = static_cast<int64_t>(indices.size());
     }
 
-    // Bags with good bounds, from bad ones.
+    // Turns bags with bad bounds into bags with good ones.
     void Rearrange(const Case& c) {
       const auto begin = [&](int64_t b) -> int64_t {
         if (c.bags_.kind == BagKind::kSegments) {
@@ -425,8 +426,8 @@ class Case {
     int64_t num_rows;
     std::vector<double> table, grad, weights;
     std::vector<Index> indices, bounds;
-    std::vector<int64_t> from;    // where an index was at first
-    std::vector<bool> is_hidden;  // where bounds are bad: bags of which anything may come
+    std::vector<int64_t> from;    // the first position of each index
+    std::vector<bool> is_hidden;  // where bounds are bad: bags that may be anything
     Bags<Index> bags;
   };
 
@@ -436,7 +437,7 @@ class Case {
     return result;
   }
 
-  // Compares with what is right, up to the rounding of values and of sums of `size` numbers; the
+  // Compares with the right values, up to the rounding of values and of sums of `size` numbers. The
   // GPU adds up no more than kMostTerms one after another, and the processor no more in float64.
   template <typename V>
   void Compare(const std::string& what, const V& value, double right, double magnitude,
@@ -468,7 +469,7 @@ class Case {
     Fail(what + " is not the same " + when);
   }
 
-  // What two runs give, which must be the same bits.
+  // Runs twice, and returns the results, which must be the same bits.
   template <typename Function>
   auto Twice(const std::string& what, const Function& function) {
 #ifdef TF_TI_EMULATE_CUDA
@@ -648,8 +649,8 @@ class Case {
       return result;
     };
     const std::vector<double> right = run(reference.table, reference.grad, setting_.reduction);
-    // Weights are from 0.5 to 1.5 where there are divisors: so these are at least half as large as
-    // the weights, and a mean of dot products is not larger than three times the largest.
+    // Weights are from 0.5 to 1.5 where there are divisors. So the divisors are at least half as
+    // large as the weights, and a mean of dot products is at most three times the largest.
     const std::vector<double> dots =
         run(Absolute(reference.table), Absolute(reference.grad), Reduction::kSum);
     const double largest = dots.empty() ? 0 : *std::max_element(dots.begin(), dots.end());
@@ -728,7 +729,7 @@ class Case {
     const std::vector<double> right = run(reference.grad, reference.weights, &right_rows);
     const std::vector<double> magnitude =
         run(Absolute(reference.grad), Absolute(reference.weights), &right_rows);
-    // The gradient of what is no row goes nowhere.
+    // The gradient of an index that is no row goes nowhere.
     if (!right_rows.empty() && right_rows.back() == num_rows_) right_rows.pop_back();
     if (rows != right_rows) {
       Fail("the gradient has " + std::to_string(rows.size()) + " rows, not the " +
@@ -778,7 +779,7 @@ class Case {
         const int64_t at = rows[i / width_] * width_ + static_cast<int64_t>(i) % width_;
         const double s = values[i], root = is_adagrad ? std::sqrt(1 + s * s) : 1;
         right[at] -= 0.5 * s / root;
-        // No quotient by the root changes faster than what is divided.
+        // No quotient by the root changes faster than its dividend.
         most[at] += magnitude[i];
         if (is_adagrad) {
           const bool was_exact = is_exact_;
@@ -798,7 +799,7 @@ class Case {
     }
   }
 
-  // Makes the values zeros where a row comes again.
+  // Sets the values to zeros where a row comes again.
   void KeepFirst(const std::vector<Index>& indices, std::vector<T>* values) const {
     std::set<Index> seen;
     for (size_t i = 0; i < indices.size(); ++i) {
@@ -807,7 +808,7 @@ class Case {
     }
   }
 
-  // With the case's indices and values of their own.
+  // Runs with the case's indices and values of their own.
   void CheckScatterSub() {
     const int64_t count = std::min<int64_t>(bags_.num_indices, setting_.giant > 0 ? 2000 : 700);
     std::vector<T> values(count * width_);
@@ -869,8 +870,8 @@ class Case {
     }
   }
 
-  // Steps of optimizers, with the case's indices; one of them row-wise. The slots are 1 or more, so
-  // that roots of them magnify no rounding.
+  // Checks steps of optimizers, with the case's indices; one of them row-wise. The slots are 1 or
+  // more, so that roots of them magnify no rounding.
   void CheckUpdates() {
     const int64_t count = std::min<int64_t>(bags_.num_indices, 700);
     std::vector<T> values(count * width_);
@@ -897,7 +898,7 @@ class Case {
     const AdagradNumbers adagrad{rate, adam.epsilon, adam.epsilon_hat};
     const S decay = static_cast<S>(adam.weight_decay);
 
-    // On the processor what is no row is left out, which it would refuse.
+    // An index that is no row is left out on the processor, which would refuse it.
     std::vector<Index> right_indices;
     std::vector<double> right_values;
     for (int64_t i = 0; i < count; ++i) {
@@ -911,7 +912,7 @@ class Case {
         GradientsOfRows(right_indices.data(), right_values.data(),
                         static_cast<int64_t>(right_indices.size()), num_rows_, width_);
 
-    // Of the squares of sums.
+    // A bound for the squares of sums.
     double largest = 0;
     int64_t most_repeats = 0;
     std::map<Index, int64_t> repeats;
@@ -1009,10 +1010,10 @@ class Case {
   std::vector<T> table_, grad_, rounded_weights_;
   std::vector<S> wide_weights_;
   bool has_weights_ = false, weights_are_wide_ = false;
-  bool is_exact_ = false;  // whether sums are of small integers, and must be right to the last bit
+  bool is_exact_ = false;  // sums are of small integers, and must be right to the last bit
 };
 
-// Runs one case; `number` says of which type, kind and reduction. Returns whether all is well.
+// Runs one case; `number` tells its type, kind and reduction. Returns true if all is well.
 constexpr int kNumbers = 4 * 2 * 3 * 4;
 
 template <typename T, typename Index>
@@ -1115,22 +1116,22 @@ void CheckHuge(int64_t num_rows) {
   expect("the gradient", values.data() + kHugeWidth, row(1));
 }
 
-// What all of --many is about: position i has row i % kManyRows, whose elements are whole numbers.
+// The table of --many: position i has row i % kManyRows, whose elements are whole numbers.
 constexpr int64_t kManyRows = 7, kManyWidth = 2;
 
 __host__ __device__ double ManyElement(int64_t row, int64_t column) {
   return static_cast<double>(kManyWidth * row + column);
 }
-// Of a bag's gradient.
+// The gradient of a bag.
 __host__ __device__ double ManyGrad(int64_t bag, int64_t column) {
   return static_cast<double>(bag % 5 + column);
 }
-// How many positions in [begin, end) have this row.
+// The number of positions in [begin, end) that have this row.
 __host__ __device__ int64_t ManyCount(int64_t begin, int64_t end, int64_t row) {
   return (end + kManyRows - 1 - row) / kManyRows - (begin + kManyRows - 1 - row) / kManyRows;
 }
 
-// Bag b has the positions from ManyBegin(b) on: `size` of them, or, if that is 0, the first bag has
+// Bag b has the positions from ManyBegin(b) on: `size` of them. If that is 0, the first bag has
 // kFew and the second one all others.
 constexpr int64_t kFew = 5;
 struct ManyBags {
@@ -1147,7 +1148,7 @@ __global__ void FillArray(int64_t size, T* array, Function value) {
   for (int64_t i = first; i < size; i += step) array[i] = static_cast<T>(value(i));
 }
 
-// Leaves the first place where an array is not as it should be in `place`.
+// Leaves the first position of a wrong element of an array in `place`.
 template <typename T, typename Function>
 __global__ void FindWrong(int64_t size, const T* array, Function value, unsigned long long* place) {
   const auto [first, step] = ThreadStride();
@@ -1159,8 +1160,8 @@ __global__ void FindWrong(int64_t size, const T* array, Function value, unsigned
   }
 }
 
-// What FillArray and FindWrong compare with. Functors, as emulated kernels take any, but nvcc takes
-// lambdas only with an option.
+// The right values for FillArray and FindWrong. They are functors: emulated kernels take anything,
+// but nvcc takes lambdas only with an option.
 struct ManyId {
   __host__ __device__ int64_t operator()(int64_t i) const { return i % kManyRows; }
 };
@@ -1245,7 +1246,7 @@ void CheckMany(int64_t num_ids) {
   fill(kManyRows * kManyWidth, table.data(), ManyTable{});
   const Table<double> rows{table.data(), kManyRows, kManyWidth};
   const auto pool = [&](const std::string& name, const ManyBags& many, BagKind kind) {
-    CheckedGpu gpu;  // so that its scratch memory goes with it
+    CheckedGpu gpu;  // here, so that its scratch memory goes with it
     const int64_t size = many.count * kManyWidth;
     DeviceArray<int64_t> offsets(kind == BagKind::kOffsets ? many.count : 0), argmax(size);
     DeviceArray<double> out(size);
@@ -1320,7 +1321,7 @@ void CheckMany(int64_t num_ids) {
     }
   }
   {
-    // The last id is the one that is bad.
+    // The last id is the bad one.
     const int64_t bad = kManyRows;
     Must(cudaMemcpy(ids.data() + num_ids - 1, &bad, sizeof(bad), cudaMemcpyHostToDevice), "copy");
     DeviceArray<GpuProblem> problem(1);
@@ -1332,7 +1333,7 @@ void CheckMany(int64_t num_ids) {
     if (said != right) Fail("CheckBags says '" + said + "', not '" + right + "'");
   }
 
-  // What is refused is not read, so it need not be there.
+  // Refused arrays are not read, so they need not be there.
   constexpr int64_t kTooMany = int64_t{1} << 31;
   Bags<int64_t> too_many = bags;
   too_many.num_indices = kTooMany;
@@ -1350,7 +1351,8 @@ void CheckMany(int64_t num_ids) {
                                                                 &gpu, grad.data(), nullptr));
 }
 
-// Whether the GPU has room for CheckMany; most of it is for the largest gradient of a table.
+// Returns true if the GPU has room for CheckMany; most of it is for the largest gradient of a
+// table.
 bool HasRoomForMany(int64_t num_ids) {
   constexpr int64_t kBytesPerId = 32;
   size_t free, total;
@@ -1362,7 +1364,7 @@ bool HasRoomForMany(int64_t num_ids) {
   return false;
 }
 
-// Runs what checks one thing, and says so.
+// Runs one check, and reports it.
 int Check(const std::string& what, const std::function<void()>& check) {
   try {
     check();

@@ -7,15 +7,15 @@ that GPU, and as the PTX that other GPUs get. Then, one stage after another: eve
 inputs, beside the processor's code in float64; times beside a copy and torch's embedding_bag, where
 there is torch with CUDA, as one table with the goals; the kernels on a stream that does not block,
 behind a kernel that delays; with giant bags, huge tables, more than 2^31 ids; under each of
-compute-sanitizer's tools, where it is there; and as PTX. Each stage has its own limit of time, and
-what does not end in time or is wrong does not keep the others from running.
+compute-sanitizer's tools, where it is there; and as PTX. Each stage has its own limit of time. A
+stage that fails, or does not end in time, does not keep the others from running.
 
-With --emulate the kernels run on the processor, on small inputs, which needs nothing but a C++
-compiler; the times mean nothing then.
+With --emulate the kernels run on the processor, on small inputs. That needs nothing but a C++
+compiler. The times mean nothing then.
 
-Exit status: 0 all is well (a goal that was missed, or a stage for which there was no time, is only
-said); 1 something is wrong; 2 bad arguments; 3 it does not build; 4 no GPU here; 5 a GPU, but no
-nvcc.
+Exit status: 0 all is well (a missed goal, or a stage for which there was no time, is only
+reported); 1 something is wrong; 2 bad arguments; 3 it does not build; 4 no GPU here; 5 a GPU, but
+no nvcc.
 """
 
 import argparse
@@ -53,7 +53,7 @@ HOST_SOURCES = tuple(
 GPU_SOURCES = tuple(
     str(path.relative_to(ROOT)) for path in sorted((ROOT / "cc" / "compute").rglob("*.cu.cc"))
 )
-PROGRAMS = ("cases", "pieces", "times")
+EXECUTABLES = ("cases", "pieces", "times")
 EMULATION = "gpu_check/emulation"
 
 WRONG, NO_BUILD, NO_GPU, NO_NVCC = 1, 3, 4, 5
@@ -97,7 +97,7 @@ class Machine:
 
 
 def driver_version() -> str:
-    """The driver's version; CUDA's own, which is older or the same, is all that libcuda says."""
+    """The driver's version. libcuda only tells CUDA's own, which is older or the same."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return "unknown"
@@ -142,11 +142,11 @@ def run(command: list[str], **options) -> subprocess.CompletedProcess:
 def run_group(
     command: list[str], timeout: float, on_line: Callable[[str], object] = lambda line: None
 ) -> subprocess.CompletedProcess:
-    """The same, but at a timeout all that the command has started ends with it.
+    """The same, but at a timeout all processes that the command has started end with it.
 
     Args:
-        command: what to run. Its errors go where its output goes.
-        timeout: in seconds; then it raises subprocess.TimeoutExpired.
+        command: the command to run. Its errors go where its output goes.
+        timeout: in seconds. After it, the function raises subprocess.TimeoutExpired.
         on_line: gets each line at once.
     """
     lines = []
@@ -187,12 +187,12 @@ def run_group(
 
 
 def build(compilers: dict[str, list[str]], link: list[str], folder: pathlib.Path) -> None:
-    """Compiles what is older than any source, and links the programs in `folder`.
+    """Compiles every object that is older than any source, and links the executables in `folder`.
 
     Args:
-        compilers: how to compile each source, by its name from ROOT.
-        link: how to link.
-        folder: for what is built.
+        compilers: the command that compiles each source, by the source's path from ROOT.
+        link: the command that links.
+        folder: the folder for the objects and executables.
     """
     folder.mkdir(parents=True, exist_ok=True)
     headers = [*ROOT.glob("cc/compute/**/*.h"), *ROOT.glob("gpu_check/**/*.h")]
@@ -211,25 +211,26 @@ def build(compilers: dict[str, list[str]], link: list[str], folder: pathlib.Path
             raise Stop(NO_BUILD, f"{' '.join(command)}\n{result.stdout}{result.stderr}")
         os.replace(f"{target}.new", target)
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, compilers))
-    for program in PROGRAMS:
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as executor:
+        list(executor.map(compile_one, compilers))
+    for executable in EXECUTABLES:
         sources = [
             source
             for source in compilers
-            if pathlib.Path(source).stem not in PROGRAMS or pathlib.Path(source).stem == program
+            if pathlib.Path(source).stem not in EXECUTABLES
+            or pathlib.Path(source).stem == executable
         ]
         objects = [str(folder / (source.replace("/", "_") + ".o")) for source in sources]
-        command = [*link, *objects, "-o", str(folder / program)]
+        command = [*link, *objects, "-o", str(folder / executable)]
         result = run(command, cwd=ROOT)
         if result.returncode:
             raise Stop(NO_BUILD, f"{' '.join(command)}\n{result.stdout}{result.stderr}")
 
 
 def variants(architecture: str) -> dict[str, str]:
-    """The kinds of code that the GPU can run, by name: what nvcc is to make. Its own comes first.
+    """The kinds of code that the GPU can run, as nvcc's options by name. Its own comes first.
 
-    Code for sm_80 runs on what has the same major number, PTX on all that is newer.
+    Code for sm_80 runs on GPUs of the same major number, and PTX on all that are newer.
     """
     own = f"sm_{architecture}"
     found = {own: f"arch=compute_{architecture},code={own}"}
@@ -248,7 +249,7 @@ def build_for_gpu(nvcc: str, architecture: str) -> None:
     version = run([nvcc, "--version"]).stdout.strip().splitlines()
     say(f"nvcc: {nvcc}, {version[-2] if len(version) > 1 else version}")
     host = [os.environ.get("CXX", "g++"), "-O2", "-std=c++17"]
-    programs = [f"gpu_check/{program}.cc" for program in PROGRAMS]
+    executables = [f"gpu_check/{executable}.cc" for executable in EXECUTABLES]
 
     # A source's many kernels are compiled side by side where nvcc can do that.
     parallel = ["-split-compile=0"] if "-split-compile" in run([nvcc, "--help"]).stdout else []
@@ -257,23 +258,23 @@ def build_for_gpu(nvcc: str, architecture: str) -> None:
         device = [nvcc, "-O3", "-std=c++17", "-x", "cu", "-lineinfo", f"-gencode={code}", *parallel]
         if "CXX" in os.environ:
             device.append(f"-ccbin={os.environ['CXX']}")
-        compilers = dict.fromkeys((*GPU_SOURCES, *programs), device)
+        compilers = dict.fromkeys((*GPU_SOURCES, *executables), device)
         compilers |= dict.fromkeys(HOST_SOURCES, host)
         build(compilers, [nvcc, "-cudart=static"], folder_of(variant))
 
     kinds = variants(architecture)
-    with concurrent.futures.ThreadPoolExecutor(len(kinds)) as pool:
-        list(pool.map(build_variant, kinds, kinds.values()))
+    with concurrent.futures.ThreadPoolExecutor(len(kinds)) as executor:
+        list(executor.map(build_variant, kinds, kinds.values()))
 
 
 def build_emulated(folder: pathlib.Path) -> None:
     host = [os.environ.get("CXX", "g++"), "-O1", "-std=c++17"]
-    # The order of the fibers' jumps is none that a fortified longjmp knows.
+    # A fortified longjmp does not know the order of the fibers' jumps.
     checks = ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=all", "-U_FORTIFY_SOURCE"]
     emulated = [*host, *checks, "-Wall", "-Wno-unknown-pragmas", "-DTF_TI_EMULATE_CUDA"]
     emulated += [f"-I{EMULATION}", "-x", "c++"]
     sources = (*GPU_SOURCES, f"{EMULATION}/late.cc", f"{EMULATION}/emulation.cc")
-    sources += tuple(f"gpu_check/{program}.cc" for program in PROGRAMS)
+    sources += tuple(f"gpu_check/{executable}.cc" for executable in EXECUTABLES)
     # Their speed does not matter here, but the time to compile them does.
     compilers = dict.fromkeys(sources, emulated) | dict.fromkeys(HOST_SOURCES, [*host, "-O0"])
     build(compilers, [*host, *checks], folder)
@@ -287,11 +288,11 @@ class Stage:
     """A part of the check.
 
     Attributes:
-        name: what it is.
+        name: its name.
         seconds: its limit.
-        work: does it, in so many seconds. Raises Stop if something is wrong, and
+        work: a function that does it in so many seconds. Raises Stop if something is wrong, and
             subprocess.TimeoutExpired where it takes longer.
-        must_end: whether something is wrong if it does not end within its limit: it may hang.
+        must_end: True if not ending within the limit is an error: it may hang.
     """
 
     name: str
@@ -330,8 +331,8 @@ def run_stages(stages: list[Stage], end: float) -> int:
     return status
 
 
-def run_program(folder: pathlib.Path, name: str, *options: object) -> Callable[[float], None]:
-    """For a stage that runs a program."""
+def run_executable(folder: pathlib.Path, name: str, *options: object) -> Callable[[float], None]:
+    """Returns the work of a stage that runs an executable."""
 
     def work(limit: float) -> None:
         command = [str(folder / name), *map(str, options)]
@@ -342,7 +343,7 @@ def run_program(folder: pathlib.Path, name: str, *options: object) -> Callable[[
     return work
 
 
-# What a tool says where it finds something, whatever its exit status is.
+# Words of a tool that finds something, whatever its exit status is.
 FINDINGS = (
     "FAILED",
     "Invalid __",
@@ -364,7 +365,7 @@ def run_sanitizer(folder: pathlib.Path, tool: str, seed: int, nvcc: str, limit: 
     command = [found, "--tool", tool, "--error-exitcode", "9", str(folder / "cases")]
     command += ["--small", "--seed", str(seed)]
     if tool == "initcheck":
-        # Poisoned memory is not without a value, and see Checking.has_bad_bounds.
+        # Poisoned memory has a value. For bounds, see Checking.has_bad_bounds.
         command += ["--bare", "--good_bounds"]
     for options in (["--seconds", "12"], ["--seconds", "6", "--giant", "3000"]):
         result = run_group([*command, *options], max(1, end - time.monotonic()))
@@ -380,7 +381,7 @@ def run_sanitizer(folder: pathlib.Path, tool: str, seed: int, nvcc: str, limit: 
 
 
 class Times:
-    """What was measured so far: what a stage has printed before its time was up counts too."""
+    """The times measured so far, those of a stage that ran out of time too."""
 
     def __init__(self, folder: pathlib.Path, machine: str, scale: int = 1):
         self.folder, self.machine, self.scale = folder, machine, scale
@@ -460,8 +461,10 @@ def check_on_gpu(arguments: argparse.Namespace) -> int:
     times = Times(folder, str(machine))
 
     def cases(name: str, seconds: int, *options: object, variant: str = own) -> Stage:
-        program = run_program(folder_of(variant), "cases", *seed, "--seconds", seconds, *options)
-        return Stage(name, seconds + 60, program)
+        executable = run_executable(
+            folder_of(variant), "cases", *seed, "--seconds", seconds, *options
+        )
+        return Stage(name, seconds + 60, executable)
 
     stages = [
         cases("random inputs, against the processor's code in float64", seconds),
@@ -471,9 +474,9 @@ def check_on_gpu(arguments: argparse.Namespace) -> int:
         cases("a stream that does not block, memory reused at once", seconds // 2, "--late"),
         cases("giant bags on it", seconds // 4, "--late", "--giant", 20000),
         cases("bags of a million ids", seconds // 4, "--giant", 1000000),
-        Stage("a huge table", 30, run_program(folder, "cases", "--huge", 2**24 + 5)),
-        Stage("more than 2^31 ids", 60, run_program(folder, "cases", "--many", 2**31 + 6400)),
-        Stage("copies and sums of pieces", 30, run_program(folder, "pieces", arguments.seed)),
+        Stage("a huge table", 30, run_executable(folder, "cases", "--huge", 2**24 + 5)),
+        Stage("more than 2^31 ids", 60, run_executable(folder, "cases", "--many", 2**31 + 6400)),
+        Stage("copies and sums of pieces", 30, run_executable(folder, "pieces", arguments.seed)),
     ]
     for variant in others:
         # The driver compiles PTX when it is first run.
@@ -495,8 +498,10 @@ def check_emulated(arguments: argparse.Namespace) -> int:
     times = Times(folder, "The emulation, whose times mean nothing", 20000)
 
     def cases(name: str, seconds: int, *options: object) -> Stage:
-        program = run_program(folder, "cases", "--small", *seed, "--seconds", seconds, *options)
-        return Stage(name, seconds + 120, program)
+        executable = run_executable(
+            folder, "cases", "--small", *seed, "--seconds", seconds, *options
+        )
+        return Stage(name, seconds + 120, executable)
 
     stages = [
         cases("random inputs, against the processor's code in float64", seconds),
@@ -507,9 +512,9 @@ def check_emulated(arguments: argparse.Namespace) -> int:
         cases("giant bags on it", seconds // 4, "--late", "--giant", 3000),
         cases("giant bags", seconds // 2, "--giant", 3000),
         cases("memory without margins or poison", seconds // 4, "--bare"),
-        Stage("a huge table", 60, run_program(folder, "cases", "--huge", 2000)),
-        Stage("many ids", 60, run_program(folder, "cases", "--many", 100000)),
-        Stage("copies and sums of pieces", 60, run_program(folder, "pieces", arguments.seed)),
+        Stage("a huge table", 60, run_executable(folder, "cases", "--huge", 2000)),
+        Stage("many ids", 60, run_executable(folder, "cases", "--many", 100000)),
+        Stage("copies and sums of pieces", 60, run_executable(folder, "pieces", arguments.seed)),
     ]
     return run_stages(stages, time.monotonic() + arguments.limit)
 

@@ -16,26 +16,26 @@
 
 namespace tf_ti {
 
-// Ends the program where CUDA fails.
+// Ends the process where CUDA fails.
 inline void Must(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
   std::exit(1);
 }
 
-// How a program checks; to be set before it has any memory.
+// The settings of the checks; to be set before any memory is allocated.
 struct Checking {
   cudaStream_t stream = nullptr;  // of all that is checked, and of the arrays' own work
-  // Whether the device is late: it delays while calls are enqueued. Memory that is given back is
-  // then handed out again at once, as it is by an allocator that knows the order of the stream.
+  // True if the device is late: it delays while calls are enqueued. Memory that is given back is
+  // then handed out again at once, as by an allocator that knows the order of the stream.
   bool is_late = false;
-  // Whether memory has margins, and is poisoned where it holds nothing: not for a tool that looks
+  // True if memory has margins, and is poisoned where it holds nothing. False for a tool that looks
   // for memory to which nothing was written.
   bool poisons = true;
-  // Whether bounds may be bad. Of such, the sum of a long bag's pieces may read one that is
-  // nobody's, and leave it out, which the same tool would find.
+  // True if bounds may be bad. With bad bounds, the sum of a long bag's pieces may read a piece
+  // that is nobody's, and leave it out. The same tool would find that.
   bool has_bad_bounds = true;
-  // How many calls there were, and how many while the device still had work.
+  // The number of calls, and of those made while the device still had work.
   int64_t num_calls = 0, num_late = 0;
 };
 inline Checking checking;
@@ -89,10 +89,10 @@ class DeviceArray {
 
   T* data() { return reinterpret_cast<T*>(memory_ + front_); }
 
-  // For when all that reads it is enqueued: what comes next in the stream writes to it.
+  // To be called when all that reads it is enqueued: the next work in the stream writes to it.
   void Overwrite() { Poison(front_, size_ * sizeof(T)); }
 
-  // What the device has written, once it is done.
+  // The contents, once the device is done.
   std::vector<T> Get() const {
     std::vector<T> values(size_);
     CopyOut(front_, size_ * sizeof(T), values.data());
@@ -157,8 +157,8 @@ class DeviceArray {
   int64_t size_;
 };
 
-// Gives out arrays like these as scratch memory. To be made before the inputs: where the device is
-// late, it is before these too.
+// Gives out such arrays as scratch memory. To be made before the inputs: where the device is late,
+// it is late for these too.
 class CheckedGpu : public Gpu {
  public:
   CheckedGpu() { MakeLate(); }
@@ -169,7 +169,7 @@ class CheckedGpu : public Gpu {
     return arrays_.back()->data();
   }
 
-  // Waits for the device. Returns what is wrong.
+  // Waits for the device. Returns an error message, or an empty string.
   std::string Wait() {
     if (checking.is_late) {
       ++checking.num_calls;
@@ -184,7 +184,7 @@ class CheckedGpu : public Gpu {
     return "";
   }
 
-  // The same after all calls that use the scratch memory so far: it need not stay as it is.
+  // The same after all calls so far that use the scratch memory: it need not stay as it is.
   std::string Finish() {
     for (const auto& array : arrays_) array->Overwrite();
     return Wait();

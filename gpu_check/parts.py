@@ -1,11 +1,11 @@
-"""Takes what a machine without the internet needs there, in parts.
+"""Takes files to a machine without the internet, in parts.
 
     python3 gpu_check/parts.py split FILE... --to FOLDER [--size MIB]
     python3 gpu_check/parts.py join FOLDER --to FOLDER
 
 `split` cuts files, such as the wheels of `pip download`, into parts of at most 60 MiB, and writes
-parts.json, which says how long each file is and its SHA-256. Parts travel in any order, one at a
-time if need be; `join` makes the files of them again, and says which parts are missing or damaged.
+parts.json, the list of each file's parts and of their SHA-256. Parts travel in any order, one at a
+time if need be. `join` makes the files again, and reports parts that are missing or damaged.
 """
 
 import argparse
@@ -19,7 +19,7 @@ MIB = 2**20
 
 
 class Wrong(Exception):
-    """What is wrong with files or parts."""
+    """An error in files or parts."""
 
 
 def split(files: list[pathlib.Path], folder: pathlib.Path, size: int) -> list[pathlib.Path]:

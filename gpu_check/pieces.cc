@@ -76,7 +76,7 @@ template <typename T>
 std::vector<T> Numbers(int64_t size) {
   std::vector<T> numbers;
   for (int64_t i = 0; i < size; ++i) {
-    // Small ones: signed integers that overflow mean nothing.
+    // Small ones: signed integers must not overflow.
     const float number = static_cast<float>(Int(0, 60));
     if constexpr (std::is_same_v<T, Half>) {
       numbers.push_back({__half_as_ushort(__float2half_rn(number / 8))});
@@ -120,7 +120,7 @@ void CheckRound() {
   CheckedGpu gpu;
   const std::vector<T> right = Numbers<T>(Int(1, 3000));
   std::vector<float> wide;
-  // Between a number and the next there is room for what is rounded away.
+  // Between a number and the next there is room for a difference that rounding removes.
   for (const T number : right) {
     float value;
     if constexpr (std::is_same_v<T, Half>) {

@@ -3,15 +3,15 @@
 //   times FOLDER [SCALE]
 //
 // Prints a line of JSON for the copy, and then one for each case and operation as soon as it is
-// measured. Times are medians in microseconds, on a device that the host keeps busy: a call's is
-// what it adds to a stream that has work before it, its launches included. "cold" is after
-// something else went through the L2 cache, "warm" after the same call. Bytes are those that must
-// be moved: the rows that are looked up or summed are counted once for each id in "bytes", and once
-// for each different row in "least_bytes"; ids, offsets, weights and outputs are in both, and what
-// a method needs in between (to sort ids, say) in neither.
+// measured. Times are medians in microseconds, on a device that the host keeps busy. The time of a
+// call is the time that it adds to a stream that has work before it, its launches included. "cold"
+// is after something else went through the L2 cache, "warm" after the same call. Bytes are those
+// that must be moved. Rows that are looked up or summed are counted once for each id in "bytes",
+// and once for each different row in "least_bytes". Ids, offsets, weights and outputs are in both.
+// Memory that a method needs in between (to sort ids, say) is in neither.
 //
 // The ids of each case go to FOLDER/NAME.ids, as int64, so that others can be measured with the
-// same. SCALE divides all sizes, to try the program itself.
+// same. SCALE divides all sizes, for a quick test.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -30,7 +30,7 @@
 namespace tf_ti {
 namespace {
 
-// Hands out one piece of memory again and again, as an allocator does that keeps what it has.
+// Hands out one piece of memory again and again, as a caching allocator does.
 class Arena : public Gpu {
  public:
   explicit Arena(int64_t bytes) : bytes_(bytes) { Must(cudaMalloc(&memory_, bytes), "cudaMalloc"); }
@@ -42,7 +42,7 @@ class Arena : public Gpu {
     used_ += (bytes + 255) / 256 * 256;
     return used_ <= bytes_ ? memory_ + at : nullptr;
   }
-  // From here on work may overwrite what was handed out: it comes later in the stream.
+  // From here on, work may overwrite the memory that was handed out: it comes later in the stream.
   void Reset() { used_ = 0; }
 
  private:
@@ -159,8 +159,8 @@ class Stopwatch {
 
  private:
   static constexpr double kCyclesPerSecond = 2e9;  // about the GPU's
-  // So long may the host take for what it enqueues behind a delay: a stream holds about 1000
-  // launches, after which the host waits for the device.
+  // The longest time that the host may take to enqueue work behind a delay. A stream holds about
+  // 1000 launches, after which the host waits for the device.
   static constexpr double kMostEnqueuedSeconds = 0.002;
 
   void Flush() {
@@ -210,7 +210,8 @@ enum class Ids {
   kHotRuns,  // Zipf too; hot rows lie side by side
 };
 
-// What is measured of a case, one bit each. A step is a forward and an update with its gradient.
+// The operations to measure of a case, one bit each. A step is a forward and an update with its
+// gradient.
 enum Operation {
   kForward = 1,
   kBackward = 2,  // with the forward
@@ -260,7 +261,7 @@ const Shape kShapes[] = {
      Ids::kUniform, Reduction::kSum, false, 26},
 };
 
-// Of all tables, one after another.
+// The ids of all tables, one after another.
 std::vector<int64_t> MakeIds(const Shape& shape) {
   std::mt19937_64 random(1);
   std::vector<int64_t> ids;
@@ -300,7 +301,7 @@ std::vector<Index> MakeBounds(const Shape& shape) {
   return bounds;
 }
 
-// How many different rows the ids have, in all tables together.
+// The number of different rows of the ids, in all tables together.
 int64_t CountRows(const Shape& shape, const std::vector<int64_t>& ids) {
   const int64_t ids_per_table = shape.num_bags * shape.ids_per_bag;
   std::vector<bool> is_named(shape.num_tables * shape.num_rows);
@@ -371,7 +372,7 @@ class Case {
     }
   }
 
-  // With the wait for the number of rows, unless a call before has found it.
+  // Includes the wait for the number of rows, unless a call before has found it.
   void Backward(bool waits) {
     num_touched_.resize(shape_.num_tables);
     for (int64_t t = 0; t < shape_.num_tables; ++t) {
@@ -420,7 +421,7 @@ class Case {
 
   bool Has(unsigned operation) const { return (shape_.operations & operation) != 0; }
 
-  // One side of an operation is rows that are looked up, or summed, for each id; the other has one
+  // One side of an operation is rows that are looked up, or summed, for each id. The other has one
   // row for each bag, or for each row that is named.
   Bytes ForwardBytes() const {
     return Gathered(num_named_) + Always(of_ids() + shape_.num_tables * out_size_ * sizeof(T));
@@ -449,12 +450,12 @@ class Case {
   Bytes Gathered(int64_t least_rows) const {
     return {shape_.num_tables * num_ids_ * row_bytes(), least_rows * row_bytes()};
   }
-  // What is read of the bags' gradients.
+  // The bytes read of the bags' gradients.
   Bytes OfGradients() const {
     const int64_t of_argmax = is_max() ? shape_.num_tables * out_size_ * sizeof(Index) : 0;
     return Gathered(shape_.num_tables * shape_.num_bags) + Always(of_ids() + of_argmax);
   }
-  // What says which rows are looked up, and with which weights.
+  // The bytes read of the ids and the weights.
   int64_t of_ids() const {
     const int64_t num_bounds = shape_.kind == BagKind::kOffsets    ? shape_.num_bags
                                : shape_.kind == BagKind::kSegments ? num_ids_

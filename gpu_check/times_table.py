@@ -1,4 +1,4 @@
-"""What `times` and times_torch.py have measured as one table in Markdown, and the goals.
+"""The times of `times` and of times_torch.py as one table in Markdown, and the goals.
 
 A measurement is a line of JSON that they print: see times.cc.
 """
@@ -8,7 +8,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """What an operation must reach with a cold cache.
+    """The goal of an operation with a cold cache.
 
     Attributes:
         share: of the bytes that a copy moves in the same time, at least this; or None.
@@ -57,7 +57,7 @@ sum the gradients themselves, and wait for nothing."""
 
 
 def copy_rate(copy: dict) -> float:
-    """What a copy moves, in bytes a microsecond: it reads and it writes."""
+    """The speed of a copy, in bytes a microsecond, those that it reads and that it writes."""
     return 2 * copy["copy_bytes"] / copy["copy_us"]
 
 
@@ -72,7 +72,7 @@ def torch_ratio(row: dict, torch_rows: dict) -> float | None:
 
 
 def verdicts(row: dict, copy: dict, torch_rows: dict) -> list[tuple[str, bool | None]]:
-    """Each goal of an operation, and whether it is met; None where nothing was measured for it."""
+    """Each goal of an operation, and True if it is met; None where nothing was measured for it."""
     goal = GOALS.get((row["case"], row["operation"]), Goal())
     found: list[tuple[str, bool | None]] = []
     if goal.share is not None:
@@ -104,7 +104,7 @@ def sizes(row: dict) -> str:
 
 
 def table(machine: str, copy: dict, rows: list[dict], torch_rows: dict, peer: str) -> str:
-    """All that was measured, as Markdown.
+    """The table of all times, as Markdown.
 
     Args:
         machine: the GPU, its driver, CUDA.
@@ -156,7 +156,7 @@ def table(machine: str, copy: dict, rows: list[dict], torch_rows: dict, peer: st
 
 
 def goals(copy: dict, rows: list[dict], torch_rows: dict) -> str:
-    """How many goals are met, and each that is not."""
+    """The number of goals that are met, and each goal that is not."""
     found = [
         (f"{row['case']}, {row['operation']}: {what}", met)
         for row in rows

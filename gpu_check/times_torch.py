@@ -18,13 +18,13 @@ import torch
 from torch.nn import functional
 
 CYCLES_PER_SECOND = 2e9  # about the GPU's
-# So long may the host take for what it enqueues behind a delay: a stream holds about 1000 launches,
-# after which the host waits for the device.
+# The longest time that the host may take to enqueue work behind a delay. A stream holds about 1000
+# launches, after which the host waits for the device.
 MOST_ENQUEUED_SECONDS = 0.002
 
 
 class Stopwatch:
-    """Measures what a call adds to a busy device, with cold and with warm caches."""
+    """Measures the time that a call adds to a busy device, with cold and with warm caches."""
 
     def __init__(self):
         size = 4 * torch.cuda.get_device_properties("cuda").L2_cache_size
@@ -42,7 +42,7 @@ class Stopwatch:
             start = time.perf_counter()
             call()
             host = time.perf_counter() - start
-        # So that the device waits for nothing that the host has yet to enqueue.
+        # Long enough that the device never waits for the host.
         delay = int(CYCLES_PER_SECOND * (0.0005 + 2 * host))
         calls = max(1, min(5, int(MOST_ENQUEUED_SECONDS / host)))
         flushes, colds, warms = [], [], []
@@ -82,7 +82,7 @@ class Trial:
 
 
 class Case:
-    """A case's tensors; each of its methods makes the call that is to be measured."""
+    """A case's tensors. Each of its methods makes a call to measure."""
 
     def __init__(self, row: dict, folder: pathlib.Path, device: str):
         self.row = row
@@ -151,7 +151,7 @@ class Case:
         return lambda: torch.autograd.grad(out, self.weights, self.grads, retain_graph=True)
 
     def calls(self, operation: str) -> dict:
-        """How torch can do an operation: what to call, by what it is. Nothing where it cannot."""
+        """Torch's ways to do an operation: the functions to call, by name. None where it cannot."""
         if operation == "forward":
             return {"forward": self.forward()}
         if operation == "forward, backward":
@@ -168,7 +168,7 @@ class Case:
 
 
 def measure(case: Case, operation: str, stopwatch) -> dict:
-    """The fastest way; empty where there is none."""
+    """The times of the fastest way; empty where there is none."""
     best: dict = {}
     for name, call in case.calls(operation).items():
         times = {"way": name, **stopwatch.measure(call)}
@@ -182,7 +182,7 @@ def say(line: dict) -> None:
 
 
 def main(folder: pathlib.Path, is_trial: bool) -> str | None:
-    """Returns why it cannot."""
+    """Runs all cases. Returns the reason where it cannot."""
     if not is_trial and not torch.cuda.is_available():
         return f"torch {torch.__version__} finds no GPU"
     say({"torch": torch.__version__, "cuda": torch.version.cuda})

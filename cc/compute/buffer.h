@@ -1,4 +1,4 @@
-// Memory that is written before it is read, so filling it with zeros would be in vain.
+// Memory that is written before it is read, so that filling it with zeros would be wasted.
 #ifndef TF_TI_CC_COMPUTE_BUFFER_H_
 #define TF_TI_CC_COMPUTE_BUFFER_H_
 

@@ -1,4 +1,4 @@
-// What the CUDA sources share: numbers and packs of them on the device, and launches.
+// The basics of all CUDA sources: numbers and packs of them on the device, and launches.
 #ifndef TF_TI_CC_COMPUTE_DEVICE_INL_H_
 #define TF_TI_CC_COMPUTE_DEVICE_INL_H_
 
@@ -17,7 +17,7 @@
 #include "cc/compute/gpu.h"
 #include "cc/compute/numbers.h"
 
-// To give up with what is wrong.
+// Returns from the calling function with the error message of `expression`, if it has one.
 #define TF_TI_RETURN_IF_WRONG(expression) \
   if (std::string wrong = (expression); !wrong.empty()) return wrong
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ void StorePack(const Pack<T, kSize>& pack, T* to) {
   *reinterpret_cast<Pack<T, kSize>*>(to) = pack;
 }
 
-// How many blocks do `work` items, `block` at a time; kernels loop where the grid has fewer.
+// The number of blocks for `work` items, `block` at a time; kernels loop where the grid has fewer.
 inline unsigned NumBlocks(int64_t work, int64_t block) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   return static_cast<unsigned>(std::min(kMost, (work + block - 1) / block));
@@ -78,7 +78,7 @@ inline unsigned NumBlocks(int64_t work, int64_t block) {
 
 inline std::string Describe(cudaError_t error, Gpu* gpu) {
   if (error == cudaSuccess) return "";
-  cudaGetLastError();  // Or the next call that asks for the last error would see this one.
+  cudaGetLastError();  // Otherwise the next call that asks for the last error would see this one.
   gpu->SetFailed();
   const std::string problem = std::string("CUDA: ") + cudaGetErrorString(error);
   if (error != cudaErrorNoKernelImageForDevice && error != cudaErrorUnsupportedPtxVersion &&
@@ -115,7 +115,7 @@ std::string Launch(void (*kernel)(Parameters...), unsigned blocks, unsigned thre
 }
 
 // The same, but the kernel's blocks may begin before those of the kernel before it are done, as
-// far as they have called LetNextBegin. Until they call WaitForPrevious, they may read nothing
+// soon as they have called LetNextBegin. Until they call WaitForPrevious, they may read nothing
 // that it writes, and write nothing at all.
 template <typename... Parameters, typename... Arguments>
 std::string LaunchEarly(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Gpu* gpu,
@@ -143,7 +143,7 @@ __device__ __forceinline__ void WaitForPrevious() {
 #endif
 }
 
-// Makes `array` one of `size` elements. Returns what is wrong.
+// Makes `array` one of `size` elements. Returns an error message, or an empty string.
 template <typename E>
 std::string Allocate(Gpu* gpu, int64_t size, E** array) {
   const int64_t bytes = size * static_cast<int64_t>(sizeof(E));

@@ -1,9 +1,9 @@
 // Includes the file TF_TI_LOOPS once for each instruction set, inside a namespace of its own in
-// that of tf_ti: baseline, avx2 and avx512, of which processors other than x86 have the first
-// alone. TF_TI_VECTOR_BYTES is the size of the vector registers there.
+// that of tf_ti: baseline, avx2 and avx512. Processors other than x86 have the first alone.
+// TF_TI_VECTOR_BYTES is the size of the vector registers there.
 //
 // Nothing in such a file may call an inline function of another header, unless that is included
-// there likewise: the linker keeps one copy of such a function, which might be the one for an
+// there likewise. The linker keeps one copy of such a function, which might be the one for an
 // instruction set that the processor lacks.
 
 #include <cstdint>
@@ -48,7 +48,7 @@ namespace avx512 {
 }  // namespace
 }  // namespace tf_ti
 
-// Returns an expression, in the namespace of the best instruction set.
+// Returns the value of an expression in the namespace of the best instruction set.
 #ifdef TF_TI_X86
 #define TF_TI_RETURN_BEST(...)                                                          \
   if (AvailableInstructionSet() == InstructionSet::kAvx512) return avx512::__VA_ARGS__; \

@@ -16,7 +16,7 @@ InstructionSet Detect() {
   InstructionSet best = has_avx512 ? InstructionSet::kAvx512
                         : has_avx2 ? InstructionSet::kAvx2
                                    : InstructionSet::kBaseline;
-  // So that a test can run the code for a lesser processor.
+  // Lets a test run the code for a lesser processor.
   const char* const most = std::getenv("TF_TI_INSTRUCTION_SET");
   if (most != nullptr && std::strcmp(most, "baseline") == 0) best = InstructionSet::kBaseline;
   if (most != nullptr && std::strcmp(most, "avx2") == 0 && best > InstructionSet::kAvx2) {

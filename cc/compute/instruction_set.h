@@ -1,4 +1,4 @@
-// Which vectors the processor has.
+// The vector instructions that the processor has.
 #ifndef TF_TI_CC_COMPUTE_INSTRUCTION_SET_H_
 #define TF_TI_CC_COMPUTE_INSTRUCTION_SET_H_
 
@@ -10,7 +10,7 @@ namespace tf_ti {
 
 enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
 
-// The best of them; a lesser one where the environment's TF_TI_INSTRUCTION_SET says so.
+// The best of them, or a lesser one where the environment's TF_TI_INSTRUCTION_SET says so.
 InstructionSet AvailableInstructionSet();
 
 }  // namespace tf_ti

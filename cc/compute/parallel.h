@@ -1,4 +1,4 @@
-// How arithmetic asks for threads, whoever has them.
+// Arithmetic's view of threads: whoever has them implements it.
 #ifndef TF_TI_CC_COMPUTE_PARALLEL_H_
 #define TF_TI_CC_COMPUTE_PARALLEL_H_
 
@@ -13,8 +13,9 @@ class Invitation {
  public:
   virtual ~Invitation() = default;
 
-  // Asks others, once, in the place of those that should have come by now: a thread that is woken
-  // on a core that is taken waits for it, even if another core is idle. To be called now and then.
+  // Asks others, once, to come in place of those that should have come by now. A thread that is
+  // woken on a core that is taken waits for it, even if another core is idle. To be called now and
+  // then.
   virtual void Remind() = 0;
 };
 
@@ -28,14 +29,14 @@ class Parallel {
   // takes part, and waits for none that has not begun.
   virtual void Run(int64_t count, const std::function<void(int64_t)>& work) = 0;
 
-  // Has other threads call join(1) ... join(count - 1) some day, maybe after this object is gone,
-  // or never; each at most once. Returns at once.
+  // Has other threads call join(1) ... join(count - 1) later, maybe after this object is gone, or
+  // never; each at most once. Returns at once.
   virtual std::unique_ptr<Invitation> Invite(int64_t count, std::function<void(int64_t)> join) = 0;
 };
 
-// In how many parts to cut work that moves `bytes` in all (more than there can be where rows that
-// are never read are long): parts worth a thread's waking up, and
-// more of them than threads, as these do not start or run alike.
+// The number of parts of work that moves `bytes` in all (more than there can be where rows that are
+// never read are long): parts worth waking a thread for, and more of them than threads, as these
+// neither start nor run alike.
 inline int64_t NumParts(const Parallel& parallel, double bytes) {
   constexpr double kSmallest = 128 << 10;
   if (parallel.num_threads() == 1) return 1;

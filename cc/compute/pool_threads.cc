@@ -14,7 +14,7 @@
 namespace tf_ti {
 namespace {
 
-// Pieces of work that whoever comes may take. It outlives the call for threads that come too late.
+// Pieces of work that any thread may take. It outlives the call for threads that come too late.
 class Pieces {
  public:
   Pieces(int64_t count, const std::function<void(int64_t)>& work) : count_(count), work_(&work) {}
@@ -48,8 +48,9 @@ class Pieces {
   std::condition_variable all_done_;
 };
 
-// Threads that have just helped, and wait a little for more before they go back to their pool: one
-// that sleeps takes tens of microseconds to wake up, or milliseconds on a busy virtual machine.
+// Threads that have just helped, and wait a little for more before they go back to their thread
+// pool: one that sleeps takes tens of microseconds to wake up, or milliseconds on a busy virtual
+// machine.
 class Idle {
  public:
   using Work = std::function<void()>;
@@ -66,7 +67,7 @@ class Idle {
     return false;
   }
 
-  // Does the work, and what it is given meanwhile.
+  // Does the work, and any that it is given meanwhile.
   void Do(const Work& work) {
     int64_t patience = DoOne(work);
     while (const std::unique_ptr<const Work> next{Wait(patience)}) patience = DoOne(*next);
@@ -75,8 +76,8 @@ class Idle {
  private:
   static const Work kNothing;
 
-  // How long to wait after that: what a graph does between two ops that share their work mostly
-  // takes less. Who came for nothing goes.
+  // Does the work, and returns how long to wait after it. Between two ops that share their work, a
+  // graph mostly takes less. A thread that came for nothing goes.
   int64_t DoOne(const Work& work) {
     constexpr int64_t kNothingTakes = 5 * kMicrosecond;
     const int64_t start = Now();
@@ -86,8 +87,8 @@ class Idle {
     return std::clamp((end - start) / 10, 60 * kMicrosecond, 100 * kMicrosecond);
   }
 
-  // Whether one of these threads has had to leave its core to another process or thread lately:
-  // on a quiet machine that happens a few times a second.
+  // Returns true if one of these threads has had to leave its core to another process or thread
+  // lately. On a quiet machine that happens a few times a second.
   bool AreCoresWanted(int64_t now) {
     constexpr int64_t kLately = 20000 * kMicrosecond;
     thread_local int64_t num_switches = 0;
@@ -119,17 +120,17 @@ class Idle {
 const Idle::Work Idle::kNothing;
 Idle idle;
 
-// By a thread of the pool, or one that has not gone back there yet.
+// Starts the work on an idle thread, or on one of the thread pool.
 void Start(const PoolThreads::Schedule& schedule, std::function<void()> work) {
   if (idle.Give(work)) return;
-  // A pool whose queue is full does at once what it is given, on this thread, whose help nobody
-  // needs: as a part of a team it would wait for itself.
+  // A thread pool whose queue is full runs what it is given at once, on this thread. Nobody needs
+  // that help: as a part of a team it would wait for itself.
   schedule([work = std::move(work), caller = std::this_thread::get_id()] {
     if (std::this_thread::get_id() != caller) idle.Do(work);
   });
 }
 
-// What is to be done by threads that come, each of it by the first that comes for it.
+// Work for the threads that come: each piece for the first that comes for it.
 class Guests {
  public:
   Guests(int64_t count, std::function<void(int64_t)> join)

@@ -1,4 +1,4 @@
-// Threads of a pool that is not ours.
+// Threads of a thread pool that is not ours.
 #ifndef TF_TI_CC_COMPUTE_POOL_THREADS_H_
 #define TF_TI_CC_COMPUTE_POOL_THREADS_H_
 
@@ -10,14 +10,14 @@
 
 namespace tf_ti {
 
-// The calling thread works too, and waits only for threads that have begun: it makes progress when
-// all others are busy or asleep, so it may hold a lock meanwhile. Nobody spins for long: who waits
-// falls asleep after tens of microseconds. Threads that have helped wait so long for the next call
-// before they go back to the pool, unless others have wanted their cores lately; where there are no
-// calls, nothing runs.
+// The calling thread works too, and waits only for threads that have begun. So it makes progress
+// when all others are busy or asleep, and it may hold a lock meanwhile. No thread spins for long: a
+// waiting one falls asleep after tens of microseconds. Threads that have helped wait as long for
+// the next call before they go back to the thread pool, unless others have wanted their cores
+// lately. Where there are no calls, nothing runs.
 class PoolThreads : public Parallel {
  public:
-  // Has a thread of the pool do something, some day.
+  // Has a thread of the thread pool call a function, sooner or later.
   using Schedule = std::function<void(std::function<void()>)>;
 
   PoolThreads(int64_t num_threads, Schedule schedule);

@@ -2,14 +2,14 @@
 
 #include "cc/compute/vectors-inl.h"
 
-// How many vectors of sums fit into the registers, beside those of a panel and a number.
+// The number of vectors of sums that fit into the registers, beside those of a panel and a number.
 constexpr int kMostSums = TF_TI_VECTOR_BYTES == 64 ? 24 : 12;
 
 template <typename T>
 constexpr int kLanes = kVectorBytes / sizeof(T);
 
-// For elements i of a row and its like in another one: x[0], y[0], x[1], y[1], ... from the middle
-// of both on if `high`.
+// Interleaves the elements of two rows: x[0], y[0], x[1], y[1], ...; from the middle of both on if
+// `high`.
 template <typename T, bool high>
 inline Vector<T, kLanes<T>> Interleave(Vector<T, kLanes<T>> x, Vector<T, kLanes<T>> y) {
   constexpr int L = kLanes<T>;
@@ -118,7 +118,7 @@ void MultiplyBlock(const Matrix<T>& left, int64_t depth, const T* panel, const T
   }
 }
 
-// As many rows as there are, R at most.
+// All rows that there are, at most R.
 template <typename T, int R, int V>
 inline void MultiplyRows(const Matrix<T>& left, int64_t num_rows, int64_t depth, const T* panel,
                          const T* init, int64_t init_stride, T* out, int64_t out_stride) {
@@ -147,7 +147,7 @@ void MultiplyPanel(const Matrix<T>& left, int64_t num_rows, int64_t depth, const
   }
 }
 
-// Sums of numbers of x and y, in turns.
+// Sums of the numbers of x and of y, in turns.
 template <typename T>
 inline Vector<T, kLanes<T>> Merge(Vector<T, kLanes<T>> x, Vector<T, kLanes<T>> y) {
   return Interleave<T, false>(x, y) + Interleave<T, true>(x, y);
@@ -206,7 +206,7 @@ template <typename T>
 void DotColumns(const Matrix<T>& left, int64_t num_rows, int64_t depth, const T* columns,
                 int64_t column_stride, int64_t num_columns, const T* init, int64_t init_stride,
                 T* out, int64_t out_stride) {
-  // So many sums at a time that none waits for itself.
+  // Enough sums at a time that none waits for itself.
   constexpr int kRows = kMostSums / 4;
   constexpr int kColumns = kMostSums / 12 * 8;
   int64_t row = 0;

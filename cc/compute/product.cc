@@ -29,7 +29,7 @@ void PackColumns(const PanelLoops<T>& loops, const Matrix<T>& matrix, int64_t de
   loops.pack(matrix, depth, runs, panel);
 }
 
-// Multiplies by panel p, of which the output may have some columns only.
+// Multiplies by panel p; the output may have only some of its columns.
 template <typename T>
 void MultiplyColumns(const PanelLoops<T>& loops, const Matrix<T>& left, int64_t num_rows,
                      int64_t depth, int64_t num_columns, int64_t p, const T* panel, bool adds,
@@ -91,7 +91,7 @@ void PackedMatrix<T>::Multiply(const Matrix<T>& left, int64_t num_rows, T* out, 
 template <typename T>
 template <typename Work>
 void PackedMatrix<T>::ForPanels(Parallel* parallel, double passes, const Work& work) const {
-  constexpr double kLeastBytes = 1 << 20;  // 10 to 20 us: less is not worth a thread's waking up
+  constexpr double kLeastBytes = 1 << 20;  // 10 to 20 us: less is not worth waking a thread for
   const double bytes = passes * sizeof(T) * num_panels_ * loops_.width() * depth_;
   // As many parts as threads, so that a thread may find its part in its own cache the next time.
   const int64_t parts = std::min<double>({static_cast<double>(parallel->num_threads()),
@@ -111,7 +111,7 @@ void PackedMatrix<T>::ForPanels(Parallel* parallel, double passes, const Work& w
 template <typename T>
 class Tile {
  public:
-  // So large that what is packed for it is used often, and stays in the second-level cache.
+  // So large that packed numbers are used often, and stay in the second-level cache.
   static constexpr int64_t kMostRows = 256;
   static constexpr int64_t kMostPanels = 8;
   static constexpr int64_t kMostDepth = 512;
@@ -128,7 +128,7 @@ class Tile {
         out_stride_(out_stride) {}
 
   void Multiply(int64_t panel_begin, int64_t panel_end) const {
-    // Rows that stand side by side in memory, far from the next ones, are brought together.
+    // A column-major left factor is packed: the numbers of its rows lie far apart.
     const bool packs = left_.row_stride == 1 && panel_end - panel_begin > 1;
     const int64_t num_parts = (depth_ + kMostDepth - 1) / kMostDepth;
     const int64_t most = std::min(depth_, kMostDepth);
@@ -161,9 +161,9 @@ class Tile {
   }
 
  private:
-  static constexpr int64_t kPackedRows = 12;  // some blocks of the innermost loop, whichever it is
+  static constexpr int64_t kPackedRows = 12;  // some blocks of any innermost loop
 
-  // A column after the other of the first rows, then of the next ones.
+  // One column after the other of the first rows, then of the next ones.
   void PackRows(const Matrix<T>& left, int64_t depth, T* packed) const {
     constexpr int64_t kAtOnce = 8;
     for (int64_t k = 0; k < depth; k += kAtOnce) {
@@ -188,7 +188,7 @@ class Tile {
   const int64_t out_stride_;
 };
 
-// How a product is cut into tiles.
+// The tiles of a product.
 template <typename T>
 class Tiles {
  public:

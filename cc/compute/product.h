@@ -23,9 +23,8 @@ struct ColumnRun {
   int64_t count;
 };
 
-// The innermost loops, for the instruction sets that the processor turns out to have. A panel is
-// `depth` rows of a matrix in `num_vectors` * `lanes` of its columns, in the order in which a
-// product reads them.
+// The innermost loops, for the instruction set of the processor. A panel is `depth` rows of a
+// matrix in `num_vectors` * `lanes` of its columns, in the order in which a product reads them.
 template <typename T>
 struct PanelLoops {
   int64_t lanes;
@@ -40,8 +39,8 @@ struct PanelLoops {
                    const T* init, int64_t init_stride, T* out, int64_t out_stride);
 
   // out[m][n] = init[m][n] + the product of left[m] and column n, which starts at n * column_stride
-  // of `columns`. Of rows as of columns the numbers lie side by side; `depth` is a multiple of
-  // `lanes`, and `num_columns` of 4. For a few rows, which do not pay for packing.
+  // of `columns`. The numbers of a row lie side by side, as do those of a column. `depth` is a
+  // multiple of `lanes`, and `num_columns` of 4. For few rows, for which packing does not pay.
   void (*dot)(const Matrix<T>& left, int64_t num_rows, int64_t depth, const T* columns,
               int64_t column_stride, int64_t num_columns, const T* init, int64_t init_stride,
               T* out, int64_t out_stride);
@@ -57,10 +56,10 @@ PanelLoops<T> ChoosePanelLoops(int num_vectors);
 template <typename T>
 class PackedMatrix {
  public:
-  // So many numbers does it take.
+  // The number of elements that it needs.
   static int64_t Size(int64_t depth, int64_t num_columns);
 
-  // `panels` has that size and outlives this.
+  // `panels` has that size and outlives this object.
   PackedMatrix(const Matrix<T>& matrix, int64_t depth, int64_t num_columns, T* panels,
                Parallel* parallel);
 
@@ -69,7 +68,7 @@ class PackedMatrix {
                 Parallel* parallel) const;
 
  private:
-  // Calls work(p) for all panels, by several threads where reading the panels `passes` times is
+  // Calls work(p) for all panels: on several threads where reading the panels `passes` times is
   // worth it.
   template <typename Work>
   void ForPanels(Parallel* parallel, double passes, const Work& work) const;
@@ -93,7 +92,7 @@ struct Product {
   int64_t out_stride;
 };
 
-// Does all of them, in any order: several small ones keep more threads busy than one.
+// Computes all of them, in any order: several small ones keep more threads busy than one.
 template <typename T>
 void MultiplyMatrices(const std::vector<Product<T>>& products, Parallel* parallel);
 

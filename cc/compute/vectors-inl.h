@@ -44,7 +44,7 @@ inline Vector<To, L> Convert(Vector<From, L> from) {
 
 template <int L>
 inline Vector<uint32_t, L> WidenIntegers(Vector<uint16_t, L> from) {
-  // What GCC 12 makes of a conversion takes six instructions.
+  // GCC 12 makes six instructions of a conversion.
 #if TF_TI_VECTOR_BYTES == 64
   if constexpr (L == 16) {
     return BitCast<Vector<uint32_t, L>>(

@@ -1,5 +1,5 @@
-// How threads wait for each other. What one waits for mostly takes microseconds, less than falling
-// asleep and waking up; but a thread that has lost its core takes milliseconds.
+// Waiting between threads. Mostly it takes microseconds, less than falling asleep and waking up.
+// But a thread that has lost its core takes milliseconds.
 #ifndef TF_TI_CC_COMPUTE_WAITING_H_
 #define TF_TI_CC_COMPUTE_WAITING_H_
 
@@ -11,13 +11,13 @@ namespace tf_ti {
 
 constexpr int64_t kMicrosecond = 1000;  // in nanoseconds, as all times are
 
-// Since some point in time.
+// The time since some fixed point.
 inline int64_t Now() {
   using Clock = std::chrono::steady_clock;
   return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
 }
 
-// Whether the condition comes true within that time, during which the thread stays awake.
+// Returns true if the condition comes true within that time, during which the thread stays awake.
 template <typename Condition>
 bool SpinUntil(const Condition& condition, int64_t time) {
   // So few that reading the clock, which takes tens of nanoseconds, does not delay the answer.

@@ -8,7 +8,7 @@
 
 namespace tf_ti {
 
-// The type that cc/compute has for an element of a tensor.
+// cc/compute's type of a tensor's element.
 template <typename T>
 struct ElementOf {
   using type = T;

@@ -15,8 +15,8 @@ namespace tf_ti {
 // Options of a call that is part of the kernel's step.
 tensorflow::FunctionLibraryRuntime::Options RunOptions(tensorflow::OpKernelContext* ctx);
 
-// A function of floats, int64s and bools, which lie on the kernel's device, as its results do. What
-// that device has no kernel for runs on others.
+// A function of floats, int64s and bools. These lie on the kernel's device, as the results do.
+// Operations that the device has no kernel for run on other devices.
 class CalledFunction {
  public:
   using Done =

@@ -143,7 +143,7 @@ ActiveGpu::ActiveGpu([[maybe_unused]] OpKernelContext* ctx) {
   // Not cudaSetDevice, which puts a context on whatever GPU was the thread's before, used or not.
   active_ = gpu->Activate();
 #else  // TensorFlow 2.17 and 2.18
-  // What fails here fails again, and is reported, where work is enqueued.
+  // A failure here comes again, and is reported, where work is enqueued.
   int previous;
   if (cudaGetDevice(&previous) != cudaSuccess) return;
   cudaSetDevice(gpu->device_ordinal());

@@ -22,12 +22,13 @@ inline bool OnGpu([[maybe_unused]] tensorflow::OpKernelContext* ctx) {
 #endif
 }
 
-// Whether values of this type lie in the host's memory though their device is a GPU, as parameters
-// and results of TensorFlow's functions do.
+// Returns true if values of this type lie in the host's memory though their device is a GPU, as
+// parameters and results of TensorFlow's functions do.
 bool LivesOnHost(tensorflow::DataType dtype);
 
-// The first `count` inputs, where those whose values live on the host are copied there if they came
-// in the GPU's memory; that waits for the GPU. Where there are none of these, nothing.
+// Copies those of the first `count` inputs to the host whose values live on the host but came in
+// the GPU's memory; that waits for the GPU. `inputs` is then all of them. It stays empty where
+// there is nothing to copy.
 absl::Status BringInputsToHost(tensorflow::OpKernelContext* ctx, int count,
                                std::vector<tensorflow::Tensor>* inputs);
 
@@ -40,8 +41,8 @@ absl::Status SetHostOutput(tensorflow::OpKernelContext* ctx, int i,
 absl::Status CopyNumbers(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& from,
                          tensorflow::Tensor* to);
 
-// Makes the kernel's GPU that of the calling thread. TensorFlow does so for threads that it calls a
-// kernel on, not for those that it calls back on.
+// Makes the kernel's GPU that of the calling thread. TensorFlow does so for threads on which it
+// calls a kernel, but not for those on which it calls back.
 class ActiveGpu {
  public:
   explicit ActiveGpu(tensorflow::OpKernelContext* ctx);
@@ -49,16 +50,16 @@ class ActiveGpu {
   ActiveGpu& operator=(const ActiveGpu&) = delete;
 
  private:
-  std::shared_ptr<void> active_;  // what ends it, of whatever type TensorFlow has for that
+  std::shared_ptr<void> active_;  // ends it when destroyed, whatever type TensorFlow has for that
 };
 
-// The error behind what cc/compute says is wrong: with the input, where the processor computed.
+// The error for an error message of cc/compute: about the input, where the processor computed.
 absl::Status ToStatus(const std::string& problem, const Threads* threads);
 
 #if GOOGLE_CUDA
 
-// The kernel's GPU for cc/compute. Its stream does what it is given one after another, so memory
-// can be freed, for what comes after, as soon as all that needs it is enqueued.
+// The kernel's GPU for cc/compute. Its stream does its work in order, so memory can be freed, for
+// later work, as soon as all work that needs it is enqueued.
 class KernelGpu : public Gpu {
  public:
   explicit KernelGpu(tensorflow::OpKernelContext* ctx) : ctx_(ctx) {}
@@ -75,13 +76,13 @@ class KernelGpu : public Gpu {
   absl::Status memory_status_;
 };
 
-// On a GPU, memory or CUDA may be what is wrong.
+// On a GPU, the error may be about memory or CUDA.
 absl::Status ToStatus(const std::string& problem, const KernelGpu* gpu);
 
-// The same where only CUDA can be what is wrong.
+// The same where the error can only be about CUDA.
 absl::Status CudaStatus(const std::string& problem);
 
-// Memory of the host that the GPU reads and writes without anybody's waiting.
+// Memory of the host that the GPU reads and writes without any waiting.
 absl::Status AllocateForGpu(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
                             const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor);
 
@@ -89,11 +90,11 @@ absl::Status AllocateForGpu(tensorflow::OpKernelContext* ctx, tensorflow::DataTy
 absl::Status EnqueueToHost(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& tensor,
                            tensorflow::Tensor* copy);
 
-// Waits until the stream has done all that it has to do.
+// Waits until the stream has done all its work.
 absl::Status Synchronize(tensorflow::OpKernelContext* ctx);
 
-// Calls `then`, which must not wait, on a thread of TensorFlow's once the stream has done all that
-// it has to do by now. If that cannot be, waits for the stream, and does not call `then`.
+// Calls `then`, which must not wait, on a thread of TensorFlow's once the stream has done all its
+// work up to now. If that is impossible, waits for the stream, and does not call `then`.
 absl::Status WhenDone(tensorflow::OpKernelContext* ctx, std::function<void()> then);
 
 #endif

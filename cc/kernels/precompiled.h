@@ -1,7 +1,7 @@
-// What kernels include of TensorFlow, which compilers read once for all of them: see
-// bazel/precompiled_header.bzl. Every file still includes what it needs.
+// The headers of TensorFlow that kernels include. Compilers read them once for all kernels: see
+// bazel/precompiled_header.bzl. Every file still includes all that it needs.
 
-// For executor.cc: what is precompiled is the same for all.
+// For executor.cc: all files have the same precompiled header.
 #define EIGEN_USE_THREADS
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Threads for the arithmetic in cc/compute: see pool_threads.h for what they promise.
+// Threads for the arithmetic in cc/compute. See pool_threads.h for their promises.
 #ifndef TF_TI_CC_KERNELS_THREADS_H_
 #define TF_TI_CC_KERNELS_THREADS_H_
 
@@ -10,8 +10,8 @@
 
 namespace tf_ti {
 
-// Some of TensorFlow's threads flush subnormal numbers to zero and some do not. Here nobody does:
-// the calling thread as long as this lives, the others while they work.
+// Some of TensorFlow's threads flush subnormal numbers to zero and some do not. Here none does: the
+// calling thread as long as this object lives, the others while they work.
 class Threads : public PoolThreads {
  public:
   Threads(int64_t num_threads, Schedule schedule);

@@ -18,7 +18,7 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeAndType;
 using tensorflow::shape_inference::ShapeHandle;
 
-// What errors call an input, in front of what TensorFlow says about its shape.
+// Puts an input's name in front of TensorFlow's message about its shape.
 absl::Status Named(const std::string& name, const absl::Status& status) {
   if (status.ok()) return status;
   return InvalidArgument(name, ": ", status.message());
@@ -37,7 +37,7 @@ ShapeHandle VariableShape(InferenceContext* c, int i) {
   return known == nullptr || known->empty() ? c->UnknownShape() : (*known)[0].shape;
 }
 
-// The shape of the table that an input is, if need be from what is known about the variable.
+// The shape of the table that an input is, or is the handle of.
 absl::Status TableShape(InferenceContext* c, bool is_resource, ShapeHandle* table, int input = 0) {
   *table = is_resource ? VariableShape(c, input) : c->input(input);
   ShapeHandle ranked;
@@ -144,12 +144,12 @@ absl::Status SegmentsShape(InferenceContext* c) {
   return SetOutputs(c, count, table);
 }
 
-// What is wrong with one of the tables of an op of several.
+// The error about one of the tables of an op of several.
 absl::Status OfTable(int number, const absl::Status& status) {
   return Named(absl::StrCat("emb_tables[", number, "]"), status);
 }
 
-// Inputs of an op of several tables, from one on.
+// The next inputs of each list of an op of several tables.
 struct ListedInputs {
   int bounds, num_segments, default_index, weights;
 };
@@ -283,7 +283,7 @@ absl::Status WeightsGradientShape(InferenceContext* c) {
 #define TF_TI_GRADIENT_TYPES "{float, double, half, bfloat16, complex64, complex128}"
 #define TF_TI_REDUCTIONS "{'sum', 'mean', 'sqrtn', 'max'}"
 
-// What all the ops have in common. Macros, as REGISTER_OP is one.
+// The inputs and attributes that all of these ops have. Macros, as REGISTER_OP is one.
 #define TF_TI_OPTIONAL_INPUTS() \
   Input("default_index: num_default * Tindices").Input("per_sample_weights: num_weights * Tweights")
 #define TF_TI_BAG_ATTRS(types)                \
@@ -300,8 +300,8 @@ absl::Status WeightsGradientShape(InferenceContext* c) {
 
 constexpr char kOptionalDoc[] = R"doc(
 default_index: None, or one: the row that fills an empty bag, or -1 for zeros.
-per_sample_weights: None, or one tensor like indices: what each row is multiplied by. Its type is
-  that of the table, or float where that is a half precision.
+per_sample_weights: None, or one tensor like indices: the factors of the rows. Its type is that of
+  the table, or float where that is a half precision.
 padding_idx: None, or one value: indices equal to it are left out of their bags.)doc";
 
 constexpr char kReductionDoc[] = R"doc(
@@ -312,8 +312,8 @@ reduction: sum; mean: the sum divided by that of the weights, which are 1 if not
 
 constexpr char kOffsetsDoc[] = R"doc(
 indices: The rows to pool.
-offsets: Where in indices each bag begins.
-include_last_offset: Whether offsets has one element more, where the last bag ends.
+offsets: The position in indices at which each bag begins.
+include_last_offset: True if offsets has one element more, where the last bag ends.
 output: [number of bags, ...].)doc";
 
 constexpr char kPackedDoc[] = R"doc(
@@ -338,7 +338,7 @@ std::string BagDoc(const char* name, const char* table, const char* bags) {
                       name, ".\n", table, bags, kOptionalDoc, kReductionDoc);
 }
 
-// The same op for a table and for a variable.
+// Registers an op for a table and for a variable.
 #define TF_TI_REGISTER_BAG_OPS(prefix, table, table_doc, is_resource) \
   REGISTER_OP("TfTi>" prefix "EmbeddingBagOffsets")                   \
       .table.Input("indices: Tindices")                               \
@@ -384,12 +384,12 @@ indices: Of each table the rows to pool; [number of bags, rows in each] for pack
 bounds: Of each table but those with packed bags: the offsets, or the segment_ids.
 num_segments: Of each table with segment_ids the number of bags.
 default_index: None, or of each table the row that fills an empty bag, or -1 for zeros.
-per_sample_weights: None, or of each table a tensor like indices: what each row is multiplied by.
+per_sample_weights: None, or of each table a tensor like indices: the factors of the rows.
   Their type is that of the tables, or float where that is a half precision.
 output: Of each table [number of bags, ...].
-bags: Of each table which of the ops of one table it is.
+bags: The op of one table that is meant, for each table.
 padding_idx: None, or one value: indices equal to it are left out of their bags.
-include_last_offset: Whether offsets have one element more, where the last bag ends.)doc";
+include_last_offset: True if offsets have one element more, where the last bag ends.)doc";
 
 #define TF_TI_REGISTER_SEVERAL(prefix, tables, tables_doc, is_resource)                        \
   REGISTER_OP("TfTi>" prefix "EmbeddingBags")                                                  \
@@ -413,7 +413,7 @@ TF_TI_REGISTER_SEVERAL("", Input("emb_tables: N * T"), kTablesDoc, false);
 TF_TI_REGISTER_SEVERAL("Resource", Input("resources: N * resource").SetIsStateful(), kResourcesDoc,
                        true);
 
-// The gradients know the bags in one form for all three ops.
+// The gradients of all three ops take the bags in one form.
 #define TF_TI_BOUNDS_ATTRS()                      \
   Attr("bags: {'offsets', 'packed', 'segments'}") \
       .Attr("num_bounds: int >= 0 = 0")           \
@@ -424,7 +424,7 @@ constexpr char kGradientDoc[] = R"doc(
 grad: The gradient of the op's output, [number of bags, ...].
 indices: That of the op.
 bounds: The op's offsets or segment_ids; nothing for packed bags.
-bags: Which of the ops it is.)doc";
+bags: The op that this is the gradient of.)doc";
 
 #define TF_TI_REGISTER_TABLE_GRAD(prefix, table, table_doc, is_resource)                  \
   REGISTER_OP("TfTi>" prefix "EmbeddingBagGrad")                                          \
@@ -545,18 +545,19 @@ num_segments: One, with segment_ids: the number of bags.
 default_index: None, or one: the row that fills an empty bag, or -1.
 ids: For each shard the indices that are its rows, as it numbers them, in order. XLA and
   tf.vectorized_map, which cannot tell how many these are, put -1 among them, for padding.
-offsets: Where in its ids each bag of the shard begins. Bags that have none there are left out, but
-  by XLA and tf.vectorized_map.
-bag_numbers: Which bag each of these is. Number count, that of all bags, is one of the default row
-  alone, which is there if a bag is empty.
-positions: Nothing, or for each shard where its ids are in the indices, as a vector; that of the
-  default row is behind the last.
-is_empty: Which bags have no indices, [count].
+offsets: The position among the shard's ids at which each of its bags begins. Bags without ids there
+  are left out, except by XLA and tf.vectorized_map.
+bag_numbers: The number of each of these among all bags. Number count, that of all bags, is a bag of
+  the default row alone, which is there if a bag is empty.
+positions: Nothing, or for each shard the positions of its ids in the indices, as a vector; that of
+  the default row is behind the last.
+is_empty: [count]: true for bags without indices.
 bags: How the bags are given, as for EmbeddingBagGrad.
 padding_idx: None, or one value: indices equal to it are left out.
-strategy: Which shard has which row. div: the first has the first rows, and so on; where the rows
+strategy: The rows of each shard. div: the first has the first rows, and so on; where the rows
   cannot be divided, the first shards have one more. mod: shard r % num_shards has row r.)doc");
 
+// The names say slots, which are something else elsewhere: saved models have them.
 REGISTER_OP("TfTi>EmbeddingBagSlots")
     .Input("num_emb: int64")
     .Input("rows: Tindices")
@@ -571,17 +572,16 @@ REGISTER_OP("TfTi>EmbeddingBagSlots")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Finds indices among the rows that have a gradient.
+Finds the positions of indices among the rows that have a gradient.
 
 num_emb: The number of rows of the table.
 rows: Those of EmbeddingBagGrad.
 indices: Rows of the table, or anything else.
-slots: Where in rows each index is, the first place if there are several; -1 if it is not there, and
-  -2 if it is no row of the table.)doc");
+slots: The position of each index in rows, the first one if there are several; -1 if it is not
+  there, and -2 if it is no row of the table.)doc");
 
-// Checks a variable, its slots, of which the last may be row-wise, and the gradients of its rows.
-// Checks the variable, its slots, and the gradients of rows or, with `bags`, of a look-up's bags.
-// The numbers of the rule begin at input *end.
+// Checks the variable, its slots, of which the last may be row-wise, and the gradients of rows or,
+// with `bags`, of a look-up's bags. The numbers of the rule begin at input *end.
 absl::Status CheckUpdate(InferenceContext* c, const std::vector<std::string>& slots, bool bags,
                          int* end) {
   ShapeHandle variable;
@@ -630,7 +630,7 @@ absl::Status CheckScalars(InferenceContext* c, int at, const std::vector<std::st
   return absl::OkStatus();
 }
 
-// The gradients of rows, or of the bags of a look-up, that the updates take.
+// The gradients that the updates take: those of rows, or of the bags of a look-up.
 #define TF_TI_ROW_INPUTS(types)         \
   Input("indices: Tindices")            \
       .Input("values: T")               \
@@ -649,11 +649,11 @@ absl::Status CheckScalars(InferenceContext* c, int at, const std::vector<std::st
 #define TF_TI_FLOAT_TYPES "{float, double, half, bfloat16}"
 
 constexpr char kRowsDoc[] = R"doc(
-indices: Which rows; where one comes again, its values are added up. Of AdamUpdate and AdagradUpdate,
-  and with weight_decay, a row whose values add up to zeros is left as it is.
+indices: The rows; where one comes again, its values are added up. AdamUpdate and AdagradUpdate, and
+  a weight_decay, leave a row whose values add up to zeros as it is.
 values: Their gradients, [number of indices, ...].
-are_distinct: Whether no row comes again, but with values of zeros, as in the gradients of pooled
-  look-ups. A GPU need not look for such rows then; where one is there, its result is undefined.)doc";
+are_distinct: True if no row comes again, except with values of zeros, as in the gradients of pooled
+  look-ups. A GPU need not look for such rows then. If one is there, its result is undefined.)doc";
 
 const std::string kBagsDoc = absl::StrCat(
     "\nThe rows are those of a look-up, whose table the variable is. A row whose "
@@ -685,9 +685,9 @@ std::string UpdateDoc(const char* what, const char* resources, bool bags, const 
 constexpr char kVariableDoc[] = R"doc(
 resource: A variable [num_emb, ...].)doc";
 constexpr char kScatterSubDoc[] = R"doc(
-scale: What gradients are multiplied by, in the type of the sums: float for half precisions, else T.
+scale: The factor of gradients, in the type of the sums: float for half precisions, else T.
 weight_decay: None, or one, for floats: the part of a row that is subtracted from it too, times
-  scale, where what is meant for the row does not add up to zeros.)doc";
+  scale, where the row's gradients do not add up to zeros.)doc";
 
 TF_TI_REGISTER_SCATTER_SUB("ScatterSub", TF_TI_ROW_INPUTS(TF_TI_NUMBER_TYPES), false);
 TF_TI_REGISTER_SCATTER_SUB("EmbeddingBagScatterSub", TF_TI_BAG_INPUTS(TF_TI_FLOAT_TYPES), true);
@@ -721,11 +721,12 @@ m: A variable of its shape, of type Tslots: averages of the gradients.
 v: Likewise, of their squares; or [num_emb, 1], of the means of a row's squares.)doc";
 constexpr char kAdamDoc[] = R"doc(
 learning_rate: A scalar, in the type of the sums: double for double, else float.
-step: Which step it is; the first is 1.
-beta_1, beta_2: What the averages keep of themselves.
-epsilon: What is added to the root.
+step: The number of the step; the first is 1.
+beta_1, beta_2: The shares of themselves that the averages keep.
+epsilon: A number that is added to the root.
 weight_decay: The part of a touched row, times learning_rate, that is subtracted from it too.
-epsilon_hat: Whether the averages are corrected in the rate, as Keras does it, or each by itself.)doc";
+epsilon_hat: True if the averages are corrected in the rate, as Keras does it; otherwise each is by
+  itself.)doc";
 
 TF_TI_REGISTER_ADAM_UPDATE("AdamUpdate", TF_TI_ROW_INPUTS(TF_TI_FLOAT_TYPES), false);
 TF_TI_REGISTER_ADAM_UPDATE("EmbeddingBagAdamUpdate", TF_TI_BAG_INPUTS(TF_TI_FLOAT_TYPES), true);
@@ -749,12 +750,12 @@ TF_TI_REGISTER_ADAM_UPDATE("EmbeddingBagAdamUpdate", TF_TI_BAG_INPUTS(TF_TI_FLOA
 
 constexpr char kAdagradVariablesDoc[] = R"doc(
 resource: A variable [num_emb, ...].
-accumulator: A variable of its shape, of type Tslots: sums of the gradients' squares; or [num_emb, 1],
-  of the means of a row's squares.)doc";
+accumulator: A variable of its shape, of type Tslots: sums of the gradients' squares; or
+  [num_emb, 1], of the means of a row's squares.)doc";
 constexpr char kAdagradDoc[] = R"doc(
 learning_rate: A scalar, in the type of the sums: double for double, else float.
-epsilon: What is added to the accumulator or to its root.
-epsilon_inside_sqrt: Which of the two.)doc";
+epsilon: A number that is added to the accumulator or to its root.
+epsilon_inside_sqrt: True if to the accumulator.)doc";
 
 TF_TI_REGISTER_ADAGRAD_UPDATE("AdagradUpdate", TF_TI_ROW_INPUTS(TF_TI_FLOAT_TYPES), false);
 TF_TI_REGISTER_ADAGRAD_UPDATE("EmbeddingBagAdagradUpdate", TF_TI_BAG_INPUTS(TF_TI_FLOAT_TYPES),

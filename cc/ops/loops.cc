@@ -1,4 +1,4 @@
-// The contract of the loop ops and of the sequences that their gradients keep.
+// The contract of the loop ops, and of the histories that their gradients keep.
 #include <limits>
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ using tensorflow::shape_inference::ShapeHandle;
 
 constexpr int64_t kUnknown = -1;
 
-// The number of iterations so far known, and which input told it.
+// The number of iterations so far known, and the input that told it.
 struct Count {
   int64_t value = kUnknown;
   std::string from;
@@ -89,7 +89,7 @@ absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
   }
   std::vector<tensorflow::NameAttrList> condition;
   TF_RETURN_IF_ERROR(c->GetAttr("condition", &condition));
-  // With one, what is known is how many iterations there are at most.
+  // With a condition, only the most iterations that there may be are known.
   if (!condition.empty()) *count = Count();
   return absl::OkStatus();
 }
@@ -104,7 +104,7 @@ absl::Status InferStack(InferenceContext* c, int length_input, const Count& coun
   TF_RETURN_IF_ERROR(c->WithRank(c->input(length_input), 0, &scalar));
   const tensorflow::Tensor* value = c->input_tensor(length_input);
   if (value == nullptr) return absl::OkStatus();
-  // Whether the loop fits is found out when it runs, if it does.
+  // If the loop does not fit, that is found when it runs, if it runs.
   const int64_t length = value->scalar<int64_t>()();
   if (length < 0) {
     return InvalidArgument(label, ": the length must not be negative, got ", length);
@@ -217,9 +217,9 @@ body runs, its results go to the outputs, and the back edges, all together, give
 parameters for the next iteration. tf_ti.tensor_iterator documents the semantics for users; this op
 is what it, tf_ti.scan and the gradients of both build.
 
-The number of iterations is what the sliced inputs, the sequences and num_iterations agree on. Where
-there is a condition, it is evaluated before anything else of an iteration, and ends the loop when it
-is false; the loop then has at most as many iterations as all that says, or any number. tf_ti.Loop
+The sliced inputs, the histories and num_iterations agree on the number of iterations. Where there
+is a condition, it is evaluated before anything else of an iteration, and ends the loop when it is
+false. The loop then has at most as many iterations as the inputs tell, or any number. tf_ti.Loop
 documents that for users.
 
 input: One tensor for each parameter of the body, but for those that the condition feeds.
@@ -228,30 +228,30 @@ length: Scalars: extents of stacks, which hold zeros after the values.
 output: One tensor for each entry of output_mode.
 body: A function from the parameters to the results.
 condition: None, or one function of the parameters that condition_inputs names to a bool scalar, and
-  to values that become the body's last parameters: what both need is computed once.
+  to values that become the body's last parameters: values that both need are computed once.
 condition_inputs: The parameters that the condition reads.
-input_mode: What a parameter gets in iteration k. value: the input itself, or what a back edge
-  brings. slice: piece k of the input, along input_axis from input_start to input_end by
+input_mode: The value of a parameter in iteration k. value: the input itself, or a back edge's
+  value. slice: piece k of the input, along input_axis from input_start to input_end by
   input_stride, input_part_size elements each. segment: likewise, where the last piece may be short.
   index: element k, without the axis. iterator: likewise, but there may be more elements than
-  iterations. sequence: tensor k of the Sequence that the input holds, or, with input_part_size
-  p > 0, a Sequence of tensors [k p, (k + 1) p).
-input_label: What an error calls the input.
-parameter_shapes: What the body was built for; other shapes are refused at run time.
+  iterations. sequence: tensor k of the history that the input holds, or, with input_part_size
+  p > 0, a history of tensors [k p, (k + 1) p).
+input_label: The input's name in errors.
+parameter_shapes: The shapes that the body was built for; others are refused at run time.
 back_edge_from: A result of the body for each back edge.
 back_edge_to: The parameter that it feeds in the next iteration.
-output_mode: What an output is. last: the source's value in the last iteration. concat: the
+output_mode: The kind of an output. last: the source's value in the last iteration. concat: the
   concatenation along output_axis; stack: along a new axis; in reversed order where output_stride is
-  negative. sum: the sum. sequence: a Sequence of the values of each output_stride-th iteration.
+  negative. sum: the sum. sequence: a history of the values of each output_stride-th iteration.
   count: the number of iterations.
 output_source: r >= 0 is result r of the body; ~p is the value with which parameter p enters.
 output_length: For a stack the number of its `length`, or -1.
 output_part_size: The extent of a concat output's pieces, or 0 for any.
-output_label: What an error calls the output.
+output_label: The output's name in errors.
 result_types: The types of the body's results.
 result_shapes: The static shapes of the body's results.
-limit_label: What an error calls num_iterations.
-reverse: Visit the pieces from the last to the first. Pieces, sequences and outputs keep their
+limit_label: The name of num_iterations in errors.
+reverse: Visit the pieces from the last to the first. Pieces, histories and outputs keep their
   positions: only the order of execution turns round.
 )doc";
 
@@ -305,6 +305,8 @@ REGISTER_OP("TfTi>StatelessTensorIterator")
     .SetShapeFn(TensorIteratorShape)
     .Doc(kDoc);
 
+// The ops of histories. Their names say Sequence, as does the mode above: saved models have these
+// names.
 REGISTER_OP("TfTi>SequenceSplit")
     .Input("tensor: T")
     .Input("like: variant")
@@ -314,10 +316,10 @@ REGISTER_OP("TfTi>SequenceSplit")
     .Attr("reverse: bool = false")
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
-Splits a tensor along an axis into a Sequence of pieces with the extents of another's elements.
+Splits a tensor along an axis into a history of pieces with the extents of another's elements.
 
 tensor: The concatenation of the pieces.
-like: A Sequence; element k has piece k's extent along the axis.
+like: A history; element k has piece k's extent along the axis.
 sequence: The pieces.
 reverse: The last piece comes first in the tensor.
 )doc");
@@ -348,11 +350,11 @@ REGISTER_OP("TfTi>SequenceConcat")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Concatenates the tensors of a Sequence along an axis: the inverse of SequenceSplit.
+Concatenates the tensors of a history along an axis: the inverse of SequenceSplit.
 
-sequence: A Sequence of tensors of type dtype.
+sequence: A history of tensors of type dtype.
 tensor: Their concatenation.
-element_shape: What the elements' shapes have in common; used where there are none.
+element_shape: The dimensions that all elements share; used where there are no elements.
 reverse: The last element comes first in the tensor.
 )doc");
 
@@ -369,11 +371,11 @@ REGISTER_OP("TfTi>SequenceUnstack")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Takes a Sequence of stacks apart: a Sequence of the first elements, one of the second, and so on.
+Takes a history of stacks apart: a history of the first elements, one of the second, and so on.
 
-sequence: A Sequence of tensors of extent `count` along their first axis, or of such Sequences.
+sequence: A history of tensors of extent `count` along their first axis, or of such histories.
 count: The extent.
-sequences: `count` Sequences of tensors without that axis.
+sequences: `count` histories of tensors without that axis.
 )doc");
 
 REGISTER_OP("TfTi>SequenceStack")
@@ -386,10 +388,10 @@ REGISTER_OP("TfTi>SequenceStack")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Stacks Sequences element by element: the inverse of SequenceUnstack.
+Stacks histories element by element: the inverse of SequenceUnstack.
 
-sequences: Sequences of as many tensors, or Sequences; each has the others' shapes and types.
-sequence: A Sequence of stacks along a new first axis.
+sequences: Histories of as many tensors, or histories; each has the others' shapes and types.
+sequence: A history of stacks along a new first axis.
 )doc");
 
 REGISTER_OP("TfTi>ListIndex")
@@ -406,7 +408,7 @@ there it must be less than the size, too.
 
 index: One or many.
 size: Of the list.
-label: What an error calls the list.
+label: The list's name in errors.
 )doc");
 
 }  // namespace

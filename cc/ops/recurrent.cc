@@ -36,7 +36,7 @@ absl::Status SequenceShape(InferenceContext* c) {
   bool linear_before_reset;
   TF_RETURN_IF_ERROR(c->GetAttr("linear_before_reset", &linear_before_reset));
   const int num_gates = kind == "lstm" ? 4 : kind == "gru" ? 3 : 1;
-  // With its last product apart from what resets it.
+  // Its last product is saved apart from the gate that resets it.
   const int num_saved_gates = kind == "rnn" ? 0 : num_gates + linear_before_reset;
   std::vector<int> limits;
   TF_RETURN_IF_ERROR(c->GetAttr("limits", &limits));
@@ -53,7 +53,7 @@ absl::Status SequenceShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// What both ops say about the cell.
+// The attributes of both ops that describe the cell.
 #define TF_TI_RECURRENT_ATTRS(builder)               \
   builder.Attr("T: {float, double, half, bfloat16}") \
       .Attr("S: {float, double}")                    \
@@ -75,23 +75,29 @@ absl::Status SequenceShape(InferenceContext* c) {
       .Attr("limits: list(int) = []")                \
       .Attr("loop: list(func) = []")
 
-// One direction of one layer. `x` is [batch, time, input], or [time, batch, input] if time_major;
-// without `w`, its products with that: [..., gates * hidden]. `w` and `r` are [input or hidden,
-// gates * hidden], or the other way round if transpose_weights; gate_order says which of the blocks
-// of `hidden` columns is each of the gates f, i, c, o of an LSTM, or z, r, h of a GRU. `b` is
-// [gates times hidden], and with linear_before_reset hidden more, which are added to the product
-// that is reset. `coefficients` are numbers: the clip, 0 for none, and each activation's alpha and
-// beta. Steps beyond a row's length, or where its mask is false, hold its states; their `y` is 0,
-// or with hold_output the last one. `limits` says of each activation that is a relu or a hard
-// sigmoid where its gradient goes on: at the lower limit (1), at the upper one (2), at NaN (4); and
-// where it is 0, and not its product with 0: below (8), above (16), at NaN (32). Of others it is 0.
-// `saved` is what the gradient takes, in type S: activated gates, if there are several; the states
-// c of an LSTM; the states h, if there is one gate, or lengths or a mask; and what goes into the
-// activations of gates, if the limits of one let a gradient go on.
+// One direction of one layer.
 //
-// On a GPU both ops call `loop`, a function of all their inputs, which gives their outputs but
-// `saved`: those are then empty, and whoever needs them computes them again. Without a loop, as
-// from earlier versions, the processor computes, and all is copied there and back.
+// `x` is [batch, time, input], or [time, batch, input] if time_major; without `w`, its products
+// with that: [..., gates * hidden]. `w` and `r` are [input or hidden, gates * hidden], or the other
+// way round if transpose_weights. gate_order tells the position, among the blocks of `hidden`
+// columns, of each of the gates f, i, c, o of an LSTM, or z, r, h of a GRU. `b` is [gates *
+// hidden]; with linear_before_reset it has `hidden` more, which are added to the product that is
+// reset.
+//
+// `coefficients` are numbers: the clip, 0 for none, and each activation's alpha and beta. Steps
+// beyond a row's length, or where its mask is false, hold its states; their `y` is 0, or with
+// hold_output the last one. `limits` is for activations that are a relu or a hard sigmoid, and 0
+// for others. It tells where the gradient passes: at the lower limit (1), at the upper one (2), at
+// NaN (4). It also tells where the gradient is 0, and not its product with 0: below (8), above
+// (16), at NaN (32).
+//
+// `saved` is for the gradient, in type S: activated gates, if there are several; the states c of an
+// LSTM; the states h, if there is one gate, or lengths or a mask; and the arguments of gates'
+// activations, if the limits of one let a gradient pass.
+//
+// On a GPU both ops call `loop`, a function of all their inputs. It gives all their outputs but
+// `saved`. Those are then empty, and are computed again where they are needed. Without a loop, as
+// in models saved by earlier versions, the processor computes, and all is copied there and back.
 TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequence")
                           .Input("x: T")
                           .Input("h: T")
@@ -107,8 +113,8 @@ TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequence")
                           .Output("saved: num_saved * S"))
     .SetShapeFn(SequenceShape);
 
-// Gradients by the inputs of a RecurrentSequence without clip. `y` and `saved` are what that gave,
-// the last inputs the gradients by its outputs.
+// Gradients by the inputs of a RecurrentSequence without clip. `y` and `saved` are its outputs; the
+// last inputs are the gradients by its outputs.
 TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequenceGrad")
                           .Input("x: T")
                           .Input("h: T")

@@ -1,4 +1,4 @@
-// XLA's typed FFI: functions of ours that its programs call while they run.
+// XLA's typed FFI: functions of ours that XLA computations call while they run.
 #ifndef TF_TI_CC_XLA_FFI_H_
 #define TF_TI_CC_XLA_FFI_H_
 

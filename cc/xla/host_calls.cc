@@ -12,9 +12,10 @@ using xla::Shape;
 using xla::ShapeUtil;
 using xla::XlaOp;
 
-Threads ThreadsOf(xla::ffi::ThreadPool* pool) {
-  return Threads(std::max<int64_t>(pool->num_threads(), 1),
-                 [pool](std::function<void()> work) { pool->Schedule(std::move(work)); });
+Threads ThreadsOf(xla::ffi::ThreadPool* thread_pool) {
+  return Threads(
+      std::max<int64_t>(thread_pool->num_threads(), 1),
+      [thread_pool](std::function<void()> work) { thread_pool->Schedule(std::move(work)); });
 }
 
 void Attributes::Add(const char* name, int64_t value) {

@@ -1,4 +1,4 @@
-// Calls of cc/compute from XLA's programs that run on the CPU.
+// Calls of cc/compute from XLA computations on the CPU.
 #ifndef TF_TI_CC_XLA_HOST_CALLS_H_
 #define TF_TI_CC_XLA_HOST_CALLS_H_
 
@@ -15,8 +15,8 @@
 
 namespace tf_ti {
 
-// Registers a function of what a running program calls with. It is a macro's argument: templates in
-// parentheses.
+// Registers a function of the arguments of a running XLA computation's call. It is a macro's
+// argument: templates in parentheses.
 #define TF_TI_REGISTER_HOST_CALL(handler, target, function)   \
   XLA_FFI_DEFINE_HANDLER(handler, function,                   \
                          xla::ffi::Ffi::Bind()                \
@@ -26,8 +26,8 @@ namespace tf_ti {
                              .Attrs<xla::ffi::Dictionary>()); \
   XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), target, "Host", handler)
 
-// The threads of a running program, which must outlive what this returns.
-Threads ThreadsOf(xla::ffi::ThreadPool* pool);
+// The threads of a running XLA computation, which must outlive the result.
+Threads ThreadsOf(xla::ffi::ThreadPool* thread_pool);
 
 // Attributes of a call, as MLIR writes them.
 class Attributes {
@@ -44,8 +44,8 @@ xla::Shape RowMajor(xla::PrimitiveType type, const std::vector<int64_t>& dims);
 
 using Aliases = std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>;
 
-// A call with row-major operands. `checks` keeps XLA from dropping it, whose errors are those of
-// the op, and from moving it to where the op would not run.
+// A call with row-major operands. With `checks`, XLA neither drops it, as its errors are those of
+// the op, nor moves it to where the op would not run.
 xla::XlaOp CallHost(const char* target, const std::vector<xla::XlaOp>& operands,
                     const xla::Shape& result, const Attributes& attributes, bool checks,
                     const Aliases& aliases = {});

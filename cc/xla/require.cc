@@ -28,7 +28,7 @@ ffi::Error ReadHost(void* to, const void* from, size_t size, void*) {
   return ffi::Error::Success();
 }
 
-// The CUDA driver is there where XLA runs programs on a GPU, but must not be needed elsewhere.
+// The CUDA driver is there where XLA runs computations on a GPU, but must not be needed elsewhere.
 template <typename Function>
 Function* DriverFunction(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
@@ -82,7 +82,7 @@ XLA_FFI_DEFINE_HANDLER(
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kTarget, "Host", kCheckOnHost);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kTarget, "CUDA", kCheckOnGpu);
 
-// A string of MLIR's.
+// A quoted string of MLIR.
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {

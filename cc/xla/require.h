@@ -1,4 +1,4 @@
-// Conditions that only the running program can check.
+// Conditions that can only be checked when an XLA computation runs.
 #ifndef TF_TI_CC_XLA_REQUIRE_H_
 #define TF_TI_CC_XLA_REQUIRE_H_
 
@@ -9,8 +9,9 @@
 
 namespace tf_ti {
 
-// Makes the program end with InvalidArgument, with `message`, where `condition` is false. $0, $1,
-// ... in the message stand for `values`, which are scalars of type s64, and $$ for a dollar.
+// Makes the XLA computation end with InvalidArgument, with `message`, where `condition` is false.
+// $0, $1, ... in the message stand for `values`, which are scalars of type s64, and $$ for a
+// dollar.
 void Require(xla::XlaOp condition, const std::string& message,
              const std::vector<xla::XlaOp>& values = {});
 

@@ -13,7 +13,7 @@
 
 namespace tf_ti {
 
-// An empty tuple's where the value is wrong: then the builder knows why.
+// The shape of an empty tuple where the value is wrong: then the builder has the error.
 xla::Shape ShapeOf(xla::XlaOp op);
 xla::PrimitiveType TypeOf(xla::XlaOp op);
 std::vector<int64_t> Dims(const xla::Shape& shape);
@@ -26,11 +26,11 @@ xla::Shape WithExtent(const xla::Shape& shape, int64_t axis, int64_t extent);
 xla::Shape WithAxis(const xla::Shape& shape, int64_t axis, int64_t extent);
 xla::Shape WithoutAxis(const xla::Shape& shape, int64_t axis);
 
-// Whether an array of `count` times the elements of a shape is one that XLA can speak of: what it
-// cannot, ends the process. More than any machine has room for.
+// Returns true if an array of `count` times the elements of a shape is too large for XLA, which
+// would end the process. No machine has room for such an array.
 bool IsTooLarge(const xla::Shape& shape, int64_t count);
 
-// As s64.
+// The value as s64.
 xla::XlaOp Wide(xla::XlaOp op);
 
 // `axis` counts from the end where it is negative. Errors name `label`.

@@ -41,7 +41,7 @@ struct Place {
   const Place* call;  // of the function, or null if that is what is compiled
 };
 
-// Of the outputs of a node those that lead to what its function is run for.
+// The outputs of a node that lead to results, or to stateful operations, of its function.
 std::vector<bool> FindUsedOutputs(const Place& place) {
   const tensorflow::Graph& graph = *place.body->graph;
   std::vector<bool> of_call, is_live(graph.num_node_ids());
@@ -69,7 +69,7 @@ std::vector<bool> FindUsedOutputs(const Place& place) {
   return used;
 }
 
-// The node `name` of the function `function`, or of one that it calls: TensorFlow puts the nodes of
+// The node `name` of the function `function`, or of one that it calls. TensorFlow puts the nodes of
 // functions in the places of calls, with the call's name in front of theirs. Null if there is none.
 const tensorflow::Node* FindNode(const tensorflow::FunctionBody& function, absl::string_view name,
                                  bool is_call) {
@@ -142,7 +142,7 @@ absl::Status Context::AssignResource(int input, XlaOp value) const {
 
 namespace {
 
-// What Context::AddRead notes, for as long as a program is being made.
+// The reads noted by Context::AddRead, for as long as an XLA computation is being made.
 class NotedReads : public tensorflow::ResourceBase {
  public:
   static tensorflow::core::RefCountPtr<NotedReads> Of(XlaOpKernelContext* ctx) {
@@ -271,7 +271,7 @@ class WrappedKernel : public tensorflow::XlaOpKernel {
   const std::unique_ptr<XlaKernel> kernel_;
 };
 
-// Whether TensorFlow has made its kernels for XLA already.
+// Returns true if TensorFlow has made its kernels for XLA already.
 bool IsTooLate() {
   tensorflow::NodeDef node;
   node.set_name("tf_ti");
@@ -295,8 +295,8 @@ XlaRegistrarBase::XlaRegistrarBase(const char* op, int types,
   if (types & kVariants) builder.AllowVariantTypes();
   for (const char* const input : constants) builder.CompileTimeConstantInput(input);
   const tensorflow::XlaOpRegistrar registered(builder.Build(create));
-  // TensorFlow turns what is registered with XLA into kernels when it first compiles something.
-  // What is registered later must become kernels here.
+  // TensorFlow turns all registrations with XLA into kernels when it first compiles something.
+  // Later registrations must become kernels here.
   if (!IsTooLate()) return;
   for (const char* device : {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT}) {
     auto* definition = new tensorflow::KernelDef;

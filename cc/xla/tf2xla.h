@@ -1,5 +1,5 @@
-// What kernels for XLA need of tf2xla. A compiler spends more time on its headers than on all else
-// here, so tf2xla.cc alone includes them.
+// An interface to tf2xla for XLA kernels. A compiler spends more time on its headers than on all
+// else here, so tf2xla.cc alone includes them.
 #ifndef TF_TI_CC_XLA_TF2XLA_H_
 #define TF_TI_CC_XLA_TF2XLA_H_
 
@@ -27,7 +27,7 @@ class XlaOpKernelContext;
 
 namespace tf_ti {
 
-// What a compiled function gets for a parameter: a constant, a variable, or else a value.
+// The argument of a compiled function for a parameter: a constant, a variable, or else a value.
 struct FunctionArgument {
   tensorflow::DataType type = tensorflow::DT_INVALID;
   xla::Shape shape;
@@ -50,7 +50,7 @@ struct CompiledFunction {
   std::vector<int> updated;  // the parameters, variables, that the function writes to
 };
 
-// What an op has while XLA compiles it.
+// An op's view of its compilation by XLA.
 class Context {
  public:
   explicit Context(tensorflow::XlaOpKernelContext* ctx) : ctx_(ctx) {}
@@ -60,7 +60,7 @@ class Context {
   int num_inputs() const;
   int num_outputs() const;
   tensorflow::DataType input_type(int input) const;
-  // Which outputs something may use. What is known to be unused may be set to anything.
+  // True for each output that may have a use. Any other output may be set to anything.
   std::vector<bool> UsedOutputs() const;
 
   xla::XlaOp Input(int input) const;
@@ -78,16 +78,17 @@ class Context {
   absl::Status ReadResource(int input, xla::XlaOp* value) const;
   absl::Status AssignResource(int input, xla::XlaOp value) const;
 
-  // Notes a value that a program computes from an array, and finds those of an array again. What
-  // changes the array in place has to wait for them: XLA lets it change a copy of the array unless
-  // it depends on all that reads the array.
+  // Notes a value that is computed from an array, and finds the values of an array again. An
+  // operation that changes the array in place has to wait for them: XLA lets it change a copy of
+  // the array unless it depends on all that reads the array.
   void AddRead(xla::XlaOp array, xla::XlaOp value) const;
   std::vector<xla::XlaOp> Reads(xla::XlaOp array) const;
 
   void SetOutput(int output, xla::XlaOp value) const;
   void SetOutput(int output, const tensorflow::Tensor& value) const;
 
-  // The types of a function's parameters, and which it needs to know when it is compiled.
+  // The types of a function's parameters, and for each of them true if it must be known at compile
+  // time.
   absl::Status InspectFunction(const tensorflow::NameAttrList& function,
                                tensorflow::DataTypeVector* types,
                                std::vector<bool>* must_be_constant) const;
@@ -99,10 +100,10 @@ class Context {
   tensorflow::XlaOpKernelContext* const ctx_;
 };
 
-// A constant of an XLA program.
+// A constant of an XLA computation.
 xla::XlaOp ToConstant(xla::XlaBuilder* builder, const tensorflow::Tensor& value);
 
-// What an op becomes in an XLA program.
+// A kernel that makes an op's part of an XLA computation.
 class XlaKernel {
  public:
   virtual ~XlaKernel() = default;
@@ -110,10 +111,10 @@ class XlaKernel {
   virtual absl::Status Compile(const Context& ctx) const = 0;
 };
 
-// Whether the programs of the kernel under construction run on the CPU.
+// Returns true if the kernel under construction is for XLA computations on the CPU.
 bool IsForCpu(tensorflow::OpKernelConstruction* ctx);
 
-// What an op takes beside plain arrays.
+// The types that an op takes beside plain arrays.
 enum XlaTypes : int { kPlain = 0, kResources = 1, kVariants = 2 };
 
 // Registers a kernel for an op, as a constant at namespace scope. The kernel's constructor takes an

@@ -1,12 +1,12 @@
-// The small part of CUDA that cc/compute uses, on the processor: with this folder first among the
+// The small part of CUDA that cc/compute uses, on the processor. With this folder first among the
 // include paths, a C++ compiler takes the CUDA sources as they are.
 //
-// Streams are late: what is enqueued in one happens when somebody waits for it, but for the default
-// stream, where all happens at once.
+// Streams are late: work that is enqueued in one happens when somebody waits for it. In the default
+// stream, all happens at once.
 //
 // Every thread of a block is a fiber, which runs until it must wait for others. Blocks run one
-// after another, and they and their threads in an order that depends on a seed, so that what
-// depends on the order shows. Threads that wait for others in vain are reported, and the program
+// after another. They and their threads run in an order that depends on a seed, so that results
+// that depend on the order show. Threads that wait for others in vain are reported, and the process
 // ends.
 #ifndef TF_TI_GPU_CHECK_EMULATION_CUDA_RUNTIME_H_
 #define TF_TI_GPU_CHECK_EMULATION_CUDA_RUNTIME_H_
@@ -84,7 +84,7 @@ namespace emulation {
 void Run(const dim3& grid, const dim3& block, const char* name,
          const std::function<void()>& thread);
 
-// Waits until all lanes of the warp are here, and returns what each of them brought. `name` says
+// Waits until all lanes of the warp are here, and returns the value of each of them. `name` tells
 // where "here" is.
 const uint64_t* Exchange(const char* name, unsigned lanes, uint64_t value);
 
@@ -94,7 +94,7 @@ extern int num_processors;
 
 }  // namespace emulation
 
-// What is enqueued is done when the stream gets there, and the null stream is one too. A program
+// Enqueued work is done when the stream gets there; the null stream is one too. Each executable
 // links late.cc, or other streams, which may have more of CUDA's calls.
 enum cudaMemcpyKind {
   cudaMemcpyHostToDevice,
@@ -108,7 +108,7 @@ enum cudaMemPoolAttr { cudaMemPoolReuseAllowInternalDependencies, cudaMemPoolAtt
 enum : unsigned { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 
 extern "C" {
-// All launches come to this, as they do in CUDA; `kernel` is a std::function<void()> here.
+// All launches call this, as they do in CUDA; `kernel` is a std::function<void()> here.
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
                                 void** arguments);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
@@ -153,7 +153,7 @@ inline cudaError_t Enqueue(cudaStream_t stream, const std::function<void()>& wor
 
 }  // namespace emulation
 
-// Makes another order, and of one seed to the next a GPU of another size.
+// Makes another order, and for each seed a GPU of another size.
 void SetEmulationSeed(uint64_t seed);
 
 void __syncthreads();
@@ -219,7 +219,7 @@ inline const char* cudaGetErrorString(cudaError_t error) {
 }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
-// A clock that each look moves on.
+// A clock that moves on when it is looked at.
 inline long long clock64() {
   static long long cycles = 0;
   return cycles += 1 << 20;
@@ -240,8 +240,8 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
   return cudaSuccess;
 }
 
-// The memory ends where a page ends that nobody may touch, and such a page is before it: so it is
-// aligned like its size, no better. What touches these pages ends the program.
+// The memory ends where a page ends that nobody may touch, and such a page is before it. So it is
+// aligned like its size, no better. Touching these pages ends the process.
 namespace emulation {
 void* Allocate(size_t bytes);
 void Free(void* memory);

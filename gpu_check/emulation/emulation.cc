@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 
-// What a thread waits for: that `*generation` is no longer what it was.
+// The reason for a thread to wait: `*generation` is still `was`.
 struct Wait {
   const char* name = nullptr;  // null where it waits for nothing
   const uint64_t* generation = nullptr;
@@ -77,7 +77,7 @@ void Yield() {
 }
 
 // A fiber lives for good, and runs one thread after another.
-void Loop() {
+void RunThreads() {
   for (;;) {
     (*work)();
     fibers[current]->is_done = true;
@@ -96,7 +96,7 @@ void Resume(unsigned thread) {
     fiber_context.uc_stack.ss_sp = fiber->stack;
     fiber_context.uc_stack.ss_size = kStackBytes;
     fiber_context.uc_link = nullptr;
-    makecontext(&fiber_context, Loop, 0);
+    makecontext(&fiber_context, RunThreads, 0);
     setcontext(&fiber_context);
   }
 }
@@ -131,7 +131,7 @@ struct Mapping {
 };
 std::map<void*, Mapping> mappings;
 
-// Says where it was, on a stack of its own: the fiber's may be what is used up.
+// Reports the place, on a stack of its own: the fiber's may be used up.
 void OnBadAddress(int) {
   constexpr char kText[] = "emulated GPU: memory outside of all arrays was touched\n";
   if (write(2, kText, sizeof(kText) - 1) < 0) std::_Exit(4);

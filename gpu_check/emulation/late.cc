@@ -1,5 +1,5 @@
-// Streams that are late: what is enqueued in one happens when somebody waits for it, but for the
-// null stream, where all happens at once. Their events are times of the processor's clock.
+// Streams that are late: work that is enqueued in one happens when somebody waits for it. In the
+// null stream, all happens at once. Events are times of the processor's clock.
 #include <cuda_runtime.h>
 
 #include <chrono>
@@ -28,7 +28,8 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
   return emulation::Enqueue(stream, [=] { std::memset(to, value, bytes); });
 }
 
-// What is said to be the host's is read at once, as all is that CUDA must put elsewhere first.
+// Memory that is said to be the host's is read at once, as CUDA does with memory that it must copy
+// elsewhere first.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (kind != cudaMemcpyHostToDevice) {

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Bags of every kind as bounds.
+// The bounds of bags of any kind.
 template <typename Index>
 std::string GetBounds(const Bags<Index>& bags, Gpu* gpu, GpuBounds<Index>* bounds) {
   if (bags.num_indices > GpuBounds<Index>::kMost || bags.count >= GpuBounds<Index>::kMost) {
@@ -61,7 +61,7 @@ std::string GetBounds(const Bags<Index>& bags, Gpu* gpu, GpuBounds<Index>* bound
   }
 }
 
-// What all reductions of the same bags have in common.
+// The arguments that all reductions of the same bags share.
 template <typename T, typename Index>
 GpuPoolArgs<T, Index> ArgsFor(const GpuBounds<Index>& bounds, const Bags<Index>& bags,
                               const Weights<T>& weights, Reduction reduction) {
@@ -78,7 +78,7 @@ GpuPoolArgs<T, Index> ArgsFor(const GpuBounds<Index>& bounds, const Bags<Index>&
   return args;
 }
 
-// An index, as far as it is one of a bag.
+// An index that lies in a bag, or lies in none.
 template <typename Index>
 struct Place {
   Index bag;    // or -1
@@ -119,7 +119,7 @@ Lookup<Index> LookupFor(const GpuBounds<Index>& bounds, const Bags<Index>& bags,
   return {bounds, bags.indices, bags.has_padding, bags.padding_idx, num_rows};
 }
 
-// The divisor of each bag, where that is its size or the root of it.
+// The divisors of bags by their sizes: a size, or the root of it.
 template <typename S, typename Index>
 __global__ void __launch_bounds__(kBlock)
     DivideBySizes(const GpuBounds<Index> bags, bool is_root, S* divisors) {
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// What each bag's sum is divided by.
+// The divisors of the sums of all bags.
 template <typename T, typename Index>
 std::string FindDivisors(const GpuBounds<Index>& bounds, const Bags<Index>& bags,
                          const Weights<T>& weights, Reduction reduction, Gpu* gpu,
@@ -147,7 +147,7 @@ std::string FindDivisors(const GpuBounds<Index>& bounds, const Bags<Index>& bags
 }
 
 // The dot products of rows of the table and of bags' gradients, several at a time for each group of
-// lanes. Without divisors they are the weights' gradient; with divisors, they are left in `dots`,
+// lanes. Without divisors they are the weights' gradient. With divisors, they are left in `dots`,
 // and their products with the weights in `products`.
 constexpr int kDots = 8;
 
@@ -227,8 +227,8 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// With d_i the dot products, and D what a bag's sum is divided by: (d_i - sum(w d) / D) / D for a
-// mean, and (d_i - w_i sum(w d) / D^2) / D for kSqrtN.
+// With d_i the dot products, and D the divisor of a bag's sum: (d_i - sum(w d) / D) / D for a mean,
+// and (d_i - w_i sum(w d) / D^2) / D for kSqrtN.
 template <typename T, typename Index>
 __global__ void __launch_bounds__(kBlock)
     DivideDots(const __grid_constant__ DotArgs<T, Index> args, const Sum<T>* totals,
@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 // Makes the entries of a table's gradient: one for each index, one for each bag that may be empty
-// if there is a default row, and a last one. Those that are for no row are for row num_rows, behind
-// all others. `values` are the entries' numbers; or, if bags is null, their bags.
+// if there is a default row, and a last one. Entries of no row get row num_rows, behind all others.
+// `values` are the entries' numbers; or, if bags is null, their bags.
 template <typename Key, typename Index>
 __global__ void __launch_bounds__(kBlock)
     MakeEntries(const __grid_constant__ Lookup<Index> lookup, int64_t default_index,
@@ -281,8 +281,8 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Of the entries that are for a row, in their order: bags, weights and positions, as far as they
-// are wanted. `bags` are those of MakeEntries.
+// Writes bags, weights and positions of those entries that have a row, in their order, as far as
+// they are wanted. `bags` are those of MakeEntries.
 template <typename Key, typename T>
 __global__ void __launch_bounds__(kBlock)
     Gather(const GpuEntries<Key> entries, int64_t num_rows, int64_t num_ids, const int32_t* bags,
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(kBlock)
     if (entry_positions != nullptr) entry_positions[i] = is_default ? -1 : value;
     if (entry_weights == nullptr) continue;
     Sum<T> weight = has_weights && !is_default ? LoadWeight(weights, value) : Sum<T>(1);
-    // Without weights only an empty bag, which has the default row, has a divisor of zero.
+    // Without weights, only an empty bag has a divisor of zero, and it has the default row.
     if (divisors != nullptr && !is_default && (has_weights || divisors[bag] != Sum<T>(0))) {
       weight = DivideOrZero(weight, divisors[bag]);
     }
@@ -316,8 +316,8 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// A problem's place: a position in the bounds, or this and a position in the indices. More than
-// that is none.
+// The place of a problem: a position in the bounds, or kInIndices and a position in the indices. A
+// larger number is no problem.
 constexpr int64_t kInIndices = int64_t{1} << 61;
 constexpr int64_t kNowhere = kInIndices * 2;
 constexpr int kNowhereByte = 0x7f;  // makes a larger number still
@@ -363,7 +363,7 @@ std::string At(const std::string& name, int64_t position, int64_t value) {
   return name + "[" + std::to_string(position) + "] is " + std::to_string(value);
 }
 
-// The same of a look-up, which is checked.
+// The same for a look-up, which is checked.
 template <typename T, typename Index>
 std::string ArgsFor(const BagLookUp<T, Index>& lookup, Reduction reduction, Gpu* gpu,
                     GpuPoolArgs<T, Index>* args) {
@@ -478,7 +478,7 @@ std::string GpuTableGradient<T, Index>::Sort(const Bags<Index>& bags, const Weig
     args.counts = counts;
     TF_TI_RETURN_IF_WRONG(PoolOnGpu(args, gpu));
   }
-  // Where bags are all that must be known of the entries, they are sorted themselves.
+  // Where nothing but the bags of the entries is needed, the bags themselves are sorted.
   const bool is_max = reduction == Reduction::kMax;
   int32_t* bags_by_number = nullptr;
   if (is_max || weights.given()) {

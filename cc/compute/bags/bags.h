@@ -4,9 +4,9 @@
 //   indices [0, 2, 1, 1], offsets [0, 2, 2]   bags {0, 2}, {}, {1, 1}
 //   sums    [[6, 8], [0, 0], [6, 8]]
 //
-// Results do not depend on the number of threads; their last bits may on the processor, which may
-// round a product and a sum at once. Functions that can meet bad values return an
-// empty string, or what is wrong; what they wrote is then to be thrown away.
+// Results do not depend on the number of threads. Their last bits may depend on the processor,
+// which may round a product and a sum at once. Functions that can meet bad values return an empty
+// string, or an error message. After an error, their outputs mean nothing.
 #ifndef TF_TI_CC_COMPUTE_BAGS_BAGS_H_
 #define TF_TI_CC_COMPUTE_BAGS_BAGS_H_
 
@@ -34,7 +34,7 @@ enum class BagKind {
   kSegments,  // bounds[i] is the bag of indices[i]; ascending
 };
 
-// Which indices make up which bag. Bag b + 1 begins where bag b ends.
+// The indices of each bag. Bag b + 1 begins where bag b ends.
 template <typename Index>
 struct Bags {
   BagKind kind = BagKind::kOffsets;
@@ -44,7 +44,7 @@ struct Bags {
   bool include_last_offset = false;  // kOffsets: there is a bounds[count], where the last bag ends
   int64_t count = 0;
   int64_t default_index = -1;  // the row that fills an empty bag; -1 fills it with zeros
-  bool has_padding = false;    // whether indices equal to padding_idx are left out of their bags
+  bool has_padding = false;    // true if indices equal to padding_idx are left out of their bags
   int64_t padding_idx = 0;
 };
 
@@ -78,7 +78,7 @@ struct Weights {
   bool given() const { return rounded != nullptr || wide != nullptr; }
 };
 
-// The same, to be written: one of them is set.
+// The same, to be written; one of them is set.
 template <typename T>
 struct WeightsOutput {
   T* rounded = nullptr;
@@ -92,7 +92,7 @@ template <typename T, typename Index>
 std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
                      Reduction reduction, Parallel* parallel, T* out, Index* argmax);
 
-// What PoolBags takes of one table, and where its results go.
+// The inputs and outputs of PoolBags for one table.
 template <typename T, typename Index>
 struct BagLookUp {
   Table<T> table;
@@ -102,12 +102,13 @@ struct BagLookUp {
   Index* argmax = nullptr;
 };
 
-// The bags of several tables at once, each as by itself. What is wrong begins with OfTable's words.
+// The bags of several tables at once, each as by itself. An error message begins with OfTable's
+// words.
 template <typename T, typename Index>
 std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
                      Parallel* parallel);
 
-// What a problem, if there is one, is called where there are several tables.
+// The words before an error message where there are several tables.
 inline std::string OfTable(size_t number, const std::string& problem) {
   return problem.empty() ? "" : "emb_tables[" + std::to_string(number) + "]: " + problem;
 }
@@ -118,26 +119,26 @@ std::string WeightsGradient(const Table<T>& table, const Bags<Index>& bags,
                             const Weights<T>& weights, Reduction reduction, const T* grad,
                             Parallel* parallel, const WeightsOutput<T>& gradient);
 
-// Rows that have a gradient, ascending: that of rows[k] sums those of the bags entries[starts[k]]
-// ... entries[starts[k + 1] - 1].
+// Rows that have a gradient, ascending. The gradient of rows[k] is the sum of those of the bags
+// entries[starts[k]] ... entries[starts[k + 1] - 1].
 template <typename Index>
 struct RowRun {
   const Index* rows;
-  int64_t first;  // which of all rows rows[0] is
+  int64_t first;  // the number of rows[0] among all rows
   const int64_t* starts;
   int64_t count;
   const int32_t* entries;
-  bool is_giant;  // one row, of so many entries that several threads are to sum them
+  bool is_giant;  // one row, of so many entries that several threads sum them
 };
 
 // The gradient of PoolBags' table, by rows. First Init finds the rows that have one; then Compute
 // finds their gradients.
 //
 // An entry takes one bag's gradient to one row. Init partitions the entries into buckets by their
-// rows' leading bits, and sorts each bucket by row; for one row the entries stay in the order of
-// the bags. So the gradient of a row is a bag itself, which pools rows of the output's gradient.
-// Of a maximum an entry takes only some columns, those that its row won: Init groups the columns of
-// each bag by entry.
+// rows' leading bits, and sorts each bucket by row. Entries of one row stay in the order of the
+// bags. So the gradient of a row is a bag itself, which pools rows of the output's gradient. In a
+// maximum, an entry takes only the columns that its row won. Init groups the columns of each bag by
+// entry.
 template <typename T, typename Index>
 class TableGradient {
  public:
@@ -150,7 +151,7 @@ class TableGradient {
   // rows [num_touched], ascending; values [num_touched, width], from grad [number of bags, width].
   void Compute(const T* grad, Parallel* parallel, Index* rows, T* values) const;
 
-  // Calls visit(run) for runs that have each row once, several at the same time, and after them for
+  // Calls visit(run) for runs that have each row once, several at the same time, and then for
   // giants, one at a time. All of it moves `bytes` of memory.
   void VisitRuns(Parallel* parallel, double bytes,
                  const std::function<void(const RowRun<Index>&)>& visit) const;
@@ -169,31 +170,31 @@ class TableGradient {
                           Parallel* parallel);
   int64_t num_entries() const { return bucket_entries_.back(); }
   int64_t num_buckets() const { return bucket_entries_.size() - 1; }
-  // Where a bucket's rows begin in starts_, which has one number more for each bucket.
+  // The begin of a bucket's rows in starts_, which has one number more for each bucket.
   int64_t FirstStart(int64_t bucket) const { return bucket_entries_[bucket] + bucket; }
   // The first bucket of each of `parts` parts with about the same number of entries.
   std::vector<int64_t> SplitBuckets(int64_t parts) const;
   void PoolMax(const RowRun<Index>& run, int64_t from, int64_t count, const T* grad, T* values,
                Sum<T>* sums) const;
 
-  // What an entry won: some of its bag's columns in columns_.
+  // The columns that an entry won: a range of its bag's in columns_.
   struct Won {
     int32_t begin, end;
   };
 
   int64_t num_bags_ = 0;
   int64_t width_ = 0;
-  Buffer<char> memory_;                        // for all that is behind pointers here
+  Buffer<char> memory_;                        // for all arrays below
   std::vector<int64_t> bucket_entries_ = {0};  // the first entry of each bucket, and their number
   std::vector<int64_t> bucket_rows_ = {0};     // the first row of each bucket, and their number
   // Of each row; those of a bucket begin at its first entry.
   Index* rows_ = nullptr;
   int64_t* starts_ = nullptr;
-  // Of each entry: its bag; its weight, unless all are 1; what it won, for kMax.
+  // Of each entry: its bag; its weight, unless all are 1; and, for kMax, the columns that it won.
   int32_t* bags_ = nullptr;
   Sum<T>* weights_ = nullptr;
   Won* won_ = nullptr;
-  // For kMax, of each bag its columns, `width_` of them, by the entries that won them.
+  // For kMax, the columns of each bag, `width_` of them, by the entries that won them.
   int32_t* columns_ = nullptr;
 };
 

@@ -1,10 +1,9 @@
-// The bags of bags.h on a GPU: the same structs, whose pointers are the device's here. What is a
-// number in them, as are `count` and `default_index`, is known on the host. Includes no CUDA
-// header.
+// The bags of bags.h on a GPU: the same structs, whose pointers are the device's here. Their
+// numbers, such as `count` and `default_index`, are known on the host. Includes no CUDA header.
 //
 // Every function enqueues its work on the stream and returns at once: it neither waits for the
-// device nor reads its memory. It returns an empty string, or what is wrong, as far as the host can
-// know it. The same inputs always give the same bits.
+// device nor reads its memory. It returns an empty string, or an error message as far as the host
+// can know of an error. The same inputs always give the same bits.
 //
 // Bad values on the device cost no check and touch nothing outside the arrays:
 // - an index that is no row reads as a row of zeros, which counts, and its gradient goes nowhere;
@@ -44,8 +43,8 @@ std::string WeightsGradient(const Table<T>& table, const Bags<Index>& bags,
                             const Weights<T>& weights, Reduction reduction, const T* grad, Gpu* gpu,
                             const WeightsOutput<T>& gradient);
 
-// The gradient of PoolBags' table, by rows, in two steps: how many rows have one is known on the
-// device only, and memory for them must be allocated on the host.
+// The gradient of PoolBags' table, by rows, in two steps: the number of rows that have one is known
+// on the device only, and memory for them must be allocated on the host.
 //
 // Entries, each of which takes one bag's gradient to one row, are sorted by row and keep their
 // order otherwise. So the gradient of a row is a bag itself, which pools rows of the output's
@@ -53,25 +52,26 @@ std::string WeightsGradient(const Table<T>& table, const Bags<Index>& bags,
 template <typename T, typename Index>
 class GpuTableGradient {
  public:
-  // What `gpu` allocates here must stay as it is until what Compute enqueues is done. `argmax` is
-  // read by Compute only; the other arrays are no longer needed once what Init enqueued is done.
+  // Memory that `gpu` allocates here must stay until the work of Compute is done. Compute alone
+  // reads `argmax`; the other arrays are needed only until the work of Init is done.
   std::string Init(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
                    const Index* argmax, int64_t num_rows, int64_t width, Gpu* gpu);
 
-  // Where the device puts the number of rows that have a gradient.
+  // The place on the device for the number of rows that have a gradient.
   const int64_t* num_touched() const { return num_touched_; }
-  // There are no more of them.
+  // The most rows that can have one.
   int64_t most_touched() const { return std::min(num_entries_ - 1, num_rows_); }
 
-  // The gradients of all rows as bags of rows of `grad`, whose number is num_touched(); and, on the
-  // device, the row of each of their entries, of uint64 or uint32, and where each bag begins.
+  // The gradients of all rows as bags of rows of `grad`, num_touched() of them. Beside them, on the
+  // device: the row of each of their entries, of uint64 or uint32, and where each bag begins.
   GpuPoolArgs<T, int32_t> GetBags(const T* grad) const;
   const void* entry_rows() const { return entry_rows_; }
   bool rows_are_wide() const;
   const int32_t* starts() const { return starts_; }
 
   // rows [num_touched], ascending; values [num_touched, width], from grad [count, width].
-  // `num_touched` is what the device put there. `gpu` may be another one on the same stream.
+  // `num_touched` is the number that the device put there. `gpu` may be another one on the same
+  // stream.
   std::string Compute(const T* grad, int64_t num_touched, Gpu* gpu, Index* rows, T* values) const;
 
  private:
@@ -94,19 +94,19 @@ class GpuTableGradient {
   const int32_t* starts_ = nullptr;
 };
 
-// The first bad value, as CheckBags and CheckIndices leave it on the device; to be copied to the
-// host, and there to be described.
+// The first bad value, as CheckBags and CheckIndices leave it on the device. It is copied to the
+// host, and described there.
 struct GpuProblem {
   int64_t place;     // bounds come first, then indices; the largest number where all is well
-  int64_t value;     // what is there
-  int64_t previous;  // what is before it in the bounds, if that is what is wrong with it
+  int64_t value;     // the bad value
+  int64_t previous;  // the value before it in the bounds, if the two are out of order
 };
 
-// Looks for bad values in what PoolBags and the gradients take.
+// Looks for bad values in the inputs of PoolBags and of the gradients.
 template <typename Index>
 std::string CheckBags(const Bags<Index>& bags, int64_t num_rows, Gpu* gpu, GpuProblem* problem);
 
-// Says the same as PoolBags of bags.h, or nothing where all is well.
+// Says the same as PoolBags of bags.h; an empty string if all is well.
 template <typename Index>
 std::string DescribeProblem(const Bags<Index>& bags, int64_t num_rows, const GpuProblem& problem);
 

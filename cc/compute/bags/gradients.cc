@@ -15,7 +15,7 @@
 namespace tf_ti {
 namespace {
 
-// Which row, or gradient of a bag, is prefetched: the one of so many further on.
+// The distance of prefetches: rows, or gradients of bags, are prefetched so many ahead.
 constexpr int64_t kAhead = 8;
 
 // The address may be any: a prefetch never faults.
@@ -26,9 +26,9 @@ inline void Prefetch(const void* from, uint64_t bytes) {
   }
 }
 
-// One call of WeightsGradient. With d_i the dot product of row i and the bag's gradient, and D what
-// the bag's sum is divided by, it is d_i for a sum, (d_i - sum(w d) / D) / D for a mean, and
-// (d_i - w_i sum(w d) / D^2) / D for kSqrtN.
+// One call of WeightsGradient. With d_i the dot product of row i and the bag's gradient, and D the
+// divisor of the bag's sum, it is d_i for a sum, (d_i - sum(w d) / D) / D for a mean, and (d_i -
+// w_i sum(w d) / D^2) / D for kSqrtN.
 template <typename T, typename Index>
 class WeightGradients {
  public:
@@ -51,7 +51,7 @@ class WeightGradients {
     if (!wrong.empty()) return wrong;
     const int64_t parts = NumParts(*parallel, BytesOf<T>(bags_, table_.width));
     const std::vector<int64_t> first = SplitBags(bags_, parts);
-    // What lies in no bag has no influence.
+    // Indices in no bag have no influence.
     FillZeros(0, BagBegin(bags_, 0));
     FillZeros(BagBegin(bags_, bags_.count), bags_.num_indices);
     parallel->Run(parts, [&](int64_t part) {
@@ -123,7 +123,7 @@ class WeightGradients {
 };
 
 // Sorts keys by the `num_bits` bits above their lowest `low_bits`; keys that agree in these keep
-// their order. Returns where they are: in `keys` or in `other`, which is as large.
+// their order. Returns the place of the result: `keys`, or `other`, which is as large.
 template <typename Key>
 Key* SortBucket(int low_bits, int num_bits, int64_t size, Key* keys, Key* other) {
   constexpr int64_t kSmall = 24;
@@ -160,9 +160,9 @@ Key* SortBucket(int low_bits, int num_bits, int64_t size, Key* keys, Key* other)
   return keys;
 }
 
-// Groups the columns of a bag's maxima by where argmax says that they are from: those of group g
-// are columns[starts[g]] ... columns[starts[g + 1] - 1]. Group 0 is from no index, group 1 + i from
-// the bag's index i, whose position is begin + i. What is from elsewhere comes last.
+// Groups the columns of a bag's maxima by their positions in argmax: those of group g are
+// columns[starts[g]] ... columns[starts[g + 1] - 1]. Group 0 is of no index; group 1 + i is of the
+// bag's index i, at position begin + i. Columns from anywhere else come last.
 template <typename Index>
 void GroupColumns(const Index* argmax, int64_t width, int64_t begin, int64_t size,
                   std::vector<int32_t>* starts, int32_t* columns) {
@@ -181,8 +181,8 @@ void GroupColumns(const Index* argmax, int64_t width, int64_t begin, int64_t siz
   }
 }
 
-// Hands out parts of one piece of memory: an allocator that gets it back in one piece has it ready
-// for the next call, where several would be returned to the system and cleared again.
+// Hands out parts of one piece of memory. An allocator that gets one piece back has it ready for
+// the next call; several would be returned to the system and cleared again.
 class Parts {
  public:
   explicit Parts(Buffer<char>* memory) : memory_(memory) {}
@@ -206,10 +206,10 @@ class Parts {
   std::vector<std::function<void(char*)>> set_;
 };
 
-// What the sorting of an entry moves, roughly.
+// The bytes that sorting moves for an entry, roughly.
 constexpr int64_t kEntryBytes = 32;
 
-// The same of the grouping of a column of a maximum.
+// The same for grouping a column of a maximum.
 constexpr int64_t kColumnBytes = 16;
 
 // The number of bits that numbers below `limit` need.
@@ -244,8 +244,8 @@ std::string TableGradient<T, Index>::Init(const Bags<Index>& bags, const Weights
   Problem problem;
   const std::string wrong = CheckOutside(bags, num_rows, &problem);
   if (!wrong.empty()) return wrong;
-  // No more than threads: a part writes its entries of a bucket side by side, and should fill cache
-  // lines of its own with them.
+  // No more parts than threads: a part writes its entries of a bucket side by side, and should fill
+  // cache lines of its own with them.
   double bytes = static_cast<double>(bags.num_indices + bags.count) * kEntryBytes;
   if (reduction == Reduction::kMax) bytes += static_cast<double>(bags.count) * width * kColumnBytes;
   const int64_t parts = std::min(parallel->num_threads(), NumParts(*parallel, bytes));
@@ -266,8 +266,8 @@ std::string TableGradient<T, Index>::Init(const Bags<Index>& bags, const Weights
   });
   if (problem.found()) return problem.Describe(bags, num_rows);
   for (int64_t part = 0; part < parts; ++part) first_entry[part + 1] += first_entry[part];
-  // A key is a row, and in its lowest bits the entry's bag; where more must be known of it, the
-  // number of the entry in the order of the bags.
+  // A key is a row, and in its lowest bits the entry's bag. Where more than the bag is needed, it
+  // is the number of the entry in the order of the bags.
   const bool is_plain = !weights.given() && !HasDivisors(reduction) && reduction != Reduction::kMax;
   const int payload_bits = BitsFor(is_plain ? bags.count : first_entry[parts]);
   const int bits = BitsFor(num_rows) + payload_bits;
@@ -332,7 +332,7 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
   parallel->Run(parts, [&](int64_t part) {
     int64_t entry = first_entry[part];
     int64_t* const counts = &places[part * num_buckets];
-    // Nothing by reference: what might change between two stores would be loaded again and again.
+    // Captures by value: the compiler would load a reference again after each store.
     const auto add = [=](int64_t row, int64_t entry, int64_t bag, Sum<T> weight) {
       const Key payload = static_cast<Key>(is_plain ? bag : entry);
       const Key key = static_cast<Key>(row) << payload_bits | payload;
@@ -342,7 +342,7 @@ std::string TableGradient<T, Index>::SortEntries(const Bags<Index>& bags, const 
       bag_of[entry] = static_cast<int32_t>(bag);
       if (has_weights) weight_of[entry] = weight;
     };
-    std::vector<int32_t> groups;  // where the columns begin that each index of a bag won
+    std::vector<int32_t> groups;  // where the columns of each index of a bag begin
     const auto set_won = [&](int64_t entry, int64_t group) {
       if (is_max) won_by[entry] = {groups[group], groups[group + 1]};
     };
@@ -533,7 +533,7 @@ void TableGradient<T, Index>::Pool(const RowRun<Index>& run, int64_t from, int64
   }
 }
 
-// A bag's gradient goes, element by element, to the row that was the largest.
+// The gradient of a bag goes, element by element, to the row that had the maximum.
 template <typename T, typename Index>
 void TableGradient<T, Index>::PoolMax(const RowRun<Index>& run, int64_t from, int64_t count,
                                       const T* grad, T* values, Sum<T>* sums) const {

@@ -6,8 +6,8 @@
 
 namespace tf_ti {
 
-// Asks the system to put the huge pages that lie within [begin, begin + size) to use: for what is
-// there already, where the kernel can, and for what comes. Does nothing where there are none.
+// Asks the system for huge pages within [begin, begin + size): now for the pages that are there,
+// where the kernel can, and later for those to come. Does nothing where there are none.
 void AdviseHugePages(void* begin, size_t size);
 
 }  // namespace tf_ti

@@ -28,7 +28,8 @@ class Pooling {
         out_(lookup.out),
         argmax_(lookup.argmax) {}
 
-  // First this, then PoolPart for all bags, in parts that may run at the same time, then Finish.
+  // To be called in this order: Start; PoolPart for all bags, in parts that may run at the same
+  // time; Finish.
   std::string Start() { return CheckOutside(bags_, table_.num_rows, &problem_); }
 
   // `last` is behind the part's last bag.
@@ -58,7 +59,7 @@ class Pooling {
   std::string Finish(Parallel* parallel) {
     for (const Giant& giant : giants_) {
       if (problem_.found()) {
-        // There may be an earlier one.
+        // There may be an earlier problem.
         CheckIndices(bags_, giant.begin, giant.end, table_.num_rows, &problem_);
       } else {
         PoolGiant(giant, parallel);
@@ -86,7 +87,7 @@ class Pooling {
     std::vector<Index> positions;  // of the ids in bags_.indices
   };
 
-  // Reduces a block's bags into `out_`. Returns whether all is well.
+  // Reduces a block's bags into `out_`. Returns true if all is well.
   bool Flush(Block* block) {
     if (block->count == 0) return true;
     const int64_t begin = block->first * table_.width;
@@ -99,9 +100,9 @@ class Pooling {
     return true;
   }
 
-  // Reduces a block's bags into `out`; or, undivided, a single bag into `sums`, and adds up what it
-  // is to be divided by. Where `argmax` is not null, it gets the positions of maxima. Returns where
-  // the bags really begin and end once padding is left out, or null if there is a problem.
+  // Reduces a block's bags into `out`; or, undivided, a single bag into `sums`, and adds to its
+  // divisor. Where `argmax` is not null, it gets the positions of maxima. Returns the bounds of the
+  // bags once padding is left out, or null if there is a problem.
   const int64_t* Pool(Block* block, T* out, Sum<T>* sums, Divisor<Sum<T>>* undivided,
                       Index* argmax) {
     PoolArgs<T, Index> args{};
@@ -221,7 +222,7 @@ class Pooling {
     }
   }
 
-  // Whether a maximum so far is to give way. Once NaN, always NaN.
+  // Returns true if x takes the place of the maximum so far. Once NaN, always NaN.
   static bool IsLarger(Sum<T> x, Sum<T> so_far) {
     if constexpr (IsComplex<T>::value) {
       return false;
@@ -248,7 +249,7 @@ class Pooling {
   std::vector<Giant> giants_;
 };
 
-// Where a part of several look-ups begins.
+// The begin of a part of several look-ups.
 struct Place {
   size_t lookup;
   int64_t bag;
@@ -274,7 +275,7 @@ std::vector<Place> SplitLookUps(const BagLookUp<T, Index>* lookups, size_t count
   return places;
 }
 
-// Returns what is wrong, and sets `wrong` to the look-up in which it is.
+// Returns an error message, and sets `wrong` to the look-up that it is about.
 template <typename T, typename Index>
 std::string Run(const BagLookUp<T, Index>* lookups, size_t count, Reduction reduction,
                 Parallel* parallel, size_t* wrong) {

@@ -23,7 +23,7 @@ enum class PartitionStrategy {
   kMod,  // row r is in shard r modulo the number of shards
 };
 
-// Which shard has which row of a table.
+// The rows of a table that each shard has.
 class Shards {
  public:
   Shards(int64_t num_rows, int64_t count, PartitionStrategy strategy);
@@ -63,19 +63,19 @@ class Shards {
   int64_t size_, num_longer_, boundary_;
 };
 
-// What a shard gets; each array has the length that BagPartition tells.
+// A shard's part; each array has the length that BagPartition tells.
 template <typename Local>
 struct ShardBags {
   Local* ids;
   int64_t* positions;  // of each id in the indices, or null
   Local* offsets;
-  int64_t* bags;  // which of all bags each one is
+  int64_t* bags;  // the number of each one among all bags
 };
 
 // First Init counts, then Fill writes.
 //
-// Where a bag is empty, the bags are followed by one more: bag number `bags.count`, of the default
-// row alone, at position `bags.num_indices`.
+// Where a bag is empty, one more follows the bags: bag number `bags.count`, of the default row
+// alone, at position `bags.num_indices`.
 template <typename Index>
 class BagPartition {
  public:

@@ -42,11 +42,11 @@ constexpr S Lowest() {
   }
 }
 
-// Places of a bag's rows, in as many bits as the sums of type S have.
+// Positions of a bag's rows, in as many bits as the sums of type S have.
 template <typename S>
 using Place = std::conditional_t<sizeof(S) == 4, int32_t, int64_t>;
 
-// What comes with a row: its weight, or its place in the bag.
+// The number that comes with a row: its weight, or its position in the bag.
 template <typename T, Operation op>
 using Companion = std::conditional_t<op == kArgMaximum, Place<Sum<T>>, Sum<T>>;
 
@@ -73,8 +73,8 @@ struct Column {
     } else if constexpr (op == kMultiplyAdd) {
       values = MultiplyAdd<L, Sum<T>>(x, companion, values);
     } else {
-      // NaN is never larger. Whether there is one is found beside that, as what the next comparison
-      // waits for takes the time.
+      // NaN is never larger. NaN is looked for apart from that: the time goes into waiting for the
+      // previous comparison.
       const auto is_larger = x > values;
       values = is_larger ? x : values;
       if constexpr (std::is_floating_point_v<Sum<T>>) all += x;
@@ -93,7 +93,7 @@ struct Column {
 };
 
 // N vectors side by side. The last one lies at `last`, where the row ends, and may overlap the one
-// before: some elements are then computed twice, with one and the same result.
+// before: some elements are then computed twice, with the same result.
 template <typename T, Operation op, int L, int N>
 struct Columns {
   Column<T, op, L> first;
@@ -143,13 +143,13 @@ struct Columns<T, op, L, 1> {
 };
 
 constexpr int64_t kLineBytes = 64;
-// How many ids ahead rows are prefetched. Measured, like what else is chosen about it: the second
-// line of a pair comes by itself, and long rows do best in the second-level cache, as the first has
-// few buffers for lines that are on their way.
+// The distance of prefetches, in ids. It is measured, as are the other choices about prefetching.
+// The second line of a pair comes by itself. Long rows do best in the second-level cache, as the
+// first has few buffers for lines that are on their way.
 constexpr int64_t kAhead = 32;
 constexpr int64_t kLongRow = 4 * kLineBytes;
 
-// Maxima of NaN, in elements `begin` to `end` of bag `bag`: the first NaN, and where it is.
+// Maxima of NaN, in elements `begin` to `end` of bag `bag`: the first NaN, and its position.
 template <typename T, typename Index>
 __attribute__((noinline)) void FindNans(const PoolArgs<T, Index>& args, int64_t bag, int64_t begin,
                                         int64_t end) {
@@ -180,7 +180,7 @@ inline bool HasNan(Vector<S, L> values) {
   return sums[0] != sums[0];
 }
 
-// Bag `bag`, N vectors from element `begin` on, of which the last ends with element `end`.
+// Bag `bag`, N vectors from element `begin` on. The last of them ends with element `end`.
 template <typename T, typename Index, Operation op, int L, int N>
 inline bool PoolColumns(const PoolArgs<T, Index>& args, int64_t bag, int64_t begin, int64_t end) {
   constexpr int64_t kBytes = int64_t{L} * N * sizeof(T);
@@ -239,7 +239,7 @@ inline bool PoolColumns(const PoolArgs<T, Index>& args, int64_t bag, int64_t beg
 // Rows of at most N vectors, and of more than N - 1.
 template <typename T, typename Index, Operation op, int L, int N>
 bool PoolWhole(const PoolArgs<T, Index>& given) {
-  const PoolArgs<T, Index> args = given;  // in registers, whatever is written
+  const PoolArgs<T, Index> args = given;  // a copy, which stays in registers whatever is written
   for (int64_t bag = 0; bag < args.count; ++bag) {
     if (!PoolColumns<T, Index, op, L, N>(args, bag, 0, args.width)) return false;
   }
@@ -261,8 +261,8 @@ bool PoolInPasses(const PoolArgs<T, Index>& given) {
   return true;
 }
 
-// For rows that fill a vector of L lanes. How many vectors are taken at once weighs speed against
-// the size of the library: sums of floats are what models need, on processors of this decade.
+// For rows that fill a vector of L lanes. The number of vectors taken at once weighs speed against
+// the size of the library: models need sums of floats, on processors of this decade.
 template <typename T, typename Index, Operation op, int L>
 Pool<T, Index> ChooseCount(int64_t width) {
   const int64_t count = (width + L - 1) / L;

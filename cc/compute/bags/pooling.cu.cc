@@ -6,29 +6,29 @@ namespace tf_ti {
 namespace {
 
 // A group of 8, 16 or 32 lanes of a warp reduces some spans one after another, each lane one pack
-// of columns; where rows are wider, other groups take the other tiles of columns. A span is a bag,
-// or a piece of one, and each lane of the group looks after one of them. All their ids are one
-// stream: the lanes load a chunk of it together, and the next chunk before they add up this one's
-// rows.
+// of columns. Where rows are wider, other groups take the other tiles of columns. A span is a bag,
+// or a piece of one, and each lane of the group looks after one of them. The ids of all spans are
+// one stream: the lanes load a chunk of it together, and the next chunk before they add up this
+// one's rows.
 constexpr int kLeastLanes = 8;
 constexpr int kRowsInFlight = 4;
 static_assert(kLeastLanes % kRowsInFlight == 0, "");
 
 // Ids that keep a group busy, and threads that keep a multiprocessor busy. Where bags are short, a
-// group takes several of them, if there are enough for all. Of bags that are a table's rows, those
-// of rows that are looked up often may be side by side: so groups have as many slots there, where
-// each id is one, and each bag some more, so that no group has more bags than lanes.
+// group takes several of them, if there are enough for all. Where bags are a table's rows, those of
+// rows that are looked up often may be side by side. So groups have equal shares of the work there:
+// each id counts as 1, and each bag as some more, so that no group has more bags than lanes.
 constexpr int64_t kManyIds = 32;
 constexpr int64_t kManyThreads = 4096;
 constexpr int64_t kManyBags = 4;  // fewer are not worth a search
-constexpr int64_t kMostSlots = 96;
-static_assert(kMostSlots % kWarp == 0, "");
+constexpr int64_t kMostWork = 96;
+static_assert(kMostWork % kWarp == 0, "");
 
-// What may be in place of a row's offset: padding, and an index that is no row.
+// Special offsets of a row: for padding, and for an index that is no row.
 constexpr int64_t kSkipped = -1;
 constexpr int64_t kZeros = -2;
 
-// What is loaded in place of a row that there is not: so all lanes load at all times, and no load
+// Zeros, loaded in place of a row that does not exist. So all lanes load at all times, and no load
 // waits for a branch.
 __device__ const uint4 kNothing = {0, 0, 0, 0};
 
@@ -37,18 +37,18 @@ struct Plan {
   int lanes = kWarp;
   int64_t tiles = 1;
   int64_t num_groups = 0;
-  Index bags_per_group = 1;  // where no slots are counted
-  int slots_per_bag = 0;
-  int slots_per_group = 0;
-  // Of a long bag, the first piece goes up to a multiple of `piece`, and one begins at each
-  // multiple. Among the places for what comes of pieces, 2 k + 1 is that of the piece that begins
-  // at k * piece, and 2 k that of a first piece which ends there, and may be empty.
+  Index bags_per_group = 1;  // where work is not counted
+  int work_per_bag = 0;
+  int work_per_group = 0;
+  // The first piece of a long bag goes up to a multiple of `piece`, and another one begins at each
+  // multiple. Each piece has a place for its result: 2 k + 1 for the piece that begins at k *
+  // piece, and 2 k for a first piece that ends there, which may be empty.
   Index piece = 0;
   Index num_pieces = 0;    // none where no bag can be long
   int64_t num_shares = 0;  // of the pieces, among Combine's blocks
   // Of each piece: the long bag that goes on where it begins, or -1.
   Index* owners = nullptr;
-  // Of each place: what Reduced has.
+  // Of each place: the members of Reduced.
   Sum<T>* values = nullptr;
   Index* positions = nullptr;
   Index* counts = nullptr;
@@ -60,33 +60,34 @@ struct Plan {
   // The first of a group's bags; they end where the next group's begin.
   __device__ Index FirstBag(const GpuBounds<Index>& bags, int64_t group) const {
     const Index count = bags.Count();
-    if (slots_per_group == 0) {
+    if (work_per_group == 0) {
       return static_cast<Index>(min(group * bags_per_group, static_cast<int64_t>(count)));
     }
-    const int64_t slot = group * slots_per_group - 1;
-    // Where the count is known on the GPU alone, many groups are behind the last bag.
-    const Index low = count > 0 && bags.Slot(count - 1, slots_per_bag) <= slot ? count : 0;
-    return bags.Find(slot, low, count - 1, slots_per_bag) + 1;
+    const int64_t work = group * work_per_group - 1;
+    // Where only the GPU knows the count, many groups are behind the last bag.
+    const Index low = count > 0 && bags.WorkBefore(count - 1, work_per_bag) <= work ? count : 0;
+    return bags.Find(work, low, count - 1, work_per_bag) + 1;
   }
 };
 
-// Bags of several tables, which have one width, or of one: what a launch reduces.
+// The bags of one launch: of several tables, which have one width, or of one.
 template <typename T, typename Index, int kTables>
 struct Batch {
   GpuPoolArgs<T, Index> args[kTables];
   Plan<T, Index> plans[kTables];
-  // Of Pool and of Combine: the first block of each table, and behind the last how many there are.
+  // The first block of each table, for Pool and for Combine. Behind the last table: the number of
+  // blocks.
   int64_t blocks[kTables + 1] = {};
   int64_t combine_blocks[kTables + 1] = {};
 };
 
-// As many as models have. Of so many the arguments are longer than the 4 KiB that a kernel may have
+// As many as models have. The arguments of so many are longer than the 4 KiB that a kernel may have
 // with drivers older than CUDA 12.1's.
 constexpr int kMostTables = 32;
 constexpr int kDriverOfLongArguments = 12010;
 
-// The table that a block is for, and makes of the block's number that among the table's. It is the
-// last table that begins there or before: others have no blocks.
+// Returns the table that a block is for, and turns the block's number into that among the table's.
+// It is the last table that begins there or before: others have no blocks.
 template <int kTables>
 __device__ __forceinline__ int FindTable(const int64_t (&blocks)[kTables + 1], int64_t* block) {
   if constexpr (kTables == 1) return 0;
@@ -99,7 +100,7 @@ __device__ __forceinline__ int FindTable(const int64_t (&blocks)[kTables + 1], i
   return table;
 }
 
-// What a span is reduced to, as one lane has it.
+// The result of reducing a span, as one lane has it.
 template <typename T, typename Index, bool kIsMax, int kSize>
 struct Reduced {
   Sum<T> values[kSize];
@@ -125,7 +126,7 @@ struct Reduced {
     positions[j] = position;
   }
 
-  // Takes what comes after this of the same bag.
+  // Adds the part of the same bag that comes after this one.
   __device__ void Add(const Reduced& part) {
     if (part.count == 0) return;
 #pragma unroll
@@ -153,7 +154,7 @@ struct Target {
   }
 };
 
-// Turns what a bag was reduced to into its output, in some columns.
+// Turns a bag's Reduced into its output, in some columns.
 template <Pooled kPooled, typename T, typename Index, bool kIsMax, int kSize>
 __device__ __forceinline__ void Write(const GpuPoolArgs<T, Index>& args, Index bag, int64_t column,
                                       const Reduced<T, Index, kIsMax, kSize>& reduced,
@@ -209,16 +210,17 @@ __device__ __forceinline__ void Write(const GpuPoolArgs<T, Index>& args, Index b
   }
 }
 
-// The spans of a group, as one lane has them. Their stream has a slot for each id, and one for each
-// span without ids.
+// The spans of a group, as one lane has them. Their stream has an item for each id, and one for
+// each span without ids.
 template <typename Index>
 struct Spans {
   static constexpr int kHasIds = 1, kIsPiece = 2, kFlagBits = 2;
 
   Index bag = 0;     // that of the first span; the others follow it
-  Index place = -1;  // where what comes of the group's piece goes; or -1 where it has bags
+  Index place = -1;  // of the result of the group's piece; or -1 where it has bags
   int size = 0;      // of the stream
-  // Of this lane's span: where it ends in the stream, and flags; and what makes a slot a position.
+  // Of this lane's span: where it ends in the stream, with flags; and the difference between a
+  // position and its item.
   int end = 0;
   Index shift = 0;
 };
@@ -233,7 +235,7 @@ __device__ __forceinline__ Spans<Index> FindSpans(const GpuBounds<Index>& bags,
   Index begin = 0, end = 0;
   Index found;
   if (has_bags) {
-    // Half of the lanes seek the first bag, and half that of the next group.
+    // Half of the lanes look for the first bag, and half for that of the next group.
     found = plan.FirstBag(bags, group - plan.num_pieces + (lane >= plan.lanes / 2));
   } else {
     begin = static_cast<Index>(group) * plan.piece;
@@ -252,8 +254,8 @@ __device__ __forceinline__ Spans<Index> FindSpans(const GpuBounds<Index>& bags,
     }
     is_piece = plan.IsLong(end - begin);
     if (is_piece) {
-      // Only its first piece. Bounds that are bad may hide a bag from Find: then its pieces would
-      // be left to nobody, so it is empty.
+      // Only its first piece. Bad bounds may hide a bag from Find. Nobody would then reduce its
+      // pieces, so it is empty.
       const Index first = plan.FirstPlace(begin) / 2 * plan.piece;
       is_piece = bags.Find(first, 0, count - 1) == bag;
       end = is_piece ? first : begin;
@@ -266,25 +268,25 @@ __device__ __forceinline__ Spans<Index> FindSpans(const GpuBounds<Index>& bags,
     if (writes_owner) plan.owners[group] = is_piece ? spans.bag : -1;
     is_in = is_piece && lane == 0;
   }
-  const int slots = is_in ? max(static_cast<int>(end - begin), 1) : 0;
-  int stop = slots;
+  const int num_items = is_in ? max(static_cast<int>(end - begin), 1) : 0;
+  int stop = num_items;
   for (int step = 1; step < plan.lanes; step *= 2) {
     const int before = __shfl_up_sync(kAllLanes, stop, step, plan.lanes);
     if (lane >= step) stop += before;
   }
   spans.size = __shfl_sync(kAllLanes, stop, plan.lanes - 1, plan.lanes);
-  spans.shift = begin - (stop - slots);
+  spans.shift = begin - (stop - num_items);
   spans.end = stop << Spans<Index>::kFlagBits | (is_piece ? Spans<Index>::kIsPiece : 0) |
               (begin < end ? Spans<Index>::kHasIds : 0);
   return spans;
 }
 
-// What one lane knows of a slot, for all of its group: its span's lane and these flags.
+// The flags of an item: all lanes of its group have them, beside the lane of its span.
 constexpr int kSpan = kWarp - 1, kEndsSpan = kWarp, kEndsPiece = 2 * kWarp, kIsIn = 4 * kWarp;
 constexpr int kFlagBits = 8;
 
-// What it has loaded of it. Nothing is made of that before its chunk begins: what is loaded ahead
-// would be waited for.
+// The loads of an item. Nothing is computed from them before their chunk begins: that would wait
+// for loads ahead.
 template <typename T, typename Index>
 struct Loaded {
   int flags = 0;
@@ -301,22 +303,22 @@ __device__ __forceinline__ uint64_t LoadRow(const GpuPoolArgs<T, Index>& args, I
                             : static_cast<const uint32_t*>(args.rows)[position];
 }
 
-// All lanes of a warp take part, also those that have no such slot.
+// All lanes of a warp take part, also those that are behind the last item.
 template <Pooled kPooled, bool kIsWeighted, typename T, typename Index>
 __device__ __forceinline__ Loaded<T, Index> Load(const GpuPoolArgs<T, Index>& args,
-                                                 const Spans<Index>& spans, int lanes, int slot) {
+                                                 const Spans<Index>& spans, int lanes, int item) {
   using S = Spans<Index>;
   int span = 0;
   for (int step = lanes / 2; step > 0; step /= 2) {
     const int end = __shfl_sync(kAllLanes, spans.end, span + step - 1, lanes);
-    if (end >> S::kFlagBits <= slot) span += step;
+    if (end >> S::kFlagBits <= item) span += step;
   }
   const int end = __shfl_sync(kAllLanes, spans.end, span, lanes);
-  const Index position = slot + __shfl_sync(kAllLanes, spans.shift, span, lanes);
+  const Index position = item + __shfl_sync(kAllLanes, spans.shift, span, lanes);
   Loaded<T, Index> loaded;
-  if (slot >= spans.size) return loaded;
+  if (item >= spans.size) return loaded;
   loaded.flags = span;
-  if (slot + 1 == end >> S::kFlagBits) {
+  if (item + 1 == end >> S::kFlagBits) {
     loaded.flags |= end & S::kIsPiece ? kEndsSpan | kEndsPiece : kEndsSpan;
   }
   if ((end & S::kHasIds) == 0) return loaded;
@@ -368,7 +370,7 @@ __device__ __forceinline__ Entry<T, Index> Decode(const GpuPoolArgs<T, Index>& a
   return entry;
 }
 
-// Clears what is not selected of a row's elements, from element `at` of the table on.
+// Clears the elements of a row that are not selected, from element `at` of the table on.
 template <typename I, typename T, int kSize>
 __device__ __forceinline__ void Select(const I* selected, int64_t at, int32_t position,
                                        Pack<T, kSize>* pack) {
@@ -383,7 +385,7 @@ __device__ __forceinline__ void Select(const I* selected, int64_t at, int32_t po
   }
 }
 
-// Keeps what a span was reduced to: as its bag's output, or in the place for its piece.
+// Stores a span's result: as its bag's output, or in the place of its piece.
 template <Pooled kPooled, typename T, typename Index, bool kIsMax, int kSize>
 __device__ __forceinline__ void Finish(const GpuPoolArgs<T, Index>& args,
                                        const Plan<T, Index>& plan, const Spans<Index>& spans,
@@ -409,7 +411,8 @@ __device__ __forceinline__ void Finish(const GpuPoolArgs<T, Index>& args,
   }
 }
 
-// How many blocks a multiprocessor has registers for: the fewer, the more of them each may use.
+// The number of blocks that a multiprocessor has registers for. The fewer, the more registers each
+// may use.
 template <typename T, Pooled kPooled, int kSize>
 constexpr int kBlocksAtOnce = kPooled == Pooled::kMax || kPooled == Pooled::kSubtracted ||
                                       kSize > 4 || sizeof(Sum<T>) > 4
@@ -436,14 +439,14 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kSize>)
     const Spans<Index> spans = FindSpans(args.bags, plan, group, lane, column == 0);
     Reduced<T, Index, kIsMax, kSize> reduced;
     reduced.Clear();
-    // The chunk that is loaded ahead, and the first slot after it; the chunk whose rows are in
-    // flight, and how many of them there are and were.
+    // The chunk that is loaded ahead, and the first item after it; the chunk whose rows are in
+    // flight, its size, and how many of its rows are done.
     auto ahead = Load<kPooled, kIsWeighted>(args, spans, lanes, lane);
     int next = 0;
     Entry<T, Index> entry;
     int size = 0, first = 0;
-    // Some of its rows, loaded at a loop's end and added up at the next one's begin: else the
-    // compiler would issue one load after another, each once the one before is added up.
+    // Some of its rows, loaded at a loop's end and added up at the next one's begin. Otherwise the
+    // compiler would issue one load after another, each only after the previous one is added up.
     int flags[kRowsInFlight] = {};
     Pack<T, kSize> packs[kRowsInFlight] = {};
     Sum<T> weights[kRowsInFlight] = {};
@@ -520,8 +523,8 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kSize>)
   }
 }
 
-// What comes of a long bag's places [begin, end), in one column. The first one is that of the piece
-// up to piece `first`; each other one is that of a piece from there on.
+// The result of a long bag's places [begin, end), in one column. The first place is that of the
+// piece up to piece `first`; the others are those of the pieces from there on.
 template <bool kIsMax, typename T, typename Index>
 __device__ __forceinline__ Reduced<T, Index, kIsMax, 1> ReducePlaces(
     const GpuPoolArgs<T, Index>& args, const Plan<T, Index>& plan, Index bag, Index first,
@@ -532,7 +535,7 @@ __device__ __forceinline__ Reduced<T, Index, kIsMax, 1> ReducePlaces(
   Reduced<T, Index, kIsMax, 1> reduced;
   reduced.Clear();
   for (Index p = begin; p < end; p += kPlacesInFlight) {
-    // All are loaded before one is added: else each load would wait for what is before it.
+    // All are loaded before one is added: otherwise each load would wait for the one before it.
     Reduced<T, Index, kIsMax, 1> parts[kPlacesInFlight];
 #pragma unroll
     for (int r = 0; r < kPlacesInFlight; ++r) {
@@ -554,20 +557,20 @@ __device__ __forceinline__ Reduced<T, Index, kIsMax, 1> ReducePlaces(
   return reduced;
 }
 
-// Reduces the pieces of long bags. A block takes one column a lane, and those bags whose second
-// piece is one of its share: each warp takes bags of few places, and all warps share the places of
-// a bag that has many.
+// Reduces the pieces of long bags. A block takes one column a lane, and the bags whose second piece
+// is in its share. Each warp takes bags of few places, and all warps share the places of a bag that
+// has many.
 constexpr int kCombineWarps = 32;
 constexpr int kCombineThreads = kCombineWarps * kWarp;
 constexpr int kFewPlaces = kCombineWarps;  // up to which both ways add them up in the same order
 
-// One block a multiprocessor is enough: else there would be no registers for what is in flight.
+// One block a multiprocessor is enough: more would leave no registers for loads in flight.
 template <typename T, typename Index, Pooled kPooled, int kTables>
 __global__ void __launch_bounds__(kCombineThreads, 1)
     Combine(const __grid_constant__ Batch<T, Index, kTables> batch, int64_t tiles) {
   constexpr bool kIsMax = kPooled == Pooled::kMax;
   __shared__ int num_found;
-  // The bags, their second pieces, and how many places these and the first pieces are.
+  // The bags, their second pieces, and the numbers of their places.
   __shared__ Index bags[kCombineThreads], firsts[kCombineThreads], sizes[kCombineThreads];
   __shared__ Sum<T> values[kCombineWarps][kWarp];
   __shared__ Index positions[kCombineWarps][kIsMax ? kWarp : 1];
@@ -591,7 +594,7 @@ __global__ void __launch_bounds__(kCombineThreads, 1)
       }
       Write<kPooled>(args, bag, column, reduced, target);
     };
-    // Long bags may lie side by side, or at regular distances: so a block's pieces do neither.
+    // Long bags may lie side by side, or at regular distances, so a block's pieces do neither.
     if (threadIdx.x == 0) num_found = 0;
     __syncthreads();
     const int64_t turn = threadIdx.x * 2654435761u >> 8;
@@ -638,7 +641,8 @@ __global__ void __launch_bounds__(kCombineThreads, 1)
   }
 }
 
-// Whether elements are loaded and stored in packs of this size. Rows should fill a group's lanes.
+// Returns true if elements are loaded and stored in packs of this size. Rows should fill a group's
+// lanes.
 template <typename T, typename Index>
 bool Fits(const GpuPoolArgs<T, Index>& args, int size) {
   const uint64_t places = reinterpret_cast<uintptr_t>(args.table.rows) |
@@ -648,7 +652,8 @@ bool Fits(const GpuPoolArgs<T, Index>& args, int size) {
          args.table.width >= kLeastLanes * size;
 }
 
-// Where an array of `size` elements is in memory of which `bytes` are taken, and takes more of it.
+// Returns the address of an array of `size` elements behind the `bytes` that are taken of some
+// memory, and takes it.
 template <typename E>
 E* Take(char* memory, int64_t size, int64_t* bytes) {
   constexpr int64_t kAlignment = 16;
@@ -657,7 +662,7 @@ E* Take(char* memory, int64_t size, int64_t* bytes) {
   return array;
 }
 
-// How a table's bags are to be reduced, but for the memory. `num_bags` are those of all tables.
+// Plans how to reduce a table's bags, all but the memory. `num_bags` are those of all tables.
 template <typename T, typename Index>
 Plan<T, Index> MakePlan(const GpuPoolArgs<T, Index>& args, int size, int64_t num_bags,
                         int num_processors) {
@@ -681,10 +686,10 @@ Plan<T, Index> MakePlan(const GpuPoolArgs<T, Index>& args, int size, int64_t num
     plan.bags_per_group = static_cast<Index>(bags_per_group);
     plan.num_groups = (count + bags_per_group - 1) / bags_per_group;
   } else {
-    plan.slots_per_bag = static_cast<int>(kMostSlots / plan.lanes);
-    const int64_t slots = num_ids + count * plan.slots_per_bag;
-    plan.slots_per_group = static_cast<int>(std::min(kMostSlots, slots * bags_per_group / count));
-    plan.num_groups = (slots + plan.slots_per_group - 1) / plan.slots_per_group;
+    plan.work_per_bag = static_cast<int>(kMostWork / plan.lanes);
+    const int64_t work = num_ids + count * plan.work_per_bag;
+    plan.work_per_group = static_cast<int>(std::min(kMostWork, work * bags_per_group / count));
+    plan.num_groups = (work + plan.work_per_group - 1) / plan.work_per_group;
   }
   plan.num_groups += plan.num_pieces;
   return plan;
@@ -726,7 +731,7 @@ std::string Run(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
     batch.combine_blocks[k + 1] += combine_tiles * plan.num_shares;
   }
   if (batch.blocks[kTables] == 0) return "";
-  // Once to know how much memory that is, and once to give it out.
+  // Once to find out how much memory that is, and once to give it out.
   const auto take_memory = [&](char* memory) {
     int64_t bytes = 0;
     for (Plan<T, Index>& plan : batch.plans) {
@@ -792,7 +797,7 @@ std::string RunWithPacks(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu)
 
 template <typename T, typename Index>
 std::string PoolOnGpu(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
-  // Where a table has no ids, its weights may be nowhere.
+  // A table without ids may have no weights.
   const bool is_weighted =
       std::any_of(args, args + count, [](const auto& each) { return each.weights.given(); });
   switch (args[0].pooled) {

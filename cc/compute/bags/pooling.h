@@ -1,5 +1,5 @@
 // Sums, maxima and dot products of table rows: the innermost loops of every bag, for the
-// instruction sets that the processor turns out to have.
+// instruction set of the processor.
 #ifndef TF_TI_CC_COMPUTE_BAGS_POOLING_H_
 #define TF_TI_CC_COMPUTE_BAGS_POOLING_H_
 
@@ -23,7 +23,7 @@ struct PoolArgs {
   const Sum<T>* divisors;  // one for each bag, or null; division by zero gives zero
   T* out;                  // count rows; an empty bag's is zero
   Sum<T>* sums;            // where not null, gets them instead of `out`, without rounding
-  Index* argmax;           // count rows: where in ids each maximum is from; -1 for an empty bag's
+  Index* argmax;           // count rows: the position in ids of each maximum; -1 in an empty bag
 };
 
 // Returns false, with some of the output written, where an id is no row of the table.
@@ -34,8 +34,8 @@ using Pool = bool (*)(const PoolArgs<T, Index>& args);
 template <typename T, typename Index>
 Pool<T, Index> ChoosePoolSum(int64_t width, bool weighted);
 
-// Maxima; NaN where there is one. The first of equal elements is the one that `argmax`, which is to
-// be null but for `with_argmax`, tells of. Not for complex numbers, where it is null.
+// Maxima; NaN where there is one. Of equal elements `argmax` tells the first. It is null but for
+// `with_argmax`. For complex numbers the result is null.
 template <typename T, typename Index>
 Pool<T, Index> ChoosePoolMax(int64_t width, bool with_argmax);
 
@@ -52,7 +52,7 @@ using AddColumns = void (*)(const T* row, const int32_t* columns, int64_t count,
 template <typename T>
 AddColumns<T> ChooseAddColumns();
 
-// What one row's sums are rounded to.
+// Rounds one row's sums.
 template <typename T>
 using RoundRow = void (*)(const Sum<T>* sums, int64_t size, T* row);
 template <typename T>

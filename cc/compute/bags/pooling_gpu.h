@@ -12,8 +12,8 @@
 
 namespace tf_ti {
 
-// Where bags begin and end. Whatever the bounds are, bags lie in [0, num_ids]. Positions and bags
-// are numbers of type Index, which must have room for kMargin more.
+// The bounds of bags. Whatever the bounds are, bags lie in [0, num_ids]. Positions and bags are
+// numbers of type Index, which must have room for kMargin more.
 template <typename Index>
 struct GpuBounds {
   static constexpr int64_t kMargin = 4096;
@@ -21,7 +21,7 @@ struct GpuBounds {
 
   const Index* bounds = nullptr;  // where each bag begins; where null, all have packed_size ids
   bool has_last = false;          // there is a bounds[count], where the last bag ends
-  bool ascend = false;            // nobody but us has made the bounds: they are good
+  bool ascend = false;            // we have made the bounds: they are good
   Index packed_size = 0;
   Index num_ids = 0;
   Index count = 0;
@@ -38,18 +38,18 @@ struct GpuBounds {
   }
   __device__ Index End(Index bag) const { return max(Begin(bag), Begin(bag + 1)); }
 
-  // Where a bag begins if each has some slots beside one for each id.
-  __device__ int64_t Slot(Index bag, int slots_per_bag) const {
-    return Begin(bag) + static_cast<int64_t>(bag) * slots_per_bag;
+  // The work of the bags before this one: 1 for each id, and work_per_bag for each bag.
+  __device__ int64_t WorkBefore(Index bag, int work_per_bag) const {
+    return Begin(bag) + static_cast<int64_t>(bag) * work_per_bag;
   }
 
-  // The last bag in [low, high] that begins at `position` or before, in slots if each bag has some;
-  // low - 1 if there is none.
-  __device__ Index Find(int64_t position, Index low, Index high, int slots_per_bag = 0) const {
+  // The last bag in [low, high] that begins at `position` or before; low - 1 if there is none.
+  // With work_per_bag, `position` counts work.
+  __device__ Index Find(int64_t position, Index low, Index high, int work_per_bag = 0) const {
     if (bounds == nullptr) {
       return packed_size == 0 ? low - 1 : static_cast<Index>(position) / packed_size;
     }
-    // Several bags are looked at at once, as each look waits for memory.
+    // Looks at several bags at once, as each look waits for memory.
     constexpr int kLooks = 8;
     while (low <= high) {
       const Index step = (high - low) / kLooks + 1;
@@ -57,7 +57,7 @@ struct GpuBounds {
 #pragma unroll
       for (int k = 0; k < kLooks; ++k) {
         const Index bag = low + k * step;
-        begins_before[k] = bag <= high && Slot(min(bag, high), slots_per_bag) <= position;
+        begins_before[k] = bag <= high && WorkBefore(min(bag, high), work_per_bag) <= position;
       }
       int num_before = 0;
 #pragma unroll
@@ -78,8 +78,8 @@ enum class Pooled {
   kSubtracted,
 };
 
-// Bags of more than twice as many ids are reduced in pieces, so that no long bag is waited for. How
-// large these are depends on nothing but how many ids and bags there are, so that the same bags
+// The size of pieces. Bags of more than twice as many ids are reduced in pieces, so that nothing
+// waits for a long bag. The size depends only on the numbers of ids and bags, so that the same bags
 // always have the same sums.
 inline int64_t PieceSize(int64_t num_ids, int64_t count) {
   constexpr int64_t kLeast = 64, kMost = 512, kManyPieces = 16384, kManyBags = 2048;
@@ -93,7 +93,7 @@ inline int64_t PieceSize(int64_t num_ids, int64_t count) {
   return size;
 }
 
-// What to reduce, and how. Outputs that are not wanted are null.
+// The bags to reduce, and how. Outputs that are not wanted are null.
 template <typename T, typename Index>
 struct GpuPoolArgs {
   Table<T> table;
@@ -104,8 +104,8 @@ struct GpuPoolArgs {
   int64_t padding_idx = 0;
   int64_t default_index = -1;
   Pooled pooled = Pooled::kSum;
-  // A bag's divisor is its number of ids, or the sum of their weights; or, if is_root, the root of
-  // the number, or of the sum of the weights' squares.
+  // A bag's divisor is its number of ids, or the sum of their weights. If is_root, it is the root
+  // of the number, or of the sum of the weights' squares.
   bool divides = false;
   bool is_root = false;
 
@@ -129,8 +129,8 @@ struct GpuPoolArgs {
   bool skips_zeros = false;  // sums of zeros are not subtracted, and their rows not written
 };
 
-// The bags of `count` tables, which differ in nothing but rows, bags, ids, weights and outputs, and
-// have one width. More than one only for kSum and kMax.
+// The bags of `count` tables, which differ only in rows, bags, ids, weights and outputs, and have
+// one width. More than one table only for kSum and kMax.
 template <typename T, typename Index>
 std::string PoolOnGpu(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu);
 template <typename T, typename Index>

@@ -14,7 +14,7 @@ namespace tf_ti {
 // Numbers of entries and of bags are int32.
 constexpr int64_t kMostEntries = GpuBounds<int32_t>::kMost;
 
-// Whether a row, or the number of rows, may be larger than a uint32.
+// Returns true if a row, or the number of rows, may be larger than a uint32.
 inline bool RowsAreWide(int64_t num_rows) {
   return num_rows > std::numeric_limits<uint32_t>::max();
 }
@@ -32,8 +32,8 @@ struct GpuEntries {
 template <typename Key>
 std::string SortByRow(uint64_t largest, Gpu* gpu, GpuEntries<Key>* entries);
 
-// Of sorted rows: starts[k] is where the k-th of the different ones begins, and num_starts[0] how
-// many there are after the first.
+// Finds the runs of equal rows among sorted ones: starts[k] is where the k-th begins, and
+// num_starts[0] the number of runs after the first.
 template <typename Key>
 std::string FindStarts(const Key* rows, int64_t size, Gpu* gpu, int32_t* starts,
                        int64_t* num_starts);

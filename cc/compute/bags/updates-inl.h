@@ -44,7 +44,7 @@ inline void StoreSums(Vector<S, L> values, S* to) {
   __builtin_memcpy(to, &values, sizeof(values));
 }
 
-// Calls body.Do<L>(c) for all columns: of as many as a register holds, of four, and one by one.
+// Calls body.Do<L>(c) for all columns: for as many as a register holds, for four, and one by one.
 template <typename S, typename Body>
 inline void ForColumns(int64_t width, Body* body) {
   constexpr int kLanes = kVectorBytes / sizeof(S);
@@ -89,7 +89,7 @@ inline S MeanOfSquares(const S* sums, int64_t width) {
   return body.Get() / static_cast<S>(width);
 }
 
-// What each rule does to columns of one row.
+// The effect of each rule on columns of one row.
 template <typename T, Rule rule>
 struct RowStep {
   using S = Sum<T>;
@@ -99,7 +99,7 @@ struct RowStep {
   T* x;
   S* first;   // of Adam
   S* second;  // of Adam and Adagrad; null where it is row-wise, and then there is
-  S factor;   // what sums or averages are multiplied by instead
+  S factor;   // the factor of sums or averages instead
 
   template <int L>
   void Do(int64_t c) {

@@ -17,14 +17,14 @@ namespace {
 
 enum Rule { kDescent, kAdam, kAdagrad };
 
-// What the numbers of a rule come to, in the type of the sums.
+// The coefficients of a rule, computed from its numbers, in the type of the sums.
 template <typename S>
 struct Coefficients {
-  S decay = 0;  // part of a row that is taken off before all else
+  S decay = 0;  // share of a row that is taken off first
   S rate = 0;
   S first_share = 0;  // 1 - beta
   S second_share = 0;
-  S second_scale = 1;  // of what the root is taken
+  S second_scale = 1;  // of the second slot before its root
   S inner_epsilon = 0;
   S epsilon = 0;
 };
@@ -68,8 +68,8 @@ WidenRows<T> ChooseWiden() {
   TF_TI_RETURN_BEST(WidenOf<T>());
 }
 
-// What is wrong with the indices, and how many there are before the first that is not above the one
-// before it.
+// An error message about the indices, and the number of them before the first that is not above the
+// one before it.
 template <typename Index>
 std::string CheckIndices(const Index* indices, int64_t count, int64_t num_rows,
                          int64_t* num_ascending) {
@@ -103,9 +103,9 @@ bool IsZero(const void* memory, int64_t size, Parallel* parallel) {
   return is_zero;
 }
 
-// How many of the rows are to be looked at, if each is above the one before it, and else -1. Those
-// behind them are padding: compiled gradients, whose size is fixed, end with their last row again
-// and again, and zeros.
+// The number of rows to update if each is above the one before it; else -1. Rows behind them are
+// padding: compiled gradients, whose size is fixed, end with their last row again and again, and
+// zeros.
 template <typename T, typename Index>
 int64_t CountAscending(const RowGradientsOf<T, Index>& gradients, int64_t num_ascending,
                        Parallel* parallel) {
@@ -205,7 +205,7 @@ class Updater {
   const int64_t block_;  // rows whose sums fit the cache
 };
 
-// `slots` is how many numbers of the sums' type belong to each element, in slots.
+// `slots` is the number of slots' numbers, of the sums' type, for each element.
 template <Rule rule, typename T, typename Index>
 std::string Update(const RowGradientsOf<T, Index>& gradients,
                    const Coefficients<Sum<T>>& coefficients, Sum<T>* first,
@@ -254,7 +254,7 @@ std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, Sum<T> scale, 
     });
     return "";
   }
-  // Which positions name which row. The element type means nothing there.
+  // The positions that name each row. The element type means nothing there.
   TableGradient<float, Index> groups;
   const std::string problem =
       groups.Init(gradients.bags, {}, Reduction::kSum, nullptr, num_rows, 1, parallel);

@@ -21,7 +21,7 @@ std::string InitGradient(const RowGradientsOf<T, Index>& gradients, Gpu* gpu,
 
 enum Rule { kDescent, kAdam, kAdagrad };
 
-// What the numbers of a rule come to, in the type of the sums: see updates.cc.
+// The coefficients of a rule, computed from its numbers, in the type of the sums: see updates.cc.
 template <typename S>
 struct Coefficients {
   S decay, rate, first_share, second_share, second_scale, inner_epsilon, epsilon;
@@ -68,7 +68,7 @@ struct UpdateArgs {
   const Coefficients<Sum<T>>* numbers;
   const Key* rows;
   const int32_t* starts;        // where in `rows` each row is; where null, all of `rows` are there
-  const int64_t* device_count;  // of rows; where null, `count` it is
+  const int64_t* device_count;  // the number of rows; where null, it is `count`
   int64_t count;
   int64_t num_rows;  // of the table
   const V* sums;     // [count, width]
@@ -78,8 +78,8 @@ struct UpdateArgs {
   Slot<Sum<T>> second;
 };
 
-// A group of lanes takes a row, each of them packs of columns. What is one number of a row is known
-// to all of its lanes alike.
+// A group of lanes takes a row, each of them packs of columns. A number of the whole row is known
+// to all of its lanes.
 template <Rule rule, typename T, typename V, typename Key, int kSize>
 __global__ void __launch_bounds__(kBlock, sizeof(Sum<T>) > 4 ? 3 : 4)
     UpdateNamedRows(const __grid_constant__ UpdateArgs<T, V, Key> args, int lanes, int64_t blocks) {
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kBlock, sizeof(Sum<T>) > 4 ? 3 : 4)
     before = __shfl_sync(kAllLanes, before, 0, lanes);
     if (!is_touched) continue;
 
-    S factor(0);  // what sums or averages are multiplied by where the second slot is row-wise
+    S factor(0);  // of sums or averages where the second slot is row-wise
     if (is_row_wise) {
       square /= static_cast<S>(width);
       const S now =
@@ -182,7 +182,7 @@ std::string LaunchUpdate(const UpdateArgs<T, V, Key>& args, Gpu* gpu) {
       NumBlocks(blocks, 1), kBlock, gpu, args, lanes, blocks);
 }
 
-// `make(coefficients)` enqueues what makes them.
+// `make(coefficients)` enqueues the kernel that makes them.
 template <Rule rule, typename T, typename Index, typename Make>
 std::string Update(const RowGradientsOf<T, Index>& gradients, const Make& make, Sum<T>* first,
                    const Slot<Sum<T>>& second, Gpu* gpu, T* table) {
@@ -219,7 +219,7 @@ std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, const Sum<T>* 
                        T* table) {
   const int64_t count = gradients.bags.count, num_rows = gradients.num_rows;
   if (count == 0 || num_rows == 0 || gradients.width == 0) return "";
-  // A maximum takes other elements of each row.
+  // A maximum takes different elements of each row.
   if (gradients.argmax != nullptr) return DecayedScatterSub(gradients, scale, nullptr, gpu, table);
   GpuTableGradient<T, Index> gradient;
   GpuPoolArgs<T, int32_t> args;
@@ -231,7 +231,7 @@ std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, const Sum<T>* 
     args.skips_zeros = true;
     args.rows = gradients.bags.indices;
     args.rows_are_wide = sizeof(Index) == sizeof(uint64_t);
-    // Without signs, what is below zero is larger than any Index.
+    // As an unsigned number, a negative one is larger than any Index.
     constexpr uint64_t kMostRows = uint64_t{1} << (8 * sizeof(Index) - 1);
     args.num_out_rows = static_cast<int64_t>(std::min<uint64_t>(num_rows, kMostRows));
   } else {

@@ -1,12 +1,13 @@
 // Steps of optimizers on those rows of a table that a gradient names, in place.
 //
 //   table  [[1, 2], [3, 4], [5, 6]]
-//   indices [2, 0, 2], values [[1, 1], [2, 2], [3, 3]]   rows 0 and 2, with gradients [2, 2], [4,
-//   4]
+//   indices [2, 0, 2], values [[1, 1], [2, 2], [3, 3]]
+//   rows 0 and 2, with gradients [2, 2], [4, 4]
 //
 // A row that is not named is not touched, nor is one whose gradients add up to zeros. Results do
-// not depend on the number of threads; their last bits may on the processor. All functions return
-// an empty string, or which index is no row of the table, and then nothing was written.
+// not depend on the number of threads. Their last bits may depend on the processor. All functions
+// return an empty string, or an error message that tells which index is no row of the table. After
+// an error, nothing has been written.
 #ifndef TF_TI_CC_COMPUTE_BAGS_UPDATES_H_
 #define TF_TI_CC_COMPUTE_BAGS_UPDATES_H_
 
@@ -20,8 +21,7 @@
 namespace tf_ti {
 
 // Gradients of the rows of a table: those of a look-up whose bags have the gradients `grad`,
-// [number of bags, width]. A row's are added up in the order of the bags before anything is done
-// with them.
+// [number of bags, width]. A row's gradients are added up in the order of the bags first.
 template <typename T, typename Index>
 struct RowGradientsOf {
   Bags<Index> bags;
@@ -31,9 +31,9 @@ struct RowGradientsOf {
   const T* grad = nullptr;
   int64_t num_rows = 0;  // of the table
   int64_t width = 0;
-  // Whether grad[i] is one of row indices[i], without bags; and then whether, but for gradients of
-  // zeros, no row comes again. A GPU is told, for which it is much work to find out; the processor
-  // looks.
+  // True if grad[i] is a gradient of row indices[i], without bags; and then, are_distinct, if no
+  // row comes again except with gradients of zeros. A GPU is told, as it would take long to find
+  // out. The processor looks.
   bool are_rows = false;
   bool are_distinct = false;
 };
@@ -58,7 +58,7 @@ template <typename T, typename Index>
 std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, Sum<T> scale, Parallel* parallel,
                        T* table);
 
-// Something for each element of a table, or for each row of it.
+// The state of an optimizer: a number for each element of a table, or for each row of it.
 template <typename S>
 struct Slot {
   S* rows = nullptr;
@@ -72,7 +72,7 @@ struct AdamNumbers {
   double beta_2 = 0;
   double epsilon = 0;
   double weight_decay = 0;
-  bool epsilon_hat = true;  // whether the corrections of the averages go into the rate alone
+  bool epsilon_hat = true;  // true if the corrections of the averages go into the rate alone
 };
 
 struct AdagradNumbers {

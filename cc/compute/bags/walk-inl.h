@@ -1,5 +1,4 @@
-// What every kind of reduction does with its bags: their bounds checked, walked over, cut into
-// parts.
+// The walk over bags that every reduction shares: their bounds checked, and cut into parts.
 #ifndef TF_TI_CC_COMPUTE_BAGS_WALK_INL_H_
 #define TF_TI_CC_COMPUTE_BAGS_WALK_INL_H_
 
@@ -20,7 +19,7 @@
 
 namespace tf_ti {
 
-// Where something is wrong: at a position of `indices`, or in what bounds the bags.
+// The place of a problem: a position of `indices`, or the bounds of a bag.
 class Problem {
  public:
   bool found() const { return found_; }
@@ -52,7 +51,7 @@ class Problem {
            ", but emb_table has " + std::to_string(num_rows) + " rows";
   }
 
-  // The first thing that is wrong with them, or an empty string.
+  // An error message about the first problem, or an empty string.
   template <typename Index>
   static std::string DescribeBounds(const Bags<Index>& bags);
 
@@ -87,7 +86,7 @@ std::string Problem::DescribeBounds(const Bags<Index>& bags) {
 }
 
 // The position at which a bag begins; `bag` may be the one after the last. Where the bounds are not
-// ascending this may be anything from 0 to num_indices.
+// ascending, this may be anything from 0 to num_indices.
 template <typename Index>
 int64_t BagBegin(const Bags<Index>& bags, int64_t bag) {
   switch (bags.kind) {
@@ -102,7 +101,7 @@ int64_t BagBegin(const Bags<Index>& bags, int64_t bag) {
   }
 }
 
-// How many bags there are, and indices in them.
+// The number of bags, and of indices in them.
 template <typename Index>
 int64_t SizeOf(const Bags<Index>& bags) {
   return std::max<int64_t>(0, BagBegin(bags, bags.count) - BagBegin(bags, 0)) + bags.count;
@@ -124,7 +123,7 @@ int64_t FindBag(const Bags<Index>& bags, int64_t size, int64_t low) {
   return low;
 }
 
-// Where part `part` of `parts` parts of something begins.
+// The begin of part `part` of `parts` parts of something.
 inline int64_t PartBegin(int64_t size, int64_t part, int64_t parts) {
   return static_cast<int64_t>(static_cast<double>(size) * part / parts);
 }
@@ -141,7 +140,7 @@ std::vector<int64_t> SplitBags(const Bags<Index>& bags, int64_t parts) {
   return first;
 }
 
-// What pooling moves, roughly.
+// The bytes that pooling moves, roughly.
 template <typename T, typename Index>
 double BytesOf(const Bags<Index>& bags, int64_t width) {
   constexpr double kLeast = 16;
@@ -149,7 +148,7 @@ double BytesOf(const Bags<Index>& bags, int64_t width) {
          std::max(kLeast, static_cast<double>(width) * sizeof(T));
 }
 
-// Walks over some consecutive bags and checks what bounds them.
+// Walks over some consecutive bags and checks their bounds.
 template <typename Index>
 class BagWalk {
  public:
@@ -164,7 +163,7 @@ class BagWalk {
     }
   }
 
-  // Whether the bounds are right, as far as the walk went; all of them at its end.
+  // True if the bounds are right, as far as the walk went; all of them at its end.
   bool ok() const { return ok_; }
   int64_t bag() const { return bag_ - 1; }
   int64_t begin() const { return begin_; }
@@ -196,11 +195,11 @@ class BagWalk {
   }
 
   // Goes over up to `most` bags at once, with bounds[0] where the first begins and the others where
-  // each ends, and returns how many. None, and Next() must go on, where that is not as simple as
-  // it mostly is: where bounds are wrong, say, or a bag is larger than `largest`.
+  // each ends. Returns how many. It is 0, and Next() must go on, where that is not as simple as it
+  // mostly is: where bounds are wrong, say, or a bag is larger than `largest`.
   int64_t NextMany(int64_t most, int64_t largest, int64_t* bounds) {
     if (!ok_ || bags_.kind == BagKind::kSegments) return 0;
-    // The last bag may have no offset where it ends.
+    // The last bag may have no offset for its end.
     const bool is_packed = bags_.kind == BagKind::kPacked;
     const bool all_end = is_packed || bags_.include_last_offset || last_ < bags_.count;
     const int64_t count = std::min(most, last_ - bag_ - !all_end);
@@ -257,7 +256,8 @@ bool CheckIndices(const Bags<Index>& bags, int64_t begin, int64_t end, int64_t n
   return true;
 }
 
-// What needs no walk over the bags: the default index, and the indices that are in no bag.
+// The checks that need no walk over the bags: the default index, and the indices that are in no
+// bag.
 template <typename Index>
 std::string CheckOutside(const Bags<Index>& bags, int64_t num_rows, Problem* problem) {
   if (std::string error = CheckDefault(bags, num_rows); !error.empty()) {
@@ -271,8 +271,8 @@ std::string CheckOutside(const Bags<Index>& bags, int64_t num_rows, Problem* pro
   return "";
 }
 
-// All the checks, where rows without elements leave nothing else to do. There may be more bags then
-// than anybody can walk over.
+// All checks, for rows without elements, which leave nothing else to do. There may be more bags
+// then than anybody can walk over.
 template <typename Index>
 std::string CheckWithoutWalk(const Bags<Index>& bags, int64_t num_rows) {
   Problem problem;
@@ -293,7 +293,7 @@ inline bool HasDivisors(Reduction reduction) {
   return reduction == Reduction::kMean || reduction == Reduction::kSqrtN;
 }
 
-// What a bag's sum is divided by, added up over its ids. In double, as floats stop at 2^24.
+// The divisor of a bag's sum, added up over its ids. In double, as floats stop at 2^24.
 template <typename S>
 class Divisor {
  public:
@@ -322,10 +322,12 @@ class Divisor {
   Wide total_{};
 };
 
-// Bags of more ids than this are reduced in pieces, which several threads may share.
+// The size of giants. Bags of more ids than this are reduced in pieces, which several threads may
+// share.
 constexpr int64_t kGiant = 16384;
 
-// The ids in a piece of a giant of `size`: of nothing else, so that the sum is always the same.
+// The ids in a piece of a giant of `size`. It depends on nothing else, so that the sum is always
+// the same.
 inline int64_t PieceOfGiant(int64_t size) {
   constexpr int64_t kLeast = 8192, kMostPieces = 64;
   return std::max(kLeast, (size + kMostPieces - 1) / kMostPieces);

@@ -1,4 +1,4 @@
-// Copies and sums over raw memory: what the loop engine does with the pieces of a tensor.
+// Copies and sums over raw memory, for the pieces of tensors in the loop engine.
 #ifndef TF_TI_CC_COMPUTE_LOOPS_BLOCKS_H_
 #define TF_TI_CC_COMPUTE_LOOPS_BLOCKS_H_
 
@@ -27,8 +27,8 @@ void CopyElements(const BlockCopy& copy, const T* src, T* dst) {
   }
 }
 
-// For plain memory. Blocks of one small element are what slicing along the last axis gives: a call
-// of memcpy for each would dominate, so those widths are loops of their own.
+// For plain memory. Slicing along the last axis gives blocks of one small element. A call of memcpy
+// for each would dominate, so those widths are loops of their own.
 inline void CopyBytes(const BlockCopy& copy, size_t element_size, const char* src, char* dst) {
   if (copy.length == 1) {
     switch (element_size) {

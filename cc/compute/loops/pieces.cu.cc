@@ -23,7 +23,7 @@ std::string LaunchForEach(int64_t size, const Work& work, Gpu* gpu) {
                 work);
 }
 
-// `Position` divides: 64 bits take several times as long as 32.
+// `Position` is the type of a division: 64 bits take several times as long as 32.
 template <typename Unit, typename Position>
 struct CopyUnit {
   Position length;
@@ -80,7 +80,7 @@ std::string CopyBytes(const BlockCopy& copy, size_t element_size, const char* sr
   if (copy.count == 1 || is_contiguous) {
     return CopyMemory(bytes.count * bytes.length, src, dst, gpu);
   }
-  // The largest unit of which all of it is made.
+  // The largest unit that divides every length, stride and address.
   const uint64_t mixed = bytes.length | bytes.src_stride | bytes.dst_stride |
                          reinterpret_cast<uintptr_t>(src) | reinterpret_cast<uintptr_t>(dst);
   const int64_t unit = std::min<uint64_t>(mixed & -mixed, sizeof(uint4));

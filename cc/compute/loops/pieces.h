@@ -40,7 +40,7 @@ struct Pieces {
   }
 };
 
-// Resolves `range` over an axis of `extent` elements. Returns an empty string, or what is wrong.
+// Resolves `range` over an axis of `extent` elements. Returns an empty string, or an error message.
 // An axis without elements has zero pieces, where the range is a whole one.
 std::string ResolvePieces(const Range& range, int64_t extent, Pieces* pieces);
 

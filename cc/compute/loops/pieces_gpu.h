@@ -1,4 +1,4 @@
-// What blocks.h does, on a GPU. Includes no CUDA header.
+// The functions of blocks.h on a GPU. Includes no CUDA header.
 #ifndef TF_TI_CC_COMPUTE_LOOPS_PIECES_GPU_H_
 #define TF_TI_CC_COMPUTE_LOOPS_PIECES_GPU_H_
 

@@ -1,5 +1,5 @@
 // Activations of vectors, for one instruction set: see each_instruction_set-inl.h. The errors are
-// below 4 units in the last place, but where a float is below 2e-38: there they are that small.
+// below 4 units in the last place. Where a float is below 2e-38, they are below that.
 
 #include "cc/compute/vectors-inl.h"
 
@@ -79,7 +79,7 @@ template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> Sigmoid(Vector<S, L> x) {
   const Exponential<S, L> e = ExponentialOf<L>(-x);
   const Vector<S, L> y = Reciprocal<S, L>(1 + (e.scale * e.rest + e.scale));
-  // There the exponential is no longer right; and infinity times this is NaN.
+  // There the exponential is not right any more, and infinity times this is NaN.
   return x < S(std::is_same_v<S, float> ? -87 : -708) ? Vector<S, L>{} : y;
 }
 
@@ -93,8 +93,8 @@ template <typename S, int L>
   return x < 0 ? -y : y;
 }
 
-// The same numbers. What is made of them is not one instruction with what made them: a product that
-// is then added to is rounded, as TensorFlow's is.
+// The same numbers, behind a barrier: the compiler may not fuse a product with an addition that
+// follows it. The product is rounded first, as TensorFlow's is.
 template <typename V>
 [[gnu::always_inline]] inline V Rounded(V value) {
 #if defined(__x86_64__)
@@ -105,7 +105,7 @@ template <typename V>
   return value;
 }
 
-// What kRelu and kHardSigmoid limit.
+// The value that kRelu and kHardSigmoid limit.
 template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> Unlimited(const Activation<S>& activation,
                                                      Vector<S, L> x) {
@@ -138,8 +138,8 @@ inline Vector<S, L> Activate(const Activation<S>& activation, Vector<S, L> x) {
   return x;
 }
 
-// By the argument of an activation that is y, of what is by its result. The argument x is read only
-// where a limit passes something.
+// The gradient by the argument of an activation, from y, its result, and from the gradient by that.
+// The argument x is read only where a limit passes something.
 template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> Backward(const Activation<S>& activation, Vector<S, L> x,
                                                     Vector<S, L> y, Vector<S, L> gradient) {

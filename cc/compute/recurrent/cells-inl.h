@@ -30,16 +30,16 @@ template <typename S>
 }
 
 // One vector of units of one row. `usual`: activations are sigmoids and then hyperbolic tangents,
-// and nothing is clipped, so that all of a step becomes one run of instructions.
+// and nothing is clipped, so that a step becomes one run of instructions.
 template <typename S, int block_vectors, bool usual>
 struct Units {
   static constexpr int L = kLanes<S>;
 
   const CellStep<S>& step;
   const int64_t row;
-  const int j;          // which vector of the block
-  const int64_t count;  // units of it that there are
-  const int64_t state;  // where it lies in states
+  const int j;          // the number of the vector in the block
+  const int64_t count;  // the units that there are in it
+  const int64_t state;  // the position of its first unit in states
 
   Units(const CellStep<S>& step, int64_t row, int j)
       : step(step),
@@ -59,7 +59,7 @@ struct Units {
     if constexpr (usual) return activation == 0 ? Sigmoid<S, L>(x) : Tanh<S, L>(x);
     return Activate<S, L>(step.activations[activation], x);
   }
-  // Activates what a gate gets, and saves what its gradient needs.
+  // Activates the argument of a gate, and saves what its gradient needs.
   [[gnu::always_inline]] Lane<S> Gate(int gate, int activation, Lane<S> x) const {
     if constexpr (!usual) {
       const S clip = step.clip;
@@ -87,7 +87,7 @@ struct Units {
   void Save(Lane<S> value, S* states) const {
     if (states != nullptr) StoreSome<S>(value, count, states + row * step.saved_stride + j * L);
   }
-  // A GRU's new state; not n + z * (h - n), which is NaN where n is infinite.
+  // A GRU's new state. It is not n + z * (h - n), which is NaN where n is infinite.
   [[gnu::always_inline]] Lane<S> Updated(Lane<S> z, Lane<S> n) const {
     return (1 - z) * n + z * LoadLanes<S>(step.h + state);
   }
@@ -216,17 +216,18 @@ struct UnitsGradient {
   [[gnu::always_inline]] Lane<S> Saved(const S* states) const {
     return LoadSome<S>(states + row * step.saved_stride + unit, count);
   }
-  // By the state after the step, of which the output is a part.
+  // The gradient by the state after the step, which the output is a part of.
   [[gnu::always_inline]] Lane<S> ByState() const {
     const Lane<S> dh = LoadLanes<S>(step.dh + state);
     const bool is_shown = step.is_shown == nullptr || step.is_shown[row] != 0;
     return is_shown ? dh + LoadSome<S>(step.dy + row * step.dy_stride + unit, count) : dh;
   }
-  // By a GRU's update gate.
+  // The gradient by a GRU's update gate.
   [[gnu::always_inline]] Lane<S> ByUpdate(Lane<S> dh, Lane<S> n) const {
     return dh * Saved(step.last_h) - dh * n;
   }
-  // By what goes into a gate's activation, which is y, of what is by that.
+  // The gradient by the argument of a gate's activation, from y, its result, and from the gradient
+  // by that.
   [[gnu::always_inline]] Lane<S> ThroughGate(int gate, int activation, Lane<S> y,
                                              Lane<S> gradient) const {
     const Lane<S> x = step.arguments == nullptr
@@ -253,7 +254,7 @@ inline void ForUnitsGradient(const CellGradientStep<S>& step, const Work& work, 
   }
 }
 
-// Where states hold, what is by them is handed on.
+// Where states hold, the gradients by them are handed on.
 template <typename S, int num_gates>
 inline void HandOn(const UnitsGradient<S>& units) {
   StoreLanes<S>(units.ByState(), units.step.dh + units.state);

@@ -13,14 +13,14 @@ enum class ActivationFunction {
   kTanh,
   kRelu,
   kAffine,       // alpha * x + beta
-  kHardSigmoid,  // that, between 0 and 1
+  kHardSigmoid,  // alpha * x + beta, between 0 and 1
   kLeakyRelu,    // alpha * x where x is below 0
   kScaledTanh,   // alpha * tanh(beta * x)
 };
 
-// What becomes of a gradient where kRelu and kHardSigmoid are at a limit, beyond it, or NaN. It
-// goes on at the limits, or where there is NaN; what they give does not tell that. Else its product
-// with 0 does, or (kZero...) 0, which is not the same where it is infinite.
+// The gradient where kRelu and kHardSigmoid are at a limit, beyond it, or NaN. It passes at the
+// limits, or at NaN, where that is said here; the result does not tell. Elsewhere it is multiplied
+// by 0, or replaced by 0 (kZero...), which differs where it is infinite.
 enum Limits {
   kPassesLow = 1,
   kPassesHigh = 2,
@@ -49,12 +49,12 @@ struct Activation {
 template <typename S>
 struct CellStep {
   int64_t num_rows;
-  int64_t num_units;  // of those in a block of units; the rest is behind the end of the states
+  int64_t num_units;  // of those in a block; the rest is behind the end of the states
   const Activation<S>* activations;
-  S clip;  // of what goes into activations; infinity: none
+  S clip;  // of the arguments of activations; infinity: none
 
-  // What goes into activations, a vector for each gate and unit; LSTM: f, i, c, o; GRU: z, r, h.
-  // Where the reset comes after the product, what x brings is apart from what the state does.
+  // The arguments of activations, a vector for each gate and unit; LSTM: f, i, c, o; GRU: z, r, h.
+  // Where the reset comes after the product, the part of x is apart from that of the state.
   const S* sums;
   int64_t sums_stride;
   const S* projected;
@@ -68,24 +68,24 @@ struct CellStep {
   S* reset_h;
   int64_t state_stride;
 
-  // For each row, whether the step is for it (or its states hold), and whether it has an output.
+  // For each row: true if the step is for it (otherwise its states hold), and if it has an output.
   const uint8_t* is_active;
   const uint8_t* is_shown;
   S* y;
   int64_t y_stride;
 
-  // What a gradient needs: activated gates, `gate_stride` apart, and states.
+  // Saved for a gradient: activated gates, `gate_stride` apart, and states.
   S* gates;
   int64_t gates_stride;
   int64_t gate_stride;
-  S* arguments;  // what goes into gates' activations, likewise, where what they give does not do
+  S* arguments;  // of gates' activations, likewise, where their results do not do
   int64_t arguments_stride;
   S* saved_c;
   S* saved_h;
   int64_t saved_stride;
 };
 
-// Backwards, after the products: gradients by what went into activations, and by the states.
+// Backwards, after the products: gradients by the arguments of activations, and by the states.
 template <typename S>
 struct CellGradientStep {
   int64_t num_rows;
@@ -94,7 +94,7 @@ struct CellGradientStep {
   const uint8_t* is_active;
   const uint8_t* is_shown;
 
-  // What the step has left, and the states before it and after it.
+  // The saved gates of the step, and the states before it and after it.
   const S* gates;
   int64_t gates_stride;
   int64_t gate_stride;
@@ -108,25 +108,25 @@ struct CellGradientStep {
 
   const S* dy;
   int64_t dy_stride;
-  // By the states after the step; then, but for the products that are still to come, before it.
+  // By the states after the step; then by those before it, without the products that are to come.
   S* dh;
   S* dc;
   S* dreset_h;  // GRU, between its phases: by r * h
   int64_t state_stride;
 
-  // By what goes into each gate's activation, and by the product that is reset.
+  // By the argument of each gate's activation, and by the product that is reset.
   S* dgates[4];
   int64_t dgates_stride;
   S* dreset;
   int64_t dreset_stride;
 };
 
-// The loops of one kind of cell, for the instruction sets that the processor turns out to have.
+// The loops of one kind of cell, for the instruction set of the processor.
 template <typename S>
 struct CellLoops {
   int64_t lanes;
-  int64_t block_vectors;  // so many vectors of units are done at a time
-  // One for each phase; between two phases all units' first one must be over.
+  int64_t block_vectors;  // the number of vectors of units done at a time
+  // One for each phase. Between two phases, the first one must be over for all units.
   void (*phases[2])(const CellStep<S>& step);
   void (*gradient_phases[2])(const CellGradientStep<S>& step);
 };

@@ -1,4 +1,4 @@
-// How threads share the steps of a sequence, and the states between them.
+// The parts of a sequence's steps that threads share, and the states between the steps.
 #ifndef TF_TI_CC_COMPUTE_RECURRENT_PARTS_H_
 #define TF_TI_CC_COMPUTE_RECURRENT_PARTS_H_
 
@@ -11,7 +11,7 @@
 
 namespace tf_ti {
 
-// Some rows of the batch and some blocks of units: what one thread does.
+// A thread's part: some rows of the batch and some blocks of units.
 struct Part {
   int64_t row_begin;
   int64_t row_end;
@@ -23,7 +23,8 @@ struct Part {
 };
 
 struct Parts {
-  // Each part has all rows, and blocks of its own; otherwise it is the other way round.
+  // True if each part has all rows, and blocks of its own; false if it has all blocks, and rows of
+  // its own.
   bool by_units;
   std::vector<Part> parts;
 };
@@ -32,13 +33,13 @@ struct StepSizes {
   int64_t num_steps;
   int64_t batch;
   int64_t num_blocks;
-  double weights;        // numbers by which a step multiplies each row
-  double weight_bytes;   // of them
+  double weights;        // numbers that a step multiplies each row by
+  double weight_bytes;   // of these
   double activations;    // of a row
-  double other_weights;  // by which a row is multiplied before the steps
+  double other_weights;  // that a row is multiplied by before the steps
 };
 
-// As many parts as threads are worth waking up.
+// As many parts as it is worth waking threads for.
 Parts SplitSteps(const StepSizes& sizes, const Parallel& parallel);
 
 // States [batch, hidden] whose rows are `stride` apart, with zeros in between.

@@ -10,7 +10,7 @@
 namespace tf_ti {
 namespace {
 
-// How the gates of a cell lie in panels. Units are done in blocks; a block's panels hold a vector
+// The place of a cell's gates in panels. Units are done in blocks. A block's panels hold a vector
 // for each gate and each of the block's vectors of units, in that order.
 struct BlockLayout {
   int panel_vectors;
@@ -30,10 +30,10 @@ BlockLayout LayoutOf(CellKind kind) {
   }
 }
 
-// Weights of so many lie side by side: a processor that is asked for some bytes fetches more.
+// The weights of so many lie side by side: a processor that is asked for some bytes fetches more.
 constexpr int64_t kBlocksAtOnce = 2;
 
-// What a thread needs for its part.
+// The workspace of a thread for its part.
 template <typename S>
 struct Workspace : Part {
   explicit Workspace(const Part& part) : Part(part) {}
@@ -79,7 +79,8 @@ class Sequence {
     int64_t first_step;  // of them in time
   };
 
-  // Whether weights are read where they are: a few rows do not pay for packing many of them.
+  // Returns true if weights are read where they are: for few rows, packing many weights does not
+  // pay.
   bool CanRead(const Matrix<S>& weights, int64_t depth) const {
     constexpr int64_t kMostRows = 32;
     constexpr int64_t kLeastBytes = 512 << 10;
@@ -116,7 +117,7 @@ class Sequence {
   int64_t NumUnits(int64_t block) const {
     return std::min(args_.hidden - FirstUnit(block), block_units_);
   }
-  // Where the chunk's rows of a block are.
+  // The place of a block's rows of the chunk.
   S* Projected(const Chunk& chunk, int64_t block, const Workspace<S>& part) const {
     return const_cast<S*>(part.projected.data()) +
            (block - part.block_begin) * chunk.num_steps * part.num_rows() * row_width_;
@@ -139,8 +140,8 @@ class Sequence {
 
   int64_t chunk_steps_ = 1;
   Buffer<S> r_;
-  Buffer<S> bias_;            // for each block, what its sums begin with
-  Buffer<S> recurrent_bias_;  // likewise, for what is reset
+  Buffer<S> bias_;            // for each block, the initial values of its sums
+  Buffer<S> recurrent_bias_;  // likewise, for the product that is reset
   Buffer<S> h_[2];            // before and after a step, in turns
   Buffer<S> c_;
   Buffer<S> update_;
@@ -150,8 +151,8 @@ class Sequence {
 template <typename S>
 void Sequence<S>::PackPanels(const Matrix<S>& matrix, int64_t depth, const Blocks& blocks,
                              S* packed) const {
-  // Some rows in all panels, then the next ones: more of them where what is read lies along
-  // columns.
+  // Some rows in all panels, then the next ones: more of them where a column's numbers lie side by
+  // side.
   const int64_t most_rows = matrix.row_stride == 1 ? 128 : 32;
   for (int64_t row = 0; row < depth; row += most_rows) {
     const Matrix<S> rows{matrix.data + row * matrix.row_stride, matrix.row_stride,
@@ -174,7 +175,7 @@ void Sequence<S>::PackPanels(const Matrix<S>& matrix, int64_t depth, const Block
   }
 }
 
-// What steps read of some blocks of units.
+// Packs the weights of some blocks of units for the steps.
 template <typename S>
 void Sequence<S>::Pack(const Blocks& blocks) {
   if (!reads_r_) PackPanels(args_.r, args_.hidden, blocks, PackedR(blocks.begin, 0));
@@ -218,7 +219,7 @@ void Sequence<S>::Project(const Chunk& chunk, const Blocks& blocks, Workspace<S>
   const int64_t rows = part->num_rows();
   const ByStep<const S>& x = args_.x;
   const S* const from = x.At(chunk.first_step, part->row_begin);
-  // Packed for this alone: what is written to memory and read again takes longer.
+  // Packed for this alone: writing to memory and reading again takes longer.
   const S* packed = part->panels.data();
   if (!reads_w_) PackPanels(args_.w, args_.input, blocks, part->panels.data());
   for (int64_t block = blocks.begin; block < blocks.end; ++block) {
@@ -252,7 +253,7 @@ void Sequence<S>::Project(const Chunk& chunk, const Blocks& blocks, Workspace<S>
   }
 }
 
-// By a panel of weights that are read where they are.
+// The products with a panel of weights that are read where they are.
 template <typename S>
 void Sequence<S>::Dot(const Matrix<S>& left, int64_t num_rows, int64_t depth,
                       const Matrix<S>& weights, int64_t block, int panel, const S* init,
@@ -327,7 +328,7 @@ void Sequence<S>::Step(int64_t index, int phase, Workspace<S>* part) {
   const int end =
       phase == 0 ? std::min(layout_.second_phase, layout_.num_panels) : layout_.num_panels;
   const S* const left = phase == 0 ? h : reset_h_.data() + state_begin;
-  // What is reset is not what the inputs bring.
+  // The product that is reset does not include the inputs' part.
   const bool is_apart = args_.kind == CellKind::kGruLinearBeforeReset;
   for (int64_t block = part->block_begin; block < part->block_end; ++block) {
     const int64_t unit = FirstUnit(block);
@@ -366,8 +367,8 @@ void Sequence<S>::Step(int64_t index, int phase, Workspace<S>* part) {
   }
 }
 
-// Weights are packed first, some blocks a step; then, for each chunk of time, x is multiplied, some
-// blocks a step, and the cells follow. So threads which come a little later do their share of all.
+// Weights are packed first, some blocks a step. Then, for each chunk of time, x is multiplied, some
+// blocks a step, and the cells follow. So threads that come a little later do their share of all.
 template <typename S>
 void Sequence<S>::RunParts(std::vector<Workspace<S>>* parts, bool by_units) {
   const int64_t count = parts->size();
@@ -425,7 +426,7 @@ void Sequence<S>::Run() {
     if (args_.kind == CellKind::kGruLinearBeforeReset) {
       recurrent_bias_ = Buffer<S>(num_blocks_ * row_width_);
     }
-    // So many that packing w for them pays, and that what they leave is not far.
+    // So many that packing w for them pays, and that their products stay in a near cache.
     constexpr int64_t kChunkBytes = 256 << 10;
     const int64_t step_bytes = parts[0].num_rows() * parts[0].num_blocks() * row_width_ * sizeof(S);
     chunk_steps_ =

@@ -13,11 +13,11 @@ namespace tf_ti {
 
 constexpr int kMostGates = 4;
 
-// How many gates a cell has, and how many vectors of its units a step leaves for its gradient.
+// The number of a cell's gates, and of the vectors of units that a step saves for its gradient.
 int NumGates(CellKind kind);
 int NumSavedGates(CellKind kind);
 
-// Something for each step and each row of the batch.
+// Vectors or numbers for each step and each row of the batch.
 template <typename T>
 struct ByStep {
   T* data;
@@ -44,17 +44,17 @@ struct SequenceArgs {
   Matrix<S> w;           // [input, gates * hidden]
   Matrix<S> r;           // [hidden, gates * hidden]
   const S* b;            // [gates * hidden], or null
-  const S* recurrent_b;  // [hidden], or null: what is reset beside the product of the last gate
-  // Which of the columns' blocks each gate is. The gates of an LSTM are f, i, c, o; of a GRU z, r,
-  // h.
+  const S* recurrent_b;  // [hidden], or null: added to the last gate's product, and reset with it
+  // The position of each gate among the columns' blocks. The gates of an LSTM are f, i, c, o; of a
+  // GRU z, r, h.
   int gate_positions[kMostGates];
   Activation<S> activations[3];
-  S clip;  // of what goes into activations; infinity: none
+  S clip;  // of the arguments of activations; infinity: none
 
-  // At most one of these is not null: the steps that are for a row. In others its states hold, and
-  // its output is zero, or with hold_output what it was.
+  // At most one of these is not null: the steps that are for a row. In others its states hold. Its
+  // output is zero then, or with hold_output the one before it.
   ByStep<const bool> mask;
-  const int64_t* lengths;  // [batch]: all steps before
+  const int64_t* lengths;  // [batch]: the number of steps, from the first on
   bool hold_output;
 
   ByStep<S> y;  // rows of `hidden` numbers
@@ -65,16 +65,17 @@ struct SequenceArgs {
   S* gates;
   S* saved_c;
   S* saved_h;
-  // What goes into gates' activations where those pass something at limits, [.., .., NumGates, ..].
+  // The arguments of gates' activations where those pass something at limits, [.., .., NumGates,
+  // ..].
   S* arguments;
 
-  std::function<bool()> goes_on;  // false: whatever is computed, nobody reads it
+  std::function<bool()> goes_on;  // false: nobody reads the results any more
 };
 
 template <typename S>
 void RunSequence(const SequenceArgs<S>& args, Parallel* parallel);
 
-// Gradients by everything that a sequence reads.
+// Gradients by all inputs of a sequence.
 template <typename S>
 struct SequenceGradientArgs {
   SequenceArgs<S> sequence;  // with its outputs, and all that it saves; no clip
@@ -85,7 +86,8 @@ struct SequenceGradientArgs {
   ByStep<S> dx;  // where x is projected, by the products
   S* dh0;
   S* dc0;
-  // As w and r lie: rows for their columns, or for their rows where columns are next to each other.
+  // Laid out like w and r: rows for their columns, or for their rows where columns are next to each
+  // other.
   S* dw;
   S* dr;
   S* db;  // null where there is none

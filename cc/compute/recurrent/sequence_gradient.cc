@@ -57,7 +57,7 @@ class SequenceGradient {
   S* StatesAfter(int64_t step) {
     return states_.data() + (sequence_.reverse ? step : step + 1) * batch_ * hidden_;
   }
-  // A row of a step, of all.
+  // True if a step is for a row; `row` counts the rows of all steps.
   bool IsActive(int64_t row) const { return !has_mask_ || is_active_[row] != 0; }
   // A gate's columns of a step's gradients.
   S* GateGradients(int64_t step, int64_t row, int gate) {
@@ -88,9 +88,9 @@ class SequenceGradient {
   Buffer<uint8_t> is_active_;  // [steps, batch]
   Buffer<uint8_t> is_shown_;
   Buffer<S> states_;  // [steps + 1, batch, hidden]: of h, in the order of time
-  Buffer<S> packed_;  // each gate's part of r, turned over
-  Buffer<S> dgates_;  // [steps, batch, gates * hidden]: by what goes into activations
-  Buffer<S> dreset_;  // [steps, batch, hidden]: by the product that is reset, where that is apart
+  Buffer<S> packed_;  // each gate's part of r, transposed
+  Buffer<S> dgates_;  // [steps, batch, gates * hidden]: by the arguments of activations
+  Buffer<S> dreset_;  // [steps, batch, hidden]: by the product that is reset, where it is apart
   Buffer<S> dh_;
   Buffer<S> dc_;
   Buffer<S> dreset_h_;
@@ -154,7 +154,7 @@ void SequenceGradient<S>::Pack(int64_t panel) {
   }
 }
 
-// Adds to `to`, which is by states, what comes by way of a gate.
+// Adds the part that comes by way of a gate to `to`, the gradient by states.
 template <typename S>
 void SequenceGradient<S>::MultiplyGate(int64_t step, int gate, const Part& part, S* to) {
   const bool is_apart = sequence_.kind == CellKind::kGruLinearBeforeReset && gate == kState;
@@ -215,13 +215,13 @@ void SequenceGradient<S>::Cell(int64_t step, int phase, const Part& part) {
   cells_.gradient_phases[phase](cell);
 }
 
-// What the step before this one has left to multiply, and the activations of this one. All gates of
-// a step must be there before its second half, or what comes before it, begins.
+// The products that the step before left, and the activations of this one. All gates of a step must
+// be done before its second half begins, or the first half of the next index.
 template <typename S>
 void SequenceGradient<S>::FirstHalf(int64_t index, const Part& part) {
   if (index > 0) {
     for (int gate = 0; gate < num_gates_; ++gate) {
-      // What is reset has been done in the second half.
+      // The product that is reset has been done in the second half.
       if (sequence_.kind == CellKind::kGru && gate == kState) continue;
       MultiplyGate(StepAt(index - 1), gate, part, dh_.data());
     }
@@ -229,7 +229,7 @@ void SequenceGradient<S>::FirstHalf(int64_t index, const Part& part) {
   if (index < num_steps_) Cell(StepAt(index), 0, part);
 }
 
-// By the state that is reset before it is multiplied.
+// The gradient by the state that is reset before it is multiplied.
 template <typename S>
 void SequenceGradient<S>::SecondHalf(int64_t index, const Part& part) {
   const int64_t begin = part.block_begin * loops_.width();
@@ -262,13 +262,13 @@ Product<S> SequenceGradient<S>::ForWeights(const S* inputs, int64_t num_inputs, 
           weights.column_stride};
 }
 
-// In the order of steps, [depth, input].
+// The inputs in the order of steps, [depth, input].
 template <typename S>
 void SequenceGradient<S>::CopyInputs(S* to) {
   const int64_t input = sequence_.input;
   ForRanges(num_steps_, batch_ * input, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin * batch_; row < end * batch_; ++row) {
-      // Whatever stands in padding, even if it is no number, makes no difference.
+      // Numbers in padding make no difference, even NaN.
       if (IsActive(row)) {
         std::copy_n(sequence_.x.At(row / batch_, row % batch_), input, to + row * input);
       } else {
@@ -361,7 +361,7 @@ void SequenceGradient<S>::Finish() {
   }
   MultiplyMatrices(products, parallel_);
   if (sequence_.kind == CellKind::kGru) {
-    // The states are not read again: now they are what is multiplied.
+    // The states are not read again: their memory now holds factors of products.
     ForRanges(depth, hidden_, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const S* const reset =

@@ -10,11 +10,11 @@
 namespace tf_ti {
 namespace {
 
-// How far a part has come. Whoever does a step of it, its own thread or the calling one, claims the
-// step first. What threads write lies in cache lines of their own.
+// The progress of a part. Each step is claimed first, by the part's own thread or by the calling
+// one. Each thread writes to cache lines of its own.
 class alignas(64) Progress {
  public:
-  // Twice the number of steps that are over, and one more while somebody does the next one.
+  // Twice the number of steps that are over, plus one while a thread does the next one.
   int64_t Get() const { return progress_.load(std::memory_order_acquire); }
   static int64_t StepOf(int64_t progress) { return progress / 2; }
   static bool IsClaimed(int64_t progress) { return progress % 2 != 0; }
@@ -24,15 +24,15 @@ class alignas(64) Progress {
     return Get() == before &&
            progress_.compare_exchange_strong(before, before + 1, std::memory_order_acq_rel);
   }
-  // Only by who has claimed that step, or one before.
+  // To be called only by the thread that has claimed this step, or one before.
   void SetDone(int64_t step) { progress_.store(2 * (step + 1), std::memory_order_release); }
 
  private:
   std::atomic<int64_t> progress_{0};
 };
 
-// It outlives the call for threads that come too late. `steps` does not: who has claimed a step may
-// read them, as the call does not end before that step.
+// It outlives the call for threads that come too late. `steps` does not: a thread that has claimed
+// a step may read them, as the call does not end before that step.
 struct Shared {
   Shared(const Steps& steps) : num_steps(steps.num_steps), steps(steps) {}
 
@@ -42,13 +42,14 @@ struct Shared {
   Progress parts[kMostParts];
 };
 
-// Does what nobody else does of a part, until all of it is over.
+// Does the steps of a part that nobody else does, until all of it is over.
 void Join(Shared* shared, int64_t part) {
-  // So soon does a thread that waits leave its core to others that want it, and so soon it sleeps.
+  // The time after which a waiting thread leaves its core to others that want it, and after which
+  // it sleeps.
   constexpr int64_t kAwake = 20 * kMicrosecond;
   constexpr int64_t kNearlyAwake = 200 * kMicrosecond;
-  // After that the system might take the core away in the middle of a step, as others wait for it.
-  // Between two steps nobody waits for this thread.
+  // The time after which the system might take the core away in the middle of a step, as others
+  // wait for it. Between two steps nobody waits for this thread.
   constexpr int64_t kTurn = 1000 * kMicrosecond;
   Progress& own = shared->parts[part];
   int64_t turn = Now();
@@ -121,11 +122,11 @@ class Team {
     for (int64_t p = 1; p < num_parts_; ++p) Wait(step, p);
   }
 
-  // Until who does that step of a part has done it.
+  // Waits until that step of a part is done.
   void Wait(int64_t step, int64_t part) {
     const Progress& progress = shared_->parts[part];
     const auto is_over = [&] { return Progress::StepOf(progress.Get()) > step; };
-    // Others may take twice as long again as this thread.
+    // Others may take twice as long as this thread did, and at least this long.
     constexpr int64_t kPatience = 50 * kMicrosecond;
     if (SpinUntil(is_over, std::max(kPatience, 2 * time_))) return;
     is_late_[part] = true;
@@ -154,8 +155,8 @@ class Team {
   const int64_t num_parts_;
   const std::shared_ptr<Shared> shared_;
   const std::unique_ptr<Invitation> invitation_;
-  bool is_late_[kMostParts] = {};  // whether this thread has waited for that part's in vain
-  int64_t time_ = 0;               // of the last step, what this thread did of it
+  bool is_late_[kMostParts] = {};  // true if this thread has waited for that part's in vain
+  int64_t time_ = 0;               // of this thread's part of the last step
 };
 
 }  // namespace

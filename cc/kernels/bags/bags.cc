@@ -129,8 +129,8 @@ absl::Status TableReader::Find(OpKernelContext* ctx, int number) {
   return LookupVariable(ctx, number, &variables_.emplace_back());
 }
 
-// Always in the same order, and none twice: one that somebody waits to write to lets no more
-// readers in, and would be waited for by one that has it already.
+// Always in the same order, and none twice. A variable that somebody waits to write to lets no more
+// readers in, and would be waited for by a reader that has it already.
 void TableReader::Lock() {
   for (const auto& variable : variables_) locked_.push_back(variable.get());
   std::sort(locked_.begin(), locked_.end(), std::less<Var*>());

@@ -1,4 +1,5 @@
-// What the kernels of pooled embedding look-ups have in common: inputs to what cc/compute takes.
+// The basics of the kernels for pooled embedding look-ups: inputs in the form that cc/compute
+// takes.
 #ifndef TF_TI_CC_KERNELS_BAGS_BAGS_H_
 #define TF_TI_CC_KERNELS_BAGS_BAGS_H_
 
@@ -39,11 +40,11 @@ struct BagOptions : BagSpec {
   absl::Status GetWeights(tensorflow::OpKernelContext* ctx, Weights<E>* weights) const;
 };
 
-// The shape of `count` rows of something of `shape`, whose first dimension is that of the rows.
+// The shape of `count` rows of a tensor of `shape`, whose first dimension is that of the rows.
 absl::Status RowsShape(int64_t count, const tensorflow::TensorShape& shape,
                        tensorflow::TensorShape* rows);
 
-// The gradient of what a look-up gave, and its bags.
+// The gradient of a look-up's output, and its bags.
 template <typename E, typename Index>
 struct BagGradients {
   const tensorflow::Tensor* grad = nullptr;
@@ -52,7 +53,7 @@ struct BagGradients {
   const Index* argmax = nullptr;
   int64_t width = 0;
 
-  // `grad` is the input before the indices, and argmax, for kMax, that behind the options'.
+  // `grad` is the input before the indices. `argmax`, for kMax, is the one behind the options'.
   absl::Status Get(tensorflow::OpKernelContext* ctx, const BagOptions& options) {
     grad = &ctx->input(options.indices - 1);
     if (grad->dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
@@ -89,9 +90,9 @@ class TableReader {
     for (tensorflow::Var* variable : locked_) variable->mu()->unlock_shared();
   }
 
-  // The table that input 0 is, or is the handle of.
+  // Opens the table that input 0 is, or is the handle of.
   absl::Status Open(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype);
-  // Those of the first `count` inputs, whose rows must be of one shape.
+  // Opens those of the first `count` inputs, whose rows must be of one shape.
   absl::Status OpenAll(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype, int count);
 
   const tensorflow::TensorShape& shape(int number = 0) const { return tensors_[number]->shape(); }
@@ -99,7 +100,7 @@ class TableReader {
   template <typename E>
   Table<E> Get(int number = 0) const {
     const tensorflow::TensorShape& shape = this->shape(number);
-    uint64_t width = 1;  // without rows it may be more than fits, and then means nothing
+    uint64_t width = 1;  // without rows it may not fit, and then means nothing
     for (int d = 1; d < shape.dims(); ++d) width *= shape.dim_size(d);
     return {Elements<E>(*tensors_[number]), shape.dim_size(0),
             static_cast<int64_t>(width & std::numeric_limits<int64_t>::max())};
@@ -123,12 +124,12 @@ absl::Status CheckValues(tensorflow::OpKernelContext*, const Bags<Index>&, int64
 }
 
 #if GOOGLE_CUDA
-// Waits for what check(problem on the device) finds; describe(problem) says what that is.
+// Waits for the result of check(problem on the device); describe(problem) is its error message.
 absl::Status CheckOnGpu(tensorflow::OpKernelContext* ctx,
                         const std::function<std::string(GpuProblem*)>& check,
                         const std::function<std::string(const GpuProblem&)>& describe);
 
-// On a GPU it would mean to wait.
+// On a GPU a check would wait.
 template <typename Index>
 absl::Status CheckValues(tensorflow::OpKernelContext* ctx, const Bags<Index>& bags,
                          int64_t num_rows, KernelGpu* gpu) {

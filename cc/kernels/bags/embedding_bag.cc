@@ -16,14 +16,14 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Calls a member function that returns a status. Without OP_REQUIRES_OK, which would log it.
+// Calls a member function that returns a status. Not OP_REQUIRES_OK, which would log an error.
 #define TF_TI_COMPUTE()                          \
   void Compute(OpKernelContext* ctx) override {  \
     const absl::Status status = TryCompute(ctx); \
     if (!status.ok()) ctx->SetStatus(status);    \
   }
 
-// What an op of `count` tables does for one of them before it computes: the inputs, and outputs.
+// Gets the inputs of one table of an op of `count` tables, and allocates its outputs.
 template <typename E, typename Index>
 absl::Status GetLookUp(OpKernelContext* ctx, const BagOptions& options, const TableReader& tables,
                        int count, BagLookUp<E, Index>* lookup) {
@@ -37,7 +37,7 @@ absl::Status GetLookUp(OpKernelContext* ctx, const BagOptions& options, const Ta
   TF_RETURN_IF_ERROR(ctx->allocate_output(number, shape, &output));
   lookup->out = Elements<E>(output);
   if (ctx->num_outputs() == count) return absl::OkStatus();
-  // The shape functions say so too, but not of eager calls.
+  // The shape functions say so too, but do not see eager calls.
   if (options.reduction != Reduction::kMax) return InvalidArgument("only reduction max has argmax");
   if (ctx->num_outputs() != 2 * count) return InvalidArgument("num_argmax must be 0 or ", count);
   const int at = count + number;
@@ -48,7 +48,7 @@ absl::Status GetLookUp(OpKernelContext* ctx, const BagOptions& options, const Ta
   return absl::OkStatus();
 }
 
-// `Device` is what computes: Threads, or a KernelGpu.
+// `Device` computes: Threads, or a KernelGpu.
 template <typename T, typename Index, typename Device>
 class EmbeddingBagOp : public tensorflow::OpKernel {
  public:
@@ -123,7 +123,7 @@ struct GradientInputs : BagGradients<E, Index> {
     return BagGradients<E, Index>::Get(ctx, options);
   }
 
-  // From the table's variable, or as it is given.
+  // Reads it from the table's variable, or from the input that gives it.
   absl::Status GetNumEmb(OpKernelContext* ctx) {
     if (ctx->input_dtype(0) == tensorflow::DT_RESOURCE) {
       TableReader table;
@@ -137,7 +137,7 @@ struct GradientInputs : BagGradients<E, Index> {
     return absl::OkStatus();
   }
 
-  // Outputs for the gradients of `count` rows.
+  // Allocates outputs for the gradients of `count` rows.
   absl::Status AllocateOutputs(OpKernelContext* ctx, int64_t count, Index** rows,
                                E** values) const {
     TensorShape shape;
@@ -151,8 +151,8 @@ struct GradientInputs : BagGradients<E, Index> {
   }
 };
 
-// Whether nobody uses the gradient: an update may compute it in place of its op, which a function
-// keeps all the same if it is not optimized, as it reads a variable.
+// Returns true if nobody uses the gradient. An update may compute it in place of its op. A function
+// that is not optimized keeps the op all the same, as it reads a variable.
 bool IsUnused(OpKernelContext* ctx) { return !ctx->output_required(0) && !ctx->output_required(1); }
 
 template <typename T, typename Index>
@@ -187,8 +187,8 @@ class EmbeddingBagGradOp : public tensorflow::OpKernel {
 };
 
 #if GOOGLE_CUDA
-// How many rows have a gradient is known when the GPU has sorted their ids: only then can the
-// outputs be allocated. Nobody waits meanwhile.
+// The number of rows that have a gradient is known when the GPU has sorted their ids. Only then can
+// the outputs be allocated. No thread waits meanwhile.
 template <typename T, typename Index>
 class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
  public:

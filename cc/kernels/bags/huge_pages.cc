@@ -24,14 +24,14 @@ bool IsWanted() {
   return value == nullptr || std::string_view(value) != "0";
 }
 
-// Where the values of large variables lay when they were advised.
+// The memory of large variables at the time when they were advised.
 class Advised {
  public:
-  // Whether this memory of the variable's is new here.
+  // Returns true if this memory of the variable's is new here.
   bool Add(Var* variable, const void* memory) {
     const std::lock_guard lock(mutex_);
     const auto known = variables_.find(variable);
-    // Another variable may have come to lie where one was.
+    // Another variable may be where one was before.
     if (known != variables_.end() && known->second.memory == memory &&
         known->second.variable.GetNewRef() != nullptr) {
       return false;

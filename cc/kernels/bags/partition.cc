@@ -39,7 +39,7 @@ class EmbeddingBagPartitionOp : public tensorflow::OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     const absl::Status status = TryCompute(ctx);
-    if (!status.ok()) ctx->SetStatus(status);  // without OP_REQUIRES_OK, which would log it
+    if (!status.ok()) ctx->SetStatus(status);  // not OP_REQUIRES_OK, which would log it
   }
 
  private:

@@ -110,7 +110,8 @@ absl::Status BagSpec::InitOneOf(OpKernelConstruction* ctx, int table_number) {
     return InvalidArgument("bags must have a kind for each of ", count, " tables, got ", num_kinds);
   }
   is_of_several = true;
-  // The lists of inputs one after another; those of bounds and counts only have what there is.
+  // The lists of inputs follow each other. Those of bounds and counts have only the tensors that
+  // there are.
   table = table_number;
   indices = count + table;
   end = 2 * count;

@@ -1,4 +1,4 @@
-// What a bag op does with which of its inputs: the attributes of the op.
+// The attributes of a bag op, and the positions of its inputs.
 #ifndef TF_TI_CC_KERNELS_BAGS_SPEC_H_
 #define TF_TI_CC_KERNELS_BAGS_SPEC_H_
 
@@ -11,15 +11,16 @@
 
 namespace tf_ti {
 
-// What an error is called where there are several tables.
+// Adds the table to an error message where there are several.
 absl::Status OfTable(int number, const absl::Status& status);
 
-// Whether a table's rows are of the shape of the first one's. Both have rank 1 or more.
+// Returns an error if a table's rows are not of the shape of the first one's. Both have rank 1 or
+// more.
 absl::Status CheckRowsAlike(const tensorflow::TensorShape& table,
                             const tensorflow::TensorShape& first);
 
-// Whether TF_TI_CHECK_IDS=1 is in the environment: bad values are errors then where a check costs
-// something, too.
+// True if TF_TI_CHECK_IDS=1 is in the environment. Bad values are then errors even where a check
+// costs something.
 bool ChecksIds();
 
 // The attributes of a bag op, as cc/ops/bags.cc documents them, and where its inputs are.
@@ -30,7 +31,7 @@ struct BagSpec {
   std::optional<int64_t> padding_idx;
   bool weights_are_wide = false;
   bool is_of_several = false;  // so that errors name the table
-  // Positions of the inputs; -1 for those that the op has not.
+  // Positions of the inputs; -1 for those that the op does not have.
   int table = 0;
   int indices = 0;
   int bounds = -1;
@@ -43,20 +44,20 @@ struct BagSpec {
   // an attribute.
   absl::Status Init(tensorflow::OpKernelConstruction* ctx, std::optional<BagKind> bags,
                     int first_input);
-  // The part of it that tells which indices make up which bag.
+  // Reads the part that tells which indices make up which bag.
   absl::Status InitBags(tensorflow::OpKernelConstruction* ctx, std::optional<BagKind> bags,
                         int first_input, bool has_num_segments);
 
-  // Those of one table of an op of several.
+  // Reads the attributes of one table of an op of several.
   absl::Status InitOneOf(tensorflow::OpKernelConstruction* ctx, int table_number);
 
-  // Those of a gradient, which has an argmax behind all that, for the reduction max.
+  // Reads those of a gradient, which has an argmax behind all other inputs for the reduction max.
   absl::Status InitGradient(tensorflow::OpKernelConstruction* ctx, int first_input);
 
   bool has_weights() const { return weights >= 0; }
 
  private:
-  // What no input tells.
+  // Read the attributes that no input tells.
   absl::Status InitPadding(tensorflow::OpKernelConstruction* ctx);
   absl::Status InitReduction(tensorflow::OpKernelConstruction* ctx);
 };

@@ -30,9 +30,9 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::Var;
 
-// Sees to it that nobody else holds the variable's value, whose rows may then be written where they
-// are. Who read all of it keeps what was read: the variable gets other memory. The caller has
-// locked it.
+// Makes the variable the sole owner of its value, whose rows may then be written where they are.
+// Readers of all of it keep the value that they have read: the variable gets other memory. The
+// caller has locked it.
 absl::Status MakeUnshared(OpKernelContext* ctx, Var* variable) {
   Tensor* const tensor = variable->tensor();
   if (!tensor->RefCountIsOne()) {
@@ -55,7 +55,7 @@ absl::Status CheckRows(OpKernelContext*, const Bags<Index>&, int64_t, Threads*) 
 }
 
 #if GOOGLE_CUDA
-// On a GPU it would mean to wait.
+// On a GPU a check would wait.
 template <typename Index>
 absl::Status CheckRows(OpKernelContext* ctx, const Bags<Index>& rows, int64_t num_rows,
                        KernelGpu* gpu) {
@@ -69,8 +69,8 @@ absl::Status CheckRows(OpKernelContext* ctx, const Bags<Index>& rows, int64_t nu
 }
 #endif
 
-// The variables that the first inputs are the handles of, locked as long as this lives: always in
-// the same order, in whatever order they come, so that no two updates wait for one another.
+// The variables that the first inputs are the handles of, locked as long as this object lives. They
+// are always locked in the same order, so that no two updates wait for one another.
 class LockedVariables {
  public:
   LockedVariables() = default;
@@ -80,7 +80,7 @@ class LockedVariables {
     for (Var* variable : locked_) variable->mu()->unlock();
   }
 
-  // The names are what errors call them.
+  // `names` are for error messages.
   absl::Status Lock(OpKernelContext* ctx, const std::vector<std::string>& names) {
     names_ = names;
     variables_.resize(names.size());
@@ -140,8 +140,8 @@ absl::Status CheckScalar(const char* name, const Tensor& tensor, DataType dtype)
                          tensor.shape().DebugString());
 }
 
-// What the ops have in common: a variable with its slots, and rows with their gradients, or bags of
-// rows with those of what a look-up made of them.
+// The basics of these ops: a variable with its slots, and rows with their gradients, or bags of
+// rows with the gradients of a look-up's output.
 template <typename T, typename Index, typename Device>
 class UpdateOp : public tensorflow::OpKernel {
  public:
@@ -178,7 +178,7 @@ class UpdateOp : public tensorflow::OpKernel {
   using E = Element<T>;
   using S = Sum<E>;
 
-  // Where the numbers begin among the inputs.
+  // The position of the rule's numbers among the inputs.
   int first_number() const { return first_number_; }
 
   static DataType SumType() {

@@ -45,8 +45,7 @@ tensorflow::DeviceType TypeOf(const tensorflow::Device& device) {
   return tensorflow::DeviceType(device.device_type());
 }
 
-// Calls holds(name, attributes) for the functions that are attributes of a node, as long as it is
-// true.
+// Calls holds(name, attributes) for the functions that are attributes of a node, until it is false.
 template <typename Predicate>
 bool AllFunctions(const Node& node, const Predicate& holds) {
   for (const auto& attr : node.attrs()) {
@@ -76,8 +75,8 @@ absl::Status UseBody(FunctionLibraryRuntime* lib, const std::string& name, AttrS
                   : absl::InternalError(absl::StrCat("no body for function ", name));
 }
 
-// Whether a node asks for another device than the loop's. One that there is not stands for any, as
-// where TensorFlow places operations.
+// Returns true if a node asks for another device than the loop's. A device that does not exist
+// stands for any, as where TensorFlow places operations.
 bool AsksForAnotherDevice(FunctionLibraryRuntime* lib, const Node& node) {
   using tensorflow::DeviceNameUtils;
   DeviceNameUtils::ParsedName asked;
@@ -111,7 +110,7 @@ bool IsSynchronousNode(FunctionLibraryRuntime* lib, const Node& node) {
     return IsSynchronousFunction(lib, node.type_string(), node.attrs());
   }
   if (RunsFunctionsInline(node.type_string())) {
-    // Between a GPU and others a called function waits for copies.
+    // On a GPU, a called function waits for copies between devices.
     return (IsCpu(lib) || IsLoop(node.type_string())) &&
            AllFunctions(node, [lib](const std::string& name, AttrSlice attrs) {
              return IsSynchronousFunction(lib, name, attrs);
@@ -150,7 +149,7 @@ bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name,
   return status.ok() && result;
 }
 
-// Whether the loop's device may run all of a function.
+// Returns true if the loop's device may run all of a function.
 bool FitsDevice(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& body) {
   const auto fits = [lib](const std::string& name, AttrSlice attrs) {
     bool result = false;
@@ -162,7 +161,7 @@ bool FitsDevice(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& bod
   for (const Node* node : body.graph->op_nodes()) {
     const std::string& op = node->type_string();
     if (AsksForAnotherDevice(lib, *node)) return false;
-    // A loop and a called function see to that themselves.
+    // A loop and a called function take care of that themselves.
     if (IsLoop(op) || node->IsPartitionedCall()) continue;
     if (!AllFunctions(*node, fits)) return false;
     if (lib->GetFunctionLibraryDefinition()->Contains(op)) {
@@ -179,7 +178,7 @@ bool FitsDevice(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& bod
   return true;
 }
 
-// Which parameter a result is, or -1 if it is computed.
+// The parameter that a result is, or -1 if it is computed.
 int PassedOn(const Node* result) {
   const Node* node = result;
   do {
@@ -191,7 +190,7 @@ int PassedOn(const Node* result) {
   return is_parameter ? parameter : -1;
 }
 
-// Options for a function of which parts run on other devices. Its parameters and results lie where
+// Sets the options of a function that runs on several devices. Its parameters and results lie where
 // those of any body do.
 absl::Status SetMultiDevice(FunctionLibraryRuntime* lib, const Body& body,
                             FunctionLibraryRuntime::InstantiateOptions* options) {
@@ -229,7 +228,7 @@ absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttr
   if (body->multi_device) {
     TF_RETURN_IF_ERROR(SetMultiDevice(lib, *body, &options));
   } else if (body->synchronous) {
-    // Ours runs the CPU's kernels alone.
+    // Our executor runs the CPU's kernels only.
     options.executor_type = IsCpu(lib) ? kLoopExecutor : "SINGLE_THREADED_EXECUTOR";
   }
   return lib->Instantiate(function.name(), attrs, options, &body->handle);
@@ -255,8 +254,8 @@ absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body)
     }
   }
   std::unique_lock<std::shared_mutex> lock(mu_);
-  std::unique_ptr<Body>& slot = bodies_[lib];
-  if (slot == nullptr) {
+  std::unique_ptr<Body>& entry = bodies_[lib];
+  if (entry == nullptr) {
     auto made = std::make_unique<Body>();
     const absl::Status status = Instantiate(lib, function_, made.get());
     if (!status.ok()) {
@@ -265,9 +264,9 @@ absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body)
     }
     // A session keeps its stateful kernels for longer than its function libraries.
     made->is_ours = ctx->session_state() == nullptr;
-    slot = std::move(made);
+    entry = std::move(made);
   }
-  *body = slot.get();
+  *body = entry.get();
   return absl::OkStatus();
 }
 

@@ -15,10 +15,10 @@ namespace tf_ti {
 struct Body {
   tensorflow::FunctionLibraryRuntime::Handle handle;
   bool is_ours;  // the handle is to be released
-  // Nothing in the body waits for another thread, so it may run to its end on the caller's.
+  // True if nothing in the body waits for another thread, so it may run to its end on the caller's.
   bool synchronous;
-  // The device has no kernels for all of the body, or is not the one that is asked for: TensorFlow
-  // runs parts of the body on others.
+  // True if the device has no kernels for all of the body, or is not the one that is asked for.
+  // TensorFlow then runs parts of the body on others.
   bool multi_device = false;
   tensorflow::DataTypeVector parameter_types;
   tensorflow::DataTypeVector result_types;

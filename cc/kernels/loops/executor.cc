@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "cc/kernels/loops/caching_allocator.h"
 #include "cc/kernels/loops/packed_product.h"
-#include "cc/kernels/loops/pool.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/executor.h"
@@ -34,7 +34,7 @@ const char kLoopExecutor[] = "TF_TI_LOOP_EXECUTOR";
 
 namespace {
 
-// Where a kernel finds a value: a parameter, a constant, or what another kernel gave.
+// The source of a kernel's input: a parameter, a constant, or another kernel's output.
 struct Source {
   enum Kind { kParameter, kConstant, kValue } kind;
   int index;
@@ -49,27 +49,28 @@ struct Value {
 struct Step {
   OpKernel* kernel;
   int trace_level;
-  // Which dimension of the first factor a product of matrices adds up over; -1 for other kernels.
+  // The dimension of the first factor that a product of matrices adds up over; -1 for other
+  // kernels.
   int summed_dimension = -1;
-  // Which of the program's packed products it is, or -1: its second factor may be an invariant.
+  // The number among the schedule's packed products, or -1: the second factor may be an invariant.
   int packed_product = -1;
   bool transpose_right = false;
   int num_inputs;
   int num_outputs;
-  int first_input;  // in Program::inputs
-  int first_value;  // its outputs, in Program::values
+  int first_input;  // in Schedule::inputs
+  int first_value;  // its outputs, in Schedule::values
   std::vector<AllocatorAttributes> output_attributes;
   std::unique_ptr<bool[]> required;  // null if all outputs are
   // Values and parameters to let go of before the kernel runs, so that it may reuse the memory of
-  // its last reader, and after.
+  // its last reader, and after it.
   std::vector<int> unguard_values;
   std::vector<int> unguard_parameters;
   std::vector<int> release_values;
   std::vector<int> release_parameters;
 };
 
-// The body as a list of kernels; immutable once built.
-struct Program {
+// A body's kernels in the order in which they run; immutable once built.
+struct Schedule {
   std::vector<Step> steps;
   std::vector<Source> inputs;
   std::vector<AllocatorAttributes> input_attributes;
@@ -85,10 +86,10 @@ bool IsIdentity(const Node& node) {
          node.type_string() == "PreventGradient" || node.type_string() == "Snapshot";
 }
 
-class ProgramBuilder {
+class ScheduleBuilder {
  public:
-  ProgramBuilder(const LocalExecutorParams& params, Program* program)
-      : params_(params), program_(program) {}
+  ScheduleBuilder(const LocalExecutorParams& params, Schedule* schedule)
+      : params_(params), schedule_(schedule) {}
 
   absl::Status Build(const tensorflow::Graph& graph, std::vector<OpKernel*>* kernels) {
     std::vector<Node*> order;
@@ -116,16 +117,16 @@ class ProgramBuilder {
       const Source source = SourceOf(*edge);
       switch (source.kind) {
         case Source::kParameter:
-          program_->parameters[source.index].results.push_back(index);
+          schedule_->parameters[source.index].results.push_back(index);
           break;
         case Source::kConstant:
-          program_->constant_results.push_back({source.index, index});
+          schedule_->constant_results.push_back({source.index, index});
           break;
         case Source::kValue:
-          program_->values[source.index].results.push_back(index);
+          schedule_->values[source.index].results.push_back(index);
       }
     }
-    Schedule();
+    FindLastReaders();
     return absl::OkStatus();
   }
 
@@ -138,8 +139,8 @@ class ProgramBuilder {
     int index;
     TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node.attrs(), "index", &index));
     if (index < 0) return InvalidArgument("argument index ", index, " in node ", node.name());
-    if (index >= static_cast<int>(program_->parameters.size())) {
-      program_->parameters.resize(index + 1);
+    if (index >= static_cast<int>(schedule_->parameters.size())) {
+      schedule_->parameters.resize(index + 1);
     }
     sources_[node.id()] = {{Source::kParameter, index}};
     return absl::OkStatus();
@@ -150,9 +151,9 @@ class ProgramBuilder {
     TF_RETURN_IF_ERROR(params_.create_kernel(node.properties(), &kernel));
     kernels->push_back(kernel);
     if (node.num_outputs() == 1 && kernel->const_tensor() != nullptr) {
-      sources_[node.id()] = {{Source::kConstant, static_cast<int>(program_->constants.size())}};
+      sources_[node.id()] = {{Source::kConstant, static_cast<int>(schedule_->constants.size())}};
       // A second reference, so that no kernel takes a constant's memory for its own.
-      program_->constants.push_back(*kernel->const_tensor());
+      schedule_->constants.push_back(*kernel->const_tensor());
       return absl::OkStatus();
     }
     Step step;
@@ -165,21 +166,21 @@ class ProgramBuilder {
     }
     step.num_inputs = node.num_inputs();
     step.num_outputs = node.num_outputs();
-    step.first_input = program_->inputs.size();
-    step.first_value = program_->values.size();
+    step.first_input = schedule_->inputs.size();
+    step.first_value = schedule_->values.size();
     std::vector<const tensorflow::Edge*> edges;
     TF_RETURN_IF_ERROR(node.input_edges(&edges));
     for (int i = 0; i < step.num_inputs; ++i) {
-      program_->inputs.push_back(SourceOf(*edges[i]));
+      schedule_->inputs.push_back(SourceOf(*edges[i]));
       AllocatorAttributes attributes;
       attributes.set_on_host(kernel->input_memory_types()[i] == tensorflow::HOST_MEMORY);
-      program_->input_attributes.push_back(attributes);
+      schedule_->input_attributes.push_back(attributes);
     }
     if (node.type_string() == "MatMul" && PackedProduct::Takes(node.output_type(0)) &&
-        program_->inputs[step.first_input + 1].kind != Source::kValue) {
+        schedule_->inputs[step.first_input + 1].kind != Source::kValue) {
       TF_RETURN_IF_ERROR(
           tensorflow::GetNodeAttr(node.attrs(), "transpose_b", &step.transpose_right));
-      step.packed_product = program_->num_packed_products++;
+      step.packed_product = schedule_->num_packed_products++;
     }
     std::vector<char> consumed(step.num_outputs, false);
     for (const tensorflow::Edge* edge : node.out_edges()) {
@@ -190,8 +191,8 @@ class ProgramBuilder {
       AllocatorAttributes attributes;
       attributes.set_on_host(kernel->output_memory_types()[i] == tensorflow::HOST_MEMORY);
       step.output_attributes.push_back(attributes);
-      outputs.push_back({Source::kValue, static_cast<int>(program_->values.size())});
-      program_->values.emplace_back();
+      outputs.push_back({Source::kValue, static_cast<int>(schedule_->values.size())});
+      schedule_->values.emplace_back();
       if (!consumed[i]) {
         if (step.required == nullptr) {
           step.required.reset(new bool[step.num_outputs]);
@@ -199,24 +200,23 @@ class ProgramBuilder {
         }
       }
     }
-    program_->steps.push_back(std::move(step));
+    schedule_->steps.push_back(std::move(step));
     return absl::OkStatus();
   }
 
-  // Finds each value's last reader.
-  void Schedule() {
-    std::vector<int> last_of_value(program_->values.size(), -1);
-    std::vector<int> last_of_parameter(program_->parameters.size(), -1);
-    const int num_steps = program_->steps.size();
+  void FindLastReaders() {
+    std::vector<int> last_of_value(schedule_->values.size(), -1);
+    std::vector<int> last_of_parameter(schedule_->parameters.size(), -1);
+    const int num_steps = schedule_->steps.size();
     for (int s = 0; s < num_steps; ++s) {
-      const Step& step = program_->steps[s];
+      const Step& step = schedule_->steps[s];
       for (int i = 0; i < step.num_inputs; ++i) {
-        const Source& source = program_->inputs[step.first_input + i];
+        const Source& source = schedule_->inputs[step.first_input + i];
         if (source.kind == Source::kValue) {
-          ++program_->values[source.index].uses;
+          ++schedule_->values[source.index].uses;
           last_of_value[source.index] = s;
         } else if (source.kind == Source::kParameter) {
-          ++program_->parameters[source.index].uses;
+          ++schedule_->parameters[source.index].uses;
           last_of_parameter[source.index] = s;
         }
       }
@@ -225,35 +225,35 @@ class ProgramBuilder {
     const auto unguards = [&](const Step& step, Source::Kind kind, int index) {
       int reads = 0;
       for (int i = 0; i < step.num_inputs; ++i) {
-        const Source& source = program_->inputs[step.first_input + i];
+        const Source& source = schedule_->inputs[step.first_input + i];
         reads += source.kind == kind && source.index == index;
       }
       return reads == 1;
     };
     for (size_t v = 0; v < last_of_value.size(); ++v) {
       if (last_of_value[v] < 0) continue;
-      Step& step = program_->steps[last_of_value[v]];
+      Step& step = schedule_->steps[last_of_value[v]];
       step.release_values.push_back(v);
-      if (program_->values[v].uses > 1 && unguards(step, Source::kValue, v)) {
+      if (schedule_->values[v].uses > 1 && unguards(step, Source::kValue, v)) {
         step.unguard_values.push_back(v);
       }
     }
     for (size_t p = 0; p < last_of_parameter.size(); ++p) {
       if (last_of_parameter[p] < 0) continue;
-      Step& step = program_->steps[last_of_parameter[p]];
+      Step& step = schedule_->steps[last_of_parameter[p]];
       step.release_parameters.push_back(p);
-      if (program_->parameters[p].uses > 1 && unguards(step, Source::kParameter, p)) {
+      if (schedule_->parameters[p].uses > 1 && unguards(step, Source::kParameter, p)) {
         step.unguard_parameters.push_back(p);
       }
     }
   }
 
   const LocalExecutorParams& params_;
-  Program* const program_;
+  Schedule* const schedule_;
   std::unordered_map<int, std::vector<Source>> sources_;  // of a node's outputs, by node id
 };
 
-// A pool that kernels find to have one thread, and so do their work themselves.
+// A thread pool of one thread: kernels that are given it do their work on their own.
 struct OneThread {
   static const OneThread& Get() {
     static const auto& one = *new OneThread;
@@ -261,18 +261,18 @@ struct OneThread {
   }
 
   OneThread()
-      : pool(tensorflow::Env::Default(), "tf_ti_one", 1),
-        device(pool.AsEigenThreadPool(), 1),
-        workers{1, &pool} {}
+      : thread_pool(tensorflow::Env::Default(), "tf_ti_one", 1),
+        device(thread_pool.AsEigenThreadPool(), 1),
+        workers{1, &thread_pool} {}
 
-  tensorflow::thread::ThreadPool pool;
+  tensorflow::thread::ThreadPool thread_pool;
   Eigen::ThreadPoolDevice device;
   tensorflow::DeviceBase::CpuWorkerThreads workers;
 };
 
 // The device that runs the loop, with an allocator that suits loops. A serial one tells kernels
-// that there is one thread: what takes some microseconds takes longer where threads must wake up
-// for it.
+// that there is one thread: work of some microseconds takes longer where threads must wake up for
+// it.
 class LoopDevice : public tensorflow::Device {
  public:
   LoopDevice(tensorflow::Device* device, bool is_serial)
@@ -282,7 +282,7 @@ class LoopDevice : public tensorflow::Device {
 
   tensorflow::Allocator* GetAllocator(AllocatorAttributes attributes) override {
     return attributes.value == 0 || attributes.value == HostAttributes().value
-               ? PoolAllocator()
+               ? GetCachingAllocator()
                : device_->GetAllocator(attributes);
   }
   tensorflow::Allocator* GetScopedAllocator(AllocatorAttributes attributes,
@@ -324,12 +324,12 @@ class LoopDevice : public tensorflow::Device {
   const bool is_serial_;
 };
 
-// Runs a program for one loop.
-class ProgramRunner : public BodyRunner {
+// Runs the schedule of a body, for one run of a loop.
+class ScheduleRunner : public BodyRunner {
  public:
-  ProgramRunner(const Program& program, const LocalExecutorParams& local, LoopDevice* device,
-                LoopDevice* serial_device, const Executor::Args& args, BodyFrame* frame)
-      : program_(program),
+  ScheduleRunner(const Schedule& schedule, const LocalExecutorParams& local, LoopDevice* device,
+                 LoopDevice* serial_device, const Executor::Args& args, BodyFrame* frame)
+      : schedule_(schedule),
         device_(device),
         serial_device_(serial_device),
         runner_(args.runner),
@@ -353,11 +353,11 @@ class ProgramRunner : public BodyRunner {
     params_.run_all_kernels_inline = args.run_all_kernels_inline;
     params_.frame_iter = tensorflow::FrameAndIter(0, 0);
 
-    values_.resize(program.values.size());
-    guards_.resize(program.values.size());
-    parameter_guards_.resize(program.parameters.size());
-    packed_products_.resize(program.num_packed_products);
-    for (const Source& source : program.inputs) {
+    values_.resize(schedule.values.size());
+    guards_.resize(schedule.values.size());
+    parameter_guards_.resize(schedule.parameters.size());
+    packed_products_.resize(schedule.num_packed_products);
+    for (const Source& source : schedule.inputs) {
       Tensor* tensor = source.kind == Source::kValue       ? &values_[source.index]
                        : source.kind == Source::kParameter ? &frame->parameters[source.index]
                                                            : ConstantAt(source.index);
@@ -377,25 +377,26 @@ class ProgramRunner : public BodyRunner {
 
  private:
   // Kernels do not write to inputs whose memory others refer to.
-  Tensor* ConstantAt(int index) { return const_cast<Tensor*>(&program_.constants[index]); }
+  Tensor* ConstantAt(int index) { return const_cast<Tensor*>(&schedule_.constants[index]); }
 
   absl::Status RunSteps() {
-    for (size_t p = 0; p < program_.parameters.size(); ++p) {
-      const Value& parameter = program_.parameters[p];
+    for (size_t p = 0; p < schedule_.parameters.size(); ++p) {
+      const Value& parameter = schedule_.parameters[p];
       for (int result : parameter.results) frame_->results[result] = frame_->parameters[p];
       if (parameter.uses > 1 && frame_->consumable[p]) {
         parameter_guards_[p] = frame_->parameters[p];
       }
     }
-    for (const auto& [constant, result] : program_.constant_results) {
-      frame_->results[result] = program_.constants[constant];
+    for (const auto& [constant, result] : schedule_.constant_results) {
+      frame_->results[result] = schedule_.constants[constant];
     }
-    for (const Step& step : program_.steps) TF_RETURN_IF_ERROR(RunStep(step));
+    for (const Step& step : schedule_.steps) TF_RETURN_IF_ERROR(RunStep(step));
     return absl::OkStatus();
   }
 
-  // Whether one thread multiplies these matrices in less time than others need to join in: some
-  // tens of microseconds, or what lies in its own cache. Other kernels judge that well themselves.
+  // Returns true if one thread multiplies these matrices in less time than others need to join in:
+  // in some tens of microseconds, or within its own cache. Other kernels judge that well
+  // themselves.
   bool IsSmall(const Step& step) const {
     constexpr double kMostProducts = 1 << 21;
     constexpr size_t kMostBytes = 1 << 20;
@@ -408,11 +409,11 @@ class ProgramRunner : public BodyRunner {
     return products <= kMostProducts && left.TotalBytes() + right.TotalBytes() <= kMostBytes;
   }
 
-  // Multiplies by an invariant, which is packed when that happens first; false if there is none, or
-  // the kernel does it better.
+  // Multiplies by an invariant, which is packed the first time. Returns false if there is none, or
+  // if the kernel does it better.
   bool ComputePacked(const Step& step, OpKernelContext* ctx) {
     if (step.packed_product < 0) return false;
-    const Source& right = program_.inputs[step.first_input + 1];
+    const Source& right = schedule_.inputs[step.first_input + 1];
     if (right.kind == Source::kParameter && !frame_->invariant[right.index]) return false;
     std::unique_ptr<PackedProduct>& product = packed_products_[step.packed_product];
     if (product == nullptr) {
@@ -421,7 +422,7 @@ class ProgramRunner : public BodyRunner {
     return product->Compute(ctx);
   }
 
-  // In a profile as TensorFlow's executors have a kernel there.
+  // Computes, and shows the kernel in a profile as TensorFlow's executors do.
   void Compute(const Step& step, OpKernelContext* ctx) {
     const TraceMe trace(
         [&] { return step.kernel->TraceString(*ctx, tsl::profiler::TfOpDetailsEnabled()); },
@@ -435,7 +436,7 @@ class ProgramRunner : public BodyRunner {
     params_.op_kernel = step.kernel;
     params_.inputs = absl::MakeConstSpan(inputs_).subspan(step.first_input, step.num_inputs);
     params_.input_alloc_attrs =
-        absl::MakeConstSpan(program_.input_attributes).subspan(step.first_input, step.num_inputs);
+        absl::MakeConstSpan(schedule_.input_attributes).subspan(step.first_input, step.num_inputs);
     params_.output_attr_array = step.output_attributes.data();
     params_.outputs_required_array = step.required.get();
     params_.device = IsSmall(step) ? serial_device_ : device_;
@@ -449,7 +450,7 @@ class ProgramRunner : public BodyRunner {
     for (int i = 0; i < step.num_outputs; ++i) {
       const TensorValue output = ctx.release_output(i);
       if (output.tensor == nullptr) continue;
-      const Value& value = program_.values[step.first_value + i];
+      const Value& value = schedule_.values[step.first_value + i];
       for (int result : value.results) frame_->results[result] = *output.tensor;
       if (value.uses > 0) {
         if (value.uses > 1) guards_[step.first_value + i] = *output.tensor;
@@ -469,7 +470,7 @@ class ProgramRunner : public BodyRunner {
     return absl::OkStatus();
   }
 
-  const Program& program_;
+  const Schedule& schedule_;
   LoopDevice* const device_;
   LoopDevice* const serial_device_;
   Executor::Args::Runner runner_;
@@ -493,17 +494,17 @@ class LoopExecutor : public Executor {
   }
 
   absl::Status Init(const tensorflow::Graph& graph) {
-    return ProgramBuilder(params_, &program_).Build(graph, &kernels_);
+    return ScheduleBuilder(params_, &schedule_).Build(graph, &kernels_);
   }
 
   absl::Status Run(const Args& args) override {
     auto* frame = static_cast<BodyFrame*>(args.call_frame);
-    if (frame->parameters.size() < program_.parameters.size()) {
-      return InvalidArgument("expected ", program_.parameters.size(), " arguments, got ",
+    if (frame->parameters.size() < schedule_.parameters.size()) {
+      return InvalidArgument("expected ", schedule_.parameters.size(), " arguments, got ",
                              frame->parameters.size());
     }
-    frame->runner =
-        std::make_unique<ProgramRunner>(program_, params_, &device_, &serial_device_, args, frame);
+    frame->runner = std::make_unique<ScheduleRunner>(schedule_, params_, &device_, &serial_device_,
+                                                     args, frame);
     return frame->runner->Run();
   }
 
@@ -513,7 +514,7 @@ class LoopExecutor : public Executor {
   const LocalExecutorParams params_;
   LoopDevice device_;
   LoopDevice serial_device_;
-  Program program_;
+  Schedule schedule_;
   std::vector<OpKernel*> kernels_;
 };
 

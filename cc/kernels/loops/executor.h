@@ -11,8 +11,8 @@
 
 namespace tf_ti {
 
-// The value of InstantiateOptions::executor_type that asks for it. Functions so instantiated run
-// with a BodyFrame as their call frame, and with nothing else.
+// The value of InstantiateOptions::executor_type that asks for it. Such functions run with a
+// BodyFrame as their call frame, and with nothing else.
 extern const char kLoopExecutor[];
 
 // Runs the body again, with the parameters that its frame holds by now.
@@ -41,10 +41,10 @@ class BodyFrame : public tensorflow::CallFrameInterface {
   }
 
   std::vector<tensorflow::Tensor> parameters;
-  // A back edge's value belongs to one iteration alone: the body may reuse its memory. Whoever sets
-  // a parameter that is not consumable keeps a reference of his own.
+  // True for a back edge's value, which belongs to one iteration alone: the body may reuse its
+  // memory. Whoever sets a parameter that is not consumable keeps a reference.
   std::vector<char> consumable;
-  // Parameters that have one and the same value in all iterations.
+  // True for parameters that have the same value in all iterations.
   std::vector<char> invariant;
   std::vector<tensorflow::Tensor> results;
   // Set by the first run, if the executor is kLoopExecutor; later ones need no detour.

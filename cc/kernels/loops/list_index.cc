@@ -1,5 +1,5 @@
-// Indices at which lists are written. What would not fit an XLA list, XLA's kernel refuses; here
-// the list grows, but TensorFlow does not look at what is negative.
+// Indices at which lists are written. Lists of XLA do not grow, and XLA's kernel refuses an index
+// past the end. Here the list grows, but TensorFlow does not check that an index is not negative.
 #include <string>
 
 #include "absl/strings/str_cat.h"

@@ -9,7 +9,7 @@ using tensorflow::Tensor;
 
 namespace {
 
-// Where MatMul, which cuts both factors into blocks, catches up.
+// From here on MatMul, which cuts both factors into blocks, is as fast.
 constexpr int64_t kMostRows = 256;
 
 }  // namespace

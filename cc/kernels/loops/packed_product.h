@@ -1,5 +1,5 @@
-// Products of matrices inside a loop's body, of which the right factor is one and the same in all
-// iterations: it is brought into the order in which it is read once a run of the loop.
+// Products of matrices inside a loop's body whose right factor is the same in all iterations. It is
+// packed, into the order in which it is read, once a run of the loop.
 #ifndef TF_TI_CC_KERNELS_LOOPS_PACKED_PRODUCT_H_
 #define TF_TI_CC_KERNELS_LOOPS_PACKED_PRODUCT_H_
 
@@ -19,9 +19,9 @@ class PackedProduct {
   PackedProduct(bool transpose_left, bool transpose_right)
       : transpose_left_(transpose_left), transpose_right_(transpose_right) {}
 
-  // Does what a MatMul does for this context; the second input must be that of the first call.
-  // False if MatMul is to do it: it refuses what does not fit, and is faster at factors of many
-  // rows.
+  // Computes a MatMul for this context; the second input must be that of the first call. Returns
+  // false if MatMul is to do it: it refuses factors that do not fit, and is faster at factors of
+  // many rows.
   bool Compute(tensorflow::OpKernelContext* ctx);
 
  private:

@@ -26,7 +26,7 @@ InputMode ParseInputMode(const std::string& mode) {
   if (mode == "segment") return InputMode::kSegment;
   if (mode == "index") return InputMode::kIndex;
   if (mode == "iterator") return InputMode::kIterator;
-  if (mode == "sequence") return InputMode::kSequence;
+  if (mode == "sequence") return InputMode::kHistory;
   return InputMode::kValue;
 }
 
@@ -34,7 +34,7 @@ OutputMode ParseOutputMode(const std::string& mode) {
   if (mode == "concat") return OutputMode::kConcat;
   if (mode == "stack") return OutputMode::kStack;
   if (mode == "sum") return OutputMode::kSum;
-  if (mode == "sequence") return OutputMode::kSequence;
+  if (mode == "sequence") return OutputMode::kHistory;
   if (mode == "count") return OutputMode::kCount;
   return OutputMode::kLast;
 }
@@ -127,11 +127,11 @@ absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
       } else {
         TF_RETURN_IF_ERROR(CheckIndex("parameter", ~source[i], inputs.size()));
         output.parameter = ~source[i];
-        if (output.mode != OutputMode::kSequence) {
+        if (output.mode != OutputMode::kHistory) {
           return InvalidArgument(label[i], ": only a sequence can hold a parameter");
         }
       }
-      if (output.mode == OutputMode::kSequence &&
+      if (output.mode == OutputMode::kHistory &&
           (stride[i] < 1 || output.dtype != tensorflow::DT_VARIANT)) {
         return InvalidArgument(label[i], ": a sequence is a variant, of positive stride");
       }

@@ -1,4 +1,4 @@
-// What a loop is: the attributes of a loop op.
+// The description of a loop: the attributes of a loop op.
 #ifndef TF_TI_CC_KERNELS_LOOPS_SPEC_H_
 #define TF_TI_CC_KERNELS_LOOPS_SPEC_H_
 
@@ -10,8 +10,8 @@
 
 namespace tf_ti {
 
-enum class InputMode { kValue, kSlice, kSegment, kIndex, kIterator, kSequence };
-enum class OutputMode { kLast, kConcat, kStack, kSum, kSequence, kCount };
+enum class InputMode { kValue, kSlice, kSegment, kIndex, kIterator, kHistory };
+enum class OutputMode { kLast, kConcat, kStack, kSum, kHistory, kCount };
 
 // The attributes of a loop op, as cc/ops/loops.cc documents them.
 struct LoopSpec {

@@ -1,11 +1,11 @@
-// The kernel of the loop ops: drives a Loop, on the calling thread where the body allows it.
+// The kernel of the loop ops: drives a LoopRun, on the calling thread where the body allows it.
 #include <atomic>
 #include <functional>
 #include <utility>
 
 #include "cc/kernels/function.h"
 #include "cc/kernels/gpu.h"
-#include "cc/kernels/loops/loop.h"
+#include "cc/kernels/loops/loop_run.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/log_memory.h"
@@ -35,8 +35,8 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body
   // TensorFlow's executors trace asynchronous kernels too, but profiles leave that out by default.
   const TraceMe trace([ctx] { return ctx->op_kernel().TraceString(*ctx, /*verbose=*/false); },
                       tsl::profiler::kInfo);
-  // Nested functions run on this thread too: were they handed to a pool whose threads all run
-  // loops, nobody would be left to finish them.
+  // Nested functions run on this thread too. If they were handed to a thread pool whose threads all
+  // run loops, no thread would be left to finish them.
   static auto& run_inline = *new std::function<void(std::function<void()>)>(
       [](std::function<void()> closure) { closure(); });
   FunctionLibraryRuntime::Options options = RunOptions(ctx);
@@ -44,25 +44,25 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body
   options.run_all_kernels_inline = true;
   FunctionLibraryRuntime* lib = ctx->function_library();
 
-  Loop loop(spec, body, condition, ctx);
-  TF_RETURN_IF_ERROR(loop.Start());
+  LoopRun run(spec, body, condition, ctx);
+  TF_RETURN_IF_ERROR(run.Start());
   if (ctx->step_id() == tensorflow::LogMemory::CONSTANT_FOLDING_STEP_ID &&
-      (spec.has_condition || loop.count() > kMostFoldedIterations)) {
+      (spec.has_condition || run.count() > kMostFoldedIterations)) {
     return absl::UnimplementedError("a long loop over constants is not run ahead of time");
   }
-  while (!loop.done()) {
+  while (!run.done()) {
     TF_RETURN_IF_ERROR(CheckCancelled(ctx));
-    const TraceMe trace_iteration([&] { return loop.TraceName(); }, tsl::profiler::kInfo);
-    absl::Status status = loop.Enter();
+    const TraceMe trace_iteration([&] { return run.TraceName(); }, tsl::profiler::kInfo);
+    absl::Status status = run.Enter();
     if (status.ok()) {
-      BodyFrame* frame = loop.frame();
+      BodyFrame* frame = run.frame();
       status = frame->runner != nullptr ? frame->runner->Run()
-                                        : lib->RunSync(options, loop.function().handle, frame);
+                                        : lib->RunSync(options, run.function().handle, frame);
     }
-    if (status.ok()) status = loop.Leave();
-    if (!status.ok()) return loop.AtIteration(std::move(status));
+    if (status.ok()) status = run.Leave();
+    if (!status.ok()) return run.AtIteration(std::move(status));
   }
-  return loop.Finish();
+  return run.Finish();
 }
 
 // Runs the loop without holding a thread while the body waits. Deletes itself when done.
@@ -73,17 +73,17 @@ class AsyncRun {
       : ctx_(ctx),
         done_(std::move(done)),
         options_(RunOptions(ctx)),
-        loop_(spec, body, condition, ctx) {
+        run_(spec, body, condition, ctx) {
     if (OnGpu(ctx) || body.multi_device || (condition != nullptr && condition->multi_device)) {
-      // Copies between devices inside the body, whose names are the same in every loop that runs
-      // it.
+      // For copies between devices inside the body. Their names are the same in every loop that
+      // runs it.
       options_.rendezvous = nullptr;
       options_.create_rendezvous = true;
     }
   }
 
   void Start() {
-    const absl::Status status = loop_.Start();
+    const absl::Status status = run_.Start();
     if (status.ok()) {
       Iterate();
     } else {
@@ -97,13 +97,13 @@ class AsyncRun {
   // An iteration that completes inside Run is continued by this loop, not by the callback, so that
   // the stack does not grow with the number of iterations.
   void Iterate() {
-    while (!loop_.done()) {
+    while (!run_.done()) {
       absl::Status status = CheckCancelled(ctx_);
       if (!status.ok()) return Finish(status);
       // Ends before the iteration does where another thread completes it.
-      const TraceMe trace([this] { return loop_.TraceName(); }, tsl::profiler::kInfo);
-      status = loop_.Enter();
-      if (!status.ok()) return Finish(loop_.AtIteration(std::move(status)));
+      const TraceMe trace([this] { return run_.TraceName(); }, tsl::profiler::kInfo);
+      status = run_.Enter();
+      if (!status.ok()) return Finish(run_.AtIteration(std::move(status)));
       progress_ = kRunning;
       Run([this](const absl::Status& status) {
         status_ = status;
@@ -114,13 +114,13 @@ class AsyncRun {
       if (progress_.exchange(kReturned) != kCompleted) return;
       if (!Complete()) return;
     }
-    Finish(loop_.Finish());
+    Finish(run_.Finish());
   }
 
   void Run(FunctionLibraryRuntime::DoneCallback done) {
     FunctionLibraryRuntime* lib = ctx_->function_library();
-    const Body& function = loop_.function();
-    BodyFrame* frame = loop_.frame();
+    const Body& function = run_.function();
+    BodyFrame* frame = run_.frame();
     if (function.multi_device) {
       frame->results.clear();  // TensorFlow appends to them
       lib->Run(options_, function.handle, frame->parameters, &frame->results, std::move(done));
@@ -131,9 +131,9 @@ class AsyncRun {
 
   // Ends an iteration; false if it ended the loop, and with it this object.
   bool Complete() {
-    if (status_.ok()) status_ = loop_.Leave();
+    if (status_.ok()) status_ = run_.Leave();
     if (status_.ok()) return true;
-    Finish(loop_.AtIteration(status_));
+    Finish(run_.AtIteration(status_));
     return false;
   }
 
@@ -146,7 +146,7 @@ class AsyncRun {
   OpKernelContext* const ctx_;
   const tensorflow::AsyncOpKernel::DoneCallback done_;
   FunctionLibraryRuntime::Options options_;
-  Loop loop_;
+  LoopRun run_;
   std::atomic<int> progress_{kRunning};
   absl::Status status_;
 };
@@ -175,8 +175,8 @@ class TensorIteratorOp : public tensorflow::AsyncOpKernel {
       }
       status = RunSynchronously(spec_, *body, condition, ctx);
     }
-    // Not OP_REQUIRES_OK, which logs: the graph optimiser tries to run loops over constants, and
-    // its failing is nobody's concern.
+    // Not OP_REQUIRES_OK, which logs. The graph optimiser tries to run loops over constants, and
+    // nobody needs to know when that fails.
     ctx->SetStatus(status);
     done();
   }

@@ -160,7 +160,7 @@ absl::Status PlacePiece(OpKernelContext* ctx, const Tensor& piece, int axis, int
 
 bool IsSoleOwner(const Tensor& tensor) {
   const tensorflow::TensorBuffer* buffer = tensorflow::DMAHelper::buffer(&tensor);
-  // A view's own buffer says nothing about who else refers to the memory.
+  // A view's own buffer does not tell who else refers to the memory.
   return buffer != nullptr && buffer->RefCountIsOne() &&
          const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer() == buffer &&
          buffer->OwnsMemory();

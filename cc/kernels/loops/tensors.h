@@ -1,4 +1,4 @@
-// Pieces of tensors of any dtype: take, place, add. On a GPU all of it is only enqueued, but for
+// Pieces of tensors of any dtype: take, place, add. On a GPU all of it is only enqueued, except for
 // values that lie on the host anyway.
 #ifndef TF_TI_CC_KERNELS_LOOPS_TENSORS_H_
 #define TF_TI_CC_KERNELS_LOOPS_TENSORS_H_
@@ -41,12 +41,12 @@ class PieceReader {
 absl::Status PlacePiece(tensorflow::OpKernelContext* ctx, const tensorflow::Tensor& piece, int axis,
                         int64_t begin, tensorflow::Tensor* tensor);
 
-// Memory where values of the type lie: on the kernel's device, or on the host.
+// Allocates memory where values of the type lie: on the kernel's device, or on the host.
 absl::Status Allocate(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
                       const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor,
                       tensorflow::AllocatorAttributes attributes = {});
 
-// Whether nobody else refers to the tensor's memory, so that it may be written to.
+// Returns true if nobody else refers to the tensor's memory, so that it may be written to.
 bool IsSoleOwner(const tensorflow::Tensor& tensor);
 
 // Concatenates `pieces` along `axis` (negative counts from the end). Without pieces the result has

@@ -21,8 +21,8 @@ absl::Status CheckRank(const char* name, const TensorShape& shape, int rank) {
   return InvalidArgument(name, " must have rank ", rank, ", got shape ", shape.DebugString());
 }
 
-// How many tensors a gradient takes.
-int NumSaved(const RecurrentSpec& spec) {
+// The number of tensors that a gradient takes.
+int NumSaved(const CellSpec& spec) {
   const bool saves_gates = NumSavedGates(spec.kind) > 0;
   const bool saves_h = spec.kind == CellKind::kRnn || spec.has_lengths || spec.has_mask;
   return saves_gates + spec.is_lstm() + saves_h + spec.saves_arguments();
@@ -40,7 +40,7 @@ absl::Status CheckLengths(const int64_t* lengths, const SequenceSizes& sizes) {
 
 }  // namespace
 
-absl::Status SequenceShapes::Init(const RecurrentSpec& spec, const Find& find) {
+absl::Status SequenceShapes::Init(const CellSpec& spec, const Find& find) {
   TensorShape x, h;
   TF_RETURN_IF_ERROR(find(0, "x", &x));
   TF_RETURN_IF_ERROR(find(1, "h", &h));
@@ -50,7 +50,7 @@ absl::Status SequenceShapes::Init(const RecurrentSpec& spec, const Find& find) {
   sizes.batch = x.dim_size(spec.time_major ? 1 : 0);
   sizes.input = x.dim_size(2);
   sizes.hidden = h.dim_size(1);
-  // No r is larger.
+  // Recurrent weights for more units fit into no memory.
   constexpr int64_t kMostUnits = std::numeric_limits<int32_t>::max();
   if (sizes.hidden == 0 || sizes.hidden > kMostUnits) {
     return InvalidArgument("h must have between 1 and ", kMostUnits, " units, got shape ",
@@ -89,7 +89,7 @@ absl::Status SequenceShapes::Init(const RecurrentSpec& spec, const Find& find) {
     return InvalidArgument(name, " must have shape [", absl::StrJoin(expected, ","), "], got ",
                            shape.DebugString());
   };
-  // Of an input that has a gradient.
+  // Checks an input that has a gradient, and adds the gradient to the outputs of a gradient op.
   const auto check_and_add = [&](const char* name, const Dims& expected) {
     TF_RETURN_IF_ERROR(check(name, expected));
     return spec.is_gradient ? add_output(expected) : absl::OkStatus();
@@ -127,14 +127,14 @@ absl::Status SequenceShapes::Init(const RecurrentSpec& spec, const Find& find) {
 }
 
 template <typename S>
-absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& sizes,
+absl::Status RunRecurrentOp(const CellSpec& spec, const SequenceSizes& sizes,
                             const std::vector<const void*>& inputs,
                             const std::vector<void*>& outputs, std::function<bool()> goes_on,
                             Parallel* parallel) {
   size_t input = 0, output = 0;
   const auto next = [&](bool is_there) -> const void* {
     if (!is_there) return nullptr;
-    // Null says that there is none: what is empty must have an address too.
+    // Null means that an input is absent: an empty one must have an address too.
     static const int64_t kEmpty = 0;
     const void* const data = inputs[input++];
     return data == nullptr ? &kEmpty : data;
@@ -145,7 +145,7 @@ absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& size
   };
   const bool is_lstm = spec.is_lstm();
   const int64_t columns = NumGates(spec.kind) * sizes.hidden;
-  // How many rows of x, and of y, are between two steps, and between two rows of the batch.
+  // The number of rows of x, and of y, between two steps, and between two rows of the batch.
   const int64_t step_rows = spec.time_major ? sizes.batch : 1;
   const int64_t batch_rows = spec.time_major ? 1 : sizes.num_steps;
   const auto by_step = [&](auto* data, int64_t width) {
@@ -184,7 +184,7 @@ absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& size
   args.mask = by_step(static_cast<const bool*>(next(spec.has_mask)), 1);
   if (spec.has_lengths) TF_RETURN_IF_ERROR(CheckLengths(args.lengths, sizes));
 
-  // A gradient reads these.
+  // An output of the forward op, which is an input of the gradient.
   const auto out_or_in = [&](bool is_there = true) {
     return spec.is_gradient ? const_cast<S*>(in(is_there)) : out(is_there);
   };
@@ -224,11 +224,11 @@ absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& size
   return args.goes_on() ? absl::OkStatus() : absl::CancelledError("the sequence was cancelled");
 }
 
-template absl::Status RunRecurrentOp<float>(const RecurrentSpec&, const SequenceSizes&,
+template absl::Status RunRecurrentOp<float>(const CellSpec&, const SequenceSizes&,
                                             const std::vector<const void*>&,
                                             const std::vector<void*>&, std::function<bool()>,
                                             Parallel*);
-template absl::Status RunRecurrentOp<double>(const RecurrentSpec&, const SequenceSizes&,
+template absl::Status RunRecurrentOp<double>(const CellSpec&, const SequenceSizes&,
                                              const std::vector<const void*>&,
                                              const std::vector<void*>&, std::function<bool()>,
                                              Parallel*);

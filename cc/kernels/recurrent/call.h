@@ -20,7 +20,7 @@ struct SequenceSizes {
   int64_t hidden;
 };
 
-// What the shapes of a call's inputs say.
+// The sizes and the outputs of a call, from the shapes of its inputs.
 struct SequenceShapes {
   struct Output {
     tensorflow::TensorShape shape;
@@ -32,13 +32,13 @@ struct SequenceShapes {
 
   // Asks for the shape of each input, and checks it. Errors name the inputs.
   using Find = std::function<absl::Status(int input, const char* name, tensorflow::TensorShape*)>;
-  absl::Status Init(const RecurrentSpec& spec, const Find& find);
+  absl::Status Init(const CellSpec& spec, const Find& find);
 };
 
-// Inputs and outputs are those of the op, in its order; numbers are of type S. An output that is
-// saved may be null. Lengths that are not are InvalidArgument.
+// Inputs and outputs are those of the op, in its order; numbers are of type S. A saved output may
+// be null. Invalid lengths are an InvalidArgument.
 template <typename S>
-absl::Status RunRecurrentOp(const RecurrentSpec& spec, const SequenceSizes& sizes,
+absl::Status RunRecurrentOp(const CellSpec& spec, const SequenceSizes& sizes,
                             const std::vector<const void*>& inputs,
                             const std::vector<void*>& outputs, std::function<bool()> goes_on,
                             Parallel* parallel);

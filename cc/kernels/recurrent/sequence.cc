@@ -20,7 +20,7 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// An op's tensors in the host's memory, wherever the kernel's device is.
+// Gets an op's tensors in the host's memory, wherever the kernel's device is.
 absl::Status GetInputs(OpKernelContext* ctx, std::vector<Tensor>* inputs) {
   for (int i = 0; i < ctx->num_inputs(); ++i) inputs->push_back(ctx->input(i));
 #if GOOGLE_CUDA
@@ -47,11 +47,11 @@ absl::Status AllocateOutput(OpKernelContext* ctx, int i, const TensorShape& shap
   return absl::OkStatus();
 }
 
-// The processor's computation of numbers of type T, in type S.
+// The computation of numbers of type T on the processor, in type S.
 template <typename T, typename S>
 class NativeSequence {
  public:
-  NativeSequence(const RecurrentSpec& spec, OpKernelContext* ctx) : spec_(spec), ctx_(ctx) {}
+  NativeSequence(const CellSpec& spec, OpKernelContext* ctx) : spec_(spec), ctx_(ctx) {}
 
   absl::Status Run() {
     TF_RETURN_IF_ERROR(GetInputs(ctx_, &inputs_));
@@ -62,7 +62,7 @@ class NativeSequence {
     std::vector<Tensor> outputs(shapes.outputs.size()), results(outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       const SequenceShapes::Output& output = shapes.outputs[i];
-      // Nobody may read what is saved.
+      // A saved output may have no reader.
       const bool is_required = !output.is_saved || ctx_->output_required(i);
       const TensorShape shape = is_required ? output.shape : TensorShape({0});
       TF_RETURN_IF_ERROR(AllocateOutput(ctx_, i, shape, &outputs[i]));
@@ -91,7 +91,7 @@ class NativeSequence {
     return ctx_->allocate_temp(DataTypeToEnum<S>::value, shape, tensor, attributes);
   }
 
-  // Makes of a tensor a copy of its numbers in the type in which they are computed.
+  // Replaces a tensor by a copy of its numbers, in the type in which they are computed.
   absl::Status Widen(Tensor* tensor) {
     if constexpr (kIsWidened) {
       if (tensor->dtype() != DataTypeToEnum<T>::value) return absl::OkStatus();
@@ -102,20 +102,20 @@ class NativeSequence {
     return absl::OkStatus();
   }
 
-  absl::Status InitShapes(const RecurrentSpec& spec, SequenceShapes* shapes) const {
+  absl::Status InitShapes(const CellSpec& spec, SequenceShapes* shapes) const {
     return shapes->Init(spec, [this](int input, const char*, TensorShape* shape) {
       *shape = inputs_[input].shape();
       return absl::OkStatus();
     });
   }
 
-  // Computes what the gradient takes, where a GPU ran the sequence: that has saved nothing.
+  // Computes the saved tensors where a GPU ran the sequence: its loop has saved nothing.
   absl::Status FindSaved() {
     const int first = inputs_.size() - (spec_.is_lstm() ? 3 : 2) - spec_.num_saved;
     if (spec_.num_saved == 0 || inputs_[first].shape() != TensorShape({0})) {
       return absl::OkStatus();
     }
-    RecurrentSpec forward = spec_;
+    CellSpec forward = spec_;
     forward.is_gradient = false;
     SequenceShapes shapes;
     TF_RETURN_IF_ERROR(InitShapes(forward, &shapes));
@@ -128,7 +128,7 @@ class NativeSequence {
     return absl::OkStatus();
   }
 
-  absl::Status Compute(const RecurrentSpec& spec, const SequenceShapes& shapes,
+  absl::Status Compute(const CellSpec& spec, const SequenceShapes& shapes,
                        const std::vector<Tensor>& outputs) {
     std::vector<const void*> sources;
     for (const Tensor& input : inputs_) sources.push_back(input.data());
@@ -141,7 +141,7 @@ class NativeSequence {
     return RunRecurrentOp<S>(spec, shapes.sizes, sources, targets, goes_on, &threads);
   }
 
-  const RecurrentSpec& spec_;
+  const CellSpec& spec_;
   OpKernelContext* const ctx_;
   std::vector<Tensor> inputs_;
 };
@@ -158,7 +158,7 @@ class RecurrentSequenceOp : public tensorflow::OpKernel {
   }
 
  private:
-  RecurrentSpec spec_;
+  CellSpec spec_;
 };
 
 #define TF_TI_REGISTER_OP(device, kernel, name, is_gradient, T, S)                                 \
@@ -174,7 +174,7 @@ TF_TI_REGISTER(tensorflow::DEVICE_CPU, RecurrentSequenceOp, tensorflow::bfloat16
 
 #if GOOGLE_CUDA
 
-// Calls the function that is the op's loop, or has the processor compute where there is none.
+// Calls the function that is the op's loop, or computes on the processor where there is none.
 template <typename T, typename S, bool is_gradient>
 class RecurrentLoopOp : public tensorflow::AsyncOpKernel {
  public:
@@ -217,7 +217,7 @@ class RecurrentLoopOp : public tensorflow::AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  RecurrentSpec spec_;
+  CellSpec spec_;
   bool has_loop_ = false;
   CalledFunction loop_;
 };

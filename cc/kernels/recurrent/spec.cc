@@ -32,7 +32,7 @@ absl::Status FindFunction(const std::string& name, ActivationFunction* function)
   return InvalidArgument("activations: unknown function ", name);
 }
 
-// Whether a list of inputs has its only tensor.
+// Finds out if a list of inputs has its only tensor.
 absl::Status GetHas(tensorflow::OpKernelConstruction* ctx, const char* attribute, const char* name,
                     bool* has) {
   int count;
@@ -44,7 +44,7 @@ absl::Status GetHas(tensorflow::OpKernelConstruction* ctx, const char* attribute
 
 }  // namespace
 
-absl::Status RecurrentSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_is_gradient) {
+absl::Status CellSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_is_gradient) {
   is_gradient = op_is_gradient;
   std::string kind_name;
   bool linear_before_reset;
@@ -74,7 +74,7 @@ absl::Status RecurrentSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_
   if (names.size() != num_activations) {
     return InvalidArgument("activations must be ", num_activations, ", got ", names.size());
   }
-  // As text: numbers would be rounded to floats.
+  // As text, since an attribute's floats have single precision.
   std::vector<double> values(1 + 2 * num_activations);
   if (coefficients.size() != values.size()) {
     return InvalidArgument("coefficients must be ", values.size(), ", got ", coefficients.size());

@@ -1,4 +1,4 @@
-// What the attributes of recurrent ops say.
+// The description of a cell and of its run over a sequence: the attributes of a recurrent op.
 #ifndef TF_TI_CC_KERNELS_RECURRENT_SPEC_H_
 #define TF_TI_CC_KERNELS_RECURRENT_SPEC_H_
 
@@ -7,7 +7,7 @@
 
 namespace tf_ti {
 
-struct RecurrentSpec {
+struct CellSpec {
   bool is_gradient;
   CellKind kind;
   int gate_positions[kMostGates] = {};
@@ -17,7 +17,8 @@ struct RecurrentSpec {
   bool reverse;
   bool time_major;
   bool hold_output;
-  // Which inputs there are, of those that an op may lack, and how many tensors a gradient takes.
+  // True for each input that an op may lack and has; and the number of tensors that a gradient
+  // takes.
   bool has_weights;
   bool has_bias;
   bool has_lengths;
@@ -26,8 +27,8 @@ struct RecurrentSpec {
 
   absl::Status Init(tensorflow::OpKernelConstruction* ctx, bool is_gradient);
 
-  // Whether what gates give does not do for their gradients: of gates are all activations but an
-  // LSTM's last.
+  // True if the results of gates' activations do not suffice for their gradients. An LSTM's last
+  // activation is not a gate's.
   bool saves_arguments() const {
     return ((activations[0].limits | activations[1].limits) & kPasses) != 0;
   }

@@ -79,8 +79,8 @@ class EmbeddingBagsOp : public BagsXlaKernel {
   DataType dtype_;
 };
 
-// Input 0 of some ops: the number of rows of the table, or its variable. `reads` gets what the
-// program reads of that.
+// Gets the number of rows of the table from input 0 of some ops, which is that number, or the
+// table's variable. `reads` gets the values that the XLA computation reads of the variable.
 absl::Status GetNumRows(const Context& ctx, DataType dtype, int64_t* num_rows,
                         std::vector<XlaOp>* reads = nullptr) {
   if (ctx.input_type(0) == tensorflow::DT_RESOURCE) {
@@ -153,7 +153,7 @@ class EmbeddingBagWeightsGradOp : public BagKernel {
   }
 };
 
-class EmbeddingBagSlotsOp : public BagsXlaKernel {
+class RowPositionsOp : public BagsXlaKernel {
  public:
   using BagsXlaKernel::BagsXlaKernel;
 
@@ -167,7 +167,7 @@ class EmbeddingBagSlotsOp : public BagsXlaKernel {
     TF_RETURN_IF_ERROR(GetShape(ctx, 2, "indices", &shape));
     const XlaOp rows = ctx.Input(1);
     const XlaOp indices = xla::Reshape(ctx.Input(2), {shape.num_elements()});
-    XlaOp slots = xla::FullLike(indices, -2);
+    XlaOp positions = xla::FullLike(indices, -2);
     if (num_rows > 0) {
       const XlaOp first = Take(FirstOfEqual(rows, num_rows), indices);
       const XlaOp is_there = xla::Lt(first, Number(first, rows_shape.num_elements()));
@@ -175,9 +175,9 @@ class EmbeddingBagSlotsOp : public BagsXlaKernel {
                                       xla::FullLike(indices, -1));
       const XlaOp is_row = xla::And(xla::Ge(indices, Number(indices, 0)),
                                     xla::Lt(Wide(indices), Scalar(builder, xla::S64, num_rows)));
-      slots = xla::Select(is_row, found, slots);
+      positions = xla::Select(is_row, found, positions);
     }
-    ctx.SetOutput(0, xla::Reshape(slots, shape.dim_sizes()));
+    ctx.SetOutput(0, xla::Reshape(positions, shape.dim_sizes()));
     return builder->first_error();
   }
 };
@@ -243,7 +243,7 @@ const XlaRegistrar<EmbeddingBagGradOp> kGrad("TfTi>EmbeddingBagGrad", kPlain, {"
 const XlaRegistrar<EmbeddingBagGradOp> kResourceGrad("TfTi>ResourceEmbeddingBagGrad", kResources);
 const XlaRegistrar<EmbeddingBagPartitionOp> kPartition("TfTi>EmbeddingBagPartition", kPlain,
                                                        {"num_emb", "num_segments"});
-const XlaRegistrar<EmbeddingBagSlotsOp> kSlots("TfTi>EmbeddingBagSlots", kPlain, {"num_emb"});
+const XlaRegistrar<RowPositionsOp> kRowPositions("TfTi>EmbeddingBagSlots", kPlain, {"num_emb"});
 const XlaRegistrar<EmbeddingBagWeightsGradOp> kWeightsGrad("TfTi>EmbeddingBagWeightsGrad");
 const XlaRegistrar<EmbeddingBagWeightsGradOp> kResourceWeightsGrad(
     "TfTi>ResourceEmbeddingBagWeightsGrad", kResources);

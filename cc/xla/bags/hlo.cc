@@ -22,7 +22,7 @@ using xla::XlaOp;
 
 namespace {
 
-// What stands for an id that is no row, and for padding.
+// Stand for an id that is no row, and for padding.
 constexpr int64_t kNoRow = -1, kPadding = -2;
 
 // The type in which numbers of a type are summed, as in cc/compute/numbers.h.
@@ -37,7 +37,7 @@ PrimitiveType DivisorType(PrimitiveType sum) {
   return sum == xla::F32 ? xla::F64 : sum == xla::C64 ? xla::C128 : sum;
 }
 
-// Zero where the divisor is.
+// Zero where the divisor is zero.
 XlaOp DivideNoNan(XlaOp x, XlaOp divisor) {
   return xla::Select(xla::Eq(divisor, xla::ZerosLike(divisor)), xla::ZerosLike(x),
                      xla::Div(x, divisor));
@@ -48,7 +48,7 @@ XlaOp Mask(XlaOp is_kept, XlaOp values) {
   return xla::Select(Widen(is_kept, ShapeOf(values).dimensions(1)), values, xla::ZerosLike(values));
 }
 
-// Which indices make up which bag, as XLA's values. Vectors of positions are of type `position`.
+// The indices of each bag, as XLA's values. Vectors of positions are of type `position`.
 class HloBags {
  public:
   HloBags(const BagInputs& inputs, int64_t num_rows, PrimitiveType sum);
@@ -71,15 +71,15 @@ class HloBags {
     return {begin_, length_, count(), num_indices(), is_packed() ? packed_size() : num_indices()};
   }
 
-  // [num_indices]; what lies in no bag has a number that is no bag's.
+  // [num_indices]; an index in no bag has a number that is no bag's.
   XlaOp BagOf() const;
   XlaOp IsInBag(XlaOp bag) const {
     return xla::And(xla::Ge(bag, Number(bag, 0)), xla::Lt(bag, Number(bag, count())));
   }
-  // [count]: how many indices there are, without padding.
+  // [count]: the numbers of indices, without padding.
   XlaOp Counts() const;
   XlaOp IsEmpty() const { return xla::Eq(Counts(), xla::Zeros(builder_, ShapeOf(length_))); }
-  // [count]: what the sums are divided by, in their type.
+  // [count]: the divisors of the sums, in their type.
   XlaOp Divisors() const;
   // [count]: sums of numbers that the indices have.
   XlaOp Sum(XlaOp numbers) const;
@@ -131,7 +131,7 @@ void HloBags::InitBounds() {
     return xla::ConvertElementType(xla::Clamp(Number(bounds, least), bounds, Number(bounds, most)),
                                    position_);
   };
-  XlaOp ends;  // where each bag begins, and the last one ends
+  XlaOp ends;  // where each bag begins, and where the last one ends
   if (spec().kind == BagKind::kSegments) {
     ends = CountUpTo(xla::Add(limited(-1, count()), Scalar(builder_, position_, 1)), count() + 1);
   } else {
@@ -242,7 +242,7 @@ XlaOp HloBags::Sum(XlaOp numbers) const {
   return xla::Reshape(PoolSegments(Combiner::kAdd, elements, segments()), {count()});
 }
 
-// [count, width], not yet divided; bags without indices have what the combiner ignores.
+// [count, width], not yet divided; bags without indices have the combiner's identity.
 XlaOp Pool(const HloBags& bags, const BagTable& table, Reduction reduction, PrimitiveType sum) {
   XlaBuilder* const builder = table.rows.builder();
   const Combiner combiner = reduction == Reduction::kMax ? Combiner::kMax : Combiner::kAdd;
@@ -341,10 +341,10 @@ PooledBags PoolInHlo(const BagTable& table, const BagInputs& inputs, bool has_ar
   return {output, xla::ConvertElementType(argmax, TypeOf(inputs.indices))};
 }
 
-// XLA does not know how many rows have a gradient. If the table is not larger than what the bags
-// take from it, all of its rows are given; else one for each index, and one for each bag that may
-// take the default row. Of equal rows the first then has the sum and the others have zeros, as
-// optimizers may square what they are given.
+// XLA does not know how many rows have a gradient. If the table is not larger than all rows that
+// the bags take from it, the gradient has all of its rows. Otherwise it has one for each index, and
+// one for each bag that may take the default row. The first of equal rows then has the sum, and the
+// others have zeros, as optimizers may square the values.
 RowGradients TableGradientInHlo(XlaOp grad, const BagInputs& inputs, XlaOp argmax,
                                 int64_t num_rows) {
   XlaBuilder* const builder = grad.builder();
@@ -421,7 +421,7 @@ RowGradients TableGradientInHlo(XlaOp grad, const BagInputs& inputs, XlaOp argma
                               xla::Select(adds, first, none), entries));
 }
 
-// As in cc/compute/bags/bags.cc, WeightGradients.
+// See WeightsGradient in cc/compute/bags/gradients.cc.
 XlaOp WeightsGradientInHlo(const BagTable& table, const BagInputs& inputs, XlaOp grad) {
   XlaBuilder* const builder = grad.builder();
   const PrimitiveType sum = SumType(TypeOf(grad));

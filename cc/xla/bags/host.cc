@@ -22,7 +22,7 @@ constexpr char kPool[] = "tf_ti.pool_bags";
 constexpr char kTableGradient[] = "tf_ti.bags_table_gradient";
 constexpr char kWeightsGradient[] = "tf_ti.bags_weights_gradient";
 
-// The arguments that all calls have: rows of numbers; indices; where there are any, their bounds, a
+// The arguments of all calls: rows of numbers; indices; where there are any, their bounds, a
 // default index, weights; and what else a call needs.
 template <typename T, typename Index>
 struct Arguments {
@@ -126,7 +126,7 @@ class ChangedBags {
   int64_t padding_;
 };
 
-// Bags over a table of their own, with what each index finds: zeros where it is no row.
+// Bags over a table of their own, with the row of each index: zeros where there is no such row.
 template <typename T>
 class FoundRows {
  public:
@@ -181,7 +181,7 @@ struct PoolCall {
       return problem;
     }
     if (given.reduction(call) == Reduction::kSum && given.bags.default_index < 0) {
-      // A row of zeros is as good as none.
+      // A row of zeros does as well as none.
       ChangedBags changed(given.bags);
       changed.ChangeIndices(
           [&](int64_t row, int64_t) { return IsRow(row, table.num_rows) ? row : -1; });
@@ -322,8 +322,8 @@ std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inp
 PooledBags PoolOnHost(const BagTable& table, const BagInputs& inputs, bool has_argmax) {
   const std::vector<int64_t> dims = {inputs.count, table.width()};
   std::vector<Shape> results = {RowMajor(TypeOf(table.rows), dims)};
-  // XLA does not tell whether anybody wants the positions. They cost little beside the rows, and
-  // a call of their own would read these twice.
+  // XLA does not tell if the positions are wanted. They cost little beside the rows, and a call of
+  // their own would read these twice.
   if (has_argmax) results.push_back(RowMajor(TypeOf(inputs.indices), dims));
   const std::vector<XlaOp> got = EmitBags(kPool, table.rows, inputs, {}, table.num_rows(), results);
   return {got[0], has_argmax ? got[1] : XlaOp()};

@@ -1,5 +1,5 @@
-// What calls about bags have in common, once a program of XLA's runs them on the CPU: a template
-// for each type of the elements and of the indices.
+// The basics of calls about bags from XLA computations on the CPU: a template for each type of the
+// elements and of the indices.
 #ifndef TF_TI_CC_XLA_BAGS_HOST_CALLS_INL_H_
 #define TF_TI_CC_XLA_BAGS_HOST_CALLS_INL_H_
 
@@ -37,9 +37,9 @@ TF_TI_TYPE(uint32_t, U32)
 TF_TI_TYPE(uint64_t, U64)
 #undef TF_TI_TYPE
 
-// What a running program calls with.
+// The arguments of a call from a running XLA computation.
 struct Call {
-  ffi::ThreadPool pool;
+  ffi::ThreadPool thread_pool;
   ffi::RemainingArgs args;
   ffi::RemainingRets results;
   ffi::Dictionary attributes;
@@ -62,7 +62,7 @@ bool IsRow(Index index, int64_t num_rows) {
 // The element types that a call has kernels for: those of numbers.h.
 enum class Types { kFloats, kDifferentiable, kNumbers };
 
-// Calls a template with the element types that the program has.
+// Calls a template with the element types of the XLA computation.
 #define TF_TI_CASE(T)                                                          \
   case kType<T>:                                                               \
     return index == ffi::DataType::S32 ? Kind<T, int32_t>::Run(call, &threads) \
@@ -70,8 +70,8 @@ enum class Types { kFloats, kDifferentiable, kNumbers };
 
 template <template <typename T, typename Index> class Kind, Types types>
 std::string RunFor(const Call& call) {
-  ffi::ThreadPool pool = call.pool;
-  Threads threads = ThreadsOf(&pool);
+  ffi::ThreadPool thread_pool = call.thread_pool;
+  Threads threads = ThreadsOf(&thread_pool);
   const ffi::DataType index = call.arg(1).element_type();
   const ffi::DataType type = call.arg(0).element_type();
   switch (type) {
@@ -98,9 +98,9 @@ std::string RunFor(const Call& call) {
 #undef TF_TI_CASE
 
 template <template <typename T, typename Index> class Kind, Types types>
-ffi::Error Handle(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets results,
+ffi::Error Handle(ffi::ThreadPool thread_pool, ffi::RemainingArgs args, ffi::RemainingRets results,
                   ffi::Dictionary attributes) {
-  const std::string problem = RunFor<Kind, types>({pool, args, results, attributes});
+  const std::string problem = RunFor<Kind, types>({thread_pool, args, results, attributes});
   if (problem.empty()) return ffi::Error::Success();
   return ffi::Error(ffi::ErrorCode::kInvalidArgument, problem);
 }

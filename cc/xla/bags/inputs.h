@@ -34,13 +34,13 @@ struct BagTable {
   int64_t width() const { return WidthOf(shape); }
 };
 
-// Which indices make up which bag.
+// The indices of each bag.
 struct BagInputs {
   const BagSpec* spec = nullptr;
   tensorflow::TensorShape shape;  // of the indices
   int64_t num_indices = 0;
   int64_t count = 0;
-  // As they are given, but vectors; null where the op has none.
+  // The inputs as vectors; null where the op has none.
   xla::XlaOp indices, bounds, weights;
   xla::XlaOp default_index;  // a scalar
 

@@ -1,4 +1,4 @@
-// What the kernels for XLA of all ops about bags have in common.
+// The basics of the XLA kernels of all ops about bags.
 #ifndef TF_TI_CC_XLA_BAGS_KERNEL_H_
 #define TF_TI_CC_XLA_BAGS_KERNEL_H_
 
@@ -18,8 +18,8 @@ class BagsXlaKernel : public XlaKernel {
   explicit BagsXlaKernel(tensorflow::OpKernelConstruction* ctx) : is_cpu_(IsForCpu(ctx)) {}
 
  protected:
-  // Whether programs call cc/compute, and are not made of XLA's own operations, which
-  // TF_TI_XLA_BAGS=hlo in the environment asks for.
+  // Returns true if XLA computations call cc/compute. Otherwise they are made of XLA's own
+  // operations, as TF_TI_XLA_BAGS=hlo in the environment demands.
   bool IsOnHost() const {
     const char* const value = std::getenv("TF_TI_XLA_BAGS");
     return is_cpu_ && !(value != nullptr && std::string_view(value) == "hlo");
@@ -29,14 +29,14 @@ class BagsXlaKernel : public XlaKernel {
   absl::Status Pool(const Context& ctx, const BagSpec& spec, const BagTable& table,
                     int count) const;
 
-  // Notes what a program reads of a table.
+  // Notes a value that an XLA computation reads of a table.
   void AddRead(const Context& ctx, const BagTable& table, xla::XlaOp value) const {
     if (IsOnHost()) ctx.AddRead(table.given, value);
   }
 
-  // The gradient of a table, and the shape of the input `grad`, which is the one before the indices
-  // of `spec`; argmax, for kMax, is behind what the spec knows. It is not computed before `reads`
-  // are.
+  // Gets the gradient of a table, and the shape of the input `grad`, which is the one before the
+  // indices of `spec`; argmax, for kMax, is behind the inputs of the spec. The gradient is computed
+  // after `reads`.
   absl::Status GetRowGradients(const Context& ctx, const BagSpec& spec, int64_t num_rows,
                                const std::vector<xla::XlaOp>& reads, tensorflow::TensorShape* shape,
                                RowGradients* gradients) const;

@@ -20,9 +20,9 @@ using xla::XlaOp;
 
 namespace {
 
-// The least and the most elements of a segment in one fused loop. With fewer the numbers of pieces
-// would hardly shrink; more would take XLA longer to compile.
-constexpr int64_t kLeastSlots = 4, kMostSlots = 16, kPieceSlots = 4;
+// The least and the most elements of a segment in one fused loop, and those in a loop over pieces.
+// With fewer, the numbers of pieces would hardly shrink. More would take XLA longer to compile.
+constexpr int64_t kLeastPieceSize = 4, kMostPieceSize = 16, kNextPieceSize = 4;
 
 XlaOp Combine(Combiner combiner, XlaOp x, XlaOp y) {
   switch (combiner) {
@@ -55,14 +55,14 @@ XlaOp ReduceDim(Combiner combiner, XlaOp array, int64_t dim) {
 
 XlaOp Plus(XlaOp x, int64_t y) { return xla::Add(x, Scalar(x.builder(), TypeOf(x), y)); }
 
-// The first `slots` elements of each segment.
+// The first `piece_size` elements of each segment.
 XlaOp PoolFirst(Combiner combiner, const Elements& elements, XlaOp begin, XlaOp length,
-                XlaOp segment, int64_t slots) {
+                XlaOp segment, int64_t piece_size) {
   XlaOp total;
-  for (int64_t slot = 0; slot < slots; ++slot) {
-    const XlaOp inside = xla::Gt(length, Scalar(length.builder(), TypeOf(length), slot));
-    const XlaOp values = elements.get(elements.operands, Plus(begin, slot), inside, segment);
-    total = slot == 0 ? values : Combine(combiner, total, values);
+  for (int64_t i = 0; i < piece_size; ++i) {
+    const XlaOp inside = xla::Gt(length, Scalar(length.builder(), TypeOf(length), i));
+    const XlaOp values = elements.get(elements.operands, Plus(begin, i), inside, segment);
+    total = i == 0 ? values : Combine(combiner, total, values);
   }
   return total;
 }
@@ -94,7 +94,7 @@ State While(const State& state, const std::function<XlaOp(const State&)>& condit
   return Split(xla::While(*goes_on, *next, initial), state.size());
 }
 
-// `value`, or where the scalar `condition` holds what `revise` makes of it and of `operands`. A
+// `value`; or, where the scalar `condition` holds, the result of `revise` on it and `operands`. A
 // loop of one iteration, as XLA gives a conditional one thread on the CPU.
 using Revise = std::function<XlaOp(XlaOp value, absl::Span<const XlaOp> operands)>;
 XlaOp ReviseIf(XlaOp condition, XlaOp value, const std::vector<XlaOp>& operands,
@@ -110,29 +110,29 @@ XlaOp ReviseIf(XlaOp condition, XlaOp value, const std::vector<XlaOp>& operands,
   return While(state, is_open, close)[1];
 }
 
-// Of segments of elements: what is behind the first `slots` of each, cut into pieces.
+// The elements behind the first `piece_size` of each segment, cut into pieces.
 //
-// A segment has ceil(length / slots) - 1 pieces. This place for them needs no sum over segments:
-// (begin + length) / slots - begin / slots, rounded down, is never less.
+// A segment has ceil(length / piece_size) - 1 pieces. They begin at begin / piece_size, rounded
+// down. That needs no sum over segments: up to (begin + length) / piece_size there is always room.
 struct Pieces {
   XlaOp values;  // [num, width]
   XlaOp begin;   // of each segment, and how many it has
   XlaOp length;
 };
 Pieces PoolPieces(Combiner combiner, const Elements& elements, const Segments& segments,
-                  int64_t slots) {
+                  int64_t piece_size) {
   const XlaOp begin = segments.begin, length = segments.length;
   XlaBuilder* const builder = begin.builder();
   const PrimitiveType type = TypeOf(begin);
-  const int64_t num = segments.size / slots;
-  const XlaOp per_piece = Scalar(builder, type, slots), zero = Scalar(builder, type, 0);
+  const int64_t num = segments.size / piece_size;
+  const XlaOp per_piece = Scalar(builder, type, piece_size), zero = Scalar(builder, type, 0);
   const XlaOp first = xla::Div(begin, per_piece);
   const XlaOp segment =
       xla::Clamp(zero, Plus(CountUpTo(first, num), -1), Scalar(builder, type, segments.count - 1));
   const XlaOp piece = xla::Sub(xla::Iota(builder, type, num), Take(first, segment));
   const XlaOp skipped = xla::Mul(Plus(piece, 1), per_piece);
   return {PoolFirst(combiner, elements, xla::Add(Take(begin, segment), skipped),
-                    xla::Sub(Take(length, segment), skipped), segment, slots),
+                    xla::Sub(Take(length, segment), skipped), segment, piece_size),
           first, xla::Max(zero, xla::Div(Plus(length, -1), per_piece))};
 }
 
@@ -156,12 +156,12 @@ XlaOp AddPieces(Combiner combiner, XlaOp sums, const Pieces& pieces, int64_t cou
     const Segments segments{state[2], state[3], count, size, size};
     state[0] = Combine(
         combiner, state[0],
-        PoolFirst(combiner, elements, segments.begin, segments.length, XlaOp(), kPieceSlots));
-    if (size < kPieceSlots) {
+        PoolFirst(combiner, elements, segments.begin, segments.length, XlaOp(), kNextPieceSize));
+    if (size < kNextPieceSize) {
       state[3] = xla::ZerosLike(state[3]);
       return state;
     }
-    const Pieces next = PoolPieces(combiner, elements, segments, kPieceSlots);
+    const Pieces next = PoolPieces(combiner, elements, segments, kNextPieceSize);
     const XlaOp origin = Scalar(next.begin.builder(), xla::S32, 0);
     return State{state[0], xla::DynamicUpdateSlice(state[1], next.values, {origin, origin}),
                  next.begin, next.length};
@@ -175,22 +175,22 @@ XlaOp AddPieces(Combiner combiner, XlaOp sums, const Pieces& pieces, int64_t cou
 XlaOp PoolSegments(Combiner combiner, const Elements& elements, const Segments& segments) {
   // As many passes over the segments as those of the mean length need.
   const int64_t mean = (segments.size + segments.count - 1) / segments.count;
-  const int64_t passes = std::max<int64_t>(1, (mean + kMostSlots - 1) / kMostSlots);
-  const int64_t slots = std::max((mean + passes - 1) / passes, kLeastSlots);
+  const int64_t passes = std::max<int64_t>(1, (mean + kMostPieceSize - 1) / kMostPieceSize);
+  const int64_t piece_size = std::max((mean + passes - 1) / passes, kLeastPieceSize);
   XlaBuilder* const builder = segments.begin.builder();
   State state = {XlaOp(), segments.begin, segments.length};
   state.insert(state.end(), elements.operands.begin(), elements.operands.end());
   if (passes == 1) {
-    state[0] = PoolFirst(combiner, elements, state[1], state[2], XlaOp(), slots);
+    state[0] = PoolFirst(combiner, elements, state[1], state[2], XlaOp(), piece_size);
   } else {
     const auto pass = [=](State state) {
       const XlaOp done = state.back();
-      const XlaOp skipped = xla::Mul(done, Scalar(done.builder(), TypeOf(done), slots));
+      const XlaOp skipped = xla::Mul(done, Scalar(done.builder(), TypeOf(done), piece_size));
       const Elements ours{
           {state.begin() + 3, state.end() - 1}, elements.get, elements.type, elements.width};
       state[0] = Combine(combiner, state[0],
                          PoolFirst(combiner, ours, xla::Add(state[1], skipped),
-                                   xla::Sub(state[2], skipped), XlaOp(), slots));
+                                   xla::Sub(state[2], skipped), XlaOp(), piece_size));
       state.back() = Plus(done, 1);
       return state;
     };
@@ -202,20 +202,21 @@ XlaOp PoolSegments(Combiner combiner, const Elements& elements, const Segments& 
     state.push_back(Scalar(builder, TypeOf(segments.begin), 0));
     state = While(state, is_left, pass);
     state.pop_back();
-    const XlaOp skipped = Scalar(builder, TypeOf(segments.begin), (passes - 1) * slots);
+    const XlaOp skipped = Scalar(builder, TypeOf(segments.begin), (passes - 1) * piece_size);
     state[1] = xla::Add(state[1], skipped);
     state[2] = xla::Sub(state[2], skipped);
   }
-  if (segments.longest <= passes * slots) return state[0];
+  if (segments.longest <= passes * piece_size) return state[0];
   const auto add_pieces = [=](XlaOp sums, absl::Span<const XlaOp> operands) {
     const Elements ours{
         {operands.begin() + 2, operands.end()}, elements.get, elements.type, elements.width};
     const Segments theirs{operands[0], operands[1], segments.count, segments.size,
                           segments.longest};
-    return AddPieces(combiner, sums, PoolPieces(combiner, ours, theirs, slots), segments.count);
+    return AddPieces(combiner, sums, PoolPieces(combiner, ours, theirs, piece_size),
+                     segments.count);
   };
   const std::vector<XlaOp> operands = {state.begin() + 1, state.end()};
-  return ReviseIf(IsAnyLonger(state[2], slots), state[0], operands, add_pieces);
+  return ReviseIf(IsAnyLonger(state[2], piece_size), state[0], operands, add_pieces);
 }
 
 XlaOp Scalar(XlaBuilder* builder, PrimitiveType type, int64_t value) {

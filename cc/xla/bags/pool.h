@@ -1,12 +1,13 @@
 // Reductions of segments of consecutive elements, for XLA.
 //
-// XLA knows how many segments there are, and how many elements, but not how long a segment is. To
-// go through the elements of each one would be a product of both numbers; to add them one by one
-// to the segments' sums is a loop without threads, on memory that all rows go through first. So the
-// first few elements of each segment are reduced by one fused loop. What is left of long segments
-// is cut into pieces, which are reduced in the same way, and give elements of shorter segments:
+// XLA knows how many segments and how many elements there are, but not how long a segment is. To go
+// through the elements of each segment takes the product of both numbers. To add the elements one
+// by one to the segments' sums takes a loop without threads, on memory that all rows go through
+// first. So one fused loop reduces the first few elements of each segment. The rest of long
+// segments is cut into pieces, which are reduced in the same way, and give elements of shorter
+// segments:
 //
-//   segments of 3 + 11 + 2 elements, 4 slots     |abc| |abcd|efgh|ijk| |ab|
+//   segments of 3 + 11 + 2 elements              |abc| |abcd|efgh|ijk| |ab|
 //   the first 4 of each                          3, 4, 2 elements
 //   pieces                                       4, 3 elements, both of segment 1
 //
@@ -51,10 +52,10 @@ xla::XlaOp SumRows(xla::XlaOp matrix);
 // The sums of a vector's first elements: v[0], v[0] + v[1], ...
 xla::XlaOp CumulativeSum(xla::XlaOp vector);
 
-// For each i in [0, size) how many of `values` are at most i. Of their type.
+// For each i in [0, size) the number of `values` that are at most i. Of their type.
 xla::XlaOp CountUpTo(xla::XlaOp values, int64_t size);
 
-// Segment s has `length[s]` elements from begin[s] on; no segment ends behind the begin of the
+// Segment s has `length[s]` elements from begin[s] on. No segment ends behind the begin of the
 // next.
 struct Segments {
   xla::XlaOp begin;  // [count], like `length` of a type that also holds size + count
@@ -67,8 +68,9 @@ struct Segments {
 // Elements [m, width].
 struct Elements {
   std::vector<xla::XlaOp> operands;
-  // The elements at positions `at` [m], which may be anywhere where `inside` is false, and are then
-  // what the combiner ignores. `segment` [m] tells whose they are; without it, it is 0, 1, ...
+  // Returns the elements at positions `at` [m], which may be anywhere where `inside` is false.
+  // There it returns the combiner's identity. `segment` [m] tells whose they are; without it, it is
+  // 0, 1, ...
   std::function<xla::XlaOp(absl::Span<const xla::XlaOp> operands, xla::XlaOp at, xla::XlaOp inside,
                            xla::XlaOp segment)>
       get;
@@ -76,7 +78,7 @@ struct Elements {
   int64_t width;
 };
 
-// What the combiner ignores.
+// The value that changes nothing when combined.
 xla::XlaOp Identity(Combiner combiner, xla::XlaBuilder* builder, xla::PrimitiveType type);
 
 // [count, width].

@@ -21,7 +21,7 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::TensorShape;
 using xla::XlaOp;
 
-// What the ops have in common: a variable with its slots, and rows with their gradients.
+// The basics of the ops: a variable with its slots, and rows with their gradients.
 class UpdateOp : public BagsXlaKernel {
  public:
   UpdateOp(OpKernelConstruction* ctx, std::vector<std::string> slots)

@@ -1,6 +1,6 @@
 // Steps of optimizers on rows of tables, for XLA: see cc/compute/bags/updates.h. Indices that are
-// no rows are left out; with TF_TI_CHECK_IDS=1 in the environment when the program is compiled,
-// they are an error, and nothing is written.
+// no rows are left out. With TF_TI_CHECK_IDS=1 in the environment at compile time, they are an
+// error, and nothing is written.
 #ifndef TF_TI_CC_XLA_BAGS_UPDATES_H_
 #define TF_TI_CC_XLA_BAGS_UPDATES_H_
 
@@ -10,7 +10,7 @@
 
 namespace tf_ti {
 
-// table[indices[i]] -= scale * values[i], for any numbers; in place, once `reads` are there.
+// table[indices[i]] -= scale * values[i], for any numbers; in place, after `reads`.
 xla::XlaOp ScatterSubOnHost(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp values,
                             xla::XlaOp scale, const std::vector<xla::XlaOp>& reads);
 xla::XlaOp ScatterSubInHlo(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp values,
@@ -18,26 +18,26 @@ xla::XlaOp ScatterSubInHlo(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp valu
 
 enum class UpdateRule { kDescent, kAdam, kAdagrad };
 
-// What a rule does not have is null.
+// Members that a rule does not have are null.
 struct RowUpdate {
   UpdateRule rule;
   xla::XlaOp indices, values;  // [count], [count, width]
-  // What is updated. The second slot may have one column: then it is row-wise.
+  // The values to update. The second slot may have one column: then it is row-wise.
   xla::XlaOp table, first, second;  // [num_rows, width]
   bool is_row_wise = false;
   // Scalars: the rate in the type of the sums, the step as s64, the others as f64.
   xla::XlaOp rate, step, beta_1, beta_2, epsilon, weight_decay;
   bool flag = false;  // epsilon_hat of Adam, epsilon_inside_sqrt of Adagrad
-  // What was read of what is updated.
+  // The values that were read before of those to update.
   std::vector<xla::XlaOp> reads;
 };
 
-// Of what is updated.
+// The updated values.
 struct UpdatedRows {
   xla::XlaOp table, first, second;
 };
 
-// In place, once `reads` are there. A number that is out of its range is an error.
+// In place, after `reads`. A number that is out of its range is an error.
 UpdatedRows UpdateOnHost(const RowUpdate& update);
 
 // A step below 1 counts as 1.

@@ -17,8 +17,8 @@ using xla::XlaOp;
 
 namespace {
 
-// Which indices are rows. Where one that is not is an error, no index is one any longer, so that
-// what is to be updated is left as it was.
+// Finds the indices that are rows. Where another one is an error, no index is a row any longer, so
+// that nothing is updated.
 XlaOp CheckRows(int64_t num_rows, XlaOp* indices) {
   XlaBuilder* const builder = indices->builder();
   const int64_t count = SizeOf(*indices);
@@ -34,7 +34,7 @@ XlaOp CheckRows(int64_t num_rows, XlaOp* indices) {
   return is_row;
 }
 
-// What a rule does to rows [count, width], whose gradients' sums are `s`.
+// Applies a rule to rows [count, width], with `s` the sums of their gradients.
 UpdatedRows Step(const RowUpdate& update, XlaOp s, const UpdatedRows& rows) {
   const xla::PrimitiveType sum = TypeOf(s);
   const std::vector<int64_t> shape = Dims(ShapeOf(s));
@@ -47,7 +47,7 @@ UpdatedRows Step(const RowUpdate& update, XlaOp s, const UpdatedRows& rows) {
   XlaOp x = rows.table;
   if (update.weight_decay.valid()) {
     const XlaOp decay = round(xla::Mul(rate, update.weight_decay));
-    // Where a row or the rate has infinities, zero times them is none.
+    // Zero times an infinity in a row, or in the rate, is zero.
     const auto is_zero = [](XlaOp number) { return xla::Eq(number, xla::ZerosLike(number)); };
     const XlaOp is_none = xla::Or(is_zero(update.weight_decay), is_zero(decay));
     x = xla::Select(xla::Broadcast(is_none, shape), x, xla::Sub(x, xla::Mul(x, decay)));
@@ -101,7 +101,7 @@ XlaOp ScatterSubInHlo(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale) {
   const XlaOp updates = xla::Neg(xla::Mul(xla::ConvertElementType(values, TypeOf(scale)), scale));
   if (TypeOf(scale) == TypeOf(table)) return Scatter(Combiner::kAdd, table, indices, updates);
   if (num_rows == 0 || count == 0) return table;
-  // Sums in float, of which the first of equal rows has all, and which are rounded once.
+  // Sums in float. The first of equal rows has the sum of all, which is rounded once.
   const XlaOp first = Take(FirstOfEqual(indices, num_rows), indices);
   const XlaOp sums = Scatter(Combiner::kAdd, xla::ZerosLike(updates),
                              xla::Select(is_row, first, xla::FullLike(first, count)), updates);

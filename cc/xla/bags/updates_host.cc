@@ -48,7 +48,7 @@ struct ScatterSubCall {
   }
 };
 
-// What is wrong with a number of an optimizer's.
+// An error message about a number of an optimizer's.
 std::string CheckNumber(const char* name, double value, bool is_share) {
   if (value >= 0 && value < (is_share ? 1 : std::numeric_limits<double>::infinity())) return "";
   return std::string(name) + " must be at least 0" + (is_share ? " and below 1" : " and finite") +
@@ -71,7 +71,7 @@ struct UpdateCall {
     const int64_t count = places.element_count();
     const std::string problem = update(indices, values, count);
     if (problem.empty() || call.checks_ids()) return problem;
-    // Nothing was written. The same without what is no row:
+    // Nothing was written. Tries again without indices that are no rows.
     std::vector<Index> good;
     std::vector<T> rows;
     for (int64_t i = 0; i < count; ++i) {
@@ -88,7 +88,7 @@ struct UpdateCall {
     return static_cast<double>(*static_cast<const E*>(call.arg(i).untyped_data()));
   }
 
-  // What is updated lies where the arguments do.
+  // The values to update lie where the arguments do.
   static std::string Update(const Call& call, const RowGradientsOf<T, Index>& gradients,
                             Parallel* parallel) {
     T* const table = call.Result<T>(0);

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "cc/xla/loops/sequence.h"
+#include "cc/xla/loops/history.h"
 #include "xla/hlo/builder/xla_computation.h"
 #include "xla/service/hlo.pb.h"
 

@@ -31,8 +31,8 @@ class Function {
   // `updates` the new values of updated().
   absl::Status Call(xla::XlaBuilder* builder, const std::vector<xla::XlaOp>& parameters,
                     std::vector<xla::XlaOp>* results, std::vector<xla::XlaOp>* updates) const;
-  // The same where `condition` holds; else the results and updates mean nothing. A function that
-  // may run forever or fail is then not run.
+  // The same where `condition` holds; otherwise the results and updates mean nothing. A function
+  // that may run forever or fail is then not run.
   absl::Status CallIf(xla::XlaOp condition, const std::vector<xla::XlaOp>& parameters,
                       std::vector<xla::XlaOp>* results, std::vector<xla::XlaOp>* updates) const;
 

@@ -1,4 +1,4 @@
-// Indices at which lists are written: XLA's lists have the size that they are made with.
+// Indices at which lists are written. XLA's lists keep the size that they are made with.
 #include <string>
 
 #include "absl/strings/str_cat.h"

@@ -1,12 +1,12 @@
 // The loop ops as one xla::While.
 //
-// What the loop carries from one iteration to the next is a State, which becomes the While's tuple.
-// Pieces are taken by dynamic slices, and outputs are updated in place by dynamic-update-slices.
-// Where the last piece is shorter than the others, its iteration is a call beside the While.
+// A State goes from one iteration to the next; it becomes the While's tuple. Pieces are taken by
+// dynamic slices, and outputs are updated in place by dynamic-update-slices. Where the last piece
+// is shorter than the others, its iteration is a call beside the While.
 //
 // XLA knows all shapes when it compiles. So a state has one shape in all iterations, and an output
-// that is as long as the loop needs a bound for the number of iterations. What XLA cannot do is
-// Unimplemented: there TensorFlow falls back to the plain kernels, unless it was told to compile.
+// that is as long as the loop needs a bound for the number of iterations. Anything that XLA cannot
+// do is Unimplemented: TensorFlow falls back to the plain kernels, unless it was told to compile.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -18,7 +18,7 @@
 #include "cc/status.h"
 #include "cc/xla/loops/count.h"
 #include "cc/xla/loops/function.h"
-#include "cc/xla/loops/sequence.h"
+#include "cc/xla/loops/history.h"
 #include "cc/xla/require.h"
 #include "cc/xla/shapes.h"
 #include "cc/xla/tf2xla.h"
@@ -52,14 +52,14 @@ absl::Status CheckType(const std::string& label, DataType type) {
                        tensorflow::DataTypeString(type), " lies in memory; cast it to int8");
 }
 
-// What a loop carries from one iteration to the next.
+// The values that a loop carries from one iteration to the next.
 struct State {
   XlaOp index;                 // the number of iterations done
-  XlaOp count;                 // where only the running program knows it
-  XlaOp go;                    // what the condition says about the next iteration
+  XlaOp count;                 // where it is known at run time only
+  XlaOp go;                    // true if the condition asks for the next iteration
   XlaOp fault;                 // 0, or 1 + the number of the fault that ended the loop
-  std::vector<XlaOp> inputs;   // states, invariants, and what is sliced
-  std::vector<XlaOp> shared;   // what the condition gives the body
+  std::vector<XlaOp> inputs;   // states, invariants, and sliced inputs
+  std::vector<XlaOp> shared;   // the condition's results for the body
   std::vector<XlaOp> outputs;  // buffers and sums; null where there is none
 
   // In one order, without the nulls.
@@ -90,10 +90,10 @@ struct State {
   }
 };
 
-class Loop {
+class WhileBuilder {
  public:
-  Loop(const LoopSpec& spec, const tensorflow::NameAttrList& body,
-       const tensorflow::NameAttrList* condition, const Context& ctx)
+  WhileBuilder(const LoopSpec& spec, const tensorflow::NameAttrList& body,
+               const tensorflow::NameAttrList* condition, const Context& ctx)
       : spec_(spec),
         body_name_(body),
         condition_name_(condition),
@@ -108,11 +108,11 @@ class Loop {
     int64_t axis = 0;                // of a slice, resolved
     Pieces pieces;                   // of a slice
     Count elements;                  // of an iterator
-    SequenceParts parts;             // of a sequence
+    HistoryParts parts;              // of a history
     std::optional<Tensor> constant;  // of an invariant, where the body must know it
     Shape parameter;                 // shape of the parameter
     Shape last_parameter;            // in the last iteration, where its pieces are short
-    bool starts_empty = false;       // a list whose shape the body told
+    bool starts_empty = false;       // a list whose shape came from the body
   };
   struct OutputState {
     bool is_made = true;
@@ -144,12 +144,12 @@ class Loop {
     return mode == InputMode::kIndex || mode == InputMode::kIterator;
   }
   bool is_resource(int i) const { return spec_.inputs[i].dtype == tensorflow::DT_RESOURCE; }
-  // A list of TensorFlow's whose elements' shape is not known, of which XLA has the length alone.
+  // True for a list of TensorFlow's whose elements' shape is not known. XLA has its length alone.
   bool is_unshaped_list(int i) const {
     return spec_.inputs[i].dtype == tensorflow::DT_VARIANT && inputs_[i].shape.IsArray();
   }
   bool has_condition() const { return condition_name_ != nullptr; }
-  // What cannot be made stops nothing if nobody uses it.
+  // An output that cannot be made is no error if nobody uses it.
   bool IsUsed(int i) const { return ctx_.UsedOutputs()[i]; }
   bool is_dynamic() const { return has_condition() || count_.exact < 0; }
 
@@ -187,7 +187,7 @@ class Loop {
   std::vector<std::string> faults_;
 };
 
-absl::Status Loop::StartInput(int i, Count* count) {
+absl::Status WhileBuilder::StartInput(int i, Count* count) {
   const LoopSpec::Input& input = spec_.inputs[i];
   InputState& state = inputs_[i];
   count->from = input.label;
@@ -204,7 +204,7 @@ absl::Status Loop::StartInput(int i, Count* count) {
     state.parameter = state.shape;
     return absl::OkStatus();
   }
-  if (input.mode == InputMode::kSequence) {
+  if (input.mode == InputMode::kHistory) {
     TF_RETURN_IF_ERROR(state.parts.Init(op, input.label));
     TF_ASSIGN_OR_RETURN(const Shape stack, builder_->GetShape(state.parts.stack));
     const int64_t size = StackSize(stack);
@@ -215,10 +215,10 @@ absl::Status Loop::StartInput(int i, Count* count) {
         return Unimplemented(input.label, ": XLA cannot cut this sequence into parts");
       }
       if (size % part > 0) {
-        state.last_parameter = SequenceShape(state.parameter, size % part);
+        state.last_parameter = HistoryShape(state.parameter, size % part);
         has_short_last_ = true;
       }
-      state.parameter = SequenceShape(state.parameter, part);
+      state.parameter = HistoryShape(state.parameter, part);
       count->exact = size / part + (size % part > 0);
     } else if (state.parts.count.valid()) {
       count->runtime = state.parts.count;
@@ -277,7 +277,7 @@ absl::Status Loop::StartInput(int i, Count* count) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::StartLimit(Count* count) {
+absl::Status WhileBuilder::StartLimit(Count* count) {
   if (!spec_.has_num_iterations) return absl::OkStatus();
   const int input = spec_.inputs.size();
   count->from = spec_.limit_label;
@@ -311,7 +311,7 @@ absl::Status Loop::StartLimit(Count* count) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::GetLength(int i) {
+absl::Status WhileBuilder::GetLength(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.length < 0) return absl::OkStatus();
   int64_t* const length = &outputs_[i].length;
@@ -326,7 +326,7 @@ absl::Status Loop::GetLength(int i) {
   return InvalidArgument(output.label, ": the length must not be negative, got ", *length);
 }
 
-absl::Status Loop::FindCount() {
+absl::Status WhileBuilder::FindCount() {
   Count limit;
   TF_RETURN_IF_ERROR(StartLimit(&limit));
   TF_RETURN_IF_ERROR(count_.Merge(limit));
@@ -362,8 +362,10 @@ absl::Status Loop::FindCount() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::Compile(const tensorflow::NameAttrList& name, const std::vector<int>& parameters,
-                           const std::vector<Shape>& shared, bool last, Function* function) {
+absl::Status WhileBuilder::Compile(const tensorflow::NameAttrList& name,
+                                   const std::vector<int>& parameters,
+                                   const std::vector<Shape>& shared, bool last,
+                                   Function* function) {
   std::vector<bool> must_be_constant;
   tensorflow::DataTypeVector types;
   TF_RETURN_IF_ERROR(ctx_.InspectFunction(name, &types, &must_be_constant));
@@ -417,9 +419,9 @@ absl::Status Loop::Compile(const tensorflow::NameAttrList& name, const std::vect
   return absl::Status(status.code(), absl::StrCat(status.message(), hints));
 }
 
-// Gives the lists that come without the shape of their elements what the body makes of them, as
-// tf.while_loop does. Returns whether there were any.
-bool Loop::ShapeLists() {
+// Gives the lists that come without the shape of their elements the shape that the body makes of
+// them, as tf.while_loop does. Returns true if there were any.
+bool WhileBuilder::ShapeLists() {
   bool found = false;
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     InputState& state = inputs_[edge.to];
@@ -433,8 +435,8 @@ bool Loop::ShapeLists() {
   return found;
 }
 
-// `shared` gets the shapes of what the condition gives the body.
-absl::Status Loop::CompileCondition(std::vector<Shape>* shared) {
+// `shared` gets the shapes of the condition's results for the body.
+absl::Status WhileBuilder::CompileCondition(std::vector<Shape>* shared) {
   if (!has_condition()) return absl::OkStatus();
   TF_RETURN_IF_ERROR(Compile(*condition_name_, spec_.condition_inputs, {}, false, &condition_));
   const Shape scalar = ShapeUtil::MakeShape(xla::PRED, {});
@@ -450,7 +452,7 @@ absl::Status Loop::CompileCondition(std::vector<Shape>* shared) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::CompileFunctions() {
+absl::Status WhileBuilder::CompileFunctions() {
   std::vector<int> all;
   for (size_t i = 0; i < spec_.inputs.size(); ++i) all.push_back(i);
   std::vector<Shape> shared;
@@ -466,7 +468,7 @@ absl::Status Loop::CompileFunctions() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::CheckBackEdges(const Function& body) const {
+absl::Status WhileBuilder::CheckBackEdges(const Function& body) const {
   if (body.num_results() != static_cast<int>(spec_.result_shapes.size())) {
     return InvalidArgument("the body has ", body.num_results(), " results; the op was built for ",
                            spec_.result_shapes.size());
@@ -478,7 +480,7 @@ absl::Status Loop::CheckBackEdges(const Function& body) const {
           label, ": a back edge brings ", tensorflow::DataTypeString(body.type(edge.from)),
           " to a parameter of type ", tensorflow::DataTypeString(spec_.inputs[edge.to].dtype));
     }
-    // Unlike ShapeUtil::Compatible, this tells apart what is known from what is only bounded.
+    // Unlike ShapeUtil::Compatible, this tells a known extent from one that only has a bound.
     if (!Shape::Equal().IgnoreLayout()(body.shape(edge.from), inputs_[edge.to].shape)) {
       return Unimplemented(
           label, ": XLA needs one shape for all iterations; the initial value has ",
@@ -487,7 +489,7 @@ absl::Status Loop::CheckBackEdges(const Function& body) const {
     }
   }
   for (const LoopSpec::Output& output : spec_.outputs) {
-    if (output.result >= 0 && output.mode != OutputMode::kSequence &&
+    if (output.result >= 0 && output.mode != OutputMode::kHistory &&
         body.type(output.result) != output.dtype) {
       return InvalidArgument(output.label, ": the body's result is of type ",
                              tensorflow::DataTypeString(body.type(output.result)),
@@ -497,7 +499,7 @@ absl::Status Loop::CheckBackEdges(const Function& body) const {
   return absl::OkStatus();
 }
 
-absl::Status Loop::StartOutput(int i) {
+absl::Status WhileBuilder::StartOutput(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   if (output.mode == OutputMode::kCount) return absl::OkStatus();
@@ -505,7 +507,7 @@ absl::Status Loop::StartOutput(int i) {
       output.result >= 0 ? body_.shape(output.result) : inputs_[output.parameter].parameter;
   const bool is_bounded = count_.bound < kNoBound;
   const int64_t most = is_dynamic() ? count_.bound : full_;
-  if (output.mode == OutputMode::kSequence) {
+  if (output.mode == OutputMode::kHistory) {
     state.is_recorded =
         is_bounded && state.value.is_static() && !(is_dynamic() && output.stride > 1);
     state.capacity = (most + output.stride - 1) / output.stride;
@@ -554,9 +556,9 @@ absl::Status Loop::StartOutput(int i) {
   return absl::OkStatus();
 }
 
-// What the iterators' extents and the lengths ask of the number of iterations, where there is no
+// Checks the number of iterations against the iterators' extents and the lengths, where there is no
 // condition.
-absl::Status Loop::CheckStart() {
+absl::Status WhileBuilder::CheckStart() {
   if (has_condition()) return absl::OkStatus();
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     const LoopSpec::Input& input = spec_.inputs[i];
@@ -588,14 +590,14 @@ absl::Status Loop::CheckStart() {
   return absl::OkStatus();
 }
 
-int Loop::StateOf(const LoopSpec::Output& output) const {
+int WhileBuilder::StateOf(const LoopSpec::Output& output) const {
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     if (edge.from == output.result) return edge.to;
   }
   return -1;
 }
 
-State Loop::FirstState() {
+State WhileBuilder::FirstState() {
   State state;
   state.index = Int(builder_, 0);
   if (count_.exact < 0) state.count = count_.runtime;
@@ -604,7 +606,7 @@ State Loop::FirstState() {
     if (is_resource(i)) {
       const absl::Status status = ctx_.ReadResource(i, &op);
       if (!status.ok()) op = builder_->ReportError(status);
-    } else if (spec_.inputs[i].mode == InputMode::kSequence) {
+    } else if (spec_.inputs[i].mode == InputMode::kHistory) {
       op = inputs_[i].parts.stack;
     } else if (inputs_[i].starts_empty) {
       op = ZeroValue(builder_, inputs_[i].shape);
@@ -620,7 +622,7 @@ State Loop::FirstState() {
     switch (output.mode) {
       case OutputMode::kCount:
         break;
-      case OutputMode::kSequence:
+      case OutputMode::kHistory:
         if (out.is_recorded) op = ZeroValue(builder_, StackShape(out.value, out.capacity));
         break;
       case OutputMode::kLast:
@@ -643,24 +645,24 @@ State Loop::FirstState() {
   return state;
 }
 
-// How many iterations there are at most.
-XlaOp Loop::Limit(XlaBuilder* builder, const State& state) const {
+// The most iterations that there may be.
+XlaOp WhileBuilder::Limit(XlaBuilder* builder, const State& state) const {
   if (count_.exact >= 0) return Int(builder, full_);
   return state.count.valid() ? state.count : Int(builder, kNoBound);
 }
 
-// What parameter i gets from piece `piece`.
-XlaOp Loop::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
+// The value of parameter i for piece `piece`.
+XlaOp WhileBuilder::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const InputState& in = inputs_[i];
   if (input.mode == InputMode::kValue) return state.inputs[i];
-  if (input.mode == InputMode::kSequence) {
+  if (input.mode == InputMode::kHistory) {
     const int64_t part = input.range.part_size;
     if (part <= 0) {
       const bool is_empty = StackSize(ShapeOf(state.inputs[i])) == 0;
       return is_empty ? ZeroValue(builder, in.parameter) : StackElement(state.inputs[i], piece);
     }
-    SequenceParts parts;
+    HistoryParts parts;
     parts.stack = StackRange(state.inputs[i], xla::Mul(piece, Int(builder, part)), part);
     return parts.Join(builder);
   }
@@ -678,19 +680,19 @@ XlaOp Loop::Element(XlaBuilder* builder, const State& state, int i, XlaOp piece)
   return drops_axis(i) ? xla::Reshape(slice, in.parameter.dimensions()) : slice;
 }
 
-// What parameter i gets in the short iteration.
-XlaOp Loop::LastElement(int i) const {
+// The value of parameter i in the short iteration.
+XlaOp WhileBuilder::LastElement(int i) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const InputState& in = inputs_[i];
   const int64_t at = count_.exact - 1;
-  if (input.mode == InputMode::kSequence) {
+  if (input.mode == InputMode::kHistory) {
     if (in.parts.last.valid()) return in.parts.last;
     const int64_t part = input.range.part_size;
     if (part <= 0) return StackElement(in.parts.stack, Int(builder_, at));
     const auto stack = builder_->GetShape(in.parts.stack);
     if (!stack.ok()) return builder_->ReportError(stack.status());
     const int64_t size = std::min(part, StackSize(*stack) - at * part);
-    SequenceParts parts;
+    HistoryParts parts;
     parts.stack = StackRange(in.parts.stack, at * part, size);
     return parts.Join(builder_);
   }
@@ -700,8 +702,8 @@ XlaOp Loop::LastElement(int i) const {
 }
 
 // Writes a function's updates of variables to the state.
-void Loop::Update(const Function& function, const std::vector<XlaOp>& updates, State* state,
-                  const std::vector<int>* parameters, XlaOp condition) const {
+void WhileBuilder::Update(const Function& function, const std::vector<XlaOp>& updates, State* state,
+                          const std::vector<int>* parameters, XlaOp condition) const {
   const std::vector<int> updated = function.updated();
   for (size_t u = 0; u < updated.size(); ++u) {
     const int i = parameters == nullptr ? updated[u] : (*parameters)[updated[u]];
@@ -711,7 +713,7 @@ void Loop::Update(const Function& function, const std::vector<XlaOp>& updates, S
 }
 
 // Finds out whether there is a next iteration.
-absl::Status Loop::Decide(XlaBuilder* builder, State* state) {
+absl::Status WhileBuilder::Decide(XlaBuilder* builder, State* state) {
   const bool is_first = faults_.empty();
   const XlaOp is_within = xla::Lt(state->index, Limit(builder, *state));
   std::vector<XlaOp> parameters, results, updates;
@@ -761,19 +763,19 @@ absl::Status Loop::Decide(XlaBuilder* builder, State* state) {
   return absl::OkStatus();
 }
 
-// Where an output's buffer holds a piece.
-XlaOp Loop::Position(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
+// The position of a piece in an output's buffer.
+XlaOp WhileBuilder::Position(XlaBuilder* builder, const State& state, int i, XlaOp piece) const {
   const LoopSpec::Output& output = spec_.outputs[i];
-  if (output.mode == OutputMode::kSequence) {
+  if (output.mode == OutputMode::kHistory) {
     return output.stride == 1 ? piece : xla::Div(piece, Int(builder, output.stride));
   }
   if (output.stride > 0) return piece;
-  // With a condition, the end of the buffer is where the first piece lies: FinishBuffer.
+  // With a condition, the first piece lies at the end of the buffer: see FinishBuffer.
   const XlaOp end = has_condition() ? Int(builder, outputs_[i].capacity) : Limit(builder, state);
   return xla::Sub(xla::Sub(end, Int(builder, 1)), piece);
 }
 
-void Loop::Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, State* state) const {
+void WhileBuilder::Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, State* state) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   const OutputState& out = outputs_[i];
   XlaOp& op = state->outputs[i];
@@ -788,7 +790,7 @@ void Loop::Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, State* st
       op = xla::Add(op, is_half ? xla::ConvertElementType(value, xla::F32) : value);
       return;
     }
-    case OutputMode::kSequence: {
+    case OutputMode::kHistory: {
       XlaOp condition;
       if (output.stride > 1) {
         condition = xla::Eq(xla::Rem(piece, Int(builder, output.stride)), Int(builder, 0));
@@ -809,7 +811,7 @@ void Loop::Place(XlaBuilder* builder, int i, XlaOp piece, XlaOp value, State* st
   }
 }
 
-absl::Status Loop::Iterate(XlaBuilder* builder, State* state) {
+absl::Status WhileBuilder::Iterate(XlaBuilder* builder, State* state) {
   XlaOp piece = state->index;
   if (spec_.reverse) {
     piece = xla::Sub(xla::Sub(Limit(builder, *state), Int(builder, 1)), piece);
@@ -836,7 +838,7 @@ absl::Status Loop::Iterate(XlaBuilder* builder, State* state) {
 }
 
 // The iteration of the last piece, where that is short.
-absl::Status Loop::IterateLast(State* state) {
+absl::Status WhileBuilder::IterateLast(State* state) {
   std::vector<XlaOp> parameters, results, updates;
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     const bool is_value = spec_.inputs[i].mode == InputMode::kValue;
@@ -863,7 +865,7 @@ absl::Status Loop::IterateLast(State* state) {
   return builder_->first_error();
 }
 
-absl::Status Loop::Run(State* state) {
+absl::Status WhileBuilder::Run(State* state) {
   if (has_short_last_ && spec_.reverse) TF_RETURN_IF_ERROR(IterateLast(state));
   if (is_dynamic() || full_ > 0) {
     if (has_condition()) TF_RETURN_IF_ERROR(Decide(builder_, state));
@@ -892,7 +894,7 @@ absl::Status Loop::Run(State* state) {
 }
 
 // A concatenation or a stack, as long as the loop was, or as its length says.
-XlaOp Loop::FinishBuffer(int i, XlaOp buffer, const State& state) const {
+XlaOp WhileBuilder::FinishBuffer(int i, XlaOp buffer, const State& state) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   const OutputState& out = outputs_[i];
   if (out.last.valid()) {
@@ -929,11 +931,11 @@ XlaOp Loop::FinishBuffer(int i, XlaOp buffer, const State& state) const {
   return buffer;
 }
 
-// Gives an output that is not made some value, for dead code, which TensorFlow compiles too.
-void Loop::SetUnmade(int i) const {
+// Gives some value to an output that is not made, for dead code, which TensorFlow compiles too.
+void WhileBuilder::SetUnmade(int i) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   if (output.dtype == tensorflow::DT_VARIANT) {
-    ctx_.SetOutput(i, SequenceParts().Join(builder_));
+    ctx_.SetOutput(i, HistoryParts().Join(builder_));
     return;
   }
   const Shape value = ShapeUtil::MakeStaticShape(outputs_[i].value);
@@ -941,7 +943,7 @@ void Loop::SetUnmade(int i) const {
   ctx_.SetOutput(i, xla::Zeros(builder_, is_stack ? WithAxis(value, 0, 1) : value));
 }
 
-absl::Status Loop::FinishOutput(int i, State* state) {
+absl::Status WhileBuilder::FinishOutput(int i, State* state) {
   const LoopSpec::Output& output = spec_.outputs[i];
   const OutputState& out = outputs_[i];
   const XlaOp value = state->outputs[i];
@@ -977,8 +979,8 @@ absl::Status Loop::FinishOutput(int i, State* state) {
     case OutputMode::kSum:
       ctx_.SetOutput(i, xla::ConvertElementType(value, out.value.element_type()));
       return absl::OkStatus();
-    case OutputMode::kSequence: {
-      SequenceParts parts;
+    case OutputMode::kHistory: {
+      HistoryParts parts;
       parts.stack = value;
       if (is_dynamic() && out.is_recorded) parts.count = state->index;
       if (out.last.valid() && (count_.exact - 1) % output.stride == 0) {
@@ -998,7 +1000,7 @@ absl::Status Loop::FinishOutput(int i, State* state) {
   }
 }
 
-absl::Status Loop::Finish(State* state) {
+absl::Status WhileBuilder::Finish(State* state) {
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     TF_RETURN_IF_ERROR(FinishOutput(i, state));
   }
@@ -1012,7 +1014,7 @@ absl::Status Loop::Finish(State* state) {
   return builder_->first_error();
 }
 
-absl::Status Loop::Build() {
+absl::Status WhileBuilder::Build() {
   inputs_.resize(spec_.inputs.size());
   outputs_.resize(spec_.outputs.size());
   TF_RETURN_IF_ERROR(FindCount());
@@ -1037,7 +1039,7 @@ class TensorIteratorOp : public XlaKernel {
   }
 
   absl::Status Compile(const Context& ctx) const override {
-    return Loop(spec_, body_, condition_.empty() ? nullptr : &condition_[0], ctx).Build();
+    return WhileBuilder(spec_, body_, condition_.empty() ? nullptr : &condition_[0], ctx).Build();
   }
 
  private:
@@ -1046,7 +1048,7 @@ class TensorIteratorOp : public XlaKernel {
   std::vector<tensorflow::NameAttrList> condition_;
 };
 
-// Each length is what XLA must know anyway; whether num_iterations is, the op's node says.
+// XLA must know each length anyway. For num_iterations, the op's node tells if XLA must know it.
 const XlaRegistrar<TensorIteratorOp> kLoop("TfTi>TensorIterator", kResources | kVariants,
                                            {"length"});
 const XlaRegistrar<TensorIteratorOp> kStatelessLoop("TfTi>StatelessTensorIterator",

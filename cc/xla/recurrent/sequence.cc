@@ -1,6 +1,6 @@
-// The kernels of recurrent sequences and of their gradients, for XLA: programs that run on the CPU
-// call cc/compute, others run the op's loop. Lengths that are not end the program with
-// InvalidArgument on the CPU.
+// The kernels of recurrent sequences and of their gradients, for XLA. XLA computations on the CPU
+// call cc/compute; others run the op's loop. Invalid lengths end a computation on the CPU with
+// InvalidArgument.
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -29,7 +29,7 @@ using xla::XlaOp;
 
 constexpr char kTarget[] = "tf_ti.recurrent_sequence";
 
-// Calls visit(name, field) with all that a call is told.
+// Calls visit(name, field) for all fields that a call passes on.
 template <typename Spec, typename Sizes, typename Visit>
 void ForFields(Spec& spec, Sizes& sizes, const Visit& visit) {
   visit("is_gradient", spec.is_gradient);
@@ -83,9 +83,9 @@ void FromAttribute(int64_t value, T* field) {
   *field = static_cast<T>(value);
 }
 
-ffi::Error Run(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets results,
+ffi::Error Run(ffi::ThreadPool thread_pool, ffi::RemainingArgs args, ffi::RemainingRets results,
                ffi::Dictionary attributes) {
-  RecurrentSpec spec;
+  CellSpec spec;
   SequenceSizes sizes;
   ForFields(spec, sizes, [&](const char* name, auto& field) {
     FromAttribute(*attributes.get<int64_t>(name), &field);
@@ -98,7 +98,7 @@ ffi::Error Run(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets
   for (size_t i = 0; i < results.size(); ++i) {
     outputs.push_back((*results.get<ffi::AnyBuffer>(i))->untyped_data());
   }
-  Threads threads = ThreadsOf(&pool);
+  Threads threads = ThreadsOf(&thread_pool);
   const bool is_wide = args.get<ffi::AnyBuffer>(0)->element_type() == ffi::DataType::F64;
   const absl::Status status =
       (is_wide
@@ -115,7 +115,7 @@ class RecurrentSequenceOp : public XlaKernel {
  public:
   explicit RecurrentSequenceOp(tensorflow::OpKernelConstruction* ctx) : is_cpu_(IsForCpu(ctx)) {
     OP_REQUIRES_OK(ctx, spec_.Init(ctx, is_gradient));
-    // XLA's gradient of a relu is a selection, TensorFlow's a product.
+    // XLA's gradient of a relu is a selection, and TensorFlow's is a product.
     for (Activation<double>& activation : spec_.activations) {
       if (activation.is_limited()) activation.limits |= kZero;
     }
@@ -200,7 +200,7 @@ class RecurrentSequenceOp : public XlaKernel {
   }
 
   const bool is_cpu_;
-  RecurrentSpec spec_;
+  CellSpec spec_;
   std::vector<tensorflow::NameAttrList> loop_;
   DataType dtype_;
   DataType saved_type_;

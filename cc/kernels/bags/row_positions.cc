@@ -1,4 +1,4 @@
-// The kernel that finds indices among the rows that have a gradient.
+// The kernel that finds the positions of indices among the rows that have a gradient.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -13,8 +13,8 @@ namespace {
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// Rows of a table, to be found again: those that share their highest bits lie together, and are a
-// few, so that nothing is searched from far away.
+// Rows of a table, for searches. Rows with the same highest bits lie together. These are few, so
+// that no search begins far away.
 template <typename Index>
 class Rows {
  public:
@@ -36,7 +36,7 @@ class Rows {
     }
   }
 
-  // The first place of a row of the table, or -1.
+  // The first position of a row of the table, or -1.
   Index Find(Index row) const {
     const int64_t bucket = static_cast<int64_t>(row) >> shift_;
     int64_t begin = begins_[bucket], end = begins_[bucket + 1];
@@ -63,7 +63,7 @@ class Rows {
 };
 
 template <typename Index>
-class EmbeddingBagSlotsOp : public tensorflow::OpKernel {
+class RowPositionsOp : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
 
@@ -72,8 +72,8 @@ class EmbeddingBagSlotsOp : public tensorflow::OpKernel {
     const Tensor& indices = ctx->input(2);
     OP_REQUIRES(ctx, rows.dims() == 1,
                 InvalidArgument("rows must have rank 1, got shape ", rows.shape().DebugString()));
-    Tensor* slots = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, indices.shape(), &slots));
+    Tensor* positions = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, indices.shape(), &positions));
     OP_REQUIRES(ctx, ctx->input(0).dims() == 0,
                 InvalidArgument("num_emb must have rank 0, got shape ",
                                 ctx->input(0).shape().DebugString()));
@@ -83,18 +83,18 @@ class EmbeddingBagSlotsOp : public tensorflow::OpKernel {
       return index < 0 || index >= num_emb ? Index(-2) : known.Find(index);
     };
     const Index* const first = indices.flat<Index>().data();
-    std::transform(first, first + indices.NumElements(), slots->flat<Index>().data(), find);
+    std::transform(first, first + indices.NumElements(), positions->flat<Index>().data(), find);
   }
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfTi>EmbeddingBagSlots")
                             .Device(tensorflow::DEVICE_CPU)
                             .TypeConstraint<int32_t>("Tindices"),
-                        EmbeddingBagSlotsOp<int32_t>);
+                        RowPositionsOp<int32_t>);
 REGISTER_KERNEL_BUILDER(Name("TfTi>EmbeddingBagSlots")
                             .Device(tensorflow::DEVICE_CPU)
                             .TypeConstraint<int64_t>("Tindices"),
-                        EmbeddingBagSlotsOp<int64_t>);
+                        RowPositionsOp<int64_t>);
 
 }  // namespace
 }  // namespace tf_ti

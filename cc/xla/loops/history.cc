@@ -1,4 +1,4 @@
-#include "cc/xla/loops/sequence.h"
+#include "cc/xla/loops/history.h"
 
 #include <functional>
 #include <utility>
@@ -18,7 +18,8 @@ using xla::XlaOp;
 
 namespace {
 
-// What a mark's second dimension says; for kRagged it adds the number of the last value's arrays.
+// The kinds of histories, as a mark's second dimension. kRagged adds the number of the last value's
+// arrays.
 constexpr int64_t kUniform = -1, kUnrecorded = 0, kBounded = 1, kRagged = 2;
 
 // Calls a function for every array of some values of one structure, and puts its results into that
@@ -44,7 +45,7 @@ Shape MapShape(const Shape& shape, const std::function<Shape(const Shape&)>& map
   return ShapeUtil::MakeTupleShape(elements);
 }
 
-// Where a value lies in an array of a stack.
+// The position of a value in an array of a stack.
 std::vector<XlaOp> Starts(XlaOp array, XlaOp at) {
   std::vector<XlaOp> starts(ShapeOf(array).dimensions().size(),
                             xla::ConstantR0<int32_t>(array.builder(), 0));
@@ -83,7 +84,7 @@ XlaOp ZeroValue(XlaBuilder* builder, const Shape& shape) {
   return xla::Tuple(builder, elements);
 }
 
-Shape SequenceShape(const Shape& value, int64_t count) {
+Shape HistoryShape(const Shape& value, int64_t count) {
   const Shape stack = StackShape(value, count);
   std::vector<Shape> arrays = {stack};
   if (stack.IsTuple()) arrays = {stack.tuple_shapes().begin(), stack.tuple_shapes().end()};
@@ -139,11 +140,11 @@ Shape ElementShape(const Shape& stack) {
   });
 }
 
-absl::Status SequenceParts::Init(XlaOp sequence, const std::string& label) {
-  const Shape shape = ShapeOf(sequence);
+absl::Status HistoryParts::Init(XlaOp history, const std::string& label) {
+  const Shape shape = ShapeOf(history);
   const int size = shape.IsTuple() ? shape.tuple_shapes().size() : 0;
   if (size < 2) return InvalidArgument(label, ": is not a sequence of tf_ti");
-  // A stack of sequences ends with their numbers of values, so that no stack looks like a mark.
+  // A stack of histories ends with their numbers of values, so that no stack looks like a mark.
   const Shape& mark = shape.tuple_shapes(size - 2);
   const bool has_mark = size > 2 && mark.element_type() == xla::PRED;
   const int64_t kind = has_mark ? mark.dimensions(1) : kUniform;
@@ -153,20 +154,20 @@ absl::Status SequenceParts::Init(XlaOp sequence, const std::string& label) {
                          "has, so limit their number by a constant, and the value's shape");
   }
   std::vector<XlaOp> arrays;
-  for (int i = 0; i < size - 1 - has_mark; ++i) arrays.push_back(xla::GetTupleElement(sequence, i));
+  for (int i = 0; i < size - 1 - has_mark; ++i) arrays.push_back(xla::GetTupleElement(history, i));
   const auto join = [&](int begin, int end) {
     if (end - begin == 1) return arrays[begin];
-    return xla::Tuple(sequence.builder(), absl::MakeSpan(arrays).subspan(begin, end - begin));
+    return xla::Tuple(history.builder(), absl::MakeSpan(arrays).subspan(begin, end - begin));
   };
   const int num_arrays = arrays.size();
   const int num_last = kind >= kRagged ? kind - kRagged : 0;
   stack = join(0, num_arrays - num_last);
   if (num_last > 0) last = join(num_arrays - num_last, num_arrays);
-  if (kind == kBounded) count = xla::GetTupleElement(sequence, size - 1);
+  if (kind == kBounded) count = xla::GetTupleElement(history, size - 1);
   return absl::OkStatus();
 }
 
-XlaOp SequenceParts::Join(XlaBuilder* builder) const {
+XlaOp HistoryParts::Join(XlaBuilder* builder) const {
   std::vector<XlaOp> arrays;
   const auto append = [&](XlaOp value) {
     const Shape shape = ShapeOf(value);

@@ -1,4 +1,4 @@
-#include "cc/kernels/loops/sequence.h"
+#include "cc/kernels/loops/history.h"
 
 #include <algorithm>
 
@@ -21,55 +21,55 @@ using tensorflow::TypeIndex;  // the registration macros say TypeIndex
 using tensorflow::Variant;
 namespace variant_op_registry_fn_registration = tensorflow::variant_op_registry_fn_registration;
 
-const char Sequence::kTypeName[] = "tf_ti::Sequence";
+// Saved models have this name.
+const char History::kTypeName[] = "tf_ti::Sequence";
 
-std::string Sequence::DebugString() const {
+std::string History::DebugString() const {
   return absl::StrCat(kTypeName, " of ", tensors_->size(), " tensors");
 }
 
-void Sequence::Encode(tensorflow::VariantTensorData* data) const {
+void History::Encode(tensorflow::VariantTensorData* data) const {
   data->set_type_name(TypeName());
   for (const Tensor& tensor : *tensors_) *data->add_tensors() = tensor;
 }
 
-bool Sequence::Decode(const tensorflow::VariantTensorData& data) {
+bool History::Decode(const tensorflow::VariantTensorData& data) {
   tensors_ = std::make_shared<const std::vector<Tensor>>(data.tensors());
   return true;
 }
 
-absl::Status GetSequence(const Tensor& tensor, const std::string& what, const Sequence** sequence) {
-  *sequence = nullptr;
+absl::Status GetHistory(const Tensor& tensor, const std::string& what, const History** history) {
+  *history = nullptr;
   if (tensor.dtype() == tensorflow::DT_VARIANT && tensor.dims() == 0) {
-    *sequence = tensor.scalar<Variant>()().get<Sequence>();
+    *history = tensor.scalar<Variant>()().get<History>();
   }
-  if (*sequence == nullptr) {
-    return InvalidArgument(what, " must be a scalar variant that holds a ", Sequence::kTypeName,
+  if (*history == nullptr) {
+    return InvalidArgument(what, " must be a scalar variant that holds a ", History::kTypeName,
                            ", got ", tensor.DebugString());
   }
   return absl::OkStatus();
 }
 
-Tensor SequenceTensor(Sequence sequence) {
+Tensor HistoryTensor(History history) {
   Tensor tensor(tensorflow::DT_VARIANT, TensorShape({}));
-  tensor.scalar<Variant>()() = std::move(sequence);
+  tensor.scalar<Variant>()() = std::move(history);
   return tensor;
 }
 
 namespace {
 
-absl::Status ZerosLikeSequence(OpKernelContext* ctx, const Sequence& x, Sequence* y) {
+absl::Status ZerosLikeHistory(OpKernelContext* ctx, const History& x, History* y) {
   std::vector<Tensor> zeros(x.tensors().size());
   for (size_t i = 0; i < zeros.size(); ++i) {
     const Tensor& like = x.tensors()[i];
     TF_RETURN_IF_ERROR(Allocate(ctx, like.dtype(), like.shape(), &zeros[i]));
     TF_RETURN_IF_ERROR(FillZeros(ctx, &zeros[i]));
   }
-  *y = Sequence(std::move(zeros));
+  *y = History(std::move(zeros));
   return absl::OkStatus();
 }
 
-absl::Status AddSequences(OpKernelContext* ctx, const Sequence& a, const Sequence& b,
-                          Sequence* out) {
+absl::Status AddHistories(OpKernelContext* ctx, const History& a, const History& b, History* out) {
   if (a.tensors().size() != b.tensors().size()) {
     return InvalidArgument("cannot add a sequence of ", a.tensors().size(), " tensors and one of ",
                            b.tensors().size());
@@ -89,38 +89,38 @@ absl::Status AddSequences(OpKernelContext* ctx, const Sequence& a, const Sequenc
     TF_RETURN_IF_ERROR(AddToSum(ctx, y, &sum));
     TF_RETURN_IF_ERROR(RoundSum(ctx, sum, x.dtype(), &sums[i]));
   }
-  *out = Sequence(std::move(sums));
+  *out = History(std::move(sums));
   return absl::OkStatus();
 }
 
-REGISTER_UNARY_VARIANT_DECODE_FUNCTION(Sequence, Sequence::kTypeName);
+REGISTER_UNARY_VARIANT_DECODE_FUNCTION(History, History::kTypeName);
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP,
-                                         tensorflow::DEVICE_CPU, Sequence, ZerosLikeSequence);
+                                         tensorflow::DEVICE_CPU, History, ZerosLikeHistory);
 REGISTER_UNARY_VARIANT_BINARY_OP_FUNCTION(tensorflow::ADD_VARIANT_BINARY_OP, tensorflow::DEVICE_CPU,
-                                          Sequence, AddSequences);
+                                          History, AddHistories);
 
 #if GOOGLE_CUDA
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP,
-                                         tensorflow::DEVICE_GPU, Sequence, ZerosLikeSequence);
+                                         tensorflow::DEVICE_GPU, History, ZerosLikeHistory);
 REGISTER_UNARY_VARIANT_BINARY_OP_FUNCTION(tensorflow::ADD_VARIANT_BINARY_OP, tensorflow::DEVICE_GPU,
-                                          Sequence, AddSequences);
+                                          History, AddHistories);
 
-// A copy of a sequence on another device. What lives on the host is shared.
-absl::Status CopySequence(const Sequence& from, Sequence* to,
-                          const tensorflow::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn& copy) {
+// A copy of a history on another device. What lives on the host is shared.
+absl::Status CopyHistory(const History& from, History* to,
+                         const tensorflow::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn& copy) {
   std::vector<Tensor> tensors = from.tensors();
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (LivesOnHost(tensors[i].dtype())) continue;
     tensors[i] = Tensor(tensors[i].dtype());
     TF_RETURN_IF_ERROR(copy(from.tensors()[i], &tensors[i]));
   }
-  *to = Sequence(std::move(tensors));
+  *to = History(std::move(tensors));
   return absl::OkStatus();
 }
 
 #define TF_TI_REGISTER_COPY(direction)                  \
   INTERNAL_REGISTER_UNARY_VARIANT_DEVICE_COPY_FUNCTION( \
-      Sequence, tensorflow::VariantDeviceCopyDirection::direction, CopySequence)
+      History, tensorflow::VariantDeviceCopyDirection::direction, CopyHistory)
 TF_TI_REGISTER_COPY(HOST_TO_DEVICE);
 TF_TI_REGISTER_COPY(DEVICE_TO_HOST);
 TF_TI_REGISTER_COPY(DEVICE_TO_DEVICE);
@@ -135,18 +135,18 @@ absl::Status CheckAxis(const Tensor& tensor, int64_t given, int* axis) {
   return absl::OkStatus();
 }
 
-// Splits a tensor along an axis into pieces that have the extents of a sequence's elements.
-class SequenceSplitOp : public tensorflow::OpKernel {
+// Splits a tensor along an axis into pieces that have the extents of a history's elements.
+class HistorySplitOp : public tensorflow::OpKernel {
  public:
-  explicit SequenceSplitOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit HistorySplitOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
   }
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& tensor = ctx->input(0);
-    const Sequence* like;
-    OP_REQUIRES_OK(ctx, GetSequence(ctx->input(1), "SequenceSplit: like", &like));
+    const History* like;
+    OP_REQUIRES_OK(ctx, GetHistory(ctx->input(1), "SequenceSplit: like", &like));
     int axis = 0;
     OP_REQUIRES_OK(ctx, CheckAxis(tensor, axis_, &axis));
     PieceReader reader;
@@ -171,7 +171,7 @@ class SequenceSplitOp : public tensorflow::OpKernel {
     OP_REQUIRES(ctx, at == tensor.dim_size(axis),
                 InvalidArgument("SequenceSplit: the elements cover ", at, " of ",
                                 tensor.dim_size(axis), " along axis ", axis));
-    ctx->set_output(0, SequenceTensor(Sequence(std::move(pieces))));
+    ctx->set_output(0, HistoryTensor(History(std::move(pieces))));
   }
 
  private:
@@ -179,10 +179,10 @@ class SequenceSplitOp : public tensorflow::OpKernel {
   bool reverse_;
 };
 
-// Concatenates the elements of a sequence; the inverse of SequenceSplit.
-class SequenceConcatOp : public tensorflow::OpKernel {
+// Concatenates the elements of a history; the inverse of HistorySplit.
+class HistoryConcatOp : public tensorflow::OpKernel {
  public:
-  explicit SequenceConcatOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit HistoryConcatOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dtype", &dtype_));
@@ -190,9 +190,9 @@ class SequenceConcatOp : public tensorflow::OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
-    const Sequence* sequence;
-    OP_REQUIRES_OK(ctx, GetSequence(ctx->input(0), "SequenceConcat: sequence", &sequence));
-    std::vector<Tensor> pieces = sequence->tensors();
+    const History* history;
+    OP_REQUIRES_OK(ctx, GetHistory(ctx->input(0), "SequenceConcat: sequence", &history));
+    std::vector<Tensor> pieces = history->tensors();
     for (const Tensor& piece : pieces) {
       OP_REQUIRES(
           ctx, piece.dtype() == dtype_,
@@ -212,15 +212,15 @@ class SequenceConcatOp : public tensorflow::OpKernel {
   tensorflow::PartialTensorShape element_shape_;
 };
 
-// What the variant scalar `tensor` holds is a sequence of stacks, or of such sequences: element
-// `at` of each.
+// Takes element `at` of each stack of the history that the scalar variant `tensor` holds. Its
+// elements may be such histories, too.
 absl::Status TakeLane(OpKernelContext* ctx, const Tensor& tensor, int64_t at, int64_t count,
                       Tensor* lane) {
-  const Sequence* sequence;
-  TF_RETURN_IF_ERROR(GetSequence(tensor, "SequenceUnstack: sequence", &sequence));
-  std::vector<Tensor> elements(sequence->tensors().size());
+  const History* history;
+  TF_RETURN_IF_ERROR(GetHistory(tensor, "SequenceUnstack: sequence", &history));
+  std::vector<Tensor> elements(history->tensors().size());
   for (size_t k = 0; k < elements.size(); ++k) {
-    const Tensor& stack = sequence->tensors()[k];
+    const Tensor& stack = history->tensors()[k];
     if (stack.dtype() == tensorflow::DT_VARIANT && stack.dims() == 0) {
       TF_RETURN_IF_ERROR(TakeLane(ctx, stack, at, count, &elements[k]));
       continue;
@@ -233,11 +233,11 @@ absl::Status TakeLane(OpKernelContext* ctx, const Tensor& tensor, int64_t at, in
     TF_RETURN_IF_ERROR(reader.Init(stack, /*axis=*/0, /*remove_axis=*/true));
     TF_RETURN_IF_ERROR(reader.Read(ctx, at, 1, &elements[k]));
   }
-  *lane = SequenceTensor(Sequence(std::move(elements)));
+  *lane = HistoryTensor(History(std::move(elements)));
   return absl::OkStatus();
 }
 
-class SequenceUnstackOp : public tensorflow::OpKernel {
+class HistoryUnstackOp : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
 
@@ -258,7 +258,7 @@ class SequenceUnstackOp : public tensorflow::OpKernel {
   }
 };
 
-// Stacks tensors, or what such sequences hold.
+// Stacks tensors, or the elements of histories.
 absl::Status StackLanes(OpKernelContext* ctx, const std::vector<Tensor>& lanes, Tensor* stack) {
   const Tensor& first = lanes[0];
   for (size_t i = 0; i < lanes.size(); ++i) {
@@ -282,65 +282,65 @@ absl::Status StackLanes(OpKernelContext* ctx, const std::vector<Tensor>& lanes, 
     }
     return absl::OkStatus();
   }
-  std::vector<const Sequence*> sequences(lanes.size());
+  std::vector<const History*> histories(lanes.size());
   for (size_t i = 0; i < lanes.size(); ++i) {
-    TF_RETURN_IF_ERROR(GetSequence(lanes[i], "SequenceStack: an element", &sequences[i]));
-    if (sequences[i]->tensors().size() != sequences[0]->tensors().size()) {
+    TF_RETURN_IF_ERROR(GetHistory(lanes[i], "SequenceStack: an element", &histories[i]));
+    if (histories[i]->tensors().size() != histories[0]->tensors().size()) {
       return InvalidArgument("SequenceStack: sequences 0 and ", i, " have ",
-                             sequences[0]->tensors().size(), " and ",
-                             sequences[i]->tensors().size(), " elements");
+                             histories[0]->tensors().size(), " and ",
+                             histories[i]->tensors().size(), " elements");
     }
   }
-  std::vector<Tensor> elements(sequences[0]->tensors().size());
+  std::vector<Tensor> elements(histories[0]->tensors().size());
   for (size_t k = 0; k < elements.size(); ++k) {
     std::vector<Tensor> parts;
-    for (const Sequence* sequence : sequences) parts.push_back(sequence->tensors()[k]);
+    for (const History* history : histories) parts.push_back(history->tensors()[k]);
     TF_RETURN_IF_ERROR(StackLanes(ctx, parts, &elements[k]));
   }
-  *stack = SequenceTensor(Sequence(std::move(elements)));
+  *stack = HistoryTensor(History(std::move(elements)));
   return absl::OkStatus();
 }
 
-class SequenceStackOp : public tensorflow::OpKernel {
+class HistoryStackOp : public tensorflow::OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    const Tensor& sequences = ctx->input(0);
-    OP_REQUIRES(ctx, sequences.dims() == 1,
+    const Tensor& histories = ctx->input(0);
+    OP_REQUIRES(ctx, histories.dims() == 1,
                 InvalidArgument("SequenceStack: sequences must be a vector, got shape ",
-                                sequences.shape().DebugString()));
+                                histories.shape().DebugString()));
     std::vector<Tensor> lanes;
-    for (int64_t i = 0; i < sequences.dim_size(0); ++i) {
+    for (int64_t i = 0; i < histories.dim_size(0); ++i) {
       lanes.emplace_back(tensorflow::DT_VARIANT, TensorShape({}));
-      lanes.back().scalar<Variant>()() = sequences.vec<Variant>()(i);
+      lanes.back().scalar<Variant>()() = histories.vec<Variant>()(i);
     }
-    Tensor stack = SequenceTensor(Sequence());
+    Tensor stack = HistoryTensor(History());
     if (!lanes.empty()) OP_REQUIRES_OK(ctx, StackLanes(ctx, lanes, &stack));
     ctx->set_output(0, stack);
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceSplit").Device(tensorflow::DEVICE_CPU), SequenceSplitOp);
+REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceSplit").Device(tensorflow::DEVICE_CPU), HistorySplitOp);
 REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceConcat").Device(tensorflow::DEVICE_CPU),
-                        SequenceConcatOp);
+                        HistoryConcatOp);
 REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceUnstack").Device(tensorflow::DEVICE_CPU),
-                        SequenceUnstackOp);
-REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceStack").Device(tensorflow::DEVICE_CPU), SequenceStackOp);
+                        HistoryUnstackOp);
+REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceStack").Device(tensorflow::DEVICE_CPU), HistoryStackOp);
 
 #if GOOGLE_CUDA
 REGISTER_KERNEL_BUILDER(
     Name("TfTi>SequenceUnstack").Device(tensorflow::DEVICE_GPU).HostMemory("count"),
-    SequenceUnstackOp);
-REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceStack").Device(tensorflow::DEVICE_GPU), SequenceStackOp);
+    HistoryUnstackOp);
+REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceStack").Device(tensorflow::DEVICE_GPU), HistoryStackOp);
 // The types whose values do not live on the host.
 #define TF_TI_REGISTER_GPU(T)                                                                \
   REGISTER_KERNEL_BUILDER(                                                                   \
       Name("TfTi>SequenceSplit").Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("T"),      \
-      SequenceSplitOp);                                                                      \
+      HistorySplitOp);                                                                       \
   REGISTER_KERNEL_BUILDER(                                                                   \
       Name("TfTi>SequenceConcat").Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("dtype"), \
-      SequenceConcatOp);
+      HistoryConcatOp);
 TF_CALL_NUMBER_TYPES_NO_INT32(TF_TI_REGISTER_GPU)
 TF_CALL_bool(TF_TI_REGISTER_GPU)
 #endif

@@ -1,4 +1,4 @@
-#include "cc/kernels/loops/pool.h"
+#include "cc/kernels/loops/caching_allocator.h"
 
 #include <malloc.h>
 
@@ -82,7 +82,7 @@ class ThreadCache {
   size_t kept_bytes_ = 0;
 };
 
-class Pool : public tensorflow::Allocator {
+class CachingAllocator : public tensorflow::Allocator {
  public:
   std::string Name() override { return "tf_ti_loop"; }
 
@@ -98,7 +98,7 @@ class Pool : public tensorflow::Allocator {
   }
 
   void DeallocateRaw(void* block) override {
-    // The C library knows how large a block is; what it holds beyond the class's size is slack.
+    // The C library knows how large a block is; bytes beyond the class's size are slack.
     const size_t bytes = malloc_usable_size(block);
     if (kKeeps && bytes >= kAlignment) {
       int size_class = ClassFor(bytes);
@@ -120,9 +120,9 @@ class Pool : public tensorflow::Allocator {
 
 }  // namespace
 
-tensorflow::Allocator* PoolAllocator() {
-  static Pool* pool = new Pool;
-  return pool;
+tensorflow::Allocator* GetCachingAllocator() {
+  static auto* allocator = new CachingAllocator;
+  return allocator;
 }
 
 }  // namespace tf_ti

@@ -1,18 +1,17 @@
-// Sequences of values in XLA programs, where every shape is known when the program is built.
+// Histories in XLA computations, where every shape is known at compile time.
 //
-// A value is an array or, where it is a sequence itself, a tuple of arrays. A stack of values is
-// the value whose arrays have one more dimension, the first, which counts the values. A sequence is
-// a tuple of arrays, in the form that TensorFlow gives its own lists: its last is a scalar of type
+// A value is an array or, where it is a history itself, a tuple of arrays. A stack of values is the
+// value whose arrays have one more dimension, the first, which counts the values. A history is a
+// tuple of arrays, in the form that TensorFlow gives its own lists: its last is a scalar of type
 // s32.
 //   uniform     the stack; the number of values
 //   bounded     the stack, of which only the first values count; a mark; the number of values
 //   ragged      the stack of all values but the last, which has another shape; the last; a mark;
-//   the
-//               number of values
+//               the number of values
 //   unrecorded  a mark; 0
-// A mark is an array without elements, whose shape says which it is.
-#ifndef TF_TI_CC_XLA_LOOPS_SEQUENCE_H_
-#define TF_TI_CC_XLA_LOOPS_SEQUENCE_H_
+// A mark is an array without elements, whose shape tells the kind.
+#ifndef TF_TI_CC_XLA_LOOPS_HISTORY_H_
+#define TF_TI_CC_XLA_LOOPS_HISTORY_H_
 
 #include <cstdint>
 #include <string>
@@ -28,8 +27,8 @@ namespace tf_ti {
 xla::XlaOp ZeroValue(xla::XlaBuilder* builder, const xla::Shape& shape);
 // The shape of a stack of `count` values.
 xla::Shape StackShape(const xla::Shape& value, int64_t count);
-// The shape of a uniform sequence of `count` values.
-xla::Shape SequenceShape(const xla::Shape& value, int64_t count);
+// The shape of a uniform history of `count` values.
+xla::Shape HistoryShape(const xla::Shape& value, int64_t count);
 // The `size` values from `begin` on, and the one value at `begin`.
 xla::XlaOp StackRange(xla::XlaOp stack, int64_t begin, int64_t size);
 xla::XlaOp StackRange(xla::XlaOp stack, xla::XlaOp begin, int64_t size);
@@ -43,16 +42,16 @@ int64_t StackSize(const xla::Shape& stack);
 // The shape of a stack's values.
 xla::Shape ElementShape(const xla::Shape& stack);
 
-// A sequence taken apart.
-struct SequenceParts {
+// A history taken apart.
+struct HistoryParts {
   xla::XlaOp stack;  // null where it was not recorded
   xla::XlaOp count;  // where it is bounded, else null
   xla::XlaOp last;   // where it is ragged, else null
 
-  absl::Status Init(xla::XlaOp sequence, const std::string& label);
+  absl::Status Init(xla::XlaOp history, const std::string& label);
   xla::XlaOp Join(xla::XlaBuilder* builder) const;
 };
 
 }  // namespace tf_ti
 
-#endif  // TF_TI_CC_XLA_LOOPS_SEQUENCE_H_
+#endif  // TF_TI_CC_XLA_LOOPS_HISTORY_H_

@@ -1,6 +1,6 @@
-// The loop engine: one run of a loop.
-#ifndef TF_TI_CC_KERNELS_LOOPS_LOOP_H_
-#define TF_TI_CC_KERNELS_LOOPS_LOOP_H_
+// The loop engine.
+#ifndef TF_TI_CC_KERNELS_LOOPS_LOOP_RUN_H_
+#define TF_TI_CC_KERNELS_LOOPS_LOOP_RUN_H_
 
 #include <string>
 #include <vector>
@@ -8,20 +8,20 @@
 #include "cc/compute/loops/pieces.h"
 #include "cc/kernels/loops/body.h"
 #include "cc/kernels/loops/executor.h"
-#include "cc/kernels/loops/sequence.h"
+#include "cc/kernels/loops/history.h"
 #include "cc/kernels/loops/spec.h"
 #include "cc/kernels/loops/tensors.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_ti {
 
-// One run of a loop: Start; until done() Enter, function() on frame(), Leave; then Finish. What
-// runs is the condition, where there is one, and the body, in turns.
-class Loop {
+// One run of a loop: Start; until done() Enter, function() on frame(), Leave; then Finish.
+// function() is the condition, where there is one, and the body, in turns.
+class LoopRun {
  public:
   // `condition` is null where the loop has none.
-  Loop(const LoopSpec& spec, const Body& body, const Body* condition,
-       tensorflow::OpKernelContext* ctx)
+  LoopRun(const LoopSpec& spec, const Body& body, const Body* condition,
+          tensorflow::OpKernelContext* ctx)
       : spec_(spec), body_(body), condition_(condition), ctx_(ctx) {}
 
   absl::Status Start();
@@ -34,16 +34,16 @@ class Loop {
 
   const Body& function() const { return in_condition_ ? *condition_ : body_; }
   BodyFrame* frame() { return in_condition_ ? &condition_frame_ : &frame_; }
-  // What a profile calls the run of function().
+  // The name of function()'s run in a profile.
   std::string TraceName() const;
-  // Adds to a failure of the body where it happened.
+  // Adds the iteration to an error of the body.
   absl::Status AtIteration(absl::Status status) const;
 
  private:
   struct InputState {
     PieceReader reader;
     Pieces pieces;
-    const Sequence* sequence = nullptr;
+    const History* history = nullptr;
     bool entered = false;  // the condition has read it already
   };
   struct OutputState {
@@ -55,7 +55,7 @@ class Loop {
     int64_t extent = 0;                      // of a piece along the axis
     bool is_stacked = false;                 // along an axis that the pieces lack
     int axis = 0;                            // resolved
-    std::vector<tensorflow::Tensor> pieces;  // a sequence's, or those of differing extents
+    std::vector<tensorflow::Tensor> pieces;  // a history's, or those of differing extents
   };
 
   const tensorflow::Tensor& Input(int i) const {
@@ -84,7 +84,7 @@ class Loop {
 
   // The position of the iteration among the pieces.
   int64_t Index() const { return spec_.reverse ? count_ - 1 - iteration_ : iteration_; }
-  // Whether all but the condition is over with this iteration.
+  // True if only the condition may come after this iteration.
   bool IsLast() const { return !spec_.has_condition && iteration_ == count_ - 1; }
 
   const LoopSpec& spec_;
@@ -105,4 +105,4 @@ class Loop {
 
 }  // namespace tf_ti
 
-#endif  // TF_TI_CC_KERNELS_LOOPS_LOOP_H_
+#endif  // TF_TI_CC_KERNELS_LOOPS_LOOP_RUN_H_

@@ -1,10 +1,10 @@
-// The ops that turn a tensor into a sequence and back, for XLA.
+// The ops that turn a tensor into a history and back, for XLA.
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "cc/status.h"
-#include "cc/xla/loops/sequence.h"
+#include "cc/xla/loops/history.h"
 #include "cc/xla/shapes.h"
 #include "cc/xla/tf2xla.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -17,16 +17,16 @@ using xla::Shape;
 using xla::XlaBuilder;
 using xla::XlaOp;
 
-class SequenceSplitOp : public XlaKernel {
+class HistorySplitOp : public XlaKernel {
  public:
-  explicit SequenceSplitOp(OpKernelConstruction* ctx) {
+  explicit HistorySplitOp(OpKernelConstruction* ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
   }
 
   absl::Status Compile(const Context& ctx) const override {
     XlaBuilder* builder = ctx.builder();
-    SequenceParts like, parts;
+    HistoryParts like, parts;
     TF_RETURN_IF_ERROR(like.Init(ctx.Input(1), "like"));
     if (like.count.valid()) {
       return Unimplemented("XLA must know the number of pieces of a concatenation");
@@ -75,18 +75,18 @@ class SequenceSplitOp : public XlaKernel {
   bool reverse_;
 };
 
-const XlaRegistrar<SequenceSplitOp> kSplit("TfTi>SequenceSplit", kVariants);
+const XlaRegistrar<HistorySplitOp> kSplit("TfTi>SequenceSplit", kVariants);
 
-class SequenceConcatOp : public XlaKernel {
+class HistoryConcatOp : public XlaKernel {
  public:
-  explicit SequenceConcatOp(OpKernelConstruction* ctx) {
+  explicit HistoryConcatOp(OpKernelConstruction* ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
   }
 
   absl::Status Compile(const Context& ctx) const override {
     XlaBuilder* builder = ctx.builder();
-    SequenceParts parts;
+    HistoryParts parts;
     TF_RETURN_IF_ERROR(parts.Init(ctx.Input(0), "sequence"));
     TF_ASSIGN_OR_RETURN(const Shape stack, builder->GetShape(parts.stack));
     if (parts.count.valid() || stack.IsTuple()) {
@@ -120,7 +120,7 @@ class SequenceConcatOp : public XlaKernel {
   bool reverse_;
 };
 
-const XlaRegistrar<SequenceConcatOp> kConcat("TfTi>SequenceConcat", kVariants);
+const XlaRegistrar<HistoryConcatOp> kConcat("TfTi>SequenceConcat", kVariants);
 
 }  // namespace
 }  // namespace tf_ti

@@ -1,4 +1,4 @@
-#include "cc/kernels/loops/loop.h"
+#include "cc/kernels/loops/loop_run.h"
 
 #include <algorithm>
 #include <exception>
@@ -18,7 +18,7 @@ using tensorflow::TensorShape;
 
 namespace {
 
-// The same failure, which says of what.
+// The same error, with a label in front.
 absl::Status Naming(const std::string& label, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(label, ": ", status.message()));
@@ -40,25 +40,25 @@ absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>*
 
 }  // namespace
 
-std::string Loop::TraceName() const {
+std::string LoopRun::TraceName() const {
   return tsl::profiler::TraceMeEncode(
       in_condition_ ? "TfTi>TensorIterator condition" : "TfTi>TensorIterator iteration",
       {{"iter_num", Index()}});
 }
 
-absl::Status Loop::AtIteration(absl::Status status) const {
+absl::Status LoopRun::AtIteration(absl::Status status) const {
   tensorflow::errors::AppendToMessage(&status, "\n\t [[in iteration ", Index(), " of ",
                                       ctx_->op_kernel().name(), "]]");
   return status;
 }
 
-absl::Status Loop::SetOutput(int i, const Tensor& value) {
+absl::Status LoopRun::SetOutput(int i, const Tensor& value) {
   if (LivesOnHost(value.dtype())) return SetHostOutput(ctx_, i, value);
   ctx_->set_output(i, value);
   return absl::OkStatus();
 }
 
-absl::Status Loop::MergeCount(int64_t count, const std::string& label) {
+absl::Status LoopRun::MergeCount(int64_t count, const std::string& label) {
   if (count_ < 0) {
     count_ = count;
     count_from_ = label;
@@ -69,7 +69,7 @@ absl::Status Loop::MergeCount(int64_t count, const std::string& label) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::CheckParameter(int i) const {
+absl::Status LoopRun::CheckParameter(int i) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const Tensor& value = frame_.parameters[i];
   if (value.dtype() != body_.parameter_types[i]) {
@@ -84,7 +84,7 @@ absl::Status Loop::CheckParameter(int i) const {
   return absl::OkStatus();
 }
 
-absl::Status Loop::StartInput(int i) {
+absl::Status LoopRun::StartInput(int i) {
   const LoopSpec::Input& input = spec_.inputs[i];
   InputState& state = inputs_[i];
   const Tensor& tensor = Input(i);
@@ -92,9 +92,9 @@ absl::Status Loop::StartInput(int i) {
     case InputMode::kValue:
       frame_.parameters[i] = tensor;
       return CheckParameter(i);
-    case InputMode::kSequence: {
-      TF_RETURN_IF_ERROR(GetSequence(tensor, input.label, &state.sequence));
-      const int64_t size = state.sequence->tensors().size();
+    case InputMode::kHistory: {
+      TF_RETURN_IF_ERROR(GetHistory(tensor, input.label, &state.history));
+      const int64_t size = state.history->tensors().size();
       const int64_t part = input.range.part_size;
       return MergeCount(part > 0 ? size / part + (size % part > 0) : size, input.label);
     }
@@ -114,7 +114,7 @@ absl::Status Loop::StartInput(int i) {
   }
 }
 
-absl::Status Loop::Start() {
+absl::Status LoopRun::Start() {
   const int num_inputs = spec_.inputs.size();
   const int num_results = spec_.result_shapes.size();
   int num_parameters = num_inputs;
@@ -147,7 +147,7 @@ absl::Status Loop::Start() {
     }
   }
   for (const LoopSpec::Output& output : spec_.outputs) {
-    if (output.result >= 0 && output.mode != OutputMode::kSequence &&
+    if (output.result >= 0 && output.mode != OutputMode::kHistory &&
         body_.result_types[output.result] != output.dtype) {
       return InvalidArgument(output.label, ": the body's result is of type ",
                              tensorflow::DataTypeString(body_.result_types[output.result]),
@@ -201,11 +201,11 @@ absl::Status Loop::Start() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::StartOutput(int i) {
+absl::Status LoopRun::StartOutput(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   state.required = ctx_->output_required(i);
-  if (output.mode == OutputMode::kSequence && state.required && !spec_.has_condition) {
+  if (output.mode == OutputMode::kHistory && state.required && !spec_.has_condition) {
     return Resize(count_ == 0 ? 0 : (count_ - 1) / output.stride + 1, output.label, &state.pieces);
   }
   if (output.length < 0) return absl::OkStatus();
@@ -226,18 +226,18 @@ absl::Status Loop::StartOutput(int i) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::EnterElement(int i) {
+absl::Status LoopRun::EnterElement(int i) {
   const LoopSpec::Input& input = spec_.inputs[i];
   InputState& state = inputs_[i];
   const int64_t k = Index();
   Tensor* parameter = &frame_.parameters[i];
-  if (input.mode == InputMode::kSequence) {
-    const std::vector<Tensor>& tensors = state.sequence->tensors();
+  if (input.mode == InputMode::kHistory) {
+    const std::vector<Tensor>& tensors = state.history->tensors();
     const int64_t part = input.range.part_size;
     if (part > 0) {
       const auto begin = tensors.begin() + k * part;
       const int64_t size = std::min<int64_t>(part, tensors.end() - begin);
-      *parameter = SequenceTensor(Sequence(std::vector<Tensor>(begin, begin + size)));
+      *parameter = HistoryTensor(History(std::vector<Tensor>(begin, begin + size)));
     } else {
       *parameter = tensors[k];
     }
@@ -256,7 +256,7 @@ absl::Status Loop::EnterElement(int i) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::EnterCondition() {
+absl::Status LoopRun::EnterCondition() {
   for (size_t c = 0; c < spec_.condition_inputs.size(); ++c) {
     const int i = spec_.condition_inputs[c];
     if (spec_.inputs[i].mode != InputMode::kValue && !inputs_[i].entered) {
@@ -268,7 +268,7 @@ absl::Status Loop::EnterCondition() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::Enter() {
+absl::Status LoopRun::Enter() {
   if (in_condition_) return EnterCondition();
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     if (spec_.inputs[i].mode == InputMode::kValue) continue;
@@ -281,7 +281,7 @@ absl::Status Loop::Enter() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::LeaveCondition() {
+absl::Status LoopRun::LeaveCondition() {
   // A parameter to which others refer could not be overwritten by the body.
   for (Tensor& parameter : condition_frame_.parameters) parameter = Tensor();
   const Tensor& value = condition_frame_.results[0];
@@ -301,9 +301,9 @@ absl::Status Loop::LeaveCondition() {
   return absl::OkStatus();
 }
 
-absl::Status Loop::Leave() { return in_condition_ ? LeaveCondition() : LeaveBody(); }
+absl::Status LoopRun::Leave() { return in_condition_ ? LeaveCondition() : LeaveBody(); }
 
-absl::Status Loop::Record(int i, const Tensor& value) {
+absl::Status LoopRun::Record(int i, const Tensor& value) {
   OutputState& state = outputs_[i];
   const int64_t stride = spec_.outputs[i].stride;
   if (!state.required || Index() % stride != 0) return absl::OkStatus();
@@ -320,7 +320,7 @@ absl::Status Loop::Record(int i, const Tensor& value) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::AllocateOutput(int i, int64_t capacity, Tensor* tensor) const {
+absl::Status LoopRun::AllocateOutput(int i, int64_t capacity, Tensor* tensor) const {
   const LoopSpec::Output& output = spec_.outputs[i];
   const OutputState& state = outputs_[i];
   TensorShape shape = state.first;
@@ -337,9 +337,9 @@ absl::Status Loop::AllocateOutput(int i, int64_t capacity, Tensor* tensor) const
   return Naming(output.label, status);
 }
 
-// Where a condition ends the loop, the tensor has room for more pieces than there are so far; those
-// of a reversed output lie at its end.
-absl::Status Loop::Grow(int i) {
+// Doubles an output's tensor. Where a condition ends the loop, it has room for more pieces than
+// there are so far; those of a reversed output lie at its end.
+absl::Status LoopRun::Grow(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   if (state.length >= 0) {
@@ -357,7 +357,7 @@ absl::Status Loop::Grow(int i) {
 }
 
 // Leaves as many pieces as there are iterations, or as the length tells: zeros after the values.
-absl::Status Loop::Trim(int i) {
+absl::Status LoopRun::Trim(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   const int64_t wanted = state.length >= 0 ? state.length : iteration_;
@@ -376,7 +376,7 @@ absl::Status Loop::Trim(int i) {
   return SetOutput(i, tensor);
 }
 
-absl::Status Loop::Place(int i, const Tensor& value) {
+absl::Status LoopRun::Place(int i, const Tensor& value) {
   constexpr int64_t kFirstCapacity = 16;
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
@@ -421,7 +421,7 @@ absl::Status Loop::Place(int i, const Tensor& value) {
     if (value.shape() == state.first) {
       return PlacePiece(ctx_, value, state.axis, position * state.extent, &state.tensor);
     }
-    // Pieces of differing extents: only at the end is it known where each one goes.
+    // Pieces of differing extents: their positions are known only at the end.
     TF_RETURN_IF_ERROR(Resize(count_, output.label, &state.pieces));
     PieceReader reader;
     TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, /*remove_axis=*/false));
@@ -435,7 +435,7 @@ absl::Status Loop::Place(int i, const Tensor& value) {
   return absl::OkStatus();
 }
 
-absl::Status Loop::AddSum(int i, Tensor* value) {
+absl::Status LoopRun::AddSum(int i, Tensor* value) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   if (iteration_ == 0) {
@@ -455,7 +455,7 @@ absl::Status Loop::AddSum(int i, Tensor* value) {
   return AddToSum(ctx_, *value, &state.tensor);
 }
 
-absl::Status Loop::LeaveBody() {
+absl::Status LoopRun::LeaveBody() {
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
     if (output.result < 0 || !outputs_[i].required) continue;
@@ -464,7 +464,7 @@ absl::Status Loop::LeaveBody() {
       case OutputMode::kLast:
         if (IsLast()) outputs_[i].tensor = value;
         break;
-      case OutputMode::kSequence:
+      case OutputMode::kHistory:
         TF_RETURN_IF_ERROR(Record(i, value));
         break;
       case OutputMode::kSum:
@@ -485,7 +485,7 @@ absl::Status Loop::LeaveBody() {
     frame_.consumable[edge.to] = true;
     TF_RETURN_IF_ERROR(CheckParameter(edge.to));
   }
-  // What is not passed on is freed now rather than when the next iteration overwrites it.
+  // A result that is not passed on is freed now, not when the next iteration overwrites it.
   for (Tensor& result : frame_.results) result = Tensor();
   for (size_t p = spec_.inputs.size(); p < frame_.parameters.size(); ++p) {
     frame_.parameters[p] = Tensor();
@@ -496,7 +496,7 @@ absl::Status Loop::LeaveBody() {
   return absl::OkStatus();
 }
 
-int Loop::StateOf(const LoopSpec::Output& output) const {
+int LoopRun::StateOf(const LoopSpec::Output& output) const {
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     if (edge.from == output.result) return edge.to;
   }
@@ -504,7 +504,7 @@ int Loop::StateOf(const LoopSpec::Output& output) const {
 }
 
 // A parameter that the body only passes on tells the shape of its values, though there are none.
-absl::Status Loop::InferPiece(const LoopSpec::Output& output, PartialTensorShape* piece) const {
+absl::Status LoopRun::InferPiece(const LoopSpec::Output& output, PartialTensorShape* piece) const {
   const int parameter = body_.passed_on[output.result];
   if (parameter < 0 || parameter >= static_cast<int>(spec_.inputs.size())) {
     return absl::OkStatus();
@@ -521,10 +521,10 @@ absl::Status Loop::InferPiece(const LoopSpec::Output& output, PartialTensorShape
   return absl::OkStatus();
 }
 
-absl::Status Loop::FinishEmpty(int i) {
+absl::Status LoopRun::FinishEmpty(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
-  if (output.mode == OutputMode::kSequence) {
-    return SetOutput(i, SequenceTensor(Sequence()));
+  if (output.mode == OutputMode::kHistory) {
+    return SetOutput(i, HistoryTensor(History()));
   }
   if (output.mode == OutputMode::kLast) {
     const int parameter = StateOf(output);
@@ -539,7 +539,7 @@ absl::Status Loop::FinishEmpty(int i) {
   if (!piece.IsFullyDefined()) TF_RETURN_IF_ERROR(InferPiece(output, &piece));
   Tensor empty;
   if (output.mode == OutputMode::kSum) {
-    // Extent 1 for what is not known: the zeros broadcast to whatever the sum stands for.
+    // Extent 1 where it is not known: the zeros broadcast to the shape of the sum.
     TensorShape shape;
     for (int d = 0; d < piece.dims(); ++d) {
       TF_RETURN_IF_ERROR(shape.AddDimWithStatus(piece.dim_size(d) < 0 ? 1 : piece.dim_size(d)));
@@ -568,7 +568,7 @@ absl::Status Loop::FinishEmpty(int i) {
   return SetOutput(i, empty);
 }
 
-absl::Status Loop::Finish() {
+absl::Status LoopRun::Finish() {
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
     OutputState& state = outputs_[i];
@@ -577,8 +577,8 @@ absl::Status Loop::Finish() {
       TF_RETURN_IF_ERROR(SetHostOutput(ctx_, i, Tensor(iteration_)));
     } else if (iteration_ == 0) {
       TF_RETURN_IF_ERROR(FinishEmpty(i));
-    } else if (output.mode == OutputMode::kSequence) {
-      TF_RETURN_IF_ERROR(SetOutput(i, SequenceTensor(Sequence(std::move(state.pieces)))));
+    } else if (output.mode == OutputMode::kHistory) {
+      TF_RETURN_IF_ERROR(SetOutput(i, HistoryTensor(History(std::move(state.pieces)))));
     } else if (!state.pieces.empty()) {
       Tensor whole;
       TF_RETURN_IF_ERROR(ConcatPieces(ctx_, state.pieces, output.dtype, {}, state.axis, &whole));
