@@ -1,135 +1,123 @@
-"""Ids, ragged, sparse or dense, taken apart into bags."""
+"""Ids, ragged, sparse or dense: taken apart into bags, whose rows are put back in their places.
 
-from typing import Any
+`split` makes bags of ids that `arguments` has checked. The dimensions that ids have outside of
+their bags it leaves in an `Outer`, which gives these dimensions to what was pooled.
+"""
+
+import dataclasses
 
 import tensorflow as tf
 
-from tf_ti import _arguments
-from tf_ti.bags.arguments import (
-    Combiner,
-    as_operations,
-    asserting_same,
-    cast_weights,
-    check_shape,
-    to_indices,
-    to_padding_idx,
-)
+from tf_ti._arguments import as_operations
 from tf_ti.bags.ops import Bags
 
 
-def split(ids: Any, weights: Any, combiner: Combiner, dtype: tf.DType, prefix: str = ""):
-    """The bags that ids are, for a table of that dtype, and what makes a result of the rows.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outer:
+    """The dimensions of ids outside of their bags; without attributes one, of the bags themselves.
 
-    `prefix` is what the messages of assertions begin with.
+    Attributes:
+        shape: the dimensions of dense or sparse ids.
+        static_shape: as much of these as is known.
+        ragged: ragged ids, outside of these dimensions.
+        ragged_rank: how many of its ragged dimensions are outside of the bags.
+    """
+
+    shape: tf.Tensor | None = None
+    static_shape: tf.TensorShape | None = None
+    ragged: tf.RaggedTensor | None = None
+    ragged_rank: int = 0
+
+    def restore(self, rows: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        """The rows of the bags, [bags, ...], in these dimensions."""
+        if self.shape is not None:
+            width = rows.shape[1:]
+            shape = tf.concat([tf.cast(self.shape, tf.int64), tf.shape(rows, tf.int64)[1:]], 0)
+            rows = tf.reshape(rows, shape)
+            rows.set_shape(self.static_shape.concatenate(width))
+        return _with_rows(self.ragged, self.ragged_rank, rows)
+
+
+_BAGS_ALONE = Outer()
+
+
+def _with_rows(
+    ragged: tf.RaggedTensor | None, ragged_rank: int, rows: tf.Tensor
+) -> tf.Tensor | tf.RaggedTensor:
+    if not ragged_rank:
+        return rows
+    return ragged.with_values(_with_rows(ragged.values, ragged_rank - 1, rows))
+
+
+def split(
+    ids: tf.RaggedTensor | tf.SparseTensor | tf.Tensor,
+    weights: tf.Tensor | None,
+    prefix: str = "",
+) -> tuple[Bags, Outer]:
+    """Takes ids apart.
+
+    Args:
+        ids: of int32 or int64.
+        weights: the values of their weights; in the shape of ids, where these are dense.
+        prefix: what the messages of assertions begin with.
     """
     if isinstance(ids, tf.RaggedTensor):
-        split = _split_ragged
-    elif isinstance(ids, tf.SparseTensor):
-        split = _split_sparse
-    else:
-        split = _split_dense
-    bags, flat_weights, join = split(ids, weights, prefix)
-    if flat_weights is not None:
-        flat_weights = cast_weights(flat_weights, dtype)
-    return bags.replace(weights=flat_weights, reduction=combiner), join
+        return _split_ragged(ids, weights)
+    if isinstance(ids, tf.SparseTensor):
+        return _split_sparse(ids, weights, prefix)
+    return _split_dense(ids, weights)
 
 
-def prune(bags: Bags, padding_idx: int | None) -> tuple[Bags, int]:
-    """The bags without what tf.nn.safe_embedding_lookup_sparse leaves out, and the padding_idx."""
-    padding_idx = to_padding_idx(padding_idx, bags.indices.dtype)
-    is_left_out = bags.indices < 0
-    if bags.weights is not None and bags.reduction != "sum":
-        is_left_out |= ~(bags.weights > 0)
-    if padding_idx is not None:
-        is_left_out |= tf.equal(bags.indices, padding_idx)
-    indices = tf.where(is_left_out, tf.cast(-1, bags.indices.dtype), bags.indices)
-    return bags.replace(indices=indices), -1
+def _split_ragged(ids: tf.RaggedTensor, weights: tf.Tensor | None) -> tuple[Bags, Outer]:
+    values, rank = ids.flat_values, ids.ragged_rank
+    if values.shape.rank not in (None, 1):  # the bags are rows of a fixed number of ids
+        bags, outer = _split_dense(values, weights)
+        return bags, dataclasses.replace(outer, ragged=ids, ragged_rank=rank)
+    splits = ids.nested_row_splits[-1]
+    bags = Bags("offsets", values, splits, weights=weights, include_last_offset=True)
+    return bags, _BAGS_ALONE if rank == 1 else Outer(ragged=ids, ragged_rank=rank - 1)
 
 
-def _split_ragged(ids: tf.RaggedTensor, weights: Any, prefix: str):
-    flat, splits = ids.flat_values, ids.nested_row_splits
-    if weights is not None:
-        if not isinstance(weights, tf.RaggedTensor):
-            raise TypeError(f"weights must be a RaggedTensor like ids, got {weights!r}")
-        if weights.ragged_rank != ids.ragged_rank:
-            raise ValueError(
-                f"weights must be ragged like ids, of rank {ids.ragged_rank}, got "
-                f"{weights.ragged_rank}"
-            )
-        check_shape("weights", weights.flat_values.shape, "the values of ids", flat.shape)
-        message = "weights must have the row splits of ids"
-        with asserting_same(splits, weights.nested_row_splits, message, prefix):
-            weights = tf.identity(weights.flat_values)
-    if flat.shape.rank not in (None, 1):  # the bags are rows of a fixed number of ids
-        bags, weights, join = _split_dense(flat, weights, prefix)
-        return bags, weights, lambda rows: ids.with_flat_values(join(rows))
-    bags = Bags("offsets", to_indices("ids", flat, 1), splits[-1], include_last_offset=True)
-    return bags, weights, lambda rows: _with_rows(ids, rows)
-
-
-def _with_rows(ids: tf.RaggedTensor, rows: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-    """The ids with what comes of each innermost row in its place."""
-    if ids.ragged_rank == 1:
-        return rows
-    return ids.with_values(_with_rows(ids.values, rows))
-
-
-def _split_sparse(ids: tf.SparseTensor, weights: Any, prefix: str):
-    if weights is not None:
-        if not isinstance(weights, tf.SparseTensor):
-            raise TypeError(f"weights must be a SparseTensor like ids, got {weights!r}")
-        check_shape("weights", weights.shape, "ids", ids.shape)
-        message = "weights must have the shape and the indices of ids"
-        mine, theirs = ([t.dense_shape, t.indices] for t in (ids, weights))
-        with asserting_same(mine, theirs, message, prefix):
-            weights = tf.identity(weights.values)
+def _split_sparse(
+    ids: tf.SparseTensor, weights: tf.Tensor | None, prefix: str
+) -> tuple[Bags, Outer]:
     rank = ids.shape.rank
     message = f"ids must have rank 2 or more, got a SparseTensor of shape {ids.shape}"
     if rank is not None and rank < 2:
         raise ValueError(message)
     known = tf.debugging.assert_greater_equal(tf.size(ids.dense_shape), 2, prefix + message)
     with tf.control_dependencies(as_operations(known)):
-        outer = ids.dense_shape[:-1]
+        shape = ids.dense_shape[:-1]
     if rank == 2:
-        rows = ids.indices[:, 0]
+        rows, outer = ids.indices[:, 0], _BAGS_ALONE
     else:
-        outside = (ids.indices[:, :-1] < 0) | (ids.indices[:, :-1] >= outer)
+        outside = (ids.indices[:, :-1] < 0) | (ids.indices[:, :-1] >= shape)
         message = [f"{prefix}ids has an index outside of its dense_shape", ids.indices]
         inside = tf.debugging.Assert(~tf.reduce_any(outside), message)
         with tf.control_dependencies(as_operations(inside)):
-            strides = tf.math.cumprod(outer, exclusive=True, reverse=True)
+            strides = tf.math.cumprod(shape, exclusive=True, reverse=True)
             rows = tf.reduce_sum(ids.indices[:, :-1] * strides, 1)
-    bags = Bags("segments", to_indices("ids", ids.values, 1), rows, tf.reduce_prod(outer))
-
-    def join(rows):
-        return _with_outer_shape(rows, outer, ids.shape[:-1])
-
-    return bags, weights, join if rank != 2 else lambda rows: rows
+        outer = Outer(shape, ids.shape[:-1])
+    return Bags("segments", ids.values, rows, tf.reduce_prod(shape), weights=weights), outer
 
 
-def _split_dense(ids: Any, weights: Any, prefix: str):
-    ids = to_indices("ids", ids, None)
-    if ids.shape.rank == 0:
-        raise ValueError("ids must have rank 1 or more, got a scalar")
-    if weights is not None:
-        weights = _arguments.to_tensor("weights", weights)
-        check_shape("weights", weights.shape, "ids", ids.shape)
+def _split_dense(ids: tf.Tensor, weights: tf.Tensor | None) -> tuple[Bags, Outer]:
     if ids.shape.rank == 2:
-        return Bags("packed", ids), weights, lambda rows: rows
+        return Bags("packed", ids, weights=weights), _BAGS_ALONE
     # Not [-1, n], which says nothing where n is 0.
-    outer = tf.shape(ids)[:-1]
-    packed = tf.concat([tf.reduce_prod(outer, keepdims=True), tf.shape(ids)[-1:]], 0)
+    shape = tf.shape(ids)[:-1]
+    packed = tf.concat([tf.reduce_prod(shape, keepdims=True), tf.shape(ids)[-1:]], 0)
     if weights is not None:
-        is_known = ids.shape.is_fully_defined() and weights.shape.is_fully_defined()
-        mine, theirs = ([] if is_known else [tf.shape(t)] for t in (ids, weights))
-        with asserting_same(mine, theirs, "weights must have the shape of ids", prefix):
-            weights = tf.reshape(weights, packed)
-    bags = Bags("packed", tf.reshape(ids, packed))
-    return bags, weights, lambda rows: _with_outer_shape(rows, outer, ids.shape[:-1])
+        weights = tf.reshape(weights, packed)
+    return Bags("packed", tf.reshape(ids, packed), weights=weights), Outer(shape, ids.shape[:-1])
 
 
-def _with_outer_shape(rows: tf.Tensor, outer: tf.Tensor, static: tf.TensorShape) -> tf.Tensor:
-    shape = tf.concat([tf.cast(outer, tf.int64), tf.shape(rows, tf.int64)[1:]], 0)
-    result = tf.reshape(rows, shape)
-    result.set_shape(static.concatenate(rows.shape[1:]))
-    return result
+def prune(bags: Bags) -> Bags:
+    """The bags without what tf.nn.safe_embedding_lookup_sparse leaves out."""
+    is_left_out = bags.indices < 0
+    if bags.weights is not None and bags.reduction != "sum":
+        is_left_out |= ~(bags.weights > 0)
+    if bags.padding_idx is not None:
+        is_left_out |= tf.equal(bags.indices, bags.padding_idx)
+    indices = tf.where(is_left_out, tf.cast(-1, bags.indices.dtype), bags.indices)
+    return bags.replace(indices=indices, padding_idx=-1)

@@ -10,13 +10,19 @@ from tf_ti.bags.arguments import (
     Reduction,
     check_combiner,
     check_reduction,
-    is_sharded,
+    checked,
+    to_default_index,
+    to_ids,
     to_indices,
+    to_padding_idx,
+    to_shards,
     to_table,
+    to_weights,
+    to_weights_of_ids,
 )
 from tf_ti.bags.ids import prune, split
 from tf_ti.bags.ops import Bags
-from tf_ti.bags.pooling import pool
+from tf_ti.bags.pooling import Lookup, pool
 
 
 @_tf.do_not_convert
@@ -141,23 +147,19 @@ def embedding_bag_offsets(
     """
     check_reduction(reduction, per_sample_weights)
     indices = to_indices("indices", indices, 1, offsets)
+    offsets = to_indices("offsets", offsets, None, indices)
+    table = to_table(emb_table)
     bags = Bags(
         "offsets",
         indices,
-        to_indices("offsets", offsets, None, indices),
+        offsets,
+        default_index=to_default_index(default_index, indices),
+        padding_idx=to_padding_idx(padding_idx, indices.dtype),
+        weights=to_weights("per_sample_weights", per_sample_weights, table.dtype, indices),
         include_last_offset=bool(include_last_offset),
         reduction=reduction,
     )
-    return pool(
-        [to_table(emb_table)],
-        bags,
-        default_index,
-        per_sample_weights,
-        padding_idx,
-        max_norm,
-        norm_type,
-        name,
-    )
+    return pool(checked(Lookup([table], bags, max_norm, norm_type, name=name)))
 
 
 @_tf.do_not_convert
@@ -199,17 +201,17 @@ def embedding_bag_packed(
     Source: OpenVINO's EmbeddingBagPacked-15 and EmbeddingBagPackedSum-3.
     """
     check_reduction(reduction, per_sample_weights)
-    bags = Bags("packed", to_indices("indices", indices, 2), reduction=reduction)
-    return pool(
-        [to_table(emb_table)],
-        bags,
-        default_index,
-        per_sample_weights,
-        padding_idx,
-        max_norm,
-        norm_type,
-        name,
+    indices = to_indices("indices", indices, 2)
+    table = to_table(emb_table)
+    bags = Bags(
+        "packed",
+        indices,
+        default_index=to_default_index(default_index, indices),
+        padding_idx=to_padding_idx(padding_idx, indices.dtype),
+        weights=to_weights("per_sample_weights", per_sample_weights, table.dtype, indices),
+        reduction=reduction,
     )
+    return pool(checked(Lookup([table], bags, max_norm, norm_type, name=name)))
 
 
 @_tf.do_not_convert
@@ -257,22 +259,19 @@ def embedding_segments_sum(
     Source: OpenVINO's EmbeddingSegmentsSum-3.
     """
     indices = to_indices("indices", indices, 1, segment_ids)
+    segment_ids = to_indices("segment_ids", segment_ids, None, indices)
+    num_segments = to_indices("num_segments", num_segments, None, indices)
+    table = to_table(emb_table)
     bags = Bags(
         "segments",
         indices,
-        to_indices("segment_ids", segment_ids, None, indices),
-        to_indices("num_segments", num_segments, None, indices),
+        segment_ids,
+        num_segments,
+        default_index=to_default_index(default_index, indices),
+        padding_idx=to_padding_idx(padding_idx, indices.dtype),
+        weights=to_weights("per_sample_weights", per_sample_weights, table.dtype, indices),
     )
-    return pool(
-        [to_table(emb_table)],
-        bags,
-        default_index,
-        per_sample_weights,
-        padding_idx,
-        max_norm,
-        norm_type,
-        name,
-    )
+    return pool(checked(Lookup([table], bags, max_norm, norm_type, name=name)))
 
 
 @_tf.do_not_convert
@@ -342,32 +341,17 @@ def embedding_bag(
 
     Source: tf.nn.embedding_lookup_sparse, on OpenVINO's operations.
     """
-    if isinstance(emb_table, _tf.ShardedVariable):
-        if partition_strategy != "div":
-            raise ValueError(
-                "partition_strategy must be 'div' for a ShardedVariable, whose first shard has the "
-                f"first rows; got {partition_strategy!r}"
-            )
-        emb_table = list(emb_table.variables)
-    has_shards = is_sharded(emb_table)
-    if has_shards and not emb_table:
-        raise ValueError("emb_table must have at least one shard, got an empty list")
     check_combiner(combiner, weights)
-    tables = [to_table(table) for table in (emb_table if has_shards else [emb_table])]
-    bags, join = split(ids, weights, combiner, tables[0].dtype)
-    if prune_invalid:
-        bags, padding_idx = prune(bags, padding_idx)
-    return join(
-        pool(
-            tables,
-            bags,
-            default_index,
-            bags.weights,
-            padding_idx,
-            max_norm,
-            norm_type,
-            name,
-            weights_label="weights",
-            partition_strategy=partition_strategy,
-        )
+    tables = to_shards(emb_table, partition_strategy)
+    ids = to_ids(ids)
+    weights = to_weights_of_ids(ids, weights, tables[0].dtype)
+    bags, outer = split(ids, weights)
+    bags = bags.replace(
+        default_index=to_default_index(default_index, ids),
+        padding_idx=to_padding_idx(padding_idx, ids.dtype),
+        reduction=combiner,
     )
+    if prune_invalid:
+        bags = prune(bags)
+    lookup = Lookup(tables, bags, max_norm, norm_type, partition_strategy, name)
+    return outer.restore(pool(checked(lookup)))

@@ -6,20 +6,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_ti import _arguments, _tf
+from tf_ti import _tf
+from tf_ti._arguments import check_together
 from tf_ti.bags.arguments import (
     Combiner,
     check_combinable,
     check_combiner,
     is_sharded,
-    same_type,
-    to_indices,
+    of_same_types,
+    to_default_index,
+    to_ids,
     to_padding_idx,
     to_table,
-    to_weights,
+    to_weights_of_ids,
 )
 from tf_ti.bags.ids import prune, split
-from tf_ti.bags.ops import Bags, Table, pool_several
+from tf_ti.bags.ops import Table, pool_several
 from tf_ti.bags.pooling import needs_argmax
 
 
@@ -79,60 +81,56 @@ def embedding_bags(
     Source: tf.nn.embedding_lookup_sparse for all features of a model; FBGEMM's
     SplitTableBatchedEmbeddingBagsCodegen.
     """
-    count = len(_as_list("emb_tables", emb_tables))
-    if not count:
+    if not _as_list("emb_tables", emb_tables):
         raise ValueError("emb_tables must have at least one table, got an empty list")
-    given = {"ids": ids}
+    count = len(emb_tables)
+    ids = _for_each("ids", ids, count)
     if weights is not None:
-        given["weights"] = weights
+        weights = _for_each("weights", weights, count)
     if isinstance(default_index, (list, tuple)):
-        given["default_index"] = [-1 if index is None else index for index in default_index]
-    elif default_index is not None:
-        given["default_index"] = [default_index] * count
-    for label, values in given.items():
-        if len(_as_list(label, values)) != count:
-            raise ValueError(
-                f"{label} must be a list of {count}, one for each of emb_tables, got {len(values)}"
-            )
+        default_indices = [
+            -1 if index is None else index
+            for index in _for_each("default_index", default_index, count)
+        ]
+    else:
+        default_indices = [default_index] * count
     check_combiner(combiner, weights)
-    tables, several, joins = [], [], []
+    padding_idx = to_padding_idx(padding_idx, tf.int64)
+    tables, several, outers = [], [], []
     for k, emb_table in enumerate(emb_tables):
         with _of_table(k) as prefix:
-            if is_sharded(emb_table):  # which TensorFlow would stack
-                raise TypeError(
-                    f"it must be one table, got a list of {len(emb_table)}: tf_ti.embedding_bag "
-                    "takes the shards of a table"
-                )
-            table = to_table(emb_table)
-            tables.append(table)
-            _check_alike(tables)
-            table_weights = None if weights is None else weights[k]
-            if weights is not None and table_weights is None:
-                raise ValueError("weights must be there for each table, or for none, got None")
-            bags, join = split(ids[k], table_weights, combiner, table.dtype, prefix)
+            table = _to_table(emb_table)
+            _check_alike(table, tables[0] if tables else table)
+            ids_of_table, weights_of_table = to_ids(ids[k]), None
+            if weights is not None:
+                if weights[k] is None:
+                    raise ValueError("weights must be there for each table, or for none, got None")
+                weights_of_table = to_weights_of_ids(ids_of_table, weights[k], table.dtype, prefix)
+            bags, outer = split(ids_of_table, weights_of_table, prefix)
             check_combinable(combiner, table.dtype)
-            if bags.weights is not None:
-                weights_of_ids = to_weights("weights", bags.weights, table.dtype, bags.indices)
-                bags = bags.replace(weights=weights_of_ids)
-            left_out = padding_idx
-            if prune_invalid:
-                bags, left_out = prune(bags, padding_idx)
-            if "default_index" in given:
-                index = to_indices("default_index", given["default_index"][k], None, bags.indices)
-                bags = bags.replace(default_index=index)
-            several.append(bags)
-            joins.append(join)
-    several = _of_same_types(several)
-    left_out = to_padding_idx(left_out, several[0].indices.dtype)
-    if left_out is not None:
-        several = [bags.replace(padding_idx=left_out) for bags in several]
-    rows = pool_several(tables, several, needs_argmax(combiner), name)
-    return [join(of_table) for join, of_table in zip(joins, rows)]
+            bags = bags.replace(
+                default_index=to_default_index(default_indices[k], ids_of_table),
+                padding_idx=to_padding_idx(padding_idx, ids_of_table.dtype),
+                reduction=combiner,
+            )
+            tables.append(table)
+            several.append(prune(bags) if prune_invalid else bags)
+            outers.append(outer)
+    rows = pool_several(tables, of_same_types(several), needs_argmax(combiner), name)
+    return [outer.restore(rows_of_table) for outer, rows_of_table in zip(outers, rows)]
 
 
 def _as_list(label: str, values: Any) -> Sequence[Any]:
     if not isinstance(values, (list, tuple)):
         raise TypeError(f"{label} must be a list, got {values!r}")
+    return values
+
+
+def _for_each(label: str, values: Any, count: int) -> Sequence[Any]:
+    if len(_as_list(label, values)) != count:
+        raise ValueError(
+            f"{label} must be a list of {count}, one for each of emb_tables, got {len(values)}"
+        )
     return values
 
 
@@ -146,9 +144,16 @@ def _of_table(number: int):
         raise type(error)(f"{prefix}{error}") from error
 
 
-def _check_alike(tables: Sequence[Table]) -> None:
-    """Checks the last table beside the first."""
-    first, table = tables[0], tables[-1]
+def _to_table(emb_table: Any) -> Table:
+    if is_sharded(emb_table):  # which TensorFlow would stack
+        raise TypeError(
+            f"it must be one table, got a list of {len(emb_table)}: tf_ti.embedding_bag takes the "
+            "shards of a table"
+        )
+    return to_table(emb_table)
+
+
+def _check_alike(table: Table, first: Table) -> None:
     if table.dtype != first.dtype:
         raise TypeError(f"it must be {first.dtype.name} like emb_tables[0], got {table.dtype.name}")
     mine, others = table.value.shape, first.value.shape
@@ -163,16 +168,4 @@ def _check_alike(tables: Sequence[Table]) -> None:
             f"{kinds[table.is_resource]}"
         )
     if table.is_resource:
-        _arguments.check_together("it", table.variable, "emb_tables[0]", first.variable)
-
-
-def _of_same_types(several: Sequence[Bags]) -> list[Bags]:
-    """With one type of ids for all, and one of weights."""
-    fields = ("indices", "bounds", "num_segments", "default_index")
-    given = [getattr(bags, field) for bags in several for field in fields]
-    if len({tensor.dtype for tensor in given if tensor is not None}) > 1:
-        flat = iter(same_type(*given))
-        several = [bags.replace(**dict(zip(fields, flat))) for bags in several]
-    if len({bags.weights.dtype for bags in several if bags.weights is not None}) > 1:
-        several = [bags.replace(weights=tf.cast(bags.weights, tf.float32)) for bags in several]
-    return list(several)
+        check_together("it", table.variable, "emb_tables[0]", first.variable)
