@@ -14,9 +14,9 @@ from tf_ti.bags.lookups import (
     embedding_bag_offsets,
     embedding_bag_offsets_sum,
     embedding_bag_packed,
-    embedding_bags,
     embedding_segments_sum,
 )
+from tf_ti.bags.many import embedding_bags
 from tf_ti.bags.updates import adagrad_update, adam_update, scatter_sub
 from tf_ti.loops.block.loop import Loop, LoopOutput, TripLimit
 from tf_ti.loops.drawing.draw import draw

@@ -1,4 +1,4 @@
-"""What every family does with the arguments of its functions."""
+"""Conversions and checks of arguments that all families share."""
 
 from typing import Any
 
@@ -13,6 +13,11 @@ def to_tensor(label: str, value: Any) -> tf.Tensor:
         raise type(error)(
             f"{label} must be a tensor, got {type(value).__name__}: {error}"
         ) from error
+
+
+def as_operations(*assertions: tf.Operation | None) -> list[tf.Operation]:
+    """The assertions that are still to be made: an eager one is None, and holds."""
+    return [assertion for assertion in assertions if assertion is not None]
 
 
 def check_reachable(label: str, variable: tf.Variable) -> None:

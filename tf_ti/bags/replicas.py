@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti._arguments import as_operations
 
 
 def check_placed_alike(label: str, slot: tf.Variable, variable: tf.Variable) -> None:
@@ -105,12 +106,13 @@ def _check_agreement(numbers: Sequence[Sequence[tf.Tensor]]) -> list[tf.Operatio
         "an update's numbers must be the same in all replicas; what is not, multiply the values of "
         "the slices by"
     )
-    checks = [
-        tf.debugging.assert_equal(other, first, message)
-        for first, *others in numbers
-        for other in others
-    ]
-    return [check for check in checks if check is not None]  # an eager assertion is none
+    return as_operations(
+        *(
+            tf.debugging.assert_equal(other, first, message)
+            for first, *others in numbers
+            for other in others
+        )
+    )
 
 
 def _container(variable: tf.Variable) -> tf.Variable:

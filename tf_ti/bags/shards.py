@@ -1,12 +1,11 @@
 """Tables in shards, whose parts of bags are pooled where they are; and rows scaled to a norm."""
 
 import math
-import numbers
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
+from tf_ti._arguments import as_operations
 from tf_ti.bags.ops import HALVES, Bags, Table
 
 
@@ -151,21 +150,7 @@ def _check_shards(
         return []
     fits = tf.reduce_all(tf.equal(sizes, expected))
     message = ["emb_table has shards of unfit sizes", sizes, "expected", expected]
-    check = tf.debugging.Assert(fits, message)
-    return [] if check is None else [check]  # an eager assertion is none
-
-
-def check_norm(max_norm: Any, norm_type: Any, dtype: tf.DType) -> None:
-    for label, value in (("max_norm", max_norm), ("norm_type", norm_type)):
-        if value is None and label == "max_norm":
-            continue
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            also = " or None" if label == "max_norm" else ""
-            raise TypeError(f"{label} must be a number{also}, got {value!r}")
-        if math.isnan(value) or value <= 0:
-            raise ValueError(f"{label} must be above 0, got {value!r}")
-    if max_norm is not None and not dtype.is_floating:
-        raise TypeError(f"max_norm needs a table of floats, got {dtype.name}")
+    return as_operations(tf.debugging.Assert(fits, message))
 
 
 def clip(rows: tf.Tensor, max_norm: float, norm_type: float) -> tf.Tensor:

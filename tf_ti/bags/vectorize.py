@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.bags.lookups import asserting_same
+from tf_ti.bags.arguments import asserting_same
 from tf_ti.bags.ops import KINDS, PARTITION, PREFIX, SEVERAL, Bags, Table, local_rows
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti import _library
-from tf_ti.bags import lookups
+from tf_ti.bags import arguments
 
 _COMBINERS = ("sum", "mean", "sqrtn", "max")
 
@@ -113,7 +113,7 @@ class EmbeddingBag(keras.layers.Layer):
         embeddings_regularizer: Any = None,
         embeddings_constraint: Any = None,
         mask_zero: bool = False,
-        combiner: lookups.Combiner = "sum",
+        combiner: arguments.Combiner = "sum",
         default_index: int | None = None,
         max_norm: float | None = None,
         norm_type: float = 2.0,
@@ -291,12 +291,12 @@ def _leave_out(kept: Any, ids: Any, padding_idx: int) -> Any:
             f"mask must be ragged like ids, of rank {ids.ragged_rank}. Received: {kept.ragged_rank}"
         )
     message = "mask must have the row splits of ids"
-    with lookups.asserting_same(ids.nested_row_splits, kept.nested_row_splits, message, ""):
+    with arguments.asserting_same(ids.nested_row_splits, kept.nested_row_splits, message, ""):
         return ids.with_flat_values(tf.where(kept.flat_values, ids.flat_values, padding))
 
 
 def _as_index_type(ids: tf.Tensor) -> tf.Tensor:
-    return tf.cast(ids, tf.int64) if ids.dtype.is_floating else lookups.as_index_type("ids", ids)
+    return tf.cast(ids, tf.int64) if ids.dtype.is_floating else arguments.as_index_type("ids", ids)
 
 
 def _kind(x: Any) -> str:

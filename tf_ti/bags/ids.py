@@ -1,0 +1,123 @@
+"""Ids, ragged, sparse or dense: taken apart into bags, whose rows are put back in their places.
+
+`split` makes bags of ids that `arguments` has checked. The dimensions that ids have outside of
+their bags it leaves in an `Outer`, which gives these dimensions to what was pooled.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tf_ti._arguments import as_operations
+from tf_ti.bags.ops import Bags
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outer:
+    """The dimensions of ids outside of their bags; without attributes one, of the bags themselves.
+
+    Attributes:
+        shape: the dimensions of dense or sparse ids.
+        static_shape: as much of these as is known.
+        ragged: ragged ids, outside of these dimensions.
+        ragged_rank: how many of its ragged dimensions are outside of the bags.
+    """
+
+    shape: tf.Tensor | None = None
+    static_shape: tf.TensorShape | None = None
+    ragged: tf.RaggedTensor | None = None
+    ragged_rank: int = 0
+
+    def restore(self, rows: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        """The rows of the bags, [bags, ...], in these dimensions."""
+        if self.shape is not None:
+            width = rows.shape[1:]
+            shape = tf.concat([tf.cast(self.shape, tf.int64), tf.shape(rows, tf.int64)[1:]], 0)
+            rows = tf.reshape(rows, shape)
+            rows.set_shape(self.static_shape.concatenate(width))
+        return _with_rows(self.ragged, self.ragged_rank, rows)
+
+
+_BAGS_ALONE = Outer()
+
+
+def _with_rows(
+    ragged: tf.RaggedTensor | None, ragged_rank: int, rows: tf.Tensor
+) -> tf.Tensor | tf.RaggedTensor:
+    if not ragged_rank:
+        return rows
+    return ragged.with_values(_with_rows(ragged.values, ragged_rank - 1, rows))
+
+
+def split(
+    ids: tf.RaggedTensor | tf.SparseTensor | tf.Tensor,
+    weights: tf.Tensor | None,
+    prefix: str = "",
+) -> tuple[Bags, Outer]:
+    """Takes ids apart.
+
+    Args:
+        ids: of int32 or int64.
+        weights: the values of their weights; in the shape of ids, where these are dense.
+        prefix: what the messages of assertions begin with.
+    """
+    if isinstance(ids, tf.RaggedTensor):
+        return _split_ragged(ids, weights)
+    if isinstance(ids, tf.SparseTensor):
+        return _split_sparse(ids, weights, prefix)
+    return _split_dense(ids, weights)
+
+
+def _split_ragged(ids: tf.RaggedTensor, weights: tf.Tensor | None) -> tuple[Bags, Outer]:
+    values, rank = ids.flat_values, ids.ragged_rank
+    if values.shape.rank not in (None, 1):  # the bags are rows of a fixed number of ids
+        bags, outer = _split_dense(values, weights)
+        return bags, dataclasses.replace(outer, ragged=ids, ragged_rank=rank)
+    splits = ids.nested_row_splits[-1]
+    bags = Bags("offsets", values, splits, weights=weights, include_last_offset=True)
+    return bags, _BAGS_ALONE if rank == 1 else Outer(ragged=ids, ragged_rank=rank - 1)
+
+
+def _split_sparse(
+    ids: tf.SparseTensor, weights: tf.Tensor | None, prefix: str
+) -> tuple[Bags, Outer]:
+    rank = ids.shape.rank
+    message = f"ids must have rank 2 or more, got a SparseTensor of shape {ids.shape}"
+    if rank is not None and rank < 2:
+        raise ValueError(message)
+    known = tf.debugging.assert_greater_equal(tf.size(ids.dense_shape), 2, prefix + message)
+    with tf.control_dependencies(as_operations(known)):
+        shape = ids.dense_shape[:-1]
+    if rank == 2:
+        rows, outer = ids.indices[:, 0], _BAGS_ALONE
+    else:
+        outside = (ids.indices[:, :-1] < 0) | (ids.indices[:, :-1] >= shape)
+        message = [f"{prefix}ids has an index outside of its dense_shape", ids.indices]
+        inside = tf.debugging.Assert(~tf.reduce_any(outside), message)
+        with tf.control_dependencies(as_operations(inside)):
+            strides = tf.math.cumprod(shape, exclusive=True, reverse=True)
+            rows = tf.reduce_sum(ids.indices[:, :-1] * strides, 1)
+        outer = Outer(shape, ids.shape[:-1])
+    return Bags("segments", ids.values, rows, tf.reduce_prod(shape), weights=weights), outer
+
+
+def _split_dense(ids: tf.Tensor, weights: tf.Tensor | None) -> tuple[Bags, Outer]:
+    if ids.shape.rank == 2:
+        return Bags("packed", ids, weights=weights), _BAGS_ALONE
+    # Not [-1, n], which says nothing where n is 0.
+    shape = tf.shape(ids)[:-1]
+    packed = tf.concat([tf.reduce_prod(shape, keepdims=True), tf.shape(ids)[-1:]], 0)
+    if weights is not None:
+        weights = tf.reshape(weights, packed)
+    return Bags("packed", tf.reshape(ids, packed), weights=weights), Outer(shape, ids.shape[:-1])
+
+
+def prune(bags: Bags) -> Bags:
+    """The bags without what tf.nn.safe_embedding_lookup_sparse leaves out."""
+    is_left_out = bags.indices < 0
+    if bags.weights is not None and bags.reduction != "sum":
+        is_left_out |= ~(bags.weights > 0)
+    if bags.padding_idx is not None:
+        is_left_out |= tf.equal(bags.indices, bags.padding_idx)
+    indices = tf.where(is_left_out, tf.cast(-1, bags.indices.dtype), bags.indices)
+    return bags.replace(indices=indices, padding_idx=-1)

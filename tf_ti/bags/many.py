@@ -1,0 +1,171 @@
+"""Look-ups in several tables at once, by one op."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti._arguments import check_together
+from tf_ti.bags.arguments import (
+    Combiner,
+    check_combinable,
+    check_combiner,
+    is_sharded,
+    of_same_types,
+    to_default_index,
+    to_ids,
+    to_padding_idx,
+    to_table,
+    to_weights_of_ids,
+)
+from tf_ti.bags.ids import prune, split
+from tf_ti.bags.ops import Table, pool_several
+from tf_ti.bags.pooling import needs_argmax
+
+
+@_tf.do_not_convert
+def embedding_bags(
+    emb_tables: Sequence[Any],
+    ids: Sequence[Any],
+    weights: Sequence[Any] | None = None,
+    combiner: Combiner = "sum",
+    default_index: Any = None,
+    *,
+    padding_idx: int | None = None,
+    prune_invalid: bool = False,
+    name: str | None = None,
+) -> list[tf.Tensor | Any]:  # RaggedTensors, as of `embedding_bag`
+    """Combines the embeddings of each row of ids, of several tables at once.
+
+    It gives, bit for bit, what one call for each table does:
+
+        [tf_ti.embedding_bag(t, i, w, combiner) for t, i, w in zip(emb_tables, ids, weights)]
+
+    but it is one operation, whose threads share all the bags; on a GPU it is one launch for up to
+    32 tables.
+
+    Args:
+        emb_tables: a list of tables, of one dtype and with rows of one shape; each as in
+            `tf_ti.embedding_bag_offsets_sum`. They are all variables, on one device, or they are
+            all tensors. A table may be there several times.
+        ids: for each table the ids, as in `tf_ti.embedding_bag`. Some may be ragged, others sparse
+            or dense. Where their dtypes differ, all become int64.
+        weights: None, or for each table what its embeddings are multiplied by: of the kind and
+            shape of its ids. Not with "max".
+        combiner: "sum", "mean", "sqrtn" or "max", for all tables, as in `tf_ti.embedding_bag`.
+        default_index: the row that stands for an empty one, unweighted; None or -1: zeros. Or a
+            list of one for each table.
+        padding_idx, prune_invalid: as in `tf_ti.embedding_bag`, for all tables.
+        name: a name for the operation.
+
+    Returns:
+        A list of what `tf_ti.embedding_bag` gives for each table. The gradient of each table is a
+        tf.IndexedSlices of its own; of zeros, where no loss depends on what the table gave.
+
+    Raises:
+        TypeError, ValueError: dtypes or static shapes do not fit one another, or the lists are not
+            of one length. It names the table, as in "emb_tables[3]".
+        tf.errors.InvalidArgumentError: an id outside of its table, or a SparseTensor that is out of
+            order. It names the table, the position and the value.
+
+    Example:
+
+        >>> colors = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        >>> sizes = tf.constant([[10.0, 20.0], [30.0, 40.0]])
+        >>> ids = [tf.ragged.constant([[0, 2], [1]]), tf.constant([[1], [0]])]
+        >>> [rows.numpy().tolist() for rows in tf_ti.embedding_bags([colors, sizes], ids)]
+        [[[6.0, 8.0], [3.0, 4.0]], [[30.0, 40.0], [10.0, 20.0]]]
+
+    Source: tf.nn.embedding_lookup_sparse for all features of a model; FBGEMM's
+    SplitTableBatchedEmbeddingBagsCodegen.
+    """
+    if not _as_list("emb_tables", emb_tables):
+        raise ValueError("emb_tables must have at least one table, got an empty list")
+    count = len(emb_tables)
+    ids = _for_each("ids", ids, count)
+    if weights is not None:
+        weights = _for_each("weights", weights, count)
+    if isinstance(default_index, (list, tuple)):
+        default_indices = [
+            -1 if index is None else index
+            for index in _for_each("default_index", default_index, count)
+        ]
+    else:
+        default_indices = [default_index] * count
+    check_combiner(combiner, weights)
+    padding_idx = to_padding_idx(padding_idx, tf.int64)
+    tables, several, outers = [], [], []
+    for k, emb_table in enumerate(emb_tables):
+        with _of_table(k) as prefix:
+            table = _to_table(emb_table)
+            _check_alike(table, tables[0] if tables else table)
+            ids_of_table, weights_of_table = to_ids(ids[k]), None
+            if weights is not None:
+                if weights[k] is None:
+                    raise ValueError("weights must be there for each table, or for none, got None")
+                weights_of_table = to_weights_of_ids(ids_of_table, weights[k], table.dtype, prefix)
+            bags, outer = split(ids_of_table, weights_of_table, prefix)
+            check_combinable(combiner, table.dtype)
+            bags = bags.replace(
+                default_index=to_default_index(default_indices[k], ids_of_table),
+                padding_idx=to_padding_idx(padding_idx, ids_of_table.dtype),
+                reduction=combiner,
+            )
+            tables.append(table)
+            several.append(prune(bags) if prune_invalid else bags)
+            outers.append(outer)
+    rows = pool_several(tables, of_same_types(several), needs_argmax(combiner), name)
+    return [outer.restore(rows_of_table) for outer, rows_of_table in zip(outers, rows)]
+
+
+def _as_list(label: str, values: Any) -> Sequence[Any]:
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f"{label} must be a list, got {values!r}")
+    return values
+
+
+def _for_each(label: str, values: Any, count: int) -> Sequence[Any]:
+    if len(_as_list(label, values)) != count:
+        raise ValueError(
+            f"{label} must be a list of {count}, one for each of emb_tables, got {len(values)}"
+        )
+    return values
+
+
+@contextlib.contextmanager
+def _of_table(number: int):
+    """Inside, errors name the table; it gives the words, for assertions that fail later."""
+    prefix = f"emb_tables[{number}]: "
+    try:
+        yield prefix
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{prefix}{error}") from error
+
+
+def _to_table(emb_table: Any) -> Table:
+    if is_sharded(emb_table):  # which TensorFlow would stack
+        raise TypeError(
+            f"it must be one table, got a list of {len(emb_table)}: tf_ti.embedding_bag takes the "
+            "shards of a table"
+        )
+    return to_table(emb_table)
+
+
+def _check_alike(table: Table, first: Table) -> None:
+    if table.dtype != first.dtype:
+        raise TypeError(f"it must be {first.dtype.name} like emb_tables[0], got {table.dtype.name}")
+    mine, others = table.value.shape, first.value.shape
+    if not mine[1:].is_compatible_with(others[1:]):
+        raise ValueError(
+            f"its rows must be of the shape of those of emb_tables[0], {others[1:]}, got {mine[1:]}"
+        )
+    if table.is_resource != first.is_resource:
+        kinds = {True: "a variable", False: "a tensor"}
+        raise TypeError(
+            f"it must be {kinds[first.is_resource]} like emb_tables[0], got "
+            f"{kinds[table.is_resource]}"
+        )
+    if table.is_resource:
+        check_together("it", table.variable, "emb_tables[0]", first.variable)
