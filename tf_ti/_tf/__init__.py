@@ -1,0 +1,1 @@
+from tf_ti._tf.graphs import *  # noqa: F403
