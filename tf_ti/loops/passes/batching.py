@@ -58,7 +58,7 @@ def is_plain(op: tf.Operation) -> bool:
     """
     return (
         not op.control_inputs
-        and not op._control_outputs
+        and not _tf.waiting_operations(op)
         and all(t.dtype in TYPES and t.shape.rank is not None for t in (*op.inputs, *op.outputs))
         and ("_gradient_op_type" not in op.node_def.attr or _custom_gradients.of(op) is not None)
     )
