@@ -15,11 +15,11 @@ class _Freezable(convert_to_constants._FunctionCaller):
         attributes = node.attr.items()
         callers = [name for name, value in attributes if value.HasField("func") or value.list.func]
         super().__init__(node, function, graph, 0, "", callers)
-        self._freeze, self._calls = freeze, calls
+        self.freeze, self.calls = freeze, calls
 
     def create_edges(self):
         convert_to_constants._Node.create_edges(self)
-        for name, inputs in self._calls(self.node):
+        for name, inputs in self.calls(self.node):
             function = self._enclosing_graph.functions[name]
             for position, index in enumerate(inputs):
                 source = convert_to_constants._EndPoint(self, index)
@@ -32,7 +32,7 @@ class _Freezable(convert_to_constants._FunctionCaller):
 
     def convert_variable_to_constant(self, incoming_edge, tensor_data):
         index = incoming_edge.destination.index
-        if not self._freeze(self.converted_self().node, index, tensor_data.numpy):
+        if not self.freeze(self.converted_self().node, index, tensor_data.numpy):
             return
         for edge in self.outgoing_edges:
             function = edge.destination.convertible

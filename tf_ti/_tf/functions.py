@@ -27,10 +27,10 @@ class _Dismantling:
     """Takes a graph apart when nobody needs this object any more."""
 
     def __init__(self, graph: FuncGraph):
-        self._graph = graph
+        self.graph = graph
 
     def __del__(self):
-        dismantle(self._graph)
+        dismantle(self.graph)
 
 
 def make_concrete_function(name: str, add: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
