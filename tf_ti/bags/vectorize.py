@@ -62,7 +62,7 @@ class _Given:
 
     def tiled(self, name: str) -> tf.Tensor:
         """One of the bags' tensors, for all lanes."""
-        return self.pfor._unwrap_or_tile(getattr(self._wrapped, name))
+        return _tf.stacked(self.pfor, getattr(self._wrapped, name))
 
 
 def _unstacked(pfor_input, index: int, label: str) -> tf.Tensor:
@@ -76,7 +76,7 @@ def _table(pfor_input, number: int = 0) -> Table:
 
 
 def _tiled(pfor_input, index: int) -> tf.Tensor:
-    return pfor_input.pfor._unwrap_or_tile(pfor_input.input(index))
+    return _tf.stacked(pfor_input.pfor, pfor_input.input(index))
 
 
 def _count(pfor) -> tf.Tensor:

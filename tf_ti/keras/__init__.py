@@ -16,7 +16,11 @@ if keras.backend.backend() != "tensorflow":
         f"keras.backend.backend()={keras.backend.backend()!r}"
     )
 
-from tf_ti.keras import optimizers  # noqa: E402 - what it needs is checked first
+from tf_ti.keras import _internals  # noqa: E402 - what it needs is checked first
+
+_internals.check()
+
+from tf_ti.keras import optimizers  # noqa: E402
 from tf_ti.keras.embedding_bag import EmbeddingBag  # noqa: E402
 from tf_ti.keras.openvino import OpenVINO  # noqa: E402
 from tf_ti.keras.recurrent import GRU, LSTM, SimpleRNN  # noqa: E402

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti.bags.updates import sum_rows
+from tf_ti.keras import _internals
+from tf_ti.keras._internals import is_sparse, with_values
 
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "RowwiseAdagrad"]
 
@@ -28,7 +30,7 @@ _TABLES = """
 _DECAY = "`weight_decay` decays the rows that a step touches. "
 
 
-class _RowUpdates:
+class _RowUpdates(_internals.SparseGradients):
     """What the optimizers have in common, in front of a class of Keras."""
 
     def add_variable(self, shape, initializer="zeros", dtype=None, *args, **kwargs):
@@ -36,22 +38,12 @@ class _RowUpdates:
             dtype = "float32"  # in halves, averages and sums would soon stand still
         return super().add_variable(shape, initializer, dtype, *args, **kwargs)
 
-    def _overwrite_variables_directly_with_gradients(self, grads, vars):
-        # What comes next there is a division, which slices lack.
-        grads, vars = super()._overwrite_variables_directly_with_gradients(grads, vars)
-        return [_divisible(grad) for grad in grads], vars
-
-    def _backend_apply_gradients(self, grads, trainable_variables):
-        tables = [v for g, v in zip(grads, trainable_variables) if _is_sparse(g)]
-        if not tables:
-            return super()._backend_apply_gradients(grads, trainable_variables)
-        self._check_tables(tables)
+    def _apply_with_tables(self, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+        self._check_tables([v for g, v in zip(grads, variables) if is_sparse(g)])
         if self.clipnorm or self.global_clipnorm or self.clipvalue:
-            grads = self._clip_rows(grads, trainable_variables)
-        self._apply_weight_decay(
-            [v for g, v in zip(grads, trainable_variables) if not _is_sparse(g)]
-        )
-        self._backend_update_step(grads, trainable_variables, self.learning_rate)
+            grads = self._clip_rows(grads, variables)
+        _internals.decay(self, [v for g, v in zip(grads, variables) if not is_sparse(g)])
+        _internals.step(self, grads, variables)
 
     def _check_tables(self, tables: Sequence[Any]) -> None:
         wrong = self._unfit_arguments()
@@ -77,44 +69,22 @@ class _RowUpdates:
     def _clip_rows(self, grads, variables):
         """Clips slices as what they are: values of rows, once their repetitions are added up."""
         grads = [
-            sum_rows(g, tf.shape(v)[0]) if _is_sparse(g) else g for g, v in zip(grads, variables)
+            sum_rows(g, tf.shape(v)[0]) if is_sparse(g) else g for g, v in zip(grads, variables)
         ]
-        clipped = self._clip_gradients([g.values if _is_sparse(g) else g for g in grads])
-        return [_with_values(g, c) if _is_sparse(g) else c for g, c in zip(grads, clipped)]
+        clipped = _internals.clip(self, [g.values if is_sparse(g) else g for g in grads])
+        return [with_values(g, c) if is_sparse(g) else c for g, c in zip(grads, clipped)]
 
     def update_step(self, gradient, variable, learning_rate):
-        if not _is_sparse(gradient):
+        if not is_sparse(gradient):
             return super().update_step(gradient, variable, learning_rate)
         slots = tf.float64 if variable.dtype == "float64" else tf.float32
-        gradient = _with_values(gradient, tf.cast(gradient.values, variable.dtype))
+        gradient = with_values(gradient, tf.cast(gradient.values, variable.dtype))
         self._update_rows(gradient, variable, tf.cast(learning_rate, slots))
 
     def _decay_of(self, variable) -> float:
-        if self.weight_decay is None or not self._use_weight_decay(variable):
+        if self.weight_decay is None or not _internals.decays(self, variable):
             return 0.0
         return self.weight_decay
-
-    def _slot(self, slots, variable) -> tf.Variable:
-        return slots[self._get_variable_index(variable)].value
-
-
-def _is_sparse(gradient: Any) -> bool:
-    return isinstance(gradient, tf.IndexedSlices)
-
-
-def _with_values(slices: tf.IndexedSlices, values: tf.Tensor) -> tf.IndexedSlices:
-    return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
-
-
-class _DivisibleSlices(tf.IndexedSlices):
-    def __truediv__(self, divisor):
-        return _with_values(self, self.values / tf.cast(divisor, self.values.dtype))
-
-
-def _divisible(gradient: Any) -> Any:
-    if not _is_sparse(gradient):
-        return gradient
-    return _DivisibleSlices(gradient.values, gradient.indices, gradient.dense_shape)
 
 
 @keras.saving.register_keras_serializable(package="tf_ti")
@@ -153,7 +123,7 @@ class Adagrad(_RowUpdates, keras.optimizers.Adagrad):
         if decay:
             gradient = sum_rows(gradient, tf.shape(variable)[0])
             _decay_rows(variable, gradient, learning_rate * tf.cast(decay, learning_rate.dtype))
-        accumulator = self._slot(self._accumulators, variable)
+        accumulator = _internals.accumulator(self, variable)
         tf_ti.adagrad_update(variable, accumulator, gradient, learning_rate, epsilon=self.epsilon)
 
 
@@ -163,7 +133,7 @@ def _decay_rows(variable: tf.Variable, gradient: tf.IndexedSlices, factor: tf.Te
     axes = tf.range(1, tf.rank(rows))
     has_gradient = tf.reduce_any(tf.not_equal(gradient.values, 0), axes, keepdims=True)
     rows = tf.where(has_gradient, rows, tf.zeros_like(rows))
-    tf_ti.scatter_sub(variable, _with_values(gradient, rows), factor)
+    tf_ti.scatter_sub(variable, with_values(gradient, rows), factor)
 
 
 @keras.saving.register_keras_serializable(package="tf_ti")
@@ -187,7 +157,7 @@ class RowwiseAdagrad(Adagrad):
         if self.built:
             return
         keras.optimizers.Optimizer.build(self, var_list)
-        self._accumulators = [self._add_accumulator(variable) for variable in var_list]
+        _internals.set_accumulators(self, [self._add_accumulator(v) for v in var_list])
 
     def _add_accumulator(self, variable):
         initializer = keras.initializers.Constant(self.initial_accumulator_value)
@@ -195,15 +165,15 @@ class RowwiseAdagrad(Adagrad):
             return self.add_variable_from_reference(variable, "accumulator", initializer)
         value = variable.value if isinstance(variable, keras.Variable) else variable
         path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
-        with self._distribution_strategy.extended.colocate_vars_with(value):
+        with _internals.colocated(self, value):
             return self.add_variable(
                 (variable.shape[0], 1), initializer, variable.dtype, name=f"{path}_accumulator"
             )
 
     def update_step(self, gradient, variable, learning_rate):
-        if _is_sparse(gradient) or len(variable.shape) < 2:
+        if is_sparse(gradient) or len(variable.shape) < 2:
             return super().update_step(gradient, variable, learning_rate)
-        accumulator = self._slot(self._accumulators, variable)
+        accumulator = _internals.accumulator(self, variable)
         gradient = tf.cast(gradient, accumulator.dtype)
         axes = list(range(1, len(variable.shape)))
         squares = tf.reduce_mean(gradient**2, axes)
@@ -235,8 +205,8 @@ class Adam(_RowUpdates, keras.optimizers.Adam):
     def _update_rows(self, gradient, variable, learning_rate):
         tf_ti.adam_update(
             variable,
-            self._slot(self._momentums, variable),
-            self._slot(self._velocities, variable),
+            _internals.momentum(self, variable),
+            _internals.velocity(self, variable),
             gradient,
             learning_rate,
             self.iterations + 1,

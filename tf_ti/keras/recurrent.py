@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tf_ti import _library, _tf
+from tf_ti.keras import _internals
 from tf_ti.recurrent import ops, weights as _weights
 from tf_ti.recurrent.spec import CellSpec, Kind
 
@@ -50,7 +51,8 @@ class _NativeLoop:
             mask = tf.cast(mask, tf.bool)
         if training and self.cell.dropout:
             # One mask for all steps, as in Keras.
-            sequences = sequences * self.cell.get_dropout_mask(sequences[:, 0, :])[:, tf.newaxis]
+            kept = _internals.dropout_mask(self.cell, sequences[:, 0, :])
+            sequences = sequences * kept[:, tf.newaxis]
         states = [
             self._for_batch(self._compute(state), sequences)
             for state in keras.tree.flatten(initial_state)
@@ -77,7 +79,7 @@ class _NativeLoop:
         may_train = training is not None and (tf.is_tensor(training) or bool(training))
         if may_train and cell.recurrent_dropout:
             raise NotImplementedError("there is recurrent_dropout")
-        if may_train and cell.dropout and getattr(cell, "dropout_mask_count", None) is not None:
+        if may_train and cell.dropout and _internals.has_mask_for_each_gate(cell):
             raise NotImplementedError(
                 "there is dropout with implementation=1, a mask for each gate"
             )

@@ -33,7 +33,7 @@ class _Lanes:
         return [
             given.t
             if name in _WEIGHTS
-            else _joined(self._pfor._unwrap_or_tile(given), self._batch_axis(name))
+            else _joined(_tf.stacked(self._pfor, given), self._batch_axis(name))
             for name, given in self._inputs
         ]
 

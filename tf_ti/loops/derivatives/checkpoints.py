@@ -169,7 +169,7 @@ def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
         with graph.gradient_override_map({"IdentityN": RECORDED}):
             recorded, gradient_of = tf.identity_n([given, value])
     _graphs.replace(value, recorded)
-    gradient_of.op._update_input(1, value)
+    _tf.replace_input(gradient_of.op, 1, value)
     graph.outputs = [recorded if t is value else t for t in graph.outputs]
     return given
 

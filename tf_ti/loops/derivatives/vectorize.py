@@ -131,9 +131,9 @@ class _Vectorizer:
             pfor = _tf.make_pfor(self._pfor, source, lanes[0] if lanes else self._size)
             for inside, tensor, value in zip(source.inputs, own, (*parameters, *shared)):
                 _tf.copy_handle_data(inside, tensor)
-                pfor._add_conversion(inside, _wrap(tensor, value.is_stacked, pfor))
+                _tf.set_converted(pfor, inside, _wrap(tensor, value.is_stacked, pfor))
             for i, result in enumerate(source.outputs):
-                wrapped = pfor._convert_helper(result)
+                wrapped = _tf.converted(pfor, result)
                 is_stacked = wrapped.is_stacked or i in to_stack
                 if wrapped.is_stacked and _tf.is_opaque(wrapped.t) and not _is_unstacked(wrapped.t):
                     raise _tf.NotVectorized("a loop inside runs lane by lane")
@@ -141,7 +141,7 @@ class _Vectorizer:
                 graph.outputs.append(tensor)
                 results.append(_Value(tensor.dtype, tensor.shape, is_stacked))
             for op in source.control_outputs:
-                converted = pfor._convert_helper(op.outputs[0] if op.outputs else op)
+                converted = _tf.converted(pfor, op.outputs[0] if op.outputs else op)
                 graph.control_outputs.append(converted.t.op if op.outputs else converted)
         groups = [[tensor] for tensor in inputs]
         graph = _graphs.extract(
@@ -219,7 +219,7 @@ def _is_unstacked(sequences: tf.Tensor) -> bool:
 
 def _unwrap(pfor, wrapped) -> tf.Tensor:
     if not _tf.is_opaque(wrapped.t):
-        return pfor._unwrap_or_tile(wrapped)
+        return _tf.stacked(pfor, wrapped)
     sequences = wrapped.t
     if not wrapped.is_stacked:
         sequences = tf.tile(sequences[None], pfor.loop_len_vector)
@@ -228,28 +228,17 @@ def _unwrap(pfor, wrapped) -> tf.Tensor:
     return ops.tf_ti_sequence_stack(sequences=sequences)
 
 
-def _register_for_sequences(op_type: str):
-    """As `_tf.register_pfor`, for the sequences that one of TensorFlow's ops gets."""
-    usual = _tf.pfor_converter(op_type)
-
-    def register(converter):
-        def convert(pfor_input):
-            is_ours = any(_tf.is_opaque(wrapped.t) for wrapped in pfor_input.inputs)
-            return (converter if is_ours else usual)(pfor_input)
-
-        convert.tf_ti_usual = usual
-        _tf.register_pfor(op_type)(convert)
-
-    return register
+def _gets_sequences(pfor_input) -> bool:
+    return any(_tf.is_opaque(wrapped.t) for wrapped in pfor_input.inputs)
 
 
-@_register_for_sequences("AddN")
+@_tf.register_pfor_where(_gets_sequences, "AddN")
 def _vectorize_sum(pfor_input):
     pfor = pfor_input.pfor
     return _wrap(tf.add_n([_unwrap(pfor, wrapped) for wrapped in pfor_input.inputs]), True, pfor)
 
 
-@_register_for_sequences("ZerosLike")
+@_tf.register_pfor_where(_gets_sequences, "ZerosLike")
 def _vectorize_zeros(pfor_input):
     pfor = pfor_input.pfor
     return _wrap(tf.zeros_like(_unwrap(pfor, pfor_input.input(0))), True, pfor)

@@ -62,7 +62,7 @@ def check_plain(op: tf.Operation) -> None:
 
 def _bond(op: tf.Operation) -> str | None:
     """The reason why an operation is bound to its place, if there is one."""
-    if op.control_inputs or op._control_outputs:
+    if op.control_inputs or _tf.waiting_operations(op):
         return "it waits for another operation, or another one for it"
     for tensor in (*op.inputs, *op.outputs):
         if tensor.dtype not in TYPES:

@@ -54,7 +54,7 @@ def _check(graph: _tf.FuncGraph, labels: Sequence[str]) -> None:
                 size = tf.raw_ops.TensorListLength(input_handle=op.inputs[0])
                 label = name_of(op.inputs) or f"the TensorArray that {op.name!r} writes to"
                 index = ops.tf_ti_list_index(index=op.inputs[1], size=size, label=label)
-            op._update_input(1, index)
+            _tf.replace_input(op, 1, index)
         label = name_of(op.inputs)
         if label:
             names.update((t.ref(), label) for t in op.outputs if t.dtype == tf.variant)

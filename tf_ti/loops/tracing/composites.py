@@ -81,7 +81,7 @@ def row_type(label: str, spec: tf.TypeSpec, axis: int) -> tf.TypeSpec:
         )
     if axis != 0:
         raise ValueError(f"{label}: the rows of {spec} lie along axis 0, got axis {axis}")
-    row = spec._unbatch()
+    row = _tf.row_spec(spec)
     is_dense = isinstance(row, tf.RaggedTensorSpec) and row.ragged_rank == 0
     return tf.TensorSpec(row.shape, row.dtype) if is_dense else row
 
@@ -97,7 +97,7 @@ def to_rows(value: Any) -> list[tf.Tensor]:
     """All rows, encoded: tensors whose first axis counts them. Of a ragged tensor the numbers."""
     if isinstance(value, tf.RaggedTensor):
         return [tf.range(value.nrows())]
-    return type_of(value)._to_batched_tensor_list(value) if is_composite(value) else [value]
+    return _tf.encode_rows(type_of(value), value) if is_composite(value) else [value]
 
 
 def taken_row(value: Any, row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
@@ -107,7 +107,7 @@ def taken_row(value: Any, row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any
         if isinstance(row, tf.TensorSpec):
             taken.set_shape(row.shape)
         return taken
-    return row._from_compatible_tensor_list(list(tensors)) if is_composite(value) else tensors[0]
+    return _tf.decode(row, tensors) if is_composite(value) else tensors[0]
 
 
 def is_ragged_row(row: tf.TypeSpec) -> bool:
@@ -119,7 +119,7 @@ def given_specs(row: tf.TypeSpec) -> list[tf.TensorSpec]:
     """The specs of one row of a result, encoded; that of a ragged tensor with its length."""
     if is_ragged_row(row):
         return [tf.TensorSpec(row.shape, row.dtype), tf.TensorSpec([], row.row_splits_dtype)]
-    return [tf.TensorSpec(spec.shape, spec.dtype) for spec in row._flat_tensor_specs]
+    return [tf.TensorSpec(spec.shape, spec.dtype) for spec in _tf.row_component_specs(row)]
 
 
 def given_modes(row: tf.TypeSpec) -> list[str]:
@@ -130,7 +130,7 @@ def given_modes(row: tf.TypeSpec) -> list[str]:
 def given_row(value: Any, row: tf.TypeSpec) -> list[tf.Tensor]:
     if is_ragged_row(row):
         return [value, tf.shape(value, row.row_splits_dtype)[0]]
-    return row._to_tensor_list(value) if is_composite(value) else [value]
+    return _tf.encode_row(row, value) if is_composite(value) else [value]
 
 
 def from_rows(row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
@@ -139,7 +139,7 @@ def from_rows(row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
         return tensors[0]
     if is_ragged_row(row):
         return tf.RaggedTensor.from_row_lengths(*tensors, validate=False)
-    return row._batch(tensors[0].shape[0])._from_compatible_tensor_list(list(tensors))
+    return _tf.decode(_tf.batch_spec(row, tensors[0].shape[0]), tensors)
 
 
 def dense_if_even(value: Any) -> Any:

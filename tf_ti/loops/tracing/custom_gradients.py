@@ -106,8 +106,8 @@ def close(graph: _tf.FuncGraph) -> None:
             continue
         with graph.as_default():
             made = _graphs.copy_in_place(op)
-        for waiting in op._control_outputs:
-            waiting._add_control_input(made[0].op)
+        for waiting in _tf.waiting_operations(op):
+            _tf.add_control_input(waiting, made[0].op)
         became = dict(zip([t.ref() for t in op.outputs], made))
         graph.outputs = [became.get(t.ref(), t) for t in graph.outputs]
         graph.left_out.add(op)

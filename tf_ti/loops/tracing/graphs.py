@@ -135,7 +135,7 @@ class _Copier:
             if self.rename_functions and op.type not in CALLS:
                 function = _tf.renamed_function(function, f"{name}_{next(_uid)}")
                 names[name] = function.name.decode()
-            self.graph._add_function_recursive(function)
+            _tf.add_function(self.graph, function)
         attrs = {key: _with_names(value, names) for key, value in attrs.items()}
         inputs, dtypes = reads(op), [t.dtype for t in op.outputs]
         if len(inputs) > len(op.inputs):  # an IdentityN, which has as many outputs
@@ -144,16 +144,9 @@ class _Copier:
             types_of_all.list.type.extend(t.as_datatype_enum for t in dtypes)
             attrs["T"] = types_of_all
         with tf.device(op.device), self.graph.control_dependencies(controls):
-            copied = self.graph._create_op_internal(
-                op.type,
-                [self.tensors[t.ref()] for t in inputs],
-                dtypes=dtypes,
-                name=op.name,
-                attrs=attrs,
-                op_def=op.op_def,
-            )
-        if getattr(op, "_gradient_function", None) is not None:
-            copied._gradient_function = op._gradient_function
+            given = [self.tensors[t.ref()] for t in inputs]
+            copied = _tf.create_operation(self.graph, op.op_def, given, dtypes, attrs, op.name)
+        _tf.copy_gradient(op, copied)
         if getattr(op, "tf_ti_gradient", None) is not None:
             op.tf_ti_gradient.claim(copied)
         self.operations[op] = [copied]
@@ -279,7 +272,7 @@ def replace(old: tf.Tensor, new: tf.Tensor) -> None:
     for op in old.consumers():
         for i, tensor in enumerate(op.inputs):
             if tensor is old:
-                op._update_input(i, new)
+                _tf.replace_input(op, i, new)
 
 
 def extract(
@@ -407,12 +400,11 @@ def chain(operations: Sequence[tf.Operation]) -> None:
     """Lets each operation wait for the one before."""
     for before, after in itertools.pairwise(operations):
         if before not in after.control_inputs:
-            after._add_control_input(before)
+            _tf.add_control_input(after, before)
 
 
 def keep_controls(op: tf.Operation, is_kept: Callable[[tf.Operation], bool]) -> None:
     """Lets an operation no longer wait for some of those that it waits for."""
     kept = [other for other in op.control_inputs if is_kept(other)]
     if len(kept) < len(op.control_inputs):
-        op._remove_all_control_inputs()
-        op._add_control_inputs(kept)
+        _tf.set_control_inputs(op, kept)

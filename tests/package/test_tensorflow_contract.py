@@ -1,0 +1,1176 @@
+"""The private names of TensorFlow and Keras that tf_ti uses, and what it relies on in each.
+
+There is one test for each name. None imports tf_ti, so that they tell of a new TensorFlow what has
+moved where tf_ti does not build or import. Others test that the list is complete, and that the
+names are used where they belong: in tf_ti/_tf/ and tf_ti/keras/_internals.py.
+"""
+
+import ast
+import contextlib
+import gc
+import importlib
+import inspect
+import pathlib
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import (
+    convert_variables_to_constants_v2 as freeze,
+)
+
+keras = pytest.importorskip("keras")
+
+PACKAGE = pathlib.Path(__file__).parent.parent.parent / "tf_ti"
+RELIED_ON = {}  # for each name its check
+
+
+def relied_on(name):
+    """Makes a function the check of a private name. It gets what has the name.
+
+    Where only instances have an attribute, as of a name that ends with "()._x", it gets the class.
+    """
+
+    def add(check):
+        assert name not in RELIED_ON
+        RELIED_ON[name] = check
+        return check
+
+    return add
+
+
+def resolve(name):
+    parts = name.split("().")[0].split(".")
+    for end in range(len(parts), 0, -1):
+        with contextlib.suppress(ModuleNotFoundError):
+            found = importlib.import_module(".".join(parts[:end]))
+            for part in parts[end:]:
+                found = getattr(found, part)
+            return found
+    raise ModuleNotFoundError(name)
+
+
+def parameters(function):
+    return list(inspect.signature(function).parameters)
+
+
+# --- autograph -----------------------------------------------------------------------------------
+
+
+@relied_on("tensorflow.python.autograph.core.ag_ctx.ControlStatusCtx")
+def _(it):
+    ag_ctx = resolve("tensorflow.python.autograph.core.ag_ctx")
+    with it(ag_ctx.Status.DISABLED):
+        assert ag_ctx.control_status_ctx().status == ag_ctx.Status.DISABLED
+
+
+@relied_on("tensorflow.python.autograph.core.ag_ctx.Status")
+def _(it):
+    assert {"DISABLED", "ENABLED", "UNSPECIFIED"} <= set(it.__members__)
+
+
+@relied_on("tensorflow.python.eager.polymorphic_function.autograph_util.py_func_from_autograph")
+def _(it):
+    def function(x):
+        if x > 0:
+            x = -x
+        return x
+
+    ag_ctx = resolve("tensorflow.python.autograph.core.ag_ctx")
+    with tf.Graph().as_default(), ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED):
+        assert it(function)(tf.constant(1.0)).op.type == "Identity"  # of a conditional
+
+
+# --- distribution --------------------------------------------------------------------------------
+
+
+def mirrored():
+    return tf.distribute.MirroredStrategy(["CPU:0"])
+
+
+@relied_on("tensorflow.python.distribute.distribute_lib.get_update_replica_id")
+def _(it):
+    assert it() is None
+    found, strategy = [], mirrored()
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+    strategy.extended.update(variable, lambda v: found.append(it()))
+    assert found == [0]
+
+
+@relied_on("tensorflow.python.distribute.values.DistributedVariable")
+def _(it):
+    with mirrored().scope():
+        assert isinstance(tf.Variable(1.0), it)
+    assert not isinstance(tf.Variable(1.0), it)
+
+
+@relied_on("tensorflow.python.distribute.ps_values.AggregatingVariable")
+def _(it):
+    assert issubclass(it, tf.Variable)
+    assert parameters(it)[:3] == ["strategy", "v", "aggregation"]
+
+
+@relied_on("tensorflow.python.distribute.values_util.is_saving_non_distributed")
+def _(it):
+    assert it() is False
+
+
+@relied_on("tensorflow.python.distribute.sharded_variable.ShardedVariable")
+def _(it):
+    shards = [tf.Variable([1.0]), tf.Variable([2.0])]
+    assert [v.handle for v in it(shards).variables] == [v.handle for v in shards]
+
+
+# --- what is recorded for gradients --------------------------------------------------------------
+
+
+@relied_on("tensorflow.python.eager.backprop._MockOp")
+def _(it):
+    x = tf.zeros([2, 2])
+    op = it(("transpose_a", True), [x], [x], "MatMul", [])
+    assert op.get_attr("transpose_a") is True
+    assert op.inputs[0] is x and op.outputs[0] is x and op.type == "MatMul"
+
+
+@relied_on("tensorflow.python.eager.execute.must_record_gradient")
+def _(it):
+    assert not it()
+    with tf.GradientTape():
+        assert it()
+
+
+@relied_on("tensorflow.python.eager.execute.record_gradient")
+def _(it):
+    @tf.function(autograph=False)
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with tape.stop_recording():
+                y = tf.raw_ops.Square(x=x)
+            op = y.op
+            it("Square", list(op.inputs), ("T", op.get_attr("T")), list(op.outputs))
+        return tape.gradient(y, x)
+
+    assert gradient(tf.constant(3.0)) == 6.0
+
+
+@relied_on("tensorflow.python.eager.forwardprop._SPECIAL_CASES")
+def _(it):
+    seen = []
+
+    def jvp(attributes, inputs, outputs, tangents):
+        seen.append((attributes, len(inputs), len(outputs)))
+        return [5.0 * tangent for tangent in tangents]
+
+    assert "Softsign" not in it
+    it["Softsign"] = jvp
+    try:
+        x = tf.constant(1.0)
+        with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)) as accumulator:
+            y = tf.raw_ops.Softsign(features=x)
+        assert accumulator.jvp(y) == 5.0
+    finally:
+        del it["Softsign"]
+    assert seen == [(("T", tf.float32.as_datatype_enum), 1, 1)]
+
+
+@relied_on("tensorflow.python.eager.forwardprop_util.pack_tangents")
+def _(it):
+    x = tf.constant(1.0)
+    with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)):
+        assert len(it([x]).tangents) == 1
+        assert not it([tf.constant(2.0)]).tangents
+
+
+@relied_on("tensorflow.python.eager.forwardprop_util.push_forwardprop_state")
+def _(it):
+    forwardprop_util = resolve("tensorflow.python.eager.forwardprop_util")
+    x = tf.constant(1.0)
+    with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)), it():
+        assert not forwardprop_util.pack_tangents([x]).tangents
+
+
+@relied_on("tensorflow.python.eager.record.could_possibly_record")
+def _(it):
+    assert not it()
+    with tf.GradientTape():
+        assert it()
+
+
+@relied_on("tensorflow.python.eager.record.record_operation")
+def _(it):
+    with tf.GradientTape() as tape:
+        x, y = tf.constant(1.0), tf.constant(2.0)
+        tape.watch(x)
+        it("probe", [y], [x], lambda grad: [7.0 * grad], lambda tangent: [tangent])
+    assert tape.gradient(y, x) == 7.0
+
+
+@relied_on("tensorflow.python.eager.record.stop_recording")
+def _(it):
+    x = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with it():
+            y = x * x
+    assert tape.gradient(y, x) is None
+
+
+@relied_on("tensorflow.python.framework.ops.gradient_registry")
+def _(it):
+    assert callable(it.lookup("Tanh"))
+    with pytest.raises(LookupError):
+        it.lookup("no op")
+
+
+@relied_on("tensorflow.python.framework.registry.Registry()._registry")
+def _(registry):
+    found = registry("probe")
+    found.register(print, "name")
+    with pytest.raises(KeyError):
+        found.register(print, "name")
+    found._registry.pop("name", None)
+    found.register(len, "name")
+    assert found.lookup("name") is len
+
+
+@relied_on("tensorflow.python.framework.ops.Operation()._gradient_function")
+def _(_):
+    with tf.Graph().as_default():
+        called = tf.function(lambda: tf.constant(1.0)).get_concrete_function()()
+        assert tf.constant(1.0).op._gradient_function is None
+    calls = [op for op in called.graph.get_operations() if op.type.endswith("PartitionedCall")]
+    assert callable(calls[0]._gradient_function)
+
+
+def test_a_custom_gradient_is_named_by_an_attribute():
+    with tf.Graph().as_default():
+        op = tf.custom_gradient(lambda x: (x, lambda grad: grad))(tf.constant(1.0)).op
+    assert op.type == "IdentityN" and "CustomGradient" in op.get_attr("_gradient_op_type").decode()
+
+
+@relied_on("tensorflow.python.ops.resource_variable_ops.variable_accessed")
+def _(it):
+    variable = tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        it(variable)
+    assert [v.handle for v in tape.watched_variables()] == [variable.handle]
+
+
+@relied_on("tensorflow.python.ops.resource_variable_ops.variable_shape")
+def _(it):
+    shape = it(tf.Variable(tf.zeros([2, 3])).handle, tf.int64)
+    assert shape.numpy().tolist() == [2, 3] and shape.dtype == tf.int64
+
+
+# --- the runtime ---------------------------------------------------------------------------------
+
+
+@relied_on("tensorflow.python.eager.context.context")
+def _(it):
+    with tf.device("CPU:0"):
+        assert it().device_name.endswith("CPU:0")
+    assert not it().device_name
+    assert it().num_gpus() == len(tf.config.list_logical_devices("GPU"))
+
+
+@relied_on("tensorflow.python.eager.context.Context()._initialized")
+def _(context):
+    assert context()._initialized is False
+    tf.constant(1.0)
+    assert resolve("tensorflow.python.eager.context").context()._initialized is True
+
+
+@relied_on("tensorflow.python.framework.kernels.get_all_registered_kernels")
+def _(it):
+    assert ("MatMul", "CPU") in {(kernel.op, kernel.device_type) for kernel in it().kernel}
+
+
+@relied_on("tensorflow.python.framework.op_def_registry.get")
+def _(it):
+    assert it("Square").name == "Square"
+    assert [attr.name for attr in it("Square").attr] == ["T"]
+
+
+@relied_on("tensorflow.python.framework.ops.EagerTensor")
+def _(it):
+    assert isinstance(tf.constant(1.0), it)
+    with tf.Graph().as_default():
+        assert not isinstance(tf.constant(1.0), it)
+
+
+@relied_on("tensorflow.python.types.core.Tensor")
+def _(it):
+    assert isinstance(tf.constant(1.0), it) and not isinstance(np.ones(1), it)
+    with tf.Graph().as_default():
+        assert isinstance(tf.constant(1.0), it)
+
+    class Ours(it):
+        dtype, shape = tf.float32, tf.TensorShape([])
+
+        def __tf_tensor__(self, dtype=None, name=None):
+            return tf.constant(4.0)
+
+    assert tf.sqrt(Ours()) == 2.0
+
+
+# --- functions and their graphs ------------------------------------------------------------------
+
+
+def traced(function, *specs):
+    """The graph of a function."""
+    func_graph = resolve("tensorflow.python.framework.func_graph")
+    return func_graph.func_graph_from_py_func("traced", function, specs, {})
+
+
+def atomic(graph):
+    return resolve(f"{FUNCTION}.from_func_graph")(graph.name, graph, {})
+
+
+FUNC_GRAPH = "tensorflow.python.framework.func_graph"
+FUNCTION = "tensorflow.python.eager.polymorphic_function.atomic_function"
+SCALAR = tf.TensorSpec([])
+
+
+@relied_on(f"{FUNC_GRAPH}.FuncGraph")
+def _(it):
+    outside, graph = tf.constant(1.0), it("name")
+    with graph.as_default():
+        placeholder = graph.capture(outside)
+        graph.inputs = [tf.compat.v1.placeholder(tf.float32, [])]
+        graph.outputs = [placeholder + graph.inputs[0]]
+    ((captured, inside),) = graph.captures
+    assert captured is outside and inside is placeholder
+    assert placeholder.op in graph.get_operations()
+    assert graph.control_outputs == [] and graph.structured_outputs is None
+    assert graph.outer_graph is tf.compat.v1.get_default_graph()
+    assert len(graph.function_captures.capture_types) == 1
+
+
+@relied_on(f"{FUNC_GRAPH}.FuncGraph()._function_captures")
+def _(func_graph):
+    outside, graph = tf.constant(1.0), func_graph("name")
+    with graph.as_default():
+        graph.capture(outside)
+    graph._function_captures.clear()
+    assert list(graph.captures) == []
+
+
+@relied_on(f"{FUNC_GRAPH}.func_graph_from_py_func")
+def _(it):
+    given = resolve(f"{FUNC_GRAPH}.FuncGraph")("given")
+    graph = it("name", lambda x: [x, x + 1.0], [SCALAR], {}, func_graph=given)
+    assert graph is given and len(graph.inputs) == 1 and len(graph.outputs) == 2
+    assert len(graph.structured_outputs) == 2
+
+
+@relied_on(f"{FUNC_GRAPH}.dismantle_func_graph")
+def _(it):
+    graph = traced(lambda x: x + 1.0, SCALAR)
+    reference = weakref.ref(graph)
+    gc.disable()
+    try:
+        it(graph)
+        del graph
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+@relied_on(f"{FUNCTION}.from_func_graph")
+def _(it):
+    graph = traced(lambda x: x + 1.0, SCALAR)
+    function = it("some_name", graph, {})
+    assert function.name == b"some_name" and function.graph is graph
+    assert function.cached_definition.signature.name == "some_name"
+    assert function(tf.constant(1.0)) == 2.0
+
+
+@relied_on(f"{FUNCTION}.from_function_def")
+def _(it):
+    original = atomic(traced(lambda x: x + 1.0, SCALAR))
+    definition = type(original.cached_definition)()
+    definition.CopyFrom(original.cached_definition)
+    definition.signature.name = "another_name"
+    function = it(definition, original.function_type)
+    assert function.name == b"another_name" and function(tf.constant(1.0)) == 2.0
+
+
+@relied_on(f"{FUNCTION}.AtomicFunction")
+def _(it):
+    original = atomic(traced(lambda x: x + 1.0, SCALAR))
+    graph = resolve(f"{FUNC_GRAPH}.FuncGraph")("empty")
+    function = it(
+        original.name,
+        original._bound_context,
+        original.function_type,
+        original.children,
+        original.call_options,
+        graph,
+    )
+    assert function.graph is graph and function(tf.constant(1.0)) == 2.0
+    function.tf_ti_attribute = 1  # is not refused
+
+
+@relied_on(f"{FUNCTION}.AtomicFunction()._bound_context")
+def _(_):
+    context = resolve("tensorflow.python.eager.context").context()
+    assert atomic(traced(lambda x: x, SCALAR))._bound_context is context
+
+
+@relied_on(f"{FUNCTION}.AtomicFunction()._children")
+def _(_):
+    inner = tf.function(lambda x: x + 1.0)
+    function = atomic(traced(lambda x: inner(x), SCALAR))
+    assert len(function._children) == len(function.children) == 1
+    function._children = []
+    assert function.children == []
+
+
+@relied_on("tensorflow.core.function.trace_type.from_value")
+def _(it):
+    assert it(()).placeholder_value(None) == ()
+
+
+@relied_on("tensorflow.core.function.polymorphism.function_type.from_structured_signature")
+def _(it):
+    from_value = resolve("tensorflow.core.function.trace_type.from_value")
+    made = it(((SCALAR,), {}), from_value([tf.constant(1.0)]), {})
+    assert len(made.flat_inputs) == 1 and len(made.flat_outputs) == 1
+
+
+@relied_on("tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction")
+def _(it):
+    graph = traced(lambda x: [x * x], SCALAR)
+    function_type = resolve(
+        "tensorflow.core.function.polymorphism.function_type.from_structured_signature"
+    )(
+        ((SCALAR,), {}),
+        resolve("tensorflow.core.function.trace_type.from_value")(graph.structured_outputs),
+        graph.function_captures.capture_types,
+    )
+    function = it.from_func_graph(graph, function_type, {}, shared_func_graph=False)
+    x = tf.constant(3.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        (y,) = function(x)
+    assert tape.gradient(y, x) == 6.0
+
+
+@relied_on("tensorflow.python.ops.control_flow_util_v2.get_func_graph")
+def _(it):
+    with tf.Graph().as_default() as graph:
+        x = tf.constant(1.0)
+        tf.function(lambda x: x + 1.0)(x)
+    (op,) = (op for op in graph.get_operations() if op.type.endswith("PartitionedCall"))
+    found = it(op, [x.shape], op.get_attr("f").name)
+    assert isinstance(found, resolve(f"{FUNC_GRAPH}.FuncGraph"))
+    assert found.inputs[0].shape == [] and len(found.outputs) == 1 and found.outer_graph is graph
+
+
+# --- operations of graphs ------------------------------------------------------------------------
+
+GRAPH, OPERATION = (
+    "tensorflow.python.framework.ops.Graph",
+    "tensorflow.python.framework.ops.Operation",
+)
+
+
+@relied_on(f"{GRAPH}._create_op_internal")
+def _(_):
+    op_def = resolve("tensorflow.python.framework.op_def_registry").get("Square")
+    attrs = {"T": tf.compat.v1.AttrValue(type=tf.float32.as_datatype_enum)}
+    with tf.Graph().as_default() as graph:
+        op = graph._create_op_internal(
+            "Square", [tf.constant(1.0)], [tf.float32], name="a", attrs=attrs, op_def=op_def
+        )
+    assert op.type == "Square" and op.name == "a" and op.outputs[0].dtype == tf.float32
+
+
+@relied_on(f"{GRAPH}._add_function_recursive")
+def _(_):
+    inner = tf.function(lambda x: x + 1.0)
+    function, graph = atomic(traced(lambda x: inner(x), SCALAR)), tf.Graph()
+    graph._add_function_recursive(function)
+    names = {f.signature.name for f in graph.as_graph_def().library.function}
+    assert {function.name.decode(), function.children[0].name.decode()} <= names
+
+
+@relied_on(f"{GRAPH}._get_function")
+def _(_):
+    function, graph = atomic(traced(lambda x: x + 1.0, SCALAR)), tf.Graph()
+    assert graph._get_function(function.name.decode()) is None
+    graph._add_function_recursive(function)
+    assert graph._get_function(function.name.decode()) is function
+
+
+@relied_on(f"{OPERATION}._add_control_inputs")
+def _(_):
+    with tf.Graph().as_default():
+        first, second = tf.no_op(), tf.no_op()
+    second._add_control_inputs([first])
+    assert list(second.control_inputs) == [first]
+
+
+@relied_on(f"{OPERATION}._remove_all_control_inputs")
+def _(_):
+    with tf.Graph().as_default():
+        first = tf.no_op()
+        with tf.control_dependencies([first]):
+            second = tf.no_op()
+    second._remove_all_control_inputs()
+    assert list(second.control_inputs) == []
+
+
+@relied_on(f"{OPERATION}._control_outputs")
+def _(_):
+    with tf.Graph().as_default():
+        first = tf.no_op()
+        with tf.control_dependencies([first]):
+            second = tf.no_op()
+    assert list(first._control_outputs) == [second] and not second._control_outputs
+
+
+@relied_on(f"{OPERATION}._is_stateful")
+def _(_):
+    with tf.Graph().as_default():
+        assert tf.random.uniform([]).op.inputs[0].op.inputs[0].op._is_stateful
+        assert not tf.constant(1.0).op._is_stateful
+
+
+@relied_on(f"{OPERATION}._set_attr")
+def _(_):
+    with tf.Graph().as_default():
+        op = tf.no_op()
+    op._set_attr("_probe", tf.compat.v1.AttrValue(s=b"value"))
+    assert op.get_attr("_probe") == b"value" and op.node_def.attr["_probe"].s == b"value"
+
+
+@relied_on(f"{OPERATION}._set_func_attr")
+def _(_):
+    function = atomic(traced(lambda x: x + 1.0, SCALAR))
+    with tf.Graph().as_default() as graph:
+        graph._add_function_recursive(function)
+        op = tf.no_op()
+    op._set_func_attr("_probe", function.name.decode())
+    assert op.get_attr("_probe").name == function.name.decode()
+
+
+@relied_on(f"{OPERATION}._set_func_list_attr")
+def _(_):
+    function = atomic(traced(lambda x: x + 1.0, SCALAR))
+    with tf.Graph().as_default() as graph:
+        graph._add_function_recursive(function)
+        op = tf.no_op()
+    op._set_func_list_attr("_probe", [function.name.decode()])
+    assert [f.name for f in op.node_def.attr["_probe"].list.func] == [function.name.decode()]
+
+
+@relied_on(f"{OPERATION}._update_input")
+def _(_):
+    with tf.Graph().as_default():
+        op, other = tf.square(tf.constant(1.0)).op, tf.constant(2.0)
+    op._update_input(0, other)
+    assert op.inputs[0] is other
+
+
+@relied_on("tensorflow.python.ops.handle_data_util.get_resource_handle_data")
+def _(it):
+    with tf.Graph().as_default():
+        assert not it(tf.compat.v1.placeholder(tf.variant, [])).is_set
+        array = tf.raw_ops.TensorListReserve(
+            element_shape=[2], num_elements=1, element_dtype=tf.float32
+        )
+        data = it(array)
+    assert data.is_set
+    assert [tf.as_dtype(part.dtype) for part in data.shape_and_type] == [tf.float32]
+
+
+@relied_on("tensorflow.python.ops.handle_data_util.copy_handle_data")
+def _(it):
+    get = resolve("tensorflow.python.ops.handle_data_util.get_resource_handle_data")
+    with tf.Graph().as_default():
+        array = tf.raw_ops.TensorListReserve(
+            element_shape=[2], num_elements=1, element_dtype=tf.float32
+        )
+        placeholder = tf.compat.v1.placeholder(tf.variant, [])
+        it(array, placeholder)
+        assert get(placeholder) == get(array)
+
+
+# --- automatic control dependencies --------------------------------------------------------------
+
+
+@relied_on("tensorflow.python.framework.auto_control_deps._acd_resource_resolvers_registry")
+def _(it):
+    variable, seen = tf.Variable(1.0), []
+
+    def resolver(op, reads, writes):
+        seen.append((op.type, len(reads), len(writes)))
+        return False
+
+    it.register(resolver, "probe")
+    try:
+        tf.function(lambda: variable.assign(variable.read_value())).get_concrete_function()
+    finally:
+        it._registry.pop("probe")
+    assert {("ReadVariableOp", 1, 0), ("AssignVariableOp", 0, 1)} <= set(seen)
+
+
+@relied_on("tensorflow.python.framework.auto_control_deps_utils.register_read_only_resource_op")
+def _(it):
+    utils = resolve("tensorflow.python.framework.auto_control_deps_utils")
+    it("ReadVariableOp")  # once more is no error
+    with tf.Graph().as_default():
+        op = tf.raw_ops.ReadVariableOp(
+            resource=tf.compat.v1.placeholder(tf.resource, []), dtype=tf.float32
+        ).op
+    reads, writes = utils.get_read_write_resource_inputs(op)
+    assert len(reads) == 1 and not writes
+
+
+# --- freezing ------------------------------------------------------------------------------------
+
+CONSTANTS = "tensorflow.python.framework.convert_to_constants"
+
+
+@relied_on(f"{CONSTANTS}._Node")
+def _(it):
+    assert parameters(it.new) == ["node", "function", "enclosing_graph"]
+    assert parameters(it.convert_variable_to_constant)[1:] == ["incoming_edge", "tensor_data"]
+    assert isinstance(it.node, property) and callable(it.add_outgoing_edge)
+    assert isinstance(it.outgoing_edges, property)
+    usual, kinds, created = it.new, set(), []
+
+    class Probe(it):
+        def create_edges(self):
+            created.append((self._enclosing_graph, self.converted_self().node))
+            super().create_edges()
+
+    def new(node, function, enclosing_graph):
+        kinds.add(node.op)
+        make = Probe if node.op == "Neg" else usual
+        return make(node, function, enclosing_graph)
+
+    variable = tf.Variable(1.0)
+    it.new = staticmethod(new)
+    try:
+        frozen = freeze(tf.function(lambda: -variable).get_concrete_function())
+    finally:
+        it.new = staticmethod(usual)
+    assert {"ReadVariableOp", "Neg"} <= kinds and frozen()[0] == -1.0
+    ((graph, node),) = created
+    assert isinstance(graph.functions, dict) and node.op == "Neg"
+
+
+@relied_on(f"{CONSTANTS}._Convertible()._enclosing_graph")
+def _(_):
+    node, graph = tf.compat.v1.NodeDef(op="Neg"), object()
+    assert resolve(f"{CONSTANTS}._Node")(node, None, graph)._enclosing_graph is graph
+
+
+@relied_on(f"{CONSTANTS}._Convertible()._converted_self")
+def _(_):
+    node = tf.compat.v1.NodeDef(op="Neg")
+    assert resolve(f"{CONSTANTS}._Node")(node, None, object())._converted_self is None
+
+
+@relied_on(f"{CONSTANTS}._FunctionCaller")
+def _(it):
+    assert issubclass(it, resolve(f"{CONSTANTS}._Node"))
+    assert parameters(it) == [
+        "node",
+        "function",
+        "enclosing_graph",
+        "first_function_input",
+        "type_attribute",
+        "function_attributes",
+    ]
+
+
+@relied_on(f"{CONSTANTS}._Function")
+def _(it):
+    assert parameters(it.convert_variable_to_constant)[1:] == ["incoming_edge", "tensor_data"]
+
+
+@relied_on(f"{CONSTANTS}._EndPoint")
+def _(it):
+    point = it("convertible", 3)
+    assert (point.convertible, point.index) == ("convertible", 3)
+
+
+@relied_on(f"{CONSTANTS}._Edge")
+def _(it):
+    edge = it("source", "destination")
+    assert (edge.source, edge.destination) == ("source", "destination")
+
+
+# --- structures and composite tensors ------------------------------------------------------------
+
+
+@relied_on("tensorflow.python.util.nest_util.Modality")
+def _(it):
+    assert it.CORE.name == "CORE"
+
+
+@relied_on("tensorflow.python.util.nest_util.yield_sorted_items")
+def _(it):
+    core = resolve("tensorflow.python.util.nest_util.Modality").CORE
+    assert list(it(core, {"b": 1, "a": 2})) == [("a", 2), ("b", 1)]
+    assert list(it(core, [3, 4])) == [(0, 3), (1, 4)]
+
+
+@relied_on("tensorflow.python.util.nest_util.sequence_like")
+def _(it):
+    assert it({"b": 1, "a": 2}, [3, 4]) == {"b": 4, "a": 3}
+    assert it((1, 2), [3, 4]) == (3, 4)
+
+
+@relied_on("tensorflow.python.framework.composite_tensor.CompositeTensor")
+def _(it):
+    assert isinstance(tf.ragged.constant([[1]]), it) and not isinstance(tf.constant(1), it)
+
+
+SPEC = "tensorflow.python.framework.type_spec.BatchableTypeSpec"
+RAGGED = tf.ragged.constant([[[1], [2, 3]], [[4]]])
+ROW = tf.RaggedTensorSpec([None, None], tf.int32, 1)
+
+
+@relied_on(SPEC)
+def _(it):
+    assert issubclass(tf.RaggedTensorSpec, it) and issubclass(tf.SparseTensorSpec, it)
+    assert not issubclass(tf.TensorArraySpec, it)
+
+
+@relied_on(f"{SPEC}._unbatch")
+def _(_):
+    assert tf.type_spec_from_value(RAGGED)._unbatch() == ROW
+
+
+@relied_on(f"{SPEC}._batch")
+def _(_):
+    assert ROW._batch(2) == tf.type_spec_from_value(RAGGED)
+
+
+@relied_on(f"{SPEC}._flat_tensor_specs")
+def _(_):
+    assert [spec.dtype for spec in ROW._flat_tensor_specs] == [tf.variant]
+
+
+@relied_on(f"{SPEC}._to_tensor_list")
+def _(_):
+    (encoded,) = ROW._to_tensor_list(RAGGED[0])
+    assert encoded.dtype == tf.variant and encoded.shape == []
+
+
+@relied_on(f"{SPEC}._to_batched_tensor_list")
+def _(_):
+    (encoded,) = tf.type_spec_from_value(RAGGED)._to_batched_tensor_list(RAGGED)
+    assert encoded.dtype == tf.variant and encoded.shape == [2]
+
+
+@relied_on(f"{SPEC}._from_compatible_tensor_list")
+def _(_):
+    spec = tf.type_spec_from_value(RAGGED)
+    (rows,) = spec._to_batched_tensor_list(RAGGED)
+    assert spec._from_compatible_tensor_list([rows]).to_list() == RAGGED.to_list()
+    assert ROW._from_compatible_tensor_list([rows[0]]).to_list() == RAGGED[0].to_list()
+
+
+# --- vectorisation -------------------------------------------------------------------------------
+
+PFOR = "tensorflow.python.ops.parallel_for.pfor"
+
+
+def vectorized(converter):
+    """A converter of Softsign at work: the results of a vectorised map of it."""
+    registry = resolve(f"{PFOR}._pfor_converter_registry")
+    usual = registry.pop("Softsign")
+    try:
+        assert resolve(f"{PFOR}.RegisterPFor")("Softsign")(converter) is converter
+        return tf.vectorized_map(tf.math.softsign, tf.constant([1.0, 3.0])).numpy().tolist()
+    finally:
+        registry["Softsign"] = usual
+
+
+@relied_on(f"{PFOR}.RegisterPFor")
+def _(_):
+    pfor = resolve(PFOR)
+
+    def convert(pfor_input):
+        assert pfor_input.op.type == pfor_input.op_type == "Softsign"
+        (wrapped,) = pfor_input.inputs
+        assert pfor_input.input(0) is wrapped and wrapped.is_stacked
+        return pfor.wrap(wrapped.t + 1.0, True)
+
+    assert vectorized(convert) == [2.0, 4.0]
+
+
+@relied_on(f"{PFOR}._pfor_converter_registry")
+def _(it):
+    assert callable(it["AddN"]) and callable(it["ZerosLike"])
+
+
+@relied_on(f"{PFOR}._fallback_converter")
+def _(it):
+    assert vectorized(lambda given: it(given, "cause", given.pfor._warn)) == [0.5, 0.75]
+
+
+@relied_on(f"{PFOR}.wrap")
+def _(it):
+    wrapped = it("tensor", True)
+    assert wrapped.t == "tensor" and wrapped.is_stacked is True
+
+
+@relied_on(f"{PFOR}.ConversionNotImplementedError")
+def _(it):
+    assert issubclass(it, Exception) and str(it("cause")) == "cause"
+
+
+@relied_on(f"{PFOR}.PFor")
+def _(it):
+    assert parameters(it) == [
+        "loop_var",
+        "loop_len",
+        "pfor_ops",
+        "fallback_to_while_loop",
+        "all_indices",
+        "all_indices_partitioned",
+        "pfor_config",
+        "warn",
+    ]
+
+    def convert(pfor_input):
+        pfor = pfor_input.pfor
+        assert isinstance(pfor, it) and pfor.loop_var.dtype == tf.int32
+        assert pfor.fallback_to_while_loop and not pfor.all_indices_partitioned
+        assert pfor.pfor_config is None or callable(pfor.pfor_config.reduce)
+        assert pfor.loop_len_vector.shape == [1] and pfor.all_indices.shape == [2]
+        return pfor_input.pfor_config_unused if False else pfor_input.inputs[0]
+
+    assert vectorized(convert) == [1.0, 3.0]
+
+
+@relied_on(f"{PFOR}.PFor()._warn")
+def _(_):
+    def convert(pfor_input):
+        assert isinstance(pfor_input.pfor._warn, bool)
+        return pfor_input.inputs[0]
+
+    assert vectorized(convert) == [1.0, 3.0]
+
+
+def inner_pfor():
+    """A conversion of x + 1 with x in two lanes, and the tensors of it."""
+    pfor = resolve(PFOR)
+    graph = traced(lambda x: x + 1.0, SCALAR)
+    made = pfor.PFor(tf.constant(0), 2, graph.get_operations(), True)
+    return pfor, made, graph
+
+
+@relied_on(f"{PFOR}.PFor._add_conversion")
+def _(_):
+    with tf.Graph().as_default():
+        pfor, made, graph = inner_pfor()
+        stacked = pfor.wrap(tf.constant([1.0, 2.0]), True)
+        made._add_conversion(graph.inputs[0], stacked)
+        assert made._convert_helper(graph.inputs[0]) is stacked
+
+
+@relied_on(f"{PFOR}.PFor._convert_helper")
+def _(_):
+    with tf.Graph().as_default():
+        pfor, made, graph = inner_pfor()
+        made._add_conversion(graph.inputs[0], pfor.wrap(tf.constant([1.0, 2.0]), True))
+        wrapped = made._convert_helper(graph.outputs[0])
+        assert wrapped.is_stacked
+        assert tf.compat.v1.Session().run(wrapped.t).tolist() == [2.0, 3.0]
+
+
+@relied_on(f"{PFOR}.PFor._unwrap_or_tile")
+def _(_):
+    with tf.Graph().as_default():
+        pfor, made, _ = inner_pfor()
+        tensor = tf.constant([1.0, 2.0])
+        assert made._unwrap_or_tile(pfor.wrap(tensor, True)) is tensor
+        tiled = made._unwrap_or_tile(pfor.wrap(tensor, False))
+        assert tf.compat.v1.Session().run(tiled).tolist() == [[1.0, 2.0], [1.0, 2.0]]
+
+
+# --- Keras ---------------------------------------------------------------------------------------
+
+
+def parameters_are(*names):
+    def check(method):
+        assert parameters(method)[1:] == list(names)
+
+    return check
+
+
+OPTIMIZER = "keras.optimizers.Optimizer"
+for _layer in ("LSTM", "GRU", "SimpleRNN"):
+    relied_on(f"keras.layers.{_layer}.inner_loop")(
+        parameters_are("sequences", "initial_state", "mask", "training")
+    )
+relied_on(f"{OPTIMIZER}._apply_weight_decay")(parameters_are("variables"))
+
+
+def optimizer(kind, **arguments):
+    """An optimizer and a variable that it has slots for."""
+    variable = keras.Variable([[3.0], [4.0]])
+    made = kind(**arguments)
+    made.build([variable])
+    return made, variable
+
+
+@relied_on(f"{OPTIMIZER}._overwrite_variables_directly_with_gradients")
+def _(it):
+    assert parameters(it)[1:] == ["grads", "vars"]
+
+    class Probe(keras.optimizers.SGD):
+        def _overwrite_variables_directly_with_gradients(self, grads, vars):
+            grads, vars = super()._overwrite_variables_directly_with_gradients(grads, vars)
+            return [2.0 * grad for grad in grads], vars
+
+    made, variable = optimizer(Probe, learning_rate=1.0, loss_scale_factor=2.0)
+    made.apply([tf.ones([2, 1])], [variable])
+    assert variable.numpy().tolist() == [[2.0], [3.0]]  # divided afterwards
+
+
+@relied_on(f"{OPTIMIZER}._backend_apply_gradients")
+def _(it):
+    assert parameters(it)[1:] == ["grads", "trainable_variables"]
+    seen = []
+
+    class Probe(keras.optimizers.SGD):
+        def _backend_apply_gradients(self, grads, trainable_variables):
+            seen.append((grads, trainable_variables))
+
+    made, variable = optimizer(Probe, learning_rate=1.0, clipnorm=0.1, weight_decay=0.1)
+    grad = tf.ones([2, 1])
+    made.apply([grad], [variable])
+    ((grads, variables),) = seen
+    assert grads[0] is grad and variables[0] is variable
+    assert variable.numpy().tolist() == [[3.0], [4.0]]  # all is done in there
+    assert made.iterations == 1
+
+
+@relied_on(f"{OPTIMIZER}._clip_gradients")
+def _(_):
+    made, _ = optimizer(keras.optimizers.SGD, clipnorm=1.0)
+    (clipped,) = made._clip_gradients([tf.constant([3.0, 4.0])])
+    np.testing.assert_allclose(clipped, [0.6, 0.8], rtol=1e-6)
+
+
+@relied_on(f"{OPTIMIZER}._use_weight_decay")
+def _(_):
+    made, variable = optimizer(keras.optimizers.SGD, weight_decay=0.1)
+    assert made._use_weight_decay(variable) is True
+    made, variable = optimizer(keras.optimizers.SGD, weight_decay=0.1)
+    made.exclude_from_weight_decay([variable])
+    assert made._use_weight_decay(variable) is False
+
+
+@relied_on(f"{OPTIMIZER}._backend_update_step")
+def _(it):
+    assert parameters(it)[1:] == ["grads", "trainable_variables", "learning_rate"]
+    seen = []
+
+    class Probe(keras.optimizers.SGD):
+        def update_step(self, gradient, variable, learning_rate):
+            seen.append((type(gradient), variable.shape, float(learning_rate)))
+
+    made, variable = optimizer(Probe)
+    rows = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([0]), tf.constant([2, 1]))
+    made._backend_update_step([rows], [variable], 0.5)
+    assert seen == [(tf.IndexedSlices, (2, 1), 0.5)]
+
+
+@relied_on(f"{OPTIMIZER}._get_variable_index")
+def _(_):
+    made, variable = optimizer(keras.optimizers.SGD)
+    assert made._get_variable_index(variable) == 0
+    assert made._get_variable_index(variable.value) == 0
+
+
+@relied_on(f"{OPTIMIZER}()._distribution_strategy")
+def _(_):
+    made, _ = optimizer(keras.optimizers.SGD)
+    assert made._distribution_strategy is tf.distribute.get_strategy()
+
+
+@relied_on("keras.optimizers.Adagrad()._accumulators")
+def _(_):
+    made, variable = optimizer(keras.optimizers.Adagrad, initial_accumulator_value=0.5)
+    assert [slot.value.numpy().tolist() for slot in made._accumulators] == [[[0.5], [0.5]]]
+    made._accumulators = list(made._accumulators)
+    made.apply([tf.ones([2, 1])], [variable])
+    assert made._accumulators[0].value.numpy().tolist() == [[1.5], [1.5]]
+
+
+@relied_on("keras.optimizers.Adam()._momentums")
+def _(_):
+    made, variable = optimizer(keras.optimizers.Adam, beta_1=0.5)
+    made.apply([tf.ones([2, 1])], [variable])
+    assert made._momentums[0].value.numpy().tolist() == [[0.5], [0.5]]
+
+
+@relied_on("keras.optimizers.Adam()._velocities")
+def _(_):
+    made, variable = optimizer(keras.optimizers.Adam, beta_2=0.5)
+    made.apply([tf.ones([2, 1])], [variable])
+    assert made._velocities[0].value.numpy().tolist() == [[0.5], [0.5]]
+
+
+@relied_on("keras.layers.LSTMCell.get_dropout_mask")
+def _(_):
+    cell = keras.layers.LSTMCell(2, dropout=0.5)
+    assert set(cell.get_dropout_mask(tf.ones([3, 4])).numpy().ravel()) <= {0.0, 2.0}
+
+
+@relied_on("keras.layers.LSTMCell().dropout_mask_count")
+def _(_):
+    of_implementation = {
+        implementation: getattr(layer.cell, "dropout_mask_count", None)
+        for implementation in (1, 2)
+        for layer in [keras.layers.LSTM(2, implementation=implementation)]
+    }
+    assert of_implementation == {1: 4, 2: None}
+
+
+def test_keras_runs_the_inner_loop_of_a_layer_with_its_states():
+    seen = []
+
+    class Probe(keras.layers.LSTM):
+        def inner_loop(self, sequences, initial_state, mask, training=False):
+            seen.append((sequences.shape, [state.shape for state in initial_state], mask))
+            return super().inner_loop(sequences, initial_state, mask=mask, training=training)
+
+    layer = Probe(2, return_sequences=True)
+    assert layer(tf.ones([3, 4, 5])).shape == [3, 4, 2] and layer.zero_output_for_mask is False
+    assert seen == [((3, 4, 5), [(3, 2), (3, 2)], None)]
+
+
+# --- each name -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(RELIED_ON))
+def test_the_private_name(name):
+    RELIED_ON[name](resolve(name))
+
+
+# --- where the names are used --------------------------------------------------------------------
+
+PRIVATE = ("tensorflow.python", "tensorflow.core", "keras.src")
+# Private attributes of one class of loops that another one uses, in a module of its own.
+SHARED = {"_check_open", "_is_open", "_layer", "_network", "_tensor", "_to_length", "_to_tensor"}
+# Of Python: the fields of a named tuple.
+PYTHON = {"_fields"}
+
+
+def modules(folder):
+    found = {path: ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))}
+    assert found
+    return found
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def imported(tree):
+    """What a module imports, as (the name it has there, the full name)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((a.asname or a.name, f"{node.module}.{a.name}") for a in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((a.asname or a.name, a.name) for a in node.names)
+
+
+def attributes(tree):
+    """The attributes that a module accesses, as (of what, the name); by getattr and so on too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node.value, node.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in ("getattr", "hasattr", "setattr"):
+                if isinstance(node.args[1], ast.Constant):
+                    yield node.args[0], node.args[1].value
+
+
+def is_own(node):
+    """Whether this is self, cls or super()."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return isinstance(node, ast.Name) and node.id in ("self", "cls", "super")
+
+
+def defined(tree):
+    """The private attributes of a module's own classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for part in ast.walk(node):
+                if isinstance(part, ast.FunctionDef):
+                    yield part.name
+                elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                    yield part.target.id
+                elif isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                    if is_own(part.value):
+                        yield part.attr
+
+
+def test_private_names_of_tensorflow_are_used_in_one_place():
+    wrong = []
+    for path, tree in modules(PACKAGE).items():
+        if path.parent == PACKAGE / "_tf" or path == PACKAGE / "keras" / "_internals.py":
+            continue
+        names = dict(imported(tree))
+        wrong += [f"{path}: {name}" for name in names.values() if name.startswith(PRIVATE)]
+        ours = {name for name, full in names.items() if full.startswith("tf_ti")}
+        known = {*SHARED, *PYTHON, *defined(tree)}
+        for owner, name in attributes(tree):
+            is_known = name in known or name.startswith("_tf_ti_") or is_own(owner)
+            is_module = isinstance(owner, ast.Name) and owner.id in {"sys", "threading", *ours}
+            if is_private(name) and not is_known and not is_module:
+                wrong.append(f"{path}: {ast.unparse(owner)}.{name}")
+    assert wrong == []
+
+
+def test_private_names_of_keras_are_used_in_one_place():
+    objects = [keras.layers.LSTM(1), keras.layers.GRU(1), keras.layers.SimpleRNN(1)]
+    objects += [optimizer(keras.optimizers.Adam)[0], optimizer(keras.optimizers.Adagrad)[0]]
+    of_keras = {name for each in objects for name in dir(each) if is_private(name)}
+    wrong = []
+    for path, tree in modules(PACKAGE / "keras").items():
+        if path.name != "_internals.py":
+            names = {name for _, name in attributes(tree)} | set(defined(tree))
+            wrong += [f"{path}: {name}" for name in sorted(names & of_keras)]
+    assert wrong == []
+
+
+def test_each_private_name_of_tensorflow_that_is_used_has_a_test():
+    listed = {name for name in RELIED_ON if name.startswith("tensorflow.")}
+    used, used_attributes = set(), set()
+    for tree in modules(PACKAGE / "_tf").values():
+        names = {name: full for name, full in imported(tree) if full.startswith(PRIVATE)}
+        for owner, name in attributes(tree):
+            if isinstance(owner, ast.Name) and owner.id in names:
+                used.add(f"{names[owner.id]}.{name}")
+            elif is_private(name):
+                used_attributes.add(name)
+    listed_attributes = {name for name in listed - used if is_private(name.rsplit(".", 1)[1])}
+    assert used - listed == set()
+    assert used_attributes == {name.rsplit(".", 1)[1] for name in listed_attributes}
+    assert listed - used - listed_attributes == set()
+
+
+def test_each_private_name_of_keras_that_is_used_has_a_test():
+    trees = modules(PACKAGE / "keras")
+    tree = trees.pop(PACKAGE / "keras" / "_internals.py")
+    used = {name for _, name in attributes(tree)} | set(defined(tree))
+    used = {name for name in used if is_private(name)}
+    ours = {name for other in trees.values() for name in defined(other)}
+    listed = {name.rsplit(".", 1)[1] for name in RELIED_ON if name.startswith("keras.")}
+    assert used - ours == {name for name in listed if is_private(name)}

@@ -1,0 +1,55 @@
+"""Values of several tensors: the structures of tf.nest, and the rows of composite tensors.
+
+A row of a batchable value is encoded in tensors, one each for the components of the value, as
+tf.map_fn encodes it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import composite_tensor, type_spec
+from tensorflow.python.util import nest_util
+
+CompositeTensor = composite_tensor.CompositeTensor
+BatchableTypeSpec = type_spec.BatchableTypeSpec
+
+
+def nest_items(container: Any) -> list[tuple[int | str, Any]]:
+    """The parts of a container, as tf.nest orders them, with their positions, keys or names."""
+    return list(nest_util.yield_sorted_items(nest_util.Modality.CORE, container))
+
+
+def nest_like(container: Any, parts: Sequence[Any]) -> Any:
+    """A container of the same kind around other parts, as tf.nest makes it."""
+    return nest_util.sequence_like(container, parts)
+
+
+def row_spec(spec: BatchableTypeSpec) -> tf.TypeSpec:
+    """The type of the rows of a batchable value."""
+    return spec._unbatch()
+
+
+def batch_spec(row: BatchableTypeSpec, count: int | None) -> tf.TypeSpec:
+    """The type of a value of so many rows."""
+    return row._batch(count)
+
+
+def row_component_specs(row: BatchableTypeSpec) -> list[tf.TensorSpec]:
+    """The types of the tensors that a row is encoded in."""
+    return row._flat_tensor_specs
+
+
+def encode_row(row: BatchableTypeSpec, value: Any) -> list[tf.Tensor]:
+    """The tensors that a row is encoded in."""
+    return row._to_tensor_list(value)
+
+
+def encode_rows(spec: BatchableTypeSpec, value: Any) -> list[tf.Tensor]:
+    """The tensors that all rows of a value are encoded in: their first axis counts the rows."""
+    return spec._to_batched_tensor_list(value)
+
+
+def decode(spec: BatchableTypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
+    """The row that is encoded in these tensors, or the value whose rows are."""
+    return spec._from_compatible_tensor_list(list(tensors))

@@ -1,0 +1,55 @@
+"""Ops of ours where TensorFlow's functions make constants of variables."""
+
+import functools
+from collections.abc import Callable
+
+from tensorflow.python.framework import convert_to_constants
+
+from tf_ti._tf.patches import register_convertible
+
+
+class _Freezable(convert_to_constants._FunctionCaller):
+    """An op of ours, as TensorFlow's functions that make constants of variables see it."""
+
+    def __init__(self, node, function, graph, freeze, calls):
+        attributes = node.attr.items()
+        callers = [name for name, value in attributes if value.HasField("func") or value.list.func]
+        super().__init__(node, function, graph, 0, "", callers)
+        self.freeze, self.calls = freeze, calls
+
+    def create_edges(self):
+        convert_to_constants._Node.create_edges(self)
+        for name, inputs in self.calls(self.node):
+            function = self._enclosing_graph.functions[name]
+            for position, index in enumerate(inputs):
+                source = convert_to_constants._EndPoint(self, index)
+                destination = convert_to_constants._EndPoint(function, position)
+                self.add_outgoing_edge(convert_to_constants._Edge(source, destination))
+
+    def converted_self(self):
+        self._converted_self = None  # to learn the names that its functions have by now
+        return super().converted_self()
+
+    def convert_variable_to_constant(self, incoming_edge, tensor_data):
+        index = incoming_edge.destination.index
+        if not self.freeze(self.converted_self().node, index, tensor_data.numpy):
+            return
+        for edge in self.outgoing_edges:
+            function = edge.destination.convertible
+            if edge.source.index == index and isinstance(function, convert_to_constants._Function):
+                function.convert_variable_to_constant(edge, tensor_data)
+        self.converted_self()
+
+
+def register_freezing(op_type: str, freeze: Callable, calls: Callable = lambda node: ()) -> None:
+    """Says how a node of an op of ours changes where constants are made of variables.
+
+    Args:
+        op_type: the op.
+        freeze: freeze(node, index, value) changes a NodeDef whose input `index` has become a
+            constant, and returns true if that was a variable.
+        calls: calls(node) -> the functions that the op calls: for each its name, and the positions
+            of the inputs that are its arguments.
+    """
+    make = functools.partial(_Freezable, freeze=freeze, calls=calls)
+    register_convertible(op_type, make)

@@ -1,0 +1,136 @@
+"""Functions that the runtime knows: made from graphs, found by name, referred to by operations."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.function import trace_type
+from tensorflow.core.function.polymorphism import function_type as function_type_lib
+from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
+from tensorflow.python.ops import control_flow_util_v2
+
+from tf_ti._tf.devices import current_device
+from tf_ti._tf.graphs import FuncGraph, dismantle, trace
+
+
+def make_function(graph: FuncGraph) -> atomic_function.AtomicFunction:
+    """A function that the runtime knows, from a graph with its inputs and outputs set.
+
+    The graph, which refers to itself, goes with the function.
+    """
+    function = atomic_function.from_func_graph(graph.name, graph, {})
+    function.tf_ti_dismantling = _Dismantling(graph)
+    return function
+
+
+class _Dismantling:
+    """Takes a graph apart when nobody needs this object any more."""
+
+    def __init__(self, graph: FuncGraph):
+        self.graph = graph
+
+    def __del__(self):
+        dismantle(self.graph)
+
+
+def make_concrete_function(name: str, add: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
+    """A function of tensors that is `add` in a graph, and one operation for tapes.
+
+    It is a tf.function of one trace, whose operations ask for the device that is asked for here: so
+    its gradient, which is called elsewhere, knows where they are.
+    """
+    device = current_device()
+
+    def add_on_device(*arguments):
+        tf.compat.v1.get_default_graph().runs_here = True
+        with tf.device(device):
+            return add(*arguments)
+
+    graph = trace(name, add_on_device, specs)
+    function_type = function_type_lib.from_structured_signature(
+        (tuple(specs), {}),
+        trace_type.from_value(graph.structured_outputs),
+        graph.function_captures.capture_types,
+    )
+    return concrete_function.ConcreteFunction.from_func_graph(
+        graph, function_type, {}, shared_func_graph=False
+    )
+
+
+def without_graphs(function: atomic_function.AtomicFunction) -> atomic_function.AtomicFunction:
+    """The same function, and what it calls, for the runtime and for saved models alone.
+
+    Who looks at what a graph and its functions do sees them empty.
+    """
+
+    def emptied(original, children):
+        return atomic_function.AtomicFunction(
+            original.name,
+            original._bound_context,
+            original.function_type,
+            children,
+            original.call_options,
+            FuncGraph(f"{original.name}_elsewhere"),
+        )
+
+    return emptied(function, [emptied(child, None) for child in function.children])
+
+
+def find_function(graph: tf.Graph, name: str):
+    """The function `name` as `graph` or a graph around it knows it, or None."""
+    while graph is not None:
+        function = graph._get_function(name)
+        if function is not None:
+            return function
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+def function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
+    """The graph of the function `name`, to which `op` refers."""
+    function = find_function(op.graph, name)
+    return getattr(function, "graph", None) or loaded_function_graph(op, name, input_shapes)
+
+
+def loaded_function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
+    """A fresh graph of the function `name`, which `op` refers to, from its definition."""
+    return control_flow_util_v2.get_func_graph(op, input_shapes, name)
+
+
+def renamed_function(function, name: str):
+    """The same function under another name."""
+    definition = type(function.cached_definition)()
+    definition.CopyFrom(function.cached_definition)
+    definition.signature.name = name
+    renamed = atomic_function.from_function_def(definition, function.function_type)
+    renamed._children = list(getattr(function, "_children", None) or ())
+    return renamed
+
+
+def add_function(graph: tf.Graph, function) -> None:
+    """Lets operations of a graph refer to a function, and to those that it calls."""
+    graph._add_function_recursive(function)
+
+
+def use_function(function) -> str:
+    """The function's name, for an attribute; the current graph learns to know the function."""
+    if not tf.executing_eagerly():
+        add_function(tf.compat.v1.get_default_graph(), function)
+    return function.name.decode() if isinstance(function.name, bytes) else function.name
+
+
+def set_functions(op: tf.Operation, name: str, functions: Sequence[Any]) -> None:
+    """Sets an attribute, a list of functions, of an operation in a graph."""
+    value = tf.compat.v1.AttrValue()
+    for function in functions:
+        value.list.func.add().name = use_function(function)
+    op._set_attr(name, value)
+
+
+def replace_functions(op: tf.Operation, replace: Callable[[str], str]) -> None:
+    """Lets an operation refer to other functions: replace(name) -> the name of another, or it."""
+    for key, value in op.node_def.attr.items():
+        if value.func.name:
+            op._set_func_attr(key, replace(value.func.name))
+        elif value.list.func:
+            op._set_func_list_attr(key, [replace(function.name) for function in value.list.func])

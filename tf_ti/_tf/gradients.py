@@ -1,0 +1,67 @@
+"""Gradients: records of what is computed, and the gradient functions of operations."""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+from tensorflow.python.eager import forwardprop_util, record as tape_lib
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import handle_data_util
+
+# Nothing that runs inside is recorded.
+stop_recording = tape_lib.stop_recording
+# Inside, tapes work though an accumulator does, which asks for a tangent.
+inside_jvp = forwardprop_util.push_forwardprop_state
+
+
+def is_recording() -> bool:
+    """Returns true if a GradientTape or a ForwardAccumulator may record what runs now."""
+    return tape_lib.could_possibly_record()
+
+
+def have_tangents(tensors: Sequence[tf.Tensor]) -> bool:
+    """Returns true if a ForwardAccumulator follows one of these."""
+    return bool(forwardprop_util.pack_tangents(list(tensors)).tangents)
+
+
+def record(name: str, inputs, outputs, gradient: Callable, jvp: Callable) -> None:
+    """Shows tapes and accumulators what was computed while they did not look.
+
+    Args:
+        name: what it is called.
+        inputs, outputs: tensors.
+        gradient: from the gradients of the outputs to those of the inputs.
+        jvp: from the tangents of the inputs to those of the outputs.
+    """
+    tape_lib.record_operation(name, outputs, inputs, gradient, jvp)
+
+
+def is_trainable(dtype: tf.DType) -> bool:
+    return dtype.is_floating or dtype.is_complex
+
+
+def is_list(tensor: tf.Tensor) -> bool:
+    """Returns true for a variant that is known to hold a list of tensors that have gradients."""
+    if tensor.dtype != tf.variant:
+        return False
+    data = handle_data_util.get_resource_handle_data(tensor)
+    return data.is_set and all(is_trainable(tf.as_dtype(t.dtype)) for t in data.shape_and_type)
+
+
+def find_gradient(op: tf.Operation) -> Callable | None:
+    """The gradient function that is registered for an operation with one of its own."""
+    try:
+        return ops.gradient_registry.lookup(op.get_attr("_gradient_op_type").decode())
+    except LookupError:
+        return None
+
+
+def set_gradient(op: tf.Operation, name: str) -> None:
+    """Gives one operation the gradient that is registered under a name."""
+    op._set_attr("_gradient_op_type", tf.compat.v1.AttrValue(s=name.encode()))
+
+
+def copy_gradient(op: tf.Operation, copy: tf.Operation) -> None:
+    """Gives the copy of an operation the gradient function that the original has to itself."""
+    function = getattr(op, "_gradient_function", None)
+    if function is not None:
+        copy._gradient_function = function

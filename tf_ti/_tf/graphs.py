@@ -1,0 +1,109 @@
+"""The graphs of functions: traced from Python, asked what they depend on, and taken apart."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.eager.polymorphic_function import autograph_util
+from tensorflow.python.framework import func_graph
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def do_not_convert(function: _Function) -> _Function:
+    """As tf.autograph.experimental.do_not_convert; type checkers see the function's signature."""
+    return tf.autograph.experimental.do_not_convert(function)
+
+
+def user_code():
+    """A context in which AutoGraph converts what a user's program does: functions for tf.data."""
+    return ag_ctx.ControlStatusCtx(ag_ctx.Status.UNSPECIFIED)
+
+
+class FuncGraph(func_graph.FuncGraph):
+    """The graph of a function, of which operations may be left out of the function."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.left_out: set[tf.Operation] = set()
+        self.runs_here = False  # and is part of no saved model
+
+    def get_operations(self) -> list[tf.Operation]:
+        operations = super().get_operations()
+        return [op for op in operations if op not in self.left_out] if self.left_out else operations
+
+
+def trace(
+    name: str,
+    function: Callable,
+    arguments: Sequence[Any],
+    convert: Callable | None = None,
+    arrange: Callable | None = None,
+) -> FuncGraph:
+    """The graph of what a Python function computes, as tf.function traces it.
+
+    Args:
+        name: the graph's name.
+        function: the function.
+        arguments: its arguments: nested structures of tf.TensorSpecs.
+        convert: makes tensors of what the function returns. With it the function is the user's, for
+            AutoGraph to convert.
+        arrange: makes the user's arguments of those that are given.
+    """
+    status = ag_ctx.Status.DISABLED
+    call = function
+    if convert is not None:
+        status = ag_ctx.Status.ENABLED
+        converted = autograph_util.py_func_from_autograph(function)
+
+        def call(*placeholders):
+            given = placeholders if arrange is None else arrange(placeholders)
+            return convert(converted(*given))
+
+    with ag_ctx.ControlStatusCtx(status):
+        return func_graph.func_graph_from_py_func(
+            name, call, arguments, {}, func_graph=FuncGraph(name)
+        )
+
+
+def captured(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The tensors as the current graph knows them."""
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or not isinstance(graph, func_graph.FuncGraph):
+        return list(tensors)
+    return [graph.capture(tensor) for tensor in tensors]
+
+
+def other_function(tensor: tf.Tensor) -> func_graph.FuncGraph | None:
+    """The function's graph that a tensor is of, where that is not the current one.
+
+    A gradient that refers to such a tensor makes it an output of the function.
+    """
+    graph = tensor.graph if tf.is_symbolic_tensor(tensor) else None
+    is_other = type(graph) is func_graph.FuncGraph and graph is not tf.compat.v1.get_default_graph()
+    return graph if is_other else None
+
+
+def depends_on_inputs(graph: func_graph.FuncGraph, tensor: tf.Tensor) -> bool:
+    """Returns true if a tensor of a function is computed from its parameters."""
+    given = {parameter.op for parameter in graph.inputs}
+    seen, stack = set(), [tensor.op]
+    while stack:
+        op = stack.pop()
+        if op in given:
+            return True
+        if op not in seen:
+            seen.add(op)
+            stack.extend(t.op for t in op.inputs)
+    return False
+
+
+def forget_captures(graph: FuncGraph) -> None:
+    """Lets go of the captured tensors of a graph that needs its placeholders only."""
+    graph._function_captures.clear()
+    _ = graph.captures  # which a cache keeps until it is asked again
+
+
+# Lets go of all that a graph refers to, itself too.
+dismantle = func_graph.dismantle_func_graph

@@ -1,0 +1,134 @@
+"""Operations of graphs: created, copied, rewired and marked."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import execute
+from tensorflow.python.framework import op_def_registry, ops
+from tensorflow.python.ops import handle_data_util
+from tensorflow.python.types import core
+
+EagerTensor = ops.EagerTensor
+# A tensor, eager or of a graph.
+TensorLike = core.Tensor
+# Of resources and variants: what is known of the values in them.
+copy_handle_data = handle_data_util.copy_handle_data
+
+
+def add_operation(
+    op_type: str, inputs: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], **attrs: Any
+) -> list[tf.Tensor]:
+    """As tf.raw_ops, of which most of the time goes into looking at arguments.
+
+    Args:
+        op_type, inputs: what it is.
+        dtypes: those of its outputs.
+        attrs: all that have no default, of those kinds that are in use here.
+    """
+    values = {}
+    for name, attr in attrs.items():
+        values[name] = value = tf.compat.v1.AttrValue()
+        if isinstance(attr, bool):
+            value.b = attr
+        elif isinstance(attr, int):
+            value.i = attr
+        elif isinstance(attr, tf.DType):
+            value.type = attr.as_datatype_enum
+        else:
+            value.shape.CopyFrom(attr.as_proto())
+    return _add_operation(op_def_registry.get(op_type), inputs, dtypes, values, None)
+
+
+def repeat_operation(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Adds an operation like `op` to the current graph, where tapes see it as that of a user."""
+    return _add_operation(
+        op.op_def,
+        inputs,
+        [t.dtype for t in op.outputs],
+        {key: attr for key, attr in op.node_def.attr.items() if not key.startswith("_")},
+        op.name.rsplit("/", 1)[-1],
+    )
+
+
+def create_operation(
+    graph: tf.Graph,
+    op_def: Any,
+    inputs: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    attrs: Mapping[str, Any],
+    name: str | None = None,
+) -> tf.Operation:
+    """Adds an operation to a graph, unseen by tapes.
+
+    Args:
+        graph: the graph.
+        op_def, inputs: the op and its inputs, which are of the graph, or captured by it.
+        dtypes: those of its outputs.
+        attrs: AttrValues, of all attributes that have no default.
+        name: what it is called, if that is free.
+    """
+    return graph._create_op_internal(
+        op_def.name, list(inputs), list(dtypes), name=name, attrs=attrs, op_def=op_def
+    )
+
+
+def _add_operation(op_def, inputs, dtypes, attrs, name) -> list[tf.Tensor]:
+    graph = tf.compat.v1.get_default_graph()
+    op = create_operation(graph, op_def, inputs, dtypes, attrs, name)
+    if execute.must_record_gradient():
+        attrs = [part for attr in op_def.attr for part in (attr.name, op.get_attr(attr.name))]
+        execute.record_gradient(op.type, list(op.inputs), tuple(attrs), list(op.outputs))
+    return list(op.outputs)
+
+
+def is_stateful(op: tf.Operation) -> bool:
+    return op._is_stateful
+
+
+def is_dead(op: tf.Operation) -> bool:
+    """Returns true if nothing has use for an op's outputs, up to now."""
+    return not any(output.consumers() for output in op.outputs)
+
+
+def is_opaque(tensor: tf.Tensor) -> bool:
+    """Returns true for a variant whose content TensorFlow does not know, unlike its own lists."""
+    return (
+        tensor.dtype == tf.variant and not handle_data_util.get_resource_handle_data(tensor).is_set
+    )
+
+
+def keep_on_host(op: tf.Operation, inputs, outputs) -> None:
+    """Gives and takes these inputs and outputs of an op in the host's memory, on a GPU too."""
+    for name, indices in (("_input_hostmem", inputs), ("_output_hostmem", outputs)):
+        value = tf.compat.v1.AttrValue()
+        value.list.i.extend(indices)
+        op._set_attr(name, value)
+
+
+def mark_constant_inputs(op: tf.Operation, names: list[str]) -> None:
+    """Marks the inputs of one op that XLA must know when it compiles."""
+    value = tf.compat.v1.AttrValue()
+    value.list.s.extend(name.encode() for name in names)
+    op._set_attr("_XlaCompileTimeConstantInputs", value)
+
+
+def replace_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+    """Gives an operation another tensor for one of its inputs."""
+    op._update_input(index, tensor)
+
+
+def waiting_operations(op: tf.Operation) -> Sequence[tf.Operation]:
+    """The operations that wait for this one, by control dependencies."""
+    return op._control_outputs
+
+
+def add_control_input(op: tf.Operation, other: tf.Operation) -> None:
+    """Lets an operation wait for another."""
+    op._add_control_inputs([other])
+
+
+def set_control_inputs(op: tf.Operation, others: Sequence[tf.Operation]) -> None:
+    """Lets an operation wait for these, and for no others."""
+    op._remove_all_control_inputs()
+    op._add_control_inputs(others)

@@ -1,0 +1,144 @@
+"""All changes of TensorFlow's own objects: entries in its registries, and one function replaced.
+
+Each says why it is there and what breaks without it. Nothing public does the same in TensorFlow
+2.17 to 2.21. A process may import tf_ti anew, as tests do: an entry takes the place of the one that
+the earlier tf_ti made, and what TensorFlow had before is found behind it.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+from tensorflow.python.eager import backprop, forwardprop
+from tensorflow.python.framework import (
+    auto_control_deps,
+    auto_control_deps_utils,
+    convert_to_constants,
+    ops,
+)
+from tensorflow.python.ops.parallel_for import pfor as pfor_lib
+
+from tf_ti._tf.operations import is_dead
+from tf_ti._tf.variables import READS
+
+
+def _replaced(function: Callable) -> Callable:
+    """The function of TensorFlow behind one of an earlier tf_ti; every other as it is."""
+    return getattr(function, "tf_ti_replaces", function)
+
+
+# --- gradients -----------------------------------------------------------------------------------
+
+
+def register_gradient(op_type: str):
+    """As tf.RegisterGradient, which refuses an op that has a gradient from an earlier import."""
+    ops.gradient_registry._registry.pop(op_type, None)
+    return tf.RegisterGradient(op_type)
+
+
+def register_jvp(op_type: str, function: Callable) -> None:
+    """Says how an op takes tangents forward: function(op, tangents) -> a tangent of each output.
+
+    Without it a ForwardAccumulator goes through the gradient's gradient, which raises an error
+    where the gradient is a tf.IndexedSlices.
+    """
+
+    def jvp(attributes, inputs, outputs, tangents):
+        return function(backprop._MockOp(attributes, inputs, outputs, op_type, []), tangents)
+
+    forwardprop._SPECIAL_CASES[op_type] = jvp
+
+
+# --- vectorisation -------------------------------------------------------------------------------
+
+
+def register_pfor(op_type: str):
+    """Says how tf.vectorized_map and jacobians vectorise an op of ours.
+
+    Without it they run the op lane by lane, in a tf.while_loop, or raise an error.
+    """
+
+    def register(converter):
+        pfor_lib._pfor_converter_registry.pop(op_type, None)
+        return pfor_lib.RegisterPFor(op_type)(converter)
+
+    return register
+
+
+def register_pfor_where(applies: Callable, op_type: str):
+    """Says how an op of TensorFlow's is vectorised where `applies(pfor_input)`.
+
+    Gradients add up the loops' sequences by AddN, and begin with their ZerosLike. TensorFlow would
+    take the first axis of such a variant for the lanes, which lie inside of it.
+    """
+    usual = _replaced(pfor_lib._pfor_converter_registry[op_type])
+
+    def register(converter):
+        def convert(pfor_input):
+            return (converter if applies(pfor_input) else usual)(pfor_input)
+
+        convert.tf_ti_replaces = usual
+        register_pfor(op_type)(convert)
+        return converter
+
+    return register
+
+
+# --- reads of variables --------------------------------------------------------------------------
+
+
+def register_reads(*op_types: str) -> None:
+    """Makes ops of ours some of READS, and reads of one variable wait for no other.
+
+    Without it a tf.function takes them for writes: they run one after another, and those whose
+    results nobody uses run too.
+    """
+    for op_type in op_types:
+        READS.add(op_type)
+        auto_control_deps_utils.register_read_only_resource_op(op_type)
+
+
+def wait_for_no_dead(op_type: str) -> None:
+    """Lets no write of a variable wait for dead reads by ops of the type, nor keep them.
+
+    Without it a read that nobody uses still runs, if something writes the variable afterwards.
+    """
+
+    def forget_dead_reads(op, reads, writes):
+        if op.type != op_type or not is_dead(op) or op.outputs[0] in reads:
+            return False
+        # Something nobody writes: ops that read nothing are ordered among themselves.
+        reads.clear()
+        reads.add(op.outputs[0])
+        return True
+
+    # As register_acd_resource_resolver, which takes the function's name and refuses a second one.
+    resolvers = auto_control_deps._acd_resource_resolvers_registry
+    name = f"forget_dead_reads of {op_type}"
+    resolvers._registry.pop(name, None)
+    resolvers.register(forget_dead_reads, name)
+
+
+# --- freezing ------------------------------------------------------------------------------------
+
+_convertibles: dict[str, Callable] = {}
+_usual_node = _replaced(convert_to_constants._Node.new)
+
+
+def register_convertible(op_type: str, make: Callable) -> None:
+    """Says as what TensorFlow sees an op of ours while it makes constants of variables.
+
+    Args:
+        op_type: the op.
+        make: make(node, function, enclosing_graph) -> a `convert_to_constants._Node`.
+    """
+    _convertibles[op_type] = make
+
+
+def _new_node(node, function, enclosing_graph):
+    return _convertibles.get(node.op, _usual_node)(node, function, enclosing_graph)
+
+
+# There is no registry, but a chain of ifs. Without ours an op of tf_ti that reads a variable makes
+# convert_variables_to_constants_v2 leave it a constant where it expects a resource.
+_new_node.tf_ti_replaces = _usual_node
+convert_to_constants._Node.new = staticmethod(_new_node)

@@ -1,0 +1,41 @@
+"""Variables: of Keras, of tf.distribute with its copies, and the operations that read them."""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import (
+    distribute_lib,
+    ps_values,
+    sharded_variable,
+    values,
+    values_util,
+)
+from tensorflow.python.ops import resource_variable_ops
+
+ShardedVariable = sharded_variable.ShardedVariable
+# Tells the tapes that a variable is read.
+variable_accessed = resource_variable_ops.variable_accessed
+variable_shape = resource_variable_ops.variable_shape
+
+# Operations that are stateful, but change nothing.
+READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
+
+
+def unwrap_variable(variable):
+    """The variable of TensorFlow behind one of Keras; everything else as it is."""
+    value = getattr(variable, "value", None)
+    return value if isinstance(value, (tf.Tensor, tf.Variable)) else variable
+
+
+def is_distributed(variable: Any) -> bool:
+    """Returns true for a variable whose updates tf.distribute directs, to all copies or to one."""
+    return isinstance(variable, (values.DistributedVariable, ps_values.AggregatingVariable))
+
+
+def in_update() -> bool:
+    """Returns true where one copy of each variable is meant: in updates, and for saved models."""
+    # The default strategy, which has no copies, knows no other's.
+    is_in_update = (
+        tf.distribute.has_strategy() and distribute_lib.get_update_replica_id() is not None
+    )
+    return is_in_update or values_util.is_saving_non_distributed()
