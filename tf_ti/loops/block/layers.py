@@ -50,6 +50,7 @@ class OutputLayer(Layer):
     tensor: tf.Tensor
     recurrence: RecurrenceLayer | None
     axis: int
+    result: tf.Tensor | None = None  # once the loop ran, or is in the graph around it
 
     def details(self) -> tuple[str, ...]:
         if self.kind == "last":

@@ -169,10 +169,9 @@ class Loop:
     def _finish(self) -> None:
         self._check_complete()
         network = self._block.network
-        network.outputs.update({output._layer: output for output in self.outputs})
         if self._graph_context is not None:
             for layer, value in network.finish().items():
-                network.outputs[layer]._tensor = value
+                layer.result = value
 
     @_tf.do_not_convert
     def add_trip_limit(self, tensor: Any, limit: TripLimit) -> None:

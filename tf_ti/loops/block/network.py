@@ -28,7 +28,6 @@ class Network:
         self.graph.tf_ti_network = self
         self.loops: list[LoopNode] = []
         self.open: Path = ()
-        self.outputs: dict[OutputLayer, Any] = {}  # who waits for the loops' outputs
         self.sketch: Sketch | None = None  # once the loops are built
         around = self.current()
         self._fuse = _passes.fusing(True) if around is None else around._fuse

@@ -81,7 +81,7 @@ class _TensorLike(_Base):
 
     def __getattr__(self, name: str) -> Any:
         # Also the _id that tapes ask for, but nothing that this object itself would need for that.
-        if name.startswith("__") or name in ("_block", "_layer", "_tensor"):
+        if name.startswith("__") or name in ("_block", "_layer"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.tensor, name)
 
@@ -260,12 +260,11 @@ class Output(_TensorLike):
 
     def __init__(self, block: Block, layer: OutputLayer):
         self._block, self._layer = block, layer
-        self._tensor: tf.Tensor | None = None
 
     @property
     def tensor(self) -> tf.Tensor:
-        if self._tensor is not None:
-            return self._tensor
+        if self._layer.result is not None:
+            return self._layer.result
         network = self._block.network
         if network.is_discarded(self._layer.loop):
             raise ValueError(f"{self._layer.label} is not there: the loop failed")
