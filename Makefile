@@ -1,9 +1,11 @@
 # All that is needed is Python with venv, g++, make and the package registries:
 #   make demo     build the wheel, install it, train two small models with it
 #   make test     build the wheel, install it, run every test against it
+#   make test-fast  the same with one case of each kind
 #   make build    put the library into the checkout, for `import tf_ti` from there
 #   make wheel    put the wheel into dist/
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
+#   make test-tensorflows  build against older TensorFlows too, check the insides that tf_ti uses
 #   make oracles  install torch, JAX and ONNX, beside which some tests run where they are there
 #   make lint     check format, style and types  make format       mend what it can
 #   make cuda     compile the CUDA sources too, with CUDA 12, or with CUDA_HOME's nvcc
@@ -104,7 +106,7 @@ $(venv)/.installed: $(dist)/.built $(venv)/.runtime
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/tf_ti-*.whl
 	@touch $@
 
-.PHONY: demo test oracles build wheel bench lint format asan-test cuda gpu-check gpu-test clean
+.PHONY: demo test test-fast test-tensorflows oracles build wheel bench lint format asan-test cuda gpu-check gpu-test clean
 demo: $(venv)/.installed $(venv)/.examples
 	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
@@ -115,6 +117,13 @@ demo: $(venv)/.installed $(venv)/.examples
 test: $(venv)/.installed $(venv)/.tests
 	$(call say,the tests: about half an hour on two cores)
 	cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal $(PYTEST_FLAGS)
+
+test-fast: $(venv)/.installed $(venv)/.tests
+	cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal -m 'not slow' $(PYTEST_FLAGS)
+
+# Against older TensorFlows, as far as they build.
+test-tensorflows:
+	tests/package/tensorflows.sh '$(MAKE)' 2.17.1 2.18.1 2.19.1 2.20.0
 
 oracles: $(venv)/.oracles
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import faulthandler
+import itertools
 import os
 import subprocess
 import sys
@@ -17,6 +18,41 @@ faulthandler.enable()
 # OpenVINO loads libraries in a way that the address sanitizer does not survive.
 if "asan" in os.environ.get("LD_PRELOAD", ""):
     collect_ignore_glob = ["openvino", "oracles/*_openvino.py", "keras/test_openvino.py"]
+
+
+def _covering(cases, size):
+    """Chooses cases of one test, until all combinations of so many parameters' values occur."""
+    combinations = []
+    for case in cases:
+        values = [(name, id(value)) for name, value in sorted(case.callspec.params.items())]
+        combinations.append(set(itertools.combinations(values, min(size, len(values)))))
+    missing, chosen = set().union(*combinations), []
+    while missing:
+        best = max(range(len(cases)), key=lambda i: len(combinations[i] & missing))
+        chosen.append(cases[best])
+        missing -= combinations[best]
+    return chosen
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Keeps of a test that is marked `pairwise` cases with all pairs of its parameters' values.
+
+    Of every test, cases beyond those with each value of each parameter are marked `slow`.
+    """
+    tests = {}
+    for item in items:
+        if hasattr(item, "callspec"):
+            tests.setdefault((item.path, item.originalname), []).append(item)
+    dropped = set()
+    for cases in tests.values():
+        if cases[0].get_closest_marker("pairwise"):
+            chosen = _covering(cases, 2)
+            dropped |= set(cases) - set(chosen)
+            cases = chosen
+        for case in set(cases) - set(_covering(cases, 1)):
+            case.add_marker("slow")
+    items[:] = [item for item in items if item not in dropped]
 
 
 @pytest.fixture(autouse=True)

@@ -357,6 +357,7 @@ def test_a_step_of_an_optimizer_is_that_of_one_call_for_each_table():
 # Where it runs
 
 
+@pytest.mark.pairwise
 @needs_xla
 @each_kind
 @each_combiner

@@ -225,6 +225,7 @@ def loss_of(y):
     return tf.reduce_sum(tf.sin(y) * factors)
 
 
+@pytest.mark.pairwise
 @each_strategy
 @pytest.mark.parametrize(
     ("combiner", "weighted"),
@@ -365,6 +366,7 @@ def test_compiled_shards(kind, combiner, strategy):
     )
 
 
+@pytest.mark.pairwise
 @each_strategy
 @pytest.mark.parametrize("form", ["ragged", "sparse", "dense"])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "max"])

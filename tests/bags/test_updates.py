@@ -180,6 +180,7 @@ def test_200_steps(formula):
     updated.check()
 
 
+@pytest.mark.pairwise
 @each_formula
 @pytest.mark.parametrize("kind", PADDED)
 @pytest.mark.parametrize("count", [1, 2, 40, 3000])

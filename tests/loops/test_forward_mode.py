@@ -77,6 +77,7 @@ def reverse_over_forward(loop, watched, tangent, given):
     return [tape.gradient(loss, watched)]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("place", ["eager", "function"])
 @pytest.mark.parametrize("watched", WATCHED)
 @pytest.mark.parametrize("loop", LOOPS)

@@ -144,6 +144,7 @@ def defined(table, bags):
 # Values
 
 
+@pytest.mark.pairwise
 @each_seed
 @pytest.mark.parametrize("reduction", ["sum", "mean", "sqrtn", "max"])
 @pytest.mark.parametrize("kind", ["offsets", "packed", "segments"])
@@ -206,6 +207,7 @@ def test_a_mean_of_whole_numbers_is_rounded_towards_zero_and_sums_wrap_around():
     assert run(table, "sum").numpy().tolist() == [[1], [126]]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("count", [1, 3, 70])
 @pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
 def test_long_bags_beside_short_and_empty_ones(reduction, count):
@@ -327,6 +329,7 @@ def both_orders(run, sources):
     return first, [tf.convert_to_tensor(g) for g in second]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("reduction", ["sum", "mean", "sqrtn", "max"])
 @pytest.mark.parametrize("kind", ["offsets", "packed", "segments"])
 @pytest.mark.parametrize(
@@ -813,6 +816,7 @@ def test_bounds_are_checked_where_and_only_where_the_bags_are(way):
     raises("offsets[0] is 9, but there are 2 indices", no_bags, tf.constant([9]))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(
     "reduction, index",
     [("sum", tf.int32), ("mean", tf.int64), ("sqrtn", tf.int32), ("max", tf.int64)],
