@@ -1,4 +1,4 @@
-"""What `python -m tf_ti` runs to see whether the installation computes what it should."""
+"""The self-check of `python -m tf_ti`: the installation must compute known results."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _find_error(call) -> tuple[bool, str]:
-    """Whether the call is answered with InvalidArgumentError, and what that says."""
+    """True if the call raises an InvalidArgumentError, and its message."""
     try:
         with _quiet():
             call()

@@ -242,3 +242,20 @@ def test_layers_with_dropout_run_by_the_op_when_they_do_not_train(rng):
     theirs, ours = twins("LSTM", rng, recurrent_dropout=0.5, dropout=0.5, implementation=1)
     x = inputs(rng)
     assert_same(ours(x), theirs(x))
+
+
+def test_a_keras_whose_internals_are_others_is_refused(run_program):
+    run_program(
+        """
+        import keras
+
+        keras.layers.GRU.inner_loop = lambda self, sequences: sequences
+        try:
+            import tf_ti.keras
+        except ImportError as error:
+            assert "GRU.inner_loop(sequences, initial_state, mask, training)" in str(error), error
+            assert f"Keras {keras.__version__}" in str(error), error
+        else:
+            raise AssertionError("tf_ti.keras was imported")
+        """
+    )

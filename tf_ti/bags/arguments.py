@@ -1,7 +1,7 @@
 """The arguments that look-ups are called with: their types and shapes.
 
-Functions named `to_` give what an argument stands for, or say what is wrong with it by its name.
-Nothing is said here of the numbers that tensors hold, but where two of them must be the same.
+Functions named `to_` convert an argument, or raise an error that names it. They look at the values
+of tensors only where two of them must be the same.
 """
 
 import dataclasses
@@ -124,7 +124,7 @@ def to_ids(ids: Any) -> tf.RaggedTensor | tf.SparseTensor | tf.Tensor:
 
 
 def to_indices(label: str, value: Any, rank: int | None, like: Any = None) -> tf.Tensor:
-    """A tensor of int32 or int64; Python numbers become what `like` is, or int32."""
+    """A tensor of int32 or int64; Python numbers take the type of `like`, or int32."""
     if not hasattr(value, "dtype") and getattr(like, "dtype", None) in _INDEX_TYPES:
         tensor = _numbers(label, value, tf.as_dtype(like.dtype))
     elif not tf.nest.flatten(value):  # of which TensorFlow would make floats
@@ -224,7 +224,7 @@ def to_weights_of_ids(
     """The values of weights that are of the kind and shape of ids, for a table of that dtype.
 
     They are cast as by tf.nn: to the table's type, or to float32 where that is a half precision.
-    `prefix` is what the messages of assertions begin with.
+    `prefix` is the beginning of the messages of assertions.
     """
     if weights is None:
         return None

@@ -1,4 +1,4 @@
-"""What bags become where a function is frozen: the variable becomes a constant, and is a table."""
+"""Bags in functions that are frozen: the variable becomes a constant, and is a table."""
 
 from tf_ti import _tf
 from tf_ti.bags.ops import KINDS, PREFIX, SEVERAL

@@ -1,10 +1,11 @@
 """Ids, ragged, sparse or dense: taken apart into bags, whose rows are put back in their places.
 
-`split` makes bags of ids that `arguments` has checked. The dimensions that ids have outside of
-their bags it leaves in an `Outer`, which gives these dimensions to what was pooled.
+`split` makes bags of ids that `arguments` has checked. It leaves the dimensions outside of the bags
+in an `Outer`, which gives them to the pooled rows.
 """
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
 
@@ -52,20 +53,27 @@ def _with_rows(
 def split(
     ids: tf.RaggedTensor | tf.SparseTensor | tf.Tensor,
     weights: tf.Tensor | None,
+    prune_invalid: bool = False,
     prefix: str = "",
+    **options: Any,
 ) -> tuple[Bags, Outer]:
     """Takes ids apart.
 
     Args:
         ids: of int32 or int64.
         weights: the values of their weights; in the shape of ids, where these are dense.
-        prefix: what the messages of assertions begin with.
+        prune_invalid: as in `tf_ti.embedding_bag`.
+        prefix: the beginning of the messages of assertions.
+        options: further fields of the bags.
     """
     if isinstance(ids, tf.RaggedTensor):
-        return _split_ragged(ids, weights)
-    if isinstance(ids, tf.SparseTensor):
-        return _split_sparse(ids, weights, prefix)
-    return _split_dense(ids, weights)
+        bags, outer = _split_ragged(ids, weights)
+    elif isinstance(ids, tf.SparseTensor):
+        bags, outer = _split_sparse(ids, weights, prefix)
+    else:
+        bags, outer = _split_dense(ids, weights)
+    bags = bags.replace(**options)
+    return _pruned(bags) if prune_invalid else bags, outer
 
 
 def _split_ragged(ids: tf.RaggedTensor, weights: tf.Tensor | None) -> tuple[Bags, Outer]:
@@ -112,8 +120,8 @@ def _split_dense(ids: tf.Tensor, weights: tf.Tensor | None) -> tuple[Bags, Outer
     return Bags("packed", tf.reshape(ids, packed), weights=weights), Outer(shape, ids.shape[:-1])
 
 
-def prune(bags: Bags) -> Bags:
-    """The bags without what tf.nn.safe_embedding_lookup_sparse leaves out."""
+def _pruned(bags: Bags) -> Bags:
+    """The bags without the ids that tf.nn.safe_embedding_lookup_sparse leaves out."""
     is_left_out = bags.indices < 0
     if bags.weights is not None and bags.reduction != "sum":
         is_left_out |= ~(bags.weights > 0)

@@ -20,7 +20,7 @@ from tf_ti.bags.arguments import (
     to_weights,
     to_weights_of_ids,
 )
-from tf_ti.bags.ids import prune, split
+from tf_ti.bags.ids import split
 from tf_ti.bags.ops import Bags
 from tf_ti.bags.pooling import Lookup, pool
 
@@ -345,13 +345,15 @@ def embedding_bag(
     tables = to_shards(emb_table, partition_strategy)
     ids = to_ids(ids)
     weights = to_weights_of_ids(ids, weights, tables[0].dtype)
-    bags, outer = split(ids, weights)
-    bags = bags.replace(
-        default_index=to_default_index(default_index, ids),
-        padding_idx=to_padding_idx(padding_idx, ids.dtype),
+    default_index = to_default_index(default_index, ids)
+    padding_idx = to_padding_idx(padding_idx, ids.dtype)
+    bags, outer = split(
+        ids,
+        weights,
+        prune_invalid,
+        default_index=default_index,
+        padding_idx=padding_idx,
         reduction=combiner,
     )
-    if prune_invalid:
-        bags = prune(bags)
     lookup = Lookup(tables, bags, max_norm, norm_type, partition_strategy, name)
     return outer.restore(pool(checked(lookup)))

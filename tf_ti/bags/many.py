@@ -20,7 +20,7 @@ from tf_ti.bags.arguments import (
     to_table,
     to_weights_of_ids,
 )
-from tf_ti.bags.ids import prune, split
+from tf_ti.bags.ids import split
 from tf_ti.bags.ops import Table, pool_several
 from tf_ti.bags.pooling import needs_argmax
 
@@ -106,15 +106,18 @@ def embedding_bags(
                 if weights[k] is None:
                     raise ValueError("weights must be there for each table, or for none, got None")
                 weights_of_table = to_weights_of_ids(ids_of_table, weights[k], table.dtype, prefix)
-            bags, outer = split(ids_of_table, weights_of_table, prefix)
             check_combinable(combiner, table.dtype)
-            bags = bags.replace(
+            bags, outer = split(
+                ids_of_table,
+                weights_of_table,
+                prune_invalid,
+                prefix,
                 default_index=to_default_index(default_indices[k], ids_of_table),
                 padding_idx=to_padding_idx(padding_idx, ids_of_table.dtype),
                 reduction=combiner,
             )
             tables.append(table)
-            several.append(prune(bags) if prune_invalid else bags)
+            several.append(bags)
             outers.append(outer)
     rows = pool_several(tables, of_same_types(several), needs_argmax(combiner), name)
     return [outer.restore(rows_of_table) for outer, rows_of_table in zip(outers, rows)]

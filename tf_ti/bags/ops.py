@@ -11,7 +11,7 @@ from tf_ti import _tf
 from tf_ti._library import ops
 
 PREFIX = "TfTi>"
-# What tables may be made of.
+# The types of tables.
 NUMBERS = frozenset(
     {tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.complex64, tf.complex128}
     | {tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64}
@@ -21,7 +21,7 @@ HALVES = (tf.float16, tf.bfloat16)
 FLOATS = (tf.float32, tf.float64, *HALVES)
 PARTITION = f"{PREFIX}EmbeddingBagPartition"
 GRADIENTS = (f"{PREFIX}EmbeddingBagGrad", f"{PREFIX}ResourceEmbeddingBagGrad")
-# What each op takes its bags from.
+# The form in which each op takes its bags.
 KINDS = {
     "EmbeddingBagOffsets": "offsets",
     "EmbeddingBagPacked": "packed",
@@ -279,19 +279,19 @@ class Bags:
             )
         )
 
-    def slots(self, num_emb: tf.Tensor | int, rows: tf.Tensor) -> "Bags":
-        """The same bags, of the places that their indices have among the rows of table_gradient.
+    def at_positions(self, num_emb: tf.Tensor | int, rows: tf.Tensor) -> "Bags":
+        """The same bags, of the positions of their indices among the rows of table_gradient.
 
-        What is no row of the table stays none.
+        An index that is no row of the table stays none.
         """
 
-        indices = find_slots(num_emb, rows, self.indices)
+        indices = row_positions(num_emb, rows, self.indices)
         if self.padding_idx is not None:
             is_padding = tf.equal(self.indices, self.padding_idx)
             indices = tf.where(is_padding, tf.cast(-1, indices.dtype), indices)
         default_index = self.default_index
         if default_index is not None:
-            default_index = tf.maximum(find_slots(num_emb, rows, default_index), -1)
+            default_index = tf.maximum(row_positions(num_emb, rows, default_index), -1)
         return self.replace(indices=indices, default_index=default_index, padding_idx=-1)
 
     def weights_gradient(self, table: Table, grad: tf.Tensor) -> tf.Tensor:
@@ -370,7 +370,7 @@ def local_rows(
 
 
 def are_distinct(rows: tf.Tensor) -> bool:
-    """Whether they are known to be those of a gradient, which has each row once.
+    """True if they are known to be those of a gradient, which has each row once.
 
     (XLA's has some of them again, with gradients of zeros.)
     """
@@ -382,7 +382,7 @@ def are_distinct(rows: tf.Tensor) -> bool:
 def unused_gradient(
     handle: tf.Tensor, rows: tf.Tensor, values: tf.Tensor
 ) -> tuple[Bags, tf.Tensor, tf.Tensor | None] | None:
-    """What table_gradient made rows and values of, for a variable, in the graph that is being made.
+    """The arguments of the table_gradient that made these, for a variable in the current graph.
 
     None where they are anything else, or where something has use for them by now.
     """
@@ -398,8 +398,8 @@ def unused_gradient(
     return bags, op.inputs[1], op.inputs[-1] if op.get_attr("num_argmax") else None
 
 
-def find_slots(num_emb: tf.Tensor | int, rows: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-    """Where each index is among `rows`; -1 if it is not there, -2 if it is no row of the table."""
+def row_positions(num_emb: tf.Tensor | int, rows: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+    """The position of each index among `rows`: -1 if it is not there, -2 if it is no row."""
     return ops.tf_ti_embedding_bag_slots(num_emb, rows, indices)
 
 

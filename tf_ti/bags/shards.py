@@ -17,17 +17,17 @@ def look_up(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tup
     """
     num_emb = _num_emb(tables)
     touched = bags.touched(num_emb)
-    slots = bags.slots(num_emb, touched)
+    placed = bags.at_positions(num_emb, touched)
     if len(tables) == 1:
-        return tf.gather(tables[0].value, touched), slots
+        return tf.gather(tables[0].value, touched), placed
     of_one_row = Bags("packed", touched[:, tf.newaxis])
     num_sums = tf.size(bags.indices) + 1
     rows, _ = _sums(tables, num_emb, of_one_row, partition_strategy, num_sums)
-    return tf.cast(rows, tables[0].dtype), slots
+    return tf.cast(rows, tables[0].dtype), placed
 
 
 def can_pool(bags: Bags, dtype: tf.DType) -> bool:
-    """Whether `pool` has what it takes: the rest needs the rows themselves."""
+    """True if `pool` can do it; other reductions need the rows themselves."""
     return bags.reduction != "max" and (bags.reduction == "sum" or not dtype.is_integer)
 
 
@@ -56,7 +56,7 @@ def _sums(
     partition_strategy: str,
     num_sums: tf.Tensor | int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """What the bags add up to, then the default row, and which bags are empty.
+    """The sums of the bags, then the default row; and which bags are empty.
 
     There are `num_sums` sums, those behind the last zeros; half precisions are float32 then.
     """
@@ -98,7 +98,7 @@ def _local_type(num_emb: tf.Tensor | int, bags: Bags) -> tf.DType:
 
 
 def _divisors(bags: Bags, dtype: tf.DType) -> tf.Tensor:
-    """What a bag's sum is divided by, of each bag: its weights pooled as rows of a table of one."""
+    """The divisor of each bag's sum: its weights pooled as rows of a table of one."""
     is_left_out = False
     if bags.padding_idx is not None:
         is_left_out = tf.equal(bags.indices, bags.padding_idx)

@@ -213,7 +213,7 @@ class _Merged:
         )
 
     def inside(self, values: tf.Tensor) -> tf.Tensor:
-        """What the lanes' indices have, with zeros for those in no bag."""
+        """The values of the lanes' indices, with zeros for those in no bag."""
         if not self._num_behind:
             return values
         return tf.where(self._is_inside, values, tf.zeros_like(values))
@@ -286,7 +286,7 @@ def _asserting_alike(number: int, rows, first):
 
 
 def _pooled(pfor_input, number: int, given: _Given) -> list:
-    """What one of an op's tables gives, and where its maxima are from, if the op has that."""
+    """The rows of one of an op's tables, and the origins of their maxima, if the op has these."""
     is_stacked = pfor_input.input(number).is_stacked
     with_argmax = bool(pfor_input.get_attr("num_argmax"))
     if not given.stacked:
@@ -353,10 +353,10 @@ def _vectorize_table_gradient(pfor_input):
         gradients = tf.concat([gradients, tf.reduce_sum(filled, 1)], 0)
         rows = tf.concat([rows, merged.default_index], 1)
     rows = tf.sort(tf.where((rows >= 0) & (rows < num_emb), rows, tf.zeros_like(rows)))
-    slots = ops.tf_ti_embedding_bag_slots(
+    positions = ops.tf_ti_embedding_bag_slots(
         num_rows, tf.reshape(_shifted(rows, num_emb), [-1]), touched
     )
-    values = tf.math.unsorted_segment_sum(gradients, slots, tf.size(rows))
+    values = tf.math.unsorted_segment_sum(gradients, positions, tf.size(rows))
     values = _by_lane(values, merged.count, tf.shape(rows)[1])
     return [_tf.wrap(tf.cast(rows, given.bags.indices.dtype), True), _tf.wrap(values, True)]
 
@@ -419,7 +419,7 @@ def _vectorize_partition(pfor_input):
 
 
 @_register(f"{PREFIX}EmbeddingBagSlots")
-def _vectorize_slots(pfor_input):
+def _vectorize_positions(pfor_input):
     num_emb = _unstacked(pfor_input, 0, "num_emb")
     rows, indices = (wrapped.t for wrapped in pfor_input.inputs[1:])
     if not pfor_input.input(1).is_stacked:
@@ -427,8 +427,8 @@ def _vectorize_slots(pfor_input):
     count, size = _count(pfor_input.pfor), tf.shape(rows, tf.int64)[1]
     indices = _shifted(_tiled(pfor_input, 2), num_emb)
     rows = tf.reshape(_shifted(rows, num_emb), [-1])
-    slots = ops.tf_ti_embedding_bag_slots(count * num_emb, rows, indices)
-    return [_tf.wrap(tf.cast(_unshifted(slots, size), pfor_input.get_attr("Tindices")), True)]
+    positions = ops.tf_ti_embedding_bag_slots(count * num_emb, rows, indices)
+    return [_tf.wrap(tf.cast(_unshifted(positions, size), pfor_input.get_attr("Tindices")), True)]
 
 
 def _refuse_update(name: str):

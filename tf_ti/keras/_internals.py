@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# What is overridden: of which class, which method, of which parameters.
+# The methods that are overridden: their class, name and parameters.
 OVERRIDDEN = (
     # The steps of a layer, once its arguments and states are checked: the native op does them.
     (keras.layers.LSTM, "inner_loop", ("sequences", "initial_state", "mask", "training")),
@@ -25,13 +25,13 @@ OVERRIDDEN = (
         "_overwrite_variables_directly_with_gradients",
         ("grads", "vars"),
     ),
-    # What `apply` does with gradients when they are ready: clips, decays, steps, averages.
+    # The rest of `apply`, when gradients are ready: it clips, decays, steps, averages.
     (keras.optimizers.Optimizer, "_backend_apply_gradients", ("grads", "trainable_variables")),
 )
 
 
 def check() -> None:
-    """Raises an ImportError where Keras has not what is overridden."""
+    """Raises an ImportError where Keras lacks a method that is overridden."""
     for owner, name, parameters in OVERRIDDEN:
         method = getattr(owner, name, None)
         if method is None or tuple(inspect.signature(method).parameters)[1:] != parameters:
@@ -53,7 +53,7 @@ class SparseGradients:
     """
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
-        # What comes next there is a division, which slices lack.
+        # A division comes next there, which slices lack.
         grads, vars = super()._overwrite_variables_directly_with_gradients(grads, vars)
         return [_divisible(grad) for grad in grads], vars
 

@@ -31,7 +31,7 @@ _DECAY = "`weight_decay` decays the rows that a step touches. "
 
 
 class _RowUpdates(_internals.SparseGradients):
-    """What the optimizers have in common, in front of a class of Keras."""
+    """The common part of the optimizers, in front of a class of Keras."""
 
     def add_variable(self, shape, initializer="zeros", dtype=None, *args, **kwargs):
         if dtype is not None and tf.as_dtype(dtype) in (tf.float16, tf.bfloat16):
