@@ -9,7 +9,7 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).parents[2]
-# What a family knows beside itself and what all share: others, and tf_ti as users see it.
+# The families that each knows, beside itself and the shared modules; tf_ti as users see it is one.
 FAMILIES = {
     "bags": set(),
     "loops": set(),
@@ -85,7 +85,7 @@ def modules():
         names[file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = text
     found = {}
     for name, text in names.items():
-        # What is imported is a module, or something in one.
+        # An imported name is a module, or something in one.
         used = {i if i in names else i.rpartition(".")[0] for i in imports(text)}
         found[name] = sorted(used & set(names) - {name})
     return found

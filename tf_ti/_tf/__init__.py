@@ -1,7 +1,7 @@
 """The parts of TensorFlow that its public API does not offer, in one place.
 
-Nothing outside of this folder uses a private name of TensorFlow's. What is used here of them, and
-what of each is relied on, stands in tests/test_tensorflow_contract.py, for the day they move.
+Nothing outside of this folder uses a private name of TensorFlow's. For the day they move,
+tests/package/test_tensorflow_contract.py has a test for each name, of all that is relied on.
 """
 
 from tf_ti._tf.composites import (

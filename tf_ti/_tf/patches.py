@@ -138,7 +138,7 @@ def _new_node(node, function, enclosing_graph):
     return _convertibles.get(node.op, _usual_node)(node, function, enclosing_graph)
 
 
-# There is no registry, but a chain of ifs. Without ours an op of tf_ti that reads a variable makes
-# convert_variables_to_constants_v2 leave it a constant where it expects a resource.
+# No registry is there, but a chain of ifs: the function is replaced. Else an op of ours that reads
+# a variable would get a constant where it expects a resource.
 _new_node.tf_ti_replaces = _usual_node
 convert_to_constants._Node.new = staticmethod(_new_node)

@@ -1,8 +1,9 @@
 """The internals of Keras that tf_ti.keras overrides or uses, in one place.
 
-Keras promises nothing about them, so `check` asks, when tf_ti.keras is imported, for those that are
-overridden: without them Keras would do its own instead, and nobody would notice. Versions that are
-tested stand in requirements/keras.txt; tests/test_tensorflow_contract.py has a test for each name.
+Keras promises nothing about them. When tf_ti.keras is imported, `check` looks for those that are
+overridden: without them Keras would do its own instead, and nobody would notice. The versions that
+are tested are in requirements/keras.txt. tests/package/test_tensorflow_contract.py has a test for
+each name.
 """
 
 import inspect
