@@ -345,12 +345,10 @@ def embedding_bag(
     tables = to_shards(emb_table, partition_strategy)
     ids = to_ids(ids)
     weights = to_weights_of_ids(ids, weights, tables[0].dtype)
+    default_index = to_default_index(default_index, ids)
+    padding_idx = to_padding_idx(padding_idx, ids.dtype)
     bags, outer = split(ids, weights)
-    bags = bags.replace(
-        default_index=to_default_index(default_index, ids),
-        padding_idx=to_padding_idx(padding_idx, ids.dtype),
-        reduction=combiner,
-    )
+    bags = bags.replace(default_index=default_index, padding_idx=padding_idx, reduction=combiner)
     if prune_invalid:
         bags = prune(bags)
     lookup = Lookup(tables, bags, max_norm, norm_type, partition_strategy, name)

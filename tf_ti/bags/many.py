@@ -13,7 +13,6 @@ from tf_ti.bags.arguments import (
     check_combinable,
     check_combiner,
     is_sharded,
-    of_same_types,
     to_default_index,
     to_ids,
     to_padding_idx,
@@ -101,22 +100,23 @@ def embedding_bags(
         with _of_table(k) as prefix:
             table = _to_table(emb_table)
             _check_alike(table, tables[0] if tables else table)
+            check_combinable(combiner, table.dtype)
             ids_of_table, weights_of_table = to_ids(ids[k]), None
             if weights is not None:
                 if weights[k] is None:
                     raise ValueError("weights must be there for each table, or for none, got None")
                 weights_of_table = to_weights_of_ids(ids_of_table, weights[k], table.dtype, prefix)
+            options = {
+                "default_index": to_default_index(default_indices[k], ids_of_table),
+                "padding_idx": to_padding_idx(padding_idx, ids_of_table.dtype),
+                "reduction": combiner,
+            }
             bags, outer = split(ids_of_table, weights_of_table, prefix)
-            check_combinable(combiner, table.dtype)
-            bags = bags.replace(
-                default_index=to_default_index(default_indices[k], ids_of_table),
-                padding_idx=to_padding_idx(padding_idx, ids_of_table.dtype),
-                reduction=combiner,
-            )
+            bags = bags.replace(**options)
             tables.append(table)
             several.append(prune(bags) if prune_invalid else bags)
             outers.append(outer)
-    rows = pool_several(tables, of_same_types(several), needs_argmax(combiner), name)
+    rows = pool_several(tables, several, needs_argmax(combiner), name)
     return [outer.restore(rows_of_table) for outer, rows_of_table in zip(outers, rows)]
 
 
