@@ -4,7 +4,6 @@ Functions named `to_` convert an argument, or raise an error that names it. They
 of tensors only where two of them must be the same.
 """
 
-import dataclasses
 import math
 import numbers
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._arguments import as_operations, check_reachable, to_tensor
-from tf_ti.bags.ops import HALVES, NUMBERS, Bags, Table
+from tf_ti.bags.ops import HALVES, NUMBERS, Table
 from tf_ti.bags.pooling import Lookup
 
 Reduction = Literal["sum", "mean", "max"]
@@ -178,24 +177,6 @@ def to_padding_idx(padding_idx: Any, dtype: tf.DType) -> int | None:
     return padding_idx if dtype.min <= padding_idx <= dtype.max else None
 
 
-def of_same_types(several: Sequence[Bags]) -> list[Bags]:
-    """The bags with one type of indices for all, and one of weights."""
-    fields = ("indices", "bounds", "num_segments", "default_index")
-    given = [getattr(bags, field) for bags in several for field in fields]
-    if len({tensor.dtype for tensor in given if tensor is not None}) > 1:
-        given = iter(None if tensor is None else tf.cast(tensor, tf.int64) for tensor in given)
-        # A number that no int32 is equal to may be one of int64.
-        padding_idx = next(
-            (bags.padding_idx for bags in several if bags.padding_idx is not None), None
-        )
-        several = [
-            bags.replace(**dict(zip(fields, given)), padding_idx=padding_idx) for bags in several
-        ]
-    if len({bags.weights.dtype for bags in several if bags.weights is not None}) > 1:
-        several = [bags.replace(weights=tf.cast(bags.weights, tf.float32)) for bags in several]
-    return list(several)
-
-
 # Weights
 
 
@@ -314,11 +295,10 @@ def asserting_same(
 
 
 def checked(lookup: Lookup) -> Lookup:
-    """The look-up with one type of indices, if its parts fit one another."""
+    """The look-up, if its parts fit one another."""
     _check_norm(lookup.max_norm, lookup.norm_type, lookup.dtype)
     check_combinable(lookup.bags.reduction, lookup.dtype)
-    (bags,) = of_same_types([lookup.bags])
-    return lookup if bags is lookup.bags else dataclasses.replace(lookup, bags=bags)
+    return lookup
 
 
 def _check_norm(max_norm: Any, norm_type: Any, dtype: tf.DType) -> None:

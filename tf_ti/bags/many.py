@@ -13,7 +13,6 @@ from tf_ti.bags.arguments import (
     check_combinable,
     check_combiner,
     is_sharded,
-    of_same_types,
     to_default_index,
     to_ids,
     to_padding_idx,
@@ -101,12 +100,12 @@ def embedding_bags(
         with _of_table(k) as prefix:
             table = _to_table(emb_table)
             _check_alike(table, tables[0] if tables else table)
+            check_combinable(combiner, table.dtype)
             ids_of_table, weights_of_table = to_ids(ids[k]), None
             if weights is not None:
                 if weights[k] is None:
                     raise ValueError("weights must be there for each table, or for none, got None")
                 weights_of_table = to_weights_of_ids(ids_of_table, weights[k], table.dtype, prefix)
-            check_combinable(combiner, table.dtype)
             bags, outer = split(
                 ids_of_table,
                 weights_of_table,
@@ -119,7 +118,7 @@ def embedding_bags(
             tables.append(table)
             several.append(bags)
             outers.append(outer)
-    rows = pool_several(tables, of_same_types(several), needs_argmax(combiner), name)
+    rows = pool_several(tables, several, needs_argmax(combiner), name)
     return [outer.restore(rows_of_table) for outer, rows_of_table in zip(outers, rows)]
 
 

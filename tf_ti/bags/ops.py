@@ -153,7 +153,8 @@ class Bags:
         ]
 
     def replace(self, **changes) -> "Bags":
-        return dataclasses.replace(self, **changes)
+        # dataclasses.replace takes twice as long, of which an eager call has several.
+        return Bags(**{**vars(self), **changes})
 
     def _optional_inputs(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         return _present(self.default_index), _present(self.weights)
@@ -305,6 +306,19 @@ class Bags:
         )
 
 
+def of_one_index_type(several: Sequence[Bags]) -> Sequence[Bags]:
+    """The same bags with one type for all that counts rows or bags, as an op takes them."""
+    fields = ("indices", "bounds", "num_segments", "default_index")
+    given = [getattr(bags, field) for bags in several for field in fields]
+    dtypes = [tensor.dtype for tensor in given if tensor is not None]
+    if dtypes.count(dtypes[0]) == len(dtypes):
+        return several
+    wide = iter([None if tensor is None else tf.cast(tensor, tf.int64) for tensor in given])
+    # A number that no int32 is equal to may be one of int64.
+    padding_idx = next((bags.padding_idx for bags in several if bags.padding_idx is not None), None)
+    return [bags.replace(**dict(zip(fields, wide)), padding_idx=padding_idx) for bags in several]
+
+
 def pool_several(
     tables: Sequence[Table],
     bags: Sequence[Bags],
@@ -314,8 +328,11 @@ def pool_several(
     """The pooled rows of each table, by one op.
 
     All tables are tensors, or all are variables. Their bags may be of different kinds, but have
-    nothing else different: a default row and weights all or none.
+    nothing else different but types: a default row and weights all or none.
     """
+    bags = of_one_index_type(bags)
+    if len({each.weights.dtype for each in bags if each.weights is not None}) > 1:
+        bags = [each.replace(weights=tf.cast(each.weights, tf.float32)) for each in bags]
     first = bags[0]
     attributes = first._attributes()
     op = ops.tf_ti_embedding_bags

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.bags import shards
-from tf_ti.bags.ops import Bags, Table
+from tf_ti.bags.ops import Bags, Table, of_one_index_type
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,7 +37,8 @@ class Lookup:
 
 def pool(lookup: Lookup) -> tf.Tensor:
     """The rows of each bag, reduced to one."""
-    tables, bags, dtype = lookup.tables, lookup.bags, lookup.dtype
+    tables, dtype = lookup.tables, lookup.dtype
+    (bags,) = of_one_index_type([lookup.bags])
     with_argmax = needs_argmax(bags.reduction)
     if lookup.max_norm is None:
         if len(tables) == 1:
