@@ -80,9 +80,9 @@ absl::Status SequenceShape(InferenceContext* c) {
 // `x` is [batch, time, input], or [time, batch, input] if time_major; without `w`, its products
 // with that: [..., gates * hidden]. `w` and `r` are [input or hidden, gates * hidden], or the other
 // way round if transpose_weights. gate_order tells the position, among the blocks of `hidden`
-// columns, of each of the gates f, i, c, o of an LSTM, or z, r, h of a GRU. `b` is [gates *
-// hidden]; with linear_before_reset it has `hidden` more, which are added to the product that is
-// reset.
+// columns, of each of the gates f, i, c, o of an LSTM, or z, r, h of a GRU. `b` is
+// [gates * hidden]; with linear_before_reset it has `hidden` more, which are added to the product
+// that is reset.
 //
 // `coefficients` are numbers: the clip, 0 for none, and each activation's alpha and beta. Steps
 // beyond a row's length, or where its mask is false, hold its states; their `y` is 0, or with

@@ -41,8 +41,8 @@ struct Plan {
   int work_per_bag = 0;
   int work_per_group = 0;
   // The first piece of a long bag goes up to a multiple of `piece`, and another one begins at each
-  // multiple. Each piece has a place for its result: 2 k + 1 for the piece that begins at k *
-  // piece, and 2 k for a first piece that ends there, which may be empty.
+  // multiple. Each piece has a place for its result: 2 k + 1 for the piece that begins at
+  // k * piece, and 2 k for a first piece that ends there, which may be empty.
   Index piece = 0;
   Index num_pieces = 0;    // none where no bag can be long
   int64_t num_shares = 0;  // of the pieces, among Combine's blocks
