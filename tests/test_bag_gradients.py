@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti._library import ops
-from tf_ti.bags.ops import FLOATS, Bags, Table, find_slots
+from tf_ti.bags.ops import FLOATS, Bags, Table, find_places
 
 F64 = tf.float64
 
@@ -1039,5 +1039,5 @@ def test_slots_are_the_first_places_of_rows(num_emb, is_sorted, count):
         places = np.flatnonzero(rows == index)
         is_row = 0 <= index < num_emb
         expected.append(-2 if not is_row else places[0] if len(places) else -1)
-    found = find_slots(num_emb, tf.constant(rows), tf.constant(indices))
+    found = find_places(num_emb, tf.constant(rows), tf.constant(indices))
     np.testing.assert_array_equal(found, expected)

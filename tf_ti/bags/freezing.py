@@ -1,4 +1,4 @@
-"""What bags become where a function is frozen: the variable becomes a constant, and is a table."""
+"""Bags in a function that is frozen: the variable becomes a constant, which is the table."""
 
 from tf_ti import _tf
 from tf_ti.bags.ops import KINDS, PREFIX, SEVERAL

@@ -11,11 +11,11 @@ sqrtn divides the bag by, and with <x, y> the dot product of two rows:
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.bags.ops import KINDS, PREFIX, SEVERAL, Bags, Table, find_slots
+from tf_ti.bags.ops import KINDS, PREFIX, SEVERAL, Bags, Table, find_places
 
 
 def _is_wanted(op: tf.Operation, index: int) -> bool:
-    """Whether anybody asks for an input's gradient; in a graph, what nobody uses is pruned."""
+    """True if anybody asks for an input's gradient; in a graph, what nobody uses is pruned."""
     given = op.inputs[index]
     function = _tf.other_function(given)
     if function is not None and not _tf.depends_on_inputs(function, given):
@@ -162,19 +162,19 @@ def _table_gradient_gradient(op, _, values_grad):
     grad, rows = op.inputs[1], op.outputs[0]
     values_grad = tf.convert_to_tensor(values_grad)
     table = Table(values_grad, values_grad.dtype)
-    slots = bags.slots(_num_emb(op), rows)
+    bags = bags.among(_num_emb(op), rows)
     gradients = [None] * len(op.inputs)
     if has_argmax:
-        gradients[1] = _select(table.source, slots, op.inputs[-1], grad)
+        gradients[1] = _select(table.source, bags, op.inputs[-1], grad)
         return gradients
-    if slots.weights is None:
-        gradients[1] = _pool(slots, table, grad)
+    if bags.weights is None:
+        gradients[1] = _pool(bags, table, grad)
         return gradients
     if _is_wanted(op, 1):
-        gradients[1] = _pool(slots.replace(weights=tf.math.conj(slots.weights)), table, grad)
+        gradients[1] = _pool(bags.replace(weights=tf.math.conj(bags.weights)), table, grad)
     if _is_wanted(op, _weights_input(op)):
         conjugate = Table(tf.math.conj(table.source), table.dtype)
-        gradients[_weights_input(op)] = tf.math.conj(slots.weights_gradient(conjugate, grad))
+        gradients[_weights_input(op)] = tf.math.conj(bags.weights_gradient(conjugate, grad))
     return gradients
 
 
@@ -189,7 +189,7 @@ def _table_gradient_jvp(op, tangents):
         # The rows are the same, but for a default row.
         plain = bags.replace(weights=coefficients, reduction="sum", default_index=None)
         touched, values = plain.table_gradient(table, grad, None)
-        places = find_slots(table.shape()[0], touched, rows)[:, tf.newaxis]
+        places = find_places(table.shape()[0], touched, rows)[:, tf.newaxis]
         tangent += Bags("packed", places, padding_idx=-1).pool(Table(values, values.dtype))[0]
     return [None, tangent]
 
@@ -205,11 +205,11 @@ def _pool(bags: Bags, table: Table, grad: tf.Tensor) -> tf.Tensor:
     return bags.pool(table)[0]
 
 
-def _select(values: tf.Tensor, slots: Bags, argmax: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
+def _select(values: tf.Tensor, bags: Bags, argmax: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
     """For each element of a maximum its element in `values`, the gradients of the table's rows."""
-    default = -1 if slots.default_index is None else slots.default_index
+    default = -1 if bags.default_index is None else bags.default_index
     default = tf.cast(default, argmax.dtype)
-    places = tf.concat([tf.reshape(slots.indices, [-1]), [default]], 0)
+    places = tf.concat([tf.reshape(bags.indices, [-1]), [default]], 0)
     count = tf.size(places, argmax.dtype)
     place = tf.gather(places, tf.where(argmax < 0, count - 1, argmax))
     width = tf.reduce_prod(tf.shape(grad)[1:])

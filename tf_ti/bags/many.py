@@ -106,13 +106,10 @@ def embedding_bags(
                 if weights[k] is None:
                     raise ValueError("weights must be there for each table, or for none, got None")
                 weights_of_table = to_weights_of_ids(ids_of_table, weights[k], table.dtype, prefix)
-            options = {
-                "default_index": to_default_index(default_indices[k], ids_of_table),
-                "padding_idx": to_padding_idx(padding_idx, ids_of_table.dtype),
-                "reduction": combiner,
-            }
+            default = to_default_index(default_indices[k], ids_of_table)
+            padding = to_padding_idx(padding_idx, ids_of_table.dtype)
             bags, outer = split(ids_of_table, weights_of_table, prefix)
-            bags = bags.replace(**options)
+            bags = bags.replace(default_index=default, padding_idx=padding, reduction=combiner)
             tables.append(table)
             several.append(prune(bags) if prune_invalid else bags)
             outers.append(outer)

@@ -11,7 +11,7 @@ from tf_ti import _tf
 from tf_ti._library import ops
 
 PREFIX = "TfTi>"
-# What tables may be made of.
+# The types that elements of tables may be of.
 NUMBERS = frozenset(
     {tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.complex64, tf.complex128}
     | {tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64}
@@ -21,7 +21,7 @@ HALVES = (tf.float16, tf.bfloat16)
 FLOATS = (tf.float32, tf.float64, *HALVES)
 PARTITION = f"{PREFIX}EmbeddingBagPartition"
 GRADIENTS = (f"{PREFIX}EmbeddingBagGrad", f"{PREFIX}ResourceEmbeddingBagGrad")
-# What each op takes its bags from.
+# The kind of bags that each op takes.
 KINDS = {
     "EmbeddingBagOffsets": "offsets",
     "EmbeddingBagPacked": "packed",
@@ -280,19 +280,19 @@ class Bags:
             )
         )
 
-    def slots(self, num_emb: tf.Tensor | int, rows: tf.Tensor) -> "Bags":
+    def among(self, num_emb: tf.Tensor | int, rows: tf.Tensor) -> "Bags":
         """The same bags, of the places that their indices have among the rows of table_gradient.
 
-        What is no row of the table stays none.
+        An index that is no row of the table stays none.
         """
 
-        indices = find_slots(num_emb, rows, self.indices)
+        indices = find_places(num_emb, rows, self.indices)
         if self.padding_idx is not None:
             is_padding = tf.equal(self.indices, self.padding_idx)
             indices = tf.where(is_padding, tf.cast(-1, indices.dtype), indices)
         default_index = self.default_index
         if default_index is not None:
-            default_index = tf.maximum(find_slots(num_emb, rows, default_index), -1)
+            default_index = tf.maximum(find_places(num_emb, rows, default_index), -1)
         return self.replace(indices=indices, default_index=default_index, padding_idx=-1)
 
     def weights_gradient(self, table: Table, grad: tf.Tensor) -> tf.Tensor:
@@ -387,7 +387,7 @@ def local_rows(
 
 
 def are_distinct(rows: tf.Tensor) -> bool:
-    """Whether they are known to be those of a gradient, which has each row once.
+    """True if they are known to be those of a gradient, which has each row once.
 
     (XLA's has some of them again, with gradients of zeros.)
     """
@@ -399,9 +399,10 @@ def are_distinct(rows: tf.Tensor) -> bool:
 def unused_gradient(
     handle: tf.Tensor, rows: tf.Tensor, values: tf.Tensor
 ) -> tuple[Bags, tf.Tensor, tf.Tensor | None] | None:
-    """What table_gradient made rows and values of, for a variable, in the graph that is being made.
+    """The bags, gradient and argmax of which table_gradient made a variable's rows and values.
 
-    None where they are anything else, or where something has use for them by now.
+    None where these are anything else, are of another graph than the one that is being made, or
+    where something has use for them by now.
     """
     if not (tf.is_symbolic_tensor(rows) and rows.op.type == GRADIENTS[1]):
         return None
@@ -415,7 +416,7 @@ def unused_gradient(
     return bags, op.inputs[1], op.inputs[-1] if op.get_attr("num_argmax") else None
 
 
-def find_slots(num_emb: tf.Tensor | int, rows: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+def find_places(num_emb: tf.Tensor | int, rows: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     """Where each index is among `rows`; -1 if it is not there, -2 if it is no row of the table."""
     return ops.tf_ti_embedding_bag_slots(num_emb, rows, indices)
 

@@ -20,18 +20,18 @@ def check_placed_alike(label: str, slot: tf.Variable, variable: tf.Variable) -> 
 
 
 def identity(variable: tf.Variable) -> Any:
-    """What a variable and its copies have alone."""
+    """The object that a variable and its copies share, and no other variable has."""
     container = _container(variable)
     return container if _tf.is_distributed(container) else variable.handle
 
 
 def has_copies(variable: tf.Variable) -> bool:
-    """Whether an update of the variable is one of copies, which `update` makes."""
+    """True if an update of the variable is one of copies, which `update` makes."""
     return _tf.is_distributed(variable) and not _tf.in_update()
 
 
 def is_one_of_copies() -> bool:
-    """Whether what is updated now has copies that are to stay like it."""
+    """True if the variable that is updated now has copies that are to stay like it."""
     return _tf.in_update() and tf.distribute.get_strategy().num_replicas_in_sync > 1
 
 
@@ -121,7 +121,7 @@ def _container(variable: tf.Variable) -> tf.Variable:
 
 
 def _has_own_copies(variable: tf.Variable) -> bool:
-    """Whether each replica has one of its own, which are made one where the variable is read."""
+    """True if each replica has one of its own, which are made one where the variable is read."""
     has_copies = isinstance(variable, tf.distribute.DistributedValues)
     return has_copies and variable.synchronization == tf.VariableSynchronization.ON_READ
 

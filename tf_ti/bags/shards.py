@@ -17,17 +17,17 @@ def look_up(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tup
     """
     num_emb = _num_emb(tables)
     touched = bags.touched(num_emb)
-    slots = bags.slots(num_emb, touched)
+    bags_of_touched = bags.among(num_emb, touched)
     if len(tables) == 1:
-        return tf.gather(tables[0].value, touched), slots
+        return tf.gather(tables[0].value, touched), bags_of_touched
     of_one_row = Bags("packed", touched[:, tf.newaxis])
     num_sums = tf.size(bags.indices) + 1
     rows, _ = _sums(tables, num_emb, of_one_row, partition_strategy, num_sums)
-    return tf.cast(rows, tables[0].dtype), slots
+    return tf.cast(rows, tables[0].dtype), bags_of_touched
 
 
 def can_pool(bags: Bags, dtype: tf.DType) -> bool:
-    """Whether `pool` has what it takes: the rest needs the rows themselves."""
+    """True if sums of each shard will do: the rest needs the rows themselves."""
     return bags.reduction != "max" and (bags.reduction == "sum" or not dtype.is_integer)
 
 
@@ -35,7 +35,7 @@ def pool(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tf.Ten
     """Sums each shard's part of the bags where the shard is, and adds up what comes from there.
 
     Between shards and caller there is nothing but ids, weights, and a sum for each bag that touches
-    the shard. What the sums are divided by, and which bags are empty, the caller knows.
+    the shard. The caller knows their divisors, and which bags are empty.
     """
     count, has_default = bags.count(), bags.default_index is not None
     num_sums = count + int(has_default)
@@ -56,7 +56,7 @@ def _sums(
     partition_strategy: str,
     num_sums: tf.Tensor | int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """What the bags add up to, then the default row, and which bags are empty.
+    """The sums of the bags, then the default row, and which bags are empty.
 
     There are `num_sums` sums, those behind the last zeros; half precisions are float32 then.
     """
@@ -98,7 +98,7 @@ def _local_type(num_emb: tf.Tensor | int, bags: Bags) -> tf.DType:
 
 
 def _divisors(bags: Bags, dtype: tf.DType) -> tf.Tensor:
-    """What a bag's sum is divided by, of each bag: its weights pooled as rows of a table of one."""
+    """The divisor of each bag's sum: the bag's weights, pooled as rows of a table of one."""
     is_left_out = False
     if bags.padding_idx is not None:
         is_left_out = tf.equal(bags.indices, bags.padding_idx)

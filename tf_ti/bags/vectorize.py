@@ -16,9 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti._library import ops
 from tf_ti.bags.arguments import asserting_same
-from tf_ti.bags.ops import KINDS, PARTITION, PREFIX, SEVERAL, Bags, Table, local_rows
+from tf_ti.bags.ops import KINDS, PARTITION, PREFIX, SEVERAL, Bags, Table, find_places, local_rows
 
 
 def _register(op_type: str):
@@ -41,7 +40,7 @@ def _register(op_type: str):
     return register
 
 
-# --- what differs from lane to lane --------------------------------------------------------------
+# --- inputs that differ from lane to lane --------------------------------------------------------
 
 
 class _Given:
@@ -110,7 +109,7 @@ def _by_lane(tensor: tf.Tensor, count: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 def _shifted(numbers: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """The numbers [lanes, ...] of things of which each lane has `size`, when they are in order.
 
-    What is no number of such a thing becomes -1, lest it be that of another lane's.
+    A number of no such thing becomes -1, lest it be that of another lane's.
     """
     numbers = tf.cast(numbers, tf.int64)
     is_one = (numbers >= 0) & (numbers < size)
@@ -213,7 +212,7 @@ class _Merged:
         )
 
     def inside(self, values: tf.Tensor) -> tf.Tensor:
-        """What the lanes' indices have, with zeros for those in no bag."""
+        """The values of the lanes' indices, with zeros for those in no bag."""
         if not self._num_behind:
             return values
         return tf.where(self._is_inside, values, tf.zeros_like(values))
@@ -262,7 +261,7 @@ def _vectorize_pool(kind: str):
 
 
 def _vectorize_several(pfor_input):
-    """Table by table: what differs from lane to lane may be something else for each."""
+    """Table by table: other inputs may differ from lane to lane for each."""
     of_tables = [
         _pooled(pfor_input, number, _Given(pfor_input.pfor, bags))
         for number, bags in enumerate(Bags.of_several(pfor_input.op, pfor_input.inputs))
@@ -286,7 +285,7 @@ def _asserting_alike(number: int, rows, first):
 
 
 def _pooled(pfor_input, number: int, given: _Given) -> list:
-    """What one of an op's tables gives, and where its maxima are from, if the op has that."""
+    """The result for one of an op's tables, and where its maxima are from, if the op has that."""
     is_stacked = pfor_input.input(number).is_stacked
     with_argmax = bool(pfor_input.get_attr("num_argmax"))
     if not given.stacked:
@@ -353,10 +352,8 @@ def _vectorize_table_gradient(pfor_input):
         gradients = tf.concat([gradients, tf.reduce_sum(filled, 1)], 0)
         rows = tf.concat([rows, merged.default_index], 1)
     rows = tf.sort(tf.where((rows >= 0) & (rows < num_emb), rows, tf.zeros_like(rows)))
-    slots = ops.tf_ti_embedding_bag_slots(
-        num_rows, tf.reshape(_shifted(rows, num_emb), [-1]), touched
-    )
-    values = tf.math.unsorted_segment_sum(gradients, slots, tf.size(rows))
+    places = find_places(num_rows, tf.reshape(_shifted(rows, num_emb), [-1]), touched)
+    values = tf.math.unsorted_segment_sum(gradients, places, tf.size(rows))
     values = _by_lane(values, merged.count, tf.shape(rows)[1])
     return [_tf.wrap(tf.cast(rows, given.bags.indices.dtype), True), _tf.wrap(values, True)]
 
@@ -419,16 +416,16 @@ def _vectorize_partition(pfor_input):
 
 
 @_register(f"{PREFIX}EmbeddingBagSlots")
-def _vectorize_slots(pfor_input):
+def _vectorize_places(pfor_input):
     num_emb = _unstacked(pfor_input, 0, "num_emb")
     rows, indices = (wrapped.t for wrapped in pfor_input.inputs[1:])
     if not pfor_input.input(1).is_stacked:
-        return [_tf.wrap(ops.tf_ti_embedding_bag_slots(num_emb, rows, indices), True)]
+        return [_tf.wrap(find_places(num_emb, rows, indices), True)]
     count, size = _count(pfor_input.pfor), tf.shape(rows, tf.int64)[1]
     indices = _shifted(_tiled(pfor_input, 2), num_emb)
     rows = tf.reshape(_shifted(rows, num_emb), [-1])
-    slots = ops.tf_ti_embedding_bag_slots(count * num_emb, rows, indices)
-    return [_tf.wrap(tf.cast(_unshifted(slots, size), pfor_input.get_attr("Tindices")), True)]
+    places = find_places(count * num_emb, rows, indices)
+    return [_tf.wrap(tf.cast(_unshifted(places, size), pfor_input.get_attr("Tindices")), True)]
 
 
 def _refuse_update(name: str):

@@ -41,7 +41,7 @@ class EmbeddingBag(keras.layers.Layer):
         embeddings_initializer: initializer of the matrix `embeddings` [input_dim, output_dim].
         embeddings_regularizer: regularizer of the matrix. It reads all of it in every step.
         embeddings_constraint: constraint of the matrix. It writes all of it in every step.
-        mask_zero: whether the id 0 is padding, which is left out of its bag.
+        mask_zero: True if the id 0 is padding, which is left out of its bag.
         combiner: "sum", "mean", "sqrtn" or "max".
         default_index: the row that a bag without ids gives, unweighted; None or -1: zeros.
         max_norm: embeddings whose norm is larger are scaled down to it as they are read; None: none

@@ -145,7 +145,7 @@ class OpenVINO(keras.layers.Layer):
 
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-    """What a model is made from, but for large floating constants.
+    """The source of a model, but for large floating constants.
 
     Attributes:
         text: the XML.

@@ -29,7 +29,7 @@ _DECAY = "`weight_decay` decays the rows that a step touches. "
 
 
 class _RowUpdates:
-    """What the optimizers have in common, in front of a class of Keras."""
+    """The common part of the optimizers, in front of a class of Keras."""
 
     def add_variable(self, shape, initializer="zeros", dtype=None, *args, **kwargs):
         if dtype is not None and tf.as_dtype(dtype) in (tf.float16, tf.bfloat16):
@@ -37,7 +37,7 @@ class _RowUpdates:
         return super().add_variable(shape, initializer, dtype, *args, **kwargs)
 
     def _overwrite_variables_directly_with_gradients(self, grads, vars):
-        # What comes next there is a division, which slices lack.
+        # Next comes a division, which slices lack.
         grads, vars = super()._overwrite_variables_directly_with_gradients(grads, vars)
         return [_divisible(grad) for grad in grads], vars
 

@@ -75,7 +75,7 @@ class _NativeLoop:
         return last, tf.reverse(y, [1]) if self.go_backwards else y, states
 
     def _recurrence(self, training: Any) -> Recurrence:
-        """What the cell computes. NotImplementedError says what the kernel lacks for it."""
+        """The recurrence of the cell. NotImplementedError says what the kernel lacks for it."""
         cell = self.cell
         may_train = training is not None and (tf.is_tensor(training) or bool(training))
         if may_train and cell.recurrent_dropout:
