@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti._library import ops
-from tf_ti.bags.ops import FLOATS, Bags, Table, find_slots
+from tf_ti.bags.ops import FLOATS, Bags, Table, row_positions
 
 F64 = tf.float64
 
@@ -1028,7 +1028,7 @@ def test_gradients_are_finite_where_numbers_are_zero(norm_type):
 @pytest.mark.parametrize("num_emb", [1, 7, 3000, 2**31 - 1, 2**62])
 @pytest.mark.parametrize("is_sorted", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 500])
-def test_slots_are_the_first_places_of_rows(num_emb, is_sorted, count):
+def test_positions_are_the_first_of_each_row(num_emb, is_sorted, count):
     rng = np.random.default_rng(count)
     rows = rng.integers(0, num_emb, count)
     rows[: count // 2] = rows[: count // 2] % 40  # so that some lie close together, and repeat
@@ -1039,5 +1039,5 @@ def test_slots_are_the_first_places_of_rows(num_emb, is_sorted, count):
         places = np.flatnonzero(rows == index)
         is_row = 0 <= index < num_emb
         expected.append(-2 if not is_row else places[0] if len(places) else -1)
-    found = find_slots(num_emb, tf.constant(rows), tf.constant(indices))
+    found = row_positions(num_emb, tf.constant(rows), tf.constant(indices))
     np.testing.assert_array_equal(found, expected)

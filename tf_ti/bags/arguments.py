@@ -214,7 +214,7 @@ def to_weights_of_ids(
     elif isinstance(ids, tf.SparseTensor):
         values = _values_of_sparse(ids, weights, prefix)
     else:
-        values = _values_of_dense(ids, weights, prefix)
+        values = _values_of_dense(ids, to_tensor("weights", weights), prefix)
     if values.dtype != dtype and values.dtype.is_floating and dtype.is_floating:
         values = tf.cast(values, tf.float32 if dtype in HALVES else dtype)
     _check_weights_type("weights", values, dtype)
@@ -246,8 +246,7 @@ def _values_of_sparse(ids: tf.SparseTensor, weights: Any, prefix: str) -> tf.Ten
         return tf.identity(weights.values)
 
 
-def _values_of_dense(ids: tf.Tensor, weights: Any, prefix: str) -> tf.Tensor:
-    weights = to_tensor("weights", weights)
+def _values_of_dense(ids: tf.Tensor, weights: tf.Tensor, prefix: str) -> tf.Tensor:
     _check_shape("weights", weights.shape, "ids", ids.shape)
     is_known = ids.shape.is_fully_defined() and weights.shape.is_fully_defined()
     if is_known or ids.shape.rank == 2:  # which the kernel checks
