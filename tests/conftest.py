@@ -20,39 +20,35 @@ if "asan" in os.environ.get("LD_PRELOAD", ""):
     collect_ignore_glob = ["openvino", "oracles/*_openvino.py", "keras/test_openvino.py"]
 
 
-def _covering(cases, size):
-    """Chooses cases of one test, until all combinations of so many parameters' values occur."""
-    combinations = []
+def _pairwise(cases):
+    """Chooses cases of one test in which each pair of values of two parameters occurs."""
+    pairs = []
     for case in cases:
         values = [(name, id(value)) for name, value in sorted(case.callspec.params.items())]
-        combinations.append(set(itertools.combinations(values, min(size, len(values)))))
-    missing, chosen = set().union(*combinations), []
+        pairs.append(set(itertools.combinations(values, 2)))
+    missing, chosen = set().union(*pairs), []
     while missing:
-        best = max(range(len(cases)), key=lambda i: len(combinations[i] & missing))
+        best = max(range(len(cases)), key=lambda i: len(pairs[i] & missing))
         chosen.append(cases[best])
-        missing -= combinations[best]
+        missing -= pairs[best]
     return chosen
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Keeps of a test that is marked `pairwise` cases with all pairs of its parameters' values.
-
-    Of every test, cases beyond those with each value of each parameter are marked `slow`.
-    """
+    """Thins out the tests that are marked `pairwise`, and leaves two fast cases of each test."""
     tests = {}
     for item in items:
-        if hasattr(item, "callspec"):
-            tests.setdefault((item.path, item.originalname), []).append(item)
-    dropped = set()
+        tests.setdefault((item.path, item.originalname), []).append(item)
+    chosen = set()
     for cases in tests.values():
         if cases[0].get_closest_marker("pairwise"):
-            chosen = _covering(cases, 2)
-            dropped |= set(cases) - set(chosen)
-            cases = chosen
-        for case in set(cases) - set(_covering(cases, 1)):
+            cases = _pairwise(cases)
+        for case in cases[1:-1]:
             case.add_marker("slow")
-    items[:] = [item for item in items if item not in dropped]
+        chosen.update(cases)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
 
 
 @pytest.fixture(autouse=True)

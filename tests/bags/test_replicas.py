@@ -167,7 +167,6 @@ def aggregated(name, aggregation, where):
     return indices, np.array(values) / (2 if aggregation == "MEAN" else 1)
 
 
-@pytest.mark.pairwise
 @pytest.mark.parametrize(("name", "aggregation", "where", "rule", "dtype"), CASES)
 def test_every_copy_gets_the_update_of_the_aggregated_slices(
     results, name, aggregation, where, rule, dtype
