@@ -1,7 +1,7 @@
 # All that is needed is Python with venv, g++, make and the package registries:
 #   make demo     build the wheel, install it, train two small models with it
 #   make test     build the wheel, install it, run every test against it
-#   make test-fast  the same with one case of each kind
+#   make test-fast  the same with two cases of each test, and none that takes long
 #   make build    put the library into the checkout, for `import tf_ti` from there
 #   make wheel    put the wheel into dist/
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
