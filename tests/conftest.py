@@ -2,6 +2,7 @@
 
 import dataclasses
 import faulthandler
+import itertools
 import os
 import subprocess
 import sys
@@ -17,6 +18,37 @@ faulthandler.enable()
 # OpenVINO loads libraries in a way that the address sanitizer does not survive.
 if "asan" in os.environ.get("LD_PRELOAD", ""):
     collect_ignore_glob = ["openvino", "oracles/*_openvino.py", "keras/test_openvino.py"]
+
+
+def _pairwise(cases):
+    """Chooses cases of one test in which each pair of values of two parameters occurs."""
+    pairs = []
+    for case in cases:
+        values = [(name, id(value)) for name, value in sorted(case.callspec.params.items())]
+        pairs.append(set(itertools.combinations(values, 2)))
+    missing, chosen = set().union(*pairs), []
+    while missing:
+        best = max(range(len(cases)), key=lambda i: len(pairs[i] & missing))
+        chosen.append(cases[best])
+        missing -= pairs[best]
+    return chosen
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Thins out the tests that are marked `pairwise`, and leaves two fast cases of each test."""
+    tests = {}
+    for item in items:
+        tests.setdefault((item.path, item.originalname), []).append(item)
+    chosen = set()
+    for cases in tests.values():
+        if cases[0].get_closest_marker("pairwise"):
+            cases = _pairwise(cases)
+        for case in cases[1:-1]:
+            case.add_marker("slow")
+        chosen.update(cases)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
 
 
 @pytest.fixture(autouse=True)

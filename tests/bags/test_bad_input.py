@@ -1318,6 +1318,7 @@ np.testing.assert_array_equal(y, [[2] * 3])
 """
 
 
+@pytest.mark.slow
 def test_random_nonsense_for_the_raw_ops_ends_no_process(run_program):
     finished = run_program(PROGRAM + FUZZ, 0, 1000, check=False)
     # The last line before a crash tells the call.

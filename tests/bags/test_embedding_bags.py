@@ -357,6 +357,7 @@ def test_a_step_of_an_optimizer_is_that_of_one_call_for_each_table():
 # Where it runs
 
 
+@pytest.mark.pairwise
 @needs_xla
 @each_kind
 @each_combiner
@@ -479,6 +480,7 @@ IDS = [[[0, 2], []], [[4], [1, 1]]]
 ROWS = [[[4.0, 5.0], [0.0, 0.0]], [[8.0, 9.0], [2.0, 3.0]]]
 
 
+@pytest.mark.slow
 def test_a_saved_model_runs_and_trains_in_another_process(tmp_path, run_program):
     tf.saved_model.save(Features(), str(tmp_path / "model"))
     run_program(
@@ -741,6 +743,7 @@ def test_wrong_options_are_refused():
     refused(TypeError, "sqrtn needs a table of floats", combiner="sqrtn", emb_tables=integers)
 
 
+@pytest.mark.slow
 def test_variables_on_different_devices_are_refused(run_program):
     run_program(
         """

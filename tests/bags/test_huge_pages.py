@@ -191,6 +191,7 @@ def gives_huge_pages_on_request():
     return "[never]" not in enabled and release >= (6, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["call", "look-up", "update", "adagrad", "off"])
 def test_a_large_table_is_moved_to_huge_pages_and_keeps_its_values(run_program, way):
     finished = run_program(TABLE_ON_HUGE_PAGES, way)
@@ -223,5 +224,6 @@ for k in range(5):  # some of them lie where another one lay
 """
 
 
+@pytest.mark.slow
 def test_variables_that_get_new_memory_and_that_go_keep_their_values(run_program):
     run_program(NEW_MEMORY)

@@ -778,12 +778,14 @@ for dtype, width in ((tf.float32, 33), (tf.float16, 16)):
 """
 
 
+@pytest.mark.slow
 def test_results_and_gradients_are_bitwise_equal_for_any_number_of_threads(run_program):
     one, other = [run_program(BITS, count).stdout.splitlines() for count in (1, 3)]
     assert len(one) == 2 * 2 * 3 * 4
     assert other == one
 
 
+@pytest.mark.slow
 def test_a_bag_sees_a_variable_before_or_after_an_update_but_not_amid_it(run_program):
     run_program("""
         import threading
@@ -895,6 +897,7 @@ rng = np.random.default_rng(0)
 """
 
 
+@pytest.mark.slow
 def test_a_bag_of_a_variable_never_copies_the_table(run_program):
     run_program(
         MEMORY
@@ -979,6 +982,7 @@ for offsets in (tf.range(0, count, 64), tf.constant([0, 0, count - 5])):
     )
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_over_repeated_calls(run_program):
     run_program(
         MEMORY

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 HERE = pathlib.Path(__file__).parent
 
@@ -34,6 +35,7 @@ def run_program(servers, folder):
 
 
 # One test, as the program takes its time.
+@pytest.mark.slow
 def test_training_on_servers(tmp_path):
     found, placed = run_program(2, tmp_path)
     check_that_training_is_that_of_one_process(found)

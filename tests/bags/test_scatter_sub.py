@@ -574,6 +574,7 @@ def test_updates_from_several_threads_all_count():
     np.testing.assert_array_equal(variable, np.full([500, 16], -100))
 
 
+@pytest.mark.slow
 def test_a_step_of_training_in_a_saved_model(run_program, tmp_path):
     class Model(tf.Module):
         def __init__(self):

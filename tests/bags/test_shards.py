@@ -46,6 +46,7 @@ def random_case(rng):
     return table, bags, weights, options
 
 
+@pytest.mark.pairwise
 @each_strategy
 @pytest.mark.parametrize("form", ["ragged", "sparse"])
 @pytest.mark.parametrize("seed", range(700, 725), indirect=True)
@@ -69,6 +70,7 @@ def test_random_shards_give_the_bags_of_the_whole_table(rng, form, strategy):
         check(actual, expected, tf.float64, scale=50)
 
 
+@pytest.mark.pairwise
 @each_strategy
 @each_combiner
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
@@ -225,6 +227,7 @@ def loss_of(y):
     return tf.reduce_sum(tf.sin(y) * factors)
 
 
+@pytest.mark.pairwise
 @each_strategy
 @pytest.mark.parametrize(
     ("combiner", "weighted"),
@@ -365,6 +368,7 @@ def test_compiled_shards(kind, combiner, strategy):
     )
 
 
+@pytest.mark.pairwise
 @each_strategy
 @pytest.mark.parametrize("form", ["ragged", "sparse", "dense"])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "max"])

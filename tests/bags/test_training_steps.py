@@ -118,6 +118,7 @@ def identity(slices):
 # Values
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
 @pytest.mark.parametrize(
     ("combiner", "weighted"),
@@ -170,6 +171,7 @@ def _segments(table, ids):
     return tf_ti.embedding_segments_sum(table, ids, segments, 4)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("seed", range(3), indirect=True)
 @pytest.mark.parametrize("shape", [[40], [40, 1], [40, 7], [40, 16], [40, 2, 3], [40, 130]])
 @pytest.mark.parametrize("look_up", [_packed, _offsets, _segments])

@@ -180,6 +180,7 @@ def test_200_steps(formula):
     updated.check()
 
 
+@pytest.mark.pairwise
 @each_formula
 @pytest.mark.parametrize("kind", PADDED)
 @pytest.mark.parametrize("count", [1, 2, 40, 3000])
@@ -211,6 +212,7 @@ def test_updates_that_are_large_enough_for_several_threads(formula, kind):
         updated.check()
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_changes_no_bit(run_program):
     program = """
         import hashlib
@@ -432,6 +434,7 @@ def test_numbers_of_any_kind(dtype, is_graph):
         np.testing.assert_array_equal(result(variable), plain)
 
 
+@pytest.mark.slow
 def test_a_step_is_part_of_a_function_with_control_flow_and_of_a_saved_model(tmp_path):
     class Model(tf.Module):
         def __init__(self):
@@ -537,6 +540,7 @@ def test_two_slots_made_of_one_tensor_are_two():
 # Threads
 
 
+@pytest.mark.slow
 def test_updates_that_take_variables_in_opposite_orders_do_not_wait_for_one_another(run_program):
     run_program(
         """

@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHECK = ROOT / "gpu_check" / "check.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
 def test_emulated_kernels_agree_with_the_processors_code(module):
     result = subprocess.run(

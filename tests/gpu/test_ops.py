@@ -41,6 +41,7 @@ needs_gpu = pytest.mark.skipif(not _HAS_GPU, reason="there is no GPU")
 needs_gpu_plugin = pytest.mark.skipif(not _GPU_PLUGIN, reason="only plugin/ can tell")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_HAS_GPU, reason="there is a GPU")
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="not built for it")
 def test_every_test_here_passes_on_a_gpu_that_is_not_there():
@@ -157,6 +158,7 @@ def _floats(rng, *shape):
     return rng.normal(size=shape).astype(np.float32)
 
 
+@pytest.mark.pairwise
 @needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 @pytest.mark.parametrize("reverse", [False, True])
@@ -431,6 +433,7 @@ _IDS = np.int64([3, 1, 4, 1, 5, 9, 2, 6])
 _OFFSETS = np.int64([0, 0, 1, 4])
 
 
+@pytest.mark.pairwise
 @needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 @pytest.mark.parametrize("index", [np.int32, np.int64])
@@ -566,6 +569,7 @@ _STEPS_WITH_BAGS = {
 }
 
 
+@pytest.mark.pairwise
 @needs_gpu
 @pytest.mark.parametrize("seed", [0, 1], indirect=True)
 @pytest.mark.parametrize("width", [1, 3, 4, 40])
@@ -592,6 +596,7 @@ def test_steps_on_the_rows_of_a_gradient_are_the_cpus(rng, step, dtype, width):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.pairwise
 @needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 @pytest.mark.parametrize("width", [1, 4, 37])

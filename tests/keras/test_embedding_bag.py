@@ -626,6 +626,7 @@ def test_the_config_makes_an_equal_layer(layer):
     assert again.get_config() == bags.get_config()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, imports",
     [
@@ -674,6 +675,7 @@ def test_weights_are_saved_and_loaded_alone(layer, tmp_path):
     assert_close(other(np.array(EQUAL)), model(np.array(EQUAL)).numpy())
 
 
+@pytest.mark.slow
 def test_a_fresh_process_serves_the_exported_model_without_keras(layer, run_program, tmp_path):
     model = functional(layer(mask_zero=True, combiner="mean"), "dense")
     np.save(tmp_path / "expected.npy", model(np.array(EQUAL)).numpy())
@@ -783,6 +785,7 @@ def test_an_id_outside_the_vocabulary_is_named(layer, wrong, mask_zero):
 # --- the package ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tf_ti_leaves_it_to_others_to_import_keras_and_its_layers_follow(run_program):
     run_program("""
         import os, sys
@@ -794,6 +797,7 @@ def test_tf_ti_leaves_it_to_others_to_import_keras_and_its_layers_follow(run_pro
     """)
 
 
+@pytest.mark.slow
 def test_another_backend_of_keras_is_refused_by_name(run_program):
     # A stand-in for keras: those of its backends that are no TensorFlow need not be installed.
     output = run_program("""
@@ -810,6 +814,7 @@ def test_another_backend_of_keras_is_refused_by_name(run_program):
     assert "Received: keras.backend.backend()='jax'" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keras, said",
     [("None", "pip install keras"), ("types.SimpleNamespace(__version__='2.15.0')", "keras 2.15")],

@@ -237,6 +237,7 @@ def test_what_was_trained_and_saved_answers_alike_without_the_files(tmp_path, mo
     assert_same(loaded(given(tensors)), expected)
 
 
+@pytest.mark.slow
 def test_a_process_that_has_imported_tf_ti_alone_loads_it(tmp_path, run_program):
     path, (x,) = dense(tmp_path), MODELS[dense](3)
     layer = tf_ti.keras.OpenVINO(path)

@@ -107,6 +107,7 @@ class DenseGradients:
 # Steps
 
 
+@pytest.mark.pairwise
 @each_model
 @each_of_kerass
 @pytest.mark.parametrize("jit_compile", JIT)
@@ -120,6 +121,7 @@ def test_where_every_row_is_touched_it_is_kerass(name, kind, jit_compile):
 CLIPS = [{"clipnorm": 0.3}, {"clipvalue": 0.02}, {"global_clipnorm": 0.4}]
 
 
+@pytest.mark.pairwise
 @each_model
 @pytest.mark.parametrize("clip", CLIPS, ids=lambda clip: next(iter(clip)))
 @pytest.mark.parametrize("jit_compile", JIT)
@@ -338,6 +340,7 @@ def test_several_optimizers_in_one():
     assert np.all(after[0][:7] != before[0][:7]) and np.all(after[1] != before[1])
 
 
+@pytest.mark.slow
 def test_on_two_replicas(run_program):
     run_program(
         """

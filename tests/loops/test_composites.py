@@ -752,6 +752,7 @@ def nested(c, x):
     return {"a": (c["a"][0] + c["b"], c["a"][1] + c["a"][0]), "b": c["b"] + x}, None
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "int64"])
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def test_a_product_that_no_state_depends_on_comes_after_the_loop():
     compare(f)
 
 
+@pytest.mark.slow
 def test_a_body_without_states_leaves_no_loop():
     assert bodies(lambda: tf_ti.scan(lambda c, x: (c, tf.exp(x)), None, XS)) == []
     np.testing.assert_array_equal(
@@ -325,6 +326,7 @@ def test_all_operations_leave_the_loop(name):
     assert bodies_in(scan_all(name, True).graph) == [{"AddV2": 1}]
 
 
+@pytest.mark.slow
 def test_gradients_of_all_operations():
     compare(of_states, PIECES[0], PIECES)
 
@@ -524,6 +526,7 @@ def test_an_unknown_dimension_counts_as_larger_than_all_that_are_known():
     assert kept["MatMul"] == 1  # of shape [unknown, unknown]
 
 
+@pytest.mark.slow
 def test_shapes_that_the_body_asks_for():
     def f(h, x):
         rows = tf.shape(x)[0]
@@ -653,6 +656,7 @@ PORTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", PORTS.values(), ids=PORTS)
 def test_pieces_of_any_range(fields):
     x = normal(2, 6, N)
@@ -681,6 +685,7 @@ def test_pieces_of_any_range(fields):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("count", [0, 3, T])
 @pytest.mark.parametrize("is_known", [False, True])
@@ -722,6 +727,7 @@ def test_an_iterator_that_is_too_short_is_named():
             call(tf.constant(3))
 
 
+@pytest.mark.slow
 def test_loops_inside_loops():
     def run(fuse):
         with tf_ti.Loop(fuse=fuse) as outer:
@@ -842,12 +848,14 @@ def random_body(rng, only_elementwise):
 M4, M8 = normal(4, 4, seed=9), normal(8, 4, seed=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5), indirect=True)
 def test_random_elementwise_bodies_give_the_same_bits(rng):
     f = random_body(rng, True)
     compare(f, normal(4, 4), normal(T, 4, 4, seed=11), exact=True, reverse=bool(rng.integers(2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10), indirect=True)
 def test_random_bodies_give_the_same_within_rounding(rng):
     f = random_body(rng, False)
@@ -870,6 +878,7 @@ def total(xs, w=BOTH64, fuse=True, **options):
     return tf.reduce_sum(tf.sin(ys)) + tf.reduce_sum(last**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [None, 1, 2, 10])
 def test_gradients(every):
     gradient = tf.function(lambda *x: tf.gradients(total(*x, checkpoint_every=every), x))
@@ -878,6 +887,7 @@ def test_gradients(every):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_what_moved_has_no_gradient_for_what_it_does_not_depend_on():
     def f(h, x):
         return h + x[:, :1], (tf.exp(x), h)
@@ -900,12 +910,14 @@ def test_what_moved_has_no_gradient_for_what_it_does_not_depend_on():
     np.testing.assert_array_equal(init, T * tf.ones_like(INIT))
 
 
+@pytest.mark.slow
 def test_gradients_by_differences():
     computed, numeric = tf.test.compute_gradient(tf.function(total), [XS64, BOTH64], 1e-4)
     for a, b in zip(computed, numeric):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_second_gradients():
     def second(fuse):
         @tf.function
@@ -925,6 +937,7 @@ def test_second_gradients():
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_tangents():
     def push(fuse, run=tf.function):
         @run
@@ -948,6 +961,7 @@ def test_many_at_once():
     np.testing.assert_allclose(each(True), each(False), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_compiled_by_xla():
     def both(xs):
         with tf.GradientTape() as tape:
@@ -960,6 +974,7 @@ def test_compiled_by_xla():
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_saved_and_loaded(tmp_path):
     module = tf.Module()
     module.w = tf.Variable(BOTH64)
@@ -1025,6 +1040,7 @@ def f(h, x):
     return tf.tanh(x @ W + h @ R), None
 
 
+@pytest.mark.slow
 def test_fuse_false_leaves_the_body_as_it_is():
     assert body(scan(f, fuse=False)) == {"MatMul": 2, "AddV2": 1, "Tanh": 1}
     port_map = PortMap([InputPort(0, 0, axis=0)], [OutputPort(0, 0, axis=0)])

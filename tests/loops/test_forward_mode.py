@@ -77,6 +77,7 @@ def reverse_over_forward(loop, watched, tangent, given):
     return [tape.gradient(loss, watched)]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("place", ["eager", "function"])
 @pytest.mark.parametrize("watched", WATCHED)
 @pytest.mark.parametrize("loop", LOOPS)
@@ -92,6 +93,7 @@ def test_derivatives_are_those_of_the_loop_unrolled(mode, loop, watched, place):
         np.testing.assert_allclose(a, e, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["count", "condition"])
 def test_a_loop_built_step_by_step_has_tangents(limit):
     def built(step, c, xs):
@@ -123,6 +125,7 @@ def test_an_accumulator_around_a_function_that_has_the_loop():
         np.testing.assert_allclose(accumulator.jvp(y), e, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_accumulators_nest():
     def second(loop):
         with tf.autodiff.ForwardAccumulator(XS, DIRECTION) as outer:

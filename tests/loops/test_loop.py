@@ -2306,6 +2306,7 @@ def saved_model(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["tf_ti", "alone"])
 def test_a_saved_model_runs_in_another_process(saved_model, run_program, library):
     from tf_ti import _library

@@ -853,6 +853,7 @@ def test_a_length_that_no_tensor_has(mode, length, count, kind):
             in_mode(mode, call, tf.constant(length, tf.int64))
 
 
+@pytest.mark.slow
 def test_a_length_that_no_memory_holds(run_program):
     """TensorFlow's allocator waits ten seconds for someone to free such an amount."""
     run_program("""

@@ -63,6 +63,7 @@ def test_no_rows_terms_or_columns(rows, depth, columns):
     np.testing.assert_array_equal(actual, np.zeros([2, rows, columns]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["baseline", "avx2"])
 def test_lesser_instruction_sets(name, run_program):
     run_program(f"""

@@ -76,6 +76,7 @@ def stress(run_program):
 # Deadlocks
 
 
+@pytest.mark.slow
 @threads
 def test_loops_three_deep_called_by_eight_threads_finish(stress, inter_op):
     stress(
@@ -110,6 +111,7 @@ def test_loops_three_deep_called_by_eight_threads_finish(stress, inter_op):
     )
 
 
+@pytest.mark.slow
 def test_many_loops_in_one_function_finish(stress):
     stress(
         """
@@ -124,6 +126,7 @@ def test_many_loops_in_one_function_finish(stress):
     )
 
 
+@pytest.mark.slow
 def test_a_producing_and_a_consuming_loop_meet_in_a_queue(stress):
     stress(
         """
@@ -198,6 +201,7 @@ def test_bodies_with_python_functions_finish(stress):
     )
 
 
+@pytest.mark.slow
 def test_a_python_function_that_runs_a_loop_inside_a_loop_finishes(stress):
     stress(
         """
@@ -214,6 +218,7 @@ def test_a_python_function_that_runs_a_loop_inside_a_loop_finishes(stress):
     )
 
 
+@pytest.mark.slow
 def test_a_data_iterator_is_read_in_the_body(stress):
     stress(
         """
@@ -230,6 +235,7 @@ def test_a_data_iterator_is_read_in_the_body(stress):
     )
 
 
+@pytest.mark.slow
 def test_datasets_loops_and_control_flow_in_the_body_finish(stress):
     stress(
         """
@@ -248,6 +254,7 @@ def test_datasets_loops_and_control_flow_in_the_body_finish(stress):
     )
 
 
+@pytest.mark.slow
 def test_an_asynchronous_body_that_need_not_wait_uses_no_stack(stress):
     stress(
         """
@@ -287,6 +294,7 @@ def cancelled(function, *arguments, await_middle=await_work):
 FOREVER = 2**40
 
 
+@pytest.mark.slow
 @threads
 def test_loops_are_cancelled_in_the_middle(stress, inter_op):
     stress(
@@ -320,11 +328,13 @@ for name, function in dict(
     )
 
 
+@pytest.mark.slow
 def test_a_loop_over_constants_is_cancelled_in_the_middle(stress):
     """The graph optimiser folds constants, and must not run the loop for that without end."""
     stress(CANCEL + f"cancelled(lambda: repeat(lambda s: s + 1, 0, {FOREVER}))")
 
 
+@pytest.mark.slow
 def test_an_error_elsewhere_in_the_function_ends_the_loop(stress):
     stress(
         f"""
@@ -346,6 +356,7 @@ def test_an_error_elsewhere_in_the_function_ends_the_loop(stress):
     )
 
 
+@pytest.mark.slow
 def test_a_dataset_that_is_dropped_ends_its_loops(stress):
     stress(
         f"""
@@ -367,6 +378,7 @@ def test_a_dataset_that_is_dropped_ends_its_loops(stress):
 # Memory
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_over_repeated_calls(stress):
     stress(
         """
@@ -431,6 +443,7 @@ def test_memory_does_not_grow_over_repeated_calls(stress):
     )
 
 
+@pytest.mark.slow
 def test_a_forward_pass_keeps_no_history(stress):
     stress(
         """
@@ -446,6 +459,7 @@ def test_a_forward_pass_keeps_no_history(stress):
     )
 
 
+@pytest.mark.slow
 def test_checkpoints_bound_the_memory_of_a_gradient(stress):
     stress(
         """
@@ -464,6 +478,7 @@ def test_checkpoints_bound_the_memory_of_a_gradient(stress):
     )
 
 
+@pytest.mark.slow
 def test_a_loop_needs_its_output_and_one_iteration(stress):
     stress(
         """
@@ -478,6 +493,7 @@ def test_a_loop_needs_its_output_and_one_iteration(stress):
     )
 
 
+@pytest.mark.slow
 def test_slices_of_an_aligned_input_are_not_copied(stress):
     stress(
         """

@@ -958,6 +958,7 @@ def test_a_jacobian_is_that_of_the_unrolled_loop(unrolled):
 # Saved models
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_differentiable_in_another_process(unrolled, run_program, tmp_path):
     body, (x, h), port_map, back_edges, (w, b) = model()
     module = tf.Module()

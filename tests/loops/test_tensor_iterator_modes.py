@@ -193,6 +193,7 @@ def test_an_eager_call_keeps_nothing_alive(way, with_tape, kind):
     assert [reference() for reference in made] == [None] * 4
 
 
+@pytest.mark.slow
 def test_memory_of_captured_tensors_is_given_back(run_program):
     run_program("""
         import gc, resource

@@ -45,6 +45,7 @@ def product(path, inputs, units, compress=False, layers=1):
     return path, ws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "compress"), [("constants", False), ("constants", True), ("variables", False)]
 )

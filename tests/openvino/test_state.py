@@ -271,6 +271,7 @@ def test_layers_that_contradict_one_another_are_refused(tmp_path, arguments, wor
         tf_ti.openvino.load(path)
 
 
+@pytest.mark.slow
 def test_a_state_that_no_memory_holds_is_refused(tmp_path):
     path = a_call_reads_before_it_writes(tmp_path)
     extent = 10**15

@@ -96,6 +96,7 @@ def test_the_c_api_runs_a_saved_model_once_it_has_loaded_the_library(saved, run_
     assert finished.stdout.splitlines() == ["", "", str(total())]
 
 
+@pytest.mark.slow
 def test_saved_model_cli_runs_a_saved_model(saved, run_program):
     finished = run_program(
         "import tf_ti\n"
@@ -367,6 +368,7 @@ def test_the_gradient_of_a_table_that_a_body_looks_up_has_rows_of_each_iteration
 # XLA
 
 
+@pytest.mark.slow
 @compiles
 def test_rounded_batches_are_compiled_once_and_others_for_each_number_of_ids(run_program, tmp_path):
     program = """

@@ -37,6 +37,7 @@ def trained(tmp_path_factory):
     return output, folder / "out"
 
 
+@pytest.mark.slow
 def test_training_lowers_the_held_out_loss(trained):
     before, after = re.search(
         r"([\d.]+) bits a character before, ([\d.]+) after", trained[0]
@@ -53,6 +54,7 @@ def test_training_is_timed_beside_that_of_tensorflow(trained, way):
     assert re.search(rf"  {re.escape(way)} +[\d.]+ ms", trained[0])
 
 
+@pytest.mark.slow
 def test_a_fresh_process_writes_the_same_text_with_the_saved_model(trained, tmp_path):
     output, folder = trained
     text = run_example("generate_text.py", folder / "saved_model", cwd=tmp_path)
@@ -60,6 +62,7 @@ def test_a_fresh_process_writes_the_same_text_with_the_saved_model(trained, tmp_
     assert f"A sample:\n\n{text}" in output
 
 
+@pytest.mark.slow
 def test_the_saved_model_writes_as_much_as_it_is_asked_to(trained, tmp_path):
     arguments = [trained[1] / "saved_model", "--prompt=Mond", "--length=7"]
     assert len(run_example("generate_text.py", *arguments, cwd=tmp_path).rstrip("\n")) <= 4 + 7
@@ -95,6 +98,7 @@ def classified(tmp_path_factory):
     return output, folder / "out"
 
 
+@pytest.mark.slow
 def test_the_classifier_does_better_than_the_most_frequent_class(classified):
     accuracy, baseline = re.search(
         r"held-out files: ([\d.]+)%; always the most frequent class: ([\d.]+)%", classified[0]
@@ -135,6 +139,7 @@ def test_the_classifiers_steps_are_timed_beside_those_of_keras_and_tensorflow(cl
     assert re.search(rf"^  {re.escape(way)} +[\d.]+ ms", classified[0], re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_classifies_texts_and_files_with_the_saved_model(classified, tmp_path):
     (tmp_path / "text.txt").write_text("  what you wonder\n\nder Mond steht\n", encoding="utf-8")
     arguments = [classified[1] / "saved_model", "goldnen Sternlein", "--file", "text.txt"]
@@ -146,6 +151,7 @@ def test_a_fresh_process_classifies_texts_and_files_with_the_saved_model(classif
     ]
 
 
+@pytest.mark.slow
 def test_a_class_of_one_file_has_nothing_to_hold_out(tmp_path):
     for name in WORDS:
         (tmp_path / name).mkdir()
@@ -171,6 +177,7 @@ def test_a_for_loop_counts(arguments, values, tmp_path):
     assert output.splitlines()[:2] == [values, "loop for"]
 
 
+@pytest.mark.slow
 def test_a_for_loop_without_an_iteration_has_its_start_as_the_last_value(tmp_path):
     arguments = [5, 5, 1, "--draw", "for.txt"]
     output = run_example("loop_for.py", *arguments, cwd=tmp_path)
@@ -178,12 +185,14 @@ def test_a_for_loop_without_an_iteration_has_its_start_as_the_last_value(tmp_pat
     assert (tmp_path / "for.txt").read_text().startswith("loop for\n")
 
 
+@pytest.mark.slow
 def test_a_loop_writes_the_same_text_with_the_saved_model(trained, tmp_path):
     arguments = [trained[1] / "saved_model", "--prompt=Mond", "--length=50"]
     expected = run_example("generate_text.py", *arguments, cwd=tmp_path)
     assert run_example("loop_char_lstm.py", *arguments, cwd=tmp_path) == expected
 
 
+@pytest.mark.slow
 def test_greedy_decoding_ends_at_the_end_token_or_after_the_longest(tmp_path):
     output = run_example("loop_greedy_decoding.py", "--longest=15", cwd=tmp_path)
     lines = [line.partition(" (") for line in output.splitlines()]
@@ -195,6 +204,7 @@ def test_greedy_decoding_ends_at_the_end_token_or_after_the_longest(tmp_path):
         assert words.index("0") == len(words) - 1 if end == "end)" else "0" not in words
 
 
+@pytest.mark.slow
 def test_newtons_method_stops_below_the_tolerance(tmp_path):
     output = run_example("loop_newton.py", "--tolerance=1e-6", cwd=tmp_path)
     *before, after = (float(line.split(": ")[1]) for line in output.splitlines())
@@ -202,6 +212,7 @@ def test_newtons_method_stops_below_the_tolerance(tmp_path):
     assert min(before) > 1e-6 >= after
 
 
+@pytest.mark.slow
 def test_newtons_method_says_that_its_steps_are_not_enough(tmp_path):
     result = subprocess.run(
         [sys.executable, EXAMPLES / "loop_newton.py", "--most=2"],
@@ -214,6 +225,7 @@ def test_newtons_method_says_that_its_steps_are_not_enough(tmp_path):
     assert "after 2 steps" in result.stdout
 
 
+@pytest.mark.slow
 def test_beam_search_finds_likely_sequences_padded_to_their_length(tmp_path):
     output = run_example("loop_beam_search.py", "--width=3", "--longest=8", cwd=tmp_path)
     beams = [line.split(": ") for line in output.splitlines()]

@@ -111,6 +111,7 @@ def test_the_library_for_gpus_needs_neither_a_driver_nor_libraries_of_cuda():
     assert not [name for name in needed if name.startswith(("libcu", "libnv"))]
 
 
+@pytest.mark.slow
 def test_the_module_warns_of_nothing_where_all_is_well(tmp_path):
     result = run_python("-m", "tf_ti", cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -130,6 +131,7 @@ def test_the_metadata_gives_the_version_of_the_package():
     assert importlib.metadata.version("tf_ti") == tf_ti.__version__
 
 
+@pytest.mark.slow
 def test_the_package_works_when_it_is_imported_anew_and_so_does_what_was_made_before(run_program):
     """As notebooks' reloaders do."""
     run_program(
@@ -201,6 +203,7 @@ def checkout(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_build_of_the_wheel_removes_what_it_made_and_nothing_else(checkout):
     pytest.importorskip("auditwheel")  # `make test` has installed it, and built the wheel with it
     kept = ["build/char_model/saved_model.pb", "build/lib/mine.py", "dist/mine.txt"]

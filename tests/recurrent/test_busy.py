@@ -56,6 +56,7 @@ def _run(program, arguments):
 SHORT = ([1, 2000, 0], [2, 1000, 500])
 
 
+@pytest.mark.slow
 def test_a_million_meetings(stress):
     stress(None, [3, 20_000, 0], [4, 1000, 500])
 
@@ -120,6 +121,7 @@ def digests():
     return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads, busy", [(1, 0), (2, BUSY), (8, BUSY)])
 def test_results_do_not_depend_on_who_wants_the_cores(threads, busy, digests, run_program):
     finished = run_program(COMMON + RESULTS, 4, threads, busy, timeout=300)
@@ -130,6 +132,7 @@ def test_results_do_not_depend_on_who_wants_the_cores(threads, busy, digests, ru
     assert len(set(lines)) == 4 * 3 * 2 * 3 + 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inter_op, intra_op", [(1, 1), (1, 2), (4, 2)])
 def test_several_sessions_threads_and_datasets_share_busy_cores(inter_op, intra_op, run_program):
     run_program(
@@ -184,6 +187,7 @@ def test_several_sessions_threads_and_datasets_share_busy_cores(inter_op, intra_
     )
 
 
+@pytest.mark.slow
 def test_a_pool_that_takes_no_more_work_is_done_without(run_program):
     """Eigen's pool, where its queue is full, runs at once on the calling thread."""
     run_program(
@@ -213,6 +217,7 @@ def test_a_pool_that_takes_no_more_work_is_done_without(run_program):
     )
 
 
+@pytest.mark.slow
 def test_a_sequence_is_cancelled_while_others_have_the_cores(run_program):
     run_program(
         COMMON

@@ -32,6 +32,7 @@ def digests(tmp_path_factory):
     return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_results_do_not_depend_on_the_number_of_threads(threads, digests, run_program):
     finished = run_program(
@@ -71,6 +72,7 @@ def expected(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["baseline", "avx2"])
 def test_lesser_instruction_sets_compute_what_the_loop_does(name, expected, run_program):
     run_program(
@@ -114,6 +116,7 @@ def test_the_slope_of_a_leaky_relu_at_0_is_that_below(monkeypatch):
     assert slope() == 0.25
 
 
+@pytest.mark.slow
 def test_a_batch_beyond_the_memory_is_an_error(run_program):
     finished = run_program(
         """
@@ -134,6 +137,7 @@ except tf.errors.ResourceExhaustedError as error:
     assert "out of memory for a sequence of 1 steps, 4000000 rows and 1 hidden" in finished.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inter_op", [1, 4])
 def test_many_callers_share_a_busy_pool(inter_op, run_program):
     run_program(
@@ -163,6 +167,7 @@ assert not errors, errors
     )
 
 
+@pytest.mark.slow
 def test_a_sequence_is_cancelled_in_the_middle(run_program):
     run_program(
         COMMON

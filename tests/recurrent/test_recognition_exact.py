@@ -195,6 +195,7 @@ def test_corners_of_halves(kind, dtype):
     assert_same(fused(*given), right, 0.03)
 
 
+@pytest.mark.slow
 def test_second_gradients_at_a_corner():
     step = body_of("lstm", UNIT["clip((v + 1) / 2)"])
     x, *states = given_of("lstm", tf.float64, [-1, 0, 0.5, 1])
@@ -214,6 +215,7 @@ def test_second_gradients_at_a_corner():
     assert_same([tf.function(second)(tf_ti.scan, x)], [right], 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["baseline", "avx2"])
 def test_lesser_instruction_sets_do_the_same_at_corners(name, run_program):
     chosen = CASES[:: 5 if name == "baseline" else 6]

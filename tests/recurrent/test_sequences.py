@@ -381,6 +381,7 @@ def test_cells_are_steps_of_a_loop(rng):
 # --- Devices --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sequence_that_asks_for_a_cpu_does_not_start_the_runtime(run_program):
     program = """
     import tensorflow as tf

@@ -144,6 +144,7 @@ def defined(table, bags):
 # Values
 
 
+@pytest.mark.pairwise
 @each_seed
 @pytest.mark.parametrize("reduction", ["sum", "mean", "sqrtn", "max"])
 @pytest.mark.parametrize("kind", ["offsets", "packed", "segments"])
@@ -206,6 +207,7 @@ def test_a_mean_of_whole_numbers_is_rounded_towards_zero_and_sums_wrap_around():
     assert run(table, "sum").numpy().tolist() == [[1], [126]]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("count", [1, 3, 70])
 @pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
 def test_long_bags_beside_short_and_empty_ones(reduction, count):
@@ -226,6 +228,7 @@ def test_long_bags_beside_short_and_empty_ones(reduction, count):
     same(*both(lambda t: pool(t, bags, reduction == "max"), table))
 
 
+@pytest.mark.slow
 def test_many_sizes_of_bags():
     """Every number of slots and of levels on which pieces are reduced."""
     rng = np.random.default_rng(3)
@@ -327,6 +330,7 @@ def both_orders(run, sources):
     return first, [tf.convert_to_tensor(g) for g in second]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("reduction", ["sum", "mean", "sqrtn", "max"])
 @pytest.mark.parametrize("kind", ["offsets", "packed", "segments"])
 @pytest.mark.parametrize(
@@ -349,6 +353,7 @@ def test_gradients_of_both_orders(rows, kind, reduction, rng):
         close(y, x, 1e-9)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", FLOATS[2:] + COMPLEX, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("rows", [5, 3000])
 def test_gradients_of_every_type(dtype, rows):
@@ -404,6 +409,7 @@ def shards_of(table, strategy):
     return [table[k::3] for k in range(3)] if strategy == "mod" else np.array_split(table, 3)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(
     ("combiner", "strategy"),
     [(combiner, "one table") for combiner in ("sum", "mean", "sqrtn", "max")]
@@ -459,6 +465,7 @@ def test_rows_scaled_to_a_norm_and_shards(combiner, strategy):
     np.testing.assert_allclose(xla[0][0], defined(table, bags), 1e-12, 1e-12)
 
 
+@pytest.mark.slow
 def test_a_gradient_of_rows_scaled_to_a_norm_taken_without_xla():
     table = tf.constant(np.random.default_rng(9).standard_normal([300, 2]))
 
@@ -608,6 +615,7 @@ def test_scatter_sub_of_every_type(dtype):
     same(updated(lambda f: f), updated(compiled), dtype)
 
 
+@pytest.mark.slow
 def test_a_keras_model_compiled_by_xla():
     rng = np.random.default_rng(14)
     ids, labels = rng.integers(0, 50, [64, 6]), rng.integers(0, 2, 64)
@@ -688,6 +696,7 @@ def test_in_the_body_of_a_loop(loop, kind):
     same(expected, compiled(lambda xs: run(xs, loop))(xs))
 
 
+@pytest.mark.slow
 def test_a_saved_model_runs_in_another_process(run_program, tmp_path):
     class Model(tf.Module):
         def __init__(self):
@@ -714,6 +723,7 @@ def test_a_saved_model_runs_in_another_process(run_program, tmp_path):
 FAR = [-1, 3, 2**31 - 1, -(2**31)]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("bad", FAR + [2**32, 2**62, -(2**63)], ids=str)
 @pytest.mark.parametrize("kind", ["offsets", "packed", "segments"])
 def test_an_id_that_is_no_row_reads_as_zeros_and_its_gradient_goes_nowhere(kind, bad):
@@ -742,6 +752,7 @@ def test_an_id_that_is_no_row_reads_as_zeros_and_its_gradient_goes_nowhere(kind,
     assert gradient.numpy().tolist() == [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("bad", [-1, 4, 2**31 - 1])
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_id_that_no_shard_has_reads_as_zeros_and_its_gradient_goes_nowhere(bad, count):
@@ -813,6 +824,7 @@ def test_bounds_are_checked_where_and_only_where_the_bags_are(way):
     raises("offsets[0] is 9, but there are 2 indices", no_bags, tf.constant([9]))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(
     "reduction, index",
     [("sum", tf.int32), ("mean", tf.int64), ("sqrtn", tf.int32), ("max", tf.int64)],
@@ -998,6 +1010,7 @@ def test_huge_pages_are_not_xlas_business():
     assert run(tf.constant([[0, 1]])).numpy().tolist() == [[2.0, 2.0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_checked", [False, True])
 def test_a_bad_id_of_what_tensorflow_clusters_by_itself_is_that_of_compiled_programs(
     run_program, monkeypatch, is_checked

@@ -329,6 +329,7 @@ def test_a_training_step_of_keras_is_compiled():
     np.testing.assert_allclose(losses[True]["loss"], losses[False]["loss"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_compiled_in_another_process(run_program, tmp_path):
     module = tf.Module()
     module.call = tf.function(sums, jit_compile=True).get_concrete_function(
@@ -346,6 +347,7 @@ def test_a_saved_model_is_compiled_in_another_process(run_program, tmp_path):
     assert "[1.0, 3.0, 6.0, 10.0] [10.0]" in out
 
 
+@pytest.mark.slow
 def test_tf_ti_may_be_imported_after_something_was_compiled(run_program):
     program = """
         import tensorflow as tf
@@ -563,6 +565,7 @@ def test_a_dimension_that_must_be_constant_is_named():
     )
 
 
+@pytest.mark.slow
 def test_clusters_that_tensorflow_makes_itself_fall_back_to_the_plain_kernels(run_program):
     program = """
         import os

@@ -320,6 +320,7 @@ for k, case in enumerate(CASES):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["host"], indirect=True)  # what reads is known to these calls alone
 def test_a_step_copies_no_table(run_program, tmp_path, monkeypatch):
     """Learnt weights, say: their gradient reads the table, which is then changed in place."""
