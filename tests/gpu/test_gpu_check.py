@@ -23,7 +23,7 @@ CHECK = ROOT / "gpu_check" / "check.py"
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
 def test_emulated_kernels_agree_with_the_processors_code(module):
     result = subprocess.run(
-        [sys.executable, str(CHECK), "--emulate", "--seconds", "8"],
+        [sys.executable, str(CHECK), "--emulate", "--seconds", "4"],
         capture_output=True,
         text=True,
         timeout=600,

@@ -1,5 +1,11 @@
-"""Nothing hangs, nothing leaks: programs in processes of their own, with a time limit."""
+"""Nothing hangs, nothing leaks: programs with a time limit.
 
+Those that measure memory have a process each. The others share one, as its start takes seconds.
+"""
+
+import json
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -65,10 +71,81 @@ POOL = 4
 threads = pytest.mark.parametrize("inter_op", [ONE_THREAD, POOL], ids=["one thread", "pool"])
 
 
+# Runs the program in each file that it is told, and says that it is done.
+SERVE = """
+import faulthandler, json, traceback
+for line in sys.stdin:
+    path, seconds = json.loads(line)
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    failure = ""
+    try:
+        with open(path) as file:
+            exec(compile(file.read(), path, "exec"), dict(globals()))
+    except BaseException:
+        failure = traceback.format_exc()
+    faulthandler.cancel_dump_traceback_later()
+    print("DONE", json.dumps(failure), flush=True)
+"""
+
+
+class Server:
+    """A process that runs one program after the other, until one ends or hangs it."""
+
+    def __init__(self, folder, inter_op):
+        (folder / "server.py").write_text(COMMON + SERVE)
+        self._stderr = folder / "stderr.txt"
+        with self._stderr.open("w") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", folder / "server.py", str(inter_op)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+
+    def run(self, path, seconds):
+        print(json.dumps([str(path), seconds]), file=self._process.stdin, flush=True)
+        for line in self._process.stdout:
+            if line.startswith("DONE "):
+                failure = json.loads(line.removeprefix("DONE "))
+                assert not failure, failure
+                return
+            print(line, end="")
+        pytest.fail(self._stderr.read_text()[-6000:])
+
+    @property
+    def is_alive(self):
+        return self._process.poll() is None
+
+    def end(self):
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def servers():
+    servers = {}
+    yield servers
+    for server in servers.values():
+        server.end()
+
+
 @pytest.fixture
-def stress(run_program):
-    def run(program, inter_op=POOL, timeout=100):
-        return run_program(COMMON + textwrap.dedent(program), inter_op, timeout=timeout)
+def stress(servers, tmp_path):
+    def run(program, inter_op=POOL):
+        if inter_op not in servers or not servers[inter_op].is_alive:
+            servers[inter_op] = Server(tmp_path, inter_op)
+        path = tmp_path / "program.py"
+        path.write_text(textwrap.dedent(program))
+        servers[inter_op].run(path, seconds=90)
+
+    return run
+
+
+@pytest.fixture
+def stress_alone(run_program):
+    def run(program, timeout=100):
+        run_program(COMMON + textwrap.dedent(program), POOL, timeout=timeout)
 
     return run
 
@@ -76,7 +153,6 @@ def stress(run_program):
 # Deadlocks
 
 
-@pytest.mark.slow
 @threads
 def test_loops_three_deep_called_by_eight_threads_finish(stress, inter_op):
     stress(
@@ -111,7 +187,6 @@ def test_loops_three_deep_called_by_eight_threads_finish(stress, inter_op):
     )
 
 
-@pytest.mark.slow
 def test_many_loops_in_one_function_finish(stress):
     stress(
         """
@@ -126,7 +201,6 @@ def test_many_loops_in_one_function_finish(stress):
     )
 
 
-@pytest.mark.slow
 def test_a_producing_and_a_consuming_loop_meet_in_a_queue(stress):
     stress(
         """
@@ -201,7 +275,6 @@ def test_bodies_with_python_functions_finish(stress):
     )
 
 
-@pytest.mark.slow
 def test_a_python_function_that_runs_a_loop_inside_a_loop_finishes(stress):
     stress(
         """
@@ -218,7 +291,6 @@ def test_a_python_function_that_runs_a_loop_inside_a_loop_finishes(stress):
     )
 
 
-@pytest.mark.slow
 def test_a_data_iterator_is_read_in_the_body(stress):
     stress(
         """
@@ -235,7 +307,6 @@ def test_a_data_iterator_is_read_in_the_body(stress):
     )
 
 
-@pytest.mark.slow
 def test_datasets_loops_and_control_flow_in_the_body_finish(stress):
     stress(
         """
@@ -254,7 +325,6 @@ def test_datasets_loops_and_control_flow_in_the_body_finish(stress):
     )
 
 
-@pytest.mark.slow
 def test_an_asynchronous_body_that_need_not_wait_uses_no_stack(stress):
     stress(
         """
@@ -294,7 +364,6 @@ def cancelled(function, *arguments, await_middle=await_work):
 FOREVER = 2**40
 
 
-@pytest.mark.slow
 @threads
 def test_loops_are_cancelled_in_the_middle(stress, inter_op):
     stress(
@@ -328,13 +397,11 @@ for name, function in dict(
     )
 
 
-@pytest.mark.slow
 def test_a_loop_over_constants_is_cancelled_in_the_middle(stress):
     """The graph optimiser folds constants, and must not run the loop for that without end."""
     stress(CANCEL + f"cancelled(lambda: repeat(lambda s: s + 1, 0, {FOREVER}))")
 
 
-@pytest.mark.slow
 def test_an_error_elsewhere_in_the_function_ends_the_loop(stress):
     stress(
         f"""
@@ -356,7 +423,6 @@ def test_an_error_elsewhere_in_the_function_ends_the_loop(stress):
     )
 
 
-@pytest.mark.slow
 def test_a_dataset_that_is_dropped_ends_its_loops(stress):
     stress(
         f"""
@@ -379,8 +445,8 @@ def test_a_dataset_that_is_dropped_ends_its_loops(stress):
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_over_repeated_calls(stress):
-    stress(
+def test_memory_does_not_grow_over_repeated_calls(stress_alone):
+    stress_alone(
         """
         x = tf.ones([16, 100, 1000])  # 6.4 MB
         w = tf.Variable(tf.ones([1000]))
@@ -431,8 +497,8 @@ def test_memory_does_not_grow_over_repeated_calls(stress):
         }
         for name, call in calls.items():
             sizes = []
-            for _ in range(8):
-                for _ in range(6):
+            for _ in range(6):
+                for _ in range(4):
                     call()
                 sizes.append(resident())
             # An allocator keeps some memory at times; a leak takes more every time.
@@ -444,8 +510,8 @@ def test_memory_does_not_grow_over_repeated_calls(stress):
 
 
 @pytest.mark.slow
-def test_a_forward_pass_keeps_no_history(stress):
-    stress(
+def test_a_forward_pass_keeps_no_history(stress_alone):
+    stress_alone(
         """
         def call(n):
             return repeat(lambda s: s * 0.5 + 1.0, tf.ones([2**18]), n)
@@ -460,8 +526,8 @@ def test_a_forward_pass_keeps_no_history(stress):
 
 
 @pytest.mark.slow
-def test_checkpoints_bound_the_memory_of_a_gradient(stress):
-    stress(
+def test_checkpoints_bound_the_memory_of_a_gradient(stress_alone):
+    stress_alone(
         """
         def call(n, every):
             s = tf.ones([2**18])
@@ -479,8 +545,8 @@ def test_checkpoints_bound_the_memory_of_a_gradient(stress):
 
 
 @pytest.mark.slow
-def test_a_loop_needs_its_output_and_one_iteration(stress):
-    stress(
+def test_a_loop_needs_its_output_and_one_iteration(stress_alone):
+    stress_alone(
         """
         def call(n):
             return mapped(lambda k: tf.fill([1, 2**18], tf.cast(k[0], tf.float32)), tf.range(n))
@@ -494,8 +560,8 @@ def test_a_loop_needs_its_output_and_one_iteration(stress):
 
 
 @pytest.mark.slow
-def test_slices_of_an_aligned_input_are_not_copied(stress):
-    stress(
+def test_slices_of_an_aligned_input_are_not_copied(stress_alone):
+    stress_alone(
         """
         x = tf.ones([4, 2**24])  # 256 MB
         def call(x):
