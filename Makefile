@@ -1,6 +1,7 @@
 # All that is needed is Python with venv, g++, make and the package registries:
 #   make demo     build the wheel, install it, train two small models with it
 #   make test     build the wheel, install it, run every test against it
+#   make test-fast  the same with few cases of each test, in three minutes
 #   make build    put the library into the checkout, for `import tf_ti` from there
 #   make wheel    put the wheel into dist/
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
@@ -104,7 +105,7 @@ $(venv)/.installed: $(dist)/.built $(venv)/.runtime
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/tf_ti-*.whl
 	@touch $@
 
-.PHONY: demo test oracles build wheel bench lint format asan-test cuda gpu-check gpu-test clean
+.PHONY: demo test test-fast oracles build wheel bench lint format asan-test cuda gpu-check gpu-test clean
 demo: $(venv)/.installed $(venv)/.examples
 	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
@@ -112,9 +113,14 @@ demo: $(venv)/.installed $(venv)/.examples
 	$(bin)/python examples/train_text_classifier.py
 
 # From tests/, where the checkout's tf_ti does not hide the installed one.
+pytest = cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 test: $(venv)/.installed $(venv)/.tests
-	$(call say,the tests: about half an hour on two cores)
-	cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal $(PYTEST_FLAGS)
+	$(call say,the tests: about twenty minutes on two cores)
+	$(pytest) $(PYTEST_FLAGS)
+
+test-fast: $(venv)/.installed $(venv)/.tests
+	$(call say,a few cases of each test: about three minutes on two cores)
+	$(pytest) -m 'not slow' $(PYTEST_FLAGS)
 
 oracles: $(venv)/.oracles
 
