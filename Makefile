@@ -114,12 +114,14 @@ demo: $(venv)/.installed $(venv)/.examples
 	$(bin)/python examples/train_text_classifier.py
 
 # From tests/, where the checkout's tf_ti does not hide the installed one.
+pytest = cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 test: $(venv)/.installed $(venv)/.tests
-	$(call say,the tests: about half an hour on two cores)
-	cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal $(PYTEST_FLAGS)
+	$(call say,the tests: about twenty minutes on two cores)
+	$(pytest) $(PYTEST_FLAGS)
 
 test-fast: $(venv)/.installed $(venv)/.tests
-	cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal -m 'not slow' $(PYTEST_FLAGS)
+	$(call say,two cases of each test: about three minutes on two cores)
+	$(pytest) -m 'not slow' $(PYTEST_FLAGS)
 
 # Against older TensorFlows, as far as they build.
 test-tensorflows:

@@ -236,7 +236,7 @@ def test_the_number_of_threads_changes_no_bit(run_program):
         for x in (table, m, v, row_wise):
             print(hashlib.sha256(x.numpy().tobytes()).hexdigest())
     """
-    outputs = {run_program(program, threads).stdout for threads in (1, 2, 5)}
+    outputs = {run_program(program, threads).stdout for threads in (1, 5)}
     assert len(outputs) == 1
 
 
