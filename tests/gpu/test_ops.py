@@ -12,6 +12,7 @@ import faulthandler
 import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -53,7 +54,8 @@ def test_every_test_here_passes_on_a_gpu_that_is_not_there():
         check=False,
     )
     assert finished.returncode == 0, f"{finished.stdout[-20000:]}\n{finished.stderr[-4000:]}"
-    assert " passed, 1 skipped in" in finished.stdout  # but for this one
+    # All but this one, and cases that others stand for.
+    assert re.search(r" passed, 1 skipped(, \d+ deselected)? in", finished.stdout)
 
 
 @pytest.fixture
