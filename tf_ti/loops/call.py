@@ -33,7 +33,7 @@ def call(
         The values for the user.
     """
     if _plain.is_wanted():
-        return _call_plainly(way, tensors, num_iterations)
+        return _call_plainly(way, tensors, num_iterations, checkpoint_every, name)
     way.body = _body.resolve(way.body, way.arguments, way.expected)
     fusing = _passes.fusing(fuse, way.body)
 
@@ -45,14 +45,20 @@ def call(
     return _eager.call(add, tensors, num_iterations, way.body, key)
 
 
-def _call_plainly(way: Way, tensors: Sequence[tf.Tensor], num_iterations: Limit) -> Any:
+def _call_plainly(
+    way: Way,
+    tensors: Sequence[tf.Tensor],
+    num_iterations: Limit,
+    checkpoint_every: int | None,
+    name: str,
+) -> Any:
     given = way.enter(tensors)
     count = _plain.count_iterations(way.inputs, given, num_iterations, way.limit_label)
     if count:
         outputs = _plain.run(way, given, count)
     else:  # only a trace tells the types of the outputs
         loop = trace(way, given, num_iterations)
-        outputs = _passes.run(loop, _passes.Fuse.NOTHING).outputs
+        outputs = _passes.run(loop, _passes.Fuse.NOTHING, checkpoint_every, name).outputs
     values = way.leave(outputs)
     return values.pack(values.leaves)
 

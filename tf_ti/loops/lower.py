@@ -67,7 +67,7 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
         num_iterations=limits[0] if limits else None,
         lengths=lengths,
         outputs=outputs,
-        source=(loop.source, functions),
+        source=functions,
     )
     if loop.outer_graph is not None:
         _mark(loop, limit)

@@ -110,13 +110,13 @@ class TracedLoop:
 
     def recording(self, every: int) -> "TracedLoop":
         """The same loop with the histories that its gradient needs; see `LoopSpec.recording`."""
-        recorded = () if self.num_results is None else range(self.num_results, len(self.results))
+        recorded = range(self.num_users_results, len(self.body.outputs))
         return dataclasses.replace(self, spec=self.spec.recording(every, recorded))
 
     @property
-    def results(self) -> Sequence[tf.Tensor]:
-        """The results of the body."""
-        return self.body.outputs
+    def num_users_results(self) -> int:
+        """The number of the body's results that are the user's."""
+        return len(self.body.outputs) if self.num_results is None else self.num_results
 
 
 def spec_around(

@@ -110,7 +110,7 @@ def _cell(analysis: Analysis) -> _Cell:
     graph, edges = loop.body, loop.spec.back_edges
     if len(edges) not in (1, 2):
         raise Unknown(f"it has {len(edges)} states, and cells have one or two")
-    if graph.control_outputs or (loop.num_results or len(graph.outputs)) < len(graph.outputs):
+    if graph.control_outputs or loop.num_users_results < len(graph.outputs):
         raise Unknown("it has effects")
     if not analysis.counts.may_leave:
         raise Unknown("without the loop nobody would compare its numbers of iterations")

@@ -35,10 +35,19 @@ class Candidate:
     checkpoint_every: int
     name: str | None
 
-    @functools.cached_property
+    @property
     def analysis(self) -> Analysis:
-        """The analysis of the loop; `Unknown` where that may be nothing else."""
-        return analyse(self.loop)
+        """The analysis of the loop; raises `Unknown` where that may be nothing else."""
+        if isinstance(self._found, Unknown):
+            raise Unknown(self._found.reason, self._found.operation)
+        return self._found
+
+    @functools.cached_property
+    def _found(self) -> Analysis | Unknown:
+        try:
+            return analyse(self.loop)
+        except Unknown as refusal:
+            return Unknown(refusal.reason, refusal.operation)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Counts:
         counted = tuple(i for i, given in enumerate(spec.inputs) if given.is_sliced)
         strides = [spec.inputs[i].stride for i in counted]
         strides = strides or [o.stride for o in spec.outputs if o.mode in ("stack", "concat")]
-        static = None if limit is None else tf.get_static_value(tf.convert_to_tensor(limit))
+        static = tf.get_static_value(limit) if isinstance(limit, tf.Tensor) else limit
         counts = set() if static is None else {int(static)}
         found = {}
         for i in counted:
@@ -121,8 +121,7 @@ class Uses:
         spec, graph = loop.spec, loop.body
         results = tuple(map(_without_identity, graph.outputs))
         staying = {result for result, _ in spec.back_edges}
-        if loop.num_results is not None:
-            staying |= set(range(loop.num_results, len(graph.outputs)))
+        staying |= set(range(loop.num_users_results, len(graph.outputs)))
         staying |= {o.source for o in spec.outputs if not may_be_joined_outside(loop, o)}
         used = sorted({o.source for o in spec.outputs} | staying)
         largest = _LARGEST * (

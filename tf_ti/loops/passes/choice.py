@@ -11,7 +11,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import tensorflow as tf
 
@@ -83,12 +83,14 @@ def _lost_shapes(choice: Choice) -> set[tf.Operation]:
 
 
 def _given_to(
-    operations: Iterable[tf.Operation], after: set[tf.Operation], analysis: Analysis
+    operations: Collection[tf.Operation], after: Collection[tf.Operation], analysis: Analysis
 ) -> list[tf.Tensor]:
     given = {analysis.uses.results[o.source].ref() for o in stacks(analysis)}
+    # In the body's order, which is the same in each process.
     found = {
         t.ref(): t
-        for op in operations
+        for op in analysis.uses.operations
+        if op in operations
         for t in op.inputs
         if analysis.level(t) == CORE and t.op not in after
     }

@@ -130,7 +130,7 @@ class _Separation:
             at = self._analysis.origins[inside.op] if is_stacked else len(spec.inputs)
             inputs.append((at, self._input_of(inside), inside, outside))
         inputs.sort(key=lambda entry: entry[0])
-        num_results = len(graph.outputs) if loop.num_results is None else loop.num_results
+        num_results = loop.num_users_results
         users = [r for r in cut.left if r < num_results]
         recorded = [r for r in cut.left if r >= num_results]
         has_effects = bool(graph.control_outputs)

@@ -22,7 +22,7 @@ def split(analysis: Analysis) -> Step | None:
         if op.type == "MatMul" and op not in analysis.after and analysis.levels[op] == CORE:
             for side in (0, 1):
                 found = _split_product(analysis, op, side) or found
-    # The same body, with other operations in it.
+    # The same body with other operations in it: another loop, so that it is analysed anew.
     return Step(dataclasses.replace(analysis.loop)) if found else None
 
 

@@ -24,7 +24,7 @@ class Fuse(enum.IntEnum):
 
 
 class Unknown(Exception):
-    """The refusal of a pass, with its reason.
+    """The refusal of a pass, with its reason; raised, and kept as a reason.
 
     Attributes:
         reason: the reason, in words for users.
@@ -72,6 +72,7 @@ class Step:
     Attributes:
         loop: the loop that takes the place of another; None if nothing is left of that.
         finish: makes the outputs of the other loop of those of this one; None if they are the same.
+            Without a loop it adds all operations that take the place of the other.
         notes: the account.
     """
 
