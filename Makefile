@@ -6,6 +6,7 @@
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
 #   make oracles  install torch, JAX and ONNX, beside which some tests run where they are there
 #   make lint     check format, style and types  make format       mend what it can
+#   make test-tensorflows  build for older TensorFlows, and check what is relied on in each
 #   make cuda     compile the CUDA sources too, with CUDA 12, or with CUDA_HOME's nvcc
 #   make clean    remove all of this, and what the demo made in build/
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
@@ -34,7 +35,7 @@ export PYTHON_BIN_PATH := $(bin)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 sources := $(shell find .bazelrc .bazelversion BUILD WORKSPACE LICENSE README.md pyproject.toml \
-	build_pip_pkg.sh requirements/runtime.txt bazel cc tf_ti -type f \
+	build_pip_pkg.sh requirements/runtime.txt requirements/keras.txt bazel cc tf_ti -type f \
 	-not -name '*.pyc' -not -name '_tf_ti*.so' -not -name _build_info.py)
 cpp := $(shell find cc gpu_check tests -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
@@ -115,6 +116,31 @@ demo: $(venv)/.installed $(venv)/.examples
 test: $(venv)/.installed $(venv)/.tests
 	$(call say,the tests: about half an hour on two cores)
 	cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal $(PYTEST_FLAGS)
+
+# Supported TensorFlows beside the default one: for each the private names that tf_ti relies on, then a
+# wheel and its self-check. What fails for one leaves the others their turn. The checkout is left with
+# the library of the last one, as by any build for another TensorFlow: `make build` puts it right.
+other_tensorflows := 2.17.1 2.18.1 2.19.1 2.20.0
+reports := $(abspath .cache/tensorflows)
+report := $(reports)/$(TF_VERSION)
+names := $(bin)/pytest -q --tb=short -p no:cacheprovider test_tensorflow_contract.py
+# $(call attempt,NAME,COMMANDS) runs commands, and adds a line to the report.
+attempt = @($(2)) && result=ok || result=FAILED; \
+	echo "TensorFlow $(TF_VERSION), $(1): $$result" >>$(report)
+.PHONY: test-tensorflows test-tensorflow
+test-tensorflows:
+	@rm -rf $(reports)
+	@for version in $(other_tensorflows); do $(MAKE) test-tensorflow TF_VERSION=$$version; done; true
+	@cd $(reports) && cat $(other_tensorflows) && ! grep -q FAILED $(other_tensorflows)
+
+test-tensorflow:
+	@mkdir -p $(reports)
+	$(call attempt,installation,$(MAKE) $(venv)/.tensorflow && $(bin)/pip install --quiet \
+	  -r requirements/keras.txt 'pytest>=8' '$(TF_PACKAGE)==$(TF_VERSION)')
+	$(call attempt,private names,cd tests && $(names) >$(report).log || \
+	  { cat $(report).log; grep -E '^(FAILED|ERROR)' $(report).log >>$(report); false; })
+	$(call attempt,wheel,$(MAKE) $(venv)/.installed)
+	$(call attempt,self-check,cd tests && $(bin)/python -m tf_ti)
 
 oracles: $(venv)/.oracles
 
