@@ -36,7 +36,7 @@ export PYTHON_BIN_PATH := $(bin)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 sources := $(shell find .bazelrc .bazelversion BUILD WORKSPACE LICENSE README.md pyproject.toml \
-	build_pip_pkg.sh requirements/runtime.txt bazel cc tf_ti -type f \
+	build_pip_pkg.sh requirements/runtime.txt requirements/keras.txt bazel cc tf_ti -type f \
 	-not -name '*.pyc' -not -name '_tf_ti*.so' -not -name _build_info.py)
 cpp := $(shell find cc gpu_check tests -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 

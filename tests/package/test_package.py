@@ -171,12 +171,16 @@ def test_the_package_works_when_it_is_imported_anew_and_so_does_what_was_made_be
 
 
 def test_little_is_required_and_each_extra_brings_the_tensorflow_it_was_built_for():
+    keras = "keras<3.16,>=3.10"  # those that are tested
     assert importlib.metadata.requires("tf_ti") == [
         "numpy",
         "wrapt",
         "defusedxml",
         f'tensorflow-cpu~={TF_MINOR}.0; extra == "cpu"',
+        f'{keras}; extra == "cpu"',
         f'tensorflow[and-cuda]~={TF_MINOR}.0; extra == "gpu"',
+        f'{keras}; extra == "gpu"',
+        f'{keras}; extra == "keras"',
     ]
 
 
