@@ -1922,6 +1922,7 @@ ELSEWHERE = {  # tests of their own
 BY_HAND = {("LSTMSequence", "opset1"), ("LSTMCell", "opset1"), ("GRUCell", "opset1")}
 
 
+@pytest.mark.slow
 def test_every_registered_version_is_exercised_twice(answers):
     for name, dynamic in CASES:
         for each in CASES[name, dynamic].values():

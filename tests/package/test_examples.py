@@ -45,10 +45,12 @@ def test_training_lowers_the_held_out_loss(trained):
     assert float(after) < 0.9 * float(before)
 
 
+@pytest.mark.slow
 def test_training_draws_the_loss(trained):
     assert (trained[1] / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["tf_ti", "tf.while_loop", "tf_ti.keras.LSTM", "keras.layers.LSTM"])
 def test_training_is_timed_beside_that_of_tensorflow(trained, way):
     assert re.search(rf"  {re.escape(way)} +[\d.]+ ms", trained[0])
@@ -107,6 +109,7 @@ def test_the_classifier_does_better_than_the_most_frequent_class(classified):
     assert float(accuracy) > 95
 
 
+@pytest.mark.slow
 def test_the_classifier_holds_files_out_of_each_class(classified):
     rows = re.findall(r"^(deutsch|english) +(\d+) +(\d+) +[\d.]+%$", classified[0], re.MULTILINE)
     # Of two files each; the lines that are also in other files are left out.
@@ -116,6 +119,7 @@ def test_the_classifier_holds_files_out_of_each_class(classified):
     }
 
 
+@pytest.mark.slow
 def test_the_classifier_names_telling_words_of_each_class(classified):
     for name, words in WORDS.items():
         line = re.search(rf"^words +{name} +(.*)$", classified[0], re.MULTILINE).group(1)
@@ -123,10 +127,12 @@ def test_the_classifier_names_telling_words_of_each_class(classified):
         assert all(set(ngram.split()) & set(words.split()) for ngram in ngrams[:3])
 
 
+@pytest.mark.slow
 def test_the_classifier_draws_its_training(classified):
     assert (classified[1] / "training.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way",
     [
