@@ -120,7 +120,7 @@ test: $(venv)/.installed $(venv)/.tests
 	$(pytest) $(PYTEST_FLAGS)
 
 test-fast: $(venv)/.installed $(venv)/.tests
-	$(call say,two cases of each test: about three minutes on two cores)
+	$(call say,two cases of each test: some five minutes on two cores)
 	$(pytest) -m 'not slow' $(PYTEST_FLAGS)
 
 # Against older TensorFlows, as far as they build.
