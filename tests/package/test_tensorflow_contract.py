@@ -165,15 +165,16 @@ def _(it):
         seen.append((attributes, len(inputs), len(outputs)))
         return [5.0 * tangent for tangent in tangents]
 
-    assert "Softsign" not in it
-    it["Softsign"] = jvp
+    # TensorFlow keeps what it traces of the function: the op is one that no other test uses.
+    assert "Ndtri" not in it
+    it["Ndtri"] = jvp
     try:
-        x = tf.constant(1.0)
+        x = tf.constant(0.5)
         with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)) as accumulator:
-            y = tf.raw_ops.Softsign(features=x)
+            y = tf.raw_ops.Ndtri(x=x)
         assert accumulator.jvp(y) == 5.0
     finally:
-        del it["Softsign"]
+        del it["Ndtri"]
     assert seen == [(("T", tf.float32.as_datatype_enum), 1, 1)]
 
 
@@ -187,11 +188,22 @@ def _(it):
 
 @relied_on("tensorflow.python.eager.forwardprop_util.push_forwardprop_state")
 def _(it):
-    x = tf.constant(3.0)
-    with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)), it(), tf.GradientTape() as tape:
-        tape.watch(x)
-        y = x * x
-    assert tape.gradient(y, x) == 6.0
+    def jvp(attributes, inputs, outputs, tangents):
+        (x,) = inputs
+        with it(), tf.GradientTape() as tape:  # which else records nothing here
+            tape.watch(x)
+            y = x * x
+        return [tape.gradient(y, x) * tangents[0]]
+
+    cases = resolve("tensorflow.python.eager.forwardprop._SPECIAL_CASES")
+    cases["BesselI1e"] = jvp  # again an op that no other test uses
+    try:
+        x = tf.constant(3.0)
+        with tf.autodiff.ForwardAccumulator(x, tf.constant(1.0)) as accumulator:
+            y = tf.raw_ops.BesselI1e(x=x)
+        assert accumulator.jvp(y) == 6.0
+    finally:
+        del cases["BesselI1e"]
 
 
 @relied_on("tensorflow.python.eager.record.could_possibly_record")
