@@ -1,10 +1,11 @@
-// The contract of the pooled embedding look-ups and of their gradients.
-#include <algorithm>
+// The ops of pooled embedding look-ups and of their gradients, and their shape functions.
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_join.h"
+#include "cc/ops/known_shape.h"
+#include "cc/spec/bags/bag_spec.h"
+#include "cc/spec/bags/update_spec.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -13,23 +14,11 @@
 namespace tf_ti {
 namespace {
 
+using tensorflow::PartialTensorShape;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeAndType;
 using tensorflow::shape_inference::ShapeHandle;
-
-// Puts an input's name in front of TensorFlow's message about its shape.
-absl::Status Named(const std::string& name, const absl::Status& status) {
-  if (status.ok()) return status;
-  return InvalidArgument(name, ": ", status.message());
-}
-
-absl::Status WithRank(InferenceContext* c, const std::string& name, int rank, ShapeHandle* shape) {
-  ShapeHandle ranked;
-  TF_RETURN_IF_ERROR(Named(name, c->WithRank(*shape, rank, &ranked)));
-  *shape = ranked;
-  return absl::OkStatus();
-}
 
 // The shape of the variable that input i is the handle of, as far as it is known.
 ShapeHandle VariableShape(InferenceContext* c, int i) {
@@ -38,229 +27,81 @@ ShapeHandle VariableShape(InferenceContext* c, int i) {
 }
 
 // The shape of the table that an input is, or is the handle of.
-absl::Status TableShape(InferenceContext* c, bool is_resource, ShapeHandle* table, int input = 0) {
+absl::Status TableShape(InferenceContext* c, bool is_resource, int input, ShapeHandle* table) {
   *table = is_resource ? VariableShape(c, input) : c->input(input);
-  ShapeHandle ranked;
-  TF_RETURN_IF_ERROR(Named("emb_table", c->WithRankAtLeast(*table, 1, &ranked)));
-  *table = ranked;
+  return CheckHasRows("emb_table", KnownShape(c, *table));
+}
+
+// Checks the inputs of a look-up, and gets the number of its bags.
+absl::Status CountBags(InferenceContext* c, const BagSpec& spec, DimensionHandle* num_bags) {
+  int64_t count;
+  TF_RETURN_IF_ERROR(spec.CheckShapes<PartialTensorShape>(KnownShapes(c), &count));
+  if (spec.num_segments >= 0) {
+    const tensorflow::Tensor* value = c->input_tensor(spec.num_segments);
+    if (value != nullptr) {
+      count = value->dtype() == tensorflow::DT_INT32 ? value->scalar<int32_t>()()
+                                                     : value->scalar<int64_t>()();
+      TF_RETURN_IF_ERROR(CheckNumSegments(count));
+    }
+  }
+  *num_bags = count >= 0         ? c->MakeDim(count)
+              : spec.is_packed() ? c->Dim(c->input(spec.indices), 0)
+                                 : c->UnknownDim();
   return absl::OkStatus();
 }
 
-absl::Status CheckOptional(InferenceContext* c, const char* attr, int* count) {
-  TF_RETURN_IF_ERROR(c->GetAttr(attr, count));
-  if (*count > 1) return InvalidArgument(attr, " must be 0 or 1, got ", *count);
-  return absl::OkStatus();
-}
-
-// Checks default_index and per_sample_weights, which begin at input `at`.
-absl::Status CheckOptionals(InferenceContext* c, int at, ShapeHandle indices) {
-  int has_default, has_weights;
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_default", &has_default));
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_weights", &has_weights));
-  if (has_default) {
-    ShapeHandle scalar = c->input(at++);
-    TF_RETURN_IF_ERROR(WithRank(c, "default_index", 0, &scalar));
-  }
-  if (has_weights) {
-    ShapeHandle merged;
-    TF_RETURN_IF_ERROR(
-        Named("per_sample_weights and indices", c->Merge(c->input(at), indices, &merged)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckReductionOf(const std::string& reduction, int num_weights, int num_argmax) {
-  if (reduction == "max" && num_weights) {
-    return InvalidArgument("reduction max takes no per_sample_weights");
-  }
-  if (reduction != "max" && num_argmax) {
-    return InvalidArgument("reduction ", reduction, " has no argmax");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckReduction(InferenceContext* c) {
-  std::string reduction;
-  TF_RETURN_IF_ERROR(c->GetAttr("reduction", &reduction));
-  int num_weights, num_argmax;
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_weights", &num_weights));
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_argmax", &num_argmax));
-  return CheckReductionOf(reduction, num_weights, num_argmax);
-}
-
-// The number of bags that offsets bound.
-absl::Status CountFromOffsets(InferenceContext* c, ShapeHandle offsets, DimensionHandle* count) {
-  TF_RETURN_IF_ERROR(WithRank(c, "offsets", 1, &offsets));
-  bool include_last_offset;
-  TF_RETURN_IF_ERROR(c->GetAttr("include_last_offset", &include_last_offset));
-  if (!include_last_offset) {
-    *count = c->Dim(offsets, 0);
-    return absl::OkStatus();
-  }
-  return Named("offsets with include_last_offset", c->Subtract(c->Dim(offsets, 0), 1, count));
-}
-
-absl::Status SetOutputs(InferenceContext* c, DimensionHandle count, ShapeHandle table) {
+// Sets the outputs of a look-up.
+absl::Status SetPooled(InferenceContext* c, const BagSpec& spec, ShapeHandle table) {
+  DimensionHandle num_bags;
   ShapeHandle row, output;
+  TF_RETURN_IF_ERROR(CountBags(c, spec, &num_bags));
   TF_RETURN_IF_ERROR(c->Subshape(table, 1, &row));
-  TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(count), row, &output));
-  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, output);
+  TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(num_bags), row, &output));
+  c->set_output(spec.table, output);
+  if (spec.argmax >= 0) c->set_output(spec.argmax, output);
   return absl::OkStatus();
 }
 
-template <bool is_resource>
-absl::Status OffsetsShape(InferenceContext* c) {
-  ShapeHandle table, indices = c->input(1);
-  TF_RETURN_IF_ERROR(TableShape(c, is_resource, &table));
-  TF_RETURN_IF_ERROR(WithRank(c, "indices", 1, &indices));
-  DimensionHandle count;
-  TF_RETURN_IF_ERROR(CountFromOffsets(c, c->input(2), &count));
-  TF_RETURN_IF_ERROR(CheckOptionals(c, 3, indices));
-  TF_RETURN_IF_ERROR(CheckReduction(c));
-  return SetOutputs(c, count, table);
-}
-
-template <bool is_resource>
-absl::Status PackedShape(InferenceContext* c) {
-  ShapeHandle table, indices = c->input(1);
-  TF_RETURN_IF_ERROR(TableShape(c, is_resource, &table));
-  TF_RETURN_IF_ERROR(WithRank(c, "indices", 2, &indices));
-  TF_RETURN_IF_ERROR(CheckOptionals(c, 2, indices));
-  TF_RETURN_IF_ERROR(CheckReduction(c));
-  return SetOutputs(c, c->Dim(indices, 0), table);
-}
-
-template <bool is_resource>
-absl::Status SegmentsShape(InferenceContext* c) {
-  ShapeHandle table, indices = c->input(1), merged, num_segments = c->input(3);
-  TF_RETURN_IF_ERROR(TableShape(c, is_resource, &table));
-  TF_RETURN_IF_ERROR(WithRank(c, "indices", 1, &indices));
-  TF_RETURN_IF_ERROR(Named("segment_ids and indices", c->Merge(c->input(2), indices, &merged)));
-  TF_RETURN_IF_ERROR(WithRank(c, "num_segments", 0, &num_segments));
-  DimensionHandle count;
-  TF_RETURN_IF_ERROR(Named("num_segments", c->MakeDimForScalarInput(3, &count)));
-  TF_RETURN_IF_ERROR(CheckOptionals(c, 4, indices));
-  TF_RETURN_IF_ERROR(CheckReduction(c));
-  return SetOutputs(c, count, table);
-}
-
-// The error about one of the tables of an op of several.
-absl::Status OfTable(int number, const absl::Status& status) {
-  return Named(absl::StrCat("emb_tables[", number, "]"), status);
-}
-
-// The next inputs of each list of an op of several tables.
-struct ListedInputs {
-  int bounds, num_segments, default_index, weights;
-};
-
-absl::Status CheckOneOf(InferenceContext* c, int number, int count, const std::string& kind,
-                        ListedInputs* next, DimensionHandle* num_bags) {
-  ShapeHandle indices = c->input(count + number), merged, scalar;
-  TF_RETURN_IF_ERROR(WithRank(c, "indices", kind == "packed" ? 2 : 1, &indices));
-  *num_bags = c->Dim(indices, 0);
-  if (kind == "offsets") {
-    TF_RETURN_IF_ERROR(CountFromOffsets(c, c->input(next->bounds++), num_bags));
-  } else if (kind == "segments") {
-    TF_RETURN_IF_ERROR(
-        Named("segment_ids and indices", c->Merge(c->input(next->bounds++), indices, &merged)));
-    const int at = next->num_segments++;
-    scalar = c->input(at);
-    TF_RETURN_IF_ERROR(WithRank(c, "num_segments", 0, &scalar));
-    TF_RETURN_IF_ERROR(Named("num_segments", c->MakeDimForScalarInput(at, num_bags)));
-  }
-  if (next->default_index < next->weights) {
-    scalar = c->input(next->default_index + number);
-    TF_RETURN_IF_ERROR(WithRank(c, "default_index", 0, &scalar));
-  }
-  if (next->weights < c->num_inputs()) {
-    TF_RETURN_IF_ERROR(Named("per_sample_weights and indices",
-                             c->Merge(c->input(next->weights + number), indices, &merged)));
-  }
-  return absl::OkStatus();
+template <bool is_resource, BagKind kind>
+absl::Status LookUpShape(InferenceContext* c) {
+  BagSpec spec;
+  ShapeHandle table;
+  TF_RETURN_IF_ERROR(spec.Init(Attributes(c), kind));
+  TF_RETURN_IF_ERROR(TableShape(c, is_resource, 0, &table));
+  return SetPooled(c, spec, table);
 }
 
 template <bool is_resource>
 absl::Status SeveralShape(InferenceContext* c) {
-  int count, num_bounds, num_counts, num_default, num_weights, num_argmax;
-  std::vector<std::string> kinds;
-  std::string reduction;
-  TF_RETURN_IF_ERROR(c->GetAttr("N", &count));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_bounds", &num_bounds));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_counts", &num_counts));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_default", &num_default));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_weights", &num_weights));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_argmax", &num_argmax));
-  TF_RETURN_IF_ERROR(c->GetAttr("bags", &kinds));
-  TF_RETURN_IF_ERROR(c->GetAttr("reduction", &reduction));
-  const int num_packed = std::count(kinds.begin(), kinds.end(), "packed");
-  const int num_segments = std::count(kinds.begin(), kinds.end(), "segments");
-  if (static_cast<int>(kinds.size()) != count || num_bounds != count - num_packed ||
-      num_counts != num_segments) {
-    return InvalidArgument("bags of ", count, " tables, of kinds ", absl::StrJoin(kinds, ", "),
-                           ", cannot have ", num_bounds, " bounds and ", num_counts,
-                           " num_segments");
-  }
-  for (const auto& [name, number] :
-       {std::pair("num_default", num_default), std::pair("num_weights", num_weights),
-        std::pair("num_argmax", num_argmax)}) {
-    if (number != 0 && number != count) {
-      return InvalidArgument(name, " must be 0 or ", count, ", got ", number);
-    }
-  }
-  TF_RETURN_IF_ERROR(CheckReductionOf(reduction, num_weights, num_argmax));
-  ListedInputs next;
-  next.bounds = 2 * count;
-  next.num_segments = next.bounds + num_bounds;
-  next.default_index = next.num_segments + num_counts;
-  next.weights = next.default_index + num_default;
-  ShapeHandle rows = c->UnknownShape();
-  for (int k = 0; k < count; ++k) {
-    DimensionHandle num_bags;
-    ShapeHandle table, row, output;
-    TF_RETURN_IF_ERROR(OfTable(k, TableShape(c, is_resource, &table, k)));
-    TF_RETURN_IF_ERROR(OfTable(k, CheckOneOf(c, k, count, kinds[k], &next, &num_bags)));
-    TF_RETURN_IF_ERROR(c->Subshape(table, 1, &row));
-    TF_RETURN_IF_ERROR(OfTable(k, Named("the rows of all tables", c->Merge(rows, row, &rows))));
-    TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(num_bags), row, &output));
-    c->set_output(k, output);
-    if (num_argmax != 0) c->set_output(count + k, output);
+  std::vector<BagSpec> specs;
+  TF_RETURN_IF_ERROR(BagSpec::InitSeveral(Attributes(c), &specs));
+  ShapeHandle table;
+  PartialTensorShape first;
+  for (const BagSpec& spec : specs) {
+    const int k = spec.table;
+    TF_RETURN_IF_ERROR(OfTable(k, TableShape(c, is_resource, k, &table)));
+    const PartialTensorShape shape = KnownShape(c, table);
+    if (k == 0) first = shape;
+    TF_RETURN_IF_ERROR(OfTable(k, CheckRowsAlike(shape, first)));
+    TF_RETURN_IF_ERROR(OfTable(k, SetPooled(c, spec, table)));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckNumBounds(InferenceContext* c) {
-  std::string kind;
-  TF_RETURN_IF_ERROR(c->GetAttr("bags", &kind));
-  int num_bounds, ignored;
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_bounds", &num_bounds));
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_default", &ignored));
-  if (num_bounds != (kind != "packed")) {
-    return InvalidArgument("bags given as ", kind, " need ", kind != "packed", " bounds, got ",
-                           num_bounds);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckBounds(InferenceContext* c) {
-  int ignored;
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_weights", &ignored));
-  return CheckNumBounds(c);
+absl::Status CheckNumEmbShape(InferenceContext* c) {
+  return CheckRank("num_emb", KnownShape(c, c->input(0)), 0);
 }
 
 template <bool is_resource>
 absl::Status TableGradientShape(InferenceContext* c) {
-  TF_RETURN_IF_ERROR(CheckBounds(c));
-  int num_argmax;
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_argmax", &num_argmax));
-  ShapeHandle grad, row, values, table = c->input(0);
-  if (is_resource) {
-    TF_RETURN_IF_ERROR(TableShape(c, is_resource, &table));
-  } else {
-    TF_RETURN_IF_ERROR(WithRank(c, "num_emb", 0, &table));
-  }
-  TF_RETURN_IF_ERROR(Named("grad", c->WithRankAtLeast(c->input(1), 1, &grad)));
-  TF_RETURN_IF_ERROR(c->Subshape(grad, 1, &row));
+  BagSpec spec;
+  TF_RETURN_IF_ERROR(spec.InitGradient(Attributes(c), 2));
+  ShapeHandle row, values, table;
+  TF_RETURN_IF_ERROR(is_resource ? TableShape(c, is_resource, 0, &table) : CheckNumEmbShape(c));
+  PartialTensorShape grad;
+  int64_t ignored;
+  TF_RETURN_IF_ERROR(spec.CheckGradientShapes(KnownShapes(c), &grad, &ignored));
+  TF_RETURN_IF_ERROR(c->Subshape(c->input(spec.grad()), 1, &row));
   const DimensionHandle count = c->UnknownDim();
   TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(count), row, &values));
   c->set_output(0, c->Vector(count));
@@ -268,12 +109,47 @@ absl::Status TableGradientShape(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+template <bool is_resource>
 absl::Status WeightsGradientShape(InferenceContext* c) {
-  TF_RETURN_IF_ERROR(CheckBounds(c));
-  int num_weights;
-  TF_RETURN_IF_ERROR(c->GetAttr("num_weights", &num_weights));
-  if (num_weights != 1) return InvalidArgument("there are no per_sample_weights");
-  c->set_output(0, c->input(2));
+  BagSpec spec;
+  TF_RETURN_IF_ERROR(spec.InitWeightsGradient(Attributes(c)));
+  ShapeHandle table;
+  TF_RETURN_IF_ERROR(TableShape(c, is_resource, 0, &table));
+  PartialTensorShape grad;
+  int64_t count;
+  TF_RETURN_IF_ERROR(spec.CheckGradientShapes(KnownShapes(c), &grad, &count));
+  TF_RETURN_IF_ERROR(CheckRowsOf("grad", grad, count, KnownShape(c, table)));
+  c->set_output(0, c->input(spec.indices));
+  return absl::OkStatus();
+}
+
+absl::Status PartitionShape(InferenceContext* c) {
+  PartitionSpec spec;
+  TF_RETURN_IF_ERROR(spec.Init(Attributes(c)));
+  TF_RETURN_IF_ERROR(CheckNumEmbShape(c));
+  DimensionHandle num_bags;
+  TF_RETURN_IF_ERROR(CountBags(c, spec.bags, &num_bags));
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Vector(c->UnknownDim()));
+  c->set_output(c->num_outputs() - 1, c->Vector(num_bags));
+  return absl::OkStatus();
+}
+
+template <UpdateRule rule>
+absl::Status UpdateShape(InferenceContext* c) {
+  UpdateSpec spec;
+  TF_RETURN_IF_ERROR(spec.Init(Attributes(c), rule));
+  const PartialTensorShape variable = KnownShape(c, VariableShape(c, 0));
+  TF_RETURN_IF_ERROR(spec.CheckVariable(variable));
+  for (int i = 0; i < spec.num_slots(); ++i) {
+    bool ignored;
+    const PartialTensorShape slot = KnownShape(c, VariableShape(c, 1 + i));
+    TF_RETURN_IF_ERROR(spec.CheckSlot(i, slot, variable, &ignored));
+  }
+  TF_RETURN_IF_ERROR(spec.CheckGradients(KnownShapes(c), variable));
+  for (int i = 0; i < spec.num_numbers(); ++i) {
+    const PartialTensorShape shape = KnownShape(c, c->input(spec.first_number + i));
+    TF_RETURN_IF_ERROR(spec.CheckNumber(i, shape, spec.numbers[i].dtype));
+  }
   return absl::OkStatus();
 }
 
@@ -348,7 +224,7 @@ std::string BagDoc(const char* name, const char* table, const char* bags) {
       .TF_TI_REDUCTION_ATTRS()                                        \
       .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                            \
       .Attr("include_last_offset: bool = false")                      \
-      .SetShapeFn(OffsetsShape<is_resource>)                          \
+      .SetShapeFn(LookUpShape<is_resource, BagKind::kOffsets>)        \
       .Doc(BagDoc("EmbeddingBagOffsets", table_doc, kOffsetsDoc));    \
   REGISTER_OP("TfTi>" prefix "EmbeddingBagPacked")                    \
       .table.Input("indices: Tindices")                               \
@@ -356,7 +232,7 @@ std::string BagDoc(const char* name, const char* table, const char* bags) {
       .Output("output: T")                                            \
       .TF_TI_REDUCTION_ATTRS()                                        \
       .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                            \
-      .SetShapeFn(PackedShape<is_resource>)                           \
+      .SetShapeFn(LookUpShape<is_resource, BagKind::kPacked>)         \
       .Doc(BagDoc("EmbeddingBagPacked", table_doc, kPackedDoc));      \
   REGISTER_OP("TfTi>" prefix "EmbeddingSegmentsSum")                  \
       .table.Input("indices: Tindices")                               \
@@ -366,7 +242,7 @@ std::string BagDoc(const char* name, const char* table, const char* bags) {
       .Output("output: T")                                            \
       .TF_TI_REDUCTION_ATTRS()                                        \
       .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                            \
-      .SetShapeFn(SegmentsShape<is_resource>)                         \
+      .SetShapeFn(LookUpShape<is_resource, BagKind::kSegments>)       \
       .Doc(BagDoc("EmbeddingSegmentsSum", table_doc, kSegmentsDoc))
 
 TF_TI_REGISTER_BAG_OPS("", Input("emb_table: T"), kTableDoc, false);
@@ -458,7 +334,7 @@ values: Their gradients.)doc";
 TF_TI_REGISTER_TABLE_GRAD("", Input("num_emb: int64"), kNumEmbDoc, false);
 TF_TI_REGISTER_TABLE_GRAD("Resource", Input("resource: resource").SetIsStateful(), kPlaceDoc, true);
 
-#define TF_TI_REGISTER_WEIGHTS_GRAD(prefix, table, table_doc)                                 \
+#define TF_TI_REGISTER_WEIGHTS_GRAD(prefix, table, table_doc, is_resource)                    \
   REGISTER_OP("TfTi>" prefix "EmbeddingBagWeightsGrad")                                       \
       .table.Input("grad: T")                                                                 \
       .Input("indices: Tindices")                                                             \
@@ -467,50 +343,13 @@ TF_TI_REGISTER_TABLE_GRAD("Resource", Input("resource: resource").SetIsStateful(
       .Output("output: Tweights")                                                             \
       .TF_TI_BAG_ATTRS(TF_TI_GRADIENT_TYPES)                                                  \
       .TF_TI_BOUNDS_ATTRS()                                                                   \
-      .SetShapeFn(WeightsGradientShape)                                                       \
+      .SetShapeFn(WeightsGradientShape<is_resource>)                                          \
       .Doc(absl::StrCat("The gradient of a pooled embedding look-up's per_sample_weights.\n", \
                         table_doc, kGradientDoc, kOptionalDoc, "\noutput: Like indices."))
 
-TF_TI_REGISTER_WEIGHTS_GRAD("", Input("emb_table: T"), kTableDoc);
-TF_TI_REGISTER_WEIGHTS_GRAD("Resource", Input("resource: resource").SetIsStateful(), kResourceDoc);
-
-absl::Status PartitionShape(InferenceContext* c) {
-  TF_RETURN_IF_ERROR(CheckNumBounds(c));
-  std::string kind;
-  TF_RETURN_IF_ERROR(c->GetAttr("bags", &kind));
-  int num_counts, num_shards, num_positions;
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_counts", &num_counts));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_shards", &num_shards));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_positions", &num_positions));
-  if (num_counts != (kind == "segments")) {
-    return InvalidArgument("bags given as ", kind, " need ", kind == "segments",
-                           " num_segments, got ", num_counts);
-  }
-  if (num_positions != 0 && num_positions != num_shards) {
-    return InvalidArgument("num_positions must be 0 or ", num_shards, ", got ", num_positions);
-  }
-  ShapeHandle num_emb = c->input(0), indices = c->input(1);
-  TF_RETURN_IF_ERROR(WithRank(c, "num_emb", 0, &num_emb));
-  TF_RETURN_IF_ERROR(WithRank(c, "indices", kind == "packed" ? 2 : 1, &indices));
-  int next = 2;
-  DimensionHandle count = c->Dim(indices, 0);
-  if (kind == "offsets") {
-    TF_RETURN_IF_ERROR(CountFromOffsets(c, c->input(next++), &count));
-  } else if (kind == "segments") {
-    ShapeHandle merged, num_segments = c->input(3);
-    TF_RETURN_IF_ERROR(Named("segment_ids and indices", c->Merge(c->input(2), indices, &merged)));
-    TF_RETURN_IF_ERROR(WithRank(c, "num_segments", 0, &num_segments));
-    TF_RETURN_IF_ERROR(Named("num_segments", c->MakeDimForScalarInput(3, &count)));
-    next = 4;
-  }
-  if (next < c->num_inputs()) {
-    ShapeHandle scalar = c->input(next);
-    TF_RETURN_IF_ERROR(WithRank(c, "default_index", 0, &scalar));
-  }
-  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Vector(c->UnknownDim()));
-  c->set_output(c->num_outputs() - 1, c->Vector(count));
-  return absl::OkStatus();
-}
+TF_TI_REGISTER_WEIGHTS_GRAD("", Input("emb_table: T"), kTableDoc, false);
+TF_TI_REGISTER_WEIGHTS_GRAD("Resource", Input("resource: resource").SetIsStateful(), kResourceDoc,
+                            true);
 
 REGISTER_OP("TfTi>EmbeddingBagPartition")
     .Input("num_emb: int64")
@@ -565,9 +404,8 @@ REGISTER_OP("TfTi>EmbeddingBagSlots")
     .Output("slots: Tindices")
     .Attr("Tindices: {int32, int64}")
     .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle num_emb = c->input(0), rows = c->input(1);
-      TF_RETURN_IF_ERROR(WithRank(c, "num_emb", 0, &num_emb));
-      TF_RETURN_IF_ERROR(WithRank(c, "rows", 1, &rows));
+      TF_RETURN_IF_ERROR(CheckNumEmbShape(c));
+      TF_RETURN_IF_ERROR(CheckRank("rows", KnownShape(c, c->input(1)), 1));
       c->set_output(0, c->input(2));
       return absl::OkStatus();
     })
@@ -579,56 +417,6 @@ rows: Those of EmbeddingBagGrad.
 indices: Rows of the table, or anything else.
 slots: The position of each index in rows, the first one if there are several; -1 if it is not
   there, and -2 if it is no row of the table.)doc");
-
-// Checks the variable, its slots, of which the last may be row-wise, and the gradients of rows or,
-// with `bags`, of a look-up's bags. The numbers of the rule begin at input *end.
-absl::Status CheckUpdate(InferenceContext* c, const std::vector<std::string>& slots, bool bags,
-                         int* end) {
-  ShapeHandle variable;
-  TF_RETURN_IF_ERROR(TableShape(c, /*is_resource=*/true, &variable));
-  const int at = 1 + slots.size();
-  for (int i = 1; i < at; ++i) {
-    const ShapeHandle slot = VariableShape(c, i);
-    ShapeHandle merged;
-    const bool may_be_row_wise = i + 1 == at;
-    if (may_be_row_wise && c->RankKnown(slot) && c->Rank(slot) == 2 &&
-        c->Value(c->Dim(slot, 1)) == 1) {
-      DimensionHandle rows;
-      TF_RETURN_IF_ERROR(
-          Named(slots[i - 1], c->Merge(c->Dim(slot, 0), c->Dim(variable, 0), &rows)));
-    } else {
-      TF_RETURN_IF_ERROR(Named(slots[i - 1], c->Merge(slot, variable, &merged)));
-    }
-  }
-  ShapeHandle row, expected, ignored;
-  TF_RETURN_IF_ERROR(c->Subshape(variable, 1, &row));
-  if (!bags) {
-    ShapeHandle indices = c->input(at);
-    TF_RETURN_IF_ERROR(WithRank(c, "indices", 1, &indices));
-    TF_RETURN_IF_ERROR(c->Concatenate(indices, row, &expected));
-    *end = at + 2;
-    return Named("values", c->Merge(c->input(at + 1), expected, &ignored));
-  }
-  TF_RETURN_IF_ERROR(CheckBounds(c));
-  int num_argmax;
-  TF_RETURN_IF_ERROR(CheckOptional(c, "num_argmax", &num_argmax));
-  *end = at + 2 + num_argmax;
-  for (const char* attr : {"num_bounds", "num_default", "num_weights"}) {
-    int count;
-    TF_RETURN_IF_ERROR(c->GetAttr(attr, &count));
-    *end += count;
-  }
-  TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(c->UnknownDim()), row, &expected));
-  return Named("grad", c->Merge(c->input(at), expected, &ignored));
-}
-
-absl::Status CheckScalars(InferenceContext* c, int at, const std::vector<std::string>& names) {
-  for (size_t i = 0; i < names.size() && at + static_cast<int>(i) < c->num_inputs(); ++i) {
-    ShapeHandle scalar = c->input(at + i);
-    TF_RETURN_IF_ERROR(WithRank(c, names[i], 0, &scalar));
-  }
-  return absl::OkStatus();
-}
 
 // The gradients that the updates take: those of rows, or of the bags of a look-up.
 #define TF_TI_ROW_INPUTS(types)         \
@@ -673,12 +461,7 @@ std::string UpdateDoc(const char* what, const char* resources, bool bags, const 
       .Attr("Tscale: " TF_TI_NUMBER_TYPES)                                                     \
       .Attr("num_decay: int >= 0 = 0")                                                         \
       .SetIsStateful()                                                                         \
-      .SetShapeFn([](InferenceContext* c) {                                                    \
-        int ignored, at;                                                                       \
-        TF_RETURN_IF_ERROR(CheckOptional(c, "num_decay", &ignored));                           \
-        TF_RETURN_IF_ERROR(CheckUpdate(c, {}, bags, &at));                                     \
-        return CheckScalars(c, at, {"scale", "weight_decay"});                                 \
-      })                                                                                       \
+      .SetShapeFn(UpdateShape<UpdateRule::kDescent>)                                           \
       .Doc(UpdateDoc("Subtracts scaled gradients from rows of a variable", kVariableDoc, bags, \
                      kScatterSubDoc))
 
@@ -692,27 +475,22 @@ weight_decay: None, or one, for floats: the part of a row that is subtracted fro
 TF_TI_REGISTER_SCATTER_SUB("ScatterSub", TF_TI_ROW_INPUTS(TF_TI_NUMBER_TYPES), false);
 TF_TI_REGISTER_SCATTER_SUB("EmbeddingBagScatterSub", TF_TI_BAG_INPUTS(TF_TI_FLOAT_TYPES), true);
 
-#define TF_TI_REGISTER_ADAM_UPDATE(name, gradients, bags)                                     \
-  REGISTER_OP("TfTi>" name)                                                                   \
-      .Input("resource: resource")                                                            \
-      .Input("m: resource")                                                                   \
-      .Input("v: resource")                                                                   \
-      .gradients.Input("learning_rate: Tslots")                                               \
-      .Input("step: int64")                                                                   \
-      .Input("beta_1: double")                                                                \
-      .Input("beta_2: double")                                                                \
-      .Input("epsilon: double")                                                               \
-      .Input("weight_decay: double")                                                          \
-      .Attr("Tslots: {float, double}")                                                        \
-      .Attr("epsilon_hat: bool = true")                                                       \
-      .SetIsStateful()                                                                        \
-      .SetShapeFn([](InferenceContext* c) {                                                   \
-        int at;                                                                               \
-        TF_RETURN_IF_ERROR(CheckUpdate(c, {"m", "v"}, bags, &at));                            \
-        return CheckScalars(                                                                  \
-            c, at, {"learning_rate", "step", "beta_1", "beta_2", "epsilon", "weight_decay"}); \
-      })                                                                                      \
-      .Doc(UpdateDoc("A step of Adam on some rows of a variable", kAdamVariablesDoc, bags,    \
+#define TF_TI_REGISTER_ADAM_UPDATE(name, gradients, bags)                                  \
+  REGISTER_OP("TfTi>" name)                                                                \
+      .Input("resource: resource")                                                         \
+      .Input("m: resource")                                                                \
+      .Input("v: resource")                                                                \
+      .gradients.Input("learning_rate: Tslots")                                            \
+      .Input("step: int64")                                                                \
+      .Input("beta_1: double")                                                             \
+      .Input("beta_2: double")                                                             \
+      .Input("epsilon: double")                                                            \
+      .Input("weight_decay: double")                                                       \
+      .Attr("Tslots: {float, double}")                                                     \
+      .Attr("epsilon_hat: bool = true")                                                    \
+      .SetIsStateful()                                                                     \
+      .SetShapeFn(UpdateShape<UpdateRule::kAdam>)                                          \
+      .Doc(UpdateDoc("A step of Adam on some rows of a variable", kAdamVariablesDoc, bags, \
                      kAdamDoc))
 
 constexpr char kAdamVariablesDoc[] = R"doc(
@@ -740,11 +518,7 @@ TF_TI_REGISTER_ADAM_UPDATE("EmbeddingBagAdamUpdate", TF_TI_BAG_INPUTS(TF_TI_FLOA
       .Attr("Tslots: {float, double}")                                                           \
       .Attr("epsilon_inside_sqrt: bool = true")                                                  \
       .SetIsStateful()                                                                           \
-      .SetShapeFn([](InferenceContext* c) {                                                      \
-        int at;                                                                                  \
-        TF_RETURN_IF_ERROR(CheckUpdate(c, {"accumulator"}, bags, &at));                          \
-        return CheckScalars(c, at, {"learning_rate", "epsilon"});                                \
-      })                                                                                         \
+      .SetShapeFn(UpdateShape<UpdateRule::kAdagrad>)                                             \
       .Doc(UpdateDoc("A step of Adagrad on some rows of a variable", kAdagradVariablesDoc, bags, \
                      kAdagradDoc))
 

@@ -1,9 +1,11 @@
-// The contract of the loop ops, and of the histories that their gradients keep.
+// The loop ops and those of the histories that their gradients keep, and their shape functions.
 #include <limits>
-#include <string>
 #include <vector>
 
-#include "cc/compute/loops/pieces.h"
+#include "cc/ops/known_shape.h"
+#include "cc/spec/loops/count.h"
+#include "cc/spec/loops/loop_spec.h"
+#include "cc/spec/shapes.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -17,194 +19,130 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-constexpr int64_t kUnknown = -1;
-
-// The number of iterations so far known, and the input that told it.
-struct Count {
-  int64_t value = kUnknown;
-  std::string from;
-
-  absl::Status Merge(int64_t other, const std::string& label) {
-    if (value == kUnknown) {
-      value = other;
-      from = label;
-    } else if (other != value) {
-      return InvalidArgument(from, " gives ", value, " iterations, but ", label, " gives ", other);
-    }
-    return absl::OkStatus();
-  }
-};
-
-template <typename T>
-absl::Status GetList(InferenceContext* c, const char* name, size_t size, std::vector<T>* list) {
-  TF_RETURN_IF_ERROR(c->GetAttr(name, list));
-  if (list->size() != size) {
-    return InvalidArgument(name, " needs ", size, " elements, got ", list->size());
-  }
+// Gets a scalar input, or null where its value is not known.
+absl::Status FindScalar(InferenceContext* c, int input, const std::string& name,
+                        const tensorflow::Tensor** value) {
+  TF_RETURN_IF_ERROR(CheckScalar(name, KnownShape(c, c->input(input))));
+  *value = c->input_tensor(input);
   return absl::OkStatus();
 }
 
 // The static number of iterations, from the extents of the sliced inputs and from num_iterations.
-absl::Status InferCount(InferenceContext* c, int num_inputs, Count* count) {
-  std::vector<std::string> mode, label;
-  std::vector<int64_t> axis, start, end, stride, part_size;
-  TF_RETURN_IF_ERROR(GetList(c, "input_mode", num_inputs, &mode));
-  TF_RETURN_IF_ERROR(GetList(c, "input_label", num_inputs, &label));
-  TF_RETURN_IF_ERROR(GetList(c, "input_axis", num_inputs, &axis));
-  TF_RETURN_IF_ERROR(GetList(c, "input_start", num_inputs, &start));
-  TF_RETURN_IF_ERROR(GetList(c, "input_end", num_inputs, &end));
-  TF_RETURN_IF_ERROR(GetList(c, "input_stride", num_inputs, &stride));
-  TF_RETURN_IF_ERROR(GetList(c, "input_part_size", num_inputs, &part_size));
-  for (int i = 0; i < num_inputs; ++i) {
-    if (mode[i] == "value" || mode[i] == "sequence" || !c->RankKnown(c->input(i))) continue;
-    const int64_t rank = c->Rank(c->input(i));
-    if (axis[i] < -rank || axis[i] >= rank) {
-      return InvalidArgument(label[i], ": axis ", axis[i], " is out of range for a tensor of rank ",
-                             rank);
+absl::Status FindCount(InferenceContext* c, const LoopSpec& spec, Count* count) {
+  if (spec.has_num_iterations) {
+    const tensorflow::Tensor* limit = nullptr;
+    TF_RETURN_IF_ERROR(FindScalar(c, spec.limit_input(), spec.limit_label, &limit));
+    if (limit != nullptr) {
+      const int64_t given = limit->scalar<int64_t>()();
+      TF_RETURN_IF_ERROR(spec.CheckLimit(given));
+      TF_RETURN_IF_ERROR(count->Merge(given, spec.limit_label));
     }
-    const int64_t extent = c->Value(c->DimKnownRank(c->input(i), axis[i]));
+  }
+  for (int i = 0; i < spec.limit_input(); ++i) {
+    const LoopSpec::Input& input = spec.inputs[i];
+    if (!input.is_sliced() || !c->RankKnown(c->input(i))) continue;
+    int64_t axis;
+    TF_RETURN_IF_ERROR(input.FindAxis(c->Rank(c->input(i)), &axis));
+    const int64_t extent = c->Value(c->Dim(c->input(i), axis));
     if (extent == InferenceContext::kUnknownDim) continue;
     Pieces pieces;
-    const std::string problem = ResolvePieces(
-        {start[i], end[i], stride[i], part_size[i], mode[i] == "segment"}, extent, &pieces);
-    if (!problem.empty()) return InvalidArgument(label[i], ": ", problem);
+    TF_RETURN_IF_ERROR(input.FindPieces(extent, &pieces));
     // An iterator may end before the loop would: only the iteration that needs it can tell.
-    if (mode[i] != "iterator") TF_RETURN_IF_ERROR(count->Merge(pieces.count, label[i]));
+    if (input.mode == InputMode::kIterator) continue;
+    TF_RETURN_IF_ERROR(count->Merge(pieces.count, input.label));
   }
-  int64_t num_limits;
-  TF_RETURN_IF_ERROR(c->GetAttr("N", &num_limits));
-  if (num_limits > 0) {
-    std::string limit_label;
-    TF_RETURN_IF_ERROR(c->GetAttr("limit_label", &limit_label));
-    ShapeHandle scalar;
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(num_inputs), 0, &scalar));
-    const tensorflow::Tensor* value = c->input_tensor(num_inputs);
-    if (value != nullptr) {
-      const int64_t given = value->scalar<int64_t>()();
-      if (given < 0) {
-        return InvalidArgument(limit_label, " must not be negative, got ", given);
-      }
-      TF_RETURN_IF_ERROR(count->Merge(given, limit_label));
-    }
-  }
-  std::vector<tensorflow::NameAttrList> condition;
-  TF_RETURN_IF_ERROR(c->GetAttr("condition", &condition));
   // With a condition, only the most iterations that there may be are known.
-  if (!condition.empty()) *count = Count();
+  if (spec.has_condition) *count = Count();
   return absl::OkStatus();
 }
 
 // The static extent that a stack of pieces gets: its length, or the number of iterations.
-absl::Status InferStack(InferenceContext* c, int length_input, const Count& count,
-                        const std::string& label, DimensionHandle* extent) {
-  *extent = count.value == kUnknown ? c->UnknownDim() : c->MakeDim(count.value);
-  if (length_input < 0) return absl::OkStatus();
-  *extent = c->UnknownDim();
-  ShapeHandle scalar;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(length_input), 0, &scalar));
-  const tensorflow::Tensor* value = c->input_tensor(length_input);
-  if (value == nullptr) return absl::OkStatus();
-  // If the loop does not fit, that is found when it runs, if it runs.
-  const int64_t length = value->scalar<int64_t>()();
-  if (length < 0) {
-    return InvalidArgument(label, ": the length must not be negative, got ", length);
+absl::Status FindStackExtent(InferenceContext* c, const LoopSpec& spec,
+                             const LoopSpec::Output& output, const Count& count,
+                             DimensionHandle* extent) {
+  int64_t size = count.value;
+  if (output.length >= 0) {
+    const tensorflow::Tensor* length = nullptr;
+    TF_RETURN_IF_ERROR(FindScalar(c, spec.length_input(output), output.LengthName(), &length));
+    size = -1;
+    if (length != nullptr) {
+      // If the loop does not fit, that is found when it runs, if it runs.
+      size = length->scalar<int64_t>()();
+      TF_RETURN_IF_ERROR(output.CheckLength(size));
+    }
   }
-  *extent = c->MakeDim(length);
+  *extent = size < 0 ? c->UnknownDim() : c->MakeDim(size);
+  return absl::OkStatus();
+}
+
+// The shape of the last value. Without an iteration it is the initial value, which may have
+// another one.
+ShapeHandle LastShape(InferenceContext* c, const LoopSpec& spec, const LoopSpec::Output& output,
+                      const Count& count, ShapeHandle piece) {
+  const int state = spec.StateOf(output);
+  if (count.value > 0 || state < 0) return piece;
+  const ShapeHandle initial = c->input(state);
+  if (count.value == 0) return initial;
+  if (!c->RankKnown(initial) || !c->RankKnown(piece) || c->Rank(initial) != c->Rank(piece)) {
+    return c->UnknownShape();
+  }
+  std::vector<DimensionHandle> dims;
+  for (int d = 0; d < c->Rank(piece); ++d) {
+    const DimensionHandle dim = c->Dim(piece, d);
+    const bool is_same = c->ValueKnown(dim) && c->Value(dim) == c->Value(c->Dim(initial, d));
+    dims.push_back(is_same ? dim : c->UnknownDim());
+  }
+  return c->MakeShape(dims);
+}
+
+// The shape of a concatenation or a stack of pieces whose rank is known.
+absl::Status JoinedShape(InferenceContext* c, const LoopSpec& spec, const LoopSpec::Output& output,
+                         const Count& count, ShapeHandle piece, ShapeHandle* joined) {
+  const bool is_stacked = output.mode == OutputMode::kStack || c->Rank(piece) == 0;
+  int64_t axis;
+  TF_RETURN_IF_ERROR(output.FindAxis(c->Rank(piece) + is_stacked, &axis));
+  std::vector<DimensionHandle> dims;
+  for (int d = 0; d < c->Rank(piece); ++d) dims.push_back(c->Dim(piece, d));
+  if (is_stacked) {
+    DimensionHandle extent;
+    TF_RETURN_IF_ERROR(FindStackExtent(c, spec, output, count, &extent));
+    dims.insert(dims.begin() + axis, extent);
+  } else if (count.value == 0) {
+    dims[axis] = c->MakeDim(0);
+  } else if (count.is_known() && c->ValueKnown(dims[axis])) {
+    const int64_t part = c->Value(dims[axis]);
+    if (part > 0 && count.value > std::numeric_limits<int64_t>::max() / part) {
+      return InvalidArgument(output.label, ": ", count.value, " iterations of extent ", part,
+                             " are too many for one tensor");
+    }
+    dims[axis] = c->MakeDim(count.value * part);
+  } else {
+    dims[axis] = c->UnknownDim();
+  }
+  *joined = c->MakeShape(dims);
   return absl::OkStatus();
 }
 
 absl::Status TensorIteratorShape(InferenceContext* c) {
-  std::vector<tensorflow::DataType> input_types;
-  TF_RETURN_IF_ERROR(c->GetAttr("Tin", &input_types));
+  LoopSpec spec;
   Count count;
-  TF_RETURN_IF_ERROR(InferCount(c, input_types.size(), &count));
-
-  const int num_outputs = c->num_outputs();
-  std::vector<PartialTensorShape> parameter_shapes, result_shapes;
-  std::vector<std::string> mode, label;
-  std::vector<int64_t> source, axis, from, to, length;
-  int64_t num_limits, num_lengths;
-  TF_RETURN_IF_ERROR(GetList(c, "parameter_shapes", input_types.size(), &parameter_shapes));
-  TF_RETURN_IF_ERROR(c->GetAttr("result_shapes", &result_shapes));
-  TF_RETURN_IF_ERROR(c->GetAttr("back_edge_from", &from));
-  TF_RETURN_IF_ERROR(GetList(c, "back_edge_to", from.size(), &to));
-  TF_RETURN_IF_ERROR(GetList(c, "output_mode", num_outputs, &mode));
-  TF_RETURN_IF_ERROR(GetList(c, "output_label", num_outputs, &label));
-  TF_RETURN_IF_ERROR(GetList(c, "output_source", num_outputs, &source));
-  TF_RETURN_IF_ERROR(GetList(c, "output_axis", num_outputs, &axis));
-  TF_RETURN_IF_ERROR(GetList(c, "output_length", num_outputs, &length));
-  TF_RETURN_IF_ERROR(c->GetAttr("N", &num_limits));
-  TF_RETURN_IF_ERROR(c->GetAttr("M", &num_lengths));
-  for (int i = 0; i < num_outputs; ++i) {
-    if (length[i] >= num_lengths) {
-      return InvalidArgument(label[i], ": there is no length ", length[i]);
-    }
-    if (mode[i] == "sequence" || mode[i] == "count") {
+  TF_RETURN_IF_ERROR(spec.Init(Attributes(c)));
+  TF_RETURN_IF_ERROR(FindCount(c, spec, &count));
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    const LoopSpec::Output& output = spec.outputs[i];
+    if (output.mode == OutputMode::kHistory || output.mode == OutputMode::kCount) {
       c->set_output(i, c->Scalar());
       continue;
     }
-    if (source[i] < 0 || source[i] >= static_cast<int64_t>(result_shapes.size())) {
-      return InvalidArgument(label[i], ": there is no body result ", source[i]);
+    ShapeHandle shape;
+    TF_RETURN_IF_ERROR(
+        c->MakeShapeFromPartialTensorShape(spec.result_shapes[output.result], &shape));
+    if (output.mode == OutputMode::kLast) {
+      shape = LastShape(c, spec, output, count, shape);
+    } else if (output.mode != OutputMode::kSum && c->RankKnown(shape)) {
+      TF_RETURN_IF_ERROR(JoinedShape(c, spec, output, count, shape, &shape));
     }
-    ShapeHandle piece;
-    TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(result_shapes[source[i]], &piece));
-    if (mode[i] == "last") {
-      // Without an iteration the output is the initial value, whose shape may be another.
-      for (size_t e = 0; e < from.size() && count.value <= 0; ++e) {
-        if (from[e] != source[i] || to[e] < 0 || to[e] >= c->num_inputs()) continue;
-        ShapeHandle initial = c->input(to[e]);
-        if (count.value == 0) {
-          piece = initial;
-        } else if (!c->RankKnown(initial) || !c->RankKnown(piece) ||
-                   c->Rank(initial) != c->Rank(piece)) {
-          piece = c->UnknownShape();
-        } else {
-          std::vector<DimensionHandle> dims;
-          for (int d = 0; d < c->Rank(piece); ++d) {
-            const bool same = c->ValueKnown(c->Dim(piece, d)) &&
-                              c->Value(c->Dim(piece, d)) == c->Value(c->Dim(initial, d));
-            dims.push_back(same ? c->Dim(piece, d) : c->UnknownDim());
-          }
-          piece = c->MakeShape(dims);
-        }
-        break;
-      }
-      c->set_output(i, piece);
-      continue;
-    }
-    if (mode[i] == "sum" || !c->RankKnown(piece)) {
-      c->set_output(i, piece);
-      continue;
-    }
-    const bool stack = mode[i] == "stack" || c->Rank(piece) == 0;
-    const int64_t rank = c->Rank(piece) + (stack ? 1 : 0);
-    if (axis[i] < -rank || axis[i] >= rank) {
-      return InvalidArgument(label[i], ": axis ", axis[i],
-                             " is out of range for an output of rank ", rank);
-    }
-    const int64_t at = axis[i] < 0 ? axis[i] + rank : axis[i];
-    std::vector<DimensionHandle> dims;
-    for (int d = 0; d < c->Rank(piece); ++d) dims.push_back(c->Dim(piece, d));
-    DimensionHandle extent = c->UnknownDim();
-    if (stack) {
-      const int input = length[i] < 0 ? -1 : input_types.size() + num_limits + length[i];
-      TF_RETURN_IF_ERROR(InferStack(c, input, count, label[i], &extent));
-    } else if (count.value == 0) {
-      extent = c->MakeDim(0);
-    } else if (count.value != kUnknown && c->ValueKnown(dims[at])) {
-      const int64_t part = c->Value(dims[at]);
-      if (part > 0 && count.value > std::numeric_limits<int64_t>::max() / part) {
-        return InvalidArgument(label[i], ": ", count.value, " iterations of extent ", part,
-                               " are too many for one tensor");
-      }
-      extent = c->MakeDim(count.value * part);
-    }
-    if (stack) {
-      dims.insert(dims.begin() + at, extent);
-    } else {
-      dims[at] = extent;
-    }
-    c->set_output(i, c->MakeShape(dims));
+    c->set_output(i, shape);
   }
   return absl::OkStatus();
 }
@@ -339,12 +277,8 @@ REGISTER_OP("TfTi>SequenceConcat")
       ShapeHandle shape;
       TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(element_shape, &shape));
       if (c->RankKnown(shape)) {
-        const int64_t rank = c->Rank(shape);
-        if (axis < -rank || axis >= rank) {
-          return InvalidArgument("axis ", axis, " is out of range for elements of rank ", rank);
-        }
-        TF_RETURN_IF_ERROR(
-            c->ReplaceDim(shape, axis < 0 ? axis + rank : axis, c->UnknownDim(), &shape));
+        TF_RETURN_IF_ERROR(ResolveAxis("sequence", axis, "a tensor", c->Rank(shape), &axis));
+        TF_RETURN_IF_ERROR(c->ReplaceDim(shape, axis, c->UnknownDim(), &shape));
       }
       c->set_output(0, shape);
       return absl::OkStatus();

@@ -1,54 +1,34 @@
-// The contract of recurrent sequences and of their gradients.
-#include <string>
-#include <vector>
+// The ops of recurrent sequences and of their gradients, and their shape functions.
+#include <string_view>
 
-#include "cc/status.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
+#include "cc/ops/known_shape.h"
+#include "cc/spec/recurrent/cell_spec.h"
+#include "cc/spec/recurrent/sequence_shapes.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_ti {
 namespace {
 
-using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::PartialTensorShape;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
+template <bool is_gradient>
 absl::Status SequenceShape(InferenceContext* c) {
-  ShapeHandle x, h;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 3, &x));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &h));
-  bool time_major;
-  TF_RETURN_IF_ERROR(c->GetAttr("time_major", &time_major));
-  DimensionHandle batch;
-  TF_RETURN_IF_ERROR(c->Merge(c->Dim(x, time_major ? 1 : 0), c->Dim(h, 0), &batch));
-  const DimensionHandle steps = c->Dim(x, time_major ? 0 : 1);
-  const DimensionHandle hidden = c->Dim(h, 1);
-  const ShapeHandle state = c->Matrix(batch, hidden);
-  c->set_output(
-      0, time_major ? c->MakeShape({steps, batch, hidden}) : c->MakeShape({batch, steps, hidden}));
-  c->set_output(1, state);
-  std::string kind;
-  int num_cells, num_saved;
-  TF_RETURN_IF_ERROR(c->GetAttr("kind", &kind));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_cells", &num_cells));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_saved", &num_saved));
-  bool linear_before_reset;
-  TF_RETURN_IF_ERROR(c->GetAttr("linear_before_reset", &linear_before_reset));
-  const int num_gates = kind == "lstm" ? 4 : kind == "gru" ? 3 : 1;
-  // Its last product is saved apart from the gate that resets it.
-  const int num_saved_gates = kind == "rnn" ? 0 : num_gates + linear_before_reset;
-  std::vector<int> limits;
-  TF_RETURN_IF_ERROR(c->GetAttr("limits", &limits));
-  limits.resize(2);
-  const bool saves_arguments = ((limits[0] | limits[1]) & 7) != 0;
-  int output = 2;
-  for (int i = 0; i < num_cells; ++i) c->set_output(output++, state);
-  for (int i = 0; i < num_saved; ++i, ++output) {
-    const bool is_arguments = i == num_saved - 1 && saves_arguments;
-    const int of_unit = is_arguments ? num_gates : i == 0 ? num_saved_gates : 0;
-    c->set_output(output, of_unit > 0 ? c->MakeShape({steps, batch, c->MakeDim(of_unit), hidden})
-                                      : c->MakeShape({steps, batch, hidden}));
+  CellSpec spec;
+  SequenceShapes<PartialTensorShape> shapes;
+  TF_RETURN_IF_ERROR(spec.Init(Attributes(c), is_gradient));
+  TF_RETURN_IF_ERROR(shapes.Init(spec, [c](int input, const char* name, PartialTensorShape* shape) {
+    *shape = KnownShape(c, c->input(input));
+    // A GPU leaves them empty.
+    if (name == std::string_view("saved") && shape->dims() == 1) *shape = PartialTensorShape();
+    return absl::OkStatus();
+  }));
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    ShapeHandle output;
+    TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shapes.outputs[i].shape, &output));
+    c->set_output(i, output);
   }
   return absl::OkStatus();
 }
@@ -111,7 +91,7 @@ TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequence")
                           .Output("last_h: T")
                           .Output("last_c: num_cells * T")
                           .Output("saved: num_saved * S"))
-    .SetShapeFn(SequenceShape);
+    .SetShapeFn(SequenceShape<false>);
 
 // Gradients by the inputs of a RecurrentSequence without clip. `y` and `saved` are its outputs; the
 // last inputs are the gradients by its outputs.
@@ -135,11 +115,7 @@ TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequenceGrad")
                           .Output("grad_w: num_weights * T")
                           .Output("grad_r: T")
                           .Output("grad_b: num_biases * T"))
-    .SetShapeFn([](InferenceContext* c) {
-      // Each has the shape of its input, and they come in one order.
-      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
-      return absl::OkStatus();
-    });
+    .SetShapeFn(SequenceShape<true>);
 
 }  // namespace
 }  // namespace tf_ti

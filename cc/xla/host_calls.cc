@@ -18,18 +18,18 @@ Threads ThreadsOf(xla::ffi::ThreadPool* thread_pool) {
       [thread_pool](std::function<void()> work) { thread_pool->Schedule(std::move(work)); });
 }
 
-void Attributes::Add(const char* name, int64_t value) {
+void CallAttributes::Add(const char* name, int64_t value) {
   absl::StrAppend(&text_, text_.empty() ? "" : ", ", name, " = ", value, " : i64");
 }
 
-std::string Attributes::Get() const { return absl::StrCat("{", text_, "}"); }
+std::string CallAttributes::Get() const { return absl::StrCat("{", text_, "}"); }
 
 Shape RowMajor(xla::PrimitiveType type, const std::vector<int64_t>& dims) {
   return ShapeUtil::MakeShapeWithDescendingLayout(type, dims);
 }
 
 XlaOp CallHost(const char* target, const std::vector<XlaOp>& operands, const Shape& result,
-               const Attributes& attributes, bool checks, const Aliases& aliases) {
+               const CallAttributes& attributes, bool checks, const Aliases& aliases) {
   std::vector<Shape> shapes;
   for (XlaOp operand : operands) {
     const Shape shape = ShapeOf(operand);
@@ -41,7 +41,7 @@ XlaOp CallHost(const char* target, const std::vector<XlaOp>& operands, const Sha
 }
 
 std::vector<XlaOp> CallHost(const char* target, const std::vector<XlaOp>& operands,
-                            const std::vector<Shape>& results, const Attributes& attributes,
+                            const std::vector<Shape>& results, const CallAttributes& attributes,
                             bool checks, const Aliases& aliases) {
   const XlaOp call =
       CallHost(target, operands, ShapeUtil::MakeTupleShape(results), attributes, checks, aliases);

@@ -30,7 +30,7 @@ namespace tf_ti {
 Threads ThreadsOf(xla::ffi::ThreadPool* thread_pool);
 
 // Attributes of a call, as MLIR writes them.
-class Attributes {
+class CallAttributes {
  public:
   void Add(const char* name, int64_t value);
   std::string Get() const;
@@ -47,13 +47,13 @@ using Aliases = std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::S
 // A call with row-major operands. With `checks`, XLA neither drops it, as its errors are those of
 // the op, nor moves it to where the op would not run.
 xla::XlaOp CallHost(const char* target, const std::vector<xla::XlaOp>& operands,
-                    const xla::Shape& result, const Attributes& attributes, bool checks,
+                    const xla::Shape& result, const CallAttributes& attributes, bool checks,
                     const Aliases& aliases = {});
 
 // The same with several results.
 std::vector<xla::XlaOp> CallHost(const char* target, const std::vector<xla::XlaOp>& operands,
                                  const std::vector<xla::Shape>& results,
-                                 const Attributes& attributes, bool checks,
+                                 const CallAttributes& attributes, bool checks,
                                  const Aliases& aliases = {});
 
 }  // namespace tf_ti

@@ -62,10 +62,4 @@ bool IsTooLarge(const Shape& shape, int64_t count) {
 
 xla::XlaOp Wide(xla::XlaOp op) { return xla::ConvertElementType(op, xla::S64); }
 
-absl::Status ResolveAxis(const std::string& label, int64_t given, int64_t rank, int64_t* axis) {
-  *axis = given < 0 ? given + rank : given;
-  if (*axis >= 0 && *axis < rank) return absl::OkStatus();
-  return InvalidArgument(label, ": axis ", given, " is out of range for a tensor of rank ", rank);
-}
-
 }  // namespace tf_ti

@@ -22,6 +22,13 @@ std::vector<int64_t> Dims(const xla::Shape& shape);
 absl::Status GetShape(const Context& ctx, int input, const char* name,
                       tensorflow::TensorShape* shape);
 
+// A function that gets the shapes of an op's inputs, as specifications ask for them.
+inline auto InputShapes(const Context& ctx) {
+  return [&ctx](int input, const char* name, tensorflow::TensorShape* shape) {
+    return GetShape(ctx, input, name, shape);
+  };
+}
+
 xla::Shape WithExtent(const xla::Shape& shape, int64_t axis, int64_t extent);
 xla::Shape WithAxis(const xla::Shape& shape, int64_t axis, int64_t extent);
 xla::Shape WithoutAxis(const xla::Shape& shape, int64_t axis);
@@ -32,9 +39,6 @@ bool IsTooLarge(const xla::Shape& shape, int64_t count);
 
 // The value as s64.
 xla::XlaOp Wide(xla::XlaOp op);
-
-// `axis` counts from the end where it is negative. Errors name `label`.
-absl::Status ResolveAxis(const std::string& label, int64_t given, int64_t rank, int64_t* axis);
 
 }  // namespace tf_ti
 

@@ -16,85 +16,56 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::Var;
 
-namespace {
-
-absl::Status CheckRank(const char* name, const Tensor& tensor, int rank) {
-  if (tensor.dims() == rank) return absl::OkStatus();
-  return InvalidArgument(name, " must have rank ", rank, ", got shape ",
-                         tensor.shape().DebugString());
+template <typename Index>
+absl::Status GetBags(OpKernelContext* ctx, const BagSpec& spec, Bags<Index>* bags) {
+  int64_t count;
+  TF_RETURN_IF_ERROR(spec.CheckShapes<TensorShape>(InputShapes(ctx), &count));
+  if (spec.num_segments >= 0) {
+    count = ctx->input(spec.num_segments).scalar<Index>()();
+    TF_RETURN_IF_ERROR(CheckNumSegments(count));
+  }
+  *bags = CheckedBags<Index>(ctx, spec, count);
+  return absl::OkStatus();
 }
-
-}  // namespace
 
 template <typename Index>
-absl::Status BagOptions::GetBags(OpKernelContext* ctx, int64_t count, Bags<Index>* bags) const {
-  const Tensor& indices = ctx->input(this->indices);
-  TF_RETURN_IF_ERROR(CheckRank("indices", indices, kind == BagKind::kPacked ? 2 : 1));
-  bags->kind = kind;
-  bags->indices = Elements<Index>(indices);
-  bags->num_indices = indices.NumElements();
-  bags->include_last_offset = include_last_offset;
-  if (kind == BagKind::kPacked) {
-    bags->count = indices.dim_size(0);
-  } else {
-    const Tensor& bounds = ctx->input(this->bounds);
-    bags->bounds = Elements<Index>(bounds);
-    if (kind == BagKind::kOffsets) {
-      TF_RETURN_IF_ERROR(CheckRank("offsets", bounds, 1));
-      bags->count = bounds.NumElements() - include_last_offset;
-      if (bags->count < 0) return InvalidArgument("offsets has no last offset: it is empty");
-    } else {
-      if (bounds.shape() != indices.shape()) {
-        return InvalidArgument("segment_ids must have the shape of indices, ",
-                               indices.shape().DebugString(), ", got ",
-                               bounds.shape().DebugString());
-      }
-      bags->count = count;
-      if (num_segments >= 0) {
-        const Tensor& scalar = ctx->input(num_segments);
-        TF_RETURN_IF_ERROR(CheckRank("num_segments", scalar, 0));
-        bags->count = scalar.scalar<Index>()();
-      }
-      if (bags->count < 0) {
-        return InvalidArgument("num_segments must not be negative, got ", bags->count);
-      }
-    }
+Bags<Index> CheckedBags(OpKernelContext* ctx, const BagSpec& spec, int64_t count) {
+  const Tensor& indices = ctx->input(spec.indices);
+  Bags<Index> bags;
+  bags.kind = spec.kind;
+  bags.indices = Elements<Index>(indices);
+  bags.num_indices = indices.NumElements();
+  if (!spec.is_packed()) bags.bounds = Elements<Index>(ctx->input(spec.bounds));
+  bags.include_last_offset = spec.include_last_offset;
+  bags.count = count;
+  if (spec.default_index >= 0) {
+    bags.default_index = ctx->input(spec.default_index).scalar<Index>()();
   }
-  if (count >= 0 && count != bags->count) {
-    return InvalidArgument("grad has ", count, " rows, but there are ", bags->count, " bags");
-  }
-  if (default_index >= 0) {
-    const Tensor& scalar = ctx->input(default_index);
-    TF_RETURN_IF_ERROR(CheckRank("default_index", scalar, 0));
-    bags->default_index = scalar.scalar<Index>()();
-  }
-  bags->has_padding = padding_idx.has_value();
-  bags->padding_idx = padding_idx.value_or(0);
-  return absl::OkStatus();
+  bags.has_padding = spec.padding_idx.has_value();
+  bags.padding_idx = spec.padding_idx.value_or(0);
+  return bags;
 }
-
-template absl::Status BagOptions::GetBags(OpKernelContext*, int64_t, Bags<int32_t>*) const;
-template absl::Status BagOptions::GetBags(OpKernelContext*, int64_t, Bags<int64_t>*) const;
 
 template <typename E>
-absl::Status BagOptions::GetWeights(OpKernelContext* ctx, Weights<E>* weights) const {
-  if (!has_weights()) return absl::OkStatus();
-  const Tensor& tensor = ctx->input(this->weights);
-  const TensorShape& indices = ctx->input(this->indices).shape();
-  if (tensor.shape() != indices) {
-    return InvalidArgument("per_sample_weights must have the shape of indices, ",
-                           indices.DebugString(), ", got ", tensor.shape().DebugString());
-  }
-  if (std::is_same_v<E, Sum<E>> || weights_are_wide) {
-    weights->wide = Elements<Sum<E>>(tensor);
+Weights<E> CheckedWeights(OpKernelContext* ctx, const BagSpec& spec) {
+  Weights<E> weights;
+  if (!spec.has_weights()) return weights;
+  const Tensor& tensor = ctx->input(spec.weights);
+  if (std::is_same_v<E, Sum<E>> || spec.weights_are_wide) {
+    weights.wide = Elements<Sum<E>>(tensor);
   } else {
-    weights->rounded = Elements<E>(tensor);
+    weights.rounded = Elements<E>(tensor);
   }
-  return absl::OkStatus();
+  return weights;
 }
 
-#define TF_TI_GET_WEIGHTS(E) \
-  template absl::Status BagOptions::GetWeights(OpKernelContext*, Weights<E>*) const;
+#define TF_TI_GET_BAGS(Index)                                                    \
+  template absl::Status GetBags(OpKernelContext*, const BagSpec&, Bags<Index>*); \
+  template Bags<Index> CheckedBags(OpKernelContext*, const BagSpec&, int64_t);
+TF_TI_GET_BAGS(int32_t)
+TF_TI_GET_BAGS(int64_t)
+#undef TF_TI_GET_BAGS
+#define TF_TI_GET_WEIGHTS(E) template Weights<E> CheckedWeights(OpKernelContext*, const BagSpec&);
 TF_TI_NUMBERS(TF_TI_GET_WEIGHTS)
 #undef TF_TI_GET_WEIGHTS
 
@@ -155,10 +126,7 @@ absl::Status TableReader::Check(OpKernelContext* ctx, int number, DataType dtype
     }
     AdviseOnce(ctx, variable);
   }
-  if (tensors_[number]->dims() == 0) {
-    return InvalidArgument("emb_table must have rank 1 or more, got a scalar");
-  }
-  return absl::OkStatus();
+  return CheckHasRows("emb_table", tensors_[number]->shape());
 }
 
 absl::Status RowsShape(int64_t count, const TensorShape& shape, TensorShape* rows) {

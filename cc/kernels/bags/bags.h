@@ -11,10 +11,10 @@
 
 #include "absl/container/inlined_vector.h"
 #include "cc/compute/bags/bags.h"
-#include "cc/kernels/bags/spec.h"
 #include "cc/kernels/elements.h"
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/threads.h"
+#include "cc/spec/bags/bag_spec.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -29,16 +29,26 @@
 
 namespace tf_ti {
 
-// A bag op's attributes and inputs.
-struct BagOptions : BagSpec {
-  // Checks shapes and sets `bags`, whose default index and values are left for cc/compute to check.
-  // `count` is the number of bags, or negative where only the inputs tell it.
-  template <typename Index>
-  absl::Status GetBags(tensorflow::OpKernelContext* ctx, int64_t count, Bags<Index>* bags) const;
+// A function that gets the shapes of a kernel's inputs, as specifications ask for them.
+inline auto InputShapes(tensorflow::OpKernelContext* ctx) {
+  return [ctx](int input, const char*, tensorflow::TensorShape* shape) {
+    *shape = ctx->input(input).shape();
+    return absl::OkStatus();
+  };
+}
 
-  template <typename E>
-  absl::Status GetWeights(tensorflow::OpKernelContext* ctx, Weights<E>* weights) const;
-};
+// Checks the shapes of a look-up's inputs, and gets its bags. Their values are left for cc/compute
+// to check.
+template <typename Index>
+absl::Status GetBags(tensorflow::OpKernelContext* ctx, const BagSpec& spec, Bags<Index>* bags);
+
+// Gets the `count` bags of inputs whose shapes have been checked.
+template <typename Index>
+Bags<Index> CheckedBags(tensorflow::OpKernelContext* ctx, const BagSpec& spec, int64_t count);
+
+// Gets the weights of inputs whose shapes have been checked.
+template <typename E>
+Weights<E> CheckedWeights(tensorflow::OpKernelContext* ctx, const BagSpec& spec);
 
 // The shape of `count` rows of a tensor of `shape`, whose first dimension is that of the rows.
 absl::Status RowsShape(int64_t count, const tensorflow::TensorShape& shape,
@@ -53,20 +63,19 @@ struct BagGradients {
   const Index* argmax = nullptr;
   int64_t width = 0;
 
-  // `grad` is the input before the indices. `argmax`, for kMax, is the one behind the options'.
-  absl::Status Get(tensorflow::OpKernelContext* ctx, const BagOptions& options) {
-    grad = &ctx->input(options.indices - 1);
-    if (grad->dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
-    TF_RETURN_IF_ERROR(options.GetBags(ctx, grad->dim_size(0), &bags));
-    TF_RETURN_IF_ERROR(options.GetWeights(ctx, &weights));
-    if (options.reduction == Reduction::kMax) {
-      const tensorflow::Tensor& positions = ctx->input(options.end);
-      if (positions.shape() != grad->shape()) {
-        return InvalidArgument("argmax must have the shape of grad, ", grad->shape().DebugString(),
-                               ", got ", positions.shape().DebugString());
-      }
-      argmax = Elements<Index>(positions);
-    }
+  absl::Status Get(tensorflow::OpKernelContext* ctx, const BagSpec& spec) {
+    tensorflow::TensorShape shape;
+    int64_t count;
+    TF_RETURN_IF_ERROR(spec.CheckGradientShapes(InputShapes(ctx), &shape, &count));
+    return GetChecked(ctx, spec);
+  }
+
+  // The same of inputs whose shapes have been checked.
+  absl::Status GetChecked(tensorflow::OpKernelContext* ctx, const BagSpec& spec) {
+    grad = &ctx->input(spec.grad());
+    bags = CheckedBags<Index>(ctx, spec, grad->dim_size(0));
+    weights = CheckedWeights<E>(ctx, spec);
+    if (spec.reduction == Reduction::kMax) argmax = Elements<Index>(ctx->input(spec.end));
     tensorflow::TensorShape row;
     TF_RETURN_IF_ERROR(RowsShape(1, grad->shape(), &row));
     width = row.num_elements();

@@ -23,27 +23,23 @@ using tensorflow::TensorShape;
     if (!status.ok()) ctx->SetStatus(status);    \
   }
 
-// Gets the inputs of one table of an op of `count` tables, and allocates its outputs.
+// Gets the inputs of one table of an op, and allocates its outputs.
 template <typename E, typename Index>
-absl::Status GetLookUp(OpKernelContext* ctx, const BagOptions& options, const TableReader& tables,
-                       int count, BagLookUp<E, Index>* lookup) {
-  TF_RETURN_IF_ERROR(options.GetBags(ctx, -1, &lookup->bags));
-  TF_RETURN_IF_ERROR(options.GetWeights(ctx, &lookup->weights));
-  const int number = options.table;
-  lookup->table = tables.Get<E>(number);
+absl::Status GetLookUp(OpKernelContext* ctx, const BagSpec& spec, const TableReader& tables,
+                       BagLookUp<E, Index>* lookup) {
+  TF_RETURN_IF_ERROR(GetBags(ctx, spec, &lookup->bags));
+  lookup->weights = CheckedWeights<E>(ctx, spec);
+  lookup->table = tables.Get<E>(spec.table);
   TensorShape shape;
-  TF_RETURN_IF_ERROR(RowsShape(lookup->bags.count, tables.shape(number), &shape));
+  TF_RETURN_IF_ERROR(RowsShape(lookup->bags.count, tables.shape(spec.table), &shape));
   Tensor* output = nullptr;
-  TF_RETURN_IF_ERROR(ctx->allocate_output(number, shape, &output));
+  TF_RETURN_IF_ERROR(ctx->allocate_output(spec.table, shape, &output));
   lookup->out = Elements<E>(output);
-  if (ctx->num_outputs() == count) return absl::OkStatus();
-  // The shape functions say so too, but do not see eager calls.
-  if (options.reduction != Reduction::kMax) return InvalidArgument("only reduction max has argmax");
-  if (ctx->num_outputs() != 2 * count) return InvalidArgument("num_argmax must be 0 or ", count);
-  const int at = count + number;
+  if (spec.argmax < 0) return absl::OkStatus();
   Tensor* positions = nullptr;
-  const bool wanted = ctx->output_required(at);
-  TF_RETURN_IF_ERROR(ctx->allocate_output(at, wanted ? shape : TensorShape({0}), &positions));
+  const bool wanted = ctx->output_required(spec.argmax);
+  TF_RETURN_IF_ERROR(
+      ctx->allocate_output(spec.argmax, wanted ? shape : TensorShape({0}), &positions));
   if (wanted) lookup->argmax = Elements<Index>(positions);
   return absl::OkStatus();
 }
@@ -53,7 +49,7 @@ template <typename T, typename Index, typename Device>
 class EmbeddingBagOp : public tensorflow::OpKernel {
  public:
   EmbeddingBagOp(OpKernelConstruction* ctx, BagKind kind) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, options_.Init(ctx, kind, 1));
+    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), kind));
   }
 
   TF_TI_COMPUTE()
@@ -63,15 +59,15 @@ class EmbeddingBagOp : public tensorflow::OpKernel {
     TableReader table;
     TF_RETURN_IF_ERROR(table.Open(ctx, DataTypeToEnum<T>::value));
     BagLookUp<Element<T>, Index> lookup;
-    TF_RETURN_IF_ERROR(GetLookUp(ctx, options_, table, 1, &lookup));
+    TF_RETURN_IF_ERROR(GetLookUp(ctx, spec_, table, &lookup));
     Device device(ctx);
     TF_RETURN_IF_ERROR(CheckValues(ctx, lookup.bags, lookup.table.num_rows, &device));
-    return ToStatus(PoolBags(lookup.table, lookup.bags, lookup.weights, options_.reduction, &device,
+    return ToStatus(PoolBags(lookup.table, lookup.bags, lookup.weights, spec_.reduction, &device,
                              lookup.out, lookup.argmax),
                     &device);
   }
 
-  BagOptions options_;
+  BagSpec spec_;
 };
 
 template <typename T, typename Index, typename Device, BagKind kind>
@@ -85,32 +81,29 @@ template <typename T, typename Index, typename Device>
 class EmbeddingBagsOp : public tensorflow::OpKernel {
  public:
   explicit EmbeddingBagsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    int count;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("N", &count));
-    options_.resize(count);
-    for (int k = 0; k < count; ++k) OP_REQUIRES_OK(ctx, options_[k].InitOneOf(ctx, k));
+    OP_REQUIRES_OK(ctx, BagSpec::InitSeveral(Attributes(ctx), &specs_));
   }
 
   TF_TI_COMPUTE()
 
  private:
   absl::Status TryCompute(OpKernelContext* ctx) {
-    const int count = options_.size();
+    const int count = specs_.size();
     TableReader tables;
     TF_RETURN_IF_ERROR(tables.OpenAll(ctx, DataTypeToEnum<T>::value, count));
     std::vector<BagLookUp<Element<T>, Index>> lookups(count);
     for (int k = 0; k < count; ++k) {
-      TF_RETURN_IF_ERROR(OfTable(k, GetLookUp(ctx, options_[k], tables, count, &lookups[k])));
+      TF_RETURN_IF_ERROR(OfTable(k, GetLookUp(ctx, specs_[k], tables, &lookups[k])));
     }
     Device device(ctx);
     for (int k = 0; k < count; ++k) {
       TF_RETURN_IF_ERROR(
           OfTable(k, CheckValues(ctx, lookups[k].bags, lookups[k].table.num_rows, &device)));
     }
-    return ToStatus(PoolBags(lookups, options_[0].reduction, &device), &device);
+    return ToStatus(PoolBags(lookups, specs_[0].reduction, &device), &device);
   }
 
-  std::vector<BagOptions> options_;
+  std::vector<BagSpec> specs_;
 };
 
 // The inputs of the gradient of a table.
@@ -118,9 +111,9 @@ template <typename E, typename Index>
 struct GradientInputs : BagGradients<E, Index> {
   int64_t num_emb = 0;
 
-  absl::Status Get(OpKernelContext* ctx, const BagOptions& options) {
+  absl::Status Get(OpKernelContext* ctx, const BagSpec& spec) {
     TF_RETURN_IF_ERROR(GetNumEmb(ctx));
-    return BagGradients<E, Index>::Get(ctx, options);
+    return BagGradients<E, Index>::Get(ctx, spec);
   }
 
   // Reads it from the table's variable, or from the input that gives it.
@@ -132,7 +125,7 @@ struct GradientInputs : BagGradients<E, Index> {
       return absl::OkStatus();
     }
     const Tensor& rows = ctx->input(0);
-    if (rows.dims() != 0) return InvalidArgument("num_emb must be a scalar");
+    TF_RETURN_IF_ERROR(CheckRank("num_emb", rows.shape(), 0));
     num_emb = rows.scalar<int64_t>()();
     return absl::OkStatus();
   }
@@ -159,7 +152,7 @@ template <typename T, typename Index>
 class EmbeddingBagGradOp : public tensorflow::OpKernel {
  public:
   explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, options_.InitGradient(ctx, 2));
+    OP_REQUIRES_OK(ctx, spec_.InitGradient(Attributes(ctx), 2));
   }
 
   TF_TI_COMPUTE()
@@ -169,11 +162,11 @@ class EmbeddingBagGradOp : public tensorflow::OpKernel {
     using E = Element<T>;
     if (IsUnused(ctx)) return absl::OkStatus();
     GradientInputs<E, Index> inputs;
-    TF_RETURN_IF_ERROR(inputs.Get(ctx, options_));
+    TF_RETURN_IF_ERROR(inputs.Get(ctx, spec_));
     Threads threads(ctx);
     TableGradient<E, Index> gradient;
     TF_RETURN_IF_ERROR(
-        ToStatus(gradient.Init(inputs.bags, inputs.weights, options_.reduction, inputs.argmax,
+        ToStatus(gradient.Init(inputs.bags, inputs.weights, spec_.reduction, inputs.argmax,
                                inputs.num_emb, inputs.width, &threads),
                  &threads));
     Index* rows;
@@ -183,7 +176,7 @@ class EmbeddingBagGradOp : public tensorflow::OpKernel {
     return absl::OkStatus();
   }
 
-  BagOptions options_;
+  BagSpec spec_;
 };
 
 #if GOOGLE_CUDA
@@ -193,7 +186,7 @@ template <typename T, typename Index>
 class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
  public:
   explicit GpuEmbeddingBagGradOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, options_.InitGradient(ctx, 2));
+    OP_REQUIRES_OK(ctx, spec_.InitGradient(Attributes(ctx), 2));
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
@@ -230,10 +223,10 @@ class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
 
   absl::Status Start(OpKernelContext* ctx, Run* run) const {
     GradientInputs<E, Index>& inputs = run->inputs;
-    TF_RETURN_IF_ERROR(inputs.Get(ctx, options_));
+    TF_RETURN_IF_ERROR(inputs.Get(ctx, spec_));
     TF_RETURN_IF_ERROR(CheckValues(ctx, inputs.bags, inputs.num_emb, &run->gpu));
     TF_RETURN_IF_ERROR(
-        ToStatus(run->gradient.Init(inputs.bags, inputs.weights, options_.reduction, inputs.argmax,
+        ToStatus(run->gradient.Init(inputs.bags, inputs.weights, spec_.reduction, inputs.argmax,
                                     inputs.num_emb, inputs.width, &run->gpu),
                  &run->gpu));
     TF_RETURN_IF_ERROR(
@@ -252,7 +245,7 @@ class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
         &run->gpu);
   }
 
-  BagOptions options_;
+  BagSpec spec_;
 };
 #endif
 
@@ -260,8 +253,7 @@ template <typename T, typename Index, typename Device>
 class EmbeddingBagWeightsGradOp : public tensorflow::OpKernel {
  public:
   explicit EmbeddingBagWeightsGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, options_.Init(ctx, std::nullopt, 2));
-    OP_REQUIRES(ctx, options_.has_weights(), InvalidArgument("there are no per_sample_weights"));
+    OP_REQUIRES_OK(ctx, spec_.InitWeightsGradient(Attributes(ctx)));
   }
 
   TF_TI_COMPUTE()
@@ -269,36 +261,28 @@ class EmbeddingBagWeightsGradOp : public tensorflow::OpKernel {
  private:
   absl::Status TryCompute(OpKernelContext* ctx) {
     using E = Element<T>;
-    const Tensor& grad = ctx->input(1);
-    if (grad.dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
-    Bags<Index> bags;
-    Weights<E> weights;
-    TF_RETURN_IF_ERROR(options_.GetBags(ctx, grad.dim_size(0), &bags));
-    TF_RETURN_IF_ERROR(options_.GetWeights(ctx, &weights));
+    BagGradients<E, Index> given;
+    TF_RETURN_IF_ERROR(given.Get(ctx, spec_));
+    const Tensor& grad = *given.grad;
     TableReader table;
     TF_RETURN_IF_ERROR(table.Open(ctx, DataTypeToEnum<T>::value));
-    TensorShape expected;
-    TF_RETURN_IF_ERROR(RowsShape(bags.count, table.shape(), &expected));
-    if (grad.shape() != expected) {
-      return InvalidArgument("grad must have shape ", expected.DebugString(), ", got ",
-                             grad.shape().DebugString());
-    }
+    TF_RETURN_IF_ERROR(CheckRowsOf("grad", grad.shape(), given.bags.count, table.shape()));
     Tensor* output = nullptr;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, ctx->input(2).shape(), &output));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, ctx->input(spec_.indices).shape(), &output));
     WeightsOutput<E> gradient;
-    if (weights.wide != nullptr) {
+    if (given.weights.wide != nullptr) {
       gradient.wide = Elements<Sum<E>>(output);
     } else {
       gradient.rounded = Elements<E>(output);
     }
     Device device(ctx);
-    TF_RETURN_IF_ERROR(CheckValues(ctx, bags, table.shape().dim_size(0), &device));
-    return ToStatus(WeightsGradient(table.Get<E>(), bags, weights, options_.reduction,
+    TF_RETURN_IF_ERROR(CheckValues(ctx, given.bags, table.shape().dim_size(0), &device));
+    return ToStatus(WeightsGradient(table.Get<E>(), given.bags, given.weights, spec_.reduction,
                                     Elements<E>(grad), &device, gradient),
                     &device);
   }
 
-  BagOptions options_;
+  BagSpec spec_;
 };
 
 #define TF_TI_REGISTER(name, kernel, T, Index)                    \

@@ -20,21 +20,7 @@ template <typename Index, typename Local>
 class EmbeddingBagPartitionOp : public tensorflow::OpKernel {
  public:
   explicit EmbeddingBagPartitionOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, options_.InitBags(ctx, std::nullopt, 1, /*has_num_segments=*/true));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_shards", &num_shards_));
-    int num_positions;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_positions", &num_positions));
-    has_positions_ = num_positions > 0;
-    OP_REQUIRES(
-        ctx, !has_positions_ || num_positions == num_shards_,
-        InvalidArgument("num_positions must be 0 or ", num_shards_, ", got ", num_positions));
-    int num_counts;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_counts", &num_counts));
-    OP_REQUIRES(ctx, num_counts == (options_.kind == BagKind::kSegments),
-                InvalidArgument("segments need num_segments, and no other bags do"));
-    std::string strategy;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("strategy", &strategy));
-    strategy_ = strategy == "mod" ? PartitionStrategy::kMod : PartitionStrategy::kDiv;
+    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx)));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -44,13 +30,14 @@ class EmbeddingBagPartitionOp : public tensorflow::OpKernel {
 
  private:
   absl::Status TryCompute(OpKernelContext* ctx) {
+    const int num_shards = spec_.num_shards;
     const Tensor& num_emb = ctx->input(0);
-    if (num_emb.dims() != 0) return InvalidArgument("num_emb must be a scalar");
+    TF_RETURN_IF_ERROR(CheckRank("num_emb", num_emb.shape(), 0));
     const int64_t num_rows = num_emb.scalar<int64_t>()();
-    if (num_rows < 0) return InvalidArgument("num_emb must not be negative, got ", num_rows);
+    TF_RETURN_IF_ERROR(CheckNumEmb(num_rows));
     Bags<Index> bags;
-    TF_RETURN_IF_ERROR(options_.GetBags(ctx, -1, &bags));
-    const Shards shards(num_rows, num_shards_, strategy_);
+    TF_RETURN_IF_ERROR(GetBags(ctx, spec_.bags, &bags));
+    const Shards shards(num_rows, num_shards, spec_.strategy);
     constexpr int64_t kMost = std::numeric_limits<Local>::max();
     if (shards.largest() > kMost || bags.num_indices > kMost) {
       return InvalidArgument("there are ", num_rows, " rows and ", bags.num_indices,
@@ -63,16 +50,16 @@ class EmbeddingBagPartitionOp : public tensorflow::OpKernel {
     BagPartition<Index> partition(bags, shards);
     const std::string problem = partition.Init(&threads, is_empty->flat<bool>().data());
     if (!problem.empty()) return InvalidArgument(problem);
-    std::vector<ShardBags<Local>> outputs(num_shards_);
-    for (int k = 0; k < num_shards_; ++k) {
+    std::vector<ShardBags<Local>> outputs(num_shards);
+    for (int k = 0; k < num_shards; ++k) {
       ShardBags<Local>& output = outputs[k];
       const int64_t num_ids = partition.num_ids(k), num_bags = partition.num_bags(k);
       TF_RETURN_IF_ERROR(Allocate(ctx, k, num_ids, &output.ids));
-      TF_RETURN_IF_ERROR(Allocate(ctx, num_shards_ + k, num_bags, &output.offsets));
-      TF_RETURN_IF_ERROR(Allocate(ctx, 2 * num_shards_ + k, num_bags, &output.bags));
+      TF_RETURN_IF_ERROR(Allocate(ctx, num_shards + k, num_bags, &output.offsets));
+      TF_RETURN_IF_ERROR(Allocate(ctx, 2 * num_shards + k, num_bags, &output.bags));
       output.positions = nullptr;
-      if (has_positions_) {
-        TF_RETURN_IF_ERROR(Allocate(ctx, 3 * num_shards_ + k, num_ids, &output.positions));
+      if (spec_.has_positions) {
+        TF_RETURN_IF_ERROR(Allocate(ctx, 3 * num_shards + k, num_ids, &output.positions));
       }
     }
     partition.Fill(&threads, outputs);
@@ -87,10 +74,7 @@ class EmbeddingBagPartitionOp : public tensorflow::OpKernel {
     return absl::OkStatus();
   }
 
-  BagOptions options_;
-  int num_shards_;
-  bool has_positions_;
-  PartitionStrategy strategy_;
+  PartitionSpec spec_;
 };
 
 #define TF_TI_REGISTER(Index, Local)                             \

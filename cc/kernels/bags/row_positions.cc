@@ -3,7 +3,7 @@
 #include <numeric>
 #include <vector>
 
-#include "cc/status.h"
+#include "cc/spec/shapes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -70,13 +70,10 @@ class RowPositionsOp : public tensorflow::OpKernel {
   void Compute(OpKernelContext* ctx) override {
     const Tensor& rows = ctx->input(1);
     const Tensor& indices = ctx->input(2);
-    OP_REQUIRES(ctx, rows.dims() == 1,
-                InvalidArgument("rows must have rank 1, got shape ", rows.shape().DebugString()));
+    OP_REQUIRES_OK(ctx, CheckRank("num_emb", ctx->input(0).shape(), 0));
+    OP_REQUIRES_OK(ctx, CheckRank("rows", rows.shape(), 1));
     Tensor* positions = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, indices.shape(), &positions));
-    OP_REQUIRES(ctx, ctx->input(0).dims() == 0,
-                InvalidArgument("num_emb must have rank 0, got shape ",
-                                ctx->input(0).shape().DebugString()));
     const int64_t num_emb = ctx->input(0).scalar<int64_t>()();
     const Rows<Index> known(rows, num_emb);
     const auto find = [&](Index index) {

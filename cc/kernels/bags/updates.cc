@@ -14,6 +14,7 @@
 #include "cc/kernels/bags/huge_pages.h"
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/threads.h"
+#include "cc/spec/bags/update_spec.h"
 
 #if GOOGLE_CUDA
 #include "cc/compute/bags/updates_gpu.h"
@@ -133,38 +134,34 @@ absl::Status CheckType(const LockedVariables& variables, int i, DataType expecte
                          " have type ", DataTypeString(expected));
 }
 
-absl::Status CheckScalar(const char* name, const Tensor& tensor, DataType dtype) {
-  if (tensor.dims() == 0 && tensor.dtype() == dtype) return absl::OkStatus();
-  return InvalidArgument(name, " must be a scalar of type ", DataTypeString(dtype),
-                         ", got one of type ", DataTypeString(tensor.dtype()), " and shape ",
-                         tensor.shape().DebugString());
-}
-
 // The basics of these ops: a variable with its slots, and rows with their gradients, or bags of
 // rows with the gradients of a look-up's output.
 template <typename T, typename Index, typename Device>
 class UpdateOp : public tensorflow::OpKernel {
  public:
-  UpdateOp(OpKernelConstruction* ctx, std::vector<std::string> names)
-      : OpKernel(ctx), names_(std::move(names)) {
-    const int at = variables_size();
-    first_number_ = at + 2;
-    if (!ctx->HasAttr("bags")) {
-      OP_REQUIRES_OK(ctx, ctx->GetAttr("are_distinct", &are_distinct_));
-      return;
-    }
-    bags_.emplace();
-    OP_REQUIRES_OK(ctx, bags_->InitGradient(ctx, at + 1));
-    first_number_ = bags_->end + (bags_->reduction == Reduction::kMax);
+  UpdateOp(OpKernelConstruction* ctx, UpdateRule rule) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), rule));
+    names_.insert(names_.end(), spec_.slots.begin(), spec_.slots.end());
   }
 
   void Compute(OpKernelContext* ctx) override {
     LockedVariables variables;
     OP_REQUIRES_OK(ctx, variables.Lock(ctx, names_));
     OP_REQUIRES_OK(ctx, CheckVariables(variables));
+    const Tensor& table = *variables.tensor(0);
+    OP_REQUIRES_OK(ctx, spec_.CheckGradients(InputShapes(ctx), table.shape()));
     RowGradientsOf<E, Index> gradients;
-    OP_REQUIRES_OK(ctx, bags_.has_value() ? GetBags(ctx, *variables.tensor(0), &gradients)
-                                          : GetRows(ctx, *variables.tensor(0), &gradients));
+    if (spec_.bags.has_value()) {
+      OP_REQUIRES_OK(ctx, GetBags(ctx, &gradients));
+    } else {
+      GetRows(ctx, table, &gradients);
+    }
+    gradients.num_rows = table.dim_size(0);
+    gradients.width = Width(table);
+    for (int i = 0; i < spec_.num_numbers(); ++i) {
+      const Tensor& number = this->number(ctx, i);
+      OP_REQUIRES_OK(ctx, spec_.CheckNumber(i, number.shape(), number.dtype()));
+    }
     OP_REQUIRES_OK(ctx, CheckNumbers(ctx));
     OP_REQUIRES_OK(ctx, variables.MakeUnshared(ctx));
     Device device(ctx);
@@ -178,11 +175,9 @@ class UpdateOp : public tensorflow::OpKernel {
   using E = Element<T>;
   using S = Sum<E>;
 
-  // The position of the rule's numbers among the inputs.
-  int first_number() const { return first_number_; }
-
-  static DataType SumType() {
-    return std::is_same_v<T, E> ? DataTypeToEnum<T>::value : tensorflow::DT_FLOAT;
+  const UpdateSpec& spec() const { return spec_; }
+  const Tensor& number(OpKernelContext* ctx, int i) const {
+    return ctx->input(spec_.first_number + i);
   }
 
   // Slots may have one element for each row.
@@ -191,93 +186,58 @@ class UpdateOp : public tensorflow::OpKernel {
     return {Elements<S>(tensor), tensor->shape() != variables.tensor(0)->shape()};
   }
 
-  virtual absl::Status CheckNumbers(OpKernelContext* ctx) const = 0;
+  // Checks the values of the numbers that lie on the host.
+  virtual absl::Status CheckNumbers(OpKernelContext*) const { return absl::OkStatus(); }
   virtual std::string Update(OpKernelContext* ctx, const LockedVariables& variables,
                              const RowGradientsOf<E, Index>& gradients, Device* device) const = 0;
 
  private:
-  int variables_size() const { return static_cast<int>(names_.size()); }
-
   absl::Status CheckVariables(const LockedVariables& variables) const {
-    const char* const others = bags_.has_value() ? "gradients" : "values";
+    const char* const others = spec_.bags.has_value() ? "gradients" : "values";
     TF_RETURN_IF_ERROR(CheckType(variables, 0, DataTypeToEnum<T>::value, others));
     const TensorShape& shape = variables.tensor(0)->shape();
-    if (shape.dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
-    for (int i = 1; i < variables_size(); ++i) {
-      TF_RETURN_IF_ERROR(CheckType(variables, i, SumType(), "sums of values"));
-      const TensorShape& slot = variables.tensor(i)->shape();
-      const bool may_be_row_wise = i + 1 == variables_size();  // the second moments alone
-      const TensorShape row_wise({shape.dim_size(0), 1});
-      if (slot != shape && !(may_be_row_wise && slot == row_wise)) {
-        return InvalidArgument(variables.name(i), " must have the variable's shape ",
-                               shape.DebugString(),
-                               may_be_row_wise ? absl::StrCat(", or ", row_wise.DebugString()) : "",
-                               ", got ", slot.DebugString());
-      }
+    TF_RETURN_IF_ERROR(spec_.CheckVariable(shape));
+    for (int i = 0; i < spec_.num_slots(); ++i) {
+      bool ignored;
+      TF_RETURN_IF_ERROR(CheckType(variables, 1 + i, spec_.sum_dtype, "sums of values"));
+      TF_RETURN_IF_ERROR(spec_.CheckSlot(i, variables.tensor(1 + i)->shape(), shape, &ignored));
     }
     return absl::OkStatus();
   }
 
-  absl::Status GetRows(OpKernelContext* ctx, const Tensor& table,
-                       RowGradientsOf<E, Index>* gradients) const {
-    const Tensor& indices = ctx->input(variables_size());
-    const Tensor& values = ctx->input(variables_size() + 1);
-    if (indices.dims() != 1) {
-      return InvalidArgument("indices must have rank 1, got shape ", indices.shape().DebugString());
-    }
-    TF_RETURN_IF_ERROR(CheckShape("values", values, indices.NumElements(), table));
+  void GetRows(OpKernelContext* ctx, const Tensor& table,
+               RowGradientsOf<E, Index>* gradients) const {
+    const Tensor& indices = ctx->input(spec_.gradients());
+    const Tensor& values = ctx->input(spec_.gradients() + 1);
     *gradients = GradientsOfRows(Elements<Index>(indices), Elements<E>(values),
                                  indices.NumElements(), table.dim_size(0), Width(table));
-    gradients->are_distinct = are_distinct_;
-    return absl::OkStatus();
+    gradients->are_distinct = spec_.are_distinct;
   }
 
-  absl::Status GetBags(OpKernelContext* ctx, const Tensor& table,
-                       RowGradientsOf<E, Index>* gradients) const {
+  absl::Status GetBags(OpKernelContext* ctx, RowGradientsOf<E, Index>* gradients) const {
     BagGradients<E, Index> given;
-    TF_RETURN_IF_ERROR(given.Get(ctx, *bags_));
-    TF_RETURN_IF_ERROR(CheckShape("grad", *given.grad, given.bags.count, table));
+    TF_RETURN_IF_ERROR(given.GetChecked(ctx, *spec_.bags));
     gradients->bags = given.bags;
     gradients->weights = given.weights;
-    gradients->reduction = bags_->reduction;
+    gradients->reduction = spec_.bags->reduction;
     gradients->argmax = given.argmax;
     gradients->grad = Elements<E>(*given.grad);
-    gradients->num_rows = table.dim_size(0);
-    gradients->width = Width(table);
     return absl::OkStatus();
-  }
-
-  static absl::Status CheckShape(const char* name, const Tensor& rows, int64_t count,
-                                 const Tensor& table) {
-    TensorShape expected;
-    TF_RETURN_IF_ERROR(RowsShape(count, table.shape(), &expected));
-    if (rows.shape() == expected) return absl::OkStatus();
-    return InvalidArgument(name, " must have shape ", expected.DebugString(), ", got ",
-                           rows.shape().DebugString());
   }
 
   static int64_t Width(const Tensor& table) {
     return table.dim_size(0) == 0 ? 0 : table.NumElements() / table.dim_size(0);
   }
 
-  const std::vector<std::string> names_;
-  std::optional<BagOptions> bags_;
-  bool are_distinct_ = false;
-  int first_number_;
+  UpdateSpec spec_;
+  std::vector<std::string> names_ = {"the variable"};
 };
 
 template <typename T, typename Index, typename Device>
 class ScatterSubOp : public UpdateOp<T, Index, Device> {
  public:
   explicit ScatterSubOp(OpKernelConstruction* ctx)
-      : UpdateOp<T, Index, Device>(ctx, {"the variable"}) {
-    int num_decay;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_decay", &num_decay));
-    OP_REQUIRES(ctx, num_decay <= 1, InvalidArgument("num_decay must be 0 or 1, got ", num_decay));
-    OP_REQUIRES(ctx, num_decay == 0 || kHasDecay,
-                InvalidArgument("weight_decay needs a variable of floats"));
-    has_decay_ = num_decay == 1;
-  }
+      : UpdateOp<T, Index, Device>(ctx, UpdateRule::kDescent) {}
 
  private:
   using Base = UpdateOp<T, Index, Device>;
@@ -288,13 +248,6 @@ class ScatterSubOp : public UpdateOp<T, Index, Device> {
   static constexpr bool kHasDecay =
       std::is_floating_point_v<Sum<Element<T>>> && !IsComplex<Element<T>>::value;
 
-  absl::Status CheckNumbers(OpKernelContext* ctx) const override {
-    const DataType dtype = Base::SumType();
-    TF_RETURN_IF_ERROR(CheckScalar("scale", scale(ctx), dtype));
-    if (!has_decay_) return absl::OkStatus();
-    return CheckScalar("weight_decay", weight_decay(ctx), dtype);
-  }
-
   std::string Update(OpKernelContext* ctx, const LockedVariables& variables,
                      const Gradients& gradients, Device* device) const override {
     return Update(ctx, gradients, device, Elements<E>(variables.tensor(0)));
@@ -304,8 +257,8 @@ class ScatterSubOp : public UpdateOp<T, Index, Device> {
                      E* table) const {
     const S scale = Number(this->scale(ctx));
     if constexpr (kHasDecay) {
-      if (has_decay_ || !gradients.are_rows) {
-        const double decay = has_decay_ ? Number(weight_decay(ctx)) : S(0);
+      if (this->spec().has_decay || !gradients.are_rows) {
+        const double decay = this->spec().has_decay ? Number(weight_decay(ctx)) : S(0);
         return DecayedScatterSub(gradients, scale, decay, threads, table);
       }
     }
@@ -315,7 +268,7 @@ class ScatterSubOp : public UpdateOp<T, Index, Device> {
 #if GOOGLE_CUDA
   std::string Update(OpKernelContext* ctx, const Gradients& gradients, KernelGpu* gpu,
                      E* table) const {
-    if (has_decay_) {
+    if (this->spec().has_decay) {
       return DecayedScatterSub(gradients, Elements<S>(scale(ctx)), Elements<S>(weight_decay(ctx)),
                                gpu, table);
     }
@@ -323,10 +276,8 @@ class ScatterSubOp : public UpdateOp<T, Index, Device> {
   }
 #endif
 
-  const Tensor& scale(OpKernelContext* ctx) const { return ctx->input(this->first_number()); }
-  const Tensor& weight_decay(OpKernelContext* ctx) const {
-    return ctx->input(this->first_number() + 1);
-  }
+  const Tensor& scale(OpKernelContext* ctx) const { return this->number(ctx, 0); }
+  const Tensor& weight_decay(OpKernelContext* ctx) const { return this->number(ctx, 1); }
   // Integers add up in more bits than the scale has.
   static S Number(const Tensor& tensor) {
     if constexpr (std::is_same_v<T, E>) {
@@ -335,18 +286,13 @@ class ScatterSubOp : public UpdateOp<T, Index, Device> {
       return tensor.scalar<float>()();
     }
   }
-
-  bool has_decay_ = false;
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // An error where a number on the host lies outside of [least, end).
-absl::Status CheckNumber(OpKernelContext* ctx, const char* name, int input, double least,
-                         double end) {
-  const Tensor& tensor = ctx->input(input);
-  TF_RETURN_IF_ERROR(CheckScalar(name, tensor, tensorflow::DT_DOUBLE));
-  const double value = tensor.scalar<double>()();
+absl::Status CheckIn(const char* name, const Tensor& number, double least, double end) {
+  const double value = number.scalar<double>()();
   if (value >= least && value < end) return absl::OkStatus();
   return InvalidArgument(name, " must be at least ", least,
                          end < kInfinity ? absl::StrCat(" and below ", end) : " and finite",
@@ -357,9 +303,7 @@ template <typename T, typename Index, typename Device>
 class AdamUpdateOp : public UpdateOp<T, Index, Device> {
  public:
   explicit AdamUpdateOp(OpKernelConstruction* ctx)
-      : UpdateOp<T, Index, Device>(ctx, {"the variable", "m", "v"}) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon_hat", &epsilon_hat_));
-  }
+      : UpdateOp<T, Index, Device>(ctx, UpdateRule::kAdam) {}
 
  private:
   using Base = UpdateOp<T, Index, Device>;
@@ -367,32 +311,29 @@ class AdamUpdateOp : public UpdateOp<T, Index, Device> {
   using S = typename Base::S;
 
   absl::Status CheckNumbers(OpKernelContext* ctx) const override {
-    int i = this->first_number();
-    TF_RETURN_IF_ERROR(CheckScalar("learning_rate", ctx->input(i++), Base::SumType()));
-    const Tensor& step = ctx->input(i++);
-    TF_RETURN_IF_ERROR(CheckScalar("step", step, tensorflow::DT_INT64));
-    if (std::is_same_v<Device, Threads> && step.scalar<int64_t>()() < 1) {
-      return InvalidArgument("step must be at least 1, got ", step.scalar<int64_t>()());
+    if constexpr (std::is_same_v<Device, Threads>) {
+      const int64_t step = this->number(ctx, 1).template scalar<int64_t>()();
+      if (step < 1) return InvalidArgument("step must be at least 1, got ", step);
     }
-    TF_RETURN_IF_ERROR(CheckNumber(ctx, "beta_1", i++, 0, 1));
-    TF_RETURN_IF_ERROR(CheckNumber(ctx, "beta_2", i++, 0, 1));
-    TF_RETURN_IF_ERROR(CheckNumber(ctx, "epsilon", i++, 0, kInfinity));
-    return CheckNumber(ctx, "weight_decay", i++, 0, kInfinity);
+    TF_RETURN_IF_ERROR(CheckIn("beta_1", this->number(ctx, 2), 0, 1));
+    TF_RETURN_IF_ERROR(CheckIn("beta_2", this->number(ctx, 3), 0, 1));
+    TF_RETURN_IF_ERROR(CheckIn("epsilon", this->number(ctx, 4), 0, kInfinity));
+    return CheckIn("weight_decay", this->number(ctx, 5), 0, kInfinity);
   }
 
   std::string Update(OpKernelContext* ctx, const LockedVariables& variables,
                      const RowGradientsOf<E, Index>& gradients, Device* device) const override {
-    const int i = this->first_number();
+    const auto number = [&](int i) { return this->number(ctx, i).template scalar<double>()(); };
     AdamNumbers numbers;
-    numbers.beta_1 = ctx->input(i + 2).scalar<double>()();
-    numbers.beta_2 = ctx->input(i + 3).scalar<double>()();
-    numbers.epsilon = ctx->input(i + 4).scalar<double>()();
-    numbers.weight_decay = ctx->input(i + 5).scalar<double>()();
-    numbers.epsilon_hat = epsilon_hat_;
+    numbers.beta_1 = number(2);
+    numbers.beta_2 = number(3);
+    numbers.epsilon = number(4);
+    numbers.weight_decay = number(5);
+    numbers.epsilon_hat = this->spec().flag;
     S* const m = Elements<S>(variables.tensor(1));
     const Slot<S> v = Base::GetSlot(variables, 2);
     E* const table = Elements<E>(variables.tensor(0));
-    const Tensor &learning_rate = ctx->input(i), &step = ctx->input(i + 1);
+    const Tensor &learning_rate = this->number(ctx, 0), &step = this->number(ctx, 1);
     if constexpr (std::is_same_v<Device, Threads>) {
       numbers.learning_rate = learning_rate.scalar<S>()();
       numbers.step = step.scalar<int64_t>()();
@@ -402,17 +343,13 @@ class AdamUpdateOp : public UpdateOp<T, Index, Device> {
                         v, device, table);
     }
   }
-
-  bool epsilon_hat_;
 };
 
 template <typename T, typename Index, typename Device>
 class AdagradUpdateOp : public UpdateOp<T, Index, Device> {
  public:
   explicit AdagradUpdateOp(OpKernelConstruction* ctx)
-      : UpdateOp<T, Index, Device>(ctx, {"the variable", "accumulator"}) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon_inside_sqrt", &epsilon_inside_sqrt_));
-  }
+      : UpdateOp<T, Index, Device>(ctx, UpdateRule::kAdagrad) {}
 
  private:
   using Base = UpdateOp<T, Index, Device>;
@@ -420,20 +357,17 @@ class AdagradUpdateOp : public UpdateOp<T, Index, Device> {
   using S = typename Base::S;
 
   absl::Status CheckNumbers(OpKernelContext* ctx) const override {
-    const int i = this->first_number();
-    TF_RETURN_IF_ERROR(CheckScalar("learning_rate", ctx->input(i), Base::SumType()));
-    return CheckNumber(ctx, "epsilon", i + 1, 0, kInfinity);
+    return CheckIn("epsilon", this->number(ctx, 1), 0, kInfinity);
   }
 
   std::string Update(OpKernelContext* ctx, const LockedVariables& variables,
                      const RowGradientsOf<E, Index>& gradients, Device* device) const override {
-    const int i = this->first_number();
     AdagradNumbers numbers;
-    numbers.epsilon = ctx->input(i + 1).scalar<double>()();
-    numbers.epsilon_inside_sqrt = epsilon_inside_sqrt_;
+    numbers.epsilon = this->number(ctx, 1).template scalar<double>()();
+    numbers.epsilon_inside_sqrt = this->spec().flag;
     const Slot<S> accumulator = Base::GetSlot(variables, 1);
     E* const table = Elements<E>(variables.tensor(0));
-    const Tensor& learning_rate = ctx->input(i);
+    const Tensor& learning_rate = this->number(ctx, 0);
     if constexpr (std::is_same_v<Device, Threads>) {
       numbers.learning_rate = learning_rate.scalar<S>()();
       return AdagradUpdate(gradients, numbers, accumulator, device, table);
@@ -442,8 +376,6 @@ class AdagradUpdateOp : public UpdateOp<T, Index, Device> {
                            table);
     }
   }
-
-  bool epsilon_inside_sqrt_;
 };
 
 #define TF_TI_REGISTER_INDEX(device, computer, definition, Op, T, Index)                  \

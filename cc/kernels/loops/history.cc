@@ -4,6 +4,7 @@
 
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/loops/tensors.h"
+#include "cc/spec/shapes.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -126,15 +127,6 @@ TF_TI_REGISTER_COPY(DEVICE_TO_HOST);
 TF_TI_REGISTER_COPY(DEVICE_TO_DEVICE);
 #endif
 
-absl::Status CheckAxis(const Tensor& tensor, int64_t given, int* axis) {
-  const int64_t resolved = given < 0 ? given + tensor.dims() : given;
-  if (resolved < 0 || resolved >= tensor.dims()) {
-    return InvalidArgument("axis ", given, " is out of range for a tensor of rank ", tensor.dims());
-  }
-  *axis = static_cast<int>(resolved);
-  return absl::OkStatus();
-}
-
 // Splits a tensor along an axis into pieces that have the extents of a history's elements.
 class HistorySplitOp : public tensorflow::OpKernel {
  public:
@@ -147,8 +139,8 @@ class HistorySplitOp : public tensorflow::OpKernel {
     const Tensor& tensor = ctx->input(0);
     const History* like;
     OP_REQUIRES_OK(ctx, GetHistory(ctx->input(1), "SequenceSplit: like", &like));
-    int axis = 0;
-    OP_REQUIRES_OK(ctx, CheckAxis(tensor, axis_, &axis));
+    int64_t axis;
+    OP_REQUIRES_OK(ctx, ResolveAxis("tensor", axis_, "a tensor", tensor.dims(), &axis));
     PieceReader reader;
     OP_REQUIRES_OK(ctx, reader.Init(tensor, axis, /*remove_axis=*/false));
     const int64_t count = like->tensors().size();

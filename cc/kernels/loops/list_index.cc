@@ -2,7 +2,8 @@
 // past the end. Here the list grows, but TensorFlow does not check that an index is not negative.
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "cc/spec/loops/errors.h"
+#include "cc/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_ti {
@@ -17,9 +18,7 @@ class ListIndexOp : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* ctx) override {
     const auto indices = ctx->input(0).flat<int32_t>();
     for (int64_t i = 0; i < indices.size(); ++i) {
-      OP_REQUIRES(ctx, indices(i) >= 0,
-                  absl::InvalidArgumentError(absl::StrCat(label_, ": index ", indices(i),
-                                                          " is written, which is negative")));
+      OP_REQUIRES(ctx, indices(i) >= 0, InvalidArgument(IndexIsNegative(label_, indices(i))));
     }
     ctx->set_output(0, ctx->input(0));
   }

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "cc/kernels/gpu.h"
+#include "cc/spec/loops/errors.h"
+#include "cc/spec/shapes.h"
 #include "cc/status.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tsl/profiler/lib/traceme_encode.h"
@@ -22,10 +24,6 @@ namespace {
 absl::Status Naming(const std::string& label, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(label, ": ", status.message()));
-}
-
-bool IsInvariant(const LoopSpec::Input& input) {
-  return input.mode == InputMode::kValue && !input.back_edge;
 }
 
 absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>* tensors) {
@@ -58,17 +56,6 @@ absl::Status LoopRun::SetOutput(int i, const Tensor& value) {
   return absl::OkStatus();
 }
 
-absl::Status LoopRun::MergeCount(int64_t count, const std::string& label) {
-  if (count_ < 0) {
-    count_ = count;
-    count_from_ = label;
-  } else if (count != count_) {
-    return InvalidArgument(count_from_, " gives ", count_, " iterations, but ", label, " gives ",
-                           count);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status LoopRun::CheckParameter(int i) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const Tensor& value = frame_.parameters[i];
@@ -94,22 +81,16 @@ absl::Status LoopRun::StartInput(int i) {
       return CheckParameter(i);
     case InputMode::kHistory: {
       TF_RETURN_IF_ERROR(GetHistory(tensor, input.label, &state.history));
-      const int64_t size = state.history->tensors().size();
-      const int64_t part = input.range.part_size;
-      return MergeCount(part > 0 ? size / part + (size % part > 0) : size, input.label);
+      return count_.Merge(input.CountParts(state.history->tensors().size()), input.label);
     }
     default: {
-      const int64_t rank = tensor.dims();
-      const int64_t axis = input.axis < 0 ? input.axis + rank : input.axis;
-      if (axis < 0 || axis >= rank) {
-        return InvalidArgument(input.label, ": axis ", input.axis,
-                               " is out of range for a tensor of rank ", rank);
+      int64_t axis;
+      TF_RETURN_IF_ERROR(input.FindAxis(tensor.dims(), &axis));
+      TF_RETURN_IF_ERROR(input.FindPieces(tensor.dim_size(axis), &state.pieces));
+      if (input.mode != InputMode::kIterator) {
+        TF_RETURN_IF_ERROR(count_.Merge(state.pieces.count, input.label));
       }
-      const std::string problem = ResolvePieces(input.range, tensor.dim_size(axis), &state.pieces);
-      if (!problem.empty()) return InvalidArgument(input.label, ": ", problem);
-      const bool is_iterator = input.mode == InputMode::kIterator;
-      if (!is_iterator) TF_RETURN_IF_ERROR(MergeCount(state.pieces.count, input.label));
-      return state.reader.Init(tensor, axis, is_iterator || input.mode == InputMode::kIndex);
+      return state.reader.Init(tensor, axis, input.drops_axis());
     }
   }
 }
@@ -131,73 +112,56 @@ absl::Status LoopRun::Start() {
     condition_frame_.parameters.resize(spec_.condition_inputs.size());
     condition_frame_.consumable.assign(spec_.condition_inputs.size(), false);
     for (const int i : spec_.condition_inputs) {
-      condition_frame_.invariant.push_back(IsInvariant(spec_.inputs[i]));
+      condition_frame_.invariant.push_back(spec_.inputs[i].is_invariant());
     }
     condition_frame_.results.resize(types.size());
   }
-  if (static_cast<int>(body_.parameter_types.size()) != num_parameters ||
-      static_cast<int>(body_.result_types.size()) != num_results) {
-    return InvalidArgument("the body has ", body_.parameter_types.size(), " parameters and ",
-                           body_.result_types.size(), " results; the op was built for ",
-                           num_parameters, " and ", num_results);
-  }
+  TF_RETURN_IF_ERROR(
+      spec_.CheckBody(body_.parameter_types.size(), num_parameters, body_.result_types.size()));
   for (int p = num_inputs; p < num_parameters; ++p) {
     if (body_.parameter_types[p] != condition_->result_types[p - num_inputs + 1]) {
       return InvalidArgument("what the condition gives the body is of another type");
     }
   }
   for (const LoopSpec::Output& output : spec_.outputs) {
-    if (output.result >= 0 && output.mode != OutputMode::kHistory &&
-        body_.result_types[output.result] != output.dtype) {
-      return InvalidArgument(output.label, ": the body's result is of type ",
-                             tensorflow::DataTypeString(body_.result_types[output.result]),
-                             ", the output of type ", tensorflow::DataTypeString(output.dtype));
-    }
+    if (output.result < 0) continue;
+    TF_RETURN_IF_ERROR(spec_.CheckResult(output, body_.result_types[output.result]));
   }
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
-    if (body_.result_types[edge.from] != body_.parameter_types[edge.to]) {
-      return InvalidArgument(spec_.inputs[edge.to].label, ": a back edge brings ",
-                             tensorflow::DataTypeString(body_.result_types[edge.from]),
-                             " to a parameter of type ",
-                             tensorflow::DataTypeString(body_.parameter_types[edge.to]));
-    }
+    TF_RETURN_IF_ERROR(
+        spec_.CheckBackEdge(edge, body_.result_types[edge.from], body_.parameter_types[edge.to]));
   }
 
   frame_.parameters.resize(num_parameters);
   frame_.consumable.assign(num_parameters, false);
   frame_.invariant.assign(num_parameters, false);
-  std::transform(spec_.inputs.begin(), spec_.inputs.end(), frame_.invariant.begin(), IsInvariant);
+  std::transform(spec_.inputs.begin(), spec_.inputs.end(), frame_.invariant.begin(),
+                 [](const LoopSpec::Input& input) { return input.is_invariant(); });
   frame_.results.resize(num_results);
   inputs_.resize(num_inputs);
   outputs_.resize(spec_.outputs.size());
   if (spec_.has_num_iterations) {
-    const Tensor& limit = ctx_->input(num_inputs);
-    if (limit.dims() != 0) {
-      return InvalidArgument(spec_.limit_label, " must be a scalar, got shape ",
-                             limit.shape().DebugString());
-    }
+    const Tensor& limit = ctx_->input(spec_.limit_input());
+    TF_RETURN_IF_ERROR(CheckScalar(spec_.limit_label, limit.shape()));
     const int64_t given = limit.scalar<int64_t>()();
-    if (given < 0) {
-      return InvalidArgument(spec_.limit_label, " must not be negative, got ", given);
-    }
-    TF_RETURN_IF_ERROR(MergeCount(given, spec_.limit_label));
+    TF_RETURN_IF_ERROR(spec_.CheckLimit(given));
+    TF_RETURN_IF_ERROR(count_.Merge(given, spec_.limit_label));
   }
   TF_RETURN_IF_ERROR(BringInputsToHost(ctx_, num_inputs, &host_inputs_));
   for (int i = 0; i < num_inputs; ++i) TF_RETURN_IF_ERROR(StartInput(i));
-  if (count_ < 0 && !spec_.has_condition) {
-    return InvalidArgument("no input is sliced and ", spec_.limit_label,
-                           " is not given: the number of iterations is unknown");
+  if (!count_.is_known() && !spec_.has_condition) {
+    return InvalidArgument(HasNoCount(spec_.limit_label));
   }
   for (int i = 0; i < num_inputs && !spec_.has_condition; ++i) {
-    if (spec_.inputs[i].mode == InputMode::kIterator && inputs_[i].pieces.count < count_) {
-      return InvalidArgument(spec_.inputs[i].label, ": there are ", inputs_[i].pieces.count,
-                             " elements along axis ", spec_.inputs[i].axis, ", but ", count_from_,
-                             " gives ", count_, " iterations");
+    const LoopSpec::Input& input = spec_.inputs[i];
+    const int64_t size = inputs_[i].pieces.count;
+    if (input.mode == InputMode::kIterator && size < count()) {
+      return InvalidArgument(IteratorEnds(input.label, input.axis, size, count_.from, count()));
     }
   }
   for (size_t i = 0; i < outputs_.size(); ++i) TF_RETURN_IF_ERROR(StartOutput(i));
   in_condition_ = spec_.has_condition;
-  done_ = count_ == 0;
+  done_ = count() == 0;
   return absl::OkStatus();
 }
 
@@ -206,22 +170,16 @@ absl::Status LoopRun::StartOutput(int i) {
   OutputState& state = outputs_[i];
   state.required = ctx_->output_required(i);
   if (output.mode == OutputMode::kHistory && state.required && !spec_.has_condition) {
-    return Resize(count_ == 0 ? 0 : (count_ - 1) / output.stride + 1, output.label, &state.pieces);
+    return Resize(count() == 0 ? 0 : (count() - 1) / output.stride + 1, output.label,
+                  &state.pieces);
   }
   if (output.length < 0) return absl::OkStatus();
-  const Tensor& length =
-      ctx_->input(spec_.inputs.size() + spec_.has_num_iterations + output.length);
-  if (length.dims() != 0) {
-    return InvalidArgument(output.label, ": the length must be a scalar, got shape ",
-                           length.shape().DebugString());
-  }
+  const Tensor& length = ctx_->input(spec_.length_input(output));
+  TF_RETURN_IF_ERROR(CheckScalar(output.LengthName(), length.shape()));
   state.length = length.scalar<int64_t>()();
-  if (state.length < 0) {
-    return InvalidArgument(output.label, ": the length must not be negative, got ", state.length);
-  }
-  if (!spec_.has_condition && state.length < count_) {
-    return InvalidArgument(output.label, ": the length is ", state.length, ", but the loop has ",
-                           count_, " iterations");
+  TF_RETURN_IF_ERROR(output.CheckLength(state.length));
+  if (!spec_.has_condition && state.length < count()) {
+    return InvalidArgument(LengthEnds(output.label, state.length, count()));
   }
   return absl::OkStatus();
 }
@@ -244,8 +202,8 @@ absl::Status LoopRun::EnterElement(int i) {
     return CheckParameter(i);
   }
   if (k >= state.pieces.count) {
-    return InvalidArgument(input.label, ": iteration ", k, " reads past the ", state.pieces.count,
-                           " elements along axis ", input.axis);
+    return InvalidArgument(
+        ReadsPast(input.label, input.axis, k, absl::StrCat(state.pieces.count, " elements")));
   }
   // Drops the last piece first, so that the reader may reuse its memory.
   *parameter = Tensor();
@@ -382,20 +340,16 @@ absl::Status LoopRun::Place(int i, const Tensor& value) {
   OutputState& state = outputs_[i];
   const bool stack = output.mode == OutputMode::kStack || value.dims() == 0;
   if (iteration_ == 0) {
-    const int64_t rank = value.dims() + (stack ? 1 : 0);
-    const int64_t axis = output.axis < 0 ? output.axis + rank : output.axis;
-    if (axis < 0 || axis >= rank) {
-      return InvalidArgument(output.label, ": axis ", output.axis,
-                             " is out of range for an output of rank ", rank);
-    }
+    int64_t axis;
+    TF_RETURN_IF_ERROR(output.FindAxis(value.dims() + stack, &axis));
     state.axis = axis;
     state.first = value.shape();
     state.is_stacked = stack;
     state.extent = stack ? 1 : value.dim_size(axis);
     state.capacity = state.length >= 0      ? state.length
-                     : !spec_.has_condition ? count_
-                     : count_ < 0           ? kFirstCapacity
-                                            : std::min(count_, kFirstCapacity);
+                     : !spec_.has_condition ? count()
+                     : count() < 0          ? kFirstCapacity
+                                            : std::min(count(), kFirstCapacity);
     if (state.capacity == 0) return Grow(i);
     TF_RETURN_IF_ERROR(AllocateOutput(i, state.capacity, &state.tensor));
     if (state.length >= 0) TF_RETURN_IF_ERROR(FillZeros(ctx_, &state.tensor));
@@ -410,23 +364,22 @@ absl::Status LoopRun::Place(int i, const Tensor& value) {
                            state.first.DebugString(), ": they do not ",
                            stack ? "stack" : "concatenate", " along axis ", output.axis);
   }
-  if (output.part_size > 0 && !stack && value.dim_size(state.axis) != output.part_size) {
-    return InvalidArgument(output.label, ": part_size is ", output.part_size,
-                           ", but the body's result has shape ", value.shape().DebugString());
+  if (!stack && !output.IsPart(value.dim_size(state.axis))) {
+    return InvalidArgument(IsNoPart(output.label, output.part_size, value.shape().DebugString()));
   }
   if (spec_.has_condition && iteration_ == state.capacity) TF_RETURN_IF_ERROR(Grow(i));
-  const int64_t count = spec_.has_condition ? state.capacity : count_;
-  const int64_t position = output.stride < 0 ? count - 1 - Index() : Index();
+  const int64_t most = spec_.has_condition ? state.capacity : count();
+  const int64_t position = output.stride < 0 ? most - 1 - Index() : Index();
   if (state.pieces.empty()) {
     if (value.shape() == state.first) {
       return PlacePiece(ctx_, value, state.axis, position * state.extent, &state.tensor);
     }
     // Pieces of differing extents: their positions are known only at the end.
-    TF_RETURN_IF_ERROR(Resize(count_, output.label, &state.pieces));
+    TF_RETURN_IF_ERROR(Resize(count(), output.label, &state.pieces));
     PieceReader reader;
     TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, /*remove_axis=*/false));
     for (int64_t t = 0; t < iteration_; ++t) {
-      const int64_t at = (output.stride < 0) != spec_.reverse ? count_ - 1 - t : t;
+      const int64_t at = (output.stride < 0) != spec_.reverse ? count() - 1 - t : t;
       TF_RETURN_IF_ERROR(reader.Read(ctx_, at * state.extent, state.extent, &state.pieces[at]));
     }
     state.tensor = Tensor();
@@ -491,16 +444,9 @@ absl::Status LoopRun::LeaveBody() {
     frame_.parameters[p] = Tensor();
   }
   ++iteration_;
-  done_ = iteration_ == count_;
+  done_ = iteration_ == count();
   in_condition_ = spec_.has_condition;
   return absl::OkStatus();
-}
-
-int LoopRun::StateOf(const LoopSpec::Output& output) const {
-  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
-    if (edge.from == output.result) return edge.to;
-  }
-  return -1;
 }
 
 // A parameter that the body only passes on tells the shape of its values, though there are none.
@@ -509,12 +455,13 @@ absl::Status LoopRun::InferPiece(const LoopSpec::Output& output, PartialTensorSh
   if (parameter < 0 || parameter >= static_cast<int>(spec_.inputs.size())) {
     return absl::OkStatus();
   }
-  const InputMode mode = spec_.inputs[parameter].mode;
+  const LoopSpec::Input& input = spec_.inputs[parameter];
   TensorShape shape = ctx_->input(parameter).shape();
-  if (mode == InputMode::kIndex || mode == InputMode::kIterator) {
-    const int64_t axis = spec_.inputs[parameter].axis;
-    TF_RETURN_IF_ERROR(shape.RemoveDimWithStatus(axis < 0 ? axis + shape.dims() : axis));
-  } else if (mode != InputMode::kValue) {
+  if (input.drops_axis()) {
+    int64_t axis;
+    TF_RETURN_IF_ERROR(input.FindAxis(shape.dims(), &axis));
+    TF_RETURN_IF_ERROR(shape.RemoveDimWithStatus(axis));
+  } else if (input.mode != InputMode::kValue) {
     return absl::OkStatus();
   }
   *piece = PartialTensorShape(shape.dim_sizes());
@@ -527,13 +474,9 @@ absl::Status LoopRun::FinishEmpty(int i) {
     return SetOutput(i, HistoryTensor(History()));
   }
   if (output.mode == OutputMode::kLast) {
-    const int parameter = StateOf(output);
-    if (parameter >= 0) {
-      return SetOutput(i, Input(parameter));
-    }
-    return InvalidArgument(
-        output.label, ": the loop has no iterations, so there is no last value, and no back edge ",
-        "gives result ", output.result, " an initial one");
+    const int parameter = spec_.StateOf(output);
+    if (parameter >= 0) return SetOutput(i, Input(parameter));
+    return InvalidArgument(HasNoLast(output.label, output.result));
   }
   PartialTensorShape piece = spec_.result_shapes[output.result];
   if (!piece.IsFullyDefined()) TF_RETURN_IF_ERROR(InferPiece(output, &piece));
@@ -547,12 +490,8 @@ absl::Status LoopRun::FinishEmpty(int i) {
     TF_RETURN_IF_ERROR(Allocate(ctx_, output.dtype, shape, &empty));
     TF_RETURN_IF_ERROR(FillZeros(ctx_, &empty));
   } else if (!piece.unknown_rank() && (output.mode == OutputMode::kStack || piece.dims() == 0)) {
-    const int64_t rank = piece.dims() + 1;
-    const int64_t axis = output.axis < 0 ? output.axis + rank : output.axis;
-    if (axis < 0 || axis >= rank) {
-      return InvalidArgument(output.label, ": axis ", output.axis,
-                             " is out of range for an output of rank ", rank);
-    }
+    int64_t axis;
+    TF_RETURN_IF_ERROR(output.FindAxis(piece.dims() + 1, &axis));
     TensorShape shape;
     for (int64_t dim : piece.dim_sizes()) {
       TF_RETURN_IF_ERROR(shape.AddDimWithStatus(std::max<int64_t>(dim, 0)));
@@ -588,8 +527,8 @@ absl::Status LoopRun::Finish() {
       TF_RETURN_IF_ERROR(RoundSum(ctx_, state.tensor, output.dtype, &rounded));
       TF_RETURN_IF_ERROR(SetOutput(i, rounded));
     } else if (output.mode == OutputMode::kLast) {
-      TF_RETURN_IF_ERROR(
-          SetOutput(i, spec_.has_condition ? frame_.parameters[StateOf(output)] : state.tensor));
+      TF_RETURN_IF_ERROR(SetOutput(
+          i, spec_.has_condition ? frame_.parameters[spec_.StateOf(output)] : state.tensor));
     } else {
       TF_RETURN_IF_ERROR(Trim(i));
     }

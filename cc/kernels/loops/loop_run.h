@@ -9,8 +9,9 @@
 #include "cc/kernels/loops/body.h"
 #include "cc/kernels/loops/executor.h"
 #include "cc/kernels/loops/history.h"
-#include "cc/kernels/loops/spec.h"
 #include "cc/kernels/loops/tensors.h"
+#include "cc/spec/loops/count.h"
+#include "cc/spec/loops/loop_spec.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_ti {
@@ -27,7 +28,7 @@ class LoopRun {
   absl::Status Start();
   bool done() const { return done_; }
   // The number of iterations, as far as it is known before the condition has ended the loop; or -1.
-  int64_t count() const { return count_; }
+  int64_t count() const { return count_.value; }
   absl::Status Enter();
   absl::Status Leave();
   absl::Status Finish();
@@ -62,7 +63,6 @@ class LoopRun {
     return host_inputs_.empty() ? ctx_->input(i) : host_inputs_[i];
   }
   absl::Status SetOutput(int i, const tensorflow::Tensor& value);
-  absl::Status MergeCount(int64_t count, const std::string& label);
   absl::Status StartInput(int i);
   absl::Status StartOutput(int i);
   absl::Status CheckParameter(int i) const;
@@ -79,13 +79,11 @@ class LoopRun {
   absl::Status FinishEmpty(int i);
   absl::Status InferPiece(const LoopSpec::Output& output,
                           tensorflow::PartialTensorShape* piece) const;
-  // The parameter that carries an output's value to the next iteration, or -1.
-  int StateOf(const LoopSpec::Output& output) const;
 
   // The position of the iteration among the pieces.
-  int64_t Index() const { return spec_.reverse ? count_ - 1 - iteration_ : iteration_; }
+  int64_t Index() const { return spec_.reverse ? count() - 1 - iteration_ : iteration_; }
   // True if only the condition may come after this iteration.
-  bool IsLast() const { return !spec_.has_condition && iteration_ == count_ - 1; }
+  bool IsLast() const { return !spec_.has_condition && iteration_ == count() - 1; }
 
   const LoopSpec& spec_;
   const Body& body_;
@@ -98,8 +96,7 @@ class LoopRun {
   std::vector<tensorflow::Tensor> host_inputs_;  // all inputs, if one had to be brought to the host
   std::vector<InputState> inputs_;
   std::vector<OutputState> outputs_;
-  int64_t count_ = -1;  // at most so many where there is a condition
-  std::string count_from_;
+  Count count_;  // at most so many where there is a condition
   int64_t iteration_ = 0;
 };
 

@@ -154,7 +154,7 @@ class AsyncRun {
 class TensorIteratorOp : public tensorflow::AsyncOpKernel {
  public:
   explicit TensorIteratorOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, spec_.Init(ctx));
+    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx)));
     tensorflow::NameAttrList function;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("body", &function));
     body_.Init(function);

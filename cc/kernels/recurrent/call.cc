@@ -1,32 +1,15 @@
 #include "cc/kernels/recurrent/call.h"
 
 #include <algorithm>
-#include <limits>
 #include <new>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "cc/status.h"
 
 namespace tf_ti {
 namespace {
-
-using tensorflow::TensorShape;
-using Dims = std::vector<int64_t>;
-
-absl::Status CheckRank(const char* name, const TensorShape& shape, int rank) {
-  if (shape.dims() == rank) return absl::OkStatus();
-  return InvalidArgument(name, " must have rank ", rank, ", got shape ", shape.DebugString());
-}
-
-// The number of tensors that a gradient takes.
-int NumSaved(const CellSpec& spec) {
-  const bool saves_gates = NumSavedGates(spec.kind) > 0;
-  const bool saves_h = spec.kind == CellKind::kRnn || spec.has_lengths || spec.has_mask;
-  return saves_gates + spec.is_lstm() + saves_h + spec.saves_arguments();
-}
 
 absl::Status CheckLengths(const int64_t* lengths, const SequenceSizes& sizes) {
   for (int64_t row = 0; row < sizes.batch; ++row) {
@@ -39,92 +22,6 @@ absl::Status CheckLengths(const int64_t* lengths, const SequenceSizes& sizes) {
 }
 
 }  // namespace
-
-absl::Status SequenceShapes::Init(const CellSpec& spec, const Find& find) {
-  TensorShape x, h;
-  TF_RETURN_IF_ERROR(find(0, "x", &x));
-  TF_RETURN_IF_ERROR(find(1, "h", &h));
-  TF_RETURN_IF_ERROR(CheckRank("x", x, 3));
-  TF_RETURN_IF_ERROR(CheckRank("h", h, 2));
-  sizes.num_steps = x.dim_size(spec.time_major ? 0 : 1);
-  sizes.batch = x.dim_size(spec.time_major ? 1 : 0);
-  sizes.input = x.dim_size(2);
-  sizes.hidden = h.dim_size(1);
-  // Recurrent weights for more units fit into no memory.
-  constexpr int64_t kMostUnits = std::numeric_limits<int32_t>::max();
-  if (sizes.hidden == 0 || sizes.hidden > kMostUnits) {
-    return InvalidArgument("h must have between 1 and ", kMostUnits, " units, got shape ",
-                           h.DebugString());
-  }
-  const int64_t columns = NumGates(spec.kind) * sizes.hidden;
-  if (!spec.has_weights && sizes.input != columns) {
-    return InvalidArgument("x must have ", columns, " columns without w, got shape ",
-                           x.DebugString());
-  }
-  const Dims state = {sizes.batch, sizes.hidden};
-  const Dims y = {x.dim_size(0), x.dim_size(1), sizes.hidden};
-  const auto weights = [&](int64_t rows) {
-    return spec.transpose_weights ? Dims{columns, rows} : Dims{rows, columns};
-  };
-  const auto saved = [&](int i) {
-    const int num_saved_gates = i == 0 ? NumSavedGates(spec.kind) : 0;
-    const bool is_arguments = i == spec.num_saved - 1 && spec.saves_arguments();
-    const int64_t of_unit = is_arguments ? NumGates(spec.kind) : num_saved_gates;
-    return of_unit > 0 ? Dims{sizes.num_steps, sizes.batch, of_unit, sizes.hidden}
-                       : Dims{sizes.num_steps, sizes.batch, sizes.hidden};
-  };
-
-  const auto add_output = [&](const Dims& dims, bool is_saved = false) {
-    outputs.push_back({TensorShape(), is_saved});
-    return TensorShape::BuildTensorShape(dims, &outputs.back().shape);
-  };
-  int input = 1;
-  const auto check = [&](const char* name, const Dims& expected) {
-    TensorShape shape;
-    TF_RETURN_IF_ERROR(find(input++, name, &shape));
-    const auto dims = shape.dim_sizes();
-    if (std::equal(dims.begin(), dims.end(), expected.begin(), expected.end())) {
-      return absl::OkStatus();
-    }
-    return InvalidArgument(name, " must have shape [", absl::StrJoin(expected, ","), "], got ",
-                           shape.DebugString());
-  };
-  // Checks an input that has a gradient, and adds the gradient to the outputs of a gradient op.
-  const auto check_and_add = [&](const char* name, const Dims& expected) {
-    TF_RETURN_IF_ERROR(check(name, expected));
-    return spec.is_gradient ? add_output(expected) : absl::OkStatus();
-  };
-  outputs.clear();
-  if (spec.is_gradient) outputs.push_back({x});
-  TF_RETURN_IF_ERROR(check_and_add("h", state));
-  if (spec.is_lstm()) TF_RETURN_IF_ERROR(check_and_add("c", state));
-  if (spec.has_weights) TF_RETURN_IF_ERROR(check_and_add("w", weights(sizes.input)));
-  TF_RETURN_IF_ERROR(check_and_add("r", weights(sizes.hidden)));
-  if (spec.has_bias) {
-    const int64_t biases = columns + (spec.resets_product() ? sizes.hidden : 0);
-    TF_RETURN_IF_ERROR(check_and_add("b", {biases}));
-  }
-  if (spec.has_lengths) TF_RETURN_IF_ERROR(check("lengths", {sizes.batch}));
-  if (spec.has_mask) TF_RETURN_IF_ERROR(check("mask", {x.dim_size(0), x.dim_size(1)}));
-  if ((spec.is_gradient || spec.num_saved > 0) && spec.num_saved != NumSaved(spec)) {
-    return InvalidArgument("num_saved must be ", NumSaved(spec), " for this cell, got ",
-                           spec.num_saved);
-  }
-  if (!spec.is_gradient) {
-    TF_RETURN_IF_ERROR(add_output(y));
-    TF_RETURN_IF_ERROR(add_output(state));
-    if (spec.is_lstm()) TF_RETURN_IF_ERROR(add_output(state));
-    for (int i = 0; i < spec.num_saved; ++i) {
-      TF_RETURN_IF_ERROR(add_output(saved(i), /*is_saved=*/true));
-    }
-    return absl::OkStatus();
-  }
-  TF_RETURN_IF_ERROR(check("y", y));
-  for (int i = 0; i < spec.num_saved; ++i) TF_RETURN_IF_ERROR(check("saved", saved(i)));
-  TF_RETURN_IF_ERROR(check("grad_y", y));
-  TF_RETURN_IF_ERROR(check("grad_last_h", state));
-  return spec.is_lstm() ? check("grad_last_c", state) : absl::OkStatus();
-}
 
 template <typename S>
 absl::Status RunRecurrentOp(const CellSpec& spec, const SequenceSizes& sizes,

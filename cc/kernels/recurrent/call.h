@@ -8,32 +8,10 @@
 
 #include "absl/status/status.h"
 #include "cc/compute/parallel.h"
-#include "cc/kernels/recurrent/spec.h"
-#include "tensorflow/core/framework/tensor_shape.h"
+#include "cc/spec/recurrent/cell_spec.h"
+#include "cc/spec/recurrent/sequence_shapes.h"
 
 namespace tf_ti {
-
-struct SequenceSizes {
-  int64_t num_steps;
-  int64_t batch;
-  int64_t input;  // without w: gates * hidden
-  int64_t hidden;
-};
-
-// The sizes and the outputs of a call, from the shapes of its inputs.
-struct SequenceShapes {
-  struct Output {
-    tensorflow::TensorShape shape;
-    bool is_saved = false;  // for a gradient, in the type in which the op computes
-  };
-
-  SequenceSizes sizes;
-  std::vector<Output> outputs;
-
-  // Asks for the shape of each input, and checks it. Errors name the inputs.
-  using Find = std::function<absl::Status(int input, const char* name, tensorflow::TensorShape*)>;
-  absl::Status Init(const CellSpec& spec, const Find& find);
-};
 
 // Inputs and outputs are those of the op, in its order; numbers are of type S. A saved output may
 // be null. Invalid lengths are an InvalidArgument.

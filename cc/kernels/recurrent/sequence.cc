@@ -7,8 +7,9 @@
 #include "cc/kernels/function.h"
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/recurrent/call.h"
-#include "cc/kernels/recurrent/spec.h"
 #include "cc/kernels/threads.h"
+#include "cc/spec/recurrent/cell_spec.h"
+#include "cc/spec/recurrent/sequence_shapes.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/bfloat16.h"
 
@@ -57,11 +58,11 @@ class NativeSequence {
     TF_RETURN_IF_ERROR(GetInputs(ctx_, &inputs_));
     for (Tensor& input : inputs_) TF_RETURN_IF_ERROR(Widen(&input));
     if (spec_.is_gradient) TF_RETURN_IF_ERROR(FindSaved());
-    SequenceShapes shapes;
+    Shapes shapes;
     TF_RETURN_IF_ERROR(InitShapes(spec_, &shapes));
     std::vector<Tensor> outputs(shapes.outputs.size()), results(outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
-      const SequenceShapes::Output& output = shapes.outputs[i];
+      const auto& output = shapes.outputs[i];
       // A saved output may have no reader.
       const bool is_required = !output.is_saved || ctx_->output_required(i);
       const TensorShape shape = is_required ? output.shape : TensorShape({0});
@@ -83,6 +84,8 @@ class NativeSequence {
   }
 
  private:
+  using Shapes = SequenceShapes<TensorShape>;
+
   static constexpr bool kIsWidened = !std::is_same_v<T, S>;
 
   absl::Status Allocate(const TensorShape& shape, Tensor* tensor) {
@@ -102,7 +105,7 @@ class NativeSequence {
     return absl::OkStatus();
   }
 
-  absl::Status InitShapes(const CellSpec& spec, SequenceShapes* shapes) const {
+  absl::Status InitShapes(const CellSpec& spec, Shapes* shapes) const {
     return shapes->Init(spec, [this](int input, const char*, TensorShape* shape) {
       *shape = inputs_[input].shape();
       return absl::OkStatus();
@@ -117,7 +120,7 @@ class NativeSequence {
     }
     CellSpec forward = spec_;
     forward.is_gradient = false;
-    SequenceShapes shapes;
+    Shapes shapes;
     TF_RETURN_IF_ERROR(InitShapes(forward, &shapes));
     std::vector<Tensor> outputs(shapes.outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -128,7 +131,7 @@ class NativeSequence {
     return absl::OkStatus();
   }
 
-  absl::Status Compute(const CellSpec& spec, const SequenceShapes& shapes,
+  absl::Status Compute(const CellSpec& spec, const Shapes& shapes,
                        const std::vector<Tensor>& outputs) {
     std::vector<const void*> sources;
     for (const Tensor& input : inputs_) sources.push_back(input.data());
@@ -150,7 +153,7 @@ template <typename T, typename S, bool is_gradient>
 class RecurrentSequenceOp : public tensorflow::OpKernel {
  public:
   explicit RecurrentSequenceOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, spec_.Init(ctx, is_gradient));
+    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), is_gradient));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -179,7 +182,7 @@ template <typename T, typename S, bool is_gradient>
 class RecurrentLoopOp : public tensorflow::AsyncOpKernel {
  public:
   explicit RecurrentLoopOp(tensorflow::OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, spec_.Init(ctx, is_gradient));
+    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), is_gradient));
     std::vector<tensorflow::NameAttrList> loop;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("loop", &loop));
     OP_REQUIRES(ctx, loop.size() <= 1,

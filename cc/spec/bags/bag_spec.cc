@@ -1,26 +1,22 @@
-#include "cc/kernels/bags/spec.h"
+#include "cc/spec/bags/bag_spec.h"
 
+#include <algorithm>
 #include <cstdlib>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
-#include "cc/status.h"
-#include "tensorflow/core/framework/types.h"
+#include "absl/strings/str_join.h"
 
 namespace tf_ti {
 
 using tensorflow::DataType;
-using tensorflow::OpKernelConstruction;
-using tensorflow::TensorShape;
 
 namespace {
 
-absl::Status GetOptional(OpKernelConstruction* ctx, const char* attr, int* next, int* input) {
+// Gets the position of an input that may be there, which is then the next one.
+absl::Status FindOptional(const Attributes& attributes, const char* name, int* next, int* input) {
   int count;
-  TF_RETURN_IF_ERROR(ctx->GetAttr(attr, &count));
-  if (count > 1) return InvalidArgument(attr, " must be 0 or 1, got ", count);
+  TF_RETURN_IF_ERROR(attributes.GetOptional(name, &count));
   if (count == 1) *input = (*next)++;
   return absl::OkStatus();
 }
@@ -31,6 +27,12 @@ BagKind KindOf(const std::string& name) {
                             : BagKind::kSegments;
 }
 
+// Returns an error if there is another number of `inputs` than bags of the kind need.
+absl::Status CheckNeeded(const std::string& kind, const char* inputs, int needed, int given) {
+  if (given == needed) return absl::OkStatus();
+  return InvalidArgument("bags given as ", kind, " need ", needed, " ", inputs, ", got ", given);
+}
+
 }  // namespace
 
 absl::Status OfTable(int number, const absl::Status& status) {
@@ -38,50 +40,36 @@ absl::Status OfTable(int number, const absl::Status& status) {
   return absl::Status(status.code(), OfTable(number, std::string(status.message())));
 }
 
-absl::Status CheckRowsAlike(const TensorShape& table, const TensorShape& first) {
-  TensorShape rows = table, expected = first;
-  rows.RemoveDim(0);
-  expected.RemoveDim(0);
-  if (rows == expected) return absl::OkStatus();
-  return InvalidArgument("its shape is ", table.DebugString(),
-                         ", but its rows must be of the shape of those of emb_tables[0], which is ",
-                         first.DebugString());
-}
-
 bool ChecksIds() {
   const char* const value = std::getenv("TF_TI_CHECK_IDS");
   return value != nullptr && std::string_view(value) == "1";
 }
 
-absl::Status BagSpec::InitBags(OpKernelConstruction* ctx, std::optional<BagKind> bags,
-                               int first_input, bool has_num_segments) {
-  if (bags.has_value()) {
-    kind = *bags;
-  } else {
-    std::string name;
-    TF_RETURN_IF_ERROR(ctx->GetAttr("bags", &name));
-    kind = KindOf(name);
-    int num_bounds;
-    TF_RETURN_IF_ERROR(ctx->GetAttr("num_bounds", &num_bounds));
-    if (num_bounds != (kind != BagKind::kPacked)) {
-      return InvalidArgument("bags given as ", name, " need ", kind != BagKind::kPacked,
-                             " bounds, got ", num_bounds);
-    }
-  }
+absl::Status BagSpec::InitBags(const Attributes& attributes, int first_input,
+                               bool has_num_segments) {
   indices = first_input;
   end = first_input + 1;
-  if (kind != BagKind::kPacked) bounds = end++;
+  if (!is_packed()) bounds = end++;
   if (kind == BagKind::kSegments && has_num_segments) num_segments = end++;
-  TF_RETURN_IF_ERROR(GetOptional(ctx, "num_default", &end, &default_index));
-  if (kind == BagKind::kOffsets) {
-    TF_RETURN_IF_ERROR(ctx->GetAttr("include_last_offset", &include_last_offset));
-  }
-  return InitPadding(ctx);
+  TF_RETURN_IF_ERROR(FindOptional(attributes, "num_default", &end, &default_index));
+  return InitPadding(attributes);
 }
 
-absl::Status BagSpec::InitPadding(OpKernelConstruction* ctx) {
+absl::Status BagSpec::InitGiven(const Attributes& attributes) {
+  std::string name;
+  int num_bounds;
+  TF_RETURN_IF_ERROR(attributes.Get("bags", &name));
+  TF_RETURN_IF_ERROR(attributes.GetOptional("num_bounds", &num_bounds));
+  kind = KindOf(name);
+  return CheckNeeded(name, "bounds", !is_packed(), num_bounds);
+}
+
+absl::Status BagSpec::InitPadding(const Attributes& attributes) {
+  if (kind == BagKind::kOffsets) {
+    TF_RETURN_IF_ERROR(attributes.Get("include_last_offset", &include_last_offset));
+  }
   std::vector<int64_t> padding;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("padding_idx", &padding));
+  TF_RETURN_IF_ERROR(attributes.Get("padding_idx", &padding));
   if (padding.size() > 1) {
     return InvalidArgument("padding_idx must have one value, got ", padding.size());
   }
@@ -89,69 +77,11 @@ absl::Status BagSpec::InitPadding(OpKernelConstruction* ctx) {
   return absl::OkStatus();
 }
 
-absl::Status BagSpec::Init(OpKernelConstruction* ctx, std::optional<BagKind> bags,
-                           int first_input) {
-  TF_RETURN_IF_ERROR(InitBags(ctx, bags, first_input, bags.has_value()));
-  TF_RETURN_IF_ERROR(GetOptional(ctx, "num_weights", &end, &weights));
-  return InitReduction(ctx);
-}
-
-absl::Status BagSpec::InitOneOf(OpKernelConstruction* ctx, int table_number) {
-  int count, num_bounds, num_counts, num_default, num_weights;
-  std::vector<std::string> kinds;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("N", &count));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("bags", &kinds));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("num_bounds", &num_bounds));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("num_counts", &num_counts));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("num_default", &num_default));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("num_weights", &num_weights));
-  const int num_kinds = kinds.size();
-  if (num_kinds != count) {
-    return InvalidArgument("bags must have a kind for each of ", count, " tables, got ", num_kinds);
-  }
-  is_of_several = true;
-  // The lists of inputs follow each other. Those of bounds and counts have only the tensors that
-  // there are.
-  table = table_number;
-  indices = count + table;
-  end = 2 * count;
-  for (int k = 0; k < count; ++k) {
-    if (KindOf(kinds[k]) == BagKind::kPacked) continue;
-    if (k == table) bounds = end;
-    ++end;
-  }
-  const int bounds_end = end;
-  for (int k = 0; k < count; ++k) {
-    if (KindOf(kinds[k]) != BagKind::kSegments) continue;
-    if (k == table) num_segments = end;
-    ++end;
-  }
-  if (num_bounds != bounds_end - 2 * count || num_counts != end - bounds_end) {
-    return InvalidArgument("bags of these kinds need ", bounds_end - 2 * count, " bounds and ",
-                           end - bounds_end, " num_segments, got ", num_bounds, " and ",
-                           num_counts);
-  }
-  for (const auto& [number, input] :
-       {std::pair(num_default, &default_index), std::pair(num_weights, &weights)}) {
-    if (number != 0 && number != count) {
-      return InvalidArgument("num_default and num_weights must be 0 or ", count, ", got ", number);
-    }
-    if (number != 0) *input = end + table;
-    end += number;
-  }
-  kind = KindOf(kinds[table]);
-  if (kind == BagKind::kOffsets) {
-    TF_RETURN_IF_ERROR(ctx->GetAttr("include_last_offset", &include_last_offset));
-  }
-  TF_RETURN_IF_ERROR(InitPadding(ctx));
-  return InitReduction(ctx);
-}
-
-absl::Status BagSpec::InitReduction(OpKernelConstruction* ctx) {
+absl::Status BagSpec::InitReduction(const Attributes& attributes) {
   DataType dtype;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("T", &dtype));
   std::string name;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("reduction", &name));
+  TF_RETURN_IF_ERROR(attributes.Get("T", &dtype));
+  TF_RETURN_IF_ERROR(attributes.Get("reduction", &name));
   reduction = name == "sum"    ? Reduction::kSum
               : name == "mean" ? Reduction::kMean
               : name == "max"  ? Reduction::kMax
@@ -166,27 +96,115 @@ absl::Status BagSpec::InitReduction(OpKernelConstruction* ctx) {
     return InvalidArgument("reduction sqrtn needs a table of floats, got ",
                            tensorflow::DataTypeString(dtype));
   }
-  if (has_weights()) {
-    DataType type;
-    TF_RETURN_IF_ERROR(ctx->GetAttr("Tweights", &type));
-    const bool is_half = dtype == tensorflow::DT_HALF || dtype == tensorflow::DT_BFLOAT16;
-    if (type != dtype && !(is_half && type == tensorflow::DT_FLOAT)) {
-      return InvalidArgument("per_sample_weights must be ", tensorflow::DataTypeString(dtype),
-                             " like emb_table", is_half ? ", or float" : "", ", got ",
-                             tensorflow::DataTypeString(type));
-    }
-    weights_are_wide = type != dtype;
+  if (argmax >= 0 && reduction != Reduction::kMax) {
+    return InvalidArgument("reduction ", name, " has no argmax");
+  }
+  if (!has_weights()) return absl::OkStatus();
+  DataType type;
+  TF_RETURN_IF_ERROR(attributes.Get("Tweights", &type));
+  const bool is_half = dtype == tensorflow::DT_HALF || dtype == tensorflow::DT_BFLOAT16;
+  weights_are_wide = type != dtype;
+  if (type == dtype || (is_half && type == tensorflow::DT_FLOAT)) return absl::OkStatus();
+  return InvalidArgument("per_sample_weights must be ", tensorflow::DataTypeString(dtype),
+                         " like emb_table", is_half ? ", or float" : "", ", got ",
+                         tensorflow::DataTypeString(type));
+}
+
+absl::Status BagSpec::Init(const Attributes& attributes, BagKind bags) {
+  kind = bags;
+  int num_argmax;
+  TF_RETURN_IF_ERROR(InitBags(attributes, 1, /*has_num_segments=*/true));
+  TF_RETURN_IF_ERROR(FindOptional(attributes, "num_weights", &end, &weights));
+  TF_RETURN_IF_ERROR(attributes.GetOptional("num_argmax", &num_argmax));
+  if (num_argmax == 1) argmax = 1;
+  return InitReduction(attributes);
+}
+
+absl::Status BagSpec::InitGradient(const Attributes& attributes, int first_input) {
+  int num_argmax;
+  TF_RETURN_IF_ERROR(InitGiven(attributes));
+  TF_RETURN_IF_ERROR(InitBags(attributes, first_input, /*has_num_segments=*/false));
+  TF_RETURN_IF_ERROR(FindOptional(attributes, "num_weights", &end, &weights));
+  TF_RETURN_IF_ERROR(InitReduction(attributes));
+  TF_RETURN_IF_ERROR(attributes.GetOptional("num_argmax", &num_argmax));
+  if (num_argmax == (reduction == Reduction::kMax)) return absl::OkStatus();
+  return InvalidArgument("reduction max needs argmax, and no other does");
+}
+
+absl::Status BagSpec::InitWeightsGradient(const Attributes& attributes) {
+  TF_RETURN_IF_ERROR(InitGiven(attributes));
+  TF_RETURN_IF_ERROR(InitBags(attributes, 2, /*has_num_segments=*/false));
+  TF_RETURN_IF_ERROR(FindOptional(attributes, "num_weights", &end, &weights));
+  TF_RETURN_IF_ERROR(InitReduction(attributes));
+  return has_weights() ? absl::OkStatus() : InvalidArgument("there are no per_sample_weights");
+}
+
+absl::Status BagSpec::InitSeveral(const Attributes& attributes, std::vector<BagSpec>* specs) {
+  int count, num_bounds, num_counts, num_default, num_weights, num_argmax;
+  std::vector<std::string> kinds;
+  TF_RETURN_IF_ERROR(attributes.Get("N", &count));
+  TF_RETURN_IF_ERROR(attributes.Get("bags", &kinds));
+  TF_RETURN_IF_ERROR(attributes.Get("num_bounds", &num_bounds));
+  TF_RETURN_IF_ERROR(attributes.Get("num_counts", &num_counts));
+  TF_RETURN_IF_ERROR(attributes.Get("num_default", &num_default));
+  TF_RETURN_IF_ERROR(attributes.Get("num_weights", &num_weights));
+  TF_RETURN_IF_ERROR(attributes.Get("num_argmax", &num_argmax));
+  const int num_packed = std::count(kinds.begin(), kinds.end(), "packed");
+  const int num_segments = std::count(kinds.begin(), kinds.end(), "segments");
+  if (static_cast<int>(kinds.size()) != count || num_bounds != count - num_packed ||
+      num_counts != num_segments) {
+    return InvalidArgument("bags of ", count, " tables, of kinds ", absl::StrJoin(kinds, ", "),
+                           ", cannot have ", num_bounds, " bounds and ", num_counts,
+                           " num_segments");
+  }
+  for (const auto& [name, number] :
+       {std::pair("num_default", num_default), std::pair("num_weights", num_weights),
+        std::pair("num_argmax", num_argmax)}) {
+    if (number == 0 || number == count) continue;
+    return InvalidArgument(name, " must be 0 or ", count, ", got ", number);
+  }
+  // The lists of inputs follow each other. Those of bounds and counts have only the tensors that
+  // there are.
+  int next_bounds = 2 * count;
+  int next_segments = next_bounds + num_bounds;
+  const int first_default = next_segments + num_counts;
+  const int first_weights = first_default + num_default;
+  specs->resize(count);
+  for (int k = 0; k < count; ++k) {
+    BagSpec& spec = (*specs)[k];
+    spec.kind = KindOf(kinds[k]);
+    spec.is_of_several = true;
+    spec.table = k;
+    spec.indices = count + k;
+    if (!spec.is_packed()) spec.bounds = next_bounds++;
+    if (spec.kind == BagKind::kSegments) spec.num_segments = next_segments++;
+    if (num_default > 0) spec.default_index = first_default + k;
+    if (num_weights > 0) spec.weights = first_weights + k;
+    if (num_argmax > 0) spec.argmax = count + k;
+    spec.end = first_weights + num_weights;
+    TF_RETURN_IF_ERROR(spec.InitPadding(attributes));
+    TF_RETURN_IF_ERROR(spec.InitReduction(attributes));
   }
   return absl::OkStatus();
 }
 
-absl::Status BagSpec::InitGradient(OpKernelConstruction* ctx, int first_input) {
-  TF_RETURN_IF_ERROR(Init(ctx, std::nullopt, first_input));
-  int num_argmax;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("num_argmax", &num_argmax));
-  if (num_argmax != (reduction == Reduction::kMax)) {
-    return InvalidArgument("reduction max needs argmax, and no other does");
+absl::Status PartitionSpec::Init(const Attributes& attributes) {
+  std::string kind, name;
+  int num_counts, num_positions;
+  TF_RETURN_IF_ERROR(bags.InitGiven(attributes));
+  TF_RETURN_IF_ERROR(attributes.Get("bags", &kind));
+  TF_RETURN_IF_ERROR(attributes.GetOptional("num_counts", &num_counts));
+  TF_RETURN_IF_ERROR(
+      CheckNeeded(kind, "num_segments", bags.kind == BagKind::kSegments, num_counts));
+  TF_RETURN_IF_ERROR(bags.InitBags(attributes, 1, /*has_num_segments=*/true));
+  TF_RETURN_IF_ERROR(attributes.Get("num_shards", &num_shards));
+  TF_RETURN_IF_ERROR(attributes.Get("num_positions", &num_positions));
+  if (num_positions != 0 && num_positions != num_shards) {
+    return InvalidArgument("num_positions must be 0 or ", num_shards, ", got ", num_positions);
   }
+  has_positions = num_positions > 0;
+  TF_RETURN_IF_ERROR(attributes.Get("strategy", &name));
+  strategy = name == "mod" ? PartitionStrategy::kMod : PartitionStrategy::kDiv;
   return absl::OkStatus();
 }
 

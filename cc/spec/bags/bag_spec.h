@@ -1,27 +1,22 @@
-// The attributes of a bag op, and the positions of its inputs.
-#ifndef TF_TI_CC_KERNELS_BAGS_SPEC_H_
-#define TF_TI_CC_KERNELS_BAGS_SPEC_H_
+// The contract of a bag op: its attributes, the positions of its inputs, and their shapes.
+#ifndef TF_TI_CC_SPEC_BAGS_BAG_SPEC_H_
+#define TF_TI_CC_SPEC_BAGS_BAG_SPEC_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cc/compute/bags/bags.h"
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/tensor_shape.h"
+#include "cc/compute/bags/partition.h"
+#include "cc/spec/attributes.h"
+#include "cc/spec/shapes.h"
+#include "cc/status.h"
 
 namespace tf_ti {
 
 // Adds the table to an error message where there are several.
 absl::Status OfTable(int number, const absl::Status& status);
-
-// Returns an error if a table's rows are not of the shape of the first one's. Both have rank 1 or
-// more.
-absl::Status CheckRowsAlike(const tensorflow::TensorShape& table,
-                            const tensorflow::TensorShape& first);
-
-// True if TF_TI_CHECK_IDS=1 is in the environment. Bad values are then errors even where a check
-// costs something.
-bool ChecksIds();
 
 // The attributes of a bag op, as cc/ops/bags.cc documents them, and where its inputs are.
 struct BagSpec {
@@ -39,29 +34,139 @@ struct BagSpec {
   int default_index = -1;
   int weights = -1;
   int end = 0;  // of those above
+  // The position of the output that holds positions; -1 where the op does not have it.
+  int argmax = -1;
 
-  // `first_input` is that of the indices. `bags` is the kind of a forward op; that of a gradient is
-  // an attribute.
-  absl::Status Init(tensorflow::OpKernelConstruction* ctx, std::optional<BagKind> bags,
-                    int first_input);
-  // Reads the part that tells which indices make up which bag.
-  absl::Status InitBags(tensorflow::OpKernelConstruction* ctx, std::optional<BagKind> bags,
-                        int first_input, bool has_num_segments);
+  // Read the attributes of a look-up in one table; of one in several tables; of the gradient of a
+  // look-up by its table; and by its weights. The input `grad` is the one before the indices;
+  // argmax, for kMax, is the one at `end`.
+  absl::Status Init(const Attributes& attributes, BagKind bags);
+  static absl::Status InitSeveral(const Attributes& attributes, std::vector<BagSpec>* specs);
+  absl::Status InitGradient(const Attributes& attributes, int first_input);
+  absl::Status InitWeightsGradient(const Attributes& attributes);
 
-  // Reads the attributes of one table of an op of several.
-  absl::Status InitOneOf(tensorflow::OpKernelConstruction* ctx, int table_number);
-
-  // Reads those of a gradient, which has an argmax behind all other inputs for the reduction max.
-  absl::Status InitGradient(tensorflow::OpKernelConstruction* ctx, int first_input);
-
+  int grad() const { return indices - 1; }
+  bool is_packed() const { return kind == BagKind::kPacked; }
   bool has_weights() const { return weights >= 0; }
 
+  // Checks the shapes of the inputs from the indices to `end`. `find(input, name, &shape)` gets
+  // one. `count` gets the number of bags, or -1 where the shapes do not tell it.
+  template <typename Shape, typename Find>
+  absl::Status CheckShapes(const Find& find, int64_t* count) const;
+
+  // The same of a gradient. `grad` gets the shape of that input, `count` the number of its rows.
+  template <typename Shape, typename Find>
+  absl::Status CheckGradientShapes(const Find& find, Shape* grad, int64_t* count) const;
+
  private:
-  // Read the attributes that no input tells.
-  absl::Status InitPadding(tensorflow::OpKernelConstruction* ctx);
-  absl::Status InitReduction(tensorflow::OpKernelConstruction* ctx);
+  friend struct PartitionSpec;
+
+  // Read the part that tells which indices make up which bag, and the parts that no input tells.
+  absl::Status InitGiven(const Attributes& attributes);
+  absl::Status InitBags(const Attributes& attributes, int first_input, bool has_num_segments);
+  absl::Status InitPadding(const Attributes& attributes);
+  absl::Status InitReduction(const Attributes& attributes);
 };
+
+// The contract of EmbeddingBagPartition.
+struct PartitionSpec {
+  BagSpec bags;
+  int num_shards = 0;
+  bool has_positions = false;
+  PartitionStrategy strategy = PartitionStrategy::kDiv;
+
+  absl::Status Init(const Attributes& attributes);
+};
+
+// True if TF_TI_CHECK_IDS=1 is in the environment. Bad values are then errors even where a check
+// costs something.
+bool ChecksIds();
+
+inline absl::Status CheckNumSegments(int64_t count) {
+  if (count >= 0) return absl::OkStatus();
+  return InvalidArgument("num_segments must not be negative, got ", count);
+}
+
+inline absl::Status CheckNumEmb(int64_t num_emb) {
+  if (num_emb >= 0) return absl::OkStatus();
+  return InvalidArgument("num_emb must not be negative, got ", num_emb);
+}
+
+// Returns an error if a table's rows are not of the shape of the first one's.
+template <typename Shape>
+absl::Status CheckRowsAlike(const Shape& table, const Shape& first) {
+  if (table.unknown_rank() || first.unknown_rank()) return absl::OkStatus();
+  Shape rows = table, expected = first;
+  rows.RemoveDim(0);
+  expected.RemoveDim(0);
+  if (MayBeEqual(rows, expected)) return absl::OkStatus();
+  return InvalidArgument("its shape is ", table.DebugString(),
+                         ", but its rows must be of the shape of those of emb_tables[0], which is ",
+                         first.DebugString());
+}
+
+// Returns an error if `rows` are not `count` rows of a table.
+template <typename Shape>
+absl::Status CheckRowsOf(const char* name, const Shape& rows, int64_t count, const Shape& table) {
+  if (table.unknown_rank()) return absl::OkStatus();
+  Shape expected = table;
+  TF_RETURN_IF_ERROR(expected.SetDimWithStatus(0, count));
+  return CheckShape(name, rows, expected);
+}
+
+// Returns an error where a gradient has other rows than there are bags.
+inline absl::Status CheckGradCount(int64_t num_rows, int64_t count) {
+  if (num_rows < 0 || count < 0 || num_rows == count) return absl::OkStatus();
+  return InvalidArgument("grad has ", num_rows, " rows, but there are ", count, " bags");
+}
+
+template <typename Shape, typename Find>
+absl::Status BagSpec::CheckShapes(const Find& find, int64_t* count) const {
+  Shape ids, shape;
+  TF_RETURN_IF_ERROR(find(indices, "indices", &ids));
+  TF_RETURN_IF_ERROR(CheckRank("indices", ids, is_packed() ? 2 : 1));
+  *count = is_packed() && !ids.unknown_rank() ? ids.dim_size(0) : -1;
+  if (kind == BagKind::kOffsets) {
+    TF_RETURN_IF_ERROR(find(bounds, "offsets", &shape));
+    TF_RETURN_IF_ERROR(CheckRank("offsets", shape, 1));
+    const int64_t size = shape.unknown_rank() ? -1 : shape.dim_size(0);
+    if (size == 0 && include_last_offset) {
+      return InvalidArgument("offsets has no last offset: it is empty");
+    }
+    *count = size < 0 ? -1 : size - include_last_offset;
+  } else if (kind == BagKind::kSegments) {
+    TF_RETURN_IF_ERROR(find(bounds, "segment_ids", &shape));
+    TF_RETURN_IF_ERROR(CheckShapeOf("segment_ids", shape, "indices", ids));
+  }
+  if (num_segments >= 0) {
+    TF_RETURN_IF_ERROR(find(num_segments, "num_segments", &shape));
+    TF_RETURN_IF_ERROR(CheckRank("num_segments", shape, 0));
+  }
+  if (default_index >= 0) {
+    TF_RETURN_IF_ERROR(find(default_index, "default_index", &shape));
+    TF_RETURN_IF_ERROR(CheckRank("default_index", shape, 0));
+  }
+  if (has_weights()) {
+    TF_RETURN_IF_ERROR(find(weights, "per_sample_weights", &shape));
+    TF_RETURN_IF_ERROR(CheckShapeOf("per_sample_weights", shape, "indices", ids));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Shape, typename Find>
+absl::Status BagSpec::CheckGradientShapes(const Find& find, Shape* shape, int64_t* count) const {
+  int64_t known;
+  TF_RETURN_IF_ERROR(find(grad(), "grad", shape));
+  TF_RETURN_IF_ERROR(CheckHasRows("grad", *shape));
+  *count = shape->unknown_rank() ? -1 : shape->dim_size(0);
+  TF_RETURN_IF_ERROR(CheckShapes<Shape>(find, &known));
+  TF_RETURN_IF_ERROR(CheckGradCount(*count, known));
+  if (reduction != Reduction::kMax) return absl::OkStatus();
+  Shape positions;
+  TF_RETURN_IF_ERROR(find(end, "argmax", &positions));
+  return CheckShapeOf("argmax", positions, "grad", *shape);
+}
 
 }  // namespace tf_ti
 
-#endif  // TF_TI_CC_KERNELS_BAGS_SPEC_H_
+#endif  // TF_TI_CC_SPEC_BAGS_BAG_SPEC_H_

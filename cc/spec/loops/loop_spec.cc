@@ -1,25 +1,16 @@
-#include "cc/kernels/loops/spec.h"
+#include "cc/spec/loops/loop_spec.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "cc/spec/loops/errors.h"
+#include "cc/spec/shapes.h"
 #include "cc/status.h"
 
 namespace tf_ti {
 namespace {
 
-using tensorflow::OpKernelConstruction;
 using tensorflow::PartialTensorShape;
-
-template <typename T>
-absl::Status GetList(OpKernelConstruction* ctx, const char* name, size_t size,
-                     std::vector<T>* list) {
-  TF_RETURN_IF_ERROR(ctx->GetAttr(name, list));
-  if (list->size() != size) {
-    return InvalidArgument(name, " needs ", size, " elements, got ", list->size());
-  }
-  return absl::OkStatus();
-}
 
 InputMode ParseInputMode(const std::string& mode) {
   if (mode == "slice") return InputMode::kSlice;
@@ -48,27 +39,27 @@ absl::Status CheckIndex(const char* what, int64_t index, size_t size) {
 
 }  // namespace
 
-absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
+absl::Status LoopSpec::Init(const Attributes& attributes) {
   tensorflow::DataTypeVector input_types, output_types;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("Tin", &input_types));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("Tout", &output_types));
+  TF_RETURN_IF_ERROR(attributes.Get("Tin", &input_types));
+  TF_RETURN_IF_ERROR(attributes.Get("Tout", &output_types));
   int64_t num_limits;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("N", &num_limits));
+  TF_RETURN_IF_ERROR(attributes.Get("N", &num_limits));
   if (num_limits > 1) {
     return InvalidArgument("at most one num_iterations can be given, got ", num_limits);
   }
   has_num_iterations = num_limits == 1;
   int64_t num_lengths;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("M", &num_lengths));
+  TF_RETURN_IF_ERROR(attributes.Get("M", &num_lengths));
   std::vector<tensorflow::NameAttrList> conditions;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("condition", &conditions));
+  TF_RETURN_IF_ERROR(attributes.Get("condition", &conditions));
   if (conditions.size() > 1) {
     return InvalidArgument("at most one condition can be given, got ", conditions.size());
   }
   has_condition = conditions.size() == 1;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("limit_label", &limit_label));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("reverse", &reverse));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("result_shapes", &result_shapes));
+  TF_RETURN_IF_ERROR(attributes.Get("limit_label", &limit_label));
+  TF_RETURN_IF_ERROR(attributes.Get("reverse", &reverse));
+  TF_RETURN_IF_ERROR(attributes.Get("result_shapes", &result_shapes));
   result_uses.assign(result_shapes.size(), 0);
 
   {
@@ -76,14 +67,14 @@ absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
     std::vector<std::string> mode, label;
     std::vector<int64_t> axis, start, end, stride, part_size;
     std::vector<PartialTensorShape> shape;
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_mode", n, &mode));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_label", n, &label));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_axis", n, &axis));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_start", n, &start));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_end", n, &end));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_stride", n, &stride));
-    TF_RETURN_IF_ERROR(GetList(ctx, "input_part_size", n, &part_size));
-    TF_RETURN_IF_ERROR(GetList(ctx, "parameter_shapes", n, &shape));
+    TF_RETURN_IF_ERROR(attributes.GetList("input_mode", n, &mode));
+    TF_RETURN_IF_ERROR(attributes.GetList("input_label", n, &label));
+    TF_RETURN_IF_ERROR(attributes.GetList("input_axis", n, &axis));
+    TF_RETURN_IF_ERROR(attributes.GetList("input_start", n, &start));
+    TF_RETURN_IF_ERROR(attributes.GetList("input_end", n, &end));
+    TF_RETURN_IF_ERROR(attributes.GetList("input_stride", n, &stride));
+    TF_RETURN_IF_ERROR(attributes.GetList("input_part_size", n, &part_size));
+    TF_RETURN_IF_ERROR(attributes.GetList("parameter_shapes", n, &shape));
     for (size_t i = 0; i < n; ++i) {
       Input input{ParseInputMode(mode[i]), axis[i], {}, label[i], input_types[i], shape[i]};
       input.range = {start[i], end[i], stride[i], part_size[i], input.mode == InputMode::kSegment};
@@ -98,13 +89,13 @@ absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
     const size_t n = output_types.size();
     std::vector<std::string> mode, label;
     std::vector<int64_t> source, axis, stride, part_size, length;
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_mode", n, &mode));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_label", n, &label));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_source", n, &source));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_axis", n, &axis));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_stride", n, &stride));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_part_size", n, &part_size));
-    TF_RETURN_IF_ERROR(GetList(ctx, "output_length", n, &length));
+    TF_RETURN_IF_ERROR(attributes.GetList("output_mode", n, &mode));
+    TF_RETURN_IF_ERROR(attributes.GetList("output_label", n, &label));
+    TF_RETURN_IF_ERROR(attributes.GetList("output_source", n, &source));
+    TF_RETURN_IF_ERROR(attributes.GetList("output_axis", n, &axis));
+    TF_RETURN_IF_ERROR(attributes.GetList("output_stride", n, &stride));
+    TF_RETURN_IF_ERROR(attributes.GetList("output_part_size", n, &part_size));
+    TF_RETURN_IF_ERROR(attributes.GetList("output_length", n, &length));
     for (size_t i = 0; i < n; ++i) {
       Output output{
           ParseOutputMode(mode[i]), -1, -1, axis[i], stride[i], part_size[i], length[i], label[i],
@@ -139,8 +130,8 @@ absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
     }
   }
   std::vector<int64_t> from, to;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("back_edge_from", &from));
-  TF_RETURN_IF_ERROR(GetList(ctx, "back_edge_to", from.size(), &to));
+  TF_RETURN_IF_ERROR(attributes.Get("back_edge_from", &from));
+  TF_RETURN_IF_ERROR(attributes.GetList("back_edge_to", from.size(), &to));
   for (size_t e = 0; e < from.size(); ++e) {
     TF_RETURN_IF_ERROR(CheckIndex("back edge from result", from[e], result_shapes.size()));
     TF_RETURN_IF_ERROR(CheckIndex("back edge to parameter", to[e], inputs.size()));
@@ -157,7 +148,7 @@ absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
     back_edges.push_back({static_cast<int>(from[e]), static_cast<int>(to[e]), last_use});
   }
   std::vector<int64_t> read;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("condition_inputs", &read));
+  TF_RETURN_IF_ERROR(attributes.Get("condition_inputs", &read));
   for (int64_t parameter : read) {
     TF_RETURN_IF_ERROR(CheckIndex("condition input", parameter, inputs.size()));
     condition_inputs.push_back(parameter);
@@ -179,6 +170,63 @@ absl::Status LoopSpec::Init(OpKernelConstruction* ctx) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status LoopSpec::Input::FindAxis(int64_t rank, int64_t* resolved) const {
+  return ResolveAxis(label, axis, "a tensor", rank, resolved);
+}
+
+absl::Status LoopSpec::Input::FindPieces(int64_t extent, Pieces* pieces) const {
+  const std::string problem = ResolvePieces(range, extent, pieces);
+  return problem.empty() ? absl::OkStatus() : InvalidArgument(label, ": ", problem);
+}
+
+int64_t LoopSpec::Input::CountParts(int64_t size) const {
+  const int64_t part = range.part_size;
+  return part > 0 ? size / part + (size % part > 0) : size;
+}
+
+absl::Status LoopSpec::Output::FindAxis(int64_t rank, int64_t* resolved) const {
+  return ResolveAxis(label, axis, "an output", rank, resolved);
+}
+
+absl::Status LoopSpec::Output::CheckLength(int64_t given) const {
+  return given >= 0 ? absl::OkStatus() : InvalidArgument(IsNegative(LengthName(), given));
+}
+
+int LoopSpec::StateOf(const Output& output) const {
+  for (const BackEdge& edge : back_edges) {
+    if (edge.from == output.result) return edge.to;
+  }
+  return -1;
+}
+
+absl::Status LoopSpec::CheckLimit(int64_t given) const {
+  return given >= 0 ? absl::OkStatus() : InvalidArgument(IsNegative(limit_label, given));
+}
+
+absl::Status LoopSpec::CheckBody(size_t num_parameters, size_t expected, size_t num_results) const {
+  if (num_parameters == expected && num_results == result_shapes.size()) return absl::OkStatus();
+  return InvalidArgument("the body has ", num_parameters, " parameters and ", num_results,
+                         " results; the op was built for ", expected, " and ",
+                         result_shapes.size());
+}
+
+absl::Status LoopSpec::CheckBackEdge(const BackEdge& edge, tensorflow::DataType from,
+                                     tensorflow::DataType to) const {
+  if (from == to) return absl::OkStatus();
+  return InvalidArgument(inputs[edge.to].label, ": a back edge brings ",
+                         tensorflow::DataTypeString(from), " to a parameter of type ",
+                         tensorflow::DataTypeString(to));
+}
+
+absl::Status LoopSpec::CheckResult(const Output& output, tensorflow::DataType dtype) const {
+  if (output.result < 0 || output.mode == OutputMode::kHistory || dtype == output.dtype) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(output.label, ": the body's result is of type ",
+                         tensorflow::DataTypeString(dtype), ", the output of type ",
+                         tensorflow::DataTypeString(output.dtype));
 }
 
 }  // namespace tf_ti

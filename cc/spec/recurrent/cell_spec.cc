@@ -1,4 +1,4 @@
-#include "cc/kernels/recurrent/spec.h"
+#include "cc/spec/recurrent/cell_spec.h"
 
 #include <cmath>
 #include <limits>
@@ -33,10 +33,10 @@ absl::Status FindFunction(const std::string& name, ActivationFunction* function)
 }
 
 // Finds out if a list of inputs has its only tensor.
-absl::Status GetHas(tensorflow::OpKernelConstruction* ctx, const char* attribute, const char* name,
+absl::Status GetHas(const Attributes& attributes, const char* attribute, const char* name,
                     bool* has) {
   int count;
-  TF_RETURN_IF_ERROR(ctx->GetAttr(attribute, &count));
+  TF_RETURN_IF_ERROR(attributes.Get(attribute, &count));
   if (count > 1) return InvalidArgument(name, " must be one tensor, got ", count);
   *has = count == 1;
   return absl::OkStatus();
@@ -44,18 +44,18 @@ absl::Status GetHas(tensorflow::OpKernelConstruction* ctx, const char* attribute
 
 }  // namespace
 
-absl::Status CellSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_is_gradient) {
+absl::Status CellSpec::Init(const Attributes& attributes, bool op_is_gradient) {
   is_gradient = op_is_gradient;
   std::string kind_name;
   bool linear_before_reset;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("kind", &kind_name));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("linear_before_reset", &linear_before_reset));
+  TF_RETURN_IF_ERROR(attributes.Get("kind", &kind_name));
+  TF_RETURN_IF_ERROR(attributes.Get("linear_before_reset", &linear_before_reset));
   kind = kind_name == "lstm"   ? CellKind::kLstm
          : kind_name == "rnn"  ? CellKind::kRnn
          : linear_before_reset ? CellKind::kGruLinearBeforeReset
                                : CellKind::kGru;
   std::vector<int> order;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("gate_order", &order));
+  TF_RETURN_IF_ERROR(attributes.Get("gate_order", &order));
   const int num_gates = NumGates(kind);
   std::vector<bool> found(num_gates, false);
   for (int gate = 0; gate < static_cast<int>(order.size()); ++gate) {
@@ -68,8 +68,8 @@ absl::Status CellSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_is_gr
   }
   std::vector<std::string> names;
   std::vector<std::string> coefficients;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("activations", &names));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("coefficients", &coefficients));
+  TF_RETURN_IF_ERROR(attributes.Get("activations", &names));
+  TF_RETURN_IF_ERROR(attributes.Get("coefficients", &coefficients));
   const size_t num_activations = kind == CellKind::kLstm ? 3 : kind == CellKind::kRnn ? 1 : 2;
   if (names.size() != num_activations) {
     return InvalidArgument("activations must be ", num_activations, ", got ", names.size());
@@ -85,7 +85,7 @@ absl::Status CellSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_is_gr
     }
   }
   std::vector<int> limits;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("limits", &limits));
+  TF_RETURN_IF_ERROR(attributes.Get("limits", &limits));
   if (limits.empty()) limits.resize(num_activations);
   if (limits.size() != num_activations) {
     return InvalidArgument("limits must be ", num_activations, ", or none, got ", limits.size());
@@ -103,21 +103,21 @@ absl::Status CellSpec::Init(tensorflow::OpKernelConstruction* ctx, bool op_is_gr
   if (is_gradient && !std::isinf(clip)) {
     return Unimplemented("there is no gradient of a clipped sequence");
   }
-  TF_RETURN_IF_ERROR(ctx->GetAttr("transpose_weights", &transpose_weights));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("reverse", &reverse));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("time_major", &time_major));
-  TF_RETURN_IF_ERROR(ctx->GetAttr("hold_output", &hold_output));
+  TF_RETURN_IF_ERROR(attributes.Get("transpose_weights", &transpose_weights));
+  TF_RETURN_IF_ERROR(attributes.Get("reverse", &reverse));
+  TF_RETURN_IF_ERROR(attributes.Get("time_major", &time_major));
+  TF_RETURN_IF_ERROR(attributes.Get("hold_output", &hold_output));
   bool has_cells;
-  TF_RETURN_IF_ERROR(GetHas(ctx, "num_cells", "c", &has_cells));
-  TF_RETURN_IF_ERROR(GetHas(ctx, "num_weights", "w", &has_weights));
-  TF_RETURN_IF_ERROR(GetHas(ctx, "num_biases", "b", &has_bias));
-  TF_RETURN_IF_ERROR(GetHas(ctx, "num_lengths", "lengths", &has_lengths));
-  TF_RETURN_IF_ERROR(GetHas(ctx, "num_masks", "mask", &has_mask));
+  TF_RETURN_IF_ERROR(GetHas(attributes, "num_cells", "c", &has_cells));
+  TF_RETURN_IF_ERROR(GetHas(attributes, "num_weights", "w", &has_weights));
+  TF_RETURN_IF_ERROR(GetHas(attributes, "num_biases", "b", &has_bias));
+  TF_RETURN_IF_ERROR(GetHas(attributes, "num_lengths", "lengths", &has_lengths));
+  TF_RETURN_IF_ERROR(GetHas(attributes, "num_masks", "mask", &has_mask));
   if (has_cells != is_lstm()) return InvalidArgument("c is for an LSTM, which needs it");
   if (has_lengths && has_mask) {
     return InvalidArgument("lengths and a mask exclude one another");
   }
-  return ctx->GetAttr("num_saved", &num_saved);
+  return attributes.Get("num_saved", &num_saved);
 }
 
 }  // namespace tf_ti

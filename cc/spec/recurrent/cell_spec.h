@@ -1,9 +1,9 @@
 // The description of a cell and of its run over a sequence: the attributes of a recurrent op.
-#ifndef TF_TI_CC_KERNELS_RECURRENT_SPEC_H_
-#define TF_TI_CC_KERNELS_RECURRENT_SPEC_H_
+#ifndef TF_TI_CC_SPEC_RECURRENT_CELL_SPEC_H_
+#define TF_TI_CC_SPEC_RECURRENT_CELL_SPEC_H_
 
 #include "cc/compute/recurrent/sequence.h"
-#include "tensorflow/core/framework/op_kernel.h"
+#include "cc/spec/attributes.h"
 
 namespace tf_ti {
 
@@ -25,7 +25,7 @@ struct CellSpec {
   bool has_mask;
   int num_saved;
 
-  absl::Status Init(tensorflow::OpKernelConstruction* ctx, bool is_gradient);
+  absl::Status Init(const Attributes& attributes, bool is_gradient);
 
   // True if the results of gates' activations do not suffice for their gradients. An LSTM's last
   // activation is not a gate's.
@@ -38,4 +38,4 @@ struct CellSpec {
 
 }  // namespace tf_ti
 
-#endif  // TF_TI_CC_KERNELS_RECURRENT_SPEC_H_
+#endif  // TF_TI_CC_SPEC_RECURRENT_CELL_SPEC_H_

@@ -1,10 +1,9 @@
 // The kernels of the pooled embedding look-ups and of their gradients, for XLA.
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "cc/kernels/bags/spec.h"
+#include "cc/spec/bags/bag_spec.h"
 #include "cc/status.h"
 #include "cc/xla/bags/hlo.h"
 #include "cc/xla/bags/host.h"
@@ -26,38 +25,29 @@ using tensorflow::TensorShape;
 using xla::XlaBuilder;
 using xla::XlaOp;
 
-class BagKernel : public BagsXlaKernel {
+template <BagKind kind>
+class EmbeddingBagOp : public BagsXlaKernel {
  public:
-  BagKernel(OpKernelConstruction* ctx, std::optional<BagKind> kind, int first_input)
-      : BagsXlaKernel(ctx) {
-    OP_REQUIRES_OK(ctx, spec_.Init(ctx, kind, first_input));
+  explicit EmbeddingBagOp(OpKernelConstruction* ctx) : BagsXlaKernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), kind));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
-
- protected:
-  BagSpec spec_;
-  DataType dtype_;
-};
-
-template <BagKind kind>
-class EmbeddingBagOp : public BagKernel {
- public:
-  explicit EmbeddingBagOp(OpKernelConstruction* ctx) : BagKernel(ctx, kind, 1) {}
 
   absl::Status Compile(const Context& ctx) const override {
     BagTable table;
     TF_RETURN_IF_ERROR(table.Init(ctx, dtype_));
-    return Pool(ctx, spec_, table, 1);
+    return Pool(ctx, spec_, table);
   }
+
+ private:
+  BagSpec spec_;
+  DataType dtype_;
 };
 
 class EmbeddingBagsOp : public BagsXlaKernel {
  public:
   explicit EmbeddingBagsOp(OpKernelConstruction* ctx) : BagsXlaKernel(ctx) {
-    int count;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("N", &count));
-    specs_.resize(count);
-    for (int k = 0; k < count; ++k) OP_REQUIRES_OK(ctx, specs_[k].InitOneOf(ctx, k));
+    OP_REQUIRES_OK(ctx, BagSpec::InitSeveral(Attributes(ctx), &specs_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
 
@@ -69,7 +59,7 @@ class EmbeddingBagsOp : public BagsXlaKernel {
       TF_RETURN_IF_ERROR(OfTable(k, CheckRowsAlike(tables[k].shape, tables[0].shape)));
     }
     for (int k = 0; k < count; ++k) {
-      TF_RETURN_IF_ERROR(OfTable(k, Pool(ctx, specs_[k], tables[k], count)));
+      TF_RETURN_IF_ERROR(OfTable(k, Pool(ctx, specs_[k], tables[k])));
     }
     return absl::OkStatus();
   }
@@ -94,7 +84,7 @@ absl::Status GetNumRows(const Context& ctx, DataType dtype, int64_t* num_rows,
   TF_RETURN_IF_ERROR(GetShape(ctx, 0, "num_emb", &shape));
   TF_RETURN_IF_ERROR(CheckRank("num_emb", shape, 0));
   TF_RETURN_IF_ERROR(GetConstant(ctx, 0, "num_emb", num_rows));
-  if (*num_rows < 0) return InvalidArgument("num_emb must not be negative, got ", *num_rows);
+  TF_RETURN_IF_ERROR(CheckNumEmb(*num_rows));
   if (IsTooLarge(xla::ShapeUtil::MakeShape(xla::S32, {}), *num_rows)) {
     return Unimplemented("num_emb is ", *num_rows, ": so many rows are too many for XLA");
   }
@@ -104,7 +94,7 @@ absl::Status GetNumRows(const Context& ctx, DataType dtype, int64_t* num_rows,
 class EmbeddingBagGradOp : public BagsXlaKernel {
  public:
   explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : BagsXlaKernel(ctx) {
-    OP_REQUIRES_OK(ctx, spec_.InitGradient(ctx, 2));
+    OP_REQUIRES_OK(ctx, spec_.InitGradient(Attributes(ctx), 2));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
 
@@ -125,32 +115,30 @@ class EmbeddingBagGradOp : public BagsXlaKernel {
   DataType dtype_;
 };
 
-class EmbeddingBagWeightsGradOp : public BagKernel {
+class EmbeddingBagWeightsGradOp : public BagsXlaKernel {
  public:
-  explicit EmbeddingBagWeightsGradOp(OpKernelConstruction* ctx) : BagKernel(ctx, std::nullopt, 2) {
-    OP_REQUIRES(ctx, spec_.has_weights(), InvalidArgument("there are no per_sample_weights"));
+  explicit EmbeddingBagWeightsGradOp(OpKernelConstruction* ctx) : BagsXlaKernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.InitWeightsGradient(Attributes(ctx)));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
 
   absl::Status Compile(const Context& ctx) const override {
     TensorShape shape;
-    TF_RETURN_IF_ERROR(GetShape(ctx, 1, "grad", &shape));
-    if (shape.dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
+    BagInputs inputs;
+    TF_RETURN_IF_ERROR(inputs.InitGradient(ctx, spec_, &shape));
     BagTable table;
     TF_RETURN_IF_ERROR(table.Init(ctx, dtype_));
-    BagInputs inputs;
-    TF_RETURN_IF_ERROR(inputs.Init(ctx, spec_, shape.dim_size(0), table.width()));
-    TensorShape expected = table.shape;
-    TF_RETURN_IF_ERROR(expected.SetDimWithStatus(0, inputs.count));
-    if (shape != expected) {
-      return InvalidArgument("grad must have shape ", expected.DebugString(), ", got ",
-                             shape.DebugString());
-    }
+    TF_RETURN_IF_ERROR(CheckRowsOf("grad", shape, inputs.count, table.shape));
     const XlaOp gradient = (IsOnHost() ? WeightsGradientOnHost : WeightsGradientInHlo)(
-        table, inputs, Flatten(ctx.Input(1)));
+        table, inputs, Flatten(ctx.Input(spec_.grad())));
     AddRead(ctx, table, gradient);
     ctx.SetOutput(0, xla::Reshape(gradient, inputs.shape.dim_sizes()));
     return ctx.builder()->first_error();
   }
+
+ private:
+  BagSpec spec_;
+  DataType dtype_;
 };
 
 class RowPositionsOp : public BagsXlaKernel {
@@ -185,11 +173,7 @@ class RowPositionsOp : public BagsXlaKernel {
 class EmbeddingBagPartitionOp : public BagsXlaKernel {
  public:
   explicit EmbeddingBagPartitionOp(OpKernelConstruction* ctx) : BagsXlaKernel(ctx) {
-    OP_REQUIRES_OK(ctx, spec_.InitBags(ctx, std::nullopt, 1, /*has_num_segments=*/true));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_shards", &num_shards_));
-    std::string strategy;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("strategy", &strategy));
-    is_mod_ = strategy == "mod";
+    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx)));
     DataType local;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("Tlocal", &local));
     local_ = local == tensorflow::DT_INT32 ? xla::S32 : xla::S64;
@@ -199,21 +183,20 @@ class EmbeddingBagPartitionOp : public BagsXlaKernel {
     int64_t num_rows;
     TF_RETURN_IF_ERROR(GetNumRows(ctx, tensorflow::DT_INVALID, &num_rows));
     BagInputs inputs;
-    TF_RETURN_IF_ERROR(inputs.Init(ctx, spec_, -1, 1));
-    const PartitionedBags bags = PartitionInHlo(inputs, num_rows, num_shards_, is_mod_, local_);
+    TF_RETURN_IF_ERROR(inputs.Init(ctx, spec_.bags, 1));
+    const PartitionedBags bags = PartitionInHlo(inputs, num_rows, spec_.num_shards,
+                                                spec_.strategy == PartitionStrategy::kMod, local_);
     int output = 0;
     for (const XlaOp ids : bags.ids) ctx.SetOutput(output++, ids);
-    for (int k = 0; k < num_shards_; ++k) ctx.SetOutput(output++, bags.offsets);
-    for (int k = 0; k < num_shards_; ++k) ctx.SetOutput(output++, bags.numbers);
+    for (int k = 0; k < spec_.num_shards; ++k) ctx.SetOutput(output++, bags.offsets);
+    for (int k = 0; k < spec_.num_shards; ++k) ctx.SetOutput(output++, bags.numbers);
     while (output + 1 < ctx.num_outputs()) ctx.SetOutput(output++, bags.positions);
     ctx.SetOutput(output, bags.is_empty);
     return ctx.builder()->first_error();
   }
 
  private:
-  BagSpec spec_;
-  int num_shards_;
-  bool is_mod_;
+  PartitionSpec spec_;
   xla::PrimitiveType local_;
 };
 

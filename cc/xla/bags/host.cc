@@ -302,7 +302,7 @@ std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inp
     if (op.valid()) operands.push_back(op);
   }
   operands.insert(operands.end(), others.begin(), others.end());
-  Attributes attributes;
+  CallAttributes attributes;
   attributes.Add("count", inputs.count);
   attributes.Add("has_default", inputs.default_index.valid());
   attributes.Add("has_padding", spec.padding_idx.has_value());

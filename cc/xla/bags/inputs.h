@@ -5,13 +5,11 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "cc/kernels/bags/spec.h"
+#include "cc/spec/bags/bag_spec.h"
 #include "cc/xla/tf2xla.h"
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace tf_ti {
-
-absl::Status CheckRank(const char* name, const tensorflow::TensorShape& shape, int rank);
 
 absl::Status GetConstant(const Context& ctx, int input, const char* name, int64_t* value);
 
@@ -44,15 +42,17 @@ struct BagInputs {
   xla::XlaOp indices, bounds, weights;
   xla::XlaOp default_index;  // a scalar
 
-  // `given_count` is the number of bags, or negative where only the inputs tell it. `width` is that
-  // of their sums.
-  absl::Status Init(const Context& ctx, const BagSpec& spec, int64_t given_count, int64_t width);
+  // Gets the inputs of a look-up whose sums have `width` numbers; and those of a gradient, with the
+  // shape of `grad`.
+  absl::Status Init(const Context& ctx, const BagSpec& spec, int64_t width);
+  absl::Status InitGradient(const Context& ctx, const BagSpec& spec, tensorflow::TensorShape* grad);
 
-  bool is_packed() const { return spec->kind == BagKind::kPacked; }
+  bool is_packed() const { return spec->is_packed(); }
   int64_t packed_size() const { return is_packed() ? shape.dim_size(1) : 0; }
 
  private:
-  absl::Status InitCount(const Context& ctx, int64_t given_count);
+  // Gets the inputs, whose shapes have been checked.
+  absl::Status InitChecked(const Context& ctx, int64_t width);
 };
 
 struct PooledBags {

@@ -12,11 +12,11 @@ namespace tf_ti {
 using tensorflow::TensorShape;
 using xla::XlaOp;
 
-absl::Status BagsXlaKernel::Pool(const Context& ctx, const BagSpec& spec, const BagTable& table,
-                                 int count) const {
+absl::Status BagsXlaKernel::Pool(const Context& ctx, const BagSpec& spec,
+                                 const BagTable& table) const {
   BagInputs inputs;
-  TF_RETURN_IF_ERROR(inputs.Init(ctx, spec, -1, table.width()));
-  const bool has_argmax = ctx.num_outputs() > count;
+  TF_RETURN_IF_ERROR(inputs.Init(ctx, spec, table.width()));
+  const bool has_argmax = spec.argmax >= 0;
   if (has_argmax && inputs.num_indices > std::numeric_limits<int32_t>::max() &&
       ctx.input_type(spec.indices) == tensorflow::DT_INT32) {
     return InvalidArgument("there are ", inputs.num_indices, " indices: they must be int64");
@@ -24,29 +24,18 @@ absl::Status BagsXlaKernel::Pool(const Context& ctx, const BagSpec& spec, const 
   const PooledBags bags = (IsOnHost() ? PoolOnHost : PoolInHlo)(table, inputs, has_argmax);
   AddRead(ctx, table, bags.rows);
   ctx.SetOutput(spec.table, Unflatten(bags.rows, table.shape));
-  if (has_argmax) ctx.SetOutput(count + spec.table, Unflatten(bags.argmax, table.shape));
+  if (has_argmax) ctx.SetOutput(spec.argmax, Unflatten(bags.argmax, table.shape));
   return ctx.builder()->first_error();
 }
 
 absl::Status BagsXlaKernel::GetRowGradients(const Context& ctx, const BagSpec& spec,
                                             int64_t num_rows, const std::vector<XlaOp>& reads,
                                             TensorShape* shape, RowGradients* gradients) const {
-  const int grad = spec.indices - 1;
-  TF_RETURN_IF_ERROR(GetShape(ctx, grad, "grad", shape));
-  if (shape->dims() == 0) return InvalidArgument("grad must have rank 1 or more, got a scalar");
   BagInputs inputs;
-  TF_RETURN_IF_ERROR(inputs.Init(ctx, spec, shape->dim_size(0), WidthOf(*shape)));
+  TF_RETURN_IF_ERROR(inputs.InitGradient(ctx, spec, shape));
   XlaOp argmax;
-  if (spec.reduction == Reduction::kMax) {
-    TensorShape found;
-    TF_RETURN_IF_ERROR(GetShape(ctx, spec.end, "argmax", &found));
-    if (found != *shape) {
-      return InvalidArgument("argmax must have the shape of grad, ", shape->DebugString(), ", got ",
-                             found.DebugString());
-    }
-    argmax = Flatten(ctx.Input(spec.end));
-  }
-  const XlaOp rows = Flatten(ctx.Input(grad));
+  if (spec.reduction == Reduction::kMax) argmax = Flatten(ctx.Input(spec.end));
+  const XlaOp rows = Flatten(ctx.Input(spec.grad()));
   *gradients = IsOnHost() ? TableGradientOnHost(rows, inputs, argmax, num_rows, reads)
                           : TableGradientInHlo(rows, inputs, argmax, num_rows);
   return absl::OkStatus();

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cc/kernels/bags/spec.h"
+#include "cc/spec/bags/bag_spec.h"
 #include "cc/xla/bags/inputs.h"
 #include "cc/xla/tf2xla.h"
 
@@ -25,18 +25,16 @@ class BagsXlaKernel : public XlaKernel {
     return is_cpu_ && !(value != nullptr && std::string_view(value) == "hlo");
   }
 
-  // The look-up in one of the op's `count` tables, with its outputs.
-  absl::Status Pool(const Context& ctx, const BagSpec& spec, const BagTable& table,
-                    int count) const;
+  // The look-up in one of the op's tables, with its outputs.
+  absl::Status Pool(const Context& ctx, const BagSpec& spec, const BagTable& table) const;
 
   // Notes a value that an XLA computation reads of a table.
   void AddRead(const Context& ctx, const BagTable& table, xla::XlaOp value) const {
     if (IsOnHost()) ctx.AddRead(table.given, value);
   }
 
-  // Gets the gradient of a table, and the shape of the input `grad`, which is the one before the
-  // indices of `spec`; argmax, for kMax, is behind the inputs of the spec. The gradient is computed
-  // after `reads`.
+  // Gets the gradient of a table, and the shape of the input `grad`. The gradient is computed after
+  // `reads`.
   absl::Status GetRowGradients(const Context& ctx, const BagSpec& spec, int64_t num_rows,
                                const std::vector<xla::XlaOp>& reads, tensorflow::TensorShape* shape,
                                RowGradients* gradients) const;

@@ -1,12 +1,9 @@
 // The kernels for XLA that update rows of variables.
 #include "cc/xla/bags/updates.h"
 
-#include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "cc/status.h"
+#include "cc/spec/bags/update_spec.h"
 #include "cc/xla/bags/inputs.h"
 #include "cc/xla/bags/kernel.h"
 #include "cc/xla/shapes.h"
@@ -16,140 +13,94 @@
 namespace tf_ti {
 namespace {
 
-using tensorflow::DataType;
 using tensorflow::OpKernelConstruction;
 using tensorflow::TensorShape;
 using xla::XlaOp;
 
-// The basics of the ops: a variable with its slots, and rows with their gradients.
 class UpdateOp : public BagsXlaKernel {
  public:
-  UpdateOp(OpKernelConstruction* ctx, std::vector<std::string> slots)
-      : BagsXlaKernel(ctx), slots_(std::move(slots)) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
-    if (!ctx->HasAttr("bags")) return;
-    bags_.emplace();
-    OP_REQUIRES_OK(ctx, bags_->InitGradient(ctx, 2 + static_cast<int>(slots_.size())));
+  UpdateOp(OpKernelConstruction* ctx, UpdateRule rule) : BagsXlaKernel(ctx) {
+    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), rule));
   }
 
   absl::Status Compile(const Context& ctx) const override {
     RowUpdate update;
-    TensorShape table, shape;
-    std::vector<TensorShape> shapes(slots_.size());
-    TF_RETURN_IF_ERROR(ctx.ReadVariable(0, dtype_, &table, &update.table));
-    if (table.dims() == 0) return InvalidArgument("the variable must have rank 1 or more");
+    update.rule = spec_.rule;
+    update.flag = spec_.flag;
+    TensorShape table;
+    std::vector<TensorShape> slots(spec_.num_slots());
+    TF_RETURN_IF_ERROR(ctx.ReadVariable(0, spec_.dtype, &table, &update.table));
+    TF_RETURN_IF_ERROR(spec_.CheckVariable(table));
     update.reads = ctx.Reads(update.table);
     update.table = Flatten(update.table);
-    for (size_t i = 0; i < slots_.size(); ++i) {
+    for (int i = 0; i < spec_.num_slots(); ++i) {
       XlaOp slot;
-      TF_RETURN_IF_ERROR(ctx.ReadVariable(1 + i, SumType(), &shapes[i], &slot));
-      const bool is_last = i + 1 == slots_.size();
-      const TensorShape row_wise({table.dim_size(0), 1});
-      if (shapes[i] != table && !(is_last && shapes[i] == row_wise)) {
-        return InvalidArgument(slots_[i], " must have the variable's shape ", table.DebugString(),
-                               is_last ? absl::StrCat(", or ", row_wise.DebugString()) : "",
-                               ", got ", shapes[i].DebugString());
-      }
-      (is_last ? update.second : update.first) = Flatten(slot);
-      if (is_last) update.is_row_wise = shapes[i] != table;
+      TF_RETURN_IF_ERROR(ctx.ReadVariable(1 + i, spec_.sum_dtype, &slots[i], &slot));
+      TF_RETURN_IF_ERROR(spec_.CheckSlot(i, slots[i], table, &update.is_row_wise));
+      (IsLast(i) ? update.second : update.first) = Flatten(slot);
     }
-    int at = 1 + static_cast<int>(slots_.size());
-    if (bags_.has_value()) {
+    TF_RETURN_IF_ERROR(spec_.CheckGradients(InputShapes(ctx), table));
+    if (spec_.bags.has_value()) {
+      TensorShape ignored;
       RowGradients gradients;
       TF_RETURN_IF_ERROR(
-          GetRowGradients(ctx, *bags_, table.dim_size(0), update.reads, &shape, &gradients));
-      TF_RETURN_IF_ERROR(CheckRows("grad", shape, shape.dim_size(0), table));
+          GetRowGradients(ctx, *spec_.bags, table.dim_size(0), update.reads, &ignored, &gradients));
       update.indices = gradients.rows;
       update.values = gradients.values;
-      at = bags_->end + (bags_->reduction == Reduction::kMax);
     } else {
-      TF_RETURN_IF_ERROR(GetShape(ctx, at, "indices", &shape));
-      TF_RETURN_IF_ERROR(CheckRank("indices", shape, 1));
-      const int64_t count = shape.num_elements();
-      TF_RETURN_IF_ERROR(GetShape(ctx, at + 1, "values", &shape));
-      TF_RETURN_IF_ERROR(CheckRows("values", shape, count, table));
-      update.indices = ctx.Input(at);
-      update.values = Flatten(ctx.Input(at + 1));
-      at += 2;
+      update.indices = ctx.Input(spec_.gradients());
+      update.values = Flatten(ctx.Input(spec_.gradients() + 1));
     }
-    TF_RETURN_IF_ERROR(GetNumbers(ctx, at, &update));
+    TF_RETURN_IF_ERROR(GetNumbers(ctx, &update));
     const UpdatedRows updated = Update(update);
     TF_RETURN_IF_ERROR(
-        ctx.AssignVariable(0, dtype_, xla::Reshape(updated.table, table.dim_sizes())));
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      const XlaOp slot = i + 1 == slots_.size() ? updated.second : updated.first;
+        ctx.AssignVariable(0, spec_.dtype, xla::Reshape(updated.table, table.dim_sizes())));
+    for (int i = 0; i < spec_.num_slots(); ++i) {
+      const XlaOp slot = IsLast(i) ? updated.second : updated.first;
       TF_RETURN_IF_ERROR(
-          ctx.AssignVariable(1 + i, SumType(), xla::Reshape(slot, shapes[i].dim_sizes())));
+          ctx.AssignVariable(1 + i, spec_.sum_dtype, xla::Reshape(slot, slots[i].dim_sizes())));
     }
     return ctx.builder()->first_error();
   }
 
- protected:
-  DataType SumType() const {
-    const bool is_half = dtype_ == tensorflow::DT_HALF || dtype_ == tensorflow::DT_BFLOAT16;
-    return is_half ? tensorflow::DT_FLOAT : dtype_;
-  }
+ private:
+  bool IsLast(int slot) const { return slot + 1 == spec_.num_slots(); }
 
-  // A scalar among the inputs.
-  static absl::Status GetNumber(const Context& ctx, int input, const char* name, DataType dtype,
-                                XlaOp* number) {
-    TensorShape shape;
-    TF_RETURN_IF_ERROR(GetShape(ctx, input, name, &shape));
-    if (shape.dims() != 0 || ctx.input_type(input) != dtype) {
-      return InvalidArgument(name, " must be a scalar of type ", tensorflow::DataTypeString(dtype),
-                             ", got one of type ",
-                             tensorflow::DataTypeString(ctx.input_type(input)), " and shape ",
-                             shape.DebugString());
+  // Gets the rule's numbers, in the order of the specification.
+  absl::Status GetNumbers(const Context& ctx, RowUpdate* update) const {
+    std::vector<XlaOp> numbers;
+    for (int i = 0; i < spec_.num_numbers(); ++i) {
+      TensorShape shape;
+      const int input = spec_.first_number + i;
+      TF_RETURN_IF_ERROR(GetShape(ctx, input, spec_.numbers[i].name, &shape));
+      TF_RETURN_IF_ERROR(spec_.CheckNumber(i, shape, ctx.input_type(input)));
+      numbers.push_back(ctx.Input(input));
     }
-    *number = ctx.Input(input);
+    update->rate = numbers[0];
+    switch (spec_.rule) {
+      case UpdateRule::kDescent:
+        if (spec_.has_decay) {
+          update->weight_decay = xla::ConvertElementType(numbers[1], xla::F64);
+        }
+        break;
+      case UpdateRule::kAdam:
+        update->step = numbers[1];
+        update->beta_1 = numbers[2];
+        update->beta_2 = numbers[3];
+        update->epsilon = numbers[4];
+        update->weight_decay = numbers[5];
+        break;
+      case UpdateRule::kAdagrad:
+        update->epsilon = numbers[1];
+        break;
+    }
     return absl::OkStatus();
   }
 
-  // Sets the rule and its numbers, which are the inputs from `at` on.
-  virtual absl::Status GetNumbers(const Context& ctx, int at, RowUpdate* update) const = 0;
-
-  virtual UpdatedRows Update(const RowUpdate& update) const {
-    return (IsOnHost() ? UpdateOnHost : UpdateInHlo)(update);
-  }
-
- private:
-  static absl::Status CheckRows(const char* name, const TensorShape& shape, int64_t count,
-                                TensorShape expected) {
-    TF_RETURN_IF_ERROR(expected.SetDimWithStatus(0, count));
-    if (shape == expected) return absl::OkStatus();
-    return InvalidArgument(name, " must have shape ", expected.DebugString(), ", got ",
-                           shape.DebugString());
-  }
-
-  const std::vector<std::string> slots_;
-  DataType dtype_;
-  std::optional<BagSpec> bags_;
-};
-
-class ScatterSubOp : public UpdateOp {
- public:
-  explicit ScatterSubOp(OpKernelConstruction* ctx) : UpdateOp(ctx, {}) {
-    int num_decay;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_decay", &num_decay));
-    OP_REQUIRES(ctx, num_decay <= 1, InvalidArgument("num_decay must be 0 or 1, got ", num_decay));
-    OP_REQUIRES(ctx, num_decay == 0 || tensorflow::DataTypeIsFloating(SumType()),
-                InvalidArgument("weight_decay needs a variable of floats"));
-    has_decay_ = num_decay == 1;
-  }
-
- private:
-  absl::Status GetNumbers(const Context& ctx, int at, RowUpdate* update) const override {
-    update->rule = UpdateRule::kDescent;
-    TF_RETURN_IF_ERROR(GetNumber(ctx, at, "scale", SumType(), &update->rate));
-    if (!has_decay_) return absl::OkStatus();
-    XlaOp decay;
-    TF_RETURN_IF_ERROR(GetNumber(ctx, at + 1, "weight_decay", SumType(), &decay));
-    update->weight_decay = xla::ConvertElementType(decay, xla::F64);
-    return absl::OkStatus();
-  }
-
-  UpdatedRows Update(const RowUpdate& update) const override {
-    if (has_decay_) return UpdateOp::Update(update);
+  UpdatedRows Update(const RowUpdate& update) const {
+    if (spec_.rule != UpdateRule::kDescent || spec_.has_decay) {
+      return (IsOnHost() ? UpdateOnHost : UpdateInHlo)(update);
+    }
     UpdatedRows updated;
     updated.table = IsOnHost()
                         ? ScatterSubOnHost(update.table, update.indices, update.values, update.rate,
@@ -158,47 +109,18 @@ class ScatterSubOp : public UpdateOp {
     return updated;
   }
 
-  bool has_decay_ = false;
+  UpdateSpec spec_;
 };
 
-class AdamUpdateOp : public UpdateOp {
+template <UpdateRule rule>
+class UpdateOpOf : public UpdateOp {
  public:
-  explicit AdamUpdateOp(OpKernelConstruction* ctx) : UpdateOp(ctx, {"m", "v"}) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon_hat", &epsilon_hat_));
-  }
-
- private:
-  absl::Status GetNumbers(const Context& ctx, int at, RowUpdate* update) const override {
-    constexpr DataType kDouble = tensorflow::DT_DOUBLE;
-    update->rule = UpdateRule::kAdam;
-    update->flag = epsilon_hat_;
-    TF_RETURN_IF_ERROR(GetNumber(ctx, at, "learning_rate", SumType(), &update->rate));
-    TF_RETURN_IF_ERROR(GetNumber(ctx, at + 1, "step", tensorflow::DT_INT64, &update->step));
-    TF_RETURN_IF_ERROR(GetNumber(ctx, at + 2, "beta_1", kDouble, &update->beta_1));
-    TF_RETURN_IF_ERROR(GetNumber(ctx, at + 3, "beta_2", kDouble, &update->beta_2));
-    TF_RETURN_IF_ERROR(GetNumber(ctx, at + 4, "epsilon", kDouble, &update->epsilon));
-    return GetNumber(ctx, at + 5, "weight_decay", kDouble, &update->weight_decay);
-  }
-
-  bool epsilon_hat_;
+  explicit UpdateOpOf(OpKernelConstruction* ctx) : UpdateOp(ctx, rule) {}
 };
 
-class AdagradUpdateOp : public UpdateOp {
- public:
-  explicit AdagradUpdateOp(OpKernelConstruction* ctx) : UpdateOp(ctx, {"accumulator"}) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon_inside_sqrt", &epsilon_inside_sqrt_));
-  }
-
- private:
-  absl::Status GetNumbers(const Context& ctx, int at, RowUpdate* update) const override {
-    update->rule = UpdateRule::kAdagrad;
-    update->flag = epsilon_inside_sqrt_;
-    TF_RETURN_IF_ERROR(GetNumber(ctx, at, "learning_rate", SumType(), &update->rate));
-    return GetNumber(ctx, at + 1, "epsilon", tensorflow::DT_DOUBLE, &update->epsilon);
-  }
-
-  bool epsilon_inside_sqrt_;
-};
+using ScatterSubOp = UpdateOpOf<UpdateRule::kDescent>;
+using AdamUpdateOp = UpdateOpOf<UpdateRule::kAdam>;
+using AdagradUpdateOp = UpdateOpOf<UpdateRule::kAdagrad>;
 
 const XlaRegistrar<ScatterSubOp> kScatterSub("TfTi>ScatterSub", kResources);
 const XlaRegistrar<AdamUpdateOp> kAdamUpdate("TfTi>AdamUpdate", kResources);

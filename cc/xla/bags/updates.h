@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "cc/spec/bags/update_spec.h"
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace tf_ti {
@@ -15,8 +16,6 @@ xla::XlaOp ScatterSubOnHost(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp val
                             xla::XlaOp scale, const std::vector<xla::XlaOp>& reads);
 xla::XlaOp ScatterSubInHlo(xla::XlaOp table, xla::XlaOp indices, xla::XlaOp values,
                            xla::XlaOp scale);
-
-enum class UpdateRule { kDescent, kAdam, kAdagrad };
 
 // Members that a rule does not have are null.
 struct RowUpdate {

@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cc/kernels/bags/spec.h"
+#include "cc/spec/bags/bag_spec.h"
 #include "cc/xla/bags/hlo.h"
 #include "cc/xla/bags/pool.h"
 #include "cc/xla/bags/updates.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cc/compute/bags/updates.h"
-#include "cc/kernels/bags/spec.h"
+#include "cc/spec/bags/bag_spec.h"
 #include "cc/xla/bags/host_calls-inl.h"
 #include "cc/xla/bags/updates.h"
 #include "cc/xla/host_calls.h"
@@ -141,7 +141,7 @@ TF_TI_REGISTER_HOST_CALL(kUpdateHandler, kUpdateRows, (Handle<UpdateCall, Types:
 XlaOp ScatterSubOnHost(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale,
                        const std::vector<XlaOp>& reads) {
   const Aliases in_place(1);  // all of the result lies where all of operand 0 does
-  Attributes attributes;
+  CallAttributes attributes;
   attributes.Add("checks_ids", ChecksIds());
   std::vector<XlaOp> operands = {table, indices, values, scale};
   operands.insert(operands.end(), reads.begin(), reads.end());
@@ -168,7 +168,7 @@ UpdatedRows UpdateOnHost(const RowUpdate& update) {
   add(update.table, 0);
   add(update.first, 3);
   add(update.second, update.first.valid() ? 4 : 3);
-  Attributes attributes;
+  CallAttributes attributes;
   attributes.Add("rule", static_cast<int64_t>(update.rule));
   attributes.Add("flag", update.flag);
   attributes.Add("row_wise", update.is_row_wise);

@@ -17,7 +17,7 @@ constexpr int64_t kNoBound = std::numeric_limits<int32_t>::max();
 xla::XlaOp Int(xla::XlaBuilder* builder, int64_t value);
 
 // Known exactly, or at run time, with a bound, or not at all.
-struct Count {
+struct XlaCount {
   int64_t exact = -1;
   xla::XlaOp runtime;  // a scalar of type s32, or null
   int64_t bound = kNoBound;
@@ -26,7 +26,7 @@ struct Count {
   bool known() const { return exact >= 0 || runtime.valid(); }
 
   // Both must be the same where both are known; the XLA computation checks that if need be.
-  absl::Status Merge(const Count& other);
+  absl::Status Merge(const XlaCount& other);
 
   xla::XlaOp Get(xla::XlaBuilder* builder) const;
 };

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/spec/shapes.h"
 #include "cc/status.h"
 #include "cc/xla/loops/history.h"
 #include "cc/xla/shapes.h"
@@ -35,7 +36,7 @@ class HistorySplitOp : public XlaKernel {
     TF_ASSIGN_OR_RETURN(const Shape shape, ctx.InputShape(0));
     const int64_t rank = shape.dimensions().size();
     int64_t axis;
-    TF_RETURN_IF_ERROR(ResolveAxis("tensor", axis_, rank, &axis));
+    TF_RETURN_IF_ERROR(ResolveAxis("tensor", axis_, "a tensor", rank, &axis));
     const Shape piece = ElementShape(stack);
     if (piece.IsTuple() || static_cast<int64_t>(piece.dimensions().size()) != rank) {
       return InvalidArgument("the pieces of tensor have rank ", piece.dimensions().size(),
@@ -95,7 +96,7 @@ class HistoryConcatOp : public XlaKernel {
     const Shape piece = ElementShape(stack);
     const int64_t rank = piece.dimensions().size();
     int64_t axis;
-    TF_RETURN_IF_ERROR(ResolveAxis("sequence", axis_, rank, &axis));
+    TF_RETURN_IF_ERROR(ResolveAxis("sequence", axis_, "a tensor", rank, &axis));
     XlaOp pieces = parts.stack;
     if (reverse_) pieces = xla::Rev(pieces, {0});
     // [count, ..., extent, ...] -> [..., count, extent, ...] -> [..., count * extent, ...].

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "cc/spec/loops/errors.h"
 #include "cc/xla/require.h"
 #include "cc/xla/shapes.h"
 #include "cc/xla/tf2xla.h"
@@ -31,8 +32,7 @@ class ListIndexOp : public XlaKernel {
       largest = xla::ReduceAll(index, xla::MinValue(builder, xla::S32),
                                xla::CreateScalarMaxComputation(xla::S32, builder));
     }
-    Require(xla::Ge(smallest, xla::Zero(builder, xla::S32)),
-            absl::StrCat(Literal(label_), ": index $0 is written, which is negative"),
+    Require(xla::Ge(smallest, xla::Zero(builder, xla::S32)), IndexIsNegative(Literal(label_), "$0"),
             {Wide(smallest)});
     Require(xla::Lt(largest, size),
             absl::StrCat(Literal(label_),

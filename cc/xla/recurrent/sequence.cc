@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "cc/kernels/recurrent/call.h"
-#include "cc/kernels/recurrent/spec.h"
+#include "cc/spec/recurrent/cell_spec.h"
+#include "cc/spec/recurrent/sequence_shapes.h"
 #include "cc/status.h"
 #include "cc/xla/host_calls.h"
 #include "cc/xla/shapes.h"
@@ -114,7 +115,7 @@ template <bool is_gradient>
 class RecurrentSequenceOp : public XlaKernel {
  public:
   explicit RecurrentSequenceOp(tensorflow::OpKernelConstruction* ctx) : is_cpu_(IsForCpu(ctx)) {
-    OP_REQUIRES_OK(ctx, spec_.Init(ctx, is_gradient));
+    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), is_gradient));
     // XLA's gradient of a relu is a selection, and TensorFlow's is a product.
     for (Activation<double>& activation : spec_.activations) {
       if (activation.is_limited()) activation.limits |= kZero;
@@ -134,10 +135,8 @@ class RecurrentSequenceOp : public XlaKernel {
 
   absl::Status Compile(const Context& ctx) const override {
     if (!is_cpu_) return CompileLoop(ctx);
-    SequenceShapes shapes;
-    TF_RETURN_IF_ERROR(shapes.Init(spec_, [&](int input, const char* name, TensorShape* shape) {
-      return GetShape(ctx, input, name, shape);
-    }));
+    SequenceShapes<TensorShape> shapes;
+    TF_RETURN_IF_ERROR(shapes.Init(spec_, InputShapes(ctx)));
     // Halves are computed as floats.
     std::vector<XlaOp> operands;
     for (int i = 0; i < ctx.num_inputs(); ++i) {
@@ -146,7 +145,7 @@ class RecurrentSequenceOp : public XlaKernel {
                                    : ctx.Input(i));
     }
     std::vector<Shape> results;
-    for (const SequenceShapes::Output& output : shapes.outputs) {
+    for (const auto& output : shapes.outputs) {
       const Shape shape = ShapeUtil::MakeShape(TypeOf(operands[0]), output.shape.dim_sizes());
       if (IsTooLarge(shape, 1)) {
         return Unimplemented("an output of shape ", output.shape.DebugString(),
@@ -154,7 +153,7 @@ class RecurrentSequenceOp : public XlaKernel {
       }
       results.push_back(RowMajor(shape.element_type(), Dims(shape)));
     }
-    Attributes attributes;
+    CallAttributes attributes;
     ForFields(spec_, shapes.sizes, [&](const char* name, const auto& field) {
       attributes.Add(name, ToAttribute(field));
     });
