@@ -1,5 +1,7 @@
 """Operations of graphs: created, copied, rewired and marked."""
 
+import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,27 @@ EagerTensor = ops.EagerTensor
 TensorLike = core.Tensor
 # Of resources and variants: what is known of the values in them.
 copy_handle_data = handle_data_util.copy_handle_data
+
+
+@functools.cache
+def _input_args(op_type: str) -> list[tuple[str, str | None]]:
+    """The inputs of an op by name, each with the attribute that counts its tensors."""
+    args = op_def_registry.get(op_type).input_arg
+    return [(arg.name, arg.number_attr or None) for arg in args]
+
+
+def inputs_by_name(op: tf.Operation, inputs: Sequence[Any]) -> dict[str, list]:
+    """The inputs of an op, or others in their places, by their names in its definition.
+
+    Args:
+        op: an op without lists of inputs of differing types.
+        inputs: as many as the op has.
+    """
+    rest = iter(inputs)
+    return {
+        name: list(itertools.islice(rest, 1 if count is None else op.get_attr(count)))
+        for name, count in _input_args(op.type)
+    }
 
 
 def add_operation(

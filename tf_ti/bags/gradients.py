@@ -68,19 +68,15 @@ def _weights_gradient(table: Table, bags: Bags, grad: tf.Tensor) -> tf.Tensor:
     return tf.math.conj(bags.weights_gradient(table, tf.math.conj(grad)))
 
 
-def _pool_gradient(kind: str):
-    def gradient(op, grad, *_):
-        bags = Bags.of(op, kind, op.inputs[1:])
-        gradients = [None] * len(op.inputs)
-        _add_gradients(op, 0, 1, bags, grad, gradients)
-        return gradients
-
-    return gradient
+def _pool_gradient(op, grad, *_):
+    gradients = [None] * len(op.inputs)
+    _add_gradients(op, 0, 1, Bags.of(op), grad, gradients)
+    return gradients
 
 
 def _several_gradient(op, *grads):
     gradients = [None] * len(op.inputs)
-    several = Bags.of_several(op, list(op.inputs))
+    several = Bags.of_several(op)
     for number, bags in enumerate(several):
         _add_gradients(op, number, len(several), bags, grads[number], gradients)
     return gradients
@@ -107,16 +103,12 @@ def _argmax(op, number: int, count: int) -> tf.Tensor:
     return op.outputs[count + number]
 
 
-def _pool_jvp(kind: str):
-    def jvp(op, tangents):
-        bags = Bags.of(op, kind, op.inputs[1:])
-        return [_tangent(op, 0, 1, bags, tangents), *[None] * (len(op.outputs) - 1)]
-
-    return jvp
+def _pool_jvp(op, tangents):
+    return [_tangent(op, 0, 1, Bags.of(op), tangents), *[None] * (len(op.outputs) - 1)]
 
 
 def _several_jvp(op, tangents):
-    several = Bags.of_several(op, list(op.inputs))
+    several = Bags.of_several(op)
     count = len(several)
     of_output = [_tangent(op, k, count, bags, tangents) for k, bags in enumerate(several)]
     return of_output + [None] * (len(op.outputs) - count)
@@ -140,9 +132,9 @@ def _tangent(op, number: int, count: int, bags: Bags, tangents) -> tf.Tensor:
 
 
 for _prefix in (PREFIX, f"{PREFIX}Resource"):
-    for _name, _kind in KINDS.items():
-        _tf.register_gradient(_prefix + _name)(_pool_gradient(_kind))
-        _tf.register_jvp(_prefix + _name, _pool_jvp(_kind))
+    for _name in KINDS:
+        _tf.register_gradient(_prefix + _name)(_pool_gradient)
+        _tf.register_jvp(_prefix + _name, _pool_jvp)
     _tf.register_gradient(_prefix + SEVERAL)(_several_gradient)
     _tf.register_jvp(_prefix + SEVERAL, _several_jvp)
 
@@ -158,7 +150,7 @@ def _num_emb(op: tf.Operation) -> tf.Tensor:
 def _table_gradient_gradient(op, _, values_grad):
     """values is linear in grad: the way back pools the rows of values_grad."""
     has_argmax = bool(op.get_attr("num_argmax"))
-    bags = Bags.of(op, op.get_attr("bags").decode(), op.inputs[2:])
+    bags = Bags.of(op)
     grad, rows = op.inputs[1], op.outputs[0]
     values_grad = tf.convert_to_tensor(values_grad)
     table = Table(values_grad, values_grad.dtype)
@@ -181,7 +173,7 @@ def _table_gradient_gradient(op, _, values_grad):
 def _table_gradient_jvp(op, tangents):
     """values is linear in grad, and in the weights once they are divided."""
     table, (grad, rows) = _table(op), (op.inputs[1], op.outputs[0])
-    bags = Bags.of(op, op.get_attr("bags").decode(), op.inputs[2:])
+    bags = Bags.of(op)
     argmax = op.inputs[-1] if op.get_attr("num_argmax") else None
     _, tangent = bags.table_gradient(table, tangents[1], argmax)
     if bags.weights is not None:
@@ -225,7 +217,7 @@ def _weights_gradient_gradient(op, upstream):
     """The op is bilinear in table and grad; by the weights it is the second derivative."""
     table = _table(op)
     grad = op.inputs[1]
-    bags = Bags.of(op, op.get_attr("bags").decode(), op.inputs[2:])
+    bags = Bags.of(op)
     gradients = [None] * len(op.inputs)
     # As a sum, in which index i has the coefficient with which it enters <output, upstream>. An
     # empty bag has no weights.

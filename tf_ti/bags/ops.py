@@ -20,6 +20,7 @@ NUMBERS = frozenset(
 HALVES = (tf.float16, tf.bfloat16)
 FLOATS = (tf.float32, tf.float64, *HALVES)
 PARTITION = f"{PREFIX}EmbeddingBagPartition"
+_WEIGHTS = "per_sample_weights"
 GRADIENTS = (f"{PREFIX}EmbeddingBagGrad", f"{PREFIX}ResourceEmbeddingBagGrad")
 # The form in which each op takes its bags.
 KINDS = {
@@ -99,58 +100,43 @@ class Bags:
     reduction: str = "sum"
 
     @classmethod
-    def of(cls, op: tf.Operation, kind: str, inputs: list[tf.Tensor]) -> "Bags":
-        """The bags of a native op, whose inputs from the indices on are `inputs`."""
-        is_gradient = op.type.endswith("Grad")
-        is_partition = op.type == PARTITION
-        inputs = list(inputs)
-        indices = inputs.pop(0)
-        bounds = inputs.pop(0) if kind != "packed" else None
-        num_segments = inputs.pop(0) if kind == "segments" and not is_gradient else None
-        default_index = inputs.pop(0) if op.get_attr("num_default") else None
-        has_weights = not is_partition and op.get_attr("num_weights")
-        weights = inputs.pop(0) if has_weights else None
-        has_last = kind == "offsets" or is_gradient
+    def of(cls, op: tf.Operation, inputs: Sequence[tf.Tensor] | None = None) -> "Bags":
+        """The bags of a native op of one table, or of others in place of its inputs."""
+        named = _tf.inputs_by_name(op, op.inputs if inputs is None else inputs)
+        bounds = named.get("offsets") or named.get("segment_ids") or named.get("bounds", [])
+        kind = KINDS.get(op.type.removeprefix(PREFIX).removeprefix("Resource"))
+        kind = kind or op.get_attr("bags").decode()
+        lists = (named.get(name, []) for name in ("num_segments", "default_index", _WEIGHTS))
+        return cls._of(op, kind, *(next(iter(n), None) for n in (named["indices"], bounds, *lists)))
+
+    @classmethod
+    def of_several(cls, op: tf.Operation, inputs: Sequence[tf.Tensor] | None = None):
+        """The bags of each table of an op of several, or of others in place of its inputs."""
+        named = _tf.inputs_by_name(op, op.inputs if inputs is None else inputs)
+        lists = {name: iter(tensors) for name, tensors in named.items()}
+        return [
+            cls._of(
+                op,
+                kind,
+                next(lists["indices"]),
+                next(lists["bounds"]) if kind != "packed" else None,
+                next(lists["num_segments"]) if kind == "segments" else None,
+                next(lists["default_index"], None),
+                next(lists[_WEIGHTS], None),
+            )
+            for kind in (kind.decode() for kind in op.get_attr("bags"))
+        ]
+
+    @classmethod
+    def _of(cls, op: tf.Operation, kind: str, *tensors: tf.Tensor | None) -> "Bags":
         padding_idx = op.get_attr("padding_idx")
         return cls(
             kind,
-            indices,
-            bounds,
-            num_segments,
-            default_index,
-            weights,
-            bool(has_last and op.get_attr("include_last_offset")),
+            *tensors,
+            kind == "offsets" and bool(op.get_attr("include_last_offset")),
             padding_idx[0] if padding_idx else None,
-            "sum" if is_partition else op.get_attr("reduction").decode(),
+            "sum" if op.type == PARTITION else op.get_attr("reduction").decode(),
         )
-
-    @classmethod
-    def of_several(cls, op: tf.Operation, inputs: list[tf.Tensor]) -> list["Bags"]:
-        """The bags of each table of an op of several, whose inputs are `inputs`."""
-        kinds = [kind.decode() for kind in op.get_attr("bags")]
-        rest = iter(inputs[len(kinds) :])
-
-        def next_inputs(are_there):
-            return [next(rest) if is_there else None for is_there in are_there]
-
-        padding_idx = op.get_attr("padding_idx")
-        columns = (
-            next_inputs(kinds),
-            next_inputs(kind != "packed" for kind in kinds),
-            next_inputs(kind == "segments" for kind in kinds),
-            next_inputs([op.get_attr("num_default")] * len(kinds)),
-            next_inputs([op.get_attr("num_weights")] * len(kinds)),
-        )
-        return [
-            cls(
-                kind,
-                *given,
-                kind == "offsets" and bool(op.get_attr("include_last_offset")),
-                padding_idx[0] if padding_idx else None,
-                op.get_attr("reduction").decode(),
-            )
-            for kind, *given in zip(kinds, *columns)
-        ]
 
     def replace(self, **changes) -> "Bags":
         # dataclasses.replace takes twice as long, of which an eager call has several.
@@ -411,7 +397,7 @@ def unused_gradient(
         return None
     if op.graph is not tf.compat.v1.get_default_graph() or op.inputs[0] is not handle:
         return None
-    bags = Bags.of(op, op.get_attr("bags").decode(), op.inputs[2:])
+    bags = Bags.of(op)
     return bags, op.inputs[1], op.inputs[-1] if op.get_attr("num_argmax") else None
 
 

@@ -57,8 +57,8 @@ class _Given:
         self.bags = self._wrapped.replace(**{name: w.t for name, w in given.items()})
 
     @classmethod
-    def of(cls, pfor_input, kind: str, first: int) -> "_Given":
-        return cls(pfor_input.pfor, Bags.of(pfor_input.op, kind, pfor_input.inputs[first:]))
+    def of(cls, pfor_input) -> "_Given":
+        return cls(pfor_input.pfor, Bags.of(pfor_input.op, pfor_input.inputs))
 
     def tiled(self, name: str) -> tf.Tensor:
         """One of the bags' tensors, for all lanes."""
@@ -257,8 +257,8 @@ class _Merged:
 # --- the converters ------------------------------------------------------------------------------
 
 
-def _vectorize_pool(kind: str):
-    return lambda pfor_input: _pooled(pfor_input, 0, _Given.of(pfor_input, kind, 1))
+def _vectorize_pool(pfor_input):
+    return _pooled(pfor_input, 0, _Given.of(pfor_input))
 
 
 def _vectorize_several(pfor_input):
@@ -318,8 +318,8 @@ def _pooled(pfor_input, number: int, given: _Given) -> list:
 
 
 for _prefix in (PREFIX, f"{PREFIX}Resource"):
-    for _name, _kind in KINDS.items():
-        _register(_prefix + _name)(_vectorize_pool(_kind))
+    for _name in KINDS:
+        _register(_prefix + _name)(_vectorize_pool)
     _register(_prefix + SEVERAL)(_vectorize_several)
 
 
@@ -333,7 +333,7 @@ def _num_emb(pfor_input) -> tf.Tensor:
 @_register(f"{PREFIX}ResourceEmbeddingBagGrad")
 def _vectorize_table_gradient(pfor_input):
     num_emb = _num_emb(pfor_input)
-    given = _Given.of(pfor_input, pfor_input.get_attr("bags").decode(), 2)
+    given = _Given.of(pfor_input)
     grad, argmax = _tiled(pfor_input, 1), None
     if pfor_input.get_attr("num_argmax"):
         argmax = _tiled(pfor_input, len(pfor_input.inputs) - 1)
@@ -364,7 +364,7 @@ def _vectorize_table_gradient(pfor_input):
 @_register(f"{PREFIX}EmbeddingBagWeightsGrad")
 @_register(f"{PREFIX}ResourceEmbeddingBagWeightsGrad")
 def _vectorize_weights_gradient(pfor_input):
-    given = _Given.of(pfor_input, pfor_input.get_attr("bags").decode(), 2)
+    given = _Given.of(pfor_input)
     if not any(wrapped.is_stacked for wrapped in pfor_input.inputs):
         gradient = given.bags.weights_gradient(_table(pfor_input), pfor_input.input(1).t)
         return [_tf.wrap(gradient, False)]
@@ -380,9 +380,9 @@ def _vectorize_weights_gradient(pfor_input):
 def _vectorize_partition(pfor_input):
     """All shards get an id for each index, and all bags: each lane as many."""
     num_emb = _unstacked(pfor_input, 0, "num_emb")
-    kind, strategy = (pfor_input.get_attr(name).decode() for name in ("bags", "strategy"))
+    strategy = pfor_input.get_attr("strategy").decode()
     num_shards, dtype = (pfor_input.get_attr(name) for name in ("num_shards", "Tlocal"))
-    given = _Given.of(pfor_input, kind, 1)
+    given = _Given.of(pfor_input)
     if "num_segments" in given.stacked:
         raise _tf.NotVectorized("num_segments differs from lane to lane")
     merged = _Merged(given, given.bags.num_segments, None)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.openvino.writer.conversion import Node, writes
 from tf_ti.openvino.writer.network import element_type_of
 from tf_ti.openvino.writer.shapes import shape_as
@@ -16,11 +17,12 @@ _KINDS = {
     "EmbeddingBagPacked": "packed",
     "EmbeddingSegmentsSum": "segments",
 }
+_BOUNDS = {"offsets": "offsets", "packed": None, "segments": "segment_ids"}
 
 
 @writes(*(f"TfTi>{prefix}{name}" for prefix in ("", "Resource") for name in _KINDS))
 def _bag(op, table, *inputs):
-    bags = _Bags.of(op, list(inputs))
+    bags = _Bags.of(op, [table, *inputs])
     if not isinstance(table, np.ndarray) and op.op.type.startswith("TfTi>Resource"):
         table = op.conversion.variable(table, tf.as_dtype(op.op.get_attr("T")))
     result = bags.reduce(table, op.attr("reduction"))
@@ -54,13 +56,12 @@ class _Bags:
 
     @classmethod
     def of(cls, op: Node, inputs: list) -> "_Bags":
-        name = op.op.type.removeprefix("TfTi>").removeprefix("Resource")
-        kind = _KINDS[name]
-        indices = inputs.pop(0)
-        bounds = inputs.pop(0) if kind != "packed" else None
-        num_segments = inputs.pop(0) if kind == "segments" else None
-        default_index = inputs.pop(0) if op.attr("num_default") else None
-        weights = inputs.pop(0) if op.attr("num_weights") else None
+        kind = _KINDS[op.op.type.removeprefix("TfTi>").removeprefix("Resource")]
+        named = _tf.inputs_by_name(op.op, inputs)
+        names = ("indices", _BOUNDS[kind], "num_segments", "default_index", "per_sample_weights")
+        indices, bounds, num_segments, default_index, weights = (
+            next(iter(named.get(name, [])), None) for name in names
+        )
         if isinstance(default_index, np.ndarray) and default_index == -1:
             default_index = None
         if weights is not None and op.attr("Tweights") != op.attr("T"):
