@@ -46,6 +46,7 @@ def cc_tests(name, srcs, copts, deps):
             tests.append(test + "." + instruction_set)
             _instruction_set_test(
                 name = tests[-1],
+                size = "small",
                 binary = test,
                 instruction_set = instruction_set,
             )
