@@ -102,8 +102,8 @@ struct BagLookUp {
   Index* argmax = nullptr;
 };
 
-// The bags of several tables at once, each as by itself. An error message begins with OfTable's
-// words.
+// The bags of several tables of one width at once, each as by itself. An error message begins with
+// OfTable's words.
 template <typename T, typename Index>
 std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
                      Parallel* parallel);
