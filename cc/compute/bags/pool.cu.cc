@@ -1,214 +1,20 @@
-#include <cmath>
+#include <algorithm>
+#include <iterator>
+#include <string>
 
-#include "cc/compute/bags/pooling_gpu.h"
+#include "cc/compute/bags/pooling_steps_gpu.h"
+#include "cc/compute/bags/reduced_gpu-inl.h"
+#include "cc/compute/device-inl.h"
 
 namespace tf_ti {
 namespace {
 
-// A group of 8, 16 or 32 lanes of a warp reduces some spans one after another, each lane one pack
-// of columns. Where rows are wider, other groups take the other tiles of columns. A span is a bag,
-// or a piece of one, and each lane of the group looks after one of them. The ids of all spans are
-// one stream: the lanes load a chunk of it together, and the next chunk before they add up this
-// one's rows.
-constexpr int kLeastLanes = 8;
 constexpr int kRowsInFlight = 4;
 static_assert(kLeastLanes % kRowsInFlight == 0, "");
-
-// Ids that keep a group busy, and threads that keep a multiprocessor busy. Where bags are short, a
-// group takes several of them, if there are enough for all. Where bags are a table's rows, those of
-// rows that are looked up often may be side by side. So groups have equal shares of the work there:
-// each id counts as 1, and each bag as some more, so that no group has more bags than lanes.
-constexpr int64_t kManyIds = 32;
-constexpr int64_t kManyThreads = 4096;
-constexpr int64_t kManyBags = 4;  // fewer are not worth a search
-constexpr int64_t kMostWork = 96;
-static_assert(kMostWork % kWarp == 0, "");
 
 // Special offsets of a row: for padding, and for an index that is no row.
 constexpr int64_t kSkipped = -1;
 constexpr int64_t kZeros = -2;
-
-// Zeros, loaded in place of a row that does not exist. So all lanes load at all times, and no load
-// waits for a branch.
-__device__ const uint4 kNothing = {0, 0, 0, 0};
-
-template <typename T, typename Index>
-struct Plan {
-  int lanes = kWarp;
-  int64_t tiles = 1;
-  int64_t num_groups = 0;
-  Index bags_per_group = 1;  // where work is not counted
-  int work_per_bag = 0;
-  int work_per_group = 0;
-  // The first piece of a long bag goes up to a multiple of `piece`, and another one begins at each
-  // multiple. Each piece has a place for its result: 2 k + 1 for the piece that begins at
-  // k * piece, and 2 k for a first piece that ends there, which may be empty.
-  Index piece = 0;
-  Index num_pieces = 0;    // none where no bag can be long
-  int64_t num_shares = 0;  // of the pieces, among Combine's blocks
-  // Of each piece: the long bag that goes on where it begins, or -1.
-  Index* owners = nullptr;
-  // Of each place: the members of Reduced.
-  Sum<T>* values = nullptr;
-  Index* positions = nullptr;
-  Index* counts = nullptr;
-  double* totals = nullptr;
-
-  __device__ bool IsLong(Index size) const { return num_pieces > 0 && size > 2 * piece; }
-  __device__ Index FirstPlace(Index begin) const { return (begin + piece - 1) / piece * 2; }
-
-  // The first of a group's bags; they end where the next group's begin.
-  __device__ Index FirstBag(const GpuBounds<Index>& bags, int64_t group) const {
-    const Index count = bags.Count();
-    if (work_per_group == 0) {
-      return static_cast<Index>(min(group * bags_per_group, static_cast<int64_t>(count)));
-    }
-    const int64_t work = group * work_per_group - 1;
-    // Where only the GPU knows the count, many groups are behind the last bag.
-    const Index low = count > 0 && bags.WorkBefore(count - 1, work_per_bag) <= work ? count : 0;
-    return bags.Find(work, low, count - 1, work_per_bag) + 1;
-  }
-};
-
-// The bags of one launch: of several tables, which have one width, or of one.
-template <typename T, typename Index, int kTables>
-struct Batch {
-  GpuPoolArgs<T, Index> args[kTables];
-  Plan<T, Index> plans[kTables];
-  // The first block of each table, for Pool and for Combine. Behind the last table: the number of
-  // blocks.
-  int64_t blocks[kTables + 1] = {};
-  int64_t combine_blocks[kTables + 1] = {};
-};
-
-// As many as models have. The arguments of so many are longer than the 4 KiB that a kernel may have
-// with drivers older than CUDA 12.1's.
-constexpr int kMostTables = 32;
-constexpr int kDriverOfLongArguments = 12010;
-
-// Returns the table that a block is for, and turns the block's number into that among the table's.
-// It is the last table that begins there or before: others have no blocks.
-template <int kTables>
-__device__ __forceinline__ int FindTable(const int64_t (&blocks)[kTables + 1], int64_t* block) {
-  if constexpr (kTables == 1) return 0;
-  int table = 0;
-#pragma unroll
-  for (int step = kTables / 2; step > 0; step /= 2) {
-    if (blocks[table + step] <= *block) table += step;
-  }
-  *block -= blocks[table];
-  return table;
-}
-
-// The result of reducing a span, as one lane has it.
-template <typename T, typename Index, bool kIsMax, int kSize>
-struct Reduced {
-  Sum<T> values[kSize];
-  Index positions[kIsMax ? kSize : 1];
-  Index count;
-  double total;  // of the weights, or their squares; in double, as floats stop at 2^24
-
-  __device__ void Clear() {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) values[j] = Sum<T>(0);
-    if constexpr (kIsMax) {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) positions[j] = -1;
-    }
-    count = 0;
-    total = 0;
-  }
-
-  // NaN is larger than any number, and the first of several is kept.
-  __device__ void TakeLarger(int j, Sum<T> value, Index position) {
-    if (count > 0 && (values[j] != values[j] || value <= values[j])) return;
-    values[j] = value;
-    positions[j] = position;
-  }
-
-  // Adds the part of the same bag that comes after this one.
-  __device__ void Add(const Reduced& part) {
-    if (part.count == 0) return;
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      if constexpr (kIsMax) {
-        TakeLarger(j, part.values[j], part.positions[j]);
-      } else {
-        values[j] += part.values[j];
-      }
-    }
-    count += part.count;
-    total += part.total;
-  }
-};
-
-// A row that an update writes to, as one lane has it.
-template <typename T, int kSize>
-struct Target {
-  int64_t offset = -1;  // of the row's first element; or -1 for none
-  Pack<T, kSize> pack = {};
-
-  __device__ void Load(const T* out, bool is_wanted, int64_t column) {
-    pack = LoadPack<kSize>(is_wanted && offset >= 0 ? out + offset + column
-                                                    : reinterpret_cast<const T*>(&kNothing));
-  }
-};
-
-// Turns a bag's Reduced into its output, in some columns.
-template <Pooled kPooled, typename T, typename Index, bool kIsMax, int kSize>
-__device__ __forceinline__ void Write(const GpuPoolArgs<T, Index>& args, Index bag, int64_t column,
-                                      const Reduced<T, Index, kIsMax, kSize>& reduced,
-                                      const Target<T, kSize>& target) {
-  if constexpr (kPooled == Pooled::kSubtracted) {
-    if (column >= args.table.width || target.offset < 0) return;
-    Pack<T, kSize> pack = target.pack;
-    bool is_zero = true;
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) is_zero = is_zero && reduced.values[j] == Sum<T>(0);
-    if (is_zero && args.skips_zeros) return;
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      pack.values[j] = FromSum<T>(ToSum(pack.values[j]) - args.scale[0] * reduced.values[j]);
-    }
-    StorePack(pack, args.out + target.offset + column);
-    return;
-  }
-  Sum<T> divisor(1);
-  if (args.divides) {
-    const bool has_weights = args.weights.wide != nullptr || args.weights.rounded != nullptr;
-    double total = has_weights ? reduced.total : static_cast<double>(reduced.count);
-    if (args.is_root) total = sqrt(total);
-    divisor = static_cast<Sum<T>>(total);
-  }
-  if (column == 0) {
-    if (args.counts != nullptr) args.counts[bag] = reduced.count;
-    if (args.divisors != nullptr) args.divisors[bag] = divisor;
-  }
-  if (column >= args.table.width) return;
-  const int64_t at = bag * args.table.width + column;
-  if constexpr (kIsMax) {
-    if (args.argmax != nullptr) {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) args.argmax[at + j] = reduced.positions[j];
-    }
-  }
-  if (args.sums != nullptr) {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) args.sums[at + j] = reduced.values[j];
-  } else if (args.out != nullptr) {
-    Pack<T, kSize> pack;
-    if (reduced.count == 0 && args.default_index >= 0) {
-      pack = LoadPack<kSize>(args.table.rows + args.default_index * args.table.width + column);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const Sum<T> value = reduced.values[j];
-        pack.values[j] = FromSum<T>(args.divides ? DivideOrZero(value, divisor) : value);
-      }
-    }
-    StorePack(pack, args.out + at);
-  }
-}
 
 // The spans of a group, as one lane has them. Their stream has an item for each id, and one for
 // each span without ids.
@@ -296,12 +102,6 @@ struct Loaded {
   T rounded_weight = T();
   uint64_t row = 0;
 };
-
-template <typename T, typename Index>
-__device__ __forceinline__ uint64_t LoadRow(const GpuPoolArgs<T, Index>& args, Index position) {
-  return args.rows_are_wide ? static_cast<const uint64_t*>(args.rows)[position]
-                            : static_cast<const uint32_t*>(args.rows)[position];
-}
 
 // All lanes of a warp take part, also those that are behind the last item.
 template <Pooled kPooled, bool kIsWeighted, typename T, typename Index>
@@ -523,303 +323,41 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kSize>)
   }
 }
 
-// The result of a long bag's places [begin, end), in one column. The first place is that of the
-// piece up to piece `first`; the others are those of the pieces from there on.
-template <bool kIsMax, typename T, typename Index>
-__device__ __forceinline__ Reduced<T, Index, kIsMax, 1> ReducePlaces(
-    const GpuPoolArgs<T, Index>& args, const Plan<T, Index>& plan, Index bag, Index first,
-    Index begin, Index end, int64_t column) {
-  constexpr int kPlacesInFlight = 4;
-  const int64_t width = args.table.width;
-  const bool is_column = column < width;
-  Reduced<T, Index, kIsMax, 1> reduced;
-  reduced.Clear();
-  for (Index p = begin; p < end; p += kPlacesInFlight) {
-    // All are loaded before one is added: otherwise each load would wait for the one before it.
-    Reduced<T, Index, kIsMax, 1> parts[kPlacesInFlight];
-#pragma unroll
-    for (int r = 0; r < kPlacesInFlight; ++r) {
-      const Index q = min(p + r, end - 1);
-      const Index piece = first + q - 1;
-      const Index place = q == 0 ? 2 * first : 2 * piece + 1;
-      const int64_t at = place * width + column;
-      parts[r].values[0] = is_column ? plan.values[at] : Sum<T>(0);
-      if constexpr (kIsMax) parts[r].positions[0] = is_column ? plan.positions[at] : -1;
-      parts[r].count = plan.counts[place];
-      parts[r].total = plan.totals[place];
-      // Where bounds are bad, a piece may be another bag's.
-      const bool is_mine = q == 0 || plan.owners[piece] == bag;
-      if (p + r >= end || !is_mine) parts[r].count = 0;
-    }
-#pragma unroll
-    for (int r = 0; r < kPlacesInFlight; ++r) reduced.Add(parts[r]);
-  }
-  return reduced;
+template <Pooled kPooled, bool kIsWeighted, int kSize, typename T, typename Index, int kTables>
+std::string LaunchPool(const Batch<T, Index, kTables>& batch, Gpu* gpu) {
+  return Launch(&Pool<T, Index, kPooled, kIsWeighted, kSize, kTables>,
+                NumBlocks(batch.blocks[kTables], 1), kBlock, gpu, batch);
 }
 
-// Reduces the pieces of long bags. A block takes one column a lane, and the bags whose second piece
-// is in its share. Each warp takes bags of few places, and all warps share the places of a bag that
-// has many.
-constexpr int kCombineWarps = 32;
-constexpr int kCombineThreads = kCombineWarps * kWarp;
-constexpr int kFewPlaces = kCombineWarps;  // up to which both ways add them up in the same order
-
-// One block a multiprocessor is enough: more would leave no registers for loads in flight.
-template <typename T, typename Index, Pooled kPooled, int kTables>
-__global__ void __launch_bounds__(kCombineThreads, 1)
-    Combine(const __grid_constant__ Batch<T, Index, kTables> batch, int64_t tiles) {
-  constexpr bool kIsMax = kPooled == Pooled::kMax;
-  __shared__ int num_found;
-  // The bags, their second pieces, and the numbers of their places.
-  __shared__ Index bags[kCombineThreads], firsts[kCombineThreads], sizes[kCombineThreads];
-  __shared__ Sum<T> values[kCombineWarps][kWarp];
-  __shared__ Index positions[kCombineWarps][kIsMax ? kWarp : 1];
-  __shared__ Index counts[kCombineWarps];
-  __shared__ double totals[kCombineWarps];
-  const int lane = threadIdx.x % kWarp;
-  const int warp = threadIdx.x / kWarp;
-  const int64_t width = batch.args[0].table.width;
-  WaitForPrevious();
-  for (int64_t number = blockIdx.x; number < batch.combine_blocks[kTables]; number += gridDim.x) {
-    int64_t block = number;
-    const int table = FindTable<kTables>(batch.combine_blocks, &block);
-    const GpuPoolArgs<T, Index>& args = batch.args[table];
-    const Plan<T, Index>& plan = batch.plans[table];
-    const int64_t column = block % tiles * kWarp + lane;
-    const auto write = [&](Index bag, const Reduced<T, Index, kIsMax, 1>& reduced) {
-      Target<T, 1> target;
-      if constexpr (kPooled == Pooled::kSubtracted) {
-        target.offset = static_cast<int64_t>(LoadRow(args, args.bags.Begin(bag))) * width;
-        target.Load(args.out, column < width, column);
-      }
-      Write<kPooled>(args, bag, column, reduced, target);
-    };
-    // Long bags may lie side by side, or at regular distances, so a block's pieces do neither.
-    if (threadIdx.x == 0) num_found = 0;
-    __syncthreads();
-    const int64_t turn = threadIdx.x * 2654435761u >> 8;
-    const int64_t piece = threadIdx.x * plan.num_shares + (block / tiles + turn) % plan.num_shares;
-    if (piece < plan.num_pieces) {
-      const Index bag = plan.owners[piece], first = static_cast<Index>(piece);
-      if (bag >= 0 && args.bags.Begin(bag) > (first - 1) * plan.piece) {
-        const int k = atomicAdd(&num_found, 1);
-        bags[k] = bag;
-        firsts[k] = first;
-        sizes[k] = 1 + (args.bags.End(bag) - first * plan.piece + plan.piece - 1) / plan.piece;
-      }
-    }
-    __syncthreads();
-    const int num_bags = num_found;
-    for (int k = warp; k < num_bags; k += kCombineWarps) {
-      if (sizes[k] > kFewPlaces) continue;
-      write(bags[k],
-            ReducePlaces<kIsMax>(args, plan, bags[k], firsts[k], Index(0), sizes[k], column));
-    }
-    for (int k = 0; k < num_bags; ++k) {
-      if (sizes[k] <= kFewPlaces) continue;
-      // In this order, as a size times a number might be too large.
-      const Index share = (sizes[k] + kCombineWarps - 1) / kCombineWarps;
-      auto reduced = ReducePlaces<kIsMax>(args, plan, bags[k], firsts[k], share * warp,
-                                          min(sizes[k], share * (warp + 1)), column);
-      values[warp][lane] = reduced.values[0];
-      if constexpr (kIsMax) positions[warp][lane] = reduced.positions[0];
-      if (lane == 0) {
-        counts[warp] = reduced.count;
-        totals[warp] = reduced.total;
-      }
-      __syncthreads();
-      if (warp == 0) {
-        reduced.Clear();
-        for (int w = 0; w < kCombineWarps; ++w) {
-          reduced.Add({{values[w][lane]}, {positions[w][kIsMax ? lane : 0]}, counts[w], totals[w]});
-        }
-        write(bags[k], reduced);
-      }
-      __syncthreads();
-    }
-    __syncthreads();
-  }
-}
-
-// Returns true if elements are loaded and stored in packs of this size. Rows should fill a group's
-// lanes.
-template <typename T, typename Index>
-bool Fits(const GpuPoolArgs<T, Index>& args, int size) {
-  const uint64_t places = reinterpret_cast<uintptr_t>(args.table.rows) |
-                          reinterpret_cast<uintptr_t>(args.out) | args.table.width * sizeof(T);
-  const bool loads_selected = reinterpret_cast<uintptr_t>(args.selected) % 16 == 0;
-  return places % (size * sizeof(T)) == 0 && loads_selected &&
-         args.table.width >= kLeastLanes * size;
-}
-
-// Returns the address of an array of `size` elements behind the `bytes` that are taken of some
-// memory, and takes it.
-template <typename E>
-E* Take(char* memory, int64_t size, int64_t* bytes) {
-  constexpr int64_t kAlignment = 16;
-  E* const array = reinterpret_cast<E*>(reinterpret_cast<uintptr_t>(memory) + *bytes);
-  *bytes += (size * static_cast<int64_t>(sizeof(E)) + kAlignment - 1) / kAlignment * kAlignment;
-  return array;
-}
-
-// Plans how to reduce a table's bags, all but the memory. `num_bags` are those of all tables.
-template <typename T, typename Index>
-Plan<T, Index> MakePlan(const GpuPoolArgs<T, Index>& args, int size, int64_t num_bags,
-                        int num_processors) {
-  const GpuBounds<Index>& bags = args.bags;
-  const int64_t num_packs = (args.table.width + size - 1) / size;
-  Plan<T, Index> plan;
-  plan.lanes = kLeastLanes;
-  while (plan.lanes < kWarp && plan.lanes < num_packs) plan.lanes *= 2;
-  plan.tiles = std::max<int64_t>(1, (num_packs + plan.lanes - 1) / plan.lanes);
-  plan.piece = static_cast<Index>(PieceSize(bags.num_ids, bags.count));
-  if (bags.count > 0 &&
-      (bags.bounds == nullptr ? bags.packed_size : bags.num_ids) > 2 * plan.piece) {
-    plan.num_pieces = (bags.num_ids + plan.piece - 1) / plan.piece;
-  }
-  const int64_t count = bags.count, num_ids = bags.num_ids;
-  const int64_t most_bags = kManyIds * count / (num_ids + 1);
-  const int64_t spare = num_bags * plan.tiles * plan.lanes / (num_processors * kManyThreads);
-  const int64_t bags_per_group =
-      std::max<int64_t>(1, std::min<int64_t>({most_bags, spare, plan.lanes}));
-  if (bags_per_group < kManyBags || !bags.ascend) {
-    plan.bags_per_group = static_cast<Index>(bags_per_group);
-    plan.num_groups = (count + bags_per_group - 1) / bags_per_group;
-  } else {
-    plan.work_per_bag = static_cast<int>(kMostWork / plan.lanes);
-    const int64_t work = num_ids + count * plan.work_per_bag;
-    plan.work_per_group = static_cast<int>(std::min(kMostWork, work * bags_per_group / count));
-    plan.num_groups = (work + plan.work_per_group - 1) / plan.work_per_group;
-  }
-  plan.num_groups += plan.num_pieces;
-  return plan;
-}
-
-// At most kTables tables, of which some may have no bags.
-template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize, int kTables>
-std::string Run(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
-  int device, num_processors;
-  TF_TI_RETURN_IF_WRONG(Describe(cudaGetDevice(&device), gpu));
-  TF_TI_RETURN_IF_WRONG(Describe(
-      cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount, device), gpu));
-  const int64_t width = args[0].table.width;
-  const int64_t combine_tiles = std::max<int64_t>(1, (width + kWarp - 1) / kWarp);
-  int64_t num_bags = 0;
-  for (int k = 0; k < count; ++k) num_bags += args[k].bags.count;
-  Batch<T, Index, kTables> batch;
-  int num_long = 0;  // tables that may have long bags
-  for (int k = 0; k < count; ++k) {
-    batch.plans[k] = MakePlan(args[k], kSize, num_bags, num_processors);
-    num_long += batch.plans[k].num_pieces > 0;
-  }
-  for (int k = 0; k < kTables; ++k) {
-    batch.blocks[k + 1] = batch.blocks[k];
-    batch.combine_blocks[k + 1] = batch.combine_blocks[k];
-    if (k >= count) continue;
-    batch.args[k] = args[k];
-    Plan<T, Index>& plan = batch.plans[k];
-    const int64_t groups_per_block = kBlock / plan.lanes;
-    batch.blocks[k + 1] +=
-        plan.tiles * ((plan.num_groups + groups_per_block - 1) / groups_per_block);
-    if (plan.num_pieces == 0) continue;
-    // As many blocks as run at once; fewer where there are not many pieces.
-    constexpr int64_t kManyPieces = 16;
-    plan.num_shares = std::min((plan.num_pieces + kManyPieces - 1) / kManyPieces,
-                               num_processors / (combine_tiles * num_long));
-    plan.num_shares = std::max<int64_t>(plan.num_shares,
-                                        (plan.num_pieces + kCombineThreads - 1) / kCombineThreads);
-    batch.combine_blocks[k + 1] += combine_tiles * plan.num_shares;
-  }
-  if (batch.blocks[kTables] == 0) return "";
-  // Once to find out how much memory that is, and once to give it out.
-  const auto take_memory = [&](char* memory) {
-    int64_t bytes = 0;
-    for (Plan<T, Index>& plan : batch.plans) {
-      const int64_t places = int64_t{2} * plan.num_pieces;
-      plan.owners = Take<Index>(memory, plan.num_pieces, &bytes);
-      plan.counts = Take<Index>(memory, places, &bytes);
-      plan.totals = Take<double>(memory, places, &bytes);
-      plan.values = Take<Sum<T>>(memory, places * width, &bytes);
-      if (kPooled == Pooled::kMax) {
-        plan.positions = Take<Index>(memory, places * width, &bytes);
-      }
-    }
-    return bytes;
-  };
-  if (batch.combine_blocks[kTables] > 0) {
-    char* memory;
-    TF_TI_RETURN_IF_WRONG(Allocate(gpu, take_memory(nullptr), &memory));
-    take_memory(memory);
-  }
-  TF_TI_RETURN_IF_WRONG(Launch(&Pool<T, Index, kPooled, kIsWeighted, kSize, kTables>,
-                               NumBlocks(batch.blocks[kTables], 1), kBlock, gpu, batch));
-  if (batch.combine_blocks[kTables] == 0) return "";
-  constexpr Pooled kCombined = kPooled == Pooled::kSelected ? Pooled::kSum : kPooled;
-  return LaunchEarly(&Combine<T, Index, kCombined, kTables>,
-                     NumBlocks(batch.combine_blocks[kTables], 1), kCombineThreads, gpu, batch,
-                     combine_tiles);
-}
-
-template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize>
-std::string RunAll(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
-  if constexpr (kPooled == Pooled::kSum || kPooled == Pooled::kMax) {
-    int driver = 0;
-    if (count > 1) TF_TI_RETURN_IF_WRONG(Describe(cudaDriverGetVersion(&driver), gpu));
-    if (driver != 0 && driver < kDriverOfLongArguments) {
-      for (; count > 1; ++args, --count) {
-        TF_TI_RETURN_IF_WRONG((Run<T, Index, kPooled, kIsWeighted, kSize, 1>(args, 1, gpu)));
-      }
-    }
-    for (; count > 1; args += kMostTables, count -= kMostTables) {
-      TF_TI_RETURN_IF_WRONG((Run<T, Index, kPooled, kIsWeighted, kSize, kMostTables>(
-          args, std::min(count, kMostTables), gpu)));
-    }
-  }
-  if (count < 1) return "";
-  return Run<T, Index, kPooled, kIsWeighted, kSize, 1>(args, count, gpu);
-}
-
-// With the largest packs that fit all, of 16 bytes at most.
-template <typename T, typename Index, Pooled kPooled, bool kIsWeighted>
-std::string RunWithPacks(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
-  const auto fit = [&](int size) {
-    return std::all_of(args, args + count, [&](const auto& each) { return Fits(each, size); });
-  };
-  constexpr int kMost = 16 / sizeof(T);
-  if (fit(kMost)) return RunAll<T, Index, kPooled, kIsWeighted, kMost>(args, count, gpu);
+template <Pooled kPooled, bool kIsWeighted, typename T, typename Index, int kTables>
+std::string LaunchWithPacks(const Batch<T, Index, kTables>& batch, int pack_size, Gpu* gpu) {
+  constexpr int kMost = kMostPack<T>;
   if constexpr (kMost > 2 && kPooled == Pooled::kSum) {
-    if (fit(2)) return RunAll<T, Index, kPooled, kIsWeighted, 2>(args, count, gpu);
+    if (pack_size == 2) return LaunchPool<kPooled, kIsWeighted, 2>(batch, gpu);
   }
-  return RunAll<T, Index, kPooled, kIsWeighted, 1>(args, count, gpu);
+  return pack_size == kMost ? LaunchPool<kPooled, kIsWeighted, kMost>(batch, gpu)
+                            : LaunchPool<kPooled, kIsWeighted, 1>(batch, gpu);
 }
 
 }  // namespace
 
-template <typename T, typename Index>
-std::string PoolOnGpu(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
+template <typename T, typename Index, int kTables>
+std::string PoolBatch(const Batch<T, Index, kTables>& batch, int pack_size, Gpu* gpu) {
   // A table without ids may have no weights.
-  const bool is_weighted =
-      std::any_of(args, args + count, [](const auto& each) { return each.weights.given(); });
-  switch (args[0].pooled) {
-    case Pooled::kMax:
-      return RunWithPacks<T, Index, Pooled::kMax, false>(args, count, gpu);
-    case Pooled::kSelected:
-      return RunWithPacks<T, Index, Pooled::kSelected, false>(args, count, gpu);
-    case Pooled::kSubtracted:
-      if constexpr (std::is_same_v<Index, int32_t>) {
-        return is_weighted ? RunWithPacks<T, Index, Pooled::kSubtracted, true>(args, count, gpu)
-                           : RunWithPacks<T, Index, Pooled::kSubtracted, false>(args, count, gpu);
-      }
-      return "only bags of int32 positions can be subtracted";
-    default:
-      return is_weighted ? RunWithPacks<T, Index, Pooled::kSum, true>(args, count, gpu)
-                         : RunWithPacks<T, Index, Pooled::kSum, false>(args, count, gpu);
-  }
+  const bool is_weighted = std::any_of(std::begin(batch.args), std::end(batch.args),
+                                       [](const auto& each) { return each.weights.given(); });
+  return WithPooled<Index, kTables>(batch.args[0].pooled, [&](auto pooled) {
+    constexpr Pooled kPooled = decltype(pooled)::value;
+    if constexpr (kPooled == Pooled::kSum || kPooled == Pooled::kSubtracted) {
+      if (is_weighted) return LaunchWithPacks<kPooled, true>(batch, pack_size, gpu);
+    }
+    return LaunchWithPacks<kPooled, false>(batch, pack_size, gpu);
+  });
 }
 
-#define TF_TI_POOL_ON_GPU(T)                                                             \
-  template std::string PoolOnGpu<T, int32_t>(const GpuPoolArgs<T, int32_t>*, int, Gpu*); \
-  template std::string PoolOnGpu<T, int64_t>(const GpuPoolArgs<T, int64_t>*, int, Gpu*);
-TF_TI_FLOATS(TF_TI_POOL_ON_GPU)
+#define TF_TI_POOL(T, Index, kTables) \
+  template std::string PoolBatch<T, Index, kTables>(const Batch<T, Index, kTables>&, int, Gpu*);
+#define TF_TI_POOL_ALL(T) TF_TI_BATCHES(TF_TI_POOL, T)
+TF_TI_FLOATS(TF_TI_POOL_ALL)
 
 }  // namespace tf_ti
