@@ -28,6 +28,10 @@ enum class Reduction {
   kMax,
 };
 
+inline bool HasDivisors(Reduction reduction) {
+  return reduction == Reduction::kMean || reduction == Reduction::kSqrtN;
+}
+
 enum class BagKind {
   kOffsets,   // bounds[b] is where bag b begins in indices
   kPacked,    // every bag has num_indices / count indices
