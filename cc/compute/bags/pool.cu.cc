@@ -219,6 +219,7 @@ constexpr int kBlocksAtOnce = kPooled == Pooled::kMax || kPooled == Pooled::kSub
                                   ? 2
                                   : 3;
 
+// In one piece: compilers give its parts more registers, and spill some, where they are functions.
 template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize, int kTables>
 __global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kSize>)
     Pool(const __grid_constant__ Batch<T, Index, kTables> batch) {
