@@ -2,6 +2,7 @@
 #   make demo     build the wheel, install it, train two small models with it
 #   make test     build the wheel, install it, run every test against it
 #   make test-fast  the same with two cases of each test, and none that takes long
+#   make test-cc  the C++ tests alone, without and with sanitizers, and without TensorFlow's kernels
 #   make build    put the library into the checkout, for `import tf_ti` from there
 #   make wheel    put the wheel into dist/
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
@@ -21,6 +22,7 @@ TF_VERSION ?= $(default_tf)
 TF_PACKAGE ?= $(if $(filter cuda,$(CONFIG)),tensorflow[and-cuda],tensorflow-cpu)
 CONFIG ?=
 PYTEST_FLAGS ?=
+CC_TEST_FLAGS ?=
 
 config := $(addprefix --config=,$(CONFIG))
 suffix := $(patsubst %,-tf%,$(filter-out $(default_tf),$(TF_VERSION)))$(addprefix -,$(CONFIG))
@@ -32,12 +34,16 @@ comma := ,
 # A library for GPUs needs drivers of the CUDA that compiles it: TensorFlow's is 12.
 toolkit := .cache/cuda-12.4
 cuda_home := $(or $(CUDA_HOME),$(abspath $(toolkit)))
+googletest := .cache/googletest
+# Debian's package googletest, if it is installed.
+googletest_home := $(or $(GOOGLETEST_HOME),$(patsubst %/googletest/src/gtest-all.cc,%,$(wildcard \
+	/usr/src/googletest/googletest/src/gtest-all.cc)),$(abspath $(googletest)))
 export PYTHON_BIN_PATH := $(bin)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 sources := $(shell find .bazelrc .bazelversion BUILD WORKSPACE LICENSE README.md pyproject.toml \
 	build_pip_pkg.sh requirements/runtime.txt requirements/keras.txt bazel cc tf_ti -type f \
-	-not -name '*.pyc' -not -name '_tf_ti*.so' -not -name _build_info.py)
+	-not -name '*_test.cc' -not -path '*/testing/*' -not -name '*.pyc' -not -name '_tf_ti*.so' -not -name _build_info.py)
 cpp := $(shell find cc gpu_check tests -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 .PHONY: help
@@ -91,6 +97,10 @@ $(toolkit)/.fetched: bazel/cuda_toolkit.sh requirements/cuda.txt | $(venv)/.tens
 	bazel/cuda_toolkit.sh $(toolkit)
 	@touch $@
 
+$(googletest)/.fetched: bazel/googletest.sh
+	bazel/googletest.sh $(googletest)
+	@touch $@
+
 # What compiles CUDA sources does so with CUDA_HOME's nvcc, or else with that one.
 with_cuda := cuda $(if $(filter cuda,$(CONFIG)),$(dist)/.built build)
 $(with_cuda): export CUDA_HOME := $(cuda_home)
@@ -106,7 +116,7 @@ $(venv)/.installed: $(dist)/.built $(venv)/.runtime
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/tf_ti-*.whl
 	@touch $@
 
-.PHONY: demo test test-fast test-tensorflows oracles build wheel bench lint format asan-test cuda gpu-check gpu-test clean
+.PHONY: demo test test-fast test-cc test-tensorflows oracles build wheel bench lint format asan-test cuda gpu-check gpu-test clean
 demo: $(venv)/.installed $(venv)/.examples
 	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
@@ -115,13 +125,26 @@ demo: $(venv)/.installed $(venv)/.examples
 
 # From tests/, where the checkout's tf_ti does not hide the installed one.
 pytest = cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
-test: $(venv)/.installed $(venv)/.tests
+test: test-cc $(venv)/.installed $(venv)/.tests
 	$(call say,the tests: about twenty minutes on two cores)
 	$(pytest) $(PYTEST_FLAGS)
 
-test-fast: $(venv)/.installed $(venv)/.tests
+test-fast: test-cc $(venv)/.installed $(venv)/.tests
 	$(call say,two cases of each test: some five minutes on two cores)
 	$(pytest) -m 'not slow' $(PYTEST_FLAGS)
+
+test_cc = bazel/bazel.sh test --test_summary=terse --noshow_progress --ui_event_filters=-info \
+	$(1) $(CC_TEST_FLAGS) && { grep --no-filename --recursive ^skipped bazel-testlogs/ | sort -u; true; }
+# Some systems lay out memory too freely for ThreadSanitizer.
+fixed_addresses = $(if $(shell setarch -R true 2>&1 || echo no),,--run_under='setarch -R')
+test-cc: export GOOGLETEST_HOME := $(googletest_home)
+test-cc: $(venv)/.tensorflow $(if $(filter $(abspath $(googletest)),$(googletest_home)),$(googletest)/.fetched)
+	$(call say,the C++ tests)
+	@$(call test_cc,//:cc_tests)
+	$(call say,the C++ tests under the address and undefined-behaviour sanitizers)
+	@$(call test_cc,--config=asan //:cc_tests)
+	$(call say,those about threads under ThreadSanitizer)
+	@$(call test_cc,--config=tsan $(fixed_addresses) //:thread_tests)
 
 # Against older TensorFlows, as far as they build.
 test-tensorflows:
@@ -156,7 +179,7 @@ format: $(lint)/.tools
 # they watch, right after them. Python itself leaks.
 sanitizers = $(foreach name,asan ubsan stdc++,$(shell $${CXX:-g++} -print-file-name=lib$(name).so))
 asan := .cache/asan
-asan-test: $(venv)/.installed $(venv)/.tests
+asan-test: test-cc $(venv)/.installed $(venv)/.tests
 	rm -rf $(asan) && mkdir -p $(asan) && cp -r tf_ti $(asan)
 	bazel/build_library.sh $(asan)/tf_ti --config=asan
 	cd tests && PYTHONPATH=$(abspath $(asan)) LD_PRELOAD="$(sanitizers)" \

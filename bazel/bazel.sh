@@ -68,7 +68,7 @@ if [[ $("$bazel" --version) == "bazel no_version" ]]; then
   # That is Debian's Bazel. The files that its own files load come from its package and from us, as
   # nothing can be downloaded.
   flags+=(--override_repository=platforms=/usr/share/bazel/platforms)
-  for rules in rules_cc rules_java rules_proto; do
+  for rules in remote_coverage_tools rules_cc rules_java rules_proto; do
     flags+=("--override_repository=$rules=$PWD/bazel/debian/$rules")
   done
 fi

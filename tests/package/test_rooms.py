@@ -140,6 +140,8 @@ def test_sources_include_no_other_family_and_no_higher_layer():
                 is_right = is_right and included.split("/")[1] in LAYERS[layer]
             else:
                 is_right = layer != "compute" or not re.match("tensorflow|xla|absl|cc/", included)
+            if included.startswith("gtest/"):
+                is_right = file.endswith("_test.cc") or "/testing/" in file
             if not is_right:
                 wrong.append(f"{file} -> {included}")
     assert wrong == []

@@ -1,72 +1,9 @@
 """Threads that share work where others want their cores: what they compute, and that they end."""
 
 import os
-import pathlib
-import platform
-import shutil
-import subprocess
 import textwrap
 
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CXX = os.environ.get("CXX", "g++")
-SOURCES = (
-    "tests/recurrent/team_stress.cc",
-    "cc/compute/pool_threads.cc",
-    "cc/compute/recurrent/team.cc",
-)
-
-# --- the threads of cc/compute alone ------------------------------------------------------------
-
-
-@pytest.fixture
-def stress(tmp_path):
-    """Compiles team_stress.cc with a sanitizer, or with none, and runs it."""
-    if shutil.which(CXX) is None:
-        pytest.skip("no C++ compiler")
-
-    def run(sanitizer, *runs):
-        binary = tmp_path / "team_stress"
-        flags = [f"-fsanitize={sanitizer}", "-O1"] if sanitizer else ["-O2"]
-        command = [CXX, "-std=c++17", "-g", *flags, "-I.", *SOURCES, "-o", binary, "-pthread"]
-        compiled = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if compiled.returncode and sanitizer and "cannot find" in compiled.stderr:
-            pytest.skip(f"{CXX} has no library for -fsanitize={sanitizer}")
-        assert compiled.returncode == 0, compiled.stderr
-        for arguments in runs:
-            finished = _run(binary, arguments)
-            # Where a system lays out memory too freely for the sanitizer.
-            if "unexpected memory mapping" in finished.stderr and shutil.which("setarch"):
-                finished = _run("setarch", [platform.machine(), "-R", binary, *arguments])
-            if "unexpected memory mapping" in finished.stderr or "setarch" in finished.stderr:
-                pytest.skip(f"-fsanitize={sanitizer} does not run here")
-            assert finished.returncode == 0, finished.stdout + finished.stderr
-            assert ": 0 wrong; " in finished.stdout
-
-    return run
-
-
-def _run(program, arguments):
-    command = [program, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
-# Seeds, calls, and the longest pauses in microseconds.
-SHORT = ([1, 2000, 0], [2, 1000, 500])
-
-
-@pytest.mark.slow
-def test_a_million_meetings(stress):
-    stress(None, [3, 20_000, 0], [4, 1000, 500])
-
-
-@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_threads_that_come_late_touch_nothing_that_is_not_theirs(sanitizer, stress):
-    stress(sanitizer, *SHORT)
-
-
-# --- the ops -------------------------------------------------------------------------------------
 
 COMMON = f"""
 import itertools, subprocess, sys, threading

@@ -1,40 +1,31 @@
 // Random calls of cc/compute's threads, several at a time, on a pool whose threads come at once,
-// late, after the call, or never, or which leaves all work to the caller:
-//
-//   team_stress SEED CALLS PAUSE
-//
-// where steps and pieces take a pause of up to PAUSE microseconds now and then. Each step of each
-// part, and each piece, must be done once, in order, on what the others have left at the step
-// before, and before the call returns, which no thread may delay that has not begun. Says what is
-// wrong, and exits with 1.
+// late, after the call, or never, or which leaves all work to the caller. Steps and pieces take a
+// pause now and then. Each step of each part, and each piece, must be done once, in order, on what
+// the others have left at the step before, and before the call returns, which no thread may delay
+// that has not begun.
+
+#include "cc/compute/recurrent/team.h"
+
+#include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "cc/compute/pool_threads.h"
-#include "cc/compute/recurrent/team.h"
+#include "cc/compute/testing/random.h"
+#include "cc/compute/testing/threads.h"
 
 namespace tf_ti {
 namespace {
 
 using Work = std::function<void()>;
-using Random = std::mt19937_64;
-
-int64_t Draw(Random* random, int64_t low, int64_t high) {
-  return low + static_cast<int64_t>((*random)() % static_cast<uint64_t>(high - low + 1));
-}
 
 uint64_t Mix(uint64_t x) {
   x = (x ^ x >> 31) * 0x9e3779b97f4a7c15;
@@ -44,50 +35,6 @@ uint64_t Mix(uint64_t x) {
 void Sleep(int64_t microseconds) {
   std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
 }
-
-class Pool {
- public:
-  explicit Pool(int num_threads) {
-    for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Serve(); });
-  }
-
-  ~Pool() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      is_over_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  void Schedule(Work work) {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      queue_.push_back(std::move(work));
-    }
-    changed_.notify_one();
-  }
-
- private:
-  void Serve() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return is_over_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      const Work work = std::move(queue_.front());
-      queue_.pop_front();
-      lock.unlock();
-      work();
-      lock.lock();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Work> queue_;
-  bool is_over_ = false;
-  std::vector<std::thread> threads_;
-};
 
 // Notes that a test takes must not order the threads: their order is what is tested.
 constexpr std::memory_order kOrdersNothing = std::memory_order_relaxed;
@@ -100,13 +47,12 @@ class Caller {
   Caller(uint64_t seed, int64_t pause, Pool* pool)
       : seed_(seed), random_(seed), pause_(pause), pool_(pool) {}
 
-  // How many calls were wrong.
-  int64_t Run(int64_t num_calls) {
+  void Run(int64_t num_calls) {
     for (call_ = 0; call_ < num_calls; ++call_) {
       std::vector<Work> late;
       std::mutex mutex;  // of `late`: pieces that are cut in turn have threads invite others
-      const Coming coming = static_cast<Coming>(Draw(&random_, kAtOnce, kOnTheCaller));
-      const int64_t delay = Draw(&random_, 0, pause_);
+      const Coming coming = static_cast<Coming>(random_.Int(kAtOnce, kOnTheCaller));
+      const int64_t delay = random_.Int(0, pause_);
       const auto schedule = [&late, &mutex, coming, delay, pool = pool_](Work work) {
         if (coming == kAtOnce) pool->Schedule(std::move(work));
         if (coming == kOnTheCaller) work();  // as Eigen's pool does where its queue is full
@@ -122,42 +68,16 @@ class Caller {
         }
       };
       {
-        PoolThreads threads(Draw(&random_, 2, 8), schedule);
-        const int64_t kind = Draw(&random_, 0, 7);
+        PoolThreads threads(random_.Int(2, 8), schedule);
+        const int64_t kind = random_.Int(0, 7);
         if (kind == 0) Invite(&threads);
         if (kind == 1 || kind == 2) RunPieces(&threads);
         if (kind > 2) RunSteps(&threads);
       }
       for (Work& work : late) pool_->Schedule(std::move(work));
     }
-    return num_wrong_;
   }
 
-  // True if nobody waits for members that come when the call is over, or does their steps twice.
-  static bool IsRightWithoutMembers() {
-    std::vector<Work> late;
-    PoolThreads threads(8, [&](Work work) { late.push_back(std::move(work)); });
-    const auto caller = std::this_thread::get_id();
-    int64_t num_done = 0, num_expected = 0, num_by_others = 0;
-    const auto work = [&](int64_t, int64_t) {
-      num_by_others += std::this_thread::get_id() != caller;
-      ++num_done;
-    };
-    for (int64_t num_parts = 2; num_parts <= 8; ++num_parts) {
-      for (const int64_t num_meetings : {0, 30, 60}) {
-        tf_ti::RunSteps({60, num_meetings, work, [] { return true; }}, num_parts, &threads);
-        num_expected += 60 * num_parts;
-      }
-      threads.Run(num_parts, [&](int64_t piece) { work(0, piece); });
-      num_expected += num_parts;
-    }
-    std::thread([&] {
-      for (Work& one : late) one();
-    }).join();
-    return !late.empty() && num_done == num_expected && num_by_others == 0;
-  }
-
-  int64_t num_steps() const { return num_steps_; }
   int64_t num_by_others() const { return num_by_others_; }
 
  private:
@@ -180,8 +100,7 @@ class Caller {
 
   void Expect(bool is_right, const char* what) {
     if (is_right || ++num_wrong_ > 5) return;
-    std::fprintf(stderr, "seed %llu, call %lld: %s\n", static_cast<unsigned long long>(seed_),
-                 static_cast<long long>(call_), what);
+    ADD_FAILURE() << "seed " << seed_ << ", call " << call_ << ": " << what;
   }
 
   // Takes some microseconds, or a pause.
@@ -196,12 +115,11 @@ class Caller {
   }
 
   void RunSteps(PoolThreads* threads) {
-    const int64_t num_parts = Draw(&random_, 1, 8), num_steps = Draw(&random_, 0, 100);
-    const int64_t num_meetings =
-        Draw(&random_, 0, 2) == 0 ? Draw(&random_, 0, num_steps) : num_steps;
+    const int64_t num_parts = random_.Int(1, 8), num_steps = random_.Int(0, 100);
+    const int64_t num_meetings = random_.Int(0, 2) == 0 ? random_.Int(0, num_steps) : num_steps;
     const int64_t most_asked =
-        Draw(&random_, 0, 4) == 0 ? Draw(&random_, 0, num_steps) : int64_t{1} << 40;
-    const uint64_t salt = random_();
+        random_.Int(0, 4) == 0 ? random_.Int(0, num_steps) : int64_t{1} << 40;
+    const uint64_t salt = random_.Bits();
     const auto caller = std::this_thread::get_id();
     auto record = std::make_unique<Record>(num_steps, num_parts);
     const auto next_state = [&](int64_t step, int64_t part, const std::vector<uint64_t>& before) {
@@ -223,7 +141,6 @@ class Caller {
     };
     steps->work = [&, data = record.get()](int64_t step, int64_t part) {
       if (data->is_over.load(kOrdersNothing)) ++data->num_wrong;
-      num_steps_.fetch_add(1, kOrdersNothing);
       if (data->is_cancelled.load(kOrdersNothing)) data->num_after.fetch_add(1, kOrdersNothing);
       if (std::this_thread::get_id() != caller) data->num_by_others.fetch_add(1, kOrdersNothing);
       const bool is_meeting = step < num_meetings;
@@ -263,7 +180,7 @@ class Caller {
 
   void RunPieces(PoolThreads* threads) {
     std::atomic<int64_t> num_wrong{0};
-    RunPieces(threads, Draw(&random_, 0, 100), random_(), &num_wrong);
+    RunPieces(threads, random_.Int(0, 100), random_.Bits(), &num_wrong);
     Expect(num_wrong == 0, "a piece was not done once");
   }
 
@@ -287,11 +204,9 @@ class Caller {
     };
     const auto times = std::make_shared<Times>();
     const auto invitation = threads->Invite(kCount, [times](int64_t i) {
-      if (i > 0 && i < kCount && times->of[i]++ == 0) return;
-      std::fprintf(stderr, "guest %d has come twice\n", static_cast<int>(i));
-      std::_Exit(1);
+      EXPECT_TRUE(i > 0 && i < kCount && times->of[i]++ == 0) << "guest " << i << " came twice";
     });
-    Sleep(Draw(&random_, 0, 100));
+    Sleep(random_.Int(0, 100));
     invitation->Remind();
   }
 
@@ -302,44 +217,55 @@ class Caller {
   int64_t call_ = 0;
   int64_t num_wrong_ = 0;
   int64_t num_by_others_ = 0;
-  std::atomic<int64_t> num_steps_{0};
 };
 
-int Main(uint64_t seed, int64_t num_calls, int64_t pause) {
+void CallAtOnce(uint64_t seed, int64_t num_calls, int64_t pause) {
   constexpr int kCallers = 2, kThreads = 12;
-  // First: threads that have helped might still be there.
-  if (!Caller::IsRightWithoutMembers()) {
-    std::fprintf(stderr, "members that were away have done something\n");
-    return 1;
-  }
   std::vector<std::unique_ptr<Caller>> callers;
-  std::atomic<int64_t> num_wrong{0};
   {
     Pool pool(kThreads);
     std::vector<std::thread> threads;
     for (int i = 0; i < kCallers; ++i) {
       callers.push_back(std::make_unique<Caller>(seed + i, pause, &pool));
       threads.emplace_back(
-          [&, caller = callers.back().get()] { num_wrong += caller->Run(num_calls / kCallers); });
+          [=, caller = callers.back().get()] { caller->Run(num_calls / kCallers); });
     }
     for (std::thread& thread : threads) thread.join();
   }
-  int64_t num_steps = 0, num_by_others = 0;
-  for (const auto& caller : callers) {
-    num_steps += caller->num_steps();
-    num_by_others += caller->num_by_others();
-  }
-  std::printf("seed %llu: %lld wrong; %lld of %lld parts of steps by threads that came\n",
-              static_cast<unsigned long long>(seed), static_cast<long long>(num_wrong.load()),
-              static_cast<long long>(num_by_others), static_cast<long long>(num_steps));
-  return num_wrong == 0 ? 0 : 1;
+  int64_t num_by_others = 0;
+  for (const auto& caller : callers) num_by_others += caller->num_by_others();
+  EXPECT_GT(num_by_others, 0);
 }
+
+// First: threads that have helped might still be there.
+TEST(TeamTest, NobodyWaitsForThreadsThatComeWhenTheCallIsOver) {
+  std::vector<Work> late;
+  PoolThreads threads(8, [&](Work work) { late.push_back(std::move(work)); });
+  const auto caller = std::this_thread::get_id();
+  int64_t num_done = 0, num_expected = 0, num_by_others = 0;
+  const auto work = [&](int64_t, int64_t) {
+    num_by_others += std::this_thread::get_id() != caller;
+    ++num_done;
+  };
+  for (int64_t num_parts = 2; num_parts <= 8; ++num_parts) {
+    for (const int64_t num_meetings : {0, 30, 60}) {
+      RunSteps({60, num_meetings, work, [] { return true; }}, num_parts, &threads);
+      num_expected += 60 * num_parts;
+    }
+    threads.Run(num_parts, [&](int64_t piece) { work(0, piece); });
+    num_expected += num_parts;
+  }
+  std::thread([&] {
+    for (Work& one : late) one();
+  }).join();
+  EXPECT_FALSE(late.empty());
+  EXPECT_EQ(num_done, num_expected);
+  EXPECT_EQ(num_by_others, 0);
+}
+
+TEST(TeamTest, StepsWithoutPauses) { CallAtOnce(1, 2000, 0); }
+TEST(TeamTest, StepsWithPauses) { CallAtOnce(2, 1000, 500); }
+TEST(TeamTest, ManySteps) { CallAtOnce(3, 4000, 0); }
 
 }  // namespace
 }  // namespace tf_ti
-
-int main(int count, char** arguments) {
-  if (count != 4) return 2;
-  return tf_ti::Main(std::strtoull(arguments[1], nullptr, 10), std::atoll(arguments[2]),
-                     std::atoll(arguments[3]));
-}
