@@ -277,7 +277,7 @@ class Pooling {
   const Weights<T>& weights_;
   const Reduction reduction_;
   const bool is_staged_;  // true if ids and weights cannot be used as they are
-  const ::tf_ti::Pool<T, Index> pool_;
+  const PoolRows<T, Index> pool_;
   T* const out_;
   Index* const argmax_;
   Problem problem_;
