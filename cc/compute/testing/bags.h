@@ -60,35 +60,41 @@ Exact<T> ToExact(T value) {
   }
 }
 
-// A number of sixteenths, from -4 to 4 for halves: few enough that all types have it.
+// The numbers of -64 to 64 sixteenths: few enough that all types have them. Integers are not
+// divided.
+template <typename T>
+const std::vector<T>& AllSixteenths() {
+  static const std::vector<T> all = [] {
+    std::vector<T> numbers(129);
+    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+      for (int bits = 0; bits < 1 << 16; ++bits) {
+        const T value{static_cast<uint16_t>(bits)};
+        const long double count = ToExact(value) * 16;
+        if (std::abs(count) <= 64 && count == std::trunc(count)) {
+          numbers[static_cast<int>(count) + 64] = value;
+        }
+      }
+    } else {
+      for (int count = -64; count <= 64; ++count) {
+        numbers[count + 64] = std::is_integral_v<T> ? T(count) : T(count) / T(16);
+      }
+    }
+    return numbers;
+  }();
+  return all;
+}
+
 template <typename T>
 T FromSixteenths(int64_t count) {
-  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
-    for (int bits = 0; bits < 1 << 16; ++bits) {
-      const T value{static_cast<uint16_t>(bits)};
-      if (ToExact(value) == count / 16.0L) return value;
-    }
-    ADD_FAILURE() << count << " sixteenths are no number of this type";
-    return T{};
-  } else if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(count);
-  } else {
-    using Real = decltype(std::real(T()));
-    return T(static_cast<Real>(count / 16.0));
-  }
+  return AllSixteenths<T>()[count + 64];
 }
 
 // A random number of sixteenths; of complex numbers, in both parts.
 template <typename T>
 T RandomNumber(Random* random) {
-  static const std::vector<T> numbers = [] {
-    std::vector<T> all;
-    for (int64_t count = -64; count <= 64; ++count) all.push_back(FromSixteenths<T>(count));
-    return all;
-  }();
-  const T number = numbers[random->Int(0, 128)];
+  const T number = FromSixteenths<T>(random->Int(-64, 64));
   if constexpr (IsComplex<T>::value) {
-    return {number.real(), numbers[random->Int(0, 128)].real()};
+    return {number.real(), FromSixteenths<T>(random->Int(-64, 64)).real()};
   } else {
     return number;
   }
