@@ -16,11 +16,15 @@ namespace {
 // The distance of prefetches: rows, or gradients of bags, are prefetched so many ahead.
 constexpr int64_t kAhead = 8;
 
-// The address may be any: a prefetch never faults.
-inline void Prefetch(const void* from, uint64_t bytes) {
+// Row `row`, as far as it is worth it. It may be any number, as ids ahead are not checked yet: a
+// prefetch never faults, but the arithmetic of pointers and signed integers might.
+template <typename T>
+void PrefetchRow(const T* rows, int64_t row, int64_t width) {
   constexpr uint64_t kLine = 64, kMost = 1024;
+  const uint64_t bytes = static_cast<uint64_t>(width) * sizeof(T);
+  const uintptr_t from = reinterpret_cast<uintptr_t>(rows) + static_cast<uint64_t>(row) * bytes;
   for (uint64_t byte = 0; byte < std::min(bytes, kMost); byte += kLine) {
-    __builtin_prefetch(reinterpret_cast<const char*>(from) + byte);
+    __builtin_prefetch(reinterpret_cast<const char*>(from + byte));
   }
 }
 
@@ -81,8 +85,8 @@ class WeightGradients {
     Sum<T> total(0);
     Divisor<Sum<T>> divisors(reduction_);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t next = bags_.indices[std::min(i + kAhead, bags_.num_indices - 1)];
-      Prefetch(table_.rows + next * table_.width, table_.width * sizeof(T));
+      PrefetchRow(table_.rows, bags_.indices[std::min(i + kAhead, bags_.num_indices - 1)],
+                  table_.width);
       if (IsPadding(bags_, i)) continue;
       const Sum<T> dot = dot_(table_.rows + bags_.indices[i] * table_.width, grad, table_.width);
       result->dots[i - begin] = dot;
@@ -257,7 +261,7 @@ void TableGradient<T, Index>::PoolMax(const int64_t* starts, int64_t count, cons
     std::fill_n(to, width_, Sum<T>(0));
     for (int64_t k = starts[row]; k < starts[row + 1]; ++k) {
       const int64_t ahead = std::min(k + kAhead, entries_.size() - 1);
-      Prefetch(grad + bags[ahead] * width_, width_ * sizeof(T));
+      PrefetchRow(grad, bags[ahead], width_);
       __builtin_prefetch(entries_.columns + bags[ahead] * width_ + won[ahead].begin);
       const int64_t begin = bags[k] * width_;
       add_columns(grad + begin, entries_.columns + begin + won[k].begin, won[k].end - won[k].begin,
