@@ -126,9 +126,9 @@ void TestBadBounds(Random* random) {
     Index& bound = changed[random->Int(0, size - 1)];
     constexpr Index kLeast = std::numeric_limits<Index>::min();
     constexpr Index kMost = std::numeric_limits<Index>::max();
-    bound = random->Pick<Index>({static_cast<Index>(bound + 1), static_cast<Index>(bound - 1), -1,
-                                 static_cast<Index>(bags.num_indices + 1),
-                                 static_cast<Index>(bags.count), kLeast, kMost});
+    bound = random->Pick<Index>(
+        {static_cast<Index>(int64_t{bound} ^ 1), static_cast<Index>(int64_t{bound} ^ 2), -1,
+         static_cast<Index>(bags.num_indices + 1), static_cast<Index>(bags.count), kLeast, kMost});
   }
   const Guarded<Index> bounds(changed);
   bags.bounds = bounds.data();
