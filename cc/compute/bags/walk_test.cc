@@ -191,8 +191,7 @@ TEST(WalkTest, NamesTheFirstOfSeveralProblems) {
   bags.bounds = offsets.data();
   bags.count = 2;
   Problem problem;
-  problem.AtIndex(3);
-  problem.AtIndex(1);
+  for (const int64_t position : {3, 1, 2}) problem.AtIndex(position);
   EXPECT_EQ(problem.Describe(bags, 5), "indices[1] is 9, but emb_table has 5 rows");
 }
 
