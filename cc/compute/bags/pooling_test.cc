@@ -208,6 +208,40 @@ TYPED_TEST(PoolingTest, HasGiantBags) {
   });
 }
 
+// A giant is reduced in pieces. Those without ids have no part in its maximum, which is negative.
+TEST(PoolingGiantTest, LeavesOutPiecesOfPaddingAlone) {
+  const Guarded<float> table(std::vector<float>{-3, -2, -1});
+  constexpr int64_t kPiece = 8192, kPieces = 3;
+  for (int padding = 0; padding < 1 << kPieces; ++padding) {
+    std::vector<int32_t> ids(kPiece * kPieces);
+    int64_t first = -1, count = 0;  // of the ids that are no padding
+    for (int64_t i = 0; i < kPiece * kPieces; ++i) {
+      const bool is_padding = (padding >> i / kPiece & 1) != 0;
+      ids[i] = is_padding ? 2 : i % kPiece == 5 ? 1 : 0;
+      count += !is_padding;
+      if (ids[i] == 1 && first < 0) first = i;
+    }
+    const Guarded<int32_t> indices(ids);
+    Bags<int32_t> bags;
+    bags.kind = BagKind::kPacked;
+    bags.indices = indices.data();
+    bags.num_indices = ids.size();
+    bags.count = 1;
+    bags.has_padding = true;
+    bags.padding_idx = 2;
+    OnCaller one;
+    const Guarded<float> maximum(1), sum(1);
+    const Guarded<int32_t> argmax(1);
+    EXPECT_EQ(PoolFloats(table.data(), 3, 1, bags, {}, Reduction::kMax, &one, maximum.data(),
+                         argmax.data()),
+              "");
+    EXPECT_EQ(PoolFloats(table.data(), 3, 1, bags, {}, Reduction::kSum, &one, sum.data()), "");
+    EXPECT_EQ(maximum[0], count == 0 ? 0 : -2);
+    EXPECT_EQ(argmax[0], first);
+    EXPECT_EQ(sum[0], -3 * count + count / kPiece);
+  }
+}
+
 // Many bags, so that several threads really share them.
 TEST(PoolingThreadsTest, TakePartsOfTheBags) {
   RealThreads threads(4);
