@@ -43,6 +43,7 @@ BUILD = ROOT / ".cache" / "gpu-check"
 HOST_SOURCES = tuple(
     f"cc/compute/{name}.cc"
     for name in (
+        "bags/entries",
         "bags/gradients",
         "bags/lookups",
         "bags/pooling",

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/compute/buffer.h"
+#include "cc/compute/bags/entries.h"
 #include "cc/compute/numbers.h"
 #include "cc/compute/parallel.h"
 
@@ -27,6 +27,10 @@ enum class Reduction {
   kSqrtN,  // the sum, divided by the root of the number, or of the sum of the weights' squares
   kMax,
 };
+
+inline bool HasDivisors(Reduction reduction) {
+  return reduction == Reduction::kMean || reduction == Reduction::kSqrtN;
+}
 
 enum class BagKind {
   kOffsets,   // bounds[b] is where bag b begins in indices
@@ -102,8 +106,8 @@ struct BagLookUp {
   Index* argmax = nullptr;
 };
 
-// The bags of several tables at once, each as by itself. An error message begins with OfTable's
-// words.
+// The bags of several tables of one width at once, each as by itself. An error message begins with
+// OfTable's words.
 template <typename T, typename Index>
 std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
                      Parallel* parallel);
@@ -134,11 +138,7 @@ struct RowRun {
 // The gradient of PoolBags' table, by rows. First Init finds the rows that have one; then Compute
 // finds their gradients.
 //
-// An entry takes one bag's gradient to one row. Init partitions the entries into buckets by their
-// rows' leading bits, and sorts each bucket by row. Entries of one row stay in the order of the
-// bags. So the gradient of a row is a bag itself, which pools rows of the output's gradient. In a
-// maximum, an entry takes only the columns that its row won. Init groups the columns of each bag by
-// entry.
+// The entries of a row, of which entries.h tells, are a bag of rows of the output's gradient.
 template <typename T, typename Index>
 class TableGradient {
  public:
@@ -146,7 +146,7 @@ class TableGradient {
   std::string Init(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
                    const Index* argmax, int64_t num_rows, int64_t width, Parallel* parallel);
 
-  int64_t num_touched() const { return bucket_rows_.back(); }
+  int64_t num_touched() const { return entries_.num_rows(); }
 
   // rows [num_touched], ascending; values [num_touched, width], from grad [number of bags, width].
   void Compute(const T* grad, Parallel* parallel, Index* rows, T* values) const;
@@ -162,40 +162,20 @@ class TableGradient {
             Parallel* parallel, T* values, Sum<T>* sums) const;
 
  private:
-  template <typename Key>
-  std::string SortEntries(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
-                          const Index* argmax, int64_t num_rows,
-                          const std::vector<int64_t>& first_bag,
-                          const std::vector<int64_t>& first_entry, int payload_bits,
-                          Parallel* parallel);
-  int64_t num_entries() const { return bucket_entries_.back(); }
-  int64_t num_buckets() const { return bucket_entries_.size() - 1; }
-  // The begin of a bucket's rows in starts_, which has one number more for each bucket.
-  int64_t FirstStart(int64_t bucket) const { return bucket_entries_[bucket] + bucket; }
-  // The first bucket of each of `parts` parts with about the same number of entries.
-  std::vector<int64_t> SplitBuckets(int64_t parts) const;
-  void PoolMax(const RowRun<Index>& run, int64_t from, int64_t count, const T* grad, T* values,
-               Sum<T>* sums) const;
-
-  // The columns that an entry won: a range of its bag's in columns_.
-  struct Won {
-    int32_t begin, end;
-  };
+  bool is_max() const { return entries_.columns != nullptr; }
+  // Calls visit(run) for the runs of a bucket.
+  template <typename Visit>
+  void SplitBucket(int64_t bucket, const Visit& visit) const;
+  // See Pool: of rows that begin, and the last of them ends, at `starts`.
+  void PoolSums(const int64_t* starts, int64_t count, const T* grad, T* values, Sum<T>* sums) const;
+  void PoolMax(const int64_t* starts, int64_t count, const T* grad, T* values, Sum<T>* sums) const;
+  // The same of one row, of entries `begin` to `end`, whose pieces several threads sum.
+  void PoolGiant(int64_t begin, int64_t end, const T* grad, Parallel* parallel, T* values,
+                 Sum<T>* sums) const;
 
   int64_t num_bags_ = 0;
   int64_t width_ = 0;
-  Buffer<char> memory_;                        // for all arrays below
-  std::vector<int64_t> bucket_entries_ = {0};  // the first entry of each bucket, and their number
-  std::vector<int64_t> bucket_rows_ = {0};     // the first row of each bucket, and their number
-  // Of each row; those of a bucket begin at its first entry.
-  Index* rows_ = nullptr;
-  int64_t* starts_ = nullptr;
-  // Of each entry: its bag; its weight, unless all are 1; and, for kMax, the columns that it won.
-  int32_t* bags_ = nullptr;
-  Sum<T>* weights_ = nullptr;
-  Won* won_ = nullptr;
-  // For kMax, the columns of each bag, `width_` of them, by the entries that won them.
-  int32_t* columns_ = nullptr;
+  Entries<T, Index> entries_;
 };
 
 }  // namespace tf_ti

@@ -27,6 +27,8 @@ namespace tf_ti {
 
 template <typename T, typename Index>
 struct GpuPoolArgs;
+template <typename Key>
+struct GpuEntries;
 
 // See PoolBags in bags.h. `out` is written in full, whatever the input is.
 template <typename T, typename Index>
@@ -78,6 +80,11 @@ class GpuTableGradient {
   template <typename Key>
   std::string Sort(const Bags<Index>& bags, const Weights<T>& weights, Reduction reduction,
                    Gpu* gpu);
+  // Gathers what is needed of each entry beside its row, where that is more than its bag.
+  template <typename Key>
+  std::string GatherSorted(const GpuEntries<Key>& entries, const Bags<Index>& bags,
+                           const Weights<T>& weights, Reduction reduction,
+                           const int32_t* bags_by_number, const Sum<T>* divisors, Gpu* gpu);
 
   int64_t num_bags_ = 0;
   int64_t num_rows_ = 0;

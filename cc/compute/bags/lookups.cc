@@ -22,6 +22,7 @@ class Pooling {
         bags_(lookup.bags),
         weights_(lookup.weights),
         reduction_(reduction),
+        is_staged_(bags_.has_padding || weights_.rounded != nullptr),
         pool_(reduction == Reduction::kMax
                   ? ChoosePoolMax<T, Index>(table_.width, lookup.argmax != nullptr)
                   : ChoosePoolSum<T, Index>(table_.width, weights_.given())),
@@ -87,12 +88,41 @@ class Pooling {
     std::vector<Index> positions;  // of the ids in bags_.indices
   };
 
+  // Where a block's results go.
+  struct Outputs {
+    T* out = nullptr;
+    // In place of `out`, for a single bag: its sum, neither divided nor rounded, and its divisor.
+    Sum<T>* sums = nullptr;
+    Divisor<Sum<T>>* divisor = nullptr;
+    Index* argmax = nullptr;  // where not null, gets the positions of maxima
+  };
+
+  // The results of a giant's pieces.
+  struct Pieces {
+    Pieces(const Giant& giant, int64_t width, Reduction reduction, bool has_argmax)
+        : size(PieceOfGiant(giant.end - giant.begin)),
+          count((giant.end - giant.begin + size - 1) / size),
+          sums(count * width),
+          divisors(count, Divisor<Sum<T>>(reduction)),
+          is_empty(count),
+          positions(has_argmax ? count * width : 0) {}
+
+    const int64_t size;  // the number of ids in each of them; the last may have fewer
+    const int64_t count;
+    Buffer<Sum<T>> sums;  // [count, width]
+    std::vector<Divisor<Sum<T>>> divisors;
+    std::vector<char> is_empty;
+    Buffer<Index> positions;  // [count, width], or none
+  };
+
   // Reduces a block's bags into `out_`. Returns true if all is well.
   bool Flush(Block* block) {
     if (block->count == 0) return true;
     const int64_t begin = block->first * table_.width;
-    Index* const argmax = argmax_ == nullptr ? nullptr : argmax_ + begin;
-    const int64_t* const bounds = Pool(block, out_ + begin, nullptr, nullptr, argmax);
+    Outputs outputs;
+    outputs.out = out_ + begin;
+    if (argmax_ != nullptr) outputs.argmax = argmax_ + begin;
+    const int64_t* const bounds = Pool(block, outputs);
     if (bounds == nullptr) return false;
     for (int64_t b = 0; b < block->count; ++b) {
       if (bounds[b] == bounds[b + 1]) FillEmpty(block->first + b);
@@ -100,21 +130,41 @@ class Pooling {
     return true;
   }
 
-  // Reduces a block's bags into `out`; or, undivided, a single bag into `sums`, and adds to its
-  // divisor. Where `argmax` is not null, it gets the positions of maxima. Returns the bounds of the
-  // bags once padding is left out, or null if there is a problem.
-  const int64_t* Pool(Block* block, T* out, Sum<T>* sums, Divisor<Sum<T>>* undivided,
-                      Index* argmax) {
+  // Returns the bounds of a block's bags once padding is left out, or null if there is a problem.
+  const int64_t* Pool(Block* block, const Outputs& outputs) {
+    PoolArgs<T, Index> args = ArgsFor(block);
+    args.out = outputs.out;
+    args.sums = outputs.sums;
+    args.argmax = outputs.argmax;
+    if (HasDivisors(reduction_)) {
+      if (outputs.divisor != nullptr) {
+        *outputs.divisor = DivisorOf(args, 0);
+      } else {
+        for (int64_t b = 0; b < block->count; ++b) block->divisors[b] = DivisorOf(args, b).Get();
+        args.divisors = block->divisors;
+      }
+    }
+    if (!pool_(args)) {
+      CheckIndices(bags_, block->bounds[0], block->bounds[block->count], table_.num_rows,
+                   &problem_);
+      return nullptr;
+    }
+    if (is_staged_ && args.argmax != nullptr) {
+      for (int64_t k = 0; k < block->count * table_.width; ++k) {
+        if (args.argmax[k] >= 0) args.argmax[k] = block->positions[args.argmax[k]];
+      }
+    }
+    return args.bounds;
+  }
+
+  // The inputs of the innermost loop.
+  PoolArgs<T, Index> ArgsFor(Block* block) const {
     PoolArgs<T, Index> args{};
     args.table = table_.rows;
     args.num_rows = table_.num_rows;
     args.width = table_.width;
     args.count = block->count;
-    args.out = out;
-    args.sums = sums;
-    args.argmax = argmax;
-    const bool is_staged = bags_.has_padding || weights_.rounded != nullptr;
-    if (is_staged) {
+    if (is_staged_) {
       Stage(block);
       args.ids = block->ids.data();
       args.ids_end = args.ids + block->ids.size();
@@ -126,37 +176,10 @@ class Pooling {
       args.weights = weights_.wide;
       args.bounds = block->bounds;
     }
-    if (HasDivisors(reduction_)) {
-      for (int64_t b = 0; b < block->count; ++b) {
-        const int64_t begin = args.bounds[b], end = args.bounds[b + 1];
-        Divisor<Sum<T>> divisor(reduction_);
-        if (args.weights == nullptr) {
-          divisor.AddCount(end - begin);
-        } else {
-          for (int64_t i = begin; i < end; ++i) divisor.AddWeight(args.weights[i]);
-        }
-        if (undivided != nullptr) {
-          undivided->Add(divisor);
-        } else {
-          block->divisors[b] = divisor.Get();
-        }
-      }
-      if (undivided == nullptr) args.divisors = block->divisors;
-    }
-    if (!pool_(args)) {
-      CheckIndices(bags_, block->bounds[0], block->bounds[block->count], table_.num_rows,
-                   &problem_);
-      return nullptr;
-    }
-    if (is_staged && argmax != nullptr) {
-      for (int64_t k = 0; k < block->count * table_.width; ++k) {
-        if (argmax[k] >= 0) argmax[k] = block->positions[argmax[k]];
-      }
-    }
-    return args.bounds;
+    return args;
   }
 
-  void Stage(Block* block) {
+  void Stage(Block* block) const {
     block->ids.clear();
     block->weights.clear();
     block->positions.clear();
@@ -172,44 +195,56 @@ class Pooling {
     }
   }
 
+  Divisor<Sum<T>> DivisorOf(const PoolArgs<T, Index>& args, int64_t bag) const {
+    const int64_t begin = args.bounds[bag], end = args.bounds[bag + 1];
+    Divisor<Sum<T>> divisor(reduction_);
+    if (args.weights == nullptr) {
+      divisor.AddCount(end - begin);
+    } else {
+      for (int64_t i = begin; i < end; ++i) divisor.AddWeight(args.weights[i]);
+    }
+    return divisor;
+  }
+
   void PoolGiant(const Giant& giant, Parallel* parallel) {
-    const int64_t size = giant.end - giant.begin;
-    const int64_t piece = PieceOfGiant(size);
-    const int64_t count = (size + piece - 1) / piece;
     const int64_t width = table_.width;
-    Buffer<Sum<T>> sums(count * width);
-    std::vector<Divisor<Sum<T>>> divisors(count, Divisor<Sum<T>>(reduction_));
-    std::vector<char> is_empty(count);
-    Buffer<Index> positions(argmax_ == nullptr ? 0 : count * width);
-    parallel->Run(count, [&](int64_t k) {
+    Pieces pieces(giant, width, reduction_, argmax_ != nullptr);
+    parallel->Run(pieces.count, [&](int64_t k) {
       Block block;
       block.count = 1;
-      block.bounds[0] = giant.begin + k * piece;
-      block.bounds[1] = std::min(block.bounds[0] + piece, giant.end);
-      const int64_t* const bounds =
-          Pool(&block, nullptr, sums.data() + k * width, &divisors[k],
-               argmax_ == nullptr ? nullptr : positions.data() + k * width);
-      is_empty[k] = bounds == nullptr || bounds[0] == bounds[1];
+      block.bounds[0] = giant.begin + k * pieces.size;
+      block.bounds[1] = std::min(block.bounds[0] + pieces.size, giant.end);
+      Outputs outputs;
+      outputs.sums = pieces.sums.data() + k * width;
+      outputs.divisor = &pieces.divisors[k];
+      if (argmax_ != nullptr) outputs.argmax = pieces.positions.data() + k * width;
+      const int64_t* const bounds = Pool(&block, outputs);
+      pieces.is_empty[k] = bounds == nullptr || bounds[0] == bounds[1];
     });
-    if (problem_.found()) return;
+    if (!problem_.found()) Combine(pieces, giant.bag);
+  }
 
-    T* const out = out_ + giant.bag * width;
-    Index* const argmax = argmax_ == nullptr ? nullptr : argmax_ + giant.bag * width;
+  void Combine(const Pieces& pieces, int64_t bag) {
+    const int64_t width = table_.width;
+    T* const out = out_ + bag * width;
+    Index* const argmax = argmax_ == nullptr ? nullptr : argmax_ + bag * width;
+    const auto& is_empty = pieces.is_empty;
     const int64_t first = std::find(is_empty.begin(), is_empty.end(), 0) - is_empty.begin();
-    if (first == count) {
+    if (first == pieces.count) {
       std::fill(out, out + width, T());
-      FillEmpty(giant.bag);
+      FillEmpty(bag);
       if (argmax != nullptr) std::fill(argmax, argmax + width, Index(-1));
       return;
     }
-    for (int64_t k = 1; k < count; ++k) divisors[0].Add(divisors[k]);
-    const Sum<T> divisor = divisors[0].Get();
+    Divisor<Sum<T>> divisors = pieces.divisors[0];
+    for (int64_t k = 1; k < pieces.count; ++k) divisors.Add(pieces.divisors[k]);
+    const Sum<T> divisor = divisors.Get();
     for (int64_t c = 0; c < width; ++c) {
-      Sum<T> value = sums[first * width + c];
+      Sum<T> value = pieces.sums[first * width + c];
       int64_t from = first;
-      for (int64_t k = first + 1; k < count; ++k) {
+      for (int64_t k = first + 1; k < pieces.count; ++k) {
         if (is_empty[k]) continue;
-        const Sum<T> other = sums[k * width + c];
+        const Sum<T> other = pieces.sums[k * width + c];
         if (reduction_ != Reduction::kMax) {
           value = AddSums(value, other);
         } else if (IsLarger(other, value)) {
@@ -218,7 +253,7 @@ class Pooling {
         }
       }
       out[c] = Round<T>(HasDivisors(reduction_) ? DivideNoNan(value, divisor) : value);
-      if (argmax != nullptr) argmax[c] = positions[from * width + c];
+      if (argmax != nullptr) argmax[c] = pieces.positions[from * width + c];
     }
   }
 
@@ -241,7 +276,8 @@ class Pooling {
   const Bags<Index>& bags_;
   const Weights<T>& weights_;
   const Reduction reduction_;
-  const ::tf_ti::Pool<T, Index> pool_;
+  const bool is_staged_;  // true if ids and weights cannot be used as they are
+  const PoolRows<T, Index> pool_;
   T* const out_;
   Index* const argmax_;
   Problem problem_;
@@ -275,42 +311,48 @@ std::vector<Place> SplitLookUps(const BagLookUp<T, Index>* lookups, size_t count
   return places;
 }
 
-// Returns an error message, and sets `wrong` to the look-up that it is about.
+// The look-ups of several tables, which have one width.
 template <typename T, typename Index>
-std::string Run(const BagLookUp<T, Index>* lookups, size_t count, Reduction reduction,
-                Parallel* parallel, size_t* wrong) {
-  std::deque<Pooling<T, Index>> poolings;
-  double bytes = 0;
-  size_t& k = *wrong;
-  for (k = 0; k < count; ++k) {
-    const Table<T>& table = lookups[k].table;
-    const Bags<Index>& bags = lookups[k].bags;
-    std::string problem;
-    if (lookups[k].argmax != nullptr && bags.num_indices > std::numeric_limits<Index>::max()) {
-      problem = "there are " + std::to_string(bags.num_indices) + " indices: they must be int64";
-    } else if (table.width == 0) {
-      problem = CheckWithoutWalk(bags, table.num_rows);
-    } else {
-      problem = poolings.emplace_back(lookups[k], reduction).Start();
+class Poolings {
+ public:
+  // Returns an error message, and sets `wrong` to the look-up that it is about.
+  std::string Run(const BagLookUp<T, Index>* lookups, size_t count, Reduction reduction,
+                  Parallel* parallel, size_t* wrong) {
+    double bytes = 0;
+    for (size_t k = 0; k < count; ++k) {
+      *wrong = k;
+      if (std::string problem = Start(lookups[k], reduction); !problem.empty()) return problem;
+      bytes += BytesOf<T>(lookups[k].bags, lookups[k].table.width);
     }
-    if (!problem.empty()) return problem;
-    bytes += BytesOf<T>(bags, table.width);
-  }
-  if (poolings.empty()) return "";
-  const int64_t parts = NumParts(*parallel, bytes);
-  const std::vector<Place> places = SplitLookUps(lookups, count, parts);
-  parallel->Run(parts, [&](int64_t part) {
-    const Place first = places[part], last = places[part + 1];
-    for (size_t i = first.lookup; i <= last.lookup; ++i) {
-      poolings[i].PoolPart(i == first.lookup ? first.bag : 0,
-                           i == last.lookup ? last.bag : lookups[i].bags.count);
+    if (poolings_.empty()) return "";
+    const int64_t parts = NumParts(*parallel, bytes);
+    const std::vector<Place> places = SplitLookUps(lookups, count, parts);
+    parallel->Run(parts, [&](int64_t part) {
+      const Place first = places[part], last = places[part + 1];
+      for (size_t i = first.lookup; i <= last.lookup; ++i) {
+        poolings_[i].PoolPart(i == first.lookup ? first.bag : 0,
+                              i == last.lookup ? last.bag : lookups[i].bags.count);
+      }
+    });
+    for (size_t k = 0; k < count; ++k) {
+      *wrong = k;
+      if (std::string problem = poolings_[k].Finish(parallel); !problem.empty()) return problem;
     }
-  });
-  for (k = 0; k < count; ++k) {
-    if (std::string problem = poolings[k].Finish(parallel); !problem.empty()) return problem;
+    return "";
   }
-  return "";
-}
+
+ private:
+  std::string Start(const BagLookUp<T, Index>& lookup, Reduction reduction) {
+    const Bags<Index>& bags = lookup.bags;
+    if (lookup.argmax != nullptr && bags.num_indices > std::numeric_limits<Index>::max()) {
+      return "there are " + std::to_string(bags.num_indices) + " indices: they must be int64";
+    }
+    if (lookup.table.width == 0) return CheckWithoutWalk(bags, lookup.table.num_rows);
+    return poolings_.emplace_back(lookup, reduction).Start();
+  }
+
+  std::deque<Pooling<T, Index>> poolings_;  // none where rows have no elements
+};
 
 }  // namespace
 
@@ -319,14 +361,15 @@ std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weigh
                      Reduction reduction, Parallel* parallel, T* out, Index* argmax) {
   const BagLookUp<T, Index> lookup{table, bags, weights, out, argmax};
   size_t wrong;
-  return Run(&lookup, 1, reduction, parallel, &wrong);
+  return Poolings<T, Index>().Run(&lookup, 1, reduction, parallel, &wrong);
 }
 
 template <typename T, typename Index>
 std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
                      Parallel* parallel) {
-  size_t wrong;
-  const std::string problem = Run(lookups.data(), lookups.size(), reduction, parallel, &wrong);
+  size_t wrong = 0;
+  const std::string problem =
+      Poolings<T, Index>().Run(lookups.data(), lookups.size(), reduction, parallel, &wrong);
   return OfTable(wrong, problem);
 }
 

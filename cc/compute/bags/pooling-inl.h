@@ -264,7 +264,7 @@ bool PoolInPasses(const PoolArgs<T, Index>& given) {
 // For rows that fill a vector of L lanes. The number of vectors taken at once weighs speed against
 // the size of the library: models need sums of floats, on processors of this decade.
 template <typename T, typename Index, Operation op, int L>
-Pool<T, Index> ChooseCount(int64_t width) {
+PoolRows<T, Index> ChooseCount(int64_t width) {
   const int64_t count = (width + L - 1) / L;
   if (count == 1) return PoolWhole<T, Index, op, L, 1>;
   if constexpr (std::is_same_v<Sum<T>, float> && !IsMaximum(op) && kVectorBytes > 16) {
@@ -279,7 +279,7 @@ Pool<T, Index> ChooseCount(int64_t width) {
 
 // With the most lanes that a row fills.
 template <typename T, typename Index, Operation op>
-Pool<T, Index> ChooseOperation(int64_t width) {
+PoolRows<T, Index> ChooseOperation(int64_t width) {
   if constexpr (!IsComplex<T>::value) {
     constexpr int kLanes = kVectorBytes / sizeof(Sum<T>);
     if (width >= kLanes) return ChooseCount<T, Index, op, kLanes>(width);

@@ -27,19 +27,19 @@ namespace {
   }
 
 template <typename T, typename Index, Operation op>
-Pool<T, Index> Choose(int64_t width) {
+PoolRows<T, Index> Choose(int64_t width) {
   TF_TI_DISPATCH(T, ChooseOperation<T, Index, op>(width));
 }
 
 }  // namespace
 
 template <typename T, typename Index>
-Pool<T, Index> ChoosePoolSum(int64_t width, bool weighted) {
+PoolRows<T, Index> ChoosePoolSum(int64_t width, bool weighted) {
   return weighted ? Choose<T, Index, kMultiplyAdd>(width) : Choose<T, Index, kAdd>(width);
 }
 
 template <typename T, typename Index>
-Pool<T, Index> ChoosePoolMax(int64_t width, bool with_argmax) {
+PoolRows<T, Index> ChoosePoolMax(int64_t width, bool with_argmax) {
   if constexpr (IsComplex<T>::value) {
     return nullptr;
   } else {
@@ -79,9 +79,9 @@ T Round(Sum<T> value) {
   return rounded;
 }
 
-#define TF_TI_INSTANTIATE_INDEX(T, Index)                         \
-  template Pool<T, Index> ChoosePoolSum<T, Index>(int64_t, bool); \
-  template Pool<T, Index> ChoosePoolMax<T, Index>(int64_t, bool);
+#define TF_TI_INSTANTIATE_INDEX(T, Index)                             \
+  template PoolRows<T, Index> ChoosePoolSum<T, Index>(int64_t, bool); \
+  template PoolRows<T, Index> ChoosePoolMax<T, Index>(int64_t, bool);
 #define TF_TI_INSTANTIATE(T)                            \
   TF_TI_INSTANTIATE_INDEX(T, int32_t)                   \
   TF_TI_INSTANTIATE_INDEX(T, int64_t)                   \

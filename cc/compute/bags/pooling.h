@@ -28,16 +28,16 @@ struct PoolArgs {
 
 // Returns false, with some of the output written, where an id is no row of the table.
 template <typename T, typename Index>
-using Pool = bool (*)(const PoolArgs<T, Index>& args);
+using PoolRows = bool (*)(const PoolArgs<T, Index>& args);
 
 // Sums follow the order of the ids, so they do not depend on how bags are spread over calls.
 template <typename T, typename Index>
-Pool<T, Index> ChoosePoolSum(int64_t width, bool weighted);
+PoolRows<T, Index> ChoosePoolSum(int64_t width, bool weighted);
 
 // Maxima; NaN where there is one. Of equal elements `argmax` tells the first. It is null but for
 // `with_argmax`. For complex numbers the result is null.
 template <typename T, typename Index>
-Pool<T, Index> ChoosePoolMax(int64_t width, bool with_argmax);
+PoolRows<T, Index> ChoosePoolMax(int64_t width, bool with_argmax);
 
 // The sum of x[i] * y[i], always added up in the same order. Not for integers, which have no
 // gradient.

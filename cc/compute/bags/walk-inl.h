@@ -289,10 +289,6 @@ Sum<T> WeightAt(const Weights<T>& weights, int64_t position) {
   return weights.wide != nullptr ? weights.wide[position] : Widen(weights.rounded[position]);
 }
 
-inline bool HasDivisors(Reduction reduction) {
-  return reduction == Reduction::kMean || reduction == Reduction::kSqrtN;
-}
-
 // The divisor of a bag's sum, added up over its ids. In double, as floats stop at 2^24.
 template <typename S>
 class Divisor {
