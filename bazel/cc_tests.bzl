@@ -49,5 +49,6 @@ def cc_tests(name, srcs, copts, deps):
                 size = "small",
                 binary = test,
                 instruction_set = instruction_set,
+                tags = [instruction_set],
             )
     native.test_suite(name = name, tests = tests)
