@@ -309,7 +309,7 @@ TYPED_TEST(UpdatesTest, FollowTheirDefinitions) {
     TestUpdate<TypeParam, int32_t>(random, 30, 20);
     TestUpdate<TypeParam, int64_t>(random, 30, 20);
   });
-  ForRandomCases(4, [](Random* random) { TestUpdate<TypeParam, int64_t>(random, 3000, 3000); });
+  ForRandomCases(8, [](Random* random) { TestUpdate<TypeParam, int64_t>(random, 3000, 3000); });
 }
 
 // The gradients of a look-up: as if its rows and their sums were named.
