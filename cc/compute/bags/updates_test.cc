@@ -140,7 +140,8 @@ TYPED_TEST(ScatterSubTest, SubtractsEachGradient) {
     TestScatterSub<TypeParam, int32_t>(random, 30, 12);
     TestScatterSub<TypeParam, int64_t>(random, 30, 12);
   });
-  ForRandomCases(2, [](Random* random) { TestScatterSub<TypeParam, int64_t>(random, 4000, 4000); });
+  // So many that several threads share them.
+  ForRandomCases(8, [](Random* random) { TestScatterSub<TypeParam, int64_t>(random, 4000, 4000); });
 }
 
 // An optimizer's table and slots.
@@ -309,7 +310,7 @@ TYPED_TEST(UpdatesTest, FollowTheirDefinitions) {
     TestUpdate<TypeParam, int32_t>(random, 30, 20);
     TestUpdate<TypeParam, int64_t>(random, 30, 20);
   });
-  ForRandomCases(4, [](Random* random) { TestUpdate<TypeParam, int64_t>(random, 3000, 3000); });
+  ForRandomCases(8, [](Random* random) { TestUpdate<TypeParam, int64_t>(random, 3000, 3000); });
 }
 
 // The gradients of a look-up: as if its rows and their sums were named.
