@@ -188,7 +188,7 @@ using Numbers =
 TYPED_TEST_SUITE(PoolingTest, Numbers);
 
 TYPED_TEST(PoolingTest, IsThatOfTheDefinition) {
-  ForRandomCases(250, [](Random* random) {
+  ForRandomCases(120, [](Random* random) {
     const int64_t width = random->Int(0, 70);
     TestCase<TypeParam, int32_t>(random, width, {});
     TestCase<TypeParam, int64_t>(random, width, {});
