@@ -1,0 +1,652 @@
+// The kernels of instructions, for one instruction set: see each_instruction_set-inl.h.
+
+#include "cc/compute/program/functions-inl.h"
+
+// The type in which an element lies in memory and in vectors. A bool is a byte.
+template <ElementType type>
+struct StoredAs;
+template <>
+struct StoredAs<ElementType::kFloat> {
+  using Type = float;
+};
+template <>
+struct StoredAs<ElementType::kDouble> {
+  using Type = double;
+};
+template <>
+struct StoredAs<ElementType::kInt32> {
+  using Type = int32_t;
+};
+template <>
+struct StoredAs<ElementType::kInt64> {
+  using Type = int64_t;
+};
+template <>
+struct StoredAs<ElementType::kBool> {
+  using Type = uint8_t;
+};
+
+template <typename T>
+constexpr bool kIsReal = std::is_floating_point_v<T>;
+
+// Signed integers that wrap around.
+template <typename T>
+using Wrapping =
+    std::conditional_t<kIsReal<T>, T,
+                       std::make_unsigned_t<std::conditional_t<kIsReal<T>, int32_t, T>>>;
+template <typename T, int L>
+[[gnu::always_inline]] inline Vector<Wrapping<T>, L> Wrap(Vector<T, L> x) {
+  return BitCast<Vector<Wrapping<T>, L>>(x);
+}
+template <typename T, int L>
+[[gnu::always_inline]] inline Vector<T, L> Unwrap(Vector<Wrapping<T>, L> x) {
+  return BitCast<Vector<T, L>>(x);
+}
+
+// A comparison's result as bools.
+template <int L, typename Mask>
+[[gnu::always_inline]] inline Vector<uint8_t, L> ToBools(Mask mask) {
+  if constexpr (L == 1) {
+    return mask ? 1 : 0;
+  } else {
+    return __builtin_convertvector(mask, Vector<uint8_t, L>) & 1;
+  }
+}
+
+// The operations of one type of operands; kHas says if a type has it.
+#define TF_TI_UNARY(name, has, ...) TF_TI_UNARY_OF(name, false, has, __VA_ARGS__)
+#define TF_TI_FUNCTION(name, ...) TF_TI_UNARY_OF(name, true, TF_TI_IS_REAL, __VA_ARGS__)
+#define TF_TI_UNARY_OF(name, is_function, has, ...)         \
+  struct name {                                             \
+    static constexpr bool kIsFunction = is_function;        \
+    template <typename T>                                   \
+    static constexpr bool kHas = has;                       \
+    template <typename T, int L>                            \
+    [[gnu::always_inline]] static auto Of(Vector<T, L> x) { \
+      __VA_ARGS__                                           \
+    }                                                       \
+  };
+#define TF_TI_BINARY(name, has, ...)                                        \
+  struct name {                                                             \
+    template <typename T>                                                   \
+    static constexpr bool kHas = has;                                       \
+    template <typename T, int L>                                            \
+    [[gnu::always_inline]] static auto Of(Vector<T, L> x, Vector<T, L> y) { \
+      __VA_ARGS__                                                           \
+    }                                                                       \
+  };
+#define TF_TI_IS_NUMBER (!std::is_same_v<T, uint8_t>)
+#define TF_TI_IS_REAL kIsReal<T>
+#define TF_TI_IS_BOOL (!TF_TI_IS_NUMBER)
+
+namespace operations {
+
+TF_TI_UNARY(Copy, true, return x;)
+TF_TI_UNARY(Neg, TF_TI_IS_NUMBER, return Unwrap<T, L>(-Wrap<T, L>(x));)
+TF_TI_UNARY(
+    Abs, TF_TI_IS_NUMBER,
+    if constexpr (kIsReal<T>) {
+      using Bits = Vector<typename FloatFormat<T>::Bits, L>;
+      return BitCast<Vector<T, L>>(BitCast<Bits>(x) << 1 >> 1);
+    } else { return x < 0 ? Unwrap<T, L>(-Wrap<T, L>(x)) : x; })
+TF_TI_UNARY(Sign, TF_TI_IS_NUMBER, const Vector<T, L> zero{};
+            const Vector<T, L> one = Fill<L>(T(1)); return x > 0   ? one
+                                                           : x < 0 ? zero - one
+                                                                   : x;)
+TF_TI_UNARY(Square, TF_TI_IS_NUMBER, const auto wrapped = Wrap<T, L>(x);
+            return Unwrap<T, L>(wrapped * wrapped);)
+TF_TI_UNARY(Sqrt, TF_TI_IS_REAL, return SquareRoot<T, L>(x);)
+TF_TI_UNARY(Rsqrt, TF_TI_IS_REAL, return 1 / SquareRoot<T, L>(x);)
+TF_TI_UNARY(Reciprocal, TF_TI_IS_REAL, return 1 / x;)
+TF_TI_FUNCTION(Exp, return ExpOf<T, L>(x);)
+TF_TI_FUNCTION(Log, return LogOf<T, L>(x);)
+TF_TI_FUNCTION(Tanh, return TanhOf<T, L>(x);)
+TF_TI_FUNCTION(Sigmoid, return SigmoidOf<T, L>(x);)
+TF_TI_UNARY(Rint, TF_TI_IS_REAL, return Nearest<T, L>(x);)
+TF_TI_UNARY(Floor, TF_TI_IS_REAL, const Vector<T, L> nearest = Nearest<T, L>(x);
+            return nearest > x ? nearest - 1 : nearest;)
+TF_TI_UNARY(Ceil, TF_TI_IS_REAL, const Vector<T, L> nearest = Nearest<T, L>(x);
+            const Vector<T, L> y = nearest < x ? nearest + 1 : nearest;
+            return WithSignOf<T, L>(y, x);)
+TF_TI_UNARY(Relu, TF_TI_IS_NUMBER, const Vector<T, L> zero{}; return x < 0 ? zero : x;)
+TF_TI_UNARY(IsNan, TF_TI_IS_REAL, return ToBools<L>(x != x);)
+TF_TI_UNARY(IsInf, TF_TI_IS_REAL, const T infinity = T(__builtin_inf());
+            return ToBools<L>((x == infinity) | (x == -infinity));)
+TF_TI_UNARY(IsFinite, TF_TI_IS_REAL, return ToBools<L>(x - x == 0);)
+TF_TI_UNARY(LogicalNot, TF_TI_IS_BOOL, return Vector<T, L>(x ^ 1);)
+
+TF_TI_BINARY(Add, TF_TI_IS_NUMBER, return Unwrap<T, L>(Wrap<T, L>(x) + Wrap<T, L>(y));)
+TF_TI_BINARY(Sub, TF_TI_IS_NUMBER, return Unwrap<T, L>(Wrap<T, L>(x) - Wrap<T, L>(y));)
+TF_TI_BINARY(Mul, TF_TI_IS_NUMBER, return Unwrap<T, L>(Wrap<T, L>(x) * Wrap<T, L>(y));)
+TF_TI_BINARY(Div, TF_TI_IS_REAL, return x / y;)
+// NaN where one of both is.
+TF_TI_BINARY(Maximum, TF_TI_IS_NUMBER, return (x > y) | (x != x) ? x : y;)
+TF_TI_BINARY(Minimum, TF_TI_IS_NUMBER, return (x < y) | (x != x) ? x : y;)
+TF_TI_BINARY(SquaredDifference, TF_TI_IS_NUMBER,
+             const auto difference = Wrap<T, L>(x) - Wrap<T, L>(y);
+             return Unwrap<T, L>(difference * difference);)
+TF_TI_BINARY(Equal, true, return ToBools<L>(x == y);)
+TF_TI_BINARY(NotEqual, true, return ToBools<L>(x != y);)
+TF_TI_BINARY(Less, TF_TI_IS_NUMBER, return ToBools<L>(x < y);)
+TF_TI_BINARY(LessEqual, TF_TI_IS_NUMBER, return ToBools<L>(x <= y);)
+TF_TI_BINARY(Greater, TF_TI_IS_NUMBER, return ToBools<L>(x > y);)
+TF_TI_BINARY(GreaterEqual, TF_TI_IS_NUMBER, return ToBools<L>(x >= y);)
+TF_TI_BINARY(LogicalAnd, TF_TI_IS_BOOL, return Vector<T, L>(x & y);)
+TF_TI_BINARY(LogicalOr, TF_TI_IS_BOOL, return Vector<T, L>(x | y);)
+// Gradients: of the result x, times y.
+TF_TI_BINARY(SigmoidGrad, TF_TI_IS_REAL, return y * x * (1 - x);)
+TF_TI_BINARY(TanhGrad, TF_TI_IS_REAL, return y * (1 - x * x);)
+TF_TI_BINARY(SqrtGrad, TF_TI_IS_REAL, return y * T(0.5) / x;)
+TF_TI_BINARY(RsqrtGrad, TF_TI_IS_REAL, return y * T(-0.5) * (x * x * x);)
+TF_TI_BINARY(ReciprocalGrad, TF_TI_IS_REAL, return -y * x * x;)
+// Of x, y being what ReLU got or gave.
+TF_TI_BINARY(ReluGrad, TF_TI_IS_NUMBER, const Vector<T, L> zero{}; return y > 0 ? x : zero;)
+
+}  // namespace operations
+
+// As many lanes as elements of the wider of two types fit into a vector.
+template <typename A, typename B = A>
+constexpr int kLanes =
+    kVectorBytes / static_cast<int>(sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
+
+// L elements from position i on, or one number in all lanes.
+template <bool is_one, typename T, int L>
+[[gnu::always_inline]] inline Vector<T, L> Operand(const char* at, int64_t i) {
+  if constexpr (is_one) {
+    T value;
+    __builtin_memcpy(&value, at, sizeof(value));
+    return Fill<L>(value);
+  } else {
+    Vector<T, L> values;
+    __builtin_memcpy(&values, at + i * sizeof(T), sizeof(values));
+    return values;
+  }
+}
+
+template <typename T, typename V>
+[[gnu::always_inline]] inline void Put(V value, char* at, int64_t i) {
+  __builtin_memcpy(at + i * sizeof(T), &value, sizeof(value));
+}
+
+// Calls row(pointers) for the innermost loop of all the others.
+template <int operands, typename Row>
+[[gnu::always_inline]] inline void ForRows(const Instruction& o, const Row& row) {
+  for (int64_t k = 0; k < o.sizes[3]; ++k) {
+    for (int64_t j = 0; j < o.sizes[2]; ++j) {
+      char* at[operands];
+      for (int p = 0; p < operands; ++p) {
+        at[p] = o.at[p] + j * o.strides[p][2] + k * o.strides[p][3];
+      }
+      for (int64_t i = 0; i < o.sizes[1]; ++i) {
+        row(at);
+        for (int p = 0; p < operands; ++p) at[p] += o.strides[p][1];
+      }
+    }
+  }
+}
+
+// Calls step.template Of<L>(i) for n elements: whole vectors, two at a time, then ever fewer lanes.
+template <int L, typename Step>
+[[gnu::always_inline]] inline void ForTail(int64_t i, int64_t n, const Step& step) {
+  if constexpr (L >= 1) {
+    if (n & L) {
+      step.template Of<L>(i);
+      i += L;
+    }
+    ForTail<L / 2>(i, n, step);
+  }
+}
+template <int L, typename Step>
+[[gnu::always_inline]] inline void ForLanes(int64_t n, const Step& step) {
+  int64_t i = 0;
+  for (; i + 2 * L <= n; i += 2 * L) {
+    step.template Of<L>(i);
+    step.template Of<L>(i + L);
+  }
+  ForTail<L>(i, n, step);
+}
+
+// Copies the lowest n of L elements.
+template <typename T>
+struct CopyStep {
+  const char* from;
+  char* to;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    __builtin_memcpy(to + i * sizeof(T), from + i * sizeof(T), L * sizeof(T));
+  }
+};
+template <typename T, int L>
+[[gnu::always_inline]] inline void CopySome(const char* from, char* to, int64_t n) {
+  ForTail<L / 2>(0, n, CopyStep<T>{from, to});
+}
+
+template <typename F, typename To, typename A, bool one>
+struct UnaryStep {
+  char* const* at;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    Put<To>(F::template Of<A, L>(Operand<one, A, L>(at[1], i)), at[0], i);
+  }
+};
+template <typename F, typename To, typename A, bool one>
+void RunUnary(const Instruction& o) {
+  ForRows<2>(o, [&](char* const* at) __attribute__((always_inline)) {
+    ForLanes<kLanes<A, To>>(o.sizes[0], UnaryStep<F, To, A, one>{at});
+  });
+}
+
+// A function of many instructions, which are there once: the last elements are padded.
+template <typename F, typename A>
+void RunFunction(const Instruction& o) {
+  constexpr int L = kLanes<A>;
+  ForRows<2>(o, [&](char* const* at) __attribute__((always_inline)) {
+    const int64_t n = o.sizes[0];
+    for (int64_t i = 0; i < n; i += L) {
+      const char* from = at[1] + i * sizeof(A);
+      char* const to = at[0] + i * sizeof(A);
+      Vector<A, L> padded{};
+      const bool is_whole = n - i >= L;
+      if (!is_whole) {
+        CopySome<A, L>(from, reinterpret_cast<char*>(&padded), n - i);
+        from = reinterpret_cast<const char*>(&padded);
+      }
+      padded = F::template Of<A, L>(Operand<false, A, L>(from, 0));
+      if (is_whole) {
+        Put<A>(padded, to, 0);
+      } else {
+        CopySome<A, L>(reinterpret_cast<const char*>(&padded), to, n - i);
+      }
+    }
+  });
+}
+
+template <typename F, typename To, typename A, bool one, bool other>
+struct BinaryStep {
+  char* const* at;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    Put<To>(F::template Of<A, L>(Operand<one, A, L>(at[1], i), Operand<other, A, L>(at[2], i)),
+            at[0], i);
+  }
+};
+template <typename F, typename To, typename A, bool one, bool other>
+void RunBinary(const Instruction& o) {
+  ForRows<3>(o, [&](char* const* at) __attribute__((always_inline)) {
+    ForLanes<kLanes<A, To>>(o.sizes[0], BinaryStep<F, To, A, one, other>{at});
+  });
+}
+
+// The signed integer of a number's size.
+template <typename T>
+using MaskOf = std::conditional_t<sizeof(T) == 1, int8_t,
+                                  std::conditional_t<sizeof(T) == 4, int32_t, int64_t>>;
+
+template <typename A, int L>
+[[gnu::always_inline]] inline Vector<A, L> Selected(Vector<uint8_t, L> condition, Vector<A, L> x,
+                                                    Vector<A, L> y) {
+  if constexpr (L == 1) {
+    return condition ? x : y;
+  } else {
+    return Convert<MaskOf<A>, L, uint8_t>(condition) != 0 ? x : y;
+  }
+}
+
+template <typename A, bool one, bool other>
+struct SelectStep {
+  char* const* at;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    Put<A>(Selected<A, L>(Operand<false, uint8_t, L>(at[1], i), Operand<one, A, L>(at[2], i),
+                          Operand<other, A, L>(at[3], i)),
+           at[0], i);
+  }
+};
+template <typename A, bool one, bool other>
+void RunSelect(const Instruction& o) {
+  ForRows<4>(o, [&](char* const* at) __attribute__((always_inline)) {
+    ForLanes<kLanes<A>>(o.sizes[0], SelectStep<A, one, other>{at});
+  });
+}
+
+// A conversion as C does it, but where C leaves it open: what the processor does, the lowest
+// integer.
+template <typename To, typename A>
+struct Cast {
+  template <typename, int L>
+  [[gnu::always_inline]] static Vector<To, L> Of(Vector<A, L> x) {
+    if constexpr (std::is_same_v<To, uint8_t>) {
+      return ToBools<L>(x != 0);
+    } else if constexpr (kIsReal<A> && !kIsReal<To>) {
+      return Truncated<To, A, L>(x);
+    } else {
+      return Convert<To, L, A>(x);
+    }
+  }
+
+  template <typename, typename, int L>
+  [[gnu::always_inline]] static Vector<To, L> Truncated(Vector<A, L> x) {
+    constexpr To kLowest = static_cast<To>(uint64_t{1} << (8 * sizeof(To) - 1));
+    const A bound = -static_cast<A>(kLowest);
+    const auto fits = (x < bound) & (x >= -bound);
+    if constexpr (L == 1) {
+      return fits ? static_cast<To>(x) : kLowest;
+    } else {
+      const Vector<A, L> zero{};
+      const Vector<To, L> y = Convert<To, L, A>(fits ? x : zero);
+      using Mask = Vector<MaskOf<To>, L>;
+      return __builtin_convertvector(fits, Mask) != 0 ? y : Fill<L>(kLowest);
+    }
+  }
+};
+
+template <typename A>
+void CopyStrided(const Instruction& o) {
+  ForRows<2>(o, [&](char* const* at) __attribute__((always_inline)) {
+    for (int64_t i = 0; i < o.sizes[0]; ++i) {
+      Put<A>(Operand<true, A, 1>(at[1] + i * o.strides[1][0], 0), at[0] + i * o.strides[0][0], 0);
+    }
+  });
+}
+
+// Reductions. A neutral element, how two are joined, and lanes of one vector at the end.
+struct SumOfAll {
+  template <typename T>
+  static constexpr bool kHas = TF_TI_IS_NUMBER;
+  template <typename T>
+  static constexpr T kNeutral = 0;
+  using Join = operations::Add;
+};
+struct ProductOfAll {
+  template <typename T>
+  static constexpr bool kHas = TF_TI_IS_NUMBER;
+  template <typename T>
+  static constexpr T kNeutral = 1;
+  using Join = operations::Mul;
+};
+template <typename T, bool is_most>
+constexpr T Extreme() {
+  if constexpr (kIsReal<T>) {
+    return is_most ? T(__builtin_inf()) : -T(__builtin_inf());
+  } else {
+    constexpr T kLowest = static_cast<T>(uint64_t{1} << (8 * sizeof(T) - 1));
+    return is_most ? static_cast<T>(~kLowest) : kLowest;
+  }
+}
+struct MaxOfAll {
+  template <typename T>
+  static constexpr bool kHas = TF_TI_IS_NUMBER;
+  template <typename T>
+  static constexpr T kNeutral = Extreme<T, false>();
+  using Join = operations::Maximum;
+};
+struct MinOfAll {
+  template <typename T>
+  static constexpr bool kHas = TF_TI_IS_NUMBER;
+  template <typename T>
+  static constexpr T kNeutral = Extreme<T, true>();
+  using Join = operations::Minimum;
+};
+struct AllOfAll {
+  template <typename T>
+  static constexpr bool kHas = TF_TI_IS_BOOL;
+  template <typename T>
+  static constexpr T kNeutral = 1;
+  using Join = operations::LogicalAnd;
+};
+struct AnyOfAll {
+  template <typename T>
+  static constexpr bool kHas = TF_TI_IS_BOOL;
+  template <typename T>
+  static constexpr T kNeutral = 0;
+  using Join = operations::LogicalOr;
+};
+
+// Numbers side by side, each reduced with those in the other rows.
+template <typename R, typename T>
+struct ColumnsStep {
+  const Instruction& o;
+  char* const* at;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    Vector<T, L> value = Fill<L>(R::template kNeutral<T>);
+    const char* row = at[1];
+    for (int64_t r = 0; r < o.sizes[1]; ++r, row += o.strides[1][1]) {
+      value = R::Join::template Of<T, L>(value, Operand<false, T, L>(row, i));
+    }
+    Put<T>(value, at[0], i);
+  }
+};
+template <typename R, typename T>
+void ReduceColumns(const Instruction& o) {
+  for (int64_t k = 0; k < o.sizes[2]; ++k) {
+    char* const at[] = {o.at[0] + k * o.strides[0][2], o.at[1] + k * o.strides[1][2]};
+    ForLanes<kLanes<T>>(o.sizes[0], ColumnsStep<R, T>{o, at});
+  }
+}
+
+// A row to one number: lane by lane, then ever fewer lanes. The order is the same whoever reduces.
+template <typename R, typename T, int L>
+[[gnu::always_inline]] inline T JoinLanes(Vector<T, L> value) {
+  if constexpr (L == 1) {
+    return value;
+  } else {
+    constexpr int kHalf = L / 2;
+    Vector<T, kHalf> halves[2];
+    __builtin_memcpy(halves, &value, sizeof(value));
+    return JoinLanes<R, T, kHalf>(R::Join::template Of<T, kHalf>(halves[0], halves[1]));
+  }
+}
+template <typename R, typename T>
+struct RowTailStep {
+  const char* at;
+  T* value;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    const T joined = JoinLanes<R, T, L>(Operand<false, T, L>(at, i));
+    *value = R::Join::template Of<T, 1>(*value, joined);
+  }
+};
+template <typename R, typename T>
+void ReduceRows(const Instruction& o) {
+  constexpr int L = kLanes<T>;
+  const int64_t n = o.sizes[1];
+  for (int64_t k = 0; k < o.sizes[2]; ++k) {
+    const char* const at = o.at[1] + k * o.strides[1][2];
+    T value = R::template kNeutral<T>;
+    int64_t i = 0;
+    if (n >= L) {
+      Vector<T, L> sums[2] = {Operand<false, T, L>(at, 0), Fill<L>(R::template kNeutral<T>)};
+      for (i = L; i + 2 * L <= n; i += 2 * L) {
+        sums[0] = R::Join::template Of<T, L>(sums[0], Operand<false, T, L>(at, i));
+        sums[1] = R::Join::template Of<T, L>(sums[1], Operand<false, T, L>(at, i + L));
+      }
+      if (i + L <= n) {
+        sums[1] = R::Join::template Of<T, L>(sums[1], Operand<false, T, L>(at, i));
+        i += L;
+      }
+      value = JoinLanes<R, T, L>(R::Join::template Of<T, L>(sums[0], sums[1]));
+    }
+    ForTail<L / 2>(i, n, RowTailStep<R, T>{at, &value});
+    Put<T>(value, o.at[0] + k * o.strides[0][2], 0);
+  }
+}
+
+// The first of the largest or smallest numbers. One that is NaN is never larger than another.
+template <typename T, typename Index, bool is_max>
+struct FirstStep {
+  const Instruction& o;
+  char* const* at;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    using Place = MaskOf<T>;
+    const char* row = at[1];
+    Vector<T, L> best = Operand<false, T, L>(row, i);
+    Vector<Place, L> place{}, here{};
+    for (int64_t r = 1; r < o.sizes[1]; ++r) {
+      row += o.strides[1][1];
+      here += Place(1);
+      const Vector<T, L> value = Operand<false, T, L>(row, i);
+      const auto is_better = is_max ? value > best : value < best;
+      best = is_better ? value : best;
+      place = is_better ? here : place;
+    }
+    Put<Index>(Convert<Index, L, Place>(place), at[0], i);
+  }
+};
+template <typename T, typename Index, bool is_max>
+void FirstOfColumns(const Instruction& o) {
+  for (int64_t k = 0; k < o.sizes[2]; ++k) {
+    char* const at[] = {o.at[0] + k * o.strides[0][2], o.at[1] + k * o.strides[1][2]};
+    ForLanes<kLanes<T, Index>>(o.sizes[0], FirstStep<T, Index, is_max>{o, at});
+  }
+}
+template <typename T, typename Index, bool is_max>
+void FirstOfRows(const Instruction& o) {
+  for (int64_t k = 0; k < o.sizes[2]; ++k) {
+    const char* const at = o.at[1] + k * o.strides[1][2];
+    T best = Operand<false, T, 1>(at, 0);
+    Index place = 0;
+    for (int64_t r = 1; r < o.sizes[1]; ++r) {
+      const T value = Operand<false, T, 1>(at, r);
+      if (is_max ? value > best : value < best) {
+        best = value;
+        place = static_cast<Index>(r);
+      }
+    }
+    Put<Index>(place, o.at[0] + k * o.strides[0][2], 0);
+  }
+}
+
+// The tables.
+
+template <typename F, typename A>
+Kernel UnaryKernel(int layout) {
+  if constexpr (!F::template kHas<A>) {
+    return nullptr;
+  } else if constexpr (F::kIsFunction) {
+    return layout == 0 ? RunFunction<F, A> : nullptr;
+  } else {
+    using To = decltype(F::template Of<A, 1>(A()));
+    return layout == 0 ? RunUnary<F, To, A, false> : nullptr;
+  }
+}
+
+template <typename A>
+Kernel CopyKernel(int layout) {
+  switch (layout) {
+    case 0:
+      return RunUnary<operations::Copy, A, A, false>;
+    case 1:
+      return RunUnary<operations::Copy, A, A, true>;
+    default:
+      return CopyStrided<A>;
+  }
+}
+
+template <typename F, typename A>
+Kernel BinaryKernel(int layout) {
+  if constexpr (!F::template kHas<A>) {
+    return nullptr;
+  } else {
+    using To = decltype(F::template Of<A, 1>(A(), A()));
+    if (layout == 0) return RunBinary<F, To, A, false, false>;
+    if constexpr (kIsReal<A>) {
+      if (layout == 1) return RunBinary<F, To, A, true, false>;
+      if (layout == 2) return RunBinary<F, To, A, false, true>;
+    }
+    return nullptr;
+  }
+}
+
+template <typename A>
+Kernel SelectKernel(int layout) {
+  if (layout == 0) return RunSelect<A, false, false>;
+  if constexpr (kIsReal<A>) {
+    if (layout == 2) return RunSelect<A, true, false>;
+    if (layout == 4) return RunSelect<A, false, true>;
+  }
+  return nullptr;
+}
+
+template <typename To, typename A>
+Kernel CastKernel(int layout) {
+  return layout == 0 ? RunUnary<Cast<To, A>, To, A, false> : nullptr;
+}
+
+template <typename A>
+Kernel CastKernel(ElementType to, int layout) {
+  switch (to) {
+    case ElementType::kFloat:
+      return CastKernel<float, A>(layout);
+    case ElementType::kDouble:
+      return CastKernel<double, A>(layout);
+    case ElementType::kInt32:
+      return CastKernel<int32_t, A>(layout);
+    case ElementType::kInt64:
+      return CastKernel<int64_t, A>(layout);
+    case ElementType::kBool:
+      return CastKernel<uint8_t, A>(layout);
+  }
+  return nullptr;
+}
+
+template <typename R, typename A>
+Kernel ReductionKernel(int layout) {
+  if constexpr (!R::template kHas<A>) {
+    return nullptr;
+  } else {
+    return layout == 1 ? ReduceRows<R, A> : ReduceColumns<R, A>;
+  }
+}
+
+template <typename A, bool is_max>
+Kernel FirstKernel(ElementType to, int layout) {
+  if constexpr (std::is_same_v<A, uint8_t>) {
+    return nullptr;
+  } else {
+    if (to == ElementType::kInt32) {
+      return layout == 1 ? FirstOfRows<A, int32_t, is_max> : FirstOfColumns<A, int32_t, is_max>;
+    }
+    return layout == 1 ? FirstOfRows<A, int64_t, is_max> : FirstOfColumns<A, int64_t, is_max>;
+  }
+}
+
+template <typename A>
+Kernel KernelOf(Operation operation, ElementType to, int layout) {
+  switch (operation) {
+    case Operation::kCopy:
+      return CopyKernel<A>(layout);
+#define TF_TI_CASE(name)   \
+  case Operation::k##name: \
+    return UnaryKernel<operations::name, A>(layout);
+      TF_TI_UNARY_OPERATIONS(TF_TI_CASE)
+#undef TF_TI_CASE
+#define TF_TI_CASE(name)   \
+  case Operation::k##name: \
+    return BinaryKernel<operations::name, A>(layout);
+      TF_TI_BINARY_OPERATIONS(TF_TI_CASE)
+#undef TF_TI_CASE
+    case Operation::kCast:
+      return CastKernel<A>(to, layout);
+    case Operation::kSelect:
+      return SelectKernel<A>(layout);
+    case Operation::kSum:
+      return ReductionKernel<SumOfAll, A>(layout);
+    case Operation::kProd:
+      return ReductionKernel<ProductOfAll, A>(layout);
+    case Operation::kMax:
+      return ReductionKernel<MaxOfAll, A>(layout);
+    case Operation::kMin:
+      return ReductionKernel<MinOfAll, A>(layout);
+    case Operation::kAll:
+      return ReductionKernel<AllOfAll, A>(layout);
+    case Operation::kAny:
+      return ReductionKernel<AnyOfAll, A>(layout);
+    case Operation::kArgMax:
+      return FirstKernel<A, true>(to, layout);
+    case Operation::kArgMin:
+      return FirstKernel<A, false>(to, layout);
+  }
+  return nullptr;
+}

@@ -1,0 +1,53 @@
+#include "cc/compute/program/instructions.h"
+
+#define TF_TI_LOOPS "cc/compute/program/instructions-inl.h"
+#include "cc/compute/each_instruction_set-inl.h"
+
+namespace tf_ti {
+namespace {
+
+template <typename A>
+Kernel BestKernel(Operation operation, ElementType to, int layout) {
+  TF_TI_RETURN_BEST(KernelOf<A>(operation, to, layout));
+}
+
+}  // namespace
+
+const char* NameOf(Operation operation) {
+  switch (operation) {
+#define TF_TI_CASE(name)   \
+  case Operation::k##name: \
+    return #name;
+    TF_TI_CASE(Copy)
+    TF_TI_UNARY_OPERATIONS(TF_TI_CASE)
+    TF_TI_CASE(Cast)
+    TF_TI_BINARY_OPERATIONS(TF_TI_CASE)
+    TF_TI_CASE(Select)
+    TF_TI_REDUCTIONS(TF_TI_CASE)
+#undef TF_TI_CASE
+  }
+  return "";
+}
+
+int NumOperands(Operation operation) {
+  if (operation <= Operation::kCast || IsReduction(operation)) return 1;
+  return operation == Operation::kSelect ? 3 : 2;
+}
+
+Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout) {
+  switch (from) {
+    case ElementType::kFloat:
+      return BestKernel<float>(operation, to, layout);
+    case ElementType::kDouble:
+      return BestKernel<double>(operation, to, layout);
+    case ElementType::kInt32:
+      return BestKernel<int32_t>(operation, to, layout);
+    case ElementType::kInt64:
+      return BestKernel<int64_t>(operation, to, layout);
+    case ElementType::kBool:
+      return BestKernel<uint8_t>(operation, to, layout);
+  }
+  return nullptr;
+}
+
+}  // namespace tf_ti

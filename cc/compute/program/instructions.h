@@ -1,0 +1,84 @@
+// The instructions of programs: one operation on arrays each.
+#ifndef TF_TI_CC_COMPUTE_PROGRAM_INSTRUCTIONS_H_
+#define TF_TI_CC_COMPUTE_PROGRAM_INSTRUCTIONS_H_
+
+#include <cstdint>
+
+#include "cc/compute/program/view.h"
+
+namespace tf_ti {
+
+// The operations, by the names of TensorFlow's where it has them. Elementwise ones have as many
+// operands as their group says; a result has its operands' type, or bool for a comparison and a
+// test.
+//
+// MACRO(name) for each.
+#define TF_TI_UNARY_OPERATIONS(MACRO)                                                    \
+  MACRO(Neg)                                                                             \
+  MACRO(Abs)                                                                             \
+  MACRO(Sign)                                                                            \
+  MACRO(Square)                                                                          \
+  MACRO(Sqrt)                                                                            \
+  MACRO(Rsqrt)                                                                           \
+  MACRO(Reciprocal)                                                                      \
+  MACRO(Exp)                                                                             \
+  MACRO(Log) MACRO(Tanh) MACRO(Sigmoid) MACRO(Floor) MACRO(Ceil) MACRO(Rint) MACRO(Relu) \
+      MACRO(IsNan) MACRO(IsInf) MACRO(IsFinite) MACRO(LogicalNot)
+#define TF_TI_BINARY_OPERATIONS(MACRO)                                                     \
+  MACRO(Add)                                                                               \
+  MACRO(Sub)                                                                               \
+  MACRO(Mul)                                                                               \
+  MACRO(Div)                                                                               \
+  MACRO(Maximum)                                                                           \
+  MACRO(Minimum)                                                                           \
+  MACRO(SquaredDifference)                                                                 \
+  MACRO(Equal)                                                                             \
+  MACRO(NotEqual)                                                                          \
+  MACRO(Less) MACRO(LessEqual) MACRO(Greater) MACRO(GreaterEqual) MACRO(LogicalAnd)        \
+      MACRO(LogicalOr) MACRO(SigmoidGrad) MACRO(TanhGrad) MACRO(SqrtGrad) MACRO(RsqrtGrad) \
+          MACRO(ReciprocalGrad) MACRO(ReluGrad)
+// Along one dimension. ArgMax and ArgMin give int32 or int64.
+#define TF_TI_REDUCTIONS(MACRO) \
+  MACRO(Sum) MACRO(Prod) MACRO(Max) MACRO(Min) MACRO(ArgMax) MACRO(ArgMin) MACRO(All) MACRO(Any)
+
+enum class Operation : uint8_t {
+#define TF_TI_NAME(name) k##name,
+  kCopy,
+  TF_TI_UNARY_OPERATIONS(TF_TI_NAME) kCast,
+  TF_TI_BINARY_OPERATIONS(TF_TI_NAME) kSelect,  // of a bool and two others
+  TF_TI_REDUCTIONS(TF_TI_NAME)
+#undef TF_TI_NAME
+};
+
+const char* NameOf(Operation operation);
+int NumOperands(Operation operation);
+inline bool IsReduction(Operation operation) { return operation >= Operation::kSum; }
+
+constexpr int kMostLoops = 4;
+
+// An instruction as it runs: loops over elements, the innermost first. Operand 0 is the result.
+//
+// An elementwise one has the same loops for all operands. A reduction has three: over the numbers
+// that lie side by side, over those that are reduced, and over all others.
+struct Instruction {
+  void (*run)(const Instruction& instruction);
+  int64_t sizes[kMostLoops];  // 1 for loops that it does not need
+  char* at[4];
+  int64_t strides[4][kMostLoops];  // in bytes
+};
+
+using Kernel = void (*)(const Instruction&);
+
+// The kernel of an operation for operands of type `from` (of a Select, those after the bool), or
+// null where there is none. In the innermost loop the elements of a result lie side by side, and
+// so do those of operand k + 1, unless bit k of `layout` is set: then it is one number. There is a
+// kernel for layout 0 if there is any; Copy has all, and one for any strides, kStrided.
+//
+// A reduction has layout 1 if the numbers that are reduced lie side by side; otherwise those of
+// the innermost loop do, and are reduced each with those of other rows.
+constexpr int kStrided = 8;
+Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_PROGRAM_INSTRUCTIONS_H_

@@ -1,0 +1,412 @@
+#include "cc/compute/program/program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace tf_ti {
+namespace {
+
+// A cache line, and the widest vector.
+constexpr int64_t kLine = 64;
+
+int64_t Rounded(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+// The loops of an elementwise step: its dimensions, the last first, without those of 1, and
+// neighbours made one where all operands allow it.
+struct Loops {
+  Dims sizes;
+  std::vector<Dims> strides;  // of each operand
+};
+
+Loops MergeLoops(const std::vector<View>& views) {
+  Loops loops;
+  loops.strides.resize(views.size());
+  const Dims& dims = views[0].dims;
+  for (int d = static_cast<int>(dims.size()) - 1; d >= 0; --d) {
+    if (dims[d] == 1) continue;
+    bool merges = !loops.sizes.empty();
+    for (size_t k = 0; k < views.size() && merges; ++k) {
+      merges = views[k].strides[d] == loops.strides[k].back() * loops.sizes.back();
+    }
+    if (merges) {
+      loops.sizes.back() *= dims[d];
+      continue;
+    }
+    loops.sizes.push_back(dims[d]);
+    for (size_t k = 0; k < views.size(); ++k) loops.strides[k].push_back(views[k].strides[d]);
+  }
+  if (loops.sizes.empty()) {
+    loops.sizes.push_back(1);
+    for (size_t k = 0; k < views.size(); ++k) loops.strides[k].push_back(SizeOf(views[k].type));
+  }
+  return loops;
+}
+
+bool IsTest(Operation operation) {
+  return (operation >= Operation::kIsNan && operation <= Operation::kLogicalNot) ||
+         (operation >= Operation::kEqual && operation <= Operation::kLogicalOr);
+}
+
+}  // namespace
+
+int ProgramBuilder::AddBlock(Storage storage, int64_t bytes, bool stays) {
+  Block block;
+  block.storage = storage;
+  block.bytes = bytes;
+  block.stays = stays;
+  blocks_.push_back(std::move(block));
+  return static_cast<int>(blocks_.size()) - 1;
+}
+
+View ProgramBuilder::AddInput(ElementType type, const Dims& dims, bool stays) {
+  View view = View::Whole(-1, type, dims);
+  view.block = AddBlock(Storage::kInput, view.bytes(), stays);
+  blocks_.back().number = num_inputs_++;
+  return view;
+}
+
+View ProgramBuilder::AddConstant(ElementType type, const Dims& dims, const void* elements) {
+  View view = View::Whole(-1, type, dims);
+  view.block = AddBlock(Storage::kConstant, view.bytes(), /*stays=*/true);
+  const char* const bytes = static_cast<const char*>(elements);
+  blocks_.back().constant.assign(bytes, bytes + view.bytes());
+  return view;
+}
+
+View ProgramBuilder::AddResult(ElementType type, const Dims& dims) {
+  View view = View::Whole(-1, type, dims);
+  view.block = AddBlock(Storage::kTemporary, view.bytes(), /*stays=*/false);
+  return view;
+}
+
+View ProgramBuilder::Contiguous(const View& view) {
+  return view.IsContiguous() ? view : Copied(view);
+}
+
+View ProgramBuilder::Emit(Operation operation, ElementType from, std::vector<View> views) {
+  const View result = views[0];
+  steps_.push_back({operation, from, result.type, std::move(views)});
+  blocks_[result.block].stays = Stays(steps_.back());
+  return result;
+}
+
+bool ProgramBuilder::Stays(const Step& step) const {
+  return std::all_of(step.views.begin() + 1, step.views.end(),
+                     [&](const View& view) { return blocks_[view.block].stays; });
+}
+
+void ProgramBuilder::CopyInto(const View& from, const View& to) {
+  if (to.count() == 0) return;
+  const bool was_written = std::any_of(steps_.begin(), steps_.end(), [&](const Step& step) {
+    return step.views[0].block == to.block;
+  });
+  const bool stays = blocks_[to.block].stays;
+  Emit(Operation::kCopy, from.type, {to, from.BroadcastTo(to.dims)});
+  // Parts that do not stay make all of it not stay.
+  if (was_written) blocks_[to.block].stays = blocks_[to.block].stays && stays;
+}
+
+View ProgramBuilder::Apply(Operation operation, const std::vector<View>& operands) {
+  const ElementType from = operands.back().type;
+  const ElementType to = IsTest(operation) ? ElementType::kBool : from;
+  Dims dims = operands[0].dims;
+  for (const View& operand : operands) {
+    if (!BroadcastDims(dims, operand.dims, &dims)) return View();
+  }
+  if (FindKernel(operation, from, to, 0) == nullptr) return View();
+  const View result = AddResult(to, dims);
+  if (result.count() == 0) {
+    blocks_[result.block].stays = true;
+    return result;
+  }
+  std::vector<View> views = {result};
+  for (const View& operand : operands) views.push_back(operand.BroadcastTo(dims));
+  // Elements that neither lie side by side in the innermost loop nor are one number there are
+  // copied, and such a number too where there is no kernel for it.
+  for (bool is_right = false; !is_right;) {
+    int layout = 0;
+    is_right = true;
+    const Loops loops = MergeLoops(views);
+    for (size_t k = 1; k < views.size(); ++k) {
+      const int64_t stride = loops.strides[k][0];
+      if (stride == 0) layout |= 1 << (k - 1);
+      if (stride == 0 || stride == SizeOf(views[k].type)) continue;
+      views[k] = Copied(views[k]);
+      is_right = false;
+    }
+    if (!is_right || FindKernel(operation, from, to, layout) != nullptr) continue;
+    const size_t k = layout & 1 ? 1 : layout & 2 ? 2 : 3;
+    views[k] = Copied(views[k]);
+    is_right = false;
+  }
+  return Emit(operation, from, std::move(views));
+}
+
+View ProgramBuilder::Copied(const View& view) {
+  const View result = AddResult(view.type, view.dims);
+  CopyInto(view, result);
+  return result;
+}
+
+View ProgramBuilder::Cast(const View& operand, ElementType to) {
+  if (operand.type == to) return operand;
+  const View result = AddResult(to, operand.dims);
+  if (result.count() == 0) {
+    blocks_[result.block].stays = true;
+    return result;
+  }
+  return Emit(Operation::kCast, operand.type, {result, Contiguous(operand)});
+}
+
+View ProgramBuilder::Reduce(Operation operation, const View& operand, int dim, ElementType to) {
+  if (FindKernel(operation, operand.type, to, 0) == nullptr) return View();
+  Dims dims = operand.dims;
+  dims[dim] = 1;
+  const View result = AddResult(to, dims);
+  if (result.count() == 0) {
+    blocks_[result.block].stays = true;
+    return result;
+  }
+  const View whole = Contiguous(operand);
+  // [others, reduced, side by side].
+  const int64_t size = operand.dims[dim];
+  int64_t inner = 1;
+  for (int d = dim + 1; d < operand.rank(); ++d) inner *= operand.dims[d];
+  const int64_t outer = result.count() / inner;
+  View to_view = result.Reshape({outer, 1, inner});
+  to_view.strides[1] = 0;
+  Emit(operation, operand.type, {to_view, whole.Reshape({outer, size, inner})});
+  return result;
+}
+
+void ProgramBuilder::AddOutput(const View& view) {
+  const int number = num_outputs_++;
+  // In place, where it is the whole of a result of its own.
+  Block* const block = &blocks_[view.block];
+  if (block->storage == Storage::kTemporary && !block->stays && view.offset == 0 &&
+      view.bytes() == block->bytes && view.IsContiguous()) {
+    block->storage = Storage::kOutput;
+    block->number = number;
+    return;
+  }
+  View output = View::Whole(-1, view.type, view.dims);
+  output.block = AddBlock(Storage::kOutput, output.bytes(), /*stays=*/false);
+  blocks_.back().number = number;
+  if (output.count() == 0) return;
+  Emit(Operation::kCopy, view.type, {output, view});
+  blocks_[output.block].stays = false;
+}
+
+Program::Program(const ProgramBuilder& builder, int64_t red_zone)
+    : num_inputs_(builder.num_inputs_),
+      num_outputs_(builder.num_outputs_),
+      of_inputs_(builder.num_inputs_),
+      of_outputs_(builder.num_outputs_) {
+  for (const bool in_prologue : {true, false}) {
+    for (const ProgramBuilder::Step& step : builder.steps_) {
+      const bool stays = builder.blocks_[step.views[0].block].stays;
+      if (stays == in_prologue) AddStep(step);
+    }
+    if (in_prologue) num_in_prologue_ = instructions_.size();
+  }
+  Plan(builder, red_zone);
+}
+
+void Program::AddStep(const ProgramBuilder::Step& step) {
+  Instruction instruction{};
+  std::fill_n(instruction.sizes, kMostLoops, 1);
+  Loops loops;
+  int layout = 0;
+  if (IsReduction(step.operation)) {
+    // [others, reduced, side by side]; where one number alone lies there, those that are reduced
+    // do.
+    for (int d = 2; d >= 0; --d) loops.sizes.push_back(step.views[0].dims[d]);
+    loops.sizes[1] = step.views[1].dims[1];
+    loops.strides.resize(2);
+    for (int k = 0; k < 2; ++k) {
+      for (int d = 2; d >= 0; --d) loops.strides[k].push_back(step.views[k].strides[d]);
+    }
+    layout = loops.sizes[0] == 1;
+  } else {
+    loops = MergeLoops(step.views);
+    for (size_t k = 1; k < step.views.size(); ++k) {
+      const int64_t stride = loops.strides[k][0];
+      if (stride == 0) {
+        layout |= 1 << (k - 1);
+      } else if (stride != SizeOf(step.views[k].type)) {
+        layout = kStrided;
+      }
+    }
+    if (loops.strides[0][0] != SizeOf(step.views[0].type)) layout = kStrided;
+  }
+  instruction.run = FindKernel(step.operation, step.from, step.to, layout);
+  const int num_loops = static_cast<int>(loops.sizes.size());
+  for (int d = 0; d < num_loops && d < kMostLoops; ++d) {
+    instruction.sizes[d] = loops.sizes[d];
+    for (size_t k = 0; k < step.views.size(); ++k) {
+      instruction.strides[k][d] = loops.strides[k][d];
+    }
+  }
+  // An instruction for each turn of the loops that are too many.
+  Dims turn(std::max(num_loops - kMostLoops, 0));
+  for (bool more = true; more;) {
+    for (int k = 0; k < 4; ++k) {
+      Operand operand;
+      if (k < static_cast<int>(step.views.size())) {
+        operand.block = step.views[k].block;
+        operand.offset = step.views[k].offset;
+        for (size_t d = 0; d < turn.size(); ++d) {
+          operand.offset += turn[d] * loops.strides[k][kMostLoops + d];
+        }
+      }
+      operands_.push_back(operand);
+    }
+    instructions_.push_back(instruction);
+    more = false;
+    for (size_t d = 0; d < turn.size() && !more; ++d) {
+      more = ++turn[d] < loops.sizes[kMostLoops + d];
+      if (!more) turn[d] = 0;
+    }
+  }
+}
+
+void Program::Plan(const ProgramBuilder& builder, int64_t red_zone) {
+  using Storage = ProgramBuilder::Storage;
+  const int num_blocks = static_cast<int>(builder.blocks_.size());
+  const int num_instructions = static_cast<int>(instructions_.size());
+  // What the prologue computes lives as long as the run.
+  std::vector<Life> lives(num_blocks);
+  for (int i = 0; i < num_instructions; ++i) {
+    for (int k = 0; k < 4; ++k) {
+      const int block = operands_[4 * i + k].block;
+      if (block < 0) continue;
+      lives[block].first = std::min(lives[block].first, i);
+      lives[block].last = std::max(lives[block].last, i);
+    }
+  }
+  int64_t constant_bytes = 0;
+  std::vector<int> order;
+  for (int b = 0; b < num_blocks; ++b) {
+    const ProgramBuilder::Block& block = builder.blocks_[b];
+    lives[b].bytes = block.bytes;
+    if (block.storage == Storage::kConstant) {
+      lives[b].offset = constant_bytes;
+      constant_bytes += Rounded(block.bytes);
+    }
+    if (block.storage != Storage::kTemporary || lives[b].first > lives[b].last) continue;
+    if (block.stays) lives[b].last = num_instructions;
+    order.push_back(b);
+  }
+  // Each block goes to the first place that is free for as long as it lives.
+  std::sort(order.begin(), order.end(),
+            [&](int a, int b) { return lives[a].first < lives[b].first; });
+  std::vector<Life> alive;  // by offset
+  for (const int b : order) {
+    Life& life = lives[b];
+    alive.erase(std::remove_if(alive.begin(), alive.end(),
+                               [&](const Life& other) { return other.last < life.first; }),
+                alive.end());
+    const int64_t bytes = Rounded(life.bytes) + red_zone;
+    int64_t offset = red_zone;
+    auto at = alive.begin();
+    for (; at != alive.end() && offset + bytes > at->offset; ++at) {
+      offset = std::max(offset, at->offset + Rounded(at->bytes) + red_zone);
+    }
+    life.offset = offset;
+    alive.insert(at, life);
+    arena_bytes_ = std::max(arena_bytes_, offset + bytes);
+    lives_.push_back(life);
+  }
+  constants_ = Buffer<char>(constant_bytes);
+  for (int b = 0; b < num_blocks; ++b) {
+    const ProgramBuilder::Block& block = builder.blocks_[b];
+    if (block.storage == Storage::kConstant) {
+      std::copy(block.constant.begin(), block.constant.end(), constants_.data() + lives[b].offset);
+    }
+  }
+  for (int i = 0; i < num_instructions; ++i) {
+    for (int k = 0; k < 4; ++k) {
+      const Operand& operand = operands_[4 * i + k];
+      if (operand.block < 0) continue;
+      const ProgramBuilder::Block& block = builder.blocks_[operand.block];
+      const Place place = {i, k, operand.offset};
+      switch (block.storage) {
+        case Storage::kInput:
+          of_inputs_[block.number].push_back(place);
+          break;
+        case Storage::kOutput:
+          of_outputs_[block.number].push_back(place);
+          break;
+        case Storage::kConstant:
+          instructions_[i].at[k] = constants_.data() + lives[operand.block].offset + operand.offset;
+          break;
+        case Storage::kTemporary:
+          in_arena_.push_back({i, k, lives[operand.block].offset + operand.offset});
+      }
+    }
+  }
+}
+
+ProgramRun::ProgramRun(const Program& program)
+    : program_(&program),
+      instructions_(program.instructions_),
+      arena_(std::max<int64_t>(program.arena_bytes_, 1)) {
+  Set(program.in_arena_, arena_.data());
+}
+
+void ProgramRun::Set(const std::vector<Program::Place>& places, char* base) {
+  for (const Program::Place& place : places) {
+    instructions_[place.instruction].at[place.operand] = base + place.offset;
+  }
+}
+
+void ProgramRun::SetInput(int number, const void* elements) {
+  // Operands are read alone.
+  Set(program_->of_inputs_[number], static_cast<char*>(const_cast<void*>(elements)));
+}
+
+void ProgramRun::SetOutput(int number, void* elements) {
+  Set(program_->of_outputs_[number], static_cast<char*>(elements));
+}
+
+void ProgramRun::RunPrologue() {
+  for (size_t i = 0; i < program_->num_in_prologue_; ++i) instructions_[i].run(instructions_[i]);
+}
+
+void ProgramRun::Run() {
+  const size_t count = instructions_.size();
+  for (size_t i = program_->num_in_prologue_; i < count; ++i)
+    instructions_[i].run(instructions_[i]);
+}
+
+bool ProgramRun::RunChecked() {
+  constexpr int kPoison = 0xff;
+  std::memset(arena_.data(), kPoison, arena_.size());
+  const auto is_poison = [this](int64_t begin, int64_t end) {
+    return std::all_of(arena_.data() + begin, arena_.data() + end,
+                       [](char byte) { return byte == static_cast<char>(kPoison); });
+  };
+  bool is_right = true;
+  for (int i = 0; i < static_cast<int>(instructions_.size()); ++i) {
+    instructions_[i].run(instructions_[i]);
+    // All that is not alive is still poison.
+    int64_t end = 0;
+    std::vector<Program::Life> alive;
+    for (const Program::Life& life : program_->lives_) {
+      if (life.first <= i && i <= life.last) alive.push_back(life);
+    }
+    std::sort(alive.begin(), alive.end(),
+              [](const auto& a, const auto& b) { return a.offset < b.offset; });
+    for (const Program::Life& life : alive) {
+      is_right = is_right && end <= life.offset && is_poison(end, life.offset);
+      end = life.offset + life.bytes;
+      if (life.last != i) continue;
+      std::memset(arena_.data() + life.offset, kPoison, life.bytes);
+    }
+    is_right = is_right && is_poison(end, arena_.size());
+  }
+  return is_right;
+}
+
+}  // namespace tf_ti

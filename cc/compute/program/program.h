@@ -1,0 +1,149 @@
+// Programs: instructions on arrays of known shapes, planned once and run many times.
+#ifndef TF_TI_CC_COMPUTE_PROGRAM_PROGRAM_H_
+#define TF_TI_CC_COMPUTE_PROGRAM_PROGRAM_H_
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "cc/compute/buffer.h"
+#include "cc/compute/program/instructions.h"
+#include "cc/compute/program/view.h"
+
+namespace tf_ti {
+
+// What a program is made of, in the order in which it runs.
+//
+// A block is memory that views are of. Those of inputs and outputs are named when a program runs;
+// constants and all that is in between are the program's. What is computed from constants and from
+// inputs that stay alone is computed once a run, in the prologue.
+class ProgramBuilder {
+ public:
+  // An input, whose elements lie one behind the other. One that stays is the same in all runs of
+  // the main part.
+  View AddInput(ElementType type, const Dims& dims, bool stays = false);
+  View AddConstant(ElementType type, const Dims& dims, const void* elements);
+
+  // Have results of their own. The operands fit each other: their types are those of the
+  // operation, their dimensions can be broadcast. Return a view of block -1 where there is no
+  // kernel.
+  View Apply(Operation operation, const std::vector<View>& operands);
+  View Cast(const View& operand, ElementType to);
+  // Along one dimension, which stays, as one of 1. It has elements.
+  View Reduce(Operation operation, const View& operand, int dim, ElementType to);
+  // Writes an array into another of its dimensions, which is a part of a result.
+  void CopyInto(const View& from, const View& to);
+  // Memory of a result, which CopyInto fills.
+  View AddResult(ElementType type, const Dims& dims);
+  // The same elements, one behind the other.
+  View Contiguous(const View& view);
+
+  // Makes a view an output, whose elements lie one behind the other.
+  void AddOutput(const View& view);
+
+ private:
+  friend class Program;
+
+  enum class Storage { kInput, kConstant, kTemporary, kOutput };
+  struct Block {
+    Storage storage;
+    int64_t bytes;
+    int number = 0;      // of an input or output
+    bool stays = false;  // the prologue has it
+    std::vector<char> constant;
+  };
+  struct Step {
+    Operation operation;
+    ElementType from;
+    ElementType to;
+    std::vector<View> views;  // the result, then the operands
+  };
+
+  int AddBlock(Storage storage, int64_t bytes, bool stays);
+  View Emit(Operation operation, ElementType from, std::vector<View> views);
+  View Copied(const View& view);
+  bool Stays(const Step& step) const;
+
+  std::vector<Block> blocks_;
+  std::vector<Step> steps_;
+  int num_inputs_ = 0;
+  int num_outputs_ = 0;
+};
+
+// Immutable; runs of it, at the same time too, have memory of their own.
+class Program {
+ public:
+  // A test may ask for a red zone of so many bytes before and behind each block.
+  explicit Program(const ProgramBuilder& builder, int64_t red_zone = 0);
+
+  int num_inputs() const { return num_inputs_; }
+  int num_outputs() const { return num_outputs_; }
+  // Of the memory that a run needs.
+  int64_t arena_bytes() const { return arena_bytes_; }
+  int num_instructions() const { return instructions_.size(); }
+
+ private:
+  friend class ProgramRun;
+
+  // Where an operand's memory is.
+  struct Place {
+    int instruction;
+    int operand;
+    int64_t offset;
+  };
+
+  struct Operand {
+    int block = -1;
+    int64_t offset = 0;
+  };
+  // The memory of a temporary block, and the first and the last instruction that touch it.
+  struct Life {
+    int64_t offset = 0;
+    int64_t bytes = 0;
+    int first = std::numeric_limits<int>::max();
+    int last = -1;
+  };
+
+  void AddStep(const ProgramBuilder::Step& step);
+  void Plan(const ProgramBuilder& builder, int64_t red_zone);
+
+  int num_inputs_;
+  int num_outputs_;
+  std::vector<Instruction> instructions_;
+  size_t num_in_prologue_ = 0;
+  std::vector<Operand> operands_;  // 4 of each instruction
+  std::vector<Life> lives_;
+  std::vector<Place> in_arena_;
+  std::vector<std::vector<Place>> of_inputs_;
+  std::vector<std::vector<Place>> of_outputs_;
+  Buffer<char> constants_;
+  int64_t arena_bytes_ = 0;
+};
+
+// A program with its memory, for one thread.
+class ProgramRun {
+ public:
+  explicit ProgramRun(const Program& program);
+
+  void SetInput(int number, const void* elements);
+  void SetOutput(int number, void* elements);
+
+  // Computes what stays. Inputs that stay are set.
+  void RunPrologue();
+  // Computes the rest. All inputs and outputs are set, and stay until they are set again.
+  void Run();
+  // Runs all of it, and returns false if an instruction wrote beside the blocks that live. Memory
+  // is full of NaN before a block lives and after, for tests.
+  bool RunChecked();
+
+ private:
+  void Set(const std::vector<Program::Place>& places, char* base);
+
+  const Program* program_;
+  std::vector<Instruction> instructions_;
+  Buffer<char> arena_;
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_PROGRAM_PROGRAM_H_

@@ -1,0 +1,563 @@
+#include "cc/compute/program/program.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/compute/program/testing/reference.h"
+#include "cc/compute/testing/buffers.h"
+#include "cc/compute/testing/random.h"
+
+namespace tf_ti {
+namespace {
+
+constexpr ElementType kTypes[] = {ElementType::kFloat, ElementType::kDouble, ElementType::kInt32,
+                                  ElementType::kInt64, ElementType::kBool};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+std::vector<Operation> Elementwise() {
+  std::vector<Operation> all;
+  for (int i = 0; i < static_cast<int>(Operation::kSum); ++i) {
+    if (static_cast<Operation>(i) != Operation::kCast) all.push_back(static_cast<Operation>(i));
+  }
+  return all;
+}
+
+double RandomReal(ElementType type, Random* random) {
+  const double special[] = {0.0, -0.0, kInfinity, -kInfinity, kNan, 1.0, -1.0, 0.5, 1e30, -1e30};
+  if (random->Chance(0.1)) return RoundTo(type, special[random->Int(0, 9)]);
+  const double x = random->Real(-3, 3);
+  return RoundTo(type, random->Chance(0.2) ? std::round(x) : x * std::exp2(random->Int(-8, 5)));
+}
+
+int64_t RandomInteger(ElementType type, Random* random) {
+  if (type == ElementType::kBool) return random->Int(0, 1);
+  const bool is_narrow = type == ElementType::kInt32;
+  const int64_t lowest =
+      is_narrow ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
+  const int64_t special[] = {0, 1, -1, lowest, ~lowest};
+  if (random->Chance(0.1)) return special[random->Int(0, 4)];
+  return random->Int(-20, 20);
+}
+
+Array RandomArray(ElementType type, Dims dims, Random* random) {
+  Array array;
+  array.type = type;
+  array.dims = std::move(dims);
+  for (int64_t i = 0; i < CountOf(array.dims); ++i) {
+    if (array.is_real()) {
+      array.reals.push_back(RandomReal(type, random));
+    } else {
+      array.integers.push_back(RandomInteger(type, random));
+    }
+  }
+  return array;
+}
+
+template <typename T>
+void Append(T value, std::vector<char>* bytes) {
+  const char* const begin = reinterpret_cast<const char*>(&value);
+  bytes->insert(bytes->end(), begin, begin + sizeof(value));
+}
+
+std::vector<char> ToBytes(const Array& array) {
+  std::vector<char> bytes;
+  for (const double x : array.reals) {
+    if (array.type == ElementType::kFloat) {
+      Append(static_cast<float>(x), &bytes);
+    } else {
+      Append(x, &bytes);
+    }
+  }
+  for (const int64_t x : array.integers) {
+    if (array.type == ElementType::kInt32) Append(static_cast<int32_t>(x), &bytes);
+    if (array.type == ElementType::kInt64) Append(x, &bytes);
+    if (array.type == ElementType::kBool) Append(static_cast<uint8_t>(x), &bytes);
+  }
+  return bytes;
+}
+
+template <typename T>
+T At(const char* bytes, int64_t i) {
+  T value;
+  std::memcpy(&value, bytes + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+Array FromBytes(ElementType type, const Dims& dims, const char* bytes) {
+  Array array;
+  array.type = type;
+  array.dims = dims;
+  for (int64_t i = 0; i < CountOf(dims); ++i) {
+    if (type == ElementType::kFloat) array.reals.push_back(At<float>(bytes, i));
+    if (type == ElementType::kDouble) array.reals.push_back(At<double>(bytes, i));
+    if (type == ElementType::kInt32) array.integers.push_back(At<int32_t>(bytes, i));
+    if (type == ElementType::kInt64) array.integers.push_back(At<int64_t>(bytes, i));
+    if (type == ElementType::kBool) array.integers.push_back(At<uint8_t>(bytes, i));
+  }
+  return array;
+}
+
+// Units in the last place of a number of the type.
+double UlpOf(ElementType type, double x) {
+  const double magnitude = std::fabs(x);
+  if (type == ElementType::kFloat) {
+    const float m = std::max(static_cast<float>(magnitude), std::numeric_limits<float>::min());
+    return std::nextafter(m, std::numeric_limits<float>::infinity()) - m;
+  }
+  const double m = std::max(magnitude, std::numeric_limits<double>::min());
+  return std::nextafter(m, kInfinity) - m;
+}
+
+// Expects the same bits, or numbers that differ by at most so many units in the last place.
+void ExpectAlike(const Array& found, const Array& expected, double ulps, const std::string& what,
+                 const std::vector<double>* magnitudes = nullptr) {
+  ASSERT_EQ(found.dims, expected.dims) << what;
+  ASSERT_EQ(found.type, expected.type) << what;
+  EXPECT_EQ(found.integers, expected.integers) << what;
+  for (size_t i = 0; i < expected.reals.size(); ++i) {
+    const double x = found.reals[i], y = expected.reals[i];
+    if (y != y) {
+      EXPECT_TRUE(x != x) << what << " at " << i << ": " << x << ", not NaN";
+      continue;
+    }
+    double room = 0;
+    if (std::isfinite(y)) room = ulps * UlpOf(expected.type, magnitudes ? (*magnitudes)[i] : y);
+    if (room == 0) {
+      EXPECT_TRUE(x == y && std::signbit(x) == std::signbit(y))
+          << what << " at " << i << ": " << x << ", not " << y;
+    } else {
+      EXPECT_LE(std::fabs(x - y), room) << what << " at " << i << ": " << x << ", not " << y;
+    }
+  }
+}
+
+// A program with its inputs, and memory of red zones for them and for its outputs.
+class Case {
+ public:
+  explicit Case(Random* random) : random_(random) {}
+
+  ProgramBuilder builder;
+
+  // An input or a constant, with what it holds.
+  View Add(const Array& array) {
+    const std::vector<char> bytes = ToBytes(array);
+    if (random_->Chance(0.2)) return builder.AddConstant(array.type, array.dims, bytes.data());
+    inputs_.push_back(std::make_unique<Guarded<char>>(bytes));
+    return builder.AddInput(array.type, array.dims, random_->Chance(0.2));
+  }
+
+  void AddOutput(const View& view) {
+    builder.AddOutput(view);
+    outputs_.push_back(view);
+  }
+
+  // The outputs of a run.
+  std::vector<Array> Run() {
+    const Program program(builder, random_->Pick({0, 64, 192}));
+    ProgramRun run(program);
+    std::vector<std::unique_ptr<Guarded<char>>> results;
+    for (size_t i = 0; i < inputs_.size(); ++i) run.SetInput(i, inputs_[i]->data());
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      results.push_back(std::make_unique<Guarded<char>>(outputs_[i].bytes()));
+      run.SetOutput(i, results[i]->data());
+    }
+    if (random_->Chance(0.5)) {
+      EXPECT_TRUE(run.RunChecked()) << "an instruction wrote beside its block";
+    } else {
+      run.RunPrologue();
+      for (int64_t i = random_->Int(1, 3); i > 0; --i) run.Run();
+    }
+    std::vector<Array> arrays;
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      arrays.push_back(FromBytes(outputs_[i].type, outputs_[i].dims, results[i]->data()));
+    }
+    return arrays;
+  }
+
+ private:
+  Random* const random_;
+  std::vector<std::unique_ptr<Guarded<char>>> inputs_;
+  std::vector<View> outputs_;
+};
+
+Dims RandomDims(Random* random, int64_t most = 70) {
+  Dims dims(random->Int(0, 4));
+  for (int64_t& dim : dims) {
+    dim = random->Chance(0.2) ? 1 : random->Int(random->Chance(0.05) ? 0 : 1, most);
+    most = std::max<int64_t>(most / 4, 2);
+  }
+  for (size_t i = 0; i + 1 < dims.size(); ++i) {
+    std::swap(dims[i], dims[random->Int(i, dims.size() - 1)]);
+  }
+  return dims;
+}
+
+// Some of the dimensions become 1, and some first ones go.
+Dims Narrowed(Dims dims, Random* random) {
+  if (random->Chance(0.5)) return dims;
+  for (int64_t& dim : dims) {
+    if (random->Chance(0.4)) dim = 1;
+  }
+  dims.erase(dims.begin(), dims.begin() + random->Int(0, dims.size()));
+  return dims;
+}
+
+double UlpsOf(Operation operation, ElementType type) {
+  const bool is_float = type == ElementType::kFloat;
+  switch (operation) {
+    case Operation::kExp:
+    case Operation::kLog:
+      return 1;
+    case Operation::kTanh:
+    case Operation::kSigmoid:
+      return is_float ? 2.5 : 4;
+    default:
+      return 0;
+  }
+}
+
+TEST(Program, EachElementwiseOperationIsThatOfNumbersOneByOne) {
+  ForRandomCases(300, [](Random* random) {
+    for (const Operation operation : Elementwise()) {
+      const ElementType type = kTypes[random->Int(0, 4)];
+      if (FindKernel(operation, type, type, 0) == nullptr) continue;
+      const Dims dims = RandomDims(random);
+      Case one(random);
+      std::vector<Array> arrays;
+      std::vector<View> views;
+      for (int k = 0; k < NumOperands(operation); ++k) {
+        const bool is_condition = operation == Operation::kSelect && k == 0;
+        arrays.push_back(
+            RandomArray(is_condition ? ElementType::kBool : type, Narrowed(dims, random), random));
+        views.push_back(one.Add(arrays.back()));
+      }
+      one.AddOutput(one.builder.Apply(operation, views));
+      ExpectAlike(one.Run()[0], ApplyPlainly(operation, arrays), UlpsOf(operation, type),
+                  NameOf(operation));
+    }
+  });
+}
+
+TEST(Program, EachCastIsThatOfNumbersOneByOne) {
+  ForRandomCases(300, [](Random* random) {
+    for (const ElementType from : kTypes) {
+      for (const ElementType to : kTypes) {
+        Case one(random);
+        const Array array = RandomArray(from, RandomDims(random), random);
+        one.AddOutput(one.builder.Cast(one.Add(array), to));
+        ExpectAlike(one.Run()[0], CastPlainly(array, to), 0, "Cast");
+      }
+    }
+  });
+}
+
+TEST(Program, EachReductionIsThatOfNumbersOneByOne) {
+  ForRandomCases(600, [](Random* random) {
+    const auto operation = static_cast<Operation>(
+        random->Int(static_cast<int>(Operation::kSum), static_cast<int>(Operation::kAny)));
+    const bool is_index = operation == Operation::kArgMax || operation == Operation::kArgMin;
+    const ElementType from = kTypes[random->Int(0, 4)];
+    const ElementType to =
+        is_index ? random->Pick({ElementType::kInt32, ElementType::kInt64}) : from;
+    if (FindKernel(operation, from, to, 0) == nullptr) return;
+    Dims dims = RandomDims(random);
+    dims.push_back(random->Int(1, 40));
+    const int dim = random->Int(0, dims.size() - 1);
+    const bool may_be_empty = operation == Operation::kSum || operation == Operation::kProd ||
+                              operation == Operation::kAll || operation == Operation::kAny;
+    if (!may_be_empty) dims[dim] = std::max<int64_t>(dims[dim], 1);
+    Array array = RandomArray(from, dims, random);
+    // Products grow without bounds, and what is no number is no number in any order.
+    for (double& x : array.reals) {
+      if (operation == Operation::kProd) x = RoundTo(from, random->Real(0.5, 2));
+      if (is_index && x != x) x = 0;
+    }
+    Case one(random);
+    one.AddOutput(one.builder.Reduce(operation, one.Add(array), dim, to));
+    std::vector<double> magnitudes;
+    Array expected = ReducePlainly(operation, array, dim, to, &magnitudes);
+    const bool is_sum = operation == Operation::kSum;
+    const double ulps = is_sum ? 4 : operation == Operation::kProd ? 40 : 0;
+    Array found = one.Run()[0];
+    // The largest of both zeros is either.
+    for (Array* const result : {&found, &expected}) {
+      for (double& x : result->reals) x += 0.0;
+    }
+    ExpectAlike(found, expected, ulps, NameOf(operation), is_sum ? &magnitudes : nullptr);
+  });
+}
+
+// Views.
+
+Array TransposedPlainly(const Array& array, const std::vector<int>& order) {
+  const View from = View::Whole(0, ElementType::kBool, array.dims).Transpose(order);
+  Array result;
+  result.type = array.type;
+  result.dims = from.dims;
+  for (int64_t i = 0; i < from.count(); ++i) {
+    int64_t rest = i, at = 0;
+    for (int d = from.rank() - 1; d >= 0; --d) {
+      at += rest % from.dims[d] * from.strides[d];
+      rest /= from.dims[d];
+    }
+    if (array.is_real()) {
+      result.reals.push_back(array.reals[at]);
+    } else {
+      result.integers.push_back(array.integers[at]);
+    }
+  }
+  return result;
+}
+
+Array SlicedPlainly(const Array& array, int dim, int64_t begin, int64_t size, int64_t step) {
+  Array result;
+  result.type = array.type;
+  result.dims = array.dims;
+  result.dims[dim] = size;
+  int64_t inner = 1;
+  for (size_t d = dim + 1; d < array.dims.size(); ++d) inner *= array.dims[d];
+  for (int64_t i = 0; i < CountOf(result.dims); ++i) {
+    const int64_t at =
+        (i / inner / size * array.dims[dim] + begin + i / inner % size * step) * inner + i % inner;
+    if (array.is_real()) {
+      result.reals.push_back(array.reals[at]);
+    } else {
+      result.integers.push_back(array.integers[at]);
+    }
+  }
+  return result;
+}
+
+// A graph of many operations, views and reductions, and the same of arrays one after the other.
+TEST(Program, GraphsComputeWhatTheirOperationsDo) {
+  ForRandomCases(400, [](Random* random) {
+    struct Node {
+      View view;
+      Array array;
+    };
+    Case one(random);
+    std::vector<Node> nodes;
+    const auto add = [&](const View& view, Array array) {
+      nodes.push_back({view, std::move(array)});
+    };
+    const Dims dims = RandomDims(random, 24);
+    const auto is_exact = [](Operation operation) {
+      return UlpsOf(operation, ElementType::kFloat) == 0;
+    };
+    for (int64_t i = random->Int(1, 4); i > 0; --i) {
+      const ElementType type = kTypes[random->Int(0, 4)];
+      Array array = RandomArray(type, Narrowed(dims, random), random);
+      const View view = one.Add(array);
+      add(view, std::move(array));
+    }
+    for (int64_t i = random->Int(5, 60); i > 0; --i) {
+      const Node node = nodes[random->Int(0, nodes.size() - 1)];
+      const int rank = node.view.rank();
+      switch (random->Int(0, 7)) {
+        case 0: {
+          std::vector<int> order(rank);
+          for (int d = 0; d < rank; ++d) order[d] = d;
+          for (int d = 0; d + 1 < rank; ++d) std::swap(order[d], order[random->Int(d, rank - 1)]);
+          add(node.view.Transpose(order), TransposedPlainly(node.array, order));
+          break;
+        }
+        case 1: {
+          if (rank == 0) break;
+          const int dim = random->Int(0, rank - 1);
+          const int64_t extent = node.view.dims[dim];
+          if (extent == 0) break;
+          int64_t begin = random->Int(0, extent - 1), step = random->Pick({1, 1, 2, -1});
+          const int64_t most = step < 0 ? begin + 1 : (extent - 1 - begin) / step + 1;
+          const int64_t size = random->Int(1, most);
+          add(node.view.Slice(dim, begin, size, step),
+              SlicedPlainly(node.array, dim, begin, size, step));
+          break;
+        }
+        case 2: {
+          if (rank == 0) break;
+          const int dim = random->Int(0, rank - 1);
+          const auto operation = static_cast<Operation>(
+              random->Int(static_cast<int>(Operation::kMax), static_cast<int>(Operation::kAny)));
+          const bool is_index = operation == Operation::kArgMax || operation == Operation::kArgMin;
+          const ElementType to = is_index ? ElementType::kInt32 : node.view.type;
+          if (node.view.dims[dim] == 0) break;
+          if (is_index && node.array.is_real()) break;  // NaN
+          View reduced = one.builder.Reduce(operation, node.view, dim, to);
+          if (reduced.block < 0) break;
+          Array expected = ReducePlainly(operation, node.array, dim, to, nullptr);
+          if (node.array.is_real()) {  // the largest of both zeros is either
+            Array zero;
+            zero.type = to;
+            zero.reals = {0};
+            reduced = one.builder.Apply(Operation::kAdd, {reduced, one.Add(zero)});
+            expected = ApplyPlainly(Operation::kAdd, {expected, zero});
+          }
+          add(reduced, std::move(expected));
+          break;
+        }
+        case 3: {
+          const ElementType to = kTypes[random->Int(0, 4)];
+          add(one.builder.Cast(node.view, to), CastPlainly(node.array, to));
+          break;
+        }
+        default: {
+          const std::vector<Operation> all = Elementwise();
+          const Operation operation = all[random->Int(0, all.size() - 1)];
+          if (!is_exact(operation)) break;
+          std::vector<View> views;
+          std::vector<Array> arrays;
+          for (int k = 0; k < NumOperands(operation); ++k) {
+            const bool is_condition = operation == Operation::kSelect && k == 0;
+            const Node* operand = &node;
+            for (int tries = 0; tries < 8; ++tries) {
+              const Node* const other = &nodes[random->Int(0, nodes.size() - 1)];
+              if (other->view.type == (is_condition ? ElementType::kBool : node.view.type)) {
+                operand = other;
+              }
+            }
+            views.push_back(operand->view);
+            arrays.push_back(operand->array);
+          }
+          if (operation == Operation::kSelect && views[0].type != ElementType::kBool) break;
+          if (operation == Operation::kSelect && views[1].type != views[2].type) break;
+          const View result = one.builder.Apply(operation, views);
+          if (result.block < 0) break;
+          add(result, ApplyPlainly(operation, arrays));
+        }
+      }
+    }
+    std::vector<Array> expected;
+    for (int64_t i = random->Int(1, 5); i > 0; --i) {
+      const Node& node =
+          random->Chance(0.5) ? nodes.back() : nodes[random->Int(0, nodes.size() - 1)];
+      one.AddOutput(node.view);
+      expected.push_back(node.array);
+    }
+    const std::vector<Array> found = one.Run();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ExpectAlike(found[i], expected[i], 0, "output " + std::to_string(i));
+    }
+  });
+}
+
+// Errors of functions over all sizes of numbers.
+void Sweep(Operation operation, ElementType type, double least, double most) {
+  constexpr int64_t kCount = 1 << 16;
+  Random random(1);
+  Array array;
+  array.type = type;
+  array.dims = {kCount};
+  for (int64_t i = 0; i < kCount; ++i) {
+    array.reals.push_back(RoundTo(type, random.Real(least, most)));
+  }
+  Case one(&random);
+  one.AddOutput(one.builder.Apply(operation, {one.Add(array)}));
+  const Array found = one.Run()[0];
+  double worst = 0, where = 0;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const long double x = array.reals[i];
+    const long double exact = operation == Operation::kExp    ? std::exp(x)
+                              : operation == Operation::kLog  ? std::log(x)
+                              : operation == Operation::kTanh ? std::tanh(x)
+                                                              : 1 / (1 + std::exp(-x));
+    const double error = std::fabs(
+        static_cast<double>((found.reals[i] - exact) / UlpOf(type, static_cast<double>(exact))));
+    if (error > worst) {
+      worst = error;
+      where = array.reals[i];
+    }
+  }
+  EXPECT_LE(worst, UlpsOf(operation, type)) << NameOf(operation) << " of " << where;
+  testing::Test::RecordProperty(NameOf(operation), std::to_string(worst));
+}
+
+TEST(Program, FunctionsAreRightToAFewUnitsInTheLastPlace) {
+  for (const ElementType type : {ElementType::kFloat, ElementType::kDouble}) {
+    const double most = type == ElementType::kFloat ? 87 : 708;
+    for (const double scale : {1e-3, 1.0, 10.0, most}) {
+      Sweep(Operation::kExp, type, -scale, scale);
+      Sweep(Operation::kTanh, type, -scale, scale);
+      Sweep(Operation::kSigmoid, type, -scale, scale);
+      Sweep(Operation::kLog, type, 1e-30, scale);
+      Sweep(Operation::kLog, type, 0.5, 1.5 + scale);
+    }
+  }
+}
+
+TEST(Program, MemoryIsSharedByWhatDoesNotLiveAtOnce) {
+  ProgramBuilder builder;
+  View view = builder.AddInput(ElementType::kFloat, {1024});
+  for (int i = 0; i < 100; ++i) view = builder.Apply(Operation::kNeg, {view});
+  builder.AddOutput(view);
+  EXPECT_LE(Program(builder).arena_bytes(), 2 * 4096);
+}
+
+TEST(Program, WhatStaysIsComputedOnce) {
+  ProgramBuilder builder;
+  const float two = 2;
+  const View weights = builder.AddInput(ElementType::kFloat, {3}, /*stays=*/true);
+  const View scaled =
+      builder.Apply(Operation::kMul, {weights, builder.AddConstant(ElementType::kFloat, {}, &two)});
+  const View x = builder.AddInput(ElementType::kFloat, {3});
+  builder.AddOutput(builder.Apply(Operation::kAdd, {scaled, x}));
+  const Program program(builder);
+  ProgramRun run(program);
+  float w[] = {1, 2, 3}, given[] = {10, 20, 30}, result[3];
+  run.SetInput(0, w);
+  run.SetInput(1, given);
+  run.SetOutput(0, result);
+  run.RunPrologue();
+  w[0] = 100;  // too late
+  run.Run();
+  EXPECT_EQ(std::vector<float>(result, result + 3), (std::vector<float>{12, 24, 36}));
+}
+
+// An output is written in each run, wherever it is then.
+TEST(Program, WhatStaysIsAnOutputOfEachRun) {
+  ProgramBuilder builder;
+  const View weights = builder.AddInput(ElementType::kFloat, {3}, /*stays=*/true);
+  builder.AddOutput(builder.Apply(Operation::kNeg, {weights}));
+  const Program program(builder);
+  ProgramRun run(program);
+  const float w[] = {1, 2, 3};
+  float results[2][3] = {};
+  run.SetInput(0, w);
+  run.SetOutput(0, results[0]);
+  run.RunPrologue();
+  for (float* const result : {results[0], results[1]}) {
+    run.SetOutput(0, result);
+    run.Run();
+    EXPECT_EQ(std::vector<float>(result, result + 3), (std::vector<float>{-1, -2, -3}));
+  }
+}
+
+// More loops than an instruction has.
+TEST(Program, ArraysHaveManyDimensions) {
+  ForRandomCases(50, [](Random* random) {
+    Dims dims(random->Int(5, 8));
+    for (int64_t& dim : dims) dim = random->Int(1, 3);
+    std::vector<int> order(dims.size());
+    for (size_t d = 0; d < order.size(); ++d) order[d] = static_cast<int>(d);
+    for (size_t d = 0; d + 1 < order.size(); ++d) {
+      std::swap(order[d], order[random->Int(d, order.size() - 1)]);
+    }
+    const Array x = RandomArray(ElementType::kInt32, dims, random);
+    const Array transposed = TransposedPlainly(x, order);
+    const Array y = RandomArray(ElementType::kInt32, Narrowed(transposed.dims, random), random);
+    Case one(random);
+    const View sum = one.builder.Apply(Operation::kAdd, {one.Add(x).Transpose(order), one.Add(y)});
+    one.AddOutput(sum);
+    ExpectAlike(one.Run()[0], ApplyPlainly(Operation::kAdd, {transposed, y}), 0, "Add");
+  });
+}
+
+}  // namespace
+}  // namespace tf_ti

@@ -1,0 +1,62 @@
+// Arrays, wherever their elements lie in memory.
+#ifndef TF_TI_CC_COMPUTE_PROGRAM_VIEW_H_
+#define TF_TI_CC_COMPUTE_PROGRAM_VIEW_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace tf_ti {
+
+enum class ElementType : uint8_t { kFloat, kDouble, kInt32, kInt64, kBool };
+
+constexpr int kNumElementTypes = 5;
+
+// In bytes. A bool is a byte, 0 or 1.
+inline int64_t SizeOf(ElementType type) {
+  constexpr int64_t kSizes[kNumElementTypes] = {4, 8, 4, 8, 1};
+  return kSizes[static_cast<int>(type)];
+}
+
+using Dims = std::vector<int64_t>;
+
+inline int64_t CountOf(const Dims& dims) {
+  int64_t count = 1;
+  for (const int64_t dim : dims) count *= dim;
+  return count;
+}
+
+// An array among the bytes of a block of memory. What only changes the view costs nothing when a
+// program runs.
+struct View {
+  int block = -1;
+  ElementType type = ElementType::kFloat;
+  int64_t offset = 0;  // in bytes, as are the strides
+  Dims dims;
+  Dims strides;
+
+  // All of a block, in the order of its elements.
+  static View Whole(int block, ElementType type, Dims dims);
+
+  int rank() const { return static_cast<int>(dims.size()); }
+  int64_t count() const { return CountOf(dims); }
+  int64_t bytes() const { return count() * SizeOf(type); }
+  // True if the elements lie one behind the other, in order.
+  bool IsContiguous() const;
+
+  // Repeats along dimensions of 1, and along new first ones.
+  View BroadcastTo(const Dims& to) const;
+  View Transpose(const std::vector<int>& order) const;
+  // `size` elements from `begin` on, each `step` behind the one before, along a dimension.
+  View Slice(int dim, int64_t begin, int64_t size, int64_t step) const;
+  View WithDim(int at) const;  // a new dimension of 1
+  View WithoutDim(int dim) const;
+  // Of a contiguous view.
+  View Reshape(Dims to) const;
+};
+
+// The dimensions of a result that all operands are repeated to. Returns false if they do not fit.
+bool BroadcastDims(const Dims& a, const Dims& b, Dims* dims);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_PROGRAM_VIEW_H_
