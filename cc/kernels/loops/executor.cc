@@ -2,19 +2,25 @@
 
 #include "cc/kernels/loops/executor.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <mutex>
 #include <string>
-#include <unordered_map>
+#include <string_view>
 #include <utility>
 
 #include "cc/kernels/loops/caching_allocator.h"
+#include "cc/kernels/loops/lowering/compiled_body.h"
 #include "cc/kernels/loops/packed_product.h"
+#include "cc/kernels/loops/schedule.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/executor.h"
 #include "tensorflow/core/common_runtime/executor_factory.h"
 #include "tensorflow/core/common_runtime/local_executor_params.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tsl/profiler/lib/traceme.h"
 
@@ -23,7 +29,6 @@ namespace tf_ti {
 using tensorflow::AllocatorAttributes;
 using tensorflow::Executor;
 using tensorflow::LocalExecutorParams;
-using tensorflow::Node;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -33,225 +38,6 @@ using tsl::profiler::TraceMe;
 const char kLoopExecutor[] = "TF_TI_LOOP_EXECUTOR";
 
 namespace {
-
-// The source of a kernel's input: a parameter, a constant, or another kernel's output.
-struct Source {
-  enum Kind { kParameter, kConstant, kValue } kind;
-  int index;
-};
-
-// A value while the body runs.
-struct Value {
-  std::vector<int> results;  // the results of the body that it is
-  int uses = 0;              // kernel inputs that read it
-};
-
-struct Step {
-  OpKernel* kernel;
-  int trace_level;
-  // The dimension of the first factor that a product of matrices adds up over; -1 for other
-  // kernels.
-  int summed_dimension = -1;
-  // The number among the schedule's packed products, or -1: the second factor may be an invariant.
-  int packed_product = -1;
-  bool transpose_right = false;
-  int num_inputs;
-  int num_outputs;
-  int first_input;  // in Schedule::inputs
-  int first_value;  // its outputs, in Schedule::values
-  std::vector<AllocatorAttributes> output_attributes;
-  std::unique_ptr<bool[]> required;  // null if all outputs are
-  // Values and parameters to let go of before the kernel runs, so that it may reuse the memory of
-  // its last reader, and after it.
-  std::vector<int> unguard_values;
-  std::vector<int> unguard_parameters;
-  std::vector<int> release_values;
-  std::vector<int> release_parameters;
-};
-
-// A body's kernels in the order in which they run; immutable once built.
-struct Schedule {
-  std::vector<Step> steps;
-  std::vector<Source> inputs;
-  std::vector<AllocatorAttributes> input_attributes;
-  std::vector<Value> values;
-  std::vector<Value> parameters;
-  std::vector<Tensor> constants;
-  std::vector<std::pair<int, int>> constant_results;  // (constant, result)
-  int num_packed_products = 0;
-};
-
-bool IsIdentity(const Node& node) {
-  return node.IsIdentity() || node.type_string() == "StopGradient" ||
-         node.type_string() == "PreventGradient" || node.type_string() == "Snapshot";
-}
-
-class ScheduleBuilder {
- public:
-  ScheduleBuilder(const LocalExecutorParams& params, Schedule* schedule)
-      : params_(params), schedule_(schedule) {}
-
-  absl::Status Build(const tensorflow::Graph& graph, std::vector<OpKernel*>* kernels) {
-    std::vector<Node*> order;
-    tensorflow::GetReversePostOrder(graph, &order, tensorflow::NodeComparatorName());
-    std::vector<const Node*> results;
-    for (const Node* node : order) {
-      if (!node->IsOp() || node->type_string() == "NoOp") continue;
-      if (node->IsArg()) {
-        TF_RETURN_IF_ERROR(AddParameter(*node));
-      } else if (node->IsRetval()) {
-        results.push_back(node);
-      } else if (IsIdentity(*node)) {
-        const tensorflow::Edge* edge;
-        TF_RETURN_IF_ERROR(node->input_edge(0, &edge));
-        sources_[node->id()] = {SourceOf(*edge)};
-      } else {
-        TF_RETURN_IF_ERROR(AddKernel(*node, kernels));
-      }
-    }
-    for (const Node* node : results) {
-      const tensorflow::Edge* edge;
-      TF_RETURN_IF_ERROR(node->input_edge(0, &edge));
-      int index;
-      TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node->attrs(), "index", &index));
-      const Source source = SourceOf(*edge);
-      switch (source.kind) {
-        case Source::kParameter:
-          schedule_->parameters[source.index].results.push_back(index);
-          break;
-        case Source::kConstant:
-          schedule_->constant_results.push_back({source.index, index});
-          break;
-        case Source::kValue:
-          schedule_->values[source.index].results.push_back(index);
-      }
-    }
-    FindLastReaders();
-    return absl::OkStatus();
-  }
-
- private:
-  Source SourceOf(const tensorflow::Edge& edge) {
-    return sources_.at(edge.src()->id())[edge.src_output()];
-  }
-
-  absl::Status AddParameter(const Node& node) {
-    int index;
-    TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node.attrs(), "index", &index));
-    if (index < 0) return InvalidArgument("argument index ", index, " in node ", node.name());
-    if (index >= static_cast<int>(schedule_->parameters.size())) {
-      schedule_->parameters.resize(index + 1);
-    }
-    sources_[node.id()] = {{Source::kParameter, index}};
-    return absl::OkStatus();
-  }
-
-  absl::Status AddKernel(const Node& node, std::vector<OpKernel*>* kernels) {
-    OpKernel* kernel;
-    TF_RETURN_IF_ERROR(params_.create_kernel(node.properties(), &kernel));
-    kernels->push_back(kernel);
-    if (node.num_outputs() == 1 && kernel->const_tensor() != nullptr) {
-      sources_[node.id()] = {{Source::kConstant, static_cast<int>(schedule_->constants.size())}};
-      // A second reference, so that no kernel takes a constant's memory for its own.
-      schedule_->constants.push_back(*kernel->const_tensor());
-      return absl::OkStatus();
-    }
-    Step step;
-    step.kernel = kernel;
-    step.trace_level = tsl::profiler::GetTFTraceMeLevel(
-        /*is_expensive=*/kernel->AsAsync() == nullptr && kernel->IsExpensive());
-    bool transposed;
-    if (tensorflow::TryGetNodeAttr(node.attrs(), "transpose_a", &transposed)) {
-      step.summed_dimension = transposed ? 0 : 1;
-    }
-    step.num_inputs = node.num_inputs();
-    step.num_outputs = node.num_outputs();
-    step.first_input = schedule_->inputs.size();
-    step.first_value = schedule_->values.size();
-    std::vector<const tensorflow::Edge*> edges;
-    TF_RETURN_IF_ERROR(node.input_edges(&edges));
-    for (int i = 0; i < step.num_inputs; ++i) {
-      schedule_->inputs.push_back(SourceOf(*edges[i]));
-      AllocatorAttributes attributes;
-      attributes.set_on_host(kernel->input_memory_types()[i] == tensorflow::HOST_MEMORY);
-      schedule_->input_attributes.push_back(attributes);
-    }
-    if (node.type_string() == "MatMul" && PackedProduct::Takes(node.output_type(0)) &&
-        schedule_->inputs[step.first_input + 1].kind != Source::kValue) {
-      TF_RETURN_IF_ERROR(
-          tensorflow::GetNodeAttr(node.attrs(), "transpose_b", &step.transpose_right));
-      step.packed_product = schedule_->num_packed_products++;
-    }
-    std::vector<char> consumed(step.num_outputs, false);
-    for (const tensorflow::Edge* edge : node.out_edges()) {
-      if (!edge->IsControlEdge()) consumed[edge->src_output()] = true;
-    }
-    std::vector<Source>& outputs = sources_[node.id()];
-    for (int i = 0; i < step.num_outputs; ++i) {
-      AllocatorAttributes attributes;
-      attributes.set_on_host(kernel->output_memory_types()[i] == tensorflow::HOST_MEMORY);
-      step.output_attributes.push_back(attributes);
-      outputs.push_back({Source::kValue, static_cast<int>(schedule_->values.size())});
-      schedule_->values.emplace_back();
-      if (!consumed[i]) {
-        if (step.required == nullptr) {
-          step.required.reset(new bool[step.num_outputs]);
-          for (int j = 0; j < step.num_outputs; ++j) step.required[j] = consumed[j];
-        }
-      }
-    }
-    schedule_->steps.push_back(std::move(step));
-    return absl::OkStatus();
-  }
-
-  void FindLastReaders() {
-    std::vector<int> last_of_value(schedule_->values.size(), -1);
-    std::vector<int> last_of_parameter(schedule_->parameters.size(), -1);
-    const int num_steps = schedule_->steps.size();
-    for (int s = 0; s < num_steps; ++s) {
-      const Step& step = schedule_->steps[s];
-      for (int i = 0; i < step.num_inputs; ++i) {
-        const Source& source = schedule_->inputs[step.first_input + i];
-        if (source.kind == Source::kValue) {
-          ++schedule_->values[source.index].uses;
-          last_of_value[source.index] = s;
-        } else if (source.kind == Source::kParameter) {
-          ++schedule_->parameters[source.index].uses;
-          last_of_parameter[source.index] = s;
-        }
-      }
-    }
-    // One kernel that reads a value twice must not reuse its memory either.
-    const auto unguards = [&](const Step& step, Source::Kind kind, int index) {
-      int reads = 0;
-      for (int i = 0; i < step.num_inputs; ++i) {
-        const Source& source = schedule_->inputs[step.first_input + i];
-        reads += source.kind == kind && source.index == index;
-      }
-      return reads == 1;
-    };
-    for (size_t v = 0; v < last_of_value.size(); ++v) {
-      if (last_of_value[v] < 0) continue;
-      Step& step = schedule_->steps[last_of_value[v]];
-      step.release_values.push_back(v);
-      if (schedule_->values[v].uses > 1 && unguards(step, Source::kValue, v)) {
-        step.unguard_values.push_back(v);
-      }
-    }
-    for (size_t p = 0; p < last_of_parameter.size(); ++p) {
-      if (last_of_parameter[p] < 0) continue;
-      Step& step = schedule_->steps[last_of_parameter[p]];
-      step.release_parameters.push_back(p);
-      if (schedule_->parameters[p].uses > 1 && unguards(step, Source::kParameter, p)) {
-        step.unguard_parameters.push_back(p);
-      }
-    }
-  }
-
-  const LocalExecutorParams& params_;
-  Schedule* const schedule_;
-  std::unordered_map<int, std::vector<Source>> sources_;  // of a node's outputs, by node id
-};
 
 // A thread pool of one thread: kernels that are given it do their work on their own.
 struct OneThread {
@@ -324,16 +110,66 @@ class LoopDevice : public tensorflow::Device {
   const bool is_serial_;
 };
 
+// True unless TF_TI_PROGRAM=0 in the environment has TensorFlow's kernels run all of a body.
+bool MayCompile() {
+  const char* const value = std::getenv("TF_TI_PROGRAM");
+  return value == nullptr || std::string_view(value) != "0";
+}
+
+// What has been compiled of a body, for the parameters' last few shapes.
+class CompiledBodies {
+ public:
+  std::shared_ptr<const CompiledBody> Find(const BodyFrame& frame) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& body : bodies_) {
+      if (body->Fits(frame.parameters, frame.invariant)) return body;
+    }
+    return nullptr;
+  }
+
+  std::shared_ptr<const CompiledBody> Add(CompiledBody body) {
+    auto added = std::make_shared<const CompiledBody>(std::move(body));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    bodies_.push_front(added);
+    if (bodies_.size() > kMost) bodies_.pop_back();
+    return added;
+  }
+
+  // True if to compile the body pays: it takes as long as a few iterations by kernels. A short loop
+  // must come again.
+  bool Pays(const BodyFrame& frame) {
+    constexpr int64_t kFew = 8;
+    if (frame.num_iterations < 0 || frame.num_iterations >= kFew) return true;
+    std::vector<tensorflow::TensorShape> shapes;
+    for (const Tensor& parameter : frame.parameters) shapes.push_back(parameter.shape());
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::find(short_.begin(), short_.end(), shapes) != short_.end()) return true;
+    short_.push_front(std::move(shapes));
+    if (short_.size() > kMost) short_.pop_back();
+    return false;
+  }
+
+ private:
+  static constexpr size_t kMost = 4;
+
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<const CompiledBody>> bodies_;
+  std::deque<std::vector<tensorflow::TensorShape>> short_;  // those of short loops
+};
+
 // Runs the schedule of a body, for one run of a loop.
 class ScheduleRunner : public BodyRunner {
  public:
+  // `compiled` is null where programs are not asked for.
   ScheduleRunner(const Schedule& schedule, const LocalExecutorParams& local, LoopDevice* device,
-                 LoopDevice* serial_device, const Executor::Args& args, BodyFrame* frame)
+                 LoopDevice* serial_device, const Executor::Args& args, CompiledBodies* compiled,
+                 BodyFrame* frame)
       : schedule_(schedule),
         device_(device),
         serial_device_(serial_device),
         runner_(args.runner),
-        frame_(frame) {
+        frame_(frame),
+        compiled_bodies_(compiled) {
     params_.step_id = args.step_id;
     params_.device = device;
     params_.rendezvous = args.rendezvous;
@@ -390,8 +226,144 @@ class ScheduleRunner : public BodyRunner {
     for (const auto& [constant, result] : schedule_.constant_results) {
       frame_->results[result] = schedule_.constants[constant];
     }
-    for (const Step& step : schedule_.steps) TF_RETURN_IF_ERROR(RunStep(step));
+    if (compiled_bodies_ == nullptr) return RunKernels();
+    if (body_ == nullptr || !body_->Fits(frame_->parameters, frame_->invariant)) FindBody();
+    if (body_ != nullptr) return RunUnits();
+    if (num_compiled_ < kMostCompiled && !compiled_bodies_->Pays(*frame_)) {
+      num_compiled_ = kMostCompiled;
+    }
+    return num_compiled_ < kMostCompiled ? ObserveAndCompile() : RunKernels();
+  }
+
+  absl::Status RunKernels() {
+    for (const Step& step : schedule_.steps) {
+      TF_RETURN_IF_ERROR(RunStep(step, step.releases));
+    }
     return absl::OkStatus();
+  }
+
+  // An iteration tells the shapes of all values.
+  absl::Status ObserveAndCompile() {
+    ++num_compiled_;
+    Observed observed;
+    for (size_t p = 0; p < schedule_.parameters.size(); ++p) {
+      observed.parameters.emplace_back().Set(frame_->parameters[p]);
+      observed.stays.push_back(frame_->invariant[p]);
+    }
+    observed.values.resize(schedule_.values.size());
+    observed_ = &observed;
+    const absl::Status status = RunKernels();
+    observed_ = nullptr;
+    if (status.ok()) UseBody(compiled_bodies_->Add(CompileBody(schedule_, observed)));
+    return status;
+  }
+
+  void FindBody() { UseBody(compiled_bodies_->Find(*frame_)); }
+
+  void UseBody(std::shared_ptr<const CompiledBody> body) {
+    body_ = std::move(body);
+    runs_.clear();
+    if (body_ == nullptr) return;
+    for (const Region& region : body_->regions) runs_.emplace_back(*region.program);
+    is_first_.assign(runs_.size(), true);
+  }
+
+  absl::Status RunUnits() {
+    // What a program takes for known may depend on shapes that an earlier one has found different.
+    bool fits = true;
+    for (const CompiledBody::Unit& unit : body_->units) {
+      if (unit.region < 0) {
+        TF_RETURN_IF_ERROR(RunStep(schedule_.steps[unit.step], unit.releases));
+        continue;
+      }
+      const Region& region = body_->regions[unit.region];
+      fits = fits && Fits(region);
+      if (fits) {
+        TF_RETURN_IF_ERROR(RunRegion(unit.region));
+      } else {
+        for (const int s : region.steps) {
+          TF_RETURN_IF_ERROR(RunStep(schedule_.steps[s], Releases()));
+        }
+        ReleaseInside(region);
+      }
+      Release(unit.releases);
+    }
+    return absl::OkStatus();
+  }
+
+  const Tensor& TensorOf(const Source& source) const {
+    return source.kind == Source::kValue ? values_[source.index] : frame_->parameters[source.index];
+  }
+
+  bool Fits(const Region& region) const {
+    for (const Region::Array& input : region.inputs) {
+      const Tensor& tensor = TensorOf(input.source);
+      if (tensor.dtype() != input.dtype || !tensor.shape().IsSameSize(input.shape)) return false;
+    }
+    return true;
+  }
+
+  absl::Status RunRegion(int number) {
+    const Region& region = body_->regions[number];
+    ProgramRun& run = runs_[number];
+    const TraceMe trace([&] { return TraceString(region); }, tsl::profiler::kVerbose);
+    for (size_t i = 0; i < region.inputs.size(); ++i) {
+      run.SetInput(static_cast<int>(i), TensorOf(region.inputs[i].source).data());
+    }
+    for (size_t i = 0; i < region.outputs.size(); ++i) {
+      const Region::Array& output = region.outputs[i];
+      Tensor tensor(GetCachingAllocator(), output.dtype, output.shape);
+      if (!tensor.IsInitialized() && output.shape.num_elements() > 0) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("no memory for a value of shape ", output.shape.DebugString()));
+      }
+      run.SetOutput(static_cast<int>(i), tensor.data());
+      SetValue(output.source.index, std::move(tensor));
+    }
+    if (is_first_[number]) run.RunPrologue();
+    is_first_[number] = false;
+    run.Run();
+    return absl::OkStatus();
+  }
+
+  std::string TraceString(const Region& region) const {
+    const auto& name = [&](int s) { return schedule_.steps[s].kernel->name(); };
+    return absl::StrCat("region: ", name(region.steps.front()), "..", name(region.steps.back()),
+                        " (", region.steps.size(), " ops)");
+  }
+
+  // Lets go of what kernels made in place of a program.
+  void ReleaseInside(const Region& region) {
+    for (const int s : region.steps) {
+      const Step& step = schedule_.steps[s];
+      for (int v = step.first_value; v < step.first_value + step.num_outputs; ++v) {
+        const bool is_output =
+            std::any_of(region.outputs.begin(), region.outputs.end(),
+                        [v](const Region::Array& output) { return output.source.index == v; });
+        if (is_output) continue;
+        values_[v] = Tensor();
+        guards_[v] = Tensor();
+      }
+    }
+  }
+
+  void SetValue(int v, Tensor tensor) {
+    const Value& value = schedule_.values[v];
+    for (int result : value.results) frame_->results[result] = tensor;
+    if (value.uses > 1) guards_[v] = tensor;
+    if (value.uses > 0) values_[v] = std::move(tensor);
+  }
+
+  void Release(const Releases& releases) {
+    for (int v : releases.release_values) {
+      values_[v] = Tensor();
+      guards_[v] = Tensor();
+    }
+    for (int p : releases.release_parameters) {
+      if (!frame_->consumable[p]) continue;
+      frame_->parameters[p] = Tensor();
+      parameter_guards_[p] = Tensor();
+    }
   }
 
   // Returns true if one thread multiplies these matrices in less time than others need to join in:
@@ -430,9 +402,9 @@ class ScheduleRunner : public BodyRunner {
     if (!ComputePacked(step, ctx)) step.kernel->Compute(ctx);
   }
 
-  absl::Status RunStep(const Step& step) {
-    for (int v : step.unguard_values) guards_[v] = Tensor();
-    for (int p : step.unguard_parameters) parameter_guards_[p] = Tensor();
+  absl::Status RunStep(const Step& step, const Releases& releases) {
+    for (int v : releases.unguard_values) guards_[v] = Tensor();
+    for (int p : releases.unguard_parameters) parameter_guards_[p] = Tensor();
     params_.op_kernel = step.kernel;
     params_.inputs = absl::MakeConstSpan(inputs_).subspan(step.first_input, step.num_inputs);
     params_.input_alloc_attrs =
@@ -450,25 +422,16 @@ class ScheduleRunner : public BodyRunner {
     for (int i = 0; i < step.num_outputs; ++i) {
       const TensorValue output = ctx.release_output(i);
       if (output.tensor == nullptr) continue;
-      const Value& value = schedule_.values[step.first_value + i];
-      for (int result : value.results) frame_->results[result] = *output.tensor;
-      if (value.uses > 0) {
-        if (value.uses > 1) guards_[step.first_value + i] = *output.tensor;
-        values_[step.first_value + i] = std::move(*output.tensor);
-      }
+      if (observed_ != nullptr) observed_->values[step.first_value + i].Set(*output.tensor);
+      SetValue(step.first_value + i, std::move(*output.tensor));
       delete output.tensor;
     }
-    for (int v : step.release_values) {
-      values_[v] = Tensor();
-      guards_[v] = Tensor();
-    }
-    for (int p : step.release_parameters) {
-      if (!frame_->consumable[p]) continue;
-      frame_->parameters[p] = Tensor();
-      parameter_guards_[p] = Tensor();
-    }
+    Release(releases);
     return absl::OkStatus();
   }
+
+  // Shapes that change all the time are not compiled again and again.
+  static constexpr int kMostCompiled = 8;
 
   const Schedule& schedule_;
   LoopDevice* const device_;
@@ -481,6 +444,12 @@ class ScheduleRunner : public BodyRunner {
   std::vector<Tensor> guards_;  // second references to values that have several readers
   std::vector<Tensor> parameter_guards_;
   std::vector<std::unique_ptr<PackedProduct>> packed_products_;
+  CompiledBodies* const compiled_bodies_;
+  std::shared_ptr<const CompiledBody> body_;
+  std::vector<ProgramRun> runs_;  // of its regions
+  std::vector<char> is_first_;
+  int num_compiled_ = 0;
+  Observed* observed_ = nullptr;  // what an iteration has, while one is observed
 };
 
 class LoopExecutor : public Executor {
@@ -494,7 +463,7 @@ class LoopExecutor : public Executor {
   }
 
   absl::Status Init(const tensorflow::Graph& graph) {
-    return ScheduleBuilder(params_, &schedule_).Build(graph, &kernels_);
+    return MakeSchedule(params_, graph, &schedule_, &kernels_);
   }
 
   absl::Status Run(const Args& args) override {
@@ -503,8 +472,9 @@ class LoopExecutor : public Executor {
       return InvalidArgument("expected ", schedule_.parameters.size(), " arguments, got ",
                              frame->parameters.size());
     }
-    frame->runner = std::make_unique<ScheduleRunner>(schedule_, params_, &device_, &serial_device_,
-                                                     args, frame);
+    frame->runner =
+        std::make_unique<ScheduleRunner>(schedule_, params_, &device_, &serial_device_, args,
+                                         may_compile_ ? &compiled_bodies_ : nullptr, frame);
     return frame->runner->Run();
   }
 
@@ -514,8 +484,10 @@ class LoopExecutor : public Executor {
   const LocalExecutorParams params_;
   LoopDevice device_;
   LoopDevice serial_device_;
+  const bool may_compile_ = MayCompile();
   Schedule schedule_;
   std::vector<OpKernel*> kernels_;
+  CompiledBodies compiled_bodies_;
 };
 
 class LoopExecutorFactory : public tensorflow::ExecutorFactory {

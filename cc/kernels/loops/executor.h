@@ -3,6 +3,7 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_EXECUTOR_H_
 #define TF_TI_CC_KERNELS_LOOPS_EXECUTOR_H_
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -47,6 +48,8 @@ class BodyFrame : public tensorflow::CallFrameInterface {
   // True for parameters that have the same value in all iterations.
   std::vector<char> invariant;
   std::vector<tensorflow::Tensor> results;
+  // How often the body runs, or -1 where that is not known.
+  int64_t num_iterations = -1;
   // Set by the first run, if the executor is kLoopExecutor; later ones need no detour.
   std::unique_ptr<BodyRunner> runner;
 };

@@ -161,6 +161,7 @@ absl::Status LoopRun::Start() {
   }
   for (size_t i = 0; i < outputs_.size(); ++i) TF_RETURN_IF_ERROR(StartOutput(i));
   in_condition_ = spec_.has_condition;
+  if (!spec_.has_condition) frame_.num_iterations = count();
   done_ = count() == 0;
   return absl::OkStatus();
 }

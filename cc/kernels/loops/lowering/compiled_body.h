@@ -1,0 +1,67 @@
+// A body of a loop, of which programs run what they can, and TensorFlow's kernels the rest.
+#ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_COMPILED_BODY_H_
+#define TF_TI_CC_KERNELS_LOOPS_LOWERING_COMPILED_BODY_H_
+
+#include <memory>
+#include <vector>
+
+#include "cc/compute/program/program.h"
+#include "cc/kernels/loops/schedule.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tf_ti {
+
+// What an iteration had, by which a body is compiled.
+struct Observed {
+  struct Array {
+    tensorflow::DataType dtype = tensorflow::DT_INVALID;
+    tensorflow::TensorShape shape;
+    // Of few integers, as axes and shapes are.
+    tensorflow::Tensor integers;
+
+    void Set(const tensorflow::Tensor& tensor);
+  };
+
+  std::vector<Array> parameters;
+  std::vector<bool> stays;  // for each parameter, true if all iterations have the same
+  std::vector<Array> values;
+};
+
+// Steps that are one program.
+struct Region {
+  struct Array {
+    Source source;  // of an output: the value
+    tensorflow::DataType dtype;
+    tensorflow::TensorShape shape;
+  };
+
+  std::vector<int> steps;
+  std::vector<Array> inputs;
+  std::vector<Array> outputs;
+  std::unique_ptr<Program> program;
+};
+
+// For parameters of certain shapes. What a program reads is looked at before it runs: an array may
+// have another shape that a kernel made.
+struct CompiledBody {
+  // A kernel, or a region, in its turn.
+  struct Unit {
+    int step = -1;
+    int region = -1;
+    Releases releases;
+  };
+
+  std::vector<tensorflow::TensorShape> parameters;
+  std::vector<bool> stays;
+  std::vector<Region> regions;
+  std::vector<Unit> units;
+
+  bool Fits(const std::vector<tensorflow::Tensor>& given,
+            const std::vector<char>& given_stays) const;
+};
+
+CompiledBody CompileBody(const Schedule& schedule, const Observed& observed);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_LOOPS_LOWERING_COMPILED_BODY_H_

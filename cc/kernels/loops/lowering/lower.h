@@ -1,0 +1,94 @@
+// Operations of bodies of loops as programs of vector code.
+#ifndef TF_TI_CC_KERNELS_LOOPS_LOWERING_LOWER_H_
+#define TF_TI_CC_KERNELS_LOOPS_LOWERING_LOWER_H_
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cc/compute/program/program.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace tf_ti {
+
+std::optional<ElementType> ElementTypeOf(tensorflow::DataType dtype);
+tensorflow::DataType DataTypeOf(ElementType type);
+
+// A value while operations are lowered: an array of the program, or one whose elements are known
+// where the program is made, as axes and shapes are; or both.
+struct Lowered {
+  View view;
+  std::optional<tensorflow::Tensor> known;
+};
+
+// True if an operation can be lowered, as far as its name and types tell.
+bool MayBeLowered(const tensorflow::NodeDef& node);
+// True if it only looks at an array in another way.
+bool IsView(const tensorflow::NodeDef& node);
+
+// Adds one operation to a program.
+class Lowering {
+ public:
+  explicit Lowering(ProgramBuilder* builder) : builder_(builder) {}
+
+  // Gets the outputs of an operation, or returns false where it cannot be lowered with these
+  // inputs. Then nothing was added that anything reads.
+  bool Lower(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs,
+             std::vector<Lowered>* outputs);
+
+  // The value as an array of the program.
+  std::optional<View> ViewOf(const Lowered& value);
+
+ private:
+  using Rule = bool (Lowering::*)(const tensorflow::NodeDef&, const std::vector<Lowered>&,
+                                  std::vector<Lowered>*);
+  static const std::unordered_map<std::string, Rule>& Rules();
+  friend bool MayBeLowered(const tensorflow::NodeDef& node);
+
+#define TF_TI_RULE(name)                                                         \
+  bool name(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs, \
+            std::vector<Lowered>* outputs)
+  TF_TI_RULE(Elementwise);
+  TF_TI_RULE(AddN);
+  TF_TI_RULE(Cast);
+  TF_TI_RULE(SelectV1);
+  TF_TI_RULE(Reduction);
+  TF_TI_RULE(IndexOfExtreme);
+  TF_TI_RULE(ShapeOf);
+  TF_TI_RULE(Reshape);
+  TF_TI_RULE(ExpandDims);
+  TF_TI_RULE(Squeeze);
+  TF_TI_RULE(Transpose);
+  TF_TI_RULE(StridedSlice);
+  TF_TI_RULE(StridedSliceGrad);
+  TF_TI_RULE(Slice);
+  TF_TI_RULE(BroadcastTo);
+  TF_TI_RULE(Tile);
+  TF_TI_RULE(Concat);
+  TF_TI_RULE(Pack);
+  TF_TI_RULE(Unpack);
+  TF_TI_RULE(Split);
+  TF_TI_RULE(Roll);
+  TF_TI_RULE(Reverse);
+  TF_TI_RULE(Pad);
+  TF_TI_RULE(Softmax);
+  TF_TI_RULE(Fill);
+  TF_TI_RULE(ZerosLike);
+  TF_TI_RULE(OnesLike);
+  TF_TI_RULE(BroadcastGradientArgs);
+#undef TF_TI_RULE
+
+  bool Joined(const std::vector<View>& parts, int dim, std::vector<Lowered>* outputs);
+  bool Filled(const View& element, const Dims& dims, std::vector<Lowered>* outputs);
+  bool Sliced(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs, int first,
+              View view, View* result);
+
+  ProgramBuilder* const builder_;
+};
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_KERNELS_LOOPS_LOWERING_LOWER_H_

@@ -1,0 +1,209 @@
+#include "cc/kernels/loops/schedule.h"
+
+#include <unordered_map>
+
+#include "cc/kernels/loops/packed_product.h"
+#include "cc/status.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tsl/profiler/lib/traceme.h"
+
+namespace tf_ti {
+
+using tensorflow::AllocatorAttributes;
+using tensorflow::LocalExecutorParams;
+using tensorflow::Node;
+using tensorflow::OpKernel;
+
+namespace {
+
+bool IsIdentity(const Node& node) {
+  return node.IsIdentity() || node.type_string() == "StopGradient" ||
+         node.type_string() == "PreventGradient" || node.type_string() == "Snapshot";
+}
+
+class ScheduleBuilder {
+ public:
+  ScheduleBuilder(const LocalExecutorParams& params, Schedule* schedule)
+      : params_(params), schedule_(schedule) {}
+
+  absl::Status Build(const tensorflow::Graph& graph, std::vector<OpKernel*>* kernels) {
+    std::vector<Node*> order;
+    tensorflow::GetReversePostOrder(graph, &order, tensorflow::NodeComparatorName());
+    std::vector<const Node*> results;
+    for (const Node* node : order) {
+      if (!node->IsOp() || node->type_string() == "NoOp") continue;
+      if (node->IsArg()) {
+        TF_RETURN_IF_ERROR(AddParameter(*node));
+      } else if (node->IsRetval()) {
+        results.push_back(node);
+      } else if (IsIdentity(*node)) {
+        const tensorflow::Edge* edge;
+        TF_RETURN_IF_ERROR(node->input_edge(0, &edge));
+        sources_[node->id()] = {SourceOf(*edge)};
+      } else {
+        TF_RETURN_IF_ERROR(AddKernel(*node, kernels));
+      }
+    }
+    for (const Node* node : results) {
+      const tensorflow::Edge* edge;
+      TF_RETURN_IF_ERROR(node->input_edge(0, &edge));
+      int index;
+      TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node->attrs(), "index", &index));
+      const Source source = SourceOf(*edge);
+      switch (source.kind) {
+        case Source::kParameter:
+          schedule_->parameters[source.index].results.push_back(index);
+          break;
+        case Source::kConstant:
+          schedule_->constant_results.push_back({source.index, index});
+          break;
+        case Source::kValue:
+          schedule_->values[source.index].results.push_back(index);
+      }
+    }
+    CountUses();
+    return absl::OkStatus();
+  }
+
+ private:
+  Source SourceOf(const tensorflow::Edge& edge) {
+    return sources_.at(edge.src()->id())[edge.src_output()];
+  }
+
+  absl::Status AddParameter(const Node& node) {
+    int index;
+    TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node.attrs(), "index", &index));
+    if (index < 0) return InvalidArgument("argument index ", index, " in node ", node.name());
+    if (index >= static_cast<int>(schedule_->parameters.size())) {
+      schedule_->parameters.resize(index + 1);
+    }
+    sources_[node.id()] = {{Source::kParameter, index}};
+    return absl::OkStatus();
+  }
+
+  absl::Status AddKernel(const Node& node, std::vector<OpKernel*>* kernels) {
+    OpKernel* kernel;
+    TF_RETURN_IF_ERROR(params_.create_kernel(node.properties(), &kernel));
+    kernels->push_back(kernel);
+    if (node.num_outputs() == 1 && kernel->const_tensor() != nullptr) {
+      sources_[node.id()] = {{Source::kConstant, static_cast<int>(schedule_->constants.size())}};
+      // A second reference, so that no kernel takes a constant's memory for its own.
+      schedule_->constants.push_back(*kernel->const_tensor());
+      return absl::OkStatus();
+    }
+    Step step;
+    step.kernel = kernel;
+    step.trace_level = tsl::profiler::GetTFTraceMeLevel(
+        /*is_expensive=*/kernel->AsAsync() == nullptr && kernel->IsExpensive());
+    bool transposed;
+    if (tensorflow::TryGetNodeAttr(node.attrs(), "transpose_a", &transposed)) {
+      step.summed_dimension = transposed ? 0 : 1;
+    }
+    step.num_inputs = node.num_inputs();
+    step.num_outputs = node.num_outputs();
+    step.first_input = schedule_->inputs.size();
+    step.first_value = schedule_->values.size();
+    std::vector<const tensorflow::Edge*> edges;
+    TF_RETURN_IF_ERROR(node.input_edges(&edges));
+    for (int i = 0; i < step.num_inputs; ++i) {
+      schedule_->inputs.push_back(SourceOf(*edges[i]));
+      AllocatorAttributes attributes;
+      attributes.set_on_host(kernel->input_memory_types()[i] == tensorflow::HOST_MEMORY);
+      schedule_->input_attributes.push_back(attributes);
+    }
+    if (node.type_string() == "MatMul" && PackedProduct::Takes(node.output_type(0)) &&
+        schedule_->inputs[step.first_input + 1].kind != Source::kValue) {
+      TF_RETURN_IF_ERROR(
+          tensorflow::GetNodeAttr(node.attrs(), "transpose_b", &step.transpose_right));
+      step.packed_product = schedule_->num_packed_products++;
+    }
+    std::vector<char> consumed(step.num_outputs, false);
+    for (const tensorflow::Edge* edge : node.out_edges()) {
+      if (!edge->IsControlEdge()) consumed[edge->src_output()] = true;
+    }
+    std::vector<Source>& outputs = sources_[node.id()];
+    for (int i = 0; i < step.num_outputs; ++i) {
+      AllocatorAttributes attributes;
+      attributes.set_on_host(kernel->output_memory_types()[i] == tensorflow::HOST_MEMORY);
+      step.output_attributes.push_back(attributes);
+      outputs.push_back({Source::kValue, static_cast<int>(schedule_->values.size())});
+      schedule_->values.emplace_back();
+      if (!consumed[i]) {
+        if (step.required == nullptr) {
+          step.required.reset(new bool[step.num_outputs]);
+          for (int j = 0; j < step.num_outputs; ++j) step.required[j] = consumed[j];
+        }
+      }
+    }
+    schedule_->steps.push_back(std::move(step));
+    return absl::OkStatus();
+  }
+
+  void CountUses() {
+    std::vector<Reader> readers;
+    for (const Step& step : schedule_->steps) {
+      Reader& reader = readers.emplace_back();
+      reader.may_reuse = true;
+      for (int i = 0; i < step.num_inputs; ++i) {
+        const Source& source = schedule_->inputs[step.first_input + i];
+        reader.inputs.push_back(source);
+        if (source.kind == Source::kValue) ++schedule_->values[source.index].uses;
+        if (source.kind == Source::kParameter) ++schedule_->parameters[source.index].uses;
+      }
+    }
+    std::vector<Releases> releases = FindReleases(*schedule_, readers);
+    for (size_t s = 0; s < releases.size(); ++s) {
+      schedule_->steps[s].releases = std::move(releases[s]);
+    }
+  }
+
+  const LocalExecutorParams& params_;
+  Schedule* const schedule_;
+  std::unordered_map<int, std::vector<Source>> sources_;  // of a node's outputs, by node id
+};
+
+}  // namespace
+
+absl::Status MakeSchedule(const LocalExecutorParams& params, const tensorflow::Graph& graph,
+                          Schedule* schedule, std::vector<OpKernel*>* kernels) {
+  return ScheduleBuilder(params, schedule).Build(graph, kernels);
+}
+
+std::vector<Releases> FindReleases(const Schedule& schedule, const std::vector<Reader>& readers) {
+  std::vector<Releases> releases(readers.size());
+  std::vector<int> last_of_value(schedule.values.size(), -1);
+  std::vector<int> last_of_parameter(schedule.parameters.size(), -1);
+  for (size_t r = 0; r < readers.size(); ++r) {
+    for (const Source& source : readers[r].inputs) {
+      if (source.kind == Source::kValue) last_of_value[source.index] = static_cast<int>(r);
+      if (source.kind == Source::kParameter) last_of_parameter[source.index] = static_cast<int>(r);
+    }
+  }
+  // One kernel that reads a value twice must not reuse its memory either.
+  const auto unguards = [](const Reader& reader, Source::Kind kind, int index) {
+    int reads = 0;
+    for (const Source& source : reader.inputs) {
+      reads += source.kind == kind && source.index == index;
+    }
+    return reader.may_reuse && reads == 1;
+  };
+  for (size_t v = 0; v < last_of_value.size(); ++v) {
+    const int last = last_of_value[v];
+    if (last < 0) continue;
+    releases[last].release_values.push_back(v);
+    if (schedule.values[v].uses > 1 && unguards(readers[last], Source::kValue, v)) {
+      releases[last].unguard_values.push_back(v);
+    }
+  }
+  for (size_t p = 0; p < last_of_parameter.size(); ++p) {
+    const int last = last_of_parameter[p];
+    if (last < 0) continue;
+    releases[last].release_parameters.push_back(p);
+    if (schedule.parameters[p].uses > 1 && unguards(readers[last], Source::kParameter, p)) {
+      releases[last].unguard_parameters.push_back(p);
+    }
+  }
+  return releases;
+}
+
+}  // namespace tf_ti

@@ -1,0 +1,449 @@
+"""Bodies that run as programs of vector code, beside TensorFlow's kernels."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from checks import in_threads
+
+import tf_ti
+
+FLOATS, INTEGERS = (tf.float32, tf.float64), (tf.int32, tf.int64)
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -2.5, 1e30, -1e30]
+# Units in the last place, of the function itself and of TensorFlow's.
+ULPS = {"exp": 3, "log": 6, "tanh": 8, "sigmoid": 9, "rsqrt": 4, "reciprocal": 2}
+
+
+def numbers(dtype, shape, seed, special=True):
+    random = np.random.default_rng(seed)
+    if dtype == tf.bool:
+        return tf.constant(random.integers(0, 2, shape).astype(bool))
+    if not dtype.is_floating:
+        return tf.constant(random.integers(-9, 10, shape), dtype)
+    x = random.normal(size=shape)
+    if special:
+        x = np.where(random.random(shape) < 0.2, random.choice(SPECIAL, shape), x)
+    return tf.constant(x, dtype)
+
+
+def check(found, expected, ulps=0):
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    if not ulps:
+        # Bits, but for what a NaN holds.
+        np.testing.assert_array_equal(found, expected)
+        if found.dtype.kind == "f":
+            known = ~np.isnan(expected)
+            np.testing.assert_array_equal(np.signbit(found)[known], np.signbit(expected)[known])
+        return
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    is_finite = np.isfinite(expected)
+    np.testing.assert_array_equal(found[~is_finite], expected[~is_finite])
+    with np.errstate(all="ignore"):
+        room = ulps * np.spacing(np.maximum(np.abs(expected), np.finfo(expected.dtype).tiny))
+        assert np.all(np.abs(found - expected)[is_finite] <= room[is_finite])
+
+
+def looped(f, *xs):
+    """f of each element, stacked, by a loop: the first by kernels, the others by a program."""
+
+    @tf.function
+    def run(*xs):
+        return tf_ti.scan(lambda c, x: (c, f(*x)), 0, xs, fuse=False)[1]
+
+    return run(*xs)
+
+
+def eager(f, *xs):
+    rows = [f(*(x[i] for x in xs)) for i in range(int(xs[0].shape[0]))]
+    return tf.nest.map_structure(lambda *row: tf.stack(row), *rows)
+
+
+def compare(f, *xs, ulps=0):
+    found, expected = looped(f, *xs), eager(f, *xs)
+    for a, e in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
+        check(a, e, ulps)
+
+
+UNARY = {
+    **dict.fromkeys(("abs", "negative", "sign", "square"), FLOATS + INTEGERS),
+    **dict.fromkeys(("sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid"), FLOATS),
+    **dict.fromkeys(("floor", "ceil", "rint", "round", "reciprocal"), FLOATS),
+    **dict.fromkeys(("is_nan", "is_inf", "is_finite"), FLOATS),
+    "logical_not": (tf.bool,),
+}
+BINARY = {
+    **dict.fromkeys(("add", "subtract", "multiply"), FLOATS + INTEGERS),
+    **dict.fromkeys(("maximum", "minimum", "squared_difference"), FLOATS + INTEGERS),
+    **dict.fromkeys(("less", "less_equal", "greater", "greater_equal"), FLOATS + INTEGERS),
+    **dict.fromkeys(("equal", "not_equal"), (*FLOATS, *INTEGERS, tf.bool)),
+    "divide": FLOATS,
+    "logical_and": (tf.bool,),
+    "logical_or": (tf.bool,),
+}
+SHAPES = [(), (1,), (7,), (16,), (33,), (3, 5), (4, 17), (2, 3, 4)]
+CASES = [(name, dtype) for name, dtypes in UNARY.items() for dtype in dtypes]
+
+
+@pytest.mark.parametrize("name, dtype", CASES, ids=lambda v: getattr(v, "name", v))
+def test_operations_of_one_are_those_of_tensorflow(name, dtype):
+    for seed, shape in enumerate(SHAPES):
+        x = numbers(dtype, (5, *shape), seed)
+        f = getattr(tf.math, name)
+        if name == "sign":  # TensorFlow's of -0 is either zero
+            x = tf.where(x == 0, tf.zeros_like(x), x)
+        compare(lambda x, f=f: f(x), x, ulps=ULPS.get(name, 0))
+
+
+PAIRS = [(name, dtype) for name, dtypes in BINARY.items() for dtype in dtypes]
+BROADCASTS = [
+    ((), ()),
+    ((7,), (7,)),
+    ((3, 5), (5,)),
+    ((3, 1), (1, 20)),
+    ((33,), ()),
+    ((2, 3, 4), (3, 1)),
+]
+
+
+@pytest.mark.parametrize("name, dtype", PAIRS, ids=lambda v: getattr(v, "name", v))
+def test_operations_of_two_are_those_of_tensorflow(name, dtype):
+    for seed, (a, b) in enumerate(BROADCASTS):
+        x, y = numbers(dtype, (5, *a), seed), numbers(dtype, (5, *b), seed + 100)
+        f = getattr(tf.math, name)
+        compare(lambda x, y, f=f: (f(x, y), f(y, x)), x, y)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, tf.bool], ids=lambda d: d.name)
+def test_selections_are_those_of_tensorflow(dtype):
+    for seed, shape in enumerate(SHAPES):
+        c = numbers(tf.bool, (5, *shape), seed)
+        x, y = (numbers(dtype, (5, *shape), seed + k) for k in (1, 2))
+        compare(lambda c, x, y: tf.where(c, x, y), c, x, y)
+        compare(
+            lambda c, x, y: tf.where(c, x, tf.zeros_like(y[..., :1]) if y.shape.rank else y),
+            c,
+            x,
+            y,
+        )
+
+
+@pytest.mark.parametrize("to", [*FLOATS, *INTEGERS, tf.bool], ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, tf.bool], ids=lambda d: d.name)
+def test_casts_are_those_of_tensorflow(dtype, to):
+    x = numbers(dtype, (5, 21), 1, special=False)
+    compare(lambda x: tf.cast(tf.identity(x), to), x)
+
+
+REDUCTIONS = {
+    **{f"reduce_{name}": FLOATS + INTEGERS for name in ("sum", "prod", "max", "min")},
+    "reduce_mean": FLOATS,
+    "reduce_all": (tf.bool,),
+    "reduce_any": (tf.bool,),
+}
+REDUCED = [(name, dtype) for name, dtypes in REDUCTIONS.items() for dtype in dtypes]
+
+
+@pytest.mark.parametrize("name, dtype", REDUCED, ids=lambda v: getattr(v, "name", v))
+def test_reductions_are_those_of_tensorflow(name, dtype):
+    exact = not dtype.is_floating or name in ("reduce_max", "reduce_min")
+    for seed, shape in enumerate([(7,), (40,), (3, 5), (4, 17), (2, 3, 4)]):
+        x = numbers(dtype, (5, *shape), seed, special=False)
+        for axis in [None, 0, -1, [0, -1] if len(shape) > 1 else 0]:
+            for keep in False, True:
+                found, expected = (
+                    run(lambda x: getattr(tf, name)(x, axis, keepdims=keep), x)  # noqa: B023
+                    for run in (looped, eager)
+                )
+                if exact:
+                    check(found, expected)
+                else:
+                    tolerance = 1e-5 if dtype == tf.float32 else 1e-13
+                    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=lambda d: d.name)
+def test_indices_of_extremes_are_those_of_tensorflow(name, dtype):
+    for seed, shape in enumerate([(7,), (40,), (3, 5), (4, 17), (2, 3, 4)]):
+        x = numbers(dtype, (5, *shape), seed, special=False)
+        for axis in range(len(shape)):
+            for to in INTEGERS:
+                compare(lambda x, a=axis, to=to: getattr(tf, name)(x, a, to) + 0, x)
+
+
+def test_extremes_of_nans_are_those_of_tensorflow():
+    x = numbers(tf.float32, (6, 5, 9), 3)
+    for name in "reduce_max", "reduce_min":
+        for axis in 0, 1:
+            found, expected = (
+                run(lambda x: getattr(tf, name)(x, axis), x)  # noqa: B023
+                for run in (looped, eager)
+            )
+            np.testing.assert_array_equal(found, expected)
+
+
+MOVES = {
+    "transpose": lambda x: tf.transpose(x) + 1,
+    "reshape": lambda x: tf.reshape(tf.transpose(x), [-1]) * 2,
+    "expand": lambda x: x[:, None] + x[None],
+    "slice": lambda x: x[1:, ::2] - 1,
+    "reversed slice": lambda x: x[::-1, -2:0:-1] - 1,
+    "row": lambda x: x[1] * x[:, 1:2],
+    "ellipsis": lambda x: x[..., None, 0] + x[0, 0],
+    "slice op": lambda x: tf.slice(x, [1, 0], [-1, 3]) + 1,
+    "concat": lambda x: tf.concat([x, x * 2, x[:1]], 0) + 1,
+    "concat columns": lambda x: tf.concat([x, x[:, :2] + 1], 1) * 3,
+    "stack": lambda x: tf.stack([x, x + 1], 1) * 2,
+    "unstack": lambda x: tf.add_n(tf.unstack(x + 1, axis=1)),
+    "split": lambda x: tf.split(x + 1, 2, axis=0)[1] * 2,
+    "squeeze": lambda x: tf.squeeze(x[:1] + 1),
+    "broadcast": lambda x: tf.broadcast_to(x[:, :1] + 1, [4, 9]) * 2,
+    "tile": lambda x: tf.tile(x[:, :1] + 1, [1, 4]) * 2,
+    "fill": lambda x: tf.fill([4, 6], x[0, 0]) + x,
+    "like": lambda x: tf.zeros_like(x) + tf.ones_like(x) * x,
+    "shape": lambda x: x / tf.cast(tf.shape(x)[1] * tf.size(x), x.dtype),
+    "roll": lambda x: tf.roll(x + 1, 1, 0) + tf.roll(x, [2, -1], [1, 0]) + tf.roll(x, -9, 1),
+    "reverse": lambda x: tf.reverse(x, [0, -1]) * 2,
+    "pad": lambda x: tf.pad(x + 1, [[1, 2], [0, 3]]) + tf.pad(x, [[3, 0], [1, 2]], "CONSTANT", 7),
+    "softmax": lambda x: tf.exp(x - tf.reduce_max(x, -1, keepdims=True)) * 0 + 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_moves_are_those_of_tensorflow(move):
+    compare(MOVES[move], numbers(tf.float32, (5, 4, 6), 1, special=False))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_is_that_of_tensorflow(name, dtype):
+    for seed, shape in enumerate([(1,), (7,), (3, 20), (2, 3, 33)]):
+        x = numbers(dtype, (5, *shape), seed, special=False) * 20
+        found, expected = (run(lambda x: getattr(tf.nn, name)(x), x) for run in (looped, eager))  # noqa: B023
+        tolerance = 2e-6 if dtype == tf.float32 else 1e-14
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "sqrt", "rsqrt", "reciprocal", "exp", "log"])
+def test_gradients_are_those_of_tensorflow(name, dtype, monkeypatch):
+    x = tf.constant(np.random.default_rng(2).uniform(0.2, 2, (6, 11)), dtype)
+
+    def gradient():
+        @tf.function
+        def run(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                c, ys = tf_ti.scan(
+                    lambda c, x: (c * 0.5 + getattr(tf.math, name)(x), c * x), x[0], x
+                )
+                loss = tf.reduce_sum(c) + tf.reduce_sum(ys)
+            return tape.gradient(loss, x)
+
+        return run(x), run(x)
+
+    found = gradient()
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    expected = gradient()
+    tolerance = 2e-6 if dtype == tf.float32 else 1e-13
+    for a, e in zip(found, expected):
+        np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance)
+
+
+# Random bodies
+
+
+def random_body(seed, count):
+    """A body of `count` operations on a state and an element, of [3, 7]."""
+    random = np.random.default_rng(seed)
+
+    def f(state, x):
+        values = [state, x, tf.constant(0.5), x[:1], state[:, :1]]
+        for _ in range(count):
+            a, b = (values[random.integers(len(values))] for _ in range(2))
+            kind = random.integers(12)
+            if kind < 4:
+                values.append([tf.add, tf.subtract, tf.maximum, tf.minimum][kind](a, b) * 0.5)
+            elif kind == 4:
+                values.append(a * b / (1 + b * b))
+            elif kind == 5:
+                values.append(tf.where(a > b, a, b * 0.5))
+            elif kind == 6:
+                values.append(tf.sqrt(tf.abs(a)) - 0.25)
+            elif kind == 7 and a.shape.rank == 2:
+                values.append(tf.reduce_max(a, int(random.integers(2)), keepdims=True))
+            elif kind == 8 and a.shape.rank == 2:
+                values.append(tf.transpose(tf.transpose(a) * 0.9))
+            elif kind == 9 and a.shape == (3, 7):
+                values.append(tf.concat([a[1:], a[:1]], 0))
+            elif kind == 10:
+                values.append(tf.cast(tf.cast(a > 0, tf.int32), tf.float32) - 0.5)
+            else:
+                values.append(-a + 1)
+        whole = [v for v in values if v.shape == (3, 7)]
+        return whole[-1] * 0.9 + state * 0.1, values[-1] + whole[-2]
+
+    return f
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_bodies_have_the_bits_of_tensorflows_kernels(seed, monkeypatch):
+    print("seed", seed)
+    xs = numbers(tf.float32, (6, 3, 7), seed, special=seed % 3 == 0)
+
+    def run():
+        f = random_body(seed, 5 + 2 * seed)
+
+        @tf.function
+        def loop(xs):
+            return tf_ti.scan(f, xs[0], xs, reverse=seed % 2 == 1)
+
+        return [loop(xs), loop(xs)]
+
+    found = run()
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    for a, e in zip(tf.nest.flatten(found), tf.nest.flatten(run()), strict=True):
+        check(a, e)
+
+
+# Shapes and lives
+
+
+def test_states_that_grow_keep_their_values():
+    @tf.function
+    def run(xs):
+        def f(c, x):
+            return tf.concat([c * 2.0, x[None]], 0), tf.reduce_sum(c)
+
+        return tf_ti.scan(f, tf.zeros([0]), xs, shape_invariants=tf.TensorShape([None]))
+
+    xs = tf.range(12, dtype=tf.float32)
+    for _ in range(2):
+        state, sums = run(xs)
+        expected, totals = np.zeros(0, np.float32), []
+        for x in xs.numpy():
+            totals.append(expected.sum())
+            expected = np.append(expected * 2, x)
+        np.testing.assert_array_equal(state, expected)
+        np.testing.assert_array_equal(sums, totals)
+
+
+def test_shapes_that_depend_on_values_are_looked_at():
+    """The middle of the body has another size in each iteration."""
+
+    @tf.function
+    def run(xs):
+        def f(c, x):
+            large = tf.boolean_mask(x, x > c)
+            scaled = large * 2.0 + 1.0
+            count = tf.cast(tf.shape(scaled)[0], tf.float32)
+            return c + 1.0, tf.reduce_sum(scaled) / (count + 1.0) - count
+
+        return tf_ti.scan(f, 0.0, xs)[1]
+
+    xs = numbers(tf.float32, (20, 15), 4, special=False) * 10
+    expected, c = [], 0.0
+    for x in xs.numpy():
+        large = x[x > c]
+        expected.append((large * 2 + 1).sum(dtype=np.float64) / (len(large) + 1) - len(large))
+        c += 1
+    for _ in range(2):
+        np.testing.assert_allclose(run(xs), expected, rtol=1e-5)
+
+
+def test_calls_of_many_shapes_are_right():
+    @tf.function(reduce_retracing=True, input_signature=[tf.TensorSpec([None, None])])
+    def run(xs):
+        return tf_ti.scan(lambda c, x: (c + tf.reduce_sum(x), x * c - 1.0), 0.0, xs)
+
+    for size in list(range(1, 20)) * 2:
+        xs = numbers(tf.float32, (5, size), size, special=False)
+        c, ys = 0.0, []
+        for x in xs.numpy():
+            ys.append(x * np.float32(c) - 1)
+            c += x.sum()
+        total, found = run(xs)
+        np.testing.assert_allclose(found, ys, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(total, c, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_short_loops_are_right(count):
+    xs = numbers(tf.float32, (count, 4), 1, special=False)
+
+    @tf.function
+    def run(xs):
+        return tf_ti.scan(lambda c, x: (c * 0.5 + x, c - x), tf.ones([4]), xs)
+
+    for _ in range(3):
+        c, ys = np.ones(4, np.float32), []
+        for x in xs.numpy():
+            ys.append(c - x)
+            c = c * np.float32(0.5) + x
+        state, found = run(xs)
+        np.testing.assert_array_equal(state, c)
+        np.testing.assert_array_equal(found, np.reshape(ys, [count, 4]))
+
+
+def test_an_initial_value_of_two_states_is_not_written():
+    start = tf.ones([5])
+
+    @tf.function
+    def run(start, xs):
+        def f(s, x):
+            a, b = s
+            return (b + x, a * 2.0), a
+
+        return tf_ti.scan(f, (start, start), xs)
+
+    xs = numbers(tf.float32, (6, 5), 2, special=False)
+    for _ in range(3):
+        (a, b), ys = run(start, xs)
+        x, y, expected = np.ones(5, np.float32), np.ones(5, np.float32), []
+        for element in xs.numpy():
+            expected.append(x)
+            x, y = y + element, x * 2
+        check(a, x)
+        check(b, y)
+        check(ys, np.stack(expected))
+    np.testing.assert_array_equal(start, np.ones(5))
+
+
+def test_effects_keep_their_order():
+    log = tf.Variable(tf.zeros([0]), shape=[None])
+
+    @tf.function
+    def run(xs):
+        def f(c, x):
+            y = tf.sqrt(x * 2.0) + c
+            log.assign(tf.concat([log, [y]], 0))
+            z = y * 2.0
+            log.assign(tf.concat([log, [z]], 0))
+            return z - y, z
+
+        return tf_ti.scan(f, 0.0, xs)[1]
+
+    xs = tf.range(1, 9, dtype=tf.float32)
+    run(xs)
+    expected, c = [], np.float32(0)
+    for x in xs.numpy():
+        y = np.sqrt(x * np.float32(2)) + c
+        expected += [y, y * 2]
+        c = y * 2 - y
+    np.testing.assert_allclose(log, expected, rtol=1e-6)
+
+
+def test_threads_run_one_loop_at_once():
+    @tf.function(input_signature=[tf.TensorSpec([None, None])])
+    def run(xs):
+        return tf_ti.scan(lambda c, x: (c * 0.9 + tf.reduce_max(x), x / (1.0 + c * c)), 0.0, xs)
+
+    inputs = [numbers(tf.float32, (30, 5 + i), i, special=False) for i in range(8)]
+    expected = [run(xs) for xs in inputs]
+    for i, results in enumerate(in_threads(lambda i: run(inputs[i]), times=20)):
+        for result in results:
+            for a, e in zip(result, expected[i]):
+                check(a, e)
