@@ -14,6 +14,7 @@ import time
 # One module a family; each has `run(quick)`, which yields tables.
 FAMILIES = (
     "loops",
+    "bodies",
     "recurrent",
     "bags",
     "many_tables",
