@@ -13,33 +13,20 @@ namespace tf_ti {
 // test.
 //
 // MACRO(name) for each.
-#define TF_TI_UNARY_OPERATIONS(MACRO)                                                    \
-  MACRO(Neg)                                                                             \
-  MACRO(Abs)                                                                             \
-  MACRO(Sign)                                                                            \
-  MACRO(Square)                                                                          \
-  MACRO(Sqrt)                                                                            \
-  MACRO(Rsqrt)                                                                           \
-  MACRO(Reciprocal)                                                                      \
-  MACRO(Exp)                                                                             \
-  MACRO(Log) MACRO(Tanh) MACRO(Sigmoid) MACRO(Floor) MACRO(Ceil) MACRO(Rint) MACRO(Relu) \
-      MACRO(IsNan) MACRO(IsInf) MACRO(IsFinite) MACRO(LogicalNot)
-#define TF_TI_BINARY_OPERATIONS(MACRO)                                                     \
-  MACRO(Add)                                                                               \
-  MACRO(Sub)                                                                               \
-  MACRO(Mul)                                                                               \
-  MACRO(Div)                                                                               \
-  MACRO(Maximum)                                                                           \
-  MACRO(Minimum)                                                                           \
-  MACRO(SquaredDifference)                                                                 \
-  MACRO(Equal)                                                                             \
-  MACRO(NotEqual)                                                                          \
-  MACRO(Less) MACRO(LessEqual) MACRO(Greater) MACRO(GreaterEqual) MACRO(LogicalAnd)        \
-      MACRO(LogicalOr) MACRO(SigmoidGrad) MACRO(TanhGrad) MACRO(SqrtGrad) MACRO(RsqrtGrad) \
-          MACRO(ReciprocalGrad) MACRO(ReluGrad)
+// clang-format off
+#define TF_TI_UNARY_OPERATIONS(MACRO)                                                           \
+  MACRO(Neg) MACRO(Abs) MACRO(Sign) MACRO(Square) MACRO(Sqrt) MACRO(Rsqrt) MACRO(Reciprocal)    \
+  MACRO(Exp) MACRO(Log) MACRO(Tanh) MACRO(Sigmoid) MACRO(Floor) MACRO(Ceil) MACRO(Rint)         \
+  MACRO(Relu) MACRO(IsNan) MACRO(IsInf) MACRO(IsFinite) MACRO(LogicalNot)
+#define TF_TI_BINARY_OPERATIONS(MACRO)                                                          \
+  MACRO(Add) MACRO(Sub) MACRO(Mul) MACRO(Div) MACRO(Maximum) MACRO(Minimum)                     \
+  MACRO(SquaredDifference) MACRO(Equal) MACRO(NotEqual) MACRO(Less) MACRO(LessEqual)            \
+  MACRO(Greater) MACRO(GreaterEqual) MACRO(LogicalAnd) MACRO(LogicalOr) MACRO(SigmoidGrad)      \
+  MACRO(TanhGrad) MACRO(SqrtGrad) MACRO(RsqrtGrad) MACRO(ReciprocalGrad) MACRO(ReluGrad)
 // Along one dimension. ArgMax and ArgMin give int32 or int64.
 #define TF_TI_REDUCTIONS(MACRO) \
   MACRO(Sum) MACRO(Prod) MACRO(Max) MACRO(Min) MACRO(ArgMax) MACRO(ArgMin) MACRO(All) MACRO(Any)
+// clang-format on
 
 enum class Operation : uint8_t {
 #define TF_TI_NAME(name) k##name,
