@@ -15,8 +15,8 @@ QUEUE = tf.queue.FIFOQueue(1, tf.float32, [[8]])
 
 
 def step(c, x):
-    # TensorFlow's graph optimiser may take another kernel, but fuses this one with no other.
-    return tf.nn.softmax(tf.matmul(c, W, name="probe")) * x
+    # No program has it, and TensorFlow's graph optimiser fuses it with no other.
+    return tf.nn.softmax(tf.cumsum(tf.matmul(c, W), 1, name="probe")) * x
 
 
 def with_while_loop(x):
@@ -62,13 +62,15 @@ class Event:
 
 @pytest.fixture
 def events(tmp_path):
-    """Calls a function twice, the second time with the profiler; the events on the host's threads.
+    """Calls a function three times, the last with the profiler; the events on the host's threads.
 
-    The function is a tf.function: it is traced, and its kernels made, by the first call.
+    The function is a tf.function: it is traced, and its kernels made, by the first call; programs
+    of a short loop by the second.
     """
 
     def profile(function):
         function = tf.function(function)
+        function(X)
         function(X)
         with tf.profiler.experimental.Profile(str(tmp_path)):
             function(X)
@@ -111,6 +113,18 @@ def test_kernels_lie_in_their_iterations_and_these_in_the_loop(events):
     assert [iteration.iteration for iteration in iterations] == list(range(COUNT))
     for iteration, kernel in zip(iterations, named(found, "probe:"), strict=True):
         assert loop.contains(iteration) and iteration.contains(kernel)
+
+
+def test_programs_lie_in_their_iterations(events):
+    """Here one before the probe, and one after it."""
+    found = events(with_scan)
+    programs = [event for event in found if event.name.startswith("program: ")]
+    iterations = named(found, "TfTi>TensorIterator iteration")
+    assert len(programs) == 2 * COUNT
+    for k, iteration in enumerate(iterations):
+        before, after = programs[2 * k : 2 * k + 2]
+        assert iteration.contains(before) and iteration.contains(after)
+        assert before.name.startswith("program: MatMul") and after.name.endswith("(2 ops)")
 
 
 def test_iterations_of_a_body_that_may_wait_appear(events):

@@ -224,6 +224,27 @@ def test_softmax_is_that_of_tensorflow(name, dtype):
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+PRODUCTS = [((3, 4), (4, 5)), ((8, 32), (32, 17)), ((1, 7), (7, 1)), ((2, 3, 4), (2, 4, 9))]
+
+
+@pytest.mark.parametrize("turns", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_products_are_those_of_tensorflow(dtype, turns):
+    def turned(shape, name):
+        return shape[:-2] + shape[:-3:-1] if name in turns else shape
+
+    for seed, (a, b) in enumerate(PRODUCTS):
+        x = numbers(dtype, (5, *turned(a, "a")), seed, special=False)
+        y = numbers(dtype, (5, *turned(b, "b")), seed + 9, special=False)
+        options = {"transpose_a": "a" in turns, "transpose_b": "b" in turns}
+        found, expected = (
+            run(lambda x, y: tf.matmul(x, y + 1, **options), x, y)  # noqa: B023
+            for run in (looped, eager)
+        )
+        tolerance = 1e-5 if dtype == tf.float32 else 1e-13
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
 # Gradients
 
 

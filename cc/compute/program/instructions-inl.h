@@ -518,6 +518,43 @@ void FirstOfRows(const Instruction& o) {
   }
 }
 
+// Some rows of a product of matrices. Each number is added up in the order of the right factor's
+// rows, so it is the same however many are computed at once.
+template <typename T, int rows>
+struct ProductStep {
+  const Instruction& o;
+  char* const* at;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    Vector<T, L> sums[rows] = {};
+    const char *left = at[1], *right = at[2];
+    for (int64_t k = 0; k < o.sizes[1]; ++k) {
+      const Vector<T, L> row = Operand<false, T, L>(right, i);
+      for (int r = 0; r < rows; ++r) {
+        sums[r] = Fused<T, L>(Operand<true, T, L>(left + r * o.strides[1][2], 0), row, sums[r]);
+      }
+      left += o.strides[1][1];
+      right += o.strides[2][1];
+    }
+    for (int r = 0; r < rows; ++r) Put<T>(sums[r], at[0] + r * o.strides[0][2], i);
+  }
+};
+template <typename T, int rows>
+[[gnu::always_inline]] inline void MultiplyRows(const Instruction& o, int64_t first,
+                                                int64_t batch) {
+  char* at[3];
+  for (int p = 0; p < 3; ++p) at[p] = o.at[p] + first * o.strides[p][2] + batch * o.strides[p][3];
+  ForLanes<kLanes<T>>(o.sizes[0], ProductStep<T, rows>{o, at});
+}
+template <typename T>
+void Multiply(const Instruction& o) {
+  for (int64_t batch = 0; batch < o.sizes[3]; ++batch) {
+    int64_t r = 0;
+    for (; r + 4 <= o.sizes[2]; r += 4) MultiplyRows<T, 4>(o, r, batch);
+    for (; r < o.sizes[2]; ++r) MultiplyRows<T, 1>(o, r, batch);
+  }
+}
+
 // The tables.
 
 template <typename F, typename A>
@@ -647,6 +684,8 @@ Kernel KernelOf(Operation operation, ElementType to, int layout) {
       return FirstKernel<A, true>(to, layout);
     case Operation::kArgMin:
       return FirstKernel<A, false>(to, layout);
+    case Operation::kMatMul:
+      if constexpr (kIsReal<A>) return Multiply<A>;
   }
   return nullptr;
 }

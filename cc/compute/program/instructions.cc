@@ -24,6 +24,7 @@ const char* NameOf(Operation operation) {
     TF_TI_BINARY_OPERATIONS(TF_TI_CASE)
     TF_TI_CASE(Select)
     TF_TI_REDUCTIONS(TF_TI_CASE)
+    TF_TI_CASE(MatMul)
 #undef TF_TI_CASE
   }
   return "";

@@ -33,20 +33,23 @@ enum class Operation : uint8_t {
   kCopy,
   TF_TI_UNARY_OPERATIONS(TF_TI_NAME) kCast,
   TF_TI_BINARY_OPERATIONS(TF_TI_NAME) kSelect,  // of a bool and two others
-  TF_TI_REDUCTIONS(TF_TI_NAME)
+  TF_TI_REDUCTIONS(TF_TI_NAME) kMatMul
 #undef TF_TI_NAME
 };
 
 const char* NameOf(Operation operation);
 int NumOperands(Operation operation);
-inline bool IsReduction(Operation operation) { return operation >= Operation::kSum; }
+inline bool IsReduction(Operation operation) {
+  return operation >= Operation::kSum && operation < Operation::kMatMul;
+}
 
 constexpr int kMostLoops = 4;
 
 // An instruction as it runs: loops over elements, the innermost first. Operand 0 is the result.
 //
 // An elementwise one has the same loops for all operands. A reduction has three: over the numbers
-// that lie side by side, over those that are reduced, and over all others.
+// that lie side by side, over those that are reduced, and over all others. A product of matrices
+// has four: over its columns, over what is added up, over its rows, and over all others.
 struct Instruction {
   void (*run)(const Instruction& instruction);
   int64_t sizes[kMostLoops];  // 1 for loops that it does not need

@@ -180,6 +180,30 @@ View ProgramBuilder::Reduce(Operation operation, const View& operand, int dim, E
   return result;
 }
 
+View ProgramBuilder::Multiply(const View& left, const View& right) {
+  View a = left, b = right;
+  if (FindKernel(Operation::kMatMul, a.type, a.type, 0) == nullptr || a.type != b.type) {
+    return View();
+  }
+  const int rank = std::max(a.rank(), b.rank());
+  if (a.rank() < 2 || b.rank() < 2 || rank > 3) return View();
+  for (View* const view : {&a, &b}) {
+    if (view->rank() < 3) *view = view->WithDim(0);
+  }
+  const int64_t batch = std::max(a.dims[0], b.dims[0]);
+  const int64_t rows = a.dims[1], depth = a.dims[2], columns = b.dims[2];
+  if (b.dims[1] != depth || a.count() == 0 || b.count() == 0) return View();
+  if ((a.dims[0] != 1 && a.dims[0] != batch) || (b.dims[0] != 1 && b.dims[0] != batch)) {
+    return View();
+  }
+  // Columns of the right factor lie side by side.
+  if (columns > 1 && b.strides[2] != SizeOf(b.type)) b = Copied(b);
+  const View result = AddResult(a.type, {batch, rows, columns});
+  Emit(Operation::kMatMul, a.type,
+       {result, a.BroadcastTo({batch, rows, depth}), b.BroadcastTo({batch, depth, columns})});
+  return rank == 3 ? result : result.WithoutDim(0);
+}
+
 void ProgramBuilder::AddOutput(const View& view) {
   const int number = num_outputs_++;
   // In place, where it is the whole of a result of its own.
@@ -228,6 +252,12 @@ void Program::AddStep(const ProgramBuilder::Step& step) {
       for (int d = 2; d >= 0; --d) loops.strides[k].push_back(step.views[k].strides[d]);
     }
     layout = loops.sizes[0] == 1;
+  } else if (step.operation == Operation::kMatMul) {
+    const View &result = step.views[0], &left = step.views[1], &right = step.views[2];
+    loops.sizes = {result.dims[2], left.dims[2], result.dims[1], result.dims[0]};
+    loops.strides = {{result.strides[2], 0, result.strides[1], result.strides[0]},
+                     {0, left.strides[2], left.strides[1], left.strides[0]},
+                     {right.strides[2], right.strides[1], 0, right.strides[0]}};
   } else {
     loops = MergeLoops(step.views);
     for (size_t k = 1; k < step.views.size(); ++k) {

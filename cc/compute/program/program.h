@@ -31,6 +31,9 @@ class ProgramBuilder {
   View Cast(const View& operand, ElementType to);
   // Along one dimension, which stays, as one of 1. It has elements.
   View Reduce(Operation operation, const View& operand, int dim, ElementType to);
+  // The products of matrices [..., m, k] and [..., k, n]; both have the same other dimensions, one
+  // or none, which may be 1 in one of them.
+  View Multiply(const View& left, const View& right);
   // Writes an array into another of its dimensions, which is a part of a result.
   void CopyInto(const View& from, const View& to);
   // Memory of a result, which CopyInto fills.

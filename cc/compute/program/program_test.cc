@@ -295,6 +295,55 @@ TEST(Program, EachReductionIsThatOfNumbersOneByOne) {
   });
 }
 
+TEST(Program, ProductsAreSumsOfProducts) {
+  ForRandomCases(300, [](Random* random) {
+    const ElementType type = random->Pick({ElementType::kFloat, ElementType::kDouble});
+    const int64_t m = random->Int(1, 9), k = random->Int(1, 40), n = random->Int(1, 70);
+    const int64_t batch = random->Int(1, 4);
+    const bool has_batch = random->Chance(0.5), is_shared = random->Chance(0.3);
+    Dims left = {m, k}, right = {k, n};
+    if (has_batch) left.insert(left.begin(), batch);
+    if (has_batch) right.insert(right.begin(), is_shared ? 1 : batch);
+    const auto finite = [&](Dims dims) {
+      Array array = RandomArray(type, std::move(dims), random);
+      for (double& x : array.reals) x = RoundTo(type, random->Real(-1, 1));
+      return array;
+    };
+    const Array a = finite(left), b = finite(right);
+    Case one(random);
+    View x = one.Add(a), y = one.Add(b);
+    // The same matrices, as they lie transposed.
+    const auto turned = [&](const View& view) {
+      std::vector<int> order(view.rank());
+      for (int d = 0; d < view.rank(); ++d) order[d] = d;
+      std::swap(order[view.rank() - 1], order[view.rank() - 2]);
+      const View copy = one.builder.AddResult(view.type, view.Transpose(order).dims);
+      one.builder.CopyInto(view.Transpose(order), copy);
+      return copy.Transpose(order);
+    };
+    if (random->Chance(0.5)) x = turned(x);
+    if (random->Chance(0.5)) y = turned(y);
+    one.AddOutput(one.builder.Multiply(x, y));
+    Array expected;
+    expected.type = type;
+    expected.dims = has_batch ? Dims{batch, m, n} : Dims{m, n};
+    std::vector<double> magnitudes;
+    for (int64_t i = 0; i < CountOf(expected.dims); ++i) {
+      const int64_t column = i % n, row = i / n % m, which = i / n / m;
+      long double sum = 0, magnitude = 0;
+      for (int64_t d = 0; d < k; ++d) {
+        const long double product = static_cast<long double>(a.reals[(which * m + row) * k + d]) *
+                                    b.reals[((is_shared ? 0 : which) * k + d) * n + column];
+        sum += product;
+        magnitude += std::fabs(product);
+      }
+      expected.reals.push_back(RoundTo(type, sum));
+      magnitudes.push_back(static_cast<double>(magnitude));
+    }
+    ExpectAlike(one.Run()[0], expected, 2 + k / 4.0, "MatMul", &magnitudes);
+  });
+}
+
 // Views.
 
 Array TransposedPlainly(const Array& array, const std::vector<int>& order) {

@@ -306,7 +306,7 @@ class ScheduleRunner : public BodyRunner {
   absl::Status RunRegion(int number) {
     const Region& region = body_->regions[number];
     ProgramRun& run = runs_[number];
-    const TraceMe trace([&] { return TraceString(region); }, tsl::profiler::kVerbose);
+    const TraceMe trace([&] { return TraceString(region); }, tsl::profiler::kInfo);
     for (size_t i = 0; i < region.inputs.size(); ++i) {
       run.SetInput(static_cast<int>(i), TensorOf(region.inputs[i].source).data());
     }
@@ -328,8 +328,9 @@ class ScheduleRunner : public BodyRunner {
 
   std::string TraceString(const Region& region) const {
     const auto& name = [&](int s) { return schedule_.steps[s].kernel->name(); };
-    return absl::StrCat("region: ", name(region.steps.front()), "..", name(region.steps.back()),
-                        " (", region.steps.size(), " ops)");
+    const size_t count = region.steps.size();
+    return absl::StrCat("program: ", name(region.steps.front()), "..", name(region.steps.back()),
+                        " (", count, count == 1 ? " op)" : " ops)");
   }
 
   // Lets go of what kernels made in place of a program.

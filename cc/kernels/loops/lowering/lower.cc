@@ -19,6 +19,8 @@ namespace {
 // TensorFlow computes larger arrays on several threads.
 constexpr int64_t kMostElements = 1 << 15;
 constexpr int kMostDims = 8;
+// Of larger products TensorFlow's kernels, and packed matrices, take less time.
+constexpr int64_t kMostProducts = 1 << 15;
 
 const absl::flat_hash_map<std::string, Operation>& ElementwiseOperations() {
   static const auto& operations = *new absl::flat_hash_map<std::string, Operation>{
@@ -169,6 +171,9 @@ const std::unordered_map<std::string, Lowering::Rule>& Lowering::Rules() {
         {"Pack", &Lowering::Pack},
         {"Unpack", &Lowering::Unpack},
         {"Split", &Lowering::Split},
+        {"MatMul", &Lowering::MatMul},
+        {"BatchMatMul", &Lowering::MatMul},
+        {"BatchMatMulV2", &Lowering::MatMul},
         {"Roll", &Lowering::Roll},
         {"ReverseV2", &Lowering::Reverse},
         {"Pad", &Lowering::Pad},
@@ -613,6 +618,26 @@ bool Lowering::Split(const NodeDef& node, const std::vector<Lowered>& inputs,
   if (dim < 0 || count <= 0 || view->dims[dim] % count != 0) return false;
   const int64_t size = view->dims[dim] / count;
   for (int64_t i = 0; i < count; ++i) outputs->push_back({view->Slice(dim, i * size, size, 1), {}});
+  return true;
+}
+
+bool Lowering::MatMul(const NodeDef& node, const std::vector<Lowered>& inputs,
+                      std::vector<Lowered>* outputs) {
+  std::optional<View> left = ViewOf(inputs[0]), right = ViewOf(inputs[1]);
+  if (!left.has_value() || !right.has_value()) return false;
+  const bool is_batched = node.op() != "MatMul";
+  if (left->rank() < 2 || left->rank() != right->rank()) return false;
+  const auto turned = [](const View& view) {
+    std::vector<int> order(view.rank());
+    for (int d = 0; d < view.rank(); ++d) order[d] = d;
+    std::swap(order[view.rank() - 1], order[view.rank() - 2]);
+    return view.Transpose(order);
+  };
+  // The adjoint of real numbers is the transposed.
+  if (Attribute(node, is_batched ? "adj_x" : "transpose_a", false)) left = turned(*left);
+  if (Attribute(node, is_batched ? "adj_y" : "transpose_b", false)) right = turned(*right);
+  if (left->count() * right->dims.back() > kMostProducts) return false;
+  outputs->push_back({builder_->Multiply(*left, *right), {}});
   return true;
 }
 

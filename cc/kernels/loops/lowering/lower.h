@@ -71,6 +71,7 @@ class Lowering {
   TF_TI_RULE(Pack);
   TF_TI_RULE(Unpack);
   TF_TI_RULE(Split);
+  TF_TI_RULE(MatMul);
   TF_TI_RULE(Roll);
   TF_TI_RULE(Reverse);
   TF_TI_RULE(Pad);
