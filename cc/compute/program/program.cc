@@ -88,6 +88,7 @@ View ProgramBuilder::Emit(Operation operation, ElementType from, std::vector<Vie
   const View result = views[0];
   steps_.push_back({operation, from, result.type, std::move(views)});
   blocks_[result.block].stays = Stays(steps_.back());
+  blocks_[result.block].is_written = true;
   return result;
 }
 
@@ -98,9 +99,7 @@ bool ProgramBuilder::Stays(const Step& step) const {
 
 void ProgramBuilder::CopyInto(const View& from, const View& to) {
   if (to.count() == 0) return;
-  const bool was_written = std::any_of(steps_.begin(), steps_.end(), [&](const Step& step) {
-    return step.views[0].block == to.block;
-  });
+  const bool was_written = blocks_[to.block].is_written;
   const bool stays = blocks_[to.block].stays;
   Emit(Operation::kCopy, from.type, {to, from.BroadcastTo(to.dims)});
   // Parts that do not stay make all of it not stay.

@@ -53,6 +53,7 @@ class ProgramBuilder {
     int64_t bytes;
     int number = 0;      // of an input or output
     bool stays = false;  // the prologue has it
+    bool is_written = false;
     std::vector<char> constant;
   };
   struct Step {

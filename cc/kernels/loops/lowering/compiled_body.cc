@@ -32,7 +32,18 @@ std::pair<int, int> KeyOf(const Source& source) { return {source.kind, source.in
 class BodyCompiler {
  public:
   BodyCompiler(const Schedule& schedule, const Observed& observed)
-      : schedule_(schedule), observed_(observed), known_(schedule.values.size()) {}
+      : schedule_(schedule),
+        observed_(observed),
+        known_(schedule.values.size()),
+        readers_(schedule.values.size()) {
+    for (size_t s = 0; s < schedule.steps.size(); ++s) {
+      const Step& step = schedule.steps[s];
+      for (int i = 0; i < step.num_inputs; ++i) {
+        const Source& source = schedule.inputs[step.first_input + i];
+        if (source.kind == Source::kValue) readers_[source.index].push_back(static_cast<int>(s));
+      }
+    }
+  }
 
   CompiledBody Compile() {
     CompiledBody body;
@@ -213,16 +224,9 @@ class BodyCompiler {
   }
 
   bool IsReadOutside(int v, const std::vector<bool>& is_inside) const {
-    if (!schedule_.values[v].results.empty()) return true;
-    for (size_t s = 0; s < schedule_.steps.size(); ++s) {
-      if (is_inside[s]) continue;
-      const Step& step = schedule_.steps[s];
-      for (int i = 0; i < step.num_inputs; ++i) {
-        const Source& source = schedule_.inputs[step.first_input + i];
-        if (source.kind == Source::kValue && source.index == v) return true;
-      }
-    }
-    return false;
+    return !schedule_.values[v].results.empty() ||
+           std::any_of(readers_[v].begin(), readers_[v].end(),
+                       [&](int step) { return !is_inside[step]; });
   }
 
   void FindUnitReleases(CompiledBody* body) const {
@@ -248,6 +252,7 @@ class BodyCompiler {
   const Schedule& schedule_;
   const Observed& observed_;
   std::vector<std::optional<Tensor>> known_;  // of values
+  std::vector<std::vector<int>> readers_;     // of values: steps
 };
 
 }  // namespace
