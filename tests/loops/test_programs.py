@@ -375,6 +375,24 @@ def test_shapes_that_depend_on_values_are_looked_at():
         np.testing.assert_allclose(run(xs), expected, rtol=1e-5)
 
 
+def test_a_size_that_depends_on_values_is_known_to_no_program():
+    """Only kernels have the array whose size it is."""
+
+    @tf.function
+    def run(xs):
+        def f(c, x):
+            count = tf.shape(tf.boolean_mask(x, x > c))[0]
+            same = tf.size(tf.unique(tf.range(count))[0])
+            return c + 0.5, tf.cast(count + same, tf.float32)
+
+        return tf_ti.scan(f, -1.0, xs)[1]
+
+    xs = numbers(tf.float32, (12, 15), 4, special=False)
+    counts = [int((x > -1 + 0.5 * k).sum()) for k, x in enumerate(xs.numpy())]
+    for _ in range(2):
+        np.testing.assert_array_equal(run(xs), [2 * n for n in counts])
+
+
 def test_calls_of_many_shapes_are_right():
     @tf.function(reduce_retracing=True, input_signature=[tf.TensorSpec([None, None])])
     def run(xs):

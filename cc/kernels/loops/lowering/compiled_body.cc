@@ -175,11 +175,26 @@ class BodyCompiler {
       if (!is_right) break;
       for (int i = 0; i < step.num_outputs; ++i) {
         lowered[KeyOf({Source::kValue, step.first_value + i})] = made[i];
-        if (made[i].known.has_value()) known_[step.first_value + i] = *made[i].known;
       }
       num_computing += !IsView(step.kernel->def());
     }
-    if (num_computing == 0) return count;
+    // What is known follows from shapes of inputs. A program looks at these before it runs; where
+    // there is none, only those of parameters are looked at.
+    const auto keep_known = [&] {
+      for (size_t s = 0; s < count; ++s) {
+        const Step& step = schedule_.steps[steps[s]];
+        for (int v = step.first_value; v < step.first_value + step.num_outputs; ++v) {
+          known_[v] = lowered.at(KeyOf({Source::kValue, v})).known;
+        }
+      }
+    };
+    if (num_computing == 0) {
+      const bool are_parameters = std::all_of(
+          inputs.begin(), inputs.end(),
+          [](const Region::Array& input) { return input.source.kind == Source::kParameter; });
+      if (are_parameters) keep_known();
+      return count;
+    }
     region->steps.assign(steps.begin(), steps.begin() + count);
     region->inputs = std::move(inputs);
     std::vector<bool> is_inside(schedule_.steps.size(), false);
@@ -200,6 +215,7 @@ class BodyCompiler {
       }
     }
     region->program = std::make_unique<Program>(builder);
+    keep_known();
     return count;
   }
 
