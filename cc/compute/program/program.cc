@@ -236,6 +236,17 @@ Program::Program(const ProgramBuilder& builder, int64_t red_zone)
   Plan(builder, red_zone);
 }
 
+int64_t Program::work() const {
+  constexpr int64_t kStart = 16;  // of an instruction
+  int64_t work = 0;
+  for (size_t i = num_in_prologue_; i < instructions_.size(); ++i) {
+    int64_t count = 1;
+    for (const int64_t size : instructions_[i].sizes) count *= size;
+    work += kStart + count;
+  }
+  return work;
+}
+
 void Program::AddStep(const ProgramBuilder::Step& step) {
   Instruction instruction{};
   std::fill_n(instruction.sizes, kMostLoops, 1);

@@ -85,6 +85,8 @@ class Program {
   // Of the memory that a run needs.
   int64_t arena_bytes() const { return arena_bytes_; }
   int num_instructions() const { return instructions_.size(); }
+  // About the elements that Run computes.
+  int64_t work() const;
 
  private:
   friend class ProgramRun;

@@ -110,15 +110,24 @@ class LoopDevice : public tensorflow::Device {
   const bool is_serial_;
 };
 
-// True unless TF_TI_PROGRAM=0 in the environment has TensorFlow's kernels run all of a body.
-bool MayCompile() {
+// When bodies are compiled. TF_TI_PROGRAM=0 in the environment has TensorFlow's kernels run all of
+// them; tests have all compiled that can be, by TF_TI_PROGRAM=always.
+enum class Compiles { kNever, kWherePays, kAlways };
+
+Compiles WhenCompiles() {
   const char* const value = std::getenv("TF_TI_PROGRAM");
-  return value == nullptr || std::string_view(value) != "0";
+  if (value == nullptr) return Compiles::kWherePays;
+  if (std::string_view(value) == "0") return Compiles::kNever;
+  return std::string_view(value) == "always" ? Compiles::kAlways : Compiles::kWherePays;
 }
 
 // What has been compiled of a body, for the parameters' last few shapes.
 class CompiledBodies {
  public:
+  explicit CompiledBodies(Compiles when) : when_(when) {}
+
+  bool are_wanted() const { return when_ != Compiles::kNever; }
+
   std::shared_ptr<const CompiledBody> Find(const BodyFrame& frame) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& body : bodies_) {
@@ -139,6 +148,7 @@ class CompiledBodies {
   // must come again.
   bool Pays(const BodyFrame& frame) {
     constexpr int64_t kFew = 8;
+    if (when_ == Compiles::kAlways) return true;
     if (frame.num_iterations < 0 || frame.num_iterations >= kFew) return true;
     std::vector<tensorflow::TensorShape> shapes;
     for (const Tensor& parameter : frame.parameters) shapes.push_back(parameter.shape());
@@ -152,6 +162,7 @@ class CompiledBodies {
  private:
   static constexpr size_t kMost = 4;
 
+  const Compiles when_;
   std::mutex mutex_;
   std::deque<std::shared_ptr<const CompiledBody>> bodies_;
   std::deque<std::vector<tensorflow::TensorShape>> short_;  // those of short loops
@@ -209,6 +220,25 @@ class ScheduleRunner : public BodyRunner {
       for (Tensor& guard : parameter_guards_) guard = Tensor();
     }
     return status;
+  }
+
+  bool FindWhole(WholeBody* whole) override {
+    if (compiled_bodies_ == nullptr) return false;
+    if (body_ == nullptr || !body_->Fits(frame_->parameters, frame_->invariant)) FindBody();
+    if (body_ == nullptr || body_->whole.empty()) return false;
+    const Region& region = body_->regions[0];
+    whole->name = TraceString(region);
+    whole->run = &runs_[0];
+    whole->prologue_waits = &is_first_[0];
+    whole->work = region.program->work();
+    for (const Region::Array& input : region.inputs) {
+      whole->inputs.push_back({input.source.index, input.dtype, input.shape});
+    }
+    for (const Region::Array& output : region.outputs) {
+      whole->outputs.push_back({-1, output.dtype, output.shape});
+    }
+    whole->results = body_->whole;
+    return true;
   }
 
  private:
@@ -473,9 +503,9 @@ class LoopExecutor : public Executor {
       return InvalidArgument("expected ", schedule_.parameters.size(), " arguments, got ",
                              frame->parameters.size());
     }
-    frame->runner =
-        std::make_unique<ScheduleRunner>(schedule_, params_, &device_, &serial_device_, args,
-                                         may_compile_ ? &compiled_bodies_ : nullptr, frame);
+    frame->runner = std::make_unique<ScheduleRunner>(
+        schedule_, params_, &device_, &serial_device_, args,
+        compiled_bodies_.are_wanted() ? &compiled_bodies_ : nullptr, frame);
     return frame->runner->Run();
   }
 
@@ -485,10 +515,9 @@ class LoopExecutor : public Executor {
   const LocalExecutorParams params_;
   LoopDevice device_;
   LoopDevice serial_device_;
-  const bool may_compile_ = MayCompile();
   Schedule schedule_;
   std::vector<OpKernel*> kernels_;
-  CompiledBodies compiled_bodies_;
+  CompiledBodies compiled_bodies_{WhenCompiles()};
 };
 
 class LoopExecutorFactory : public tensorflow::ExecutorFactory {

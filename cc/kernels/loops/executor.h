@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "cc/compute/program/program.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -16,11 +18,30 @@ namespace tf_ti {
 // BodyFrame as their call frame, and with nothing else.
 extern const char kLoopExecutor[];
 
-// Runs the body again, with the parameters that its frame holds by now.
+// A body that is one program, as long as what the program reads has these types and shapes.
+struct WholeBody {
+  struct Array {
+    int parameter;  // of an input
+    tensorflow::DataType dtype;
+    tensorflow::TensorShape shape;
+  };
+
+  std::string name;
+  ProgramRun* run;
+  char* prologue_waits;  // true until it has run
+  int64_t work;          // of an iteration: about the elements that are computed
+  std::vector<Array> inputs;
+  std::vector<Array> outputs;
+  std::vector<int> results;  // for each an output of the program, or -1 - a parameter
+};
+
 class BodyRunner {
  public:
   virtual ~BodyRunner() = default;
+  // Runs the body again, with the parameters that its frame holds by now.
   virtual absl::Status Run() = 0;
+  // Returns false if the body is not known to be one program.
+  virtual bool FindWhole(WholeBody* body) = 0;
 };
 
 // Hands an iteration's parameters to the body and takes its results.

@@ -25,17 +25,56 @@ namespace variant_op_registry_fn_registration = tensorflow::variant_op_registry_
 // Saved models have this name.
 const char History::kTypeName[] = "tf_ti::Sequence";
 
+int64_t HistoryBlock::RowElements(tensorflow::DataType dtype, const TensorShape& shape) {
+  const int64_t step = EIGEN_MAX_ALIGN_BYTES / tensorflow::DataTypeSize(dtype);
+  return (shape.num_elements() + step - 1) / step * step;
+}
+
+const char* HistoryBlock::Row(int64_t k) const {
+  return Elements<char>(rows_) + k * rows_.dim_size(1) * tensorflow::DataTypeSize(rows_.dtype());
+}
+
+Tensor HistoryBlock::TensorAt(int64_t k) const {
+  Tensor tensor;
+  const Tensor row = rows_.SubSlice(k).Slice(0, shape_.num_elements());
+  TF_CHECK_OK(tensor.CopyFrom(row, shape_) ? absl::OkStatus() : absl::InternalError("no row"));
+  return tensor;
+}
+
+const std::vector<Tensor>& History::tensors() const {
+  Values& values = *values_;
+  std::call_once(values.once, [&values] {
+    for (int64_t k = values.block.begin(); k < values.block.end(); ++k) {
+      values.tensors[k] = values.block.TensorAt(k);
+    }
+  });
+  return values.tensors;
+}
+
+Tensor History::TensorAt(int64_t k) const {
+  return values_->block.Has(k) ? values_->block.TensorAt(k) : values_->tensors[k];
+}
+
+const char* History::Find(int64_t k, tensorflow::DataType dtype, const TensorShape& shape) const {
+  const HistoryBlock& block = values_->block;
+  if (block.Has(k)) {
+    return block.dtype() == dtype && block.shape() == shape ? block.Row(k) : nullptr;
+  }
+  const Tensor& tensor = values_->tensors[k];
+  return tensor.dtype() == dtype && tensor.shape() == shape ? Elements<char>(tensor) : nullptr;
+}
+
 std::string History::DebugString() const {
-  return absl::StrCat(kTypeName, " of ", tensors_->size(), " tensors");
+  return absl::StrCat(kTypeName, " of ", size(), " tensors");
 }
 
 void History::Encode(tensorflow::VariantTensorData* data) const {
   data->set_type_name(TypeName());
-  for (const Tensor& tensor : *tensors_) *data->add_tensors() = tensor;
+  for (const Tensor& tensor : tensors()) *data->add_tensors() = tensor;
 }
 
 bool History::Decode(const tensorflow::VariantTensorData& data) {
-  tensors_ = std::make_shared<const std::vector<Tensor>>(data.tensors());
+  *this = History(data.tensors());
   return true;
 }
 

@@ -1,6 +1,7 @@
 #include "cc/kernels/loops/loop_run.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <limits>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "cc/spec/shapes.h"
 #include "cc/status.h"
 #include "tensorflow/core/platform/errors.h"
+#include "tsl/profiler/lib/traceme.h"
 #include "tsl/profiler/lib/traceme_encode.h"
 
 namespace tf_ti {
@@ -81,7 +83,7 @@ absl::Status LoopRun::StartInput(int i) {
       return CheckParameter(i);
     case InputMode::kHistory: {
       TF_RETURN_IF_ERROR(GetHistory(tensor, input.label, &state.history));
-      return count_.Merge(input.CountParts(state.history->tensors().size()), input.label);
+      return count_.Merge(input.CountParts(state.history->size()), input.label);
     }
     default: {
       int64_t axis;
@@ -191,14 +193,14 @@ absl::Status LoopRun::EnterElement(int i) {
   const int64_t k = Index();
   Tensor* parameter = &frame_.parameters[i];
   if (input.mode == InputMode::kHistory) {
-    const std::vector<Tensor>& tensors = state.history->tensors();
     const int64_t part = input.range.part_size;
     if (part > 0) {
+      const std::vector<Tensor>& tensors = state.history->tensors();
       const auto begin = tensors.begin() + k * part;
       const int64_t size = std::min<int64_t>(part, tensors.end() - begin);
       *parameter = HistoryTensor(History(std::vector<Tensor>(begin, begin + size)));
     } else {
-      *parameter = tensors[k];
+      *parameter = state.history->TensorAt(k);
     }
     return CheckParameter(i);
   }
@@ -450,6 +452,156 @@ absl::Status LoopRun::LeaveBody() {
   return absl::OkStatus();
 }
 
+bool LoopRun::BindInput(int i, NativeLoop* loop) const {
+  const LoopSpec::Input& input = spec_.inputs[i];
+  const InputState& state = inputs_[i];
+  const Tensor& parameter = frame_.parameters[i];
+  if (input.back_edge) return input.mode == InputMode::kValue;
+  switch (input.mode) {
+    case InputMode::kValue:
+      loop->SetFixed(i, parameter);
+      return true;
+    case InputMode::kHistory:
+      return input.range.part_size <= 0 && tensorflow::DataTypeCanUseMemcpy(parameter.dtype()) &&
+             loop->SetHistory(i, *state.history, parameter.dtype(), parameter.shape());
+    default: {
+      // Neither first nor last pieces, which may be short, are left.
+      const Pieces& pieces = state.pieces;
+      if (!tensorflow::DataTypeCanUseMemcpy(parameter.dtype()) ||
+          state.reader.Shape(pieces.part_size) != parameter.shape()) {
+        return false;
+      }
+      const BlockCopy blocks = state.reader.Blocks(pieces.part_size);
+      Walk walk;
+      walk.base = const_cast<char*>(state.reader.At(pieces.Begin(0)));
+      walk.step = state.reader.At(pieces.Begin(1)) - walk.base;
+      walk.num_blocks = blocks.count;
+      walk.block_stride = blocks.src_stride * tensorflow::DataTypeSize(parameter.dtype());
+      loop->SetPieces(i, walk, parameter.TotalBytes());
+      return true;
+    }
+  }
+}
+
+bool LoopRun::BindStates(const WholeBody& body, NativeLoop* loop) const {
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    const Tensor& state = frame_.parameters[edge.to];
+    const int source = body.results[edge.from];
+    const TensorShape& next =
+        source >= 0 ? body.outputs[source].shape : frame_.parameters[-1 - source].shape();
+    if (!tensorflow::DataTypeCanUseMemcpy(state.dtype()) || state.shape() != next) return false;
+    loop->SetState(edge.to, edge.from, state);
+  }
+  return true;
+}
+
+absl::Status LoopRun::BindOutput(int i, const WholeBody& body, NativeLoop* loop, bool* binds) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  *binds = true;
+  if (!state.required || output.mode == OutputMode::kLast || output.mode == OutputMode::kCount) {
+    return absl::OkStatus();
+  }
+  const int source = output.result >= 0 ? body.results[output.result] : -1 - output.parameter;
+  const TensorShape& shape =
+      source >= 0 ? body.outputs[source].shape : frame_.parameters[-1 - source].shape();
+  if (output.mode == OutputMode::kSum) {
+    *binds = SumType(output.dtype) == output.dtype && shape == state.first &&
+             loop->AddResult(output.result, &state.tensor);
+    return absl::OkStatus();
+  }
+  *binds = tensorflow::DataTypeCanUseMemcpy(output.dtype);
+  if (!*binds) return absl::OkStatus();
+  const int64_t size = tensorflow::DataTypeSize(output.dtype);
+  Walk walk;
+  if (output.mode == OutputMode::kHistory) {
+    const int64_t rows = state.pieces.size();
+    const int64_t length = HistoryBlock::RowElements(output.dtype, shape);
+    TF_RETURN_IF_ERROR(
+        Naming(output.label, Allocate(ctx_, output.dtype, {rows, length}, &state.tensor)));
+    walk.base = Elements<char>(&state.tensor);
+    walk.step = length * size;
+    walk.every = output.stride;
+  } else {
+    *binds = state.pieces.empty() && shape == state.first;
+    if (!*binds) return absl::OkStatus();
+    PieceReader reader;
+    TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, state.is_stacked));
+    const BlockCopy blocks = reader.Blocks(state.extent);
+    const int64_t piece = reader.At(state.extent) - reader.At(0);
+    const bool is_reversed = output.stride < 0;
+    walk.base = Elements<char>(&state.tensor) + (is_reversed ? (count() - 1) * piece : 0);
+    walk.step = is_reversed ? -piece : piece;
+    walk.num_blocks = blocks.count;
+    walk.block_stride = blocks.src_stride * size;
+  }
+  if (output.result >= 0) {
+    loop->WriteResult(output.result, walk);
+  } else {
+    loop->WriteParameter(output.parameter, walk);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoopRun::SkipAhead() {
+  constexpr int64_t kFewest = 2;
+  constexpr int kMostSkips = 3;
+  const int64_t end = count() - 1;
+  if (spec_.has_condition || end - iteration_ < kFewest) return absl::OkStatus();
+  if (frame_.runner == nullptr || num_skips_ == kMostSkips) return absl::OkStatus();
+  WholeBody body;
+  if (!frame_.runner->FindWhole(&body)) return absl::OkStatus();
+  ++num_skips_;
+  NativeLoop loop(body, frame_.parameters.size(), end, spec_.reverse);
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    if (!BindInput(i, &loop)) return absl::OkStatus();
+  }
+  if (!BindStates(body, &loop)) return absl::OkStatus();
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    bool binds;
+    TF_RETURN_IF_ERROR(BindOutput(i, body, &loop, &binds));
+    if (!binds) return absl::OkStatus();
+  }
+  num_skips_ = kMostSkips;
+  const int64_t begin = iteration_;
+  {
+    const tsl::profiler::TraceMe trace(
+        [&] {
+          return tsl::profiler::TraceMeEncode(
+              "TfTi>TensorIterator iterations",
+              {{"first", begin}, {"last", end - 1}, {"body", body.name}});
+        },
+        tsl::profiler::kInfo);
+    iteration_ = loop.Run(begin, end, [this] {
+      return ctx_->cancellation_manager() != nullptr && ctx_->cancellation_manager()->IsCancelled();
+    });
+  }
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    Tensor state;
+    Tensor* const parameter = &frame_.parameters[edge.to];
+    TF_RETURN_IF_ERROR(Allocate(ctx_, parameter->dtype(), parameter->shape(), &state));
+    if (state.TotalBytes() > 0) {
+      std::memcpy(state.data(), loop.StateAt(edge.to), state.TotalBytes());
+    }
+    *parameter = std::move(state);
+  }
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    OutputState& state = outputs_[i];
+    if (output.mode != OutputMode::kHistory || !state.required) continue;
+    const int source = output.result >= 0 ? body.results[output.result] : -1 - output.parameter;
+    const TensorShape& shape =
+        source >= 0 ? body.outputs[source].shape : frame_.parameters[-1 - source].shape();
+    // Elements of the indices that have run.
+    const int64_t first = spec_.reverse ? count() - iteration_ : begin;
+    const int64_t last = first + iteration_ - begin - 1;
+    const int64_t stride = output.stride;
+    state.block = HistoryBlock((first + stride - 1) / stride, last / stride + 1, shape,
+                               std::move(state.tensor));
+  }
+  return absl::OkStatus();
+}
+
 // A parameter that the body only passes on tells the shape of its values, though there are none.
 absl::Status LoopRun::InferPiece(const LoopSpec::Output& output, PartialTensorShape* piece) const {
   const int parameter = body_.passed_on[output.result];
@@ -518,7 +670,8 @@ absl::Status LoopRun::Finish() {
     } else if (iteration_ == 0) {
       TF_RETURN_IF_ERROR(FinishEmpty(i));
     } else if (output.mode == OutputMode::kHistory) {
-      TF_RETURN_IF_ERROR(SetOutput(i, HistoryTensor(History(std::move(state.pieces)))));
+      History history(std::move(state.pieces), std::move(state.block));
+      TF_RETURN_IF_ERROR(SetOutput(i, HistoryTensor(std::move(history))));
     } else if (!state.pieces.empty()) {
       Tensor whole;
       TF_RETURN_IF_ERROR(ConcatPieces(ctx_, state.pieces, output.dtype, {}, state.axis, &whole));

@@ -9,6 +9,7 @@
 #include "cc/kernels/loops/body.h"
 #include "cc/kernels/loops/executor.h"
 #include "cc/kernels/loops/history.h"
+#include "cc/kernels/loops/native_loop.h"
 #include "cc/kernels/loops/tensors.h"
 #include "cc/spec/loops/count.h"
 #include "cc/spec/loops/loop_spec.h"
@@ -31,6 +32,8 @@ class LoopRun {
   int64_t count() const { return count_.value; }
   absl::Status Enter();
   absl::Status Leave();
+  // Between iterations. Runs those that can do without Enter and Leave: not the last.
+  absl::Status SkipAhead();
   absl::Status Finish();
 
   const Body& function() const { return in_condition_ ? *condition_ : body_; }
@@ -57,6 +60,7 @@ class LoopRun {
     bool is_stacked = false;                 // along an axis that the pieces lack
     int axis = 0;                            // resolved
     std::vector<tensorflow::Tensor> pieces;  // a history's, or those of differing extents
+    HistoryBlock block;                      // more of a history's
   };
 
   const tensorflow::Tensor& Input(int i) const {
@@ -77,6 +81,9 @@ class LoopRun {
   absl::Status Trim(int i);
   absl::Status AddSum(int i, tensorflow::Tensor* value);
   absl::Status FinishEmpty(int i);
+  bool BindInput(int i, NativeLoop* loop) const;
+  bool BindStates(const WholeBody& body, NativeLoop* loop) const;
+  absl::Status BindOutput(int i, const WholeBody& body, NativeLoop* loop, bool* binds);
   absl::Status InferPiece(const LoopSpec::Output& output,
                           tensorflow::PartialTensorShape* piece) const;
 
@@ -98,6 +105,7 @@ class LoopRun {
   std::vector<OutputState> outputs_;
   Count count_;  // at most so many where there is a condition
   int64_t iteration_ = 0;
+  int num_skips_ = 0;  // that have been tried
 };
 
 }  // namespace tf_ti

@@ -52,15 +52,18 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body
   }
   while (!run.done()) {
     TF_RETURN_IF_ERROR(CheckCancelled(ctx));
-    const TraceMe trace_iteration([&] { return run.TraceName(); }, tsl::profiler::kInfo);
-    absl::Status status = run.Enter();
-    if (status.ok()) {
-      BodyFrame* frame = run.frame();
-      status = frame->runner != nullptr ? frame->runner->Run()
-                                        : lib->RunSync(options, run.function().handle, frame);
+    {
+      const TraceMe trace_iteration([&] { return run.TraceName(); }, tsl::profiler::kInfo);
+      absl::Status status = run.Enter();
+      if (status.ok()) {
+        BodyFrame* frame = run.frame();
+        status = frame->runner != nullptr ? frame->runner->Run()
+                                          : lib->RunSync(options, run.function().handle, frame);
+      }
+      if (status.ok()) status = run.Leave();
+      if (!status.ok()) return run.AtIteration(std::move(status));
     }
-    if (status.ok()) status = run.Leave();
-    if (!status.ok()) return run.AtIteration(std::move(status));
+    TF_RETURN_IF_ERROR(run.SkipAhead());
   }
   return run.Finish();
 }

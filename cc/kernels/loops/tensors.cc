@@ -121,10 +121,8 @@ absl::Status PieceReader::Read(OpKernelContext* ctx, int64_t begin, int64_t size
     size_ = size;
     copy_ = Tensor();
   }
-  const size_t element = tensorflow::DataTypeSize(tensor_.dtype());
-  const char* from = Elements<char>(tensor_) + begin * inner_ * element;
-  if (contiguous_ && element > 0 &&
-      reinterpret_cast<uintptr_t>(from) % EIGEN_MAX_ALIGN_BYTES == 0) {
+  if (contiguous_ && tensorflow::DataTypeSize(tensor_.dtype()) > 0 &&
+      reinterpret_cast<uintptr_t>(At(begin)) % EIGEN_MAX_ALIGN_BYTES == 0) {
     if (axis_ == 0) {
       *piece = remove_axis_ ? tensor_.SubSlice(begin) : tensor_.Slice(begin, begin + size);
       return absl::OkStatus();
@@ -137,9 +135,21 @@ absl::Status PieceReader::Read(OpKernelContext* ctx, int64_t begin, int64_t size
   }
   *piece = copy_;
   if (shape_.num_elements() == 0) return absl::OkStatus();
-  const int64_t length = size * inner_;
-  return CopyBlocks(ctx, {outer_, length, extent_ * inner_, length}, tensor_, begin * inner_, piece,
-                    0);
+  return CopyBlocks(ctx, Blocks(size), tensor_, begin * inner_, piece, 0);
+}
+
+const char* PieceReader::At(int64_t begin) const {
+  return Elements<char>(tensor_) + begin * inner_ * tensorflow::DataTypeSize(tensor_.dtype());
+}
+
+BlockCopy PieceReader::Blocks(int64_t size) const {
+  return {outer_, size * inner_, extent_ * inner_, size * inner_};
+}
+
+TensorShape PieceReader::Shape(int64_t size) const {
+  TensorShape shape = shape_;
+  if (!remove_axis_) shape.set_dim(axis_, size);
+  return shape;
 }
 
 absl::Status Allocate(OpKernelContext* ctx, DataType dtype, const TensorShape& shape,

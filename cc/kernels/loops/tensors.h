@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "cc/compute/loops/blocks.h"
 #include "cc/kernels/elements.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -22,6 +23,12 @@ class PieceReader {
   // Elements [begin, begin + size). A copy goes into the last copy's memory if nobody uses it.
   absl::Status Read(tensorflow::OpKernelContext* ctx, int64_t begin, int64_t size,
                     tensorflow::Tensor* piece);
+
+  // Where a piece's first element is, of a type that is plain memory.
+  const char* At(int64_t begin) const;
+  // The blocks of a piece, and how they lie in a tensor of their own.
+  BlockCopy Blocks(int64_t size) const;
+  tensorflow::TensorShape Shape(int64_t size) const;
 
  private:
   tensorflow::Tensor tensor_;  // with its axis in front, where the pieces are contiguous

@@ -76,6 +76,7 @@ class BodyCompiler {
     }
     end_region();
     FindUnitReleases(&body);
+    FindWhole(&body);
     return body;
   }
 
@@ -263,6 +264,26 @@ class BodyCompiler {
     }
     std::vector<Releases> releases = FindReleases(schedule_, readers);
     for (size_t u = 0; u < releases.size(); ++u) body->units[u].releases = std::move(releases[u]);
+  }
+
+  void FindWhole(CompiledBody* body) const {
+    if (body->units.size() != 1 || body->units[0].region < 0) return;
+    if (!schedule_.constant_results.empty()) return;
+    const Region& region = body->regions[0];
+    std::vector<int> whole;
+    const auto set = [&whole](const std::vector<int>& results, int source) {
+      for (const size_t result : results) {
+        whole.resize(std::max(whole.size(), result + 1));
+        whole[result] = source;
+      }
+    };
+    for (size_t p = 0; p < schedule_.parameters.size(); ++p) {
+      set(schedule_.parameters[p].results, -1 - static_cast<int>(p));
+    }
+    for (size_t i = 0; i < region.outputs.size(); ++i) {
+      set(schedule_.values[region.outputs[i].source.index].results, static_cast<int>(i));
+    }
+    body->whole = std::move(whole);
   }
 
   const Schedule& schedule_;

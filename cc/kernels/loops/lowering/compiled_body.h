@@ -55,6 +55,9 @@ struct CompiledBody {
   std::vector<bool> stays;
   std::vector<Region> regions;
   std::vector<Unit> units;
+  // Where one region is all: for each result of the body its output, or -1 - a parameter.
+  // Otherwise empty.
+  std::vector<int> whole;
 
   bool Fits(const std::vector<tensorflow::Tensor>& given,
             const std::vector<char>& given_stays) const;
