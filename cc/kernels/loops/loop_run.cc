@@ -38,6 +38,11 @@ absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>*
   return absl::OkStatus();
 }
 
+// Where a program leaves an output's values.
+int SourceOf(const LoopSpec::Output& output, const WholeBody& body) {
+  return output.result >= 0 ? body.results[output.result] : -1 - output.parameter;
+}
+
 }  // namespace
 
 std::string LoopRun::TraceName() const {
@@ -483,12 +488,17 @@ bool LoopRun::BindInput(int i, NativeLoop* loop) const {
   }
 }
 
+// The type and shape of a value: an output of the program, or -1 - a parameter.
+WholeBody::Array LoopRun::ArrayOf(const WholeBody& body, int value) const {
+  if (value >= 0) return body.outputs[value];
+  const Tensor& parameter = frame_.parameters[-1 - value];
+  return {-1 - value, parameter.dtype(), parameter.shape()};
+}
+
 bool LoopRun::BindStates(const WholeBody& body, NativeLoop* loop) const {
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     const Tensor& state = frame_.parameters[edge.to];
-    const int source = body.results[edge.from];
-    const TensorShape& next =
-        source >= 0 ? body.outputs[source].shape : frame_.parameters[-1 - source].shape();
+    const TensorShape next = ArrayOf(body, body.results[edge.from]).shape;
     if (!tensorflow::DataTypeCanUseMemcpy(state.dtype()) || state.shape() != next) return false;
     loop->SetState(edge.to, edge.from, state);
   }
@@ -502,23 +512,20 @@ absl::Status LoopRun::BindOutput(int i, const WholeBody& body, NativeLoop* loop,
   if (!state.required || output.mode == OutputMode::kLast || output.mode == OutputMode::kCount) {
     return absl::OkStatus();
   }
-  const int source = output.result >= 0 ? body.results[output.result] : -1 - output.parameter;
-  const TensorShape& shape =
-      source >= 0 ? body.outputs[source].shape : frame_.parameters[-1 - source].shape();
+  const auto [_, dtype, shape] = ArrayOf(body, SourceOf(output, body));
   if (output.mode == OutputMode::kSum) {
-    *binds = SumType(output.dtype) == output.dtype && shape == state.first &&
+    *binds = SumType(dtype) == dtype && shape == state.first &&
              loop->AddResult(output.result, &state.tensor);
     return absl::OkStatus();
   }
-  *binds = tensorflow::DataTypeCanUseMemcpy(output.dtype);
+  *binds = tensorflow::DataTypeCanUseMemcpy(dtype);
   if (!*binds) return absl::OkStatus();
-  const int64_t size = tensorflow::DataTypeSize(output.dtype);
+  const int64_t size = tensorflow::DataTypeSize(dtype);
   Walk walk;
   if (output.mode == OutputMode::kHistory) {
     const int64_t rows = state.pieces.size();
-    const int64_t length = HistoryBlock::RowElements(output.dtype, shape);
-    TF_RETURN_IF_ERROR(
-        Naming(output.label, Allocate(ctx_, output.dtype, {rows, length}, &state.tensor)));
+    const int64_t length = HistoryBlock::RowElements(dtype, shape);
+    TF_RETURN_IF_ERROR(Naming(output.label, Allocate(ctx_, dtype, {rows, length}, &state.tensor)));
     walk.base = Elements<char>(&state.tensor);
     walk.step = length * size;
     walk.every = output.stride;
@@ -589,15 +596,13 @@ absl::Status LoopRun::SkipAhead() {
     const LoopSpec::Output& output = spec_.outputs[i];
     OutputState& state = outputs_[i];
     if (output.mode != OutputMode::kHistory || !state.required) continue;
-    const int source = output.result >= 0 ? body.results[output.result] : -1 - output.parameter;
-    const TensorShape& shape =
-        source >= 0 ? body.outputs[source].shape : frame_.parameters[-1 - source].shape();
     // Elements of the indices that have run.
     const int64_t first = spec_.reverse ? count() - iteration_ : begin;
     const int64_t last = first + iteration_ - begin - 1;
     const int64_t stride = output.stride;
-    state.block = HistoryBlock((first + stride - 1) / stride, last / stride + 1, shape,
-                               std::move(state.tensor));
+    state.block =
+        HistoryBlock((first + stride - 1) / stride, last / stride + 1,
+                     ArrayOf(body, SourceOf(output, body)).shape, std::move(state.tensor));
   }
   return absl::OkStatus();
 }

@@ -81,6 +81,7 @@ class LoopRun {
   absl::Status Trim(int i);
   absl::Status AddSum(int i, tensorflow::Tensor* value);
   absl::Status FinishEmpty(int i);
+  WholeBody::Array ArrayOf(const WholeBody& body, int value) const;
   bool BindInput(int i, NativeLoop* loop) const;
   bool BindStates(const WholeBody& body, NativeLoop* loop) const;
   absl::Status BindOutput(int i, const WholeBody& body, NativeLoop* loop, bool* binds);
