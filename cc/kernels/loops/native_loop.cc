@@ -83,6 +83,7 @@ bool NativeLoop::SetHistory(int parameter, const History& history, tensorflow::D
                             const tensorflow::TensorShape& shape) {
   Parameter& set = parameters_[parameter];
   set.kind = kHistory;
+  histories_.push_back(parameter);
   set.bytes = shape.num_elements() * tensorflow::DataTypeSize(dtype);
   set.addresses.resize(history.size());
   for (int64_t k = 0; k < history.size(); ++k) {
@@ -176,7 +177,7 @@ void NativeLoop::FindHomes(int64_t begin) {
 }
 
 void NativeLoop::Copy(const char* from, int64_t bytes, const Walk& walk, int64_t index) const {
-  if (bytes == 0 || index % walk.every != 0) return;
+  if (bytes == 0 || (walk.every > 1 && index % walk.every != 0)) return;
   char* const to = walk.At(index);
   if (walk.num_blocks == 1) {
     std::memcpy(to, from, bytes);
@@ -187,16 +188,21 @@ void NativeLoop::Copy(const char* from, int64_t bytes, const Walk& walk, int64_t
 
 int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>& is_stopped) {
   FindHomes(begin);
+  ProgramRun* const run = body_.run;
   const int num_parameters = static_cast<int>(parameters_.size());
-  std::vector<int> states, walks, histories;
-  std::vector<std::pair<int, int>> inputs;  // of the program, that change, and their parameters
+  std::vector<Cursor> cursors;
+  std::vector<int> states;
   for (int p = 0; p < num_parameters; ++p) {
     const Parameter& parameter = parameters_[p];
     if (parameter.kind == kState && parameter.source != p) states.push_back(p);
-    if (parameter.kind == kPieces && parameter.walk.num_blocks == 1) walks.push_back(p);
-    if (parameter.kind == kHistory) histories.push_back(p);
+    if (parameter.kind == kPieces && parameter.walk.num_blocks == 1) {
+      cursors.push_back(CursorOf(p, parameter.walk, begin));
+    }
   }
-  ProgramRun* const run = body_.run;
+  for (const Home& home : homes_) {
+    if (home.is_walk) cursors.push_back(CursorOf(home.value, home.walk, begin));
+  }
+  std::vector<std::pair<int, int>> inputs;  // of the program, that change, and their parameters
   for (size_t i = 0; i < body_.inputs.size(); ++i) {
     const int p = body_.inputs[i].parameter;
     if (parameters_[p].kind == kFixed) {
@@ -210,33 +216,45 @@ int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>&
   // Some tens of microseconds.
   constexpr int64_t kWork = 1 << 16;
   const int64_t patience = std::max<int64_t>(1, kWork / body_.work);
-  for (int64_t t = begin; t < end; ++t) {
-    if ((t - begin) % patience == 0 && is_stopped()) return t;
-    const int64_t index = IndexOf(t);
-    for (const int p : walks) at_[p] = parameters_[p].walk.At(index);
-    for (const int p : histories) at_[p] = parameters_[p].addresses[index];
-    for (const Home& home : homes_) {
-      char* const at = home.is_walk ? home.walk.At(index)
-                                    : home.buffers + t % home.num_buffers * Rounded(home.bytes);
-      at_[home.value] = at;
-      if (home.value >= num_parameters) {
-        run->SetOutput(home.value - num_parameters, at);
-      } else if (home.bytes > 0) {
-        const Walk& from = parameters_[home.value].walk;
-        CopyBlocks(from.num_blocks, home.bytes, from.At(index), from.block_stride, at,
-                   home.bytes / from.num_blocks);
+  for (int64_t t = begin; t < end;) {
+    if (is_stopped()) return t;
+    for (const int64_t next = std::min(end, t + patience); t < next; ++t) {
+      const int64_t index = IndexOf(t);
+      for (Cursor& cursor : cursors) {
+        at_[cursor.value] = cursor.at;
+        cursor.at += cursor.step;
       }
+      for (const int p : histories_) at_[p] = parameters_[p].addresses[index];
+      for (Home& home : homes_) {
+        if (!home.is_walk) NextBuffer(index, &home);
+      }
+      for (const auto& [i, p] : inputs) run->SetInput(i, at_[p]);
+      for (int value = num_parameters; value < static_cast<int>(at_.size()); ++value) {
+        run->SetOutput(value - num_parameters, const_cast<char*>(at_[value]));
+      }
+      run->Run();
+      for (const Write& write : writes_) Copy(at_[write.value], write.bytes, write.to, index);
+      for (const Sum& sum : sums_) sum.add(at_[sum.value], sum.sum);
+      for (const int p : states) next_[p] = at_[parameters_[p].source];
+      for (const int p : states) at_[p] = next_[p];
     }
-    for (const auto& [i, p] : inputs) run->SetInput(i, at_[p]);
-    run->Run();
-    for (const Write& write : writes_) {
-      Copy(at_[write.value], write.bytes, write.to, index);
-    }
-    for (const Sum& sum : sums_) sum.add(at_[sum.value], sum.sum);
-    for (const int p : states) next_[p] = at_[parameters_[p].source];
-    for (const int p : states) at_[p] = next_[p];
   }
   return end;
+}
+
+NativeLoop::Cursor NativeLoop::CursorOf(int value, const Walk& walk, int64_t t) const {
+  return {value, walk.At(IndexOf(t)), reverse_ ? -walk.step : walk.step};
+}
+
+// A buffer that no state is in any more, with the piece in it, if it is for one.
+void NativeLoop::NextBuffer(int64_t index, Home* home) {
+  char* const at = home->buffers + home->turn * Rounded(home->bytes);
+  if (++home->turn == home->num_buffers) home->turn = 0;
+  at_[home->value] = at;
+  if (home->value >= static_cast<int>(parameters_.size()) || home->bytes == 0) return;
+  const Walk& from = parameters_[home->value].walk;
+  CopyBlocks(from.num_blocks, home->bytes, from.At(index), from.block_stride, at,
+             home->bytes / from.num_blocks);
 }
 
 }  // namespace tf_ti

@@ -22,7 +22,7 @@ struct Walk {
   int64_t num_blocks = 1;  // of each piece, if it does not lie in one
   int64_t block_stride = 0;
 
-  char* At(int64_t index) const { return base + index / every * step; }
+  char* At(int64_t index) const { return base + (every == 1 ? index : index / every) * step; }
 };
 
 // All values stay where they are written first, if they can: in an output's tensor, in a history,
@@ -83,6 +83,13 @@ class NativeLoop {
     Walk walk;
     char* buffers = nullptr;
     int num_buffers = 0;
+    int turn = 0;  // which of them is next
+  };
+  // A walk while the loop runs: where a value is next.
+  struct Cursor {
+    int value;
+    char* at;
+    int64_t step;
   };
 
   // Parameters, then the program's outputs.
@@ -91,12 +98,15 @@ class NativeLoop {
   int64_t IndexOf(int64_t t) const { return reverse_ ? last_index_ - t : t; }
   int LivesFor(int value) const;
   void FindHomes(int64_t begin);
+  Cursor CursorOf(int value, const Walk& walk, int64_t t) const;
+  void NextBuffer(int64_t index, Home* home);
   void Copy(const char* from, int64_t bytes, const Walk& walk, int64_t index) const;
 
   const WholeBody& body_;
   const int64_t last_index_;
   const bool reverse_;
   std::vector<Parameter> parameters_;
+  std::vector<int> histories_;  // the parameters that are elements of one
   std::vector<Write> writes_;
   std::vector<Sum> sums_;
   std::vector<Home> homes_;
