@@ -1,9 +1,13 @@
 """Bodies that run as programs of vector code, beside TensorFlow's kernels."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from checks import in_threads
+from tensorflow.python.eager import cancellation
 
 import tf_ti
 
@@ -328,6 +332,144 @@ def test_random_bodies_have_the_bits_of_tensorflows_kernels(seed, monkeypatch):
     monkeypatch.setenv("TF_TI_PROGRAM", "0")
     for a, e in zip(tf.nest.flatten(found), tf.nest.flatten(run()), strict=True):
         check(a, e)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_gradients_of_random_bodies_are_those_of_tensorflows_kernels(seed, monkeypatch):
+    print("seed", seed)
+    count = 5 + seed
+    xs = numbers(tf.float32, (count, 3, 7), seed, special=False)
+    checkpoint_every = (None, 1, 2, 3)[seed % 4]
+
+    def run():
+        f = random_body(seed, 4 + seed)
+
+        @tf.function
+        def gradient(init, xs):
+            with tf.GradientTape() as tape:
+                tape.watch([init, xs])
+                state, ys = tf_ti.scan(
+                    f, init, xs, reverse=seed % 3 == 1, checkpoint_every=checkpoint_every
+                )
+                loss = tf.reduce_sum(tf.sin(state)) + tf.reduce_sum(tf.sin(ys))
+            zeros = tf.UnconnectedGradients.ZERO
+            return tape.gradient(loss, [init, xs], unconnected_gradients=zeros)
+
+        return [gradient(xs[0], xs), gradient(xs[0], xs)]
+
+    found = run()
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    for a, e in zip(tf.nest.flatten(found), tf.nest.flatten(run()), strict=True):
+        np.testing.assert_allclose(a, e, rtol=2e-5, atol=1e-6)
+
+
+# Whole loops: between the first iteration and the last only addresses change
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("count", range(3, 9))
+def test_states_that_are_handed_on_keep_their_values(count, reverse):
+    """A register of elements, two states that change places, one that stays, one of an element."""
+
+    @tf.function
+    def run(init, xs):
+        def f(state, x):
+            a, b, c, p, q, stays, last = state
+            return (x + a, a, b, q, p, stays, x), (c, p - q, last)
+
+        return tf_ti.scan(f, init, xs, reverse=reverse)
+
+    xs = numbers(tf.float32, (count, 5), count, special=False)
+    init = [numbers(tf.float32, (5,), 10 + i, special=False) for i in range(7)]
+    state, expected = [np.asarray(t) for t in init], []
+    for x in xs.numpy()[:: -1 if reverse else 1]:
+        a, b, c, p, q, stays, last = state
+        expected.append([c, p - q, last])
+        state = [x + a, a, b, q, p, stays, x]
+    for _ in range(2):
+        found, ys = run(tuple(init), xs)
+        for a, e in zip(found, state, strict=True):
+            check(a, e)
+        for y, e in zip(ys, zip(*expected), strict=True):
+            check(y, np.stack(e)[:: -1 if reverse else 1])
+    for t, e in zip(init, state[5:6]):
+        assert t.shape == e.shape
+
+
+def test_values_that_no_program_computes_are_handed_on_too():
+    @tf.function
+    def run(xs, names):
+        def f(state, x):
+            total, half, name = state
+            value, other, text = x
+            return (total + value, other, text), (total, half, name)
+
+        halves = tf.cast(xs * 2.0, tf.float16)
+        return tf_ti.scan(f, (0.0, tf.constant(0.5, tf.float16), "none"), (xs, halves, names))
+
+    xs = tf.range(12, dtype=tf.float32)
+    names = tf.constant([f"name {i}" for i in range(12)])
+    for _ in range(2):
+        state, (totals, halves, texts) = run(xs, names)
+        np.testing.assert_array_equal(totals, np.cumsum(xs) - xs)
+        np.testing.assert_array_equal(halves, [0.5, *(2.0 * xs.numpy()[:-1])])
+        assert [t.decode() for t in texts.numpy()] == ["none", *(f"name {i}" for i in range(11))]
+        assert state[2] == b"name 11"
+
+
+def test_histories_in_a_block_become_tensors_where_kernels_read_them():
+    """The forward loop is one program; the second derivative's is not."""
+
+    @tf.function
+    def run(xs):
+        with tf.GradientTape() as outer:
+            outer.watch(xs)
+            with tf.GradientTape() as inner:
+                inner.watch(xs)
+                state, ys = tf_ti.scan(lambda c, x: (c * x + tf.sin(c), c * c), xs[0], xs)
+                loss = tf.reduce_sum(state) + tf.reduce_sum(ys)
+            gradient = inner.gradient(loss, xs)
+            square = tf.reduce_sum(gradient * gradient)
+        return gradient, outer.gradient(square, xs)
+
+    def with_python(xs):
+        with tf.GradientTape() as outer:
+            outer.watch(xs)
+            with tf.GradientTape() as inner:
+                inner.watch(xs)
+                c, loss = xs[0], 0.0
+                for x in tf.unstack(xs):
+                    loss += tf.reduce_sum(c * c)
+                    c = c * x + tf.sin(c)
+                loss += tf.reduce_sum(c)
+            gradient = inner.gradient(loss, xs)
+            square = tf.reduce_sum(gradient * gradient)
+        return gradient, outer.gradient(square, xs)
+
+    xs = numbers(tf.float32, (9, 3), 5, special=False) * 0.7
+    for a, e in zip(run(xs), with_python(xs), strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4)
+
+
+def test_a_whole_loop_is_cancelled():
+    """Within a moment, however many iterations are left."""
+    manager, moments = cancellation.CancellationManager(), []
+
+    def cancel():
+        moments.append(time.perf_counter())
+        manager.start_cancel()
+
+    @tf.function
+    def run(xs):
+        return tf_ti.scan(lambda c, x: (tf.tanh(c + x), None), tf.zeros([4096]), xs)[0]
+
+    xs = tf.zeros([4_000_000, 1])
+    call = manager.get_cancelable_function(run.get_concrete_function(xs))
+    threading.Timer(0.3, cancel).start()
+    with pytest.raises(tf.errors.CancelledError):
+        call(xs)
+    # The loop would take seconds.
+    assert time.perf_counter() - moments[0] < 0.5
 
 
 # Shapes and lives
