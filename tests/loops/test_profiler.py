@@ -16,7 +16,7 @@ QUEUE = tf.queue.FIFOQueue(1, tf.float32, [[8]])
 
 def step(c, x):
     # No program has it, and TensorFlow's graph optimiser fuses it with no other.
-    return tf.nn.softmax(tf.cumsum(tf.matmul(c, W), 1, name="probe")) * x
+    return tf.nn.softmax(tf.math.lgamma(tf.matmul(c, W), name="probe")) * x
 
 
 def with_while_loop(x):

@@ -1,7 +1,10 @@
+#include <algorithm>
+
 #include "cc/kernels/loops/lowering/rules.h"
 
 namespace tf_ti {
 
+using tensorflow::DataType;
 using tensorflow::NodeDef;
 
 const absl::flat_hash_map<std::string, Operation>& ElementwiseOperations() {
@@ -15,9 +18,31 @@ const absl::flat_hash_map<std::string, Operation>& ElementwiseOperations() {
       {"Reciprocal", Operation::kReciprocal},
       {"Inv", Operation::kReciprocal},
       {"Exp", Operation::kExp},
+      {"Expm1", Operation::kExpm1},
       {"Log", Operation::kLog},
+      {"Log1p", Operation::kLog1p},
       {"Tanh", Operation::kTanh},
       {"Sigmoid", Operation::kSigmoid},
+      {"Erf", Operation::kErf},
+      {"Sin", Operation::kSin},
+      {"Cos", Operation::kCos},
+      {"Tan", Operation::kTan},
+      {"Asin", Operation::kAsin},
+      {"Acos", Operation::kAcos},
+      {"Atan", Operation::kAtan},
+      {"Sinh", Operation::kSinh},
+      {"Cosh", Operation::kCosh},
+      {"Asinh", Operation::kAsinh},
+      {"Acosh", Operation::kAcosh},
+      {"Atanh", Operation::kAtanh},
+      {"Erfc", Operation::kErfc},
+      {"Pow", Operation::kPow},
+      {"Atan2", Operation::kAtan2},
+      {"Mod", Operation::kTruncateMod},
+      {"TruncateMod", Operation::kTruncateMod},
+      {"FloorMod", Operation::kFloorMod},
+      {"TruncateDiv", Operation::kTruncateDiv},
+      {"FloorDiv", Operation::kFloorDiv},
       {"Floor", Operation::kFloor},
       {"Ceil", Operation::kCeil},
       {"Rint", Operation::kRint},
@@ -56,19 +81,172 @@ const absl::flat_hash_map<std::string, Operation>& ElementwiseOperations() {
   return operations;
 }
 
+namespace {
+
+// The number that SELU scales with, and that times its alpha.
+constexpr double kSeluScale = 1.0507009873554804934193349852946;
+constexpr double kSeluScaleAlpha = 1.7580993408473768599402175208123;
+
+using Terms = std::vector<Term>;
+
+Term Alpha(const Term& x, const NodeDef& node) { return x.Number(Attribute(node, "alpha", 0.2f)); }
+
+}  // namespace
+
+// Of several operations each, in the order in which TensorFlow's kernels compute them.
+const absl::flat_hash_map<std::string, Formula>& Formulas() {
+  static const auto& formulas = *new absl::flat_hash_map<std::string, Formula>{
+      {"ClipByValue",
+       [](const Terms& in, const NodeDef&) { return Maximum(Minimum(in[0], in[2]), in[1]); }},
+      {"Elu",
+       [](const Terms& in, const NodeDef&) {
+         const Term& x = in[0];
+         return Where(x < x.Number(0), Exp(x) - x.Number(1), x);
+       }},
+      {"EluGrad",
+       [](const Terms& in, const NodeDef&) {
+         const Term &dy = in[0], &y = in[1];
+         return Where(y < y.Number(0), (y + y.Number(1)) * dy, dy);
+       }},
+      {"Selu",
+       [](const Terms& in, const NodeDef&) {
+         const Term& x = in[0];
+         return Where(x < x.Number(0), x.Number(kSeluScaleAlpha) * (Exp(x) - x.Number(1)),
+                      x.Number(kSeluScale) * x);
+       }},
+      {"SeluGrad",
+       [](const Terms& in, const NodeDef&) {
+         const Term &dy = in[0], &y = in[1];
+         return Where(y < y.Number(0), dy * (y + y.Number(kSeluScaleAlpha)),
+                      dy * y.Number(kSeluScale));
+       }},
+      {"Relu6",
+       [](const Terms& in, const NodeDef&) {
+         const Term& x = in[0];
+         return Minimum(Maximum(x, x.Number(0)), x.Number(6));
+       }},
+      {"Relu6Grad",
+       [](const Terms& in, const NodeDef&) {
+         const Term &dy = in[0], &x = in[1];
+         return dy * And(x.Number(0) < x, x < x.Number(6)).As(dy);
+       }},
+      {"LeakyRelu",
+       [](const Terms& in, const NodeDef& node) {
+         const Term& x = in[0];
+         return Where(x.Number(0) < x, x, x * Alpha(x, node));
+       }},
+      {"LeakyReluGrad",
+       [](const Terms& in, const NodeDef& node) {
+         const Term &dy = in[0], &x = in[1];
+         return Where(x.Number(0) < x, dy, dy * Alpha(x, node));
+       }},
+      {"Softplus",
+       [](const Terms& in, const NodeDef&) {
+         const Term& x = in[0];
+         return Maximum(x, x.Number(0)) + Log1p(Exp(-Abs(x)));
+       }},
+      {"SoftplusGrad",
+       [](const Terms& in, const NodeDef&) {
+         const Term &dy = in[0], &x = in[1];
+         return dy / (Exp(-x) + x.Number(1));
+       }},
+      {"Softsign",
+       [](const Terms& in, const NodeDef&) { return in[0] / (Abs(in[0]) + in[0].Number(1)); }},
+      {"SoftsignGrad",
+       [](const Terms& in, const NodeDef&) {
+         const Term &dy = in[0], &x = in[1];
+         return dy / Applied(Operation::kSquare, {Abs(x) + x.Number(1)});
+       }},
+      {"DivNoNan",
+       [](const Terms& in, const NodeDef&) {
+         const Term &x = in[0], &y = in[1];
+         return Where(y == y.Number(0), y.Number(0), x / y);
+       }},
+      {"MulNoNan",
+       [](const Terms& in, const NodeDef&) {
+         const Term &x = in[0], &y = in[1];
+         return Where(y == y.Number(0), y.Number(0), x * y);
+       }},
+      {"Xdivy",
+       [](const Terms& in, const NodeDef&) {
+         const Term &x = in[0], &y = in[1];
+         return Where(x == x.Number(0), x.Number(0), x / y);
+       }},
+      {"Xlogy",
+       [](const Terms& in, const NodeDef&) {
+         const Term &x = in[0], &y = in[1];
+         return Where(x == x.Number(0), x.Number(0), x * Log(y));
+       }},
+      {"Xlog1py",
+       [](const Terms& in, const NodeDef&) {
+         const Term &x = in[0], &y = in[1];
+         return Where(x == x.Number(0), x.Number(0), x * Log1p(y));
+       }},
+  };
+  return formulas;
+}
+
+// Operands of an elementwise operation, and the dimensions of its result, which is not too large.
+bool Lowering::OperandsOf(const std::vector<Lowered>& inputs, std::vector<View>* operands,
+                          Dims* dims) {
+  for (const Lowered& input : inputs) {
+    const std::optional<View> view = ViewOf(input);
+    if (!view.has_value() || !BroadcastDims(*dims, view->dims, dims)) return false;
+    operands->push_back(*view);
+  }
+  return CountOf(*dims) <= kMostElements;
+}
+
 bool Lowering::Elementwise(const NodeDef& node, const std::vector<Lowered>& inputs,
                            std::vector<Lowered>* outputs) {
   // Otherwise shapes that do not fit are not errors, but not equal.
   if (!Attribute(node, "incompatible_shape_error", true)) return false;
   std::vector<View> operands;
   Dims dims;
-  for (const Lowered& input : inputs) {
-    const std::optional<View> view = ViewOf(input);
-    if (!view.has_value() || !BroadcastDims(dims, view->dims, &dims)) return false;
-    operands.push_back(*view);
+  if (!OperandsOf(inputs, &operands, &dims)) return false;
+  const Operation operation = ElementwiseOperations().at(node.op());
+  if (IsCall(operation) && CountOf(dims) > kMostCalls) return false;
+  outputs->push_back({builder_->Apply(operation, operands), {}});
+  return true;
+}
+
+// By integers that are known, as 0 is an error.
+bool Lowering::Division(const NodeDef& node, const std::vector<Lowered>& inputs,
+                        std::vector<Lowered>* outputs) {
+  const DataType dtype = Attribute(node, "T", tensorflow::DT_INVALID);
+  if (tensorflow::DataTypeIsInteger(dtype)) {
+    const std::optional<Dims> divisors = Integers(inputs[1]);
+    if (!divisors.has_value() || std::count(divisors->begin(), divisors->end(), 0) > 0) {
+      return false;
+    }
   }
-  if (CountOf(dims) > kMostElements) return false;
-  outputs->push_back({builder_->Apply(ElementwiseOperations().at(node.op()), operands), {}});
+  return Elementwise(node, inputs, outputs);
+}
+
+bool Lowering::Composed(const NodeDef& node, const std::vector<Lowered>& inputs,
+                        std::vector<Lowered>* outputs) {
+  std::vector<View> operands;
+  Dims dims;
+  if (!OperandsOf(inputs, &operands, &dims)) return false;
+  std::vector<Term> terms;
+  for (const View& operand : operands) terms.emplace_back(builder_, operand);
+  outputs->push_back({Formulas().at(node.op())(terms, node).view(), {}});
+  return true;
+}
+
+// The bias is of the last dimension, or of the one behind the first.
+bool Lowering::BiasAdd(const NodeDef& node, const std::vector<Lowered>& inputs,
+                       std::vector<Lowered>* outputs) {
+  const std::optional<View> value = ViewOf(inputs[0]);
+  std::optional<View> bias = ViewOf(inputs[1]);
+  if (!value.has_value() || !bias.has_value() || value->rank() < 2 || bias->rank() != 1) {
+    return false;
+  }
+  if (value->count() > kMostElements) return false;
+  const int dim = ChannelsOf(node, value->rank());
+  if (bias->dims[0] != value->dims[dim]) return false;
+  while (bias->rank() < value->rank() - dim) bias = bias->WithDim(bias->rank());
+  outputs->push_back({builder_->Apply(Operation::kAdd, {*value, *bias}), {}});
   return true;
 }
 

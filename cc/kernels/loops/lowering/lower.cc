@@ -1,6 +1,7 @@
 #include "cc/kernels/loops/lowering/lower.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "cc/kernels/loops/lowering/rules.h"
 
@@ -30,6 +31,11 @@ std::optional<Dims> Integers(const Lowered& value) {
 int DimOf(int64_t axis, int rank) {
   const int64_t dim = axis < 0 ? axis + rank : axis;
   return dim >= 0 && dim < rank ? static_cast<int>(dim) : -1;
+}
+
+int ChannelsOf(const NodeDef& node, int rank) {
+  const bool are_last = Attribute(node, "data_format", std::string("NHWC")) == "NHWC";
+  return are_last ? rank - 1 : 1;
 }
 
 Tensor ToTensor(const Dims& integers, DataType dtype) {
@@ -74,9 +80,22 @@ const std::unordered_map<std::string, Lowering::Rule>& Lowering::Rules() {
         {"AddN", &Lowering::AddN},
         {"Cast", &Lowering::Cast},
         {"Select", &Lowering::SelectV1},
+        {"BiasAdd", &Lowering::BiasAdd},
+        {"BiasAddV1", &Lowering::BiasAdd},
+        {"BiasAddGrad", &Lowering::BiasAddGrad},
+        {"L2Loss", &Lowering::L2Loss},
+        {"Cumsum", &Lowering::Accumulated},
+        {"Cumprod", &Lowering::Accumulated},
         {"ArgMax", &Lowering::IndexOfExtreme},
         {"ArgMin", &Lowering::IndexOfExtreme},
         {"Shape", &Lowering::ShapeOf},
+        {"ShapeN", &Lowering::ShapeOf},
+        {"Size", &Lowering::SizeOfAll},
+        {"Rank", &Lowering::SizeOfAll},
+        {"Range", &Lowering::Range},
+        {"ConcatOffset", &Lowering::ConcatOffset},
+        {"InvertPermutation", &Lowering::InvertPermutation},
+        {"IdentityN", &Lowering::IdentityN},
         {"Reshape", &Lowering::Reshape},
         {"ExpandDims", &Lowering::ExpandDims},
         {"Squeeze", &Lowering::Squeeze},
@@ -90,15 +109,21 @@ const std::unordered_map<std::string, Lowering::Rule>& Lowering::Rules() {
         {"Pack", &Lowering::Pack},
         {"Unpack", &Lowering::Unpack},
         {"Split", &Lowering::Split},
+        {"SplitV", &Lowering::SplitV},
+        {"GatherV2", &Lowering::Gather},
+        {"OneHot", &Lowering::OneHot},
         {"MatMul", &Lowering::MatMul},
         {"BatchMatMul", &Lowering::MatMul},
         {"BatchMatMulV2", &Lowering::MatMul},
+        {"BatchMatMulV3", &Lowering::MatMul},
+        {"Einsum", &Lowering::Einsum},
         {"Roll", &Lowering::Roll},
         {"ReverseV2", &Lowering::Reverse},
         {"Pad", &Lowering::Pad},
         {"PadV2", &Lowering::Pad},
         {"Softmax", &Lowering::Softmax},
         {"LogSoftmax", &Lowering::Softmax},
+        {"SoftmaxCrossEntropyWithLogits", &Lowering::SoftmaxCrossEntropy},
         {"Fill", &Lowering::Fill},
         {"ZerosLike", &Lowering::ZerosLike},
         {"OnesLike", &Lowering::OnesLike},
@@ -107,6 +132,10 @@ const std::unordered_map<std::string, Lowering::Rule>& Lowering::Rules() {
     for (const auto& [name, operation] : ElementwiseOperations()) {
       (*all)[name] = &Lowering::Elementwise;
     }
+    for (const char* const name : {"FloorDiv", "FloorMod", "Mod", "TruncateDiv", "TruncateMod"}) {
+      (*all)[name] = &Lowering::Division;
+    }
+    for (const auto& [name, formula] : Formulas()) (*all)[name] = &Lowering::Composed;
     for (const auto& [name, operation] : Reductions()) (*all)[name] = &Lowering::Reduction;
     return all;
   }();
@@ -116,12 +145,29 @@ const std::unordered_map<std::string, Lowering::Rule>& Lowering::Rules() {
 bool MayBeLowered(const NodeDef& node) { return Lowering::Rules().count(node.op()) > 0; }
 
 bool IsView(const NodeDef& node) {
-  static const auto& views = *new std::unordered_map<std::string, int>{
-      {"Shape", 0},        {"Reshape", 0},     {"ExpandDims", 0},
-      {"Squeeze", 0},      {"Transpose", 0},   {"Slice", 0},
-      {"StridedSlice", 0}, {"BroadcastTo", 0}, {"Unpack", 0},
-      {"Split", 0},        {"Fill", 0},        {"ZerosLike", 0},
-      {"OnesLike", 0},     {"Tile", 0},        {"BroadcastGradientArgs", 0}};
+  static const auto& views = *new std::unordered_set<std::string>{"BroadcastGradientArgs",
+                                                                  "BroadcastTo",
+                                                                  "ConcatOffset",
+                                                                  "ExpandDims",
+                                                                  "Fill",
+                                                                  "IdentityN",
+                                                                  "InvertPermutation",
+                                                                  "OnesLike",
+                                                                  "Range",
+                                                                  "Rank",
+                                                                  "Reshape",
+                                                                  "Shape",
+                                                                  "ShapeN",
+                                                                  "Size",
+                                                                  "Slice",
+                                                                  "Split",
+                                                                  "SplitV",
+                                                                  "Squeeze",
+                                                                  "StridedSlice",
+                                                                  "Tile",
+                                                                  "Transpose",
+                                                                  "Unpack",
+                                                                  "ZerosLike"};
   return views.count(node.op()) > 0;
 }
 
@@ -134,10 +180,42 @@ std::optional<View> Lowering::ViewOf(const Lowered& value) {
   return builder_->AddConstant(*type, Dims(dims.begin(), dims.end()), value.known->data());
 }
 
+bool Lowering::Evaluate(const NodeDef& node, Rule rule, const std::vector<Lowered>& inputs,
+                        std::vector<Lowered>* outputs) {
+  const auto are_few = [](const Lowered& value) {
+    return value.known.has_value() && tensorflow::DataTypeIsInteger(value.known->dtype()) &&
+           value.known->NumElements() <= kMostKnown;
+  };
+  if (inputs.empty() || !std::all_of(inputs.begin(), inputs.end(), are_few)) return false;
+  ProgramBuilder builder;
+  Lowering lowering(&builder);
+  outputs->clear();
+  if (!(lowering.*rule)(node, inputs, outputs)) return false;
+  std::vector<Tensor*> results;
+  for (Lowered& output : *outputs) {
+    if (output.known.has_value()) continue;
+    const View view = output.view;
+    if (view.block < 0 || IsReal(view.type) || view.type == ElementType::kBool) return false;
+    if (view.count() > kMostKnown) return false;
+    builder.AddOutput(view);
+    output = {View(), Tensor(DataTypeOf(view.type), TensorShape(view.dims))};
+    results.push_back(&*output.known);
+  }
+  const Program program(builder);
+  ProgramRun run(program);
+  for (size_t i = 0; i < results.size(); ++i) {
+    run.SetOutput(static_cast<int>(i), results[i]->data());
+  }
+  run.RunPrologue();
+  run.Run();
+  return true;
+}
+
 bool Lowering::Lower(const NodeDef& node, const std::vector<Lowered>& inputs,
                      std::vector<Lowered>* outputs) {
   const auto rule = Rules().find(node.op());
   if (rule == Rules().end()) return false;
+  if (Evaluate(node, rule->second, inputs, outputs)) return true;
   outputs->clear();
   if (!(this->*rule->second)(node, inputs, outputs)) return false;
   return std::all_of(outputs->begin(), outputs->end(), [](const Lowered& output) {

@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "cc/kernels/loops/lowering/rules.h"
 
 namespace tf_ti {
@@ -68,6 +70,56 @@ bool Lowering::Pack(const NodeDef& node, const std::vector<Lowered>& inputs,
     parts.push_back(view->WithDim(dim));
   }
   return Joined(parts, dim, outputs);
+}
+
+// Of known places: runs of neighbours are copied at once.
+bool Lowering::Gather(const NodeDef& node, const std::vector<Lowered>& inputs,
+                      std::vector<Lowered>* outputs) {
+  const std::optional<View> view = ViewOf(inputs[0]);
+  const std::optional<Dims> places = Integers(inputs[1]), axis = Integers(inputs[2]);
+  if (!view.has_value() || !places.has_value() || !axis.has_value() || axis->size() != 1) {
+    return false;
+  }
+  const int dim = DimOf((*axis)[0], view->rank());
+  if (dim < 0 || places->empty() || Attribute<int64_t>(node, "batch_dims", 0) != 0) return false;
+  std::vector<View> parts;
+  for (auto place = places->begin(); place != places->end();) {
+    const int64_t first = *place;
+    int64_t size = 0;
+    for (; place != places->end() && *place == first + size; ++place) ++size;
+    if (first < 0 || first + size > view->dims[dim]) return false;
+    if (static_cast<int64_t>(parts.size()) == kMostParts) return false;
+    parts.push_back(view->Slice(dim, first, size, 1));
+  }
+  if (parts.size() > 1 && !Joined(parts, dim, outputs)) return false;
+  View result = parts.size() > 1 ? outputs->back().view : parts[0];
+  // The dimension becomes those of the places.
+  Dims dims = result.dims;
+  dims.erase(dims.begin() + dim);
+  const auto added = inputs[1].known->shape().dim_sizes();
+  dims.insert(dims.begin() + dim, added.begin(), added.end());
+  result = added.empty() ? result.WithoutDim(dim) : builder_->Contiguous(result).Reshape(dims);
+  outputs->assign({{result, {}}});
+  return true;
+}
+
+bool Lowering::OneHot(const NodeDef& node, const std::vector<Lowered>& inputs,
+                      std::vector<Lowered>* outputs) {
+  const std::optional<View> indices = ViewOf(inputs[0]);
+  const std::optional<Dims> depth = Integers(inputs[1]);
+  const std::optional<View> on = ViewOf(inputs[2]), off = ViewOf(inputs[3]);
+  if (!indices.has_value() || !depth.has_value() || depth->size() != 1) return false;
+  if (!on.has_value() || !off.has_value()) return false;
+  const int dim = DimOf(Attribute<int64_t>(node, "axis", -1), indices->rank() + 1);
+  if (dim < 0 || (*depth)[0] < 1 || (*depth)[0] > kMostElements) return false;
+  if (indices->count() * (*depth)[0] > kMostElements) return false;
+  Dims places((*depth)[0]);
+  std::iota(places.begin(), places.end(), 0);
+  std::optional<View> place = ViewOf({View(), ToTensor(places, DataTypeOf(indices->type))});
+  while (place->rank() < indices->rank() + 1 - dim) place = place->WithDim(place->rank());
+  const Term is_here = Term(builder_, indices->WithDim(dim)) == Term(builder_, *place);
+  outputs->push_back({Where(is_here, Term(builder_, *on), Term(builder_, *off)).view(), {}});
+  return true;
 }
 
 // Along one axis after the other, the last elements come before the first.

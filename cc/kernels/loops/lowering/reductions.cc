@@ -14,6 +14,25 @@ const absl::flat_hash_map<std::string, Operation>& Reductions() {
   return operations;
 }
 
+View Lowering::Reduced(Operation operation, View view, const std::vector<bool>& is_reduced) {
+  for (int dim = view.rank() - 1; dim >= 0; --dim) {
+    if (!is_reduced[dim]) continue;
+    // Neighbours at once: their elements lie in one order.
+    const int last = dim;
+    while (dim > 0 && is_reduced[dim - 1]) --dim;
+    Dims dims = view.dims;
+    std::fill(dims.begin() + dim, dims.begin() + last + 1, 1);
+    const View merged = Merged(view, dim, last - dim + 1);
+    if (merged.dims[dim] == 0) return View();
+    if (merged.dims[dim] != 1) {
+      view = builder_->Reduce(operation, merged, dim, view.type);
+      if (view.block < 0) return view;
+      view = view.Reshape(dims);
+    }
+  }
+  return view;
+}
+
 bool Lowering::Reduction(const NodeDef& node, const std::vector<Lowered>& inputs,
                          std::vector<Lowered>* outputs) {
   const std::optional<View> input = ViewOf(inputs[0]);
@@ -25,43 +44,16 @@ bool Lowering::Reduction(const NodeDef& node, const std::vector<Lowered>& inputs
     if (dim < 0 || is_reduced[dim]) return false;
     is_reduced[dim] = true;
   }
-  const Operation operation = Reductions().at(node.op());
-  View view = *input;
   int64_t count = 1;
-  for (int dim = view.rank() - 1; dim >= 0; --dim) {
-    if (!is_reduced[dim]) continue;
-    if (view.dims[dim] == 0) return false;
-    count *= view.dims[dim];
-    // Neighbours at once: their elements lie in one order.
-    int first = dim;
-    while (first > 0 && is_reduced[first - 1]) {
-      count *= view.dims[--first];
-      if (view.dims[first] == 0) return false;
-    }
-    const int64_t size = CountOf(Dims(view.dims.begin() + first, view.dims.begin() + dim + 1));
-    if (size != 1) {
-      const View whole = builder_->Contiguous(view);
-      Dims merged = whole.dims;
-      merged.erase(merged.begin() + first, merged.begin() + dim);
-      merged[first] = size;
-      Dims reduced = whole.dims;
-      std::fill(reduced.begin() + first, reduced.begin() + dim + 1, 1);
-      view = builder_->Reduce(operation, whole.Reshape(merged), first, view.type);
-      if (view.block < 0) return false;
-      view = view.Reshape(reduced);
-    }
-    dim = first;
+  for (int dim = 0; dim < input->rank(); ++dim) {
+    if (is_reduced[dim]) count *= input->dims[dim];
   }
+  View view = Reduced(Reductions().at(node.op()), *input, is_reduced);
+  if (view.block < 0) return false;
   if (node.op() == "Mean") {
-    const std::optional<View> divisor = [&]() -> std::optional<View> {
-      const float single = static_cast<float>(count);
-      const double wide = static_cast<double>(count);
-      if (view.type == ElementType::kFloat) return builder_->AddConstant(view.type, {}, &single);
-      if (view.type == ElementType::kDouble) return builder_->AddConstant(view.type, {}, &wide);
-      return std::nullopt;
-    }();
-    if (!divisor.has_value()) return false;
-    view = builder_->Apply(Operation::kDiv, {view, *divisor});
+    if (!IsReal(view.type)) return false;
+    const Term sum(builder_, view);
+    view = (sum / sum.Number(static_cast<double>(count))).view();
     if (view.block < 0) return false;
   }
   if (!Attribute(node, "keep_dims", false)) {
@@ -71,6 +63,36 @@ bool Lowering::Reduction(const NodeDef& node, const std::vector<Lowered>& inputs
   }
   outputs->push_back({view, {}});
   return true;
+}
+
+// Sums or products of more and more elements along one dimension, of few.
+bool Lowering::Accumulated(const NodeDef& node, const std::vector<Lowered>& inputs,
+                           std::vector<Lowered>* outputs) {
+  const std::optional<View> view = ViewOf(inputs[0]);
+  const std::optional<Dims> axis = Integers(inputs[1]);
+  if (!view.has_value() || !axis.has_value() || axis->size() != 1) return false;
+  const int dim = DimOf((*axis)[0], view->rank());
+  if (dim < 0 || view->count() == 0 || view->dims[dim] > kMostParts) return false;
+  const int64_t size = view->dims[dim];
+  const bool is_sum = node.op() == "Cumsum";
+  const Operation operation = is_sum ? Operation::kAdd : Operation::kMul;
+  const bool is_reverse = Attribute(node, "reverse", false);
+  const auto part = [&](int64_t i) {
+    return Term(builder_, view->Slice(dim, is_reverse ? size - 1 - i : i, 1, 1));
+  };
+  const bool is_exclusive = Attribute(node, "exclusive", false);
+  const View neutral = part(0).Number(is_sum ? 0 : 1).view();
+  Term total(builder_, neutral.BroadcastTo(part(0).view().dims));
+  std::vector<View> parts;
+  for (int64_t i = 0; i < size; ++i) {
+    if (is_exclusive) parts.push_back(total.view());
+    if (is_exclusive && i == size - 1) break;
+    total = Applied(operation, {total, part(i)});
+    if (total.view().block < 0) return false;
+    if (!is_exclusive) parts.push_back(total.view());
+  }
+  if (is_reverse) std::reverse(parts.begin(), parts.end());
+  return Joined(parts, dim, outputs);
 }
 
 bool Lowering::IndexOfExtreme(const NodeDef& node, const std::vector<Lowered>& inputs,
@@ -95,22 +117,60 @@ bool Lowering::Softmax(const NodeDef& node, const std::vector<Lowered>& inputs,
   if (!view.has_value() || view->rank() == 0 || view->count() == 0) return false;
   if (view->count() > kMostElements) return false;
   const int last = view->rank() - 1;
-  const auto apply = [this](Operation operation, const std::vector<View>& operands) {
-    for (const View& operand : operands) {
-      if (operand.block < 0) return View();
-    }
-    return builder_->Apply(operation, operands);
-  };
-  const View most = builder_->Reduce(Operation::kMax, *view, last, view->type);
-  const View shifted = apply(Operation::kSub, {*view, most});
-  const View exponentials = apply(Operation::kExp, {shifted});
-  if (exponentials.block < 0) return false;
-  const View sum = builder_->Reduce(Operation::kSum, exponentials, last, view->type);
-  const View result = node.op() == "Softmax"
-                          ? apply(Operation::kDiv, {exponentials, sum})
-                          : apply(Operation::kSub, {shifted, apply(Operation::kLog, {sum})});
-  if (result.block < 0) return false;
-  outputs->push_back({result, {}});
+  const Term x(builder_, *view);
+  const Term shifted = x - x.Reduced(Operation::kMax, last);
+  const Term exponentials = Exp(shifted);
+  const Term sum = exponentials.Reduced(Operation::kSum, last);
+  const Term result = node.op() == "Softmax" ? exponentials / sum : shifted - Log(sum);
+  outputs->push_back({result.view(), {}});
+  return true;
+}
+
+// The losses of rows, and their gradients.
+bool Lowering::SoftmaxCrossEntropy(const NodeDef&, const std::vector<Lowered>& inputs,
+                                   std::vector<Lowered>* outputs) {
+  std::vector<View> operands;
+  Dims dims;
+  if (!OperandsOf(inputs, &operands, &dims)) return false;
+  if (dims.size() != 2 || CountOf(dims) == 0) return false;
+  const Term logits(builder_, operands[0].BroadcastTo(dims));
+  const Term labels(builder_, operands[1].BroadcastTo(dims));
+  const Term shifted = logits - logits.Reduced(Operation::kMax, 1);
+  const Term exponentials = Exp(shifted);
+  const Term sum = exponentials.Reduced(Operation::kSum, 1);
+  const Term loss = (labels * (Log(sum) - shifted)).Reduced(Operation::kSum, 1);
+  const Term gradient = exponentials / sum - labels;
+  if (loss.view().block < 0 || gradient.view().block < 0) return false;
+  outputs->push_back({loss.view().WithoutDim(1), {}});
+  outputs->push_back({gradient.view(), {}});
+  return true;
+}
+
+// Over all dimensions but that of the bias.
+bool Lowering::BiasAddGrad(const NodeDef& node, const std::vector<Lowered>& inputs,
+                           std::vector<Lowered>* outputs) {
+  const std::optional<View> gradient = ViewOf(inputs[0]);
+  if (!gradient.has_value() || gradient->rank() < 2 || gradient->count() > kMostElements) {
+    return false;
+  }
+  std::vector<bool> is_reduced(gradient->rank(), true);
+  const int dim = ChannelsOf(node, gradient->rank());
+  is_reduced[dim] = false;
+  const View sum = Reduced(Operation::kSum, *gradient, is_reduced);
+  if (sum.block < 0) return false;
+  outputs->push_back({sum.Reshape({gradient->dims[dim]}), {}});
+  return true;
+}
+
+// Half of the sum of the squares.
+bool Lowering::L2Loss(const NodeDef&, const std::vector<Lowered>& inputs,
+                      std::vector<Lowered>* outputs) {
+  const std::optional<View> view = ViewOf(inputs[0]);
+  if (!view.has_value() || view->count() > kMostElements || view->count() == 0) return false;
+  const Term x(builder_, Merged(*view, 0, view->rank()));
+  const Term sum = (x * x * x.Number(0.5)).Reduced(Operation::kSum, 0);
+  if (sum.view().block < 0) return false;
+  outputs->push_back({sum.view().WithoutDim(0), {}});
   return true;
 }
 

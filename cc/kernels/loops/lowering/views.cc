@@ -8,6 +8,31 @@ namespace tf_ti {
 using tensorflow::NodeDef;
 using tensorflow::TensorShape;
 
+View Lowering::Merged(const View& view, int first, int count) {
+  if (count == 0) return view.WithDim(first);
+  View merged = view;
+  for (int dim = first + count - 2; dim >= first; --dim) {
+    const int64_t size = merged.dims[dim], inner = merged.dims[dim + 1];
+    if (inner == 1) {
+      merged.strides[dim + 1] = merged.strides[dim];
+    } else if (size != 1 && merged.strides[dim] != inner * merged.strides[dim + 1]) {
+      Dims dims = view.dims;
+      dims[first + count - 1] = CountOf(Dims(dims.begin() + first, dims.begin() + first + count));
+      dims.erase(dims.begin() + first, dims.begin() + first + count - 1);
+      return builder_->Contiguous(view).Reshape(dims);
+    }
+    merged.dims[dim + 1] = size * inner;
+    merged = merged.WithoutDim(dim);
+  }
+  return merged;
+}
+
+bool Lowering::IdentityN(const NodeDef&, const std::vector<Lowered>& inputs,
+                         std::vector<Lowered>* outputs) {
+  *outputs = inputs;
+  return true;
+}
+
 bool Lowering::Reshape(const NodeDef&, const std::vector<Lowered>& inputs,
                        std::vector<Lowered>* outputs) {
   const std::optional<View> view = ViewOf(inputs[0]);
@@ -187,6 +212,37 @@ bool Lowering::Split(const NodeDef& node, const std::vector<Lowered>& inputs,
   if (dim < 0 || count <= 0 || view->dims[dim] % count != 0) return false;
   const int64_t size = view->dims[dim] / count;
   for (int64_t i = 0; i < count; ++i) outputs->push_back({view->Slice(dim, i * size, size, 1), {}});
+  return true;
+}
+
+bool Lowering::SplitV(const NodeDef&, const std::vector<Lowered>& inputs,
+                      std::vector<Lowered>* outputs) {
+  const std::optional<View> view = ViewOf(inputs[0]);
+  std::optional<Dims> sizes = Integers(inputs[1]);
+  const std::optional<Dims> axis = Integers(inputs[2]);
+  if (!view.has_value() || !sizes.has_value() || !axis.has_value() || axis->size() != 1) {
+    return false;
+  }
+  const int dim = DimOf((*axis)[0], view->rank());
+  if (dim < 0) return false;
+  int64_t rest = view->dims[dim];
+  int64_t* unknown = nullptr;
+  for (int64_t& size : *sizes) {
+    if (size >= 0) {
+      rest -= size;
+    } else if (size == -1 && unknown == nullptr) {
+      unknown = &size;
+    } else {
+      return false;
+    }
+  }
+  if (rest < 0 || (rest > 0 && unknown == nullptr)) return false;
+  if (unknown != nullptr) *unknown = rest;
+  int64_t begin = 0;
+  for (const int64_t size : *sizes) {
+    outputs->push_back({view->Slice(dim, begin, size, 1), {}});
+    begin += size;
+  }
   return true;
 }
 
