@@ -16,7 +16,7 @@ QUEUE = tf.queue.FIFOQueue(1, tf.float32, [[8]])
 
 def step(c, x):
     # No program has it, and TensorFlow's graph optimiser fuses it with no other.
-    return tf.nn.softmax(tf.cumsum(tf.matmul(c, W), 1, name="probe")) * x
+    return tf.nn.softmax(tf.math.lgamma(tf.matmul(c, W), name="probe")) * x
 
 
 def with_while_loop(x):
@@ -125,6 +125,21 @@ def test_programs_lie_in_their_iterations(events):
         before, after = programs[2 * k : 2 * k + 2]
         assert iteration.contains(before) and iteration.contains(after)
         assert before.name.startswith("program: MatMul") and after.name.endswith("(2 ops)")
+
+
+@pytest.mark.parametrize("has_programs", [True, False])
+def test_operations_of_programs_have_no_kernels(events, monkeypatch, has_programs):
+    def f(c, _):
+        c = tf.einsum("ab,cb->ac", c, W) + tf.math.erf(c) * tf.nn.softplus(c)
+        c = tf.cumsum(c, 1) - tf.one_hot(tf.argmax(c, 1), 8)
+        return tf.gather(c, [1, 0, 3, 2, 5, 4, 7, 6], axis=1) % 2.0 + tf.sin(c), None
+
+    if not has_programs:
+        monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    found = events(lambda x: tf_ti.scan(f, tf.ones([1, 8]), x)[0])
+    operations = {"Einsum", "Erf", "Softplus", "Cumsum", "OneHot", "GatherV2", "FloorMod", "Sin"}
+    kernels = operations & {event.name.split(":")[-1] for event in found}
+    assert kernels == (set() if has_programs else operations)
 
 
 def test_iterations_of_a_body_that_may_wait_appear(events):

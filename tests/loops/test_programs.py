@@ -15,6 +15,8 @@ FLOATS, INTEGERS = (tf.float32, tf.float64), (tf.int32, tf.int64)
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -2.5, 1e30, -1e30]
 # Units in the last place, of the function itself and of TensorFlow's.
 ULPS = {"exp": 3, "log": 6, "tanh": 8, "sigmoid": 9, "rsqrt": 4, "reciprocal": 2}
+ULPS |= dict.fromkeys(("expm1", "log1p", "erf", "sin", "cos", "tan", "asin", "acos", "atan"), 8)
+ULPS |= dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh", "pow", "atan2", "xlogy"), 8)
 
 
 def numbers(dtype, shape, seed, special=True):
@@ -48,12 +50,13 @@ def check(found, expected, ulps=0):
 
 
 def looped(f, *xs):
-    """f of each element, stacked, by a loop: the first by kernels, the others by a program."""
+    """f of each element, stacked, by a loop, whose second call runs programs: it is short."""
 
     @tf.function
     def run(*xs):
         return tf_ti.scan(lambda c, x: (c, f(*x)), 0, xs, fuse=False)[1]
 
+    run(*xs)
     return run(*xs)
 
 
@@ -71,6 +74,8 @@ def compare(f, *xs, ulps=0):
 UNARY = {
     **dict.fromkeys(("abs", "negative", "sign", "square"), FLOATS + INTEGERS),
     **dict.fromkeys(("sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid"), FLOATS),
+    **dict.fromkeys(("expm1", "log1p", "erf", "sin", "cos", "tan", "asin", "acos", "atan"), FLOATS),
+    **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh"), FLOATS),
     **dict.fromkeys(("floor", "ceil", "rint", "round", "reciprocal"), FLOATS),
     **dict.fromkeys(("is_nan", "is_inf", "is_finite"), FLOATS),
     "logical_not": (tf.bool,),
@@ -80,7 +85,8 @@ BINARY = {
     **dict.fromkeys(("maximum", "minimum", "squared_difference"), FLOATS + INTEGERS),
     **dict.fromkeys(("less", "less_equal", "greater", "greater_equal"), FLOATS + INTEGERS),
     **dict.fromkeys(("equal", "not_equal"), (*FLOATS, *INTEGERS, tf.bool)),
-    "divide": FLOATS,
+    **dict.fromkeys(("divide", "floordiv", "floormod", "divide_no_nan"), FLOATS),
+    **dict.fromkeys(("multiply_no_nan", "xdivy", "xlogy", "pow", "atan2"), FLOATS),
     "logical_and": (tf.bool,),
     "logical_or": (tf.bool,),
 }
@@ -95,6 +101,8 @@ def test_operations_of_one_are_those_of_tensorflow(name, dtype):
         f = getattr(tf.math, name)
         if name == "sign":  # TensorFlow's of -0 is either zero
             x = tf.where(x == 0, tf.zeros_like(x), x)
+        if name == "erf":  # TensorFlow's of an infinite double is NaN
+            x = tf.where(tf.math.is_inf(x), tf.ones_like(x), x)
         compare(lambda x, f=f: f(x), x, ulps=ULPS.get(name, 0))
 
 
@@ -114,7 +122,54 @@ def test_operations_of_two_are_those_of_tensorflow(name, dtype):
     for seed, (a, b) in enumerate(BROADCASTS):
         x, y = numbers(dtype, (5, *a), seed), numbers(dtype, (5, *b), seed + 100)
         f = getattr(tf.math, name)
-        compare(lambda x, y, f=f: (f(x, y), f(y, x)), x, y)
+        if name == "xdivy":  # TensorFlow's of -0 is either zero
+            x, y = (tf.where(v == 0, tf.zeros_like(v), v) for v in (x, y))
+        compare(lambda x, y, f=f: (f(x, y), f(y, x)), x, y, ulps=ULPS.get(name, 0))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.name)
+def test_integers_are_divided_as_by_tensorflow(dtype):
+    x = tf.concat([numbers(dtype, (5, 3, 4), 1), tf.fill([5, 3, 1], dtype.min)], -1)
+    for divisor in 3, -4, -1, [[7], [-2], [1]]:
+
+        def f(x, divisor=divisor):
+            y = tf.constant(divisor, dtype)  # in the body: known
+            return x // y, x % y, tf.truncatediv(x, y), tf.truncatemod(x, y)
+
+        compare(f, x)
+
+
+def test_an_integer_divided_by_0_is_an_error():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="division by zero"):
+        looped(lambda x: x // tf.constant([1, 0]), numbers(tf.int32, (5, 2), 1))
+
+
+ACTIVATIONS = {
+    "elu": 1e-6, "selu": 1e-6, "gelu": 1e-6, "softplus": 1e-6, "softsign": 0, "relu": 0,
+    "relu6": 0, "leaky_relu": 0, "swish": 1e-6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_and_their_gradients_are_those_of_tensorflow(name, dtype):
+    f = getattr(tf.nn, name)
+    tolerance = ACTIVATIONS[name] * (1 if dtype == tf.float32 else 1e-7)
+
+    def both(x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return y, tape.gradient(y, x, dy)
+
+    for seed, shape in enumerate([(), (33,), (4, 17)]):
+        x, dy = numbers(dtype, (5, *shape), seed), numbers(dtype, (5, *shape), seed + 9)
+        x = tf.where(x == 0, tf.zeros_like(x), x)  # TensorFlow's of -0 is either zero
+        for found, expected in zip(looped(both, x, dy), eager(both, x, dy), strict=True):
+            if tolerance:
+                np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+            else:
+                check(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, tf.bool], ids=lambda d: d.name)
@@ -209,7 +264,17 @@ MOVES = {
     "roll": lambda x: tf.roll(x + 1, 1, 0) + tf.roll(x, [2, -1], [1, 0]) + tf.roll(x, -9, 1),
     "reverse": lambda x: tf.reverse(x, [0, -1]) * 2,
     "pad": lambda x: tf.pad(x + 1, [[1, 2], [0, 3]]) + tf.pad(x, [[3, 0], [1, 2]], "CONSTANT", 7),
-    "softmax": lambda x: tf.exp(x - tf.reduce_max(x, -1, keepdims=True)) * 0 + 1,
+    "split by sizes": lambda x: tf.split(x + 1, [1, -1, 2], axis=1)[1] * 2,
+    "gather": lambda x: tf.gather(x + 1, [2, 0, 1, 2, 3], axis=1) * 2 + tf.gather(x, 1)[0],
+    "gather a matrix": lambda x: tf.gather(x, [[0, 1], [3, 3]]) * 2,
+    "cumsum": lambda x: tf.cumsum(x, 1) * tf.cumsum(x, 0, exclusive=True, reverse=True),
+    "cumprod": lambda x: tf.math.cumprod(x, 1, exclusive=True) - tf.math.cumprod(x, 0),
+    "one hot": lambda x: x * tf.one_hot(tf.argmax(x, 1), 6) + tf.one_hot([9, 0], 6, 3.0)[0],
+    "one hot axis": lambda x: tf.one_hot(tf.argmax(x, 1, tf.int32), 6, x[0, 0], x[1, 1], axis=0),
+    "size": lambda x: x / tf.cast(tf.size(x + 1) + tf.rank(x), x.dtype),
+    "range": lambda x: tf.reshape(x + 1, tf.range(2, 20, 10)[:1] * 0 + tf.size(x)) * 2,
+    "bias": lambda x: tf.nn.bias_add(x, x[0]) * 2 + tf.nn.bias_add(x[None], x[:, 0], "NC..")[0],
+    "clip": lambda x: tf.raw_ops.ClipByValue(t=x, clip_value_min=-0.5, clip_value_max=x[0, 0]),
 }  # fmt: skip
 
 
@@ -228,7 +293,52 @@ def test_softmax_is_that_of_tensorflow(name, dtype):
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_losses_and_their_gradients_are_those_of_tensorflow(dtype):
+    def losses(logits, labels):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            y = tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(labels), logits)
+            bias = tf.nn.bias_add(logits, logits[0])
+            total = tf.reduce_sum(y) + tf.nn.l2_loss(bias)
+        return y, total, tape.gradient(total, logits)
+
+    for seed, shape in enumerate([(1, 7), (5, 33)]):
+        x, y = (numbers(dtype, (5, *shape), seed + k, special=False) * 3 for k in range(2))
+        tolerance = 1e-5 if dtype == tf.float32 else 1e-13
+        for found, expected in zip(looped(losses, x, y), eager(losses, x, y), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+EQUATIONS = [
+    "ab,bc->ac", "bh,bs->bsh", "bs,bsh->bh", "bsh,bh->bs", "bhqd,bhkd->bhqk", "abc,cb->ab",
+    "ab,ab->", "a,b->ab", "ab,cd->ad", "abc,cd->dba", "ba,bc->ca", "ij,jk->ki", "abc->cb",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsums_and_their_gradients_are_those_of_tensorflow(equation):
+    sizes = dict(zip("abcdhijkqs", (3, 4, 5, 2, 6, 7, 3, 20, 3, 9)))
+    operands = equation.split("->")[0].split(",")
+
+    def f(*xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            y = tf.einsum(equation, *xs)
+            total = tf.reduce_sum(tf.square(y))
+        return y, tape.gradient(total, xs)
+
+    for seed, dtype in enumerate(FLOATS):
+        shapes = [[5, *(sizes[label] for label in labels)] for labels in operands]
+        xs = [numbers(dtype, s, seed + i, special=False) for i, s in enumerate(shapes)]
+        tolerance = 2e-5 if dtype == tf.float32 else 1e-13
+        found, expected = (tf.nest.flatten(run(f, *xs)) for run in (looped, eager))
+        for a, e in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance)
+
+
 PRODUCTS = [((3, 4), (4, 5)), ((8, 32), (32, 17)), ((1, 7), (7, 1)), ((2, 3, 4), (2, 4, 9))]
+PRODUCTS += [((2, 3, 4, 5), (2, 3, 5, 1)), ((2, 1, 4, 5), (3, 5, 6)), ((4, 5), (3, 5, 6))]
 
 
 @pytest.mark.parametrize("turns", ["", "a", "b", "ab"])
@@ -251,9 +361,11 @@ def test_products_are_those_of_tensorflow(dtype, turns):
 
 # Gradients
 
+GRADIENTS = ["tanh", "sigmoid", "sqrt", "rsqrt", "reciprocal", "exp", "log", "erf", "sin", "log1p"]
+
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "sqrt", "rsqrt", "reciprocal", "exp", "log"])
+@pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_are_those_of_tensorflow(name, dtype, monkeypatch):
     x = tf.constant(np.random.default_rng(2).uniform(0.2, 2, (6, 11)), dtype)
 

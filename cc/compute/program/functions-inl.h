@@ -1,6 +1,6 @@
 // Functions of vectors of floats and doubles, for one instruction set: see
 // each_instruction_set-inl.h. Their errors, in units in the last place, are at most 1 (Exp, Log)
-// and 2.5 (Tanh, Sigmoid; 4 for doubles). NaN stays; -0 and infinities give what C's functions
+// and 2.5 (the others; 4 for doubles). NaN stays; -0 and infinities give what C's functions
 // give.
 
 #include "cc/compute/vectors-inl.h"
@@ -165,12 +165,17 @@ template <typename S, int L>
   return BitCast<Vector<S, L>>(biased << FloatFormat<S>::kMantissa);
 }
 
+// e^x = (1 + rest) * 2^power, with the rest of a number from -ln(2)/2 to ln(2)/2.
 template <typename S, int L>
-[[gnu::always_inline]] inline Vector<S, L> ExpOf(Vector<S, L> x) {
+struct Power {
+  Vector<S, L> rest;
+  Vector<typename FloatFormat<S>::Bits, L> power;
+};
+
+template <typename S, int L>
+[[gnu::always_inline]] inline Power<S, L> PowerOfE(Vector<S, L> x) {
   using Format = FloatFormat<S>;
   using Bits = Vector<typename Format::Bits, L>;
-  x = x < Format::kLeast ? Fill<L>(Format::kLeast) : x;
-  x = x > Format::kMost ? Fill<L>(Format::kMost) : x;
   const Vector<S, L> shift = Fill<L>(Format::kShift);
   const Vector<S, L> shifted = Fused<S, L>(x, Fill<L>(Format::kLog2E), shift);
   const Vector<S, L> n = shifted - shift;
@@ -179,11 +184,35 @@ template <typename S, int L>
   const Vector<S, L> r = Fused<S, L>(n, low, high);
   const Vector<S, L> rest = Fused<S, L>(n, low, high - r);  // what r lacks
   const Vector<S, L> p = Polynomial<S, L>(r, Format::kExp);
-  const Vector<S, L> y = r + Fused<S, L>(p, r * r, rest) + 1;
+  return {r + Fused<S, L>(p, r * r, rest), BitCast<Bits>(shifted) - BitCast<Bits>(shift)};
+}
+
+template <typename S, int L>
+[[gnu::always_inline]] inline Vector<S, L> Clamped(Vector<S, L> x, S least, S most) {
+  x = x < least ? Fill<L>(least) : x;
+  return x > most ? Fill<L>(most) : x;
+}
+
+template <typename S, int L>
+[[gnu::always_inline]] inline Vector<S, L> ExpOf(Vector<S, L> x) {
+  using Format = FloatFormat<S>;
+  using Bits = Vector<typename Format::Bits, L>;
+  const Power<S, L> e = PowerOfE<S, L>(Clamped<S, L>(x, Format::kLeast, Format::kMost));
   // In two factors, so that results beyond normal numbers are right.
-  const Bits steps = BitCast<Bits>(shifted) - BitCast<Bits>(shift);
-  const Bits half = (steps + (typename Format::Bits(4096))) / 2 - 2048;
-  return y * PowerOf2<S, L>(half + Format::kBias) * PowerOf2<S, L>(steps - half + Format::kBias);
+  const Bits half = (e.power + (typename Format::Bits(4096))) / 2 - 2048;
+  return (e.rest + 1) * PowerOf2<S, L>(half + Format::kBias) *
+         PowerOf2<S, L>(e.power - half + Format::kBias);
+}
+
+template <typename S, int L>
+[[gnu::always_inline]] inline Vector<S, L> Expm1Of(Vector<S, L> x) {
+  using Format = FloatFormat<S>;
+  // Up to the power that is infinite, half of which is a number.
+  const S most = std::is_same_v<S, float> ? S(88.8) : S(709.9);
+  const Power<S, L> e = PowerOfE<S, L>(Clamped<S, L>(x, S(-50), most));
+  const Vector<S, L> half = PowerOf2<S, L>(e.power + (Format::kBias - 1));
+  const Vector<S, L> y = 2 * Fused<S, L>(half, e.rest, half - S(0.5));
+  return x == 0 ? x : y;
 }
 
 // x = significand * 2^exponent, with the significand from the root of 1/2 to that of 2.
@@ -255,6 +284,21 @@ template <typename S, int L>
 }
 
 template <typename S, int L>
+[[gnu::always_inline]] inline Vector<S, L> Log1pOf(Vector<S, L> x) {
+  const Vector<S, L> one = Fill<L>(S(1)), zero{};
+  const Vector<S, L> sum = x + one;
+  const Vector<S, L> lost = x < 1 ? x - (sum - one) : one - (sum - x);
+  const Parts<S, L> parts = TakeApart<S, L>(sum);
+  const auto is_near = parts.exponent == 0;
+  const Vector<S, L> y = LogNear1<L>(is_near ? x : parts.significand - one, parts.exponent) +
+                         (is_near ? zero : lost / sum);
+  const Vector<S, L> infinity = Fill<L>(S(__builtin_inf()));
+  const Vector<S, L> special = x == -1 ? -infinity : Fill<L>(S(__builtin_nan("")));
+  const Vector<S, L> result = x > -1 ? y : special;
+  return (x == infinity) | (x == 0) ? x : result;
+}
+
+template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> SigmoidOf(Vector<S, L> x) {
   const Vector<S, L> one = Fill<L>(S(1));
   const Vector<S, L> e = ExpOf<S, L>(x < 0 ? x : -x);
@@ -285,4 +329,56 @@ template <typename S, int L>
   const Vector<S, L> magnitude = x < 0 ? -x : x;
   const Vector<S, L> far = 1 - 2 / (ExpOf<S, L>(magnitude + magnitude) + 1);
   return magnitude < S(0.625) ? TanhNear0<L>(x) : x < 0 ? -far : far;
+}
+
+// Near 0 a polynomial of x^2; beyond, 1 - e^p.
+template <int L>
+[[gnu::always_inline]] inline Vector<float, L> ErfOf(Vector<float, L> x) {
+  static constexpr float kNear[] = {-5.96761703e-4f, 4.99119423e-3f,  -2.67681349e-2f,
+                                    1.12819925e-1f,  -3.76125336e-1f, 1.28379166e-1f};
+  static constexpr float kFar[] = {-1.72853470e-5f, 3.83197126e-4f,  -3.88396438e-3f,
+                                   2.42546219e-2f,  -1.06777877e-1f, -6.34846687e-1f,
+                                   -1.28717512e-1f};
+  const Vector<float, L> near = Fused<float, L>(Polynomial<float, L>(x * x, kNear), x, x);
+  const Vector<float, L> magnitude = x < 0 ? -x : x;
+  const Vector<float, L> p =
+      Fused<float, L>(Polynomial<float, L>(magnitude, kFar), magnitude, -magnitude);
+  const Vector<float, L> far = 1 - ExpOf<float, L>(p);
+  return magnitude > 0.927734375f ? WithSignOf<float, L>(far, x) : near;
+}
+
+// Of the Cephes library: near 0 a ratio of polynomials of x^2; beyond, 1 - e^(-x^2) times one of x.
+template <int L>
+[[gnu::always_inline]] inline Vector<double, L> ErfOf(Vector<double, L> x) {
+  static constexpr double kP[] = {9.60497373987051638749e0, 9.00260197203842689217e1,
+                                  2.23200534594684319226e3, 7.00332514112805075473e3,
+                                  5.55923013010394962768e4};
+  static constexpr double kQ[] = {1.0,
+                                  3.35617141647503099647e1,
+                                  5.21357949780152679795e2,
+                                  4.59432382970980127987e3,
+                                  2.26290000613890934246e4,
+                                  4.92673942608635921086e4};
+  static constexpr double kFarP[] = {
+      2.46196981473530512524e-10, 5.64189564831068821977e-1, 7.46321056442269912687e0,
+      4.86371970985681366614e1,   1.96520832956077098242e2,  5.26445194995477358631e2,
+      9.34528527171957607540e2,   1.02755188689515710272e3,  5.57535335369399327526e2};
+  static constexpr double kFarQ[] = {1.0,
+                                     1.32281951154744992508e1,
+                                     8.67072140885989742329e1,
+                                     3.54937778887819891062e2,
+                                     9.75708501743205489753e2,
+                                     1.82390916687909736289e3,
+                                     2.24633760818710981792e3,
+                                     1.65666309194161350182e3,
+                                     5.57535340817727675546e2};
+  const Vector<double, L> z = x * x;
+  const Vector<double, L> near = x * Polynomial<double, L>(z, kP) / Polynomial<double, L>(z, kQ);
+  // From 6 on all are 1.
+  const Vector<double, L> magnitude = x < 0 ? -x : x;
+  const Vector<double, L> bounded = Clamped<double, L>(magnitude, 0, 6);
+  const Vector<double, L> ratio =
+      Polynomial<double, L>(bounded, kFarP) / Polynomial<double, L>(bounded, kFarQ);
+  const Vector<double, L> far = 1 - ExpOf<double, L>(-bounded * bounded) * ratio;
+  return magnitude > 1 ? WithSignOf<double, L>(far, x) : near;
 }

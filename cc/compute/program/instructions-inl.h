@@ -99,9 +99,12 @@ TF_TI_UNARY(Sqrt, TF_TI_IS_REAL, return SquareRoot<T, L>(x);)
 TF_TI_UNARY(Rsqrt, TF_TI_IS_REAL, return 1 / SquareRoot<T, L>(x);)
 TF_TI_UNARY(Reciprocal, TF_TI_IS_REAL, return 1 / x;)
 TF_TI_FUNCTION(Exp, return ExpOf<T, L>(x);)
+TF_TI_FUNCTION(Expm1, return Expm1Of<T, L>(x);)
 TF_TI_FUNCTION(Log, return LogOf<T, L>(x);)
+TF_TI_FUNCTION(Log1p, return Log1pOf<T, L>(x);)
 TF_TI_FUNCTION(Tanh, return TanhOf<T, L>(x);)
 TF_TI_FUNCTION(Sigmoid, return SigmoidOf<T, L>(x);)
+TF_TI_FUNCTION(Erf, return ErfOf<L>(x);)
 TF_TI_UNARY(Rint, TF_TI_IS_REAL, return Nearest<T, L>(x);)
 TF_TI_UNARY(Floor, TF_TI_IS_REAL, const Vector<T, L> nearest = Nearest<T, L>(x);
             return nearest > x ? nearest - 1 : nearest;)
@@ -140,7 +143,8 @@ TF_TI_BINARY(SqrtGrad, TF_TI_IS_REAL, return y * T(0.5) / x;)
 TF_TI_BINARY(RsqrtGrad, TF_TI_IS_REAL, return y * T(-0.5) * (x * x * x);)
 TF_TI_BINARY(ReciprocalGrad, TF_TI_IS_REAL, return -y * x * x;)
 // Of x, y being what ReLU got or gave.
-TF_TI_BINARY(ReluGrad, TF_TI_IS_NUMBER, const Vector<T, L> zero{}; return y > 0 ? x : zero;)
+TF_TI_BINARY(ReluGrad, TF_TI_IS_NUMBER, const Vector<T, L> zero{}; const auto one = Fill<L>(T(1));
+             const Vector<T, L> factor = y > 0 ? one : zero; return x * factor;)
 
 }  // namespace operations
 
@@ -518,33 +522,55 @@ void FirstOfRows(const Instruction& o) {
   }
 }
 
-// Some rows of a product of matrices. Each number is added up in the order of the right factor's
-// rows, so it is the same however many are computed at once.
+// A product of matrices: some rows, and some vectors of columns. Each number is added up in the
+// order of the right factor's rows, so it is the same however many are computed at once.
+template <typename T, int rows, int vectors, int L>
+[[gnu::always_inline]] inline void MultiplyBlock(const Instruction& o, char* const* at, int64_t i) {
+  Vector<T, L> sums[rows][vectors] = {};
+  const char *left = at[1], *right = at[2];
+  for (int64_t k = 0; k < o.sizes[1]; ++k) {
+    Vector<T, L> row[vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) row[v] = Operand<false, T, L>(right, i + v * L);
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+      const Vector<T, L> x = Operand<true, T, L>(left + r * o.strides[1][2], 0);
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) sums[r][v] = Fused<T, L>(x, row[v], sums[r][v]);
+    }
+    left += o.strides[1][1];
+    right += o.strides[2][1];
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      Put<T>(sums[r][v], at[0] + r * o.strides[0][2], i + v * L);
+    }
+  }
+}
 template <typename T, int rows>
 struct ProductStep {
   const Instruction& o;
   char* const* at;
   template <int L>
   [[gnu::always_inline]] void Of(int64_t i) const {
-    Vector<T, L> sums[rows] = {};
-    const char *left = at[1], *right = at[2];
-    for (int64_t k = 0; k < o.sizes[1]; ++k) {
-      const Vector<T, L> row = Operand<false, T, L>(right, i);
-      for (int r = 0; r < rows; ++r) {
-        sums[r] = Fused<T, L>(Operand<true, T, L>(left + r * o.strides[1][2], 0), row, sums[r]);
-      }
-      left += o.strides[1][1];
-      right += o.strides[2][1];
-    }
-    for (int r = 0; r < rows; ++r) Put<T>(sums[r], at[0] + r * o.strides[0][2], i);
+    MultiplyBlock<T, rows, 1, L>(o, at, i);
   }
 };
 template <typename T, int rows>
 [[gnu::always_inline]] inline void MultiplyRows(const Instruction& o, int64_t first,
                                                 int64_t batch) {
+  constexpr int L = kLanes<T>;
   char* at[3];
   for (int p = 0; p < 3; ++p) at[p] = o.at[p] + first * o.strides[p][2] + batch * o.strides[p][3];
-  ForLanes<kLanes<T>>(o.sizes[0], ProductStep<T, rows>{o, at});
+  const int64_t n = o.sizes[0];
+  // As many sums at once as hide the time that each takes.
+  constexpr int kVectors = rows == 1 ? 4 : 2;
+  int64_t i = 0;
+  for (; i + kVectors * L <= n; i += kVectors * L) MultiplyBlock<T, rows, kVectors, L>(o, at, i);
+  for (; i + L <= n; i += L) MultiplyBlock<T, rows, 1, L>(o, at, i);
+  ForTail<L / 2>(i, n, ProductStep<T, rows>{o, at});
 }
 template <typename T>
 void Multiply(const Instruction& o) {
@@ -552,6 +578,56 @@ void Multiply(const Instruction& o) {
     int64_t r = 0;
     for (; r + 4 <= o.sizes[2]; r += 4) MultiplyRows<T, 4>(o, r, batch);
     for (; r < o.sizes[2]; ++r) MultiplyRows<T, 1>(o, r, batch);
+  }
+}
+
+// The same where what is added up lies side by side in both factors: one row by some columns, lane
+// by lane, then ever fewer lanes.
+template <typename T, int columns>
+struct DotStep {
+  const char* left;
+  const char* right;
+  int64_t stride;
+  T* sums;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    const Vector<T, L> x = Operand<false, T, L>(left, i);
+    for (int c = 0; c < columns; ++c) {
+      const Vector<T, L> products = x * Operand<false, T, L>(right + c * stride, i);
+      sums[c] += JoinLanes<SumOfAll, T, L>(products);
+    }
+  }
+};
+template <typename T, int columns>
+[[gnu::always_inline]] inline void MultiplyDots(const Instruction& o, char* const* at,
+                                                int64_t first) {
+  constexpr int L = kLanes<T>;
+  Vector<T, L> lanes[columns] = {};
+  const int64_t stride = o.strides[2][0], depth = o.sizes[1];
+  const char* const right = at[2] + first * stride;
+  int64_t k = 0;
+  for (; k + L <= depth; k += L) {
+    const Vector<T, L> x = Operand<false, T, L>(at[1], k);
+#pragma GCC unroll 4
+    for (int c = 0; c < columns; ++c) {
+      lanes[c] = Fused<T, L>(x, Operand<false, T, L>(right + c * stride, k), lanes[c]);
+    }
+  }
+  T sums[columns];
+  for (int c = 0; c < columns; ++c) sums[c] = JoinLanes<SumOfAll, T, L>(lanes[c]);
+  ForTail<L / 2>(k, depth, DotStep<T, columns>{at[1], right, stride, sums});
+  for (int c = 0; c < columns; ++c) Put<T>(sums[c], at[0] + (first + c) * o.strides[0][0], 0);
+}
+template <typename T>
+void MultiplyByDots(const Instruction& o) {
+  for (int64_t batch = 0; batch < o.sizes[3]; ++batch) {
+    for (int64_t r = 0; r < o.sizes[2]; ++r) {
+      char* at[3];
+      for (int p = 0; p < 3; ++p) at[p] = o.at[p] + r * o.strides[p][2] + batch * o.strides[p][3];
+      int64_t c = 0;
+      for (; c + 4 <= o.sizes[0]; c += 4) MultiplyDots<T, 4>(o, at, c);
+      for (; c < o.sizes[0]; ++c) MultiplyDots<T, 1>(o, at, c);
+    }
   }
 }
 
@@ -685,7 +761,10 @@ Kernel KernelOf(Operation operation, ElementType to, int layout) {
     case Operation::kArgMin:
       return FirstKernel<A, false>(to, layout);
     case Operation::kMatMul:
-      if constexpr (kIsReal<A>) return Multiply<A>;
+      if constexpr (kIsReal<A>) return layout == 1 ? MultiplyByDots<A> : Multiply<A>;
+      break;
+    default:
+      break;
   }
   return nullptr;
 }

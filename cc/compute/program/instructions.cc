@@ -1,5 +1,7 @@
 #include "cc/compute/program/instructions.h"
 
+#include "cc/compute/program/calls.h"
+
 #define TF_TI_LOOPS "cc/compute/program/instructions-inl.h"
 #include "cc/compute/each_instruction_set-inl.h"
 
@@ -20,8 +22,10 @@ const char* NameOf(Operation operation) {
     return #name;
     TF_TI_CASE(Copy)
     TF_TI_UNARY_OPERATIONS(TF_TI_CASE)
+    TF_TI_UNARY_CALLS(TF_TI_CASE)
     TF_TI_CASE(Cast)
     TF_TI_BINARY_OPERATIONS(TF_TI_CASE)
+    TF_TI_BINARY_CALLS(TF_TI_CASE)
     TF_TI_CASE(Select)
     TF_TI_REDUCTIONS(TF_TI_CASE)
     TF_TI_CASE(MatMul)
@@ -36,6 +40,7 @@ int NumOperands(Operation operation) {
 }
 
 Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout) {
+  if (IsCall(operation)) return FindCall(operation, from);
   switch (from) {
     case ElementType::kFloat:
       return BestKernel<float>(operation, to, layout);

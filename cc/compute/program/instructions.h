@@ -16,13 +16,21 @@ namespace tf_ti {
 // clang-format off
 #define TF_TI_UNARY_OPERATIONS(MACRO)                                                           \
   MACRO(Neg) MACRO(Abs) MACRO(Sign) MACRO(Square) MACRO(Sqrt) MACRO(Rsqrt) MACRO(Reciprocal)    \
-  MACRO(Exp) MACRO(Log) MACRO(Tanh) MACRO(Sigmoid) MACRO(Floor) MACRO(Ceil) MACRO(Rint)         \
-  MACRO(Relu) MACRO(IsNan) MACRO(IsInf) MACRO(IsFinite) MACRO(LogicalNot)
+  MACRO(Exp) MACRO(Expm1) MACRO(Log) MACRO(Log1p) MACRO(Tanh) MACRO(Sigmoid) MACRO(Erf)         \
+  MACRO(Floor) MACRO(Ceil) MACRO(Rint) MACRO(Relu) MACRO(IsNan) MACRO(IsInf) MACRO(IsFinite)    \
+  MACRO(LogicalNot)
 #define TF_TI_BINARY_OPERATIONS(MACRO)                                                          \
   MACRO(Add) MACRO(Sub) MACRO(Mul) MACRO(Div) MACRO(Maximum) MACRO(Minimum)                     \
   MACRO(SquaredDifference) MACRO(Equal) MACRO(NotEqual) MACRO(Less) MACRO(LessEqual)            \
   MACRO(Greater) MACRO(GreaterEqual) MACRO(LogicalAnd) MACRO(LogicalOr) MACRO(SigmoidGrad)      \
   MACRO(TanhGrad) MACRO(SqrtGrad) MACRO(RsqrtGrad) MACRO(ReciprocalGrad) MACRO(ReluGrad)
+// One number after the other, most by functions of C's library: for few numbers. Integers divided
+// by 0 give 0.
+#define TF_TI_UNARY_CALLS(MACRO)                                                                \
+  MACRO(Sin) MACRO(Cos) MACRO(Tan) MACRO(Asin) MACRO(Acos) MACRO(Atan) MACRO(Sinh) MACRO(Cosh)  \
+  MACRO(Asinh) MACRO(Acosh) MACRO(Atanh) MACRO(Erfc)
+#define TF_TI_BINARY_CALLS(MACRO)                                                               \
+  MACRO(Pow) MACRO(Atan2) MACRO(TruncateDiv) MACRO(TruncateMod) MACRO(FloorDiv) MACRO(FloorMod)
 // Along one dimension. ArgMax and ArgMin give int32 or int64.
 #define TF_TI_REDUCTIONS(MACRO) \
   MACRO(Sum) MACRO(Prod) MACRO(Max) MACRO(Min) MACRO(ArgMax) MACRO(ArgMin) MACRO(All) MACRO(Any)
@@ -31,8 +39,9 @@ namespace tf_ti {
 enum class Operation : uint8_t {
 #define TF_TI_NAME(name) k##name,
   kCopy,
-  TF_TI_UNARY_OPERATIONS(TF_TI_NAME) kCast,
-  TF_TI_BINARY_OPERATIONS(TF_TI_NAME) kSelect,  // of a bool and two others
+  TF_TI_UNARY_OPERATIONS(TF_TI_NAME) TF_TI_UNARY_CALLS(TF_TI_NAME) kCast,
+  TF_TI_BINARY_OPERATIONS(TF_TI_NAME) TF_TI_BINARY_CALLS(TF_TI_NAME)
+      kSelect,  // of a bool and two others
   TF_TI_REDUCTIONS(TF_TI_NAME) kMatMul
 #undef TF_TI_NAME
 };
@@ -41,6 +50,11 @@ const char* NameOf(Operation operation);
 int NumOperands(Operation operation);
 inline bool IsReduction(Operation operation) {
   return operation >= Operation::kSum && operation < Operation::kMatMul;
+}
+
+inline bool IsCall(Operation operation) {
+  return (operation >= Operation::kSin && operation < Operation::kCast) ||
+         (operation >= Operation::kPow && operation < Operation::kSelect);
 }
 
 constexpr int kMostLoops = 4;
@@ -65,7 +79,8 @@ using Kernel = void (*)(const Instruction&);
 // kernel for layout 0 if there is any; Copy has all, and one for any strides, kStrided.
 //
 // A reduction has layout 1 if the numbers that are reduced lie side by side; otherwise those of
-// the innermost loop do, and are reduced each with those of other rows.
+// the innermost loop do, and are reduced each with those of other rows. A product of matrices has
+// layout 1 if what is added up lies side by side in both factors; otherwise its columns do.
 constexpr int kStrided = 8;
 Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout);
 

@@ -43,6 +43,14 @@ Loops MergeLoops(const std::vector<View>& views) {
   return loops;
 }
 
+// True if what a product of matrices adds up lies side by side, and the right factor's columns do
+// not.
+bool AreDots(const View& left, const View& right) {
+  const int64_t size = SizeOf(left.type);
+  return left.strides[2] == size && right.strides[1] == size &&
+         (right.dims[2] == 1 || right.strides[2] != size);
+}
+
 bool IsTest(Operation operation) {
   return (operation >= Operation::kIsNan && operation <= Operation::kLogicalNot) ||
          (operation >= Operation::kEqual && operation <= Operation::kLogicalOr);
@@ -195,11 +203,23 @@ View ProgramBuilder::Multiply(const View& left, const View& right) {
   if ((a.dims[0] != 1 && a.dims[0] != batch) || (b.dims[0] != 1 && b.dims[0] != batch)) {
     return View();
   }
-  // Columns of the right factor lie side by side.
-  if (columns > 1 && b.strides[2] != SizeOf(b.type)) b = Copied(b);
+  // Columns of the right factor lie side by side, as in a copy, unless dot products take less time.
+  const bool copies_once = blocks_[b.block].stays;
+  const bool are_dots = AreDots(a, b) && (columns == 1 || (!copies_once && 2 * rows <= depth));
+  if (columns > 1 && !are_dots && b.strides[2] != SizeOf(b.type)) b = Copied(b);
   const View result = AddResult(a.type, {batch, rows, columns});
-  Emit(Operation::kMatMul, a.type,
-       {result, a.BroadcastTo({batch, rows, depth}), b.BroadcastTo({batch, depth, columns})});
+  View out = result;
+  a = a.BroadcastTo({batch, rows, depth});
+  b = b.BroadcastTo({batch, depth, columns});
+  // Of one column, the transposed product.
+  if (columns == 1 && are_dots) {
+    const std::vector<int> turned = {0, 2, 1};
+    out = out.Transpose(turned);
+    std::swap(a, b);
+    a = a.Transpose(turned);
+    b = b.Transpose(turned);
+  }
+  Emit(Operation::kMatMul, a.type, {out, a, b});
   return rank == 3 ? result : result.WithoutDim(0);
 }
 
@@ -268,6 +288,7 @@ void Program::AddStep(const ProgramBuilder::Step& step) {
     loops.strides = {{result.strides[2], 0, result.strides[1], result.strides[0]},
                      {0, left.strides[2], left.strides[1], left.strides[0]},
                      {right.strides[2], right.strides[1], 0, right.strides[0]}};
+    layout = AreDots(left, right);
   } else {
     loops = MergeLoops(step.views);
     for (size_t k = 1; k < step.views.size(); ++k) {

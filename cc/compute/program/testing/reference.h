@@ -54,12 +54,42 @@ inline double RealResult(Operation operation, ElementType type, double x, double
       return r(1 / x);
     case Operation::kExp:
       return r(std::exp(static_cast<long double>(x)));
+    case Operation::kExpm1:
+      return r(std::expm1(static_cast<long double>(x)));
     case Operation::kLog:
       return r(std::log(static_cast<long double>(x)));
+    case Operation::kLog1p:
+      return r(std::log1p(static_cast<long double>(x)));
     case Operation::kTanh:
       return r(std::tanh(static_cast<long double>(x)));
     case Operation::kSigmoid:
       return r(1 / (1 + std::exp(-static_cast<long double>(x))));
+    case Operation::kErf:
+      return r(std::erf(static_cast<long double>(x)));
+    case Operation::kSin:
+      return r(std::sin(static_cast<long double>(x)));
+    case Operation::kCos:
+      return r(std::cos(static_cast<long double>(x)));
+    case Operation::kTan:
+      return r(std::tan(static_cast<long double>(x)));
+    case Operation::kAsin:
+      return r(std::asin(static_cast<long double>(x)));
+    case Operation::kAcos:
+      return r(std::acos(static_cast<long double>(x)));
+    case Operation::kAtan:
+      return r(std::atan(static_cast<long double>(x)));
+    case Operation::kSinh:
+      return r(std::sinh(static_cast<long double>(x)));
+    case Operation::kCosh:
+      return r(std::cosh(static_cast<long double>(x)));
+    case Operation::kAsinh:
+      return r(std::asinh(static_cast<long double>(x)));
+    case Operation::kAcosh:
+      return r(std::acosh(static_cast<long double>(x)));
+    case Operation::kAtanh:
+      return r(std::atanh(static_cast<long double>(x)));
+    case Operation::kErfc:
+      return r(std::erfc(static_cast<long double>(x)));
     case Operation::kFloor:
       return std::floor(x);
     case Operation::kCeil:
@@ -82,6 +112,20 @@ inline double RealResult(Operation operation, ElementType type, double x, double
       return x != x ? x : y != y ? y : x < y ? x : y;
     case Operation::kSquaredDifference:
       return r(r(x - y) * r(x - y));
+    case Operation::kPow:
+      return r(std::pow(static_cast<long double>(x), static_cast<long double>(y)));
+    case Operation::kAtan2:
+      return r(std::atan2(static_cast<long double>(x), static_cast<long double>(y)));
+    case Operation::kTruncateDiv:
+      return std::trunc(r(x / y));
+    case Operation::kTruncateMod:
+      return std::fmod(x, y);
+    case Operation::kFloorDiv:
+      return std::floor(r(x / y));
+    case Operation::kFloorMod: {
+      const double rest = std::fmod(x, y);
+      return rest != 0 && (rest < 0) != (y < 0) ? r(rest + y) : rest;
+    }
     case Operation::kSigmoidGrad:
       return r(r(y * x) * r(1 - x));
     case Operation::kTanhGrad:
@@ -93,7 +137,7 @@ inline double RealResult(Operation operation, ElementType type, double x, double
     case Operation::kReciprocalGrad:
       return r(r(-y * x) * x);
     case Operation::kReluGrad:
-      return y > 0 ? x : 0;
+      return x * (y > 0);
     default:
       return std::numeric_limits<double>::quiet_NaN();
   }
@@ -134,6 +178,14 @@ inline int64_t IntegerResult(Operation operation, ElementType type, int64_t x, i
       return x || y;
     case Operation::kReluGrad:
       return y > 0 ? x : 0;
+    case Operation::kTruncateDiv:
+      return y == 0 ? 0 : y == -1 ? w(-U(x)) : x / y;
+    case Operation::kTruncateMod:
+      return y == 0 || y == -1 ? 0 : x % y;
+    case Operation::kFloorDiv:
+      return y == 0 ? 0 : y == -1 ? w(-U(x)) : x / y - (x % y != 0 && (x < 0) != (y < 0));
+    case Operation::kFloorMod:
+      return y == 0 || y == -1 ? 0 : x % y + ((x % y != 0 && (x < 0) != (y < 0)) ? y : 0);
     default:
       return x;  // kCopy
   }

@@ -52,12 +52,23 @@ class Lowering {
   bool name(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs, \
             std::vector<Lowered>* outputs)
   TF_TI_RULE(Elementwise);
+  TF_TI_RULE(Division);
+  TF_TI_RULE(Composed);
   TF_TI_RULE(AddN);
   TF_TI_RULE(Cast);
   TF_TI_RULE(SelectV1);
+  TF_TI_RULE(BiasAdd);
+  TF_TI_RULE(BiasAddGrad);
+  TF_TI_RULE(L2Loss);
   TF_TI_RULE(Reduction);
+  TF_TI_RULE(Accumulated);
   TF_TI_RULE(IndexOfExtreme);
   TF_TI_RULE(ShapeOf);
+  TF_TI_RULE(SizeOfAll);
+  TF_TI_RULE(Range);
+  TF_TI_RULE(ConcatOffset);
+  TF_TI_RULE(InvertPermutation);
+  TF_TI_RULE(IdentityN);
   TF_TI_RULE(Reshape);
   TF_TI_RULE(ExpandDims);
   TF_TI_RULE(Squeeze);
@@ -71,17 +82,30 @@ class Lowering {
   TF_TI_RULE(Pack);
   TF_TI_RULE(Unpack);
   TF_TI_RULE(Split);
+  TF_TI_RULE(SplitV);
+  TF_TI_RULE(Gather);
+  TF_TI_RULE(OneHot);
   TF_TI_RULE(MatMul);
+  TF_TI_RULE(Einsum);
   TF_TI_RULE(Roll);
   TF_TI_RULE(Reverse);
   TF_TI_RULE(Pad);
   TF_TI_RULE(Softmax);
+  TF_TI_RULE(SoftmaxCrossEntropy);
   TF_TI_RULE(Fill);
   TF_TI_RULE(ZerosLike);
   TF_TI_RULE(OnesLike);
   TF_TI_RULE(BroadcastGradientArgs);
 #undef TF_TI_RULE
 
+  // Gets what an operation makes of few known integers, if that is integers.
+  static bool Evaluate(const tensorflow::NodeDef& node, Rule rule,
+                       const std::vector<Lowered>& inputs, std::vector<Lowered>* outputs);
+  bool OperandsOf(const std::vector<Lowered>& inputs, std::vector<View>* operands, Dims* dims);
+  // The sum over some dimensions, which stay as ones of 1. They have elements. Of any reduction.
+  View Reduced(Operation operation, View view, const std::vector<bool>& is_reduced);
+  // Neighbouring dimensions as one.
+  View Merged(const View& view, int first, int count);
   bool Joined(const std::vector<View>& parts, int dim, std::vector<Lowered>* outputs);
   bool Filled(const View& element, const Dims& dims, std::vector<Lowered>* outputs);
   bool Sliced(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs, int first,
