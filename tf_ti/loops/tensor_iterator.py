@@ -64,10 +64,10 @@ def tensor_iterator(
             only, and compute the others again: T / checkpoint_every + checkpoint_every states of
             memory instead of T, for one more forward pass.
         name: a name for the operation.
-        fuse: move operations out of the loop. Operations of captured values alone run once, before
-            the loop. Operations of slices, and operations of states for outputs, run in one call
-            for all iterations: the products of a recurrent cell with its inputs become one large
-            product. Results may differ in rounding where other than elementwise operations move.
+        fuse: make the loop faster. Operations of captured values alone run once, before the loop.
+            Operations of slices, and operations of states for outputs, run in one call for all
+            iterations: the products of a recurrent cell with its inputs become one large product.
+            Results may differ in rounding where other than elementwise operations move.
             Operations move that are known to be safe: arithmetic, comparisons, casts, products with
             a factor that all iterations share, convolutions, pooling, reductions, tf.nn.silu, and
             changes of shape. Stateful and random operations stay. An operation with another custom
@@ -89,6 +89,10 @@ def tensor_iterator(
             loop. Half precisions are computed in float32.
             An eager call that no tape watches does all this only with a `tf.function` as its body:
             else it would take more time than it saves. It still knows a cell with nothing to move.
+            On a CPU, programs of vector code run what they can of the body that is left.
+            If False, nothing moves, and TensorFlow's kernels run all of the body, as they do for
+            all loops where the environment has TF_TI_PROGRAM=0. A loop inside the body has its own
+            `fuse`; gradients have that of their loop.
 
     Returns:
         A tuple of tensors in the order of the output ports' external ids. Without an iteration, an

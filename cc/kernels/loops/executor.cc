@@ -473,9 +473,9 @@ class LoopExecutor : public Executor {
       return InvalidArgument("expected ", schedule_.parameters.size(), " arguments, got ",
                              frame->parameters.size());
     }
-    frame->runner =
-        std::make_unique<ScheduleRunner>(schedule_, params_, &device_, &serial_device_, args,
-                                         may_compile_ ? &compiled_bodies_ : nullptr, frame);
+    frame->runner = std::make_unique<ScheduleRunner>(
+        schedule_, params_, &device_, &serial_device_, args,
+        may_compile_ && frame->fuse ? &compiled_bodies_ : nullptr, frame);
     return frame->runner->Run();
   }
 
