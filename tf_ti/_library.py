@@ -1,8 +1,11 @@
 """The native libraries: `ops` holds the Python functions that TensorFlow makes for the ops.
 
+`LOWERED` names the operations that programs run in the bodies of loops.
+
 `XLA_PROBLEM` says why the ops cannot be compiled by XLA, or is None where they can.
 """
 
+import ctypes
 import pathlib
 
 _PATH = pathlib.Path(__file__).with_name("_tf_ti.so")
@@ -42,6 +45,12 @@ def _load():
     return tf.load_op_library(str(_PATH))
 
 
+def _lowered() -> frozenset[str]:
+    names = ctypes.CDLL(str(_PATH)).TfTiLoweredOperations
+    names.restype = ctypes.c_char_p
+    return frozenset(names().decode().split())
+
+
 def _load_xla() -> str | None:
     import tensorflow as tf
 
@@ -57,4 +66,5 @@ def _load_xla() -> str | None:
 
 
 ops = _load()
+LOWERED = _lowered()
 XLA_PROBLEM = _load_xla()

@@ -191,6 +191,8 @@ result_shapes: The static shapes of the body's results.
 limit_label: The name of num_iterations in errors.
 reverse: Visit the pieces from the last to the first. Pieces, histories and outputs keep their
   positions: only the order of execution turns round.
+fuse: On a CPU, programs of vector code may run parts of the body and of the condition. If false,
+  TensorFlow's kernels run all of them. A loop inside the body has its own.
 )doc";
 
 #define TF_TI_LOOP_ATTRS()                                                              \
@@ -229,7 +231,8 @@ reverse: Visit the pieces from the last to the first. Pieces, histories and outp
       .Attr("result_types: list(type) >= 0")                                            \
       .Attr("result_shapes: list(shape) >= 0")                                          \
       .Attr("limit_label: string = 'num_iterations'")                                   \
-      .Attr("reverse: bool = false")
+      .Attr("reverse: bool = false")                                                    \
+      .Attr("fuse: bool = true")
 
 REGISTER_OP("TfTi>TensorIterator")
     .TF_TI_LOOP_ATTRS()

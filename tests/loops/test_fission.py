@@ -24,6 +24,14 @@ def no_recognition():
     passes.RECOGNIZERS.update(recognizers)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_programs():
+    """What programs run would stay: test_fission_and_programs.py has that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_TI_PROGRAM", "0")
+        yield
+
+
 def normal(*shape, dtype=tf.float32, seed=0):
     return tf.constant(np.random.default_rng(seed).normal(size=shape), dtype)
 

@@ -211,7 +211,7 @@ def test_fission_says_why_an_operation_stays(case, notes_of):
 
 def test_fission_says_that_moving_would_not_pay(notes_of):
     def f(h, x):
-        return h + tf.reduce_sum(tf.tile(x, [1, 3]) * tf.tile(h, [1, 3])[:, : 3 * N]), None
+        return h + tf.reduce_sum(tf.tile(x, [1, 3]) * tf.tile(tf.cos(h), [1, 3])[:, : 3 * N]), None
 
     (note,) = refusals(notes_of(scan(f)), "fission")
     assert note.text == "its values are larger than those it reads"

@@ -118,11 +118,10 @@ def test_kernels_lie_in_their_iterations_and_these_in_the_loop(events):
 def test_programs_lie_in_their_iterations(events):
     """Here one before the probe, and one after it."""
     found = events(with_scan)
-    programs = [event for event in found if event.name.startswith("program: ")]
     iterations = named(found, "TfTi>TensorIterator iteration")
-    assert len(programs) == 2 * COUNT
+    assert len(programs(found)) == 2 * COUNT
     for k, iteration in enumerate(iterations):
-        before, after = programs[2 * k : 2 * k + 2]
+        before, after = programs(found)[2 * k : 2 * k + 2]
         assert iteration.contains(before) and iteration.contains(after)
         assert before.name.startswith("program: MatMul") and after.name.endswith("(2 ops)")
 
@@ -140,6 +139,51 @@ def test_operations_of_programs_have_no_kernels(events, monkeypatch, has_program
     operations = {"Einsum", "Erf", "Softplus", "Cumsum", "OneHot", "GatherV2", "FloorMod", "Sin"}
     kernels = operations & {event.name.split(":")[-1] for event in found}
     assert kernels == (set() if has_programs else operations)
+
+
+def programs(events):
+    return [event for event in events if event.name.startswith("program: ")]
+
+
+def fused(fuse):
+    return lambda x: tf_ti.scan(lambda c, x: (step(c, x), None), tf.ones([1, 8]), x, fuse=fuse)[0]
+
+
+def slope(call):
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call(x)
+        return tape.gradient(y, x)
+
+    return gradient
+
+
+@pytest.mark.parametrize("around", [lambda call: call, slope])
+def test_kernels_run_all_of_a_loop_without_fuse(events, around):
+    assert programs(events(around(fused(True))))
+    found = events(around(fused(False)))
+    assert not programs(found) and named(found, "MatMul")
+
+
+def test_of_two_loops_with_one_body_each_has_its_own_fuse(events):
+    graph_def = tf.function(fused(True)).get_concrete_function(X).graph.as_graph_def()
+    (loop,) = (node for node in graph_def.node if node.op.startswith("TfTi>"))
+    (argument,) = (node.name for node in graph_def.node if node.op == "Placeholder")
+    other = graph_def.node.add()
+    other.CopyFrom(loop)
+    other.name, other.attr["fuse"].b = "kernels", False
+
+    def both(x):
+        names = [f"{loop.name}:0", "kernels:0"]
+        return tf.graph_util.import_graph_def(graph_def, {argument: x}, names)
+
+    found = events(both)
+    (loop,) = named(found, "scan:")
+    (other,) = named(found, "kernels:")
+    assert all(loop.contains(event) for event in programs(found))
+    assert any(other.contains(event) for event in named(found, "MatMul"))
+    assert len(programs(found)) == 2 * COUNT
 
 
 def test_iterations_of_a_body_that_may_wait_appear(events):

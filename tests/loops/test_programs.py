@@ -10,6 +10,7 @@ from checks import in_threads
 from tensorflow.python.eager import cancellation
 
 import tf_ti
+from tf_ti.loops.passes.step import Fuse
 
 FLOATS, INTEGERS = (tf.float32, tf.float64), (tf.int32, tf.int64)
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -2.5, 1e30, -1e30]
@@ -54,7 +55,7 @@ def looped(f, *xs):
 
     @tf.function
     def run(*xs):
-        return tf_ti.scan(lambda c, x: (c, f(*x)), 0, xs, fuse=False)[1]
+        return tf_ti.scan(lambda c, x: (c, f(*x)), 0, xs, fuse=Fuse.PROGRAMS)[1]
 
     run(*xs)
     return run(*xs)

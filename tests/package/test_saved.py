@@ -19,6 +19,8 @@ X = np.float32([[[0.5, -1], [0.25, 2], [-0.5, 1]], [[1, 1], [-1, 0.5], [0.125, 0
 W = np.float32([[0.5, -0.25], [0.75, 1.0]])
 TABLE = np.float32([[1, 2], [3, -4], [-5, 6], [7, 8]])
 IDS, OFFSETS, WEIGHTS = [1, 0, 2, 1], [0, 3, 3], [0.5, -1.0, 2.0, 0.25]
+# As many that programs run loops over them at once, and as small that states stay small.
+STEPS = np.random.default_rng(5).uniform(-0.9, 0.9, [20, 3, 2])
 BAGS = [[0, 1, 2], [], [3]]  # positions in IDS
 
 
@@ -36,6 +38,11 @@ def model(saved):
     return tf.saved_model.load(str(saved / "model"))
 
 
+@pytest.fixture
+def programs(saved):
+    return tf.saved_model.load(str(saved / "programs"))
+
+
 def recurrent(x, w):
     """The states h of time steps run backwards, and the last of them, h_0."""
     h, states = np.zeros_like(x[:, 0]), np.zeros_like(x)
@@ -44,11 +51,20 @@ def recurrent(x, w):
     return h, states
 
 
-def slopes(x, w):
+def squashed(x, w, order=reversed):
+    """The last state of the loops that programs run, and the sums of all."""
+    c, sums = np.ones_like(x[0]), np.zeros(x.shape[:2])
+    for t in order(range(len(x))):
+        c = np.exp(-np.square(c @ w)) + x[t].max(-1, keepdims=True) * c
+        sums[t] = (1 / (1 + np.exp(-c))).sum(-1)
+    return c, sums
+
+
+def slopes(x, w, function=recurrent):
     """By differences of the definition in float64."""
 
     def loss(x, w):
-        last, states = recurrent(x, w)
+        last, states = function(x, w)
         return last.sum() + (states**2).sum()
 
     arguments = [np.float64(x), np.float64(w)]
@@ -96,6 +112,22 @@ def test_a_while_loop(model):
     assert last.numpy() == 1
     assert path.numpy().tolist() == [6, 3, 10, 5, 16, 8, 4, 2, 0, 0]
     assert back.numpy().tolist() == [2, 4, 8, 16, 5, 10, 3, 6]
+
+
+@pytest.mark.parametrize("name", ["forward", "kernels"])
+def test_a_loop_that_programs_or_kernels_run(programs, name):
+    for got, expected in zip(getattr(programs, name)(STEPS), squashed(STEPS, np.float64(W))):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_the_gradient_of_a_loop_that_programs_run(programs):
+    for got, expected in zip(programs.slopes(STEPS), slopes(STEPS, W, squashed)):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_a_loop_that_programs_run_in_a_loop(programs):
+    expected, _ = squashed(np.repeat(STEPS, 2, axis=0), np.float64(W), order=iter)
+    np.testing.assert_allclose(programs.nested(STEPS), expected, rtol=1e-6)
 
 
 def test_bags(model):

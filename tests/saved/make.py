@@ -1,8 +1,8 @@
-"""Makes a SavedModel and a .keras file for package/test_saved.py, by the tf_ti that is installed.
+"""Makes SavedModels and a .keras file for package/test_saved.py, by the tf_ti that is installed.
 
     python tests/saved/make.py tests/saved/VERSION
 
-What a version has saved must load for ever, so what is there already is never made again.
+What a version has saved must load for ever, so what is there already is not made again.
 """
 
 import pathlib
@@ -16,6 +16,7 @@ import tf_ti
 
 FLOATS = tf.TensorSpec([None, None, 2])
 IDS = tf.TensorSpec([None], tf.int64)
+STEPS = tf.TensorSpec([None, None, 2], tf.float64)
 
 
 class Model(tf.Module):
@@ -104,6 +105,45 @@ class Model(tf.Module):
         return by_table.indices, by_table.values, by_weights
 
 
+class Programs(tf.Module):
+    """Loops whose bodies programs of vector code run."""
+
+    def __init__(self):
+        self.w = tf.Variable([[0.5, -0.25], [0.75, 1.0]], dtype=tf.float64)
+
+    def _squash(self, c, x):
+        c = tf.exp(-tf.square(c @ self.w)) + tf.reduce_max(x, -1, keepdims=True) * c
+        return c, tf.reduce_sum(tf.sigmoid(c), -1)
+
+    def _run(self, x, fuse=True):
+        return tf_ti.scan(self._squash, tf.ones_like(x[0]), x, reverse=True, fuse=fuse)
+
+    @tf.function(input_signature=[STEPS])
+    def forward(self, x):
+        return self._run(x)
+
+    @tf.function(input_signature=[STEPS])
+    def kernels(self, x):
+        return self._run(x, fuse=False)
+
+    @tf.function(input_signature=[STEPS])
+    def slopes(self, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            last, sums = self._run(x)
+            loss = tf.reduce_sum(last) + tf.reduce_sum(tf.square(sums))
+        return tape.gradient(loss, [x, self.w])
+
+    @tf.function(input_signature=[STEPS])
+    def nested(self, x):
+        """Each element twice, by a loop in a loop."""
+
+        def twice(c, x):
+            return tf_ti.scan(lambda c, _: (self._squash(c, x)[0], None), c, length=2)[0], None
+
+        return tf_ti.scan(twice, tf.ones_like(x[0]), x)[0]
+
+
 def make_classifier():
     model = keras.Sequential(
         [
@@ -119,6 +159,9 @@ def make_classifier():
 
 if __name__ == "__main__":
     folder = pathlib.Path(sys.argv[1])
-    folder.mkdir()
-    tf.saved_model.save(Model(), str(folder / "model"))
-    make_classifier().save(folder / "classifier.keras")
+    folder.mkdir(exist_ok=True)
+    for name, make in {"model": Model, "programs": Programs}.items():
+        if not (folder / name).exists():
+            tf.saved_model.save(make(), str(folder / name))
+    if not (folder / "classifier.keras").exists():
+        make_classifier().save(folder / "classifier.keras")

@@ -18,7 +18,8 @@ from tf_ti._tf.composites import (
 )
 from tf_ti._tf.devices import (
     current_device,
-    device_of_call,
+    expects_gpu,
+    expects_xla,
     has_gpu,
     registered_kernels,
 )
@@ -128,11 +129,12 @@ __all__ = [
     "current_device",
     "decode",
     "depends_on_inputs",
-    "device_of_call",
     "dismantle",
     "do_not_convert",
     "encode_row",
     "encode_rows",
+    "expects_gpu",
+    "expects_xla",
     "find_function",
     "find_gradient",
     "forget_captures",

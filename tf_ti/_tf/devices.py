@@ -3,6 +3,7 @@
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels
+from tensorflow.python.ops import control_flow_util
 
 
 def current_device() -> str:
@@ -12,7 +13,7 @@ def current_device() -> str:
     return tf.no_op().device
 
 
-def device_of_call() -> str:
+def _device_of_call() -> str:
     """The device that a `with tf.device` around all functions being traced asks for, or ""."""
     return context.context().device_name or ""
 
@@ -23,6 +24,23 @@ def has_gpu() -> bool:
     if current._initialized:
         return current.num_gpus() > 0
     return bool(tf.config.get_visible_devices("GPU"))
+
+
+def expects_gpu() -> bool:
+    """Returns true if an operation will probably run on a GPU.
+
+    It will, unless another device is asked for: here, or around the call that traces a function.
+    """
+    if not has_gpu():
+        return False
+    asked = tf.DeviceSpec.from_string(current_device() or _device_of_call()).device_type
+    return asked in (None, "GPU")
+
+
+def expects_xla() -> bool:
+    """Returns true if the function that is being traced asks XLA to compile it."""
+    graph = tf.compat.v1.get_default_graph()
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 def registered_kernels():

@@ -34,7 +34,7 @@ class _NativeLoop:
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         try:
             spec = self._cell_spec(training)
-            if ops.expects_gpu():
+            if _tf.expects_gpu():
                 raise NotImplementedError("there is a GPU")
         except NotImplementedError as cause:
             if not self._has_warned:

@@ -32,10 +32,10 @@ def call(
     Returns:
         The values for the user.
     """
+    fusing = _passes.fusing(fuse, way.body)
     if _plain.is_wanted():
         return _call_plainly(way, tensors, num_iterations, checkpoint_every, name)
     way.body = _body.resolve(way.body, way.arguments, way.expected)
-    fusing = _passes.fusing(fuse, way.body)
 
     def add(tensors: Sequence[tf.Tensor], num_iterations: Limit) -> Structure:
         loop = trace(way, way.enter(tensors), num_iterations)

@@ -78,6 +78,7 @@ class LoopSpec:
         reverse: true if the loop visits its iterations from the last to the first.
         limit_label: the name that errors give the number of iterations.
         condition_inputs: the parameters that the condition reads; None without a condition.
+        fuse: true if programs of vector code may run parts of the body.
     """
 
     inputs: tuple[Input, ...]
@@ -88,6 +89,7 @@ class LoopSpec:
     reverse: bool = False
     limit_label: str = "num_iterations"
     condition_inputs: tuple[int, ...] | None = None
+    fuse: bool = True
 
     def recording(self, every: int, recorded: Sequence[int]) -> "LoopSpec":
         """The same loop with the further outputs that its gradient needs: histories.
@@ -175,6 +177,7 @@ class LoopSpec:
             "reverse": self.reverse,
             "limit_label": self.limit_label,
             "condition_inputs": list(self.condition_inputs or ()),
+            "fuse": self.fuse,
         }
 
     @classmethod
@@ -208,6 +211,7 @@ class LoopSpec:
             attr("reverse"),
             attr("limit_label").decode(),
             tuple(attr("condition_inputs")) if attr("condition") else None,
+            attr("fuse"),
         )
 
 

@@ -99,14 +99,6 @@ def asks_for_gpu() -> bool:
     return kind == "GPU" if kind else tf.executing_eagerly()
 
 
-def expects_gpu() -> bool:
-    """Returns true if an operation will probably run on a GPU.
-
-    It will, unless another device is asked for: here, or around the call that traces a function.
-    """
-    return _tf.has_gpu() and (_kind(_tf.current_device() or _tf.device_of_call()) or "GPU") == "GPU"
-
-
 def _kind(device: str) -> str | None:
     return tf.DeviceSpec.from_string(device).device_type
 

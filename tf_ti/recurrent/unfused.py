@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti.loops.passes.step import Fuse
 from tf_ti.loops.scan import scan
 from tf_ti.recurrent import arguments as _arguments
 from tf_ti.recurrent.spec import Activation, CellSpec, Limits
@@ -71,7 +72,7 @@ def run(
         axis=time_axis,
         reverse=spec.reverse,
         checkpoint_every=checkpoint_every,
-        fuse=False,  # the product with x has left the loop already
+        fuse=Fuse.PROGRAMS,  # the product with x has left the loop already
     )
     return tf.cast(y, dtype), [tf.cast(state, dtype) for state in carry["states"]]
 

@@ -505,7 +505,7 @@ class LoopExecutor : public Executor {
     }
     frame->runner = std::make_unique<ScheduleRunner>(
         schedule_, params_, &device_, &serial_device_, args,
-        compiled_bodies_.are_wanted() ? &compiled_bodies_ : nullptr, frame);
+        compiled_bodies_.are_wanted() && frame->fuse ? &compiled_bodies_ : nullptr, frame);
     return frame->runner->Run();
   }
 

@@ -71,6 +71,8 @@ class BodyFrame : public tensorflow::CallFrameInterface {
   std::vector<tensorflow::Tensor> results;
   // How often the body runs, or -1 where that is not known.
   int64_t num_iterations = -1;
+  // True if programs may run parts of the body.
+  bool fuse = true;
   // Set by the first run, if the executor is kLoopExecutor; later ones need no detour.
   std::unique_ptr<BodyRunner> runner;
 };

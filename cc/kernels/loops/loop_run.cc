@@ -145,6 +145,7 @@ absl::Status LoopRun::Start() {
   std::transform(spec_.inputs.begin(), spec_.inputs.end(), frame_.invariant.begin(),
                  [](const LoopSpec::Input& input) { return input.is_invariant(); });
   frame_.results.resize(num_results);
+  frame_.fuse = condition_frame_.fuse = spec_.fuse;
   inputs_.resize(num_inputs);
   outputs_.resize(spec_.outputs.size());
   if (spec_.has_num_iterations) {

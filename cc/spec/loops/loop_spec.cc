@@ -59,6 +59,7 @@ absl::Status LoopSpec::Init(const Attributes& attributes) {
   has_condition = conditions.size() == 1;
   TF_RETURN_IF_ERROR(attributes.Get("limit_label", &limit_label));
   TF_RETURN_IF_ERROR(attributes.Get("reverse", &reverse));
+  TF_RETURN_IF_ERROR(attributes.Get("fuse", &fuse));
   TF_RETURN_IF_ERROR(attributes.Get("result_shapes", &result_shapes));
   result_uses.assign(result_shapes.size(), 0);
 

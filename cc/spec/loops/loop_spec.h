@@ -73,6 +73,7 @@ struct LoopSpec {
   bool has_num_iterations;
   std::string limit_label;
   bool reverse;
+  bool fuse;  // programs may run parts of the functions
 
   absl::Status Init(const Attributes& attributes);
 

@@ -65,7 +65,7 @@ class LoopNode:
     Attributes:
         name: its name.
         around: the loops of the network whose blocks its own stands in, the outermost first.
-        fuse: true if part of it may leave it.
+        fuse: true if passes may change it, and programs run it.
         notes: the account of its passes.
         end: how many operations there were when its block was closed.
         used: the tensors given to its layers, with the loops whose blocks were open then.

@@ -23,6 +23,7 @@ from tf_ti.loops.block.values import (
     nested_recurrence,
 )
 from tf_ti.loops.drawing import diagram as _diagram
+from tf_ti.loops.passes import check_fuse
 from tf_ti.loops.tracing import composites as _composites, eager as _eager
 from tf_ti.loops.tracing.structure import Structure
 
@@ -100,8 +101,8 @@ class Loop:
         outputs: the `Output`s, in the order in which they were added.
 
     Raises:
-        ValueError, TypeError: a layer gets a wrong argument, at the call, or loops do not nest,
-            when the outermost block ends.
+        ValueError, TypeError: the loop or a layer gets a wrong argument, at the call, or loops do
+            not nest, when the outermost block ends.
         tf.errors.InvalidArgumentError: an iterator is shorter than the loop, a length is below the
             number of iterations, or a shape changes. In eager mode when the outermost block ends.
 
@@ -121,6 +122,7 @@ class Loop:
     def __init__(self, name: str | None = None, *, fuse: bool = True):
         if name is not None and (not isinstance(name, str) or not name):
             raise TypeError(f"name must be a non-empty str or None, got {name!r}")
+        check_fuse(fuse)
         self._requested_name, self._fuse = name, bool(fuse)
         self._block = Block(name or "Loop")
         self.outputs: list[Output] = []

@@ -125,6 +125,7 @@ def cut(
         tuple((sources.index(r), p) for r, p in spec.back_edges),
         tuple(t.dtype for t in body.outputs),
         tuple(t.shape for t in body.outputs),
+        fuse=spec.fuse,
     )
     made = _tf.FuncGraph(f"{body.name}s")
     made.tf_ti_copies = {}
@@ -158,6 +159,7 @@ def cut(
         tuple((lasts[r], p) for r, p in spec.back_edges),
         tuple(t.dtype for t in made.outputs),
         tuple(t.shape for t in made.outputs),
+        fuse=spec.fuse,
     )
     return Segments(outer, made, tensors, positions, pieces)
 

@@ -540,7 +540,8 @@ class _Reverse:
             tuple((result, positions[first_own + p]) for result, p in self.back_edges),
             tuple(t.dtype for t in body.outputs),
             tuple(t.shape for t in body.outputs),
-            not self.spec.reverse,
+            reverse=not self.spec.reverse,
+            fuse=self.spec.fuse,
         )
         loop = TracedLoop(spec, body, tensors, self.num_iterations, lengths=self.lengths)
         return _lower.run_loop(loop, name="TensorIteratorGradient")

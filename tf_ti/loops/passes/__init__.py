@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
@@ -16,7 +17,7 @@ from tf_ti.loops.passes.step import Fuse, Note, Step, Unknown
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
-__all__ = ["PASSES", "RECOGNIZERS", "Candidate", "Outcome", "Pass", "fusing", "run"]
+__all__ = ["PASSES", "RECOGNIZERS", "Candidate", "Outcome", "Pass", "check_fuse", "fusing", "run"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class Candidate:
 
     Attributes:
         loop: the loop.
-        fuse: the passes that it goes through.
+        fuse: what may become of it.
         checkpoint_every: the states that a gradient is to record: those of each such iteration.
         name: a name for the operation.
     """
@@ -56,7 +57,7 @@ class Pass:
 
     Attributes:
         name: its name, for notes.
-        fuse: the least that users must ask for.
+        fuse: the least that must be asked for.
         apply: gives the loop that takes the candidate's place; None if it stays as it is. It raises
             `Unknown` with the reason where it refuses.
     """
@@ -79,8 +80,8 @@ class Outcome:
     notes: tuple[Note, ...] = ()
 
 
-# Recognizers of whole loops, by the name of the operation that they know: from an analysis, the
-# passes asked for and a name. `tf_ti.recurrent`, which is made of loops, enters its own.
+# Recognizers of whole loops, by the name of the operation that they know: from an analysis, what
+# may become of the loop and a name. `tf_ti.recurrent`, which is made of loops, enters its own.
 RECOGNIZERS: dict[str, Callable[[Analysis, Fuse, str | None], Step]] = {}
 
 
@@ -114,9 +115,11 @@ def run(
 
     Args:
         loop: the loop. Its body's graph may change.
-        fuse: the passes.
+        fuse: what may become of it.
         checkpoint_every, name: as in `tf_ti.tensor_iterator`.
     """
+    spec = dataclasses.replace(loop.spec, fuse=fuse >= Fuse.PROGRAMS)
+    loop = dataclasses.replace(loop, spec=spec)
     candidate = Candidate(loop, fuse, checkpoint_every or 1, name)
     finishes, notes = [], []
     with tf.control_dependencies(loop.controls):
@@ -149,20 +152,30 @@ def run(
 
 
 def fusing(fuse: Any, body: Callable | None = None) -> Fuse:
-    """The passes for a user's `fuse`.
+    """What may become of a loop, for a user's `fuse`.
 
     Fission takes time when the loop is traced, and saves it when it runs. It pays where the loop
     may run again, and where a tape will want its gradient.
 
     Args:
-        fuse: true or false.
+        fuse: true or false; a `Fuse` is the answer itself.
         body: the body, if it may be a function that is kept.
     """
+    if isinstance(fuse, Fuse):
+        return fuse
+    check_fuse(fuse)
     if not fuse:
         return Fuse.NOTHING
     is_eager = tf.executing_eagerly() and not _tf.is_recording()
-    is_once = is_eager and not isinstance(body, ConcreteFunction)
+    is_kept = isinstance(body, ConcreteFunction) or hasattr(body, "get_concrete_function")
+    is_once = is_eager and not is_kept
     return Fuse.WHOLE if is_once else Fuse.ALL
+
+
+def check_fuse(fuse: Any) -> None:
+    """Refuses what a user gives for `fuse` if it is neither true nor false."""
+    if not isinstance(fuse, (bool, np.bool_)):
+        raise TypeError(f"fuse must be True or False, got {fuse!r}")
 
 
 def _forget(body: _tf.FuncGraph) -> None:

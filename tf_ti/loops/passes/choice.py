@@ -8,6 +8,8 @@
 - At the ends of a group that moves, an operation stays whose values are larger at the cut.
 - Operations after the loop move only where all their states have static shapes: others may change
   from one iteration to the next.
+- Where programs run all of the core, what they run stays too: a product or a convolution moves, and
+  what programs do not run, with all before it that it needs and all after it that needs it.
 """
 
 import dataclasses
@@ -16,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 import tensorflow as tf
 
 from tf_ti.loops import spec as _spec
-from tf_ti.loops.passes import batching as _batching
+from tf_ti.loops.passes import batching as _batching, programs as _programs
 from tf_ti.loops.passes.analysis import BEFORE, CORE, INVARIANT, Analysis, analyse, size_of
 from tf_ti.loops.passes.step import Unknown
 
@@ -91,7 +93,7 @@ def _given_to(
         t.ref(): t
         for op in analysis.uses.operations
         if op in operations
-        for t in op.inputs
+        for t in _batching.used(op)
         if analysis.level(t) == CORE and t.op not in after
     }
     return [tensor for ref, tensor in found.items() if ref not in given]
@@ -106,6 +108,8 @@ class _Chooser:
         self._reasons: dict[tf.Operation, Unknown] = {}
 
     def choose(self) -> Choice:
+        if _programs.run_core_of(self._analysis):
+            self._leave_to_programs()
         # An operation after the loop that stays in it reads values from before.
         self._trim_after()
         after = self._groups_that_pay(self._after)
@@ -121,6 +125,26 @@ class _Chooser:
         return Choice(
             self._analysis, frozenset(self._before), frozenset(self._after), self._reasons
         )
+
+    def _leave_to_programs(self) -> None:
+        moves = set()
+        for op in reversed(self._uses.operations):
+            if op in self._before:
+                readers = self._uses.readers.get(op, ())
+                if self._is_worth(op) or not moves.isdisjoint(readers):
+                    moves.add(op)
+        for op in self._uses.operations:
+            if op in self._after:
+                if self._is_worth(op) or any(
+                    t.op in moves for t in op.inputs if t.op in self._after
+                ):
+                    moves.add(op)
+        for region in (self._before, self._after):
+            stay = [op for op in self._uses.operations if op in region and op not in moves]
+            self._leave(region, stay, "programs run it in the loop in less time")
+
+    def _is_worth(self, op: tf.Operation) -> bool:
+        return self._is_product(op) or not _programs.run(op)
 
     def _leave(self, region: set[tf.Operation], group: list[tf.Operation], reason: str) -> None:
         region.difference_update(group)

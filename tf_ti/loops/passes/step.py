@@ -10,17 +10,19 @@ from tf_ti.loops.traced import TracedLoop
 
 
 class Fuse(enum.IntEnum):
-    """The passes that a loop goes through before it becomes an operation: those that need no more.
+    """What may become of a loop, beside what every loop needs; each has what is before it.
 
     Attributes:
-        NOTHING: those that every loop needs.
-        WHOLE: and those that make one other operation of the whole loop, with nothing around it.
-        ALL: all.
+        NOTHING: no more: TensorFlow's kernels run its body.
+        PROGRAMS: programs of vector code may run parts of the body.
+        WHOLE: it may become one other operation, with nothing around it.
+        ALL: operations may leave it.
     """
 
     NOTHING = 0
-    WHOLE = 1
-    ALL = 2
+    PROGRAMS = 1
+    WHOLE = 2
+    ALL = 3
 
 
 class Unknown(Exception):

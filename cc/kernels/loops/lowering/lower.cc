@@ -144,6 +144,15 @@ const std::unordered_map<std::string, Lowering::Rule>& Lowering::Rules() {
 
 bool MayBeLowered(const NodeDef& node) { return Lowering::Rules().count(node.op()) > 0; }
 
+const char* TfTiLoweredOperations() {
+  static const auto& names = *[] {
+    auto* const all = new std::string;
+    for (const auto& [name, rule] : Lowering::Rules()) absl::StrAppend(all, name, " ");
+    return all;
+  }();
+  return names.c_str();
+}
+
 bool IsView(const NodeDef& node) {
   static const auto& views = *new std::unordered_set<std::string>{"BroadcastGradientArgs",
                                                                   "BroadcastTo",

@@ -26,6 +26,8 @@ struct Lowered {
 
 // True if an operation can be lowered, as far as its name and types tell.
 bool MayBeLowered(const tensorflow::NodeDef& node);
+// The names of these operations, with spaces between them: Python's passes ask for them.
+extern "C" const char* TfTiLoweredOperations();
 // True if it only looks at an array in another way.
 bool IsView(const tensorflow::NodeDef& node);
 
@@ -47,6 +49,7 @@ class Lowering {
                                   std::vector<Lowered>*);
   static const std::unordered_map<std::string, Rule>& Rules();
   friend bool MayBeLowered(const tensorflow::NodeDef& node);
+  friend const char* TfTiLoweredOperations();
 
 #define TF_TI_RULE(name)                                                         \
   bool name(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs, \
