@@ -118,10 +118,10 @@ def test_a_product_after_the_loop_leaves_with_all_that_reads_it():
 
 def test_an_operation_that_no_program_runs_leaves_with_what_it_reads():
     def f(h, x):
-        return h + tf.exp(tf.sin(tf.square(x)))[:, :1], None
+        return h + tf.exp(tf.math.lgamma(tf.square(x)))[:, :1], None
 
     body, around = look(f)
-    assert around == {"Square": 1, "Sin": 1}
+    assert around == {"Square": 1, "Lgamma": 1}
     assert body["Exp"] == 1
     compare(f)
 
@@ -137,7 +137,7 @@ def test_what_is_large_leaves():
 
 def test_what_a_program_would_run_leaves_where_kernels_run_the_core():
     def f(h, x):
-        return tf.sin(h) + tf.exp(x)[:, :1], None
+        return tf.math.lgamma(h) + tf.exp(x)[:, :1], None
 
     assert look(f)[1]["Exp"] == 1
 
@@ -186,6 +186,5 @@ def test_a_note_says_why_an_operation_stays(monkeypatch):
 
     monkeypatch.setattr(passes, "run", noting)
     tf.function(lambda: tf_ti.scan(lambda h, x: (h + tf.exp(x), None), XS[0], XS))()
-    (note,) = outcomes[-1].notes[-1:]
-    assert (note.name, note.is_done) == ("fission", False)
+    (note,) = (note for note in outcomes[-1].notes if not note.is_done and note.name == "fission")
     assert note.text == "programs run it in the loop in less time" and "Exp" in note.operation

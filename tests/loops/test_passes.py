@@ -134,7 +134,7 @@ def test_recognition_names_checkpoints_conditions_and_counts(notes_of):
             h.next = h + 1.0
             loop.add_loop_output(h, LoopOutput.LAST_VALUE)
 
-    notes = notes_of(while_loop)
+    notes = [note for note in notes_of(while_loop) if not note.is_done]
     assert {note.name for note in notes} == {"recognition", "products", "fission"}
     assert {note.text for note in notes} == {"its condition is of the values of an iteration"}
 
@@ -147,12 +147,40 @@ def test_recognition_names_checkpoints_conditions_and_counts(notes_of):
 
 
 def test_a_cell_has_a_note_of_what_it_became(notes_of):
-    (note,) = notes_of(scan(cell))
+    (note,) = (note for note in notes_of(scan(cell)) if note.name != "programs")
     assert note == passes.Note("recognition", "runs as one sequence of RNN cells", True)
 
 
 def test_without_fuse_there_is_nothing_to_say(notes_of):
     assert notes_of(scan(cell, fuse=False)) == []
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("f", "reason", "operation"),
+    [
+        (lambda c, x: tf.math.lgamma(x), "no program has it", "Lgamma"),
+        (lambda c, x: tf.cast(tf.cast(x, tf.float16), tf.float32), "programs have no float16", "Cast"),
+        (lambda c, x: tf.fill([300, 300], x[0, 0])[:B, :N], "too large for a program", "Fill"),
+    ],
+)
+def test_programs_say_what_they_do_not_run(f, reason, operation, notes_of):
+    notes = notes_of(scan(lambda c, x: (c + tf.sin(f(c, x + c)), None), XS[0]))
+    (done,) = (note for note in notes if note.name == "programs" and note.is_done)
+    assert done.text.startswith("programs may run ")
+    found = refusals(notes, "programs")
+    assert found and all(reason in note.text for note in found)
+    assert any(f"({operation})" in note.operation for note in found)
+
+
+def test_programs_say_that_they_run_all(notes_of, monkeypatch):
+    body = scan(lambda c, x: (tf.sin(c) + x, None), XS[0])
+    (note,) = (note for note in notes_of(body) if note.name == "programs")
+    assert note == passes.Note("programs", "programs may run 2 of 2 operations", True)
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    assert not [note for note in notes_of(body) if note.name == "programs"]
 
 
 # --- fission -------------------------------------------------------------------------------------
@@ -200,7 +228,7 @@ def test_fission_says_why_an_operation_stays(case, notes_of):
 
     def f(h, x):
         made = tf.cast(of_slice(x), tf.float32)
-        return h + tf.reduce_sum(made) + tf.reduce_sum(tf.sin(h)), made
+        return h + tf.reduce_sum(made) + tf.reduce_sum(tf.math.lgamma(h)), made
 
     notes = refusals(notes_of(scan(f, xs=xs)), "fission")
     found = [note for note in notes if re.search(reason, note.text)]
@@ -211,7 +239,7 @@ def test_fission_says_why_an_operation_stays(case, notes_of):
 
 def test_fission_says_that_moving_would_not_pay(notes_of):
     def f(h, x):
-        return h + tf.reduce_sum(tf.tile(x, [1, 3]) * tf.tile(tf.cos(h), [1, 3])[:, : 3 * N]), None
+        return h + tf.reduce_sum(tf.tile(x, [1, 3]) * tf.tile(tf.math.lgamma(h), [1, 3])[:, : 3 * N]), None
 
     (note,) = refusals(notes_of(scan(f)), "fission")
     assert note.text == "its values are larger than those it reads"
@@ -228,8 +256,8 @@ def test_fission_says_that_slices_are_not_known_to_agree(notes_of):
 
 
 def test_fission_has_notes_of_what_moved(notes_of):
-    notes = notes_of(scan(lambda h, x: (tf.sin(x @ W + h @ R), tf.exp(x))))
-    assert [note.text for note in notes if note.is_done] == [
+    notes = notes_of(scan(lambda h, x: (tf.math.lgamma(x @ W + h @ R), tf.exp(x))))
+    assert [note.text for note in notes if note.is_done and note.name == "fission"] == [
         "computed before it, for all iterations: Exp, MatMul"
     ]
 

@@ -11,7 +11,12 @@ from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
 from tf_ti.loops import lower as _lower
-from tf_ti.loops.passes import cut as _cut, growth as _growth, products as _products
+from tf_ti.loops.passes import (
+    cut as _cut,
+    growth as _growth,
+    products as _products,
+    programs as _programs,
+)
 from tf_ti.loops.passes.analysis import Analysis, analyse
 from tf_ti.loops.passes.step import Fuse, Note, Step, Unknown
 from tf_ti.loops.traced import TracedLoop
@@ -105,6 +110,7 @@ PASSES = (
     Pass("products", Fuse.ALL, lambda candidate: _products.split(candidate.analysis)),
     Pass("fission", Fuse.ALL, lambda candidate: _cut.split(candidate.analysis)),
     Pass("growth", Fuse.NOTHING, lambda candidate: _growth.check(candidate.loop)),
+    Pass("programs", Fuse.PROGRAMS, lambda candidate: _programs.account(candidate.loop)),
 )
 
 

@@ -9,6 +9,8 @@ from tf_ti import _tf
 from tf_ti._library import LOWERED
 from tf_ti.loops.passes import batching as _batching
 from tf_ti.loops.passes.analysis import CORE, Analysis
+from tf_ti.loops.passes.step import Note, Step, Unknown
+from tf_ti.loops.traced import TracedLoop
 
 _TYPES = frozenset([tf.bool, tf.float32, tf.float64, tf.int32, tf.int64])
 # TensorFlow computes larger values on several threads.
@@ -16,11 +18,8 @@ _MOST_ELEMENTS = 2**15
 
 
 def run_core_of(analysis: Analysis) -> bool:
-    """True if the loop has a core, and programs run all of it.
-
-    None do on a GPU, where XLA compiles, or where the environment says so.
-    """
-    if os.environ.get("TF_TI_PROGRAM") == "0" or _tf.expects_gpu() or _tf.expects_xla():
+    """True if the loop has a core, and programs run all of it."""
+    if not _are_there():
         return False
     core = [
         op
@@ -33,9 +32,40 @@ def run_core_of(analysis: Analysis) -> bool:
 
 def run(op: tf.Operation) -> bool:
     """True if programs run an operation; where a dimension is not known, if that is small."""
+    return _refusal(op) is None
+
+
+def account(loop: TracedLoop) -> Step | None:
+    """The same loop, with notes of the operations of its body that programs run, or do not."""
+    operations = [
+        op
+        for op in loop.body.get_operations()
+        if op.type not in ("Const", "Placeholder", "NoOp") and not _batching.is_free(op)
+    ]
+    if not operations or not _are_there():
+        return None
+    refusals = [(op, reason) for op in operations if (reason := _refusal(op)) is not None]
+    count = len(operations) - len(refusals)
+    notes = [Note.of("programs", Unknown(reason, op)) for op, reason in refusals]
+    if count:
+        text = f"programs may run {count} of {len(operations)} operations"
+        notes.insert(0, Note("programs", text, True))
+    return Step(loop, notes=tuple(notes))
+
+
+def _are_there() -> bool:
+    """False on a GPU, where XLA compiles, and where the environment says so."""
+    return os.environ.get("TF_TI_PROGRAM") != "0" and not _tf.expects_gpu() and not _tf.expects_xla()
+
+
+def _refusal(op: tf.Operation) -> str | None:
     if op.type not in LOWERED and not _batching.is_free(op):
-        return False
-    return all(t.dtype in _TYPES and not _is_large(t) for t in (*op.inputs, *op.outputs))
+        return "no program has it"
+    tensors = (*op.inputs, *op.outputs)
+    others = [t.dtype.name for t in tensors if t.dtype not in _TYPES]
+    if others:
+        return f"programs have no {others[0]}"
+    return "its arrays are too large for a program" if any(map(_is_large, tensors)) else None
 
 
 def _is_large(tensor: tf.Tensor) -> bool:
