@@ -1,13 +1,18 @@
-"""Bodies that are no LSTM: tf_ti.scan, tf.while_loop, and both compiled by XLA.
+"""Bodies that are no LSTM: tf_ti.scan, TensorFlow's loops, what XLA compiles, and JAX's.
 
-A figure is a whole call of a tf.function with one loop in it, divided by the loop's iterations.
+A figure is a whole call of a tf.function with one loop in it, divided by the loop's iterations; or
+the difference of two such calls, one of half the length, divided by that of the iterations.
 """
 
 import contextlib
+import dataclasses
+import importlib
 import os
 import statistics
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 
+import numpy as np
 import tensorflow as tf
 
 import tf_ti
@@ -18,17 +23,44 @@ THREADS = 2
 OURS = "tf_ti.scan"
 KERNELS = "tf_ti.scan, TF_TI_PROGRAM=0"
 WHILE = "tf.while_loop"
+TF_SCAN = "tf.scan"
 OURS_ON_XLA = "tf_ti.scan, XLA-compiled"
 WHILE_ON_XLA = "tf.while_loop, XLA-compiled"
+JAX = "jax.lax.scan, jitted"
+# The rows that also have a figure for the loop alone. Others' iterations take so long that a call
+# costs little beside them; of both loops XLA makes much the same.
+ALONE = (OURS, KERNELS, OURS_ON_XLA, JAX)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A thing to do with each loop.
+
+    Attributes:
+        title: its name.
+        make_call: from a loop and a body to the function that is measured.
+        jax: the name of the function in loop_bodies_jax.py.
+        of_xla, of_while: the goals: geometric means of our times by the others'.
+        agreement: the relative difference that results may have.
+    """
+
+    title: str
+    make_call: Callable
+    jax: str
+    of_xla: float
+    of_while: float
+    agreement: float
 
 
 def run(quick: bool) -> Iterator[harness.Table]:
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     tf.config.threading.set_inter_op_parallelism_threads(THREADS)
-    repeats = 3 if quick else 9
-    yield _table("Forward", repeats, _forward, list(BODIES), (1.4, 0.12))
-    trained = [name for name, make in BODIES.items() if make().has_gradient]
-    yield _table("With gradient", repeats, _with_gradient, trained, (1.1, 0.09))
+    repeats, burst = (3, 0.02) if quick else (9, 0.05)
+    for kind in (
+        Kind("Forward", _forward, "forward", 1.4, 0.12, 1e-4),
+        Kind("With gradient", _with_gradient, "with_gradient", 1.1, 0.09, 1e-2),
+    ):
+        yield from _tables(kind, repeats, burst)
 
 
 def _scan(body: Body, init, xs):
@@ -61,8 +93,42 @@ def _while_loop(body: Body, init, xs):
     return carry, tf.nest.map_structure(lambda s: s.stack(), stacks)
 
 
+def _fits_tf_scan(body: Body) -> bool:
+    """True if the results are carries: tf.scan has no others."""
+    carry, y = body.f(body.init, tf.nest.map_structure(lambda x: x[0], body.xs))
+    return y is None or any(y is t for t in tf.nest.flatten(carry))
+
+
+def _tf_scan(body: Body, init, xs):
+    """The same with tf.scan, which stacks all carries."""
+    position = None
+
+    def f(carry, element):
+        nonlocal position
+        carry, y = body.f(carry, element)
+        position = next((k for k, t in enumerate(tf.nest.flatten(carry)) if t is y), None)
+        return carry
+
+    stacks = tf.scan(f, xs, init)
+    y = None if position is None else tf.nest.flatten(stacks)[position]
+    return tf.nest.map_structure(lambda s: s[-1], stacks), y
+
+
+WAYS = {
+    OURS: (_scan, {}),
+    KERNELS: (_scan, {}),
+    WHILE: (_while_loop, {}),
+    TF_SCAN: (_tf_scan, {}),
+    OURS_ON_XLA: (_scan, {"jit_compile": True}),
+    WHILE_ON_XLA: (_while_loop, {"jit_compile": True}),
+}
+
+
 def _forward(loop: Callable, body: Body):
-    return lambda init, xs: loop(body, init, xs)
+    def call(init, xs):
+        return [t for t in tf.nest.flatten(loop(body, init, xs)) if t is not None]
+
+    return call
 
 
 def _with_gradient(loop: Callable, body: Body):
@@ -72,7 +138,7 @@ def _with_gradient(loop: Callable, body: Body):
             tape.watch(watched)
             results = tf.nest.flatten(loop(body, init, xs))
             loss = tf.add_n([tf.reduce_sum(tf.sin(t)) for t in results if t is not None])
-        return tape.gradient(loss, watched)
+        return tape.gradient(loss, watched, unconnected_gradients="zero")
 
     return call
 
@@ -86,41 +152,84 @@ def _without_programs():
         del os.environ["TF_TI_PROGRAM"]
 
 
-def _table(title, repeats, make_call, names, limits) -> harness.Table:
-    table = harness.Table(f"{title}, bodies that are no LSTM", "us an iteration", [])
-    table.reference = OURS
-    for name in names:
-        table.add_column(name, _figures(BODIES[name](), repeats, make_call))
-    over_xla, over_while = limits
+@dataclasses.dataclass
+class Case:
+    """Something to measure: a call, and the seconds that the first one took."""
+
+    call: Callable[[], object]
+    first: float
+
+
+def _tables(kind: Kind, repeats: int, burst: float) -> Iterator[harness.Table]:
+    title = f"{kind.title}, bodies that are no LSTM"
+    whole = harness.Table(f"{title}: a whole call", "us an iteration", [], reference=OURS)
+    alone = harness.Table(f"{title}: the loop alone", "us an iteration", [], reference=OURS)
+    first = harness.Table(f"{title}: the first call", "seconds", [], reference=KERNELS)
+    for name, make in BODIES.items():
+        body = make(tf)
+        if kind.make_call is _with_gradient and not body.has_gradient:
+            continue
+        half = body.shortened(body.count // 2)
+        cases, halves = _cases(kind, name, body), _cases(kind, name, half, ALONE)
+        calls = {(row, True): case.call for row, case in cases.items()}
+        calls |= {(row, False): case.call for row, case in halves.items()}
+        seconds = harness.measure(calls, repeats, burst)
+        per_call = {row: seconds[row, True] for row in cases}
+        whole.add_column(name, {row: s / body.count * 1e6 for row, s in per_call.items()})
+        beyond = {row: per_call[row] - seconds[row, False] for row in halves}
+        per_iteration = {row: s / (body.count - half.count) * 1e6 for row, s in beyond.items()}
+        # A loop may take less than two calls differ by anyway.
+        alone.add_column(name, {row: s if s > 0 else None for row, s in per_iteration.items()})
+        # The lesser one: the other has waited for something.
+        both = {row: [case.first, halves.get(row, case).first] for row, case in cases.items()}
+        first.add_column(name, {row: min(times) for row, times in both.items()})
+    _add_goals(whole, kind)
+    beyond = [ours - other for ours, other in zip(first.rows[OURS], first.rows[KERNELS])]
+    first.goals.append(harness.Goal(f"{OURS} beyond {KERNELS}, the worst", max(beyond), 0.2, "s"))
+    yield whole
+    yield alone
+    yield first
+
+
+def _add_goals(table: harness.Table, kind: Kind) -> None:
     best = [min(pair) for pair in zip(table.rows[OURS_ON_XLA], table.rows[WHILE_ON_XLA])]
     for what, others, limit in (
-        ("the faster of both that XLA compiles", best, over_xla),
-        (WHILE, table.rows[WHILE], over_while),
+        ("the faster of both that XLA compiles", best, kind.of_xla),
+        (WHILE, table.rows[WHILE], kind.of_while),
         (KERNELS, table.rows[KERNELS], 1.0),
     ):
         quotients = [ours / other for ours, other in zip(table.rows[OURS], others)]
         mean = statistics.geometric_mean(quotients)
         table.goals.append(harness.Goal(f"{OURS} / {what}, geometric mean", mean, limit))
-    worst = max(zip(table.rows[OURS], table.rows[WHILE]), key=lambda pair: pair[0] / pair[1])
-    table.goals.append(harness.Goal(f"{OURS} / {WHILE}, the worst", worst[0] / worst[1], 1.0))
-    return table
+    table.add_goal(OURS, WHILE, 1.0)
 
 
-def _figures(body: Body, repeats: int, make_call: Callable) -> dict[str, float]:
-    def case(loop, **options):
-        function = tf.function(make_call(loop, body), autograph=False, **options)
-        function(body.init, body.xs)
+def _cases(
+    kind: Kind, name: str, body: Body, rows: Collection[str] | None = None
+) -> dict[str, Case]:
+    """The cases of these rows, or of all; those that there are."""
+    cases, results = {}, {}
+    for row, (loop, options) in WAYS.items():
+        if (rows is None or row in rows) and (row != TF_SCAN or _fits_tf_scan(body)):
+            function = tf.function(kind.make_call(loop, body), autograph=False, **options)
+            with _without_programs() if row == KERNELS else contextlib.nullcontext():
+                cases[row], results[row] = _case(function, body)
+    module = harness.if_installed(lambda: importlib.import_module("benchmarks.loop_bodies_jax"))
+    if module is not None:
+        same = BODIES[name](module.TF).shortened(body.count)
+        cases[JAX], results[JAX] = _case(getattr(module, kind.jax)(same), same)
+    for row, found in results.items():
+        # Times of different things are not to be compared.
+        for actual, wanted in zip(found, results[KERNELS], strict=True):
+            difference = np.abs(actual - wanted).max() / max(1e-3, np.abs(wanted).max())
+            if not difference <= kind.agreement:
+                raise RuntimeError(f"{name}: {row} and {KERNELS} differ by {difference:.2g}")
+    return cases
 
-        def call():
-            results = function(body.init, body.xs)
-            return next(t for t in tf.nest.flatten(results) if t is not None).numpy()
 
-        return call
-
-    cases = {OURS: case(_scan), WHILE: case(_while_loop)}
-    with _without_programs():
-        cases[KERNELS] = case(_scan)
-    cases[OURS_ON_XLA] = case(_scan, jit_compile=True)
-    cases[WHILE_ON_XLA] = case(_while_loop, jit_compile=True)
-    seconds = harness.measure(cases, repeats)
-    return {name: value / body.count * 1e6 for name, value in seconds.items()}
+def _case(function: Callable, body: Body) -> tuple[Case, list[np.ndarray]]:
+    """A case, and its results."""
+    start = time.perf_counter()
+    results = [np.asarray(t) for t in function(body.init, body.xs)]
+    seconds = time.perf_counter() - start
+    return Case(lambda: np.asarray(function(body.init, body.xs)[0]), seconds), results

@@ -31,6 +31,7 @@ def scans(xs: tf.Tensor, steps: dict[str, tf.Tensor], count: tf.Tensor) -> None:
     tf_ti.scan(add, 0.0, xs, revers=True)  # type: ignore[call-arg]
     tf_ti.scan(add, 0.0, xs, 1)  # type: ignore[call-arg]
     tf_ti.scan(add, 0.0, xs, axis="0")  # type: ignore[arg-type]
+    tf_ti.scan(add, 0.0, xs, fuse="no")  # type: ignore[arg-type]
     tf_ti.scan(lambda c: c, 0.0, xs)  # type: ignore[arg-type, misc]
     tf_ti.scan(0.0, add, xs)  # type: ignore[arg-type]
     tf_ti.scann(add, 0.0, xs)  # type: ignore[attr-defined]
