@@ -162,7 +162,7 @@ def test_without_fuse_there_is_nothing_to_say(notes_of):
     ("f", "reason", "operation"),
     [
         (lambda c, x: tf.math.lgamma(x), "no program has it", "Lgamma"),
-        (lambda c, x: tf.cast(tf.cast(x, tf.float16), tf.float32), "programs have no float16", "Cast"),
+        (lambda c, x: tf.cast(tf.cast(x, tf.half), tf.float32), "programs have no float16", "Cast"),
         (lambda c, x: tf.fill([300, 300], x[0, 0])[:B, :N], "too large for a program", "Fill"),
     ],
 )
@@ -239,7 +239,8 @@ def test_fission_says_why_an_operation_stays(case, notes_of):
 
 def test_fission_says_that_moving_would_not_pay(notes_of):
     def f(h, x):
-        return h + tf.reduce_sum(tf.tile(x, [1, 3]) * tf.tile(tf.math.lgamma(h), [1, 3])[:, : 3 * N]), None
+        other = tf.tile(tf.math.lgamma(h), [1, 3])[:, : 3 * N]
+        return h + tf.reduce_sum(tf.tile(x, [1, 3]) * other), None
 
     (note,) = refusals(notes_of(scan(f)), "fission")
     assert note.text == "its values are larger than those it reads"

@@ -437,7 +437,8 @@ def test_random_bodies_have_the_bits_of_tensorflows_kernels(seed, monkeypatch):
 
         @tf.function
         def loop(xs):
-            return tf_ti.scan(f, xs[0], xs, reverse=seed % 2 == 1)
+            # What left the loop might have other bits there.
+            return tf_ti.scan(f, xs[0], xs, reverse=seed % 2 == 1, fuse=Fuse.PROGRAMS)
 
         return [loop(xs), loop(xs)]
 
@@ -474,6 +475,63 @@ def test_gradients_of_random_bodies_are_those_of_tensorflows_kernels(seed, monke
     monkeypatch.setenv("TF_TI_PROGRAM", "0")
     for a, e in zip(tf.nest.flatten(found), tf.nest.flatten(run()), strict=True):
         np.testing.assert_allclose(a, e, rtol=2e-5, atol=1e-6)
+
+
+# Indices that only values tell
+
+
+@pytest.mark.parametrize("index_type", INTEGERS, ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, tf.bool], ids=lambda d: d.name)
+def test_rows_of_any_index_are_those_of_tensorflow(dtype, index_type):
+    random = np.random.default_rng(3)
+
+    def indices(*shape):
+        return tf.constant(random.integers(0, 4, (9, *shape)), index_type)
+
+    x = numbers(dtype, (9, 4, 4, 3), 1)
+    for axis in (0, 1, -3):
+        compare(lambda x, i: tf.gather(x, i, axis=axis), x, indices(5))  # noqa: B023
+    compare(tf.gather, x, indices())
+    compare(tf.gather, x, indices(2, 3))
+    compare(tf.gather, x, indices(0))
+    compare(lambda x, i: tf.gather(x, i, batch_dims=1), x, indices(4, 2))
+    compare(lambda x, i: tf.gather(x, i, batch_dims=1), x, indices(4))
+    best = {"k": 2, "sorted": True}
+    if dtype == tf.float32:
+        y = numbers(dtype, (9, 4, 7), 2, special=False)
+        compare(lambda y: tf.gather(y, tf.math.top_k(y, **best).indices, batch_dims=1), y)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("bad", [-1, 4, 2**31 - 1])
+@pytest.mark.parametrize("at", [0, 1, 5, 9])
+def test_an_index_of_no_row_is_an_error_of_its_iteration(at, bad, is_whole):
+    """Kernels tell it, though a program is first to see it; nothing is read beside the rows."""
+
+    @tf.function
+    def run(xs, indices):
+        def f(c, x):
+            row, i = x
+            c = c * 0.5 + tf.gather(row, i)
+            # A kernel between two programs.
+            y = c if is_whole else tf.math.lgamma(c)
+            return c, tf.gather(row, [i, 3]) + y
+
+        return tf_ti.scan(f, tf.zeros([]), (xs, indices))
+
+    xs = numbers(tf.float32, (10, 4), 1, special=False)
+    right = np.arange(10) % 4
+    run(xs, tf.constant(right))
+    indices = right.copy()
+    indices[at] = bad
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        run(xs, tf.constant(indices))
+    assert f"iteration {at} of" in str(error.value)
+    assert f"= {bad} is not in [0, 4)" in str(error.value)
+    state, c = run(xs, tf.constant(right))[0], np.float32(0)
+    for x, i in zip(xs.numpy(), right):
+        c = c * np.float32(0.5) + x[i]
+    check(state, c)
 
 
 # Whole loops: between the first iteration and the last only addresses change

@@ -631,6 +631,24 @@ void MultiplyByDots(const Instruction& o) {
   }
 }
 
+// Rows by their indices, as bytes.
+template <typename Index>
+void Gather(const Instruction& o) {
+  const int64_t bytes = o.sizes[0] * o.strides[0][0], last = o.sizes[3] - 1;
+  for (int64_t k = 0; k < o.sizes[2]; ++k) {
+    char* to = o.at[0] + k * o.strides[0][2];
+    const char* const rows = o.at[1] + k * o.strides[1][2];
+    const char* index = o.at[2] + k * o.strides[2][2];
+    for (int64_t i = 0; i < o.sizes[1]; ++i) {
+      int64_t row = Operand<true, Index, 1>(index, 0);
+      row = row < 0 ? 0 : row > last ? last : row;
+      __builtin_memcpy(to, rows + row * o.strides[1][1], bytes);
+      to += o.strides[0][1];
+      index += o.strides[2][1];
+    }
+  }
+}
+
 // The tables.
 
 template <typename F, typename A>
@@ -762,6 +780,9 @@ Kernel KernelOf(Operation operation, ElementType to, int layout) {
       return FirstKernel<A, false>(to, layout);
     case Operation::kMatMul:
       if constexpr (kIsReal<A>) return layout == 1 ? MultiplyByDots<A> : Multiply<A>;
+      break;
+    case Operation::kGather:
+      if constexpr (std::is_same_v<A, int32_t> || std::is_same_v<A, int64_t>) return Gather<A>;
       break;
     default:
       break;

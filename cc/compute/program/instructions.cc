@@ -29,6 +29,7 @@ const char* NameOf(Operation operation) {
     TF_TI_CASE(Select)
     TF_TI_REDUCTIONS(TF_TI_CASE)
     TF_TI_CASE(MatMul)
+    TF_TI_CASE(Gather)
 #undef TF_TI_CASE
   }
   return "";

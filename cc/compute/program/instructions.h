@@ -42,7 +42,8 @@ enum class Operation : uint8_t {
   TF_TI_UNARY_OPERATIONS(TF_TI_NAME) TF_TI_UNARY_CALLS(TF_TI_NAME) kCast,
   TF_TI_BINARY_OPERATIONS(TF_TI_NAME) TF_TI_BINARY_CALLS(TF_TI_NAME)
       kSelect,  // of a bool and two others
-  TF_TI_REDUCTIONS(TF_TI_NAME) kMatMul
+  TF_TI_REDUCTIONS(TF_TI_NAME) kMatMul,
+  kGather
 #undef TF_TI_NAME
 };
 
@@ -63,7 +64,9 @@ constexpr int kMostLoops = 4;
 //
 // An elementwise one has the same loops for all operands. A reduction has three: over the numbers
 // that lie side by side, over those that are reduced, and over all others. A product of matrices
-// has four: over its columns, over what is added up, over its rows, and over all others.
+// has four: over its columns, over what is added up, over its rows, and over all others. A gather
+// has three, over the numbers of a row, over indices, and over all others, and the number of rows
+// among which it chooses.
 struct Instruction {
   void (*run)(const Instruction& instruction);
   int64_t sizes[kMostLoops];  // 1 for loops that it does not need
@@ -80,7 +83,9 @@ using Kernel = void (*)(const Instruction&);
 //
 // A reduction has layout 1 if the numbers that are reduced lie side by side; otherwise those of
 // the innermost loop do, and are reduced each with those of other rows. A product of matrices has
-// layout 1 if what is added up lies side by side in both factors; otherwise its columns do.
+// layout 1 if what is added up lies side by side in both factors; otherwise its columns do. A
+// gather is `from` the type of its indices, and of each that is none of the rows' takes the
+// nearest.
 constexpr int kStrided = 8;
 Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout);
 

@@ -223,6 +223,25 @@ View ProgramBuilder::Multiply(const View& left, const View& right) {
   return rank == 3 ? result : result.WithoutDim(0);
 }
 
+View ProgramBuilder::Gather(const View& rows, const View& indices, int dim, bool is_batched) {
+  Dims dims(rows.dims.begin(), rows.dims.begin() + dim);
+  const int64_t outer = CountOf(dims), count = indices.count() / (is_batched ? outer : 1);
+  dims.insert(dims.end(), indices.dims.begin() + (is_batched ? dim : 0), indices.dims.end());
+  dims.insert(dims.end(), rows.dims.begin() + dim + 1, rows.dims.end());
+  const View result = AddResult(rows.type, dims);
+  if (result.count() == 0) {
+    blocks_[result.block].stays = true;
+    return result;
+  }
+  const int64_t inner = result.count() / outer / count;
+  const View places = Contiguous(indices).Reshape({is_batched ? outer : 1, count, 1});
+  Emit(Operation::kGather, indices.type,
+       {result.Reshape({outer, count, inner}),
+        Contiguous(rows).Reshape({outer, rows.dims[dim], inner}),
+        places.BroadcastTo({outer, count, 1})});
+  return result;
+}
+
 void ProgramBuilder::AddOutput(const View& view) {
   const int number = num_outputs_++;
   // In place, where it is the whole of a result of its own.
@@ -258,7 +277,7 @@ Program::Program(const ProgramBuilder& builder, int64_t red_zone)
 
 int64_t Program::work() const {
   constexpr int64_t kStart = 16;  // of an instruction
-  int64_t work = 0;
+  int64_t work = kStart;
   for (size_t i = num_in_prologue_; i < instructions_.size(); ++i) {
     int64_t count = 1;
     for (const int64_t size : instructions_[i].sizes) count *= size;
@@ -289,6 +308,12 @@ void Program::AddStep(const ProgramBuilder::Step& step) {
                      {0, left.strides[2], left.strides[1], left.strides[0]},
                      {right.strides[2], right.strides[1], 0, right.strides[0]}};
     layout = AreDots(left, right);
+  } else if (step.operation == Operation::kGather) {
+    const View &result = step.views[0], &rows = step.views[1];
+    loops.sizes = {result.dims[2], result.dims[1], result.dims[0], rows.dims[1]};
+    for (const View& view : step.views) {
+      loops.strides.push_back({view.strides[2], view.strides[1], view.strides[0], 0});
+    }
   } else {
     loops = MergeLoops(step.views);
     for (size_t k = 1; k < step.views.size(); ++k) {

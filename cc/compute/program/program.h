@@ -34,6 +34,10 @@ class ProgramBuilder {
   // The products of matrices [..., m, k] and [..., k, n]; both have the same other dimensions, one
   // or none, which may be 1 in one of them.
   View Multiply(const View& left, const View& right);
+  // For each index the row of it along a dimension, which becomes one of indices.dims. There are
+  // rows; an index that is none of theirs takes the nearest. With `is_batched` the dimensions
+  // before are those of the indices too, and their last one is that of the rows.
+  View Gather(const View& rows, const View& indices, int dim, bool is_batched);
   // Writes an array into another of its dimensions, which is a part of a result.
   void CopyInto(const View& from, const View& to);
   // Memory of a result, which CopyInto fills.

@@ -355,6 +355,42 @@ TEST(Program, ProductsAreSumsOfProducts) {
   });
 }
 
+TEST(Program, GathersTakeTheNearestRow) {
+  ForRandomCases(200, [](Random* random) {
+    const ElementType type = static_cast<ElementType>(random->Int(0, kNumElementTypes - 1));
+    const int64_t outer = random->Int(1, 4), size = random->Int(1, 9);
+    const int64_t inner = random->Int(0, 20), count = random->Int(0, 12);
+    const bool is_batched = random->Chance(0.4);
+    const Array rows = RandomArray(type, {outer, size, inner}, random);
+    Array indices;
+    indices.type = random->Pick({ElementType::kInt32, ElementType::kInt64});
+    indices.dims = is_batched ? Dims{outer, count} : Dims{count};
+    for (int64_t i = 0; i < CountOf(indices.dims); ++i) {
+      const bool is_wild = random->Chance(0.1);
+      indices.integers.push_back(is_wild ? RandomInteger(indices.type, random)
+                                         : random->Int(-2, static_cast<int>(size) + 1));
+    }
+    Case one(random);
+    const View row_view = one.Add(rows), index_view = one.Add(indices);
+    one.AddOutput(one.builder.Gather(row_view, index_view, 1, is_batched));
+    Array expected;
+    expected.type = type;
+    expected.dims = {outer, count, inner};
+    for (int64_t i = 0; i < CountOf(expected.dims); ++i) {
+      const int64_t k = i / inner / count, j = i / inner % count;
+      const int64_t index = indices.integers[is_batched ? k * count + j : j];
+      const int64_t row = std::clamp<int64_t>(index, 0, size - 1);
+      const int64_t at = (k * size + row) * inner + i % inner;
+      if (rows.is_real()) {
+        expected.reals.push_back(rows.reals[at]);
+      } else {
+        expected.integers.push_back(rows.integers[at]);
+      }
+    }
+    ExpectAlike(one.Run()[0], expected, 0, "Gather");
+  });
+}
+
 // Views.
 
 Array TransposedPlainly(const Array& array, const std::vector<int>& order) {

@@ -237,6 +237,7 @@ class ScheduleRunner : public BodyRunner {
     for (const Region::Array& output : region.outputs) {
       whole->outputs.push_back({-1, output.dtype, output.shape});
     }
+    whole->may_fail = region.may_fail;
     whole->results = body_->whole;
     return true;
   }
@@ -308,9 +309,8 @@ class ScheduleRunner : public BodyRunner {
       }
       const Region& region = body_->regions[unit.region];
       fits = fits && Fits(region);
-      if (fits) {
-        TF_RETURN_IF_ERROR(RunRegion(unit.region));
-      } else {
+      if (fits) TF_RETURN_IF_ERROR(RunRegion(unit.region, &fits));
+      if (!fits) {
         for (const int s : region.steps) {
           TF_RETURN_IF_ERROR(RunStep(schedule_.steps[s], Releases()));
         }
@@ -333,7 +333,8 @@ class ScheduleRunner : public BodyRunner {
     return true;
   }
 
-  absl::Status RunRegion(int number) {
+  // `is_right` becomes false where the values that were made are not, and kernels tell why.
+  absl::Status RunRegion(int number, bool* is_right) {
     const Region& region = body_->regions[number];
     ProgramRun& run = runs_[number];
     const TraceMe trace([&] { return TraceString(region); }, tsl::profiler::kInfo);
@@ -350,9 +351,12 @@ class ScheduleRunner : public BodyRunner {
       run.SetOutput(static_cast<int>(i), tensor.data());
       SetValue(output.source.index, std::move(tensor));
     }
+    bool fails = false;
+    if (region.may_fail) run.SetOutput(static_cast<int>(region.outputs.size()), &fails);
     if (is_first_[number]) run.RunPrologue();
     is_first_[number] = false;
     run.Run();
+    *is_right = !fails;
     return absl::OkStatus();
   }
 

@@ -32,6 +32,7 @@ struct WholeBody {
   int64_t work;          // of an iteration: about the elements that are computed
   std::vector<Array> inputs;
   std::vector<Array> outputs;
+  bool may_fail;  // there is one more output, a bool: true where kernels must run the iteration
   std::vector<int> results;  // for each an output of the program, or -1 - a parameter
 };
 

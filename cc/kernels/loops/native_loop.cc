@@ -213,6 +213,8 @@ int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>&
   }
   if (*body_.prologue_waits) run->RunPrologue();
   *body_.prologue_waits = false;
+  bool fails = false;
+  if (body_.may_fail) run->SetOutput(static_cast<int>(body_.outputs.size()), &fails);
   // Some tens of microseconds.
   constexpr int64_t kWork = 1 << 16;
   const int64_t patience = std::max<int64_t>(1, kWork / body_.work);
@@ -233,6 +235,7 @@ int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>&
         run->SetOutput(value - num_parameters, const_cast<char*>(at_[value]));
       }
       run->Run();
+      if (fails) return t;
       for (const Write& write : writes_) Copy(at_[write.value], write.bytes, write.to, index);
       for (const Sum& sum : sums_) sum.add(at_[sum.value], sum.sum);
       for (const int p : states) next_[p] = at_[parameters_[p].source];

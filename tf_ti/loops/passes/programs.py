@@ -55,7 +55,8 @@ def account(loop: TracedLoop) -> Step | None:
 
 def _are_there() -> bool:
     """False on a GPU, where XLA compiles, and where the environment says so."""
-    return os.environ.get("TF_TI_PROGRAM") != "0" and not _tf.expects_gpu() and not _tf.expects_xla()
+    is_off = os.environ.get("TF_TI_PROGRAM") == "0"
+    return not (is_off or _tf.expects_gpu() or _tf.expects_xla())
 
 
 def _refusal(op: tf.Operation) -> str | None:

@@ -215,6 +215,8 @@ class BodyCompiler {
         region->outputs.push_back({source, observed_.values[v].dtype, observed_.values[v].shape});
       }
     }
+    if (lowering.failure().has_value()) builder.AddOutput(*lowering.failure());
+    region->may_fail = lowering.failure().has_value();
     region->program = std::make_unique<Program>(builder);
     keep_known();
     return count;

@@ -39,6 +39,8 @@ struct Region {
   std::vector<Array> inputs;
   std::vector<Array> outputs;
   std::unique_ptr<Program> program;
+  // The program has one more output, a bool. Where it is true kernels must run the steps instead.
+  bool may_fail = false;
 };
 
 // For parameters of certain shapes. What a program reads is looked at before it runs: an array may

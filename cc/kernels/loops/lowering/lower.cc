@@ -220,6 +220,13 @@ bool Lowering::Evaluate(const NodeDef& node, Rule rule, const std::vector<Lowere
   return true;
 }
 
+bool Lowering::FailsWhere(const View& bools) {
+  if (bools.block < 0) return false;
+  const View one = bools.Reshape({});
+  failure_ = failure_.has_value() ? builder_->Apply(Operation::kLogicalOr, {*failure_, one}) : one;
+  return true;
+}
+
 bool Lowering::Lower(const NodeDef& node, const std::vector<Lowered>& inputs,
                      std::vector<Lowered>* outputs) {
   const auto rule = Rules().find(node.op());

@@ -43,6 +43,9 @@ class Lowering {
 
   // The value as an array of the program.
   std::optional<View> ViewOf(const Lowered& value);
+  // A bool that is true where an operation has an error, if one may have any. All outputs are then
+  // worth nothing.
+  const std::optional<View>& failure() const { return failure_; }
 
  private:
   using Rule = bool (Lowering::*)(const tensorflow::NodeDef&, const std::vector<Lowered>&,
@@ -110,11 +113,17 @@ class Lowering {
   // Neighbouring dimensions as one.
   View Merged(const View& view, int first, int count);
   bool Joined(const std::vector<View>& parts, int dim, std::vector<Lowered>* outputs);
+  bool Chosen(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs, int dim,
+              std::vector<Lowered>* outputs);
   bool Filled(const View& element, const Dims& dims, std::vector<Lowered>* outputs);
   bool Sliced(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs, int first,
               View view, View* result);
 
+  // Adds to what is a failure.
+  bool FailsWhere(const View& bools);
+
   ProgramBuilder* const builder_;
+  std::optional<View> failure_;
 };
 
 }  // namespace tf_ti

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 
 #include "cc/kernels/loops/lowering/rules.h"
@@ -72,16 +73,42 @@ bool Lowering::Pack(const NodeDef& node, const std::vector<Lowered>& inputs,
   return Joined(parts, dim, outputs);
 }
 
+// Of indices that only values tell.
+bool Lowering::Chosen(const NodeDef& node, const std::vector<Lowered>& inputs, int dim,
+                      std::vector<Lowered>* outputs) {
+  const View rows = *ViewOf(inputs[0]);
+  const std::optional<View> indices = ViewOf(inputs[1]);
+  const int64_t batch_dims = Attribute<int64_t>(node, "batch_dims", 0);
+  if (!indices.has_value() || rows.dims[dim] == 0) return false;
+  if (batch_dims != 0) {
+    if (batch_dims != dim || indices->rank() < dim) return false;
+    if (!std::equal(rows.dims.begin(), rows.dims.begin() + dim, indices->dims.begin())) {
+      return false;
+    }
+  }
+  const int64_t row = rows.count() / rows.dims[dim];
+  if (row * indices->count() > kMostElements) return false;
+  const View result = builder_->Gather(rows, *indices, dim, batch_dims != 0);
+  if (indices->count() > 0) {
+    const Term index(builder_, builder_->Contiguous(*indices).Reshape({indices->count()}));
+    const Term size = index.Number(static_cast<double>(rows.dims[dim]));
+    const Term is_right = And(Not(index < index.Number(0)), index < size);
+    if (!FailsWhere(Not(is_right).Reduced(Operation::kAny, 0).view())) return false;
+  }
+  outputs->push_back({result, {}});
+  return true;
+}
+
 // Of known places: runs of neighbours are copied at once.
 bool Lowering::Gather(const NodeDef& node, const std::vector<Lowered>& inputs,
                       std::vector<Lowered>* outputs) {
   const std::optional<View> view = ViewOf(inputs[0]);
   const std::optional<Dims> places = Integers(inputs[1]), axis = Integers(inputs[2]);
-  if (!view.has_value() || !places.has_value() || !axis.has_value() || axis->size() != 1) {
-    return false;
-  }
+  if (!view.has_value() || !axis.has_value() || axis->size() != 1) return false;
   const int dim = DimOf((*axis)[0], view->rank());
-  if (dim < 0 || places->empty() || Attribute<int64_t>(node, "batch_dims", 0) != 0) return false;
+  if (dim < 0) return false;
+  if (!places.has_value()) return Chosen(node, inputs, dim, outputs);
+  if (places->empty() || Attribute<int64_t>(node, "batch_dims", 0) != 0) return false;
   std::vector<View> parts;
   for (auto place = places->begin(); place != places->end();) {
     const int64_t first = *place;

@@ -43,6 +43,7 @@ inline Term operator==(const Term& x, const Term& y) { return Applied(Operation:
 inline Term Abs(const Term& x) { return Applied(Operation::kAbs, {x}); }
 inline Term And(const Term& x, const Term& y) { return Applied(Operation::kLogicalAnd, {x, y}); }
 inline Term Exp(const Term& x) { return Applied(Operation::kExp, {x}); }
+inline Term Not(const Term& x) { return Applied(Operation::kLogicalNot, {x}); }
 inline Term Floor(const Term& x) { return Applied(Operation::kFloor, {x}); }
 inline Term Log(const Term& x) { return Applied(Operation::kLog, {x}); }
 inline Term Log1p(const Term& x) { return Applied(Operation::kLog1p, {x}); }
