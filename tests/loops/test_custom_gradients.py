@@ -550,11 +550,11 @@ def test_silu_of_no_state_is_computed_for_all_iterations(f):
     close(compiled(scanned, cell, INIT, XS), gradients(unrolled, cell, INIT, XS))
 
     def other(h, x):
-        h = tf.tanh(f(x @ W) + h @ R) * tf.cos(h)
+        h = tf.tanh(f(x @ W) + h @ R) * tf.math.lgamma(h + 3.0)
         return h, f(h)
 
     outside, inside = types_in(lambda: tf_ti.scan(other, INIT, XS))
-    assert "Cos" in inside and not {"IdentityN", "Sigmoid"} & set(inside)
+    assert "Lgamma" in inside and not {"IdentityN", "Sigmoid"} & set(inside)
     assert inside.count("MatMul") == 1
     close(compiled(scanned, other, INIT, XS), gradients(unrolled, other, INIT, XS))
 
@@ -573,8 +573,9 @@ def test_silu_of_all_types(dtype):
             loss = tf.reduce_sum(h) + tf.reduce_sum(ys * ys)
         return [tf.cast(t, tf.float64) for t in (h, ys, tape.gradient(loss, xs))]
 
-    _, inside = types_in(lambda: tf_ti.scan(cell, init, xs))
-    assert "IdentityN" not in inside
+    if dtype.size == 2:  # otherwise programs run all of the loop
+        _, inside = types_in(lambda: tf_ti.scan(cell, init, xs))
+        assert "IdentityN" not in inside
     close(tf.function(run)(scanned), run(unrolled), 2e-2 if dtype.size == 2 else 1e-5)
 
 
@@ -607,7 +608,8 @@ def test_a_custom_gradient_stays_with_what_it_is_the_gradient_of_and_the_rest_le
         return s * w, lambda dy: (dy * s * 17.0, None)
 
     def cell(h, x):
-        h = tf.tanh(wrong(tf.exp(x @ W), tf.cos(x[:, :1])) + h @ R) * tf.sinh(h)
+        h = tf.tanh(wrong(tf.exp(x @ W), tf.cos(x[:, :1])) + h @ R)
+        h = h * tf.math.lgamma(h + 3.0)
         return h, tf.atan(h @ V)
 
     outside, inside = types_in(lambda: tf_ti.scan(cell, INIT, XS))

@@ -477,6 +477,29 @@ def test_gradients_of_random_bodies_are_those_of_tensorflows_kernels(seed, monke
         np.testing.assert_allclose(a, e, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_subnormal_numbers_count_as_zeros(dtype):
+    tiny = np.finfo(dtype.as_numpy_dtype).tiny
+    x = tf.constant(np.broadcast_to(np.array([tiny / 2, -tiny / 4, tiny / 64] * 5), (6, 15)), dtype)
+    for f, expected in (
+        (lambda x: x + x, 0),
+        (lambda x: x * 3.0 - x, 0),
+        (lambda x: x * 1e20, 0),
+        (lambda x: x / 0.25, 0),
+        (tf.sqrt, lambda x: np.where(x < 0, -0.0, 0)),
+        (tf.exp, 1),
+        (tf.tanh, 0),
+        (tf.sigmoid, 0.5),
+        (lambda x: tf.math.log(tf.abs(x)), -np.inf),
+        (lambda x: tf.equal(x, 0.0), True),
+        (lambda x: tf.less(x, 0.0), False),
+        (lambda x: tf.where(x > 0.0, 1.0, 2.0), 2),
+        (tf.reduce_sum, 0),
+    ):
+        expected = expected(x) if callable(expected) else expected
+        np.testing.assert_array_equal(looped(f, x), np.broadcast_to(expected, looped(f, x).shape))
+
+
 # Indices that only values tell
 
 
