@@ -584,14 +584,18 @@ absl::Status LoopRun::SkipAhead() {
       return ctx_->cancellation_manager() != nullptr && ctx_->cancellation_manager()->IsCancelled();
     });
   }
+  // Any of them may be what another was at first.
+  std::vector<Tensor> states;
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
-    Tensor state;
-    Tensor* const parameter = &frame_.parameters[edge.to];
-    TF_RETURN_IF_ERROR(Allocate(ctx_, parameter->dtype(), parameter->shape(), &state));
+    const Tensor& parameter = frame_.parameters[edge.to];
+    Tensor& state = states.emplace_back();
+    TF_RETURN_IF_ERROR(Allocate(ctx_, parameter.dtype(), parameter.shape(), &state));
     if (state.TotalBytes() > 0) {
       std::memcpy(state.data(), loop.StateAt(edge.to), state.TotalBytes());
     }
-    *parameter = std::move(state);
+  }
+  for (size_t e = 0; e < states.size(); ++e) {
+    frame_.parameters[spec_.back_edges[e].to] = std::move(states[e]);
   }
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
