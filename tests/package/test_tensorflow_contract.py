@@ -259,6 +259,24 @@ def _(_):
     assert callable(calls[0]._gradient_function)
 
 
+@relied_on("tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext")
+def _(it):
+    found = {}
+
+    def trace(jit_compile):
+        @tf.function(jit_compile=jit_compile)
+        def outer(x):
+            inner = tf.function(lambda x: (found.update({jit_compile: it(current())}), x)[1])
+            return inner(x)
+
+        current = tf.compat.v1.get_default_graph
+        outer.get_concrete_function(tf.constant(1.0))
+
+    trace(True)
+    trace(None)
+    assert found == {True: True, None: False}
+
+
 def test_a_custom_gradient_is_named_by_an_attribute():
     with tf.Graph().as_default():
         op = tf.custom_gradient(lambda x: (x, lambda grad: grad))(tf.constant(1.0)).op
