@@ -253,12 +253,11 @@ class BodyCompiler {
     for (const CompiledBody::Unit& unit : body->units) {
       Reader& reader = readers.emplace_back();
       reader.may_reuse = unit.region < 0;
-      if (unit.region >= 0) {
-        for (const Region::Array& input : body->regions[unit.region].inputs) {
-          reader.inputs.push_back(input.source);
-        }
-      } else {
-        const Step& step = schedule_.steps[unit.step];
+      // Of a region, all that its steps read: kernels run them where the program does not fit.
+      const std::vector<int> steps =
+          unit.region >= 0 ? body->regions[unit.region].steps : std::vector<int>{unit.step};
+      for (const int s : steps) {
+        const Step& step = schedule_.steps[s];
         for (int i = 0; i < step.num_inputs; ++i) {
           reader.inputs.push_back(schedule_.inputs[step.first_input + i]);
         }
