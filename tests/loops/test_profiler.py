@@ -61,7 +61,7 @@ class Event:
 
 
 @pytest.fixture
-def events(tmp_path):
+def events(tmp_path_factory):
     """Calls a function three times, the last with the profiler; the events on the host's threads.
 
     The function is a tf.function: it is traced, and its kernels made, by the first call; programs
@@ -72,9 +72,10 @@ def events(tmp_path):
         function = tf.function(function)
         function(X)
         function(X)
-        with tf.profiler.experimental.Profile(str(tmp_path)):
+        logs = tmp_path_factory.mktemp("profile")
+        with tf.profiler.experimental.Profile(str(logs)):
             function(X)
-        (path,) = tmp_path.rglob("*.xplane.pb")
+        (path,) = logs.rglob("*.xplane.pb")
         space = xplane_pb2.XSpace.FromString(path.read_bytes())
         (host,) = (plane for plane in space.planes if plane.name == "/host:CPU")
         found = []
