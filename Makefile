@@ -10,6 +10,8 @@
 #   make oracles  install torch, JAX and ONNX, beside which some tests run where they are there
 #   make lint     check format, style and types  make format       mend what it can
 #   make cuda     compile the CUDA sources too, with CUDA 12, or with CUDA_HOME's nvcc
+#   make cuda-check  the same in a third of the time, without machine code for any GPU
+#   make docs     build the site into build/docs/html
 #   make clean    remove all of this, and what the demo made in build/
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
 #   make gpu-test   run the ops' tests on the GPU at hand, with any build of TensorFlow
@@ -78,6 +80,9 @@ $(venv)/.examples: requirements/examples.txt $(venv)/.tensorflow
 $(venv)/.tests: requirements/test.txt $(venv)/.tensorflow
 	$(call install,pytest and OpenVINO)
 
+$(venv)/.docs: requirements/docs.txt $(venv)/.tensorflow
+	$(call install,what builds the site)
+
 $(venv)/.oracles: requirements/oracles.txt $(venv)/.tensorflow
 	$(call install,torch$(comma) JAX and ONNX (360 MB to download))
 
@@ -102,7 +107,7 @@ $(googletest)/.fetched: bazel/googletest.sh
 	@touch $@
 
 # What compiles CUDA sources does so with CUDA_HOME's nvcc, or else with that one.
-with_cuda := cuda $(if $(filter cuda,$(CONFIG)),$(dist)/.built build)
+with_cuda := cuda cuda-check $(if $(filter cuda,$(CONFIG)),$(dist)/.built build)
 $(with_cuda): export CUDA_HOME := $(cuda_home)
 $(with_cuda): $(if $(CUDA_HOME),,$(toolkit)/.fetched)
 
@@ -116,7 +121,7 @@ $(venv)/.installed: $(dist)/.built $(venv)/.runtime
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/tf_ti-*.whl
 	@touch $@
 
-.PHONY: demo test test-fast test-cc test-tensorflows oracles build wheel bench lint format asan-test cuda gpu-check gpu-test clean
+.PHONY: demo test test-fast test-cc test-tensorflows oracles build wheel bench docs lint format asan-test cuda cuda-check gpu-check gpu-test clean
 demo: $(venv)/.installed $(venv)/.examples
 	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
@@ -160,6 +165,11 @@ wheel: $(dist)/.built
 bench: build $(venv)/.peers
 	$(bin)/python -m benchmarks
 
+# A warning is an error: of a link that leads nowhere, or of a docstring that cannot be shown.
+docs: $(venv)/.installed $(venv)/.docs
+	cd docs && $(bin)/python -m sphinx -W --keep-going -q -b html -d ../build/docs/.doctrees . ../build/docs/html
+	@echo "make: the site is there: build/docs/html/index.html"
+
 # mypy checks what users write twice: without the types of TensorFlow, and with them.
 mypy := ../../$(lint)/bin/mypy --cache-dir=../../.cache/mypy
 lint: $(lint)/.tools
@@ -187,8 +197,8 @@ asan-test: test-cc $(venv)/.installed $(venv)/.tests
 
 # Without the library for XLA, which takes long to compile and has no CUDA in it.
 cuda_package := .cache/cuda/tf_ti
-cuda: $(venv)/.runtime $(venv)/.tests
-	bazel/bazel.sh build --config=cuda //:_tf_ti.so //:build_info
+cuda cuda-check: $(venv)/.runtime $(venv)/.tests
+	bazel/bazel.sh build --config=$(subst -,_,$@) //:_tf_ti.so //:build_info
 	rm -rf $(cuda_package) && mkdir -p $(dir $(cuda_package)) && cp -r tf_ti $(cuda_package)
 	rm -f $(cuda_package)/_tf_ti*.so
 	install -m 644 bazel-bin/_tf_ti.so bazel-bin/_build_info.py $(cuda_package)

@@ -257,6 +257,7 @@ def gradients_of(call, tables, ids, weights, combiner):
     return tape.gradient(value, [*tables, *flat])
 
 
+@pytest.mark.pairwise
 @each_kind
 @each_combiner
 @pytest.mark.parametrize("graph", [False, True])

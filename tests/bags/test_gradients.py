@@ -696,6 +696,7 @@ def taken_by_tf_gradients(run, sources):
     return tf.function(lambda: tf.gradients(loss(run(*sources)), list(sources)))()
 
 
+@pytest.mark.pairwise
 @each_kind
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn", "max"])
 @pytest.mark.parametrize(

@@ -645,6 +645,7 @@ TRAINED["embedding_bags"] = twice, GRADIENT, [1, 1, 1, 0, 3]
 TRAINED["a maximum"] = largest, [0, 1, 1, 0, 1], None
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(("how", "shape"), [(nested, [5, 3]), (loaded, [None, 3])])
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("call", TRAINED)

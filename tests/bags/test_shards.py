@@ -341,6 +341,7 @@ def test_updates_of_shards_are_those_of_the_whole_table(update, strategy):
 # Modes
 
 
+@pytest.mark.pairwise
 @each_strategy
 @each_combiner
 @each_kind

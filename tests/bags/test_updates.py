@@ -193,6 +193,7 @@ def test_padded_slices(formula, kind, count):
         updated.check()
 
 
+@pytest.mark.pairwise
 @each_formula
 @pytest.mark.parametrize("kind", ["ascending", "shuffled", "repeated", "one row"])
 def test_updates_that_are_large_enough_for_several_threads(formula, kind):

@@ -495,6 +495,7 @@ ROWS = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rows", ROWS)
 def test_rows_of_a_ragged_tensor_are_stacked_ragged(rows, mode):

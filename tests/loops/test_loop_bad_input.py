@@ -435,6 +435,7 @@ def test_an_iterator_that_turns_out_to_be_over_a_scalar(mode):
         in_mode(mode, call, 1.0)
 
 
+@pytest.mark.pairwise
 @MODES
 @pytest.mark.parametrize("limit", ["count", "while", "both"])
 @pytest.mark.parametrize("reverse", [False, True])

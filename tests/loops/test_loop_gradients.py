@@ -904,6 +904,7 @@ def two_levels_by_hand(x, carry, w):
     return tf.stack(outputs, 1), carry
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("order", ["first order", "second order in a function"])
 @pytest.mark.parametrize("inner", [COUNT, WHILE], ids=["inner count", "inner while"])
 @pytest.mark.parametrize("outer", [COUNT, WHILE], ids=["outer count", "outer while"])
@@ -1068,6 +1069,7 @@ INSIDE = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("place", ["eager", "function"])
 @pytest.mark.parametrize("limit", [COUNT, WHILE], ids=["count", "while"])
 @pytest.mark.parametrize("where", INSIDE)
@@ -1214,6 +1216,7 @@ def random_bodies():
     }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("kind", random_bodies())
 @pytest.mark.parametrize("limit", [COUNT, WHILE], ids=["count", "while"])
 @pytest.mark.parametrize("place", ["eager", "inside", "outside"])

@@ -388,6 +388,7 @@ def test_minus_infinity_in_a_carry_makes_no_nan_of_gradients(rng, mode):
 # --- Recurrent layers -----------------------------------------------------------------------------
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("way", ["forwards", "backwards", "both"])
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "SimpleRNN"])
 @pytest.mark.parametrize("seed", [0, 1, 2], indirect=True)

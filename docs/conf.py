@@ -1,0 +1,52 @@
+"""The site: `make docs` builds it, and a warning is an error."""
+
+import pathlib
+import sys
+
+import tf_ti
+
+sys.path.append(str(pathlib.Path(__file__).parent))
+
+project = "tf_ti"
+author = "the authors of tf_ti"
+copyright = author
+version = release = tf_ti.__version__
+
+extensions = [
+    "docstrings",
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+
+# Pages.
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+exclude_patterns = ["README.md"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+nitpicky = True
+# Of other libraries, whose sites there is no network for.
+nitpick_ignore_regex = [("py:.*", r"(?!tf_ti).*")]
+
+# The tests run the notebooks, and hold what they show beside what is stored.
+nb_execution_mode = "off"
+
+# The reference.
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 80
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+
+html_theme = "furo"
+html_title = f"tf_ti {release}"
+html_static_path = ["_static"]
+html_css_files = ["tf_ti.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_show_sourcelink = False
+copybutton_exclude = ".linenos, .gp, .go"
