@@ -2,6 +2,7 @@
 
 python -m benchmarks                    all families
 python -m benchmarks loops --quick      one of them, roughly
+python -m benchmarks --report           draws what all have measured: docs/figures, README's table
 """
 
 import argparse
@@ -23,6 +24,9 @@ FAMILIES = (
     "busy",
     "compiled_bags",
     "openvino",
+    "memory",
+    "curves",
+    "roofline",
 )
 THREADS = 2
 
@@ -41,8 +45,15 @@ def _parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("names", nargs="*", help=f"families to run: {', '.join(FAMILIES)}")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, rougher figures")
-    parser.add_argument("--output", type=pathlib.Path, default="build/benchmarks")
+    parser.add_argument(
+        "--report", action="store_true", help="write docs/figures and README's table from the JSON"
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, default="build/benchmarks", help="the folder of the JSON"
+    )
     options = parser.parse_args()
+    if options.report and (options.names or options.quick):
+        parser.error("--report measures nothing: it takes no families and no --quick")
     for name in options.names:
         if name not in FAMILIES:
             parser.error(f"there is no family {name!r}, only {', '.join(FAMILIES)}")
@@ -51,18 +62,39 @@ def _parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = _parse_arguments()
+    if options.report:
+        _report(options.output)
+    else:
+        _measure(options)
+
+
+def _report(folder: pathlib.Path) -> None:
+    from benchmarks import report
+
+    try:
+        paths = report.write(folder, FAMILIES, pathlib.Path(__file__).parents[1])
+    except report.ReportError as error:
+        sys.exit(f"python -m benchmarks --report: {error}")
+    for path in paths:
+        print(f"Written: {path}")
+
+
+def _measure(options: argparse.Namespace) -> None:
     _limit_threads()
     from benchmarks import harness
 
     options.output.mkdir(parents=True, exist_ok=True)
-    print(harness.describe_machine())
+    of_versions = (f"{name} {version}" for name, version in harness.versions().items())
+    print(f"{harness.Machine.this()}; {', '.join(of_versions)}")
     start = time.monotonic()
     for name in options.names or FAMILIES:
         tables = []
         for table in importlib.import_module(f"benchmarks.{name}").run(options.quick):
             print(f"\n{table.to_text()}", flush=True)
             tables.append(table)
-        for path in harness.write(tables, options.output / name):
+        command = f"python -m benchmarks {name}{' --quick' * options.quick}"
+        run = harness.Run.of_this_machine(tables, command)
+        for path in harness.write(run, options.output / name):
             print(f"\nWritten: {path}")
     print(f"\n{time.monotonic() - start:.0f} s", file=sys.stderr)
 

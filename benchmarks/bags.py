@@ -83,12 +83,18 @@ def _speed(threads: int, quick: bool) -> Iterator[harness.Table]:
         for output in outputs:
             for kind, distribution, figures in json.loads(output):
                 tables[kind, distribution].setdefault(str(shape), {}).update(figures)
-    for distribution in (UNIFORM, ZIPF):
-        yield _sum_table(distribution, threads, tables["sum", distribution])
+    # Those with fewer threads are no pictures.
+    is_drawn = threads == THREADS[-1]
+    for distribution, name in ((UNIFORM, "uniform"), (ZIPF, "zipf")):
+        sums = _sum_table(distribution, threads, tables["sum", distribution])
+        gradients = _gradient_table(distribution, threads, tables["gradient", distribution])
+        if is_drawn:
+            sums.picture, gradients.picture = f"bags-{name}", f"bags-{name}-gradient"
+        yield sums
         yield _same_pages_table(distribution, threads, tables["sum", distribution])
         yield _eager_table(distribution, threads, tables["eager", distribution])
         yield _weighted_and_mean_table(distribution, threads, tables["others", distribution])
-        yield _gradient_table(distribution, threads, tables["gradient", distribution])
+        yield gradients
     yield _precision_table(
         threads,
         {
@@ -372,6 +378,7 @@ def memory(quick: bool) -> harness.Table:
         [],
         reference=NEEDED,
         notes=["each in a process of its own, after a small run of the same ops"],
+        picture="bags-memory",
     )
     for bags, ids_per_bag in ((2**20, 2), (2**12, 2**10)):
         figures = {NEEDED: bags * MEMORY_WIDTH * 4 / 2**20}

@@ -56,10 +56,7 @@ def run(quick: bool) -> Iterator[harness.Table]:
     tf.config.threading.set_intra_op_parallelism_threads(THREADS)
     tf.config.threading.set_inter_op_parallelism_threads(THREADS)
     repeats, burst = (3, 0.02) if quick else (9, 0.05)
-    for kind in (
-        Kind("Forward", _forward, "forward", 1.4, 0.12, 1e-4),
-        Kind("With gradient", _with_gradient, "with_gradient", 1.1, 0.09, 1e-2),
-    ):
+    for kind in (FORWARD, WITH_GRADIENT):
         yield from _tables(kind, repeats, burst)
 
 
@@ -143,6 +140,10 @@ def _with_gradient(loop: Callable, body: Body):
     return call
 
 
+FORWARD = Kind("Forward", _forward, "forward", 1.4, 0.12, 1e-4)
+WITH_GRADIENT = Kind("With gradient", _with_gradient, "with_gradient", 1.1, 0.09, 1e-2)
+
+
 @contextlib.contextmanager
 def _without_programs():
     os.environ["TF_TI_PROGRAM"] = "0"
@@ -162,15 +163,21 @@ class Case:
 
 def _tables(kind: Kind, repeats: int, burst: float) -> Iterator[harness.Table]:
     title = f"{kind.title}, bodies that are no LSTM"
-    whole = harness.Table(f"{title}: a whole call", "us an iteration", [], reference=OURS)
+    whole = harness.Table(
+        f"{title}: a whole call",
+        "us an iteration",
+        [],
+        reference=OURS,
+        picture=f"bodies-{kind.jax}".replace("_", "-"),
+    )
     alone = harness.Table(f"{title}: the loop alone", "us an iteration", [], reference=OURS)
     first = harness.Table(f"{title}: the first call", "seconds", [], reference=KERNELS)
     for name, make in BODIES.items():
         body = make(tf)
-        if kind.make_call is _with_gradient and not body.has_gradient:
+        if kind is WITH_GRADIENT and not body.has_gradient:
             continue
         half = body.shortened(body.count // 2)
-        cases, halves = _cases(kind, name, body), _cases(kind, name, half, ALONE)
+        cases, halves = make_cases(kind, name, body), make_cases(kind, name, half, ALONE)
         calls = {(row, True): case.call for row, case in cases.items()}
         calls |= {(row, False): case.call for row, case in halves.items()}
         seconds = harness.measure(calls, repeats, burst)
@@ -204,17 +211,19 @@ def _add_goals(table: harness.Table, kind: Kind) -> None:
     table.add_goal(OURS, WHILE, 1.0)
 
 
-def _cases(
+def make_cases(
     kind: Kind, name: str, body: Body, rows: Collection[str] | None = None
 ) -> dict[str, Case]:
-    """The cases of these rows, or of all; those that there are."""
+    """The cases of these rows, KERNELS among them, or of all; those that there are."""
     cases, results = {}, {}
     for row, (loop, options) in WAYS.items():
         if (rows is None or row in rows) and (row != TF_SCAN or _fits_tf_scan(body)):
             function = tf.function(kind.make_call(loop, body), autograph=False, **options)
             with _without_programs() if row == KERNELS else contextlib.nullcontext():
                 cases[row], results[row] = _case(function, body)
-    module = harness.if_installed(lambda: importlib.import_module("benchmarks.loop_bodies_jax"))
+    module = None
+    if rows is None or JAX in rows:
+        module = harness.if_installed(lambda: importlib.import_module("benchmarks.loop_bodies_jax"))
     if module is not None:
         same = BODIES[name](module.TF).shortened(body.count)
         cases[JAX], results[JAX] = _case(getattr(module, kind.jax)(same), same)

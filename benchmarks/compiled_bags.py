@@ -26,7 +26,9 @@ def run(quick: bool) -> Iterator[harness.Table]:
     tf.config.threading.set_inter_op_parallelism_threads(2)
     repeats = 3 if quick else 9
     for make, title in ((_forward, "forward"), (_gradient, "forward + dense gradient")):
-        yield _table(make, f"Sums of bags compiled by XLA, {title}", repeats)
+        table = _table(make, f"Sums of bags compiled by XLA, {title}", repeats)
+        table.picture = f"compiled-bags-{title.split()[-1]}"
+        yield table
     yield _steps(repeats)
     yield _weighted_steps(repeats)
     title = "A step of gradient descent on maxima of packed bags, compiled by XLA"

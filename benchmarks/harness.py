@@ -1,6 +1,7 @@
 """Measurements, and their reports: tables with ratios and goals."""
 
 import dataclasses
+import datetime
 import importlib.metadata
 import json
 import os
@@ -14,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 PACKAGES = (
-    "tf_ti",
     "tensorflow-cpu",
     "tensorflow",
     "keras",
@@ -27,6 +27,10 @@ PACKAGES = (
 Made = TypeVar("Made")
 # The most tables of a picture: no viewer shows more at a readable size.
 TABLES_A_PICTURE = 8
+# Sets of vector instructions, the best first, and the processor's flag for each.
+INSTRUCTIONS = {"AVX-512": "avx512f", "AVX2": "avx2", "AVX": "avx"}
+# How a table is drawn.
+BARS, CURVES, ROOFLINE = "bars", "curves", "roofline"
 # In seconds. Threads of GNU's OpenMP wait for some 16 ms before they sleep.
 REST = 0.03
 
@@ -64,6 +68,10 @@ class Table:
         reference: the row that the others are compared with, or None for no comparison.
         goals: the goals for its figures.
         notes: notes that a reader needs to understand the figures.
+        picture: the name of its picture in docs/figures, or nothing where it has none.
+        kind: BARS; CURVES, one for each way over the numbers that the columns are; or ROOFLINE,
+            whose columns benchmarks/roofline.py has.
+        x: what the columns of CURVES count.
     """
 
     title: str
@@ -73,6 +81,9 @@ class Table:
     reference: str | None = None
     goals: list[Goal] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+    picture: str = ""
+    kind: str = BARS
+    x: str = ""
 
     def add_column(self, column: str, figures: Mapping[str, float]) -> None:
         """Adds a column with a figure for each row, where it has one."""
@@ -113,16 +124,16 @@ class Table:
             return "-"
         reference = self.rows[self.reference][column] if self.reference else None
         ratio = f" ({figure / reference:.2f})" if reference else ""
-        return f"{_format(figure)}{ratio}"
+        return f"{format_figure(figure)}{ratio}"
 
-    def to_text(self) -> str:
-        """The table in Markdown; in brackets, each figure in times of the reference's."""
+    def to_markdown(self) -> str:
+        """The figures alone; in brackets, each one in times of the reference's."""
         head = f"{self.unit} (times {self.reference})" if self.reference else self.unit
         cells = [[head, *self.columns]]
         for name in self.rows:
             cells.append([name, *(self._cell(name, k) for k in range(len(self.columns)))])
         widths = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
-        lines = [f"{self.title}", ""]
+        lines = []
         for k, row in enumerate(cells):
             aligned = [row[0].ljust(widths[0])]
             aligned += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
@@ -130,13 +141,18 @@ class Table:
             if k == 0:
                 rules = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
                 lines.append(f"| {' | '.join(rules)} |")
+        return "\n".join(lines)
+
+    def to_text(self) -> str:
+        """The table in Markdown with its title, goals and notes."""
+        lines = [self.title, "", self.to_markdown()]
         lines += [""] if self.goals or self.notes else []
         lines += [f"- {goal}" for goal in self.goals]
         lines += [f"- {note}" for note in self.notes]
         return "\n".join(lines)
 
 
-def _format(figure: float) -> str:
+def format_figure(figure: float) -> str:
     digits = 0 if figure >= 1000 else 1 if figure >= 100 else 2 if figure >= 1 else 3
     return f"{figure:,.{digits}f}"
 
@@ -199,45 +215,96 @@ def output_of_process(
     ).stdout
 
 
-def describe_machine() -> str:
-    """Describes the machine of the figures, for the reader and for the JSON file."""
-    versions = []
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """The machine of some figures: its processor, the cores that were used, and its vectors."""
+
+    processor: str
+    cores: int
+    instructions: str
+
+    @classmethod
+    def this(cls) -> "Machine":
+        information = _processor_information()
+        flags = information.get("flags", "").split()
+        found = (name for name, flag in INSTRUCTIONS.items() if flag in flags)
+        name = information.get("model name", platform.machine())
+        # Names tell little: several generations of a processor may have the same.
+        kind = [
+            f"{key} {information[key]}" for key in ("cpu family", "model") if key in information
+        ]
+        return cls(
+            processor=f"{name} ({', '.join(kind)})" if kind else name,
+            cores=len(os.sched_getaffinity(0)),
+            instructions=next(found, platform.machine()),
+        )
+
+    def __str__(self) -> str:
+        cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
+        return f"{self.processor}, {cores}, {self.instructions}"
+
+
+def _processor_information() -> dict[str, str]:
+    """What the system tells of the first processor; nothing where it does not."""
+    try:
+        first = pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, of tf_ti, and of the peers that are installed."""
+    import tf_ti
+
+    found = {"Python": platform.python_version(), "tf_ti": tf_ti.__version__}
     for package in PACKAGES:
         try:
-            versions.append(f"{package} {importlib.metadata.version(package)}")
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    cpus = len(os.sched_getaffinity(0))
-    return f"{_processor()}, {cpus} CPUs used; Python {platform.python_version()}, " + ", ".join(
-        versions
-    )
+    return found
 
 
-def _processor() -> str:
-    try:
-        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.machine()
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The tables of a family, and where, with what, when and by what command they were measured."""
+
+    machine: Machine
+    versions: dict[str, str]
+    date: str
+    command: str
+    tables: list[Table]
+
+    @classmethod
+    def of_this_machine(cls, tables: list[Table], command: str) -> "Run":
+        today = datetime.date.today().isoformat()
+        return cls(Machine.this(), versions(), today, command, tables)
+
+    @classmethod
+    def read(cls, path: pathlib.Path) -> "Run":
+        """Raises ValueError where the file is no such run, or that of an older version."""
+        try:
+            run = cls(**json.loads(path.read_text()))
+            tables = [
+                Table(**{**table, "goals": [Goal(**goal) for goal in table["goals"]]})
+                for table in run.tables
+            ]
+            return dataclasses.replace(run, machine=Machine(**run.machine), tables=tables)
+        except (TypeError, KeyError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} has no figures of these benchmarks: {error}") from error
 
 
-def write(tables: list[Table], stem: pathlib.Path) -> list[pathlib.Path]:
-    """Writes STEM.json and, if Matplotlib is there, pictures: STEM-1.png and so on."""
-    json_path = stem.with_suffix(".json")
-    json_path.write_text(
-        json.dumps(
-            {"machine": describe_machine(), "tables": [dataclasses.asdict(t) for t in tables]},
-            indent=2,
-        )
-        + "\n"
-    )
+def write(run: Run, stem: pathlib.Path) -> list[pathlib.Path]:
+    """Writes STEM.json and, if Matplotlib is there, bars: STEM-1.png and so on."""
+    paths = [stem.with_suffix(".json")]
+    paths[0].write_text(json.dumps(dataclasses.asdict(run), indent=2) + "\n")
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return [json_path]
-    paths = [json_path]
+        return paths
+    tables = [table for table in run.tables if table.kind == BARS]
     for k in range(0, len(tables), TABLES_A_PICTURE):
         paths.append(stem.with_name(f"{stem.name}-{k // TABLES_A_PICTURE + 1}.png"))
         _draw(tables[k : k + TABLES_A_PICTURE], Figure).savefig(paths[-1], dpi=110)
@@ -256,7 +323,7 @@ def _draw(tables: list[Table], make_figure: type):
             places = [i + (k + 0.5) * thickness - 0.4 for i in range(len(names))]
             figures = [table.rows[name][k] or float("nan") for name in names]
             bars = axes.barh(places, figures, thickness, label=column)
-            labels = ["" if figure != figure else _format(figure) for figure in figures]
+            labels = ["" if figure != figure else format_figure(figure) for figure in figures]
             axes.bar_label(bars, labels, padding=3, fontsize=7)
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()

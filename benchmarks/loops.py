@@ -126,6 +126,7 @@ def small_lstm(repeats: int) -> harness.Table:
         [],
         reference=OURS,
         notes=[f"{runs} loops in a row in one graph"],
+        picture="loops-lstm",
     )
     for column, differentiate, limit in (
         ("forward", False, 1 / 5),
@@ -150,6 +151,7 @@ def lstm_beside_peers(repeats: int) -> harness.Table:
         [],
         reference=OURS,
         notes=["TensorFlow's ways: some runs in a row in one graph; the others: one call a run"],
+        picture="loops-peers",
     )
     for shape in SHAPES:
         lstm = Layer.random("lstm", *shape)
@@ -351,6 +353,7 @@ def greedy_decoding(repeats: int) -> harness.Table:
         [],
         reference=loop,
         notes=[f"{runs} loops in a row in one graph; none meets the end token that it looks for"],
+        picture="loops-decoding",
     )
     seconds = harness.measure(cases, repeats)
     table.add_column("forward", per_run(seconds, runs * longest))
@@ -407,6 +410,7 @@ def cost_of_an_iteration(repeats: int) -> harness.Table:
         [],
         reference=OURS,
         notes=[f"from the difference between {many:,} and {few:,} iterations"],
+        picture="loops-iteration",
     )
     for body in BODIES:
         cases = {}
@@ -680,6 +684,7 @@ def memory(quick: bool) -> harness.Table:
         [],
         reference=NEEDED,
         notes=["each in a process of its own, after a small run of the same loop"],
+        picture="loops-memory",
     )
     for iterations in (100, 10_000, 100_000):
         width = mebibytes * 2**20 // 4 // iterations

@@ -1,4 +1,4 @@
-"""The limits of recurrent layers: a machine's products, and reads of its second-level cache."""
+"""A machine's limits: the products that it computes, and the bytes that it reads, in a second."""
 
 import ctypes
 import dataclasses
@@ -9,6 +9,8 @@ from benchmarks import native
 # Bytes that one core reads again and again, such as the recurrent weights of a layer.
 READ_BYTES = 2**20
 ATTEMPTS = 100
+# Bytes of an attempt to read: some 2 ms from a cache.
+ATTEMPT_BYTES = 200 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +37,29 @@ class Limits:
 @functools.cache
 def measure(threads: int) -> Limits:
     """The best of some attempts. OSError or CalledProcessError means that there is no compiler."""
+    count = ctypes.c_int64(threads)
+    # Some 2 ms each: longer than a thread needs to start, and short enough to stay undisturbed.
+    multiply_adds = max(
+        _library().multiply_adds(ctypes.c_int64(1_000_000), count) for _ in range(ATTEMPTS)
+    )
+    return Limits(threads, multiply_adds, bytes_read(READ_BYTES, threads))
+
+
+@functools.cache
+def bytes_read(size: int, threads: int) -> float:
+    """The bytes that threads read in a second, together, each its own `size` again and again."""
+    repeats = max(1, ATTEMPT_BYTES // size)
+    # Memory is slower than a cache, and its pages have to be there first.
+    attempts = ATTEMPTS if size < ATTEMPT_BYTES else ATTEMPTS // 10
+    return max(
+        _library().bytes_read(*map(ctypes.c_int64, (size, repeats, threads)))
+        for _ in range(attempts)
+    )
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
     library = native.compile_source("machine_limits.cc")
     for function in (library.multiply_adds, library.bytes_read):
         function.restype = ctypes.c_double
-    count, size = ctypes.c_int64(threads), ctypes.c_int64(READ_BYTES)
-    # Some 2 ms each: longer than a thread needs to start, and short enough to stay undisturbed.
-    multiply_adds = max(
-        library.multiply_adds(ctypes.c_int64(1_000_000), count) for _ in range(ATTEMPTS)
-    )
-    bytes_read = max(library.bytes_read(size, ctypes.c_int64(200), count) for _ in range(ATTEMPTS))
-    return Limits(threads, multiply_adds, bytes_read)
+    return library

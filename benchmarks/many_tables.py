@@ -30,19 +30,26 @@ def run(quick: bool) -> Iterator[harness.Table]:
     repeats = 5 if quick else 15
     what = f"Sums of bags of {TABLES} tables of {ROWS:,} x {WIDTH}"
     contests = [Contest(batch) for batch in BATCHES]
-    forward = _table(f"{what}, forward", repeats, {c.batch: c.forward() for c in contests})
-    eager = _table(f"{what}, forward, eager", repeats, {c.batch: c.eager() for c in contests})
+    forward = _table(
+        "forward", f"{what}, forward", repeats, {c.batch: c.forward() for c in contests}
+    )
+    eager = _table(
+        "eager", f"{what}, forward, eager", repeats, {c.batch: c.eager() for c in contests}
+    )
     for table in (forward, eager):
         table.add_goal(OURS, OURS_EACH, 1.0)
         yield table
     # Each table has a gradient op of its own, in both ways.
-    yield _table(
-        f"{what}, forward and backward", repeats, {c.batch: c.gradient() for c in contests}
+    title, columns = f"{what}, forward and backward", {c.batch: c.gradient() for c in contests}
+    yield _table("gradient", title, repeats, columns)
+
+
+def _table(
+    kind: str, title: str, repeats: int, columns: dict[int, dict[str, Callable]]
+) -> harness.Table:
+    table = harness.Table(
+        title, "us for all tables", [], reference=OURS, picture=f"many-tables-{kind}"
     )
-
-
-def _table(title: str, repeats: int, columns: dict[int, dict[str, Callable]]) -> harness.Table:
-    table = harness.Table(title, "us for all tables", [], reference=OURS)
     for batch, cases in columns.items():
         seconds = harness.measure(cases, repeats)
         figures = {

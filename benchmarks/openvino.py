@@ -23,7 +23,8 @@ from benchmarks.recurrent_peers import (
 THREADS = 2
 OURS, OPENVINO = "tf_ti.openvino.load", "OpenVINO"
 SEQUENCE = "TfTi>RecurrentSequence"
-BODIES = {"LSTMCell": openvino_cell, "the cell in plain ops": openvino_plain_ops}
+CELL = "LSTMCell"
+BODIES = {CELL: openvino_cell, "the cell in plain ops": openvino_plain_ops}
 # Time, batch, input, hidden; and the number of runs in one graph.
 SIZES = {(25, 1, 512, 256): 20, (200, 1, 8, 8): 100, (100, 32, 64, 64): 10}
 
@@ -55,6 +56,7 @@ def iterators(folder: pathlib.Path, body: str, repeats: int) -> harness.Table:
             "the first one is the documents' Example 2",
             "tf_ti: some runs in a row in one graph; OpenVINO: one call a run",
         ],
+        picture="openvino-cell" if body == CELL else "openvino-plain-ops",
     )
     for sizes, runs in SIZES.items():
         layer = Layer.random("lstm", *sizes)
@@ -148,6 +150,7 @@ def loading(folder: pathlib.Path, repeats: int) -> harness.Table:
             "tf_ti has its own copy at the end, and needs the file no more",
             "a layer: a product, a sum, Relu",
         ],
+        picture="openvino-loading",
     )
     for column, (layers, extent) in MODELS.items():
         path = folder / "layers.xml"

@@ -38,7 +38,8 @@ def run(quick: bool) -> Iterator[harness.Table]:
 
 def _table(what: str, unit: str, figures: dict, limit: float) -> harness.Table:
     title = f"{SERVERS} parameter servers on loopback, a table and bags of {SHAPE}: {what}"
-    table = harness.Table(title, unit, [], reference=OURS)
+    picture = f"parameter-servers-{what.split()[0]}"
+    table = harness.Table(title, unit, [], reference=OURS, picture=picture)
     for kind, name in KINDS.items():
         for distribution in figures:
             table.add_column(f"{name}, {distribution}", figures[distribution][what][kind])

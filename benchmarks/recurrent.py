@@ -365,7 +365,7 @@ def _missing(names, table: harness.Table) -> list[str]:
     return [f"not installed: {', '.join(missing)}"] if missing else []
 
 
-def _forward_seconds(
+def forward_seconds(
     shape: Shape, kind: str, threads: int, repeats: int, names: tuple[str, ...]
 ) -> dict[str, float]:
     layer = Layer.random(kind, *shape.sizes)
@@ -402,8 +402,9 @@ def _forward_table(
 
 def forward(kind: str, repeats: int) -> harness.Table:
     names = (OURS[kind], KERAS, XLA, BLOCK_LSTM, *PEERS)
-    figures = {shape: _forward_seconds(shape, kind, THREADS, repeats, names) for shape in SHAPES}
+    figures = {shape: forward_seconds(shape, kind, THREADS, repeats, names) for shape in SHAPES}
     table = _forward_table(kind, f"{THREADS} threads", figures, _notes(THREADS))
+    table.picture = f"recurrent-{kind}"
     of_lstm = (OPENVINO_OPS,) if kind == "gru" else ()
     table.notes += _missing([name for name in PEERS if name not in of_lstm], table)
     return table
@@ -417,6 +418,7 @@ def training(kind: str, repeats: int) -> harness.Table:
         [],
         reference=ours,
         notes=[RUNS_NOTE, *_notes(THREADS)],
+        picture=f"recurrent-{kind}-gradient",
     )
     for shape in SHAPES:
         layer = Layer.random(kind, *shape.sizes)
@@ -456,8 +458,7 @@ def print_one_thread(repeats: int) -> None:
     limit_tensorflow(1)
     names = (*OURS.values(), BLOCK_LSTM, ONNX_RUNTIME, OPENVINO_SEQUENCE, TORCH)
     figures = {
-        kind: [_forward_seconds(shape, kind, 1, repeats, names) for shape in SHAPES]
-        for kind in OURS
+        kind: [forward_seconds(shape, kind, 1, repeats, names) for shape in SHAPES] for kind in OURS
     }
     print(json.dumps({"figures": figures, "notes": _notes(1)}))
 
@@ -503,6 +504,7 @@ def new_cells(repeats: int) -> harness.Table:
         [],
         reference=SCAN,
         notes=[RUNS_NOTE],
+        picture="recurrent-new-cells",
     )
     loops = {SCAN: cells.on_scan, WHILE: cells.on_while_loop, XLA: cells.on_while_loop}
     for column, kind in (

@@ -227,9 +227,9 @@ KINDS: dict[str, Callable[[Contest], dict[str, Case]]] = {
 # --- tables --------------------------------------------------------------------------------------
 
 
-def _make_table(title: str, columns: dict, reference: str) -> harness.Table:
+def _make_table(kind: str, title: str, columns: dict, reference: str) -> harness.Table:
     title = f"Training at ({SHAPE}): {title}, {THREADS} threads"
-    table = harness.Table(title, "us a step", [], reference=reference)
+    table = harness.Table(title, "us a step", [], reference=reference, picture=f"training-{kind}")
     for column, figures in columns.items():
         table.add_column(column, figures)
     table.notes = [f"{distribution}: {NOTES[distribution]}" for distribution in columns]
@@ -237,7 +237,7 @@ def _make_table(title: str, columns: dict, reference: str) -> harness.Table:
 
 
 def _adam_table(columns: dict) -> harness.Table:
-    table = _make_table("a step of Adam", columns, ADAM)
+    table = _make_table("adam", "a step of Adam", columns, ADAM)
     _add_fit_goals(table, "Adam", 1 / 30)
     _add_torch_goals(table, ADAM, TORCH_ADAM)
     table.add_goal(ADAM, LAZY_ADAM, 1 / 2)
@@ -250,7 +250,7 @@ def _adam_table(columns: dict) -> harness.Table:
 
 
 def _adagrad_table(columns: dict) -> harness.Table:
-    table = _make_table("a step of Adagrad", columns, ADAGRAD)
+    table = _make_table("adagrad", "a step of Adagrad", columns, ADAGRAD)
     _add_fit_goals(table, "Adagrad", 1 / 12)
     _add_torch_goals(table, ADAGRAD, TORCH_ADAGRAD)
     table.add_goal(ROW_WISE, FBGEMM, 1.1)
@@ -261,7 +261,7 @@ def _adagrad_table(columns: dict) -> harness.Table:
 
 
 def _sgd_table(columns: dict) -> harness.Table:
-    table = _make_table("a step of gradient descent", columns, SGD)
+    table = _make_table("sgd", "a step of gradient descent", columns, SGD)
     table.add_goal(SGD, TORCH_SGD, 0.7)
     _add_limit_goals(table, STEP, SGD)
     _add_notes_on_steps(table)
@@ -269,7 +269,7 @@ def _sgd_table(columns: dict) -> harness.Table:
 
 
 def _updates_table(columns: dict) -> harness.Table:
-    table = _make_table("an update alone", columns, ADAGRAD)
+    table = _make_table("updates", "an update alone", columns, ADAGRAD)
     table.add_goal(ADAGRAD, ADAGRAD_V2, 0.8)
     for name in OURS:
         _add_limit_goals(table, UPDATE, name)

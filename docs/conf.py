@@ -46,7 +46,30 @@ html_theme = "furo"
 html_title = f"tf_ti {release}"
 html_static_path = ["_static"]
 html_css_files = ["tf_ti.css"]
+# Teal: enough contrast for text on either background.
+html_theme_options = {
+    "light_css_variables": {
+        "color-brand-primary": "#0b7285",
+        "color-brand-content": "#0b7285",
+        "color-brand-visited": "#5f3dc4",
+        "color-api-name": "#0b7285",
+        "color-api-pre-name": "#52606d",
+        "color-code-background": "#f6f8fa",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#4fd1c5",
+        "color-brand-content": "#4fd1c5",
+        "color-brand-visited": "#b4a4f0",
+        "color-api-name": "#4fd1c5",
+        "color-api-pre-name": "#9aa5b1",
+        "color-code-background": "#1b1f24",
+    },
+}
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "github-dark"
 html_show_sphinx = False
 html_copy_source = False
+# Search would fetch the pages that it found, which browsers refuse where the site is opened as files.
+html_show_search_summary = False
 html_show_sourcelink = False
 copybutton_exclude = ".linenos, .gp, .go"

@@ -123,14 +123,15 @@ def _find_public_name(
     return None
 
 
-def _configure_napoleon(app: Sphinx, config: Config) -> None:
+def _configure(app: Sphinx, config: Config) -> None:
+    config.smartquotes_action = "D"  # dashes alone: "forward" and [..., n] are code
     config.napoleon_custom_sections = _KERAS_SECTIONS
     config.napoleon_use_param = False  # arguments that share a text stay together
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.setup_extension("sphinx.ext.autodoc")
-    app.connect("config-inited", _configure_napoleon)
+    app.connect("config-inited", _configure)
     app.connect("autodoc-process-docstring", _to_rest, priority=100)  # before napoleon's
     app.connect("autodoc-process-signature", _to_signature)
     app.connect("object-description-transform", _prefix_name)

@@ -127,6 +127,15 @@ def _(it):
 # --- what is recorded for gradients --------------------------------------------------------------
 
 
+@relied_on("tensorflow.python.framework.tensor_util.try_evaluate_constant")
+def _(try_evaluate_constant):
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [5, None])
+        shape = tf.shape(x)
+        assert try_evaluate_constant(shape[0] + 1) == 6
+        assert try_evaluate_constant(shape[1]) is None
+
+
 @relied_on("tensorflow.python.eager.backprop._MockOp")
 def _(it):
     x = tf.zeros([2, 2])

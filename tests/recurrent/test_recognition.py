@@ -1165,6 +1165,26 @@ def test_numbers_of_iterations_that_only_the_loop_compares_keep_it():
     assert count(pair, *[tf.TensorSpec([T, B, N])] * 2, GIVEN[1]) == (1, 0)
 
 
+def test_a_number_of_iterations_that_shapes_tell_is_known():
+    weights = Weights()
+
+    def scan(xs, h):
+        length = tf.shape(xs)[0] - 1 + tf.shape(h)[0] - (B - 1)
+        return tf_ti.scan(lambda h, x: (rnn(weights, x, h)[0], None), h, xs, length=length)
+
+    def loop(xs, h):
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(tf.shape(xs)[0], TripLimit.COUNT)
+            x, h = loop.add_iterator(xs), loop.add_recurrence(h)
+            (h.next,) = rnn(weights, x, h)
+            last = loop.add_loop_output(h, LoopOutput.LAST_VALUE)
+        return last.tensor
+
+    for call in (scan, loop):
+        assert count(call, *GIVEN[:2]) == (1, 0)
+        assert count(call, tf.TensorSpec([None, B, N]), GIVEN[1]) == (0, 1)
+
+
 def test_a_state_of_an_unknown_width_keeps_the_loop():
     weights = Weights()
 

@@ -59,6 +59,7 @@ from tf_ti._tf.graphs import (
     do_not_convert,
     forget_captures,
     other_function,
+    static_value,
     trace,
     user_code,
 )
@@ -179,6 +180,7 @@ __all__ = [
     "set_functions",
     "set_gradient",
     "stacked",
+    "static_value",
     "stop_recording",
     "trace",
     "unwrap_variable",

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.eager.polymorphic_function import autograph_util
-from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import func_graph, tensor_util
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -97,6 +97,14 @@ def depends_on_inputs(graph: func_graph.FuncGraph, tensor: tf.Tensor) -> bool:
             seen.add(op)
             stack.extend(t.op for t in op.inputs)
     return False
+
+
+def static_value(tensor: tf.Tensor) -> Any:
+    """As `tf.get_static_value`, which does not know an element of a shape, or arithmetic."""
+    static = tf.get_static_value(tensor)
+    if static is None and not tf.executing_eagerly():
+        return tensor_util.try_evaluate_constant(tensor)
+    return static
 
 
 def forget_captures(graph: FuncGraph) -> None:

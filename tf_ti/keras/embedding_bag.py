@@ -54,18 +54,18 @@ class EmbeddingBag(keras.layers.Layer):
             result is cast.
 
     Call arguments:
-        inputs: ids, a pair (ids, weights), or a dict {"ids": ids, "weights": weights}, of one of
-            these kinds:
-            a tensor [..., n]: bags of n ids.
-            a `tf.RaggedTensor` [batch, (ids)]: bags of any sizes. Of more dimensions the last is
-                pooled, which may be ragged or of a fixed number of ids, and the result is ragged.
-            a `tf.SparseTensor` of rank 2 or more: its values are the ids, and all positions but the
-                last one tell the bag. Sequential and functional models fill it up with zeros, as if
-                these were ids, unless they begin with a `keras.Input(..., sparse=True)`.
-            ids are of any integer dtype, or floating point numbers, whose fractions are dropped.
+        inputs: ids, a pair (ids, weights), or a dict {"ids": ids, "weights": weights}. Ids are of
+            any integer dtype, or floating point numbers, whose fractions are dropped.
             `keras.Input` makes the latter unless told otherwise, and 32 bits of these hold no id
-            above 2**24: use `keras.Input(..., dtype="int32")`. weights are of the kind and shape
-            of ids; they are not for the combiner "max".
+            above 2**24: use `keras.Input(..., dtype="int32")`. Weights are of the kind and shape
+            of ids; they are not for the combiner "max". The kinds are:
+
+            - a tensor [..., n]: bags of n ids.
+            - a `tf.RaggedTensor` [batch, (ids)]: bags of any sizes. Of more dimensions the last is
+              pooled, which may be ragged or of a fixed number of ids, and the result is ragged.
+            - a `tf.SparseTensor` of rank 2 or more: its values are the ids, and all positions but
+              the last one tell the bag. Sequential and functional models fill it up with zeros, as
+              if these were ids, unless they begin with a `keras.Input(..., sparse=True)`.
         mask: a boolean tensor, of the kind and shape of ids: those that are False are left out. It
             is found where Keras put it, on inputs that come from other layers. Not for sparse ids.
 

@@ -20,6 +20,9 @@ def check_num_iterations(
             raise TypeError(f"{label} must be an integer, got {num_iterations.dtype.name}")
         if num_iterations.shape.rank not in (None, 0):
             raise ValueError(f"{label} must be a scalar, got shape {num_iterations.shape}")
+        static = _tf.static_value(num_iterations)
+        if static is not None:
+            return tf.constant(static, num_iterations.dtype)
     elif isinstance(num_iterations, bool) or not hasattr(num_iterations, "__index__"):
         raise TypeError(f"{label} must be an integer, got {num_iterations!r}")
     elif not 0 <= int(num_iterations) < 2**63:

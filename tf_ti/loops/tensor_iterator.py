@@ -62,38 +62,13 @@ def tensor_iterator(
             tell it too, and all must agree. Without either, an output port's start and end do.
         checkpoint_every: record the states for the gradient at each `checkpoint_every`-th iteration
             only, and compute the others again: T / checkpoint_every + checkpoint_every states of
-            memory instead of T, for one more forward pass.
+            memory instead of T, for one more forward pass. See "Gradients" in the guide.
         name: a name for the operation.
-        fuse: make the loop faster. Operations of captured values alone run once, before the loop.
-            Operations of slices, and operations of states for outputs, run in one call for all
-            iterations: the products of a recurrent cell with its inputs become one large product.
-            Results may differ in rounding where other than elementwise operations move.
-            Operations move that are known to be safe: arithmetic, comparisons, casts, products with
-            a factor that all iterations share, convolutions, pooling, reductions, tf.nn.silu, and
-            changes of shape. Stateful and random operations stay. An operation with another custom
-            gradient stays, unless the loop becomes a cell.
-            Operations move where that pays: for a product or a convolution, or if the values that
-            cross into the loop and out of it are no larger than the slices and outputs that they
-            replace. On a CPU, programs of vector code run what they can of a body; where they run
-            all that depends on a state, beside products and convolutions only that moves which they
-            do not run. Operations stay if the values that cross would have more than 4 times the
-            bytes of all slices and outputs, or if that is not known. An error of an operation that
-            moved comes from outside of the loop, and names no iteration. For a tensor that it does
-            not depend on, an output that moved has the gradient None, as TensorFlow has it, where a
-            loop gives zeros; `unconnected_gradients` makes zeros of None.
-            On a CPU a loop whose body is an LSTM, a GRU or a plain recurrent cell, in whatever
-            operations it is written, becomes one operation, that of `tf_ti.lstm_sequence` and its
-            sisters. Its new states must be those of the cell's equations: with gates in any order,
-            in one matrix or several; with sigmoid, hard sigmoid, tanh, ReLU and leaky ReLU; with a
-            GRU's reset before its product or after. Its outputs must be last states, or functions
-            of slices or of hidden states that may move. `checkpoint_every`, a number of iterations
-            or shapes that only the loop would check, and half precisions mixed with others keep the
-            loop. Half precisions are computed in float32.
-            An eager call that no tape watches does all this only with a `tf.function` as its body:
-            else it would take more time than it saves. It still knows a cell with nothing to move.
-            If False, nothing moves, and TensorFlow's kernels run all of the body, as they do for
-            all loops where the environment has TF_TI_PROGRAM=0. A loop inside the body has its own
-            `fuse`; gradients have that of their loop.
+        fuse: let operations leave the loop where that pays, a loop around a recurrent cell become
+            one operation, and programs of vector code run what they can of the body. Rounding may
+            differ. If False, TensorFlow's kernels run the body, and the gradient's, as it is
+            written. A loop inside the body has its own `fuse`. See "Fission", "Recognition" and
+            "Programs" in the guide.
 
     Returns:
         A tuple of tensors in the order of the output ports' external ids. Without an iteration, an

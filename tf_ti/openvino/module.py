@@ -158,11 +158,11 @@ def load(
     has gradients, and can be trained further and saved.
 
     TensorIterator and Loop run like `tf_ti.tensor_iterator` and `tf_ti.Loop`. A loop whose body is
-    an LSTM, a GRU or a plain recurrent cell becomes one operation, on the conditions that
-    `tf_ti.tensor_iterator` names. Ranges include both ends. A Loop may have more slices than
-    iterations. A trip count below 0 means as many iterations as slices, or, without slices, no
-    limit. A state may change its shape where the body's Parameter leaves it open. ReadValue and
-    Assign are refused in the bodies of loops and branches.
+    an LSTM, a GRU or a plain recurrent cell becomes one operation (see "Recognition" in the guide).
+    Ranges include both ends. A Loop may have more slices than iterations. A trip count below 0
+    means as many iterations as slices, or, without slices, no limit. A state may change its shape
+    where the body's Parameter leaves it open. ReadValue and Assign are refused in the bodies of
+    loops and branches.
 
     After no iteration, a state has its initial value, and a concatenated output has extent 0. The
     last value of anything else is zeros in a Loop, and an error in a TensorIterator.

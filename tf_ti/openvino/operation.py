@@ -18,7 +18,14 @@ _NEWEST_OPSET = 17
 
 
 class Operation:
-    """A layer that is being computed: its attributes, and its inputs as far as they are known."""
+    """A layer that is being computed: its attributes, and its inputs as far as they are known.
+
+    A method that reads an attribute, or a value, raises a `tf_ti.openvino.IRError` that names file
+    and layer where it is not there, or is not of its kind.
+
+    Attributes:
+        inputs: the layer's inputs, as tensors.
+    """
 
     def __init__(
         self,
@@ -42,11 +49,13 @@ class Operation:
         return _registered(self.layer)
 
     def error(self, message: str) -> IRError:
+        """Returns an error about this layer, to be raised."""
         return IRError(f"{self.layer.path}: {message}")
 
     # Attributes.
 
     def text(self, name: str, default: str = _REQUIRED, among: Sequence[str] = ()) -> str:
+        """Returns an attribute as it is in the file; one of `among`, if these are given."""
         value = self.layer.attributes.get(name, default)
         if value is _REQUIRED:
             raise self.error(f"has no attribute {name}")
@@ -55,23 +64,29 @@ class Operation:
         return value
 
     def integer(self, name: str, default: int = _REQUIRED) -> int:
+        """Returns an attribute that is an integer."""
         return self._parse(name, default, r"[+-]?[0-9]{1,18}", int)
 
     def number(self, name: str, default: float = _REQUIRED) -> float:
+        """Returns an attribute that is a number."""
         pattern = r"[+-]?([0-9]+\.?[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?|inf|nan)"
         return self._parse(name, default, pattern, float)
 
     def flag(self, name: str, default: bool = _REQUIRED) -> bool:
+        """Returns an attribute that is true or false."""
         words = {"true": True, "1": True, "false": False, "0": False}
         return self._parse(name, default, "|".join(words), words.__getitem__)
 
     def integers(self, name: str, default: Sequence[int] = _REQUIRED) -> list[int]:
+        """Returns an attribute that is a list of integers."""
         return self._parse(name, default, r"(\s*[+-]?[0-9]{1,18}\s*(,|$))*", _ints)
 
     def numbers(self, name: str, default: Sequence[float] = _REQUIRED) -> list[float]:
+        """Returns an attribute that is a list of numbers."""
         return self._parse(name, default, r"[-+.,eE0-9\s]*", _floats)
 
     def dtype(self, name: str, default: tf.DType = _REQUIRED) -> tf.DType:
+        """Returns an attribute that names an element type, as a dtype."""
         if name not in self.layer.attributes and default is not _REQUIRED:
             return default
         text = self.text(name)
@@ -95,14 +110,14 @@ class Operation:
     # Inputs.
 
     def static(self, position: int) -> np.ndarray:
-        """The value of an input that must be known before the graph runs."""
+        """Returns the value of an input, which must be known before the graph runs."""
         value = self.known(position)
         if value is None:
             raise self.error(f"input {position} must be a constant")
         return value
 
     def known(self, position: int) -> np.ndarray | None:
-        """The value of an input, if it is known."""
+        """Returns the value of an input, or None where it is not known."""
         value = self.constant_of(self._sources[position])
         count = self.inputs[position].shape.num_elements()
         if value is None and count is not None and count <= _MOST_KNOWN:
@@ -110,7 +125,7 @@ class Operation:
         return value
 
     def axis(self, axis: int, rank: int | None) -> int:
-        """The axis counted from 0, if the rank is known."""
+        """Returns an axis counted from 0; if the rank is not known, as it is."""
         if rank is None:
             return axis
         if not -rank <= axis < rank:

@@ -29,10 +29,12 @@ class State(tf.Module):
         self.is_assigned = tf.Variable(False, trainable=False, name=f"{name}_is_assigned")
 
     def assign(self, value: Any) -> None:
+        """Sets the value that the next call reads."""
         self.value.assign(value)
         self.is_assigned.assign(True)
 
     def reset(self) -> None:
+        """Makes the next call begin with the initial value."""
         self.value.assign(_zeros(tf.TensorSpec(self.value.shape, self.value.dtype)))
         self.is_assigned.assign(False)
 

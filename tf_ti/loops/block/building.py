@@ -166,7 +166,7 @@ class _Builder:
 
 def _at_least_0(count: tf.Tensor) -> tf.Tensor:
     """A known one stays known."""
-    static = tf.get_static_value(count)
+    static = _tf.static_value(count)
     return tf.maximum(count, 0) if static is None else tf.constant(max(static, 0), tf.int64)
 
 

@@ -94,7 +94,8 @@ class Loop:
 
     Args:
         name: a name, for errors, drawings and the graph; "Loop" if None.
-        fuse: as in `tf_ti.tensor_iterator`. A loop with a WHILE condition stays as it is.
+        fuse: as in `tf_ti.tensor_iterator`. Of a loop with a WHILE condition nothing moves, and it
+            becomes no other operation; programs may run what they can of its body.
 
     Attributes:
         name: the name.

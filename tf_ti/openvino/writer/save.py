@@ -45,13 +45,13 @@ def save(
     steps if it has a mask, an activation that OpenVINO's cells lack, or lengths while a shape is
     unknown. Around and inside of these there may be:
 
-        arithmetic, comparisons, logic, tf.where, tf.cast, and the functions of tf.math and tf.nn
-        on elements;
-        products (tf.matmul, tf.tensordot, tf.einsum), reductions, tf.nn.softmax, tf.cumsum,
-        tf.argmax, tf.math.top_k;
-        slices, tf.gather, tf.concat, tf.stack, tf.split, tf.reshape, tf.transpose, tf.pad, tf.tile,
-        tf.broadcast_to, tf.one_hot, tf.range, tf.reverse, tf.shape and their like;
-        tf.cond, and calls of functions.
+    - arithmetic, comparisons, logic, tf.where, tf.cast, and the functions of tf.math and tf.nn on
+      elements;
+    - products (tf.matmul, tf.tensordot, tf.einsum), reductions, tf.nn.softmax, tf.cumsum,
+      tf.argmax, tf.math.top_k;
+    - slices, tf.gather, tf.concat, tf.stack, tf.split, tf.reshape, tf.transpose, tf.pad, tf.tile,
+      tf.broadcast_to, tf.one_hot, tf.range, tf.reverse, tf.shape and their like;
+    - tf.cond, and calls of functions.
 
     Assertions are left out.
 

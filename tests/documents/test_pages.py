@@ -1,0 +1,120 @@
+"""The Python of the README and of the site's pages prints what the pages say.
+
+The blocks of a page are one program, in the page's order, which runs in a folder of its own. What
+a block prints is in the comments of the lines that print it,
+
+    print(1 + 1)  # 2
+
+or, all of it, in a block of `output` right after it, where "..." stands for anything. In a page,
+"$ python ..." in a block of `console` runs after the blocks before it, in the same folder; what
+`make` makes must be a target of the Makefile.
+"""
+
+import contextlib
+import doctest
+import io
+import itertools
+import linecache
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import traceback
+import types
+
+import pytest
+
+from tf_ti import _library
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+BLOCK = re.compile(
+    r"^```(python|console)\n(.*?)^```\n(?:\s*^```output\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL
+)
+RULES = re.findall(r"^([\w -]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+TARGETS = {target for rule in RULES for target in rule.split()}
+# Peers that the tests run without.
+OPTIONAL = {"torch", "jax", "onnx", "onnxruntime"}
+
+
+def blocks(page):
+    """Of each block: its language, its code, the output that the page says, its line."""
+    text = page.read_text()
+    for match in BLOCK.finditer(text):
+        language, code, output = match.groups()
+        if output is None and language == "python":
+            output = "".join(
+                f"{line}\n" for line in re.findall(r"^ *print\(.*\)  # (.*)$", code, re.M)
+            )
+        yield language, code, output, text.count("\n", 0, match.start(2))
+
+
+def run_python(code, program, page, line):
+    """What the code prints. Its file, for AutoGraph and tracebacks, has the page's lines."""
+    lines = pathlib.Path(program.__file__).read_text().splitlines()
+    lines += [""] * (line - len(lines)) + code.splitlines()
+    pathlib.Path(program.__file__).write_text("\n".join(lines) + "\n")
+    linecache.checkcache()
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            exec(compile("\n" * line + code, program.__file__, "exec"), program.__dict__)
+        except Exception:
+            pytest.fail(f"{page}, in the block at line {line}:\n{traceback.format_exc()}")
+    return printed.getvalue()
+
+
+def run_console(code):
+    """What the commands print that begin with "$ python"."""
+    printed = ""
+    path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for command in re.findall(r"^\$ ((?:.*\\\n)*.*)$", code, re.MULTILINE):
+        words = shlex.split(command, comments=True)
+        words = list(itertools.dropwhile(lambda word: "=" in word, words))
+        if words[0] == "make":
+            assert {word for word in words[1:] if "=" not in word} <= TARGETS, command
+        elif words[0] == "python":
+            finished = subprocess.run(
+                ["bash", "-c", command],
+                capture_output=True,
+                text=True,
+                env=os.environ | {"PATH": path},
+            )
+            assert finished.returncode == 0, finished.stderr
+            printed += finished.stdout
+    return printed
+
+
+def check_output(found, expected, page, line):
+    checker, flags = doctest.OutputChecker(), doctest.ELLIPSIS
+    example = doctest.Example("", expected)
+    if not checker.check_output(example.want, found, flags):
+        difference = checker.output_difference(example, found, flags)
+        pytest.fail(f"{page}, in the block at line {line}:\n{difference}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
+    found = list(blocks(page))
+    for module in sorted(OPTIONAL):
+        if any(re.search(rf"^(import|from) {module}\b", code, re.M) for _, code, _, _ in found):
+            pytest.importorskip(module)
+    if any("jit_compile" in code for _, code, _, _ in found) and _library.XLA_PROBLEM is not None:
+        pytest.skip(_library.XLA_PROBLEM)
+    monkeypatch.chdir(tmp_path)
+    name = str(page.relative_to(ROOT))
+    # A module, as functions that are saved, or that Keras registers, are looked up in theirs.
+    program = types.ModuleType("page")
+    program.__file__ = str(tmp_path / "page.py")
+    pathlib.Path(program.__file__).touch()
+    monkeypatch.setitem(sys.modules, "page", program)
+    for language, code, expected, line in found:
+        if language == "console":
+            printed = run_console(code)
+            if expected is not None:
+                check_output(printed, expected, name, line)
+        else:
+            printed = run_python(code, program, name, line)
+            check_output(printed, expected, name, line)
