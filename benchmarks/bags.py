@@ -10,7 +10,6 @@ import collections
 import json
 import math
 import pathlib
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -408,16 +407,11 @@ def print_peak_growth(way: str, bags: int, ids_per_bag: int) -> None:
 
     pool(make_ids(16))()
     run = pool(make_ids(bags))
-    before = _status("VmRSS")
+    before = harness.memory_of_process("VmRSS")
     # Resets the peak: making the inputs may have needed more than is in use now.
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     assert tuple(run().shape) == (bags, MEMORY_WIDTH)
-    print(_status("VmHWM") - before)
-
-
-def _status(name: str) -> int:
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(re.search(rf"^{name}:\s*(\d+) kB$", status, re.MULTILINE).group(1))
+    print(harness.memory_of_process("VmHWM") - before)
 
 
 def _offsets(ids: np.ndarray) -> np.ndarray:

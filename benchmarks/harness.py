@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -336,3 +337,12 @@ def _draw(tables: list[Table], make_figure: type):
         if len(table.columns) > 1:
             axes.legend(fontsize=7)
     return figure
+
+
+def memory_of_process(name: str) -> int:
+    """A figure of this process in KiB: "VmRSS" is in use, "VmHWM" the most so far.
+
+    Not ru_maxrss, which a process inherits from the one that started it.
+    """
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(rf"^{name}:\s*(\d+) kB$", status, re.MULTILINE).group(1))

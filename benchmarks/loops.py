@@ -6,8 +6,6 @@ and no two loops run at the same time. The other libraries are called once a run
 """
 
 import functools
-import pathlib
-import re
 import statistics
 import subprocess
 import sys
@@ -614,7 +612,7 @@ def print_counter(way: str, iterations: str, repeats: str) -> None:
         COUNTERS[way], input_signature=[tf.TensorSpec([], tf.int64)], autograph=False
     )
     function(tf.constant(1_000, tf.int64))
-    before = _peak()
+    before = harness.memory_of_process("VmHWM")
     count, seconds = tf.constant(int(iterations), tf.int64), []
     for _ in range(int(repeats)):
         start = time.perf_counter()
@@ -622,20 +620,13 @@ def print_counter(way: str, iterations: str, repeats: str) -> None:
         seconds.append(time.perf_counter() - start)
         assert result == int(iterations)
     # At least a page: a picture's logarithmic scale has no zero.
-    print(statistics.median(seconds), max(_peak() - before, 4) / 1024)
+    print(statistics.median(seconds), max(harness.memory_of_process("VmHWM") - before, 4) / 1024)
 
 
 def _run_alone(*arguments) -> str:
     """The output of this module in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.loops", *map(str, arguments)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def _peak() -> int:
-    """The most memory that this process has had, in KiB."""
-    # Not ru_maxrss, which a process inherits from the one that started it.
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE).group(1))
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -709,11 +700,11 @@ def print_peak_growth(way: str, iterations: str, width: str) -> None:
     )
     h = tf.zeros([width])
     function(h, tf.fill([3, width], 1.0))
-    before = _peak()
+    before = harness.memory_of_process("VmHWM")
     xs = tf.fill([iterations, width], 1.0)
     _, ys = function(h, xs)
     assert ys.shape == xs.shape
-    print(_peak() - before)
+    print(harness.memory_of_process("VmHWM") - before)
 
 
 if __name__ == "__main__":

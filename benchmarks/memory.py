@@ -5,8 +5,6 @@ Each figure is of a process of its own, which runs a short loop first.
 
 import functools
 import math
-import pathlib
-import re
 import sys
 from collections.abc import Iterator
 
@@ -86,17 +84,10 @@ def print_peak_growth(way: str, length: str) -> None:
     h = tf.zeros([WIDTH])
     for _ in range(2):
         gradient(h, tf.constant(2))
-    before = _peak()
+    before = harness.memory_of_process("VmHWM")
     assert gradient(h, tf.constant(int(length))).shape == h.shape
     # At least a page: a picture's logarithmic scale has no zero.
-    print(max(_peak() - before, 4) / 1024)
-
-
-def _peak() -> int:
-    """The most memory that this process has had, in KiB."""
-    # Not ru_maxrss, which a process inherits from the one that started it.
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE).group(1))
+    print(max(harness.memory_of_process("VmHWM") - before, 4) / 1024)
 
 
 if __name__ == "__main__":

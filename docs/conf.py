@@ -54,7 +54,7 @@ html_theme_options = {
         "color-brand-visited": "#5f3dc4",
         "color-api-name": "#0b7285",
         "color-api-pre-name": "#52606d",
-        "color-code-background": "#f6f8fa",
+        "tf-ti-code": "#f4f6f8",
     },
     "dark_css_variables": {
         "color-brand-primary": "#4fd1c5",
@@ -62,14 +62,14 @@ html_theme_options = {
         "color-brand-visited": "#b4a4f0",
         "color-api-name": "#4fd1c5",
         "color-api-pre-name": "#9aa5b1",
-        "color-code-background": "#1b1f24",
+        "tf-ti-code": "#1b1f24",
     },
 }
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "github-dark"
 html_show_sphinx = False
 html_copy_source = False
-# Search would fetch the pages that it found, which browsers refuse where the site is opened as files.
+# Search would fetch the pages that it found, which browsers refuse where the site is in files.
 html_show_search_summary = False
 html_show_sourcelink = False
 copybutton_exclude = ".linenos, .gp, .go"
