@@ -12,6 +12,7 @@
 #   make cuda     compile the CUDA sources too, with CUDA 12, or with CUDA_HOME's nvcc
 #   make cuda-check  the same in a third of the time, without machine code for any GPU
 #   make docs     build the site into build/docs/html
+#   make docs-look  open each page of the site in Chromium, on a phone and a desktop, and find faults
 #   make clean    remove all of this, and what the demo made in build/
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
 #   make gpu-test   run the ops' tests on the GPU at hand, with any build of TensorFlow
@@ -46,7 +47,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 sources := $(shell find .bazelrc .bazelversion BUILD WORKSPACE LICENSE README.md pyproject.toml \
 	build_pip_pkg.sh requirements/runtime.txt requirements/keras.txt bazel cc tf_ti -type f \
 	-not -name '*_test.cc' -not -path '*/testing/*' -not -name '*.pyc' -not -name '_tf_ti*.so' -not -name _build_info.py)
-cpp := $(shell find cc gpu_check tests -name '*.cc' -o -name '*.h' -o -name '*.cuh')
+cpp := $(shell find cc docs gpu_check tests -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 .PHONY: help
 help:
@@ -82,6 +83,9 @@ $(venv)/.tests: requirements/test.txt $(venv)/.tensorflow
 
 $(venv)/.docs: requirements/docs.txt $(venv)/.tensorflow
 	$(call install,what builds the site)
+
+$(venv)/.docs-look: requirements/docs-look.txt $(venv)/.tensorflow
+	$(call install,what drives the browser)
 
 $(venv)/.oracles: requirements/oracles.txt $(venv)/.tensorflow
 	$(call install,torch$(comma) JAX and ONNX (360 MB to download))
@@ -121,7 +125,7 @@ $(venv)/.installed: $(dist)/.built $(venv)/.runtime
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/tf_ti-*.whl
 	@touch $@
 
-.PHONY: demo test test-fast test-cc test-tensorflows oracles build wheel bench docs lint format asan-test cuda cuda-check gpu-check gpu-test clean
+.PHONY: demo test test-fast test-cc test-tensorflows oracles build wheel bench docs docs-look lint format asan-test cuda cuda-check gpu-check gpu-test clean
 demo: $(venv)/.installed $(venv)/.examples
 	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
@@ -169,6 +173,12 @@ bench: build $(venv)/.peers
 docs: $(venv)/.installed $(venv)/.docs
 	cd docs && $(bin)/python -m sphinx -W --keep-going -q -b html -d ../build/docs/.doctrees . ../build/docs/html
 	@echo "make: the site is there: build/docs/html/index.html"
+
+# Of the site that is there: `make docs docs-look` builds it first.
+docs-look: $(venv)/.docs-look
+	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+	  echo "make: no Chromium here: apt-get install chromium (Debian's package)"; exit 1; }
+	$(bin)/python docs/look.py $(SITE)
 
 # mypy checks what users write twice: without the types of TensorFlow, and with them.
 mypy := ../../$(lint)/bin/mypy --cache-dir=../../.cache/mypy

@@ -112,8 +112,8 @@ def write(folder: pathlib.Path, families: Sequence[str], root: pathlib.Path) -> 
     """Writes ROOT/docs/figures and README's table, from FOLDER. Returns the paths of all files.
 
     Raises:
-        ReportError: a family's figures are missing; machines or versions differ; or README has no
-            place for the table. Nothing is written then.
+        ReportError: figures that README needs are missing; machines or versions differ; or README
+            has no place for the table. Nothing is written then.
     """
     runs = _read(folder, families)
     _check_machines(folder, runs)
@@ -130,7 +130,7 @@ def write(folder: pathlib.Path, families: Sequence[str], root: pathlib.Path) -> 
     for path in set(figures.glob("*.svg")) - set(paths):
         path.unlink()
     paths += [figures / "index.md", readme]
-    paths[-2].write_text(_page(runs))
+    paths[-2].write_text(_page(runs, [name for name in families if name not in runs]))
     readme.write_text(new_readme)
     return paths
 
@@ -144,13 +144,13 @@ def _read(folder: pathlib.Path, families: Sequence[str]) -> Runs:
     runs = {}
     for family in families:
         path = folder / f"{family}.json"
-        again = f"run `python -m benchmarks {family}`"
-        if not path.exists():
-            raise ReportError(f"there is no {path}: {again}")
-        try:
-            runs[family] = harness.Run.read(path)
-        except ValueError as error:
-            raise ReportError(f"{error}: {again}") from error
+        if path.exists():
+            try:
+                runs[family] = harness.Run.read(path)
+            except ValueError as error:
+                raise ReportError(f"{error}: run `python -m benchmarks {family}`") from error
+    if not runs:
+        raise ReportError(f"there are no figures in {folder}: run `python -m benchmarks`")
     return runs
 
 
@@ -217,7 +217,9 @@ def _table_of(runs: Runs, job: Job) -> tuple[str, harness.Table]:
         for table in run.tables:
             if table.picture == job.picture:
                 return family, table
-    raise ReportError(f"no family has the table {job.picture}, of which README's has a row")
+    raise ReportError(
+        f"no family that was measured has the table {job.picture}, of which README's has a row"
+    )
 
 
 def _job_cells(job: Job, family: str, table: harness.Table) -> list[str]:
@@ -306,7 +308,7 @@ python -m benchmarks --report
 """
 
 
-def _page(runs: Runs) -> str:
+def _page(runs: Runs, missing: Sequence[str]) -> str:
     first = next(iter(runs.values()))
     parts = [
         INTRODUCTION.format(
@@ -316,6 +318,10 @@ def _page(runs: Runs) -> str:
             most=drawing.MOST_BARS,
         )
     ]
+    if missing:
+        names = ", ".join(HEADINGS[family] for family in missing)
+        command = f"python -m benchmarks {' '.join(missing)}"
+        parts.append(f"Not measured on this machine: {names}. `{command}` does.\n")
     for family, run in runs.items():
         parts.append(f"## {HEADINGS[family]}\n")
         parts += [_figure(run, table) for table in _drawn(run)]

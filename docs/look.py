@@ -37,7 +37,9 @@ DRAWN = (
     "reference/environment.html",
     "figures/index.html",
     "notebooks/loops.html",
+    "develop/index.html",
     "develop/architecture.html",
+    "develop/your-own-op.html",
 )
 # How much wider the page is than the window, and the elements to blame: the innermost ones that
 # reach beyond it and lie in nothing that scrolls by itself.

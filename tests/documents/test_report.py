@@ -127,7 +127,16 @@ def test_a_package_that_was_not_always_there_is_refused(report, folder, root):
 
 def test_a_family_without_figures_is_named_with_its_command(report, folder, root):
     (folder / "curves.json").unlink()
-    assert "`python -m benchmarks curves`" in error_of(report, folder, root)
+    (folder / "roofline.json").unlink()
+    report.write(folder, FAMILIES, root)
+    page = (root / "docs/figures/index.md").read_text()
+    assert "`python -m benchmarks curves roofline` does" in page
+    assert "## Roofline" not in page
+
+
+def test_a_family_of_which_readme_has_a_row_must_have_figures(report, folder, root):
+    (folder / "bags.json").unlink()
+    assert "of which README's has a row" in error_of(report, folder, root)
 
 
 def test_json_of_an_older_version_is_refused(report, folder, root):
@@ -206,7 +215,7 @@ def test_the_command_says_what_is_missing(tmp_path):
         text=True,
     )
     assert finished.returncode == 1
-    assert re.search(r"there is no .*\.json: run `python -m benchmarks ", finished.stderr)
+    assert f"there are no figures in {tmp_path}: run `python -m benchmarks`" in finished.stderr
 
 
 def test_a_run_that_is_written_is_read_again(tmp_path):

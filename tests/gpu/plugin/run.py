@@ -46,8 +46,8 @@ def require_packages() -> None:
         raise check.Stop(
             BAD_ARGUMENTS,
             f"{sys.executable} has no {', '.join(missing)}: install tensorflow-cpu, pytest and "
-            "requirements/runtime.txt. CONTRIBUTING.md says how they travel to a machine without "
-            "the internet",
+            "requirements/runtime.txt. docs/develop/gpu.md says how they travel to a machine "
+            "without the internet",
         )
 
 

@@ -39,7 +39,7 @@ def test_gradients_are_the_numeric_ones(reverse):
     inputs.append(tf.constant(0.8, tf.float64))
     for f in (function, first_order):
         for found, numeric in zip(*tf.test.compute_gradient(f, inputs)):
-            np.testing.assert_allclose(found, numeric, rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(found, numeric, rtol=1e-5, atol=1e-5)
 
 
 def test_the_result_has_the_static_shape_of_x():
