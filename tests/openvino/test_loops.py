@@ -965,6 +965,17 @@ def test_a_cell_in_a_tensor_iterator_is_one_sequence(tmp_path, name, dynamic):
     check_sequence(openvino_models.save(model, tmp_path / "model.xml"), arrays)
 
 
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_of_an_open_batch_can_be_written_again(tmp_path, name):
+    function, arrays = recurrent(name, piece(1), -1)
+    inputs = [op.parameter([-1, *array.shape[1:]], np.float32) for array in arrays]
+    model = ov.Model([op.result(output) for output in function(*inputs)], inputs, "model")
+    first = openvino_models.save(model, tmp_path / "first.xml")
+    tf_ti.openvino.save(tf_ti.openvino.load(first), tmp_path / "second.xml")
+    found = openvino_models.run(tmp_path / "second.xml", arrays)
+    assert_same(found, openvino_models.run(first, arrays))
+
+
 @pytest.mark.parametrize("name", ["LSTMCell", "GRUCell", "Split"])
 def test_a_cell_that_runs_backwards_is_one_sequence(tmp_path, name):
     check_sequence(*written(tmp_path, recurrent(name, backwards(1), BATCH)))

@@ -645,6 +645,7 @@ OPERATIONS = {
             tf.pad(x, [[0, 1], [1, 1]], "REFLECT"),
             tf.tile(x, [2, 1]),
             tf.broadcast_to(x, [2, 2, 3]),
+            tf.broadcast_to(x[:1], tf.broadcast_dynamic_shape([4, 2, 1], tf.shape(x))),
             tf.reverse(x, [-1]),
             tf.reverse_sequence(x, [1, 3], 1),
             tf.range(tf.shape(x)[1]),

@@ -78,7 +78,15 @@ def _register() -> None:
 _register()
 
 
-@writes("Identity", "StopGradient", "PreventGradient", "CheckNumerics", "Snapshot", "EnsureShape")
+@writes(
+    "Identity",
+    "StopGradient",
+    "PreventGradient",
+    "CheckNumerics",
+    "Snapshot",
+    "EnsureShape",
+    "PlaceholderWithDefault",
+)
 def _identity(op, x):
     return x
 

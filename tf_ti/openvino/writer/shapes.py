@@ -141,6 +141,22 @@ def _broadcast_to(op, x, shape):
     return broadcast(op, x, shape)
 
 
+@writes("BroadcastArgs")
+def _broadcast_args(op, *shapes):
+    """Where one of the shapes has the extent 1, that of the other."""
+    ranks = [op.shape(k)[0] for k in range(2)]
+    if None in ranks:
+        raise op.error("how many dimensions its shapes have must be known")
+    a, b = (
+        op.add("Concat", op.like([1] * (max(ranks) - rank)), shape, axis=0)
+        if rank < max(ranks)
+        else shape
+        for rank, shape in zip(ranks, shapes)
+    )
+    is_1 = op.add("Equal", a, op.like(1), outputs=[element_type_of(tf.bool)])
+    return op.add("Select", is_1, b, a, outputs=[element_type_of(op.op.outputs[0].dtype)])
+
+
 @writes("Fill")
 def _fill(op, shape, value):
     return broadcast(op, value, shape)
