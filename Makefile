@@ -135,7 +135,7 @@ demo: $(venv)/.installed $(venv)/.examples
 # From tests/, where the checkout's tf_ti does not hide the installed one.
 pytest = cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 test: test-cc $(venv)/.installed $(venv)/.tests
-	$(call say,the tests: about twenty minutes on two cores)
+	$(call say,the tests: twenty to forty minutes on two cores)
 	$(pytest) $(PYTEST_FLAGS)
 
 test-fast: test-cc $(venv)/.installed $(venv)/.tests

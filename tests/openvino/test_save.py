@@ -674,6 +674,20 @@ def test_operations_on_dynamic_shapes(name, tmp_path):
     check(*OPERATIONS[name], tmp_path, dynamic=True)
 
 
+def test_shapes_that_do_not_go_together_are_an_error(tmp_path):
+    def run(x, y):
+        return tf.broadcast_to(x, tf.broadcast_dynamic_shape(tf.shape(x), tf.shape(y)))
+
+    check(run, [randoms(3, 2), randoms(1, 2)], tmp_path, dynamic=True)
+    check(run, [randoms(1, 2), randoms(4, 2)], tmp_path, dynamic=True)
+    path = str(tmp_path / "model.xml")
+    arrays = [randoms(3, 2), randoms(4, 2)]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf_ti.openvino.load(path)(*arrays)
+    with pytest.raises(RuntimeError, match="Broadcast"):
+        openvino_models.run(path, arrays)
+
+
 def test_functions_that_are_called_are_part_of_the_network(tmp_path):
     inner = tf.function(lambda x: tf.nn.relu(x) + 1)
 

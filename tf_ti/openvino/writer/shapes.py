@@ -143,7 +143,10 @@ def _broadcast_to(op, x, shape):
 
 @writes("BroadcastArgs")
 def _broadcast_args(op, *shapes):
-    """Where one of the shapes has the extent 1, that of the other."""
+    """Where one of the shapes has the extent 1, that of the other.
+
+    Where they do not go together it is -1, which is an error in who broadcasts to it.
+    """
     ranks = [op.shape(k)[0] for k in range(2)]
     if None in ranks:
         raise op.error("how many dimensions its shapes have must be known")
@@ -153,8 +156,15 @@ def _broadcast_args(op, *shapes):
         else shape
         for rank, shape in zip(ranks, shapes)
     )
-    is_1 = op.add("Equal", a, op.like(1), outputs=[element_type_of(tf.bool)])
-    return op.add("Select", is_1, b, a, outputs=[element_type_of(op.op.outputs[0].dtype)])
+    kinds, boolean = [element_type_of(op.op.outputs[0].dtype)], [element_type_of(tf.bool)]
+    is_1, is_other_1, are_equal = (
+        op.add("Equal", x, y, outputs=boolean)
+        for x, y in ((a, op.like(1)), (b, op.like(1)), (a, b))
+    )
+    fits = op.add("LogicalOr", is_other_1, are_equal, outputs=boolean)
+    return op.add(
+        "Select", is_1, b, op.add("Select", fits, a, op.like(-1), outputs=kinds), outputs=kinds
+    )
 
 
 @writes("Fill")
