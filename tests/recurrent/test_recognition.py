@@ -1185,6 +1185,17 @@ def test_a_number_of_iterations_that_shapes_tell_is_known():
         assert count(call, tf.TensorSpec([None, B, N]), GIVEN[1]) == (0, 1)
 
 
+def test_a_number_of_iterations_that_was_taken_for_known_cannot_be_fed():
+    with tf.Graph().as_default() as graph:
+        length = tf.constant([2, 3])[1] + 1
+        xs = tf.ones([4])
+        assert graph.is_feedable(length)
+        total, _ = tf_ti.scan(lambda c, x: (c + x, None), 0.0, xs, length=length)
+        assert not graph.is_feedable(length)
+        with tf.compat.v1.Session() as session:
+            assert session.run(total) == 4
+
+
 def test_a_state_of_an_unknown_width_keeps_the_loop():
     weights = Weights()
 

@@ -103,7 +103,9 @@ def static_value(tensor: tf.Tensor) -> Any:
     """As `tf.get_static_value`, which does not know an element of a shape, or arithmetic."""
     static = tf.get_static_value(tensor)
     if static is None and not tf.executing_eagerly():
-        return tensor_util.try_evaluate_constant(tensor)
+        static = tensor_util.try_evaluate_constant(tensor)
+        if static is not None:  # as tf.get_static_value does: a session may feed no other value
+            tensor.graph.prevent_feeding(tensor)
     return static
 
 
