@@ -1,4 +1,4 @@
-"""Runs the benchmarks: prints tables, and writes them as JSON and as pictures.
+"""Runs the benchmarks: prints tables, and writes them as JSON.
 
 python -m benchmarks                    all families
 python -m benchmarks loops --quick      one of them, roughly
@@ -94,8 +94,9 @@ def _measure(options: argparse.Namespace) -> None:
             tables.append(table)
         command = f"python -m benchmarks {name}{' --quick' * options.quick}"
         run = harness.Run.of_this_machine(tables, command)
-        for path in harness.write(run, options.output / name):
-            print(f"\nWritten: {path}")
+        path = options.output / f"{name}.json"
+        harness.write(run, path)
+        print(f"\nWritten: {path}")
     print(f"\n{time.monotonic() - start:.0f} s", file=sys.stderr)
 
 

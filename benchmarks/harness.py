@@ -26,8 +26,6 @@ PACKAGES = (
     "jax",
 )
 Made = TypeVar("Made")
-# The most tables of a picture: no viewer shows more at a readable size.
-TABLES_A_PICTURE = 8
 # Sets of vector instructions, the best first, and the processor's flag for each.
 INSTRUCTIONS = {"AVX-512": "avx512f", "AVX2": "avx2", "AVX": "avx"}
 # How a table is drawn.
@@ -297,46 +295,9 @@ class Run:
             raise ValueError(f"{path} has no figures of these benchmarks: {error}") from error
 
 
-def write(run: Run, stem: pathlib.Path) -> list[pathlib.Path]:
-    """Writes STEM.json and, if Matplotlib is there, bars: STEM-1.png and so on."""
-    paths = [stem.with_suffix(".json")]
-    paths[0].write_text(json.dumps(dataclasses.asdict(run), indent=2) + "\n")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return paths
-    tables = [table for table in run.tables if table.kind == BARS]
-    for k in range(0, len(tables), TABLES_A_PICTURE):
-        paths.append(stem.with_name(f"{stem.name}-{k // TABLES_A_PICTURE + 1}.png"))
-        _draw(tables[k : k + TABLES_A_PICTURE], Figure).savefig(paths[-1], dpi=110)
-    return paths
-
-
-def _draw(tables: list[Table], make_figure: type):
-    """A bar chart for each table, one below the other."""
-    heights = [1 + 0.22 * sum(len(table.columns) + 0.5 for _ in table.rows) for table in tables]
-    figure = make_figure(figsize=(9, sum(heights)), layout="constrained")
-    all_axes = figure.subplots(len(tables), height_ratios=heights, squeeze=False)
-    for table, axes in zip(tables, all_axes[:, 0]):
-        names = list(table.rows)
-        thickness = 0.8 / len(table.columns)
-        for k, column in enumerate(table.columns):
-            places = [i + (k + 0.5) * thickness - 0.4 for i in range(len(names))]
-            figures = [table.rows[name][k] or float("nan") for name in names]
-            bars = axes.barh(places, figures, thickness, label=column)
-            labels = ["" if figure != figure else format_figure(figure) for figure in figures]
-            axes.bar_label(bars, labels, padding=3, fontsize=7)
-        axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
-        drawn = [figure for row in table.rows.values() for figure in row if figure]
-        scale = "log" if max(drawn) > 5 * min(drawn) else "linear"
-        axes.set_xscale(scale)
-        axes.set_xlabel(f"{table.unit}, {scale} scale; less is better", fontsize=8)
-        axes.set_title(table.title, fontsize=10, loc="left")
-        axes.margins(x=0.12)
-        if len(table.columns) > 1:
-            axes.legend(fontsize=7)
-    return figure
+def write(run: Run, path: pathlib.Path) -> None:
+    """Writes the run as JSON."""
+    path.write_text(json.dumps(dataclasses.asdict(run), indent=2) + "\n")
 
 
 def memory_of_process(name: str) -> int:

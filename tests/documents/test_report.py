@@ -224,7 +224,7 @@ def test_a_run_that_is_written_is_read_again(tmp_path):
     table = harness.Table("A title", "us", ["x"], {"tf_ti": [1.0], "torch": [None]}, "tf_ti")
     table.goals.append(harness.Goal("a goal", 1.0, 2.0))
     run = harness.Run.of_this_machine([table], "python -m benchmarks bags")
-    harness.write(run, tmp_path / "bags")
+    harness.write(run, tmp_path / "bags.json")
     assert harness.Run.read(tmp_path / "bags.json") == run
     assert run.versions.keys() >= {"Python", "tf_ti"}
 
