@@ -7,7 +7,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "cc/kernels/gpu.h"
-#include "cc/kernels/loops/executor.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
@@ -213,17 +212,23 @@ absl::Status SetMultiDevice(FunctionLibraryRuntime* lib, const Body& body,
   return absl::OkStatus();
 }
 
+absl::Status FindTraits(FunctionLibraryRuntime* lib, const tensorflow::NameAttrList& function,
+                        BodyTraits* traits) {
+  return UseBody(lib, function.name(), AttrSlice(&function.attr()),
+                 [&](const tensorflow::FunctionBody& definition) {
+                   traits->multi_device = !FitsDevice(lib, definition);
+                   traits->synchronous =
+                       !traits->multi_device && IsSynchronousBody(lib, definition);
+                   traits->parameter_types = definition.arg_types;
+                   traits->result_types = definition.ret_types;
+                   for (const Node* result : definition.ret_nodes) {
+                     traits->passed_on.push_back(PassedOn(result));
+                   }
+                 });
+}
+
 absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttrList& function,
                          Body* body) {
-  const AttrSlice attrs(&function.attr());
-  const auto describe = [&](const tensorflow::FunctionBody& definition) {
-    body->multi_device = !FitsDevice(lib, definition);
-    body->synchronous = !body->multi_device && IsSynchronousBody(lib, definition);
-    body->parameter_types = definition.arg_types;
-    body->result_types = definition.ret_types;
-    for (const Node* result : definition.ret_nodes) body->passed_on.push_back(PassedOn(result));
-  };
-  TF_RETURN_IF_ERROR(UseBody(lib, function.name(), attrs, describe));
   FunctionLibraryRuntime::InstantiateOptions options;
   if (body->multi_device) {
     TF_RETURN_IF_ERROR(SetMultiDevice(lib, *body, &options));
@@ -231,7 +236,7 @@ absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttr
     // Our executor runs the CPU's kernels only.
     options.executor_type = IsCpu(lib) ? kLoopExecutor : "SINGLE_THREADED_EXECUTOR";
   }
-  return lib->Instantiate(function.name(), attrs, options, &body->handle);
+  return lib->Instantiate(function.name(), AttrSlice(&function.attr()), options, &body->handle);
 }
 
 }  // namespace
@@ -240,6 +245,13 @@ BodyCache::~BodyCache() {
   for (const auto& [lib, body] : bodies_) {
     if (body->is_ours) lib->ReleaseHandle(body->handle).IgnoreError();
   }
+}
+
+bool BodyCache::IsSynchronous(FunctionLibraryRuntime* lib) {
+  BodyTraits traits;
+  if (lib == nullptr || !FindTraits(lib, function_, &traits).ok()) return false;
+  traits_ = std::move(traits);
+  return traits_->synchronous;
 }
 
 absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body) {
@@ -257,7 +269,14 @@ absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body)
   std::unique_ptr<Body>& entry = bodies_[lib];
   if (entry == nullptr) {
     auto made = std::make_unique<Body>();
-    const absl::Status status = Instantiate(lib, function_, made.get());
+    BodyTraits* const traits = made.get();
+    absl::Status status;
+    if (traits_.has_value()) {
+      *traits = *traits_;
+    } else {
+      status = FindTraits(lib, function_, traits);
+    }
+    if (status.ok()) status = Instantiate(lib, function_, made.get());
     if (!status.ok()) {
       bodies_.erase(lib);
       return status;

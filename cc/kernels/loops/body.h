@@ -2,27 +2,36 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_BODY_H_
 #define TF_TI_CC_KERNELS_LOOPS_BODY_H_
 
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "cc/kernels/loops/executor.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_ti {
 
-struct Body {
-  tensorflow::FunctionLibraryRuntime::Handle handle;
-  bool is_ours;  // the handle is to be released
+// What a function is like on the loop's device.
+struct BodyTraits {
   // True if nothing in the body waits for another thread, so it may run to its end on the caller's.
-  bool synchronous;
+  bool synchronous = false;
   // True if the device has no kernels for all of the body, or is not the one that is asked for.
   // TensorFlow then runs parts of the body on others.
   bool multi_device = false;
   tensorflow::DataTypeVector parameter_types;
   tensorflow::DataTypeVector result_types;
   std::vector<int> passed_on;  // for each result the parameter that it is, or -1
+};
+
+struct Body : BodyTraits {
+  tensorflow::FunctionLibraryRuntime::Handle handle;
+  bool is_ours;  // the handle is to be released
+  // Of its executor, once it has run; null where there are none.
+  mutable std::atomic<BodyPrograms*> programs{nullptr};
 };
 
 // A stateful kernel may be shared by subgraphs that have different function libraries, and so
@@ -32,10 +41,13 @@ class BodyCache {
   ~BodyCache();
 
   void Init(const tensorflow::NameAttrList& function) { function_ = function; }
+  // Looks at the function while the kernel is made. Returns true if it is synchronous.
+  bool IsSynchronous(tensorflow::FunctionLibraryRuntime* lib);
   absl::Status Get(tensorflow::OpKernelContext* ctx, const Body** body);
 
  private:
   tensorflow::NameAttrList function_;
+  std::optional<BodyTraits> traits_;  // where they were looked at
   std::shared_mutex mu_;  // guards bodies_
   std::unordered_map<tensorflow::FunctionLibraryRuntime*, std::unique_ptr<Body>> bodies_;
 };

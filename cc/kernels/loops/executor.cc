@@ -122,18 +122,27 @@ Compiles WhenCompiles() {
 }
 
 // What has been compiled of a body, for the parameters' last few shapes.
-class CompiledBodies {
+class CompiledBodies : public BodyPrograms {
  public:
   explicit CompiledBodies(Compiles when) : when_(when) {}
 
   bool are_wanted() const { return when_ != Compiles::kNever; }
 
-  std::shared_ptr<const CompiledBody> Find(const BodyFrame& frame) {
+  template <typename ShapeOf>
+  std::shared_ptr<const CompiledBody> Find(const ShapeOf& shape_of,
+                                           const std::vector<char>& stays) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& body : bodies_) {
-      if (body->Fits(frame.parameters, frame.invariant)) return body;
+      if (body->Fits(shape_of, stays)) return body;
     }
     return nullptr;
+  }
+
+  bool FindWhole(const std::vector<char>& stays, WholeBody* whole) override {
+    whole->body = Find([&](size_t p) -> const auto& { return whole->parameters[p]; }, stays);
+    if (whole->body == nullptr || whole->body->whole.empty()) return false;
+    whole->run = std::make_unique<RegionRun>(whole->region());
+    return true;
   }
 
   std::shared_ptr<const CompiledBody> Add(CompiledBody body) {
@@ -222,26 +231,6 @@ class ScheduleRunner : public BodyRunner {
     return status;
   }
 
-  bool FindWhole(WholeBody* whole) override {
-    if (compiled_bodies_ == nullptr) return false;
-    if (body_ == nullptr || !body_->Fits(frame_->parameters, frame_->invariant)) FindBody();
-    if (body_ == nullptr || body_->whole.empty()) return false;
-    const Region& region = body_->regions[0];
-    whole->name = TraceString(region);
-    whole->run = &runs_[0];
-    whole->prologue_waits = &is_first_[0];
-    whole->work = region.program->work();
-    for (const Region::Array& input : region.inputs) {
-      whole->inputs.push_back({input.source.index, input.dtype, input.shape});
-    }
-    for (const Region::Array& output : region.outputs) {
-      whole->outputs.push_back({-1, output.dtype, output.shape});
-    }
-    whole->may_fail = region.may_fail;
-    whole->results = body_->whole;
-    return true;
-  }
-
  private:
   // Kernels do not write to inputs whose memory others refer to.
   Tensor* ConstantAt(int index) { return const_cast<Tensor*>(&schedule_.constants[index]); }
@@ -258,7 +247,10 @@ class ScheduleRunner : public BodyRunner {
       frame_->results[result] = schedule_.constants[constant];
     }
     if (compiled_bodies_ == nullptr) return RunKernels();
-    if (body_ == nullptr || !body_->Fits(frame_->parameters, frame_->invariant)) FindBody();
+    const auto shape_of = [this](size_t p) -> const auto& { return frame_->parameters[p].shape(); };
+    if (body_ == nullptr || !body_->Fits(shape_of, frame_->invariant)) {
+      UseBody(compiled_bodies_->Find(shape_of, frame_->invariant));
+    }
     if (body_ != nullptr) return RunUnits();
     if (num_compiled_ < kMostCompiled && !compiled_bodies_->Pays(*frame_)) {
       num_compiled_ = kMostCompiled;
@@ -289,14 +281,11 @@ class ScheduleRunner : public BodyRunner {
     return status;
   }
 
-  void FindBody() { UseBody(compiled_bodies_->Find(*frame_)); }
-
   void UseBody(std::shared_ptr<const CompiledBody> body) {
-    body_ = std::move(body);
     runs_.clear();
+    body_ = std::move(body);
     if (body_ == nullptr) return;
-    for (const Region& region : body_->regions) runs_.emplace_back(*region.program);
-    is_first_.assign(runs_.size(), true);
+    for (const Region& region : body_->regions) runs_.emplace_back(region);
   }
 
   absl::Status RunUnits() {
@@ -336,10 +325,10 @@ class ScheduleRunner : public BodyRunner {
   // `is_right` becomes false where the values that were made are not, and kernels tell why.
   absl::Status RunRegion(int number, bool* is_right) {
     const Region& region = body_->regions[number];
-    ProgramRun& run = runs_[number];
-    const TraceMe trace([&] { return TraceString(region); }, tsl::profiler::kInfo);
+    RegionRun& run = runs_[number];
+    const TraceMe trace([&] { return region.name; }, tsl::profiler::kInfo);
     for (size_t i = 0; i < region.inputs.size(); ++i) {
-      run.SetInput(static_cast<int>(i), TensorOf(region.inputs[i].source).data());
+      run->SetInput(static_cast<int>(i), TensorOf(region.inputs[i].source).data());
     }
     for (size_t i = 0; i < region.outputs.size(); ++i) {
       const Region::Array& output = region.outputs[i];
@@ -348,23 +337,15 @@ class ScheduleRunner : public BodyRunner {
         return absl::ResourceExhaustedError(
             absl::StrCat("no memory for a value of shape ", output.shape.DebugString()));
       }
-      run.SetOutput(static_cast<int>(i), tensor.data());
+      run->SetOutput(static_cast<int>(i), tensor.data());
       SetValue(output.source.index, std::move(tensor));
     }
     bool fails = false;
-    if (region.may_fail) run.SetOutput(static_cast<int>(region.outputs.size()), &fails);
-    if (is_first_[number]) run.RunPrologue();
-    is_first_[number] = false;
-    run.Run();
+    if (region.may_fail) run->SetOutput(static_cast<int>(region.outputs.size()), &fails);
+    run.RunPrologueOnce();
+    run->Run();
     *is_right = !fails;
     return absl::OkStatus();
-  }
-
-  std::string TraceString(const Region& region) const {
-    const auto& name = [&](int s) { return schedule_.steps[s].kernel->name(); };
-    const size_t count = region.steps.size();
-    return absl::StrCat("program: ", name(region.steps.front()), "..", name(region.steps.back()),
-                        " (", count, count == 1 ? " op)" : " ops)");
   }
 
   // Lets go of what kernels made in place of a program.
@@ -481,8 +462,7 @@ class ScheduleRunner : public BodyRunner {
   std::vector<std::unique_ptr<PackedProduct>> packed_products_;
   CompiledBodies* const compiled_bodies_;
   std::shared_ptr<const CompiledBody> body_;
-  std::vector<ProgramRun> runs_;  // of its regions
-  std::vector<char> is_first_;
+  std::vector<RegionRun> runs_;  // of its regions
   int num_compiled_ = 0;
   Observed* observed_ = nullptr;  // what an iteration has, while one is observed
 };
@@ -507,9 +487,11 @@ class LoopExecutor : public Executor {
       return InvalidArgument("expected ", schedule_.parameters.size(), " arguments, got ",
                              frame->parameters.size());
     }
-    frame->runner = std::make_unique<ScheduleRunner>(
-        schedule_, params_, &device_, &serial_device_, args,
-        compiled_bodies_.are_wanted() && frame->fuse ? &compiled_bodies_ : nullptr, frame);
+    CompiledBodies* const programs =
+        compiled_bodies_.are_wanted() && frame->fuse ? &compiled_bodies_ : nullptr;
+    frame->programs = programs;
+    frame->runner = std::make_unique<ScheduleRunner>(schedule_, params_, &device_, &serial_device_,
+                                                     args, programs, frame);
     return frame->runner->Run();
   }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/compute/program/program.h"
+#include "cc/kernels/loops/lowering/compiled_body.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/tensor.h"
 
@@ -18,22 +18,22 @@ namespace tf_ti {
 // BodyFrame as their call frame, and with nothing else.
 extern const char kLoopExecutor[];
 
-// A body that is one program, as long as what the program reads has these types and shapes.
+// A body that is one program for parameters of these shapes, with a run of it.
 struct WholeBody {
-  struct Array {
-    int parameter;  // of an input
-    tensorflow::DataType dtype;
-    tensorflow::TensorShape shape;
-  };
+  std::vector<tensorflow::TensorShape> parameters;
+  std::shared_ptr<const CompiledBody> body;
+  std::unique_ptr<RegionRun> run;
 
-  std::string name;
-  ProgramRun* run;
-  char* prologue_waits;  // true until it has run
-  int64_t work;          // of an iteration: about the elements that are computed
-  std::vector<Array> inputs;
-  std::vector<Array> outputs;
-  bool may_fail;  // there is one more output, a bool: true where kernels must run the iteration
-  std::vector<int> results;  // for each an output of the program, or -1 - a parameter
+  const Region& region() const { return body->regions[0]; }
+};
+
+// What has been compiled of a body. Belongs to its executor.
+class BodyPrograms {
+ public:
+  virtual ~BodyPrograms() = default;
+  // Finds the rest for the parameters' shapes; those that stay are the same in all iterations.
+  // Returns false if the body is not known to be one program for them.
+  virtual bool FindWhole(const std::vector<char>& stays, WholeBody* whole) = 0;
 };
 
 class BodyRunner {
@@ -41,8 +41,6 @@ class BodyRunner {
   virtual ~BodyRunner() = default;
   // Runs the body again, with the parameters that its frame holds by now.
   virtual absl::Status Run() = 0;
-  // Returns false if the body is not known to be one program.
-  virtual bool FindWhole(WholeBody* body) = 0;
 };
 
 // Hands an iteration's parameters to the body and takes its results.
@@ -76,6 +74,8 @@ class BodyFrame : public tensorflow::CallFrameInterface {
   bool fuse = true;
   // Set by the first run, if the executor is kLoopExecutor; later ones need no detour.
   std::unique_ptr<BodyRunner> runner;
+  // Set by the first run too; null where programs may not run the body.
+  BodyPrograms* programs = nullptr;
 };
 
 }  // namespace tf_ti

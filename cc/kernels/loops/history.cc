@@ -44,6 +44,7 @@ Tensor HistoryBlock::TensorAt(int64_t k) const {
 const std::vector<Tensor>& History::tensors() const {
   Values& values = *values_;
   std::call_once(values.once, [&values] {
+    values.tensors.resize(std::max<int64_t>(values.tensors.size(), values.block.end()));
     for (int64_t k = values.block.begin(); k < values.block.end(); ++k) {
       values.tensors[k] = values.block.TensorAt(k);
     }

@@ -6,6 +6,7 @@
 #ifndef TF_TI_CC_KERNELS_LOOPS_HISTORY_H_
 #define TF_TI_CC_KERNELS_LOOPS_HISTORY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -48,11 +49,13 @@ class HistoryBlock {
 class History {
  public:
   History() : History(std::vector<tensorflow::Tensor>()) {}
-  // Elements that the block has are empty tensors in `tensors`.
+  // Elements that the block has are empty tensors in `tensors`, if that has any.
   explicit History(std::vector<tensorflow::Tensor> tensors, HistoryBlock block = {})
       : values_(std::make_shared<Values>(std::move(tensors), std::move(block))) {}
 
-  int64_t size() const { return values_->tensors.size(); }
+  int64_t size() const {
+    return std::max<int64_t>(values_->tensors.size(), values_->block.end());
+  }
   const std::vector<tensorflow::Tensor>& tensors() const;
   // One of the tensors; does not make the others.
   tensorflow::Tensor TensorAt(int64_t k) const;

@@ -38,9 +38,9 @@ absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>*
   return absl::OkStatus();
 }
 
-// Where a program leaves an output's values.
-int SourceOf(const LoopSpec::Output& output, const WholeBody& body) {
-  return output.result >= 0 ? body.results[output.result] : -1 - output.parameter;
+// Where an output's values are: an output of the program, or -1 - a parameter.
+int SourceOf(const LoopSpec::Output& output, const CompiledBody& body) {
+  return output.result >= 0 ? body.whole[output.result] : -1 - output.parameter;
 }
 
 }  // namespace
@@ -178,10 +178,6 @@ absl::Status LoopRun::StartOutput(int i) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   state.required = ctx_->output_required(i);
-  if (output.mode == OutputMode::kHistory && state.required && !spec_.has_condition) {
-    return Resize(count() == 0 ? 0 : (count() - 1) / output.stride + 1, output.label,
-                  &state.pieces);
-  }
   if (output.length < 0) return absl::OkStatus();
   const Tensor& length = ctx_->input(spec_.length_input(output));
   TF_RETURN_IF_ERROR(CheckScalar(output.LengthName(), length.shape()));
@@ -268,6 +264,14 @@ absl::Status LoopRun::LeaveCondition() {
   return absl::OkStatus();
 }
 
+absl::Status LoopRun::RunFunction(const tensorflow::FunctionLibraryRuntime::Options& options) {
+  if (frame()->runner != nullptr) return frame()->runner->Run();
+  const absl::Status status =
+      ctx_->function_library()->RunSync(options, function().handle, frame());
+  function().programs = frame()->programs;
+  return status;
+}
+
 absl::Status LoopRun::Leave() { return in_condition_ ? LeaveCondition() : LeaveBody(); }
 
 absl::Status LoopRun::Record(int i, const Tensor& value) {
@@ -282,6 +286,10 @@ absl::Status LoopRun::Record(int i, const Tensor& value) {
           spec_.outputs[i].label, ": no memory for the values of ", iteration_, " iterations"));
     }
   } else {
+    if (state.pieces.empty()) {
+      TF_RETURN_IF_ERROR(
+          Resize((count() - 1) / stride + 1, spec_.outputs[i].label, &state.pieces));
+    }
     state.pieces[Index() / stride] = value;
   }
   return absl::OkStatus();
@@ -343,26 +351,32 @@ absl::Status LoopRun::Trim(int i) {
   return SetOutput(i, tensor);
 }
 
-absl::Status LoopRun::Place(int i, const Tensor& value) {
+// All values before the last have the shape of the first.
+absl::Status LoopRun::StartPieces(int i, const TensorShape& first) {
   constexpr int64_t kFirstCapacity = 16;
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
-  const bool stack = output.mode == OutputMode::kStack || value.dims() == 0;
-  if (iteration_ == 0) {
-    int64_t axis;
-    TF_RETURN_IF_ERROR(output.FindAxis(value.dims() + stack, &axis));
-    state.axis = axis;
-    state.first = value.shape();
-    state.is_stacked = stack;
-    state.extent = stack ? 1 : value.dim_size(axis);
-    state.capacity = state.length >= 0      ? state.length
-                     : !spec_.has_condition ? count()
-                     : count() < 0          ? kFirstCapacity
-                                            : std::min(count(), kFirstCapacity);
-    if (state.capacity == 0) return Grow(i);
-    TF_RETURN_IF_ERROR(AllocateOutput(i, state.capacity, &state.tensor));
-    if (state.length >= 0) TF_RETURN_IF_ERROR(FillZeros(ctx_, &state.tensor));
-  }
+  const bool stack = output.mode == OutputMode::kStack || first.dims() == 0;
+  int64_t axis;
+  TF_RETURN_IF_ERROR(output.FindAxis(first.dims() + stack, &axis));
+  state.axis = axis;
+  state.first = first;
+  state.is_stacked = stack;
+  state.extent = stack ? 1 : first.dim_size(axis);
+  state.capacity = state.length >= 0      ? state.length
+                   : !spec_.has_condition ? count()
+                   : count() < 0          ? kFirstCapacity
+                                          : std::min(count(), kFirstCapacity);
+  if (state.capacity == 0) return Grow(i);
+  TF_RETURN_IF_ERROR(AllocateOutput(i, state.capacity, &state.tensor));
+  return state.length >= 0 ? FillZeros(ctx_, &state.tensor) : absl::OkStatus();
+}
+
+absl::Status LoopRun::Place(int i, const Tensor& value) {
+  const LoopSpec::Output& output = spec_.outputs[i];
+  OutputState& state = outputs_[i];
+  if (iteration_ == 0) TF_RETURN_IF_ERROR(StartPieces(i, value.shape()));
+  const bool stack = state.is_stacked;
   TensorShape other = value.shape();
   if (!stack && other.dims() == state.first.dims()) {
     TF_RETURN_IF_ERROR(other.SetDimWithStatus(state.axis, state.extent));
@@ -458,83 +472,126 @@ absl::Status LoopRun::LeaveBody() {
   return absl::OkStatus();
 }
 
-bool LoopRun::BindInput(int i, NativeLoop* loop) const {
+// Of a parameter in the next iteration.
+TensorShape LoopRun::NextShape(int i) const {
+  const InputState& state = inputs_[i];
+  switch (spec_.inputs[i].mode) {
+    case InputMode::kValue:
+      return frame_.parameters[i].shape();
+    case InputMode::kHistory:
+      return state.history->TensorAt(Index()).shape();
+    default:
+      return state.reader.Shape(state.pieces.Size(Index()));
+  }
+}
+
+bool LoopRun::FindWhole(WholeBody* whole) const {
+  BodyPrograms* const programs = body_.programs;
+  if (programs == nullptr || !spec_.fuse) return false;
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    const LoopSpec::Input& input = spec_.inputs[i];
+    if (input.mode == InputMode::kHistory && input.range.part_size > 0) return false;
+    whole->parameters.push_back(NextShape(i));
+    if (!input.shape.IsCompatibleWith(whole->parameters.back())) return false;
+  }
+  return programs->FindWhole(frame_.invariant, whole);
+}
+
+// What SourceOf tells.
+Region::Array LoopRun::ArrayOf(const WholeBody& whole, int source) const {
+  if (source >= 0) return whole.region().outputs[source];
+  const int p = -1 - source;
+  return {{Source::kParameter, p}, body_.parameter_types[p], whole.parameters[p]};
+}
+
+// The iterations before it have pieces of full size. A state that is an output as it comes in is
+// written to its place by the iteration before, which the last one has no place for.
+int64_t LoopRun::FindEnd(const CompiledBody& body) const {
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    const Pieces& pieces = inputs_[i].pieces;
+    if (spec_.inputs[i].is_sliced() && pieces.last_size != pieces.part_size) return count() - 1;
+  }
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    if (output.result < 0 || !outputs_[i].required) continue;
+    const int source = body.whole[output.result];
+    if (source < 0 && spec_.inputs[-1 - source].back_edge) return count() - 1;
+  }
+  return count();
+}
+
+bool LoopRun::BindInput(int i, const TensorShape& shape, NativeLoop* loop) const {
   const LoopSpec::Input& input = spec_.inputs[i];
   const InputState& state = inputs_[i];
-  const Tensor& parameter = frame_.parameters[i];
+  const tensorflow::DataType dtype = body_.parameter_types[i];
   if (input.back_edge) return input.mode == InputMode::kValue;
   switch (input.mode) {
     case InputMode::kValue:
-      loop->SetFixed(i, parameter);
-      return true;
+      loop->SetFixed(i, frame_.parameters[i]);
+      return frame_.parameters[i].dtype() == dtype;
     case InputMode::kHistory:
-      return input.range.part_size <= 0 && tensorflow::DataTypeCanUseMemcpy(parameter.dtype()) &&
-             loop->SetHistory(i, *state.history, parameter.dtype(), parameter.shape());
+      return tensorflow::DataTypeCanUseMemcpy(dtype) &&
+             loop->SetHistory(i, *state.history, dtype, shape);
     default: {
-      // Neither first nor last pieces, which may be short, are left.
       const Pieces& pieces = state.pieces;
-      if (!tensorflow::DataTypeCanUseMemcpy(parameter.dtype()) ||
-          state.reader.Shape(pieces.part_size) != parameter.shape()) {
+      if (!tensorflow::DataTypeCanUseMemcpy(dtype) || Input(i).dtype() != dtype ||
+          state.reader.Shape(pieces.part_size) != shape) {
         return false;
       }
       const BlockCopy blocks = state.reader.Blocks(pieces.part_size);
+      // Of two pieces, where there are so many; neither is the last, which may be short.
       Walk walk;
       walk.base = const_cast<char*>(state.reader.At(pieces.Begin(0)));
-      walk.step = state.reader.At(pieces.Begin(1)) - walk.base;
+      if (pieces.count > 1) walk.step = state.reader.At(pieces.Begin(1)) - walk.base;
       walk.num_blocks = blocks.count;
-      walk.block_stride = blocks.src_stride * tensorflow::DataTypeSize(parameter.dtype());
-      loop->SetPieces(i, walk, parameter.TotalBytes());
+      walk.block_stride = blocks.src_stride * tensorflow::DataTypeSize(dtype);
+      loop->SetPieces(i, walk, shape.num_elements() * tensorflow::DataTypeSize(dtype));
       return true;
     }
   }
 }
 
-// The type and shape of a value: an output of the program, or -1 - a parameter.
-WholeBody::Array LoopRun::ArrayOf(const WholeBody& body, int value) const {
-  if (value >= 0) return body.outputs[value];
-  const Tensor& parameter = frame_.parameters[-1 - value];
-  return {-1 - value, parameter.dtype(), parameter.shape()};
-}
-
-bool LoopRun::BindStates(const WholeBody& body, NativeLoop* loop) const {
-  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
-    const Tensor& state = frame_.parameters[edge.to];
-    const TensorShape next = ArrayOf(body, body.results[edge.from]).shape;
-    if (!tensorflow::DataTypeCanUseMemcpy(state.dtype()) || state.shape() != next) return false;
-    loop->SetState(edge.to, edge.from, state);
-  }
-  return true;
-}
-
-absl::Status LoopRun::BindOutput(int i, const WholeBody& body, NativeLoop* loop, bool* binds) {
+// Returns false if there is no way to, or an iteration that does without tells what is wrong.
+bool LoopRun::BindOutput(int i, const Region::Array& value, NativeLoop* loop) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
-  *binds = true;
-  if (!state.required || output.mode == OutputMode::kLast || output.mode == OutputMode::kCount) {
-    return absl::OkStatus();
-  }
-  const auto [_, dtype, shape] = ArrayOf(body, SourceOf(output, body));
+  if (output.mode == OutputMode::kLast) return true;
+  const tensorflow::DataType dtype = value.dtype;
+  const TensorShape& shape = value.shape;
   if (output.mode == OutputMode::kSum) {
-    *binds = SumType(dtype) == dtype && shape == state.first &&
-             loop->AddResult(output.result, &state.tensor);
-    return absl::OkStatus();
+    if (SumType(dtype) != dtype) return false;
+    if (iteration_ == 0) {
+      state.first = shape;
+      const tensorflow::AllocatorAttributes attributes = ctx_->output_alloc_attr(i);
+      if (!Allocate(ctx_, dtype, shape, &state.tensor, attributes).ok() ||
+          !FillZeros(ctx_, &state.tensor).ok()) {
+        return false;
+      }
+    }
+    return shape == state.first && loop->AddResult(output.result, &state.tensor);
   }
-  *binds = tensorflow::DataTypeCanUseMemcpy(dtype);
-  if (!*binds) return absl::OkStatus();
+  if (!tensorflow::DataTypeCanUseMemcpy(dtype)) return false;
   const int64_t size = tensorflow::DataTypeSize(dtype);
   Walk walk;
   if (output.mode == OutputMode::kHistory) {
-    const int64_t rows = state.pieces.size();
+    // One more than there are, in the direction of the loop.
+    const int64_t rows = (count() - 1) / output.stride + 2;
     const int64_t length = HistoryBlock::RowElements(dtype, shape);
-    TF_RETURN_IF_ERROR(Naming(output.label, Allocate(ctx_, dtype, {rows, length}, &state.tensor)));
+    TensorShape block;
+    if (!TensorShape::BuildTensorShape({rows, length}, &block).ok() ||
+        !Allocate(ctx_, dtype, block, &state.tensor).ok()) {
+      return false;
+    }
+    state.tensor = spec_.reverse ? state.tensor.Slice(1, rows) : state.tensor.Slice(0, rows - 1);
     walk.base = Elements<char>(&state.tensor);
     walk.step = length * size;
     walk.every = output.stride;
   } else {
-    *binds = state.pieces.empty() && shape == state.first;
-    if (!*binds) return absl::OkStatus();
+    if (iteration_ == 0 && !StartPieces(i, shape).ok()) return false;
+    if (!state.pieces.empty() || shape != state.first) return false;
+    if (!state.is_stacked && !output.IsPart(state.extent)) return false;
     PieceReader reader;
-    TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, state.is_stacked));
+    if (!reader.Init(state.tensor, state.axis, state.is_stacked).ok()) return false;
     const BlockCopy blocks = reader.Blocks(state.extent);
     const int64_t piece = reader.At(state.extent) - reader.At(0);
     const bool is_reversed = output.stride < 0;
@@ -548,66 +605,97 @@ absl::Status LoopRun::BindOutput(int i, const WholeBody& body, NativeLoop* loop,
   } else {
     loop->WriteParameter(output.parameter, walk);
   }
-  return absl::OkStatus();
+  return true;
+}
+
+bool LoopRun::Bind(const WholeBody& whole, NativeLoop* loop) {
+  const CompiledBody& body = *whole.body;
+  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
+    if (!BindInput(i, whole.parameters[i], loop)) return false;
+  }
+  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
+    const Tensor& state = frame_.parameters[edge.to];
+    const Region::Array next = ArrayOf(whole, body.whole[edge.from]);
+    if (!tensorflow::DataTypeCanUseMemcpy(next.dtype) || state.dtype() != next.dtype ||
+        state.shape() != next.shape) {
+      return false;
+    }
+    loop->SetState(edge.to, edge.from, state);
+  }
+  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
+    const LoopSpec::Output& output = spec_.outputs[i];
+    if (!outputs_[i].required || output.mode == OutputMode::kCount) continue;
+    if (!BindOutput(i, ArrayOf(whole, SourceOf(output, body)), loop)) return false;
+  }
+  return true;
 }
 
 absl::Status LoopRun::SkipAhead() {
-  constexpr int64_t kFewest = 2;
-  constexpr int kMostSkips = 3;
-  const int64_t end = count() - 1;
-  if (spec_.has_condition || end - iteration_ < kFewest) return absl::OkStatus();
-  if (frame_.runner == nullptr || num_skips_ == kMostSkips) return absl::OkStatus();
-  WholeBody body;
-  if (!frame_.runner->FindWhole(&body)) return absl::OkStatus();
+  constexpr int kMostSkips = 4;
+  if (done_ || spec_.has_condition || num_skips_ == kMostSkips) return absl::OkStatus();
   ++num_skips_;
-  NativeLoop loop(body, frame_.parameters.size(), end, spec_.reverse);
-  for (size_t i = 0; i < spec_.inputs.size(); ++i) {
-    if (!BindInput(i, &loop)) return absl::OkStatus();
-  }
-  if (!BindStates(body, &loop)) return absl::OkStatus();
-  for (size_t i = 0; i < spec_.outputs.size(); ++i) {
-    bool binds;
-    TF_RETURN_IF_ERROR(BindOutput(i, body, &loop, &binds));
-    if (!binds) return absl::OkStatus();
-  }
-  num_skips_ = kMostSkips;
-  const int64_t begin = iteration_;
-  {
+  WholeBody whole;
+  if (!FindWhole(&whole)) return absl::OkStatus();
+  const int64_t begin = iteration_, end = FindEnd(*whole.body);
+  if (begin >= end) return absl::OkStatus();
+  NativeLoop loop(&whole, whole.parameters.size(), count() - 1, spec_.reverse);
+  if (Bind(whole, &loop)) {
+    num_skips_ = kMostSkips;
     const tsl::profiler::TraceMe trace(
         [&] {
           return tsl::profiler::TraceMeEncode(
               "TfTi>TensorIterator iterations",
-              {{"first", begin}, {"last", end - 1}, {"body", body.name}});
+              {{"first", begin}, {"last", end - 1}, {"body", whole.region().name}});
         },
         tsl::profiler::kInfo);
     iteration_ = loop.Run(begin, end, [this] {
       return ctx_->cancellation_manager() != nullptr && ctx_->cancellation_manager()->IsCancelled();
     });
+    done_ = iteration_ == count();
   }
+  return FinishSkip(whole, begin, loop);
+}
+
+// Keeps what became of iterations from `begin` on.
+absl::Status LoopRun::FinishSkip(const WholeBody& whole, int64_t begin, const NativeLoop& loop) {
+  const CompiledBody& body = *whole.body;
+  const auto copy = [&](const Region::Array& array, const char* from,
+                        tensorflow::AllocatorAttributes attributes, Tensor* to) {
+    TF_RETURN_IF_ERROR(Allocate(ctx_, array.dtype, array.shape, to, attributes));
+    if (to->TotalBytes() > 0) std::memcpy(to->data(), from, to->TotalBytes());
+    return absl::OkStatus();
+  };
   // Any of them may be what another was at first.
-  std::vector<Tensor> states;
-  for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
-    const Tensor& parameter = frame_.parameters[edge.to];
-    Tensor& state = states.emplace_back();
-    TF_RETURN_IF_ERROR(Allocate(ctx_, parameter.dtype(), parameter.shape(), &state));
-    if (state.TotalBytes() > 0) {
-      std::memcpy(state.data(), loop.StateAt(edge.to), state.TotalBytes());
-    }
+  std::vector<Tensor> states(done_ || iteration_ == begin ? 0 : spec_.back_edges.size());
+  for (size_t e = 0; e < states.size(); ++e) {
+    const int p = spec_.back_edges[e].to;
+    TF_RETURN_IF_ERROR(copy(ArrayOf(whole, -1 - p), loop.StateAt(p), {}, &states[e]));
   }
   for (size_t e = 0; e < states.size(); ++e) {
-    frame_.parameters[spec_.back_edges[e].to] = std::move(states[e]);
+    const int p = spec_.back_edges[e].to;
+    frame_.parameters[p] = std::move(states[e]);
+    frame_.consumable[p] = true;
   }
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
     OutputState& state = outputs_[i];
-    if (output.mode != OutputMode::kHistory || !state.required) continue;
-    // Elements of the indices that have run.
-    const int64_t first = spec_.reverse ? count() - iteration_ : begin;
-    const int64_t last = first + iteration_ - begin - 1;
-    const int64_t stride = output.stride;
-    state.block =
-        HistoryBlock((first + stride - 1) / stride, last / stride + 1,
-                     ArrayOf(body, SourceOf(output, body)).shape, std::move(state.tensor));
+    if (!state.required) continue;
+    if (output.mode == OutputMode::kLast && done_) {
+      const Region::Array array = ArrayOf(whole, SourceOf(output, body));
+      TF_RETURN_IF_ERROR(
+          Naming(output.label, copy(array, loop.ResultAt(output.result),
+                                    ctx_->output_alloc_attr(i), &state.tensor)));
+    } else if (output.mode == OutputMode::kHistory) {
+      const Tensor rows = std::move(state.tensor);
+      state.tensor = Tensor();
+      if (iteration_ == begin) continue;
+      // Elements of the indices that have run.
+      const int64_t first = spec_.reverse ? count() - iteration_ : begin;
+      const int64_t last = first + iteration_ - begin - 1;
+      const int64_t stride = output.stride;
+      state.block = HistoryBlock((first + stride - 1) / stride, last / stride + 1,
+                                 ArrayOf(whole, SourceOf(output, body)).shape, rows);
+    }
   }
   return absl::OkStatus();
 }

@@ -31,8 +31,10 @@ class LoopRun {
   // The number of iterations, as far as it is known before the condition has ended the loop; or -1.
   int64_t count() const { return count_.value; }
   absl::Status Enter();
+  // Runs function() on this thread. It is synchronous.
+  absl::Status RunFunction(const tensorflow::FunctionLibraryRuntime::Options& options);
   absl::Status Leave();
-  // Between iterations. Runs those that can do without Enter and Leave: not the last.
+  // Before an iteration. Runs those that can do without Enter and Leave, all of them perhaps.
   absl::Status SkipAhead();
   absl::Status Finish();
 
@@ -81,10 +83,15 @@ class LoopRun {
   absl::Status Trim(int i);
   absl::Status AddSum(int i, tensorflow::Tensor* value);
   absl::Status FinishEmpty(int i);
-  WholeBody::Array ArrayOf(const WholeBody& body, int value) const;
-  bool BindInput(int i, NativeLoop* loop) const;
-  bool BindStates(const WholeBody& body, NativeLoop* loop) const;
-  absl::Status BindOutput(int i, const WholeBody& body, NativeLoop* loop, bool* binds);
+  absl::Status StartPieces(int i, const tensorflow::TensorShape& first);
+  tensorflow::TensorShape NextShape(int i) const;
+  bool FindWhole(WholeBody* whole) const;
+  Region::Array ArrayOf(const WholeBody& whole, int source) const;
+  int64_t FindEnd(const CompiledBody& body) const;
+  bool Bind(const WholeBody& whole, NativeLoop* loop);
+  bool BindInput(int i, const tensorflow::TensorShape& shape, NativeLoop* loop) const;
+  bool BindOutput(int i, const Region::Array& value, NativeLoop* loop);
+  absl::Status FinishSkip(const WholeBody& whole, int64_t begin, const NativeLoop& loop);
   absl::Status InferPiece(const LoopSpec::Output& output,
                           tensorflow::PartialTensorShape* piece) const;
 

@@ -47,23 +47,23 @@ auto AddFunction(tensorflow::DataType dtype) -> void (*)(const char*, Tensor*) {
 
 }  // namespace
 
-NativeLoop::NativeLoop(const WholeBody& body, int num_parameters, int64_t last_index, bool reverse)
-    : body_(body),
+NativeLoop::NativeLoop(WholeBody* body, int num_parameters, int64_t last_index, bool reverse)
+    : body_(*body),
       last_index_(last_index),
       reverse_(reverse),
       parameters_(num_parameters),
-      at_(num_parameters + body.outputs.size()),
+      at_(num_parameters + body_.region().outputs.size()),
       next_(num_parameters) {}
 
 int NativeLoop::ValueOf(int result) const {
-  const int source = body_.results[result];
+  const int source = body_.body->whole[result];
   return source >= 0 ? static_cast<int>(parameters_.size()) + source : -1 - source;
 }
 
 int64_t NativeLoop::BytesOf(int value) const {
   const int num_parameters = static_cast<int>(parameters_.size());
   if (value < num_parameters) return parameters_[value].bytes;
-  const WholeBody::Array& output = body_.outputs[value - num_parameters];
+  const Region::Array& output = body_.region().outputs[value - num_parameters];
   return output.shape.num_elements() * tensorflow::DataTypeSize(output.dtype);
 }
 
@@ -188,7 +188,8 @@ void NativeLoop::Copy(const char* from, int64_t bytes, const Walk& walk, int64_t
 
 int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>& is_stopped) {
   FindHomes(begin);
-  ProgramRun* const run = body_.run;
+  RegionRun& run = *body_.run;
+  const Region& region = body_.region();
   const int num_parameters = static_cast<int>(parameters_.size());
   std::vector<Cursor> cursors;
   std::vector<int> states;
@@ -203,21 +204,20 @@ int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>&
     if (home.is_walk) cursors.push_back(CursorOf(home.value, home.walk, begin));
   }
   std::vector<std::pair<int, int>> inputs;  // of the program, that change, and their parameters
-  for (size_t i = 0; i < body_.inputs.size(); ++i) {
-    const int p = body_.inputs[i].parameter;
+  for (size_t i = 0; i < region.inputs.size(); ++i) {
+    const int p = region.inputs[i].source.index;
     if (parameters_[p].kind == kFixed) {
       run->SetInput(static_cast<int>(i), at_[p]);
     } else {
       inputs.push_back({static_cast<int>(i), p});
     }
   }
-  if (*body_.prologue_waits) run->RunPrologue();
-  *body_.prologue_waits = false;
+  run.RunPrologueOnce();
   bool fails = false;
-  if (body_.may_fail) run->SetOutput(static_cast<int>(body_.outputs.size()), &fails);
+  if (region.may_fail) run->SetOutput(static_cast<int>(region.outputs.size()), &fails);
   // Some tens of microseconds.
   constexpr int64_t kWork = 1 << 16;
-  const int64_t patience = std::max<int64_t>(1, kWork / body_.work);
+  const int64_t patience = std::max<int64_t>(1, kWork / region.program->program().work());
   for (int64_t t = begin; t < end;) {
     if (is_stopped()) return t;
     for (const int64_t next = std::min(end, t + patience); t < next; ++t) {

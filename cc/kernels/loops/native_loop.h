@@ -33,7 +33,7 @@ struct Walk {
 class NativeLoop {
  public:
   // Iteration t has index t, or `last_index` - t with `reverse`.
-  NativeLoop(const WholeBody& body, int num_parameters, int64_t last_index, bool reverse);
+  NativeLoop(WholeBody* body, int num_parameters, int64_t last_index, bool reverse);
 
   // The same in all iterations.
   void SetFixed(int parameter, const tensorflow::Tensor& tensor);
@@ -44,17 +44,20 @@ class NativeLoop {
   // A result of the iteration before; `start` in the first.
   void SetState(int parameter, int result, const tensorflow::Tensor& start);
 
-  // Writes a result of each iteration, or a parameter, to where it belongs.
+  // Writes a result of each iteration, or a parameter, to where it belongs. A parameter's walk has
+  // memory for one more piece, of an iteration after the last.
   void WriteResult(int result, const Walk& to);
   void WriteParameter(int parameter, const Walk& to);
   // Adds a result to a sum of its shape. Returns false where there is no way to.
   bool AddResult(int result, tensorflow::Tensor* sum);
 
   // Runs iterations from `begin` to before `end`, and returns the first that it has not run: `end`,
-  // or an earlier one if it was stopped. `end` itself must be an iteration of the loop.
+  // or an earlier one if it was stopped.
   int64_t Run(int64_t begin, int64_t end, const std::function<bool()>& is_stopped);
   // The address of a state after Run.
   const char* StateAt(int parameter) const { return at_[parameter]; }
+  // The address of what a result is after the last iteration. It is not a state that came in.
+  const char* ResultAt(int result) const { return at_[ValueOf(result)]; }
 
  private:
   enum Kind { kFixed, kPieces, kHistory, kState };
@@ -102,7 +105,7 @@ class NativeLoop {
   void NextBuffer(int64_t index, Home* home);
   void Copy(const char* from, int64_t bytes, const Walk& walk, int64_t index) const;
 
-  const WholeBody& body_;
+  WholeBody& body_;
   const int64_t last_index_;
   const bool reverse_;
   std::vector<Parameter> parameters_;

@@ -1,6 +1,7 @@
 // The kernel of the loop ops: drives a LoopRun, on the calling thread where the body allows it.
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "cc/kernels/function.h"
@@ -16,6 +17,7 @@ namespace tf_ti {
 namespace {
 
 using tensorflow::FunctionLibraryRuntime;
+using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tsl::profiler::TraceMe;
@@ -32,9 +34,6 @@ absl::Status CheckCancelled(OpKernelContext* ctx) {
 
 absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body* condition,
                               OpKernelContext* ctx) {
-  // TensorFlow's executors trace asynchronous kernels too, but profiles leave that out by default.
-  const TraceMe trace([ctx] { return ctx->op_kernel().TraceString(*ctx, /*verbose=*/false); },
-                      tsl::profiler::kInfo);
   // Nested functions run on this thread too. If they were handed to a thread pool whose threads all
   // run loops, no thread would be left to finish them.
   static auto& run_inline = *new std::function<void(std::function<void()>)>(
@@ -42,7 +41,6 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body
   FunctionLibraryRuntime::Options options = RunOptions(ctx);
   options.runner = &run_inline;
   options.run_all_kernels_inline = true;
-  FunctionLibraryRuntime* lib = ctx->function_library();
 
   LoopRun run(spec, body, condition, ctx);
   TF_RETURN_IF_ERROR(run.Start());
@@ -50,20 +48,15 @@ absl::Status RunSynchronously(const LoopSpec& spec, const Body& body, const Body
       (spec.has_condition || run.count() > kMostFoldedIterations)) {
     return absl::UnimplementedError("a long loop over constants is not run ahead of time");
   }
-  while (!run.done()) {
-    TF_RETURN_IF_ERROR(CheckCancelled(ctx));
-    {
-      const TraceMe trace_iteration([&] { return run.TraceName(); }, tsl::profiler::kInfo);
-      absl::Status status = run.Enter();
-      if (status.ok()) {
-        BodyFrame* frame = run.frame();
-        status = frame->runner != nullptr ? frame->runner->Run()
-                                          : lib->RunSync(options, run.function().handle, frame);
-      }
-      if (status.ok()) status = run.Leave();
-      if (!status.ok()) return run.AtIteration(std::move(status));
-    }
+  while (true) {
     TF_RETURN_IF_ERROR(run.SkipAhead());
+    if (run.done()) break;
+    TF_RETURN_IF_ERROR(CheckCancelled(ctx));
+    const TraceMe trace([&] { return run.TraceName(); }, tsl::profiler::kInfo);
+    absl::Status status = run.Enter();
+    if (status.ok()) status = run.RunFunction(options);
+    if (status.ok()) status = run.Leave();
+    if (!status.ok()) return run.AtIteration(std::move(status));
   }
   return run.Finish();
 }
@@ -154,28 +147,44 @@ class AsyncRun {
   absl::Status status_;
 };
 
-class TensorIteratorOp : public tensorflow::AsyncOpKernel {
+// What the kernels have in common.
+class Loop {
  public:
-  explicit TensorIteratorOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx)));
+  absl::Status Init(OpKernelConstruction* ctx) {
+    TF_RETURN_IF_ERROR(spec_.Init(Attributes(ctx)));
     tensorflow::NameAttrList function;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("body", &function));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("body", &function));
     body_.Init(function);
     std::vector<tensorflow::NameAttrList> condition;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("condition", &condition));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("condition", &condition));
     if (spec_.has_condition) condition_.Init(condition[0]);
+    return absl::OkStatus();
   }
 
-  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
-    const Body* body;
-    const Body* condition = nullptr;
-    absl::Status status = body_.Get(ctx, &body);
-    if (status.ok() && spec_.has_condition) status = condition_.Get(ctx, &condition);
+  bool IsSynchronous(FunctionLibraryRuntime* lib) {
+    return body_.IsSynchronous(lib) && (!spec_.has_condition || condition_.IsSynchronous(lib));
+  }
+
+  // Where it is synchronous.
+  absl::Status Run(OpKernelContext* ctx) {
+    const Body *body, *condition;
+    TF_RETURN_IF_ERROR(Find(ctx, &body, &condition));
+    return RunSynchronously(spec_, *body, condition, ctx);
+  }
+
+  // Calls done() at once or later.
+  void RunAsync(OpKernelContext* ctx, tensorflow::AsyncOpKernel::DoneCallback done) {
+    const Body *body, *condition;
+    absl::Status status = Find(ctx, &body, &condition);
     if (status.ok()) {
       if (!body->synchronous || (condition != nullptr && !condition->synchronous)) {
         (new AsyncRun(spec_, *body, condition, ctx, std::move(done)))->Start();
         return;
       }
+      // TensorFlow's executors trace asynchronous kernels too, but profiles leave that out by
+      // default.
+      const TraceMe trace([ctx] { return ctx->op_kernel().TraceString(*ctx, /*verbose=*/false); },
+                          tsl::profiler::kInfo);
       status = RunSynchronously(spec_, *body, condition, ctx);
     }
     // Not OP_REQUIRES_OK, which logs. The graph optimiser tries to run loops over constants, and
@@ -185,24 +194,72 @@ class TensorIteratorOp : public tensorflow::AsyncOpKernel {
   }
 
  private:
+  absl::Status Find(OpKernelContext* ctx, const Body** body, const Body** condition) {
+    *condition = nullptr;
+    TF_RETURN_IF_ERROR(body_.Get(ctx, body));
+    return spec_.has_condition ? condition_.Get(ctx, condition) : absl::OkStatus();
+  }
+
   LoopSpec spec_;
   BodyCache body_;
   BodyCache condition_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfTi>TensorIterator").Device(tensorflow::DEVICE_CPU),
-                        TensorIteratorOp);
-REGISTER_KERNEL_BUILDER(Name("TfTi>StatelessTensorIterator").Device(tensorflow::DEVICE_CPU),
-                        TensorIteratorOp);
+class AsyncLoopOp : public tensorflow::AsyncOpKernel {
+ public:
+  AsyncLoopOp(OpKernelConstruction* ctx, std::unique_ptr<Loop> loop)
+      : AsyncOpKernel(ctx), loop_(std::move(loop)) {}
 
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    loop_->RunAsync(ctx, std::move(done));
+  }
+
+ private:
+  const std::unique_ptr<Loop> loop_;
+};
+
+// After an asynchronous kernel TensorFlow wakes other threads to go on with what reads its results,
+// which takes longer than short loops do.
+class LoopOp : public tensorflow::OpKernel {
+ public:
+  LoopOp(OpKernelConstruction* ctx, std::unique_ptr<Loop> loop)
+      : OpKernel(ctx), loop_(std::move(loop)) {}
+
+  void Compute(OpKernelContext* ctx) override {
+    // Not OP_REQUIRES_OK: see above.
+    ctx->SetStatus(loop_->Run(ctx));
+  }
+
+ private:
+  const std::unique_ptr<Loop> loop_;
+};
+
+OpKernel* MakeLoopOp(OpKernelConstruction* ctx) {
+  auto loop = std::make_unique<Loop>();
+  ctx->SetStatus(loop->Init(ctx));
+  const bool is_on_cpu = ctx->device_type() == tensorflow::DEVICE_CPU;
+  if (ctx->status().ok() && is_on_cpu && loop->IsSynchronous(ctx->function_library())) {
+    return new LoopOp(ctx, std::move(loop));
+  }
+  return new AsyncLoopOp(ctx, std::move(loop));
+}
+
+[[maybe_unused]] const bool registered = [] {
+  for (const char* const name : {"TfTi>TensorIterator", "TfTi>StatelessTensorIterator"}) {
+    using tensorflow::kernel_factory::OpKernelRegistrar;
+    OpKernelRegistrar(tensorflow::KernelDefBuilder(name).Device(tensorflow::DEVICE_CPU).Build(),
+                      "TensorIterator", MakeLoopOp);
 #if GOOGLE_CUDA
-#define TF_TI_REGISTER_GPU(name)                                                                   \
-  REGISTER_KERNEL_BUILDER(                                                                         \
-      Name(name).Device(tensorflow::DEVICE_GPU).HostMemory("num_iterations").HostMemory("length"), \
-      TensorIteratorOp)
-TF_TI_REGISTER_GPU("TfTi>TensorIterator");
-TF_TI_REGISTER_GPU("TfTi>StatelessTensorIterator");
+    OpKernelRegistrar(tensorflow::KernelDefBuilder(name)
+                          .Device(tensorflow::DEVICE_GPU)
+                          .HostMemory("num_iterations")
+                          .HostMemory("length")
+                          .Build(),
+                      "TensorIterator", MakeLoopOp);
 #endif
+  }
+  return true;
+}();
 
 }  // namespace
 }  // namespace tf_ti

@@ -197,6 +197,8 @@ class BodyCompiler {
       return count;
     }
     region->steps.assign(steps.begin(), steps.begin() + count);
+    region->name = absl::StrCat("program: ", NameOf(steps[0]), "..", NameOf(steps[count - 1]), " (",
+                                count, count == 1 ? " op)" : " ops)");
     region->inputs = std::move(inputs);
     std::vector<bool> is_inside(schedule_.steps.size(), false);
     for (const int s : region->steps) is_inside[s] = true;
@@ -217,10 +219,12 @@ class BodyCompiler {
     }
     if (lowering.failure().has_value()) builder.AddOutput(*lowering.failure());
     region->may_fail = lowering.failure().has_value();
-    region->program = std::make_unique<Program>(builder);
+    region->program = std::make_unique<SharedProgram>(builder);
     keep_known();
     return count;
   }
+
+  const std::string& NameOf(int s) const { return schedule_.steps[s].kernel->name(); }
 
   bool AddInput(const Source& source, ProgramBuilder* builder, std::vector<Region::Array>* inputs,
                 Lowered* input) {
@@ -302,14 +306,21 @@ void Observed::Array::Set(const Tensor& tensor) {
   if (may_be_shape && tensor.NumElements() <= kMostIntegers) integers = tensor;
 }
 
-bool CompiledBody::Fits(const std::vector<Tensor>& given,
-                        const std::vector<char>& given_stays) const {
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    if (!parameters[p].IsSameSize(given[p].shape()) || stays[p] != (given_stays[p] != 0)) {
-      return false;
+std::unique_ptr<ProgramRun> SharedProgram::Take() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<ProgramRun> run = std::move(idle_.back());
+      idle_.pop_back();
+      return run;
     }
   }
-  return true;
+  return std::make_unique<ProgramRun>(program_);
+}
+
+void SharedProgram::GiveBack(std::unique_ptr<ProgramRun> run) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_.push_back(std::move(run));
 }
 
 CompiledBody CompileBody(const Schedule& schedule, const Observed& observed) {

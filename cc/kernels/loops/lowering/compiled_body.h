@@ -3,6 +3,9 @@
 #define TF_TI_CC_KERNELS_LOOPS_LOWERING_COMPILED_BODY_H_
 
 #include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "cc/compute/program/program.h"
@@ -27,6 +30,21 @@ struct Observed {
   std::vector<Array> values;
 };
 
+// A program, and runs of it that wait for the next loop.
+class SharedProgram {
+ public:
+  explicit SharedProgram(const ProgramBuilder& builder) : program_(builder) {}
+
+  const Program& program() const { return program_; }
+  std::unique_ptr<ProgramRun> Take();
+  void GiveBack(std::unique_ptr<ProgramRun> run);
+
+ private:
+  const Program program_;
+  std::mutex mutex_;  // guards idle_
+  std::vector<std::unique_ptr<ProgramRun>> idle_;
+};
+
 // Steps that are one program.
 struct Region {
   struct Array {
@@ -35,10 +53,11 @@ struct Region {
     tensorflow::TensorShape shape;
   };
 
+  std::string name;  // in a profile
   std::vector<int> steps;
   std::vector<Array> inputs;
   std::vector<Array> outputs;
-  std::unique_ptr<Program> program;
+  std::unique_ptr<SharedProgram> program;
   // The program has one more output, a bool. Where it is true kernels must run the steps instead.
   bool may_fail = false;
 };
@@ -61,8 +80,36 @@ struct CompiledBody {
   // Otherwise empty.
   std::vector<int> whole;
 
-  bool Fits(const std::vector<tensorflow::Tensor>& given,
-            const std::vector<char>& given_stays) const;
+  // For the shape of each parameter.
+  template <typename ShapeOf>
+  bool Fits(const ShapeOf& shape_of, const std::vector<char>& given_stays) const {
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      if (!parameters[p].IsSameSize(shape_of(p)) || stays[p] != (given_stays[p] != 0)) return false;
+    }
+    return true;
+  }
+};
+
+// A run of a region's program, for one loop.
+class RegionRun {
+ public:
+  explicit RegionRun(const Region& region)
+      : program_(region.program.get()), run_(program_->Take()) {}
+  ~RegionRun() {
+    if (run_ != nullptr) program_->GiveBack(std::move(run_));
+  }
+  RegionRun(RegionRun&&) = default;
+
+  ProgramRun* operator->() { return run_.get(); }
+  // Computes what stays, the first time. Inputs that stay are set.
+  void RunPrologueOnce() {
+    if (std::exchange(prologue_waits_, false)) run_->RunPrologue();
+  }
+
+ private:
+  SharedProgram* program_;
+  std::unique_ptr<ProgramRun> run_;
+  bool prologue_waits_ = true;
 };
 
 CompiledBody CompileBody(const Schedule& schedule, const Observed& observed);
