@@ -456,6 +456,15 @@ void ProgramRun::SetOutput(int number, void* elements) {
   Set(program_->of_outputs_[number], static_cast<char*>(elements));
 }
 
+std::vector<ProgramRun::Pointer> ProgramRun::PointersTo(
+    const std::vector<Program::Place>& places) {
+  std::vector<Pointer> pointers;
+  for (const Program::Place& place : places) {
+    pointers.push_back({&instructions_[place.instruction].at[place.operand], place.offset});
+  }
+  return pointers;
+}
+
 void ProgramRun::RunPrologue() {
   for (size_t i = 0; i < program_->num_in_prologue_; ++i) instructions_[i].run(instructions_[i]);
 }

@@ -137,6 +137,18 @@ class ProgramRun {
 
   void SetInput(int number, const void* elements);
   void SetOutput(int number, void* elements);
+  // All that these set: where an address is, and what is added to it. Whoever knows how addresses
+  // change may change them there.
+  struct Pointer {
+    char** at;
+    int64_t offset;
+  };
+  std::vector<Pointer> InputPointers(int number) {
+    return PointersTo(program_->of_inputs_[number]);
+  }
+  std::vector<Pointer> OutputPointers(int number) {
+    return PointersTo(program_->of_outputs_[number]);
+  }
 
   // Computes what stays. Inputs that stay are set.
   void RunPrologue();
@@ -148,6 +160,7 @@ class ProgramRun {
 
  private:
   void Set(const std::vector<Program::Place>& places, char* base);
+  std::vector<Pointer> PointersTo(const std::vector<Program::Place>& places);
 
   const Program* program_;
   std::vector<Instruction> instructions_;

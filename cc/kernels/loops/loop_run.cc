@@ -38,6 +38,9 @@ absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>*
   return absl::OkStatus();
 }
 
+// The pieces that there is memory for at first where a condition ends the loop.
+constexpr int64_t kFirstCapacity = 16;
+
 // Where an output's values are: an output of the program, or -1 - a parameter.
 int SourceOf(const LoopSpec::Output& output, const CompiledBody& body) {
   return output.result >= 0 ? body.whole[output.result] : -1 - output.parameter;
@@ -278,20 +281,12 @@ absl::Status LoopRun::Record(int i, const Tensor& value) {
   OutputState& state = outputs_[i];
   const int64_t stride = spec_.outputs[i].stride;
   if (!state.required || Index() % stride != 0) return absl::OkStatus();
-  if (spec_.has_condition) {
-    try {
-      state.pieces.push_back(value);
-    } catch (const std::exception&) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          spec_.outputs[i].label, ": no memory for the values of ", iteration_, " iterations"));
-    }
-  } else {
-    if (state.pieces.empty()) {
-      TF_RETURN_IF_ERROR(
-          Resize((count() - 1) / stride + 1, spec_.outputs[i].label, &state.pieces));
-    }
-    state.pieces[Index() / stride] = value;
+  const int64_t k = Index() / stride;
+  if (static_cast<int64_t>(state.pieces.size()) <= k) {
+    const int64_t size = spec_.has_condition ? k + 1 : (count() - 1) / stride + 1;
+    TF_RETURN_IF_ERROR(Resize(size, spec_.outputs[i].label, &state.pieces));
   }
+  state.pieces[k] = value;
   return absl::OkStatus();
 }
 
@@ -338,7 +333,8 @@ absl::Status LoopRun::Trim(int i) {
   const int64_t wanted = state.length >= 0 ? state.length : iteration_;
   const bool at_end = spec_.has_condition && output.stride < 0;
   Tensor tensor = state.tensor;
-  if (wanted != state.capacity || (at_end && iteration_ < wanted)) {
+  // A program has written what a state would be next, too.
+  if (wanted != state.capacity || (spec_.has_condition && iteration_ < wanted)) {
     TF_RETURN_IF_ERROR(AllocateOutput(i, wanted, &tensor));
     if (iteration_ < wanted) TF_RETURN_IF_ERROR(FillZeros(ctx_, &tensor));
     PieceReader reader;
@@ -353,7 +349,6 @@ absl::Status LoopRun::Trim(int i) {
 
 // All values before the last have the shape of the first.
 absl::Status LoopRun::StartPieces(int i, const TensorShape& first) {
-  constexpr int64_t kFirstCapacity = 16;
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   const bool stack = output.mode == OutputMode::kStack || first.dims() == 0;
@@ -485,39 +480,97 @@ TensorShape LoopRun::NextShape(int i) const {
   }
 }
 
-bool LoopRun::FindWhole(WholeBody* whole) const {
-  BodyPrograms* const programs = body_.programs;
-  if (programs == nullptr || !spec_.fuse) return false;
+// Memory for the values of a history that programs make: for all of them, or twice as many as there
+// are where a condition ends the loop. A state's value of an iteration after the last has a place
+// too.
+absl::Status LoopRun::StartRows(int i, const Region::Array& value) {
+  OutputState& state = outputs_[i];
+  const HistoryBlock& block = state.block;
+  if (spec_.has_condition) {
+    state.capacity = std::max(kFirstCapacity, 2 * block.end());
+  } else {
+    state.capacity = (count() - 1) / spec_.outputs[i].stride + 1;
+  }
+  const int64_t length = HistoryBlock::RowElements(value.dtype, value.shape);
+  TensorShape shape;
+  TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape({state.capacity + 1, length}, &shape));
+  TF_RETURN_IF_ERROR(Allocate(ctx_, value.dtype, shape, &state.tensor));
+  const int64_t first = spec_.reverse ? 1 : 0;
+  state.tensor = state.tensor.Slice(first, first + state.capacity);
+  if (block.end() > 0 && length > 0) {
+    const int64_t row = length * tensorflow::DataTypeSize(value.dtype);
+    std::memcpy(Elements<char>(&state.tensor) + block.begin() * row, block.Row(block.begin()),
+                (block.end() - block.begin()) * row);
+  }
+  return absl::OkStatus();
+}
+
+bool LoopRun::FindWhole(WholeBody* body, WholeBody* condition) const {
+  const auto find = [](const Body& function, const BodyFrame& frame, WholeBody* whole) {
+    BodyPrograms* const programs = function.programs;
+    return programs != nullptr && programs->FindWhole(frame.invariant, whole);
+  };
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     const LoopSpec::Input& input = spec_.inputs[i];
     if (input.mode == InputMode::kHistory && input.range.part_size > 0) return false;
-    whole->parameters.push_back(NextShape(i));
-    if (!input.shape.IsCompatibleWith(whole->parameters.back())) return false;
+    if (input.is_sliced() && Index() >= inputs_[i].pieces.count) return false;
+    body->parameters.push_back(NextShape(i));
+    if (!input.shape.IsCompatibleWith(body->parameters.back())) return false;
   }
-  return programs->FindWhole(frame_.invariant, whole);
+  if (condition_ != nullptr) {
+    for (const int i : spec_.condition_inputs) {
+      condition->parameters.push_back(body->parameters[i]);
+    }
+    if (!find(*condition_, condition_frame_, condition)) return false;
+    const std::vector<int>& results = condition->body->whole;
+    if (ArrayOf(*condition_, *condition, results[0]).shape.dims() != 0) return false;
+    for (size_t k = 1; k < results.size(); ++k) {
+      body->parameters.push_back(ArrayOf(*condition_, *condition, results[k]).shape);
+    }
+  }
+  return find(body_, frame_, body);
 }
 
 // What SourceOf tells.
-Region::Array LoopRun::ArrayOf(const WholeBody& whole, int source) const {
+Region::Array LoopRun::ArrayOf(const Body& function, const WholeBody& whole, int source) const {
   if (source >= 0) return whole.region().outputs[source];
   const int p = -1 - source;
-  return {{Source::kParameter, p}, body_.parameter_types[p], whole.parameters[p]};
+  return {{Source::kParameter, p}, function.parameter_types[p], whole.parameters[p]};
 }
 
-// The iterations before it have pieces of full size. A state that is an output as it comes in is
-// written to its place by the iteration before, which the last one has no place for.
+// The first iteration that programs cannot run next, for lack of pieces of full size, or of memory
+// for outputs. A state that is an output as it comes in is written to its place by the iteration
+// before, which the last one has no place for.
 int64_t LoopRun::FindEnd(const CompiledBody& body) const {
+  int64_t end = count() >= 0 ? count() : std::numeric_limits<int64_t>::max();
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
     const Pieces& pieces = inputs_[i].pieces;
-    if (spec_.inputs[i].is_sliced() && pieces.last_size != pieces.part_size) return count() - 1;
+    if (!spec_.inputs[i].is_sliced()) continue;
+    const bool is_last_short = pieces.last_size != pieces.part_size;
+    if (spec_.has_condition || is_last_short) end = std::min(end, pieces.count - is_last_short);
   }
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
-    if (output.result < 0 || !outputs_[i].required) continue;
+    const OutputState& state = outputs_[i];
+    if (!state.required || output.mode == OutputMode::kCount) continue;
+    int64_t most = count();
+    switch (output.mode) {
+      case OutputMode::kHistory:
+        if (spec_.has_condition) end = std::min(end, state.capacity * output.stride);
+        break;
+      case OutputMode::kConcat:
+      case OutputMode::kStack:
+        if (spec_.has_condition) most = state.capacity;
+        break;
+      default:
+        if (spec_.has_condition) continue;
+    }
+    if (output.result < 0) continue;
     const int source = body.whole[output.result];
-    if (source < 0 && spec_.inputs[-1 - source].back_edge) return count() - 1;
+    const bool is_state = source < 0 && IsState(-1 - source);
+    if (most >= 0) end = std::min(end, most - is_state);
   }
-  return count();
+  return end;
 }
 
 bool LoopRun::BindInput(int i, const TensorShape& shape, NativeLoop* loop) const {
@@ -574,20 +627,16 @@ bool LoopRun::BindOutput(int i, const Region::Array& value, NativeLoop* loop) {
   const int64_t size = tensorflow::DataTypeSize(dtype);
   Walk walk;
   if (output.mode == OutputMode::kHistory) {
-    // One more than there are, in the direction of the loop.
-    const int64_t rows = (count() - 1) / output.stride + 2;
-    const int64_t length = HistoryBlock::RowElements(dtype, shape);
-    TensorShape block;
-    if (!TensorShape::BuildTensorShape({rows, length}, &block).ok() ||
-        !Allocate(ctx_, dtype, block, &state.tensor).ok()) {
-      return false;
-    }
-    state.tensor = spec_.reverse ? state.tensor.Slice(1, rows) : state.tensor.Slice(0, rows - 1);
+    const bool is_full = iteration_ / output.stride >= state.capacity;
+    if ((state.capacity == 0 || is_full) && !StartRows(i, value).ok()) return false;
+    if (state.block.end() > 0 && state.block.shape() != shape) return false;
     walk.base = Elements<char>(&state.tensor);
-    walk.step = length * size;
+    walk.step = HistoryBlock::RowElements(dtype, shape) * size;
     walk.every = output.stride;
   } else {
     if (iteration_ == 0 && !StartPieces(i, shape).ok()) return false;
+    const bool may_grow = spec_.has_condition && state.length < 0 && state.capacity != count();
+    if (may_grow && iteration_ + 1 >= state.capacity && !Grow(i).ok()) return false;
     if (!state.pieces.empty() || shape != state.first) return false;
     if (!state.is_stacked && !output.IsPart(state.extent)) return false;
     PieceReader reader;
@@ -595,7 +644,8 @@ bool LoopRun::BindOutput(int i, const Region::Array& value, NativeLoop* loop) {
     const BlockCopy blocks = reader.Blocks(state.extent);
     const int64_t piece = reader.At(state.extent) - reader.At(0);
     const bool is_reversed = output.stride < 0;
-    walk.base = Elements<char>(&state.tensor) + (is_reversed ? (count() - 1) * piece : 0);
+    const int64_t last = (spec_.has_condition ? state.capacity : count()) - 1;
+    walk.base = Elements<char>(&state.tensor) + (is_reversed ? last * piece : 0);
     walk.step = is_reversed ? -piece : piece;
     walk.num_blocks = blocks.count;
     walk.block_stride = blocks.src_stride * size;
@@ -608,14 +658,14 @@ bool LoopRun::BindOutput(int i, const Region::Array& value, NativeLoop* loop) {
   return true;
 }
 
-bool LoopRun::Bind(const WholeBody& whole, NativeLoop* loop) {
-  const CompiledBody& body = *whole.body;
+bool LoopRun::Bind(const WholeBody& body, WholeBody* condition, NativeLoop* loop) {
   for (size_t i = 0; i < spec_.inputs.size(); ++i) {
-    if (!BindInput(i, whole.parameters[i], loop)) return false;
+    if (!BindInput(i, body.parameters[i], loop)) return false;
   }
+  if (condition_ != nullptr) loop->SetCondition(condition, spec_.condition_inputs);
   for (const LoopSpec::BackEdge& edge : spec_.back_edges) {
     const Tensor& state = frame_.parameters[edge.to];
-    const Region::Array next = ArrayOf(whole, body.whole[edge.from]);
+    const Region::Array next = ArrayOf(body_, body, body.body->whole[edge.from]);
     if (!tensorflow::DataTypeCanUseMemcpy(next.dtype) || state.dtype() != next.dtype ||
         state.shape() != next.shape) {
       return false;
@@ -625,51 +675,66 @@ bool LoopRun::Bind(const WholeBody& whole, NativeLoop* loop) {
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
     if (!outputs_[i].required || output.mode == OutputMode::kCount) continue;
-    if (!BindOutput(i, ArrayOf(whole, SourceOf(output, body)), loop)) return false;
+    const Region::Array value = ArrayOf(body_, body, SourceOf(output, *body.body));
+    if (!BindOutput(i, value, loop)) return false;
   }
   return true;
 }
 
 absl::Status LoopRun::SkipAhead() {
   constexpr int kMostSkips = 4;
-  if (done_ || spec_.has_condition || num_skips_ == kMostSkips) return absl::OkStatus();
-  ++num_skips_;
-  WholeBody whole;
-  if (!FindWhole(&whole)) return absl::OkStatus();
-  const int64_t begin = iteration_, end = FindEnd(*whole.body);
-  if (begin >= end) return absl::OkStatus();
-  NativeLoop loop(&whole, whole.parameters.size(), count() - 1, spec_.reverse);
-  if (Bind(whole, &loop)) {
-    num_skips_ = kMostSkips;
+  if (!spec_.fuse || (spec_.has_condition && (!in_condition_ || spec_.reverse))) {
+    return absl::OkStatus();
+  }
+  while (!done_ && num_skips_ < kMostSkips) {
+    ++num_skips_;
+    const int64_t begin = iteration_;
+    WholeBody body, condition;
+    if (FindWhole(&body, &condition)) TF_RETURN_IF_ERROR(RunNative(&body, &condition));
+    if (iteration_ == begin) break;
+    // A condition's loop goes on with more memory.
+    num_skips_ = spec_.has_condition && !is_stopped_ ? 0 : kMostSkips;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoopRun::RunNative(WholeBody* body, WholeBody* condition) {
+  const int64_t begin = iteration_;
+  NativeLoop loop(body, body->parameters.size(), count() - 1, spec_.reverse);
+  const bool binds = Bind(*body, condition, &loop);
+  const int64_t end = FindEnd(*body->body);
+  if (binds && begin < end) {
     const tsl::profiler::TraceMe trace(
         [&] {
           return tsl::profiler::TraceMeEncode(
               "TfTi>TensorIterator iterations",
-              {{"first", begin}, {"last", end - 1}, {"body", whole.region().name}});
+              {{"first", begin}, {"last", end - 1}, {"body", body->region().name}});
         },
         tsl::profiler::kInfo);
     iteration_ = loop.Run(begin, end, [this] {
       return ctx_->cancellation_manager() != nullptr && ctx_->cancellation_manager()->IsCancelled();
     });
-    done_ = iteration_ == count();
+    is_stopped_ = iteration_ < end;
+    done_ = iteration_ == count() || loop.has_ended();
   }
-  return FinishSkip(whole, begin, loop);
+  return FinishSkip(*body, begin, loop);
 }
 
 // Keeps what became of iterations from `begin` on.
-absl::Status LoopRun::FinishSkip(const WholeBody& whole, int64_t begin, const NativeLoop& loop) {
-  const CompiledBody& body = *whole.body;
+absl::Status LoopRun::FinishSkip(const WholeBody& body, int64_t begin, const NativeLoop& loop) {
   const auto copy = [&](const Region::Array& array, const char* from,
                         tensorflow::AllocatorAttributes attributes, Tensor* to) {
     TF_RETURN_IF_ERROR(Allocate(ctx_, array.dtype, array.shape, to, attributes));
     if (to->TotalBytes() > 0) std::memcpy(to->data(), from, to->TotalBytes());
     return absl::OkStatus();
   };
-  // Any of them may be what another was at first.
-  std::vector<Tensor> states(done_ || iteration_ == begin ? 0 : spec_.back_edges.size());
+  // Any of them may be what another was at first. Without a condition the last ones are outputs, if
+  // they are wanted at all.
+  const bool are_wanted = iteration_ > begin && (!done_ || spec_.has_condition);
+  std::vector<Tensor> states(are_wanted ? spec_.back_edges.size() : 0);
   for (size_t e = 0; e < states.size(); ++e) {
     const int p = spec_.back_edges[e].to;
-    TF_RETURN_IF_ERROR(copy(ArrayOf(whole, -1 - p), loop.StateAt(p), {}, &states[e]));
+    TF_RETURN_IF_ERROR(copy(ArrayOf(body_, body, -1 - p), loop.StateAt(p), {}, &states[e]));
   }
   for (size_t e = 0; e < states.size(); ++e) {
     const int p = spec_.back_edges[e].to;
@@ -679,22 +744,22 @@ absl::Status LoopRun::FinishSkip(const WholeBody& whole, int64_t begin, const Na
   for (size_t i = 0; i < spec_.outputs.size(); ++i) {
     const LoopSpec::Output& output = spec_.outputs[i];
     OutputState& state = outputs_[i];
-    if (!state.required) continue;
-    if (output.mode == OutputMode::kLast && done_) {
-      const Region::Array array = ArrayOf(whole, SourceOf(output, body));
+    if (!state.required || output.mode == OutputMode::kCount) continue;
+    const Region::Array array = ArrayOf(body_, body, SourceOf(output, *body.body));
+    if (output.mode == OutputMode::kLast && done_ && !spec_.has_condition) {
       TF_RETURN_IF_ERROR(
           Naming(output.label, copy(array, loop.ResultAt(output.result),
                                     ctx_->output_alloc_attr(i), &state.tensor)));
-    } else if (output.mode == OutputMode::kHistory) {
-      const Tensor rows = std::move(state.tensor);
-      state.tensor = Tensor();
-      if (iteration_ == begin) continue;
+    } else if (output.mode == OutputMode::kHistory && iteration_ > begin) {
       // Elements of the indices that have run.
       const int64_t first = spec_.reverse ? count() - iteration_ : begin;
       const int64_t last = first + iteration_ - begin - 1;
-      const int64_t stride = output.stride;
-      state.block = HistoryBlock((first + stride - 1) / stride, last / stride + 1,
-                                 ArrayOf(whole, SourceOf(output, body)).shape, rows);
+      const int64_t from = state.block.end() > 0 ? state.block.begin()
+                                                 : (first + output.stride - 1) / output.stride;
+      state.block = HistoryBlock(from, last / output.stride + 1, array.shape, state.tensor);
+    } else if (output.mode == OutputMode::kHistory && state.block.end() == 0) {
+      state.tensor = Tensor();
+      state.capacity = 0;
     }
   }
   return absl::OkStatus();

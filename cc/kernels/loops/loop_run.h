@@ -55,7 +55,7 @@ class LoopRun {
   struct OutputState {
     bool required = true;
     int64_t length = -1;   // in pieces, where it is given
-    int64_t capacity = 0;  // of the tensor, in pieces
+    int64_t capacity = 0;  // of the tensor, in pieces; of a history's block
     tensorflow::Tensor tensor;
     tensorflow::TensorShape first;           // shape of the first piece
     int64_t extent = 0;                      // of a piece along the axis
@@ -84,19 +84,25 @@ class LoopRun {
   absl::Status AddSum(int i, tensorflow::Tensor* value);
   absl::Status FinishEmpty(int i);
   absl::Status StartPieces(int i, const tensorflow::TensorShape& first);
+  absl::Status StartRows(int i, const Region::Array& value);
   tensorflow::TensorShape NextShape(int i) const;
-  bool FindWhole(WholeBody* whole) const;
-  Region::Array ArrayOf(const WholeBody& whole, int source) const;
+  bool FindWhole(WholeBody* body, WholeBody* condition) const;
+  Region::Array ArrayOf(const Body& function, const WholeBody& whole, int source) const;
   int64_t FindEnd(const CompiledBody& body) const;
-  bool Bind(const WholeBody& whole, NativeLoop* loop);
+  bool Bind(const WholeBody& body, WholeBody* condition, NativeLoop* loop);
   bool BindInput(int i, const tensorflow::TensorShape& shape, NativeLoop* loop) const;
   bool BindOutput(int i, const Region::Array& value, NativeLoop* loop);
-  absl::Status FinishSkip(const WholeBody& whole, int64_t begin, const NativeLoop& loop);
+  absl::Status RunNative(WholeBody* body, WholeBody* condition);
+  absl::Status FinishSkip(const WholeBody& body, int64_t begin, const NativeLoop& loop);
   absl::Status InferPiece(const LoopSpec::Output& output,
                           tensorflow::PartialTensorShape* piece) const;
 
   // The position of the iteration among the pieces.
   int64_t Index() const { return spec_.reverse ? count() - 1 - iteration_ : iteration_; }
+  // What the condition gives may be a state too.
+  bool IsState(int parameter) const {
+    return parameter >= static_cast<int>(spec_.inputs.size()) || spec_.inputs[parameter].back_edge;
+  }
   // True if only the condition may come after this iteration.
   bool IsLast() const { return !spec_.has_condition && iteration_ == count() - 1; }
 
@@ -113,7 +119,8 @@ class LoopRun {
   std::vector<OutputState> outputs_;
   Count count_;  // at most so many where there is a condition
   int64_t iteration_ = 0;
-  int num_skips_ = 0;  // that have been tried
+  int num_skips_ = 0;        // that have been tried
+  bool is_stopped_ = false;  // the last of them ended before it had to
 };
 
 }  // namespace tf_ti

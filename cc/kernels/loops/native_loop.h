@@ -1,4 +1,5 @@
-// Iterations of a loop whose body is one program: between two of them only addresses change.
+// Iterations of a loop whose body, and condition, is one program: between two of them only addresses
+// change.
 #ifndef TF_TI_CC_KERNELS_LOOPS_NATIVE_LOOP_H_
 #define TF_TI_CC_KERNELS_LOOPS_NATIVE_LOOP_H_
 
@@ -41,6 +42,9 @@ class NativeLoop {
   // Returns false if an element has another type or shape.
   bool SetHistory(int parameter, const History& history, tensorflow::DataType dtype,
                   const tensorflow::TensorShape& shape);
+  // A condition, each of whose parameters is one of the body's. Its results after the first are the
+  // body's last parameters. Its first is a bool: the loop ends where it is false.
+  void SetCondition(WholeBody* condition, const std::vector<int>& parameters);
   // A result of the iteration before; `start` in the first.
   void SetState(int parameter, int result, const tensorflow::Tensor& start);
 
@@ -52,70 +56,101 @@ class NativeLoop {
   bool AddResult(int result, tensorflow::Tensor* sum);
 
   // Runs iterations from `begin` to before `end`, and returns the first that it has not run: `end`,
-  // or an earlier one if it was stopped.
+  // or an earlier one if it was stopped or the condition is false.
   int64_t Run(int64_t begin, int64_t end, const std::function<bool()>& is_stopped);
+  // True if the condition is false.
+  bool has_ended() const { return has_ended_; }
   // The address of a state after Run.
-  const char* StateAt(int parameter) const { return at_[parameter]; }
-  // The address of what a result is after the last iteration. It is not a state that came in.
-  const char* ResultAt(int result) const { return at_[ValueOf(result)]; }
+  const char* StateAt(int parameter) const { return AddressOf(parameter, now_); }
+  // The address of a result of the last iteration.
+  const char* ResultAt(int result) const { return AddressOf(ValueOf(result), now_ - 1); }
 
  private:
-  enum Kind { kFixed, kPieces, kHistory, kState };
-  struct Parameter {
+  // Where a value is: at one address; where another value was in the iteration before; at any
+  // addresses; where a walk leads; or in buffers in turn.
+  enum Kind { kFixed, kState, kHistory, kWalk, kInTurn };
+  struct Value {
     Kind kind = kFixed;
     int64_t bytes = 0;
-    Walk walk;
-    std::vector<const char*> addresses;  // by index
+    const char* start = nullptr;         // of what is fixed, and of a state
     int source = -1;                     // of a state: the value that it is next
+    std::vector<const char*> addresses;  // by index
+    Walk walk;                           // of pieces in turn: where they are first
+    char* buffers = nullptr;
+    int num_buffers = 0;
   };
   struct Write {
     int value;
-    int64_t bytes;
     Walk to;
+    char* from = nullptr;
   };
   struct Sum {
     int value;
     void (*add)(const char* value, tensorflow::Tensor* sum);
     tensorflow::Tensor* sum;
+    char* from = nullptr;
   };
-  // Where a value is made anew in each iteration: by a walk, or in buffers in turn.
-  struct Home {
-    int value = -1;
-    int64_t bytes = 0;
-    bool is_walk = false;
-    Walk walk;
-    char* buffers = nullptr;
-    int num_buffers = 0;
-    int turn = 0;  // which of them is next
-  };
-  // A walk while the loop runs: where a value is next.
-  struct Cursor {
+  // Pieces that do not lie in one block each.
+  struct Load {
     int value;
-    char* at;
+    char* to = nullptr;
+  };
+  // What holds the address of a value.
+  struct Pointer {
+    int value;
+    char** at;
+    int64_t offset;  // added to the address
+  };
+  struct Move {
+    char** at;
     int64_t step;
   };
 
-  // Parameters, then the program's outputs.
+  // Parameters, then the outputs of the body's program, then those of the condition's.
   int ValueOf(int result) const;
-  int64_t BytesOf(int value) const;
+  void AddOutputs(const Region& region);
+  void AddPointers(const std::vector<int>& parameters, int first_output, WholeBody* whole);
   int64_t IndexOf(int64_t t) const { return reverse_ ? last_index_ - t : t; }
   int LivesFor(int value) const;
-  void FindHomes(int64_t begin);
-  Cursor CursorOf(int value, const Walk& walk, int64_t t) const;
-  void NextBuffer(int64_t index, Home* home);
+  void FindHomes();
+  void FindPointers();
+  void FindMoves();
+  const char* AddressOf(int value, int64_t t) const;
+  void Set(const Pointer& pointer) const {
+    *pointer.at = const_cast<char*>(AddressOf(pointer.value, now_)) + pointer.offset;
+  }
+  bool RunProgram(WholeBody* whole);
+  bool RunIteration();
+  void Next();
   void Copy(const char* from, int64_t bytes, const Walk& walk, int64_t index) const;
 
   WholeBody& body_;
+  WholeBody* condition_ = nullptr;
+  std::vector<int> condition_parameters_;
+  int first_of_condition_ = 0;  // of its outputs
+  const int num_parameters_;
   const int64_t last_index_;
   const bool reverse_;
-  std::vector<Parameter> parameters_;
-  std::vector<int> histories_;  // the parameters that are elements of one
+  std::vector<Value> values_;
+  std::vector<int> parameters_;  // the values that they are
   std::vector<Write> writes_;
   std::vector<Sum> sums_;
-  std::vector<Home> homes_;
-  std::vector<const char*> at_;    // where each value is in this iteration
-  std::vector<const char*> next_;  // and each state in the next
+  std::vector<Load> loads_;
   Buffer<char> buffers_;
+  int64_t begin_ = 0;
+  int64_t end_ = 0;
+  int64_t now_ = 0;  // the iteration
+  bool has_ended_ = false;
+  char* goes_on_ = nullptr;
+  bool fails_ = false;
+
+  std::vector<Pointer> pointers_;
+  // From iteration `settled_` on all states are values of the loop, and the steps from an
+  // iteration to the next repeat after as many as there are lists of them.
+  int64_t settled_ = 0;
+  std::vector<std::vector<Move>> moves_;
+  size_t turn_ = 0;
+  std::vector<Pointer> jumps_;  // those whose steps do not repeat
 };
 
 }  // namespace tf_ti

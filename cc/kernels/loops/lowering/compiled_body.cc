@@ -75,6 +75,7 @@ class BodyCompiler {
       AddKernel(static_cast<int>(s), &body);
     }
     end_region();
+    if (body.units.empty()) AddEmptyRegion(&body);
     FindUnitReleases(&body);
     FindWhole(&body);
     return body;
@@ -118,6 +119,14 @@ class BodyCompiler {
     if (source.kind == Source::kConstant) return schedule_.constants[source.index];
     if (source.kind == Source::kValue) return known_[source.index];
     return std::nullopt;
+  }
+
+  // Of a body that only passes on what it gets.
+  void AddEmptyRegion(CompiledBody* body) const {
+    Region& region = body->regions.emplace_back();
+    region.name = "program: (0 ops)";
+    region.program = std::make_unique<SharedProgram>(ProgramBuilder());
+    body->units.emplace_back().region = 0;
   }
 
   // Makes steps a region, or kernels where that does not pay.

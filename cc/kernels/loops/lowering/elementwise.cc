@@ -199,8 +199,6 @@ bool Lowering::OperandsOf(const std::vector<Lowered>& inputs, std::vector<View>*
 
 bool Lowering::Elementwise(const NodeDef& node, const std::vector<Lowered>& inputs,
                            std::vector<Lowered>* outputs) {
-  // Otherwise shapes that do not fit are not errors, but not equal.
-  if (!Attribute(node, "incompatible_shape_error", true)) return false;
   std::vector<View> operands;
   Dims dims;
   if (!OperandsOf(inputs, &operands, &dims)) return false;
@@ -210,17 +208,20 @@ bool Lowering::Elementwise(const NodeDef& node, const std::vector<Lowered>& inpu
   return true;
 }
 
-// By integers that are known, as 0 is an error.
+// An integer cannot be divided by 0.
 bool Lowering::Division(const NodeDef& node, const std::vector<Lowered>& inputs,
                         std::vector<Lowered>* outputs) {
+  if (!Elementwise(node, inputs, outputs)) return false;
   const DataType dtype = Attribute(node, "T", tensorflow::DT_INVALID);
-  if (tensorflow::DataTypeIsInteger(dtype)) {
-    const std::optional<Dims> divisors = Integers(inputs[1]);
-    if (!divisors.has_value() || std::count(divisors->begin(), divisors->end(), 0) > 0) {
-      return false;
-    }
+  if (!tensorflow::DataTypeIsInteger(dtype)) return true;
+  if (const std::optional<Dims> known = Integers(inputs[1]); known.has_value()) {
+    return std::count(known->begin(), known->end(), 0) == 0;
   }
-  return Elementwise(node, inputs, outputs);
+  const std::optional<View> view = ViewOf(inputs[1]);
+  if (!view.has_value()) return false;
+  if (view->count() == 0) return true;
+  const Term divisor(builder_, builder_->Contiguous(*view).Reshape({view->count()}));
+  return FailsWhere((divisor == divisor.Number(0)).Reduced(Operation::kAny, 0).view());
 }
 
 bool Lowering::Composed(const NodeDef& node, const std::vector<Lowered>& inputs,
