@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from checks import in_threads
 from tensorflow.python.eager import cancellation
 
 import tf_ti
@@ -291,18 +292,10 @@ def test_concurrent_calls_have_runs_of_their_own():
 
     xs = draw(5, 200, 16)
     starts = [draw(10 + k, 16) for k in range(8)]
+    run(starts[0], xs)
     expected = [run(x, xs) for x in starts]
-    found = [None] * 8
 
-    def call(k):
-        for _ in range(50):
-            found[k] = run(starts[k], xs)
-            for a, e in zip(found[k], expected[k], strict=True):
+    for k, results in enumerate(in_threads(lambda k: run(starts[k], xs), times=50)):
+        for found in results:
+            for a, e in zip(found, expected[k], strict=True):
                 np.testing.assert_array_equal(a, e)
-
-    threads = [threading.Thread(target=call, args=[k]) for k in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(result is not None for result in found)
