@@ -5,6 +5,31 @@
 
 #include "cc/compute/vectors-inl.h"
 
+// a > b ? a : b, and a < b ? a : b: one instruction each, which GCC does not find for vectors.
+template <bool is_most, typename S, int L>
+[[gnu::always_inline]] inline Vector<S, L> ExtremeOf(Vector<S, L> a, Vector<S, L> b) {
+#ifdef TF_TI_X86
+#define TF_TI_EXTREME(type, V, prefix, suffix, ...)                                               \
+  if constexpr (std::is_same_v<S, type> && sizeof(a) == sizeof(V)) {                              \
+    const V x = BitCast<V>(a), y = BitCast<V>(b);                                                 \
+    if constexpr (is_most) return BitCast<Vector<S, L>>(prefix##max_##suffix(__VA_ARGS__ x, y));  \
+    if constexpr (!is_most) return BitCast<Vector<S, L>>(prefix##min_##suffix(__VA_ARGS__ x, y)); \
+  }
+  TF_TI_EXTREME(float, __m128, _mm_, ps, )
+  TF_TI_EXTREME(double, __m128d, _mm_, pd, )
+#if TF_TI_VECTOR_BYTES > 16
+  TF_TI_EXTREME(float, __m256, _mm256_, ps, )
+  TF_TI_EXTREME(double, __m256d, _mm256_, pd, )
+#endif
+#if TF_TI_VECTOR_BYTES == 64
+  TF_TI_EXTREME(float, __m512, _mm512_maskz_, ps, 0xffff, )
+  TF_TI_EXTREME(double, __m512d, _mm512_maskz_, pd, 0xff, )
+#endif
+#undef TF_TI_EXTREME
+#endif
+  return (is_most ? a > b : a < b) ? a : b;
+}
+
 // a * b + c, rounded once where the processor can.
 template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> Fused(Vector<S, L> a, Vector<S, L> b, Vector<S, L> c) {
@@ -189,8 +214,8 @@ template <typename S, int L>
 
 template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> Clamped(Vector<S, L> x, S least, S most) {
-  x = x < least ? Fill<L>(least) : x;
-  return x > most ? Fill<L>(most) : x;
+  x = ExtremeOf<true, S, L>(Fill<L>(least), x);
+  return ExtremeOf<false, S, L>(Fill<L>(most), x);
 }
 
 template <typename S, int L>

@@ -43,14 +43,46 @@ template <typename T, int L>
   return BitCast<Vector<T, L>>(x);
 }
 
-// A comparison's result as bools.
+// A comparison's result as bools. GCC 12 converts vectors of few bytes lane by lane.
 template <int L, typename Mask>
 [[gnu::always_inline]] inline Vector<uint8_t, L> ToBools(Mask mask) {
   if constexpr (L == 1) {
     return mask ? 1 : 0;
+#if TF_TI_VECTOR_BYTES > 16
+  } else if constexpr (sizeof(mask) == 32 && (L == 4 || L == 8)) {
+    const __m128i low = _mm256_castsi256_si128(BitCast<__m256i>(mask));
+    const __m128i high = _mm256_extracti128_si256(BitCast<__m256i>(mask), 1);
+    const __m128i words = _mm_packs_epi32(low, high);
+    // Of 8 bytes each lane is two words.
+    const __m128i bytes = _mm_packs_epi16(words, words);
+    if constexpr (L == 8) {
+      return BitCast<Vector<uint8_t, L>>(_mm_cvtsi128_si64(bytes)) & 1;
+    } else {
+      return BitCast<Vector<uint8_t, L>>(_mm_cvtsi128_si32(_mm_packs_epi16(bytes, bytes))) & 1;
+    }
+  } else if constexpr (sizeof(mask) == 16 && L == 4) {
+    const __m128i words = _mm_packs_epi32(BitCast<__m128i>(mask), BitCast<__m128i>(mask));
+    return BitCast<Vector<uint8_t, L>>(_mm_cvtsi128_si32(_mm_packs_epi16(words, words))) & 1;
+#endif
   } else {
     return __builtin_convertvector(mask, Vector<uint8_t, L>) & 1;
   }
+}
+
+// Bools as integers of a type.
+template <typename To, int L>
+[[gnu::always_inline]] inline Vector<To, L> FromBools(Vector<uint8_t, L> bools) {
+#if TF_TI_VECTOR_BYTES > 16
+  if constexpr (sizeof(To) == 4 && L == 8) {
+    const __m128i bytes = _mm_cvtsi64_si128(BitCast<int64_t>(bools));
+    return BitCast<Vector<To, L>>(_mm256_cvtepu8_epi32(bytes));
+  } else if constexpr (L == 4) {
+    const __m128i bytes = _mm_cvtsi32_si128(BitCast<int32_t>(bools));
+    if constexpr (sizeof(To) == 4) return BitCast<Vector<To, L>>(_mm_cvtepu8_epi32(bytes));
+    if constexpr (sizeof(To) == 8) return BitCast<Vector<To, L>>(_mm256_cvtepu8_epi64(bytes));
+  }
+#endif
+  return Convert<To, L, uint8_t>(bools);
 }
 
 // The operations of one type of operands; kHas says if a type has it.
@@ -123,8 +155,10 @@ TF_TI_BINARY(Sub, TF_TI_IS_NUMBER, return Unwrap<T, L>(Wrap<T, L>(x) - Wrap<T, L
 TF_TI_BINARY(Mul, TF_TI_IS_NUMBER, return Unwrap<T, L>(Wrap<T, L>(x) * Wrap<T, L>(y));)
 TF_TI_BINARY(Div, TF_TI_IS_REAL, return x / y;)
 // NaN where one of both is.
-TF_TI_BINARY(Maximum, TF_TI_IS_NUMBER, return (x > y) | (x != x) ? x : y;)
-TF_TI_BINARY(Minimum, TF_TI_IS_NUMBER, return (x < y) | (x != x) ? x : y;)
+TF_TI_BINARY(Maximum, TF_TI_IS_NUMBER, const auto most = ExtremeOf<true, T, L>(x, y);
+             return x != x ? x : most;)
+TF_TI_BINARY(Minimum, TF_TI_IS_NUMBER, const auto least = ExtremeOf<false, T, L>(x, y);
+             return x != x ? x : least;)
 TF_TI_BINARY(SquaredDifference, TF_TI_IS_NUMBER,
              const auto difference = Wrap<T, L>(x) - Wrap<T, L>(y);
              return Unwrap<T, L>(difference * difference);)
@@ -175,17 +209,22 @@ template <typename T, typename V>
 // Calls row(pointers) for the innermost loop of all the others.
 template <int operands, typename Row>
 [[gnu::always_inline]] inline void ForRows(const Instruction& o, const Row& row) {
-  for (int64_t k = 0; k < o.sizes[3]; ++k) {
-    for (int64_t j = 0; j < o.sizes[2]; ++j) {
-      char* at[operands];
-      for (int p = 0; p < operands; ++p) {
-        at[p] = o.at[p] + j * o.strides[p][2] + k * o.strides[p][3];
-      }
-      for (int64_t i = 0; i < o.sizes[1]; ++i) {
-        row(at);
-        for (int p = 0; p < operands; ++p) at[p] += o.strides[p][1];
-      }
+  char* at[operands];
+  for (int p = 0; p < operands; ++p) at[p] = o.at[p];
+  int64_t i = 0, j = 0;
+  for (int64_t left = o.num_rows;;) {
+    row(at);
+    if (--left == 0) return;
+    for (int p = 0; p < operands; ++p) at[p] += o.strides[p][1];
+    if (++i < o.sizes[1]) continue;
+    // The next turn of an outer loop, from where this one began.
+    const bool is_outermost = ++j == o.sizes[2];
+    for (int p = 0; p < operands; ++p) {
+      at[p] += o.strides[p][2] - i * o.strides[p][1];
+      if (is_outermost) at[p] += o.strides[p][3] - j * o.strides[p][2];
     }
+    i = 0;
+    if (is_outermost) j = 0;
   }
 }
 
@@ -244,24 +283,17 @@ void RunUnary(const Instruction& o) {
 template <typename F, typename A>
 void RunFunction(const Instruction& o) {
   constexpr int L = kLanes<A>;
+  const int64_t n = o.sizes[0], whole = n / L * L;
   ForRows<2>(o, [&](char* const* at) __attribute__((always_inline)) {
-    const int64_t n = o.sizes[0];
+    Vector<A, L> padded{};
+    char* const rest = reinterpret_cast<char*>(&padded);
+    if (whole < n) CopySome<A, L>(at[1] + whole * sizeof(A), rest, n - whole);
     for (int64_t i = 0; i < n; i += L) {
-      const char* from = at[1] + i * sizeof(A);
-      char* const to = at[0] + i * sizeof(A);
-      Vector<A, L> padded{};
-      const bool is_whole = n - i >= L;
-      if (!is_whole) {
-        CopySome<A, L>(from, reinterpret_cast<char*>(&padded), n - i);
-        from = reinterpret_cast<const char*>(&padded);
-      }
-      padded = F::template Of<A, L>(Operand<false, A, L>(from, 0));
-      if (is_whole) {
-        Put<A>(padded, to, 0);
-      } else {
-        CopySome<A, L>(reinterpret_cast<const char*>(&padded), to, n - i);
-      }
+      const char* const from = i < whole ? at[1] + i * sizeof(A) : rest;
+      char* const to = i < whole ? at[0] + i * sizeof(A) : rest;
+      Put<A>(F::template Of<A, L>(Operand<false, A, L>(from, 0)), to, 0);
     }
+    if (whole < n) CopySome<A, L>(rest, at[0] + whole * sizeof(A), n - whole);
   });
 }
 
@@ -292,7 +324,7 @@ template <typename A, int L>
   if constexpr (L == 1) {
     return condition ? x : y;
   } else {
-    return Convert<MaskOf<A>, L, uint8_t>(condition) != 0 ? x : y;
+    return FromBools<MaskOf<A>, L>(condition) != 0 ? x : y;
   }
 }
 
@@ -323,6 +355,8 @@ struct Cast {
       return ToBools<L>(x != 0);
     } else if constexpr (kIsReal<A> && !kIsReal<To>) {
       return Truncated<To, A, L>(x);
+    } else if constexpr (std::is_same_v<A, uint8_t>) {
+      return Convert<To, L, MaskOf<To>>(FromBools<MaskOf<To>, L>(x));
     } else {
       return Convert<To, L, A>(x);
     }
@@ -406,26 +440,47 @@ struct AnyOfAll {
   using Join = operations::LogicalOr;
 };
 
-// Numbers side by side, each reduced with those in the other rows.
-template <typename R, typename T>
-struct ColumnsStep {
-  const Instruction& o;
-  char* const* at;
+// Calls block.template Of<vectors, L>(i) for n columns: two vectors at once hide the time that each
+// takes.
+template <typename Block>
+struct OneVector {
+  const Block& block;
   template <int L>
   [[gnu::always_inline]] void Of(int64_t i) const {
-    Vector<T, L> value = Fill<L>(R::template kNeutral<T>);
+    block.template Of<1, L>(i);
+  }
+};
+template <int L, typename Block>
+[[gnu::always_inline]] inline void ForColumns(int64_t n, const Block& block) {
+  int64_t i = 0;
+  for (; i + 2 * L <= n; i += 2 * L) block.template Of<2, L>(i);
+  ForTail<L>(i, n, OneVector<Block>{block});
+}
+
+// Numbers side by side, each reduced with those in the other rows.
+template <typename R, typename T>
+struct ColumnsBlock {
+  const Instruction& o;
+  char* const* at;
+  template <int vectors, int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    Vector<T, L> values[vectors];
+    for (auto& value : values) value = Fill<L>(R::template kNeutral<T>);
     const char* row = at[1];
     for (int64_t r = 0; r < o.sizes[1]; ++r, row += o.strides[1][1]) {
-      value = R::Join::template Of<T, L>(value, Operand<false, T, L>(row, i));
+#pragma GCC unroll 2
+      for (int v = 0; v < vectors; ++v) {
+        values[v] = R::Join::template Of<T, L>(values[v], Operand<false, T, L>(row, i + v * L));
+      }
     }
-    Put<T>(value, at[0], i);
+    for (int v = 0; v < vectors; ++v) Put<T>(values[v], at[0], i + v * L);
   }
 };
 template <typename R, typename T>
 void ReduceColumns(const Instruction& o) {
   for (int64_t k = 0; k < o.sizes[2]; ++k) {
     char* const at[] = {o.at[0] + k * o.strides[0][2], o.at[1] + k * o.strides[1][2]};
-    ForLanes<kLanes<T>>(o.sizes[0], ColumnsStep<R, T>{o, at});
+    ForColumns<kLanes<T>>(o.sizes[0], ColumnsBlock<R, T>{o, at});
   }
 }
 
@@ -478,31 +533,37 @@ void ReduceRows(const Instruction& o) {
 
 // The first of the largest or smallest numbers. One that is NaN is never larger than another.
 template <typename T, typename Index, bool is_max>
-struct FirstStep {
+struct FirstBlock {
   const Instruction& o;
   char* const* at;
-  template <int L>
+  template <int vectors, int L>
   [[gnu::always_inline]] void Of(int64_t i) const {
     using Place = MaskOf<T>;
     const char* row = at[1];
-    Vector<T, L> best = Operand<false, T, L>(row, i);
-    Vector<Place, L> place{}, here{};
+    Vector<T, L> best[vectors];
+    for (int v = 0; v < vectors; ++v) best[v] = Operand<false, T, L>(row, i + v * L);
+    Vector<Place, L> places[vectors] = {}, here{};
     for (int64_t r = 1; r < o.sizes[1]; ++r) {
       row += o.strides[1][1];
       here += Place(1);
-      const Vector<T, L> value = Operand<false, T, L>(row, i);
-      const auto is_better = is_max ? value > best : value < best;
-      best = is_better ? value : best;
-      place = is_better ? here : place;
+#pragma GCC unroll 2
+      for (int v = 0; v < vectors; ++v) {
+        const Vector<T, L> value = Operand<false, T, L>(row, i + v * L);
+        const auto is_better = is_max ? value > best[v] : value < best[v];
+        best[v] = is_better ? value : best[v];
+        places[v] = is_better ? here : places[v];
+      }
     }
-    Put<Index>(Convert<Index, L, Place>(place), at[0], i);
+    for (int v = 0; v < vectors; ++v) {
+      Put<Index>(Convert<Index, L, Place>(places[v]), at[0], i + v * L);
+    }
   }
 };
 template <typename T, typename Index, bool is_max>
 void FirstOfColumns(const Instruction& o) {
   for (int64_t k = 0; k < o.sizes[2]; ++k) {
     char* const at[] = {o.at[0] + k * o.strides[0][2], o.at[1] + k * o.strides[1][2]};
-    ForLanes<kLanes<T, Index>>(o.sizes[0], FirstStep<T, Index, is_max>{o, at});
+    ForColumns<kLanes<T, Index>>(o.sizes[0], FirstBlock<T, Index, is_max>{o, at});
   }
 }
 template <typename T, typename Index, bool is_max>

@@ -67,10 +67,13 @@ constexpr int kMostLoops = 4;
 // has four: over its columns, over what is added up, over its rows, and over all others. A gather
 // has three, over the numbers of a row, over indices, and over all others, and the number of rows
 // among which it chooses.
-struct Instruction {
+//
+// What one of a single row reads lies in one cache line.
+struct alignas(64) Instruction {
   void (*run)(const Instruction& instruction);
-  int64_t sizes[kMostLoops];  // 1 for loops that it does not need
   char* at[4];
+  int64_t num_rows;                // all loops but the innermost, of an elementwise one
+  int64_t sizes[kMostLoops];       // 1 for loops that it does not need
   int64_t strides[4][kMostLoops];  // in bytes
 };
 

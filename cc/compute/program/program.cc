@@ -334,6 +334,8 @@ void Program::AddStep(const ProgramBuilder::Step& step) {
       instruction.strides[k][d] = loops.strides[k][d];
     }
   }
+  const int64_t* const sizes = instruction.sizes;
+  instruction.num_rows = sizes[1] * sizes[2] * sizes[3];
   // An instruction for each turn of the loops that are too many.
   Dims turn(std::max(num_loops - kMostLoops, 0));
   for (bool more = true; more;) {
@@ -456,8 +458,7 @@ void ProgramRun::SetOutput(int number, void* elements) {
   Set(program_->of_outputs_[number], static_cast<char*>(elements));
 }
 
-std::vector<ProgramRun::Pointer> ProgramRun::PointersTo(
-    const std::vector<Program::Place>& places) {
+std::vector<ProgramRun::Pointer> ProgramRun::PointersTo(const std::vector<Program::Place>& places) {
   std::vector<Pointer> pointers;
   for (const Program::Place& place : places) {
     pointers.push_back({&instructions_[place.instruction].at[place.operand], place.offset});
