@@ -264,20 +264,25 @@ template <typename T, int L>
   ForTail<L / 2>(0, n, CopyStep<T>{from, to});
 }
 
+// Frequent operations have kernels for a few vectors too: tiny bodies consist of them.
+template <typename F, typename... Others>
+constexpr bool kIsOneOf = (std::is_same_v<F, Others> || ...);
+template <typename F, typename A>
+constexpr bool kAreFrequent =
+    std::is_same_v<A, float> &&
+    kIsOneOf<F, operations::Copy, operations::Neg, operations::Add, operations::Sub,
+             operations::Mul, operations::Div, operations::Maximum, operations::Minimum>;
+
 template <typename F, typename To, typename A, bool one>
 struct UnaryStep {
+  static constexpr int kOperands = 2, kMostLanes = kLanes<A, To>;
+  static constexpr bool kIsFrequent = kAreFrequent<F, A>;
   char* const* at;
   template <int L>
   [[gnu::always_inline]] void Of(int64_t i) const {
     Put<To>(F::template Of<A, L>(Operand<one, A, L>(at[1], i)), at[0], i);
   }
 };
-template <typename F, typename To, typename A, bool one>
-void RunUnary(const Instruction& o) {
-  ForRows<2>(o, [&](char* const* at) __attribute__((always_inline)) {
-    ForLanes<kLanes<A, To>>(o.sizes[0], UnaryStep<F, To, A, one>{at});
-  });
-}
 
 // A function of many instructions, which are there once: the last elements are padded.
 template <typename F, typename A>
@@ -299,6 +304,8 @@ void RunFunction(const Instruction& o) {
 
 template <typename F, typename To, typename A, bool one, bool other>
 struct BinaryStep {
+  static constexpr int kOperands = 3, kMostLanes = kLanes<A, To>;
+  static constexpr bool kIsFrequent = kAreFrequent<F, A>;
   char* const* at;
   template <int L>
   [[gnu::always_inline]] void Of(int64_t i) const {
@@ -306,13 +313,6 @@ struct BinaryStep {
             at[0], i);
   }
 };
-template <typename F, typename To, typename A, bool one, bool other>
-void RunBinary(const Instruction& o) {
-  ForRows<3>(o, [&](char* const* at) __attribute__((always_inline)) {
-    ForLanes<kLanes<A, To>>(o.sizes[0], BinaryStep<F, To, A, one, other>{at});
-  });
-}
-
 // The signed integer of a number's size.
 template <typename T>
 using MaskOf = std::conditional_t<sizeof(T) == 1, int8_t,
@@ -330,6 +330,8 @@ template <typename A, int L>
 
 template <typename A, bool one, bool other>
 struct SelectStep {
+  static constexpr int kOperands = 4, kMostLanes = kLanes<A>;
+  static constexpr bool kIsFrequent = std::is_same_v<A, float>;
   char* const* at;
   template <int L>
   [[gnu::always_inline]] void Of(int64_t i) const {
@@ -338,10 +340,24 @@ struct SelectStep {
            at[0], i);
   }
 };
-template <typename A, bool one, bool other>
-void RunSelect(const Instruction& o) {
-  ForRows<4>(o, [&](char* const* at) __attribute__((always_inline)) {
-    ForLanes<kLanes<A>>(o.sizes[0], SelectStep<A, one, other>{at});
+// One row of a few vectors of one width.
+template <typename Step, int L>
+void RunFew(const Instruction& o) {
+  char* at[Step::kOperands];
+  for (int p = 0; p < Step::kOperands; ++p) at[p] = o.at[p];
+  const int64_t n = o.sizes[0];
+  const Step step{at};
+  for (int64_t i = 0;;) {
+    step.template Of<L>(i);
+    i += L;
+    if (i >= n) return;
+  }
+}
+template <typename Step>
+void RunRows(const Instruction& o) {
+  const int64_t n = o.sizes[0];
+  ForRows<Step::kOperands>(o, [&](char* const* at) __attribute__((always_inline)) {
+    ForLanes<Step::kMostLanes>(n, Step{at});
   });
 }
 
@@ -712,58 +728,71 @@ void Gather(const Instruction& o) {
 
 // The tables.
 
+// For one row of `count` elements, or for any rows where it is 0.
+template <typename Step, int L = Step::kMostLanes>
+Kernel StepKernel(int64_t count) {
+  constexpr int kFew = 4;
+  if constexpr (Step::kIsFrequent) {
+    if (count > 0 && count <= kFew * L) {
+      if (count % L == 0) return RunFew<Step, L>;
+      if constexpr (L > 1) return StepKernel<Step, L / 2>(count);
+    }
+  }
+  return RunRows<Step>;
+}
+
 template <typename F, typename A>
-Kernel UnaryKernel(int layout) {
+Kernel UnaryKernel(int layout, int64_t count) {
   if constexpr (!F::template kHas<A>) {
     return nullptr;
   } else if constexpr (F::kIsFunction) {
     return layout == 0 ? RunFunction<F, A> : nullptr;
   } else {
     using To = decltype(F::template Of<A, 1>(A()));
-    return layout == 0 ? RunUnary<F, To, A, false> : nullptr;
+    return layout == 0 ? StepKernel<UnaryStep<F, To, A, false>>(count) : nullptr;
   }
 }
 
 template <typename A>
-Kernel CopyKernel(int layout) {
+Kernel CopyKernel(int layout, int64_t count) {
   switch (layout) {
     case 0:
-      return RunUnary<operations::Copy, A, A, false>;
+      return StepKernel<UnaryStep<operations::Copy, A, A, false>>(count);
     case 1:
-      return RunUnary<operations::Copy, A, A, true>;
+      return StepKernel<UnaryStep<operations::Copy, A, A, true>>(count);
     default:
       return CopyStrided<A>;
   }
 }
 
 template <typename F, typename A>
-Kernel BinaryKernel(int layout) {
+Kernel BinaryKernel(int layout, int64_t count) {
   if constexpr (!F::template kHas<A>) {
     return nullptr;
   } else {
     using To = decltype(F::template Of<A, 1>(A(), A()));
-    if (layout == 0) return RunBinary<F, To, A, false, false>;
+    if (layout == 0) return StepKernel<BinaryStep<F, To, A, false, false>>(count);
     if constexpr (kIsReal<A>) {
-      if (layout == 1) return RunBinary<F, To, A, true, false>;
-      if (layout == 2) return RunBinary<F, To, A, false, true>;
+      if (layout == 1) return StepKernel<BinaryStep<F, To, A, true, false>>(count);
+      if (layout == 2) return StepKernel<BinaryStep<F, To, A, false, true>>(count);
     }
     return nullptr;
   }
 }
 
 template <typename A>
-Kernel SelectKernel(int layout) {
-  if (layout == 0) return RunSelect<A, false, false>;
+Kernel SelectKernel(int layout, int64_t count) {
+  if (layout == 0) return StepKernel<SelectStep<A, false, false>>(count);
   if constexpr (kIsReal<A>) {
-    if (layout == 2) return RunSelect<A, true, false>;
-    if (layout == 4) return RunSelect<A, false, true>;
+    if (layout == 2) return StepKernel<SelectStep<A, true, false>>(count);
+    if (layout == 4) return StepKernel<SelectStep<A, false, true>>(count);
   }
   return nullptr;
 }
 
 template <typename To, typename A>
 Kernel CastKernel(int layout) {
-  return layout == 0 ? RunUnary<Cast<To, A>, To, A, false> : nullptr;
+  return layout == 0 ? RunRows<UnaryStep<Cast<To, A>, To, A, false>> : nullptr;
 }
 
 template <typename A>
@@ -805,24 +834,24 @@ Kernel FirstKernel(ElementType to, int layout) {
 }
 
 template <typename A>
-Kernel KernelOf(Operation operation, ElementType to, int layout) {
+Kernel KernelOf(Operation operation, ElementType to, int layout, int64_t count) {
   switch (operation) {
     case Operation::kCopy:
-      return CopyKernel<A>(layout);
+      return CopyKernel<A>(layout, count);
 #define TF_TI_CASE(name)   \
   case Operation::k##name: \
-    return UnaryKernel<operations::name, A>(layout);
+    return UnaryKernel<operations::name, A>(layout, count);
       TF_TI_UNARY_OPERATIONS(TF_TI_CASE)
 #undef TF_TI_CASE
 #define TF_TI_CASE(name)   \
   case Operation::k##name: \
-    return BinaryKernel<operations::name, A>(layout);
+    return BinaryKernel<operations::name, A>(layout, count);
       TF_TI_BINARY_OPERATIONS(TF_TI_CASE)
 #undef TF_TI_CASE
     case Operation::kCast:
       return CastKernel<A>(to, layout);
     case Operation::kSelect:
-      return SelectKernel<A>(layout);
+      return SelectKernel<A>(layout, count);
     case Operation::kSum:
       return ReductionKernel<SumOfAll, A>(layout);
     case Operation::kProd:

@@ -9,8 +9,8 @@ namespace tf_ti {
 namespace {
 
 template <typename A>
-Kernel BestKernel(Operation operation, ElementType to, int layout) {
-  TF_TI_RETURN_BEST(KernelOf<A>(operation, to, layout));
+Kernel BestKernel(Operation operation, ElementType to, int layout, int64_t count) {
+  TF_TI_RETURN_BEST(KernelOf<A>(operation, to, layout, count));
 }
 
 }  // namespace
@@ -40,19 +40,20 @@ int NumOperands(Operation operation) {
   return operation == Operation::kSelect ? 3 : 2;
 }
 
-Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout) {
+Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout,
+                  int64_t count) {
   if (IsCall(operation)) return FindCall(operation, from);
   switch (from) {
     case ElementType::kFloat:
-      return BestKernel<float>(operation, to, layout);
+      return BestKernel<float>(operation, to, layout, count);
     case ElementType::kDouble:
-      return BestKernel<double>(operation, to, layout);
+      return BestKernel<double>(operation, to, layout, count);
     case ElementType::kInt32:
-      return BestKernel<int32_t>(operation, to, layout);
+      return BestKernel<int32_t>(operation, to, layout, count);
     case ElementType::kInt64:
-      return BestKernel<int64_t>(operation, to, layout);
+      return BestKernel<int64_t>(operation, to, layout, count);
     case ElementType::kBool:
-      return BestKernel<uint8_t>(operation, to, layout);
+      return BestKernel<uint8_t>(operation, to, layout, count);
   }
   return nullptr;
 }

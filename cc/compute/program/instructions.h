@@ -89,8 +89,12 @@ using Kernel = void (*)(const Instruction&);
 // layout 1 if what is added up lies side by side in both factors; otherwise its columns do. A
 // gather is `from` the type of its indices, and of each that is none of the rows' takes the
 // nearest.
+//
+// With a `count` the kernel is for the one row of an elementwise operation that has so many
+// elements.
 constexpr int kStrided = 8;
-Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout);
+Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout,
+                  int64_t count = 0);
 
 }  // namespace tf_ti
 

@@ -291,6 +291,7 @@ void Program::AddStep(const ProgramBuilder::Step& step) {
   std::fill_n(instruction.sizes, kMostLoops, 1);
   Loops loops;
   int layout = 0;
+  int64_t count = 0;  // of the only row
   if (IsReduction(step.operation)) {
     // [others, reduced, side by side]; where one number alone lies there, those that are reduced
     // do.
@@ -325,8 +326,9 @@ void Program::AddStep(const ProgramBuilder::Step& step) {
       }
     }
     if (loops.strides[0][0] != SizeOf(step.views[0].type)) layout = kStrided;
+    if (loops.sizes.size() == 1) count = loops.sizes[0];
   }
-  instruction.run = FindKernel(step.operation, step.from, step.to, layout);
+  instruction.run = FindKernel(step.operation, step.from, step.to, layout, count);
   const int num_loops = static_cast<int>(loops.sizes.size());
   for (int d = 0; d < num_loops && d < kMostLoops; ++d) {
     instruction.sizes[d] = loops.sizes[d];
@@ -471,9 +473,10 @@ void ProgramRun::RunPrologue() {
 }
 
 void ProgramRun::Run() {
-  const size_t count = instructions_.size();
-  for (size_t i = program_->num_in_prologue_; i < count; ++i)
-    instructions_[i].run(instructions_[i]);
+  const Instruction* const end = instructions_.data() + instructions_.size();
+  for (const Instruction* i = instructions_.data() + program_->num_in_prologue_; i != end; ++i) {
+    i->run(*i);
+  }
 }
 
 bool ProgramRun::RunChecked() {

@@ -256,6 +256,31 @@ TEST(Program, EachElementwiseOperationIsThatOfNumbersOneByOne) {
   });
 }
 
+// A row of few elements has kernels of its own.
+TEST(Program, RowsOfEachCountAreThatOfNumbersOneByOne) {
+  Random random(1);
+  for (int64_t count = 1; count <= 70; ++count) {
+    for (const Operation operation : Elementwise()) {
+      for (const ElementType type : kTypes) {
+        if (FindKernel(operation, type, type, 0) == nullptr) continue;
+        Case one(&random);
+        std::vector<Array> arrays;
+        std::vector<View> views;
+        for (int k = 0; k < NumOperands(operation); ++k) {
+          const bool is_condition = operation == Operation::kSelect && k == 0;
+          const bool is_one = k != random.Int(0, 2) && random.Chance(0.3);
+          arrays.push_back(
+              RandomArray(is_condition ? ElementType::kBool : type, {is_one ? 1 : count}, &random));
+          views.push_back(one.Add(arrays.back()));
+        }
+        one.AddOutput(one.builder.Apply(operation, views));
+        ExpectAlike(one.Run()[0], ApplyPlainly(operation, arrays), UlpsOf(operation, type),
+                    NameOf(operation));
+      }
+    }
+  }
+}
+
 TEST(Program, EachCastIsThatOfNumbersOneByOne) {
   ForRandomCases(300, [](Random* random) {
     for (const ElementType from : kTypes) {
