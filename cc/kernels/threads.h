@@ -22,6 +22,9 @@ class Threads : public PoolThreads {
   const tensorflow::port::ScopedDontFlushDenormal exact_;
 };
 
+// The intra-op threads of a CPU device, as they are.
+PoolThreads ThreadsOf(const tensorflow::DeviceBase& device);
+
 }  // namespace tf_ti
 
 #endif  // TF_TI_CC_KERNELS_THREADS_H_

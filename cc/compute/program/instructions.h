@@ -53,6 +53,11 @@ inline bool IsReduction(Operation operation) {
   return operation >= Operation::kSum && operation < Operation::kMatMul;
 }
 
+// One of many instructions of a processor.
+inline bool IsFunction(Operation operation) {
+  return operation >= Operation::kExp && operation <= Operation::kErf;
+}
+
 inline bool IsCall(Operation operation) {
   return (operation >= Operation::kSin && operation < Operation::kCast) ||
          (operation >= Operation::kPow && operation < Operation::kSelect);

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "cc/compute/program/tiles.h"
+
 namespace tf_ti {
 namespace {
 
@@ -50,6 +52,26 @@ bool AreDots(const View& left, const View& right) {
   return left.strides[2] == size && right.strides[1] == size &&
          (right.dims[2] == 1 || right.strides[2] != size);
 }
+
+// How a thread rounds, and what it does to subnormal numbers.
+class FloatMode {
+ public:
+  static FloatMode Get() {
+    FloatMode mode;
+#if defined(__x86_64__)
+    mode.bits_ = __builtin_ia32_stmxcsr();
+#endif
+    return mode;
+  }
+  void Set() const {
+#if defined(__x86_64__)
+    __builtin_ia32_ldmxcsr(bits_);
+#endif
+  }
+
+ private:
+  unsigned bits_ = 0;
+};
 
 bool IsTest(Operation operation) {
   return (operation >= Operation::kIsNan && operation <= Operation::kLogicalNot) ||
@@ -260,30 +282,56 @@ void ProgramBuilder::AddOutput(const View& view) {
   blocks_[output.block].stays = false;
 }
 
-Program::Program(const ProgramBuilder& builder, int64_t red_zone)
+Program::Program(const ProgramBuilder& builder, int64_t red_zone, const TileLimits& limits)
     : num_inputs_(builder.num_inputs_),
       num_outputs_(builder.num_outputs_),
+      thread_time_(limits.thread),
       of_inputs_(builder.num_inputs_),
       of_outputs_(builder.num_outputs_) {
+  const std::vector<TileGroup> groups = TileFinder(builder, limits).Find();
   for (const bool in_prologue : {true, false}) {
     for (const ProgramBuilder::Step& step : builder.steps_) {
+      if (!in_prologue && !groups.empty()) break;
       const bool stays = builder.blocks_[step.views[0].block].stays;
       if (stays == in_prologue) AddStep(step);
+      if (stays == in_prologue && !stays) time_ += TimeOf(step);
     }
     if (in_prologue) num_in_prologue_ = instructions_.size();
   }
+  for (const TileGroup& group : groups) AddGroup(group);
   Plan(builder, red_zone);
 }
 
-int64_t Program::work() const {
-  constexpr int64_t kStart = 16;  // of an instruction
-  int64_t work = kStart;
-  for (size_t i = num_in_prologue_; i < instructions_.size(); ++i) {
-    int64_t count = 1;
-    for (const int64_t size : instructions_[i].sizes) count *= size;
-    work += kStart + count;
-  }
-  return work;
+void Program::AddGroup(const TileGroup& group) {
+  Part part;
+  part.begin = static_cast<int>(instructions_.size());
+  part.has_tiles = group.num_units > 1;
+  const int64_t tile = part.has_tiles ? group.units_of_tile : 1;
+  part.num_tiles = group.num_units / tile;
+  const int64_t rest = group.num_units % tile;
+  const auto add = [&](int64_t first, int64_t count) {
+    for (size_t s = 0; s < group.steps.size(); ++s) {
+      const size_t begin = operands_.size();
+      AddStep(part.has_tiles ? group.Cut(s, first, count) : group.steps[s]);
+      for (size_t i = begin; i < operands_.size() && part.has_tiles; ++i) {
+        const size_t k = (i - begin) % 4;
+        if (k >= group.steps[s].views.size()) continue;
+        const std::vector<int>& inside = group.inside;
+        Operand& operand = operands_[i];
+        operand.is_inside = std::count(inside.begin(), inside.end(), operand.block) > 0;
+        const int dim = group.dims[s][k];
+        if (operand.is_inside || dim < 0 || count < tile) continue;
+        operand.tile_step = group.steps[s].views[k].strides[dim] * group.sizes[s] * tile;
+      }
+    }
+  };
+  add(0, tile);
+  part.end = static_cast<int>(instructions_.size());
+  if (rest > 0) add(part.num_tiles * tile, rest);
+  part.last = static_cast<int>(instructions_.size());
+  for (const ProgramBuilder::Step& step : group.steps) part.time += TimeOf(step);
+  time_ += part.time;
+  parts_.push_back(part);
 }
 
 void Program::AddStep(const ProgramBuilder::Step& step) {
@@ -366,14 +414,40 @@ void Program::Plan(const ProgramBuilder& builder, int64_t red_zone) {
   const int num_blocks = static_cast<int>(builder.blocks_.size());
   const int num_instructions = static_cast<int>(instructions_.size());
   // What the prologue computes lives as long as the run.
-  std::vector<Life> lives(num_blocks);
+  std::vector<Life> lives(num_blocks), inside(num_blocks);
   for (int i = 0; i < num_instructions; ++i) {
     for (int k = 0; k < 4; ++k) {
       const int block = operands_[4 * i + k].block;
       if (block < 0) continue;
-      lives[block].first = std::min(lives[block].first, i);
-      lives[block].last = std::max(lives[block].last, i);
+      Life& life = operands_[4 * i + k].is_inside ? inside[block] : lives[block];
+      life.first = std::min(life.first, i);
+      life.last = std::max(life.last, i);
     }
+  }
+  for (Part& part : parts_) {
+    if (!part.has_tiles) continue;
+    // Tiles are in all instructions at once; what is inside lives for one of them.
+    std::vector<int> blocks;
+    for (int i = 4 * part.begin; i < 4 * part.last; ++i) {
+      const int block = operands_[i].block;
+      if (block < 0) continue;
+      if (!operands_[i].is_inside) {
+        lives[block].first = std::min(lives[block].first, part.begin);
+        lives[block].last = std::max(lives[block].last, part.last - 1);
+      } else if (inside[block].bytes == 0) {
+        Life& life = inside[block];
+        life.bytes = (builder.blocks_[block].bytes + part.num_tiles - 1) / part.num_tiles;
+        // The last tile has the memory of the others.
+        const int length = part.end - part.begin;
+        if (part.last - part.end == length) {
+          life.last -= length;
+        } else if (part.has_rest()) {
+          life.first = part.begin;
+        }
+        blocks.push_back(block);
+      }
+    }
+    part.inside_bytes = FindPlaces(blocks, /*red_zone=*/0, &inside);
   }
   int64_t constant_bytes = 0;
   std::vector<int> order;
@@ -388,26 +462,8 @@ void Program::Plan(const ProgramBuilder& builder, int64_t red_zone) {
     if (block.stays) lives[b].last = num_instructions;
     order.push_back(b);
   }
-  // Each block goes to the first place that is free for as long as it lives.
-  std::sort(order.begin(), order.end(),
-            [&](int a, int b) { return lives[a].first < lives[b].first; });
-  std::vector<Life> alive;  // by offset
-  for (const int b : order) {
-    Life& life = lives[b];
-    alive.erase(std::remove_if(alive.begin(), alive.end(),
-                               [&](const Life& other) { return other.last < life.first; }),
-                alive.end());
-    const int64_t bytes = Rounded(life.bytes) + red_zone;
-    int64_t offset = red_zone;
-    auto at = alive.begin();
-    for (; at != alive.end() && offset + bytes > at->offset; ++at) {
-      offset = std::max(offset, at->offset + Rounded(at->bytes) + red_zone);
-    }
-    life.offset = offset;
-    alive.insert(at, life);
-    arena_bytes_ = std::max(arena_bytes_, offset + bytes);
-    lives_.push_back(life);
-  }
+  arena_bytes_ = FindPlaces(order, red_zone, &lives);
+  for (const int b : order) lives_.push_back(lives[b]);
   constants_ = Buffer<char>(constant_bytes);
   for (int b = 0; b < num_blocks; ++b) {
     const ProgramBuilder::Block& block = builder.blocks_[b];
@@ -419,6 +475,12 @@ void Program::Plan(const ProgramBuilder& builder, int64_t red_zone) {
     for (int k = 0; k < 4; ++k) {
       const Operand& operand = operands_[4 * i + k];
       if (operand.block < 0) continue;
+      if (operand.is_inside) {
+        // From the beginning of a thread's memory on.
+        const int64_t offset = inside[operand.block].offset + operand.offset;
+        instructions_[i].at[k] = reinterpret_cast<char*>(offset);
+        continue;
+      }
       const ProgramBuilder::Block& block = builder.blocks_[operand.block];
       const Place place = {i, k, operand.offset};
       switch (block.storage) {
@@ -436,6 +498,30 @@ void Program::Plan(const ProgramBuilder& builder, int64_t red_zone) {
       }
     }
   }
+}
+
+// Gives each block the first place that is free for as long as it lives. Returns the bytes of all.
+int64_t Program::FindPlaces(std::vector<int> blocks, int64_t red_zone, std::vector<Life>* lives) {
+  int64_t size = 0;
+  std::sort(blocks.begin(), blocks.end(),
+            [&](int a, int b) { return (*lives)[a].first < (*lives)[b].first; });
+  std::vector<Life> alive;  // by offset
+  for (const int b : blocks) {
+    Life& life = (*lives)[b];
+    alive.erase(std::remove_if(alive.begin(), alive.end(),
+                               [&](const Life& other) { return other.last < life.first; }),
+                alive.end());
+    const int64_t bytes = Rounded(life.bytes) + red_zone;
+    int64_t offset = red_zone;
+    auto at = alive.begin();
+    for (; at != alive.end() && offset + bytes > at->offset; ++at) {
+      offset = std::max(offset, at->offset + Rounded(at->bytes) + red_zone);
+    }
+    life.offset = offset;
+    alive.insert(at, life);
+    size = std::max(size, offset + bytes);
+  }
+  return size;
 }
 
 ProgramRun::ProgramRun(const Program& program)
@@ -472,10 +558,60 @@ void ProgramRun::RunPrologue() {
   for (size_t i = 0; i < program_->num_in_prologue_; ++i) instructions_[i].run(instructions_[i]);
 }
 
-void ProgramRun::Run() {
+void ProgramRun::Run(Parallel* parallel) {
+  if (!program_->parts_.empty()) {
+    for (const Program::Part& part : program_->parts_) RunPart(part, parallel);
+    return;
+  }
   const Instruction* const end = instructions_.data() + instructions_.size();
   for (const Instruction* i = instructions_.data() + program_->num_in_prologue_; i != end; ++i) {
     i->run(*i);
+  }
+}
+
+void ProgramRun::RunPart(const Program::Part& part, Parallel* parallel) {
+  if (!part.has_tiles) {
+    for (int i = part.begin; i < part.end; ++i) instructions_[i].run(instructions_[i]);
+    return;
+  }
+  const int64_t count = part.num_tiles + part.has_rest();
+  int64_t num_pieces = 1;
+  if (parallel != nullptr) {
+    num_pieces = std::min<int64_t>({count, 2 * parallel->num_threads(),
+                                    static_cast<int64_t>(part.time / program_->thread_time_)});
+    if (num_pieces < 2 || parallel->num_threads() < 2) num_pieces = 1;
+  }
+  const int64_t bytes = Rounded(part.inside_bytes);
+  if (inside_.size() < bytes * num_pieces) inside_ = Buffer<char>(bytes * num_pieces);
+  const auto run = [&](int64_t piece) {
+    for (int64_t tile = count * piece / num_pieces; tile < count * (piece + 1) / num_pieces;
+         ++tile) {
+      RunTile(part, tile, inside_.data() + piece * bytes);
+    }
+  };
+  if (num_pieces == 1) return run(0);
+  // All threads treat subnormal numbers as this one does.
+  const auto mode = FloatMode::Get();
+  parallel->Run(num_pieces, [&](int64_t piece) {
+    const FloatMode own = FloatMode::Get();
+    mode.Set();
+    run(piece);
+    own.Set();
+  });
+}
+
+void ProgramRun::RunTile(const Program::Part& part, int64_t tile, char* inside) const {
+  const bool is_whole = tile < part.num_tiles;
+  const int end = is_whole ? part.end : part.last;
+  for (int i = is_whole ? part.begin : part.end; i < end; ++i) {
+    Instruction instruction = instructions_[i];
+    for (int k = 0; k < 4; ++k) {
+      const Program::Operand& operand = program_->operands_[4 * i + k];
+      char*& at = instruction.at[k];
+      at = operand.is_inside ? inside + reinterpret_cast<int64_t>(at)
+                             : at + tile * operand.tile_step;
+    }
+    instruction.run(instruction);
   }
 }
 
@@ -487,8 +623,16 @@ bool ProgramRun::RunChecked() {
                        [](char byte) { return byte == static_cast<char>(kPoison); });
   };
   bool is_right = true;
+  auto part = program_->parts_.begin();
   for (int i = 0; i < static_cast<int>(instructions_.size()); ++i) {
-    instructions_[i].run(instructions_[i]);
+    if (part != program_->parts_.end() && i == part->begin && part->has_tiles) {
+      if (inside_.size() > 0) std::memset(inside_.data(), kPoison, inside_.size());
+      RunPart(*part, nullptr);
+      i = part->last - 1;
+    } else {
+      instructions_[i].run(instructions_[i]);
+    }
+    if (part != program_->parts_.end() && i == part->last - 1) ++part;
     // All that is not alive is still poison.
     int64_t end = 0;
     std::vector<Program::Life> alive;

@@ -7,10 +7,13 @@
 #include <vector>
 
 #include "cc/compute/buffer.h"
+#include "cc/compute/parallel.h"
 #include "cc/compute/program/instructions.h"
 #include "cc/compute/program/view.h"
 
 namespace tf_ti {
+
+struct TileGroup;
 
 // What a program is made of, in the order in which it runs.
 //
@@ -48,8 +51,16 @@ class ProgramBuilder {
   // Makes a view an output, whose elements lie one behind the other.
   void AddOutput(const View& view);
 
+  struct Step {
+    Operation operation;
+    ElementType from;
+    ElementType to;
+    std::vector<View> views;  // the result, then the operands
+  };
+
  private:
   friend class Program;
+  friend class TileFinder;
 
   enum class Storage { kInput, kConstant, kTemporary, kOutput };
   struct Block {
@@ -59,12 +70,6 @@ class ProgramBuilder {
     bool stays = false;  // the prologue has it
     bool is_written = false;
     std::vector<char> constant;
-  };
-  struct Step {
-    Operation operation;
-    ElementType from;
-    ElementType to;
-    std::vector<View> views;  // the result, then the operands
   };
 
   int AddBlock(Storage storage, int64_t bytes, bool stays);
@@ -78,19 +83,29 @@ class ProgramBuilder {
   int num_outputs_ = 0;
 };
 
+// What pays: times are in nanoseconds, about.
+struct TileLimits {
+  double program = 10e3;  // one of less has no tiles
+  double group = 2e3;     // nor has a group of steps
+  double step = 150;      // one of less takes no part in a group
+  double thread = 15e3;   // less does not pay for a thread, even one that is awake
+  int64_t bytes = 8 << 10;  // of each array in a tile: several stay in the first cache
+};
+
 // Immutable; runs of it, at the same time too, have memory of their own.
 class Program {
  public:
   // A test may ask for a red zone of so many bytes before and behind each block.
-  explicit Program(const ProgramBuilder& builder, int64_t red_zone = 0);
+  explicit Program(const ProgramBuilder& builder, int64_t red_zone = 0,
+                   const TileLimits& limits = {});
 
   int num_inputs() const { return num_inputs_; }
   int num_outputs() const { return num_outputs_; }
   // Of the memory that a run needs.
   int64_t arena_bytes() const { return arena_bytes_; }
   int num_instructions() const { return instructions_.size(); }
-  // About the elements that Run computes.
-  int64_t work() const;
+  // Of Run, in nanoseconds, about.
+  int64_t time() const { return static_cast<int64_t>(time_); }
 
  private:
   friend class ProgramRun;
@@ -105,6 +120,21 @@ class Program {
   struct Operand {
     int block = -1;
     int64_t offset = 0;
+    int64_t tile_step = 0;   // to the next tile
+    bool is_inside = false;  // in the memory of a part's thread
+  };
+  // Instructions [begin, end) for each tile, and those from there on for the last one, which has
+  // less. Or all of them once.
+  struct Part {
+    int begin = 0;
+    int end = 0;
+    int last = 0;
+    int64_t num_tiles = 1;
+    bool has_tiles = false;
+    int64_t inside_bytes = 0;
+    double time = 0;
+
+    bool has_rest() const { return last > end; }
   };
   // The memory of a temporary block, and the first and the last instruction that touch it.
   struct Life {
@@ -115,13 +145,18 @@ class Program {
   };
 
   void AddStep(const ProgramBuilder::Step& step);
+  void AddGroup(const TileGroup& group);
   void Plan(const ProgramBuilder& builder, int64_t red_zone);
+  static int64_t FindPlaces(std::vector<int> blocks, int64_t red_zone, std::vector<Life>* lives);
 
   int num_inputs_;
   int num_outputs_;
+  double thread_time_;
   std::vector<Instruction> instructions_;
   size_t num_in_prologue_ = 0;
   std::vector<Operand> operands_;  // 4 of each instruction
+  std::vector<Part> parts_;        // of the main part; none where there are no tiles
+  double time_ = 0;
   std::vector<Life> lives_;
   std::vector<Place> in_arena_;
   std::vector<std::vector<Place>> of_inputs_;
@@ -152,19 +187,23 @@ class ProgramRun {
 
   // Computes what stays. Inputs that stay are set.
   void RunPrologue();
-  // Computes the rest. All inputs and outputs are set, and stay until they are set again.
-  void Run();
+  // Computes the rest. All inputs and outputs are set, and stay until they are set again. Other
+  // threads take part where that takes less time; the results are the same.
+  void Run(Parallel* parallel = nullptr);
   // Runs all of it, and returns false if an instruction wrote beside the blocks that live. Memory
   // is full of NaN before a block lives and after, for tests.
   bool RunChecked();
 
  private:
   void Set(const std::vector<Program::Place>& places, char* base);
+  void RunPart(const Program::Part& part, Parallel* parallel);
+  void RunTile(const Program::Part& part, int64_t tile, char* inside) const;
   std::vector<Pointer> PointersTo(const std::vector<Program::Place>& places);
 
   const Program* program_;
   std::vector<Instruction> instructions_;
   Buffer<char> arena_;
+  Buffer<char> inside_;  // of each thread
 };
 
 }  // namespace tf_ti

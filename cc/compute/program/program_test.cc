@@ -13,6 +13,7 @@
 #include "cc/compute/program/testing/reference.h"
 #include "cc/compute/testing/buffers.h"
 #include "cc/compute/testing/random.h"
+#include "cc/compute/testing/threads.h"
 
 namespace tf_ti {
 namespace {
@@ -161,7 +162,9 @@ class Case {
 
   // The outputs of a run.
   std::vector<Array> Run() {
-    const Program program(builder, random_->Pick({0, 64, 192}));
+    TileLimits limits;
+    if (random_->Chance(0.6)) limits = {0, 0, 0, 0.1, random_->Int(1, 300)};  // whatever it costs
+    const Program program(builder, random_->Pick({0, 64, 192}), limits);
     ProgramRun run(program);
     std::vector<std::unique_ptr<Guarded<char>>> results;
     for (size_t i = 0; i < inputs_.size(); ++i) run.SetInput(i, inputs_[i]->data());
@@ -173,7 +176,9 @@ class Case {
       EXPECT_TRUE(run.RunChecked()) << "an instruction wrote beside its block";
     } else {
       run.RunPrologue();
-      for (int64_t i = random_->Int(1, 3); i > 0; --i) run.Run();
+      RealThreads threads(random_->Int(1, 3));
+      Parallel* const parallel = random_->Chance(0.5) ? &threads : nullptr;
+      for (int64_t i = random_->Int(1, 3); i > 0; --i) run.Run(parallel);
     }
     std::vector<Array> arrays;
     for (size_t i = 0; i < outputs_.size(); ++i) {

@@ -15,6 +15,7 @@
 #include "cc/kernels/loops/lowering/compiled_body.h"
 #include "cc/kernels/loops/packed_product.h"
 #include "cc/kernels/loops/schedule.h"
+#include "cc/kernels/threads.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/executor.h"
@@ -343,7 +344,8 @@ class ScheduleRunner : public BodyRunner {
     bool fails = false;
     if (region.may_fail) run->SetOutput(static_cast<int>(region.outputs.size()), &fails);
     run.RunPrologueOnce();
-    run->Run();
+    PoolThreads threads = ThreadsOf(*device_);
+    run->Run(&threads);
     *is_right = !fails;
     return absl::OkStatus();
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/threads.h"
 #include "cc/spec/loops/errors.h"
 #include "cc/spec/shapes.h"
 #include "cc/status.h"
@@ -700,7 +701,8 @@ absl::Status LoopRun::SkipAhead() {
 
 absl::Status LoopRun::RunNative(WholeBody* body, WholeBody* condition) {
   const int64_t begin = iteration_;
-  NativeLoop loop(body, body->parameters.size(), count() - 1, spec_.reverse);
+  PoolThreads threads = ThreadsOf(*ctx_->device());
+  NativeLoop loop(body, body->parameters.size(), count() - 1, spec_.reverse, &threads);
   const bool binds = Bind(*body, condition, &loop);
   const int64_t end = FindEnd(*body->body);
   if (binds && begin < end) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "cc/compute/waiting.h"
 #include "cc/kernels/elements.h"
 
 namespace tf_ti {
@@ -48,8 +49,10 @@ auto AddFunction(tensorflow::DataType dtype) -> void (*)(const char*, Tensor*) {
 
 }  // namespace
 
-NativeLoop::NativeLoop(WholeBody* body, int num_parameters, int64_t last_index, bool reverse)
+NativeLoop::NativeLoop(WholeBody* body, int num_parameters, int64_t last_index, bool reverse,
+                       Parallel* parallel)
     : body_(*body),
+      parallel_(parallel),
       num_parameters_(num_parameters),
       last_index_(last_index),
       reverse_(reverse),
@@ -308,7 +311,7 @@ void NativeLoop::Next() {
 }
 
 bool NativeLoop::RunProgram(WholeBody* whole) {
-  (*whole->run)->Run();
+  (*whole->run)->Run(parallel_);
   return !fails_;
 }
 
@@ -342,18 +345,17 @@ int64_t NativeLoop::Run(int64_t begin, int64_t end, const std::function<bool()>&
   FindPointers();
   FindMoves();
   for (const Pointer& pointer : pointers_) Set(pointer);
-  int64_t work = 0;
+  int64_t time = 1;
   for (WholeBody* const whole : {condition_, &body_}) {
     if (whole == nullptr) continue;
     RegionRun& run = *whole->run;
     const Region& region = whole->region();
     if (region.may_fail) run->SetOutput(static_cast<int>(region.outputs.size()), &fails_);
     run.RunPrologueOnce();
-    work += region.program->program().work();
+    time += region.program->program().time();
   }
-  // Some tens of microseconds.
-  constexpr int64_t kWork = 1 << 16;
-  const int64_t patience = std::max<int64_t>(1, kWork / work);
+  constexpr int64_t kPatience = 50 * kMicrosecond;
+  const int64_t patience = std::max<int64_t>(1, kPatience / time);
   while (!is_stopped()) {
     for (const int64_t next = end - now_ > patience ? now_ + patience : end; now_ < next;) {
       if (!RunIteration()) return now_;

@@ -34,7 +34,8 @@ struct Walk {
 class NativeLoop {
  public:
   // Iteration t has index t, or `last_index` - t with `reverse`.
-  NativeLoop(WholeBody* body, int num_parameters, int64_t last_index, bool reverse);
+  NativeLoop(WholeBody* body, int num_parameters, int64_t last_index, bool reverse,
+             Parallel* parallel);
 
   // The same in all iterations.
   void SetFixed(int parameter, const tensorflow::Tensor& tensor);
@@ -125,6 +126,7 @@ class NativeLoop {
   void Copy(const char* from, int64_t bytes, const Walk& walk, int64_t index) const;
 
   WholeBody& body_;
+  Parallel* const parallel_;
   WholeBody* condition_ = nullptr;
   std::vector<int> condition_parameters_;
   int first_of_condition_ = 0;  // of its outputs

@@ -13,8 +13,8 @@
 
 namespace tf_ti {
 
-// TensorFlow computes larger arrays on several threads.
-constexpr int64_t kMostElements = 1 << 15;
+// Larger arrays do not fit a cache.
+constexpr int64_t kMostElements = 1 << 22;
 constexpr int kMostDims = 8;
 // Arrays of so many integers may be shapes, or parts of them, and are worth to be known.
 constexpr int64_t kMostKnown = 64;
