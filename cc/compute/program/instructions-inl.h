@@ -228,7 +228,7 @@ template <int operands, typename Row>
   }
 }
 
-// Calls step.template Of<L>(i) for n elements: whole vectors, two at a time, then ever fewer lanes.
+// Calls step.template Of<L>(i) for the elements from i to n: ever fewer lanes.
 template <int L, typename Step>
 [[gnu::always_inline]] inline void ForTail(int64_t i, int64_t n, const Step& step) {
   if constexpr (L >= 1) {
@@ -239,14 +239,12 @@ template <int L, typename Step>
     ForTail<L / 2>(i, n, step);
   }
 }
+// The same for n elements: whole vectors, the last of which may overlap the one before.
 template <int L, typename Step>
 [[gnu::always_inline]] inline void ForLanes(int64_t n, const Step& step) {
-  int64_t i = 0;
-  for (; i + 2 * L <= n; i += 2 * L) {
-    step.template Of<L>(i);
-    step.template Of<L>(i + L);
-  }
-  ForTail<L>(i, n, step);
+  if (n < L) return ForTail<L / 2>(0, n, step);
+  for (int64_t i = 0; i < n - L; i += L) step.template Of<L>(i);
+  step.template Of<L>(n - L);
 }
 
 // Copies the lowest n of L elements.
@@ -731,7 +729,7 @@ void Gather(const Instruction& o) {
 // For one row of `count` elements, or for any rows where it is 0.
 template <typename Step, int L = Step::kMostLanes>
 Kernel StepKernel(int64_t count) {
-  constexpr int kFew = 4;
+  constexpr int kFew = 8;
   if constexpr (Step::kIsFrequent) {
     if (count > 0 && count <= kFew * L) {
       if (count % L == 0) return RunFew<Step, L>;

@@ -65,7 +65,8 @@ inline bool IsCall(Operation operation) {
 
 constexpr int kMostLoops = 4;
 
-// An instruction as it runs: loops over elements, the innermost first. Operand 0 is the result.
+// An instruction as it runs: loops over elements, the innermost first. Operand 0 is the result,
+// whose memory none of the others share: elements may be computed twice.
 //
 // An elementwise one has the same loops for all operands. A reduction has three: over the numbers
 // that lie side by side, over those that are reduced, and over all others. A product of matrices
