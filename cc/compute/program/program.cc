@@ -349,7 +349,7 @@ void Program::AddStep(const ProgramBuilder::Step& step) {
     for (int k = 0; k < 2; ++k) {
       for (int d = 2; d >= 0; --d) loops.strides[k].push_back(step.views[k].strides[d]);
     }
-    layout = loops.sizes[0] == 1;
+    layout = loops.sizes[0] == 1 && loops.strides[1][1] == SizeOf(step.from);
   } else if (step.operation == Operation::kMatMul) {
     const View &result = step.views[0], &left = step.views[1], &right = step.views[2];
     loops.sizes = {result.dims[2], left.dims[2], result.dims[1], result.dims[0]};
