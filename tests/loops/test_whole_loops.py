@@ -299,3 +299,76 @@ def test_concurrent_calls_have_runs_of_their_own():
         for found in results:
             for a, e in zip(found, expected[k], strict=True):
                 np.testing.assert_array_equal(a, e)
+
+
+# Large arrays: tiles, and several threads
+
+LARGE = {
+    "flat": (lambda c, x: tf.tanh(c * 0.9 + x) * 0.5 + tf.sigmoid(c) * x, (70_001,), (70_001,)),
+    "rows": (lambda c, x: tf.nn.softmax(c + x[:, None]) * 3.0 - c, (300, 257), (300,)),
+    "few rows": (lambda c, x: c * tf.exp(-tf.abs(x)) + tf.reduce_max(c, 1, True), (3, 33_333), (1,)),
+    "columns": (lambda c, x: c - tf.reduce_mean(c, 0) * x, (257, 301), (301,)),
+    "all": (lambda c, x: c / (1e-3 + tf.reduce_max(tf.abs(c))) + x, (2, 3, 20_011), ()),
+    "stencil": (
+        lambda c, x: 0.2 * (tf.roll(c, 1, 0) + tf.roll(c, -1, 0) + tf.roll(c, 3, 1) + c) + x,
+        (211, 401),
+        (),
+    ),
+    "moves": (
+        lambda c, x: tf.concat([c[1:] * x, tf.reverse(c[:1], [1])], 0)
+        + tf.pad(tf.transpose(tf.reshape(c, [-1, 250]))[:-1], [[0, 1], [0, 0]])[:1, :1],
+        (300, 250),
+        (250,),
+    ),
+    "product": (lambda c, x: tf.tanh(c @ x) + tf.cumsum(c, 1) * 1e-2, (5_000, 5), (5, 5)),
+    "select": (
+        lambda c, x: tf.where((c > x) & (c < 2.0), c - 1.0, tf.cast(c > 0.0, c.dtype) + c),
+        (40_000, 2),
+        (2,),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", LARGE)
+def test_large_arrays(name, dtype, monkeypatch):
+    f, state, element = LARGE[name]
+
+    def run(init, xs):
+        with tf.GradientTape() as tape:
+            tape.watch([init, xs])
+            last, ys = tf_ti.scan(lambda c, x: (f(c, x), tf.reduce_sum(c)), init, xs)
+            loss = tf.reduce_mean(last * last) + tf.reduce_mean(ys)
+        return last, ys, tape.gradient(loss, [init, xs], unconnected_gradients="zero")
+
+    init, xs = draw(1, *state, dtype=dtype), draw(2, 5, *element, dtype=dtype) * 0.5
+    compare(run, init, xs, monkeypatch=monkeypatch, rtol=1e-4 if dtype == tf.float32 else 1e-10)
+
+
+def test_threads_make_no_difference(run_program):
+    """Bits are those of one thread."""
+    program = """
+        import hashlib
+        import sys
+        import numpy as np
+        import tensorflow as tf
+        tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+        import tf_ti
+
+        @tf.function
+        def run(init, xs):
+            def f(c, x):
+                y = tf.nn.softmax(tf.tanh(c) + x) * c + tf.reduce_sum(c, 0)
+                return y, tf.reduce_sum(y * c, 1)
+
+            return tf_ti.scan(f, init, xs)
+
+        random = np.random.default_rng(1)
+        init = tf.constant(random.normal(size=[400, 301]), tf.float32) * 1e-3
+        xs = tf.constant(random.normal(size=[9, 301]), tf.float32)
+        for _ in range(3):
+            last, ys = run(init, xs)
+        print(hashlib.md5(last.numpy().tobytes() + ys.numpy().tobytes()).hexdigest())
+    """
+    found = {run_program(program, threads).stdout for threads in (1, 2, 5)}
+    assert len(found) == 1
