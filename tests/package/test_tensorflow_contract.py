@@ -309,6 +309,58 @@ def _(it):
 # --- the runtime ---------------------------------------------------------------------------------
 
 
+@relied_on("tensorflow.python.eager.cancellation.context")
+def _(it):
+    assert it() is None
+
+
+@relied_on("tensorflow.python.eager.execute.execute")
+def _(it):
+    function = tf.function(lambda x: (x + 1.0, x)).get_concrete_function(tf.TensorSpec([]))
+    current = resolve("tensorflow.python.eager.context.context")()
+    options = current.function_call_options
+    assert not options.executor_type and isinstance(options.config_proto_serialized, bytes)
+    attributes = ("executor_type", "SINGLE_THREADED_EXECUTOR")
+    attributes += ("config_proto", options.config_proto_serialized)
+    name = function.inference_fn.name
+    found = it(name, 2, [tf.constant(1.0)], attributes, current)
+    assert [float(tensor) for tensor in found] == [2.0, 1.0]
+
+
+@relied_on("tensorflow.python.eager.polymorphic_function.atomic_function.InterpolateRuntimeError")
+def _(it):
+    function = tf.function(lambda x: tf.linalg.inv(x)).get_concrete_function(tf.zeros([2, 2]))
+    with pytest.raises(ValueError, match="mine"), it(function.inference_fn):
+        raise ValueError("mine")
+
+
+@relied_on(
+    "tensorflow.python.eager.polymorphic_function.concrete_function.ConcreteFunction()._call_flat"
+)
+def _(it):
+    variable = tf.Variable(2.0)
+    function = tf.function(lambda x: [x * variable]).get_concrete_function(tf.TensorSpec([]))
+    with tf.GradientTape() as tape:
+        (found,) = it._call_flat(function, [tf.constant(3.0)], list(function.captured_inputs))
+    assert float(found) == 6.0
+    assert float(tape.gradient(found, variable)) == 3.0
+
+
+@relied_on("tensorflow.python.framework.ops.EagerTensor()._datatype_enum")
+def _(it):
+    assert it._datatype_enum(tf.constant(1.0)) == tf.float32.as_datatype_enum
+
+
+@relied_on("tensorflow.python.framework.ops.EagerTensor()._shape_tuple")
+def _(it):
+    assert it._shape_tuple(tf.zeros([2, 3])) == (2, 3)
+
+
+@relied_on("tensorflow.python.framework.ops.is_auto_dtype_conversion_enabled")
+def _(it):
+    assert it() is False
+
+
 @relied_on("tensorflow.python.eager.context.context")
 def _(it):
     with tf.device("CPU:0"):

@@ -22,11 +22,13 @@ from tf_ti._tf.devices import (
     expects_xla,
     has_gpu,
     registered_kernels,
+    state_of_eager_calls,
 )
 from tf_ti._tf.freeze import (
     register_freezing,
 )
 from tf_ti._tf.functions import (
+    CheapCall,
     add_function,
     find_function,
     function_graph,
@@ -75,6 +77,7 @@ from tf_ti._tf.operations import (
     is_opaque,
     is_stateful,
     keep_on_host,
+    key_of_eager_tensor,
     mark_constant_inputs,
     repeat_operation,
     replace_input,
@@ -110,6 +113,7 @@ from tf_ti._tf.vectorize import (
 
 __all__ = [
     "BatchableTypeSpec",
+    "CheapCall",
     "CompositeTensor",
     "EagerTensor",
     "FuncGraph",
@@ -153,6 +157,7 @@ __all__ = [
     "is_stateful",
     "is_trainable",
     "keep_on_host",
+    "key_of_eager_tensor",
     "loaded_function_graph",
     "make_concrete_function",
     "make_function",
@@ -180,6 +185,7 @@ __all__ = [
     "set_functions",
     "set_gradient",
     "stacked",
+    "state_of_eager_calls",
     "static_value",
     "stop_recording",
     "trace",

@@ -1,8 +1,10 @@
 """Devices, and the kernels that there are for them."""
 
+from collections.abc import Hashable
+
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.framework import kernels
+from tensorflow.python.eager import context, record
+from tensorflow.python.framework import kernels, ops
 from tensorflow.python.ops import control_flow_util
 
 
@@ -16,6 +18,25 @@ def current_device() -> str:
 def _device_of_call() -> str:
     """The device that a `with tf.device` around all functions being traced asks for, or ""."""
     return context.context().device_name or ""
+
+
+def state_of_eager_calls() -> Hashable | None:
+    """What an eager call depends on beside its arguments; None where that is nothing usual.
+
+    It is where functions run eagerly, in a scope of tf.distribute, and where callbacks look at
+    each operation.
+    """
+    if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
+        return None
+    current = context.context()
+    if current.op_callbacks or tf.distribute.has_strategy():
+        return None
+    return (
+        current.device_name,
+        record.could_possibly_record(),
+        ops.is_auto_dtype_conversion_enabled(),
+        tf.compat.v1.control_flow_v2_enabled(),
+    )
 
 
 def has_gpu() -> bool:

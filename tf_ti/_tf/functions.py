@@ -1,16 +1,20 @@
 """Functions that the runtime knows: made from graphs, found by name, referred to by operations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
 from tensorflow.core.function.polymorphism import function_type as function_type_lib
+from tensorflow.python.eager import cancellation, context, execute
 from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
 from tensorflow.python.ops import control_flow_util_v2
 
-from tf_ti._tf.devices import current_device
+from tf_ti._tf.devices import current_device, has_gpu
+from tf_ti._tf.gradients import have_tangents, is_recording
 from tf_ti._tf.graphs import FuncGraph, dismantle, trace
+from tf_ti._tf.operations import is_stateful
+from tf_ti._tf.variables import READS
 
 
 def make_function(graph: FuncGraph) -> atomic_function.AtomicFunction:
@@ -55,6 +59,57 @@ def make_concrete_function(name: str, add: Callable, specs: Sequence[tf.TensorSp
     return concrete_function.ConcreteFunction.from_func_graph(
         graph, function_type, {}, shared_func_graph=False
     )
+
+
+class CheapCall:
+    """Calls of a function of tensors that `make_concrete_function` made, which checks nothing.
+
+    Where no tape works, and the graph has neither effects nor other functions than loops, the
+    caller's thread runs it: a thread of the pool would have to wake up first.
+
+    Attributes:
+        function, captured: the function, and the tensors that it captured.
+        has_effects: true if an operation is stateful, other than by reading variables.
+        is_open: true if what it captures is asked for at each call.
+        is_alone: true if the caller's thread may run it.
+        count: the number of its results.
+    """
+
+    def __init__(self, function: concrete_function.ConcreteFunction, loops: Collection[str]):
+        self.function, graph = function, function.graph
+        self.captured = list(function.captured_inputs)
+        operations = graph.get_operations()
+        self.has_effects = any(is_stateful(op) and op.type not in READS for op in operations)
+        self.is_open = bool(graph.deferred_external_captures)
+        is_plain = not (self.has_effects or self.is_open or graph.function_captures.control)
+        self.is_alone = is_plain and not (
+            has_gpu()
+            or any(t.dtype in (tf.resource, tf.variant) for t in graph.outputs)
+            or any(_has_functions(op) and op.type not in loops for op in operations)
+        )
+        self.count = len(graph.outputs)
+
+    def has_tangents(self, tensors: Sequence[tf.Tensor]) -> bool:
+        """True if a ForwardAccumulator follows one of these, or of what the function captured."""
+        return is_recording() and have_tangents([*tensors, *self.captured])
+
+    def __call__(self, tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        if self.is_open:
+            return self.function(*tensors)
+        given, current = [*tensors, *self.captured], context.context()
+        options = current.function_call_options
+        is_usual = not options.executor_type and options.config_proto_serialized is not None
+        if not (self.is_alone and is_usual) or is_recording() or cancellation.context():
+            return self.function._call_flat(given[: len(tensors)], self.captured)
+        function = self.function.inference_fn
+        executor = ("executor_type", "SINGLE_THREADED_EXECUTOR")
+        attributes = (*executor, "config_proto", options.config_proto_serialized)
+        with atomic_function.InterpolateRuntimeError(function):
+            return execute.execute(function.name, self.count, given, attributes, current)
+
+
+def _has_functions(op: tf.Operation) -> bool:
+    return any(value.func.name or value.list.func for value in op.node_def.attr.values())
 
 
 def without_graphs(function: atomic_function.AtomicFunction) -> atomic_function.AtomicFunction:

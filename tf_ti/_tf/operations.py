@@ -155,3 +155,8 @@ def set_control_inputs(op: tf.Operation, others: Sequence[tf.Operation]) -> None
     """Lets an operation wait for these, and for no others."""
     op._remove_all_control_inputs()
     op._add_control_inputs(others)
+
+
+def key_of_eager_tensor(tensor: EagerTensor) -> tuple:
+    """The type and the shape of a tensor, hashable and at little cost."""
+    return tensor._datatype_enum(), tensor._shape_tuple()

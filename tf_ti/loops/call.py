@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_ti.loops import passes as _passes
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import body as _body, eager as _eager, plain as _plain
+from tf_ti.loops.tracing.kept import Ticket
 from tf_ti.loops.tracing.structure import Structure
 from tf_ti.loops.tracing.way import Way
 
@@ -21,6 +22,7 @@ def call(
     checkpoint_every: int | None,
     fuse: Any,
     name: str,
+    ticket: Ticket | None = None,
 ) -> Any:
     """Runs the loop of a way in, or adds it to the current graph.
 
@@ -28,6 +30,7 @@ def call(
         way: the loop.
         tensors: those of the call.
         num_iterations, checkpoint_every, fuse, name: as in `tf_ti.tensor_iterator`, checked.
+        ticket: that of an eager call.
 
     Returns:
         The values for the user.
@@ -42,7 +45,7 @@ def call(
         return way.leave(_passes.run(loop, fusing, checkpoint_every, name).outputs)
 
     key = (*way.key, checkpoint_every, fusing, name)
-    return _eager.call(add, tensors, num_iterations, way.body, key)
+    return _eager.call(add, tensors, num_iterations, way.body, key, ticket)
 
 
 def _call_plainly(

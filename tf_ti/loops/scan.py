@@ -15,8 +15,9 @@ from tf_ti.loops.tracing import (
     body as _body,
     composites as _composites,
     extents as _extents,
+    kept as _kept,
 )
-from tf_ti.loops.tracing.structure import Structure
+from tf_ti.loops.tracing.structure import Structure, pack
 from tf_ti.loops.tracing.way import Way
 
 
@@ -49,8 +50,9 @@ def scan(
     Args:
         f: a function from a carry and an element to the next carry and a result. It may capture
             tensors and variables, and use any TensorFlow ops. In eager mode a callable is traced at
-            each call, a `tf.function` by its own rules; under
-            `tf.config.run_functions_eagerly(True)` Python calls either for each element.
+            each call that may find something changed which it reads, a `tf.function` by its own
+            rules (see "Eager calls" in the guide); under `tf.config.run_functions_eagerly(True)`
+            Python calls either for each element.
         init: the first carry: a tensor of any dtype, or a nested structure of tensors and composite
             values (`tf.RaggedTensor`, an extension type, in a `tf.function` a `tf.TensorArray`,
             which under `jit_compile=True` must be large enough: there it cannot grow). Structures
@@ -89,6 +91,14 @@ def scan(
 
     Source: JAX's lax.scan, on OpenVINO's TensorIterator-1.
     """
+    ticket = None
+    if shape_invariants is None:
+        options = ("scan", axis, reverse, checkpoint_every, fuse, name)
+        ticket = _kept.ticket(f, options, (init, xs), length)
+    if ticket is not None:
+        is_known, found = ticket.run()
+        if is_known:
+            return pack(init, iter(found[0])), found[1]
     if not callable(f):
         raise TypeError(f"f must be callable, got {f!r}")
     if isinstance(axis, bool) or not isinstance(axis, int):
@@ -106,7 +116,7 @@ def scan(
         way = _ScanWay(f, types, xs_types, axis, bool(reverse))
         leaves = [*carry.leaves, *elements.leaves]
         tensors = [tensor for value in leaves for tensor in _composites.components(value)]
-        last, ys = call(way, tensors, length, checkpoint_every, fuse, name or "scan")
+        last, ys = call(way, tensors, length, checkpoint_every, fuse, name or "scan", ticket)
         return carry.pack(last), ys
 
     if not any(_is_number(leaf) for leaf in given.leaves):

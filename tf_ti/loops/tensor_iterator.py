@@ -10,7 +10,7 @@ from tf_ti.loops import arguments as _arguments, spec as _spec
 from tf_ti.loops.call import call
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
 from tf_ti.loops.traced import spec_around
-from tf_ti.loops.tracing import body as _body, composites as _composites
+from tf_ti.loops.tracing import body as _body, composites as _composites, kept as _kept
 from tf_ti.loops.tracing.structure import Structure
 from tf_ti.loops.tracing.way import Way
 
@@ -98,6 +98,12 @@ def tensor_iterator(
 
     Source: OpenVINO's TensorIterator-1.
     """
+    options = (checkpoint_every, fuse, name)
+    ticket = _ticket(body, inputs, port_map, back_edges, num_iterations, options)
+    if ticket is not None:
+        is_known, found = ticket.run()
+        if is_known:
+            return tuple(found)
     if not isinstance(port_map, PortMap):
         raise TypeError(f"port_map must be a PortMap, got {port_map!r}")
     if isinstance(inputs, (tf.Tensor, tf.Variable)) or not isinstance(inputs, Sequence):
@@ -121,7 +127,7 @@ def tensor_iterator(
         for port in port_map.outputs:
             _check_whole(port)
     name = name or "TensorIterator"
-    return tuple(call(way, tensors, num_iterations, checkpoint_every, fuse, name))
+    return tuple(call(way, tensors, num_iterations, checkpoint_every, fuse, name, ticket))
 
 
 class _PortMapWay(Way):
@@ -221,6 +227,29 @@ class _PortMapWay(Way):
             is_one = isinstance(spec, tf.TensorSpec)
             found.append(parts[0] if is_one else _composites.from_components(spec, parts))
         return Structure(found)
+
+
+def _ticket(
+    body: Callable,
+    inputs: Any,
+    port_map: Any,
+    back_edges: Any,
+    num_iterations: int | tf.Tensor | None,
+    options: tuple,
+) -> _kept.Ticket | None:
+    """The ticket of an eager call, of which nothing is checked so far."""
+    if type(port_map) is not PortMap or not isinstance(back_edges, (list, tuple)):
+        return None
+    if not isinstance(inputs, (list, tuple)) or len(inputs) != len(port_map.inputs):
+        return None
+    if num_iterations is None and all(port.axis is None for port in port_map.inputs):
+        return None  # outputs tell it
+    if not all(type(given) is _tf.EagerTensor for given in inputs):
+        return None
+    ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
+    arguments = tuple(inputs[port.external_port_id] for port in ports)
+    options = ("tensor_iterator", port_map, tuple(back_edges), *options)
+    return _kept.ticket(body, options, arguments, num_iterations)
 
 
 def _to_result(value: Any) -> Any:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
+from tf_ti.loops.tracing.kept import Ticket
 from tf_ti.loops.tracing.structure import Structure
 
 _FREQUENT = 5
@@ -36,11 +37,13 @@ def call(
     num_iterations: int | tf.Tensor | None,
     body: Callable,
     key: tuple,
+    ticket: Ticket | None = None,
 ) -> Any:
     """Adds a loop to the current graph; in eager mode, calls a function that has it.
 
     That function is traced for each call: a global variable that the body reads, say, may have
-    changed. But a `ConcreteFunction` does not change, and keeps the functions made of it.
+    changed. But a `ConcreteFunction` does not change, and keeps the functions made of it; and a
+    ticket knows of some plain functions what they read.
 
     Args:
         add: adds the loop to a graph, from the tensors and the number of iterations; returns its
@@ -48,6 +51,7 @@ def call(
         tensors, num_iterations: those.
         body: the body, as `_body.resolve` gave it.
         key: all else that the graph depends on.
+        ticket: that of the call, which keeps the function for the same call.
     """
     if not needs_function():
         outputs = add(tensors, num_iterations)
@@ -73,7 +77,10 @@ def call(
     if _tf.have_tangents([*tensors, *function.captured_inputs]):
         # A function's gradient has no tangents: TensorFlow knows none of a variant.
         return outputs.pack(loop(*tensors))
-    return outputs.pack(function(*tensors))
+    results = outputs.pack(function(*tensors))
+    if ticket is not None:
+        ticket.keep(function, outputs, tensors)
+    return results
 
 
 def needs_function() -> bool:
@@ -112,7 +119,7 @@ def _count(code: types.CodeType, line: int, what: str, cure: str) -> None:
     if lines[line] == _FREQUENT:
         tf.get_logger().warning(
             "tf_ti: the %s %r (%s:%d) has been traced %d times, as it is for each call in eager "
-            "mode: what it reads may have changed. Tracing takes longer than most loops: call the "
+            "mode where what it reads may have changed. Tracing takes longer than most loops: call the "
             "loop in a tf.function%s.",
             what,
             code.co_name,

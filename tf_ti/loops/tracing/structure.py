@@ -52,7 +52,7 @@ class Structure:
 
     def pack(self, leaves: Sequence[Any]) -> Any:
         """The same containers around other leaves."""
-        return _pack(self._nested, iter(leaves))
+        return pack(self._nested, iter(leaves))
 
     def with_leaves(self, leaves: Sequence[Any]) -> "Structure":
         made = copy.copy(self)
@@ -110,11 +110,16 @@ def _sorted_keys(mapping: Mapping) -> list:
         return sorted(mapping, key=lambda key: (type(key).__qualname__, repr(key)))
 
 
-def _pack(node: Any, leaves: Iterator[Any]) -> Any:
+def pack(node: Any, leaves: Iterator[Any]) -> Any:
+    """The same containers around other leaves."""
+    if type(node) is tuple or type(node) is list:  # as most are, at less cost
+        return type(node)([pack(part, leaves) for part in node])
+    if isinstance(node, tf.Tensor):
+        return next(leaves)
     kind, parts = _take_apart(node)
     if kind is None:
         return None if node is None else next(leaves)
-    packed = [_pack(part, leaves) for _, part in parts]
+    packed = [pack(part, leaves) for _, part in parts]
     if not isinstance(node, MutableMapping):
         return _tf.nest_like(node, packed)
     # As tf.nest does it, which wants keys that can be sorted.

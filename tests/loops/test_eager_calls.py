@@ -1,0 +1,779 @@
+"""Eager calls that are made again: what is kept of the first one, and when it must not serve."""
+
+import copy
+import functools
+import gc
+import math
+import pickle
+import random
+import threading
+import typing
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti
+from tf_ti import _tf
+from tf_ti.loops.tracing import eager, reads
+
+XS = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+INIT = tf.zeros([2])
+PORTS = tf_ti.PortMap(
+    inputs=[tf_ti.InputPort(0, 0, axis=0), tf_ti.InputPort(1, 1)],
+    outputs=[tf_ti.OutputPort(0, 0), tf_ti.OutputPort(1, 1, axis=0)],
+)
+FACTOR = 2.0
+MATRIX = tf.constant([[1.0, 1.0], [0.0, 1.0]])
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """The number of functions that eager calls had to make."""
+    made = []
+    make = _tf.make_concrete_function
+
+    def counted(*arguments):
+        made.append(arguments)
+        return make(*arguments)
+
+    monkeypatch.setattr(eager._tf, "make_concrete_function", counted)
+    return made
+
+
+def scan(f, init=INIT, xs=XS, **options):
+    return tf_ti.scan(f, init, xs, **options)
+
+
+def new_sum(factor=FACTOR):
+    """A plain function that has not been called."""
+
+    def f(c, x):
+        return factor * c + tf.linalg.matvec(MATRIX, x), c
+
+    return f
+
+
+def expected(factor=FACTOR, xs=XS, init=INIT):
+    c, ys = np.array(init), []
+    for x in np.array(xs):
+        ys.append(c)
+        c = np.float32(factor) * c + np.array(MATRIX) @ x
+    return c, np.stack(ys)
+
+
+def check(found, wanted):
+    assert len(found) == len(wanted)
+    for ours, other in zip(found, wanted):
+        np.testing.assert_allclose(ours, other, rtol=1e-5)
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda f: f, tf.function], ids=["plain", "tf.function"])
+def test_the_same_call_is_traced_once(traces, make):
+    f = make(new_sum())
+    for _ in range(4):
+        check(scan(f), expected())
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("make", [lambda f: f, tf.function], ids=["plain", "tf.function"])
+def test_the_same_call_of_a_tensor_iterator_is_traced_once(traces, make):
+    @make
+    def body(x, c):
+        c = 0.5 * c + x[0]
+        return c, c[tf.newaxis]
+
+    for _ in range(4):
+        last, ys = tf_ti.tensor_iterator(body, [XS, INIT], PORTS, [tf_ti.BackEdge(0, 1)])
+        np.testing.assert_allclose(last, [6.75, 8.5])
+        np.testing.assert_allclose(ys[-1], last)
+    assert len(traces) == 1
+    with pytest.raises(ValueError, match="BackEdge"):
+        tf_ti.tensor_iterator(body, [XS, INIT], PORTS, [tf_ti.BackEdge(0, 2)])
+    swapped = tf_ti.PortMap(
+        inputs=[tf_ti.InputPort(1, 0, axis=0), tf_ti.InputPort(0, 1)], outputs=PORTS.outputs
+    )
+    for _ in range(2):
+        last, _ = tf_ti.tensor_iterator(body, [INIT, XS], swapped, [tf_ti.BackEdge(0, 1)])
+        np.testing.assert_allclose(last, [6.75, 8.5])
+    assert len(traces) == 2
+
+
+def test_new_tensors_of_the_same_types_are_the_same_call(traces):
+    f = new_sum()
+    for k in range(4):
+        xs, init = XS + float(k), INIT - float(k)
+        check(scan(f, init, xs), expected(xs=xs, init=init))
+    assert len(traces) == 1
+
+
+class Pair(typing.NamedTuple):
+    first: tf.Tensor
+    second: tf.Tensor
+
+
+def _swap(c, x):
+    return Pair(c.second, c.first + x), {"b": c.first, "a": [None, (c.second,)]}
+
+
+def test_structures_come_back_as_they_were(traces):
+    for _ in range(3):
+        carry, ys = scan(_swap, Pair(INIT, INIT + 1))
+        assert type(carry) is Pair and list(ys) == ["b", "a"] and ys["a"][0] is None
+        np.testing.assert_allclose(carry.second, [6.0, 8.0])
+        assert ys["a"][1][0].shape == [3, 2]
+    given = {"z": INIT, "a": (INIT, [INIT + 1])}
+
+    def turn(c, x):
+        return {"a": (c["z"], c["a"][1]), "z": c["a"][0] + x}, None
+
+    for _ in range(3):
+        carry, ys = scan(turn, given)
+        assert ys is None and list(carry) == ["z", "a"] and type(carry["a"][1]) is list
+        np.testing.assert_allclose(carry["z"], [6.0, 8.0])
+        np.testing.assert_allclose(carry["a"][1][0], [1.0, 1.0])
+
+
+def test_numbers_and_arrays_are_what_they_are_without(traces):
+    def count(c, x):
+        return c + x, c
+
+    for start in (1, 2.0, np.float32(3), np.array(4.0, np.float32), 0):
+        for _ in range(2):
+            last, _ = tf_ti.scan(count, start, tf.constant([1.0, 2.0]))
+            assert last.dtype == tf.float32 and float(last) == start + 3
+    whole = tf.constant([1, 2])
+    assert tf_ti.scan(count, 2**31 - 4, whole)[0].numpy() == 2**31 - 1
+    assert tf_ti.scan(count, True, whole)[0].numpy() == 4
+    for start in (2**40, 7, 2**40):
+
+        def anew(c, x):
+            return c + x, c
+
+        outcomes = []
+        for f in (count, anew):
+            try:
+                outcomes.append(tf_ti.scan(f, start, whole)[0])
+            except (TypeError, ValueError) as error:
+                outcomes.append(type(error))
+        assert type(outcomes[0]) is type(outcomes[1]) and str(outcomes[0]) == str(outcomes[1])
+
+
+@pytest.mark.parametrize("length", [3, tf.constant(3), tf.constant(3, tf.int64)])
+def test_a_length_may_change(traces, length):
+    def double(c, _):
+        return 2.0 * c, c
+
+    for _ in range(2):
+        last, ys = tf_ti.scan(double, tf.constant(1.0), length=length)
+        assert float(last) == 8 and ys.shape == [3]
+        last, ys = tf_ti.scan(double, tf.constant(1.0), length=length + 1)
+        assert float(last) == 16 and ys.shape == [4]
+    assert len(traces) == 1
+    for wrong in (-1, 1.5, True, "3"):
+        with pytest.raises((TypeError, ValueError)):
+            tf_ti.scan(double, tf.constant(1.0), length=wrong)
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        tf_ti.scan(double, tf.constant(1.0), length=tf.constant(-1))
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="length"):
+        scan(new_sum(), length=2)
+
+
+def test_errors_of_a_call_that_is_known_are_the_same(traces):
+    def f(c, x):
+        return c + tf.linalg.inv(x * tf.eye(2)), None
+
+    good = tf.constant([1.0, 2.0])
+    tf_ti.scan(f, tf.zeros([2, 2]), good)
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="invertible"):
+            tf_ti.scan(f, tf.zeros([2, 2]), 0 * good)
+    np.testing.assert_allclose(tf_ti.scan(f, tf.zeros([2, 2]), good)[0], 1.5 * np.eye(2))
+    assert len(traces) == 1
+
+
+# --- what changes --------------------------------------------------------------------------------
+
+
+def test_numbers_that_a_body_reads():
+    global FACTOR
+    local = 1.0
+
+    def of_globals(c, x):
+        return FACTOR * c + x, None
+
+    def of_closure(c, x):
+        return local * c + x, None
+
+    def helper(c):
+        return FACTOR * local * c
+
+    def by_a_helper(c, x):
+        return helper(c) + x, None
+
+    def nested(c, x):
+        return (lambda z: FACTOR * z)(c) + x, None
+
+    def with_default(c, x, factor=2.0):
+        return factor * c + x, None
+
+    def with_keyword(c, x, *, factor=2.0):
+        return factor * c + x, None
+
+    def sum_of(factor):
+        return 5 + 3 * factor + factor**2
+
+    xs, init = tf.constant([1.0, 3.0, 5.0]), tf.constant(0.0)
+    try:
+        for factor in (2.0, 3.0, 2.0, -0.0, 0.0, 2):
+            FACTOR = local = factor
+            with_default.__defaults__ = (factor,)
+            with_keyword.__kwdefaults__ = {"factor": factor}
+            bodies = (of_globals, of_closure, nested, with_default, with_keyword)
+            for f in bodies * 2:
+                assert float(tf_ti.scan(f, init, xs)[0]) == sum_of(factor), f
+            for _ in range(2):
+                assert float(tf_ti.scan(by_a_helper, init, xs)[0]) == sum_of(factor * factor)
+    finally:
+        FACTOR = 2.0
+
+
+def test_zeros_have_signs(traces):
+    zero = 0.0
+
+    def f(c, x):
+        return c + x, 1.0 / (zero * tf.abs(x) + zero)
+
+    for zero in (0.0, -0.0, 0.0):
+        _, ys = tf_ti.scan(f, tf.constant(0.0), tf.constant([1.0]))
+        assert float(ys[0]) == math.copysign(math.inf, zero)
+
+
+def test_a_helper_that_is_replaced():
+    def f(c, x):
+        return g(c) + x, None
+
+    def g(c):
+        return 2.0 * c
+
+    assert float(tf_ti.scan(f, tf.constant(1.0), tf.constant([1.0]))[0]) == 3
+    assert float(tf_ti.scan(f, tf.constant(1.0), tf.constant([1.0]))[0]) == 3
+
+    def g(c):  # noqa: F811
+        return 5.0 * c
+
+    assert float(tf_ti.scan(f, tf.constant(1.0), tf.constant([1.0]))[0]) == 6
+    f.__code__ = (lambda c, x: (g(c) - x, None) if g else None).__code__
+    assert float(tf_ti.scan(f, tf.constant(1.0), tf.constant([1.0]))[0]) == 4
+
+
+def test_a_function_of_tensorflow_that_is_replaced(monkeypatch):
+    def f(c, x):
+        return tf.math.square(c) + x, None
+
+    one = tf.constant([1.0])
+    assert float(tf_ti.scan(f, tf.constant(3.0), one)[0]) == 10
+    monkeypatch.setattr(tf.math, "square", tf.math.negative)
+    assert float(tf_ti.scan(f, tf.constant(3.0), one)[0]) == -2
+
+
+def test_tensors_and_variables_that_a_body_captures(traces):
+    variable, tensor = tf.Variable(2.0), tf.constant(1.0)
+
+    def f(c, x):
+        return variable * c + tensor * x, None
+
+    def found():
+        return float(tf_ti.scan(f, tf.constant(1.0), tf.constant([1.0, 1.0]))[0])
+
+    assert found() == found() == 7
+    variable.assign(3.0)
+    assert found() == 13 and len(traces) == 1
+    tensor = tf.constant(2.0)
+    assert found() == 17
+    variable = tf.Variable(0.0)
+    assert found() == found() == 2
+    variable.assign_add(1.0)
+    assert found() == 5 and len(traces) == 3
+
+
+def test_a_variable_that_a_tf_function_captures(traces):
+    variable = tf.Variable(2.0)
+    f = tf.function(lambda c, x: (variable * c + x, None))
+    for value in (2.0, 3.0, 4.0):
+        variable.assign(value)
+        last, _ = tf_ti.scan(f, tf.constant(1.0), tf.constant([1.0, 1.0]))
+        assert float(last) == value * (value + 1) + 1
+    assert len(traces) == 1
+
+
+class Model:
+    factor = 2.0
+
+    def step(self, c, x):
+        return self.factor * c + x, None
+
+    def __call__(self, c, x):
+        return self.step(c, x)
+
+
+STATE = {"factor": 2.0}
+LIST = [2.0]
+ARRAY = np.array(2.0, np.float32)
+MODEL = Model()
+
+
+def _reads_dict(c, x):
+    return STATE["factor"] * c + x, None
+
+
+def _reads_list(c, x):
+    return LIST[0] * c + x, None
+
+
+def _reads_array(c, x):
+    return ARRAY * c + x, None
+
+
+def _reads_attribute(c, x):
+    return MODEL.factor * c + x, None
+
+
+def _reads_a_method(c, x):
+    return MODEL.step(c, x)
+
+
+def _imports(c, x):
+    from tests_of_eager_calls import factor  # noqa: PLC0415
+
+    return factor * c + x, None
+
+
+def _reads_itself(c, x):
+    return _reads_itself.factor * c + x, None
+
+
+def _evaluates(c, x):
+    return eval("MODEL").factor * c + x, None
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        *(_reads_dict, _reads_list, _reads_array, _reads_attribute, _reads_a_method),
+        *(_imports, _reads_itself, _evaluates, MODEL, MODEL.step),
+        functools.partial(lambda c, x, model: model.step(c, x), model=MODEL),
+    ],
+    ids=lambda f: getattr(f, "__name__", type(f).__name__),
+)
+def test_what_may_change_unseen_is_read_in_each_call(f, monkeypatch):
+    module = type(math)("tests_of_eager_calls")
+    monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
+    for factor in (2.0, 3.0, 2.0):
+        monkeypatch.setitem(STATE, "factor", factor)
+        LIST[0] = factor
+        monkeypatch.setattr(MODEL, "factor", factor)
+        monkeypatch.setattr(_reads_itself, "factor", factor, raising=False)
+        ARRAY[...] = module.factor = factor
+        for _ in range(2):
+            last, _ = tf_ti.scan(f, tf.constant(1.0), tf.constant([1.0, 1.0]))
+            assert float(last) == factor * (factor + 1) + 1
+
+
+def test_effects_of_a_plain_function_happen_in_each_call():
+    count, calls = 0, []
+
+    def with_nonlocal(c, x):
+        nonlocal count
+        count += 1
+        return c + x, None
+
+    def with_list(c, x):
+        calls.append(1)
+        return c + x, None
+
+    def with_attribute(c, x):
+        MODEL.count = getattr(MODEL, "count", 0) + 1
+        return c + x, None
+
+    for k in range(1, 4):
+        for f in (with_nonlocal, with_list, with_attribute):
+            scan(f)
+        assert count == len(calls) == MODEL.count == k
+    del MODEL.count
+
+
+def test_random_numbers_follow_the_seed():
+    def of_a_seed(c, x):
+        return c + tf.random.uniform([2]), None
+
+    def of_python(c, x):
+        return c + random.random(), None
+
+    tf.random.set_seed(1)
+    first = scan(of_a_seed)[0].numpy()
+    tf.random.set_seed(2)
+    assert (scan(of_a_seed)[0].numpy() != first).all()
+    tf.random.set_seed(1)
+    np.testing.assert_array_equal(scan(of_a_seed)[0], first)
+    assert len({float(scan(of_python)[0][0]) for _ in range(3)}) == 3
+
+
+def test_other_types_shapes_structures_and_options_are_other_calls(traces):
+    def f(c, x):
+        return tf.nest.map_structure(lambda t: t + x, c), x
+
+    made = 0
+    for k in range(2):
+        for cast in (tf.float32, tf.float64, tf.int32):
+            last, ys = scan(f, tf.zeros([2], cast), tf.cast(XS, cast))
+            assert last.dtype == ys.dtype == cast and last.numpy().tolist() == [9, 12]
+        assert scan(f, tf.zeros([1, 2]))[0].shape == [1, 2]
+        assert scan(f, INIT, XS[:2])[1].shape == [2, 2]
+        assert isinstance(scan(f, (INIT,))[0], tuple)
+        assert isinstance(scan(f, [INIT])[0], list)
+        made = made if k else len(traces)
+    assert made == len(traces) == 7
+    for _ in range(2):
+        np.testing.assert_allclose(scan(f, reverse=True)[1], XS)
+        assert scan(f, tf.zeros([3]), axis=1)[1].shape == [3, 2]
+        for option in ({"fuse": False}, {"checkpoint_every": 2}, {"name": "a"}):
+            check(scan(f, **option), scan(f))
+    assert len(traces) > made
+    for wrong in ({"axis": True}, {"fuse": 1}, {"checkpoint_every": True}, {"axis": 0.0}):
+        with pytest.raises(TypeError):
+            scan(f, **{"axis": 0, **wrong})
+    with pytest.raises(ValueError, match="axis"):
+        scan(f, axis=5)
+
+
+def test_a_body_gets_a_new_trace_on_another_device(traces):
+    f = new_sum()
+    for _ in range(2):
+        with tf.device("CPU:0"):
+            check(scan(f), expected())
+        check(scan(f), expected())
+    assert len(traces) == 2
+
+
+# --- contexts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda f: f, tf.function], ids=["plain", "tf.function"])
+def test_gradients_of_calls_that_are_known(traces, make):
+    w = tf.Variable(0.5)
+    f = make(lambda c, x: (w * w * c + tf.sin(x), c))
+
+    def loss(xs):
+        last, ys = tf_ti.scan(f, tf.constant(1.0), xs)
+        return last * last + tf.reduce_sum(ys)
+
+    def plainly(xs):
+        c, total = tf.constant(1.0), 0.0
+        for x in tf.unstack(xs):
+            total += c
+            c = w * w * c + tf.sin(x)
+        return c * c + total
+
+    xs = tf.constant([0.1, 0.2, 0.3, 0.4])
+
+    def derivatives(of):
+        with tf.GradientTape() as outer:
+            outer.watch(xs)
+            with tf.GradientTape() as tape:
+                tape.watch(xs)
+                value = of(xs)
+            first = tape.gradient(value, [w, xs])
+            both = first[0] + tf.reduce_sum(tf.square(first[1]))
+        return [value, *first, *outer.gradient(both, [w, xs])]
+
+    for value in (0.5, 0.7, 0.7):
+        w.assign(value)
+        for ours, other in zip(derivatives(loss), derivatives(plainly), strict=True):
+            np.testing.assert_allclose(ours, other, rtol=1e-4)
+        np.testing.assert_allclose(loss(xs), plainly(xs), rtol=1e-5)
+    assert len(traces) <= 2  # of a plain function with a tape, and without
+
+
+@pytest.mark.parametrize("make", [lambda f: f, tf.function], ids=["plain", "tf.function"])
+def test_tangents_of_calls_that_are_known(make):
+    w = tf.Variable(2.0)
+    f = make(lambda c, x: (w * c + x * x, None))
+    x, tangent = tf.constant([1.0, 2.0]), tf.constant([1.0, 0.0])
+    for _ in range(3):
+        assert float(tf_ti.scan(f, tf.constant(0.0), x)[0]) == 6
+        with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
+            last, _ = tf_ti.scan(f, tf.constant(0.0), x)
+        assert float(accumulator.jvp(last)) == 4
+        with tf.autodiff.ForwardAccumulator(w, tf.constant(1.0)) as accumulator:
+            last, _ = tf_ti.scan(f, tf.constant(0.0), x)
+        assert float(accumulator.jvp(last)) == 1
+
+
+def test_in_functions_and_data_sets_nothing_is_kept_of_eager_calls():
+    f = new_sum()
+    for _ in range(2):
+        check(scan(f), expected())
+        check(tf.function(lambda xs, f=f: scan(f, INIT, xs))(XS), expected())
+        found = next(iter(tf.data.Dataset.from_tensors(XS).map(lambda xs: scan(f, INIT, xs))))
+        check(found, expected())
+
+
+@pytest.mark.parametrize("make", [lambda f: f, tf.function], ids=["plain", "tf.function"])
+def test_in_the_scope_of_a_strategy(make):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        w = tf.Variable(2.0)
+    f = make(lambda c, x: (w * c + x, None))
+    ones, one = tf.ones([2]), tf.constant(1.0)
+    for value in (2.0, 3.0):
+        w.assign(value)
+        wanted = value * (value + 1) + 1
+        assert float(tf_ti.scan(f, one, ones)[0]) == wanted
+        with strategy.scope():
+            assert float(tf_ti.scan(f, one, ones)[0]) == wanted
+            assert float(strategy.run(lambda: tf_ti.scan(f, one, ones)[0])) == wanted
+
+
+def test_where_functions_run_eagerly_python_runs_the_body():
+    seen = []
+
+    def f(c, x):
+        return c + x, None
+
+    g = tf.function(f)
+    known = [scan(f)[0].numpy(), scan(g)[0].numpy()]
+    tf.config.run_functions_eagerly(True)
+    try:
+        with_print = tf.function(lambda c, x: seen.append(float(x[0])) or f(c, x))
+        scan(with_print)
+        assert seen == [1.0, 3.0, 5.0]
+        np.testing.assert_allclose([scan(f)[0], scan(g)[0]], known)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    np.testing.assert_allclose([scan(f)[0], scan(g)[0]], known)
+
+
+def test_a_tf_function_for_xla():
+    f = tf.function(lambda c, x: (tf.sin(c) + x, c), jit_compile=True)
+    first = scan(f)
+    for _ in range(2):
+        check(scan(f), first)
+        check(scan(f.python_function), first)
+
+
+def test_a_body_with_a_cell_and_one_with_effects(capfd):
+    w, r = tf.random.stateless_normal([2, 8], [1, 2]), tf.random.stateless_normal([8, 8], [3, 4])
+
+    def cell(h, x):
+        h = tf.tanh(x @ w + h @ r)
+        return h, h
+
+    xs, h = tf.ones([5, 3, 2]), tf.zeros([3, 8])
+    function = tf.function(cell)
+    wanted = tf_ti.scan(cell, h, xs, fuse=False)
+    for _ in range(3):
+        check(tf_ti.scan(cell, h, xs), wanted)
+        check(tf_ti.scan(function, h, xs), wanted)
+
+    total = tf.Variable(0.0)
+
+    def adds(c, x):
+        total.assign_add(x)
+        tf.print("element", x)
+        return c + x, None
+
+    for f in (adds, tf.function(adds)):
+        for k in range(1, 4):
+            tf_ti.scan(f, tf.constant(0.0), tf.constant([1.0, 2.0]))
+            assert float(total) == 3 * k
+        total.assign(0.0)
+    assert capfd.readouterr().err.count("element") == 12
+
+
+# --- what is held --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda f: f, tf.function], ids=["plain", "tf.function"])
+def test_what_is_kept_goes_with_the_body(make):
+    captured = tf.constant([1.0, 2.0])
+    f = make(lambda c, x: (c + x * captured, None))
+    for _ in range(2):
+        scan(f)
+    dead = [weakref.ref(f), weakref.ref(captured)]
+    f = captured = None
+    gc.collect()
+    assert [reference() for reference in dead] == [None, None]
+
+
+def test_a_body_holds_the_tensors_of_one_call_at_most():
+    def f(c, x):
+        return c + x * w, None
+
+    references = []
+    for k in range(5):
+        w = tf.fill([2], float(k))
+        references.append(weakref.ref(w))
+        for _ in range(2):
+            np.testing.assert_allclose(scan(f)[0], [9.0 * k, 12.0 * k])
+    gc.collect()
+    assert sum(reference() is not None for reference in references) == 1
+
+
+def test_a_large_tensor_is_not_held():
+    def f(c, x):
+        return c + x * w[:2], None
+
+    w = tf.ones([2**21])
+    for _ in range(2):
+        scan(f)
+    dead = weakref.ref(w)
+    w = tf.ones([2])
+    gc.collect()
+    assert dead() is None
+
+
+def test_many_bodies_and_many_options_do_not_add_up():
+    def count():
+        gc.collect()
+        return sum(isinstance(thing, _tf.FuncGraph) for thing in gc.get_objects())
+
+    f, g = new_sum(), tf.function(new_sum())
+    before = count()
+    for k in range(70):
+        scan(new_sum(float(k)))
+        scan(f, name=f"n{k}")
+        scan(g, name=f"n{k}")
+    # Of the tf.function's concrete function each has its loop, and the body's graph.
+    assert count() - before <= 2 * (8 + 70) + 8
+
+
+def test_copies_and_decorated_functions_keep_nothing_of_others():
+    f = new_sum()
+    scan(f)
+
+    @functools.wraps(f)
+    def decorated(c, x):
+        c, y = f(c, x)
+        return c + 1.0, y
+
+    decorated_too = tf.function(decorated)
+    for _ in range(2):
+        last, _ = scan(decorated)
+        assert (last != expected()[0]).numpy().all()
+        np.testing.assert_allclose(scan(decorated_too)[0], last)
+        check(scan(f), expected())
+    kept = f.__dict__["_tf_ti_calls"]
+    assert copy.deepcopy(kept) is None and pickle.loads(pickle.dumps(kept)) is None
+
+
+def test_threads_share_what_is_kept():
+    f, g, failures = new_sum(), tf.function(new_sum()), []
+
+    def call():
+        try:
+            for k in range(20):
+                xs = XS[: 1 + k % 3]
+                check(scan(f, xs=xs), expected(xs=xs))
+                check(scan(g, xs=xs), expected(xs=xs))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+# --- what plain functions read -------------------------------------------------------------------
+
+_SCALE = np.float32(2)
+
+
+def _known_bodies():
+    size, deep = 3, (1.0, ("a", None))
+
+    def of_tensorflow(c, x):
+        return tf.where(c > 0, tf.nn.relu(x), tf.cast(tf.math.log(c), tf.float32)), None
+
+    def of_numbers(c, x):
+        return c * np.pi * np.sqrt(2.0) + math.pi + _SCALE + size + deep[0], None
+
+    def with_a_branch(c, x):
+        if tf.reduce_sum(c) > 0:
+            c = c + 1.0
+        for _ in range(size):
+            c = c * 2.0
+        return Pair(c, [-z for z in (c, x)]), None
+
+    return of_tensorflow, of_numbers, with_a_branch, lambda c, x: (c, None)
+
+
+@pytest.mark.parametrize("f", _known_bodies(), ids=lambda f: f.__name__)
+def test_functions_of_which_all_is_known(f):
+    assert reads.of(f) is not None and reads.of(f) == reads.of(f)
+
+
+def _unknown_bodies():
+    kept, method = [], tf.Variable(0.0)
+
+    def with_generator(c, x):
+        yield c
+
+    def with_default(c, x, memory=kept):
+        return c, None
+
+    def with_class(c, x):
+        class Local:
+            pass
+
+        return c, Local
+
+    def of_tf_config(c, x):
+        return c * float(tf.config.get_soft_device_placement()), None
+
+    def of_files(c, x):
+        return c * float(tf.io.gfile.exists("x")), None
+
+    def of_init_scope(c, x):
+        with tf.init_scope():
+            return c * method.numpy(), None
+
+    def of_a_module(c, x):
+        return tf_ti.__version__, None
+
+    def passes_a_module(c, x):
+        return getattr(tf, "config"), None  # noqa: B009
+
+    def of_a_tf_function(c, x):
+        return _A_TF_FUNCTION(c), None
+
+    def of_numpy_files(c, x):
+        return c * np.load("x"), None
+
+    def of_an_unbound_name(c, x):
+        return c + not_there, None  # noqa: F821
+
+    def of_an_unbound_cell(c, x):
+        return c + later, None
+
+    def calls_itself(c, x):
+        return calls_itself(c, x)
+
+    if len(kept):
+        later = 1.0
+    return [function for function in locals().values() if callable(function)]
+
+
+_A_TF_FUNCTION = tf.function(lambda c: c)
+
+
+@pytest.mark.parametrize("f", _unknown_bodies()[1:], ids=lambda f: f.__name__)
+def test_functions_of_which_not_all_is_known(f):
+    assert reads.of(f) is None

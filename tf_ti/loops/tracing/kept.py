@@ -1,0 +1,178 @@
+"""Eager calls that are made again: what the first one traced is found by a cheap key, and run.
+
+A call is the same again if its body is, and its options, and the containers, types and shapes of
+its arguments. Of a `tf.function` what it reads does not matter, by its own rules; of a plain
+function all that it reads must be the same, which `reads.py` tells of few. Whatever is unusual here
+is left to the way that all calls go first: contexts of tf.distribute, callbacks, composite values,
+numbers that do not fit.
+"""
+
+import threading
+import types
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.types.experimental import ConcreteFunction, PolymorphicFunction
+
+from tf_ti import _tf
+from tf_ti.loops import spec as _spec
+from tf_ti.loops.tracing import reads as _reads
+from tf_ti.loops.tracing.structure import Structure
+
+_ATTRIBUTE = "_tf_ti_calls"
+# The most calls that a body keeps; one more, and it begins anew.
+_MOST = {True: 64, False: 8}
+_NUMBERS = (bool, int, float, complex)
+
+
+class _Unknown(Exception):
+    """An argument is of a kind that no ticket knows."""
+
+
+class _Calls:
+    """The calls that an object keeps; a copy of the object, or one from a file, keeps none."""
+
+    def __init__(self, owner: Any):
+        self.owner = weakref.ref(owner)
+        self.calls: dict[Hashable, tuple[Hashable, _Call]] = {}
+
+    def __reduce__(self):
+        return _no_calls, ()
+
+
+def _no_calls() -> None:
+    return None
+
+
+class _Call:
+    """What a call traced, and what to do with its results."""
+
+    def __init__(self, function: _tf.CheapCall, outputs: Structure, dtypes: Sequence[tf.DType]):
+        self.run = function
+        self.outputs = outputs
+        self.dtypes = dtypes
+
+
+class Ticket:
+    """One eager call: its key, by which it may be found, and what was traced may be kept.
+
+    Attributes:
+        leaves: the tensors and numbers of the arguments.
+    """
+
+    def __init__(self, body: Callable, key: Hashable, reads: Hashable, leaves: list, limit: Any):
+        self._body, self._key, self._reads = body, key, reads
+        self.leaves, self._limit = leaves, limit
+
+    def run(self) -> tuple[bool, Any]:
+        """True, and the results, if the same call was made before."""
+        calls = _calls_of(self._body)
+        reads, call = calls.calls.get(self._key, (None, None)) if calls else (None, None)
+        if call is None or reads != self._reads:
+            return False, None
+        tensors = []
+        for leaf, dtype in zip(self.leaves, call.dtypes):
+            if type(leaf) in _NUMBERS:
+                if dtype.is_integer and not dtype.min <= leaf <= dtype.max:
+                    return False, None  # tf.constant takes another one
+                try:
+                    leaf = tf.constant(leaf, dtype)
+                except (TypeError, ValueError, OverflowError):
+                    return False, None
+            tensors.append(leaf)
+        if self._limit is not None:
+            is_number = type(self._limit) is int
+            convert = tf.constant if is_number else tf.cast
+            tensors.append(convert(self._limit, tf.int64))
+        if call.run.has_tangents(tensors):
+            return False, None
+        return True, call.outputs.pack(call.run(tensors))
+
+    def keep(self, function: Any, outputs: Structure, tensors: Sequence[tf.Tensor]) -> None:
+        """Keeps a function that has the loop, for such calls."""
+        is_plain = isinstance(self._body, types.FunctionType)
+        cheap = _tf.CheapCall(function, _spec.OPS)
+        if is_plain and cheap.has_effects:
+            return
+        calls = _calls_of(self._body)
+        if calls is None:
+            calls = self._body.__dict__[_ATTRIBUTE] = _Calls(self._body)
+        if len(calls.calls) >= _MOST[not is_plain] and self._key not in calls.calls:
+            calls.calls.clear()
+        dtypes = [tensor.dtype for tensor in tensors]
+        calls.calls[self._key] = self._reads, _Call(cheap, outputs, dtypes)
+
+
+def ticket(
+    body: Callable, options: tuple, arguments: tuple, limit: int | tf.Tensor | None
+) -> Ticket | None:
+    """The ticket of an eager call; None of one that must go the long way.
+
+    Args:
+        body: a callable, as the user gave it.
+        options: hashable: all that tells the loop beside these.
+        arguments: containers of tensors.
+        limit: the number of iterations.
+    """
+    state = _tf.state_of_eager_calls()
+    if state is None or isinstance(threading.current_thread(), threading._DummyThread):
+        return None
+    is_plain = type(body) is types.FunctionType
+    if not is_plain and not isinstance(body, (ConcreteFunction, PolymorphicFunction)):
+        return None
+    if limit is not None and not _is_simple_limit(limit):
+        return None
+    leaves: list[Any] = []
+    try:
+        kinds = tuple(_take(node, leaves) for node in arguments)
+    except (_Unknown, TypeError):  # keys that cannot be sorted, say
+        return None
+    reads = _reads.of(body) if is_plain else ()
+    if reads is None:
+        return None
+    key = (options, tuple(map(type, options)), kinds, limit is not None, state)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return Ticket(body, key, reads, leaves, limit)
+
+
+def _take(node: Any, leaves: list[Any]) -> Hashable:
+    """The containers, types and shapes; adds the leaves."""
+    kind = type(node)
+    if kind is _tf.EagerTensor:
+        if node.dtype in (tf.resource, tf.variant):
+            raise _Unknown
+        leaves.append(node)
+        return _tf.key_of_eager_tensor(node)
+    if node is None:
+        return None
+    if kind is tuple or kind is list:
+        return (kind, *[_take(part, leaves) for part in node])
+    if kind is dict:
+        keys = sorted(node)
+        return (dict, tuple(keys), *[_take(node[key], leaves) for key in keys])
+    if kind in _NUMBERS:
+        leaves.append(node)
+        return kind
+    if isinstance(node, (np.ndarray, np.generic)) and node.dtype.kind in "biufc":
+        return _take(tf.convert_to_tensor(node), leaves)
+    if kind.__bases__ == (tuple,) and hasattr(kind, "_fields"):
+        return (kind, *[_take(part, leaves) for part in node])
+    raise _Unknown
+
+
+def _is_simple_limit(limit: Any) -> bool:
+    if type(limit) is int:
+        return 0 <= limit < 2**63
+    return type(limit) is _tf.EagerTensor and limit.dtype.is_integer and limit.shape.rank == 0
+
+
+def _calls_of(body: Any) -> _Calls | None:
+    calls = body.__dict__.get(_ATTRIBUTE)
+    # A decorator gives what it makes the attributes of the original.
+    return calls if isinstance(calls, _Calls) and calls.owner() is body else None
