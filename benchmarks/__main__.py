@@ -16,6 +16,7 @@ import time
 FAMILIES = (
     "loops",
     "bodies",
+    "short_loops",
     "recurrent",
     "bags",
     "many_tables",
