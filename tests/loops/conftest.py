@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 # They say which, or ask.
-_OWN = ("fission", "fission_and_programs", "fuse", "passes", "profiler", "programs")
+_OWN = ("fission", "fission_and_programs", "forms", "fuse", "passes", "profiler", "programs")
 
 
 @pytest.fixture(autouse=True)
