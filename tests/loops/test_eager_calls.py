@@ -6,6 +6,7 @@ import gc
 import math
 import pickle
 import random
+import re
 import threading
 import typing
 import weakref
@@ -196,6 +197,104 @@ def test_errors_of_a_call_that_is_known_are_the_same(traces):
     assert len(traces) == 1
 
 
+def without_numbers(error):
+    """The message, without those of functions."""
+    return re.sub(r"tf_ti_loop_\d+", "", str(error).split("(most recent call last)")[-1])
+
+
+BAD_SCANS = {
+    "no length": {"xs": None},
+    "lengths differ": {"length": 2},
+    "negative length": {"length": -1},
+    "length of text": {"length": "3"},
+    "length of numbers": {"length": [3]},
+    "float length": {"length": tf.constant(3.0)},
+    "vector as length": {"length": tf.constant([3])},
+    "axis of text": {"axis": "0"},
+    "list as axis": {"axis": [0]},
+    "bool as axis": {"axis": False},
+    "axis too large": {"axis": 2},
+    "number as fuse": {"fuse": 1},
+    "None as fuse": {"fuse": None},
+    "list as fuse": {"fuse": [True]},
+    "no checkpoints": {"checkpoint_every": 0},
+    "bool as checkpoints": {"checkpoint_every": True},
+    "list as checkpoints": {"checkpoint_every": [1]},
+    "carry of another shape": {"init": tf.zeros([3])},
+    "carry of another type": {"init": tf.zeros([2], tf.int32)},
+    "carry of another structure": {"init": (INIT, INIT)},
+    "text as carry": {"init": "text"},
+    "object as carry": {"init": object()},
+    "scalar elements": {"xs": tf.constant(1.0)},
+    "numbers as elements": {"xs": [1.0, 2.0]},
+    "elements of other extents": {"xs": (XS, XS[:2])},
+    "elements of another rank": {"xs": XS[..., None]},
+    "shape_invariants": {"shape_invariants": tf.TensorShape([3])},
+    "unsorted keys": {"init": {1: INIT, "a": INIT}},
+}
+
+
+@pytest.mark.parametrize("bad", BAD_SCANS.values(), ids=BAD_SCANS)
+def test_a_bad_call_is_refused_after_good_ones_as_before_them(bad):
+    def outcome(f):
+        try:
+            given = {"init": INIT, "xs": XS, **bad}
+            return scan(f, given.pop("init"), given.pop("xs"), **given)
+        except Exception as error:
+            return type(error), without_numbers(error)
+
+    first, known = outcome(new_sum()), new_sum()
+    assert isinstance(first, tuple) and issubclass(first[0], Exception)
+    for _ in range(2):
+        check(scan(known), expected())
+        assert outcome(known) == first
+
+
+BAD_ITERATORS = {
+    "no inputs": {"inputs": []},
+    "a tensor as inputs": {"inputs": XS},
+    "text as inputs": {"inputs": "ab"},
+    "an input too many": {"inputs": [XS, INIT, INIT]},
+    "no port map": {"port_map": None},
+    "port map of ports": {"port_map": list(PORTS.inputs)},
+    "number as back edges": {"back_edges": 1},
+    "back edge to nowhere": {"back_edges": [tf_ti.BackEdge(0, 5)]},
+    "back edge from nowhere": {"back_edges": [tf_ti.BackEdge(5, 1)]},
+    "numbers of iterations differ": {"num_iterations": 4},
+    "negative number": {"num_iterations": -1},
+    "number as fuse": {"fuse": 1},
+    "bool as checkpoints": {"checkpoint_every": True},
+    "state of another shape": {"inputs": [XS, tf.zeros([3])]},
+    "state of another type": {"inputs": [XS, tf.zeros([2], tf.int64)]},
+    "no state": {"inputs": [XS, None]},
+}
+
+
+@pytest.mark.parametrize("bad", BAD_ITERATORS.values(), ids=BAD_ITERATORS)
+def test_a_bad_tensor_iterator_is_refused_after_good_ones_as_before_them(bad):
+    def new_body():
+        def body(x, c):
+            return 0.5 * c + x[0], x
+
+        return body
+
+    def call(body, **changes):
+        given = {"inputs": [XS, INIT], "port_map": PORTS, "back_edges": [tf_ti.BackEdge(0, 1)]}
+        return tf_ti.tensor_iterator(body, **{**given, **changes})
+
+    def outcome(body):
+        try:
+            return call(body, **bad)
+        except Exception as error:
+            return type(error), without_numbers(error)
+
+    first, known = outcome(new_body()), new_body()
+    assert isinstance(first, tuple) and issubclass(first[0], Exception)
+    for _ in range(2):
+        np.testing.assert_allclose(call(known)[0], [6.75, 8.5])
+        assert outcome(known) == first
+
+
 # --- what changes --------------------------------------------------------------------------------
 
 
@@ -382,6 +481,39 @@ def test_what_may_change_unseen_is_read_in_each_call(f, monkeypatch):
         for _ in range(2):
             last, _ = tf_ti.scan(f, tf.constant(1.0), tf.constant([1.0, 1.0]))
             assert float(last) == factor * (factor + 1) + 1
+
+
+class Scaled(typing.NamedTuple):
+    value: tf.Tensor
+
+    def scaled(self):
+        return FACTOR * self.value
+
+
+def test_what_a_method_of_the_carry_reads():
+    global FACTOR
+
+    def f(c, x):
+        return Scaled(c.scaled() + x), None
+
+    def of_arguments(c, x):
+        return c._replace(value=c.scaled() + x), None
+
+    try:
+        for FACTOR in (2.0, 3.0, 2.0):
+            for body in (f, of_arguments):
+                last, _ = tf_ti.scan(body, Scaled(tf.constant(1.0)), tf.constant([1.0]))
+                assert float(last.value) == FACTOR + 1
+    finally:
+        FACTOR = 2.0
+
+
+def test_programs_may_be_switched_off_between_two_calls(traces, monkeypatch):
+    f = new_sum()
+    for mode in ("always", "0", "always", "0"):
+        monkeypatch.setenv("TF_TI_PROGRAM", mode)
+        check(scan(f), expected())
+    assert len(traces) == 2
 
 
 def test_effects_of_a_plain_function_happen_in_each_call():

@@ -119,8 +119,8 @@ def _count(code: types.CodeType, line: int, what: str, cure: str) -> None:
     if lines[line] == _FREQUENT:
         tf.get_logger().warning(
             "tf_ti: the %s %r (%s:%d) has been traced %d times, as it is for each call in eager "
-            "mode where what it reads may have changed. Tracing takes longer than most loops: call the "
-            "loop in a tf.function%s.",
+            "mode where what it reads may have changed. Tracing takes longer than most loops: call "
+            "the loop in a tf.function%s.",
             what,
             code.co_name,
             code.co_filename,

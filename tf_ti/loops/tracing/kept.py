@@ -7,6 +7,7 @@ is left to the way that all calls go first: contexts of tf.distribute, callbacks
 numbers that do not fit.
 """
 
+import os
 import threading
 import types
 import weakref
@@ -127,13 +128,15 @@ def ticket(
         return None
     leaves: list[Any] = []
     try:
-        kinds = tuple(_take(node, leaves) for node in arguments)
+        kinds = tuple(_take(node, leaves, is_plain) for node in arguments)
     except (_Unknown, TypeError):  # keys that cannot be sorted, say
         return None
     reads = _reads.of(body) if is_plain else ()
     if reads is None:
         return None
-    key = (options, tuple(map(type, options)), kinds, limit is not None, state)
+    # What a user may switch between two calls, to compare them.
+    programs = os.environ.get("TF_TI_PROGRAM")
+    key = (options, tuple(map(type, options)), kinds, limit is not None, state, programs)
     try:
         hash(key)
     except TypeError:
@@ -141,8 +144,11 @@ def ticket(
     return Ticket(body, key, reads, leaves, limit)
 
 
-def _take(node: Any, leaves: list[Any]) -> Hashable:
-    """The containers, types and shapes; adds the leaves."""
+def _take(node: Any, leaves: list[Any], is_plain: bool) -> Hashable:
+    """The containers, types and shapes; adds the leaves.
+
+    A plain function gets no containers with methods, as nobody knows what they read.
+    """
     kind = type(node)
     if kind is _tf.EagerTensor:
         if node.dtype in (tf.resource, tf.variant):
@@ -152,17 +158,19 @@ def _take(node: Any, leaves: list[Any]) -> Hashable:
     if node is None:
         return None
     if kind is tuple or kind is list:
-        return (kind, *[_take(part, leaves) for part in node])
+        return (kind, *[_take(part, leaves, is_plain) for part in node])
     if kind is dict:
         keys = sorted(node)
-        return (dict, tuple(keys), *[_take(node[key], leaves) for key in keys])
+        return (dict, tuple(keys), *[_take(node[key], leaves, is_plain) for key in keys])
     if kind in _NUMBERS:
         leaves.append(node)
         return kind
     if isinstance(node, (np.ndarray, np.generic)) and node.dtype.kind in "biufc":
-        return _take(tf.convert_to_tensor(node), leaves)
+        return _take(tf.convert_to_tensor(node), leaves, is_plain)
     if kind.__bases__ == (tuple,) and hasattr(kind, "_fields"):
-        return (kind, *[_take(part, leaves) for part in node])
+        if is_plain and not _reads.is_named_tuple(kind):
+            raise _Unknown
+        return (kind, *[_take(part, leaves, is_plain) for part in node])
     raise _Unknown
 
 

@@ -7,6 +7,7 @@ change unseen: a list, an array of NumPy, an attribute of an object or of a modu
 """
 
 import builtins
+import collections
 import dis
 import math
 import types
@@ -50,6 +51,13 @@ _REFUSED = frozenset(
         *("IMPORT_STAR", "LOAD_BUILD_CLASS", "LOAD_CLASSDEREF", "LOAD_LOCALS", "LOAD_NAME"),
         *("LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_SUPER_ATTR"),
         *("STORE_ATTR", "STORE_GLOBAL", "STORE_NAME"),
+    ]
+)
+_OF_NAMED_TUPLES = frozenset(
+    [
+        *vars(collections.namedtuple("_", [])),
+        *("__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__"),
+        *("__firstlineno__", "__orig_bases__", "__static_attributes__"),
     ]
 )
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
@@ -145,7 +153,7 @@ def _value(value: Any, attributes: tuple[str, ...], deepest: int) -> Hashable:
     elif isinstance(value, np.generic):
         return kind, value.tobytes()
     elif not attributes and isinstance(value, (type, types.BuiltinFunctionType)):
-        if value in _BUILTINS or _is_named_tuple(value):
+        if value in _BUILTINS or is_named_tuple(value):
             return _Is(value)
     raise _Unknown
 
@@ -171,15 +179,18 @@ def _of_module(module: types.ModuleType, attributes: tuple[str, ...]) -> Hashabl
     raise _Unknown
 
 
-def _is_named_tuple(kind: Any) -> bool:
-    """True for one without methods of its own."""
+def is_named_tuple(kind: Any) -> bool:
+    """True for one that has nothing but fields: a method, say, might read anything."""
     if not isinstance(kind, type) or kind.__bases__ != (tuple,) or not hasattr(kind, "_fields"):
         return False
-    functions = [value for value in vars(kind).values() if isinstance(value, types.FunctionType)]
-    return all(
-        function.__module__ == "collections" or function.__module__.startswith("namedtuple_")
-        for function in functions
-    )
+    for name, value in vars(kind).items():
+        if name not in _OF_NAMED_TUPLES and name not in kind._fields:
+            return False
+        if isinstance(value, types.FunctionType):
+            of = value.__module__
+            if of != "collections" and not of.startswith("namedtuple_"):
+                return False
+    return True
 
 
 def _reads_of(code: types.CodeType) -> tuple[_Read, ...] | None:
