@@ -130,7 +130,7 @@ def test_what_is_large_leaves():
     def f(c, x):
         return c + tf.reduce_sum(tf.exp(x)), None
 
-    for size, leaves in ((2**15, False), (2**15 + 1, True)):
+    for size, leaves in ((2**22, False), (2**22 + 1, True)):
         body, around = look(f, tf.zeros([]), normal(2, size))
         assert ("Exp" in around, "Exp" in body) == (leaves, not leaves)
 

@@ -13,8 +13,8 @@ from tf_ti.loops.passes.step import Note, Step, Unknown
 from tf_ti.loops.traced import TracedLoop
 
 _TYPES = frozenset([tf.bool, tf.float32, tf.float64, tf.int32, tf.int64])
-# TensorFlow computes larger values on several threads.
-_MOST_ELEMENTS = 2**15
+# As in cc/kernels/loops/lowering/rules.h: larger arrays do not fit a cache.
+_MOST_ELEMENTS = 2**22
 
 
 def run_core_of(analysis: Analysis) -> bool:
