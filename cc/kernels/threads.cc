@@ -21,12 +21,10 @@ Threads::Threads(tensorflow::OpKernelContext* ctx)
                   std::function<void()> work) { workers->Schedule(std::move(work)); }) {}
 
 PoolThreads ThreadsOf(const tensorflow::DeviceBase& device) {
-  const tensorflow::DeviceBase::CpuWorkerThreads& threads =
-      *device.tensorflow_cpu_worker_threads();
-  return PoolThreads(threads.num_threads,
-                     [workers = threads.workers](std::function<void()> work) {
-                       workers->Schedule(std::move(work));
-                     });
+  const tensorflow::DeviceBase::CpuWorkerThreads& threads = *device.tensorflow_cpu_worker_threads();
+  return PoolThreads(threads.num_threads, [workers = threads.workers](std::function<void()> work) {
+    workers->Schedule(std::move(work));
+  });
 }
 
 }  // namespace tf_ti

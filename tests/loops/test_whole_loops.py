@@ -306,7 +306,11 @@ def test_concurrent_calls_have_runs_of_their_own():
 LARGE = {
     "flat": (lambda c, x: tf.tanh(c * 0.9 + x) * 0.5 + tf.sigmoid(c) * x, (70_001,), (70_001,)),
     "rows": (lambda c, x: tf.nn.softmax(c + x[:, None]) * 3.0 - c, (300, 257), (300,)),
-    "few rows": (lambda c, x: c * tf.exp(-tf.abs(x)) + tf.reduce_max(c, 1, True), (3, 33_333), (1,)),
+    "few rows": (
+        lambda c, x: c * tf.exp(-tf.abs(x)) + tf.reduce_max(c, 1, True),
+        (3, 33_333),
+        (1,),
+    ),
     "columns": (lambda c, x: c - tf.reduce_mean(c, 0) * x, (257, 301), (301,)),
     "all": (lambda c, x: c / (1e-3 + tf.reduce_max(tf.abs(c))) + x, (2, 3, 20_011), ()),
     "stencil": (
@@ -315,8 +319,10 @@ LARGE = {
         (),
     ),
     "moves": (
-        lambda c, x: tf.concat([c[1:] * x, tf.reverse(c[:1], [1])], 0)
-        + tf.pad(tf.transpose(tf.reshape(c, [-1, 250]))[:-1], [[0, 1], [0, 0]])[:1, :1],
+        lambda c, x: (
+            tf.concat([c[1:] * x, tf.reverse(c[:1], [1])], 0)
+            + tf.pad(tf.transpose(tf.reshape(c, [-1, 250]))[:-1], [[0, 1], [0, 0]])[:1, :1]
+        ),
         (300, 250),
         (250,),
     ),

@@ -85,10 +85,10 @@ class ProgramBuilder {
 
 // What pays: times are in nanoseconds, about.
 struct TileLimits {
-  double program = 10e3;  // one of less has no tiles
-  double group = 2e3;     // nor has a group of steps
-  double step = 150;      // one of less takes no part in a group
-  double thread = 15e3;   // less does not pay for a thread, even one that is awake
+  double program = 10e3;    // one of less has no tiles
+  double group = 2e3;       // nor has a group of steps
+  double step = 150;        // one of less takes no part in a group
+  double thread = 15e3;     // less does not pay for a thread, even one that is awake
   int64_t bytes = 8 << 10;  // of each array in a tile: several stay in the first cache
 };
 

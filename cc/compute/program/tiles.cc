@@ -78,9 +78,7 @@ TileGroup::Step TileGroup::Cut(size_t s, int64_t first, int64_t count) const {
 
 std::vector<TileGroup> TileFinder::Find() {
   double time = 0;
-  const auto stays = [&](const Step& step) {
-    return builder_.blocks_[step.views[0].block].stays;
-  };
+  const auto stays = [&](const Step& step) { return builder_.blocks_[step.views[0].block].stays; };
   for (const Step& step : builder_.steps_) {
     if (!stays(step)) time += TimeOf(step);
   }
@@ -205,8 +203,8 @@ void TileFinder::FindInside() {
     for (const View& view : step.views) groups[view.block].push_back(groups_.size());
   }
   for (const auto& [block, places] : groups) {
-    const bool is_one = std::all_of(places.begin(), places.end(),
-                                    [&](size_t place) { return place == places[0]; });
+    const bool is_one =
+        std::all_of(places.begin(), places.end(), [&](size_t place) { return place == places[0]; });
     if (!is_one || places[0] == groups_.size()) continue;
     TileGroup& group = groups_[places[0]];
     if (group.num_units == 1) continue;

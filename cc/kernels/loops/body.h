@@ -48,7 +48,7 @@ class BodyCache {
  private:
   tensorflow::NameAttrList function_;
   std::optional<BodyTraits> traits_;  // where they were looked at
-  std::shared_mutex mu_;  // guards bodies_
+  std::shared_mutex mu_;              // guards bodies_
   std::unordered_map<tensorflow::FunctionLibraryRuntime*, std::unique_ptr<Body>> bodies_;
 };
 

@@ -53,9 +53,7 @@ class History {
   explicit History(std::vector<tensorflow::Tensor> tensors, HistoryBlock block = {})
       : values_(std::make_shared<Values>(std::move(tensors), std::move(block))) {}
 
-  int64_t size() const {
-    return std::max<int64_t>(values_->tensors.size(), values_->block.end());
-  }
+  int64_t size() const { return std::max<int64_t>(values_->tensors.size(), values_->block.end()); }
   const std::vector<tensorflow::Tensor>& tensors() const;
   // One of the tensors; does not make the others.
   tensorflow::Tensor TensorAt(int64_t k) const;

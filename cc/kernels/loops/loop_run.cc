@@ -749,15 +749,14 @@ absl::Status LoopRun::FinishSkip(const WholeBody& body, int64_t begin, const Nat
     if (!state.required || output.mode == OutputMode::kCount) continue;
     const Region::Array array = ArrayOf(body_, body, SourceOf(output, *body.body));
     if (output.mode == OutputMode::kLast && done_ && !spec_.has_condition) {
-      TF_RETURN_IF_ERROR(
-          Naming(output.label, copy(array, loop.ResultAt(output.result),
-                                    ctx_->output_alloc_attr(i), &state.tensor)));
+      TF_RETURN_IF_ERROR(Naming(output.label, copy(array, loop.ResultAt(output.result),
+                                                   ctx_->output_alloc_attr(i), &state.tensor)));
     } else if (output.mode == OutputMode::kHistory && iteration_ > begin) {
       // Elements of the indices that have run.
       const int64_t first = spec_.reverse ? count() - iteration_ : begin;
       const int64_t last = first + iteration_ - begin - 1;
-      const int64_t from = state.block.end() > 0 ? state.block.begin()
-                                                 : (first + output.stride - 1) / output.stride;
+      const int64_t from =
+          state.block.end() > 0 ? state.block.begin() : (first + output.stride - 1) / output.stride;
       state.block = HistoryBlock(from, last / output.stride + 1, array.shape, state.tensor);
     } else if (output.mode == OutputMode::kHistory && state.block.end() == 0) {
       state.tensor = Tensor();

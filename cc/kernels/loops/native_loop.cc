@@ -121,7 +121,8 @@ void NativeLoop::SetCondition(WholeBody* condition, const std::vector<int>& para
     return source >= 0 ? first_of_condition_ + source : parameters[-1 - source];
   };
   const int num_given = static_cast<int>(results.size()) - 1;
-  for (int k = 0; k < num_given; ++k) parameters_[num_parameters_ - num_given + k] = value_of(k + 1);
+  for (int k = 0; k < num_given; ++k)
+    parameters_[num_parameters_ - num_given + k] = value_of(k + 1);
   pointers_.push_back({value_of(0), &goes_on_, 0});
 }
 

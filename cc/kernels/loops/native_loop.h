@@ -1,5 +1,5 @@
-// Iterations of a loop whose body, and condition, is one program: between two of them only addresses
-// change.
+// Iterations of a loop whose body, and condition, is one program: between two of them only
+// addresses change.
 #ifndef TF_TI_CC_KERNELS_LOOPS_NATIVE_LOOP_H_
 #define TF_TI_CC_KERNELS_LOOPS_NATIVE_LOOP_H_
 
