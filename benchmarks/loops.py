@@ -501,7 +501,7 @@ def cost_of_an_eager_call(repeats: int) -> harness.Table:
         "ms",
         [],
         reference=kept,
-        notes=["a callable that may read what has changed is traced at each call, as the LSTM is"],
+        notes=["a callable is traced at each call, as a new tf.function is"],
     )
     state, xs = (tf.zeros([1, 8]),) * 2, tf.ones([10, 1, 8])
     for body, make in STEPS.items():

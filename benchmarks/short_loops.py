@@ -21,7 +21,6 @@ SCAN, LOOP = "tf_ti.scan", "tf_ti.Loop, WHILE"
 WHILE, TF_SCAN = "tf.while_loop", "tf.scan"
 NOTHING = "an empty tf.function"
 PLAIN, FUNCTION = "tf_ti.scan of a function", "tf_ti.scan of a tf.function"
-READER = "tf_ti.scan of a method"
 INSIDE = "a tf.function with tf_ti.scan"
 
 
@@ -181,14 +180,6 @@ def conditions(repeats: int, burst: float) -> harness.Table:
 # --- eager calls ---------------------------------------------------------------------------------
 
 
-class _Decay(tf.Module):
-    rate = 0.9
-
-    def step(self, c: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        c = self.rate * c + x
-        return c, c
-
-
 def _decay(c: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     c = 0.9 * c + x
     return c, c
@@ -204,7 +195,7 @@ def _with_tape(call: Callable, init: tf.Tensor, xs: tf.Tensor) -> tf.Tensor:
 def eager_calls(repeats: int, burst: float) -> harness.Table:
     count = 10
     init, xs = tf.zeros([8]), tf.random.stateless_normal([count, 8], [1, 2])
-    function, method = tf.function(_decay), _Decay().step
+    function = tf.function(_decay)
 
     def while_loop(init, xs):
         return tf.while_loop(
@@ -215,7 +206,6 @@ def eager_calls(repeats: int, burst: float) -> harness.Table:
     ways = {
         PLAIN: lambda init, xs: tf_ti.scan(_decay, init, xs)[0],
         FUNCTION: lambda init, xs: tf_ti.scan(function, init, xs)[0],
-        READER: lambda init, xs: tf_ti.scan(method, init, xs)[0],
         INSIDE: inside,
         WHILE: while_loop,
         TF_SCAN: lambda init, xs: tf.scan(lambda c, x: _decay(c, x)[0], xs, init)[-1],
@@ -225,7 +215,7 @@ def eager_calls(repeats: int, burst: float) -> harness.Table:
         "us",
         [],
         reference=INSIDE,
-        notes=["a method reads attributes, which may have changed: it is traced in each call"],
+        notes=["a plain function is traced in each call"],
     )
     for column, call in (
         ("forward", lambda way: way(init, xs)),
@@ -235,9 +225,8 @@ def eager_calls(repeats: int, burst: float) -> harness.Table:
         _check({name: case() for name, case in cases.items()})
         seconds = harness.measure(cases, repeats, burst)
         table.add_column(column, {name: s * 1e6 for name, s in seconds.items()})
-    for way in (PLAIN, FUNCTION):
-        table.add_goal(way, INSIDE, 1.0, columns=["forward"])
-        table.add_goal(way, INSIDE, 1.5, columns=["with gradient"])
+    table.add_goal(FUNCTION, INSIDE, 1.0, columns=["forward"])
+    table.add_goal(FUNCTION, INSIDE, 1.5, columns=["with gradient"])
     return table
 
 

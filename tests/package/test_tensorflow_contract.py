@@ -356,11 +356,6 @@ def _(it):
     assert it._shape_tuple(tf.zeros([2, 3])) == (2, 3)
 
 
-@relied_on("tensorflow.python.framework.ops.is_auto_dtype_conversion_enabled")
-def _(it):
-    assert it() is False
-
-
 @relied_on("tensorflow.python.eager.context.context")
 def _(it):
     with tf.device("CPU:0"):

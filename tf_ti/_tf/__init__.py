@@ -21,8 +21,8 @@ from tf_ti._tf.devices import (
     expects_gpu,
     expects_xla,
     has_gpu,
+    is_usual_call,
     registered_kernels,
-    state_of_eager_calls,
 )
 from tf_ti._tf.freeze import (
     register_freezing,
@@ -156,6 +156,7 @@ __all__ = [
     "is_recording",
     "is_stateful",
     "is_trainable",
+    "is_usual_call",
     "keep_on_host",
     "key_of_eager_tensor",
     "loaded_function_graph",
@@ -185,7 +186,6 @@ __all__ = [
     "set_functions",
     "set_gradient",
     "stacked",
-    "state_of_eager_calls",
     "static_value",
     "stop_recording",
     "trace",

@@ -1,10 +1,8 @@
 """Devices, and the kernels that there are for them."""
 
-from collections.abc import Hashable
-
 import tensorflow as tf
-from tensorflow.python.eager import context, record
-from tensorflow.python.framework import kernels, ops
+from tensorflow.python.eager import context
+from tensorflow.python.framework import kernels
 from tensorflow.python.ops import control_flow_util
 
 
@@ -20,23 +18,15 @@ def _device_of_call() -> str:
     return context.context().device_name or ""
 
 
-def state_of_eager_calls() -> Hashable | None:
-    """What an eager call depends on beside its arguments; None where that is nothing usual.
+def is_usual_call() -> bool:
+    """Returns true for an eager call where nothing changes what a function does.
 
-    It is where functions run eagerly, in a scope of tf.distribute, and where callbacks look at
-    each operation.
+    Something does where functions run eagerly, in a scope of tf.distribute, and where callbacks
+    look at each operation.
     """
     if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
-        return None
-    current = context.context()
-    if current.op_callbacks or tf.distribute.has_strategy():
-        return None
-    return (
-        current.device_name,
-        record.could_possibly_record(),
-        ops.is_auto_dtype_conversion_enabled(),
-        tf.compat.v1.control_flow_v2_enabled(),
-    )
+        return False
+    return not (context.context().op_callbacks or tf.distribute.has_strategy())
 
 
 def has_gpu() -> bool:

@@ -10,7 +10,7 @@ from tensorflow.python.eager import cancellation, context, execute
 from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
 from tensorflow.python.ops import control_flow_util_v2
 
-from tf_ti._tf.devices import current_device, has_gpu
+from tf_ti._tf.devices import current_device
 from tf_ti._tf.gradients import have_tangents, is_recording
 from tf_ti._tf.graphs import FuncGraph, dismantle, trace
 from tf_ti._tf.operations import is_stateful
@@ -65,12 +65,11 @@ class CheapCall:
     """Calls of a function of tensors that `make_concrete_function` made, which checks nothing.
 
     Where no tape works, and the graph has neither effects nor other functions than loops, the
-    caller's thread runs it: a thread of the pool would have to wake up first.
+    caller's thread runs it, if there is but one device: a thread of the pool would have to wake up
+    first.
 
     Attributes:
         function, captured: the function, and the tensors that it captured.
-        has_effects: true if an operation is stateful, other than by reading variables.
-        is_open: true if what it captures is asked for at each call.
         is_alone: true if the caller's thread may run it.
         count: the number of its results.
     """
@@ -79,12 +78,11 @@ class CheapCall:
         self.function, graph = function, function.graph
         self.captured = list(function.captured_inputs)
         operations = graph.get_operations()
-        self.has_effects = any(is_stateful(op) and op.type not in READS for op in operations)
-        self.is_open = bool(graph.deferred_external_captures)
-        is_plain = not (self.has_effects or self.is_open or graph.function_captures.control)
-        self.is_alone = is_plain and not (
-            has_gpu()
+        self.is_alone = not (
+            graph.function_captures.control
+            or len(tf.config.list_logical_devices()) > 1
             or any(t.dtype in (tf.resource, tf.variant) for t in graph.outputs)
+            or any(is_stateful(op) and op.type not in READS for op in operations)
             or any(_has_functions(op) and op.type not in loops for op in operations)
         )
         self.count = len(graph.outputs)
@@ -94,17 +92,16 @@ class CheapCall:
         return is_recording() and have_tangents([*tensors, *self.captured])
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        if self.is_open:
-            return self.function(*tensors)
-        given, current = [*tensors, *self.captured], context.context()
+        current = context.context()
         options = current.function_call_options
         is_usual = not options.executor_type and options.config_proto_serialized is not None
         if not (self.is_alone and is_usual) or is_recording() or cancellation.context():
-            return self.function._call_flat(given[: len(tensors)], self.captured)
+            return self.function._call_flat(tensors, self.captured)
         function = self.function.inference_fn
         executor = ("executor_type", "SINGLE_THREADED_EXECUTOR")
         attributes = (*executor, "config_proto", options.config_proto_serialized)
         with atomic_function.InterpolateRuntimeError(function):
+            given = [*tensors, *self.captured]
             return execute.execute(function.name, self.count, given, attributes, current)
 
 

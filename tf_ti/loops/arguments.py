@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from tf_ti import _tf
 
+NUMBERS = (bool, int, float, complex)
+
 
 def check_num_iterations(
     num_iterations: Any, label: str = "num_iterations"
@@ -54,3 +56,13 @@ def check_back_edge(
             f"{label} has shape {spec.shape}, but {source}, which feeds it in the next iteration, "
             f"has shape {shape}; {cure}"
         )
+
+
+def number(value: Any, dtype: tf.DType) -> tf.Tensor | None:
+    """A Python number of this type, or None where the type has none such."""
+    if dtype.is_integer and isinstance(value, int) and not dtype.min <= value <= dtype.max:
+        return None  # tf.constant takes another one
+    try:
+        return tf.constant(value, dtype)
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -50,9 +50,8 @@ def scan(
     Args:
         f: a function from a carry and an element to the next carry and a result. It may capture
             tensors and variables, and use any TensorFlow ops. In eager mode a callable is traced at
-            each call that may find something changed which it reads, a `tf.function` by its own
-            rules (see "Eager calls" in the guide); under `tf.config.run_functions_eagerly(True)`
-            Python calls either for each element.
+            each call, a `tf.function` by its own rules (see "Eager calls" in the guide); under
+            `tf.config.run_functions_eagerly(True)` Python calls either for each element.
         init: the first carry: a tensor of any dtype, or a nested structure of tensors and composite
             values (`tf.RaggedTensor`, an extension type, in a `tf.function` a `tf.TensorArray`,
             which under `jit_compile=True` must be large enough: there it cannot grow). Structures
@@ -410,7 +409,7 @@ def _allowed(path: str, spec: tf.TypeSpec, invariant: Any) -> tf.TypeSpec:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (bool, int, float, complex)
+    return type(value) in _arguments.NUMBERS
 
 
 def _is_of_types(error: Exception) -> bool:
@@ -436,7 +435,7 @@ def _with_types_of_f(f: Callable, init: Structure, rows: Structure) -> tuple[Str
             value, current = init.leaves[i], _type_of_number(typed.leaves[i])
             if not _is_number(value) or dtype in (None, current):
                 continue
-            number = _number(value, dtype)
+            number = _arguments.number(value, dtype)
             if number is not None:
                 following[i] = number
             elif refusal is None and current is not None:
@@ -476,15 +475,5 @@ def _type_of_number(value: Any) -> tf.DType | None:
     """The type of a tensor, or the one that a number has by itself; None where it is too large."""
     try:
         return tf.convert_to_tensor(value).dtype
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _number(value: Any, dtype: tf.DType) -> tf.Tensor | None:
-    """A number of this type, or None where the type has none such."""
-    if dtype.is_integer and isinstance(value, int) and not dtype.min <= value <= dtype.max:
-        return None  # tf.constant takes another one
-    try:
-        return tf.constant(value, dtype)
     except (TypeError, ValueError, OverflowError):
         return None

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops.tracing.kept import Ticket
+from tf_ti.loops.tracing.kept import Ticket, programs_switch
 from tf_ti.loops.tracing.structure import Structure
 
 _FREQUENT = 5
@@ -42,8 +42,7 @@ def call(
     """Adds a loop to the current graph; in eager mode, calls a function that has it.
 
     That function is traced for each call: a global variable that the body reads, say, may have
-    changed. But a `ConcreteFunction` does not change, and keeps the functions made of it; and a
-    ticket knows of some plain functions what they read.
+    changed. But a `ConcreteFunction` does not change, and keeps the functions made of it.
 
     Args:
         add: adds the loop to a graph, from the tensors and the number of iterations; returns its
@@ -51,7 +50,7 @@ def call(
         tensors, num_iterations: those.
         body: the body, as `_body.resolve` gave it.
         key: all else that the graph depends on.
-        ticket: that of the call, which keeps the function for the same call.
+        ticket: that of the call, which then keeps the function for the same call too.
     """
     if not needs_function():
         outputs = add(tensors, num_iterations)
@@ -68,7 +67,7 @@ def call(
     specs = tuple(tf.TensorSpec(t.shape, t.dtype) for t in tensors)
     is_kept = isinstance(body, ConcreteFunction)
     kept = body.__dict__.setdefault("_tf_ti_loops", {}) if is_kept else {}
-    key = (*key, is_counted, specs, _tf.current_device())
+    key = (*key, is_counted, specs, _tf.current_device(), programs_switch())
     if key not in kept:
         if not is_kept:
             count_body(body)
@@ -119,8 +118,8 @@ def _count(code: types.CodeType, line: int, what: str, cure: str) -> None:
     if lines[line] == _FREQUENT:
         tf.get_logger().warning(
             "tf_ti: the %s %r (%s:%d) has been traced %d times, as it is for each call in eager "
-            "mode where what it reads may have changed. Tracing takes longer than most loops: call "
-            "the loop in a tf.function%s.",
+            "mode: what it reads may have changed. Tracing takes longer than most loops: call the "
+            "loop in a tf.function%s.",
             what,
             code.co_name,
             code.co_filename,

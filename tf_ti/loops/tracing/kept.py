@@ -1,15 +1,14 @@
 """Eager calls that are made again: what the first one traced is found by a cheap key, and run.
 
-A call is the same again if its body is, and its options, and the containers, types and shapes of
-its arguments. Of a `tf.function` what it reads does not matter, by its own rules; of a plain
-function all that it reads must be the same, which `reads.py` tells of few. Whatever is unusual here
-is left to the way that all calls go first: contexts of tf.distribute, callbacks, composite values,
-numbers that do not fit.
+A call is the same again if its body is, a `tf.function` or a `ConcreteFunction`, and its options,
+and the containers, types and shapes of its arguments. What the body reads does not matter, by the
+rules of a `tf.function`; a plain function is traced in each call. Whatever is unusual here is left
+to the way that all calls go first: contexts of tf.distribute, callbacks, composite values, numbers
+that do not fit.
 """
 
 import os
 import threading
-import types
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -19,14 +18,12 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction, PolymorphicFunction
 
 from tf_ti import _tf
-from tf_ti.loops import spec as _spec
-from tf_ti.loops.tracing import reads as _reads
+from tf_ti.loops import arguments as _arguments, spec as _spec
 from tf_ti.loops.tracing.structure import Structure
 
 _ATTRIBUTE = "_tf_ti_calls"
 # The most calls that a body keeps; one more, and it begins anew.
-_MOST = {True: 64, False: 8}
-_NUMBERS = (bool, int, float, complex)
+_MOST = 64
 
 
 class _Unknown(Exception):
@@ -38,7 +35,7 @@ class _Calls:
 
     def __init__(self, owner: Any):
         self.owner = weakref.ref(owner)
-        self.calls: dict[Hashable, tuple[Hashable, _Call]] = {}
+        self.calls: dict[Hashable, _Call] = {}
 
     def __reduce__(self):
         return _no_calls, ()
@@ -64,24 +61,21 @@ class Ticket:
         leaves: the tensors and numbers of the arguments.
     """
 
-    def __init__(self, body: Callable, key: Hashable, reads: Hashable, leaves: list, limit: Any):
-        self._body, self._key, self._reads = body, key, reads
+    def __init__(self, body: Callable, key: Hashable, leaves: list, limit: Any):
+        self._body, self._key = body, key
         self.leaves, self._limit = leaves, limit
 
     def run(self) -> tuple[bool, Any]:
         """True, and the results, if the same call was made before."""
         calls = _calls_of(self._body)
-        reads, call = calls.calls.get(self._key, (None, None)) if calls else (None, None)
-        if call is None or reads != self._reads:
+        call = calls.calls.get(self._key) if calls else None
+        if call is None:
             return False, None
         tensors = []
         for leaf, dtype in zip(self.leaves, call.dtypes):
-            if type(leaf) in _NUMBERS:
-                if dtype.is_integer and not dtype.min <= leaf <= dtype.max:
-                    return False, None  # tf.constant takes another one
-                try:
-                    leaf = tf.constant(leaf, dtype)
-                except (TypeError, ValueError, OverflowError):
+            if type(leaf) is not _tf.EagerTensor:
+                leaf = _arguments.number(leaf, dtype)
+                if leaf is None:
                     return False, None
             tensors.append(leaf)
         if self._limit is not None:
@@ -94,17 +88,15 @@ class Ticket:
 
     def keep(self, function: Any, outputs: Structure, tensors: Sequence[tf.Tensor]) -> None:
         """Keeps a function that has the loop, for such calls."""
-        is_plain = isinstance(self._body, types.FunctionType)
-        cheap = _tf.CheapCall(function, _spec.OPS)
-        if is_plain and cheap.has_effects:
-            return
+        if function.graph.deferred_external_captures:
+            return  # what it captures is asked for at each call
         calls = _calls_of(self._body)
         if calls is None:
             calls = self._body.__dict__[_ATTRIBUTE] = _Calls(self._body)
-        if len(calls.calls) >= _MOST[not is_plain] and self._key not in calls.calls:
+        if len(calls.calls) >= _MOST and self._key not in calls.calls:
             calls.calls.clear()
         dtypes = [tensor.dtype for tensor in tensors]
-        calls.calls[self._key] = self._reads, _Call(cheap, outputs, dtypes)
+        calls.calls[self._key] = _Call(_tf.CheapCall(function, _spec.OPS), outputs, dtypes)
 
 
 def ticket(
@@ -118,37 +110,33 @@ def ticket(
         arguments: containers of tensors.
         limit: the number of iterations.
     """
-    state = _tf.state_of_eager_calls()
-    if state is None or isinstance(threading.current_thread(), threading._DummyThread):
+    if not isinstance(body, (PolymorphicFunction, ConcreteFunction)):
         return None
-    is_plain = type(body) is types.FunctionType
-    if not is_plain and not isinstance(body, (ConcreteFunction, PolymorphicFunction)):
+    if not _tf.is_usual_call() or isinstance(threading.current_thread(), threading._DummyThread):
         return None
     if limit is not None and not _is_simple_limit(limit):
         return None
     leaves: list[Any] = []
     try:
-        kinds = tuple(_take(node, leaves, is_plain) for node in arguments)
+        kinds = tuple(_take(node, leaves) for node in arguments)
     except (_Unknown, TypeError):  # keys that cannot be sorted, say
         return None
-    reads = _reads.of(body) if is_plain else ()
-    if reads is None:
-        return None
-    # What a user may switch between two calls, to compare them.
-    programs = os.environ.get("TF_TI_PROGRAM")
-    key = (options, tuple(map(type, options)), kinds, limit is not None, state, programs)
+    types = tuple(map(type, options))
+    key = (options, types, kinds, limit is not None, _tf.current_device(), programs_switch())
     try:
         hash(key)
     except TypeError:
         return None
-    return Ticket(body, key, reads, leaves, limit)
+    return Ticket(body, key, leaves, limit)
 
 
-def _take(node: Any, leaves: list[Any], is_plain: bool) -> Hashable:
-    """The containers, types and shapes; adds the leaves.
+def programs_switch() -> str | None:
+    """What a user may switch between two calls, to compare them."""
+    return os.environ.get("TF_TI_PROGRAM")
 
-    A plain function gets no containers with methods, as nobody knows what they read.
-    """
+
+def _take(node: Any, leaves: list[Any]) -> Hashable:
+    """The containers, types and shapes; adds the leaves."""
     kind = type(node)
     if kind is _tf.EagerTensor:
         if node.dtype in (tf.resource, tf.variant):
@@ -158,19 +146,23 @@ def _take(node: Any, leaves: list[Any], is_plain: bool) -> Hashable:
     if node is None:
         return None
     if kind is tuple or kind is list:
-        return (kind, *[_take(part, leaves, is_plain) for part in node])
+        return (kind, *[_take(part, leaves) for part in node])
     if kind is dict:
         keys = sorted(node)
-        return (dict, tuple(keys), *[_take(node[key], leaves, is_plain) for key in keys])
-    if kind in _NUMBERS:
+        return (dict, tuple(keys), *[_take(node[key], leaves) for key in keys])
+    if kind in _arguments.NUMBERS:
         leaves.append(node)
-        return kind
+        if kind is not int:
+            return kind
+        # Without a body that wants another type it is an int32, an int64, or no tensor.
+        for bits in (32, 64):
+            if -(2 ** (bits - 1)) <= node < 2 ** (bits - 1):
+                return int, bits
+        raise _Unknown
     if isinstance(node, (np.ndarray, np.generic)) and node.dtype.kind in "biufc":
-        return _take(tf.convert_to_tensor(node), leaves, is_plain)
+        return _take(tf.convert_to_tensor(node), leaves)
     if kind.__bases__ == (tuple,) and hasattr(kind, "_fields"):
-        if is_plain and not _reads.is_named_tuple(kind):
-            raise _Unknown
-        return (kind, *[_take(part, leaves, is_plain) for part in node])
+        return (kind, *[_take(part, leaves) for part in node])
     raise _Unknown
 
 
