@@ -1,6 +1,7 @@
 """The native libraries: `ops` holds the Python functions that TensorFlow makes for the ops.
 
-`LOWERED` names the operations that programs run in the bodies of loops.
+`LOWERED` names the operations that programs run in the bodies of loops, and `LOWERED_TYPES` has the
+types of the arrays there.
 
 `XLA_PROBLEM` says why the ops cannot be compiled by XLA, or is None where they can.
 """
@@ -45,10 +46,16 @@ def _load():
     return tf.load_op_library(str(_PATH))
 
 
-def _lowered() -> frozenset[str]:
-    names = ctypes.CDLL(str(_PATH)).TfTiLoweredOperations
+def _names(function: str) -> list[str]:
+    names = getattr(ctypes.CDLL(str(_PATH)), function)
     names.restype = ctypes.c_char_p
-    return frozenset(names().decode().split())
+    return names().decode().split()
+
+
+def _lowered_types() -> frozenset:
+    import tensorflow as tf
+
+    return frozenset(map(tf.as_dtype, _names("TfTiLoweredTypes")))
 
 
 def _load_xla() -> str | None:
@@ -66,5 +73,6 @@ def _load_xla() -> str | None:
 
 
 ops = _load()
-LOWERED = _lowered()
+LOWERED = frozenset(_names("TfTiLoweredOperations"))
+LOWERED_TYPES = _lowered_types()
 XLA_PROBLEM = _load_xla()

@@ -158,10 +158,9 @@ Kernel FindCall(Operation operation, ElementType type) {
       return CallOf<int32_t>(operation);
     case ElementType::kInt64:
       return CallOf<int64_t>(operation);
-    case ElementType::kBool:
+    default:
       return nullptr;
   }
-  return nullptr;
 }
 
 }  // namespace tf_ti

@@ -2,30 +2,6 @@
 
 #include "cc/compute/program/functions-inl.h"
 
-// The type in which an element lies in memory and in vectors. A bool is a byte.
-template <ElementType type>
-struct StoredAs;
-template <>
-struct StoredAs<ElementType::kFloat> {
-  using Type = float;
-};
-template <>
-struct StoredAs<ElementType::kDouble> {
-  using Type = double;
-};
-template <>
-struct StoredAs<ElementType::kInt32> {
-  using Type = int32_t;
-};
-template <>
-struct StoredAs<ElementType::kInt64> {
-  using Type = int64_t;
-};
-template <>
-struct StoredAs<ElementType::kBool> {
-  using Type = uint8_t;
-};
-
 template <typename T>
 constexpr bool kIsReal = std::is_floating_point_v<T>;
 
@@ -85,6 +61,47 @@ template <typename To, int L>
   return Convert<To, L, uint8_t>(bools);
 }
 
+// The 16 bits of numbers of half precision, and floats. Two are the lower half of four.
+template <typename H, int L>
+[[gnu::always_inline]] inline Vector<float, L> Widened(Vector<uint16_t, L> bits) {
+  if constexpr (L == 2) {
+    Vector<uint16_t, 4> some{};
+    __builtin_memcpy(&some, &bits, sizeof(bits));
+    const Vector<float, 4> wide = WidenBits<4>(H(), some);
+    Vector<float, 2> value;
+    __builtin_memcpy(&value, &wide, sizeof(value));
+    return value;
+  } else {
+    return WidenBits<L>(H(), bits);
+  }
+}
+template <typename H, int L>
+[[gnu::always_inline]] inline Vector<uint16_t, L> Narrowed(Vector<float, L> value) {
+  if constexpr (L == 2) {
+    Vector<float, 4> wide{};
+    __builtin_memcpy(&wide, &value, sizeof(value));
+    const Vector<uint16_t, 4> some = RoundBits<4>(H(), wide);
+    Vector<uint16_t, 2> bits;
+    __builtin_memcpy(&bits, &some, sizeof(bits));
+    return bits;
+  } else {
+    return RoundBits<L>(H(), value);
+  }
+}
+// A float, rounded.
+template <typename H, int L>
+[[gnu::always_inline]] inline Vector<float, L> RoundedTo(Vector<float, L> value) {
+  if constexpr (std::is_same_v<H, BFloat16>) {
+    using Bits = Vector<uint32_t, L>;
+    const Bits bits = BitCast<Bits>(value);
+    const Bits even = bits + 0x7fff + ((bits >> 16) & 1);
+    const Bits nan = bits | 0x400000;
+    return BitCast<Vector<float, L>>(((bits & 0x7fffffff) > 0x7f800000 ? nan : even) & 0xffff0000);
+  } else {
+    return Widened<H, L>(Narrowed<H, L>(value));
+  }
+}
+
 // The operations of one type of operands; kHas says if a type has it.
 #define TF_TI_UNARY(name, has, ...) TF_TI_UNARY_OF(name, false, has, __VA_ARGS__)
 #define TF_TI_FUNCTION(name, ...) TF_TI_UNARY_OF(name, true, TF_TI_IS_REAL, __VA_ARGS__)
@@ -109,6 +126,7 @@ template <typename To, int L>
   };
 #define TF_TI_IS_NUMBER (!std::is_same_v<T, uint8_t>)
 #define TF_TI_IS_REAL kIsReal<T>
+#define TF_TI_IS_FLOAT (std::is_same_v<T, float>)
 #define TF_TI_IS_BOOL (!TF_TI_IS_NUMBER)
 
 namespace operations {
@@ -144,6 +162,8 @@ TF_TI_UNARY(Ceil, TF_TI_IS_REAL, const Vector<T, L> nearest = Nearest<T, L>(x);
             const Vector<T, L> y = nearest < x ? nearest + 1 : nearest;
             return WithSignOf<T, L>(y, x);)
 TF_TI_UNARY(Relu, TF_TI_IS_NUMBER, const Vector<T, L> zero{}; return x < 0 ? zero : x;)
+TF_TI_UNARY(ToHalf, TF_TI_IS_FLOAT, return RoundedTo<Half, L>(x);)
+TF_TI_UNARY(ToBFloat16, TF_TI_IS_FLOAT, return RoundedTo<BFloat16, L>(x);)
 TF_TI_UNARY(IsNan, TF_TI_IS_REAL, return ToBools<L>(x != x);)
 TF_TI_UNARY(IsInf, TF_TI_IS_REAL, const T infinity = T(__builtin_inf());
             return ToBools<L>((x == infinity) | (x == -infinity));)
@@ -269,7 +289,8 @@ template <typename F, typename A>
 constexpr bool kAreFrequent =
     std::is_same_v<A, float> &&
     kIsOneOf<F, operations::Copy, operations::Neg, operations::Add, operations::Sub,
-             operations::Mul, operations::Div, operations::Maximum, operations::Minimum>;
+             operations::Mul, operations::Div, operations::Maximum, operations::Minimum,
+             operations::ToHalf, operations::ToBFloat16>;
 
 template <typename F, typename To, typename A, bool one>
 struct UnaryStep {
@@ -279,6 +300,28 @@ struct UnaryStep {
   template <int L>
   [[gnu::always_inline]] void Of(int64_t i) const {
     Put<To>(F::template Of<A, L>(Operand<one, A, L>(at[1], i)), at[0], i);
+  }
+};
+
+// Numbers of half precision as inputs have them, and as outputs do.
+template <typename H>
+struct WideningStep {
+  static constexpr int kOperands = 2, kMostLanes = kLanes<float>;
+  static constexpr bool kIsFrequent = true;
+  char* const* at;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    Put<float>(Widened<H, L>(Operand<false, uint16_t, L>(at[1], i)), at[0], i);
+  }
+};
+template <typename H>
+struct NarrowingStep {
+  static constexpr int kOperands = 2, kMostLanes = kLanes<float>;
+  static constexpr bool kIsFrequent = true;
+  char* const* at;
+  template <int L>
+  [[gnu::always_inline]] void Of(int64_t i) const {
+    Put<uint16_t>(Narrowed<H, L>(Operand<false, float, L>(at[1], i)), at[0], i);
   }
 };
 
@@ -793,8 +836,19 @@ Kernel CastKernel(int layout) {
   return layout == 0 ? RunRows<UnaryStep<Cast<To, A>, To, A, false>> : nullptr;
 }
 
+template <typename H>
+Kernel WideningKernel(int layout, int64_t count) {
+  return layout == 0 ? StepKernel<WideningStep<H>>(count) : nullptr;
+}
+
 template <typename A>
-Kernel CastKernel(ElementType to, int layout) {
+Kernel CastKernel(ElementType to, int layout, int64_t count) {
+  if constexpr (std::is_same_v<A, float>) {
+    if (layout == 0 && to == ElementType::kHalfBits) return StepKernel<NarrowingStep<Half>>(count);
+    if (layout == 0 && to == ElementType::kBFloat16Bits) {
+      return StepKernel<NarrowingStep<BFloat16>>(count);
+    }
+  }
   switch (to) {
     case ElementType::kFloat:
       return CastKernel<float, A>(layout);
@@ -806,8 +860,9 @@ Kernel CastKernel(ElementType to, int layout) {
       return CastKernel<int64_t, A>(layout);
     case ElementType::kBool:
       return CastKernel<uint8_t, A>(layout);
+    default:
+      return nullptr;
   }
-  return nullptr;
 }
 
 template <typename R, typename A>
@@ -847,7 +902,7 @@ Kernel KernelOf(Operation operation, ElementType to, int layout, int64_t count) 
       TF_TI_BINARY_OPERATIONS(TF_TI_CASE)
 #undef TF_TI_CASE
     case Operation::kCast:
-      return CastKernel<A>(to, layout);
+      return CastKernel<A>(to, layout, count);
     case Operation::kSelect:
       return SelectKernel<A>(layout, count);
     case Operation::kSum:

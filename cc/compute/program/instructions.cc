@@ -13,6 +13,11 @@ Kernel BestKernel(Operation operation, ElementType to, int layout, int64_t count
   TF_TI_RETURN_BEST(KernelOf<A>(operation, to, layout, count));
 }
 
+template <typename H>
+Kernel BestWidening(int layout, int64_t count) {
+  TF_TI_RETURN_BEST(WideningKernel<H>(layout, count));
+}
+
 }  // namespace
 
 const char* NameOf(Operation operation) {
@@ -40,8 +45,51 @@ int NumOperands(Operation operation) {
   return operation == Operation::kSelect ? 3 : 2;
 }
 
+bool MustRound(Operation operation) {
+  switch (operation) {
+    case Operation::kCopy:
+    case Operation::kNeg:
+    case Operation::kAbs:
+    case Operation::kSign:
+    case Operation::kFloor:
+    case Operation::kCeil:
+    case Operation::kRint:
+    case Operation::kRelu:
+    case Operation::kToHalf:
+    case Operation::kToBFloat16:
+    case Operation::kIsNan:
+    case Operation::kIsInf:
+    case Operation::kIsFinite:
+    case Operation::kLogicalNot:
+    case Operation::kMaximum:
+    case Operation::kMinimum:
+    case Operation::kEqual:
+    case Operation::kNotEqual:
+    case Operation::kLess:
+    case Operation::kLessEqual:
+    case Operation::kGreater:
+    case Operation::kGreaterEqual:
+    case Operation::kLogicalAnd:
+    case Operation::kLogicalOr:
+    case Operation::kReluGrad:
+    case Operation::kSelect:
+    case Operation::kMax:
+    case Operation::kMin:
+    case Operation::kArgMax:
+    case Operation::kArgMin:
+    case Operation::kAll:
+    case Operation::kAny:
+    case Operation::kGather:
+      return false;
+    default:
+      return true;
+  }
+}
+
 Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout,
                   int64_t count) {
+  from = ComputedAs(from);
+  to = ComputedAs(to);
   if (IsCall(operation)) return FindCall(operation, from);
   switch (from) {
     case ElementType::kFloat:
@@ -54,8 +102,13 @@ Kernel FindKernel(Operation operation, ElementType from, ElementType to, int lay
       return BestKernel<int64_t>(operation, to, layout, count);
     case ElementType::kBool:
       return BestKernel<uint8_t>(operation, to, layout, count);
+    case ElementType::kHalfBits:
+      return operation == Operation::kCast ? BestWidening<Half>(layout, count) : nullptr;
+    case ElementType::kBFloat16Bits:
+      return operation == Operation::kCast ? BestWidening<BFloat16>(layout, count) : nullptr;
+    default:
+      return nullptr;
   }
-  return nullptr;
 }
 
 }  // namespace tf_ti

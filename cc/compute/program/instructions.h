@@ -10,15 +10,15 @@ namespace tf_ti {
 
 // The operations, by the names of TensorFlow's where it has them. Elementwise ones have as many
 // operands as their group says; a result has its operands' type, or bool for a comparison and a
-// test.
+// test. ToHalf and ToBFloat16 round a float to the nearest number of half precision.
 //
 // MACRO(name) for each.
 // clang-format off
 #define TF_TI_UNARY_OPERATIONS(MACRO)                                                           \
   MACRO(Neg) MACRO(Abs) MACRO(Sign) MACRO(Square) MACRO(Sqrt) MACRO(Rsqrt) MACRO(Reciprocal)    \
   MACRO(Exp) MACRO(Expm1) MACRO(Log) MACRO(Log1p) MACRO(Tanh) MACRO(Sigmoid) MACRO(Erf)         \
-  MACRO(Floor) MACRO(Ceil) MACRO(Rint) MACRO(Relu) MACRO(IsNan) MACRO(IsInf) MACRO(IsFinite)    \
-  MACRO(LogicalNot)
+  MACRO(Floor) MACRO(Ceil) MACRO(Rint) MACRO(Relu) MACRO(ToHalf) MACRO(ToBFloat16)              \
+  MACRO(IsNan) MACRO(IsInf) MACRO(IsFinite) MACRO(LogicalNot)
 #define TF_TI_BINARY_OPERATIONS(MACRO)                                                          \
   MACRO(Add) MACRO(Sub) MACRO(Mul) MACRO(Div) MACRO(Maximum) MACRO(Minimum)                     \
   MACRO(SquaredDifference) MACRO(Equal) MACRO(NotEqual) MACRO(Less) MACRO(LessEqual)            \
@@ -57,6 +57,9 @@ inline bool IsReduction(Operation operation) {
 inline bool IsFunction(Operation operation) {
   return operation >= Operation::kExp && operation <= Operation::kErf;
 }
+
+// True if a result may be no number of half precision, though the operands are.
+bool MustRound(Operation operation);
 
 inline bool IsCall(Operation operation) {
   return (operation >= Operation::kSin && operation < Operation::kCast) ||

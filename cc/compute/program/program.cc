@@ -90,18 +90,18 @@ int ProgramBuilder::AddBlock(Storage storage, int64_t bytes, bool stays) {
 }
 
 View ProgramBuilder::AddInput(ElementType type, const Dims& dims, bool stays) {
-  View view = View::Whole(-1, type, dims);
+  View view = View::Whole(-1, StoredAs(type), dims);
   view.block = AddBlock(Storage::kInput, view.bytes(), stays);
   blocks_.back().number = num_inputs_++;
-  return view;
+  return Converted(view, type);
 }
 
 View ProgramBuilder::AddConstant(ElementType type, const Dims& dims, const void* elements) {
-  View view = View::Whole(-1, type, dims);
+  View view = View::Whole(-1, StoredAs(type), dims);
   view.block = AddBlock(Storage::kConstant, view.bytes(), /*stays=*/true);
   const char* const bytes = static_cast<const char*>(elements);
   blocks_.back().constant.assign(bytes, bytes + view.bytes());
-  return view;
+  return Converted(view, type);
 }
 
 View ProgramBuilder::AddResult(ElementType type, const Dims& dims) {
@@ -169,7 +169,7 @@ View ProgramBuilder::Apply(Operation operation, const std::vector<View>& operand
     views[k] = Copied(views[k]);
     is_right = false;
   }
-  return Emit(operation, from, std::move(views));
+  return Rounded(Emit(operation, from, std::move(views)), operation);
 }
 
 View ProgramBuilder::Copied(const View& view) {
@@ -179,13 +179,36 @@ View ProgramBuilder::Copied(const View& view) {
 }
 
 View ProgramBuilder::Cast(const View& operand, ElementType to) {
-  if (operand.type == to) return operand;
-  const View result = AddResult(to, operand.dims);
+  if (IsHalf(operand.type)) {
+    View wide = operand;
+    wide.type = ElementType::kFloat;
+    return operand.type == to ? operand : Cast(wide, to);
+  }
+  if (IsHalf(to)) return RoundedTo(to, Converted(operand, ElementType::kFloat));
+  return Converted(operand, to);
+}
+
+View ProgramBuilder::Converted(const View& view, ElementType to) {
+  if (view.type == to) return view;
+  const View result = AddResult(to, view.dims);
   if (result.count() == 0) {
     blocks_[result.block].stays = true;
     return result;
   }
-  return Emit(Operation::kCast, operand.type, {result, Contiguous(operand)});
+  return Emit(Operation::kCast, view.type, {result, Contiguous(view)});
+}
+
+View ProgramBuilder::Rounded(const View& view, Operation operation) {
+  return IsHalf(view.type) && MustRound(operation) ? RoundedTo(view.type, view) : view;
+}
+
+View ProgramBuilder::RoundedTo(ElementType to, const View& view) {
+  View wide = view;
+  wide.type = ElementType::kFloat;
+  const bool is_half = to == ElementType::kHalf;
+  View rounded = Apply(is_half ? Operation::kToHalf : Operation::kToBFloat16, {wide});
+  rounded.type = to;
+  return rounded;
 }
 
 View ProgramBuilder::Reduce(Operation operation, const View& operand, int dim, ElementType to) {
@@ -206,7 +229,7 @@ View ProgramBuilder::Reduce(Operation operation, const View& operand, int dim, E
   View to_view = result.Reshape({outer, 1, inner});
   to_view.strides[1] = 0;
   Emit(operation, operand.type, {to_view, whole.Reshape({outer, size, inner})});
-  return result;
+  return Rounded(result, operation);
 }
 
 View ProgramBuilder::Multiply(const View& left, const View& right) {
@@ -229,7 +252,7 @@ View ProgramBuilder::Multiply(const View& left, const View& right) {
   const bool copies_once = blocks_[b.block].stays;
   const bool are_dots = AreDots(a, b) && (columns == 1 || (!copies_once && 2 * rows <= depth));
   if (columns > 1 && !are_dots && b.strides[2] != SizeOf(b.type)) b = Copied(b);
-  const View result = AddResult(a.type, {batch, rows, columns});
+  View result = AddResult(a.type, {batch, rows, columns});
   View out = result;
   a = a.BroadcastTo({batch, rows, depth});
   b = b.BroadcastTo({batch, depth, columns});
@@ -242,6 +265,7 @@ View ProgramBuilder::Multiply(const View& left, const View& right) {
     b = b.Transpose(turned);
   }
   Emit(Operation::kMatMul, a.type, {out, a, b});
+  result = Rounded(result, Operation::kMatMul);
   return rank == 3 ? result : result.WithoutDim(0);
 }
 
@@ -268,17 +292,21 @@ void ProgramBuilder::AddOutput(const View& view) {
   const int number = num_outputs_++;
   // In place, where it is the whole of a result of its own.
   Block* const block = &blocks_[view.block];
-  if (block->storage == Storage::kTemporary && !block->stays && view.offset == 0 &&
+  if (!IsHalf(view.type) && block->storage == Storage::kTemporary && !block->stays && view.offset == 0 &&
       view.bytes() == block->bytes && view.IsContiguous()) {
     block->storage = Storage::kOutput;
     block->number = number;
     return;
   }
-  View output = View::Whole(-1, view.type, view.dims);
+  View output = View::Whole(-1, StoredAs(view.type), view.dims);
   output.block = AddBlock(Storage::kOutput, output.bytes(), /*stays=*/false);
   blocks_.back().number = number;
   if (output.count() == 0) return;
-  Emit(Operation::kCopy, view.type, {output, view});
+  if (IsHalf(view.type)) {
+    Emit(Operation::kCast, view.type, {output, Contiguous(view)});
+  } else {
+    Emit(Operation::kCopy, view.type, {output, view});
+  }
   blocks_[output.block].stays = false;
 }
 

@@ -22,12 +22,12 @@ struct TileGroup;
 // inputs that stay alone is computed once a run, in the prologue.
 class ProgramBuilder {
  public:
-  // An input, whose elements lie one behind the other. One that stays is the same in all runs of
+  // An input, whose elements lie one behind the other, as StoredAs. One that stays is the same in all runs of
   // the main part.
   View AddInput(ElementType type, const Dims& dims, bool stays = false);
   View AddConstant(ElementType type, const Dims& dims, const void* elements);
 
-  // Have results of their own. The operands fit each other: their types are those of the
+  // Have results of their own. Those of half precision are rounded after each. The operands fit each other: their types are those of the
   // operation, their dimensions can be broadcast. Return a view of block -1 where there is no
   // kernel.
   View Apply(Operation operation, const std::vector<View>& operands);
@@ -48,7 +48,7 @@ class ProgramBuilder {
   // The same elements, one behind the other.
   View Contiguous(const View& view);
 
-  // Makes a view an output, whose elements lie one behind the other.
+  // Makes a view an output, whose elements lie one behind the other, as StoredAs.
   void AddOutput(const View& view);
 
   struct Step {
@@ -74,6 +74,11 @@ class ProgramBuilder {
 
   int AddBlock(Storage storage, int64_t bytes, bool stays);
   View Emit(Operation operation, ElementType from, std::vector<View> views);
+  // The same elements in another type, each by a kernel.
+  View Converted(const View& view, ElementType to);
+  // What an operation gave, as numbers of its type.
+  View Rounded(const View& view, Operation operation);
+  View RoundedTo(ElementType to, const View& view);
   View Copied(const View& view);
   bool Stays(const Step& step) const;
 

@@ -18,8 +18,10 @@
 namespace tf_ti {
 namespace {
 
-constexpr ElementType kTypes[] = {ElementType::kFloat, ElementType::kDouble, ElementType::kInt32,
-                                  ElementType::kInt64, ElementType::kBool};
+constexpr ElementType kTypes[] = {ElementType::kFloat, ElementType::kDouble, ElementType::kHalf,
+                                  ElementType::kBFloat16, ElementType::kInt32, ElementType::kInt64,
+                                  ElementType::kBool};
+static_assert(std::size(kTypes) == kNumElementTypes);
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -68,11 +70,33 @@ void Append(T value, std::vector<char>* bytes) {
   bytes->insert(bytes->end(), begin, begin + sizeof(value));
 }
 
+// Numbers of half precision as they are stored.
+uint16_t ToBits(ElementType type, double x) {
+  const int fraction = FractionOf(type), least = LeastExponentOf(type);
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  if (std::isinf(x)) return sign | (type == ElementType::kHalf ? 0x7c00 : 0x7f80);
+  if (x != x) return 0x7fff;
+  const double magnitude = std::fabs(x);
+  const int exponent = magnitude == 0 ? least : std::max(std::ilogb(magnitude), least);
+  const auto steps = static_cast<int>(std::ldexp(magnitude, fraction - exponent));
+  return sign | (((exponent - least) << fraction) + steps);
+}
+double FromBits(ElementType type, uint16_t bits) {
+  const int fraction = FractionOf(type), least = LeastExponentOf(type);
+  const int exponent = (bits & 0x7fff) >> fraction, steps = bits & ((1 << fraction) - 1);
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == (0x7fff >> fraction)) return steps == 0 ? sign * kInfinity : kNan;
+  const int first = exponent == 0 ? 0 : 1 << fraction;
+  return sign * std::ldexp(first + steps, least + std::max(exponent, 1) - 1 - fraction);
+}
+
 std::vector<char> ToBytes(const Array& array) {
   std::vector<char> bytes;
   for (const double x : array.reals) {
     if (array.type == ElementType::kFloat) {
       Append(static_cast<float>(x), &bytes);
+    } else if (IsHalf(array.type)) {
+      Append(ToBits(array.type, x), &bytes);
     } else {
       Append(x, &bytes);
     }
@@ -99,6 +123,7 @@ Array FromBytes(ElementType type, const Dims& dims, const char* bytes) {
   for (int64_t i = 0; i < CountOf(dims); ++i) {
     if (type == ElementType::kFloat) array.reals.push_back(At<float>(bytes, i));
     if (type == ElementType::kDouble) array.reals.push_back(At<double>(bytes, i));
+    if (IsHalf(type)) array.reals.push_back(FromBits(type, At<uint16_t>(bytes, i)));
     if (type == ElementType::kInt32) array.integers.push_back(At<int32_t>(bytes, i));
     if (type == ElementType::kInt64) array.integers.push_back(At<int64_t>(bytes, i));
     if (type == ElementType::kBool) array.integers.push_back(At<uint8_t>(bytes, i));
@@ -112,6 +137,11 @@ double UlpOf(ElementType type, double x) {
   if (type == ElementType::kFloat) {
     const float m = std::max(static_cast<float>(magnitude), std::numeric_limits<float>::min());
     return std::nextafter(m, std::numeric_limits<float>::infinity()) - m;
+  }
+  if (IsHalf(type)) {
+    const int least = LeastExponentOf(type);
+    const int exponent = magnitude == 0 ? least : std::max(std::ilogb(magnitude), least);
+    return std::ldexp(1, exponent - FractionOf(type));
   }
   const double m = std::max(magnitude, std::numeric_limits<double>::min());
   return std::nextafter(m, kInfinity) - m;
@@ -139,6 +169,8 @@ void ExpectAlike(const Array& found, const Array& expected, double ulps, const s
     }
   }
 }
+
+int64_t StoredBytes(const View& view) { return view.count() * SizeOf(StoredAs(view.type)); }
 
 // A program with its inputs, and memory of red zones for them and for its outputs.
 class Case {
@@ -169,7 +201,7 @@ class Case {
     std::vector<std::unique_ptr<Guarded<char>>> results;
     for (size_t i = 0; i < inputs_.size(); ++i) run.SetInput(i, inputs_[i]->data());
     for (size_t i = 0; i < outputs_.size(); ++i) {
-      results.push_back(std::make_unique<Guarded<char>>(outputs_[i].bytes()));
+      results.push_back(std::make_unique<Guarded<char>>(StoredBytes(outputs_[i])));
       run.SetOutput(i, results[i]->data());
     }
     if (random_->Chance(0.5)) {
@@ -217,6 +249,11 @@ Dims Narrowed(Dims dims, Random* random) {
 
 double UlpsOf(Operation operation, ElementType type) {
   const bool is_float = type == ElementType::kFloat;
+  // Functions are rounded from floats, and so are formulas of several operations.
+  const bool is_formula = operation == Operation::kRsqrt ||
+                          operation == Operation::kSquaredDifference ||
+                          (operation >= Operation::kSigmoidGrad && operation < Operation::kReluGrad);
+  if (IsHalf(type) && is_formula) return 6;
   switch (operation) {
     case Operation::kExp:
     case Operation::kLog:
@@ -242,7 +279,7 @@ double UlpsOf(Operation operation, ElementType type) {
 TEST(Program, EachElementwiseOperationIsThatOfNumbersOneByOne) {
   ForRandomCases(300, [](Random* random) {
     for (const Operation operation : Elementwise()) {
-      const ElementType type = kTypes[random->Int(0, 4)];
+      const ElementType type = kTypes[random->Int(0, kNumElementTypes - 1)];
       if (FindKernel(operation, type, type, 0) == nullptr) continue;
       const Dims dims = RandomDims(random);
       Case one(random);
@@ -304,7 +341,7 @@ TEST(Program, EachReductionIsThatOfNumbersOneByOne) {
     const auto operation = static_cast<Operation>(
         random->Int(static_cast<int>(Operation::kSum), static_cast<int>(Operation::kAny)));
     const bool is_index = operation == Operation::kArgMax || operation == Operation::kArgMin;
-    const ElementType from = kTypes[random->Int(0, 4)];
+    const ElementType from = kTypes[random->Int(0, kNumElementTypes - 1)];
     const ElementType to =
         is_index ? random->Pick({ElementType::kInt32, ElementType::kInt64}) : from;
     if (FindKernel(operation, from, to, 0) == nullptr) return;
@@ -479,7 +516,7 @@ TEST(Program, GraphsComputeWhatTheirOperationsDo) {
       return UlpsOf(operation, ElementType::kFloat) == 0;
     };
     for (int64_t i = random->Int(1, 4); i > 0; --i) {
-      const ElementType type = kTypes[random->Int(0, 4)];
+      const ElementType type = kTypes[random->Int(0, kNumElementTypes - 1)];
       Array array = RandomArray(type, Narrowed(dims, random), random);
       const View view = one.Add(array);
       add(view, std::move(array));
@@ -530,7 +567,7 @@ TEST(Program, GraphsComputeWhatTheirOperationsDo) {
           break;
         }
         case 3: {
-          const ElementType to = kTypes[random->Int(0, 4)];
+          const ElementType to = kTypes[random->Int(0, kNumElementTypes - 1)];
           add(one.builder.Cast(node.view, to), CastPlainly(node.array, to));
           break;
         }

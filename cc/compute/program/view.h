@@ -7,14 +7,41 @@
 
 namespace tf_ti {
 
-enum class ElementType : uint8_t { kFloat, kDouble, kInt32, kInt64, kBool };
+// A half precision number, of kHalf or kBFloat16, is a float of the same value. kHalfBits and
+// kBFloat16Bits are the 16 bits that it has in inputs and outputs, and nowhere else.
+enum class ElementType : uint8_t {
+  kFloat,
+  kDouble,
+  kHalf,
+  kBFloat16,
+  kInt32,
+  kInt64,
+  kBool,
+  kHalfBits,
+  kBFloat16Bits
+};
 
-constexpr int kNumElementTypes = 5;
+// Of arrays that operations have.
+constexpr int kNumElementTypes = 7;
 
 // In bytes. A bool is a byte, 0 or 1.
 inline int64_t SizeOf(ElementType type) {
-  constexpr int64_t kSizes[kNumElementTypes] = {4, 8, 4, 8, 1};
+  constexpr int64_t kSizes[] = {4, 8, 4, 4, 4, 8, 1, 2, 2};
   return kSizes[static_cast<int>(type)];
+}
+
+inline bool IsReal(ElementType type) { return type <= ElementType::kBFloat16; }
+inline bool IsHalf(ElementType type) {
+  return type == ElementType::kHalf || type == ElementType::kBFloat16;
+}
+// The type of elements as inputs and outputs have them.
+inline ElementType StoredAs(ElementType type) {
+  if (type == ElementType::kHalf) return ElementType::kHalfBits;
+  return type == ElementType::kBFloat16 ? ElementType::kBFloat16Bits : type;
+}
+// The type that instructions compute with.
+inline ElementType ComputedAs(ElementType type) {
+  return IsHalf(type) ? ElementType::kFloat : type;
 }
 
 using Dims = std::vector<int64_t>;

@@ -613,16 +613,15 @@ bool LoopRun::BindOutput(int i, const Region::Array& value, NativeLoop* loop) {
   const tensorflow::DataType dtype = value.dtype;
   const TensorShape& shape = value.shape;
   if (output.mode == OutputMode::kSum) {
-    if (SumType(dtype) != dtype) return false;
     if (iteration_ == 0) {
       state.first = shape;
       const tensorflow::AllocatorAttributes attributes = ctx_->output_alloc_attr(i);
-      if (!Allocate(ctx_, dtype, shape, &state.tensor, attributes).ok() ||
+      if (!Allocate(ctx_, SumType(dtype), shape, &state.tensor, attributes).ok() ||
           !FillZeros(ctx_, &state.tensor).ok()) {
         return false;
       }
     }
-    return shape == state.first && loop->AddResult(output.result, &state.tensor);
+    return shape == state.first && loop->AddResult(output.result, dtype, &state.tensor);
   }
   if (!tensorflow::DataTypeCanUseMemcpy(dtype)) return false;
   const int64_t size = tensorflow::DataTypeSize(dtype);

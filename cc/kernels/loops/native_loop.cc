@@ -27,9 +27,9 @@ void CopyBlocks(int64_t num_blocks, int64_t bytes, const char* from, int64_t fro
   }
 }
 
-template <typename T>
+template <typename T, typename S = T>
 void Add(const char* value, Tensor* sum) {
-  AddTo(sum->NumElements(), reinterpret_cast<const T*>(value), Elements<T>(sum));
+  AddTo(sum->NumElements(), reinterpret_cast<const T*>(value), Elements<S>(sum));
 }
 
 auto AddFunction(tensorflow::DataType dtype) -> void (*)(const char*, Tensor*) {
@@ -38,6 +38,10 @@ auto AddFunction(tensorflow::DataType dtype) -> void (*)(const char*, Tensor*) {
       return Add<float>;
     case tensorflow::DT_DOUBLE:
       return Add<double>;
+    case tensorflow::DT_HALF:
+      return Add<Eigen::half, float>;
+    case tensorflow::DT_BFLOAT16:
+      return Add<Eigen::bfloat16, float>;
     case tensorflow::DT_INT32:
       return Add<int32_t>;
     case tensorflow::DT_INT64:
@@ -142,10 +146,10 @@ void NativeLoop::WriteParameter(int parameter, const Walk& to) {
   writes_.push_back({parameters_[parameter], to});
 }
 
-bool NativeLoop::AddResult(int result, Tensor* sum) {
+bool NativeLoop::AddResult(int result, tensorflow::DataType dtype, Tensor* sum) {
   const int value = ValueOf(result);
-  const auto add = AddFunction(sum->dtype());
-  const int64_t bytes = sum->TotalBytes();
+  const auto add = AddFunction(dtype);
+  const int64_t bytes = sum->NumElements() * tensorflow::DataTypeSize(dtype);
   if (add == nullptr || values_[value].bytes != bytes) return false;
   sums_.push_back({value, add, sum});
   return true;

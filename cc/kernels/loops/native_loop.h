@@ -53,8 +53,8 @@ class NativeLoop {
   // memory for one more piece, of an iteration after the last.
   void WriteResult(int result, const Walk& to);
   void WriteParameter(int parameter, const Walk& to);
-  // Adds a result to a sum of its shape. Returns false where there is no way to.
-  bool AddResult(int result, tensorflow::Tensor* sum);
+  // Adds a result of a type to a sum of its shape. Returns false where there is no way to.
+  bool AddResult(int result, tensorflow::DataType dtype, tensorflow::Tensor* sum);
 
   // Runs iterations from `begin` to before `end`, and returns the first that it has not run: `end`,
   // or an earlier one if it was stopped or the condition is false.

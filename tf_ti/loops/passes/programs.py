@@ -6,13 +6,12 @@ import os
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti._library import LOWERED
+from tf_ti._library import LOWERED, LOWERED_TYPES
 from tf_ti.loops.passes import batching as _batching
 from tf_ti.loops.passes.analysis import CORE, Analysis
 from tf_ti.loops.passes.step import Note, Step, Unknown
 from tf_ti.loops.traced import TracedLoop
 
-_TYPES = frozenset([tf.bool, tf.float32, tf.float64, tf.int32, tf.int64])
 # As in cc/kernels/loops/lowering/rules.h: larger arrays do not fit a cache.
 _MOST_ELEMENTS = 2**22
 
@@ -63,7 +62,7 @@ def _refusal(op: tf.Operation) -> str | None:
     if op.type not in LOWERED and not _batching.is_free(op):
         return "no program has it"
     tensors = (*op.inputs, *op.outputs)
-    others = [t.dtype.name for t in tensors if t.dtype not in _TYPES]
+    others = [t.dtype.name for t in tensors if t.dtype not in LOWERED_TYPES]
     if others:
         return f"programs have no {others[0]}"
     return "its arrays are too large for a program" if any(map(_is_large, tensors)) else None

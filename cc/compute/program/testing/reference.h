@@ -2,6 +2,7 @@
 #ifndef TF_TI_CC_COMPUTE_PROGRAM_TESTING_REFERENCE_H_
 #define TF_TI_CC_COMPUTE_PROGRAM_TESTING_REFERENCE_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -20,11 +21,25 @@ struct Array {
   std::vector<double> reals;      // of floats and doubles
   std::vector<int64_t> integers;  // of the others
 
-  bool is_real() const { return type <= ElementType::kDouble; }
+  bool is_real() const { return IsReal(type); }
 };
 
-// A number as the type has it.
+// The bits that numbers of half precision have behind the first, and the exponent of the smallest
+// that has all of them.
+inline int FractionOf(ElementType type) { return type == ElementType::kHalf ? 10 : 7; }
+inline int LeastExponentOf(ElementType type) { return type == ElementType::kHalf ? -14 : -126; }
+
+// A number as the type has it. To half precision it is rounded from a float.
 inline double RoundTo(ElementType type, long double x) {
+  if (IsHalf(type)) {
+    const double wide = static_cast<float>(x);
+    if (wide == 0 || !std::isfinite(wide)) return wide;
+    const int exponent = std::max(std::ilogb(wide), LeastExponentOf(type));
+    const double step = std::ldexp(1, exponent - FractionOf(type));
+    const double rounded = std::nearbyint(wide / step) * step;
+    const double end = type == ElementType::kHalf ? 0x1p16 : 0x1p128;
+    return std::fabs(rounded) < end ? rounded : std::copysign(INFINITY, wide);
+  }
   return type == ElementType::kFloat ? static_cast<float>(x) : static_cast<double>(x);
 }
 inline int64_t WrapTo(ElementType type, int64_t x) {
@@ -276,7 +291,7 @@ inline Array CastPlainly(const Array& array, ElementType to) {
   Array result;
   result.type = to;
   result.dims = array.dims;
-  const bool is_real = to <= ElementType::kDouble;
+  const bool is_real = IsReal(to);
   for (int64_t i = 0; i < CountOf(array.dims); ++i) {
     if (array.is_real()) {
       const double x = array.reals[i];
@@ -294,8 +309,7 @@ inline Array CastPlainly(const Array& array, ElementType to) {
     } else {
       const int64_t x = array.integers[i];
       if (is_real) {
-        result.reals.push_back(to == ElementType::kFloat ? static_cast<float>(x)
-                                                         : static_cast<double>(x));
+        result.reals.push_back(RoundTo(to, static_cast<long double>(x)));
       } else {
         result.integers.push_back(to == ElementType::kBool ? x != 0 : WrapTo(to, x));
       }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "cc/kernels/loops/lowering/rules.h"
 
@@ -186,6 +187,70 @@ const absl::flat_hash_map<std::string, Formula>& Formulas() {
   return formulas;
 }
 
+const absl::flat_hash_map<std::string, Formula>& HalfFormulas() {
+  static const auto& formulas = *new absl::flat_hash_map<std::string, Formula>{
+      {"Sigmoid",
+       [](const Terms& in, const NodeDef&) {
+         const Term &x = in[0], e = Exp(x);
+         return Where(Applied(Operation::kIsInf, {e}), x.Number(1), e / (e + x.Number(1)));
+       }},
+      {"SigmoidGrad",
+       [](const Terms& in, const NodeDef&) {
+         const Term &y = in[0], &dy = in[1];
+         return dy * ((y.Number(1) - y) * y);
+       }},
+      {"TanhGrad",
+       [](const Terms& in, const NodeDef&) {
+         const Term &y = in[0], &dy = in[1];
+         return dy * (y.Number(1) - y * y);
+       }},
+      {"SqrtGrad",
+       [](const Terms& in, const NodeDef&) { return in[1] * (in[0].Number(0.5) / in[0]); }},
+      {"RsqrtGrad",
+       [](const Terms& in, const NodeDef&) {
+         const Term &y = in[0], &dy = in[1];
+         return (dy * y) * (y.Number(-0.5) * (y * y));
+       }},
+      {"ReciprocalGrad",
+       [](const Terms& in, const NodeDef&) { return -(in[0] * in[0]) * in[1]; }},
+      {"InvGrad", [](const Terms& in, const NodeDef&) { return -(in[0] * in[0]) * in[1]; }},
+      {"SquaredDifference",
+       [](const Terms& in, const NodeDef&) {
+         const Term difference = in[0] - in[1];
+         return difference * difference;
+       }},
+      {"FloorDiv", [](const Terms& in, const NodeDef&) { return Floor(in[0] / in[1]); }},
+      {"TruncateDiv",
+       [](const Terms& in, const NodeDef&) {
+         const Term quotient = in[0] / in[1];
+         return Where(quotient < quotient.Number(0), -Floor(-quotient), Floor(quotient));
+       }},
+      // Of numbers far from 0 it is x or its exponential; how far is what Eigen calls epsilon.
+      {"Softplus",
+       [](const Terms& in, const NodeDef&) {
+         const Term& x = in[0];
+         const bool is_half = x.view().type == ElementType::kHalf;
+         const Term least = x.Number(std::log(is_half ? 0x1p-13 : 0x1p-7)) + x.Number(2);
+         const Term e = Exp(x);
+         return Where(-least < x, x, Where(x < least, e, Log1p(e)));
+       }},
+  };
+  return formulas;
+}
+
+namespace {
+
+Formula FormulaOf(const std::string& operation, ElementType type) {
+  if (IsHalf(type)) {
+    const auto found = HalfFormulas().find(operation);
+    if (found != HalfFormulas().end()) return found->second;
+  }
+  const auto found = Formulas().find(operation);
+  return found == Formulas().end() ? nullptr : found->second;
+}
+
+}  // namespace
+
 // Operands of an elementwise operation, and the dimensions of its result, which is not too large.
 bool Lowering::OperandsOf(const std::vector<Lowered>& inputs, std::vector<View>* operands,
                           Dims* dims) {
@@ -202,6 +267,7 @@ bool Lowering::Elementwise(const NodeDef& node, const std::vector<Lowered>& inpu
   std::vector<View> operands;
   Dims dims;
   if (!OperandsOf(inputs, &operands, &dims)) return false;
+  if (FormulaOf(node.op(), operands.back().type) != nullptr) return Composed(node, inputs, outputs);
   const Operation operation = ElementwiseOperations().at(node.op());
   if (IsCall(operation) && CountOf(dims) > kMostCalls) return false;
   outputs->push_back({builder_->Apply(operation, operands), {}});
@@ -231,7 +297,8 @@ bool Lowering::Composed(const NodeDef& node, const std::vector<Lowered>& inputs,
   if (!OperandsOf(inputs, &operands, &dims)) return false;
   std::vector<Term> terms;
   for (const View& operand : operands) terms.emplace_back(builder_, operand);
-  outputs->push_back({Formulas().at(node.op())(terms, node).view(), {}});
+  const Formula formula = FormulaOf(node.op(), operands.back().type);
+  outputs->push_back({formula(terms, node).view(), {}});
   return true;
 }
 
@@ -273,10 +340,7 @@ bool Lowering::Cast(const NodeDef& node, const std::vector<Lowered>& inputs,
   if (!view.has_value() || !to.has_value() || Attribute(node, "Truncate", false)) return false;
   if (view->count() > kMostElements) return false;
   // What TensorFlow makes of floats that no integer is depends on how it was compiled.
-  if (view->type <= ElementType::kDouble && *to >= ElementType::kInt32 &&
-      *to != ElementType::kBool) {
-    return false;
-  }
+  if (IsReal(view->type) && !IsReal(*to) && *to != ElementType::kBool) return false;
   outputs->push_back({builder_->Cast(*view, *to), {}});
   return true;
 }

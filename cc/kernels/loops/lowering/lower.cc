@@ -56,6 +56,10 @@ std::optional<ElementType> ElementTypeOf(DataType dtype) {
       return ElementType::kFloat;
     case tensorflow::DT_DOUBLE:
       return ElementType::kDouble;
+    case tensorflow::DT_HALF:
+      return ElementType::kHalf;
+    case tensorflow::DT_BFLOAT16:
+      return ElementType::kBFloat16;
     case tensorflow::DT_INT32:
       return ElementType::kInt32;
     case tensorflow::DT_INT64:
@@ -68,9 +72,9 @@ std::optional<ElementType> ElementTypeOf(DataType dtype) {
 }
 
 DataType DataTypeOf(ElementType type) {
-  constexpr DataType kTypes[kNumElementTypes] = {tensorflow::DT_FLOAT, tensorflow::DT_DOUBLE,
-                                                 tensorflow::DT_INT32, tensorflow::DT_INT64,
-                                                 tensorflow::DT_BOOL};
+  constexpr DataType kTypes[kNumElementTypes] = {
+      tensorflow::DT_FLOAT, tensorflow::DT_DOUBLE, tensorflow::DT_HALF, tensorflow::DT_BFLOAT16,
+      tensorflow::DT_INT32, tensorflow::DT_INT64,  tensorflow::DT_BOOL};
   return kTypes[static_cast<int>(type)];
 }
 
@@ -148,6 +152,18 @@ const char* TfTiLoweredOperations() {
   static const auto& names = *[] {
     auto* const all = new std::string;
     for (const auto& [name, rule] : Lowering::Rules()) absl::StrAppend(all, name, " ");
+    return all;
+  }();
+  return names.c_str();
+}
+
+const char* TfTiLoweredTypes() {
+  static const auto& names = *[] {
+    auto* const all = new std::string;
+    for (int i = 0; i < kNumElementTypes; ++i) {
+      const DataType dtype = DataTypeOf(static_cast<ElementType>(i));
+      absl::StrAppend(all, tensorflow::DataTypeString(dtype), " ");
+    }
     return all;
   }();
   return names.c_str();

@@ -28,6 +28,8 @@ struct Lowered {
 bool MayBeLowered(const tensorflow::NodeDef& node);
 // The names of these operations, with spaces between them: Python's passes ask for them.
 extern "C" const char* TfTiLoweredOperations();
+// Likewise, of the types that programs have.
+extern "C" const char* TfTiLoweredTypes();
 // True if it only looks at an array in another way.
 bool IsView(const tensorflow::NodeDef& node);
 
@@ -109,6 +111,7 @@ class Lowering {
                        const std::vector<Lowered>& inputs, std::vector<Lowered>* outputs);
   bool OperandsOf(const std::vector<Lowered>& inputs, std::vector<View>* operands, Dims* dims);
   // The sum over some dimensions, which stay as ones of 1. They have elements. Of any reduction.
+  // Half precision sums in float.
   View Reduced(Operation operation, View view, const std::vector<bool>& is_reduced);
   // Neighbouring dimensions as one.
   View Merged(const View& view, int first, int count);

@@ -14,7 +14,21 @@ const absl::flat_hash_map<std::string, Operation>& Reductions() {
   return operations;
 }
 
+namespace {
+
+// Numbers of half precision as floats, which they are.
+View Wide(View view) {
+  view.type = ComputedAs(view.type);
+  return view;
+}
+
+}  // namespace
+
 View Lowering::Reduced(Operation operation, View view, const std::vector<bool>& is_reduced) {
+  if (IsHalf(view.type) && MustRound(operation)) {
+    const View sum = Reduced(operation, Wide(view), is_reduced);
+    return sum.block < 0 ? sum : builder_->Cast(sum, view.type);
+  }
   for (int dim = view.rank() - 1; dim >= 0; --dim) {
     if (!is_reduced[dim]) continue;
     // Neighbours at once: their elements lie in one order.
@@ -48,14 +62,18 @@ bool Lowering::Reduction(const NodeDef& node, const std::vector<Lowered>& inputs
   for (int dim = 0; dim < input->rank(); ++dim) {
     if (is_reduced[dim]) count *= input->dims[dim];
   }
-  View view = Reduced(Reductions().at(node.op()), *input, is_reduced);
-  if (view.block < 0) return false;
+  View view;
   if (node.op() == "Mean") {
-    if (!IsReal(view.type)) return false;
-    const Term sum(builder_, view);
+    if (!IsReal(input->type)) return false;
+    const Term sum(builder_, Reduced(Operation::kSum, Wide(*input), is_reduced));
+    if (sum.view().block < 0) return false;
     view = (sum / sum.Number(static_cast<double>(count))).view();
     if (view.block < 0) return false;
+    view = builder_->Cast(view, input->type);
+  } else {
+    view = Reduced(Reductions().at(node.op()), *input, is_reduced);
   }
+  if (view.block < 0) return false;
   if (!Attribute(node, "keep_dims", false)) {
     for (int dim = view.rank() - 1; dim >= 0; --dim) {
       if (is_reduced[dim]) view = view.WithoutDim(dim);
@@ -110,39 +128,41 @@ bool Lowering::IndexOfExtreme(const NodeDef& node, const std::vector<Lowered>& i
   return true;
 }
 
-// Along the last dimension. Also its logarithm.
+// Along the last dimension. Also its logarithm. Half precision is rounded once.
 bool Lowering::Softmax(const NodeDef& node, const std::vector<Lowered>& inputs,
                        std::vector<Lowered>* outputs) {
   const std::optional<View> view = ViewOf(inputs[0]);
   if (!view.has_value() || view->rank() == 0 || view->count() == 0) return false;
   if (view->count() > kMostElements) return false;
   const int last = view->rank() - 1;
-  const Term x(builder_, *view);
+  const Term x(builder_, Wide(*view));
   const Term shifted = x - x.Reduced(Operation::kMax, last);
   const Term exponentials = Exp(shifted);
   const Term sum = exponentials.Reduced(Operation::kSum, last);
   const Term result = node.op() == "Softmax" ? exponentials / sum : shifted - Log(sum);
-  outputs->push_back({result.view(), {}});
+  if (result.view().block < 0) return false;
+  outputs->push_back({builder_->Cast(result.view(), view->type), {}});
   return true;
 }
 
-// The losses of rows, and their gradients.
+// The losses of rows, and their gradients. Half precision is rounded once.
 bool Lowering::SoftmaxCrossEntropy(const NodeDef&, const std::vector<Lowered>& inputs,
                                    std::vector<Lowered>* outputs) {
   std::vector<View> operands;
   Dims dims;
   if (!OperandsOf(inputs, &operands, &dims)) return false;
   if (dims.size() != 2 || CountOf(dims) == 0) return false;
-  const Term logits(builder_, operands[0].BroadcastTo(dims));
-  const Term labels(builder_, operands[1].BroadcastTo(dims));
+  const Term logits(builder_, Wide(operands[0].BroadcastTo(dims)));
+  const Term labels(builder_, Wide(operands[1].BroadcastTo(dims)));
   const Term shifted = logits - logits.Reduced(Operation::kMax, 1);
   const Term exponentials = Exp(shifted);
   const Term sum = exponentials.Reduced(Operation::kSum, 1);
   const Term loss = (labels * (Log(sum) - shifted)).Reduced(Operation::kSum, 1);
   const Term gradient = exponentials / sum - labels;
   if (loss.view().block < 0 || gradient.view().block < 0) return false;
-  outputs->push_back({loss.view().WithoutDim(1), {}});
-  outputs->push_back({gradient.view(), {}});
+  const ElementType type = operands[0].type;
+  outputs->push_back({builder_->Cast(loss.view(), type).WithoutDim(1), {}});
+  outputs->push_back({builder_->Cast(gradient.view(), type), {}});
   return true;
 }
 
@@ -162,15 +182,15 @@ bool Lowering::BiasAddGrad(const NodeDef& node, const std::vector<Lowered>& inpu
   return true;
 }
 
-// Half of the sum of the squares.
+// Half of the sum of the squares. Half precision is rounded once.
 bool Lowering::L2Loss(const NodeDef&, const std::vector<Lowered>& inputs,
                       std::vector<Lowered>* outputs) {
   const std::optional<View> view = ViewOf(inputs[0]);
   if (!view.has_value() || view->count() > kMostElements || view->count() == 0) return false;
-  const Term x(builder_, Merged(*view, 0, view->rank()));
+  const Term x(builder_, Wide(Merged(*view, 0, view->rank())));
   const Term sum = (x * x * x.Number(0.5)).Reduced(Operation::kSum, 0);
   if (sum.view().block < 0) return false;
-  outputs->push_back({sum.view().WithoutDim(0), {}});
+  outputs->push_back({builder_->Cast(sum.view(), view->type).WithoutDim(0), {}});
   return true;
 }
 

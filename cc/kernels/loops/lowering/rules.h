@@ -31,13 +31,13 @@ const absl::flat_hash_map<std::string, Operation>& ElementwiseOperations();
 // The result of an operation of its operands, all of which are broadcast.
 using Formula = Term (*)(const std::vector<Term>& operands, const tensorflow::NodeDef& node);
 const absl::flat_hash_map<std::string, Formula>& Formulas();
+// Those of half precision, where TensorFlow's kernels round in between or compute otherwise.
+const absl::flat_hash_map<std::string, Formula>& HalfFormulas();
 const absl::flat_hash_map<std::string, Operation>& Reductions();
 
 // The integers of a tensor whose elements are known.
 std::optional<Dims> Integers(const Lowered& value);
 tensorflow::Tensor ToTensor(const Dims& integers, tensorflow::DataType dtype);
-
-inline bool IsReal(ElementType type) { return type <= ElementType::kDouble; }
 
 // The dimension that an axis names, or -1.
 int DimOf(int64_t axis, int rank);
