@@ -88,6 +88,8 @@ bool MustRound(Operation operation) {
 
 Kernel FindKernel(Operation operation, ElementType from, ElementType to, int layout,
                   int64_t count) {
+  const bool rounds = operation == Operation::kToHalf || operation == Operation::kToBFloat16;
+  if (rounds && IsHalf(from)) return nullptr;
   from = ComputedAs(from);
   to = ComputedAs(to);
   if (IsCall(operation)) return FindCall(operation, from);

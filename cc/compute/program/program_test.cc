@@ -249,11 +249,7 @@ Dims Narrowed(Dims dims, Random* random) {
 
 double UlpsOf(Operation operation, ElementType type) {
   const bool is_float = type == ElementType::kFloat;
-  // Functions are rounded from floats, and so are formulas of several operations.
-  const bool is_formula = operation == Operation::kRsqrt ||
-                          operation == Operation::kSquaredDifference ||
-                          (operation >= Operation::kSigmoidGrad && operation < Operation::kReluGrad);
-  if (IsHalf(type) && is_formula) return 6;
+  if (IsHalf(type)) return UlpsOf(operation, ElementType::kFloat) > 0 ? 1 : 0;
   switch (operation) {
     case Operation::kExp:
     case Operation::kLog:
@@ -336,6 +332,70 @@ TEST(Program, EachCastIsThatOfNumbersOneByOne) {
   });
 }
 
+TEST(Program, EachNumberOfHalfPrecisionIsReadAndWritten) {
+  std::vector<uint16_t> all(1 << 16);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  for (const ElementType type : {ElementType::kHalf, ElementType::kBFloat16}) {
+    // In rows of each length, as kernels differ by it.
+    for (int64_t length = 1; length <= 80; ++length) {
+      const int64_t step = length < 64 ? 97 * length : 1 << 13;
+      ProgramBuilder builder;
+      const View view = builder.AddInput(type, {length});
+      builder.AddOutput(view);
+      builder.AddOutput(builder.Cast(view, ElementType::kFloat));
+      const Program program(builder);
+      ProgramRun run(program);
+      for (int64_t first = 0; first + length <= 1 << 16; first += length == 80 ? 80 : step) {
+        const Guarded<uint16_t> given(
+            std::vector<uint16_t>(&all[first], &all[first] + length));
+        Guarded<uint16_t> same(length);
+        Guarded<float> wide(length);
+        run.SetInput(0, given.data());
+        run.SetOutput(0, same.data());
+        run.SetOutput(1, wide.data());
+        run.RunPrologue();
+        run.Run();
+        for (int64_t i = 0; i < length; ++i) {
+          const uint16_t bits = given.data()[i];
+          const double x = FromBits(type, bits), y = wide.data()[i];
+          ASSERT_TRUE(x != x ? y != y : x == y && std::signbit(x) == std::signbit(y)) << bits;
+          const double back = FromBits(type, same.data()[i]);
+          ASSERT_TRUE(x != x ? back != back : bits == same.data()[i]) << bits;
+        }
+      }
+    }
+  }
+}
+
+TEST(Program, FloatsAreRoundedToTheNearestOfHalfPrecision) {
+  ForRandomCases(40, [](Random* random) {
+    const ElementType type = random->Pick({ElementType::kHalf, ElementType::kBFloat16});
+    Array array;
+    array.type = ElementType::kFloat;
+    array.dims = {4096};
+    for (int64_t i = 0; i < 4096; ++i) {
+      // Any number of the type, or one between two of them: the middle, and beside it.
+      const auto bits = static_cast<uint16_t>(random->Int(0, 0xffff));
+      const double low = FromBits(type, bits);
+      const double high = FromBits(type, static_cast<uint16_t>(bits + 1));
+      double x = low + (high - low) * random->Pick({0.0, 0.5, 0.5, 0.25, random->Real(0, 1)});
+      auto y = static_cast<float>(x);
+      if (random->Chance(0.3)) y = std::nextafter(y, random->Chance(0.5) ? 1e38f : -1e38f);
+      if (random->Chance(0.02)) y = static_cast<float>(random->Pick({65504.0, 65520.0, 65519.9, 3.3961e38}));
+      array.reals.push_back(y);
+    }
+    Case one(random);
+    const View view = one.Add(array);
+    const View rounded = one.builder.Cast(view, type);
+    one.AddOutput(rounded);
+    one.AddOutput(one.builder.Cast(rounded, ElementType::kFloat));
+    const std::vector<Array> found = one.Run();
+    const Array expected = CastPlainly(array, type);
+    ExpectAlike(found[0], expected, 0, "ToHalf");
+    ExpectAlike(found[1], CastPlainly(expected, ElementType::kFloat), 0, "a float of it");
+  });
+}
+
 TEST(Program, EachReductionIsThatOfNumbersOneByOne) {
   ForRandomCases(600, [](Random* random) {
     const auto operation = static_cast<Operation>(
@@ -374,7 +434,8 @@ TEST(Program, EachReductionIsThatOfNumbersOneByOne) {
 
 TEST(Program, ProductsAreSumsOfProducts) {
   ForRandomCases(300, [](Random* random) {
-    const ElementType type = random->Pick({ElementType::kFloat, ElementType::kDouble});
+    const ElementType type = random->Pick({ElementType::kFloat, ElementType::kDouble,
+                                           ElementType::kHalf, ElementType::kBFloat16});
     const int64_t m = random->Int(1, 9), k = random->Int(1, 40);
     const int64_t n = random->Chance(0.2) ? 1 : random->Int(1, 70);
     const int64_t batch = random->Int(1, 4);

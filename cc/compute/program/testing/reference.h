@@ -47,8 +47,10 @@ inline int64_t WrapTo(ElementType type, int64_t x) {
 }
 
 // The operation on doubles that hold numbers of a type. Sums, products, quotients and roots of
-// floats are right in double, too, once they are rounded.
+// floats are right in double, too, once they are rounded. Half precision is computed in float, and
+// rounded at the end.
 inline double RealResult(Operation operation, ElementType type, double x, double y) {
+  if (IsHalf(type)) return RoundTo(type, RealResult(operation, ElementType::kFloat, x, y));
   const auto r = [type](long double value) { return RoundTo(type, value); };
   switch (operation) {
     case Operation::kCopy:
@@ -113,6 +115,10 @@ inline double RealResult(Operation operation, ElementType type, double x, double
       return std::nearbyint(x);
     case Operation::kRelu:
       return x < 0 ? 0 : x;
+    case Operation::kToHalf:
+      return RoundTo(ElementType::kHalf, x);
+    case Operation::kToBFloat16:
+      return RoundTo(ElementType::kBFloat16, x);
     case Operation::kAdd:
       return r(x + y);
     case Operation::kSub:
