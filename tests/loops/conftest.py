@@ -5,7 +5,10 @@ import zlib
 import pytest
 
 # They say which, or ask.
-_OWN = ("fission", "fission_and_programs", "forms", "fuse", "passes", "profiler", "programs")
+_OWN = (
+    *("conditionals", "fission", "fission_and_programs", "forms", "fuse", "passes", "profiler"),
+    "programs",
+)
 
 
 @pytest.fixture(autouse=True)

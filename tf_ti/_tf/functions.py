@@ -171,6 +171,11 @@ def use_function(function) -> str:
     return function.name.decode() if isinstance(function.name, bytes) else function.name
 
 
+def set_function(op: tf.Operation, name: str, function: str) -> None:
+    """Sets an attribute of an operation in a graph: the name of a function that the graph knows."""
+    op._set_func_attr(name, function)
+
+
 def set_functions(op: tf.Operation, name: str, functions: Sequence[Any]) -> None:
     """Sets an attribute, a list of functions, of an operation in a graph."""
     value = tf.compat.v1.AttrValue()

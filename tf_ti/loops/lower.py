@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.loops.spec import OPS
+from tf_ti.loops.spec import DIFFERENTIATED, OPS
 from tf_ti.loops.traced import TracedLoop
 
 # The derivatives of a loop, both from a `TracedLoop` that has outputs:
@@ -16,6 +17,9 @@ from tf_ti.loops.traced import TracedLoop
 #   jvp        and the tangents of its inputs to those of its outputs.
 # They run loops themselves, so they are entered where all of tf_ti.loops is there.
 DERIVATIVES: dict[str, Callable[..., list]] = {}
+# What a loop runs in place of its body's graph, which its derivatives are of: from that graph, one
+# of the same parameters and results, or None. Passes know, so it is entered there too.
+RUN_INSTEAD: list[Callable[[_tf.FuncGraph], _tf.FuncGraph | None]] = []
 
 
 def run_loop(
@@ -42,6 +46,7 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
     spec = loop.spec
     make = ops.tf_ti_tensor_iterator if loop.is_stateful else ops.tf_ti_stateless_tensor_iterator
     functions = list(map(_tf.make_function, loop.graphs))
+    instead = _run_instead(loop)
     # Before recording stops: a graph captures a tensor once, and shows that to tapes then.
     tensors = _tf.captured(loop.tensors)
     limit = loop.num_iterations
@@ -49,6 +54,9 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
     lengths = [tf.cast(length, tf.int64) for length in loop.lengths]
     with _tf.stop_recording():
         body, *condition = map(_tf.use_function, functions)
+        differentiated = body
+        if instead is not None:
+            body = _tf.use_function(instead)
         outputs = make(
             input=tensors,
             num_iterations=limits,
@@ -67,9 +75,11 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
         num_iterations=limits[0] if limits else None,
         lengths=lengths,
         outputs=outputs,
-        source=functions,
+        source=[*functions, instead],
     )
     if loop.outer_graph is not None:
+        if instead is not None:
+            _tf.set_function(outputs[0].op, DIFFERENTIATED, differentiated)
         _mark(loop, limit)
         for result, parameter in spec.back_edges:
             if tensors[parameter].dtype == tf.variant:
@@ -80,6 +90,14 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
         gradient, jvp = (functools.partial(DERIVATIVES[kind], loop) for kind in ("gradient", "jvp"))
         _tf.record("tf_ti_loop", [*tensors, *limits, *lengths], outputs, gradient, jvp)
     return outputs
+
+
+def _run_instead(loop: TracedLoop) -> Any:
+    """The function that the loop runs instead of its body's, or None."""
+    if not loop.spec.fuse:
+        return None
+    found = next((made for make in RUN_INSTEAD if (made := make(loop.body)) is not None), None)
+    return None if found is None else _tf.make_function(found)
 
 
 def _mark(loop: TracedLoop, limit: int | tf.Tensor | None) -> None:

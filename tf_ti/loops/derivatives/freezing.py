@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops.spec import OPS
+from tf_ti.loops.spec import DIFFERENTIATED, OPS
 
 
 def _freeze(node, index, value):
@@ -17,7 +17,9 @@ def _freeze(node, index, value):
 
 
 def _calls(node):
-    yield node.attr["body"].func.name, range(len(node.attr["Tin"].list.type))
+    for attr in ("body", DIFFERENTIATED):
+        if attr in node.attr:
+            yield node.attr[attr].func.name, range(len(node.attr["Tin"].list.type))
     for condition in node.attr["condition"].list.func:
         yield condition.name, node.attr["condition_inputs"].list.i
 

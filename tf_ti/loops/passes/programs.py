@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -14,11 +15,13 @@ from tf_ti.loops.traced import TracedLoop
 
 # As in cc/kernels/loops/lowering/rules.h: larger arrays do not fit a cache.
 _MOST_ELEMENTS = 2**22
+# By the type of a conditional, what tells why it becomes no select that a program runs, or None.
+CONDITIONALS: dict[str, Callable[[tf.Operation], str | None]] = {}
 
 
 def run_core_of(analysis: Analysis) -> bool:
     """True if the loop has a core, and programs run all of it."""
-    if not _are_there():
+    if not are_there():
         return False
     core = [
         op
@@ -31,7 +34,7 @@ def run_core_of(analysis: Analysis) -> bool:
 
 def run(op: tf.Operation) -> bool:
     """True if programs run an operation; where a dimension is not known, if that is small."""
-    return _refusal(op) is None
+    return refusal(op) is None
 
 
 def account(loop: TracedLoop) -> Step | None:
@@ -41,24 +44,31 @@ def account(loop: TracedLoop) -> Step | None:
         for op in loop.body.get_operations()
         if op.type not in ("Const", "Placeholder", "NoOp") and not _batching.is_free(op)
     ]
-    if not operations or not _are_there():
+    if not operations or not are_there():
         return None
-    refusals = [(op, reason) for op in operations if (reason := _refusal(op)) is not None]
+    refusals = [(op, reason) for op in operations if (reason := refusal(op)) is not None]
     count = len(operations) - len(refusals)
+    chosen = sum(map(_is_conditional, operations)) - sum(_is_conditional(op) for op, _ in refusals)
     notes = [Note.of("programs", Unknown(reason, op)) for op, reason in refusals]
     if count:
         text = f"programs may run {count} of {len(operations)} operations"
         notes.insert(0, Note("programs", text, True))
+    if chosen:
+        who = "1 conditional computes" if chosen == 1 else f"{chosen} conditionals compute"
+        notes.insert(1, Note("programs", f"{who} all branches, and selects", True))
     return Step(loop, notes=tuple(notes))
 
 
-def _are_there() -> bool:
+def are_there() -> bool:
     """False on a GPU, where XLA compiles, and where the environment says so."""
     is_off = os.environ.get("TF_TI_PROGRAM") == "0"
     return not (is_off or _tf.expects_gpu() or _tf.expects_xla())
 
 
-def _refusal(op: tf.Operation) -> str | None:
+def refusal(op: tf.Operation) -> str | None:
+    """The reason why no program runs an operation, or None."""
+    if _is_conditional(op):
+        return CONDITIONALS[op.type](op)
     if op.type not in LOWERED and not _batching.is_free(op):
         return "no program has it"
     tensors = (*op.inputs, *op.outputs)
@@ -66,6 +76,10 @@ def _refusal(op: tf.Operation) -> str | None:
     if others:
         return f"programs have no {others[0]}"
     return "its arrays are too large for a program" if any(map(_is_large, tensors)) else None
+
+
+def _is_conditional(op: tf.Operation) -> bool:
+    return op.type in CONDITIONALS
 
 
 def _is_large(tensor: tf.Tensor) -> bool:

@@ -11,6 +11,10 @@ from tf_ti import _tf
 
 _uid = itertools.count()
 
+# For operations the functions that add others in their places: from the inputs to the outputs, some
+# of which may be no tensors if only others of these read them.
+Others = Mapping[tf.Operation, Callable[[list[Any]], Sequence[Any]]]
+
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
@@ -107,15 +111,27 @@ def _with_names(value, names: dict[str, str]):
 class _Copier:
     """Copies operations into `graph`; `tensors` and `operations` have the copies, by original."""
 
-    def __init__(self, graph: _tf.FuncGraph, rename_functions: bool = False):
+    def __init__(
+        self,
+        graph: _tf.FuncGraph,
+        rename_functions: bool = False,
+        others: Others = types.MappingProxyType({}),
+    ):
         self.graph = graph
         self.rename_functions = rename_functions
+        self.others = others
         self.tensors: dict = {}
         self.operations: dict[tf.Operation, list[tf.Operation]] = {}
 
     def copy(self, op: tf.Operation, extra_controls: Sequence[tf.Operation], inline: bool) -> None:
         controls = [c for old in op.control_inputs for c in self.operations.get(old, ())]
         controls += extra_controls
+        if op in self.others:
+            with tf.device(op.device), self.graph.control_dependencies(controls):
+                values = self.others[op]([self.tensors[t.ref()] for t in op.inputs])
+            self.tensors.update(zip([t.ref() for t in op.outputs], values))
+            self.operations[op] = [v.op for v in values if isinstance(v, tf.Tensor)]
+            return
         if inline and is_call(op):
             self._inline(op, controls)
             return
@@ -285,6 +301,7 @@ def extract(
     inline: bool = False,
     rename_functions: bool = False,
     outer_graph: tf.Graph | None = None,
+    others: Others = types.MappingProxyType({}),
 ) -> _tf.FuncGraph:
     """A new function graph that computes `outputs` of `graph` from `inputs`.
 
@@ -301,13 +318,14 @@ def extract(
             rewrite them under names made from these, and a name must not get two meanings.
         outer_graph: where the new graph looks for functions it does not have; the default graph if
             None.
+        others: adds other operations for some.
     """
     given = [tensor for group in inputs for tensor in group]
     needed = needed_operations(given, outputs, control_outputs, follow_controls)
     made = _tf.FuncGraph(f"tf_ti_{name}_{next(_uid)}")
     if outer_graph is not None:
         made.outer_graph = outer_graph
-    copier = _Copier(made, rename_functions)
+    copier = _Copier(made, rename_functions, others)
     with made.as_default():
         for group in inputs:
             placeholder = tf.compat.v1.placeholder(group[0].dtype, group[0].shape)

@@ -1,0 +1,602 @@
+"""Conditionals in bodies of loops: those of small branches become selects where programs run."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+import tf_ti
+from tf_ti import _tf
+from tf_ti.loops import spec as _spec
+from tf_ti.loops.traced import TracedLoop
+
+LAST, CONCATENATE, _ = tf_ti.LoopOutput
+X = tf.constant([-1.7, 0.4, 1.1, -0.3, 2.3, 0.7])
+ROWS = tf.random.stateless_normal([6, 3], [1, 2])
+SCALARS = tf.constant(0.3), X
+ARGUMENTS = tf.constant([0.3, -0.2, 0.8]), ROWS
+COUNTER = tf.Variable(0)
+LIMIT = tf.constant(0.5)
+KINDS = ("If", "StatelessIf", "Case", "StatelessCase")
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+
+
+# --- bodies, of a carry and an element, to a carry and a result ----------------------------------
+
+
+def on_state(c, x):
+    y = tf.cond(tf.reduce_sum(c) > 0, lambda: tf.sin(c) * x, lambda: 0.5 * c + tf.exp(-x * x))
+    return y, 2.0 * y
+
+
+def on_slice(c, x):
+    y = tf.cond(tf.reduce_sum(x) > 0, lambda: 0.7 * c + x, lambda: tf.tanh(c - x))
+    return y, y * y
+
+
+def on_capture(c, x):
+    y = tf.cond(LIMIT > 0, lambda: c * LIMIT + x, lambda: c - x)
+    return y, y
+
+
+def nested(c, x):
+    def positive():
+        return tf.cond(tf.reduce_sum(c) > 0, lambda: tf.sin(c), lambda: c * x)
+
+    y = tf.cond(tf.reduce_sum(x) > 0, positive, lambda: tf.cos(c) * 0.3)
+    return y + 0.1 * x, y
+
+
+def one_after_another(c, x):
+    a, b = tf.cond(tf.reduce_sum(x) > 0, lambda: (c, tf.sin(x)), lambda: (tf.sin(c), x))
+    y = tf.cond(tf.reduce_sum(a) > 0.2, lambda: a * b, lambda: a + b)
+    return 0.5 * y + a, b
+
+
+def inputs_and_constants(c, x):
+    a = tf.cond(tf.reduce_sum(x) > 0, lambda: c, lambda: x)
+    b = tf.cond(tf.reduce_sum(x) > 1, lambda: tf.ones_like(x), lambda: -tf.ones_like(x))
+    return 0.5 * a * b, a + b
+
+
+def same_in_both(c, x):
+    return tf.cond(tf.reduce_sum(x) > 0, lambda: c + 0, lambda: c + 0) + x, c
+
+
+def on_number(c, x):
+    (y,) = tf.raw_ops.StatelessIf(
+        cond=tf.cast(2 * x if x.shape.rank == 0 else 2 * x[0], tf.int32),
+        input=[c, x],
+        Tout=[tf.float32],
+        then_branch=tf.function(lambda c, x: tf.sin(c) * x).get_concrete_function(c, x),
+        else_branch=tf.function(lambda c, x: 0.5 * c + x).get_concrete_function(c, x),
+    )
+    y.set_shape(x.shape)
+    return y, y
+
+
+def switch(c, x):
+    s = tf.reduce_sum(x)
+    numbers = [tf.cast(s > -1, tf.int32), tf.cast(s > 0, tf.int32), tf.cast(s > 1, tf.int32)]
+    index = numbers[0] + numbers[1] + 3 * numbers[2]  # one that no branch has, too
+    branches = [lambda: tf.sin(c), lambda: c * x, lambda: c + x, lambda: 0.1 * tf.exp(-c * c)]
+    y = tf.switch_case(index, branches)
+    return 0.9 * y, y
+
+
+def case(c, x):
+    s = tf.reduce_sum(x)
+    y = tf.case([(s > 1, lambda: tf.sin(c)), (s > 0, lambda: c * x)], default=lambda: c + 0.5 * x)
+    return y, y
+
+
+def reductions(c, x):
+    z = tf.stack([c, x])
+    y = tf.cond(
+        tf.reduce_sum(x) > 0,
+        lambda: tf.reduce_mean(z, 0) - tf.reduce_max(tf.nn.softmax(tf.reshape(z, [-1]))),
+        lambda: z[1] + tf.reduce_sum(z * tf.reshape(c, [1, *c.shape]), 0),
+    )
+    return y, y
+
+
+def with_call(c, x):
+    inner = tf.function(lambda a: tf.sin(a) * x)
+    y = tf.cond(tf.reduce_sum(x) > 0, lambda: inner(c), lambda: c + 0.1)
+    return y, y
+
+
+def by_autograph(c, x):
+    if tf.reduce_sum(x) > 0:
+        y = tf.sin(c)
+        if tf.reduce_sum(c) > 0:
+            y = y + x
+    else:
+        y = 0.5 * c * x
+    return y, 2.0 * y
+
+
+def custom_gradient(c, x):
+    @tf.custom_gradient
+    def clipped(a):
+        return tf.sin(a), lambda grad: tf.clip_by_value(grad, -0.1, 0.1) * tf.cos(a)
+
+    y = tf.cond(tf.reduce_sum(x) > 0, lambda: clipped(c) + x, lambda: c * x)
+    return y, y
+
+
+BODIES = {
+    f.__name__: f
+    for f in [
+        *(on_state, on_slice, on_capture, nested, one_after_another, inputs_and_constants),
+        *(same_in_both, on_number, switch, case, reductions, with_call, by_autograph),
+    ]
+}
+# Conditionals in the branches of others, or calls: TensorFlow's second derivatives call functions
+# that no graph knows.
+OPEN = ("nested", "with_call", "by_autograph")
+
+
+# --- ways to run a body ---------------------------------------------------------------------------
+
+
+def scan(f, **options):
+    return lambda init, xs: tf_ti.scan(f, init, xs, **options)
+
+
+def block(f):
+    def run(init, xs):
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(tf.shape(xs)[0], tf_ti.TripLimit.COUNT)
+            c = loop.add_recurrence(init)
+            c.next, y = f(tf.identity(c), tf.identity(loop.add_iterator(xs)))
+            last = loop.add_loop_output(c, LAST)
+            ys = loop.add_loop_output(y, CONCATENATE)
+        return last.tensor, ys.tensor
+
+    return run
+
+
+def iterator(f):
+    def run(init, xs):
+        ports = tf_ti.PortMap(
+            inputs=[tf_ti.InputPort(0, 0), tf_ti.InputPort(1, 1, axis=0)],
+            outputs=[tf_ti.OutputPort(0, 0), tf_ti.OutputPort(1, 1, axis=0)],
+        )
+
+        def body(c, x):
+            c, y = f(c, x[0])
+            return c, y[tf.newaxis]
+
+        return tf_ti.tensor_iterator(body, [init, xs], ports, [tf_ti.BackEdge(0, 0)])
+
+    return run
+
+
+def unrolled(f):
+    step = tf.function(f, autograph=False)
+
+    def run(c, xs):
+        ys = []
+        for k in range(xs.shape[0]):
+            c, y = step(c, xs[k])
+            ys.append(y)
+        return c, tf.stack(ys)
+
+    return run
+
+
+WAYS = {"scan": scan, "Loop": block, "tensor_iterator": iterator}
+
+
+def loss_of(run, init, xs):
+    last, ys = run(init, xs)
+    return tf.reduce_sum(tf.sin(last)) + tf.reduce_sum(tf.cos(ys))
+
+
+def derivatives(run):
+    """The values, the gradients, and the gradients of the gradients' squares."""
+
+    def compute(init, xs):
+        with tf.GradientTape() as outer:
+            outer.watch([init, xs])
+            with tf.GradientTape() as inner:
+                inner.watch([init, xs])
+                loss = loss_of(run, init, xs)
+            first = inner.gradient(loss, [init, xs], unconnected_gradients="zero")
+            square = tf.add_n([tf.reduce_sum(g * g) for g in first])
+        second = outer.gradient(square, [init, xs], unconnected_gradients="zero")
+        return [*run(init, xs), *first, *second]
+
+    return compute
+
+
+def slopes(run):
+    """The values, and the gradients."""
+
+    def compute(init, xs):
+        with tf.GradientTape() as tape:
+            tape.watch([init, xs])
+            loss = loss_of(run, init, xs)
+        return loss, *tape.gradient(loss, [init, xs], unconnected_gradients="zero")
+
+    return compute
+
+
+def loops_in(graph):
+    return [op for op in graph.get_operations() if op.type in _spec.OPS]
+
+
+def bodies_in(function, *arguments):
+    """The operations, by type, of the bodies that loops run."""
+    found = []
+    for op in loops_in(function.get_concrete_function(*arguments).graph):
+        body = _tf.find_function(op.graph, op.get_attr("body").name).graph
+        found.append(collections.Counter(inner.type for inner in body.get_operations()))
+    return found
+
+
+def count(bodies, kinds=KINDS):
+    return sum(body[kind] for body in bodies for kind in kinds)
+
+
+def assert_same(ours, others):
+    for one, other in zip(tf.nest.flatten(ours), tf.nest.flatten(others), strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        scale = np.abs(other).max(initial=1.0, where=np.isfinite(other))
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_values_and_derivatives(name, monkeypatch):
+    f = BODIES[name]
+    function = tf.function(derivatives(scan(f)), autograph=False)
+    bodies = bodies_in(function, *ARGUMENTS)
+    if name in OPEN:  # their second derivatives stay conditionals
+        assert sum(not count([body]) for body in bodies) >= 3, bodies
+    else:
+        assert not count(bodies), bodies
+    found = [function(*ARGUMENTS) for _ in range(3)][-1]
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    by_kernels = tf.function(derivatives(scan(f)), autograph=False)
+    assert count(bodies_in(by_kernels, *ARGUMENTS))
+    assert_same(found, by_kernels(*ARGUMENTS))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", BODIES)
+def test_ways_in_beside_an_unrolled_loop(name, way):
+    f = BODIES[name]
+    if name == "on_number":
+        pytest.skip("TensorFlow has no gradient of it outside of loops")
+    if name == "by_autograph":
+        f = tf.autograph.to_graph(f)
+    for arguments in (ARGUMENTS, SCALARS):
+        function = tf.function(slopes(WAYS[way](f)), autograph=False)
+        assert not count(bodies_in(function, *arguments))
+        found = [function(*arguments) for _ in range(2)][-1]
+        assert_same(found, tf.function(slopes(unrolled(f)), autograph=False)(*arguments))
+
+
+# --- what is not taken ----------------------------------------------------------------------------
+
+
+def root(c, x):
+    y = tf.cond(x > 0, lambda: tf.sqrt(x) * c, lambda: 0.0 * c)
+    return 0.5 * c + y, y
+
+
+def logarithm(c, x):
+    def of_logarithm():
+        return tf.math.log(x) / x + tf.pow(x, 0.3) * c
+
+    y = tf.cond(x > 0, of_logarithm, lambda: tf.sin(c) * x)
+    return 0.9 * c + tf.sin(y), y
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("f", [root, logarithm])
+def test_nan_of_the_other_branch_stays_out_of_values_and_derivatives(f, way, monkeypatch):
+    xs = tf.constant([0.0, -1.0, 0.5, 0.0, 2.0, -0.1])
+    function = tf.function(derivatives(WAYS[way](f)), autograph=False)
+    init = tf.constant(0.7)
+    assert not count(bodies_in(function, init, xs))
+    found = function(init, xs)
+    assert all(np.isfinite(value).all() for value in found)
+    assert_same(found, tf.function(derivatives(unrolled(f)), autograph=False)(init, xs))
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    by_kernels = tf.function(derivatives(WAYS[way](f)), autograph=False)
+    assert_same(found, by_kernels(init, xs))
+
+
+def test_a_select_by_hand_has_another_gradient():
+    """So the derivative must not be that of the select that runs."""
+
+    def by_hand(c, x):
+        return c + tf.where(x > 0, tf.sqrt(x), 0.0), c
+
+    xs = tf.constant([-1.0, 0.0, 4.0])
+    *_, grad = tf.function(slopes(scan(by_hand)))(tf.constant(0.0), xs)
+    assert np.isnan(grad[:2]).all()
+
+    def as_conditional(c, x):
+        return c + tf.cond(x > 0, lambda: tf.sqrt(x), lambda: 0.0), c
+
+    *_, grad = tf.function(slopes(scan(as_conditional)))(tf.constant(0.0), xs)
+    assert np.isfinite(grad).all() and not grad[:2].numpy().any()
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.float64, tf.bool])
+def test_other_types(dtype, monkeypatch):
+    def f(c, x):
+        if dtype == tf.bool:
+            return tf.cond(x > 3, lambda: ~c, lambda: c & (x > 1)), c
+        value = tf.cast(x, dtype)
+        return tf.cond(x > 3, lambda: c * 2 + value, lambda: c - value), c
+
+    def run(xs):
+        return tf_ti.scan(f, tf.cast(1, dtype), xs)
+
+    xs = tf.constant([1, 5, 2, 7, 0, 4])
+    assert not count(bodies_in(tf.function(run), xs))
+    found = tf.function(run)(xs)
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    for one, other in zip(found, tf.function(run)(xs)):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_on_an_index():
+    def run(init):
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(7, tf_ti.TripLimit.COUNT)
+            k = loop.add_recurrence(0)
+            k.next = k + 1
+            c = loop.add_recurrence(init)
+            c.next = tf.cond(k % 2 == 0, lambda: c + 1.0, lambda: c * 3.0)
+            return loop.add_loop_output(c, LAST)
+
+    function = tf.function(lambda init: run(init).tensor)
+    assert not count(bodies_in(function, tf.constant(1.0)))
+    assert function(tf.constant(1.0)).numpy() == ((((1 + 1) * 3 + 1) * 3 + 1) * 3) + 1
+
+
+# --- what stays a conditional ---------------------------------------------------------------------
+
+
+def divide(c, x):
+    return tf.cond(x > 0, lambda: c // x, lambda: c + 1)
+
+
+def gather(c, x):
+    return tf.cond(x < 3, lambda: tf.gather([5, 6, 7], x), lambda: c + 1)
+
+
+def element(c, x):
+    return tf.cond(x < 3, lambda: tf.constant([5, 6, 7])[x], lambda: c + 1)
+
+
+def check(c, x):
+    def checked():
+        with tf.control_dependencies([tf.debugging.assert_less(x, 3)]):
+            return c + x
+
+    return tf.cond(x < 3, checked, lambda: c + 1)
+
+
+def power(c, x):
+    return tf.cond(x >= 0, lambda: tf.constant(2) ** x, lambda: c)
+
+
+def large(c, x):
+    ones = tf.ones([200, 200], tf.int32)
+    return tf.cond(x > 2, lambda: tf.reduce_sum(ones * x), lambda: c + 1)
+
+
+def write(c, x):
+    def counted():
+        COUNTER.assign_add(1)
+        return c + x
+
+    return tf.cond(x > 1, counted, lambda: c)
+
+
+def inner_loop(c, x):
+    def many():
+        return tf.while_loop(lambda k, v: k < 3, lambda k, v: (k + 1, v + x), (0, c))[1]
+
+    return tf.cond(x > 1, many, lambda: c)
+
+
+@pytest.mark.parametrize(
+    "f", [divide, gather, element, check, power, large, write, inner_loop], ids=lambda f: f.__name__
+)
+def test_branches_that_are_not_free_or_may_fail(f):
+    def run(xs):
+        return tf_ti.scan(lambda c, x: (f(c, x), c), 40, xs)
+
+    xs = [4, 0, 3, 2, 0, 5, 1, -1 if f is power else 7]
+    function = tf.function(run)
+    (body,) = bodies_in(function, tf.constant(xs))
+    assert count([body]) == 1, body
+    COUNTER.assign(0)
+    last, ys = function(tf.constant(xs))
+    assert COUNTER.numpy() == (sum(x > 1 for x in xs) if f is write else 0)
+    carry, wanted = 40, []
+    for x in xs:
+        wanted.append(carry)
+        carry = int(f(tf.constant(carry), tf.constant(x)))
+    np.testing.assert_array_equal(ys, wanted)
+    assert last.numpy() == carry
+
+
+def test_prints_of_the_branch_that_is_taken(capfd):
+    def f(c, x):
+        def loud():
+            tf.print("loud", x)
+            return c + x
+
+        return tf.cond(x > 1, loud, lambda: c), c
+
+    function = tf.function(lambda xs: tf_ti.scan(f, 0, xs))
+    assert function(tf.constant([1, 2, 0, 3, 1]))[0].numpy() == 5
+    assert capfd.readouterr().err.split() == ["loud", "2", "loud", "3"]
+
+
+def test_unknown_shapes_and_branches_of_several_shapes():
+    def f(c, x):
+        return tf.cond(x[0] > 0, lambda: c + x, lambda: c * x), c
+
+    function = tf.function(
+        lambda c, xs: tf_ti.scan(f, c, xs),
+        input_signature=[tf.TensorSpec([None]), tf.TensorSpec([None, None])],
+    )
+    assert count(bodies_in(function)) == 1
+    last, _ = function([1.0, 2.0], [[1.0, 1.0], [-1.0, 3.0]])
+    np.testing.assert_array_equal(last, [-2.0, 9.0])
+
+
+def test_a_condition_that_is_a_vector_is_an_error_as_before():
+    def f(c, x):
+        return tf.cond(tf.reshape(x > 0, [1]), lambda: c + x, lambda: c), c
+
+    last, _ = tf.function(lambda xs: tf_ti.scan(f, 0.0, xs))(X)
+    np.testing.assert_allclose(last, sum(x for x in X.numpy() if x > 0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["fuse", "jit", "environment"])
+def test_kept_where_no_programs_are(way, monkeypatch):
+    if way == "jit" and tf_ti._library.XLA_PROBLEM:
+        pytest.skip(tf_ti._library.XLA_PROBLEM)
+    run = scan(on_state, fuse=way != "fuse")
+    if way == "environment":
+        monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    function = tf.function(slopes(run), jit_compile=way == "jit")
+    assert count(bodies_in(function, *ARGUMENTS)[:1]) == 1
+    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+    assert_same(function(*ARGUMENTS), tf.function(slopes(scan(on_state)))(*ARGUMENTS))
+
+
+def test_notes_say_what_becomes_of_conditionals():
+    def drawing(f):
+        @tf.function
+        def run(xs):
+            with tf_ti.Loop("Sum") as loop:
+                loop.add_trip_limit(6, tf_ti.TripLimit.COUNT)
+                c = loop.add_recurrence(0)
+                c.next = f(tf.identity(c), tf.identity(loop.add_iterator(xs)))
+                last = loop.add_loop_output(c, LAST)
+            texts.append(loop.draw())
+            return last.tensor
+
+        texts = []
+        run.get_concrete_function(tf.TensorSpec([6], tf.int32))
+        return texts[0]
+
+    small = drawing(lambda c, x: tf.cond(x > 0, lambda: c + x, lambda: c * 2))
+    assert "programs may run 2 of 2 operations" in small
+    assert "1 conditional computes all branches, and selects" in small
+    assert "programs may run 1 of 2 operations" in drawing(divide)
+
+
+# --- around it ------------------------------------------------------------------------------------
+
+
+class Model(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([3]), tf.TensorSpec([6, 3])])
+    def values(self, init, xs):
+        return tf_ti.scan(on_slice, init, xs)
+
+    @tf.function(input_signature=[tf.TensorSpec([]), tf.TensorSpec([6])])
+    def slopes(self, init, xs):
+        return slopes(scan(root))(init, xs)
+
+    @tf.function(input_signature=[tf.TensorSpec([]), tf.TensorSpec([6])])
+    def roots(self, init, xs):
+        return tf_ti.scan(root, init, xs)
+
+
+def test_saved_models(tmp_path):
+    model = Model()
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(model, str(tmp_path), options=options)
+    loaded = tf.saved_model.load(str(tmp_path))
+    assert_same(loaded.values(*ARGUMENTS), model.values(*ARGUMENTS))
+    arguments = tf.constant(0.7), tf.constant([0.0, -1.0, 0.5, 0.0, 2.0, -0.1])
+    found = loaded.slopes(*arguments)
+    assert_same(found, model.slopes(*arguments))
+    # The gradient of a loaded loop is that of the conditional, too.
+    later = tf.function(slopes(loaded.roots))(*arguments)
+    assert all(np.isfinite(value).all() for value in later)
+    assert_same(later, found)
+    again = tmp_path / "again"
+    tf.saved_model.save(loaded, str(again))
+    later = tf.function(slopes(tf.saved_model.load(str(again)).roots))(*arguments)
+    assert_same(later, found)
+
+
+def test_eager():
+    for f in (on_slice, nested):
+        run = slopes(scan(f))
+        for _ in range(3):
+            found = run(*ARGUMENTS)
+        assert_same(found, tf.function(slopes(unrolled(f)), autograph=False)(*ARGUMENTS))
+
+
+def test_the_traced_body_is_what_others_see():
+    function = tf.function(lambda *each: tf_ti.scan(on_state, *each))
+    (op,) = loops_in(function.get_concrete_function(*ARGUMENTS).graph)
+    types = [inner.type for inner in TracedLoop.from_op(op).body.get_operations()]
+    assert "StatelessIf" in types and "SelectV2" not in types
+
+
+def test_vectorized_and_jacobians(monkeypatch):
+    def lanes(init, xs):
+        return tf.vectorized_map(lambda c: tf_ti.scan(on_slice, c, xs)[0], tf.stack([init, -init]))
+
+    def jacobian(init, xs):
+        with tf.GradientTape() as tape:
+            tape.watch(init)
+            last, _ = tf_ti.scan(on_state, init, xs)
+        return tape.jacobian(last, init)
+
+    def tangent(init, xs):
+        with tf.autodiff.ForwardAccumulator(init, tf.ones_like(init)) as accumulator:
+            last, _ = tf_ti.scan(nested, init, xs)
+        return accumulator.jvp(last)
+
+    for run in (lanes, jacobian, tangent):
+        found = tf.function(run)(*ARGUMENTS)
+        with monkeypatch.context() as patch:
+            patch.setenv("TF_TI_PROGRAM", "0")
+            assert_same(found, tf.function(run)(*ARGUMENTS))
+
+
+def test_checkpoints(monkeypatch):
+    run = slopes(scan(one_after_another, checkpoint_every=2))
+    found = tf.function(run)(*ARGUMENTS)
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    assert_same(found, tf.function(run)(*ARGUMENTS))
+
+
+@pytest.mark.parametrize("name", ["on_state", "on_slice", "one_after_another", "switch", "nested"])
+def test_programs_run_all_of_the_loop_and_of_its_gradient(name, tmp_path):
+    function = tf.function(slopes(scan(BODIES[name])), autograph=False)
+    arguments = ARGUMENTS[0], tf.concat([ROWS] * 4, 0)
+    for _ in range(2):
+        function(*arguments)
+    with tf.profiler.experimental.Profile(str(tmp_path)):
+        function(*arguments)
+    (path,) = tmp_path.rglob("*.xplane.pb")
+    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    (host,) = (plane for plane in space.planes if plane.name == "/host:CPU")
+    events = collections.Counter(
+        host.event_metadata[event.metadata_id].name for line in host.lines for event in line.events
+    )
+    assert events["TfTi>TensorIterator iterations"] == 2
+    assert events["TfTi>TensorIterator iteration"] <= 4

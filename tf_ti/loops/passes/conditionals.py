@@ -1,0 +1,466 @@
+"""Conditionals of small branches: the loop computes all branches, and selects the outputs.
+
+A conditional is a kernel of TensorFlow, which takes longer than its branches often do, and cuts
+the program of a body in two. Where no branch has effects or can fail, and all are small, one may as
+well compute them all: `tf.where` has the bits of the branch that is taken, whatever is in the
+others.
+
+The derivative of a select is another than that of a conditional: where the branch that is not taken
+has an infinite slope, it is NaN. So only what runs has selects. A loop, and its derivative, are
+differentiated as they were traced; see `lower.add_op`.
+
+The derivative of a conditional is one too. It gets intermediate values of the first as optionals,
+with a value where the branch is taken: those are known here, and never become tensors.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops.passes import batching as _batching, programs as _programs
+from tf_ti.loops.passes.step import Unknown
+from tf_ti.loops.tracing import graphs as _graphs
+
+TYPES = ("StatelessIf", "StatelessCase")
+WITH_EFFECTS = ("If", "Case")
+# In nanoseconds: what all branches may take at most, a conditional takes that and more; an
+# operation, as long as kernels run it; an element; a multiplication of a product.
+_MOST, _OPERATION, _ELEMENT, _MULTIPLICATION = 6_000.0, 100.0, 1.0, 0.25
+_MOST_BRANCHES = 8
+_PASSING = ("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient")
+_OPTIONALS = ("OptionalFromValue", "OptionalGetValue", "OptionalNone")
+# What derivatives do with these, too.
+_OF_OPTIONALS = (*_OPTIONALS, *_PASSING, "AddN", "ZerosLike")
+_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Operations that cannot fail where the shapes of their values are known.
+_SAFE = _words(
+    """
+    Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BatchMatMul BatchMatMulV2
+    BatchMatMulV3 BiasAdd BiasAddGrad BiasAddV1 Cast Ceil Cos Cosh DivNoNan Einsum Elu EluGrad
+    Equal Erf Erfc Exp Expm1 Floor Greater GreaterEqual Inv InvGrad IsFinite IsInf IsNan L2Loss
+    LeakyRelu LeakyReluGrad Less LessEqual Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr
+    MatMul Maximum Minimum Mul MulNoNan Neg NotEqual OnesLike Pack Rank RealDiv Reciprocal
+    ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu
+    SeluGrad Shape ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size Softmax Softplus SoftplusGrad
+    Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference Squeeze Sub Tan Tanh TanhGrad
+    Unpack Xdivy Xlog1py Xlogy ZerosLike
+    """
+)
+# Those which may divide by zero, or refuse a power, where they are of integers.
+_SAFE_OF_FLOATS = _words("Div FloorDiv FloorMod Mod Pow TruncateDiv TruncateMod")
+# Those which cannot fail where such inputs are known, too: all but these.
+_SAFE_IF_KNOWN = {
+    "All": (0,),
+    "Any": (0,),
+    "ArgMax": (0,),
+    "ArgMin": (0,),
+    "BroadcastGradientArgs": (),
+    "BroadcastTo": (0,),
+    "Cumprod": (0,),
+    "Cumsum": (0,),
+    "ExpandDims": (0,),
+    "Fill": (1,),
+    "Max": (0,),
+    "Mean": (0,),
+    "Min": (0,),
+    "Pad": (0,),
+    "PadV2": (0, 2),
+    "Prod": (0,),
+    "Range": (),
+    "Reshape": (0,),
+    "ReverseV2": (0,),
+    "Roll": (0, 1),
+    "Slice": (0,),
+    "Split": (1,),
+    "SplitV": (0,),
+    "StridedSlice": (0,),
+    "StridedSliceGrad": (4,),
+    "Sum": (0,),
+    "Tile": (0,),
+    "Transpose": (0,),
+}
+# Of these, the values are of no known shape, but who reads them must know them.
+_OF_SHAPES = ("BroadcastGradientArgs",)
+
+
+def refusal(op: tf.Operation) -> str | None:
+    """The reason why a conditional stays one, or None."""
+    try:
+        _Check().conditional(op, {})
+    except Unknown as found:
+        return found.reason
+    return None
+
+
+def with_selects(graph: _tf.FuncGraph) -> _tf.FuncGraph | None:
+    """A function's graph with selects for those of its conditionals for which that pays, if any.
+
+    Only to run: its derivative may be NaN where that of `graph` is a number.
+    """
+    found = [op for op in graph.get_operations() if op.type in TYPES]
+    if not found or not _programs.are_there():
+        return None
+    chosen = {op for op in found if refusal(op) is None}
+    if not chosen:
+        return None
+    chosen |= {op for op in graph.get_operations() if op.type in _OF_OPTIONALS and _has_variant(op)}
+    while (chosen := _consistent(chosen, graph)).intersection(found):
+        failed: list[tf.Operation] = []
+        inliner = _Inliner()
+
+        def select(given, op, inliner=inliner, failed=failed):
+            try:
+                return inliner.operation(op, given)
+            except Unknown:
+                failed.append(op)
+                raise
+
+        others = {op: lambda given, op=op: select(given, op) for op in chosen}
+        try:
+            with _tf.stop_recording():
+                made = _graphs.extract(
+                    "selects",
+                    graph,
+                    [[t] for t in graph.inputs],
+                    graph.outputs,
+                    graph.control_outputs,
+                    outer_graph=graph.outer_graph,
+                    others=others,
+                )
+        except Unknown:
+            chosen.difference_update(failed)
+            continue
+        _graphs.leave_out_dead(made)
+        return made
+    return None
+
+
+def branches(op: tf.Operation) -> list[_tf.FuncGraph]:
+    """The graphs of a conditional's branches: of an If that of true first."""
+    if op.type.endswith("If"):
+        names = [op.get_attr(f"{branch}_branch").name for branch in ("then", "else")]
+    else:
+        names = [function.name for function in op.get_attr("branches")]
+    return [_graph_of(op, name, op.inputs[1:]) for name in names]
+
+
+def _graph_of(op: tf.Operation, name: str, given: Sequence[tf.Tensor]) -> _tf.FuncGraph:
+    function = _tf.find_function(op.graph, name)
+    try:
+        with op.graph.as_default():  # it knows what the function calls
+            graph = getattr(function, "graph", None)
+    except ValueError:  # or only the runtime does, of branches that a derivative rewrote
+        raise Unknown("a function that a branch calls is not known", op) from None
+    # A graph that is not of ours may be empty.
+    if graph is None or len(graph.outputs) != len(op.outputs) or len(graph.inputs) != len(given):
+        graph = _tf.loaded_function_graph(op, name, [t.shape for t in given])
+    return graph
+
+
+def _has_variant(op: tf.Operation) -> bool:
+    return any(t.dtype == tf.variant for t in (*op.inputs, *op.outputs))
+
+
+def _consistent(chosen: Collection[tf.Operation], graph: _tf.FuncGraph) -> set[tf.Operation]:
+    """Those of some operations that give variants to no other, and get none of another."""
+    kept, results = set(chosen), {t.ref() for t in graph.outputs}
+
+    def is_consistent(op):
+        given = [t for t in op.inputs if t.dtype == tf.variant]
+        made = [t for t in op.outputs if t.dtype == tf.variant]
+        readers = [reader for t in made for reader in t.consumers()]
+        is_result = any(t.ref() in results for t in made)
+        return not is_result and all(other in kept for other in (*(t.op for t in given), *readers))
+
+    while lost := {op for op in kept if not is_consistent(op)}:
+        kept -= lost
+    return kept
+
+
+_programs.CONDITIONALS.update(dict.fromkeys((*TYPES, *WITH_EFFECTS), refusal))
+
+
+# --- the check -----------------------------------------------------------------------------------
+
+# The values of parameters of a branch's graph that are known.
+_Known = Mapping[Any, Any]
+
+
+class _Check:
+    """A walk through a conditional's branches that refuses what may not always run.
+
+    Attributes:
+        cost: an estimate of the nanoseconds that it takes to compute all of them.
+    """
+
+    def __init__(self):
+        self.cost = 0.0
+
+    def conditional(self, op: tf.Operation, known: _Known) -> None:
+        if op.type in WITH_EFFECTS:
+            raise Unknown("a branch has effects, or may fail", op)
+        predicate = op.inputs[0]
+        if predicate.shape.rank != 0 or predicate.dtype not in _programs.TYPES:
+            raise Unknown("its condition is no scalar that programs have", op)
+        graphs = branches(op)
+        if len(graphs) > _MOST_BRANCHES:
+            raise Unknown(f"it has more than {_MOST_BRANCHES} branches", op)
+        for graph in graphs:
+            self.function(graph, [_static(t, known) for t in op.inputs[1:]])
+        for i, output in enumerate(op.outputs):
+            if output.dtype == tf.variant or not _batching.is_read(output):
+                continue
+            shapes = [graph.outputs[i].shape for graph in graphs]
+            self._check_values(op, [graph.outputs[i] for graph in graphs])
+            if any(shape != shapes[0] for shape in shapes):
+                raise Unknown("its branches have values of different shapes", op)
+            self._add(op, len(shapes) * math.prod(shapes[0].as_list()))
+
+    def function(self, graph: _tf.FuncGraph, values: Sequence[Any]) -> None:
+        known = {
+            parameter.ref(): value
+            for parameter, value in zip(graph.inputs, values)
+            if value is not None
+        }
+        # Those that only run, and are waited for, too.
+        for op in _graphs.needed_operations(graph.inputs, graph.outputs, graph.control_outputs):
+            self._operation(op, known)
+
+    def _operation(self, op: tf.Operation, known: _Known) -> None:
+        kind = op.type
+        if kind in (*TYPES, *WITH_EFFECTS):
+            self.conditional(op, known)
+            return
+        if _graphs.is_call(op):
+            graph = _graph_of(op, op.get_attr("f").name, op.inputs)
+            self.function(graph, [_static(t, known) for t in op.inputs])
+            return
+        if kind in ("Const", "NoOp", *_OPTIONALS, *_PASSING):
+            return
+        if kind in _OF_OPTIONALS and _has_variant(op):
+            return
+        if kind not in _SAFE and kind not in _SAFE_OF_FLOATS and kind not in _SAFE_IF_KNOWN:
+            raise Unknown(f"a branch has {kind}, which may fail or has no program", op)
+        tensors = (*op.inputs, *op.outputs)
+        if kind in _SAFE_OF_FLOATS and not all(t.dtype.is_floating for t in tensors):
+            raise Unknown(f"a branch has {kind} of integers, which may fail", op)
+        for i, tensor in enumerate(op.inputs):
+            is_needed = kind in _SAFE_IF_KNOWN and i not in _SAFE_IF_KNOWN[kind]
+            if is_needed and _static(tensor, known) is None:
+                raise Unknown(f"a branch has {kind} of positions or shapes that are not known", op)
+        if kind in _OF_SHAPES:
+            return
+        self._check_values(op, tensors, known)
+        refusal = _programs.refusal(op)
+        if refusal is not None:
+            raise Unknown(f"a branch has {kind}: {refusal}", op)
+        if kind in _PRODUCTS:
+            self.cost += _MULTIPLICATION * _multiplications(op)
+        self._add(op, max(map(_elements, tensors), default=0))
+
+    def _check_values(
+        self, op: tf.Operation, tensors: Sequence[tf.Tensor], known: _Known | None = None
+    ) -> None:
+        for tensor in tensors:
+            if not tensor.shape.is_fully_defined():
+                # The axes of a sum, say, which another operation tells.
+                if known is None or _static(tensor, known) is None:
+                    raise Unknown("a branch has values of shapes that are not known", op)
+            if tensor.dtype not in _programs.TYPES:
+                raise Unknown(f"a branch has values of type {tensor.dtype.name}", op)
+
+    def _add(self, op: tf.Operation, elements: int) -> None:
+        self.cost += _OPERATION + _ELEMENT * elements
+        if self.cost > _MOST:
+            raise Unknown("its branches are too large to compute all of them", op)
+
+
+def _elements(tensor: tf.Tensor) -> int:
+    """The number of elements; 0 for positions and shapes, which are known."""
+    return math.prod(tensor.shape.as_list()) if tensor.shape.is_fully_defined() else 0
+
+
+def _multiplications(op: tf.Operation) -> float:
+    """The number of multiplications of a product, or more."""
+    sizes = [math.prod(t.shape.as_list()) for t in (*op.inputs, *op.outputs)]
+    # Each dimension is of two of the three, or, if it is a batch's, of all.
+    return math.sqrt(math.prod(map(float, sizes))) if len(sizes) == 3 else float(math.prod(sizes))
+
+
+def _static(tensor: tf.Tensor, known: _Known) -> np.ndarray | None:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    if tensor.ref() in known:
+        return known[tensor.ref()]
+    return None if tensor.dtype == tf.variant else _tf.static_value(tensor)
+
+
+# --- the selects ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Optional:
+    """An optional: its values where it has some, else None."""
+
+    values: tuple[Any, ...] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """An optional of a conditional: what it is where each of the branches is taken.
+
+    Branches may have values of other types. Who reads one is in a branch of a conditional of the
+    same condition, most often.
+    """
+
+    condition: Any
+    optionals: tuple[Any, ...]
+
+
+class _Inliner:
+    """Adds the branches of conditionals, and selects, to the current graph.
+
+    Attributes:
+        taken: by the reference of a condition, which branch is taken where operations are added.
+    """
+
+    def __init__(self):
+        self.taken: dict[Any, int] = {}
+
+    def operation(self, op: tf.Operation, given: Sequence[Any]) -> Sequence[Any]:
+        """Adds an operation; its outputs."""
+        if op.type in TYPES:
+            return self._conditional(op, given)
+        if _graphs.is_call(op):
+            return self._function(_graph_of(op, op.get_attr("f").name, op.inputs), given)
+        if op.type == "OptionalFromValue":
+            return [_Optional(tuple(given))]
+        if op.type == "OptionalNone":
+            return [_Optional(None)]
+        if op.type == "OptionalGetValue":
+            optional = self._resolved(given[0])
+            if not isinstance(optional, _Optional) or optional.values is None:
+                raise Unknown("a branch reads a value that is not known", op)
+            return optional.values
+        if op.type in _PASSING:
+            return given
+        if op.type in ("AddN", "ZerosLike") and not isinstance(given[0], tf.Tensor):
+            return [self._sum(given) if op.type == "AddN" else _zeros_like(given[0])]
+        if not all(isinstance(value, tf.Tensor) and value.dtype != tf.variant for value in given):
+            raise Unknown("a variant is more than passed on", op)
+        return _tf.repeat_operation(op, given)
+
+    def _function(self, graph: _tf.FuncGraph, arguments: Sequence[Any]) -> list[Any]:
+        values: dict[Any, Any] = dict(zip([t.ref() for t in graph.inputs], arguments))
+        for op in _graphs.needed_operations(graph.inputs, graph.outputs, follow_controls=False):
+            given = [values[t.ref()] for t in op.inputs]
+            values.update(zip([t.ref() for t in op.outputs], self.operation(op, given)))
+        return [values[t.ref()] for t in graph.outputs]
+
+    def _conditional(self, op: tf.Operation, given: Sequence[Any]) -> list[Any]:
+        condition, *arguments = given
+        if not isinstance(condition, tf.Tensor):
+            raise Unknown("its condition is not known", op)
+        graphs = branches(op)
+        if condition.ref() in self.taken:
+            # A conditional in a branch of one with the same condition.
+            k = min(self.taken[condition.ref()], len(graphs) - 1)
+            return self._function(graphs[k], arguments)
+        outputs = []
+        for k, graph in enumerate(graphs):
+            self.taken[condition.ref()] = k
+            try:
+                outputs.append(self._function(graph, arguments))
+            finally:
+                del self.taken[condition.ref()]
+        predicates = _predicates(op, condition)
+        return [
+            _chosen(condition, predicates, values) if _batching.is_read(output) else values[0]
+            for output, values in zip(op.outputs, zip(*outputs))
+        ]
+
+    def _resolved(self, optional: Any) -> Any:
+        while isinstance(optional, _Choice):
+            k = self.taken.get(optional.condition)
+            if k is not None:
+                optional = optional.optionals[min(k, len(optional.optionals) - 1)]
+                continue
+            # The others are not read: they have no value.
+            optionals = [o for o in map(self._resolved, optional.optionals) if o.values is not None]
+            if len(optionals) > 1:
+                raise Unknown("a branch reads a value that is not known")
+            optional = optionals[0] if optionals else _Optional(None)
+        if not isinstance(optional, _Optional):
+            raise Unknown("a branch reads a value that is not known")
+        return optional
+
+    def _sum(self, given: Sequence[Any]) -> Any:
+        """What has no value is of a branch that is not taken, or all have none."""
+        if all(isinstance(value, tf.Tensor) and value.dtype != tf.variant for value in given):
+            dtype = given[0].dtype
+            (total,) = _tf.add_operation("AddN", given, [dtype], N=len(given), T=dtype)
+            return total
+        choice = next((value for value in given if isinstance(value, _Choice)), None)
+        if choice is not None and choice.condition not in self.taken:
+            sums = []
+            for k in range(len(choice.optionals)):
+                self.taken[choice.condition] = k
+                try:
+                    sums.append(self._sum(list(map(self._resolved, given))))
+                finally:
+                    del self.taken[choice.condition]
+            return _Choice(choice.condition, tuple(sums))
+        values = [o.values for o in map(self._resolved, given) if o.values is not None]
+        if len(values) < 2:
+            return _Optional(values[0] if values else None)
+        return _Optional(tuple(map(self._sum, zip(*values))))
+
+
+def _zeros_like(value: Any) -> Any:
+    if isinstance(value, tf.Tensor):
+        return _add("ZerosLike", [value], value.dtype, T=value.dtype)
+    if isinstance(value, _Choice):
+        return _Choice(value.condition, tuple(map(_zeros_like, value.optionals)))
+    return _Optional(None if value.values is None else tuple(map(_zeros_like, value.values)))
+
+
+def _predicates(op: tf.Operation, condition: tf.Tensor) -> list[tf.Tensor]:
+    """Which of the branches but the last is taken, if none before is."""
+    dtype = condition.dtype
+    if op.type == "StatelessCase":
+        # What is the number of no branch takes the last.
+        numbers = range(len(op.get_attr("branches")) - 1)
+        return [
+            _add("Equal", [condition, tf.constant(k, dtype)], tf.bool, T=dtype) for k in numbers
+        ]
+    if dtype == tf.bool:
+        return [condition]
+    return [_add("NotEqual", [condition, tf.zeros([], dtype)], tf.bool, T=dtype)]
+
+
+def _chosen(condition: tf.Tensor, predicates: Sequence[tf.Tensor], values: Sequence[Any]) -> Any:
+    if not isinstance(values[0], tf.Tensor):
+        return _Choice(condition.ref(), tuple(values))
+    result = values[-1]
+    for predicate, value in reversed(list(zip(predicates, values))):
+        if value is not result:
+            result = _add("SelectV2", [predicate, value, result], value.dtype, T=value.dtype)
+    return result
+
+
+def _add(kind: str, inputs: Sequence[Any], dtype: tf.DType, **attrs: Any) -> tf.Tensor:
+    if not all(isinstance(t, tf.Tensor) and t.dtype in _programs.TYPES for t in inputs):
+        raise Unknown("a variant is more than passed on")
+    (made,) = _tf.add_operation(kind, inputs, [dtype], **attrs)
+    return made
