@@ -5,6 +5,7 @@ import collections
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import convert_to_constants
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import tf_ti
@@ -106,6 +107,17 @@ def reductions(c, x):
     return y, y
 
 
+def joined(c, x):
+    z = tf.concat([tf.reshape(c, [-1]), tf.reshape(x, [-1])], 0)
+    n = c.shape.num_elements()
+
+    def halves():
+        return tf.reshape(tf.concat([z[n:] * 0.5, z[:1]], 0)[:n], c.shape)
+
+    y = tf.cond(z[0] > 0, halves, lambda: tf.reshape(tf.split(z, 2)[0], c.shape) + 0.1)
+    return y, tf.sin(y)
+
+
 def with_call(c, x):
     inner = tf.function(lambda a: tf.sin(a) * x)
     y = tf.cond(tf.reduce_sum(x) > 0, lambda: inner(c), lambda: c + 0.1)
@@ -135,12 +147,12 @@ BODIES = {
     f.__name__: f
     for f in [
         *(on_state, on_slice, on_capture, nested, one_after_another, inputs_and_constants),
-        *(same_in_both, on_number, switch, case, reductions, with_call, by_autograph),
+        *(same_in_both, on_number, switch, case, reductions, joined, with_call, by_autograph),
     ]
 }
-# Conditionals in the branches of others, or calls: TensorFlow's second derivatives call functions
-# that no graph knows.
-OPEN = ("nested", "with_call", "by_autograph")
+# Those of which second derivatives keep conditionals: TensorFlow's call functions that no graph
+# knows, where there were calls or other conditionals in the branches, or have unknown shapes.
+OPEN = ("joined", "nested", "with_call", "by_autograph")
 
 
 # --- ways to run a body ---------------------------------------------------------------------------
@@ -538,6 +550,22 @@ def test_saved_models(tmp_path):
     tf.saved_model.save(loaded, str(again))
     later = tf.function(slopes(tf.saved_model.load(str(again)).roots))(*arguments)
     assert_same(later, found)
+
+
+def test_frozen_functions():
+    factor = tf.Variable(0.5)
+
+    @tf.function(input_signature=[tf.TensorSpec([]), tf.TensorSpec([6])])
+    def run(init, xs):
+        def f(c, x):
+            return tf.cond(x > 0, lambda: c + x, lambda: tf.sin(c) - x), c * factor
+
+        return tf_ti.scan(f, init, xs)
+
+    wanted = run(*SCALARS)
+    frozen = convert_to_constants.convert_variables_to_constants_v2(run.get_concrete_function())
+    assert not frozen.variables
+    assert_same(frozen(*SCALARS), wanted)
 
 
 def test_eager():

@@ -47,14 +47,14 @@ def _words(text: str) -> frozenset[str]:
 _SAFE = _words(
     """
     Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BatchMatMul BatchMatMulV2
-    BatchMatMulV3 BiasAdd BiasAddGrad BiasAddV1 Cast Ceil Cos Cosh DivNoNan Einsum Elu EluGrad
-    Equal Erf Erfc Exp Expm1 Floor Greater GreaterEqual Inv InvGrad IsFinite IsInf IsNan L2Loss
-    LeakyRelu LeakyReluGrad Less LessEqual Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr
-    MatMul Maximum Minimum Mul MulNoNan Neg NotEqual OnesLike Pack Rank RealDiv Reciprocal
-    ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu
-    SeluGrad Shape ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size Softmax Softplus SoftplusGrad
-    Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference Squeeze Sub Tan Tanh TanhGrad
-    Unpack Xdivy Xlog1py Xlogy ZerosLike
+    BatchMatMulV3 BiasAdd BiasAddGrad BiasAddV1 Cast Ceil ConcatV2 Cos Cosh DivNoNan Einsum Elu
+    EluGrad Equal Erf Erfc Exp Expm1 Floor Greater GreaterEqual Inv InvGrad IsFinite IsInf IsNan
+    L2Loss LeakyRelu LeakyReluGrad Less LessEqual Log Log1p LogSoftmax LogicalAnd LogicalNot
+    LogicalOr MatMul Maximum Minimum Mul MulNoNan Neg NotEqual OnesLike Pack Rank RealDiv
+    Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rint Round Rsqrt RsqrtGrad Select
+    SelectV2 Selu SeluGrad Shape ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size Softmax Softplus
+    SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference Squeeze Sub Tan Tanh
+    TanhGrad Unpack Xdivy Xlog1py Xlogy ZerosLike
     """
 )
 # Those which may divide by zero, or refuse a power, where they are of integers.
@@ -67,6 +67,7 @@ _SAFE_IF_KNOWN = {
     "ArgMin": (0,),
     "BroadcastGradientArgs": (),
     "BroadcastTo": (0,),
+    "ConcatOffset": (),
     "Cumprod": (0,),
     "Cumsum": (0,),
     "ExpandDims": (0,),
@@ -253,10 +254,14 @@ class _Check:
         if kind not in _SAFE and kind not in _SAFE_OF_FLOATS and kind not in _SAFE_IF_KNOWN:
             raise Unknown(f"a branch has {kind}, which may fail or has no program", op)
         tensors = (*op.inputs, *op.outputs)
-        if kind in _SAFE_OF_FLOATS and not all(t.dtype.is_floating for t in tensors):
+        is_of_integers = kind in _SAFE_OF_FLOATS and not all(t.dtype.is_floating for t in tensors)
+        if is_of_integers and _static(op.outputs[0], known) is None:
             raise Unknown(f"a branch has {kind} of integers, which may fail", op)
+        if kind in ("ArgMax", "ArgMin") and not _elements(op.inputs[0]):
+            raise Unknown(f"a branch has {kind} of no elements, which may fail", op)
         for i, tensor in enumerate(op.inputs):
             is_needed = kind in _SAFE_IF_KNOWN and i not in _SAFE_IF_KNOWN[kind]
+            is_needed |= kind == "ConcatV2" and i == len(op.inputs) - 1
             if is_needed and _static(tensor, known) is None:
                 raise Unknown(f"a branch has {kind} of positions or shapes that are not known", op)
         if kind in _OF_SHAPES:
