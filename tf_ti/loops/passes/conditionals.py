@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti._library import LOWERED_TYPES
 from tf_ti.loops.passes import batching as _batching, programs as _programs
 from tf_ti.loops.passes.step import Unknown
 from tf_ti.loops.tracing import graphs as _graphs
@@ -212,7 +213,7 @@ class _Check:
         if op.type in WITH_EFFECTS:
             raise Unknown("a branch has effects, or may fail", op)
         predicate = op.inputs[0]
-        if predicate.shape.rank != 0 or predicate.dtype not in _programs.TYPES:
+        if predicate.shape.rank != 0 or predicate.dtype not in LOWERED_TYPES:
             raise Unknown("its condition is no scalar that programs have", op)
         graphs = branches(op)
         if len(graphs) > _MOST_BRANCHES:
@@ -282,7 +283,7 @@ class _Check:
                 # The axes of a sum, say, which another operation tells.
                 if known is None or _static(tensor, known) is None:
                     raise Unknown("a branch has values of shapes that are not known", op)
-            if tensor.dtype not in _programs.TYPES:
+            if tensor.dtype not in LOWERED_TYPES:
                 raise Unknown(f"a branch has values of type {tensor.dtype.name}", op)
 
     def _add(self, op: tf.Operation, elements: int) -> None:
@@ -465,7 +466,7 @@ def _chosen(condition: tf.Tensor, predicates: Sequence[tf.Tensor], values: Seque
 
 
 def _add(kind: str, inputs: Sequence[Any], dtype: tf.DType, **attrs: Any) -> tf.Tensor:
-    if not all(isinstance(t, tf.Tensor) and t.dtype in _programs.TYPES for t in inputs):
+    if not all(isinstance(t, tf.Tensor) and t.dtype in LOWERED_TYPES for t in inputs):
         raise Unknown("a variant is more than passed on")
     (made,) = _tf.add_operation(kind, inputs, [dtype], **attrs)
     return made
