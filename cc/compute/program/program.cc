@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "cc/compute/program/loops.h"
+#include "cc/compute/program/sources.h"
 #include "cc/compute/program/tiles.h"
 
 namespace tf_ti {
@@ -13,37 +15,6 @@ namespace {
 constexpr int64_t kLine = 64;
 
 int64_t Rounded(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-
-// The loops of an elementwise step: its dimensions, the last first, without those of 1, and
-// neighbours made one where all operands allow it.
-struct Loops {
-  Dims sizes;
-  std::vector<Dims> strides;  // of each operand
-};
-
-Loops MergeLoops(const std::vector<View>& views) {
-  Loops loops;
-  loops.strides.resize(views.size());
-  const Dims& dims = views[0].dims;
-  for (int d = static_cast<int>(dims.size()) - 1; d >= 0; --d) {
-    if (dims[d] == 1) continue;
-    bool merges = !loops.sizes.empty();
-    for (size_t k = 0; k < views.size() && merges; ++k) {
-      merges = views[k].strides[d] == loops.strides[k].back() * loops.sizes.back();
-    }
-    if (merges) {
-      loops.sizes.back() *= dims[d];
-      continue;
-    }
-    loops.sizes.push_back(dims[d]);
-    for (size_t k = 0; k < views.size(); ++k) loops.strides[k].push_back(views[k].strides[d]);
-  }
-  if (loops.sizes.empty()) {
-    loops.sizes.push_back(1);
-    for (size_t k = 0; k < views.size(); ++k) loops.strides[k].push_back(SizeOf(views[k].type));
-  }
-  return loops;
-}
 
 // True if what a product of matrices adds up lies side by side, and the right factor's columns do
 // not.
@@ -310,12 +281,13 @@ void ProgramBuilder::AddOutput(const View& view) {
   blocks_[output.block].stays = false;
 }
 
-Program::Program(const ProgramBuilder& builder, int64_t red_zone, const TileLimits& limits)
-    : num_inputs_(builder.num_inputs_),
-      num_outputs_(builder.num_outputs_),
+Program::Program(const ProgramBuilder& given, int64_t red_zone, const TileLimits& limits)
+    : num_inputs_(given.num_inputs_),
+      num_outputs_(given.num_outputs_),
       thread_time_(limits.thread),
-      of_inputs_(builder.num_inputs_),
-      of_outputs_(builder.num_outputs_) {
+      of_inputs_(given.num_inputs_),
+      of_outputs_(given.num_outputs_) {
+  const ProgramBuilder builder = SourceFinder(given, limits).Find();
   const std::vector<TileGroup> groups = TileFinder(builder, limits).Find();
   for (const bool in_prologue : {true, false}) {
     for (const ProgramBuilder::Step& step : builder.steps_) {
@@ -392,16 +364,8 @@ void Program::AddStep(const ProgramBuilder::Step& step) {
       loops.strides.push_back({view.strides[2], view.strides[1], view.strides[0], 0});
     }
   } else {
-    loops = MergeLoops(step.views);
-    for (size_t k = 1; k < step.views.size(); ++k) {
-      const int64_t stride = loops.strides[k][0];
-      if (stride == 0) {
-        layout |= 1 << (k - 1);
-      } else if (stride != SizeOf(step.views[k].type)) {
-        layout = kStrided;
-      }
-    }
-    if (loops.strides[0][0] != SizeOf(step.views[0].type)) layout = kStrided;
+    loops = LoopsOf(step);
+    layout = loops.layout;
     if (loops.sizes.size() == 1) count = loops.sizes[0];
   }
   instruction.run = FindKernel(step.operation, step.from, step.to, layout, count);

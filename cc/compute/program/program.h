@@ -60,6 +60,7 @@ class ProgramBuilder {
 
  private:
   friend class Program;
+  friend class SourceFinder;
   friend class TileFinder;
 
   enum class Storage { kInput, kConstant, kTemporary, kOutput };
@@ -95,6 +96,7 @@ struct TileLimits {
   double step = 150;        // one of less takes no part in a group
   double thread = 15e3;     // less does not pay for a thread, even one that is awake
   int64_t bytes = 8 << 10;  // of each array in a tile: several stay in the first cache
+  double copies = 20;       // those whose absence saves less than this are made
 };
 
 // Immutable; runs of it, at the same time too, have memory of their own.

@@ -196,6 +196,7 @@ class Case {
   std::vector<Array> Run() {
     TileLimits limits;
     if (random_->Chance(0.6)) limits = {0, 0, 0, 0.1, random_->Int(1, 300)};  // whatever it costs
+    if (random_->Chance(0.6)) limits.copies = -1e9;  // as few copies as there can be
     const Program program(builder, random_->Pick({0, 64, 192}), limits);
     ProgramRun run(program);
     std::vector<std::unique_ptr<Guarded<char>>> results;
@@ -560,6 +561,49 @@ Array SlicedPlainly(const Array& array, int dim, int64_t begin, int64_t size, in
   return result;
 }
 
+Array JoinedPlainly(const std::vector<Array>& parts, int dim) {
+  Array result;
+  result.type = parts[0].type;
+  result.dims = parts[0].dims;
+  int64_t outer = 1, inner = 1;
+  for (int d = 0; d < dim; ++d) outer *= result.dims[d];
+  for (size_t d = dim + 1; d < result.dims.size(); ++d) inner *= result.dims[d];
+  result.dims[dim] = 0;
+  for (const Array& part : parts) result.dims[dim] += part.dims[dim];
+  for (int64_t i = 0; i < outer; ++i) {
+    for (const Array& part : parts) {
+      const int64_t count = part.dims[dim] * inner;
+      for (int64_t j = i * count; j < (i + 1) * count; ++j) {
+        if (part.is_real()) {
+          result.reals.push_back(part.reals[j]);
+        } else {
+          result.integers.push_back(part.integers[j]);
+        }
+      }
+    }
+  }
+  return result;
+}
+
+// Parts one behind the other, as those of a concatenation or a roll are.
+View Joined(ProgramBuilder* builder, const std::vector<View>& parts, int dim) {
+  Dims dims = parts[0].dims;
+  dims[dim] = 0;
+  for (const View& part : parts) dims[dim] += part.dims[dim];
+  const View whole = builder->AddResult(parts[0].type, dims);
+  int64_t at = 0;
+  for (const View& part : parts) {
+    builder->CopyInto(part, whole.Slice(dim, at, part.dims[dim], 1));
+    at += part.dims[dim];
+  }
+  return whole;
+}
+
+View Rolled(ProgramBuilder* builder, const View& view, int dim, int64_t shift) {
+  const int64_t rest = view.dims[dim] - shift;
+  return Joined(builder, {view.Slice(dim, rest, shift, 1), view.Slice(dim, 0, rest, 1)}, dim);
+}
+
 // A graph of many operations, views and reductions, and the same of arrays one after the other.
 TEST(Program, GraphsComputeWhatTheirOperationsDo) {
   ForRandomCases(400, [](Random* random) {
@@ -585,7 +629,75 @@ TEST(Program, GraphsComputeWhatTheirOperationsDo) {
     for (int64_t i = random->Int(5, 60); i > 0; --i) {
       const Node node = nodes[random->Int(0, nodes.size() - 1)];
       const int rank = node.view.rank();
-      switch (random->Int(0, 7)) {
+      switch (random->Int(0, 10)) {
+        case 4:
+        case 5: {  // a roll
+          if (rank == 0) break;
+          const int dim = random->Int(0, rank - 1);
+          const int64_t extent = node.view.dims[dim];
+          if (extent < 2) break;
+          const int64_t shift = random->Int(1, extent - 1), rest = extent - shift;
+          add(Rolled(&one.builder, node.view, dim, shift),
+              JoinedPlainly({SlicedPlainly(node.array, dim, rest, shift, 1),
+                             SlicedPlainly(node.array, dim, 0, rest, 1)},
+                            dim));
+          break;
+        }
+        case 6: {  // all that could be joined, or some of it
+          if (rank == 0) break;
+          const int dim = random->Int(0, rank - 1);
+          std::vector<View> views;
+          std::vector<Array> arrays;
+          for (const Node& other : nodes) {
+            if (other.view.type != node.view.type || views.size() > 3) continue;
+            Dims dims = other.view.dims;
+            if (static_cast<int>(dims.size()) != rank) continue;
+            dims[dim] = node.view.dims[dim];
+            if (dims != node.view.dims || random->Chance(0.3)) continue;
+            views.push_back(other.view);
+            arrays.push_back(other.array);
+          }
+          if (views.empty()) break;
+          const View joined = Joined(&one.builder, views, dim);
+          if (joined.count() == 0 || joined.count() > 10000) break;
+          add(joined, JoinedPlainly(arrays, dim));
+          break;
+        }
+        case 7: {  // a padding, of zeros
+          if (rank == 0 || node.view.count() == 0 || node.view.count() > 3000) break;
+          const int dim = random->Int(0, rank - 1);
+          const int64_t before = random->Int(0, 3), after = random->Int(0, 3);
+          Array zero = node.array;
+          zero.dims = {};
+          zero.reals.resize(zero.is_real());
+          zero.integers.resize(!zero.is_real());
+          for (double& x : zero.reals) x = 0;
+          for (int64_t& x : zero.integers) x = 0;
+          const View filling = one.Add(zero);
+          Dims dims = node.view.dims;
+          dims[dim] += before + after;
+          const View whole = one.builder.AddResult(node.view.type, dims);
+          std::vector<Array> parts;
+          for (const int64_t size : {before, after}) {
+            dims[dim] = size;
+            Array part = zero;
+            part.dims = dims;
+            if (part.is_real()) part.reals.assign(CountOf(dims), 0);
+            if (!part.is_real()) part.integers.assign(CountOf(dims), 0);
+            parts.push_back(std::move(part));
+          }
+          parts.insert(parts.begin() + 1, node.array);
+          const bool is_filled = random->Chance(0.5);  // all of it, and written again
+          if (is_filled) one.builder.CopyInto(filling, whole);
+          const int64_t extent = node.view.dims[dim];
+          one.builder.CopyInto(node.view, whole.Slice(dim, before, extent, 1));
+          if (!is_filled) {
+            one.builder.CopyInto(filling, whole.Slice(dim, 0, before, 1));
+            one.builder.CopyInto(filling, whole.Slice(dim, before + extent, after, 1));
+          }
+          add(whole, JoinedPlainly(parts, dim));
+          break;
+        }
         case 0: {
           std::vector<int> order(rank);
           for (int d = 0; d < rank; ++d) order[d] = d;
@@ -728,6 +840,36 @@ TEST(Program, MemoryIsSharedByWhatDoesNotLiveAtOnce) {
   for (int i = 0; i < 100; ++i) view = builder.Apply(Operation::kNeg, {view});
   builder.AddOutput(view);
   EXPECT_LE(Program(builder).arena_bytes(), 2 * 4096);
+}
+
+// Each part of a sum is one of the parts of its operands.
+TEST(Program, SumsOfRollsReadWhatIsRolled) {
+  ProgramBuilder builder;
+  const View x = builder.AddInput(ElementType::kFloat, {64, 64});
+  const View up = Rolled(&builder, x, 0, 1), down = Rolled(&builder, x, 0, 63);
+  builder.AddOutput(builder.Apply(Operation::kAdd, {up, down}));
+  const Program program(builder);
+  EXPECT_EQ(program.num_instructions(), 3);
+  EXPECT_EQ(program.arena_bytes(), 0);
+}
+
+// An instruction takes more time than a copy of few elements.
+TEST(Program, SmallArraysAreCopied) {
+  ProgramBuilder builder;
+  const View x = builder.AddInput(ElementType::kFloat, {8});
+  const View rolled = Rolled(&builder, x, 0, 4);
+  builder.AddOutput(builder.Apply(Operation::kAdd, {builder.Apply(Operation::kNeg, {rolled}),
+                                                    builder.Apply(Operation::kExp, {rolled})}));
+  EXPECT_EQ(Program(builder).num_instructions(), 5);
+}
+
+// A product reads all of an array, so that it is there for the sum too.
+TEST(Program, WhatOthersReadIsCopied) {
+  ProgramBuilder builder;
+  const View x = builder.AddInput(ElementType::kFloat, {64, 64});
+  const View rolled = Rolled(&builder, x, 0, 1);
+  builder.AddOutput(builder.Apply(Operation::kAdd, {rolled, builder.Multiply(rolled, x)}));
+  EXPECT_EQ(Program(builder).num_instructions(), 4);
 }
 
 TEST(Program, WhatStaysIsComputedOnce) {

@@ -1,0 +1,27 @@
+// The loops of elementwise steps.
+#ifndef TF_TI_CC_COMPUTE_PROGRAM_LOOPS_H_
+#define TF_TI_CC_COMPUTE_PROGRAM_LOOPS_H_
+
+#include <vector>
+
+#include "cc/compute/program/program.h"
+
+namespace tf_ti {
+
+// The dimensions of a step, the last first, without those of 1, and neighbours made one where all
+// operands allow it.
+struct Loops {
+  Dims sizes;
+  std::vector<Dims> strides;  // of each operand
+  int layout = 0;             // of the kernel that runs them
+};
+
+Loops MergeLoops(const std::vector<View>& views);
+
+// Those that an elementwise step runs: where no kernel takes the operands as they lie, rows of one
+// element.
+Loops LoopsOf(const ProgramBuilder::Step& step);
+
+}  // namespace tf_ti
+
+#endif  // TF_TI_CC_COMPUTE_PROGRAM_LOOPS_H_

@@ -1,0 +1,188 @@
+#include "cc/compute/program/sources.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cc/compute/program/loops.h"
+
+namespace tf_ti {
+namespace {
+
+using Step = ProgramBuilder::Step;
+using Box = SourceFinder::Box;
+
+constexpr size_t kMostParts = 8;   // of a block
+constexpr size_t kMostSteps = 16;  // that one becomes
+
+bool IsElementwise(const Step& step) {
+  return !IsReduction(step.operation) && !IsCall(step.operation) &&
+         step.operation != Operation::kMatMul && step.operation != Operation::kGather;
+}
+
+std::optional<Box> Intersection(const Box& a, const Box& b) {
+  Box box = a;
+  for (size_t d = 0; d < a.sizes.size(); ++d) {
+    box.begin[d] = std::max(a.begin[d], b.begin[d]);
+    box.sizes[d] = std::min(a.begin[d] + a.sizes[d], b.begin[d] + b.sizes[d]) - box.begin[d];
+    if (box.sizes[d] <= 0) return std::nullopt;
+  }
+  return box;
+}
+
+// Of a view whose elements are those of a box, the elements of a box within.
+View Cut(View view, const Box& box, const Box& within) {
+  for (int d = 0; d < view.rank(); ++d) {
+    view = view.Slice(d, within.begin[d] - box.begin[d], within.sizes[d], 1);
+  }
+  return view;
+}
+
+// Of a step that reads what the caches have, in nanoseconds, about.
+double TimeInCaches(const Step& step) {
+  constexpr double kInstruction = 6, kRow = 1.2, kNumber = 0.8, kVector = 0.4, kFunction = 6;
+  const Loops loops = LoopsOf(step);
+  const int64_t rows = step.views[0].count() / std::max<int64_t>(loops.sizes[0], 1);
+  if (loops.layout == kStrided) return kInstruction + rows * (kRow + kNumber * loops.sizes[0]);
+  const int64_t lanes = 32 / SizeOf(step.from);
+  const int64_t vectors = (loops.sizes[0] + lanes - 1) / lanes;
+  const double vector = IsFunction(step.operation) ? kFunction : kVector;
+  return kInstruction + rows * (kRow + vector * vectors);
+}
+
+double TimeInCaches(const std::vector<Step>& steps) {
+  double time = 0;
+  for (const Step& step : steps) time += TimeInCaches(step);
+  return time;
+}
+
+}  // namespace
+
+ProgramBuilder SourceFinder::Find() {
+  writers_.resize(builder_.blocks_.size());
+  readers_.resize(builder_.blocks_.size());
+  std::vector<int> order;
+  for (size_t i = 0; i < builder_.steps_.size(); ++i) {
+    const Step& step = builder_.steps_[i];
+    steps_.push_back({step});
+    const int block = step.views[0].block;
+    if (writers_[block].empty()) order.push_back(block);
+    writers_[block].push_back(i);
+    for (size_t k = 1; k < step.views.size(); ++k) {
+      std::vector<size_t>& readers = readers_[step.views[k].block];
+      if (readers.empty() || readers.back() != i) readers.push_back(i);
+    }
+  }
+  for (const int block : order) TryWithout(block);
+  ProgramBuilder result = builder_;
+  result.steps_.clear();
+  for (const std::vector<Step>& steps : steps_) {
+    result.steps_.insert(result.steps_.end(), steps.begin(), steps.end());
+  }
+  return result;
+}
+
+// None of a view that is no box of the block's dimensions.
+std::optional<Box> SourceFinder::BoxOf(const View& view) const {
+  if (view.dims.size() != dims_.size() || view.type != type_) return std::nullopt;
+  Box box = {{}, view.dims};
+  int64_t rest = view.offset;
+  for (size_t d = 0; d < dims_.size(); ++d) {
+    if (view.dims[d] != 1 && view.strides[d] != strides_[d]) return std::nullopt;
+    box.begin.push_back(rest / strides_[d]);
+    rest %= strides_[d];
+    if (box.begin[d] + view.dims[d] > dims_[d]) return std::nullopt;
+  }
+  return box;
+}
+
+// False if the block has other parts than copies, or parts that share elements.
+bool SourceFinder::FindParts(int block) {
+  parts_.clear();
+  int64_t count = 0;
+  for (const size_t place : writers_[block]) {
+    for (const Step& step : steps_[place]) {
+      if (step.operation != Operation::kCopy || parts_.size() == kMostParts) return false;
+      const View& to = step.views[0];
+      if (parts_.empty()) {
+        // The dimensions follow from how far their elements are from each other.
+        if (to.rank() == 0) return false;
+        dims_ = to.dims;
+        strides_ = to.strides;
+        int64_t bytes = builder_.blocks_[block].bytes;
+        for (size_t d = 0; d < dims_.size(); ++d) {
+          if (strides_[d] <= 0 || bytes % strides_[d] != 0) return false;
+          dims_[d] = bytes / strides_[d];
+          bytes = strides_[d];
+        }
+        type_ = to.type;
+        if (bytes != SizeOf(type_)) return false;
+      }
+      const std::optional<Box> box = BoxOf(to);
+      if (!box.has_value()) return false;
+      for (const Part& part : parts_) {
+        if (Intersection(part.box, *box).has_value()) return false;
+      }
+      // What it copies stays as it is.
+      const std::vector<size_t>& writers = writers_[step.views[1].block];
+      if (!writers.empty() && writers.back() > place) return false;
+      parts_.push_back({*box, step.views[1]});
+      count += to.count();
+    }
+  }
+  return count == CountOf(dims_);
+}
+
+// Adds what a step becomes that reads parts of the block, not the block. Returns false if it
+// cannot.
+bool SourceFinder::ReadParts(const Step& step, int block, std::vector<Step>* steps) const {
+  size_t k = 1;
+  while (k < step.views.size() && step.views[k].block != block) ++k;
+  if (k == step.views.size()) {
+    steps->push_back(step);
+    return steps->size() <= kMostSteps;
+  }
+  const std::optional<Box> box = BoxOf(step.views[k]);
+  if (!box.has_value() || !IsElementwise(step)) return false;
+  for (const View& view : step.views) {
+    if (view.dims != box->sizes) return false;
+  }
+  for (const Part& part : parts_) {
+    const std::optional<Box> common = Intersection(*box, part.box);
+    if (!common.has_value()) continue;
+    Step cut = step;
+    for (View& view : cut.views) view = Cut(view, *box, *common);
+    cut.views[k] = Cut(part.source, part.box, *common);
+    if (!ReadParts(cut, block, steps)) return false;
+  }
+  return true;
+}
+
+void SourceFinder::TryWithout(int block) {
+  const ProgramBuilder::Block& of = builder_.blocks_[block];
+  if (of.storage != ProgramBuilder::Storage::kTemporary || of.stays) return;
+  if (readers_[block].empty() || !FindParts(block)) return;
+  std::vector<std::vector<Step>> changed;
+  double before = 0, after = 0;
+  for (const size_t place : writers_[block]) before += TimeInCaches(steps_[place]);
+  for (const size_t place : readers_[block]) {
+    if (place < writers_[block].back()) return;
+    std::vector<Step>& steps = changed.emplace_back();
+    for (const Step& step : steps_[place]) {
+      if (!ReadParts(step, block, &steps)) return;
+    }
+    before += TimeInCaches(steps_[place]);
+    after += TimeInCaches(steps);
+  }
+  if (before - after < limits_.copies) return;
+  for (size_t i = 0; i < changed.size(); ++i) {
+    const size_t place = readers_[block][i];
+    steps_[place] = std::move(changed[i]);
+    for (const Part& part : parts_) {
+      std::vector<size_t>& readers = readers_[part.source.block];
+      if (std::count(readers.begin(), readers.end(), place) == 0) readers.push_back(place);
+    }
+  }
+  for (const size_t place : writers_[block]) steps_[place].clear();
+}
+
+}  // namespace tf_ti
