@@ -853,6 +853,33 @@ TEST(Program, SumsOfRollsReadWhatIsRolled) {
   EXPECT_EQ(program.arena_bytes(), 0);
 }
 
+// What is copied is written again before the copy is read.
+TEST(Program, CopiesAreOfWhatWasThere) {
+  ProgramBuilder builder;
+  const View x = builder.AddInput(ElementType::kFloat, {256});
+  const View y = builder.AddInput(ElementType::kFloat, {256});
+  const View twice = builder.AddResult(ElementType::kFloat, {256});
+  builder.CopyInto(x, twice);
+  const View rolled = Rolled(&builder, twice, 0, 1);
+  builder.CopyInto(y, twice);
+  builder.AddOutput(builder.Apply(Operation::kSub, {rolled, twice}));
+  TileLimits limits;
+  limits.copies = -1e9;
+  const Program program(builder, 0, limits);
+  ProgramRun run(program);
+  std::vector<float> from(256), other(256), result(256);
+  for (int i = 0; i < 256; ++i) {
+    from[i] = static_cast<float>(i);
+    other[i] = static_cast<float>(7 * i);
+  }
+  run.SetInput(0, from.data());
+  run.SetInput(1, other.data());
+  run.SetOutput(0, result.data());
+  run.RunPrologue();
+  run.Run();
+  for (int i = 0; i < 256; ++i) EXPECT_EQ(result[i], from[(i + 255) % 256] - other[i]);
+}
+
 // An instruction takes more time than a copy of few elements.
 TEST(Program, SmallArraysAreCopied) {
   ProgramBuilder builder;

@@ -165,7 +165,7 @@ void SourceFinder::TryWithout(int block) {
   double before = 0, after = 0;
   for (const size_t place : writers_[block]) before += TimeInCaches(steps_[place]);
   for (const size_t place : readers_[block]) {
-    if (place < writers_[block].back()) return;
+    if (place <= writers_[block].back()) return;
     std::vector<Step>& steps = changed.emplace_back();
     for (const Step& step : steps_[place]) {
       if (!ReadParts(step, block, &steps)) return;
