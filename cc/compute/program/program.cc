@@ -263,8 +263,8 @@ void ProgramBuilder::AddOutput(const View& view) {
   const int number = num_outputs_++;
   // In place, where it is the whole of a result of its own.
   Block* const block = &blocks_[view.block];
-  if (!IsHalf(view.type) && block->storage == Storage::kTemporary && !block->stays && view.offset == 0 &&
-      view.bytes() == block->bytes && view.IsContiguous()) {
+  if (!IsHalf(view.type) && block->storage == Storage::kTemporary && !block->stays &&
+      view.offset == 0 && view.bytes() == block->bytes && view.IsContiguous()) {
     block->storage = Storage::kOutput;
     block->number = number;
     return;

@@ -22,14 +22,14 @@ struct TileGroup;
 // inputs that stay alone is computed once a run, in the prologue.
 class ProgramBuilder {
  public:
-  // An input, whose elements lie one behind the other, as StoredAs. One that stays is the same in all runs of
-  // the main part.
+  // An input, whose elements lie one behind the other, as StoredAs. One that stays is the same in
+  // all runs of the main part.
   View AddInput(ElementType type, const Dims& dims, bool stays = false);
   View AddConstant(ElementType type, const Dims& dims, const void* elements);
 
-  // Have results of their own. Those of half precision are rounded after each. The operands fit each other: their types are those of the
-  // operation, their dimensions can be broadcast. Return a view of block -1 where there is no
-  // kernel.
+  // Have results of their own. Those of half precision are rounded after each. The operands fit
+  // each other: their types are those of the operation, their dimensions can be broadcast. Return a
+  // view of block -1 where there is no kernel.
   View Apply(Operation operation, const std::vector<View>& operands);
   View Cast(const View& operand, ElementType to);
   // Along one dimension, which stays, as one of 1. It has elements.

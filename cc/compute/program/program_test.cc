@@ -18,8 +18,8 @@
 namespace tf_ti {
 namespace {
 
-constexpr ElementType kTypes[] = {ElementType::kFloat, ElementType::kDouble, ElementType::kHalf,
-                                  ElementType::kBFloat16, ElementType::kInt32, ElementType::kInt64,
+constexpr ElementType kTypes[] = {ElementType::kFloat,    ElementType::kDouble, ElementType::kHalf,
+                                  ElementType::kBFloat16, ElementType::kInt32,  ElementType::kInt64,
                                   ElementType::kBool};
 static_assert(std::size(kTypes) == kNumElementTypes);
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -347,8 +347,7 @@ TEST(Program, EachNumberOfHalfPrecisionIsReadAndWritten) {
       const Program program(builder);
       ProgramRun run(program);
       for (int64_t first = 0; first + length <= 1 << 16; first += length == 80 ? 80 : step) {
-        const Guarded<uint16_t> given(
-            std::vector<uint16_t>(&all[first], &all[first] + length));
+        const Guarded<uint16_t> given(std::vector<uint16_t>(&all[first], &all[first] + length));
         Guarded<uint16_t> same(length);
         Guarded<float> wide(length);
         run.SetInput(0, given.data());
@@ -382,7 +381,8 @@ TEST(Program, FloatsAreRoundedToTheNearestOfHalfPrecision) {
       double x = low + (high - low) * random->Pick({0.0, 0.5, 0.5, 0.25, random->Real(0, 1)});
       auto y = static_cast<float>(x);
       if (random->Chance(0.3)) y = std::nextafter(y, random->Chance(0.5) ? 1e38f : -1e38f);
-      if (random->Chance(0.02)) y = static_cast<float>(random->Pick({65504.0, 65520.0, 65519.9, 3.3961e38}));
+      if (random->Chance(0.02))
+        y = static_cast<float>(random->Pick({65504.0, 65520.0, 65519.9, 3.3961e38}));
       array.reals.push_back(y);
     }
     Case one(random);
@@ -435,8 +435,8 @@ TEST(Program, EachReductionIsThatOfNumbersOneByOne) {
 
 TEST(Program, ProductsAreSumsOfProducts) {
   ForRandomCases(300, [](Random* random) {
-    const ElementType type = random->Pick({ElementType::kFloat, ElementType::kDouble,
-                                           ElementType::kHalf, ElementType::kBFloat16});
+    const ElementType type = random->Pick(
+        {ElementType::kFloat, ElementType::kDouble, ElementType::kHalf, ElementType::kBFloat16});
     const int64_t m = random->Int(1, 9), k = random->Int(1, 40);
     const int64_t n = random->Chance(0.2) ? 1 : random->Int(1, 70);
     const int64_t batch = random->Int(1, 4);

@@ -211,8 +211,7 @@ const absl::flat_hash_map<std::string, Formula>& HalfFormulas() {
          const Term &y = in[0], &dy = in[1];
          return (dy * y) * (y.Number(-0.5) * (y * y));
        }},
-      {"ReciprocalGrad",
-       [](const Terms& in, const NodeDef&) { return -(in[0] * in[0]) * in[1]; }},
+      {"ReciprocalGrad", [](const Terms& in, const NodeDef&) { return -(in[0] * in[0]) * in[1]; }},
       {"InvGrad", [](const Terms& in, const NodeDef&) { return -(in[0] * in[0]) * in[1]; }},
       {"SquaredDifference",
        [](const Terms& in, const NodeDef&) {
