@@ -303,7 +303,9 @@ MOVES = {
     "gather a matrix": lambda x: tf.gather(x, [[0, 1], [3, 3]]) * 2,
     "cumsum": lambda x: tf.cumsum(x, 1) * tf.cumsum(x, 0, exclusive=True, reverse=True),
     "cumprod": lambda x: tf.math.cumprod(x, 1, exclusive=True) - tf.math.cumprod(x, 0),
-    "one hot": lambda x: x * tf.one_hot(tf.argmax(x, 1), 6, dtype=x.dtype) + tf.one_hot([9, 0], 6, x[0, 0])[0],
+    "one hot": lambda x: (
+        x * tf.one_hot(tf.argmax(x, 1), 6, dtype=x.dtype) + tf.one_hot([9, 0], 6, x[0, 0])[0]
+    ),
     "one hot axis": lambda x: tf.one_hot(tf.argmax(x, 1, tf.int32), 6, x[0, 0], x[1, 1], axis=0),
     "size": lambda x: x / tf.cast(tf.size(x + 1) + tf.rank(x), x.dtype),
     "range": lambda x: tf.reshape(x + 1, tf.range(2, 20, 10)[:1] * 0 + tf.size(x)) * 2,
@@ -564,8 +566,7 @@ def test_a_sum_of_halves_is_rounded_once(dtype):
         w = tf.ones([5], dtype)
         with tf.GradientTape() as tape:
             tape.watch(w)
-            step = lambda h, x: (h * 0.5, x * w + h)
-            ys = tf_ti.scan(step, xs[0], xs, fuse=Fuse.PROGRAMS)[1]
+            ys = tf_ti.scan(lambda h, x: (h * 0.5, x * w + h), xs[0], xs, fuse=Fuse.PROGRAMS)[1]
         return tape.gradient(ys, w)
 
     expected = tf.cast(tf.reduce_sum(tf.cast(xs, tf.float64), 0), dtype)

@@ -236,13 +236,9 @@ def test_a_body_that_is_traced_again_and_again_is_named_once(caplog):
             total(X, body)
         return [r.getMessage() for r in caplog.records if "has been traced" in r.getMessage()]
 
-    def my_body(piece, s, read=[1.0]):  # noqa: B006 - which may change
-        return s + read[0] * piece[0]
-
-    def known_body(piece, s):
+    def my_body(piece, s):
         return s + piece[0]
 
-    assert not run(known_body)
     assert not run(my_body, 4)
     assert not run(tf.function(my_body))
     (message,) = run(my_body)
