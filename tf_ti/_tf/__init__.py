@@ -28,8 +28,10 @@ from tf_ti._tf.freeze import (
     register_freezing,
 )
 from tf_ti._tf.functions import (
+    DIFFERENTIATED,
     CheapCall,
     add_function,
+    body_of,
     find_function,
     function_graph,
     loaded_function_graph,
@@ -114,6 +116,7 @@ from tf_ti._tf.vectorize import (
 
 __all__ = [
     "BatchableTypeSpec",
+    "DIFFERENTIATED",
     "CheapCall",
     "CompositeTensor",
     "EagerTensor",
@@ -141,6 +144,7 @@ __all__ = [
     "encode_rows",
     "expects_gpu",
     "expects_xla",
+    "body_of",
     "find_function",
     "find_gradient",
     "forget_captures",

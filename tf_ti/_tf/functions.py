@@ -16,6 +16,9 @@ from tf_ti._tf.graphs import FuncGraph, dismantle, trace
 from tf_ti._tf.operations import is_stateful
 from tf_ti._tf.variables import READS
 
+# An attribute, where an op runs another body than derivatives are of: the name of that.
+DIFFERENTIATED = "_tf_ti_differentiated"
+
 
 def make_function(graph: FuncGraph) -> atomic_function.AtomicFunction:
     """A function that the runtime knows, from a graph with its inputs and outputs set.
@@ -136,6 +139,12 @@ def find_function(graph: tf.Graph, name: str):
             return function
         graph = getattr(graph, "outer_graph", None)
     return None
+
+
+def body_of(op: tf.Operation) -> str:
+    """The name of a loop op's body, as it was traced."""
+    attrs = op.node_def.attr
+    return attrs[DIFFERENTIATED if DIFFERENTIATED in attrs else "body"].func.name
 
 
 def function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:

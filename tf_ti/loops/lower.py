@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.loops.spec import DIFFERENTIATED, OPS
+from tf_ti.loops.spec import OPS
 from tf_ti.loops.traced import TracedLoop
 
 # The derivatives of a loop, both from a `TracedLoop` that has outputs:
@@ -79,7 +79,7 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
     )
     if loop.outer_graph is not None:
         if instead is not None:
-            _tf.set_function(outputs[0].op, DIFFERENTIATED, differentiated)
+            _tf.set_function(outputs[0].op, _tf.DIFFERENTIATED, differentiated)
         _mark(loop, limit)
         for result, parameter in spec.back_edges:
             if tensors[parameter].dtype == tf.variant:

@@ -13,8 +13,6 @@ import tensorflow as tf
 from tf_ti import _tf
 
 OPS = ("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
-# An attribute, where an op runs another body than derivatives are of: the name of that.
-DIFFERENTIATED = "_tf_ti_differentiated"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,12 +213,6 @@ class LoopSpec:
             tuple(attr("condition_inputs")) if attr("condition") else None,
             attr("fuse"),
         )
-
-
-def body_of(op: tf.Operation) -> str:
-    """The name of a loop op's body, as it was traced."""
-    attrs = op.node_def.attr
-    return attrs[DIFFERENTIATED if DIFFERENTIATED in attrs else "body"].func.name
 
 
 def as_history(output: Output) -> Output:

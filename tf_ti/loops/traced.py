@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops import spec as _spec
 from tf_ti.loops.spec import Input, LoopSpec, Output
 from tf_ti.loops.tracing import graphs as _graphs
 from tf_ti.loops.tracing.body import Body
@@ -80,7 +79,7 @@ class TracedLoop:
             shapes += [t.shape for t in condition.outputs[1:]]
         return cls(
             spec,
-            _graphs.of_function(op, _spec.body_of(op), shapes),
+            _graphs.of_function(op, _tf.body_of(op), shapes),
             list(op.inputs[:count]),
             op.inputs[count] if has_limit else None,
             condition,

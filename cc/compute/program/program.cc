@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cc/compute/program/loops.h"
+#include "cc/compute/program/merged_loops.h"
 #include "cc/compute/program/sources.h"
 #include "cc/compute/program/tiles.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cc/compute/program/loops.h"
+#include "cc/compute/program/merged_loops.h"
 
 namespace tf_ti {
 namespace {

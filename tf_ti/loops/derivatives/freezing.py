@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops.spec import DIFFERENTIATED, OPS
+from tf_ti.loops.spec import OPS
 
 
 def _freeze(node, index, value):
@@ -17,7 +17,7 @@ def _freeze(node, index, value):
 
 
 def _calls(node):
-    for attr in ("body", DIFFERENTIATED):
+    for attr in ("body", _tf.DIFFERENTIATED):
         if attr in node.attr:
             yield node.attr[attr].func.name, range(len(node.attr["Tin"].list.type))
     for condition in node.attr["condition"].list.func:

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.loops.spec import body_of
 from tf_ti.openvino.model import OWN_PORT, RANGE
 from tf_ti.openvino.writer.conversion import Node, needed_operations, writes
 from tf_ti.openvino.writer.network import Body, Layer, Network, Port, element_type_of, shape_of
@@ -101,7 +100,7 @@ class _Loop:
         self.lengths = rest
         self.edges = list(zip(op.attr("back_edge_from"), op.attr("back_edge_to")))
         self.shapes = [tf.TensorShape(shape) for shape in op.attr("parameter_shapes")]
-        self.body = _tf.function_graph(op.op, body_of(op.op), self.shapes)
+        self.body = _tf.function_graph(op.op, _tf.body_of(op.op), self.shapes)
         self.condition, self.tested = None, list(op.attr("condition_inputs"))
         for function in op.op.get_attr("condition"):
             shapes = [self.shapes[i] for i in self.tested]

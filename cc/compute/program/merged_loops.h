@@ -1,6 +1,6 @@
 // The loops of elementwise steps.
-#ifndef TF_TI_CC_COMPUTE_PROGRAM_LOOPS_H_
-#define TF_TI_CC_COMPUTE_PROGRAM_LOOPS_H_
+#ifndef TF_TI_CC_COMPUTE_PROGRAM_MERGED_LOOPS_H_
+#define TF_TI_CC_COMPUTE_PROGRAM_MERGED_LOOPS_H_
 
 #include <vector>
 
@@ -24,4 +24,4 @@ Loops LoopsOf(const ProgramBuilder::Step& step);
 
 }  // namespace tf_ti
 
-#endif  // TF_TI_CC_COMPUTE_PROGRAM_LOOPS_H_
+#endif  // TF_TI_CC_COMPUTE_PROGRAM_MERGED_LOOPS_H_

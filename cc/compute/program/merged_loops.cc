@@ -1,4 +1,4 @@
-#include "cc/compute/program/loops.h"
+#include "cc/compute/program/merged_loops.h"
 
 namespace tf_ti {
 
