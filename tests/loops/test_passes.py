@@ -162,7 +162,7 @@ def test_without_fuse_there_is_nothing_to_say(notes_of):
     ("f", "reason", "operation"),
     [
         (lambda c, x: tf.math.lgamma(x), "no program has it", "Lgamma"),
-        (lambda c, x: tf.cast(tf.cast(x, tf.half), tf.float32), "programs have no float16", "Cast"),
+        (lambda c, x: tf.cast(tf.cast(x, tf.int8), tf.float32), "programs have no int8", "Cast"),
         (lambda c, x: tf.fill([3000, 3000], x[0, 0])[:B, :N], "too large for a program", "Fill"),
     ],
 )
