@@ -22,6 +22,12 @@ def _print_versions():
     print(f"platform    {platform.platform()}")
 
 
+def _print_processor():
+    print("\nProcessor: what is chosen for it")
+    for line in _library.PROCESSOR:
+        print(f"  {line}")
+
+
 def _print_devices():
     print("\nDevices")
     for device in tf.config.list_physical_devices():
@@ -57,6 +63,7 @@ def _check():
 
 def main():
     _print_versions()
+    _print_processor()
     _print_devices()
     _print_ops()
     _print_xla()

@@ -3,6 +3,8 @@
 `LOWERED` names the operations that programs run in the bodies of loops, and `LOWERED_TYPES` has the
 types of the arrays there.
 
+`PROCESSOR` says, in lines for people, what the library chose for the processor.
+
 `XLA_PROBLEM` says why the ops cannot be compiled by XLA, or is None where they can.
 """
 
@@ -46,16 +48,16 @@ def _load():
     return tf.load_op_library(str(_PATH))
 
 
-def _names(function: str) -> list[str]:
-    names = getattr(ctypes.CDLL(str(_PATH)), function)
-    names.restype = ctypes.c_char_p
-    return names().decode().split()
+def _text(function: str) -> str:
+    text = getattr(ctypes.CDLL(str(_PATH)), function)
+    text.restype = ctypes.c_char_p
+    return text().decode()
 
 
 def _lowered_types() -> frozenset:
     import tensorflow as tf
 
-    return frozenset(map(tf.as_dtype, _names("TfTiLoweredTypes")))
+    return frozenset(map(tf.as_dtype, _text("TfTiLoweredTypes").split()))
 
 
 def _load_xla() -> str | None:
@@ -73,6 +75,7 @@ def _load_xla() -> str | None:
 
 
 ops = _load()
-LOWERED = frozenset(_names("TfTiLoweredOperations"))
+LOWERED = frozenset(_text("TfTiLoweredOperations").split())
 LOWERED_TYPES = _lowered_types()
+PROCESSOR = _text("TfTiProcessor").splitlines()
 XLA_PROBLEM = _load_xla()

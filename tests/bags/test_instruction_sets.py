@@ -1,12 +1,20 @@
-"""The code for each instruction set: against NumPy in float64, and against each other."""
+"""The code for each processor: against NumPy in float64, and against each other."""
 
+import collections
 import functools
+import itertools
 import json
 import os
+import pathlib
+import platform
+import re
+import shutil
 import subprocess
 import sys
 
 import pytest
+
+import tf_ti
 
 # Without a name: the best that the processor has.
 INSTRUCTION_SETS = ["baseline", "avx2", None]
@@ -21,7 +29,7 @@ import numpy as np
 import tensorflow as tf
 import tf_ti
 
-WIDTHS = [*range(1, 41), *range(63, 71), *range(127, 141), 300]
+WIDTHS = [*range(1, 41), *range(63, 71), *range(127, 141), *range(255, 258), 300]
 FLOATS = [tf.float32, tf.float64, tf.float16, tf.bfloat16]
 HALVES = [tf.float16, tf.bfloat16]
 digests = {}
@@ -162,6 +170,28 @@ for dtype in HALVES:
         np.testing.assert_array_equal(actual.astype(np.float32), right.astype(np.float32))
 """
 
+# The exact sums of small integers, of rows that lie at odd addresses too: a table begins anywhere.
+SUMS = """
+rng = np.random.default_rng(9)
+for width in (1, 15, 16, 17, 32, 64, 100, 128, 200, 256):
+    memory = rng.integers(-8, 9, 3000 * width + 8).astype(np.float32)
+    for begin in (0, 1, 8):
+        table = memory[begin : begin + 3000 * width].reshape(3000, width)
+        ids = rng.integers(0, 3000, [200, 31])
+        weights = rng.integers(-3, 4, [200, 31]).astype(np.float32)
+        for given in (None, weights):
+            with tf.GradientTape() as tape:
+                t = tf.constant(table)
+                tape.watch(t)
+                y = tf_ti.embedding_bag_packed(t, ids, given)
+            factors = np.ones_like(weights) if given is None else given
+            np.testing.assert_array_equal(y, np.einsum("bnw,bn->bw", table[ids], factors))
+            expected = np.zeros_like(table)
+            np.add.at(expected, ids.ravel(), np.repeat(factors.reshape(-1, 1), width, 1))
+            gradient = tf.convert_to_tensor(tape.gradient(y, t))
+            np.testing.assert_array_equal(gradient, expected)
+"""
+
 SECTIONS = {"values": VALUES, "bit patterns": BIT_PATTERNS, "sums of two": SUMS_OF_TWO}
 
 RUN = """
@@ -178,12 +208,15 @@ print(json.dumps([failures, digests]))
 @functools.cache
 def outcome(instruction_set):
     """The failures of each section, and digests of the results of each type and width."""
-    environment = dict(os.environ)
-    environment.pop("TF_TI_INSTRUCTION_SET", None)
-    if instruction_set is not None:
-        environment["TF_TI_INSTRUCTION_SET"] = instruction_set
+    return run(SECTIONS, TF_TI_INSTRUCTION_SET=instruction_set)
+
+
+def run(sections, **variables):
+    """The same with other variables in the environment; None: without this one."""
+    environment = {name: value for name, value in os.environ.items() if name not in variables}
+    environment |= {name: value for name, value in variables.items() if value is not None}
     finished = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", PREAMBLE + RUN, json.dumps(SECTIONS)],
+        [sys.executable, "-X", "faulthandler", "-c", PREAMBLE + RUN, json.dumps(sections)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -200,7 +233,7 @@ each_set = pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS, ids=str)
 def test_values_and_gradients_are_those_of_numpy_in_float64(instruction_set):
     failures, digests = outcome(instruction_set)
     assert not failures.get("values"), failures["values"]
-    assert len(digests) == 4 * 63
+    assert len(digests) == 4 * 66
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS[1:], ids=str)
@@ -219,3 +252,29 @@ def test_every_half_passes_through_a_bag_of_one(instruction_set):
 def test_sums_of_two_halves_are_rounded_to_the_nearest_or_to_even(instruction_set):
     failures, _ = outcome(instruction_set)
     assert not failures.get("sums of two"), failures["sums of two"]
+
+
+@pytest.mark.parametrize("prefetch", ["lines", "pairs,7", "lines,0"])
+def test_sums_do_not_depend_on_what_is_prefetched(prefetch):
+    failures, _ = run({"sums": SUMS}, TF_TI_PREFETCH=prefetch)
+    assert not failures, failures["sums"]
+
+
+@pytest.mark.skipif(not shutil.which("objdump"), reason="there is no objdump")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names are those of x86")
+def test_rows_are_prefetched_by_look_ups_and_updates():
+    """A compiler leaves out calls of a function of which it knows no effect."""
+    library = pathlib.Path(tf_ti.__file__).with_name("_tf_ti.so")
+    command = ["objdump", "--disassemble", "--demangle", "--no-show-raw-insn", library]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    kinds = collections.defaultdict(list)
+    for function in text.split("\n\n"):
+        name = function.partition("\n")[0]
+        if kind := re.search(r"(avx2|avx512|baseline)::(Update|Pool\w+)<\w+, long, .*>:", name):
+            # In the function itself or in the one that it calls.
+            is_there = re.search(r"\tprefetch|\tcall .*PoolColumns<", function)
+            kinds[kind.group(1, 2)].append(bool(is_there))
+    sets = ("baseline", "avx2", "avx512")
+    assert {*itertools.product(sets, ["Update", "PoolWhole", "PoolInPasses"])} <= {*kinds}
+    without = {kind for kind, are_there in kinds.items() if not all(are_there)}
+    assert not without

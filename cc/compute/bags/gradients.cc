@@ -9,6 +9,7 @@
 #include "cc/compute/bags/pooling.h"
 #include "cc/compute/bags/walk-inl.h"
 #include "cc/compute/buffer.h"
+#include "cc/compute/prefetch.h"
 
 namespace tf_ti {
 namespace {
@@ -16,15 +17,15 @@ namespace {
 // The distance of prefetches: rows, or gradients of bags, are prefetched so many ahead.
 constexpr int64_t kAhead = 8;
 
-// Row `row`, as far as it is worth it. It may be any number, as ids ahead are not checked yet: a
-// prefetch never faults, but the arithmetic of pointers and signed integers might.
+// Row `row`, as far as it is worth it. It may be any number, as ids ahead are not checked yet: so
+// the arithmetic is not that of pointers and signed integers.
 template <typename T>
 void PrefetchRow(const T* rows, int64_t row, int64_t width) {
   constexpr uint64_t kLine = 64, kMost = 1024;
   const uint64_t bytes = static_cast<uint64_t>(width) * sizeof(T);
   const uintptr_t from = reinterpret_cast<uintptr_t>(rows) + static_cast<uint64_t>(row) * bytes;
   for (uint64_t byte = 0; byte < std::min(bytes, kMost); byte += kLine) {
-    __builtin_prefetch(reinterpret_cast<const char*>(from + byte));
+    Prefetch(reinterpret_cast<const char*>(from + byte));
   }
 }
 
@@ -221,6 +222,7 @@ void TableGradient<T, Index>::PoolSums(const int64_t* starts, int64_t count, con
   args.count = count;
   args.out = values;
   args.sums = sums;
+  args.prefetching = RowPrefetching();
   ChoosePoolSum<T, int32_t>(width_, entries_.weights != nullptr)(args);
 }
 
@@ -262,7 +264,7 @@ void TableGradient<T, Index>::PoolMax(const int64_t* starts, int64_t count, cons
     for (int64_t k = starts[row]; k < starts[row + 1]; ++k) {
       const int64_t ahead = std::min(k + kAhead, entries_.size() - 1);
       PrefetchRow(grad, bags[ahead], width_);
-      __builtin_prefetch(entries_.columns + bags[ahead] * width_ + won[ahead].begin);
+      Prefetch(entries_.columns + bags[ahead] * width_ + won[ahead].begin);
       const int64_t begin = bags[k] * width_;
       add_columns(grad + begin, entries_.columns + begin + won[k].begin, won[k].end - won[k].begin,
                   to);

@@ -164,6 +164,7 @@ class Pooling {
     args.num_rows = table_.num_rows;
     args.width = table_.width;
     args.count = block->count;
+    args.prefetching = RowPrefetching();
     if (is_staged_) {
       Stage(block);
       args.ids = block->ids.data();

@@ -143,11 +143,23 @@ struct Columns<T, op, L, 1> {
 };
 
 constexpr int64_t kLineBytes = 64;
-// The distance of prefetches, in ids. It is measured, as are the other choices about prefetching.
-// The second line of a pair comes by itself. Long rows do best in the second-level cache, as the
-// first has few buffers for lines that are on their way.
-constexpr int64_t kAhead = 32;
-constexpr int64_t kLongRow = 4 * kLineBytes;
+
+// Fetches kBytes from `from` on, and the line of `last`, the end of what is read of the row.
+template <int64_t kBytes>
+inline void PrefetchColumns(const char* from, const char* last, bool straddles, bool every_line) {
+  constexpr int kPairLevel = kBytes > 4 * kLineBytes ? 2 : 1;
+  if (every_line) {
+#pragma GCC unroll 16
+    for (int64_t line = 0; line < kBytes; line += kLineBytes) Prefetch<false>(from + line);
+    if (straddles) Prefetch<false>(last);
+  } else {
+#pragma GCC unroll 16
+    for (int64_t line = 0; line < kBytes; line += 2 * kLineBytes) {
+      Prefetch<false, kPairLevel>(from + line);
+    }
+    if (straddles) Prefetch<false, kPairLevel>(last);
+  }
+}
 
 // Maxima of NaN, in elements `begin` to `end` of bag `bag`: the first NaN, and its position.
 template <typename T, typename Index>
@@ -180,37 +192,35 @@ inline bool HasNan(Vector<S, L> values) {
   return sums[0] != sums[0];
 }
 
-// Bag `bag`, N vectors from element `begin` on. The last of them ends with element `end`.
-template <typename T, typename Index, Operation op, int L, int N>
+// Bag `bag`, N vectors from element `begin` on. The last of them ends with element `end`. Rows are
+// of kWidth elements; of args.width where that is 0.
+template <typename T, typename Index, Operation op, int L, int N, int64_t kWidth = 0>
 inline bool PoolColumns(const PoolArgs<T, Index>& args, int64_t bag, int64_t begin, int64_t end) {
-  constexpr int64_t kBytes = int64_t{L} * N * sizeof(T);
-  constexpr int kLocality = kBytes > kLongRow ? 2 : 3;
   const T* const columns = args.table + begin;
   const int64_t last = end - L - begin;
-  const bool straddles =
-      (reinterpret_cast<uintptr_t>(columns) | (args.width * sizeof(T))) % kLineBytes != 0;
+  const uint64_t row_bytes = (kWidth == 0 ? args.width : kWidth) * sizeof(T);
+  const uintptr_t base = reinterpret_cast<uintptr_t>(columns);
+  const bool straddles = (base | row_bytes) % kLineBytes != 0;
   const Index* const stop = args.ids + args.bounds[bag + 1];
   const Index* id = args.ids + args.bounds[bag];
   Columns<T, op, L, N> result{};
   if (id != stop) result.Start();
   const uint64_t num_rows = args.num_rows;
-  const uint64_t row_bytes = args.width * sizeof(T);
-  const uintptr_t base = reinterpret_cast<uintptr_t>(columns);
   const int64_t num_ids = args.ids_end - args.ids;
-  const Index* const ahead_end = args.ids_end - (num_ids < kAhead ? num_ids : kAhead);
+  const bool every_line = args.prefetching.every_line;
+  const int64_t distance = args.prefetching.distance;
+  const Index* const ahead_end =
+      distance == 0 ? args.ids : args.ids_end - (num_ids < distance ? num_ids : distance);
   const Index* const first = id;
   const Sum<T>* weight = op == kMultiplyAdd ? args.weights + (id - args.ids) : nullptr;
   for (; id != stop; ++id) {
     const uint64_t row = static_cast<uint64_t>(static_cast<int64_t>(*id));
     if (__builtin_expect(row >= num_rows, 0)) return false;
     if (id < ahead_end) {
-      // The address may be any: a prefetch never faults.
-      const uint64_t next = static_cast<uint64_t>(static_cast<int64_t>(id[kAhead]));
+      const uint64_t next = static_cast<uint64_t>(static_cast<int64_t>(id[distance]));
       const char* const ahead = reinterpret_cast<const char*>(base + next * row_bytes);
-      for (int64_t line = 0; line < kBytes; line += 2 * kLineBytes) {
-        __builtin_prefetch(ahead + line, 0, kLocality);
-      }
-      if (straddles) __builtin_prefetch(ahead + (last + L) * sizeof(T) - 1, 0, kLocality);
+      PrefetchColumns<int64_t{L} * N * sizeof(T)>(ahead, ahead + (last + L) * sizeof(T) - 1,
+                                                  straddles, every_line);
     }
     const T* const from = reinterpret_cast<const T*>(base + row * row_bytes);
     Companion<T, op> companion{};
@@ -246,6 +256,21 @@ bool PoolWhole(const PoolArgs<T, Index>& given) {
   return true;
 }
 
+// Rows of kWidth elements, a whole number of passes for N vectors each. The compiler then knows how
+// far rows are apart, and that vectors do not overlap.
+template <typename T, typename Index, Operation op, int L, int N, int64_t kWidth>
+bool PoolWidth(const PoolArgs<T, Index>& given) {
+  constexpr int64_t kPass = int64_t{L} * N;
+  static_assert(kWidth % kPass == 0, "");
+  const PoolArgs<T, Index> args = given;
+  for (int64_t bag = 0; bag < args.count; ++bag) {
+    for (int64_t begin = 0; begin < kWidth; begin += kPass) {
+      if (!PoolColumns<T, Index, op, L, N, kWidth>(args, bag, begin, begin + kPass)) return false;
+    }
+  }
+  return true;
+}
+
 // Rows of at least N vectors: passes over the bag's ids for N of them each. The last pass ends
 // where the row ends, and may overlap the one before.
 template <typename T, typename Index, Operation op, int L, int N>
@@ -266,6 +291,14 @@ bool PoolInPasses(const PoolArgs<T, Index>& given) {
 template <typename T, typename Index, Operation op, int L>
 PoolRows<T, Index> ChooseCount(int64_t width) {
   const int64_t count = (width + L - 1) / L;
+  if constexpr (std::is_same_v<T, float> && !IsMaximum(op) && kVectorBytes > 16) {
+    // Those of most tables.
+    if (width == 16) return PoolWidth<T, Index, op, L, 16 / L, 16>;
+    if (width == 32) return PoolWidth<T, Index, op, L, 32 / L, 32>;
+    if (width == 64) return PoolWidth<T, Index, op, L, 64 / L, 64>;
+    if (width == 128) return PoolWidth<T, Index, op, L, 8, 128>;
+    if (width == 256) return PoolWidth<T, Index, op, L, 8, 256>;
+  }
   if (count == 1) return PoolWhole<T, Index, op, L, 1>;
   if constexpr (std::is_same_v<Sum<T>, float> && !IsMaximum(op) && kVectorBytes > 16) {
     if (count == 2) return PoolWhole<T, Index, op, L, 2>;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cc/compute/prefetch.h"
+
 namespace tf_ti {
 namespace {
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cc/compute/bags/prefetching.h"
 #include "cc/compute/numbers.h"
 
 namespace tf_ti {
@@ -24,6 +25,7 @@ struct PoolArgs {
   T* out;                  // count rows; an empty bag's is zero
   Sum<T>* sums;            // where not null, gets them instead of `out`, without rounding
   Index* argmax;           // count rows: the position in ids of each maximum; -1 in an empty bag
+  Prefetching prefetching;
 };
 
 // Returns false, with some of the output written, where an id is no row of the table.

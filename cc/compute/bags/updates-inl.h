@@ -147,7 +147,7 @@ inline void PrefetchToWrite(const void* from, uint64_t bytes) {
   constexpr uint64_t kLine = 64, kMost = 1024;
   const char* const begin = static_cast<const char*>(from);
   for (uint64_t at = 0; at < (bytes < kMost ? bytes : kMost); at += kLine) {
-    __builtin_prefetch(begin + at, 1);
+    Prefetch<true>(begin + at);
   }
 }
 
@@ -162,7 +162,7 @@ void Update(const UpdateArgs<T, Index>& args) {
     if constexpr (rule == kAdam) PrefetchToWrite(args.first + row * width, width * sizeof(S));
     if constexpr (rule != kDescent) {
       if (is_row_wise) {
-        __builtin_prefetch(args.second.rows + row, 1);
+        Prefetch<true>(args.second.rows + row);
       } else {
         PrefetchToWrite(args.second.rows + row * width, width * sizeof(S));
       }

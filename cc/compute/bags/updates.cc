@@ -11,6 +11,7 @@
 #include "cc/compute/bags/bags.h"
 #include "cc/compute/bags/pooling.h"
 #include "cc/compute/buffer.h"
+#include "cc/compute/prefetch.h"
 
 namespace tf_ti {
 namespace {
@@ -237,7 +238,7 @@ std::string ScatterSub(const RowGradientsOf<T, Index>& gradients, Sum<T> scale, 
   const uint64_t row_bytes = width * sizeof(T);
   const auto prefetch = [&](int64_t row) {
     const char* const ahead = reinterpret_cast<const char*>(table + row * width);
-    for (uint64_t byte = 0; byte < row_bytes; byte += kLine) __builtin_prefetch(ahead + byte, 1);
+    for (uint64_t byte = 0; byte < row_bytes; byte += kLine) Prefetch<true>(ahead + byte);
   };
   const double bytes_per_row = static_cast<double>(row_bytes) * 2;
   const int64_t ascending = CountAscending(gradients, num_ascending, parallel);
