@@ -33,6 +33,7 @@ QUICK_SHAPES = (SHAPES[0], *SHAPES[2:])
 # tf.Variable of the latter goes to huge pages by itself.
 MEMORY_BOUND = list(map(str, SHAPES[:3]))
 LARGE = list(map(str, SHAPES[:2]))
+SMALLEST = [str(SHAPES[3])]
 
 OURS = "tf_ti, tf.Variable"
 OURS_SMALL = "tf_ti, 4 KB pages"
@@ -255,9 +256,11 @@ def _make_table(title: str, threads: int, columns: dict, reference: str) -> harn
 def _sum_table(distribution: str, threads: int, columns: dict) -> harness.Table:
     title = f"Bags at (rows, width, bags, ids a bag), {distribution} ids: forward, sum"
     table = _make_table(title, threads, columns, OURS)
-    table.add_goal(OURS, TORCH, 0.9)
+    # As users have both; and both on the same pages.
+    table.add_goal(OURS, TORCH, 0.85, columns=MEMORY_BOUND)
+    table.add_goal(OURS, TORCH, 1.0, columns=SMALLEST)
     table.add_goal(OURS, TORCH_HUGE, 0.9, columns=LARGE)
-    table.add_goal(OURS_SMALL, TORCH, 0.9)
+    table.add_goal(OURS_SMALL, TORCH, 0.95)
     table.add_goal(OURS, LOOKUP, 1 / 5)
     table.add_goal(OURS, OURS_INT32, 1.1)
     table.notes = [NOTES[distribution], "int64 ids where nothing else is said", *_notes_on_pages()]
