@@ -100,16 +100,29 @@ void MultiplyBlock(const Matrix<T>& left, int64_t depth, const T* panel, const T
   }
   const int64_t stride = left.column_stride;
   for (int64_t k = 0; k < depth; ++k) {
-    Vector<T, L> columns[V];
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) columns[v] = Load<T, L>(panel + v * L);
-    panel += V * L;
+    // The fewer ones are held, and the others fetched one by one: all have to fit into registers.
+    if constexpr (R < V) {
+      Vector<T, L> numbers[R];
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const Vector<T, L> number = Fill<L>(rows[r][k * stride]);
+      for (int r = 0; r < R; ++r) numbers[r] = Fill<L>(rows[r][k * stride]);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) sums[r][v] += number * columns[v];
+      for (int v = 0; v < V; ++v) {
+        const Vector<T, L> column = Load<T, L>(panel + v * L);
+#pragma GCC unroll 12
+        for (int r = 0; r < R; ++r) sums[r][v] += numbers[r] * column;
+      }
+    } else {
+      Vector<T, L> columns[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) columns[v] = Load<T, L>(panel + v * L);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) {
+        const Vector<T, L> number = Fill<L>(rows[r][k * stride]);
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) sums[r][v] += number * columns[v];
+      }
     }
+    panel += V * L;
   }
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
