@@ -100,6 +100,14 @@ void MultiplyBlock(const Matrix<T>& left, int64_t depth, const T* panel, const T
   }
   const int64_t stride = left.column_stride;
   for (int64_t k = 0; k < depth; ++k) {
+    if constexpr (R <= 2) {
+      // They wait for the panel.
+      constexpr int kAhead = 1024;
+#pragma GCC unroll 4
+      for (int i = 0; i < V * kVectorBytes; i += 64) {
+        __builtin_prefetch(reinterpret_cast<const char*>(panel) + kAhead + i);
+      }
+    }
     // The fewer ones are held, and the others fetched one by one: all have to fit into registers.
     if constexpr (R < V) {
       Vector<T, L> numbers[R];
@@ -148,15 +156,18 @@ template <typename T, int V>
 void MultiplyPanel(const Matrix<T>& left, int64_t num_rows, int64_t depth, const T* panel,
                    const T* init, int64_t init_stride, T* out, int64_t out_stride) {
   constexpr int kMostRows = kMostSums / V;
+  if (num_rows == 1) {  // at once, as there may be little to multiply
+    return MultiplyBlock<T, 1, V>(left, depth, panel, init, init_stride, out, out_stride);
+  }
   // Blocks of nearly one size: a few rows wait for the panel, and take as long as some more.
   const int64_t num_blocks = (num_rows + kMostRows - 1) / kMostRows;
-  for (int64_t block = 0; block < num_blocks; ++block) {
-    const int64_t begin = num_rows * block / num_blocks;
-    const int64_t count = num_rows * (block + 1) / num_blocks - begin;
+  for (int64_t block = 0, begin = 0; block < num_blocks; ++block) {
+    const int64_t end = num_rows * (block + 1) / num_blocks;
     const Matrix<T> rows{left.data + begin * left.row_stride, left.row_stride, left.column_stride};
-    MultiplyRows<T, kMostRows, V>(rows, count, depth, panel,
+    MultiplyRows<T, kMostRows, V>(rows, end - begin, depth, panel,
                                   init == nullptr ? nullptr : init + begin * init_stride,
                                   init_stride, out + begin * out_stride, out_stride);
+    begin = end;
   }
 }
 

@@ -33,10 +33,22 @@ BlockLayout LayoutOf(CellKind kind) {
 // The weights of so many lie side by side: a processor that is asked for some bytes fetches more.
 constexpr int64_t kBlocksAtOnce = 2;
 
+// Steps whose inputs are multiplied at once: those from index `first` on.
+struct Chunk {
+  int64_t first;
+  int64_t num_steps;
+  int64_t first_step;  // of them in time
+};
+
 // The workspace of a thread for its part.
 template <typename S>
 struct Workspace : Part {
   explicit Workspace(const Part& part) : Part(part) {}
+
+  // How far it is: the next call is number `call` of the chunk's.
+  Chunk chunk{};
+  int64_t call = 0;
+  CellStep<S> cell{};  // what all steps have in common
 
   Buffer<S> panels;     // of w, of some blocks
   Buffer<S> projected;  // [blocks, steps of a chunk, rows, gates of a block]
@@ -66,25 +78,17 @@ class Sequence {
         row_width_(num_gates_ * block_units_),
         state_stride_(num_blocks_ * block_units_),
         has_mask_(args.mask.data != nullptr || args.lengths != nullptr),
-        reads_w_(CanRead(args.w, args.input)),
-        reads_r_(CanRead(args.r, args.hidden)) {}
+        reads_w_(CanRead(args.w, args.input, args.num_steps * args.batch, /*most=*/32)),
+        reads_r_(CanRead(args.r, args.hidden, args.num_steps, /*most=*/8)) {}
 
   void Run();
 
  private:
-  // Steps whose inputs are multiplied at once: those from index `first` on.
-  struct Chunk {
-    int64_t first;
-    int64_t num_steps;
-    int64_t first_step;  // of them in time
-  };
-
-  // Returns true if weights are read where they are: for few rows, packing many weights does not
-  // pay.
-  bool CanRead(const Matrix<S>& weights, int64_t depth) const {
-    constexpr int64_t kMostRows = 32;
+  // Returns true if weights are read where they are: packing many of them does not pay for few
+  // times that they are read, or for few rows that are multiplied at once.
+  bool CanRead(const Matrix<S>& weights, int64_t depth, int64_t times, int64_t most) const {
     constexpr int64_t kLeastBytes = 512 << 10;
-    const bool pays = args_.num_steps * args_.batch <= kMostRows &&
+    const bool pays = times <= most && args_.num_steps * args_.batch <= 32 &&
                       depth * args_.hidden * num_gates_ * int64_t{sizeof(S)} >= kLeastBytes;
     return pays && weights.row_stride == 1 && depth % cells_.lanes == 0 &&
            args_.hidden % block_units_ == 0 && block_units_ % 4 == 0;
@@ -105,8 +109,7 @@ class Sequence {
   int64_t StepAt(int64_t index) const {
     return args_.reverse ? args_.num_steps - 1 - index : index;
   }
-  Chunk ChunkOf(int64_t index) const {
-    const int64_t first = index / chunk_steps_ * chunk_steps_;
+  Chunk ChunkFrom(int64_t first) const {
     const int64_t last = std::min(first + chunk_steps_, args_.num_steps) - 1;
     return {first, last - first + 1, std::min(StepAt(first), StepAt(last))};
   }
@@ -153,7 +156,7 @@ void Sequence<S>::PackPanels(const Matrix<S>& matrix, int64_t depth, const Block
                              S* packed) const {
   // Some rows in all panels, then the next ones: more of them where a column's numbers lie side by
   // side.
-  const int64_t most_rows = matrix.row_stride == 1 ? 128 : 32;
+  const int64_t most_rows = matrix.row_stride == 1 ? 128 : 8;
   for (int64_t row = 0; row < depth; row += most_rows) {
     const Matrix<S> rows{matrix.data + row * matrix.row_stride, matrix.row_stride,
                          matrix.column_stride};
@@ -210,6 +213,20 @@ void Sequence<S>::Prepare(Workspace<S>* part) const {
     part->is_shown = Buffer<uint8_t>(rows);
     std::fill_n(part->is_shown.data(), rows, 0);
   }
+  part->chunk = ChunkFrom(0);
+  CellStep<S>& cell = part->cell;
+  cell.num_rows = rows;
+  cell.activations = args_.activations;
+  cell.clip = args_.clip;
+  cell.sums = part->sums.data();
+  cell.sums_stride = cell.projected_stride = row_width_;
+  cell.state_stride = state_stride_;
+  cell.is_active = has_mask_ ? part->is_active.data() : nullptr;
+  cell.is_shown = has_mask_ ? part->is_shown.data() : nullptr;
+  cell.y_stride = args_.y.row_stride;
+  cell.gates_stride = NumSavedGates(args_.kind) * args_.hidden;
+  cell.arguments_stride = num_gates_ * args_.hidden;
+  cell.gate_stride = cell.saved_stride = args_.hidden;
 }
 
 // The part of the sums that does not depend on states, for some steps at once.
@@ -303,27 +320,13 @@ template <typename S>
 void Sequence<S>::Step(int64_t index, int phase, Workspace<S>* part) {
   const int64_t step = StepAt(index);
   const int64_t rows = part->num_rows();
-  const Chunk chunk = ChunkOf(index);
+  const Chunk& chunk = part->chunk;
   if (phase == 0 && has_mask_) FindActive(step, part);
 
   const int64_t state_begin = part->row_begin * state_stride_;
   const S* const h = h_[index % 2].data() + state_begin;
   const int64_t saved_row = step * args_.batch + part->row_begin;
-  const int64_t num_saved = NumSavedGates(args_.kind);
-  CellStep<S> cell{};
-  cell.num_rows = rows;
-  cell.activations = args_.activations;
-  cell.clip = args_.clip;
-  cell.sums = part->sums.data();
-  cell.sums_stride = cell.projected_stride = row_width_;
-  cell.state_stride = state_stride_;
-  cell.is_active = has_mask_ ? part->is_active.data() : nullptr;
-  cell.is_shown = has_mask_ ? part->is_shown.data() : nullptr;
-  cell.y_stride = args_.y.row_stride;
-  cell.gates_stride = num_saved * args_.hidden;
-  cell.arguments_stride = NumGates(args_.kind) * args_.hidden;
-  cell.gate_stride = cell.saved_stride = args_.hidden;
-
+  CellStep<S>& cell = part->cell;
   const int begin = phase == 0 ? 0 : layout_.second_phase;
   const int end =
       phase == 0 ? std::min(layout_.second_phase, layout_.num_panels) : layout_.num_panels;
@@ -382,19 +385,24 @@ void Sequence<S>::RunParts(std::vector<Workspace<S>>* parts, bool by_units) {
   const int64_t pack_steps = num_calls((num_blocks_ + count - 1) / count);
   const int64_t project_steps = by_units ? pack_steps : num_calls(num_blocks_);
   const int64_t num_chunks = (args_.num_steps + chunk_steps_ - 1) / chunk_steps_;
-  const int64_t of_chunk = project_steps + chunk_steps_ * num_phases_;
   const auto work = [&](int64_t step, int64_t i) {
     Workspace<S>* const part = &(*parts)[i];
     if (step < pack_steps) {
       return Pack(some(step, num_blocks_ * i / count, num_blocks_ * (i + 1) / count));
     }
-    const int64_t first = (step - pack_steps) / of_chunk * chunk_steps_;
-    const int64_t at = (step - pack_steps) % of_chunk;
-    if (at < project_steps) {
-      return Project(ChunkOf(first), some(at, part->block_begin, part->block_end), part);
+    // The calls for a part come in order.
+    const int64_t call = part->call++;
+    if (call < project_steps) {
+      return Project(part->chunk, some(call, part->block_begin, part->block_end), part);
     }
-    const int64_t round = at - project_steps;
-    Step(first + round / num_phases_, round % num_phases_, part);
+    const int64_t round = call - project_steps;
+    const int64_t of_chunk = num_phases_ == 2 ? round / 2 : round;
+    const int phase = num_phases_ == 2 ? round % 2 : 0;
+    Step(part->chunk.first + of_chunk, phase, part);
+    if (phase == num_phases_ - 1 && of_chunk == part->chunk.num_steps - 1) {
+      part->chunk = ChunkFrom(part->chunk.first + part->chunk.num_steps);
+      part->call = 0;
+    }
   };
   const int64_t num_steps = pack_steps + num_chunks * project_steps + args_.num_steps * num_phases_;
   RunSteps({num_steps, by_units ? num_steps : pack_steps, work, args_.goes_on}, count, parallel_);
