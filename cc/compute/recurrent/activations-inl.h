@@ -3,7 +3,40 @@
 
 #include "cc/compute/vectors-inl.h"
 
-// e^x = scale * (1 + rest), with |rest| < 0.42 and exact for small x, and scale a power of 2.
+// The larger and the lesser number; NaN stays.
+template <typename S, int L>
+[[gnu::always_inline]] inline Vector<S, L> AtLeast(Vector<S, L> x, S least) {
+#if TF_TI_VECTOR_BYTES == 32
+  // Of the last line GCC 12 makes two instructions.
+  const Vector<S, L> limits = Fill<L>(least);
+  if constexpr (std::is_same_v<S, float>) {
+    return BitCast<Vector<S, L>>(_mm256_max_ps(BitCast<__m256>(limits), BitCast<__m256>(x)));
+  } else {
+    return BitCast<Vector<S, L>>(_mm256_max_pd(BitCast<__m256d>(limits), BitCast<__m256d>(x)));
+  }
+#endif
+  return x < least ? Fill<L>(least) : x;
+}
+
+template <typename S, int L>
+[[gnu::always_inline]] inline Vector<S, L> AtMost(Vector<S, L> x, S most) {
+#if TF_TI_VECTOR_BYTES == 32
+  const Vector<S, L> limits = Fill<L>(most);
+  if constexpr (std::is_same_v<S, float>) {
+    return BitCast<Vector<S, L>>(_mm256_min_ps(BitCast<__m256>(limits), BitCast<__m256>(x)));
+  } else {
+    return BitCast<Vector<S, L>>(_mm256_min_pd(BitCast<__m256d>(limits), BitCast<__m256d>(x)));
+  }
+#endif
+  return x > most ? Fill<L>(most) : x;
+}
+
+// The exponentials of numbers up to there are neither infinite nor subnormal.
+template <typename S>
+constexpr S kMostExponent = std::is_same_v<S, float> ? 87 : 708;
+
+// e^x = scale * (1 + rest), with |rest| < 0.42 and exact for small x, and scale a power of 2; for x
+// between -kMostExponent and kMostExponent.
 template <typename S, int L>
 struct Exponential {
   Vector<S, L> scale;
@@ -12,9 +45,8 @@ struct Exponential {
 
 template <int L>
 [[gnu::always_inline]] inline Exponential<float, L> ExponentialOf(Vector<float, L> x) {
-  x = x < -87.0f ? Fill<L>(-87.0f) : x;  // NaN stays
-  x = x > 87.0f ? Fill<L>(87.0f) : x;
-  const Vector<float, L> shift = Fill<L>(12582912.0f);  // 1.5 * 2^23: integers from there on
+  // 1.5 * 2^23, as there are integers from there on, and the bias of exponents.
+  const Vector<float, L> shift = Fill<L>(12582912.0f + 127);
   const Vector<float, L> shifted = x * 1.44269504f + shift;
   const Vector<float, L> n = shifted - shift;
   Vector<float, L> r = x - n * 0.693359375f;  // ln 2, in two parts of which the first is short
@@ -26,14 +58,12 @@ template <int L>
   p = p * r + 0.166665766f;
   p = p * r + 0.5f;
   using Bits = Vector<uint32_t, L>;
-  return {BitCast<Vector<float, L>>((BitCast<Bits>(shifted) << 23) + 0x3f800000u), p * (r * r) + r};
+  return {BitCast<Vector<float, L>>(BitCast<Bits>(shifted) << 23), p * (r * r) + r};
 }
 
 template <int L>
 [[gnu::always_inline]] inline Exponential<double, L> ExponentialOf(Vector<double, L> x) {
-  x = x < -708.0 ? Fill<L>(-708.0) : x;
-  x = x > 708.0 ? Fill<L>(708.0) : x;
-  const Vector<double, L> shift = Fill<L>(6755399441055744.0);  // 1.5 * 2^52
+  const Vector<double, L> shift = Fill<L>(6755399441055744.0 + 1023);  // 1.5 * 2^52, and the bias
   const Vector<double, L> shifted = x * 1.4426950408889634 + shift;
   const Vector<double, L> n = shifted - shift;
   Vector<double, L> r = x - n * 0.693145751953125;
@@ -52,8 +82,7 @@ template <int L>
   p = p * r + 1.0 / 6;
   p = p * r + 0.5;
   using Bits = Vector<uint64_t, L>;
-  return {BitCast<Vector<double, L>>((BitCast<Bits>(shifted) << 52) + 0x3ff0000000000000u),
-          p * (r * r) + r};
+  return {BitCast<Vector<double, L>>(BitCast<Bits>(shifted) << 52), p * (r * r) + r};
 }
 
 // 1 / x for x of at least 1, without a division where there is an estimate to begin with.
@@ -77,20 +106,22 @@ template <typename S, int L>
 
 template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> Sigmoid(Vector<S, L> x) {
-  const Exponential<S, L> e = ExponentialOf<L>(-x);
+  const Exponential<S, L> e = ExponentialOf<L>(-AtMost<S, L>(x, kMostExponent<S>));
   const Vector<S, L> y = Reciprocal<S, L>(1 + (e.scale * e.rest + e.scale));
-  // There the exponential is not right any more, and infinity times this is NaN.
-  return x < S(std::is_same_v<S, float> ? -87 : -708) ? Vector<S, L>{} : y;
+  // There that is no exponential any more.
+  return x < -kMostExponent<S> ? Vector<S, L>{} : y;
 }
 
 template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> Tanh(Vector<S, L> x) {
+  using Bits = Vector<std::conditional_t<sizeof(S) == 4, uint32_t, uint64_t>, L>;
+  const Bits sign = BitCast<Bits>(Fill<L>(S(-0.0)));
   // From e^-2|x| - 1, without loss where x is small.
-  const Vector<S, L> magnitude = x < 0 ? -x : x;
-  const Exponential<S, L> e = ExponentialOf<L>(-2 * magnitude);
+  const Vector<S, L> negative = BitCast<Vector<S, L>>(BitCast<Bits>(x) | sign);
+  const Exponential<S, L> e = ExponentialOf<L>(AtLeast<S, L>(2 * negative, -kMostExponent<S>));
   const Vector<S, L> minus = e.scale * e.rest + (e.scale - 1);
-  const Vector<S, L> y = -minus * Reciprocal<S, L>(2 + minus);
-  return x < 0 ? -y : y;
+  const Vector<S, L> y = minus * Reciprocal<S, L>(2 + minus);
+  return BitCast<Vector<S, L>>((BitCast<Bits>(y) & ~sign) | (BitCast<Bits>(x) & sign));
 }
 
 // The same numbers, behind a barrier: the compiler may not fuse a product with an addition that

@@ -101,13 +101,22 @@ struct Units {
   }
 };
 
-// Calls work(units) for all of a step.
+// Calls work(units) for all of a step, with an array of one or two.
 template <typename S, int block_vectors, bool usual, typename Work>
 inline void ForAllUnits(const CellStep<S>& step, const Work& work) {
-  for (int64_t row = 0; row < step.num_rows; ++row) {
+  using Some = Units<S, block_vectors, usual>;
+  int64_t row = 0;
+  if constexpr (block_vectors == 1 && usual) {
+    // Two rows: while one's activations wait for each other, so do the other's.
+    for (; row + 2 <= step.num_rows; row += 2) {
+      const Some units[] = {Some(step, row, 0), Some(step, row + 1, 0)};
+      work(units);
+    }
+  }
+  for (; row < step.num_rows; ++row) {
     for (int j = 0; j < block_vectors; ++j) {
-      const Units<S, block_vectors, usual> units(step, row, j);
-      if (units.count > 0) work(units);
+      const Some units[] = {Some(step, row, j)};
+      if (units[0].count > 0) work(units);
     }
   }
 }
@@ -134,35 +143,53 @@ inline void ForUnits(const CellStep<S>& step, const Work& work) {
 template <typename S>
 void StepLstm(const CellStep<S>& step) {
   ForUnits<S, 1, 3>(step, [&](const auto& units) {
-    const Lane<S> f = units.Gate(0, 0, units.Sum(0));
-    const Lane<S> i = units.Gate(1, 0, units.Sum(1));
-    const Lane<S> g = units.Gate(2, 1, units.Sum(2));
-    const Lane<S> o = units.Gate(3, 0, units.Sum(3));
-    const Lane<S> last_c = LoadLanes<S>(step.c + units.state);
-    const Lane<S> c = f * last_c + i * g;
-    const Lane<S> h = o * units.ActivateBy(2, c);
-    const Lane<S> held_c = units.IsActive() ? c : last_c;
-    StoreLanes<S>(held_c, step.c + units.state);
-    units.Save(held_c, step.saved_c);
-    units.Finish(h);
+    constexpr int N = sizeof(units) / sizeof(units[0]);
+    Lane<S> gates[N][4], last_c[N], c[N];
+#pragma GCC unroll 2
+    for (int k = 0; k < N; ++k) {
+      gates[k][0] = units[k].Gate(0, 0, units[k].Sum(0));
+      gates[k][1] = units[k].Gate(1, 0, units[k].Sum(1));
+      gates[k][2] = units[k].Gate(2, 1, units[k].Sum(2));
+      gates[k][3] = units[k].Gate(3, 0, units[k].Sum(3));
+      last_c[k] = LoadLanes<S>(step.c + units[k].state);
+      c[k] = gates[k][0] * last_c[k] + gates[k][1] * gates[k][2];
+    }
+#pragma GCC unroll 2
+    for (int k = 0; k < N; ++k) {
+      const Lane<S> h = gates[k][3] * units[k].ActivateBy(2, c[k]);
+      const Lane<S> held_c = units[k].IsActive() ? c[k] : last_c[k];
+      StoreLanes<S>(held_c, step.c + units[k].state);
+      units[k].Save(held_c, step.saved_c);
+      units[k].Finish(h);
+    }
   });
 }
 
 template <typename S>
 void StepGruLinearBeforeReset(const CellStep<S>& step) {
   ForUnits<S, 1, 2>(step, [&](const auto& units) {
-    const Lane<S> z = units.Gate(0, 0, units.Sum(0) + units.Projected(0));
-    const Lane<S> r = units.Gate(1, 0, units.Sum(1) + units.Projected(1));
-    const Lane<S> from_state = units.Sum(2);
-    const Lane<S> n = units.Gate(2, 1, units.Projected(2) + r * from_state);
-    units.SaveGate(3, from_state);
-    units.Finish(units.Updated(z, n));
+    constexpr int N = sizeof(units) / sizeof(units[0]);
+    Lane<S> z[N], from_state[N], argument[N];
+#pragma GCC unroll 2
+    for (int k = 0; k < N; ++k) {
+      z[k] = units[k].Gate(0, 0, units[k].Sum(0) + units[k].Projected(0));
+      const Lane<S> r = units[k].Gate(1, 0, units[k].Sum(1) + units[k].Projected(1));
+      from_state[k] = units[k].Sum(2);
+      argument[k] = units[k].Projected(2) + r * from_state[k];
+    }
+#pragma GCC unroll 2
+    for (int k = 0; k < N; ++k) {
+      const Lane<S> n = units[k].Gate(2, 1, argument[k]);
+      units[k].SaveGate(3, from_state[k]);
+      units[k].Finish(units[k].Updated(z[k], n));
+    }
   });
 }
 
 template <typename S>
 void StepGruGates(const CellStep<S>& step) {
-  ForUnits<S, 4, 2>(step, [&](const auto& units) {
+  ForUnits<S, 4, 2>(step, [&](const auto& all) {
+    const auto& units = all[0];
     const Lane<S> z = units.Gate(0, 0, units.Sum(0));
     const Lane<S> r = units.Gate(1, 0, units.Sum(1));
     StoreLanes<S>(z, step.update + units.state);
@@ -172,7 +199,8 @@ void StepGruGates(const CellStep<S>& step) {
 
 template <typename S>
 void StepGruState(const CellStep<S>& step) {
-  ForUnits<S, 4, 2>(step, [&](const auto& units) {
+  ForUnits<S, 4, 2>(step, [&](const auto& all) {
+    const auto& units = all[0];
     const Lane<S> n = units.Gate(2, 1, units.Sum(2));
     units.Finish(units.Updated(LoadLanes<S>(step.update + units.state), n));
   });
@@ -180,7 +208,9 @@ void StepGruState(const CellStep<S>& step) {
 
 template <typename S>
 void StepRnn(const CellStep<S>& step) {
-  ForUnits<S, 4, 1>(step, [&](const auto& units) { units.Finish(units.Gate(0, 0, units.Sum(0))); });
+  ForUnits<S, 4, 1>(step, [&](const auto& units) {
+    units[0].Finish(units[0].Gate(0, 0, units[0].Sum(0)));
+  });
 }
 
 template <typename S>
