@@ -171,8 +171,10 @@ class Tile {
       for (int64_t row = 0; row < num_rows_; row += kPackedRows) {
         const int64_t count = std::min(kPackedRows, num_rows_ - row);
         for (int64_t i = k; i < end; ++i) {
-          std::copy_n(left.data + row + i * left.column_stride, count,
-                      packed + row * depth + i * kPackedRows);
+          const T* const from = left.data + row + i * left.column_stride;
+          T* const to = packed + row * depth + i * kPackedRows;
+          // A known number is copied without a call.
+          count == kPackedRows ? std::copy_n(from, kPackedRows, to) : std::copy_n(from, count, to);
         }
       }
     }

@@ -288,10 +288,18 @@ void SequenceGradient<S>::Finish() {
   if (args_.dc0 != nullptr) store_states(dc_, args_.dc0);
 
   const auto add_up = [&](const Buffer<S>& rows, int64_t width, S* sums) {
-    std::fill_n(sums, width, S(0));
-    ForRanges(width, depth, [&](int64_t begin, int64_t end) {
-      for (int64_t row = 0; row < depth; ++row) {
-        for (int64_t i = begin; i < end; ++i) sums[i] += rows[row * width + i];
+    // So many columns at a time that no two threads write to one cache line in turns.
+    constexpr int64_t kColumns = 64;
+    ForRanges((width + kColumns - 1) / kColumns, kColumns * depth, [&](int64_t begin, int64_t end) {
+      for (int64_t first = begin * kColumns; first < std::min(end * kColumns, width);
+           first += kColumns) {
+        const int64_t count = std::min(kColumns, width - first);
+        S some[kColumns] = {};
+        for (int64_t row = 0; row < depth; ++row) {
+          const S* const numbers = rows.data() + row * width + first;
+          for (int64_t i = 0; i < count; ++i) some[i] += numbers[i];
+        }
+        std::copy_n(some, count, sums + first);
       }
     });
   };
