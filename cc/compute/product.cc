@@ -1,6 +1,7 @@
 #include "cc/compute/product.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "cc/compute/buffer.h"
 
@@ -173,8 +174,11 @@ class Tile {
         for (int64_t i = k; i < end; ++i) {
           const T* const from = left.data + row + i * left.column_stride;
           T* const to = packed + row * depth + i * kPackedRows;
-          // A known number is copied without a call.
-          count == kPackedRows ? std::copy_n(from, kPackedRows, to) : std::copy_n(from, count, to);
+          if (count == kPackedRows) {
+            std::memcpy(to, from, kPackedRows * sizeof(T));  // a known size: no call
+          } else {
+            std::copy_n(from, count, to);
+          }
         }
       }
     }

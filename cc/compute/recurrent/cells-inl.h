@@ -122,18 +122,19 @@ inline void ForAllUnits(const CellStep<S>& step, const Work& work) {
 }
 
 template <typename S>
-inline bool IsUsual(const CellStep<S>& step, int num_activations) {
-  bool is_usual = step.clip == S(__builtin_inf());
-  for (int i = 0; i < num_activations; ++i) {
+inline bool AreUsual(const Activation<S>* activations, int count) {
+  bool are_usual = true;
+  for (int i = 0; i < count; ++i) {
     const auto expected = i == 0 ? ActivationFunction::kSigmoid : ActivationFunction::kTanh;
-    is_usual = is_usual && step.activations[i].function == expected;
+    are_usual = are_usual && activations[i].function == expected;
   }
-  return is_usual;
+  return are_usual;
 }
 
 template <typename S, int block_vectors, int num_activations, typename Work>
 inline void ForUnits(const CellStep<S>& step, const Work& work) {
-  if (num_activations > 1 && IsUsual(step, num_activations)) {
+  if (num_activations > 1 && step.clip == S(__builtin_inf()) &&
+      AreUsual(step.activations, num_activations)) {
     ForAllUnits<S, block_vectors, true>(step, work);
   } else {
     ForAllUnits<S, block_vectors, false>(step, work);
@@ -208,9 +209,8 @@ void StepGruState(const CellStep<S>& step) {
 
 template <typename S>
 void StepRnn(const CellStep<S>& step) {
-  ForUnits<S, 4, 1>(step, [&](const auto& units) {
-    units[0].Finish(units[0].Gate(0, 0, units[0].Sum(0)));
-  });
+  ForUnits<S, 4, 1>(
+      step, [&](const auto& units) { units[0].Finish(units[0].Gate(0, 0, units[0].Sum(0))); });
 }
 
 template <typename S>
@@ -221,8 +221,8 @@ template <typename S>
   return LoadLanes<S>(numbers);
 }
 
-// One vector of units of one row, backwards.
-template <typename S>
+// One vector of units of one row, backwards. `usual`: as above.
+template <typename S, bool usual>
 struct UnitsGradient {
   static constexpr int L = kLanes<S>;
 
@@ -260,12 +260,27 @@ struct UnitsGradient {
   // by that.
   [[gnu::always_inline]] Lane<S> ThroughGate(int gate, int activation, Lane<S> y,
                                              Lane<S> gradient) const {
+    if constexpr (usual) return Through(activation, y, y, gradient);
     const Lane<S> x = step.arguments == nullptr
                           ? y
                           : LoadSome<S>(step.arguments + row * step.arguments_stride +
                                             gate * step.gate_stride + unit,
                                         count);
+    return Through(activation, x, y, gradient);
+  }
+  // Likewise, of any activation with the argument x.
+  [[gnu::always_inline]] Lane<S> Through(int activation, Lane<S> x, Lane<S> y,
+                                         Lane<S> gradient) const {
+    if constexpr (usual) {
+      constexpr Activation<S> kSigmoid{ActivationFunction::kSigmoid, 0, 0, 0};
+      constexpr Activation<S> kTanh{ActivationFunction::kTanh, 0, 0, 0};
+      return Backward<S, L>(activation == 0 ? kSigmoid : kTanh, x, y, gradient);
+    }
     return Backward<S, L>(step.activations[activation], x, y, gradient);
+  }
+  [[gnu::always_inline]] Lane<S> ActivateBy(int activation, Lane<S> x) const {
+    if constexpr (usual) return Tanh<S, L>(x);
+    return Activate<S, L>(step.activations[activation], x);
   }
   [[gnu::always_inline]] void StoreGate(int gate, Lane<S> value) const {
     StoreSome<S>(value, count, step.dgates[gate] + row * step.dgates_stride + unit);
@@ -273,34 +288,44 @@ struct UnitsGradient {
 };
 
 // Calls work(units) for all of a step, and rest(units) where the step is not for the row.
-template <typename S, typename Work, typename Rest>
-inline void ForUnitsGradient(const CellGradientStep<S>& step, const Work& work, const Rest& rest) {
+template <typename S, bool usual, typename Work, typename Rest>
+inline void ForAllUnitsGradient(const CellGradientStep<S>& step, const Work& work,
+                                const Rest& rest) {
   for (int64_t row = 0; row < step.num_rows; ++row) {
     const bool is_active = step.is_active == nullptr || step.is_active[row] != 0;
     for (int64_t unit = 0; unit < step.num_units; unit += kLanes<S>) {
-      const UnitsGradient<S> units(step, row, unit);
+      const UnitsGradient<S, usual> units(step, row, unit);
       is_active ? work(units) : rest(units);
     }
   }
 }
 
+template <int num_activations, typename S, typename Work, typename Rest>
+inline void ForUnitsGradient(const CellGradientStep<S>& step, const Work& work, const Rest& rest) {
+  if (num_activations > 1 && AreUsual(step.activations, num_activations)) {
+    ForAllUnitsGradient<S, true>(step, work, rest);
+  } else {
+    ForAllUnitsGradient<S, false>(step, work, rest);
+  }
+}
+
 // Where states hold, the gradients by them are handed on.
-template <typename S, int num_gates>
-inline void HandOn(const UnitsGradient<S>& units) {
+template <typename S, int num_gates, typename Units>
+inline void HandOn(const Units& units) {
   StoreLanes<S>(units.ByState(), units.step.dh + units.state);
   for (int gate = 0; gate < num_gates; ++gate) units.StoreGate(gate, Lane<S>{});
 }
 
 template <typename S>
 void LstmGradient(const CellGradientStep<S>& step) {
-  ForUnitsGradient(
+  ForUnitsGradient<3>(
       step,
-      [&](const UnitsGradient<S>& units) {
+      [&](const auto& units) {
         const Lane<S> f = units.Gate(0), i = units.Gate(1), g = units.Gate(2), o = units.Gate(3);
         const Lane<S> c = units.Saved(step.c);
-        const Lane<S> out = Activate<S, kLanes<S>>(step.activations[2], c);
+        const Lane<S> out = units.ActivateBy(2, c);
         const Lane<S> dh = units.ByState();
-        const Lane<S> by_out = Backward<S, kLanes<S>>(step.activations[2], c, out, dh * o);
+        const Lane<S> by_out = units.Through(2, c, out, dh * o);
         const Lane<S> dc = LoadLanes<S>(step.dc + units.state) + by_out;
         units.StoreGate(0, units.ThroughGate(0, 0, f, dc * units.Saved(step.last_c)));
         units.StoreGate(1, units.ThroughGate(1, 0, i, dc * g));
@@ -309,17 +334,17 @@ void LstmGradient(const CellGradientStep<S>& step) {
         StoreLanes<S>(dc * f, step.dc + units.state);
         StoreLanes<S>(Lane<S>{}, step.dh + units.state);
       },
-      HandOn<S, 4>);
+      [](const auto& units) { HandOn<S, 4>(units); });
 }
 
 template <typename S>
 void GruLinearBeforeResetGradient(const CellGradientStep<S>& step) {
-  const auto store_reset = [&](const UnitsGradient<S>& units, Lane<S> value) {
+  const auto store_reset = [&](const auto& units, Lane<S> value) {
     StoreSome<S>(value, units.count, step.dreset + units.row * step.dreset_stride + units.unit);
   };
-  ForUnitsGradient(
+  ForUnitsGradient<2>(
       step,
-      [&](const UnitsGradient<S>& units) {
+      [&](const auto& units) {
         const Lane<S> z = units.Gate(0), r = units.Gate(1), n = units.Gate(2);
         const Lane<S> dh = units.ByState();
         const Lane<S> dn = units.ThroughGate(2, 1, n, dh * (1 - z));
@@ -329,7 +354,7 @@ void GruLinearBeforeResetGradient(const CellGradientStep<S>& step) {
         store_reset(units, dn * r);
         StoreLanes<S>(dh * z, step.dh + units.state);
       },
-      [&](const UnitsGradient<S>& units) {
+      [&](const auto& units) {
         HandOn<S, 3>(units);
         store_reset(units, Lane<S>{});
       });
@@ -337,40 +362,40 @@ void GruLinearBeforeResetGradient(const CellGradientStep<S>& step) {
 
 template <typename S>
 void GruStateGradient(const CellGradientStep<S>& step) {
-  ForUnitsGradient(
+  ForUnitsGradient<2>(
       step,
-      [&](const UnitsGradient<S>& units) {
+      [&](const auto& units) {
         const Lane<S> z = units.Gate(0), n = units.Gate(2);
         const Lane<S> dh = units.ByState();
         units.StoreGate(0, units.ThroughGate(0, 0, z, units.ByUpdate(dh, n)));
         units.StoreGate(2, units.ThroughGate(2, 1, n, dh * (1 - z)));
         StoreLanes<S>(dh * z, step.dh + units.state);
       },
-      HandOn<S, 3>);
+      [](const auto& units) { HandOn<S, 3>(units); });
 }
 
 template <typename S>
 void GruResetGradient(const CellGradientStep<S>& step) {
-  ForUnitsGradient(
+  ForUnitsGradient<2>(
       step,
-      [&](const UnitsGradient<S>& units) {
+      [&](const auto& units) {
         const Lane<S> r = units.Gate(1);
         const Lane<S> dreset_h = LoadLanes<S>(step.dreset_h + units.state);
         units.StoreGate(1, units.ThroughGate(1, 0, r, dreset_h * units.Saved(step.last_h)));
         StoreLanes<S>(LoadLanes<S>(step.dh + units.state) + dreset_h * r, step.dh + units.state);
       },
-      [](const UnitsGradient<S>&) {});
+      [](const auto&) {});
 }
 
 template <typename S>
 void RnnGradient(const CellGradientStep<S>& step) {
-  ForUnitsGradient(
+  ForUnitsGradient<1>(
       step,
-      [&](const UnitsGradient<S>& units) {
+      [&](const auto& units) {
         units.StoreGate(0, units.ThroughGate(0, 0, units.Saved(step.h), units.ByState()));
         StoreLanes<S>(Lane<S>{}, step.dh + units.state);
       },
-      HandOn<S, 1>);
+      [](const auto& units) { HandOn<S, 1>(units); });
 }
 
 template <typename S>
