@@ -121,6 +121,12 @@ std::vector<S> Sweep() {
     add(std::nextafter(power, S(0)));
     add(std::nextafter(power, S(INFINITY)));
   }
+  // Where exponentials end, of x and of 2 x.
+  for (const S limit : {S(87), S(708), S(43.5), S(354)}) {
+    add(limit);
+    add(std::nextafter(limit, S(0)));
+    add(std::nextafter(limit, S(INFINITY)));
+  }
   return numbers;
 }
 
@@ -192,6 +198,15 @@ TYPED_TEST(ActivationsTest, InfinitiesAndNan) {
   expect({F::kHardSigmoid, S(0.2), S(0.5), 0}, 0, 1);
   expect({F::kLeakyRelu, S(0.5), 0, 0}, -inf, inf);
   expect({F::kScaledTanh, 3, 1, 0}, -3, 3);
+}
+
+TYPED_TEST(ActivationsTest, TangentsKeepTheSignOfZero) {
+  using S = TypeParam;
+  const std::vector<S> y = Activated<S>({ActivationFunction::kTanh, 0, 0, 0}, {S(0), S(-0.0)});
+  EXPECT_EQ(y[0], 0);
+  EXPECT_FALSE(std::signbit(y[0]));
+  EXPECT_EQ(y[1], 0);
+  EXPECT_TRUE(std::signbit(y[1]));
 }
 
 TYPED_TEST(ActivationsTest, SlopesInsideTheLimits) {

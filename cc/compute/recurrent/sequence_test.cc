@@ -66,7 +66,8 @@ TYPED_TEST(SequenceTest, ThoseThatThreadsShare) {
   });
 }
 
-// Many weights for a few rows, whose columns lie side by side, are not packed.
+// Many weights for a few rows, whose columns lie side by side, are not packed; of many steps, those
+// of states are.
 TYPED_TEST(SequenceTest, ThoseThatReadWeightsWhereTheyAre) {
   using S = TypeParam;
   RealThreads threads(3);
@@ -74,7 +75,9 @@ TYPED_TEST(SequenceTest, ThoseThatReadWeightsWhereTheyAre) {
   ForRandomCases(16, [&](Random* random) {
     const CellKind kind = kKinds[random->Int(0, 3)];
     const int64_t hidden = kind == CellKind::kRnn ? 384 : 256;
-    const SequenceSizes sizes{random->Int(1, 3), random->Int(1, 2), random->Pick({3, 384}), hidden};
+    const bool are_many = random->Chance(0.3);
+    const SequenceSizes sizes{are_many ? random->Int(8, 10) : random->Int(1, 3),
+                              are_many ? 1 : random->Int(1, 2), random->Pick({3, 384}), hidden};
     const auto given = DrawSequence<S>(random, kind, sizes, random->Chance(0.5));
     SCOPED_TRACE(given.DebugString());
     RunSequence(given.args, random->Pick<Parallel*>({&threads, &alone}));
