@@ -3,7 +3,11 @@
 import dataclasses
 import faulthandler
 import itertools
+import json
 import os
+import pathlib
+import select
+import signal
 import subprocess
 import sys
 import textwrap
@@ -12,6 +16,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
+
+_PROGRAM_SERVER = pathlib.Path(__file__).parent / "common" / "program_server.py"
 
 faulthandler.enable()
 
@@ -79,33 +85,84 @@ class Finished:
     stderr: str
 
 
+@pytest.fixture(scope="session")
+def program_server():
+    """Returns what starts the process of common/program_server.py, or gives the one that runs."""
+    server = None
+
+    def running():
+        nonlocal server
+        if server is None or server.poll() is not None:
+            server = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", _PROGRAM_SERVER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        return server
+
+    yield running
+    if server is not None:
+        server.communicate()
+
+
 @pytest.fixture
-def run_program(tmp_path):
+def run_program(tmp_path, program_server):
     """Runs a Python program in a process of its own and checks that it neither fails nor hangs.
 
-    A process that hangs prints the stacks of all its threads before it is killed.
+    A process that hangs prints the stacks of all its threads before it is killed. The process has
+    imported TensorFlow already, unless the program `is_first`: where it tells what is imported, or
+    sets variables that TensorFlow reads meanwhile.
     """
 
-    def run(program, *arguments, timeout=120, check=True):
+    def finish(command, timeout):
+        return subprocess.run(
+            [sys.executable, "-X", "faulthandler", *command],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=tmp_path,
+        )
+
+    def finish_forked(command, timeout):
+        outputs = [tmp_path / f"{command[0]}.{name}" for name in ("stdout", "stderr")]
+        for output in outputs:
+            output.write_bytes(b"")
+        request = {
+            "command": command,
+            "environment": dict(os.environ),
+            "folder": str(tmp_path),
+            "streams": [os.devnull, *map(str, outputs)],
+        }
+        server = program_server()
+        print(json.dumps(request), file=server.stdin, flush=True)
+        if not select.select([server.stdout], [], [], timeout)[0]:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+            raise subprocess.TimeoutExpired(command, timeout, *map(_text, outputs))
+        status = int(server.stdout.readline())
+        return subprocess.CompletedProcess(command, status, *map(_text, outputs))
+
+    def run(program, *arguments, timeout=120, check=True, is_first=False):
         path = tmp_path / "program.py"
         path.write_text(
             "import faulthandler\n"
             f"faulthandler.dump_traceback_later({timeout - 10}, exit=True)\n"
             + textwrap.dedent(program)
         )
-        finished = subprocess.run(
-            [sys.executable, "-X", "faulthandler", str(path), *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            cwd=tmp_path,
-        )
+        command = [str(path), *map(str, arguments)]
+        finished = (finish if is_first else finish_forked)(command, timeout)
         result = Finished(finished.returncode, finished.stdout, finished.stderr)
         if check:
             assert result.returncode == 0, f"{result.stdout}\n{result.stderr[-6000:]}"
         return result
 
     return run
+
+
+def _text(path):
+    return path.read_text(errors="replace")
 
 
 def _piece_positions(port, extent):

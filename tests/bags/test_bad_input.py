@@ -1178,7 +1178,8 @@ expect(lambda: tf_ti.embedding_bag_packed(table, many), *ANY)
 expect(lambda: tf_ti.embedding_bag(table, many), *ANY)
 y = tf_ti.embedding_bag_offsets_sum(table, [0, 1], [0])
 np.testing.assert_array_equal(y, [[2] * 3])
-"""
+""",
+        is_first=True,
     )
 
 
@@ -1320,7 +1321,7 @@ np.testing.assert_array_equal(y, [[2] * 3])
 
 @pytest.mark.slow
 def test_random_nonsense_for_the_raw_ops_ends_no_process(run_program):
-    finished = run_program(PROGRAM + FUZZ, 0, 1000, check=False)
+    finished = run_program(PROGRAM + FUZZ, 0, 1000, check=False, is_first=True)
     # The last line before a crash tells the call.
     assert finished.returncode == 0, finished.stderr[-3000:]
     assert 300 < int(finished.stdout) < 900

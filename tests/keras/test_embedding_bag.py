@@ -641,7 +641,8 @@ def test_a_fresh_process_loads_the_model(layer, kind, imports, run_program, tmp_
     expected = model(ids).numpy()
     model.save(tmp_path / "model.keras")
     np.save(tmp_path / "expected.npy", expected)
-    run_program(f"""
+    run_program(
+        f"""
         import numpy as np, tensorflow as tf
         {imports}
         model = keras.models.load_model("model.keras")
@@ -653,7 +654,9 @@ def test_a_fresh_process_loads_the_model(layer, kind, imports, run_program, tmp_
             ids = ids.to_sparse()
         np.testing.assert_array_equal(model(ids), np.load("expected.npy"))
         assert isinstance(model.layers[1], tf_ti.keras.EmbeddingBag)
-    """)
+    """,
+        is_first=True,
+    )
 
 
 def test_a_model_goes_on_training_after_it_was_loaded(layer, tmp_path):
@@ -680,7 +683,8 @@ def test_a_fresh_process_serves_the_exported_model_without_keras(layer, run_prog
     model = functional(layer(mask_zero=True, combiner="mean"), "dense")
     np.save(tmp_path / "expected.npy", model(np.array(EQUAL)).numpy())
     model.export(tmp_path / "served")
-    run_program(f"""
+    run_program(
+        f"""
         import sys
         sys.modules["keras"] = None  # as if it were not installed
         import numpy as np, tensorflow as tf
@@ -688,7 +692,9 @@ def test_a_fresh_process_serves_the_exported_model_without_keras(layer, run_prog
         served = tf.saved_model.load("served")
         result = served.serve(tf.constant({EQUAL}))
         np.testing.assert_allclose(result, np.load("expected.npy"), rtol=1e-6)
-    """)
+    """,
+        is_first=True,
+    )
 
 
 @pytest.mark.parametrize("kind", ["ragged", "sparse"])
@@ -787,20 +793,24 @@ def test_an_id_outside_the_vocabulary_is_named(layer, wrong, mask_zero):
 
 @pytest.mark.slow
 def test_tf_ti_leaves_it_to_others_to_import_keras_and_its_layers_follow(run_program):
-    run_program("""
+    run_program(
+        """
         import os, sys
         os.environ["TF_USE_LEGACY_KERAS"] = "1"  # else TensorFlow imports Keras
         import tf_ti
         assert not {"keras", "tf_ti.keras"} & set(sys.modules)
         import keras
         assert keras.saving.get_registered_object("tf_ti>EmbeddingBag") is tf_ti.keras.EmbeddingBag
-    """)
+    """,
+        is_first=True,
+    )
 
 
 @pytest.mark.slow
 def test_another_backend_of_keras_is_refused_by_name(run_program):
     # A stand-in for keras: those of its backends that are no TensorFlow need not be installed.
-    output = run_program("""
+    output = run_program(
+        """
         import sys, types
         backend = types.SimpleNamespace(backend=lambda: "jax")
         sys.modules["keras"] = types.SimpleNamespace(__version__="3.15.1", backend=backend)
@@ -809,7 +819,9 @@ def test_another_backend_of_keras_is_refused_by_name(run_program):
             tf_ti.keras
         except RuntimeError as error:
             print(error)
-    """).stdout
+    """,
+        is_first=True,
+    ).stdout
     assert "KERAS_BACKEND=tensorflow" in output
     assert "Received: keras.backend.backend()='jax'" in output
 
@@ -822,7 +834,8 @@ def test_another_backend_of_keras_is_refused_by_name(run_program):
 def test_a_keras_that_is_missing_or_too_old_is_answered_with_what_is_needed(
     run_program, keras, said
 ):
-    output = run_program(f"""
+    output = run_program(
+        f"""
         import sys, types
         sys.modules["keras"] = {keras}
         import tf_ti
@@ -830,6 +843,8 @@ def test_a_keras_that_is_missing_or_too_old_is_answered_with_what_is_needed(
             tf_ti.keras
         except ImportError as error:
             print(error)
-    """).stdout
+    """,
+        is_first=True,
+    ).stdout
     assert "needs Keras 3" in output
     assert said in output

@@ -252,7 +252,8 @@ def test_a_process_that_has_imported_tf_ti_alone_loads_it(tmp_path, run_program)
 
         model = keras.saving.load_model("model.keras")
         np.save("y.npy", model.predict(np.load("x.npy"), verbose=0))
-        """
+        """,
+        is_first=True,
     )
     assert_same(np.load(tmp_path / "y.npy"), layer(x))
 

@@ -92,7 +92,7 @@ def test_the_c_api_runs_a_saved_model_once_it_has_loaded_the_library(saved, run_
         print((ctypes.c_float * 2).from_address(data)[:])
     """
     library = pathlib.Path(tf.__file__).with_name("libtensorflow_cc.so.2")
-    finished = run_program(program, library, _library._PATH, saved)
+    finished = run_program(program, library, _library._PATH, saved, is_first=True)
     assert finished.stdout.splitlines() == ["", "", str(total())]
 
 
@@ -285,7 +285,7 @@ def test_tflite_says_which_op_it_does_not_know(saved):
 def test_openvino_says_which_op_it_does_not_know(saved, run_program):
     pytest.importorskip("openvino")
     program = "import openvino, sys; openvino.convert_model(sys.argv[1])"
-    finished = run_program(program, saved, check=False)
+    finished = run_program(program, saved, check=False, is_first=True)
     assert "No conversion rule found for operations: TfTi>TensorIterator" in finished.stderr
 
 
@@ -399,5 +399,5 @@ def test_rounded_batches_are_compiled_once_and_others_for_each_number_of_ids(run
         for function in ("as_they_come", "in_steps"):
             print(len([*dumps.glob(f"*_{function}_*before_optimizations.txt")]))
     """
-    finished = run_program(program, tmp_path / "dumps")
+    finished = run_program(program, tmp_path / "dumps", is_first=True)
     assert finished.stdout.splitlines() == ["3", "1"]  # for 3, 3, 2 and 4 ids

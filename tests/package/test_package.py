@@ -166,7 +166,8 @@ def test_the_package_works_when_it_is_imported_anew_and_so_does_what_was_made_be
                 del sys.modules[name]
             del tf_ti
         assert len(set(map(id, packages))) == 3
-        """
+        """,
+        is_first=True,
     )
 
 

@@ -1018,7 +1018,8 @@ def test_a_bad_id_of_what_tensorflow_clusters_by_itself_is_that_of_compiled_prog
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"
     monkeypatch.setenv("TF_XLA_FLAGS", flags)
     monkeypatch.setenv("TF_TI_CHECK_IDS", str(int(is_checked)))
-    finished = run_program("""
+    finished = run_program(
+        """
         import tensorflow as tf
         import tf_ti
 
@@ -1030,5 +1031,7 @@ def test_a_bad_id_of_what_tensorflow_clusters_by_itself_is_that_of_compiled_prog
             print(look_up(tf.constant([[0, 7], [2, 3]])).numpy().tolist())
         except tf.errors.InvalidArgumentError as error:
             print("indices[0, 1] is 7, but emb_table has 5 rows" in str(error))
-    """)
+    """,
+        is_first=True,
+    )
     assert finished.stdout == ("True\n" if is_checked else "[[4.0], [7.0]]\n")

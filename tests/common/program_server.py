@@ -1,0 +1,44 @@
+"""Runs programs, each in a process of its own that has imported TensorFlow already.
+
+Reads a line of JSON for each and answers with its exit status: see run_program in conftest.py.
+"""
+
+import json
+import os
+import sys
+import types
+
+# TensorFlow and Keras import them where they are there, which takes almost as long as all the rest.
+sys.modules.update(jax=None, matplotlib=None)
+
+import tensorflow  # noqa: E402, F401
+
+
+def _become(program):
+    """Makes this process one that Python started for the program."""
+    os.chdir(program["folder"])
+    os.environ.clear()
+    os.environ.update(program["environment"])
+    for descriptor, path in enumerate(program["streams"]):
+        opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    path, *_ = sys.argv = program["command"]
+    sys.path[0] = os.path.dirname(path)
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = path
+    with open(path, encoding="utf-8") as source:
+        return compile(source.read(), path, "exec"), vars(main)
+
+
+def _next_program():
+    """Returns in the process of each program, which runs it."""
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            return _become(json.loads(line))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    sys.exit()
+
+
+exec(*_next_program())
