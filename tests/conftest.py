@@ -17,9 +17,13 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-_PROGRAM_SERVER = pathlib.Path(__file__).parent / "common" / "program_server.py"
+_SCRIPT_SERVER = pathlib.Path(__file__).parent / "common" / "script_server.py"
+_QUICK_START = pathlib.Path(__file__).parent / "common" / "quick_start"
 
 faulthandler.enable()
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(_QUICK_START), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 # OpenVINO loads libraries in a way that the address sanitizer does not survive.
 if "asan" in os.environ.get("LD_PRELOAD", ""):
@@ -86,29 +90,44 @@ class Finished:
 
 
 @pytest.fixture(scope="session")
-def program_server():
-    """Returns what starts the process of common/program_server.py, or gives the one that runs."""
+def run_script(tmp_path_factory):
+    """Runs a Python file in a process of its own, which has imported TensorFlow already."""
+    outputs = [tmp_path_factory.mktemp("outputs") / name for name in ("stdout", "stderr")]
     server = None
 
-    def running():
+    def finish(status):
+        return Finished(status, *(path.read_text("utf-8", "replace") for path in outputs))
+
+    def run(path, *arguments, cwd, timeout=300):
         nonlocal server
         if server is None or server.poll() is not None:
             server = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", _PROGRAM_SERVER],
+                [sys.executable, "-X", "faulthandler", _SCRIPT_SERVER],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
             )
-        return server
+        request = {
+            "command": [str(path), *map(str, arguments)],
+            "environment": dict(os.environ),
+            "folder": str(cwd),
+            "streams": [os.devnull, *map(str, outputs)],
+        }
+        print(json.dumps(request), file=server.stdin, flush=True)
+        if not select.select([server.stdout], [], [], timeout)[0]:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+            pytest.fail(f"{path} has not ended after {timeout} s: {finish(None)}")
+        return finish(int(server.stdout.readline()))
 
-    yield running
+    yield run
     if server is not None:
         server.communicate()
 
 
 @pytest.fixture
-def run_program(tmp_path, program_server):
+def run_program(tmp_path, run_script):
     """Runs a Python program in a process of its own and checks that it neither fails nor hangs.
 
     A process that hangs prints the stacks of all its threads before it is killed. The process has
@@ -116,33 +135,15 @@ def run_program(tmp_path, program_server):
     sets variables that TensorFlow reads meanwhile.
     """
 
-    def finish(command, timeout):
-        return subprocess.run(
-            [sys.executable, "-X", "faulthandler", *command],
+    def run_first(path, *arguments, cwd, timeout):
+        finished = subprocess.run(
+            [sys.executable, "-X", "faulthandler", str(path), *map(str, arguments)],
             capture_output=True,
             text=True,
             timeout=timeout,
-            cwd=tmp_path,
+            cwd=cwd,
         )
-
-    def finish_forked(command, timeout):
-        outputs = [tmp_path / f"{command[0]}.{name}" for name in ("stdout", "stderr")]
-        for output in outputs:
-            output.write_bytes(b"")
-        request = {
-            "command": command,
-            "environment": dict(os.environ),
-            "folder": str(tmp_path),
-            "streams": [os.devnull, *map(str, outputs)],
-        }
-        server = program_server()
-        print(json.dumps(request), file=server.stdin, flush=True)
-        if not select.select([server.stdout], [], [], timeout)[0]:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
-            raise subprocess.TimeoutExpired(command, timeout, *map(_text, outputs))
-        status = int(server.stdout.readline())
-        return subprocess.CompletedProcess(command, status, *map(_text, outputs))
+        return Finished(finished.returncode, finished.stdout, finished.stderr)
 
     def run(program, *arguments, timeout=120, check=True, is_first=False):
         path = tmp_path / "program.py"
@@ -151,18 +152,13 @@ def run_program(tmp_path, program_server):
             f"faulthandler.dump_traceback_later({timeout - 10}, exit=True)\n"
             + textwrap.dedent(program)
         )
-        command = [str(path), *map(str, arguments)]
-        finished = (finish if is_first else finish_forked)(command, timeout)
-        result = Finished(finished.returncode, finished.stdout, finished.stderr)
+        runner = run_first if is_first else run_script
+        result = runner(path, *arguments, cwd=tmp_path, timeout=timeout)
         if check:
             assert result.returncode == 0, f"{result.stdout}\n{result.stderr[-6000:]}"
         return result
 
     return run
-
-
-def _text(path):
-    return path.read_text(errors="replace")
 
 
 def _piece_positions(port, extent):

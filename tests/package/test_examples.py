@@ -3,8 +3,6 @@
 import pathlib
 import random
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -12,19 +10,18 @@ EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 TEXT = "Der Mond ist aufgegangen, die goldnen Sternlein prangen. \u00e4\u00f6\u00fc\n" * 400
 
 
-def run_example(name, *arguments, cwd):
-    result = subprocess.run(
-        [sys.executable, EXAMPLES / name, *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        encoding="utf-8",
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+@pytest.fixture(scope="module")
+def run_example(run_script):
+    def run(name, *arguments, cwd):
+        result = run_script(EXAMPLES / name, *arguments, cwd=cwd)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    return run
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, run_example):
     """The output of a short training run, and the folder it wrote to."""
     folder = tmp_path_factory.mktemp("char_model")
     (folder / "text.txt").write_text(TEXT, encoding="utf-8")
@@ -57,7 +54,7 @@ def test_training_is_timed_beside_that_of_tensorflow(trained, way):
 
 
 @pytest.mark.slow
-def test_a_fresh_process_writes_the_same_text_with_the_saved_model(trained, tmp_path):
+def test_a_fresh_process_writes_the_same_text_with_the_saved_model(trained, tmp_path, run_example):
     output, folder = trained
     text = run_example("generate_text.py", folder / "saved_model", cwd=tmp_path)
     assert text.startswith("def ")
@@ -65,7 +62,7 @@ def test_a_fresh_process_writes_the_same_text_with_the_saved_model(trained, tmp_
 
 
 @pytest.mark.slow
-def test_the_saved_model_writes_as_much_as_it_is_asked_to(trained, tmp_path):
+def test_the_saved_model_writes_as_much_as_it_is_asked_to(trained, tmp_path, run_example):
     arguments = [trained[1] / "saved_model", "--prompt=Mond", "--length=7"]
     assert len(run_example("generate_text.py", *arguments, cwd=tmp_path).rstrip("\n")) <= 4 + 7
 
@@ -79,7 +76,7 @@ BOTH = "la li lo so in 1778 1806 -- , ."
 
 
 @pytest.fixture(scope="module")
-def classified(tmp_path_factory):
+def classified(tmp_path_factory, run_example):
     """The output of a short training run, and the folder it wrote to."""
     folder, rng = tmp_path_factory.mktemp("text_classifier"), random.Random(0)
     for (name, words), lines in zip(WORDS.items(), (60, 30)):
@@ -146,7 +143,9 @@ def test_the_classifiers_steps_are_timed_beside_those_of_keras_and_tensorflow(cl
 
 
 @pytest.mark.slow
-def test_a_fresh_process_classifies_texts_and_files_with_the_saved_model(classified, tmp_path):
+def test_a_fresh_process_classifies_texts_and_files_with_the_saved_model(
+    classified, tmp_path, run_example
+):
     (tmp_path / "text.txt").write_text("  what you wonder\n\nder Mond steht\n", encoding="utf-8")
     arguments = [classified[1] / "saved_model", "goldnen Sternlein", "--file", "text.txt"]
     output = run_example("classify_text.py", *arguments, cwd=tmp_path)
@@ -158,16 +157,11 @@ def test_a_fresh_process_classifies_texts_and_files_with_the_saved_model(classif
 
 
 @pytest.mark.slow
-def test_a_class_of_one_file_has_nothing_to_hold_out(tmp_path):
+def test_a_class_of_one_file_has_nothing_to_hold_out(tmp_path, run_script):
     for name in WORDS:
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.txt").write_text(TEXT, encoding="utf-8")
-    result = subprocess.run(
-        [sys.executable, EXAMPLES / "train_text_classifier.py", "--classes", *WORDS],
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-    )
+    result = run_script(EXAMPLES / "train_text_classifier.py", "--classes", *WORDS, cwd=tmp_path)
     assert result.returncode != 0
     assert "deutsch: two files or more are needed" in result.stderr
 
@@ -178,13 +172,13 @@ def test_a_class_of_one_file_has_nothing_to_hold_out(tmp_path):
 @pytest.mark.parametrize(
     "arguments, values", [([], "3 7 11 15 19 then 23"), ([0, 5, 2], "0 2 4 then 6")]
 )
-def test_a_for_loop_counts(arguments, values, tmp_path):
+def test_a_for_loop_counts(arguments, values, tmp_path, run_example):
     output = run_example("loop_for.py", *arguments, cwd=tmp_path)
     assert output.splitlines()[:2] == [values, "loop for"]
 
 
 @pytest.mark.slow
-def test_a_for_loop_without_an_iteration_has_its_start_as_the_last_value(tmp_path):
+def test_a_for_loop_without_an_iteration_has_its_start_as_the_last_value(tmp_path, run_example):
     arguments = [5, 5, 1, "--draw", "for.txt"]
     output = run_example("loop_for.py", *arguments, cwd=tmp_path)
     assert output.split() == ["then", "5", "Drawn:", "for.txt"]
@@ -192,14 +186,14 @@ def test_a_for_loop_without_an_iteration_has_its_start_as_the_last_value(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_loop_writes_the_same_text_with_the_saved_model(trained, tmp_path):
+def test_a_loop_writes_the_same_text_with_the_saved_model(trained, tmp_path, run_example):
     arguments = [trained[1] / "saved_model", "--prompt=Mond", "--length=50"]
     expected = run_example("generate_text.py", *arguments, cwd=tmp_path)
     assert run_example("loop_char_lstm.py", *arguments, cwd=tmp_path) == expected
 
 
 @pytest.mark.slow
-def test_greedy_decoding_ends_at_the_end_token_or_after_the_longest(tmp_path):
+def test_greedy_decoding_ends_at_the_end_token_or_after_the_longest(tmp_path, run_example):
     output = run_example("loop_greedy_decoding.py", "--longest=15", cwd=tmp_path)
     lines = [line.partition(" (") for line in output.splitlines()]
     ends = {end for _, _, end in lines}
@@ -211,7 +205,7 @@ def test_greedy_decoding_ends_at_the_end_token_or_after_the_longest(tmp_path):
 
 
 @pytest.mark.slow
-def test_newtons_method_stops_below_the_tolerance(tmp_path):
+def test_newtons_method_stops_below_the_tolerance(tmp_path, run_example):
     output = run_example("loop_newton.py", "--tolerance=1e-6", cwd=tmp_path)
     *before, after = (float(line.split(": ")[1]) for line in output.splitlines())
     assert len(before) > 2
@@ -219,20 +213,15 @@ def test_newtons_method_stops_below_the_tolerance(tmp_path):
 
 
 @pytest.mark.slow
-def test_newtons_method_says_that_its_steps_are_not_enough(tmp_path):
-    result = subprocess.run(
-        [sys.executable, EXAMPLES / "loop_newton.py", "--most=2"],
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-    )
+def test_newtons_method_says_that_its_steps_are_not_enough(tmp_path, run_script):
+    result = run_script(EXAMPLES / "loop_newton.py", "--most=2", cwd=tmp_path)
     assert result.returncode == 1
     assert "2 steps are not enough" in result.stderr
     assert "after 2 steps" in result.stdout
 
 
 @pytest.mark.slow
-def test_beam_search_finds_likely_sequences_padded_to_their_length(tmp_path):
+def test_beam_search_finds_likely_sequences_padded_to_their_length(tmp_path, run_example):
     output = run_example("loop_beam_search.py", "--width=3", "--longest=8", cwd=tmp_path)
     beams = [line.split(": ") for line in output.splitlines()]
     scores = [float(score) for score, _ in beams]
