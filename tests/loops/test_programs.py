@@ -94,14 +94,23 @@ def looped(f, *xs):
 
 
 def eager(f, *xs):
-    rows = [f(*(x[i] for x in xs)) for i in range(int(xs[0].shape[0]))]
+    count = int(tf.nest.flatten(xs)[0].shape[0])
+    rows = [f(*tf.nest.map_structure(lambda x: x[i], xs)) for i in range(count)]  # noqa: B023
     return tf.nest.map_structure(lambda *row: tf.stack(row), *rows)
 
 
-def compare(f, *xs, ulps=0):
+def compare(f, *xs, ulps=0, tolerance=None):
     found, expected = looped(f, *xs), eager(f, *xs)
     for a, e in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
-        check(a, e, ulps)
+        if tolerance is None:
+            check(a, e, ulps)
+        else:
+            close(a, e, tolerance)
+
+
+def compare_all(f, cases, **options):
+    """The same of each case's tensors, in one loop: what takes long is to trace one."""
+    compare(lambda *cases: [f(*case) for case in cases], *cases, **options)
 
 
 UNARY = {
@@ -130,14 +139,15 @@ CASES = [(name, dtype) for name, dtypes in UNARY.items() for dtype in dtypes]
 
 @pytest.mark.parametrize("name, dtype", CASES, ids=lambda v: getattr(v, "name", v))
 def test_operations_of_one_are_those_of_tensorflow(name, dtype):
+    cases = []
     for seed, shape in enumerate(SHAPES):
         x = numbers(dtype, (5, *shape), seed)
-        f = getattr(tf.math, name)
         if name == "sign":  # TensorFlow's of -0 is either zero
             x = tf.where(x == 0, tf.zeros_like(x), x)
         if name == "erf":  # TensorFlow's of an infinite double is NaN
             x = tf.where(tf.math.is_inf(x), tf.ones_like(x), x)
-        compare(lambda x, f=f: f(x), x, ulps=ULPS.get(name, 0))
+        cases.append((x,))
+    compare_all(getattr(tf.math, name), cases, ulps=ULPS.get(name, 0))
 
 
 PAIRS = [(name, dtype) for name, dtypes in BINARY.items() for dtype in dtypes]
@@ -153,12 +163,13 @@ BROADCASTS = [
 
 @pytest.mark.parametrize("name, dtype", PAIRS, ids=lambda v: getattr(v, "name", v))
 def test_operations_of_two_are_those_of_tensorflow(name, dtype):
+    f, cases = getattr(tf.math, name), []
     for seed, (a, b) in enumerate(BROADCASTS):
         x, y = numbers(dtype, (5, *a), seed), numbers(dtype, (5, *b), seed + 100)
-        f = getattr(tf.math, name)
         if name == "xdivy":  # TensorFlow's of -0 is either zero
             x, y = (tf.where(v == 0, tf.zeros_like(v), v) for v in (x, y))
-        compare(lambda x, y, f=f: (f(x, y), f(y, x)), x, y, ulps=ULPS.get(name, 0))
+        cases.append((x, y))
+    compare_all(lambda x, y: (f(x, y), f(y, x)), cases, ulps=ULPS.get(name, 0))
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.name)
@@ -196,28 +207,23 @@ def test_activations_and_their_gradients_are_those_of_tensorflow(name, dtype):
             y = f(x)
         return y, tape.gradient(y, x, dy)
 
+    cases = []
     for seed, shape in enumerate([(), (33,), (4, 17)]):
         x, dy = numbers(dtype, (5, *shape), seed), numbers(dtype, (5, *shape), seed + 9)
-        x = tf.where(x == 0, tf.zeros_like(x), x)  # TensorFlow's of -0 is either zero
-        for found, expected in zip(looped(both, x, dy), eager(both, x, dy), strict=True):
-            if tolerance:
-                close(found, expected, tolerance)
-            else:
-                check(found, expected)
+        cases.append((tf.where(x == 0, tf.zeros_like(x), x), dy))  # TensorFlow's of -0 is either
+    compare_all(both, cases, tolerance=tolerance or None)
 
 
 @pytest.mark.parametrize("dtype", [*REALS, *INTEGERS, tf.bool], ids=lambda d: d.name)
 def test_selections_are_those_of_tensorflow(dtype):
+    def select(c, x, y):
+        return tf.where(c, x, y), tf.where(c, x, tf.zeros_like(y[..., :1]) if y.shape.rank else y)
+
+    cases = []
     for seed, shape in enumerate(SHAPES):
         c = numbers(tf.bool, (5, *shape), seed)
-        x, y = (numbers(dtype, (5, *shape), seed + k) for k in (1, 2))
-        compare(lambda c, x, y: tf.where(c, x, y), c, x, y)
-        compare(
-            lambda c, x, y: tf.where(c, x, tf.zeros_like(y[..., :1]) if y.shape.rank else y),
-            c,
-            x,
-            y,
-        )
+        cases.append((c, *(numbers(dtype, (5, *shape), seed + k) for k in (1, 2))))
+    compare_all(select, cases)
 
 
 @pytest.mark.parametrize("to", [*REALS, *INTEGERS, tf.bool], ids=lambda d: d.name)
@@ -238,30 +244,27 @@ REDUCED = [(name, dtype) for name, dtypes in REDUCTIONS.items() for dtype in dty
 
 @pytest.mark.parametrize("name, dtype", REDUCED, ids=lambda v: getattr(v, "name", v))
 def test_reductions_are_those_of_tensorflow(name, dtype):
+    def reduced(x):
+        axes = [None, 0, -1, [0, -1] if x.shape.rank > 1 else 0]
+        reduce = getattr(tf, name)
+        return [reduce(x, axis, keepdims=keep) for axis in axes for keep in (False, True)]
+
     exact = not dtype.is_floating or name in ("reduce_max", "reduce_min")
-    for seed, shape in enumerate([(7,), (40,), (3, 5), (4, 17), (2, 3, 4)]):
-        x = numbers(dtype, (5, *shape), seed, special=False)
-        for axis in [None, 0, -1, [0, -1] if len(shape) > 1 else 0]:
-            for keep in False, True:
-                found, expected = (
-                    run(lambda x: getattr(tf, name)(x, axis, keepdims=keep), x)  # noqa: B023
-                    for run in (looped, eager)
-                )
-                if exact:
-                    check(found, expected)
-                else:
-                    tolerance = 1e-5 if dtype == tf.float32 else 1e-13
-                    close(found, expected, tolerance)
+    shapes = enumerate([(7,), (40,), (3, 5), (4, 17), (2, 3, 4)])
+    cases = [(numbers(dtype, (5, *shape), seed, special=False),) for seed, shape in shapes]
+    tolerance = None if exact else 1e-5 if dtype == tf.float32 else 1e-13
+    compare_all(reduced, cases, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize("dtype", REALS + INTEGERS, ids=lambda d: d.name)
 def test_indices_of_extremes_are_those_of_tensorflow(name, dtype):
-    for seed, shape in enumerate([(7,), (40,), (3, 5), (4, 17), (2, 3, 4)]):
-        x = numbers(dtype, (5, *shape), seed, special=False)
-        for axis in range(len(shape)):
-            for to in INTEGERS:
-                compare(lambda x, a=axis, to=to: getattr(tf, name)(x, a, to) + 0, x)
+    def indices(x):
+        axes = range(x.shape.rank)
+        return [getattr(tf, name)(x, axis, to) + 0 for axis in axes for to in INTEGERS]
+
+    shapes = enumerate([(7,), (40,), (3, 5), (4, 17), (2, 3, 4)])
+    compare_all(indices, [(numbers(dtype, (5, *s), seed, special=False),) for seed, s in shapes])
 
 
 def test_extremes_of_nans_are_those_of_tensorflow():
@@ -323,11 +326,9 @@ def test_moves_are_those_of_tensorflow(move, dtype):
 @pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_softmax_is_that_of_tensorflow(name, dtype):
-    for seed, shape in enumerate([(1,), (7,), (3, 20), (2, 3, 33)]):
-        x = numbers(dtype, (5, *shape), seed, special=False) * 20
-        found, expected = (run(lambda x: getattr(tf.nn, name)(x), x) for run in (looped, eager))  # noqa: B023
-        tolerance = 2e-6 if dtype == tf.float32 else 1e-14
-        close(found, expected, tolerance)
+    shapes = enumerate([(1,), (7,), (3, 20), (2, 3, 33)])
+    cases = [(numbers(dtype, (5, *s), seed, special=False) * 20,) for seed, s in shapes]
+    compare_all(getattr(tf.nn, name), cases, tolerance=2e-6 if dtype == tf.float32 else 1e-14)
 
 
 @pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
@@ -340,11 +341,12 @@ def test_losses_and_their_gradients_are_those_of_tensorflow(dtype):
             total = tf.reduce_sum(y) + tf.nn.l2_loss(bias)
         return y, total, tape.gradient(total, logits)
 
-    for seed, shape in enumerate([(1, 7), (5, 33)]):
-        x, y = (numbers(dtype, (5, *shape), seed + k, special=False) * 3 for k in range(2))
-        tolerance = 1e-5 if dtype == tf.float32 else 1e-13
-        for found, expected in zip(looped(losses, x, y), eager(losses, x, y), strict=True):
-            close(found, expected, tolerance)
+    shapes = enumerate([(1, 7), (5, 33)])
+    cases = [
+        [numbers(dtype, (5, *shape), seed + k, special=False) * 3 for k in range(2)]
+        for seed, shape in shapes
+    ]
+    compare_all(losses, cases, tolerance=1e-5 if dtype == tf.float32 else 1e-13)
 
 
 EQUATIONS = [
@@ -384,16 +386,13 @@ def test_products_are_those_of_tensorflow(dtype, turns):
     def turned(shape, name):
         return shape[:-2] + shape[:-3:-1] if name in turns else shape
 
+    cases = []
     for seed, (a, b) in enumerate(PRODUCTS):
         x = numbers(dtype, (5, *turned(a, "a")), seed, special=False)
-        y = numbers(dtype, (5, *turned(b, "b")), seed + 9, special=False)
-        options = {"transpose_a": "a" in turns, "transpose_b": "b" in turns}
-        found, expected = (
-            run(lambda x, y: tf.matmul(x, y + 1, **options), x, y)  # noqa: B023
-            for run in (looped, eager)
-        )
-        tolerance = 1e-5 if dtype == tf.float32 else 1e-13
-        close(found, expected, tolerance)
+        cases.append((x, numbers(dtype, (5, *turned(b, "b")), seed + 9, special=False)))
+    options = {"transpose_a": "a" in turns, "transpose_b": "b" in turns}
+    tolerance = 1e-5 if dtype == tf.float32 else 1e-13
+    compare_all(lambda x, y: tf.matmul(x, y + 1, **options), cases, tolerance=tolerance)
 
 
 # Gradients
@@ -604,7 +603,7 @@ def test_loops_of_halves_are_whole(dtype):
 def test_subnormal_numbers_count_as_zeros(dtype):
     tiny = np.finfo(dtype.as_numpy_dtype).tiny
     x = tf.constant(np.broadcast_to(np.array([tiny / 2, -tiny / 4, tiny / 64] * 5), (6, 15)), dtype)
-    for f, expected in (
+    cases = (
         (lambda x: x + x, 0),
         (lambda x: x * 3.0 - x, 0),
         (lambda x: x * 1e20, 0),
@@ -618,11 +617,12 @@ def test_subnormal_numbers_count_as_zeros(dtype):
         (lambda x: tf.less(x, 0.0), False),
         (lambda x: tf.where(x > 0.0, 1.0, 2.0), 2),
         (tf.reduce_sum, 0),
-    ):
+    )
+    results = looped(lambda x: [f(x) for f, _ in cases], x)
+    for found, (_, expected) in zip(results, cases, strict=True):
         expected = expected(x[1:]) if callable(expected) else expected
         # TensorFlow's kernels, which have the first, differ in the logarithm's last elements.
-        found = looped(f, x)[1:]
-        np.testing.assert_array_equal(found, np.broadcast_to(expected, found.shape))
+        np.testing.assert_array_equal(found[1:], np.broadcast_to(expected, found[1:].shape))
 
 
 # Indices that only values tell
@@ -637,13 +637,9 @@ def test_rows_of_any_index_are_those_of_tensorflow(dtype, index_type):
         return tf.constant(random.integers(0, 4, (9, *shape)), index_type)
 
     x = numbers(dtype, (9, 4, 4, 3), 1)
-    for axis in (0, 1, -3):
-        compare(lambda x, i: tf.gather(x, i, axis=axis), x, indices(5))  # noqa: B023
-    compare(tf.gather, x, indices())
-    compare(tf.gather, x, indices(2, 3))
-    compare(tf.gather, x, indices(0))
-    compare(lambda x, i: tf.gather(x, i, batch_dims=1), x, indices(4, 2))
-    compare(lambda x, i: tf.gather(x, i, batch_dims=1), x, indices(4))
+    compare(lambda x, i: [tf.gather(x, i, axis=axis) for axis in (0, 1, -3)], x, indices(5))
+    compare_all(tf.gather, [(x, indices(*shape)) for shape in ((), (2, 3), (0,))])
+    compare_all(lambda x, i: tf.gather(x, i, batch_dims=1), [(x, indices(4, 2)), (x, indices(4))])
     best = {"k": 2, "sorted": True}
     if dtype == tf.float32:
         y = numbers(dtype, (9, 4, 7), 2, special=False)
