@@ -4,9 +4,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_ti import _tf
+
+# Eager calls are short: what is mostly so is asked first, here and in what they call.
+
 
 def to_tensor(label: str, value: Any) -> tf.Tensor:
     """A tensor; the error where that cannot be names `label`."""
+    if isinstance(value, _tf.EagerTensor) and tf.executing_eagerly():
+        return value
     try:
         return tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
@@ -22,8 +28,7 @@ def as_operations(*assertions: tf.Operation | None) -> list[tf.Operation]:
 
 def check_reachable(label: str, variable: tf.Variable) -> None:
     """TensorFlow runs no eager op of ours where another process has the variable."""
-    # Eager calls are short: what is mostly so is asked first.
-    if not tf.executing_eagerly() or "/job:localhost/" in variable.handle.device:
+    if "/job:localhost/" in variable.handle.device or not tf.executing_eagerly():
         return
     there = tf.DeviceSpec.from_string(variable.handle.device)
     here = tf.DeviceSpec.from_string(tf.zeros([]).device)

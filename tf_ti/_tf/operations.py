@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import execute
+from tensorflow.python.eager import backprop, execute
 from tensorflow.python.framework import op_def_registry, ops
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.types import core
@@ -25,6 +25,23 @@ def _input_args(op_type: str) -> list[tuple[str, str | None]]:
     return [(arg.name, arg.number_attr or None) for arg in args]
 
 
+def attribute(op: tf.Operation, name: str) -> Any:
+    """As `op.get_attr`, but of a text the str; cheap where a tape shows an eager operation."""
+    if isinstance(op, backprop._MockOp):
+        attrs = op.attrs
+        for k in range(0, len(attrs), 2):
+            if attrs[k] == name:
+                value = attrs[k + 1]
+                break
+        else:
+            raise ValueError(f"{op.type} has no attribute {name!r}")
+    else:
+        value = op.get_attr(name)
+    if isinstance(value, (list, tuple)):
+        return [part.decode() if isinstance(part, bytes) else part for part in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def inputs_by_name(op: tf.Operation, inputs: Sequence[Any]) -> dict[str, list]:
     """The inputs of an op, or others in their places, by their names in its definition.
 
@@ -34,7 +51,7 @@ def inputs_by_name(op: tf.Operation, inputs: Sequence[Any]) -> dict[str, list]:
     """
     rest = iter(inputs)
     return {
-        name: list(itertools.islice(rest, 1 if count is None else op.get_attr(count)))
+        name: list(itertools.islice(rest, 1 if count is None else attribute(op, count)))
         for name, count in _input_args(op.type)
     }
 

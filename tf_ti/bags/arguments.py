@@ -20,7 +20,9 @@ from tf_ti.bags.pooling import Lookup
 Reduction = Literal["sum", "mean", "max"]
 Combiner = Literal["sum", "mean", "sqrtn", "max"]
 # The kernels take indices of these.
-_INDEX_TYPES = (tf.int32, tf.int64)
+_INDEX_TYPES = frozenset({tf.int32, tf.int64})
+# The least and the greatest number of each, which TensorFlow computes anew when it is asked.
+_RANGES = {dtype: (dtype.min, dtype.max) for dtype in _INDEX_TYPES}
 _REDUCTIONS = get_args(Reduction)
 _COMBINERS = get_args(Combiner)
 
@@ -89,7 +91,7 @@ def to_table(emb_table: Any) -> Table:
     if isinstance(emb_table, tf.Variable) and hasattr(emb_table, "handle"):
         check_reachable("emb_table", emb_table)
         _tf.variable_accessed(emb_table)
-        table = Table(emb_table.handle, tf.as_dtype(emb_table.dtype), emb_table)
+        table = Table(emb_table.handle, emb_table.dtype, emb_table)
     elif isinstance(emb_table, _tf.ShardedVariable):  # which TensorFlow would concatenate
         raise TypeError(
             "emb_table must be no ShardedVariable here, and no list of them: tf_ti.embedding_bag "
@@ -124,7 +126,9 @@ def to_ids(ids: Any) -> tf.RaggedTensor | tf.SparseTensor | tf.Tensor:
 
 def to_indices(label: str, value: Any, rank: int | None, like: Any = None) -> tf.Tensor:
     """A tensor of int32 or int64; Python numbers take the type of `like`, or int32."""
-    if not hasattr(value, "dtype") and getattr(like, "dtype", None) in _INDEX_TYPES:
+    if hasattr(value, "dtype"):
+        tensor = as_index_type(label, to_tensor(label, value))
+    elif getattr(like, "dtype", None) in _INDEX_TYPES:
         tensor = _numbers(label, value, tf.as_dtype(like.dtype))
     elif not tf.nest.flatten(value):  # of which TensorFlow would make floats
         tensor = _numbers(label, value, tf.int32)
@@ -149,11 +153,12 @@ def as_index_type(label: str, tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _numbers(label: str, value: Any, dtype: tf.DType) -> tf.Tensor:
+    least, greatest = _RANGES[dtype]
     for number in tf.nest.flatten(value):
         # TensorFlow would make numbers of the former, and wrap the latter around.
         if isinstance(number, bool):
             raise TypeError(f"{label} must be {dtype.name}, got {number}")
-        if isinstance(number, numbers.Integral) and not dtype.min <= number <= dtype.max:
+        if isinstance(number, numbers.Integral) and not least <= number <= greatest:
             raise ValueError(f"{label} must be {dtype.name}, got {number}")
     try:
         return tf.convert_to_tensor(value, dtype)
@@ -167,14 +172,21 @@ def to_default_index(default_index: Any, like: Any) -> tf.Tensor | None:
     return to_indices("default_index", default_index, None, like)
 
 
-def to_padding_idx(padding_idx: Any, dtype: tf.DType) -> int | None:
-    """None also for a number that no index of that dtype is equal to."""
+def check_padding_idx(padding_idx: Any) -> None:
     if padding_idx is None:
-        return None
+        return
     if isinstance(padding_idx, bool) or not hasattr(padding_idx, "__index__"):
         raise TypeError(f"padding_idx must be an int or None, got {padding_idx!r}")
+
+
+def to_padding_idx(padding_idx: Any, ids: Any) -> int | None:
+    """None also for a number that none of the ids can be equal to, because of their dtype."""
+    if padding_idx is None:
+        return None
+    check_padding_idx(padding_idx)
     padding_idx = int(padding_idx)
-    return padding_idx if dtype.min <= padding_idx <= dtype.max else None
+    least, greatest = _RANGES[ids.dtype]
+    return padding_idx if least <= padding_idx <= greatest else None
 
 
 # Weights
@@ -301,6 +313,8 @@ def checked(lookup: Lookup) -> Lookup:
 
 
 def _check_norm(max_norm: Any, norm_type: Any, dtype: tf.DType) -> None:
+    if max_norm is None and type(norm_type) is float and norm_type > 0:
+        return
     for label, value in (("max_norm", max_norm), ("norm_type", norm_type)):
         if value is None and label == "max_norm":
             continue

@@ -24,7 +24,7 @@ def _is_wanted(op: tf.Operation, index: int) -> bool:
 
 
 def _table(op: tf.Operation, number: int = 0) -> Table:
-    return Table(op.inputs[number], tf.as_dtype(op.get_attr("T")))
+    return Table(op.inputs[number], tf.as_dtype(_tf.attribute(op, "T")))
 
 
 def _function_of(table: Table) -> tf.Graph | None:
@@ -61,7 +61,7 @@ def _table_gradient(
     source = table if _function_of(table) is None else shape[0]
     rows, values = bags.table_gradient(source, grad, argmax)
     # TensorFlow's own look-ups have shapes of int32, and tf.cond wants all to be alike.
-    return tf.IndexedSlices(values, rows, tf.cast(shape, tf.int32))
+    return tf.IndexedSlices(values, rows, tf.raw_ops.Cast(x=shape, DstT=tf.int32))
 
 
 def _weights_gradient(table: Table, bags: Bags, grad: tf.Tensor) -> tf.Tensor:
@@ -98,7 +98,7 @@ def _add_gradients(op, number: int, count: int, bags: Bags, grad: tf.Tensor, gra
 
 
 def _argmax(op, number: int, count: int) -> tf.Tensor:
-    if not op.get_attr("num_argmax"):
+    if not _tf.attribute(op, "num_argmax"):
         raise ValueError(f"{op.type}: without argmax, max has no derivative")
     return op.outputs[count + number]
 
@@ -149,7 +149,7 @@ def _num_emb(op: tf.Operation) -> tf.Tensor:
 @_tf.register_gradient(f"{PREFIX}ResourceEmbeddingBagGrad")
 def _table_gradient_gradient(op, _, values_grad):
     """values is linear in grad: the way back pools the rows of values_grad."""
-    has_argmax = bool(op.get_attr("num_argmax"))
+    has_argmax = bool(_tf.attribute(op, "num_argmax"))
     bags = Bags.of(op)
     grad, rows = op.inputs[1], op.outputs[0]
     values_grad = tf.convert_to_tensor(values_grad)
@@ -174,7 +174,7 @@ def _table_gradient_jvp(op, tangents):
     """values is linear in grad, and in the weights once they are divided."""
     table, (grad, rows) = _table(op), (op.inputs[1], op.outputs[0])
     bags = Bags.of(op)
-    argmax = op.inputs[-1] if op.get_attr("num_argmax") else None
+    argmax = op.inputs[-1] if _tf.attribute(op, "num_argmax") else None
     _, tangent = bags.table_gradient(table, tangents[1], argmax)
     if bags.weights is not None:
         coefficients = _coefficients(bags, tf.shape(grad)[0], tangents[_weights_input(op)])

@@ -66,29 +66,29 @@ def split(
         prefix: the beginning of the messages of assertions.
         options: further fields of the bags.
     """
+    options["weights"] = weights
     if isinstance(ids, tf.RaggedTensor):
-        bags, outer = _split_ragged(ids, weights)
+        bags, outer = _split_ragged(ids, options)
     elif isinstance(ids, tf.SparseTensor):
-        bags, outer = _split_sparse(ids, weights, prefix)
+        bags, outer = _split_sparse(ids, options, prefix)
     else:
-        bags, outer = _split_dense(ids, weights)
-    bags = bags.replace(**options)
+        bags, outer = _split_dense(ids, options)
     return _pruned(bags) if prune_invalid else bags, outer
 
 
-def _split_ragged(ids: tf.RaggedTensor, weights: tf.Tensor | None) -> tuple[Bags, Outer]:
-    values, rank = ids.flat_values, ids.ragged_rank
+def _split_ragged(ids: tf.RaggedTensor, options: dict[str, Any]) -> tuple[Bags, Outer]:
+    rank, inner = 1, ids
+    while isinstance(inner.values, tf.RaggedTensor):
+        rank, inner = rank + 1, inner.values
+    values = inner.values
     if values.shape.rank not in (None, 1):  # the bags are rows of a fixed number of ids
-        bags, outer = _split_dense(values, weights)
+        bags, outer = _split_dense(values, options)
         return bags, dataclasses.replace(outer, ragged=ids, ragged_rank=rank)
-    splits = ids.nested_row_splits[-1]
-    bags = Bags("offsets", values, splits, weights=weights, include_last_offset=True)
+    bags = Bags("offsets", values, inner.row_splits, include_last_offset=True, **options)
     return bags, _BAGS_ALONE if rank == 1 else Outer(ragged=ids, ragged_rank=rank - 1)
 
 
-def _split_sparse(
-    ids: tf.SparseTensor, weights: tf.Tensor | None, prefix: str
-) -> tuple[Bags, Outer]:
+def _split_sparse(ids: tf.SparseTensor, options: dict[str, Any], prefix: str) -> tuple[Bags, Outer]:
     rank = ids.shape.rank
     message = f"ids must have rank 2 or more, got a SparseTensor of shape {ids.shape}"
     if rank is not None and rank < 2:
@@ -106,18 +106,18 @@ def _split_sparse(
             strides = tf.math.cumprod(shape, exclusive=True, reverse=True)
             rows = tf.reduce_sum(ids.indices[:, :-1] * strides, 1)
         outer = Outer(shape, ids.shape[:-1])
-    return Bags("segments", ids.values, rows, tf.reduce_prod(shape), weights=weights), outer
+    return Bags("segments", ids.values, rows, tf.reduce_prod(shape), **options), outer
 
 
-def _split_dense(ids: tf.Tensor, weights: tf.Tensor | None) -> tuple[Bags, Outer]:
+def _split_dense(ids: tf.Tensor, options: dict[str, Any]) -> tuple[Bags, Outer]:
     if ids.shape.rank == 2:
-        return Bags("packed", ids, weights=weights), _BAGS_ALONE
+        return Bags("packed", ids, **options), _BAGS_ALONE
     # Not [-1, n], which says nothing where n is 0.
     shape = tf.shape(ids)[:-1]
     packed = tf.concat([tf.reduce_prod(shape, keepdims=True), tf.shape(ids)[-1:]], 0)
-    if weights is not None:
-        weights = tf.reshape(weights, packed)
-    return Bags("packed", tf.reshape(ids, packed), weights=weights), Outer(shape, ids.shape[:-1])
+    if options["weights"] is not None:
+        options = {**options, "weights": tf.reshape(options["weights"], packed)}
+    return Bags("packed", tf.reshape(ids, packed), **options), Outer(shape, ids.shape[:-1])
 
 
 def _pruned(bags: Bags) -> Bags:

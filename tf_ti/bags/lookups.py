@@ -154,7 +154,7 @@ def embedding_bag_offsets(
         indices,
         offsets,
         default_index=to_default_index(default_index, indices),
-        padding_idx=to_padding_idx(padding_idx, indices.dtype),
+        padding_idx=to_padding_idx(padding_idx, indices),
         weights=to_weights("per_sample_weights", per_sample_weights, table.dtype, indices),
         include_last_offset=bool(include_last_offset),
         reduction=reduction,
@@ -207,7 +207,7 @@ def embedding_bag_packed(
         "packed",
         indices,
         default_index=to_default_index(default_index, indices),
-        padding_idx=to_padding_idx(padding_idx, indices.dtype),
+        padding_idx=to_padding_idx(padding_idx, indices),
         weights=to_weights("per_sample_weights", per_sample_weights, table.dtype, indices),
         reduction=reduction,
     )
@@ -268,7 +268,7 @@ def embedding_segments_sum(
         segment_ids,
         num_segments,
         default_index=to_default_index(default_index, indices),
-        padding_idx=to_padding_idx(padding_idx, indices.dtype),
+        padding_idx=to_padding_idx(padding_idx, indices),
         weights=to_weights("per_sample_weights", per_sample_weights, table.dtype, indices),
     )
     return pool(checked(Lookup([table], bags, max_norm, norm_type, name=name)))
@@ -346,7 +346,7 @@ def embedding_bag(
     ids = to_ids(ids)
     weights = to_weights_of_ids(ids, weights, tables[0].dtype)
     default_index = to_default_index(default_index, ids)
-    padding_idx = to_padding_idx(padding_idx, ids.dtype)
+    padding_idx = to_padding_idx(padding_idx, ids)
     bags, outer = split(
         ids,
         weights,

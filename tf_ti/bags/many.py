@@ -1,6 +1,5 @@
 """Look-ups in several tables at once, by one op."""
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from tf_ti.bags.arguments import (
     Combiner,
     check_combinable,
     check_combiner,
+    check_padding_idx,
     is_sharded,
     to_default_index,
     to_ids,
@@ -94,13 +94,18 @@ def embedding_bags(
     else:
         default_indices = [default_index] * count
     check_combiner(combiner, weights)
-    padding_idx = to_padding_idx(padding_idx, tf.int64)
+    check_padding_idx(padding_idx)
     tables, several, outers = [], [], []
+    alike = None
     for k, emb_table in enumerate(emb_tables):
-        with _of_table(k) as prefix:
+        prefix = f"emb_tables[{k}]: "
+        try:
             table = _to_table(emb_table)
-            _check_alike(table, tables[0] if tables else table)
-            check_combinable(combiner, table.dtype)
+            if alike is None:
+                alike = _Alike(table)
+                check_combinable(combiner, table.dtype)
+            else:
+                alike.check(table)
             ids_of_table, weights_of_table = to_ids(ids[k]), None
             if weights is not None:
                 if weights[k] is None:
@@ -112,12 +117,14 @@ def embedding_bags(
                 prune_invalid,
                 prefix,
                 default_index=to_default_index(default_indices[k], ids_of_table),
-                padding_idx=to_padding_idx(padding_idx, ids_of_table.dtype),
+                padding_idx=to_padding_idx(padding_idx, ids_of_table),
                 reduction=combiner,
             )
-            tables.append(table)
-            several.append(bags)
-            outers.append(outer)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{prefix}{error}") from error
+        tables.append(table)
+        several.append(bags)
+        outers.append(outer)
     rows = pool_several(tables, several, needs_argmax(combiner), name)
     return [outer.restore(rows_of_table) for outer, rows_of_table in zip(outers, rows)]
 
@@ -136,16 +143,6 @@ def _for_each(label: str, values: Any, count: int) -> Sequence[Any]:
     return values
 
 
-@contextlib.contextmanager
-def _of_table(number: int):
-    """Inside, errors name the table; it gives the words, for assertions that fail later."""
-    prefix = f"emb_tables[{number}]: "
-    try:
-        yield prefix
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{prefix}{error}") from error
-
-
 def _to_table(emb_table: Any) -> Table:
     if is_sharded(emb_table):  # which TensorFlow would stack
         raise TypeError(
@@ -155,19 +152,31 @@ def _to_table(emb_table: Any) -> Table:
     return to_table(emb_table)
 
 
-def _check_alike(table: Table, first: Table) -> None:
-    if table.dtype != first.dtype:
-        raise TypeError(f"it must be {first.dtype.name} like emb_tables[0], got {table.dtype.name}")
-    mine, others = table.value.shape, first.value.shape
-    if not mine[1:].is_compatible_with(others[1:]):
-        raise ValueError(
-            f"its rows must be of the shape of those of emb_tables[0], {others[1:]}, got {mine[1:]}"
-        )
-    if table.is_resource != first.is_resource:
-        kinds = {True: "a variable", False: "a tensor"}
-        raise TypeError(
-            f"it must be {kinds[first.is_resource]} like emb_tables[0], got "
-            f"{kinds[table.is_resource]}"
-        )
-    if table.is_resource:
-        check_together("it", table.variable, "emb_tables[0]", first.variable)
+class _Alike:
+    """What all tables have in common with the first."""
+
+    def __init__(self, first: Table):
+        self._first, self._is_resource = first, first.is_resource
+        self._row = first.value.shape[1:]
+        self._shape = tf.TensorShape([None]).concatenate(self._row)
+
+    def check(self, table: Table) -> None:
+        first = self._first
+        if table.dtype is not first.dtype and table.dtype != first.dtype:
+            raise TypeError(
+                f"it must be {first.dtype.name} like emb_tables[0], got {table.dtype.name}"
+            )
+        shape = table.value.shape
+        if not shape.is_compatible_with(self._shape):
+            raise ValueError(
+                f"its rows must be of the shape of those of emb_tables[0], {self._row}, got "
+                f"{shape[1:]}"
+            )
+        if table.is_resource != self._is_resource:
+            kinds = {True: "a variable", False: "a tensor"}
+            raise TypeError(
+                f"it must be {kinds[self._is_resource]} like emb_tables[0], got "
+                f"{kinds[table.is_resource]}"
+            )
+        if self._is_resource:
+            check_together("it", table.variable, "emb_tables[0]", first.variable)

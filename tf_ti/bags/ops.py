@@ -37,14 +37,19 @@ _tf.register_reads(
 )
 # So that what unused_gradient() finds, and an update takes the place of, is not computed.
 _tf.wait_for_no_dead(GRADIENTS[1])
-_FUNCTIONS = {
-    "offsets": "embedding_bag_offsets",
-    "packed": "embedding_bag_packed",
-    "segments": "embedding_segments_sum",
+# The op for each kind of bags, of a tensor and of a variable.
+_POOL = {
+    ("offsets", False): ops.tf_ti_embedding_bag_offsets,
+    ("offsets", True): ops.tf_ti_resource_embedding_bag_offsets,
+    ("packed", False): ops.tf_ti_embedding_bag_packed,
+    ("packed", True): ops.tf_ti_resource_embedding_bag_packed,
+    ("segments", False): ops.tf_ti_embedding_segments_sum,
+    ("segments", True): ops.tf_ti_resource_embedding_segments_sum,
 }
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+# An eager call makes a Table and Bags, which nobody changes; frozen ones take three times as long.
+@dataclasses.dataclass(eq=False)
 class Table:
     """An embedding table: a tensor, or the handle of a variable, of type `dtype`.
 
@@ -57,7 +62,7 @@ class Table:
 
     @property
     def is_resource(self) -> bool:
-        return self.source.dtype == tf.resource
+        return self.variable is not None or self.source.dtype == tf.resource
 
     @property
     def value(self) -> tf.Tensor | tf.Variable:
@@ -73,12 +78,8 @@ class Table:
         static = self.value.shape
         return self.shape()[0] if static.rank is None or static[0] is None else static[0]
 
-    def _call(self, op: str, *inputs, **attributes):
-        prefix = "tf_ti_resource_" if self.is_resource else "tf_ti_"
-        return getattr(ops, prefix + op)(self.source, *inputs, **attributes)
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Bags:
     """Which rows make up which bag, and how a bag is reduced. As in the ops' documentation.
 
@@ -105,38 +106,38 @@ class Bags:
         named = _tf.inputs_by_name(op, op.inputs if inputs is None else inputs)
         bounds = named.get("offsets") or named.get("segment_ids") or named.get("bounds", [])
         kind = KINDS.get(op.type.removeprefix(PREFIX).removeprefix("Resource"))
-        kind = kind or op.get_attr("bags").decode()
+        kind = kind or _tf.attribute(op, "bags")
         lists = (named.get(name, []) for name in ("num_segments", "default_index", _WEIGHTS))
-        return cls._of(op, kind, *(next(iter(n), None) for n in (named["indices"], bounds, *lists)))
+        tensors = (next(iter(n), None) for n in (named["indices"], bounds, *lists))
+        has_last = kind == "offsets" and bool(_tf.attribute(op, "include_last_offset"))
+        return cls(kind, *tensors, has_last, *cls._options(op))
 
     @classmethod
     def of_several(cls, op: tf.Operation, inputs: Sequence[tf.Tensor] | None = None):
         """The bags of each table of an op of several, or of others in place of its inputs."""
         named = _tf.inputs_by_name(op, op.inputs if inputs is None else inputs)
         lists = {name: iter(tensors) for name, tensors in named.items()}
+        has_last, options = bool(_tf.attribute(op, "include_last_offset")), cls._options(op)
         return [
-            cls._of(
-                op,
+            cls(
                 kind,
                 next(lists["indices"]),
                 next(lists["bounds"]) if kind != "packed" else None,
                 next(lists["num_segments"]) if kind == "segments" else None,
                 next(lists["default_index"], None),
                 next(lists[_WEIGHTS], None),
+                kind == "offsets" and has_last,
+                *options,
             )
-            for kind in (kind.decode() for kind in op.get_attr("bags"))
+            for kind in _tf.attribute(op, "bags")
         ]
 
-    @classmethod
-    def _of(cls, op: tf.Operation, kind: str, *tensors: tf.Tensor | None) -> "Bags":
-        padding_idx = op.get_attr("padding_idx")
-        return cls(
-            kind,
-            *tensors,
-            kind == "offsets" and bool(op.get_attr("include_last_offset")),
-            padding_idx[0] if padding_idx else None,
-            "sum" if op.type == PARTITION else op.get_attr("reduction").decode(),
-        )
+    @staticmethod
+    def _options(op: tf.Operation) -> tuple[int | None, str]:
+        """The padding and the reduction of an op."""
+        padding_idx = _tf.attribute(op, "padding_idx")
+        reduction = "sum" if op.type == PARTITION else _tf.attribute(op, "reduction")
+        return padding_idx[0] if padding_idx else None, reduction
 
     def replace(self, **changes) -> "Bags":
         # dataclasses.replace takes twice as long, of which an eager call has several.
@@ -160,16 +161,18 @@ class Bags:
         self, table: Table, with_argmax: bool = False, name: str | None = None
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """The pooled rows; for max also where they are from, if asked for."""
-        attributes = self._attributes()
-        if self.kind == "offsets":
+        kind, is_resource = self.kind, table.is_resource
+        inputs, attributes = [table.source, self.indices], self._attributes()
+        if kind != "packed":
+            inputs.append(self.bounds)
+        if kind == "segments":
+            inputs.append(self.num_segments)
+        if kind == "offsets":
             attributes["include_last_offset"] = self.include_last_offset
-        if table.is_resource:
+        if is_resource:
             attributes["T"] = table.dtype
-        result = table._call(
-            _FUNCTIONS[self.kind],
-            self.indices,
-            *_present(self.bounds),
-            *_present(self.num_segments),
+        result = _POOL[kind, is_resource](
+            *inputs,
             *self._optional_inputs(),
             num_argmax=int(with_argmax),
             reduction=self.reduction,
@@ -282,8 +285,11 @@ class Bags:
         return self.replace(indices=indices, default_index=default_index, padding_idx=-1)
 
     def weights_gradient(self, table: Table, grad: tf.Tensor) -> tf.Tensor:
-        return table._call(
-            "embedding_bag_weights_grad",
+        op = ops.tf_ti_embedding_bag_weights_grad
+        if table.is_resource:
+            op = ops.tf_ti_resource_embedding_bag_weights_grad
+        return op(
+            table.source,
             grad,
             self.indices,
             _present(self.bounds),
@@ -294,15 +300,24 @@ class Bags:
 
 def of_one_index_type(several: Sequence[Bags]) -> Sequence[Bags]:
     """The same bags with one type for all that counts rows or bags, as an op takes them."""
+    if _have_one_index_type(several):
+        return several
     fields = ("indices", "bounds", "num_segments", "default_index")
     given = [getattr(bags, field) for bags in several for field in fields]
-    dtypes = [tensor.dtype for tensor in given if tensor is not None]
-    if dtypes.count(dtypes[0]) == len(dtypes):
-        return several
     wide = iter([None if tensor is None else tf.cast(tensor, tf.int64) for tensor in given])
     # A number that no int32 is equal to may be one of int64.
     padding_idx = next((bags.padding_idx for bags in several if bags.padding_idx is not None), None)
     return [bags.replace(**dict(zip(fields, wide)), padding_idx=padding_idx) for bags in several]
+
+
+def _have_one_index_type(several: Sequence[Bags]) -> bool:
+    # In a tuple, an element is first compared by `is`; `==` of types takes long.
+    expected = (several[0].indices.dtype,)
+    for bags in several:
+        for tensor in (bags.indices, bags.bounds, bags.num_segments, bags.default_index):
+            if tensor is not None and tensor.dtype not in expected:
+                return False
+    return True
 
 
 def pool_several(

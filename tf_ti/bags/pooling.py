@@ -10,7 +10,7 @@ from tf_ti.bags import shards
 from tf_ti.bags.ops import Bags, Table, of_one_index_type
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Lookup:
     """A look-up: its bags, and the rows that they are bags of.
 
