@@ -2,7 +2,9 @@
 
 TensorFlow's layers are measured inside one graph: several runs of a layer, each from the state that
 the last one left, in one tf.function. The call of the function, 0.1 to 0.2 ms, then hardly counts.
-The other libraries are called once a run. Every case is checked before it is timed: its last hidden
+The other libraries are called once a run. What a run takes that computes nothing is measured too,
+and taken off: of ours in a chain of as many runs whose op hands on its inputs, of the others in a
+call of a model that hands on a number. Every case is checked before it is timed: its last hidden
 state, and its gradients.
 """
 
@@ -20,6 +22,8 @@ import tensorflow as tf
 import tf_ti
 from benchmarks import cells, harness, machine_limits
 from benchmarks.recurrent_peers import (
+    EMPTY_CALLS,
+    EMPTY_TRAINING_CALLS,
     GATES,
     JAX,
     ONNX_RUNTIME,
@@ -66,8 +70,8 @@ class Shape:
         return f"{self.name}: {', '.join(map(str, self.sizes))}"
 
 
-A = Shape("A", (25, 1, 512, 256), 20, 0.75, 0.6)
-B = Shape("B", (200, 1, 8, 8), 100, 0.45, 0.3)
+A = Shape("A", (25, 1, 512, 256), 20, 0.75, 0.4)
+B = Shape("B", (200, 1, 8, 8), 100, 0.45, 0.2)
 C = Shape("C", (100, 32, 64, 64), 10, 0.75, 0.6)
 D = Shape("D", (50, 16, 256, 256), 3, 0.90, 0.7)
 SHAPES = (A, B, C, D)
@@ -117,6 +121,31 @@ class Sequence:
         given, wanted = reversed(self._orders)
         dw, dr = (reorder(gradient.T, given, wanted) for gradient in (dw, dr))
         return [*dx, dw, dr, reorder(db, given, wanted) if len(db) == dw.shape[1] else db]
+
+
+class Empty(Sequence):
+    """The same chain of runs around an op that hands on its inputs."""
+
+    def __init__(self, layer: Layer):
+        super().__init__(layer)
+        time, batch, _ = layer.x.shape
+        y = tf.zeros([time, 1, batch, layer.hidden])
+        num_states = len(self.state)
+
+        @tf.custom_gradient
+        def hand_on(*inputs):
+            *inputs_on, y_on = tf.raw_ops.IdentityN(input=[*inputs, y])
+
+            def gradient(*gradients):
+                return tf.raw_ops.IdentityN(input=[*inputs_on, *gradients])[: len(inputs)]
+
+            return (y_on, *inputs_on[1 : 1 + num_states]), gradient
+
+        def function(x, *given, time_major):
+            del time_major
+            return hand_on(x, *(array for array in given if array is not None))
+
+        self._function = function
 
 
 class InLoop:
@@ -226,22 +255,31 @@ def _ways(layer: Layer) -> dict[str, Way]:
 
 def forward_case(name: str, way: Way, layer: Layer, runs: int) -> Callable:
     """Runs the layer some times in a row, checked against the definition."""
-    runs = _runs(name, runs)
+    case = _forward_graph(name, way, runs := _runs(name, runs))
+    _check(name, [np.reshape(case()[0][0], layer.states[0].shape)], [layer.last_hidden(runs)])
+    return case
+
+
+def _forward_graph(name: str, way: Way, runs: int) -> Callable:
 
     def function(xs):
         # Every output is wanted, so that nothing is left out.
         return cells.run_in_a_row(way, xs, way.state)
 
-    case = cells.graph_of(function, way.x, runs, jit_compile=name == XLA)
-    _check(name, [np.reshape(case()[0][0], layer.states[0].shape)], [layer.last_hidden(runs)])
-    return case
+    return cells.graph_of(function, way.x, runs, jit_compile=name == XLA)
 
 
 def training_case(
     name: str, way: Way, dy: np.ndarray, runs: int, expected: Callable[[int], list[np.ndarray]]
 ) -> Callable:
     """The same with the gradients by every x and by the weights, given that by the outputs."""
-    runs = _runs(name, runs)
+    case = _training_graph(name, way, dy, runs := _runs(name, runs))
+    gradients = tf.nest.map_structure(lambda tensor: tensor.numpy(), case())
+    _check(name, way.to_layer(*gradients), expected(runs))
+    return case
+
+
+def _training_graph(name: str, way: Way, dy: np.ndarray, runs: int) -> Callable:
     dy = tf.constant(dy.transpose(1, 0, 2) if isinstance(way, KerasLayer) else dy)
 
     def function(xs):
@@ -250,10 +288,7 @@ def training_case(
             _, outputs = cells.run_in_a_row(way, xs, way.state)
         return tape.gradient(outputs, [xs, way.weights], [dy] * runs)
 
-    case = cells.graph_of(function, way.x, runs, jit_compile=name == XLA)
-    gradients = tf.nest.map_structure(lambda tensor: tensor.numpy(), case())
-    _check(name, way.to_layer(*gradients), expected(runs))
-    return case
+    return cells.graph_of(function, way.x, runs, jit_compile=name == XLA)
 
 
 def expected_gradients(layer: Layer, dy: np.ndarray, runs: int) -> list[np.ndarray]:
@@ -317,6 +352,10 @@ def _notes(threads: int) -> list[str]:
 
 
 RUNS_NOTE = "TensorFlow's ways: some runs in a row in one graph; the others: one call a run"
+EMPTY_NOTE = (
+    "taken off, of tf_ti: a run in the same graph of an op that hands on its inputs; of the other "
+    "libraries: a call of a model that hands on a number"
+)
 
 # --- layers beside peers -------------------------------------------------------------------------
 
@@ -356,6 +395,26 @@ def _measure(
     }
 
 
+def _without_empty_runs(
+    seconds: dict[str, float],
+    ours: str,
+    empty_chain: Callable,
+    runs: int,
+    empty_calls: dict[str, Callable],
+    threads: int,
+    repeats: int,
+) -> dict[str, float]:
+    """The same without what a run takes that computes nothing."""
+    names = [name for name in empty_calls if name in seconds]
+    # Some names have one library, which is called once.
+    makers = {empty_calls[name]: name for name in names}
+    empty = _measure(
+        {ours: empty_chain}, runs, {name: make(threads) for make, name in makers.items()}, repeats
+    )
+    empty |= {name: empty[makers[empty_calls[name]]] for name in names}
+    return {name: value - empty.get(name, 0) for name, value in seconds.items()}
+
+
 def _add_column(table: harness.Table, column: str, seconds: dict[str, float]) -> None:
     table.add_column(column, {name: value * 1e6 for name, value in seconds.items()})
 
@@ -376,6 +435,10 @@ def forward_seconds(
     }
     peers = _peer_cases(layer, tuple(name for name in PEERS if name in names), threads)
     seconds = _measure(cases, shape.runs, peers, repeats)
+    empty = _forward_graph(OURS[kind], Empty(layer), shape.runs)
+    seconds = _without_empty_runs(
+        seconds, OURS[kind], empty, shape.runs, EMPTY_CALLS, threads, repeats
+    )
     return seconds | _floor(layer, threads, differentiate=False)
 
 
@@ -388,7 +451,7 @@ def _forward_table(
         "us a run",
         [],
         reference=ours,
-        notes=[RUNS_NOTE, *notes],
+        notes=[RUNS_NOTE, EMPTY_NOTE, *notes],
     )
     for shape, seconds in figures.items():
         _add_column(table, str(shape), seconds)
@@ -417,7 +480,7 @@ def training(kind: str, repeats: int) -> harness.Table:
         "us a run",
         [],
         reference=ours,
-        notes=[RUNS_NOTE, *_notes(THREADS)],
+        notes=[RUNS_NOTE, EMPTY_NOTE, *_notes(THREADS)],
         picture=f"recurrent-{kind}-gradient",
     )
     for shape in SHAPES:
@@ -431,6 +494,10 @@ def training(kind: str, repeats: int) -> harness.Table:
         }
         peers = _training_peer_cases(layer, dy, THREADS, expected(1))
         seconds = _measure(cases, runs, peers, repeats)
+        empty = _training_graph(ours, Empty(layer), dy, runs)
+        seconds = _without_empty_runs(
+            seconds, ours, empty, runs, EMPTY_TRAINING_CALLS, THREADS, repeats
+        )
         seconds |= _floor(layer, THREADS, differentiate=True)
         _add_column(table, str(shape), seconds)
         if TORCH in seconds:

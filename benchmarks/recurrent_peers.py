@@ -363,6 +363,78 @@ PEERS = {
 }
 
 
+# --- empty calls ---------------------------------------------------------------------------------
+#
+# What it takes to call a library at all: each returns a case that does next to nothing.
+
+
+def make_empty_onnxruntime(threads: int) -> Case:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        _identity_model(), options, providers=["CPUExecutionProvider"]
+    )
+    x = np.zeros([1], np.float32)
+    return lambda: session.run(["y"], {"x": x})[0]
+
+
+def make_empty_openvino(threads: int) -> Case:
+    import openvino
+    from openvino import opset4
+
+    x = opset4.parameter([1], np.float32)
+    y = opset4.result(opset4.relu(x))
+    compiled = openvino_compiled(openvino.Model([y], [x]), threads)
+    request = compiled.create_infer_request()
+    request.set_input_tensor(openvino.Tensor(np.zeros([1], np.float32)))
+
+    def run():
+        request.infer()
+        return request.get_output_tensor(0).data.copy()
+
+    return run
+
+
+def make_empty_torch(threads: int) -> Case:
+    import torch
+
+    torch.set_num_threads(threads)
+    x = torch.zeros([1])
+
+    def run():
+        with torch.inference_mode():
+            return torch.neg(x).numpy()
+
+    return run
+
+
+def make_empty_torch_training(threads: int) -> Case:
+    import torch
+
+    torch.set_num_threads(threads)
+    x, dy = torch.zeros([1], requires_grad=True), torch.ones([1])
+    return lambda: torch.autograd.grad(torch.neg(x), [x], dy)
+
+
+def make_empty_jax(threads: int) -> Case:
+    del threads
+    import jax
+
+    function, x = jax.jit(lambda x: -x), jax.device_put(np.zeros([1], np.float32))
+    return lambda: np.asarray(function(x))
+
+
+EMPTY_CALLS = {
+    ONNX_RUNTIME: make_empty_onnxruntime,
+    **dict.fromkeys((OPENVINO_SEQUENCE, OPENVINO_CELL, OPENVINO_OPS), make_empty_openvino),
+    TORCH: make_empty_torch,
+    JAX: make_empty_jax,
+}
+EMPTY_TRAINING_CALLS = {TORCH: make_empty_torch_training, JAX: make_empty_jax}
+
+
 # --- forward + backward --------------------------------------------------------------------------
 
 # Runs the layer once, and returns the gradients by x and by the weights in the library's own
@@ -432,20 +504,35 @@ def _varint(value: int) -> bytes:
     return bytes([*groups, value])
 
 
+_FLOAT32 = 1
+
+
+def _onnx_value(name: str, shape: tuple[int, ...]) -> bytes:
+    dimensions = b"".join(_field(1, _field(1, extent)) for extent in shape)
+    tensor = _field(1, _FLOAT32) + _field(2, dimensions)
+    return _field(1, name) + _field(2, _field(1, tensor))
+
+
+def _onnx_file(graph: bytes) -> bytes:
+    return _field(1, 8) + _field(7, graph) + _field(8, _field(2, 14))
+
+
+def _identity_model() -> bytes:
+    node = _field(1, "x") + _field(2, "y") + _field(4, "Identity")
+    graph = _field(1, node) + _field(2, "identity")
+    return _onnx_file(
+        graph + _field(11, _onnx_value("x", (1,))) + _field(12, _onnx_value("y", (1,)))
+    )
+
+
 def _onnx_model(layer: Layer) -> bytes:
-    float32 = 1
     time, batch, inputs = layer.x.shape
     operator, order = {"lstm": ("LSTM", "iofc"), "gru": ("GRU", "zrh")}[layer.kind]
 
     def weights(name, array):
         array = np.ascontiguousarray(array, np.float32)
         dimensions = b"".join(_field(1, extent) for extent in array.shape)
-        return dimensions + _field(2, float32) + _field(8, name) + _field(9, array.tobytes())
-
-    def value(name, shape):
-        dimensions = b"".join(_field(1, _field(1, extent)) for extent in shape)
-        tensor = _field(1, float32) + _field(2, dimensions)
-        return _field(1, name) + _field(2, _field(1, tensor))
+        return dimensions + _field(2, _FLOAT32) + _field(8, name) + _field(9, array.tobytes())
 
     def integer(name, value):
         return _field(1, name) + _field(3, value) + _field(20, 2)
@@ -467,8 +554,7 @@ def _onnx_model(layer: Layer) -> bytes:
         node += _field(5, integer("linear_before_reset", 1))
     graph = _field(1, node) + _field(2, layer.kind)
     graph += b"".join(_field(5, weights(*item)) for item in initializers.items())
-    graph += _field(11, value("x", layer.x.shape))
-    graph += _field(12, value("y", (time, 1, batch, layer.hidden)))
-    graph += _field(12, value("y_h", (1, batch, layer.hidden)))
-    opset = _field(2, 14)
-    return _field(1, 8) + _field(7, graph) + _field(8, opset)
+    graph += _field(11, _onnx_value("x", layer.x.shape))
+    graph += _field(12, _onnx_value("y", (time, 1, batch, layer.hidden)))
+    graph += _field(12, _onnx_value("y_h", (1, batch, layer.hidden)))
+    return _onnx_file(graph)
