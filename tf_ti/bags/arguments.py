@@ -126,7 +126,7 @@ def to_ids(ids: Any) -> tf.RaggedTensor | tf.SparseTensor | tf.Tensor:
 
 def to_indices(label: str, value: Any, rank: int | None, like: Any = None) -> tf.Tensor:
     """A tensor of int32 or int64; Python numbers take the type of `like`, or int32."""
-    if hasattr(value, "dtype"):
+    if isinstance(value, _tf.EagerTensor) or hasattr(value, "dtype"):
         tensor = as_index_type(label, to_tensor(label, value))
     elif getattr(like, "dtype", None) in _INDEX_TYPES:
         tensor = _numbers(label, value, tf.as_dtype(like.dtype))
