@@ -1,24 +1,9 @@
 #include "cc/compute/program/instructions.h"
 
 #include "cc/compute/program/calls.h"
-
-#define TF_TI_LOOPS "cc/compute/program/instructions-inl.h"
-#include "cc/compute/each_instruction_set-inl.h"
+#include "cc/compute/program/kernels_of.h"
 
 namespace tf_ti {
-namespace {
-
-template <typename A>
-Kernel BestKernel(Operation operation, ElementType to, int layout, int64_t count) {
-  TF_TI_RETURN_BEST(KernelOf<A>(operation, to, layout, count));
-}
-
-template <typename H>
-Kernel BestWidening(int layout, int64_t count) {
-  TF_TI_RETURN_BEST(WideningKernel<H>(layout, count));
-}
-
-}  // namespace
 
 const char* NameOf(Operation operation) {
   switch (operation) {
@@ -95,19 +80,19 @@ Kernel FindKernel(Operation operation, ElementType from, ElementType to, int lay
   if (IsCall(operation)) return FindCall(operation, from);
   switch (from) {
     case ElementType::kFloat:
-      return BestKernel<float>(operation, to, layout, count);
+      return KernelOfFloats(operation, to, layout, count);
     case ElementType::kDouble:
-      return BestKernel<double>(operation, to, layout, count);
+      return KernelOfDoubles(operation, to, layout, count);
     case ElementType::kInt32:
-      return BestKernel<int32_t>(operation, to, layout, count);
+      return KernelOfInt32s(operation, to, layout, count);
     case ElementType::kInt64:
-      return BestKernel<int64_t>(operation, to, layout, count);
+      return KernelOfInt64s(operation, to, layout, count);
     case ElementType::kBool:
-      return BestKernel<uint8_t>(operation, to, layout, count);
+      return KernelOfBools(operation, to, layout, count);
     case ElementType::kHalfBits:
-      return operation == Operation::kCast ? BestWidening<Half>(layout, count) : nullptr;
+      return operation == Operation::kCast ? WideningKernelOfHalves(layout, count) : nullptr;
     case ElementType::kBFloat16Bits:
-      return operation == Operation::kCast ? BestWidening<BFloat16>(layout, count) : nullptr;
+      return operation == Operation::kCast ? WideningKernelOfBFloat16s(layout, count) : nullptr;
     default:
       return nullptr;
   }
