@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "cc/compute/bags/prefetching.h"
 #include "cc/compute/instruction_set.h"
+#include "cc/compute/prefetching.h"
 
 namespace tf_ti {
 namespace {

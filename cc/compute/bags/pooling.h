@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "cc/compute/bags/prefetching.h"
 #include "cc/compute/numbers.h"
+#include "cc/compute/prefetching.h"
 
 namespace tf_ti {
 

@@ -1,4 +1,4 @@
-#include "cc/compute/bags/prefetching.h"
+#include "cc/compute/prefetching.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,6 @@
 // How rows that lie anywhere are fetched before they are read. Processors differ in what is best.
-#ifndef TF_TI_CC_COMPUTE_BAGS_PREFETCHING_H_
-#define TF_TI_CC_COMPUTE_BAGS_PREFETCHING_H_
+#ifndef TF_TI_CC_COMPUTE_PREFETCHING_H_
+#define TF_TI_CC_COMPUTE_PREFETCHING_H_
 
 #include <cstdint>
 
@@ -23,4 +23,4 @@ const Prefetching& RowPrefetching();
 
 }  // namespace tf_ti
 
-#endif  // TF_TI_CC_COMPUTE_BAGS_PREFETCHING_H_
+#endif  // TF_TI_CC_COMPUTE_PREFETCHING_H_

@@ -1,5 +1,5 @@
 // What TF_TI_PREFETCH may say.
-#include "cc/compute/bags/prefetching.h"
+#include "cc/compute/prefetching.h"
 
 #include <gtest/gtest.h>
 
