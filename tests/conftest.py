@@ -2,6 +2,7 @@
 
 import dataclasses
 import faulthandler
+import gc
 import itertools
 import json
 import os
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(config, items):
         chosen.update(cases)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
+
+
+def pytest_collection_finish():
+    """Python does not look for garbage among what the tests are made of, which stays."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
