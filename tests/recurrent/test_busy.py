@@ -25,7 +25,7 @@ while os.getppid() == parent:
 for _ in range(num_busy):
     subprocess.Popen([sys.executable, "-c", SPIN])
 """
-BUSY = 2  # processes on whatever cores there are, where other tests run too
+BUSY = 4  # processes on whatever cores there are
 
 RESULTS = """
 # By units: a step's product is shared. By rows: many of them, of few units. Then neither.
