@@ -141,6 +141,7 @@ def _(it):
     x = tf.zeros([2, 2])
     op = it(("transpose_a", True), [x], [x], "MatMul", [])
     assert op.get_attr("transpose_a") is True
+    assert op.attrs == ("transpose_a", True)
     assert op.inputs[0] is x and op.outputs[0] is x and op.type == "MatMul"
 
 
