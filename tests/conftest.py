@@ -19,12 +19,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 _SCRIPT_SERVER = pathlib.Path(__file__).parent / "common" / "script_server.py"
-_QUICK_START = pathlib.Path(__file__).parent / "common" / "quick_start"
 
 faulthandler.enable()
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(_QUICK_START), *filter(None, [os.environ.get("PYTHONPATH")])]
-)
 
 # OpenVINO loads libraries in a way that the address sanitizer does not survive.
 if "asan" in os.environ.get("LD_PRELOAD", ""):

@@ -8,7 +8,11 @@ import os
 import sys
 import types
 
-import tensorflow  # noqa: F401
+# TensorFlow imports JAX where it is there, which takes long. A file still may.
+sys.modules["jax"] = None
+import tensorflow  # noqa: E402, F401
+
+del sys.modules["jax"]
 
 
 def _become(script):
