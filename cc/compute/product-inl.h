@@ -77,7 +77,7 @@ void PackPanel(const Matrix<T>& matrix, int64_t depth, const ColumnRun* runs, T*
     const T* const ahead = k + kAhead < depth ? row + kAhead * matrix.row_stride : row;
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) {
-      __builtin_prefetch(ahead + runs[v].first);
+      Prefetch(ahead + runs[v].first);
       Store<T, L>(Load<T, L>(row + runs[v].first), panel + (k * V + v) * L);
     }
   }
@@ -105,7 +105,7 @@ void MultiplyBlock(const Matrix<T>& left, int64_t depth, const T* panel, const T
       constexpr int kAhead = 1024;
 #pragma GCC unroll 4
       for (int i = 0; i < V * kVectorBytes; i += 64) {
-        __builtin_prefetch(reinterpret_cast<const char*>(panel) + kAhead + i);
+        Prefetch(reinterpret_cast<const char*>(panel) + kAhead + i);
       }
     }
     // The fewer ones are held, and the others fetched one by one: all have to fit into registers.

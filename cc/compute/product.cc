@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cc/compute/buffer.h"
+#include "cc/compute/prefetch.h"
 
 #define TF_TI_LOOPS "cc/compute/product-inl.h"
 #include "cc/compute/each_instruction_set-inl.h"

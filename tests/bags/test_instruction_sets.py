@@ -170,28 +170,6 @@ for dtype in HALVES:
         np.testing.assert_array_equal(actual.astype(np.float32), right.astype(np.float32))
 """
 
-# The exact sums of small integers, of rows that lie at odd addresses too: a table begins anywhere.
-SUMS = """
-rng = np.random.default_rng(9)
-for width in (1, 15, 16, 17, 32, 64, 100, 128, 200, 256):
-    memory = rng.integers(-8, 9, 3000 * width + 8).astype(np.float32)
-    for begin in (0, 1, 8):
-        table = memory[begin : begin + 3000 * width].reshape(3000, width)
-        ids = rng.integers(0, 3000, [200, 31])
-        weights = rng.integers(-3, 4, [200, 31]).astype(np.float32)
-        for given in (None, weights):
-            with tf.GradientTape() as tape:
-                t = tf.constant(table)
-                tape.watch(t)
-                y = tf_ti.embedding_bag_packed(t, ids, given)
-            factors = np.ones_like(weights) if given is None else given
-            np.testing.assert_array_equal(y, np.einsum("bnw,bn->bw", table[ids], factors))
-            expected = np.zeros_like(table)
-            np.add.at(expected, ids.ravel(), np.repeat(factors.reshape(-1, 1), width, 1))
-            gradient = tf.convert_to_tensor(tape.gradient(y, t))
-            np.testing.assert_array_equal(gradient, expected)
-"""
-
 SECTIONS = {"values": VALUES, "bit patterns": BIT_PATTERNS, "sums of two": SUMS_OF_TWO}
 
 RUN = """
@@ -208,15 +186,12 @@ print(json.dumps([failures, digests]))
 @functools.cache
 def outcome(instruction_set):
     """The failures of each section, and digests of the results of each type and width."""
-    return run(SECTIONS, TF_TI_INSTRUCTION_SET=instruction_set)
-
-
-def run(sections, **variables):
-    """The same with other variables in the environment; None: without this one."""
-    environment = {name: value for name, value in os.environ.items() if name not in variables}
-    environment |= {name: value for name, value in variables.items() if value is not None}
+    environment = dict(os.environ)
+    environment.pop("TF_TI_INSTRUCTION_SET", None)
+    if instruction_set is not None:
+        environment["TF_TI_INSTRUCTION_SET"] = instruction_set
     finished = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", PREAMBLE + RUN, json.dumps(sections)],
+        [sys.executable, "-X", "faulthandler", "-c", PREAMBLE + RUN, json.dumps(SECTIONS)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -254,10 +229,25 @@ def test_sums_of_two_halves_are_rounded_to_the_nearest_or_to_even(instruction_se
     assert not failures.get("sums of two"), failures["sums of two"]
 
 
-@pytest.mark.parametrize("prefetch", ["lines", "pairs,7", "lines,0"])
-def test_sums_do_not_depend_on_what_is_prefetched(prefetch):
-    failures, _ = run({"sums": SUMS}, TF_TI_PREFETCH=prefetch)
-    assert not failures, failures["sums"]
+@pytest.mark.parametrize(
+    "asked, told",
+    [
+        ("lines", "every line of a table's row, 48 rows ahead"),
+        ("pairs,7", "every second line of a table's row, 7 rows ahead"),
+        ("lines,0", "none"),
+    ],
+)
+def test_the_environment_chooses_what_is_prefetched(asked, told, run_program, monkeypatch):
+    monkeypatch.setenv("TF_TI_PREFETCH", asked)
+    finished = run_program("""
+        import tf_ti
+        from tf_ti import _library
+
+        print(_library.PROCESSOR[1])
+        sums = tf_ti.embedding_bag_packed([[1.0] * 64, [2.0] * 64], [[0, 1, 1]] * 100)
+        assert (sums.numpy() == 5).all()
+    """)
+    assert finished.stdout == f"prefetching {told}\n"
 
 
 @pytest.mark.skipif(not shutil.which("objdump"), reason="there is no objdump")

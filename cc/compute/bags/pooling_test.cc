@@ -1,4 +1,6 @@
 // Look-ups of random bags, of all types, kinds and reductions, beside a plain loop over each bag.
+#include "cc/compute/bags/pooling.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -338,6 +340,56 @@ TEST(PoolingSeveralTest, AnErrorNamesItsTable) {
   EXPECT_EQ(PoolBags(lookups, Reduction::kSum, &one),
             "emb_tables[1]: default_index is 7, but emb_table has 3 rows");
   EXPECT_EQ(PoolBags(std::vector<BagLookUp<float, int64_t>>(), Reduction::kSum, &one), "");
+}
+
+// Sums of small integers are exact, whatever is prefetched, also beyond the table, and wherever in
+// a cache line the table begins.
+TEST(PoolingPrefetchTest, ChangesNoSum) {
+  ForRandomCases(60, [](Random* random) {
+    const int64_t width = random->Pick<int64_t>(
+        {15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200, 255, 256, 257});
+    const int64_t num_rows = random->Int(1, 40), begin = random->Int(0, 16);
+    const int64_t count = random->Int(1, 20);
+    std::vector<float> numbers(begin + num_rows * width);
+    for (float& x : numbers) x = static_cast<float>(random->Int(-8, 8));
+    const Guarded<float> memory(numbers);
+    const float* const table = memory.data() + begin;
+    std::vector<int64_t> bounds = {0};
+    for (int64_t b = 0; b < count; ++b) bounds.push_back(bounds.back() + random->Int(0, 9));
+    std::vector<int64_t> given(bounds.back());
+    for (int64_t& id : given) id = random->Int(0, num_rows - 1);
+    const Guarded<int64_t> ids(given);
+    std::vector<float> weights(given.size());
+    for (float& weight : weights) weight = static_cast<float>(random->Int(-3, 3));
+    for (const bool weighted : {false, true}) {
+      std::vector<float> expected(count * width);
+      for (int64_t b = 0; b < count; ++b) {
+        for (int64_t i = bounds[b]; i < bounds[b + 1]; ++i) {
+          for (int64_t c = 0; c < width; ++c) {
+            expected[b * width + c] += table[given[i] * width + c] * (weighted ? weights[i] : 1);
+          }
+        }
+      }
+      for (const Prefetching& prefetching :
+           {Prefetching{true, 0}, Prefetching{true, 3}, Prefetching{true, 1024},
+            Prefetching{false, 0}, Prefetching{false, 3}, Prefetching{false, 1024}}) {
+        const Guarded<float> out(count * width);
+        PoolArgs<float, int64_t> args{};
+        args.table = table;
+        args.num_rows = num_rows;
+        args.width = width;
+        args.ids = ids.data();
+        args.ids_end = args.ids + given.size();
+        args.weights = weighted ? weights.data() : nullptr;
+        args.bounds = bounds.data();
+        args.count = count;
+        args.out = out.data();
+        args.prefetching = prefetching;
+        EXPECT_TRUE((ChoosePoolSum<float, int64_t>(width, weighted)(args)));
+        EXPECT_EQ(out.Copy(), expected) << "rows of " << width << " from " << begin << " on";
+      }
+    }
+  });
 }
 
 // One index that is no row: it is named, whichever threads meet it, and nothing outside the outputs
