@@ -261,7 +261,6 @@ def forward_case(name: str, way: Way, layer: Layer, runs: int) -> Callable:
 
 
 def _forward_graph(name: str, way: Way, runs: int) -> Callable:
-
     def function(xs):
         # Every output is wanted, so that nothing is left out.
         return cells.run_in_a_row(way, xs, way.state)
@@ -480,7 +479,11 @@ def training(kind: str, repeats: int) -> harness.Table:
         "us a run",
         [],
         reference=ours,
-        notes=[RUNS_NOTE, EMPTY_NOTE, *_notes(THREADS)],
+        notes=[
+            RUNS_NOTE,
+            f"{EMPTY_NOTE}; of tf_ti also what adds up the weights' gradients of all runs",
+            *_notes(THREADS),
+        ],
         picture=f"recurrent-{kind}-gradient",
     )
     for shape in SHAPES:
