@@ -49,6 +49,7 @@ HOST_SOURCES = tuple(
         "bags/pooling",
         "bags/updates",
         "instruction_set",
+        "prefetching",
     )
 )
 GPU_SOURCES = tuple(
