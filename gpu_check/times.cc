@@ -1,6 +1,6 @@
 // Times the bags' kernels, and a copy for comparison.
 //
-//   times FOLDER [SCALE]
+//   times FOLDER [SCALE [CASE...]]
 //
 // Prints a line of JSON for the copy, and then one for each case and operation as soon as it is
 // measured. Times are medians in microseconds, on a device that the host keeps busy. The time of a
@@ -11,7 +11,7 @@
 // Memory that a method needs in between (to sort ids, say) is in neither.
 //
 // The ids of each case go to FOLDER/NAME.ids, as int64, so that others can be measured with the
-// same. SCALE divides all sizes, for a quick test.
+// same. SCALE divides all sizes, for a quick test. With names of cases, only those are measured.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -568,12 +568,16 @@ void MeasureShape(const Shape& shape, const std::string& folder, Stopwatch* stop
 int Main(int argc, char** argv) {
   const int64_t scale = argc > 2 ? std::atoll(argv[2]) : 1;
   if (argc < 2 || scale < 1) {
-    std::fprintf(stderr, "times FOLDER [SCALE]\n");
+    std::fprintf(stderr, "times FOLDER [SCALE [CASE...]]\n");
     return 2;
   }
+  const std::vector<std::string> names(argv + std::min(argc, 3), argv + argc);
   Stopwatch stopwatch(scale > 1);
   MeasureCopy((int64_t{4} << 30) / scale, &stopwatch);
   for (Shape shape : kShapes) {
+    if (!names.empty() && std::find(names.begin(), names.end(), shape.name) == names.end()) {
+      continue;
+    }
     shape.num_rows = std::max<int64_t>(8, shape.num_rows / scale);
     shape.num_bags = std::max<int64_t>(2, shape.num_bags / scale);
     shape.ids_per_bag = std::min<int64_t>(shape.ids_per_bag, 1 + 1000000 / scale);

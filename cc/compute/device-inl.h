@@ -70,6 +70,16 @@ __device__ __forceinline__ void StorePack(const Pack<T, kSize>& pack, T* to) {
   *reinterpret_cast<Pack<T, kSize>*>(to) = pack;
 }
 
+// The same, but the cache gives these lines up before others.
+template <int kSize, typename T>
+__device__ __forceinline__ void StreamPack(const Pack<T, kSize>& pack, T* to) {
+  if constexpr (sizeof(pack) == sizeof(uint4)) {
+    __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&pack));
+  } else {
+    StorePack(pack, to);
+  }
+}
+
 // The number of blocks for `work` items, `block` at a time; kernels loop where the grid has fewer.
 inline unsigned NumBlocks(int64_t work, int64_t block) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();

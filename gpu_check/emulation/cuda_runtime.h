@@ -187,6 +187,10 @@ inline int __any_sync(unsigned lanes, bool value) {
 }
 
 template <typename T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
+template <typename T>
 T __ldg(const T* from) {
   if (reinterpret_cast<uintptr_t>(from) % sizeof(T) != 0) std::abort();
   return *from;

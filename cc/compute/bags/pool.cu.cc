@@ -217,7 +217,7 @@ template <typename T, Pooled kPooled, int kSize>
 constexpr int kBlocksAtOnce = kPooled == Pooled::kMax || kPooled == Pooled::kSubtracted ||
                                       kSize > 4 || sizeof(Sum<T>) > 4
                                   ? 2
-                                  : 3;
+                                  : 4;
 
 // In one piece: compilers give its parts more registers, and spill some, where they are functions.
 template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize, int kTables>

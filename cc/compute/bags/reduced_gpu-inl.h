@@ -120,7 +120,7 @@ __device__ __forceinline__ void Write(const GpuPoolArgs<T, Index>& args, Index b
         pack.values[j] = FromSum<T>(args.divides ? DivideOrZero(value, divisor) : value);
       }
     }
-    StorePack(pack, args.out + at);
+    StreamPack(pack, args.out + at);
   }
 }
 
