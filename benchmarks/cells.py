@@ -87,6 +87,19 @@ class MinimalGatedUnit(tf.Module):
         return ((1 - f) * h + f * candidate,)
 
 
+class MinimalGatedCell(tf.keras.layers.Layer):
+    """The same as a cell of Keras."""
+
+    def __init__(self, layer: Layer):
+        super().__init__()
+        self._unit = MinimalGatedUnit(layer)
+        self.state_size = layer.hidden
+
+    def call(self, x: tf.Tensor, states: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        (h,) = self._unit(x, *states)
+        return h, [h]
+
+
 class KerasCell:
     """Keras's own LSTMCell or GRUCell."""
 

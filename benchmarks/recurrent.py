@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_ti
+import tf_ti.keras
 from benchmarks import cells, harness, machine_limits
 from benchmarks.recurrent_peers import (
     EMPTY_CALLS,
@@ -43,6 +44,8 @@ SEQUENCE = "tf_ti.*_sequence"
 SCAN = "tf_ti.scan"
 KERAS_CELL = "tf_ti.scan, Keras's cell"
 KERAS = "Keras layer"
+OUR_RNN = "tf_ti.keras.RNN"
+KERAS_RNN = "keras.layers.RNN"
 BLOCK_LSTM = "tf.raw_ops.BlockLSTMV2"
 WHILE = "tf.while_loop"
 XLA = "tf.while_loop, XLA-compiled"
@@ -87,6 +90,7 @@ def run(quick: bool) -> Iterator[harness.Table]:
     yield from one_thread(repeats)
     yield cells_in_loops(repeats)
     yield new_cells(repeats)
+    yield cells_in_layers(repeats)
 
 
 def limit_tensorflow(threads: int) -> None:
@@ -593,6 +597,37 @@ def new_cells(repeats: int) -> harness.Table:
             what = f"{SCAN} / {name}, {column}"
             table.goals.append(harness.Goal(what, seconds[SCAN] / seconds[name], 1.0))
     table.notes += _missing([JAX], table)
+    return table
+
+
+def cells_in_layers(repeats: int) -> harness.Table:
+    table = harness.Table(
+        "A cell of one's own, a minimal gated unit, in a layer: forward",
+        "us a call",
+        [],
+        reference=OUR_RNN,
+        notes=["one call of a tf.function a run"],
+    )
+    for shape in (A, C):
+        layer = Layer.random("mgu", *shape.sizes)
+        x = tf.constant(layer.x.transpose(1, 0, 2))
+        layers = {
+            OUR_RNN: tf_ti.keras.RNN(cells.MinimalGatedCell(layer), return_sequences=True),
+            KERAS_RNN: tf.keras.layers.RNN(cells.MinimalGatedCell(layer), return_sequences=True),
+        }
+        state = [tf.constant(state) for state in layer.states]
+        expected, _ = cells.on_while_loop(
+            cells.MinimalGatedUnit(layer), tf.constant(layer.x), tuple(state)
+        )
+        calls = {}
+        for name, made in layers.items():
+            function = tf.function(made, autograph=False)
+            calls[name] = functools.partial(function, x, initial_state=state)
+            _check(name, [calls[name]()[:, -1].numpy()], [expected[0].numpy()])
+        seconds = harness.measure(calls, repeats)
+        _add_column(table, str(shape), seconds)
+        what = f"{OUR_RNN} / {KERAS_RNN}, at {shape.name}"
+        table.goals.append(harness.Goal(what, seconds[OUR_RNN] / seconds[KERAS_RNN], 0.3))
     return table
 
 

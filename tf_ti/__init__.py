@@ -23,6 +23,7 @@ from tf_ti.loops.drawing.draw import draw
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap
 from tf_ti.loops.scan import scan
 from tf_ti.loops.tensor_iterator import tensor_iterator
+from tf_ti.loops.while_loop import while_loop
 from tf_ti.recurrent.cells import gru_cell, lstm_cell, rnn_cell
 from tf_ti.recurrent.sequences import gru_sequence, lstm_sequence, rnn_sequence
 
@@ -57,6 +58,7 @@ __all__ = [
     "scan",
     "scatter_sub",
     "tensor_iterator",
+    "while_loop",
 ]
 
 if TYPE_CHECKING:
@@ -67,6 +69,10 @@ else:
         if name in ("keras", "openvino"):
             return importlib.import_module(f"tf_ti.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def _register_layers(_) -> None:

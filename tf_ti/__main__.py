@@ -1,5 +1,6 @@
 """`python -m tf_ti`: prints the versions, devices and ops, and checks them; 1 if a check fails."""
 
+import argparse
 import collections
 import platform
 import sys
@@ -62,6 +63,7 @@ def _check():
 
 
 def main():
+    argparse.ArgumentParser(prog="python -m tf_ti", description=__doc__).parse_args()
     _print_versions()
     _print_processor()
     _print_devices()

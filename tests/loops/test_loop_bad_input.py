@@ -1141,7 +1141,7 @@ def test_a_refused_call_may_be_caught_and_the_block_goes_on():
         with pytest.raises(ValueError):
             loop.add_iterator(3.0)
         with pytest.raises(TypeError):
-            loop.add_loop_output(1, "CONCATENATE")
+            loop.add_loop_output(1, "ALL")
         with pytest.raises(ValueError):
             loop.add_trip_limit(4, COUNT)
         element = loop.add_iterator(X)

@@ -84,6 +84,11 @@ def test_a_missing_library_is_answered_with_make_build(package):
     assert "make build" in message
 
 
+def test_help_of_the_module_is_help(tmp_path):
+    result = run_python("-m", "tf_ti", "--help", cwd=tmp_path)
+    assert result.returncode == 0 and result.stdout.startswith("usage: python -m tf_ti [-h]")
+
+
 def test_the_module_reports_versions_devices_ops_and_checks(tmp_path):
     result = run_python("-m", "tf_ti", cwd=tmp_path)
 

@@ -22,13 +22,13 @@ ROOMS = [
     ["spec", "ports", "arguments"],
     ["slices"],
     ["tracing"],
-    ["traced"],
+    ["traced", "carried"],
     ["lower"],
     ["passes"],
     ["derivatives"],
     ["drawing"],
     ["call"],
-    ["tensor_iterator", "scan", "block"],
+    ["tensor_iterator", "scan", "while_loop", "block"],
 ]
 # The folders of cc/, and which of them each knows. Arithmetic is at the bottom.
 LAYERS = {

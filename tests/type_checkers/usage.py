@@ -28,6 +28,10 @@ def scans(xs: tf.Tensor, steps: dict[str, tf.Tensor], count: tf.Tensor) -> None:
     tf_ti.scan(add, 0.0, length=10, fuse=False)
     tf_ti.scan(add, 0.0, length=count)
 
+    tf_ti.scan(add, 0.0, xs, until=lambda carry, y: carry > 1.0)
+    tf_ti.while_loop(lambda x: x < 3, lambda x: x + 1, [count], maximum_iterations=9)
+
+    tf_ti.while_loop(lambda x: x < 3, [count])  # type: ignore[call-arg, arg-type]
     tf_ti.scan(add, 0.0, xs, revers=True)  # type: ignore[call-arg]
     tf_ti.scan(add, 0.0, xs, 1)  # type: ignore[call-arg]
     tf_ti.scan(add, 0.0, xs, axis="0")  # type: ignore[arg-type]

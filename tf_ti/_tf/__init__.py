@@ -67,6 +67,7 @@ from tf_ti._tf.graphs import (
     static_value,
     trace,
     user_code,
+    user_function,
 )
 from tf_ti._tf.operations import (
     EagerTensor,
@@ -200,6 +201,7 @@ __all__ = [
     "unwrap_variable",
     "use_function",
     "user_code",
+    "user_function",
     "variable_accessed",
     "variable_shape",
     "wait_for_no_dead",

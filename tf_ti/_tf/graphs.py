@@ -21,6 +21,11 @@ def user_code():
     return ag_ctx.ControlStatusCtx(ag_ctx.Status.UNSPECIFIED)
 
 
+def user_function(function: Callable) -> Callable:
+    """A user's function as AutoGraph converts it, to be called while a graph is traced."""
+    return autograph_util.py_func_from_autograph(function)
+
+
 class FuncGraph(func_graph.FuncGraph):
     """The graph of a function, of which operations may be left out of the function."""
 
@@ -55,11 +60,11 @@ def trace(
     call = function
     if convert is not None:
         status = ag_ctx.Status.ENABLED
-        converted = autograph_util.py_func_from_autograph(function)
+        user = user_function(function)
 
         def call(*placeholders):
             given = placeholders if arrange is None else arrange(placeholders)
-            return convert(converted(*given))
+            return convert(user(*given))
 
     with ag_ctx.ControlStatusCtx(status):
         return func_graph.func_graph_from_py_func(

@@ -113,7 +113,12 @@ def to_table(emb_table: Any) -> Table:
 def to_ids(ids: Any) -> tf.RaggedTensor | tf.SparseTensor | tf.Tensor:
     """Ids of int32 or int64, of the kind that they are of."""
     if not isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
-        ids = to_indices("ids", ids, None)
+        try:
+            ids = to_indices("ids", ids, None)
+        except TypeError as error:
+            raise TypeError(
+                f"{error}; the table is the first argument, ids are the second"
+            ) from error
         if ids.shape.rank == 0:
             raise ValueError("ids must have rank 1 or more, got a scalar")
         return ids
@@ -259,6 +264,13 @@ def _values_of_sparse(ids: tf.SparseTensor, weights: Any, prefix: str) -> tf.Ten
 
 
 def _values_of_dense(ids: tf.Tensor, weights: tf.Tensor, prefix: str) -> tf.Tensor:
+    are_flat = ids.shape.rank == 1 and weights.shape.rank == 1
+    if are_flat and (weights.dtype.is_integer or not weights.shape.is_compatible_with(ids.shape)):
+        raise (TypeError if weights.dtype.is_integer else ValueError)(
+            f"weights must have the shape of ids, {ids.shape}, and be numbers to multiply by, got "
+            f"{weights.dtype.name}, {weights.shape}; offsets of bags in flat ids are for "
+            "embedding_bag_offsets(emb_table, ids, offsets)"
+        )
     _check_shape("weights", weights.shape, "ids", ids.shape)
     is_known = ids.shape.is_fully_defined() and weights.shape.is_fully_defined()
     if is_known or ids.shape.rank == 2:  # which the kernel checks

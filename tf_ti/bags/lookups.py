@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from tf_ti import _tf
+from tf_ti import _tf, _words
 from tf_ti.bags.arguments import (
     Combiner,
     Reduction,
@@ -24,8 +24,39 @@ from tf_ti.bags.ids import split
 from tf_ti.bags.ops import Bags
 from tf_ti.bags.pooling import Lookup, pool
 
+# The arguments of torch's and TensorFlow's look-ups.
+_GRADIENTS = "gradients are always a tf.IndexedSlices with each row once; leave it out"
+_COUNTED = "gradients are not scaled by how often an id is there"
+_WORDS = {
+    "weight": "the table is emb_table, and comes first",
+    "params": "the table is emb_table, and comes first",
+    "sparse": _GRADIENTS,
+    "scale_grad_by_freq": _COUNTED,
+}
+_WORDS_OF_INDICES = {
+    **_WORDS,
+    "input": "it is called indices here, and comes after emb_table",
+    "ids": "they are called indices here; embedding_bag takes ids that are ragged, sparse or dense",
+    "mode": "it is called reduction here, where there is one; embedding_bag has combiner",
+    "combiner": "it is called reduction here, where there is one; embedding_bag has combiner",
+    "weights": "they are called per_sample_weights here",
+}
+_WORDS_OF_IDS = {
+    **_WORDS,
+    "input": "it is called ids here, and comes after emb_table",
+    "indices": "they are called ids here",
+    "sp_ids": "they are called ids here",
+    "sp_weights": "they are called weights here",
+    "per_sample_weights": "they are called weights here",
+    "mode": "it is called combiner here",
+    "reduction": "it is called combiner here",
+    "offsets": "flat ids with offsets are for embedding_bag_offsets(emb_table, indices, offsets)",
+    "include_last_offset": "flat ids with offsets are for embedding_bag_offsets",
+}
+
 
 @_tf.do_not_convert
+@_words.with_cures(_WORDS_OF_INDICES)
 def embedding_bag_offsets_sum(
     emb_table: Any,
     indices: Any,
@@ -106,6 +137,7 @@ def embedding_bag_offsets_sum(
 
 
 @_tf.do_not_convert
+@_words.with_cures(_WORDS_OF_INDICES)
 def embedding_bag_offsets(
     emb_table: Any,
     indices: Any,
@@ -163,6 +195,7 @@ def embedding_bag_offsets(
 
 
 @_tf.do_not_convert
+@_words.with_cures(_WORDS_OF_INDICES)
 def embedding_bag_packed(
     emb_table: Any,
     indices: Any,
@@ -215,6 +248,7 @@ def embedding_bag_packed(
 
 
 @_tf.do_not_convert
+@_words.with_cures(_WORDS_OF_INDICES)
 def embedding_segments_sum(
     emb_table: Any,
     indices: Any,
@@ -275,6 +309,7 @@ def embedding_segments_sum(
 
 
 @_tf.do_not_convert
+@_words.with_cures(_WORDS_OF_IDS)
 def embedding_bag(
     emb_table: Any,
     ids: Any,
@@ -310,7 +345,8 @@ def embedding_bag(
             the rows themselves do, each once.) The gradient of a shard is on its device too.
         ids: a RaggedTensor, combined along its last dimension, which may be ragged or of a fixed
             number of ids; a SparseTensor, along its last dimension, with its indices in row-major
-            order; or a dense [..., n] tensor, along its last. Of any integer dtype.
+            order; or a dense [..., n] tensor, along its last: [n] is one bag. Of any integer dtype.
+            For flat ids with offsets there is `tf_ti.embedding_bag_offsets`.
         weights: what each embedding is multiplied by: of the kind and shape of `ids`, of any float
             dtype (of the table's where that is no float). Not with "max".
         combiner: "sum"; "mean", divided by the sum of the weights; "sqrtn", divided by the root of

@@ -20,6 +20,7 @@ OVERRIDDEN = (
     (keras.layers.LSTM, "inner_loop", ("sequences", "initial_state", "mask", "training")),
     (keras.layers.GRU, "inner_loop", ("sequences", "initial_state", "mask", "training")),
     (keras.layers.SimpleRNN, "inner_loop", ("sequences", "initial_state", "mask", "training")),
+    (keras.layers.RNN, "inner_loop", ("sequences", "initial_state", "mask", "training")),
     # The last that `apply` does before it divides gradients by the scale of a loss.
     (
         keras.optimizers.Optimizer,
@@ -134,6 +135,11 @@ def _slot(optimizer: Any, slots: Sequence[Any], variable: Any) -> tf.Variable:
 
 
 # --- recurrent layers ----------------------------------------------------------------------------
+
+
+def takes_training(cell: Any) -> bool:
+    """Returns true if a cell is to be told whether it trains."""
+    return isinstance(cell, keras.layers.Layer) and cell._call_has_training_arg
 
 
 def has_mask_for_each_gate(cell: Any) -> bool:

@@ -8,10 +8,23 @@ import keras
 import tensorflow as tf
 
 import tf_ti
-from tf_ti import _library
+from tf_ti import _library, _words
 from tf_ti.bags import arguments
 
 _COMBINERS = ("sum", "mean", "sqrtn", "max")
+# The arguments of torch.nn.EmbeddingBag.
+_WORDS = {
+    "num_embeddings": "it is called input_dim here",
+    "embedding_dim": "it is called output_dim here",
+    "mode": "it is called combiner here",
+    "padding_idx": "mask_zero=True makes the id 0 padding",
+    "offsets": "the layer takes bags as ragged, sparse or dense ids: "
+    "tf.RaggedTensor.from_row_starts(ids, offsets)",
+    "per_sample_weights": "call the layer with a pair (ids, weights)",
+    "sparse": "gradients are always a tf.IndexedSlices with each row once; leave it out",
+    "scale_grad_by_freq": "gradients are not scaled by how often an id is there",
+    "include_last_offset": "tf.RaggedTensor.from_row_splits(ids, offsets) makes such bags",
+}
 
 
 @keras.saving.register_keras_serializable(package="tf_ti")
@@ -119,6 +132,9 @@ class EmbeddingBag(keras.layers.Layer):
         norm_type: float = 2.0,
         **kwargs: Any,
     ):
+        for name in kwargs:
+            if (cure := _words.cure_for(name, "EmbeddingBag", _WORDS)) is not None:
+                raise TypeError(cure)
         for name, value in (("input_dim", input_dim), ("output_dim", output_dim)):
             if not _is_int(value) or value <= 0:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""`tf_ti.keras.LSTM`, `GRU` and `SimpleRNN`: layers of Keras whose steps are one native op."""
+"""`tf_ti.keras.RNN`, whose loop is ours, and `LSTM`, `GRU`, `SimpleRNN`: one native op."""
 
 import warnings
 from typing import Any
@@ -6,14 +6,67 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+import tf_ti
 from tf_ti import _library, _tf
 from tf_ti.keras import _internals
 from tf_ti.recurrent import ops, weights as _weights
 from tf_ti.recurrent.spec import CellSpec, Kind
 
 
-class _NativeLoop:
-    """Runs the steps of a layer of Keras natively, or by Keras's loop if the kernel lacks any."""
+class _OurLoop:
+    """Runs the steps of a layer of Keras, whatever its cell is, in a loop of tf_ti."""
+
+    def inner_loop(
+        self, sequences: Any, initial_state: Any, mask: Any, training: Any = False
+    ) -> tuple[Any, Any, list[Any]]:
+        tree = keras.tree
+        cell_arguments = {"training": training} if _internals.takes_training(self.cell) else {}
+        first_states = initial_state if tree.is_nested(initial_state) else [initial_state]
+        mask = next((kept for kept in tree.flatten(mask) if kept is not None), None)
+        mask = None if mask is None else tf.cast(mask, tf.bool)
+
+        def call(inputs, states):
+            output, following = self.cell(inputs, states, **cell_arguments)
+            return output, tree.pack_sequence_as(first_states, tree.flatten(following))
+
+        # As in Keras, the first step tells what outputs there are, and lets the cell make what it
+        # makes at its first call.
+        output, _ = call(sequences[:, 0], first_states)
+        zeros = tree.map_structure(tf.zeros_like, output)
+        # Only an output that may hold is carried: a cell of Keras's own then is what it is.
+        holds = mask is not None and not self.zero_output_for_mask
+
+        @_tf.do_not_convert
+        def step(carry, element):
+            states, before = carry
+            inputs, kept = element
+            output, following = call(inputs, states)
+            if kept is not None:
+
+                def keep(new, old):
+                    ones = tf.ones([new.shape.rank - 1], tf.int32)
+                    where = tf.reshape(kept, tf.concat([tf.shape(kept)[:1], ones], 0))
+                    return tf.where(where, new, old)
+
+                output = tree.map_structure(keep, output, before if holds else zeros)
+                following = tree.map_structure(keep, following, states)
+            return (following, output if holds else ()), output
+
+        (states, _), outputs = tf_ti.scan(
+            step,
+            (first_states, zeros if holds else ()),
+            (sequences, mask),
+            axis=1,
+            reverse=self.go_backwards,
+        )
+        if self.go_backwards:  # Keras returns the steps in the order in which they run
+            outputs = tree.map_structure(lambda tensor: tf.reverse(tensor, [1]), outputs)
+        last = tree.map_structure(lambda tensor: tensor[:, -1], outputs)
+        return last, outputs, states
+
+
+class _NativeLoop(_OurLoop):
+    """Runs the steps natively, or in a loop if the kernel lacks any; Keras's, on a GPU."""
 
     _kind: Kind
     _has_warned = False
@@ -32,18 +85,16 @@ class _NativeLoop:
     def _inner_loop(
         self, sequences: Any, initial_state: Any, mask: Any, training: Any
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        if _tf.expects_gpu():
+            self._warn("Keras's loop", "there is a GPU")
+            return super(_OurLoop, self).inner_loop(
+                sequences, initial_state, mask=mask, training=training
+            )
         try:
             spec = self._cell_spec(training)
-            if _tf.expects_gpu():
-                raise NotImplementedError("there is a GPU")
         except NotImplementedError as cause:
-            if not self._has_warned:
-                self._has_warned = True
-                warnings.warn(
-                    f"tf_ti.keras.{type(self).__name__} {self.name!r} runs Keras's loop: {cause}",
-                    stacklevel=2,
-                )
-            return super().inner_loop(sequences, initial_state, mask=mask, training=training)
+            self._warn("its cell in a loop", cause)
+            return super().inner_loop(sequences, initial_state, mask, training)
         if sequences.dtype.is_complex:  # a conversion would drop the imaginary parts
             raise TypeError(f"sequences must be of real numbers, got {sequences.dtype.name}")
         mask = next((kept for kept in keras.tree.flatten(mask) if kept is not None), None)
@@ -72,6 +123,14 @@ class _NativeLoop:
             last = y[:, 0] if self.go_backwards else y[:, -1]
         # Keras returns the steps in the order in which they run.
         return last, tf.reverse(y, [1]) if self.go_backwards else y, states
+
+    def _warn(self, what: str, cause: Any) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"tf_ti.keras.{type(self).__name__} {self.name!r} runs {what}: {cause}", stacklevel=2
+        )
 
     def _cell_spec(self, training: Any) -> CellSpec:
         """The description of the cell. NotImplementedError names what the kernel lacks."""
@@ -139,10 +198,11 @@ _DOC = """`keras.layers.{name}`, whose steps run as one native op on a CPU.
     `get_weights` and `set_weights` carry weights from one to the other. `use_cudnn` and `unroll`
     make no difference.
 
-    Keras's loop runs the steps in cases that the op lacks, and each layer warns of it once:
-    `recurrent_dropout` while training; `dropout` with `implementation=1` while training;
-    activations other than {activations}; and where there is a GPU, unless `with tf.device`
-    around the call names a CPU, or the layer's weights and its inputs are on one.
+    A loop around the cell, as that of `tf_ti.keras.RNN`, runs the steps in cases that the op lacks,
+    and each layer warns of it once: `recurrent_dropout` while training; `dropout` with
+    `implementation=1` while training; activations other than {activations}. Where there is a GPU it
+    is Keras's loop, unless `with tf.device` around the call names a CPU, or the layer's weights and
+    its inputs are on one.
 
     Example:
 
@@ -179,3 +239,26 @@ class GRU(_NativeLoop, keras.layers.GRU):
 @_describe("RNNSequence-5")
 class SimpleRNN(_NativeLoop, keras.layers.SimpleRNN):
     _kind = "rnn"
+
+
+@keras.saving.register_keras_serializable(package="tf_ti")
+class RNN(_OurLoop, keras.layers.RNN):
+    """`keras.layers.RNN`, whose loop is that of `tf_ti.scan`, with any cell.
+
+    It is Keras's own layer except for its inner loop: the constructor and its arguments, weights
+    and their order, masks, `zero_output_for_mask`, `stateful`, `return_state`, `go_backwards`,
+    `initial_state`, lists of cells, `keras.layers.Bidirectional`, saving and loading are those of
+    `keras.layers.RNN`. `get_weights` and `set_weights` carry weights from one to the other.
+    `unroll` makes no difference. A cell of Keras's own becomes one native op.
+
+    Where the layer is called eagerly its loop is traced in each call; not in `fit`, `predict` and a
+    `tf.function`.
+
+    Example:
+
+        >>> layer = tf_ti.keras.RNN(keras.layers.LSTMCell(4), return_sequences=True)
+        >>> layer(tf.ones([2, 3, 5])).shape
+        TensorShape([2, 3, 4])
+
+    Source: keras.layers.RNN.
+    """

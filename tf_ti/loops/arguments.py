@@ -32,6 +32,12 @@ def check_num_iterations(
     return num_iterations
 
 
+def at_least_0(count: tf.Tensor) -> tf.Tensor:
+    """A known one stays known."""
+    static = _tf.static_value(count)
+    return tf.maximum(count, 0) if static is None else tf.constant(max(static, 0), tf.int64)
+
+
 def check_checkpoint_every(checkpoint_every) -> None:
     if checkpoint_every is None:
         return

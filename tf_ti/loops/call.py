@@ -1,5 +1,6 @@
 """Calls of the ways in: a loop is traced, or run by Python."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import tensorflow as tf
 
 from tf_ti.loops import passes as _passes
 from tf_ti.loops.traced import TracedLoop
-from tf_ti.loops.tracing import body as _body, eager as _eager, plain as _plain
+from tf_ti.loops.tracing import eager as _eager, plain as _plain
 from tf_ti.loops.tracing.kept import Ticket
 from tf_ti.loops.tracing.structure import Structure
 from tf_ti.loops.tracing.way import Way
@@ -35,17 +36,17 @@ def call(
     Returns:
         The values for the user.
     """
-    fusing = _passes.fusing(fuse, way.body)
+    fusing = _passes.fusing(fuse, way.functions)
     if _plain.is_wanted():
         return _call_plainly(way, tensors, num_iterations, checkpoint_every, name)
-    way.body = _body.resolve(way.body, way.arguments, way.expected)
+    way.resolve()
 
     def add(tensors: Sequence[tf.Tensor], num_iterations: Limit) -> Structure:
         loop = trace(way, way.enter(tensors), num_iterations)
         return way.leave(_passes.run(loop, fusing, checkpoint_every, name).outputs)
 
     key = (*way.key, checkpoint_every, fusing, name)
-    return _eager.call(add, tensors, num_iterations, way.body, key, ticket)
+    return _eager.call(add, tensors, num_iterations, way.functions, key, ticket)
 
 
 def _call_plainly(
@@ -69,4 +70,5 @@ def _call_plainly(
 def trace(way: Way, tensors: Sequence[tf.Tensor], num_iterations: Limit) -> TracedLoop:
     """The loop of a way in, from the tensors that its inputs get."""
     body = way.trace()
-    return TracedLoop.around(body, way.make_spec(body), tensors, num_iterations)
+    loop = TracedLoop.around(body, way.make_spec(body), tensors, num_iterations, way.condition)
+    return dataclasses.replace(loop, lengths=way.lengths(num_iterations))

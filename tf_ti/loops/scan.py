@@ -1,27 +1,42 @@
 """`tf_ti.scan`: a function folded over the leading elements of tensors."""
 
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
-from tf_ti import _tf
-from tf_ti.loops import arguments as _arguments, spec as _spec
+from tf_ti import _tf, _words
+from tf_ti.loops import arguments as _arguments, carried as _carried, spec as _spec
 from tf_ti.loops.call import call
 from tf_ti.loops.traced import spec_around
 from tf_ti.loops.tracing import (
     body as _body,
     composites as _composites,
     extents as _extents,
+    graphs as _graphs,
     kept as _kept,
 )
 from tf_ti.loops.tracing.structure import Structure, pack
 from tf_ti.loops.tracing.way import Way
 
+# The arguments of tf.scan and of jax.lax.scan.
+_WORDS = {
+    "fn": "the function is f, and comes first",
+    "elems": "the elements are xs, after init",
+    "initializer": "the first carry is init, before xs, and f returns (carry, y)",
+    "unroll": "iterations run natively, one after another; leave it out",
+    "parallel_iterations": "an iteration begins when the one before has ended; leave it out",
+    "back_prop": "use tf.stop_gradient",
+    "swap_memory": "checkpoint_every saves memory",
+    "infer_shape": "leave it out",
+}
+
 
 @_tf.do_not_convert
+@_words.with_cures(_WORDS)
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
@@ -34,6 +49,7 @@ def scan(
     shape_invariants: Any = None,
     fuse: bool = True,
     name: str | None = None,
+    until: Callable[[Any, Any], Any] | None = None,
 ) -> tuple[Any, Any]:
     """Folds `f` over the elements of `xs` along an axis, and keeps its results on the way.
 
@@ -43,9 +59,13 @@ def scan(
         for k in reversed(range(length)) if reverse else range(length):
             carry, y = f(carry, tf.gather(xs, k, axis=axis))
             ys.append(y)
+            if until is not None and until(carry, y):
+                break
         return carry, tf.stack(ys[::-1] if reverse else ys, axis)
 
     It is `jax.lax.scan` for TensorFlow, run by the same native kernel as `tf_ti.tensor_iterator`.
+    Of JAX's other words, `unroll` is not needed, `jax.remat` is `checkpoint_every`, and
+    `fori_loop(lower, upper, ...)` is a scan without `xs` whose `length` is upper - lower.
 
     Args:
         f: a function from a carry and an element to the next carry and a result. It may capture
@@ -71,6 +91,10 @@ def scan(
             kind, or None for one that keeps its shape.
         fuse: as in `tf_ti.tensor_iterator`.
         name: a name for the operation.
+        until: a function from the carry and the result of a step to a scalar bool. The first step
+            for which it is true is the last one. There are as many results as steps; but where
+            `length` is given, and inside `jit_compile=True`, as many as there could be: in the
+            places of steps that did not take place there are zeros.
 
     Returns:
         The last carry, in the structure of `init`, and the results of `f`, in the structure that
@@ -91,7 +115,7 @@ def scan(
     Source: JAX's lax.scan, on OpenVINO's TensorIterator-1.
     """
     ticket = None
-    if shape_invariants is None:
+    if shape_invariants is None and until is None:
         options = ("scan", axis, reverse, checkpoint_every, fuse, name)
         ticket = _kept.ticket(f, options, (init, xs), length)
     if ticket is not None:
@@ -100,19 +124,22 @@ def scan(
             return pack(init, iter(found[0])), found[1]
     if not callable(f):
         raise TypeError(f"f must be callable, got {f!r}")
+    if until is not None and not callable(until):
+        raise TypeError(f"until must be callable, got {until!r}")
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise TypeError(f"axis must be an int, got {axis!r}")
     length = _arguments.check_num_iterations(length, "length")
     _arguments.check_checkpoint_every(checkpoint_every)
-    given, elements = Structure(init), _to_values("xs", Structure(xs))
+    given, elements = Structure(init), _carried.to_values("xs", Structure(xs))
     if length is None and not elements.leaves:
         raise ValueError("length must be given where xs has no tensors")
     xs_types = elements.map(_composites.type_of)
 
     def run(carry: Structure) -> tuple[Any, Any]:
-        carry = _to_values("init", carry)
-        types = _with_invariants(carry.map(_composites.type_of), shape_invariants)
-        way = _ScanWay(f, types, xs_types, axis, bool(reverse))
+        carry = _carried.to_values("init", carry)
+        types = _carried.with_invariants("init", carry.map(_composites.type_of), shape_invariants)
+        is_padded = until is not None and (length is not None or _tf.expects_xla())
+        way = _ScanWay(f, types, xs_types, axis, bool(reverse), until, is_padded)
         leaves = [*carry.leaves, *elements.leaves]
         tensors = [tensor for value in leaves for tensor in _composites.components(value)]
         last, ys = call(way, tensors, length, checkpoint_every, fuse, name or "scan", ticket)
@@ -148,20 +175,32 @@ class _ScanWay(Way):
 
     limit_label = "length"
 
-    def __init__(self, f: Callable, carry: Structure, xs: Structure, axis: int, reverse: bool):
-        self.body = f
+    def __init__(
+        self,
+        f: Callable,
+        carry: Structure,
+        xs: Structure,
+        axis: int,
+        reverse: bool,
+        until: Callable | None,
+        is_padded: bool,
+    ):
+        self.body, self._until, self._is_padded = f, until, is_padded
         self._carry, self._xs, self._axis, self._reverse = carry, xs, axis, reverse
         self._rows = _rows(xs, axis)
         self.arguments = [carry, self._rows]
         self.expected = "f is called with a carry and an element, which f"
-        self.key = ("scan", carry.key, xs.key, axis, reverse)
+        self.key = ("scan", carry.key, xs.key, axis, reverse, is_padded)
         states = map(_composites.component_specs, carry.leaves)
         self._taken = list(map(_composites.taken_specs, xs.leaves, self._rows.leaves))
         self.parameters = [spec for specs in (*states, *self._taken) for spec in specs]
         order = {"start": -1, "end": 0, "stride": -1} if reverse else {}
         self.inputs = [_spec.Input(label, spec.shape) for label, spec in self._labelled_states()]
-        for label, spec in _labelled("xs", xs, self._taken):
+        for label, spec in _carried.labelled("xs", xs, self._taken):
             self.inputs.append(_spec.Input(label, spec.shape, "index", axis, **order))
+        if until is not None:  # a state: whether it is over
+            self.parameters.append(tf.TensorSpec([], tf.bool))
+            self.inputs.append(_spec.Input("until", tf.TensorShape([])))
         # Of one call: the components of the carry, and xs; the parameters of the body, and those of
         # them that are rows of a ragged tensor; the types of the rows of the results.
         self._states: list[tf.Tensor] = []
@@ -169,6 +208,7 @@ class _ScanWay(Way):
         self._parameters: list[tf.Tensor] = []
         self._ragged_rows: list[tf.Tensor] = []
         self._ys: Structure | None = None
+        self._length: tf.Tensor | None = None
         # Where Python runs the loop: the paths of ragged results; None if lengths are to tell them.
         self._ragged: set[str] | None = set()
 
@@ -176,7 +216,7 @@ class _ScanWay(Way):
         types = [*self._xs.leaves]
         if isinstance(self.body, ConcreteFunction):
             types += map(_composites.type_of, Structure(self.body.structured_outputs).leaves)
-        if not all(isinstance(spec, tf.TensorSpec) for spec in types):
+        if self._until is not None or not all(isinstance(spec, tf.TensorSpec) for spec in types):
             return False
         return not any(isinstance(spec, tf.TensorArraySpec) for spec in self._carry.leaves)
 
@@ -186,7 +226,11 @@ class _ScanWay(Way):
         self._states = [tensor for value in states for tensor in _composites.components(value)]
         self._elements = _composites.take(self._xs.leaves, remaining)
         rows = [tensor for value in self._elements for tensor in _composites.to_rows(value)]
-        return [*self._states, *rows]
+        return [*self._states, *rows, *([] if self._until is None else [tf.constant(False)])]
+
+    @property
+    def functions(self) -> list[Callable]:
+        return [self.body] if self._until is None else [self.body, self._until]
 
     def trace(self) -> _body.Body:
         is_direct = isinstance(self.body, ConcreteFunction) and self.is_direct()
@@ -196,9 +240,13 @@ class _ScanWay(Way):
             self._ys = results.map(_composites.type_of)
             if self._ragged_rows:
                 self._ys = self._ys.with_leaves(self._row_types(carry, results))
-            return carry, self._given_rows(results)
+            return carry, self._given_rows(results), self._tests(until, carry, results)
 
         arrange = None if is_direct else self.arrange
+        until = None if self._until is None else _tf.user_function(self._until)
+        if until is not None:
+            over = [tf.TensorSpec([], tf.bool)]
+            self.condition = _graphs.trace("condition", tf.logical_not, over, lambda test: [test])
         return _body.trace(self.body, self.parameters, convert, arrange)
 
     def arrange(self, tensors: Sequence[tf.Tensor]) -> tuple[Any, Any]:
@@ -224,15 +272,30 @@ class _ScanWay(Way):
     def _results(self, returned: Any) -> tuple[list[Any], Structure]:
         """The leaves of the carry, and the results, that `f` returned."""
         if not isinstance(returned, (tuple, list)) or len(returned) != 2:
-            raise TypeError(f"f must return a carry and a result, got {returned!r}")
+            raise TypeError(
+                "f must return a carry and a result, (carry, y); for the form of tf.scan, which "
+                f"has the carry alone, return carry, carry. Got {returned!r}"
+            )
         following, difference = self._carry.match("init", returned[0])
         if difference is not None:
             raise ValueError(f"f must return a carry of the structure of init: {difference}")
         carry = [
-            _to_carry(f"init{path}", value, spec)
+            _carried.following(f"init{path}", value, spec, "f must return a carry")
             for path, value, spec in zip(self._carry.paths, following, self._carry.leaves)
         ]
         return carry, Structure(returned[1]).map(_to_result)
+
+    def _tests(
+        self, until: Callable | None, carry: Sequence[Any], results: Structure
+    ) -> list[tf.Tensor]:
+        """Whether this step is the last one; nothing where all are wanted."""
+        if until is None:
+            return []
+        value = until(self._carry.pack(carry), results.pack(results.leaves))
+        return [_carried.to_test("until", value)]
+
+    def is_over(self, results: Sequence[tf.Tensor]) -> bool:
+        return self._until is not None and bool(results[-1])
 
     def _given_rows(self, results: Structure) -> list[list[tf.Tensor]]:
         return list(map(_composites.given_row, results.leaves, self._ys.leaves))
@@ -246,7 +309,7 @@ class _ScanWay(Way):
             _arguments.check_back_edge(label, spec, dtype, shape, "the carry of f", cure)
             outputs.append(_spec.Output(label, dtype, "last", i))
         stride = -1 if self._reverse else 1
-        results = _labelled("ys", ys, map(_composites.given_specs, ys.leaves))
+        results = _carried.labelled("ys", ys, map(_composites.given_specs, ys.leaves))
         modes = [mode for row in ys.leaves for mode in _composites.given_modes(row)]
         for i, ((label, _), mode) in enumerate(zip(results, modes), start=len(states)):
             rank = body.result_shapes[i].rank
@@ -255,9 +318,29 @@ class _ScanWay(Way):
                     f"{label}: axis {axis} is out of range to stack results of shape "
                     f"{body.result_shapes[i]}"
                 )
-            outputs.append(_spec.Output(label, body.result_types[i], mode, i, axis, stride))
+            if self._until is not None and mode != "stack":
+                raise ValueError(f"{label}: with until results must be tensors, and not ragged")
+            length = 0 if self._is_padded else -1
+            outputs.append(
+                _spec.Output(label, body.result_types[i], mode, i, axis, stride, 0, length)
+            )
         back_edges = [(i, i) for i in range(len(states))]
-        return spec_around(body, self.inputs, outputs, back_edges, self.limit_label)
+        if self._until is None:
+            return spec_around(body, self.inputs, outputs, back_edges, self.limit_label)
+        over = len(self.inputs) - 1
+        back_edges.append((body.num_results - 1, over))
+        if self._is_padded and self._reverse:
+            outputs.append(_spec.Output("the number of iterations", tf.int64, "count", 0))
+        spec = spec_around(body, self.inputs, outputs, back_edges, self.limit_label)
+        return dataclasses.replace(spec, condition_inputs=(over,))
+
+    def lengths(self, num_iterations: int | tf.Tensor | None) -> list[tf.Tensor]:
+        if not self._is_padded:
+            return []
+        if num_iterations is None:
+            num_iterations = tf.shape(self._elements[0])[self._axis]  # XLA knows tensors only
+        self._length = tf.cast(num_iterations, tf.int64)
+        return [self._length]
 
     def leave(self, outputs: Sequence[tf.Tensor]) -> Structure:
         """The carry's leaves, and the results."""
@@ -267,6 +350,10 @@ class _ScanWay(Way):
             _composites.from_rows(row, [next(remaining) for _ in _composites.given_specs(row)])
             for row in self._ys.leaves
         ]
+        if self._is_padded and self._reverse:
+            # The zeros come after the results, but are those of the first elements.
+            shift = self._length - next(remaining)
+            stacks = [tf.roll(stack, shift, self._axis) for stack in stacks]
         if self._ragged is None:
             rows = zip(stacks, self._ys.leaves)
             stacks = [
@@ -277,7 +364,7 @@ class _ScanWay(Way):
 
     def _labelled_states(self) -> list[tuple[str, tf.TensorSpec]]:
         specs = map(_composites.component_specs, self._carry.leaves)
-        return _labelled("init", self._carry, specs)
+        return _carried.labelled("init", self._carry, specs)
 
     # --- rows of ragged results ---------------------------------------------------------------
 
@@ -313,7 +400,7 @@ class _ScanWay(Way):
                 self._ragged = None
         self._ys = None
 
-    def convert(self, returned: Any) -> tuple[list[Any], list[list[tf.Tensor]]]:
+    def convert(self, returned: Any) -> tuple[list, list, list]:
         carry, results = self._results(returned)
         types, earlier = results.map(_composites.type_of), self._ys
         if earlier is not None:
@@ -329,7 +416,9 @@ class _ScanWay(Way):
         if earlier is not None:
             both = zip(earlier.leaves, self._ys.leaves)
             self._ys = types.with_leaves([_composites.common_type(*pair) for pair in both])
-        return carry, self._given_rows(results)
+        with _tf.user_code():
+            tests = self._tests(self._until, carry, results)
+        return carry, self._given_rows(results), tests
 
     def _is_ragged_result(self, path: str, spec: tf.TypeSpec) -> bool:
         if self._ragged is not None:
@@ -346,63 +435,10 @@ def _rows(xs: Structure, axis: int) -> Structure:
     return xs.with_leaves([_composites.row_type(f"xs{path}", spec, axis) for path, spec in named])
 
 
-def _labelled(
-    name: str, types: Structure, specs: Iterable[list[tf.TensorSpec]]
-) -> list[tuple[str, tf.TensorSpec]]:
-    """The specs of the tensors that encode values of these types, with their names in errors."""
-    found = []
-    for path, spec, parts in zip(types.paths, types.leaves, specs):
-        is_one = len(parts) == 1 or _composites.is_ragged_row(spec)
-        for k, part in enumerate(parts):
-            found.append((name + path if is_one else f"{name}{path}, component {k}", part))
-    return found
-
-
-def _to_carry(label: str, value: Any, spec: tf.TypeSpec) -> Any:
-    if isinstance(value, tf.TypeSpec):  # in a function that was loaded
-        return value
-    is_one = isinstance(spec, tf.TensorSpec)
-    if is_one and not _composites.is_composite(value):
-        return value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value, spec.dtype)
-    if is_one or not _composites.is_composite(value) or not spec.is_compatible_with(value):
-        given = _composites.type_of(value) if hasattr(value, "dtype") else repr(value)
-        raise TypeError(f"{label}: f must return a carry of type {spec}, got {given}")
-    return value
-
-
 def _to_result(value: Any) -> Any:
     if isinstance(value, tf.TypeSpec):
         return value
     return _composites.to_value("a result of f", value)
-
-
-def _to_values(name: str, nested: Structure) -> Structure:
-    named = zip(nested.paths, nested.leaves)
-    return nested.with_leaves([_composites.to_value(name + path, leaf) for path, leaf in named])
-
-
-def _with_invariants(types: Structure, invariants: Any) -> Structure:
-    """The carry's types with the shapes that `shape_invariants` allows."""
-    if invariants is None:
-        return types
-    given, difference = types.match("shape_invariants", invariants, is_whole=False)
-    if difference is not None:
-        raise ValueError(f"shape_invariants must have the structure of init: {difference}")
-    return types.with_leaves([_allowed(*each) for each in zip(types.paths, types.leaves, given)])
-
-
-def _allowed(path: str, spec: tf.TypeSpec, invariant: Any) -> tf.TypeSpec:
-    if invariant is None:
-        return spec
-    if isinstance(invariant, tf.TensorShape) and isinstance(spec, tf.TensorSpec):
-        invariant = tf.TensorSpec(invariant, spec.dtype)
-    if not isinstance(invariant, tf.TypeSpec):
-        raise TypeError(
-            f"shape_invariants{path} must be a TensorShape, a TypeSpec or None, got {invariant!r}"
-        )
-    if not spec.is_subtype_of(invariant):
-        raise ValueError(f"shape_invariants{path}: {invariant} does not allow init{path}, {spec}")
-    return invariant
 
 
 # --- Python's numbers -----------------------------------------------------------------------------

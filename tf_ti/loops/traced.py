@@ -52,6 +52,7 @@ class TracedLoop:
         spec: LoopSpec,
         tensors: Sequence[tf.Tensor],
         num_iterations: int | tf.Tensor | None = None,
+        condition: _tf.FuncGraph | None = None,
     ) -> "TracedLoop":
         """The loop around a traced body: it gets the tensors, and the body's captures."""
         with tf.control_dependencies(body.controls):
@@ -61,6 +62,7 @@ class TracedLoop:
             body.graph,
             tensors,
             num_iterations,
+            condition,
             num_results=body.num_results,
             controls=body.controls,
             source=body.source,

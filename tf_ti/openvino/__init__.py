@@ -6,3 +6,7 @@ from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.writer.save import save
 
 __all__ = ["IRError", "IRModule", "Operation", "TensorInfo", "load", "register", "save"]
+
+
+def __dir__() -> list[str]:
+    return __all__

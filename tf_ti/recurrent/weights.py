@@ -165,6 +165,11 @@ def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> di
     is_cell = "weight_hh" in entries
     suffix = "" if is_cell else f"_l{layer}"
     suffixes = [s for s in (suffix, f"{suffix}_reverse") if f"weight_hh{s}" in entries]
+    if list(entries) == ["weight"]:
+        raise ValueError(
+            "module must have the weights of a recurrent layer, got a single matrix; that of an "
+            "Embedding or an EmbeddingBag is a table: tf.Variable(module.weight.detach().numpy())"
+        )
     for name in [f"weight_hh{suffix}", *(f"weight_ih{s}" for s in suffixes)]:
         if name not in entries:
             raise ValueError(

@@ -149,9 +149,11 @@ absl::Status HistoryParts::Init(XlaOp history, const std::string& label) {
   const bool has_mark = size > 2 && mark.element_type() == xla::PRED;
   const int64_t kind = has_mark ? mark.dimensions(1) : kUniform;
   if (kind == kUnrecorded) {
-    return Unimplemented(label,
-                         " was not recorded: XLA must know at most how many iterations the loop "
-                         "has, so limit their number by a constant, and the value's shape");
+    return Unimplemented(
+        label,
+        " was not recorded: XLA must know at most how many iterations the loop "
+        "has, so limit their number by a constant (maximum_iterations of while_loop, a "
+        "trip limit COUNT of a Loop), and the value's shape");
   }
   std::vector<XlaOp> arrays;
   for (int i = 0; i < size - 1 - has_mark; ++i) arrays.push_back(xla::GetTupleElement(history, i));

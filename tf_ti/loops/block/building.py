@@ -6,12 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_ti import _tf
-from tf_ti.loops import spec as _spec
+from tf_ti.loops import arguments as _arguments, spec as _spec
 from tf_ti.loops.block.layers import IteratorLayer, Layer, LoopNode, RecurrenceLayer
 from tf_ti.loops.block.levels import Levels
 from tf_ti.loops.traced import TracedLoop
-from tf_ti.loops.tracing import body as _body, graphs as _graphs
+from tf_ti.loops.tracing import body as _body, graphs as _graphs, split as _split
 
 _GIVEN = {IteratorLayer: "the iterated tensor", RecurrenceLayer: "the initial value"}
 
@@ -61,7 +60,7 @@ class _Builder:
             condition = targets.pop()
         num_results = len(targets)
         targets += _body.effects(graph, [[t] for t in graph.inputs])
-        test, read, body = _split(graph, targets, condition)
+        test, read, body = _split.split(graph, targets, condition)
 
         inputs = [
             *(self._input(layer) for layer in layers),
@@ -86,7 +85,7 @@ class _Builder:
             spec,
             body,
             [self._resolve(t) for t in given],
-            None if loop.count is None else _at_least_0(self._resolve(loop.count)),
+            None if loop.count is None else _arguments.at_least_0(self._resolve(loop.count)),
             test,
             [self._resolve(o.given["the length"]) for o in lengths],
             num_results,
@@ -162,49 +161,3 @@ class _Builder:
             return _spec.Input(layer.label, shape)
         order = {"start": -1, "end": 0, "stride": -1} if layer.reverse else {}
         return _spec.Input(layer.label, shape, "iterator", layer.axis, **order)
-
-
-def _at_least_0(count: tf.Tensor) -> tf.Tensor:
-    """A known one stays known."""
-    static = _tf.static_value(count)
-    return tf.maximum(count, 0) if static is None else tf.constant(max(static, 0), tf.int64)
-
-
-def _split(
-    graph: _tf.FuncGraph, results: Sequence[tf.Tensor], condition: tf.Tensor | None
-) -> tuple[_tf.FuncGraph | None, tuple[int, ...] | None, _tf.FuncGraph]:
-    """Takes an iteration apart: the condition, and with its values the rest.
-
-    Returns the condition, the positions of the parameters that it reads, and the body.
-    """
-    groups = [[t] for t in graph.inputs]
-    effects = list(graph.control_outputs)
-    if condition is None:
-        body = _graphs.extract("body", graph, groups, results, effects)
-        _graphs.chain(body.control_outputs)
-        return None, None, body
-    head = set(_graphs.needed_operations(graph.inputs, [condition]))
-    for op in graph.get_operations():
-        _graphs.keep_controls(op, lambda other, op=op: (other in head) == (op in head))
-    rest = [op for op in effects if op not in head]
-    tail = _graphs.needed_operations(
-        [*graph.inputs, *(t for op in head for t in op.outputs)], results, rest
-    )
-    shared: dict[Any, tf.Tensor] = {}
-    for tensor in [*(t for op in tail for t in op.inputs), *results]:
-        if tensor.op in head and tensor.op.type != "Const":
-            shared.setdefault(tensor.ref(), tensor)
-    used = {t.ref() for op in head for t in op.inputs} | {condition.ref()}
-    used |= {t.ref() for t in shared.values()}
-    read = tuple(i for i, t in enumerate(graph.inputs) if t.ref() in used)
-    test = _graphs.extract(
-        "condition",
-        graph,
-        [groups[i] for i in read],
-        [condition, *shared.values()],
-        [op for op in effects if op in head],
-    )
-    body = _graphs.extract("body", graph, [*groups, *([t] for t in shared.values())], results, rest)
-    _graphs.chain(test.control_outputs)
-    _graphs.chain(body.control_outputs)
-    return test, read, body

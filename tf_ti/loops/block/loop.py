@@ -4,7 +4,7 @@ import enum
 import os
 import types
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +26,8 @@ from tf_ti.loops.drawing import diagram as _diagram
 from tf_ti.loops.passes import check_fuse
 from tf_ti.loops.tracing import composites as _composites, eager as _eager
 from tf_ti.loops.tracing.structure import Structure
+
+_Enum = TypeVar("_Enum", bound=enum.Enum)
 
 
 class TripLimit(enum.Enum):
@@ -133,6 +135,20 @@ class Loop:
     def name(self) -> str:
         return self._block.name
 
+    def __repr__(self) -> str:
+        node = self._block.node
+        if node is None:
+            return f"<Loop {self.name!r}, not entered>"
+        limits = {"COUNT": node.count, "WHILE": node.condition}
+        parts = {
+            "iterators": node.iterators,
+            "recurrences": node.recurrences,
+            "limits": [limit for limit, value in limits.items() if value is not None],
+            "outputs": node.outputs,
+        }
+        counted = ", ".join(f"{len(found)} {name}" for name, found in parts.items() if found)
+        return f"<Loop {self.name!r}: {counted or 'empty'}>"
+
     @_tf.do_not_convert
     def __enter__(self) -> "Loop":
         if self._block.node is not None:
@@ -177,7 +193,7 @@ class Loop:
                 layer.result = value
 
     @_tf.do_not_convert
-    def add_trip_limit(self, tensor: Any, limit: TripLimit) -> None:
+    def add_trip_limit(self, tensor: Any, limit: TripLimit | Literal["count", "while"]) -> None:
         """Limits the number of iterations.
 
         A loop has at most one limit of each kind, and at least one; with both it ends with
@@ -185,12 +201,9 @@ class Loop:
 
         Args:
             tensor: a scalar: int32 or int64, from outside the loop, for COUNT, bool for WHILE.
-            limit: a `TripLimit`.
+            limit: a `TripLimit`, or its name.
         """
-        if not isinstance(limit, TripLimit):
-            raise TypeError(
-                f"loop {self.name!r}: trip limit: limit must be a TripLimit, got {limit!r}"
-            )
+        limit = _member(f"loop {self.name!r}: trip limit: limit", TripLimit, limit)
         self._block.check_open("trip limit")
         label = self._block.node.limit_label
         field = "count" if limit is TripLimit.COUNT else "condition"
@@ -309,13 +322,17 @@ class Loop:
 
     @_tf.do_not_convert
     def add_loop_output(
-        self, tensor: Any, output: LoopOutput, axis: int = 0, length: Any = None
+        self,
+        tensor: Any,
+        output: LoopOutput | Literal["last_value", "concatenate", "reverse"],
+        axis: int = 0,
+        length: Any = None,
     ) -> Output:
         """Brings values out of the loop.
 
         Args:
             tensor: a value of the iterations; for LAST_VALUE a recurrence of this loop.
-            output: a `LoopOutput`.
+            output: a `LoopOutput`, or its name.
             axis: where the new axis of CONCATENATE and REVERSE goes; a negative one counts from
                 the output's last.
             length: the extent of that axis, a scalar int32 or int64 from outside the loop: after
@@ -325,8 +342,7 @@ class Loop:
             An `Output`, used like a tensor after the block.
         """
         label = self._block.label("output")
-        if not isinstance(output, LoopOutput):
-            raise TypeError(f"{label}: output must be a LoopOutput, got {output!r}")
+        output = _member(f"{label}: output", LoopOutput, output)
         self._block.check_open(label)
         _check_axis(label, axis)
         if isinstance(tensor, PackedRecurrence):
@@ -407,3 +423,15 @@ class Loop:
 def _check_axis(label: str, axis: Any) -> None:
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
         raise TypeError(f"{label}: axis must be an int, got {axis!r}")
+
+
+def _member(label: str, kind: type[_Enum], value: Any) -> _Enum:
+    """A member of an enumeration, given as it is or by its name."""
+    if isinstance(value, kind):
+        return value
+    names = [member.name for member in kind]
+    if isinstance(value, str) and value.upper() in names:
+        return kind[value.upper()]
+    raise TypeError(
+        f"{label} must be a {kind.__name__}, or the name of one: {', '.join(names)}; got {value!r}"
+    )

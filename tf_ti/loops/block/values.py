@@ -65,6 +65,12 @@ class _TensorLike(_Base):
     def tensor(self) -> tf.Tensor:
         raise NotImplementedError
 
+    def get_output(self, index: Literal[0]) -> Any:
+        """The only output, `index` 0, as TensorRT's layers have it: this value."""
+        if index != 0 or isinstance(index, bool):
+            raise ValueError(f"{self!r} has one output, number 0, got {index!r}")
+        return self
+
     @property
     def dtype(self) -> tf.DType:
         return self.tensor.dtype
@@ -83,6 +89,8 @@ class _TensorLike(_Base):
         # Also the _id that tapes ask for, but nothing that this object itself would need for that.
         if name.startswith("__") or name in ("_block", "_layer"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name == "value":
+            raise AttributeError(f"{self!r} has no value: it is used like a tensor, as it is")
         return getattr(self.tensor, name)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -306,7 +314,12 @@ class Output(_TensorLike):
         return format(self.tensor, spec)
 
     def __repr__(self) -> str:
-        return f"<{self._layer.label}>"
+        tensor = self._layer.result
+        if tensor is None:
+            return f"<{self._layer.label}>"
+        about = f"shape={tensor.shape}, dtype={tensor.dtype.name}"
+        value = f", numpy={tensor.numpy()!r}" if isinstance(tensor, _tf.EagerTensor) else ""
+        return f"<{self._layer.label}, {about}{value}>"
 
 
 class PackedOutput(Output):

@@ -150,7 +150,15 @@ class _Forward:
         for parameter, tensor in zip(graph.inputs, loop.tensors):
             if parameter.dtype in (tf.resource, tf.variant):
                 _tf.copy_handle_data(tensor, parameter)
-        return cls(loop.spec, graph, loop.tensors, loop.outputs)
+        spec = loop.spec
+        if spec.condition_inputs is not None:
+            # The loop may have ended before the elements did.
+            inputs = [
+                dataclasses.replace(i, mode="iterator") if i.mode == "index" else i
+                for i in spec.inputs
+            ]
+            spec = dataclasses.replace(spec, inputs=tuple(inputs))
+        return cls(spec, graph, loop.tensors, loop.outputs)
 
     def history(self, source: int) -> tf.Tensor:
         found = self.spec.find_output("sequence", source)
@@ -223,6 +231,8 @@ class _Reverse:
             self._add_last_seed(result, grad)
 
     def _is_differentiable(self, output: _spec.Output) -> bool:
+        if output.mode == "count":
+            return False
         if output.source >= 0:
             source = self.graph.outputs[output.source]
         else:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -157,7 +157,7 @@ def run(
     return Outcome(outputs, tuple(notes))
 
 
-def fusing(fuse: Any, body: Callable | None = None) -> Fuse:
+def fusing(fuse: Any, functions: Sequence[Callable] = ()) -> Fuse:
     """What may become of a loop, for a user's `fuse`.
 
     Fission takes time when the loop is traced, and saves it when it runs. It pays where the loop
@@ -165,7 +165,7 @@ def fusing(fuse: Any, body: Callable | None = None) -> Fuse:
 
     Args:
         fuse: true or false; a `Fuse` is the answer itself.
-        body: the body, if it may be a function that is kept.
+        functions: the callables, if they may be functions that are kept.
     """
     if isinstance(fuse, Fuse):
         return fuse
@@ -173,7 +173,9 @@ def fusing(fuse: Any, body: Callable | None = None) -> Fuse:
     if not fuse:
         return Fuse.NOTHING
     is_eager = tf.executing_eagerly() and not _tf.is_recording()
-    is_kept = isinstance(body, ConcreteFunction) or hasattr(body, "get_concrete_function")
+    is_kept = bool(functions) and all(
+        isinstance(f, ConcreteFunction) or hasattr(f, "get_concrete_function") for f in functions
+    )
     is_once = is_eager and not is_kept
     return Fuse.WHOLE if is_once else Fuse.ALL
 

@@ -35,7 +35,7 @@ def call(
     add: Callable[[Sequence[tf.Tensor], Any], Structure],
     tensors: Sequence[tf.Tensor],
     num_iterations: int | tf.Tensor | None,
-    body: Callable,
+    functions: Sequence[Callable],
     key: tuple,
     ticket: Ticket | None = None,
 ) -> Any:
@@ -48,7 +48,7 @@ def call(
         add: adds the loop to a graph, from the tensors and the number of iterations; returns its
             outputs.
         tensors, num_iterations: those.
-        body: the body, as `_body.resolve` gave it.
+        functions: the body, and all other callables, as `Way.resolve` left them.
         key: all else that the graph depends on.
         ticket: that of the call, which then keeps the function for the same call too.
     """
@@ -65,9 +65,10 @@ def call(
     if is_counted:
         tensors = [*tensors, tf.cast(num_iterations, tf.int64)]
     specs = tuple(tf.TensorSpec(t.shape, t.dtype) for t in tensors)
-    is_kept = isinstance(body, ConcreteFunction)
+    body, *others = functions
+    is_kept = all(isinstance(function, ConcreteFunction) for function in functions)
     kept = body.__dict__.setdefault("_tf_ti_loops", {}) if is_kept else {}
-    key = (*key, is_counted, specs, _tf.current_device(), programs_switch())
+    key = (*key, *others, is_counted, specs, _tf.current_device(), programs_switch())
     if key not in kept:
         if not is_kept:
             count_body(body)

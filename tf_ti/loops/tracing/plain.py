@@ -73,12 +73,17 @@ def run(way: Way, tensors: Sequence[tf.Tensor], count: int) -> list[tf.Tensor]:
         for i, output in enumerate(spec.outputs):
             if output.mode == "last":
                 kept[i] = [results[output.source]]
+            elif output.mode == "count":
+                kept[i] = [tf.constant(k + 1, tf.int64)]
             else:
                 kept[i].append(results[output.source])
                 _check_joins(output, kept[i][0].shape, kept[i][-1].shape)
         for result, parameter in spec.back_edges:
             values[parameter] = results[result]
-    return [_join(output, kept[i]) for i, output in enumerate(spec.outputs)]
+        if way.is_over(results):
+            break
+    lengths = list(map(int, way.lengths(count)))
+    return [_join(output, kept[i], lengths) for i, output in enumerate(spec.outputs)]
 
 
 def _call(body: Callable, arguments: Sequence[Any], expected: str) -> Any:
@@ -151,11 +156,14 @@ def _check_joins(output: _spec.Output, first: tf.TensorShape, shape: tf.TensorSh
         )
 
 
-def _join(output: _spec.Output, values: Sequence[tf.Tensor]) -> tf.Tensor:
-    if output.mode == "last":
+def _join(output: _spec.Output, values: Sequence[tf.Tensor], lengths: Sequence[int]) -> tf.Tensor:
+    if output.mode in ("last", "count"):
         return values[0]
+    values = values[:: output.stride]
+    if output.length >= 0:  # zeros for iterations that did not take place
+        values += [tf.zeros_like(values[0])] * (lengths[output.length] - len(values))
     join = tf.stack if output.mode == "stack" else tf.concat
-    return join(values[:: output.stride], output.axis)
+    return join(values, output.axis)
 
 
 def _invalid(message: str) -> tf.errors.InvalidArgumentError:

@@ -6,8 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.loops.spec import Input, LoopSpec
-from tf_ti.loops.tracing.body import Body
+from tf_ti.loops.tracing import body as _body
 from tf_ti.loops.tracing.structure import Structure
 
 
@@ -22,6 +23,7 @@ class Way(abc.ABC):
         key: all else that the graph of the loop depends on, but for options.
         parameters: specs of the tensors that one iteration gets.
         inputs: for each parameter the way it gets its value; after `enter`.
+        condition: the graph of the loop's condition, or None; after `trace`.
     """
 
     body: Callable
@@ -31,13 +33,23 @@ class Way(abc.ABC):
     key: Hashable
     parameters: Sequence[tf.TensorSpec]
     inputs: Sequence[Input]
+    condition: _tf.FuncGraph | None = None
+
+    def resolve(self) -> None:
+        """Puts the traces of a `tf.function` in its place."""
+        self.body = _body.resolve(self.body, self.arguments, self.expected)
+
+    @property
+    def functions(self) -> list[Callable]:
+        """All callables, the body first."""
+        return [self.body]
 
     @abc.abstractmethod
     def enter(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The tensors that the loop's inputs get, of those of the call."""
 
     @abc.abstractmethod
-    def trace(self) -> Body:
+    def trace(self) -> _body.Body:
         """The traced body; after `enter`."""
 
     @abc.abstractmethod
@@ -52,8 +64,16 @@ class Way(abc.ABC):
         """The results, of the values that the body returned to Python."""
 
     @abc.abstractmethod
-    def make_spec(self, body: Body) -> LoopSpec:
+    def make_spec(self, body: _body.Body) -> LoopSpec:
         """The loop around a traced body; its inputs are those of the way, then the captures."""
+
+    def lengths(self, num_iterations: int | tf.Tensor | None) -> Sequence[tf.Tensor]:
+        """Those of outputs that have one, for a loop of so many iterations; after `trace`."""
+        return ()
+
+    def is_over(self, results: Sequence[tf.Tensor]) -> bool:
+        """True if an iteration of these results is the last one, where Python runs the loop."""
+        return False
 
     @abc.abstractmethod
     def leave(self, outputs: Sequence[tf.Tensor]) -> Structure:

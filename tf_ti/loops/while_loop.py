@@ -1,0 +1,251 @@
+"""`tf_ti.while_loop`: `tf.while_loop`, run by the native kernel."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.types.experimental import ConcreteFunction, PolymorphicFunction
+
+from tf_ti import _tf
+from tf_ti.loops import arguments as _arguments, carried as _carried, spec as _spec
+from tf_ti.loops.call import call
+from tf_ti.loops.traced import spec_around
+from tf_ti.loops.tracing import (
+    body as _body,
+    composites as _composites,
+    kept as _kept,
+    plain as _plain,
+    split as _split,
+)
+from tf_ti.loops.tracing.structure import Structure, pack
+from tf_ti.loops.tracing.way import Way
+
+
+@_tf.do_not_convert
+def while_loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Sequence[Any],
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    maximum_iterations: int | tf.Tensor | None = None,
+    name: str | None = None,
+    *,
+    checkpoint_every: int | None = None,
+    fuse: bool = True,
+) -> Any:
+    """Repeats `body` while `cond` is true: `tf.while_loop`, run by the native kernel.
+
+    It means:
+
+        k = 0
+        while (maximum_iterations is None or k < maximum_iterations) and cond(*loop_vars):
+            loop_vars = body(*loop_vars)
+            k += 1
+        return loop_vars
+
+    A program changes one word: arguments, their order, and what is returned are those of
+    `tf.while_loop`. But iterations are not run in parallel, and in eager mode the loop is a graph
+    too, which sees no values in Python, unless `tf.config.run_functions_eagerly(True)` is set.
+
+    Args:
+        cond: a function from the loop variables to a bool: a tensor of one element, or Python's.
+        body: a function from the loop variables to their next values, in the structure of
+            `loop_vars`; of one variable also that value alone. Both may capture tensors and
+            variables, and use any TensorFlow ops. In eager mode they are traced at each call; not
+            again, by the rules of a `tf.function`, where both are one.
+        loop_vars: a list, tuple or namedtuple of the first values: tensors of any dtype and shape,
+            numbers, composite values (`tf.RaggedTensor`, an extension type, a `tf.TensorArray`),
+            and nested structures of them.
+        shape_invariants: for variables whose shapes change: in the structure of `loop_vars` a
+            `tf.TensorShape` for each tensor, a `tf.TypeSpec` for each value of another kind, or
+            None for one that keeps its shape.
+        parallel_iterations: not used.
+        back_prop: if False, no gradient goes through the loop, as through `tf.stop_gradient`.
+        swap_memory: not used.
+        maximum_iterations: the most iterations: an int, or a scalar integer tensor. Inside
+            `jit_compile=True` a gradient needs it.
+        name: a name for the operation.
+        checkpoint_every: as in `tf_ti.tensor_iterator`.
+        fuse: as in `tf_ti.tensor_iterator`. Of a loop with a condition nothing moves.
+
+    Returns:
+        The loop variables after the last iteration, in the structure of `loop_vars`.
+
+    Raises:
+        TypeError, ValueError: the structures, types or static shapes do not fit one another.
+        tf.errors.InvalidArgumentError: a variable's shapes do not agree at run time.
+
+    Example:
+
+        >>> i, total = tf_ti.while_loop(
+        ...     lambda i, total: i < 5, lambda i, total: (i + 1, total + i), (0, 0))
+        >>> total.numpy().item()
+        10
+
+    Source: TensorFlow's tf.while_loop.
+    """
+    if not back_prop:
+        options = {"name": name, "checkpoint_every": checkpoint_every, "fuse": fuse}
+        found = while_loop(
+            cond,
+            body,
+            loop_vars,
+            shape_invariants,
+            maximum_iterations=maximum_iterations,
+            **options,
+        )
+        return tf.nest.map_structure(tf.stop_gradient, found, expand_composites=True)
+    ticket = None
+    if shape_invariants is None and isinstance(cond, (PolymorphicFunction, ConcreteFunction)):
+        options = ("while_loop", cond, checkpoint_every, fuse, name)
+        ticket = _kept.ticket(body, options, (loop_vars,), maximum_iterations)
+    if ticket is not None:
+        is_known, found = ticket.run()
+        if is_known:
+            return pack(loop_vars, iter(found))
+    for function, value in (("cond", cond), ("body", body)):
+        if not callable(value):
+            raise TypeError(f"{function} must be callable, got {value!r}")
+    if not isinstance(loop_vars, (list, tuple)):
+        raise TypeError(
+            f"loop_vars must be a list or a tuple, got {type(loop_vars).__name__}: "
+            "one variable is [x]"
+        )
+    if not loop_vars:
+        raise ValueError("loop_vars is empty: a loop needs a variable")
+    _arguments.check_checkpoint_every(checkpoint_every)
+    limit = _limit(maximum_iterations)
+    if _is_for_python(loop_vars):
+        return tf.while_loop(cond, body, loop_vars, maximum_iterations=maximum_iterations)
+    variables = _carried.to_values("loop_vars", Structure(loop_vars))
+    types = variables.map(_composites.type_of)
+    if isinstance(shape_invariants, (list, tuple)) and len(shape_invariants) == len(loop_vars):
+        shape_invariants = _tf.nest_like(loop_vars, shape_invariants)
+    types = _carried.with_invariants("loop_vars", types, shape_invariants)
+    way = _WhileWay(cond, body, types)
+    tensors = [tensor for value in variables.leaves for tensor in _composites.components(value)]
+    return variables.pack(
+        call(way, tensors, limit, checkpoint_every, fuse, name or "while", ticket)
+    )
+
+
+def _limit(maximum_iterations: Any) -> int | tf.Tensor | None:
+    """The most iterations, of which fewer than 0 are none."""
+    if isinstance(maximum_iterations, int) and maximum_iterations < 0:
+        return 0
+    limit = _arguments.check_num_iterations(maximum_iterations, "maximum_iterations")
+    return _arguments.at_least_0(limit) if isinstance(limit, tf.Tensor) else limit
+
+
+def _is_for_python(loop_vars: Sequence[Any]) -> bool:
+    """True where Python runs the loop, as it runs TensorFlow's."""
+    if not tf.executing_eagerly():
+        return False
+    # One of eager mode is a list in Python, of which some elements may not be there.
+    leaves = tf.nest.flatten(loop_vars)
+    return _plain.is_wanted() or any(isinstance(leaf, tf.TensorArray) for leaf in leaves)
+
+
+class _WhileWay(Way):
+    """A while loop whose variables have these types."""
+
+    limit_label = "maximum_iterations"
+
+    def __init__(self, cond: Callable, body: Callable, types: Structure):
+        # Containers of variables are the same, be they lists or tuples.
+        arguments = list(types.pack(types.leaves))
+        self.body, self._cond, self._types = body, cond, Structure(arguments)
+        self.expected = f"loop_vars has {len(arguments)} variables, which body"
+        self.arguments = list(map(Structure, arguments))
+        self.key = ("while_loop", types.key)
+        specs = map(_composites.component_specs, types.leaves)
+        self._states = _carried.labelled("loop_vars", types, specs)
+        self.parameters = [spec for _, spec in self._states]
+        self.inputs = [_spec.Input(label, spec.shape) for label, spec in self._states]
+        # Of one call: the tensors that enter, the value of the condition, and its parameters.
+        self._tensors: Sequence[tf.Tensor] = ()
+        self._test: tf.Tensor | None = None
+        self._read: tuple[int, ...] = ()
+
+    def resolve(self) -> None:
+        super().resolve()
+        expected = self.expected.removesuffix("body") + "cond"
+        self._cond = _body.resolve(self._cond, self.arguments, expected)
+
+    @property
+    def functions(self) -> list[Callable]:
+        return [self.body, self._cond]
+
+    def enter(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        self._tensors = list(tensors)
+        return self._tensors
+
+    def trace(self) -> _body.Body:
+        traced = _body.trace(self.body, self.parameters, self.convert, self.arrange)
+        test, *results = traced.graph.outputs
+        # What a function returns waits for all of its effects; the condition does for its own.
+        test = test.op.inputs[0]
+        self.condition, self._read, graph = _split.split(traced.graph, results, test)
+        return dataclasses.replace(
+            traced,
+            graph=graph,
+            structure=traced.structure[1:],
+            num_results=traced.num_results - 1,
+            result_types=tuple(t.dtype for t in graph.outputs),
+            result_shapes=tuple(t.shape for t in graph.outputs),
+        )
+
+    def arrange(self, tensors: Sequence[tf.Tensor]) -> Sequence[Any]:
+        """The body's arguments; what the condition computes comes before the body's operations."""
+        for tensor, placeholder in zip(self._tensors, tensors):
+            _tf.copy_handle_data(tensor, placeholder)
+        graph = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        self._test = _carried.to_test(
+            "cond", _tf.user_function(self._cond)(*self._arguments(tensors))
+        )
+        # Its effects take place whenever it is computed, not in the iterations alone.
+        effects = [op for op in graph.get_operations()[first:] if _has_effects(op)]
+        with tf.control_dependencies(effects):
+            self._test = tf.identity(self._test)
+        return self._arguments(tensors)
+
+    def _arguments(self, tensors: Sequence[tf.Tensor]) -> Sequence[Any]:
+        return self._types.pack(_composites.take(self._types.leaves, iter(tensors)))
+
+    def convert(self, returned: Any) -> list[Any]:
+        if len(self.arguments) == 1 and not tf.nest.is_nested(returned):
+            returned = [returned]
+        is_sequence = isinstance(returned, (list, tuple))
+        returned = list(returned) if is_sequence else returned
+        following, difference = self._types.match("loop_vars", returned)
+        if difference is not None:
+            raise ValueError(f"body must return values of the structure of loop_vars: {difference}")
+        named = zip(self._types.paths, following, self._types.leaves)
+        must = "body must return a value"
+        return [
+            self._test,
+            *(_carried.following(f"loop_vars{p}", v, spec, must) for p, v, spec in named),
+        ]
+
+    def make_spec(self, body: _body.Body) -> _spec.LoopSpec:
+        outputs = []
+        for i, (label, spec) in enumerate(self._states):
+            dtype, shape = body.result_types[i], body.result_shapes[i]
+            cure = "shape_invariants= says what shapes it may have"
+            _arguments.check_back_edge(label, spec, dtype, shape, "the value of body", cure)
+            outputs.append(_spec.Output(label, dtype, "last", i))
+        edges = [(i, i) for i in range(len(self._states))]
+        spec = spec_around(body, self.inputs, outputs, edges, self.limit_label)
+        return dataclasses.replace(spec, condition_inputs=self._read)
+
+    def leave(self, outputs: Sequence[tf.Tensor]) -> Structure:
+        return Structure(_composites.take(self._types.leaves, iter(outputs)))
+
+
+def _has_effects(op: tf.Operation) -> bool:
+    return _tf.is_stateful(op) and op.type != "ReadVariableOp"
