@@ -29,9 +29,17 @@ def scans(xs: tf.Tensor, steps: dict[str, tf.Tensor], count: tf.Tensor) -> None:
     tf_ti.scan(add, 0.0, length=count)
 
     tf_ti.scan(add, 0.0, xs, until=lambda carry, y: carry > 1.0)
-    tf_ti.while_loop(lambda x: x < 3, lambda x: x + 1, [count], maximum_iterations=9)
 
-    tf_ti.while_loop(lambda x: x < 3, [count])  # type: ignore[call-arg, arg-type]
+    def is_small(x: tf.Tensor) -> bool | tf.Tensor:
+        return x < 3
+
+    def double(x: tf.Tensor) -> tf.Tensor:
+        return x + x
+
+    tf_ti.while_loop(is_small, double, [count], maximum_iterations=9)
+
+    tf_ti.while_loop(is_small, [count])  # type: ignore[call-arg, arg-type]
+    tf_ti.while_loop(is_small, double, count, trips=3)  # type: ignore[call-arg]
     tf_ti.scan(add, 0.0, xs, revers=True)  # type: ignore[call-arg]
     tf_ti.scan(add, 0.0, xs, 1)  # type: ignore[call-arg]
     tf_ti.scan(add, 0.0, xs, axis="0")  # type: ignore[arg-type]
@@ -89,7 +97,7 @@ def loops(xs: tf.Tensor, w: tf.Tensor, count: tf.Tensor, path: pathlib.Path) -> 
         loop.add_iterator(xs, axis="0")  # type: ignore[arg-type]
         loop.add_iterator(xs, backwards=True)  # type: ignore[call-arg]
         loop.add_recurrence()  # type: ignore[call-arg]
-        loop.add_trip_limit(count, "count")  # type: ignore[arg-type]
+        loop.add_trip_limit(count, "until")  # type: ignore[arg-type]
         loop.add_loop_output(h)  # type: ignore[call-arg]
         loop.add_loop_output(h, tf_ti.TripLimit.COUNT)  # type: ignore[arg-type]
         h.set_input(2, x)  # type: ignore[arg-type]
