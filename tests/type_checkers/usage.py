@@ -39,7 +39,7 @@ def scans(xs: tf.Tensor, steps: dict[str, tf.Tensor], count: tf.Tensor) -> None:
     tf_ti.while_loop(is_small, double, [count], maximum_iterations=9)
 
     tf_ti.while_loop(is_small, [count])  # type: ignore[call-arg, arg-type]
-    tf_ti.while_loop(is_small, double, count, trips=3)  # type: ignore[call-arg]
+    tf_ti.while_loop(is_small, double, [count], trips=3)  # type: ignore[call-arg]
     tf_ti.scan(add, 0.0, xs, revers=True)  # type: ignore[call-arg]
     tf_ti.scan(add, 0.0, xs, 1)  # type: ignore[call-arg]
     tf_ti.scan(add, 0.0, xs, axis="0")  # type: ignore[arg-type]
