@@ -17,6 +17,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 HEADINGS = {
     "loops": "Loops",
     "bodies": "Loops that are no LSTM",
+    "short_loops": "Loops of few iterations",
     "recurrent": "Recurrent layers",
     "bags": "Bags",
     "many_tables": "Bags of many tables",

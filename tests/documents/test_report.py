@@ -247,3 +247,9 @@ def test_committed_figures_are_those_of_the_page(report):
     named = re.findall(r"^```\{figure\} (\S+)$", (folder / "index.md").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(path.name for path in folder.glob("*.svg"))
     assert all(path.stat().st_size < 100_000 for path in folder.glob("*.svg"))
+
+
+def test_every_family_has_a_heading(report):
+    from benchmarks import __main__ as program
+
+    assert tuple(report.HEADINGS) == program.FAMILIES
