@@ -51,3 +51,10 @@ def check_together(label: str, variable: tf.Variable, other_label: str, other: t
                 f"{label} must be on the device of {other_label}, {other.device}, got "
                 f"{variable.device}"
             )
+
+
+def name(value: Any) -> str:
+    """A value in an error: of a tensor or variable its type, shape and dtype, not its numbers."""
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return repr(value)
+    return f"a {type(value).__name__} of shape {value.shape} and dtype {value.dtype}"

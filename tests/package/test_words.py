@@ -1,6 +1,8 @@
 """Calls in the words of other libraries: each is refused with the word that is right here."""
 
 import re
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -31,6 +33,10 @@ SCANS = {
     "lax.scan's length": (
         lambda: tf_ti.scan(_step, 0.0, None, 10),
         "scan takes f, init, xs in this order; .* length=",
+    ),
+    "xs of another type": (
+        lambda: tf_ti.scan(lambda c, x: (c + x, c), tf.constant(0.0), tf.range(3)),
+        "init is of type float32, xs of type int32, and f fails: ",
     ),
     "a bare carry": (
         lambda: tf_ti.scan(lambda c, x: c + x, 0.0, tf.ones([3])),
@@ -171,3 +177,30 @@ def test_modules_show_their_public_names():
 def test_the_matrix_of_an_embedding_bag_is_a_table():
     with pytest.raises(ValueError, match=r"a table: tf.Variable\(module.weight"):
         tf_ti.recurrent.from_torch({"weight": np.ones([3, 2])})
+
+
+def test_a_wrong_gradient_is_named_without_its_numbers():
+    table = tf.Variable(tf.ones([5, 2]))
+    words = "slices must be tf.IndexedSlices, got a .* of shape .* dtype.*; a dense gradient"
+    with pytest.raises(TypeError, match=words) as raised:
+        tf_ti.scatter_sub(table, table, 0.1)
+    assert "1." not in str(raised.value)
+
+
+def test_output_ports_count_by_themselves():
+    with pytest.raises(ValueError, match="count from 0, those of inputs and those of outputs"):
+        tf_ti.PortMap([tf_ti.InputPort(0, 0, axis=0)], [tf_ti.OutputPort(1, 0, axis=0)])
+
+
+def test_a_body_without_source_is_traced_as_it_is(tmp_path):
+    program = (
+        "import tensorflow as tf, tf_ti\n"
+        "f = lambda c, x: (c + x, c)\n"
+        "print(tf_ti.scan(f, 0.0, tf.ones([3]))[0].numpy())\n"
+        "print(tf_ti.while_loop(lambda i: i < 3, lambda i: i + 1, [0])[0].numpy())\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=200
+    )
+    assert finished.stdout.split() == ["3.0", "3"], finished.stderr
+    assert "AutoGraph" not in finished.stderr

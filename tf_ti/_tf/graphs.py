@@ -1,5 +1,7 @@
 """The graphs of functions: traced from Python, asked what they depend on, and taken apart."""
 
+import inspect
+import linecache
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -22,7 +24,15 @@ def user_code():
 
 
 def user_function(function: Callable) -> Callable:
-    """A user's function as AutoGraph converts it, to be called while a graph is traced."""
+    """A user's function as AutoGraph converts it, to be called while a graph is traced.
+
+    One without source, of a prompt or of `python -c`, is called as it is: AutoGraph would only say
+    that it cannot convert it.
+    """
+    plain = inspect.unwrap(function)
+    code = getattr(plain, "__code__", None)
+    if code is not None and not linecache.getlines(code.co_filename, plain.__globals__):
+        return function
     return autograph_util.py_func_from_autograph(function)
 
 

@@ -313,7 +313,7 @@ def _update_rows(
 def _variable(label: str, value: Any) -> tf.Variable:
     value = _tf.unwrap_variable(value)
     if not isinstance(value, tf.Variable):
-        raise TypeError(f"{label} must be a tf.Variable, got {value!r}")
+        raise TypeError(f"{label} must be a tf.Variable, got {_arguments.name(value)}")
     return value
 
 
@@ -325,7 +325,10 @@ def _sums(dtype: tf.DType) -> tf.DType:
 def _rows(slices: Any, dtype: tf.DType) -> tuple[tf.Tensor, tf.Tensor]:
     """The indices and the values."""
     if not isinstance(slices, tf.IndexedSlices):
-        raise TypeError(f"slices must be tf.IndexedSlices, got {slices!r}")
+        raise TypeError(
+            f"slices must be tf.IndexedSlices, got {_arguments.name(slices)}; a dense gradient is "
+            "subtracted with variable.assign_sub"
+        )
     indices = _arguments.to_tensor("slices.indices", slices.indices)
     values = _arguments.to_tensor("slices.values", slices.values)
     if values.dtype != dtype:

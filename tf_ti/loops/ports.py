@@ -136,7 +136,8 @@ def _check_ids(what: str, ids: list[int]) -> None:
     for i in range(len(ids)):
         if i not in ids:
             raise ValueError(
-                f"{what} {i} is missing from the port map, which has ids {sorted(ids)}"
+                f"{what} {i} is missing from the port map, which has ids {sorted(ids)}: they count "
+                "from 0, those of inputs and those of outputs each by themselves"
             )
 
 

@@ -146,7 +146,13 @@ def scan(
         return carry.pack(last), ys
 
     if not any(_is_number(leaf) for leaf in given.leaves):
-        return run(given)
+        try:
+            return run(given)
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            difference = _difference_of_types(given, elements) if _is_of_types(error) else None
+            if difference is None:
+                raise
+            raise TypeError(f"{difference}: {error}") from error
     try:
         return run(given)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
@@ -453,6 +459,17 @@ def _is_of_types(error: Exception) -> bool:
     is_eager = isinstance(error, tf.errors.InvalidArgumentError)
     words = ("was expected to be a", "is not in the list of allowed values")
     return not is_eager or any(part in error.message for part in words)
+
+
+def _difference_of_types(init: Structure, xs: Structure) -> str | None:
+    """The types of the carry and of the elements, where each has one and these differ."""
+    types = [
+        {tf.as_dtype(leaf.dtype).name for leaf in nested.leaves if hasattr(leaf, "dtype")}
+        for nested in (init, xs)
+    ]
+    if any(len(found) != 1 for found in types) or types[0] == types[1]:
+        return None
+    return f"init is of type {types[0].pop()}, xs of type {types[1].pop()}, and f fails"
 
 
 def _with_types_of_f(f: Callable, init: Structure, rows: Structure) -> tuple[Structure, str | None]:
