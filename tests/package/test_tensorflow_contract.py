@@ -1140,7 +1140,7 @@ def _(_):
 @relied_on("keras.layers.Layer()._call_has_training_arg")
 def _(_):
     assert keras.layers.LSTMCell(2)._call_has_training_arg
-    assert not keras.layers.Dense(2)._call_has_training_arg
+    assert not keras.layers.Embedding(2, 2)._call_has_training_arg
 
 
 def test_keras_runs_the_inner_loop_of_a_layer_with_its_states():
