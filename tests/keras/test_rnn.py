@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tf_ti
+from tf_ti import _library
 
 BATCH, TIME, WIDTH = 3, 5, 4
 
@@ -132,8 +133,6 @@ def test_results_and_gradients_are_those_of_keras(cell, options, is_masked, rng)
     theirs, ours = twins(cell, rng, **options)
     x = inputs(rng)
     arguments = {"mask": random_mask(rng)} if is_masked else {}
-    if is_masked and options.get("unroll"):
-        pytest.skip("Keras's unrolled loop zeroes other outputs than its loop does")
     assert_same(run(ours, x, **arguments), run(theirs, x, **arguments))
 
 
@@ -249,6 +248,8 @@ def test_a_cell_of_keras_becomes_one_native_op(rng):
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_compiled_by_xla(jit_compile, rng):
+    if jit_compile and _library.XLA_PROBLEM is not None:
+        pytest.skip(str(_library.XLA_PROBLEM))
     theirs, ours = twins("two states", rng, return_sequences=True)
     x = inputs(rng)
     assert_same(tf.function(ours, jit_compile=jit_compile)(x), theirs(x))

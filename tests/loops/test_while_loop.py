@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 
 import tf_ti
+from tf_ti import _library
 
+needs_xla = pytest.mark.skipif(_library.XLA_PROBLEM is not None, reason=str(_library.XLA_PROBLEM))
 Pair = collections.namedtuple("Pair", "j, k")
 
 
@@ -183,6 +185,7 @@ def test_second_derivatives(program):
     _assert_same(theirs, tf.function(_run)(tf_ti.while_loop, program, 2))
 
 
+@needs_xla
 @pytest.mark.parametrize(
     "program", [_sums, _newton, _nested, _array_read_and_written, _limited, _no_iteration]
 )
@@ -195,6 +198,7 @@ def test_compiled_by_xla(program):
     _assert_same(run(tf.while_loop, x), run(tf_ti.while_loop, x))
 
 
+@needs_xla
 def test_a_gradient_compiled_by_xla_needs_the_most_iterations():
     def run(while_loop, limit):
         x = tf.constant(1.5)
