@@ -374,6 +374,21 @@ def test_no_gradient_goes_back_where_none_is_wanted():
     assert gradient is None and float(y) == 16
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_values_without_gradients_are_the_same(program):
+    def run(x, **options):
+        return program(lambda *args, **kwargs: tf_ti.while_loop(*args, **kwargs, **options), x)
+
+    x = tf.constant(1.75)
+    _assert_same(tf.function(run)(x), tf.function(run)(x, back_prop=False))
+
+
+@pytest.mark.parametrize("limit", [-4, np.int64(-4), np.int8(-1), tf.constant(-5, tf.int64)])
+def test_fewer_iterations_than_none_are_none(limit):
+    (found,) = tf_ti.while_loop(lambda x: x < 9, lambda x: x + 1, [3], maximum_iterations=limit)
+    assert int(found) == 3
+
+
 def test_checkpoints_give_the_same_gradient():
     def run(every):
         x = tf.constant(1.01)

@@ -106,6 +106,10 @@ def test_an_error_of_the_users_function_stays_what_it_is():
 
     with pytest.raises(TypeError, match="it is mine"):
         tf_ti.scan(f, 0.0, tf.ones([3]))
+    with pytest.raises(TypeError, match="^it is mine"):
+        tf_ti.scan(tf.autograph.experimental.do_not_convert(f), tf.constant(0.0), tf.range(3))
+    with pytest.raises(ValueError, match="structure of init"):
+        tf_ti.scan(lambda c, x: ((c, c), x), tf.constant(0.0), tf.range(3))
     with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
         tf_ti.scan(_step, 0.0, tf.ones([3]), nonsense=1)
     with pytest.raises((TypeError, ValueError), match="nonsense"):

@@ -249,7 +249,7 @@ class RNN(_OurLoop, keras.layers.RNN):
     and their order, masks, `zero_output_for_mask`, `stateful`, `return_state`, `go_backwards`,
     `initial_state`, lists of cells, `keras.layers.Bidirectional`, saving and loading are those of
     `keras.layers.RNN`. `get_weights` and `set_weights` carry weights from one to the other.
-    `unroll` makes no difference. A cell of Keras's own becomes one native op.
+    `unroll` makes no difference. Without a mask, a cell of Keras's own becomes one native op.
 
     Where the layer is called eagerly its loop is traced in each call; not in `fit`, `predict` and a
     `tf.function`.

@@ -148,8 +148,10 @@ def scan(
     if not any(_is_number(leaf) for leaf in given.leaves):
         try:
             return run(given)
-        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
-            difference = _difference_of_types(given, elements) if _is_of_types(error) else None
+        except (TypeError, tf.errors.InvalidArgumentError) as error:
+            words = ("that does not match type", "was expected to be a")
+            is_of_types = any(part in str(error) for part in words)
+            difference = _difference_of_types(given, elements) if is_of_types else None
             if difference is None:
                 raise
             raise TypeError(f"{difference}: {error}") from error

@@ -1,6 +1,7 @@
 """`tf_ti.while_loop`: `tf.while_loop`, run by the native kernel."""
 
 import dataclasses
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,17 +89,7 @@ def while_loop(
 
     Source: TensorFlow's tf.while_loop.
     """
-    if not back_prop:
-        options = {"name": name, "checkpoint_every": checkpoint_every, "fuse": fuse}
-        found = while_loop(
-            cond,
-            body,
-            loop_vars,
-            shape_invariants,
-            maximum_iterations=maximum_iterations,
-            **options,
-        )
-        return tf.nest.map_structure(tf.stop_gradient, found, expand_composites=True)
+    finish = _as_it_is if back_prop else _without_gradient
     ticket = None
     if shape_invariants is None and isinstance(cond, (PolymorphicFunction, ConcreteFunction)):
         options = ("while_loop", cond, checkpoint_every, fuse, name)
@@ -106,7 +97,7 @@ def while_loop(
     if ticket is not None:
         is_known, found = ticket.run()
         if is_known:
-            return pack(loop_vars, iter(found))
+            return pack(loop_vars, map(finish, found))
     for function, value in (("cond", cond), ("body", body)):
         if not callable(value):
             raise TypeError(f"{function} must be callable, got {value!r}")
@@ -128,14 +119,22 @@ def while_loop(
     types = _carried.with_invariants("loop_vars", types, shape_invariants)
     way = _WhileWay(cond, body, types)
     tensors = [tensor for value in variables.leaves for tensor in _composites.components(value)]
-    return variables.pack(
-        call(way, tensors, limit, checkpoint_every, fuse, name or "while", ticket)
-    )
+    found = call(way, tensors, limit, checkpoint_every, fuse, name or "while", ticket)
+    return variables.pack(list(map(finish, found)))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _without_gradient(value: Any) -> Any:
+    tensors = list(map(tf.stop_gradient, _composites.components(value)))
+    return _composites.from_components(_composites.type_of(value), tensors)
 
 
 def _limit(maximum_iterations: Any) -> int | tf.Tensor | None:
     """The most iterations, of which fewer than 0 are none."""
-    if isinstance(maximum_iterations, int) and maximum_iterations < 0:
+    if isinstance(maximum_iterations, numbers.Integral) and maximum_iterations < 0:
         return 0
     limit = _arguments.check_num_iterations(maximum_iterations, "maximum_iterations")
     return _arguments.at_least_0(limit) if isinstance(limit, tf.Tensor) else limit

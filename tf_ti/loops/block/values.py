@@ -333,6 +333,9 @@ class PackedOutput(Output):
     def tensor(self) -> Any:
         return self._pack([part.tensor for part in self._parts])
 
+    def __repr__(self) -> str:
+        return f"<{self._layer.label}, of {len(self._parts)} tensors>"
+
 
 def _check_index(label: str, index: int, first: str) -> None:
     if isinstance(index, bool) or not isinstance(index, int):
