@@ -7,11 +7,20 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from layer_twins import (
+    BATCH,
+    TIME,
+    WIDTH,
+    assert_same,
+    inputs,
+    random_mask,
+    with_same_weights,
+)
 
 import tf_ti
 
 each_name = pytest.mark.parametrize("name", ["LSTM", "GRU", "SimpleRNN"])
-BATCH, TIME, WIDTH, UNITS = 3, 5, 4, 6
+UNITS = 6
 
 
 @pytest.fixture
@@ -31,33 +40,7 @@ def twins(name, rng, width=WIDTH, **options):
     """Keras's layer and ours, with the same random weights."""
     theirs = getattr(keras.layers, name)(UNITS, **options)
     ours = getattr(tf_ti.keras, name)(UNITS, **options)
-    for layer in (theirs, ours):
-        layer.build((BATCH, TIME, width))
-    weights = [rng.normal(size=w.shape) / 2 for w in theirs.get_weights()]
-    theirs.set_weights(weights)
-    ours.set_weights(weights)
-    return theirs, ours
-
-
-def inputs(rng, width=WIDTH):
-    return tf.constant(rng.normal(size=(BATCH, TIME, width)), tf.float32)
-
-
-def random_mask(rng):
-    mask = rng.random((BATCH, TIME)) < 0.6
-    mask[0] = False
-    return mask
-
-
-def assert_same(found, expected, tolerance=2e-6):
-    found, expected = tf.nest.flatten(found), tf.nest.flatten(expected)
-    assert len(found) == len(expected)
-    for f, e in zip(found, expected):
-        assert f.shape == e.shape
-        assert f.dtype == e.dtype
-        np.testing.assert_allclose(
-            tf.cast(f, tf.float64), tf.cast(e, tf.float64), rtol=tolerance, atol=tolerance
-        )
+    return with_same_weights(theirs, ours, rng, width)
 
 
 @each_name

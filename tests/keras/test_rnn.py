@@ -1,14 +1,18 @@
 """`tf_ti.keras.RNN` beside `keras.layers.RNN`, with cells of all kinds."""
 
+import functools
+
 import keras
+import layer_twins
 import numpy as np
 import pytest
 import tensorflow as tf
+from layer_twins import BATCH, TIME, WIDTH, inputs, random_mask, with_same_weights
 
 import tf_ti
 from tf_ti import _library
 
-BATCH, TIME, WIDTH = 3, 5, 4
+assert_same = functools.partial(layer_twins.assert_same, tolerance=1e-5)
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -72,30 +76,7 @@ def rng():
 def twins(cell, rng, **options):
     theirs = keras.layers.RNN(CELLS[cell](), **options)
     ours = tf_ti.keras.RNN(CELLS[cell](), **options)
-    for layer in (theirs, ours):
-        layer.build((BATCH, TIME, WIDTH))
-    weights = [rng.normal(size=w.shape) / 2 for w in theirs.get_weights()]
-    theirs.set_weights(weights)
-    ours.set_weights(weights)
-    return theirs, ours
-
-
-def inputs(rng):
-    return tf.constant(rng.normal(size=(BATCH, TIME, WIDTH)), tf.float32)
-
-
-def random_mask(rng):
-    mask = rng.random((BATCH, TIME)) < 0.6
-    mask[0] = False
-    return tf.constant(mask)
-
-
-def assert_same(found, expected, tolerance=1e-5):
-    found, expected = tf.nest.flatten(found), tf.nest.flatten(expected)
-    assert len(found) == len(expected)
-    for f, e in zip(found, expected):
-        assert f.shape == e.shape and f.dtype == e.dtype
-        np.testing.assert_allclose(f, e, rtol=tolerance, atol=tolerance)
+    return with_same_weights(theirs, ours, rng)
 
 
 def run(layer, x, **arguments):
