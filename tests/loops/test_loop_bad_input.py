@@ -269,7 +269,7 @@ def test_a_limit_is_a_scalar_of_its_type(place, value, kind, errors):
         (call if place == "eager" else tf.function(call))()
 
 
-@pytest.mark.parametrize("kind", [None, 0, 1, "COUNT", "count", LAST, TripLimit, True], ids=str)
+@pytest.mark.parametrize("kind", [None, 0, 1, "kCOUNT", "last", "", LAST, TripLimit, True], ids=str)
 def test_a_limit_is_of_one_of_the_kinds(kind):
     with refused(TypeError, "mine", "trip limit"):
         with Loop("mine") as loop:
@@ -665,7 +665,7 @@ def test_an_output_takes_a_tensor(value, kind):
             loop.add_loop_output(NO_TENSORS[value], kind)
 
 
-@pytest.mark.parametrize("kind", [None, 0, 1, "LAST_VALUE", COUNT, LoopOutput, True], ids=str)
+@pytest.mark.parametrize("kind", [None, 0, 1, "kLAST_VALUE", "count", "", COUNT, LoopOutput, True], ids=str)
 def test_an_output_is_of_one_of_the_kinds(kind):
     with refused(TypeError, "mine", "output 0"):
         with counted() as loop:
