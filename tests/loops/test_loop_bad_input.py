@@ -665,7 +665,9 @@ def test_an_output_takes_a_tensor(value, kind):
             loop.add_loop_output(NO_TENSORS[value], kind)
 
 
-@pytest.mark.parametrize("kind", [None, 0, 1, "kLAST_VALUE", "count", "", COUNT, LoopOutput, True], ids=str)
+@pytest.mark.parametrize(
+    "kind", [None, 0, 1, "kLAST_VALUE", "count", "", COUNT, LoopOutput, True], ids=str
+)
 def test_an_output_is_of_one_of_the_kinds(kind):
     with refused(TypeError, "mine", "output 0"):
         with counted() as loop:

@@ -509,6 +509,16 @@ _ONE = (tf.constant(1.0),)
         ),
         ((lambda x: x < 3, lambda x: x, _ONE, [[1, 2]]), TypeError, "shape_invariants"),
         ((lambda x: x < 3, lambda x: x, _ONE, 7), ValueError, "structure of loop_vars"),
+        (
+            (lambda x: True, lambda x: x, [tf.sparse.eye(2)], [tf.TensorShape([5])]),
+            ValueError,
+            r"shape_invariants\[0\]: SparseTensorSpec.* does not allow",
+        ),
+        (
+            (lambda x: True, lambda x: x, [tf.sparse.eye(2)], [tf.TensorShape([None, None])]),
+            ValueError,
+            r"shape_invariants\[0\] must be a SparseTensorSpec: Expected a shape with 1 dim",
+        ),
     ],
 )
 def test_wrong_calls(arguments, error, words):

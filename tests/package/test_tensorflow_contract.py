@@ -839,6 +839,14 @@ def _(it):
     assert not issubclass(tf.TensorArraySpec, it)
 
 
+@relied_on(
+    "tensorflow.python.framework.composite_tensor.CompositeTensor._shape_invariant_to_type_spec"
+)
+def _(_):
+    shape = tf.TensorShape([None, None, None])
+    assert RAGGED._shape_invariant_to_type_spec(shape) == tf.RaggedTensorSpec(shape, tf.int32, 2)
+
+
 @relied_on(f"{SPEC}._unbatch")
 def _(_):
     assert tf.type_spec_from_value(RAGGED)._unbatch() == ROW

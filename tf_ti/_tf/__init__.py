@@ -15,6 +15,7 @@ from tf_ti._tf.composites import (
     nest_like,
     row_component_specs,
     row_spec,
+    spec_of_shape,
 )
 from tf_ti._tf.devices import (
     current_device,

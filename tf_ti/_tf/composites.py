@@ -25,6 +25,18 @@ def nest_like(container: Any, parts: Sequence[Any]) -> Any:
     return nest_util.sequence_like(container, parts)
 
 
+def spec_of_shape(value: CompositeTensor, shape: tf.TensorShape) -> tf.TypeSpec:
+    """The type that the shape invariant of a tf.while_loop means for a value.
+
+    Raises:
+        TypeError, ValueError: a shape says nothing, or nothing allowed, of such values.
+    """
+    try:
+        return value._shape_invariant_to_type_spec(shape)
+    except NotImplementedError as error:
+        raise TypeError(f"a shape says nothing of a {type(value).__name__}") from error
+
+
 def row_spec(spec: BatchableTypeSpec) -> tf.TypeSpec:
     """The type of the rows of a batchable value."""
     return spec._unbatch()

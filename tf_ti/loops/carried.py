@@ -15,28 +15,31 @@ def to_values(name: str, nested: Structure) -> Structure:
     return nested.with_leaves([_composites.to_value(name + path, leaf) for path, leaf in named])
 
 
-def with_invariants(name: str, types: Structure, invariants: Any) -> Structure:
-    """The types with the shapes that `shape_invariants` allows."""
+def with_invariants(name: str, values: Structure, invariants: Any) -> Structure:
+    """The types of values, with the shapes that `shape_invariants` allows."""
+    types = values.map(_composites.type_of)
     if invariants is None:
         return types
     given, difference = types.match("shape_invariants", invariants, is_whole=False)
     if difference is not None:
         raise ValueError(f"shape_invariants must have the structure of {name}: {difference}")
-    each = zip(types.paths, types.leaves, given)
+    each = zip(types.paths, values.leaves, given)
     return types.with_leaves([_allowed(name, *one) for one in each])
 
 
-def _allowed(name: str, path: str, spec: tf.TypeSpec, invariant: Any) -> tf.TypeSpec:
+def _allowed(name: str, path: str, value: Any, invariant: Any) -> tf.TypeSpec:
+    spec, what = _composites.type_of(value), f"shape_invariants{path}"
     if invariant is None:
         return spec
-    if isinstance(invariant, tf.TensorShape) and isinstance(spec, tf.TensorSpec):
-        invariant = tf.TensorSpec(invariant, spec.dtype)
-    if not isinstance(invariant, tf.TypeSpec):
-        raise TypeError(
-            f"shape_invariants{path} must be a TensorShape, a TypeSpec or None, got {invariant!r}"
-        )
+    if not isinstance(invariant, (tf.TensorShape, tf.TypeSpec)):
+        raise TypeError(f"{what} must be a TensorShape, a TypeSpec or None, got {invariant!r}")
+    if isinstance(invariant, tf.TensorShape):
+        try:
+            invariant = _composites.type_of_shape(value, invariant)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{what} must be a {type(spec).__name__}: {error}") from error
     if not spec.is_subtype_of(invariant):
-        raise ValueError(f"shape_invariants{path}: {invariant} does not allow {name}{path}, {spec}")
+        raise ValueError(f"{what}: {invariant} does not allow {name}{path}, {spec}")
     return invariant
 
 

@@ -137,7 +137,7 @@ def scan(
 
     def run(carry: Structure) -> tuple[Any, Any]:
         carry = _carried.to_values("init", carry)
-        types = _carried.with_invariants("init", carry.map(_composites.type_of), shape_invariants)
+        types = _carried.with_invariants("init", carry, shape_invariants)
         is_padded = until is not None and (length is not None or _tf.expects_xla())
         way = _ScanWay(f, types, xs_types, axis, bool(reverse), until, is_padded)
         leaves = [*carry.leaves, *elements.leaves]

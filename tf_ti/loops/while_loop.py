@@ -63,7 +63,8 @@ def while_loop(
             and nested structures of them.
         shape_invariants: for variables whose shapes change: in the structure of `loop_vars` a
             `tf.TensorShape` for each tensor, a `tf.TypeSpec` for each value of another kind, or
-            None for one that keeps its shape.
+            None for one that keeps its shape. A shape stands for the type of a ragged tensor; of a
+            `tf.SparseTensor` it is that of `dense_shape`, of a `tf.IndexedSlices` of `values`.
         parallel_iterations: not used.
         back_prop: if False, no gradient goes through the loop, as through `tf.stop_gradient`.
         swap_memory: not used.
@@ -113,10 +114,9 @@ def while_loop(
     if _is_for_python(loop_vars):
         return tf.while_loop(cond, body, loop_vars, maximum_iterations=maximum_iterations)
     variables = _carried.to_values("loop_vars", Structure(loop_vars))
-    types = variables.map(_composites.type_of)
     if isinstance(shape_invariants, (list, tuple)) and len(shape_invariants) == len(loop_vars):
         shape_invariants = _tf.nest_like(loop_vars, shape_invariants)
-    types = _carried.with_invariants("loop_vars", types, shape_invariants)
+    types = _carried.with_invariants("loop_vars", variables, shape_invariants)
     way = _WhileWay(cond, body, types)
     tensors = [tensor for value in variables.leaves for tensor in _composites.components(value)]
     found = call(way, tensors, limit, checkpoint_every, fuse, name or "while", ticket)
@@ -144,9 +144,15 @@ def _is_for_python(loop_vars: Sequence[Any]) -> bool:
     """True where Python runs the loop, as it runs TensorFlow's."""
     if not tf.executing_eagerly():
         return False
-    # One of eager mode is a list in Python, of which some elements may not be there.
-    leaves = tf.nest.flatten(loop_vars)
-    return _plain.is_wanted() or any(isinstance(leaf, tf.TensorArray) for leaf in leaves)
+    leaves = tf.nest.flatten(loop_vars, expand_composites=True)
+    return _plain.is_wanted() or any(map(_is_pythons, leaves))
+
+
+def _is_pythons(value: Any) -> bool:
+    """True for a value of eager mode of which a graph does not know enough."""
+    if isinstance(value, tf.TensorArray):  # a list in Python, of which some elements may be missing
+        return True
+    return isinstance(value, tf.Tensor) and value.dtype == tf.variant and _tf.is_recording()
 
 
 class _WhileWay(Way):

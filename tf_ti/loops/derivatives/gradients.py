@@ -379,7 +379,7 @@ class _Reverse:
             gradients = {}
             for i, grad in zip(wanted, found):
                 given = self.spec.inputs[i]
-                if given.mode == "sequence" and self.graph.inputs[i].dtype == tf.variant:
+                if given.mode == "sequence" and _tf.is_opaque(self.graph.inputs[i]):
                     # The values drawn in a segment's iterations depend on nothing.
                     if grad is not None and not given.part_size:
                         raise ValueError(

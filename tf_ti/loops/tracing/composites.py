@@ -32,6 +32,17 @@ def type_of(value: Any) -> tf.TypeSpec:
     return tf.TensorSpec(value.shape, value.dtype)
 
 
+def type_of_shape(value: Any, shape: tf.TensorShape) -> tf.TypeSpec:
+    """The type that a shape means for a value that a loop carries, as for `tf.while_loop`."""
+    if isinstance(value, tf.TensorArray):  # a scalar, for TensorFlow
+        if not shape.is_compatible_with([]):
+            raise ValueError(f"a TensorArray's shape is that of a scalar, got {shape}")
+        return type_of(value)
+    if is_composite(value):
+        return _tf.spec_of_shape(value, shape)
+    return tf.TensorSpec(shape, value.dtype)
+
+
 def common_type(earlier: tf.TypeSpec, spec: tf.TypeSpec) -> tf.TypeSpec:
     """A type of values of both types, or the latter where they are of different kinds."""
     return earlier.most_specific_common_supertype([spec]) or spec

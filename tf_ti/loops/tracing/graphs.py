@@ -109,7 +109,10 @@ def _with_names(value, names: dict[str, str]):
 
 
 class _Copier:
-    """Copies operations into `graph`; `tensors` and `operations` have the copies, by original."""
+    """Copies operations into `graph`.
+
+    `tensors` and `operations` have the copies by original, `effects` those of a call's effects.
+    """
 
     def __init__(
         self,
@@ -122,6 +125,12 @@ class _Copier:
         self.others = others
         self.tensors: dict = {}
         self.operations: dict[tf.Operation, list[tf.Operation]] = {}
+        self.effects: dict[tf.Operation, list[tf.Operation]] = {}
+
+    def effects_of(self, operations: Sequence[tf.Operation]) -> list[tf.Operation]:
+        """The copies that have the effects of operations."""
+        copies = [self.effects.get(op) or self.operations.get(op, ()) for op in operations]
+        return list(dict.fromkeys(itertools.chain.from_iterable(copies)))
 
     def copy(self, op: tf.Operation, extra_controls: Sequence[tf.Operation], inline: bool) -> None:
         controls = [c for old in op.control_inputs for c in self.operations.get(old, ())]
@@ -184,9 +193,9 @@ class _Copier:
         for result, value in zip(op.outputs, callee.outputs):
             self.tensors[result.ref()] = inner.tensors[value.ref()]
         # Who waits for the call waits for its effects and its results.
-        effects = [c for old in callee.control_outputs for c in inner.operations.get(old, ())]
+        self.effects[op] = inner.effects_of(callee.control_outputs)
         results = [self.tensors[t.ref()].op for t in op.outputs]
-        self.operations[op] = list(dict.fromkeys(effects + results))
+        self.operations[op] = list(dict.fromkeys(self.effects[op] + results))
 
 
 def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict:
@@ -337,8 +346,7 @@ def extract(
             copier.copy(op, (), inline)
     made.outputs = [copier.tensors[t.ref()] for t in outputs]
     made.tf_ti_copies = _compose(graph, copier)
-    effects = [c for op in control_outputs for c in copier.operations.get(op, ())]
-    made.control_outputs = list(dict.fromkeys(effects))
+    made.control_outputs = copier.effects_of(control_outputs)
     made.structured_outputs = tuple(made.outputs)
     return made
 
@@ -415,8 +423,10 @@ def copy_in_place(op: tf.Operation) -> list[tf.Tensor]:
 
 
 def chain(operations: Sequence[tf.Operation]) -> None:
-    """Lets each operation wait for the one before."""
-    for before, after in itertools.pairwise(operations):
+    """Lets each operation wait for the one before, in this order but where one needs another."""
+    members = set(operations)
+    needed = needed_operations((), (), operations[::-1])
+    for before, after in itertools.pairwise([op for op in needed if op in members]):
         if before not in after.control_inputs:
             _tf.add_control_input(after, before)
 
