@@ -17,6 +17,7 @@ FAMILIES = (
     "loops",
     "bodies",
     "short_loops",
+    "arrays",
     "recurrent",
     "bags",
     "many_tables",

@@ -25,6 +25,11 @@ from tf_ti._tf.devices import (
     is_usual_call,
     registered_kernels,
 )
+from tf_ti._tf.errors import (
+    public,
+    users_frame,
+    warn,
+)
 from tf_ti._tf.freeze import (
     register_freezing,
 )
@@ -176,6 +181,7 @@ __all__ = [
     "nest_items",
     "nest_like",
     "other_function",
+    "public",
     "record",
     "register_freezing",
     "register_gradient",
@@ -190,6 +196,7 @@ __all__ = [
     "replace_input",
     "row_component_specs",
     "row_spec",
+    "spec_of_shape",
     "set_control_inputs",
     "set_converted",
     "set_function",
@@ -203,10 +210,12 @@ __all__ = [
     "use_function",
     "user_code",
     "user_function",
+    "users_frame",
     "variable_accessed",
     "variable_shape",
     "wait_for_no_dead",
     "waiting_operations",
+    "warn",
     "without_graphs",
     "wrap",
 ]

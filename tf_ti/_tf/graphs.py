@@ -2,15 +2,19 @@
 
 import inspect
 import linecache
+import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.pyct import errors as pyct_errors, parser
 from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import func_graph, tensor_util
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_has_source_of: weakref.WeakKeyDictionary[types.CodeType, bool] = weakref.WeakKeyDictionary()
 
 
 def do_not_convert(function: _Function) -> _Function:
@@ -26,14 +30,27 @@ def user_code():
 def user_function(function: Callable) -> Callable:
     """A user's function as AutoGraph converts it, to be called while a graph is traced.
 
-    One without source, of a prompt or of `python -c`, is called as it is: AutoGraph would only say
-    that it cannot convert it.
+    One without source, of a prompt or of `python -c`, is called as it is, as is a lambda beside
+    another one in its line: AutoGraph would only say that it cannot convert them.
     """
     plain = inspect.unwrap(function)
     code = getattr(plain, "__code__", None)
-    if code is not None and not linecache.getlines(code.co_filename, plain.__globals__):
+    if code is not None and not _has_source(plain, code):
         return function
     return autograph_util.py_func_from_autograph(function)
+
+
+def _has_source(function: Callable, code: types.CodeType) -> bool:
+    """True if AutoGraph finds the source of a function."""
+    if code not in _has_source_of:
+        found = bool(linecache.getlines(code.co_filename, function.__globals__))
+        if found and code.co_name == "<lambda>":
+            try:
+                parser.parse_entity(function, ())
+            except pyct_errors.UnsupportedLanguageElementError:
+                found = False
+        _has_source_of[code] = found
+    return _has_source_of[code]
 
 
 class FuncGraph(func_graph.FuncGraph):

@@ -8,7 +8,7 @@ from tf_ti import _tf
 from tf_ti._library import ops
 
 
-@_tf.do_not_convert
+@_tf.public
 def advise_huge_pages(variable: Any, name: str | None = None) -> None:
     """Asks the operating system to move a variable's memory to huge pages.
 

@@ -55,7 +55,7 @@ _WORDS_OF_IDS = {
 }
 
 
-@_tf.do_not_convert
+@_tf.public
 @_words.with_cures(_WORDS_OF_INDICES)
 def embedding_bag_offsets_sum(
     emb_table: Any,
@@ -136,7 +136,7 @@ def embedding_bag_offsets_sum(
     )
 
 
-@_tf.do_not_convert
+@_tf.public
 @_words.with_cures(_WORDS_OF_INDICES)
 def embedding_bag_offsets(
     emb_table: Any,
@@ -194,7 +194,7 @@ def embedding_bag_offsets(
     return pool(checked(Lookup([table], bags, max_norm, norm_type, name=name)))
 
 
-@_tf.do_not_convert
+@_tf.public
 @_words.with_cures(_WORDS_OF_INDICES)
 def embedding_bag_packed(
     emb_table: Any,
@@ -247,7 +247,7 @@ def embedding_bag_packed(
     return pool(checked(Lookup([table], bags, max_norm, norm_type, name=name)))
 
 
-@_tf.do_not_convert
+@_tf.public
 @_words.with_cures(_WORDS_OF_INDICES)
 def embedding_segments_sum(
     emb_table: Any,
@@ -308,7 +308,7 @@ def embedding_segments_sum(
     return pool(checked(Lookup([table], bags, max_norm, norm_type, name=name)))
 
 
-@_tf.do_not_convert
+@_tf.public
 @_words.with_cures(_WORDS_OF_IDS)
 def embedding_bag(
     emb_table: Any,

@@ -24,7 +24,7 @@ from tf_ti.bags.ops import Table, pool_several
 from tf_ti.bags.pooling import needs_argmax
 
 
-@_tf.do_not_convert
+@_tf.public
 def embedding_bags(
     emb_tables: Sequence[Any],
     ids: Sequence[Any],

@@ -12,7 +12,7 @@ from tf_ti.bags import replicas
 from tf_ti.bags.ops import FLOATS, HALVES, NUMBERS, Bags, are_distinct, unused_gradient
 
 
-@_tf.do_not_convert
+@_tf.public
 def scatter_sub(
     variable: Any,
     slices: Any,
@@ -79,7 +79,7 @@ def scatter_sub(
     _update("scatter_sub", {"variable": variable}, rows, scale, decay, name=name)
 
 
-@_tf.do_not_convert
+@_tf.public
 def adam_update(
     variable: Any,
     m: Any,
@@ -177,7 +177,7 @@ def adam_update(
     )
 
 
-@_tf.do_not_convert
+@_tf.public
 def adagrad_update(
     variable: Any,
     accumulator: Any,

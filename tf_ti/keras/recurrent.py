@@ -1,6 +1,5 @@
 """`tf_ti.keras.RNN`, whose loop is ours, and `LSTM`, `GRU`, `SimpleRNN`: one native op."""
 
-import warnings
 from typing import Any
 
 import keras
@@ -128,9 +127,7 @@ class _NativeLoop(_OurLoop):
         if self._has_warned:
             return
         self._has_warned = True
-        warnings.warn(
-            f"tf_ti.keras.{type(self).__name__} {self.name!r} runs {what}: {cause}", stacklevel=2
-        )
+        _tf.warn(f"tf_ti.keras.{type(self).__name__} {self.name!r} runs {what}: {cause}")
 
     def _cell_spec(self, training: Any) -> CellSpec:
         """The description of the cell. NotImplementedError names what the kernel lacks."""

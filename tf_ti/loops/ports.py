@@ -11,7 +11,7 @@ def _check_integer(what: str, value, optional: bool = False) -> None:
         raise TypeError(f"{what} must be an int{' or None' if optional else ''}, got {value!r}")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class _Port:
     external_port_id: int
     internal_layer_id: int
@@ -20,6 +20,19 @@ class _Port:
     end: int = -1
     stride: int = 1
     part_size: int | None = None
+
+    def __repr__(self) -> str:
+        """The ids, and what is not as by default."""
+        rest = [
+            field for field in dataclasses.fields(self) if field.default is not dataclasses.MISSING
+        ]
+        options = "".join(
+            f", {field.name}={getattr(self, field.name)!r}"
+            for field in rest
+            if getattr(self, field.name) != field.default
+        )
+        ids = f"{self.external_port_id!r}, {self.internal_layer_id!r}"
+        return f"{type(self).__name__}({ids}{options})"
 
     def __post_init__(self):
         for field in ("external_port_id", "internal_layer_id"):
@@ -51,7 +64,7 @@ class _Port:
         return (self.start, self.end) == ((0, -1) if self.stride > 0 else (-1, 0))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class InputPort(_Port):
     """One input entry of a port map: the tensor, or its slices, for a parameter of the body.
 
@@ -76,7 +89,7 @@ class InputPort(_Port):
         return f"input port {self.external_port_id} (layer {self.internal_layer_id})"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class OutputPort(_Port):
     """One output entry of a port map: an output made of a result of the body.
 
@@ -113,6 +126,9 @@ class PortMap:
 
     inputs: Sequence[InputPort]
     outputs: Sequence[OutputPort]
+
+    def __repr__(self) -> str:
+        return f"PortMap(inputs={list(self.inputs)}, outputs={list(self.outputs)})"
 
     def __post_init__(self):
         object.__setattr__(self, "inputs", tuple(self.inputs))

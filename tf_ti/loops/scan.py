@@ -35,7 +35,7 @@ _WORDS = {
 }
 
 
-@_tf.do_not_convert
+@_tf.public
 @_words.with_cures(_WORDS)
 def scan(
     f: Callable[[Any, Any], tuple[Any, Any]],

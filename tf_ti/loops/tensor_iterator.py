@@ -15,7 +15,7 @@ from tf_ti.loops.tracing.structure import Structure
 from tf_ti.loops.tracing.way import Way
 
 
-@_tf.do_not_convert
+@_tf.public
 def tensor_iterator(
     body: Callable[..., Any],
     inputs: Sequence[Any],

@@ -23,7 +23,7 @@ from tf_ti.loops.tracing.structure import Structure, pack
 from tf_ti.loops.tracing.way import Way
 
 
-@_tf.do_not_convert
+@_tf.public
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],

@@ -52,7 +52,7 @@ class Evaluation:
     def __init__(self, constants: Constants, memory: Memory):
         self._constants, self._memory = constants, memory
 
-    @_tf.do_not_convert
+    @_tf.public
     def __call__(self, graph: Graph, parameters: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Returns the values of the Results by the ids of these layers."""
         values: dict[tuple[int, int], tf.Tensor] = {}

@@ -10,7 +10,7 @@ from tf_ti.recurrent import arguments as _arguments, unfused
 from tf_ti.recurrent.spec import CellSpec
 
 
-@_tf.do_not_convert
+@_tf.public
 def lstm_cell(
     x: Any,
     initial_hidden_state: Any,
@@ -72,7 +72,7 @@ def lstm_cell(
     return ho, co
 
 
-@_tf.do_not_convert
+@_tf.public
 def gru_cell(
     x: Any,
     initial_hidden_state: Any,
@@ -123,7 +123,7 @@ def gru_cell(
     return ho
 
 
-@_tf.do_not_convert
+@_tf.public
 def rnn_cell(
     x: Any,
     initial_hidden_state: Any,

@@ -12,7 +12,7 @@ from tf_ti.recurrent import arguments as _arguments, ops
 from tf_ti.recurrent.spec import CellSpec, Direction, directions_of
 
 
-@_tf.do_not_convert
+@_tf.public
 def lstm_sequence(
     x: Any,
     initial_hidden_state: Any,
@@ -128,7 +128,7 @@ def lstm_sequence(
     return y, ho, co
 
 
-@_tf.do_not_convert
+@_tf.public
 def gru_sequence(
     x: Any,
     initial_hidden_state: Any,
@@ -216,7 +216,7 @@ def gru_sequence(
     return y, ho
 
 
-@_tf.do_not_convert
+@_tf.public
 def rnn_sequence(
     x: Any,
     initial_hidden_state: Any,

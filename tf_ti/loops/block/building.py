@@ -43,9 +43,6 @@ class _Builder:
         recurrences, needed = self._live(effects)
         used = {t.ref() for op in needed for t in op.inputs}
         used |= {t.ref() for t in self._targets(recurrences)}
-        for output in loop.outputs:
-            if output.value.ref() in used:
-                raise ValueError(f"{output.label} is used inside its own loop")
         iterators = [i for i in loop.iterators if i.value.ref() in used]
         layers = [*iterators, *recurrences]
         invariants = self._invariants(needed, recurrences, {layer.value.ref() for layer in layers})
@@ -59,7 +56,7 @@ class _Builder:
         if condition is not None:
             condition = targets.pop()
         num_results = len(targets)
-        targets += _body.effects(graph, [[t] for t in graph.inputs])
+        targets += _body.recorded(graph, [[t] for t in graph.inputs], graph.inputs[: len(layers)])
         test, read, body = _split.split(graph, targets, condition)
 
         inputs = [

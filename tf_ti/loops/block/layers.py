@@ -51,6 +51,7 @@ class OutputLayer(Layer):
     recurrence: RecurrenceLayer | None
     axis: int
     result: tf.Tensor | None = None  # once the loop ran, or is in the graph around it
+    used_at: str | None = None  # where the block itself used it first
 
     def details(self) -> tuple[str, ...]:
         if self.kind == "last":

@@ -149,7 +149,7 @@ class Loop:
         counted = ", ".join(f"{len(found)} {name}" for name, found in parts.items() if found)
         return f"<Loop {self.name!r}: {counted or 'empty'}>"
 
-    @_tf.do_not_convert
+    @_tf.public
     def __enter__(self) -> "Loop":
         if self._block.node is not None:
             raise ValueError(f"loop {self.name!r} has been entered before")
@@ -163,7 +163,7 @@ class Loop:
         self._block.open(network, network.enter(self._requested_name, self._fuse))
         return self
 
-    @_tf.do_not_convert
+    @_tf.public
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -192,7 +192,7 @@ class Loop:
             for layer, value in network.finish().items():
                 layer.result = value
 
-    @_tf.do_not_convert
+    @_tf.public
     def add_trip_limit(self, tensor: Any, limit: TripLimit | Literal["count", "while"]) -> None:
         """Limits the number of iterations.
 
@@ -218,7 +218,7 @@ class Loop:
             check_scalar(f"{label}: the condition", value)
         setattr(self._block.node, field, value)
 
-    @_tf.do_not_convert
+    @_tf.public
     def add_iterator(self, tensor: Any, axis: int = 0, reverse: bool = False) -> Iterator:
         """Iterates over a tensor: element k along `axis`, without it, in iteration k.
 
@@ -257,7 +257,7 @@ class Loop:
         self._block.node.iterators.append(layer)
         return Iterator(self._block, layer)
 
-    @_tf.do_not_convert
+    @_tf.public
     def add_recurrence(self, initial: Any, shape: Any = None) -> Recurrence:
         """A value that each iteration gives to the next one.
 
@@ -320,7 +320,7 @@ class Loop:
                 )
         return nested_recurrence(initial, list(map(self.add_recurrence, initial.leaves, shapes)))
 
-    @_tf.do_not_convert
+    @_tf.public
     def add_loop_output(
         self,
         tensor: Any,
@@ -390,7 +390,7 @@ class Loop:
         self.outputs.append(made)
         return made
 
-    @_tf.do_not_convert
+    @_tf.public
     def draw(self, path: str | os.PathLike[str] | None = None) -> str:
         """Draws the loop: boundary layers, body and back edges.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from tf_ti.loops.block.layers import Layer, LoopNode, OutputLayer, Path
+from tf_ti.loops.tracing import graphs as _graphs
 
 
 class Nesting:
@@ -52,6 +53,7 @@ class Nesting:
                 ):
                     around[inner] |= {outer} | around[outer]
         self._flow(around)
+        self._check_outputs()
         self._check_nesting(around)
         self._check_blocks()
         return {
@@ -68,6 +70,20 @@ class Nesting:
             and not any(inner in self.after.get(t.op, ()) for t in needs)
             and not any(outer in self.after.get(t.op, ()) for t in uses)
         )
+
+    def _check_outputs(self) -> None:
+        """Refuses a loop that needs its own output."""
+        for loop in self._loops:
+            for what, tensor in (*loop.given(), *loop.results()):
+                if loop in self.after.get(tensor.op, ()):
+                    outputs = [o for o in loop.outputs if o.used_at is not None] or loop.outputs
+                    direct = set(_graphs.needed_operations((), [tensor]))
+                    output = next((o for o in outputs if o.value.op in direct), outputs[0])
+                    raise ValueError(
+                        f"{output.label} is used inside its own loop, in {output.used_at} ({what} "
+                        "depends on it): it is there after the loop; inside, use the tensor that "
+                        "it is made of"
+                    )
 
     def _check_nesting(self, around: dict[LoopNode, frozenset]) -> None:
         for first, second in itertools.combinations(self._loops, 2):

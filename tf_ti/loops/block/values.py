@@ -157,7 +157,7 @@ class Recurrence(_Inner):
     def value(self) -> Any:
         return self.tensor
 
-    @_tf.do_not_convert
+    @_tf.public
     def set_input(self, index: Literal[1], tensor: Any) -> None:
         """Sets the second input, `index` 1: the value in the next iteration."""
         layer = self._layer
@@ -217,7 +217,7 @@ class PackedRecurrence(Recurrence):
     def value(self) -> Any:
         return self.pack([part.value for part in self.parts])
 
-    @_tf.do_not_convert
+    @_tf.public
     def set_input(self, index: Literal[1], tensor: Any) -> None:
         found = self._take_apart(f"{self._layer.label}: the second input", tensor)
         for part, value in zip(self.parts, found):
@@ -283,9 +283,13 @@ class Output(_TensorLike):
             )
         if not self._block.is_current():
             raise ValueError(f"{self._layer.label} is there once the outermost loop's block ends")
+        if self._block.is_open and self._layer.used_at is None:
+            # Right where it is another loop's of the same statement; else the loop's end tells.
+            frame = _tf.users_frame()
+            self._layer.used_at = f"{frame.f_code.co_filename}, line {frame.f_lineno}"
         return self._layer.value
 
-    @_tf.do_not_convert
+    @_tf.public
     def set_input(self, index: Literal[1], tensor: Any) -> None:
         """Sets the second input, `index` 1: the output's extent along its new axis."""
         layer = self._layer

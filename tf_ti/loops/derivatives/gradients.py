@@ -5,6 +5,7 @@ the gradients. It is a `LoopSpec` like any other, so it is differentiable itself
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
@@ -428,6 +429,9 @@ class _Reverse:
         with self.graph.as_default():
             grad = tf.convert_to_tensor(grad)
         if i in self.states:
+            if grad.dtype == tf.variant and grad.op.type == "AddN":
+                with self.graph.as_default():
+                    grad = _sum_of_lists(grad)
             self.back_edges.append((len(self.results), self.states[i]))
             found = self._add_output(grad, "last", label)
             return lambda outputs: outputs[found]
@@ -441,7 +445,7 @@ class _Reverse:
             like = self.graph.inputs[i]
             total = self._add_parameter(tf.zeros_like(tensor), like, _spec.Input(label, like.shape))
             with self.graph.as_default():
-                total = tf.add_n([total, grad])
+                total = _sum_of_lists(total, grad)
             self.back_edges.append((len(self.results), len(self.parameters) - 1))
             found = self._add_output(total, "last", label)
             return lambda outputs: outputs[found]
@@ -586,6 +590,32 @@ def _only_reads(op: tf.Operation) -> bool:
             if _tf.is_stateful(inner) and inner.type not in _tf.READS and not _only_reads(inner):
                 return False
     return bool(names)
+
+
+def _sum_of_lists(*lists: tf.Tensor) -> tf.Tensor:
+    """The sum of lists; one by one of those that are the gradients of reads of an element.
+
+    Such a list has nothing but its element: to add all of it in each iteration would take a time
+    that is quadratic in the number of iterations.
+    """
+    terms = [term for t in lists for term in (t.op.inputs if t.op.type == "AddN" else [t])]
+    is_element = [_is_gradient_of_read(term) for term in terms]
+    others = [term for term, is_one in zip(terms, is_element) if not is_one]
+    if len(others) != 1:
+        return tf.add_n(lists)
+    (total,) = others
+    for term in itertools.compress(terms, is_element):
+        _, index, item = term.op.inputs
+        element = tf.raw_ops.TensorListGetItem(
+            input_handle=total, index=index, element_shape=tf.shape(item), element_dtype=item.dtype
+        )
+        total = tf.raw_ops.TensorListSetItem(input_handle=total, index=index, item=element + item)
+    return total
+
+
+def _is_gradient_of_read(tensor: tf.Tensor) -> bool:
+    op = tensor.op
+    return op.type == "TensorListSetItem" and op.inputs[0].op.type == "TensorListReserve"
 
 
 def _is_product_of_rows(grad: tf.Tensor) -> bool:

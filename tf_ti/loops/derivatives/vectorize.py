@@ -24,6 +24,14 @@ def _vectorize_loop(pfor_input):
     try:
         return _Vectorizer(pfor_input).convert()
     except _tf.NotVectorized as cause:
+        op = pfor_input.op
+        if _tf.expects_xla() and any(t.dtype == tf.variant for t in op.outputs):
+            # TensorFlow would collect the lanes' histories, which XLA cannot.
+            raise NotImplementedError(
+                f"loop {op.name.rsplit('/', 1)[-1]!r} in tf.vectorized_map or a Jacobian: {cause}, "
+                "so one loop cannot run all of them, and inside jit_compile=True nothing else can; "
+                "use tf.map_fn, or leave jit_compile=True away"
+            ) from cause
         return _tf.convert_lane_by_lane(pfor_input, cause)
 
 

@@ -26,8 +26,9 @@ import os
 import pathlib
 import shutil
 import subprocess
-import warnings
 from collections.abc import Iterator
+
+from tf_ti import _tf
 
 # The kinds of nodes, in the order in which they are told of, and the headings in a text.
 _HEADINGS = {
@@ -177,10 +178,9 @@ def draw(diagram: Diagram, path: str | os.PathLike | None = None) -> str:
     if suffix in _PICTURES:
         picture, path = path, path.with_suffix(".txt")
         # The caller's caller: whoever called the public function.
-        warnings.warn(
+        _tf.warn(
             f"graphviz's program dot, which draws {picture.name}, is not installed; the drawing is "
-            f"in {path} instead, as text",
-            stacklevel=3,
+            f"in {path} instead, as text"
         )
     path.write_text(f"{to_text(diagram)}\n", encoding="utf-8")
     return str(path)

@@ -132,7 +132,7 @@ def trace(
         if reads:
             captures[i] = variables[id(capture)]
             parameter[:] = reads
-    results = graph.outputs + effects(graph, inputs)
+    results = graph.outputs + recorded(graph, inputs, graph.inputs[: len(specs)])
     if is_own:
         _tf.forget_captures(graph)
         graph.outputs = results
@@ -164,19 +164,38 @@ def _plain_reads(handle: tf.Tensor, outputs: Sequence[tf.Tensor]) -> list[tf.Ten
     return reads if len({read.dtype for read in reads}) == 1 else []
 
 
-def effects(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-    """The outputs of the stateful operations of the body."""
-    if not any(_tf.is_stateful(op) for op in graph.get_operations()):
-        return []
+def recorded(
+    graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]], states: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """The tensors of the body that its gradient uses as they were, and does not compute again.
+
+    The outputs of stateful operations, and what is read of lists that are states: to read it again
+    would take all the lists, of which each would have to be a copy.
+    """
     given = [tensor for group in inputs for tensor in group]
+    lists = {t.ref() for t in states if t.dtype == tf.variant}
+
+    def is_recorded(op):
+        return _tf.is_stateful(op) or (op.type == "TensorListGetItem" and _origin(op) in lists)
+
+    if not any(map(is_recorded, graph.get_operations())):
+        return []
     needed = _graphs.needed_operations(given, graph.outputs, graph.control_outputs)
     return [
         tensor
         for op in graph.get_operations()
-        if op in needed and _tf.is_stateful(op)
+        if op in needed and is_recorded(op)
         for i, tensor in enumerate(op.outputs)
         if tensor.dtype != tf.resource and (tensor.consumers() or _may_be_needed(op, i))
     ]
+
+
+def _origin(op: tf.Operation) -> Any:
+    """The list to which elements were written before an operation, in its iteration, reads it."""
+    handle = op.inputs[0]
+    while handle.op.type in ("TensorListSetItem", "Identity"):
+        handle = handle.op.inputs[0]
+    return handle.ref()
 
 
 def _may_be_needed(op: tf.Operation, output: int) -> bool:

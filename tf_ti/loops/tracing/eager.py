@@ -6,8 +6,6 @@ nobody needs it any more.
 
 import collections
 import inspect
-import os
-import sys
 import threading
 import types
 import weakref
@@ -22,9 +20,6 @@ from tf_ti.loops.tracing.kept import Ticket, programs_switch
 from tf_ti.loops.tracing.structure import Structure
 
 _FREQUENT = 5
-_INTERNAL = tuple(
-    os.path.dirname(path) + os.sep for path in (os.path.dirname(__file__), tf.__file__)
-)
 # The number of traces of the body, or block, that begins in a line of some code.
 _traces: weakref.WeakKeyDictionary[types.CodeType, collections.Counter] = (
     weakref.WeakKeyDictionary()
@@ -107,9 +102,7 @@ def count_body(body: Callable) -> None:
 
 def count_block() -> None:
     """The same for the block of a `tf_ti.Loop`, which the caller's caller opens."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INTERNAL):
-        frame = frame.f_back
+    frame = _tf.users_frame()
     _count(frame.f_code, frame.f_lineno, "block of a tf_ti.Loop in", "")
 
 

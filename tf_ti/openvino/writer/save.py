@@ -24,7 +24,7 @@ from tf_ti.openvino.writer.conversion import Conversion, Value
 from tf_ti.openvino.writer.network import Network, Port, element_type_of, shape_of
 
 
-@_tf.do_not_convert
+@_tf.public
 def save(
     function: Callable[..., Any],
     path: str | os.PathLike[str],

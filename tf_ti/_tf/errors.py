@@ -1,0 +1,94 @@
+"""Errors and warnings that users see: their own lines, and what is wrong."""
+
+import functools
+import importlib.util
+import os
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+import tensorflow as tf
+
+_Function = TypeVar("_Function", bound=Callable)
+_OURS = os.path.dirname(os.path.dirname(__file__))
+_KERAS = importlib.util.find_spec("keras")
+_HIDDEN = tuple(
+    os.path.dirname(path) + os.sep
+    for path in (f"{_OURS}/", tf.__file__, _KERAS and _KERAS.origin)
+    if path
+)
+_GENERATED = "__autograph_generated_file"
+
+
+def public(function: _Function) -> _Function:
+    """Makes a function one that users call: AutoGraph takes it as it is.
+
+    Its errors in eager mode have the frames of the user's code alone, where TensorFlow's have,
+    unless `tf.debugging.disable_traceback_filtering` was called.
+    """
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            is_shown = tf.executing_eagerly() and tf.debugging.is_traceback_filtering_enabled()
+            if not is_shown:
+                raise
+            shown = _without_graph(error)
+            raise shown.with_traceback(_users_frames(error.__traceback__)) from error.__cause__
+
+    return tf.autograph.experimental.do_not_convert(call)
+
+
+def users_frame() -> types.FrameType:
+    """The frame of the user's code that called us."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and not _is_users(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+def warn(message: str) -> None:
+    """Warns, at the user's line."""
+    frame = users_frame()
+    path, line, names = frame.f_code.co_filename, frame.f_lineno, frame.f_globals
+    registry = names.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, UserWarning, path, line, names.get("__name__"), registry)
+
+
+def _is_users(code: types.CodeType) -> bool:
+    path = code.co_filename
+    is_wrapper = path == "<string>" and code.co_name.startswith("tf_ti_")
+    return not is_wrapper and not path.startswith(_HIDDEN) and _GENERATED not in path
+
+
+def _users_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """The frames of a traceback that are neither ours nor TensorFlow's."""
+    found = []
+    while traceback is not None:
+        if _is_users(traceback.tb_frame.f_code):
+            found.append(traceback)
+        traceback = traceback.tb_next
+    kept = None
+    for frame in reversed(found):
+        kept = types.TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept
+
+
+def _without_graph(error: Exception) -> Exception:
+    """The error of a loop without the graph that eager mode made for it."""
+    if not isinstance(error, tf.errors.OpError) or not error.message.startswith("Graph execution"):
+        return error
+    lines = error.message.splitlines()
+    first = next(
+        (k for k, line in enumerate(lines[1:], 1) if line.strip() and not _tells_of_graph(line)), 0
+    )
+    kept = [line for line in lines[first:] if line.strip() and not line.startswith("\t [[{{node")]
+    return type(error)(error.node_def, error.op, "\n".join(kept))
+
+
+def _tells_of_graph(line: str) -> bool:
+    return line.startswith(("Detected at node ", '  File "'))
