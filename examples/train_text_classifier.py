@@ -19,6 +19,7 @@ reads and changes only those that its lines name. The file reads from top to bot
 import argparse
 import ast
 import collections
+import functools
 import pathlib
 import random
 import statistics
@@ -365,10 +366,15 @@ def compare_steps(
         learners[name] = model, make_optimizer(kind, model, options.learning_rate, repeats + 2)
     # All batches are made first, so that the steps have the processor for themselves.
     data = list(batches(learners["tf_ti"][0], lines, options.batch).take(repeats + 2))
+    # One function for all of them would be traced for each.
+    steps = {
+        name: tf.function(functools.partial(train_step.python_function, *learner), reduce_retracing=True)
+        for name, learner in learners.items()
+    }
     for ids, numbers in data:
-        for name, learner in learners.items():
+        for name, step in steps.items():
             start = time.perf_counter()
-            losses[name].append(train_step(*learner, ids, numbers).numpy())
+            losses[name].append(step(ids, numbers).numpy())
             seconds[name].append(time.perf_counter() - start)
     for name in ways:
         np.testing.assert_allclose(losses[name], losses["tf_ti"], rtol=1e-3, atol=1e-4)

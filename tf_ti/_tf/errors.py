@@ -2,8 +2,8 @@
 
 import functools
 import importlib.util
+import inspect
 import os
-import sys
 import types
 import warnings
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def public(function: _Function) -> _Function:
 
 def users_frame() -> types.FrameType:
     """The frame of the user's code that called us."""
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame.f_back is not None and not _is_users(frame.f_code):
         frame = frame.f_back
     return frame
