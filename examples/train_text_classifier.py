@@ -368,7 +368,9 @@ def compare_steps(
     data = list(batches(learners["tf_ti"][0], lines, options.batch).take(repeats + 2))
     # One function for all of them would be traced for each.
     steps = {
-        name: tf.function(functools.partial(train_step.python_function, *learner), reduce_retracing=True)
+        name: tf.function(
+            functools.partial(train_step.python_function, *learner), reduce_retracing=True
+        )
         for name, learner in learners.items()
     }
     for ids, numbers in data:

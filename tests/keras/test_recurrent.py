@@ -204,8 +204,8 @@ def test_dropout_of_inputs_is_one_mask_for_all_steps(rng):
     [
         ({"recurrent_dropout": 0.5}, "recurrent_dropout"),
         ({"dropout": 0.5, "implementation": 1, "use_cudnn": False}, "implementation=1"),
-        ({"activation": keras.ops.sin}, "activations must be Keras's"),
-        ({"activation": "softplus"}, "no kernel for an activation: .*softplus"),
+        ({"activation": keras.ops.sin}, "the op has the activations .*, but not this layer's sin"),
+        ({"activation": "softplus"}, "but not this layer's softplus"),
     ],
 )
 def test_what_the_op_lacks_is_done_by_keras_which_is_said_once(options, said, rng):
@@ -219,6 +219,17 @@ def test_what_the_op_lacks_is_done_by_keras_which_is_said_once(options, said, rn
     assert f"tf_ti.keras.LSTM {ours.name!r} runs its cell in a loop" in caught[0]
     assert re.search(said, caught[0])
     assert_same(found[0], theirs(x, training=True))
+
+
+def test_docstrings_and_warnings_name_the_same_activations():
+    with pytest.warns(UserWarning, match="but not this layer's elu") as caught:
+        tf_ti.keras.GRU(3, activation="elu")(np.ones([1, 2, 3], np.float32))
+    listed = re.search("the op has the activations (.*), but", str(caught[0].message))[1]
+    assert f"activations other than {listed}." in tf_ti.keras.GRU.__doc__.replace("\n    ", " ")
+    for name in re.split(", | and ", listed):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="tf_ti.keras")
+            tf_ti.keras.GRU(3, activation=name)(np.ones([1, 2, 3], np.float32))
 
 
 def test_layers_with_dropout_run_by_the_op_when_they_do_not_train(rng):

@@ -47,6 +47,15 @@ def is_list(tensor: tf.Tensor) -> bool:
     return data.is_set and all(is_trainable(tf.as_dtype(t.dtype)) for t in data.shape_and_type)
 
 
+def list_element(tensor: tf.Tensor) -> tf.TensorSpec | None:
+    """The type of the elements of a variant that is known to hold a list."""
+    data = handle_data_util.get_resource_handle_data(tensor)
+    if not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    (element,) = data.shape_and_type
+    return tf.TensorSpec(tf.TensorShape(element.shape), tf.as_dtype(element.dtype))
+
+
 def find_gradient(op: tf.Operation) -> Callable | None:
     """The gradient function that is registered for an operation with one of its own."""
     try:

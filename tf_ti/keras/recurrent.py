@@ -11,6 +11,19 @@ from tf_ti.keras import _internals
 from tf_ti.recurrent import ops, weights as _weights
 from tf_ti.recurrent.spec import CellSpec, Kind
 
+# Keras's activations for which the op has kernels.
+_NATIVE = [
+    name for name, function in _weights.keras_activations().items() if ops.has_activation(function)
+]
+_LISTED = f"{', '.join(_NATIVE[:-1])} and {_NATIVE[-1]}"
+
+
+def _is_native(function: Any) -> bool:
+    try:
+        return ops.has_activation(_weights.keras_activation(function))
+    except ValueError:
+        return False
+
 
 class _OurLoop:
     """Runs the steps of a layer of Keras, whatever its cell is, in a loop of tf_ti."""
@@ -146,11 +159,14 @@ class _NativeLoop(_OurLoop):
             functions.insert(0, cell.recurrent_activation)
         if self._kind == "lstm":
             functions.append(cell.activation)
-        try:
-            activations = tuple(map(_weights.keras_activation, functions))
-        except ValueError as cause:
-            raise NotImplementedError(str(cause)) from cause
-        spec = CellSpec(
+        for function in functions:
+            if not _is_native(function):
+                name = getattr(function, "__name__", repr(function))
+                raise NotImplementedError(
+                    f"the op has the activations {_LISTED}, but not this layer's {name}"
+                )
+        activations = tuple(map(_weights.keras_activation, functions))
+        return CellSpec(
             self._kind,
             activations,
             _weights.KERAS_GATES[self._kind],
@@ -158,12 +174,6 @@ class _NativeLoop(_OurLoop):
             reverse=self.go_backwards,
             transpose_weights=False,
         )
-        if not ops.has_kernel(spec):
-            raise NotImplementedError(
-                "there is no kernel for an activation: "
-                + ", ".join(activation.name for activation in activations)
-            )
-        return spec
 
     def _bias(self) -> tf.Tensor | None:
         if not self.cell.use_bias:
@@ -213,8 +223,7 @@ _DOC = """`keras.layers.{name}`, whose steps run as one native op on a CPU.
 
 def _describe(source: str):
     def describe(layer):
-        names = "tanh, sigmoid, hard_sigmoid, relu, leaky_relu and linear"
-        layer.__doc__ = _DOC.format(name=layer.__name__, activations=names, source=source)
+        layer.__doc__ = _DOC.format(name=layer.__name__, activations=_LISTED, source=source)
         return layer
 
     return describe

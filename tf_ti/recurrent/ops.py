@@ -73,7 +73,7 @@ def run(
 
 def has_kernel(spec: CellSpec) -> bool:
     """Returns true if the op has kernels for all of the activations."""
-    return all(map(_is_known, spec.activations))
+    return all(map(has_activation, spec.activations))
 
 
 def staying_with(tensors: Sequence[tf.Tensor]) -> contextlib.AbstractContextManager:
@@ -103,7 +103,8 @@ def _kind(device: str) -> str | None:
     return tf.DeviceSpec.from_string(device).device_type
 
 
-def _is_known(activation: Activation) -> bool:
+def has_activation(activation: Activation) -> bool:
+    """Returns true if the op has a kernel for an activation."""
     # Gradients derive slopes from results of activations, which are ambiguous for these alphas.
     if activation.name == "leaky_relu" and activation.alpha < 0:
         return False

@@ -508,6 +508,11 @@ def _as_float32(activation: Activation) -> Activation:
     return dataclasses.replace(activation, **rounded)
 
 
+def keras_activations() -> Mapping[str, Activation]:
+    """The activations that Keras has too, by Keras's names."""
+    return _KERAS_ACTIVATIONS
+
+
 def keras_activation(function: Any) -> Activation:
     """Returns tf_ti's activation for a function of Keras."""
     name, module = getattr(function, "__name__", None), getattr(function, "__module__", None) or ""

@@ -443,7 +443,8 @@ class _Reverse:
         if spec.mode == "value" and grad.dtype == tf.variant:
             # A state, as only TensorFlow knows how to add its contents.
             like = self.graph.inputs[i]
-            total = self._add_parameter(tf.zeros_like(tensor), like, _spec.Input(label, like.shape))
+            start = _empty_list_like(tensor)
+            total = self._add_parameter(start, like, _spec.Input(label, like.shape))
             with self.graph.as_default():
                 total = _sum_of_lists(total, grad)
             self.back_edges.append((len(self.results), len(self.parameters) - 1))
@@ -590,6 +591,18 @@ def _only_reads(op: tf.Operation) -> bool:
             if _tf.is_stateful(inner) and inner.type not in _tf.READS and not _only_reads(inner):
                 return False
     return bool(names)
+
+
+def _empty_list_like(tensor: tf.Tensor) -> tf.Tensor:
+    """Zeros for the elements of a list; where their shape is known they need no memory."""
+    element = _tf.list_element(tensor)
+    if element is None or not element.shape.is_fully_defined():
+        return tf.zeros_like(tensor)
+    return tf.raw_ops.TensorListReserve(
+        element_shape=tf.constant(element.shape.as_list(), tf.int32),
+        num_elements=tf.raw_ops.TensorListLength(input_handle=tensor),
+        element_dtype=element.dtype,
+    )
 
 
 def _sum_of_lists(*lists: tf.Tensor) -> tf.Tensor:
