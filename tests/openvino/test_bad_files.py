@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tf_ti.openvino
 from tf_ti.openvino import IRError
+from tf_ti.openvino.__main__ import main
 
 PORT = '<port id="{}" precision="FP32"><dim>2</dim></port>'
 PARAMETER = (
@@ -348,15 +349,20 @@ def test_a_name_of_any_length_makes_no_long_message(tmp_path):
         ('type="Add"', 'type="Squeeze"', ["'sum'"]),
     ],
 )
-def test_what_only_the_operation_can_tell_names_the_layer_at_the_call(tmp_path, old, new, words):
+def test_load_says_what_only_the_operation_can_tell(tmp_path, old, new, words, capsys):
     assert old in NET
     path = write(tmp_path, NET.replace(old, new, 1))
-    module = tf_ti.openvino.load(path)
-    for _ in range(2):
-        with pytest.raises(IRError) as caught:
-            module([1, 2])
-        for word in (str(path), "'sum'", *words):
-            assert word in str(caught.value)
+    message = refused(path, str(path), "'sum'", *words)
+    assert main([str(path), "--inspect"]) == 0
+    assert f"load refuses it: {message}" in capsys.readouterr().out
+
+
+def test_a_call_says_what_a_file_of_unknown_rank_cannot(tmp_path):
+    parameter = PARAMETER.replace('shape="2"', 'shape="..."').replace("<dim>2</dim>", "")
+    text = NET.replace('type="Add"', 'type="Squeeze"').replace(PARAMETER, parameter)
+    module = tf_ti.openvino.load(write(tmp_path, text))
+    with pytest.raises(IRError, match="'sum'"):
+        module([1, 2])
 
 
 @pytest.mark.parametrize("error", [KeyError("k"), RuntimeError(), MemoryError(), OverflowError()])
@@ -542,12 +548,50 @@ def test_nothing_is_made_for_an_absurd_size_before_it_runs(tmp_path, name):
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # resets VmHWM
     before = resident("VmRSS")
-    module = tf_ti.openvino.load(path)
     try:
+        module = tf_ti.openvino.load(path)
         tf.function(module).get_concrete_function(tf.TensorSpec([2, 3, 4, 5]))
     except IRError as error:
         assert "'it'" in str(error)
     assert resident("VmHWM") - before < 256
+
+
+PATCHES = {"sizes": "2,2", "strides": "1,1", "rates": "1,1", "auto_pad": "valid"}
+WRONG = [
+    ("SpaceToBatch", "opset2", {}, {1: [1, 2], 2: [0] * 4, 3: [0] * 4}, "input 1 has 2 numbers"),
+    ("SpaceToBatch", "opset2", {}, {1: [1, 1, 0, 1], 2: [0] * 4, 3: [0] * 4}, "must be positive"),
+    ("SpaceToBatch", "opset2", {}, {1: [1] * 4, 2: [0, 0, -1, 0], 3: [0] * 4}, "not be negative"),
+    ("SpaceToBatch", "opset2", {}, {1: [1, 1, 3, 1], 2: [0] * 4, 3: [0] * 4}, "axis 2: 4 elements"),
+    ("BatchToSpace", "opset2", {}, {1: [1, 1, 3, 1], 2: [0] * 4, 3: [0] * 4}, "batch of 2"),
+    ("BatchToSpace", "opset2", {}, {1: [1] * 4, 2: [0, 0, 3, 0], 3: [0, 0, 2, 0]}, "axis 2: 3 and"),
+    ("ShuffleChannels", "opset1", {"axis": 1, "group": 0}, {}, "group=0 must be positive"),
+    ("ShuffleChannels", "opset1", {"axis": 1, "group": 2}, {}, "3 channels are no whole number"),
+    ("ShuffleChannels", "opset1", {"axis": 4, "group": 1}, {}, "axis 4 is out of range"),
+    ("ReorgYolo", "opset2", {"stride": "0"}, {}, "must be positive"),
+    ("ReorgYolo", "opset2", {"stride": "2"}, {}, "3 channels"),
+    ("DepthToSpace", "opset1", {"mode": "blocks_first", "block_size": -1}, {}, "block_size=-1"),
+    ("ExtractImagePatches", "opset3", {**PATCHES, "rates": "0,1"}, {}, "rates="),
+    ("ExtractImagePatches", "opset3", {**PATCHES, "auto_pad": "full"}, {}, "auto_pad='full'"),
+    ("Bucketize", "opset3", {"with_right_bound": "perhaps"}, {1: [1.0]}, "with_right_bound="),
+    ("RDFT", "opset9", {}, {1: [0, 0]}, "are not different"),
+    ("RDFT", "opset9", {}, {1: [4]}, "axis 4 is out of range"),
+    ("RDFT", "opset9", {}, {1: [1, 2], 2: [3]}, "does not fit the axes"),
+    ("IRDFT", "opset9", {}, {1: [0], 2: [0]}, "does not fit the axes"),
+    ("GatherTree", "opset1", {}, {1: [1.0], 2: [1.0], 3: 1.0}, "4 axes, not 3"),
+    ("Roll", "opset7", {}, {1: [1, 2, 3], 2: [0, 1]}, "'it'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "attributes", "constants", "words"),
+    WRONG,
+    ids=[f"{case[0]}-{case[-1]}" for case in WRONG],
+)
+def test_wrong_layers_are_named(tmp_path, kind, version, attributes, constants, words):
+    path = chain(tmp_path, (kind, version, attributes, constants, 1))
+    with pytest.raises(IRError) as caught:
+        tf_ti.openvino.load(path)
+    assert f"{kind} 'it'" in str(caught.value) and words in str(caught.value)
 
 
 def test_mutated_files_give_expected_errors_alone():

@@ -1626,6 +1626,190 @@ for kind in GATES:
     sequence_case(f"{kind}-activations", kind, (False,), activations=names)
 sequence_case("gru-before", "gru", (False, True), biases=16, linear_before_reset=True)
 
+family("blocks")
+for groups, axis in ((1, 1), (3, 1), (2, -1)):
+    shuffle = lambda a, groups=groups, axis=axis: o.shuffle_channels(a, axis, groups)  # noqa: E731
+    case(f"shuffle_channels-{groups}-{axis}", shuffle, f(2, 6, 3, 4))
+for name, blocks, begin, end in (
+    ("4d", [1, 1, 2, 3], [0, 0, 1, 0], [0, 0, 1, 2]),
+    ("channels", [1, 2, 1, 2], [0, 0, 0, 0], [0, 0, 0, 0]),
+    ("none", [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]),
+):
+    numbers = [np.int64(part) for part in (blocks, begin, end)]
+    case(f"space_to_batch-{name}", o.space_to_batch, f(2, 4, 4, 4), *numbers, constants=(1, 2, 3))
+    wide = f(2 * int(np.prod(blocks)), 3, 4, 5)
+    case(f"batch_to_space-{name}", o.batch_to_space, wide, *numbers, constants=(1, 2, 3))
+case(
+    "space_to_batch-3d",
+    o.space_to_batch,
+    f(2, 4, 3),
+    *i64([1, 2, 3], [0, 1, 0], [0, 1, 0]),
+    constants=(1, 2, 3),
+)
+for stride in (1, 2):
+    case(f"reorg_yolo-{stride}", lambda a, s=stride: o.reorg_yolo(a, [s]), f(2, 8, 4, 6))
+for auto_pad, sizes, strides, rates in (
+    ("valid", [2, 3], [1, 2], [1, 1]),
+    ("same_upper", [3, 2], [2, 2], [1, 2]),
+    ("same_lower", [3, 2], [2, 3], [2, 1]),
+    ("valid", [1, 1], [3, 2], [1, 1]),
+):
+    patches = lambda a, *p: o.extract_image_patches(a, *p)  # noqa: E731
+    arguments = (sizes, strides, rates, auto_pad)
+    case(
+        f"extract_image_patches-{auto_pad}-{sizes}",
+        lambda a, arguments=arguments: o.extract_image_patches(a, *arguments),
+        f(2, 3, 7, 8),
+    )
+
+family("moves")
+for shift, axes in (([1], [0]), ([-2, 5], [1, 2]), ([3, 4], [1, 1]), ([7], [-1])):
+    numbers = (np.int64(shift), np.int64(axes))
+    case(f"roll-{shift}-{axes}", o.roll, f(3, 4, 5), *numbers)
+    case(
+        f"roll-{shift}-{axes}-constant", o.roll, ints(-9, 9, (3, 4, 5)), *numbers, constants=(1, 2)
+    )
+case(
+    "slice_scatter",
+    o.slice_scatter,
+    f(4, 5),
+    f(2, 5),
+    *i64([1], [3], [1], [0]),
+    constants=(2, 3, 4, 5),
+)
+case(
+    "slice_scatter-steps",
+    o.slice_scatter,
+    f(4, 6),
+    f(2, 3),
+    *i64([3, 5], [-5, -7], [-2, -2], [0, 1]),
+    constants=(2, 3, 4, 5),
+)
+case(
+    "slice_scatter-no_axes",
+    o.slice_scatter,
+    ints(0, 9, (4, 5)),
+    ints(0, 9, (1, 2)),
+    *i64([2, 1], [3, 3], [1, 1]),
+    constants=(2, 3, 4),
+)
+
+family("search")
+for right in (True, False):
+    for kind in ("i32", "i64"):
+        bucketize = lambda a, b, k=kind, r=right: o.bucketize(a, b, k, r)  # noqa: E731
+        case(
+            f"bucketize-{kind}-{right}",
+            bucketize,
+            np.float32([[3, 1, 2.5], [9, -1, 4]]),
+            np.float32([1, 2.5, 4, 9]),
+        )
+    case(
+        f"bucketize-mixed-{right}",
+        lambda a, b, r=right: o.bucketize(a, b, "i32", r),
+        ints(-3, 9, (4, 5)),
+        np.float32([0, 2, 2.5]),
+    )
+for right in (True, False):
+    search = lambda a, b, r=right: o.search_sorted(a, b, r)  # noqa: E731
+    rows = np.sort(f(2, 6), axis=1)
+    case(f"search_sorted-rows-{right}", search, rows, f(2, 3))
+    case(f"search_sorted-one-{right}", search, rows[0], f(2, 3))
+    case(f"search_sorted-ints-{right}", search, np.sort(ints(0, 5, (6,))), ints(0, 5, (2, 3)))
+
+family("fourier")
+for axes, sizes in (([0], None), ([1, 2], None), ([-1, 0], [4, 3])):
+    numbers = [np.int64(axes)] + ([] if sizes is None else [np.int64(sizes)])
+    at = tuple(range(1, 1 + len(numbers)))
+    case(f"rdft-{axes}-{sizes}", o.rdft, f(4, 5, 6), *numbers, constants=at, tolerance=1e-4)
+    case(f"irdft-{axes}-{sizes}", o.irdft, f(4, 5, 6, 2), *numbers, constants=at, tolerance=1e-4)
+for transposed in (True, False):
+    for shape in ((20,), (2, 20)):
+        for window in (8, 5):
+            case(
+                f"stft-{transposed}-{shape}-{window}",
+                lambda a, b, c, d, t=transposed: o.stft(a, b, c, d, t),
+                f(*shape),
+                f(window),
+                np.int64(8),
+                np.int64(3),
+                constants=(2, 3),
+                tolerance=1e-4,
+            )
+
+family("fourier-defined")  # OpenVINO refuses sizes that are larger, and fails for -1
+for axes, sizes in (([2], [9]), ([1, 2], [-1, 3]), ([0, 1], [6, -1])):
+
+    def lengths(shape, axes=axes, sizes=sizes):
+        return [shape[axis] if size == -1 else size for axis, size in zip(axes, sizes)]
+
+    def rdft(x, *_, axes=axes, lengths=lengths):
+        z = np.fft.rfftn(x, lengths(x.shape), axes)
+        return np.stack([z.real, z.imag], -1).astype(np.float32)
+
+    def irdft(x, *_, axes=axes, sizes=sizes):
+        # Of the last axis the size counts the real numbers.
+        full = [*x.shape[: axes[-1]], 2 * (x.shape[axes[-1]] - 1)]
+        given = [
+            (full[-1] if axis == axes[-1] else x.shape[axis]) if size == -1 else size
+            for axis, size in zip(axes, sizes)
+        ]
+        return np.fft.irfftn(x[..., 0] + 1j * x[..., 1], given, axes).astype(np.float32)
+
+    numbers, options = (np.int64(axes), np.int64(sizes)), {"constants": (1, 2), "tolerance": 1e-4}
+    case(f"rdft-{axes}-{sizes}", o.rdft, f(4, 5, 6), *numbers, definition=rdft, **options)
+    case(f"irdft-{axes}-{sizes}", o.irdft, f(4, 5, 6, 2), *numbers, definition=irdft, **options)
+
+family("moves-defined")  # OpenVINO's plugin refuses one shift for several axes
+case(
+    "roll-one_shift",
+    o.roll,
+    f(3, 4, 5),
+    np.int64(2),
+    np.int64([0, 2]),
+    definition=lambda x, *_: np.roll(x, (2, 2), (0, 2)),
+)
+
+family("decoding")
+SCORES = f(3, 7, 4)
+MASK = np.float32([[1] * 3, [1] * 3, [1, 1, 0], [1, 1, 0], [1, 0, 0], [1, 0, 0], [1, 0, 0]])
+for merge in (True, False):
+    case(
+        f"ctc_greedy-{merge}",
+        lambda a, b, m=merge: o.ctc_greedy_decoder(a, b, m),
+        SCORES.transpose(1, 0, 2).copy(),
+        MASK,
+    )
+    for blank in (None, 0, 2):
+        extra = [] if blank is None else [np.int32([blank])]
+        for kinds in (("i32", "i32"), ("i64", "i64")):
+            case(
+                f"ctc_greedy_len-{merge}-{blank}-{kinds[0]}",
+                lambda *a, m=merge, k=kinds: o.ctc_greedy_decoder_seq_len(
+                    a[0], a[1], *(a[2:] or [None]), m, *k
+                ),
+                SCORES,
+                np.int32([7, 4, 1]),
+                *extra,
+                constants=(2,) if extra else (),
+            )
+case(
+    "gather_tree",
+    o.gather_tree,
+    np.float32(RNG.integers(0, 9, (5, 2, 3))),
+    np.float32(RNG.integers(0, 3, (5, 2, 3))),
+    np.float32([5, 3]),
+    np.float32(4),
+)
+case(
+    "gather_tree-ints",
+    o.gather_tree,
+    ints(0, 9, (4, 3, 2), np.int32),
+    ints(0, 2, (4, 3, 2), np.int32),
+    np.int32([1, 9, 2]),
+    np.int32(3),
+)
+
 # Versions that OpenVINO reads, but does not write.
 
 family("older")

@@ -4,7 +4,7 @@ import base64
 import dataclasses
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ import tensorflow as tf
 from tf_ti.openvino import IRError, IRModule, TensorInfo
 from tf_ti.openvino.model import Layer
 from tf_ti.openvino.module import identifiers
+from tf_ti.openvino.precision import Precision
 from tf_ti.openvino.reader import document, parse
 from tf_ti.openvino.weights import Weights, declared
 
@@ -79,13 +80,13 @@ class OpenVINO(keras.layers.Layer):
         super().__init__(**kwargs, autocast=False)
         if isinstance(path, _Saved):
             saved, text, path = path, path.text, "the IR in a config"
-            constants = _Constants("the constants in a config", saved.data())
+            constants = _Constants("the constants in a config", saved.data(), saved.filled)
         else:
             path = os.fsdecode(path)
             text = _text(path)
             constants = _Constants(weights or os.path.splitext(path)[0] + ".bin")
-        self._module = IRModule(parse(text, path), constants, True, None)
-        self._saved = _Saved(text, constants.num_bytes, constants.pieces)
+        self._module = IRModule(parse(text, path), constants, True, None, Precision())
+        self._saved = _Saved(text, constants.num_bytes, constants.pieces, constants.filled)
         self.model_inputs: tuple[TensorInfo, ...] = self._module.inputs
         self.model_outputs: tuple[TensorInfo, ...] = self._module.outputs
         with keras.name_scope(self.name, caller=self):
@@ -152,11 +153,13 @@ class _Saved:
         text: the XML.
         num_bytes: the size of the .bin file, as far as it is used.
         pieces: its constants, as bytes by their offsets.
+        filled: the offsets of weights of which all numbers are equal, as far as that is known.
     """
 
     text: str
     num_bytes: int
     pieces: Mapping[int, bytes]
+    filled: Collection[int] | None = None
 
     def data(self) -> np.ndarray:
         """The .bin file. Zeros, which take no memory until they are used, stand for the rest."""
@@ -172,15 +175,18 @@ class _Saved:
 
     def get_config(self) -> dict[str, Any]:
         coded = {str(at): base64.b64encode(piece).decode() for at, piece in self.pieces.items()}
-        return {"xml": self.text, "num_bytes": self.num_bytes, "constants": coded}
+        config = {"xml": self.text, "num_bytes": self.num_bytes, "constants": coded}
+        return config if self.filled is None else {**config, "filled": sorted(self.filled)}
 
     @classmethod
     def from_config(cls, config: Any) -> "_Saved":
         try:
             text, num_bytes, coded = (config[name] for name in ("xml", "num_bytes", "constants"))
             pieces = {int(at): base64.b64decode(text, validate=True) for at, text in coded.items()}
+            # Files of older versions have none.
+            filled = None if config.get("filled") is None else set(map(int, config["filled"]))
             if isinstance(text, str) and type(num_bytes) is int:
-                return cls(text, num_bytes, pieces)
+                return cls(text, num_bytes, pieces, filled)
             cause = None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             cause = error
@@ -188,12 +194,29 @@ class _Saved:
 
 
 class _Constants(Weights):
-    """The constants of a model. It remembers those read, without large floating ones."""
+    """The constants of a model. It remembers those read, without large floating ones.
 
-    def __init__(self, path: str | os.PathLike[str], data: np.ndarray | None = None):
+    In place of the latter a config has zeros, so it says of which all numbers are equal.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        data: np.ndarray | None = None,
+        filled: Collection[int] | None = None,
+    ):
         super().__init__(path, data)
         self.pieces: dict[int, bytes] = {}
         self.num_bytes = 0
+        self._known = filled
+        self.filled: set[int] = set()
+
+    def is_filled(self, layer: Layer, array: np.ndarray) -> bool:
+        offset = self._position(layer, "offset")
+        is_so = super().is_filled(layer, array) if self._known is None else offset in self._known
+        if is_so:
+            self.filled.add(offset)
+        return is_so
 
     def piece(self, layer: Layer, offset: int, size: int) -> np.ndarray:
         found = super().piece(layer, offset, size)

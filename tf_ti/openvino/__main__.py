@@ -14,7 +14,9 @@ import tensorflow as tf
 
 from tf_ti.openvino import IRError, load
 from tf_ti.openvino.check import Settings, check, summary, table
+from tf_ti.openvino.evaluation import unsupported
 from tf_ti.openvino.listing import listing, write_drawings
+from tf_ti.openvino.model import Graph
 from tf_ti.openvino.progress import Watcher, watched_by
 from tf_ti.openvino.reader import read
 
@@ -158,6 +160,9 @@ def _process(model: str, arguments: argparse.Namespace) -> bool:
     graph = read(model) if arguments.inspect or arguments.drawings else None
     if graph is not None and arguments.inspect:
         print(listing(graph))
+        problem = _problem(model, graph, arguments)
+        if problem is not None:
+            print(f"\nload refuses it: {problem}")
     if arguments.check:
         settings = Settings(arguments.seed, dict(arguments.shape), arguments.rtol, arguments.atol)
         checked = check(model, arguments.weights, settings)
@@ -178,6 +183,17 @@ def _process(model: str, arguments: argparse.Namespace) -> bool:
             folder.mkdir()
             write_drawings(graph, folder)
     return True
+
+
+def _problem(model: str, graph: Graph, arguments: argparse.Namespace) -> IRError | None:
+    """Why a model cannot be loaded, as far as its weights are there and the list does not say."""
+    if unsupported(graph) or not os.path.isfile(_weights_of(model, arguments)):
+        return None
+    try:
+        load(model, arguments.weights)
+    except IRError as error:
+        return error
+    return None
 
 
 def _keras_model(model: str, arguments: argparse.Namespace) -> Any:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_ti.openvino.element_types import ELEMENT_TYPES
 from tf_ti.openvino.errors import IRError, ascii_name
 from tf_ti.openvino.model import Graph, Layer
+from tf_ti.openvino.precision import Precision
 from tf_ti.openvino.progress import watched
 from tf_ti.openvino.weights import Weights
 
@@ -21,7 +22,7 @@ _BLOCK = 32 << 20
 class Constants:
     """The values of the Constants of a graph and its bodies, and of Converts of Constants."""
 
-    def __init__(self, graph: Graph, weights: Weights, trainable: bool):
+    def __init__(self, graph: Graph, weights: Weights, trainable: bool, precision: Precision):
         # By id(layer). Nothing here refers to the file, which may change later, or be gone.
         self.values: dict[int, np.ndarray] = {}
         self.tensors: dict[int, tf.Tensor | tf.Variable] = {}
@@ -34,13 +35,13 @@ class Constants:
             dtype = array.dtype
             if source is not None:
                 dtype = ELEMENT_TYPES[layer.attributes["destination_type"]].dtype
+            dtype = np.dtype(precision.of_file(tf.as_dtype(dtype)).as_numpy_dtype)
             offset = (source or layer).attributes.get("offset")
             floating = tf.as_dtype(dtype).is_floating
             variable = trainable and floating and array.size > 1 and not is_size
             # OpenVINO writes equal numbers once. Biases of zeros in one place of the file may well
             # be several parameters.
-            is_filled = variable and array.flat[0] == array.flat[-1]
-            is_filled = is_filled and bool((array == array.flat[0]).all())
+            is_filled = variable and weights.is_filled(source or layer, array)
             place = offset, element_type, array.shape, dtype, variable
             first = id(layer) if is_filled else shared.setdefault(place, id(layer))
             if first != id(layer):

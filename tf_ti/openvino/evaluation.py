@@ -12,6 +12,7 @@ from tf_ti.openvino.constants import Constants
 from tf_ti.openvino.errors import IRError, ascii_name, shown, some
 from tf_ti.openvino.model import Graph, Layer, Port
 from tf_ti.openvino.operation import Function, Operation, find
+from tf_ti.openvino.precision import Precision, accumulated
 from tf_ti.openvino.progress import watched
 from tf_ti.openvino.states import Memory
 
@@ -21,6 +22,11 @@ _OF_EXTENTS = frozenset(
     "Add Broadcast Concat Convert Divide Floor FloorMod Gather Maximum Minimum Multiply Range "
     "ReduceMax ReduceMin ReduceProd ReduceSum Reshape Select Slice Squeeze StridedSlice Subtract "
     "Unsqueeze".split()
+)
+# And those that compare them.
+_OF_BRANCHES = frozenset(
+    "Convert Equal Greater GreaterEqual Less LessEqual LogicalAnd LogicalNot LogicalOr LogicalXor "
+    "NotEqual ReduceLogicalAnd ReduceLogicalOr Reshape Squeeze Unsqueeze".split()
 )
 _MOST_EXTENTS = 256
 
@@ -49,8 +55,8 @@ def check_supported(graph: Graph) -> None:
 class Evaluation:
     """Computes the graphs of a model, which share constants and states."""
 
-    def __init__(self, constants: Constants, memory: Memory):
-        self._constants, self._memory = constants, memory
+    def __init__(self, constants: Constants, memory: Memory, precision: Precision):
+        self._constants, self._memory, self._precision = constants, memory, precision
 
     @_tf.public
     def __call__(self, graph: Graph, parameters: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
@@ -59,7 +65,7 @@ class Evaluation:
         results = {}
         for layer in watched("tracing layers", graph.layers.values()):
             if layer.type == "Parameter":
-                outputs: Sequence[tf.Tensor] = (parameters[layer.id],)
+                outputs: Sequence[tf.Tensor] = (self._precision.cast(parameters[layer.id]),)
             elif layer.type == "Result":
                 results[layer.id] = values[graph.sources[layer.id, layer.inputs[0].id]]
                 continue
@@ -69,7 +75,7 @@ class Evaluation:
                     continue  # only Converts read it, which are constants themselves
                 outputs = (constant,) if constant is not None else self._run(graph, layer, values)
             for port, value in zip(layer.outputs, outputs):
-                values[layer.id, port.id] = checked(layer, port, value)
+                values[layer.id, port.id] = checked(graph, layer, port, value, self._precision)
         return results
 
     def _run(self, graph: Graph, layer: Layer, values) -> Sequence[tf.Tensor]:
@@ -78,12 +84,13 @@ class Evaluation:
         function = find(layer)
         assert function is not None
         read = [graph.layers[source] for source, _ in sources]
-        op = Operation(layer, read, inputs, self._constants.value, self, self._memory)
+        inputs, finish = accumulated(layer.type, function, inputs)
+        op = self._operation(layer, read, inputs)
         if not _takes(function, len(inputs)):
             raise op.error(f"has {len(inputs)} inputs, which this operation cannot have")
         try:
             with tf.name_scope(ascii_name(layer.name, "_.-/")):
-                outputs = function(op, *inputs)
+                outputs = finish(function(op, *inputs))
                 if _may_be_asked_for(op, outputs):
                     outputs = self._constant(op, read, function, outputs)
         except IRError:
@@ -107,17 +114,25 @@ class Evaluation:
             return output
         with tf.init_scope():
             inputs = [tf.constant(value, x.dtype) for value, x in zip(known, op.inputs)]
-            again = Operation(op.layer, read, inputs, op.constant_of, self, self._memory)
-            value = function(again, *inputs).numpy()
+            value = function(self._operation(op.layer, read, inputs), *inputs).numpy()
         return tf.constant(value)
+
+    def _operation(
+        self, layer: Layer, sources: Sequence[Layer], inputs: Sequence[tf.Tensor]
+    ) -> Operation:
+        constants, memory = self._constants, self._memory
+        return Operation(layer, sources, inputs, constants.value, self, memory, self._precision)
 
 
 def _may_be_asked_for(op: Operation, output) -> bool:
-    """True if the output may be an axis or an extent, which others must know before they run."""
-    if op.layer.type not in _OF_EXTENTS or not tf.is_tensor(output) or tf.executing_eagerly():
+    """True if the output may be an axis, an extent or a condition, which others must know."""
+    if not tf.is_tensor(output) or tf.executing_eagerly():
+        return False
+    kinds = _OF_BRANCHES if output.dtype.is_bool else _OF_EXTENTS
+    if op.layer.type not in kinds or not (output.dtype.is_bool or output.dtype.is_integer):
         return False
     count = output.shape.num_elements()
-    return output.dtype.is_integer and count is not None and count <= _MOST_EXTENTS
+    return count is not None and count <= _MOST_EXTENTS
 
 
 @functools.cache
@@ -129,14 +144,18 @@ def _takes(function: Function, num_inputs: int) -> bool:
     return True
 
 
-def checked(layer: Layer, port: Port, value: tf.Tensor) -> tf.Tensor:
+def checked(
+    graph: Graph, layer: Layer, port: Port, value: tf.Tensor, precision: Precision
+) -> tf.Tensor:
     """Returns the value after comparing its dtype and shape with those of the port."""
-    if port.element_type is not None and value.dtype != port.element_type.dtype:
-        raise IRError(
-            f"{layer.path}: output port {port.id} is {port.element_type.name} in the file, "
-            f"but what is computed is {value.dtype.name}"
-        )
-    if port.shape is not None:
+    if port.element_type is not None:
+        dtype = tf.as_dtype(port.element_type.dtype)
+        if value.dtype != precision.of_file(dtype):
+            raise IRError(
+                f"{layer.path}: output port {port.id} is {port.element_type.name} in the file, "
+                f"but what is computed is {value.dtype.name}"
+            )
+    if port.shape is not None and graph.has_shape(layer):
         shape = tf.TensorShape(port.shape)
         if not shape.is_compatible_with(value.shape):
             raise IRError(

@@ -74,6 +74,15 @@ class Graph:
     layers: Mapping[int, Layer]
     sources: Mapping[tuple[int, int], tuple[int, int]]
     path: str
+    version: int
+
+    def has_shape(self, layer: Layer) -> bool:
+        """True if the shapes in the file are those of a layer's values.
+
+        In version 10 they are what its writer knew of most: upper bounds, too, where the number of
+        elements depends on values.
+        """
+        return self.version > 10 or layer.type in ("Parameter", "Constant", "ReadValue", "Assign")
 
     def of_type(self, kind: str) -> list[Layer]:
         """The layers of a type, in the order of the file."""

@@ -12,6 +12,7 @@ from tf_ti.openvino.constants import Constants
 from tf_ti.openvino.errors import IRError, ascii_name
 from tf_ti.openvino.evaluation import Evaluation, check_supported
 from tf_ti.openvino.model import Graph, Layer, Port
+from tf_ti.openvino.precision import Precision
 from tf_ti.openvino.reader import check_file, read
 from tf_ti.openvino.states import Memory, make_states
 from tf_ti.openvino.weights import Weights
@@ -37,35 +38,47 @@ class TensorInfo:
     def spec(self) -> tf.TensorSpec:
         return tf.TensorSpec(self.shape, self.dtype, ascii_name(self.name, "_"))
 
+    def __str__(self) -> str:
+        return f"{self.name!r} {self.dtype.name} {self.shape}"
+
 
 class IRModule(tf.Module):
     """A model that `tf_ti.openvino.load` has read.
 
     Called with tensors, in the order of `inputs` or by their names, it returns a tuple of tensors
-    in the order of `outputs`. Calls work in a `tf.function`, under a `tf.GradientTape` and in a
-    Keras model, and `tf.saved_model.save` saves the module.
+    in the order of `outputs`, of one too. Calls work in a `tf.function`, under a `tf.GradientTape`
+    and in a Keras model, and `tf.saved_model.save` saves the module.
 
     A model with ReadValue and Assign keeps states from one call to the next, as OpenVINO's infer
     requests do. `reset_state` resets them. A call reads all states before it writes any. A
-    SavedModel keeps their values, and has `reset_state` too.
+    SavedModel keeps their values, and has `reset_state` too. As in OpenVINO a state without an
+    initial value begins with zeros, of which unknown extents are 0: assign one before the first
+    call where the batch is not known, say.
 
     Attributes:
         inputs, outputs: `TensorInfo`s.
         states: the `State`s by their `variable_id`s; `module.states["h"].assign(x)` sets one.
     """
 
-    def __init__(self, graph: Graph, weights: Weights, trainable: bool, name: str | None):
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Weights,
+        trainable: bool,
+        name: str | None,
+        precision: Precision,
+    ):
         check_supported(graph)
         super().__init__(name=name)
-        self._graph = graph
+        self._graph, self._precision = graph, precision
         self._parameters = graph.of_type("Parameter")
         self._results = graph.of_type("Result")
         self.inputs = tuple(_parameter_info(layer) for layer in self._parameters)
         self.outputs = tuple(_result_info(graph, layer) for layer in self._results)
         self._ambiguous = _ambiguous(self.inputs)
         with tf.init_scope():
-            self._constants = Constants(graph, weights, trainable)
-            self.states = make_states(graph)
+            self._constants = Constants(graph, weights, trainable, precision)
+            self.states = make_states(graph, precision)
         self._weights = self._constants.variables
         signature = _signature(self.inputs)
         self._function = tf.function(self._evaluate, input_signature=signature, autograph=False)
@@ -74,6 +87,29 @@ class IRModule(tf.Module):
         )
         if self.states:
             self._reset = tf.function(self.reset_state, input_signature=[], autograph=False)
+        self._trace_once()
+
+    def _trace_once(self) -> None:
+        """Traces the model, for the shapes of its outputs, and for errors in its attributes."""
+        try:
+            with tf.init_scope():
+                traced = self._function.get_concrete_function()
+        except IRError:
+            if any(info.shape.rank is None for info in self.inputs):
+                return  # a call in a function may know the rank
+            raise
+        self.outputs = tuple(
+            dataclasses.replace(info, shape=output.shape)
+            for info, output in zip(self.outputs, traced.outputs)
+        )
+
+    def __repr__(self) -> str:
+        lists = {"inputs": self.inputs, "states": self.states.values()}
+        given = "".join(
+            f"{what} [{', '.join(map(str, each))}], " for what, each in lists.items() if each
+        )
+        outputs = ", ".join(map(str, self.outputs))
+        return f"<IRModule {self._graph.path!r}: {given}a call gives a tuple of [{outputs}]>"
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> tuple[tf.Tensor, ...]:
         tensors = self._to_tensors(args, kwargs)
@@ -89,9 +125,10 @@ class IRModule(tf.Module):
     def _evaluate(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         given = {layer.id: tensor for layer, tensor in zip(self._parameters, tensors)}
         memory = Memory(self.states)
-        results = Evaluation(self._constants, memory)(self._graph, given)
+        results = Evaluation(self._constants, memory, self._precision)(self._graph, given)
         memory.commit()
-        return [results[layer.id] for layer in self._results]
+        found = zip(self._results, self.outputs)
+        return [tf.cast(results[layer.id], info.dtype) for layer, info in found]
 
     def _evaluate_by_name(self, *tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         return dict(zip(identifiers(self.outputs), self._evaluate(*tensors)))
@@ -145,6 +182,7 @@ def load(
     weights: str | os.PathLike[str] | None = None,
     trainable: bool = False,
     *,
+    compute_dtype: Any = None,
     name: str | None = None,
 ) -> IRModule:
     """Reads a model in OpenVINO's IR, version 10 or 11.
@@ -165,7 +203,12 @@ def load(
     loops and branches.
 
     After no iteration, a state has its initial value, and a concatenated output has extent 0. The
-    last value of anything else is zeros in a Loop, and an error in a TensorIterator.
+    last value of anything else is zeros in a Loop, and an error in a TensorIterator. The last
+    states of a LSTMSequence, GRUSequence or RNNSequence of length 0 are zeros, as in OpenVINO,
+    where `tf_ti.lstm_sequence` gives the initial ones.
+
+    The model is traced at once, so that what cannot be used is said here. In version 10 of the
+    format the shapes between the layers are those that its writer knew of, and count for nothing.
 
     Args:
         path: the .xml file.
@@ -174,6 +217,10 @@ def load(
             those that only sizes are made of. Otherwise all are constants. Constants in one place
             of the file are one variable, unless all elements are equal: OpenVINO writes biases of
             zeros once, even if they belong to several layers.
+        compute_dtype: None: in the types of the file, where sums, norms, softmax and products of
+            halves add up in float32 and round once. "float32": all that the file has in halves is
+            computed in single precision, constants, variables and states too, as OpenVINO's CPU
+            plugin does; on a CPU that is many times faster. Inputs and outputs keep their dtypes.
         name: a name for the module.
 
     Returns:
@@ -184,12 +231,13 @@ def load(
             are not supported. The message names the file, the layer and the port.
     """
     path = os.fsdecode(path)
+    precision = Precision.of(compute_dtype)
     graph = read(path)
     if weights is None:
         weights = os.path.splitext(path)[0] + ".bin"
     else:
         check_file(os.fsdecode(weights))
-    return IRModule(graph, Weights(weights), bool(trainable), name)
+    return IRModule(graph, Weights(weights), bool(trainable), name, precision)
 
 
 def _parameter_info(layer: Layer) -> TensorInfo:
@@ -201,7 +249,7 @@ def _result_info(graph: Graph, layer: Layer) -> TensorInfo:
     source, port_id = graph.sources[layer.id, layer.inputs[0].id]
     port = graph.layers[source].output(port_id)
     assert port is not None
-    return _info(layer, port, port.shape)
+    return _info(layer, port, port.shape if graph.has_shape(graph.layers[source]) else None)
 
 
 def _info(layer: Layer, port: Port, shape) -> TensorInfo:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_ti.openvino.element_types import ELEMENT_TYPES
 from tf_ti.openvino.errors import IRError
 from tf_ti.openvino.model import Graph, Layer
+from tf_ti.openvino.precision import Precision
 from tf_ti.openvino.states import Memory
 
 _REQUIRED: Any = object()
@@ -35,6 +36,7 @@ class Operation:
         constant_of: Callable[[Layer], np.ndarray | None],
         run_graph: Callable[[Graph, Mapping[int, tf.Tensor]], Mapping[int, tf.Tensor]],
         memory: Memory,
+        precision: Precision,
     ):
         self.layer = layer
         self.inputs = inputs
@@ -42,6 +44,7 @@ class Operation:
         self.constant_of = constant_of
         self.run_graph = run_graph
         self.memory = memory
+        self._precision = precision
 
     @property
     def registered(self) -> str | None:
@@ -55,13 +58,19 @@ class Operation:
     # Attributes.
 
     def text(self, name: str, default: str = _REQUIRED, among: Sequence[str] = ()) -> str:
-        """Returns an attribute as it is in the file; one of `among`, if these are given."""
+        """Returns an attribute as it is in the file; one of `among`, if these are given.
+
+        As in OpenVINO, case makes no difference there.
+        """
         value = self.layer.attributes.get(name, default)
         if value is _REQUIRED:
             raise self.error(f"has no attribute {name}")
-        if among and value not in among:
-            raise self.error(f"{name}={value!r} is none of {', '.join(among)}")
-        return value
+        if not among:
+            return value
+        for word in among:
+            if value.lower() == word.lower():
+                return word
+        raise self.error(f"{name}={value!r} is none of {', '.join(among)}")
 
     def integer(self, name: str, default: int = _REQUIRED) -> int:
         """Returns an attribute that is an integer."""
@@ -73,9 +82,10 @@ class Operation:
         return self._parse(name, default, pattern, float)
 
     def flag(self, name: str, default: bool = _REQUIRED) -> bool:
-        """Returns an attribute that is true or false."""
+        """Returns an attribute that is true or false, in capitals or not."""
         words = {"true": True, "1": True, "false": False, "0": False}
-        return self._parse(name, default, "|".join(words), words.__getitem__)
+        pattern = f"(?i:{'|'.join(words)})"
+        return self._parse(name, default, pattern, lambda text: words[text.lower()])
 
     def integers(self, name: str, default: Sequence[int] = _REQUIRED) -> list[int]:
         """Returns an attribute that is a list of integers."""
@@ -86,13 +96,13 @@ class Operation:
         return self._parse(name, default, r"[-+.,eE0-9\s]*", _floats)
 
     def dtype(self, name: str, default: tf.DType = _REQUIRED) -> tf.DType:
-        """Returns an attribute that names an element type, as a dtype."""
+        """Returns an attribute that names an element type, as the dtype in which it is computed."""
         if name not in self.layer.attributes and default is not _REQUIRED:
             return default
         text = self.text(name)
         if text not in ELEMENT_TYPES:
             raise self.error(f"{name}={text!r} is no type that is supported")
-        return tf.as_dtype(ELEMENT_TYPES[text].dtype)
+        return self._precision.of_file(tf.as_dtype(ELEMENT_TYPES[text].dtype))
 
     def _parse(self, name: str, default: Any, pattern: str, convert: Callable) -> Any:
         text = self.layer.attributes.get(name)

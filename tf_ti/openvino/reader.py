@@ -65,7 +65,7 @@ def parse(text: bytes | str, path: str) -> Graph:
     if version not in VERSIONS:
         known = " and ".join(map(str, VERSIONS))
         raise IRError(f"{path}: version {version} of the IR is not among those known, {known}")
-    return _Reader().graph(root, path, depth=0)
+    return _Reader(version).graph(root, path, depth=0)
 
 
 def check_file(path: str) -> None:
@@ -97,6 +97,9 @@ class _Builder(TreeBuilder):
 
 
 class _Reader:
+    def __init__(self, version: int):
+        self._version = version
+
     def graph(self, element: Element, path: str, depth: int) -> Graph:
         if depth > _MOST_NESTED:
             raise IRError(f"{path}: more than {_MOST_NESTED} bodies in one another")
@@ -112,7 +115,8 @@ class _Reader:
             for port in layer.inputs:
                 if (layer.id, port.id) not in sources:
                     raise IRError(f"{layer.path}: no edge leads to input port {port.id}")
-        return Graph({layer.id: layer for layer in _in_order(layers, sources, path)}, sources, path)
+        ordered = {layer.id: layer for layer in _in_order(layers, sources, path)}
+        return Graph(ordered, sources, path, self._version)
 
     def layer(self, element: Element, position: int, path: str, depth: int) -> Layer:
         identity = _identity(element, f"{path}: layer number {position}")

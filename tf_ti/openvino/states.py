@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_ti.openvino.element_types import ELEMENT_TYPES
 from tf_ti.openvino.errors import IRError, ascii_name, shown
 from tf_ti.openvino.model import Graph, Layer
+from tf_ti.openvino.precision import Precision
 from tf_ti.openvino.reader import parse_shape
 
 _TYPES = ("ReadValue", "Assign")
@@ -22,11 +23,19 @@ class State(tf.Module):
             initial value, if the model computes one.
     """
 
-    def __init__(self, variable_id: str, spec: tf.TensorSpec):
+    def __init__(self, variable_id: str, spec: tf.TensorSpec, first: tf.TensorShape):
         super().__init__()
         name = ascii_name(variable_id)
-        self.value = tf.Variable(_zeros(spec), trainable=False, shape=spec.shape, name=name)
+        self._variable_id, self._first = variable_id, tf.TensorSpec(first, spec.dtype)
+        start = _zeros(self._first)
+        self.value = tf.Variable(start, trainable=False, shape=spec.shape, name=name)
         self.is_assigned = tf.Variable(False, trainable=False, name=f"{name}_is_assigned")
+
+    def __repr__(self) -> str:
+        return f"<State {self}>"
+
+    def __str__(self) -> str:
+        return f"{self._variable_id!r} {self.value.dtype.name} {self.value.shape}"
 
     def assign(self, value: Any) -> None:
         """Sets the value that the next call reads."""
@@ -35,7 +44,7 @@ class State(tf.Module):
 
     def reset(self) -> None:
         """Makes the next call begin with the initial value."""
-        self.value.assign(_zeros(tf.TensorSpec(self.value.shape, self.value.dtype)))
+        self.value.assign(_zeros(self._first))
         self.is_assigned.assign(False)
 
 
@@ -67,9 +76,10 @@ class Memory:
             self._states[variable_id].assign(value)
 
 
-def make_states(graph: Graph) -> dict[str, State]:
+def make_states(graph: Graph, precision: Precision) -> dict[str, State]:
     """Makes a state for each variable_id."""
     specs: dict[str, tf.TensorSpec] = {}
+    first: dict[str, tf.TensorShape] = {}  # as ReadValue has it: an Assign may know less
     assigned: set[str] = set()
     for layer in graph.walk():
         if layer.type not in _TYPES:
@@ -80,6 +90,7 @@ def make_states(graph: Graph) -> dict[str, State]:
         if not variable_id:
             raise IRError(f"{layer.path}: has no variable_id")
         spec = _spec(layer)
+        spec = tf.TensorSpec(spec.shape, precision.of_file(spec.dtype))
         other = specs.setdefault(variable_id, spec)
         if spec.dtype != other.dtype or not spec.shape.is_compatible_with(other.shape):
             raise IRError(
@@ -92,10 +103,12 @@ def make_states(graph: Graph) -> dict[str, State]:
             if variable_id in assigned:
                 raise IRError(f"{layer.path}: another Assign has its variable_id")
             assigned.add(variable_id)
+        else:
+            first.setdefault(variable_id, spec.shape)
     states = {}
     for variable_id, spec in specs.items():
         try:
-            states[variable_id] = State(variable_id, spec)
+            states[variable_id] = State(variable_id, spec, first.get(variable_id, spec.shape))
         except (ValueError, MemoryError, tf.errors.OpError) as error:
             what = f"variable_id={shown(variable_id)}, {_words(spec)}"
             raise IRError(f"{graph.path}: {what}, cannot be made: {error}") from error

@@ -37,6 +37,10 @@ class Weights:
         numbers = element_type.unpack(self.piece(layer, offset, size), count)
         return numbers.reshape(shape), element_type
 
+    def is_filled(self, layer: Layer, array: np.ndarray) -> bool:
+        """True if all numbers of a Constant, whose value this is, are equal."""
+        return bool(array.flat[0] == array.flat[-1]) and bool((array == array.flat[0]).all())
+
     def piece(self, layer: Layer, offset: int, size: int) -> np.ndarray:
         """The bytes of a Constant."""
         data = self.data(layer)

@@ -2,13 +2,17 @@
 
 from tf_ti.openvino.operations import (  # noqa: F401
     bags,
+    blocks,
     convolution,
+    decoding,
     elementwise,
+    fourier,
     images,
     loops,
     products,
     recurrent,
     reductions,
+    search,
     shapes,
     state,
 )

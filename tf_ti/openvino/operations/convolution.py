@@ -34,9 +34,7 @@ def _pads(
     dilations: Sequence[int],
 ) -> list[tuple]:
     """The padding before and after each spatial axis."""
-    mode = op.text("auto_pad", "explicit").lower()
-    if mode not in _AUTO_PADS:
-        raise op.error(f"auto_pad={mode!r} is none of {', '.join(_AUTO_PADS)}")
+    mode = op.text("auto_pad", "explicit", among=_AUTO_PADS)
     count = len(sizes)
     if mode == "valid":
         return [(0, 0)] * count
@@ -200,7 +198,7 @@ def _back(op: Operation, x: tf.Tensor, kernel: Sequence, output_shape) -> tuple:
         (size - 1) * stride + (k - 1) * dilation + 1
         for size, k, stride, dilation in zip(extents(x)[2:], kernel, strides, dilations)
     ]
-    mode = op.text("auto_pad", "explicit").lower()
+    mode = op.text("auto_pad", "explicit", among=_AUTO_PADS)
     if output_shape is None:
         pads = [(0, 0)] * spatial
         if mode in ("explicit", "notset"):
@@ -250,9 +248,7 @@ class _Windows:
         self.sizes = extents(x)[2:]
         self.pads = _pads(op, self.sizes, self.kernel, self.strides, self.dilations)
         _check_windows(op, self.sizes, self.kernel, self.dilations, self.pads)
-        rounding = op.text("rounding_type", "floor").lower()
-        if rounding not in ("floor", "ceil", "ceil_torch"):
-            raise op.error(f"rounding_type={rounding!r} is none of floor, ceil, ceil_torch")
+        rounding = op.text("rounding_type", "floor", among=("floor", "ceil", "ceil_torch"))
         self.more = [0] * self.spatial  # after the padding, for a last window that exceeds it
         if rounding != "floor":
             self.more = [self._more(i, rounding == "ceil_torch") for i in range(self.spatial)]

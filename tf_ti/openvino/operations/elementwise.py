@@ -209,8 +209,11 @@ def _fake_quantize(op, x, in_low, in_high, out_low, out_high):
         raise op.error(f"levels={levels} are fewer than 2")
     _, in_low, in_high, out_low, out_high = broadcast(op, x, in_low, in_high, out_low, out_high)
     steps = tf.cast(levels - 1, x.dtype)
-    inside = tf.round((x - in_low) / (in_high - in_low) * steps) / steps
-    inside = inside * (out_high - out_low) + out_low
+    width = tf.where(in_high == in_low, tf.ones([], x.dtype), in_high - in_low)
+    position = (x - in_low) / width * steps
+    # Rounded, with the gradient of what is rounded.
+    rounded = position + tf.stop_gradient(tf.round(position) - position)
+    inside = rounded / steps * (out_high - out_low) + out_low
     above = x > tf.maximum(in_low, in_high)
     return tf.where(x <= tf.minimum(in_low, in_high), out_low, tf.where(above, out_high, inside))
 
@@ -222,9 +225,7 @@ def _gelu_by_erf(op, x):
 
 @register("Gelu", "opset7")
 def _gelu(op, x):
-    mode = op.text("approximation_mode", "ERF").upper()
-    if mode not in ("ERF", "TANH"):
-        raise op.error(f"approximation_mode={mode!r} is none of ERF, TANH")
+    mode = op.text("approximation_mode", "ERF", among=("ERF", "TANH"))
     return tf.nn.gelu(x, approximate=mode == "TANH")
 
 

@@ -239,5 +239,8 @@ def _if(op, condition, *inputs):
 
         return run
 
+    known = op.known(0)
+    if known is not None and known.size == 1:
+        return tuple(branch("then_body" if known.reshape(()) else "else_body")())
     condition = tf.cast(tf.reshape(condition, []), tf.bool)
     return tuple(tf.cond(condition, branch("then_body"), branch("else_body")))

@@ -1,9 +1,9 @@
-"""Matrix products, Einsum, attention, Fourier transforms."""
+"""Matrix products, Einsum, attention."""
 
 import tensorflow as tf
 
-from tf_ti.openvino.operation import Operation, register
-from tf_ti.openvino.operations.shapes import rank_of, static_axes
+from tf_ti.openvino.operation import register
+from tf_ti.openvino.operations.shapes import rank_of
 
 
 @register("MatMul")
@@ -51,36 +51,3 @@ def _attention(op, query, key, value, mask=None, scale=None, sink=None):
     shape = tf.concat([tf.shape(scores)[:-1], [1]], 0)
     scores = tf.concat([scores, tf.broadcast_to(sink, shape)], -1)
     return tf.matmul(tf.nn.softmax(scores)[..., :-1], value)
-
-
-def _fourier(op: Operation, x: tf.Tensor, size, inverse: bool) -> tf.Tensor:
-    """The Fourier transform of pairs of numbers along the last axis, over some other axes."""
-    rank = rank_of(op, x) - 1
-    axes = static_axes(op, 1, rank)
-    lengths = {}
-    if size is not None:
-        lengths = {
-            axis: int(length) for axis, length in zip(axes, op.static(2)) if int(length) != -1
-        }
-    z = tf.complex(x[..., 0], x[..., 1])
-    for axis, length in lengths.items():
-        extent = tf.shape(z)[axis]
-        z = tf.gather(z, tf.range(tf.minimum(extent, length)), axis=axis)
-        pads = [[0, tf.maximum(length - extent, 0) if i == axis else 0] for i in range(rank)]
-        z = tf.pad(z, pads)
-    for axis in axes:
-        order = [i for i in range(rank) if i != axis] + [axis]
-        back = [order.index(i) for i in range(rank)]
-        z = tf.transpose(z, order)
-        z = tf.transpose((tf.signal.ifft if inverse else tf.signal.fft)(z), back)
-    return tf.stack([tf.math.real(z), tf.math.imag(z)], axis=-1)
-
-
-@register("DFT", "opset7")
-def _dft(op, x, axes, size=None):
-    return _fourier(op, x, size, inverse=False)
-
-
-@register("IDFT", "opset7")
-def _idft(op, x, axes, size=None):
-    return _fourier(op, x, size, inverse=True)

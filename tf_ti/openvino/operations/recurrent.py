@@ -115,6 +115,16 @@ def _sequence_options(op: Operation, kind: str) -> dict:
     return {**_options(op, kind), "direction": op.text("direction").lower()}
 
 
+def _zeros_without_steps(op: Operation, position: int, outputs):
+    """The last states of sequences of no steps are zeros in OpenVINO, the first ones in tf_ti."""
+    known = op.known(position)
+    if known is not None and np.all(known > 0):
+        return outputs
+    y, *states = outputs
+    has_steps = op.inputs[position][:, tf.newaxis, tf.newaxis] > 0
+    return (y, *(tf.where(has_steps, state, tf.zeros([], state.dtype)) for state in states))
+
+
 @register("LSTMSequence", "opset1")
 def _lstm_sequence_1(op, x, hidden, cell, lengths, w, r, b, peepholes=None):
     if op.flag("input_forget", False):
@@ -122,19 +132,23 @@ def _lstm_sequence_1(op, x, hidden, cell, lengths, w, r, b, peepholes=None):
     if _has_peepholes(op, 7):
         raise op.error("peepholes are not supported")
     w, r, b = _ordered(op, [w, r, b], axis=1)
-    return tf_ti.lstm_sequence(x, hidden, cell, lengths, w, r, b, **_sequence_options(op, "lstm"))
+    return _lstm_sequence(op, x, hidden, cell, lengths, w, r, b)
 
 
 @register("LSTMSequence", "opset5")
 def _lstm_sequence(op, x, hidden, cell, lengths, w, r, b):
-    return tf_ti.lstm_sequence(x, hidden, cell, lengths, w, r, b, **_sequence_options(op, "lstm"))
+    options = _sequence_options(op, "lstm")
+    outputs = tf_ti.lstm_sequence(x, hidden, cell, lengths, w, r, b, **options)
+    return _zeros_without_steps(op, 3, outputs)
 
 
 @register("GRUSequence", "opset5")
 def _gru_sequence(op, x, hidden, lengths, w, r, b):
-    return tf_ti.gru_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "gru"))
+    outputs = tf_ti.gru_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "gru"))
+    return _zeros_without_steps(op, 2, outputs)
 
 
 @register("RNNSequence", "opset5")
 def _rnn_sequence(op, x, hidden, lengths, w, r, b):
-    return tf_ti.rnn_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "rnn"))
+    outputs = tf_ti.rnn_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "rnn"))
+    return _zeros_without_steps(op, 2, outputs)

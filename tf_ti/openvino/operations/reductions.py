@@ -105,7 +105,7 @@ def _mvn_of_old(op, x):
 
 @register("MVN", "opset6")
 def _mvn_by_axes(op, x, axes):
-    mode = op.text("eps_mode", "inside_sqrt").lower()
+    mode = op.text("eps_mode", "inside_sqrt", among=("inside_sqrt", "outside_sqrt"))
     return _mvn(op, x, static_axes(op, 1, rank_of(op, x)), mode)
 
 
@@ -117,8 +117,6 @@ def _mvn(op, x, axes, mode):
     variance = tf.reduce_mean(centred * centred, axes, keepdims=True)
     if mode == "inside_sqrt":
         return centred / tf.sqrt(variance + epsilon)
-    if mode != "outside_sqrt":
-        raise op.error(f"eps_mode={mode!r} is none of inside_sqrt, outside_sqrt")
     return centred / (tf.sqrt(variance) + epsilon)
 
 

@@ -196,16 +196,21 @@ def _strided_slice(op, x, begin, end, strides=None):
 
 @register("Slice", "opset8")
 def _slice(op, x, start, stop, step, axes=None):
+    return _sliced(op, x, 1, start, stop, step)
+
+
+def _sliced(op: Operation, x: tf.Tensor, first: int, start, stop, step) -> tf.Tensor:
+    """A slice: start, stop, step and, if there are any, axes are the inputs from `first` on."""
     rank = rank_of(op, x)
     # Known numbers stay known: the recognition of cells in loops' bodies needs them.
     start, stop, step = (
         tf.cast(value, tf.int64) if (known := op.known(i)) is None else known.tolist()
-        for i, value in enumerate((start, stop, step), 1)
+        for i, value in enumerate((start, stop, step), first)
     )
-    if axes is None:
-        chosen = list(range(rank_by(op, 1)))
+    if len(op.inputs) <= first + 3:
+        chosen = list(range(rank_by(op, first)))
     else:
-        chosen = static_axes(op, 4, rank)
+        chosen = static_axes(op, first + 3, rank)
     begins: list = [0] * rank
     ends: list = [0] * rank
     steps: list = [1] * rank
@@ -220,6 +225,34 @@ def _slice(op, x, start, stop, step, axes=None):
     return tf.strided_slice(x, *stacked, begin_mask=whole, end_mask=whole)
 
 
+@register("SliceScatter", "opset15")
+def _slice_scatter(op, x, updates, start, stop, step, axes=None):
+    """Writes the updates where Slice would read."""
+    places = tf.reshape(tf.range(tf.size(x, tf.int64)), tf.shape(x))
+    places = _sliced(op, places, 2, start, stop, step)
+    indices = tf.reshape(places, [-1, 1])
+    flat = tf.tensor_scatter_nd_update(tf.reshape(x, [-1]), indices, tf.reshape(updates, [-1]))
+    return tf.reshape(flat, tf.shape(x))
+
+
+@register("Roll", "opset7")
+def _roll(op, x, shift, axes):
+    axes = tf.reshape(axes, [-1])
+    shift = tf.broadcast_to(tf.cast(tf.reshape(shift, [-1]), axes.dtype), tf.shape(axes))
+    return tf.roll(x, shift, axes)
+
+
+def _known_extents(x: tf.Tensor, indices: np.ndarray) -> tf.Tensor | None:
+    """The elements of a tensor's shape, of which others may not be known."""
+    if tf.executing_eagerly() or x.op.type != "Shape" or x.shape.rank != 1:
+        return None
+    shape = x.op.inputs[0].shape
+    if shape.rank is None or not np.all((indices >= 0) & (indices < shape.rank)):
+        return None
+    found = [shape[int(i)] for i in indices.reshape(-1)]
+    return None if None in found else tf.constant(np.reshape(found, indices.shape), x.dtype)
+
+
 @register("Gather", ["opset1", "opset7", "opset8"])
 def _gather(op, x, indices, axis):
     rank, count = rank_of(op, x), rank_of(op, indices)
@@ -229,6 +262,10 @@ def _gather(op, x, indices, axis):
         raise op.error(f"batch_dims={batch_dims} is out of range for indices of {count} dimensions")
     batch_dims += count if batch_dims < 0 else 0
     known, extent = op.known(1), extents(x)[axis]
+    if known is not None and rank == 1 and x.dtype.is_integer:
+        taken = _known_extents(x, known)
+        if taken is not None:
+            return taken
     if known is not None and isinstance(extent, int) and np.all((known >= 0) & (known < extent)):
         return tf.gather(x, indices, axis=axis, batch_dims=batch_dims)
     indices = tf.cast(indices, tf.int64)
@@ -447,40 +484,6 @@ def _top_k(op, x, k):
     back = np.argsort(order)
     dtype = op.dtype("index_element_type", tf.int32)
     return tf.transpose(values, back), tf.cast(tf.transpose(indices, back), dtype)
-
-
-@register("DepthToSpace")
-def _depth_to_space(op, x):
-    mode = op.text("mode", among=("blocks_first", "depth_first"))
-    size, spatial = op.integer("block_size", 1), rank_of(op, x) - 2
-    batch, depth, *sides = extents(x)
-    depth = depth // size**spatial
-    blocks = [size] * spatial
-    if mode == "blocks_first":
-        x = tf.reshape(x, [batch, *blocks, depth, *sides])
-        channel, first_block = 1 + spatial, 1
-    else:
-        x = tf.reshape(x, [batch, depth, *blocks, *sides])
-        channel, first_block = 1, 2
-    order = [0, channel]
-    for i in range(spatial):
-        order += [2 + spatial + i, first_block + i]
-    return tf.reshape(tf.transpose(x, order), [batch, depth, *(side * size for side in sides)])
-
-
-@register("SpaceToDepth")
-def _space_to_depth(op, x):
-    mode = op.text("mode", among=("blocks_first", "depth_first"))
-    size, spatial = op.integer("block_size", 1), rank_of(op, x) - 2
-    batch, depth, *sides = extents(x)
-    small = [side // size for side in sides]
-    x = tf.reshape(x, [batch, depth, *(part for side in small for part in (side, size))])
-    sides_at = [2 + 2 * i for i in range(spatial)]
-    blocks_at = [3 + 2 * i for i in range(spatial)]
-    first = [*blocks_at, 1] if mode == "blocks_first" else [1, *blocks_at]
-    return tf.reshape(
-        tf.transpose(x, [0, *first, *sides_at]), [batch, depth * size**spatial, *small]
-    )
 
 
 @register("Unique", "opset10")

@@ -43,7 +43,8 @@ def save(
     Loops of tf_ti become TensorIterator and Loop, recurrent sequences LSTMSequence, GRUSequence and
     RNNSequence, embedding bags OpenVINO's bags. A sequence becomes a TensorIterator of the cell's
     steps if it has a mask, an activation that OpenVINO's cells lack, or lengths while a shape is
-    unknown. Around and inside of these there may be:
+    unknown. The last states of a sequence of length 0, which OpenVINO's operations set to zero,
+    stay what they are in tf_ti: the initial ones. Around and inside of these there may be:
 
     - arithmetic, comparisons, logic, tf.where, tf.cast, and the functions of tf.math and tf.nn on
       elements;

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_ti
 from tf_ti import _tf
 from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.network import Port
+from tf_ti.openvino.writer.network import Port, element_type_of
 from tf_ti.openvino.writer.shapes import broadcast, shape_as
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -109,7 +109,7 @@ class _Sequence:
             attributes["linear_before_reset"] = bool(op.attr("linear_before_reset"))
         states = [self._with_direction(state, 1) for state in self.states]
         weights = [self._with_direction(value, 0) for value in (self.w, self.r, self.b)]
-        lengths = self._all_steps() if lengths is None else lengths
+        given, lengths = lengths, self._all_steps() if lengths is None else lengths
         layer = op.layer(
             _TYPES[self.kind],
             self.x,
@@ -120,7 +120,19 @@ class _Sequence:
             outputs=[self._port_type()] * (1 + len(states)),
             **attributes,
         )
-        return [op.add("Squeeze", port, np.asarray([1])) for port in layer.outputs]
+        y, *last = (op.add("Squeeze", port, np.asarray([1])) for port in layer.outputs)
+        if given is not None and not (isinstance(given, np.ndarray) and np.all(given > 0)):
+            # OpenVINO's last states of a sequence of no steps are zeros, tf_ti's the first ones.
+            dtype = given.element_type.dtype if isinstance(given, Port) else given.dtype
+            column = op.add("Unsqueeze", given, np.asarray([1]))
+            boolean = [element_type_of(tf.bool)]
+            is_empty = op.add("Equal", column, np.zeros([1, 1], dtype), outputs=boolean)
+            kinds = [self._port_type()]
+            last = [
+                op.add("Select", is_empty, first, state, outputs=kinds)
+                for first, state in zip(self.states, last)
+            ]
+        return [y, *last]
 
     def _port_type(self):
         return (
