@@ -1662,6 +1662,44 @@ for auto_pad, sizes, strides, rates in (
         f(2, 3, 7, 8),
     )
 
+family("priors")
+PRIOR = {"offset": 0.5, "variance": [0.1, 0.1, 0.2, 0.2]}
+for name, attributes in {
+    "ssd": {"min_size": [16.0], "max_size": [32.0], "aspect_ratio": [2.0, 3.0], "flip": True},
+    "step": {"min_size": [16.0, 20.0], "step": 8.0, "aspect_ratio": [2.0], "clip": True},
+    "order": {
+        "min_size": [16.0, 24.0],
+        "max_size": [32.0, 40.0],
+        "aspect_ratio": [2.0, 1.0, 2.0],
+        "min_max_aspect_ratios_order": False,
+    },
+    "parts": {"min_size": [0.2, 0.3], "aspect_ratio": [2.0], "scale_all_sizes": False},
+    "parts-step": {"min_size": [0.2], "scale_all_sizes": False, "step": 0.25},
+    "fixed": {"fixed_size": [16.0, 20.0], "density": [2.0, 1.0], "aspect_ratio": [2.0]},
+    "fixed_ratio": {"fixed_size": [16.0, 9.0], "density": [3.0, 2.0], "fixed_ratio": [2.0]},
+    "one_variance": {"min_size": [16.0], "variance": [0.3]},
+}.items():
+    given = {**PRIOR, **attributes}
+    case(
+        f"prior_box-{name}",
+        lambda a, b, given=given: OPSETS[8].prior_box(a, b, given),
+        *i64([3, 4], [48, 64]),
+        constants=(0, 1) if name == "order" else (),  # OpenVINO's plugin lacks it
+        dynamic=(False,),
+    )
+for name, attributes in {
+    "plain": {},
+    "steps": {"step_widths": 8.0, "step_heights": 10.0, "clip": True},
+    "step": {"step": 12.0, "variance": [0.3]},
+}.items():
+    given = {**PRIOR, "width": [10.0, 20.0], "height": [8.0, 30.0], **attributes}
+    case(
+        f"prior_box_clustered-{name}",
+        lambda a, b, given=given: o.prior_box_clustered(a, b, given),
+        *i64([3, 4], [48, 64]),
+        dynamic=(False,),
+    )
+
 family("moves")
 for shift, axes in (([1], [0]), ([-2, 5], [1, 2]), ([3, 4], [1, 1]), ([7], [-1])):
     numbers = (np.int64(shift), np.int64(axes))

@@ -3,6 +3,7 @@
 from tf_ti.openvino.operations import (  # noqa: F401
     bags,
     blocks,
+    boxes,
     convolution,
     decoding,
     elementwise,
