@@ -1700,6 +1700,25 @@ for name, attributes in {
         dynamic=(False,),
     )
 
+family("regions")
+ANCHORS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+for name, options in {
+    "softmax": (4, 5, 3, True, [], 1, 3),
+    "softmax-two_axes": (4, 2, 3, True, [], 2, 3),
+    "mask": (4, 5, 9, False, [0, 1, 2], 1, 3),
+    "mask-one": (4, 1, 6, False, [3], 1, 3),
+}.items():
+    coordinates, classes, number, is_softmax, mask, first, last = options
+    regions = number if is_softmax else len(mask)
+
+    def region_yolo(a, o1=OPSETS[1], options=options):
+        coordinates, classes, number, is_softmax, mask, first, last = options
+        return o1.region_yolo(
+            a, coordinates, classes, number, is_softmax, mask, first, last, ANCHORS
+        )
+
+    case(f"region_yolo-{name}", region_yolo, f(2, regions * (coordinates + 1 + classes), 3, 4))
+
 family("moves")
 for shift, axes in (([1], [0]), ([-2, 5], [1, 2]), ([3, 4], [1, 1]), ([7], [-1])):
     numbers = (np.int64(shift), np.int64(axes))

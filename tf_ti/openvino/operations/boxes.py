@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
+from tf_ti.openvino.operations.shapes import extents
 
 _ALIKE = 1e-6  # ratios that differ by less are the same
 
@@ -137,3 +138,30 @@ def _prior_box_clustered(op, size, image):
     if op.flag("clip", True):
         boxes = tf.clip_by_value(boxes, 0.0, 1.0)
     return _with_variances(op, boxes)
+
+
+@register("RegionYolo")
+def _region_yolo(op, x):
+    """Darknet's regions: [batch, regions * (coordinates + 1 + classes), height, width]."""
+    coordinates, classes = op.integer("coords"), op.integer("classes")
+    is_softmax = op.flag("do_softmax", True)
+    regions = op.integer("num") if is_softmax else len(op.integers("mask", []))
+    entries = coordinates + 1 + classes
+    batch, channels, height, width = extents(x)
+    fits = not isinstance(channels, int) or channels == regions * entries
+    if min(coordinates - 1, classes, regions) < 1 or not fits:
+        raise op.error(
+            f"{regions} regions of {coordinates} coordinates and {classes} classes do not fit "
+            f"{channels} channels"
+        )
+    split = tf.reshape(x, [batch, regions, entries, height, width])
+    center, size, confidence, scores = tf.split(split, [2, coordinates - 2, 1, classes], axis=2)
+    scores = tf.nn.softmax(scores, axis=2) if is_softmax else tf.sigmoid(scores)
+    found = [tf.sigmoid(center), size, tf.sigmoid(confidence), scores]
+    found = tf.reshape(tf.concat(found, axis=2), [batch, channels, height, width])
+    if not is_softmax:
+        return found
+    first, last = (op.axis(op.integer(name), 4) for name in ("axis", "end_axis"))
+    shape = extents(found)
+    joined = tf.reduce_prod(tf.stack([tf.cast(n, tf.int64) for n in shape[first : last + 1]]))
+    return tf.reshape(found, [*shape[:first], joined, *shape[last + 1 :]])
