@@ -1719,6 +1719,67 @@ for name, options in {
 
     case(f"region_yolo-{name}", region_yolo, f(2, regions * (coordinates + 1 + classes), 3, 4))
 
+family("detections")
+
+
+def detection_arrays(batch, count, classes, normalized, share=True, encoded=False, refined=False):
+    """Boxes near their priors, of which many overlap."""
+    corners = RNG.uniform(0, 0.6, (count, 2))
+    priors = np.concatenate([corners, corners + RNG.uniform(0.1, 0.4, (count, 2))], 1)
+    if not normalized:
+        priors = np.concatenate([np.zeros((count, 1)), priors * [64, 48, 64, 48]], 1)
+    rows = [priors.reshape(-1)]
+    if not encoded:
+        variances = np.zeros(priors.size)
+        variances[: 4 * count] = np.tile([0.1, 0.1, 0.2, 0.2], count)
+        rows.append(variances)
+    locations = 1 if share else classes
+    arrays = [
+        f(batch, count * locations * 4) * np.float32(0.3),
+        RNG.uniform(0, 1, (batch, count * classes)).astype(np.float32),
+        np.float32(rows)[np.newaxis],
+    ]
+    if refined:
+        arrays.append(RNG.uniform(0, 1, (batch, count * 2)).astype(np.float32))
+        arrays.append(f(batch, count * locations * 4) * np.float32(0.3))
+    return arrays
+
+
+CENTER = "caffe.PriorBoxParameter.CENTER_SIZE"
+DETECTION = {"background_label_id": 0, "top_k": 20, "nms_threshold": 0.45, "keep_top_k": [15]}
+DETECTION |= {"code_type": CENTER, "normalized": True, "confidence_threshold": 0.3}
+for name, options in {
+    "ssd": {},
+    "corners": {"code_type": "caffe.PriorBoxParameter.CORNER"},
+    "pixels": {"normalized": False, "input_width": 64, "input_height": 48},
+    "each_class": {"share_location": False},
+    "encoded": {"variance_encoded_in_target": True},
+    "clipped": {"clip_before_nms": True},
+    "clipped_after": {"clip_after_nms": True},
+    "all": {"top_k": -1, "keep_top_k": [-1]},
+    "few": {"top_k": 3, "keep_top_k": [4]},
+    "none": {"confidence_threshold": 1.5},
+    "lower_labels": {"decrease_label_id": True},
+    "refined": {"objectness_score": 0.4},
+}.items():
+    given = {**DETECTION, **options}
+    arrays = detection_arrays(
+        2,
+        30,
+        3,
+        given["normalized"],
+        given.get("share_location", True),
+        given.get("variance_encoded_in_target", False),
+        name == "refined",
+    )
+    for v in (1, 8):
+        attributes = {**given, "num_classes": 3} if v == 1 else given
+
+        def detection_output(a, b, c, *rest, v=v, attributes=attributes):
+            return OPSETS[v].detection_output(a, b, c, attributes, *rest)
+
+        case(f"detection_output{v}-{name}", detection_output, *arrays)
+
 family("moves")
 for shift, axes in (([1], [0]), ([-2, 5], [1, 2]), ([3, 4], [1, 1]), ([7], [-1])):
     numbers = (np.int64(shift), np.int64(axes))

@@ -165,3 +165,154 @@ def _region_yolo(op, x):
     shape = extents(found)
     joined = tf.reduce_prod(tf.stack([tf.cast(n, tf.int64) for n in shape[first : last + 1]]))
     return tf.reshape(found, [*shape[:first], joined, *shape[last + 1 :]])
+
+
+_CODES = ("caffe.PriorBoxParameter.CORNER", "caffe.PriorBoxParameter.CENTER_SIZE")
+
+
+@register("DetectionOutput", ["opset1", "opset8"])
+def _detection_output(op, boxes, scores, priors, sure=None, refined=None):
+    """Rows of image, label, score and corners; after the last one an image of -1, then zeros.
+
+    They are sorted by image, by label, and the best first.
+    """
+    found = _Detections(op, boxes, scores, priors, sure, refined)
+    rows = tf.where(found.kept)
+    picked = [tf.gather_nd(part, rows)[:, tf.newaxis] for part in found.scores_and_corners]
+    labels = tf.cast(rows[:, 1:2] - op.flag("decrease_label_id", False), boxes.dtype)
+    table = tf.concat([tf.cast(rows[:, :1], boxes.dtype), labels, *picked], axis=1)
+    missing = tf.maximum(tf.cast(found.most, tf.int64) - tf.shape(table, tf.int64)[0], 0)
+    end = tf.one_hot([0], 7, tf.constant(-1, boxes.dtype))
+    table = tf.concat([table, tf.pad(end, [[0, missing], [0, 0]])], axis=0)[: found.most]
+    return table[tf.newaxis, tf.newaxis]
+
+
+class _Detections:
+    """What a detector finds.
+
+    Attributes:
+        scores_and_corners: the scores, and the four sides, [batch, classes, boxes] each; the boxes
+            of a class are sorted by their scores.
+        kept: which of them count.
+        most: the number of rows that an answer has.
+    """
+
+    def __init__(self, op: Operation, boxes, scores, priors, sure, refined):
+        self._op = op
+        size = 4 if op.flag("normalized", False) else 5
+        count = extents(priors)[2] // size
+        classes = self._classes(scores, count)
+        batch = extents(boxes)[0]
+        scores = tf.transpose(tf.reshape(scores, [-1, count, classes]), [0, 2, 1])
+        background = op.integer("background_label_id", 0)
+        labels = tf.range(tf.cast(classes, tf.int32))[:, tf.newaxis]
+        if sure is not None:
+            is_sure = tf.reshape(sure, [-1, 1, count, 2])[..., 1] >= op.number(
+                "objectness_score", 0
+            )
+            other = tf.cast(labels == background, scores.dtype)
+            scores = tf.where(is_sure, scores, other)
+        self._decode(boxes, priors, refined, count, size, classes)
+        is_candidate = scores > op.number("confidence_threshold", 0.0)
+        is_candidate &= labels != background
+        top = op.integer("top_k", -1)
+        if op.flag("decrease_label_id", False):
+            # Of each box the best class alone, and of these the best ones of all classes.
+            masked = tf.where(labels != background, scores, -float("inf"))
+            best = tf.argmax(masked, axis=1, output_type=tf.int32)
+            is_candidate &= labels == best[:, tf.newaxis]
+            is_candidate &= _among_the_best(scores, is_candidate, top, [1, 2])
+        else:
+            is_candidate &= _among_the_best(scores, is_candidate, top, [2])
+        order = tf.argsort(scores, axis=2, direction="DESCENDING", stable=True)
+
+        def in_order(x):
+            return tf.gather(x + tf.zeros_like(scores), order, batch_dims=2)
+
+        scores, corners = in_order(scores), [in_order(side) for side in self._corners]
+        is_candidate = tf.gather(is_candidate, order, batch_dims=2)
+        kept = _without_overlaps(scores, is_candidate, corners, op.number("nms_threshold"))
+        keep = (op.integers("keep_top_k", [-1]) or [-1])[0]
+        kept &= _among_the_best(scores, kept, keep, [1, 2])
+        if op.flag("clip_after_nms", False):
+            corners = [tf.clip_by_value(side, 0.0, 1.0) for side in corners]
+        self.kept, self.scores_and_corners = kept, [scores, *corners]
+        self.most = batch * (keep if keep > 0 else (top if top > 0 else count) * classes)
+
+    def _classes(self, scores: tf.Tensor, count) -> int:
+        if self._op.registered == "opset1":
+            return self._op.integer("num_classes")
+        return extents(scores)[1] // count
+
+    def _decode(self, boxes, priors, refined, count, size, classes) -> None:
+        """Makes the corners of the boxes: four of [batch, classes or 1, boxes]."""
+        op = self._op
+        numbers = tf.reshape(priors[:, 0], [-1, 1, count, size])[..., size - 4 :]
+        if size == 5:
+            width, height = op.integer("input_width", 1), op.integer("input_height", 1)
+            numbers /= tf.constant([width, height, width, height], numbers.dtype)
+        corners, variances = tf.unstack(numbers, axis=-1), [1.0] * 4
+        if not op.flag("variance_encoded_in_target", False):
+            variances = tf.unstack(
+                tf.reshape(priors[:, 1, : 4 * count], [-1, 1, count, 4]), axis=-1
+            )
+        locations = 1 if op.flag("share_location", True) else classes
+        for offsets in (refined, boxes):
+            if offsets is not None:
+                split = tf.reshape(offsets, [-1, count, locations, 4])
+                deltas = tf.unstack(tf.transpose(split, [0, 2, 1, 3]), axis=-1)
+                corners = self._moved(corners, variances, deltas)
+        if op.flag("clip_before_nms", False):
+            corners = [tf.clip_by_value(side, 0.0, 1.0) for side in corners]
+        self._corners = corners
+
+    def _moved(self, corners, variances, deltas):
+        if self._op.text("code_type", _CODES[0], among=_CODES) == _CODES[0]:
+            return [c + v * d for c, v, d in zip(corners, variances, deltas)]
+        left, top, right, bottom = corners
+        width, height = right - left, bottom - top
+        x = variances[0] * deltas[0] * width + (left + right) / 2
+        y = variances[1] * deltas[1] * height + (top + bottom) / 2
+        across = tf.exp(variances[2] * deltas[2]) * width / 2
+        down = tf.exp(variances[3] * deltas[3]) * height / 2
+        return [x - across, y - down, x + across, y + down]
+
+
+def _among_the_best(
+    scores: tf.Tensor, is_candidate: tf.Tensor, most: int, axes: Sequence[int]
+) -> tf.Tensor:
+    """True for the best candidates, so many over some last axes, or all if `most` is negative."""
+    if most < 0:
+        return tf.ones_like(is_candidate)
+    shape = extents(scores)
+    flat = tf.where(is_candidate, scores, -float("inf"))
+    flat = tf.reshape(flat, [*shape[: axes[0]], -1])
+    order = tf.argsort(flat, axis=-1, direction="DESCENDING", stable=True)
+    rank = tf.argsort(order, axis=-1, stable=True)
+    return tf.reshape(rank < most, shape)
+
+
+def _without_overlaps(
+    scores: tf.Tensor, is_candidate: tf.Tensor, corners: Sequence[tf.Tensor], threshold: float
+) -> tf.Tensor:
+    """The best candidate of each class, the best that overlaps it by no more, and so on."""
+    never = tf.constant(-float("inf"), scores.dtype)
+    number = tf.range(tf.shape(scores)[2])
+    left, top, right, bottom = corners
+    area = (right - left) * (bottom - top)
+
+    def step(alive, kept):
+        best = tf.argmax(alive, axis=2, output_type=tf.int32)
+
+        def of_best(side):
+            return tf.gather(side, best, batch_dims=2)[..., tf.newaxis]
+
+        across = tf.minimum(right, of_best(right)) - tf.maximum(left, of_best(left))
+        down = tf.minimum(bottom, of_best(bottom)) - tf.maximum(top, of_best(top))
+        both = tf.where((across > 0) & (down > 0), across * down, tf.zeros_like(across))
+        overlap = tf.math.divide_no_nan(both, area + of_best(area) - both)
+        is_best = (number == best[..., tf.newaxis]) & (alive > never)
+        return tf.where(is_best | (overlap > threshold), never, alive), kept | is_best
+
+    start = tf.where(is_candidate, scores, never), tf.zeros_like(is_candidate)
+    return tf.while_loop(lambda alive, _: tf.reduce_any(alive > never), step, start)[1]
