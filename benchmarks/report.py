@@ -18,6 +18,7 @@ HEADINGS = {
     "loops": "Loops",
     "bodies": "Loops that are no LSTM",
     "short_loops": "Loops of few iterations",
+    "arrays": "Loops with TensorArrays",
     "recurrent": "Recurrent layers",
     "bags": "Bags",
     "many_tables": "Bags of many tables",

@@ -496,7 +496,7 @@ def test_an_asynchronous_body_that_raises_tells_its_message_and_the_iteration():
     queue = tf.queue.FIFOQueue(10, tf.int32, [[]])
     queue.enqueue_many([[5, 6, 7]])
     queue.close()
-    with pytest.raises(tf.errors.OutOfRangeError, match="(?s)queue.*iteration 3"):
+    with pytest.raises(tf.errors.OutOfRangeError, match="(?s)Queue.*iteration 3"):
         tf_ti.tensor_iterator(
             lambda k: k + queue.dequeue(),
             [np.arange(5, dtype=np.int32)],

@@ -71,19 +71,6 @@ def _(it):
     assert {"DISABLED", "ENABLED", "UNSPECIFIED"} <= set(it.__members__)
 
 
-@relied_on("tensorflow.python.autograph.pyct.parser.parse_entity")
-def _(it):
-    alone = lambda i: i  # noqa: E731
-    assert it(alone, ())
-
-
-@relied_on("tensorflow.python.autograph.pyct.errors.UnsupportedLanguageElementError")
-def _(it):
-    pair = (lambda i: i, lambda i: i + 1)
-    with pytest.raises(it):
-        resolve("tensorflow.python.autograph.pyct.parser.parse_entity")(pair[0], ())
-
-
 @relied_on("tensorflow.python.eager.polymorphic_function.autograph_util.py_func_from_autograph")
 def _(it):
     def function(x):

@@ -1,7 +1,6 @@
 """Errors and warnings that users see: their own lines, and what is wrong."""
 
 import functools
-import importlib.util
 import inspect
 import os
 import types
@@ -13,12 +12,8 @@ import tensorflow as tf
 
 _Function = TypeVar("_Function", bound=Callable)
 _OURS = os.path.dirname(os.path.dirname(__file__))
-_KERAS = importlib.util.find_spec("keras")
-_HIDDEN = tuple(
-    os.path.dirname(path) + os.sep
-    for path in (f"{_OURS}/", tf.__file__, _KERAS and _KERAS.origin)
-    if path
-)
+_HIDDEN = tuple(folder + os.sep for folder in (_OURS, os.path.dirname(tf.__file__)))
+_KERAS = f"{os.sep}keras{os.sep}src{os.sep}"
 _GENERATED = "__autograph_generated_file"
 
 
@@ -62,7 +57,8 @@ def warn(message: str) -> None:
 def _is_users(code: types.CodeType) -> bool:
     path = code.co_filename
     is_wrapper = path == "<string>" and code.co_name.startswith("tf_ti_")
-    return not is_wrapper and not path.startswith(_HIDDEN) and _GENERATED not in path
+    is_generated = is_wrapper or _GENERATED in path
+    return not (is_generated or path.startswith(_HIDDEN) or _KERAS in path)
 
 
 def _users_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
@@ -91,4 +87,4 @@ def _without_graph(error: Exception) -> Exception:
 
 
 def _tells_of_graph(line: str) -> bool:
-    return line.startswith(("Detected at node ", '  File "'))
+    return line.startswith(("Detected at node ", '  File "', "<stack traces unavailable>"))

@@ -2,19 +2,18 @@
 
 import inspect
 import linecache
+import re
 import types
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.autograph.pyct import errors as pyct_errors, parser
 from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import func_graph, tensor_util
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_has_source_of: weakref.WeakKeyDictionary[types.CodeType, bool] = weakref.WeakKeyDictionary()
+_LAMBDA = re.compile(r"\blambda\b([^:]*):")
 
 
 def do_not_convert(function: _Function) -> _Function:
@@ -42,15 +41,21 @@ def user_function(function: Callable) -> Callable:
 
 def _has_source(function: Callable, code: types.CodeType) -> bool:
     """True if AutoGraph finds the source of a function."""
-    if code not in _has_source_of:
-        found = bool(linecache.getlines(code.co_filename, function.__globals__))
-        if found and code.co_name == "<lambda>":
-            try:
-                parser.parse_entity(function, ())
-            except pyct_errors.UnsupportedLanguageElementError:
-                found = False
-        _has_source_of[code] = found
-    return _has_source_of[code]
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    if not lines or code.co_name != "<lambda>":
+        return bool(lines)
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    names = sorted(code.co_varnames[:count])
+    line = "".join(lines[code.co_firstlineno - 1 : code.co_firstlineno])
+    written = [_names(found[1]) for found in _LAMBDA.finditer(line)]
+    return written.count(names) < 2
+
+
+def _names(parameters: str) -> list[str]:
+    return sorted(
+        part.split("=")[0].strip(" *") for part in parameters.split(",") if part.strip(" */")
+    )
 
 
 class FuncGraph(func_graph.FuncGraph):
