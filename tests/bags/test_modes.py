@@ -1016,7 +1016,7 @@ calls = {"forward": forward, "function": tf.function(forward), "gradient": gradi
          "advice": lambda: tf_ti.advise_huge_pages(table)}
 for name, call in calls.items():
     sizes = []
-    for _ in range(6):
+    for _ in range(10):
         for _ in range(6):
             call()
         sizes.append(resident())

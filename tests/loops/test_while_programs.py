@@ -17,7 +17,7 @@ Pair = collections.namedtuple("Pair", "a, b")
 PROGRAMS = {}
 
 
-def program(order=1, eager=True):
+def program(order=1, eager=False):
     """A program; of order 2 with a second derivative; one of eager mode runs there too."""
 
     def add(function):
@@ -54,13 +54,13 @@ def stacked(handle):
     )
 
 
-@program(order=2)
+@program(eager=True)
 def a_list(loop, x):
     y, handle = repeat(loop, 2, lambda y, h: (tf.cos(y), push(h, y)), x, empty())
     return y + tf.reduce_sum(stacked(handle))
 
 
-@program(order=2)
+@program()
 def a_list_that_grows_by_two(loop, x):
     def body(x, handle):
         return x**2.0, push(push(handle, x), tf.constant(100.0))
@@ -69,7 +69,7 @@ def a_list_that_grows_by_two(loop, x):
     return y, stacked(handle)
 
 
-@program(eager=False)
+@program()
 def lists_in_nested_loops(loop, x):
     def wrapped(f):
         def call(x):
@@ -81,7 +81,7 @@ def lists_in_nested_loops(loop, x):
     return wrapped(wrapped(wrapped(tf.sin)))(x)
 
 
-@program()
+@program(eager=True)
 def an_optional(loop, x):
     some = tf.experimental.Optional.from_value
 
@@ -94,7 +94,7 @@ def an_optional(loop, x):
 # --- arrays --------------------------------------------------------------------------------------
 
 
-@program()
+@program(eager=True)
 def an_array_of_rows_of_arrays(loop, x):
     def outer(i, array):
         def inner(j, row):
@@ -108,7 +108,7 @@ def an_array_of_rows_of_arrays(loop, x):
     return loop(lambda i, _: i < 3, outer, [0, array])[1].stack()
 
 
-@program(order=2)
+@program(order=2, eager=True)
 def an_array_that_reads_itself(loop, x):
     array = tf.TensorArray(
         tf.float32, 1, dynamic_size=True, clear_after_read=False, element_shape=[]
@@ -121,7 +121,7 @@ def an_array_that_reads_itself(loop, x):
     return array.stack(), array.size(), array.read(2)
 
 
-@program()
+@program(eager=True)
 def pieces_of_other_extents(loop, x):
     array = tf.TensorArray(tf.float32, 3, infer_shape=False, element_shape=[None, 2])
 
@@ -131,14 +131,14 @@ def pieces_of_other_extents(loop, x):
     return loop(lambda i, _: i < 3, body, [0, array])[1].concat()
 
 
-@program()
+@program(eager=True)
 def elements_that_nobody_wrote(loop, x):
     array = tf.TensorArray(tf.float32, 5, element_shape=[])
     body = lambda i, array: (i + 1, array.write(2 * i, x * x))  # noqa: E731
     return loop(lambda i, _: i < 3, body, [0, array])[1].stack()
 
 
-@program(order=2)
+@program(eager=True)
 def scattered_elements(loop, x):
     array = tf.TensorArray(tf.float32, 4, element_shape=[])
 
@@ -148,13 +148,13 @@ def scattered_elements(loop, x):
     return loop(lambda i, _: i < 2, body, [0, array])[1].gather([3, 0])
 
 
-@program()
+@program(eager=True)
 def an_array_of_integers(loop, x):
     array = tf.TensorArray(tf.int32, 3)
     return loop(lambda i, _: i < 3, lambda i, a: (i + 1, a.write(i, i * i)), [0, array])[1].stack()
 
 
-@program()
+@program(eager=True)
 def an_array_and_its_shape_invariant(loop, x):
     array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[])
     body = lambda i, array: (i + 1, array.write(i, x * tf.cast(i, tf.float32)))  # noqa: E731
@@ -182,7 +182,7 @@ def of_higher_rank(i, s):
     return i + 1, tf.SparseTensor(indices, s.values * 2.0, tf.concat([s.dense_shape, [10]], 0))
 
 
-@program(order=2)
+@program(eager=True)
 def sparse_values(loop, x):
     return components(*repeat(loop, 4, doubled, sparse(x)))
 
@@ -192,19 +192,19 @@ def sparse_values_of_more_elements(loop, x):
     return components(loop(lambda i, _: i < 4, grown, (0, sparse(x)))[1])
 
 
-@program(eager=False)
+@program()
 def sparse_values_and_a_shape(loop, x):
     shapes = (NUMBER, tf.TensorShape([None]))
     return components(*repeat(loop, 4, doubled, sparse(x), shape_invariants=shapes))
 
 
-@program()
+@program(eager=True)
 def sparse_values_of_changing_rank(loop, x):
     shapes = (NUMBER, tf.TensorShape([None]))
     return components(loop(lambda i, _: i < 4, of_higher_rank, (0, sparse(x)), shapes)[1])
 
 
-@program(eager=False)
+@program()
 def sparse_values_of_any_rank(loop, x):
     return components(loop(lambda i, _: i < 4, of_higher_rank, (0, sparse(x)), (NUMBER, ANY))[1])
 
@@ -214,7 +214,7 @@ def slices(x, *shape):
     return tf.IndexedSlices(values, tf.constant([0, 3]), *shape)
 
 
-@program()
+@program(eager=True)
 def indexed_slices(loop, x):
     def body(s):
         return (tf.IndexedSlices(s.values * 2.0, s.indices, s.dense_shape),)
@@ -222,7 +222,7 @@ def indexed_slices(loop, x):
     return components(*repeat(loop, 4, body, slices(x, tf.constant([10, 2]))))
 
 
-@program(eager=False)
+@program()
 def indexed_slices_and_a_shape(loop, x):
     def body(s):
         return (tf.IndexedSlices(s.values * x, s.indices, s.dense_shape),)
@@ -248,25 +248,25 @@ def of_longer_rows(r):
     return (tf.concat([r, r], 1),)
 
 
-@program()
+@program(eager=True)
 def longer_rows(loop, x):
     return components(*repeat(loop, 3, of_longer_rows, rows(x)))
 
 
-@program(eager=False)
+@program()
 def longer_rows_and_a_shape(loop, x):
     shapes = (NUMBER, tf.TensorShape([None, None]))
     return components(*repeat(loop, 3, of_longer_rows, rows(x), shape_invariants=shapes))
 
 
-@program()
+@program(eager=True)
 def more_rows(loop, x):
     shapes = (NUMBER, tf.RaggedTensorSpec([None, None], tf.float32))
     body = lambda r: (tf.concat([r, r * x], 0),)  # noqa: E731
     return components(*repeat(loop, 3, body, rows(x), shape_invariants=shapes))
 
 
-@program()
+@program(eager=True)
 def rows_of_rows(loop, x):
     r = tf.ragged.constant([[[1, 2], [3], [4, 5, 6]], [[], [8, 9, 10]]])
     body = lambda i, r: (i + 1, tf.concat([r, r[..., i : i + 1]], -1))  # noqa: E731
@@ -292,34 +292,34 @@ def shapes_that_are_not_known(loop, x):
     return loop(lambda i, *_: i < tf.size(xs), body, start, [NUMBER, ANY, ANY])
 
 
-@program(eager=False)
+@program()
 def tiles(loop, x):
     shapes = (NUMBER, ANY)
     body = lambda m: (tf.tile(m, [2, 2]),)  # noqa: E731
     return repeat(loop, 2, body, x * tf.ones([2, 2]), shape_invariants=shapes)
 
 
-@program()
+@program(eager=True)
 def ranks_that_change(loop, x):
     specs = (tf.TensorSpec([], tf.int32), tf.TensorSpec(None, tf.float32))
     (y,) = repeat(loop, 4, lambda s: (tf.stack([s, s]),), x[None], shape_invariants=specs)
     return tf.stop_gradient(y)  # TensorFlow's has none
 
 
-@program(order=2)
+@program()
 def rows_added_to_none(loop, x):
     shapes = (NUMBER, tf.TensorShape([None, 2]))
     body = lambda h: (tf.concat([h, x * tf.ones([1, 2])], 0),)  # noqa: E731
     return repeat(loop, 2, body, tf.zeros([0, 2]), shape_invariants=shapes)
 
 
-@program(eager=False)
+@program()
 def complex_numbers(loop, x):
     body = lambda c: (c * tf.complex(x, 2 * x),)  # noqa: E731
     return tf.abs(repeat(loop, 3, body, tf.complex(x, x))[0])
 
 
-@program(eager=False)
+@program()
 def types_that_mix(loop, x):
     def body(a, b):
         return a * tf.cast(b, tf.float64), b + tf.cast(a, tf.float32) * 0.1
@@ -327,18 +327,18 @@ def types_that_mix(loop, x):
     return repeat(loop, 3, body, tf.cast(x, tf.float64), x)
 
 
-@program()
+@program(eager=True)
 def strings(loop, x):
     y, text = repeat(loop, 3, lambda y, s: (y * x, tf.strings.join([s, "x"])), x, "a")
     return y, tf.strings.length(text)
 
 
-@program()
+@program(eager=True)
 def a_bool_that_says_when_to_stop(loop, x):
     return loop(lambda go, _: go, lambda go, v: (v < 20.0, v * x), [True, x])
 
 
-@program(eager=False)
+@program()
 def containers(loop, x):
     def body(a, b, c):
         return [Pair(a.a + 1, a.b), (b[0] + 1, b[1]), c + 2 * x]
@@ -349,7 +349,7 @@ def containers(loop, x):
 # --- conditionals and loops inside and outside ---------------------------------------------------
 
 
-@program()
+@program(eager=True)
 def in_a_branch(loop, x):
     return tf.cond(x < 5.0, lambda: loop(lambda v: v < 10.0, lambda v: v + x, [x])[0], lambda: x)
 
@@ -359,7 +359,7 @@ def in_a_branch_that_is_not_taken(loop, x):
     return tf.cond(x > 5.0, lambda: loop(lambda v: v < 9.0, lambda v: v + x, [x])[0], lambda: x * x)
 
 
-@program(eager=False)
+@program()
 def a_branch_that_is_known(loop, x):
     def body(v):
         return tf.cond(tf.constant(True), lambda: tf.square(v), lambda: v - 1.0)
@@ -367,7 +367,7 @@ def a_branch_that_is_known(loop, x):
     return loop(lambda v: v < 100.0, body, [x])
 
 
-@program(order=2)
+@program(order=2, eager=True)
 def a_branch_by_value(loop, x):
     body = lambda v: tf.cond(v < 5.0, lambda: v * x, lambda: v + x * x)  # noqa: E731
     return loop(lambda v: v < 100.0, body, [x])
@@ -392,7 +392,7 @@ def to_the_fourth(loop, s, x):
     return repeat(loop, 4, lambda v: (v * x,), s)[0]
 
 
-@program(order=2)
+@program()
 def a_loop_in_a_branch_in_a_loop(loop, x):
     def body(v):
         power = lambda: tf.square(to_the_fourth(loop, v, x))  # noqa: E731
@@ -413,7 +413,7 @@ def loops_inside_beside_one_another(loop, x):
     return loop(lambda v: v < 128.0, body, [x])
 
 
-@program(eager=False)
+@program()
 def loops_after_one_another(loop, x):
     first = loop(lambda v: v < 4.0, lambda v: v * v, [x])
     return loop(lambda v: v < 16.0, lambda v: v * v, first)
@@ -428,7 +428,7 @@ def a_loop_as_long_as_the_outer_one_says(loop, x):
     return loop(lambda i, _: i >= 0, body, [4, 0.0])
 
 
-@program(eager=False)
+@program()
 def in_a_map_in_a_map(loop, x):
     def number(n):
         return n + repeat(loop, 2, lambda v: (v * SCALAR,), n)[0]
@@ -437,7 +437,7 @@ def in_a_map_in_a_map(loop, x):
     return tf.map_fn(lambda row: tf.map_fn(number, row), matrix)
 
 
-@program(eager=False)
+@program()
 def control_dependencies_inside(loop, x):
     def body(n, r):
         with tf.control_dependencies([r]):
@@ -447,7 +447,7 @@ def control_dependencies_inside(loop, x):
     return loop(lambda n, _: n < 10.0, body, [x, x])
 
 
-@program(eager=False)
+@program()
 def control_dependencies_outside(loop, x):
     a, b = repeat(loop, 1, lambda a, b: (tf.identity(a), a + b), x, x)
     with tf.control_dependencies([a]):
@@ -463,7 +463,7 @@ def colocated(loop, x):
     return loop(lambda v: v < 80.0, body, [x])
 
 
-@program()
+@program(eager=True)
 def functions_and_scopes(loop, x):
     @tf.function
     def step(i, v):
@@ -477,12 +477,12 @@ def functions_and_scopes(loop, x):
 # --- variables -----------------------------------------------------------------------------------
 
 
-@program()
+@program(eager=True)
 def a_variable_in_condition_and_body(loop, x):
     return loop(lambda v: v + SCALAR < 90.0, lambda v: v * 3.0 * SCALAR, [x])
 
 
-@program(order=2)
+@program(eager=True)
 def some_rows_of_a_variable(loop, x):
     body = lambda v: (v * tf.reduce_sum(VECTOR.sparse_read([1, 3])) * x,)  # noqa: E731
     return repeat(loop, 3, body, x)
@@ -533,7 +533,7 @@ def a_variable_in_a_loop_in_a_branch(loop, x):
 # --- gradients -----------------------------------------------------------------------------------
 
 
-@program(order=2)
+@program(order=2, eager=True)
 def a_custom_gradient(loop, x):
     factor = tf.constant(1.5)
 
@@ -556,7 +556,7 @@ def a_gradient_of_zeros(loop, x):
     return repeat(loop, 2, lambda v: (double(v),), x)
 
 
-@program()
+@program(eager=True)
 def a_gradient_in_the_body(loop, x):
     def slope(a):
         with tf.GradientTape() as tape:
@@ -574,14 +574,14 @@ def a_result_of_which_a_part_counts(loop, x):
     return tf.gather(y, [0])
 
 
-@program(eager=False)
+@program()
 def parts_of_a_state(loop, x):
     xs = tf.stack([x, x * 2, x * 3])
     body = lambda a, b: (a + tf.gather(a, [0]), tf.gather(b, [0]))  # noqa: E731
     return repeat(loop, 3, body, xs[:1], xs[1:2])
 
 
-@program(order=2)
+@program()
 def parts_of_what_is_outside(loop, x):
     xs = tf.stack([x, x * 2, x * 3])
     return loop(lambda i, _: i < 3, lambda i, v: (i + 1, v + tf.gather(xs, i)), [0, 0.0])
@@ -601,27 +601,27 @@ def a_state_that_becomes_a_constant(loop, x):
     return repeat(loop, 1, lambda _: (one,), x)
 
 
-@program(eager=False)
+@program()
 def states_that_stay(loop, x):
     return repeat(loop, 10, lambda a, _: (a, a), x, x)
 
 
-@program(eager=False)
+@program()
 def states_that_change_places(loop, x):
     return repeat(loop, 5, lambda a, b: (b, a), x, 2 * x)
 
 
-@program()
+@program(eager=True)
 def no_iteration_and_another_use(loop, x):
     return loop(lambda v: tf.constant(False), lambda v: v * x, [x * tf.ones([2])]), x * x
 
 
-@program(eager=False)
+@program()
 def a_stopped_gradient(loop, x):
     return repeat(loop, 3, lambda a, b: (a * tf.stop_gradient(b), b * x), x, x)
 
 
-@program(order=2)
+@program()
 def powers_of_a_matrix(loop, x):
     matrix = x * tf.eye(3)
     return repeat(loop, 3, lambda a: (a @ (a + matrix),), matrix)
