@@ -95,6 +95,7 @@ def run(layer, x, **arguments):
     return function(x)
 
 
+@pytest.mark.pairwise
 @each_cell
 @pytest.mark.parametrize("is_masked", [False, True], ids=["", "masked"])
 @pytest.mark.parametrize(

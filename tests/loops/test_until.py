@@ -44,6 +44,7 @@ def test_the_step_that_ends_it_counts(mode, bound, steps):
     assert sums.numpy().tolist() == _SUMS[:steps]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("mode", ["eager", "function", "xla", "plain"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("gives_length", [False, True])
