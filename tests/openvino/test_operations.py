@@ -1621,7 +1621,6 @@ for kind in GATES:
         n = 2 if d == "bidirectional" else 1
         sequence_case(f"{kind}-{d}", kind, (True,), directions=n, direction=d)
     sequence_case(f"{kind}-clip", kind, (False,), clip=0.3)
-    sequence_case(f"{kind}-zero", kind, (False,), (0, 2))
     names = ["relu", "tanh", "sigmoid"][-len(DEFAULTS[kind]) :]
     sequence_case(f"{kind}-activations", kind, (False,), activations=names)
 sequence_case("gru-before", "gru", (False, True), biases=16, linear_before_reset=True)
@@ -1680,13 +1679,13 @@ for name, attributes in {
     "one_variance": {"min_size": [16.0], "variance": [0.3]},
 }.items():
     given = {**PRIOR, **attributes}
-    case(
-        f"prior_box-{name}",
-        lambda a, b, given=given: OPSETS[8].prior_box(a, b, given),
-        *i64([3, 4], [48, 64]),
-        constants=(0, 1) if name == "order" else (),  # OpenVINO's plugin lacks it
-        dynamic=(False,),
-    )
+    for v in (1, 8) if name in ("ssd", "step") else (8,):
+        case(
+            f"prior_box{v}-{name}",
+            lambda a, b, given=given, v=v: OPSETS[v].prior_box(a, b, given),
+            *i64([3, 4], [48, 64]),
+            constants=(0, 1) if name == "order" else (),  # OpenVINO's plugin lacks it
+        )
 for name, attributes in {
     "plain": {},
     "steps": {"step_widths": 8.0, "step_heights": 10.0, "clip": True},
@@ -1697,7 +1696,6 @@ for name, attributes in {
         f"prior_box_clustered-{name}",
         lambda a, b, given=given: o.prior_box_clustered(a, b, given),
         *i64([3, 4], [48, 64]),
-        dynamic=(False,),
     )
 
 family("regions")
