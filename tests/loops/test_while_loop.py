@@ -402,6 +402,35 @@ def test_checkpoints_give_the_same_gradient():
     np.testing.assert_allclose(run(None), run(7), rtol=1e-6)
 
 
+def test_checkpoints_of_an_array_that_reads_itself_give_the_same_gradient():
+    @tf.function
+    def run(x, every):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            array = tf.TensorArray(tf.float32, 12, clear_after_read=False, element_shape=[])
+            array = array.write(0, x).write(1, x * x)
+
+            def body(i, array):
+                return i + 1, array.write(i, tf.sin(array.read(i - 1)) * array.read(i - 2) + x)
+
+            found = tf_ti.while_loop(
+                lambda i, _: i < 12, body, (2, array), maximum_iterations=12, checkpoint_every=every
+            )
+            total = tf.reduce_sum(found[1].stack() ** 2)
+        return tape.gradient(total, x)
+
+    x = tf.constant(0.7)
+    values = [0.7, 0.7**2]
+    slopes = [1.0, 2 * 0.7]
+    for i in range(2, 12):
+        slope = np.cos(values[i - 1]) * slopes[i - 1] * values[i - 2]
+        slopes.append(slope + np.sin(values[i - 1]) * slopes[i - 2] + 1)
+        values.append(np.sin(values[i - 1]) * values[i - 2] + 0.7)
+    right = 2 * np.dot(values, slopes)
+    for every in (None, 3, 5):
+        np.testing.assert_allclose(run(x, every), right, rtol=1e-5)
+
+
 def test_variables_and_numbers_are_values():
     v = tf.Variable(3.0)
     i, y = tf_ti.while_loop(lambda i, s: i < 2, lambda i, s: (i + 1, s * v), (np.int64(0), v))

@@ -220,7 +220,7 @@ def load(
         compute_dtype: None: in the types of the file, where sums, norms, softmax and products of
             halves add up in float32 and round once. "float32": all that the file has in halves is
             computed in single precision, constants, variables and states too, as OpenVINO's CPU
-            plugin does; on a CPU that is many times faster. Inputs and outputs keep their dtypes.
+            plugin does. Inputs and outputs keep their dtypes.
         name: a name for the module.
 
     Returns:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
+from tf_ti.openvino.operations.images import overlap_of
 from tf_ti.openvino.operations.shapes import extents
 
 _ALIKE = 1e-6  # ratios that differ by less are the same
@@ -298,19 +299,12 @@ def _without_overlaps(
     """The best candidate of each class, the best that overlaps it by no more, and so on."""
     never = tf.constant(-float("inf"), scores.dtype)
     number = tf.range(tf.shape(scores)[2])
-    left, top, right, bottom = corners
-    area = (right - left) * (bottom - top)
 
     def step(alive, kept):
         best = tf.argmax(alive, axis=2, output_type=tf.int32)
 
-        def of_best(side):
-            return tf.gather(side, best, batch_dims=2)[..., tf.newaxis]
-
-        across = tf.minimum(right, of_best(right)) - tf.maximum(left, of_best(left))
-        down = tf.minimum(bottom, of_best(bottom)) - tf.maximum(top, of_best(top))
-        both = tf.where((across > 0) & (down > 0), across * down, tf.zeros_like(across))
-        overlap = tf.math.divide_no_nan(both, area + of_best(area) - both)
+        own = [tf.gather(side, best, batch_dims=2)[..., tf.newaxis] for side in corners]
+        overlap = overlap_of(own, corners)
         is_best = (number == best[..., tf.newaxis]) & (alive > never)
         return tf.where(is_best | (overlap > threshold), never, alive), kept | is_best
 

@@ -570,7 +570,7 @@ class _Picked:
             best = tf.argmax(scores, -1)
             found = tf.reduce_max(scores, -1) > never
             own = [tf.gather(side, best, batch_dims=1)[..., tf.newaxis] for side in corners]
-            overlap = _overlap(own, [side[:, tf.newaxis] for side in corners])
+            overlap = overlap_of(own, [side[:, tf.newaxis] for side in corners])
             rest = scores * self._kept(overlap)
             taken = tf.range(tf.cast(boxes, tf.int64)) == best[..., tf.newaxis]
             rest = tf.where(taken | (scores == never), never, alive(rest))
@@ -604,7 +604,7 @@ class _Picked:
             rows = [side[..., :, tf.newaxis] for side in corners]
             columns = [side[..., tf.newaxis, :] for side in corners]
             before = tf.range(self.most)[:, tf.newaxis] > tf.range(self.most)
-            kept = self._kept(_overlap(rows, columns))
+            kept = self._kept(overlap_of(rows, columns))
             return own * tf.reduce_prod(tf.where(before, kept, tf.ones_like(kept)), -1)
 
         return tf.cond(self._sigma > 0, soft, lambda: own) if self._may_be_soft else own
@@ -631,7 +631,7 @@ def _corners(op: Operation, boxes: tf.Tensor) -> list[tf.Tensor]:
     return [end(*pair) for end in (tf.minimum, tf.maximum) for pair in pairs]
 
 
-def _overlap(some: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> tf.Tensor:
+def overlap_of(some: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> tf.Tensor:
     """The intersection of boxes over their union."""
     areas = [(b[2] - b[0]) * (b[3] - b[1]) for b in (some, others)]
     sides = [
