@@ -179,7 +179,7 @@ def _mutate(rng, text, weights):
 
 def _may_be_endless(module):
     """True if a number may be that of a loop's iterations, more than can be waited for."""
-    numbers = [value for value in module._constants.values.values() if value.dtype.kind in "iu"]
+    numbers = [value for value in module.constants.values.values() if value.dtype.kind in "iu"]
     return any(np.any(np.abs(value.astype(np.float64)) > 1e5) for value in numbers)
 
 

@@ -1983,7 +1983,7 @@ class Answers:
             case.name: ([next(ours).numpy() for _ in want], want)
             for case, want in zip(cases, wanted)
         }
-        self.exercised.update((layer.type, layer.version) for layer in module._graph.walk())
+        self.exercised.update((layer.type, layer.version) for layer in module.graph.walk())
         return answers
 
 

@@ -1151,6 +1151,13 @@ def _(_):
     assert not keras.layers.Embedding(2, 2)._call_has_training_arg
 
 
+@relied_on("keras.layers.Layer()._flatten_layers")
+def _(_):
+    inner = keras.layers.Bidirectional(keras.layers.LSTM(2))
+    found = list(keras.Sequential([inner])._flatten_layers())
+    assert inner in found and inner.forward_layer in found and inner.backward_layer in found
+
+
 def test_keras_runs_the_inner_loop_of_a_layer_with_its_states():
     seen = []
 

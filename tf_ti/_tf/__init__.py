@@ -26,6 +26,7 @@ from tf_ti._tf.devices import (
     registered_kernels,
 )
 from tf_ti._tf.errors import (
+    place_of,
     public,
     users_frame,
     warn,
@@ -183,6 +184,7 @@ __all__ = [
     "nest_items",
     "nest_like",
     "other_function",
+    "place_of",
     "public",
     "record",
     "register_freezing",

@@ -54,9 +54,21 @@ def warn(message: str) -> None:
     warnings.warn_explicit(message, UserWarning, path, line, names.get("__name__"), registry)
 
 
+def place_of(op: tf.Operation) -> str:
+    """Where the user's code made an operation, as " (model.py, line 12)"; nothing if unknown."""
+    frames = op.traceback or ()
+    if not any(frame.name == "func_graph_from_py_func" for frame in frames):
+        return ""  # of a saved model
+    own = [frame for frame in frames if _is_users_frame(frame.filename, frame.name)]
+    return f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""
+
+
 def _is_users(code: types.CodeType) -> bool:
-    path = code.co_filename
-    is_wrapper = path == "<string>" and code.co_name.startswith("tf_ti_")
+    return _is_users_frame(code.co_filename, code.co_name)
+
+
+def _is_users_frame(path: str, name: str) -> bool:
+    is_wrapper = path == "<string>" and name.startswith("tf_ti_")
     is_generated = is_wrapper or _GENERATED in path
     return not (is_generated or path.startswith(_HIDDEN) or _KERAS in path)
 

@@ -150,3 +150,8 @@ def has_mask_for_each_gate(cell: Any) -> bool:
 def dropout_mask(cell: Any, inputs: tf.Tensor) -> tf.Tensor:
     """The mask by which a cell that trains multiplies its inputs, the same in each step."""
     return cell.get_dropout_mask(inputs)
+
+
+def layers_of(model: Any) -> list[Any]:
+    """A model, and all layers in it."""
+    return list(model._flatten_layers())

@@ -1,5 +1,7 @@
 """`tf_ti.keras.RNN`, whose loop is ours, and `LSTM`, `GRU`, `SimpleRNN`: one native op."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -268,3 +270,25 @@ class RNN(_OurLoop, keras.layers.RNN):
 
     Source: keras.layers.RNN.
     """
+
+
+_OURS = {
+    keras.layers.LSTM: LSTM,
+    keras.layers.GRU: GRU,
+    keras.layers.SimpleRNN: SimpleRNN,
+    keras.layers.RNN: RNN,
+}
+
+
+@contextlib.contextmanager
+def our_loops(model: Any) -> Iterator[None]:
+    """Within it, the recurrent layers of a model that are Keras's run as ours do."""
+    theirs = [layer for layer in _internals.layers_of(model) if type(layer) in _OURS]
+    kinds = [type(layer) for layer in theirs]
+    try:
+        for layer, kind in zip(theirs, kinds):
+            layer.__class__ = _OURS[kind]
+        yield
+    finally:
+        for layer, kind in zip(theirs, kinds):
+            layer.__class__ = kind

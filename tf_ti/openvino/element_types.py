@@ -34,6 +34,17 @@ class ElementType:
             return ((halves ^ 8).astype(np.int8) - 8).astype(np.int8)
         return halves.astype(self.dtype)
 
+    def pack(self, numbers: np.ndarray) -> np.ndarray:
+        """The bytes of some numbers: what `unpack` takes."""
+        numbers = np.ascontiguousarray(numbers, self.dtype).reshape(-1)
+        if self.bits >= 8:
+            return numbers.view(np.uint8)
+        if self.bits == 1:
+            return np.packbits(numbers)
+        halves = np.zeros(2 * self.num_bytes(numbers.size), np.uint8)
+        halves[: numbers.size] = numbers.view(np.uint8) & 15
+        return halves[::2] | halves[1::2] << 4
+
 
 def _make(name: str, dtype, bits: int | None = None) -> ElementType:
     dtype = np.dtype(dtype)

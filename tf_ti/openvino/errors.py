@@ -1,6 +1,7 @@
 """The error of a file that cannot be used, and the quoting of names in its message."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 
 class IRError(ValueError):
@@ -15,10 +16,10 @@ def shown(text: object, most: int = 120) -> str:
     return quoted if len(quoted) <= most else f"{quoted[: most - 20]}...{quoted[-10:]}"
 
 
-def some(names: Iterable[object], most: int = 5) -> str:
+def some(names: Iterable[object], show: Callable[[Any], str] = shown, most: int = 5) -> str:
     """The first of some names, quoted, and the number of the others."""
     names = list(names)
-    listed = ", ".join(map(shown, names[:most]))
+    listed = ", ".join(map(show, names[:most]))
     return listed + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

@@ -75,6 +75,7 @@ class Graph:
     sources: Mapping[tuple[int, int], tuple[int, int]]
     path: str
     version: int
+    document: bytes = b""  # of a whole network: its XML, compressed
 
     def has_shape(self, layer: Layer) -> bool:
         """True if the shapes in the file are those of a layer's values.

@@ -58,6 +58,7 @@ class IRModule(tf.Module):
     Attributes:
         inputs, outputs: `TensorInfo`s.
         states: the `State`s by their `variable_id`s; `module.states["h"].assign(x)` sets one.
+        graph, constants: the network of the file, and the values of its constants.
     """
 
     def __init__(
@@ -70,16 +71,16 @@ class IRModule(tf.Module):
     ):
         check_supported(graph)
         super().__init__(name=name)
-        self._graph, self._precision = graph, precision
+        self.graph, self._precision = graph, precision
         self._parameters = graph.of_type("Parameter")
         self._results = graph.of_type("Result")
         self.inputs = tuple(_parameter_info(layer) for layer in self._parameters)
         self.outputs = tuple(_result_info(graph, layer) for layer in self._results)
         self._ambiguous = _ambiguous(self.inputs)
         with tf.init_scope():
-            self._constants = Constants(graph, weights, trainable, precision)
+            self.constants = Constants(graph, weights, trainable, precision)
             self.states = make_states(graph, precision)
-        self._weights = self._constants.variables
+        self._weights = self.constants.variables
         signature = _signature(self.inputs)
         self._function = tf.function(self._evaluate, input_signature=signature, autograph=False)
         self._by_name = tf.function(
@@ -109,7 +110,7 @@ class IRModule(tf.Module):
             f"{what} [{', '.join(map(str, each))}], " for what, each in lists.items() if each
         )
         outputs = ", ".join(map(str, self.outputs))
-        return f"<IRModule {self._graph.path!r}: {given}a call gives a tuple of [{outputs}]>"
+        return f"<IRModule {self.graph.path!r}: {given}a call gives a tuple of [{outputs}]>"
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> tuple[tf.Tensor, ...]:
         tensors = self._to_tensors(args, kwargs)
@@ -125,7 +126,7 @@ class IRModule(tf.Module):
     def _evaluate(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         given = {layer.id: tensor for layer, tensor in zip(self._parameters, tensors)}
         memory = Memory(self.states)
-        results = Evaluation(self._constants, memory, self._precision)(self._graph, given)
+        results = Evaluation(self.constants, memory, self._precision)(self.graph, given)
         memory.commit()
         found = zip(self._results, self.outputs)
         return [tf.cast(results[layer.id], info.dtype) for layer, info in found]

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder
 
@@ -52,6 +53,20 @@ def document(path: str) -> bytes:
 
 def parse(text: bytes | str, path: str) -> Graph:
     """The network that a document describes. Messages name it `path`."""
+    root = tree(text, path)
+    if root.tag != "net":
+        raise IRError(f"{path}: the root is <{shown(root.tag)[1:-1]}>, not <net>: this is no IR")
+    version = _integer(root, "version", f"{path}: <net>")
+    if version not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        raise IRError(f"{path}: version {version} of the IR is not among those known, {known}")
+    graph = _Reader(version).graph(root, path, depth=0)
+    encoded = text.encode() if isinstance(text, str) else text
+    return dataclasses.replace(graph, document=zlib.compress(encoded, 1))
+
+
+def tree(text: bytes | str, path: str) -> Element:
+    """The root of a document. Messages name it `path`."""
     parser = defusedxml.ElementTree.DefusedXMLParser(target=_Builder(), forbid_dtd=True)
     try:
         parser.feed(text)
@@ -59,13 +74,7 @@ def parse(text: bytes | str, path: str) -> Graph:
     except (ParseError, LookupError, ValueError) as error:
         # References to other files, and entities that grow without bounds, are refused too.
         raise IRError(f"{path}: is no XML that can be used: {error}") from error
-    if root.tag != "net":
-        raise IRError(f"{path}: the root is <{shown(root.tag)[1:-1]}>, not <net>: this is no IR")
-    version = _integer(root, "version", f"{path}: <net>")
-    if version not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
-        raise IRError(f"{path}: version {version} of the IR is not among those known, {known}")
-    return _Reader(version).graph(root, path, depth=0)
+    return root
 
 
 def check_file(path: str) -> None:

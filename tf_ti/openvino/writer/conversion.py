@@ -9,7 +9,15 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.openvino.errors import IRError, shown, some
-from tf_ti.openvino.writer.network import Network, Port, Weights, element_type_of, shape_of
+from tf_ti.openvino.writer.network import (
+    Network,
+    Port,
+    Surroundings,
+    Weights,
+    element_type_of,
+    shape_of,
+)
+from tf_ti.openvino.writer.states import ASSIGNMENTS, States
 
 # The counterpart of a tensor of the function: the output of a layer, or a constant. The handle of a
 # variable stays a tensor, for those that read it.
@@ -19,6 +27,11 @@ _TABLE: dict[str, Function] = {}
 
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
 _HARMLESS = _tf.READS | {"Assert", "VarHandleOp"}  # stateful, but no obstacle
+_LOOPS = frozenset(["While", "StatelessWhile"])
+_OTHER_LOOPS = (
+    "Loops of TensorFlow, and of Keras in a function, are not written: tf_ti.while_loop, "
+    "tf_ti.scan and the layers of tf_ti.keras are"
+)
 _SMALL = 64  # the most elements of a tensor that is evaluated here, if possible
 
 
@@ -51,7 +64,7 @@ class Node:
         self._used = used
 
     def error(self, message: str) -> IRError:
-        return IRError(f"{self.op.type} {shown(self.op.name)}: {message}")
+        return IRError(f"{self.op.type} {_named(self.op)}: {message}")
 
     def attr(self, name: str) -> Any:
         value = self.op.get_attr(name)
@@ -91,6 +104,14 @@ class Node:
             raise self.error(f"input {position} must be a constant")
         return value
 
+    def variable(self, handle: tf.Tensor, dtype: tf.DType) -> np.ndarray | Port:
+        """The value that a variable has here."""
+        return self.conversion.states.read(self.network, handle, dtype)
+
+    def assign(self, handle: tf.Tensor, dtype: tf.DType, value: Value) -> None:
+        """Gives a variable another value."""
+        self.conversion.states.assign(self.network, handle, dtype, value)
+
     def like(self, number: float, output: int = 0) -> np.ndarray:
         """A number in the dtype of an output."""
         return np.asarray(number, self.dtype(output))
@@ -109,31 +130,34 @@ class Conversion:
 
     Attributes:
         weights: the values of Constants.
+        states: the variables.
         problems: messages that say what cannot be written, and why.
         unsupported: the names of operations that the table lacks, by their types.
     """
 
-    def __init__(self) -> None:
-        self.weights = Weights()
+    def __init__(self, states: States) -> None:
+        self.weights, self.states = Weights(), states
         self.problems: list[str] = []
         self.unsupported: dict[str, list[str]] = collections.defaultdict(list)
         self._failed: set[int] = set()  # the ids of stand-ins for outputs that cannot be written
-        self._variables: dict[int, tuple[tf.Tensor, np.ndarray]] = {}
+        self._assigning: dict[str, bool] = {}  # by the names of functions
 
     def check(self) -> None:
         """Raises one error for all problems, if there are any."""
         problems = list(self.problems)
         if self.unsupported:
             kinds = (
-                f"{kind}: {some(dict.fromkeys(names))}"
+                f"{kind}: {some(dict.fromkeys(names), str)}"
                 for kind, names in sorted(self.unsupported.items())
             )
             problems.insert(0, f"operations that cannot be written as IR: {'; '.join(kinds)}")
+            if not self.unsupported.keys().isdisjoint(_LOOPS):
+                problems.append(_OTHER_LOOPS)
         if problems:
             raise IRError(". ".join(problems))
 
-    def network(self, is_body: bool = False) -> Network:
-        return Network(self.weights, is_body)
+    def network(self, surroundings: Surroundings | None = None) -> Network:
+        return Network(self.weights, surroundings)
 
     def run(
         self,
@@ -142,7 +166,7 @@ class Conversion:
         arguments: Sequence[Value],
         results: Sequence[tf.Tensor] | None = None,
     ) -> list[Value]:
-        """Writes the operations of a function.
+        """Writes the operations of a function, in the order in which it assigns its variables.
 
         Args:
             network: the network to add layers to.
@@ -152,8 +176,9 @@ class Conversion:
         """
         results = function.outputs if results is None else results
         values: dict[Any, Any] = {t.ref(): v for t, v in zip(function.inputs, arguments)}
-        needed = list(needed_operations(results, values))
-        self._check_effects(function, frozenset(needed))
+        reached = frozenset(needed_operations(results, values, self.assigning(function)))
+        self._check_effects(function, reached)
+        needed = [op for op in function.get_operations() if op in reached]
         used = frozenset(t.ref() for op in needed for t in op.inputs)
         used |= {t.ref() for t in results}
         for op in needed:
@@ -176,7 +201,7 @@ class Conversion:
             return [value]
         function = _TABLE.get(op.type)
         if function is None:
-            self.unsupported[op.type].append(op.name)
+            self.unsupported[op.type].append(_named(op))
             return self._failures(network, op)
         node = Node(self, network, op, inputs, used)
         try:
@@ -196,7 +221,7 @@ class Conversion:
         try:
             element_type_of(value.dtype)
         except IRError as error:  # for strings, say
-            self.problems.append(f"Const {shown(op.name)}: {error}")
+            self.problems.append(f"Const {_named(op)}: {error}")
             return self._failures(network, op)[0]
         return value
 
@@ -214,37 +239,53 @@ class Conversion:
         self._failed.update(map(id, outputs))
         return outputs
 
-    def variable(self, handle: tf.Tensor, dtype: tf.DType) -> np.ndarray:
-        """The value of a variable: the same array for all that read it."""
-        if id(handle) not in self._variables:
-            with tf.init_scope():
-                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
-            self._variables[id(handle)] = handle, value
-        return self._variables[id(handle)][1]
+    def assigning(self, function: Any) -> list[tf.Operation]:
+        """The operations of a graph that assign variables."""
+        return [op for op in function.get_operations() if self._assigns(op)]
+
+    def _assigns(self, op: tf.Operation) -> bool:
+        """True if an operation, or a function that it has, assigns a variable."""
+        if op.type in ASSIGNMENTS:
+            return True
+        if not _tf.is_stateful(op):
+            return False
+        for name in _functions(op):
+            if name not in self._assigning:
+                self._assigning[name] = bool(self.assigning(_tf.function_graph(op, name, None)))
+        return any(self._assigning[name] for name in _functions(op))
 
     def _check_effects(self, function: Any, needed: frozenset) -> None:
         """Finds operations that only have effects, except assertions, which are left out."""
         for op in function.get_operations():
             if op in needed or not _tf.is_stateful(op) or op.type in _HARMLESS:
                 continue
-            names = [name for value in op.node_def.attr.values() for name in _functions(value)]
+            names = _functions(op)
             for name in names:
-                called = _tf.function_graph(op, name, None)
-                self._check_effects(called, frozenset())
+                self._check_effects(_tf.function_graph(op, name, None), frozenset())
             if not names:
-                self.unsupported[op.type].append(op.name)
+                self.unsupported[op.type].append(_named(op))
 
 
-def _functions(value: Any) -> list[str]:
-    return [function.name for function in (value.func, *value.list.func) if function.name]
+def _named(op: tf.Operation) -> str:
+    """The name of an operation, and where the user's code made it."""
+    return shown(op.name) + _tf.place_of(op)
+
+
+def _functions(op: tf.Operation) -> list[str]:
+    """The names of the functions that an operation has."""
+    given = [f for value in op.node_def.attr.values() for f in (value.func, *value.list.func)]
+    return [function.name for function in given if function.name]
 
 
 def needed_operations(
-    results: Sequence[tf.Tensor], given: Mapping[Any, Any]
+    results: Sequence[tf.Tensor],
+    given: Mapping[Any, Any],
+    effects: Sequence[tf.Operation] = (),
 ) -> Iterator[tf.Operation]:
-    """The operations that compute `results`, each after those that it reads."""
+    """The operations that compute `results` and have `effects`, each after those that it reads."""
     done: set[tf.Operation] = set()
-    stack = [(t.op, False) for t in reversed(results) if t.ref() not in given]
+    stack = [(op, False) for op in reversed(effects)]
+    stack += [(t.op, False) for t in reversed(results) if t.ref() not in given]
     while stack:
         op, has_inputs = stack.pop()
         if op in done:

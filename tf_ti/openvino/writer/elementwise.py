@@ -96,11 +96,6 @@ def _identity_n(op, *inputs):
     return list(inputs)
 
 
-@writes("ReadVariableOp")
-def _read_variable(op, handle):
-    return op.conversion.variable(handle, op.op.outputs[0].dtype)
-
-
 @writes("Cast")
 def _cast(op, x):
     source, target = op.op.inputs[0].dtype, op.op.outputs[0].dtype

@@ -1,16 +1,25 @@
 """tf_ti's loops as TensorIterator and Loop, and TensorFlow's conditionals as If."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti.openvino.errors import shown
 from tf_ti.openvino.model import OWN_PORT, RANGE
 from tf_ti.openvino.writer.conversion import Node, needed_operations, writes
-from tf_ti.openvino.writer.network import Body, Layer, Network, Port, element_type_of, shape_of
+from tf_ti.openvino.writer.network import (
+    Body,
+    Layer,
+    Network,
+    Port,
+    Surroundings,
+    element_type_of,
+    shape_of,
+)
 
 _INTEGER = element_type_of(tf.int64)
 
@@ -54,11 +63,13 @@ def _fields(op: Node, kind: type, prefix: str) -> list[Any]:
     return [kind(*values) for values in zip(*(op.attr(f"{prefix}_{name}") for name in names))]
 
 
-def _positions_read(graph: Any, results: Iterable[tf.Tensor]) -> set[int]:
-    """The positions of the inputs of a function that its results depend on."""
+def _positions_read(
+    graph: Any, results: Iterable[tf.Tensor], effects: Sequence[tf.Operation] = ()
+) -> set[int]:
+    """The positions of the inputs of a function that its results and effects depend on."""
     results = list(results)
     position = {t.ref(): i for i, t in enumerate(graph.inputs)}
-    read = [t.ref() for op in needed_operations(results, position) for t in op.inputs]
+    read = [t.ref() for op in needed_operations(results, position, effects) for t in op.inputs]
     read += [t.ref() for t in results]
     return {position[ref] for ref in read if ref in position}
 
@@ -69,12 +80,6 @@ def _extent_of(network: Network, tensor: Any, axis: int) -> Port:
     ).outputs[0]
     inputs = [shape, np.asarray(axis), np.asarray(0)]
     return network.add("Gather", inputs, "opset8", batch_dims=0).outputs[0]
-
-
-def _is_view_of_parameter(value: Any) -> bool:
-    while value.layer.type in ("Reshape", "Squeeze", "Unsqueeze"):
-        value = value.layer.inputs[0]
-    return value.layer.type == "Parameter"
 
 
 @writes("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
@@ -112,10 +117,10 @@ class _Loop:
         self.is_loop = (
             self.condition is not None
             or not self.is_counted
-            or op.network.is_body
+            or op.network.surroundings is not None
             or any(i.is_sliced and not i.is_plain for i in self.inputs)
         )
-        self.network = self.conversion.network(is_body=True)
+        self.network = self.conversion.network(Surroundings(op.network, self._invariant))
         self.ports: list[Any] = []
         self.description = Body(self.network)
         self._number: Port | None = None
@@ -130,6 +135,12 @@ class _Loop:
                 raise self.op.error(f"{given.label}: OpenVINO's loops take no {given.mode}")
         if self.op.attr("reverse"):
             raise self.op.error("it is the gradient of a loop")
+        for graph in filter(None, (self.body, self.condition)):
+            if effects := self.conversion.assigning(graph):
+                raise self.op.error(
+                    f"{shown(effects[0].name)} assigns a variable in it, as OpenVINO's loops do "
+                    "not: make the value a state of the loop"
+                )
 
     def _live(self) -> tuple[list[int], set[int]]:
         """The results of the body that are needed, and the parameters that they read."""
@@ -155,6 +166,12 @@ class _Loop:
         # In a body of known shapes, OpenVINO's CPU plugin reuses the memory of Parameters, and may
         # overwrite a state or an invariant that is still needed. It keeps those of a Result.
         self.network.result(parameter, "kept")
+
+    def _invariant(self, value: Port) -> Port:
+        """A Parameter of the body for a value of the network around it."""
+        parameter = self.network.parameter(value.element_type, value.shape, "variable")
+        self._feed(value, parameter)
+        return parameter
 
     def _parameter(self, position: int, shape: Any) -> Port:
         kind = element_type_of(self.op.op.inputs[position].dtype)
@@ -355,10 +372,9 @@ class _Loop:
         OpenVINO's CPU plugin follows back edges one after the other, and so may overwrite that
         Parameter before it is read.
         """
-        if not isinstance(value, Port) or value is parameter or not _is_view_of_parameter(value):
+        if not isinstance(value, Port) or value is parameter or not value.is_view_of_parameter:
             return value
-        either = "LogicalOr" if value.element_type.name == "boolean" else "Maximum"
-        return self.network.add(either, [value, value]).outputs[0]
+        return self.network.copy(value)
 
     def _give(self, port: int, output: _Output, results: dict[int, Any], states: dict) -> None:
         value, name = results[output.source], f"output_{port}"
@@ -431,36 +447,72 @@ def _if(op, condition, *inputs):
     if op.op.inputs[0].dtype != tf.bool:
         zero = np.zeros([], op.op.inputs[0].dtype.as_numpy_dtype)
         condition = op.add("NotEqual", condition, zero, outputs=[element_type_of(tf.bool)])
-    used = [i for i in range(len(op.op.outputs)) if op.is_used(i)]
-    kinds = [element_type_of(op.op.outputs[i].dtype) for i in used]
-    shapes = [t.shape for t in op.op.inputs[1:]]
-    graphs = {
-        tag: _tf.function_graph(op.op, op.op.get_attr(f"{tag}_branch").name, shapes)
-        for tag in ("then", "else")
-    }
-    reads = {
-        tag: _positions_read(graph, [graph.outputs[i] for i in used])
-        for tag, graph in graphs.items()
-    }
-    fed = [i for i in sorted(reads["then"] | reads["else"]) if isinstance(inputs[i], Port)]
-    bodies = []
-    for tag, graph in graphs.items():
-        body = Body(op.conversion.network(is_body=True), f"{tag}_body", f"{tag}_port_map")
-        values: list[Any] = list(inputs)
-        for port, i in enumerate(fed, start=1):
+    return _If(op, condition, inputs).write()
+
+
+class _If:
+    """A conditional that is being written."""
+
+    def __init__(self, op: Node, condition: Any, inputs: Sequence[Any]):
+        self.op, self.inputs = op, inputs
+        self.ports: list[Any] = [condition]
+        self.used = [i for i in range(len(op.op.outputs)) if op.is_used(i)]
+        shapes = [t.shape for t in op.op.inputs[1:]]
+        self.graphs = {
+            tag: _tf.function_graph(op.op, op.op.get_attr(f"{tag}_branch").name, shapes)
+            for tag in ("then", "else")
+        }
+        self.reads = {
+            tag: _positions_read(
+                graph, [graph.outputs[i] for i in self.used], op.conversion.assigning(graph)
+            )
+            for tag, graph in self.graphs.items()
+        }
+
+    def write(self) -> list[Any]:
+        op, states = self.op, self.op.conversion.states
+        fed: dict[int, int] = {}  # the ports of inputs
+        for i in sorted(self.reads["then"] | self.reads["else"]):
+            if isinstance(self.inputs[i], Port):
+                fed[i] = len(self.ports)
+                self.ports.append(self.inputs[i])
+        branches = [self._branch(tag, fed) for tag in self.graphs]
+        assigned = {key: of for body, _ in branches for key, of in body.network.assigned.items()}
+        for body, values in branches:
+            values += [states.read(body.network, *of) for of in assigned.values()]
+        for body, values in branches:
+            for k, value in enumerate(values):
+                result = body.network.result(value, f"output_{k}")
+                body.give(len(self.ports) + k, result)
+        kinds = [element_type_of(op.op.outputs[i].dtype) for i in self.used]
+        kinds += [element_type_of(dtype) for _, dtype in assigned.values()]
+        layer = op.layer("If", *self.ports, version="opset8", outputs=kinds)
+        layer.bodies += [body for body, _ in branches]
+        for (handle, dtype), port in zip(assigned.values(), layer.outputs[len(self.used) :]):
+            op.assign(handle, dtype, port)
+        made: list[Any] = [None] * len(op.op.outputs)
+        for i, port in zip(self.used, layer.outputs):
+            made[i] = port
+        return made
+
+    def _branch(self, tag: str, fed: Mapping[int, int]) -> tuple[Body, list[Any]]:
+        """The body of a branch, and the values of its outputs."""
+        op, graph = self.op, self.graphs[tag]
+
+        def feed(value: Port) -> Port:
+            parameter = body.network.parameter(value.element_type, value.shape, "variable")
+            body.feed(len(self.ports), parameter)
+            self.ports.append(value)
+            return parameter
+
+        network = op.conversion.network(Surroundings(op.network, feed))
+        body = Body(network, f"{tag}_body", f"{tag}_port_map")
+        values: list[Any] = list(self.inputs)
+        for i, port in fed.items():
             values[i] = None
-            if i in reads[tag]:
+            if i in self.reads[tag]:
                 kind = element_type_of(op.op.inputs[1 + i].dtype)
-                values[i] = body.network.parameter(kind, shape_of(op.shape(1 + i)), f"input_{i}")
+                values[i] = network.parameter(kind, shape_of(op.shape(1 + i)), f"input_{i}")
                 body.feed(port, values[i])
-        wanted = [graph.outputs[i] for i in used]
-        found = op.conversion.run(body.network, graph, values, wanted)
-        for k, value in enumerate(found):
-            body.give(1 + len(fed) + k, body.network.result(value, f"output_{k}"))
-        bodies.append(body)
-    layer = op.layer("If", condition, *(inputs[i] for i in fed), version="opset8", outputs=kinds)
-    layer.bodies += bodies
-    made: list[Any] = [None] * len(op.op.outputs)
-    for i, port in zip(used, layer.outputs):
-        made[i] = port
-    return made
+        wanted = [graph.outputs[i] for i in self.used]
+        return body, op.conversion.run(network, graph, values, wanted)

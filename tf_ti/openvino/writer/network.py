@@ -2,8 +2,9 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import Any, BinaryIO
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, BinaryIO, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -32,6 +33,27 @@ def shape_of(shape: tf.TensorShape) -> Shape | None:
     return None if shape.rank is None else tuple(shape.as_list())
 
 
+def dimensions(shape: Shape | None) -> str:
+    """A shape as attributes of layers have it."""
+    return "..." if shape is None else ",".join("?" if n is None else str(n) for n in shape)
+
+
+def free(name: str, taken: set[str]) -> str:
+    """The name, with a number if it is taken."""
+    found, number = name, 0
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    taken.add(found)
+    return found
+
+
+def clean(name: str | bytes) -> str:
+    """Replaces characters that XML cannot have."""
+    text = name.decode() if isinstance(name, bytes) else str(name)
+    return re.sub("[\x00-\x1f\ud800-\udfff\ufffe\uffff]", "_", text)
+
+
 @dataclasses.dataclass(eq=False)
 class Port:
     """An output of a layer."""
@@ -41,6 +63,27 @@ class Port:
     element_type: ElementType
     shape: Shape | None = None
     names: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_view_of_parameter(self) -> bool:
+        """True if the numbers are those of a Parameter, where OpenVINO may not copy them."""
+        port = self
+        while port.layer.type in ("Reshape", "Squeeze", "Unsqueeze"):
+            port = port.layer.inputs[0]
+        return port.layer.type == "Parameter"
+
+    @property
+    def is_computed(self) -> bool:
+        """True if the numbers depend on what a call is given, or on states."""
+        found, stack = set(), [self]
+        while stack:
+            layer = stack.pop().layer
+            if layer.type in ("Parameter", "ReadValue"):
+                return True
+            if layer.type != "ShapeOf" and layer.id not in found:
+                found.add(layer.id)
+                stack += layer.inputs
+        return False
 
 
 @dataclasses.dataclass(eq=False)
@@ -103,14 +146,34 @@ class Weights:
             end = offset + data.size
 
 
-class Network:
-    """Layers, each after those that it reads: a whole network, or the body of a layer."""
+class Surroundings(NamedTuple):
+    """What is around a body.
 
-    def __init__(self, weights: Weights, is_body: bool = False):
-        self.weights, self.is_body = weights, is_body
+    Attributes:
+        network: the network around it.
+        feed: feeds a value of that network to the body, and returns the Parameter.
+    """
+
+    network: "Network"
+    feed: Callable[[Port], Port]
+
+
+class Network:
+    """Layers, each after those that it reads: a whole network, or the body of a layer.
+
+    Attributes:
+        surroundings: those of a body; None for a whole network.
+        variables: the values of variables that are assigned, by the ids of their handles.
+        assigned: the handles and dtypes of those assigned here, likewise.
+    """
+
+    def __init__(self, weights: Weights, surroundings: "Surroundings | None" = None):
+        self.weights, self.surroundings = weights, surroundings
         self.layers: list[Layer] = []
         self._names: dict[str, int] = {}
         self._constants: dict[int, tuple[np.ndarray, Port]] = {}
+        self.variables: dict[int, Any] = {}
+        self.assigned: dict[int, tuple[tf.Tensor, tf.DType]] = {}
 
     def add(
         self,
@@ -162,13 +225,22 @@ class Network:
         return port
 
     def parameter(self, kind: ElementType, shape: Shape | None, name: str = "") -> Port:
-        dims = "..." if shape is None else ",".join("?" if n is None else str(n) for n in shape)
         layer = self.add(
-            "Parameter", [], outputs=[kind], name=name, shape=dims, element_type=kind.name
+            "Parameter",
+            [],
+            outputs=[kind],
+            name=name,
+            shape=dimensions(shape),
+            element_type=kind.name,
         )
         (port,) = layer.outputs
         port.shape = shape
         return port
+
+    def copy(self, value: Port) -> Port:
+        """The same numbers elsewhere."""
+        either = "LogicalOr" if value.element_type.name == "boolean" else "Maximum"
+        return self.add(either, [value, value]).outputs[0]
 
     def result(self, value: Any, name: str = "") -> Layer:
         return self.add("Result", [value], outputs=[], name=name)

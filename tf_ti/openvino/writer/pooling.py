@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti.openvino.element_types import ElementType
 from tf_ti.openvino.writer.conversion import Node, writes
 from tf_ti.openvino.writer.network import element_type_of
-from tf_ti.openvino.writer.shapes import shape_as
+from tf_ti.openvino.writer.shapes import shape_as, take
 
 _BOOLEAN = [element_type_of(tf.bool)]
 _KINDS = {
@@ -17,15 +18,39 @@ _KINDS = {
     "EmbeddingBagPacked": "packed",
     "EmbeddingSegmentsSum": "segments",
 }
-_BOUNDS = {"offsets": "offsets", "packed": None, "segments": "segment_ids"}
+_OPTIONAL = ("num_segments", "default_index", "per_sample_weights")
+_END = np.iinfo(np.int64).max
 
 
 @writes(*(f"TfTi>{prefix}{name}" for prefix in ("", "Resource") for name in _KINDS))
-def _bag(op, table, *inputs):
-    bags = _Bags.of(op, [table, *inputs])
-    if not isinstance(table, np.ndarray) and op.op.type.startswith("TfTi>Resource"):
-        table = op.conversion.variable(table, tf.as_dtype(op.op.get_attr("T")))
-    result = bags.reduce(table, op.attr("reduction"))
+def _bag(op, *inputs):
+    named = _tf.inputs_by_name(op.op, inputs)
+    kind = _KINDS[op.op.type.removeprefix("TfTi>").removeprefix("Resource")]
+    (indices,), bounds = named["indices"], named.get("offsets", named.get("segment_ids"))
+    rest = (named.get(name) or [None] for name in _OPTIONAL)
+    bounds = bounds and bounds[0]
+    return _pooled(op, inputs[0], _Bags(op, kind, indices, bounds, *(part for (part,) in rest)))
+
+
+@writes("TfTi>EmbeddingBags", "TfTi>ResourceEmbeddingBags")
+def _several(op, *inputs):
+    named = _tf.inputs_by_name(op.op, inputs)
+    lists = {name: iter(values) for name, values in named.items()}
+    found = []
+    for kind, table, indices in zip(op.attr("bags"), inputs, named["indices"]):
+        bounds = next(lists["bounds"]) if kind != "packed" else None
+        count = next(lists["num_segments"]) if kind == "segments" else None
+        default_index, weights = (next(lists[name], None) for name in _OPTIONAL[1:])
+        bags = _Bags(op, kind, indices, bounds, count, default_index, weights)
+        found.append(_pooled(op, table, bags))
+    return found
+
+
+def _pooled(op: Node, table: Any, bags: "_Bags") -> Any:
+    """The bags of a table, reduced."""
+    if op.op.type.startswith("TfTi>Resource"):
+        table = op.variable(table, op.op.get_attr("T"))
+    result = bags.prepared().reduce(table, op.attr("reduction"))
     if bags.kind != "offsets":
         return result
     first, last, one = np.asarray([0]), np.asarray([-1]), np.asarray([1])
@@ -44,6 +69,8 @@ class _Bags:
         num_segments: the number of segments, or None for other kinds.
         default_index: the row for empty bags, or None.
         weights: the weights of the rows, or None.
+        is_padding: which indices are left out, or None.
+        extents: the shape of the op's indices, as far as it is known.
     """
 
     op: Node
@@ -53,29 +80,33 @@ class _Bags:
     num_segments: Any = None
     default_index: Any = None
     weights: Any = None
+    is_padding: Any = None
+    extents: tf.TensorShape = tf.TensorShape(None)
 
-    @classmethod
-    def of(cls, op: Node, inputs: list) -> "_Bags":
-        kind = _KINDS[op.op.type.removeprefix("TfTi>").removeprefix("Resource")]
-        named = _tf.inputs_by_name(op.op, inputs)
-        names = ("indices", _BOUNDS[kind], "num_segments", "default_index", "per_sample_weights")
-        indices, bounds, num_segments, default_index, weights = (
-            next(iter(named.get(name, [])), None) for name in names
-        )
-        if isinstance(default_index, np.ndarray) and default_index == -1:
-            default_index = None
-        if weights is not None and op.attr("Tweights") != op.attr("T"):
-            kind_of_table = element_type_of(op.op.outputs[0].dtype)
-            weights = op.add(
-                "Convert", weights, outputs=[kind_of_table], destination_type=kind_of_table.name
-            )
-        bags = cls(op, kind, indices, bounds, num_segments, default_index, weights)
-        bags = bags._closed() if kind == "offsets" else bags
+    def prepared(self) -> "_Bags":
+        """The bags of the op's inputs as `reduce` takes them."""
+        op, bags = self.op, self._replace(extents=tf.TensorShape(self.indices.shape))
+        if isinstance(self.default_index, np.ndarray) and self.default_index == -1:
+            bags = bags._replace(default_index=None)
+        if self.weights is not None and op.attr("Tweights") != op.attr("T"):
+            (kind,) = self._kinds
+            weights = op.add("Convert", self.weights, outputs=[kind], destination_type=kind.name)
+            bags = bags._replace(weights=weights)
+        bags = bags._closed() if self.kind == "offsets" else bags
         padding = op.attr("padding_idx")
         return bags._without_padding(padding[0]) if padding else bags
 
     def _replace(self, **changes: Any) -> "_Bags":
         return dataclasses.replace(self, **changes)
+
+    @property
+    def _kinds(self) -> list[ElementType]:
+        """The element type of the table, as one of a layer's outputs."""
+        return [element_type_of(self.op.op.get_attr("T"))]
+
+    @property
+    def _index_type(self) -> tf.DType:
+        return self.op.op.get_attr("Tindices")
 
     def _closed(self) -> "_Bags":
         """Adds a last bag with one index, which marks the end of the others and is dropped later.
@@ -85,7 +116,7 @@ class _Bags:
         op, zero = self.op, self._zero(1)
         bounds, weights = self.bounds, self.weights
         if not op.attr("include_last_offset"):
-            count = shape_as(op, self.indices, op.op.inputs[1].dtype)
+            count = shape_as(op, self.indices, self._index_type)
             bounds = op.add("Concat", bounds, count, axis=0)
         if weights is not None:
             weights = op.add("Concat", weights, op.like(0).reshape(1), axis=0)
@@ -94,53 +125,116 @@ class _Bags:
 
     def _zero(self, *shape: int) -> np.ndarray:
         """Zeros in the dtype of the indices."""
-        return np.zeros(shape, self.op.op.inputs[1].dtype.as_numpy_dtype)
+        return np.zeros(shape, self._index_type.as_numpy_dtype)
 
     def _without_padding(self, padding: int) -> "_Bags":
         """Gives the padding index weights of zero."""
         op = self.op
-        if self.default_index is not None:
-            raise op.error("OpenVINO has no padding_idx beside a default_index")
-        if op.attr("reduction") == "max":
-            raise op.error("OpenVINO has no padding_idx for the reduction max")
         is_padding = op.add("Equal", self.indices, self._zero() + padding, outputs=_BOOLEAN)
-        kinds = [element_type_of(op.op.outputs[0].dtype)]
         ones = op.like(1) if self.weights is None else self.weights
-        return self._replace(
-            indices=op.add(
-                "Select", is_padding, self._zero(), self.indices,
-                outputs=[element_type_of(op.op.inputs[1].dtype)],
-            ),
-            weights=op.add("Select", is_padding, op.like(0), ones, outputs=kinds),
+        indices = op.add(
+            "Select", is_padding, self._zero(), self.indices,
+            outputs=[element_type_of(self._index_type)],
         )  # fmt: skip
+        weights = op.add("Select", is_padding, op.like(0), ones, outputs=self._kinds)
+        return self._replace(indices=indices, weights=weights, is_padding=is_padding)
 
     def reduce(self, table: Any, reduction: str) -> Any:
-        op = self.op
+        if self.default_index is not None and not self._takes_default(reduction):
+            result = self._replace(default_index=None).reduce(table, reduction)
+            return self._filled(result, self._default_row(table))
         if reduction == "sum":
             return self._sum(table)
         if reduction == "max":
-            if self.kind != "packed" or self.default_index is not None:
-                raise op.error("OpenVINO has no such bags with the reduction max")
-            rows = op.add(
-                "Gather", table, self.indices, np.asarray(0), version="opset8", batch_dims=0
-            )
-            most = op.add("ReduceMax", rows, np.asarray([1]), keep_dims=False)
-            if op.shape(1)[1]:
-                return most
-            shape = shape_as(op, self.indices)
-            width = op.add(
-                "Gather", shape, np.asarray(1), np.asarray(0), version="opset8", batch_dims=0
-            )
-            is_empty = op.add("Equal", width, np.asarray(0), outputs=_BOOLEAN)
-            kinds = [element_type_of(op.op.outputs[0].dtype)]
-            return op.add("Select", is_empty, op.like(0), most, outputs=kinds)
-        if op.op.outputs[0].dtype.is_integer:
-            raise op.error(f"OpenVINO's reduction {reduction} of integers is another one")
+            return self._max(table)
+        if self._kinds[0].dtype.kind in "iu":
+            raise self.op.error(f"OpenVINO's reduction {reduction} of integers is another one")
         if reduction == "mean" and self.weights is None and self.kind != "segments":
             return self._pool("EmbeddingBag" + self.kind.capitalize(), table, "mean")
-        if self.default_index is not None:
-            raise op.error(f"OpenVINO has no reduction {reduction} with a default_index")
         return self._ratio(table, reduction)
+
+    def _takes_default(self, reduction: str) -> bool:
+        """True if OpenVINO's operation has a row for empty bags."""
+        if self.kind == "packed" or self.is_padding is not None:
+            return False
+        if reduction == "sum":
+            return self.weights is None or self.extents.is_fully_defined()
+        return reduction == "mean" and self.weights is None and self.kind != "segments"
+
+    def _default_row(self, table: Any) -> Any:
+        op, index = self.op, self.default_index
+        if isinstance(index, np.ndarray):
+            return take(op, table, index, np.asarray(0))
+        row = take(op, table, op.add("Maximum", index, self._zero()), np.asarray(0))
+        is_none = op.add("Less", index, self._zero(), outputs=_BOOLEAN)
+        return op.add("Select", is_none, op.like(0), row, outputs=self._kinds)
+
+    def _filled(self, result: Any, row: Any) -> Any:
+        """The result with a row in place of those of empty bags."""
+        if self.kind == "packed" and self.is_padding is None:
+            if self.extents[1]:
+                return result
+            width = take(self.op, shape_as(self.op, self.indices), np.asarray(1), np.asarray(0))
+            is_empty = self.op.add("Equal", width, np.asarray(0), outputs=_BOOLEAN)
+        else:
+            is_kept = self._ones()
+            if self.is_padding is not None:
+                is_kept = self.op.add(
+                    "Select", self.is_padding, self.op.like(0), is_kept, outputs=self._kinds
+                )
+            count = self._sum_of(is_kept)
+            is_empty = self.op.add("Equal", count, self.op.like(0), outputs=_BOOLEAN)
+        return self.op.add("Select", is_empty, row, result, outputs=self._kinds)
+
+    def _max(self, table: Any) -> Any:
+        op, kind = self.op, self._kinds[0]
+        least = -np.inf if kind.is_floating else np.iinfo(kind.dtype).min
+        rows = op.add("Gather", table, self.indices, np.asarray(0), version="opset8", batch_dims=0)
+        if self.is_padding is not None:
+            is_padding = self._beside_rows(self.is_padding)
+            rows = op.add("Select", is_padding, op.like(least), rows, outputs=self._kinds)
+        if self.kind == "packed":
+            most = op.add("ReduceMax", rows, np.asarray([1]), keep_dims=False)
+        else:
+            shape = op.add("Concat", self._num_bags(), self._extents_of_row(table), axis=0)
+            most = op.add("Broadcast", op.like(least), shape, version="opset3", mode="numpy")
+            numbers = op.add("Unsqueeze", self._bag_numbers(), np.asarray([1]))
+            most = op.add(
+                "ScatterNDUpdate", most, numbers, rows, version="opset15", reduction="max"
+            )
+        return self._filled(most, op.like(0))
+
+    def _num_bags(self) -> Any:
+        """The number of bags, as a vector in int64."""
+        if self.kind == "offsets":
+            return shape_as(self.op, self.bounds)
+        kind = element_type_of(tf.int64)
+        count = self.num_segments
+        if self._index_type != tf.int64:
+            count = self.op.add("Convert", count, outputs=[kind], destination_type=kind.name)
+        return self.op.add("Reshape", count, np.asarray([1]), special_zero=False)
+
+    def _bag_numbers(self) -> Any:
+        """The number of each index's bag."""
+        if self.kind == "segments":
+            return self.bounds
+        op, kinds = self.op, [element_type_of(self._index_type)]
+        place = op.add(
+            "SearchSorted",
+            self.bounds,
+            self._numbers(),
+            version="opset15",
+            outputs=kinds,
+            right_mode=True,
+            output_type=kinds[0].name,
+        )
+        return op.add("Subtract", place, self._zero() + 1)
+
+    def _extents_of_row(self, table: Any) -> Any:
+        last = np.asarray([_END])
+        one = np.asarray([1])
+        shape = shape_as(self.op, table)
+        return self.op.add("Slice", shape, one, last, one, np.asarray([0]), version="opset8")
 
     def _sum(self, table: Any) -> Any:
         names = {
@@ -148,10 +242,7 @@ class _Bags:
             "packed": "EmbeddingBagPackedSum",
             "segments": "EmbeddingSegmentsSum",
         }
-        if self.kind == "packed" and self.default_index is not None:
-            # Either all bags are empty, or none is.
-            return self._replace(default_index=None)._sum(table)
-        if self.weights is not None and not self.op.shape(1).is_fully_defined():
+        if self.weights is not None and not self.extents.is_fully_defined():
             return self._sum_of_products(table)
         return self._pool(names[self.kind], table)
 
@@ -160,62 +251,58 @@ class _Bags:
 
         OpenVINO's CPU plugin takes no weights if their number is unknown.
         """
-        op, first = self.op, np.asarray(0)
-        rank = self._rank_of_table()
-        rows = op.add("Gather", table, self.indices, first, version="opset8", batch_dims=0)
-        weights = self.weights
-        if rank > 1:
-            inner = np.arange(1, rank) + (self.kind == "packed")
-            weights = op.add("Unsqueeze", weights, inner)
-        rows = op.add("Multiply", rows, weights)
+        op = self.op
+        rows = op.add("Gather", table, self.indices, np.asarray(0), version="opset8", batch_dims=0)
+        rows = op.add("Multiply", rows, self._beside_rows(self.weights))
         if self.kind == "packed":
             return op.add("ReduceSum", rows, np.asarray([1]), keep_dims=False)
-        numbers, default = self._numbers(), self.default_index
-        if default is not None:
-            if not isinstance(default, np.ndarray):
-                raise op.error("default_index must be a constant beside weights")
-            row = op.add("Gather", table, default.reshape(1), first, version="opset8", batch_dims=0)
-            rows = op.add("Concat", rows, row, axis=0)
-            default = self._count()
-        return self._replace(indices=numbers, weights=None, default_index=default)._sum(rows)
+        return self._replace(indices=self._numbers(), weights=None)._sum(rows)
 
     def _pool(self, type: str, table: Any, reduction: str | None = None) -> Any:
         parts = [self.bounds, self.num_segments, self.default_index, self.weights]
         if self.weights is not None and self.default_index is None and self.kind != "packed":
             parts[2] = self._zero() - 1
         inputs = [table, self.indices, *(part for part in parts if part is not None)]
-        kinds = [element_type_of(self.op.op.outputs[0].dtype)]
         if reduction is None:
-            return self.op.add(type, *inputs, version="opset3", outputs=kinds)
-        return self.op.add(type, *inputs, version="opset15", outputs=kinds, reduction=reduction)
+            return self.op.add(type, *inputs, version="opset3", outputs=self._kinds)
+        return self.op.add(
+            type, *inputs, version="opset15", outputs=self._kinds, reduction=reduction
+        )
 
     def _ratio(self, table: Any, reduction: str) -> Any:
         """The weighted sum divided by the sum of weights, or by the root of the sum of squares."""
         op = self.op
-        weights = self.weights
-        if weights is None:
-            weights = op.add(
-                "Broadcast", op.like(1), shape_as(op, self.indices), version="opset3", mode="numpy"
-            )
+        weights = self._ones() if self.weights is None else self.weights
         if reduction == "sqrtn":
             weights = op.add("Multiply", weights, weights)
-        total = self._sum(table)
-        column = op.add("Reshape", weights, np.asarray([-1, 1]), special_zero=False)
-        numbers = self._numbers()
-        divisor = self._replace(indices=numbers, weights=None)._sum(column)
+        divisor = self._sum_of(weights)
         if reduction == "sqrtn":
             divisor = op.add("Sqrt", divisor)
-        rank = self._rank_of_table()
-        if rank > 2:
-            divisor = op.add("Unsqueeze", divisor, np.arange(2, rank))
-        if rank == 1:
-            divisor = op.add("Squeeze", divisor, np.asarray([1]))
-        kinds = [element_type_of(op.op.outputs[0].dtype)]
         is_zero = op.add("Equal", divisor, op.like(0), outputs=_BOOLEAN)
-        divisor = op.add("Select", is_zero, op.like(1), divisor, outputs=kinds)
-        return op.add(
-            "Select", is_zero, op.like(0), op.add("Divide", total, divisor), outputs=kinds
-        )
+        divisor = op.add("Select", is_zero, op.like(1), divisor, outputs=self._kinds)
+        ratio = op.add("Divide", self._sum(table), divisor)
+        return op.add("Select", is_zero, op.like(0), ratio, outputs=self._kinds)
+
+    def _ones(self) -> Any:
+        shape = shape_as(self.op, self.indices)
+        return self.op.add("Broadcast", self.op.like(1), shape, version="opset3", mode="numpy")
+
+    def _sum_of(self, values: Any) -> Any:
+        """The sum of each bag's numbers, beside its row."""
+        op, rank = self.op, self._rank_of_table()
+        column = op.add("Reshape", values, np.asarray([-1, 1]), special_zero=False)
+        bags = self._replace(indices=self._numbers(), weights=None, default_index=None)
+        total = bags._sum(column)
+        if rank > 2:
+            return op.add("Unsqueeze", total, np.arange(2, rank))
+        return op.add("Squeeze", total, np.asarray([1])) if rank == 1 else total
+
+    def _beside_rows(self, values: Any) -> Any:
+        """Numbers of the indices, in the rank of the rows that are gathered."""
+        rank = self._rank_of_table()
+        if rank == 1:
+            return values
+        return self.op.add("Unsqueeze", values, np.arange(1, rank) + (self.kind == "packed"))
 
     def _rank_of_table(self) -> int:
         rank = self.op.op.outputs[0].shape.rank
@@ -223,21 +310,17 @@ class _Bags:
             raise self.op.error("the rank of its table must be known")
         return rank
 
-    def _count(self) -> Any:
-        """The number of indices."""
-        op = self.op
-        shape = shape_as(op, self.indices, op.op.inputs[1].dtype)
-        return op.add("ReduceProd", shape, np.asarray([0]), keep_dims=False)
-
     def _numbers(self) -> Any:
         """The numbers of the indices from 0 on, in their shape."""
-        op, dtype = self.op, self.op.op.inputs[1].dtype
+        op, dtype = self.op, self._index_type
         kind = element_type_of(dtype)
         zero = self._zero()
+        shape = shape_as(op, self.indices, dtype)
+        count = op.add("ReduceProd", shape, np.asarray([0]), keep_dims=False)
         numbers = op.add(
             "Range",
             zero,
-            self._count(),
+            count,
             zero + 1,
             version="opset4",
             outputs=[kind],
@@ -245,5 +328,4 @@ class _Bags:
         )
         if self.kind != "packed":
             return numbers
-        shape = shape_as(op, self.indices, dtype)
         return op.add("Reshape", numbers, shape, special_zero=False)

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from tf_ti.openvino.writer.conversion import writes
 from tf_ti.openvino.writer.network import element_type_of
+from tf_ti.openvino.writer.shapes import shape_as
 
 _REDUCTIONS = {
     "All": "ReduceLogicalAnd",
@@ -93,3 +94,53 @@ def _top_k(op, x, count):
     if op.op.outputs[1].dtype not in (tf.int32, tf.int64):
         raise op.error(f"indices of {op.op.outputs[1].dtype.name} are not supported")
     return _top(op, x, count, -1, "max", 1)
+
+
+_SEGMENTS = {
+    "UnsortedSegmentMax": ("max", lambda dtype: dtype.min),
+    "UnsortedSegmentMin": ("min", lambda dtype: dtype.max),
+    "UnsortedSegmentProd": ("prod", lambda dtype: 1),
+    "UnsortedSegmentSum": ("sum", lambda dtype: 0),
+}
+
+
+@writes(*_SEGMENTS)
+def _segments(op, x, numbers, count):
+    reduction, neutral = _SEGMENTS[op.op.type]
+    first, one = np.asarray([0]), np.asarray([1])
+    rank, last = op.rank(1), np.asarray([np.iinfo(np.int64).max])
+    row = op.add("Slice", shape_as(op, x), np.asarray([rank]), last, one, first, version="opset8")
+    if rank != 1:
+        flat = op.add("Concat", np.asarray([-1]), row, axis=0)
+        x = op.add("Reshape", x, flat, special_zero=False)
+        numbers = op.add("Reshape", numbers, np.asarray([-1]), special_zero=False)
+    integer = element_type_of(tf.int64)
+    count, numbers = (
+        op.add("Convert", value, outputs=[integer], destination_type="i64")
+        for value in (count, numbers)
+    )
+    # What is in no segment, of numbers below 0, is in one more.
+    is_none = op.add("Less", numbers, np.asarray(0), outputs=[element_type_of(tf.bool)])
+    numbers = op.add("Select", is_none, count, numbers, outputs=[integer])
+    extent = op.add("Unsqueeze", op.add("Add", count, np.asarray(1)), first)
+    shape = op.add("Concat", extent, row, axis=0)
+    start = op.add(
+        "Broadcast", op.like(neutral(op.op.outputs[0].dtype)), shape, version="opset3", mode="numpy"
+    )
+    places = op.add("Unsqueeze", numbers, one)
+    total = op.add("ScatterNDUpdate", start, places, x, version="opset15", reduction=reduction)
+    return op.add("Slice", total, first, np.asarray([-1]), one, first, version="opset8")
+
+
+@writes("LowerBound", "UpperBound")
+def _bound(op, sequence, values):
+    kind = element_type_of(op.op.outputs[0].dtype)
+    return op.add(
+        "SearchSorted",
+        sequence,
+        values,
+        version="opset15",
+        outputs=[kind],
+        right_mode=op.op.type == "UpperBound",
+        output_type=kind.name,
+    )

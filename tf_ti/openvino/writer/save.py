@@ -1,5 +1,8 @@
 """`tf_ti.openvino.save`: a function of TensorFlow as an IR."""
 
+import contextlib
+import inspect
+import itertools
 import os
 import re
 import uuid
@@ -10,18 +13,32 @@ from xml.etree import ElementTree
 import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
+import tf_ti
 from tf_ti import _tf
 from tf_ti.openvino.errors import IRError, shown
+from tf_ti.openvino.module import IRModule
 from tf_ti.openvino.writer import (  # noqa: F401 - they fill the table of `writes`
     elementwise,
     iteration,
+    partition,
     pooling,
     reductions,
     sequences,
     shapes,
+    variables,
 )
 from tf_ti.openvino.writer.conversion import Conversion, Value
-from tf_ti.openvino.writer.network import Network, Port, element_type_of, shape_of
+from tf_ti.openvino.writer.network import (
+    Network,
+    Port,
+    Weights,
+    clean,
+    element_type_of,
+    free,
+    shape_of,
+)
+from tf_ti.openvino.writer.rewriting import rewritten
+from tf_ti.openvino.writer.states import States
 
 
 @_tf.public
@@ -37,11 +54,19 @@ def save(
         module = openvino.compile_model(path)
         assert_allclose(list(module(inputs).values()), tf.nest.flatten(function(*inputs)))
 
-    and `tf_ti.openvino.load` returns the function. The file has only the forward pass. Variables
-    become constants with their present values.
+    and `tf_ti.openvino.load` returns the function. The file has only the forward pass.
 
-    Loops of tf_ti become TensorIterator and Loop, recurrent sequences LSTMSequence, GRUSequence and
-    RNNSequence, embedding bags OpenVINO's bags. A sequence becomes a TensorIterator of the cell's
+    Variables become constants with their present values. One that the function reads and assigns
+    becomes a state, with a ReadValue that begins with the present value, and an Assign: calls of
+    one infer request follow one another as calls of the function do. (OpenVINO's CPU plugin holds
+    no int64 and no float64: these states are int32 and float32.) A loop's body assigns none.
+
+    An `IRModule` without a signature is written as it was read, with the present values of its
+    constants: all layers, names and states are those of its file. The states begin as in the file.
+
+    Loops of tf_ti become TensorIterator and Loop, recurrent sequences, those of Keras's layers in a
+    model too, LSTMSequence, GRUSequence and RNNSequence, embedding bags OpenVINO's bags, or what
+    they mean where OpenVINO lacks an option. A sequence becomes a TensorIterator of the cell's
     steps if it has a mask, an activation that OpenVINO's cells lack, or lengths while a shape is
     unknown. The last states of a sequence of length 0, which OpenVINO's operations set to zero,
     stay what they are in tf_ti: the initial ones. Around and inside of these there may be:
@@ -57,8 +82,8 @@ def save(
     Assertions are left out.
 
     Args:
-        function: a `tf.function`, a `ConcreteFunction`, a model of Keras, a `tf.Module` or another
-            callable. Its inputs and outputs are tensors, or nested structures of them.
+        function: a `tf.function`, a `ConcreteFunction`, a model of Keras (as it is when it does not
+            train), a `tf.Module`, an `IRModule` or another callable. Its inputs and outputs are tensors, or nested structures of them.
         path: the .xml file. Existing files are replaced once all is written.
         input_signature: for each argument of the function a `tf.TensorSpec`, or an example, a
             tensor or an array that has the shape; or structures of these. None for a function that
@@ -73,9 +98,9 @@ def save(
 
     Raises:
         tf_ti.openvino.IRError: the function has operations that IR cannot express, or that are not
-            supported: assignments to variables, other effects, TensorArrays, and so on. The message
-            names all of them, and nothing is written. Or the files cannot be written, and none is
-            left.
+            supported: effects other than assignments, TensorArrays, and so on. The message names
+            all of them, with the lines that made them, and nothing is written. Or the files cannot
+            be written, and none is left.
         TypeError, ValueError: there is no signature, or it does not fit the function.
 
     Example:
@@ -91,17 +116,21 @@ def save(
     path = os.fsdecode(path)
     if not path.endswith(".xml"):
         raise ValueError(f"path must end in .xml, got {path!r}")
-    concrete = _concrete_function(function, input_signature)
-    conversion = Conversion()
-    network = _convert(conversion, concrete)
-    root = ElementTree.Element("net", name=_clean(concrete.name), version="11")
-    network.write(root)
-    ElementTree.SubElement(root, "rt_info")
-    ElementTree.indent(root)
+    if isinstance(function, IRModule) and input_signature is None:
+        weights = Weights()
+        root = rewritten(function.graph, function.constants, weights)
+    else:
+        concrete = _concrete_function(function, input_signature)
+        conversion, network = _converted(concrete)
+        weights = conversion.weights
+        root = ElementTree.Element("net", name=_model_name(concrete), version="11")
+        network.write(root)
+        ElementTree.SubElement(root, "rt_info")
+        ElementTree.indent(root)
     document = ElementTree.ElementTree(root)
     _write_files(
         {
-            path[: -len(".xml")] + ".bin": conversion.weights.write,
+            path[: -len(".xml")] + ".bin": weights.write,
             path: lambda file: document.write(file, "utf-8", xml_declaration=True),
         }
     )
@@ -117,41 +146,75 @@ def _concrete_function(function: Any, signature: Sequence[Any] | None) -> Concre
         return function
     if not callable(function):
         raise TypeError(f"function must be callable, got {function!r}")
-    if signature is None and getattr(function, "inputs", None):
-        return _of_model(function)
-    if not hasattr(function, "get_concrete_function"):
-        call = function.__call__  # a module's may be a tf.function
-        function = call if hasattr(call, "get_concrete_function") else tf.function(function)
-    if signature is None:
-        try:
-            return function.get_concrete_function()
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"input_signature must be given: the function has none of its own ({error})"
-            ) from error
-    if isinstance(signature, str) or not isinstance(signature, Sequence):
+    if isinstance(signature, str) or not isinstance(signature, Sequence | None):
         raise TypeError(
             f"input_signature must be a list with an element for each argument, got {signature!r}"
         )
-    return function.get_concrete_function(*tf.nest.map_structure(_to_spec, list(signature)))
+    specs = None if signature is None else tf.nest.map_structure(_to_spec, list(signature))
+    if any(base.__module__.startswith("keras.") for base in type(function).__mro__):
+        return _of_keras(function, specs)
+    if not hasattr(function, "get_concrete_function"):
+        call = function.__call__  # a module's may be a tf.function
+        function = call if hasattr(call, "get_concrete_function") else tf.function(function)
+    if specs is not None:
+        return function.get_concrete_function(*specs)
+    try:
+        return function.get_concrete_function()
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"input_signature must be given: the function has none of its own ({error})"
+        ) from error
 
 
-def _of_model(model: Any) -> ConcreteFunction:
-    """The function of a model that has `inputs`: one of Keras, or an IRModule."""
-    specs = [tf.TensorSpec(x.shape, x.dtype, _identifier(x.name)) for x in model.inputs]
-    is_keras = any(base.__module__.startswith("keras.") for base in type(model).__mro__)
+def _of_keras(model: Any, specs: Sequence[Any] | None) -> ConcreteFunction:
+    """The function of a model or a layer of Keras, as it is when it does not train."""
+    inputs = getattr(model, "inputs", None)
+    if specs is not None:
+        names = [*inspect.signature(model.call).parameters][: len(specs)]
+        specs = [_with_name(spec, name) for spec, name in itertools.zip_longest(specs, names)]
 
-    def call(*inputs):
-        if not is_keras:
-            return model(*inputs)
+        def arguments(*given):
+            return given
+
+    elif inputs:
+        specs = [tf.TensorSpec(x.shape, x.dtype, _identifier(x.name)) for x in inputs]
         # A Sequential model, which has one input, may lack `input`.
-        structure = getattr(model, "input", model.inputs[0])
-        # By identity: Keras and TensorFlow flatten an OrderedDict in different orders.
-        given = {id(own): tensor for own, tensor in zip(model.inputs, inputs)}
-        given_as = tf.nest.map_structure(lambda own: given[id(own)], structure)
-        return model(given_as, training=False)
+        structure = getattr(model, "input", inputs[0])
 
+        def arguments(*given):
+            # By identity: Keras and TensorFlow flatten an OrderedDict in different orders.
+            by_id = {id(own): tensor for own, tensor in zip(inputs, given)}
+            return [tf.nest.map_structure(lambda own: by_id[id(own)], structure)]
+
+    else:
+        raise ValueError(f"input_signature must be given: {model.name!r} has no inputs of its own")
+
+    def call(*given):
+        # Where there is a GPU, Keras's loops run, unless a CPU is asked for.
+        with _our_loops(model), tf.device("CPU"):
+            return model(*arguments(*given), training=False)
+
+    call.__name__ = _identifier(model.name)
     return tf.function(call, autograph=False).get_concrete_function(*specs)
+
+
+def _model_name(concrete: ConcreteFunction) -> str:
+    """The name of the Python function, which TensorFlow adds to."""
+    found = re.fullmatch(r"__(?:inference|forward)_(.*)_\d+", clean(concrete.name))
+    return found[1] if found else clean(concrete.name)
+
+
+def _with_name(spec: Any, name: str | None) -> Any:
+    if isinstance(spec, tf.TensorSpec) and spec.name is None:
+        return tf.TensorSpec(spec.shape, spec.dtype, name)
+    return spec
+
+
+def _our_loops(model: Any) -> contextlib.AbstractContextManager:
+    try:
+        return tf_ti.keras.recurrent.our_loops(model)
+    except (ImportError, RuntimeError):  # of a Keras that tf_ti.keras does not know
+        return contextlib.nullcontext()
 
 
 def _identifier(name: str) -> str:
@@ -164,6 +227,18 @@ def _to_spec(value: Any) -> Any:
     return tf.TensorSpec.from_tensor(tf.convert_to_tensor(value))
 
 
+def _converted(concrete: ConcreteFunction) -> tuple[Conversion, Network]:
+    """The conversion of a function, and the network that it gives."""
+    own = concrete.graph.variables
+    conversion = Conversion(States(own))
+    network = _convert(conversion, concrete)
+    if conversion.states.found:  # variables that are assigned
+        conversion = Conversion(States(own, frozenset(conversion.states.found)))
+        network = _convert(conversion, concrete)
+    conversion.check()
+    return conversion, network
+
+
 def _convert(conversion: Conversion, concrete: ConcreteFunction) -> Network:
     network, graph = conversion.network(), concrete.graph
     captured = concrete.captured_inputs
@@ -171,7 +246,7 @@ def _convert(conversion: Conversion, concrete: ConcreteFunction) -> Network:
     taken: set[str] = set()
     arguments: list[Value] = []
     for tensor in given:
-        name = _free(_clean(_name_of(tensor)), taken)
+        name = free(clean(_name_of(tensor)), taken)
         try:
             kind = element_type_of(tensor.dtype)
         except IRError as error:
@@ -181,12 +256,11 @@ def _convert(conversion: Conversion, concrete: ConcreteFunction) -> Network:
         arguments.append(port)
     arguments += [_captured(tensor) for tensor in captured]
     results = conversion.run(network, graph, arguments)
-    conversion.check()
     names = [name or "output_0" for name in _paths(concrete.structured_outputs)]
     if len(names) != len(results):
         names = [f"output_{i}" for i in range(len(results))]
     for name, value in zip(names, results):
-        name = _free(_clean(name), taken)
+        name = free(clean(name), taken)
         port = value if isinstance(value, Port) else network.constant(value)
         if port.names or port.layer.type in ("Parameter", "Const"):  # needs a tensor of its own
             shape = port.shape
@@ -196,6 +270,7 @@ def _convert(conversion: Conversion, concrete: ConcreteFunction) -> Network:
             port.shape = shape
         port.names.append(name)
         network.result(port, f"{name}/result")
+    conversion.states.finish(network)
     return network
 
 
@@ -226,21 +301,6 @@ def _paths(structure: Any, path: str = "") -> Iterator[str]:
         return
     for name, part in parts:
         yield from _paths(part, f"{path}/{name}" if path else name)
-
-
-def _free(name: str, taken: set[str]) -> str:
-    free, number = name, 0
-    while free in taken:
-        number += 1
-        free = f"{name}_{number}"
-    taken.add(free)
-    return free
-
-
-def _clean(name: str | bytes) -> str:
-    """Replaces characters that XML cannot have."""
-    text = name.decode() if isinstance(name, bytes) else str(name)
-    return re.sub("[\x00-\x1f\ud800-\udfff\ufffe\uffff]", "_", text)
 
 
 # --- The files ------------------------------------------------------------------------------------

@@ -39,11 +39,6 @@ def _rank(op, x):
     return np.asarray(op.rank(0), np.int32)
 
 
-@writes("VariableShape")
-def _variable_shape(op, handle):
-    raise op.error("the shape of this variable is not known before")
-
-
 @writes("Reshape")
 def _reshape(op, x, shape):
     return op.add("Reshape", x, shape, special_zero=False)
@@ -115,15 +110,6 @@ def _split_v(op, x, lengths, axis):
 def _gather(op, x, indices, axis):
     batch_dims = op.attr("batch_dims")
     return op.add("Gather", x, indices, axis, version="opset8", batch_dims=batch_dims)
-
-
-@writes("ResourceGather")
-def _resource_gather(op, handle, indices):
-    table = op.conversion.variable(handle, op.op.outputs[0].dtype)
-    batch_dims = op.attr("batch_dims")
-    return op.add(
-        "Gather", table, indices, _integers(batch_dims), version="opset8", batch_dims=batch_dims
-    )
 
 
 @writes("GatherNd")

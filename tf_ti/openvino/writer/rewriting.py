@@ -1,0 +1,65 @@
+"""An IR that was read, as XML with the present values of its constants."""
+
+import zlib
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from tf_ti.openvino.constants import Constants
+from tf_ti.openvino.element_types import ElementType
+from tf_ti.openvino.model import Graph, Layer
+from tf_ti.openvino.reader import tree
+from tf_ti.openvino.weights import declared
+from tf_ti.openvino.writer.network import Weights, element_type_of
+
+
+def rewritten(graph: Graph, constants: Constants, weights: Weights) -> Element:
+    """The XML of a network as it is in its file, but for the places of constants in `weights`."""
+    root = tree(zlib.decompress(graph.document), graph.path)
+    _Rewriting(constants, weights).rewrite(root, graph)
+    return root
+
+
+class _Rewriting:
+    def __init__(self, constants: Constants, weights: Weights):
+        self._constants, self._weights = constants, weights
+
+    def rewrite(self, element: Element, graph: Graph) -> None:
+        elements = {int(child.get("id")): child for child in element.find("layers")}
+        converted = {}  # Converts have the values of the Constants that they read
+        for layer in graph.layers.values():
+            value = self._constants.value(layer)
+            if value is not None and layer.type != "Constant":
+                source, _ = graph.sources[layer.id, layer.inputs[0].id]
+                kind, _ = declared(graph.layers[source])
+                converted[source] = value
+                if not np.array_equal(value.astype(kind.dtype).astype(value.dtype), value, True):
+                    self._make_constant(layer, value, elements[layer.id], element.find("edges"))
+        for layer in graph.layers.values():
+            if layer.type == "Constant":
+                kind, shape = declared(layer)
+                value = self._constants.value(layer)
+                if value is None:  # nobody else reads it
+                    value = converted.get(layer.id, np.zeros(shape, kind.dtype))
+                self._place(value, kind, elements[layer.id].find("data"))
+            for tag, body in layer.bodies.items():
+                self.rewrite(elements[layer.id].find(tag), body.graph)
+
+    def _place(self, value: np.ndarray, kind: ElementType, data: Element) -> None:
+        offset, size = self._weights.place(kind.pack(value))
+        data.attrib |= {"offset": str(offset), "size": str(size)}
+
+    def _make_constant(
+        self, layer: Layer, value: np.ndarray, element: Element, edges: Element
+    ) -> None:
+        """Makes a Constant of a Convert, whose value that of the file's Constant cannot be."""
+        kind = element_type_of(value.dtype)
+        element.attrib |= {"type": "Const", "version": "opset1"}
+        data = element.find("data")
+        data.attrib.clear()
+        data.attrib |= {"element_type": kind.name, "shape": ",".join(map(str, value.shape))}
+        self._place(value, kind, data)
+        element.remove(element.find("input"))
+        for edge in edges.findall("edge"):
+            if int(edge.get("to-layer")) == layer.id:
+                edges.remove(edge)
