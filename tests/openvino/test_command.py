@@ -232,6 +232,7 @@ def full(folder):
     (folder / "full").mkdir()
     (folder / "full" / "file").touch()
     (folder / "file.keras").touch()
+    (folder / "full.bin").touch()
 
 
 @pytest.mark.parametrize(
@@ -250,6 +251,10 @@ def full(folder):
         ["--inspect", "--seed", "3"],
         ["--inspect", "--shape", "x=1"],
         ["--check", "--shape", "x"],
+        ["--check", "--shape", ""],
+        ["--signature", "serve", "--output", "out"],
+        ["--check", "--constants"],
+        ["--output", "full.xml"],
         ["--check", "--shape", "=1"],
         ["--check", "--shape", "x=1,,2"],
         ["--check", "--shape", "x=-1"],
@@ -266,6 +271,138 @@ def test_a_wrong_command_line_is_refused_before_anything_is_read(tmp_path, monke
     assert caught.value.code == 2
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--output", "out"],
+        ["--output", "file.keras"],
+        ["--inspect"],
+        ["--check"],
+        ["--output", "out.xml", "--inspect"],
+        ["--output", "out.xml", "--trainable"],
+        ["--output", "out.xml", "--weights", "file.bin"],
+        ["--output", "out.xml", "--signature", "serve"],
+        ["other.xml", "--output", "out.xml"],
+        ["--output", "full.xml"],
+    ],
+)
+def test_a_wrong_conversion_to_ir_is_refused_before_anything_is_read(
+    tmp_path, monkeypatch, arguments
+):
+    full(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        run("model.keras", *arguments)
+    assert caught.value.code == 2
+
+
+# Writing IR.
+
+
+def keras_file(folder):
+    keras = pytest.importorskip("keras")
+    inputs = keras.Input((None, 3), name="series")
+    y = keras.layers.LSTM(4, return_sequences=True)(inputs)
+    model = keras.Model(inputs, {"forecast": keras.layers.Dense(2)(y)}, name="forecaster")
+    model.save(folder / "model.keras")
+    return folder / "model.keras", model
+
+
+class Doubling(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = tf.Variable(0.0, name="calls")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], name="rows")])
+    def double(self, rows):
+        return {"doubled": 2 * rows, "calls": self.calls.assign_add(1.0)}
+
+
+@pytest.fixture
+def saved_model(tmp_path):
+    module = Doubling()
+    signatures = {"serving_default": module.double, "other": module.double}
+    tf.saved_model.save(module, str(tmp_path / "saved"), signatures)
+    return tmp_path / "saved"
+
+
+def test_a_model_of_keras_becomes_ir(tmp_path, capsys):
+    path, model = keras_file(tmp_path)
+    written = tmp_path / "written.xml"
+    assert run(path, "--output", written, "--check", "--shape", "2,?,3", "--seed", "1") == 0
+    assert f"{written}: seed 1: ok" in capsys.readouterr().out
+    module, x = tf_ti.openvino.load(written), random(2, 5, 3)
+    assert [info.name for info in (*module.inputs, *module.outputs)] == ["series", "forecast"]
+    np.testing.assert_allclose(module(x)[0], model(x)["forecast"], 1e-5, 1e-5)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.keras", "written.bin", "written.xml"]
+
+
+@pytest.mark.parametrize("options", [[], ["--signature", "other"]])
+def test_a_saved_model_becomes_ir_with_states(tmp_path, capsys, saved_model, options):
+    written = tmp_path / "written.xml"
+    assert run(saved_model, "--output", written, "--check", "--shape", "3,2", *options) == 0
+    printed = capsys.readouterr().out
+    assert "calls in call 3" in printed and "doubled in call 2" in printed
+    module = tf_ti.openvino.load(written)
+    assert list(module.states) == ["calls"] and module.inputs[0].name == "rows"
+
+
+def test_ir_becomes_ir(tmp_path):
+    assert run(dense(tmp_path), "--output", tmp_path / "again.xml", "--check") == 0
+    x = random(3, 4)
+    again, first = (tf_ti.openvino.load(tmp_path / f"{name}.xml") for name in ("again", "dense"))
+    np.testing.assert_array_equal(again(x)[0], first(x)[0])
+
+
+def text_file(folder):
+    (folder / "model.keras").write_text("no zip")
+    return folder / "model.keras", []
+
+
+def no_signature(folder):
+    tf.saved_model.save(tf.Module(), str(folder / "saved"))
+    return folder / "saved", []
+
+
+def other_signature(folder):
+    path, _ = no_signature(folder)
+    return path, ["--signature", "serve"]
+
+
+def no_saved_model(folder):
+    (folder / "folder").mkdir()
+    return folder / "folder", []
+
+
+UNREADABLE = {
+    "text": (text_file, "model.keras: cannot be read"),
+    "missing": (lambda folder: (folder / "none.keras", []), "none.keras: cannot be read"),
+    "no signature": (no_signature, "no signature 'serving_default'; its signatures are: none"),
+    "another": (other_signature, "no signature 'serve'"),
+    "no SavedModel": (no_saved_model, "folder: cannot be read"),
+}
+
+
+@pytest.mark.parametrize("make, message", UNREADABLE.values(), ids=UNREADABLE)
+def test_what_is_wrong_with_a_model_to_write_is_said(tmp_path, capsys, make, message):
+    pytest.importorskip("keras")
+    path, options = make(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert run(path, "--output", tmp_path / "out.xml", *options) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and "Traceback" not in error
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_openvino_disagrees_with_is_not_written_as_ir(tmp_path, replaced):
+    path, _ = keras_file(tmp_path)
+    replaced("Add", lambda op, x, y: x + y + 1)
+    options = ["--check", "--shape", "2,5,3"]
+    assert run(path, "--output", tmp_path / "out.xml", *options) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["model.keras"]
+
+
 # Listing.
 
 
@@ -274,7 +411,7 @@ def cells(text):
 
 
 def test_a_table_has_all_layers_with_their_ports(tmp_path, capsys):
-    assert run(dense(tmp_path), "--inspect") == 0
+    assert run(dense(tmp_path), "--inspect", "--constants") == 0
     printed = capsys.readouterr().out
     names = dict(
         re.findall(r'id="\d+" name="(\w+)" type="(\w+)"', (tmp_path / "dense.xml").read_text())
@@ -291,7 +428,7 @@ def test_a_table_has_all_layers_with_their_ports(tmp_path, capsys):
 
 
 def test_layers_are_counted_and_constants_weighed(tmp_path, capsys):
-    run(dense(tmp_path), "--inspect")
+    run(dense(tmp_path), "--inspect", "--constants")
     counts = cells(capsys.readouterr().out)[7:]
     assert counts[:3] == [["layers: 5"], ["1", "Constant (opset1)"], ["1", "MatMul (opset1)"]]
     assert counts[-1] == ["constants: 1, in 4,800 bytes"]
@@ -414,10 +551,53 @@ def test_shapes_that_cannot_be_computed_with_are_told_without_a_stack(tmp_path, 
     assert run(path, "--check", "--shape", "x=?,4") == 0
 
 
-@pytest.mark.parametrize("shape", ["y=1,4", "x=1", "x=1,5"])
+@pytest.mark.parametrize("shape", ["y=1,4", "x=1", "x=1,5", "1,5"])
 def test_shapes_that_are_not_the_models_are_refused(tmp_path, capsys, shape):
     assert run(dense(tmp_path), "--check", "--shape", shape) == 1
-    assert "'x'" in capsys.readouterr().err
+    assert "x" in capsys.readouterr().err
+
+
+def test_the_shape_of_the_only_input_needs_no_name(tmp_path, capsys):
+    assert run(dense(tmp_path), "--check", "--shape", "5,4") == 0
+    assert "[5,300]" in capsys.readouterr().out
+    assert run(bag(tmp_path), "--check", "--shape", "6") == 1
+    assert "a shape must have a name; inputs are 'ids', 'at'" in capsys.readouterr().err
+
+
+def stateful(folder):
+    x = op.parameter([2, 3], F32, name="x")
+    total = op.add(op.read_value(op.multiply(x, op.constant(F32(2))), "total", F32, [2, 3]), x)
+    count = op.add(op.read_value("count", np.int32, [1]), op.constant(np.array([1], np.int32)))
+    results = [op.result(total), op.result(count)]
+    model = ov.Model(results, [op.assign(total, "total"), op.assign(count, "count")], [x], "m")
+    ov.save_model(model, folder / "stateful.xml", compress_to_fp16=False)
+    return folder / "stateful.xml"
+
+
+def test_states_are_carried_over_several_calls(tmp_path, capsys, replaced):
+    path = stateful(tmp_path)
+    assert run(path, "--check") == 0
+    assert capsys.readouterr().out.count(" in call ") == 6
+
+    def assign(op, value):
+        op.memory.assign(op.text("variable_id"), value + 1)
+        return value
+
+    tf_ti.openvino.register("Assign", "opset6")(assign)
+    assert run(path, "--check") == 1
+    printed = capsys.readouterr().out
+    assert "in call 1' differs" not in printed and "in call 2' differs" in printed
+
+
+def test_states_are_listed_and_constants_where_asked_for(tmp_path, capsys):
+    path = stateful(tmp_path)
+    run(path, "--inspect")
+    printed = capsys.readouterr().out
+    assert "  total: f32[2,3], begins with an initial value\n" in printed
+    assert "  count: i32[1], begins with zeros\n" in printed
+    assert " Constant  " not in printed.split("layers:")[0]
+    run(path, "--inspect", "--constants")
+    assert capsys.readouterr().out.split("layers:")[0].count(" Constant ") == 2
 
 
 def test_without_openvino_that_is_what_is_said(tmp_path, capsys, monkeypatch):

@@ -1,7 +1,8 @@
-"""`python -m tf_ti.openvino`: converts IRs to SavedModels or Keras models, lists or checks them."""
+"""`python -m tf_ti.openvino`: converts IRs to models of TensorFlow or back, lists or checks them."""
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import pathlib
 import re
@@ -12,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_ti.openvino import IRError, load
+from tf_ti.openvino import IRError, load, save
 from tf_ti.openvino.check import Settings, check, summary, table
 from tf_ti.openvino.evaluation import unsupported
 from tf_ti.openvino.listing import listing, write_drawings
@@ -50,15 +51,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tf_ti.openvino",
-        description="Reads models in OpenVINO's IR, version 10 or 11.",
+        description="Reads models in OpenVINO's IR, version 10 or 11, and writes others as IR.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("models", nargs="+", metavar="MODEL.xml", help="the models to read")
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="the models to read: .xml files; or one .keras file, or SavedModel, to write as IR",
+    )
     parser.add_argument(
         "--weights", metavar="FILE", help="the weights; by default the .bin file beside MODEL.xml"
     )
-    parser.add_argument("--output", metavar="DIR", type=_path, help="write a SavedModel")
+    parser.add_argument(
+        "--output", metavar="PATH", type=_path, help="write a SavedModel; if it ends in .xml, IR"
+    )
+    parser.add_argument(
+        "--signature", metavar="NAME", help="of a SavedModel; by default serving_default"
+    )
     parser.add_argument("--keras", metavar="FILE.keras", type=_path, help="write a Keras model")
     parser.add_argument(
         "--trainable",
@@ -67,8 +78,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     listed = parser.add_argument_group("contents of a model")
     listed.add_argument(
-        "--inspect", action="store_true", help="list layers and ports, and draw the loops"
+        "--inspect",
+        action="store_true",
+        help="list layers, ports and states, and draw the loops",
     )
+    listed.add_argument("--constants", action="store_true", help="list constants too")
     listed.add_argument(
         "--drawings", metavar="DIR", type=_path, help="write the loops as graphviz sources"
     )
@@ -85,7 +99,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_shape,
         action="append",
         default=[],
-        help="the shape of an input with unknown dimensions; by default these are 2, as is a ?",
+        help="the shape of an input with unknown dimensions; by default these are 2, as is a ?; "
+        "without a name, of the only input",
     )
     compared.add_argument(
         "--rtol", type=_tolerance, help="relative; by default it depends on dtypes"
@@ -100,15 +115,12 @@ def _path(text: str) -> pathlib.Path:
     return pathlib.Path(os.path.realpath(text))
 
 
-def _shape(text: str) -> tuple[str, tuple[int | None, ...]]:
+def _shape(text: str) -> tuple[str | None, tuple[int | None, ...]]:
     name, separator, shape = text.rpartition("=")
-    if (
-        not separator
-        or not name
-        or not re.fullmatch(r"(([0-9]{1,9}|\?)(,([0-9]{1,9}|\?))*)?", shape)
-    ):
-        raise argparse.ArgumentTypeError(f"{text!r} is not like NAME=1,3,?")
-    return name, tuple(None if n == "?" else int(n) for n in shape.split(",") if n)
+    is_shape = re.fullmatch(r"(([0-9]{1,9}|\?)(,([0-9]{1,9}|\?))*)?", shape)
+    if not is_shape or (not name and (separator or not shape)):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither like NAME=1,3,? nor like 1,3,?")
+    return name or None, tuple(None if n == "?" else int(n) for n in shape.split(",") if n)
 
 
 def _tolerance(text: str) -> float:
@@ -128,6 +140,12 @@ def _check_usage(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
         parser.error("nothing to do: give --output, --keras, --inspect, --drawings or --check")
     if len(arguments.models) > 1 and (written or arguments.weights):
         parser.error("several models can be given to --inspect and --check alone")
+    if not all(map(_is_ir, arguments.models)):
+        _check_conversion(parser, arguments)
+    elif arguments.signature is not None:
+        parser.error("--signature is for a SavedModel")
+    if arguments.constants and not arguments.inspect:
+        parser.error("--constants is for --inspect")
     if arguments.seed is not None and arguments.seed < 0:
         parser.error("--seed must not be negative")
     if not arguments.check:
@@ -147,8 +165,32 @@ def _check_usage(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
             parser.error(f"{option}: there is no directory {path.parent}")
         if option == "--keras" and path.exists():
             parser.error(f"{option}: {path} exists")
-        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        if _writes_ir(path):
+            for file in path, path.with_suffix(".bin"):
+                if file.exists():
+                    parser.error(f"{option}: {file} exists")
+        elif path.exists() and not (path.is_dir() and not any(path.iterdir())):
             parser.error(f"{option}: {path} exists and is no empty directory")
+
+
+def _check_conversion(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Checks the arguments beside a model that is to be written as IR."""
+    (model, *others) = arguments.models
+    if others or arguments.output is None or not _writes_ir(arguments.output):
+        parser.error(f"{model} is no .xml file: it takes --output MODEL.xml, which writes it as IR")
+    for name in ("weights", "keras", "trainable", "inspect", "drawings"):
+        if getattr(arguments, name):
+            parser.error(f"--{name} is for .xml files")
+    if arguments.signature is not None and not os.path.isdir(model):
+        parser.error("--signature is for a SavedModel")
+
+
+def _is_ir(model: str) -> bool:
+    return not (model.endswith((".keras", ".h5")) or os.path.isdir(model))
+
+
+def _writes_ir(path: pathlib.Path) -> bool:
+    return path.suffix == ".xml"
 
 
 def _weights_of(model: str, arguments: argparse.Namespace) -> str:
@@ -157,21 +199,27 @@ def _weights_of(model: str, arguments: argparse.Namespace) -> str:
 
 def _process(model: str, arguments: argparse.Namespace) -> bool:
     """Does all that the command asks of one model. Returns false if OpenVINO disagrees."""
+    if not _is_ir(model):
+        with _unfinished(arguments.output) as file:
+            _write_ir(model, arguments.signature, file)
+            agrees = _checked(str(file), str(arguments.output), arguments)
+            if agrees:
+                _move(file, arguments.output)
+        return agrees
     graph = read(model) if arguments.inspect or arguments.drawings else None
     if graph is not None and arguments.inspect:
-        print(listing(graph))
+        print(listing(graph, arguments.constants))
         problem = _problem(model, graph, arguments)
         if problem is not None:
             print(f"\nload refuses it: {problem}")
-    if arguments.check:
-        settings = Settings(arguments.seed, dict(arguments.shape), arguments.rtol, arguments.atol)
-        checked = check(model, arguments.weights, settings)
-        print(table(checked) if len(arguments.models) == 1 else summary(checked))
-        if not checked.agrees:
-            return False
+    if not _checked(model, model, arguments):
+        return False
     with contextlib.ExitStack() as stack:
         # All of these are written, or none is.
-        if arguments.output:
+        if arguments.output and _writes_ir(arguments.output):
+            file = stack.enter_context(_finished_as(arguments.output))
+            save(load(model, arguments.weights), file)
+        elif arguments.output:
             folder = stack.enter_context(_finished_as(arguments.output))
             module = load(model, arguments.weights, arguments.trainable)
             tf.saved_model.save(module, str(folder))
@@ -183,6 +231,36 @@ def _process(model: str, arguments: argparse.Namespace) -> bool:
             folder.mkdir()
             write_drawings(graph, folder)
     return True
+
+
+def _checked(model: str, name: str, arguments: argparse.Namespace) -> bool:
+    """Compares a file with OpenVINO, if that is asked for. Returns false if they differ."""
+    if not arguments.check:
+        return True
+    settings = Settings(arguments.seed, dict(arguments.shape), arguments.rtol, arguments.atol)
+    checked = dataclasses.replace(check(model, arguments.weights, settings), path=name)
+    print(table(checked) if len(arguments.models) == 1 else summary(checked))
+    return checked.agrees
+
+
+def _write_ir(model: str, signature: str | None, file: pathlib.Path) -> None:
+    """Writes a SavedModel, or a model of Keras in a file, as IR."""
+    try:
+        if not os.path.isdir(model):
+            import keras
+
+            save(keras.saving.load_model(model, compile=False), file)
+            return
+        saved = tf.saved_model.load(model)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        if isinstance(error, IRError):
+            raise
+        raise IRError(f"{model}: cannot be read: {error}") from error
+    name = signature or "serving_default"
+    if name not in saved.signatures:
+        known = ", ".join(map(repr, saved.signatures)) or "none"
+        raise IRError(f"{model}: has no signature {name!r}; its signatures are: {known}")
+    save(saved.signatures[name], file)
 
 
 def _problem(model: str, graph: Graph, arguments: argparse.Namespace) -> IRError | None:
@@ -208,10 +286,22 @@ def _keras_model(model: str, arguments: argparse.Namespace) -> Any:
 @contextlib.contextmanager
 def _finished_as(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A temporary path to write to. It is renamed to `path` if nothing goes wrong."""
-    with tempfile.TemporaryDirectory(prefix=f".{path.name[:50]}.", dir=path.parent) as folder:
-        unfinished = pathlib.Path(folder) / path.name
+    with _unfinished(path) as unfinished:
         yield unfinished
-        os.replace(unfinished, path)
+        _move(unfinished, path)
+
+
+@contextlib.contextmanager
+def _unfinished(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A path of the same name in a temporary folder beside it."""
+    with tempfile.TemporaryDirectory(prefix=f".{path.name[:50]}.", dir=path.parent) as folder:
+        yield pathlib.Path(folder) / path.name
+
+
+def _move(unfinished: pathlib.Path, path: pathlib.Path) -> None:
+    if _writes_ir(path):
+        os.replace(unfinished.with_suffix(".bin"), path.with_suffix(".bin"))
+    os.replace(unfinished, path)
 
 
 def _progress_bar(weights: str) -> Watcher:

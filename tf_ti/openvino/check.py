@@ -28,6 +28,8 @@ _TOLERANCES = {
     "f8e5m2": (0.5, 0.2),
 }
 
+_CALLS_WITH_STATES = 3
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -35,12 +37,13 @@ class Settings:
 
     Attributes:
         seed: the seed of the random inputs; None for a new one.
-        shapes: the shapes of inputs by their names, with None for any extent.
+        shapes: the shapes of inputs by their names, with None for any extent; the only input may
+            be called None.
         rtol, atol: the tolerances; None for those of an output's dtype.
     """
 
     seed: int | None = None
-    shapes: Mapping[str, Shape] = dataclasses.field(default_factory=dict)
+    shapes: Mapping[str | None, Shape] = dataclasses.field(default_factory=dict)
     rtol: float | None = None
     atol: float | None = None
 
@@ -69,7 +72,7 @@ class Checked:
 
 
 def check(path: str, weights: str | None, settings: Settings) -> Checked:
-    """Runs a model here and in OpenVINO, on the same random inputs.
+    """Runs a model here and in OpenVINO, on the same random inputs; with states, several times.
 
     Raises:
         IRError: the model cannot be read or run here, or there; or OpenVINO is not installed.
@@ -78,24 +81,27 @@ def check(path: str, weights: str | None, settings: Settings) -> Checked:
     module = load(path, weights)
     seed = secrets.randbits(32) if settings.seed is None else settings.seed
     file = Weights(weights or os.path.splitext(path)[0] + ".bin")
-    graph = read(path)
-    inputs = random_inputs(graph, file, settings.shapes, np.random.default_rng(seed))
+    graph, rng = read(path), np.random.default_rng(seed)
+    calls = [
+        random_inputs(graph, file, settings.shapes, rng)
+        for _ in range(_CALLS_WITH_STATES if module.states else 1)
+    ]
     try:
-        ours = [output.numpy() for output in module(*inputs)]
+        ours = [[output.numpy() for output in module(*inputs)] for inputs in calls]
     except (tf.errors.OpError, MemoryError, TypeError, ValueError) as error:
-        reason = f"{_described(inputs)}: {_without_stack(str(error))}"
+        reason = f"{_described(calls[0])}: {_without_stack(str(error))}"
         raise IRError(f"{path}: cannot be run on {reason}") from error
-    theirs = _run(openvino, path, weights, inputs, module.inputs)
-    if graph.version == 10:
-        theirs = [_as_in_file(info, *output) for info, output in zip(module.outputs, theirs)]
-    return Checked(
-        path,
-        seed,
-        tuple(
-            _difference(info, a, b, kind, settings)
-            for info, a, (b, kind) in zip(module.outputs, ours, theirs)
-        ),
-    )
+    theirs = _run(openvino, path, weights, calls, module.inputs)
+    differences: list[Difference] = []
+    for number, (some, others) in enumerate(zip(ours, theirs), 1):
+        if graph.version == 10:
+            others = [_as_in_file(info, *output) for info, output in zip(module.outputs, others)]
+        where = f" in call {number}" if len(calls) > 1 else ""
+        differences += [
+            _difference(info, a, b, kind, settings, where)
+            for info, a, (b, kind) in zip(module.outputs, some, others)
+        ]
+    return Checked(path, seed, tuple(differences))
 
 
 def table(checked: Checked) -> str:
@@ -129,25 +135,28 @@ def _run(
     openvino: Any,
     path: str,
     weights: str | None,
-    inputs: Sequence[np.ndarray],
+    calls: Sequence[Sequence[np.ndarray]],
     infos: Sequence[TensorInfo],
-) -> list[tuple[np.ndarray, ElementType]]:
-    """Runs the model in OpenVINO, in full precision."""
+) -> list[list[tuple[np.ndarray, ElementType]]]:
+    """Runs the model in OpenVINO, in full precision: calls of one request."""
     try:
         core = openvino.Core()
         model = core.read_model(path, weights) if weights else core.read_model(path)
         request = core.compile_model(
             model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
         ).create_infer_request()
-        tensors = [
-            _tensor(openvino, array, port.get_element_type(), info)
-            for array, port, info in zip(inputs, model.inputs, infos)
-        ]
-        request.infer(tensors)
-        outputs = [request.get_output_tensor(i) for i in range(len(model.outputs))]
-        return [_array(tensor) for tensor in outputs]
+        results = []
+        for inputs in calls:
+            tensors = [
+                _tensor(openvino, array, port.get_element_type(), info)
+                for array, port, info in zip(inputs, model.inputs, infos)
+            ]
+            request.infer(tensors)
+            outputs = [request.get_output_tensor(i) for i in range(len(model.outputs))]
+            results.append([_array(tensor) for tensor in outputs])
+        return results
     except RuntimeError as error:
-        reason = f"{_described(inputs)}: {str(error).strip()}"
+        reason = f"{_described(calls[0])}: {str(error).strip()}"
         raise IRError(f"{path}: OpenVINO cannot run it on {reason}") from error
 
 
@@ -191,7 +200,12 @@ def _array(tensor: Any) -> tuple[np.ndarray, ElementType]:
 
 
 def _difference(
-    info: TensorInfo, ours: np.ndarray, theirs: np.ndarray, kind: ElementType, settings: Settings
+    info: TensorInfo,
+    ours: np.ndarray,
+    theirs: np.ndarray,
+    kind: ElementType,
+    settings: Settings,
+    where: str,
 ) -> Difference:
     absolute = relative = 0.0
     if ours.dtype != kind.dtype:
@@ -202,7 +216,7 @@ def _difference(
         absolute, relative, problem = _compare(ours, theirs, *_tolerance(kind, settings))
     kept = ours.dtype, 8 * ours.dtype.itemsize
     name = next((k for k, v in ELEMENT_TYPES.items() if (v.dtype, v.bits) == kept), "?")
-    return Difference(info.name, name, ours.shape, absolute, relative, problem)
+    return Difference(info.name + where, name, ours.shape, absolute, relative, problem)
 
 
 def _tolerance(kind: ElementType, settings: Settings) -> tuple[float, float]:

@@ -16,9 +16,14 @@ _HEADINGS = ("id", "type", "opset", "name", "inputs", "outputs")
 _LOOPS = ("TensorIterator", "Loop")
 
 
-def listing(graph: Graph) -> str:
-    """A table of the layers, the number of layers of each type, and drawings of the loops."""
-    sections = [_table(list(_rows(graph, 0))), _summary(graph)]
+def listing(graph: Graph, constants: bool = False) -> str:
+    """A table of the layers, their number by types, the states, and drawings of the loops.
+
+    With `constants`, these are in the table too.
+    """
+    sections = [_table(list(_rows(graph, 0, constants))), _summary(graph)]
+    if states := _states(graph):
+        sections.append("\n".join(["states:", *states]))
     sections += [f"{shown_path(loop)}\n{_drawing(loop)}" for loop in _loops(graph)]
     return "\n\n".join(sections)
 
@@ -49,9 +54,11 @@ def _visible(text: str, most: int = 60) -> str:
 # The table.
 
 
-def _rows(graph: Graph, depth: int) -> Iterator[tuple[str, ...]]:
+def _rows(graph: Graph, depth: int, constants: bool) -> Iterator[tuple[str, ...]]:
     indent = "  " * depth
     for layer in graph.layers.values():
+        if layer.type == "Constant" and not constants:
+            continue
         yield (
             f"{indent}{layer.id}",
             _visible(layer.type),
@@ -62,7 +69,7 @@ def _rows(graph: Graph, depth: int) -> Iterator[tuple[str, ...]]:
         )
         for name, body in layer.bodies.items():
             yield (f"{indent}  {name} of {layer.id}", "", "", "", "", "")
-            yield from _rows(body.graph, depth + 2)
+            yield from _rows(body.graph, depth + 2, constants)
 
 
 def _port(port: Port) -> str:
@@ -97,6 +104,18 @@ def _summary(graph: Graph) -> str:
     constants = [layer for layer in layers if layer.type == "Constant"]
     lines.append(f"constants: {len(constants)}, in {_size_of(constants)}")
     return "\n".join(lines)
+
+
+def _states(graph: Graph) -> list[str]:
+    """What a model keeps between calls: name, type and shape, and how it begins."""
+    found = {}
+    for layer in graph.walk():
+        variable_id = layer.attributes.get("variable_id")
+        if layer.type == "ReadValue" and variable_id:
+            start = "an initial value" if layer.inputs else "zeros"
+            typed = ", ".join(map(_type, layer.outputs))
+            found[variable_id] = f"  {_visible(variable_id)}: {typed}, begins with {start}"
+    return list(found.values())
 
 
 def _size_of(constants: Sequence[Layer]) -> str:

@@ -20,14 +20,21 @@ _TRANSPARENT = frozenset(
 
 
 def random_inputs(
-    graph: Graph, weights: Weights, shapes: Mapping[str, Shape], rng: np.random.Generator
+    graph: Graph, weights: Weights, shapes: Mapping[str | None, Shape], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """An array for each Parameter. `shapes` has shapes by names, with None for any extent."""
+    """An array for each Parameter.
+
+    `shapes` has shapes by names, with None for any extent. The only input may be called None.
+    """
     parameters = graph.of_type("Parameter")
     names = {layer.id: {layer.name, *layer.outputs[0].names} for layer in parameters}
+    if len(parameters) == 1:
+        names[parameters[0].id].add(None)
     for name in shapes:
         if not any(name in known for known in names.values()):
-            listed = ", ".join(repr(layer.name) for layer in parameters)
+            listed = ", ".join(repr(layer.name) for layer in parameters) or "none"
+            if name is None:
+                raise IRError(f"{graph.path}: a shape must have a name; inputs are {listed}")
             raise IRError(f"{graph.path}: there is no input {name!r}; inputs are {listed}")
     extents = {}
     for layer in parameters:
