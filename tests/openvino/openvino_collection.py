@@ -540,6 +540,256 @@ def _encoder_decoder():
     return model, [np.random.default_rng(0).integers(1, words, [1, 5])]
 
 
+# --- Quantised -----------------------------------------------------------------------------------
+
+
+def _integers(least: int, end: int, *shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(least, end, shape)
+
+
+def _decompressed(integers: np.ndarray, kind: ov.Type, scale, zero=None):
+    """Integers as files of compressed weights have them: Convert, Subtract, Multiply."""
+    x = op.convert(op.constant(integers, kind), "f32")
+    if zero is not None:
+        x = op.subtract(x, op.convert(op.constant(zero, kind), "f32"))
+    return op.multiply(x, op.constant(np.asarray(scale, np.float32)))
+
+
+def _rounded(x, low: float, high: float, levels: int = 256):
+    ends = [op.constant(np.float32(end)) for end in (low, high)]
+    return op.fake_quantize(x, *ends, *ends, levels)
+
+
+@_network("quantized_convolutional")
+def _quantized_convolutional():
+    """As NNCF writes networks: FakeQuantize before each product, weights of 7 bits in 8.
+
+    All scales are powers of 2, so that no sum is rounded, and none falls on another side of a step.
+    """
+    x = op.parameter([-1, 3, 12, 12], np.float32, name="image")
+    y, channels = _rounded(x, -2.0, 127 / 64), 3
+    for k, width in enumerate((8, 4)):
+        weights = _integers(-64, 64, width, channels, 3, 3, seed=k)
+        kernel = _decompressed(weights, ov.Type.i8, np.full([width, 1, 1, 1], 2.0 ** -(8 + k)))
+        y = op.convolution(y, kernel, [1 + k, 1 + k], [1, 1], [1, 1], [1, 1])
+        bias = _integers(-128, 128, 1, width, 1, 1, seed=k).astype(np.float32) / 128
+        y, channels = _rounded(op.relu(op.add(y, op.constant(bias))), 0.0, 255 / 64), width
+    pooled = op.reduce_mean(y, op.constant([2, 3]), False)
+    out = op.matmul(pooled, _decompressed(_integers(-64, 64, 4, 5), ov.Type.i8, 0.02), False, False)
+    return ov.Model([op.result(out)], [x], "quantized"), [_floats(2, 3, 12, 12)]
+
+
+@_network("quantized_bags")
+def _quantized_bags():
+    """A recommender: bags of a table of bytes, rounded, and a product with bytes."""
+    rows, width = 20, 8
+    ids, offsets = (op.parameter([-1], np.int32, name=name) for name in ("ids", "offsets"))
+    dense = op.parameter([-1, width], np.float32, name="dense")
+    scale = 2.0 ** -_integers(5, 7, rows, 1)
+    table = _decompressed(_integers(-128, 128, rows, width), ov.Type.i8, scale)
+    pooled = ov.opset3.embedding_bag_offsets_sum(table, ids, offsets)
+    both = _rounded(op.concat([pooled, dense], 1), -8.0, 127 / 16)
+    kernel = _decompressed(_integers(-64, 64, 2 * width, 3, seed=1), ov.Type.i8, 2.0**-7)
+    clicks = op.sigmoid(op.matmul(both, kernel, False, False))
+    model = ov.Model([op.result(clicks)], [ids, offsets, dense], "quantized")
+    arrays = [_integers(0, rows, 9).astype(np.int32), np.array([0, 4, 6], np.int32)]
+    return model, [*arrays, _floats(3, width)]
+
+
+@_network("quantized_language")
+def _quantized_language():
+    """A table of bytes, and weights of 4 bits in groups, as files of language models have them."""
+    words, width, groups = 20, 16, 4
+    ids = op.parameter([-1, -1], np.int64, name="input_ids")
+    table = _decompressed(_integers(-128, 128, words, width), ov.Type.i8, np.full([words, 1], 0.01))
+    x = op.gather(table, ids, op.constant(0))
+    weights = _integers(0, 16, width, groups, width // groups)
+    zeros, scales = _integers(6, 10, width, groups, 1), 0.1 + 0.01 * _floats(width, groups, 1)
+    grouped = _decompressed(weights, ov.Type.u4, scales, zeros)
+    kernel = op.reshape(grouped, op.constant([width, width]), False)
+    y = op.add(x, op.gelu(op.matmul(x, kernel, False, True), "tanh"))
+    logits = op.matmul(y, table, False, True)
+    model = ov.Model([op.result(op.log_softmax(logits, -1))], [ids], "quantized")
+    return model, [_integers(0, words, 2, 5)]
+
+
+# --- With states ---------------------------------------------------------------------------------
+
+
+def _state(name: str, shape: list, initial=None):
+    """A ReadValue. Without an initial value it begins with zeros."""
+    inputs = [] if initial is None else [initial]
+    return op.read_value(*inputs, name, np.float32, ov.PartialShape(shape))
+
+
+@_network("stateful_speech")
+def _stateful_speech():
+    """As detectors of voices are: a piece of sound beside the end of the last one, and an LSTM."""
+    x = op.parameter([1, 64], np.float32, name="sound")
+    context = _state("context", [1, 16])
+    both = op.unsqueeze(op.concat([context, x], 1), op.constant([1]))
+    y = op.convolution(both, op.constant(_floats(6, 1, 16, scale=0.3)), [8], [0], [0], [1])
+    y = op.reduce_max(op.relu(y), op.constant([2]), False)
+    h, c = _state("h", [1, 5]), _state("c", [1, 5])
+    weights = [op.constant(_floats(20, n, scale=0.5, seed=n)) for n in (6, 5)]
+    cell = op.lstm_cell(y, h, c, *weights, op.constant(_floats(20)), 5)
+    score = op.sigmoid(op.matmul(cell.output(0), op.constant(_floats(5, 1)), False, False))
+    end = op.slice(x, op.constant([-16]), op.constant([64]), op.constant([1]), op.constant([1]))
+    following = [(end, "context"), (op.abs(cell.output(0)), "h"), (op.tanh(cell.output(1)), "c")]
+    sinks = [op.assign(value, name) for value, name in following]
+    return ov.Model([op.result(score)], sinks, [x], "speech"), [_floats(1, 64)]
+
+
+@_network("stateful_denoiser")
+def _stateful_denoiser():
+    """Two GRUs in a row that go on from call to call, for any number of frames."""
+    bands, hidden = 6, 8
+    x = op.parameter([1, -1, bands], np.float32, name="frames")
+    time = op.convert(op.gather(op.shape_of(x), op.constant([1]), op.constant(0)), "i32")
+    y, width, sinks = x, bands, []
+    for k in range(2):
+        start = op.constant(np.full([1, 1, hidden], 0.1 * k, np.float32))
+        h = _state(f"gru_{k}", [1, 1, hidden], start)
+        weights = [op.constant(_floats(1, 3 * hidden, n, scale=0.4, seed=k)) for n in (width, hidden)]
+        bias = op.constant(_floats(1, 4 * hidden, seed=k))
+        made = op.gru_sequence(
+            y, h, time, *weights, bias, hidden, "forward", linear_before_reset=True
+        )
+        y, width = op.squeeze(made.output(0), op.constant([1])), hidden
+        sinks.append(op.assign(op.multiply(made.output(1), op.constant(np.float32(1))), f"gru_{k}"))
+    gains = op.sigmoid(op.matmul(y, op.constant(_floats(hidden, bands)), False, False))
+    model = ov.Model([op.result(op.multiply(gains, x))], sinks, [x], "denoiser")
+    return model, [_floats(1, 7, bands)]
+
+
+@_network("stateful_attention")
+def _stateful_attention():
+    """A decoder's attention with what it has seen before, of the beams that go on."""
+    heads, size = 2, 4
+    width = heads * size
+    x = op.parameter([-1, -1, width], np.float32, name="embeddings")
+    beams = op.parameter([-1], np.int32, name="beam_idx")
+    batch = op.gather(op.shape_of(x), op.constant([0]), op.constant(0))
+    empty = op.concat([batch, op.constant(np.array([heads, 0, size]))], 0)
+    start = op.broadcast(op.constant(np.float32(0)), empty)
+
+    def projected(k):
+        y = op.matmul(x, op.constant(_floats(width, width, scale=0.4, seed=k)), False, False)
+        y = op.reshape(y, op.constant([0, 0, heads, size]), True)
+        return op.transpose(y, op.constant([0, 2, 1, 3]))
+
+    seen, sinks = [], []
+    for k, name in enumerate(("keys", "values")):
+        before = op.gather(_state(name, [-1, heads, -1, size], start), beams, op.constant(0))
+        seen.append(op.concat([before, projected(k)], 2))
+        sinks.append(op.assign(seen[k], name))
+    y = op.scaled_dot_product_attention(projected(2), *seen, causal=False)
+    y = op.reshape(op.transpose(y, op.constant([0, 2, 1, 3])), op.constant([0, 0, width]), True)
+    model = ov.Model([op.result(y)], sinks, [x, beams], "attention")
+    return model, [_floats(2, 3, width), np.array([0, 1], np.int32)]
+
+
+# --- Detectors -----------------------------------------------------------------------------------
+
+
+def _features(image, *widths: int) -> list:
+    """Maps of features, each half as high and wide as the last one."""
+    found, channels = [], 3
+    for k, width in enumerate(widths):
+        kernel = op.constant(_floats(width, channels, 3, 3, scale=0.3, seed=k))
+        image = op.convolution(image, kernel, [2, 2], [1, 1], [1, 1], [1, 1])
+        image = op.relu(op.add(image, op.constant(_floats(1, width, 1, 1, seed=k))))
+        found.append(image)
+        channels = width
+    return found
+
+
+def _head(features, channels: int, width: int, columns: int, seed: int):
+    """A convolution, [batch, its numbers], with the channels last."""
+    kernel = op.constant(_floats(channels, width, 3, 3, scale=0.2, seed=seed))
+    y = op.convolution(features, kernel, [1, 1], [1, 1], [1, 1], [1, 1])
+    y = op.transpose(y, op.constant([0, 2, 3, 1]))
+    return op.reshape(y, op.constant([0, -1, columns]), True)
+
+
+def _sizes(*nodes) -> list:
+    ends = op.constant([2]), op.constant([4]), op.constant([1]), op.constant([0])
+    return [op.slice(op.shape_of(node), *ends) for node in nodes]
+
+
+def _ssd(version: int, clustered: bool) -> tuple[ov.Model, list[np.ndarray]]:
+    classes, number = 4, 3
+    image = op.parameter([1, 3, 32, 48], np.float32, name="image")
+    boxes, scores, priors = [], [], []
+    for k, (width, features) in enumerate(zip((8, 12), _features(image, 8, 12))):
+        boxes.append(_head(features, 4 * number, width, 4, seed=k))
+        scores.append(_head(features, classes * number, width, classes, seed=9 + k))
+        sizes = _sizes(features, image)
+        if clustered:
+            sides = {"width": [4.0, 9.0, 16.0 + k], "height": [5.0, 8.0, 20.0]}
+            made = op.prior_box_clustered(
+                *sizes, {**sides, "clip": False, "variance": [0.1, 0.1, 0.2, 0.2], "offset": 0.5}
+            )
+        else:
+            sizes_of = {"min_size": [8.0 + 8 * k], "max_size": [12.0 + 9 * k]}
+            more = {"aspect_ratio": [2.0], "flip": False, "clip": True, "offset": 0.5}
+            made = ov.opset8.prior_box(*sizes, {**sizes_of, **more, "variance": [0.1, 0.1, 0.2, 0.2]})
+        priors.append(op.unsqueeze(made, op.constant([0])))
+    scores = op.softmax(op.concat(scores, 1), 2)
+    options = {
+        "background_label_id": 0,
+        "top_k": 40,
+        "keep_top_k": [12],
+        "nms_threshold": 0.45,
+        "confidence_threshold": 0.2,
+        "code_type": "caffe.PriorBoxParameter.CENTER_SIZE",
+        "share_location": True,
+        "normalized": True,
+    }
+    if version == 1:
+        options["num_classes"] = classes
+    opset = ov.opset1 if version == 1 else ov.opset8
+    flat = [op.reshape(x, op.constant([0, -1]), True) for x in (op.concat(boxes, 1), scores)]
+    found = opset.detection_output(*flat, op.concat(priors, 2), options)
+    return ov.Model([op.result(found)], [image], "ssd"), [_floats(1, 3, 32, 48)]
+
+
+@_network("detector_ssd")
+def _detector_ssd():
+    return _ssd(version=8, clustered=False)
+
+
+@_network("detector_ssd_clustered")
+def _detector_ssd_clustered():
+    return _ssd(version=1, clustered=True)
+
+
+@_network("detector_yolo")
+def _detector_yolo():
+    """As YOLO v2: finer features beside coarse ones, and regions; then boxes of its own."""
+    classes, regions = 3, 2
+    image = op.parameter([1, 3, 32, 32], np.float32, name="image")
+    fine, coarse = _features(image, 4, 6)
+    both = op.concat([op.reorg_yolo(fine, [2, 2]), coarse], 1)
+    channels = regions * (5 + classes)
+    kernel = op.constant(_floats(channels, 22, 1, 1, scale=0.2))
+    y = op.convolution(both, kernel, [1, 1], [0, 0], [0, 0], [1, 1])
+    regions_of = ov.opset1.region_yolo(y, 4, classes, regions, True, [0, 1], 1, 3)
+    boxes = op.reshape(op.abs(regions_of), op.constant([1, -1, 5 + classes]), False)
+    corners = op.slice(boxes, *(op.constant([k]) for k in (0, 4, 1, 2)))
+    scores = op.slice(boxes, *(op.constant([k]) for k in (5, 5 + classes, 1, 2)))
+    picked = op.non_max_suppression(
+        corners,
+        op.transpose(scores, op.constant([0, 2, 1])),
+        op.constant(4),
+        op.constant(np.float32(0.5)),
+        op.constant(np.float32(0.1)),
+        box_encoding="center",
+    )
+    outputs = [op.result(regions_of), op.result(picked.output(2))]
+    return ov.Model(outputs, [image], "yolo"), [_floats(1, 3, 32, 32)]
+
+
 # --- Example 2 of its specifications, which OpenVINO reads no more -------------------------------
 
 HIDDEN, FEATURES, STEPS = 256, 512, 25

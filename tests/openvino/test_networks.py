@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_ti.openvino
+from tf_ti.openvino.__main__ import main
 
 pytest.importorskip("openvino")
 openvino_collection = pytest.importorskip("openvino_collection")
@@ -50,6 +51,21 @@ def test_a_network_answers_as_in_openvino(written, name, extents):
         pytest.skip("its shapes are static")
     module = tf_ti.openvino.load(paths[extents == "these extents"])
     check(module(*inputs), expected)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("stateful")])
+def test_a_network_with_states_agrees_over_calls(written, name, capsys):
+    for path in written(name)[0]:
+        assert main([str(path), "--check", "--seed", "1"]) == 0, capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_is_written_as_it_was_read(written, name, tmp_path):
+    paths, inputs, expected = written(name)
+    for path in paths:
+        tf_ti.openvino.save(tf_ti.openvino.load(path), tmp_path / "again.xml")
+    for ours, theirs in zip(openvino_models.run(tmp_path / "again.xml", inputs), expected):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("batch, time", [(1, 9), (4, 1)])
