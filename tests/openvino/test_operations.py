@@ -149,6 +149,13 @@ for dtype in FLOATS:
     positive = RNG.uniform(0.5, 2, (2, 3)).astype(dtype)
     case(f"power-{name_of(dtype)}", o.power, positive, f(3, dtype=dtype))
     case(f"divide-{name_of(dtype)}", o.divide, f(2, 3, dtype=dtype), positive)
+for dtype, python in itertools.product((np.int16, np.int32, np.int64, np.uint32), (True, False)):
+    signed = np.issubdtype(dtype, np.signedinteger)
+    a, b = ints(-19 if signed else 0, 19, (4, 6), dtype), ints(1, 5, (6,), dtype)
+    b[::2] *= dtype(-1 if signed else 1)
+    divide = create("Divide", 1, {"m_pythondiv": python})
+    case(f"divide-{python}-{name_of(dtype)}", divide, a, b)
+    case(f"divide-{python}-constant-{name_of(dtype)}", divide, a, b, constants=(1,))
 case("power-scalar", o.power, np.float32(1.7), np.float32(2))
 case("power-int32", o.power, ints(-4, 4, (5,)), np.int32(3))
 for name in "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split():
@@ -167,7 +174,7 @@ for broadcast in ("numpy", "none"):
         f(*shape) > 0,
     )
 
-family("binary-defined")  # OpenVINO truncates, whatever m_pythondiv, and gives 0 for uint8
+family("binary-defined")  # OpenVINO gives 0 for uint8, and rounds quotients of bytes at times
 case(
     "squared_difference-uint8",
     o.squared_difference,
@@ -175,14 +182,12 @@ case(
     ints(0, 9, (3,), np.uint8),
     definition=lambda a, b: ((a.astype(int) - b) ** 2).astype(np.uint8),
 )
-for dtype in INTS:
-    a, b = ints(0 if dtype == np.uint8 else -19, 19, (4, 5), dtype), ints(1, 5, (5,), dtype)
-    case(f"divide-floor-{name_of(dtype)}", o.divide, a, b, definition=lambda a, b: a // b)
+for dtype in (np.int8, np.uint8):
     case(
-        f"divide-truncate-{name_of(dtype)}",
-        create("Divide", 1, {"m_pythondiv": False}),
-        a,
-        b,
+        f"divide-{name_of(dtype)}",
+        o.divide,
+        ints(0 if dtype == np.uint8 else -19, 19, (4, 5), dtype),
+        ints(1, 5, (5,), dtype),
         definition=lambda a, b: np.trunc(a / b).astype(a.dtype),
     )
 
