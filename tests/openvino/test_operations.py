@@ -1505,6 +1505,22 @@ for exclude in (True, False):
         f(2, 3, 8, 7),
         tolerance=1e-4,
     )
+POOLED = ((2, 3, 8), (2, 3, 8, 7), (1, 2, 6, 5, 4))
+for shape, dtype in itertools.product(POOLED, (np.float16, np.int8, np.uint8, np.int32, np.int64)):
+    window, before, after = ([n] * (len(shape) - 2) for n in (2, 1, 0))
+    numbers = ints(1, 99, shape, dtype) * dtype(1 if dtype == np.uint8 else -1)
+    tag = f"{len(shape) - 2}d-{name_of(dtype)}"
+    case(
+        f"max_pool1-{tag}",
+        lambda a, k=window, b=before, e=after: OPSETS[1].max_pool(a, k, b, e, k),
+        numbers,
+    )
+    for v in (8, 14):
+        case(
+            f"max_pool{v}-{tag}",
+            lambda a, v=v, k=window, b=before, e=after: OPSETS[v].max_pool(a, k, b, b, e, k),
+            numbers,
+        )
 case(
     "max_pool14-torch",
     lambda a: OPSETS[14].max_pool(a, [2, 2], [1, 1], [1, 0], [0, 1], [3, 2], "ceil_torch"),

@@ -317,6 +317,8 @@ def _avg_pool(op, x):
 @register("MaxPool", "opset1")
 def _max_pool(op, x):
     windows = _Windows(op, x)
+    if windows.spatial == 3 and x.dtype != tf.float32:  # for which alone TensorFlow has a kernel
+        return _max_pool_with_indices(op, x)[0]
     return _to_second(windows.pool(windows.pad(_to_last(x), x.dtype.min), "MAX"))
 
 
@@ -343,7 +345,7 @@ def _max_pool_with_indices(op, x):
         values = tf.gather(values, inside, axis=at)
         places = tf.gather(places, inside, axis=at)
         shape = [1] * at + extents(positions) + [1] * (values.shape.rank - at - 2)
-        values = tf.where(tf.reshape(outside, shape), x.dtype.min, values)
+        values = tf.where(tf.reshape(outside, shape), tf.constant(x.dtype.min, x.dtype), values)
     order = [0, 1, *range(2, 2 + 2 * windows.spatial, 2), *range(3, 3 + 2 * windows.spatial, 2)]
     out = tf.concat(
         [tf.shape(values, tf.int64)[i : i + 1] for i in order[: 2 + windows.spatial]]
