@@ -1384,6 +1384,47 @@ for pad in ("explicit", "same_upper", "same_lower"):
         i64(10, 8),
         **options,
     )
+WANTED = (7, 6), (10, 8), (12, 11), (14, 9)  # of 11, 9 if nothing is cropped
+for pad, more, wanted in itertools.product(
+    ("explicit", "valid", "same_upper", "same_lower"), (0, 1), WANTED
+):
+    deconvolve = lambda a, b, c, p=pad, m=more: o.convolution_backprop_data(  # noqa: E731
+        a, b, [2, 2], c, [1, 0], [0, 2], [1, 1], p, [m, m]
+    )
+    tag = f"{pad}-{more}-{wanted[0]}"
+    arrays = f(1, 3, 5, 4), f(3, 2, 3, 3), i64(*wanted)
+    options = {"tolerance": 1e-4}
+    case(f"deconv-shape-{tag}", deconvolve, *arrays, constants=(1, 2), **options)
+    # OpenVINO refuses this with known extents.
+    case(
+        f"deconv-shape-computed-{tag}",
+        deconvolve,
+        *arrays,
+        constants=(1,),
+        fixed=(2,),
+        dynamic=(True,),
+        **options,
+    )
+    case(
+        f"group-deconv-shape-{tag}",
+        lambda a, b, c, p=pad, m=more: o.group_convolution_backprop_data(
+            a, b, [2, 2], c, [1, 0], [0, 2], [1, 1], p, [m, m]
+        ),
+        f(2, 4, 5, 4),
+        f(2, 2, 3, 3, 3),
+        i64(*wanted),
+        constants=(1, 2),
+        **options,
+    )
+case(
+    "deconv1-shape",
+    lambda a, b, c: o.convolution_backprop_data(a, b, [2], c, [1], [0], [2]),
+    f(2, 3, 5),
+    f(3, 4, 3),
+    i64(15),
+    constants=(1, 2),
+    tolerance=1e-4,
+)
 case(
     "deconv1",
     lambda a, b: o.convolution_backprop_data(a, b, [3], None, [1], [0], [1]),
@@ -1681,6 +1722,19 @@ for auto_pad, sizes, strides, rates in (
         lambda a, arguments=arguments: o.extract_image_patches(a, *arguments),
         f(2, 3, 7, 8),
     )
+for name, shape, sides, kernel, options in (
+    ("plain", (2, 12, 12), (4, 5), (2, 2), {}),
+    ("strides", (2, 12, 4), (4, 5), (2, 2), {"strides": [2, 2]}),
+    ("dilated", (3, 12, 6), (4, 5), (2, 3), {"dilations": [2, 1]}),
+    ("pads", (1, 12, 35), (4, 5), (2, 2), {"pads_begin": [1, 0], "pads_end": [1, 3]}),
+    ("one", (12, 12), (4, 5), (2, 2), {}),
+):
+    fold = lambda a, b, c, options=options: o.col2im(a, b, c, **options)  # noqa: E731
+    sizes = i64(*sides), i64(*kernel)
+    case(f"col2im-{name}", fold, f(*shape), *sizes, constants=(1, 2))
+    case(f"col2im-{name}-computed", fold, f(*shape), *sizes, fixed=(1, 2))
+    case(f"col2im-{name}-int32", fold, ints(-9, 9, shape), *map(np.int32, sizes), constants=(1, 2))
+    case(f"col2im-{name}-half", fold, f(*shape, dtype=np.float16), *sizes, constants=(1, 2))
 
 family("priors")
 PRIOR = {"offset": 0.5, "variance": [0.1, 0.1, 0.2, 0.2]}
