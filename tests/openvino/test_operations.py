@@ -1104,6 +1104,18 @@ case(
     ints(-5, 5, (4, 3)),
 )
 case("matmul-empty", lambda a, b: o.matmul(a, b, False, False), f(0, 4), f(4, 3))
+for transposed, row in itertools.product((False, True), ((1, 5), (1, 1, 5), (5,))):
+    case(
+        f"matmul-transposed-{transposed}-plus-{len(row)}",
+        lambda a, b, c, t=transposed: o.add(
+            o.matmul(o.transpose(a, i64(1, 0)) if t else a, b, not t, False), c
+        ),
+        f(4, 3),
+        f(4, 5),
+        f(*row),
+        fixed=(2,),
+        tolerance=1e-4,
+    )
 for equation, shapes in {
     "bij,jk->bik": ((2, 3, 4), (4, 5)), "...ij,...kj->...ik": ((2, 3, 4), (2, 5, 4)),
     "ij->ji": ((2, 3),), "ij->": ((2, 3),), "i,j->ij": ((2,), (3,)), "ij,jk": ((2, 3), (3, 4)),
