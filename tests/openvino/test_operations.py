@@ -1144,6 +1144,11 @@ case("attention-mask-batches", attention, q, k, value, f(2, 1, 4, 6), tolerance=
 case("attention-bool", attention, q, k, value, np.tril(np.ones((4, 6))) > 0, tolerance=1e-4)
 case("attention-scale", attention, q, k, value, f(4, 6), np.float32(0.3), tolerance=1e-4)
 case("attention-3d", attention, q[0], k[0], value[0], tolerance=1e-4)
+halves = [each.astype(np.float16) for each in (q * 4, k, value)]
+case("attention-half", attention, *halves)
+case("attention-half-causal", lambda *a: attention(*a, causal=True), *halves)
+case("attention-half-mask", attention, *halves, f(4, 6, dtype=np.float16))
+case("attention-half-bool", attention, *halves, np.tril(np.ones((4, 6))) > 0)
 with_sink = create("ScaledDotProductAttention", 13, {"causal": False})
 causal_with_sink = create("ScaledDotProductAttention", 13, {"causal": True})
 sink = np.float32(0.3), f(1, 3, 1, 1)
