@@ -656,6 +656,16 @@ def test_nothing_is_divided_by_zero(tmp_path):
     assert all(inputs_of(path, seed)[1].min() > 0 for seed in range(20))
 
 
+def test_axes_are_those_of_the_tensor(tmp_path):
+    x, axis = op.parameter([-1, -1], F32, name="x"), op.parameter([1], np.int64, name="axis")
+    ends = [op.parameter([1], np.int64, name=name) for name in ("start", "stop", "step")]
+    outputs = [op.reduce_sum(x, axis, True), op.slice(x, *ends, axis)]
+    path = save(tmp_path, "axes", outputs, [x, axis, *ends])
+    assert {int(inputs_of(path, seed)[1][0]) for seed in range(20)} == {0, 1}
+    for seed in range(5):
+        assert run(path, "--check", "--seed", seed, "--shape", "x=3,4") == 0
+
+
 # Progress.
 
 

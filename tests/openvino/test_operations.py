@@ -149,6 +149,13 @@ for dtype in FLOATS:
     positive = RNG.uniform(0.5, 2, (2, 3)).astype(dtype)
     case(f"power-{name_of(dtype)}", o.power, positive, f(3, dtype=dtype))
     case(f"divide-{name_of(dtype)}", o.divide, f(2, 3, dtype=dtype), positive)
+for dtype, python in itertools.product((np.int16, np.int32, np.int64, np.uint32), (True, False)):
+    signed = np.issubdtype(dtype, np.signedinteger)
+    a, b = ints(-19 if signed else 0, 19, (4, 6), dtype), ints(1, 5, (6,), dtype)
+    b[::2] *= dtype(-1 if signed else 1)
+    divide = create("Divide", 1, {"m_pythondiv": python})
+    case(f"divide-{python}-{name_of(dtype)}", divide, a, b)
+    case(f"divide-{python}-constant-{name_of(dtype)}", divide, a, b, constants=(1,))
 case("power-scalar", o.power, np.float32(1.7), np.float32(2))
 case("power-int32", o.power, ints(-4, 4, (5,)), np.int32(3))
 for name in "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor".split():
@@ -167,7 +174,7 @@ for broadcast in ("numpy", "none"):
         f(*shape) > 0,
     )
 
-family("binary-defined")  # OpenVINO truncates, whatever m_pythondiv, and gives 0 for uint8
+family("binary-defined")  # OpenVINO gives 0 for uint8, and rounds quotients of bytes at times
 case(
     "squared_difference-uint8",
     o.squared_difference,
@@ -175,14 +182,12 @@ case(
     ints(0, 9, (3,), np.uint8),
     definition=lambda a, b: ((a.astype(int) - b) ** 2).astype(np.uint8),
 )
-for dtype in INTS:
-    a, b = ints(0 if dtype == np.uint8 else -19, 19, (4, 5), dtype), ints(1, 5, (5,), dtype)
-    case(f"divide-floor-{name_of(dtype)}", o.divide, a, b, definition=lambda a, b: a // b)
+for dtype in (np.int8, np.uint8):
     case(
-        f"divide-truncate-{name_of(dtype)}",
-        create("Divide", 1, {"m_pythondiv": False}),
-        a,
-        b,
+        f"divide-{name_of(dtype)}",
+        o.divide,
+        ints(0 if dtype == np.uint8 else -19, 19, (4, 5), dtype),
+        ints(1, 5, (5,), dtype),
         definition=lambda a, b: np.trunc(a / b).astype(a.dtype),
     )
 
@@ -1099,6 +1104,18 @@ case(
     ints(-5, 5, (4, 3)),
 )
 case("matmul-empty", lambda a, b: o.matmul(a, b, False, False), f(0, 4), f(4, 3))
+for transposed, row in itertools.product((False, True), ((1, 5), (1, 1, 5), (5,))):
+    case(
+        f"matmul-transposed-{transposed}-plus-{len(row)}",
+        lambda a, b, c, t=transposed: o.add(
+            o.matmul(o.transpose(a, i64(1, 0)) if t else a, b, not t, False), c
+        ),
+        f(4, 3),
+        f(4, 5),
+        f(*row),
+        fixed=(2,),
+        tolerance=1e-4,
+    )
 for equation, shapes in {
     "bij,jk->bik": ((2, 3, 4), (4, 5)), "...ij,...kj->...ik": ((2, 3, 4), (2, 5, 4)),
     "ij->ji": ((2, 3),), "ij->": ((2, 3),), "i,j->ij": ((2,), (3,)), "ij,jk": ((2, 3), (3, 4)),
@@ -1127,6 +1144,11 @@ case("attention-mask-batches", attention, q, k, value, f(2, 1, 4, 6), tolerance=
 case("attention-bool", attention, q, k, value, np.tril(np.ones((4, 6))) > 0, tolerance=1e-4)
 case("attention-scale", attention, q, k, value, f(4, 6), np.float32(0.3), tolerance=1e-4)
 case("attention-3d", attention, q[0], k[0], value[0], tolerance=1e-4)
+halves = [each.astype(np.float16) for each in (q * 4, k, value)]
+case("attention-half", attention, *halves)
+case("attention-half-causal", lambda *a: attention(*a, causal=True), *halves)
+case("attention-half-mask", attention, *halves, f(4, 6, dtype=np.float16))
+case("attention-half-bool", attention, *halves, np.tril(np.ones((4, 6))) > 0)
 with_sink = create("ScaledDotProductAttention", 13, {"causal": False})
 causal_with_sink = create("ScaledDotProductAttention", 13, {"causal": True})
 sink = np.float32(0.3), f(1, 3, 1, 1)
@@ -1379,6 +1401,47 @@ for pad in ("explicit", "same_upper", "same_lower"):
         i64(10, 8),
         **options,
     )
+WANTED = (7, 6), (10, 8), (12, 11), (14, 9)  # of 11, 9 if nothing is cropped
+for pad, more, wanted in itertools.product(
+    ("explicit", "valid", "same_upper", "same_lower"), (0, 1), WANTED
+):
+    deconvolve = lambda a, b, c, p=pad, m=more: o.convolution_backprop_data(  # noqa: E731
+        a, b, [2, 2], c, [1, 0], [0, 2], [1, 1], p, [m, m]
+    )
+    tag = f"{pad}-{more}-{wanted[0]}"
+    arrays = f(1, 3, 5, 4), f(3, 2, 3, 3), i64(*wanted)
+    options = {"tolerance": 1e-4}
+    case(f"deconv-shape-{tag}", deconvolve, *arrays, constants=(1, 2), **options)
+    # OpenVINO refuses this with known extents.
+    case(
+        f"deconv-shape-computed-{tag}",
+        deconvolve,
+        *arrays,
+        constants=(1,),
+        fixed=(2,),
+        dynamic=(True,),
+        **options,
+    )
+    case(
+        f"group-deconv-shape-{tag}",
+        lambda a, b, c, p=pad, m=more: o.group_convolution_backprop_data(
+            a, b, [2, 2], c, [1, 0], [0, 2], [1, 1], p, [m, m]
+        ),
+        f(2, 4, 5, 4),
+        f(2, 2, 3, 3, 3),
+        i64(*wanted),
+        constants=(1, 2),
+        **options,
+    )
+case(
+    "deconv1-shape",
+    lambda a, b, c: o.convolution_backprop_data(a, b, [2], c, [1], [0], [2]),
+    f(2, 3, 5),
+    f(3, 4, 3),
+    i64(15),
+    constants=(1, 2),
+    tolerance=1e-4,
+)
 case(
     "deconv1",
     lambda a, b: o.convolution_backprop_data(a, b, [3], None, [1], [0], [1]),
@@ -1500,6 +1563,22 @@ for exclude in (True, False):
         f(2, 3, 8, 7),
         tolerance=1e-4,
     )
+POOLED = ((2, 3, 8), (2, 3, 8, 7), (1, 2, 6, 5, 4))
+for shape, dtype in itertools.product(POOLED, (np.float16, np.int8, np.uint8, np.int32, np.int64)):
+    window, before, after = ([n] * (len(shape) - 2) for n in (2, 1, 0))
+    numbers = ints(1, 99, shape, dtype) * dtype(1 if dtype == np.uint8 else -1)
+    tag = f"{len(shape) - 2}d-{name_of(dtype)}"
+    case(
+        f"max_pool1-{tag}",
+        lambda a, k=window, b=before, e=after: OPSETS[1].max_pool(a, k, b, e, k),
+        numbers,
+    )
+    for v in (8, 14):
+        case(
+            f"max_pool{v}-{tag}",
+            lambda a, v=v, k=window, b=before, e=after: OPSETS[v].max_pool(a, k, b, b, e, k),
+            numbers,
+        )
 case(
     "max_pool14-torch",
     lambda a: OPSETS[14].max_pool(a, [2, 2], [1, 1], [1, 0], [0, 1], [3, 2], "ceil_torch"),
@@ -1660,6 +1739,19 @@ for auto_pad, sizes, strides, rates in (
         lambda a, arguments=arguments: o.extract_image_patches(a, *arguments),
         f(2, 3, 7, 8),
     )
+for name, shape, sides, kernel, options in (
+    ("plain", (2, 12, 12), (4, 5), (2, 2), {}),
+    ("strides", (2, 12, 4), (4, 5), (2, 2), {"strides": [2, 2]}),
+    ("dilated", (3, 12, 6), (4, 5), (2, 3), {"dilations": [2, 1]}),
+    ("pads", (1, 12, 35), (4, 5), (2, 2), {"pads_begin": [1, 0], "pads_end": [1, 3]}),
+    ("one", (12, 12), (4, 5), (2, 2), {}),
+):
+    fold = lambda a, b, c, options=options: o.col2im(a, b, c, **options)  # noqa: E731
+    sizes = i64(*sides), i64(*kernel)
+    case(f"col2im-{name}", fold, f(*shape), *sizes, constants=(1, 2))
+    case(f"col2im-{name}-computed", fold, f(*shape), *sizes, fixed=(1, 2))
+    case(f"col2im-{name}-int32", fold, ints(-9, 9, shape), *map(np.int32, sizes), constants=(1, 2))
+    case(f"col2im-{name}-half", fold, f(*shape, dtype=np.float16), *sizes, constants=(1, 2))
 
 family("priors")
 PRIOR = {"offset": 0.5, "variance": [0.1, 0.1, 0.2, 0.2]}
@@ -1924,6 +2016,128 @@ case(
     ints(0, 2, (4, 3, 2), np.int32),
     np.int32([1, 9, 2]),
     np.int32(3),
+)
+
+# Axes that are not known before the graph runs.
+
+family("axes")
+for name, keep in itertools.product(REDUCTIONS, (False, True)):
+    reduce = lambda a, b, n=name, k=keep: getattr(o, n)(a, b, k)  # noqa: E731
+    case(f"{name}-{keep}-scalar", reduce, f(3, 4), np.int32(-2))
+    case(f"{name}-{keep}-4d", reduce, f(2, 3, 4, 5), ints(1, 4, (1,)), fixed=(1,), tolerance=1e-4)
+    case(f"{name}-{keep}-float16", reduce, x.astype(np.float16), i64(1), fixed=(1,))
+    if name != "reduce_l2":
+        case(f"{name}-{keep}-int32", reduce, ints(-9, 9, (3, 4)), i64(1), fixed=(1,))
+for name in REDUCTIONS:  # how many axes is not known either
+    reduce = lambda a, b, n=name: getattr(o, n)(a, b, True)  # noqa: E731
+    case(f"{name}-two", reduce, x, i64(2, -2), fixed=(1,))
+    case(f"{name}-any", reduce, x, i64(-1, 0))
+for n, m in itertools.product((True, False), ("inside_sqrt", "outside_sqrt")):
+    mvn = lambda a, b, n=n, m=m: o.mvn(a, b, n, 1e-3, m)  # noqa: E731
+    case(f"mvn6-{n}-{m}", mvn, f(2, 3, 4, 5), i64(2, -1), fixed=(1,), tolerance=1e-4)
+for m, axes in itertools.product(("add", "max"), ((1,), (1, 2, 3), (-1,))):
+    normalize = lambda a, b, m=m: o.normalize_l2(a, b, 1e-3, m)  # noqa: E731
+    case(f"normalize_l2-{m}-{axes}", normalize, image, i64(*axes), fixed=(1,), tolerance=1e-4)
+for v, (shape, axis) in itertools.product((1, 15), (((1, 3, 1), -1), ((2, 1), 1), ((1,), 0))):
+    case(f"squeeze{v}-{shape}", OPSETS[v].squeeze, f(*shape), i64(axis), fixed=(1,))
+for axis in (-1, 0, 1):
+    case(f"split-{axis}", lambda a, b: o.split(a, b, 2), f(2, 4, 6), np.int64(axis))
+    parts = i64(1, -1)
+    case(f"variadic_split-{axis}", o.variadic_split, x, np.int32(axis), parts, constants=(2,))
+    case(f"cum_sum-{axis}", lambda a, b: o.cum_sum(a, b, True, True), x, np.int64(axis))
+    case(f"cum_sum-int32-{axis}", lambda a, b: o.cum_sum(a, b), ints(-9, 9, (3, 4)), np.int32(axis))
+    for dtype in (np.float32, np.int64):
+        name = f"{axis}-{name_of(dtype)}"
+        data, updates = ints(-5, 5, (2, 3, 4), dtype), ints(-5, 5, (2, 3, 4), dtype)
+        updates = np.delete(updates, 0, axis)
+        places = i64(1, 0, 2)[: updates.shape[axis]]
+        case(f"scatter_update-{name}", o.scatter_update, data, places, updates, np.int64(axis))
+    case(
+        f"scatter_elements3-{axis}",
+        OPSETS[3].scatter_elements_update,
+        x,
+        ints(0, 1, (2, 1, 2), np.int64),
+        f(2, 1, 2),
+        np.int64(axis),
+    )
+    case(
+        f"scatter_elements12-{axis}",
+        lambda a, b, c, d: o.scatter_elements_update(a, b, c, d, "sum", False),
+        ints(-9, 9, (2, 3, 4)),
+        ints(-2, 2, (2, 2, 3), np.int64),
+        ints(-9, 9, (2, 2, 3)),
+        np.int64(axis),
+    )
+# OpenVINO does not gather along such axes of known extents.
+for v, axis in itertools.product((1, 7, 8), (-1, 0, 1)):
+    for name, places in ("vector", i64(1, 0)), ("matrix", ints(0, 2, (2, 2))), ("one", np.int32(1)):
+        axis = np.int64(axis)
+        case(f"gather{v}-{name}-{axis}", OPSETS[v].gather, x, places, axis, dynamic=(True,))
+for axis, batch_dims in (1, 1), (2, 1), (-1, 2), (2, 0):
+    case(
+        f"gather8-batches-{axis}-{batch_dims}",
+        lambda a, b, c, n=batch_dims: o.gather(a, b, c, n),
+        f(2, 3, 4, 5),
+        ints(-3, 3, (2, 3, 2)),
+        np.int64(axis),
+        dynamic=(True,),
+    )
+SLICES = (
+    ("two", (3, 0), (-100, 2), (-2, 1), (-1, 1)), ("one", (1,), (3,), (1,), (-2,)),
+    ("beyond", (-100,), (100,), (2,), (2,)), ("all", (1, 0, 1), (2, 3, 9), (1, 2, 1), (0, -1, 1)),
+)  # fmt: skip
+for name, *ends in SLICES:
+    inputs = [i64(*values) for values in ends]
+    case(f"slice-{name}", o.slice, x, *inputs, fixed=(1, 2, 3, 4))
+    case(f"slice-4d-{name}", o.slice, f(3, 4, 5, 2), *inputs, fixed=(1, 2, 3, 4))
+    case(f"slice-int64-{name}", o.slice, x.astype(np.int64), *inputs, fixed=(1, 2, 3, 4))
+for name, shape, axes in ("first", (2, 3), (0,)), ("two", (2, 3, 4), (0, -1)):
+    case(f"reverse-{name}", reverse, f(*shape), i64(*axes), fixed=(1,))
+
+
+def with_slice(x, updates, start, stop, step, axes):
+    inside = [slice(None)] * x.ndim
+    for axis, *ends in zip(axes, start, stop, step):
+        inside[axis] = slice(*ends)
+    x = x.copy()
+    x[tuple(inside)] = updates
+    return x
+
+
+family("axes-defined")  # OpenVINO refuses, or crashes
+for name, *ends in SLICES:
+    inputs = [i64(*values) for values in ends]
+    updates = f(*o.slice(x, *inputs).output(0).shape)
+    options = {"fixed": (2, 3, 4, 5), "definition": with_slice}
+    case(f"slice_scatter-{name}", o.slice_scatter, x, updates, *inputs, **options)
+for name, keep in itertools.product(("reduce_logical_and", "reduce_logical_or"), (False, True)):
+    case(
+        f"{name}-{keep}",
+        lambda a, b, n=name, k=keep: getattr(o, n)(a, b, k),
+        x > 0,
+        i64(1, -1),
+        fixed=(1,),
+        definition=lambda a, b, n=name, k=keep: (np.all if "and" in n else np.any)(
+            a, tuple(b), keepdims=k
+        ),
+    )
+case("reduce_sum-two", o.reduce_sum, x, i64(-1, 0), definition=lambda a, _: a.sum((-1, 0)))
+case("reduce_max-none", o.reduce_max, x, i64(), definition=lambda a, _: a)
+case("squeeze-two", o.squeeze, f(2, 1, 3, 1), i64(1, -1), definition=lambda a, _: a[:, 0, :, 0])
+case(
+    "squeeze-skip",
+    lambda a, b: o.squeeze(a, b, True),
+    f(1, 3, 1),
+    i64(0, 1),
+    definition=lambda a, _: a[0],
+)
+case("reverse-none", reverse, f(3), i64(), definition=lambda a, _: a)
+case(
+    "reverse-mask",
+    create("Reverse", 1, {"mode": "mask"}),
+    ints(0, 9, (2, 3, 4)),
+    np.array([True, False, True]),
+    definition=lambda a, _: np.flip(a, (0, 2)),
 )
 
 # Versions that OpenVINO reads, but does not write.
@@ -2213,6 +2427,36 @@ def test_a_cell_with_one_weight_matrix_answers_as_defined(tmp_path, kind):
         tmp_path, f"{kind.upper()}Cell", "opset1", {"hidden_size": 4}, inputs, expected
     )
     assert_same([y.numpy() for y in module(*inputs)], expected, 1e-5)
+
+
+ALONG = {
+    "CumSum": lambda x, axis: o.cum_sum(x, axis),
+    "Gather": lambda x, axis: o.gather(x, i64(0), axis),
+    "MVN": lambda x, axis: o.mvn(x, axis, True, 1e-3, "inside_sqrt"),
+    "NormalizeL2": lambda x, axis: o.normalize_l2(x, axis, 1e-3, "add"),
+    "ReduceSum": lambda x, axis: o.reduce_sum(x, axis, True),
+    "Reverse": reverse,
+    "ScatterElementsUpdate": lambda x, axis: o.scatter_elements_update(
+        x, i64(0).reshape(1, 1), np.ones((1, 1), np.float32), axis
+    ),
+    "ScatterUpdate": lambda x, axis: o.scatter_update(x, np.int64(0), f(2), axis),
+    "Slice": lambda x, axis: o.slice(x, i64(0), i64(1), i64(1), axis),
+    "Split": lambda x, axis: o.split(x, axis, 2),
+    "Squeeze": lambda x, axis: o.squeeze(x, axis),
+    "VariadicSplit": lambda x, axis: o.variadic_split(x, axis, i64(1, -1)),
+}
+
+
+@pytest.mark.parametrize("axis", [2, -3])
+@pytest.mark.parametrize("type", ALONG)
+def test_an_axis_out_of_range_is_an_error_when_it_becomes_known(tmp_path, type, axis):
+    x, axes = o.parameter([-1, -1], np.float32), o.parameter([1], np.int64)
+    scalar = type in ("CumSum", "Split", "VariadicSplit")
+    node = ALONG[type](x, o.squeeze(axes, i64(0)) if scalar else axes)
+    model = ov.Model([o.result(output) for output in node.outputs()], [x, axes])
+    module = tf_ti.openvino.load(save(model, tmp_path / "model.xml"))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        module(f(2, 2), i64(axis))
 
 
 ELSEWHERE = {  # tests of their own

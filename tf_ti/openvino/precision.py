@@ -9,7 +9,7 @@ import tensorflow as tf
 HALVES = (tf.float16, tf.bfloat16)
 # Operations that add many numbers up, or exceed a half's range on the way to a result within it.
 _ACCUMULATING = frozenset(
-    "AdaptiveAvgPool AvgPool BatchNormInference BinaryConvolution Convolution "
+    "AdaptiveAvgPool AvgPool BatchNormInference BinaryConvolution Col2Im Convolution "
     "ConvolutionBackpropData CumSum DeformableConvolution Einsum GroupConvolution "
     "GroupConvolutionBackpropData GroupNormalization LRN LogSoftmax MVN MatMul NormalizeL2 "
     "ReduceL1 ReduceL2 ReduceMean ReduceProd ReduceSum RMS ScaledDotProductAttention "

@@ -164,6 +164,9 @@ class _Use:
         shape = self._sampler.shape(self._graph, self.layer, position)
         return shape[axis or 0] if -len(shape) <= (axis or 0) < len(shape) else 1
 
+    def rank(self, position: int) -> int:
+        return len(self._sampler.shape(self._graph, self.layer, position))
+
     def steps(self, axis: int) -> int:
         return self._sampler.steps(self._graph, self.layer, axis)
 
@@ -202,6 +205,10 @@ def _along_constant(position: int) -> _Rule:
     return lambda use: (0, use.extent(0, use.number(position)), False)
 
 
+def _axes(use: _Use) -> tuple[int, int, bool]:
+    return 0, use.rank(0), False
+
+
 def _lengths(axis: Callable[[_Use], int]) -> _Rule:
     """Lengths up to the extent; all equal to it if shapes are dynamic: OpenVINO ignores others."""
 
@@ -227,10 +234,17 @@ _RULES: dict[tuple[str, int], _Rule] = {
         ["EmbeddingSegmentsSum"],
         {1: _rows(0), 2: lambda use: (0, use.number(3) or 1, True), 3: _positive(4), 4: _rows(0)},
     ),
-    **_rules(["Gather"], {1: _along_constant(2)}),
+    **_rules(["Gather"], {1: _along_constant(2), 2: _axes}),
     **_rules(["GatherElements"], {1: lambda use: (0, use.extent(0, use.attribute("axis")), False)}),
-    **_rules(["ScatterUpdate", "ScatterElementsUpdate"], {1: _along_constant(3)}),
+    **_rules(["ScatterUpdate", "ScatterElementsUpdate"], {1: _along_constant(3), 3: _axes}),
     **_rules(["GatherND", "ScatterNDUpdate"], {1: lambda use: (0, use.least_extent(0), False)}),
+    # Axes.
+    **_rules(
+        "CumSum MVN NormalizeL2 ReduceL1 ReduceL2 ReduceLogicalAnd ReduceLogicalOr ReduceMax "
+        "ReduceMean ReduceMin ReduceProd ReduceSum Reverse Split VariadicSplit".split(),
+        {1: _axes},
+    ),
+    **_rules(["Slice"], {3: _positive(3), 4: _axes}),
     # Lengths of sequences.
     **_rules(["LSTMSequence"], {3: _lengths(lambda use: 1)}),
     **_rules(["GRUSequence", "RNNSequence"], {2: _lengths(lambda use: 1)}),

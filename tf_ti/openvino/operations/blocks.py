@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
-from tf_ti.openvino.operations.shapes import extents, rank_of
+from tf_ti.openvino.operations.shapes import extents, rank_of, sizes_of
 
 
 @register("DepthToSpace")
@@ -149,3 +149,37 @@ def _extract_image_patches(op, x):
         "SAME" if padding == "same_upper" else "VALID",
     )
     return tf.transpose(patches, [0, 3, 1, 2])
+
+
+@register("Col2Im", "opset15")
+def _col2im(op, columns, output_size, kernel_size):
+    """An image of patches, as torch's Unfold gives them: where they overlap, they are added up."""
+    strides, dilations = (_pair(op, name, 1) for name in ("strides", "dilations"))
+    begin, end = (_pair(op, name, 0) for name in ("pads_begin", "pads_end"))
+    sides, kernel = (sizes_of(op, position, 2) for position in (1, 2))
+    rank_of(op, columns)
+    *batch, depth, _ = extents(columns)
+    size = kernel[0] * kernel[1]
+    if isinstance(depth, int) and isinstance(size, int) and depth % size:
+        raise op.error(f"{depth} channels are no whole number of {size} elements of a patch")
+    whole = [side + b + e for side, b, e in zip(sides, begin, end)]
+    # Where an element of each patch is along an axis: [kernel, patches].
+    at = [
+        tf.range(k, dtype=tf.int64)[:, tf.newaxis] * d
+        + tf.range((n - (k - 1) * d - 1) // s + 1, dtype=tf.int64) * s
+        for n, k, s, d in zip(whole, kernel, strides, dilations)
+    ]
+    places = at[0][:, tf.newaxis, :, tf.newaxis] * whole[1] + at[1][:, tf.newaxis]
+    places = tf.reshape(places, [-1])
+    numbers = tf.transpose(tf.reshape(columns, [-1, tf.size(places)]))
+    sums = tf.math.unsorted_segment_sum(numbers, places, whole[0] * whole[1])
+    image = tf.reshape(tf.transpose(sums), [*batch, depth // size, *whole])
+    inside = (slice(b, b + side) for b, side in zip(begin, sides))
+    return image[(..., *inside)]
+
+
+def _pair(op: Operation, name: str, least: int) -> list[int]:
+    numbers = op.integers(name, [least, least])
+    if len(numbers) != 2 or min(numbers) < least:
+        raise op.error(f"{name}={numbers} are not two numbers from {least} on")
+    return numbers

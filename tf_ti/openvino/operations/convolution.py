@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
-from tf_ti.openvino.operations.shapes import extents, rank_of
+from tf_ti.openvino.operations.shapes import extents, rank_of, sizes_of
 
 _MOST_GROUPS = 1 << 14  # each may become a convolution of its own
 _AUTO_PADS = ("explicit", "notset", "same_upper", "same_lower", "valid")
@@ -199,28 +199,29 @@ def _back(op: Operation, x: tf.Tensor, kernel: Sequence, output_shape) -> tuple:
         for size, k, stride, dilation in zip(extents(x)[2:], kernel, strides, dilations)
     ]
     mode = op.text("auto_pad", "explicit", among=_AUTO_PADS)
+    pads = [(0, 0)] * spatial
+    if mode in ("explicit", "notset"):
+        pads = _pads(op, extents(x)[2:], kernel, strides, dilations)
     if output_shape is None:
-        pads = [(0, 0)] * spatial
-        if mode in ("explicit", "notset"):
-            pads = _pads(op, extents(x)[2:], kernel, strides, dilations)
         return strides, dilations, [(b, e - m) for (b, e), m in zip(pads, more)], full
-    wanted = [output_shape[i] for i in range(spatial)]
-    known = op.known(2)
-    if known is not None:
-        wanted = [int(size) for size in known]
-    pads = _totals(full, wanted, more, mode)
-    return strides, dilations, [(b, e - m) for (b, e), m in zip(pads, more)], full
+    wanted = sizes_of(op, 2, spatial)
+    begins = [begin for begin, _ in pads]
+    if mode in ("same_upper", "same_lower"):
+        begins = _begins(full, wanted, more, mode)
+    # Zeros follow where more is wanted than there is.
+    ends = [size - begin - want for size, begin, want in zip(full, begins, wanted)]
+    return strides, dilations, list(zip(begins, ends)), full
 
 
-def _totals(full, wanted, more, mode) -> list[tuple]:
-    pads = []
+def _begins(full, wanted, more, mode) -> list[int | tf.Tensor]:
+    """The crops before each axis that make its extent what is wanted."""
+    begins = []
     for size, want, extra in zip(full, wanted, more):
-        total = tf.cast(size, tf.int64) + extra - tf.cast(want, tf.int64)
-        total = tf.maximum(total, 0)
-        small = total // 2
+        total = size + extra - want
+        total = max(total, 0) if isinstance(total, int) else tf.maximum(total, 0)
         # The reverse of a convolution's padding, since this is the gradient of one.
-        pads.append((total - small, small) if mode == "same_upper" else (small, total - small))
-    return pads
+        begins.append(total - total // 2 if mode == "same_upper" else total // 2)
+    return begins
 
 
 def _transposed(x, filters, strides, dilations, pads, full):
@@ -317,6 +318,8 @@ def _avg_pool(op, x):
 @register("MaxPool", "opset1")
 def _max_pool(op, x):
     windows = _Windows(op, x)
+    if windows.spatial == 3 and x.dtype != tf.float32:  # for which alone TensorFlow has a kernel
+        return _max_pool_with_indices(op, x)[0]
     return _to_second(windows.pool(windows.pad(_to_last(x), x.dtype.min), "MAX"))
 
 
@@ -343,7 +346,7 @@ def _max_pool_with_indices(op, x):
         values = tf.gather(values, inside, axis=at)
         places = tf.gather(places, inside, axis=at)
         shape = [1] * at + extents(positions) + [1] * (values.shape.rank - at - 2)
-        values = tf.where(tf.reshape(outside, shape), x.dtype.min, values)
+        values = tf.where(tf.reshape(outside, shape), tf.constant(x.dtype.min, x.dtype), values)
     order = [0, 1, *range(2, 2 + 2 * windows.spatial, 2), *range(3, 3 + 2 * windows.spatial, 2)]
     out = tf.concat(
         [tf.shape(values, tf.int64)[i : i + 1] for i in order[: 2 + windows.spatial]]

@@ -162,10 +162,10 @@ def _aligned(op: Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 @register("Divide")
 def _divide(op, x, y):
-    x, y = broadcast(op, x, y)
-    if not x.dtype.is_integer:
-        return x / y
-    return (tf.math.floordiv if op.flag("m_pythondiv", True) else tf.truncatediv)(x, y)
+    # Integers' quotients are truncated, whatever m_pythondiv says, as OpenVINO's CPU plugin has it.
+    # Where OpenVINO folds constants it heeds m_pythondiv, and there, as with unknown extents, it
+    # rounds the quotients of bytes to the nearest.
+    return (tf.truncatediv if x.dtype.is_integer else tf.divide)(*broadcast(op, x, y))
 
 
 @register("BitwiseNot", "opset13")

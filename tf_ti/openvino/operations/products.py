@@ -18,12 +18,22 @@ def _mat_mul(op, a, b):
     dtype = a.dtype
     if dtype.is_integer:  # TensorFlow has kernels for few integer types
         a, b = (tf.cast(x, tf.int32 if dtype.size < 4 else tf.int64) for x in (a, b))
-    product = tf.cast(tf.matmul(a, b, transpose_a, transpose_b), dtype)
+    if rank_a == rank_b == 2 and (transpose_a or _is_transposed(a)):
+        # TensorFlow fuses the addition of a row, [1, n], with MatMul, whose kernel for transposed
+        # matrices refuses it.
+        product = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_a, adj_y=transpose_b)
+    else:
+        product = tf.matmul(a, b, transpose_a, transpose_b)
+    product = tf.cast(product, dtype)
     if rank_a == 1:
         product = tf.squeeze(product, -2)
     if rank_b == 1:
         product = tf.squeeze(product, -1)
     return product
+
+
+def _is_transposed(x: tf.Tensor) -> bool:
+    return not tf.executing_eagerly() and x.op.type == "Transpose"
 
 
 @register("Einsum", "opset7")

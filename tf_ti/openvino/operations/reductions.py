@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
-from tf_ti.openvino.operations.shapes import extents, rank_of, static_axes
+from tf_ti.openvino.operations.shapes import axes_of, extents, rank_of, static_axes
 
 
 def _mean(x, axes, keep):
@@ -43,7 +43,7 @@ def _register(name, reduce) -> None:
 
     @register(type, opset)
     def _(op, x, axes):
-        return reduce(x, static_axes(op, 1, rank_of(op, x)), op.flag("keep_dims", False))
+        return reduce(x, axes_of(op, 1, rank_of(op, x)), op.flag("keep_dims", False))
 
 
 for _name, _reduce in _REDUCTIONS.items():
@@ -106,7 +106,7 @@ def _mvn_of_old(op, x):
 @register("MVN", "opset6")
 def _mvn_by_axes(op, x, axes):
     mode = op.text("eps_mode", "inside_sqrt", among=("inside_sqrt", "outside_sqrt"))
-    return _mvn(op, x, static_axes(op, 1, rank_of(op, x)), mode)
+    return _mvn(op, x, axes_of(op, 1, rank_of(op, x)), mode)
 
 
 def _mvn(op, x, axes, mode):
@@ -124,8 +124,8 @@ def _mvn(op, x, axes, mode):
 def _normalize_l2(op, x, axes):
     mode = op.text("eps_mode", among=("add", "max"))
     epsilon = tf.cast(op.number("eps"), x.dtype)
-    axes = static_axes(op, 1, rank_of(op, x))
-    if not axes:  # each number is divided by itself
+    axes = axes_of(op, 1, rank_of(op, x))
+    if isinstance(axes, list) and not axes:  # each number is divided by itself
         return tf.cast(tf.not_equal(x, 0), x.dtype)
     squares = tf.reduce_sum(x * x, axes, keepdims=True)
     return x / tf.sqrt(squares + epsilon if mode == "add" else tf.maximum(squares, epsilon))

@@ -22,6 +22,36 @@ def static_axes(op: Operation, position: int, rank: int) -> list[int]:
     return [op.axis(int(axis), rank) for axis in np.reshape(op.static(position), -1)]
 
 
+def axes_of(op: Operation, position: int, rank: int) -> list[int] | tf.Tensor:
+    """The axes that an input names, counted from 0: a tensor where they are not known."""
+    if op.known(position) is not None:
+        return static_axes(op, position, rank)
+    count = op.inputs[position].shape.num_elements()
+    if count is not None and count > rank:
+        raise op.error(f"input {position} names {count} axes, where there are {rank}")
+    axes = tf.cast(tf.reshape(op.inputs[position], [-1]), tf.int32)
+    # A look-up, which refuses axes out of range.
+    return tf.gather(tf.constant([*range(rank)] * 2, tf.int32), axes + rank)
+
+
+def axis_of(op: Operation, position: int, rank: int) -> int | tf.Tensor:
+    """The one axis that an input names, counted from 0: a tensor where it is not known."""
+    axes = axes_of(op, position, rank)
+    return tf.reshape(axes, []) if tf.is_tensor(axes) else int(np.reshape(axes, ()))
+
+
+def _advanced(axis: int | tf.Tensor, count: int, rank: int, to: int = 0) -> list[int] | tf.Tensor:
+    """The order of axes after `count` of them, from `axis` on, have moved forward to `to`."""
+    parts = (0, to), (axis, axis + count), (to, axis), (axis + count, rank)
+    if tf.is_tensor(axis):
+        return tf.concat([tf.range(*part) for part in parts], 0)
+    return [i for part in parts for i in range(*part)]
+
+
+def _inverse(order: list[int] | tf.Tensor) -> np.ndarray | tf.Tensor:
+    return tf.math.invert_permutation(order) if tf.is_tensor(order) else np.argsort(order)
+
+
 _MOST_DIMENSIONS = 254  # TensorFlow's limit
 
 
@@ -36,9 +66,16 @@ def rank_by(op: Operation, position: int) -> int:
     return count
 
 
-def _number(op: Operation, position: int) -> int:
-    """The value of an input that is a scalar or has one element."""
-    return int(np.reshape(op.static(position), ()))
+def sizes_of(op: Operation, position: int, count: int) -> list[int | tf.Tensor]:
+    """The sizes that an input names, one for each of `count` axes: ints if they are known."""
+    if rank_by(op, position) != count:
+        raise op.error(f"input {position} has {rank_by(op, position)} numbers, not {count}")
+    known = op.known(position)
+    if known is None:
+        return tf.unstack(tf.cast(op.inputs[position], tf.int64), count)
+    if min(known, default=1) < 1:
+        raise op.error(f"input {position} has sizes of {known.tolist()}, which must be positive")
+    return known.tolist()
 
 
 @register("ShapeOf", "opset1")
@@ -71,17 +108,28 @@ def _reshape(op, x, pattern):
 
 @register("Squeeze", ["opset1", "opset15"])
 def _squeeze(op, x, axes=None):
-    if axes is None or op.static(1).size == 0:
+    axes = [] if axes is None else axes_of(op, 1, rank_of(op, x))
+    skips = op.flag("allow_axis_skip", False)
+    if tf.is_tensor(axes):
+        return _squeezed(x, axes, skips)
+    if not axes:
         if None in x.shape.as_list():
             raise op.error("without axes, the shape must be known")
         return tf.squeeze(x)
-    axes = static_axes(op, 1, rank_of(op, x))
-    if op.flag("allow_axis_skip", False):
+    if skips:
         if any(x.shape[axis] is None for axis in axes):
             raise op.error("with allow_axis_skip, the extents of axes must be known")
         axes = [axis for axis in axes if x.shape[axis] == 1]
         return tf.squeeze(x, axes) if axes else tf.identity(x)
     return tf.squeeze(x, axes)
+
+
+def _squeezed(x: tf.Tensor, axes: tf.Tensor, skips: bool) -> tf.Tensor:
+    """Leaves axes out that are not known; a reshape refuses those with other extents than 1."""
+    shape = tf.shape(x)
+    named = tf.scatter_nd(axes[:, tf.newaxis], tf.ones_like(axes), [x.shape.rank]) > 0
+    dropped = named & (shape == 1) if skips else named
+    return tf.reshape(x, tf.boolean_mask(shape, ~dropped))
 
 
 @register("Unsqueeze")
@@ -105,7 +153,7 @@ def _concat(op, *inputs):
 
 @register("Split")
 def _split(op, x, axis):
-    axis = op.axis(_number(op, 1), rank_of(op, x))
+    axis = axis_of(op, 1, rank_of(op, x))
     count = _is_number_of_outputs(op, "num_splits", op.integer("num_splits"))
     return tuple(tf.split(x, count, axis))
 
@@ -118,7 +166,7 @@ def _is_number_of_outputs(op: Operation, name: str, count: int) -> int:
 
 @register("VariadicSplit")
 def _variadic_split(op, x, axis, lengths):
-    axis = op.axis(_number(op, 1), rank_of(op, x))
+    axis = axis_of(op, 1, rank_of(op, x))
     known = op.known(2)
     if known is None:
         return tuple(tf.split(x, lengths, axis, num=len(op.layer.outputs)))
@@ -210,7 +258,12 @@ def _sliced(op: Operation, x: tf.Tensor, first: int, start, stop, step) -> tf.Te
     if len(op.inputs) <= first + 3:
         chosen = list(range(rank_by(op, first)))
     else:
-        chosen = static_axes(op, first + 3, rank)
+        chosen = axes_of(op, first + 3, rank)
+    if tf.is_tensor(chosen):
+        others = tf.zeros([rank], tf.int64), tf.shape(x, tf.int64), tf.ones([rank], tf.int64)
+        at = chosen[:, tf.newaxis]
+        given = (tf.convert_to_tensor(value, tf.int64) for value in (start, stop, step))
+        return tf.strided_slice(x, *map(tf.tensor_scatter_nd_update, others, (at,) * 3, given))
     begins: list = [0] * rank
     ends: list = [0] * rank
     steps: list = [1] * rank
@@ -256,12 +309,21 @@ def _known_extents(x: tf.Tensor, indices: np.ndarray) -> tf.Tensor | None:
 @register("Gather", ["opset1", "opset7", "opset8"])
 def _gather(op, x, indices, axis):
     rank, count = rank_of(op, x), rank_of(op, indices)
-    axis = op.axis(_number(op, 2), rank)
+    axis = axis_of(op, 2, rank)
     batch_dims = op.integer("batch_dims", 0)
     if not -count <= batch_dims <= count:
         raise op.error(f"batch_dims={batch_dims} is out of range for indices of {count} dimensions")
     batch_dims += count if batch_dims < 0 else 0
-    known, extent = op.known(1), extents(x)[axis]
+    if not tf.is_tensor(axis):
+        return _gathered(op, x, indices, axis, batch_dims)
+    own = count - batch_dims
+    taken = tf.transpose(x, _advanced(axis, 1, rank, batch_dims))
+    taken = _gathered(op, taken, indices, batch_dims, batch_dims)
+    return tf.transpose(taken, _inverse(_advanced(axis, own, rank - 1 + own, batch_dims)))
+
+
+def _gathered(op: Operation, x, indices, axis: int, batch_dims: int) -> tf.Tensor:
+    rank, known, extent = x.shape.rank, op.known(1), extents(x)[axis]
     if known is not None and rank == 1 and x.dtype.is_integer:
         taken = _known_extents(x, known)
         if taken is not None:
@@ -320,20 +382,17 @@ def _gather_nd(op, x, indices):
 @register("ScatterUpdate", "opset3")
 def _scatter_update(op, x, indices, updates, axis):
     rank = rank_of(op, x)
-    axis = op.axis(_number(op, 3), rank)
+    axis = axis_of(op, 3, rank)
     count = rank_of(op, indices)
     if count == 0:
         indices, updates, count = indices[tf.newaxis], tf.expand_dims(updates, axis), 1
     extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
     indices = tf.where(indices < 0, indices + extent, indices)
-    order = [axis] + [i for i in range(rank) if i != axis]
-    own = list(range(axis, axis + count))
-    update_order = own + [i for i in range(rank - 1 + count) if i not in own]
-    moved = tf.transpose(x, order)
-    updated = tf.tensor_scatter_nd_update(
-        moved, indices[..., tf.newaxis], tf.transpose(updates, update_order)
-    )
-    return tf.transpose(updated, np.argsort(order))
+    order = _advanced(axis, 1, rank)
+    moved = tf.transpose(updates, _advanced(axis, count, rank - 1 + count))
+    at = indices[..., tf.newaxis]
+    updated = tf.tensor_scatter_nd_update(tf.transpose(x, order), at, moved)
+    return tf.transpose(updated, _inverse(order))
 
 
 _SCATTERS = {
@@ -370,13 +429,16 @@ def _scatter_nd_update(op, x, indices, updates):
 @register("ScatterElementsUpdate", ["opset3", "opset12"])
 def _scatter_elements_update(op, x, indices, updates, axis):
     rank = rank_of(op, x)
-    axis = op.axis(_number(op, 3), rank)
+    axis = axis_of(op, 3, rank)
     reduction = op.text("reduction", "none")
     extent = tf.cast(tf.shape(x, tf.int64)[axis], indices.dtype)
     indices = tf.cast(tf.where(indices < 0, indices + extent, indices), tf.int64)
     sides = [tf.range(tf.cast(extent, tf.int64)) for extent in extents(indices)]
     grid = tf.meshgrid(*sides, indexing="ij")
-    grid[axis] = indices
+    if tf.is_tensor(axis):
+        grid = [tf.where(axis == i, indices, side) for i, side in enumerate(grid)]
+    else:
+        grid[axis] = indices
     places = tf.reshape(tf.stack(grid, axis=-1), [-1, rank])
     values = tf.reshape(updates, [-1])
     keeps = op.flag("use_init_val", True)
@@ -399,10 +461,11 @@ def _scatter_elements_update(op, x, indices, updates, axis):
 
 @register("Reverse")
 def _reverse(op, x, axes):
-    axes = op.static(1)
     if op.text("mode", among=("index", "mask")) == "mask":
-        axes = np.flatnonzero(axes)
-    return tf.reverse(x, [op.axis(int(axis), rank_of(op, x)) for axis in np.reshape(axes, -1)])
+        mask = op.known(1)
+        axes = tf.reshape(tf.where(axes), [-1]) if mask is None else np.flatnonzero(mask)
+        return tf.reverse(x, axes)
+    return tf.reverse(x, axes_of(op, 1, rank_of(op, x)))
 
 
 @register("ReverseSequence")
@@ -463,7 +526,7 @@ def _non_zero(op, x):
 
 @register("CumSum", "opset3")
 def _cum_sum(op, x, axis):
-    axis = op.axis(_number(op, 1), rank_of(op, x))
+    axis = axis_of(op, 1, rank_of(op, x))
     return tf.cumsum(x, axis, op.flag("exclusive", False), op.flag("reverse", False))
 
 
@@ -492,7 +555,7 @@ def _unique(op, x, axis=None):
     if axis is None:
         x, axis = tf.reshape(x, [-1]), 0
     else:
-        axis = op.axis(_number(op, 1), rank_of(op, x))
+        (axis,) = static_axes(op, 1, rank_of(op, x))
     values, inverse, counts = tf.raw_ops.UniqueWithCountsV2(x=x, axis=[axis], out_idx=tf.int64)
     number = tf.size(counts)
     positions = tf.range(tf.size(inverse, tf.int64))
