@@ -650,7 +650,9 @@ def _stateful_denoiser():
     for k in range(2):
         start = op.constant(np.full([1, 1, hidden], 0.1 * k, np.float32))
         h = _state(f"gru_{k}", [1, 1, hidden], start)
-        weights = [op.constant(_floats(1, 3 * hidden, n, scale=0.4, seed=k)) for n in (width, hidden)]
+        weights = [
+            op.constant(_floats(1, 3 * hidden, n, scale=0.4, seed=k)) for n in (width, hidden)
+        ]
         bias = op.constant(_floats(1, 4 * hidden, seed=k))
         made = op.gru_sequence(
             y, h, time, *weights, bias, hidden, "forward", linear_before_reset=True
@@ -733,7 +735,9 @@ def _ssd(version: int, clustered: bool) -> tuple[ov.Model, list[np.ndarray]]:
         else:
             sizes_of = {"min_size": [8.0 + 8 * k], "max_size": [12.0 + 9 * k]}
             more = {"aspect_ratio": [2.0], "flip": False, "clip": True, "offset": 0.5}
-            made = ov.opset8.prior_box(*sizes, {**sizes_of, **more, "variance": [0.1, 0.1, 0.2, 0.2]})
+            made = ov.opset8.prior_box(
+                *sizes, {**sizes_of, **more, "variance": [0.1, 0.1, 0.2, 0.2]}
+            )
         priors.append(op.unsqueeze(made, op.constant([0])))
     scores = op.softmax(op.concat(scores, 1), 2)
     options = {

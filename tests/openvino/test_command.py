@@ -335,7 +335,11 @@ def test_a_model_of_keras_becomes_ir(tmp_path, capsys):
     module, x = tf_ti.openvino.load(written), random(2, 5, 3)
     assert [info.name for info in (*module.inputs, *module.outputs)] == ["series", "forecast"]
     np.testing.assert_allclose(module(x)[0], model(x)["forecast"], 1e-5, 1e-5)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.keras", "written.bin", "written.xml"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "model.keras",
+        "written.bin",
+        "written.xml",
+    ]
 
 
 @pytest.mark.parametrize("options", [[], ["--signature", "other"]])

@@ -5,7 +5,6 @@ OpenVINO computes float64 in float32, and int64 in int32.
 
 import collections
 import os
-from xml.etree import ElementTree
 
 import keras
 import numpy as np
@@ -21,7 +20,6 @@ ov = pytest.importorskip("openvino")
 openvino_models = pytest.importorskip("openvino_models")
 openvino_saving = pytest.importorskip("openvino_saving")
 from openvino_saving import check, randoms, specs, types  # noqa: E402
-
 
 # --- TensorIterator -------------------------------------------------------------------------------
 

@@ -38,7 +38,6 @@ def compare(run, arrays, folder, dynamic):
     return check(run, arrays, folder, signature=specs(arrays, dynamic), tolerance=1e-4)
 
 
-
 @pytest.mark.pairwise
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -191,9 +190,7 @@ def test_what_openvino_has_is_one_layer(run, arrays, layer, tmp_path):
 
 def test_a_bag_of_a_variable_is_one_layer_and_the_variable_a_constant(tmp_path):
     table = tf.Variable(TABLES["rows"])
-    found = check(
-        lambda ids: tf_ti.embedding_bag_packed(table, ids), [IDS.reshape(2, 4)], tmp_path
-    )
+    found = check(lambda ids: tf_ti.embedding_bag_packed(table, ids), [IDS.reshape(2, 4)], tmp_path)
     assert found == ["Parameter", "Const", "EmbeddingBagPackedSum", "Result"]
 
 

@@ -1,4 +1,4 @@
-"""`python -m tf_ti.openvino`: converts IRs to models of TensorFlow or back, lists or checks them."""
+"""`python -m tf_ti.openvino`: converts IRs to models of TensorFlow and back, lists, checks."""
 
 import argparse
 import contextlib

@@ -83,7 +83,8 @@ def save(
 
     Args:
         function: a `tf.function`, a `ConcreteFunction`, a model of Keras (as it is when it does not
-            train), a `tf.Module`, an `IRModule` or another callable. Its inputs and outputs are tensors, or nested structures of them.
+            train), a `tf.Module`, an `IRModule` or another callable. Its inputs and outputs are
+            tensors, or nested structures of them.
         path: the .xml file. Existing files are replaced once all is written.
         input_signature: for each argument of the function a `tf.TensorSpec`, or an example, a
             tensor or an array that has the shape; or structures of these. None for a function that

@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti.openvino.writer.conversion import writes
-from tf_ti.openvino.writer.shapes import shape_as
 
 
 def _dtype(op) -> tf.DType:
