@@ -676,10 +676,6 @@ def shown(x):
 EFFECTS = {
     "a print": (shown, "PrintV2"),
     "random numbers": (lambda x: x + tf.random.normal([2]), "RandomStandardNormal"),
-    "a TensorArray": (
-        lambda x: tf.TensorArray(tf.float32, 1, element_shape=[2]).write(0, x).stack(),
-        "TensorList",
-    ),
     "a complex number": (lambda x: tf.abs(tf.complex(x, x)), "Complex"),
     "a gradient": (
         lambda x: tf.gradients(tf_ti.scan(lambda c, e: (c * e, c), x[0], x)[0], x),
@@ -792,10 +788,3 @@ def test_recurrent_layers_of_keras(make, tmp_path):
         ids = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 0]], np.int32)
         for found in openvino_models.run(path, [ids])[0], tf_ti.openvino.load(path)(ids)[0]:
             np.testing.assert_allclose(found, model(ids), 1e-5, 1e-5)
-
-
-def test_a_loop_of_keras_in_a_function_is_named(tmp_path):
-    layer = keras.layers.LSTM(4)
-    layer(randoms(2, 5, 3))
-    match = r"While: .*while' \(test_save.py, line \d+\).*tf_ti.keras are"
-    refused(lambda x: layer(x), tmp_path, tf.TensorSpec([2, 5, 3]), match=match)

@@ -1,6 +1,7 @@
 """Converts the graph of a TensorFlow function to layers, each operation by its own function."""
 
 import collections
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,11 +28,6 @@ _TABLE: dict[str, Function] = {}
 
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
 _HARMLESS = _tf.READS | {"Assert", "VarHandleOp"}  # stateful, but no obstacle
-_LOOPS = frozenset(["While", "StatelessWhile"])
-_OTHER_LOOPS = (
-    "Loops of TensorFlow, and of Keras in a function, are not written: tf_ti.while_loop, "
-    "tf_ti.scan and the layers of tf_ti.keras are"
-)
 _SMALL = 64  # the most elements of a tensor that is evaluated here, if possible
 
 
@@ -151,8 +147,6 @@ class Conversion:
                 for kind, names in sorted(self.unsupported.items())
             )
             problems.insert(0, f"operations that cannot be written as IR: {'; '.join(kinds)}")
-            if not self.unsupported.keys().isdisjoint(_LOOPS):
-                problems.append(_OTHER_LOOPS)
         if problems:
             raise IRError(". ".join(problems))
 
@@ -203,6 +197,9 @@ class Conversion:
         if function is None:
             self.unsupported[op.type].append(_named(op))
             return self._failures(network, op)
+        has_failed = [id(value) in self._failed for value in inputs]
+        if any(tensor.dtype == tf.variant for tensor in itertools.compress(op.inputs, has_failed)):
+            return self._failures(network, op)  # a list is more than a stand-in
         node = Node(self, network, op, inputs, used)
         try:
             outputs = function(node, *inputs)
@@ -212,7 +209,7 @@ class Conversion:
                     raise node.error(f"its output {i} cannot be written as IR")
             return outputs
         except IRError as error:
-            if not any(id(value) in self._failed for value in inputs):
+            if not any(has_failed):
                 self.problems.append(str(error))
             return self._failures(network, op)
 

@@ -63,7 +63,7 @@ def _fields(op: Node, kind: type, prefix: str) -> list[Any]:
     return [kind(*values) for values in zip(*(op.attr(f"{prefix}_{name}") for name in names))]
 
 
-def _positions_read(
+def positions_read(
     graph: Any, results: Iterable[tf.Tensor], effects: Sequence[tf.Operation] = ()
 ) -> set[int]:
     """The positions of the inputs of a function that its results and effects depend on."""
@@ -82,13 +82,56 @@ def _extent_of(network: Network, tensor: Any, axis: int) -> Port:
     return network.add("Gather", inputs, "opset8", batch_dims=0).outputs[0]
 
 
+def check_effects(op: Node, graphs: Iterable[Any]) -> None:
+    """Refuses functions of a loop that assign variables."""
+    for graph in graphs:
+        if effects := op.conversion.assigning(graph):
+            raise op.error(
+                f"{shown(effects[0].name)} assigns a variable in it, as OpenVINO's loops do not: "
+                "make the value a state of the loop"
+            )
+
+
 @writes("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
 def _iterate(op, *inputs):
     return _Loop(op, list(inputs)).write()
 
 
-class _Loop:
-    """A loop that is being written.
+class LoopBody:
+    """The body of a loop that is being written, and the values around it that it is fed."""
+
+    def __init__(self, op: Node):
+        self.op, self.conversion = op, op.conversion
+        self.network = self.conversion.network(Surroundings(op.network, self._invariant))
+        self.ports: list[Any] = []
+        self.description = Body(self.network)
+
+    def feed(self, tensor: Any, parameter: Port, **attributes: Any) -> None:
+        self.description.feed(len(self.ports), parameter, **attributes)
+        self.ports.append(tensor)
+        # In a body of known shapes, OpenVINO's CPU plugin reuses the memory of Parameters, and may
+        # overwrite a state or an invariant that is still needed. It keeps those of a Result.
+        self.network.result(parameter, "kept")
+
+    def _invariant(self, value: Port) -> Port:
+        """A Parameter for a value of the network around it."""
+        parameter = self.network.parameter(value.element_type, value.shape, "variable")
+        self.feed(value, parameter)
+        return parameter
+
+    def copied(self, value: Any, parameter: Port) -> Any:
+        """The next value of a state, copied if it is the value of another Parameter.
+
+        OpenVINO's CPU plugin follows back edges one after the other, and so may overwrite that
+        Parameter before it is read.
+        """
+        if not isinstance(value, Port) or value is parameter or not value.is_view_of_parameter:
+            return value
+        return self.network.copy(value)
+
+
+class _Loop(LoopBody):
+    """A loop of tf_ti.
 
     It becomes a TensorIterator if its pieces determine the number of iterations. Otherwise, or in
     the body of another loop, it becomes a Loop, whose body gathers its pieces by the number of the
@@ -96,7 +139,7 @@ class _Loop:
     """
 
     def __init__(self, op: Node, tensors: list[Any]):
-        self.op, self.conversion = op, op.conversion
+        super().__init__(op)
         self.inputs: list[_Input] = _fields(op, _Input, "input")
         self.outputs: list[_Output] = _fields(op, _Output, "output")
         self.tensors = tensors[: len(self.inputs)]
@@ -120,9 +163,6 @@ class _Loop:
             or op.network.surroundings is not None
             or any(i.is_sliced and not i.is_plain for i in self.inputs)
         )
-        self.network = self.conversion.network(Surroundings(op.network, self._invariant))
-        self.ports: list[Any] = []
-        self.description = Body(self.network)
         self._number: Port | None = None
 
     def _check(self) -> None:
@@ -135,43 +175,25 @@ class _Loop:
                 raise self.op.error(f"{given.label}: OpenVINO's loops take no {given.mode}")
         if self.op.attr("reverse"):
             raise self.op.error("it is the gradient of a loop")
-        for graph in filter(None, (self.body, self.condition)):
-            if effects := self.conversion.assigning(graph):
-                raise self.op.error(
-                    f"{shown(effects[0].name)} assigns a variable in it, as OpenVINO's loops do "
-                    "not: make the value a state of the loop"
-                )
+        check_effects(self.op, filter(None, (self.body, self.condition)))
 
     def _live(self) -> tuple[list[int], set[int]]:
         """The results of the body that are needed, and the parameters that they read."""
         results = {self.outputs[i].source for i in self.written}
         count = len(self.inputs)
         while True:
-            read = _positions_read(self.body, (self.body.outputs[r] for r in sorted(results)))
+            read = positions_read(self.body, (self.body.outputs[r] for r in sorted(results)))
             shared = {i - count + 1 for i in read if i >= count}
             read -= {i for i in read if i >= count}
             if self.condition is not None:
                 wanted = [self.condition.outputs[i] for i in sorted({0} | shared)]
-                read |= {self.tested[i] for i in _positions_read(self.condition, wanted)}
+                read |= {self.tested[i] for i in positions_read(self.condition, wanted)}
             found = results | {result for result, parameter in self.edges if parameter in read}
             if found == results:
                 return sorted(results), read
             results = found
 
     # The inputs.
-
-    def _feed(self, tensor: Any, parameter: Port, **attributes: Any) -> None:
-        self.description.feed(len(self.ports), parameter, **attributes)
-        self.ports.append(tensor)
-        # In a body of known shapes, OpenVINO's CPU plugin reuses the memory of Parameters, and may
-        # overwrite a state or an invariant that is still needed. It keeps those of a Result.
-        self.network.result(parameter, "kept")
-
-    def _invariant(self, value: Port) -> Port:
-        """A Parameter of the body for a value of the network around it."""
-        parameter = self.network.parameter(value.element_type, value.shape, "variable")
-        self._feed(value, parameter)
-        return parameter
 
     def _parameter(self, position: int, shape: Any) -> Port:
         kind = element_type_of(self.op.op.inputs[position].dtype)
@@ -191,10 +213,10 @@ class _Loop:
             elif i in states:
                 shape = self.shapes[i]
                 values.append(self._parameter(i, shape))
-                self._feed(tensor, values[i])
+                self.feed(tensor, values[i])
             elif isinstance(tensor, Port):
                 values.append(self._parameter(i, self.op.shape(i)))
-                self._feed(tensor, values[i])
+                self.feed(tensor, values[i])
             else:  # a constant becomes one of the body
                 values.append(tensor)
         return values
@@ -204,7 +226,7 @@ class _Loop:
         if self.is_loop:
             if isinstance(tensor, Port):
                 whole = self._parameter(i, self.op.shape(i))
-                self._feed(tensor, whole)
+                self.feed(tensor, whole)
             else:
                 whole = tensor
             self.wholes[i] = whole
@@ -214,7 +236,7 @@ class _Loop:
         shape[axis] = size = given.part_size if given.mode == "slice" else 1
         parameter = self._parameter(i, shape)
         values = axis, given.start, given.end, given.stride, size
-        self._feed(tensor, parameter, **dict(zip(RANGE, values)))
+        self.feed(tensor, parameter, **dict(zip(RANGE, values)))
         if given.mode == "slice":
             return parameter
         value = self.network.add("Squeeze", [parameter, np.asarray([axis])]).outputs[0]
@@ -345,7 +367,7 @@ class _Loop:
         for result, parameter in self.edges:
             if parameter in self.read:
                 if result not in states:
-                    value = self._copied(results[result], values[parameter])
+                    value = self.copied(results[result], values[parameter])
                     states[result] = network.result(value, f"state_{result}")
                 edge = states[result], values[parameter].layer
                 self.description.back_edges.append(edge)
@@ -365,16 +387,6 @@ class _Loop:
         for i, port in zip(self.written, layer.outputs):
             made[i] = self._padded(i, self._joined(i, port))
         return made
-
-    def _copied(self, value: Any, parameter: Port) -> Any:
-        """The next value of a state, copied if it is the value of another Parameter.
-
-        OpenVINO's CPU plugin follows back edges one after the other, and so may overwrite that
-        Parameter before it is read.
-        """
-        if not isinstance(value, Port) or value is parameter or not value.is_view_of_parameter:
-            return value
-        return self.network.copy(value)
 
     def _give(self, port: int, output: _Output, results: dict[int, Any], states: dict) -> None:
         value, name = results[output.source], f"output_{port}"
@@ -463,7 +475,7 @@ class _If:
             for tag in ("then", "else")
         }
         self.reads = {
-            tag: _positions_read(
+            tag: positions_read(
                 graph, [graph.outputs[i] for i in self.used], op.conversion.assigning(graph)
             )
             for tag, graph in self.graphs.items()

@@ -20,12 +20,14 @@ from tf_ti.openvino.module import IRModule
 from tf_ti.openvino.writer import (  # noqa: F401 - they fill the table of `writes`
     elementwise,
     iteration,
+    lists,
     partition,
     pooling,
     reductions,
     sequences,
     shapes,
     variables,
+    while_loops,
 )
 from tf_ti.openvino.writer.conversion import Conversion, Value
 from tf_ti.openvino.writer.network import (
@@ -64,7 +66,7 @@ def save(
     An `IRModule` without a signature is written as it was read, with the present values of its
     constants: all layers, names and states are those of its file. The states begin as in the file.
 
-    Loops of tf_ti become TensorIterator and Loop, recurrent sequences, those of Keras's layers in a
+    Loops of tf_ti become TensorIterator and Loop, those of TensorFlow Loop, recurrent sequences, those of Keras's layers in a
     model too, LSTMSequence, GRUSequence and RNNSequence, embedding bags OpenVINO's bags, or what
     they mean where OpenVINO lacks an option. A sequence becomes a TensorIterator of the cell's
     steps if it has a mask, an activation that OpenVINO's cells lack, or lengths while a shape is
@@ -77,7 +79,7 @@ def save(
       tf.argmax, tf.math.top_k;
     - slices, tf.gather, tf.concat, tf.stack, tf.split, tf.reshape, tf.transpose, tf.pad, tf.tile,
       tf.broadcast_to, tf.one_hot, tf.range, tf.reverse, tf.shape and their like;
-    - tf.cond, and calls of functions.
+    - tf.cond, tf.while_loop, TensorArrays, tf.map_fn, and calls of functions.
 
     Assertions are left out.
 
@@ -99,7 +101,7 @@ def save(
 
     Raises:
         tf_ti.openvino.IRError: the function has operations that IR cannot express, or that are not
-            supported: effects other than assignments, TensorArrays, and so on. The message names
+            supported: effects other than assignments, random numbers, and so on. The message names
             all of them, with the lines that made them, and nothing is written. Or the files cannot
             be written, and none is left.
         TypeError, ValueError: there is no signature, or it does not fit the function.

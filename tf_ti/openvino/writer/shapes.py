@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.network import element_type_of
+from tf_ti.openvino.writer.network import Port, element_type_of
 
 _LAST = np.iinfo(np.int64).max
 
@@ -257,15 +257,41 @@ def _strided_slice(op, x, begin, end, strides):
     if new:
         kept = [i for i in range(count) if not masks["new_axis_mask"][i]]
         masks = {name: [mask[i] for i in kept] for name, mask in masks.items()}
-        begin, end, strides = (np.asarray(op.static(i))[kept] for i in (1, 2, 3))
+        begin, end, strides = (
+            take(op, part, _integers(kept), _integers(0))
+            if isinstance(part, Port)
+            else np.asarray(part)[kept]
+            for part in (begin, end, strides)
+        )
     is_whole = all(
         masks["ellipsis_mask"][i] or (masks["begin_mask"][i] and masks["end_mask"][i])
         for i in range(len(masks["begin_mask"]))
     )
-    steps = op.known(3) if not new else strides
-    if not (is_whole and steps is not None and np.all(np.asarray(steps) == 1)):
+    has_all = isinstance(strides, np.ndarray) and np.all(strides == 1)
+    rows = _single_rows(op, masks) if has_all and isinstance(begin, Port) else None
+    if rows is not None:  # at some of which OpenVINO's CPU plugin fails
+        for k, axis in rows:
+            index = take(op, begin, _integers(k), _integers(0))
+            x = take(op, x, index, _integers(axis))
+    elif not (is_whole and has_all):
         x = op.add("StridedSlice", x, begin, end, strides, **masks)
     return op.add("Unsqueeze", x, _integers(new)) if new else x
+
+
+def _single_rows(op: Node, masks: dict[str, list[int]]) -> list[tuple[int, int]] | None:
+    """The positions of indices in `begin`, and their axes, the last first, if all else is whole."""
+    count = len(masks["shrink_axis_mask"])
+    rows, axis = [], 0
+    for k in range(count):
+        if masks["ellipsis_mask"][k]:
+            axis += op.rank(0) - (count - 1)
+            continue
+        if masks["shrink_axis_mask"][k]:
+            rows.append((k, axis))
+        elif not (masks["begin_mask"][k] and masks["end_mask"][k]):
+            return None
+        axis += 1
+    return rows[::-1]
 
 
 def _new_axes(op: Node, masks: dict[str, list[int]]) -> list[int]:

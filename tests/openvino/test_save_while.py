@@ -1,0 +1,247 @@
+"""`tf_ti.openvino.save` of TensorFlow's while loops and TensorArrays, against the functions."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti
+import tf_ti.openvino
+from tf_ti.openvino import IRError
+
+pytest.importorskip("openvino")
+openvino_models = pytest.importorskip("openvino_models")
+openvino_saving = pytest.importorskip("openvino_saving")
+randoms, types = openvino_saving.randoms, openvino_saving.types
+
+X = randoms(2, 5, 3)
+W = tf.Variable(randoms(3, 3) / 2)
+
+
+def elements_of_a_range(x):
+    array = tf.TensorArray(tf.float32, 5)
+    for i in tf.range(5):
+        array = array.write(i, x[:, i] * tf.cast(i, tf.float32))
+    return array.stack()
+
+
+def an_early_end(x):
+    array, i, total = tf.TensorArray(tf.float32, 8, element_shape=[2, 3]), 0, x[:, 0] * 0
+    while tf.reduce_sum(total) < 100.0 and i < 3:
+        total = total + x[:, i]
+        array = array.write(i, total)
+        i += 1
+    return array.stack(), total, i
+
+
+def an_array_that_reads_itself(x):
+    array = tf.TensorArray(tf.float32, 6, element_shape=[], clear_after_read=False)
+    array = array.write(0, x[0, 0, 0]).write(1, x[0, 0, 1])
+    for i in tf.range(2, 6):
+        array = array.write(i, array.read(i - 1) + array.read(i - 2))
+    return array.stack()
+
+
+def an_array_that_grows(x):
+    array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[2, 3])
+    for i in tf.range(4):
+        array = array.write(i, x[:, i])
+    return array.stack(), array.size()
+
+
+def an_array_that_grows_from_the_middle(x):
+    array = tf.TensorArray(tf.int32, 1, dynamic_size=True, element_shape=[])
+    for i in tf.range(3):
+        array = array.write(2 * i, i + 1)
+    return array.stack(), tf.shape(x)
+
+
+def the_same_element_each_time(x):
+    array = tf.TensorArray(tf.float32, 1, element_shape=[None, 3])
+    for i in tf.range(3):
+        array = array.write(0, x[:, i])
+    return array.stack()
+
+
+def backwards(x):
+    rows = tf.TensorArray(tf.float32, 5, element_shape=[2, 3])
+    rows = rows.unstack(tf.transpose(x, [1, 0, 2]))
+    array = tf.TensorArray(tf.float32, 5, element_shape=[2, 3])
+    for i in tf.range(4, -1, -1):
+        array = array.write(i, tf.nn.relu(rows.read(i)))
+    return array.stack(), array.gather([3, 0])
+
+
+def without_a_loop(x):
+    array = tf.TensorArray(tf.float32, 3, element_shape=[2, 3]).write(1, x[:, 0])
+    return array.stack(), array.read(1), array.size()
+
+
+def collatz(x):
+    n, steps = tf.cast(tf.abs(x[0, 0, 0]) * 100, tf.int32) + 3, 0
+    while n > 1:
+        if n % 2 == 0:
+            n = n // 2
+        else:
+            n = 3 * n + 1
+        steps += 1
+    return steps, n
+
+
+def powers_of_a_variable(x):
+    return tf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, y @ W), (0, x[0]))
+
+
+def states_that_change_places(x):
+    def step(i, a, b):
+        return i + 1, b, a
+
+    return tf.while_loop(lambda i, a, b: i < 3, step, (0, x[0], x[1]))[1:]
+
+
+def loops_in_loops(x):
+    total = tf.zeros([3])
+    for i in tf.range(2):
+        for j in tf.range(5):
+            total = total * 0.5 + x[i, j]
+    return total
+
+
+def in_a_scan(x):
+    def step(carry, row):
+        last = tf.while_loop(lambda i, v: i < 2, lambda i, v: (i + 1, v * 1.5), (0, carry + row))
+        return last[1], carry
+
+    return tf_ti.scan(step, x[0], x, fuse=False)
+
+
+def a_scan_in_it(x):
+    total = x[0, 0]
+    for _ in tf.range(3):
+        total, _ = tf_ti.scan(lambda c, e: (tf.nn.relu(c * 0.5 + e), ()), total, x[0], fuse=False)
+    return total
+
+
+def mapped(x):
+    return tf.map_fn(lambda row: tf.reduce_sum(row) * row[0], x)
+
+
+def folded(x):
+    return tf.scan(lambda a, row: a * 0.5 + row, x), tf.foldl(lambda a, row: a + row, x)
+
+
+def a_state_that_grows(x):
+    def step(i, rows):
+        return i + 1, tf.concat([rows, rows[-1:] * 2], 0)
+
+    shapes = (tf.TensorShape([]), tf.TensorShape([None, 3]))
+    return tf.while_loop(lambda i, rows: i < 3, step, (0, x[0]), shape_invariants=shapes)[1]
+
+
+def what_nobody_reads(x):
+    def step(i, y, unused):
+        return i + 1, y + 1, tf.math.lgamma(unused)
+
+    return tf.while_loop(lambda i, y, unused: i < 3, step, (0, x, x))[1]
+
+
+FUNCTIONS = [
+    elements_of_a_range,
+    an_early_end,
+    an_array_that_reads_itself,
+    an_array_that_grows,
+    an_array_that_grows_from_the_middle,
+    the_same_element_each_time,
+    backwards,
+    without_a_loop,
+    collatz,
+    powers_of_a_variable,
+    states_that_change_places,
+    loops_in_loops,
+    in_a_scan,
+    a_scan_in_it,
+    mapped,
+    folded,
+    a_state_that_grows,
+    what_nobody_reads,
+]
+
+
+def check(function, x, path, *signature):
+    tf_ti.openvino.save(function, path, list(signature) or None)
+    expected = [t.numpy() for t in tf.nest.flatten(function(tf.constant(x)))]
+    loaded = [t.numpy() for t in tf_ti.openvino.load(path)(x)]
+    for found in openvino_models.run(path, [x]), loaded:
+        for value, right in zip(found, expected, strict=True):
+            assert value.shape == right.shape
+            np.testing.assert_allclose(value, right, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_while_loops(function, dynamic, tmp_path):
+    shape = [None, None, 3] if dynamic and "rows" not in function.__name__ else X.shape
+    if dynamic and function in (an_early_end, an_array_that_grows, backwards, without_a_loop):
+        shape = [2, None, 3]  # as their arrays say
+    check(tf.function(function), X, tmp_path / "model.xml", tf.TensorSpec(shape))
+
+
+LAYERS = {
+    "LSTM": lambda layers: layers.LSTM(4, return_sequences=True),
+    "GRU": lambda layers: layers.GRU(4),
+    "SimpleRNN": lambda layers: layers.SimpleRNN(3, go_backwards=True, return_sequences=True),
+    "Bidirectional": lambda layers: layers.Bidirectional(layers.LSTM(3)),
+    "masked": lambda layers: keras.Sequential(
+        [layers.Masking(), layers.SimpleRNN(3, return_sequences=True)]
+    ),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_layers_of_keras_in_functions(make, dynamic, tmp_path):
+    layer = make(keras.layers)
+    layer(X)
+    shape = [None, None, 3] if dynamic else X.shape
+    path = tmp_path / "model.xml"
+    check(tf.function(lambda x: layer(x)), X, path, tf.TensorSpec(shape))
+    assert "Loop" in types(path)
+
+
+def test_a_saved_model_of_keras_with_its_loops(tmp_path):
+    inputs = keras.Input((None, 3), name="series")
+    y = keras.layers.Bidirectional(keras.layers.GRU(4, return_sequences=True))(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(2)(y))
+    model.export(tmp_path / "saved", verbose=False)
+    saved = tf.saved_model.load(tmp_path / "saved")
+    path = tmp_path / "model.xml"
+    tf_ti.openvino.save(saved.signatures["serving_default"], path)
+    for found in openvino_models.run(path, [X])[0], tf_ti.openvino.load(path)(X)[0]:
+        np.testing.assert_allclose(found, model(X), 1e-5, 1e-5)
+
+
+def of_unknown_rank(x):
+    array = tf.TensorArray(tf.float32, 1)
+    for i in tf.range(3):
+        array = array.write(0, x[:, i])
+    return array.stack()
+
+
+def that_assigns(x):
+    for i in tf.range(3):
+        W.assign_add(x[0, :3] * tf.cast(i, tf.float32))
+    return x
+
+
+REFUSED = {
+    "rank": (of_unknown_rank, "element_shape of its TensorArray must be given"),
+    "assignment": (that_assigns, "assigns a variable in it.*a state of the loop"),
+}
+
+
+@pytest.mark.parametrize("function, match", REFUSED.values(), ids=REFUSED)
+def test_what_loops_of_openvino_lack_is_named(function, match, tmp_path):
+    with pytest.raises(IRError, match=match):
+        tf_ti.openvino.save(
+            tf.function(function), tmp_path / "model.xml", [tf.TensorSpec([2, 5, 3])]
+        )
