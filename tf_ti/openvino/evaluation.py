@@ -75,6 +75,8 @@ class Evaluation:
                     continue  # only Converts read it, which are constants themselves
                 outputs = (constant,) if constant is not None else self._run(graph, layer, values)
             for port, value in zip(layer.outputs, outputs):
+                if value is None:
+                    continue  # nothing reads it
                 values[layer.id, port.id] = checked(graph, layer, port, value, self._precision)
         return results
 
@@ -85,14 +87,14 @@ class Evaluation:
         assert function is not None
         read = [graph.layers[source] for source, _ in sources]
         inputs, finish = accumulated(layer.type, function, inputs)
-        op = self._operation(layer, read, inputs)
+        op = self._operation(graph, layer, read, inputs)
         if not _takes(function, len(inputs)):
             raise op.error(f"has {len(inputs)} inputs, which this operation cannot have")
         try:
             with tf.name_scope(ascii_name(layer.name, "_.-/")):
                 outputs = finish(function(op, *inputs))
                 if _may_be_asked_for(op, outputs):
-                    outputs = self._constant(op, read, function, outputs)
+                    outputs = self._constant(graph, op, read, function, outputs)
         except IRError:
             raise
         except Exception as error:  # of any type: the cause is in the file
@@ -106,7 +108,12 @@ class Evaluation:
         return outputs
 
     def _constant(
-        self, op: Operation, read: Sequence[Layer], function: Function, output: tf.Tensor
+        self,
+        graph: Graph,
+        op: Operation,
+        read: Sequence[Layer],
+        function: Function,
+        output: tf.Tensor,
     ) -> tf.Tensor:
         """The output as a constant, if all inputs are known. tf.get_static_value does less."""
         known = [op.known(position) for position in range(len(op.inputs))]
@@ -114,14 +121,22 @@ class Evaluation:
             return output
         with tf.init_scope():
             inputs = [tf.constant(value, x.dtype) for value, x in zip(known, op.inputs)]
-            value = function(self._operation(op.layer, read, inputs), *inputs).numpy()
+            value = function(self._operation(graph, op.layer, read, inputs), *inputs).numpy()
         return tf.constant(value)
 
     def _operation(
-        self, layer: Layer, sources: Sequence[Layer], inputs: Sequence[tf.Tensor]
+        self, graph: Graph, layer: Layer, sources: Sequence[Layer], inputs: Sequence[tf.Tensor]
     ) -> Operation:
-        constants, memory = self._constants, self._memory
-        return Operation(layer, sources, inputs, constants.value, self, memory, self._precision)
+        return Operation(
+            graph,
+            layer,
+            sources,
+            inputs,
+            self._constants.value,
+            self,
+            self._memory,
+            self._precision,
+        )
 
 
 def _may_be_asked_for(op: Operation, output) -> bool:

@@ -1,5 +1,6 @@
 """Convolutions and pooling of [N, C, spatial...] tensors with one to three spatial axes."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -110,6 +111,25 @@ def _convolve(x, filters, strides, dilations):
     return tf.nn.convolution(x, filters, strides, "VALID", layout, dilations)
 
 
+def _convolve_by_channel(x, filters, strides, dilations):
+    """Convolves each channel with filters of its own, [spatial..., channels, out]."""
+    if len(strides) == 1:
+        y = _convolve_by_channel(
+            x[:, tf.newaxis], filters[tf.newaxis], strides * 2, [1, *dilations]
+        )
+        return y[:, 0]
+    channels = extents(filters)[-2] * extents(filters)[-1]
+    nothing = _of_none(x, filters, strides, dilations, channels)
+    if nothing is not None:
+        return nothing
+    if max(dilations) > 1 and max(strides) > 1:
+        filters, dilations = _dilated(filters, dilations), [1, 1]
+    # TensorFlow's kernels take one stride for both axes. A slice takes what more there is.
+    step = math.gcd(*strides)
+    y = tf.nn.depthwise_conv2d(x, filters, [1, step, step, 1], "VALID", dilations=dilations)
+    return y[:, :: strides[0] // step, :: strides[1] // step]
+
+
 def _geometry(op: Operation, x: tf.Tensor, kernel: Sequence) -> tuple[list, list, list]:
     spatial = rank_of(op, x) - 2
     if not 1 <= spatial <= 3:
@@ -150,19 +170,12 @@ def _group_convolution(op, x, filters):
     strides, dilations, pads = _geometry(op, x, extents(filters)[3:])
     groups = _groups(op, filters)
     x = _padded(_to_last(x), pads)
-    order = [*range(2, filters.shape.rank - 1), 1, 0]
-    if (
-        filters.shape[2] == 1
-        and len(strides) == 2
-        and strides[0] == strides[1]
-        and (max(dilations) == 1 or max(strides) == 1)
-    ):
+    if filters.shape[2] == 1 and len(strides) < 3:
         # [spatial..., groups, out]
-        depthwise = tf.transpose(filters[:, :, 0], [2, 3, 0, 1])
-        y = _of_none(x, depthwise, strides, dilations, groups * extents(depthwise)[-1])
-        if y is None:
-            y = tf.nn.depthwise_conv2d(x, depthwise, [1, *strides, 1], "VALID", dilations=dilations)
-        return _to_second(y)
+        own = tf.transpose(filters[:, :, 0], [*range(2, filters.shape.rank - 1), 0, 1])
+        return _to_second(_convolve_by_channel(x, own, strides, dilations))
+    # A Conv2D of groups has no gradient without oneDNN, and a slow one in XLA.
+    order = [*range(2, filters.shape.rank - 1), 1, 0]
     parts = [
         _convolve(piece, tf.transpose(own, order), strides, dilations)
         for piece, own in zip(tf.split(x, groups, -1), tf.unstack(filters))
@@ -282,24 +295,12 @@ class _Windows:
         return _padded(x, pads, value)
 
     def pool(self, x: tf.Tensor, kind: str) -> tf.Tensor:
-        return (
-            tf.nn.pool(
-                x,
-                self.kernel,
-                kind,
-                strides=self.strides,
-                dilations=self.dilations,
-                padding="VALID",
-            )
-            if max(self.dilations) == 1 or max(self.strides) == 1
-            else self._by_steps(x, kind)
-        )
-
-    def _by_steps(self, x: tf.Tensor, kind: str) -> tf.Tensor:
-        """Pools with both strides and dilations: all windows, of which a slice is kept."""
+        if max(self.dilations) == 1:
+            pool = tf.nn.max_pool if kind == "MAX" else tf.nn.avg_pool
+            return pool(x, self.kernel, self.strides, "VALID")
         y = tf.nn.pool(x, self.kernel, kind, dilations=self.dilations, padding="VALID")
-        steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
-        return y[tuple(steps)]
+        # All windows, of which a slice is kept.
+        return y[(slice(None), *(slice(None, None, s) for s in self.strides), slice(None))]
 
 
 @register("AvgPool", ["opset1", "opset14", "opset16"])
@@ -322,6 +323,8 @@ def _max_pool(op, x):
 
 @register("MaxPool", ["opset8", "opset14"])
 def _max_pool_with_indices(op, x):
+    if not op.is_read(1):
+        return _max_pool(op, x), None
     windows = _Windows(op, x)
     axis = op.axis(op.integer("axis", 0), rank_of(op, x))
     dtype = op.dtype("index_element_type", tf.int64)
