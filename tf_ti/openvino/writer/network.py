@@ -104,11 +104,17 @@ class Weights:
 
 
 class Network:
-    """Layers, each after those that it reads: a whole network, or the body of a layer."""
+    """Layers, each after those that it reads: a whole network, or the body of a layer.
+
+    Attributes:
+        twins: for ports whose channels are last, the ports that give the same with channels second,
+            and their ranks.
+    """
 
     def __init__(self, weights: Weights, is_body: bool = False):
         self.weights, self.is_body = weights, is_body
         self.layers: list[Layer] = []
+        self.twins: dict[Port, tuple[Port, int]] = {}
         self._names: dict[str, int] = {}
         self._constants: dict[int, tuple[np.ndarray, Port]] = {}
 
@@ -181,11 +187,21 @@ class Network:
         self._names[free] = 0
         return free
 
+    def _read_layers(self) -> list[Layer]:
+        """The layers without Transposes that nothing reads, and the Constants of these."""
+        kept, read = [], set()
+        for layer in reversed(self.layers):
+            if layer.type in ("Const", "Transpose") and read.isdisjoint(layer.outputs):
+                continue
+            kept.append(layer)
+            read.update(layer.inputs)
+        return kept[::-1]
+
     def write(self, element: ElementTree.Element) -> None:
         """Writes the layers and the edges into the element of a network."""
         layers = ElementTree.SubElement(element, "layers")
         edges = ElementTree.SubElement(element, "edges")
-        for layer in self.layers:
+        for layer in self._read_layers():
             _write_layer(layer, ElementTree.SubElement(layers, "layer"))
             for number, port in enumerate(layer.inputs):
                 ends = port.layer.id, port.id, layer.id, number
