@@ -1664,6 +1664,8 @@ for name, blocks, begin, end in (
     case(f"space_to_batch-{name}", o.space_to_batch, f(2, 4, 4, 4), *numbers, constants=(1, 2, 3))
     wide = f(2 * int(np.prod(blocks)), 3, 4, 5)
     case(f"batch_to_space-{name}", o.batch_to_space, wide, *numbers, constants=(1, 2, 3))
+    case(f"space_to_batch-{name}-run", o.space_to_batch, f(2, 4, 4, 4), *numbers, constants=(1,))
+    case(f"batch_to_space-{name}-run", o.batch_to_space, wide, *numbers, constants=(1,))
 case(
     "space_to_batch-3d",
     o.space_to_batch,

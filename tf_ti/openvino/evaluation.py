@@ -10,6 +10,7 @@ from tf_ti import _tf
 from tf_ti.openvino import operations  # noqa: F401 - fills the table
 from tf_ti.openvino.constants import Constants
 from tf_ti.openvino.errors import IRError, ascii_name, shown, some
+from tf_ti.openvino.layout import Values
 from tf_ti.openvino.model import Graph, Layer, Port
 from tf_ti.openvino.operation import Function, Operation, find
 from tf_ti.openvino.precision import Precision, accumulated
@@ -61,9 +62,10 @@ class Evaluation:
     @_tf.public
     def __call__(self, graph: Graph, parameters: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Returns the values of the Results by the ids of these layers."""
-        values: dict[tuple[int, int], tf.Tensor] = {}
+        values = Values()
         results = {}
         for layer in watched("tracing layers", graph.layers.values()):
+            is_last = False
             if layer.type == "Parameter":
                 outputs: Sequence[tf.Tensor] = (self._precision.cast(parameters[layer.id]),)
             elif layer.type == "Result":
@@ -73,18 +75,24 @@ class Evaluation:
                 constant = self._constants.tensor(layer)
                 if constant is None and layer.type == "Constant":
                     continue  # only Converts read it, which are constants themselves
-                outputs = (constant,) if constant is not None else self._run(graph, layer, values)
+                if constant is not None:
+                    outputs = (constant,)
+                else:
+                    outputs, is_last = self._run(graph, layer, values)
             for port, value in zip(layer.outputs, outputs):
                 if value is None:
                     continue  # nothing reads it
-                values[layer.id, port.id] = checked(graph, layer, port, value, self._precision)
+                value = checked(graph, layer, port, value, self._precision, is_last)
+                values.set((layer.id, port.id), value, is_last)
         return results
 
-    def _run(self, graph: Graph, layer: Layer, values) -> Sequence[tf.Tensor]:
+    def _run(self, graph: Graph, layer: Layer, values: Values) -> tuple[Sequence[tf.Tensor], bool]:
+        """The outputs of a layer, and whether their channels are last."""
         sources = [graph.sources[layer.id, port.id] for port in layer.inputs]
-        inputs = [values[source] for source in sources]
         function = find(layer)
         assert function is not None
+        last = values.inputs_with_channels_last(layer, function, sources)
+        layer, inputs = last or (layer, [values[source] for source in sources])
         read = [graph.layers[source] for source, _ in sources]
         inputs, finish = accumulated(layer.type, function, inputs)
         op = self._operation(graph, layer, read, inputs)
@@ -105,7 +113,7 @@ class Evaluation:
             raise op.error(
                 f"has {len(layer.outputs)} output ports, but gives {len(outputs)} values"
             )
-        return outputs
+        return outputs, last is not None
 
     def _constant(
         self,
@@ -160,7 +168,12 @@ def _takes(function: Function, num_inputs: int) -> bool:
 
 
 def checked(
-    graph: Graph, layer: Layer, port: Port, value: tf.Tensor, precision: Precision
+    graph: Graph,
+    layer: Layer,
+    port: Port,
+    value: tf.Tensor,
+    precision: Precision,
+    is_last: bool,
 ) -> tf.Tensor:
     """Returns the value after comparing its dtype and shape with those of the port."""
     if port.element_type is not None:
@@ -171,12 +184,14 @@ def checked(
                 f"but what is computed is {value.dtype.name}"
             )
     if port.shape is not None and graph.has_shape(layer):
-        shape = tf.TensorShape(port.shape)
-        if not shape.is_compatible_with(value.shape):
+        shape, found = tf.TensorShape(port.shape), value.shape
+        if is_last:
+            found = found[:1] + found[-1:] + found[1:-1]
+        if not shape.is_compatible_with(found):
             raise IRError(
                 f"{layer.path}: output port {port.id} has the shape {shape} in the file, "
-                f"but what is computed has {value.shape}"
+                f"but what is computed has {found}"
             )
         if not tf.executing_eagerly():
-            value.set_shape(shape)
+            value.set_shape(shape[:1] + shape[2:] + shape[1:2] if is_last else shape)
     return value

@@ -1,5 +1,7 @@
 """Operations that move blocks of numbers between the channels, the batch and the spatial axes."""
 
+import math
+
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
@@ -47,30 +49,67 @@ def _size(op: Operation, name: str) -> int:
     return size
 
 
-def _blocks(op: Operation, x: tf.Tensor) -> tuple[list[int], tf.Tensor]:
-    """The blocks along the axes after the batch, and what is added or cut before and after each."""
-    rank = rank_of(op, x)
-    for position in (1, 2, 3):
-        if not op.inputs[position].shape.is_compatible_with([rank]):
-            raise op.error(f"input {position} is {op.inputs[position].shape} for {rank} axes")
+def _pads(op: Operation, x: tf.Tensor) -> tuple[list[int], tf.Tensor] | None:
+    """The blocks and pads along the axes after the batch, if only the run knows the pads."""
+    if all(op.known(position) is not None for position in (2, 3)):
+        return None
     blocks = op.static(1).tolist()
-    if min(blocks, default=1) < 1:
-        raise op.error(f"blocks of {blocks} must be positive")
+    if len(blocks) != rank_of(op, x) or blocks[0] != 1:
+        raise op.error(f"blocks of {blocks} for {x.shape}, with pads that are no constants")
     pads = tf.stack([tf.cast(pads, tf.int64) for pads in op.inputs[2:4]], axis=1)
-    known = [op.known(position) for position in (2, 3)]
-    if blocks[0] != 1 or any(pad is not None and pad[0] for pad in known):
-        raise op.error(f"blocks of {blocks}, with pads or crops of {known}, split the batch")
-    return blocks[1:], pads[1:]
+    return blocks[1:], tf.ensure_shape(pads, [len(blocks), 2])[1:]
+
+
+def _blocks(op: Operation, rank: int) -> list[list[int]]:
+    """The sizes of blocks along each axis, and what is added or cut there before and after."""
+    found = [[int(n) for n in op.static(position).reshape(-1)] for position in (1, 2, 3)]
+    for position, numbers in enumerate(found, 1):
+        if len(numbers) != rank:
+            raise op.error(f"input {position} has {len(numbers)} numbers for {rank} axes")
+    if min(found[0], default=1) < 1:
+        raise op.error(f"blocks of {found[0]} must be positive")
+    if min(found[1] + found[2], default=0) < 0:
+        raise op.error(f"{found[1]} and {found[2]} must not be negative")
+    return found
 
 
 @register("SpaceToBatch", "opset2")
 def _space_to_batch(op, x, block_shape, pads_begin, pads_end):
-    return tf.space_to_batch_nd(x, *_blocks(op, x))
+    if (run_time := _pads(op, x)) is not None:
+        return tf.space_to_batch_nd(x, *run_time)
+    rank = rank_of(op, x)
+    blocks, begin, end = _blocks(op, rank)
+    x = tf.pad(x, list(zip(begin, end)))
+    shape = extents(x)
+    for axis, (extent, block) in enumerate(zip(shape, blocks)):
+        if isinstance(extent, int) and extent % block:
+            raise op.error(f"axis {axis}: {extent} elements are no whole number of blocks")
+    parts = [n for extent, block in zip(shape, blocks) for n in (extent // block, block)]
+    split = tf.reshape(x, parts)
+    order = [2 * axis + 1 for axis in range(rank)] + [2 * axis for axis in range(rank)]
+    moved = tf.transpose(split, order)
+    sides = [extent // block for extent, block in zip(shape, blocks)]
+    return tf.reshape(moved, [sides[0] * math.prod(blocks), *sides[1:]])
 
 
 @register("BatchToSpace", "opset2")
 def _batch_to_space(op, x, block_shape, crops_begin, crops_end):
-    return tf.batch_to_space(x, *_blocks(op, x))
+    if (run_time := _pads(op, x)) is not None:
+        return tf.batch_to_space(x, *run_time)
+    rank = rank_of(op, x)
+    blocks, begin, end = _blocks(op, rank)
+    batch, *sides = extents(x)
+    count = math.prod(blocks)
+    if isinstance(batch, int) and batch % count:
+        raise op.error(f"a batch of {batch} is no whole number of {count} blocks")
+    split = tf.reshape(x, [*blocks, batch // count, *sides])
+    order = [n for axis in range(rank) for n in (rank + axis, axis)]
+    shape = [extent * block for extent, block in zip([batch // count, *sides], blocks)]
+    whole = tf.reshape(tf.transpose(split, order), shape)
+    for axis, extent in enumerate(shape):
+        if isinstance(extent, int) and begin[axis] + end[axis] > extent:
+            raise op.error(f"axis {axis}: {begin[axis]} and {end[axis]} are more than {extent}")
+    return whole[tuple(slice(b, extent - e) for b, e, extent in zip(begin, end, shape))]
 
 
 @register("ShuffleChannels")

@@ -137,8 +137,8 @@ def _convolution_backprop(op, sizes, filters, y):
     if None in kernel:
         raise op.error("the extents of its filters must be known")
     windows = [(k - 1) * dilation + 1 for k, dilation in zip(kernel, dilations)]
-    shape = op.op.outputs[0].shape.with_rank(spatial.count + 2)
-    extents = list(zip(spatial.of(op.shape(2).as_list()), spatial.of(shape.as_list())))
+    given, shape = (s.with_rank(spatial.count + 2) for s in (op.shape(2), op.op.outputs[0].shape))
+    extents = list(zip(spatial.of(given.as_list()), spatial.of(shape.as_list())))
     begin, end, more = zip(
         *(_crop(op, *each) for each in zip(extents, windows, strides, spatial.pads()))
     )
