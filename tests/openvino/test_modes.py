@@ -158,6 +158,8 @@ DIFFERENTIABLE = [
     one("convolution", "conv3-explicit-constant"),
     one("convolution", "group-explicit"),
     one("convolution", "depthwise-dilated-explicit"),
+    one("convolution", "depthwise-strides-explicit"),
+    one("convolution", "depthwise1-dilated"),
     one("deconvolution", "deconv2-explicit-1-2"),
     one("deconvolution", "group-deconv2-valid-0-1"),
     one("pooling", "avg_pool1-ceil-True-1"),

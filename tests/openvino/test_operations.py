@@ -17,7 +17,7 @@ import openvino as ov
 import pytest
 import tensorflow as tf
 from openvino.utils.node_factory import NodeFactory
-from openvino_models import run, save
+from openvino_models import make, run, save
 from recurrent_definition import DEFAULTS, sequence, step as cell_step
 
 import tf_ti.openvino
@@ -1342,12 +1342,27 @@ for pad in PADS:
         **options,
     )
     case(
+        f"depthwise-strides-{pad}",
+        lambda a, b, p=pad: o.group_convolution(a, b, [4, 2], [1, 0], [0, 2], [1, 1], p),
+        f(2, 4, 9, 6),
+        f(4, 2, 1, 3, 2),
+        **options,
+    )
+    case(
         f"depthwise1-{pad}",
         lambda a, b, p=pad: o.group_convolution(a, b, [2], [1], [0], [1], p),
         f(2, 4, 6),
         f(4, 2, 1, 3),
         **options,
     )
+case(
+    "depthwise1-dilated",
+    lambda a, b: o.group_convolution(a, b, [2], [1], [0], [2]),
+    f(2, 4, 8),
+    f(4, 1, 1, 3),
+    constants=(1,),
+    tolerance=1e-4,
+)
 case(
     "group3",
     lambda a, b: o.group_convolution(a, b, [1, 1, 2], [1, 0, 0], [0, 2, 0], [1, 1, 1]),
@@ -1579,6 +1594,17 @@ for shape, dtype in itertools.product(POOLED, (np.float16, np.int8, np.uint8, np
             lambda a, v=v, k=window, b=before, e=after: OPSETS[v].max_pool(a, k, b, b, e, k),
             numbers,
         )
+for v in (8, 14):
+    case(
+        f"max_pool{v}-values",
+        lambda a, v=v: o.negative(
+            OPSETS[v].max_pool(a, [2, 1], [2, 1], [1, 0], [0, 1], [3, 2]).output(0)
+        ),
+        f(2, 3, 9, 7),
+    )
+case(
+    "max_pool1-gaps", lambda a: OPSETS[1].max_pool(a, [3, 2], [0, 0], [0, 0], [2, 1]), f(2, 3, 8, 7)
+)
 case(
     "max_pool14-torch",
     lambda a: OPSETS[14].max_pool(a, [2, 2], [1, 1], [1, 0], [0, 1], [3, 2], "ceil_torch"),
@@ -1717,6 +1743,8 @@ for name, blocks, begin, end in (
     case(f"space_to_batch-{name}", o.space_to_batch, f(2, 4, 4, 4), *numbers, constants=(1, 2, 3))
     wide = f(2 * int(np.prod(blocks)), 3, 4, 5)
     case(f"batch_to_space-{name}", o.batch_to_space, wide, *numbers, constants=(1, 2, 3))
+    case(f"space_to_batch-{name}-run", o.space_to_batch, f(2, 4, 4, 4), *numbers, constants=(1,))
+    case(f"batch_to_space-{name}-run", o.batch_to_space, wide, *numbers, constants=(1,))
 case(
     "space_to_batch-3d",
     o.space_to_batch,
@@ -2401,6 +2429,33 @@ def test_an_axis_aligns_the_second_operand(tmp_path, type, axis, shape, aligned)
         inputs, expected = (condition, x, y), np.where(condition, x, y.reshape(aligned))
     module = load_layer(tmp_path, type, "opset1", data, inputs, [expected])
     assert_same([z.numpy() for z in module(*inputs)], [expected], 1e-6)
+
+
+def operations_of(model, path):
+    """The types of the operations that a model is loaded as."""
+    module = tf_ti.openvino.load(save(model, path))
+    graph = tf.function(module).get_concrete_function(tf.TensorSpec(module.inputs[0].shape)).graph
+    return [operation.type for operation in graph.get_operations()]
+
+
+@pytest.mark.parametrize("strides", [[2], [2, 1]], ids=["one axis", "unequal strides"])
+def test_a_depthwise_convolution_is_one_operation(tmp_path, strides):
+    axes = len(strides)
+    filters, zeros = f(6, 1, 1, *[3] * axes), [0] * axes
+    model = make(
+        lambda a, b: o.group_convolution(a, b, strides, zeros, zeros, [1] * axes),
+        f(2, 6, *[8] * axes),
+        filters,
+        constants=(1,),
+    )
+    types = operations_of(model, tmp_path / "model.xml")
+    assert types.count("DepthwiseConv2dNative") == 1 and "Conv2D" not in types
+
+
+def test_indices_of_maxima_that_nothing_reads_are_not_computed(tmp_path):
+    pool = lambda a: o.max_pool(a, [2, 2], [1, 1], [0, 0], [0, 0], [2, 2]).output(0)  # noqa: E731
+    types = operations_of(make(lambda a: [pool(a)], f(1, 2, 6, 6)), tmp_path / "model.xml")
+    assert "MaxPool" in types and not {"ArgMax", "GatherV2"} & set(types)
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f8e4m3", "f8e5m2"])

@@ -10,6 +10,7 @@ from tf_ti import _tf
 from tf_ti.openvino import operations  # noqa: F401 - fills the table
 from tf_ti.openvino.constants import Constants
 from tf_ti.openvino.errors import IRError, ascii_name, shown, some
+from tf_ti.openvino.layout import Values
 from tf_ti.openvino.model import Graph, Layer, Port
 from tf_ti.openvino.operation import Function, Operation, find
 from tf_ti.openvino.precision import Precision, accumulated
@@ -61,9 +62,10 @@ class Evaluation:
     @_tf.public
     def __call__(self, graph: Graph, parameters: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """Returns the values of the Results by the ids of these layers."""
-        values: dict[tuple[int, int], tf.Tensor] = {}
+        values = Values()
         results = {}
         for layer in watched("tracing layers", graph.layers.values()):
+            is_last = False
             if layer.type == "Parameter":
                 outputs: Sequence[tf.Tensor] = (self._precision.cast(parameters[layer.id]),)
             elif layer.type == "Result":
@@ -73,26 +75,34 @@ class Evaluation:
                 constant = self._constants.tensor(layer)
                 if constant is None and layer.type == "Constant":
                     continue  # only Converts read it, which are constants themselves
-                outputs = (constant,) if constant is not None else self._run(graph, layer, values)
+                if constant is not None:
+                    outputs = (constant,)
+                else:
+                    outputs, is_last = self._run(graph, layer, values)
             for port, value in zip(layer.outputs, outputs):
-                values[layer.id, port.id] = checked(graph, layer, port, value, self._precision)
+                if value is None:
+                    continue  # nothing reads it
+                value = checked(graph, layer, port, value, self._precision, is_last)
+                values.set((layer.id, port.id), value, is_last)
         return results
 
-    def _run(self, graph: Graph, layer: Layer, values) -> Sequence[tf.Tensor]:
+    def _run(self, graph: Graph, layer: Layer, values: Values) -> tuple[Sequence[tf.Tensor], bool]:
+        """The outputs of a layer, and whether their channels are last."""
         sources = [graph.sources[layer.id, port.id] for port in layer.inputs]
-        inputs = [values[source] for source in sources]
         function = find(layer)
         assert function is not None
+        last = values.inputs_with_channels_last(layer, function, sources)
+        layer, inputs = last or (layer, [values[source] for source in sources])
         read = [graph.layers[source] for source, _ in sources]
         inputs, finish = accumulated(layer.type, function, inputs)
-        op = self._operation(layer, read, inputs)
+        op = self._operation(graph, layer, read, inputs)
         if not _takes(function, len(inputs)):
             raise op.error(f"has {len(inputs)} inputs, which this operation cannot have")
         try:
             with tf.name_scope(ascii_name(layer.name, "_.-/")):
                 outputs = finish(function(op, *inputs))
                 if _may_be_asked_for(op, outputs):
-                    outputs = self._constant(op, read, function, outputs)
+                    outputs = self._constant(graph, op, read, function, outputs)
         except IRError:
             raise
         except Exception as error:  # of any type: the cause is in the file
@@ -103,10 +113,15 @@ class Evaluation:
             raise op.error(
                 f"has {len(layer.outputs)} output ports, but gives {len(outputs)} values"
             )
-        return outputs
+        return outputs, last is not None
 
     def _constant(
-        self, op: Operation, read: Sequence[Layer], function: Function, output: tf.Tensor
+        self,
+        graph: Graph,
+        op: Operation,
+        read: Sequence[Layer],
+        function: Function,
+        output: tf.Tensor,
     ) -> tf.Tensor:
         """The output as a constant, if all inputs are known. tf.get_static_value does less."""
         known = [op.known(position) for position in range(len(op.inputs))]
@@ -114,14 +129,22 @@ class Evaluation:
             return output
         with tf.init_scope():
             inputs = [tf.constant(value, x.dtype) for value, x in zip(known, op.inputs)]
-            value = function(self._operation(op.layer, read, inputs), *inputs).numpy()
+            value = function(self._operation(graph, op.layer, read, inputs), *inputs).numpy()
         return tf.constant(value)
 
     def _operation(
-        self, layer: Layer, sources: Sequence[Layer], inputs: Sequence[tf.Tensor]
+        self, graph: Graph, layer: Layer, sources: Sequence[Layer], inputs: Sequence[tf.Tensor]
     ) -> Operation:
-        constants, memory = self._constants, self._memory
-        return Operation(layer, sources, inputs, constants.value, self, memory, self._precision)
+        return Operation(
+            graph,
+            layer,
+            sources,
+            inputs,
+            self._constants.value,
+            self,
+            self._memory,
+            self._precision,
+        )
 
 
 def _may_be_asked_for(op: Operation, output) -> bool:
@@ -145,7 +168,12 @@ def _takes(function: Function, num_inputs: int) -> bool:
 
 
 def checked(
-    graph: Graph, layer: Layer, port: Port, value: tf.Tensor, precision: Precision
+    graph: Graph,
+    layer: Layer,
+    port: Port,
+    value: tf.Tensor,
+    precision: Precision,
+    is_last: bool,
 ) -> tf.Tensor:
     """Returns the value after comparing its dtype and shape with those of the port."""
     if port.element_type is not None:
@@ -156,12 +184,14 @@ def checked(
                 f"but what is computed is {value.dtype.name}"
             )
     if port.shape is not None and graph.has_shape(layer):
-        shape = tf.TensorShape(port.shape)
-        if not shape.is_compatible_with(value.shape):
+        shape, found = tf.TensorShape(port.shape), value.shape
+        if is_last:
+            found = found[:1] + found[-1:] + found[1:-1]
+        if not shape.is_compatible_with(found):
             raise IRError(
                 f"{layer.path}: output port {port.id} has the shape {shape} in the file, "
-                f"but what is computed has {value.shape}"
+                f"but what is computed has {found}"
             )
         if not tf.executing_eagerly():
-            value.set_shape(shape)
+            value.set_shape(shape[:1] + shape[2:] + shape[1:2] if is_last else shape)
     return value

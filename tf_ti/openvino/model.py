@@ -1,6 +1,7 @@
 """The content of an IR as immutable values: layers, their ports, and the edges between them."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 
 from tf_ti.openvino.element_types import ElementType
@@ -76,6 +77,11 @@ class Graph:
     path: str
     version: int
     document: bytes = b""  # of a whole network: its XML, compressed
+
+    @functools.cached_property
+    def read(self) -> frozenset[tuple[int, int]]:
+        """The output ports that layers read, as pairs of ids."""
+        return frozenset(self.sources.values())
 
     def has_shape(self, layer: Layer) -> bool:
         """True if the shapes in the file are those of a layer's values.

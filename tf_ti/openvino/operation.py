@@ -30,6 +30,7 @@ class Operation:
 
     def __init__(
         self,
+        graph: Graph,
         layer: Layer,
         sources: Sequence[Layer],
         inputs: Sequence[tf.Tensor],
@@ -40,6 +41,7 @@ class Operation:
     ):
         self.layer = layer
         self.inputs = inputs
+        self._graph = graph
         self._sources = sources
         self.constant_of = constant_of
         self.run_graph = run_graph
@@ -50,6 +52,11 @@ class Operation:
     def registered(self) -> str | None:
         """The opset that defines the layer's version of the operation."""
         return _registered(self.layer)
+
+    def is_read(self, position: int) -> bool:
+        """Returns whether a layer reads an output. One that nothing reads may be None."""
+        ports = self.layer.outputs[position : position + 1]
+        return any((self.layer.id, port.id) in self._graph.read for port in ports)
 
     def error(self, message: str) -> IRError:
         """Returns an error about this layer, to be raised."""

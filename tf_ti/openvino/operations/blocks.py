@@ -49,6 +49,17 @@ def _size(op: Operation, name: str) -> int:
     return size
 
 
+def _pads(op: Operation, x: tf.Tensor) -> tuple[list[int], tf.Tensor] | None:
+    """The blocks and pads along the axes after the batch, if only the run knows the pads."""
+    if all(op.known(position) is not None for position in (2, 3)):
+        return None
+    blocks = op.static(1).tolist()
+    if len(blocks) != rank_of(op, x) or blocks[0] != 1:
+        raise op.error(f"blocks of {blocks} for {x.shape}, with pads that are no constants")
+    pads = tf.stack([tf.cast(pads, tf.int64) for pads in op.inputs[2:4]], axis=1)
+    return blocks[1:], tf.ensure_shape(pads, [len(blocks), 2])[1:]
+
+
 def _blocks(op: Operation, rank: int) -> list[list[int]]:
     """The sizes of blocks along each axis, and what is added or cut there before and after."""
     found = [[int(n) for n in op.static(position).reshape(-1)] for position in (1, 2, 3)]
@@ -64,6 +75,8 @@ def _blocks(op: Operation, rank: int) -> list[list[int]]:
 
 @register("SpaceToBatch", "opset2")
 def _space_to_batch(op, x, block_shape, pads_begin, pads_end):
+    if (run_time := _pads(op, x)) is not None:
+        return tf.space_to_batch_nd(x, *run_time)
     rank = rank_of(op, x)
     blocks, begin, end = _blocks(op, rank)
     x = tf.pad(x, list(zip(begin, end)))
@@ -81,6 +94,8 @@ def _space_to_batch(op, x, block_shape, pads_begin, pads_end):
 
 @register("BatchToSpace", "opset2")
 def _batch_to_space(op, x, block_shape, crops_begin, crops_end):
+    if (run_time := _pads(op, x)) is not None:
+        return tf.batch_to_space(x, *run_time)
     rank = rank_of(op, x)
     blocks, begin, end = _blocks(op, rank)
     batch, *sides = extents(x)

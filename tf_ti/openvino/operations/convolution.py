@@ -1,10 +1,12 @@
-"""Convolutions and pooling of [N, C, spatial...] tensors with one to three spatial axes."""
+"""Convolutions and pooling of tensors with one to three spatial axes, and channels last."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from tf_ti.openvino.layout import to_last, to_second, with_channels_last
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of, sizes_of
 
@@ -47,15 +49,6 @@ def _pads(
         small = total // 2
         pads.append((small, total - small) if mode == "same_upper" else (total - small, small))
     return pads
-
-
-def _to_last(x: tf.Tensor) -> tf.Tensor:
-    """Moves channels last, as TensorFlow's kernels for the CPU need them."""
-    return tf.transpose(x, [0, *range(2, x.shape.rank), 1])
-
-
-def _to_second(x: tf.Tensor) -> tf.Tensor:
-    return tf.transpose(x, [0, x.shape.rank - 1, *range(1, x.shape.rank - 1)])
 
 
 def _padded(x: tf.Tensor, pads: Sequence[tuple], value=0) -> tf.Tensor:
@@ -110,13 +103,32 @@ def _convolve(x, filters, strides, dilations):
     return tf.nn.convolution(x, filters, strides, "VALID", layout, dilations)
 
 
+def _convolve_by_channel(x, filters, strides, dilations):
+    """Convolves each channel with filters of its own, [spatial..., channels, out]."""
+    if len(strides) == 1:
+        y = _convolve_by_channel(
+            x[:, tf.newaxis], filters[tf.newaxis], strides * 2, [1, *dilations]
+        )
+        return y[:, 0]
+    channels = extents(filters)[-2] * extents(filters)[-1]
+    nothing = _of_none(x, filters, strides, dilations, channels)
+    if nothing is not None:
+        return nothing
+    if max(dilations) > 1 and max(strides) > 1:
+        filters, dilations = _dilated(filters, dilations), [1, 1]
+    # TensorFlow's kernels take one stride for both axes. A slice takes what more there is.
+    step = math.gcd(*strides)
+    y = tf.nn.depthwise_conv2d(x, filters, [1, step, step, 1], "VALID", dilations=dilations)
+    return y[:, :: strides[0] // step, :: strides[1] // step]
+
+
 def _geometry(op: Operation, x: tf.Tensor, kernel: Sequence) -> tuple[list, list, list]:
     spatial = rank_of(op, x) - 2
     if not 1 <= spatial <= 3:
         raise op.error(f"{spatial} spatial axes, where 1 to 3 are supported")
     strides, dilations = (_positive(op, name, spatial) for name in ("strides", "dilations"))
-    pads = _pads(op, extents(x)[2:], kernel, strides, dilations)
-    _check_windows(op, extents(x)[2:], kernel, dilations, pads)
+    pads = _pads(op, extents(x)[1:-1], kernel, strides, dilations)
+    _check_windows(op, extents(x)[1:-1], kernel, dilations, pads)
     return strides, dilations, pads
 
 
@@ -139,54 +151,51 @@ def _groups(op: Operation, filters: tf.Tensor) -> int:
 
 
 @register("Convolution")
+@with_channels_last
 def _convolution(op, x, filters):
     strides, dilations, pads = _geometry(op, x, extents(filters)[2:])
     filters = tf.transpose(filters, [*range(2, filters.shape.rank), 1, 0])
-    return _to_second(_convolve(_padded(_to_last(x), pads), filters, strides, dilations))
+    return _convolve(_padded(x, pads), filters, strides, dilations)
 
 
 @register("GroupConvolution")
+@with_channels_last
 def _group_convolution(op, x, filters):
     strides, dilations, pads = _geometry(op, x, extents(filters)[3:])
     groups = _groups(op, filters)
-    x = _padded(_to_last(x), pads)
-    order = [*range(2, filters.shape.rank - 1), 1, 0]
-    if (
-        filters.shape[2] == 1
-        and len(strides) == 2
-        and strides[0] == strides[1]
-        and (max(dilations) == 1 or max(strides) == 1)
-    ):
+    x = _padded(x, pads)
+    if filters.shape[2] == 1 and len(strides) < 3:
         # [spatial..., groups, out]
-        depthwise = tf.transpose(filters[:, :, 0], [2, 3, 0, 1])
-        y = _of_none(x, depthwise, strides, dilations, groups * extents(depthwise)[-1])
-        if y is None:
-            y = tf.nn.depthwise_conv2d(x, depthwise, [1, *strides, 1], "VALID", dilations=dilations)
-        return _to_second(y)
+        own = tf.transpose(filters[:, :, 0], [*range(2, filters.shape.rank - 1), 0, 1])
+        return _convolve_by_channel(x, own, strides, dilations)
+    # A Conv2D of groups has no gradient without oneDNN, and a slow one in XLA.
+    order = [*range(2, filters.shape.rank - 1), 1, 0]
     parts = [
         _convolve(piece, tf.transpose(own, order), strides, dilations)
         for piece, own in zip(tf.split(x, groups, -1), tf.unstack(filters))
     ]
-    return _to_second(tf.concat(parts, -1))
+    return tf.concat(parts, -1)
 
 
 @register("ConvolutionBackpropData")
+@with_channels_last
 def _convolution_backprop(op, x, filters, output_shape=None):
     strides, dilations, pads, shape = _back(op, x, extents(filters)[2:], output_shape)
     filters = tf.transpose(filters, [*range(2, filters.shape.rank), 1, 0])
-    return _to_second(_transposed(_to_last(x), filters, strides, dilations, pads, shape))
+    return _transposed(x, filters, strides, dilations, pads, shape)
 
 
 @register("GroupConvolutionBackpropData")
+@with_channels_last
 def _group_convolution_backprop(op, x, filters, output_shape=None):
     strides, dilations, pads, shape = _back(op, x, extents(filters)[3:], output_shape)
     groups = _groups(op, filters)
     order = [*range(2, filters.shape.rank - 1), 1, 0]
     parts = [
         _transposed(piece, tf.transpose(own, order), strides, dilations, pads, shape)
-        for piece, own in zip(tf.split(_to_last(x), groups, -1), tf.unstack(filters))
+        for piece, own in zip(tf.split(x, groups, -1), tf.unstack(filters))
     ]
-    return _to_second(tf.concat(parts, -1))
+    return tf.concat(parts, -1)
 
 
 def _back(op: Operation, x: tf.Tensor, kernel: Sequence, output_shape) -> tuple:
@@ -196,12 +205,12 @@ def _back(op: Operation, x: tf.Tensor, kernel: Sequence, output_shape) -> tuple:
     more = _list(op, "output_padding", spatial, 0)
     full = [
         (size - 1) * stride + (k - 1) * dilation + 1
-        for size, k, stride, dilation in zip(extents(x)[2:], kernel, strides, dilations)
+        for size, k, stride, dilation in zip(extents(x)[1:-1], kernel, strides, dilations)
     ]
     mode = op.text("auto_pad", "explicit", among=_AUTO_PADS)
     pads = [(0, 0)] * spatial
     if mode in ("explicit", "notset"):
-        pads = _pads(op, extents(x)[2:], kernel, strides, dilations)
+        pads = _pads(op, extents(x)[1:-1], kernel, strides, dilations)
     if output_shape is None:
         return strides, dilations, [(b, e - m) for (b, e), m in zip(pads, more)], full
     wanted = sizes_of(op, 2, spatial)
@@ -246,7 +255,7 @@ class _Windows:
         self.kernel = _positive(op, "kernel", self.spatial)
         self.strides = _positive(op, "strides", self.spatial)
         self.dilations = _positive(op, "dilations", self.spatial)
-        self.sizes = extents(x)[2:]
+        self.sizes = extents(x)[1:-1]
         self.pads = _pads(op, self.sizes, self.kernel, self.strides, self.dilations)
         _check_windows(op, self.sizes, self.kernel, self.dilations, self.pads)
         rounding = op.text("rounding_type", "floor", among=("floor", "ceil", "ceil_torch"))
@@ -283,50 +292,48 @@ class _Windows:
         return _padded(x, pads, value)
 
     def pool(self, x: tf.Tensor, kind: str) -> tf.Tensor:
-        return (
-            tf.nn.pool(
-                x,
-                self.kernel,
-                kind,
-                strides=self.strides,
-                dilations=self.dilations,
-                padding="VALID",
-            )
-            if max(self.dilations) == 1 or max(self.strides) == 1
-            else self._by_steps(x, kind)
-        )
-
-    def _by_steps(self, x: tf.Tensor, kind: str) -> tf.Tensor:
-        """Pools with both strides and dilations: all windows, of which a slice is kept."""
+        if max(self.dilations) == 1:
+            pool = tf.nn.max_pool if kind == "MAX" else tf.nn.avg_pool
+            return pool(x, self.kernel, self.strides, "VALID")
         y = tf.nn.pool(x, self.kernel, kind, dilations=self.dilations, padding="VALID")
-        steps = [slice(None), *(slice(None, None, s) for s in self.strides), slice(None)]
-        return y[tuple(steps)]
+        # All windows, of which a slice is kept.
+        return y[(slice(None), *(slice(None, None, s) for s in self.strides), slice(None))]
 
 
 @register("AvgPool", ["opset1", "opset14", "opset16"])
+@with_channels_last
 def _avg_pool(op, x):
     windows = _Windows(op, x)
     counts_pads = windows.has_pads and not op.flag("exclude-pad")
-    means = windows.pool(windows.pad(_to_last(x), 0), "AVG")
+    means = windows.pool(windows.pad(x, 0), "AVG")
     if counts_pads or windows.are_inside:
-        return _to_second(means)
-    ones = _to_last(tf.ones_like(x[:1, :1]))
+        return means
+    ones = tf.ones_like(x[:1, ..., :1])
     shares = windows.pool(windows.pad(ones, 0), "AVG")
-    return _to_second(tf.math.divide_no_nan(means, shares))
+    return tf.math.divide_no_nan(means, shares)
 
 
 @register("MaxPool", "opset1")
+@with_channels_last
 def _max_pool(op, x):
     windows = _Windows(op, x)
     if windows.spatial == 3 and x.dtype != tf.float32:  # for which alone TensorFlow has a kernel
-        return _max_pool_with_indices(op, x)[0]
-    return _to_second(windows.pool(windows.pad(_to_last(x), x.dtype.min), "MAX"))
+        return _maxima_with_places(op, x)[0]
+    return windows.pool(windows.pad(x, x.dtype.min), "MAX")
 
 
 @register("MaxPool", ["opset8", "opset14"])
+@with_channels_last
 def _max_pool_with_indices(op, x):
+    if not op.is_read(1):
+        return _max_pool(op, x), None
+    return _maxima_with_places(op, x)
+
+
+def _maxima_with_places(op: Operation, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     windows = _Windows(op, x)
     axis = op.axis(op.integer("axis", 0), rank_of(op, x))
+    x = to_second(x)  # as the places count
     dtype = op.dtype("index_element_type", tf.int64)
     # The numbers of each window side by side, and their positions in the tensor.
     values, places = x, tf.reshape(tf.range(tf.size(x, tf.int64)), tf.shape(x))
@@ -356,4 +363,4 @@ def _max_pool_with_indices(op, x):
     values, places = (tf.reshape(tf.transpose(t, order), out) for t in (values, places))
     best = tf.argmax(values, axis=-1)
     picked = [tf.gather(t, best, batch_dims=2 + windows.spatial) for t in (values, places)]
-    return picked[0], tf.cast(picked[1], dtype)
+    return to_last(picked[0]), to_last(tf.cast(picked[1], dtype))

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.openvino.errors import IRError, shown, some
+from tf_ti.openvino.writer import layout
 from tf_ti.openvino.writer.network import (
     Network,
     Port,
@@ -114,7 +115,7 @@ class Node:
 
     def layer(self, type: str, *inputs: Any, **fields: Any):
         """Adds a layer named after the operation, as `Network.add` does."""
-        return self.network.add(type, inputs, name=self.op.name, **fields)
+        return layout.add(self.network, type, inputs, name=self.op.name, **fields)
 
     def add(self, type: str, *inputs: Any, **fields: Any) -> Port:
         """Adds a layer with one output, and returns that."""

@@ -163,6 +163,8 @@ class Network:
 
     Attributes:
         surroundings: those of a body; None for a whole network.
+        twins: for ports whose channels are last, the ports that give the same with channels second,
+            and their ranks.
         variables: the values of variables that are assigned, by the ids of their handles.
         assigned: the handles and dtypes of those assigned here, likewise.
     """
@@ -170,6 +172,7 @@ class Network:
     def __init__(self, weights: Weights, surroundings: "Surroundings | None" = None):
         self.weights, self.surroundings = weights, surroundings
         self.layers: list[Layer] = []
+        self.twins: dict[Port, tuple[Port, int]] = {}
         self._names: dict[str, int] = {}
         self._constants: dict[int, tuple[np.ndarray, Port]] = {}
         self.variables: dict[int, Any] = {}
@@ -253,11 +256,21 @@ class Network:
         self._names[free] = 0
         return free
 
+    def _read_layers(self) -> list[Layer]:
+        """The layers without Transposes that nothing reads, and the Constants of these."""
+        kept, read = [], set()
+        for layer in reversed(self.layers):
+            if layer.type in ("Const", "Transpose") and read.isdisjoint(layer.outputs):
+                continue
+            kept.append(layer)
+            read.update(layer.inputs)
+        return kept[::-1]
+
     def write(self, element: ElementTree.Element) -> None:
         """Writes the layers and the edges into the element of a network."""
         layers = ElementTree.SubElement(element, "layers")
         edges = ElementTree.SubElement(element, "edges")
-        for layer in self.layers:
+        for layer in self._read_layers():
             _write_layer(layer, ElementTree.SubElement(layers, "layer"))
             for number, port in enumerate(layer.inputs):
                 ends = port.layer.id, port.id, layer.id, number

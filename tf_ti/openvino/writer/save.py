@@ -18,6 +18,7 @@ from tf_ti import _tf
 from tf_ti.openvino.errors import IRError, shown
 from tf_ti.openvino.module import IRModule
 from tf_ti.openvino.writer import (  # noqa: F401 - they fill the table of `writes`
+    convolution,
     elementwise,
     iteration,
     lists,
@@ -79,7 +80,13 @@ def save(
       tf.argmax, tf.math.top_k;
     - slices, tf.gather, tf.concat, tf.stack, tf.split, tf.reshape, tf.transpose, tf.pad, tf.tile,
       tf.broadcast_to, tf.one_hot, tf.range, tf.reverse, tf.shape and their like;
+    - convolutions with one to three spatial axes, transposed ones, those of groups and of single
+      channels, pools, norms of batches outside of training, tf.nn.lrn, tf.nn.depth_to_space,
+      tf.space_to_batch, tf.image.resize (bilinear, nearest) and their like;
     - tf.cond, tf.while_loop, TensorArrays, tf.map_fn, and calls of functions.
+
+    In OpenVINO, the channels of convolutions and pools are second. Where they are last, Transposes
+    lead there and back: around all that follow one another, not around each.
 
     Assertions are left out.
 

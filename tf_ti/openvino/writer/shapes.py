@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from tf_ti.openvino.writer import layout
 from tf_ti.openvino.writer.conversion import Node, writes
 from tf_ti.openvino.writer.network import Port, element_type_of
 
@@ -41,12 +42,16 @@ def _rank(op, x):
 
 @writes("Reshape")
 def _reshape(op, x, shape):
+    known = op.known(1)
+    if isinstance(x, np.ndarray) and known is not None:
+        return x.reshape(known)
     return op.add("Reshape", x, shape, special_zero=False)
 
 
 @writes("ExpandDims")
 def _expand_dims(op, x, axis):
-    return op.add("Unsqueeze", x, _integers(op.static(1)).reshape(-1))
+    axis = _integers(op.static(1)).reshape(-1)
+    return np.expand_dims(x, *axis) if isinstance(x, np.ndarray) else op.add("Unsqueeze", x, axis)
 
 
 @writes("Squeeze")
@@ -61,7 +66,11 @@ def _squeeze(op, x):
 
 @writes("Transpose")
 def _transpose(op, x, order):
-    return op.add("Transpose", x, order)
+    known = op.known(1)
+    if isinstance(x, np.ndarray) and known is not None:
+        return x.transpose(known)
+    moved = None if known is None else layout.transpose(op.network, x, known)
+    return op.add("Transpose", x, order) if moved is None else moved
 
 
 @writes("ConcatV2")
@@ -190,15 +199,23 @@ def _one_hot(op, indices, depth, on, off):
 
 @writes("Pad", "PadV2")
 def _pad(op, x, paddings, value=None):
-    before, after = _integers(op.static(1)).T
+    before, after = columns(op, 1)
     value = op.like(0) if value is None else value
     return op.add("Pad", x, before, after, value, pad_mode="constant")
 
 
 @writes("MirrorPad")
 def _mirror_pad(op, x, paddings):
-    before, after = _integers(op.static(1)).T
+    before, after = columns(op, 1)
     return op.add("Pad", x, before, after, pad_mode=op.attr("mode").lower())
+
+
+def columns(op: Node, position: int, dtype=np.int64) -> list:
+    """The first and the second number of each row of an input: what is before and after axes."""
+    known = op.known(position)
+    if known is not None:
+        return list(np.asarray(known, dtype).T)
+    return [take(op, op.inputs[position], _integers(k), _integers(1)) for k in range(2)]
 
 
 @writes("ReverseV2")
