@@ -20,7 +20,6 @@ import pytest
 import tensorflow as tf
 
 import tf_ti.openvino
-import tf_ti.openvino.operations.images  # noqa: F401 - registers the operations
 
 COORDINATES = (
     "half_pixel",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
-from tf_ti.openvino.operations.images import overlap_of
+from tf_ti.openvino.operations.selection import overlap_of
 from tf_ti.openvino.operations.shapes import extents
 
 _ALIKE = 1e-6  # ratios that differ by less are the same

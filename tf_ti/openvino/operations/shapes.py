@@ -18,6 +18,10 @@ def extents(x: tf.Tensor, dtype: tf.DType = tf.int64) -> list[int | tf.Tensor]:
     return [dynamic[i] if extent is None else extent for i, extent in enumerate(x.shape)]
 
 
+def as_shape(*extents: int | tf.Tensor) -> tf.Tensor:
+    return tf.stack([tf.cast(extent, tf.int64) for extent in extents])
+
+
 def static_axes(op: Operation, position: int, rank: int) -> list[int]:
     return [op.axis(int(axis), rank) for axis in np.reshape(op.static(position), -1)]
 
