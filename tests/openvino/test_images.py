@@ -353,6 +353,13 @@ def test_empty_regions_are_zero(tmp_path, rng):
     np.testing.assert_array_equal(ours, np.zeros((1, 2, 3, 2)))
 
 
+def test_no_regions_have_an_answer(tmp_path, rng):
+    arrays = normal(rng, 1, 2, 8, 10), np.zeros((0, 4), np.float32), np.zeros(0, np.int32)
+    file = saved(tmp_path, roi_align("avg", 0, 1.0), arrays, dynamic=True, kept={(1, 1)})
+    (ours,) = tf_ti.openvino.load(file)(*arrays)
+    assert ours.shape == (0, 2, 3, 2)
+
+
 # NonMaxSuppression.
 
 OPSETS = {1: openvino.opset1, 3: openvino.opset3, 4: openvino.opset4, 5: openvino.opset5}

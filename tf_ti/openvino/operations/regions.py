@@ -1,10 +1,16 @@
 """Operations that sample images: at points, and in regions."""
 
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
+from tf_ti.openvino.operations.elementwise import half_away_from_zero
 from tf_ti.openvino.operations.interpolation import clipped, cubic_weights, rounded
-from tf_ti.openvino.operations.shapes import as_shape, extents, rank_of
+from tf_ti.openvino.operations.shapes import as_shape, extents, positive, rank_of
 from tf_ti.openvino.precision import computed_in
 
 # GridSample.
@@ -124,12 +130,18 @@ def _regions(op: Operation, x, rois, batch_indices, aligned: str) -> tf.Tensor:
         result = pooling(indices, starts, bins, [ratio, ratio])
     else:
         # The number of samples depends on the region, so each is computed on its own.
-        result = tf.map_fn(
-            lambda roi: pooling.one(*roi),
-            (indices, starts, bins),
-            fn_output_signature=tf.TensorSpec([*pooled, x.shape[1]], dtype),
-        )
+        spec = tf.TensorSpec([*pooled, x.shape[1]], dtype)
+        result = _one_by_one(pooling.one, (indices, starts, bins), spec)
     return tf.cast(tf.transpose(result, [0, 3, 1, 2]), x.dtype)
+
+
+def _one_by_one(
+    function: Callable[..., tf.Tensor], regions: Sequence[tf.Tensor], spec: tf.TensorSpec
+) -> tf.Tensor:
+    """Maps a function over regions."""
+    # And over one more, as tf.map_fn cannot tell the channels of the result for none.
+    padded = [tf.pad(x, [[0, 1]] + [[0, 0]] * (x.shape.rank - 1)) for x in regions]
+    return tf.map_fn(lambda x: function(*x), padded, fn_output_signature=spec)[:-1]
 
 
 class _Pooling:
@@ -188,3 +200,174 @@ class _Pooling:
         count, channels = extents(values)[0], extents(values)[3]
         shape = as_shape(count, height, samples[0], width, samples[1], channels)
         return reduce(tf.reshape(values, shape), [2, 4])
+
+
+# ROIPooling and PSROIPooling.
+
+_FAR = 1 << 30
+
+
+@register("ROIPooling", "opset2")
+def _roi_pooling(op, x, rois):
+    pooled = [positive(op, "pooled_h"), positive(op, "pooled_w")]
+    regions = _Regions(op, x, rois, [1, 1, -1], [1, 2, 3])
+    if op.text("method", "max", ("max", "bilinear")) == "bilinear":
+        return regions.interpolated([1, 1], pooled)
+    # As OpenVINO's, a product may be below a half where it is one in single precision.
+    scale = float(np.float32(op.number("spatial_scale")))
+    corners = [tf.cast(side, tf.float64) * scale for side in regions.corners]
+    corners = [_integers(half_away_from_zero(side)) for side in corners]
+    windows = []
+    for start, end, count in zip(corners[:2], corners[2:], pooled):
+        at = tf.range(count + 1, dtype=tf.int64) * tf.maximum(end - start + 1, 1)
+        # The first pixel, rounded down, and the one after the last, rounded up.
+        windows.append((start + at[:, :-1] // count, start - (-at[:, 1:] // count)))
+    return regions.pooled(windows, _maximum)
+
+
+@register("PSROIPooling")
+def _psroi_pooling(op, x, rois):
+    size, depth = positive(op, "group_size", 1), positive(op, "output_dim")
+    scale = op.number("spatial_scale")
+    if op.text("mode", "average", ("average", "bilinear")) == "bilinear":
+        bins = [positive(op, f"spatial_bins_{axis}", 1) for axis in "yx"]
+        regions = _Regions(op, x, rois, [*bins, depth], [1, 2, 3])
+        regions.corners = [side * scale for side in regions.corners]
+        return regions.interpolated(bins, [size, size])
+    regions = _Regions(op, x, rois, [depth, size, size], [2, 3, 1])
+    starts, ends = regions.corners[:2], [side + 1 for side in regions.corners[2:]]
+    windows = []
+    for start, end in zip(starts, ends):
+        start, end = (half_away_from_zero(side) * scale for side in (start, end))
+        # Divided as OpenVINO does: in a graph, TensorFlow multiplies by what is about 1 / size.
+        side = tf.cast(tf.maximum(end - start, 0.1), tf.float64) / size
+        side, at = tf.cast(side, start.dtype), tf.range(size + 1, dtype=start.dtype)
+        limits = tf.floor(at[:-1] * side + start), tf.math.ceil(at[1:] * side + start)
+        windows.append([_integers(limit) for limit in limits])
+    return regions.pooled(windows, _mean)
+
+
+def _integers(x: tf.Tensor) -> tf.Tensor:
+    """Integers; far away is all that is beyond their range."""
+    return tf.cast(tf.clip_by_value(x, -_FAR, _FAR), tf.int64)
+
+
+def _maximum(values: tf.Tensor, is_inside: tf.Tensor) -> tf.Tensor:
+    found = tf.reduce_max(tf.where(is_inside, values, -float("inf")), [1, 3])
+    return tf.where(tf.reduce_any(is_inside, [1, 3]), found, tf.zeros_like(found))
+
+
+def _mean(values: tf.Tensor, is_inside: tf.Tensor) -> tf.Tensor:
+    total = tf.reduce_sum(tf.where(is_inside, values, tf.zeros_like(values)), [1, 3])
+    return tf.math.divide_no_nan(total, tf.reduce_sum(tf.cast(is_inside, values.dtype), [1, 3]))
+
+
+class _Regions:
+    """Regions of images, where each bin of a region may have channels of its own.
+
+    Attributes:
+        corners: the tops, left sides, bottoms and right sides, [regions, 1] each.
+    """
+
+    def __init__(self, op: Operation, x, rois, split: Sequence[int], order: Sequence[int]):
+        """`split` makes three axes of the channels; in `order` the bins' own ones come last."""
+        if rank_of(op, x) != 4 or rank_of(op, rois) != 2:
+            raise op.error("data must have 4 dimensions, and ROIs 2")
+        batch, channels, height, width = extents(x)
+        if isinstance(channels, int) and min(split) > 0 and channels != math.prod(split):
+            raise op.error(f"{channels} channels are not {' * '.join(map(str, split))}")
+        self._lengths = height, width
+        self._dtype, dtype = x.dtype, computed_in(x.dtype)
+        x = tf.reshape(tf.cast(x, dtype), as_shape(batch, *split, height, width))
+        self._x = tf.transpose(x, [0, 4, 5, *order])
+        image, left, top, right, bottom = tf.unstack(tf.cast(rois, dtype), 5, axis=1)
+        self.corners = [side[:, tf.newaxis] for side in (top, left, bottom, right)]
+        # The first region of no image ends the list.
+        image = tf.cast(image, tf.int64)
+        self._is_real = tf.math.cumprod(tf.cast(image != -1, tf.int64)) > 0
+        self._images = tf.where(self._is_real, image, 0)
+
+    def interpolated(self, bins: Sequence[int], pooled: Sequence[int]) -> tf.Tensor:
+        """The means over bins of samples at points from corner to corner of each bin."""
+        taps = [self._taps(i, bins[i], pooled[i]) for i in range(2)]
+        images = tf.reshape(self._images, [-1, 1, 1, 1, 1])
+        own = _spread(*(tf.range(n, dtype=tf.int64)[:, tf.newaxis] for n in bins))
+        values = []
+        for (row, weight), (column, other) in itertools.product(*taps):
+            weight, other = _spread(weight, other)
+            pixels = self._at(images, *_spread(row, column), *own)
+            values.append(pixels * (weight * other)[..., tf.newaxis])
+        return self._finished(tf.reduce_mean(tf.add_n(values), [1, 3]))
+
+    def _taps(self, i: int, bins: int, pooled: int) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Two positions along rows or columns and their weights, [regions, bins, pooled]."""
+        start, end = (side[..., tf.newaxis] for side in self.corners[i::2])
+        dtype, last = start.dtype, tf.cast(self._lengths[i], start.dtype) - 1
+        number = tf.range(bins, dtype=dtype)[:, tf.newaxis]
+        low, high = (start + k * ((end - start) / bins) for k in (number, number + 1))
+        if pooled > 1:
+            at = tf.range(pooled, dtype=dtype)
+            x = at * ((high - low) * last / (pooled - 1)) + low * last
+            x = tf.where(at == pooled - 1, high * last, x)  # exactly, as it may be the last pixel
+        else:
+            x = (low + high) / 2 * last
+        is_inside = (x >= 0) & (x <= last)
+        low = tf.floor(x)
+        return [
+            (clipped(low + k, self._lengths[i]), tf.where(is_inside, weight, tf.zeros([], dtype)))
+            for k, weight in enumerate((low + 1 - x, x - low))
+        ]
+
+    def pooled(self, windows: Sequence, reduce: Callable[..., tf.Tensor]) -> tf.Tensor:
+        """Reduces the pixels in each window.
+
+        Args:
+            windows: the first row of each and the one after its last, [regions, windows] both,
+                then the same of columns.
+            reduce: a function of [rows, pixels, columns, pixels, channels], and of which count.
+        """
+        bounds = [
+            tf.clip_by_value(x, 0, tf.cast(length, tf.int64))
+            for pair, length in zip(windows, self._lengths)
+            for x in pair
+        ]
+        shape = [bound.shape[1] for bound in bounds[::2]]
+        groups = extents(self._x)[3:5]
+        own = [tf.range(n, dtype=tf.int64) % count for n, count in zip(shape, groups)]
+        own = _spread(*(number[:, tf.newaxis] for number in own))
+
+        def one(image, top, bottom, left, right):
+            rows, is_row = _steps(top, bottom)
+            columns, is_column = _steps(left, right)
+            is_row, is_column = _spread(is_row, is_column)
+            values = self._at(image, *_spread(rows, columns), *own)
+            return reduce(values, (is_row & is_column)[..., tf.newaxis])
+
+        # The number of pixels depends on the region, so each is computed on its own.
+        spec = tf.TensorSpec([*shape, self._x.shape[5]], self._x.dtype)
+        return self._finished(_one_by_one(one, (self._images, *bounds), spec))
+
+    def _at(self, *places: tf.Tensor) -> tf.Tensor:
+        """The channels at images, rows, columns, and rows and columns of bins."""
+        *lengths, channels = extents(self._x)
+        index = tf.zeros([], tf.int64)
+        for place, length in zip(places, lengths):
+            index = index * length + place
+        return tf.gather(tf.reshape(self._x, as_shape(-1, channels)), index)
+
+    def _finished(self, x: tf.Tensor) -> tf.Tensor:
+        is_real = self._is_real[:, tf.newaxis, tf.newaxis, tf.newaxis]
+        x = tf.where(is_real, x, tf.zeros([], x.dtype))
+        return tf.cast(tf.transpose(x, [0, 3, 1, 2]), self._dtype)
+
+
+def _spread(rows: tf.Tensor, columns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """[..., a, b] and [..., c, d], to be broadcast to [..., a, b, c, d]."""
+    return rows[..., tf.newaxis, tf.newaxis], columns[..., tf.newaxis, tf.newaxis, :, :]
+
+
+def _steps(starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The integers from each start, as many as the longest range has, and which are in range."""
+    steps = starts[:, tf.newaxis] + tf.range(tf.reduce_max(ends - starts))
+    is_inside = steps < ends[:, tf.newaxis]
+    return tf.where(is_inside, steps, 0), is_inside
