@@ -594,6 +594,7 @@ WRONG = [
     ("IRDFT", "opset9", {}, {1: [0], 2: [0]}, "does not fit the axes"),
     ("GatherTree", "opset1", {}, {1: [1.0], 2: [1.0], 3: 1.0}, "4 axes, not 3"),
     ("Roll", "opset7", {}, {1: [1, 2, 3], 2: [0, 1]}, "'it'"),
+    ("Convert", "opset1", {"destination_type": "nf4"}, {}, "no type that is supported"),
     ("ROIPooling", "opset2", {**POOLED, "pooled_h": 0}, {1: REGIONS}, "pooled_h=0 must be"),
     ("ROIPooling", "opset2", {**POOLED, "method": "avg"}, {1: REGIONS}, "method='avg'"),
     ("ROIPooling", "opset2", {"pooled_h": 2, "pooled_w": 2}, {1: REGIONS}, "no attribute spatial"),

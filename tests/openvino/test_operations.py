@@ -2532,6 +2532,20 @@ def test_narrow_floats_are_constants_and_converted(tmp_path, kind):
     np.testing.assert_array_equal(module(values)[1], rounded)
 
 
+@pytest.mark.parametrize("count", [1, 7, 200])
+@pytest.mark.parametrize("kind", ["nf4", "i4", "u1", "u2", "u3", "u4", "u6"])
+def test_packed_constants_are_read_as_openvino_does(tmp_path, kind, count):
+    rng = np.random.default_rng(15)
+    low, high = (-8, 8) if kind == "i4" else (0, 1 << ELEMENT_TYPES[kind].bits)
+    values = rng.uniform(-1, 1, count) if kind == "nf4" else rng.integers(low, high, count)
+    constant = ov.op.Constant(getattr(ov.Type, kind), ov.Shape([count]), values.tolist())
+    results = [o.result(o.convert(constant, wider)) for wider in ("f32", "f16")]
+    path = save(ov.Model(results, []), tmp_path / "model.xml")
+    for trainable in (False, True):
+        ours = tf_ti.openvino.load(path, trainable=trainable)()
+        assert_same([y.numpy() for y in ours], run(path, []), 0)
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
 def test_a_cell_with_one_weight_matrix_answers_as_defined(tmp_path, kind):
     x, *states = {"lstm": LSTM[:3], "gru": GRU[:2], "rnn": RNN[:2]}[kind]
