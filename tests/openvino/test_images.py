@@ -484,6 +484,12 @@ def test_score_threshold_is_optional(tmp_path, rng, version):
     check(tmp_path, suppression(version), arrays, constants=(2, 3))
 
 
+def test_a_suppressed_box_stays_so_where_scores_are_negative(tmp_path, rng):
+    boxes, scores = boxes_and_scores(rng)
+    arrays = boxes, scores - np.float32(0.5), *limits(9, 0.1, -0.3)
+    check(tmp_path, suppression(9), arrays, constants=(2, 3, 4))
+
+
 def test_limits_may_be_computed(tmp_path, rng):
     arrays = boxes_and_scores(rng) + limits(3, 0.4, 0.1, 0.3)
     check(tmp_path, suppression(9), arrays, dynamic=True, kept={(0, 2)})

@@ -1945,6 +1945,8 @@ for name, options, size in (
     # OpenVINO leaves what follows the scores undefined, so here is none.
     full = {**given, "post_nms_topn": 4, "nms_thresh": 0.9}
     case(f"proposal4-{name}", create("Proposal", 4, full), *PROPOSED, size)
+halves = (*(array.astype(np.float16) for array in PROPOSED), np.float16(SIZE))
+case("proposal1-float16", create("Proposal", 1, {**PROPOSAL, "pre_nms_topn": 16}), *halves)
 
 
 def proposed_boxes(*_):
@@ -1993,6 +1995,8 @@ for name, boxes, scores, numbers in (
     ("no_rows", TURNED, FOUND, limits(0, 0.2, 0.1)),
     ("special", SPECIAL, np.float32([[[0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3]]]), limits(9, 0.45, 0)),
     ("equal", TURNED, np.full_like(FOUND, 0.5), limits(4, 0.3, 0.1)),
+    ("negative", TURNED, FOUND - np.float32(0.5), limits(9, 0.1, -0.3)),
+    ("float16", TURNED.astype(np.float16), FOUND.astype(np.float16), limits(4, 0.3, 0.1)),
 ):
     case(f"nms_rotated-{name}", OPSETS[13].nms_rotated, boxes, scores, *numbers,
          kept=((0, 2),), constants=(2, 3, 4))  # fmt: skip
@@ -2041,6 +2045,13 @@ for name, given in MATRIX.items():
         FOUND,
         kept=((0, 2),),
     )
+case(
+    "matrix_nms-float16",
+    create("MatrixNms", 8, {}),
+    CORNERS.astype(np.float16),
+    FOUND.astype(np.float16),
+    kept=((0, 2),),
+)
 for (name, given), v in itertools.product(MULTICLASS.items(), (8, 9)):
     attributes = {"score_threshold": 0.1, **given}
     multiclass = create("MulticlassNms", v, attributes)

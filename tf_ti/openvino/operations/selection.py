@@ -83,10 +83,8 @@ class _Picked:
         """The selected boxes, best first, and -1 after the last: [N, classes, most]."""
         scores, numbers = tf.stop_gradient(self._scores), [*map(tf.stop_gradient, self._boxes)]
         never = tf.constant(-np.inf, scores.dtype)
-        boxes = extents(scores)[2]
-
-        def alive(scores):
-            return tf.where(scores > self._score_threshold, scores, never)
+        scores, index = _best(scores, scores > self._score_threshold)
+        numbers = [tf.gather(number, index, batch_dims=1) for number in numbers]
 
         def wanted(step, scores, picks):
             return (step < self.most) & tf.reduce_any(scores > never)
@@ -94,22 +92,21 @@ class _Picked:
         def pick(step, scores, picks):
             best = tf.argmax(scores, -1)
             found = tf.reduce_max(scores, -1) > never
-            own = [tf.gather(number, best, batch_dims=1)[..., tf.newaxis] for number in numbers]
-            overlap = self._overlap(own, [number[:, tf.newaxis] for number in numbers])
-            rest = scores * self._kept(overlap)
-            taken = tf.range(tf.cast(boxes, tf.int64)) == best[..., tf.newaxis]
-            rest = tf.where(taken | (scores == never), never, alive(rest))
+            *own, place = (
+                tf.gather(x, best, batch_dims=2)[..., tf.newaxis] for x in (*numbers, index)
+            )
+            kept = self._kept(self._overlap(own, numbers))
+            rest = scores * kept
+            is_out = tf.range(tf.shape(scores, tf.int64)[2]) == best[..., tf.newaxis]
+            is_out |= (scores == never) | (kept == 0)
+            rest = tf.where(is_out | (rest <= self._score_threshold), never, rest)
             here = tf.range(self.most) == step
-            chosen = tf.where(found, best, tf.cast(-1, tf.int64))
-            updated = tf.where(here, chosen[..., tf.newaxis], picks)
+            updated = tf.where(here, tf.where(found[..., tf.newaxis], place, -1), picks)
             updated.set_shape(picks.shape)
             return step + 1, rest, updated
 
         picks = tf.fill(as_shape(*extents(scores)[:2], self.most), tf.cast(-1, tf.int64))
-        start = tf.zeros([], tf.int64), alive(scores), picks
-        if isinstance(boxes, int) and boxes == 0:
-            return picks
-        return tf.while_loop(wanted, pick, start)[2]
+        return tf.while_loop(wanted, pick, (tf.zeros([], tf.int64), scores, picks))[2]
 
     def _kept(self, overlap: tf.Tensor) -> tf.Tensor:
         """The factor of a score for its overlap with a selected box."""
@@ -357,13 +354,9 @@ class _Ranked:
             ends = tf.cumsum(counts)
             number = tf.range(tf.cast(count, tf.int64))
             is_candidate &= (number >= ends - counts) & (number < ends)
-        masked = tf.where(is_candidate, scores, tf.constant(-np.inf, scores.dtype))
-        most = self._limit("nms_top_k")
-        most = tf.cast(count, tf.int32) if most < 0 else tf.minimum(most, tf.cast(count, tf.int32))
-        self.scores, index = tf.math.top_k(masked, most)
+        self.scores, index = _best(scores, is_candidate, self._limit("nms_top_k"))
         self.is_candidate = self.scores > -np.inf
-        index = tf.cast(index, tf.int64)
-        self._images = extents(masked)[0]
+        self._images = extents(is_candidate)[0]
         image = tf.range(tf.cast(self._images, tf.int64))[:, tf.newaxis, tf.newaxis]
         rows = (image if is_shared else label) * count + index
         self._places = rows if is_shared else index * tf.cast(classes, tf.int64) + label
@@ -404,6 +397,21 @@ class _Ranked:
         rows = tf.concat([tf.cast(numbers, self._dtype), tf.gather_nd(self._boxes, found)], 1)
         places = tf.gather_nd(self._places, found)[:, tf.newaxis]
         return rows, tf.cast(places, dtype), tf.cast(counts, dtype)
+
+
+def _best(
+    scores: tf.Tensor, is_candidate: tf.Tensor, most: int = -1
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The scores of the candidates along the last axis, best first, and where they were.
+
+    There are `most`, if it is not negative, and no more than any row has. After a row's last one
+    the scores are -infinity.
+    """
+    count = tf.reduce_sum(tf.cast(is_candidate, tf.int32), -1)
+    count = tf.maximum(tf.reduce_max(count), 0)  # 0 also of no rows
+    masked = tf.where(is_candidate, scores, tf.constant(-np.inf, scores.dtype))
+    best, index = tf.math.top_k(masked, count if most < 0 else tf.minimum(most, count))
+    return best, tf.cast(index, tf.int64)
 
 
 def _sorted(rows: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
