@@ -620,13 +620,16 @@ WRONG = [
     ("MulticlassNms", "opset9", {}, {1: SCORES, 2: [1, 2]}, "scores have 3 dimensions, not 2"),
 ]
 BOXED = [
-    ("MatrixNms", {"nms_top_k": -2}, "nms_top_k=-2 must not"),
-    ("MatrixNms", {"decay_function": "cubic"}, "decay_function='cubic'"),
-    ("MatrixNms", {"sort_result_type": "class"}, "sort_result_type='class'"),
-    ("MulticlassNms", {"keep_top_k": -2}, "keep_top_k=-2 must not"),
-    ("MulticlassNms", {"background_class": -2}, "background_class=-2 must not"),
-    ("MulticlassNms", {"nms_eta": 1.5}, "nms_eta=1.5 must be"),
-    ("MulticlassNms", {"output_type": "i31"}, "output_type='i31'"),
+    ("MatrixNms", {"nms_top_k": -2}, SCORES, "nms_top_k=-2 must not"),
+    ("MatrixNms", {"decay_function": "cubic"}, SCORES, "decay_function='cubic'"),
+    ("MatrixNms", {"sort_result_type": "class"}, SCORES, "sort_result_type='class'"),
+    ("MulticlassNms", {"keep_top_k": -2}, SCORES, "keep_top_k=-2 must not"),
+    ("MulticlassNms", {"background_class": -2}, SCORES, "background_class=-2 must not"),
+    ("MulticlassNms", {"nms_eta": 1.5}, SCORES, "nms_eta=1.5 must be"),
+    ("MulticlassNms", {"output_type": "i31"}, SCORES, "output_type='i31'"),
+    ("NonMaxSuppression", {}, SCORES[:, :, :2], "'it'"),
+    ("NonMaxSuppression", {}, SCORES[:1], "'it'"),
+    ("NMSRotated", {}, SCORES, "'it'"),
 ]
 
 
@@ -642,9 +645,9 @@ def test_wrong_layers_are_named(tmp_path, kind, version, attributes, constants, 
     assert f"{kind} 'it'" in str(caught.value) and words in str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "attributes", "words"), BOXED, ids=[c[-1] for c in BOXED])
-def test_wrong_selections_of_boxes_are_named(tmp_path, kind, attributes, words):
-    layer = kind, "opset8", attributes, {1: SCORES}, 3
+@pytest.mark.parametrize(("kind", "attributes", "scores", "words"), BOXED)
+def test_wrong_selections_of_boxes_are_named(tmp_path, kind, attributes, scores, words):
+    layer = kind, "opset13", attributes, {1: scores}, 3
     with pytest.raises(IRError) as caught:
         tf_ti.openvino.load(chain(tmp_path, layer, shape=(2, 3, 4)))
     assert f"{kind} 'it'" in str(caught.value) and words in str(caught.value)

@@ -60,7 +60,8 @@ class _Picked:
         dtype = computed_in(scores.dtype)
         self._version = op.registered
         self._scores = tf.cast(scores, dtype)
-        self._boxes = [tf.cast(number, dtype) for number in boxes]  # of [N, boxes]
+        owners = as_shape(*extents(scores)[::2])  # [N, boxes]
+        self._boxes = [tf.reshape(tf.cast(number, dtype), owners) for number in boxes]
         self._overlap = overlap or overlap_of
         self._iou_threshold = _scalar(op, 3, dtype)
         self._score_threshold = _scalar(op, 4, dtype)
@@ -141,6 +142,7 @@ def _scalar(op: Operation, position: int, dtype: tf.DType) -> tf.Tensor:
 def _corners(op: Operation, boxes: tf.Tensor) -> list[tf.Tensor]:
     """The lower and the upper ends of boxes along both axes."""
     encoding = op.text("box_encoding", "corner", ("corner", "center"))
+    boxes = tf.cast(boxes, computed_in(boxes.dtype))
     first, second, third, fourth = tf.unstack(boxes, 4, axis=-1)
     if encoding == "center":
         return [
