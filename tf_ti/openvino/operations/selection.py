@@ -356,8 +356,9 @@ class _Ranked:
             ends = tf.cumsum(counts)
             number = tf.range(tf.cast(count, tf.int64))
             is_candidate &= (number >= ends - counts) & (number < ends)
-        self.scores, index = _best(scores, is_candidate, self._limit("nms_top_k"))
-        self.is_candidate = self.scores > -np.inf
+        best, index = _best(scores, is_candidate, self._limit("nms_top_k"))
+        self.is_candidate = best > -np.inf
+        self.scores = tf.where(self.is_candidate, best, tf.zeros_like(best))
         self._images = extents(is_candidate)[0]
         image = tf.range(tf.cast(self._images, tf.int64))[:, tf.newaxis, tf.newaxis]
         rows = (image if is_shared else label) * count + index
