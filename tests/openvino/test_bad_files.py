@@ -508,6 +508,14 @@ ABSURD = {
         ("ReduceSum", "opset1", FLAT, {0: np.ones(3, np.float32)}, 1),
     ],
     "Eye": [("Eye", "opset9", {"output_type": "f32"}, {0: HUGE, 1: HUGE, 2: 0}, 1)],
+    **{
+        f"ROIPooling, {method}": [
+            ("ROIPooling", "opset2",
+             {"pooled_h": HUGE, "pooled_w": HUGE, "spatial_scale": 1, "method": method},
+             {1: np.ones([2, 5], np.float32)}, 1),
+        ]
+        for method in ("max", "bilinear")
+    },
     "Interpolate": [("Interpolate", "opset11", CUBE, {1: [HUGE] * 2, 2: [2, 3]}, 1)],
     "AvgPool": [("AvgPool", "opset1", {**POOL, "kernel": "99,99", "exclude-pad": "true"}, {}, 1)],
     "MaxPool": [("MaxPool", "opset8", {**POOL, "kernel": f"{HUGE},{HUGE}"}, {}, 2)],
@@ -556,6 +564,13 @@ def test_nothing_is_made_for_an_absurd_size_before_it_runs(tmp_path, name):
     assert resident("VmHWM") - before < 256
 
 
+REGIONS = np.zeros([1, 5], np.float32)
+POOLED = {"pooled_h": 2, "pooled_w": 2, "spatial_scale": 1}
+GROUPED = {"output_dim": 3, "spatial_scale": 1}
+SCORES = np.zeros([2, 3, 3], np.float32)
+PROPOSED = {"base_size": 16, "feat_stride": 16, "min_size": 1, "ratio": 1, "scale": 1}
+PROPOSED |= {"pre_nms_topn": 9, "post_nms_topn": 9, "nms_thresh": 0.5}
+DELTAS, SIZE = np.zeros([2, 4, 4, 5], np.float32), [60.0, 75.0, 1.0]
 PATCHES = {"sizes": "2,2", "strides": "1,1", "rates": "1,1", "auto_pad": "valid"}
 WRONG = [
     ("SpaceToBatch", "opset2", {}, {1: [1, 2], 2: [0] * 4, 3: [0] * 4}, "input 1 has 2 numbers"),
@@ -597,6 +612,42 @@ WRONG = [
     ("IRDFT", "opset9", {}, {1: [0], 2: [0]}, "does not fit the axes"),
     ("GatherTree", "opset1", {}, {1: [1.0], 2: [1.0], 3: 1.0}, "4 axes, not 3"),
     ("Roll", "opset7", {}, {1: [1, 2, 3], 2: [0, 1]}, "'it'"),
+    ("Convert", "opset1", {"destination_type": "nf4"}, {}, "no type that is supported"),
+    ("ROIPooling", "opset2", {**POOLED, "pooled_h": 0}, {1: REGIONS}, "pooled_h=0 must be"),
+    ("ROIPooling", "opset2", {**POOLED, "method": "avg"}, {1: REGIONS}, "method='avg'"),
+    ("ROIPooling", "opset2", {"pooled_h": 2, "pooled_w": 2}, {1: REGIONS}, "no attribute spatial"),
+    ("ROIPooling", "opset2", POOLED, {1: REGIONS[:, :4]}, "'it'"),
+    ("ROIPooling", "opset2", POOLED, {1: REGIONS[0]}, "ROIs 2"),
+    ("PSROIPooling", "opset1", {**GROUPED, "output_dim": 2}, {1: REGIONS}, "3 channels are not 2"),
+    ("PSROIPooling", "opset1", {**GROUPED, "group_size": 0}, {1: REGIONS}, "group_size=0 must"),
+    ("PSROIPooling", "opset1", {**GROUPED, "mode": "max"}, {1: REGIONS}, "mode='max'"),
+    (
+        "PSROIPooling",
+        "opset1",
+        {**GROUPED, "mode": "bilinear", "spatial_bins_x": 2},
+        {1: REGIONS},
+        "3 channels are not 1 * 2 * 3",
+    ),
+    ("Proposal", "opset4", PROPOSED, {1: DELTAS, 2: SIZE}, "does not fit 1 boxes"),
+    ("Proposal", "opset4", {**PROPOSED, "ratio": ""}, {1: DELTAS, 2: SIZE}, "ratio and scale"),
+    ("Proposal", "opset4", {**PROPOSED, "scale": -1}, {1: DELTAS, 2: SIZE}, "ratio and scale"),
+    ("Proposal", "opset1", {**PROPOSED, "base_size": 0}, {1: DELTAS, 2: SIZE}, "base_size=0 must"),
+    ("Proposal", "opset1", {**PROPOSED, "framework": "x"}, {1: DELTAS, 2: SIZE}, "framework='x'"),
+    ("MatrixNms", "opset8", {}, {1: SCORES}, "do not fit scores"),
+    ("MatrixNms", "opset8", {}, {1: SCORES[0]}, "scores have 2 dimensions, not 3"),
+    ("MulticlassNms", "opset9", {}, {1: SCORES, 2: [1, 2]}, "scores have 3 dimensions, not 2"),
+]
+BOXED = [
+    ("MatrixNms", {"nms_top_k": -2}, SCORES, "nms_top_k=-2 must not"),
+    ("MatrixNms", {"decay_function": "cubic"}, SCORES, "decay_function='cubic'"),
+    ("MatrixNms", {"sort_result_type": "class"}, SCORES, "sort_result_type='class'"),
+    ("MulticlassNms", {"keep_top_k": -2}, SCORES, "keep_top_k=-2 must not"),
+    ("MulticlassNms", {"background_class": -2}, SCORES, "background_class=-2 must not"),
+    ("MulticlassNms", {"nms_eta": 1.5}, SCORES, "nms_eta=1.5 must be"),
+    ("MulticlassNms", {"output_type": "i31"}, SCORES, "output_type='i31'"),
+    ("NonMaxSuppression", {}, SCORES[:, :, :2], "'it'"),
+    ("NonMaxSuppression", {}, SCORES[:1], "'it'"),
+    ("NMSRotated", {}, SCORES, "'it'"),
 ]
 
 
@@ -610,6 +661,21 @@ def test_wrong_layers_are_named(tmp_path, kind, version, attributes, constants, 
     with pytest.raises(IRError) as caught:
         tf_ti.openvino.load(path)
     assert f"{kind} 'it'" in str(caught.value) and words in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "attributes", "scores", "words"), BOXED)
+def test_wrong_selections_of_boxes_are_named(tmp_path, kind, attributes, scores, words):
+    layer = kind, "opset13", attributes, {1: scores}, 3
+    with pytest.raises(IRError) as caught:
+        tf_ti.openvino.load(chain(tmp_path, layer, shape=(2, 3, 4)))
+    assert f"{kind} 'it'" in str(caught.value) and words in str(caught.value)
+
+
+def test_the_size_of_an_image_is_positive(tmp_path):
+    layer = "Proposal", "opset4", PROPOSED, {1: DELTAS, 2: [60.0, 0.0, 1.0]}, 2
+    path = chain(tmp_path, layer, shape=(2, 2, 4, 5))
+    with pytest.raises((IRError, tf.errors.InvalidArgumentError), match="height and the width"):
+        tf_ti.openvino.load(path)(np.zeros([2, 2, 4, 5], np.float32))
 
 
 def test_mutated_files_give_expected_errors_alone():

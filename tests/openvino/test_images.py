@@ -20,7 +20,6 @@ import pytest
 import tensorflow as tf
 
 import tf_ti.openvino
-import tf_ti.openvino.operations.images  # noqa: F401 - registers the operations
 
 COORDINATES = (
     "half_pixel",
@@ -354,6 +353,13 @@ def test_empty_regions_are_zero(tmp_path, rng):
     np.testing.assert_array_equal(ours, np.zeros((1, 2, 3, 2)))
 
 
+def test_no_regions_have_an_answer(tmp_path, rng):
+    arrays = normal(rng, 1, 2, 8, 10), np.zeros((0, 4), np.float32), np.zeros(0, np.int32)
+    file = saved(tmp_path, roi_align("avg", 0, 1.0), arrays, dynamic=True, kept={(1, 1)})
+    (ours,) = tf_ti.openvino.load(file)(*arrays)
+    assert ours.shape == (0, 2, 3, 2)
+
+
 # NonMaxSuppression.
 
 OPSETS = {1: openvino.opset1, 3: openvino.opset3, 4: openvino.opset4, 5: openvino.opset5}
@@ -476,6 +482,12 @@ def test_without_limits_no_box_is_kept(tmp_path, rng, version):
 def test_score_threshold_is_optional(tmp_path, rng, version):
     arrays = boxes_and_scores(rng) + limits(3, 0.4, 0)[:2]
     check(tmp_path, suppression(version), arrays, constants=(2, 3))
+
+
+def test_a_suppressed_box_stays_so_where_scores_are_negative(tmp_path, rng):
+    boxes, scores = boxes_and_scores(rng)
+    arrays = boxes, scores - np.float32(0.5), *limits(9, 0.1, -0.3)
+    check(tmp_path, suppression(9), arrays, constants=(2, 3, 4))
 
 
 def test_limits_may_be_computed(tmp_path, rng):

@@ -105,8 +105,8 @@ def test_variables_change_one_by_one(tmp_path):
 
 # As files write them, and as NumPy does: the library of some is not NumPy's.
 @pytest.mark.parametrize("name", ["boolean", "bf16", "f16", "f32", "f64", "f8e4m3", "f8e5m2",
-                                  "i4", "i8", "i16", "i32", "i64", "u1", "u4", "u8", "u16",
-                                  "u32", "u64"])  # fmt: skip
+                                  "i4", "i8", "i16", "i32", "i64", "nf4", "u1", "u2", "u3", "u4",
+                                  "u6", "u8", "u16", "u32", "u64"])  # fmt: skip
 def test_a_large_constant_of_each_type_is_read(tmp_path, name):
     kind = tf_ti.openvino.element_types.ELEMENT_TYPES[name]
     count = 4096

@@ -121,6 +121,13 @@ def one(family, name, *positions):
     return with_constants(case, *positions) if positions else case
 
 
+def of_the_first(family, name, position):
+    """A case with the first row alone of an input."""
+    case = one(family, name)
+    arrays = [x[:1] if i == position else x for i, x in enumerate(case.arrays)]
+    return dataclasses.replace(case, arrays=tuple(arrays))
+
+
 DIFFERENTIABLE = [
     *cases("unary", "sin-float32 tanh-float32 erf-float32 mish-float32 hswish-float32"),
     *cases("unary", "softsign-float32 sigmoid-float32 softplus-float32 asinh-float32"),
@@ -173,6 +180,8 @@ DIFFERENTIABLE = [
     one("bags", "bag_offsets3", 0),
     one("bags", "segments-weights", 0, 3, 4),
     *(case for case in IMAGES if case.name != "roi_align"),
+    of_the_first("rois", "psroi_pooling-bilinear-3", 1),  # the others leave the image
+    one("suppression", "matrix_nms-few"),
 ]
 
 

@@ -38,6 +38,7 @@ class Case:
     arrays: tuple
     constants: tuple[int, ...] = ()  # inputs that are constants in the model
     fixed: tuple[int, ...] = ()  # inputs of static shapes in dynamic models too
+    kept: tuple[tuple[int, int], ...] = ()  # extents known in dynamic models too, (input, axis)
     tolerance: float = 1e-5
     definition: Callable | None = None  # of arrays; without it OpenVINO says what is right
 
@@ -1898,6 +1899,342 @@ for name, options in {
 
         case(f"detection_output{v}-{name}", detection_output, *arrays)
 
+family("rois")
+ROIS = np.float32(
+    [
+        [0, 1.2, 0.5, 6.3, 7.1],
+        [1, 0, 0, 20, 12],
+        [1, 3, 3, 3.2, 3.1],
+        [0, -3, -4, 5, 5.5],
+        [1, 8, 8, 30, 40],
+        [0, 30, 2, 50, 4],
+        [0, 5, 6, 2, 3],
+    ]
+)
+PARTS = np.float32(
+    [
+        [0, 0.1, 0.2, 0.7, 0.9],
+        [1, 0, 0, 0.95, 0.8],
+        [1, 0.5, 0.5, 0.5, 0.5],
+        [0, -0.2, 0.3, 0.6, 1.3],
+        [1, 0.8, 0.9, 0.2, 0.1],
+    ]
+)
+
+
+def ended(rois):
+    """Regions of which all after the second one do not count."""
+    return np.insert(rois, 2, -1, axis=0)
+
+
+for kind, rois in {"max": ROIS, "bilinear": PARTS}.items():
+    for size in ([2, 3], [1, 1], [4, 1]):
+        for dtype in (np.float32, np.float16) if size == [2, 3] else (np.float32,):
+            case(
+                f"roi_pooling-{kind}-{size}-{name_of(dtype)}",
+                lambda a, b, size=size, kind=kind: o.roi_pooling(a, b, size, 0.7, kind),
+                f(2, 3, 8, 10, dtype=dtype),
+                rois.astype(dtype),
+                kept=((1, 1),),
+            )
+    pooling = lambda a, b, kind=kind: o.roi_pooling(a, b, [3, 2], 1.0, kind)  # noqa: E731
+    case(f"roi_pooling-{kind}-end", pooling, f(2, 4, 8, 10), ended(rois), kept=((1, 1),))
+    case(f"roi_pooling-{kind}-none", pooling, f(2, 4, 8, 10), ended(rois)[2:], kept=((1, 1),))
+case(
+    "roi_pooling-edge",
+    lambda a, b: o.roi_pooling(a, b, [3, 7], 1.0, "bilinear"),
+    f(1, 2, 9, 13),
+    np.float32([[0, 0, 0, 1, 1], [0, 0.1, 0.3, 1, 1]]),
+    kept=((1, 1),),
+)
+
+
+def psroi_pooling(depth, size, scale, mode, bins=(1, 1)):
+    return lambda a, b: o.psroi_pooling(a, b, depth, size, scale, *bins, mode)
+
+
+def pooled_by_groups(depth, size, scale, mode, bins=(1, 1)):
+    """The definition of PSROIPooling."""
+
+    def average(x, roi, c, h, w):
+        _, left, top, right, bottom = roi
+        channel = x[int(roi[0]), (c * size + h) * size + w]
+        window = []
+        for low, high, i, n in zip((top, left), (bottom, right), (h, w), channel.shape):
+            low, high = np.floor(low + 0.5) * scale, np.floor(high + 1.5) * scale
+            side = max(high - low, 0.1) / size
+            ends = np.floor(i * side + low), np.ceil((i + 1) * side + low)
+            window.append(slice(*(int(np.clip(end, 0, n)) for end in ends)))
+        found = channel[tuple(window)]
+        return found.mean() if found.size else 0.0
+
+    def bilinear(x, roi, c, h, w):
+        _, left, top, right, bottom = roi * scale
+        total = 0.0
+        for j, i in np.ndindex(bins[1], bins[0]):
+            channel = x[int(roi[0]), (j * bins[0] + i) * depth + c]
+            at = []
+            for low, high, k, n, own, length in (
+                (top, bottom, j, bins[1], h, channel.shape[0]),
+                (left, right, i, bins[0], w, channel.shape[1]),
+            ):
+                start, side = low + k * (high - low) / n, (high - low) / n
+                part = own / (size - 1) if size > 1 else 0.5
+                at.append((start + part * side) * (length - 1))
+            if all(0 <= a <= n - 1 for a, n in zip(at, channel.shape)):
+                (y, x0), (dy, dx) = np.floor(at).astype(int), np.mod(at, 1)
+                padded = np.pad(channel, [(0, 1), (0, 1)])
+                rows = padded[y : y + 2, x0 : x0 + 2] @ [1 - dx, dx]
+                total += rows @ [1 - dy, dy]
+        return total / (bins[0] * bins[1])
+
+    def pooled(x, rois):
+        sample = bilinear if mode == "bilinear" else average
+        result = np.zeros((len(rois), depth, size, size))
+        for r, roi in enumerate(rois.astype(np.float64)):
+            if roi[0] == -1:
+                break
+            for at in np.ndindex(depth, size, size):
+                result[(r, *at)] = sample(x.astype(np.float64), roi, *at)
+        return result.astype(x.dtype)
+
+    return pooled
+
+
+PSROIS = {
+    "average-3": ((2, 3, 0.6, "average"), (2, 18, 8, 10), ROIS),
+    "average-1": ((3, 1, 1.0, "average"), (2, 3, 8, 10), ROIS),
+    "average-4": ((2, 4, 0.5, "average"), (2, 32, 8, 10), ROIS),
+    "average-end": ((1, 2, 0.5, "average"), (2, 4, 8, 10), ended(ROIS)),
+    "bilinear-3": ((2, 3, 1.0, "bilinear", (2, 3)), (2, 12, 8, 10), PARTS),
+    "bilinear-1": ((3, 1, 0.8, "bilinear", (3, 1)), (2, 9, 8, 10), PARTS),
+    "bilinear-end": ((2, 2, 1.0, "bilinear"), (2, 2, 8, 10), ended(PARTS)),
+}
+for name, (options, shape, rois) in PSROIS.items():
+    case(f"psroi_pooling-{name}", psroi_pooling(*options), f(*shape), rois, dynamic=(False,))
+case(
+    "psroi_pooling-float16",
+    psroi_pooling(2, 3, 0.6, "average"),
+    f(2, 18, 8, 10, dtype=np.float16),
+    ROIS.astype(np.float16),
+    dynamic=(False,),
+)
+
+family("rois-defined")  # OpenVINO's plugin refuses PSROIPooling of unknown shapes
+for name, (options, shape, rois) in PSROIS.items():
+    if name != "average-3":  # where rounding decides which pixels belong to a bin
+        definition = pooled_by_groups(*options)
+        function = psroi_pooling(*options)
+        case(f"psroi_pooling-{name}", function, f(*shape), rois, definition=definition)
+case(
+    "psroi_pooling-no_rois",
+    psroi_pooling(2, 3, 0.6, "average"),
+    f(2, 18, 8, 10),
+    np.zeros((0, 5), np.float32),
+    definition=lambda *_: np.zeros((0, 2, 3, 3), np.float32),
+)
+case(
+    "roi_pooling-no_rois",
+    lambda a, b: o.roi_pooling(a, b, [2, 3], 1.0, "max"),
+    f(2, 3, 8, 10),
+    np.zeros((0, 5), np.float32),
+    definition=lambda *_: np.zeros((0, 3, 2, 3), np.float32),
+)
+
+family("proposals")
+PROPOSAL = {"base_size": 16, "pre_nms_topn": 50, "post_nms_topn": 12, "nms_thresh": 0.7}
+PROPOSAL |= {"feat_stride": 16, "min_size": 4, "ratio": [0.5, 1.0, 2.0], "scale": [1.0, 2.0]}
+PROPOSED = RNG.uniform(0, 1, (2, 12, 4, 5)).astype(np.float32), f(2, 24, 4, 5) * np.float32(0.2)
+SIZE = np.float32([60, 75, 1])
+for name, options, size in (
+    ("plain", {}, SIZE),
+    # Of fewer than 8 boxes OpenVINO's plugin crashes.
+    ("few", {"pre_nms_topn": 16, "nms_thresh": 0.2}, SIZE),
+    ("more_than_all", {"pre_nms_topn": 999, "post_nms_topn": 150, "min_size": 1}, SIZE),
+    ("scales", {"min_size": 15}, np.float32([60, 75, 1, 2])),
+    ("not_clipped", {"clip_before_nms": False}, SIZE),
+    ("clipped_after", {"clip_before_nms": False, "clip_after_nms": True}, SIZE),
+    ("normalized", {"normalize": True}, SIZE),
+    ("coder", {"box_size_scale": 5.0, "box_coordinate_scale": 10.0}, SIZE),
+    ("tensorflow", {"framework": "tensorflow"}, SIZE),
+    ("tensorflow-scales", {"framework": "tensorflow", "min_size": 9, "normalize": True},
+     np.float32([60, 75, 1, 2])),
+):  # fmt: skip
+    given = {**PROPOSAL, **options}
+    case(f"proposal1-{name}", create("Proposal", 1, given), *PROPOSED, size)
+    # OpenVINO leaves what follows the scores undefined, so here is none.
+    full = {**given, "post_nms_topn": 4, "nms_thresh": 0.9}
+    case(f"proposal4-{name}", create("Proposal", 4, full), *PROPOSED, size)
+halves = (*(array.astype(np.float16) for array in PROPOSED), np.float16(SIZE))
+case("proposal1-float16", create("Proposal", 1, {**PROPOSAL, "pre_nms_topn": 16}), *halves)
+
+
+def proposed_boxes(*_):
+    """One box in a corner and a far smaller score's, which it overlaps."""
+    return np.float32([[0, 0, 0, 16, 16], [-1, 0, 0, 0, 0], [0] * 5]), np.float32([0.9, 0, 0])
+
+
+family("proposals-defined")  # OpenVINO leaves what follows the scores undefined
+case(
+    "proposal4-end",
+    create("Proposal", 4, {**PROPOSAL, "ratio": [1.0], "scale": [1.0], "post_nms_topn": 3}),
+    np.float32([[0.1, 0.2], [0.9, 0.3]]).reshape(1, 2, 1, 2)[..., :1],
+    np.zeros((1, 4, 1, 1), np.float32),
+    SIZE,
+    definition=proposed_boxes,
+)
+
+family("suppression")
+TURNED = np.concatenate(
+    [RNG.uniform(0, 6, (2, 12, 2)), RNG.uniform(1, 5, (2, 12, 2)), RNG.uniform(-4, 4, (2, 12, 1))],
+    2,
+).astype(np.float32)
+FOUND = RNG.uniform(0, 1, (2, 3, 12)).astype(np.float32)
+# The same box twice, one along and across, one without a size, and boxes with common sides.
+SPECIAL = np.float32([[2, 2, 4, 2, 0], [2, 2, 4, 2, 0], [2, 2, 2, 4, np.pi / 2], [1, 1, 0, 2, 0.3],
+                      [3, 2, 2, 2, 0], [2, 3, 4, 2, 0], [2, 2, 8, 8, 0.5]])[np.newaxis]  # fmt: skip
+
+
+def limits(most, overlap, score):
+    return np.int64(most), np.float32(overlap), np.float32(score)
+
+
+for clockwise, descending, kind in itertools.product((True, False), (True, False), ("i32", "i64")):
+    case(
+        f"nms_rotated-{clockwise}-{descending}-{kind}",
+        lambda *a, c=clockwise, d=descending, k=kind: OPSETS[13].nms_rotated(*a, d, k, c),
+        TURNED,
+        FOUND,
+        *limits(5, 0.2, 0.1),
+        kept=((0, 2),),
+    )
+for name, boxes, scores, numbers in (
+    ("few", TURNED, FOUND, limits(1, 0.2, 0.1)),
+    ("all", TURNED, FOUND, limits(99, 1.0, -1)),
+    ("none", TURNED, FOUND, limits(5, 0.2, 2)),
+    ("no_rows", TURNED, FOUND, limits(0, 0.2, 0.1)),
+    ("special", SPECIAL, np.float32([[[0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3]]]), limits(9, 0.45, 0)),
+    ("equal", TURNED, np.full_like(FOUND, 0.5), limits(4, 0.3, 0.1)),
+    ("negative", TURNED, FOUND - np.float32(0.5), limits(9, 0.1, -0.3)),
+    ("float16", TURNED.astype(np.float16), FOUND.astype(np.float16), limits(4, 0.3, 0.1)),
+):
+    case(f"nms_rotated-{name}", OPSETS[13].nms_rotated, boxes, scores, *numbers,
+         kept=((0, 2),), constants=(2, 3, 4))  # fmt: skip
+
+
+def boxes_of(*shape, size=5.0):
+    corners = RNG.uniform(0, size, (*shape, 2))
+    sides = RNG.uniform(size / 10, size / 2, (*shape, 2))
+    return np.concatenate([corners, corners + sides], -1).astype(np.float32)
+
+
+CORNERS = boxes_of(2, 12)
+SORTED = [(kind, across) for kind in ("none", "classid", "score") for across in (False, True)]
+COMMON = {
+    **{f"{kind}-{across}": {"sort_result_type": kind, "sort_result_across_batch": across}
+       for kind, across in SORTED},
+    "i32": {"output_type": "i32"},
+    "few_of_each": {"nms_top_k": 3},
+    "few_of_all": {"keep_top_k": 4, "sort_result_type": "classid"},
+    "few": {"nms_top_k": 2, "keep_top_k": 3, "sort_result_across_batch": True,
+            "sort_result_type": "score"},
+    "background": {"background_class": 1},
+    "pixels": {"normalized": False},
+    "threshold": {"score_threshold": 0.6},
+}  # fmt: skip
+MATRIX = {
+    **COMMON,
+    "gaussian": {"decay_function": "gaussian", "gaussian_sigma": 0.7},
+    "gaussian-pixels": {"decay_function": "gaussian", "normalized": False},
+    "post": {"post_threshold": 0.5},
+}
+MULTICLASS = {
+    **{name: {"iou_threshold": 0.3, **given} for name, given in COMMON.items()},
+    "none_kept": {"keep_top_k": 0},
+    "none_above": {"score_threshold": 1.5},
+    "any_overlap": {"iou_threshold": 0.0},
+    "eta": {"iou_threshold": 0.9, "nms_eta": 0.6},
+    "eta-0": {"iou_threshold": 0.6, "nms_eta": 0.0},
+    "eta-half": {"iou_threshold": 0.5, "nms_eta": 0.5},
+}
+for name, given in MATRIX.items():
+    case(
+        f"matrix_nms-{name}",
+        create("MatrixNms", 8, {"score_threshold": 0.1, **given}),
+        CORNERS,
+        FOUND,
+        kept=((0, 2),),
+    )
+case(
+    "matrix_nms-float16",
+    create("MatrixNms", 8, {}),
+    CORNERS.astype(np.float16),
+    FOUND.astype(np.float16),
+    kept=((0, 2),),
+)
+for (name, given), v in itertools.product(MULTICLASS.items(), (8, 9)):
+    attributes = {"score_threshold": 0.1, **given}
+    multiclass = create("MulticlassNms", v, attributes)
+    case(f"multiclass_nms{v}-{name}", multiclass, CORNERS, FOUND, kept=((0, 2),))
+    if v == 9 and name not in ("none_kept", "none_above"):
+        case(
+            f"multiclass_nms9-rois-{name}",
+            multiclass,
+            boxes_of(3, 20),
+            RNG.uniform(0, 1, (3, 20)).astype(np.float32),
+            i64(9, 0, 11),
+            kept=((0, 2),),
+        )
+for v in (8, 9):
+    case(
+        f"multiclass_nms{v}-equal",
+        create("MulticlassNms", v, {"iou_threshold": 0.4, "keep_top_k": 7}),
+        CORNERS,
+        np.full_like(FOUND, 0.5),
+        kept=((0, 2),),
+    )
+    case(
+        f"multiclass_nms{v}-float16",
+        create("MulticlassNms", v, {"iou_threshold": 0.4}),
+        CORNERS.astype(np.float16),
+        FOUND.astype(np.float16),
+        kept=((0, 2),),
+    )
+family("suppression-defined")  # OpenVINO's plugin fails where MatrixNms keeps none
+for name, given in {
+    "none_kept": {"keep_top_k": 0},
+    "no_candidate": {"nms_top_k": 0},
+    "none_above": {"score_threshold": 1.5},
+    "none_after": {"post_threshold": 1.5, "output_type": "i32"},
+}.items():
+    kind = np.dtype({"i32": "int32"}.get(given.get("output_type"), "int64"))
+    case(
+        f"matrix_nms-{name}",
+        create("MatrixNms", 8, given),
+        CORNERS,
+        FOUND,
+        definition=lambda *_, kind=kind: (
+            np.zeros((0, 6), np.float32),
+            np.zeros((0, 1), kind),
+            np.zeros(2, kind),
+        ),
+    )
+for name, create_it in {
+    "matrix_nms": ("MatrixNms", 8),
+    "multiclass_nms": ("MulticlassNms", 9),
+}.items():
+    case(
+        f"{name}-no_boxes",
+        create(*create_it),
+        CORNERS[:, :0],
+        FOUND[:, :, :0],
+        definition=lambda *_: (
+            np.zeros((0, 6), np.float32),
+            np.zeros((0, 1), np.int64),
+            np.zeros(2, np.int64),
+        ),
+    )
+
 family("moves")
 for shift, axes in (([1], [0]), ([-2, 5], [1, 2]), ([3, 4], [1, 1]), ([7], [-1])):
     numbers = (np.int64(shift), np.int64(axes))
@@ -2239,7 +2576,10 @@ def _outputs(case, dynamic):
         if i in case.constants:
             nodes.append(o.constant(array))
             continue
-        shape = [-1] * array.ndim if dynamic and i not in case.fixed else array.shape
+        shape = [
+            -1 if dynamic and i not in case.fixed and (i, axis) not in case.kept else extent
+            for axis, extent in enumerate(array.shape)
+        ]
         parameters.append(o.parameter(shape, array.dtype.type))
         nodes.append(parameters[-1])
     return case.function(*nodes).outputs(), parameters
@@ -2470,6 +2810,20 @@ def test_narrow_floats_are_constants_and_converted(tmp_path, kind):
     rounded = values.astype(narrow).astype(np.float32)
     np.testing.assert_array_equal(module(values)[0], rounded)
     np.testing.assert_array_equal(module(values)[1], rounded)
+
+
+@pytest.mark.parametrize("count", [1, 7, 200])
+@pytest.mark.parametrize("kind", ["nf4", "i4", "u1", "u2", "u3", "u4", "u6"])
+def test_packed_constants_are_read_as_openvino_does(tmp_path, kind, count):
+    rng = np.random.default_rng(15)
+    low, high = (-8, 8) if kind == "i4" else (0, 1 << ELEMENT_TYPES[kind].bits)
+    values = rng.uniform(-1, 1, count) if kind == "nf4" else rng.integers(low, high, count)
+    constant = ov.op.Constant(getattr(ov.Type, kind), ov.Shape([count]), values.tolist())
+    results = [o.result(o.convert(constant, wider)) for wider in ("f32", "f16")]
+    path = save(ov.Model(results, []), tmp_path / "model.xml")
+    for trainable in (False, True):
+        ours = tf_ti.openvino.load(path, trainable=trainable)()
+        assert_same([y.numpy() for y in ours], run(path, []), 0)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])

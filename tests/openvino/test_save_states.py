@@ -422,27 +422,26 @@ def test_a_stateful_file_in_a_function_keeps_its_states(tmp_path):
     assert_same([[t.numpy() for t in loaded(x)] for x in CALLS], expected)
 
 
-def packed_model(path):
-    op = ov.opset15
-    x = op.parameter([2, 4], np.float32, name="x")
-    total = x
-    for kind in (ov.Type.i4, ov.Type.u4, ov.Type.u1, ov.Type.i8, ov.Type.boolean):
-        value = np.array([1, 0, 1, 1]) if kind in (ov.Type.u1, ov.Type.boolean) else [-3, 2, 5, 7]
-        if kind == ov.Type.u4:
-            value = np.abs(value)
-        constant = op.constant(np.array(value, np.int32), kind)
-        total = op.add(total, op.convert(constant, "f32"))
-    ov.save_model(ov.Model([op.result(total)], [x], "m"), str(path))
-    return path
+PACKED = ["boolean", "u1", "u2", "u3", "u4", "u6", "i4", "nf4", "i8", "f8e4m3"]
 
 
-def test_packed_constants_are_packed_again(tmp_path):
-    first, second = packed_model(tmp_path / "first.xml"), tmp_path / "second.xml"
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("count", [1, 7, 8, 24])
+def test_packed_constants_are_packed_again(kind, count, tmp_path):
+    op, element_type = ov.opset15, getattr(ov.Type, kind)
+    numbers = np.random.default_rng(count).integers(0, 64, [count])
+    limits = {"boolean": 2, "u1": 2, "u2": 4, "u3": 8, "u4": 16, "i4": 8, "nf4": 2}
+    numbers = numbers % limits.get(kind, 64) - (3 if kind in ("i4", "i8") else 0)
+    constant = op.constant(numbers.astype(np.float32), element_type)
+    x = op.parameter([count], np.float32, name="x")
+    model = ov.Model([op.result(op.add(x, op.convert(constant, "f32")))], [x], "m")
+    first, second = (tmp_path / f"{name}.xml" for name in ("first", "second"))
+    ov.save_model(model, str(first), compress_to_fp16=False)
     tf_ti.openvino.save(tf_ti.openvino.load(first), second)
-    arrays = [np.random.default_rng(0).standard_normal([2, 4], np.float32)]
-    right = openvino_models.run(first, arrays)[0]
-    np.testing.assert_array_equal(openvino_models.run(second, arrays)[0], right)
-    np.testing.assert_allclose(tf_ti.openvino.load(second)(*arrays)[0], right, 1e-6)
+    read = tf_ti.openvino.load(first), tf_ti.openvino.load(second)
+    np.testing.assert_array_equal(*(module(np.zeros(count))[0] for module in read))
+    bins = [path.with_suffix(".bin").read_bytes() for path in (first, second)]
+    assert bins[0].rstrip(b"\0") == bins[1].rstrip(b"\0")
 
 
 def half_model(path):

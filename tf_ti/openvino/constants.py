@@ -135,7 +135,8 @@ def _constants(graph: Graph) -> Iterator[tuple[Layer, Layer | None, bool]]:
                 ELEMENT_TYPES.get(source.attributes.get("element_type", "")),
                 ELEMENT_TYPES.get(layer.attributes.get("destination_type", "")),
             )
-            if source.type == "Constant" and all(kind and kind.is_floating for kind in types):
+            is_one = all(kind and kind.is_floating for kind in types) and not types[1].is_packed
+            if source.type == "Constant" and is_one:
                 converts[layer.id] = source
     read, numbers = set(), set()
     for (target, port), (source, _) in graph.sources.items():

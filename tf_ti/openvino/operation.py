@@ -107,7 +107,7 @@ class Operation:
         if name not in self.layer.attributes and default is not _REQUIRED:
             return default
         text = self.text(name)
-        if text not in ELEMENT_TYPES:
+        if text not in ELEMENT_TYPES or ELEMENT_TYPES[text].is_packed:  # of constants alone
             raise self.error(f"{name}={text!r} is no type that is supported")
         return self._precision.of_file(tf.as_dtype(ELEMENT_TYPES[text].dtype))
 

@@ -47,6 +47,11 @@ class Precision:
         return tf.cast(tensor, self.of_file(tensor.dtype))
 
 
+def computed_in(dtype: tf.DType) -> tf.DType:
+    """The dtype in which an operation computes what is not kept in float32 or float64."""
+    return dtype if dtype in (tf.float32, tf.float64) else tf.float32
+
+
 def accumulated(
     kind: str, function: Callable[..., Any], inputs: Sequence[tf.Tensor]
 ) -> tuple[Sequence[tf.Tensor], Callable[[Any], Any]]:

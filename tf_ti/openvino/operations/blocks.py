@@ -5,13 +5,13 @@ import math
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
-from tf_ti.openvino.operations.shapes import extents, rank_of, sizes_of
+from tf_ti.openvino.operations.shapes import extents, positive, rank_of, sizes_of
 
 
 @register("DepthToSpace")
 def _depth_to_space(op, x):
     mode = op.text("mode", among=("blocks_first", "depth_first"))
-    size, spatial = _size(op, "block_size"), rank_of(op, x) - 2
+    size, spatial = positive(op, "block_size", 1), rank_of(op, x) - 2
     batch, depth, *sides = extents(x)
     depth = depth // size**spatial
     blocks = [size] * spatial
@@ -30,7 +30,7 @@ def _depth_to_space(op, x):
 @register("SpaceToDepth")
 def _space_to_depth(op, x):
     mode = op.text("mode", among=("blocks_first", "depth_first"))
-    size, spatial = _size(op, "block_size"), rank_of(op, x) - 2
+    size, spatial = positive(op, "block_size", 1), rank_of(op, x) - 2
     batch, depth, *sides = extents(x)
     small = [side // size for side in sides]
     x = tf.reshape(x, [batch, depth, *(part for side in small for part in (side, size))])
@@ -40,13 +40,6 @@ def _space_to_depth(op, x):
     return tf.reshape(
         tf.transpose(x, [0, *first, *sides_at]), [batch, depth * size**spatial, *small]
     )
-
-
-def _size(op: Operation, name: str) -> int:
-    size = op.integer(name, 1)
-    if size < 1:
-        raise op.error(f"{name}={size} must be positive")
-    return size
 
 
 def _pads(op: Operation, x: tf.Tensor) -> tuple[list[int], tf.Tensor] | None:
@@ -114,7 +107,7 @@ def _batch_to_space(op, x, block_shape, crops_begin, crops_end):
 
 @register("ShuffleChannels")
 def _shuffle_channels(op, x):
-    axis, groups = op.axis(op.integer("axis", 1), rank_of(op, x)), _size(op, "group")
+    axis, groups = op.axis(op.integer("axis", 1), rank_of(op, x)), positive(op, "group", 1)
     shape = extents(x)
     if isinstance(shape[axis], int) and shape[axis] % groups:
         raise op.error(f"{shape[axis]} channels are no whole number of {groups} groups")

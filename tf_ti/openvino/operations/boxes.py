@@ -1,14 +1,17 @@
-"""Boxes for detectors: the ones that a detector's answers refer to."""
+"""Boxes of detectors: those that answers refer to, and those that are found."""
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
-from tf_ti.openvino.operations.images import overlap_of
-from tf_ti.openvino.operations.shapes import extents
+from tf_ti.openvino.operations.selection import overlap_of, without_overlaps
+from tf_ti.openvino.operations.shapes import extents, positive
+from tf_ti.openvino.precision import computed_in
 
 _ALIKE = 1e-6  # ratios that differ by less are the same
 
@@ -232,7 +235,7 @@ class _Detections:
 
         scores, corners = in_order(scores), [in_order(side) for side in self._corners]
         is_candidate = tf.gather(is_candidate, order, batch_dims=2)
-        kept = _without_overlaps(scores, is_candidate, corners, op.number("nms_threshold"))
+        kept = without_overlaps(is_candidate, corners, op.number("nms_threshold"))
         keep = (op.integers("keep_top_k", [-1]) or [-1])[0]
         kept &= _among_the_best(scores, kept, keep, [1, 2])
         if op.flag("clip_after_nms", False):
@@ -293,20 +296,121 @@ def _among_the_best(
     return tf.reshape(rank < most, shape)
 
 
-def _without_overlaps(
-    scores: tf.Tensor, is_candidate: tf.Tensor, corners: Sequence[tf.Tensor], threshold: float
-) -> tf.Tensor:
-    """The best candidate of each class, the best that overlaps it by no more, and so on."""
-    never = tf.constant(-float("inf"), scores.dtype)
-    number = tf.range(tf.shape(scores)[2])
+@register("Proposal", ["opset1", "opset4"])
+def _proposal(op, scores, deltas, image):
+    """Rows of image and corners, and their scores.
 
-    def step(alive, kept):
-        best = tf.argmax(alive, axis=2, output_type=tf.int32)
+    Each image has as many rows; after its last box one with an image of -1, then zeros.
+    """
+    dtype = computed_in(scores.dtype)
+    found = _Proposals(op, *(tf.cast(x, dtype) for x in (scores, deltas, image)))
+    most = positive(op, "post_nms_topn")
+    overlap = functools.partial(overlap_of, pixel=found.pixel)
+    all_of_them = tf.ones_like(found.scores, tf.bool)
+    kept = without_overlaps(all_of_them, found.corners, op.number("nms_thresh"), overlap, most=most)
+    kept = tf.cast(kept, tf.int32)
+    count = tf.reduce_sum(kept, 1, keepdims=True)
+    first = tf.minimum(tf.shape(kept)[1], most)
+    order = tf.math.top_k(kept, first).indices
+    number = tf.range(most)
 
-        own = [tf.gather(side, best, batch_dims=2)[..., tf.newaxis] for side in corners]
-        overlap = overlap_of(own, corners)
-        is_best = (number == best[..., tf.newaxis]) & (alive > never)
-        return tf.where(is_best | (overlap > threshold), never, alive), kept | is_best
+    def rows(x):
+        x = tf.pad(tf.gather(x, order, batch_dims=1), [[0, 0], [0, most - first]])
+        return tf.reshape(tf.where(number < count, x, tf.zeros_like(x)), [-1])
 
-    start = tf.where(is_candidate, scores, never), tf.zeros_like(is_candidate)
-    return tf.while_loop(lambda alive, _: tf.reduce_any(alive > never), step, start)[1]
+    owner = tf.range(tf.shape(count)[0])[:, tf.newaxis]
+    owner = tf.where(number < count, owner, tf.where(number == count, -1, 0))
+    owner = tf.cast(tf.reshape(owner, [-1]), dtype)
+    table = tf.stack([owner, *map(rows, found.finished())], 1)
+    return tf.cast(table, scores.dtype), tf.cast(rows(found.scores), scores.dtype)
+
+
+class _Proposals:
+    """The best boxes that a network proposes in images, best first.
+
+    Attributes:
+        scores: [images, boxes].
+        corners: the four sides, of this shape each.
+        pixel: as for `overlap_of`.
+    """
+
+    def __init__(self, op: Operation, scores, deltas, image):
+        # TensorFlow's Object Detection API has y first, and corners between pixels, unlike Caffe.
+        self._is_caffe = op.text("framework", "", ("", "tensorflow")) == ""
+        self._op, self.pixel = op, 1.0 if self._is_caffe else 0.0
+        anchors = self._anchors()
+        count = anchors.shape[1]
+        for x, parts in (scores, 2), (deltas, 4):
+            if not x.shape.is_compatible_with([None, parts * count, None, None]):
+                raise op.error(f"an input of {x.shape} does not fit {count} boxes in each place")
+        if image.shape.num_elements() not in (None, 3, 4):
+            raise op.error(f"input 2 has {image.shape.num_elements()} numbers, not 3 or 4")
+        image = tf.reshape(image, [-1])
+        tf.debugging.assert_positive(image[:2], "the height and the width of images")
+        batch, _, rows, columns = extents(scores)
+        step = positive(op, "feat_stride")
+        across, down = (tf.range(tf.cast(n, image.dtype)) * step for n in (columns, rows))
+        places = [across[:, tf.newaxis], down[:, tf.newaxis, tf.newaxis]]
+        self._limits = [image[1], image[0]]
+        if not self._is_caffe:
+            places.reverse()
+            self._limits.reverse()
+        deltas = tf.reshape(deltas, [batch, count, 4, rows, columns])
+        deltas = tf.unstack(tf.transpose(deltas, [2, 0, 3, 4, 1]), 4)
+        scores = tf.reshape(scores, [batch, 2, count, rows, columns])[:, 1]
+        scores = tf.transpose(scores, [0, 2, 3, 1])
+        lows, highs = [], []
+        for i, scale in enumerate((image[-1], image[2])):
+            low, high = self._sides(
+                places[i] + anchors[i::2, np.newaxis, np.newaxis], deltas[i::2], self._limits[i]
+            )
+            is_large = high - low + self.pixel >= op.number("min_size") * scale
+            scores = tf.where(is_large, scores, tf.zeros_like(scores))
+            lows.append(low)
+            highs.append(high)
+        scores, *corners = (tf.reshape(x, [batch, -1]) for x in (scores, *lows, *highs))
+        most = tf.minimum(positive(op, "pre_nms_topn"), tf.shape(scores)[1])
+        self.scores, order = tf.math.top_k(scores, most)
+        self.corners = [tf.gather(side, order, batch_dims=1) for side in corners]
+
+    def _anchors(self) -> np.ndarray:
+        """The corners of boxes of each ratio and scale, beside a place: [4, boxes]."""
+        op = self._op
+        base = np.float32(positive(op, "base_size"))
+        ratios, scales = (np.float32(op.numbers(name)) for name in ("ratio", "scale"))
+        if not (ratios.size and scales.size and min(ratios.min(), scales.min()) > 0):
+            raise op.error("ratio and scale must be lists of positive numbers")
+        width = np.sqrt(base**2 / ratios)
+        height = width * ratios
+        center = np.float32(0)
+        if self._is_caffe:
+            width = np.floor(width + np.float32(0.5))
+            height = np.floor(width * ratios + np.float32(0.5))
+            center = (base - 1) / 2
+        pixel = np.float32(self.pixel)
+        half = [(np.outer(side, scales).reshape(-1) - pixel) / 2 for side in (width, height)]
+        return np.stack([center - side for side in half] + [center + side for side in half])
+
+    def _sides(self, anchors, deltas, limit) -> tuple[tf.Tensor, tf.Tensor]:
+        """The ends of boxes along one axis."""
+        op = self._op
+        low, high = tf.unstack(anchors, 2)
+        if not self._is_caffe:
+            low, high = (tf.clip_by_value(x, 0.0, limit) for x in (low, high))
+        side = high - low + self.pixel
+        center = low + side / 2 + deltas[0] / op.number("box_coordinate_scale", 1.0) * side
+        half = tf.exp(deltas[1] / op.number("box_size_scale", 1.0)) * side / 2
+        low, high = center - half, center + half
+        if op.flag("clip_before_nms", True):
+            last = limit - self.pixel
+            return tf.clip_by_value(low, 0.0, last), tf.clip_by_value(high, 0.0, last)
+        return low, high
+
+    def finished(self) -> list[tf.Tensor]:
+        """The corners as they are in the answer."""
+        op, corners, limits = self._op, self.corners, self._limits * 2
+        if op.flag("clip_after_nms", False):
+            corners = [tf.clip_by_value(x, 0.0, limit) for x, limit in zip(corners, limits)]
+        if op.flag("normalize", False):
+            corners = [x / limit for x, limit in zip(corners, limits)]
+        return corners

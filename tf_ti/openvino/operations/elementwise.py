@@ -261,6 +261,11 @@ def _round(op, x):
     mode = op.text("mode", "half_to_even", among=("half_to_even", "half_away_from_zero"))
     if x.dtype.is_integer or mode == "half_to_even":
         return tf.round(x)
+    return half_away_from_zero(x)
+
+
+def half_away_from_zero(x: tf.Tensor) -> tf.Tensor:
+    """Rounds to integers, halves to the one that is further from 0."""
     size = tf.abs(x)
     whole = tf.floor(size)
     return tf.sign(x) * (whole + tf.cast(size - whole >= 0.5, x.dtype))

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
-from tf_ti.openvino.operations.shapes import axes_of, extents, rank_of, static_axes
+from tf_ti.openvino.operations.shapes import axes_of, extents, positive, rank_of, static_axes
 
 
 def _mean(x, axes, keep):
@@ -133,9 +133,7 @@ def _normalize_l2(op, x, axes):
 
 @register("LRN")
 def _lrn(op, x, axes):
-    size, bias = op.integer("size"), tf.cast(op.number("bias"), x.dtype)
-    if size < 1:
-        raise op.error(f"size={size} must be positive")
+    size, bias = positive(op, "size"), tf.cast(op.number("bias"), x.dtype)
     alpha, beta = (tf.cast(op.number(name), x.dtype) for name in ("alpha", "beta"))
     axes = static_axes(op, 1, rank_of(op, x))
     sums = x * x

@@ -12,10 +12,22 @@ def rank_of(op: Operation, x: tf.Tensor) -> int:
     return x.shape.rank
 
 
+def positive(op: Operation, name: str, *default: int) -> int:
+    """An attribute that is a positive integer."""
+    value = op.integer(name, *default)
+    if value < 1:
+        raise op.error(f"{name}={value} must be positive")
+    return value
+
+
 def extents(x: tf.Tensor, dtype: tf.DType = tf.int64) -> list[int | tf.Tensor]:
     """The extents of a tensor: ints if they are known, otherwise scalar tensors."""
     dynamic = tf.shape(x, dtype)
     return [dynamic[i] if extent is None else extent for i, extent in enumerate(x.shape)]
+
+
+def as_shape(*extents: int | tf.Tensor) -> tf.Tensor:
+    return tf.stack([tf.cast(extent, tf.int64) for extent in extents])
 
 
 def static_axes(op: Operation, position: int, rank: int) -> list[int]:
