@@ -2,7 +2,7 @@
 
 import collections
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -294,6 +294,17 @@ def needed_operations(
             continue
         stack.append((op, True))
         stack.extend((t.op, False) for t in op.inputs if t.ref() not in given and t.op not in done)
+
+
+def positions_read(
+    graph: Any, results: Iterable[tf.Tensor], effects: Sequence[tf.Operation] = ()
+) -> set[int]:
+    """The positions of the inputs of a function that its results and effects depend on."""
+    results = list(results)
+    position = {t.ref(): i for i, t in enumerate(graph.inputs)}
+    read = [t.ref() for op in needed_operations(results, position, effects) for t in op.inputs]
+    read += [t.ref() for t in results]
+    return {position[ref] for ref in read if ref in position}
 
 
 def _worked_out(tensor: tf.Tensor) -> np.ndarray | None:

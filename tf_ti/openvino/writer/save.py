@@ -18,6 +18,7 @@ from tf_ti import _tf
 from tf_ti.openvino.errors import IRError, shown
 from tf_ti.openvino.module import IRModule
 from tf_ti.openvino.writer import (  # noqa: F401 - they fill the table of `writes`
+    conditional,
     convolution,
     elementwise,
     iteration,

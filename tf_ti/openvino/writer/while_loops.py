@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.openvino.model import OWN_PORT, RANGE
-from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.iteration import LoopBody, check_effects, positions_read
+from tf_ti.openvino.writer.conversion import Node, positions_read, writes
+from tf_ti.openvino.writer.iteration import LoopBody, check_effects
 from tf_ti.openvino.writer.lists import Elements, at_least, item_written
 from tf_ti.openvino.writer.network import Layer, Port, element_type_of, shape_of
 

@@ -1,0 +1,87 @@
+"""TensorFlow's conditionals as If."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.openvino.writer.conversion import Node, positions_read, writes
+from tf_ti.openvino.writer.network import Body, Port, Surroundings, element_type_of, shape_of
+
+
+@writes("If", "StatelessIf")
+def _if(op, condition, *inputs):
+    if op.op.inputs[0].dtype != tf.bool:
+        zero = np.zeros([], op.op.inputs[0].dtype.as_numpy_dtype)
+        condition = op.add("NotEqual", condition, zero, outputs=[element_type_of(tf.bool)])
+    return _If(op, condition, inputs).write()
+
+
+class _If:
+    """A conditional that is being written."""
+
+    def __init__(self, op: Node, condition: Any, inputs: Sequence[Any]):
+        self.op, self.inputs = op, inputs
+        self.ports: list[Any] = [condition]
+        self.used = [i for i in range(len(op.op.outputs)) if op.is_used(i)]
+        shapes = [t.shape for t in op.op.inputs[1:]]
+        self.graphs = {
+            tag: _tf.function_graph(op.op, op.op.get_attr(f"{tag}_branch").name, shapes)
+            for tag in ("then", "else")
+        }
+        self.reads = {
+            tag: positions_read(
+                graph, [graph.outputs[i] for i in self.used], op.conversion.assigning(graph)
+            )
+            for tag, graph in self.graphs.items()
+        }
+
+    def write(self) -> list[Any]:
+        op, states = self.op, self.op.conversion.states
+        fed: dict[int, int] = {}  # the ports of inputs
+        for i in sorted(self.reads["then"] | self.reads["else"]):
+            if isinstance(self.inputs[i], Port):
+                fed[i] = len(self.ports)
+                self.ports.append(self.inputs[i])
+        branches = [self._branch(tag, fed) for tag in self.graphs]
+        assigned = {key: of for body, _ in branches for key, of in body.network.assigned.items()}
+        for body, values in branches:
+            values += [states.read(body.network, *of) for of in assigned.values()]
+        for body, values in branches:
+            for k, value in enumerate(values):
+                result = body.network.result(value, f"output_{k}")
+                body.give(len(self.ports) + k, result)
+        kinds = [element_type_of(op.op.outputs[i].dtype) for i in self.used]
+        kinds += [element_type_of(dtype) for _, dtype in assigned.values()]
+        layer = op.layer("If", *self.ports, version="opset8", outputs=kinds)
+        layer.bodies += [body for body, _ in branches]
+        for (handle, dtype), port in zip(assigned.values(), layer.outputs[len(self.used) :]):
+            op.assign(handle, dtype, port)
+        made: list[Any] = [None] * len(op.op.outputs)
+        for i, port in zip(self.used, layer.outputs):
+            made[i] = port
+        return made
+
+    def _branch(self, tag: str, fed: Mapping[int, int]) -> tuple[Body, list[Any]]:
+        """The body of a branch, and the values of its outputs."""
+        op, graph = self.op, self.graphs[tag]
+
+        def feed(value: Port) -> Port:
+            parameter = body.network.parameter(value.element_type, value.shape, "variable")
+            body.feed(len(self.ports), parameter)
+            self.ports.append(value)
+            return parameter
+
+        network = op.conversion.network(Surroundings(op.network, feed))
+        body = Body(network, f"{tag}_body", f"{tag}_port_map")
+        values: list[Any] = list(self.inputs)
+        for i, port in fed.items():
+            values[i] = None
+            if i in self.reads[tag]:
+                kind = element_type_of(op.op.inputs[1 + i].dtype)
+                values[i] = network.parameter(kind, shape_of(op.shape(1 + i)), f"input_{i}")
+                body.feed(port, values[i])
+        wanted = [graph.outputs[i] for i in self.used]
+        return body, op.conversion.run(network, graph, values, wanted)
