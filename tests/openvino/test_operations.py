@@ -1706,7 +1706,7 @@ def sequence_case(name, kind, dynamic, lengths=(3, 5), directions=1, biases=None
 
     def definition(x, *rest):
         given = {"direction": "forward", **options}
-        given["activations"] = given.pop("activations", DEFAULTS[kind])
+        given["activations"] = given.get("activations", DEFAULTS[kind])[: len(DEFAULTS[kind])]
         states, (lengths, *weights) = list(rest[: at - 1]), rest[at - 1 :]
         return sequence(kind, x, states, lengths, *weights, given)
 
@@ -1729,6 +1729,9 @@ for kind in GATES:
     sequence_case(f"{kind}-clip", kind, (False,), clip=0.3)
     names = ["relu", "tanh", "sigmoid"][-len(DEFAULTS[kind]) :]
     sequence_case(f"{kind}-activations", kind, (False,), activations=names)
+    # OpenVINO does not read those of the second direction, which ONNX's files have.
+    options = {"direction": "bidirectional", "activations": names + ["tanh"] * len(names)}
+    sequence_case(f"{kind}-activations2", kind, (False,), directions=2, **options)
 sequence_case("gru-before", "gru", (False, True), biases=16, linear_before_reset=True)
 
 family("blocks")
