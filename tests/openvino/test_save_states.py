@@ -1,5 +1,6 @@
 """`tf_ti.openvino.save` of functions that assign variables, over calls that follow one another."""
 
+import gc
 import os
 import pathlib
 from xml.etree import ElementTree
@@ -365,6 +366,18 @@ def test_the_signature_of_a_saved_model_has_states(tmp_path):
     ):
         np.testing.assert_allclose(loaded(x)[by_name], value, 1e-5)
         np.testing.assert_allclose(found[by_name], value, 1e-5)
+
+
+def test_a_signature_is_saved_after_its_saved_model(tmp_path):
+    tf.saved_model.save(Averages(), str(tmp_path / "saved"))
+    path, module = tmp_path / "model.xml", Averages()
+    signature = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
+    gc.collect()
+    tf_ti.openvino.save(signature, path)
+    loaded = tf_ti.openvino.load(path)
+    by_name = [info.name for info in loaded.outputs].index("smooth")
+    for x in CALLS:
+        np.testing.assert_allclose(loaded(x)[by_name], module(x)["smooth"], 1e-5)
 
 
 # --- files that were loaded -----------------------------------------------------------------------
