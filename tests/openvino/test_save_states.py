@@ -483,6 +483,22 @@ def test_a_file_of_halves_stays_one_and_what_is_trained_is_not_rounded(compute_d
         np.testing.assert_allclose(found, module(x)[0], 1e-5, 1e-5)
 
 
+def test_what_is_trained_is_not_rounded_to_a_packed_type(tmp_path):
+    op, first, second = ov.opset15, tmp_path / "first.xml", tmp_path / "second.xml"
+    x = op.parameter([-1, 4], np.float32, name="x")
+    numbers = np.random.default_rng(0).uniform(-1, 1, 32).tolist()
+    weight = op.convert(ov.op.Constant(ov.Type.nf4, ov.Shape([4, 8]), numbers), "f32")
+    y = op.result(op.matmul(x, weight, False, False))
+    ov.save_model(ov.Model([y], [x], "m"), str(first), compress_to_fp16=False)
+    module = tf_ti.openvino.load(first, trainable=True)
+    (variable,) = module.trainable_variables
+    variable.assign_add(tf.fill([4, 8], 0.01))
+    tf_ti.openvino.save(module, second)
+    given = np.eye(4, dtype=np.float32)
+    np.testing.assert_array_equal(tf_ti.openvino.load(second)(given)[0], variable)
+    np.testing.assert_allclose(openvino_models.run(second, [given])[0], variable, 1e-6)
+
+
 def test_a_file_that_is_gone_can_be_saved(tmp_path):
     first, second = half_model(tmp_path / "first.xml"), tmp_path / "second.xml"
     module = tf_ti.openvino.load(first)
