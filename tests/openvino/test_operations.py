@@ -2387,6 +2387,23 @@ case(
     np.array([3], np.int32),
 )
 
+
+def loss_of_blanks(logits, *lengths):
+    shares = np.exp(logits) / np.exp(logits).sum(2, keepdims=True)
+    return -np.log(shares[:, :, -1]).sum(1)
+
+
+family("ctc_loss-defined")  # OpenVINO crashes
+case(
+    "loss-no-labels",
+    OPSETS[4].ctc_loss,
+    f(2, 4, 3),
+    np.array([4, 4], np.int32),
+    np.zeros((2, 4), np.int32),
+    np.array([0, 0], np.int32),
+    definition=loss_of_blanks,
+)
+
 family("deformable")
 for version, constants in itertools.product((1, 8), ((), (2,))):
     case(
@@ -2985,6 +3002,43 @@ def test_an_axis_out_of_range_is_an_error_when_it_becomes_known(tmp_path, type, 
     module = tf_ti.openvino.load(save(model, tmp_path / "model.xml"))
     with pytest.raises(tf.errors.InvalidArgumentError):
         module(f(2, 2), i64(axis))
+
+
+UNFIT = {
+    "dft": (OPSETS[7].dft, f(2, 3, 2), i64(1, 1)),
+    "broadcast": (
+        lambda a, b, c: o.broadcast(a, b, c, "explicit"),
+        f(3, 3),
+        i64(2, 3, 3),
+        i64(2, 1),
+    ),
+    "ctc_loss": (
+        OPSETS[4].ctc_loss,
+        f(1, 4, 3),
+        np.array([3], np.int32),
+        np.zeros((1, 4), np.int32),
+        np.array([4], np.int32),
+    ),
+    "deformable_convolution": (
+        lambda *a: OPSETS[1].deformable_convolution(*a, [1, 1], [0, 0], [0, 0], [1, 1]),
+        f(1, 2, 5, 5),
+        f(1, 18, 2, 3),
+        f(2, 2, 3, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_inputs_that_do_not_fit_are_an_error_when_they_become_known(tmp_path, name):
+    function, *arrays = UNFIT[name]
+    parameters = [
+        o.parameter(a.shape if a.ndim == 1 or i == 2 else [-1] * a.ndim, a.dtype.type)
+        for i, a in enumerate(arrays)
+    ]
+    model = ov.Model([o.result(function(*parameters))], parameters, "model")
+    module = tf_ti.openvino.load(save(model, tmp_path / "model.xml"))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        module(*arrays)
 
 
 ELSEWHERE = {  # tests of their own

@@ -66,6 +66,9 @@ def _ctc_loss(op, logits, logit_lengths, labels, label_lengths, blank=None):
         raise op.error(f"logits have {logits.shape.rank} dimensions, not 3")
     merges = op.flag("ctc_merge_repeated", True)
     _, time, classes = extents(logits, tf.int32)
+    longest = tf.cast(time, logit_lengths.dtype)
+    tf.debugging.assert_less_equal(logit_lengths, longest, "lengths exceed the steps there are")
+    tf.debugging.assert_less_equal(label_lengths, logit_lengths, "there are more labels than steps")
     labels = tf.cast(labels, tf.int32)
     blank = classes - 1 if blank is None else tf.cast(tf.reshape(blank, []), tf.int32)
     found, counts = _compacted(labels, _kept_labels(op, labels, label_lengths))
@@ -93,7 +96,7 @@ def _ctc_loss(op, logits, logit_lengths, labels, label_lengths, blank=None):
         return tf.where(k < logit_lengths[:, tf.newaxis], after, before), ()
 
     start = tf.where(number > 0, never, tf.zeros_like(scores[:, 0]))
-    steps = tf.range(tf.cast(time, logit_lengths.dtype))
+    steps = tf.range(longest)
     last, _ = tf_ti.scan(step, start, (tf.transpose(scores, [1, 0, 2]), steps))
     beyond = number - 2 * counts[:, tf.newaxis]  # the last label, and the blanks after it
     total = tf.reduce_logsumexp(tf.where((beyond == 0) | (beyond == -1), last, never), axis=1)
