@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
-from tf_ti.openvino.operations.shapes import extents, rank_of
+from tf_ti.openvino.operations.shapes import extents, positive, rank_of
 
 
 def bilinear(x: tf.Tensor, images: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
@@ -30,13 +30,6 @@ def clipped(x: tf.Tensor, extent: int | tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(x, tf.zeros([], x.dtype), tf.cast(extent - 1, x.dtype))
 
 
-def _positive(op: Operation, name: str, *default: int) -> int:
-    value = op.integer(name, *default)
-    if value < 1:
-        raise op.error(f"{name}={value} must be positive")
-    return value
-
-
 def _ramp(count: int, dtype: tf.DType, rank: int, axis: int) -> tf.Tensor:
     """The numbers from 0 on along one of `rank` axes."""
     return tf.reshape(tf.range(count, dtype=dtype), [-1 if i == axis else 1 for i in range(rank)])
@@ -49,8 +42,8 @@ def _round_half_away(x: tf.Tensor) -> tf.Tensor:
 @register("DeformablePSROIPooling")
 def _deformable_psroi_pooling(op, x, rois, offsets=None):
     op.text("mode", "bilinear_deformable", among=("bilinear_deformable",))
-    classes, size = _positive(op, "output_dim"), _positive(op, "group_size", 1)
-    bins = [_positive(op, f"spatial_bins_{axis}", 1) for axis in "yx"]
+    classes, size = positive(op, "output_dim"), positive(op, "group_size", 1)
+    bins = [positive(op, f"spatial_bins_{axis}", 1) for axis in "yx"]
     if rank_of(op, x) != 4 or rois.shape.rank != 2:
         raise op.error("data must have 4 dimensions, and ROIs 2")
     batch, channels, height, width = extents(x)
@@ -85,7 +78,7 @@ def _moved(op: Operation, rois: tf.Tensor, offsets, classes: int, size: int) -> 
     """How far bins are moved down and to the right, in parts of their regions."""
     if offsets is None:
         return [tf.zeros([], rois.dtype)] * 2
-    parts, shared = _positive(op, "part_size", 1), offsets.shape[1]
+    parts, shared = positive(op, "part_size", 1), offsets.shape[1]
     if shared is None or shared < 2 or shared % 2 or classes % (shared // 2):
         raise op.error(f"offsets {offsets.shape} do not fit {classes} classes")
     if not offsets.shape[2:].is_compatible_with([parts, parts]):
@@ -103,7 +96,7 @@ def _between(x: tf.Tensor, extent: int | tf.Tensor) -> tf.Tensor:
 
 @register("ROIAlignRotated", "opset15")
 def _roi_align_rotated(op, x, rois, images):
-    pooled = [_positive(op, f"pooled_{side}") for side in "hw"]
+    pooled = [positive(op, f"pooled_{side}") for side in "hw"]
     ratio = op.integer("sampling_ratio")
     if ratio < 0:
         raise op.error(f"sampling_ratio={ratio} must not be negative")
