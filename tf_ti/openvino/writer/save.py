@@ -68,12 +68,13 @@ def save(
     An `IRModule` without a signature is written as it was read, with the present values of its
     constants: all layers, names and states are those of its file. The states begin as in the file.
 
-    Loops of tf_ti become TensorIterator and Loop, those of TensorFlow Loop, recurrent sequences, those of Keras's layers in a
-    model too, LSTMSequence, GRUSequence and RNNSequence, embedding bags OpenVINO's bags, or what
-    they mean where OpenVINO lacks an option. A sequence becomes a TensorIterator of the cell's
-    steps if it has a mask, an activation that OpenVINO's cells lack, or lengths while a shape is
-    unknown. The last states of a sequence of length 0, which OpenVINO's operations set to zero,
-    stay what they are in tf_ti: the initial ones. Around and inside of these there may be:
+    Loops of tf_ti become TensorIterator and Loop, those of TensorFlow Loop, recurrent sequences,
+    those of Keras's layers in a model too, LSTMSequence, GRUSequence and RNNSequence, embedding
+    bags OpenVINO's bags, or what they mean where OpenVINO lacks an option. A sequence becomes a
+    TensorIterator of the cell's steps if it has a mask, an activation that OpenVINO's cells lack,
+    or lengths while a shape is unknown. The last states of a sequence of length 0, which OpenVINO's
+    operations set to zero, stay what they are in tf_ti: the initial ones. Around and inside of
+    these there may be:
 
     - arithmetic, comparisons, logic, tf.where, tf.cast, and the functions of tf.math and tf.nn on
       elements;
