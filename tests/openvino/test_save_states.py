@@ -238,6 +238,17 @@ def rows_of_a_table():
     return run
 
 
+def what_stays():
+    v, w = variable(), variable()
+
+    def run(x):
+        v.assign(tf.identity(v))
+        w.assign(tf.reshape(tf.reshape(w, [-1]), [ROWS, FEATURES]))
+        return x + w
+
+    return run
+
+
 STATES = [
     totals,
     assigned_twice,
@@ -252,6 +263,7 @@ STATES = [
     in_a_function,
     of_one_name,
     rows_of_a_table,
+    what_stays,
 ]
 
 

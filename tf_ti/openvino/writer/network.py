@@ -21,12 +21,16 @@ _OF_DTYPE = {
 }
 
 
+class NoElementType(IRError):
+    """OpenVINO has no numbers like these."""
+
+
 def element_type_of(dtype: tf.DType | np.dtype) -> ElementType:
     dtype = tf.as_dtype(dtype)
     for known, kind in _OF_DTYPE.items():
         if tf.as_dtype(known) == dtype:
             return kind
-    raise IRError(f"OpenVINO has no element type for {dtype.name}")
+    raise NoElementType(f"OpenVINO has no element type for {dtype.name}")
 
 
 def shape_of(shape: tf.TensorShape) -> Shape | None:
@@ -65,12 +69,12 @@ class Port:
     names: list[str] = dataclasses.field(default_factory=list)
 
     @property
-    def is_view_of_parameter(self) -> bool:
-        """True if the numbers are those of a Parameter, where OpenVINO may not copy them."""
+    def is_view_of_given(self) -> bool:
+        """True if the numbers are those of a Parameter or a state, which OpenVINO may not copy."""
         port = self
         while port.layer.type in ("Reshape", "Squeeze", "Unsqueeze"):
             port = port.layer.inputs[0]
-        return port.layer.type == "Parameter"
+        return port.layer.type in ("Parameter", "ReadValue")
 
     @property
     def is_computed(self) -> bool:
