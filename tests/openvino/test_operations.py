@@ -2048,7 +2048,11 @@ case(
 family("proposals")
 PROPOSAL = {"base_size": 16, "pre_nms_topn": 50, "post_nms_topn": 12, "nms_thresh": 0.7}
 PROPOSAL |= {"feat_stride": 16, "min_size": 4, "ratio": [0.5, 1.0, 2.0], "scale": [1.0, 2.0]}
-PROPOSED = RNG.uniform(0, 1, (2, 12, 4, 5)).astype(np.float32), f(2, 24, 4, 5) * np.float32(0.2)
+# No two scores are equal, not in halves either: OpenVINO's order of these may be any.
+PROPOSED = (
+    (np.random.default_rng(5).permutation(480).reshape(2, 12, 4, 5) / 512).astype(np.float32),
+    f(2, 24, 4, 5) * np.float32(0.2),
+)
 SIZE = np.float32([60, 75, 1])
 for name, options, size in (
     ("plain", {}, SIZE),
@@ -2927,7 +2931,7 @@ for known, pad_value, dtype in itertools.product(
         definition=None if is_theirs else lambda a, v=pad_value: binary_convolved(a, BITS, v),
     )
 
-family("proposals")
+family("generated")
 corners = RNG.uniform(0, 20, (3, 4, 2, 2))
 anchors = np.concatenate([corners, corners + RNG.uniform(1, 20, corners.shape)], -1).astype(
     np.float32
