@@ -215,6 +215,19 @@ def what_does_not_change(x):
     return tf_ti.scan(step, x[0], x, fuse=False)
 
 
+def views_of_invariants(x):
+    y = x[0] * 2
+    number, array = y[0, 0], tf.TensorArray(tf.float32, 5, element_shape=[], clear_after_read=False)
+
+    def step(carry, row):
+        total = tf.reshape(y, [-1]) + tf.reshape(carry, [-1])
+        return tf.reshape(total, tf.shape(y)) + row, tf.reduce_max(y[:, None] + carry[:, None], 1)
+
+    for i in tf.range(5):
+        array = array.write(i, number + array.read(tf.maximum(i - 1, 0)))
+    return tf_ti.scan(step, y, x, fuse=False), array.stack()
+
+
 def without_an_iteration(x):
     _, last = tf_ti.while_loop(
         lambda i, y: tf.reduce_sum(x) > 1e9, lambda i, y: (i + 1, x[0] * 2), (0, x[1])
@@ -249,6 +262,7 @@ FUNCTIONS = [
     states_of_our_loops,
     read_in_a_scan,
     what_does_not_change,
+    views_of_invariants,
     without_an_iteration,
 ]
 

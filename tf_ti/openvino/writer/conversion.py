@@ -12,6 +12,7 @@ from tf_ti import _tf
 from tf_ti.openvino.errors import IRError, shown, some
 from tf_ti.openvino.writer import layout
 from tf_ti.openvino.writer.network import (
+    VIEWS,
     Network,
     NoElementType,
     Port,
@@ -120,6 +121,12 @@ class Node:
 
     def layer(self, type: str, *inputs: Any, **fields: Any):
         """Adds a layer named after the operation, as `Network.add` does."""
+        if type in VIEWS and self.network.surroundings is not None:
+            # OpenVINO's CPU plugin overwrites a Parameter through its views, and with it what the
+            # next iterations read.
+            x, *rest = inputs
+            if isinstance(x, Port) and x.is_view_of_given:
+                inputs = self.network.copy(x), *rest
         return layout.add(self.network, type, inputs, name=self.op.name, **fields)
 
     def add(self, type: str, *inputs: Any, **fields: Any) -> Port:

@@ -110,11 +110,16 @@ class LoopBody:
         # overwrite a state or an invariant that is still needed. It keeps those of a Result.
         self.network.result(parameter, "kept")
 
+    def feed_invariant(self, tensor: Any, parameter: Port) -> Port:
+        """Connects what no iteration changes, and returns what the body reads."""
+        self.feed(tensor, parameter)
+        # OpenVINO's CPU plugin makes views of scalars, and overwrites the Parameter through them.
+        return self.network.copy(parameter) if parameter.shape == () else parameter
+
     def _invariant(self, value: Port) -> Port:
         """A Parameter for a value of the network around it."""
         parameter = self.network.parameter(value.element_type, value.shape, "variable")
-        self.feed(value, parameter)
-        return parameter
+        return self.feed_invariant(value, parameter)
 
     def list_of_state(self, elements: Elements, name: str) -> Elements:
         """A list that iterations change, as a Parameter of all its elements."""
@@ -236,8 +241,8 @@ class _Loop(LoopBody):
                 values.append(self._parameter(i, shape))
                 self.feed(tensor, values[i])
             elif isinstance(tensor, Port):
-                values.append(self._parameter(i, self.op.shape(i)))
-                self.feed(tensor, values[i])
+                parameter = self._parameter(i, self.op.shape(i))
+                values.append(self.feed_invariant(tensor, parameter))
             else:  # a constant becomes one of the body
                 values.append(tensor)
         return values

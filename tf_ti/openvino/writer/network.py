@@ -14,6 +14,9 @@ from tf_ti.openvino.element_types import ELEMENT_TYPES, ElementType, precision_o
 from tf_ti.openvino.errors import IRError
 from tf_ti.openvino.model import Shape
 
+# Layers whose outputs may be the memory of their inputs.
+VIEWS = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
+
 _ALIGNMENT = 64
 # The element types that are not packed, by the dtypes of their numbers.
 _OF_DTYPE = {
@@ -72,7 +75,7 @@ class Port:
     def is_view_of_given(self) -> bool:
         """True if the numbers are those of a Parameter or a state, which OpenVINO may not copy."""
         port = self
-        while port.layer.type in ("Reshape", "Squeeze", "Unsqueeze"):
+        while port.layer.type in VIEWS:
             port = port.layer.inputs[0]
         return port.layer.type in ("Parameter", "ReadValue")
 

@@ -142,6 +142,8 @@ class _While(LoopBody):
 
     def _parameter(self, i: int, value: Any, shape: tf.TensorShape) -> Port:
         parameter = self.network.parameter(self._kind(i), shape_of(shape), f"variable_{i}")
+        if self.is_invariant[i]:
+            return self.feed_invariant(value, parameter)
         self.feed(value, parameter)
         return parameter
 
