@@ -103,6 +103,21 @@ def test_options_of_ragged_ids(
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
+def test_empty_segments_have_no_row(dynamic, tmp_path):
+    table = 1e3 + randoms(64, 48)  # which OpenVINO must not read beyond
+
+    def run(ids, segments, weights, index):
+        return (
+            tf_ti.embedding_segments_sum(table, ids, segments, 6, per_sample_weights=weights),
+            tf_ti.embedding_segments_sum(table, ids, segments, 6, padding_idx=5),
+            tf_ti.embedding_segments_sum(table, ids, segments, 6, index),
+            tf_ti.embedding_segments_sum(table, ids, segments, 6, index, weights),
+        )
+
+    compare(run, [IDS, SEGMENTS + 1, WEIGHTS, np.array(-1, np.int32)], tmp_path, dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn", "max"])
 @pytest.mark.parametrize("variables", [False, True])
 def test_several_tables(variables, combiner, dynamic, tmp_path):
