@@ -28,6 +28,7 @@ from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes import batching as _batching, outside as _outside
 from tf_ti.loops.passes.analysis import Analysis
 from tf_ti.loops.passes.step import Fuse, Note, Step, Unknown
+from tf_ti.loops.traced import TracedLoop
 from tf_ti.recurrent import normal_form as _form, ops
 from tf_ti.recurrent.normal_form import Activated, Outside, Polynomial, Product, State
 from tf_ti.recurrent.spec import GATES, Activation, CellSpec, Kind
@@ -46,7 +47,8 @@ def recognize(analysis: Analysis, fuse: Fuse, name: str | None) -> Step:
             return sequence.run()
 
     text = f"runs as one sequence of {sequence.kind.upper()} cells"
-    return Step(None, add, (Note("recognition", text, True),))
+    count = len(_batching.computing(analysis.uses.operations))
+    return Step(None, add, (Note("recognition", text, True, count=count),))
 
 
 # --- cells ---------------------------------------------------------------------------------------
@@ -109,20 +111,20 @@ def _cell(analysis: Analysis) -> _Cell:
     loop, results = analysis.loop, analysis.uses.results
     graph, edges = loop.body, loop.spec.back_edges
     if len(edges) not in (1, 2):
-        raise Unknown(f"it has {len(edges)} states, and cells have one or two")
+        raise _too_many(loop)
     if graph.control_outputs or loop.num_users_results < len(graph.outputs):
-        raise Unknown("it has effects")
-    if not analysis.counts.may_leave:
-        raise Unknown("without the loop nobody would compare its numbers of iterations")
+        cure = "Draw random numbers before the loop, and print or assign after it."
+        raise Unknown("it draws random numbers, or has other effects", cure=cure)
     shapes = set()
     for result, parameter in edges:
         inside, outside = graph.inputs[parameter], loop.tensors[parameter]
         shape, given, made = inside.shape, outside.shape, results[result].shape
         # Only the loop finds out whether a state has the shape that a body was built for.
         if {shape.rank, given.rank, made.rank} != {2} or inside.dtype not in _TYPES:
-            raise Unknown("a state is no matrix of floats of known width")
+            raise Unknown("a state is no matrix of floats, [rows, width]")
         if any(g is None and s is not None for g, s in zip(given.as_list(), shape.as_list())):
-            raise Unknown("only the loop finds out if a state has the body's shape")
+            cure = "tf.ensure_shape gives the initial state a known shape."
+            raise Unknown("only the loop finds out if a state has the body's shape", cure=cure)
         shapes.add((inside.dtype, *shape.as_list()))
         shapes.add((inside.dtype, *made.as_list()))
     if len({(dtype, width) for dtype, _, width in shapes}) > 1 or not shape[1]:
@@ -136,6 +138,13 @@ def _cell(analysis: Analysis) -> _Cell:
         if len(columns) > 1:
             raise Unknown("the columns of a state are computed in different ways")
         new.append(columns[0][1])
+    if not analysis.counts.may_leave:
+        cure = (
+            "Give the iterated tensors a known number of steps, as tf.ensure_shape does, and leave "
+            "a length out."
+        )
+        reason = "without the loop nobody would compare its numbers of iterations"
+        raise Unknown(reason, cure=cure)
     matcher = _Matcher(reader, shape[1], inside.dtype)
     if len(new) == 1:
         tensor = results[edges[0][0]]
@@ -143,6 +152,20 @@ def _cell(analysis: Analysis) -> _Cell:
     else:
         cell = matcher.lstm(new, 0, 1) if len(new[0]) == 1 else matcher.lstm(new, 1, 0)
     return dataclasses.replace(cell, compared=frozenset(reader.compared))
+
+
+def _too_many(loop: TracedLoop) -> Unknown:
+    """The reason why a loop of none, or of more than two states is no cell."""
+    edges = loop.spec.back_edges
+    labels = [loop.spec.inputs[parameter].label for _, parameter in edges]
+    listed = f": {', '.join(labels)}" if labels else ""
+    counters = [
+        label for label, (_, p) in zip(labels, edges) if loop.body.inputs[p].dtype.is_integer
+    ]
+    cure = ""
+    if counters and len(edges) - len(counters) in (1, 2):
+        cure = f"If {' and '.join(counters)} only counts, pass tf.range(steps) as slices instead."
+    return Unknown(f"it has {len(edges)} states, and cells have one or two{listed}", cure=cure)
 
 
 class _Matcher:
@@ -238,7 +261,7 @@ class _Matcher:
         products = {m: c for m, c in argument.items() if not _form.is_outside(m)}
         product, coefficient = self._product(products)
         if product.factor != {State(h)}:
-            raise Unknown("a gate has a product of another state")
+            raise Unknown("a gate has a product of another state than the hidden one")
         return _Gate(activation, product, coefficient, self._rest(argument))
 
     def _candidate(self, atom: Activated) -> tuple[_Gate, Activated]:
@@ -266,6 +289,9 @@ class _Matcher:
 
     def _product(self, terms: Polynomial) -> tuple[Product, Fraction]:
         """The only one, of whole states."""
+        if any(isinstance(atom, State) for monomial in terms for atom in monomial):
+            cure = "Without it the loop may be a sequence."
+            raise Unknown("a gate reads a state without a matrix, as peepholes do", cure=cure)
         if len(terms) != 1:
             raise Unknown("a gate has not one product with the hidden state")
         ((monomial, coefficient),) = terms.items()
@@ -395,10 +421,7 @@ class _Sequence:
         others = [o for o in loop.spec.outputs if o not in self._placed]
         for output in others:
             if not self._may_be_joined(output):
-                raise Unknown(
-                    f"{output.label} follows neither from the hidden states nor from slices",
-                    self._values[output.source].op,
-                )
+                raise self._why_not(output)
         source = None if self._x is None else analysis.input_of(self._x.tensor)
         if fuse is not Fuse.ALL and (others or source is None):
             raise Unknown("an eager call is for cells of slices and states alone")
@@ -417,6 +440,17 @@ class _Sequence:
         )
         if not ops.has_kernel(self._spec) or ops.asks_for_gpu():
             raise Unknown("there is no kernel for it")
+
+    def _why_not(self, output: _spec.Output) -> Unknown:
+        """The reason why an output keeps the loop."""
+        tensor, label = self._values[output.source], output.label
+        cells = [self._values[result] for result in self._results[1:]]
+        if any(tensor is cell for cell in cells):
+            reason = f"{label} has the cell states of all steps, and a sequence gives the last"
+            return Unknown(reason, tensor.op, "Return the hidden state alone from each step.")
+        reason = f"{label} follows neither from the hidden states nor from slices"
+        cure = f"Compute {label} from the hidden states and slices, in the body or after the loop."
+        return Unknown(reason, tensor.op, cure)
 
     def _is_bias(self, monomial: _form.Monomial) -> bool:
         """True if it is the same in all rows and iterations."""
