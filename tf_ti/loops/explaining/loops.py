@@ -150,7 +150,7 @@ def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExpl
         _engine(loop, in_programs, in_kernels, elsewhere),
         _moved(notes),
         unknown or _refusal(notes, "recognition"),
-        tuple(Reason.of(n) for n in notes if n.name == "fission" and not n.is_done),
+        tuple(Reason.of(n) for n in notes if n.name == "fission" and not n.is_done and n.operations),
         tuple(Reason.of(note) for note in by_kernels if note.operations),
         _memory.recorded(loop),
         tuple(inner),
@@ -169,6 +169,8 @@ def _notes_of_programs(loop: TracedLoop) -> tuple[Note, ...]:
 
 
 def _engine(loop: TracedLoop, in_programs: int, in_kernels: int, elsewhere: Note | None) -> str:
+    if elsewhere is not None and elsewhere.text == _programs.BY_XLA:
+        return "XLA's code"
     if elsewhere is not None:
         return f"TensorFlow's kernels, one by one: {elsewhere.text}"
     if not loop.spec.fuse:
@@ -202,8 +204,9 @@ def _count(notes: Sequence[Note], found: dict[str, int]) -> dict[str, int]:
 
 def _other(op: tf.Operation, account: Account | None) -> LoopExplanation:
     runs_as, recorded = OTHERS[op.type](op)
-    if account is None:
-        return LoopExplanation(op.name, _tf.place_of(op), runs_as, recorded=recorded)
+    if account is None:  # of a function that is a sequence, not of a loop
+        name = op.name.rpartition("/")[0] or op.name
+        return LoopExplanation(name, _tf.place_of(op), runs_as, recorded=recorded)
     count = sum(note.count for note in account.notes if note.name == "recognition")
     operations = _count(account.notes, {"sequence": count})
     return LoopExplanation(
