@@ -165,7 +165,8 @@ def _too_many(loop: TracedLoop) -> Unknown:
     cure = ""
     if counters and len(edges) - len(counters) in (1, 2):
         cure = f"If {' and '.join(counters)} only counts, pass tf.range(steps) as slices instead."
-    return Unknown(f"it has {len(edges)} states, and cells have one or two{listed}", cure=cure)
+    count = len(edges) or "no"
+    return Unknown(f"it has {count} states, and cells have one or two{listed}", cure=cure)
 
 
 class _Matcher:

@@ -12,6 +12,7 @@ from tensorflow.types.experimental import ConcreteFunction
 from tf_ti import _tf
 from tf_ti.loops import lower as _lower
 from tf_ti.loops.passes import (
+    counters as _counters,
     cut as _cut,
     growth as _growth,
     products as _products,
@@ -108,6 +109,7 @@ def _recognize(candidate: Candidate) -> Step | None:
 
 # All passes, in their order.
 PASSES = (
+    Pass("counters", Fuse.ALL, lambda candidate: _counters.split(candidate.loop)),
     Pass("recognition", Fuse.WHOLE, _recognize),
     Pass("products", Fuse.ALL, lambda candidate: _products.split(candidate.analysis)),
     Pass("fission", Fuse.ALL, lambda candidate: _cut.split(candidate.analysis)),

@@ -83,14 +83,15 @@ class Counts:
         agreement: dict[int, Any] = {}
         for i in counted:
             is_known = i in found and count is not None and found[i] >= count
-            agreement[i] = "known" if is_known else i
+            like = [k for k in counted if spec.inputs[k].label == spec.inputs[i].counted_as]
+            agreement[i] = "known" if is_known else like[0] if like else i
         is_known = all(key == "known" for key in agreement.values())
         is_known = is_known and (limit is None or static is not None)
         return cls(
             counted,
             agreement,
             bool(count),
-            is_known or (limit is None and len(counted) == 1),
+            is_known or (limit is None and len(set(agreement.values())) == 1),
             -1 if strides and max(strides) < 0 else 1,
         )
 
@@ -133,7 +134,7 @@ class Uses:
     @classmethod
     def of(cls, loop: TracedLoop, counts: Counts) -> "Uses":
         spec, graph = loop.spec, loop.body
-        results = tuple(map(_without_identity, graph.outputs))
+        results = tuple(map(without_identity, graph.outputs))
         staying = {result for result, _ in spec.back_edges}
         staying |= set(range(loop.num_users_results, len(graph.outputs)))
         staying |= {o.source for o in spec.outputs if not may_be_joined_outside(loop, o)}
@@ -423,7 +424,8 @@ def _many(size: int) -> str:
     return f"{size} bytes an iteration" if size < _UNKNOWN else "of unknown size"
 
 
-def _without_identity(tensor: tf.Tensor) -> tf.Tensor:
+def without_identity(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor of which one is a copy, which TensorFlow gives functions of their results."""
     while tensor.op.type == "Identity" and not tensor.op.control_inputs:
         tensor = tensor.op.inputs[0]
     return tensor
