@@ -95,7 +95,7 @@ NO_CELLS = {
     ),
     "a stateful operation": (
         lambda h, x: (tf.tanh(h @ R + x @ W + tf.random.normal([B, H])), None),
-        "it has effects",
+        "it draws random numbers, or has other effects",
         "",
     ),
     "an output of the state before": (
@@ -117,9 +117,9 @@ def test_recognition_says_why_a_body_is_no_cell(case, notes_of):
 @pytest.mark.parametrize(
     "init, reason",
     [
-        ((INIT, INIT, INIT), "it has 3 states, and cells have one or two"),
+        ((INIT, INIT, INIT), "it has 3 states, and cells have one or two: init[0], init[1], init[2]"),
         ((INIT, tf.zeros([B, 1 + H])), "its states are not of one type and width"),
-        (tf.zeros([H]), "a state is no matrix of floats of known width"),
+        (tf.zeros([H]), "a state is no matrix of floats, [rows, width]"),
     ],
 )
 def test_recognition_says_what_of_the_states_is_no_cells(init, reason, notes_of):
