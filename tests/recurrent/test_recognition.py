@@ -1180,9 +1180,49 @@ def test_a_number_of_iterations_that_shapes_tell_is_known():
             last = loop.add_loop_output(h, LoopOutput.LAST_VALUE)
         return last.tensor
 
-    for call in (scan, loop):
+    for call, is_extent in ((scan, False), (loop, True)):
         assert count(call, *GIVEN[:2]) == (1, 0)
-        assert count(call, tf.TensorSpec([None, B, N]), GIVEN[1]) == (0, 1)
+        found = count(call, tf.TensorSpec([None, B, N]), GIVEN[1])
+        assert found == ((1, 0) if is_extent else (0, 1))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -2])
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+def test_a_length_that_is_the_extent_of_what_is_sliced_keeps_no_loop(axis, dtype):
+    weights = Weights()
+
+    def scan(fuse, xs, h, delta=0, of_axis=axis):
+        length = tf.shape(xs, dtype)[of_axis] + delta if delta else tf.shape(xs, dtype)[of_axis]
+        return tf_ti.scan(
+            lambda h, x: (rnn(weights, x, h)[0], None), h, xs, axis=axis, length=length, fuse=fuse
+        )
+
+    shape = [None, B, N] if axis == 0 else [B, None, N]
+    specs = tf.TensorSpec(shape), GIVEN[1]
+    assert count(functools.partial(scan, True), *specs) == (1, 0)
+    # Another number, or another axis, is compared.
+    assert count(functools.partial(scan, True, delta=1), *specs) == (0, 1)
+    assert count(functools.partial(scan, True, of_axis=2), *specs)[0] == 0
+    xs = normal("x", *(T if d is None else d for d in shape))
+    known, plain = (tf.function(functools.partial(scan, fuse)) for fuse in (True, False))
+    for a, e in zip(*(tf.nest.flatten(f(xs, GIVEN[1])) for f in (known, plain)), strict=True):
+        if a is not None:
+            np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
+def test_a_cell_with_a_counter_of_steps_is_a_cell():
+    weights = Weights()
+
+    def call(fuse, xs, h, c):
+        def step(states, x):
+            h, c, k = states
+            h, c = joined(weights, x, h, c)
+            return (h, c, k + 1), h
+
+        (h, c, _), hs = tf_ti.scan(step, (h, c, 3), xs, fuse=fuse)
+        return h, c, hs
+
+    check(call, [normal("x", T, B, N), normal("h", B, H), normal("c", B, H)])
 
 
 def test_a_number_of_iterations_that_was_taken_for_known_cannot_be_fed():

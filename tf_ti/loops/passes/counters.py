@@ -2,6 +2,8 @@
 
 A scalar integer to which each iteration adds the same number needs no loop. What is computed of it
 may leave the loop then, and a cell with a counter of steps is still a cell.
+
+Only a loop that has tensors of as many elements gets another one: others may go on for ever.
 """
 
 import dataclasses
@@ -18,7 +20,9 @@ from tf_ti.loops.tracing import graphs as _graphs
 
 def split(loop: TracedLoop) -> Step | None:
     """Takes the counters out of the states of a loop, if there are any."""
-    if loop.condition is not None:
+    is_long = any(given.is_sliced for given in loop.spec.inputs)
+    is_long = is_long or any(o.mode in ("stack", "concat") for o in loop.spec.outputs)
+    if loop.condition is not None or not is_long:
         return None
     found = {}
     for edge in loop.spec.back_edges:
