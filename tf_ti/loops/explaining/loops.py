@@ -121,7 +121,11 @@ def _find_in_function(op: tf.Operation, name: str, seen: set[str]) -> Iterator[L
         # A branch gets all inputs but the condition, a called function all.
         shapes = [t.shape for t in op.inputs]
         has_condition = op.type in ("If", "StatelessIf", "Case", "StatelessCase")
-        yield from _find(_tf.function_graph(op, name, shapes[has_condition:]), seen)
+        try:
+            graph = _tf.function_graph(op, name, shapes[has_condition:])
+        except ValueError:  # a derivative of TensorFlow's calls functions that no graph knows
+            return
+        yield from _find(graph, seen)
 
 
 def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExplanation:
