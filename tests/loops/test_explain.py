@@ -77,6 +77,11 @@ def masked(states, x):
     return kept, kept[0]
 
 
+def half_masked(states, x):
+    (h, c), y = masked(states, x)
+    return (h, lstm(states, x[0])[1]), y
+
+
 def limited(states, x):
     h, c = lstm(states, x, limit=lambda c: tf.clip_by_value(c, -3.0, 3.0))
     return (h, c), h
@@ -200,7 +205,12 @@ BODIES = {
     "states that a mask holds": (
         lambda xs, mask: tf_ti.scan(masked, (Z, Z), (xs, mask)),
         [XS, MASK],
-        ["cells have no SelectV2 of states: SelectV2 'SelectV2", "give the mask to tf_ti.lstm_seq"],
+        [A_SEQUENCE.format("LSTM")],
+    ),
+    "one state that a mask holds": (
+        lambda xs, mask: tf_ti.scan(half_masked, (Z, Z), (xs, mask)),
+        [XS, MASK],
+        ["cells have no SelectV2 of states: SelectV2 'SelectV2", "Let one mask hold all states"],
     ),
     "a limited cell state": (
         scan(limited),
@@ -295,19 +305,7 @@ def test_an_explanation_says(name):
 CURED = {
     "cell states of all steps": (scan(plain), [XS]),
     "a gate of all steps": (scan(lambda s, x: (lstm(s, x), tf.sigmoid(x @ W))), [XS]),
-    "states that a mask holds": (
-        lambda xs, mask: tf_ti.lstm_sequence(
-            tf.transpose(xs, [1, 0, 2]),
-            Z[:, None],
-            Z[:, None],
-            None,
-            tf.transpose(W)[None],
-            tf.transpose(R)[None],
-            tf.zeros([1, 4 * H]),
-            mask=tf.transpose(mask),
-        ),
-        [XS, MASK],
-    ),
+    "one state that a mask holds": (BODIES["states that a mask holds"][0], [XS, MASK]),
     "a limited cell state": (scan(plain), [XS]),
     "peepholes": (scan(plain), [XS]),
     "slices of which the numbers are unknown": (

@@ -33,8 +33,8 @@ _LARGEST = Fraction(2**32)
 _MOST_PIECES = 16
 _LIMIT = "Without this limit the loop may be a sequence."
 _MASK = (
-    "To hold states where a mask is false, give the mask to tf_ti.lstm_sequence, "
-    "tf_ti.gru_sequence or tf_ti.rnn_sequence."
+    "Let one mask hold all states: tf.where(mask[:, tf.newaxis], new, old), of slices that are one "
+    "bool for each row."
 )
 _CURES = {"Select": _MASK, "SelectV2": _MASK}
 

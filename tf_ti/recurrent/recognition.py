@@ -11,6 +11,8 @@ biases, and of anything that does not depend on a state. That becomes the x of t
 with its matrix, where it is one product in all gates, else added up outside for all steps. The
 gates may lie in any order in one matrix, or in several.
 
+All states may be held where a mask, the same for all, says so: tf.where(mask, c', c).
+
 All outputs must follow from the hidden states, or be last states; only then nothing needs the loop.
 """
 
@@ -26,7 +28,7 @@ import tensorflow as tf
 
 from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes import batching as _batching, outside as _outside
-from tf_ti.loops.passes.analysis import Analysis
+from tf_ti.loops.passes.analysis import Analysis, without_identity
 from tf_ti.loops.passes.step import Fuse, Note, Step, Unknown
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.recurrent import normal_form as _form, ops
@@ -104,6 +106,71 @@ class _Cell:
     activations: tuple[Activation, ...]
     linear_before_reset: bool = False
     compared: frozenset[int] = frozenset()  # states of which one row is not repeated
+    mask: "_Mask | None" = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Mask:
+    """The choice between new states and old ones.
+
+    Attributes:
+        condition: a bool for each row, [rows, 1].
+        keeps: true if the old states are those where it is true.
+        new: the new states, in the order of the back edges.
+    """
+
+    condition: tf.Tensor
+    keeps: bool
+    new: tuple[tf.Tensor, ...]
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> "_Mask | None":
+        """The one that all states of a loop have, or None."""
+        graph, results = analysis.loop.body, analysis.uses.results
+        conditions, keeps, new = [], set(), []
+        for result, parameter in analysis.loop.spec.back_edges:
+            made, old = results[result], graph.inputs[parameter]
+            if made.op.type != "SelectV2":
+                return None
+            condition, *choices = made.op.inputs
+            is_old = [without_identity(choice) is old for choice in choices]
+            if sum(is_old) != 1 or not _batching.is_plain(made.op):
+                return None
+            conditions.append(condition)
+            keeps.add(is_old[0])
+            new.append(choices[is_old[0]])
+        is_one = len(keeps) == 1 and all(_are_equal(conditions[0], each) for each in conditions)
+        if not is_one or not _is_for_rows(condition, analysis):
+            return None
+        if any(t.shape.rank != 2 or t.shape[1] != made.shape[1] for t in new):
+            return None
+        return cls(condition, *keeps, tuple(new))
+
+
+def _are_equal(a: tf.Tensor, b: tf.Tensor) -> bool:
+    """True if two tensors of a body are computed in the same way of the same."""
+    stack, seen = [(a, b)], set()
+    while stack:
+        one, two = stack.pop()
+        if one is two or (one.ref(), two.ref()) in seen:
+            continue
+        seen.add((one.ref(), two.ref()))
+        op, other = one.op, two.op
+        if op.type == "Placeholder" or not _batching.is_plain(op):
+            return False
+        if (op.type, one.value_index) != (other.type, two.value_index):
+            return False
+        if op.node_def.attr != other.node_def.attr or len(op.inputs) != len(other.inputs):
+            return False
+        stack.extend(zip(op.inputs, other.inputs))
+    return True
+
+
+def _is_for_rows(condition: tf.Tensor, analysis: Analysis) -> bool:
+    """True if a condition is a bool for each row of a step, and of no state."""
+    is_column = condition.shape.rank == 2 and condition.shape[1] == 1
+    is_of_slices = analysis.is_outside(condition) and not analysis.is_invariant(condition)
+    return is_column and is_of_slices
 
 
 def _cell(analysis: Analysis) -> _Cell:
@@ -131,10 +198,11 @@ def _cell(analysis: Analysis) -> _Cell:
         raise Unknown("its states are not of one type and width")
     if len({rows for _, rows, _ in shapes} - {None}) > 1:
         raise Unknown("its states do not have the same number of rows")
-    reader = _form.Reader(analysis)
+    reader, mask = _form.Reader(analysis), _Mask.of(analysis)
+    made_of = [results[result] for result, _ in edges] if mask is None else mask.new
     new = []
-    for result, _ in edges:
-        columns = reader.columns(results[result])
+    for tensor in made_of:
+        columns = reader.columns(tensor)
         if len(columns) > 1:
             raise Unknown("the columns of a state are computed in different ways")
         new.append(columns[0][1])
@@ -147,11 +215,10 @@ def _cell(analysis: Analysis) -> _Cell:
         raise Unknown(reason, cure=cure)
     matcher = _Matcher(reader, shape[1], inside.dtype)
     if len(new) == 1:
-        tensor = results[edges[0][0]]
-        cell = matcher.gru(*new, tensor) if len(new[0]) == 3 else matcher.rnn(*new)
+        cell = matcher.gru(*new, *made_of) if len(new[0]) == 3 else matcher.rnn(*new)
     else:
         cell = matcher.lstm(new, 0, 1) if len(new[0]) == 1 else matcher.lstm(new, 1, 0)
-    return dataclasses.replace(cell, compared=frozenset(reader.compared))
+    return dataclasses.replace(cell, compared=frozenset(reader.compared), mask=mask)
 
 
 def _too_many(loop: TracedLoop) -> Unknown:
@@ -411,7 +478,8 @@ class _Sequence:
         if not all(self._is_bias(m) for _, p in self._biases for m in p):
             raise Unknown("a bias has rows or iterations")
         slices = [t for t in _tensors(self._inputs) if not analysis.is_invariant(t)]
-        if not slices or not analysis.agree(slices):
+        masks = [] if cell.mask is None else [cell.mask.condition]
+        if not slices or not analysis.agree([*slices, *masks]):
             raise Unknown("it has no slices, or their numbers are not known to agree")
         self._x = self._common_factor()
         step = self._dtype.size * len(order) * self._size * (self._rows or 2**64)
@@ -424,9 +492,10 @@ class _Sequence:
             if not self._may_be_joined(output):
                 raise self._why_not(output)
         source = None if self._x is None else analysis.input_of(self._x.tensor)
-        if fuse is not Fuse.ALL and (others or source is None):
+        if fuse is not Fuse.ALL and (others or masks or source is None):
             raise Unknown("an eager call is for cells of slices and states alone")
         self._batch_major = self._with_time_second(*source) if source is not None else None
+        self._gives_steps = any(o.mode != "last" for o in loop.spec.outputs)
         self._spec = CellSpec(
             cell.kind,
             tuple(
@@ -436,6 +505,7 @@ class _Sequence:
             order,
             linear_before_reset=cell.linear_before_reset,
             reverse=analysis.counts.order < 0,
+            hold_output=cell.mask is not None and self._gives_steps,
             time_major=self._batch_major is None,
             transpose_weights=next(_products(self._r)).is_transposed,
         )
@@ -551,7 +621,10 @@ class _Sequence:
             state if k in compared else _broadcast(state, 0, rows)
             for k, state in zip(self._cell.states, states)
         ]
-        y, last = ops.run(self._spec, x, states, w, r, self._bias())
+        mask = None if self._cell.mask is None else self._mask(rows)
+        y, last = ops.run(self._spec, x, states, w, r, self._bias(), mask=mask)
+        if mask is not None and self._gives_steps:
+            y = self._beginning_with(states[0], y, mask)
         outputs = []
         for output in self._analysis.loop.spec.outputs:
             if output.mode == "last":
@@ -563,6 +636,23 @@ class _Sequence:
                 (stacked,) = self._outside.compute([self._values[output.source]])
                 outputs.append(self._outside.joined(output, stacked))
         return outputs
+
+    def _mask(self, rows: _batching.Extent) -> tf.Tensor:
+        """The steps that change the states, in the layout of x."""
+        mask = self._cell.mask
+        (value,) = self._outside.compute([mask.condition])
+        value = _broadcast(tf.squeeze(value, 2), 1, rows)
+        value = tf.logical_not(value) if mask.keeps else value
+        return value if self._spec.time_major else tf.transpose(value)
+
+    def _beginning_with(self, hidden: tf.Tensor, y: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """The hidden states of all steps: the initial one before the first that is not held."""
+        static = tf.get_static_value(hidden)
+        if static is not None and not np.any(static):
+            return y
+        time = 0 if self._spec.time_major else 1
+        begun = tf.cumsum(tf.cast(mask, tf.int32), time, reverse=self._spec.reverse) > 0
+        return tf.where(begun[:, :, tf.newaxis], y, tf.expand_dims(hidden, time))
 
     def _x_and_w(self) -> tuple[tf.Tensor, tf.Tensor | None]:
         if self._x is None:
