@@ -117,7 +117,10 @@ def test_recognition_says_why_a_body_is_no_cell(case, notes_of):
 @pytest.mark.parametrize(
     "init, reason",
     [
-        ((INIT, INIT, INIT), "it has 3 states, and cells have one or two: init[0], init[1], init[2]"),
+        (
+            (INIT, INIT, INIT),
+            "it has 3 states, and cells have one or two: init[0], init[1], init[2]",
+        ),
         ((INIT, tf.zeros([B, 1 + H])), "its states are not of one type and width"),
         (tf.zeros([H]), "a state is no matrix of floats, [rows, width]"),
     ],

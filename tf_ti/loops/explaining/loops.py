@@ -143,18 +143,16 @@ def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExpl
     in_programs = next((n.count for n in notes if n.name == "programs" and n.is_done), 0)
     in_kernels = sum(bool(note.operations) for note in by_kernels)
     elsewhere = next((note for note in by_kernels if not note.operations), None)
-    inner = [
-        each
-        for graph in loop.graphs
-        for each in _find(graph, seen)
-    ]
+    inner = [each for graph in loop.graphs for each in _find(graph, seen)]
     return LoopExplanation(
         account.name,
         account.place,
         _engine(loop, in_programs, in_kernels, elsewhere),
         _moved(notes),
         unknown or _refusal(notes, "recognition"),
-        tuple(Reason.of(n) for n in notes if n.name == "fission" and not n.is_done and n.operations),
+        tuple(
+            Reason.of(n) for n in notes if n.name == "fission" and not n.is_done and n.operations
+        ),
         tuple(Reason.of(note) for note in by_kernels if note.operations),
         _memory.recorded(loop),
         tuple(inner),
@@ -191,7 +189,9 @@ def _many(count: int) -> str:
 
 
 def _moved(notes: Sequence[Note]) -> tuple[Moved, ...]:
-    return tuple(Moved(each, note.place) for note in notes for each in note.operations if note.place)
+    return tuple(
+        Moved(each, note.place) for note in notes for each in note.operations if note.place
+    )
 
 
 def _refusal(notes: Sequence[Note], name: str) -> Reason | None:

@@ -115,7 +115,9 @@ class Recorded:
         else:
             every = self.best_checkpoint_every
             is_better = every is not None and self.checkpoint_every == 1 and every > 2
-            cure = f"; checkpoint_every={every}: {self.with_checkpoints(every)}" if is_better else ""
+            cure = (
+                f"; checkpoint_every={every}: {self.with_checkpoints(every)}" if is_better else ""
+            )
         return f"{self.size}{cure if self.states.terms else ''}"
 
 
