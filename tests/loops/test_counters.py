@@ -124,7 +124,9 @@ def test_a_loop_without_long_tensors_keeps_its_counter():
 
 
 def test_a_while_loop_keeps_its_counter():
-    call = lambda: tf_ti.while_loop(lambda k: k < 7, lambda k: [k + 2], [0])
+    def call():
+        return tf_ti.while_loop(lambda k: k < 7, lambda k: [k + 2], [0])
+
     assert not moved(call)
     assert tf.function(call)()[0].numpy() == 8
 

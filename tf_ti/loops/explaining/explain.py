@@ -39,8 +39,8 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
         function: a `tf.function`, a concrete function, a model or layer of Keras, a loaded
             SavedModel, or anything else that can be called in a `tf.function`.
         args, kwargs: the arguments of a call; tensors may be `tf.TensorSpec`s. None are needed of
-            a concrete function, a `tf.function` that has an `input_signature`, a Keras model that
-            knows its inputs, and a SavedModel: there all signatures are told of.
+            a concrete function, a `tf.function` that has an `input_signature`, a model of Keras or
+            of OpenVINO that knows its inputs, and a SavedModel: there all signatures are told of.
 
     Returns:
         An `Explanation`. Printed, it is a paragraph for each loop; in a notebook also a picture.

@@ -93,7 +93,7 @@ class Recorded:
 
     @property
     def best_checkpoint_every(self) -> int | None:
-        """The `checkpoint_every` that takes the least memory; None if the iterations are unknown."""
+        """The `checkpoint_every` that takes the least memory; None of unknown iterations."""
         return None if self.iterations is None else max(1, round(math.sqrt(self.iterations)))
 
     def with_checkpoints(self, every: int) -> Size:
