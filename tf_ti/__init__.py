@@ -20,6 +20,7 @@ from tf_ti.bags.many import embedding_bags
 from tf_ti.bags.updates import adagrad_update, adam_update, scatter_sub
 from tf_ti.loops.block.loop import Loop, LoopOutput, TripLimit
 from tf_ti.loops.drawing.draw import draw
+from tf_ti.loops.explaining.explain import explain
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap
 from tf_ti.loops.scan import scan
 from tf_ti.loops.tensor_iterator import tensor_iterator
@@ -46,6 +47,7 @@ __all__ = [
     "embedding_bag_packed",
     "embedding_bags",
     "embedding_segments_sum",
+    "explain",
     "gru_cell",
     "gru_sequence",
     "keras",

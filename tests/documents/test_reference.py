@@ -15,6 +15,12 @@ UNEXPORTED = {
     "tf_ti.loops.block.values.Iterator",
     "tf_ti.loops.block.values.Output",
     "tf_ti.loops.block.values.Recurrence",
+    "tf_ti.loops.explaining.explain.Explanation",
+    "tf_ti.loops.explaining.loops.LoopExplanation",
+    "tf_ti.loops.explaining.loops.Moved",
+    "tf_ti.loops.explaining.loops.Reason",
+    "tf_ti.loops.explaining.memory.Recorded",
+    "tf_ti.loops.explaining.memory.Size",
     "tf_ti.openvino.states.State",
 }
 DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(?:\w+):: (tf_ti[\w.]*)$", re.MULTILINE)

@@ -6,7 +6,16 @@ import pytest
 
 # They say which, or ask.
 _OWN = (
-    *("conditionals", "fission", "fission_and_programs", "forms", "fuse", "passes", "profiler"),
+    *(
+        "conditionals",
+        "explain",
+        "fission",
+        "fission_and_programs",
+        "forms",
+        "fuse",
+        "passes",
+        "profiler",
+    ),
     "programs",
 )
 

@@ -27,6 +27,7 @@ ROOMS = [
     ["passes"],
     ["derivatives"],
     ["drawing"],
+    ["explaining"],
     ["call"],
     ["tensor_iterator", "scan", "while_loop", "block"],
 ]

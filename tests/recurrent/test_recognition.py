@@ -1180,9 +1180,200 @@ def test_a_number_of_iterations_that_shapes_tell_is_known():
             last = loop.add_loop_output(h, LoopOutput.LAST_VALUE)
         return last.tensor
 
-    for call in (scan, loop):
+    for call, is_extent in ((scan, False), (loop, True)):
         assert count(call, *GIVEN[:2]) == (1, 0)
-        assert count(call, tf.TensorSpec([None, B, N]), GIVEN[1]) == (0, 1)
+        found = count(call, tf.TensorSpec([None, B, N]), GIVEN[1])
+        assert found == ((1, 0) if is_extent else (0, 1))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -2])
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+def test_a_length_that_is_the_extent_of_what_is_sliced_keeps_no_loop(axis, dtype):
+    weights = Weights()
+
+    def scan(fuse, xs, h, delta=0, of_axis=axis):
+        length = tf.shape(xs, dtype)[of_axis] + delta if delta else tf.shape(xs, dtype)[of_axis]
+        return tf_ti.scan(
+            lambda h, x: (rnn(weights, x, h)[0], None), h, xs, axis=axis, length=length, fuse=fuse
+        )
+
+    shape = [None, B, N] if axis == 0 else [B, None, N]
+    specs = tf.TensorSpec(shape), GIVEN[1]
+    assert count(functools.partial(scan, True), *specs) == (1, 0)
+    # Another number, or another axis, is compared.
+    assert count(functools.partial(scan, True, delta=1), *specs) == (0, 1)
+    assert count(functools.partial(scan, True, of_axis=2), *specs)[0] == 0
+    xs = normal("x", *(T if d is None else d for d in shape))
+    known, plain = (tf.function(functools.partial(scan, fuse)) for fuse in (True, False))
+    for a, e in zip(*(tf.nest.flatten(f(xs, GIVEN[1])) for f in (known, plain)), strict=True):
+        if a is not None:
+            np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
+def test_a_cell_with_a_counter_of_steps_is_a_cell():
+    weights = Weights()
+
+    def call(fuse, xs, h, c):
+        def step(states, x):
+            h, c, k = states
+            h, c = joined(weights, x, h, c)
+            return (h, c, k + 1), h
+
+        (h, c, _), hs = tf_ti.scan(step, (h, c, 3), xs, fuse=fuse)
+        return h, c, hs
+
+    check(call, [normal("x", T, B, N), normal("h", B, H), normal("c", B, H)])
+
+
+MASK = tf.constant([[True, False, True], [False, False, True], [True, False, False], [True] * 3])
+
+
+def held(mask, new, old, keeps=False):
+    """States, of which the rows change where the mask is true, or else where it is false."""
+    column = mask[:, tf.newaxis]
+    choose = (lambda n, o: tf.where(column, o, n)) if keeps else functools.partial(tf.where, column)
+    return [choose(n, o) for n, o in zip(new, old, strict=True)]
+
+
+def masked_scan(cell, num_states, keeps=False, axis=0, outputs=True, weights=None, **options):
+    """A scan of a cell whose states a mask holds: a function of fuse, xs, mask and the states."""
+    weights = weights or Weights()
+
+    def call(fuse, xs, mask, *init):
+        def step(states, element):
+            x, mask = element
+            states = held(mask, cell(weights, x, *states), states, keeps)
+            return states, states[0] if outputs else None
+
+        last, ys = tf_ti.scan(step, list(init), (xs, mask), axis=axis, fuse=fuse, **options)
+        return [*last, ys] if outputs else last
+
+    return call, lambda: list(weights.found.values())
+
+
+@pytest.mark.parametrize("cell, num_states", [(joined, 2), (gru, 1), (rnn, 1)])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("starts", ["zeros", "numbers"])
+@pytest.mark.parametrize("outputs", [True, False])
+@pytest.mark.pairwise
+def test_states_that_a_mask_holds(cell, num_states, reverse, axis, keeps, starts, outputs):
+    call, variables = masked_scan(cell, num_states, keeps, axis, outputs, reverse=reverse)
+    xs, mask = normal("x", T, B, N), MASK
+    if axis:
+        xs, mask = tf.transpose(xs, [1, 0, 2]), tf.transpose(mask)
+    if starts == "zeros":
+        zeros = [tf.zeros([B, H])] * num_states
+        check(lambda fuse, *given: call(fuse, *given, *zeros), [xs, mask], variables)
+    else:
+        check(call, [xs, mask, *(normal(f"s{k}", B, H) for k in range(num_states))], variables)
+
+
+def test_a_mask_of_an_unknown_batch():
+    call, _ = masked_scan(joined, 2)
+    states = [tf.TensorSpec([None, H])] * 2
+    specs = tf.TensorSpec([T, None, N]), tf.TensorSpec([T, None], tf.bool), *states
+    given = normal("x", T, B, N), MASK, normal("h", B, H), normal("c", B, H)
+    known, plain = (
+        tf.function(functools.partial(call, fuse), input_signature=specs) for fuse in (True, False)
+    )
+    assert count(functools.partial(call, True), *specs) == (1, 0)
+    for a, e in zip(*(tf.nest.flatten(f(*given)) for f in (known, plain)), strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
+def test_a_mask_that_comparisons_make():
+    weights = Weights()
+
+    def call(fuse, xs, steps, lengths):
+        def step(h, element):
+            x, k = element
+            new = rnn(weights, x, h)[0]
+            h = tf.where(tf.expand_dims(k < lengths, 1), new, h)
+            return h, h
+
+        return tf_ti.scan(step, tf.zeros([B, H]), (xs, steps), fuse=fuse)
+
+    given = [normal("x", T, B, N), tf.range(T), tf.constant([T, 1, 0])]
+    check(call, given, lambda: list(weights.found.values()))
+
+
+def test_what_a_mask_leaves_out_may_be_nan():
+    xs = tf.where(MASK[..., tf.newaxis], normal("x", T, B, N), np.nan)
+    call, _ = masked_scan(joined, 2)
+    states = [normal("h", B, H), normal("c", B, H)]
+    known, plain = (
+        tf.function(lambda *given, fuse=fuse: call(fuse, *given))(xs, MASK, *states)
+        for fuse in (True, False)
+    )
+    for a, e in zip(tf.nest.flatten(known), tf.nest.flatten(plain), strict=True):
+        assert not np.isnan(e).any()
+        np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)
+
+
+def _first_alone(weights, x, mask, h, c):
+    new = joined(weights, x, h, c)
+    return [held(mask, new[:1], [h])[0], new[1]]
+
+
+def _two_masks(weights, x, mask, h, c):
+    new = joined(weights, x, h, c)
+    return [held(mask, new[:1], [h])[0], held(~mask, new[1:], [c])[0]]
+
+
+def _of_columns(weights, x, mask, h, c):
+    new, columns = joined(weights, x, h, c), tf.tile(mask[:, tf.newaxis], [1, H])
+    return [tf.where(columns, n, o) for n, o in zip(new, (h, c), strict=True)]
+
+
+def _of_a_state(weights, x, mask, h, c):
+    return held(h[:, 0] > 0, joined(weights, x, h, c), [h, c])
+
+
+def _in_every_step(weights, x, mask, h, c):
+    return held(tf.constant([True, False, True]), joined(weights, x, h, c), [h, c])
+
+
+def _of_other_states(weights, x, mask, h, c):
+    return held(mask, joined(weights, x, h, c), [c, h])
+
+
+def _of_scaled_states(weights, x, mask, h, c):
+    return held(mask, joined(weights, x, h, c), [0.5 * h, 0.5 * c])
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *(_first_alone, _two_masks, _of_columns, _of_a_state, _in_every_step),
+        *(_of_other_states, _of_scaled_states),
+    ],
+)
+def test_other_choices_of_states_are_no_masks(cell):
+    weights = Weights()
+
+    def call(fuse, xs, mask, *init):
+        def step(states, element):
+            states = cell(weights, *element, *states)
+            return states, states[0]
+
+        return tf_ti.scan(step, list(init), (xs, mask), fuse=fuse)
+
+    check_no_sequence(call, [normal("x", T, B, N), MASK, normal("h", B, H), normal("c", B, H)])
+
+
+def test_an_output_that_no_mask_holds_keeps_the_loop():
+    weights = Weights()
+
+    def call(fuse, xs, mask, h):
+        def step(h, element):
+            new = rnn(weights, element[0], h)
+            return held(element[1], new, [h])[0], new[0]
+
+        return tf_ti.scan(step, h, (xs, mask), fuse=fuse)
+
+    check_no_sequence(call, [normal("x", T, B, N), MASK, normal("h", B, H)])
 
 
 def test_a_number_of_iterations_that_was_taken_for_known_cannot_be_fed():

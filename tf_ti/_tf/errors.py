@@ -55,12 +55,38 @@ def warn(message: str) -> None:
 
 
 def place_of(op: tf.Operation) -> str:
-    """Where the user's code made an operation, as " (model.py, line 12)"; nothing if unknown."""
-    frames = op.traceback or ()
-    if not any(frame.name == "func_graph_from_py_func" for frame in frames):
-        return ""  # of a saved model
-    own = [frame for frame in frames if _is_users_frame(frame.filename, frame.name)]
-    return f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""
+    """The user's line that made an operation, or the one that it is a copy of.
+
+    As "model.py, line 12"; "" if it is not known, as in a saved model.
+    """
+    # TensorFlow's object with the frames is not to be kept: it does not outlive the operation.
+    place = getattr(op, "tf_ti_place", None)
+    return _find_place(op) if place is None else place
+
+
+def copy_place(op: tf.Operation, copied: tf.Operation) -> None:
+    """Lets a copy of an operation have the place of that."""
+    copied.tf_ti_place = place_of(op)
+
+
+def _find_place(op: tf.Operation) -> str:
+    if not _is_traced(op):
+        return ""
+    frames = op.traceback.get_user_frames()
+    for k in range(len(frames) - 1, -1, -1):
+        frame = frames[k]
+        if _is_users_frame(frame.filename, frame.name):
+            return f"{os.path.basename(frame.filename)}, line {frame.lineno}"
+    return ""
+
+
+def _is_traced(op: tf.Operation) -> bool:
+    """True if a Python function made an operation's graph; false for one of a saved model."""
+    graph = op.graph
+    if not hasattr(graph, "tf_ti_is_traced"):
+        frames = op.traceback or ()
+        graph.tf_ti_is_traced = any(frame.name == "func_graph_from_py_func" for frame in frames)
+    return graph.tf_ti_is_traced
 
 
 def _is_users(code: types.CodeType) -> bool:

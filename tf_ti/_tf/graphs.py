@@ -146,6 +146,33 @@ def static_value(tensor: tf.Tensor) -> Any:
     return static
 
 
+def is_extent(number: tf.Tensor, tensor: tf.Tensor, axis: int) -> bool:
+    """True if a number is `tf.shape(tensor)[axis]`, cast perhaps, or kept from being negative."""
+    number, rank = _outermost(number), tensor.shape.rank
+    while number.op.type in ("Cast", "Identity") or _is_at_least_0(number.op):
+        number = _outermost(number.op.inputs[0])
+    if number.op.type != "StridedSlice" or number.shape.rank != 0 or rank is None:
+        return False
+    shape, position = number.op.inputs[:2]
+    if shape.op.type != "Shape" or _outermost(shape.op.inputs[0]) is not _outermost(tensor):
+        return False
+    found = tf.get_static_value(position)
+    return found is not None and int(found[0]) % rank == axis % rank
+
+
+def _is_at_least_0(op: tf.Operation) -> bool:
+    return op.type == "Maximum" and tf.get_static_value(op.inputs[1]) == 0
+
+
+def _outermost(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor that a graph captured, if this is one that it did."""
+    if tensor.op.type == "Placeholder" and isinstance(tensor.graph, func_graph.FuncGraph):
+        for outside, inside in tensor.graph.captures:
+            if inside is tensor and tf.is_symbolic_tensor(outside):
+                return _outermost(outside)
+    return tensor
+
+
 def forget_captures(graph: FuncGraph) -> None:
     """Lets go of the captured tensors of a graph that needs its placeholders only."""
     graph._function_captures.clear()

@@ -23,6 +23,8 @@ class Input:
         label: the name that errors give it.
         shape: the parameter's static shape.
         mode, axis, start, end, stride, part_size: as the op's attributes of these names.
+        counted_as: the label of an input of which there are as many pieces, or "". The op does not
+            say it.
     """
 
     label: str
@@ -33,6 +35,7 @@ class Input:
     end: int = -1
     stride: int = 1
     part_size: int = 1
+    counted_as: str = ""
 
     @property
     def is_counted(self) -> bool:

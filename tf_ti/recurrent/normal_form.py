@@ -31,6 +31,12 @@ _MOST_TERMS = 32
 # Beyond, products overflow, or vanish, in one order and not in another.
 _LARGEST = Fraction(2**32)
 _MOST_PIECES = 16
+_LIMIT = "Without this limit the loop may be a sequence."
+_MASK = (
+    "Let one mask hold all states: tf.where(mask[:, tf.newaxis], new, old), of slices that are one "
+    "bool for each row."
+)
+_CURES = {"Select": _MASK, "SelectV2": _MASK}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,7 +286,7 @@ class Reader:
         try:
             _batching.check_plain(op)
             if op.type not in _RULES:
-                raise Unknown(f"cells have no {op.type} of states")
+                raise Unknown(f"cells have no {op.type} of states", cure=_CURES.get(op.type, ""))
             return _RULES[op.type](self, op, tensor.value_index, self.columns)
         except Unknown as refusal:
             raise refusal.at(op) from None
@@ -554,7 +560,7 @@ def _minimum(a: Polynomial, b: Polynomial) -> Polynomial:
 def _maximum(a: Polynomial, b: Polynomial) -> Polynomial:
     argument, smallest, is_second = _with_number(a, b)
     if smallest:
-        raise Unknown("it is a maximum with another number than 0")
+        raise Unknown("it is a maximum with another number than 0", cure=_LIMIT)
     return _limited_below(argument, _MAXIMUM[is_second])
 
 
@@ -569,7 +575,7 @@ def _limited_below(argument: Polynomial, limits: Limits) -> Polynomial:
 
 def _clip(a: Polynomial, smallest: Polynomial, largest: Polynomial) -> Polynomial:
     if constant(smallest):
-        raise Unknown("it is limited to another number than 0")
+        raise Unknown("it is limited to another number than 0", cure=_LIMIT)
     return _unit(a, constant(largest), _CLIP)
 
 

@@ -219,16 +219,21 @@ def _first_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor |
     nothing = [None] * (len(op.inputs) - len(inputs.differentiable))
     num_states = 1 + op.get_attr("num_cells")
     by_y, by_states = gradients[0], gradients[1 : 1 + num_states]
+    tensors = saved(op)
     if _coefficients(op)[0]:  # clipped
         with _at(op):
             found = inputs.run_gradient([*inputs.differentiable, by_y, *by_states])
         return [*found, *nothing]
-    saved = op.outputs[1 + num_states :]
-    if not saved:
+    if not tensors:
         raise ValueError(f"{op.type}: without what it saves, a sequence has no gradient")
     with _at(op):
-        found = gradient_op(op, [*inputs.all(), op.outputs[0], *saved, by_y, *by_states])
+        found = gradient_op(op, [*inputs.all(), op.outputs[0], *tensors, by_y, *by_states])
     return [*found, *nothing]
+
+
+def saved(op: tf.Operation) -> Sequence[tf.Tensor]:
+    """What a sequence op saves for its gradient, [time, batch, ...] each."""
+    return op.outputs[2 + op.get_attr("num_cells") :]
 
 
 def _named(op: tf.Operation, names: dict[str, str | None], flat: Sequence[Any]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ biases, and of anything that does not depend on a state. That becomes the x of t
 with its matrix, where it is one product in all gates, else added up outside for all steps. The
 gates may lie in any order in one matrix, or in several.
 
+All states may be held where a mask, the same for all, says so: tf.where(mask, c', c).
+
 All outputs must follow from the hidden states, or be last states; only then nothing needs the loop.
 """
 
@@ -26,8 +28,9 @@ import tensorflow as tf
 
 from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes import batching as _batching, outside as _outside
-from tf_ti.loops.passes.analysis import Analysis
+from tf_ti.loops.passes.analysis import Analysis, without_identity
 from tf_ti.loops.passes.step import Fuse, Note, Step, Unknown
+from tf_ti.loops.traced import TracedLoop
 from tf_ti.recurrent import normal_form as _form, ops
 from tf_ti.recurrent.normal_form import Activated, Outside, Polynomial, Product, State
 from tf_ti.recurrent.spec import GATES, Activation, CellSpec, Kind
@@ -46,7 +49,8 @@ def recognize(analysis: Analysis, fuse: Fuse, name: str | None) -> Step:
             return sequence.run()
 
     text = f"runs as one sequence of {sequence.kind.upper()} cells"
-    return Step(None, add, (Note("recognition", text, True),))
+    count = len(_batching.computing(analysis.uses.operations))
+    return Step(None, add, (Note("recognition", text, True, count=count),))
 
 
 # --- cells ---------------------------------------------------------------------------------------
@@ -102,6 +106,71 @@ class _Cell:
     activations: tuple[Activation, ...]
     linear_before_reset: bool = False
     compared: frozenset[int] = frozenset()  # states of which one row is not repeated
+    mask: "_Mask | None" = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Mask:
+    """The choice between new states and old ones.
+
+    Attributes:
+        condition: a bool for each row, [rows, 1].
+        keeps: true if the old states are those where it is true.
+        new: the new states, in the order of the back edges.
+    """
+
+    condition: tf.Tensor
+    keeps: bool
+    new: tuple[tf.Tensor, ...]
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> "_Mask | None":
+        """The one that all states of a loop have, or None."""
+        graph, results = analysis.loop.body, analysis.uses.results
+        conditions, keeps, new = [], set(), []
+        for result, parameter in analysis.loop.spec.back_edges:
+            made, old = results[result], graph.inputs[parameter]
+            if made.op.type != "SelectV2":
+                return None
+            condition, *choices = made.op.inputs
+            is_old = [without_identity(choice) is old for choice in choices]
+            if sum(is_old) != 1 or not _batching.is_plain(made.op):
+                return None
+            conditions.append(condition)
+            keeps.add(is_old[0])
+            new.append(choices[is_old[0]])
+        is_one = len(keeps) == 1 and all(_are_equal(conditions[0], each) for each in conditions)
+        if not is_one or not _is_for_rows(condition, analysis):
+            return None
+        if any(t.shape.rank != 2 or t.shape[1] != made.shape[1] for t in new):
+            return None
+        return cls(condition, *keeps, tuple(new))
+
+
+def _are_equal(a: tf.Tensor, b: tf.Tensor) -> bool:
+    """True if two tensors of a body are computed in the same way of the same."""
+    stack, seen = [(a, b)], set()
+    while stack:
+        one, two = stack.pop()
+        if one is two or (one.ref(), two.ref()) in seen:
+            continue
+        seen.add((one.ref(), two.ref()))
+        op, other = one.op, two.op
+        if op.type == "Placeholder" or not _batching.is_plain(op):
+            return False
+        if (op.type, one.value_index) != (other.type, two.value_index):
+            return False
+        if op.node_def.attr != other.node_def.attr or len(op.inputs) != len(other.inputs):
+            return False
+        stack.extend(zip(op.inputs, other.inputs))
+    return True
+
+
+def _is_for_rows(condition: tf.Tensor, analysis: Analysis) -> bool:
+    """True if a condition is a bool for each row of a step, and of no state."""
+    is_column = condition.shape.rank == 2 and condition.shape[1] == 1
+    is_of_slices = analysis.is_outside(condition) and not analysis.is_invariant(condition)
+    return is_column and is_of_slices
 
 
 def _cell(analysis: Analysis) -> _Cell:
@@ -109,40 +178,62 @@ def _cell(analysis: Analysis) -> _Cell:
     loop, results = analysis.loop, analysis.uses.results
     graph, edges = loop.body, loop.spec.back_edges
     if len(edges) not in (1, 2):
-        raise Unknown(f"it has {len(edges)} states, and cells have one or two")
+        raise _too_many(loop)
     if graph.control_outputs or loop.num_users_results < len(graph.outputs):
-        raise Unknown("it has effects")
-    if not analysis.counts.may_leave:
-        raise Unknown("without the loop nobody would compare its numbers of iterations")
+        cure = "Draw random numbers before the loop, and print or assign after it."
+        raise Unknown("it draws random numbers, or has other effects", cure=cure)
     shapes = set()
     for result, parameter in edges:
         inside, outside = graph.inputs[parameter], loop.tensors[parameter]
         shape, given, made = inside.shape, outside.shape, results[result].shape
         # Only the loop finds out whether a state has the shape that a body was built for.
         if {shape.rank, given.rank, made.rank} != {2} or inside.dtype not in _TYPES:
-            raise Unknown("a state is no matrix of floats of known width")
+            raise Unknown("a state is no matrix of floats, [rows, width]")
         if any(g is None and s is not None for g, s in zip(given.as_list(), shape.as_list())):
-            raise Unknown("only the loop finds out if a state has the body's shape")
+            cure = "tf.ensure_shape gives the initial state a known shape."
+            raise Unknown("only the loop finds out if a state has the body's shape", cure=cure)
         shapes.add((inside.dtype, *shape.as_list()))
         shapes.add((inside.dtype, *made.as_list()))
     if len({(dtype, width) for dtype, _, width in shapes}) > 1 or not shape[1]:
         raise Unknown("its states are not of one type and width")
     if len({rows for _, rows, _ in shapes} - {None}) > 1:
         raise Unknown("its states do not have the same number of rows")
-    reader = _form.Reader(analysis)
+    reader, mask = _form.Reader(analysis), _Mask.of(analysis)
+    made_of = [results[result] for result, _ in edges] if mask is None else mask.new
     new = []
-    for result, _ in edges:
-        columns = reader.columns(results[result])
+    for tensor in made_of:
+        columns = reader.columns(tensor)
         if len(columns) > 1:
             raise Unknown("the columns of a state are computed in different ways")
         new.append(columns[0][1])
+    if not analysis.counts.may_leave:
+        cure = (
+            "Give the iterated tensors a known number of steps, as tf.ensure_shape does, and leave "
+            "a length out."
+        )
+        reason = "without the loop nobody would compare its numbers of iterations"
+        raise Unknown(reason, cure=cure)
     matcher = _Matcher(reader, shape[1], inside.dtype)
     if len(new) == 1:
-        tensor = results[edges[0][0]]
-        cell = matcher.gru(*new, tensor) if len(new[0]) == 3 else matcher.rnn(*new)
+        cell = matcher.gru(*new, *made_of) if len(new[0]) == 3 else matcher.rnn(*new)
     else:
         cell = matcher.lstm(new, 0, 1) if len(new[0]) == 1 else matcher.lstm(new, 1, 0)
-    return dataclasses.replace(cell, compared=frozenset(reader.compared))
+    return dataclasses.replace(cell, compared=frozenset(reader.compared), mask=mask)
+
+
+def _too_many(loop: TracedLoop) -> Unknown:
+    """The reason why a loop of none, or of more than two states is no cell."""
+    edges = loop.spec.back_edges
+    labels = [loop.spec.inputs[parameter].label for _, parameter in edges]
+    listed = f": {', '.join(labels)}" if labels else ""
+    counters = [
+        label for label, (_, p) in zip(labels, edges) if loop.body.inputs[p].dtype.is_integer
+    ]
+    cure = ""
+    if counters and len(edges) - len(counters) in (1, 2):
+        cure = f"If {' and '.join(counters)} only counts, pass tf.range(steps) as slices instead."
+    count = len(edges) or "no"
+    return Unknown(f"it has {count} states, and cells have one or two{listed}", cure=cure)
 
 
 class _Matcher:
@@ -238,7 +329,7 @@ class _Matcher:
         products = {m: c for m, c in argument.items() if not _form.is_outside(m)}
         product, coefficient = self._product(products)
         if product.factor != {State(h)}:
-            raise Unknown("a gate has a product of another state")
+            raise Unknown("a gate has a product of another state than the hidden one")
         return _Gate(activation, product, coefficient, self._rest(argument))
 
     def _candidate(self, atom: Activated) -> tuple[_Gate, Activated]:
@@ -266,6 +357,9 @@ class _Matcher:
 
     def _product(self, terms: Polynomial) -> tuple[Product, Fraction]:
         """The only one, of whole states."""
+        if any(isinstance(atom, State) for monomial in terms for atom in monomial):
+            cure = "Without it the loop may be a sequence."
+            raise Unknown("a gate reads a state without a matrix, as peepholes do", cure=cure)
         if len(terms) != 1:
             raise Unknown("a gate has not one product with the hidden state")
         ((monomial, coefficient),) = terms.items()
@@ -384,7 +478,8 @@ class _Sequence:
         if not all(self._is_bias(m) for _, p in self._biases for m in p):
             raise Unknown("a bias has rows or iterations")
         slices = [t for t in _tensors(self._inputs) if not analysis.is_invariant(t)]
-        if not slices or not analysis.agree(slices):
+        masks = [] if cell.mask is None else [cell.mask.condition]
+        if not slices or not analysis.agree([*slices, *masks]):
             raise Unknown("it has no slices, or their numbers are not known to agree")
         self._x = self._common_factor()
         step = self._dtype.size * len(order) * self._size * (self._rows or 2**64)
@@ -395,14 +490,12 @@ class _Sequence:
         others = [o for o in loop.spec.outputs if o not in self._placed]
         for output in others:
             if not self._may_be_joined(output):
-                raise Unknown(
-                    f"{output.label} follows neither from the hidden states nor from slices",
-                    self._values[output.source].op,
-                )
+                raise self._why_not(output)
         source = None if self._x is None else analysis.input_of(self._x.tensor)
-        if fuse is not Fuse.ALL and (others or source is None):
+        if fuse is not Fuse.ALL and (others or masks or source is None):
             raise Unknown("an eager call is for cells of slices and states alone")
         self._batch_major = self._with_time_second(*source) if source is not None else None
+        self._gives_steps = any(o.mode != "last" for o in loop.spec.outputs)
         self._spec = CellSpec(
             cell.kind,
             tuple(
@@ -412,11 +505,23 @@ class _Sequence:
             order,
             linear_before_reset=cell.linear_before_reset,
             reverse=analysis.counts.order < 0,
+            hold_output=cell.mask is not None and self._gives_steps,
             time_major=self._batch_major is None,
             transpose_weights=next(_products(self._r)).is_transposed,
         )
         if not ops.has_kernel(self._spec) or ops.asks_for_gpu():
             raise Unknown("there is no kernel for it")
+
+    def _why_not(self, output: _spec.Output) -> Unknown:
+        """The reason why an output keeps the loop."""
+        tensor, label = self._values[output.source], output.label
+        cells = [self._values[result] for result in self._results[1:]]
+        if any(tensor is cell for cell in cells):
+            reason = f"{label} has the cell states of all steps, and a sequence gives the last"
+            return Unknown(reason, tensor.op, "Return the hidden state alone from each step.")
+        reason = f"{label} follows neither from the hidden states nor from slices"
+        cure = f"Compute {label} from the hidden states and slices, in the body or after the loop."
+        return Unknown(reason, tensor.op, cure)
 
     def _is_bias(self, monomial: _form.Monomial) -> bool:
         """True if it is the same in all rows and iterations."""
@@ -516,7 +621,10 @@ class _Sequence:
             state if k in compared else _broadcast(state, 0, rows)
             for k, state in zip(self._cell.states, states)
         ]
-        y, last = ops.run(self._spec, x, states, w, r, self._bias())
+        mask = None if self._cell.mask is None else self._mask(rows)
+        y, last = ops.run(self._spec, x, states, w, r, self._bias(), mask=mask)
+        if mask is not None and self._gives_steps:
+            y = self._beginning_with(states[0], y, mask)
         outputs = []
         for output in self._analysis.loop.spec.outputs:
             if output.mode == "last":
@@ -528,6 +636,23 @@ class _Sequence:
                 (stacked,) = self._outside.compute([self._values[output.source]])
                 outputs.append(self._outside.joined(output, stacked))
         return outputs
+
+    def _mask(self, rows: _batching.Extent) -> tf.Tensor:
+        """The steps that change the states, in the layout of x."""
+        mask = self._cell.mask
+        (value,) = self._outside.compute([mask.condition])
+        value = _broadcast(tf.squeeze(value, 2), 1, rows)
+        value = tf.logical_not(value) if mask.keeps else value
+        return value if self._spec.time_major else tf.transpose(value)
+
+    def _beginning_with(self, hidden: tf.Tensor, y: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """The hidden states of all steps: the initial one before the first that is not held."""
+        static = tf.get_static_value(hidden)
+        if static is not None and not np.any(static):
+            return y
+        time = 0 if self._spec.time_major else 1
+        begun = tf.cumsum(tf.cast(mask, tf.int32), time, reverse=self._spec.reverse) > 0
+        return tf.where(begun[:, :, tf.newaxis], y, tf.expand_dims(hidden, time))
 
     def _x_and_w(self) -> tuple[tf.Tensor, tf.Tensor | None]:
         if self._x is None:

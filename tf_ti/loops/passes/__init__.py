@@ -12,13 +12,15 @@ from tensorflow.types.experimental import ConcreteFunction
 from tf_ti import _tf
 from tf_ti.loops import lower as _lower
 from tf_ti.loops.passes import (
+    counters as _counters,
     cut as _cut,
     growth as _growth,
     products as _products,
     programs as _programs,
 )
 from tf_ti.loops.passes.analysis import Analysis, analyse
-from tf_ti.loops.passes.step import Fuse, Note, Step, Unknown
+from tf_ti.loops.passes.step import Account, Fuse, Note, Step, Unknown
+from tf_ti.loops.spec import OPS
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
@@ -45,7 +47,7 @@ class Candidate:
     def analysis(self) -> Analysis:
         """The analysis of the loop; raises `Unknown` where that may be nothing else."""
         if isinstance(self._found, Unknown):
-            raise Unknown(self._found.reason, self._found.operation)
+            raise self._found.again()
         return self._found
 
     @functools.cached_property
@@ -53,7 +55,7 @@ class Candidate:
         try:
             return analyse(self.loop)
         except Unknown as refusal:
-            return Unknown(refusal.reason, refusal.operation)
+            return refusal.again()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Outcome:
     notes: tuple[Note, ...] = ()
 
 
-# Recognizers of whole loops, by the name of the operation that they know: from an analysis, what
+# Recognizers of whole loops, by the type of the operation that they know: from an analysis, what
 # may become of the loop and a name. `tf_ti.recurrent`, which is made of loops, enters its own.
 RECOGNIZERS: dict[str, Callable[[Analysis, Fuse, str | None], Step]] = {}
 
@@ -94,18 +96,20 @@ def _recognize(candidate: Candidate) -> Step | None:
     if not RECOGNIZERS:
         return None
     if candidate.checkpoint_every != 1:
-        raise Unknown("checkpoint_every asks for less than another operation would record")
+        cure = "tf_ti.lstm_sequence and its like take checkpoint_every themselves."
+        raise Unknown("checkpoint_every asks for less than a sequence would record", cure=cure)
     reasons = []
     for recognize in RECOGNIZERS.values():
         try:
             return recognize(candidate.analysis, candidate.fuse, candidate.name)
         except Unknown as refusal:
-            reasons.append((refusal.reason, refusal.operation))
-    raise Unknown(*reasons[0])
+            reasons.append(refusal.again())
+    raise reasons[0]
 
 
 # All passes, in their order.
 PASSES = (
+    Pass("counters", Fuse.ALL, lambda candidate: _counters.split(candidate.loop)),
     Pass("recognition", Fuse.WHOLE, _recognize),
     Pass("products", Fuse.ALL, lambda candidate: _products.split(candidate.analysis)),
     Pass("fission", Fuse.ALL, lambda candidate: _cut.split(candidate.analysis)),
@@ -128,8 +132,10 @@ def run(
     loop = dataclasses.replace(loop, spec=spec)
     candidate = Candidate(loop, fuse, checkpoint_every or 1, name)
     finishes, notes = [], []
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    before = 0 if graph is None else len(graph.get_operations())
     with tf.control_dependencies(loop.controls):
-        for each in PASSES if not tf.executing_eagerly() else ():
+        for each in PASSES if graph is not None else ():
             if fuse < each.fuse:
                 continue
             try:
@@ -154,6 +160,8 @@ def run(
             outputs = finish(outputs)
     if candidate is None:
         _forget(loop.body)
+    if graph is not None:
+        _keep_account(graph.get_operations()[before:], name, tuple(notes))
     return Outcome(outputs, tuple(notes))
 
 
@@ -184,6 +192,18 @@ def check_fuse(fuse: Any) -> None:
     """Refuses what a user gives for `fuse` if it is neither true nor false."""
     if not isinstance(fuse, (bool, np.bool_)):
         raise TypeError(f"fuse must be True or False, got {fuse!r}")
+
+
+def _keep_account(made: list[tf.Operation], name: str | None, notes: tuple[Note, ...]) -> None:
+    """Gives the operation that a loop became, or else the first in its place, the account."""
+    kinds = (*OPS, *RECOGNIZERS)
+    made = [op for op in made if not hasattr(op, "tf_ti_account")]
+    op = next((op for op in made if op.type in kinds), made[0] if made else None)
+    if op is not None:
+        name = name or op.name.rpartition("/")[2]
+        scope = tf.get_current_name_scope()
+        path = f"{scope}/{name}" if scope else name
+        op.tf_ti_account = Account(path, notes, _tf.place_of(op))
 
 
 def _forget(body: _tf.FuncGraph) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes import batching as _batching
 from tf_ti.loops.passes.step import Unknown
@@ -28,6 +29,8 @@ from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as
 CONSTANT, INVARIANT, BEFORE, CORE = range(4)
 _LARGEST = 4  # the values at the cuts, of slices and outputs
 _UNKNOWN = 2**64
+_ENSURE = "tf.ensure_shape gives a tensor a known shape."
+_AGREE = "Give the tensors that it slices known numbers of steps: tf.ensure_shape does."
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,7 +56,7 @@ class Counts:
 
     @classmethod
     def of(cls, loop: TracedLoop) -> "Counts":
-        spec, limit = loop.spec, loop.num_iterations
+        spec, limit = loop.spec, _limit(loop)
         counted = tuple(i for i, given in enumerate(spec.inputs) if given.is_sliced)
         strides = [spec.inputs[i].stride for i in counted]
         strides = strides or [o.stride for o in spec.outputs if o.mode in ("stack", "concat")]
@@ -80,16 +83,28 @@ class Counts:
         agreement: dict[int, Any] = {}
         for i in counted:
             is_known = i in found and count is not None and found[i] >= count
-            agreement[i] = "known" if is_known else i
+            like = [k for k in counted if spec.inputs[k].label == spec.inputs[i].counted_as]
+            agreement[i] = "known" if is_known else like[0] if like else i
         is_known = all(key == "known" for key in agreement.values())
         is_known = is_known and (limit is None or static is not None)
         return cls(
             counted,
             agreement,
             bool(count),
-            is_known or (limit is None and len(counted) == 1),
+            is_known or (limit is None and len(set(agreement.values())) == 1),
             -1 if strides and max(strides) < 0 else 1,
         )
+
+
+def _limit(loop: TracedLoop) -> int | tf.Tensor | None:
+    """The limit of a loop; None if it is the extent of a tensor that the loop slices."""
+    limit = loop.num_iterations
+    if isinstance(limit, tf.Tensor) and not isinstance(limit, _tf.EagerTensor):
+        for given, tensor in zip(loop.spec.inputs, loop.tensors):
+            is_whole = given.is_sliced and given.part_size == 1 and _slices.covers(given)
+            if is_whole and _tf.is_extent(limit, tensor, given.axis):
+                return None
+    return limit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,7 +134,7 @@ class Uses:
     @classmethod
     def of(cls, loop: TracedLoop, counts: Counts) -> "Uses":
         spec, graph = loop.spec, loop.body
-        results = tuple(map(_without_identity, graph.outputs))
+        results = tuple(map(without_identity, graph.outputs))
         staying = {result for result, _ in spec.back_edges}
         staying |= set(range(loop.num_users_results, len(graph.outputs)))
         staying |= {o.source for o in spec.outputs if not may_be_joined_outside(loop, o)}
@@ -245,7 +260,8 @@ def analyse(
 ) -> Analysis:
     """Finds the levels; refuses loops that may be nothing else."""
     if loop.condition is not None:
-        raise Unknown("its condition is of the values of an iteration")
+        cure = "Where the number of steps is known before, a count in its place lets more leave."
+        raise Unknown("its condition is of the values of an iteration", cure=cure)
     counts = Counts.of(loop)
     for op in loop.body.get_operations():
         if _graphs.has_open_gradient(op):
@@ -304,7 +320,7 @@ class _Levels:
         if parameter.dtype not in _batching.TYPES:
             raise Unknown(f"{given.label} has values of type {parameter.dtype.name}")
         if shape.rank is None:
-            raise Unknown(f"the rank of {given.label} is not known")
+            raise Unknown(f"the rank of {given.label} is not known", cure=_ENSURE)
         if given.mode not in ("value", "slice", "index", "iterator"):
             raise Unknown(f"{given.label} is a history")
         known = shape.as_list()
@@ -315,14 +331,16 @@ class _Levels:
                 raise Unknown(f"the axis of {given.label} is out of range")
             if self._counts.agreement[i] == i:
                 if given.part_size != 1 or not _slices.covers(given):
-                    raise Unknown(f"only the loop finds out if the pieces of {given.label} fit")
+                    reason = f"only the loop finds out if the pieces of {given.label} fit"
+                    raise Unknown(reason, cure=_AGREE)
             known[given.axis] = given.part_size
             if given.mode != "slice":
                 del known[given.axis]
         if parameter.shape.rank != len(known) or any(
             d is None and p is not None for d, p in zip(known, parameter.shape.as_list())
         ):
-            raise Unknown(f"only the loop finds out if {given.label} has the body's shape")
+            reason = f"only the loop finds out if {given.label} has the body's shape"
+            raise Unknown(reason, cure=_ENSURE)
         return BEFORE if given.is_sliced else INVARIANT
 
     def _level_of(self, op: tf.Operation) -> int:
@@ -343,7 +361,8 @@ class _Levels:
                 return INVARIANT
             origins = [self._origins[t.op] for t, own in zip(used, levels) if own == BEFORE]
             if len({self._counts.agreement[origin] for origin in origins}) > 1:
-                raise Unknown("the numbers of its inputs' slices are not known to agree")
+                reason = "the numbers of its inputs' slices are not known to agree"
+                raise Unknown(reason, cure=_AGREE)
             self._origins[op] = origins[0]
         self._check_movable(op, levels)
         return level
@@ -405,7 +424,8 @@ def _many(size: int) -> str:
     return f"{size} bytes an iteration" if size < _UNKNOWN else "of unknown size"
 
 
-def _without_identity(tensor: tf.Tensor) -> tf.Tensor:
+def without_identity(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor of which one is a copy, which TensorFlow gives functions of their results."""
     while tensor.op.type == "Identity" and not tensor.op.control_inputs:
         tensor = tensor.op.inputs[0]
     return tensor

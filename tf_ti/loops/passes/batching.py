@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -145,6 +145,15 @@ def is_product(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
 def is_free(op: tf.Operation) -> bool:
     """True if nothing is computed: the output has the input's memory."""
     return op.type in ("ExpandDims", "Identity", "Reshape", "Snapshot", "Squeeze", "StopGradient")
+
+
+def computing(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
+    """Those of some operations that compute something."""
+    return [
+        op
+        for op in operations
+        if op.type not in ("Const", "NoOp", "Placeholder") and not is_free(op)
+    ]
 
 
 def batched(

@@ -28,7 +28,7 @@ from tf_ti.loops.passes import batching as _batching
 from tf_ti.loops.passes.analysis import CORE, INVARIANT, Analysis
 from tf_ti.loops.passes.choice import Choice, choose, is_worth_crossing, stacks
 from tf_ti.loops.passes.outside import Outside
-from tf_ti.loops.passes.step import Note, Step
+from tf_ti.loops.passes.step import Mention, Note, Step
 from tf_ti.loops.tracing import graphs as _graphs
 
 
@@ -169,12 +169,19 @@ class _Separation:
 
     def _notes(self) -> tuple[Note, ...]:
         notes = []
-        choice = self._cut.choice
-        for place, operations in (("before", choice.before), ("after", choice.after)):
-            names = sorted({_batching.kind(op) for op in operations if not _batching.is_free(op)})
-            if names:
-                text = f"computed {place} it, for all iterations: {', '.join(names)}"
-                notes.append(Note("fission", text, True))
+        cut, uses = self._cut, self._analysis.uses
+        invariant = {op for op in uses.operations if self._analysis.levels[op] == INVARIANT}
+        for place, operations in (
+            ("once, before it", invariant - cut.inside),
+            ("before it, for all iterations", cut.choice.before),
+            ("after it, for all iterations", cut.choice.after),
+        ):
+            moved = [op for op in uses.operations if op in operations and not _batching.is_free(op)]
+            if moved:
+                names = sorted({_batching.kind(op) for op in moved})
+                text = f"computed {place}: {', '.join(names)}"
+                operations = tuple(map(Mention.of, moved))
+                notes.append(Note("fission", text, True, operations, len(moved), place=place))
         return tuple(notes)
 
     def _finish(self, given: list[tf.Tensor]) -> list[tf.Tensor]:

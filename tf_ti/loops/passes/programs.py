@@ -11,10 +11,12 @@ from tf_ti._library import LOWERED, LOWERED_TYPES
 from tf_ti.loops.passes import batching as _batching
 from tf_ti.loops.passes.analysis import CORE, Analysis
 from tf_ti.loops.passes.step import Note, Step, Unknown
+from tf_ti.loops.spec import OPS
 from tf_ti.loops.traced import TracedLoop
 
 # As in cc/kernels/loops/lowering/rules.h: larger arrays do not fit a cache.
 _MOST_ELEMENTS = 2**22
+BY_XLA = "XLA compiles it"
 # By the type of a conditional, what tells why it becomes no select that a program runs, or None.
 CONDITIONALS: dict[str, Callable[[tf.Operation], str | None]] = {}
 
@@ -39,20 +41,17 @@ def run(op: tf.Operation) -> bool:
 
 def account(loop: TracedLoop) -> Step | None:
     """The same loop, with notes of the operations of its body that programs run, or do not."""
-    operations = [
-        op
-        for op in loop.body.get_operations()
-        if op.type not in ("Const", "Placeholder", "NoOp") and not _batching.is_free(op)
-    ]
-    if not operations or not are_there():
+    operations = _batching.computing(loop.body.get_operations())
+    if not operations:
         return None
-    refusals = [(op, reason) for op in operations if (reason := refusal(op)) is not None]
-    count = len(operations) - len(refusals)
-    chosen = sum(map(_is_conditional, operations)) - sum(_is_conditional(op) for op, _ in refusals)
-    notes = [Note.of("programs", Unknown(reason, op)) for op, reason in refusals]
-    if count:
-        text = f"programs may run {count} of {len(operations)} operations"
-        notes.insert(0, Note("programs", text, True))
+    _check_are_there()
+    refusals = {op: reason for op in operations if (reason := refusal(op)) is not None}
+    run = [op for op in operations if op not in refusals]
+    chosen = sum(map(_is_conditional, run))
+    notes = [Note.of("programs", Unknown(why, op, _cure(op))) for op, why in refusals.items()]
+    if run:
+        text = f"programs may run {len(run)} of {len(operations)} operations"
+        notes.insert(0, Note("programs", text, True, count=len(run)))
     if chosen:
         who = "1 conditional computes" if chosen == 1 else f"{chosen} conditionals compute"
         notes.insert(1, Note("programs", f"{who} all branches, and selects", True))
@@ -61,14 +60,28 @@ def account(loop: TracedLoop) -> Step | None:
 
 def are_there() -> bool:
     """False on a GPU, where XLA compiles, and where the environment says so."""
-    is_off = os.environ.get("TF_TI_PROGRAM") == "0"
-    return not (is_off or _tf.expects_gpu() or _tf.expects_xla())
+    try:
+        _check_are_there()
+    except Unknown:
+        return False
+    return True
+
+
+def _check_are_there() -> None:
+    if os.environ.get("TF_TI_PROGRAM") == "0":
+        raise Unknown("TF_TI_PROGRAM is 0", cure="Unset it in the environment.")
+    if _tf.expects_xla():
+        raise Unknown(BY_XLA)
+    if _tf.expects_gpu():
+        raise Unknown("there are no programs on a GPU")
 
 
 def refusal(op: tf.Operation) -> str | None:
     """The reason why no program runs an operation, or None."""
     if _is_conditional(op):
         return CONDITIONALS[op.type](op)
+    if op.type in OPS:
+        return "it is a loop itself"
     if op.type not in LOWERED and not _batching.is_free(op):
         return "no program has it"
     tensors = (*op.inputs, *op.outputs)
@@ -76,6 +89,22 @@ def refusal(op: tf.Operation) -> str | None:
     if others:
         return f"programs have no {others[0]}"
     return "its arrays are too large for a program" if any(map(_is_large, tensors)) else None
+
+
+def _cure(op: tf.Operation) -> str:
+    """What a user may do about an operation that no program runs, or ""."""
+    if any(word in op.type for word in ("Random", "Truncated", "Multinomial")):
+        return "Draw the numbers of all iterations before the loop, and pass them as slices."
+    if op.type in ("While", "StatelessWhile"):
+        return "tf_ti.while_loop, tf_ti.scan and tf_ti.Loop are faster inside of a loop."
+    if op.type in ("Print", "PrintV2", "EagerPyFunc", "PyFunc", "PyFuncStateless"):
+        return "Return the values, and look at them after the loop."
+    if op.type in ("VariableV2", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"):
+        return "Carry the value as a state, and assign it after the loop."
+    types = {t.dtype for t in (*op.inputs, *op.outputs)}
+    if op.type in LOWERED and any(t.is_integer and t not in LOWERED_TYPES for t in types):
+        return "int32 and int64 run in programs."
+    return ""
 
 
 def _is_conditional(op: tf.Operation) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.loops.traced import TracedLoop
 
 
@@ -31,18 +32,41 @@ class Unknown(Exception):
     Attributes:
         reason: the reason, in words for users.
         operation: the operation of the body that is the reason, if it is one.
+        cure: what a user may do about it, in a sentence, or "".
     """
 
-    def __init__(self, reason: str, operation: tf.Operation | None = None):
+    def __init__(self, reason: str, operation: tf.Operation | None = None, cure: str = ""):
         super().__init__(reason)
-        self.reason, self.operation = reason, operation
+        self.reason, self.operation, self.cure = reason, operation, cure
+
+    def again(self) -> "Unknown":
+        """The same without the traceback, which would keep graphs alive where it is kept."""
+        return Unknown(self.reason, self.operation, self.cure)
 
     def at(self, operation: tf.Operation) -> "Unknown":
-        """The same, of this operation unless it is of another one already.
+        """As `again`, of this operation unless it is of another one already."""
+        return Unknown(self.reason, self.operation or operation, self.cure)
 
-        It is another object, without the traceback, which would keep graphs alive where it is kept.
-        """
-        return Unknown(self.reason, self.operation or operation)
+
+@dataclasses.dataclass(frozen=True)
+class Mention:
+    """An operation of a body, by which users find it when the body is gone.
+
+    Attributes:
+        name, type: the operation's.
+        place: the user's line, as "model.py, line 12"; "" if unknown.
+    """
+
+    name: str
+    type: str
+    place: str
+
+    @classmethod
+    def of(cls, op: tf.Operation) -> "Mention":
+        return cls(op.name, op.type, _tf.place_of(op))
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name!r}{self.place and f' ({self.place})'}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,18 +77,40 @@ class Note:
         name: the pass.
         text: the deed, or the reason why there is none.
         is_done: true for a deed.
-        operation: the operation of the body that is meant, as `name (type)`, or "".
+        operations: the operations of the body that left it, or that are the reason.
+        count: the number of operations that it is about.
+        cure: what a user may do about it, in a sentence, or "".
+        place: where the operations run, if they left the loop.
     """
 
     name: str
     text: str
     is_done: bool
-    operation: str = ""
+    operations: tuple[Mention, ...] = ()
+    count: int = 0
+    cure: str = ""
+    place: str = ""
 
     @classmethod
     def of(cls, name: str, refusal: Unknown) -> "Note":
         op = refusal.operation
-        return cls(name, refusal.reason, False, "" if op is None else f"{op.name} ({op.type})")
+        operations = () if op is None else (Mention.of(op),)
+        return cls(name, refusal.reason, False, operations, len(operations), refusal.cure)
+
+
+@dataclasses.dataclass(frozen=True)
+class Account:
+    """What became of one loop; its operation has it as its attribute `tf_ti_account`.
+
+    Attributes:
+        name: the loop's, with the scopes around it.
+        notes: the account of its passes.
+        place: the user's line, as "model.py, line 12"; "" if unknown.
+    """
+
+    name: str
+    notes: tuple[Note, ...]
+    place: str
 
 
 @dataclasses.dataclass(frozen=True)

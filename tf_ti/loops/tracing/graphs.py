@@ -172,6 +172,9 @@ class _Copier:
             given = [self.tensors[t.ref()] for t in inputs]
             copied = _tf.create_operation(self.graph, op.op_def, given, dtypes, attrs, op.name)
         _tf.copy_gradient(op, copied)
+        _tf.copy_place(op, copied)
+        if hasattr(op, "tf_ti_account"):
+            copied.tf_ti_account = op.tf_ti_account
         if getattr(op, "tf_ti_gradient", None) is not None:
             op.tf_ti_gradient.claim(copied)
         self.operations[op] = [copied]

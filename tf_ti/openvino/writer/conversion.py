@@ -282,7 +282,8 @@ class Conversion:
 
 def _named(op: tf.Operation) -> str:
     """The name of an operation, and where the user's code made it."""
-    return shown(op.name) + _tf.place_of(op)
+    place = _tf.place_of(op)
+    return shown(op.name) + (place and f" ({place})")
 
 
 def _functions(op: tf.Operation) -> list[str]:

@@ -1,0 +1,250 @@
+"""States that only count become slices, and nobody sees a difference."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_ti
+from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
+
+N = 3
+DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+def values(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def moved(function, *specs):
+    """The labels of the counters that left a loop of a function."""
+    (loop,) = tf_ti.explain(tf.function(function), *specs)
+    return [m.operation.type for m in loop.moved if m.operation.type in ("AddV2", "Sub")]
+
+
+def defined(first, by, xs, reverse, dtype):
+    """The definition in NumPy: a sum of rows times their counters, and all counters."""
+    count = np.array(first, dtype)
+    total, counts = np.zeros(N, np.float32), []
+    for x in xs[::-1] if reverse else xs:
+        counts.append(count)
+        total = total + x * np.float32(count)
+        with np.errstate(over="ignore"):
+            count = (count + np.array(by).astype(dtype)).astype(dtype)
+    counts = np.array(counts[::-1] if reverse else counts, dtype)
+    return count, total, counts
+
+
+@pytest.mark.parametrize("steps", [0, 1, 6])
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.pairwise
+def test_a_scan_with_a_counter(dtype, reverse, is_known, steps):
+    seed = steps + 10 * reverse
+    rng = np.random.default_rng(seed)
+    print(f"seed {seed}")
+    limits = np.iinfo(dtype)
+    first, by = int(limits.max) - 2, int(rng.integers(1, 100))
+    xs = values(steps, N, seed=seed)
+
+    def f(state, x):
+        count, total = state
+        return (count + tf.constant(by, dtype), total + x * tf.cast(count, tf.float32)), count
+
+    def call(xs):
+        initial = tf.constant(first, dtype), tf.zeros([N])
+        (count, total), counts = tf_ti.scan(f, initial, xs, reverse=reverse)
+        return count, total, counts
+
+    spec = tf.TensorSpec([steps if is_known else None, N])
+    function = tf.function(call, input_signature=[spec])
+    if is_known or steps:  # of nothing all may leave
+        assert "AddV2" in moved(call, spec)
+    for found, expected in zip(function(xs), defined(first, by, xs, reverse, dtype), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_counters_of_all_kinds_leave():
+    xs = values(5, N)
+    for update in (lambda k: k + 1, lambda k: 1 + k, lambda k: k - 1, lambda k: k - (-2)):
+
+        def call(xs, update=update):
+            def f(s, x):
+                return (update(s[0]), s[1] + x * tf.cast(s[0], tf.float32)), update(s[0])
+
+            return tf_ti.scan(f, (7, tf.zeros([N])), xs)
+
+        assert moved(call, tf.TensorSpec([None, N]))
+        found = tf.function(call)(xs)
+        tf.config.run_functions_eagerly(True)
+        try:
+            expected = call(xs)
+        finally:
+            tf.config.run_functions_eagerly(False)
+        for a, b in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "update, initial",
+    [
+        (lambda k: 3 - k, 0),  # goes to and fro
+        (lambda k: k * 2, 1),
+        (lambda k: k + k, 1),
+        (lambda k: k + 0.5, 0.0),  # rounds
+        (lambda k: k + 1, np.zeros(2, np.int32)),  # no scalar
+        (lambda k: k + tf.random.uniform([], 0, 2, tf.int32), 0),
+    ],
+)
+def test_what_is_no_counter_stays(update, initial):
+    def call(xs):
+        return tf_ti.scan(lambda k, x: (update(k), x), initial, xs)
+
+    (loop,) = tf_ti.explain(call, tf.TensorSpec([5, N]))
+    assert loop.recorded is not None and not loop.moved
+
+
+def test_a_count_that_is_not_known_keeps_the_counter():
+    def call(steps):
+        return tf_ti.scan(lambda k, _: (k + 1, k), 0, length=steps)
+
+    assert not moved(call, tf.TensorSpec([], tf.int32))
+    last, counts = tf.function(call)(tf.constant(4))
+    assert (last.numpy(), counts.numpy().tolist()) == (4, [0, 1, 2, 3])
+
+
+def test_a_loop_without_long_tensors_keeps_its_counter():
+    def call():
+        return tf_ti.scan(lambda k, _: (k + 1, None), 0, length=2**60)
+
+    assert not moved(call)
+
+
+def test_a_while_loop_keeps_its_counter():
+    def call():
+        return tf_ti.while_loop(lambda k: k < 7, lambda k: [k + 2], [0])
+
+    assert not moved(call)
+    assert tf.function(call)()[0].numpy() == 8
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+def test_a_loop_whose_recurrence_counts(steps):
+    @tf.function
+    def call(xs):
+        with tf_ti.Loop() as loop:
+            x, k = loop.add_iterator(xs), loop.add_recurrence(10)
+            loop.add_trip_limit(steps, TripLimit.COUNT)
+            k.next = k + 5
+            outputs = [
+                loop.add_loop_output(k, LoopOutput.LAST_VALUE),
+                loop.add_loop_output(k, LoopOutput.CONCATENATE),
+                loop.add_loop_output(k.value + 5, LoopOutput.REVERSE),
+                loop.add_loop_output(x * tf.cast(k, tf.float32), LoopOutput.CONCATENATE),
+            ]
+        return [output.tensor for output in outputs]
+
+    xs = values(6, N)
+    last, all_, reverse, products = call(xs)
+    counts = 10 + 5 * np.arange(steps)
+    assert last.numpy() == 10 + 5 * steps
+    assert all_.numpy().tolist() == counts.tolist()
+    assert reverse.numpy().tolist() == (counts + 5)[::-1].tolist()
+    np.testing.assert_allclose(products, xs[:steps] * counts[:, None].astype(np.float32))
+
+
+def test_a_tensor_iterator_whose_state_counts():
+    ports = PortMap(
+        [InputPort(0, 0), InputPort(1, 1, axis=1, start=-1, end=0, stride=-2, part_size=2)],
+        [OutputPort(0, 0), OutputPort(1, 1, axis=0)],
+    )
+
+    def call(count, xs):
+        def body(k, x):
+            return k + 1, x[:, :1] * tf.cast(k, tf.float32)
+
+        return tf_ti.tensor_iterator(body, [count, xs], ports, [BackEdge(0, 0)])
+
+    xs = values(2, 6)
+    last, products = tf.function(call)(tf.constant(1), xs)
+    assert last.numpy() == 4
+    expected = [xs[:, start : start + 1] * k for k, start in ((1, 4), (2, 2), (3, 0))]
+    np.testing.assert_allclose(products, np.concatenate(expected))
+
+
+def test_gradients_pass_a_counter():
+    xs = tf.constant(values(5, N))
+
+    def call(xs, scale):
+        def f(s, x):
+            k, h = s
+            return (k + 1, tf.tanh(h + x * tf.cast(k, tf.float32) * scale)), h
+
+        return tf_ti.scan(f, (0, tf.zeros([N])), xs)
+
+    def loss(scale, fuse):
+        if not fuse:
+            tf.config.run_functions_eagerly(True)
+        try:
+            with tf.GradientTape() as tape:
+                tape.watch([xs, scale])
+                (_, h), hs = tf.function(call)(xs, scale)
+                total = tf.reduce_sum(h) + tf.reduce_sum(tf.square(hs))
+            return tape.gradient(total, [xs, scale])
+        finally:
+            tf.config.run_functions_eagerly(False)
+
+    scale = tf.constant(0.3)
+    assert moved(call, tf.TensorSpec([None, N]), tf.TensorSpec([]))
+    for found, expected in zip(loss(scale, True), loss(scale, False), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_counter_under_xla():
+    def call(xs):
+        def f(s, x):
+            return (s[0] + 3, s[1] + x * tf.cast(s[0], tf.float32)), s[0]
+
+        return tf_ti.scan(f, (1, tf.zeros([N])), xs)
+
+    xs = values(4, N)
+    found = tf.nest.flatten(tf.function(call, jit_compile=True)(xs))
+    for a, b in zip(found, defined(1, 3, xs, False, np.int32), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_slices_that_do_not_agree_are_named_as_without_a_counter():
+    def call(xs, zs):
+        def f(k, x):
+            return k + 1, x[0] + x[1] + tf.cast(k, tf.float32)
+
+        return tf_ti.scan(f, 0, (xs, zs))
+
+    unknown = [tf.TensorSpec([None, N]), tf.TensorSpec([None, N])]
+    function = tf.function(call, input_signature=unknown)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"xs\[\d\]") as error:
+        function(values(5, N), values(4, N))
+    assert not re.search(r"\binit\b", str(error.value))
+
+
+def test_a_body_may_look_up_its_counter():
+    table = tf.constant(values(8, N))
+
+    def call(xs):
+        def f(s, x):
+            k, h = s
+            return (k + 1, tf.sin(h) + x + tf.gather(table, k)), k
+
+        return tf_ti.scan(f, (0, tf.zeros([N])), xs)
+
+    xs = values(6, N)
+    (_, h), _ = tf.function(call)(xs)
+    expected = np.zeros(N, np.float32)
+    for k, x in enumerate(xs):
+        expected = np.sin(expected) + x + table.numpy()[k]
+    np.testing.assert_allclose(h, expected, rtol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.function(call)(values(9, N))

@@ -1,0 +1,158 @@
+"""The memory that a loop takes for its gradient."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops import slices as _slices
+from tf_ti.loops.traced import TracedLoop
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_HISTORY = "the history of "
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A number of bytes: a sum of products, of which some factors may not be known.
+
+    Attributes:
+        terms: by the names of unknown factors, the known one.
+    """
+
+    terms: Mapping[tuple[str, ...], int]
+
+    @classmethod
+    def of(cls, label: str, tensor: tf.Tensor) -> "Size":
+        """The size of a tensor; extents that are not known are those of `label`."""
+        dtype, shape = tensor.dtype, tensor.shape
+        if shape.rank is None or dtype in (tf.string, tf.variant, tf.resource):
+            return cls({(f"nbytes({label})",): 1})
+        known = math.prod(d for d in shape.as_list() if d is not None)
+        unknown = tuple(f"shape({label})[{k}]" for k, d in enumerate(shape) if d is None)
+        return cls({unknown: known * dtype.size})
+
+    @classmethod
+    def total(cls, sizes: Iterable["Size"]) -> "Size":
+        terms: dict[tuple[str, ...], int] = {}
+        for size in sizes:
+            for unknown, known in size.terms.items():
+                terms[unknown] = terms.get(unknown, 0) + known
+        return cls({unknown: known for unknown, known in terms.items() if known})
+
+    @property
+    def bytes(self) -> int | None:
+        """The number; None if a factor is not known."""
+        return None if any(self.terms) else sum(self.terms.values())
+
+    @property
+    def formula(self) -> str:
+        """The number, as Python would write it."""
+        terms = [
+            " * ".join([*([str(known)] if known > 1 or not unknown else []), *unknown])
+            for unknown, known in self.terms.items()
+        ]
+        return " + ".join(terms) or "0"
+
+    def times(self, factor: int | str) -> "Size":
+        """The size of so many, or of a number of them that is not known."""
+        if isinstance(factor, int):
+            return Size({unknown: known * factor for unknown, known in self.terms.items()})
+        return Size({(factor, *unknown): known for unknown, known in self.terms.items()})
+
+    def __str__(self) -> str:
+        number = self.bytes
+        if number is None:
+            return f"{self.formula} bytes"
+        power = min(len(_UNITS) - 1, (len(str(number)) - 1) // 3)
+        return f"{number / 1000**power:.3g} {_UNITS[power]}" if power else f"{number} B"
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """What the forward pass records if a gradient is taken.
+
+    Attributes:
+        states: the size of the states of one iteration.
+        others: the size of what else each iteration records: random numbers, say.
+        iterations: their number; None if it is not known.
+        checkpoint_every: the states are those of each such iteration.
+    """
+
+    states: Size
+    others: Size
+    iterations: int | None
+    checkpoint_every: int = 1
+
+    @property
+    def size(self) -> Size:
+        """All of it, and the states of a segment, where there are checkpoints."""
+        return self.with_checkpoints(self.checkpoint_every)
+
+    @property
+    def best_checkpoint_every(self) -> int | None:
+        """The `checkpoint_every` that takes the least memory; None of unknown iterations."""
+        return None if self.iterations is None else max(1, round(math.sqrt(self.iterations)))
+
+    def with_checkpoints(self, every: int) -> Size:
+        """What `checkpoint_every` would take."""
+        count = self.iterations
+        if every == 1:
+            factor = "iterations" if count is None else count
+        elif count is None:
+            factor = f"(iterations / {every} + {every})"
+        else:
+            factor = math.ceil(count / every) + min(every, count)
+        others = self.others.times("iterations" if count is None else count)
+        return Size.total([self.states.times(factor), others])
+
+    def __str__(self) -> str:
+        if self.iterations is None and self.checkpoint_every == 1:
+            saved = self.states.times("(iterations / k + k)")
+            cure = f"; checkpoint_every=k: {Size.total([saved, self.others.times('iterations')])}"
+        else:
+            every = self.best_checkpoint_every
+            is_better = every is not None and self.checkpoint_every == 1 and every > 2
+            cure = (
+                f"; checkpoint_every={every}: {self.with_checkpoints(every)}" if is_better else ""
+            )
+        return f"{self.size}{cure if self.states.terms else ''}"
+
+
+def recorded(loop: TracedLoop) -> Recorded | None:
+    """What a loop op records; None if it has no histories."""
+    states, others, every = [], [], 1
+    for output in loop.spec.outputs:
+        if output.mode != "sequence" or output.part_size:
+            continue
+        if output.source < 0:
+            every = output.stride
+            label = output.label.removeprefix(_HISTORY)
+            states.append(Size.of(label, loop.body.inputs[~output.source]))
+            continue
+        source = loop.body.outputs[output.source]
+        while source.op.type == "Identity":
+            source = source.op.inputs[0]
+        if not _tf.is_opaque(source):  # which an inner loop records, and tells of
+            others.append(Size.of(output.label.removeprefix(_HISTORY), source))
+    if not states and not others:
+        return None
+    return Recorded(Size.total(states), Size.total(others), _iterations(loop), every)
+
+
+def _iterations(loop: TracedLoop) -> int | None:
+    """The number of iterations, where that is known when the loop is traced."""
+    if loop.condition is not None:
+        return None
+    limit = loop.num_iterations
+    known = _tf.static_value(limit) if isinstance(limit, tf.Tensor) else limit
+    if known is not None:
+        return int(known)
+    for given, tensor in zip(loop.spec.inputs, loop.tensors):
+        if given.is_sliced and given.mode != "iterator" and tensor.shape.rank:
+            extent = tensor.shape[given.axis]
+            if extent is not None:
+                return _slices.count(given, extent)
+    return None

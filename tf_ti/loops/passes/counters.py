@@ -1,0 +1,122 @@
+"""States that only count: their values are known before the loop, so they become slices.
+
+A scalar integer to which each iteration adds the same number needs no loop. What is computed of it
+may leave the loop then, and a cell with a counter of steps is still a cell.
+
+Only a loop that has tensors of as many elements gets another one: others may go on for ever.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from tf_ti import _tf
+from tf_ti.loops import slices as _slices, spec as _spec
+from tf_ti.loops.passes.analysis import Counts, without_identity
+from tf_ti.loops.passes.step import Mention, Note, Step
+from tf_ti.loops.traced import TracedLoop
+from tf_ti.loops.tracing import graphs as _graphs
+
+
+def split(loop: TracedLoop) -> Step | None:
+    """Takes the counters out of the states of a loop, if there are any."""
+    is_long = any(given.is_sliced for given in loop.spec.inputs)
+    is_long = is_long or any(o.mode in ("stack", "concat") for o in loop.spec.outputs)
+    if loop.condition is not None or not is_long:
+        return None
+    found = {}
+    for edge in loop.spec.back_edges:
+        by = _added(loop, *edge)
+        if by is not None:
+            found[edge] = by
+    steps = _steps(loop) if found else None
+    return None if steps is None else _with_slices(loop, found, *steps)
+
+
+def _added(loop: TracedLoop, result: int, parameter: int) -> int | None:
+    """What each iteration adds to a state, if it is a counter."""
+    value, made = loop.body.inputs[parameter], without_identity(loop.body.outputs[result])
+    is_scalar = value.shape.rank == made.shape.rank == loop.tensors[parameter].shape.rank == 0
+    if not (is_scalar and value.dtype.is_integer and made.op.type in ("Add", "AddV2", "Sub")):
+        return None
+    left, right = map(without_identity, made.op.inputs)
+    if made.op.type == "Sub":
+        number, sign = (right, -1) if left is value else (None, 0)
+    else:
+        number, sign = (right if left is value else left if right is value else None), 1
+    known = None if number is None else tf.get_static_value(number)
+    return None if known is None else sign * int(known)
+
+
+def _steps(loop: TracedLoop) -> tuple[int | tf.Tensor, str] | None:
+    """The number of iterations, and the label of the input that has it, or "".
+
+    None if it is not known before the loop runs, or to XLA.
+    """
+    limit = loop.num_iterations
+    static = _tf.static_value(limit) if isinstance(limit, tf.Tensor) else limit
+    if static is not None:
+        return max(int(static), 0), ""
+    for given, tensor in zip(loop.spec.inputs, loop.tensors):
+        if given.is_sliced and given.mode != "iterator" and tensor.shape.rank:
+            extent = tensor.shape[given.axis]
+            if _slices.covers(given) and given.part_size == abs(given.stride) == 1:
+                if extent is None:
+                    extent = tf.shape(tensor, tf.int64)[given.axis]
+                return extent, given.label
+    return None
+
+
+def _with_slices(
+    loop: TracedLoop,
+    counters: dict[tuple[int, int], int],
+    steps: int | tf.Tensor,
+    counted_as: str,
+) -> Step:
+    spec, graph = loop.spec, loop.body
+    order = Counts.of(loop).order
+    start, end = (0, -1) if order > 0 else (-1, 0)
+    inputs, tensors, last, operations = list(spec.inputs), list(loop.tensors), {}, []
+    for (result, parameter), by in counters.items():
+        label, initial = inputs[parameter].label, tensors[parameter]
+        with tf.name_scope("before_loop"):
+            added = by * tf.range(steps, dtype=tf.int64)
+            values = initial + tf.cast(added if order > 0 else added[::-1], initial.dtype)
+            total = tf.cast(by * tf.cast(steps, tf.int64), initial.dtype)
+            last[result] = initial + total
+        shape = inputs[parameter].shape
+        inputs[parameter] = _spec.Input(
+            label, shape, "index", 0, start, end, order, counted_as=counted_as
+        )
+        tensors[parameter] = values
+        operations.append(Mention.of(without_identity(graph.outputs[result]).op))
+    edges = [edge for edge in spec.back_edges if edge not in counters]
+    left = [o for o in spec.outputs if not (o.mode == "last" and o.source in last)]
+    used = {result for result, _ in edges} | {o.source for o in left}
+    kept = [r for r in range(len(graph.outputs)) if r in used or r not in last]
+    place = {r: k for k, r in enumerate(kept)}
+    graph.outputs = [graph.outputs[r] for r in kept]
+    graph.structured_outputs = tuple(graph.outputs)
+    _graphs.leave_out_dead(graph)
+    made = dataclasses.replace(
+        loop,
+        spec=dataclasses.replace(
+            spec,
+            inputs=tuple(inputs),
+            outputs=tuple(dataclasses.replace(o, source=place[o.source]) for o in left),
+            back_edges=tuple((place[r], p) for r, p in edges),
+            result_types=tuple(spec.result_types[r] for r in kept),
+            result_shapes=tuple(spec.result_shapes[r] for r in kept),
+        ),
+        tensors=tensors,
+        num_results=sum(r < loop.num_users_results for r in kept),
+    )
+
+    def finish(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
+        own = iter(outputs)
+        return [next(own) if o in left else last[o.source] for o in spec.outputs]
+
+    where = "before it, for all iterations"
+    text = f"computed {where}: {', '.join(inputs[p].label for _, p in counters)}, which counts"
+    note = Note("counters", text, True, tuple(operations), len(operations), place=where)
+    return Step(made if left or graph.control_outputs else None, finish, (note,))
