@@ -66,7 +66,7 @@ def tensor_iterators(x: tf.Tensor, count: tf.Tensor, path: pathlib.Path) -> None
     tf_ti.tensor_iterator(tf.reduce_mean, (x,), port_map, num_iterations=3, checkpoint_every=2)
     tf_ti.tensor_iterator(tf.square, [[1.0, 2.0]], port_map, num_iterations=count, fuse=False)
     assert_type(tf_ti.draw(port_map), str)
-    explanation = tf_ti.explain(tf.function(abs), tf.TensorSpec([3]))
+    explanation = tf_ti.explain(abs, 3.0)
     assert_type([loop.runs_as for loop in explanation.loops], list[str])
     tf_ti.draw(port_map, edges, path / "loop.svg")
 
