@@ -21,6 +21,7 @@ UNEXPORTED = {
     "tf_ti.loops.explaining.loops.Reason",
     "tf_ti.loops.explaining.memory.Recorded",
     "tf_ti.loops.explaining.memory.Size",
+    "tf_ti.loops.passes.step.Mention",
     "tf_ti.openvino.states.State",
 }
 DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)(?:\w+):: (tf_ti[\w.]*)$", re.MULTILINE)

@@ -455,6 +455,18 @@ def test_a_saved_model_does_not_say_why(tmp_path):
     assert (len(first.inner), len(second.inner)) == (0, 1)
 
 
+def test_of_many_operations_the_first_are_listed():
+    def f(h, x):
+        for k in range(9):
+            h = h + tf.linalg.diag_part(h[:, tf.newaxis] * k)
+        return h, None
+
+    (loop,) = tf_ti.explain(scan(f, tf.zeros([3, 1])), XS)
+    assert len(loop.one_by_one) == 9
+    line = next(line for line in str(loop).splitlines() if "one by one" in line)
+    assert line.count("MatrixDiagPartV3") == 6 and line.endswith(" and 3 more")
+
+
 def test_no_loops():
     explanation = tf_ti.explain(tf.sin, tf.TensorSpec([3]))
     assert explanation.loops == () and str(explanation) == "no loops"

@@ -18,6 +18,7 @@ PLACES = ("once", "before", "sequence", "programs", "kernels", "after")
 _WHILES = ("While", "StatelessWhile")
 _GRADIENT = "the gradient of "
 _SAVED = "unknown: saved"
+_MOST_LISTED = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +259,7 @@ def _lines(loop: LoopExplanation) -> Iterator[str]:
     for moved in loop.moved:
         places.setdefault(moved.place, []).append(str(moved.operation))
     for place, operations in places.items():
-        yield f"  {place}: {', '.join(operations)}"
+        yield f"  {place}: {_listed(operations)}"
     if loop.no_sequence is not None:
         yield from _reason_lines("no recurrent sequence", [loop.no_sequence])
     yield from _reason_lines("one by one", loop.one_by_one)
@@ -270,6 +271,12 @@ def _lines(loop: LoopExplanation) -> Iterator[str]:
             yield f"  {line}"
 
 
+def _listed(names: Sequence[str]) -> str:
+    """Names, of many the first."""
+    rest = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+
+
 def _reason_lines(what: str, reasons: Sequence[Reason]) -> Iterator[str]:
     """A line for each reason, with all operations that have it."""
     operations: dict[tuple[str, str], list[str]] = {}
@@ -277,7 +284,6 @@ def _reason_lines(what: str, reasons: Sequence[Reason]) -> Iterator[str]:
         found = operations.setdefault((reason.text, reason.cure), [])
         found += [str(reason.operation)] if reason.operation is not None else []
     for (text, cure), found in operations.items():
-        listed = f": {', '.join(found)}" if found else ""
-        yield f"  {what}: {text}{listed}"
+        yield f"  {what}: {text}{f': {_listed(found)}' if found else ''}"
         if cure:
             yield f"    {cure}"
