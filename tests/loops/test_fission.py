@@ -229,6 +229,13 @@ SHAPES = {
     "gather of it": lambda x: tf.gather(x, [2, 0], axis=1),
     "gather by it": lambda x: tf.gather(M, tf.cast(x[0] > 0.0, tf.int32)),
     "gather_nd by it": lambda x: tf.gather_nd(M, tf.cast(x[:, :2] > 0.0, tf.int32)),
+    "diagonal matrix": lambda x: tf.linalg.diag(x[:2], k=(-1, 0)) * 2.0,
+    "identity": lambda x: tf.eye(4) * x[0],
+    "diagonal": lambda x: tf.linalg.diag_part(x, k=1) * 2.0,
+    "other diagonal": lambda x: tf.linalg.set_diag(x, x[:, 0]),
+    "other diagonal of an invariant": lambda x: tf.linalg.set_diag(M, x[:, 0]),
+    "diagonal of an invariant": lambda x: tf.linalg.set_diag(x, M[:, 0]),
+    "band": lambda x: tf.linalg.band_part(x, 1, 0),
     "one_hot": lambda x: tf.one_hot(tf.cast(x > 0.0, tf.int32)[:, 0], 3),
     "one_hot first": lambda x: tf.one_hot(tf.cast(x > 0.0, tf.int32)[:, 0], 3, axis=0),
 }

@@ -70,23 +70,15 @@ def copy_place(op: tf.Operation, copied: tf.Operation) -> None:
 
 
 def _find_place(op: tf.Operation) -> str:
-    if not _is_traced(op):
-        return ""
-    frames = op.traceback.get_user_frames()
+    """The innermost line of the user's among those that ran while a function was traced."""
+    frames, place = op.traceback or (), ""
     for k in range(len(frames) - 1, -1, -1):
         frame = frames[k]
-        if _is_users_frame(frame.filename, frame.name):
-            return f"{os.path.basename(frame.filename)}, line {frame.lineno}"
-    return ""
-
-
-def _is_traced(op: tf.Operation) -> bool:
-    """True if a Python function made an operation's graph; false for one of a saved model."""
-    graph = op.graph
-    if not hasattr(graph, "tf_ti_is_traced"):
-        frames = op.traceback or ()
-        graph.tf_ti_is_traced = any(frame.name == "func_graph_from_py_func" for frame in frames)
-    return graph.tf_ti_is_traced
+        if frame.name == "func_graph_from_py_func":
+            return place
+        if not place and _is_users_frame(frame.filename, frame.name):
+            place = f"{os.path.basename(frame.filename)}, line {frame.lineno}"
+    return ""  # of a saved model
 
 
 def _is_users(code: types.CodeType) -> bool:

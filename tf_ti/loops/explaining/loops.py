@@ -133,10 +133,10 @@ def _loop(op: tf.Operation, account: Account | None, seen: set[str]) -> LoopExpl
     loop = TracedLoop.from_op(op)
     is_gradient = any(given.label.startswith(_GRADIENT) for given in loop.spec.inputs)
     if account is None:
-        notes = _notes_of_programs(loop)
+        notes, place = _notes_of_programs(loop), _tf.place_of(op)
         name = f"gradient of a loop: {op.name}" if is_gradient else op.name
-        account = Account(name, notes, _tf.place_of(op))
-        unknown = None if is_gradient else Reason(_SAVED)
+        account = Account(name, notes, place)
+        unknown = None if place else Reason(_SAVED)
     else:
         unknown = None
     notes = account.notes

@@ -346,6 +346,10 @@ def _unpack(op, tensors, is_stacked):
     return tf.unstack(tensors[0], op.get_attr("num"), axis + 1 if axis >= 0 else axis)
 
 
+def _set_diagonal(op, tensors, is_stacked):
+    return _tf.repeat_operation(op, [*all_stacked(tensors[:2], is_stacked[:2]), tensors[2]])
+
+
 def _add_all(op, tensors, is_stacked):
     return [tf.add_n(all_stacked(tensors, is_stacked))]
 
@@ -474,6 +478,10 @@ def _rules() -> dict[str, Rule]:
         "IdentityN": Rule(_identities),
         "LogSoftmax": Rule(_as_it_is),
         "MatMul": Rule(_matmul),
+        "MatrixBandPart": Rule(_as_it_is, stacked=(0,)),
+        "MatrixDiagPartV3": Rule(_as_it_is, stacked=(0,)),
+        "MatrixDiagV3": Rule(_as_it_is, stacked=(0,)),
+        "MatrixSetDiagV3": Rule(_set_diagonal, stacked=(0, 1)),
         "MirrorPad": _with_first({1: [0, 0]}),
         "OneHot": Rule(_one_hot, stacked=(0,)),
         "Pack": Rule(_pack),
