@@ -84,7 +84,8 @@ def depths(items: Iterable[_Item], arcs: Iterable[tuple[_Item, _Item]]) -> dict[
         if source is not target:
             followers[source].append(target)
             missing[target] += 1
-    found, depth = {}, dict.fromkeys(followers, 0)
+    found: dict[_Item, int] = {}
+    depth = dict.fromkeys(followers, 0)
     first = [item for item, count in missing.items() if not count]
     ready, rest = first[::-1], iter(followers)
     while len(found) < len(followers):
