@@ -19,9 +19,8 @@ from tf_ti.bags.lookups import (
 from tf_ti.bags.many import embedding_bags
 from tf_ti.bags.updates import adagrad_update, adam_update, scatter_sub
 from tf_ti.loops.block.loop import Loop, LoopOutput, TripLimit
-from tf_ti.loops.drawing.draw import draw
 from tf_ti.loops.explaining.explain import explain
-from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap
+from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, draw
 from tf_ti.loops.scan import scan
 from tf_ti.loops.tensor_iterator import tensor_iterator
 from tf_ti.loops.while_loop import while_loop

@@ -11,8 +11,11 @@ import pytest
 
 import tf_ti
 from tf_ti import BackEdge, InputPort, OutputPort, PortMap
-from tf_ti.loops.drawing import diagram as _diagram
-from tf_ti.loops.drawing.diagram import Diagram, Edge, Node, to_dot, to_text
+from tf_ti.loops.drawing.diagram import Diagram, Edge, Node
+from tf_ti.loops.drawing.draw import draw
+from tf_ti.loops.drawing.graphviz import to_dot
+from tf_ti.loops.drawing.picture import to_svg
+from tf_ti.loops.drawing.text import to_text
 
 needs_graphviz = pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is missing")
 ODD_NAMES = [
@@ -246,7 +249,7 @@ def test_a_kind_that_does_not_exist_is_refused():
         Node("loop", "a")
 
 
-@pytest.mark.parametrize("render", [to_text, to_dot])
+@pytest.mark.parametrize("render", [to_text, to_dot, to_svg])
 def test_an_edge_to_a_node_that_is_not_there_is_refused(render):
     diagram = a_loop()
     stranger = Node("body", "stranger")
@@ -255,7 +258,7 @@ def test_an_edge_to_a_node_that_is_not_there_is_refused(render):
         render(diagram)
 
 
-@pytest.mark.parametrize("render", [to_text, to_dot])
+@pytest.mark.parametrize("render", [to_text, to_dot, to_svg])
 def test_a_node_in_two_loops_is_refused(render):
     diagram = nested_loops()
     diagram.children[0].nodes.append(diagram.nodes[0])
@@ -267,7 +270,7 @@ def test_a_node_in_two_loops_is_refused(render):
 
 
 def test_without_a_path_the_text_is_returned():
-    assert _diagram.draw(a_loop()) == to_text(a_loop())
+    assert draw(a_loop()) == to_text(a_loop())
 
 
 @pytest.mark.parametrize("make_path", [str, pathlib.Path])
@@ -275,34 +278,38 @@ def test_without_a_path_the_text_is_returned():
 def test_a_text_and_a_source_are_written_to_files(tmp_path, suffix, render, make_path):
     path = tmp_path / f"loop{suffix}"
     diagram = a_loop("\u5faa\u73af")
-    assert _diagram.draw(diagram, make_path(path)) == str(path)
+    assert draw(diagram, make_path(path)) == str(path)
     assert path.read_text(encoding="utf-8") == render(diagram) + "\n"
 
 
 @pytest.mark.parametrize("name", ["loop.pdf", "loop", ".svg", "loop.svg.gz", ""])
 def test_another_suffix_is_refused_before_anything_is_written(tmp_path, name):
     with pytest.raises(ValueError, match=r"must end in one of \.svg, \.png, \.dot, \.txt, got"):
-        _diagram.draw(a_loop(), str(tmp_path / name) if name else name)
+        draw(a_loop(), str(tmp_path / name) if name else name)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("path", [3, b"loop.svg", ["loop.svg"], True])
 def test_what_is_no_path_is_refused(path):
     with pytest.raises(TypeError, match="path must be a str, a path or None, got"):
-        _diagram.draw(a_loop(), path)
+        draw(a_loop(), path)
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".png", ".SVG"])
-def test_without_graphviz_the_text_is_written_with_a_warning(tmp_path, monkeypatch, suffix):
+@pytest.mark.parametrize("suffix", [".svg", ".SVG"])
+def test_without_graphviz_an_svg_is_drawn_all_the_same(tmp_path, monkeypatch, suffix):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    expected = tmp_path / "my.loop.txt"
-    with pytest.warns(UserWarning, match="graphviz") as caught:
-        path = tf_ti.draw(port_map(), path=tmp_path / f"my.loop{suffix}")
-    assert path == str(expected)
-    assert str(expected) in str(caught[0].message)
-    assert caught[0].filename == __file__
-    assert expected.read_text() == tf_ti.draw(port_map()) + "\n"
-    assert list(tmp_path.iterdir()) == [expected]
+    path = tmp_path / f"my.loop{suffix}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert draw(a_loop("\u5faa\u73af"), path) == str(path)
+    assert path.read_text(encoding="utf-8") == to_svg(a_loop("\u5faa\u73af")) + "\n"
+
+
+def test_without_graphviz_a_png_is_refused_and_nothing_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(RuntimeError, match=r"graphviz's program dot.* a \.svg needs no other"):
+        tf_ti.draw(port_map(), path=tmp_path / "loop.png")
+    assert list(tmp_path.iterdir()) == []
 
 
 def make_program(folder, monkeypatch, script):
@@ -318,20 +325,20 @@ def test_graphviz_gets_the_source_and_the_format(tmp_path, monkeypatch, suffix):
     make_program(tmp_path, monkeypatch, 'echo "$@"; exec /bin/cat')
     path = tmp_path / f"loop.{suffix}"
     diagram = a_loop("\u5faa\u73af")
-    assert _diagram.draw(diagram, path) == str(path)
+    assert draw(diagram, path) == str(path)
     assert path.read_text(encoding="utf-8") == f"-T{suffix}\n{to_dot(diagram)}"
 
 
 def test_a_failure_of_graphviz_is_told_and_leaves_no_file(tmp_path, monkeypatch):
     make_program(tmp_path, monkeypatch, "echo out of ink >&2; exit 3")
     with pytest.raises(RuntimeError, match="graphviz .*could not draw the loop: out of ink"):
-        _diagram.draw(a_loop(), tmp_path / "loop.svg")
+        draw(a_loop(), tmp_path / "loop.svg")
     assert not (tmp_path / "loop.svg").exists()
 
 
 @needs_graphviz
 def test_a_png_is_a_png(tmp_path):
-    path = _diagram.draw(nested_loops(), tmp_path / "loop.png")
+    path = draw(nested_loops(), tmp_path / "loop.png")
     assert pathlib.Path(path).read_bytes().startswith(b"\x89PNG")
 
 
@@ -341,7 +348,7 @@ def test_an_svg_shows_all_loops_nodes_and_edges(tmp_path, make):
     diagram = make()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        path = _diagram.draw(diagram, tmp_path / "loop.svg")
+        path = draw(diagram, tmp_path / "loop.svg")
     loops = [diagram, *diagram.children]
     assert [svg_lines(cluster) for cluster in svg_groups(path, "cluster")] == [
         [loop.title] for loop in loops
@@ -364,7 +371,7 @@ def test_an_odd_name_is_drawn_as_a_text_shows_it(tmp_path, name):
     node = diagram.add_node("body", name)
     diagram.add_edge(node, node, name)
     visible = to_text(diagram).splitlines()[0].removeprefix("loop ")
-    path = _diagram.draw(diagram, tmp_path / "loop.svg")
+    path = draw(diagram, tmp_path / "loop.svg")
     for kind, expected in (("cluster", f"loop {visible}"), ("node", visible), ("edge", visible)):
         (group,) = svg_groups(path, kind)
         # Graphviz writes unbreakable spaces.

@@ -19,6 +19,7 @@ FAMILIES = {
 }
 # The rooms of tf_ti/loops/, modules and folders: each knows the earlier ones, and itself.
 ROOMS = [
+    ["drawing"],
     ["spec", "ports", "arguments"],
     ["slices"],
     ["tracing"],
@@ -26,7 +27,6 @@ ROOMS = [
     ["lower"],
     ["passes"],
     ["derivatives"],
-    ["drawing"],
     ["explaining"],
     ["call"],
     ["tensor_iterator", "scan", "while_loop", "block"],

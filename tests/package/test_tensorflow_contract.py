@@ -459,6 +459,16 @@ def _(func_graph):
     assert list(graph.captures) == []
 
 
+@relied_on(f"{FUNC_GRAPH}.FuncGraph()._watched_variables")
+def _(func_graph):
+    variable, graph = tf.Variable(1.0), func_graph("name")
+    with graph.as_default():
+        tf.identity(variable)
+    (watched,) = graph._watched_variables
+    assert watched is variable
+    assert any(outside is variable.handle for outside, _ in graph.captures)
+
+
 @relied_on(f"{FUNC_GRAPH}.func_graph_from_py_func")
 def _(it):
     given = resolve(f"{FUNC_GRAPH}.FuncGraph")("given")

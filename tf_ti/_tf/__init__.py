@@ -78,6 +78,7 @@ from tf_ti._tf.graphs import (
     trace,
     user_code,
     user_function,
+    watched_variables,
 )
 from tf_ti._tf.operations import (
     EagerTensor,
@@ -228,6 +229,7 @@ __all__ = [
     "wait_for_no_dead",
     "waiting_operations",
     "warn",
+    "watched_variables",
     "without_graphs",
     "wrap",
 ]

@@ -179,5 +179,14 @@ def forget_captures(graph: FuncGraph) -> None:
     _ = graph.captures  # which a cache keeps until it is asked again
 
 
+def watched_variables(graph: tf.Graph) -> list[tf.Variable]:
+    """The variables that were read while a graph, and those around it, were traced."""
+    found = []
+    while isinstance(graph, FuncGraph):
+        found += graph._watched_variables
+        graph = graph.outer_graph
+    return found
+
+
 # Lets go of all that a graph refers to, itself too.
 dismantle = func_graph.dismantle_func_graph

@@ -1,7 +1,11 @@
-"""The port map of a TensorIterator, between tensors outside and the body."""
+"""The port map of a TensorIterator, between tensors outside and the body, and its drawing."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
+
+from tf_ti.loops.drawing import draw as _draw, picture as _picture
+from tf_ti.loops.drawing.diagram import Diagram
 
 
 def _check_integer(what: str, value, optional: bool = False) -> None:
@@ -119,6 +123,8 @@ class OutputPort(_Port):
 class PortMap:
     """All entries of a TensorIterator's port map.
 
+    In a notebook it shows itself as a picture: that of `tf_ti.draw`, without back edges.
+
     Attributes:
         inputs: an `InputPort` for each external input and each parameter of the body.
         outputs: an `OutputPort` for each external output.
@@ -129,6 +135,10 @@ class PortMap:
 
     def __repr__(self) -> str:
         return f"PortMap(inputs={list(self.inputs)}, outputs={list(self.outputs)})"
+
+    def _repr_svg_(self) -> str:
+        """The picture that a notebook shows."""
+        return _picture.to_svg(_diagram(self))
 
     def __post_init__(self):
         object.__setattr__(self, "inputs", tuple(self.inputs))
@@ -195,3 +205,102 @@ def check_back_edges(back_edges: Sequence[BackEdge], ports: Sequence[InputPort])
     for target in targets:
         if targets.count(target) > 1:
             raise ValueError(f"{targets.count(target)} back edges lead to parameter {target}")
+
+
+def draw(
+    port_map: PortMap,
+    back_edges: Sequence[BackEdge] = (),
+    path: str | os.PathLike[str] | None = None,
+) -> str:
+    """Draws how tensors get into the body of a `tf_ti.tensor_iterator`, around, and out.
+
+    The drawing is that of a loop in TensorRT's document: inputs that are sliced come in by an
+    iterator, those that a back edge leads to by a recurrence, others are loop invariants, which the
+    body uses from outside.
+
+    Args:
+        port_map: as `tf_ti.tensor_iterator` takes it.
+        back_edges: likewise.
+        path: a file to write: a picture where its name ends in .svg or .png, graphviz's source for
+            .dot, the text for .txt. Where graphviz's program `dot` is installed, it draws the
+            pictures. A .png needs it; a .svg does not.
+
+    Returns:
+        The text, or the path of the file that was written.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: a back edge leads nowhere, to a sliced input or where another one leads, or the
+            file's name ends in something else.
+        RuntimeError: graphviz failed, or is not installed, which a .png needs.
+
+    Example:
+
+        >>> port_map = tf_ti.PortMap(
+        ...     inputs=[tf_ti.InputPort(0, 0, axis=1, stride=2), tf_ti.InputPort(1, 1)],
+        ...     outputs=[tf_ti.OutputPort(0, 0)],
+        ... )
+        >>> print(tf_ti.draw(port_map, [tf_ti.BackEdge(from_layer=0, to_layer=1)]))
+        tensor_iterator
+          outside
+            input 0
+              to input port 0
+        ...
+
+    Source: TensorRT's loops, 10.1, on OpenVINO's TensorIterator-1.
+    """
+    if not isinstance(port_map, PortMap):
+        raise TypeError(f"port_map must be a PortMap, got {port_map!r}")
+    if isinstance(back_edges, str) or not isinstance(back_edges, Sequence):
+        raise TypeError(f"back_edges must be a list of BackEdge entries, got {back_edges!r}")
+    check_back_edges(back_edges, sorted(port_map.inputs, key=lambda p: p.internal_layer_id))
+    return _draw.draw(_diagram(port_map, back_edges), path)
+
+
+def _diagram(port_map: PortMap, back_edges: Sequence[BackEdge] = ()) -> Diagram:
+    diagram = Diagram("", "tensor_iterator")
+    parameters = [diagram.add_node("body", f"parameter {i}") for i in range(len(port_map.inputs))]
+    body = diagram.add_node("body", "body")
+    for parameter in parameters:
+        diagram.add_edge(parameter, body)
+
+    entries = {}
+    targets = {edge.to_layer for edge in back_edges}
+    for port in sorted(port_map.inputs, key=lambda port: port.external_port_id):
+        source = diagram.add_node("outside", f"input {port.external_port_id}")
+        layer = port.internal_layer_id
+        parameter = parameters[layer]
+        if port.axis is None and layer not in targets:
+            diagram.add_edge(source, parameter)
+            continue
+        kind = "recurrence" if layer in targets else "iterator"
+        label = f"input port {port.external_port_id}"
+        entries[layer] = diagram.add_node(kind, label, *_range(port))
+        diagram.add_edge(source, entries[layer], "initial" if layer in targets else "")
+        diagram.add_edge(entries[layer], parameter)
+
+    ports = sorted(port_map.outputs, key=lambda port: port.external_port_id)
+    layers = {port.internal_layer_id for port in ports} | {edge.from_layer for edge in back_edges}
+    results = {layer: diagram.add_node("body", f"result {layer}") for layer in sorted(layers)}
+    for result in results.values():
+        diagram.add_edge(body, result)
+    for edge in back_edges:
+        diagram.add_edge(results[edge.from_layer], entries[edge.to_layer], "next", True)
+    for port in ports:
+        label = f"output port {port.external_port_id}"
+        exit_ = diagram.add_node("output", label, *(_range(port) or ("last value",)))
+        diagram.add_edge(results[port.internal_layer_id], exit_)
+        target = diagram.add_node("outside", f"output {port.external_port_id}")
+        diagram.add_edge(exit_, target)
+    return diagram
+
+
+def _range(port: InputPort | OutputPort) -> tuple[str, ...]:
+    """The range of a port, if it has an axis."""
+    if port.axis is None:
+        return ()
+    size = port.part_size
+    if size is None and isinstance(port, InputPort):
+        size = abs(port.stride)
+    said = [f"{name}={getattr(port, name)}" for name in ("axis", "start", "end", "stride")]
+    return (*said, f"part_size={size}") if size is not None else tuple(said)

@@ -22,7 +22,8 @@ from tf_ti.loops.block.values import (
     composite_recurrence,
     nested_recurrence,
 )
-from tf_ti.loops.drawing import diagram as _diagram
+from tf_ti.loops.drawing import draw as _draw, picture as _picture
+from tf_ti.loops.drawing.diagram import Diagram
 from tf_ti.loops.passes import check_fuse
 from tf_ti.loops.tracing import composites as _composites, eager as _eager
 from tf_ti.loops.tracing.structure import Structure
@@ -395,19 +396,31 @@ class Loop:
         """Draws the loop: boundary layers, body and back edges.
 
         Loops inside that share its block are boxes in its box; one with a block of its own is a
-        layer of the body, and draws itself.
+        layer of the body, and draws itself. In a notebook a loop shows itself as its picture.
 
         Args:
-            path: a file to write: .svg or .png, drawn by graphviz's `dot`, .dot or .txt.
+            path: a file to write: .svg, .png, .dot or .txt, as for `tf_ti.draw`.
 
         Returns:
             The drawing as text, without a path; else the path of the file.
         """
-        if self._block.network is None or self._block.network.sketch is None:
+        diagram = self._diagram()
+        if diagram is None:
             raise ValueError(
                 f"loop {self.name!r} can be drawn once the outermost loop's block has ended"
             )
-        return _diagram.draw(self._block.network.sketch.diagram(self._block.node), path)
+        return _draw.draw(diagram, path)
+
+    def _repr_svg_(self) -> str | None:
+        """The picture that a notebook shows, once the outermost loop's block has ended."""
+        diagram = self._diagram()
+        return None if diagram is None else _picture.to_svg(diagram)
+
+    def _diagram(self) -> Diagram | None:
+        network = self._block.network
+        if network is None or network.sketch is None:
+            return None
+        return network.sketch.diagram(self._block.node)
 
     def _check_complete(self) -> None:
         node = self._block.node

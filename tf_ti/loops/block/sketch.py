@@ -2,10 +2,10 @@
 
 import tensorflow as tf
 
-from tf_ti import _tf
 from tf_ti.loops.block.layers import LoopNode
 from tf_ti.loops.block.levels import Levels
-from tf_ti.loops.drawing import diagram as _diagram
+from tf_ti.loops.block.origins import Origins, name_of, type_of, value_of
+from tf_ti.loops.drawing.diagram import Diagram, Node
 
 _HIDDEN = ("Const", "Placeholder")
 
@@ -14,91 +14,93 @@ class Sketch:
     """The loops of a network, and the operations in each."""
 
     def __init__(self, levels: Levels):
-        self._paths, graph = levels.paths, levels.graph
-        self._operations = {
+        self.paths = levels.paths
+        self.operations = {
             op: (level, tuple(op.inputs)) for op, level in levels.items() if op.type not in _HIDDEN
         }
-        self._captured = {inside.op: outside for outside, inside in graph.captures}
-        self._names = {id(v.handle): v.name for v in graph.variables}
-        for outside in self._captured.values():
-            if not isinstance(outside, _tf.EagerTensor):  # which has no name
-                self._names.setdefault(id(outside), outside.name.removesuffix(":0"))
+        self.origins = Origins(levels.graph)
 
-    def diagram(self, loop: LoopNode) -> _diagram.Diagram:
+    def diagram(self, loop: LoopNode) -> Diagram:
         """The loop, and those inside it."""
-        return _Artist(self._paths, self._operations, self._captured, self._names).draw(loop)
+        return _Artist(self, loop).root
 
 
 class _Artist:
-    def __init__(self, paths, operations, captured, names):
-        self._paths, self._operations = paths, operations
-        self._captured, self._names = captured, names
-        self._homes: dict[LoopNode, _diagram.Diagram] = {}
-        self._nodes: dict[tf.Operation, _diagram.Node] = {}
+    """The diagram of one loop, drawn node by node."""
 
-    def draw(self, root: LoopNode) -> _diagram.Diagram:
-        self._root = self._homes[root] = _diagram.Diagram(root.name)
-        inside = [loop for loop, path in self._paths.items() if root in path[:-1]]
-        for loop in sorted(inside, key=lambda loop: len(self._paths[loop])):
-            self._homes[loop] = self._homes[self._paths[loop][-2]].add_child(loop.name)
-        for loop, home in self._homes.items():
-            home.notes = tuple(note.text for note in loop.notes if note.is_done)
-            for kind, layers in (
-                ("iterator", loop.iterators),
-                ("recurrence", loop.recurrences),
-                ("output", loop.outputs),
-            ):
-                for layer in layers:
-                    label = layer.label.removeprefix(f"{loop.label}: ")
-                    self._nodes[layer.value.op] = home.add_node(kind, label, *layer.details())
-        for op, (level, _) in self._operations.items():
+    def __init__(self, sketch: Sketch, loop: LoopNode):
+        self._sketch = sketch
+        self.root = Diagram(loop.name)
+        self._homes = {loop: self.root}
+        self._nodes: dict[tf.Operation, Node] = {}
+        self._origins: dict[int, Node] = {}  # by identity: tensors compare by their elements
+        paths = {inner: path for inner, path in sketch.paths.items() if loop in path[:-1]}
+        for inner in sorted(paths, key=lambda inner: len(paths[inner])):
+            self._homes[inner] = self._homes[paths[inner][-2]].add_child(inner.name)
+        for inner in self._homes:
+            self._add_layers(inner)
+        for op, (level, _) in sketch.operations.items():
             if level and level[-1] in self._homes:
                 details = () if op.name.endswith(op.type) else (op.type,)
                 self._nodes[op] = self._homes[level[-1]].add_node("body", op.name, *details)
-        for op, (_, inputs) in self._operations.items():
-            if op in self._nodes:
-                for tensor in inputs:
-                    self._connect(tensor, self._nodes[op])
-        for loop in self._homes:
-            self._connect_layers(loop)
-        return self._root
+        for op, node in list(self._nodes.items()):
+            for tensor in sketch.operations.get(op, ((), ()))[1]:
+                self._connect(tensor, node)
+        for inner in self._homes:
+            self._connect_layers(inner)
+
+    def _add_layers(self, loop: LoopNode) -> None:
+        home = self._homes[loop]
+        home.notes = tuple(note.text for note in loop.notes if note.is_done)
+        for kind, layers in (
+            ("iterator", loop.iterators),
+            ("recurrence", loop.recurrences),
+            ("output", loop.outputs),
+        ):
+            for layer in layers:
+                label = layer.label.removeprefix(f"{loop.label}: ")
+                self._nodes[layer.value.op] = home.add_node(kind, label, *layer.details())
 
     def _connect_layers(self, loop: LoopNode) -> None:
-        home = self._homes[loop]
         for kind, tensor in (("COUNT", loop.count), ("WHILE", loop.condition)):
             if tensor is not None:
-                limit = home.add_node("limit", f"trip limit {kind}", *_value(tensor))
-                self._connect(tensor, limit, shows_constants=not _value(tensor))
+                value = value_of(tensor)
+                details = [value] if value else []
+                limit = self._homes[loop].add_node("limit", f"trip limit {kind}", *details)
+                if not value:
+                    self._connect(tensor, limit)
         for layer in (*loop.iterators, *loop.recurrences, *loop.outputs):
             for what, tensor in layer.given.items():
                 label = what.removeprefix("the ")
                 self._connect(tensor, self._nodes[layer.value.op], label, shows_constants=True)
         for layer in loop.recurrences:
-            self._connect(layer.next, self._nodes[layer.value.op], "next", True)
+            self._connect(layer.next, self._nodes[layer.value.op], "next", is_back_edge=True)
         for layer in loop.outputs:
             self._connect(layer.tensor, self._nodes[layer.value.op])
 
     def _connect(
-        self, tensor, target, label: str = "", is_back_edge: bool = False, shows_constants=False
+        self,
+        tensor: tf.Tensor,
+        target: Node,
+        label: str = "",
+        is_back_edge: bool = False,
+        shows_constants: bool = False,
     ) -> None:
-        source = self._source(tensor, shows_constants)
+        source = self._nodes.get(tensor.op)
+        is_constant = tensor.op.type == "Const" and not self._sketch.origins.is_captured(tensor)
+        if source is None and (shows_constants or not is_constant):
+            source = self._outside(tensor)
         if source is not None:
-            self._root.add_edge(source, target, label, is_back_edge)
+            self.root.add_edge(source, target, label, is_back_edge)
 
-    def _source(self, tensor: tf.Tensor, shows_constants: bool) -> _diagram.Node | None:
-        op = tensor.op
-        if op in self._nodes:
-            return self._nodes[op]
-        outside = self._captured.get(op)
-        if outside is None and op.type == "Const" and not shows_constants:
-            return None
-        name = self._names.get(id(outside)) or "".join(_value(tensor)) or f"tensor {op.name}"
-        shape = f"{tensor.dtype.name}{'' if tensor.shape.rank is None else tensor.shape.as_list()}"
-        self._nodes[op] = self._root.add_node("outside", name, shape)
-        return self._nodes[op]
-
-
-def _value(tensor: tf.Tensor) -> tuple[str, ...]:
-    """The value of a scalar that is known."""
-    value = tf.get_static_value(tensor)
-    return (f"{value}",) if value is not None and not value.shape else ()
+    def _outside(self, tensor: tf.Tensor) -> Node:
+        """The node of the user's tensor or variable."""
+        origin = self._sketch.origins.of(tensor)
+        if id(origin) not in self._origins:
+            name, details = name_of(origin), type_of(origin)
+            others = [node.label for node in (*self._nodes.values(), *self._origins.values())]
+            labels = (name, *(f"{name} ({k})" for k in range(2, len(others) + 3)))
+            label = next(label for label in labels if label not in others)
+            node = self.root.add_node("outside", label, *([details] if details != name else []))
+            self._origins[id(origin)] = node
+        return self._origins[id(origin)]

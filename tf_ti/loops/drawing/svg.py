@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 Element = ElementTree.Element
 
-INK, LINE = "#1f2a36", "#44546a"
-_GROUND, _EDGE = "#fcfcfa", "#c4c9d0"
+INK, LINE, GROUND = "#1f2a36", "#44546a", "#fcfcfa"
+_EDGE = "#c4c9d0"
 
 
 def picture(title: str, width: float, height: float) -> Element:
@@ -29,7 +29,7 @@ def picture(title: str, width: float, height: float) -> Element:
     )
     add(root, "title", title)
     frame = {"width": width - 1, "height": height - 1, "rx": 8}
-    add(root, "rect", x=0.5, y=0.5, **frame, fill=_GROUND, stroke=_EDGE)
+    add(root, "rect", x=0.5, y=0.5, **frame, fill=GROUND, stroke=_EDGE)
     return root
 
 

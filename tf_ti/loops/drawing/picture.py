@@ -1,0 +1,178 @@
+"""Pictures of diagrams, as SVG."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from tf_ti.loops.drawing import svg
+from tf_ti.loops.drawing.characters import shortened, visible, width
+from tf_ti.loops.drawing.diagram import ENTRIES, Diagram, Edge, Index, Node
+from tf_ti.loops.drawing.layout import LABEL_GAP, Box, Group, Point, Wire, arrange
+
+_SIZE, _SMALL = 12.0, 10.5  # of fonts
+_LINE, _SMALL_LINE = 16.0, 14.0  # heights
+_MARGIN, _HEAD_GAP = 16.0, 10.0
+_MOST_CHARACTERS = 40
+_BOW = 12.0  # the most that a bow reaches beyond its ends
+_ARROW_WIDTH, _ARROW_LENGTH = 7.0, 7.0
+
+_FILLS = {
+    "outside": "none",
+    "limit": "#f8cbad",
+    "iterator": "#bdd7ee",
+    "recurrence": "#ffe699",
+    "body": "#ffffff",
+    "output": "#c6e0b4",
+}
+_RED = "#b00020"
+_INSIDE = "#44546a0d"
+
+Line = tuple[str, float]  # of text, with the size of its font
+
+
+def to_svg(diagram: Diagram) -> str:
+    """A picture: boundary layers on the border of the loop's box, loops inside in boxes of theirs.
+
+    Long names are shortened; the whole name is shown where a mouse points.
+    """
+    picture = _Picture(diagram)
+    return svg.to_string(picture.root)
+
+
+class _Picture:
+    def __init__(self, diagram: Diagram):
+        index = Index(diagram)
+        self._boxes = {node: _box(node) for node in index.homes}
+        self._groups: dict[Diagram, Group] = {}
+        whole = Group(self._members(diagram), has_border=False)
+        # The title of the whole is above it.
+        self._groups[diagram].title_width = self._groups[diagram].title_height = 0.0
+        wires = {
+            edge: Wire(
+                self._boxes[edge.source],
+                self._boxes[edge.target],
+                edge.is_back_edge,
+                width(_short(edge.label), _SMALL),
+            )
+            for edge in index.edges
+        }
+        arrange(whole, list(wires.values()))
+        head = _title(diagram)
+        across, down = _extent(head)
+        top = _MARGIN + down + _HEAD_GAP
+        size = max(whole.width, across) + 2 * _MARGIN, top + whole.height + _MARGIN
+        self.root = svg.picture(visible(diagram.title), *size)
+        _add_lines(self.root, head, _MARGIN, _MARGIN)
+        dx, dy = _MARGIN - whole.x, top - whole.y
+        moved = svg.add(self.root, "g", transform=f"translate({svg.number(dx)} {svg.number(dy)})")
+        for each, group in self._groups.items():
+            _add_group(moved, group, _title(each) if each is not diagram else [])
+        for edge, wire in wires.items():
+            _add_edge(moved, edge, wire.points)
+        for node, box in self._boxes.items():
+            _add_node(moved, node, box)
+
+    def _members(self, diagram: Diagram) -> list[Box | Group]:
+        """The loop's box, and the tensors outside, which are its neighbours."""
+        across, down = _extent(_title(diagram))
+        group = self._groups[diagram] = Group(title_width=across, title_height=down)
+        for node in diagram.nodes:
+            if node.kind != "outside":
+                group.members.append(self._boxes[node])
+        for child in diagram.children:
+            group.members += self._members(child)
+        outside = [self._boxes[node] for node in diagram.nodes if node.kind == "outside"]
+        return [*outside, group]
+
+
+def _short(text: str) -> str:
+    return shortened(visible(text), _MOST_CHARACTERS)
+
+
+def _node_lines(node: Node) -> list[Line]:
+    return [(_short(node.label), _SIZE), *((_short(detail), _SMALL) for detail in node.details)]
+
+
+def _title(diagram: Diagram) -> list[Line]:
+    return [(_short(diagram.title), _SIZE), *((visible(note), _SMALL) for note in diagram.notes)]
+
+
+def _height(line: Line) -> float:
+    return _LINE if line[1] == _SIZE else _SMALL_LINE
+
+
+def _extent(lines: Sequence[Line]) -> tuple[float, float]:
+    return max(width(*line) for line in lines), sum(map(_height, lines))
+
+
+def _box(node: Node) -> Box:
+    place = "entry" if node.kind in ENTRIES else "exit" if node.kind == "output" else "inside"
+    across, down = _extent(_node_lines(node))
+    return Box(across + 18, down + 8, place)
+
+
+def _add_lines(
+    parent: svg.Element, lines: Sequence[Line], x: float, top: float, **attributes: str | float
+) -> None:
+    for text, size in lines:
+        top += _height((text, size))
+        svg.add_text(parent, text, x, top - 4, size, **attributes)
+
+
+def _add_group(parent: svg.Element, group: Group, title: Sequence[Line]) -> None:
+    box = svg.add(parent, "g", **{"class": "loop"})
+    frame = {"x": group.x, "y": group.y, "width": group.width, "height": group.height}
+    svg.add(box, "rect", **frame, rx=6, fill=_INSIDE, stroke=svg.LINE, stroke_width=1.5)
+    _add_lines(box, title, group.x + 10, group.y + 2, fill=svg.LINE)
+
+
+def _add_node(parent: svg.Element, node: Node, box: Box) -> None:
+    lines = _node_lines(node)
+    group = svg.add(parent, "g", **{"class": "node"})
+    svg.add(group, "title", f"{node.kind}: {', '.join(map(visible, (node.label, *node.details)))}")
+    style = {"fill": _FILLS[node.kind], "stroke": "none" if node.kind == "outside" else svg.LINE}
+    frame = {"x": box.x, "y": box.y, "width": box.width, "height": box.height}
+    svg.add(group, "rect", **frame, rx=4, **style)
+    top = box.y + (box.height - _extent(lines)[1]) / 2
+    _add_lines(group, lines, box.x + box.width / 2, top, text_anchor="middle")
+
+
+def _add_edge(parent: svg.Element, edge: Edge, points: Sequence[Point]) -> None:
+    color = _RED if edge.is_back_edge else svg.LINE
+    group = svg.add(parent, "g", **{"class": "edge"})
+    svg.add(group, "title", " to ".join(visible(end.label) for end in (edge.source, edge.target)))
+    way, is_down = _path(points)
+    path = svg.add(group, "path", d=way, fill="none", stroke=color, stroke_width=1.2)
+    if edge.is_back_edge:
+        path.set("stroke-dasharray", "5 3")
+    x, y = points[-1]
+    end = y - _ARROW_LENGTH if is_down else y + _ARROW_LENGTH
+    tip = (x, y), (x - _ARROW_WIDTH / 2, end), (x + _ARROW_WIDTH / 2, end)
+    svg.add(group, "path", d=f"M{' L'.join(map(_at, tip))} Z", fill=color)
+    if edge.label:
+        foot = y - _SMALL if is_down else y + _SMALL + 8
+        halo = {"stroke": svg.GROUND, "stroke_width": 3, "paint_order": "stroke"}
+        svg.add_text(group, _short(edge.label), x + LABEL_GAP, foot, _SMALL, fill=color, **halo)
+
+
+def _path(points: Sequence[Point]) -> tuple[str, bool]:
+    """The lines, curves and bows between the points of a wire, and whether they end downward."""
+    said, is_down = [f"M{_at(points[0])}"], True
+    for (x, y), end in itertools.pairwise(points):
+        if y != end[1]:
+            is_down = end[1] > y
+        if x == end[0]:
+            said.append(f"V{svg.number(end[1])}")
+            continue
+        middle = (y + end[1]) / 2
+        if y == end[1]:
+            reach = (
+                min(_BOW, abs(end[0] - x) / 2) / 0.75
+            )  # the curve goes so far toward its handles
+            middle += reach if is_down else -reach
+            is_down = not is_down
+        said.append(f"C{_at((x, middle))} {_at((end[0], middle))} {_at(end)}")
+    return " ".join(said), is_down
+
+
+def _at(point: Point) -> str:
+    return " ".join(map(svg.number, point))
