@@ -181,10 +181,20 @@ def bags(table: tf.Variable, ids: tf.RaggedTensor, weights: tf.RaggedTensor) -> 
     )
     several = tf_ti.embedding_bags([table, table], [ids, [[1]]], combiner="max", padding_idx=0)
     assert_type(several, list[tf.Tensor | Any])
+    each = tf_ti.embedding_bags(
+        [table, table],
+        [ids, [[1]]],
+        combiner=["mean", "max"],
+        padding_idx=[None, 0],
+        max_norm=[1.0, None],
+        norm_type=[2, 1.0],
+    )
+    assert_type(each, list[tf.Tensor | Any])
 
     tf_ti.embedding_bag(table)  # type: ignore[call-arg]
     tf_ti.embedding_bags([table])  # type: ignore[call-arg]
     tf_ti.embedding_bags([table], [ids], combiner="median")  # type: ignore[arg-type]
+    tf_ti.embedding_bags([table], [ids], max_norm=["1"])  # type: ignore[list-item]
     tf_ti.embedding_bag(table, ids, combiner="median")  # type: ignore[arg-type]
     tf_ti.embedding_bag(table, ids, partition_strategy="rows")  # type: ignore[arg-type]
     tf_ti.embedding_bag(table, ids, max_norm="1")  # type: ignore[arg-type]
