@@ -261,6 +261,8 @@ def recurrences(
 def layers() -> None:
     layer = tf_ti.keras.EmbeddingBag(10_000, 16, mask_zero=True, combiner="mean", name="bags")
     assert_type(layer.output_dim, int)
+    layers = tf_ti.keras.EmbeddingBags({"item": layer}, {"viewed": "item", "bought": "item"})
+    assert_type(layers.compute_output_shape({"viewed": (2, 3)}), dict[str, tuple[int | None, ...]])
 
     # Their arguments are Keras's, which is not there where types are checked.
     optimizers = tf_ti.keras.optimizers
@@ -270,6 +272,7 @@ def layers() -> None:
     tf_ti.keras.EmbeddingBag(10_000)  # type: ignore[call-arg]
     tf_ti.keras.EmbeddingBag("10000", 16)  # type: ignore[arg-type]
     tf_ti.keras.EmbeddingBag(10_000, 16, combiner="median")  # type: ignore[arg-type]
+    tf_ti.keras.EmbeddingBags({"item": 10_000})  # type: ignore[dict-item]
     tf_ti.keras.EmbedingBag(10_000, 16)  # type: ignore[attr-defined]
     tf_ti.keras.optimizers.Adamm(0.1)  # type: ignore[attr-defined]
 

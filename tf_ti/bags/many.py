@@ -90,38 +90,39 @@ def embedding_bags(
     count = len(emb_tables)
     ids = _for_each("ids", ids, count)
     weights = [None] * count if weights is None else _for_each("weights", weights, count)
-    options = {
-        "combiner": combiner,
-        "default_index": default_index,
-        "padding_idx": padding_idx,
-        "max_norm": max_norm,
-        "norm_type": norm_type,
-    }
-    options = {label: _one_for_each(label, value, count) for label, value in options.items()}
-    if any(index is not None for index in options["default_index"]):  # which all have, or none
-        options["default_index"] = [-1 if i is None else i for i in options["default_index"]]
+    default_index = _one_for_each("default_index", default_index, count)
+    if any(index is not None for index in default_index):  # which all have, or none
+        default_index = [-1 if index is None else index for index in default_index]
+    of_tables = zip(
+        emb_tables,
+        ids,
+        weights,
+        _one_for_each("combiner", combiner, count),
+        default_index,
+        _one_for_each("padding_idx", padding_idx, count),
+        _one_for_each("max_norm", max_norm, count),
+        _one_for_each("norm_type", norm_type, count),
+    )
     lookups, outers = [], []
-    for k in range(count):
+    for k, (table, ids_of_table, weights_of_table, reduction, default, padding, *norm) in enumerate(
+        of_tables
+    ):
         prefix = f"emb_tables[{k}]: "
         try:
-            table = _to_table(emb_tables[k])
+            table, ids_of_table = _to_table(table), to_ids(ids_of_table)
             if lookups:
                 _check_alike(table, lookups[0].tables[0])
-            combiner, default_index, padding_idx, max_norm, norm_type = (
-                values[k] for values in options.values()
-            )
-            check_combiner(combiner, weights[k])
-            ids_of_table = to_ids(ids[k])
+            check_combiner(reduction, weights_of_table)
             bags, outer = split(
                 ids_of_table,
-                to_weights_of_ids(ids_of_table, weights[k], table.dtype, prefix),
+                to_weights_of_ids(ids_of_table, weights_of_table, table.dtype, prefix),
                 prune_invalid,
                 prefix,
-                default_index=to_default_index(default_index, ids_of_table),
-                padding_idx=to_padding_idx(padding_idx, ids_of_table),
-                reduction=combiner,
+                default_index=to_default_index(default, ids_of_table),
+                padding_idx=to_padding_idx(padding, ids_of_table),
+                reduction=reduction,
             )
-            lookups.append(checked(Lookup([table], bags, max_norm, norm_type)))
+            lookups.append(checked(Lookup([table], bags, *norm)))
         except (TypeError, ValueError) as error:
             raise type(error)(f"{prefix}{error}") from error
         outers.append(outer)

@@ -71,7 +71,7 @@ def pool_all(lookups: Sequence[Lookup], name: str | None = None) -> list[tf.Tens
         with_argmax = any(needs_argmax(each.reduction) for each in bags)
         pooled = pool_several(tables, bags, numbers, with_argmax, name)
         for k, rows in zip(numbers, pooled):
-            results[k] = tf.cast(rows, lookups[k].dtype)
+            results[k] = tf.cast(rows, lookups[k].dtype) if is_clipped else rows
     return results
 
 
