@@ -26,6 +26,11 @@ class Layer:
     value: tf.Tensor
     given: dict[str, tf.Tensor]
 
+    @property
+    def own_label(self) -> str:
+        """Its name within the loop."""
+        return self.label.removeprefix(f"{self.loop.label}: ")
+
 
 @dataclasses.dataclass(eq=False)
 class IteratorLayer(Layer):
@@ -92,12 +97,14 @@ class LoopNode:
     def limit_label(self) -> str:
         return f"{self.label}: trip limit"
 
+    def layers(self) -> list[Layer]:
+        return [*self.iterators, *self.recurrences, *self.outputs]
+
     def given(self) -> list[tuple[str, tf.Tensor]]:
         """The tensors from outside, each with its name in errors."""
-        layers = [*self.iterators, *self.recurrences, *self.outputs]
         found = [
             (f"{layer.label}: {what}", tensor)
-            for layer in layers
+            for layer in self.layers()
             for what, tensor in layer.given.items()
         ]
         if self.count is not None:
@@ -107,7 +114,7 @@ class LoopNode:
     def replace(self, value_of: Callable) -> None:
         """Gives the layers other tensors."""
         self.count, self.condition = value_of(self.count), value_of(self.condition)
-        for layer in (*self.iterators, *self.recurrences, *self.outputs):
+        for layer in self.layers():
             layer.given = {what: value_of(t) for what, t in layer.given.items()}
         for recurrence in self.recurrences:
             recurrence.next = value_of(recurrence.next)

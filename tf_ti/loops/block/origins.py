@@ -25,7 +25,7 @@ class Origins:
         return tensor.ref() in self._captured
 
     def of(self, tensor: tf.Tensor) -> tf.Tensor | tf.Variable:
-        """The tensor of the user's that another stands for, or the variable that it is read from."""
+        """The user's tensor that another stands for, or the variable that it was read from."""
         while id(tensor) not in self._variables:
             source = self._source(tensor)
             if source is None:
@@ -40,23 +40,23 @@ class Origins:
         if tensor.ref() in self._captured:
             return self._captured[tensor.ref()]
         op = tensor.op
-        if op.type == "ReadVariableOp" or (op.type in ("Cast", "Identity") and _has_no_name(op)):
+        if op.type == "ReadVariableOp" or (op.type in ("Cast", "Identity") and tells_type(op)):
             return op.inputs[0]
         captures = getattr(op.graph, "captures", ()) if op.type == "Placeholder" else ()
         return next((outside for outside, inside in captures if inside is tensor), None)
 
 
-def _has_no_name(op: tf.Operation) -> bool:
-    """True if its name is that of its type."""
-    return re.sub(r"_\d+$", "", op.name.rpartition("/")[2]) == op.type
+def tells_type(op: tf.Operation) -> bool:
+    """True if the name is the type: nobody gave it another one."""
+    return re.sub(r"_\d+$", "", op.name.rpartition("/")[2]).lower() == op.type.lower()
 
 
 def name_of(origin: tf.Tensor | tf.Variable) -> str:
     """The name, or else the value if that is short, or else the type."""
     if not isinstance(origin, tf.Variable):
         is_eager = isinstance(origin, _tf.EagerTensor)
-        if is_eager or (origin.op.type == "Const" and _has_no_name(origin.op)):
-            return value_of(origin) or type_of(origin)
+        if is_eager or (origin.op.type == "Const" and tells_type(origin.op)):
+            return "".join(value_of(origin)) or type_of(origin)
     return origin.name.removesuffix(":0")
 
 
@@ -64,9 +64,9 @@ def type_of(origin: tf.Tensor | tf.Variable) -> str:
     return f"{origin.dtype.name}{'' if origin.shape.rank is None else origin.shape.as_list()}"
 
 
-def value_of(tensor: tf.Tensor) -> str:
+def value_of(tensor: tf.Tensor) -> tuple[str, ...]:
     """The value, if it is known and short."""
     value = tf.get_static_value(tensor)
     if value is None or value.ndim > 1 or value.size > _MOST_SHOWN:
-        return ""
-    return f"[{', '.join(map(str, value))}]" if value.ndim else f"{value}"
+        return ()
+    return (f"[{', '.join(map(str, value))}]" if value.ndim else f"{value}",)

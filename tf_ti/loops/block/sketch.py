@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from tf_ti.loops.block.layers import LoopNode
 from tf_ti.loops.block.levels import Levels
-from tf_ti.loops.block.origins import Origins, name_of, type_of, value_of
+from tf_ti.loops.block.origins import Origins, name_of, tells_type, type_of, value_of
 from tf_ti.loops.drawing.diagram import Diagram, Node
 
 _HIDDEN = ("Const", "Placeholder")
@@ -19,6 +19,11 @@ class Sketch:
             op: (level, tuple(op.inputs)) for op, level in levels.items() if op.type not in _HIDDEN
         }
         self.origins = Origins(levels.graph)
+        self.layers = {
+            layer.value.op: f"{layer.own_label} of {loop.name}"
+            for loop in self.paths
+            for layer in loop.layers()
+        }
 
     def diagram(self, loop: LoopNode) -> Diagram:
         """The loop, and those inside it."""
@@ -41,7 +46,7 @@ class _Artist:
             self._add_layers(inner)
         for op, (level, _) in sketch.operations.items():
             if level and level[-1] in self._homes:
-                details = () if op.name.endswith(op.type) else (op.type,)
+                details = () if tells_type(op) else (op.type,)
                 self._nodes[op] = self._homes[level[-1]].add_node("body", op.name, *details)
         for op, node in list(self._nodes.items()):
             for tensor in sketch.operations.get(op, ((), ()))[1]:
@@ -58,18 +63,17 @@ class _Artist:
             ("output", loop.outputs),
         ):
             for layer in layers:
-                label = layer.label.removeprefix(f"{loop.label}: ")
-                self._nodes[layer.value.op] = home.add_node(kind, label, *layer.details())
+                node = home.add_node(kind, layer.own_label, *layer.details())
+                self._nodes[layer.value.op] = node
 
     def _connect_layers(self, loop: LoopNode) -> None:
         for kind, tensor in (("COUNT", loop.count), ("WHILE", loop.condition)):
             if tensor is not None:
                 value = value_of(tensor)
-                details = [value] if value else []
-                limit = self._homes[loop].add_node("limit", f"trip limit {kind}", *details)
+                limit = self._homes[loop].add_node("limit", f"trip limit {kind}", *value)
                 if not value:
                     self._connect(tensor, limit)
-        for layer in (*loop.iterators, *loop.recurrences, *loop.outputs):
+        for layer in loop.layers():
             for what, tensor in layer.given.items():
                 label = what.removeprefix("the ")
                 self._connect(tensor, self._nodes[layer.value.op], label, shows_constants=True)
@@ -97,10 +101,10 @@ class _Artist:
         """The node of the user's tensor or variable."""
         origin = self._sketch.origins.of(tensor)
         if id(origin) not in self._origins:
-            name, details = name_of(origin), type_of(origin)
+            name, details = self._sketch.layers.get(tensor.op) or name_of(origin), type_of(origin)
             others = [node.label for node in (*self._nodes.values(), *self._origins.values())]
             labels = (name, *(f"{name} ({k})" for k in range(2, len(others) + 3)))
             label = next(label for label in labels if label not in others)
-            node = self.root.add_node("outside", label, *([details] if details != name else []))
+            node = self.root.add_node("outside", label, *(() if details == name else (details,)))
             self._origins[id(origin)] = node
         return self._origins[id(origin)]

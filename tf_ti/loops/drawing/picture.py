@@ -1,12 +1,14 @@
 """Pictures of diagrams, as SVG."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tf_ti.loops.drawing import svg
+from tf_ti.loops.drawing.boxes import Box, Group, Point, Wire
 from tf_ti.loops.drawing.characters import shortened, visible, width
 from tf_ti.loops.drawing.diagram import ENTRIES, Diagram, Edge, Index, Node
-from tf_ti.loops.drawing.layout import LABEL_GAP, Box, Group, Point, Wire, arrange
+from tf_ti.loops.drawing.layout import arrange
+from tf_ti.loops.drawing.level import LABEL_GAP
 
 _SIZE, _SMALL = 12.0, 10.5  # of fonts
 _LINE, _SMALL_LINE = 16.0, 14.0  # heights
@@ -55,21 +57,19 @@ class _Picture:
             )
             for edge in index.edges
         }
-        arrange(whole, list(wires.values()))
         head = _title(diagram)
         across, down = _extent(head)
         top = _MARGIN + down + _HEAD_GAP
+        arrange(whole, list(wires.values()), _MARGIN, top)
         size = max(whole.width, across) + 2 * _MARGIN, top + whole.height + _MARGIN
         self.root = svg.picture(visible(diagram.title), *size)
         _add_lines(self.root, head, _MARGIN, _MARGIN)
-        dx, dy = _MARGIN - whole.x, top - whole.y
-        moved = svg.add(self.root, "g", transform=f"translate({svg.number(dx)} {svg.number(dy)})")
         for each, group in self._groups.items():
-            _add_group(moved, group, _title(each) if each is not diagram else [])
+            _add_group(self.root, group, _title(each) if each is not diagram else [])
         for edge, wire in wires.items():
-            _add_edge(moved, edge, wire.points)
+            _add_edge(self.root, edge, wire.points)
         for node, box in self._boxes.items():
-            _add_node(moved, node, box)
+            _add_node(self.root, node, box)
 
     def _members(self, diagram: Diagram) -> list[Box | Group]:
         """The loop's box, and the tensors outside, which are its neighbours."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 _Item = TypeVar("_Item", bound=Hashable)
 
-_SWEEPS = 8
+_SWEEPS = 10
 _STIFFNESS = 200.0  # of chains
 GAP, _NARROW_GAP = 18.0, 10.0  # between nodes, and beside those that have no extent
 
@@ -46,18 +46,25 @@ class Link:
     Attributes:
         upper, lower: the nodes.
         start, end: where on them, from their x.
-        weight: how much it matters that it is upright.
+        is_upright: whether it should be upright.
     """
 
     upper: Node
     lower: Node
     start: float
     end: float
-    weight: float
+    is_upright: bool
+
+    @property
+    def shift(self) -> float:
+        """How far to the right its lower end is."""
+        return self.lower.x + self.end - self.upper.x - self.start
 
 
-def link(upper: Node, lower: Node, start: float = 0.0, end: float = 0.0, weight: float = 1) -> None:
-    made = Link(upper, lower, start, end, weight)
+def link(
+    upper: Node, lower: Node, start: float = 0.0, end: float = 0.0, is_upright: bool = False
+) -> None:
+    made = Link(upper, lower, start, end, is_upright)
     upper.down.append(made)
     lower.up.append(made)
 
@@ -175,10 +182,10 @@ def _crossings_of(left: Node, right: Node) -> int:
 # --- how far to the right ------------------------------------------------------------------------
 
 
-def place(rows: Sequence[Sequence[Node]], chains: Sequence[Sequence[Node]]) -> None:
+def place(rows: Sequence[Sequence[Node]]) -> None:
     """Finds the x of each node: near those it is linked with, in its order, and apart.
 
-    Of each chain as many nodes as possible are above one another.
+    Of chains as many nodes as possible are above one another.
     """
     for row in rows:
         _settle(row, [(0.0, 1.0)] * len(row))
@@ -186,26 +193,47 @@ def place(rows: Sequence[Sequence[Node]], chains: Sequence[Sequence[Node]]) -> N
         is_down = sweep % 2 == 0
         for row in rows if is_down else reversed(rows):
             _settle(row, [_wanted(node, node.up if is_down else node.down) for node in row])
-    straight: dict[Node, float] = {}
-    for sweep in range(_SWEEPS + 1):  # downward in the end, too
+    chains, straight = _chains(rows), dict[Node, float]()
+    for sweep in range(4 * _SWEEPS + 1):  # downward in the end, too
         for chain in chains:
-            straight.update(dict.fromkeys(chain, statistics.median(node.x for node in chain)))
+            straight.update(dict.fromkeys(chain, statistics.fmean(node.x for node in chain)))
         for row in rows if sweep % 2 == 0 else reversed(rows):
             _settle(row, [_wanted(node, [*node.up, *node.down], straight) for node in row])
+    for chain in chains:
+        _straighten(chain)
     for row in rows:
         _gather(row)
+
+
+def _chains(rows: Iterable[Sequence[Node]]) -> list[list[Node]]:
+    """The nodes that links hold above one another, or that have no other links."""
+    found: dict[Node, list[Node]] = {}
+    for node in itertools.chain.from_iterable(rows):
+        for each in node.down:
+            is_only = len(each.upper.down) == len(each.lower.up) == 1 and each.start == each.end
+            if each.is_upright or is_only:
+                chain = found.setdefault(node, [node])
+                chain.append(each.lower)
+                found[each.lower] = chain
+    return [chain for node, chain in found.items() if chain[0] is node]
+
+
+def _straighten(chain: Sequence[Node]) -> None:
+    """Takes the smallest bends away: gaps are larger."""
+    for node, following in itertools.pairwise(chain):
+        if abs(following.x - node.x) < _NARROW_GAP / 4:
+            following.x = node.x
 
 
 def _wanted(
     node: Node, links: Sequence[Link], straight: Mapping[Node, float] = types.MappingProxyType({})
 ) -> tuple[float, float]:
     """Where a node should be, and how much that matters."""
-    x, weight = (straight[node] * _STIFFNESS, _STIFFNESS) if node in straight else (0.0, 0.0)
-    for each in links:
-        shift = each.start - each.end
-        x += (each.upper.x + shift if each.lower is node else each.lower.x - shift) * each.weight
-        weight += each.weight
-    return (x / weight, weight) if weight else (node.x, 0.01)
+    shifts = [each.shift if each.upper is node else -each.shift for each in links]
+    if node in straight:
+        shifts.append((straight[node] - node.x) * _STIFFNESS)
+    weight = len(links) + (_STIFFNESS if node in straight else 0.0)
+    return (node.x + sum(shifts) / weight, weight) if weight else (node.x, 0.01)
 
 
 def _distance(left: Node, right: Node) -> float:
