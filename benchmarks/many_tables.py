@@ -1,10 +1,11 @@
-"""Look-ups in the many small tables of a model: by one op, by an op for each, by other libraries.
+"""Look-ups in the many tables of a model: by one op, by an op for each, by other libraries.
 
 TensorFlow's ops are measured inside one graph, which looks up in all tables several times, one
 after the other; or as eager calls. The bags have one to five ids, in tensors of their own for each
-table.
+table. The tables are small and alike; or those of a DLRM, which differ in size, width and combiner.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -16,12 +17,38 @@ from benchmarks import harness
 OURS, OURS_EACH = "tf_ti.embedding_bags", "tf_ti.embedding_bag, one by one"
 LOOKUP, TORCH = "tf.nn.embedding_lookup_sparse, one by one", "torch embedding_bag, one by one"
 TABLES, ROWS, WIDTH, MOST_IDS = 26, 10_000, 16, 5
+DLRM_ROWS, DLRM_WIDTHS = (1000, 10_000, 100_000), (4, 8, 16, 32, 64, 128)
+DLRM_COMBINERS = ("sum", "sum", "sum", "mean")
 BATCHES = (128, 2048)
 THREADS = 2
 PASSES = 20  # in a graph, whose call takes 0.1 to 0.2 ms
 
-# A function that pools bags: (tables, ids of each) -> the sums of each.
-Way = Callable[[Sequence[tf.Variable], Sequence], list[tf.Tensor]]
+# A function that pools bags: (tables, ids of each, combiner of each) -> the rows of each.
+Way = Callable[[Sequence[tf.Variable], Sequence, Sequence[str]], list[tf.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What is looked up in: of each table the number of rows, their width, the combiner."""
+
+    rows: int = ROWS
+    width: int = WIDTH
+    combiner: str = "sum"
+
+
+ALIKE = [Shape()] * TABLES
+
+
+def dlrm() -> list[Shape]:
+    """Tables of every width with every size."""
+    return [
+        Shape(
+            DLRM_ROWS[k // len(DLRM_WIDTHS) % len(DLRM_ROWS)],
+            DLRM_WIDTHS[k % len(DLRM_WIDTHS)],
+            DLRM_COMBINERS[k % len(DLRM_COMBINERS)],
+        )
+        for k in range(TABLES)
+    ]
 
 
 def run(quick: bool) -> Iterator[harness.Table]:
@@ -29,7 +56,7 @@ def run(quick: bool) -> Iterator[harness.Table]:
     tf.config.threading.set_inter_op_parallelism_threads(THREADS)
     repeats = 5 if quick else 15
     what = f"Sums of bags of {TABLES} tables of {ROWS:,} x {WIDTH}"
-    contests = [Contest(batch) for batch in BATCHES]
+    contests = [Contest(ALIKE, batch) for batch in BATCHES]
     forward = _table(
         "forward", f"{what}, forward", repeats, {c.batch: c.forward() for c in contests}
     )
@@ -44,6 +71,18 @@ def run(quick: bool) -> Iterator[harness.Table]:
     # Each table has a gradient op of its own, in both ways.
     title, columns = f"{what}, forward and backward", {c.batch: c.gradient() for c in contests}
     yield _table("gradient", title, repeats, columns)
+    yield from _of_dlrm(repeats)
+
+
+def _of_dlrm(repeats: int) -> Iterator[harness.Table]:
+    what = f"Bags of a DLRM of {TABLES} tables, {DLRM_WIDTHS[0]} to {DLRM_WIDTHS[-1]} wide"
+    contests = [Contest(dlrm(), batch) for batch in BATCHES]
+    columns = {c.batch: c.forward() for c in contests}
+    forward = _table("dlrm-forward", f"{what}, forward", repeats, columns)
+    forward.add_goal(OURS, OURS_EACH, 1.0)
+    yield forward
+    columns = {c.batch: c.gradient() for c in contests}
+    yield _table("dlrm-gradient", f"{what}, forward and backward", repeats, columns)
 
 
 def _table(
@@ -65,25 +104,27 @@ def _table(
 class Contest:
     """The cases with one number of bags of each table."""
 
-    def __init__(self, batch: int):
+    def __init__(self, shapes: Sequence[Shape], batch: int):
         self.batch = batch
         rng = np.random.default_rng(0)
-        values = rng.standard_normal([TABLES, ROWS, WIDTH], np.float32)
-        lengths = rng.integers(1, MOST_IDS + 1, [TABLES, batch])
+        values = [rng.standard_normal([each.rows, each.width], np.float32) for each in shapes]
+        lengths = rng.integers(1, MOST_IDS + 1, [len(shapes), batch])
+        self._combiners = [each.combiner for each in shapes]
         self._tables = list(map(tf.Variable, values))
         self._ids = [
-            tf.RaggedTensor.from_row_lengths(rng.integers(0, ROWS, each.sum()), each)
-            for each in lengths
+            tf.RaggedTensor.from_row_lengths(rng.integers(0, each.rows, sizes.sum()), sizes)
+            for each, sizes in zip(shapes, lengths)
         ]
         self._sparse_ids = [ids.to_sparse() for ids in self._ids]
         for ids, sparse in zip(self._ids, self._sparse_ids):
             assert sparse.values.shape == ids.values.shape
-        self._torch = harness.if_installed(lambda: _Torch(values, self._ids))
-        expected = _one_op(self._tables, self._ids)
-        theirs = [_lookup_sparse(self._tables, self._sparse_ids)]
+        self._torch = harness.if_installed(lambda: _Torch(values, self._ids, self._combiners))
+        expected = _one_op(self._tables, self._ids, self._combiners)
+        theirs = [_lookup_sparse(self._tables, self._sparse_ids, self._combiners)]
         theirs += [self._torch.forward()] if self._torch else []
-        for sums in theirs:
-            np.testing.assert_allclose(np.stack(sums), np.stack(expected), rtol=1e-4, atol=1e-4)
+        for rows in theirs:
+            for theirs_of_table, ours_of_table in zip(rows, expected, strict=True):
+                np.testing.assert_allclose(theirs_of_table, ours_of_table, rtol=1e-4, atol=1e-4)
 
     def forward(self) -> dict[str, Callable]:
         return self._cases(_in_graph, "forward")
@@ -98,7 +139,7 @@ class Contest:
 
     def _cases(self, make: Callable, of_torch: str) -> dict[str, Callable]:
         def case(way: Way, ids: Sequence) -> Callable:
-            return make(lambda: way(self._tables, ids))
+            return make(lambda: way(self._tables, ids, self._combiners))
 
         cases = {
             OURS: case(_one_op, self._ids),
@@ -110,18 +151,27 @@ class Contest:
         return cases
 
 
-def _one_op(tables: Sequence[tf.Variable], ids: Sequence) -> list[tf.Tensor]:
-    return tf_ti.embedding_bags(tables, ids)
+def _one_op(
+    tables: Sequence[tf.Variable], ids: Sequence, combiners: Sequence[str]
+) -> list[tf.Tensor]:
+    return tf_ti.embedding_bags(tables, ids, combiner=combiners)
 
 
-def _one_by_one(tables: Sequence[tf.Variable], ids: Sequence) -> list[tf.Tensor]:
-    return [tf_ti.embedding_bag(table, i) for table, i in zip(tables, ids)]
-
-
-def _lookup_sparse(tables: Sequence[tf.Variable], ids: Sequence) -> list[tf.Tensor]:
+def _one_by_one(
+    tables: Sequence[tf.Variable], ids: Sequence, combiners: Sequence[str]
+) -> list[tf.Tensor]:
     return [
-        tf.nn.embedding_lookup_sparse(table, i, None, combiner="sum")
-        for table, i in zip(tables, ids)
+        tf_ti.embedding_bag(table, i, combiner=combiner)
+        for table, i, combiner in zip(tables, ids, combiners)
+    ]
+
+
+def _lookup_sparse(
+    tables: Sequence[tf.Variable], ids: Sequence, combiners: Sequence[str]
+) -> list[tf.Tensor]:
+    return [
+        tf.nn.embedding_lookup_sparse(table, i, None, combiner=combiner)
+        for table, i, combiner in zip(tables, ids, combiners)
     ]
 
 
@@ -150,13 +200,18 @@ def _gradient(call: Callable, tables: Sequence[tf.Variable]) -> list[tf.Tensor]:
 class _Torch:
     """torch.nn.functional.embedding_bag for each table."""
 
-    def __init__(self, tables: np.ndarray, ids: Sequence[tf.RaggedTensor]):
+    def __init__(
+        self,
+        tables: Sequence[np.ndarray],
+        ids: Sequence[tf.RaggedTensor],
+        combiners: Sequence[str],
+    ):
         import torch
 
         torch.set_num_threads(THREADS)
         # As by default, but without a warning.
         torch.sparse.check_sparse_tensor_invariants.disable()
-        self._torch = torch
+        self._torch, self._combiners = torch, combiners
         self._tables = [torch.tensor(table, requires_grad=True) for table in tables]
         self._ids = [
             (torch.tensor(each.values.numpy()), torch.tensor(each.row_starts().numpy()))
@@ -166,8 +221,8 @@ class _Torch:
     def _pool(self) -> list:
         pool = self._torch.nn.functional.embedding_bag
         return [
-            pool(values, table, offsets, mode="sum", sparse=True)
-            for table, (values, offsets) in zip(self._tables, self._ids)
+            pool(values, table, offsets, mode=combiner, sparse=True)
+            for table, (values, offsets), combiner in zip(self._tables, self._ids, self._combiners)
         ]
 
     def forward(self) -> list:

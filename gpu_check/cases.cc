@@ -556,22 +556,26 @@ class Case {
     }
   }
 
-  // Several tables at once give the same bits as one after the other: parts of this one, with the
-  // first of its bags.
+  // Several tables at once give the same bits as one after the other: parts of this one, some of
+  // them narrower or reduced otherwise, with the first of its bags.
   void CheckSeveralTables() {
-    const bool is_max = setting_.reduction == Reduction::kMax;
     const int64_t work = bags_.count * (width_ + 1) + bags_.num_indices + 1;
     const int64_t most = std::max<int64_t>(1, (setting_.is_small ? 20000 : 4000000) / work);
     const int64_t num_tables = random_.Int(1, std::min<int64_t>(most, 70));
     Inputs in(*this);
     std::vector<BagLookUp<T, Index>> lookups(num_tables);
-    int64_t num_outputs = 0;
+    int64_t num_outputs = 0, num_positions = 0;
     for (BagLookUp<T, Index>& lookup : lookups) {
       lookup.bags = in.bags;
       lookup.weights = in.weights;
       Bags<Index>& bags = lookup.bags;
       const int64_t first = random_.Chance(0.5) ? 0 : random_.Int(0, num_rows_ - 1);
-      lookup.table = {in.table.data() + first * width_, num_rows_ - first, width_};
+      const int64_t width = random_.Chance(0.7) ? width_ : random_.Int(0, width_);
+      lookup.table = {in.table.data() + first * width_, num_rows_ - first, width};
+      lookup.reduction = setting_.reduction;
+      if (random_.Chance(0.3)) {
+        lookup.reduction = static_cast<Reduction>(random_.Int(0, has_weights_ ? 2 : 3));
+      }
       bags.default_index = std::min<int64_t>(bags.default_index, num_rows_ - first - 1);
       const int64_t count = random_.Chance(0.5) ? bags.count : random_.Int(0, bags.count);
       if (bags.kind == BagKind::kPacked) {
@@ -580,24 +584,27 @@ class Case {
         bags.include_last_offset |= count < bags.count;
       }
       bags.count = count;
-      num_outputs += count * width_;
+      num_outputs += count * width;
+      if (lookup.reduction == Reduction::kMax) num_positions += count * width;
     }
     const auto outputs = [&](bool at_once) {
       CheckedGpu gpu;
       DeviceArray<T> out(num_outputs, out_shift_);
-      DeviceArray<Index> argmax(is_max ? num_outputs : 0);
-      int64_t at = 0;
+      DeviceArray<Index> argmax(num_positions);
+      T* next_out = out.data();
+      Index* next_argmax = argmax.data();
       for (BagLookUp<T, Index>& lookup : lookups) {
-        lookup.out = out.data() + at;
-        lookup.argmax = is_max ? argmax.data() + at : nullptr;
-        at += lookup.bags.count * width_;
+        const int64_t size = lookup.bags.count * lookup.table.width;
+        const bool is_max = lookup.reduction == Reduction::kMax;
+        lookup.out = next_out;
+        lookup.argmax = is_max ? next_argmax : nullptr;
+        next_out += size;
+        if (is_max) next_argmax += size;
         if (at_once) continue;
         Expect("PoolBags", PoolBags<T, Index>(lookup.table, lookup.bags, lookup.weights,
-                                              setting_.reduction, &gpu, lookup.out, lookup.argmax));
+                                              lookup.reduction, &gpu, lookup.out, lookup.argmax));
       }
-      if (at_once) {
-        Expect("PoolBags of several tables", PoolBags<T, Index>(lookups, setting_.reduction, &gpu));
-      }
+      if (at_once) Expect("PoolBags of several tables", PoolBags<T, Index>(lookups, &gpu));
       Expect("PoolBags of several tables", gpu.Finish());
       if (!out.MarginsAreIntact() || !argmax.MarginsAreIntact()) {
         Fail("PoolBags of several tables wrote next to its output");

@@ -358,10 +358,10 @@ class Case {
     arena_.Reset();
     std::vector<BagLookUp<T, Index>> lookups;
     for (int64_t t = 0; t < shape_.num_tables; ++t) {
-      lookups.push_back({TableOf(t), BagsOf(t), WeightsOf(t), out_.data() + t * out_size_,
-                         is_training ? ArgmaxOf(t) : nullptr});
+      lookups.push_back({TableOf(t), BagsOf(t), WeightsOf(t), shape_.reduction,
+                         out_.data() + t * out_size_, is_training ? ArgmaxOf(t) : nullptr});
     }
-    Expect(PoolBags(lookups, shape_.reduction, &arena_));
+    Expect(PoolBags(lookups, &arena_));
   }
 
   void ForwardOneByOne() {

@@ -76,14 +76,9 @@ absl::Status SeveralShape(InferenceContext* c) {
   std::vector<BagSpec> specs;
   TF_RETURN_IF_ERROR(BagSpec::InitSeveral(Attributes(c), &specs));
   ShapeHandle table;
-  PartialTensorShape first;
   for (const BagSpec& spec : specs) {
-    const int k = spec.table;
-    TF_RETURN_IF_ERROR(OfTable(k, TableShape(c, is_resource, k, &table)));
-    const PartialTensorShape shape = KnownShape(c, table);
-    if (k == 0) first = shape;
-    TF_RETURN_IF_ERROR(OfTable(k, CheckRowsAlike(shape, first)));
-    TF_RETURN_IF_ERROR(OfTable(k, SetPooled(c, spec, table)));
+    TF_RETURN_IF_ERROR(OfTable(spec.number, TableShape(c, is_resource, spec.table, &table)));
+    TF_RETURN_IF_ERROR(OfTable(spec.number, SetPooled(c, spec, table)));
   }
   return absl::OkStatus();
 }
@@ -95,7 +90,7 @@ absl::Status CheckNumEmbShape(InferenceContext* c) {
 template <bool is_resource>
 absl::Status TableGradientShape(InferenceContext* c) {
   BagSpec spec;
-  TF_RETURN_IF_ERROR(spec.InitGradient(Attributes(c), 2));
+  TF_RETURN_IF_ERROR(spec.InitTableGradient(Attributes(c)));
   ShapeHandle row, values, table;
   TF_RETURN_IF_ERROR(is_resource ? TableShape(c, is_resource, 0, &table) : CheckNumEmbShape(c));
   PartialTensorShape grad;
@@ -249,10 +244,10 @@ TF_TI_REGISTER_BAG_OPS("", Input("emb_table: T"), kTableDoc, false);
 TF_TI_REGISTER_BAG_OPS("Resource", Input("resource: resource").SetIsStateful(), kResourceDoc, true);
 
 constexpr char kTablesDoc[] = R"doc(
-emb_tables: Each [num_emb, ...], with rows of one shape.)doc";
+emb_tables: Each [num_emb, ...], with rows of any shape.)doc";
 
 constexpr char kResourcesDoc[] = R"doc(
-resources: Variables [num_emb, ...], with rows of one shape, that are read in place, under their
+resources: Variables [num_emb, ...], with rows of any shape, that are read in place, under their
   locks.)doc";
 
 constexpr char kSeveralDoc[] = R"doc(
@@ -260,11 +255,16 @@ indices: Of each table the rows to pool; [number of bags, rows in each] for pack
 bounds: Of each table but those with packed bags: the offsets, or the segment_ids.
 num_segments: Of each table with segment_ids the number of bags.
 default_index: None, or of each table the row that fills an empty bag, or -1 for zeros.
-per_sample_weights: None, or of each table a tensor like indices: the factors of the rows.
-  Their type is that of the tables, or float where that is a half precision.
+per_sample_weights: None, or of each table, or of those in weighted, a tensor like indices: the
+  factors of the rows. Their type is that of the tables, or float where that is a half precision.
 output: Of each table [number of bags, ...].
 bags: The op of one table that is meant, for each table.
-padding_idx: None, or one value: indices equal to it are left out of their bags.
+weighted: The tables that have weights, ascending; if empty, all have, or none.
+padding_idx: None, or one value for all tables, or one for each of those in padded: indices equal to
+  it are left out of their bags.
+padded: The tables that have a padding_idx, ascending; if empty, all have, or none.
+reductions: That of each table; if empty, all have `reduction`. Those with max have an argmax.
+numbers: Those of the tables in errors; if empty, 0, 1, ...
 include_last_offset: True if offsets have one element more, where the last bag ends.)doc";
 
 #define TF_TI_REGISTER_SEVERAL(prefix, tables, tables_doc, is_resource)                        \
@@ -281,6 +281,10 @@ include_last_offset: True if offsets have one element more, where the last bag e
       .Attr("num_bounds: int >= 0 = 0")                                                        \
       .Attr("num_counts: int >= 0 = 0")                                                        \
       .Attr("include_last_offset: bool = false")                                               \
+      .Attr("weighted: list(int) >= 0 = []")                                                   \
+      .Attr("padded: list(int) >= 0 = []")                                                     \
+      .Attr("reductions: list(" TF_TI_REDUCTIONS ") >= 0 = []")                                \
+      .Attr("numbers: list(int) >= 0 = []")                                                    \
       .SetShapeFn(SeveralShape<is_resource>)                                                   \
       .Doc(absl::StrCat("Reduces bags of rows of several embedding tables to one row each.\n", \
                         tables_doc, kSeveralDoc, kReductionDoc))
@@ -314,6 +318,7 @@ bags: The op that this is the gradient of.)doc";
       .TF_TI_BAG_ATTRS(TF_TI_GRADIENT_TYPES)                                              \
       .TF_TI_BOUNDS_ATTRS()                                                               \
       .Attr("num_argmax: int >= 0 = 0")                                                   \
+      .Attr("number: int = -1")                                                           \
       .SetShapeFn(TableGradientShape<is_resource>)                                        \
       .Doc(absl::StrCat("The gradient of a pooled embedding look-up's table, by rows.\n", \
                         table_doc, kGradientDoc, kOptionalDoc, kTableGradientDoc))
@@ -329,7 +334,8 @@ constexpr char kTableGradientDoc[] = R"doc(
 argmax: That of the op, for reduction max.
 rows: The rows that were looked up, each once, in ascending order. XLA, which cannot tell how many
   these are, gives more of them: rows in any order, and again and again, with gradients of zeros.
-values: Their gradients.)doc";
+values: Their gradients.
+number: That of the table in errors, where there are several; or -1.)doc";
 
 TF_TI_REGISTER_TABLE_GRAD("", Input("num_emb: int64"), kNumEmbDoc, false);
 TF_TI_REGISTER_TABLE_GRAD("Resource", Input("resource: resource").SetIsStateful(), kPlaceDoc, true);

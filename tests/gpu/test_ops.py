@@ -508,7 +508,7 @@ def _several_ids(ids, offsets):
 
 @needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
-@pytest.mark.parametrize("combiner", ["sum", "mean", "max"])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "max", ["max", "mean", "sum"]])
 def test_bags_of_several_tables_and_their_gradients_are_the_cpus(run, rng, combiner):
     def pooled(tables, ids, offsets):
         ids = _several_ids(ids, offsets)
@@ -519,7 +519,7 @@ def test_bags_of_several_tables_and_their_gradients_are_the_cpus(run, rng, combi
         gradients = _gradient(lambda *tables: pooled(tables, ids, offsets))(*tables)
         return pooled(tables, ids, offsets), gradients
 
-    tables = [_floats(rng, n, 6) for n in (10, 12, 30)]
+    tables = [_floats(rng, n, width) for n, width in ((10, 6), (12, 1), (30, 9))]
     _assert_same(run, both, *tables, _IDS, _OFFSETS)
 
 
@@ -744,6 +744,28 @@ def test_bags_of_several_tables_are_enqueued_together(device, tables_at_once):
 
         for num_tables in (2, 32, 33, 65):
             assert count(num_tables) == -(-num_tables // tables_at_once) * count(1)
+
+
+@needs_gpu_plugin
+def test_tables_of_one_width_and_combiner_are_enqueued_together(device):
+    ids = tf.constant(_IDS[:6].reshape(2, 3))
+
+    def count(widths, combiners):
+        with tf.device("GPU:0"):
+            tables = [tf.Variable(tf.ones([10, width])) for width in widths]
+            before = device.gpu_plugin_num_calls()
+            with _held(device):
+                rows = tf_ti.embedding_bags(tables, [ids] * len(tables), combiner=combiners)
+            count = device.gpu_plugin_num_calls() - before
+        for width, combiner, found in zip(widths, combiners, rows):
+            expected = np.full([2, width], 3.0 if combiner == "sum" else 1.0)
+            np.testing.assert_array_equal(found, expected)
+        return count
+
+    one = count([3], ["sum"])
+    assert count([3, 5, 3, 5], ["sum"] * 4) == 2 * one
+    assert count([3, 3, 3, 3], ["max", "sum", "max", "sum"]) == 2 * one
+    assert count([3, 3], ["mean", "sum"]) == one
 
 
 @needs_gpu_plugin

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_ti
-from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
+from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit, _library
 
 N = 3
 DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -203,6 +203,7 @@ def test_gradients_pass_a_counter():
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.skipif(_library.XLA_PROBLEM is not None, reason=str(_library.XLA_PROBLEM))
 def test_a_counter_under_xla():
     def call(xs):
         def f(s, x):

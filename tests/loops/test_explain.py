@@ -1,8 +1,10 @@
 """Explanations of loops: what they say, that it is so, and that their cures are cures."""
 
 import functools
+import html
 import json
 import re
+from xml.etree import ElementTree
 
 import keras
 import numpy as np
@@ -569,6 +571,22 @@ def test_operations_are_counted_by_place():
         assert loop.operations.get(place, 0) == moved.count(place) > 0
     assert loop.operations["kernels"] == len(loop.one_by_one)
     assert f"programs of {loop.operations['programs']} operations" in loop.runs_as
+
+
+def test_a_notebook_shows_the_text_and_the_operations_by_place():
+    explanation = tf_ti.explain(
+        lambda xs: (tf_ti.scan(nested, tf.zeros([4]), xs), scan(rnn, Z)(xs)[0]), XS
+    )
+    picture = explanation._repr_svg_()
+    root = ElementTree.fromstring(picture)
+    words = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    titles = [loop.title for outer in explanation for loop in outer.with_inner()]
+    assert len(titles) == 3 and all(title in words for title in titles)
+    assert "sequence" in words and "programs" in words
+    shown = explanation._repr_html_()
+    assert shown.startswith("<pre>") and shown.endswith(picture)
+    assert html.unescape(shown.split("</pre>")[0].removeprefix("<pre>")) == str(explanation)
+    assert tf_ti.explain(tf.sin, tf.TensorSpec([3]))._repr_svg_() is None
 
 
 def test_a_sequence_counts_the_operations_that_it_stands_for():

@@ -166,6 +166,14 @@ def test_a_class_of_one_file_has_nothing_to_hold_out(tmp_path, run_script):
     assert "deutsch: two files or more are needed" in result.stderr
 
 
+@pytest.mark.slow
+def test_a_fresh_process_takes_ragged_features_by_name(tmp_path, run_example):
+    output = run_example("serve_features.py", "--output-dir", tmp_path, cwd=tmp_path)
+    assert float(re.search(r"right about ([\d.]+)% of clicks", output).group(1)) > 80
+    liked, other = map(int, re.findall(r"^clicks: (\d+)%$", output, re.MULTILINE))
+    assert liked > 80 and other < 30
+
+
 # The loops check what they print themselves.
 
 

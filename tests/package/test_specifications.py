@@ -153,10 +153,6 @@ BAGS = {
         segments([0, 1], 2), "segment_ids must have the shape of indices, [4], got [2]"),
     "a vector of counts": (
         segments([0, 0, 1, 1], [2]), "num_segments must have rank 0, got shape [1]"),
-    "tables of other rows": (
-        several([TABLE, TABLE[:, :2]], [IDS[None]] * 2, ["packed"] * 2),
-        "emb_tables[1]: its shape is [5,2], but its rows must be of the shape of those of "
-        "emb_tables[0], which is [5,3]"),
     "the second table's ids": (
         several([TABLE, TABLE], [IDS[None], IDS], ["packed"] * 2),
         "emb_tables[1]: indices must have rank 2, got shape [4]"),

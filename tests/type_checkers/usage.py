@@ -183,10 +183,20 @@ def bags(table: tf.Variable, ids: tf.RaggedTensor, weights: tf.RaggedTensor) -> 
     )
     several = tf_ti.embedding_bags([table, table], [ids, [[1]]], combiner="max", padding_idx=0)
     assert_type(several, list[tf.Tensor | Any])
+    each = tf_ti.embedding_bags(
+        [table, table],
+        [ids, [[1]]],
+        combiner=["mean", "max"],
+        padding_idx=[None, 0],
+        max_norm=[1.0, None],
+        norm_type=[2, 1.0],
+    )
+    assert_type(each, list[tf.Tensor | Any])
 
     tf_ti.embedding_bag(table)  # type: ignore[call-arg]
     tf_ti.embedding_bags([table])  # type: ignore[call-arg]
     tf_ti.embedding_bags([table], [ids], combiner="median")  # type: ignore[arg-type]
+    tf_ti.embedding_bags([table], [ids], max_norm=["1"])  # type: ignore[list-item]
     tf_ti.embedding_bag(table, ids, combiner="median")  # type: ignore[arg-type]
     tf_ti.embedding_bag(table, ids, partition_strategy="rows")  # type: ignore[arg-type]
     tf_ti.embedding_bag(table, ids, max_norm="1")  # type: ignore[arg-type]
@@ -253,6 +263,8 @@ def recurrences(
 def layers() -> None:
     layer = tf_ti.keras.EmbeddingBag(10_000, 16, mask_zero=True, combiner="mean", name="bags")
     assert_type(layer.output_dim, int)
+    layers = tf_ti.keras.EmbeddingBags({"item": layer}, {"viewed": "item", "bought": "item"})
+    assert_type(layers.compute_output_shape({"viewed": (2, 3)}), dict[str, tuple[int | None, ...]])
 
     # Their arguments are Keras's, which is not there where types are checked.
     optimizers = tf_ti.keras.optimizers
@@ -262,6 +274,7 @@ def layers() -> None:
     tf_ti.keras.EmbeddingBag(10_000)  # type: ignore[call-arg]
     tf_ti.keras.EmbeddingBag("10000", 16)  # type: ignore[arg-type]
     tf_ti.keras.EmbeddingBag(10_000, 16, combiner="median")  # type: ignore[arg-type]
+    tf_ti.keras.EmbeddingBags({"item": 10_000})  # type: ignore[dict-item]
     tf_ti.keras.EmbedingBag(10_000, 16)  # type: ignore[attr-defined]
     tf_ti.keras.optimizers.Adamm(0.1)  # type: ignore[attr-defined]
 

@@ -8,6 +8,8 @@ sqrtn divides the bag by, and with <x, y> the dot product of two rows:
     weights gradient:  out[i] = derivative of sum over b of <out[b], grad[b]> by the weight of i
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from tf_ti import _tf
@@ -68,63 +70,82 @@ def _weights_gradient(table: Table, bags: Bags, grad: tf.Tensor) -> tf.Tensor:
     return tf.math.conj(bags.weights_gradient(table, tf.math.conj(grad)))
 
 
-def _pool_gradient(op, grad, *_):
+class _Part(NamedTuple):
+    """What an op does with one of its tables.
+
+    Attributes:
+        number: that of the table among the op's inputs, and of its rows among the outputs.
+        bags: those of the table.
+        weights_input: the number of the input that their weights are, if there are any.
+        argmax_output: that of the output that maxima are found by, likewise.
+    """
+
+    number: int
+    bags: Bags
+    weights_input: int | None
+    argmax_output: int | None
+
+    def argmax(self, op) -> tf.Tensor:
+        if self.argmax_output is None:
+            raise ValueError(f"{op.type}: without argmax, max has no derivative")
+        return op.outputs[self.argmax_output]
+
+
+def _parts(op) -> list[_Part]:
+    """One for each table."""
+    several = Bags.of_several(op) if op.type.endswith(SEVERAL) else [Bags.of(op)]
+    num_weights = sum(bags.weights is not None for bags in several)
+    weights = iter(range(len(op.inputs) - num_weights, len(op.inputs)))
+    argmax = iter(range(len(several), len(op.outputs)))
+    return [
+        _Part(
+            number,
+            bags,
+            None if bags.weights is None else next(weights),
+            next(argmax, None) if bags.reduction == "max" else None,
+        )
+        for number, bags in enumerate(several)
+    ]
+
+
+def _pool_gradient(op, *grads):
     gradients = [None] * len(op.inputs)
-    _add_gradients(op, 0, 1, Bags.of(op), grad, gradients)
+    for part in _parts(op):
+        _add_gradients(op, part, grads[part.number], gradients)
     return gradients
 
 
-def _several_gradient(op, *grads):
-    gradients = [None] * len(op.inputs)
-    several = Bags.of_several(op)
-    for number, bags in enumerate(several):
-        _add_gradients(op, number, len(several), bags, grads[number], gradients)
-    return gradients
-
-
-def _add_gradients(op, number: int, count: int, bags: Bags, grad: tf.Tensor, gradients: list):
-    """Puts those of one of an op's `count` tables, and of its weights, where its inputs are."""
-    table = _table(op, number)
-    weights_input = len(op.inputs) - count + number
+def _add_gradients(op, part: _Part, grad: tf.Tensor, gradients: list):
+    """Puts those of a table, and of its weights, where the op's inputs are."""
+    table, bags = _table(op, part.number), part.bags
     reads = []
-    if bags.weights is not None and _is_wanted(op, weights_input):
-        gradients[weights_input] = _weights_gradient(table, bags, grad)
-        reads.append(gradients[weights_input])
-    if _is_wanted(op, number):
-        argmax = _argmax(op, number, count) if bags.reduction == "max" else None
+    if bags.weights is not None and _is_wanted(op, part.weights_input):
+        reads.append(_weights_gradient(table, bags, grad))
+        gradients[part.weights_input] = reads[0]
+    if _is_wanted(op, part.number):
+        argmax = part.argmax(op) if bags.reduction == "max" else None
         # XLA would update a copy of a table that is still to be read for its weights.
         with tf.control_dependencies(reads):
-            gradients[number] = _table_gradient(table, bags, grad, argmax)
-
-
-def _argmax(op, number: int, count: int) -> tf.Tensor:
-    if not _tf.attribute(op, "num_argmax"):
-        raise ValueError(f"{op.type}: without argmax, max has no derivative")
-    return op.outputs[count + number]
+            gradients[part.number] = _table_gradient(table, bags, grad, argmax)
 
 
 def _pool_jvp(op, tangents):
-    return [_tangent(op, 0, 1, Bags.of(op), tangents), *[None] * (len(op.outputs) - 1)]
+    of_output = [_tangent(op, part, tangents) for part in _parts(op)]
+    return of_output + [None] * (len(op.outputs) - len(of_output))
 
 
-def _several_jvp(op, tangents):
-    several = Bags.of_several(op)
-    count = len(several)
-    of_output = [_tangent(op, k, count, bags, tangents) for k, bags in enumerate(several)]
-    return of_output + [None] * (len(op.outputs) - count)
-
-
-def _tangent(op, number: int, count: int, bags: Bags, tangents) -> tf.Tensor:
-    """That of what one of an op's `count` tables gives."""
+def _tangent(op, part: _Part, tangents) -> tf.Tensor:
+    """That of what one of an op's tables gives."""
+    number, bags = part.number, part.bags
     output, of_table = op.outputs[number], tangents[number]
     if of_table is None:  # a variable that has none
         tangent = tf.zeros_like(output)
     elif bags.reduction == "max":
-        tangent = _select(of_table, bags, _argmax(op, number, count), output)
+        tangent = _select(of_table, bags, part.argmax(op), output)
     else:
         tangent = bags.pool(Table(of_table, output.dtype))[0]
     if bags.weights is not None:
-        direction = tangents[len(op.inputs) - count + number]
+        direction = tangents[part.weights_input]
         coefficients = _coefficients(bags, tf.shape(output)[0], direction)
         by_weights = bags.replace(weights=coefficients, reduction="sum", default_index=None)
         tangent += by_weights.pool(_table(op, number))[0]
@@ -132,11 +153,9 @@ def _tangent(op, number: int, count: int, bags: Bags, tangents) -> tf.Tensor:
 
 
 for _prefix in (PREFIX, f"{PREFIX}Resource"):
-    for _name in KINDS:
+    for _name in (*KINDS, SEVERAL):
         _tf.register_gradient(_prefix + _name)(_pool_gradient)
         _tf.register_jvp(_prefix + _name, _pool_jvp)
-    _tf.register_gradient(_prefix + SEVERAL)(_several_gradient)
-    _tf.register_jvp(_prefix + SEVERAL, _several_jvp)
 
 
 def _num_emb(op: tf.Operation) -> tf.Tensor:

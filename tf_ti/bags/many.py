@@ -9,9 +9,8 @@ from tf_ti import _tf
 from tf_ti._arguments import check_together
 from tf_ti.bags.arguments import (
     Combiner,
-    check_combinable,
     check_combiner,
-    check_padding_idx,
+    checked,
     is_sharded,
     to_default_index,
     to_ids,
@@ -20,8 +19,8 @@ from tf_ti.bags.arguments import (
     to_weights_of_ids,
 )
 from tf_ti.bags.ids import split
-from tf_ti.bags.ops import Table, pool_several
-from tf_ti.bags.pooling import needs_argmax
+from tf_ti.bags.ops import Table
+from tf_ti.bags.pooling import Lookup, pool_all
 
 
 @_tf.public
@@ -29,10 +28,12 @@ def embedding_bags(
     emb_tables: Sequence[Any],
     ids: Sequence[Any],
     weights: Sequence[Any] | None = None,
-    combiner: Combiner = "sum",
+    combiner: Combiner | Sequence[Combiner] = "sum",
     default_index: Any = None,
     *,
-    padding_idx: int | None = None,
+    padding_idx: int | None | Sequence[int | None] = None,
+    max_norm: float | None | Sequence[float | None] = None,
+    norm_type: float | Sequence[float] = 2.0,
     prune_invalid: bool = False,
     name: str | None = None,
 ) -> list[tf.Tensor | Any]:  # RaggedTensors, as of `embedding_bag`
@@ -42,21 +43,25 @@ def embedding_bags(
 
         [tf_ti.embedding_bag(t, i, w, combiner) for t, i, w in zip(emb_tables, ids, weights)]
 
-    but it is one operation, whose threads share all the bags; on a GPU it is one launch for up to
-    32 tables.
+    but it is one operation, whose threads share all the bags; on a GPU, tables whose rows have as
+    many elements, and that are all combined by "max" or all otherwise, share launches, up to 32
+    of them each. (Tables with a `max_norm` are a second operation.)
 
     Args:
-        emb_tables: a list of tables, of one dtype and with rows of one shape; each as in
+        emb_tables: a list of tables, of one dtype, each with rows of any shape, as in
             `tf_ti.embedding_bag_offsets_sum`. They are all variables, on one device, or they are
             all tensors. A table may be there several times.
         ids: for each table the ids, as in `tf_ti.embedding_bag`. Some may be ragged, others sparse
             or dense. Where their dtypes differ, all become int64.
         weights: None, or for each table what its embeddings are multiplied by: of the kind and
-            shape of its ids. Not with "max".
-        combiner: "sum", "mean", "sqrtn" or "max", for all tables, as in `tf_ti.embedding_bag`.
+            shape of its ids, or None. Not with "max".
+        combiner: "sum", "mean", "sqrtn" or "max", for all tables, or a list of one for each, as in
+            `tf_ti.embedding_bag`.
         default_index: the row that stands for an empty one, unweighted; None or -1: zeros. Or a
             list of one for each table.
-        padding_idx, prune_invalid: as in `tf_ti.embedding_bag`, for all tables.
+        padding_idx, max_norm, norm_type: as in `tf_ti.embedding_bag`, for all tables, or a list of
+            one for each.
+        prune_invalid: as in `tf_ti.embedding_bag`, for all tables.
         name: a name for the operation.
 
     Returns:
@@ -84,48 +89,44 @@ def embedding_bags(
         raise ValueError("emb_tables must have at least one table, got an empty list")
     count = len(emb_tables)
     ids = _for_each("ids", ids, count)
-    if weights is not None:
-        weights = _for_each("weights", weights, count)
-    if isinstance(default_index, (list, tuple)):
-        default_indices = [
-            -1 if index is None else index
-            for index in _for_each("default_index", default_index, count)
-        ]
-    else:
-        default_indices = [default_index] * count
-    check_combiner(combiner, weights)
-    check_padding_idx(padding_idx)
-    tables, several, outers = [], [], []
-    alike = None
-    for k, emb_table in enumerate(emb_tables):
+    weights = [None] * count if weights is None else _for_each("weights", weights, count)
+    default_index = _one_for_each("default_index", default_index, count)
+    if any(index is not None for index in default_index):  # which all have, or none
+        default_index = [-1 if index is None else index for index in default_index]
+    of_tables = zip(
+        emb_tables,
+        ids,
+        weights,
+        _one_for_each("combiner", combiner, count),
+        default_index,
+        _one_for_each("padding_idx", padding_idx, count),
+        _one_for_each("max_norm", max_norm, count),
+        _one_for_each("norm_type", norm_type, count),
+    )
+    lookups, outers = [], []
+    for k, (table, ids_of_table, weights_of_table, reduction, default, padding, *norm) in enumerate(
+        of_tables
+    ):
         prefix = f"emb_tables[{k}]: "
         try:
-            table = _to_table(emb_table)
-            if alike is None:
-                alike = _Alike(table)
-                check_combinable(combiner, table.dtype)
-            else:
-                alike.check(table)
-            ids_of_table, weights_of_table = to_ids(ids[k]), None
-            if weights is not None:
-                if weights[k] is None:
-                    raise ValueError("weights must be there for each table, or for none, got None")
-                weights_of_table = to_weights_of_ids(ids_of_table, weights[k], table.dtype, prefix)
+            table, ids_of_table = _to_table(table), to_ids(ids_of_table)
+            if lookups:
+                _check_alike(table, lookups[0].tables[0])
+            check_combiner(reduction, weights_of_table)
             bags, outer = split(
                 ids_of_table,
-                weights_of_table,
+                to_weights_of_ids(ids_of_table, weights_of_table, table.dtype, prefix),
                 prune_invalid,
                 prefix,
-                default_index=to_default_index(default_indices[k], ids_of_table),
-                padding_idx=to_padding_idx(padding_idx, ids_of_table),
-                reduction=combiner,
+                default_index=to_default_index(default, ids_of_table),
+                padding_idx=to_padding_idx(padding, ids_of_table),
+                reduction=reduction,
             )
+            lookups.append(checked(Lookup([table], bags, *norm)))
         except (TypeError, ValueError) as error:
             raise type(error)(f"{prefix}{error}") from error
-        tables.append(table)
-        several.append(bags)
         outers.append(outer)
-    rows = pool_several(tables, several, needs_argmax(combiner), name)
+    rows = pool_all(lookups, name)
     return [outer.restore(rows_of_table) for outer, rows_of_table in zip(outers, rows)]
 
 
@@ -143,6 +144,11 @@ def _for_each(label: str, values: Any, count: int) -> Sequence[Any]:
     return values
 
 
+def _one_for_each(label: str, value: Any, count: int) -> Sequence[Any]:
+    """A list of what each table has, of one that all have too."""
+    return _for_each(label, value, count) if isinstance(value, (list, tuple)) else [value] * count
+
+
 def _to_table(emb_table: Any) -> Table:
     if is_sharded(emb_table):  # which TensorFlow would stack
         raise TypeError(
@@ -152,31 +158,15 @@ def _to_table(emb_table: Any) -> Table:
     return to_table(emb_table)
 
 
-class _Alike:
-    """What all tables have in common with the first."""
-
-    def __init__(self, first: Table):
-        self._first, self._is_resource = first, first.is_resource
-        self._row = first.value.shape[1:]
-        self._shape = tf.TensorShape([None]).concatenate(self._row)
-
-    def check(self, table: Table) -> None:
-        first = self._first
-        if table.dtype is not first.dtype and table.dtype != first.dtype:
-            raise TypeError(
-                f"it must be {first.dtype.name} like emb_tables[0], got {table.dtype.name}"
-            )
-        shape = table.value.shape
-        if not shape.is_compatible_with(self._shape):
-            raise ValueError(
-                f"its rows must be of the shape of those of emb_tables[0], {self._row}, got "
-                f"{shape[1:]}"
-            )
-        if table.is_resource != self._is_resource:
-            kinds = {True: "a variable", False: "a tensor"}
-            raise TypeError(
-                f"it must be {kinds[self._is_resource]} like emb_tables[0], got "
-                f"{kinds[table.is_resource]}"
-            )
-        if self._is_resource:
-            check_together("it", table.variable, "emb_tables[0]", first.variable)
+def _check_alike(table: Table, first: Table) -> None:
+    """Refuses a table that one op cannot read beside the first."""
+    if table.dtype is not first.dtype and table.dtype != first.dtype:
+        raise TypeError(f"it must be {first.dtype.name} like emb_tables[0], got {table.dtype.name}")
+    if table.is_resource != first.is_resource:
+        kinds = {True: "a variable", False: "a tensor"}
+        raise TypeError(
+            f"it must be {kinds[first.is_resource]} like emb_tables[0], got "
+            f"{kinds[table.is_resource]}"
+        )
+    if table.is_resource:
+        check_together("it", table.variable, "emb_tables[0]", first.variable)

@@ -117,7 +117,13 @@ class Bags:
         """The bags of each table of an op of several, or of others in place of its inputs."""
         named = _tf.inputs_by_name(op, op.inputs if inputs is None else inputs)
         lists = {name: iter(tensors) for name, tensors in named.items()}
-        has_last, options = bool(_tf.attribute(op, "include_last_offset")), cls._options(op)
+        kinds, has_last = _tf.attribute(op, "bags"), bool(_tf.attribute(op, "include_last_offset"))
+        count = len(kinds)
+        padding_idx = _tf.attribute(op, "padding_idx")
+        padded = _tf.attribute(op, "padded") or range(count)
+        paddings = dict(zip(padded, padding_idx * count if len(padding_idx) == 1 else padding_idx))
+        weighted = _tf.attribute(op, "weighted") or range(count)
+        reductions = _tf.attribute(op, "reductions") or [_tf.attribute(op, "reduction")] * count
         return [
             cls(
                 kind,
@@ -125,16 +131,17 @@ class Bags:
                 next(lists["bounds"]) if kind != "packed" else None,
                 next(lists["num_segments"]) if kind == "segments" else None,
                 next(lists["default_index"], None),
-                next(lists[_WEIGHTS], None),
+                next(lists[_WEIGHTS], None) if number in weighted else None,
                 kind == "offsets" and has_last,
-                *options,
+                paddings.get(number),
+                reductions[number],
             )
-            for kind in _tf.attribute(op, "bags")
+            for number, kind in enumerate(kinds)
         ]
 
     @staticmethod
     def _options(op: tf.Operation) -> tuple[int | None, str]:
-        """The padding and the reduction of an op."""
+        """The padding and the reduction of an op of one table."""
         padding_idx = _tf.attribute(op, "padding_idx")
         reduction = "sum" if op.type == PARTITION else _tf.attribute(op, "reduction")
         return padding_idx[0] if padding_idx else None, reduction
@@ -190,11 +197,16 @@ class Bags:
         return count - int(self.include_last_offset)
 
     def table_gradient(
-        self, table: Table | tf.Tensor | int, grad: tf.Tensor, argmax: tf.Tensor | None
+        self,
+        table: Table | tf.Tensor | int,
+        grad: tf.Tensor,
+        argmax: tf.Tensor | None,
+        number: int = -1,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The rows that the bags touch, ascending, and their gradients.
 
         Of a variable's rows it is computed where the variable is; else a number of rows will do.
+        `number` is the table's in errors, where there are several.
         """
         is_resource = isinstance(table, Table) and table.is_resource
         if is_resource:
@@ -209,6 +221,7 @@ class Bags:
             _present(self.bounds),
             *self._optional_inputs(),
             _present(argmax),
+            number=number,
             **self._gradient_attributes(),
         )
         if not tf.is_symbolic_tensor(rows):
@@ -237,11 +250,11 @@ class Bags:
             **attributes,
         )
 
-    def touched(self, num_emb: tf.Tensor | int) -> tf.Tensor:
+    def touched(self, num_emb: tf.Tensor | int, number: int = -1) -> tf.Tensor:
         """The rows that the bags touch, as table_gradient gives them, after a check of all ids."""
         plain = self.replace(weights=None, reduction="sum")
         zeros = tf.zeros([tf.maximum(self.count(), 0), 1])
-        return plain.table_gradient(num_emb, zeros, None)[0]
+        return plain.table_gradient(num_emb, zeros, None, number)[0]
 
     def partition(
         self,
@@ -305,9 +318,7 @@ def of_one_index_type(several: Sequence[Bags]) -> Sequence[Bags]:
     fields = ("indices", "bounds", "num_segments", "default_index")
     given = [getattr(bags, field) for bags in several for field in fields]
     wide = iter([None if tensor is None else tf.cast(tensor, tf.int64) for tensor in given])
-    # A number that no int32 is equal to may be one of int64.
-    padding_idx = next((bags.padding_idx for bags in several if bags.padding_idx is not None), None)
-    return [bags.replace(**dict(zip(fields, wide)), padding_idx=padding_idx) for bags in several]
+    return [bags.replace(**dict(zip(fields, wide))) for bags in several]
 
 
 def _have_one_index_type(several: Sequence[Bags]) -> bool:
@@ -323,20 +334,26 @@ def _have_one_index_type(several: Sequence[Bags]) -> bool:
 def pool_several(
     tables: Sequence[Table],
     bags: Sequence[Bags],
+    numbers: Sequence[int],
     with_argmax: bool = False,
     name: str | None = None,
 ) -> list[tf.Tensor]:
     """The pooled rows of each table, by one op.
 
-    All tables are tensors, or all are variables. Their bags may be of different kinds, but have
-    nothing else different but types: a default row and weights all or none.
+    All tables are tensors, or all are variables, and of one dtype; a default row all have or none.
+    `numbers` are those of the tables in errors.
     """
     bags = of_one_index_type(bags)
-    if len({each.weights.dtype for each in bags if each.weights is not None}) > 1:
-        bags = [each.replace(weights=tf.cast(each.weights, tf.float32)) for each in bags]
-    first = bags[0]
-    attributes = first._attributes()
-    op = ops.tf_ti_embedding_bags
+    weighted = [k for k, each in enumerate(bags) if each.weights is not None]
+    if len({bags[k].weights.dtype for k in weighted}) > 1:
+        bags = [
+            each
+            if each.weights is None
+            else each.replace(weights=tf.cast(each.weights, tf.float32))
+            for each in bags
+        ]
+    reductions = [each.reduction for each in bags]
+    attributes, op = {}, ops.tf_ti_embedding_bags
     if tables[0].is_resource:
         attributes["T"] = tables[0].dtype
         op = ops.tf_ti_resource_embedding_bags
@@ -352,10 +369,14 @@ def pool_several(
         given("num_segments"),
         given("default_index"),
         given("weights"),
-        num_argmax=len(bags) if with_argmax else 0,
+        num_argmax=reductions.count("max") if with_argmax else 0,
         bags=[each.kind for each in bags],
         include_last_offset=any(each.include_last_offset for each in bags),
-        reduction=first.reduction,
+        weighted=weighted,
+        padding_idx=given("padding_idx"),
+        padded=[k for k, each in enumerate(bags) if each.padding_idx is not None],
+        reductions=reductions,
+        numbers=numbers,
         name=name,
         **attributes,
     ).output

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.bags import shards
-from tf_ti.bags.ops import Bags, Table, of_one_index_type
+from tf_ti.bags.ops import Bags, Table, of_one_index_type, pool_several
 
 
 @dataclasses.dataclass(eq=False)
@@ -46,13 +46,46 @@ def pool(lookup: Lookup) -> tf.Tensor:
         if shards.can_pool(bags, dtype):
             with tf.name_scope(lookup.name or "EmbeddingBag"):
                 return shards.pool(tables, bags, lookup.partition_strategy)
-    rows, bags = shards.look_up(tables, bags, lookup.partition_strategy)
+    rows, bags = _touched(lookup, bags)
+    return tf.cast(bags.pool(rows, with_argmax, lookup.name)[0], dtype)
+
+
+def pool_all(lookups: Sequence[Lookup], name: str | None = None) -> list[tf.Tensor]:
+    """As `pool` of each look-up, all by one op; each has one table.
+
+    Those with a `max_norm`, whose rows are tensors, and maybe of a wider dtype, have an op of their
+    own.
+    """
+    results: list = [None] * len(lookups)
+    for is_clipped in (False, True):
+        numbers = [k for k, each in enumerate(lookups) if (each.max_norm is not None) == is_clipped]
+        if not numbers:
+            continue
+        tables = [lookups[k].tables[0] for k in numbers]
+        bags = [lookups[k].bags for k in numbers]
+        if is_clipped:
+            touched = [
+                _touched(lookups[k], *of_one_index_type([lookups[k].bags]), k) for k in numbers
+            ]
+            tables, bags = zip(*touched)
+        with_argmax = any(needs_argmax(each.reduction) for each in bags)
+        pooled = pool_several(tables, bags, numbers, with_argmax, name)
+        for k, rows in zip(numbers, pooled):
+            results[k] = tf.cast(rows, lookups[k].dtype) if is_clipped else rows
+    return results
+
+
+def _touched(lookup: Lookup, bags: Bags, number: int = -1) -> tuple[Table, Bags]:
+    """The rows that the bags touch, as a table, and the bags with their places there.
+
+    `number` is the table's in errors, where there are several.
+    """
+    rows, bags = shards.look_up(lookup.tables, bags, lookup.partition_strategy, number)
     if lookup.max_norm is not None:
         rows = shards.clip(rows, lookup.max_norm, lookup.norm_type)
-    if bags.weights is not None and rows.dtype != dtype:
+    if bags.weights is not None and rows.dtype != lookup.dtype:
         bags = bags.replace(weights=tf.cast(bags.weights, rows.dtype))
-    result, _ = bags.pool(Table(rows, rows.dtype), with_argmax, lookup.name)
-    return result if rows.dtype == dtype else tf.cast(result, dtype)
+    return Table(rows, rows.dtype), bags
 
 
 def needs_argmax(reduction: str) -> bool:

@@ -9,14 +9,17 @@ from tf_ti._arguments import as_operations
 from tf_ti.bags.ops import HALVES, Bags, Table
 
 
-def look_up(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tuple[tf.Tensor, Bags]:
+def look_up(
+    tables: Sequence[Table], bags: Bags, partition_strategy: str, number: int = -1
+) -> tuple[tf.Tensor, Bags]:
     """The rows that the bags touch, each once, and the bags with their places there.
 
+    `number` is the table's in errors, where there are several.
     It costs the memory of those rows. (XLA, which cannot tell how many they are, has more of them.)
     Of shards it costs that of a row for each index, so that the size is one that XLA can tell, too.
     """
     num_emb = _num_emb(tables)
-    touched = bags.touched(num_emb)
+    touched = bags.touched(num_emb, number)
     placed = bags.at_positions(num_emb, touched)
     if len(tables) == 1:
         return tf.gather(tables[0].value, touched), placed

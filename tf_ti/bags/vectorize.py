@@ -9,7 +9,6 @@ lane has a row for each index: ascending, and where one comes again, with a grad
 are alike.
 """
 
-import contextlib
 import functools
 
 import numpy as np
@@ -17,7 +16,6 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti._library import ops
-from tf_ti.bags.arguments import asserting_same
 from tf_ti.bags.ops import KINDS, PARTITION, PREFIX, SEVERAL, Bags, Table, local_rows
 
 
@@ -263,32 +261,19 @@ def _vectorize_pool(pfor_input):
 
 def _vectorize_several(pfor_input):
     """Table by table: what differs from lane to lane may be something else for each."""
+    several = Bags.of_several(pfor_input.op, pfor_input.inputs)
     of_tables = [
         _pooled(pfor_input, number, _Given(pfor_input.pfor, bags))
-        for number, bags in enumerate(Bags.of_several(pfor_input.op, pfor_input.inputs))
+        for number, bags in enumerate(several)
     ]
-    results = [result for results in zip(*of_tables) for result in results]
-    with contextlib.ExitStack() as checked:
-        for number in range(1, len(of_tables)):
-            checked.enter_context(_asserting_alike(number, results[number], results[0]))
-        return [_tf.wrap(tf.identity(result.t), result.is_stacked) for result in results]
-
-
-def _asserting_alike(number: int, rows, first):
-    """As asserting_same, of the shapes of rows: those of that table, and of the first."""
-    both = [(wrapped.t, 1 + wrapped.is_stacked) for wrapped in (first, rows)]
-    expected, given = (tensor.shape[begin:] for tensor, begin in both)
-    if expected.is_fully_defined() and given == expected:
-        return contextlib.nullcontext()
-    expected, given = ([tf.shape(tensor)[begin:]] for tensor, begin in both)
-    message = "its rows must be of the shape of those of emb_tables[0]"
-    return asserting_same(expected, given, message, f"emb_tables[{number}]: ")
+    positions = [argmax for _, *rest in of_tables for argmax in rest]
+    return [rows for rows, *_ in of_tables] + positions
 
 
 def _pooled(pfor_input, number: int, given: _Given) -> list:
     """The rows of one of an op's tables, and the origins of their maxima, if the op has these."""
     is_stacked = pfor_input.input(number).is_stacked
-    with_argmax = bool(pfor_input.get_attr("num_argmax"))
+    with_argmax = given.bags.reduction == "max" and bool(pfor_input.get_attr("num_argmax"))
     if not given.stacked:
         table = _table(pfor_input, number)
         if is_stacked:

@@ -22,7 +22,17 @@ _internals.check()
 
 from tf_ti.keras import optimizers  # noqa: E402
 from tf_ti.keras.embedding_bag import EmbeddingBag  # noqa: E402
+from tf_ti.keras.embedding_bags import EmbeddingBags  # noqa: E402
 from tf_ti.keras.openvino import OpenVINO  # noqa: E402
 from tf_ti.keras.recurrent import GRU, LSTM, RNN, SimpleRNN  # noqa: E402
 
-__all__ = ["EmbeddingBag", "GRU", "LSTM", "OpenVINO", "RNN", "SimpleRNN", "optimizers"]
+__all__ = [
+    "EmbeddingBag",
+    "EmbeddingBags",
+    "GRU",
+    "LSTM",
+    "OpenVINO",
+    "RNN",
+    "SimpleRNN",
+    "optimizers",
+]

@@ -182,6 +182,11 @@ class EmbeddingBag(keras.layers.Layer):
         )
 
     def call(self, inputs: Any, mask: Any = None) -> tf.Tensor | tf.RaggedTensor:
+        embeddings, options = self._look_up(inputs, mask)
+        return keras.ops.cast(tf_ti.embedding_bag(embeddings, **options), self.compute_dtype)
+
+    def _look_up(self, inputs: Any, mask: Any) -> tuple[Any, dict[str, Any]]:
+        """The embeddings, and the other arguments of tf_ti.embedding_bag."""
         ids, weights, masks = self._check_inputs(inputs, mask)
         # Inside of a StatelessScope this is no variable, but a tensor.
         embeddings = self.embeddings.value
@@ -194,17 +199,15 @@ class EmbeddingBag(keras.layers.Layer):
             # A number that stands in no data: a wrong id must not pass for a masked one.
             padding_idx = ids.dtype.min if padding_idx is None else padding_idx
             ids = _leave_out(keras.ops.cast(kept, "bool"), ids, padding_idx)
-        pooled = tf_ti.embedding_bag(
-            embeddings,
-            ids,
-            weights,
-            self.combiner,
-            self.default_index,
-            padding_idx=padding_idx,
-            max_norm=self.max_norm,
-            norm_type=self.norm_type,
-        )
-        return keras.ops.cast(pooled, self.compute_dtype)
+        return embeddings, {
+            "ids": ids,
+            "weights": weights,
+            "combiner": self.combiner,
+            "default_index": self.default_index,
+            "padding_idx": padding_idx,
+            "max_norm": self.max_norm,
+            "norm_type": self.norm_type,
+        }
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> None:
         """There is none: what a mask speaks of has been pooled."""

@@ -102,19 +102,21 @@ struct BagLookUp {
   Table<T> table;
   Bags<Index> bags;
   Weights<T> weights;
+  Reduction reduction = Reduction::kSum;
   T* out = nullptr;
   Index* argmax = nullptr;
+  int64_t number = -1;  // the table's in errors, where there are several
 };
 
-// The bags of several tables of one width at once, each as by itself. An error message begins with
-// OfTable's words.
+// The bags of several tables at once, each as by itself. An error message begins with OfTable's
+// words.
 template <typename T, typename Index>
-std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
-                     Parallel* parallel);
+std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Parallel* parallel);
 
-// The words before an error message where there are several tables.
-inline std::string OfTable(size_t number, const std::string& problem) {
-  return problem.empty() ? "" : "emb_tables[" + std::to_string(number) + "]: " + problem;
+// The words before an error message where there are several tables, and `number` is not -1.
+inline std::string OfTable(int64_t number, const std::string& problem) {
+  if (problem.empty() || number < 0) return problem;
+  return "emb_tables[" + std::to_string(number) + "]: " + problem;
 }
 
 // The gradient of PoolBags' weights: gradient [num_indices], from grad [count, width].

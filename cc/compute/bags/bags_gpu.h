@@ -36,8 +36,7 @@ std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weigh
                      Reduction reduction, Gpu* gpu, T* out, Index* argmax);
 
 template <typename T, typename Index>
-std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
-                     Gpu* gpu);
+std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Gpu* gpu);
 
 // See WeightsGradient in bags.h.
 template <typename T, typename Index>

@@ -17,13 +17,13 @@ namespace {
 template <typename T, typename Index>
 class Pooling {
  public:
-  Pooling(const BagLookUp<T, Index>& lookup, Reduction reduction)
+  explicit Pooling(const BagLookUp<T, Index>& lookup)
       : table_(lookup.table),
         bags_(lookup.bags),
         weights_(lookup.weights),
-        reduction_(reduction),
+        reduction_(lookup.reduction),
         is_staged_(bags_.has_padding || weights_.rounded != nullptr),
-        pool_(reduction == Reduction::kMax
+        pool_(reduction_ == Reduction::kMax
                   ? ChoosePoolMax<T, Index>(table_.width, lookup.argmax != nullptr)
                   : ChoosePoolSum<T, Index>(table_.width, weights_.given())),
         out_(lookup.out),
@@ -31,10 +31,14 @@ class Pooling {
 
   // To be called in this order: Start; PoolPart for all bags, in parts that may run at the same
   // time; Finish.
-  std::string Start() { return CheckOutside(bags_, table_.num_rows, &problem_); }
+  std::string Start() {
+    if (table_.width == 0) return CheckWithoutWalk(bags_, table_.num_rows);
+    return CheckOutside(bags_, table_.num_rows, &problem_);
+  }
 
   // `last` is behind the part's last bag.
   void PoolPart(int64_t first, int64_t last) {
+    if (table_.width == 0) return;
     Block block;
     BagWalk<Index> walk(bags_, first, last);
     for (bool more = true; more;) {
@@ -292,40 +296,41 @@ struct Place {
   int64_t bag;
 };
 
-// The places of `parts` parts that have about the same number of indices and bags, and the end.
+// The places of `parts` parts that move about the same number of bytes, and the end.
 template <typename T, typename Index>
 std::vector<Place> SplitLookUps(const BagLookUp<T, Index>* lookups, size_t count, int64_t parts) {
-  std::vector<int64_t> before(count + 1);
-  for (size_t k = 0; k < count; ++k) before[k + 1] = before[k] + SizeOf(lookups[k].bags);
+  std::vector<double> before(count + 1);
+  for (size_t k = 0; k < count; ++k) {
+    before[k + 1] = before[k] + SizeOf(lookups[k].bags) * BytesOfRow<T>(lookups[k].table.width);
+  }
   std::vector<Place> places = {{0, 0}};
   for (int64_t part = 1; part < parts; ++part) {
     Place place = places.back();
-    const int64_t size = PartBegin(before[count], part, parts);
-    while (place.lookup + 1 < count && before[place.lookup + 1] <= size) {
+    const double bytes = before[count] * part / parts;
+    while (place.lookup + 1 < count && before[place.lookup + 1] <= bytes) {
       place = {place.lookup + 1, 0};
     }
-    const Bags<Index>& bags = lookups[place.lookup].bags;
-    place.bag = FindBag(bags, size - before[place.lookup], place.bag);
+    const BagLookUp<T, Index>& lookup = lookups[place.lookup];
+    const double size = (bytes - before[place.lookup]) / BytesOfRow<T>(lookup.table.width);
+    place.bag = FindBag(lookup.bags, static_cast<int64_t>(size), place.bag);
     places.push_back(place);
   }
   places.push_back({count - 1, lookups[count - 1].bags.count});
   return places;
 }
 
-// The look-ups of several tables, which have one width.
+// The look-ups of several tables.
 template <typename T, typename Index>
 class Poolings {
  public:
-  // Returns an error message, and sets `wrong` to the look-up that it is about.
-  std::string Run(const BagLookUp<T, Index>* lookups, size_t count, Reduction reduction,
-                  Parallel* parallel, size_t* wrong) {
+  std::string Run(const BagLookUp<T, Index>* lookups, size_t count, Parallel* parallel) {
     double bytes = 0;
     for (size_t k = 0; k < count; ++k) {
-      *wrong = k;
-      if (std::string problem = Start(lookups[k], reduction); !problem.empty()) return problem;
+      const std::string problem = Start(lookups[k]);
+      if (!problem.empty()) return OfTable(lookups[k].number, problem);
       bytes += BytesOf<T>(lookups[k].bags, lookups[k].table.width);
     }
-    if (poolings_.empty()) return "";
+    if (count == 0) return "";
     const int64_t parts = NumParts(*parallel, bytes);
     const std::vector<Place> places = SplitLookUps(lookups, count, parts);
     parallel->Run(parts, [&](int64_t part) {
@@ -336,23 +341,22 @@ class Poolings {
       }
     });
     for (size_t k = 0; k < count; ++k) {
-      *wrong = k;
-      if (std::string problem = poolings_[k].Finish(parallel); !problem.empty()) return problem;
+      const std::string problem = poolings_[k].Finish(parallel);
+      if (!problem.empty()) return OfTable(lookups[k].number, problem);
     }
     return "";
   }
 
  private:
-  std::string Start(const BagLookUp<T, Index>& lookup, Reduction reduction) {
+  std::string Start(const BagLookUp<T, Index>& lookup) {
     const Bags<Index>& bags = lookup.bags;
     if (lookup.argmax != nullptr && bags.num_indices > std::numeric_limits<Index>::max()) {
       return "there are " + std::to_string(bags.num_indices) + " indices: they must be int64";
     }
-    if (lookup.table.width == 0) return CheckWithoutWalk(bags, lookup.table.num_rows);
-    return poolings_.emplace_back(lookup, reduction).Start();
+    return poolings_.emplace_back(lookup).Start();
   }
 
-  std::deque<Pooling<T, Index>> poolings_;  // none where rows have no elements
+  std::deque<Pooling<T, Index>> poolings_;
 };
 
 }  // namespace
@@ -360,25 +364,19 @@ class Poolings {
 template <typename T, typename Index>
 std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
                      Reduction reduction, Parallel* parallel, T* out, Index* argmax) {
-  const BagLookUp<T, Index> lookup{table, bags, weights, out, argmax};
-  size_t wrong;
-  return Poolings<T, Index>().Run(&lookup, 1, reduction, parallel, &wrong);
+  const BagLookUp<T, Index> lookup{table, bags, weights, reduction, out, argmax};
+  return Poolings<T, Index>().Run(&lookup, 1, parallel);
 }
 
 template <typename T, typename Index>
-std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
-                     Parallel* parallel) {
-  size_t wrong = 0;
-  const std::string problem =
-      Poolings<T, Index>().Run(lookups.data(), lookups.size(), reduction, parallel, &wrong);
-  return OfTable(wrong, problem);
+std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Parallel* parallel) {
+  return Poolings<T, Index>().Run(lookups.data(), lookups.size(), parallel);
 }
 
 #define TF_TI_POOL(T, Index)                                                                      \
   template std::string PoolBags<T, Index>(const Table<T>&, const Bags<Index>&, const Weights<T>&, \
                                           Reduction, Parallel*, T*, Index*);                      \
-  template std::string PoolBags<T, Index>(const std::vector<BagLookUp<T, Index>>&, Reduction,     \
-                                          Parallel*);
+  template std::string PoolBags<T, Index>(const std::vector<BagLookUp<T, Index>>&, Parallel*);
 #define TF_TI_POOL_BOTH(T) TF_TI_POOL(T, int32_t) TF_TI_POOL(T, int64_t)
 TF_TI_NUMBERS(TF_TI_POOL_BOTH)
 

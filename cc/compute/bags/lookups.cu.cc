@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -44,8 +45,7 @@ __global__ void __launch_bounds__(kBlock)
 
 // The arguments of a look-up, which is checked.
 template <typename T, typename Index>
-std::string ArgsFor(const BagLookUp<T, Index>& lookup, Reduction reduction, Gpu* gpu,
-                    GpuPoolArgs<T, Index>* args) {
+std::string ArgsFor(const BagLookUp<T, Index>& lookup, Gpu* gpu, GpuPoolArgs<T, Index>* args) {
   const Bags<Index>& bags = lookup.bags;
   if (lookup.argmax != nullptr && bags.num_indices > std::numeric_limits<Index>::max()) {
     return "there are " + std::to_string(bags.num_indices) + " indices: they must be int64";
@@ -54,11 +54,18 @@ std::string ArgsFor(const BagLookUp<T, Index>& lookup, Reduction reduction, Gpu*
   if (lookup.table.width == 0) return "";
   GpuBounds<Index> bounds;
   TF_TI_RETURN_IF_WRONG(GetBounds(bags, gpu, &bounds));
-  *args = ArgsFor(bounds, bags, lookup.weights, reduction);
+  *args = ArgsFor(bounds, bags, lookup.weights, lookup.reduction);
   args->table = lookup.table;
   args->out = lookup.out;
   args->argmax = lookup.argmax;
   return "";
+}
+
+// Returns true if one launch may be for both.
+template <typename T, typename Index>
+bool AreAlike(const GpuPoolArgs<T, Index>& args, const GpuPoolArgs<T, Index>& others) {
+  return args.table.width == others.table.width && args.pooled == others.pooled &&
+         args.weights.given() == others.weights.given();
 }
 
 }  // namespace
@@ -108,19 +115,26 @@ template <typename T, typename Index>
 std::string PoolBags(const Table<T>& table, const Bags<Index>& bags, const Weights<T>& weights,
                      Reduction reduction, Gpu* gpu, T* out, Index* argmax) {
   GpuPoolArgs<T, Index> args;
-  TF_TI_RETURN_IF_WRONG(ArgsFor({table, bags, weights, out, argmax}, reduction, gpu, &args));
+  TF_TI_RETURN_IF_WRONG(ArgsFor({table, bags, weights, reduction, out, argmax}, gpu, &args));
   return table.width == 0 ? "" : PoolOnGpu(args, gpu);
 }
 
 template <typename T, typename Index>
-std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Reduction reduction,
-                     Gpu* gpu) {
-  std::vector<GpuPoolArgs<T, Index>> args(lookups.size());
+std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Gpu* gpu) {
+  std::vector<std::vector<GpuPoolArgs<T, Index>>> batches;
   for (size_t k = 0; k < lookups.size(); ++k) {
-    TF_TI_RETURN_IF_WRONG(OfTable(k, ArgsFor(lookups[k], reduction, gpu, &args[k])));
+    GpuPoolArgs<T, Index> args;
+    TF_TI_RETURN_IF_WRONG(OfTable(lookups[k].number, ArgsFor(lookups[k], gpu, &args)));
+    if (lookups[k].table.width == 0) continue;
+    auto batch = std::find_if(batches.begin(), batches.end(),
+                              [&](const auto& other) { return AreAlike(args, other[0]); });
+    if (batch == batches.end()) batch = batches.emplace(batch);
+    batch->push_back(args);
   }
-  if (lookups[0].table.width == 0) return "";
-  return PoolOnGpu(args.data(), static_cast<int>(args.size()), gpu);
+  for (const auto& batch : batches) {
+    TF_TI_RETURN_IF_WRONG(PoolOnGpu(batch.data(), static_cast<int>(batch.size()), gpu));
+  }
+  return "";
 }
 
 #define TF_TI_BOUNDS(Index) \
@@ -133,7 +147,7 @@ TF_TI_BOUNDS(int64_t)
                                               const Weights<T>&, Reduction, Gpu*, Sum<T>**);      \
   template std::string PoolBags<T, Index>(const Table<T>&, const Bags<Index>&, const Weights<T>&, \
                                           Reduction, Gpu*, T*, Index*);                           \
-  template std::string PoolBags<T, Index>(const std::vector<BagLookUp<T, Index>>&, Reduction, Gpu*);
+  template std::string PoolBags<T, Index>(const std::vector<BagLookUp<T, Index>>&, Gpu*);
 #define TF_TI_LOOKUPS_BOTH(T) TF_TI_LOOKUPS(T, int32_t) TF_TI_LOOKUPS(T, int64_t)
 TF_TI_FLOATS(TF_TI_LOOKUPS_BOTH)
 

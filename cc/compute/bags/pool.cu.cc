@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <iterator>
 #include <string>
 
@@ -344,9 +343,7 @@ std::string LaunchWithPacks(const Batch<T, Index, kTables>& batch, int pack_size
 
 template <typename T, typename Index, int kTables>
 std::string PoolBatch(const Batch<T, Index, kTables>& batch, int pack_size, Gpu* gpu) {
-  // A table without ids may have no weights.
-  const bool is_weighted = std::any_of(std::begin(batch.args), std::end(batch.args),
-                                       [](const auto& each) { return each.weights.given(); });
+  const bool is_weighted = batch.args[0].weights.given();
   return WithPooled<Index, kTables>(batch.args[0].pooled, [&](auto pooled) {
     constexpr Pooled kPooled = decltype(pooled)::value;
     if constexpr (kPooled == Pooled::kSum || kPooled == Pooled::kSubtracted) {

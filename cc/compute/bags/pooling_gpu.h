@@ -129,8 +129,8 @@ struct GpuPoolArgs {
   bool skips_zeros = false;  // sums of zeros are not subtracted, and their rows not written
 };
 
-// The bags of `count` tables, which differ only in rows, bags, ids, weights and outputs, and have
-// one width. More than one table only for kSum and kMax.
+// The bags of `count` tables, which have one width, are pooled alike, and all or none have weights.
+// More than one table only for kSum and kMax.
 template <typename T, typename Index>
 std::string PoolOnGpu(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu);
 template <typename T, typename Index>

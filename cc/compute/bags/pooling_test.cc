@@ -51,14 +51,15 @@ class Case {
     return {{table_.data(), bags_.num_rows(), width_},
             bags_.get(),
             weights_.get(),
+            reduction_,
             out_->data(),
             wants_argmax_ ? argmax_->data() : nullptr};
   }
 
   std::string Run(Parallel* parallel) const {
     const BagLookUp<T, Index> lookup = get();
-    return PoolBags(lookup.table, lookup.bags, lookup.weights, reduction_, parallel, lookup.out,
-                    lookup.argmax);
+    return PoolBags(lookup.table, lookup.bags, lookup.weights, lookup.reduction, parallel,
+                    lookup.out, lookup.argmax);
   }
 
   // Poisons the outputs.
@@ -297,8 +298,6 @@ TEST(PoolingNanTest, IsTheMaximumAndTheFirstIsNamed) {
 TEST(PoolingSeveralTest, AreAsByThemselves) {
   RealThreads threads(3);
   ForRandomCases(40, [&](Random* random) {
-    const Reduction reduction = PickReduction<double>(random);
-    const int64_t width = random->Int(0, 40);
     std::vector<std::unique_ptr<Case<double, int32_t>>> cases;
     std::vector<std::vector<double>> expected;
     std::vector<BagLookUp<double, int32_t>> lookups;
@@ -306,14 +305,15 @@ TEST(PoolingSeveralTest, AreAsByThemselves) {
       const int64_t giant = random->Chance(.02) ? 17000 : 0;
       const RandomBags<int32_t>::Options options{random->Int(1, 30), random->Int(1, 300),
                                                  random->Int(0, 20), giant};
-      cases.push_back(std::make_unique<Case<double, int32_t>>(random, reduction, width, options));
+      cases.push_back(std::make_unique<Case<double, int32_t>>(random, PickReduction<double>(random),
+                                                              random->Int(0, 40), options));
       OnCaller one;
       EXPECT_EQ(cases.back()->Run(&one), "");
       expected.push_back(cases.back()->out());
       cases.back()->Clear();
       lookups.push_back(cases.back()->get());
     }
-    EXPECT_EQ(PoolBags(lookups, reduction, &threads), "");
+    EXPECT_EQ(PoolBags(lookups, &threads), "");
     for (size_t k = 0; k < cases.size(); ++k) {
       EXPECT_TRUE(SameBits(cases[k]->out(), expected[k])) << "table " << k;
     }
@@ -332,14 +332,13 @@ TEST(PoolingSeveralTest, AnErrorNamesItsTable) {
     lookups[k].bags.bounds = offsets.data();
     lookups[k].bags.count = 1;
     lookups[k].out = &out[k];
+    lookups[k].number = k;
   }
   OnCaller one;
-  EXPECT_EQ(PoolBags(lookups, Reduction::kSum, &one),
-            "emb_tables[2]: indices[1] is 3, but emb_table has 3 rows");
+  EXPECT_EQ(PoolBags(lookups, &one), "emb_tables[2]: indices[1] is 3, but emb_table has 3 rows");
   lookups[1].bags.default_index = 7;
-  EXPECT_EQ(PoolBags(lookups, Reduction::kSum, &one),
-            "emb_tables[1]: default_index is 7, but emb_table has 3 rows");
-  EXPECT_EQ(PoolBags(std::vector<BagLookUp<float, int64_t>>(), Reduction::kSum, &one), "");
+  EXPECT_EQ(PoolBags(lookups, &one), "emb_tables[1]: default_index is 7, but emb_table has 3 rows");
+  EXPECT_EQ(PoolBags(std::vector<BagLookUp<float, int64_t>>(), &one), "");
 }
 
 // Sums of small integers are exact, whatever is prefetched, also beyond the table, and wherever in

@@ -140,12 +140,18 @@ std::vector<int64_t> SplitBags(const Bags<Index>& bags, int64_t parts) {
   return first;
 }
 
-// The bytes that pooling moves, roughly.
+// The bytes that pooling moves for an index, or for a bag, roughly.
+template <typename T>
+double BytesOfRow(int64_t width) {
+  constexpr double kLeast = 16;
+  return std::max(kLeast, static_cast<double>(width) * sizeof(T));
+}
+
+// Those that it moves in all.
 template <typename T, typename Index>
 double BytesOf(const Bags<Index>& bags, int64_t width) {
-  constexpr double kLeast = 16;
   return (static_cast<double>(bags.num_indices) + static_cast<double>(bags.count)) *
-         std::max(kLeast, static_cast<double>(width) * sizeof(T));
+         BytesOfRow<T>(width);
 }
 
 // Walks over some consecutive bags and checks their bounds.

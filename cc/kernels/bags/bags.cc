@@ -84,12 +84,14 @@ absl::Status TableReader::Open(OpKernelContext* ctx, DataType dtype) {
   return Check(ctx, 0, dtype);
 }
 
-absl::Status TableReader::OpenAll(OpKernelContext* ctx, DataType dtype, int count) {
-  for (int k = 0; k < count; ++k) TF_RETURN_IF_ERROR(OfTable(k, Find(ctx, k)));
+absl::Status TableReader::OpenAll(OpKernelContext* ctx, DataType dtype,
+                                  const std::vector<BagSpec>& specs) {
+  for (const BagSpec& spec : specs) {
+    TF_RETURN_IF_ERROR(OfTable(spec.number, Find(ctx, spec.table)));
+  }
   Lock();
-  for (int k = 0; k < count; ++k) {
-    TF_RETURN_IF_ERROR(OfTable(k, Check(ctx, k, dtype)));
-    TF_RETURN_IF_ERROR(OfTable(k, CheckRowsAlike(shape(k), shape(0))));
+  for (const BagSpec& spec : specs) {
+    TF_RETURN_IF_ERROR(OfTable(spec.number, Check(ctx, spec.table, dtype)));
   }
   return absl::OkStatus();
 }

@@ -101,8 +101,9 @@ class TableReader {
 
   // Opens the table that input 0 is, or is the handle of.
   absl::Status Open(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype);
-  // Opens those of the first `count` inputs, whose rows must be of one shape.
-  absl::Status OpenAll(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype, int count);
+  // Opens those of an op of several.
+  absl::Status OpenAll(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
+                       const std::vector<BagSpec>& specs);
 
   const tensorflow::TensorShape& shape(int number = 0) const { return tensors_[number]->shape(); }
 

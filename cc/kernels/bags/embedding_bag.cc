@@ -1,5 +1,6 @@
 // The kernels of the pooled embedding look-ups and of their gradients.
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,8 @@ absl::Status GetLookUp(OpKernelContext* ctx, const BagSpec& spec, const TableRea
   TF_RETURN_IF_ERROR(GetBags(ctx, spec, &lookup->bags));
   lookup->weights = CheckedWeights<E>(ctx, spec);
   lookup->table = tables.Get<E>(spec.table);
+  lookup->reduction = spec.reduction;
+  lookup->number = spec.number;
   TensorShape shape;
   TF_RETURN_IF_ERROR(RowsShape(lookup->bags.count, tables.shape(spec.table), &shape));
   Tensor* output = nullptr;
@@ -90,17 +93,17 @@ class EmbeddingBagsOp : public tensorflow::OpKernel {
   absl::Status TryCompute(OpKernelContext* ctx) {
     const int count = specs_.size();
     TableReader tables;
-    TF_RETURN_IF_ERROR(tables.OpenAll(ctx, DataTypeToEnum<T>::value, count));
+    TF_RETURN_IF_ERROR(tables.OpenAll(ctx, DataTypeToEnum<T>::value, specs_));
     std::vector<BagLookUp<Element<T>, Index>> lookups(count);
     for (int k = 0; k < count; ++k) {
-      TF_RETURN_IF_ERROR(OfTable(k, GetLookUp(ctx, specs_[k], tables, &lookups[k])));
+      TF_RETURN_IF_ERROR(OfTable(specs_[k].number, GetLookUp(ctx, specs_[k], tables, &lookups[k])));
     }
     Device device(ctx);
     for (int k = 0; k < count; ++k) {
-      TF_RETURN_IF_ERROR(
-          OfTable(k, CheckValues(ctx, lookups[k].bags, lookups[k].table.num_rows, &device)));
+      TF_RETURN_IF_ERROR(OfTable(
+          specs_[k].number, CheckValues(ctx, lookups[k].bags, lookups[k].table.num_rows, &device)));
     }
-    return ToStatus(PoolBags(lookups, specs_[0].reduction, &device), &device);
+    return ToStatus(PoolBags(lookups, &device), &device);
   }
 
   std::vector<BagSpec> specs_;
@@ -152,7 +155,7 @@ template <typename T, typename Index>
 class EmbeddingBagGradOp : public tensorflow::OpKernel {
  public:
   explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, spec_.InitGradient(Attributes(ctx), 2));
+    OP_REQUIRES_OK(ctx, spec_.InitTableGradient(Attributes(ctx)));
   }
 
   TF_TI_COMPUTE()
@@ -162,13 +165,13 @@ class EmbeddingBagGradOp : public tensorflow::OpKernel {
     using E = Element<T>;
     if (IsUnused(ctx)) return absl::OkStatus();
     GradientInputs<E, Index> inputs;
-    TF_RETURN_IF_ERROR(inputs.Get(ctx, spec_));
+    TF_RETURN_IF_ERROR(OfTable(spec_.number, inputs.Get(ctx, spec_)));
     Threads threads(ctx);
     TableGradient<E, Index> gradient;
-    TF_RETURN_IF_ERROR(
-        ToStatus(gradient.Init(inputs.bags, inputs.weights, spec_.reduction, inputs.argmax,
-                               inputs.num_emb, inputs.width, &threads),
-                 &threads));
+    const std::string problem =
+        gradient.Init(inputs.bags, inputs.weights, spec_.reduction, inputs.argmax, inputs.num_emb,
+                      inputs.width, &threads);
+    TF_RETURN_IF_ERROR(ToStatus(OfTable(spec_.number, problem), &threads));
     Index* rows;
     E* values;
     TF_RETURN_IF_ERROR(inputs.AllocateOutputs(ctx, gradient.num_touched(), &rows, &values));
@@ -186,7 +189,7 @@ template <typename T, typename Index>
 class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
  public:
   explicit GpuEmbeddingBagGradOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, spec_.InitGradient(Attributes(ctx), 2));
+    OP_REQUIRES_OK(ctx, spec_.InitTableGradient(Attributes(ctx)));
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
@@ -223,12 +226,13 @@ class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
 
   absl::Status Start(OpKernelContext* ctx, Run* run) const {
     GradientInputs<E, Index>& inputs = run->inputs;
-    TF_RETURN_IF_ERROR(inputs.Get(ctx, spec_));
-    TF_RETURN_IF_ERROR(CheckValues(ctx, inputs.bags, inputs.num_emb, &run->gpu));
+    TF_RETURN_IF_ERROR(OfTable(spec_.number, inputs.Get(ctx, spec_)));
     TF_RETURN_IF_ERROR(
-        ToStatus(run->gradient.Init(inputs.bags, inputs.weights, spec_.reduction, inputs.argmax,
-                                    inputs.num_emb, inputs.width, &run->gpu),
-                 &run->gpu));
+        OfTable(spec_.number, CheckValues(ctx, inputs.bags, inputs.num_emb, &run->gpu)));
+    const std::string problem =
+        run->gradient.Init(inputs.bags, inputs.weights, spec_.reduction, inputs.argmax,
+                           inputs.num_emb, inputs.width, &run->gpu);
+    TF_RETURN_IF_ERROR(ToStatus(OfTable(spec_.number, problem), &run->gpu));
     TF_RETURN_IF_ERROR(
         AllocateForGpu(ctx, tensorflow::DT_INT64, TensorShape({}), &run->num_touched));
     return CudaStatus(CopyMemory(sizeof(int64_t), run->gradient.num_touched(),

@@ -15,7 +15,7 @@
 
 namespace tf_ti {
 
-// Adds the table to an error message where there are several.
+// Adds the table to an error message where there are several, and `number` is not -1.
 absl::Status OfTable(int number, const absl::Status& status);
 
 // The attributes of a bag op, as cc/ops/bags.cc documents them, and where its inputs are.
@@ -25,7 +25,7 @@ struct BagSpec {
   bool include_last_offset = false;
   std::optional<int64_t> padding_idx;
   bool weights_are_wide = false;
-  bool is_of_several = false;  // so that errors name the table
+  int number = -1;  // the table's in errors, where there are several
   // Positions of the inputs; -1 for those that the op does not have.
   int table = 0;
   int indices = 0;
@@ -37,12 +37,13 @@ struct BagSpec {
   // The position of the output that holds positions; -1 where the op does not have it.
   int argmax = -1;
 
-  // Read the attributes of a look-up in one table; of one in several tables; of the gradient of a
-  // look-up by its table; and by its weights. The input `grad` is the one before the indices;
-  // argmax, for kMax, is the one at `end`.
+  // Read the attributes of a look-up in one table; of one in several tables; of what takes the
+  // gradient of a look-up by its table; of that gradient; and of that by its weights. The input
+  // `grad` is the one before the indices; argmax, for kMax, is the one at `end`.
   absl::Status Init(const Attributes& attributes, BagKind bags);
   static absl::Status InitSeveral(const Attributes& attributes, std::vector<BagSpec>* specs);
   absl::Status InitGradient(const Attributes& attributes, int first_input);
+  absl::Status InitTableGradient(const Attributes& attributes);
   absl::Status InitWeightsGradient(const Attributes& attributes);
 
   int grad() const { return indices - 1; }
@@ -64,8 +65,10 @@ struct BagSpec {
   // Read the part that tells which indices make up which bag, and the parts that no input tells.
   absl::Status InitGiven(const Attributes& attributes);
   absl::Status InitBags(const Attributes& attributes, int first_input, bool has_num_segments);
+  absl::Status InitLastOffset(const Attributes& attributes);
   absl::Status InitPadding(const Attributes& attributes);
   absl::Status InitReduction(const Attributes& attributes);
+  absl::Status InitReduction(const Attributes& attributes, const std::string& name);
 };
 
 // The contract of EmbeddingBagPartition.
@@ -90,19 +93,6 @@ inline absl::Status CheckNumSegments(int64_t count) {
 inline absl::Status CheckNumEmb(int64_t num_emb) {
   if (num_emb >= 0) return absl::OkStatus();
   return InvalidArgument("num_emb must not be negative, got ", num_emb);
-}
-
-// Returns an error if a table's rows are not of the shape of the first one's.
-template <typename Shape>
-absl::Status CheckRowsAlike(const Shape& table, const Shape& first) {
-  if (table.unknown_rank() || first.unknown_rank()) return absl::OkStatus();
-  Shape rows = table, expected = first;
-  rows.RemoveDim(0);
-  expected.RemoveDim(0);
-  if (MayBeEqual(rows, expected)) return absl::OkStatus();
-  return InvalidArgument("its shape is ", table.DebugString(),
-                         ", but its rows must be of the shape of those of emb_tables[0], which is ",
-                         first.DebugString());
 }
 
 // Returns an error if `rows` are not `count` rows of a table.

@@ -55,11 +55,10 @@ class EmbeddingBagsOp : public BagsXlaKernel {
     const int count = specs_.size();
     std::vector<BagTable> tables(count);
     for (int k = 0; k < count; ++k) {
-      TF_RETURN_IF_ERROR(OfTable(k, tables[k].Init(ctx, dtype_, k)));
-      TF_RETURN_IF_ERROR(OfTable(k, CheckRowsAlike(tables[k].shape, tables[0].shape)));
+      TF_RETURN_IF_ERROR(OfTable(specs_[k].number, tables[k].Init(ctx, dtype_, k)));
     }
     for (int k = 0; k < count; ++k) {
-      TF_RETURN_IF_ERROR(OfTable(k, Pool(ctx, specs_[k], tables[k])));
+      TF_RETURN_IF_ERROR(OfTable(specs_[k].number, Pool(ctx, specs_[k], tables[k])));
     }
     return absl::OkStatus();
   }
@@ -94,7 +93,7 @@ absl::Status GetNumRows(const Context& ctx, DataType dtype, int64_t* num_rows,
 class EmbeddingBagGradOp : public BagsXlaKernel {
  public:
   explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : BagsXlaKernel(ctx) {
-    OP_REQUIRES_OK(ctx, spec_.InitGradient(Attributes(ctx), 2));
+    OP_REQUIRES_OK(ctx, spec_.InitTableGradient(Attributes(ctx)));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype_));
   }
 
@@ -104,7 +103,8 @@ class EmbeddingBagGradOp : public BagsXlaKernel {
     std::vector<XlaOp> reads;
     TF_RETURN_IF_ERROR(GetNumRows(ctx, dtype_, &num_rows, &reads));
     RowGradients gradients;
-    TF_RETURN_IF_ERROR(GetRowGradients(ctx, spec_, num_rows, reads, &shape, &gradients));
+    TF_RETURN_IF_ERROR(
+        OfTable(spec_.number, GetRowGradients(ctx, spec_, num_rows, reads, &shape, &gradients)));
     ctx.SetOutput(0, gradients.rows);
     ctx.SetOutput(1, Unflatten(gradients.values, shape));
     return ctx.builder()->first_error();

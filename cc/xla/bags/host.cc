@@ -161,9 +161,7 @@ class FoundRows {
 template <typename T, typename Index>
 struct PoolCall {
   static std::string Run(const Call& call, Parallel* parallel) {
-    const std::string problem = Pool(call, parallel);
-    const int64_t table = call.attribute("table");
-    return table < 0 ? problem : OfTable(table, problem);
+    return OfTable(call.attribute("number"), Pool(call, parallel));
   }
 
  private:
@@ -199,6 +197,11 @@ struct PoolCall {
 template <typename T, typename Index>
 struct TableGradientCall {
   static std::string Run(const Call& call, Parallel* parallel) {
+    return OfTable(call.attribute("number"), Compute(call, parallel));
+  }
+
+ private:
+  static std::string Compute(const Call& call, Parallel* parallel) {
     Arguments<T, Index> given(call);
     const int64_t num_rows = call.attribute("num_rows");
     const Index* const argmax = given.reduction(call) == Reduction::kMax
@@ -226,7 +229,6 @@ struct TableGradientCall {
     return "";
   }
 
- private:
   // Wrong ids are a row behind all others, whose gradient is dropped.
   static std::string RunWithWrongIds(const Arguments<T, Index>& given, const Index* argmax,
                                      int64_t num_rows, Reduction reduction, Parallel* parallel,
@@ -312,7 +314,7 @@ std::vector<XlaOp> EmitBags(const char* target, XlaOp rows, const BagInputs& inp
   attributes.Add("num_rows", num_rows);
   attributes.Add("padding_idx", spec.padding_idx.value_or(0));
   attributes.Add("reduction", static_cast<int64_t>(spec.reduction));
-  attributes.Add("table", spec.is_of_several ? spec.table : -1);
+  attributes.Add("number", spec.number);
   attributes.Add("checks_ids", ChecksIds());
   return CallHost(target, operands, results, attributes, /*checks=*/true);
 }

@@ -1,6 +1,7 @@
 """`tf_ti.explain`: what became of the loops of a function."""
 
 import dataclasses
+import html
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
+from tf_ti.loops.drawing import bars as _bars
 from tf_ti.loops.explaining import loops as _loops
 from tf_ti.loops.explaining.loops import LoopExplanation
 
@@ -27,6 +29,20 @@ class Explanation:
 
     def __iter__(self) -> Iterator[LoopExplanation]:
         return iter(self.loops)
+
+    def _repr_svg_(self) -> str | None:
+        """The number of operations by place, of loops that have any, for notebooks."""
+        rows = [
+            (loop.title, list(loop.operations.items()))
+            for outer in self.loops
+            for loop in outer.with_inner()
+            if loop.operations
+        ]
+        return _bars.to_svg("Operations by place", rows, "operations") if rows else None
+
+    def _repr_html_(self) -> str:
+        """The text, and the picture below it."""
+        return f"<pre>{html.escape(str(self))}</pre>{self._repr_svg_() or ''}"
 
 
 @_tf.public

@@ -90,6 +90,12 @@ class LoopExplanation:
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
+    def with_inner(self) -> Iterator["LoopExplanation"]:
+        """This loop, and all inside of it."""
+        yield self
+        for inner in self.inner:
+            yield from inner.with_inner()
+
 
 # By the type of an operation that is a loop of another kind: what it runs as, and what it records.
 OTHERS: dict[str, Callable[[tf.Operation], tuple[str, _memory.Recorded | None]]] = {}

@@ -29,28 +29,41 @@ def _bag(op, *inputs):
     (indices,), bounds = named["indices"], named.get("offsets", named.get("segment_ids"))
     rest = (named.get(name) or [None] for name in _OPTIONAL)
     bounds = bounds and bounds[0]
-    return _pooled(op, inputs[0], _Bags(op, kind, indices, bounds, *(part for (part,) in rest)))
+    bags = _Bags(op, kind, indices, bounds, *(part for (part,) in rest))
+    padding = op.attr("padding_idx") or [None]
+    return _pooled(op, inputs[0], bags._replace(padding=padding[0]), op.attr("reduction"))
 
 
 @writes("TfTi>EmbeddingBags", "TfTi>ResourceEmbeddingBags")
 def _several(op, *inputs):
     named = _tf.inputs_by_name(op.op, inputs)
     lists = {name: iter(values) for name, values in named.items()}
+    kinds, padding = op.attr("bags"), op.attr("padding_idx")
+    numbers = range(len(kinds))
+    if len(padding) == 1 and not op.attr("padded"):
+        padding = padding * len(kinds)
+    paddings = dict(zip(op.attr("padded") or numbers, padding))
+    weighted = op.attr("weighted") or numbers
+    reductions = op.attr("reductions") or [op.attr("reduction")] * len(kinds)
     found = []
-    for kind, table, indices in zip(op.attr("bags"), inputs, named["indices"]):
+    for number, kind, table, indices in zip(numbers, kinds, inputs, named["indices"]):
         bounds = next(lists["bounds"]) if kind != "packed" else None
         count = next(lists["num_segments"]) if kind == "segments" else None
-        default_index, weights = (next(lists[name], None) for name in _OPTIONAL[1:])
-        bags = _Bags(op, kind, indices, bounds, count, default_index, weights)
-        found.append(_pooled(op, table, bags))
+        default_index = next(lists["default_index"], None)
+        weights = next(lists["per_sample_weights"], None) if number in weighted else None
+        bags = _Bags(
+            op, kind, indices, bounds, count, default_index, weights,
+            padding=paddings.get(number), output=number,
+        )  # fmt: skip
+        found.append(_pooled(op, table, bags, reductions[number]))
     return found
 
 
-def _pooled(op: Node, table: Any, bags: "_Bags") -> Any:
+def _pooled(op: Node, table: Any, bags: "_Bags", reduction: str) -> Any:
     """The bags of a table, reduced."""
     if op.op.type.startswith("TfTi>Resource"):
         table = op.variable(table, op.op.get_attr("T"))
-    result = bags.prepared().reduce(table, op.attr("reduction"))
+    result = bags.prepared().reduce(table, reduction)
     if bags.kind != "offsets":
         return result
     first, last, one = np.asarray([0]), np.asarray([-1]), np.asarray([1])
@@ -69,6 +82,8 @@ class _Bags:
         num_segments: the number of segments, or None for other kinds.
         default_index: the row for empty bags, or None.
         weights: the weights of the rows, or None.
+        padding: the number whose indices are left out, or None.
+        output: which of the op's outputs the rows are.
         is_padding: which indices are left out, or None.
         extents: the shape of the op's indices, as far as it is known.
     """
@@ -80,6 +95,8 @@ class _Bags:
     num_segments: Any = None
     default_index: Any = None
     weights: Any = None
+    padding: int | None = None
+    output: int = 0
     is_padding: Any = None
     extents: tf.TensorShape = tf.TensorShape(None)
 
@@ -93,8 +110,7 @@ class _Bags:
             weights = op.add("Convert", self.weights, outputs=[kind], destination_type=kind.name)
             bags = bags._replace(weights=weights)
         bags = bags._closed() if self.kind == "offsets" else bags
-        padding = op.attr("padding_idx")
-        return bags._without_padding(padding[0]) if padding else bags
+        return bags if self.padding is None else bags._without_padding(self.padding)
 
     def _replace(self, **changes: Any) -> "_Bags":
         return dataclasses.replace(self, **changes)
@@ -309,7 +325,7 @@ class _Bags:
         return self.op.add("Unsqueeze", values, np.arange(1, rank) + (self.kind == "packed"))
 
     def _rank_of_table(self) -> int:
-        rank = self.op.op.outputs[0].shape.rank
+        rank = self.op.op.outputs[self.output].shape.rank
         if rank is None:
             raise self.op.error("the rank of its table must be known")
         return rank
