@@ -19,13 +19,14 @@ DECIMAL = re.compile(r"[-+]?\d+\.\d*(?:e[-+]?\d+)?")
 
 
 def shown(cell):
-    """What a cell prints, and the text of what it returns. Warnings on stderr are left out."""
+    """What a cell prints, and the text and picture of what it returns. Warnings are left out."""
     texts = []
     for output in cell.outputs:
         if output.output_type == "stream" and output.name == "stdout":
             texts.append(output.text)
         elif output.output_type in ("execute_result", "display_data"):
-            texts.append(f"{output.data.get('text/plain', '')}\n")
+            data = output.data
+            texts += [f"{data.get(kind, '')}\n" for kind in ("text/plain", "image/svg+xml")]
     return "".join(texts)
 
 

@@ -7,7 +7,8 @@ a block prints is in the comments of the lines that print it,
 
 or, all of it, in a block of `output` right after it, where "..." stands for anything. In a page,
 "$ python ..." in a block of `console` runs after the blocks before it, in the same folder; what
-`make` makes must be a target of the Makefile.
+`make` makes must be a target of the Makefile. A picture that the code draws is the one that lies
+beside the page.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import traceback
@@ -104,6 +106,8 @@ def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
     if any("jit_compile" in code for _, code, _, _ in found) and _library.XLA_PROBLEM is not None:
         pytest.skip(_library.XLA_PROBLEM)
     monkeypatch.chdir(tmp_path)
+    which = shutil.which  # without graphviz, whose pictures differ from version to version
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "dot" else which(name))
     name = str(page.relative_to(ROOT))
     # A module, as functions that are saved, or that Keras registers, are looked up in theirs.
     program = types.ModuleType("page")
@@ -118,3 +122,7 @@ def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
         else:
             printed = run_python(code, program, name, line)
             check_output(printed, expected, name, line)
+    for drawn in tmp_path.glob("*.svg"):
+        assert drawn.read_text() == (page.parent / drawn.name).read_text(), (
+            f"cp {drawn} {page.parent}"
+        )

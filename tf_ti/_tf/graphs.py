@@ -182,7 +182,7 @@ def forget_captures(graph: FuncGraph) -> None:
 def watched_variables(graph: tf.Graph) -> list[tf.Variable]:
     """The variables that were read while a graph, and those around it, were traced."""
     found = []
-    while isinstance(graph, FuncGraph):
+    while isinstance(graph, func_graph.FuncGraph):
         found += graph._watched_variables
         graph = graph.outer_graph
     return found

@@ -66,7 +66,7 @@ def type_of(origin: tf.Tensor | tf.Variable) -> str:
 
 def value_of(tensor: tf.Tensor) -> tuple[str, ...]:
     """The value, if it is known and short."""
-    value = tf.get_static_value(tensor)
+    value = tf.get_static_value(tensor) if tensor.dtype.is_numpy_compatible else None
     if value is None or value.ndim > 1 or value.size > _MOST_SHOWN:
         return ()
     return (f"[{', '.join(map(str, value))}]" if value.ndim else f"{value}",)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tf_ti.loops.drawing import svg
+from tf_ti.loops.drawing import colors, svg
 from tf_ti.loops.drawing.characters import shortened, visible, width
 
 Parts = Sequence[tuple[str, float]]  # places, and how much is in each
@@ -53,7 +53,7 @@ def to_svg(title: str, rows: Sequence[tuple[str, Parts]], unit: str) -> str:
         svg.add_text(root, label, _MARGIN, top + _SIZE, _SIZE)
         end = _add_bar(root, top + _LABEL, parts, scale)
         middle = top + _LABEL + _BAR / 2
-        svg.add_text(root, text, end + 8, middle + 4, _SIZE, fill=svg.LINE)
+        svg.add_text(root, text, end + 8, middle + 4, _SIZE, fill=colors.LINE)
         top += _LABEL + _BAR + _GAP
     _add_legend(root, top, places)
     return svg.to_string(root)
@@ -85,7 +85,7 @@ def _add_legend(root: svg.Element, top: float, places: Sequence[str]) -> None:
 
 def _box(x: float, y: float, width: float, height: float, place: str) -> dict[str, str | float]:
     color = _COLORS.get(place, _OTHERS)
-    return {"x": x, "y": y, "width": width, "height": height, "fill": color, "stroke": svg.LINE}
+    return {"x": x, "y": y, "width": width, "height": height, "fill": color, "stroke": colors.LINE}
 
 
 def _legend_width(place: str) -> float:

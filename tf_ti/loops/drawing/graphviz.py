@@ -4,17 +4,17 @@ import itertools
 import subprocess
 from collections.abc import Iterator
 
+from tf_ti.loops.drawing import colors
 from tf_ti.loops.drawing.characters import visible
 from tf_ti.loops.drawing.diagram import ENTRIES, Diagram, Edge, Index, Node
 
-_BORDER = "#44546a"
-_STYLES = {
-    "outside": 'shape=plaintext, style="", fillcolor=none',
-    "limit": 'shape=octagon, fillcolor="#f8cbad"',
-    "iterator": 'shape=invhouse, fillcolor="#bdd7ee"',
-    "recurrence": 'shape=box, peripheries=2, fillcolor="#ffe699"',
-    "body": 'shape=box, style="rounded,filled", fillcolor="#ffffff"',
-    "output": 'shape=house, fillcolor="#c6e0b4"',
+_SHAPES = {
+    "outside": 'shape=plaintext, style=""',
+    "limit": "shape=octagon",
+    "iterator": "shape=invhouse",
+    "recurrence": "shape=box, peripheries=2",
+    "body": 'shape=box, style="rounded,filled"',
+    "output": "shape=house",
 }
 
 
@@ -25,8 +25,8 @@ def to_dot(diagram: Diagram) -> str:
     lines = [
         "digraph {",
         '  graph [fontname="Helvetica", fontsize=12, nodesep=0.3, ranksep=0.4];',
-        f'  node [fontname="Helvetica", fontsize=10, style=filled, color="{_BORDER}"];',
-        f'  edge [fontname="Helvetica", fontsize=9, color="{_BORDER}", arrowsize=0.7];',
+        f'  node [fontname="Helvetica", fontsize=10, style=filled, color="{colors.LINE}"];',
+        f'  edge [fontname="Helvetica", fontsize=9, color="{colors.LINE}", arrowsize=0.7];',
         *(f"  {line}" for line in _dot_cluster(diagram, names, itertools.count())),
         *(f"  {_dot_edge(edge, names, index)}" for edge in index.edges),
         "}",
@@ -41,7 +41,7 @@ def _dot_cluster(diagram: Diagram, names: dict[Node, str], numbers: Iterator[int
             yield _dot_node(node, names[node])
     yield f"subgraph cluster_{next(numbers)} {{"
     yield f"  label={_quoted(diagram.title, *diagram.notes)}; labeljust=l; style=filled;"
-    yield f'  color="{_BORDER}"; fillcolor="#00000008"; penwidth=1.5;'
+    yield f'  color="{colors.LINE}"; fillcolor="{colors.INSIDE}"; penwidth=1.5;'
     for node in diagram.nodes:
         if node.kind != "outside":
             yield f"  {_dot_node(node, names[node])}"
@@ -56,7 +56,8 @@ def _dot_cluster(diagram: Diagram, names: dict[Node, str], numbers: Iterator[int
 
 
 def _dot_node(node: Node, name: str) -> str:
-    return f"{name} [label={_quoted(node.label, *node.details)}, {_STYLES[node.kind]}];"
+    style = f'{_SHAPES[node.kind]}, fillcolor="{colors.KINDS[node.kind]}"'
+    return f"{name} [label={_quoted(node.label, *node.details)}, {style}];"
 
 
 def _dot_edge(edge: Edge, names: dict[Node, str], index: Index) -> str:
@@ -64,11 +65,9 @@ def _dot_edge(edge: Edge, names: dict[Node, str], index: Index) -> str:
     if edge.label:
         attributes.append(f"label={_quoted(edge.label)}")
     if edge.is_back_edge:
-        attributes.append('style=dashed, color="#c00000", fontcolor="#c00000"')
-    home = index.homes[edge.target]
-    comes_from_inside = edge.source.kind != "outside" and any(
-        edge.source in each.nodes for each in home.all_diagrams()
-    )
+        attributes.append(f'style=dashed, color="{colors.RED}", fontcolor="{colors.RED}"')
+    inside = index.homes[edge.target].all_diagrams()
+    comes_from_inside = edge.source.kind != "outside" and index.homes[edge.source] in inside
     if edge.is_back_edge or (edge.target.kind in ENTRIES and comes_from_inside):
         attributes.append("constraint=false")  # up, to the upper border
     listed = f" [{', '.join(attributes)}]" if attributes else ""

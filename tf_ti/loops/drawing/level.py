@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from tf_ti.loops.drawing import rows as _rows
 from tf_ti.loops.drawing.boxes import Box, Group, Item, Point
-from tf_ti.loops.drawing.rows import GAP, Node, link
+from tf_ti.loops.drawing.rows import GAP, LOOSE, UPRIGHT, USUAL, Node, link
 
 LABEL_GAP = 5.0  # from a wire to its label
 TURN = 14.0  # from the middle of a box to where a wire that leads up begins or ends
@@ -150,7 +150,7 @@ class Level:
             bends = shared[part.source, part.start]
             for row in range(first + 1 + len(bends), last):
                 if bends:
-                    bends.append(self._bend(row, bends[-1], is_upright=True))
+                    bends.append(self._bend(row, bends[-1], weight=UPRIGHT))
                 else:
                     bends.append(self._bend(row, self._nodes[part.source], start))
             part.bends = bends[: last - first - 1]
@@ -172,22 +172,22 @@ class Level:
             upper, start = target, part.aside
         else:
             upper, start = self._bend(top - 1), 0.0
-            link(upper, target, end=self._port(part.target, part.end))
+            link(upper, target, 0.0, self._port(part.target, part.end), LOOSE)
         for row in range(top, bottom + 1):
-            upper = self._bend(row, upper, start, is_upright=row > top)
+            upper = self._bend(row, upper, start, UPRIGHT if part.bends else USUAL)
             start = 0.0
             part.bends.append(upper)
-        turn = self._bend(bottom + 1, upper, start)
-        link(source, turn, self._port(part.source, part.start))
+        turn = self._bend(bottom + 1, upper, start, LOOSE)
+        link(source, turn, self._port(part.source, part.start), weight=LOOSE)
 
     def _bend(
-        self, row: int, upper: Node | None = None, start: float = 0.0, is_upright: bool = False
+        self, row: int, upper: Node | None = None, start: float = 0.0, weight: float = USUAL
     ) -> Node:
         """A new node without extent, linked with one above it."""
         bend = Node()
         self._chart[row].append(bend)
         if upper is not None:
-            link(upper, bend, start, is_upright=is_upright)
+            link(upper, bend, start, weight=weight)
         return bend
 
     def _port(self, item: Item, port: Box | None) -> float:

@@ -1,9 +1,9 @@
 """Pictures of diagrams, as SVG."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tf_ti.loops.drawing import svg
+from tf_ti.loops.drawing import colors, svg
 from tf_ti.loops.drawing.boxes import Box, Group, Point, Wire
 from tf_ti.loops.drawing.characters import shortened, visible, width
 from tf_ti.loops.drawing.diagram import ENTRIES, Diagram, Edge, Index, Node
@@ -17,17 +17,6 @@ _MOST_CHARACTERS = 40
 _BOW = 12.0  # the most that a bow reaches beyond its ends
 _ARROW_WIDTH, _ARROW_LENGTH = 7.0, 7.0
 
-_FILLS = {
-    "outside": "none",
-    "limit": "#f8cbad",
-    "iterator": "#bdd7ee",
-    "recurrence": "#ffe699",
-    "body": "#ffffff",
-    "output": "#c6e0b4",
-}
-_RED = "#b00020"
-_INSIDE = "#44546a0d"
-
 Line = tuple[str, float]  # of text, with the size of its font
 
 
@@ -36,52 +25,40 @@ def to_svg(diagram: Diagram) -> str:
 
     Long names are shortened; the whole name is shown where a mouse points.
     """
-    picture = _Picture(diagram)
-    return svg.to_string(picture.root)
+    index = Index(diagram)
+    boxes = {node: _box(node) for node in index.homes}
+    # The title of the outermost is above all.
+    titles = {each: _title(each) if each is not diagram else [] for each in diagram.all_diagrams()}
+    groups = {each: _group(title) for each, title in titles.items()}
+    for each, group in groups.items():
+        group.members += [boxes[node] for node in each.nodes if node.kind != "outside"]
+        for child in each.children:
+            group.members += _with_outside(child, boxes, groups)
+    wires = {edge: _wire(edge, boxes) for edge in index.edges}
+    whole = Group(_with_outside(diagram, boxes, groups), has_border=False)
+    head = _title(diagram)
+    across, down = _extent(head)
+    top = _MARGIN + down + _HEAD_GAP
+    arrange(whole, list(wires.values()), _MARGIN, top)
+
+    size = max(whole.width, across) + 2 * _MARGIN, top + whole.height + _MARGIN
+    root = svg.picture(visible(diagram.title), *size)
+    _add_lines(root, head, _MARGIN, _MARGIN)
+    for each, group in groups.items():
+        _add_group(root, each, group, titles[each])
+    for edge, wire in wires.items():
+        _add_edge(root, edge, wire.points)
+    for node, box in boxes.items():
+        _add_node(root, node, box)
+    return svg.to_string(root)
 
 
-class _Picture:
-    def __init__(self, diagram: Diagram):
-        index = Index(diagram)
-        self._boxes = {node: _box(node) for node in index.homes}
-        self._groups: dict[Diagram, Group] = {}
-        whole = Group(self._members(diagram), has_border=False)
-        # The title of the whole is above it.
-        self._groups[diagram].title_width = self._groups[diagram].title_height = 0.0
-        wires = {
-            edge: Wire(
-                self._boxes[edge.source],
-                self._boxes[edge.target],
-                edge.is_back_edge,
-                width(_short(edge.label), _SMALL),
-            )
-            for edge in index.edges
-        }
-        head = _title(diagram)
-        across, down = _extent(head)
-        top = _MARGIN + down + _HEAD_GAP
-        arrange(whole, list(wires.values()), _MARGIN, top)
-        size = max(whole.width, across) + 2 * _MARGIN, top + whole.height + _MARGIN
-        self.root = svg.picture(visible(diagram.title), *size)
-        _add_lines(self.root, head, _MARGIN, _MARGIN)
-        for each, group in self._groups.items():
-            _add_group(self.root, group, _title(each) if each is not diagram else [])
-        for edge, wire in wires.items():
-            _add_edge(self.root, edge, wire.points)
-        for node, box in self._boxes.items():
-            _add_node(self.root, node, box)
-
-    def _members(self, diagram: Diagram) -> list[Box | Group]:
-        """The loop's box, and the tensors outside, which are its neighbours."""
-        across, down = _extent(_title(diagram))
-        group = self._groups[diagram] = Group(title_width=across, title_height=down)
-        for node in diagram.nodes:
-            if node.kind != "outside":
-                group.members.append(self._boxes[node])
-        for child in diagram.children:
-            group.members += self._members(child)
-        outside = [self._boxes[node] for node in diagram.nodes if node.kind == "outside"]
-        return [*outside, group]
+def _with_outside(
+    diagram: Diagram, boxes: Mapping[Node, Box], groups: Mapping[Diagram, Group]
+) -> list[Box | Group]:
+    """A loop's group, and the tensors outside, which are its neighbours."""
+    outside = [boxes[node] for node in diagram.nodes if node.kind == "outside"]
+    return [*outside, groups[diagram]]
 
 
 def _short(text: str) -> str:
@@ -93,7 +70,8 @@ def _node_lines(node: Node) -> list[Line]:
 
 
 def _title(diagram: Diagram) -> list[Line]:
-    return [(_short(diagram.title), _SIZE), *((visible(note), _SMALL) for note in diagram.notes)]
+    notes = (shortened(visible(note), 2 * _MOST_CHARACTERS) for note in diagram.notes)
+    return [(_short(diagram.title), _SIZE), *((note, _SMALL) for note in notes)]
 
 
 def _height(line: Line) -> float:
@@ -101,13 +79,23 @@ def _height(line: Line) -> float:
 
 
 def _extent(lines: Sequence[Line]) -> tuple[float, float]:
-    return max(width(*line) for line in lines), sum(map(_height, lines))
+    return max((width(*line) for line in lines), default=0.0), sum(map(_height, lines))
 
 
 def _box(node: Node) -> Box:
     place = "entry" if node.kind in ENTRIES else "exit" if node.kind == "output" else "inside"
     across, down = _extent(_node_lines(node))
     return Box(across + 18, down + 8, place)
+
+
+def _group(title: Sequence[Line]) -> Group:
+    across, down = _extent(title)
+    return Group(title_width=across, title_height=down)
+
+
+def _wire(edge: Edge, boxes: Mapping[Node, Box]) -> Wire:
+    label_width = width(_short(edge.label), _SMALL)
+    return Wire(boxes[edge.source], boxes[edge.target], edge.is_back_edge, label_width)
 
 
 def _add_lines(
@@ -118,18 +106,22 @@ def _add_lines(
         svg.add_text(parent, text, x, top - 4, size, **attributes)
 
 
-def _add_group(parent: svg.Element, group: Group, title: Sequence[Line]) -> None:
+def _add_group(parent: svg.Element, diagram: Diagram, group: Group, title: Sequence[Line]) -> None:
     box = svg.add(parent, "g", **{"class": "loop"})
+    svg.add(box, "title", "\n".join(map(visible, (diagram.title, *diagram.notes))))
     frame = {"x": group.x, "y": group.y, "width": group.width, "height": group.height}
-    svg.add(box, "rect", **frame, rx=6, fill=_INSIDE, stroke=svg.LINE, stroke_width=1.5)
-    _add_lines(box, title, group.x + 10, group.y + 2, fill=svg.LINE)
+    svg.add(box, "rect", **frame, rx=6, fill=colors.INSIDE, stroke=colors.LINE, stroke_width=1.5)
+    _add_lines(box, title, group.x + 10, group.y + 2, fill=colors.LINE)
 
 
 def _add_node(parent: svg.Element, node: Node, box: Box) -> None:
     lines = _node_lines(node)
     group = svg.add(parent, "g", **{"class": "node"})
     svg.add(group, "title", f"{node.kind}: {', '.join(map(visible, (node.label, *node.details)))}")
-    style = {"fill": _FILLS[node.kind], "stroke": "none" if node.kind == "outside" else svg.LINE}
+    style = {
+        "fill": colors.KINDS[node.kind],
+        "stroke": "none" if node.kind == "outside" else colors.LINE,
+    }
     frame = {"x": box.x, "y": box.y, "width": box.width, "height": box.height}
     svg.add(group, "rect", **frame, rx=4, **style)
     top = box.y + (box.height - _extent(lines)[1]) / 2
@@ -137,7 +129,7 @@ def _add_node(parent: svg.Element, node: Node, box: Box) -> None:
 
 
 def _add_edge(parent: svg.Element, edge: Edge, points: Sequence[Point]) -> None:
-    color = _RED if edge.is_back_edge else svg.LINE
+    color = colors.RED if edge.is_back_edge else colors.LINE
     group = svg.add(parent, "g", **{"class": "edge"})
     svg.add(group, "title", " to ".join(visible(end.label) for end in (edge.source, edge.target)))
     way, is_down = _path(points)
@@ -150,7 +142,7 @@ def _add_edge(parent: svg.Element, edge: Edge, points: Sequence[Point]) -> None:
     svg.add(group, "path", d=f"M{' L'.join(map(_at, tip))} Z", fill=color)
     if edge.label:
         foot = y - _SMALL if is_down else y + _SMALL + 8
-        halo = {"stroke": svg.GROUND, "stroke_width": 3, "paint_order": "stroke"}
+        halo = {"stroke": colors.GROUND, "stroke_width": 3, "paint_order": "stroke"}
         svg.add_text(group, _short(edge.label), x + LABEL_GAP, foot, _SMALL, fill=color, **halo)
 
 
@@ -165,9 +157,8 @@ def _path(points: Sequence[Point]) -> tuple[str, bool]:
             continue
         middle = (y + end[1]) / 2
         if y == end[1]:
-            reach = (
-                min(_BOW, abs(end[0] - x) / 2) / 0.75
-            )  # the curve goes so far toward its handles
+            # A curve goes three quarters of the way to its handles.
+            reach = min(_BOW, abs(end[0] - x) / 2) / 0.75
             middle += reach if is_down else -reach
             is_down = not is_down
         said.append(f"C{_at((x, middle))} {_at((end[0], middle))} {_at(end)}")

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 _Item = TypeVar("_Item", bound=Hashable)
 
-_SWEEPS = 10
+_FEWEST_SWEEPS, _MOST_SWEEPS, _VISITS = 3, 40, 100_000  # of nodes, where there are many
+LOOSE, USUAL, UPRIGHT = 0.1, 1.0, 10.0  # weights of links
 _STIFFNESS = 200.0  # of chains
 GAP, _NARROW_GAP = 18.0, 10.0  # between nodes, and beside those that have no extent
 
@@ -46,14 +47,14 @@ class Link:
     Attributes:
         upper, lower: the nodes.
         start, end: where on them, from their x.
-        is_upright: whether it should be upright.
+        weight: how much it matters that it is upright.
     """
 
     upper: Node
     lower: Node
     start: float
     end: float
-    is_upright: bool
+    weight: float
 
     @property
     def shift(self) -> float:
@@ -62,9 +63,9 @@ class Link:
 
 
 def link(
-    upper: Node, lower: Node, start: float = 0.0, end: float = 0.0, is_upright: bool = False
+    upper: Node, lower: Node, start: float = 0.0, end: float = 0.0, weight: float = USUAL
 ) -> None:
-    made = Link(upper, lower, start, end, is_upright)
+    made = Link(upper, lower, start, end, weight)
     upper.down.append(made)
     lower.up.append(made)
 
@@ -83,7 +84,8 @@ def depths(items: Iterable[_Item], arcs: Iterable[tuple[_Item, _Item]]) -> dict[
         if source is not target:
             followers[source].append(target)
             missing[target] += 1
-    found, depth = {}, dict.fromkeys(followers, 0)
+    found: dict[_Item, int] = {}
+    depth = dict.fromkeys(followers, 0)
     first = [item for item, count in missing.items() if not count]
     ready, rest = first[::-1], iter(followers)
     while len(found) < len(followers):
@@ -102,6 +104,11 @@ def depths(items: Iterable[_Item], arcs: Iterable[tuple[_Item, _Item]]) -> dict[
     return found
 
 
+def _sweeps(rows: Iterable[Sequence[Node]], most: int) -> int:
+    """How often to go through all rows, so that it does not take long."""
+    return max(_FEWEST_SWEEPS, min(most, _VISITS // (1 + sum(map(len, rows)))))
+
+
 # --- which order ---------------------------------------------------------------------------------
 
 
@@ -110,7 +117,7 @@ def sort(rows: list[list[Node]]) -> None:
     _number(rows)
     best = [list(row) for row in rows]
     fewest = sum(map(_crossings, rows))
-    for sweep in range(_SWEEPS):
+    for sweep in range(_sweeps(rows, _MOST_SWEEPS // 4)):
         if not fewest:
             break
         is_down = sweep % 2 == 0
@@ -189,12 +196,12 @@ def place(rows: Sequence[Sequence[Node]]) -> None:
     """
     for row in rows:
         _settle(row, [(0.0, 1.0)] * len(row))
-    for sweep in range(_SWEEPS):  # from one side, to come near
+    for sweep in range(_sweeps(rows, _MOST_SWEEPS // 4)):  # from one side, to come near
         is_down = sweep % 2 == 0
         for row in rows if is_down else reversed(rows):
             _settle(row, [_wanted(node, node.up if is_down else node.down) for node in row])
     chains, straight = _chains(rows), dict[Node, float]()
-    for sweep in range(4 * _SWEEPS + 1):  # downward in the end, too
+    for sweep in range(_sweeps(rows, _MOST_SWEEPS) | 1):  # downward in the end, too
         for chain in chains:
             straight.update(dict.fromkeys(chain, statistics.fmean(node.x for node in chain)))
         for row in rows if sweep % 2 == 0 else reversed(rows):
@@ -206,12 +213,16 @@ def place(rows: Sequence[Sequence[Node]]) -> None:
 
 
 def _chains(rows: Iterable[Sequence[Node]]) -> list[list[Node]]:
-    """The nodes that links hold above one another, or that have no other links."""
+    """The nodes that links hold above one another, or that have no other links that matter."""
+
+    def is_only(links: Sequence[Link]) -> bool:
+        return sum(each.weight != LOOSE for each in links) == 1
+
     found: dict[Node, list[Node]] = {}
     for node in itertools.chain.from_iterable(rows):
         for each in node.down:
-            is_only = len(each.upper.down) == len(each.lower.up) == 1 and each.start == each.end
-            if each.is_upright or is_only:
+            is_single = is_only(node.down) and is_only(each.lower.up) and each.start == each.end
+            if each.weight == UPRIGHT or (each.weight == USUAL and is_single):
                 chain = found.setdefault(node, [node])
                 chain.append(each.lower)
                 found[each.lower] = chain
@@ -229,11 +240,12 @@ def _wanted(
     node: Node, links: Sequence[Link], straight: Mapping[Node, float] = types.MappingProxyType({})
 ) -> tuple[float, float]:
     """Where a node should be, and how much that matters."""
-    shifts = [each.shift if each.upper is node else -each.shift for each in links]
+    pull = sum((e.shift if e.upper is node else -e.shift) * e.weight for e in links)
+    weight = sum(each.weight for each in links)
     if node in straight:
-        shifts.append((straight[node] - node.x) * _STIFFNESS)
-    weight = len(links) + (_STIFFNESS if node in straight else 0.0)
-    return (node.x + sum(shifts) / weight, weight) if weight else (node.x, 0.01)
+        pull += (straight[node] - node.x) * _STIFFNESS
+        weight += _STIFFNESS
+    return (node.x + pull / weight, weight) if weight else (node.x, 0.01)
 
 
 def _distance(left: Node, right: Node) -> float:

@@ -1,15 +1,11 @@
-"""What all pictures share: their ground, their font, how shapes and numbers are written.
-
-A picture has a light ground of its own, so that it can be read on light and on dark pages.
-"""
+"""What all pictures share: their ground, their font, how shapes and numbers are written."""
 
 import math
 from xml.etree import ElementTree
 
-Element = ElementTree.Element
+from tf_ti.loops.drawing import colors
 
-INK, LINE, GROUND = "#1f2a36", "#44546a", "#fcfcfa"
-_EDGE = "#c4c9d0"
+Element = ElementTree.Element
 
 
 def picture(title: str, width: float, height: float) -> Element:
@@ -24,12 +20,12 @@ def picture(title: str, width: float, height: float) -> Element:
         height=height,
         role="img",
         font_family="Helvetica, Arial, sans-serif",
-        fill=INK,
+        fill=colors.INK,
         style="max-width: 100%; height: auto",
     )
     add(root, "title", title)
     frame = {"width": width - 1, "height": height - 1, "rx": 8}
-    add(root, "rect", x=0.5, y=0.5, **frame, fill=GROUND, stroke=_EDGE)
+    add(root, "rect", x=0.5, y=0.5, **frame, fill=colors.GROUND, stroke=colors.EDGE)
     return root
 
 
