@@ -107,7 +107,9 @@ def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
         pytest.skip(_library.XLA_PROBLEM)
     monkeypatch.chdir(tmp_path)
     which = shutil.which  # without graphviz, whose pictures differ from version to version
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "dot" else which(name))
+    monkeypatch.setattr(
+        shutil, "which", lambda name, **rest: None if name == "dot" else which(name, **rest)
+    )
     name = str(page.relative_to(ROOT))
     # A module, as functions that are saved, or that Keras registers, are looked up in theirs.
     program = types.ModuleType("page")
