@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.models import functional
 
 # The methods that are overridden: their class, name and parameters.
 OVERRIDDEN = (
@@ -155,3 +156,8 @@ def dropout_mask(cell: Any, inputs: tf.Tensor) -> tf.Tensor:
 def layers_of(model: Any) -> list[Any]:
     """A model, and all layers in it."""
     return list(model._flatten_layers())
+
+
+def is_plain_model(model: Any) -> bool:
+    """Returns true if a model consists of its layers: a functional or a Sequential one."""
+    return type(model) in (keras.Sequential, functional.Functional)

@@ -138,6 +138,14 @@ class _NativeLoop(_OurLoop):
         # Keras returns the steps in the order in which they run.
         return last, tf.reverse(y, [1]) if self.go_backwards else y, states
 
+    def problem(self, training: bool) -> str:
+        """Why the op cannot run the steps, and a loop around the cell does; "" if it can."""
+        try:
+            self._cell_spec(training)
+        except NotImplementedError as cause:
+            return str(cause)
+        return ""
+
     def _warn(self, what: str, cause: Any) -> None:
         if self._has_warned:
             return
@@ -272,7 +280,7 @@ class RNN(_OurLoop, keras.layers.RNN):
     """
 
 
-_OURS = {
+OURS = {
     keras.layers.LSTM: LSTM,
     keras.layers.GRU: GRU,
     keras.layers.SimpleRNN: SimpleRNN,
@@ -283,11 +291,11 @@ _OURS = {
 @contextlib.contextmanager
 def our_loops(model: Any) -> Iterator[None]:
     """Within it, the recurrent layers of a model that are Keras's run as ours do."""
-    theirs = [layer for layer in _internals.layers_of(model) if type(layer) in _OURS]
+    theirs = [layer for layer in _internals.layers_of(model) if type(layer) in OURS]
     kinds = [type(layer) for layer in theirs]
     try:
         for layer, kind in zip(theirs, kinds):
-            layer.__class__ = _OURS[kind]
+            layer.__class__ = OURS[kind]
         yield
     finally:
         for layer, kind in zip(theirs, kinds):
