@@ -571,6 +571,19 @@ SCORES = np.zeros([2, 3, 3], np.float32)
 PROPOSED = {"base_size": 16, "feat_stride": 16, "min_size": 1, "ratio": 1, "scale": 1}
 PROPOSED |= {"pre_nms_topn": 9, "post_nms_topn": 9, "nms_thresh": 0.5}
 DELTAS, SIZE = np.zeros([2, 4, 4, 5], np.float32), [60.0, 75.0, 1.0]
+EXPLICIT = {"mode": "explicit"}
+ISTFT = {"center": "false", "normalized": "false"}
+FLAT_WINDOWS = {"strides": "1,1", "dilations": "1,1", "pads_begin": "0,0", "pads_end": "0,0"}
+XNOR = {"mode": "xnor-popcount", "pad_value": 0, **FLAT_WINDOWS}
+BITS = np.ones([2, 3, 1, 1], np.float32)
+DEFORMED = {1: np.zeros([2, 2, 4, 5]), 2: BITS}
+ROI = np.zeros([1, 5])
+TURNED = {
+    "pooled_h": 1, "pooled_w": 1, "sampling_ratio": 1, "spatial_scale": 1, "clockwise_mode": "true"
+}  # fmt: skip
+PROPOSALS = {"min_size": 1, "nms_threshold": 0.5, "pre_nms_count": 9, "post_nms_count": 9}
+PLACES = {1: np.ones([1, 1, 1, 4]), 2: np.ones([1, 4, 1, 1]), 3: np.ones([1, 1, 1, 1])}
+UNIFORM = {"output_type": "f32"}
 PATCHES = {"sizes": "2,2", "strides": "1,1", "rates": "1,1", "auto_pad": "valid"}
 WRONG = [
     ("SpaceToBatch", "opset2", {}, {1: [1, 2], 2: [0] * 4, 3: [0] * 4}, "input 1 has 2 numbers"),
@@ -636,6 +649,71 @@ WRONG = [
     ("MatrixNms", "opset8", {}, {1: SCORES}, "do not fit scores"),
     ("MatrixNms", "opset8", {}, {1: SCORES[0]}, "scores have 2 dimensions, not 3"),
     ("MulticlassNms", "opset9", {}, {1: SCORES, 2: [1, 2]}, "scores have 3 dimensions, not 2"),
+    ("DFT", "opset7", {}, {1: [0], 2: [1, 2]}, "signal_size of 2 numbers"),
+    ("Broadcast", "opset3", EXPLICIT, {1: [9] * 5, 2: [1, 2]}, "names 2 axes"),
+    ("Broadcast", "opset3", EXPLICIT, {1: [9] * 5, 2: [0, 2, 1, 3]}, "is not in order"),
+    ("AdaptiveAvgPool", "opset8", {}, {1: [1]}, "input 1 has 1 numbers, not 2"),
+    ("AdaptiveMaxPool", "opset8", {}, {1: [0, 1]}, "must be positive"),
+    ("AdaptiveMaxPool", "opset8", {"index_element_type": "f9"}, {1: [1, 1]}, "index_element_type="),
+    ("GRN", "opset1", {}, {}, "has no attribute bias"),
+    ("Inverse", "opset14", {"adjoint": "perhaps"}, {}, "adjoint="),
+    ("Inverse", "opset14", {}, {}, "'it'"),
+    ("GroupedMatMul", "opset17", {}, {1: np.ones([2, 4, 5])}, "4 and 3 dimensions do not fit"),
+    ("ConvertPromoteTypes", "opset14", {}, {1: [1]}, "no common type that is safe"),
+    ("FakeConvert", "opset13", {"destination_type": "f4e2m1"}, {1: 1.0}, "destination_type="),
+    ("SegmentMax", "opset16", {"fill_mode": "MEAN"}, {1: [0, 1]}, "fill_mode="),
+    ("SegmentMax", "opset16", {"fill_mode": "ZERO"}, {1: [[0, 1]]}, "2 dimensions, not 1"),
+    ("SegmentMax", "opset16", {"fill_mode": "ZERO"}, {1: [0, 1, 2]}, "'it'"),
+    ("ISTFT", "opset16", ISTFT, {1: [1.0] * 8, 2: 4, 3: 0}, "both must be positive"),
+    ("ISTFT", "opset16", ISTFT, {1: [1.0] * 8, 2: 4, 3: 2}, "is longer than frames of 4"),
+    ("SparseFillEmptyRows", "opset16", {}, {0: [1.0], 1: [2, 2], 2: [[5, 0]], 3: 0.0}, "'it'"),
+    ("CTCLoss", "opset4", {}, {1: [1], 2: [[1]], 3: [1]}, "4 dimensions, not 3"),
+    ("BinaryConvolution", "opset1", {"mode": "and", **FLAT_WINDOWS}, {1: BITS}, "mode='and'"),
+    ("BinaryConvolution", "opset1", {**XNOR, "strides": "0,1"}, {1: BITS}, "strides="),
+    ("BinaryConvolution", "opset1", XNOR, {1: BITS}, "3 channels, which must be"),
+    ("BinaryConvolution", "opset1", XNOR, {1: BITS[0]}, "2 are supported"),
+    ("DeformableConvolution", "opset1", {"group": 2}, DEFORMED, "group=2 does not divide 3"),
+    ("DeformableConvolution", "opset1", {"deformable_group": 0}, DEFORMED, "deformable_group=0"),
+    ("DeformableConvolution", "opset8", {"deformable_group": 3}, DEFORMED, "2 channels, not 6"),
+    ("DeformableConvolution", "opset8", {"strides": "2,1"}, DEFORMED, "offsets"),
+    ("DeformablePSROIPooling", "opset1", {"output_dim": 0}, {1: ROI}, "output_dim=0"),
+    ("DeformablePSROIPooling", "opset1", {"output_dim": 2}, {1: ROI}, "3 channels are not 2"),
+    (
+        "DeformablePSROIPooling",
+        "opset1",
+        {"output_dim": 3, "mode": "flat"},
+        {1: ROI},
+        "mode='flat'",
+    ),
+    (
+        "DeformablePSROIPooling",
+        "opset1",
+        {"output_dim": 3, "spatial_scale": 1},
+        {1: ROI, 2: np.ones([1, 4, 1, 1])},
+        "do not fit 3 classes",
+    ),
+    ("ROIAlignRotated", "opset15", {**TURNED, "pooled_h": 0}, {1: ROI, 2: [0]}, "pooled_h=0"),
+    ("ROIAlignRotated", "opset15", {**TURNED, "sampling_ratio": -1}, {1: ROI, 2: [0]}, "ratio=-1"),
+    ("ROIAlignRotated", "opset15", TURNED, {1: ROI[0], 2: [0]}, "ROIs 2"),
+    ("GenerateProposals", "opset9", PROPOSALS, PLACES, "2, 4, 4 and 4 dimensions"),
+    ("GenerateProposals", "opset9", PROPOSALS, {0: [[9.0] * 5], **PLACES}, "3 or 4 numbers"),
+    (
+        "GenerateProposals",
+        "opset9",
+        {**PROPOSALS, "nms_eta": 0.5},
+        {0: [[9.0] * 3], **PLACES},
+        "nms_eta=0.5",
+    ),
+    (
+        "GenerateProposals",
+        "opset9",
+        {**PROPOSALS, "pre_nms_count": 0},
+        {0: [[9.0] * 3], **PLACES},
+        "pre_nms_count=0",
+    ),
+    ("RandomUniform", "opset8", UNIFORM, {0: [2], 1: 1.0, 2: 1.0}, "no numbers from 1.0 to 1.0"),
+    ("RandomUniform", "opset8", {"alignment": "numpy"}, {0: [2], 1: 0.0, 2: 1.0}, "alignment="),
+    ("Multinomial", "opset13", {"convert_type": "i64"}, {1: [1]}, "4 dimensions, not 2"),
 ]
 BOXED = [
     ("MatrixNms", {"nms_top_k": -2}, SCORES, "nms_top_k=-2 must not"),

@@ -352,6 +352,33 @@ def test_a_saved_model_becomes_ir_with_states(tmp_path, capsys, saved_model, opt
     assert list(module.states) == ["calls"] and module.inputs[0].name == "rows"
 
 
+def test_a_saved_model_of_keras_2_needs_no_optimizer(tmp_path):
+    """Its optimizer has an accumulator for each variable. Keras 3 has no object for it."""
+    module = tf.Module()
+    module.weight = tf.Variable(random(3, 2))
+    module.optimizer = tf.Module()
+    module.optimizer.accumulator = tf.Variable(random(3, 2))
+    predict = tf.function(lambda x: x @ module.weight, [tf.TensorSpec([None, 3], name="x")])
+    tf.saved_model.save(module, str(tmp_path / "saved"), predict.get_concrete_function())
+    file = tmp_path / "saved" / "saved_model.pb"
+    saved = tf.__internal__.saved_model.parse_saved_model(str(tmp_path / "saved"))
+    nodes = saved.meta_graphs[0].object_graph_def.nodes
+    ids = {child.local_name: child.node_id for child in nodes[0].children}
+    optimizer = nodes[ids["optimizer"]]
+    optimizer.user_object.identifier = "optimizer"
+    optimizer.slot_variables.add(
+        original_variable_node_id=ids["weight"],
+        slot_name="accumulator",
+        slot_variable_node_id=optimizer.children[0].node_id,
+    )
+    del optimizer.children[:]
+    file.write_bytes(saved.SerializeToString())
+    assert run(tmp_path / "saved", "--output", tmp_path / "written.xml", "--check") == 0
+    x = random(4, 3)
+    (y,) = tf_ti.openvino.load(tmp_path / "written.xml")(x)
+    np.testing.assert_allclose(y, x @ module.weight, 1e-6)
+
+
 def test_ir_becomes_ir(tmp_path):
     assert run(dense(tmp_path), "--output", tmp_path / "again.xml", "--check") == 0
     x = random(3, 4)
@@ -374,6 +401,27 @@ def other_signature(folder):
     return path, ["--signature", "serve"]
 
 
+def no_weights(folder):
+    module = tf.Module()
+    module.weight = tf.Variable(random(64, 64))
+    tf.saved_model.save(module, str(folder / "saved"))
+    (data,) = (folder / "saved" / "variables").glob("*.data-*")
+    data.write_bytes(data.read_bytes()[:100])
+    return folder / "saved", []
+
+
+def no_inputs(folder):
+    import keras
+
+    class Model(keras.Model):
+        def call(self, x):
+            return x + 1
+
+    keras.saving.register_keras_serializable("test")(Model)
+    Model().save(folder / "model.keras")
+    return folder / "model.keras", []
+
+
 def no_saved_model(folder):
     (folder / "folder").mkdir()
     return folder / "folder", []
@@ -384,6 +432,8 @@ UNREADABLE = {
     "missing": (lambda folder: (folder / "none.keras", []), "none.keras: cannot be read"),
     "no signature": (no_signature, "no signature 'serving_default'; its signatures are: none"),
     "another": (other_signature, "no signature 'serve'"),
+    "no weights": (no_weights, "saved: cannot be read"),
+    "no inputs": (no_inputs, "model.keras: cannot be written as IR: input_signature must be given"),
     "no SavedModel": (no_saved_model, "folder: cannot be read"),
 }
 

@@ -524,6 +524,10 @@ OPERATIONS = {
         ]
     ),
     "bias": both(lambda x, y: tf.nn.bias_add(x, y)),
+    "booleans in a conditional": (
+        lambda x, c, d: tf.cond(c[0], lambda: tf.where(c, d, c), lambda: d),
+        [randoms(3), np.array([True, False, True]), np.array([False, False, True])],
+    ),
     "conditional": (
         lambda x, p: tf.cond(p, lambda: (x * 2, x + 1), lambda: (tf.tanh(x), x)),
         [randoms(2, 3), np.array(False)],

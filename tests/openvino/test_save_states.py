@@ -1,5 +1,6 @@
 """`tf_ti.openvino.save` of functions that assign variables, over calls that follow one another."""
 
+import gc
 import os
 import pathlib
 from xml.etree import ElementTree
@@ -237,6 +238,17 @@ def rows_of_a_table():
     return run
 
 
+def what_stays():
+    v, w = variable(), variable()
+
+    def run(x):
+        v.assign(tf.identity(v))
+        w.assign(tf.reshape(tf.reshape(w, [-1]), [ROWS, FEATURES]))
+        return x + w
+
+    return run
+
+
 STATES = [
     totals,
     assigned_twice,
@@ -251,6 +263,7 @@ STATES = [
     in_a_function,
     of_one_name,
     rows_of_a_table,
+    what_stays,
 ]
 
 
@@ -367,6 +380,18 @@ def test_the_signature_of_a_saved_model_has_states(tmp_path):
         np.testing.assert_allclose(found[by_name], value, 1e-5)
 
 
+def test_a_signature_is_saved_after_its_saved_model(tmp_path):
+    tf.saved_model.save(Averages(), str(tmp_path / "saved"))
+    path, module = tmp_path / "model.xml", Averages()
+    signature = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
+    gc.collect()
+    tf_ti.openvino.save(signature, path)
+    loaded = tf_ti.openvino.load(path)
+    by_name = [info.name for info in loaded.outputs].index("smooth")
+    for x in CALLS:
+        np.testing.assert_allclose(loaded(x)[by_name], module(x)["smooth"], 1e-5)
+
+
 # --- files that were loaded -----------------------------------------------------------------------
 
 
@@ -468,6 +493,22 @@ def test_a_file_of_halves_stays_one_and_what_is_trained_is_not_rounded(compute_d
     tf_ti.openvino.save(module, second)
     for found in openvino_models.run(second, [x])[0], tf_ti.openvino.load(second)(x)[0]:
         np.testing.assert_allclose(found, module(x)[0], 1e-5, 1e-5)
+
+
+def test_what_is_trained_is_not_rounded_to_a_packed_type(tmp_path):
+    op, first, second = ov.opset15, tmp_path / "first.xml", tmp_path / "second.xml"
+    x = op.parameter([-1, 4], np.float32, name="x")
+    numbers = np.random.default_rng(0).uniform(-1, 1, 32).tolist()
+    weight = op.convert(ov.op.Constant(ov.Type.nf4, ov.Shape([4, 8]), numbers), "f32")
+    y = op.result(op.matmul(x, weight, False, False))
+    ov.save_model(ov.Model([y], [x], "m"), str(first), compress_to_fp16=False)
+    module = tf_ti.openvino.load(first, trainable=True)
+    (variable,) = module.trainable_variables
+    variable.assign_add(tf.fill([4, 8], 0.01))
+    tf_ti.openvino.save(module, second)
+    given = np.eye(4, dtype=np.float32)
+    np.testing.assert_array_equal(tf_ti.openvino.load(second)(given)[0], variable)
+    np.testing.assert_allclose(openvino_models.run(second, [given])[0], variable, 1e-6)
 
 
 def test_a_file_that_is_gone_can_be_saved(tmp_path):

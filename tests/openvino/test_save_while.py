@@ -145,6 +145,96 @@ def what_nobody_reads(x):
     return tf.while_loop(lambda i, y, unused: i < 3, step, (0, x, x))[1]
 
 
+def written_under_a_condition(x):
+    array = tf.TensorArray(tf.float32, 5, element_shape=[2, 3])
+    grown = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[])
+    for i in tf.range(5):
+        if x[0, i, 0] > 0:
+            array = array.write(i, x[:, i])
+            if x[0, i, 1] > 0:
+                grown = grown.write(grown.size(), x[0, i, 1])
+    return array.stack(), grown.stack(), grown.size()
+
+
+def read_under_a_condition(x):
+    array = tf.TensorArray(tf.float32, 2, clear_after_read=False).unstack(x)
+    if x[0, 0, 0] > 0:
+        y = array.read(0)
+    else:
+        y = array.read(1) * 2
+    return y, array.stack()
+
+
+def made_under_a_condition(x):
+    if x[0, 0, 0] > 0:
+        array = tf.TensorArray(tf.float32, 2, element_shape=[3]).write(1, x[0, 0])
+    else:
+        array = tf.TensorArray(tf.float32, 2, element_shape=[3])
+    return array.stack()
+
+
+def ended_by_a_break(x):
+    array = tf.TensorArray(tf.float32, 5, element_shape=[2, 3])
+    for i in tf.range(5):
+        if x[0, i, 0] > 0.5:
+            break
+        array = array.write(i, x[:, i])
+    return array.stack()
+
+
+def emptied_each_time(x):
+    array = tf.TensorArray(tf.float32, 2, element_shape=x.shape[1:]).unstack(x)
+    empty = tf.TensorArray(tf.float32, 2, element_shape=[3])
+    for _ in tf.range(2):
+        empty = tf.TensorArray(tf.float32, 2, element_shape=[3])
+    return array.stack(), empty.stack()
+
+
+def states_of_our_loops(x):
+    def step(i, rows, grown):
+        return i + 1, rows.write(i, x[:, i]), grown.write(i, x[0, i, 0])
+
+    rows = tf.TensorArray(tf.float32, 5, element_shape=[2, 3])
+    grown = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[])
+    _, rows, grown = tf_ti.while_loop(lambda i, *_: i < 3, step, (0, rows, grown))
+    return rows.stack(), grown.stack()
+
+
+def read_in_a_scan(x):
+    array = tf.TensorArray(tf.float32, 2, clear_after_read=False).unstack(x)
+    return tf_ti.scan(lambda c, row: (c + array.read(1) * row, c), x[0], x, fuse=False)
+
+
+def what_does_not_change(x):
+    def step(carry, row):
+        kept, _ = tf_ti.scan(lambda c, e: (c, e), x[0], x, fuse=False)
+        taken, _ = tf_ti.scan(lambda c, e: (x[1], e), carry, x, fuse=False)
+        _, last = tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, y), (0, kept))
+        return last + taken, row
+
+    return tf_ti.scan(step, x[0], x, fuse=False)
+
+
+def views_of_invariants(x):
+    y = x[0] * 2
+    number, array = y[0, 0], tf.TensorArray(tf.float32, 5, element_shape=[], clear_after_read=False)
+
+    def step(carry, row):
+        total = tf.reshape(y, [-1]) + tf.reshape(carry, [-1])
+        return tf.reshape(total, tf.shape(y)) + row, tf.reduce_max(y[:, None] + carry[:, None], 1)
+
+    for i in tf.range(5):
+        array = array.write(i, number + array.read(tf.maximum(i - 1, 0)))
+    return tf_ti.scan(step, y, x, fuse=False), array.stack()
+
+
+def without_an_iteration(x):
+    _, last = tf_ti.while_loop(
+        lambda i, y: tf.reduce_sum(x) > 1e9, lambda i, y: (i + 1, x[0] * 2), (0, x[1])
+    )
+    return last
+
+
 FUNCTIONS = [
     elements_of_a_range,
     an_early_end,
@@ -164,6 +254,16 @@ FUNCTIONS = [
     folded,
     a_state_that_grows,
     what_nobody_reads,
+    written_under_a_condition,
+    read_under_a_condition,
+    made_under_a_condition,
+    ended_by_a_break,
+    emptied_each_time,
+    states_of_our_loops,
+    read_in_a_scan,
+    what_does_not_change,
+    views_of_invariants,
+    without_an_iteration,
 ]
 
 
@@ -177,11 +277,22 @@ def check(function, x, path, *signature):
             np.testing.assert_allclose(value, right, 1e-5, 1e-5)
 
 
+OF_TWO = (
+    an_early_end,
+    an_array_that_grows,
+    backwards,
+    without_a_loop,
+    written_under_a_condition,
+    ended_by_a_break,
+    states_of_our_loops,
+)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_while_loops(function, dynamic, tmp_path):
     shape = [None, None, 3] if dynamic and "rows" not in function.__name__ else X.shape
-    if dynamic and function in (an_early_end, an_array_that_grows, backwards, without_a_loop):
+    if dynamic and function in OF_TWO:
         shape = [2, None, 3]  # as their arrays say
     check(tf.function(function), X, tmp_path / "model.xml", tf.TensorSpec(shape))
 
@@ -227,6 +338,18 @@ def of_unknown_rank(x):
     return array.stack()
 
 
+def of_unknown_rank_in_a_branch(x):
+    array = tf.TensorArray(tf.float32, 3)
+    for i in tf.range(3):
+        if x[0, 0, 0] > 0:
+            array = array.write(i, x[:, i])
+    return array.stack()
+
+
+def of_complex_numbers(x):
+    return tf.math.real(tf.cast(x, tf.complex64) * 1j)
+
+
 def that_assigns(x):
     for i in tf.range(3):
         W.assign_add(x[0, :3] * tf.cast(i, tf.float32))
@@ -235,6 +358,8 @@ def that_assigns(x):
 
 REFUSED = {
     "rank": (of_unknown_rank, "element_shape of its TensorArray must be given"),
+    "branch": (of_unknown_rank_in_a_branch, "element_shape of its TensorArray must be given"),
+    "complex": (of_complex_numbers, "Cast 'Cast'.*no element type for complex64"),
     "assignment": (that_assigns, "assigns a variable in it.*a state of the loop"),
 }
 

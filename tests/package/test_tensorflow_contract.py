@@ -307,6 +307,15 @@ def _(it):
     assert shape.numpy().tolist() == [2, 3] and shape.dtype == tf.int64
 
 
+def test_types_of_saved_models_can_be_added():
+    revived = tf.__internal__.saved_model.load
+    version = revived.VersionedTypeRegistration(
+        lambda proto: tf.Module(), version=1, min_producer_version=1, min_consumer_version=1
+    )
+    revived.register_revived_type("test", lambda made: False, [version])
+    assert "test" in revived.registered_identifiers()
+
+
 # --- the runtime ---------------------------------------------------------------------------------
 
 

@@ -105,6 +105,9 @@ from tf_ti._tf.patches import (
     register_reads,
     wait_for_no_dead,
 )
+from tf_ti._tf.saved_models import (
+    drop_optimizers,
+)
 from tf_ti._tf.variables import (
     READS,
     ShardedVariable,
@@ -151,6 +154,8 @@ __all__ = [
     "depends_on_inputs",
     "dismantle",
     "do_not_convert",
+    "drop_optimizers",
+    "drop_optimizers",
     "encode_row",
     "encode_rows",
     "expects_gpu",

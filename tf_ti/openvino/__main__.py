@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.openvino import IRError, load, save
 from tf_ti.openvino.check import Settings, check, summary, table
 from tf_ti.openvino.evaluation import unsupported
@@ -245,22 +246,31 @@ def _checked(model: str, name: str, arguments: argparse.Namespace) -> bool:
 
 def _write_ir(model: str, signature: str | None, file: pathlib.Path) -> None:
     """Writes a SavedModel, or a model of Keras in a file, as IR."""
+    function = loaded = _loaded(model)  # a SavedModel has the names of its variables
+    if os.path.isdir(model):
+        name = signature or "serving_default"
+        if name not in loaded.signatures:
+            known = ", ".join(map(repr, loaded.signatures)) or "none"
+            raise IRError(f"{model}: has no signature {name!r}; its signatures are: {known}")
+        function = loaded.signatures[name]
     try:
-        if not os.path.isdir(model):
-            import keras
-
-            save(keras.saving.load_model(model, compile=False), file)
-            return
-        saved = tf.saved_model.load(model)
-    except (ImportError, OSError, TypeError, ValueError) as error:
+        save(function, file)
+    except (TypeError, ValueError) as error:
         if isinstance(error, IRError):
             raise
+        raise IRError(f"{model}: cannot be written as IR: {error}") from error
+
+
+def _loaded(model: str) -> Any:
+    try:
+        if os.path.isdir(model):
+            _tf.drop_optimizers()
+            return tf.saved_model.load(model)
+        import keras
+
+        return keras.saving.load_model(model, compile=False)
+    except Exception as error:  # damaged files give errors of all kinds
         raise IRError(f"{model}: cannot be read: {error}") from error
-    name = signature or "serving_default"
-    if name not in saved.signatures:
-        known = ", ".join(map(repr, saved.signatures)) or "none"
-        raise IRError(f"{model}: has no signature {name!r}; its signatures are: {known}")
-    save(saved.signatures[name], file)
 
 
 def _problem(model: str, graph: Graph, arguments: argparse.Namespace) -> IRError | None:

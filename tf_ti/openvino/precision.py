@@ -9,10 +9,11 @@ import tensorflow as tf
 HALVES = (tf.float16, tf.bfloat16)
 # Operations that add many numbers up, or exceed a half's range on the way to a result within it.
 _ACCUMULATING = frozenset(
-    "AdaptiveAvgPool AvgPool BatchNormInference BinaryConvolution Col2Im Convolution "
-    "ConvolutionBackpropData CumSum DeformableConvolution Einsum GroupConvolution "
-    "GroupConvolutionBackpropData GroupNormalization LRN LogSoftmax MVN MatMul NormalizeL2 "
-    "ReduceL1 ReduceL2 ReduceMean ReduceProd ReduceSum RMS ScaledDotProductAttention "
+    "AdaptiveAvgPool AvgPool BatchNormInference BinaryConvolution CTCLoss Col2Im Convolution "
+    "ConvolutionBackpropData CumSum DeformableConvolution DeformablePSROIPooling Einsum GRN "
+    "GenerateProposals GroupConvolution GroupConvolutionBackpropData GroupNormalization "
+    "GroupedMatMul ISTFT Inverse LRN LogSoftmax MVN MatMul Multinomial NormalizeL2 ReduceL1 "
+    "ReduceL2 ReduceMean ReduceProd ReduceSum RMS ROIAlignRotated ScaledDotProductAttention "
     "Softmax".split()
 )
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_ti.openvino.layout import to_last, to_second, with_channels_last
 from tf_ti.openvino.operation import Operation, register
+from tf_ti.openvino.operations.deformable import bilinear, clipped, within
 from tf_ti.openvino.operations.shapes import extents, rank_of, sizes_of
 
 _MOST_GROUPS = 1 << 14  # each may become a convolution of its own
@@ -364,3 +365,82 @@ def _maxima_with_places(op: Operation, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     best = tf.argmax(values, axis=-1)
     picked = [tf.gather(t, best, batch_dims=2 + windows.spatial) for t in (values, places)]
     return to_last(picked[0]), to_last(tf.cast(picked[1], dtype))
+
+
+def _flat_geometry(op: Operation, x: tf.Tensor, kernel: Sequence) -> tuple[list, list, list]:
+    """The strides, dilations and pads of a convolution of [N, C, H, W]."""
+    if rank_of(op, x) != 4 or len(kernel) != 2:
+        raise op.error(f"{rank_of(op, x) - 2} spatial axes, where 2 are supported")
+    strides, dilations = (_positive(op, name, 2) for name in ("strides", "dilations"))
+    pads = _pads(op, extents(x)[2:], kernel, strides, dilations)
+    _check_windows(op, extents(x)[2:], kernel, dilations, pads)
+    return strides, dilations, pads
+
+
+@register("BinaryConvolution")
+def _binary_convolution(op, x, filters):
+    """Convolves signs, for which zeros and ones stand."""
+    op.text("mode", among=("xnor-popcount",))
+    bits = op.static(1).astype(np.uint8)
+    strides, dilations, pads = _flat_geometry(op, x, bits.shape[2:])
+    if bits.shape[1] % 8:
+        raise op.error(f"{bits.shape[1]} channels, which must be in whole bytes")
+    # OpenVINO's CPU plugin takes a byte's lowest bit first, where constants have the highest first.
+    bits = np.unpackbits(np.packbits(bits), bitorder="little").reshape(bits.shape)
+    signs = _padded(2 * tf.transpose(x, [0, 2, 3, 1]) - 1, pads, 2 * op.number("pad_value") - 1)
+    filters = 2 * tf.constant(bits.transpose(2, 3, 1, 0), x.dtype) - 1
+    return tf.transpose(_convolve(signs, filters, strides, dilations), [0, 3, 1, 2])
+
+
+@register("DeformableConvolution", ["opset1", "opset8"])
+def _deformable_convolution(op, x, offsets, filters, mask=None):
+    kernel = filters.shape.as_list()[2:]
+    if None in kernel:
+        raise op.error("the extents of filters must be known")
+    taps = math.prod(kernel)
+    batch, channels, *sizes = extents(x)
+    strides, dilations, pads = _flat_geometry(op, x, kernel)
+    groups, parts = (_divisor(op, name, channels) for name in ("group", "deformable_group"))
+    for name, tensor, count in (("offsets", offsets, 2), ("a mask", mask, 1)):
+        if tensor is not None and tensor.shape[1] not in (None, count * parts * taps):
+            raise op.error(f"{name} of {tensor.shape[1]} channels, not {count * parts * taps}")
+    out = extents(offsets)[2:]
+    # The parts of an image are images of their own.
+    moves = tf.reshape(offsets, [batch * parts, taps, 2, *out])
+    points = []
+    for i, (begin, end) in enumerate(pads):
+        window = (kernel[i] - 1) * dilations[i] + 1
+        wanted = (sizes[i] + begin + end - window) // strides[i] + 1
+        starts = tf.range(tf.cast(wanted, tf.int64)) * strides[i] - begin
+        tf.debugging.assert_equal(tf.size(starts, tf.int64), tf.cast(out[i], tf.int64), "offsets")
+        starts = tf.reshape(starts, [-1, 1] if i == 0 else [-1])
+        steps = (np.indices(kernel)[i] * dilations[i]).reshape(taps, 1, 1)
+        points.append(moves[:, :, i] + tf.cast(starts + steps, x.dtype))
+    pixels = tf.reshape(x, [batch * parts, channels // parts, *sizes])
+    numbers = _at_points(op, tf.transpose(pixels, [0, 2, 3, 1]), *points)
+    if mask is not None:
+        numbers *= tf.reshape(mask, [batch * parts, taps, *out, 1])
+    numbers = tf.reshape(numbers, [batch, parts, taps, *out, channels // parts])
+    numbers = tf.transpose(numbers, [0, 1, 5, 2, 3, 4])
+    numbers = tf.reshape(numbers, [batch, groups, channels // groups * taps, *out])
+    own = tf.reshape(filters, [groups, -1, channels // groups * taps])
+    y = tf.einsum("goc,bgchw->bgohw", own, numbers)
+    return tf.reshape(y, [batch, extents(filters)[0], *out])
+
+
+def _divisor(op: Operation, name: str, channels: int | tf.Tensor) -> int:
+    value = op.integer(name, 1)
+    if value < 1 or (isinstance(channels, int) and channels % value):
+        raise op.error(f"{name}={value} does not divide {channels} channels")
+    return value
+
+
+def _at_points(op: Operation, x: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+    """The numbers of images, [N, H, W, C], at points of each."""
+    images = tf.reshape(tf.range(extents(x)[0]), [-1, 1, 1, 1])
+    if op.flag("bilinear_interpolation_pad", False):
+        return bilinear(x, images, rows, columns)
+    height, width = extents(x)[1:3]
+    numbers = bilinear(x, images, clipped(rows, height), clipped(columns, width))
+    is_inside = within(rows, height) & within(columns, width)
+    return numbers * tf.cast(is_inside, x.dtype)[..., tf.newaxis]

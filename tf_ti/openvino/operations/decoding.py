@@ -1,9 +1,9 @@
-"""Decoding of the most likely classes, and of beams."""
+"""Decoding of the most likely classes, and of beams; the loss of sequences of classes."""
 
 import tensorflow as tf
 
 import tf_ti
-from tf_ti.openvino.operation import register
+from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of
 
 
@@ -18,11 +18,15 @@ def _compacted(classes: tf.Tensor, is_kept: tf.Tensor) -> tuple[tf.Tensor, tf.Te
     return found, tf.reduce_sum(tf.cast(is_kept, tf.int32), axis=1)
 
 
+def _shifted(x: tf.Tensor, by: int, fill) -> tf.Tensor:
+    """Moves the rows of a matrix to the right."""
+    return tf.pad(x[:, :-by], [[0, 0], [by, 0]], constant_values=fill)
+
+
 def _kept(classes: tf.Tensor, is_there: tf.Tensor, blank, merges: bool) -> tf.Tensor:
     is_kept = is_there & (classes != blank)
     if merges:
-        before = tf.pad(classes[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
-        is_kept &= classes != before
+        is_kept &= classes != _shifted(classes, 1, -1)
     return is_kept
 
 
@@ -51,6 +55,64 @@ def _ctc_greedy_decoder_of_lengths(op, scores, lengths, blank=None):
         tf.cast(found, op.dtype("classes_index_type", tf.int32)),
         tf.cast(counts, op.dtype("sequence_length_type", tf.int32)),
     )
+
+
+_NEVER = -1e30  # the logarithm of a probability of zero, with a gradient
+
+
+@register("CTCLoss", "opset4")
+def _ctc_loss(op, logits, logit_lengths, labels, label_lengths, blank=None):
+    if rank_of(op, logits) != 3:
+        raise op.error(f"logits have {logits.shape.rank} dimensions, not 3")
+    merges = op.flag("ctc_merge_repeated", True)
+    _, time, classes = extents(logits, tf.int32)
+    longest = tf.cast(time, logit_lengths.dtype)
+    tf.debugging.assert_less_equal(logit_lengths, longest, "lengths exceed the steps there are")
+    tf.debugging.assert_less_equal(label_lengths, logit_lengths, "there are more labels than steps")
+    labels = tf.cast(labels, tf.int32)
+    blank = classes - 1 if blank is None else tf.cast(tf.reshape(blank, []), tf.int32)
+    found, counts = _compacted(labels, _kept_labels(op, labels, label_lengths))
+    # Between the labels, before the first and after the last one there may be blanks.
+    batch, most = extents(found, tf.int32)
+    found = tf.where(tf.sequence_mask(counts, most), found, blank)
+    pairs = tf.stack([tf.fill([batch, most], blank), found], axis=2)
+    states = tf.reshape(pairs, [batch, 2 * most])
+    states = tf.pad(states, [[0, 0], [0, 1]], constant_values=blank)
+    number = tf.range(2 * most + 1)
+    is_label = number % 2 == 1
+    may_skip = is_label & (states != _shifted(states, 2, -1) if merges else True)
+    may_stay = ~is_label | merges
+    scores = tf.gather(tf.nn.log_softmax(logits), states, axis=2, batch_dims=1)
+    never = tf.constant(_NEVER, scores.dtype)
+
+    def step(before, element):
+        own, k = element
+        ways = [
+            tf.where(may_stay, before, never),
+            _shifted(before, 1, never),
+            tf.where(may_skip, _shifted(before, 2, never), never),
+        ]
+        after = tf.reduce_logsumexp(tf.stack(ways), axis=0) + own
+        return tf.where(k < logit_lengths[:, tf.newaxis], after, before), ()
+
+    start = tf.where(number > 0, never, tf.zeros_like(scores[:, 0]))
+    steps = tf.range(longest)
+    last, _ = tf_ti.scan(step, start, (tf.transpose(scores, [1, 0, 2]), steps))
+    beyond = number - 2 * counts[:, tf.newaxis]  # the last label, and the blanks after it
+    total = tf.reduce_logsumexp(tf.where((beyond == 0) | (beyond == -1), last, never), axis=1)
+    return tf.where(total > never / 2, -total, tf.constant(float("inf"), total.dtype))
+
+
+def _kept_labels(op: Operation, labels: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+    """Which labels count: the first ones of each row, perhaps without repeated ones."""
+    is_kept = tf.sequence_mask(lengths, tf.shape(labels)[1])
+    if op.flag("unique", False):
+        same = labels[:, :, tf.newaxis] == labels[:, tf.newaxis]
+        at = tf.range(tf.shape(labels)[1])
+        is_kept &= ~tf.reduce_any(same & (at[:, tf.newaxis] > at), axis=2)
+    elif op.flag("preprocess_collapse_repeated", False):
+        is_kept &= labels != _shifted(labels, 1, -1)
+    return is_kept
 
 
 @register("GatherTree")

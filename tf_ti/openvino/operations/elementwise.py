@@ -6,6 +6,12 @@ import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
 
+
+def _erf_inv(x):
+    wide = x if x.dtype in (tf.float32, tf.float64) else tf.cast(x, tf.float32)
+    return tf.cast(tf.math.erfinv(wide), x.dtype)  # TensorFlow has kernels for these two
+
+
 _UNARY = {
     "Abs": lambda x: x if x.dtype.is_unsigned else tf.abs(x),
     "Acos": tf.acos,
@@ -31,6 +37,7 @@ _UNARY = {
     ("Acosh", "opset4"): tf.acosh,
     ("Asinh", "opset4"): tf.asinh,
     ("Atanh", "opset4"): tf.atanh,
+    ("ErfInv", "opset17"): _erf_inv,
     ("HSwish", "opset4"): lambda x: x * tf.nn.relu6(x + 3) / 6,
     ("HSigmoid", "opset5"): lambda x: tf.nn.relu6(x + 3) / 6,
     ("Identity", "opset16"): tf.identity,
@@ -195,11 +202,70 @@ def _convert_like(op, x, like):
     return tf.cast(x, like.dtype)
 
 
+@register("ConvertPromoteTypes", "opset14")
+def _convert_promote_types(op, x, y):
+    dtype = _promoted(op, x, y)
+    return tf.cast(x, dtype), tf.cast(y, dtype)
+
+
+def _promoted(op: Operation, x: tf.Tensor, y: tf.Tensor) -> tf.DType:
+    """The type that holds the numbers of both; if promotions may be unsafe, most of them."""
+    is_unsafe = op.flag("promote_unsafe", False)
+    first, second = x.dtype, y.dtype
+    if first == second or second.is_bool:
+        return first
+    if first.is_bool:
+        return second
+    if first.is_floating != second.is_floating:
+        real, whole = (first, second) if first.is_floating else (second, first)
+        if is_unsafe or real.size >= 2 * whole.size:
+            return real
+    elif (x.shape.rank == 0) != (y.shape.rank == 0) and op.flag("pytorch_scalar_promotion", False):
+        scalar, other = (first, second) if x.shape.rank == 0 else (second, first)
+        if is_unsafe or _holds(other, scalar):
+            return other
+    elif first.is_unsigned != second.is_unsigned:
+        unsigned, signed = (first, second) if first.is_unsigned else (second, first)
+        size = max(2 * unsigned.size, signed.size)
+        if size <= 8 and (is_unsafe or size == signed.size):
+            return tf.as_dtype(f"int{8 * size}")
+        if is_unsafe:
+            return op.dtype("u64_integer_promotion_target", tf.float32)
+    elif first.size != second.size:
+        return max(first, second, key=lambda dtype: dtype.size)
+    elif is_unsafe:  # floats that differ in their exponents
+        return tf.float16 if first.size == 1 else tf.float32
+    raise op.error(f"{first.name} and {second.name} have no common type that is safe")
+
+
+def _holds(dtype: tf.DType, scalar: tf.DType) -> bool:
+    if dtype.is_unsigned == scalar.is_unsigned:
+        return dtype.size >= scalar.size
+    return scalar.is_unsigned and 2 * dtype.size >= scalar.size
+
+
 @register("Elu")
 def _elu(op, x):
     return tf.where(
         x > 0, x, tf.cast(op.number("alpha"), x.dtype) * tf.math.expm1(tf.minimum(x, 0))
     )
+
+
+_EIGHT_BITS = {
+    "f8e4m3": tf.dtypes.experimental.float8_e4m3fn,
+    "f8e5m2": tf.dtypes.experimental.float8_e5m2,
+}
+
+
+@register("FakeConvert", "opset13")
+def _fake_convert(op, x, scale, shift=None):
+    dtype = _EIGHT_BITS[op.text("destination_type", among=tuple(_EIGHT_BITS))]
+    shift = tf.zeros([], x.dtype) if shift is None else shift
+    largest = tf.cast(dtype.max, x.dtype)
+    scaled = tf.clip_by_value(x * scale - shift, -largest, largest)
+    # Rounded, with the gradient of what is rounded.
+    rounded = scaled + tf.stop_gradient(tf.cast(tf.cast(scaled, dtype), x.dtype) - scaled)
+    return (rounded + shift) / scale
 
 
 @register("FakeQuantize")

@@ -1,11 +1,12 @@
 """Fourier transforms: complex numbers are pairs along a last axis."""
 
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
-from tf_ti.openvino.operations.shapes import rank_of, static_axes
+from tf_ti.openvino.operations.shapes import axes_of, rank_by, rank_of
 
 
 def _complex(x: tf.Tensor) -> tf.Tensor:
@@ -16,41 +17,57 @@ def _pairs(z: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.math.real(z), tf.math.imag(z)], axis=-1)
 
 
-def _axes_and_sizes(op: Operation, rank: int) -> tuple[list[int], list[int]]:
+Axes = Sequence[int | tf.Tensor]
+
+
+def _axes_and_sizes(op: Operation, rank: int) -> tuple[Axes, Axes]:
     """The axes of a transform, and the numbers of elements it takes along them; -1 for all."""
-    axes = static_axes(op, 1, rank)
-    sizes = [int(n) for n in op.static(2).reshape(-1)] if len(op.inputs) > 2 else [-1] * len(axes)
-    if len(sizes) != len(axes) or min(sizes, default=1) < -1 or 0 in sizes:
-        raise op.error(f"signal_size={sizes} does not fit the axes {axes}")
-    if len(set(axes)) < len(axes):
+    axes = axes_of(op, 1, rank)
+    if tf.is_tensor(axes):
+        count = rank_by(op, 1)
+        different = tf.unique(axes)[0]
+        tf.debugging.assert_equal(tf.size(different), count, "axes are not different ones")
+        axes = tf.unstack(axes, count)
+    elif len(set(axes)) < len(axes):
         raise op.error(f"axes={axes} are not different ones")
-    return axes, sizes
+    if len(op.inputs) < 3:
+        return axes, [-1] * len(axes)
+    if rank_by(op, 2) != len(axes):
+        raise op.error(f"signal_size of {rank_by(op, 2)} numbers does not fit the axes")
+    known = op.known(2)
+    if known is None:
+        return axes, tf.unstack(tf.cast(op.inputs[2], tf.int32), len(axes))
+    if min(known, default=1) < -1 or 0 in known:
+        raise op.error(f"signal_size={known.tolist()} does not fit the axes")
+    return axes, known.tolist()
 
 
-def _resized(x: tf.Tensor, axis: int, size: int) -> tf.Tensor:
-    """The first elements along an axis, with zeros after them where there are fewer."""
-    if size == -1 or x.shape[axis] == size:
+def _resized(x: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
+    """The first elements along the last axis, with zeros after them where there are fewer."""
+    if isinstance(size, int) and size in (-1, x.shape[-1]):
         return x
-    extent = tf.shape(x)[axis]
-    x = tf.gather(x, tf.range(tf.minimum(extent, size)), axis=axis)
-    pads = [[0, tf.maximum(size - extent, 0) if i == axis else 0] for i in range(x.shape.rank)]
-    return tf.pad(x, pads)
+    extent = tf.shape(x)[-1]
+    size = tf.where(size == -1, extent, tf.cast(size, tf.int32))
+    pads = [[0, 0]] * (x.shape.rank - 1) + [[0, tf.maximum(size - extent, 0)]]
+    return tf.pad(x[..., :size], pads)
 
 
-def _along(transform, x: tf.Tensor, axis: int, *arguments) -> tf.Tensor:
+def _along(transform, x: tf.Tensor, axis: int | tf.Tensor) -> tf.Tensor:
     """Transforms the last axis after moving one there."""
-    order = [i for i in range(x.shape.rank) if i != axis] + [axis]
-    back = [order.index(i) for i in range(x.shape.rank)]
-    return tf.transpose(transform(tf.transpose(x, order), *arguments), back)
+    rank = x.shape.rank
+    if tf.is_tensor(axis):
+        order = tf.concat([tf.range(axis), tf.range(axis + 1, rank), [axis]], 0)
+        back = tf.math.invert_permutation(order)
+    else:
+        order = [i for i in range(rank) if i != axis] + [axis]
+        back = [order.index(i) for i in range(rank)]
+    return tf.transpose(transform(tf.transpose(x, order)), back)
 
 
-def _transformed(
-    z: tf.Tensor, axes: Sequence[int], sizes: Sequence[int], inverse: bool
-) -> tf.Tensor:
+def _transformed(z: tf.Tensor, axes: Axes, sizes: Axes, inverse: bool) -> tf.Tensor:
+    transform = tf.signal.ifft if inverse else tf.signal.fft
     for axis, size in zip(axes, sizes):
-        z = _resized(z, axis, size)
-    for axis in axes:
-        z = _along(tf.signal.ifft if inverse else tf.signal.fft, z, axis)
+        z = _along(lambda z, size=size: transform(_resized(z, size)), z, axis)
     return z
 
 
@@ -70,7 +87,7 @@ def _rdft(op, x, axes, size=None):
     axes, sizes = _axes_and_sizes(op, rank_of(op, x))
     if not axes:
         raise op.error("axes are none")
-    z = _along(tf.signal.rfft, _resized(x, axes[-1], sizes[-1]), axes[-1])
+    z = _along(lambda x: tf.signal.rfft(_resized(x, sizes[-1])), x, axes[-1])
     return _pairs(_transformed(z, axes[:-1], sizes[:-1], inverse=False))
 
 
@@ -79,25 +96,57 @@ def _irdft(op, x, axes, size=None):
     axes, sizes = _axes_and_sizes(op, rank_of(op, x) - 1)
     if not axes:
         raise op.error("axes are none")
+
+    def to_real(z):
+        length, whole = sizes[-1], 2 * (tf.shape(z)[-1] - 1)
+        if tf.is_tensor(length):
+            length = tf.where(length == -1, whole, length)
+        elif length == -1:
+            length = whole
+        return tf.signal.irfft(_resized(z, length // 2 + 1), [length])
+
     z = _transformed(_complex(x), axes[:-1], sizes[:-1], inverse=True)
-    last, length = axes[-1], sizes[-1]
-    if length == -1:
-        length = 2 * (tf.shape(z)[last] - 1)
-    else:
-        z = _resized(z, last, length // 2 + 1)
-    return _along(lambda z: tf.signal.irfft(z, [length]), z, last)
+    return _along(to_real, z, axes[-1])
+
+
+def _framing(op: Operation) -> tuple[int, int]:
+    """The number of elements in a frame, and from one to the next."""
+    size, step = (int(op.static(position).reshape(())) for position in (2, 3))
+    if size < 1 or step < 1:
+        raise op.error(f"frames of {size} every {step} elements: both must be positive")
+    return size, step
+
+
+def _centred(window: tf.Tensor, size: int) -> tf.Tensor:
+    missing = size - tf.shape(window)[0]
+    return tf.pad(window, [[missing // 2, missing - missing // 2]])
 
 
 @register("STFT", "opset15")
 def _stft(op, signal, window, frame_size, frame_step):
-    size, step = (int(op.static(position).reshape(())) for position in (2, 3))
-    if size < 1 or step < 1:
-        raise op.error(f"frames of {size} every {step} elements: both must be positive")
-    missing = size - tf.shape(window)[0]
-    window = tf.pad(window, [[missing // 2, missing - missing // 2]])
+    size, step = _framing(op)
     frames = tf.signal.frame(signal, size, step)
-    found = _pairs(tf.signal.rfft(frames * window))
+    found = _pairs(tf.signal.rfft(frames * _centred(window, size)))
     if op.flag("transpose_frames", False):
         rank = found.shape.rank
         found = tf.transpose(found, [*range(rank - 3), rank - 2, rank - 3, rank - 1])
     return found
+
+
+@register("ISTFT", "opset16")
+def _istft(op, x, window, frame_size, frame_step, length=None):
+    size, step = _framing(op)
+    if window.shape[0] is not None and window.shape[0] > size:
+        raise op.error(f"a window of {window.shape[0]} elements is longer than frames of {size}")
+    frames = tf.signal.irfft(tf.linalg.matrix_transpose(_complex(x)), [size])
+    # A frame is the signal times the window, so that squares share the products with it out.
+    window = _centred(window, size)
+    signal = tf.signal.overlap_and_add(frames * window, step)
+    shares = tf.tile((window * window)[tf.newaxis], [tf.shape(frames)[-2], 1])
+    signal = tf.math.divide_no_nan(signal, tf.signal.overlap_and_add(shares, step))
+    if op.flag("normalized"):
+        signal *= tf.cast(math.sqrt(size), signal.dtype)
+    margin = size // 2 if op.flag("center") else 0
+    if length is None:
+        return signal[..., margin : tf.shape(signal)[-1] - margin]
+    return _resized(signal[..., margin:], tf.reshape(length, []))

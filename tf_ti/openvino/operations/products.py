@@ -1,4 +1,4 @@
-"""Matrix products, Einsum, attention."""
+"""Matrix products and inverses, Einsum, attention."""
 
 import tensorflow as tf
 
@@ -39,6 +39,31 @@ def _is_transposed(x: tf.Tensor) -> bool:
 @register("Einsum", "opset7")
 def _einsum(op, *inputs):
     return tf.einsum(op.text("equation").replace(" ", ""), *inputs)
+
+
+@register("GroupedMatMul", "opset17")
+def _grouped_mat_mul(op, a, b, ends=None):
+    """Products with transposed matrices: of those of a batch, or of the rows up to each end."""
+    if rank_of(op, b) != 3 or rank_of(op, a) != (3 if ends is None else 2):
+        raise op.error(f"inputs of {a.shape.rank} and {b.shape.rank} dimensions do not fit")
+    if ends is None:
+        return tf.matmul(a, b, transpose_b=True)
+    if b.shape[0] is None:
+        raise op.error("the number of groups must be known")
+    parts, start = [], 0
+    for own, end in zip(tf.unstack(b), tf.unstack(ends, b.shape[0])):
+        parts.append(tf.matmul(a[start:end], own, transpose_b=True))
+        start = end
+    found = tf.concat(parts, 0)
+    # Rows that no group has are zeros.
+    return tf.pad(found, [[0, tf.shape(a)[0] - tf.shape(found)[0]], [0, 0]])
+
+
+@register("Inverse", "opset14")
+def _inverse(op, x):
+    if rank_of(op, x) < 2:
+        raise op.error(f"data has {x.shape.rank} dimensions, and no matrices")
+    return tf.linalg.inv(x, adjoint=op.flag("adjoint", False))
 
 
 @register("ScaledDotProductAttention", "opset13")

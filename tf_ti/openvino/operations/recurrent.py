@@ -19,12 +19,14 @@ _PLAIN = {"relu": tf.nn.relu, "sigmoid": tf.sigmoid, "tanh": tf.tanh}
 def _options(op: Operation, kind: str) -> dict:
     names = op.text("activations", "")
     activations = [name.strip().lower() for name in names.split(",") if name.strip()]
+    # Files made of ONNX's have those of the second direction too, which OpenVINO does not read.
+    count = len(_ACTIVATIONS[kind])
     clip = op.number("clip", 0.0)
     options = {
         "hidden_size": op.integer("hidden_size"),
-        "activations": activations or _ACTIVATIONS[kind],
-        "activations_alpha": op.numbers("activations_alpha", []),
-        "activations_beta": op.numbers("activations_beta", []),
+        "activations": activations[:count] or _ACTIVATIONS[kind],
+        "activations_alpha": op.numbers("activations_alpha", [])[:count],
+        "activations_beta": op.numbers("activations_beta", [])[:count],
         "clip": clip if 0 < clip < math.inf else None,  # otherwise it has no effect
     }
     if kind == "gru":

@@ -131,6 +131,14 @@ def _normalize_l2(op, x, axes):
     return x / tf.sqrt(squares + epsilon if mode == "add" else tf.maximum(squares, epsilon))
 
 
+@register("GRN")
+def _grn(op, x):
+    if rank_of(op, x) < 2:
+        raise op.error(f"data has {x.shape.rank} dimensions, and no channels")
+    squares = tf.reduce_sum(x * x, 1, keepdims=True)
+    return x / tf.sqrt(squares + tf.cast(op.number("bias"), x.dtype))
+
+
 @register("LRN")
 def _lrn(op, x, axes):
     size, bias = positive(op, "size"), tf.cast(op.number("bias"), x.dtype)
@@ -145,8 +153,30 @@ def _lrn(op, x, axes):
 
 def _window_sums(x: tf.Tensor, axis: int, size: int) -> tf.Tensor:
     """Sums of each number and its neighbours, `size` in all, as a product with a band matrix."""
-    extent, rank = extents(x)[axis], x.shape.rank
-    below = (size - 1) // 2
+    extent, below = extents(x)[axis], (size - 1) // 2
     band = tf.linalg.band_part(tf.ones([extent, extent], x.dtype), below, size - 1 - below)
-    sums = tf.tensordot(x, band, [[axis], [1]])
-    return tf.transpose(sums, [*range(axis), rank - 1, *range(axis, rank - 1)])
+    return product_along(x, band, axis)
+
+
+def product_along(x: tf.Tensor, matrix: tf.Tensor, axis: int) -> tf.Tensor:
+    """The product of a matrix with the vectors along an axis."""
+    rank = x.shape.rank
+    product = tf.tensordot(x, matrix, [[axis], [1]])
+    return tf.transpose(product, [*range(axis), rank - 1, *range(axis, rank - 1)])
+
+
+@register("SegmentMax", "opset16")
+def _segment_max(op, x, segments, count=None):
+    fill = op.text("fill_mode", among=("ZERO", "LOWEST"))
+    if rank_of(op, segments) != 1:
+        raise op.error(f"segment_ids have {segments.shape.rank} dimensions, not 1")
+    if count is None:
+        count = tf.reduce_max(tf.pad(segments, [[1, 0]], constant_values=-1)) + 1
+    count = tf.cast(tf.reshape(count, []), segments.dtype)
+    segments = tf.where(segments < count, segments, -1)  # those beyond the last are dropped
+    largest = tf.math.unsorted_segment_max(x, segments, count)
+    if fill == "LOWEST":
+        return largest
+    rows = tf.math.unsorted_segment_sum(tf.ones_like(segments), segments, count)
+    shape = [-1] + [1] * (rank_of(op, x) - 1)
+    return tf.where(tf.reshape(rows > 0, shape), largest, tf.zeros([], x.dtype))

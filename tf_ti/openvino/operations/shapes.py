@@ -200,15 +200,24 @@ def _broadcast(op, x, target, axes_mapping=None):
         if mode == "pdpd":
             axes = list(range(op.integer("axis"), op.integer("axis") + rank_of(op, x)))
         else:
-            axes = [int(axis) for axis in op.static(2)]
-        if len(axes) != rank_of(op, x):
-            raise op.error(f"axes_mapping {axes} does not name an axis for each of {x.shape}")
-        if sorted(set(axes)) != axes:
-            raise op.error(f"axes_mapping {axes} is not in order")
-        own = iter(extents(x))
-        shape = [next(own) if axis in axes else 1 for axis in range(rank_by(op, 1))]
-        x = tf.reshape(x, shape)
+            axes = axes_of(op, 2, rank_by(op, 1))
+        x = tf.reshape(x, _spread(op, x, axes, rank_by(op, 1)))
     return tf.broadcast_to(x, target)
+
+
+def _spread(op: Operation, x: tf.Tensor, axes: list[int] | tf.Tensor, rank: int):
+    """The shape of x with its extents along some of `rank` axes, and ones along the others."""
+    count = axes.shape[0] if tf.is_tensor(axes) else len(axes)
+    if count not in (None, rank_of(op, x)):
+        raise op.error(f"axes_mapping names {count} axes for those of {x.shape}")
+    if tf.is_tensor(axes):
+        tf.debugging.assert_less(axes[:-1], axes[1:], "axes_mapping is not in order")
+        ones = tf.ones([rank], tf.int32)
+        return tf.tensor_scatter_nd_update(ones, axes[:, tf.newaxis], tf.shape(x))
+    if sorted(set(axes)) != axes:
+        raise op.error(f"axes_mapping {axes} is not in order")
+    own = iter(extents(x))
+    return [next(own) if axis in axes else 1 for axis in range(rank)]
 
 
 @register("Tile")
@@ -597,3 +606,10 @@ def _order_of_slices(x: tf.Tensor, axis: int) -> tf.Tensor:
     width = tf.shape(rows)[1]
     start = tf.range(tf.shape(rows)[0])
     return tf.while_loop(lambda i, _: i < width, by_column, (0, start))[1]
+
+
+@register("SparseFillEmptyRows", "opset16")
+def _sparse_fill_empty_rows(op, values, shape, indices, default):
+    rows = tf.SparseTensor(tf.cast(indices, tf.int64), values, tf.cast(shape, tf.int64))
+    filled, is_empty = tf.sparse.fill_empty_rows(tf.sparse.reorder(rows), tf.reshape(default, []))
+    return tf.cast(filled.indices, indices.dtype), filled.values, is_empty

@@ -1,5 +1,6 @@
 """TensorFlow's conditionals as If."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.openvino.writer.conversion import Node, positions_read, writes
+from tf_ti.openvino.writer.lists import Elements
 from tf_ti.openvino.writer.network import Body, Port, Surroundings, element_type_of, shape_of
 
 
@@ -47,21 +49,28 @@ class _If:
                 self.ports.append(self.inputs[i])
         branches = [self._branch(tag, fed) for tag in self.graphs]
         assigned = {key: of for body, _ in branches for key, of in body.network.assigned.items()}
+        lists = [_list_of(pair) for pair in zip(*(values for _, values in branches))]
         for body, values in branches:
             values += [states.read(body.network, *of) for of in assigned.values()]
         for body, values in branches:
             for k, value in enumerate(values):
+                if isinstance(value, Elements):
+                    value = value.values(op.within(body.network))
                 result = body.network.result(value, f"output_{k}")
                 body.give(len(self.ports) + k, result)
-        kinds = [element_type_of(op.op.outputs[i].dtype) for i in self.used]
-        kinds += [element_type_of(dtype) for _, dtype in assigned.values()]
+        dtypes = [
+            op.op.outputs[i].dtype if list_ is None else list_.dtype
+            for i, list_ in zip(self.used, lists)
+        ]
+        dtypes += [dtype for _, dtype in assigned.values()]
+        kinds = list(map(element_type_of, dtypes))
         layer = op.layer("If", *self.ports, version="opset8", outputs=kinds)
         layer.bodies += [body for body, _ in branches]
         for (handle, dtype), port in zip(assigned.values(), layer.outputs[len(self.used) :]):
             op.assign(handle, dtype, port)
         made: list[Any] = [None] * len(op.op.outputs)
-        for i, port in zip(self.used, layer.outputs):
-            made[i] = port
+        for i, list_, port in zip(self.used, lists, layer.outputs):
+            made[i] = port if list_ is None else list_.of_stacked(port)
         return made
 
     def _branch(self, tag: str, fed: Mapping[int, int]) -> tuple[Body, list[Any]]:
@@ -83,5 +92,17 @@ class _If:
                 kind = element_type_of(op.op.inputs[1 + i].dtype)
                 values[i] = network.parameter(kind, shape_of(op.shape(1 + i)), f"input_{i}")
                 body.feed(port, values[i])
+        for i in self.reads[tag]:
+            if isinstance(values[i], Elements):
+                values[i] = values[i].inside(feed)
         wanted = [graph.outputs[i] for i in self.used]
         return body, op.conversion.run(network, graph, values, wanted)
+
+
+def _list_of(values: Sequence[Any]) -> Elements | None:
+    """One of the lists that two branches return, of the shape that both have."""
+    lists = [value for value in values if isinstance(value, Elements)]
+    if not lists:
+        return None
+    shape = lists[0].shape.most_specific_compatible_shape(lists[-1].shape)
+    return dataclasses.replace(lists[0], shape=shape)

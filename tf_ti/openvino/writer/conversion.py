@@ -12,7 +12,9 @@ from tf_ti import _tf
 from tf_ti.openvino.errors import IRError, shown, some
 from tf_ti.openvino.writer import layout
 from tf_ti.openvino.writer.network import (
+    VIEWS,
     Network,
+    NoElementType,
     Port,
     Surroundings,
     Weights,
@@ -72,6 +74,10 @@ class Node:
     def is_used(self, output: int) -> bool:
         return self.op.outputs[output].ref() in self._used
 
+    def within(self, network: Network) -> "Node":
+        """The operation where it adds layers to another network."""
+        return Node(self.conversion, network, self.op, self.inputs, self._used)
+
     def dtype(self, output: int = 0) -> np.dtype:
         return np.dtype(self.op.outputs[output].dtype.as_numpy_dtype)
 
@@ -115,6 +121,12 @@ class Node:
 
     def layer(self, type: str, *inputs: Any, **fields: Any):
         """Adds a layer named after the operation, as `Network.add` does."""
+        if type in VIEWS and self.network.surroundings is not None:
+            # OpenVINO's CPU plugin overwrites a Parameter through its views, and with it what the
+            # next iterations read.
+            x, *rest = inputs
+            if isinstance(x, Port) and x.is_view_of_given:
+                inputs = self.network.copy(x), *rest
         return layout.add(self.network, type, inputs, name=self.op.name, **fields)
 
     def add(self, type: str, *inputs: Any, **fields: Any) -> Port:
@@ -173,7 +185,9 @@ class Conversion:
         values: dict[Any, Any] = {t.ref(): v for t, v in zip(function.inputs, arguments)}
         reached = frozenset(needed_operations(results, values, self.assigning(function)))
         self._check_effects(function, reached)
-        needed = [op for op in function.get_operations() if op in reached]
+        in_order = [op for op in function.get_operations() if op in reached]
+        # Some are made after what reads them: those of tf_ti's checks.
+        needed = list(needed_operations((), values, in_order))
         used = frozenset(t.ref() for op in needed for t in op.inputs)
         used |= {t.ref() for t in results}
         for op in needed:
@@ -210,6 +224,8 @@ class Conversion:
                     raise node.error(f"its output {i} cannot be written as IR")
             return outputs
         except IRError as error:
+            if isinstance(error, NoElementType):
+                error = node.error(str(error))
             if not any(has_failed):
                 self.problems.append(str(error))
             return self._failures(network, op)

@@ -207,6 +207,11 @@ def _add_n(op, *inputs):
 
 @writes("SelectV2")
 def _select(op, condition, x, y):
+    if op.op.outputs[0].dtype.is_bool:
+        # OpenVINO's CPU plugin may fail to compile a Select of booleans in a body.
+        x = op.add("LogicalAnd", condition, x)
+        y = op.add("LogicalAnd", op.add("LogicalNot", condition), y)
+        return op.add("LogicalOr", x, y)
     return op.add("Select", condition, x, y, outputs=_kind(op))
 
 

@@ -1,16 +1,19 @@
 """tf_ti's loops as TensorIterator and Loop."""
 
+import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti.openvino.element_types import ElementType
 from tf_ti.openvino.errors import shown
 from tf_ti.openvino.model import OWN_PORT, RANGE
 from tf_ti.openvino.writer.conversion import Node, positions_read, writes
+from tf_ti.openvino.writer.lists import Elements
 from tf_ti.openvino.writer.network import (
     Body,
     Layer,
@@ -71,6 +74,11 @@ def _extent_of(network: Network, tensor: Any, axis: int) -> Port:
     return network.add("Gather", inputs, "opset8", batch_dims=0).outputs[0]
 
 
+def stacked_of(value: Any) -> Any:
+    """The tensor of a list's elements; another value as it is."""
+    return value.stacked if isinstance(value, Elements) else value
+
+
 def check_effects(op: Node, graphs: Iterable[Any]) -> None:
     """Refuses functions of a loop that assign variables."""
     for graph in graphs:
@@ -102,19 +110,39 @@ class LoopBody:
         # overwrite a state or an invariant that is still needed. It keeps those of a Result.
         self.network.result(parameter, "kept")
 
+    def feed_invariant(self, tensor: Any, parameter: Port) -> Port:
+        """Connects what no iteration changes, and returns what the body reads."""
+        self.feed(tensor, parameter)
+        # OpenVINO's CPU plugin makes views of scalars, and overwrites the Parameter through them.
+        return self.network.copy(parameter) if parameter.shape == () else parameter
+
     def _invariant(self, value: Port) -> Port:
         """A Parameter for a value of the network around it."""
         parameter = self.network.parameter(value.element_type, value.shape, "variable")
-        self.feed(value, parameter)
-        return parameter
+        return self.feed_invariant(value, parameter)
 
-    def copied(self, value: Any, parameter: Port) -> Any:
-        """The next value of a state, copied if it is the value of another Parameter.
+    def list_of_state(self, elements: Elements, name: str) -> Elements:
+        """A list that iterations change, as a Parameter of all its elements."""
+        shape = tf.TensorShape([None]).concatenate(elements.shape)
+        kind = element_type_of(elements.dtype)
+        parameter = self.network.parameter(kind, shape_of(shape), name)
+        self.feed(elements.values(self.op), parameter)
+        return elements.of_stacked(parameter)
+
+    def with_stacked(self, value: Any) -> Any:
+        """A value of the body; a list of zeros alone as a tensor of them."""
+        if not isinstance(value, Elements) or value.stacked is not None:
+            return value
+        return value.of_stacked(value.zeros(self.op.within(self.network)))
+
+    def copied(self, value: Any, parameter: Port | None = None) -> Any:
+        """What a body returns, copied if it is the value of a Parameter, but not of the state's.
 
         OpenVINO's CPU plugin follows back edges one after the other, and so may overwrite that
-        Parameter before it is read.
+        Parameter before it is read. It takes what is no state out of the loop, and then may fail
+        to compile a loop around it.
         """
-        if not isinstance(value, Port) or value is parameter or not value.is_view_of_parameter:
+        if not isinstance(value, Port) or value is parameter or not value.is_view_of_given:
             return value
         return self.network.copy(value)
 
@@ -168,7 +196,11 @@ class _Loop(LoopBody):
 
     def _live(self) -> tuple[list[int], set[int]]:
         """The results of the body that are needed, and the parameters that they read."""
-        results = {self.outputs[i].source for i in self.written}
+        outputs = [self.outputs[i] for i in self.written]
+        results = {output.source for output in outputs}
+        last = {output.source for output in outputs if output.mode == "last"}
+        # Without an iteration the initial state is the last one.
+        returned = {parameter for result, parameter in self.edges if result in last}
         count = len(self.inputs)
         while True:
             read = positions_read(self.body, (self.body.outputs[r] for r in sorted(results)))
@@ -177,6 +209,7 @@ class _Loop(LoopBody):
             if self.condition is not None:
                 wanted = [self.condition.outputs[i] for i in sorted({0} | shared)]
                 read |= {self.tested[i] for i in positions_read(self.condition, wanted)}
+            read |= returned
             found = results | {result for result, parameter in self.edges if parameter in read}
             if found == results:
                 return sorted(results), read
@@ -199,13 +232,17 @@ class _Loop(LoopBody):
                 values.append(self._slice(i) if not self.is_loop or i in self.read else None)
             elif i not in self.read:
                 values.append(None)
+            elif i in states and isinstance(tensor, Elements):
+                values.append(self.list_of_state(tensor, f"parameter_{i}"))
+            elif isinstance(tensor, Elements):
+                values.append(tensor.inside(self._invariant))
             elif i in states:
                 shape = self.shapes[i]
                 values.append(self._parameter(i, shape))
                 self.feed(tensor, values[i])
             elif isinstance(tensor, Port):
-                values.append(self._parameter(i, self.op.shape(i)))
-                self.feed(tensor, values[i])
+                parameter = self._parameter(i, self.op.shape(i))
+                values.append(self.feed_invariant(tensor, parameter))
             else:  # a constant becomes one of the body
                 values.append(tensor)
         return values
@@ -351,36 +388,64 @@ class _Loop(LoopBody):
             )
         wanted = [self.body.outputs[r] for r in self.results]
         found = self.conversion.run(network, self.body, values + shared, wanted)
-        results = dict(zip(self.results, found))
+        results = {i: self.with_stacked(value) for i, value in zip(self.results, found)}
         states: dict[int, Layer] = {}
+        unchanged = self._unchanged(values, results)
         for result, parameter in self.edges:
-            if parameter in self.read:
+            if parameter in self.read and result not in unchanged:
+                before, value = map(stacked_of, (values[parameter], results[result]))
                 if result not in states:
-                    value = self.copied(results[result], values[parameter])
-                    states[result] = network.result(value, f"state_{result}")
-                edge = states[result], values[parameter].layer
-                self.description.back_edges.append(edge)
+                    states[result] = network.result(self.copied(value, before), f"state_{result}")
+                self.description.back_edges.append((states[result], before.layer))
         if self.is_loop:
             goes_on = network.result(self._goes_on(values, results), "goes_on")
             self.description.give(OWN_PORT, goes_on, purpose="execution_condition")
-        for k, i in enumerate(self.written):
-            self._give(len(self.ports) + k, self.outputs[i], results, states)
+        made: list[Any] = [None] * len(self.outputs)
+        given = []
+        for i in self.written:
+            output = self.outputs[i]
+            if output.mode == "last" and output.source in unchanged:
+                made[i] = self.tensors[unchanged[output.source]]
+            else:
+                self._give(len(self.ports) + len(given), output, results, states)
+                given.append(i)
+        if not given:
+            return made
         layer = op.layer(
             "Loop" if self.is_loop else "TensorIterator",
             *self.ports,
             version="opset5" if self.is_loop else "opset1",
-            outputs=[element_type_of(op.op.outputs[i].dtype) for i in self.written],
+            outputs=[self._kind(results[self.outputs[i].source], i) for i in given],
         )
         layer.bodies.append(self.description)
-        made: list[Any] = [None] * len(self.outputs)
-        for i, port in zip(self.written, layer.outputs):
-            made[i] = self._padded(i, self._joined(i, port))
+        for i, port in zip(given, layer.outputs):
+            value = results[self.outputs[i].source]
+            is_list = isinstance(value, Elements)
+            made[i] = value.of_stacked(port) if is_list else self._padded(i, self._joined(i, port))
         return made
+
+    def _unchanged(self, values: Sequence[Any], results: Mapping[int, Any]) -> dict[int, int]:
+        """The parameters whose states no iteration changes, by their results.
+
+        OpenVINO's CPU plugin removes such states, and may fail at what their results go to.
+        """
+        ends = collections.Counter(result for result, _ in self.edges)
+        return {
+            result: parameter
+            for result, parameter in self.edges
+            if ends[result] == 1 and results.get(result) is values[parameter] is not None
+        }
+
+    def _kind(self, value: Any, i: int) -> ElementType:
+        is_list = isinstance(value, Elements)
+        return element_type_of(value.dtype if is_list else self.op.op.outputs[i].dtype)
 
     def _give(self, port: int, output: _Output, results: dict[int, Any], states: dict) -> None:
         value, name = results[output.source], f"output_{port}"
         if output.mode == "last":
-            result = states.get(output.source) or self.network.result(value, name)
+            result = states.get(output.source)
+            if result is None:
+                result = self.network.result(self.copied(stacked_of(value)), name)
             self.description.give(port, result)
             return
         axis, size, is_stack = self._pieces_of(output)

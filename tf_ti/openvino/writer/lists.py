@@ -1,6 +1,7 @@
 """TensorLists, of which TensorArrays consist: their elements stacked in one tensor."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,12 @@ class Elements:
 
     def of_stacked(self, stacked: Any) -> "Elements":
         return dataclasses.replace(self, stacked=stacked, count=None)
+
+    def inside(self, feed: Callable[[Port], Port]) -> "Elements":
+        """The list in a body that is fed what it is made of."""
+        parts = self.stacked, self.count
+        stacked, count = (feed(part) if isinstance(part, Port) else part for part in parts)
+        return dataclasses.replace(self, stacked=stacked, count=count)
 
     def zeros(self, op: Node, extents: Any = None) -> Any:
         """Elements that are zeros; `extents` is the shape of one. Otherwise unknown ones are 1."""
@@ -112,6 +119,11 @@ def _push_back(op, elements, item):
             row = op.add("Concat", elements.zeros(op, shape_as(op, item)), row, axis=0)
         return elements.of_stacked(row)
     return elements.of_stacked(op.add("Concat", elements.stacked, row, axis=0))
+
+
+@writes("TfTi>ListIndex")
+def _checked(op, index, size):
+    return index
 
 
 @writes("TensorListLength")

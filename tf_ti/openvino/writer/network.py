@@ -14,6 +14,9 @@ from tf_ti.openvino.element_types import ELEMENT_TYPES, ElementType, precision_o
 from tf_ti.openvino.errors import IRError
 from tf_ti.openvino.model import Shape
 
+# Layers whose outputs may be the memory of their inputs.
+VIEWS = frozenset(["Reshape", "Squeeze", "Unsqueeze"])
+
 _ALIGNMENT = 64
 # The element types that are not packed, by the dtypes of their numbers.
 _OF_DTYPE = {
@@ -21,12 +24,16 @@ _OF_DTYPE = {
 }
 
 
+class NoElementType(IRError):
+    """OpenVINO has no numbers like these."""
+
+
 def element_type_of(dtype: tf.DType | np.dtype) -> ElementType:
     dtype = tf.as_dtype(dtype)
     for known, kind in _OF_DTYPE.items():
         if tf.as_dtype(known) == dtype:
             return kind
-    raise IRError(f"OpenVINO has no element type for {dtype.name}")
+    raise NoElementType(f"OpenVINO has no element type for {dtype.name}")
 
 
 def shape_of(shape: tf.TensorShape) -> Shape | None:
@@ -65,12 +72,12 @@ class Port:
     names: list[str] = dataclasses.field(default_factory=list)
 
     @property
-    def is_view_of_parameter(self) -> bool:
-        """True if the numbers are those of a Parameter, where OpenVINO may not copy them."""
+    def is_view_of_given(self) -> bool:
+        """True if the numbers are those of a Parameter or a state, which OpenVINO may not copy."""
         port = self
-        while port.layer.type in ("Reshape", "Squeeze", "Unsqueeze"):
+        while port.layer.type in VIEWS:
             port = port.layer.inputs[0]
-        return port.layer.type == "Parameter"
+        return port.layer.type in ("Parameter", "ReadValue")
 
     @property
     def is_computed(self) -> bool:

@@ -33,7 +33,7 @@ class _Rewriting:
                 source, _ = graph.sources[layer.id, layer.inputs[0].id]
                 kind, _ = declared(graph.layers[source])
                 converted[source] = value
-                if not np.array_equal(value.astype(kind.dtype).astype(value.dtype), value, True):
+                if not _holds(kind, value):
                     self._make_constant(layer, value, elements[layer.id], element.find("edges"))
         for layer in graph.layers.values():
             if layer.type == "Constant":
@@ -63,3 +63,9 @@ class _Rewriting:
         for edge in edges.findall("edge"):
             if int(edge.get("to-layer")) == layer.id:
                 edges.remove(edge)
+
+
+def _holds(kind: ElementType, value: np.ndarray) -> bool:
+    """True if an element type has all of these numbers."""
+    numbers = kind.unpack(kind.pack(value), value.size).reshape(value.shape)
+    return np.array_equal(numbers.astype(value.dtype), value, equal_nan=True)

@@ -241,7 +241,10 @@ def _to_spec(value: Any) -> Any:
 
 def _converted(concrete: ConcreteFunction) -> tuple[Conversion, Network]:
     """The conversion of a function, and the network that it gives."""
-    own = concrete.graph.variables
+    try:
+        own = concrete.graph.variables
+    except AssertionError:  # they are gone, as those of a SavedModel, but for their values
+        own = ()
     conversion = Conversion(States(own))
     network = _convert(conversion, concrete)
     if conversion.states.found:  # variables that are assigned

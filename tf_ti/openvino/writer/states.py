@@ -119,10 +119,11 @@ def _converted(network: Network, port: Port, dtype: tf.DType) -> Port:
 def _assignable(network: Network, value: np.ndarray | Port, before: Port) -> Port:
     """The value as OpenVINO's CPU plugin can assign it.
 
-    It ignores the Assign of a constant, and after that of a Parameter it reads the next call's.
+    It ignores the Assign of a constant, after that of a Parameter it reads the next call's, and it
+    fails at that of a ReadValue which nothing else reads.
     """
     port = value if isinstance(value, Port) else network.constant(value)
-    if port.is_view_of_parameter:
+    if port.is_view_of_given:
         return network.copy(port)
     if port.is_computed:
         return port

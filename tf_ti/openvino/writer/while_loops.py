@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.openvino.model import OWN_PORT, RANGE
 from tf_ti.openvino.writer.conversion import Node, positions_read, writes
-from tf_ti.openvino.writer.iteration import LoopBody, check_effects
+from tf_ti.openvino.writer.iteration import LoopBody, check_effects, stacked_of
 from tf_ti.openvino.writer.lists import Elements, at_least, item_written
 from tf_ti.openvino.writer.network import Layer, Port, element_type_of, shape_of
 
@@ -103,19 +103,21 @@ class _While(LoopBody):
         results = {
             i: self._result(i, inside[i], values[i])
             for i in self.live
-            if i in self.written or not self.is_invariant[i]
+            if i in self.written or values[i] is not inside[i]
         }
         self.description.give(
             OWN_PORT, network.result(goes_on, "goes_on"), purpose="execution_condition"
         )
         used = [i for i in results if op.is_used(i)]
+        made = list(self.inputs)  # what no iteration changes stays what it is
+        if not used:
+            return made
         for number, i in enumerate(used, len(self.ports)):
             pieces = dict(zip(RANGE, (0, 0, -1, 1, 1))) if i in self.written else {}
             self.description.give(number, results[i], **pieces)
         kinds = [self._kind(i) for i in used]
         layer = op.layer("Loop", *self.ports, version="opset5", outputs=kinds)
         layer.bodies.append(self.description)
-        made = [value if self.is_invariant[i] else None for i, value in enumerate(self.inputs)]
         for i, port in zip(used, layer.outputs):
             made[i] = self._output(i, port)
         return made
@@ -136,11 +138,12 @@ class _While(LoopBody):
             return self._parameter(i, value, self.body.inputs[i].shape)
         if self.is_invariant[i] and not isinstance(value.stacked, Port | None):
             return value
-        shape = tf.TensorShape([None]).concatenate(value.shape)
-        return value.of_stacked(self._parameter(i, value.values(self.op), shape))
+        return self.list_of_state(value, f"variable_{i}")
 
     def _parameter(self, i: int, value: Any, shape: tf.TensorShape) -> Port:
         parameter = self.network.parameter(self._kind(i), shape_of(shape), f"variable_{i}")
+        if self.is_invariant[i]:
+            return self.feed_invariant(value, parameter)
         self.feed(value, parameter)
         return parameter
 
@@ -151,8 +154,7 @@ class _While(LoopBody):
             shape = shape_of(self.written[i].inputs[2].shape)
             row.shape = None if shape is None else (1, *shape)
             return self.network.result(row, f"elements_{i}")
-        if isinstance(value, Elements):
-            before, value = before.stacked, value.values(self.op)
+        before, value = stacked_of(before), stacked_of(self.with_stacked(value))
         result = self.network.result(self.copied(value, before), f"state_{i}")
         self.description.back_edges.append((result, before.layer))
         return result
