@@ -1160,6 +1160,13 @@ def _(_):
     assert not keras.layers.Embedding(2, 2)._call_has_training_arg
 
 
+@relied_on("keras.src.models.functional.Functional")
+def _(functional):
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    assert type(model) is functional and {"layers", "output_layers"} <= model.get_config().keys()
+
+
 @relied_on("keras.layers.Layer()._flatten_layers")
 def _(_):
     inner = keras.layers.Bidirectional(keras.layers.LSTM(2))

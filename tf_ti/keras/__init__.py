@@ -21,9 +21,20 @@ from tf_ti.keras import _internals  # noqa: E402 - what it needs is checked firs
 _internals.check()
 
 from tf_ti.keras import optimizers  # noqa: E402
-from tf_ti.keras.conversion import convert  # noqa: E402
+from tf_ti.keras.conversion import Converted, Report, convert  # noqa: E402
 from tf_ti.keras.embedding_bag import EmbeddingBag  # noqa: E402
 from tf_ti.keras.openvino import OpenVINO  # noqa: E402
 from tf_ti.keras.recurrent import GRU, LSTM, RNN, SimpleRNN  # noqa: E402
 
-__all__ = ["EmbeddingBag", "GRU", "LSTM", "OpenVINO", "RNN", "SimpleRNN", "convert", "optimizers"]
+__all__ = [
+    "Converted",
+    "EmbeddingBag",
+    "GRU",
+    "LSTM",
+    "OpenVINO",
+    "RNN",
+    "Report",
+    "SimpleRNN",
+    "convert",
+    "optimizers",
+]

@@ -72,6 +72,9 @@ def convert(model: keras.Model) -> tuple[keras.Model, Report]:
       functional models `keras.ops.sum`, `mean` and `max` over the ids. Of ids that are all masked,
       the mean is zeros, and not NaN.
 
+    Losses of training are the same too, but for optimizers that square gradients: for these Keras
+    squares the gradients of an id's occurrences one by one, and a bag has their sum.
+
     Args:
         model: a functional or a Sequential model. Layers of classes of its own are registered with
             Keras, or their constructors take what `get_config` returns.
@@ -90,6 +93,8 @@ def convert(model: keras.Model) -> tuple[keras.Model, Report]:
         >>> model, report = tf_ti.keras.convert(keras.Sequential(layers))
         >>> print(report)
         memory: LSTM -> tf_ti.keras.LSTM: one native op
+
+    Source: keras.models.clone_model.
     """
     if not _internals.is_plain_model(model):
         raise TypeError(
@@ -129,8 +134,10 @@ def _how(layer: Any) -> str:
     problem, in_training = layer.problem(training=False), layer.problem(training=True)
     if problem:
         return f"its cell in a loop: {problem}"
-    return f"one native op; in training its cell in a loop: {in_training}" if in_training else (
-        "one native op"
+    return (
+        f"one native op; in training its cell in a loop: {in_training}"
+        if in_training
+        else ("one native op")
     )
 
 
@@ -215,9 +222,9 @@ class _SequentialPool:
     """
 
     def __init__(self, config: dict[str, Any], embedding: dict[str, Any]):
-        self._layers, self._embedding = config["layers"], embedding
+        self._all, self._embedding = config["layers"], embedding
         self.is_masked = embedding["config"]["mask_zero"]
-        following = self._layers[self._layers.index(embedding) + 1 :]
+        following = self._all[self._all.index(embedding) + 1 :]
         self._pool = following[0] if following else None
 
     def find(self, named: frozenset[str]) -> tuple[str, str]:
@@ -232,7 +239,7 @@ class _SequentialPool:
 
     def merge(self) -> str:
         """Takes the pool away, and returns its name."""
-        self._layers.remove(self._pool)
+        self._all.remove(self._pool)
         return self._pool["config"]["name"]
 
 
@@ -290,9 +297,7 @@ class _FunctionalPool:
         return name
 
 
-def _combiner(
-    embedding: dict[str, Any], pool: dict[str, Any], rank: int
-) -> tuple[str, str]:
+def _combiner(embedding: dict[str, Any], pool: dict[str, Any], rank: int) -> tuple[str, str]:
     """Why a layer is no plain pool of embeddings, or the combiner."""
     own, config = embedding["config"], pool["config"]
     name = config["name"]
@@ -363,6 +368,8 @@ def _copies(model: keras.Model, made: keras.Model) -> Iterator[tuple[Any, Any]]:
         if len(layer.variables) != len(other.variables):
             raise ValueError(f"layer {layer.name!r} has other weights than the one it replaces")
         yield from zip(other.variables, layer.variables)
+        for parts in zip(_internals.layers_of(other), _internals.layers_of(layer)):
+            yield from zip(*(getattr(part, "states", None) or () for part in parts))
 
 
 def _compile(model: keras.Model, made: keras.Model, copies: Mapping[int, Any]) -> None:
