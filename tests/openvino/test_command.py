@@ -516,6 +516,17 @@ def test_names_are_printed_in_one_line_whatever_they_hold(tmp_path, capsys):
     assert r"\n\tx" in capsys.readouterr().out
 
 
+def test_drawings_may_have_a_folder_of_any_name(tmp_path):
+    assert run(loop(tmp_path), "--drawings", tmp_path / "drawings.xml") == 0
+    assert len(list((tmp_path / "drawings.xml").iterdir())) == 2
+
+
+def test_an_operation_that_returns_nothing_is_named(tmp_path, capsys, replaced):
+    replaced("Tanh", lambda op, x: None)
+    assert run(dense(tmp_path), "--check") == 1
+    assert re.search(r"error: .*Tanh.*gives no value for output port 1", capsys.readouterr().err)
+
+
 def test_drawings_are_graphviz_sources(tmp_path):
     assert run(loop(tmp_path), "--drawings", tmp_path / "drawings") == 0
     drawn = sorted((tmp_path / "drawings").iterdir())

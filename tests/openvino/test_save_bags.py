@@ -38,14 +38,25 @@ def compare(run, arrays, folder, dynamic):
     return check(run, arrays, folder, signature=specs(arrays, dynamic), tolerance=1e-4)
 
 
-@pytest.mark.pairwise
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("max_norm", [None, 1.5])
-@pytest.mark.parametrize("padding_idx", [None, 5])
-@pytest.mark.parametrize("default", [None, 4, "an input"])
+OPTIONS = {
+    "dynamic": [False, True],
+    "weighted": [False, True],
+    "max_norm": [None, 1.5],
+    "padding_idx": [None, 5],
+    "default": [None, 4, "an input"],
+    "table": TABLES,
+}
+
+
+def with_options(test):
+    """Runs a test with each pair of what bags of all kinds have."""
+    for name, values in OPTIONS.items():
+        test = pytest.mark.parametrize(name, values)(test)
+    return pytest.mark.pairwise(test)
+
+
+@with_options
 @pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
-@pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("kind", ["offsets", "packed"])
 def test_options_of_bags(
     kind, table, reduction, default, padding_idx, max_norm, weighted, dynamic, tmp_path
@@ -71,14 +82,8 @@ def test_options_of_bags(
     compare(run, arrays, tmp_path, dynamic)
 
 
-@pytest.mark.pairwise
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("max_norm", [None, 1.5])
-@pytest.mark.parametrize("padding_idx", [None, 5])
-@pytest.mark.parametrize("default", [None, 4, "an input"])
+@with_options
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn", "max"])
-@pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("strategy", [None, "div", "mod"])
 def test_options_of_ragged_ids(
     strategy, table, combiner, default, padding_idx, max_norm, weighted, dynamic, tmp_path
@@ -100,6 +105,21 @@ def test_options_of_ragged_ids(
         return pooled, weights + tf.cast(index, tf.float32)
 
     compare(run, [IDS, WEIGHTS, DEFAULT], tmp_path, dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_empty_segments_have_no_row(dynamic, tmp_path):
+    table = 1e3 + randoms(64, 48)  # which OpenVINO must not read beyond
+
+    def run(ids, segments, weights, index):
+        return (
+            tf_ti.embedding_segments_sum(table, ids, segments, 6, per_sample_weights=weights),
+            tf_ti.embedding_segments_sum(table, ids, segments, 6, padding_idx=5),
+            tf_ti.embedding_segments_sum(table, ids, segments, 6, index),
+            tf_ti.embedding_segments_sum(table, ids, segments, 6, index, weights),
+        )
+
+    compare(run, [IDS, SEGMENTS + 1, WEIGHTS, np.array(-1, np.int32)], tmp_path, dynamic)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -290,6 +290,16 @@ def test_states_of_other_dtypes(dtype, tmp_path):
     check(run, calls, tmp_path / "model.xml", tf.TensorSpec([1, 3], dtype))
 
 
+@pytest.mark.parametrize("value", [2**31, -(2**40)])
+def test_a_state_that_int32_does_not_hold_is_refused(value, tmp_path):
+    count = tf.Variable(value, dtype=tf.int64, name="count")
+    with pytest.raises(IRError, match="'count'.*no numbers as large"):
+        tf_ti.openvino.save(
+            lambda x: count.assign_add(x), tmp_path / "model.xml", [tf.TensorSpec([], tf.int64)]
+        )
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_state_begins_with_the_present_value_and_is_reset_to_it(tmp_path):
     total, path = tf.Variable([1.0, 2.0], name="total"), tmp_path / "model.xml"
     run = tf.function(lambda x: total.assign_add(x), input_signature=[tf.TensorSpec([2])])

@@ -56,6 +56,15 @@ def an_array_that_grows_from_the_middle(x):
     return array.stack(), tf.shape(x)
 
 
+def a_condition_that_reads_the_array(x):
+    array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[2, 3])
+
+    def step(i, array):
+        return i + 1, array.write(i, x[:, i])
+
+    return tf.while_loop(lambda i, array: array.size() < 4, step, (0, array))[1].stack()
+
+
 def the_same_element_each_time(x):
     array = tf.TensorArray(tf.float32, 1, element_shape=[None, 3])
     for i in tf.range(3):
@@ -241,6 +250,7 @@ FUNCTIONS = [
     an_array_that_reads_itself,
     an_array_that_grows,
     an_array_that_grows_from_the_middle,
+    a_condition_that_reads_the_array,
     the_same_element_each_time,
     backwards,
     without_a_loop,

@@ -309,7 +309,7 @@ def _unfinished(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _move(unfinished: pathlib.Path, path: pathlib.Path) -> None:
-    if _writes_ir(path):
+    if _writes_ir(path) and unfinished.is_file():  # and no folder of that name
         os.replace(unfinished.with_suffix(".bin"), path.with_suffix(".bin"))
     os.replace(unfinished, path)
 

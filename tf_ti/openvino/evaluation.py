@@ -113,6 +113,9 @@ class Evaluation:
             raise op.error(
                 f"has {len(layer.outputs)} output ports, but gives {len(outputs)} values"
             )
+        for i, value in enumerate(outputs):
+            if value is None and op.is_read(i):
+                raise op.error(f"gives no value for output port {layer.outputs[i].id}")
         return outputs, last is not None
 
     def _constant(

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.openvino.element_types import ElementType
 from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.network import element_type_of
+from tf_ti.openvino.writer.network import Port, element_type_of
 from tf_ti.openvino.writer.shapes import shape_as, take
 
 _BOOLEAN = [element_type_of(tf.bool)]
@@ -157,6 +157,8 @@ class _Bags:
         """True if OpenVINO's operation has a row for empty bags."""
         if self.kind == "packed" or self.is_padding is not None:
             return False
+        if self.kind == "segments" and isinstance(self.default_index, Port):
+            return False  # it may be -1
         if reduction == "sum":
             return self.weights is None or self.extents.is_fully_defined()
         return reduction == "mean" and self.weights is None and self.kind != "segments"
@@ -242,14 +244,16 @@ class _Bags:
             "packed": "EmbeddingBagPackedSum",
             "segments": "EmbeddingSegmentsSum",
         }
-        if self.weights is not None and not self.extents.is_fully_defined():
+        is_without_row = self.kind == "segments" and self.default_index is None
+        if self.weights is not None and (is_without_row or not self.extents.is_fully_defined()):
             return self._sum_of_products(table)
         return self._pool(names[self.kind], table)
 
     def _sum_of_products(self, table: Any) -> Any:
         """Sums rows that are multiplied by their weights first.
 
-        OpenVINO's CPU plugin takes no weights if their number is unknown.
+        OpenVINO's CPU plugin takes no weights if their number is unknown. And weights of segments
+        would need a default row: at -1, for none, the plugin reads beyond the table.
         """
         op = self.op
         rows = op.add("Gather", table, self.indices, np.asarray(0), version="opset8", batch_dims=0)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_ti.openvino.errors import IRError, shown
 from tf_ti.openvino.writer.network import (
     Layer,
     Network,
@@ -82,6 +83,11 @@ class States:
         name = free(name, self._names)
         shape = value.shape if variable is None else shape_of(variable.shape)
         held = _HELD.get(dtype, dtype)
+        if dtype == tf.int64 and np.any(value != value.astype(np.int32)):
+            raise IRError(
+                f"variable {shown(name)}: OpenVINO holds no state of int64, and int32 has no "
+                "numbers as large as its value"
+            )
         layer = network.add(
             "ReadValue",
             [value.astype(held.as_numpy_dtype)],

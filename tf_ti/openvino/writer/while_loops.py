@@ -44,11 +44,12 @@ class _While(LoopBody):
         check_effects(op, (self.condition, self.body))
         sources = map(_source, self.body.outputs)
         self.is_invariant = [a is b for a, b in zip(sources, self.body.inputs)]
+        tested = positions_read(self.condition, self.condition.outputs)
         # The operations that write the elements of their iterations, by the positions of the lists.
         self.written = {
             i: write
             for i, value in enumerate(self.inputs)
-            if isinstance(value, Elements) and value.stacked is None
+            if isinstance(value, Elements) and value.stacked is None and i not in tested
             if (write := item_written(self.body.outputs[i], self.body.inputs[i]))
             if self._is_number(write.inputs[1])
         }
