@@ -25,6 +25,7 @@ from tf_ti.keras.conversion import Converted, Report, convert  # noqa: E402
 from tf_ti.keras.embedding_bag import EmbeddingBag  # noqa: E402
 from tf_ti.keras.openvino import OpenVINO  # noqa: E402
 from tf_ti.keras.recurrent import GRU, LSTM, RNN, SimpleRNN  # noqa: E402
+from tf_ti.keras.summaries import summary  # noqa: E402
 
 __all__ = [
     "Converted",
@@ -37,4 +38,5 @@ __all__ = [
     "SimpleRNN",
     "convert",
     "optimizers",
+    "summary",
 ]

@@ -1,33 +1,16 @@
 """`tf_ti.keras.convert`: a model of Keras with tf_ti's layers in place of Keras's."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+import tempfile
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
 
-from tf_ti.keras import _internals
+from tf_ti.keras import _internals, summaries
+from tf_ti.keras.configurations import Replacement
 from tf_ti.keras.recurrent import OURS
-
-_MEAN = "keras.layers.GlobalAveragePooling1D"
-# What pools embeddings, and the combiner that it is.
-_COMBINERS = {
-    _MEAN: "mean",
-    "keras.layers.GlobalMaxPooling1D": "max",
-    "Sum": "sum",
-    "Mean": "mean",
-    "Max": "max",
-}
-_OF_EMBEDDING = (
-    "name",
-    "trainable",
-    "dtype",
-    "input_dim",
-    "output_dim",
-    "embeddings_initializer",
-    "embeddings_regularizer",
-    "embeddings_constraint",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +19,9 @@ class Converted:
 
     Attributes:
         path: the names of the models and layers around it, and its own.
-        layer: the class of the layer.
-        became: the class of tf_ti.keras that takes its place; "" if it stays.
-        reason: how that one runs, or why it stays.
+        layer: its class.
+        became: the class of the layer that takes its place; "" if it stays.
+        reason: how that one works, or why it stays.
     """
 
     path: str
@@ -47,8 +30,7 @@ class Converted:
     reason: str
 
     def __str__(self) -> str:
-        became = f"tf_ti.keras.{self.became}" if self.became else "stays"
-        return f"{self.path}: {self.layer} -> {became}: {self.reason}"
+        return f"{self.path}: {self.layer} -> {self.became or 'stays'}: {self.reason}"
 
 
 class Report(tuple[Converted, ...]):
@@ -61,27 +43,30 @@ class Report(tuple[Converted, ...]):
 def convert(model: keras.Model) -> tuple[keras.Model, Report]:
     """Makes a model whose recurrent layers, and pooled embeddings, are those of tf_ti.keras.
 
-    The new model has the weights of the old one, the names of its layers, its states and seeds,
-    and, if it is compiled, the same losses, metrics and optimizer, with the averages that this has.
-    It shares nothing with the old one, which stays as it is.
+    The new model has the weights of the old one, the names of its layers, its states, seeds and
+    vocabularies, and, if it is compiled, the same losses and metrics, and an optimizer that goes on
+    where the old one is. It shares no variable with the old one, which stays as it is.
 
     - `keras.layers.LSTM`, `GRU`, `SimpleRNN` and `RNN`, also inside of Bidirectional, of other
       layers and of models in the model, become layers of the same name of tf_ti.keras.
-    - A `keras.layers.Embedding` of ids [batch, n] whose only reader pools it becomes a
-      `tf_ti.keras.EmbeddingBag` of its name: GlobalAveragePooling1D and GlobalMaxPooling1D, and in
-      functional models `keras.ops.sum`, `mean` and `max` over the ids. Of ids that are all masked,
-      the mean is zeros, and not NaN.
+    - A `keras.layers.Embedding` that is only pooled becomes a `tf_ti.keras.EmbeddingBag` of its
+      name, and what pooled it a `keras.layers.Identity`: GlobalAveragePooling1D and
+      GlobalMaxPooling1D, and in functional models `keras.ops.sum`, `mean` and `max` over the ids.
+      Of ids that are all masked, the mean is zeros, and not NaN. Ids below 0 are an error, while
+      Keras counts them from the end.
 
-    Losses of training are the same too, but for optimizers that square gradients: for these Keras
-    squares the gradients of an id's occurrences one by one, and a bag has their sum.
+    Predictions are the same but for rounding, and so are the losses of training, with one
+    exception. Where an Embedding became a bag, and an id comes more than once in a batch, the bag
+    has one gradient for it, the sum. Keras has one for each time, which its optimizers square, and
+    clip, one by one: so training is the same with `keras.optimizers.SGD` that does not clip, and
+    not with Adam and the like.
 
     Args:
-        model: a functional or a Sequential model. Layers of classes of its own are registered with
-            Keras, or their constructors take what `get_config` returns.
+        model: a functional or a Sequential model. Classes and functions of the user's own that its
+            layers refer to are found where Keras finds them, or in the layers' attributes.
 
     Returns:
-        The new model, and a `Report`: a `Converted` for each layer that is replaced, or might have
-        been.
+        The new model, and a `Report`: a `Converted` for each recurrent and each embedding layer.
 
     Raises:
         TypeError: the model is of a subclass, whose layers only its code knows.
@@ -92,7 +77,7 @@ def convert(model: keras.Model) -> tuple[keras.Model, Report]:
         >>> layers = [keras.Input((None, 3)), keras.layers.LSTM(4, name="memory")]
         >>> model, report = tf_ti.keras.convert(keras.Sequential(layers))
         >>> print(report)
-        memory: LSTM -> tf_ti.keras.LSTM: one native op
+        memory: keras.layers.LSTM -> tf_ti.keras.LSTM: one native op
 
     Source: keras.models.clone_model.
     """
@@ -101,287 +86,150 @@ def convert(model: keras.Model) -> tuple[keras.Model, Report]:
             "`model` must be a functional or a Sequential model, whose layers can be replaced. "
             f"Received: {model!r} (of type {type(model).__name__})"
         )
-    conversion = _Conversion(_losses_by_name(model))
-    config = conversion.model(model.get_config(), "")
-    own = {type(layer).__name__: type(layer) for layer in _internals.layers_of(model)}
     try:
-        made = type(model).from_config(config, custom_objects=own)
-        if model.built and not made.built:
-            made.build_from_config(model.get_build_config())
-        copies = list(_copies(model, made))
-        for variable, copy in copies:
-            copy.assign(variable)
-        if model.compiled:
-            _compile(model, made, {id(variable): copy for variable, copy in copies})
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"Keras cannot make {model.name!r} anew: {error}") from error
-    by_name = {layer.name: layer for layer in _internals.layers_of(made)}
-    return made, Report(
-        dataclasses.replace(each, reason=_how(by_name[each.path.split("/")[-1]]))
-        if each.became in _RECURRENT
-        else each
-        for each in conversion.found
-    )
+        replacement = Replacement(model)
+        objects = {**_own_objects(model), **replacement.objects}
+        with keras.saving.custom_object_scope(objects), _internals.with_lambdas():
+            made = _make(model, replacement.config)
+    except Exception as error:  # of any class, as the user's own classes run
+        raise ValueError(
+            f"Keras cannot make {model.name!r} anew of its configuration. What its own layers "
+            "refer to may be missing: call convert within a keras.saving.custom_object_scope that "
+            f"has it. {type(error).__name__}: {error}"
+        ) from error
+    return made, Report(_told(model, made, replacement.embeddings))
 
 
-_RECURRENT = frozenset(layer.__name__ for layer in OURS)
-
-
-def _how(layer: Any) -> str:
-    """How the steps of a recurrent layer run."""
-    if not hasattr(layer, "problem"):
-        return "a loop of tf_ti around its cell"
-    problem, in_training = layer.problem(training=False), layer.problem(training=True)
-    if problem:
-        return f"its cell in a loop: {problem}"
-    return (
-        f"one native op; in training its cell in a loop: {in_training}"
-        if in_training
-        else ("one native op")
-    )
-
-
-def _losses_by_name(model: keras.Model) -> frozenset[str]:
-    """The names of outputs that losses and the like are for."""
-    if not model.compiled:
-        return frozenset()
-    values = (model.get_compile_config() or {}).values()
-    return frozenset(name for value in values if isinstance(value, dict) for name in value)
-
-
-class _Conversion:
-    """Replaces layers in the configuration of a model."""
-
-    def __init__(self, named: frozenset[str]):
-        self.found: list[Converted] = []
-        self._named = named
-
-    def model(self, config: dict[str, Any], path: str) -> dict[str, Any]:
-        config = dict(config)
-        is_functional = "output_layers" in config
-        config["layers"] = [dict(layer) for layer in config["layers"]]
-        for layer in list(config["layers"]):
-            if _class_of(layer) == "keras.layers.Embedding":
-                pool = _FunctionalPool if is_functional else _SequentialPool
-                self._pooled(pool(config, layer), layer, path)
-        config["layers"] = [self._replaced(layer, path) for layer in config["layers"]]
-        return config
-
-    def _pooled(self, pool: Any, layer: dict[str, Any], path: str) -> None:
-        """Makes one layer of an embedding and what pools it, if that is plain."""
-        reason, combiner = pool.find(self._named)
-        where = f"{path}{layer['config']['name']}"
-        if reason:
-            self.found.append(Converted(where, "Embedding", "", reason))
-            return
-        own = {name: layer["config"][name] for name in _OF_EMBEDDING}
-        own |= {"combiner": combiner, "mask_zero": pool.is_masked}
-        name = pool.merge()
-        layer.update(_of_ours("EmbeddingBag"), config=own)
-        said = f"the {combiner} of its rows, without {name!r}"
-        self.found.append(Converted(where, "Embedding", "EmbeddingBag", said))
-
-    def _replaced(self, layer: Any, path: str) -> Any:
-        """A layer's configuration with those in it replaced."""
-        if isinstance(layer, list):
-            return [self._replaced(part, path) for part in layer]
-        if not isinstance(layer, dict):
-            return layer
-        config = layer.get("config")
-        if "class_name" not in layer or not isinstance(config, dict):
-            return {name: self._replaced(part, path) for name, part in layer.items()}
-        where = f"{path}{config.get('name', layer['class_name'])}"
-        if "layers" in config and _class_of(layer) in _MODELS:
-            return {**layer, "config": self.model(config, f"{where}/")}
-        inside = {name: self._replaced(part, f"{where}/") for name, part in config.items()}
-        kind = _class_of(layer).removeprefix("keras.layers.")
-        if _class_of(layer).startswith("keras.layers.") and kind in _RECURRENT:
-            self.found.append(Converted(where, kind, kind, ""))
-            return {**layer, **_of_ours(kind), "config": inside}
-        return {**layer, "config": inside}
-
-
-_MODELS = frozenset(["keras.Sequential", "keras.src.models.functional.Functional"])
-
-
-def _class_of(layer: dict[str, Any]) -> str:
-    if layer.get("registered_name"):
-        return layer["registered_name"]
-    return f"{layer.get('module')}.{layer['class_name']}"
-
-
-def _of_ours(name: str) -> dict[str, str]:
-    return {"module": "tf_ti.keras", "class_name": name, "registered_name": f"tf_ti>{name}"}
-
-
-class _SequentialPool:
-    """What comes after an embedding in a Sequential model.
-
-    Attributes:
-        is_masked: true if the pool leaves masked ids out.
-    """
-
-    def __init__(self, config: dict[str, Any], embedding: dict[str, Any]):
-        self._all, self._embedding = config["layers"], embedding
-        self.is_masked = embedding["config"]["mask_zero"]
-        following = self._all[self._all.index(embedding) + 1 :]
-        self._pool = following[0] if following else None
-
-    def find(self, named: frozenset[str]) -> tuple[str, str]:
-        """Why it cannot be merged, or the combiner."""
-        if self._pool is None:
-            return "nothing pools it", ""
-        shape = self._embedding.get("build_config", {}).get("input_shape") or ()
-        reason, combiner = _combiner(self._embedding, self._pool, len(shape))
-        if _class_of(self._pool) != _MEAN:
-            self.is_masked = False
-        return reason, combiner
-
-    def merge(self) -> str:
-        """Takes the pool away, and returns its name."""
-        self._all.remove(self._pool)
-        return self._pool["config"]["name"]
-
-
-class _FunctionalPool:
-    """What reads an embedding in a functional model.
-
-    Attributes:
-        is_masked: true if the pool leaves masked ids out.
-    """
-
-    def __init__(self, config: dict[str, Any], embedding: dict[str, Any]):
-        self._config, self._embedding = config, embedding
-        self._pool: Any = None
-        self.is_masked = False
-
-    def find(self, named: frozenset[str]) -> tuple[str, str]:
-        """Why it cannot be merged, or the combiner."""
-        name = self._embedding["name"]
-        readers = [layer for layer in self._config["layers"] if name in _read_by(layer)]
-        outputs = [output[0] for output in _ends(self._config["output_layers"])]
-        if len(self._embedding["inbound_nodes"]) != 1:
-            return "it is called more than once", ""
-        if len(readers) != 1 or name in outputs:
-            return "not only a pool reads it" if readers else "nothing pools it", ""
-        (self._pool,) = readers
-        (call,) = self._embedding["inbound_nodes"]
-        shape = next((t["shape"] for t in _tensors(call)), ())
-        if len(self._pool["inbound_nodes"]) != 1 or _read_by(self._pool).count(name) != 1:
-            return f"{self._pool['name']!r} is called more than once", ""
-        if self._pool["name"] in outputs and self._pool["name"] in named:
-            return f"{self._pool['name']!r} is the name of an output", ""
-        reason, combiner = _combiner(self._embedding, self._pool, len(shape))
-        sources = _read_by(self._pool)
-        if len(sources) > 1:  # beside the embedding, its mask
-            self.is_masked = self._embedding["config"]["mask_zero"]
-            is_own = self._is_mask(sources[1]) and self.is_masked and _class_of(self._pool) == _MEAN
-            reason = reason or ("" if is_own else f"{self._pool['name']!r} has another mask")
-        return reason, combiner
-
-    def _is_mask(self, name: str) -> bool:
-        """True if a layer makes the mask of the ids."""
-        layer = next(layer for layer in self._config["layers"] if layer["name"] == name)
-        return layer["class_name"] == "NotEqual" and _read_by(layer) == _read_by(self._embedding)
-
-    def merge(self) -> str:
-        """Takes the pool away, and returns its name."""
-        name, layers = self._pool["name"], self._config["layers"]
-        masks = _read_by(self._pool)[1:]
-        layers.remove(self._pool)
-        for parts in ([layer["inbound_nodes"] for layer in layers], self._config["output_layers"]):
-            _rename(parts, name, self._embedding["name"])
-        for mask in masks:
-            if not any(mask in _read_by(layer) for layer in layers):
-                layers[:] = [layer for layer in layers if layer["name"] != mask]
-        return name
-
-
-def _combiner(embedding: dict[str, Any], pool: dict[str, Any], rank: int) -> tuple[str, str]:
-    """Why a layer is no plain pool of embeddings, or the combiner."""
-    own, config = embedding["config"], pool["config"]
-    name = config["name"]
-    if _class_of(pool) not in _COMBINERS:
-        return f"{name!r}, which reads it, is no plain pool", ""
-    if rank != 2:
-        return f"its ids have {rank} dimensions, and not 2", ""
-    if config.get("keepdims") or config.get("data_format", "channels_last") != "channels_last":
-        return f"{name!r} keeps dimensions, or has channels first", ""
-    if "axis" in config and config["axis"] not in (1, -2, [1], [-2]):
-        return f"{name!r} is over the axis {config['axis']}", ""
-    if config.get("initial") is not None:
-        return f"{name!r} has an initial value", ""
-    if config.get("dtype", own["dtype"]) != own["dtype"] and "trainable" in config:
-        return f"{name!r} has another dtype policy", ""
-    if own.get("activity_regularizer") or own.get("quantization_config") or own.get("lora_rank"):
-        return "it has an activity regularizer, is quantized or has a LoRA", ""
-    return "", _COMBINERS[_class_of(pool)]
-
-
-def _tensors(part: Any) -> Iterator[dict[str, Any]]:
-    """The tensors among the arguments of a call."""
-    if isinstance(part, dict):
-        if part.get("class_name") == "__keras_tensor__":
-            yield part["config"]
-            return
-        part = list(part.values())
-    if isinstance(part, Sequence) and not isinstance(part, str):
-        for each in part:
-            yield from _tensors(each)
-
-
-def _read_by(layer: dict[str, Any]) -> list[str]:
-    """The names of the layers that a layer reads."""
-    return [tensor["keras_history"][0] for tensor in _tensors(layer["inbound_nodes"])]
-
-
-def _ends(part: Any) -> Iterator[list]:
-    """The places of outputs in a structure of them: [name, call, number]."""
-    if isinstance(part, (list, tuple)) and part and isinstance(part[0], str):
-        yield part
-        return
-    for each in part.values() if isinstance(part, dict) else part:
-        yield from _ends(each)
-
-
-def _rename(part: Any, old: str, new: str) -> None:
-    """Makes the readers of one layer's first call those of another's."""
-    for tensor in _tensors(part):
-        if tensor["keras_history"][0] == old:
-            tensor["keras_history"] = [new, *tensor["keras_history"][1:]]
-    if not isinstance(part, dict) and part and not any(True for _ in _tensors(part)):
-        for end in _ends(part):
-            if end and end[0] == old:
-                end[0] = new
-
-
-def _copies(model: keras.Model, made: keras.Model) -> Iterator[tuple[Any, Any]]:
-    """The variables of a model's layers, each with the one that takes its place.
-
-    They are weights, states and seeds.
-    """
-    for layer in made.layers:
-        other = model.get_layer(layer.name)
-        if _internals.is_plain_model(layer):
-            yield from _copies(other, layer)
+def _own_objects(model: keras.Model) -> dict[str, Any]:
+    """The user's classes and functions in a model, by the names that configurations have."""
+    owners = [*_internals.layers_of(model), *_optimizers(model)]
+    values = [*owners, *(value for owner in owners for value in vars(owner).values())]
+    found: dict[str, Any] = {}
+    for value in values:
+        own = value if inspect.isfunction(value) else type(value)
+        is_known = own.__module__.split(".")[0] in ("keras", "builtins", "tf_ti")
+        if is_known or not (inspect.isfunction(value) or hasattr(value, "get_config")):
             continue
-        if len(layer.variables) != len(other.variables):
-            raise ValueError(f"layer {layer.name!r} has other weights than the one it replaces")
-        yield from zip(other.variables, layer.variables)
-        for parts in zip(_internals.layers_of(other), _internals.layers_of(layer)):
-            yield from zip(*(getattr(part, "states", None) or () for part in parts))
+        if found.setdefault(keras.saving.get_registered_name(own), own) is not own:
+            raise ValueError(f"two of its classes or functions are called {own.__name__!r}")
+    return found
+
+
+def _optimizers(model: keras.Model) -> list[Any]:
+    return [model.optimizer] if model.compiled and model.optimizer is not None else []
+
+
+def _make(model: keras.Model, config: dict[str, Any]) -> keras.Model:
+    """Makes a model of its configuration, with what no configuration has: values and flags."""
+    made = type(model).from_config(config)
+    if model.built and not made.built:
+        made.build_from_config(model.get_build_config())
+    pairs = [(model, made), *((old, new) for _, old, new in _pairs(model, made))]
+    copies: dict[int, Any] = {}
+    for old, new in pairs:
+        if len(old.variables) != len(new.variables):
+            raise ValueError(
+                f"{old.name!r} has {len(old.variables)} variables, and made anew "
+                f"{len(new.variables)}"
+            )
+        copies.update((id(variable), copy) for variable, copy in zip(old.variables, new.variables))
+        _copy_own(old, new)
+        new.trainable = old.trainable  # of all that is in it: what differs there comes later
+    for variable in model.variables:
+        copies[id(variable)].assign(variable)
+        copies[id(variable)].trainable = variable.trainable
+    for old, new in pairs:
+        if isinstance(old, keras.Model) and old.compiled:
+            _compile(old, new, copies)
+    return made
+
+
+def _pairs(model: Any, made: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The layers in a model, with their paths, and those in their places."""
+    theirs = summaries.layers_in(made)
+    if _internals.is_plain_model(model):  # may have a layer where there was an operation
+        by_name = {layer.name: layer for layer in theirs}
+        theirs = [by_name[layer.name] for layer in model.layers]
+    for old, new in zip(summaries.layers_in(model), theirs):
+        yield f"{path}{old.name}", old, new
+        yield from _pairs(old, new, f"{path}{old.name}/")
+
+
+def _copy_own(old: Any, new: Any) -> None:
+    """Copies what a layer keeps beside the variables of its model: states, vocabularies."""
+    states = (keras.tree.flatten(getattr(layer, "states", None)) for layer in (old, new))
+    if isinstance(old, keras.layers.RNN) and old.stateful:
+        for state, copy in zip(*states):
+            copy.assign(state)
+    if type(old) is not type(new) or isinstance(old, keras.Model):
+        return
+    if type(old).load_own_variables is not keras.layers.Layer.load_own_variables and old.built:
+        store: dict[str, Any] = {}
+        old.save_own_variables(store)
+        new.load_own_variables(store)
+    if hasattr(old, "save_assets"):
+        with tempfile.TemporaryDirectory() as folder:
+            old.save_assets(folder)
+            new.load_assets(folder)
 
 
 def _compile(model: keras.Model, made: keras.Model, copies: Mapping[int, Any]) -> None:
-    """Compiles a model as another one is, and copies what its optimizer keeps."""
-    made.compile_from_config(model.get_compile_config())
-    if not made.compiled:
-        raise ValueError("its losses, metrics or optimizer have no configuration")
-    if model.optimizer is None or not model.optimizer.built:
-        return
-    # One that keeps what it has in the order of the old variables, as the old one does.
-    twin = type(model.optimizer).from_config(model.optimizer.get_config())
-    twin.build([copies[id(variable)] for variable in model.trainable_variables])
-    values = {own.path: value for own, value in zip(twin.variables, model.optimizer.variables)}
-    for variable in made.optimizer.variables:
-        variable.assign(values[variable.path])
+    """Compiles a model as another one is."""
+    arguments = _internals.compile_arguments(model)
+    for name in ("metrics", "weighted_metrics"):
+        arguments[name] = keras.tree.map_structure(_without_state, arguments[name])
+    arguments["optimizer"] = _optimizer(model.optimizer, copies)
+    made.compile(**arguments, auto_scale_loss=False)  # the optimizer does, where it is to
+
+
+def _without_state(metric: Any) -> Any:
+    is_metric = isinstance(metric, keras.Metric)
+    return type(metric).from_config(metric.get_config()) if is_metric else metric
+
+
+def _optimizer(optimizer: Any, copies: Mapping[int, Any]) -> Any:
+    """An optimizer that goes on where another one is, with the copies of its variables."""
+    if optimizer is None:
+        return None
+    made = type(optimizer).from_config(optimizer.get_config())
+    if not optimizer.built:
+        return made
+    # In its order, in which a change of `trainable` may have put them.
+    trained = _internals.trained_by(optimizer)
+    if any(id(variable) not in copies for variable in trained):
+        raise ValueError("its optimizer trains variables that are not the model's")
+    made.build([copies[id(variable)] for variable in trained])
+    for copy, variable in zip(made.variables, optimizer.variables):
+        copy.assign(variable)
+    return made
+
+
+# --- the report ----------------------------------------------------------------------------------
+
+
+def _told(model: keras.Model, made: keras.Model, embeddings: Mapping[str, str]) -> Iterator:
+    for path, old, new in _pairs(model, made):
+        is_replaced = type(old) is not type(new)
+        became = summaries.class_of(new) if is_replaced else ""
+        if isinstance(old, keras.layers.RNN):
+            reason = summaries.how_it_runs(new) if is_replaced else _why_it_stays(old)
+        elif isinstance(old, keras.layers.Embedding):
+            reason = embeddings.get(path) or _OF_CODE
+        else:
+            continue
+        yield Converted(path, summaries.class_of(old), became, reason)
+
+
+_OF_CODE = "the code of the layer around it makes it, and has to make one of tf_ti.keras"
+
+
+def _why_it_stays(layer: Any) -> str:
+    if type(layer) in OURS:
+        return _OF_CODE
+    if type(layer) in OURS.values():
+        return f"it is of tf_ti.keras already: {layer.how_it_runs()}"
+    if isinstance(layer, tuple(OURS.values())):
+        return f"it is of a class derived from tf_ti.keras's: {layer.how_it_runs()}"
+    if summaries.class_of(layer).startswith("keras."):
+        return f"tf_ti.keras has no {type(layer).__name__}"
+    return f"it is of a class of its own, {type(layer).__name__}: derive it from tf_ti.keras's"

@@ -30,6 +30,13 @@ def _is_native(function: Any) -> bool:
 class _OurLoop:
     """Runs the steps of a layer of Keras, whatever its cell is, in a loop of tf_ti."""
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__().removesuffix('>')}, {self.how_it_runs()}>"
+
+    def how_it_runs(self) -> str:
+        """Says in which way the steps run, and why they do not natively."""
+        return "its cell in a loop of tf_ti"
+
     def inner_loop(
         self, sequences: Any, initial_state: Any, mask: Any, training: Any = False
     ) -> tuple[Any, Any, list[Any]]:
@@ -138,7 +145,16 @@ class _NativeLoop(_OurLoop):
         # Keras returns the steps in the order in which they run.
         return last, tf.reverse(y, [1]) if self.go_backwards else y, states
 
-    def problem(self, training: bool) -> str:
+    def how_it_runs(self) -> str:
+        if _tf.expects_gpu():
+            return "Keras's loop: there is a GPU"
+        if problem := self._problem(training=False):
+            return f"its cell in a loop of tf_ti: {problem}"
+        problem = self._problem(training=True)
+        in_training = problem and f"; in training its cell in a loop of tf_ti: {problem}"
+        return f"one native op{in_training}"
+
+    def _problem(self, training: bool) -> str:
         """Why the op cannot run the steps, and a loop around the cell does; "" if it can."""
         try:
             self._cell_spec(training)
