@@ -180,6 +180,14 @@ def is_plain_model(model: Any) -> bool:
     return type(model) in (keras.Sequential, functional.Functional)
 
 
+def is_built_by_calls(layer: Any) -> bool:
+    """Returns true if a layer makes its variables when it is called, or says that it does."""
+    return (
+        isinstance(layer, keras.layers.Layer)
+        and type(layer).build_from_config is keras.layers.Layer.build_from_config
+    )
+
+
 def with_lambdas() -> AbstractContextManager:
     """Lets configurations inside have lambdas: they come from no file."""
     return serialization_lib.SafeModeScope(safe_mode=False)

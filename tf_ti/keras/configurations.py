@@ -41,6 +41,7 @@ class Replacement:
     def __init__(self, model: keras.Model):
         self.objects: dict[str, Any] = {}
         self.embeddings: dict[str, str] = {}
+        self._is_built = model.built
         self.config = self._model(model.get_config(), model, "")
 
     def _model(self, config: dict[str, Any], model: Any, path: str) -> dict[str, Any]:
@@ -50,10 +51,6 @@ class Replacement:
             if _class_of(layer) == _EMBEDDING:
                 where = f"{path}{layer['config']['name']}"
                 self.embeddings[where] = _merge(config, layer)
-        if "build_input_shape" in config:
-            # Layers that are built by the model, and not before, have its name in their variables'.
-            for layer in layers:
-                layer.pop("build_config", None)
         own = {layer.name: layer for layer in model.layers}
         config["layers"] = [
             self._replaced(layer, own.get(layer["config"].get("name")), path) for layer in layers
@@ -78,6 +75,8 @@ class Replacement:
             return {name: self._replaced(each, None, path) for name, each in part.items()}
         # A nested model is compiled as the whole is: from what it has, not from a configuration.
         part = {name: value for name, value in part.items() if name != "compile_config"}
+        if self._is_built and _internals.is_built_by_calls(live):
+            part.pop("build_config", None)  # which would leave models' names out of variables' paths
         where = f"{path}{config.get('name', part['class_name'])}/"
         if _internals.is_plain_model(live):
             return {**part, "config": self._model(config, live, where)}

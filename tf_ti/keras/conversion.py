@@ -103,7 +103,9 @@ def convert(model: keras.Model) -> tuple[keras.Model, Report]:
 def _own_objects(model: keras.Model) -> dict[str, Any]:
     """The user's classes and functions in a model, by the names that configurations have."""
     owners = [*_internals.layers_of(model), *_optimizers(model)]
-    values = [*owners, *(value for owner in owners for value in vars(owner).values())]
+    values = [*owners]
+    for owner in owners:  # without methods that Keras wraps
+        values += [value for name, value in vars(owner).items() if not hasattr(type(owner), name)]
     found: dict[str, Any] = {}
     for value in values:
         own = value if inspect.isfunction(value) else type(value)
