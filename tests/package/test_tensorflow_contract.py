@@ -1174,6 +1174,45 @@ def _(_):
     assert inner in found and inner.forward_layer in found and inner.backward_layer in found
 
 
+for _name in ("Sum", "Mean", "Max", "NotEqual"):
+
+    @relied_on(f"keras.src.ops.numpy.{_name}")
+    def _(operation, name=_name):
+        x = keras.Input((3,))
+        y = {
+            "Sum": keras.ops.sum,
+            "Mean": keras.ops.mean,
+            "Max": keras.ops.max,
+            "NotEqual": lambda x: keras.ops.not_equal(x, 0),
+        }[name](x)
+        (made,) = (each for each in keras.Model(x, y).operations if type(each) is operation)
+        written = keras.saving.serialize_keras_object(made)
+        assert (written["module"], written["class_name"]) == (operation.__module__, name)
+
+
+@relied_on("keras.src.saving.serialization_lib.SafeModeScope")
+def _(scope):
+    layer = keras.layers.Lambda(lambda x: 2 * x)
+    with scope(safe_mode=False):
+        assert keras.layers.Lambda.from_config(layer.get_config())(3.0) == 6.0
+
+
+@relied_on("keras.Sequential()._compile_config")
+def _(_):
+    model, loss = keras.Sequential(), keras.losses.MeanSquaredError()
+    model.compile("sgd", loss)
+    arguments = model._compile_config.config
+    assert arguments["loss"] is loss
+    assert set(arguments) <= set(inspect.signature(model.compile).parameters)
+
+
+@relied_on("keras.optimizers.SGD()._trainable_variables")
+def _(_):
+    for kind in (keras.optimizers.SGD, lambda: keras.optimizers.LossScaleOptimizer("sgd")):
+        made, variable = optimizer(kind)
+        assert [each is variable for each in made._trainable_variables] == [True]
+
+
 def test_keras_runs_the_inner_loop_of_a_layer_with_its_states():
     seen = []
 

@@ -64,8 +64,9 @@ class Replacement:
             live: what the part describes, or None where that is not known.
         """
         if isinstance(part, (list, tuple)):
-            lives = live if isinstance(live, (list, tuple)) else [None] * len(part)
-            return [self._replaced(each, own, path) for each, own in zip(part, lives)]
+            is_like = isinstance(live, (list, tuple)) and len(live) == len(part)
+            lives = live if is_like else [None] * len(part)
+            return type(part)(self._replaced(each, own, path) for each, own in zip(part, lives))
         if not isinstance(part, dict):
             return part
         config = part.get("config")
@@ -76,7 +77,8 @@ class Replacement:
         # A nested model is compiled as the whole is: from what it has, not from a configuration.
         part = {name: value for name, value in part.items() if name != "compile_config"}
         if self._is_built and _internals.is_built_by_calls(live):
-            part.pop("build_config", None)  # which would leave models' names out of variables' paths
+            # Built before they are called, layers lack their models' names in variables' paths.
+            part.pop("build_config", None)
         where = f"{path}{config.get('name', part['class_name'])}/"
         if _internals.is_plain_model(live):
             return {**part, "config": self._model(config, live, where)}
@@ -84,6 +86,8 @@ class Replacement:
             name: self._replaced(each, _attribute(live, name), where)
             for name, each in config.items()
         }
+        if isinstance(live, keras.layers.Lambda):
+            inside["mask"] = live.mask  # which Keras takes as it is
         kind = _KINDS.get(_class_of(part))
         return {**part, **(_of_ours(kind) if kind else {}), "config": inside}
 
@@ -138,20 +142,24 @@ def _merge(config: dict[str, Any], embedding: dict[str, Any]) -> str:
     problems = [_problem_of_pool(pool) for pool in pools]
     if in_graph:
         problems += [_problem_of_calls(config, embedding, pool) for pool in pools]
-    combiners = {_COMBINERS.get(_class_of(pool)) for pool in pools}
-    if len(combiners) > 1:
+    # The combiners, each with whether it leaves masked ids out.
+    ways = {
+        (_COMBINERS.get(_class_of(pool)), is_masked)
+        for pool in pools
+        for is_masked in _which_calls_are_masked(pool, own)
+    }
+    if len(ways) > 1:
         problems.append("it is pooled in several ways: each needs an embedding of its own")
     for problem in filter(None, problems):
         return problem
-    (combiner,) = combiners
-    mean_of_some = own["mask_zero"] and _class_of(pools[0]) == _MEAN
+    ((combiner, mask_zero),) = ways
     bag = {name: own[name] for name in _OF_EMBEDDING if name in own}
-    embedding.update(
-        _of_ours("EmbeddingBag"), config={**bag, "combiner": combiner, "mask_zero": mean_of_some}
-    )
+    bag |= {"combiner": combiner, "mask_zero": mask_zero}
+    embedding.update(_of_ours("EmbeddingBag"), config=bag)
     for pool in pools:
         _make_identity(pool, own["dtype"])
-    return f"the {combiner} of its rows; {_listed(pools)} passes it on"
+    names = ", ".join(repr(pool["config"]["name"]) for pool in pools)
+    return f"the {combiner} of its rows, in place of {names}"
 
 
 def _next(config: dict[str, Any], embedding: dict[str, Any]) -> list[dict[str, Any]]:
@@ -199,21 +207,26 @@ def _problem_of_calls(
         axis = axis[0] if isinstance(axis, (list, tuple)) and len(axis) == 1 else axis
         if axis not in (rank - 1, -2):
             return f"{pool['name']!r} is over axis {axis}: that of the ids is {rank - 1}"
-        masks_ids = not others or embedding["config"]["mask_zero"] and _is_mask(config, others, ids)
-        if not masks_ids:
+        if others and not _is_mask(config, others, ids):
             return f"{pool['name']!r} has a mask that is not that of the ids"
     return ""
 
 
+def _which_calls_are_masked(pool: dict[str, Any], own: dict[str, Any]) -> list[bool]:
+    if "inbound_nodes" in pool:
+        return [len(list(_tensors(call))) > 1 for call in pool["inbound_nodes"]]
+    return [own["mask_zero"] and _class_of(pool) == _MEAN]
+
+
 def _is_mask(config: dict[str, Any], tensors: list[dict], ids: dict) -> bool:
-    """True if a tensor is the mask that an embedding makes of ids."""
+    """True if a tensor is the mask that an embedding makes of ids, or would make."""
     (tensor,) = tensors
     name, call, _ = tensor["keras_history"]
     (made,) = (layer for layer in config["layers"] if layer["name"] == name)
     if _class_of(made) != _internals.MASKING_OP:
         return False
     arguments = made["inbound_nodes"][call]["args"]
-    return list(_tensors(arguments)) == [ids] and arguments[1:] == [0]
+    return list(_tensors(arguments)) == [ids] and list(arguments[1:]) == [0]
 
 
 def _make_identity(pool: dict[str, Any], dtype: Any) -> None:
@@ -228,10 +241,6 @@ def _make_identity(pool: dict[str, Any], dtype: Any) -> None:
 
 
 _IDENTITY = {"module": "keras.layers", "class_name": "Identity", "registered_name": None}
-
-
-def _listed(pools: list[dict[str, Any]]) -> str:
-    return ", ".join(repr(pool["config"]["name"]) for pool in pools)
 
 
 def _tensors(part: Any) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """`tf_ti.keras.convert`: a model of Keras with tf_ti's layers in place of Keras's."""
 
+import collections
 import dataclasses
 import inspect
 import tempfile
@@ -70,7 +71,8 @@ def convert(model: keras.Model) -> tuple[keras.Model, Report]:
 
     Raises:
         TypeError: the model is of a subclass, whose layers only its code knows.
-        ValueError: Keras cannot make the model anew of its configuration.
+        ValueError: Keras cannot make the model anew of its configuration. Objects that it does not
+            find are given to it by a `keras.saving.custom_object_scope` around the call.
 
     Example:
 
@@ -93,9 +95,8 @@ def convert(model: keras.Model) -> tuple[keras.Model, Report]:
             made = _make(model, replacement.config)
     except Exception as error:  # of any class, as the user's own classes run
         raise ValueError(
-            f"Keras cannot make {model.name!r} anew of its configuration. What its own layers "
-            "refer to may be missing: call convert within a keras.saving.custom_object_scope that "
-            f"has it. {type(error).__name__}: {error}"
+            f"{model.name!r} cannot be made anew of its configuration: {type(error).__name__}: "
+            f"{error}"
         ) from error
     return made, Report(_told(model, made, replacement.embeddings))
 
@@ -106,15 +107,14 @@ def _own_objects(model: keras.Model) -> dict[str, Any]:
     values = [*owners]
     for owner in owners:  # without methods that Keras wraps
         values += [value for name, value in vars(owner).items() if not hasattr(type(owner), name)]
-    found: dict[str, Any] = {}
+    found: dict[str, set] = collections.defaultdict(set)
     for value in values:
         own = value if inspect.isfunction(value) else type(value)
         is_known = own.__module__.split(".")[0] in ("keras", "builtins", "tf_ti")
-        if is_known or not (inspect.isfunction(value) or hasattr(value, "get_config")):
-            continue
-        if found.setdefault(keras.saving.get_registered_name(own), own) is not own:
-            raise ValueError(f"two of its classes or functions are called {own.__name__!r}")
-    return found
+        if not is_known and (inspect.isfunction(value) or hasattr(value, "get_config")):
+            found[keras.saving.get_registered_name(own)].add(own)
+    # Two of one name are none: the wrong one would be silent.
+    return {name: own.pop() for name, own in found.items() if len(own) == 1}
 
 
 def _optimizers(model: keras.Model) -> list[Any]:
@@ -132,7 +132,7 @@ def _make(model: keras.Model, config: dict[str, Any]) -> keras.Model:
         if len(old.variables) != len(new.variables):
             raise ValueError(
                 f"{old.name!r} has {len(old.variables)} variables, and made anew "
-                f"{len(new.variables)}"
+                f"{len(new.variables)}. Does a layer of it stand in several models?"
             )
         copies.update((id(variable), copy) for variable, copy in zip(old.variables, new.variables))
         _copy_own(old, new)
@@ -151,6 +151,9 @@ def _pairs(model: Any, made: Any, path: str = "") -> Iterator[tuple[str, Any, An
     theirs = summaries.layers_in(made)
     if _internals.is_plain_model(model):  # may have a layer where there was an operation
         by_name = {layer.name: layer for layer in theirs}
+        for layer in model.layers:
+            if layer.name not in by_name:
+                raise ValueError(f"the `get_config` of {layer.name!r} does not have its name")
         theirs = [by_name[layer.name] for layer in model.layers]
     for old, new in zip(summaries.layers_in(model), theirs):
         yield f"{path}{old.name}", old, new
@@ -180,7 +183,8 @@ def _compile(model: keras.Model, made: keras.Model, copies: Mapping[int, Any]) -
     arguments = _internals.compile_arguments(model)
     for name in ("metrics", "weighted_metrics"):
         arguments[name] = keras.tree.map_structure(_without_state, arguments[name])
-    arguments["optimizer"] = _optimizer(model.optimizer, copies)
+    if model.optimizer is not None:
+        arguments["optimizer"] = _optimizer(model, copies)
     made.compile(**arguments, auto_scale_loss=False)  # the optimizer does, where it is to
 
 
@@ -189,21 +193,28 @@ def _without_state(metric: Any) -> Any:
     return type(metric).from_config(metric.get_config()) if is_metric else metric
 
 
-def _optimizer(optimizer: Any, copies: Mapping[int, Any]) -> Any:
-    """An optimizer that goes on where another one is, with the copies of its variables."""
-    if optimizer is None:
-        return None
-    made = type(optimizer).from_config(optimizer.get_config())
-    if not optimizer.built:
-        return made
-    # In its order, in which a change of `trainable` may have put them.
-    trained = _internals.trained_by(optimizer)
+def _optimizer(model: keras.Model, copies: Mapping[int, Any]) -> Any:
+    """Makes an optimizer that goes on where a model's is, with the copies of its variables."""
+    old = model.optimizer
+    new = type(old).from_config(old.get_config())
+    inner_old, inner_new = (getattr(each, "inner_optimizer", each) for each in (old, new))
+    excluded = [
+        copies[id(variable)]
+        for variable in model.trainable_variables
+        if not _internals.decays(inner_old, variable)
+    ]
+    if excluded:
+        inner_new.exclude_from_weight_decay(excluded)
+    if not old.built:
+        return new
+    # In its own order, from which that of the model's variables may have departed.
+    trained = _internals.trained_by(old)
     if any(id(variable) not in copies for variable in trained):
         raise ValueError("its optimizer trains variables that are not the model's")
-    made.build([copies[id(variable)] for variable in trained])
-    for copy, variable in zip(made.variables, optimizer.variables):
+    new.build([copies[id(variable)] for variable in trained])
+    for copy, variable in zip(new.variables, old.variables):
         copy.assign(variable)
-    return made
+    return new
 
 
 # --- the report ----------------------------------------------------------------------------------
