@@ -1194,7 +1194,7 @@ for _name in ("Sum", "Mean", "Max", "NotEqual"):
 def _(scope):
     layer = keras.layers.Lambda(lambda x: 2 * x)
     with scope(safe_mode=False):
-        assert keras.layers.Lambda.from_config(layer.get_config())(3.0) == 6.0
+        assert keras.layers.Lambda.from_config(layer.get_config()).function(3.0) == 6.0
 
 
 @relied_on("keras.Sequential()._compile_config")
@@ -1208,8 +1208,9 @@ def _(_):
 
 @relied_on("keras.optimizers.SGD()._trainable_variables")
 def _(_):
-    for kind in (keras.optimizers.SGD, lambda: keras.optimizers.LossScaleOptimizer("sgd")):
-        made, variable = optimizer(kind)
+    for inner in ({}, {"inner_optimizer": keras.optimizers.SGD()}):
+        kind = keras.optimizers.LossScaleOptimizer if inner else keras.optimizers.SGD
+        made, variable = optimizer(kind, **inner)
         assert [each is variable for each in made._trainable_variables] == [True]
 
 

@@ -164,8 +164,9 @@ def _merge(config: dict[str, Any], embedding: dict[str, Any]) -> str:
 
 def _next(config: dict[str, Any], embedding: dict[str, Any]) -> list[dict[str, Any]]:
     """The layer after an embedding in a Sequential model, if there is one."""
-    following = config["layers"].index(embedding) + 1
-    return config["layers"][following : following + 1]
+    layers: list[dict[str, Any]] = config["layers"]
+    following = layers.index(embedding) + 1
+    return layers[following : following + 1]
 
 
 def _readers(config: dict[str, Any], embedding: dict[str, Any]) -> list[dict[str, Any]]:
@@ -218,7 +219,7 @@ def _which_calls_are_masked(pool: dict[str, Any], own: dict[str, Any]) -> list[b
     return [own["mask_zero"] and _class_of(pool) == _MEAN]
 
 
-def _is_mask(config: dict[str, Any], tensors: list[dict], ids: dict) -> bool:
+def _is_mask(config: dict[str, Any], tensors: list[dict[str, Any]], ids: dict[str, Any]) -> bool:
     """True if a tensor is the mask that an embedding makes of ids, or would make."""
     (tensor,) = tensors
     name, call, _ = tensor["keras_history"]
@@ -260,7 +261,7 @@ def _read_by(calls: Any) -> list[str]:
     return [tensor["keras_history"][0] for tensor in _tensors(calls)]
 
 
-def _ends(part: Any) -> Iterator[list]:
+def _ends(part: Any) -> Iterator[Sequence[Any]]:
     """The outputs in a structure of them: [name, call, number]."""
     if isinstance(part, (list, tuple)) and part and isinstance(part[0], str):
         yield part

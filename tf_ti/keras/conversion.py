@@ -41,7 +41,7 @@ class Report(tuple[Converted, ...]):
         return "\n".join(map(str, self)) or "there are no recurrent and no embedding layers"
 
 
-def convert(model: keras.Model) -> tuple[keras.Model, Report]:
+def convert(model: Any) -> tuple[Any, Report]:
     """Makes a model whose recurrent layers, and pooled embeddings, are those of tf_ti.keras.
 
     The new model has the weights of the old one, the names of its layers, its states, seeds and
@@ -63,8 +63,8 @@ def convert(model: keras.Model) -> tuple[keras.Model, Report]:
     not with Adam and the like.
 
     Args:
-        model: a functional or a Sequential model. Classes and functions of the user's own that its
-            layers refer to are found where Keras finds them, or in the layers' attributes.
+        model: a functional or a Sequential `keras.Model`. The user's own classes and functions that
+            its layers refer to are found where Keras finds them, or in the layers' attributes.
 
     Returns:
         The new model, and a `Report`: a `Converted` for each recurrent and each embedding layer.
@@ -107,7 +107,7 @@ def _own_objects(model: keras.Model) -> dict[str, Any]:
     values = [*owners]
     for owner in owners:  # without methods that Keras wraps
         values += [value for name, value in vars(owner).items() if not hasattr(type(owner), name)]
-    found: dict[str, set] = collections.defaultdict(set)
+    found: dict[str, set[Any]] = collections.defaultdict(set)
     for value in values:
         own = value if inspect.isfunction(value) else type(value)
         is_known = own.__module__.split(".")[0] in ("keras", "builtins", "tf_ti")
@@ -220,7 +220,9 @@ def _optimizer(model: keras.Model, copies: Mapping[int, Any]) -> Any:
 # --- the report ----------------------------------------------------------------------------------
 
 
-def _told(model: keras.Model, made: keras.Model, embeddings: Mapping[str, str]) -> Iterator:
+def _told(
+    model: keras.Model, made: keras.Model, embeddings: Mapping[str, str]
+) -> Iterator[Converted]:
     for path, old, new in _pairs(model, made):
         is_replaced = type(old) is not type(new)
         became = summaries.class_of(new) if is_replaced else ""

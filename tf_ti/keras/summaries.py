@@ -9,14 +9,14 @@ import tf_ti
 from tf_ti.keras import _internals
 
 
-def summary(model: keras.Model, print_fn: Callable[[str], Any] = print, **options: Any) -> None:
+def summary(model: Any, print_fn: Callable[[str], Any] = print, **options: Any) -> None:
     """Prints `model.summary()`, and below it how each recurrent layer of the model runs.
 
     Keras's table has one name for `keras.layers.LSTM` and `tf_ti.keras.LSTM`, and no line for
     layers inside of `keras.layers.Bidirectional` and the like. The lines below it tell them apart.
 
     Args:
-        model: any model of Keras, also of a subclass.
+        model: any `keras.Model`, also of a subclass.
         print_fn: called with the table, and with each line.
         **options: those of `model.summary`, such as `expand_nested`.
 
