@@ -46,6 +46,8 @@ KERAS_CELL = "tf_ti.scan, Keras's cell"
 KERAS = "Keras layer"
 OUR_RNN = "tf_ti.keras.RNN"
 KERAS_RNN = "keras.layers.RNN"
+CONVERTED = "tf_ti.keras.convert"
+KERAS_MODEL = "Keras model"
 BLOCK_LSTM = "tf.raw_ops.BlockLSTMV2"
 WHILE = "tf.while_loop"
 XLA = "tf.while_loop, XLA-compiled"
@@ -91,6 +93,7 @@ def run(quick: bool) -> Iterator[harness.Table]:
     yield cells_in_loops(repeats)
     yield new_cells(repeats)
     yield cells_in_layers(repeats)
+    yield converted_models(repeats)
 
 
 def limit_tensorflow(threads: int) -> None:
@@ -628,6 +631,51 @@ def cells_in_layers(repeats: int) -> harness.Table:
         _add_column(table, str(shape), seconds)
         what = f"{OUR_RNN} / {KERAS_RNN}, at {shape.name}"
         table.goals.append(harness.Goal(what, seconds[OUR_RNN] / seconds[KERAS_RNN], 0.3))
+    return table
+
+
+def converted_models(repeats: int) -> harness.Table:
+    table = harness.Table(
+        "Models of Keras, and what tf_ti.keras.convert makes of them: predict and fit",
+        "ms an epoch",
+        [],
+        reference=CONVERTED,
+        notes=[
+            "1,024 texts of 100 of 5,000 words, in batches of 32; embeddings of 32, 64 units; SGD"
+        ],
+    )
+    rng = np.random.default_rng(1)
+    texts = rng.integers(1, 5000, [1024, 100], np.int32)
+    labels = rng.integers(0, 2, [1024, 1]).astype(np.float32)
+    layers = {
+        "LSTM": lambda: tf.keras.layers.LSTM(64),
+        "GRU": lambda: tf.keras.layers.GRU(64),
+        "mean of embeddings": tf.keras.layers.GlobalAveragePooling1D,
+    }
+    for name, make in layers.items():
+        theirs = tf.keras.Sequential(
+            [
+                tf.keras.Input([100], dtype="int32"),
+                tf.keras.layers.Embedding(5000, 32),
+                make(),
+                tf.keras.layers.Dense(1, activation="sigmoid"),
+            ]
+        )
+        theirs.compile("sgd", "binary_crossentropy")
+        ours, _ = tf_ti.keras.convert(theirs)
+        models = {CONVERTED: ours, KERAS_MODEL: theirs}
+        found = [model.predict(texts, verbose=0) for model in models.values()]
+        _check(name, found[:1], found[1:])
+        for what in ("predict", "fit"):
+            data = (texts,) if what == "predict" else (texts, labels)
+            calls = {
+                row: functools.partial(getattr(model, what), *data, batch_size=32, verbose=0)
+                for row, model in models.items()
+            }
+            seconds = harness.measure(calls, repeats)
+            table.add_column(f"{name}, {what}", {row: 1e3 * s for row, s in seconds.items()})
+    fits = [column for column in table.columns if column.endswith("fit")]
+    table.add_goal(CONVERTED, KERAS_MODEL, 0.7, columns=fits)
     return table
 
 

@@ -1170,11 +1170,58 @@ def _(_):
     assert not keras.layers.Embedding(2, 2)._call_has_training_arg
 
 
+@relied_on("keras.src.models.functional.Functional")
+def _(functional):
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    assert type(model) is functional and {"layers", "output_layers"} <= model.get_config().keys()
+
+
 @relied_on("keras.layers.Layer()._flatten_layers")
 def _(_):
     inner = keras.layers.Bidirectional(keras.layers.LSTM(2))
     found = list(keras.Sequential([inner])._flatten_layers())
     assert inner in found and inner.forward_layer in found and inner.backward_layer in found
+
+
+for _name in ("Sum", "Mean", "Max", "NotEqual"):
+
+    @relied_on(f"keras.src.ops.numpy.{_name}")
+    def _(operation, name=_name):
+        x = keras.Input((3,))
+        y = {
+            "Sum": keras.ops.sum,
+            "Mean": keras.ops.mean,
+            "Max": keras.ops.max,
+            "NotEqual": lambda x: keras.ops.not_equal(x, 0),
+        }[name](x)
+        (made,) = (each for each in keras.Model(x, y).operations if type(each) is operation)
+        written = keras.saving.serialize_keras_object(made)
+        assert (written["module"], written["class_name"]) == (operation.__module__, name)
+
+
+@relied_on("keras.src.saving.serialization_lib.SafeModeScope")
+def _(scope):
+    layer = keras.layers.Lambda(lambda x: 2 * x)
+    with scope(safe_mode=False):
+        assert keras.layers.Lambda.from_config(layer.get_config()).function(3.0) == 6.0
+
+
+@relied_on("keras.Sequential()._compile_config")
+def _(_):
+    model, loss = keras.Sequential(), keras.losses.MeanSquaredError()
+    model.compile("sgd", loss)
+    arguments = model._compile_config.config
+    assert arguments["loss"] is loss
+    assert set(arguments) <= set(inspect.signature(model.compile).parameters)
+
+
+@relied_on("keras.optimizers.SGD()._trainable_variables")
+def _(_):
+    for inner in ({}, {"inner_optimizer": keras.optimizers.SGD()}):
+        kind = keras.optimizers.LossScaleOptimizer if inner else keras.optimizers.SGD
+        made, variable = optimizer(kind, **inner)
+        assert [each is variable for each in made._trainable_variables] == [True]
 
 
 def test_keras_runs_the_inner_loop_of_a_layer_with_its_states():

@@ -271,6 +271,16 @@ def layers() -> None:
     classes: list[type[Any]] = [optimizers.SGD, optimizers.Adagrad, optimizers.RowwiseAdagrad]
     classes += [optimizers.Adam, optimizers.AdamW]
 
+    model, report = tf_ti.keras.convert(layer)
+    assert_type(model, Any)
+    assert_type(report, tf_ti.keras.Report)
+    assert_type(report[0], tf_ti.keras.Converted)
+    assert_type(report[0].reason, str)
+    tf_ti.keras.summary(model, print_fn=print, expand_nested=True)
+
+    tf_ti.keras.convert()  # type: ignore[call-arg]
+    report[0].became = ""  # type: ignore[misc]
+    tf_ti.keras.summary(model, print_fn=3)  # type: ignore[arg-type]
     tf_ti.keras.EmbeddingBag(10_000)  # type: ignore[call-arg]
     tf_ti.keras.EmbeddingBag("10000", 16)  # type: ignore[arg-type]
     tf_ti.keras.EmbeddingBag(10_000, 16, combiner="median")  # type: ignore[arg-type]

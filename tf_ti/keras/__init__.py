@@ -21,18 +21,24 @@ from tf_ti.keras import _internals  # noqa: E402 - what it needs is checked firs
 _internals.check()
 
 from tf_ti.keras import optimizers  # noqa: E402
+from tf_ti.keras.conversion import Converted, Report, convert  # noqa: E402
 from tf_ti.keras.embedding_bag import EmbeddingBag  # noqa: E402
 from tf_ti.keras.embedding_bags import EmbeddingBags  # noqa: E402
 from tf_ti.keras.openvino import OpenVINO  # noqa: E402
 from tf_ti.keras.recurrent import GRU, LSTM, RNN, SimpleRNN  # noqa: E402
+from tf_ti.keras.summaries import summary  # noqa: E402
 
 __all__ = [
+    "Converted",
     "EmbeddingBag",
     "EmbeddingBags",
     "GRU",
     "LSTM",
     "OpenVINO",
     "RNN",
+    "Report",
     "SimpleRNN",
+    "convert",
     "optimizers",
+    "summary",
 ]

@@ -13,6 +13,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.models import functional
+from keras.src.ops import numpy as ops
+from keras.src.saving import serialization_lib
 
 # The methods that are overridden: their class, name and parameters.
 OVERRIDDEN = (
@@ -152,6 +155,49 @@ def dropout_mask(cell: Any, inputs: tf.Tensor) -> tf.Tensor:
     return cell.get_dropout_mask(inputs)
 
 
+# --- models --------------------------------------------------------------------------------------
+
+# The operations, as a configuration names them, that pool, and that mask ids.
+POOLING_OPS = {
+    f"{kind.__module__}.{kind.__name__}": combiner
+    for kind, combiner in ((ops.Sum, "sum"), (ops.Mean, "mean"), (ops.Max, "max"))
+}
+MASKING_OP = f"{ops.NotEqual.__module__}.{ops.NotEqual.__name__}"
+
+
 def layers_of(model: Any) -> list[Any]:
     """A model, and all layers in it."""
     return list(model._flatten_layers())
+
+
+def layers_in(layer: Any) -> list[Any]:
+    """The layers that are a layer's own, and not of those in it."""
+    return list(layer._flatten_layers(recursive=False, include_self=False))
+
+
+def is_plain_model(model: Any) -> bool:
+    """Returns true if a model consists of its layers: a functional or a Sequential one."""
+    return type(model) in (keras.Sequential, functional.Functional)
+
+
+def is_built_by_calls(layer: Any) -> bool:
+    """Returns true if a layer makes its variables when it is called, or says that it does."""
+    return (
+        isinstance(layer, keras.layers.Layer)
+        and type(layer).build_from_config is keras.layers.Layer.build_from_config
+    )
+
+
+def with_lambdas() -> AbstractContextManager:
+    """Lets configurations inside have lambdas: they come from no file."""
+    return serialization_lib.SafeModeScope(safe_mode=False)
+
+
+def compile_arguments(model: Any) -> dict[str, Any]:
+    """What a model was compiled with."""
+    return dict(model._compile_config.config)
+
+
+def trained_by(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer was built for."""
+    return list(optimizer._trainable_variables)

@@ -30,6 +30,13 @@ def _is_native(function: Any) -> bool:
 class _OurLoop:
     """Runs the steps of a layer of Keras, whatever its cell is, in a loop of tf_ti."""
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__().removesuffix('>')}, {self.how_it_runs()}>"
+
+    def how_it_runs(self) -> str:
+        """Says in which way the steps run, and why they do not natively."""
+        return "its cell in a loop of tf_ti"
+
     def inner_loop(
         self, sequences: Any, initial_state: Any, mask: Any, training: Any = False
     ) -> tuple[Any, Any, list[Any]]:
@@ -137,6 +144,23 @@ class _NativeLoop(_OurLoop):
             last = y[:, 0] if self.go_backwards else y[:, -1]
         # Keras returns the steps in the order in which they run.
         return last, tf.reverse(y, [1]) if self.go_backwards else y, states
+
+    def how_it_runs(self) -> str:
+        if _tf.expects_gpu():
+            return "Keras's loop: there is a GPU"
+        if problem := self._problem(training=False):
+            return f"its cell in a loop of tf_ti: {problem}"
+        problem = self._problem(training=True)
+        in_training = problem and f"; in training its cell in a loop of tf_ti: {problem}"
+        return f"one native op{in_training}"
+
+    def _problem(self, training: bool) -> str:
+        """Why the op cannot run the steps, and a loop around the cell does; "" if it can."""
+        try:
+            self._cell_spec(training)
+        except NotImplementedError as cause:
+            return str(cause)
+        return ""
 
     def _warn(self, what: str, cause: Any) -> None:
         if self._has_warned:
@@ -272,7 +296,7 @@ class RNN(_OurLoop, keras.layers.RNN):
     """
 
 
-_OURS = {
+OURS = {
     keras.layers.LSTM: LSTM,
     keras.layers.GRU: GRU,
     keras.layers.SimpleRNN: SimpleRNN,
@@ -283,11 +307,11 @@ _OURS = {
 @contextlib.contextmanager
 def our_loops(model: Any) -> Iterator[None]:
     """Within it, the recurrent layers of a model that are Keras's run as ours do."""
-    theirs = [layer for layer in _internals.layers_of(model) if type(layer) in _OURS]
+    theirs = [layer for layer in _internals.layers_of(model) if type(layer) in OURS]
     kinds = [type(layer) for layer in theirs]
     try:
         for layer, kind in zip(theirs, kinds):
-            layer.__class__ = _OURS[kind]
+            layer.__class__ = OURS[kind]
         yield
     finally:
         for layer, kind in zip(theirs, kinds):
