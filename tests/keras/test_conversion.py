@@ -253,7 +253,7 @@ def test_dtype_policies_are_kept(policy, tolerance):
         keras.config.set_dtype_policy("float32")
     model.compile(optimizers.LossScaleOptimizer(optimizers.SGD(0.1)), "mse")
     made, _ = tf_ti.keras.convert(model)
-    assert {layer.dtype_policy.name for layer in made.layers} == {policy}
+    assert {layer.dtype_policy.name for layer in [made, *made.layers]} == {policy}
     np.testing.assert_allclose(fit(made, IDS)["loss"], fit(model, IDS)["loss"], tolerance)
 
 
@@ -334,6 +334,11 @@ def test_a_compiled_model_in_a_model_stays_compiled():
     series = keras.Input((5, 3))
     made, _ = tf_ti.keras.convert(keras.Model(series, inner(series)))
     assert_trains_alike(made.get_layer(inner.name), inner, SERIES)
+
+
+def test_a_stateful_layer_that_was_never_called_has_no_states():
+    made, _ = tf_ti.keras.convert(keras.Sequential([L.LSTM(4, stateful=True)]))
+    assert made.layers[0].stateful and made.layers[0].states is None
 
 
 def test_states_are_taken_along():

@@ -59,8 +59,8 @@ def convert(model: Any) -> tuple[Any, Report]:
     Predictions are the same but for rounding, and so are the losses of training, with one
     exception. Where an Embedding became a bag, and an id comes more than once in a batch, the bag
     has one gradient for it, the sum. Keras has one for each time, which its optimizers square, and
-    clip, one by one: so training is the same with `keras.optimizers.SGD` that does not clip, and
-    not with Adam and the like.
+    clip, one by one. So training is the same with `keras.optimizers.SGD` and the optimizers of
+    `tf_ti.keras`, if they do not clip, and not with `keras.optimizers.Adam` and the like.
 
     Args:
         model: a functional or a Sequential `keras.Model`. The user's own classes and functions that
@@ -104,13 +104,14 @@ def convert(model: Any) -> tuple[Any, Report]:
 def _own_objects(model: keras.Model) -> dict[str, Any]:
     """The user's classes and functions in a model, by the names that configurations have."""
     owners = [*_internals.layers_of(model), *_optimizers(model)]
-    values = [*owners]
+    values = list(owners)
     for owner in owners:  # without methods that Keras wraps
         values += [value for name, value in vars(owner).items() if not hasattr(type(owner), name)]
     found: dict[str, set[Any]] = collections.defaultdict(set)
     for value in values:
         own = value if inspect.isfunction(value) else type(value)
-        is_known = own.__module__.split(".")[0] in ("keras", "builtins", "tf_ti")
+        package = (own.__module__ or "").split(".")[0]
+        is_known = package in ("keras", "builtins", "tf_ti")
         if not is_known and (inspect.isfunction(value) or hasattr(value, "get_config")):
             found[keras.saving.get_registered_name(own)].add(own)
     # Two of one name are none: the wrong one would be silent.
@@ -161,10 +162,11 @@ def _pairs(model: Any, made: Any, path: str = "") -> Iterator[tuple[str, Any, An
 
 
 def _copy_own(old: Any, new: Any) -> None:
-    """Copies what a layer keeps beside the variables of its model: states, vocabularies."""
-    states = (keras.tree.flatten(getattr(layer, "states", None)) for layer in (old, new))
-    if isinstance(old, keras.layers.RNN) and old.stateful:
-        for state, copy in zip(*states):
+    """Copies what a layer keeps beside its variables: policies, states, vocabularies."""
+    if _internals.is_plain_model(old):
+        new.dtype_policy = old.dtype_policy
+    if isinstance(old, keras.layers.RNN) and old.states is not None:
+        for state, copy in zip(keras.tree.flatten(old.states), keras.tree.flatten(new.states)):
             copy.assign(state)
     if type(old) is not type(new) or isinstance(old, keras.Model):
         return
