@@ -211,3 +211,22 @@ def test_a_loop_is_drawn_into_a_file_without_graphviz(tmp_path, monkeypatch):
     loop = sums(tf.ones([3]))
     assert loop.draw(tmp_path / "sums.svg") == str(tmp_path / "sums.svg")
     assert (tmp_path / "sums.svg").read_text() == loop._repr_svg_() + "\n"
+
+
+def test_drawings_in_a_function_are_no_code_of_it(tmp_path, caplog):
+    @tf.function
+    def call(xs):
+        with tf_ti.Loop("sums") as loop:
+            total, x = loop.add_recurrence(0.0), loop.add_iterator(xs)
+            loop.add_trip_limit(3, "count")
+            total.next = total + x
+            last = loop.add_loop_output(total, "last_value")
+        ports = tf_ti.PortMap([tf_ti.InputPort(0, 0, axis=0)], [tf_ti.OutputPort(0, 0)])
+        loop.draw(tmp_path / "sums.svg")
+        tf_ti.draw(ports, path=tmp_path / "ports.svg")
+        assert loop._repr_svg_() and ports._repr_svg_()
+        return last.tensor
+
+    assert call(tf.ones([3])).numpy() == 3
+    assert (tmp_path / "sums.svg").exists() and (tmp_path / "ports.svg").exists()
+    assert "AutoGraph" not in caplog.text

@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
+from tf_ti import _tf
 from tf_ti.loops.drawing import draw as _draw, picture as _picture
 from tf_ti.loops.drawing.diagram import Diagram
 
@@ -136,6 +137,7 @@ class PortMap:
     def __repr__(self) -> str:
         return f"PortMap(inputs={list(self.inputs)}, outputs={list(self.outputs)})"
 
+    @_tf.public
     def _repr_svg_(self) -> str:
         """The picture that a notebook shows."""
         return _picture.to_svg(_diagram(self))
@@ -207,6 +209,7 @@ def check_back_edges(back_edges: Sequence[BackEdge], ports: Sequence[InputPort])
             raise ValueError(f"{targets.count(target)} back edges lead to parameter {target}")
 
 
+@_tf.public
 def draw(
     port_map: PortMap,
     back_edges: Sequence[BackEdge] = (),

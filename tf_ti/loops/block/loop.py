@@ -411,6 +411,7 @@ class Loop:
             )
         return _draw.draw(diagram, path)
 
+    @_tf.public
     def _repr_svg_(self) -> str | None:
         """The picture that a notebook shows, once the outermost loop's block has ended."""
         diagram = self._diagram()
