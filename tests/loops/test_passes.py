@@ -197,7 +197,12 @@ def test_programs_say_that_they_run_all(notes_of, monkeypatch):
 
 IDS = tf.constant(np.random.default_rng(3).integers(1, 3, [T, B]))
 STAYING = {
-    "no rule": (XS, lambda x: tf.linalg.expm(tf.eye(N) * x[0, 0])[:B], "no rule for", None),
+    "no rule": (
+        XS,
+        lambda x: tf.linalg.inv(tf.eye(N) * x[0, 0])[:B],
+        "no rule for MatrixInverse",
+        None,
+    ),
     "integers that fail": (IDS, lambda i: i // (i + 1), "of integers it fails", "FloorDiv"),
     "random numbers": (
         XS,
