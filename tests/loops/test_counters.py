@@ -123,6 +123,23 @@ def test_a_loop_without_long_tensors_keeps_its_counter():
     assert not moved(call)
 
 
+def test_a_limit_far_beyond_an_iterator_is_named():
+    @tf.function
+    def call(xs):
+        with tf_ti.Loop() as loop:
+            x, k = loop.add_iterator(xs), loop.add_recurrence(0)
+            loop.add_trip_limit(2**40, TripLimit.COUNT)
+            k.next = k + 1
+            last = loop.add_loop_output(k, LoopOutput.LAST_VALUE)
+            total = loop.add_recurrence(0.0)
+            total.next = total + x * tf.cast(k, tf.float32)
+            sums = loop.add_loop_output(total, LoopOutput.LAST_VALUE)
+        return last.tensor, sums.tensor
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="iterator 0"):
+        call(tf.ones([3]))
+
+
 def test_a_while_loop_keeps_its_counter():
     def call():
         return tf_ti.while_loop(lambda k: k < 7, lambda k: [k + 2], [0])

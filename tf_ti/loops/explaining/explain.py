@@ -85,7 +85,7 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
         >>> print(tf_ti.explain(powers, tf.TensorSpec([3])))
         scan (..., line 3)
           runs as one program of 1 operation
-          no recurrent sequence: a state is no matrix of floats of known width
+          no recurrent sequence: a state is no matrix of floats, [rows, width]
           its gradient records 60 B
     """
     found = [loop for graph in _graphs(function, args, kwargs) for loop in _loops.find(graph)]

@@ -18,6 +18,10 @@ from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
 
+# A limit may be far beyond the iterators, which is an error of the loop's, and of no allocation.
+_MOST_STEPS = 2**20
+
+
 def split(loop: TracedLoop) -> Step | None:
     """Takes the counters out of the states of a loop, if there are any."""
     is_long = any(given.is_sliced for given in loop.spec.inputs)
@@ -56,7 +60,7 @@ def _steps(loop: TracedLoop) -> tuple[int | tf.Tensor, str] | None:
     limit = loop.num_iterations
     static = _tf.static_value(limit) if isinstance(limit, tf.Tensor) else limit
     if static is not None:
-        return max(int(static), 0), ""
+        return (max(int(static), 0), "") if static <= _MOST_STEPS else None
     for given, tensor in zip(loop.spec.inputs, loop.tensors):
         if given.is_sliced and given.mode != "iterator" and tensor.shape.rank:
             extent = tensor.shape[given.axis]
