@@ -17,7 +17,6 @@ from tf_ti.loops.passes.step import Mention, Note, Step
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import graphs as _graphs
 
-
 # A limit may be far beyond the iterators, which is an error of the loop's, and of no allocation.
 _MOST_STEPS = 2**20
 
