@@ -180,12 +180,13 @@ docs-look: $(venv)/.docs-look
 	  echo "make: no Chromium here: apt-get install chromium (Debian's package)"; exit 1; }
 	$(bin)/python docs/look.py $(SITE)
 
-# mypy checks what users write twice: without the types of TensorFlow, and with them.
+# mypy checks the package, then what users write: without TensorFlow's types, and with them.
 mypy := ../../$(lint)/bin/mypy --cache-dir=../../.cache/mypy
 lint: $(lint)/.tools
 	$(lint)/bin/clang-format --dry-run --Werror $(cpp)
 	$(lint)/bin/ruff format --check
 	$(lint)/bin/ruff check
+	$(lint)/bin/mypy
 	cd tests/type_checkers && $(mypy) usage.py
 	cd tests/type_checkers && $(mypy) --strict --config-file= usage.py
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(lint)/bin/pyright -p tests/type_checkers

@@ -76,7 +76,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _register_layers(_) -> None:
+def _register_layers(_: object) -> None:
     """Lets Keras find tf_ti's layers in the models that it loads.
 
     If they cannot be imported, the error is raised when `tf_ti.keras` is used.

@@ -10,6 +10,7 @@ types of the arrays there.
 
 import ctypes
 import pathlib
+from typing import Any
 
 _PATH = pathlib.Path(__file__).with_name("_tf_ti.so")
 _XLA_PATH = _PATH.with_name("_tf_ti_xla.so")
@@ -54,7 +55,7 @@ def _text(function: str) -> str:
     return text().decode()
 
 
-def _lowered_types() -> frozenset:
+def _lowered_types() -> frozenset[Any]:
     import tensorflow as tf
 
     return frozenset(map(tf.as_dtype, _text("TfTiLoweredTypes").split()))

@@ -3,9 +3,9 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
-_Function = TypeVar("_Function", bound=Callable)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def cure_for(name: str, function: str, words: Mapping[str, str]) -> str | None:
@@ -25,7 +25,7 @@ def with_cures(words: Mapping[str, str]) -> Callable[[_Function], _Function]:
         placed = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
-        def cure(args: tuple, kwargs: Mapping) -> str | None:
+        def cure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
             for name in kwargs:
                 if name not in placed and name not in named:
                     return cure_for(name, function.__name__, words)
@@ -46,6 +46,6 @@ def with_cures(words: Mapping[str, str]) -> Callable[[_Function], _Function]:
                     raise
             raise TypeError(message)
 
-        return call  # type: ignore[return-value]
+        return call  # type: ignore[return-value]  # it has the function's type
 
     return decorate

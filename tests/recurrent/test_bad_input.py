@@ -458,6 +458,8 @@ def test_what_is_no_recurrent_module_of_torch_is_an_error():
     w, r = np.ones([8, 3]), np.ones([8, 2])
     with pytest.raises(ValueError, match="weight_ih_l0 among them, got weight_hh_l0"):
         tf_ti.recurrent.from_torch({"weight_hh_l0": r})
+    with pytest.raises(TypeError, match="weight_ih_l0 must be an array of real numbers"):
+        tf_ti.recurrent.from_torch({"weight_hh_l0": r, "weight_ih_l0": None})
     for short in ({"weight_ih_l0": w[1:]}, {"weight_ih_l0": w, "bias_hh_l0": np.ones(7)}):
         with pytest.raises(ValueError, match="w and b must have as many rows as r, 8, got"):
             tf_ti.recurrent.from_torch({"weight_hh_l0": r, **short})

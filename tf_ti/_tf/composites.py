@@ -5,14 +5,14 @@ tf.map_fn encodes it.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.framework import composite_tensor, type_spec
 from tensorflow.python.util import nest_util
 
-CompositeTensor = composite_tensor.CompositeTensor
-BatchableTypeSpec = type_spec.BatchableTypeSpec
+CompositeTensor: TypeAlias = composite_tensor.CompositeTensor
+BatchableTypeSpec: TypeAlias = type_spec.BatchableTypeSpec
 
 
 def nest_items(container: Any) -> list[tuple[int | str, Any]]:

@@ -6,11 +6,11 @@ import os
 import types
 import warnings
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-_Function = TypeVar("_Function", bound=Callable)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _OURS = os.path.dirname(os.path.dirname(__file__))
 _HIDDEN = tuple(folder + os.sep for folder in (_OURS, os.path.dirname(tf.__file__)))
 _KERAS = f"{os.sep}keras{os.sep}src{os.sep}"
@@ -41,6 +41,7 @@ def public(function: _Function) -> _Function:
 def users_frame() -> types.FrameType:
     """The frame of the user's code that called us."""
     frame = inspect.currentframe()
+    assert frame is not None  # as there are in CPython, which TensorFlow needs
     while frame.f_back is not None and not _is_users(frame.f_code):
         frame = frame.f_back
     return frame

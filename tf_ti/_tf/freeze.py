@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from tensorflow.python.framework import convert_to_constants
 
@@ -41,7 +42,9 @@ class _Freezable(convert_to_constants._FunctionCaller):
         self.converted_self()
 
 
-def register_freezing(op_type: str, freeze: Callable, calls: Callable = lambda node: ()) -> None:
+def register_freezing(
+    op_type: str, freeze: Callable[..., Any], calls: Callable[..., Any] = lambda node: ()
+) -> None:
     """Says how a node of an op of ours changes where constants are made of variables.
 
     Args:

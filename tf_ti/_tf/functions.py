@@ -40,7 +40,9 @@ class _Dismantling:
         dismantle(self.graph)
 
 
-def make_concrete_function(name: str, add: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
+def make_concrete_function(
+    name: str, add: Callable[..., Any], specs: Sequence[tf.TensorSpec]
+) -> Callable[..., Any]:
     """A function of tensors that is `add` in a graph, and one operation for tapes.
 
     It is a tf.function of one trace, whose operations ask for the device that is asked for here: so
@@ -131,7 +133,7 @@ def without_graphs(function: atomic_function.AtomicFunction) -> atomic_function.
     return emptied(function, [emptied(child, None) for child in function.children])
 
 
-def find_function(graph: tf.Graph, name: str):
+def find_function(graph: tf.Graph, name: str) -> Any:
     """The function `name` as `graph` or a graph around it knows it, or None."""
     while graph is not None:
         function = graph._get_function(name)
@@ -147,18 +149,22 @@ def body_of(op: tf.Operation) -> str:
     return attrs[DIFFERENTIATED if DIFFERENTIATED in attrs else "body"].func.name
 
 
-def function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
+def function_graph(
+    op: tf.Operation, name: str, input_shapes: Sequence[tf.TensorShape] | None
+) -> FuncGraph:
     """The graph of the function `name`, to which `op` refers."""
     function = find_function(op.graph, name)
     return getattr(function, "graph", None) or loaded_function_graph(op, name, input_shapes)
 
 
-def loaded_function_graph(op: tf.Operation, name: str, input_shapes) -> FuncGraph:
+def loaded_function_graph(
+    op: tf.Operation, name: str, input_shapes: Sequence[tf.TensorShape] | None
+) -> FuncGraph:
     """A fresh graph of the function `name`, which `op` refers to, from its definition."""
     return control_flow_util_v2.get_func_graph(op, input_shapes, name)
 
 
-def renamed_function(function, name: str):
+def renamed_function(function: Any, name: str) -> Any:
     """The same function under another name."""
     definition = type(function.cached_definition)()
     definition.CopyFrom(function.cached_definition)
@@ -168,12 +174,12 @@ def renamed_function(function, name: str):
     return renamed
 
 
-def add_function(graph: tf.Graph, function) -> None:
+def add_function(graph: tf.Graph, function: Any) -> None:
     """Lets operations of a graph refer to a function, and to those that it calls."""
     graph._add_function_recursive(function)
 
 
-def use_function(function) -> str:
+def use_function(function: Any) -> str:
     """The function's name, for an attribute; the current graph learns to know the function."""
     if not tf.executing_eagerly():
         add_function(tf.compat.v1.get_default_graph(), function)

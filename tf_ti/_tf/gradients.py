@@ -1,6 +1,7 @@
 """Gradients: records of what is computed, and the gradient functions of operations."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import forwardprop_util, record as tape_lib
@@ -23,7 +24,13 @@ def have_tangents(tensors: Sequence[tf.Tensor]) -> bool:
     return bool(forwardprop_util.pack_tangents(list(tensors)).tangents)
 
 
-def record(name: str, inputs, outputs, gradient: Callable, jvp: Callable) -> None:
+def record(
+    name: str,
+    inputs: Sequence[tf.Tensor],
+    outputs: Sequence[tf.Tensor],
+    gradient: Callable[..., Any],
+    jvp: Callable[..., Any],
+) -> None:
     """Shows tapes and accumulators what was computed while they did not look.
 
     Args:
@@ -56,7 +63,7 @@ def list_element(tensor: tf.Tensor) -> tf.TensorSpec | None:
     return tf.TensorSpec(tf.TensorShape(element.shape), tf.as_dtype(element.dtype))
 
 
-def find_gradient(op: tf.Operation) -> Callable | None:
+def find_gradient(op: tf.Operation) -> Callable[..., Any] | None:
     """The gradient function that is registered for an operation with one of its own."""
     try:
         return ops.gradient_registry.lookup(op.get_attr("_gradient_op_type").decode())

@@ -26,7 +26,7 @@ def user_code():
     return ag_ctx.ControlStatusCtx(ag_ctx.Status.UNSPECIFIED)
 
 
-def user_function(function: Callable) -> Callable:
+def user_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """A user's function as AutoGraph converts it, to be called while a graph is traced.
 
     One without source, of a prompt or of `python -c`, is called as it is, as is a lambda beside
@@ -39,7 +39,7 @@ def user_function(function: Callable) -> Callable:
     return autograph_util.py_func_from_autograph(function)
 
 
-def _has_source(function: Callable, code: types.CodeType) -> bool:
+def _has_source(function: Callable[..., Any], code: types.CodeType) -> bool:
     """True if AutoGraph finds the source of a function."""
     lines = linecache.getlines(code.co_filename, function.__globals__)
     if not lines or code.co_name != "<lambda>":
@@ -73,10 +73,10 @@ class FuncGraph(func_graph.FuncGraph):
 
 def trace(
     name: str,
-    function: Callable,
+    function: Callable[..., Any],
     arguments: Sequence[Any],
-    convert: Callable | None = None,
-    arrange: Callable | None = None,
+    convert: Callable[..., Any] | None = None,
+    arrange: Callable[..., Any] | None = None,
 ) -> FuncGraph:
     """The graph of what a Python function computes, as tf.function traces it.
 

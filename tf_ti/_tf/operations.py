@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.eager import backprop, execute
@@ -11,9 +11,9 @@ from tensorflow.python.framework import op_def_registry, ops
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.types import core
 
-EagerTensor = ops.EagerTensor
+EagerTensor: TypeAlias = ops.EagerTensor
 # A tensor, eager or of a graph.
-TensorLike = core.Tensor
+TensorLike: TypeAlias = core.Tensor
 # Of resources and variants: what is known of the values in them.
 copy_handle_data = handle_data_util.copy_handle_data
 
@@ -42,7 +42,7 @@ def attribute(op: tf.Operation, name: str) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def inputs_by_name(op: tf.Operation, inputs: Sequence[Any]) -> dict[str, list]:
+def inputs_by_name(op: tf.Operation, inputs: Sequence[Any]) -> dict[str, list[tf.Tensor]]:
     """The inputs of an op, or others in their places, by their names in its definition.
 
     Args:
@@ -113,7 +113,13 @@ def create_operation(
     )
 
 
-def _add_operation(op_def, inputs, dtypes, attrs, name) -> list[tf.Tensor]:
+def _add_operation(
+    op_def: Any,
+    inputs: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    attrs: Mapping[str, Any],
+    name: str | None,
+) -> list[tf.Tensor]:
     graph = tf.compat.v1.get_default_graph()
     op = create_operation(graph, op_def, inputs, dtypes, attrs, name)
     if execute.must_record_gradient():
@@ -138,7 +144,7 @@ def is_opaque(tensor: tf.Tensor) -> bool:
     )
 
 
-def keep_on_host(op: tf.Operation, inputs, outputs) -> None:
+def keep_on_host(op: tf.Operation, inputs: Sequence[int], outputs: Sequence[int]) -> None:
     """Gives and takes these inputs and outputs of an op in the host's memory, on a GPU too."""
     for name, indices in (("_input_hostmem", inputs), ("_output_hostmem", outputs)):
         value = tf.compat.v1.AttrValue()
@@ -174,6 +180,6 @@ def set_control_inputs(op: tf.Operation, others: Sequence[tf.Operation]) -> None
     op._add_control_inputs(others)
 
 
-def key_of_eager_tensor(tensor: EagerTensor) -> tuple:
+def key_of_eager_tensor(tensor: EagerTensor) -> tuple[int, tuple[int, ...]]:
     """The type and the shape of a tensor, hashable and at little cost."""
     return tensor._datatype_enum(), tensor._shape_tuple()

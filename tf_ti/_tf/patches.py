@@ -6,6 +6,7 @@ the earlier tf_ti made, and what TensorFlow had before is found behind it.
 """
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.eager import backprop, forwardprop
@@ -20,22 +21,30 @@ from tensorflow.python.ops.parallel_for import pfor as pfor_lib
 from tf_ti._tf.operations import is_dead
 from tf_ti._tf.variables import READS
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-def _replaced(function: Callable) -> Callable:
+
+def _replaced(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function of TensorFlow behind one of an earlier tf_ti; every other as it is."""
     return getattr(function, "tf_ti_replaces", function)
+
+
+def _replacing(replaced: Callable[..., Any], function: Any) -> Any:
+    """A function of ours, in which `_replaced` finds that of TensorFlow."""
+    function.tf_ti_replaces = replaced
+    return function
 
 
 # --- gradients -----------------------------------------------------------------------------------
 
 
-def register_gradient(op_type: str):
+def register_gradient(op_type: str) -> Callable[[_Function], _Function]:
     """As tf.RegisterGradient, which refuses an op that has a gradient from an earlier import."""
     ops.gradient_registry._registry.pop(op_type, None)
     return tf.RegisterGradient(op_type)
 
 
-def register_jvp(op_type: str, function: Callable) -> None:
+def register_jvp(op_type: str, function: Callable[..., Any]) -> None:
     """Says how an op takes tangents forward: function(op, tangents) -> a tangent of each output.
 
     Without it a ForwardAccumulator goes through the gradient's gradient, which raises an error
@@ -51,7 +60,7 @@ def register_jvp(op_type: str, function: Callable) -> None:
 # --- vectorisation -------------------------------------------------------------------------------
 
 
-def register_pfor(op_type: str):
+def register_pfor(op_type: str) -> Callable[[_Function], _Function]:
     """Says how tf.vectorized_map and jacobians vectorise an op of ours.
 
     Without it they run the op lane by lane, in a tf.while_loop, or raise an error.
@@ -64,7 +73,9 @@ def register_pfor(op_type: str):
     return register
 
 
-def register_pfor_where(applies: Callable, op_type: str):
+def register_pfor_where(
+    applies: Callable[[Any], bool], op_type: str
+) -> Callable[[_Function], _Function]:
     """Says how an op of TensorFlow's is vectorised where `applies(pfor_input)`.
 
     Gradients add up the loops' sequences by AddN, and begin with their ZerosLike. TensorFlow would
@@ -76,8 +87,7 @@ def register_pfor_where(applies: Callable, op_type: str):
         def convert(pfor_input):
             return (converter if applies(pfor_input) else usual)(pfor_input)
 
-        convert.tf_ti_replaces = usual
-        register_pfor(op_type)(convert)
+        register_pfor(op_type)(_replacing(usual, convert))
         return converter
 
     return register
@@ -120,11 +130,11 @@ def wait_for_no_dead(op_type: str) -> None:
 
 # --- freezing ------------------------------------------------------------------------------------
 
-_convertibles: dict[str, Callable] = {}
+_convertibles: dict[str, Callable[..., Any]] = {}
 _usual_node = _replaced(convert_to_constants._Node.new)
 
 
-def register_convertible(op_type: str, make: Callable) -> None:
+def register_convertible(op_type: str, make: Callable[..., Any]) -> None:
     """Says as what TensorFlow sees an op of ours while it makes constants of variables.
 
     Args:
@@ -140,5 +150,4 @@ def _new_node(node, function, enclosing_graph):
 
 # No registry is there, but a chain of ifs: the function is replaced. Else an op of ours that reads
 # a variable would get a constant where it expects a resource.
-_new_node.tf_ti_replaces = _usual_node
-convert_to_constants._Node.new = staticmethod(_new_node)
+convert_to_constants._Node.new = staticmethod(_replacing(_usual_node, _new_node))

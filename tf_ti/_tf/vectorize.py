@@ -33,7 +33,7 @@ def make_pfor(outer: pfor_lib.PFor, graph: FuncGraph, lanes: tf.Tensor | int) ->
     )
 
 
-def convert_lane_by_lane(pfor_input, cause: Exception | str):
+def convert_lane_by_lane(pfor_input: Any, cause: Exception | str) -> Any:
     """Runs an op in a tf.while_loop, where it cannot be vectorised."""
     pfor = pfor_input.pfor
     if not pfor.fallback_to_while_loop:

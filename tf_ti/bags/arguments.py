@@ -4,6 +4,7 @@ Functions named `to_` convert an argument, or raise an error that names it. They
 of tensors only where two of them must be the same.
 """
 
+import contextlib
 import math
 import numbers
 from collections.abc import Sequence
@@ -299,7 +300,7 @@ def _check_shape(
 
 def asserting_same(
     expected: Sequence[tf.Tensor], given: Sequence[tf.Tensor], message: str, prefix: str
-):
+) -> contextlib.AbstractContextManager[Any]:
     """A context whose ops run only if the tensors are equal. The same tensor costs nothing."""
     checks = []
     for e, g in zip(expected, given):

@@ -8,7 +8,8 @@ sqrtn divides the bag by, and with <x, y> the dot product of two rows:
     weights gradient:  out[i] = derivative of sum over b of <out[b], grad[b]> by the weight of i
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -85,13 +86,13 @@ class _Part(NamedTuple):
     weights_input: int | None
     argmax_output: int | None
 
-    def argmax(self, op) -> tf.Tensor:
+    def argmax(self, op: tf.Operation) -> tf.Tensor:
         if self.argmax_output is None:
             raise ValueError(f"{op.type}: without argmax, max has no derivative")
         return op.outputs[self.argmax_output]
 
 
-def _parts(op) -> list[_Part]:
+def _parts(op: tf.Operation) -> list[_Part]:
     """One for each table."""
     several = Bags.of_several(op) if op.type.endswith(SEVERAL) else [Bags.of(op)]
     num_weights = sum(bags.weights is not None for bags in several)
@@ -115,11 +116,11 @@ def _pool_gradient(op, *grads):
     return gradients
 
 
-def _add_gradients(op, part: _Part, grad: tf.Tensor, gradients: list):
+def _add_gradients(op: tf.Operation, part: _Part, grad: tf.Tensor, gradients: list[Any]) -> None:
     """Puts those of a table, and of its weights, where the op's inputs are."""
     table, bags = _table(op, part.number), part.bags
     reads = []
-    if bags.weights is not None and _is_wanted(op, part.weights_input):
+    if part.weights_input is not None and _is_wanted(op, part.weights_input):
         reads.append(_weights_gradient(table, bags, grad))
         gradients[part.weights_input] = reads[0]
     if _is_wanted(op, part.number):
@@ -134,7 +135,7 @@ def _pool_jvp(op, tangents):
     return of_output + [None] * (len(op.outputs) - len(of_output))
 
 
-def _tangent(op, part: _Part, tangents) -> tf.Tensor:
+def _tangent(op: tf.Operation, part: _Part, tangents: Sequence[tf.Tensor | None]) -> tf.Tensor:
     """That of what one of an op's tables gives."""
     number, bags = part.number, part.bags
     output, of_table = op.outputs[number], tangents[number]
@@ -144,7 +145,7 @@ def _tangent(op, part: _Part, tangents) -> tf.Tensor:
         tangent = _select(of_table, bags, part.argmax(op), output)
     else:
         tangent = bags.pool(Table(of_table, output.dtype))[0]
-    if bags.weights is not None:
+    if part.weights_input is not None:
         direction = tangents[part.weights_input]
         coefficients = _coefficients(bags, tf.shape(output)[0], direction)
         by_weights = bags.replace(weights=coefficients, reduction="sum", default_index=None)
@@ -261,7 +262,7 @@ def _coefficients(bags: Bags, count: tf.Tensor, direction: tf.Tensor) -> tf.Tens
     """How the weights, each divided by its bag's divisor, change when they go in `direction`."""
     if bags.reduction == "sum":
         return direction
-    dtype = bags.weights.dtype
+    dtype = direction.dtype
     wide = tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
     weights, direction = tf.cast(bags.weights, wide), tf.cast(direction, wide)
     if bags.padding_idx is not None:

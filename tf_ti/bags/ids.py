@@ -31,7 +31,7 @@ class Outer:
 
     def restore(self, rows: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         """The rows of the bags, [bags, ...], in these dimensions."""
-        if self.shape is not None:
+        if self.static_shape is not None:
             width = rows.shape[1:]
             shape = tf.concat([tf.cast(self.shape, tf.int64), tf.shape(rows, tf.int64)[1:]], 0)
             rows = tf.reshape(rows, shape)
@@ -45,7 +45,7 @@ _BAGS_ALONE = Outer()
 def _with_rows(
     ragged: tf.RaggedTensor | None, ragged_rank: int, rows: tf.Tensor
 ) -> tf.Tensor | tf.RaggedTensor:
-    if not ragged_rank:
+    if ragged is None or not ragged_rank:
         return rows
     return ragged.with_values(_with_rows(ragged.values, ragged_rank - 1, rows))
 

@@ -103,7 +103,8 @@ def embedding_bags(
         _one_for_each("max_norm", max_norm, count),
         _one_for_each("norm_type", norm_type, count),
     )
-    lookups, outers = [], []
+    lookups: list[Lookup] = []
+    outers = []
     for k, (table, ids_of_table, weights_of_table, reduction, default, padding, *norm) in enumerate(
         of_tables
     ):

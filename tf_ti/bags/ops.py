@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -108,12 +108,15 @@ class Bags:
         kind = KINDS.get(op.type.removeprefix(PREFIX).removeprefix("Resource"))
         kind = kind or _tf.attribute(op, "bags")
         lists = (named.get(name, []) for name in ("num_segments", "default_index", _WEIGHTS))
-        tensors = (next(iter(n), None) for n in (named["indices"], bounds, *lists))
+        bounds, count, default_index, weights = (next(iter(n), None) for n in (bounds, *lists))
         has_last = kind == "offsets" and bool(_tf.attribute(op, "include_last_offset"))
-        return cls(kind, *tensors, has_last, *cls._options(op))
+        (indices,), options = named["indices"], cls._options(op)
+        return cls(kind, indices, bounds, count, default_index, weights, has_last, *options)
 
     @classmethod
-    def of_several(cls, op: tf.Operation, inputs: Sequence[tf.Tensor] | None = None):
+    def of_several(
+        cls, op: tf.Operation, inputs: Sequence[tf.Tensor] | None = None
+    ) -> list["Bags"]:
         """The bags of each table of an op of several, or of others in place of its inputs."""
         named = _tf.inputs_by_name(op, op.inputs if inputs is None else inputs)
         lists = {name: iter(tensors) for name, tensors in named.items()}
@@ -146,17 +149,17 @@ class Bags:
         reduction = "sum" if op.type == PARTITION else _tf.attribute(op, "reduction")
         return padding_idx[0] if padding_idx else None, reduction
 
-    def replace(self, **changes) -> "Bags":
+    def replace(self, **changes: Any) -> "Bags":
         # dataclasses.replace takes twice as long, of which an eager call has several.
         return Bags(**{**vars(self), **changes})
 
     def _optional_inputs(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         return _present(self.default_index), _present(self.weights)
 
-    def _attributes(self) -> dict:
+    def _attributes(self) -> dict[str, Any]:
         return {"padding_idx": [] if self.padding_idx is None else [self.padding_idx]}
 
-    def _gradient_attributes(self) -> dict:
+    def _gradient_attributes(self) -> dict[str, Any]:
         return {
             "bags": self.kind,
             "include_last_offset": self.include_last_offset,
@@ -192,7 +195,7 @@ class Bags:
         """The number of bags; what is below 0 is for the kernels to refuse."""
         if self.kind == "segments":
             return self.num_segments
-        ends = self.bounds if self.kind == "offsets" else self.indices
+        ends = self.indices if self.bounds is None else self.bounds
         count = tf.shape(ends)[0] if ends.shape[0] is None else ends.shape[0]
         return count - int(self.include_last_offset)
 
@@ -208,14 +211,13 @@ class Bags:
         Of a variable's rows it is computed where the variable is; else a number of rows will do.
         `number` is the table's in errors, where there are several.
         """
-        is_resource = isinstance(table, Table) and table.is_resource
-        if is_resource:
-            op, table = ops.tf_ti_resource_embedding_bag_grad, table.source
+        if isinstance(table, Table) and table.is_resource:
+            op, source = ops.tf_ti_resource_embedding_bag_grad, table.source
         else:
             op = ops.tf_ti_embedding_bag_grad
-            table = table.shape()[0] if isinstance(table, Table) else table
+            source = table.shape()[0] if isinstance(table, Table) else table
         rows, values = op(
-            table,
+            source,
             grad,
             self.indices,
             _present(self.bounds),
@@ -234,8 +236,8 @@ class Bags:
         handles: list[tf.Tensor],
         grad: tf.Tensor,
         argmax: tf.Tensor | None,
-        *numbers,
-        **attributes,
+        *numbers: tf.Tensor,
+        **attributes: Any,
     ) -> None:
         """An optimizer's step with table_gradient(), which no memory holds."""
         getattr(ops, f"tf_ti_embedding_bag_{rule}")(
@@ -345,7 +347,7 @@ def pool_several(
     """
     bags = of_one_index_type(bags)
     weighted = [k for k, each in enumerate(bags) if each.weights is not None]
-    if len({bags[k].weights.dtype for k in weighted}) > 1:
+    if len({each.weights.dtype for each in bags if each.weights is not None}) > 1:
         bags = [
             each
             if each.weights is None

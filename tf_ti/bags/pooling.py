@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -56,7 +57,7 @@ def pool_all(lookups: Sequence[Lookup], name: str | None = None) -> list[tf.Tens
     Those with a `max_norm`, whose rows are tensors, and maybe of a wider dtype, have an op of their
     own.
     """
-    results: list = [None] * len(lookups)
+    results: list[Any] = [None] * len(lookups)
     for is_clipped in (False, True):
         numbers = [k for k, each in enumerate(lookups) if (each.max_norm is not None) == is_clipped]
         if not numbers:
@@ -64,9 +65,8 @@ def pool_all(lookups: Sequence[Lookup], name: str | None = None) -> list[tf.Tens
         tables = [lookups[k].tables[0] for k in numbers]
         bags = [lookups[k].bags for k in numbers]
         if is_clipped:
-            touched = [
-                _touched(lookups[k], *of_one_index_type([lookups[k].bags]), k) for k in numbers
-            ]
+            bags = [of_one_index_type([each])[0] for each in bags]
+            touched = [_touched(lookups[k], each, k) for k, each in zip(numbers, bags)]
             tables, bags = zip(*touched)
         with_argmax = any(needs_argmax(each.reduction) for each in bags)
         pooled = pool_several(tables, bags, numbers, with_argmax, name)

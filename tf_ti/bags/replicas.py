@@ -94,7 +94,13 @@ def update(
         context.merge_call(merge, args=(slices, *numbers))
 
 
-def _update_copies(strategy, variable, slices, numbers, update_copy) -> None:
+def _update_copies(
+    strategy: tf.distribute.Strategy,
+    variable: tf.Variable,
+    slices: tf.IndexedSlices,
+    numbers: Sequence[tf.Tensor],
+    update_copy: Callable[..., None],
+) -> None:
     def update_one(_, slices, *numbers):
         update_copy(slices, numbers)
 
@@ -126,7 +132,7 @@ def _has_own_copies(variable: tf.Variable) -> bool:
     return has_copies and variable.synchronization == tf.VariableSynchronization.ON_READ
 
 
-def _placement(variable: tf.Variable) -> tuple | None:
+def _placement(variable: tf.Variable) -> tuple[Any, ...] | None:
     variable = _container(variable)
     if not _tf.is_distributed(variable):
         return None

@@ -10,6 +10,8 @@ are alike.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +20,10 @@ from tf_ti import _tf
 from tf_ti._library import ops
 from tf_ti.bags.ops import KINDS, PARTITION, PREFIX, SEVERAL, Bags, Table, local_rows
 
+_Converter = TypeVar("_Converter", bound=Callable[..., Any])
 
-def _register(op_type: str):
+
+def _register(op_type: str) -> Callable[[_Converter], _Converter]:
     """As _tf.register_pfor, for a function that may raise NotVectorized."""
 
     def register(converter):
@@ -45,7 +49,7 @@ def _register(op_type: str):
 class _Given:
     """The bags of an op that is to be vectorised, and what of them is stacked."""
 
-    def __init__(self, pfor, wrapped: Bags):
+    def __init__(self, pfor: Any, wrapped: Bags):
         self.pfor = pfor
         self._wrapped = wrapped
         names = ("indices", "bounds", "num_segments", "default_index", "weights")
@@ -55,7 +59,7 @@ class _Given:
         self.bags = self._wrapped.replace(**{name: w.t for name, w in given.items()})
 
     @classmethod
-    def of(cls, pfor_input) -> "_Given":
+    def of(cls, pfor_input: Any) -> "_Given":
         return cls(pfor_input.pfor, Bags.of(pfor_input.op, pfor_input.inputs))
 
     def tiled(self, name: str) -> tf.Tensor:
@@ -63,21 +67,21 @@ class _Given:
         return _tf.stacked(self.pfor, getattr(self._wrapped, name))
 
 
-def _unstacked(pfor_input, index: int, label: str) -> tf.Tensor:
+def _unstacked(pfor_input: Any, index: int, label: str) -> tf.Tensor:
     if pfor_input.input(index).is_stacked:
         raise _tf.NotVectorized(f"{label} differs from lane to lane")
     return pfor_input.input(index).t
 
 
-def _table(pfor_input, number: int = 0) -> Table:
+def _table(pfor_input: Any, number: int = 0) -> Table:
     return Table(pfor_input.input(number).t, tf.as_dtype(pfor_input.get_attr("T")))
 
 
-def _tiled(pfor_input, index: int) -> tf.Tensor:
+def _tiled(pfor_input: Any, index: int) -> tf.Tensor:
     return _tf.stacked(pfor_input.pfor, pfor_input.input(index))
 
 
-def _count(pfor) -> tf.Tensor:
+def _count(pfor: Any) -> tf.Tensor:
     return tf.cast(pfor.loop_len_vector[0], tf.int64)
 
 
@@ -143,7 +147,7 @@ def _rows(
     return tf.where(tf.equal(indices, padding_idx), np.int64(-2), shifted), -2
 
 
-def _table_in_order(pfor_input, number: int = 0) -> tuple[Table, tf.Tensor | None]:
+def _table_in_order(pfor_input: Any, number: int = 0) -> tuple[Table, tf.Tensor | None]:
     """The tables of all lanes as one, and how many rows each has; None if all have the same."""
     table = _table(pfor_input, number)
     if not pfor_input.input(number).is_stacked:
@@ -171,7 +175,8 @@ class _Merged:
             num_bags: how many there are in a lane; only for segments.
             num_rows: how many rows the table of each lane has; None if all have the same table.
         """
-        bags, changes = given.bags, {}
+        bags = given.bags
+        changes: dict[str, Any] = {}
         self.count = _count(given.pfor)
         self.indices = tf.cast(given.tiled("indices"), tf.int64)
         self.num_indices = tf.reduce_prod(tf.shape(self.indices, tf.int64)[1:])
@@ -270,7 +275,7 @@ def _vectorize_several(pfor_input):
     return [rows for rows, *_ in of_tables] + positions
 
 
-def _pooled(pfor_input, number: int, given: _Given) -> list:
+def _pooled(pfor_input: Any, number: int, given: _Given) -> list[Any]:
     """The rows of one of an op's tables, and the origins of their maxima, if the op has these."""
     is_stacked = pfor_input.input(number).is_stacked
     with_argmax = given.bags.reduction == "max" and bool(pfor_input.get_attr("num_argmax"))
@@ -308,7 +313,7 @@ for _prefix in (PREFIX, f"{PREFIX}Resource"):
     _register(_prefix + SEVERAL)(_vectorize_several)
 
 
-def _num_emb(pfor_input) -> tf.Tensor:
+def _num_emb(pfor_input: Any) -> tf.Tensor:
     """The number of rows that input 0 is, or that its variable has."""
     source = _unstacked(pfor_input, 0, "num_emb")
     return _table(pfor_input).shape()[0] if source.dtype == tf.resource else source
@@ -416,7 +421,7 @@ def _vectorize_positions(pfor_input):
     return [_tf.wrap(tf.cast(_unshifted(positions, size), pfor_input.get_attr("Tindices")), True)]
 
 
-def _refuse_update(name: str):
+def _refuse_update(name: str) -> Callable[[Any], NoReturn]:
     def refuse(pfor_input):
         # TensorFlow runs what changes a variable once more, as it is in the first lane.
         raise ValueError(f"{name} cannot run in tf.vectorized_map; return the slices instead")

@@ -9,7 +9,7 @@ each name.
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -50,7 +50,13 @@ def check() -> None:
 # --- optimizers ----------------------------------------------------------------------------------
 
 
-class SparseGradients:
+if TYPE_CHECKING:
+    from keras.optimizers import Optimizer as _Base
+else:
+    _Base = object
+
+
+class SparseGradients(_Base):
     """In front of one of Keras's optimizers: takes gradients that are tf.IndexedSlices.
 
     A subclass has `_apply_with_tables(grads, variables)`, for gradients some of which are sparse,
@@ -108,7 +114,7 @@ def step(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None
     optimizer._backend_update_step(grads, variables, optimizer.learning_rate)
 
 
-def colocated(optimizer: Any, variable: tf.Variable) -> AbstractContextManager:
+def colocated(optimizer: Any, variable: tf.Variable) -> AbstractContextManager[Any]:
     """Places the variables that are made inside where this one is."""
     return optimizer._distribution_strategy.extended.colocate_vars_with(variable)
 
@@ -188,7 +194,7 @@ def is_built_by_calls(layer: Any) -> bool:
     )
 
 
-def with_lambdas() -> AbstractContextManager:
+def with_lambdas() -> AbstractContextManager[Any]:
     """Lets configurations inside have lambdas: they come from no file."""
     return serialization_lib.SafeModeScope(safe_mode=False)
 

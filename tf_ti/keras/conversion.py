@@ -245,7 +245,7 @@ def _why_it_stays(layer: Any) -> str:
         return _OF_CODE
     if type(layer) in OURS.values():
         return f"it is of tf_ti.keras already: {layer.how_it_runs()}"
-    if isinstance(layer, tuple(OURS.values())):
+    if any(isinstance(layer, ours) for ours in OURS.values()):
         return f"it is of a class derived from tf_ti.keras's: {layer.how_it_runs()}"
     if summaries.class_of(layer).startswith("keras."):
         return f"tf_ti.keras has no {type(layer).__name__}"

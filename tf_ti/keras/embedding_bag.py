@@ -242,7 +242,7 @@ class EmbeddingBag(keras.layers.Layer):
             "norm_type": self.norm_type,
         }
 
-    def _check_inputs(self, inputs: Any, mask: Any) -> tuple[Any, Any, list]:
+    def _check_inputs(self, inputs: Any, mask: Any) -> tuple[Any, Any, list[Any]]:
         """Returns ids, weights or None, and masks; they are symbolic where `inputs` are."""
         if isinstance(inputs, dict):
             if "ids" not in inputs or not inputs.keys() <= {"ids", "weights"}:
@@ -288,10 +288,11 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_positive(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and value > 0
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_real and value > 0
 
 
-def _map_values(function: Callable, x: Any) -> Any:
+def _map_values(function: Callable[..., Any], x: Any) -> Any:
     if isinstance(x, tf.SparseTensor):
         return x.with_values(function(x.values))
     if isinstance(x, tf.RaggedTensor):

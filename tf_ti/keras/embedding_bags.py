@@ -94,7 +94,7 @@ class EmbeddingBags(keras.layers.Layer):
     def call(self, inputs: Any, mask: Any = None) -> dict[str, tf.Tensor | tf.RaggedTensor]:
         look_ups = self._of_each(EmbeddingBag._look_up, inputs, mask)
         embeddings, options = zip(*look_ups.values())
-        lists = {name: [each[name] for each in options] for name in options[0]}
+        lists: dict[str, Any] = {name: [each[name] for each in options] for name in options[0]}
         pooled = tf_ti.embedding_bags(embeddings, **lists)
         return {
             feature: keras.ops.cast(rows, self.tables[self.features[feature]].compute_dtype)
@@ -128,7 +128,7 @@ class EmbeddingBags(keras.layers.Layer):
         tables = {name: deserialize(table) for name, table in config["tables"].items()}
         return super().from_config({**config, "tables": tables})
 
-    def _of_each(self, function: Callable, inputs: Any, mask: Any) -> dict[str, Any]:
+    def _of_each(self, function: Callable[..., Any], inputs: Any, mask: Any) -> dict[str, Any]:
         """For each feature what a function of its table, its inputs and their mask gives."""
         masks = {} if mask is None else mask
         for label, given in (("inputs", inputs), ("mask", masks)):

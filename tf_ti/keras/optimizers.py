@@ -81,7 +81,7 @@ class _RowUpdates(_internals.SparseGradients):
         gradient = with_values(gradient, tf.cast(gradient.values, variable.dtype))
         self._update_rows(gradient, variable, tf.cast(learning_rate, slots))
 
-    def _decay_of(self, variable) -> float:
+    def _decay_of(self, variable: Any) -> float:
         if self.weight_decay is None or not _internals.decays(self, variable):
             return 0.0
         return self.weight_decay

@@ -1,8 +1,8 @@
 """`tf_ti.keras.RNN`, whose loop is ours, and `LSTM`, `GRU`, `SimpleRNN`: one native op."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -27,7 +27,13 @@ def _is_native(function: Any) -> bool:
         return False
 
 
-class _OurLoop:
+if TYPE_CHECKING:
+    from keras.layers import RNN as _Base
+else:
+    _Base = object
+
+
+class _OurLoop(_Base):
     """Runs the steps of a layer of Keras, whatever its cell is, in a loop of tf_ti."""
 
     def __repr__(self) -> str:
@@ -247,7 +253,7 @@ _DOC = """`keras.layers.{name}`, whose steps run as one native op on a CPU.
     """
 
 
-def _describe(source: str):
+def _describe(source: str) -> Callable[[type], type]:
     def describe(layer):
         layer.__doc__ = _DOC.format(name=layer.__name__, activations=_LISTED, source=source)
         return layer
@@ -296,7 +302,7 @@ class RNN(_OurLoop, keras.layers.RNN):
     """
 
 
-OURS = {
+OURS: dict[Any, type[_OurLoop]] = {
     keras.layers.LSTM: LSTM,
     keras.layers.GRU: GRU,
     keras.layers.SimpleRNN: SimpleRNN,

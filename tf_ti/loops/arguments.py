@@ -38,7 +38,7 @@ def at_least_0(count: tf.Tensor) -> tf.Tensor:
     return tf.maximum(count, 0) if static is None else tf.constant(max(static, 0), tf.int64)
 
 
-def check_checkpoint_every(checkpoint_every) -> None:
+def check_checkpoint_every(checkpoint_every: Any) -> None:
     if checkpoint_every is None:
         return
     is_int = isinstance(checkpoint_every, numbers.Integral)
@@ -49,7 +49,7 @@ def check_checkpoint_every(checkpoint_every) -> None:
 
 
 def check_back_edge(
-    label: str, spec: tf.TensorSpec, dtype: tf.DType, shape, source: str, cure: str
+    label: str, spec: tf.TensorSpec, dtype: tf.DType, shape: tf.TensorShape, source: str, cure: str
 ) -> None:
     """A state's next value must fit the body's parameter; `cure` says how another shape may."""
     if dtype != spec.dtype:

@@ -2,18 +2,19 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tf_ti.loops import passes as _passes
+from tf_ti.loops.passes.step import Fuse
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import eager as _eager, plain as _plain
 from tf_ti.loops.tracing.kept import Ticket
 from tf_ti.loops.tracing.structure import Structure
 from tf_ti.loops.tracing.way import Way
 
-Limit = int | tf.Tensor | None
+Limit: TypeAlias = int | tf.Tensor | None
 
 
 def call(
@@ -62,7 +63,7 @@ def _call_plainly(
         outputs = _plain.run(way, given, count)
     else:  # only a trace tells the types of the outputs
         loop = trace(way, given, num_iterations)
-        outputs = _passes.run(loop, _passes.Fuse.NOTHING, checkpoint_every, name).outputs
+        outputs = _passes.run(loop, Fuse.NOTHING, checkpoint_every, name).outputs
     values = way.leave(outputs)
     return values.pack(values.leaves)
 

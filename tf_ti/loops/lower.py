@@ -16,7 +16,7 @@ from tf_ti.loops.traced import TracedLoop
 #   gradient   and the gradients of its outputs to those of its inputs,
 #   jvp        and the tangents of its inputs to those of its outputs.
 # They run loops themselves, so they are entered where all of tf_ti.loops is there.
-DERIVATIVES: dict[str, Callable[..., list]] = {}
+DERIVATIVES: dict[str, Callable[..., list[Any]]] = {}
 # What a loop runs in place of its body's graph, which its derivatives are of: from that graph, one
 # of the same parameters and results, or None. Passes know, so it is entered there too.
 RUN_INSTEAD: list[Callable[[_tf.FuncGraph], _tf.FuncGraph | None]] = []
@@ -116,8 +116,11 @@ def _mark(loop: TracedLoop, limit: int | tf.Tensor | None) -> None:
     # XLA may compile a loop anew for each number of iterations, where an output is as long. But not
     # where another loop counted them: it would have to know all that this loop depends on.
     is_extent = any(o.mode == "concat" or (o.mode == "stack" and o.length < 0) for o in outputs)
-    is_symbolic = isinstance(limit, tf.Tensor) and not isinstance(limit, _tf.EagerTensor)
-    if limit is not None and is_extent:
-        if not (is_symbolic and limit.op.type in OPS):
-            # The lengths too: this takes the place of cc/xla's mark of every loop.
-            _tf.mark_constant_inputs(op, ["num_iterations", "length"])
+    is_counted = (
+        isinstance(limit, tf.Tensor)
+        and not isinstance(limit, _tf.EagerTensor)
+        and limit.op.type in OPS
+    )
+    if limit is not None and is_extent and not is_counted:
+        # The lengths too: this takes the place of cc/xla's mark of every loop.
+        _tf.mark_constant_inputs(op, ["num_iterations", "length"])

@@ -3,13 +3,14 @@
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from tf_ti import _tf
 from tf_ti.loops.drawing import draw as _draw, picture as _picture
 from tf_ti.loops.drawing.diagram import Diagram
 
 
-def _check_integer(what: str, value, optional: bool = False) -> None:
+def _check_integer(what: str, value: Any, optional: bool = False) -> None:
     if optional and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):

@@ -182,15 +182,16 @@ class _ScanWay(Way):
     """A scan whose carry and elements have these types."""
 
     limit_label = "length"
+    _ys: Structure  # the types of the rows of the results, once `f` was called
 
     def __init__(
         self,
-        f: Callable,
+        f: Callable[..., Any],
         carry: Structure,
         xs: Structure,
         axis: int,
         reverse: bool,
-        until: Callable | None,
+        until: Callable[..., Any] | None,
         is_padded: bool,
     ):
         self.body, self._until, self._is_padded = f, until, is_padded
@@ -202,22 +203,23 @@ class _ScanWay(Way):
         states = map(_composites.component_specs, carry.leaves)
         self._taken = list(map(_composites.taken_specs, xs.leaves, self._rows.leaves))
         self.parameters = [spec for specs in (*states, *self._taken) for spec in specs]
-        order = {"start": -1, "end": 0, "stride": -1} if reverse else {}
+        order = _spec.BACKWARDS if reverse else _spec.FORWARDS
         self.inputs = [_spec.Input(label, spec.shape) for label, spec in self._labelled_states()]
         for label, spec in _carried.labelled("xs", xs, self._taken):
-            self.inputs.append(_spec.Input(label, spec.shape, "index", axis, **order))
+            self.inputs.append(_spec.Input(label, spec.shape, "index", axis, *order))
         if until is not None:  # a state: whether it is over
             self.parameters.append(tf.TensorSpec([], tf.bool))
             self.inputs.append(_spec.Input("until", tf.TensorShape([])))
         # Of one call: the components of the carry, and xs; the parameters of the body, and those of
-        # them that are rows of a ragged tensor; the types of the rows of the results.
+        # them that are rows of a ragged tensor.
         self._states: list[tf.Tensor] = []
         self._elements: list[Any] = []
         self._parameters: list[tf.Tensor] = []
         self._ragged_rows: list[tf.Tensor] = []
-        self._ys: Structure | None = None
         self._length: tf.Tensor | None = None
-        # Where Python runs the loop: the paths of ragged results; None if lengths are to tell them.
+        # Where Python runs the loop: the types of the rows so far, and the paths of ragged results;
+        # None if lengths are to tell them.
+        self._earlier: Structure | None = None
         self._ragged: set[str] | None = set()
 
     def is_direct(self) -> bool:
@@ -237,7 +239,7 @@ class _ScanWay(Way):
         return [*self._states, *rows, *([] if self._until is None else [tf.constant(False)])]
 
     @property
-    def functions(self) -> list[Callable]:
+    def functions(self) -> list[Callable[..., Any]]:
         return [self.body] if self._until is None else [self.body, self._until]
 
     def trace(self) -> _body.Body:
@@ -294,7 +296,7 @@ class _ScanWay(Way):
         return carry, Structure(returned[1]).map(_to_result)
 
     def _tests(
-        self, until: Callable | None, carry: Sequence[Any], results: Structure
+        self, until: Callable[..., Any] | None, carry: Sequence[Any], results: Structure
     ) -> list[tf.Tensor]:
         """Whether this step is the last one; nothing where all are wanted."""
         if until is None:
@@ -406,11 +408,10 @@ class _ScanWay(Way):
                 self._ragged = {path for path, spec in named if _composites.is_ragged_row(spec)}
             except Exception:  # whatever `f` raises; it raises it again if not about values
                 self._ragged = None
-        self._ys = None
 
-    def convert(self, returned: Any) -> tuple[list, list, list]:
+    def convert(self, returned: Any) -> tuple[list[Any], list[Any], list[Any]]:
         carry, results = self._results(returned)
-        types, earlier = results.map(_composites.type_of), self._ys
+        types, earlier = results.map(_composites.type_of), self._earlier
         if earlier is not None:
             _, difference = earlier.match("ys", results.pack(results.leaves))
             if difference is not None:
@@ -424,6 +425,7 @@ class _ScanWay(Way):
         if earlier is not None:
             both = zip(earlier.leaves, self._ys.leaves)
             self._ys = types.with_leaves([_composites.common_type(*pair) for pair in both])
+        self._earlier = self._ys
         with _tf.user_code():
             tests = self._tests(self._until, carry, results)
         return carry, self._given_rows(results), tests
@@ -458,9 +460,10 @@ def _is_number(value: Any) -> bool:
 
 def _is_of_types(error: Exception) -> bool:
     """True if types may be the reason; an eager operation says so of types that do not fit."""
-    is_eager = isinstance(error, tf.errors.InvalidArgumentError)
+    if not isinstance(error, tf.errors.InvalidArgumentError):
+        return True
     words = ("was expected to be a", "is not in the list of allowed values")
-    return not is_eager or any(part in error.message for part in words)
+    return any(part in error.message for part in words)
 
 
 def _difference_of_types(init: Structure, xs: Structure) -> str | None:
@@ -474,7 +477,9 @@ def _difference_of_types(init: Structure, xs: Structure) -> str | None:
     return f"init is of type {types[0].pop()}, xs of type {types[1].pop()}, and f fails"
 
 
-def _with_types_of_f(f: Callable, init: Structure, rows: Structure) -> tuple[Structure, str | None]:
+def _with_types_of_f(
+    f: Callable[..., Any], init: Structure, rows: Structure
+) -> tuple[Structure, str | None]:
     """The first carry with each Python number of the type that `f` gives for it.
 
     The type of one number may come by way of another's: `f` is asked until it gives no other types,
@@ -504,7 +509,7 @@ def _with_types_of_f(f: Callable, init: Structure, rows: Structure) -> tuple[Str
     return typed, refusal
 
 
-def _types_of_f(f: Callable, init: Structure, rows: Structure) -> list[tf.DType | None]:
+def _types_of_f(f: Callable[..., Any], init: Structure, rows: Structure) -> list[tf.DType | None]:
     """The types that `f` gives; None for a number still, or where `f` gives no carry."""
     found: list[tf.DType | None] = [None] * len(init.leaves)
 

@@ -15,6 +15,11 @@ from tf_ti import _tf
 OPS = ("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
 
 
+# An axis from one end to the other: start, end and stride.
+FORWARDS = (0, -1, 1)
+BACKWARDS = (-1, 0, -1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Input:
     """The way a parameter of the body gets its value.
@@ -113,7 +118,7 @@ class LoopSpec:
             dtype = self.result_types[result]
             is_open = not self._state_shape_is_fixed(result, parameter)
             is_open = is_open and _tf.is_trainable(dtype) or dtype == tf.variant
-            if is_open and self.find_output("last", result) is None:
+            if is_open and not self.find_outputs("last", result):
                 outputs.append(Output(f"the last value of {label}", dtype, "last", result))
         for result in recorded:
             outputs.append(
@@ -145,13 +150,15 @@ class LoopSpec:
         is_unknown = output.mode == "concat" and self.concat_extent(output) is None
         return is_unknown and not output.part_size
 
-    def find_output(self, mode: str, source: int) -> int | None:
-        for i, output in enumerate(self.outputs):
+    def find_outputs(self, mode: str, source: int) -> list[int]:
+        """The positions of the outputs of a mode and a source."""
+        return [
+            i
+            for i, output in enumerate(self.outputs)
             # A list of histories, one for each segment, is not a history.
-            is_nested = output.mode == "sequence" and output.part_size
-            if output.mode == mode and output.source == source and not is_nested:
-                return i
-        return None
+            if (output.mode, output.source) == (mode, source)
+            and not (mode == "sequence" and output.part_size)
+        ]
 
     def recorded_results(self) -> list[tuple[int, Output]]:
         """The outputs that are histories of results, with their positions."""

@@ -135,7 +135,7 @@ class _PortMapWay(Way):
 
     def __init__(
         self,
-        body: Callable,
+        body: Callable[..., Any],
         port_map: PortMap,
         ports: Sequence[InputPort],
         back_edges: tuple[BackEdge, ...],
@@ -202,7 +202,7 @@ class _PortMapWay(Way):
                 )
             if port.axis is not None and not isinstance(results.types[source], tf.TensorSpec):
                 raise ValueError(f"{port.label}: {results.types[source]} cannot be concatenated")
-        edges = []
+        edges: list[tuple[int, int]] = []
         for edge in self._back_edges:
             if edge.from_layer >= num_results:
                 raise ValueError(
@@ -230,12 +230,12 @@ class _PortMapWay(Way):
 
 
 def _ticket(
-    body: Callable,
+    body: Callable[..., Any],
     inputs: Any,
     port_map: Any,
     back_edges: Any,
     num_iterations: int | tf.Tensor | None,
-    options: tuple,
+    options: tuple[Any, ...],
 ) -> _kept.Ticket | None:
     """The ticket of an eager call, of which nothing is checked so far."""
     if type(port_map) is not PortMap or not isinstance(back_edges, (list, tuple)):

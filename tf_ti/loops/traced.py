@@ -95,6 +95,11 @@ class TracedLoop:
         return [self.body] if self.condition is None else [self.body, self.condition]
 
     @property
+    def condition_inputs(self) -> tuple[int, ...]:
+        """The parameters that the condition reads."""
+        return self.spec.condition_inputs or ()
+
+    @property
     def is_stateful(self) -> bool:
         """True if an iteration has effects, or depends on more than its parameters."""
         return any(_tf.is_stateful(op) for graph in self.graphs for op in graph.get_operations())

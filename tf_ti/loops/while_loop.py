@@ -160,7 +160,7 @@ class _WhileWay(Way):
 
     limit_label = "maximum_iterations"
 
-    def __init__(self, cond: Callable, body: Callable, types: Structure):
+    def __init__(self, cond: Callable[..., Any], body: Callable[..., Any], types: Structure):
         # Containers of variables are the same, be they lists or tuples.
         arguments = list(types.pack(types.leaves))
         self.body, self._cond, self._types = body, cond, Structure(arguments)
@@ -174,7 +174,7 @@ class _WhileWay(Way):
         # Of one call: the tensors that enter, the value of the condition, and its parameters.
         self._tensors: Sequence[tf.Tensor] = ()
         self._test: tf.Tensor | None = None
-        self._read: tuple[int, ...] = ()
+        self._read: tuple[int, ...] | None = ()
 
     def resolve(self) -> None:
         super().resolve()
@@ -182,7 +182,7 @@ class _WhileWay(Way):
         self._cond = _body.resolve(self._cond, self.arguments, expected)
 
     @property
-    def functions(self) -> list[Callable]:
+    def functions(self) -> list[Callable[..., Any]]:
         return [self.body, self._cond]
 
     def enter(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -319,9 +319,9 @@ def _progress_bar(weights: str) -> Watcher:
     try:
         from tqdm import tqdm
     except ImportError:
-        tqdm = None
+        return lambda stage, items: items
     is_heavy = os.path.isfile(weights) and os.path.getsize(weights) > _MANY_BYTES
-    is_shown = tqdm is not None and sys.stderr.isatty()
+    is_shown = sys.stderr.isatty()
     has_bar = False
 
     def watch(stage: str, items: Collection[Any]) -> Iterable[Any]:

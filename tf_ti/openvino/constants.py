@@ -1,6 +1,7 @@
 """The constants of a model. Each is taken from the file once, however many layers read it."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +28,7 @@ class Constants:
         self.values: dict[int, np.ndarray] = {}
         self.tensors: dict[int, tf.Tensor | tf.Variable] = {}
         self._layers: list[Layer] = []  # keeps the layers alive, and so their ids unique
-        shared: dict[tuple, int] = {}
+        shared: dict[tuple[Any, ...], int] = {}
         memory = _Memory()
         for layer, source, is_size in watched("constants", list(_constants(graph))):
             self._layers.append(layer)
@@ -87,7 +88,7 @@ class _Memory:
     """Memory for tensors, in blocks: a few large allocations are faster than many small ones."""
 
     def __init__(self):
-        self._rest = np.empty(0, np.uint8)
+        self._rest: np.ndarray = np.empty(0, np.uint8)
 
     def copy(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Copies the numbers, as another dtype, to an address that TensorFlow accepts."""
@@ -131,12 +132,13 @@ def _constants(graph: Graph) -> Iterator[tuple[Layer, Layer | None, bool]]:
     for layer in graph.layers.values():
         if layer.type == "Convert" and len(layer.inputs) == 1:
             source = graph.layers[graph.sources[layer.id, layer.inputs[0].id][0]]
-            types = (
-                ELEMENT_TYPES.get(source.attributes.get("element_type", "")),
-                ELEMENT_TYPES.get(layer.attributes.get("destination_type", "")),
+            names = (
+                source.attributes.get("element_type", ""),
+                layer.attributes.get("destination_type", ""),
             )
-            is_one = all(kind and kind.is_floating for kind in types) and not types[1].is_packed
-            if source.type == "Constant" and is_one:
+            kinds = [ELEMENT_TYPES[name] for name in names if name in ELEMENT_TYPES]
+            are_floating = len(kinds) == 2 and all(kind.is_floating for kind in kinds)
+            if source.type == "Constant" and are_floating and not kinds[1].is_packed:
                 converts[layer.id] = source
     read, numbers = set(), set()
     for (target, port), (source, _) in graph.sources.items():

@@ -1,12 +1,13 @@
 """OpenVINO's element types, and the NumPy dtypes that hold their numbers."""
 
 import dataclasses
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 # The numbers of nf4, which are about quantiles of the normal distribution.
-_NF4 = np.float32(
+_NF4 = np.array(
     [
         -1.0,
         -0.6961928,
@@ -24,7 +25,8 @@ _NF4 = np.float32(
         0.562617,
         0.72295684,
         1.0,
-    ]
+    ],
+    np.float32,
 )
 
 
@@ -109,7 +111,7 @@ def _to_threes(numbers: np.ndarray, bits: int) -> np.ndarray:
     return np.concatenate([low, _joined(numbers >> np.uint8(2 * bits), bits)[:, np.newaxis]], 1)
 
 
-def _make(name: str, dtype, bits: int | None = None) -> ElementType:
+def _make(name: str, dtype: Any, bits: int | None = None) -> ElementType:
     dtype = np.dtype(dtype)
     return ElementType(name, dtype, bits or 8 * dtype.itemsize)
 

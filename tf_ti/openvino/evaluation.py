@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -150,7 +151,7 @@ class Evaluation:
         )
 
 
-def _may_be_asked_for(op: Operation, output) -> bool:
+def _may_be_asked_for(op: Operation, output: Any) -> bool:
     """True if the output may be an axis, an extent or a condition, which others must know."""
     if not tf.is_tensor(output) or tf.executing_eagerly():
         return False

@@ -23,7 +23,7 @@ _ON_ELEMENTS = frozenset(
 
 def with_channels_last(function: Function) -> Function:
     """Marks a function whose first input, and whose outputs, have their channels last."""
-    function.has_channels_last = True
+    function.has_channels_last = True  # type: ignore[attr-defined]  # functions have a dict
     return function
 
 
@@ -75,7 +75,9 @@ class Values:
         inputs = [self._beside(source, rank) for source in sources]
         return None if any(x is None for x in inputs) else (layer, inputs)
 
-    def _concatenated(self, layer: Layer, inputs: list[tf.Tensor], rank: int):
+    def _concatenated(
+        self, layer: Layer, inputs: list[tf.Tensor], rank: int
+    ) -> tuple[Layer, list[tf.Tensor]] | None:
         axis = layer.attributes.get("axis", "")
         order = [str(axis) for axis in (0, rank - 1, *range(1, rank - 1))]
         if axis not in map(str, range(rank)) or any(x.shape.rank != rank for x in inputs):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_ti.openvino.constants import Constants
 from tf_ti.openvino.errors import IRError, ascii_name
 from tf_ti.openvino.evaluation import Evaluation, check_supported
-from tf_ti.openvino.model import Graph, Layer, Port
+from tf_ti.openvino.model import Graph, Layer, Port, Shape
 from tf_ti.openvino.precision import Precision
 from tf_ti.openvino.reader import check_file, read
 from tf_ti.openvino.states import Memory, make_states
@@ -134,7 +134,7 @@ class IRModule(tf.Module):
     def _evaluate_by_name(self, *tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         return dict(zip(identifiers(self.outputs), self._evaluate(*tensors)))
 
-    def _to_tensors(self, args: tuple, kwargs: dict[str, Any]) -> list[tf.Tensor]:
+    def _to_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tf.Tensor]:
         if len(args) > len(self.inputs):
             raise TypeError(f"{len(self.inputs)} inputs are expected, but {len(args)} are given")
         given: dict[int, Any] = dict(enumerate(args))
@@ -253,7 +253,7 @@ def _result_info(graph: Graph, layer: Layer) -> TensorInfo:
     return _info(layer, port, port.shape if graph.has_shape(graph.layers[source]) else None)
 
 
-def _info(layer: Layer, port: Port, shape) -> TensorInfo:
+def _info(layer: Layer, port: Port, shape: Shape | None) -> TensorInfo:
     if port.element_type is None:
         raise IRError(f"{layer.path}: its port does not say a precision that is known")
     names = tuple(dict.fromkeys([*port.names, layer.name]))

@@ -111,7 +111,7 @@ class Operation:
             raise self.error(f"{name}={text!r} is no type that is supported")
         return self._precision.of_file(tf.as_dtype(ELEMENT_TYPES[text].dtype))
 
-    def _parse(self, name: str, default: Any, pattern: str, convert: Callable) -> Any:
+    def _parse(self, name: str, default: Any, pattern: str, convert: Callable[..., Any]) -> Any:
         text = self.layer.attributes.get(name)
         if text is None:
             if default is _REQUIRED:

@@ -28,7 +28,7 @@ _WIDEST = 8  # bytes of a number
 _OLD_TYPES = {"Const": "Constant", "PReLU": "PRelu", "ReLU": "Relu", "SoftMax": "Softmax"}
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 _EXTENT = re.compile("-1|[0-9]{1,18}")
-_BODIES = {
+_BODIES: dict[str, dict[str, tuple[str, str | None]]] = {
     "TensorIterator": {"body": ("port_map", "back_edges")},
     "Loop": {"body": ("port_map", "back_edges")},
     "If": {"then_body": ("then_port_map", None), "else_body": ("else_port_map", None)},
@@ -271,8 +271,8 @@ def _sources(
     outputs = {(layer.id, port.id) for layer in layers.values() for port in layer.outputs}
     for edge in _children(element, "edges", "edge", path, optional=True):
         names = "from-layer", "from-port", "to-layer", "to-port"
-        ends = [_parsed(edge.get(name)) for name in names]
-        if None in ends:
+        ends = [end for name in names if (end := _parsed(edge.get(name))) is not None]
+        if len(ends) < len(names):
             for name in names:
                 _integer(edge, name, f"{path}: an edge {shown(edge.attrib)}")
         source, port, target, to_port = ends
@@ -296,7 +296,7 @@ def _in_order(
     layers: Mapping[int, Layer], sources: Mapping[tuple[int, int], tuple[int, int]], path: str
 ) -> Iterator[Layer]:
     """The layers, each after those that it reads."""
-    sorter: graphlib.TopologicalSorter = graphlib.TopologicalSorter(dict.fromkeys(layers, ()))
+    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter(dict.fromkeys(layers, ()))
     for (target, _), (source, _) in sources.items():
         sorter.add(target, source)
     try:

@@ -27,7 +27,9 @@ def random_inputs(
     `shapes` has shapes by names, with None for any extent. The only input may be called None.
     """
     parameters = graph.of_type("Parameter")
-    names = {layer.id: {layer.name, *layer.outputs[0].names} for layer in parameters}
+    names: dict[int, set[str | None]] = {
+        layer.id: {layer.name, *layer.outputs[0].names} for layer in parameters
+    }
     if len(parameters) == 1:
         names[parameters[0].id].add(None)
     for name in shapes:

@@ -90,6 +90,7 @@ def declared(layer: Layer) -> tuple[ElementType, tuple[int, ...]]:
         shape = ()
     if element_type is None:
         raise IRError(f"{layer.path}: neither element_type nor a port's precision is there")
-    if shape is None or None in shape:
+    extents = tuple(extent for extent in shape or () if extent is not None)
+    if shape is None or len(extents) < len(shape):
         raise IRError(f"{layer.path}: the shape of a constant must be known")
-    return element_type, shape
+    return element_type, extents

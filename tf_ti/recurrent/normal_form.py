@@ -158,7 +158,7 @@ def _may_cancel(monomial: Monomial, *coefficients: Fraction) -> bool:
 def multiplied(a: Polynomial, b: Polynomial) -> Polynomial:
     if not a or not b:  # 0 times infinity is none
         raise Unknown("it is multiplied by 0")
-    terms = []
+    terms: list[Polynomial] = []
     for (m, c), (n, d) in itertools.product(a.items(), b.items()):
         if m & n or len(terms) == _MOST_TERMS:  # no cell has squares
             raise Unknown("there are products of a value with itself, or too many terms")
@@ -223,8 +223,10 @@ def _repeat(columns: Columns, count: int) -> Columns:
     """One column as many."""
     ((_, polynomial),) = columns
     if all(isinstance(atom, Outside) for monomial in polynomial for atom in monomial):
-        repeated = {
-            frozenset(dataclasses.replace(a, is_repeated=True) for a in m): c
+        repeated: Polynomial = {
+            frozenset(
+                dataclasses.replace(a, is_repeated=True) for a in m if isinstance(a, Outside)
+            ): c
             for m, c in polynomial.items()
         }
         return [(count, repeated)]

@@ -10,6 +10,7 @@ carries its loop as a function.
 
 import contextlib
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import tensorflow as tf
@@ -76,7 +77,7 @@ def has_kernel(spec: CellSpec) -> bool:
     return all(map(has_activation, spec.activations))
 
 
-def staying_with(tensors: Sequence[tf.Tensor]) -> contextlib.AbstractContextManager:
+def staying_with(tensors: Sequence[tf.Tensor]) -> contextlib.AbstractContextManager[Any]:
     """A context in which eager operations stay on the CPU, if all of these tensors are there.
 
     TensorFlow would choose a GPU. A device that the caller asks for takes precedence.
@@ -119,7 +120,7 @@ def _list(tensor: tf.Tensor | None) -> list[tf.Tensor]:
 
 def _attributes(spec: CellSpec) -> dict[str, Any]:
     """The attributes of both ops that describe the cell."""
-    coefficients = [spec.clip or 0.0]
+    coefficients: list[float | Fraction] = [spec.clip or 0.0]
     for activation in spec.activations:
         coefficients += [activation.alpha, activation.beta]
     return {
@@ -199,7 +200,7 @@ class Inputs:
 
 
 def gradient_of(
-    function: Callable, tensors: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+    function: Callable[..., Any], tensors: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     with _tf.inside_jvp(), tf.GradientTape() as tape:
         tape.watch(tensors)
@@ -207,7 +208,7 @@ def gradient_of(
     return tape.gradient(results, tensors, gradients, tf.UnconnectedGradients.ZERO)
 
 
-def _at(op: tf.Operation) -> contextlib.AbstractContextManager:
+def _at(op: tf.Operation) -> contextlib.AbstractContextManager[Any]:
     """A context that places operations on an op's device, where the saved tensors are."""
     device = op.outputs[0].device
     return tf.device(device) if device else contextlib.nullcontext()
@@ -316,7 +317,7 @@ def _second_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor 
 # The loops by the types and attributes of ops. Tracing one takes longer than tracing its caller.
 # They are few: as many as a process has different cells. A functools.lru_cache would take the op as
 # an argument, and so keep its graph alive.
-_loops: dict[tuple, Any] = {}
+_loops: dict[tuple[Any, ...], Any] = {}
 
 
 def _add_loop(output: tf.Tensor, like: tf.Operation | None = None) -> None:
@@ -347,7 +348,7 @@ def _has_loop(op: tf.Operation) -> bool:
     return is_elsewhere or bool(output.op.get_attr("loop"))
 
 
-def _make_loop(op: tf.Operation):
+def _make_loop(op: tf.Operation) -> Any:
     """Traces the loop of an op: a function of inputs of any extents, without saved outputs."""
     is_gradient = op.type != OP
     names = GRADIENT_INPUTS if is_gradient else INPUTS

@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -144,7 +144,7 @@ class _Mask:
             return None
         if any(t.shape.rank != 2 or t.shape[1] != made.shape[1] for t in new):
             return None
-        return cls(condition, *keeps, tuple(new))
+        return cls(condition, keeps.pop(), tuple(new))
 
 
 def _are_equal(a: tf.Tensor, b: tf.Tensor) -> bool:
@@ -314,12 +314,12 @@ class _Matcher:
             raise Unknown("a state is no product of gates")
         return [self._activated(atom) for atom in monomial]
 
-    def _only(self, atoms) -> Activated:
+    def _only(self, atoms: Collection[_form.Atom]) -> Activated:
         if len(atoms) != 1:
             raise Unknown("a product has other factors than one gate")
         return self._activated(*atoms)
 
-    def _activated(self, atom) -> Activated:
+    def _activated(self, atom: _form.Atom) -> Activated:
         if not isinstance(atom, Activated):
             raise Unknown("a gate has no activation function")
         return atom
@@ -414,7 +414,7 @@ def _meets_its_limits(f: Activation, dtype: type) -> bool:
     return True
 
 
-def _is_number(value: Fraction, dtype: type) -> bool:
+def _is_number(value: float | Fraction, dtype: type) -> bool:
     """True if it is a number of a type, unrounded."""
     return Fraction(float(dtype(float(value)))) == value
 
@@ -550,9 +550,9 @@ class _Sequence:
             atoms = list(_products([(0, polynomial)]))
             if len(polynomial) != 1 or len(atoms) != 1:
                 return None
-            factors.add((*atoms[0].factor, atoms[0].width))
-        (x, *_), *others = factors
-        if others or self._analysis.is_invariant(x.tensor):
+            factors.add((atoms[0].factor, atoms[0].width))
+        (((x,), _), *others) = factors
+        if others or not isinstance(x, Outside) or self._analysis.is_invariant(x.tensor):
             return None
         # Else each product would be as many.
         rows = math.prod(d or 0 for d in x.tensor.shape[:-1])
@@ -621,7 +621,7 @@ class _Sequence:
             state if k in compared else _broadcast(state, 0, rows)
             for k, state in zip(self._cell.states, states)
         ]
-        mask = None if self._cell.mask is None else self._mask(rows)
+        mask = None if self._cell.mask is None else self._mask(self._cell.mask, rows)
         y, last = ops.run(self._spec, x, states, w, r, self._bias(), mask=mask)
         if mask is not None and self._gives_steps:
             y = self._beginning_with(states[0], y, mask)
@@ -637,9 +637,8 @@ class _Sequence:
                 outputs.append(self._outside.joined(output, stacked))
         return outputs
 
-    def _mask(self, rows: _batching.Extent) -> tf.Tensor:
+    def _mask(self, mask: _Mask, rows: _batching.Extent) -> tf.Tensor:
         """The steps that change the states, in the layout of x."""
-        mask = self._cell.mask
         (value,) = self._outside.compute([mask.condition])
         value = _broadcast(tf.squeeze(value, 2), 1, rows)
         value = tf.logical_not(value) if mask.keeps else value
@@ -697,6 +696,7 @@ class _Sequence:
         """[time or 1, rows or 1, columns]."""
         if isinstance(atom, Product):
             (factor,) = atom.factor
+            assert isinstance(factor, Outside)  # as each term of a gate's rest
             value = self._steps(factor, atom.width)
             *outer, _ = _batching.extents(value)
             flat = _batching.reshape(value, [_batching.multiplied(outer), atom.width])
@@ -716,8 +716,8 @@ class _Sequence:
         """Matrices side by side, laid out as the cell's spec says."""
         parts = []
         for width, polynomial in columns:
-            ((monomial, coefficient),) = polynomial.items()
-            (product,) = monomial
+            (coefficient,) = polynomial.values()
+            (product,) = _products([(width, polynomial)])
             (matrix,) = self._outside.compute([product.matrix])
             ranges = [(product.row, product.width), (product.start, width)]
             for axis, (start, extent) in enumerate(ranges):
@@ -762,13 +762,17 @@ def _tensors(columns: _form.Columns) -> Iterator[tf.Tensor]:
     for _, polynomial in columns:
         for atom in itertools.chain.from_iterable(polynomial):
             factors = atom.factor if isinstance(atom, Product) else [atom]
-            yield from (factor.tensor for factor in factors)
+            yield from (factor.tensor for factor in factors if isinstance(factor, Outside))
 
 
 def _matrices_of(polynomial: Polynomial) -> Polynomial:
     """The matrices of products, without their other factors."""
     return {
-        frozenset(dataclasses.replace(atom, factor=_form.ONE) for atom in monomial): coefficient
+        frozenset(
+            dataclasses.replace(atom, factor=_form.ONE)
+            for atom in monomial
+            if isinstance(atom, Product)
+        ): coefficient
         for monomial, coefficient in polynomial.items()
     }
 

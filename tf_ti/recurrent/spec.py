@@ -5,6 +5,7 @@ import enum
 import numbers
 import sys
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ Direction = Literal["forward", "reverse", "bidirectional"]
 
 # The gates of a cell, in OpenVINO's order: of an LSTM forget, input, candidate, output; of a GRU
 # update, reset, candidate.
-GATES = {"lstm": "fico", "gru": "zrh", "rnn": "h"}
+GATES: dict[Kind, str] = {"lstm": "fico", "gru": "zrh", "rnn": "h"}
 # The activation functions of a cell, in the order of ONNX's and OpenVINO's f, g, h.
 DEFAULT_ACTIVATIONS = {
     "lstm": ("sigmoid", "tanh", "tanh"),
@@ -65,11 +66,14 @@ class Limits(enum.IntFlag):
 
 @dataclasses.dataclass(frozen=True)
 class Activation:
-    """An activation function. An alpha or a beta that it does not have is 0."""
+    """An activation function. An alpha or a beta that it does not have is 0.
+
+    They are fractions where they must be exact: while a loop is recognized.
+    """
 
     name: str
-    alpha: float = 0.0
-    beta: float = 0.0
+    alpha: float | Fraction = 0.0
+    beta: float | Fraction = 0.0
     limits: Limits = Limits(0)
 
     @classmethod
@@ -82,10 +86,11 @@ class Activation:
         known = _NAMES.get(name.lower().replace("_", ""))
         if known is None:
             raise ValueError(f"{label} must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
-        values = []
-        for given, default in zip((alpha, beta), ACTIVATIONS[known]):
-            values.append(0.0 if default is None else float(default if given is None else given))
-        return cls(known, *values)
+        alpha, beta = (
+            0.0 if default is None else float(default if given is None else given)
+            for given, default in zip((alpha, beta), ACTIVATIONS[known])
+        )
+        return cls(known, alpha, beta)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,17 +197,21 @@ def check_numbers(label: str, values: Any) -> list[float]:
     if values is not None and (isinstance(values, str) or not isinstance(values, Sequence)):
         raise TypeError(f"{label} must be a list of numbers, got {values!r}")
     for i, value in enumerate(values or ()):
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        if not _is_real(value):
             raise TypeError(f"{label}[{i}] must be a number, got {value!r}")
         if not abs(value) <= sys.float_info.max:
             raise ValueError(f"{label}[{i}] must be finite, got {value!r}")
     return list(values or ())
 
 
+def _is_real(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def _clip(clip: Any) -> float | None:
     if clip is None:
         return None
-    if isinstance(clip, bool) or not isinstance(clip, numbers.Real):
+    if not _is_real(clip):
         raise TypeError(f"clip must be a number or None, got {clip!r}")
     if not clip > 0:
         raise ValueError(f"clip must be above 0, got {clip!r}")

@@ -42,7 +42,8 @@ def run(
         The outputs, in the layout of x, and the last states.
     """
     dtype, time_axis = x.dtype, 0 if spec.time_major else 1
-    x, w, r, b, *states = map(_widen, [x, w, r, b, *states])
+    x, r, *states = map(_widen, [x, r, *states])
+    w, b = (None if tensor is None else _widen(tensor) for tensor in (w, b))
     if lengths is not None:
         mask = _mask(lengths, x, time_axis)
     if mask is not None:  # steps left out are not read: a NaN in them would reach gradients
@@ -72,7 +73,8 @@ def run(
         axis=time_axis,
         reverse=spec.reverse,
         checkpoint_every=checkpoint_every,
-        fuse=Fuse.PROGRAMS,  # the product with x has left the loop already
+        # The product with x has left the loop already.
+        fuse=Fuse.PROGRAMS,  # type: ignore[arg-type]  # users have a bool
     )
     return tf.cast(y, dtype), [tf.cast(state, dtype) for state in carry["states"]]
 
@@ -87,7 +89,8 @@ def step(
 ) -> list[tf.Tensor]:
     """Runs one step on x, [batch, input], and returns the new states; the rest is as in `run`."""
     dtype = x.dtype
-    x, w, r, b, *states = map(_widen, [x, w, r, b, *states])
+    x, r, *states = map(_widen, [x, r, *states])
+    w, b = (None if tensor is None else _widen(tensor) for tensor in (w, b))
     cell = Cell(spec, w, r, b)
     return [tf.cast(state, dtype) for state in cell.step(cell.project(x), states)]
 
@@ -193,10 +196,9 @@ def _apply(activation: Activation, x: tf.Tensor) -> tf.Tensor:
     return _FUNCTIONS[activation.name](x, activation)
 
 
-def _widen(tensor: tf.Tensor | None) -> tf.Tensor | None:
+def _widen(tensor: tf.Tensor) -> tf.Tensor:
     """Returns half precisions as float32, in which they are computed."""
-    is_half = tensor is not None and tensor.dtype in _HALVES
-    return tf.cast(tensor, tf.float32) if is_half else tensor
+    return tf.cast(tensor, tf.float32) if tensor.dtype in _HALVES else tensor
 
 
 def _mask(lengths: tf.Tensor, x: tf.Tensor, time_axis: int) -> tf.Tensor:

@@ -19,7 +19,7 @@ _BY_STEP = ("x", "mask", "y", "grad_y")
 class _Lanes:
     """The inputs of either op. Some are stacked: their first axis is that of the lanes."""
 
-    def __init__(self, pfor_input, names: dict[str, str | None]):
+    def __init__(self, pfor_input: Any, names: dict[str, str | None]):
         self.op, self._pfor = pfor_input.op, pfor_input.pfor
         counts = {n: self.op.get_attr(count) if count else 1 for n, count in names.items()}
         labels = [name for name, count in counts.items() for _ in range(count)]

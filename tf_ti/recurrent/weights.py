@@ -28,7 +28,7 @@ KERAS_GATES = {"lstm": "ifco", "gru": "zrh", "rnn": "h"}
 _TORCH_GATES = {"lstm": "ifco", "gru": "rzh", "rnn": "h"}
 _ONNX_GATES = {"lstm": "iofc", "gru": "zrh", "rnn": "h"}
 
-_KERAS_CELLS = {"LSTMCell": "lstm", "GRUCell": "gru", "SimpleRNNCell": "rnn"}
+_KERAS_CELLS: dict[str, Kind] = {"LSTMCell": "lstm", "GRUCell": "gru", "SimpleRNNCell": "rnn"}
 _KERAS_ACTIVATIONS = {
     "elu": Activation("elu", 1.0),
     "hard_sigmoid": Activation("hard_sigmoid", 1 / 6, 0.5),
@@ -180,9 +180,10 @@ def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> di
         raise ValueError("module must have no projections, got one with proj_size")
     cells = []
     for s in suffixes:
-        w, r, b, recurrent_b = (
+        w, r = (_array(name, entries[name]) for name in (f"weight_ih{s}", f"weight_hh{s}"))
+        b, recurrent_b = (
             None if entries.get(name) is None else _array(name, entries[name])
-            for name in (f"weight_ih{s}", f"weight_hh{s}", f"bias_ih{s}", f"bias_hh{s}")
+            for name in (f"bias_ih{s}", f"bias_hh{s}")
         )
         kind = _kind_of(r)
         activations = [nonlinearity] if kind == "rnn" else None
@@ -504,8 +505,8 @@ def _keras_cell(cell: Any) -> _Cell:
 
 def _as_float32(activation: Activation) -> Activation:
     """The activation with its alpha and beta rounded to float32, as ONNX's attributes are."""
-    rounded = {key: float(np.float32(getattr(activation, key))) for key in ("alpha", "beta")}
-    return dataclasses.replace(activation, **rounded)
+    alpha, beta = (float(np.float32(number)) for number in (activation.alpha, activation.beta))
+    return dataclasses.replace(activation, alpha=alpha, beta=beta)
 
 
 def keras_activations() -> Mapping[str, Activation]:

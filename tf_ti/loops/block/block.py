@@ -17,24 +17,26 @@ class Block:
 
     Attributes:
         name: likewise.
+        was_opened: true once the block is open, and afterwards.
         network: the network that the loop is part of, once the block is open.
-        node: the loop in it.
+        node: the loop in it, likewise.
         is_open: true while the block runs.
     """
 
+    network: Network
+    node: LoopNode
+
     def __init__(self, name: str):
         self.name = name
-        self.network: Network | None = None
-        self.node: LoopNode | None = None
-        self.is_open = False
+        self.was_opened = self.is_open = False
 
     def open(self, network: Network, node: LoopNode) -> None:
         self.network, self.node, self.name = network, node, node.name
-        self.is_open = True
+        self.was_opened = self.is_open = True
 
     def label(self, kind: str) -> str:
         """The name that errors give the next layer of this kind: "iterator", say."""
-        count = len(getattr(self.node, f"{kind}s")) if self.node is not None else 0
+        count = len(getattr(self.node, f"{kind}s")) if self.was_opened else 0
         return f"loop {self.name!r}: {kind} {count}"
 
     def is_current(self) -> bool:
@@ -45,7 +47,7 @@ class Block:
         """Refuses a layer, or an input of one, where the block is not the current one."""
         prefix = f"loop {self.name!r}: "
         if not self.is_open:
-            state = "closed already" if self.node is not None else "not open yet"
+            state = "closed already" if self.was_opened else "not open yet"
             raise ValueError(f"{prefix}{what.removeprefix(prefix)}: the loop's block is {state}")
         if not self.is_current():
             raise ValueError(

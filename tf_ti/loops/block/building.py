@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti.loops import arguments as _arguments, spec as _spec
-from tf_ti.loops.block.layers import IteratorLayer, Layer, LoopNode, RecurrenceLayer
+from tf_ti.loops.block.layers import IteratorLayer, LoopNode, RecurrenceLayer
 from tf_ti.loops.block.levels import Levels
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import body as _body, graphs as _graphs, split as _split
@@ -44,7 +44,7 @@ class _Builder:
         used = {t.ref() for op in needed for t in op.inputs}
         used |= {t.ref() for t in self._targets(recurrences)}
         iterators = [i for i in loop.iterators if i.value.ref() in used]
-        layers = [*iterators, *recurrences]
+        layers: list[IteratorLayer | RecurrenceLayer] = [*iterators, *recurrences]
         invariants = self._invariants(needed, recurrences, {layer.value.ref() for layer in layers})
 
         groups = [[layer.value] for layer in layers] + [[t] for t in invariants]
@@ -118,7 +118,9 @@ class _Builder:
             tensors.append(self.loop.condition)
         return [self._resolve(t) for t in tensors]
 
-    def _invariants(self, needed, recurrences, own: set) -> list[tf.Tensor]:
+    def _invariants(
+        self, needed: Sequence[tf.Operation], recurrences: Sequence[RecurrenceLayer], own: set[Any]
+    ) -> list[tf.Tensor]:
         """The tensors from outside; constants are part of the body."""
         found: dict[Any, tf.Tensor] = {}
         members = set(needed)
@@ -152,9 +154,9 @@ class _Builder:
             results.append(tensor)
         return results, outputs
 
-    def _input(self, layer: Layer) -> _spec.Input:
+    def _input(self, layer: IteratorLayer | RecurrenceLayer) -> _spec.Input:
         shape = layer.value.shape
         if isinstance(layer, RecurrenceLayer):
             return _spec.Input(layer.label, shape)
-        order = {"start": -1, "end": 0, "stride": -1} if layer.reverse else {}
-        return _spec.Input(layer.label, shape, "iterator", layer.axis, **order)
+        order = _spec.BACKWARDS if layer.reverse else _spec.FORWARDS
+        return _spec.Input(layer.label, shape, "iterator", layer.axis, *order)

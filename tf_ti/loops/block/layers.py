@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -111,7 +112,7 @@ class LoopNode:
             found.append((f"{self.limit_label}: the count", self.count))
         return found
 
-    def replace(self, value_of: Callable) -> None:
+    def replace(self, value_of: Callable[..., Any]) -> None:
         """Gives the layers other tensors."""
         self.count, self.condition = value_of(self.count), value_of(self.condition)
         for layer in self.layers():

@@ -1,5 +1,6 @@
 """`tf_ti.Loop`: TensorRT's loop."""
 
+import contextlib
 import enum
 import os
 import types
@@ -130,18 +131,18 @@ class Loop:
         self._requested_name, self._fuse = name, bool(fuse)
         self._block = Block(name or "Loop")
         self.outputs: list[Output] = []
-        self._graph_context = None
+        self._graph_context: contextlib.AbstractContextManager[tf.Graph] | None = None
 
     @property
     def name(self) -> str:
         return self._block.name
 
     def __repr__(self) -> str:
-        node = self._block.node
-        if node is None:
+        if not self._block.was_opened:
             return f"<Loop {self.name!r}, not entered>"
+        node = self._block.node
         limits = {"COUNT": node.count, "WHILE": node.condition}
-        parts = {
+        parts: dict[str, Sequence[Any]] = {
             "iterators": node.iterators,
             "recurrences": node.recurrences,
             "limits": [limit for limit, value in limits.items() if value is not None],
@@ -152,7 +153,7 @@ class Loop:
 
     @_tf.public
     def __enter__(self) -> "Loop":
-        if self._block.node is not None:
+        if self._block.was_opened:
             raise ValueError(f"loop {self.name!r} has been entered before")
         network = Network.current()
         if network is None or not network.is_untouched():
@@ -418,10 +419,10 @@ class Loop:
         return None if diagram is None else _picture.to_svg(diagram)
 
     def _diagram(self) -> Diagram | None:
-        network = self._block.network
-        if network is None or network.sketch is None:
+        block = self._block
+        if not block.was_opened or block.network.sketch is None:
             return None
-        return network.sketch.diagram(self._block.node)
+        return block.network.sketch.diagram(block.node)
 
     def _check_complete(self) -> None:
         node = self._block.node

@@ -1,12 +1,14 @@
 """The nesting of loops, by the dataflow and by the blocks in which operations were made."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
 from tf_ti.loops.block.layers import Layer, LoopNode, OutputLayer, Path
 from tf_ti.loops.tracing import graphs as _graphs
+
+_Loops = frozenset[LoopNode]
 
 
 class Nesting:
@@ -27,12 +29,12 @@ class Nesting:
         self, graph: tf.Graph, loops: Sequence[LoopNode], blocks: Mapping[tf.Operation, Path]
     ):
         self._graph, self._loops, self._blocks = graph, loops, blocks
-        self.inside: dict[tf.Operation, frozenset] = {}
-        self.after: dict[tf.Operation, frozenset] = {}
+        self.inside: dict[tf.Operation, _Loops] = {}
+        self.after: dict[tf.Operation, _Loops] = {}
         self.paths = self._nest()
 
     def _nest(self) -> dict[LoopNode, Path]:
-        around: dict[LoopNode, frozenset] = {loop: frozenset() for loop in self._loops}
+        around: dict[LoopNode, _Loops] = {loop: frozenset() for loop in self._loops}
         self._flow(around)
         # A block says something only where the dataflow does not say the opposite, and where
         # something happened after it: else one `with` statement made both.
@@ -61,7 +63,7 @@ class Nesting:
             for loop in self._loops
         }
 
-    def _may_be(self, inner: LoopNode, outer: LoopNode, around: dict[LoopNode, frozenset]) -> bool:
+    def _may_be(self, inner: LoopNode, outer: LoopNode, around: dict[LoopNode, _Loops]) -> bool:
         """True if no value that one gives to the other forbids that it is inside the other."""
         needs = [t for _, t in outer.given()]
         uses = [t for _, t in (*inner.given(), *inner.results())]
@@ -85,7 +87,7 @@ class Nesting:
                         "it is made of"
                     )
 
-    def _check_nesting(self, around: dict[LoopNode, frozenset]) -> None:
+    def _check_nesting(self, around: dict[LoopNode, _Loops]) -> None:
         for first, second in itertools.combinations(self._loops, 2):
             if first in around[second] and second in around[first]:
                 raise ValueError(
@@ -103,16 +105,16 @@ class Nesting:
                             "inside the other: they do not nest cleanly"
                         )
 
-    def _flow(self, around: dict[LoopNode, frozenset]) -> None:
+    def _flow(self, around: dict[LoopNode, _Loops]) -> None:
         """Carries on, from tensor to tensor and loop to loop, the loops around each and before it.
 
         A loop is before those tensors that depend on its outputs.
         """
         values = {layer.value.op: layer for loop in self._loops for layer in _layers(loop)}
         operations = self._graph.get_operations()
-        nothing: frozenset = frozenset()
+        nothing: _Loops = frozenset()
 
-        def of_all(found: dict, tensors) -> frozenset:
+        def of_all(found: dict[tf.Operation, _Loops], tensors: Iterable[tf.Tensor]) -> _Loops:
             return nothing.union(*(found.get(t.op, nothing) for t in tensors))
 
         changed = True

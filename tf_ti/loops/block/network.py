@@ -17,6 +17,7 @@ from tf_ti.loops.block import building as _building
 from tf_ti.loops.block.layers import LoopNode, OutputLayer, Path
 from tf_ti.loops.block.levels import Levels
 from tf_ti.loops.block.sketch import Sketch
+from tf_ti.loops.passes.step import Fuse
 from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as _graphs
 
 
@@ -30,7 +31,7 @@ class Network:
         self.open: Path = ()
         self.sketch: Sketch | None = None  # once the loops are built
         around = self.current()
-        self._fuse = _passes.fusing(True) if around is None else around._fuse
+        self._fuse: Fuse = _passes.fusing(True) if around is None else around._fuse
         self._discarded: set[LoopNode] = set()
         # From which number of operations on which loops were open.
         self._events: list[tuple[int, Path]] = []
@@ -89,7 +90,7 @@ class Network:
         self.open = loops
         self._events.append(self._now())
 
-    def placeholder(self, label: str, like: tf.Tensor, shape) -> tf.Tensor:
+    def placeholder(self, label: str, like: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
         """Stands for a layer's output."""
         with self.graph.as_default():
             name = label.rsplit(": ", 1)[1].replace(" ", "_")
@@ -104,7 +105,7 @@ class Network:
         if not tf.executing_eagerly() and not _tf.is_recording():
             return self._build()
         # Who records gradients sees the call of a function, but no copied operations.
-        layers = []
+        layers: list[OutputLayer] = []
 
         def run_loops():
             outputs = self._build()
@@ -145,7 +146,7 @@ class Network:
         traced = _building.build(loop, levels, values)
         if traced is None:
             return
-        fuse = self._fuse if loop.fuse else _passes.Fuse.NOTHING
+        fuse = self._fuse if loop.fuse else Fuse.NOTHING
         outcome = _passes.run(traced, fuse, name=loop.name if _is_scope(loop.name) else "Loop")
         loop.notes = outcome.notes
         for op in self.graph.get_operations()[before:]:

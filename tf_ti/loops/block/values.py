@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.loops.block.block import Block
-from tf_ti.loops.block.layers import Layer, OutputLayer
+from tf_ti.loops.block.layers import IteratorLayer, OutputLayer, RecurrenceLayer
 from tf_ti.loops.tracing import composites as _composites
 from tf_ti.loops.tracing.structure import Structure
 
@@ -59,7 +59,7 @@ class _TensorLike(_Base):
     """Values that are used like a tensor, `self.tensor`."""
 
     __array_priority__ = 100
-    __hash__ = None  # as tensors: == compares elements
+    __hash__ = None  # type: ignore[assignment]  # as tensors: == compares elements
 
     @property
     def tensor(self) -> tf.Tensor:
@@ -79,7 +79,7 @@ class _TensorLike(_Base):
     def shape(self) -> tf.TensorShape:
         return self.tensor.shape
 
-    def __tf_tensor__(self, dtype=None, name=None) -> tf.Tensor:
+    def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
         return tf.convert_to_tensor(self.tensor, dtype, name=name)
 
     def __tf_tracing_type__(self, context):
@@ -107,7 +107,7 @@ class _TensorLike(_Base):
         return bool(self.tensor)
 
 
-def _delegate(name: str):
+def _delegate(name: str) -> Callable[..., Any]:
     method = getattr(tf.Tensor, name)
 
     def call(self, *args, **kwargs):
@@ -124,7 +124,9 @@ for _name in tf.Tensor.OVERLOADABLE_OPERATORS:
 class _Inner(_TensorLike):
     """A tensor that is there while the loop's block is open."""
 
-    def __init__(self, block: Block, layer: Layer):
+    _layer: IteratorLayer | RecurrenceLayer
+
+    def __init__(self, block: Block, layer: IteratorLayer | RecurrenceLayer):
         self._block, self._layer = block, layer
 
     @property
@@ -152,6 +154,8 @@ class Recurrence(_Inner):
         value: its value: a tensor, a composite value, or a nested structure, as the initial one.
         next: its value in the next iteration, the second input.
     """
+
+    _layer: RecurrenceLayer
 
     @property
     def value(self) -> Any:

@@ -6,6 +6,7 @@ recorded state, and records the segment's states; the last segment may be short.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -40,8 +41,8 @@ class Segments:
 def cut(
     spec: _spec.LoopSpec,
     graph: _tf.FuncGraph,
-    tensors: list[tf.Tensor],
-    outputs: list[tf.Tensor],
+    tensors: Sequence[tf.Tensor],
+    outputs: Sequence[tf.Tensor],
     num_iterations: tf.Tensor | None,
     every: int,
 ) -> Segments:
@@ -176,7 +177,9 @@ def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
     return given
 
 
-def _cut_input(given: _spec.Input, parameter: tf.Tensor, every: int):
+def _cut_input(
+    given: _spec.Input, parameter: tf.Tensor, every: int
+) -> tuple[_spec.Input, _spec.Input, tf.TensorSpec]:
     """The outer loop's input, the inner loop's, and the type of the latter."""
     if given.mode == "value":
         return given, given, tf.TensorSpec(parameter.shape, parameter.dtype)

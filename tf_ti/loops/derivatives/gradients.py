@@ -7,6 +7,7 @@ the gradients. It is a `LoopSpec` like any other, so it is differentiable itself
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,19 +22,20 @@ from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as
 @_tf.register_gradient("TfTi>TensorIterator")
 @_tf.register_gradient("TfTi>StatelessTensorIterator")
 @_tf.do_not_convert
-def _loop_gradient(op: tf.Operation, *grads) -> list:
+def _loop_gradient(op: tf.Operation, *grads: tf.Tensor | None) -> list[tf.Tensor | None]:
     if not isinstance(op, tf.Operation):
         op = op.outputs[0].op  # a tape inside a function brings a stand-in for the operation
     return gradient(TracedLoop.from_op(op), *grads)
 
 
-def gradient(loop: TracedLoop, *grads) -> list:
+def gradient(loop: TracedLoop, *grads: tf.Tensor | None) -> list[tf.Tensor | None]:
     """The gradients of a loop op's inputs, from those of its outputs."""
     spec = loop.spec
     forward = _Forward.of(loop)
     num_iterations = loop.num_iterations
     if spec.condition_inputs is not None:
-        num_iterations = loop.outputs[spec.find_output("count", 0)]
+        count, *_ = spec.find_outputs("count", 0)
+        num_iterations = loop.outputs[count]
     incoming = {
         i: tf.convert_to_tensor(grad)
         for i, grad in enumerate(grads)
@@ -49,7 +51,7 @@ def gradient(loop: TracedLoop, *grads) -> list:
     return [*gradients, *[None] * loop.num_scalars]
 
 
-def jvp(loop: TracedLoop, *tangents) -> list:
+def jvp(loop: TracedLoop, *tangents: tf.Tensor | None) -> list[tf.Tensor | None]:
     """The tangents of a loop op's outputs: its gradient, linear in theirs, has a gradient.
 
     In a function, of which TensorFlow leaves out all that does not depend on the tangents.
@@ -88,7 +90,12 @@ _tf.register_jvp("AddN", lambda op, tangents: [tf.add_n(tangents)])
 _tf.register_jvp("ZerosLike", lambda op, tangents: [tf.zeros_like(tangents[0])])
 
 
-def _gradients_of_segments(forward: "_Forward", incoming, num_iterations, every: int) -> list:
+def _gradients_of_segments(
+    forward: "_Forward",
+    incoming: Mapping[int, tf.Tensor],
+    num_iterations: tf.Tensor | None,
+    every: int,
+) -> list[tf.Tensor | None]:
     segments = _checkpoints.cut(
         forward.spec, forward.graph, forward.tensors, forward.outputs, num_iterations, every
     )
@@ -118,7 +125,7 @@ def _gradients_of_segments(forward: "_Forward", incoming, num_iterations, every:
     return gradients[: len(forward.tensors)]
 
 
-def _is_zero(grad) -> bool:
+def _is_zero(grad: tf.Tensor) -> bool:
     """True if TensorFlow filled in the gradient of an output that nothing depends on."""
     return (
         isinstance(grad, tf.Tensor)
@@ -147,7 +154,7 @@ class _Forward:
         graph = _copy(loop.body, loop.outer_graph)
         if loop.condition is not None:
             condition = _copy(loop.condition, loop.outer_graph)
-            graph = _graphs.join(condition, loop.spec.condition_inputs, graph, loop.outer_graph)
+            graph = _graphs.join(condition, loop.condition_inputs, graph, loop.outer_graph)
         for parameter, tensor in zip(graph.inputs, loop.tensors):
             if parameter.dtype in (tf.resource, tf.variant):
                 _tf.copy_handle_data(tensor, parameter)
@@ -162,13 +169,13 @@ class _Forward:
         return cls(spec, graph, loop.tensors, loop.outputs)
 
     def history(self, source: int) -> tf.Tensor:
-        found = self.spec.find_output("sequence", source)
-        if found is None:
+        found = self.spec.find_outputs("sequence", source)
+        if not found:
             what = f"result {source}" if source >= 0 else f"parameter {~source}"
             raise LookupError(
                 f"the loop did not record {what} of its body, which its gradient needs"
             )
-        return self.outputs[found]
+        return self.outputs[found[0]]
 
     def split(self, output: _spec.Output, grad: tf.Tensor) -> tf.Tensor:
         """The gradient of a concatenation as a sequence, whatever the extents of the pieces."""
@@ -316,7 +323,7 @@ class _Reverse:
             elif shape.is_fully_defined() and value.dtype != tf.variant:
                 initial = tf.zeros(shape, value.dtype)
             else:
-                final = self.spec.find_output("last", result)
+                final, *_ = self.spec.find_outputs("last", result)
                 initial = tf.zeros_like(self.forward.outputs[final])
             label = f"the gradient of {self.spec.inputs[parameter].label}"
             states[parameter] = len(self.inputs)
@@ -350,7 +357,7 @@ class _Reverse:
             self.results.append(tf.constant(False))
         self.seeds.append((value, seed))
 
-    def run(self) -> list:
+    def run(self) -> list[tf.Tensor | None]:
         """The gradients of the forward op's inputs."""
         collectors = {}
         for i, grad in self._body_gradients().items():
@@ -363,7 +370,7 @@ class _Reverse:
             for i in range(len(self.spec.inputs))
         ]
 
-    def _body_gradients(self) -> dict:
+    def _body_gradients(self) -> dict[int, tf.Tensor | tf.IndexedSlices]:
         """The gradients of the body's parameters, as far as there are any."""
         wanted = [
             i
@@ -408,14 +415,14 @@ class _Reverse:
             self.tensors.append(outside)
             self.parameters.append([placeholder])
 
-    def _add_output(self, grad: tf.Tensor, mode: str, label: str, **kwargs) -> int:
+    def _add_output(self, grad: tf.Tensor, mode: str, label: str, **kwargs: Any) -> int:
         """Makes `grad` a result of the reverse body, and that an output of the reverse loop."""
         dtype = tf.variant if mode == "sequence" else grad.dtype
         self.outputs.append(_spec.Output(label, dtype, mode, len(self.results), **kwargs))
         self.results.append(grad)
         return len(self.outputs) - 1
 
-    def _add_result(self, i: int, grad) -> Callable:
+    def _add_result(self, i: int, grad: tf.Tensor | tf.IndexedSlices) -> Callable[..., Any]:
         """Adds a parameter's gradient to the body; returns a function that makes it the input's."""
         spec = self.spec.inputs[i]
         tensor = self.forward.tensors[i]
@@ -511,19 +518,19 @@ class _Reverse:
     def _run_loop(self) -> list[tf.Tensor]:
         """Builds the reverse loop, with the inputs that its body turned out to need."""
         self._transpose_invariants()
-        candidates = []
+        # Parameters, and what they get: the history of a source, if that is needed, or a tensor.
+        candidates: list[tuple[list[tf.Tensor], _spec.Input, int | tf.Tensor]] = []
         for i, spec in enumerate(self.spec.inputs):
-            tensor = self.forward.tensors[i]
+            source = self.forward.tensors[i]
             if any(parameter == i for _, parameter in self.spec.back_edges):
                 spec = dataclasses.replace(spec, mode="sequence", part_size=0)
-                tensor = None  # its history, if that is needed
-            candidates.append(([self.graph.inputs[i]], spec, tensor, ~i))
+                source = ~i
+            candidates.append(([self.graph.inputs[i]], spec, source))
         for _, output in self.spec.recorded_results():
             value = self.graph.outputs[output.source]
             spec = _spec.Input(output.label, value.shape, "sequence", part_size=0)
-            candidates.append(([value], spec, None, output.source))
-        for group, spec, tensor in zip(self.parameters, self.inputs, self.tensors):
-            candidates.append((group, spec, tensor, None))
+            candidates.append(([value], spec, output.source))
+        candidates += zip(self.parameters, self.inputs, self.tensors)
 
         given = [group[0] for group, *_ in candidates]
         needed = _graphs.needed_operations(given, self.results, follow_controls=False)
@@ -540,12 +547,13 @@ class _Reverse:
             keep[[candidate[1].is_counted for candidate in candidates].index(True)] = True
 
         positions = {}
-        inputs, tensors, groups = [], [], []
-        for position, (kept, (group, spec, tensor, source)) in enumerate(zip(keep, candidates)):
+        inputs: list[_spec.Input] = []
+        tensors, groups = [], []
+        for position, (kept, (group, spec, source)) in enumerate(zip(keep, candidates)):
             if kept:
                 positions[position] = len(inputs)
                 inputs.append(spec)
-                tensors.append(self.forward.history(source) if tensor is None else tensor)
+                tensors.append(self.forward.history(source) if isinstance(source, int) else source)
                 groups.append(group)
         body = _graphs.extract("gradient", self.graph, groups, self.results, follow_controls=False)
         _check_repeatable(body)
@@ -656,14 +664,16 @@ def _with_shape_of(tensor: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
 
 @_tf.register_gradient(_checkpoints.RECORDED)
 @_tf.do_not_convert
-def _recorded_gradient(op: tf.Operation, grad, unused_grad):
+def _recorded_gradient(
+    op: tf.Operation, grad: tf.Tensor, unused_grad: tf.Tensor
+) -> list[tf.Tensor | None]:
     """A recorded value has the gradient of the operation that gave it, not of the record."""
     return [None, grad]
 
 
 @_tf.register_gradient("TfTi>SequenceSplit")
 @_tf.do_not_convert
-def _split_gradient(op: tf.Operation, grad):
+def _split_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.Tensor | None]:
     tensor = op.inputs[0]
     joined = ops.tf_ti_sequence_concat(
         grad,
@@ -677,7 +687,7 @@ def _split_gradient(op: tf.Operation, grad):
 
 @_tf.register_gradient("TfTi>SequenceConcat")
 @_tf.do_not_convert
-def _concat_gradient(op: tf.Operation, grad):
+def _concat_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.Tensor]:
     return ops.tf_ti_sequence_split(
         grad, op.inputs[0], axis=op.get_attr("axis"), reverse=op.get_attr("reverse")
     )

@@ -7,6 +7,7 @@ the vectorised loop has a gradient as every other.
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -58,7 +59,7 @@ class _Vectorizer:
         self._size = int(size[0]) if is_known else None
         self._lanes = [] if is_known else [self._pfor.all_indices]
 
-    def convert(self) -> list:
+    def convert(self) -> list[Any]:
         body, condition = self._convert_functions()
         count = len(self._given)
         inputs = [self._input(i) for i in range(count)]
@@ -95,7 +96,7 @@ class _Vectorizer:
             lanes = [_Value(t.dtype, t.shape, False) for t in self._lanes]
             condition, shared = None, []
             if self._loop.condition is not None:
-                read = [parameters[i] for i in self._spec.condition_inputs]
+                read = [parameters[i] for i in self._loop.condition_inputs]
                 condition = self._convert_function(self._loop.condition, read, lanes)
                 first, *shared = condition.results
                 if first.is_stacked:
@@ -182,7 +183,7 @@ class _Vectorizer:
     def _enter(self, i: int) -> tf.Tensor:
         return _unwrap(self._pfor, self._given[i]) if self._is_stacked[i] else self._given[i].t
 
-    def _leave(self, output: _spec.Output, tensor: tf.Tensor, body: "_Function"):
+    def _leave(self, output: _spec.Output, tensor: tf.Tensor, body: "_Function") -> Any:
         source = output.source
         if output.mode == "count":
             is_stacked = False
@@ -214,7 +215,7 @@ class _Function:
 # of stacks.
 
 
-def _wrap(tensor: tf.Tensor, is_stacked: bool, pfor):
+def _wrap(tensor: tf.Tensor, is_stacked: bool, pfor: Any) -> Any:
     if is_stacked and _tf.is_opaque(tensor):
         count = pfor.loop_len_vector[0]
         tensor = ops.tf_ti_sequence_unstack(sequence=tensor, count=count)
@@ -225,7 +226,7 @@ def _is_unstacked(sequences: tf.Tensor) -> bool:
     return sequences.op.type == "TfTi>SequenceUnstack"
 
 
-def _unwrap(pfor, wrapped) -> tf.Tensor:
+def _unwrap(pfor: Any, wrapped: Any) -> tf.Tensor:
     if not _tf.is_opaque(wrapped.t):
         return _tf.stacked(pfor, wrapped)
     sequences = wrapped.t
@@ -236,7 +237,7 @@ def _unwrap(pfor, wrapped) -> tf.Tensor:
     return ops.tf_ti_sequence_stack(sequences=sequences)
 
 
-def _gets_sequences(pfor_input) -> bool:
+def _gets_sequences(pfor_input: Any) -> bool:
     return any(_tf.is_opaque(wrapped.t) for wrapped in pfor_input.inputs)
 
 
@@ -276,7 +277,7 @@ def _vectorize_concat(pfor_input):
     return _tf.wrap(tensor, True)
 
 
-def _shifted(pfor_input) -> int:
+def _shifted(pfor_input: Any) -> int:
     axis = pfor_input.get_attr("axis")
     return axis + 1 if axis >= 0 else axis
 
@@ -294,11 +295,11 @@ def _vectorize_list_index(pfor_input):
 
 @_tf.register_gradient("TfTi>SequenceUnstack")
 @_tf.do_not_convert
-def _unstack_gradient(op: tf.Operation, grad):
+def _unstack_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.Tensor | None]:
     return [ops.tf_ti_sequence_stack(sequences=grad), None]
 
 
 @_tf.register_gradient("TfTi>SequenceStack")
 @_tf.do_not_convert
-def _stack_gradient(op: tf.Operation, grad):
+def _stack_gradient(op: tf.Operation, grad: tf.Tensor) -> list[tf.Tensor]:
     return [ops.tf_ti_sequence_unstack(sequence=grad, count=tf.size(op.inputs[0]))]

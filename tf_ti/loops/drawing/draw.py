@@ -12,7 +12,7 @@ from tf_ti.loops.drawing.text import to_text
 _SUFFIXES = (".svg", ".png", ".dot", ".txt")
 
 
-def draw(diagram: Diagram, path: str | os.PathLike | None = None) -> str:
+def draw(diagram: Diagram, path: str | os.PathLike[str] | None = None) -> str:
     """Draws a loop.
 
     Args:
@@ -35,7 +35,7 @@ def draw(diagram: Diagram, path: str | os.PathLike | None = None) -> str:
     return str(path)
 
 
-def _checked(path: str | os.PathLike) -> pathlib.Path:
+def _checked(path: str | os.PathLike[str]) -> pathlib.Path:
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise TypeError(f"path must be a str, a path or None, got {path!r}")
     checked = pathlib.Path(path)

@@ -41,15 +41,15 @@ def _way(wire: Wire, homes: dict[Box, tuple[Level, ...]]) -> list[Part]:
     common = next(level for level in around_source if level in around_target)
     source, start, way = wire.source, None, []
     for level in around_source[: around_source.index(common)]:
-        port = source
-        if source is not wire.source or source.place != "exit":
+        port = wire.source
+        if source is not wire.source or place_of(source) != "exit":
             port = level.portal("exit", wire.source)
             way.append(level.add(Part(source, start, port, None)))
         source, start = level.group, port
     target, end, rest = wire.target, None, []
     for level in around_target[: around_target.index(common)]:
-        port = target
-        if target is not wire.target or target.place != "entry":
+        port = wire.target
+        if target is not wire.target or place_of(target) != "entry":
             port = level.portal("entry", wire.source)
             rest.append(level.add(Part(port, None, target, end)))
         target, end = level.group, port

@@ -63,7 +63,7 @@ class Level:
         self._parts: list[Part] = []
         self._portals: dict[tuple[str, Box], Box] = {}
         self.ports: dict[Box, Point] = {}
-        self._labels: dict[Box, float] = defaultdict(float)
+        self._labels: dict[Item, float] = defaultdict(float)
         self._nodes: dict[Item, Node] = {}
         self._rows: dict[Item, int] = {}
         self._chart: dict[int, list[Node]] = defaultdict(list)
@@ -192,7 +192,9 @@ class Level:
 
     def _port(self, item: Item, port: Box | None) -> float:
         """How far from the middle of an item a wire ends."""
-        return self._inner[item].ports[port][0] if isinstance(item, Group) else 0.0
+        if port is None or isinstance(item, Box):
+            return 0.0
+        return self._inner[item].ports[port][0]
 
     # --- coordinates -----------------------------------------------------------------------------
 
@@ -238,7 +240,7 @@ class Level:
                 inner.move(x - item.x - item.width / 2, y - inner.height / 2)
         middle = group.x + group.width / 2
         for port in (*group.members, *self._portals.values()):
-            if place_of(port) != "inside":
+            if isinstance(port, Box) and port.place != "inside":
                 row = self._rows[port]
                 side = port.height / 2 if port.place == "exit" else -port.height / 2
                 self.ports[port] = self._nodes[port].x - middle, self._middles[row] + side
@@ -288,7 +290,7 @@ class Level:
     def _end(self, item: Item, port: Box | None, is_lower: bool = False) -> Point:
         """Where a wire ends: in the middle of a side of a box, or at a port of a group."""
         x, y = self._nodes[item].x, self._middles[self._rows[item]]
-        if isinstance(item, Box):
+        if port is None or isinstance(item, Box):
             return x, y + (item.height / 2 if is_lower else -item.height / 2)
         inner = self._inner[item]
         dx, dy = inner.ports[port]

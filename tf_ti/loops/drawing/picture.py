@@ -142,8 +142,17 @@ def _add_edge(parent: svg.Element, edge: Edge, points: Sequence[Point]) -> None:
     svg.add(group, "path", d=f"M{' L'.join(map(_at, tip))} Z", fill=color)
     if edge.label:
         foot = y - _SMALL if is_down else y + _SMALL + 8
-        halo = {"stroke": colors.GROUND, "stroke_width": 3, "paint_order": "stroke"}
-        svg.add_text(group, _short(edge.label), x + LABEL_GAP, foot, _SMALL, fill=color, **halo)
+        svg.add_text(
+            group,
+            _short(edge.label),
+            x + LABEL_GAP,
+            foot,
+            _SMALL,
+            fill=color,
+            stroke=colors.GROUND,
+            stroke_width=3,
+            paint_order="stroke",
+        )
 
 
 def _path(points: Sequence[Point]) -> tuple[str, bool]:

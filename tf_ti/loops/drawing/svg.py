@@ -29,7 +29,9 @@ def picture(title: str, width: float, height: float) -> Element:
     return root
 
 
-def add(parent: Element, tag: str, text: str | None = None, **attributes: str | float) -> Element:
+def add(
+    parent: Element, tag: str, text: str | None = None, /, **attributes: str | float
+) -> Element:
     """Adds an element: `font_size` in Python is the attribute font-size."""
     element = ElementTree.SubElement(parent, tag)
     element.text = text
@@ -38,7 +40,7 @@ def add(parent: Element, tag: str, text: str | None = None, **attributes: str | 
 
 
 def add_text(
-    parent: Element, text: str, x: float, y: float, size: float, **attributes: str | float
+    parent: Element, text: str, x: float, y: float, size: float, /, **attributes: str | float
 ) -> Element:
     """Adds a line of text: y is that of its letters' feet."""
     return add(parent, "text", text, x=x, y=y, font_size=size, **attributes)

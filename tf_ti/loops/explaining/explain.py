@@ -92,7 +92,7 @@ def explain(function: Any, *args: Any, **kwargs: Any) -> Explanation:
     return Explanation(tuple(found))
 
 
-def _graphs(function: Any, args: tuple, kwargs: dict) -> list[tf.Graph]:
+def _graphs(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tf.Graph]:
     if isinstance(function, ConcreteFunction):
         if args or kwargs:
             raise TypeError("a concrete function is traced already: it takes no arguments here")

@@ -113,11 +113,9 @@ class Recorded:
             saved = self.states.times("(iterations / k + k)")
             cure = f"; checkpoint_every=k: {Size.total([saved, self.others.times('iterations')])}"
         else:
-            every = self.best_checkpoint_every
-            is_better = every is not None and self.checkpoint_every == 1 and every > 2
-            cure = (
-                f"; checkpoint_every={every}: {self.with_checkpoints(every)}" if is_better else ""
-            )
+            every, cure = self.best_checkpoint_every, ""
+            if every is not None and self.checkpoint_every == 1 and every > 2:
+                cure = f"; checkpoint_every={every}: {self.with_checkpoints(every)}"
         return f"{self.size}{cure if self.states.terms else ''}"
 
 

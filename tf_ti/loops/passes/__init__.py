@@ -165,7 +165,7 @@ def run(
     return Outcome(outputs, tuple(notes))
 
 
-def fusing(fuse: Any, functions: Sequence[Callable] = ()) -> Fuse:
+def fusing(fuse: Any, functions: Sequence[Callable[..., Any]] = ()) -> Fuse:
     """What may become of a loop, for a user's `fuse`.
 
     Fission takes time when the loop is traced, and saves it when it runs. It pays where the loop

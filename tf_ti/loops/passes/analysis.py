@@ -14,7 +14,7 @@ reason.
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -124,8 +124,8 @@ class Uses:
 
     results: tuple[tf.Tensor, ...]
     used: tuple[int, ...]
-    staying: frozenset
-    leaving: frozenset
+    staying: frozenset[Any]
+    leaving: frozenset[Any]
     operations: tuple[tf.Operation, ...]
     readers: Mapping[tf.Operation, Sequence[tf.Operation]]
     parameters: Mapping[tf.Operation, int]
@@ -217,7 +217,7 @@ class Analysis:
         i = self.uses.parameters.get(parameter.op)
         return None if i is None else (self.loop.spec.inputs[i], self.loop.tensors[i])
 
-    def agreements(self, tensors: Iterable[tf.Tensor]) -> set:
+    def agreements(self, tensors: Iterable[tf.Tensor]) -> set[Any]:
         """The keys, by which numbers of iterations agree, of those tensors that are before."""
         origins = [self.origins[t.op] for t in tensors if self.levels[t.op] == BEFORE]
         return {self.counts.agreement[origin] for origin in origins}
@@ -227,7 +227,7 @@ class Analysis:
         return len(self.agreements(tensors)) <= 1
 
     @functools.cached_property
-    def staying(self) -> frozenset:
+    def staying(self) -> frozenset[Any]:
         """References of the results that the loop must have."""
         return self.uses.staying | {
             self.uses.results[r].ref()
@@ -236,7 +236,7 @@ class Analysis:
         }
 
     @functools.cached_property
-    def leaving(self) -> frozenset:
+    def leaving(self) -> frozenset[Any]:
         """References of the results that the loop need not have."""
         return self.uses.leaving - self.staying
 
@@ -248,8 +248,9 @@ class Analysis:
         """The same where all stays that a custom gradient holds together."""
         bound: set[tf.Operation] = set()
         for op in self.uses.operations:
-            if _batching.kind(op) == "CustomGradient":
-                bound |= _custom_gradients.group(op)
+            gradient = _custom_gradients.of(op)
+            if gradient is not None and not gradient.is_silu:
+                bound |= gradient.group(op)
         return self if bound <= self.bound else analyse(self.loop, self.bound | bound, self.lost)
 
 
@@ -273,7 +274,14 @@ def analyse(
 class _Levels:
     """The levels under construction, in the order of the operations."""
 
-    def __init__(self, loop, counts: Counts, uses: Uses, bound: frozenset, lost: frozenset):
+    def __init__(
+        self,
+        loop: TracedLoop,
+        counts: Counts,
+        uses: Uses,
+        bound: frozenset[tf.Operation],
+        lost: frozenset[tf.Operation],
+    ):
         self._loop, self._counts, self._uses = loop, counts, uses
         self._bound, self._lost = bound, lost
         self._states = {parameter for _, parameter in loop.spec.back_edges}
@@ -284,7 +292,7 @@ class _Levels:
     def analysis(self) -> Analysis:
         for op, i in self._uses.parameters.items():
             self._origins[op] = i
-            self._levels[op] = self._or_core(op, lambda op, i=i: self._level_of_input(i))
+            self._levels[op] = self._or_core(op, self._level_of_input)
         for op in self._uses.operations:
             self._levels[op] = self._or_core(op, self._level_of)
         before = [op for op in self._uses.operations if self._levels[op] == BEFORE]
@@ -305,14 +313,15 @@ class _Levels:
             self._reasons,
         )
 
-    def _or_core(self, op: tf.Operation, level_of) -> int:
+    def _or_core(self, op: tf.Operation, level_of: Callable[[tf.Operation], int]) -> int:
         try:
             return level_of(op)
         except Unknown as refusal:
             self._reasons[op] = refusal.at(op)
             return CORE
 
-    def _level_of_input(self, i: int) -> int:
+    def _level_of_input(self, op: tf.Operation) -> int:
+        i = self._origins[op]
         given, shape = self._loop.spec.inputs[i], self._loop.tensors[i].shape
         parameter = self._loop.body.inputs[i]
         if i in self._states:

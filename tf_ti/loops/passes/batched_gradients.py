@@ -42,7 +42,7 @@ def _gradients(
 ) -> list[tf.Tensor | None]:
     """The gradients of an operation's inputs, from those of its outputs."""
     grads = {k: tf.convert_to_tensor(grad) for k, grad in grads.items() if grad is not None}
-    wanted = []
+    wanted: list[int] = []
 
     def iteration(*given):
         inputs = given[len(grads) :]
@@ -51,6 +51,7 @@ def _gradients(
             if k not in own and _tf.is_trainable(tensor.dtype):
                 own[k] = tf.zeros_like(tensor)
         gradient = _custom_gradients.of(op)
+        assert gradient is not None  # as RULE is for operations that have one
         found = gradient.gradients(inputs, [own.get(k) for k in range(len(inputs))])
         wanted[:] = [
             k
@@ -95,8 +96,10 @@ def _broadcast(tensor: tf.Tensor, dims: Sequence[_batching.Extent]) -> tf.Tensor
 
 
 def _of_effects(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
-    is_plain = _custom_gradients.of(op).is_plain
-    return None if is_plain else "its custom gradient does not only compute tensors of tensors"
+    gradient = _custom_gradients.of(op)
+    if gradient is None or gradient.is_plain:
+        return None
+    return "its custom gradient does not only compute tensors of tensors"
 
 
 # A function of the sum of all iterations' gradients is not the sum of the function's values.

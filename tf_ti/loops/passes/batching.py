@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -163,12 +164,13 @@ def batched(
     rule = RULES[kind(op)]
     with tf.device(op.device):
         add = rule.add if any(is_stacked) else rule.once
+        assert add is not None  # else the operation stays where it is
         return list(add(op, list(tensors), is_stacked))
 
 
 # --- extents -------------------------------------------------------------------------------------
 
-Extent = int | tf.Tensor
+Extent: TypeAlias = int | tf.Tensor
 
 
 def extents(tensor: tf.Tensor) -> list[Extent]:
@@ -252,7 +254,7 @@ def _axes_at(k: int, value: int = 0, added: int = 0) -> Rule:
     return Rule(add, stacked=(value,), constants=(k,))
 
 
-def _with_first(entries_of_new: dict) -> Rule:
+def _with_first(entries_of_new: dict[int, int | list[int]]) -> Rule:
     """Inputs have an entry for each axis; these, by input, are those of the new one."""
 
     def add(op, tensors, is_stacked):
@@ -296,7 +298,7 @@ def _turned(matrices: tf.Tensor) -> tf.Tensor:
 def _batch_matmul(op, tensors, is_stacked):
     is_matrix = op.inputs[1].shape.rank == 2 and not is_stacked[1]
     if is_matrix and not op.get_attr("adj_x") and not op.inputs[1].dtype.is_complex:
-        return [_rows_times(*tensors, op.get_attr("adj_y"))]
+        return [_rows_times(tensors[0], tensors[1], op.get_attr("adj_y"))]
     return _broadcast(op, tensors, is_stacked)
 
 

@@ -127,7 +127,7 @@ class _Chooser:
         )
 
     def _leave_to_programs(self) -> None:
-        moves = set()
+        moves: set[tf.Operation] = set()
         for op in reversed(self._uses.operations):
             if op in self._before:
                 readers = self._uses.readers.get(op, ())

@@ -5,6 +5,7 @@ of each goes through an operation that XLA's programs check, and that does nothi
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -29,7 +30,7 @@ def check(loop: TracedLoop) -> None:
     labels = [given.label for given in loop.spec.inputs]
     _check(loop.body, labels)
     if loop.condition is not None:
-        _check(loop.condition, [labels[i] for i in loop.spec.condition_inputs])
+        _check(loop.condition, [labels[i] for i in loop.condition_inputs])
 
 
 def _check(graph: _tf.FuncGraph, labels: Sequence[str]) -> None:
@@ -60,7 +61,7 @@ def _check(graph: _tf.FuncGraph, labels: Sequence[str]) -> None:
             names.update((t.ref(), label) for t in op.outputs if t.dtype == tf.variant)
 
 
-def _grows(node) -> bool:
+def _grows(node: Any) -> bool:
     """True if a NodeDef writes to a list that grows."""
     return node.op == "TensorListSetItem" and node.attr["resize_if_index_out_of_bounds"].b
 

@@ -51,11 +51,13 @@ class Body:
 _RESULTS = (tf.Tensor, tf.TensorSpec, tf.TensorArray)
 
 
-def _is_variable(value) -> bool:
+def _is_variable(value: Any) -> bool:
     return isinstance(value, tf.Variable)
 
 
-def resolve(body: Callable, arguments: Sequence[Structure], expected: str) -> Callable:
+def resolve(
+    body: Callable[..., Any], arguments: Sequence[Structure], expected: str
+) -> Callable[..., Any]:
     """The callable to trace: of a `tf.function` its own trace for `arguments`.
 
     Args:
@@ -65,21 +67,22 @@ def resolve(body: Callable, arguments: Sequence[Structure], expected: str) -> Ca
     """
     if isinstance(body, ConcreteFunction):
         return body
-    if not hasattr(body, "get_concrete_function"):
+    get_trace = getattr(body, "get_concrete_function", None)
+    if get_trace is None:
         check_arity(body, len(arguments), expected)
         return body
     try:
-        return body.get_concrete_function(*(types.pack(types.leaves) for types in arguments))
+        return get_trace(*(types.pack(types.leaves) for types in arguments))
     except TypeError:
         check_arity(body, len(arguments), expected)
         raise
 
 
 def trace(
-    body: Callable,
+    body: Callable[..., Any],
     arguments: Sequence[Any],
-    convert: Callable,
-    arrange: Callable | None = None,
+    convert: Callable[..., Any],
+    arrange: Callable[..., Any] | None = None,
 ) -> Body:
     """Traces a body that `resolve` gave.
 
@@ -94,12 +97,12 @@ def trace(
         arrange: makes the body's arguments of values of those types, where it takes others.
     """
     specs = [s for s in tf.nest.flatten(arguments, expand_composites=True) if s is not None]
-    is_concrete = isinstance(body, ConcreteFunction) and arrange is None
-    if is_concrete:
+    if isinstance(body, ConcreteFunction) and arrange is None:
         check_concrete(body, specs)
-        graph, captures = body.graph, list(body.captured_inputs)
+        graph, captures, is_own = body.graph, list(body.captured_inputs), False
         structure = convert(body.structured_outputs)
     else:
+        is_own = True
         graph = _graphs.trace("body", body, arguments, convert, arrange)
         captures = graph.external_captures
         captures += tf.nest.flatten([find() for find in graph.deferred_external_captures])
@@ -110,7 +113,6 @@ def trace(
 
     num_results, all_variables = len(graph.outputs), tuple(graph.variables)
     controls = tuple(graph.function_captures.control)
-    is_own = not is_concrete
     _custom_gradients.find(graph)
     if any(_graphs.is_call(op) for op in graph.get_operations()):
         graph = _graphs.extract(
@@ -222,7 +224,7 @@ def check_concrete(concrete: ConcreteFunction, specs: Sequence[tf.TensorSpec]) -
             )
 
 
-def check_arity(body: Callable, count: int, expected: str) -> None:
+def check_arity(body: Callable[..., Any], count: int, expected: str) -> None:
     try:
         signature = inspect.signature(getattr(body, "python_function", body))
     except (TypeError, ValueError):  # builtins do not tell

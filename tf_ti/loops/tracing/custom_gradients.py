@@ -37,7 +37,7 @@ class CustomGradient:
         is_silu: whether it is tf.nn.silu's.
     """
 
-    function: Callable
+    function: Callable[..., Any]
     references: tuple[Any, ...]
     num_outputs: int
     num_results: int
@@ -48,7 +48,7 @@ class CustomGradient:
         """The tensors to which it refers beyond the inputs of an operation."""
         return [reference.deref() for reference in self.references[len(inputs) :]]
 
-    def gradients(self, inputs: Sequence[tf.Tensor], grads: Sequence) -> list:
+    def gradients(self, inputs: Sequence[tf.Tensor], grads: Sequence[Any]) -> list[Any]:
         """The gradients of inputs, from those of the outputs, in the current graph."""
         graph, returned, given = _trace(self.function, grads[: self.num_outputs])
         stand_ins = {**dict(zip(self.references, inputs)), **given}
@@ -68,11 +68,23 @@ class CustomGradient:
         @_tf.do_not_convert
         def gradient(op, *grads):
             # Who saves a function asks without an operation.
-            return self.gradients(list((op or reference()).inputs), grads)
+            made: tf.Operation = op or reference()
+            return self.gradients(list(made.inputs), grads)
 
         _tf.register_gradient(name)(gradient)
         _tf.set_gradient(op, name)
         op.tf_ti_gradient = self
+
+    def group(self, op: tf.Operation) -> set[tf.Operation]:
+        """The operation, and those between the arguments and its results or its gradient's."""
+        results, others = op.inputs[: self.num_results], op.inputs[self.num_outputs :]
+        arguments = op.inputs[self.num_results : self.num_outputs]
+        found, dependent = {op}, {t.ref() for t in arguments}
+        for inner in _graphs.needed_operations(arguments, [*results, *others]):
+            if any(t.ref() in dependent for t in inner.inputs):
+                found.add(inner)
+                dependent.update(t.ref() for t in inner.outputs)
+        return found
 
 
 def of(op: tf.Operation) -> CustomGradient | None:
@@ -113,20 +125,9 @@ def close(graph: _tf.FuncGraph) -> None:
         graph.left_out.add(op)
 
 
-def group(op: tf.Operation) -> set[tf.Operation]:
-    """The operation, and those between the arguments and its results or its gradient's."""
-    gradient = of(op)
-    results, others = op.inputs[: gradient.num_results], op.inputs[gradient.num_outputs :]
-    arguments = op.inputs[gradient.num_results : gradient.num_outputs]
-    found, dependent = {op}, {t.ref() for t in arguments}
-    for inner in _graphs.needed_operations(arguments, [*results, *others]):
-        if any(t.ref() in dependent for t in inner.inputs):
-            found.add(inner)
-            dependent.update(t.ref() for t in inner.outputs)
-    return found
-
-
-def _trace(function: Callable, grads: Sequence) -> tuple[_tf.FuncGraph, list, dict]:
+def _trace(
+    function: Callable[..., Any], grads: Sequence[Any]
+) -> tuple[_tf.FuncGraph, list[Any], dict[Any, tf.Tensor]]:
     """A graph of a gradient function, the values that it returned, and stand-ins for `grads`."""
     graph, given = _tf.FuncGraph(f"tf_ti_custom_gradient_{next(_uid)}"), {}
 
@@ -185,7 +186,7 @@ def _is_around(graph: tf.Graph, inner: tf.Graph) -> bool:
     return False
 
 
-def _is_silu(function: Callable) -> bool:
+def _is_silu(function: Callable[..., Any]) -> bool:
     """True if a gradient is that of tf.nn.silu: by its code, as anyone's may have its name."""
     for name in ("tape_grad_fn", "grad_fn"):
         function = inspect.getclosurevars(function).nonlocals.get(name)

@@ -9,7 +9,7 @@ import inspect
 import threading
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +21,7 @@ from tf_ti.loops.tracing.structure import Structure
 
 _FREQUENT = 5
 # The number of traces of the body, or block, that begins in a line of some code.
-_traces: weakref.WeakKeyDictionary[types.CodeType, collections.Counter] = (
+_traces: weakref.WeakKeyDictionary[types.CodeType, collections.Counter[int]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -30,8 +30,8 @@ def call(
     add: Callable[[Sequence[tf.Tensor], Any], Structure],
     tensors: Sequence[tf.Tensor],
     num_iterations: int | tf.Tensor | None,
-    functions: Sequence[Callable],
-    key: tuple,
+    functions: Sequence[Callable[..., Any]],
+    key: tuple[Hashable, ...],
     ticket: Ticket | None = None,
 ) -> Any:
     """Adds a loop to the current graph; in eager mode, calls a function that has it.
@@ -90,7 +90,7 @@ def needs_function() -> bool:
     return _tf.is_recording() or not is_foreign
 
 
-def count_body(body: Callable) -> None:
+def count_body(body: Callable[..., Any]) -> None:
     """Warns, once, where a body is traced again and again."""
     function = inspect.unwrap(getattr(body, "func", body))  # of a functools.partial
     if not hasattr(function, "__code__"):

@@ -8,6 +8,7 @@ row's may be known to it.
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -42,7 +43,7 @@ def that_come_from(
     graph: _tf.FuncGraph,
     sources: Iterable[tf.Tensor],
     back_edges: Sequence[tuple[tf.Tensor, tf.Tensor]],
-) -> set:
+) -> set[Any]:
     """The references of tensors that have unknown extents which come from `sources`.
 
     Args:
@@ -58,8 +59,8 @@ def that_come_from(
 
 def _follow_all(
     graph: _tf.FuncGraph,
-    values: set,
-    extents: set,
+    values: set[Any],
+    extents: set[Any],
     back_edges: Sequence[tuple[tf.Tensor, tf.Tensor]],
 ) -> None:
     """Adds those that depend, in any iteration, on values or extents that are found already."""
@@ -73,7 +74,7 @@ def _follow_all(
             found |= fed
 
 
-def _follow(graph: _tf.FuncGraph, values: set, extents: set) -> None:
+def _follow(graph: _tf.FuncGraph, values: set[Any], extents: set[Any]) -> None:
     for op in graph.get_operations():
         valued = [i for i, tensor in enumerate(op.inputs) if tensor.ref() in values]
         sized = [i for i, tensor in enumerate(op.inputs) if tensor.ref() in extents]
@@ -119,7 +120,7 @@ class _Run:
     joins: Sequence[int] = ()
 
 
-def _run_of(op: tf.Operation, values: set, extents: set) -> _Run | None:
+def _run_of(op: tf.Operation, values: set[Any], extents: set[Any]) -> _Run | None:
     """The functions that `op` runs, as far as they are known."""
     given, every = list(op.inputs), list(range(len(op.outputs)))
     if op.type in _graphs.CALLS:
@@ -146,7 +147,9 @@ def _run_of(op: tf.Operation, values: set, extents: set) -> _Run | None:
     return None
 
 
-def _functions(op: tf.Operation, attrs: Sequence[str], given: Sequence[tf.Tensor]) -> list:
+def _functions(
+    op: tf.Operation, attrs: Sequence[str], given: Sequence[tf.Tensor]
+) -> list[_tf.FuncGraph]:
     names = [
         function.name
         for attr in map(op.get_attr, attrs)
@@ -155,7 +158,7 @@ def _functions(op: tf.Operation, attrs: Sequence[str], given: Sequence[tf.Tensor
     return [_tf.function_graph(op, name, [t.shape for t in given]) for name in names]
 
 
-def _follow_run(op: tf.Operation, run: _Run, values: set, extents: set) -> None:
+def _follow_run(op: tf.Operation, run: _Run, values: set[Any], extents: set[Any]) -> None:
     varying = _varying_results(run) if run.is_chosen else set()
     for graph in run.graphs:
         pairs = list(zip(run.arguments, graph.inputs))

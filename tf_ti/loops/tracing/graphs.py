@@ -89,7 +89,7 @@ def needed_operations(
     return sorted_operations
 
 
-def function_names(node) -> list[str]:
+def function_names(node: Any) -> list[str]:
     """The functions that a NodeDef's attributes refer to."""
     names = []
     for value in node.attr.values():
@@ -98,7 +98,7 @@ def function_names(node) -> list[str]:
     return names
 
 
-def _with_names(value, names: dict[str, str]):
+def _with_names(value: Any, names: dict[str, str]) -> Any:
     if not names or not (value.func.name or value.list.func):
         return value
     renamed = type(value)()
@@ -123,13 +123,13 @@ class _Copier:
         self.graph = graph
         self.rename_functions = rename_functions
         self.others = others
-        self.tensors: dict = {}
+        self.tensors: dict[Any, tf.Tensor] = {}
         self.operations: dict[tf.Operation, list[tf.Operation]] = {}
         self.effects: dict[tf.Operation, list[tf.Operation]] = {}
 
     def effects_of(self, operations: Sequence[tf.Operation]) -> list[tf.Operation]:
         """The copies that have the effects of operations."""
-        copies = [self.effects.get(op) or self.operations.get(op, ()) for op in operations]
+        copies = [self.effects.get(op) or self.operations.get(op, []) for op in operations]
         return list(dict.fromkeys(itertools.chain.from_iterable(copies)))
 
     def copy(self, op: tf.Operation, extra_controls: Sequence[tf.Operation], inline: bool) -> None:
@@ -201,7 +201,7 @@ class _Copier:
         self.operations[op] = list(dict.fromkeys(self.effects[op] + results))
 
 
-def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict:
+def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict[Any, tf.Tensor]:
     """The copies of the tensors of all the graphs that a graph was copied from.
 
     A custom gradient that is not closed may refer to tensors of the graph in which it was traced;
@@ -216,10 +216,10 @@ def _compose(graph: _tf.FuncGraph, copier: _Copier) -> dict:
 
 def trace(
     name: str,
-    function: Callable,
+    function: Callable[..., Any],
     arguments: Sequence[Any],
-    convert: Callable,
-    arrange: Callable | None = None,
+    convert: Callable[..., Any] | None,
+    arrange: Callable[..., Any] | None = None,
 ) -> _tf.FuncGraph:
     """The graph of a Python function, as `_tf.trace` makes it, under a name of its own."""
     graph = _tf.trace(f"tf_ti_{name}_{next(_uid)}", function, arguments, convert, arrange)
@@ -234,9 +234,8 @@ def of_function(op: tf.Operation, name: str, shapes: Sequence[tf.TensorShape]) -
     a definition does not know to what that refers.
     """
     traced = getattr(_tf.find_function(op.graph, name), "graph", None)
-    if hasattr(traced, "tf_ti_copies"):
-        return traced
-    if traced is not None and any(map(has_custom_gradient, traced.get_operations())):
+    is_ours = hasattr(traced, "tf_ti_copies")
+    if traced is not None and (is_ours or any(map(has_custom_gradient, traced.get_operations()))):
         return traced
     made = _tf.loaded_function_graph(op, name, shapes)
     made.tf_ti_copies = {}

@@ -61,7 +61,7 @@ class Ticket:
         leaves: the tensors and numbers of the arguments.
     """
 
-    def __init__(self, body: Callable, key: Hashable, leaves: list, limit: Any):
+    def __init__(self, body: Callable[..., Any], key: Hashable, leaves: list[Any], limit: Any):
         self._body, self._key = body, key
         self.leaves, self._limit = leaves, limit
 
@@ -100,7 +100,10 @@ class Ticket:
 
 
 def ticket(
-    body: Callable, options: tuple, arguments: tuple, limit: int | tf.Tensor | None
+    body: Callable[..., Any],
+    options: tuple[Any, ...],
+    arguments: tuple[Any, ...],
+    limit: int | tf.Tensor | None,
 ) -> Ticket | None:
     """The ticket of an eager call; None of one that must go the long way.
 
@@ -153,7 +156,7 @@ def _take(node: Any, leaves: list[Any]) -> Hashable:
     if kind in _arguments.NUMBERS:
         leaves.append(node)
         if kind is not int:
-            return kind
+            return kind  # type: ignore[return-value]  # types are hashable
         # Without a body that wants another type it is an int32, an int64, or no tensor.
         for bits in (32, 64):
             if -(2 ** (bits - 1)) <= node < 2 ** (bits - 1):

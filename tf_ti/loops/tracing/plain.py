@@ -86,7 +86,7 @@ def run(way: Way, tensors: Sequence[tf.Tensor], count: int) -> list[tf.Tensor]:
     return [_join(output, kept[i], lengths) for i, output in enumerate(spec.outputs)]
 
 
-def _call(body: Callable, arguments: Sequence[Any], expected: str) -> Any:
+def _call(body: Callable[..., Any], arguments: Sequence[Any], expected: str) -> Any:
     if isinstance(body, ConcreteFunction):
         flat = tf.nest.flatten(arguments, expand_composites=True)
         tensors = iter(tensor for tensor in flat if tensor is not None)
@@ -105,18 +105,20 @@ def _call(body: Callable, arguments: Sequence[Any], expected: str) -> Any:
         raise
 
 
-def _parameter_shapes(body: Callable, specs: Sequence[tf.TensorSpec]) -> list[tf.TensorShape]:
+def _parameter_shapes(
+    body: Callable[..., Any], specs: Sequence[tf.TensorSpec]
+) -> list[tf.TensorShape]:
     """The shapes for which a body of these arguments was built; a callable takes any."""
     if isinstance(body, ConcreteFunction):
         _body.check_concrete(body, specs)
         specs = body.inputs[: len(specs)]
-    elif getattr(body, "input_signature", None) is not None:
-        specs = tf.nest.flatten(body.input_signature, expand_composites=True)
+    elif (signature := getattr(body, "input_signature", None)) is not None:
+        specs = tf.nest.flatten(signature, expand_composites=True)
     return [spec.shape for spec in specs]
 
 
 def _as_traced(
-    body: Callable,
+    body: Callable[..., Any],
     shapes: Sequence[tf.TensorShape],
     returned: Any,
     results: Sequence[tf.Tensor],
@@ -156,7 +158,7 @@ def _check_joins(output: _spec.Output, first: tf.TensorShape, shape: tf.TensorSh
         )
 
 
-def _join(output: _spec.Output, values: Sequence[tf.Tensor], lengths: Sequence[int]) -> tf.Tensor:
+def _join(output: _spec.Output, values: list[tf.Tensor], lengths: Sequence[int]) -> tf.Tensor:
     if output.mode in ("last", "count"):
         return values[0]
     values = values[:: output.stride]

@@ -23,8 +23,9 @@ def split(
         _graphs.chain(body.control_outputs)
         return None, None, body
     head = set(_graphs.needed_operations(graph.inputs, [condition]))
-    for op in graph.get_operations():
-        _graphs.keep_controls(op, lambda other, op=op: (other in head) == (op in head))
+    for side in (head, set(graph.get_operations()) - head):
+        for op in side:
+            _graphs.keep_controls(op, side.__contains__)
     rest = [op for op in effects if op not in head]
     tail = _graphs.needed_operations(
         [*graph.inputs, *(t for op in head for t in op.outputs)], results, rest

@@ -103,7 +103,7 @@ def _take_apart(node: Any) -> tuple[Hashable, list[tuple[str, Any]]]:
     return kind, parts
 
 
-def _sorted_keys(mapping: Mapping) -> list:
+def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
     try:
         return sorted(mapping)
     except TypeError:
@@ -124,14 +124,15 @@ def pack(node: Any, leaves: Iterator[Any]) -> Any:
         return _tf.nest_like(node, packed)
     # As tf.nest does it, which wants keys that can be sorted.
     values = dict(zip(_sorted_keys(node), packed))
-    is_default = type(node) is collections.defaultdict
-    made = collections.defaultdict(node.default_factory) if is_default else type(node)()
+    made = type(node)()
+    if type(node) is collections.defaultdict:
+        made = collections.defaultdict(node.default_factory)
     for key in node:
         made[key] = values[key]
     return made
 
 
-def _match(expected: Any, got: Any, path: str, is_whole: bool, found: list) -> str | None:
+def _match(expected: Any, got: Any, path: str, is_whole: bool, found: list[Any]) -> str | None:
     kind, parts = _take_apart(expected)
     if kind is None and not is_whole:
         found += [] if expected is None else [got]

@@ -26,11 +26,11 @@ class Way(abc.ABC):
         condition: the graph of the loop's condition, or None; after `trace`.
     """
 
-    body: Callable
+    body: Callable[..., Any]
     arguments: Sequence[Structure]
     expected: str
     limit_label = "num_iterations"
-    key: Hashable
+    key: tuple[Hashable, ...]
     parameters: Sequence[tf.TensorSpec]
     inputs: Sequence[Input]
     condition: _tf.FuncGraph | None = None
@@ -40,7 +40,7 @@ class Way(abc.ABC):
         self.body = _body.resolve(self.body, self.arguments, self.expected)
 
     @property
-    def functions(self) -> list[Callable]:
+    def functions(self) -> list[Callable[..., Any]]:
         """All callables, the body first."""
         return [self.body]
 

@@ -6,7 +6,7 @@ import tf_ti
 from tf_ti.openvino.operation import Operation, register
 
 
-def _default(op: Operation, position: int, value):
+def _default(op: Operation, position: int, value: tf.Tensor | None) -> tf.Tensor | None:
     """A default index as a scalar, or None for -1, which must be known before the graph runs."""
     if value is None:
         return None

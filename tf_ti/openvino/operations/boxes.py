@@ -201,7 +201,15 @@ class _Detections:
         most: the number of rows that an answer has.
     """
 
-    def __init__(self, op: Operation, boxes, scores, priors, sure, refined):
+    def __init__(
+        self,
+        op: Operation,
+        boxes: tf.Tensor,
+        scores: tf.Tensor,
+        priors: tf.Tensor,
+        sure: tf.Tensor | None,
+        refined: tf.Tensor | None,
+    ):
         self._op = op
         size = 4 if op.flag("normalized", False) else 5
         count = extents(priors)[2] // size
@@ -243,12 +251,20 @@ class _Detections:
         self.kept, self.scores_and_corners = kept, [scores, *corners]
         self.most = batch * (keep if keep > 0 else (top if top > 0 else count) * classes)
 
-    def _classes(self, scores: tf.Tensor, count) -> int:
+    def _classes(self, scores: tf.Tensor, count: int | tf.Tensor) -> int:
         if self._op.registered == "opset1":
             return self._op.integer("num_classes")
         return extents(scores)[1] // count
 
-    def _decode(self, boxes, priors, refined, count, size, classes) -> None:
+    def _decode(
+        self,
+        boxes: tf.Tensor,
+        priors: tf.Tensor,
+        refined: tf.Tensor | None,
+        count: int | tf.Tensor,
+        size: int,
+        classes: int,
+    ) -> None:
         """Makes the corners of the boxes: four of [batch, classes or 1, boxes]."""
         op = self._op
         numbers = tf.reshape(priors[:, 0], [-1, 1, count, size])[..., size - 4 :]
@@ -334,7 +350,7 @@ class _Proposals:
         pixel: as for `overlap_of`.
     """
 
-    def __init__(self, op: Operation, scores, deltas, image):
+    def __init__(self, op: Operation, scores: tf.Tensor, deltas: tf.Tensor, image: tf.Tensor):
         # TensorFlow's Object Detection API has y first, and corners between pixels, unlike Caffe.
         self._is_caffe = op.text("framework", "", ("", "tensorflow")) == ""
         self._op, self.pixel = op, 1.0 if self._is_caffe else 0.0
@@ -377,7 +393,7 @@ class _Proposals:
         """The corners of boxes of each ratio and scale, beside a place: [4, boxes]."""
         op = self._op
         base = np.float32(positive(op, "base_size"))
-        ratios, scales = (np.float32(op.numbers(name)) for name in ("ratio", "scale"))
+        ratios, scales = (np.array(op.numbers(name), np.float32) for name in ("ratio", "scale"))
         if not (ratios.size and scales.size and min(ratios.min(), scales.min()) > 0):
             raise op.error("ratio and scale must be lists of positive numbers")
         width = np.sqrt(base**2 / ratios)
@@ -391,7 +407,9 @@ class _Proposals:
         half = [(np.outer(side, scales).reshape(-1) - pixel) / 2 for side in (width, height)]
         return np.stack([center - side for side in half] + [center + side for side in half])
 
-    def _sides(self, anchors, deltas, limit) -> tuple[tf.Tensor, tf.Tensor]:
+    def _sides(
+        self, anchors: tf.Tensor, deltas: tf.Tensor, limit: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """The ends of boxes along one axis."""
         op = self._op
         low, high = tf.unstack(anchors, 2)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +11,10 @@ from tf_ti.openvino.layout import to_last, to_second, with_channels_last
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.deformable import bilinear, clipped, within
 from tf_ti.openvino.operations.shapes import extents, rank_of, sizes_of
+
+_Extent: TypeAlias = int | tf.Tensor
+_Pad = tuple[_Extent, _Extent]  # before and after an axis
+_Geometry = tuple[list[int], list[int], list[_Pad]]  # strides, dilations, pads
 
 _MOST_GROUPS = 1 << 14  # each may become a convolution of its own
 _AUTO_PADS = ("explicit", "notset", "same_upper", "same_lower", "valid")
@@ -31,11 +36,11 @@ def _positive(op: Operation, name: str, count: int) -> list[int]:
 
 def _pads(
     op: Operation,
-    sizes: Sequence[int | tf.Tensor],
-    kernel: Sequence[int | tf.Tensor],
+    sizes: Sequence[_Extent],
+    kernel: Sequence[_Extent],
     strides: Sequence[int],
     dilations: Sequence[int],
-) -> list[tuple]:
+) -> list[_Pad]:
     """The padding before and after each spatial axis."""
     mode = op.text("auto_pad", "explicit", among=_AUTO_PADS)
     count = len(sizes)
@@ -52,7 +57,7 @@ def _pads(
     return pads
 
 
-def _padded(x: tf.Tensor, pads: Sequence[tuple], value=0) -> tf.Tensor:
+def _padded(x: tf.Tensor, pads: Sequence[_Pad], value: Any = 0) -> tf.Tensor:
     """Pads the spatial axes of x, channels last. Negative pads crop it."""
     begin = [0, *(p[0] for p in pads), 0]
     end = [0, *(p[1] for p in pads), 0]
@@ -83,7 +88,13 @@ def _dilated(filters: tf.Tensor, dilations: Sequence[int]) -> tf.Tensor:
     return filters
 
 
-def _of_none(x, filters, strides, dilations, channels) -> tf.Tensor | None:
+def _of_none(
+    x: tf.Tensor,
+    filters: tf.Tensor,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    channels: _Extent,
+) -> tf.Tensor | None:
     """The result for an empty batch. TensorFlow's oneDNN would return the shape of the input."""
     if x.shape[0] != 0:
         return None
@@ -123,7 +134,7 @@ def _convolve_by_channel(x, filters, strides, dilations):
     return y[:, :: strides[0] // step, :: strides[1] // step]
 
 
-def _geometry(op: Operation, x: tf.Tensor, kernel: Sequence) -> tuple[list, list, list]:
+def _geometry(op: Operation, x: tf.Tensor, kernel: Sequence[_Extent]) -> _Geometry:
     spatial = rank_of(op, x) - 2
     if not 1 <= spatial <= 3:
         raise op.error(f"{spatial} spatial axes, where 1 to 3 are supported")
@@ -133,7 +144,13 @@ def _geometry(op: Operation, x: tf.Tensor, kernel: Sequence) -> tuple[list, list
     return strides, dilations, pads
 
 
-def _check_windows(op: Operation, sizes, kernel, dilations, pads) -> None:
+def _check_windows(
+    op: Operation,
+    sizes: Sequence[_Extent],
+    kernel: Sequence[_Extent],
+    dilations: Sequence[int],
+    pads: Sequence[_Pad],
+) -> None:
     """Refuses windows that are known to be larger than the padded tensor."""
     for size, k, dilation, (begin, end) in zip(sizes, kernel, dilations, pads):
         if all(isinstance(n, int) for n in (size, k, begin, end)):
@@ -199,7 +216,9 @@ def _group_convolution_backprop(op, x, filters, output_shape=None):
     return tf.concat(parts, -1)
 
 
-def _back(op: Operation, x: tf.Tensor, kernel: Sequence, output_shape) -> tuple:
+def _back(
+    op: Operation, x: tf.Tensor, kernel: Sequence[_Extent], output_shape: tf.Tensor | None
+) -> tuple[list[int], list[int], list[_Pad], list[_Extent]]:
     """Strides, dilations, the crops before and after each axis, and the shape before cropping."""
     spatial = rank_of(op, x) - 2
     strides, dilations = (_positive(op, name, spatial) for name in ("strides", "dilations"))
@@ -223,7 +242,9 @@ def _back(op: Operation, x: tf.Tensor, kernel: Sequence, output_shape) -> tuple:
     return strides, dilations, list(zip(begins, ends)), full
 
 
-def _begins(full, wanted, more, mode) -> list[int | tf.Tensor]:
+def _begins(
+    full: Sequence[Any], wanted: Sequence[Any], more: Sequence[int], mode: str
+) -> list[_Extent]:
     """The crops before each axis that make its extent what is wanted."""
     begins = []
     for size, want, extra in zip(full, wanted, more):
@@ -273,7 +294,7 @@ class _Windows:
         """True if all windows are known to be inside the tensor."""
         return not self.has_pads and all(isinstance(m, int) and m == 0 for m in self.more)
 
-    def _more(self, i: int, torch: bool):
+    def _more(self, i: int, torch: bool) -> _Extent:
         stride, window = self.strides[i], (self.kernel[i] - 1) * self.dilations[i] + 1
         begin, end = self.pads[i]
         last = -(-(self.sizes[i] + begin + end - window) // stride)
@@ -288,7 +309,7 @@ class _Windows:
         more = last * stride + window - (self.sizes[i] + begin + end)
         return tf.maximum(more, 0) if tf.is_tensor(more) else max(more, 0)
 
-    def pad(self, x: tf.Tensor, value) -> tf.Tensor:
+    def pad(self, x: tf.Tensor, value: Any) -> tf.Tensor:
         pads = [(begin, end + more) for (begin, end), more in zip(self.pads, self.more)]
         return _padded(x, pads, value)
 
@@ -367,7 +388,7 @@ def _maxima_with_places(op: Operation, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     return to_last(picked[0]), to_last(tf.cast(picked[1], dtype))
 
 
-def _flat_geometry(op: Operation, x: tf.Tensor, kernel: Sequence) -> tuple[list, list, list]:
+def _flat_geometry(op: Operation, x: tf.Tensor, kernel: Sequence[_Extent]) -> _Geometry:
     """The strides, dilations and pads of a convolution of [N, C, H, W]."""
     if rank_of(op, x) != 4 or len(kernel) != 2:
         raise op.error(f"{rank_of(op, x) - 2} spatial axes, where 2 are supported")
@@ -428,7 +449,7 @@ def _deformable_convolution(op, x, offsets, filters, mask=None):
     return tf.reshape(y, [batch, extents(filters)[0], *out])
 
 
-def _divisor(op: Operation, name: str, channels: int | tf.Tensor) -> int:
+def _divisor(op: Operation, name: str, channels: _Extent) -> int:
     value = op.integer(name, 1)
     if value < 1 or (isinstance(channels, int) and channels % value):
         raise op.error(f"{name}={value} does not divide {channels} channels")

@@ -18,12 +18,14 @@ def _compacted(classes: tf.Tensor, is_kept: tf.Tensor) -> tuple[tf.Tensor, tf.Te
     return found, tf.reduce_sum(tf.cast(is_kept, tf.int32), axis=1)
 
 
-def _shifted(x: tf.Tensor, by: int, fill) -> tf.Tensor:
+def _shifted(x: tf.Tensor, by: int, fill: int) -> tf.Tensor:
     """Moves the rows of a matrix to the right."""
     return tf.pad(x[:, :-by], [[0, 0], [by, 0]], constant_values=fill)
 
 
-def _kept(classes: tf.Tensor, is_there: tf.Tensor, blank, merges: bool) -> tf.Tensor:
+def _kept(
+    classes: tf.Tensor, is_there: tf.Tensor, blank: int | tf.Tensor, merges: bool
+) -> tf.Tensor:
     is_kept = is_there & (classes != blank)
     if merges:
         is_kept &= classes != _shifted(classes, 1, -1)

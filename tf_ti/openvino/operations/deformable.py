@@ -1,5 +1,8 @@
 """Pooling in regions of images whose points are moved or turned."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
@@ -74,7 +77,9 @@ def _deformable_psroi_pooling(op, x, rois, offsets=None):
     return tf.math.divide_no_nan(sums, tf.reduce_sum(counts, [4, 5]))
 
 
-def _moved(op: Operation, rois: tf.Tensor, offsets, classes: int, size: int) -> list:
+def _moved(
+    op: Operation, rois: tf.Tensor, offsets: tf.Tensor | None, classes: int, size: int
+) -> list[tf.Tensor]:
     """How far bins are moved down and to the right, in parts of their regions."""
     if offsets is None:
         return [tf.zeros([], rois.dtype)] * 2
@@ -108,26 +113,33 @@ def _roi_align_rotated(op, x, rois, images):
     pixels = tf.transpose(x, [0, 2, 3, 1])
     regions = tf.cast(images, tf.int64), scaled[:, 1::-1] - 0.5, scaled[:, 3:1:-1], turns
     if ratio > 0:
-        result = _turned(pixels, *regions, pooled, [ratio, ratio])
+        result = _turned(pixels, regions, pooled, [ratio, ratio])
     else:
         # The number of samples depends on the region, so each is computed on its own.
         result = tf.map_fn(
-            lambda region: _one_turned(pixels, *region, pooled),
+            lambda region: _one_turned(pixels, region, pooled),
             regions,
             fn_output_signature=tf.TensorSpec([*pooled, x.shape[1]], x.dtype),
         )
     return tf.transpose(result, [0, 3, 1, 2])
 
 
-def _one_turned(x, image, center, size, turn, pooled: list[int]) -> tf.Tensor:
+def _one_turned(x: tf.Tensor, region: Sequence[tf.Tensor], pooled: list[int]) -> tf.Tensor:
+    _, _, size, _ = region
     samples = tf.cast(tf.math.ceil(size / tf.cast(pooled, size.dtype)), tf.int64)
-    parts = (part[tf.newaxis] for part in (image, center, size, turn))
-    result = _turned(x, *parts, pooled, tf.unstack(tf.maximum(samples, 1)))[0]
+    alone = [part[tf.newaxis] for part in region]
+    result = _turned(x, alone, pooled, tf.unstack(tf.maximum(samples, 1)))[0]
     return tf.where(tf.reduce_all(samples > 0), result, tf.zeros_like(result))
 
 
-def _turned(x, images, centers, sizes, turns, pooled: list[int], samples: list) -> tf.Tensor:
-    """The means of so many rows and columns of samples in each bin: [regions, rows, columns, C]."""
+def _turned(
+    x: tf.Tensor, regions: Sequence[tf.Tensor], pooled: list[int], samples: list[Any]
+) -> tf.Tensor:
+    """The means of so many rows and columns of samples in each bin: [regions, rows, columns, C].
+
+    `regions` has the images, centers, sizes and turns of all.
+    """
+    images, centers, sizes, turns = regions
     away = []  # from the center, before the region is turned: [regions, rows, columns]
     for i, (bins, count) in enumerate(zip(pooled, samples)):
         at = tf.range(tf.cast(bins * count, tf.int64))

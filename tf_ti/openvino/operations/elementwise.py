@@ -1,10 +1,13 @@
 """Operations on elements: activations, arithmetic, comparisons, logic."""
 
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
+
+_Name = str | tuple[str, str]  # of an operation; with its opset, if that is not the first
 
 
 def _erf_inv(x):
@@ -12,7 +15,7 @@ def _erf_inv(x):
     return tf.cast(tf.math.erfinv(wide), x.dtype)  # TensorFlow has kernels for these two
 
 
-_UNARY = {
+_UNARY: dict[_Name, Callable[..., tf.Tensor]] = {
     "Abs": lambda x: x if x.dtype.is_unsigned else tf.abs(x),
     "Acos": tf.acos,
     "Asin": tf.asin,
@@ -78,7 +81,7 @@ def _bitwise(of_numbers, of_booleans):
     return lambda x, y: (of_booleans if x.dtype.is_bool else of_numbers)(x, y)
 
 
-_BINARY = {
+_BINARY: dict[_Name, Callable[..., tf.Tensor]] = {
     "Add": tf.add,
     "Equal": tf.equal,
     "FloorMod": tf.math.floormod,
@@ -107,19 +110,19 @@ _BINARY = {
 }
 
 
-def _key(name: str | tuple[str, str]) -> tuple[str, str]:
+def _key(name: _Name) -> tuple[str, str]:
     return (name, "opset1") if isinstance(name, str) else name
 
 
 _OF_INTEGERS = frozenset(["Abs", "Ceiling", "Floor", "Identity", "Negative", "Relu"])
 
 
-def _by_floats(x: tf.Tensor, function) -> tf.Tensor:
+def _by_floats(x: tf.Tensor, function: Callable[..., tf.Tensor]) -> tf.Tensor:
     """Applies a function to integers, and rounds its results to integers."""
     return tf.cast(tf.round(function(tf.cast(x, tf.float64))), x.dtype)
 
 
-def _register_unary(name, function) -> None:
+def _register_unary(name: _Name, function: Callable[..., tf.Tensor]) -> None:
     type, opset = _key(name)
 
     @register(type, opset)
@@ -129,7 +132,7 @@ def _register_unary(name, function) -> None:
         return function(x)
 
 
-def _register_binary(name, function) -> None:
+def _register_binary(name: _Name, function: Callable[..., tf.Tensor]) -> None:
     register(*_key(name))(lambda op, x, y: function(*broadcast(op, x, y)))
 
 

@@ -1,7 +1,7 @@
 """Fourier transforms: complex numbers are pairs along a last axis."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -52,7 +52,9 @@ def _resized(x: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
     return tf.pad(x[..., :size], pads)
 
 
-def _along(transform, x: tf.Tensor, axis: int | tf.Tensor) -> tf.Tensor:
+def _along(
+    transform: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, axis: int | tf.Tensor
+) -> tf.Tensor:
     """Transforms the last axis after moving one there."""
     rank = x.shape.rank
     if tf.is_tensor(axis):
@@ -66,8 +68,12 @@ def _along(transform, x: tf.Tensor, axis: int | tf.Tensor) -> tf.Tensor:
 
 def _transformed(z: tf.Tensor, axes: Axes, sizes: Axes, inverse: bool) -> tf.Tensor:
     transform = tf.signal.ifft if inverse else tf.signal.fft
+
+    def along(z: tf.Tensor, axis: int | tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
+        return _along(lambda z: transform(_resized(z, size)), z, axis)
+
     for axis, size in zip(axes, sizes):
-        z = _along(lambda z, size=size: transform(_resized(z, size)), z, axis)
+        z = along(z, axis, size)
     return z
 
 

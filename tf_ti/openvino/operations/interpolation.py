@@ -10,6 +10,8 @@ from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of, static_axes
 from tf_ti.openvino.precision import computed_in
 
+_Taps = tuple[list[tf.Tensor], list[tf.Tensor]]  # positions along an axis, and their weights
+
 _PILLOW = ("bilinear_pillow", "bicubic_pillow")
 _MODES = ("nearest", "linear", "linear_onnx", "cubic")
 _COORDINATES = (
@@ -88,7 +90,9 @@ def _interpolate_11(op, x, sizes_or_scales, axes=None):
     return _interpolated(op, x, 1, 1, 2, _MODES + _PILLOW)
 
 
-def _interpolated(op: Operation, x, sizes: int, scales: int, axes: int, modes: Sequence[str]):
+def _interpolated(
+    op: Operation, x: tf.Tensor, sizes: int, scales: int, axes: int, modes: Sequence[str]
+) -> tf.Tensor:
     """Resizes x. `sizes`, `scales` and `axes` are the positions of these inputs."""
     rank = rank_of(op, x)
     along = static_axes(op, axes, rank) if len(op.inputs) > axes else list(range(rank))
@@ -218,7 +222,9 @@ def _nearest(along: _Axis, resizing: _Resizing) -> tf.Tensor:
     return clipped(x, along.length)
 
 
-def _tapped(x: tf.Tensor, axis: int, positions: Sequence, weights: Sequence) -> tf.Tensor:
+def _tapped(
+    x: tf.Tensor, axis: int, positions: Sequence[tf.Tensor], weights: Sequence[tf.Tensor]
+) -> tf.Tensor:
     """Weighted sums of the numbers at some positions of an axis."""
     shape = [-1 if i == axis else 1 for i in range(x.shape.rank)]
     return tf.add_n(
@@ -236,7 +242,7 @@ def _mixed(x: tf.Tensor, axis: int, weights: tf.Tensor) -> tf.Tensor:
     return tf.transpose(x, [*range(axis), rank - 1, *range(axis, rank - 1)])
 
 
-def _clamped_taps(along: _Axis, resizing: _Resizing) -> tuple:
+def _clamped_taps(along: _Axis, resizing: _Resizing) -> _Taps:
     x = _coordinates(along, resizing.coordinates)
     x = tf.clip_by_value(x, 0.0, tf.cast(along.length, tf.float32) - 1)
     low = tf.floor(x)
@@ -244,7 +250,7 @@ def _clamped_taps(along: _Axis, resizing: _Resizing) -> tuple:
     return positions, [low + 1 - x, x - low]
 
 
-def _linear_taps(along: _Axis, resizing: _Resizing) -> tuple:
+def _linear_taps(along: _Axis, resizing: _Resizing) -> _Taps:
     """Like `_clamped_taps`, but positions outside the axis have no weight."""
     x = _coordinates(along, resizing.coordinates)
     low = tf.floor(x)
@@ -256,7 +262,7 @@ def _linear_taps(along: _Axis, resizing: _Resizing) -> tuple:
     return [clipped(place, along.length) for place in places], weights
 
 
-def _cubic_taps(along: _Axis, resizing: _Resizing) -> tuple:
+def _cubic_taps(along: _Axis, resizing: _Resizing) -> _Taps:
     x = _coordinates(along, resizing.coordinates)
     low = tf.floor(x)
     positions = [clipped(low + i, along.length) for i in (-1, 0, 1, 2)]

@@ -1,6 +1,7 @@
 """TensorIterator and Loop as tf_ti's loops, and If."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -216,7 +217,7 @@ def _joined(op, stack, axis, **others):
     return tf.reshape(stack, [*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]])
 
 
-def _add_last(loop: tf_ti.Loop, value: tf.Tensor):
+def _add_last(loop: tf_ti.Loop, value: tf.Tensor) -> Any:
     """Adds a recurrence whose value is that of the iteration before, and zeros at first."""
     shape = [0] if value.shape.rank is None else [extent or 0 for extent in value.shape]
     last = loop.add_recurrence(tf.zeros(shape, value.dtype), value.shape)

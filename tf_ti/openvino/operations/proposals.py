@@ -49,7 +49,7 @@ def _generate_proposals(op, image, anchors, deltas, scores):
     )
 
 
-def _moved(anchors, deltas, size, wide: float) -> list[tf.Tensor]:
+def _moved(anchors: tf.Tensor, deltas: tf.Tensor, size: tf.Tensor, wide: float) -> list[tf.Tensor]:
     """The four sides of boxes within their images: left, top, right, bottom, [batch, boxes]."""
     starts, ends = tf.split(anchors, 2, axis=-1)
     shifts, growths = tf.split(deltas, 2, axis=-1)
@@ -62,7 +62,9 @@ def _moved(anchors, deltas, size, wide: float) -> list[tf.Tensor]:
     return tf.unstack(inside, 4, axis=-1)
 
 
-def _best(corners, is_candidate, threshold: float, most: int, wide: float) -> tf.Tensor:
+def _best(
+    corners: Sequence[tf.Tensor], is_candidate: tf.Tensor, threshold: float, most: int, wide: float
+) -> tf.Tensor:
     """The first candidate of an image, the next one that overlaps it by no more, and so on."""
     number = tf.range(tf.shape(is_candidate)[1])
 

@@ -1,6 +1,8 @@
 """Recurrent cells and sequences as tf_ti's."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +18,7 @@ _ACTIVATIONS = {
 _PLAIN = {"relu": tf.nn.relu, "sigmoid": tf.sigmoid, "tanh": tf.tanh}
 
 
-def _options(op: Operation, kind: str) -> dict:
+def _options(op: Operation, kind: str) -> dict[str, Any]:
     names = op.text("activations", "")
     activations = [name.strip().lower() for name in names.split(",") if name.strip()]
     # Files made of ONNX's have those of the second direction too, which OpenVINO does not read.
@@ -34,7 +36,7 @@ def _options(op: Operation, kind: str) -> dict:
     return options
 
 
-def _split_weights(op: Operation, weights: tuple) -> list:
+def _split_weights(op: Operation, weights: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """w, r and the other weights. In older cells one matrix holds w and r."""
     hidden = op.integer("hidden_size")
     if weights[0].shape.rank == 2 and (len(weights) < 2 or weights[1].shape.rank == 1):
@@ -43,7 +45,7 @@ def _split_weights(op: Operation, weights: tuple) -> list:
     return list(weights)
 
 
-def _ordered(op: Operation, tensors: list, axis: int) -> list:
+def _ordered(op: Operation, tensors: list[tf.Tensor], axis: int) -> list[tf.Tensor]:
     """Puts weights and biases of an LSTM's gates in the order f, i, c, o."""
     order = op.text("weights_format", "fico").lower()
     if sorted(order) != sorted("fico"):
@@ -75,7 +77,13 @@ def _lstm_cell_1(op, x, hidden, cell, *weights):
     return _lstm_step(op, [x, hidden, cell], [w, r, *b], rest[1:], input_forget)
 
 
-def _lstm_step(op: Operation, inputs, weights, peepholes, input_forget: bool):
+def _lstm_step(
+    op: Operation,
+    inputs: Sequence[tf.Tensor],
+    weights: Sequence[tf.Tensor],
+    peepholes: tf.Tensor | None,
+    input_forget: bool,
+) -> tuple[tf.Tensor, tf.Tensor]:
     """One LSTM step with peepholes or an input gate of 1 - f, which `tf_ti.lstm_cell` lacks."""
     x, hidden, cell = inputs
     w, r, *b = weights
@@ -113,11 +121,13 @@ def _rnn_cell(op, x, hidden, *weights):
     return tf_ti.rnn_cell(x, hidden, *_split_weights(op, weights), **_options(op, "rnn"))
 
 
-def _sequence_options(op: Operation, kind: str) -> dict:
+def _sequence_options(op: Operation, kind: str) -> dict[str, Any]:
     return {**_options(op, kind), "direction": op.text("direction").lower()}
 
 
-def _zeros_without_steps(op: Operation, position: int, outputs):
+def _zeros_without_steps(
+    op: Operation, position: int, outputs: Sequence[tf.Tensor]
+) -> Sequence[tf.Tensor]:
     """The last states of sequences of no steps are zeros in OpenVINO, the first ones in tf_ti."""
     known = op.known(position)
     if known is not None and np.all(known > 0):

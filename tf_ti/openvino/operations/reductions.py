@@ -1,5 +1,7 @@
 """Reductions, softmax, normalization."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from tf_ti.openvino.operation import Operation, register
@@ -25,7 +27,7 @@ def _norm(x, axes, keep):
     return tf.cast(norm, x.dtype)
 
 
-_REDUCTIONS = {
+_REDUCTIONS: dict[str | tuple[str, str], Callable[..., tf.Tensor]] = {
     "ReduceLogicalAnd": tf.reduce_all,
     "ReduceLogicalOr": tf.reduce_any,
     "ReduceMax": tf.reduce_max,
@@ -38,7 +40,7 @@ _REDUCTIONS = {
 }
 
 
-def _register(name, reduce) -> None:
+def _register(name: str | tuple[str, str], reduce: Callable[..., tf.Tensor]) -> None:
     type, opset = (name, "opset1") if isinstance(name, str) else name
 
     @register(type, opset)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -49,7 +50,7 @@ def _denormalized(x: tf.Tensor, length: tf.Tensor, align: bool) -> tf.Tensor:
     return (x + 1) * (length - 1) / 2 if align else ((x + 1) * length - 1) / 2
 
 
-def _grid_taps(x: tf.Tensor, mode: str) -> tuple[list, list]:
+def _grid_taps(x: tf.Tensor, mode: str) -> tuple[list[tf.Tensor], list[Any]]:
     """The positions next to x, and their weights."""
     if mode == "nearest":
         return [tf.round(x)], [None]
@@ -107,7 +108,9 @@ def _roi_align_9(op, x, rois, batch_indices):
     return _regions(op, x, rois, batch_indices, op.text("aligned_mode", "asymmetric", modes))
 
 
-def _regions(op: Operation, x, rois, batch_indices, aligned: str) -> tf.Tensor:
+def _regions(
+    op: Operation, x: tf.Tensor, rois: tf.Tensor, batch_indices: tf.Tensor, aligned: str
+) -> tf.Tensor:
     if rank_of(op, x) != 4 or rank_of(op, rois) != 2:
         raise op.error("data must have 4 dimensions, and ROIs 2")
     dtype = computed_in(x.dtype)
@@ -159,7 +162,13 @@ class _Pooling:
         result = self(index[tf.newaxis], start[tf.newaxis], bin[tf.newaxis], some)[0]
         return tf.where(tf.reduce_all(samples > 0), result, tf.zeros_like(result))
 
-    def __call__(self, indices, starts, bins, samples) -> tf.Tensor:
+    def __call__(
+        self,
+        indices: tf.Tensor,
+        starts: tf.Tensor,
+        bins: tf.Tensor,
+        samples: Sequence[int | tf.Tensor],
+    ) -> tf.Tensor:
         """Pools `samples` rows and columns of points in each bin: [regions, rows, columns, C]."""
         rows, columns = (self._taps(i, starts[:, i], bins[:, i], samples[i]) for i in range(2))
         values = [
@@ -170,7 +179,9 @@ class _Pooling:
         reduce = tf.reduce_max if self._mode == "max" else tf.reduce_mean
         return self._pool(reduce, tf.add_n(values), samples)
 
-    def _taps(self, i: int, start, bin, samples) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    def _taps(
+        self, i: int, start: tf.Tensor, bin: tf.Tensor, samples: int | tf.Tensor
+    ) -> list[tuple[tf.Tensor, tf.Tensor]]:
         """Two positions along rows or columns and their weights, [regions, bins * samples]."""
         dtype, length = start.dtype, tf.cast(self._lengths[i], start.dtype)
         fractions = (tf.cast(tf.range(samples), dtype) + 0.5) / tf.cast(samples, dtype)
@@ -185,7 +196,14 @@ class _Pooling:
             for k, weight in enumerate(weights)
         ]
 
-    def _sampled(self, indices, rows, columns, row_weights, column_weights) -> tf.Tensor:
+    def _sampled(
+        self,
+        indices: tf.Tensor,
+        rows: tf.Tensor,
+        columns: tf.Tensor,
+        row_weights: tf.Tensor,
+        column_weights: tf.Tensor,
+    ) -> tf.Tensor:
         """Weighted pixels, [regions, points along rows, points along columns, C]."""
         height, width = (tf.cast(length, tf.int64) for length in self._lengths)
         places = (indices[:, tf.newaxis] * height + rows)[:, :, tf.newaxis] * width
@@ -195,7 +213,12 @@ class _Pooling:
         weights = row_weights[:, :, tf.newaxis] * column_weights[:, tf.newaxis, :]
         return values * weights[..., tf.newaxis]
 
-    def _pool(self, reduce, values: tf.Tensor, samples) -> tf.Tensor:
+    def _pool(
+        self,
+        reduce: Callable[..., tf.Tensor],
+        values: tf.Tensor,
+        samples: Sequence[int | tf.Tensor],
+    ) -> tf.Tensor:
         height, width = self._pooled
         count, channels = extents(values)[0], extents(values)[3]
         shape = as_shape(count, height, samples[0], width, samples[1], channels)
@@ -269,7 +292,14 @@ class _Regions:
         corners: the tops, left sides, bottoms and right sides, [regions, 1] each.
     """
 
-    def __init__(self, op: Operation, x, rois, split: Sequence[int], order: Sequence[int]):
+    def __init__(
+        self,
+        op: Operation,
+        x: tf.Tensor,
+        rois: tf.Tensor,
+        split: Sequence[int],
+        order: Sequence[int],
+    ):
         """`split` makes three axes of the channels; in `order` the bins' own ones come last."""
         if rank_of(op, x) != 4 or rank_of(op, rois) != 2:
             raise op.error("data must have 4 dimensions, and ROIs 2")
@@ -318,7 +348,9 @@ class _Regions:
             for k, weight in enumerate((low + 1 - x, x - low))
         ]
 
-    def pooled(self, windows: Sequence, reduce: Callable[..., tf.Tensor]) -> tf.Tensor:
+    def pooled(
+        self, windows: Sequence[Sequence[tf.Tensor]], reduce: Callable[..., tf.Tensor]
+    ) -> tf.Tensor:
         """Reduces the pixels in each window.
 
         Args:

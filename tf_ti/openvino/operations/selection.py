@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -37,7 +38,9 @@ def _nms_rotated(op, boxes, scores, *limits):
     return _with_scores(op, picked, scores.dtype)
 
 
-def _with_scores(op: Operation, picked: "_Picked", kind: tf.DType):
+def _with_scores(
+    op: Operation, picked: "_Picked", kind: tf.DType
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     dtype = op.dtype("output_type", tf.int64)
     if len(op.layer.outputs) > 1 and op.layer.outputs[1].element_type is not None:
         kind = tf.as_dtype(op.layer.outputs[1].element_type.dtype)
@@ -336,7 +339,14 @@ class _Ranked:
         pixel: as for `overlap_of`.
     """
 
-    def __init__(self, op: Operation, boxes, scores, counts, passes: Callable):
+    def __init__(
+        self,
+        op: Operation,
+        boxes: tf.Tensor,
+        scores: tf.Tensor,
+        counts: tf.Tensor | None,
+        passes: Callable[..., Any],
+    ):
         self._op = op
         is_shared = counts is None
         if rank_of(op, scores) != (3 if is_shared else 2):
@@ -373,7 +383,9 @@ class _Ranked:
             raise self._op.error(f"{name}={value} must not be below -1")
         return value
 
-    def table(self, is_kept: tf.Tensor, scores: tf.Tensor, by_class: bool):
+    def table(
+        self, is_kept: tf.Tensor, scores: tf.Tensor, by_class: bool
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The outputs: rows of class, score and corners; the places of the boxes; their numbers.
 
         `by_class` tells whether rows may be sorted by class.

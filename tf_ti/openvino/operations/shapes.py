@@ -1,5 +1,7 @@
 """Operations that move numbers: shapes, slices, gathers, scatters, sorting."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -205,12 +207,14 @@ def _broadcast(op, x, target, axes_mapping=None):
     return tf.broadcast_to(x, target)
 
 
-def _spread(op: Operation, x: tf.Tensor, axes: list[int] | tf.Tensor, rank: int):
+def _spread(
+    op: Operation, x: tf.Tensor, axes: list[int] | tf.Tensor, rank: int
+) -> list[Any] | tf.Tensor:
     """The shape of x with its extents along some of `rank` axes, and ones along the others."""
-    count = axes.shape[0] if tf.is_tensor(axes) else len(axes)
+    count = len(axes) if isinstance(axes, list) else axes.shape[0]
     if count not in (None, rank_of(op, x)):
         raise op.error(f"axes_mapping names {count} axes for those of {x.shape}")
-    if tf.is_tensor(axes):
+    if not isinstance(axes, list):
         tf.debugging.assert_less(axes[:-1], axes[1:], "axes_mapping is not in order")
         ones = tf.ones([rank], tf.int32)
         return tf.tensor_scatter_nd_update(ones, axes[:, tf.newaxis], tf.shape(x))
@@ -268,7 +272,9 @@ def _slice(op, x, start, stop, step, axes=None):
     return _sliced(op, x, 1, start, stop, step)
 
 
-def _sliced(op: Operation, x: tf.Tensor, first: int, start, stop, step) -> tf.Tensor:
+def _sliced(
+    op: Operation, x: tf.Tensor, first: int, start: tf.Tensor, stop: tf.Tensor, step: tf.Tensor
+) -> tf.Tensor:
     """A slice: start, stop, step and, if there are any, axes are the inputs from `first` on."""
     rank = rank_of(op, x)
     # Known numbers stay known: the recognition of cells in loops' bodies needs them.
@@ -280,14 +286,14 @@ def _sliced(op: Operation, x: tf.Tensor, first: int, start, stop, step) -> tf.Te
         chosen = list(range(rank_by(op, first)))
     else:
         chosen = axes_of(op, first + 3, rank)
-    if tf.is_tensor(chosen):
+    if not isinstance(chosen, list):
         others = tf.zeros([rank], tf.int64), tf.shape(x, tf.int64), tf.ones([rank], tf.int64)
         at = chosen[:, tf.newaxis]
         given = (tf.convert_to_tensor(value, tf.int64) for value in (start, stop, step))
         return tf.strided_slice(x, *map(tf.tensor_scatter_nd_update, others, (at,) * 3, given))
-    begins: list = [0] * rank
-    ends: list = [0] * rank
-    steps: list = [1] * rank
+    begins: list[Any] = [0] * rank
+    ends: list[Any] = [0] * rank
+    steps: list[Any] = [1] * rank
     whole = 0
     for axis in range(rank):
         if axis in chosen:
@@ -343,7 +349,9 @@ def _gather(op, x, indices, axis):
     return tf.transpose(taken, _inverse(_advanced(axis, own, rank - 1 + own, batch_dims)))
 
 
-def _gathered(op: Operation, x, indices, axis: int, batch_dims: int) -> tf.Tensor:
+def _gathered(
+    op: Operation, x: tf.Tensor, indices: tf.Tensor, axis: int, batch_dims: int
+) -> tf.Tensor:
     rank, known, extent = x.shape.rank, op.known(1), extents(x)[axis]
     if known is not None and rank == 1 and x.dtype.is_integer:
         taken = _known_extents(x, known)
@@ -425,7 +433,9 @@ _SCATTERS = {
 }
 
 
-def _scatter(op: Operation, reduction: str, x, indices, updates):
+def _scatter(
+    op: Operation, reduction: str, x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor
+) -> tf.Tensor:
     if reduction == "prod":
         # The product at each position, by segments. TensorFlow has no tensor_scatter_nd_prod.
         shape = tf.shape(x, tf.int64)

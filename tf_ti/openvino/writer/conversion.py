@@ -3,7 +3,7 @@
 import collections
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -13,6 +13,7 @@ from tf_ti.openvino.errors import IRError, shown, some
 from tf_ti.openvino.writer import layout
 from tf_ti.openvino.writer.network import (
     VIEWS,
+    Layer,
     Network,
     NoElementType,
     Port,
@@ -25,7 +26,7 @@ from tf_ti.openvino.writer.states import ASSIGNMENTS, States
 
 # The counterpart of a tensor of the function: the output of a layer, or a constant. The handle of a
 # variable stays a tensor, for those that read it.
-Value = Port | np.ndarray | tf.Tensor
+Value: TypeAlias = Port | np.ndarray | tf.Tensor
 Function = Callable[..., Any]
 _TABLE: dict[str, Function] = {}
 
@@ -57,7 +58,7 @@ class Node:
         network: Network,
         op: tf.Operation,
         inputs: Sequence[Value],
-        used: frozenset,
+        used: frozenset[Any],
     ):
         self.conversion, self.network, self.op, self.inputs = conversion, network, op, inputs
         self._used = used
@@ -119,7 +120,7 @@ class Node:
         """A number in the dtype of an output."""
         return np.asarray(number, self.dtype(output))
 
-    def layer(self, type: str, *inputs: Any, **fields: Any):
+    def layer(self, type: str, *inputs: Any, **fields: Any) -> Layer:
         """Adds a layer named after the operation, as `Network.add` does."""
         if type in VIEWS and self.network.surroundings is not None:
             # OpenVINO's CPU plugin overwrites a Parameter through its views, and with it what the
@@ -200,7 +201,9 @@ class Conversion:
                     value.shape = shape_of(tensor.shape)
         return [values[t.ref()] for t in results]
 
-    def _convert(self, network: Network, op: tf.Operation, inputs, used) -> Sequence[Any]:
+    def _convert(
+        self, network: Network, op: tf.Operation, inputs: Sequence[Value], used: frozenset[Any]
+    ) -> Sequence[Any]:
         if op.type == "Const":
             return [self._constant(network, op)]
         if op.type in _CALLS:
@@ -268,7 +271,7 @@ class Conversion:
                 self._assigning[name] = bool(self.assigning(_tf.function_graph(op, name, None)))
         return any(self._assigning[name] for name in _functions(op))
 
-    def _check_effects(self, function: Any, needed: frozenset) -> None:
+    def _check_effects(self, function: Any, needed: frozenset[tf.Operation]) -> None:
         """Finds operations that only have effects, except assertions, which are left out."""
         for op in function.get_operations():
             if op in needed or not _tf.is_stateful(op) or op.type in _HARMLESS:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_ti.openvino.writer import layout
 from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.network import element_type_of
+from tf_ti.openvino.writer.network import Port, element_type_of
 from tf_ti.openvino.writer.shapes import columns, shape_as
 
 _CHANNELS_LAST = {
@@ -36,7 +36,7 @@ class _Spatial:
         self._op, self._is_last, self.count = op, _CHANNELS_LAST[data_format], count
         self.channels = count + 1 if self._is_last else 1
 
-    def of(self, values: Sequence[Any]) -> list:
+    def of(self, values: Sequence[Any]) -> list[Any]:
         """What is for the spatial axes among values for all axes."""
         return list(values[1:-1] if self._is_last else values[2:])
 
@@ -160,20 +160,33 @@ def _convolution_backprop(op, sizes, filters, y):
     return spatial.back(result)
 
 
-def _crop(op: Node, extents, window: int, stride: int, pads: tuple[int, int]) -> tuple:
+def _crop(
+    op: Node,
+    extents: tuple[int | None, int | None],
+    window: int,
+    stride: int,
+    pads: tuple[int, int],
+) -> tuple[int, int, int]:
     """What is cropped before and after an axis, and what is added after it.
 
     The axis of an output that only the run knows is at its longest: a slice follows.
     """
-    if None in extents:
-        return 0, 0, stride - 1
     given, wanted = extents
+    if given is None or wanted is None:
+        return 0, 0, stride - 1
     total = (given - 1) * stride + window - wanted
     begin = max(total, 0) // 2 if op.attr("padding") == "SAME" else pads[0]
     return begin, max(total - begin, 0), max(begin - total, 0)
 
 
-def _sliced(op: Node, result, unknown: list[int], spatial: _Spatial, windows, strides):
+def _sliced(
+    op: Node,
+    result: Port,
+    unknown: list[int],
+    spatial: _Spatial,
+    windows: Sequence[int],
+    strides: Sequence[int],
+) -> Port:
     """What the given sizes leave of a result along axes whose extents only the run knows."""
     sizes, _, y = op.inputs
     dtype, axes = op.op.inputs[0].dtype, spatial.of(range(spatial.count + 2))

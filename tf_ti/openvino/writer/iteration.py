@@ -270,7 +270,9 @@ class _Loop(LoopBody):
         value.shape = tuple(shape)
         return value
 
-    def _piece(self, i: int, network: Network, whole: Any, number: Any, is_next: bool = False):
+    def _piece(
+        self, i: int, network: Network, whole: Any, number: Any, is_next: bool = False
+    ) -> Port:
         """The piece of a sliced input for an iteration, by its number."""
         given, rank = self.inputs[i], self.op.rank(i)
         axis = given.axis % rank
@@ -401,7 +403,7 @@ class _Loop(LoopBody):
             goes_on = network.result(self._goes_on(values, results), "goes_on")
             self.description.give(OWN_PORT, goes_on, purpose="execution_condition")
         made: list[Any] = [None] * len(self.outputs)
-        given = []
+        given: list[int] = []
         for i in self.written:
             output = self.outputs[i]
             if output.mode == "last" and output.source in unchanged:
@@ -440,7 +442,9 @@ class _Loop(LoopBody):
         is_list = isinstance(value, Elements)
         return element_type_of(value.dtype if is_list else self.op.op.outputs[i].dtype)
 
-    def _give(self, port: int, output: _Output, results: dict[int, Any], states: dict) -> None:
+    def _give(
+        self, port: int, output: _Output, results: dict[int, Any], states: dict[int, Any]
+    ) -> None:
         value, name = results[output.source], f"output_{port}"
         if output.mode == "last":
             result = states.get(output.source)

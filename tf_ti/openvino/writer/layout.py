@@ -7,7 +7,7 @@ reads is left out of the file.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,9 @@ def add(network: Network, type: str, inputs: Sequence[Any], **fields: Any) -> La
     return channels_last(network, twin, rank).layer
 
 
-def _moved(network, type, inputs, rank, fields) -> tuple[list, int, dict] | None:
+def _moved(
+    network: Network, type: str, inputs: Sequence[Any], rank: int, fields: Mapping[str, Any]
+) -> tuple[list[Any], int, dict[str, Any]] | None:
     """The inputs, the rank and other fields of a layer that gives the twin of this one's output."""
     if type in _ON_ELEMENTS:
         parts = [_beside(network, x, rank) for x in inputs]
@@ -111,7 +113,7 @@ def _moved(network, type, inputs, rank, fields) -> tuple[list, int, dict] | None
     return None
 
 
-def _dropped(fields: dict[str, Any]) -> list[int]:
+def _dropped(fields: Mapping[str, Any]) -> list[int]:
     """What a slice does other than to take a part of each axis."""
     return fields["shrink_axis_mask"] + fields["new_axis_mask"] + fields["ellipsis_mask"]
 

@@ -137,7 +137,7 @@ class Weights:
     def place(self, array: np.ndarray) -> tuple[int, int]:
         """The offset of an array in the file, and its size in bytes."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        key = hashlib.blake2b(data).digest(), data.size
+        key = hashlib.blake2b(data.data).digest(), data.size
         if key not in self._places:
             offset = -(-self._end // _ALIGNMENT) * _ALIGNMENT
             self._places[key] = offset
@@ -149,7 +149,7 @@ class Weights:
         end = 0
         for offset, data in self._arrays:
             file.write(bytes(offset - end))
-            file.write(data)
+            file.write(data.data)
             end = offset + data.size
 
 
@@ -265,7 +265,8 @@ class Network:
 
     def _read_layers(self) -> list[Layer]:
         """The layers without Transposes that nothing reads, and the Constants of these."""
-        kept, read = [], set()
+        kept = []
+        read: set[Port] = set()
         for layer in reversed(self.layers):
             if layer.type in ("Const", "Transpose") and read.isdisjoint(layer.outputs):
                 continue

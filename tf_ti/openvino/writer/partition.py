@@ -1,6 +1,7 @@
 """What look-ups do in tables whose rows are scaled, or lie in shards."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +11,7 @@ from tf_ti.openvino.writer.conversion import Node, writes
 from tf_ti.openvino.writer.network import element_type_of
 
 
-def _written(op: Node, function: Callable, inputs) -> list:
+def _written(op: Node, function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
     """Writes what a function of the op's inputs does."""
     specs = [tf.TensorSpec(op.shape(i), tensor.dtype) for i, tensor in enumerate(op.op.inputs)]
     graph = _tf.trace(op.op.name.rsplit("/")[-1].replace(">", "_"), function, specs)

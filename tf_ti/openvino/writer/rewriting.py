@@ -25,7 +25,7 @@ class _Rewriting:
         self._constants, self._weights = constants, weights
 
     def rewrite(self, element: Element, graph: Graph) -> None:
-        elements = {int(child.get("id")): child for child in element.find("layers")}
+        elements = {int(child.attrib["id"]): child for child in _child(element, "layers")}
         converted = {}  # Converts have the values of the Constants that they read
         for layer in graph.layers.values():
             value = self._constants.value(layer)
@@ -34,16 +34,16 @@ class _Rewriting:
                 kind, _ = declared(graph.layers[source])
                 converted[source] = value
                 if not _holds(kind, value):
-                    self._make_constant(layer, value, elements[layer.id], element.find("edges"))
+                    self._make_constant(layer, value, elements[layer.id], _child(element, "edges"))
         for layer in graph.layers.values():
             if layer.type == "Constant":
                 kind, shape = declared(layer)
                 value = self._constants.value(layer)
                 if value is None:  # nobody else reads it
                     value = converted.get(layer.id, np.zeros(shape, kind.dtype))
-                self._place(value, kind, elements[layer.id].find("data"))
+                self._place(value, kind, _child(elements[layer.id], "data"))
             for tag, body in layer.bodies.items():
-                self.rewrite(elements[layer.id].find(tag), body.graph)
+                self.rewrite(_child(elements[layer.id], tag), body.graph)
 
     def _place(self, value: np.ndarray, kind: ElementType, data: Element) -> None:
         offset, size = self._weights.place(kind.pack(value))
@@ -55,14 +55,20 @@ class _Rewriting:
         """Makes a Constant of a Convert, whose value that of the file's Constant cannot be."""
         kind = element_type_of(value.dtype)
         element.attrib |= {"type": "Const", "version": "opset1"}
-        data = element.find("data")
+        data = _child(element, "data")
         data.attrib.clear()
         data.attrib |= {"element_type": kind.name, "shape": ",".join(map(str, value.shape))}
         self._place(value, kind, data)
-        element.remove(element.find("input"))
+        element.remove(_child(element, "input"))
         for edge in edges.findall("edge"):
-            if int(edge.get("to-layer")) == layer.id:
+            if int(edge.attrib["to-layer"]) == layer.id:
                 edges.remove(edge)
+
+
+def _child(element: Element, tag: str) -> Element:
+    child = element.find(tag)
+    assert child is not None  # or the document would not have been read
+    return child
 
 
 def _holds(kind: ElementType, value: np.ndarray) -> bool:

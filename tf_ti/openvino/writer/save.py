@@ -222,7 +222,7 @@ def _with_name(spec: Any, name: str | None) -> Any:
     return spec
 
 
-def _our_loops(model: Any) -> contextlib.AbstractContextManager:
+def _our_loops(model: Any) -> contextlib.AbstractContextManager[Any]:
     try:
         return tf_ti.keras.recurrent.our_loops(model)
     except (ImportError, RuntimeError):  # of a Keras that tf_ti.keras does not know

@@ -1,6 +1,7 @@
 """tf_ti's recurrent sequences as OpenVINO's."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,11 @@ from tf_ti.openvino.writer.shapes import broadcast, shape_as
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _TYPES = {"lstm": "LSTMSequence", "gru": "GRUSequence", "rnn": "RNNSequence"}
-_CELLS = {"lstm": tf_ti.lstm_cell, "gru": tf_ti.gru_cell, "rnn": tf_ti.rnn_cell}
+_CELLS: dict[str, Callable[..., Any]] = {
+    "lstm": tf_ti.lstm_cell,
+    "gru": tf_ti.gru_cell,
+    "rnn": tf_ti.rnn_cell,
+}
 # The activations of OpenVINO's cells. Its CPU plugin refuses other ones.
 _ACTIVATIONS = frozenset(["relu", "sigmoid", "tanh"])
 

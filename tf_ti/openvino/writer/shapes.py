@@ -1,5 +1,7 @@
 """Operations that move numbers, or return shapes."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -10,7 +12,7 @@ from tf_ti.openvino.writer.network import Port, element_type_of
 _LAST = np.iinfo(np.int64).max
 
 
-def _integers(value) -> np.ndarray:
+def _integers(value: Any) -> np.ndarray:
     return np.asarray(value, np.int64)
 
 
@@ -19,7 +21,7 @@ def _axis(op: Node, position: int, axis: int, more: int = 0) -> int:
     return int(axis) % (op.rank(position) + more) if int(axis) < 0 else int(axis)
 
 
-def shape_as(op: Node, x, dtype: tf.DType = tf.int64):
+def shape_as(op: Node, x: Any, dtype: tf.DType = tf.int64) -> Port:
     """Adds a layer that returns the extents of a tensor."""
     kind = element_type_of(dtype)
     return op.add("ShapeOf", x, version="opset3", outputs=[kind], output_type=kind.name)
@@ -96,7 +98,7 @@ def _unpack(op, x):
     ]
 
 
-def take(op: Node, x, index, axis):
+def take(op: Node, x: Any, index: Any, axis: Any) -> Port:
     """Adds a layer that takes the element at an index of an axis, and drops the axis."""
     return op.add("Gather", x, index, axis, version="opset8", batch_dims=0)
 
@@ -167,7 +169,7 @@ def _fill(op, shape, value):
     return broadcast(op, value, shape)
 
 
-def broadcast(op: Node, x, shape):
+def broadcast(op: Node, x: Any, shape: Any) -> Port:
     return op.add("Broadcast", x, shape, version="opset3", mode="numpy")
 
 
@@ -210,7 +212,7 @@ def _mirror_pad(op, x, paddings):
     return op.add("Pad", x, before, after, pad_mode=op.attr("mode").lower())
 
 
-def columns(op: Node, position: int, dtype=np.int64) -> list:
+def columns(op: Node, position: int, dtype: Any = np.int64) -> list[Any]:
     """The first and the second number of each row of an input: what is before and after axes."""
     known = op.known(position)
     if known is not None:

@@ -54,12 +54,12 @@ class States:
         if id(handle) not in self._assigned:
             return self._present_value(handle, dtype)
         value = network.variables.get(id(handle))
-        if value is None and network.surroundings is None:
-            value = self._read_value(network, handle, dtype)
-        elif value is None:
-            value = self.read(network.surroundings.network, handle, dtype)
+        if value is None and (around := network.surroundings) is not None:
+            value = self.read(around.network, handle, dtype)
             if isinstance(value, Port):
-                value = network.surroundings.feed(value)
+                value = around.feed(value)
+        elif value is None:
+            value = self._read_value(network, handle, dtype)
         network.variables[id(handle)] = value
         return value
 

@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from tf_ti.openvino.writer.conversion import writes
+from tf_ti.openvino.writer.conversion import Node, writes
 
 
-def _dtype(op) -> tf.DType:
+def _dtype(op: Node) -> tf.DType:
     return tf.as_dtype(op.op.get_attr("dtype"))
 
 

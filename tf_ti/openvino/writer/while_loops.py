@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti.openvino.element_types import ElementType
 from tf_ti.openvino.model import OWN_PORT, RANGE
 from tf_ti.openvino.writer.conversion import Node, positions_read, writes
 from tf_ti.openvino.writer.iteration import LoopBody, check_effects, stacked_of
@@ -123,7 +124,7 @@ class _While(LoopBody):
             made[i] = self._output(i, port)
         return made
 
-    def _kind(self, i: int):
+    def _kind(self, i: int) -> ElementType:
         value = self.inputs[i]
         dtype = value.dtype if isinstance(value, Elements) else self.op.op.inputs[i].dtype
         return element_type_of(dtype)
