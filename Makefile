@@ -5,6 +5,7 @@
 #   make test-cc  the C++ tests alone, without and with sanitizers, and without TensorFlow's kernels
 #   make build    put the library into the checkout, for `import tf_ti` from there
 #   make wheel    put the wheel into dist/
+#   make release  wheels for all TensorFlows, tried in empty environments, into dist-release/
 #   make bench    measure against the peers      make asan-test    test under ASan and UBSan
 #   make test-tensorflows  build against older TensorFlows too, check the insides that tf_ti uses
 #   make oracles  install torch, JAX and ONNX, beside which some tests run where they are there
@@ -125,7 +126,7 @@ $(venv)/.installed: $(dist)/.built $(venv)/.runtime
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/tf_ti-*.whl
 	@touch $@
 
-.PHONY: demo test test-fast test-cc test-tensorflows oracles build wheel bench docs docs-look lint format asan-test cuda cuda-check gpu-check gpu-test clean
+.PHONY: demo release test test-fast test-cc test-tensorflows oracles build wheel bench docs docs-look lint format asan-test cuda cuda-check gpu-check gpu-test clean
 demo: $(venv)/.installed $(venv)/.examples
 	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
@@ -165,6 +166,11 @@ build: $(venv)/.runtime
 	bazel/build_library.sh tf_ti $(config)
 
 wheel: $(dist)/.built
+
+# RELEASE.md says what it makes. TF_VERSIONS and PYTHONS choose some of them.
+release:
+	$(PYTHON) release/release.py dist-release $(if $(TF_VERSIONS),--tensorflows $(TF_VERSIONS)) \
+	  $(if $(PYTHONS),--pythons $(PYTHONS))
 
 bench: build $(venv)/.peers
 	$(bin)/python -m benchmarks

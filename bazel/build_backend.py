@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import runpy
 import shutil
 import site
 import subprocess
@@ -38,18 +39,27 @@ class LibraryWheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-def _write_extras():
-    """The extras ask for the TensorFlow that is being built against."""
+def _write_extras(config_settings=None):
+    """The version and the extras name the TensorFlow that is being built against."""
     found = installed_tensorflow()
+    module = runpy.run_path(str(ROOT / "tf_ti" / "_version.py"))
+    version = module["RELEASE"]
+    if found:
+        version = module["version_for"](found.version, "--config=cuda" in _flags(config_settings))
     wanted = "~={}.{}.0".format(*found.version.split(".")[:2]) if found else SUPPORTED
     folder = ROOT / ".cache" / "extras"
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "version.txt").write_text(f"{version}\n")
     (folder / "cpu.txt").write_text(f"tensorflow-cpu{wanted}\n")
     (folder / "gpu.txt").write_text(f"tensorflow[and-cuda]{wanted}\n")
 
 
+def _flags(config_settings):
+    return (config_settings or {}).get("bazel-flags", "").split()
+
+
 def _build_library(config_settings):
-    flags = (config_settings or {}).get("bazel-flags", "").split()
+    flags = _flags(config_settings)
     subprocess.run(
         [ROOT / "bazel" / "build_library.sh", ROOT / "tf_ti", *flags],
         env={**os.environ, "PYTHON_BIN_PATH": sys.executable},
@@ -64,12 +74,12 @@ def get_requires_for_build_wheel(config_settings=None):
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    _write_extras()
+    _write_extras(config_settings)
     return build_meta.prepare_metadata_for_build_wheel(metadata_directory)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    _write_extras()
+    _write_extras(config_settings)
     _build_library(config_settings)
     # setuptools would add to an earlier build's files, deleted modules among them.
     shutil.rmtree(BUILD, ignore_errors=True)
@@ -92,11 +102,11 @@ prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
-    _write_extras()
+    _write_extras(config_settings)
     _build_library(config_settings)
     return build_meta.build_editable(wheel_directory, metadata_directory=metadata_directory)
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    _write_extras()
+    _write_extras(config_settings)
     return build_meta.build_sdist(sdist_directory)

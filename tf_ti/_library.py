@@ -12,6 +12,8 @@ import ctypes
 import pathlib
 from typing import Any
 
+from tf_ti._version import version_for
+
 _PATH = pathlib.Path(__file__).with_name("_tf_ti.so")
 _XLA_PATH = _PATH.with_name("_tf_ti_xla.so")
 
@@ -22,8 +24,11 @@ def _import_tensorflow():
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
+        from tf_ti._build_info import CUDA, TENSORFLOW_VERSION
+
+        own = version_for(TENSORFLOW_VERSION, bool(CUDA))
         raise ImportError(
-            "tf_ti needs TensorFlow: pip install 'tf_ti[cpu]', or pip install 'tf_ti[gpu]'"
+            f"tf_ti needs TensorFlow: pip install 'tf_ti[cpu]=={own}', or 'tf_ti[gpu]=={own}'"
         ) from error
     return tensorflow
 
@@ -36,15 +41,15 @@ def _load():
     tf = _import_tensorflow()
     if not _PATH.exists():
         raise ImportError(f"{_PATH} is missing: run `make build` in the checkout of tf_ti")
-    from tf_ti._build_info import TENSORFLOW_VERSION
+    from tf_ti._build_info import CUDA, TENSORFLOW_VERSION
 
     built_for, found = _minor(TENSORFLOW_VERSION), _minor(tf.__version__)
     if built_for != found:
         # Another minor version is another C++ ABI: loading would end in undefined symbols or worse.
         raise ImportError(
             f"this tf_ti was built for TensorFlow {built_for}, but TensorFlow {tf.__version__} is "
-            f"installed. Either install TensorFlow {built_for} (pip install 'tf_ti[cpu]', or "
-            f"'tf_ti[gpu]'), or build tf_ti for TensorFlow {found} (pip install . in its checkout)"
+            f"installed. The one for it: pip install 'tf_ti=={version_for(found, bool(CUDA))}'; "
+            "where there is no such wheel, pip install . in a checkout of tf_ti builds it"
         )
     return tf.load_op_library(str(_PATH))
 
