@@ -14,6 +14,7 @@
 #   make cuda-check  the same in a third of the time, without machine code for any GPU
 #   make docs     build the site into build/docs/html
 #   make docs-look  open each page of the site in Chromium, on a phone and a desktop, and find faults
+#   make fuzz     load 10,000 damaged IR files
 #   make clean    remove all of this, and what the demo made in build/
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
 #   make gpu-test   run the ops' tests on the GPU at hand, with any build of TensorFlow
@@ -126,7 +127,7 @@ $(venv)/.installed: $(dist)/.built $(venv)/.runtime
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/tf_ti-*.whl
 	@touch $@
 
-.PHONY: demo release test test-fast test-cc test-tensorflows oracles build wheel bench docs docs-look lint format asan-test cuda cuda-check gpu-check gpu-test clean
+.PHONY: demo release fuzz test test-fast test-cc test-tensorflows oracles build wheel bench docs docs-look lint format asan-test cuda cuda-check gpu-check gpu-test clean
 demo: $(venv)/.installed $(venv)/.examples
 	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
@@ -187,6 +188,7 @@ docs-look: $(venv)/.docs-look
 	$(bin)/python docs/look.py $(SITE)
 
 # mypy checks the package, then what users write: without TensorFlow's types, and with them.
+schema := $(lint)/bin/check-jsonschema --quiet --builtin-schema
 mypy := ../../$(lint)/bin/mypy --cache-dir=../../.cache/mypy
 lint: $(lint)/.tools
 	$(lint)/bin/clang-format --dry-run --Werror $(cpp)
@@ -196,11 +198,20 @@ lint: $(lint)/.tools
 	cd tests/type_checkers && $(mypy) usage.py
 	cd tests/type_checkers && $(mypy) --strict --config-file= usage.py
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(lint)/bin/pyright -p tests/type_checkers
+	$(schema) github-workflows .github/workflows/*.yml
+	$(schema) github-workflows-require-timeout .github/workflows/*.yml
+	$(schema) github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(schema) github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(schema) citation-file-format CITATION.cff
 
 format: $(lint)/.tools
 	$(lint)/bin/clang-format -i $(cpp)
 	$(lint)/bin/ruff format
 	$(lint)/bin/ruff check --fix
+
+# Files of OpenVINO's IR, damaged in as many ways.
+fuzz: $(venv)/.installed $(venv)/.tests
+	cd tests/openvino && $(bin)/python openvino_fuzz.py $(or $(COUNT),10000)
 
 # The sanitizers' libraries must come first in the process, and the C++ library, whose exceptions
 # they watch, right after them. Python itself leaks.
