@@ -1,0 +1,71 @@
+"""The project's papers agree with one another, and name what there is."""
+
+import ast
+import json
+import pathlib
+import re
+import runpy
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+RELEASE = runpy.run_path(str(ROOT / "tf_ti" / "_version.py"))["RELEASE"]
+PAPERS = ("CONTRIBUTING.md", "RELEASE.md", "SECURITY.md", ".github/pull_request_template.md")
+
+
+def text(path):
+    return (ROOT / path).read_text()
+
+
+def test_the_citation_is_of_this_release():
+    assert re.search(r"^version: (.*)$", text("CITATION.cff"), re.M)[1] == RELEASE
+
+
+def test_pre_commit_runs_the_versions_that_lint_does():
+    pinned = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?==(.*)$", text("requirements/lint.txt"), re.M))
+    hooks = re.findall(r"/([\w-]+)\n *rev: v(.*)$", text(".pre-commit-config.yaml"), re.M)
+    names = {"ruff-pre-commit": "ruff", "mirrors-clang-format": "clang-format"}
+    assert {names[hook]: version for hook, version in hooks} == {
+        name: pinned[name] for name in ("ruff", "clang-format")
+    }
+
+
+@pytest.mark.parametrize("path", PAPERS)
+def test_papers_name_files_and_commands_that_there_are(path):
+    targets = set(re.findall(r"^([\w-]+)(?: [\w -]+)?:", text("Makefile"), re.M))
+    targets |= set(re.search(r"^\.PHONY: (demo .*)$", text("Makefile"), re.M)[1].split())
+    found = re.findall(r"`([^`\s]+)", text(path)) + re.findall(
+        r"\]\((?!https?:)([^)#]+)", text(path)
+    )
+    for name in found:
+        if re.fullmatch(r"(\.?[\w.-]+/)+[\w.*-]*", name) and not name.startswith(
+            ("dist-", "build/")
+        ):
+            assert list(ROOT.glob(name.replace("VERSION", "*").rstrip("/"))), name
+    for target in re.findall(r"`make ([\w-]+)", text(path)):
+        assert target in targets, target
+
+
+def test_workflows_call_the_layers_and_commands_that_there_are():
+    layers = re.findall(r"^  (\w+)\) ", text(".ci/run"), re.M)
+    called = set()
+    for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
+        called.update(re.findall(r"\.ci/run (\w+)", workflow.read_text()))
+    assert called and called <= set(layers)
+    assert layers == ["lint", "fast", "all"]
+
+
+def test_a_release_is_for_the_tensorflows_that_are_tested():
+    module = ast.parse(text("release/release.py"))
+    (versions,) = (
+        ast.literal_eval(node.value)
+        for node in module.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "TENSORFLOWS"
+    )
+    tested = re.search(r"tensorflows\.sh '\$\(MAKE\)' (.*)$", text("Makefile"), re.M)[1].split()
+    default = re.search(r"^default_tf := (.*)$", text("Makefile"), re.M)[1]
+    assert sorted(versions) == sorted([*tested, default])
+
+
+def test_the_devcontainer_is_json():
+    assert json.loads(text(".devcontainer/devcontainer.json"))["postCreateCommand"]
