@@ -69,7 +69,7 @@ def build(tensorflow: str, folder: pathlib.Path, epoch: str) -> pathlib.Path:
 
 
 def try_in_empty_environment(wheel: pathlib.Path, python: str) -> str:
-    """Installs a wheel, and runs the self-check and the README's examples, away from the sources."""
+    """Installs a wheel, and runs the self-check and the README's examples, without the sources."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         run(python, "-m", "venv", folder / "venv", cwd=folder)

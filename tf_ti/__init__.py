@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import wrapt
 
-from tf_ti import _library  # noqa: F401, I001 - first: its error names what is missing
-from tf_ti import _build_info, _version
+from tf_ti import (
+    _build_info,
+    _library,  # noqa: F401, I001 - first: its error names what is missing
+    _version,
+)
 from tf_ti.bags.huge_pages import advise_huge_pages
 from tf_ti.bags.lookups import (
     embedding_bag,
