@@ -23,6 +23,7 @@
 
 PYTHON ?= python3
 default_tf := 2.21.0
+older_tfs := 2.17.1 2.18.1 2.19.1 2.20.0
 TF_VERSION ?= $(default_tf)
 TF_PACKAGE ?= $(if $(filter cuda,$(CONFIG)),tensorflow[and-cuda],tensorflow-cpu)
 CONFIG ?=
@@ -159,7 +160,7 @@ test-cc: $(venv)/.tensorflow $(if $(filter $(abspath $(googletest)),$(googletest
 
 # Against older TensorFlows, as far as they build.
 test-tensorflows:
-	tests/package/tensorflows.sh '$(MAKE)' 2.17.1 2.18.1 2.19.1 2.20.0
+	tests/package/tensorflows.sh '$(MAKE)' $(older_tfs)
 
 oracles: $(venv)/.oracles
 
@@ -170,7 +171,7 @@ wheel: $(dist)/.built
 
 # RELEASE.md says what it makes. TF_VERSIONS and PYTHONS choose some of them.
 release:
-	$(PYTHON) release/release.py dist-release $(if $(TF_VERSIONS),--tensorflows $(TF_VERSIONS)) \
+	$(PYTHON) release/release.py dist-release --tensorflows $(or $(TF_VERSIONS),$(older_tfs) $(default_tf)) \
 	  $(if $(PYTHONS),--pythons $(PYTHONS))
 
 bench: build $(venv)/.peers

@@ -69,7 +69,7 @@ if [[ $("$bazel" --version) == "bazel no_version" ]]; then
   # nothing can be downloaded.
   flags+=(--override_repository=platforms=/usr/share/bazel/platforms)
   for rules in remote_coverage_tools rules_cc rules_java rules_proto; do
-    flags+=("--override_repository=$rules=$PWD/bazel/debian/$rules")
+    flags+=("--override_repository=$rules=$PWD/contrib/debian-bazel/$rules")
   done
 fi
 

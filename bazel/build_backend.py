@@ -79,6 +79,8 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    # The same sources make the same bytes on any day.
+    os.environ.setdefault("SOURCE_DATE_EPOCH", "1577836800")
     _write_extras(config_settings)
     _build_library(config_settings)
     # setuptools would add to an earlier build's files, deleted modules among them.

@@ -3,7 +3,6 @@
 Needs a C++ compiler and the checkout's sources, not the installed package.
 """
 
-import importlib
 import importlib.util
 import os
 import pathlib
@@ -154,54 +153,6 @@ def test_the_table_of_times_is_markdown_with_a_line_for_each_measurement(module)
     assert cells[1:3] == ["10m", "forward"]
     assert {"100.0", "200.0", "0.50", "80%", "3.20"} <= set(cells)
     assert "26 tables of 1000 rows" in text
-
-
-# Files that travel to a machine without the internet
-
-
-@pytest.fixture
-def parts(monkeypatch):
-    monkeypatch.syspath_prepend(str(CHECK.parent))
-    return importlib.import_module("parts")
-
-
-@pytest.fixture
-def carried(parts, tmp_path):
-    """Files in parts of 10 bytes; one of them is empty."""
-    files = {"a.whl": bytes(range(25)), "b.whl": bytes(20), "empty": b""}
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    made = parts.split([tmp_path / name for name in files], tmp_path / "parts", 10)
-    assert max(part.stat().st_size for part in made) == 10
-    assert len(made) == 5
-    return files
-
-
-def test_parts_make_the_files_again(parts, carried, tmp_path):
-    joined = parts.join(tmp_path / "parts", tmp_path / "there")
-    assert {file.name: file.read_bytes() for file in joined} == carried
-
-
-def test_missing_and_damaged_parts_are_named_and_nothing_is_joined(parts, carried, tmp_path):
-    (tmp_path / "parts" / "a.whl.part001").unlink()
-    damaged = tmp_path / "parts" / "b.whl.part000"
-    damaged.write_bytes(b"1" + damaged.read_bytes()[1:])
-    with pytest.raises(parts.Wrong) as raised:
-        parts.join(tmp_path / "parts", tmp_path / "there")
-    assert str(raised.value) == "a.whl.part001 is missing\nb.whl.part000 is damaged"
-    assert not (tmp_path / "there").exists()
-
-
-def test_what_cannot_be_split_or_joined_is_said(parts, tmp_path, monkeypatch, capsys):
-    for arguments, message in (
-        (["join", str(tmp_path)], "parts.json is missing"),
-        (["split", str(tmp_path / "no.whl")], "no.whl"),
-        (["split", str(tmp_path / "a"), str(tmp_path / "b" / "a")], "several files have one name"),
-        (["split", str(tmp_path / "a"), "--size", "0"], "--size must be at least 1"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["parts.py", *arguments, "--to", str(tmp_path / "to")])
-        assert parts.main() == 1
-        assert message in capsys.readouterr().err
 
 
 def test_a_plugin_for_the_gpu_at_hand_needs_one(tmp_path):

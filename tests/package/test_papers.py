@@ -1,6 +1,5 @@
 """The project's papers agree with one another, and name what there is."""
 
-import ast
 import json
 import pathlib
 import re
@@ -55,16 +54,12 @@ def test_workflows_call_the_layers_and_commands_that_there_are():
     assert layers == ["lint", "fast", "all"]
 
 
-def test_a_release_is_for_the_tensorflows_that_are_tested():
-    module = ast.parse(text("release/release.py"))
-    (versions,) = (
-        ast.literal_eval(node.value)
-        for node in module.body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "TENSORFLOWS"
-    )
-    tested = re.search(r"tensorflows\.sh '\$\(MAKE\)' (.*)$", text("Makefile"), re.M)[1].split()
-    default = re.search(r"^default_tf := (.*)$", text("Makefile"), re.M)[1]
-    assert sorted(versions) == sorted([*tested, default])
+def test_a_release_knows_the_pythons_of_each_tensorflow():
+    release = runpy.run_path(str(ROOT / "release" / "release.py"))
+    for versions in re.findall(r"^(?:older_tfs|default_tf) := (.*)$", text("Makefile"), re.M):
+        for version in versions.split():
+            assert release["pythons_of"](version, {(3, 10): "python3.10"})
+            assert not release["pythons_of"](version, {(3, 99): "python3.99"})
 
 
 def test_the_devcontainer_is_json():
