@@ -9,8 +9,8 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-DOCUMENTS += sorted(ROOT.glob("examples/**/*.md"))
+DOCUMENTS = sorted(ROOT.glob("*.md"))
+DOCUMENTS += sorted([*ROOT.glob("contrib/**/*.md"), *ROOT.glob("examples/**/*.md")])
 FENCED = re.compile(r"^ *(```+|~~~+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 # [text](target), ![text](target "title"), [label]: target, and what is written in HTML.
 LINKS = (
