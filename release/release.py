@@ -23,7 +23,8 @@ import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RELEASE = runpy.run_path(str(ROOT / "tf_ti" / "_version.py"))["RELEASE"]
+_VERSION = runpy.run_path(str(ROOT / "tf_ti" / "_version.py"))
+RELEASE = _VERSION["RELEASE"]
 # The newest Python that each TensorFlow has packages for.
 NEWEST_PYTHON = {
     "2.17": (3, 12),
@@ -81,7 +82,7 @@ def find_pythons(pythons: list[str]) -> dict[tuple[int, ...], str]:
 
 def pythons_of(tensorflow: str, pythons: dict[tuple[int, ...], str]) -> dict[tuple[int, ...], str]:
     """Those Pythons that a TensorFlow has packages for."""
-    newest = NEWEST_PYTHON[".".join(tensorflow.split(".")[:2])]
+    newest = NEWEST_PYTHON[_VERSION["minor_of"](tensorflow)]
     return {version: python for version, python in pythons.items() if version <= newest}
 
 

@@ -12,7 +12,7 @@ import ctypes
 import pathlib
 from typing import Any
 
-from tf_ti._version import version_for
+from tf_ti._version import RELEASE, TENSORFLOWS, minor_of, version_for
 
 _PATH = pathlib.Path(__file__).with_name("_tf_ti.so")
 _XLA_PATH = _PATH.with_name("_tf_ti_xla.so")
@@ -33,23 +33,27 @@ def _import_tensorflow():
     return tensorflow
 
 
-def _minor(version):
-    return ".".join(version.split(".")[:2])
-
-
 def _load():
     tf = _import_tensorflow()
     if not _PATH.exists():
         raise ImportError(f"{_PATH} is missing: run `make build` in the checkout of tf_ti")
     from tf_ti._build_info import CUDA, TENSORFLOW_VERSION
 
-    built_for, found = _minor(TENSORFLOW_VERSION), _minor(tf.__version__)
+    built_for, found = minor_of(TENSORFLOW_VERSION), minor_of(tf.__version__)
     if built_for != found:
         # Another minor version is another C++ ABI: loading would end in undefined symbols or worse.
-        raise ImportError(
+        problem = (
             f"this tf_ti was built for TensorFlow {built_for}, but TensorFlow {tf.__version__} is "
-            f"installed. The one for it: pip install 'tf_ti=={version_for(found, bool(CUDA))}'; "
-            "where there is no such wheel, pip install . in a checkout of tf_ti builds it"
+            "installed"
+        )
+        if found not in TENSORFLOWS:
+            raise ImportError(
+                f"{problem}, for which tf_ti {RELEASE} has no wheel. The TensorFlow for this one: "
+                f"pip install 'tensorflow~={built_for}.0'"
+            )
+        raise ImportError(
+            f"{problem}. The wheel for it: pip install 'tf_ti=={version_for(found, bool(CUDA))}'; "
+            "pip install . in a checkout of tf_ti builds it"
         )
     return tf.load_op_library(str(_PATH))
 

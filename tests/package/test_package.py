@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tf_ti
-from tf_ti import _build_info
+from tf_ti import _build_info, _version
 
 TF_MINOR = ".".join(tf.__version__.split(".")[:2])
 
@@ -53,16 +53,31 @@ def test_a_copy_of_the_package_imports(package):
     assert import_error(package) == "imported\n"
 
 
-def test_another_tensorflow_is_refused_by_name_before_the_library_is_loaded(package):
+@pytest.mark.parametrize("has_cuda", [False, True])
+def test_another_tensorflow_is_refused_with_the_line_for_pip_before_the_library_is_loaded(
+    package, has_cuda
+):
     info = package / "_build_info.py"
-    info.write_text(info.read_text().replace(_build_info.TENSORFLOW_VERSION, "2.3.1"))
+    info.write_text(f"TENSORFLOW_VERSION = '2.3.1'\nCUDA = {'12.4' if has_cuda else ''!r}\n")
     (package / "_tf_ti.so").write_text("loading this would be another error")
 
     message = import_error(package)
 
-    assert "built for TensorFlow 2.3," in message
-    assert f"TensorFlow {tf.__version__} is installed" in message
-    assert "pip install" in message
+    version = f"{_version.RELEASE}+tf{TF_MINOR}{'.cuda' if has_cuda else ''}"
+    assert message == (
+        f"this tf_ti was built for TensorFlow 2.3, but TensorFlow {tf.__version__} is installed. "
+        f"The wheel for it: pip install 'tf_ti=={version}'; "
+        "pip install . in a checkout of tf_ti builds it\n"
+    )
+
+
+def test_a_tensorflow_without_a_wheel_is_refused_with_the_one_for_this_wheel(package):
+    before = "import tensorflow; tensorflow.__version__ = '2.99.0'"
+    assert import_error(package, before) == (
+        f"this tf_ti was built for TensorFlow {TF_MINOR}, but TensorFlow 2.99.0 is installed, for "
+        f"which tf_ti {_version.RELEASE} has no wheel. The TensorFlow for this one: "
+        f"pip install 'tensorflow~={TF_MINOR}.0'\n"
+    )
 
 
 def test_another_patch_release_of_the_same_tensorflow_is_accepted(package):
@@ -73,8 +88,8 @@ def test_another_patch_release_of_the_same_tensorflow_is_accepted(package):
 
 def test_a_missing_tensorflow_is_answered_with_both_extras(package):
     message = import_error(package, before="import sys; sys.modules['tensorflow'] = None")
-    assert "tf_ti[cpu]" in message
-    assert "tf_ti[gpu]" in message
+    for extra in ("cpu", "gpu"):
+        assert f"'tf_ti[{extra}]=={tf_ti.__version__}'" in message
 
 
 def test_a_missing_library_is_answered_with_make_build(package):

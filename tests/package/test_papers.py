@@ -8,7 +8,7 @@ import runpy
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-RELEASE = runpy.run_path(str(ROOT / "tf_ti" / "_version.py"))["RELEASE"]
+VERSION = runpy.run_path(str(ROOT / "tf_ti" / "_version.py"))
 PAPERS = ("CONTRIBUTING.md", "RELEASE.md", "SECURITY.md", ".github/pull_request_template.md")
 
 
@@ -17,7 +17,7 @@ def text(path):
 
 
 def test_the_citation_is_of_this_release():
-    assert re.search(r"^version: (.*)$", text("CITATION.cff"), re.M)[1] == RELEASE
+    assert re.search(r"^version: (.*)$", text("CITATION.cff"), re.M)[1] == VERSION["RELEASE"]
 
 
 def test_pre_commit_runs_the_versions_that_lint_does():
@@ -54,12 +54,14 @@ def test_workflows_call_the_layers_and_commands_that_there_are():
     assert layers == ["lint", "fast", "all"]
 
 
-def test_a_release_knows_the_pythons_of_each_tensorflow():
+def test_a_release_is_for_the_tensorflows_that_the_package_names():
+    lines = re.findall(r"^(?:older_tfs|default_tf) := (.*)$", text("Makefile"), re.M)
+    made = {VERSION["minor_of"](version) for line in lines for version in line.split()}
     release = runpy.run_path(str(ROOT / "release" / "release.py"))
-    for versions in re.findall(r"^(?:older_tfs|default_tf) := (.*)$", text("Makefile"), re.M):
-        for version in versions.split():
-            assert release["pythons_of"](version, {(3, 10): "python3.10"})
-            assert not release["pythons_of"](version, {(3, 99): "python3.99"})
+    assert made == set(VERSION["TENSORFLOWS"]) == set(release["NEWEST_PYTHON"])
+    (supported,) = re.findall(r'^SUPPORTED = "(.*)"$', text("bazel/build_backend.py"), re.M)
+    first, last = re.fullmatch(r">=2\.(\d+),<2\.(\d+)", supported).groups()
+    assert set(VERSION["TENSORFLOWS"]) == {f"2.{each}" for each in range(int(first), int(last))}
 
 
 def test_the_devcontainer_is_json():
