@@ -60,9 +60,9 @@ help:
 say = @echo "make: $(1)"
 
 $(venv)/.tensorflow:
-	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 10))' || { \
-	  echo "make: $(PYTHON) must be Python 3.10 or newer with ensurepip and venv (Debian's package"; \
-	  echo "python3-venv); or name another one: make PYTHON=/path/to/python3" ; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || { \
+	  echo "make: $(PYTHON) must be a Python that TensorFlow has packages for, 3.10 to 3.13, with ensurepip"; \
+	  echo "and venv (Debian's package python3-venv); or name another: make PYTHON=/path/to/python3"; exit 1; }
 	$(call say,TensorFlow $(TF_VERSION) into $(venv): 350 MB to download$(comma) a minute or two)
 	$(PYTHON) -m venv $(venv)
 	$(bin)/pip install --quiet '$(TF_PACKAGE)==$(TF_VERSION)'
@@ -136,7 +136,8 @@ demo: $(venv)/.installed $(venv)/.examples
 	$(bin)/python examples/train_text_classifier.py
 
 # From tests/, where the checkout's tf_ti does not hide the installed one.
-pytest = cd tests && $(bin)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+in_parallel := --numprocesses=auto --maxprocesses=4 --dist=worksteal
+pytest = cd tests && $(bin)/pytest $(in_parallel)
 test: test-cc $(venv)/.installed $(venv)/.tests
 	$(call say,the tests: twenty to forty minutes on two cores)
 	$(pytest) $(PYTEST_FLAGS)
@@ -171,7 +172,7 @@ wheel: $(dist)/.built
 
 # RELEASE.md says what it makes. TF_VERSIONS and PYTHONS choose some of them.
 release:
-	$(PYTHON) release/release.py dist-release --tensorflows $(or $(TF_VERSIONS),$(older_tfs) $(default_tf)) \
+	$(PYTHON) release/release.py --tensorflows $(or $(TF_VERSIONS),$(older_tfs) $(default_tf)) \
 	  $(if $(PYTHONS),--pythons $(PYTHONS))
 
 bench: build $(venv)/.peers
@@ -210,19 +211,21 @@ format: $(lint)/.tools
 	$(lint)/bin/ruff format
 	$(lint)/bin/ruff check --fix
 
-# Files of OpenVINO's IR, damaged in as many ways.
+# Files of OpenVINO's IR, damaged in as many ways. FIRST is a seed: without it, each call has others.
 fuzz: $(venv)/.installed $(venv)/.tests
-	cd tests/openvino && $(bin)/python openvino_fuzz.py $(or $(COUNT),10000)
+	cd tests/openvino && $(bin)/python openvino_fuzz.py $(or $(COUNT),10000) $(or $(FIRST),$(shell date +%s))
 
 # The sanitizers' libraries must come first in the process, and the C++ library, whose exceptions
 # they watch, right after them. Python itself leaks.
 sanitizers = $(foreach name,asan ubsan stdc++,$(shell $${CXX:-g++} -print-file-name=lib$(name).so))
 asan := .cache/asan
+sanitized = PYTHONPATH=$(abspath $(asan)) LD_PRELOAD="$(sanitizers)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
 asan-test: test-cc $(venv)/.installed $(venv)/.tests
 	rm -rf $(asan) && mkdir -p $(asan) && cp -r tf_ti $(asan)
 	bazel/build_library.sh $(asan)/tf_ti --config=asan
-	cd tests && PYTHONPATH=$(abspath $(asan)) LD_PRELOAD="$(sanitizers)" \
-	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 $(bin)/pytest $(PYTEST_FLAGS)
+	cd tests && $(sanitized) $(bin)/pytest $(in_parallel) $(PYTEST_FLAGS)
+	cd tests/openvino && $(sanitized) $(bin)/python openvino_fuzz.py 1000
 
 # Without the library for XLA, which takes long to compile and has no CUDA in it.
 cuda_package := .cache/cuda/tf_ti

@@ -38,6 +38,12 @@ class LibraryWheel(bdist_wheel):
     def get_tag(self):
         return "py3", "none", super().get_tag()[2]
 
+    def write_wheelfile(self, *arguments, **named):
+        """Comes last. A checkout's modes are those of its owner's umask; the wheel's are not."""
+        super().write_wheelfile(*arguments, **named)
+        for path in pathlib.Path(self.bdist_dir).rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
 
 def _write_extras(config_settings=None):
     """The version and the extras name the TensorFlow that is being built against."""
@@ -79,7 +85,7 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    # The same sources make the same bytes on any day.
+    # The same sources make the same bytes, on any day and for anybody.
     os.environ.setdefault("SOURCE_DATE_EPOCH", "1577836800")
     _write_extras(config_settings)
     _build_library(config_settings)
@@ -109,6 +115,11 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
     return build_meta.build_editable(wheel_directory, metadata_directory=metadata_directory)
 
 
+class UnsupportedOperation(Exception):
+    """What PEP 517 wants raised for a hook that is not there."""
+
+
 def build_sdist(sdist_directory, config_settings=None):
-    _write_extras(config_settings)
-    return build_meta.build_sdist(sdist_directory)
+    raise UnsupportedOperation(
+        "wheels of tf_ti are built from a checkout: their version is that of the TensorFlow there"
+    )

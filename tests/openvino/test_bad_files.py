@@ -101,6 +101,22 @@ def test_the_file_that_the_others_are_made_of_loads(tmp_path):
     assert module([3, 4])[0].numpy().tolist() == [4, 6]
 
 
+def test_no_other_file_is_opened(tmp_path, run_program):
+    path = write(tmp_path, NET)
+    program = """
+        import sys
+        import tf_ti.openvino
+
+        tf_ti.openvino.load(sys.argv[1])  # imports what is imported late
+        opened = []
+        sys.addaudithook(lambda event, args: event == "open" and opened.append(str(args[0])))
+        tf_ti.openvino.load(sys.argv[1])
+        print(*sorted(set(opened)))
+    """
+    opened = run_program(program, path).stdout.split()
+    assert opened == sorted(map(str, (path, path.with_suffix(".bin"))))
+
+
 BOMB = "".join(f'<!ENTITY e{i} "{f"&e{i - 1};" * 10 if i else "x"}">' for i in range(12))
 
 
@@ -205,6 +221,7 @@ def test_a_net_that_does_not_fit_together_is_refused(tmp_path, old, new, words):
         ('shape="2" offset', f'shape="{2**59}" offset', ["'c'", f"[{2**59}]"]),
         ('shape="2" offset', f'shape="{10**17},{10**17}" offset', ["'c'", "more than a tensor"]),
         ('shape="2" offset', f'shape="0,{10**17},{10**17}" offset', ["'c'", "more than a tensor"]),
+        ('shape="2" offset', f'shape="0,{2**30},{2**30}" offset', ["'c'", "more than a tensor"]),
         ('shape="2" offset', f'shape="{"1," * 99}2" offset', ["'c'", "100 dimensions"]),
         ('shape="2" offset', 'shape="?" offset', ["'c'", "known"]),
         ('shape="2" offset', 'shape="..." offset', ["'c'", "known"]),

@@ -72,11 +72,13 @@ def test_another_tensorflow_is_refused_with_the_line_for_pip_before_the_library_
 
 
 def test_a_tensorflow_without_a_wheel_is_refused_with_the_one_for_this_wheel(package):
+    installed = {each.name.replace("_", "-") for each in importlib.metadata.distributions()}
+    package_of_tensorflow = "tensorflow-cpu" if "tensorflow-cpu" in installed else "tensorflow"
     before = "import tensorflow; tensorflow.__version__ = '2.99.0'"
     assert import_error(package, before) == (
         f"this tf_ti was built for TensorFlow {TF_MINOR}, but TensorFlow 2.99.0 is installed, for "
         f"which tf_ti {_version.RELEASE} has no wheel. The TensorFlow for this one: "
-        f"pip install 'tensorflow~={TF_MINOR}.0'\n"
+        f"pip install '{package_of_tensorflow}~={TF_MINOR}.0'\n"
     )
 
 
@@ -220,7 +222,7 @@ def checkout(tmp_path):
     here = pathlib.Path(__file__).parents[2]
     for name in ("bazel", "requirements", "tf_ti"):
         shutil.copytree(here / name, tmp_path / name)
-    for name in ("LICENSE", "MANIFEST.in", "README.md", "build_pip_pkg.sh", "pyproject.toml"):
+    for name in ("LICENSE", "README.md", "build_pip_pkg.sh", "pyproject.toml"):
         shutil.copy(here / name, tmp_path)
     for file in ("_tf_ti.so", "_build_info.py"):
         shutil.copy(pathlib.Path(tf_ti.__file__).with_name(file), tmp_path / "tf_ti")
@@ -228,9 +230,29 @@ def checkout(tmp_path):
     return tmp_path
 
 
+def build_wheel(checkout):
+    pytest.importorskip("auditwheel")  # `make test` has installed it, and built the wheel with it
+    subprocess.run(
+        ["./build_pip_pkg.sh", "dist"],
+        cwd=checkout,
+        env=os.environ | {"PYTHON_BIN_PATH": sys.executable},
+        check=True,
+    )
+    (wheel,) = (checkout / "dist").glob("*.whl")
+    return wheel
+
+
+@pytest.mark.slow
+def test_the_same_sources_make_the_same_bytes_anywhere_for_anybody(checkout):
+    other = shutil.copytree(checkout, checkout / "other" / "folder")
+    for path in other.rglob("*"):  # a checkout of somebody whose umask is 002
+        path.chmod(path.stat().st_mode | (0o020 if path.is_file() else 0o070))
+        os.utime(path, (1e9, 1e9))
+    assert build_wheel(checkout).read_bytes() == build_wheel(other).read_bytes()
+
+
 @pytest.mark.slow
 def test_a_build_of_the_wheel_removes_what_it_made_and_nothing_else(checkout):
-    pytest.importorskip("auditwheel")  # `make test` has installed it, and built the wheel with it
     kept = ["build/char_model/saved_model.pb", "build/lib/mine.py", "dist/mine.txt"]
     for file in kept:
         (checkout / file).parent.mkdir(parents=True, exist_ok=True)
@@ -238,19 +260,10 @@ def test_a_build_of_the_wheel_removes_what_it_made_and_nothing_else(checkout):
     (checkout / "tf_ti" / "removed_later.py").touch()
     before = {path.name for path in checkout.iterdir()}
 
-    def built():
-        subprocess.run(
-            ["./build_pip_pkg.sh", "dist"],
-            cwd=checkout,
-            env=os.environ | {"PYTHON_BIN_PATH": sys.executable},
-            check=True,
-        )
-        (wheel,) = (checkout / "dist").glob("*.whl")
-        return zipfile.ZipFile(wheel).namelist()
-
-    files = built()
+    files = zipfile.ZipFile(build_wheel(checkout)).namelist()
     (checkout / "tf_ti" / "removed_later.py").unlink()
-    assert set(files) - set(built()) == {"tf_ti/removed_later.py"}
+    files_later = zipfile.ZipFile(build_wheel(checkout)).namelist()
+    assert set(files) - set(files_later) == {"tf_ti/removed_later.py"}
     assert [(checkout / file).read_text() for file in kept] == ["mine"] * len(kept)
     made = {path.name for path in checkout.iterdir()} - before
     assert made == {".cache", "tf_ti.egg-info"}

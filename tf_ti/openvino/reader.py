@@ -240,7 +240,7 @@ def _dimension(text: str, where: str) -> int | None:
 def _checked_shape(dimensions: Sequence[int | None], where: str) -> Shape:
     if len(dimensions) > _MOST_DIMENSIONS:
         raise IRError(f"{where}: {len(dimensions)} dimensions are more than a tensor may have")
-    if math.prod(n or 1 for n in dimensions) * _WIDEST > _MOST_BYTES:
+    if math.prod(n or 1 for n in dimensions) * _WIDEST >= _MOST_BYTES:
         raise IRError(f"{where}: shape {shown(list(dimensions))} is more than a tensor may have")
     return tuple(dimensions)
 
