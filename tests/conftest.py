@@ -16,6 +16,7 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow as tf
+from patience import HANGS, SANITIZED
 from tensorflow.python.eager import context
 
 _SCRIPT_SERVER = pathlib.Path(__file__).parent / "common" / "script_server.py"
@@ -23,7 +24,7 @@ _SCRIPT_SERVER = pathlib.Path(__file__).parent / "common" / "script_server.py"
 faulthandler.enable()
 
 # OpenVINO loads libraries in a way that the address sanitizer does not survive.
-if "asan" in os.environ.get("LD_PRELOAD", ""):
+if SANITIZED:
     collect_ignore_glob = ["openvino", "oracles/*_openvino.py", "keras/test_openvino.py"]
 
 
@@ -101,7 +102,7 @@ def run_script(tmp_path_factory):
     def finish(status):
         return Finished(status, *(path.read_text("utf-8", "replace") for path in outputs))
 
-    def run(path, *arguments, cwd, timeout=300):
+    def run(path, *arguments, cwd, timeout=HANGS):
         nonlocal server
         if server is None or server.poll() is not None:
             server = subprocess.Popen(
@@ -148,7 +149,7 @@ def run_program(tmp_path, run_script):
         )
         return Finished(finished.returncode, finished.stdout, finished.stderr)
 
-    def run(program, *arguments, timeout=120, check=True, is_first=False):
+    def run(program, *arguments, timeout=HANGS, check=True, is_first=False):
         path = tmp_path / "program.py"
         path.write_text(
             "import faulthandler\n"

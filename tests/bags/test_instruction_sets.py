@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import HANGS
 
 import tf_ti
 
@@ -194,7 +195,7 @@ def outcome(instruction_set):
         [sys.executable, "-X", "faulthandler", "-c", PREAMBLE + RUN, json.dumps(SECTIONS)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS,
         env=environment,
     )
     assert finished.returncode == 0, finished.stderr[-6000:]

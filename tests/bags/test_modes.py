@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from checks import in_threads
+from patience import SANITIZED
 
 import tf_ti
 
@@ -899,6 +900,7 @@ rng = np.random.default_rng(0)
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(SANITIZED, reason="sanitizers keep memory that is freed")
 def test_a_bag_of_a_variable_never_copies_the_table(run_program):
     run_program(
         MEMORY

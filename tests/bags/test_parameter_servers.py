@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from patience import HANGS
 
 HERE = pathlib.Path(__file__).parent
 
@@ -20,7 +21,7 @@ def run(*arguments, **environment):
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | environment,
-        timeout=300,
+        timeout=HANGS,
     )
     assert result.returncode == 0, result.stdout[-5000:]
     return result.stdout

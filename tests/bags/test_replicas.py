@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+from patience import HANGS
 from updates_definition import Definition
 
 START = """
@@ -149,7 +150,7 @@ def run(program, given):
         input=json.dumps(given),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANGS,
     )
     assert finished.returncode == 0, finished.stderr[-4000:]
     return json.loads(finished.stdout)

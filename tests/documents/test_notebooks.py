@@ -8,6 +8,7 @@ import pathlib
 import re
 
 import pytest
+from patience import HANGS
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -47,7 +48,10 @@ def test_a_notebook_shows_what_is_stored(path, tmp_path, monkeypatch):
     folder = tmp_path / "notebook"
     folder.mkdir()
     client = nbclient.NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+        notebook,
+        timeout=HANGS,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
     )
     client.execute()  # an error in a cell is raised
     for i, (cell, stored_cell) in enumerate(zip(notebook.cells, stored.cells)):

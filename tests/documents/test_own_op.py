@@ -56,7 +56,7 @@ def test_the_op_of_the_page_passes_its_tests(tmp_path, run_program):
     command += tf.sysconfig.get_link_flags()
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
-    run_program(RUN, tmp_path / "own_op.so", OWN_OP / "tf_ti", OWN_OP / "tests", timeout=300)
+    run_program(RUN, tmp_path / "own_op.so", OWN_OP / "tf_ti", OWN_OP / "tests")
 
 
 def test_the_page_shows_each_file_of_the_op():

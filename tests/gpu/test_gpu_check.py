@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import HANGS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHECK = ROOT / "gpu_check" / "check.py"
@@ -25,7 +26,7 @@ def test_emulated_kernels_agree_with_the_processors_code(module):
         [sys.executable, str(CHECK), "--emulate", "--seconds", "4"],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=2 * HANGS,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("random cases, from seed 1: ok") == 5
@@ -163,7 +164,7 @@ def test_a_plugin_for_the_gpu_at_hand_needs_one(tmp_path):
         env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=2 * HANGS,
         check=False,
     )
     assert result.returncode == 4, result.stdout + result.stderr

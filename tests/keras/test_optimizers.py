@@ -377,8 +377,7 @@ def test_on_two_replicas(run_program):
             for a, b in zip(two, one):
                 np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
             np.testing.assert_array_equal(two[0][9:], weights[0][9:])
-        """,
-        timeout=240,
+        """
     )
 
 

@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import pytest
+from patience import HANGS
 
 PROGRAM = """
 import json
@@ -145,7 +146,7 @@ def results(tmp_path_factory):
     """
     path = tmp_path_factory.mktemp("devices") / "program.py"
     path.write_text(textwrap.dedent(PROGRAM))
-    finished = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
+    finished = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=HANGS)
     assert finished.returncode == 0, finished.stderr[-6000:]
     return json.loads(finished.stdout.splitlines()[-1])
 

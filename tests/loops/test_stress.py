@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import pytest
+from patience import HANGS
 
 COMMON = """
 import gc, os, resource, sys, threading, time
@@ -137,15 +138,15 @@ def stress(servers, tmp_path):
             servers[inter_op] = Server(tmp_path, inter_op)
         path = tmp_path / "program.py"
         path.write_text(textwrap.dedent(program))
-        servers[inter_op].run(path, seconds=90)
+        servers[inter_op].run(path, seconds=HANGS)
 
     return run
 
 
 @pytest.fixture
 def stress_alone(run_program):
-    def run(program, timeout=100):
-        run_program(COMMON + textwrap.dedent(program), POOL, timeout=timeout)
+    def run(program):
+        run_program(COMMON + textwrap.dedent(program), POOL)
 
     return run
 
@@ -504,8 +505,7 @@ def test_memory_does_not_grow_over_repeated_calls(stress_alone):
             # An allocator keeps some memory at times; a leak takes more every time.
             grown = min(after - before for before, after in zip(sizes, sizes[1:]))
             assert grown < 4, (name, sizes)
-        """,
-        timeout=180,
+        """
     )
 
 

@@ -9,6 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow as tf
+from patience import HANGS
 
 import tf_ti
 from tf_ti import BackEdge, InputPort, OutputPort, PortMap
@@ -717,7 +718,7 @@ class Victim:
                 text=True,
             )
 
-    def run(self, program, timeout=60):
+    def run(self, program, timeout=HANGS):
         """The program's `answer`, or its exception, as (name of the type, text)."""
         self._process.stdin.write(json.dumps(textwrap.dedent(program)) + "\n")
         self._process.stdin.flush()
@@ -844,8 +845,8 @@ def raw(victim):
         assert [len(loop(reverse=True)), len(from_sequence(sequence()))] == [2, 2]
     """
 
-    def run(program, timeout=60):
-        outcome = victim.run(program, timeout)
+    def run(program):
+        outcome = victim.run(program)
         assert victim.run(correct) == ("ok", "None")
         return outcome
 

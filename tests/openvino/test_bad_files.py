@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from patience import HANGS
 
 import tf_ti.openvino
 from tf_ti.openvino import IRError
@@ -781,7 +782,7 @@ def test_mutated_files_give_expected_errors_alone():
         [sys.executable, "-X", "faulthandler", program, "100"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANGS,
         env=environment,
     )
     assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]

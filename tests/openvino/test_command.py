@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from patience import HANGS
 
 import tf_ti.openvino
 from tf_ti.openvino import operation
@@ -171,7 +172,7 @@ def test_nothing_else_is_left_beside_the_output(tmp_path):
 def test_it_runs_as_a_program_in_another_directory(tmp_path):
     dense(tmp_path)
     command = [sys.executable, "-m", "tf_ti.openvino", "dense.xml", "--output", "saved"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=HANGS)
     assert tf.saved_model.contains_saved_model(str(tmp_path / "saved"))
 
 

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from patience import HANGS
 
 import tf_ti
 import tf_ti.openvino
@@ -204,7 +205,7 @@ def test_a_body_without_source_is_traced_as_it_is(tmp_path):
         "print(tf_ti.while_loop(lambda i: i < 3, lambda i: i + 1, [0])[0].numpy())\n"
     )
     finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=200
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=HANGS
     )
     assert finished.stdout.split() == ["3.0", "3"], finished.stderr
     assert "AutoGraph" not in finished.stderr

@@ -61,7 +61,7 @@ def digests():
 @pytest.mark.slow
 @pytest.mark.parametrize("threads, busy", [(1, 0), (2, BUSY), (8, BUSY)])
 def test_results_do_not_depend_on_who_wants_the_cores(threads, busy, digests, run_program):
-    finished = run_program(COMMON + RESULTS, 4, threads, busy, timeout=300)
+    finished = run_program(COMMON + RESULTS, 4, threads, busy)
     digests.setdefault("all", finished.stdout)
     assert finished.stdout == digests["all"]
     lines = finished.stdout.splitlines()
