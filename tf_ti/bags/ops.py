@@ -360,7 +360,7 @@ def pool_several(
         attributes["T"] = tables[0].dtype
         op = ops.tf_ti_resource_embedding_bags
 
-    def given(field):
+    def given(field: str) -> list[Any]:
         values = (getattr(each, field) for each in bags)
         return [value for value in values if value is not None]
 

@@ -77,7 +77,11 @@ def update(
         )
     else:
 
-        def merge(strategy, slices, *numbers):
+        def merge(
+            strategy: tf.distribute.Strategy,
+            slices: tf.distribute.DistributedValues | tf.IndexedSlices,
+            *numbers: tf.distribute.DistributedValues | tf.Tensor,
+        ) -> None:
             numbers = [strategy.experimental_local_results(number) for number in numbers]
             if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
                 checks = []
@@ -101,7 +105,7 @@ def _update_copies(
     numbers: Sequence[tf.Tensor],
     update_copy: Callable[..., None],
 ) -> None:
-    def update_one(_, slices, *numbers):
+    def update_one(_: tf.Variable, slices: tf.IndexedSlices, *numbers: tf.Tensor) -> None:
         update_copy(slices, numbers)
 
     strategy.extended.update(variable, update_one, args=(slices, *numbers))
