@@ -40,7 +40,7 @@ class _Port:
         ids = f"{self.external_port_id!r}, {self.internal_layer_id!r}"
         return f"{type(self).__name__}({ids}{options})"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("external_port_id", "internal_layer_id"):
             _check_integer(f"{self}: {field}", getattr(self, field))
             if getattr(self, field) < 0:
@@ -143,7 +143,7 @@ class PortMap:
         """The picture that a notebook shows."""
         return _picture.to_svg(_diagram(self))
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", tuple(self.inputs))
         object.__setattr__(self, "outputs", tuple(self.outputs))
         for field, kind in (("inputs", InputPort), ("outputs", OutputPort)):
@@ -184,7 +184,7 @@ class BackEdge:
     from_layer: int
     to_layer: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("from_layer", "to_layer"):
             _check_integer(f"{self}: {field}", getattr(self, field))
 

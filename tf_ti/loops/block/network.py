@@ -107,7 +107,7 @@ class Network:
         # Who records gradients sees the call of a function, but no copied operations.
         layers: list[OutputLayer] = []
 
-        def run_loops():
+        def run_loops() -> list[tf.Tensor]:
             outputs = self._build()
             layers.extend(outputs)
             return list(outputs.values())

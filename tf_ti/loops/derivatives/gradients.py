@@ -62,7 +62,7 @@ def jvp(loop: TracedLoop, *tangents: tf.Tensor | None) -> list[tf.Tensor | None]
         i for i, t in enumerate(loop.outputs) if _tf.is_trainable(t.dtype) or t.dtype == tf.variant
     ]
 
-    def push(*tensors):
+    def push(*tensors: tf.Tensor) -> list[tf.Tensor]:
         inputs, outputs = list(tensors[:count]), list(tensors[count : -len(known)])
         inside = dataclasses.replace(loop, tensors=inputs, outputs=outputs)
         seeds = [tf.identity(tf.zeros_like(outputs[i])) for i in moving]

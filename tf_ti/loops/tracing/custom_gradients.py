@@ -66,7 +66,7 @@ class CustomGradient:
         name, reference = f"CustomGradient-tf_ti-{next(_uid)}", weakref.ref(op)
 
         @_tf.do_not_convert
-        def gradient(op, *grads):
+        def gradient(op: tf.Operation | None, *grads: Any) -> list[Any]:
             # Who saves a function asks without an operation.
             made: tf.Operation = op or reference()
             return self.gradients(list(made.inputs), grads)
@@ -131,7 +131,7 @@ def _trace(
     """A graph of a gradient function, the values that it returned, and stand-ins for `grads`."""
     graph, given = _tf.FuncGraph(f"tf_ti_custom_gradient_{next(_uid)}"), {}
 
-    def parameter(tensor):
+    def parameter(tensor: tf.Tensor | None) -> tf.Tensor | None:
         if not isinstance(tensor, tf.Tensor):
             return tensor
         placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
