@@ -368,7 +368,7 @@ class _Cell:
     r: np.ndarray
     b: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         hidden, gates, biases = (
             self.r.shape[-1],
             len(self.spec.gates),
