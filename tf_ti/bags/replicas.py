@@ -82,17 +82,17 @@ def update(
             slices: tf.distribute.DistributedValues | tf.IndexedSlices,
             *numbers: tf.distribute.DistributedValues | tf.Tensor,
         ) -> None:
-            numbers = [strategy.experimental_local_results(number) for number in numbers]
+            results = [strategy.experimental_local_results(number) for number in numbers]
             if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
                 checks = []
                 first = strategy.experimental_local_results(slices)[0]
                 slices = strategy.extended.broadcast_to(first, variable)
             else:
-                checks = _check_agreement(numbers)
+                checks = _check_agreement(results)
                 operation = tf.distribute.ReduceOp[aggregation.name]
                 slices = strategy.extended.reduce_to(operation, slices, variable)
             with tf.control_dependencies(checks):
-                first = [tf.identity(of_replicas[0]) for of_replicas in numbers]
+                first = [tf.identity(of_replicas[0]) for of_replicas in results]
             _update_copies(strategy, variable, slices, first, update_copy)
 
         context.merge_call(merge, args=(slices, *numbers))

@@ -283,18 +283,18 @@ def _diagram(port_map: PortMap, back_edges: Sequence[BackEdge] = ()) -> Diagram:
         diagram.add_edge(source, entries[layer], "initial" if layer in targets else "")
         diagram.add_edge(entries[layer], parameter)
 
-    ports = sorted(port_map.outputs, key=lambda port: port.external_port_id)
-    layers = {port.internal_layer_id for port in ports} | {edge.from_layer for edge in back_edges}
+    outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
+    layers = {port.internal_layer_id for port in outputs} | {edge.from_layer for edge in back_edges}
     results = {layer: diagram.add_node("body", f"result {layer}") for layer in sorted(layers)}
     for result in results.values():
         diagram.add_edge(body, result)
     for edge in back_edges:
         diagram.add_edge(results[edge.from_layer], entries[edge.to_layer], "next", True)
-    for port in ports:
-        label = f"output port {port.external_port_id}"
-        exit_ = diagram.add_node("output", label, *(_range(port) or ("last value",)))
-        diagram.add_edge(results[port.internal_layer_id], exit_)
-        target = diagram.add_node("outside", f"output {port.external_port_id}")
+    for output in outputs:
+        label = f"output port {output.external_port_id}"
+        exit_ = diagram.add_node("output", label, *(_range(output) or ("last value",)))
+        diagram.add_edge(results[output.internal_layer_id], exit_)
+        target = diagram.add_node("outside", f"output {output.external_port_id}")
         diagram.add_edge(exit_, target)
     return diagram
 

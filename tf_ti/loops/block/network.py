@@ -66,7 +66,7 @@ class Network:
 
     def _networks(self) -> Iterator["Network"]:
         """This one, and those around it."""
-        graph = self.graph
+        graph: tf.Graph | None = self.graph
         while graph is not None:
             if hasattr(graph, "tf_ti_network"):
                 yield graph.tf_ti_network

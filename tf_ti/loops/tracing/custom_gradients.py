@@ -188,11 +188,12 @@ def _is_around(graph: tf.Graph, inner: tf.Graph) -> bool:
 
 def _is_silu(function: Callable[..., Any]) -> bool:
     """True if a gradient is that of tf.nn.silu: by its code, as anyone's may have its name."""
+    inner: Any = function
     for name in ("tape_grad_fn", "grad_fn"):
-        function = inspect.getclosurevars(function).nonlocals.get(name)
-        if not inspect.isfunction(function):
+        inner = inspect.getclosurevars(inner).nonlocals.get(name)
+        if not inspect.isfunction(inner):
             return False
-    return function.__code__ in _SILU
+    return inner.__code__ in _SILU
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
