@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_ti import __version__, _build_info, _library, _self_check, _tf
 
 
-def _print_versions():
+def _print_versions() -> None:
     cuda = f"with CUDA {_build_info.CUDA}" if _build_info.CUDA else "without CUDA"
     print(f"tf_ti       {__version__}")
     print(f"  built for TensorFlow {_build_info.TENSORFLOW_VERSION}, {cuda}")
@@ -23,20 +23,20 @@ def _print_versions():
     print(f"platform    {platform.platform()}")
 
 
-def _print_processor():
+def _print_processor() -> None:
     print("\nProcessor: what is chosen for it")
     for line in _library.PROCESSOR:
         print(f"  {line}")
 
 
-def _print_devices():
+def _print_devices() -> None:
     print("\nDevices")
     for device in tf.config.list_physical_devices():
         details = tf.config.experimental.get_device_details(device)
         print("  " + " ".join([device.name, details.get("device_name", "")]).rstrip())
 
 
-def _print_ops():
+def _print_ops() -> None:
     devices = collections.defaultdict(set)
     for kernel in _tf.registered_kernels():
         if kernel.op.startswith("TfTi>"):
@@ -47,13 +47,13 @@ def _print_ops():
         print(f"  {op:{width}}  {', '.join(sorted(devices[op]))}")
 
 
-def _print_xla():
+def _print_xla() -> None:
     problem = _library.XLA_PROBLEM
     print("\nXLA (jit_compile=True)")
     print(f"  not available: {problem}" if problem else "  kernels for all ops")
 
 
-def _check():
+def _check() -> bool:
     print("\nSelf-check")
     all_ok = True
     for name, ok, detail in _self_check.run():
@@ -62,7 +62,7 @@ def _check():
     return all_ok
 
 
-def main():
+def main() -> int:
     argparse.ArgumentParser(prog="python -m tf_ti", description=__doc__).parse_args()
     _print_versions()
     _print_processor()

@@ -11,6 +11,7 @@ types of the arrays there.
 import ctypes
 import importlib.metadata
 import pathlib
+import types
 from typing import Any
 
 from tf_ti._version import RELEASE, TENSORFLOWS, minor_of, version_for
@@ -19,7 +20,7 @@ _PATH = pathlib.Path(__file__).with_name("_tf_ti.so")
 _XLA_PATH = _PATH.with_name("_tf_ti_xla.so")
 
 
-def _import_tensorflow():
+def _import_tensorflow() -> types.ModuleType:
     try:
         import tensorflow
     except ModuleNotFoundError as error:
@@ -34,7 +35,7 @@ def _import_tensorflow():
     return tensorflow
 
 
-def _load():
+def _load() -> types.ModuleType:
     tf = _import_tensorflow()
     if not _PATH.exists():
         raise ImportError(f"{_PATH} is missing: run `make build` in the checkout of tf_ti")

@@ -83,10 +83,10 @@ def _tensor_iterator() -> tuple[bool, str]:
 def _scan_gradient() -> tuple[bool, str]:
     xs = tf.linspace(0.1, 1.0, 8)
 
-    def scanned(w):
+    def scanned(w: tf.Tensor) -> tf.Tensor:
         return tf_ti.scan(lambda c, x: (tf.tanh(w * c + x), None), 0.5, xs)[0]
 
-    def looped(w):
+    def looped(w: tf.Tensor) -> tf.Tensor:
         return tf.while_loop(
             lambda i, c: i < 8, lambda i, c: (i + 1, tf.tanh(w * c + xs[i])), [0, 0.5]
         )[1]
@@ -103,7 +103,7 @@ def _scan_gradient() -> tuple[bool, str]:
 
 
 def _while_loop() -> tuple[bool, str]:
-    def looped(x):
+    def looped(x: tf.Tensor) -> tf.Tensor:
         with tf_ti.Loop() as loop:
             value = loop.add_recurrence(x)
             loop.add_trip_limit(value < 50.0, tf_ti.TripLimit.WHILE)
@@ -111,7 +111,7 @@ def _while_loop() -> tuple[bool, str]:
             last = loop.add_loop_output(value, tf_ti.LoopOutput.LAST_VALUE)
         return last.tensor
 
-    def expected(x):
+    def expected(x: tf.Tensor) -> tf.Tensor:
         return tf.while_loop(lambda v: v < 50.0, lambda v: [v * v + x], [x])[0]
 
     found = []
@@ -129,11 +129,12 @@ def _while_loop() -> tuple[bool, str]:
 def _wrong_range() -> tuple[bool, str]:
     port_map = tf_ti.PortMap([tf_ti.InputPort(0, 0, axis=0, start=5)], [tf_ti.OutputPort(0, 0)])
 
-    @tf.function(input_signature=[tf.TensorSpec([None])])  # so that only the kernel can tell
-    def call(x):
+    def call(x: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return tf_ti.tensor_iterator(lambda piece: piece, [x], port_map)
 
-    return _find_error(lambda: call(tf.zeros([3])))
+    # Of a vector of any length only the kernel can tell.
+    traced = tf.function(call, input_signature=[tf.TensorSpec([None])])
+    return _find_error(lambda: traced(tf.zeros([3])))
 
 
 def _embedding_bag() -> tuple[bool, str]:
@@ -164,7 +165,7 @@ def _wrong_id() -> tuple[bool, str]:
 def _compiled() -> tuple[bool, str]:
     xs, table = tf.linspace(0.1, 1.0, 8), tf.random.stateless_normal([9, 3], [1, 2])
 
-    def call(xs, table):
+    def call(xs: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(table)
             bags = tf_ti.embedding_bag_packed(table, [[1, 8], [2, 2]])

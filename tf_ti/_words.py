@@ -37,7 +37,7 @@ def with_cures(words: Mapping[str, str]) -> Callable[[_Function], _Function]:
             )
 
         @functools.wraps(function)
-        def call(*args, **kwargs):
+        def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
             except TypeError:

@@ -1,5 +1,8 @@
 """Devices, and the kernels that there are for them."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels
@@ -54,6 +57,6 @@ def expects_xla() -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
-def registered_kernels():
+def registered_kernels() -> Sequence[Any]:
     """A KernelDef for each kernel that the process has."""
     return kernels.get_all_registered_kernels().kernel

@@ -1,24 +1,36 @@
 """Ops of ours where TensorFlow's functions make constants of variables."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
 from tensorflow.python.framework import convert_to_constants
 
 from tf_ti._tf.patches import register_convertible
+
+_Freeze = Callable[[tf.compat.v1.NodeDef, int, np.ndarray], bool]
+_Calls = Callable[[tf.compat.v1.NodeDef], Iterable[tuple[str, Sequence[int]]]]
 
 
 class _Freezable(convert_to_constants._FunctionCaller):
     """An op of ours, as TensorFlow's functions that make constants of variables see it."""
 
-    def __init__(self, node, function, graph, freeze, calls):
+    def __init__(
+        self,
+        node: tf.compat.v1.NodeDef,
+        function: convert_to_constants._Function | None,
+        graph: Any,
+        freeze: _Freeze,
+        calls: _Calls,
+    ):
         attributes = node.attr.items()
         callers = [name for name, value in attributes if value.HasField("func") or value.list.func]
         super().__init__(node, function, graph, 0, "", callers)
         self.freeze, self.calls = freeze, calls
 
-    def create_edges(self):
+    def create_edges(self) -> None:
         convert_to_constants._Node.create_edges(self)
         for name, inputs in self.calls(self.node):
             function = self._enclosing_graph.functions[name]
@@ -27,11 +39,13 @@ class _Freezable(convert_to_constants._FunctionCaller):
                 destination = convert_to_constants._EndPoint(function, position)
                 self.add_outgoing_edge(convert_to_constants._Edge(source, destination))
 
-    def converted_self(self):
+    def converted_self(self) -> convert_to_constants._Node:
         self._converted_self = None  # to learn the names that its functions have by now
         return super().converted_self()
 
-    def convert_variable_to_constant(self, incoming_edge, tensor_data):
+    def convert_variable_to_constant(
+        self, incoming_edge: convert_to_constants._Edge, tensor_data: Any
+    ) -> None:
         index = incoming_edge.destination.index
         if not self.freeze(self.converted_self().node, index, tensor_data.numpy):
             return
@@ -42,9 +56,7 @@ class _Freezable(convert_to_constants._FunctionCaller):
         self.converted_self()
 
 
-def register_freezing(
-    op_type: str, freeze: Callable[..., Any], calls: Callable[..., Any] = lambda node: ()
-) -> None:
+def register_freezing(op_type: str, freeze: _Freeze, calls: _Calls = lambda node: ()) -> None:
     """Says how a node of an op of ours changes where constants are made of variables.
 
     Args:

@@ -36,7 +36,7 @@ class _Dismantling:
     def __init__(self, graph: FuncGraph):
         self.graph = graph
 
-    def __del__(self):
+    def __del__(self) -> None:
         dismantle(self.graph)
 
 
@@ -50,7 +50,7 @@ def make_concrete_function(
     """
     device = current_device()
 
-    def add_on_device(*arguments):
+    def add_on_device(*arguments: tf.Tensor) -> Any:
         tf.compat.v1.get_default_graph().runs_here = True
         with tf.device(device):
             return add(*arguments)
@@ -120,7 +120,10 @@ def without_graphs(function: atomic_function.AtomicFunction) -> atomic_function.
     Who looks at what a graph and its functions do sees them empty.
     """
 
-    def emptied(original, children):
+    def emptied(
+        original: atomic_function.AtomicFunction,
+        children: Sequence[atomic_function.AtomicFunction] | None,
+    ) -> atomic_function.AtomicFunction:
         return atomic_function.AtomicFunction(
             original.name,
             original._bound_context,

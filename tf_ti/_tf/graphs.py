@@ -5,6 +5,7 @@ import linecache
 import re
 import types
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -21,7 +22,7 @@ def do_not_convert(function: _Function) -> _Function:
     return tf.autograph.experimental.do_not_convert(function)
 
 
-def user_code():
+def user_code() -> AbstractContextManager[Any]:
     """A context in which AutoGraph converts what a user's program does: functions for tf.data."""
     return ag_ctx.ControlStatusCtx(ag_ctx.Status.UNSPECIFIED)
 
@@ -94,7 +95,7 @@ def trace(
         status = ag_ctx.Status.ENABLED
         user = user_function(function)
 
-        def call(*placeholders):
+        def call(*placeholders: Any) -> Any:
             given = placeholders if arrange is None else arrange(placeholders)
             return convert(user(*given))
 

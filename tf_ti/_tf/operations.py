@@ -123,8 +123,8 @@ def _add_operation(
     graph = tf.compat.v1.get_default_graph()
     op = create_operation(graph, op_def, inputs, dtypes, attrs, name)
     if execute.must_record_gradient():
-        attrs = [part for attr in op_def.attr for part in (attr.name, op.get_attr(attr.name))]
-        execute.record_gradient(op.type, list(op.inputs), tuple(attrs), list(op.outputs))
+        told = [part for attr in op_def.attr for part in (attr.name, op.get_attr(attr.name))]
+        execute.record_gradient(op.type, list(op.inputs), tuple(told), list(op.outputs))
     return list(op.outputs)
 
 

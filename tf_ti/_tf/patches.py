@@ -5,7 +5,7 @@ Each says why it is there and what breaks without it. Nothing public does the sa
 the earlier tf_ti made, and what TensorFlow had before is found behind it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableSet, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -51,7 +51,12 @@ def register_jvp(op_type: str, function: Callable[..., Any]) -> None:
     where the gradient is a tf.IndexedSlices.
     """
 
-    def jvp(attributes, inputs, outputs, tangents):
+    def jvp(
+        attributes: tuple[Any, ...],
+        inputs: Sequence[tf.Tensor],
+        outputs: Sequence[tf.Tensor],
+        tangents: Sequence[tf.Tensor | None],
+    ) -> Sequence[tf.Tensor | None]:
         return function(backprop._MockOp(attributes, inputs, outputs, op_type, []), tangents)
 
     forwardprop._SPECIAL_CASES[op_type] = jvp
@@ -66,7 +71,7 @@ def register_pfor(op_type: str) -> Callable[[_Function], _Function]:
     Without it they run the op lane by lane, in a tf.while_loop, or raise an error.
     """
 
-    def register(converter):
+    def register(converter: _Function) -> _Function:
         pfor_lib._pfor_converter_registry.pop(op_type, None)
         return pfor_lib.RegisterPFor(op_type)(converter)
 
@@ -83,8 +88,8 @@ def register_pfor_where(
     """
     usual = _replaced(pfor_lib._pfor_converter_registry[op_type])
 
-    def register(converter):
-        def convert(pfor_input):
+    def register(converter: _Function) -> _Function:
+        def convert(pfor_input: Any) -> Any:
             return (converter if applies(pfor_input) else usual)(pfor_input)
 
         register_pfor(op_type)(_replacing(usual, convert))
@@ -113,7 +118,9 @@ def wait_for_no_dead(op_type: str) -> None:
     Without it a read that nobody uses still runs, if something writes the variable afterwards.
     """
 
-    def forget_dead_reads(op, reads, writes):
+    def forget_dead_reads(
+        op: tf.Operation, reads: MutableSet[tf.Tensor], writes: MutableSet[tf.Tensor]
+    ) -> bool:
         if op.type != op_type or not is_dead(op) or op.outputs[0] in reads:
             return False
         # Something nobody writes: ops that read nothing are ordered among themselves.
@@ -144,7 +151,11 @@ def register_convertible(op_type: str, make: Callable[..., Any]) -> None:
     _convertibles[op_type] = make
 
 
-def _new_node(node, function, enclosing_graph):
+def _new_node(
+    node: tf.compat.v1.NodeDef,
+    function: convert_to_constants._Function | None,
+    enclosing_graph: Any,
+) -> convert_to_constants._Node:
     return _convertibles.get(node.op, _usual_node)(node, function, enclosing_graph)
 
 

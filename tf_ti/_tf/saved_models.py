@@ -6,7 +6,7 @@ import tensorflow as tf
 class _Optimizer(tf.Module):
     """An optimizer without what it has learnt."""
 
-    def add_slot(self, var, slot_name):
+    def add_slot(self, var: tf.Variable, slot_name: str) -> tf.Variable:
         return tf.Variable(tf.zeros_like(var), trainable=False)
 
 

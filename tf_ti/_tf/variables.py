@@ -21,7 +21,7 @@ variable_shape = resource_variable_ops.variable_shape
 READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
 
 
-def unwrap_variable(variable):
+def unwrap_variable(variable: Any) -> Any:
     """The variable of TensorFlow behind one of Keras; everything else as it is."""
     value = getattr(variable, "value", None)
     return value if isinstance(value, (tf.Tensor, tf.Variable)) else variable

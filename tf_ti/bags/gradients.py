@@ -9,12 +9,15 @@ sqrtn divides the bag by, and with <x, y> the dot product of two rows:
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.bags.ops import KINDS, PREFIX, SEVERAL, Bags, Table, row_positions
+
+# Those of an op's inputs, None for an input that has none or whose gradient nobody wants.
+_Gradients: TypeAlias = list[tf.Tensor | tf.IndexedSlices | None]
 
 
 def _is_wanted(op: tf.Operation, index: int) -> bool:
@@ -109,14 +112,14 @@ def _parts(op: tf.Operation) -> list[_Part]:
     ]
 
 
-def _pool_gradient(op, *grads):
-    gradients = [None] * len(op.inputs)
+def _pool_gradient(op: tf.Operation, *grads: tf.Tensor | None) -> _Gradients:
+    gradients: _Gradients = [None] * len(op.inputs)
     for part in _parts(op):
         _add_gradients(op, part, grads[part.number], gradients)
     return gradients
 
 
-def _add_gradients(op: tf.Operation, part: _Part, grad: tf.Tensor, gradients: list[Any]) -> None:
+def _add_gradients(op: tf.Operation, part: _Part, grad: tf.Tensor, gradients: _Gradients) -> None:
     """Puts those of a table, and of its weights, where the op's inputs are."""
     table, bags = _table(op, part.number), part.bags
     reads = []
@@ -130,7 +133,7 @@ def _add_gradients(op: tf.Operation, part: _Part, grad: tf.Tensor, gradients: li
             gradients[part.number] = _table_gradient(table, bags, grad, argmax)
 
 
-def _pool_jvp(op, tangents):
+def _pool_jvp(op: tf.Operation, tangents: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
     of_output = [_tangent(op, part, tangents) for part in _parts(op)]
     return of_output + [None] * (len(op.outputs) - len(of_output))
 
@@ -167,7 +170,7 @@ def _num_emb(op: tf.Operation) -> tf.Tensor:
 
 @_tf.register_gradient(f"{PREFIX}EmbeddingBagGrad")
 @_tf.register_gradient(f"{PREFIX}ResourceEmbeddingBagGrad")
-def _table_gradient_gradient(op, _, values_grad):
+def _table_gradient_gradient(op: tf.Operation, _: Any, values_grad: tf.Tensor) -> _Gradients:
     """values is linear in grad: the way back pools the rows of values_grad."""
     has_argmax = bool(_tf.attribute(op, "num_argmax"))
     bags = Bags.of(op)
@@ -175,7 +178,7 @@ def _table_gradient_gradient(op, _, values_grad):
     values_grad = tf.convert_to_tensor(values_grad)
     table = Table(values_grad, values_grad.dtype)
     placed = bags.at_positions(_num_emb(op), rows)
-    gradients = [None] * len(op.inputs)
+    gradients: _Gradients = [None] * len(op.inputs)
     if has_argmax:
         gradients[1] = _select(table.source, placed, op.inputs[-1], grad)
         return gradients
@@ -190,7 +193,9 @@ def _table_gradient_gradient(op, _, values_grad):
     return gradients
 
 
-def _table_gradient_jvp(op, tangents):
+def _table_gradient_jvp(
+    op: tf.Operation, tangents: Sequence[tf.Tensor | None]
+) -> list[tf.Tensor | None]:
     """values is linear in grad, and in the weights once they are divided."""
     table, (grad, rows) = _table(op), (op.inputs[1], op.outputs[0])
     bags = Bags.of(op)
@@ -233,12 +238,12 @@ def _select(values: tf.Tensor, placed: Bags, argmax: tf.Tensor, grad: tf.Tensor)
     return tf.reshape(tf.gather_nd(values, tf.stack([place, column], -1)), tf.shape(grad))
 
 
-def _weights_gradient_gradient(op, upstream):
+def _weights_gradient_gradient(op: tf.Operation, upstream: tf.Tensor) -> _Gradients:
     """The op is bilinear in table and grad; by the weights it is the second derivative."""
     table = _table(op)
     grad = op.inputs[1]
     bags = Bags.of(op)
-    gradients = [None] * len(op.inputs)
+    gradients: _Gradients = [None] * len(op.inputs)
     # As a sum, in which index i has the coefficient with which it enters <output, upstream>. An
     # empty bag has no weights.
     plain = bags.replace(reduction="sum", default_index=None)
@@ -271,7 +276,7 @@ def _coefficients(bags: Bags, count: tf.Tensor, direction: tf.Tensor) -> tf.Tens
         direction = tf.where(is_padding, tf.zeros_like(direction), direction)
     bag_of = _bag_of(bags, count)
 
-    def bag_sum(values):
+    def bag_sum(values: tf.Tensor) -> tf.Tensor:
         sums = tf.math.unsorted_segment_sum(values, bag_of, count)
         # Not tf.concat, whose gradient is not vectorised where it comes from tf.gather.
         return tf.gather(tf.pad(sums, [[0, 1]]), tf.where(bag_of < 0, count, bag_of))

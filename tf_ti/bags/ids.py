@@ -100,8 +100,8 @@ def _split_sparse(ids: tf.SparseTensor, options: dict[str, Any], prefix: str) ->
         rows, outer = ids.indices[:, 0], _BAGS_ALONE
     else:
         outside = (ids.indices[:, :-1] < 0) | (ids.indices[:, :-1] >= shape)
-        message = [f"{prefix}ids has an index outside of its dense_shape", ids.indices]
-        inside = tf.debugging.Assert(~tf.reduce_any(outside), message)
+        wrong = [f"{prefix}ids has an index outside of its dense_shape", ids.indices]
+        inside = tf.debugging.Assert(~tf.reduce_any(outside), wrong)
         with tf.control_dependencies(as_operations(inside)):
             strides = tf.math.cumprod(shape, exclusive=True, reverse=True)
             rows = tf.reduce_sum(ids.indices[:, :-1] * strides, 1)

@@ -104,11 +104,11 @@ class Bags:
     def of(cls, op: tf.Operation, inputs: Sequence[tf.Tensor] | None = None) -> "Bags":
         """The bags of a native op of one table, or of others in place of its inputs."""
         named = _tf.inputs_by_name(op, op.inputs if inputs is None else inputs)
-        bounds = named.get("offsets") or named.get("segment_ids") or named.get("bounds", [])
         kind = KINDS.get(op.type.removeprefix(PREFIX).removeprefix("Resource"))
         kind = kind or _tf.attribute(op, "bags")
-        lists = (named.get(name, []) for name in ("num_segments", "default_index", _WEIGHTS))
-        bounds, count, default_index, weights = (next(iter(n), None) for n in (bounds, *lists))
+        lists = [named.get("offsets") or named.get("segment_ids") or named.get("bounds", [])]
+        lists += (named.get(name, []) for name in ("num_segments", "default_index", _WEIGHTS))
+        bounds, count, default_index, weights = (next(iter(n), None) for n in lists)
         has_last = kind == "offsets" and bool(_tf.attribute(op, "include_last_offset"))
         (indices,), options = named["indices"], cls._options(op)
         return cls(kind, indices, bounds, count, default_index, weights, has_last, *options)
@@ -360,7 +360,7 @@ def pool_several(
         attributes["T"] = tables[0].dtype
         op = ops.tf_ti_resource_embedding_bags
 
-    def given(field):
+    def given(field: str) -> list[Any]:
         values = (getattr(each, field) for each in bags)
         return [value for value in values if value is not None]
 

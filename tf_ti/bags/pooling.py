@@ -67,7 +67,7 @@ def pool_all(lookups: Sequence[Lookup], name: str | None = None) -> list[tf.Tens
         if is_clipped:
             bags = [of_one_index_type([each])[0] for each in bags]
             touched = [_touched(lookups[k], each, k) for k, each in zip(numbers, bags)]
-            tables, bags = zip(*touched)
+            tables, bags = [table for table, _ in touched], [each for _, each in touched]
         with_argmax = any(needs_argmax(each.reduction) for each in bags)
         pooled = pool_several(tables, bags, numbers, with_argmax, name)
         for k, rows in zip(numbers, pooled):

@@ -77,18 +77,22 @@ def update(
         )
     else:
 
-        def merge(strategy, slices, *numbers):
-            numbers = [strategy.experimental_local_results(number) for number in numbers]
+        def merge(
+            strategy: tf.distribute.Strategy,
+            slices: tf.distribute.DistributedValues | tf.IndexedSlices,
+            *numbers: tf.distribute.DistributedValues | tf.Tensor,
+        ) -> None:
+            results = [strategy.experimental_local_results(number) for number in numbers]
             if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
                 checks = []
                 first = strategy.experimental_local_results(slices)[0]
                 slices = strategy.extended.broadcast_to(first, variable)
             else:
-                checks = _check_agreement(numbers)
+                checks = _check_agreement(results)
                 operation = tf.distribute.ReduceOp[aggregation.name]
                 slices = strategy.extended.reduce_to(operation, slices, variable)
             with tf.control_dependencies(checks):
-                first = [tf.identity(of_replicas[0]) for of_replicas in numbers]
+                first = [tf.identity(of_replicas[0]) for of_replicas in results]
             _update_copies(strategy, variable, slices, first, update_copy)
 
         context.merge_call(merge, args=(slices, *numbers))
@@ -101,7 +105,7 @@ def _update_copies(
     numbers: Sequence[tf.Tensor],
     update_copy: Callable[..., None],
 ) -> None:
-    def update_one(_, slices, *numbers):
+    def update_one(_: tf.Variable, slices: tf.IndexedSlices, *numbers: tf.Tensor) -> None:
         update_copy(slices, numbers)
 
     strategy.extended.update(variable, update_one, args=(slices, *numbers))

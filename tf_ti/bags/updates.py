@@ -1,6 +1,7 @@
 """Steps of optimizers on the rows of a table that a gradient names: in place, and no others."""
 
 import numbers
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -269,7 +270,7 @@ def _update(
     """An optimizer's step on a variable, the first, and on its slots."""
     _check_distinct(variables)
 
-    def update_copy(rows, numbers):
+    def update_copy(rows: tuple[tf.Tensor, tf.Tensor], numbers: Sequence[Any]) -> None:
         for label, variable in variables.items():
             _arguments.check_reachable(label, variable)
         handles = [variable.handle for variable in variables.values()]
@@ -280,7 +281,7 @@ def _update(
         update_copy(rows, numbers)
         return
 
-    def update_with(slices, flat_numbers):
+    def update_with(slices: tf.IndexedSlices, flat_numbers: Sequence[tf.Tensor]) -> None:
         numbers_of_copy = tf.nest.pack_sequence_as(numbers, flat_numbers)
         update_copy((slices.indices, slices.values), numbers_of_copy)
 

@@ -26,9 +26,9 @@ _Converter = TypeVar("_Converter", bound=Callable[..., Any])
 def _register(op_type: str) -> Callable[[_Converter], _Converter]:
     """As _tf.register_pfor, for a function that may raise NotVectorized."""
 
-    def register(converter):
+    def register(converter: _Converter) -> _Converter:
         @functools.wraps(converter)
-        def convert(pfor_input):
+        def convert(pfor_input: Any) -> Any:
             try:
                 stacked = (wrapped.t for wrapped in pfor_input.inputs if wrapped.is_stacked)
                 if any(tensor.dtype == tf.resource for tensor in stacked):
@@ -260,11 +260,11 @@ class _Merged:
 # --- the converters ------------------------------------------------------------------------------
 
 
-def _vectorize_pool(pfor_input):
+def _vectorize_pool(pfor_input: Any) -> list[Any]:
     return _pooled(pfor_input, 0, _Given.of(pfor_input))
 
 
-def _vectorize_several(pfor_input):
+def _vectorize_several(pfor_input: Any) -> list[Any]:
     """Table by table: what differs from lane to lane may be something else for each."""
     several = Bags.of_several(pfor_input.op, pfor_input.inputs)
     of_tables = [
@@ -321,7 +321,7 @@ def _num_emb(pfor_input: Any) -> tf.Tensor:
 
 @_register(f"{PREFIX}EmbeddingBagGrad")
 @_register(f"{PREFIX}ResourceEmbeddingBagGrad")
-def _vectorize_table_gradient(pfor_input):
+def _vectorize_table_gradient(pfor_input: Any) -> list[Any]:
     num_emb = _num_emb(pfor_input)
     given = _Given.of(pfor_input)
     grad, argmax = _tiled(pfor_input, 1), None
@@ -353,7 +353,7 @@ def _vectorize_table_gradient(pfor_input):
 
 @_register(f"{PREFIX}EmbeddingBagWeightsGrad")
 @_register(f"{PREFIX}ResourceEmbeddingBagWeightsGrad")
-def _vectorize_weights_gradient(pfor_input):
+def _vectorize_weights_gradient(pfor_input: Any) -> list[Any]:
     given = _Given.of(pfor_input)
     if not any(wrapped.is_stacked for wrapped in pfor_input.inputs):
         gradient = given.bags.weights_gradient(_table(pfor_input), pfor_input.input(1).t)
@@ -367,7 +367,7 @@ def _vectorize_weights_gradient(pfor_input):
 
 
 @_register(PARTITION)
-def _vectorize_partition(pfor_input):
+def _vectorize_partition(pfor_input: Any) -> list[Any]:
     """All shards get an id for each index, and all bags: each lane as many."""
     num_emb = _unstacked(pfor_input, 0, "num_emb")
     strategy = pfor_input.get_attr("strategy").decode()
@@ -409,7 +409,7 @@ def _vectorize_partition(pfor_input):
 
 
 @_register(f"{PREFIX}EmbeddingBagSlots")
-def _vectorize_positions(pfor_input):
+def _vectorize_positions(pfor_input: Any) -> list[Any]:
     num_emb = _unstacked(pfor_input, 0, "num_emb")
     rows, indices = (wrapped.t for wrapped in pfor_input.inputs[1:])
     if not pfor_input.input(1).is_stacked:
@@ -422,7 +422,7 @@ def _vectorize_positions(pfor_input):
 
 
 def _refuse_update(name: str) -> Callable[[Any], NoReturn]:
-    def refuse(pfor_input):
+    def refuse(pfor_input: Any) -> NoReturn:
         # TensorFlow runs what changes a variable once more, as it is in the first lane.
         raise ValueError(f"{name} cannot run in tf.vectorized_map; return the slices instead")
 

@@ -63,12 +63,16 @@ class SparseGradients(_Base):
     in place of all that Keras would do with them: it would make them dense to clip and decay them.
     """
 
-    def _overwrite_variables_directly_with_gradients(self, grads, vars):
+    def _overwrite_variables_directly_with_gradients(
+        self, grads: Sequence[Any], vars: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
         # A division comes next there, which slices lack.
         grads, vars = super()._overwrite_variables_directly_with_gradients(grads, vars)
         return [_divisible(grad) for grad in grads], vars
 
-    def _backend_apply_gradients(self, grads, trainable_variables):
+    def _backend_apply_gradients(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any]
+    ) -> None:
         if any(map(is_sparse, grads)):
             self._apply_with_tables(grads, trainable_variables)
         else:
@@ -84,7 +88,7 @@ def with_values(slices: tf.IndexedSlices, values: tf.Tensor) -> tf.IndexedSlices
 
 
 class _DivisibleSlices(tf.IndexedSlices):
-    def __truediv__(self, divisor):
+    def __truediv__(self, divisor: Any) -> tf.IndexedSlices:
         return with_values(self, self.values / tf.cast(divisor, self.values.dtype))
 
 

@@ -154,9 +154,9 @@ class EmbeddingBag(keras.layers.Layer):
                 "`default_index` must be None, -1, or an integer in [0, input_dim). "
                 f"Received: default_index={default_index!r} with input_dim={input_dim}"
             )
-        for name, value in (("max_norm", max_norm), ("norm_type", norm_type)):
-            if not (value is None and name == "max_norm") and not _is_positive(value):
-                raise ValueError(f"`{name}` must be a number above 0. Received: {name}={value!r}")
+        for name, norm in (("max_norm", max_norm), ("norm_type", norm_type)):
+            if not (norm is None and name == "max_norm") and not _is_positive(norm):
+                raise ValueError(f"`{name}` must be a number above 0. Received: {name}={norm!r}")
         # Floating point ids would be rounded to a narrower dtype, and be others.
         super().__init__(**kwargs, autocast=False)
         self.input_dim = input_dim

@@ -33,7 +33,14 @@ _DECAY = "`weight_decay` decays the rows that a step touches. "
 class _RowUpdates(_internals.SparseGradients):
     """The common part of the optimizers, in front of a class of Keras."""
 
-    def add_variable(self, shape, initializer="zeros", dtype=None, *args, **kwargs):
+    def add_variable(
+        self,
+        shape: Sequence[int],
+        initializer: Any = "zeros",
+        dtype: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> keras.Variable:
         if dtype is not None and tf.as_dtype(dtype) in (tf.float16, tf.bfloat16):
             dtype = "float32"  # in halves, averages and sums would soon stand still
         return super().add_variable(shape, initializer, dtype, *args, **kwargs)
@@ -66,7 +73,7 @@ class _RowUpdates(_internals.SparseGradients):
             return f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
         return ""
 
-    def _clip_rows(self, grads, variables):
+    def _clip_rows(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Clips slices as what they are: values of rows, once their repetitions are added up."""
         grads = [
             sum_rows(g, tf.shape(v)[0]) if is_sparse(g) else g for g, v in zip(grads, variables)
@@ -74,7 +81,9 @@ class _RowUpdates(_internals.SparseGradients):
         clipped = _internals.clip(self, [g.values if is_sparse(g) else g for g in grads])
         return [with_values(g, c) if is_sparse(g) else c for g, c in zip(grads, clipped)]
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: tf.Tensor | tf.IndexedSlices, variable: Any, learning_rate: Any
+    ) -> None:
         if not is_sparse(gradient):
             return super().update_step(gradient, variable, learning_rate)
         slots = tf.float64 if variable.dtype == "float64" else tf.float32
@@ -101,7 +110,9 @@ class SGD(_RowUpdates, keras.optimizers.SGD):
     def _unfit_arguments(self) -> str:
         return f"momentum={self.momentum}" if self.momentum else super()._unfit_arguments()
 
-    def _update_rows(self, gradient, variable, learning_rate):
+    def _update_rows(
+        self, gradient: tf.IndexedSlices, variable: Any, learning_rate: tf.Tensor
+    ) -> None:
         tf_ti.scatter_sub(variable, gradient, learning_rate, self._decay_of(variable))
 
 
@@ -118,7 +129,9 @@ class Adagrad(_RowUpdates, keras.optimizers.Adagrad):
         >>> model.compile(tf_ti.keras.optimizers.Adagrad(0.1), "mse")
     """
 
-    def _update_rows(self, gradient, variable, learning_rate):
+    def _update_rows(
+        self, gradient: tf.IndexedSlices, variable: Any, learning_rate: tf.Tensor
+    ) -> None:
         decay = self._decay_of(variable)
         if decay:
             gradient = sum_rows(gradient, tf.shape(variable)[0])
@@ -153,13 +166,13 @@ class RowwiseAdagrad(Adagrad):
         >>> model.compile(tf_ti.keras.optimizers.RowwiseAdagrad(0.1), "mse")
     """
 
-    def build(self, var_list):
+    def build(self, var_list: Sequence[Any]) -> None:
         if self.built:
             return
         keras.optimizers.Optimizer.build(self, var_list)
         _internals.set_accumulators(self, [self._add_accumulator(v) for v in var_list])
 
-    def _add_accumulator(self, variable):
+    def _add_accumulator(self, variable: Any) -> keras.Variable:
         initializer = keras.initializers.Constant(self.initial_accumulator_value)
         if len(variable.shape) < 2:
             return self.add_variable_from_reference(variable, "accumulator", initializer)
@@ -170,7 +183,9 @@ class RowwiseAdagrad(Adagrad):
                 (variable.shape[0], 1), initializer, variable.dtype, name=f"{path}_accumulator"
             )
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self, gradient: tf.Tensor | tf.IndexedSlices, variable: Any, learning_rate: Any
+    ) -> None:
         if is_sparse(gradient) or len(variable.shape) < 2:
             return super().update_step(gradient, variable, learning_rate)
         accumulator = _internals.accumulator(self, variable)
@@ -202,7 +217,9 @@ class Adam(_RowUpdates, keras.optimizers.Adam):
     def _unfit_arguments(self) -> str:
         return "amsgrad=True" if self.amsgrad else super()._unfit_arguments()
 
-    def _update_rows(self, gradient, variable, learning_rate):
+    def _update_rows(
+        self, gradient: tf.IndexedSlices, variable: Any, learning_rate: tf.Tensor
+    ) -> None:
         tf_ti.adam_update(
             variable,
             _internals.momentum(self, variable),

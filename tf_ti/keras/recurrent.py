@@ -52,7 +52,7 @@ class _OurLoop(_Base):
         mask = next((kept for kept in tree.flatten(mask) if kept is not None), None)
         mask = None if mask is None else tf.cast(mask, tf.bool)
 
-        def call(inputs, states):
+        def call(inputs: tf.Tensor, states: Any) -> tuple[Any, Any]:
             output, following = self.cell(inputs, states, **cell_arguments)
             return output, tree.pack_sequence_as(first_states, tree.flatten(following))
 
@@ -64,13 +64,15 @@ class _OurLoop(_Base):
         holds = mask is not None and not self.zero_output_for_mask
 
         @_tf.do_not_convert
-        def step(carry, element):
+        def step(
+            carry: tuple[Any, Any], element: tuple[tf.Tensor, tf.Tensor | None]
+        ) -> tuple[tuple[Any, Any], Any]:
             states, before = carry
             inputs, kept = element
             output, following = call(inputs, states)
             if kept is not None:
 
-                def keep(new, old):
+                def keep(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
                     ones = tf.ones([new.shape.rank - 1], tf.int32)
                     where = tf.reshape(kept, tf.concat([tf.shape(kept)[:1], ones], 0))
                     return tf.where(where, new, old)
@@ -254,7 +256,7 @@ _DOC = """`keras.layers.{name}`, whose steps run as one native op on a CPU.
 
 
 def _describe(source: str) -> Callable[[type], type]:
-    def describe(layer):
+    def describe(layer: type) -> type:
         layer.__doc__ = _DOC.format(name=layer.__name__, activations=_LISTED, source=source)
         return layer
 

@@ -40,7 +40,7 @@ class _Port:
         ids = f"{self.external_port_id!r}, {self.internal_layer_id!r}"
         return f"{type(self).__name__}({ids}{options})"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("external_port_id", "internal_layer_id"):
             _check_integer(f"{self}: {field}", getattr(self, field))
             if getattr(self, field) < 0:
@@ -143,7 +143,7 @@ class PortMap:
         """The picture that a notebook shows."""
         return _picture.to_svg(_diagram(self))
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", tuple(self.inputs))
         object.__setattr__(self, "outputs", tuple(self.outputs))
         for field, kind in (("inputs", InputPort), ("outputs", OutputPort)):
@@ -184,7 +184,7 @@ class BackEdge:
     from_layer: int
     to_layer: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("from_layer", "to_layer"):
             _check_integer(f"{self}: {field}", getattr(self, field))
 
@@ -283,18 +283,18 @@ def _diagram(port_map: PortMap, back_edges: Sequence[BackEdge] = ()) -> Diagram:
         diagram.add_edge(source, entries[layer], "initial" if layer in targets else "")
         diagram.add_edge(entries[layer], parameter)
 
-    ports = sorted(port_map.outputs, key=lambda port: port.external_port_id)
-    layers = {port.internal_layer_id for port in ports} | {edge.from_layer for edge in back_edges}
+    outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
+    layers = {port.internal_layer_id for port in outputs} | {edge.from_layer for edge in back_edges}
     results = {layer: diagram.add_node("body", f"result {layer}") for layer in sorted(layers)}
     for result in results.values():
         diagram.add_edge(body, result)
     for edge in back_edges:
         diagram.add_edge(results[edge.from_layer], entries[edge.to_layer], "next", True)
-    for port in ports:
-        label = f"output port {port.external_port_id}"
-        exit_ = diagram.add_node("output", label, *(_range(port) or ("last value",)))
-        diagram.add_edge(results[port.internal_layer_id], exit_)
-        target = diagram.add_node("outside", f"output {port.external_port_id}")
+    for output in outputs:
+        label = f"output port {output.external_port_id}"
+        exit_ = diagram.add_node("output", label, *(_range(output) or ("last value",)))
+        diagram.add_edge(results[output.internal_layer_id], exit_)
+        target = diagram.add_node("outside", f"output {output.external_port_id}")
         diagram.add_edge(exit_, target)
     return diagram
 

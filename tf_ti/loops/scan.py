@@ -245,7 +245,7 @@ class _ScanWay(Way):
     def trace(self) -> _body.Body:
         is_direct = isinstance(self.body, ConcreteFunction) and self.is_direct()
 
-        def convert(returned):
+        def convert(returned: Any) -> tuple[list[Any], list[list[tf.Tensor]], list[tf.Tensor]]:
             carry, results = self._results(returned)
             self._ys = results.map(_composites.type_of)
             if self._ragged_rows:
@@ -513,13 +513,13 @@ def _types_of_f(f: Callable[..., Any], init: Structure, rows: Structure) -> list
     """The types that `f` gives; None for a number still, or where `f` gives no carry."""
     found: list[tf.DType | None] = [None] * len(init.leaves)
 
-    def convert(returned):
+    def convert(returned: Any) -> list[Any]:
         carry, difference = init.match("init", returned[0])
         if difference is None:
             found[:] = [getattr(value, "dtype", None) for value in carry]
         return []
 
-    def arrange(tensors):
+    def arrange(tensors: Sequence[tf.Tensor]) -> tuple[Any, Any]:
         elements = tf.nest.pack_sequence_as(rows.leaves, tensors, expand_composites=True)
         return init.pack(init.leaves), rows.pack(elements)
 

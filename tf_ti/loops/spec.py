@@ -194,7 +194,7 @@ class LoopSpec:
     def from_op(cls, op: tf.Operation) -> "LoopSpec":
         attr = op.get_attr
 
-        def text(name):
+        def text(name: str) -> list[str]:
             return [value.decode() for value in attr(name)]
 
         inputs = zip(

@@ -171,7 +171,7 @@ class _PortMapWay(Way):
         if not any(isinstance(spec, tf.TensorArraySpec) for spec in self._types):
             return _body.trace(self.body, self._types, self.convert)
 
-        def arrange(placeholders):
+        def arrange(placeholders: Sequence[tf.Tensor]) -> list[Any]:
             for tensor, placeholder in zip(self._tensors, placeholders):
                 _tf.copy_handle_data(tensor, placeholder)
             return self.arrange(placeholders)

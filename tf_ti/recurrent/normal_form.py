@@ -475,7 +475,7 @@ Rule = Callable[[Reader, tf.Operation, int, Read], Columns]  # of which output
 
 
 def _elementwise(function: Callable[..., Polynomial]) -> Rule:
-    def rule(reader, op, index, read):
+    def rule(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
         return _combine(function, [read(t) for t in op.inputs], width(op.outputs[index]))
 
     return rule
@@ -485,11 +485,11 @@ def _activation(function: str) -> Rule:
     return _elementwise(lambda p: of_atom(Activated(function, freeze(p))))
 
 
-def _multiplied(reader, op, index, read):
+def _multiplied(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
     columns = _elementwise(multiplied)(reader, op, index, read)
     dtype = op.outputs[0].dtype.as_numpy_dtype
 
-    def limited(monomial, coefficient):
+    def limited(monomial: Monomial, coefficient: Fraction) -> Fraction:
         # The most that it gives is a number of this type: six times what a sixth is there is 1.
         is_limited = [getattr(atom, "function", "") for atom in monomial] == ["unit"]
         return Fraction(float(dtype(float(coefficient)))) if is_limited else coefficient
@@ -581,7 +581,7 @@ def _clip(a: Polynomial, smallest: Polynomial, largest: Polynomial) -> Polynomia
     return _unit(a, constant(largest), _CLIP)
 
 
-def _leaky_relu(reader, op, index, read):
+def _leaky_relu(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
     slope = Fraction(op.get_attr("alpha"))
     return [
         (count, of_atom(Activated("leaky_relu", freeze(p), slope)))
@@ -589,25 +589,27 @@ def _leaky_relu(reader, op, index, read):
     ]
 
 
-def _bias_add(reader, op, index, read):
+def _bias_add(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
     if op.get_attr("data_format") != b"NHWC":
         raise Unknown("its layout is not NHWC")
     return _elementwise(added)(reader, op, index, read)
 
 
-def _matmul(reader, op, index, read):
+def _matmul(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
     if op.get_attr("transpose_a"):
         raise Unknown("its first factor is transposed")
-    return reader.product(*op.inputs, op.get_attr("transpose_b"))
+    factor, matrix = op.inputs
+    return reader.product(factor, matrix, op.get_attr("transpose_b"))
 
 
-def _batch_matmul(reader, op, index, read):
+def _batch_matmul(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
     if op.get_attr("adj_x"):
         raise Unknown("its first factor is transposed")
-    return reader.product(*op.inputs, op.get_attr("adj_y"))
+    factor, matrix = op.inputs
+    return reader.product(factor, matrix, op.get_attr("adj_y"))
 
 
-def _einsum(reader, op, index, read):
+def _einsum(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
     equation = op.get_attr("equation").decode().replace("...", "")
     operands, result = equation.split("->")
     factor, _, matrix = operands.partition(",")
@@ -616,10 +618,10 @@ def _einsum(reader, op, index, read):
     pair = factor[-1] + result[-1]
     if matrix not in (pair, pair[::-1]) or len({*factor, result[-1]}) != len(factor) + 1:
         raise Unknown("its equation is no product of rows and a matrix")
-    return reader.product(*op.inputs, matrix != pair)
+    return reader.product(op.inputs[0], op.inputs[1], matrix != pair)
 
 
-def _concat(reader, op, index, read):
+def _concat(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
     *parts, axis = op.inputs
     if int(_static(axis)) % op.outputs[0].shape.rank != op.outputs[0].shape.rank - 1:
         raise Unknown("it concatenates other axes than the last")
@@ -627,7 +629,7 @@ def _concat(reader, op, index, read):
     return [piece for part in parts for piece in read(part)]
 
 
-def _part(reader, op, index, read):
+def _part(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
     if keeps_columns(op):
         return read(op.inputs[0])
     value, begins, cut = _window(op, index)
@@ -636,20 +638,20 @@ def _part(reader, op, index, read):
     return take(read(value), begins[-1], begins[-1] + width(op.outputs[index]))
 
 
-def _same(reader, op, index, read):
+def _same(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
     if not keeps_columns(op):
         raise Unknown("it moves columns")
     return read(op.inputs[0])
 
 
-def _reshaped(reader, op, index, read):
+def _reshaped(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
     columns = _same(reader, op, index, read)
     reader.compare_rows(op)
     return columns
 
 
 def _filled(value: float) -> Rule:
-    def rule(reader, op, index, read):
+    def rule(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
         return [(width(op.outputs[0]), of_number(value))]
 
     return rule

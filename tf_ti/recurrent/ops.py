@@ -359,7 +359,7 @@ def _make_loop(op: tf.Operation) -> Any:
     ]
     num_states = 1 + op.get_attr("num_cells")
 
-    def compute(*flat):
+    def compute(*flat: tf.Tensor) -> list[tf.Tensor]:
         inputs = Inputs(op, flat)
         if is_gradient:
             return inputs.run_gradient([*inputs.differentiable, *flat[-1 - num_states :]])

@@ -1,7 +1,8 @@
 """Recurrent cells and sequences in TensorFlow's own operations: their meaning, step by step."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -56,7 +57,9 @@ def run(
             carry["y"] = tf.zeros_like(states[0])
 
     @_tf.do_not_convert
-    def step(carry, element):
+    def step(
+        carry: dict[str, Any], element: dict[str, tf.Tensor]
+    ) -> tuple[dict[str, Any], tf.Tensor]:
         old, new = carry["states"], cell.step(element["projected"], carry["states"])
         y = new[0]
         if mask is None:
@@ -177,7 +180,7 @@ def _limited(x: tf.Tensor, activation: Activation) -> tf.Tensor:
     return tf.where(is_between, x, tf.stop_gradient(limited))
 
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[[tf.Tensor, Activation], tf.Tensor]] = {
     "affine": lambda x, f: f.alpha * x + f.beta,
     "elu": lambda x, f: tf.where(x >= 0, x, f.alpha * tf.nn.elu(x)),
     "hard_sigmoid": lambda x, f: _limited(f.alpha * x + f.beta, f),

@@ -50,7 +50,7 @@ class _Lanes:
         """Applies a function of an op's inputs to each lane."""
         stacked = {str(k): given.t for k, (_, given) in enumerate(self._inputs) if given.is_stacked}
 
-        def of_lane(lane):
+        def of_lane(lane: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             return function(
                 [lane.get(str(k), given.t) for k, (_, given) in enumerate(self._inputs)]
             )
@@ -75,7 +75,7 @@ def _swapped(tensor: tf.Tensor) -> tf.Tensor:
 
 @_tf.register_pfor(ops.OP)
 @_tf.do_not_convert
-def _sequence(pfor_input):
+def _sequence(pfor_input: Any) -> list[Any]:
     lanes = _Lanes(pfor_input, ops.INPUTS)
     if not lanes.share_weights:
         return _tf.convert_lane_by_lane(pfor_input, "the weights differ from lane to lane")
@@ -88,11 +88,11 @@ def _sequence(pfor_input):
 
 @_tf.register_pfor(f"{ops.OP}Grad")
 @_tf.do_not_convert
-def _gradient(pfor_input):
+def _gradient(pfor_input: Any) -> list[Any]:
     lanes = _Lanes(pfor_input, ops.GRADIENT_INPUTS)
     num_states = 1 + lanes.op.get_attr("num_cells")
 
-    def of_lane(flat):
+    def of_lane(flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         inputs = ops.Inputs(lanes.op, flat)
         return inputs.run_gradient([*inputs.differentiable, *flat[-1 - num_states :]])
 

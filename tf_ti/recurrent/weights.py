@@ -276,8 +276,7 @@ def from_onnx(
         >>> tf_ti.recurrent.from_onnx(w, r, b, activations=[b"Relu"])["b"].tolist()
         [[2.0, 2.0, 2.0, 2.0]]
     """
-    direction = _text(direction)
-    count = len(directions_of(direction))
+    count = len(directions_of(_text(direction)))
     if p is not None and np.any(_array("p", p)):
         raise ValueError("p: there are no peepholes in tf_ti")
     if input_forget:
@@ -317,7 +316,7 @@ def from_onnx(
             kind, clip=clip or None, linear_before_reset=bool(linear_before_reset)
         ).replace(activations=tuple(functions[d * len(default) : (d + 1) * len(default)]))
         cells.append(_Cell.of(spec, _ONNX_GATES, w[d], r[d], *np.split(b[d], 2)))
-    return _arguments(cells, direction)
+    return _arguments(cells, _text(direction))
 
 
 def to_onnx(
@@ -368,7 +367,7 @@ class _Cell:
     r: np.ndarray
     b: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         hidden, gates, biases = (
             self.r.shape[-1],
             len(self.spec.gates),

@@ -66,7 +66,7 @@ class Network:
 
     def _networks(self) -> Iterator["Network"]:
         """This one, and those around it."""
-        graph = self.graph
+        graph: tf.Graph | None = self.graph
         while graph is not None:
             if hasattr(graph, "tf_ti_network"):
                 yield graph.tf_ti_network
@@ -107,7 +107,7 @@ class Network:
         # Who records gradients sees the call of a function, but no copied operations.
         layers: list[OutputLayer] = []
 
-        def run_loops():
+        def run_loops() -> list[tf.Tensor]:
             outputs = self._build()
             layers.extend(outputs)
             return list(outputs.values())

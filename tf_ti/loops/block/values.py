@@ -82,7 +82,7 @@ class _TensorLike(_Base):
     def __tf_tensor__(self, dtype: tf.DType | None = None, name: str | None = None) -> tf.Tensor:
         return tf.convert_to_tensor(self.tensor, dtype, name=name)
 
-    def __tf_tracing_type__(self, context):
+    def __tf_tracing_type__(self, context: Any) -> tf.types.experimental.TraceType:
         return self.tensor.__tf_tracing_type__(context)
 
     def __getattr__(self, name: str) -> Any:
@@ -110,7 +110,7 @@ class _TensorLike(_Base):
 def _delegate(name: str) -> Callable[..., Any]:
     method = getattr(tf.Tensor, name)
 
-    def call(self, *args, **kwargs):
+    def call(self: _TensorLike, *args: Any, **kwargs: Any) -> Any:
         return method(self.tensor, *args, **kwargs)
 
     call.__name__ = name
@@ -240,10 +240,10 @@ class PackedRecurrence(Recurrence):
 def composite_recurrence(spec: tf.TypeSpec, parts: Sequence[Recurrence]) -> PackedRecurrence:
     """A value of type `spec`, and recurrences of its components."""
 
-    def pack(tensors):
+    def pack(tensors: Sequence[tf.Tensor]) -> Any:
         return _composites.from_components(spec, tensors)
 
-    def take_apart(what, value):
+    def take_apart(what: str, value: Any) -> list[tf.Tensor]:
         if not _composites.is_composite(value) or not spec.is_compatible_with(value):
             raise TypeError(f"{what} must be a {spec}, got {value!r}")
         return _composites.components(value)
@@ -254,7 +254,7 @@ def composite_recurrence(spec: tf.TypeSpec, parts: Sequence[Recurrence]) -> Pack
 def nested_recurrence(structure: Structure, parts: Sequence[Recurrence]) -> PackedRecurrence:
     """A nested structure, and recurrences of its leaves."""
 
-    def take_apart(what, value):
+    def take_apart(what: str, value: Any) -> Sequence[Any]:
         leaves, difference = structure.match(what, value)
         if difference is not None:
             raise ValueError(f"{what} must have the structure of the initial value: {difference}")

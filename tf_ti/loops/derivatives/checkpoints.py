@@ -57,9 +57,9 @@ def cut(
             given = dataclasses.replace(
                 given, start=0, end=-1, stride=given.part_size, part_size=given.part_size
             )
-        outer, inner, part = _cut_input(given, graph.inputs[i], every)
-        outer_inputs.append(outer)
-        inner_inputs.append(inner)
+        outer_input, inner_input, part = _cut_input(given, graph.inputs[i], every)
+        outer_inputs.append(outer_input)
+        inner_inputs.append(inner_input)
         parts.append(part)
 
     # The inner loop gets the values that the body drew or read in each iteration.

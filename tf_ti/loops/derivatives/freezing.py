@@ -1,12 +1,15 @@
 """Loops in functions that are frozen: their bodies take constants for variables."""
 
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.loops.spec import OPS
 
 
-def _freeze(node, index, value):
+def _freeze(node: tf.compat.v1.NodeDef, index: int, value: np.ndarray) -> bool:
     types = node.attr["Tin"].list.type
     if index >= len(types) or types[index] != tf.resource.as_datatype_enum:
         return False
@@ -16,7 +19,7 @@ def _freeze(node, index, value):
     return True
 
 
-def _calls(node):
+def _calls(node: tf.compat.v1.NodeDef) -> Iterator[tuple[str, Sequence[int]]]:
     for attr in ("body", _tf.DIFFERENTIATED):
         if attr in node.attr:
             yield node.attr[attr].func.name, range(len(node.attr["Tin"].list.type))

@@ -62,7 +62,7 @@ def jvp(loop: TracedLoop, *tangents: tf.Tensor | None) -> list[tf.Tensor | None]
         i for i, t in enumerate(loop.outputs) if _tf.is_trainable(t.dtype) or t.dtype == tf.variant
     ]
 
-    def push(*tensors):
+    def push(*tensors: tf.Tensor) -> list[tf.Tensor]:
         inputs, outputs = list(tensors[:count]), list(tensors[count : -len(known)])
         inside = dataclasses.replace(loop, tensors=inputs, outputs=outputs)
         seeds = [tf.identity(tf.zeros_like(outputs[i])) for i in moving]
@@ -269,7 +269,7 @@ class _Reverse:
         edges = {"start": 0, "end": -1} if sign > 0 else {"start": -1, "end": 0}
         extent = self.spec.concat_extent(output) if output.mode == "concat" else None
         if output.mode == "sum":
-            kwargs = {"mode": "value"}
+            kwargs: dict[str, Any] = {"mode": "value"}
         elif output.mode == "sequence":
             kwargs = {"mode": "sequence", "part_size": output.part_size}
         elif output.mode == "stack":
@@ -557,7 +557,7 @@ class _Reverse:
                 groups.append(group)
         body = _graphs.extract("gradient", self.graph, groups, self.results, follow_controls=False)
         _check_repeatable(body)
-        spec = _spec.LoopSpec(
+        loop_spec = _spec.LoopSpec(
             tuple(inputs),
             tuple(self.outputs),
             tuple((result, positions[first_own + p]) for result, p in self.back_edges),
@@ -566,7 +566,7 @@ class _Reverse:
             reverse=not self.spec.reverse,
             fuse=self.spec.fuse,
         )
-        loop = TracedLoop(spec, body, tensors, self.num_iterations, lengths=self.lengths)
+        loop = TracedLoop(loop_spec, body, tensors, self.num_iterations, lengths=self.lengths)
         return _lower.run_loop(loop, name="TensorIteratorGradient")
 
 

@@ -21,7 +21,7 @@ from tf_ti.loops.tracing import graphs as _graphs
 @_tf.register_pfor("TfTi>TensorIterator")
 @_tf.register_pfor("TfTi>StatelessTensorIterator")
 @_tf.do_not_convert
-def _vectorize_loop(pfor_input):
+def _vectorize_loop(pfor_input: Any) -> list[Any]:
     try:
         return _Vectorizer(pfor_input).convert()
     except _tf.NotVectorized as cause:
@@ -39,7 +39,7 @@ def _vectorize_loop(pfor_input):
 class _Vectorizer:
     """One loop op, and which of its parameters differ from lane to lane."""
 
-    def __init__(self, pfor_input):
+    def __init__(self, pfor_input: Any):
         self._pfor = pfor_input.pfor
         self._loop = TracedLoop.from_op(pfor_input.op)
         self._spec = self._loop.spec
@@ -242,19 +242,19 @@ def _gets_sequences(pfor_input: Any) -> bool:
 
 
 @_tf.register_pfor_where(_gets_sequences, "AddN")
-def _vectorize_sum(pfor_input):
+def _vectorize_sum(pfor_input: Any) -> Any:
     pfor = pfor_input.pfor
     return _wrap(tf.add_n([_unwrap(pfor, wrapped) for wrapped in pfor_input.inputs]), True, pfor)
 
 
 @_tf.register_pfor_where(_gets_sequences, "ZerosLike")
-def _vectorize_zeros(pfor_input):
+def _vectorize_zeros(pfor_input: Any) -> Any:
     pfor = pfor_input.pfor
     return _wrap(tf.zeros_like(_unwrap(pfor, pfor_input.input(0))), True, pfor)
 
 
 @_tf.register_pfor("TfTi>SequenceSplit")
-def _vectorize_split(pfor_input):
+def _vectorize_split(pfor_input: Any) -> Any:
     pfor = pfor_input.pfor
     tensor, like = (_unwrap(pfor, wrapped) for wrapped in pfor_input.inputs)
     sequence = ops.tf_ti_sequence_split(
@@ -264,7 +264,7 @@ def _vectorize_split(pfor_input):
 
 
 @_tf.register_pfor("TfTi>SequenceConcat")
-def _vectorize_concat(pfor_input):
+def _vectorize_concat(pfor_input: Any) -> Any:
     pfor = pfor_input.pfor
     shape = tf.TensorShape(pfor_input.get_attr("element_shape"))
     tensor = ops.tf_ti_sequence_concat(
@@ -284,12 +284,12 @@ def _shifted(pfor_input: Any) -> int:
 
 @_tf.register_pfor("TfTi>SequenceStack")
 @_tf.register_pfor("TfTi>SequenceUnstack")
-def _vectorize_map(pfor_input):
+def _vectorize_map(pfor_input: Any) -> list[Any]:
     return _tf.convert_lane_by_lane(pfor_input, "maps nest")
 
 
 @_tf.register_pfor("TfTi>ListIndex")
-def _vectorize_list_index(pfor_input):
+def _vectorize_list_index(pfor_input: Any) -> Any:
     return pfor_input.input(0)  # TensorFlow's vectorised lists do not grow
 
 

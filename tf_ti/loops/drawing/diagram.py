@@ -51,7 +51,7 @@ class Node:
     label: str
     details: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.kind not in HEADINGS:
             raise ValueError(f"{self}: kind must be one of {', '.join(map(repr, HEADINGS))}")
 

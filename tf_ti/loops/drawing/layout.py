@@ -7,7 +7,7 @@ out by itself, the inner ones first.
 
 from collections.abc import Iterable, Sequence
 
-from tf_ti.loops.drawing.boxes import Box, Group, Point, Wire
+from tf_ti.loops.drawing.boxes import Box, Group, Item, Point, Wire
 from tf_ti.loops.drawing.level import TURN, Level, Part, place_of
 
 
@@ -39,14 +39,16 @@ def _way(wire: Wire, homes: dict[Box, tuple[Level, ...]]) -> list[Part]:
     """The parts of a wire in the groups that it passes, each told to its level."""
     around_source, around_target = homes[wire.source], homes[wire.target]
     common = next(level for level in around_source if level in around_target)
-    source, start, way = wire.source, None, []
+    source: Item = wire.source
+    start, way = None, []
     for level in around_source[: around_source.index(common)]:
         port = wire.source
         if source is not wire.source or place_of(source) != "exit":
             port = level.portal("exit", wire.source)
             way.append(level.add(Part(source, start, port, None)))
         source, start = level.group, port
-    target, end, rest = wire.target, None, []
+    target: Item = wire.target
+    end, rest = None, []
     for level in around_target[: around_target.index(common)]:
         port = wire.target
         if target is not wire.target or place_of(target) != "entry":

@@ -131,7 +131,7 @@ def run(
     spec = dataclasses.replace(loop.spec, fuse=fuse >= Fuse.PROGRAMS)
     loop = dataclasses.replace(loop, spec=spec)
     candidate = Candidate(loop, fuse, checkpoint_every or 1, name)
-    finishes, notes = [], []
+    finishes, notes, is_gone = [], [], False
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     before = 0 if graph is None else len(graph.get_operations())
     with tf.control_dependencies(loop.controls):
@@ -149,16 +149,16 @@ def run(
             if step.finish is not None:
                 finishes.append(step.finish)
             if step.loop is None:
-                candidate = None
+                is_gone = True
                 break
             if step.loop is not candidate.loop:
                 candidate = dataclasses.replace(candidate, loop=step.loop)
         outputs = []
-        if candidate is not None:
+        if not is_gone:
             outputs = _lower.run_loop(candidate.loop, candidate.checkpoint_every, name)
         for finish in reversed(finishes):
             outputs = finish(outputs)
-    if candidate is None:
+    if is_gone:
         _forget(loop.body)
     if graph is not None:
         _keep_account(graph.get_operations()[before:], name, tuple(notes))

@@ -4,7 +4,7 @@ The values stay as they are. The gradient is still the user's function of one it
 it is asked for in a loop, of which fission does as much at once as it knows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -17,20 +17,19 @@ from tf_ti.loops.tracing import body as _body, custom_gradients as _custom_gradi
 
 
 def _add(
-    op: tf.Operation, tensors: list[tf.Tensor], is_stacked: Sequence[bool]
+    op: tf.Operation, tensors: _batching.Tensors, is_stacked: Sequence[bool]
 ) -> list[tf.Tensor | None]:
     results = [k for k, t in enumerate(op.outputs) if _batching.is_read(t)]
 
-    @tf.custom_gradient
-    def apply(*tensors):
+    def apply(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., list[tf.Tensor | None]]]:
         values = _batching.all_stacked(tensors, is_stacked)
 
-        def grad(*grads):
+        def grad(*grads: tf.Tensor | None) -> list[tf.Tensor | None]:
             return _gradients(op, dict(zip(results, grads)), tensors, is_stacked)
 
         return [values[k] for k in results], grad
 
-    made = dict(zip(results, apply(*tensors)))
+    made = dict(zip(results, tf.custom_gradient(apply)(*tensors)))
     return [made.get(k) for k in range(len(op.outputs))]
 
 
@@ -44,7 +43,7 @@ def _gradients(
     grads = {k: tf.convert_to_tensor(grad) for k, grad in grads.items() if grad is not None}
     wanted: list[int] = []
 
-    def iteration(*given):
+    def iteration(*given: tf.Tensor) -> tuple[tf.Tensor, ...]:
         inputs = given[len(grads) :]
         own = dict(zip(grads, given))
         for k, tensor in enumerate(inputs):

@@ -24,7 +24,8 @@ _NEVER_EMPTY = ("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D", "MirrorPad")
 # The number of axes that TensorFlow's kernels take, those of gradients too, and those with fewer.
 _MOST_AXES = 6
 _FEWER_AXES = {"LogSoftmax": 5, "MirrorPad": 5, "Softmax": 5}
-Add = Callable[[tf.Operation, list[tf.Tensor], Sequence[bool]], Sequence[tf.Tensor]]
+Tensors: TypeAlias = list[tf.Tensor]
+Add = Callable[[tf.Operation, Tensors, Sequence[bool]], Sequence[tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,11 +224,11 @@ def all_stacked(tensors: Sequence[tf.Tensor], is_stacked: Sequence[bool]) -> lis
 # --- rules ---------------------------------------------------------------------------------------
 
 
-def _as_it_is(op, tensors, is_stacked):
+def _as_it_is(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     return _tf.repeat_operation(op, tensors)
 
 
-def _broadcast(op, tensors, is_stacked):
+def _broadcast(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     rank = op.outputs[0].shape.rank
     for k, flag in enumerate(is_stacked):
         missing = rank - op.inputs[k].shape.rank
@@ -237,7 +238,7 @@ def _broadcast(op, tensors, is_stacked):
     return _tf.repeat_operation(op, tensors)
 
 
-def _of_integers(op, is_stacked):
+def _of_integers(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     dtype = op.inputs[0].dtype
     return None if dtype.is_floating or dtype.is_complex else "of integers it fails on some values"
 
@@ -245,7 +246,7 @@ def _of_integers(op, is_stacked):
 def _axes_at(k: int, value: int = 0, added: int = 0) -> Rule:
     """Input `k` names axes of input `value`, or of one with `added` axes more."""
 
-    def add(op, tensors, is_stacked):
+    def add(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
         axes = np.asarray(tf.get_static_value(op.inputs[k]))
         rank = op.inputs[value].shape.rank + added
         tensors[k] = tf.constant(np.where(axes < 0, axes + rank, axes) + 1, op.inputs[k].dtype)
@@ -257,7 +258,7 @@ def _axes_at(k: int, value: int = 0, added: int = 0) -> Rule:
 def _with_first(entries_of_new: dict[int, int | list[int]]) -> Rule:
     """Inputs have an entry for each axis; these, by input, are those of the new one."""
 
-    def add(op, tensors, is_stacked):
+    def add(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
         for k, entry in entries_of_new.items():
             entries = np.asarray(tf.get_static_value(op.inputs[k]))
             tensors[k] = tf.constant(np.concatenate([[entry], entries]), op.inputs[k].dtype)
@@ -266,7 +267,7 @@ def _with_first(entries_of_new: dict[int, int | list[int]]) -> Rule:
     return Rule(add, stacked=(0,), constants=tuple(entries_of_new))
 
 
-def _matmul(op, tensors, is_stacked):
+def _matmul(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     a, b = tensors
     transpose_a, transpose_b = op.get_attr("transpose_a"), op.get_attr("transpose_b")
     if all(is_stacked):
@@ -295,14 +296,14 @@ def _turned(matrices: tf.Tensor) -> tf.Tensor:
     return tf.linalg.matrix_transpose(matrices)
 
 
-def _batch_matmul(op, tensors, is_stacked):
+def _batch_matmul(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     is_matrix = op.inputs[1].shape.rank == 2 and not is_stacked[1]
     if is_matrix and not op.get_attr("adj_x") and not op.inputs[1].dtype.is_complex:
         return [_rows_times(tensors[0], tensors[1], op.get_attr("adj_y"))]
     return _broadcast(op, tensors, is_stacked)
 
 
-def _einsum(op, tensors, is_stacked):
+def _einsum(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     equation = op.get_attr("equation").decode()
     free = next(c for c in "zyxwvutsrqponmlkjihgfedcba" if c not in equation)
     operands, result = equation.split("->")
@@ -310,12 +311,12 @@ def _einsum(op, tensors, is_stacked):
     return [tf.einsum(f"{','.join(labels)}->{free}{result}", *tensors)]
 
 
-def _without_free_letter(op, is_stacked):
+def _without_free_letter(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     letters = set(op.get_attr("equation").decode())
     return "it uses all letters" if set("zyxwvutsrqponmlkjihgfedcba") <= letters else None
 
 
-def _images(op, tensors, is_stacked):
+def _images(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     """The iterations and the batch, which comes first, are one batch."""
     count, batch, *dims = extents(tensors[0])
     tensors[0] = reshape(tensors[0], [multiplied([count, batch]), *dims])
@@ -324,55 +325,55 @@ def _images(op, tensors, is_stacked):
 
 
 def _of_other_layout(*known: bytes) -> Callable[[tf.Operation, Sequence[bool]], str | None]:
-    def misfit(op, is_stacked):
+    def misfit(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
         layout = op.get_attr("data_format")
         return None if layout in known else f"its layout is {layout.decode()}"
 
     return misfit
 
 
-def _concat(op, tensors, is_stacked):
+def _concat(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     *values, axis = tensors
     values = all_stacked(values, is_stacked[:-1])
     axis = int(tf.get_static_value(axis))
     return [tf.concat(values, axis + 1 if axis >= 0 else axis)]
 
 
-def _pack(op, tensors, is_stacked):
+def _pack(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     axis = op.get_attr("axis")
     return [tf.stack(all_stacked(tensors, is_stacked), axis + 1 if axis >= 0 else axis)]
 
 
-def _unpack(op, tensors, is_stacked):
+def _unpack(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     axis = op.get_attr("axis")
     return tf.unstack(tensors[0], op.get_attr("num"), axis + 1 if axis >= 0 else axis)
 
 
-def _set_diagonal(op, tensors, is_stacked):
+def _set_diagonal(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     return _tf.repeat_operation(op, [*all_stacked(tensors[:2], is_stacked[:2]), tensors[2]])
 
 
-def _add_all(op, tensors, is_stacked):
+def _add_all(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     return [tf.add_n(all_stacked(tensors, is_stacked))]
 
 
-def _transpose(op, tensors, is_stacked):
+def _transpose(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     return [tf.transpose(tensors[0], [0, *(tf.get_static_value(op.inputs[1]) + 1)])]
 
 
-def _squeeze(op, tensors, is_stacked):
+def _squeeze(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     axes = op.get_attr("squeeze_dims")
     if not axes:
         axes = [k for k, d in enumerate(op.inputs[0].shape) if d == 1]
     return [tf.squeeze(tensors[0], [a + 1 if a >= 0 else a for a in axes])]
 
 
-def _of_unknown_axes(op, is_stacked):
+def _of_unknown_axes(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     is_known = op.get_attr("squeeze_dims") or op.inputs[0].shape.is_fully_defined()
     return None if is_known else "the axes that it removes are not known"
 
 
-def _reshape(op, tensors, is_stacked):
+def _reshape(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     count, *dims = extents(tensors[0])
     shape = op.outputs[0].shape.as_list()
     if None in shape:
@@ -384,7 +385,7 @@ def _reshape(op, tensors, is_stacked):
     return [reshape(tensors[0], [count, *shape])]
 
 
-def _broadcast_to(op, tensors, is_stacked):
+def _broadcast_to(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     count, *dims = extents(tensors[0])
     shape = [int(d) for d in tf.get_static_value(op.inputs[1])]
     dims = [*[1] * (len(shape) - len(dims)), *dims]
@@ -392,7 +393,7 @@ def _broadcast_to(op, tensors, is_stacked):
     return [tf.broadcast_to(reshape(tensors[0], [count, *dims]), shape)]
 
 
-def _strided_slice(op, tensors, is_stacked):
+def _strided_slice(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     begin, end, strides = (tf.get_static_value(t) for t in op.inputs[1:])
     masks = {
         name: op.get_attr(name) << 1
@@ -403,13 +404,13 @@ def _strided_slice(op, tensors, is_stacked):
     return [tf.strided_slice(tensors[0], [0, *begin], [0, *end], [1, *strides], **masks)]
 
 
-def _one_hot(op, tensors, is_stacked):
+def _one_hot(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     indices, depth, on, off = tensors
     axis = op.get_attr("axis")
     return [tf.one_hot(indices, depth, on, off, axis + 1 if axis >= 0 else axis, on.dtype)]
 
 
-def _gather(op, tensors, is_stacked):
+def _gather(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     params, indices, _ = tensors
     axis = int(tf.get_static_value(op.inputs[2]))
     if is_stacked[0]:
@@ -417,7 +418,7 @@ def _gather(op, tensors, is_stacked):
     return [tf.gather(params, indices, axis=axis)]
 
 
-def _of_pairs(op, is_stacked):
+def _of_pairs(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     if op.get_attr("batch_dims"):
         return "it has batch_dims"
     if is_stacked[0] and is_stacked[1]:
@@ -426,22 +427,22 @@ def _of_pairs(op, is_stacked):
     return None if is_stacked[0] or axis == 0 else f"it gathers along axis {axis}"
 
 
-def _with_tensors_beside(op, is_stacked):
+def _with_tensors_beside(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     is_scalar = all(t.shape.rank == 0 for t in op.inputs[1:])
     return None if is_scalar else "its limits are no scalars"
 
 
-def _silu(op, tensors, is_stacked):
+def _silu(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     return [tf.nn.silu(*tensors)]
 
 
-def _with_tensor_beta(op, is_stacked):
+def _with_tensor_beta(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     """The gradient of another beta has its shape in no iteration either."""
     is_scalar = op.inputs[2].shape.rank == 0 and not any(map(is_read, op.outputs[1:]))
     return None if is_scalar else "its beta is no scalar"
 
 
-def _identities(op, tensors, is_stacked):
+def _identities(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     return all_stacked(tensors, is_stacked)
 
 

@@ -121,7 +121,12 @@ def with_selects(graph: _tf.FuncGraph) -> _tf.FuncGraph | None:
         failed: list[tf.Operation] = []
         inliner = _Inliner()
 
-        def select(given, op, inliner=inliner, failed=failed):
+        def select(
+            given: list[Any],
+            op: tf.Operation,
+            inliner: _Inliner = inliner,
+            failed: list[tf.Operation] = failed,
+        ) -> Sequence[Any]:
             try:
                 return inliner.operation(op, given)
             except Unknown:
@@ -178,7 +183,7 @@ def _consistent(chosen: Collection[tf.Operation], graph: _tf.FuncGraph) -> set[t
     """Those of some operations that give variants to no other, and get none of another."""
     kept, results = set(chosen), {t.ref() for t in graph.outputs}
 
-    def is_consistent(op):
+    def is_consistent(op: tf.Operation) -> bool:
         given = [t for t in op.inputs if t.dtype == tf.variant]
         made = [t for t in op.outputs if t.dtype == tf.variant]
         readers = [reader for t in made for reader in t.consumers()]
@@ -206,7 +211,7 @@ class _Check:
         cost: an estimate of the nanoseconds that it takes to compute all of them.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.cost = 0.0
 
     def conditional(self, op: tf.Operation, known: _Known) -> None:
@@ -341,7 +346,7 @@ class _Inliner:
         taken: by the reference of a condition, which branch is taken where operations are added.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.taken: dict[Any, int] = {}
 
     def operation(self, op: tf.Operation, given: Sequence[Any]) -> Sequence[Any]:

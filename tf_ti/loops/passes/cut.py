@@ -180,8 +180,8 @@ class _Separation:
             if moved:
                 names = sorted({_batching.kind(op) for op in moved})
                 text = f"computed {place}: {', '.join(names)}"
-                operations = tuple(map(Mention.of, moved))
-                notes.append(Note("fission", text, True, operations, len(moved), place=place))
+                mentions = tuple(map(Mention.of, moved))
+                notes.append(Note("fission", text, True, mentions, len(moved), place=place))
         return tuple(notes)
 
     def _finish(self, given: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -177,7 +177,7 @@ def recorded(
     given = [tensor for group in inputs for tensor in group]
     lists = {t.ref() for t in states if t.dtype == tf.variant}
 
-    def is_recorded(op):
+    def is_recorded(op: tf.Operation) -> bool:
         return _tf.is_stateful(op) or (op.type == "TensorListGetItem" and _origin(op) in lists)
 
     if not any(map(is_recorded, graph.get_operations())):

@@ -66,7 +66,7 @@ class CustomGradient:
         name, reference = f"CustomGradient-tf_ti-{next(_uid)}", weakref.ref(op)
 
         @_tf.do_not_convert
-        def gradient(op, *grads):
+        def gradient(op: tf.Operation | None, *grads: Any) -> list[Any]:
             # Who saves a function asks without an operation.
             made: tf.Operation = op or reference()
             return self.gradients(list(made.inputs), grads)
@@ -131,7 +131,7 @@ def _trace(
     """A graph of a gradient function, the values that it returned, and stand-ins for `grads`."""
     graph, given = _tf.FuncGraph(f"tf_ti_custom_gradient_{next(_uid)}"), {}
 
-    def parameter(tensor):
+    def parameter(tensor: tf.Tensor | None) -> tf.Tensor | None:
         if not isinstance(tensor, tf.Tensor):
             return tensor
         placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
@@ -188,11 +188,12 @@ def _is_around(graph: tf.Graph, inner: tf.Graph) -> bool:
 
 def _is_silu(function: Callable[..., Any]) -> bool:
     """True if a gradient is that of tf.nn.silu: by its code, as anyone's may have its name."""
+    inner: Any = function
     for name in ("tape_grad_fn", "grad_fn"):
-        function = inspect.getclosurevars(function).nonlocals.get(name)
-        if not inspect.isfunction(function):
+        inner = inspect.getclosurevars(inner).nonlocals.get(name)
+        if not inspect.isfunction(inner):
             return False
-    return function.__code__ in _SILU
+    return inner.__code__ in _SILU
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

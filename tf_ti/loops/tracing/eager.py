@@ -52,7 +52,7 @@ def call(
         return outputs.pack(outputs.leaves)
     is_counted, outputs = num_iterations is not None, Structure(None)
 
-    def loop(*tensors):
+    def loop(*tensors: tf.Tensor) -> list[Any]:
         nonlocal outputs
         outputs = add(tensors[:-1], tensors[-1]) if is_counted else add(tensors, None)
         return outputs.leaves

@@ -66,7 +66,7 @@ def needed_operations(
     """
     given = {source.ref() for source in sources}
 
-    def is_given(op):
+    def is_given(op: tf.Operation) -> bool:
         return bool(op.outputs) and all(t.ref() in given for t in op.outputs)
 
     needed: dict[tf.Operation, bool] = {}  # true once its inputs' operations are in
@@ -375,7 +375,7 @@ def join(
             _tf.copy_handle_data(tensor, placeholder)
             made.inputs.append(placeholder)
 
-        def copy(graph, arguments):
+        def copy(graph: _tf.FuncGraph, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             copier = _Copier(made)
             copier.tensors.update(zip([t.ref() for t in graph.inputs], arguments))
             for op in needed_operations(graph.inputs, graph.outputs, graph.control_outputs):

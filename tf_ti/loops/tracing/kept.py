@@ -37,7 +37,7 @@ class _Calls:
         self.owner = weakref.ref(owner)
         self.calls: dict[Hashable, _Call] = {}
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return _no_calls, ()
 
 
