@@ -74,7 +74,7 @@ class States:
         if id(handle) not in self._present:
             with tf.init_scope():
                 value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
-            self._present[id(handle)] = handle, value
+            self._present[id(handle)] = handle, np.asarray(value)  # not a scalar of NumPy
         return self._present[id(handle)][1]
 
     def _read_value(self, network: Network, handle: tf.Tensor, dtype: tf.DType) -> Port:
