@@ -326,6 +326,11 @@ def test_a_variable_that_is_only_read_is_a_constant(tmp_path):
     assert types(path).count("ReadValue") == 1
 
 
+def test_a_scalar_variable_that_is_only_read_may_be_an_axis(tmp_path):
+    axis, spec = tf.Variable(1), tf.TensorSpec([ROWS, FEATURES])
+    check(lambda x: tf.expand_dims(x, axis), [(x,) for x in CALLS], tmp_path / "model.xml", spec)
+
+
 @pytest.mark.parametrize("form", ["scan", "condition"])
 def test_an_assignment_in_a_loop_is_refused(form, tmp_path):
     v = tf.Variable(0.0)

@@ -87,7 +87,7 @@ class Constants:
 class _Memory:
     """Memory for tensors, in blocks: a few large allocations are faster than many small ones."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._rest: np.ndarray = np.empty(0, np.uint8)
 
     def copy(self, array: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -68,7 +68,7 @@ class Evaluation:
         for layer in watched("tracing layers", graph.layers.values()):
             is_last = False
             if layer.type == "Parameter":
-                outputs: Sequence[tf.Tensor] = (self._precision.cast(parameters[layer.id]),)
+                outputs: Sequence[tf.Tensor | None] = (self._precision.cast(parameters[layer.id]),)
             elif layer.type == "Result":
                 results[layer.id] = values[graph.sources[layer.id, layer.inputs[0].id]]
                 continue
@@ -87,7 +87,9 @@ class Evaluation:
                 values.set((layer.id, port.id), value, is_last)
         return results
 
-    def _run(self, graph: Graph, layer: Layer, values: Values) -> tuple[Sequence[tf.Tensor], bool]:
+    def _run(
+        self, graph: Graph, layer: Layer, values: Values
+    ) -> tuple[Sequence[tf.Tensor | None], bool]:
         """The outputs of a layer, and whether their channels are last."""
         sources = [graph.sources[layer.id, port.id] for port in layer.inputs]
         function = find(layer)

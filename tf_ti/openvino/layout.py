@@ -6,12 +6,14 @@ elements between. Only what needs them second gets a transpose.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeVar
 
 import tensorflow as tf
 
 from tf_ti.openvino.model import Layer
 from tf_ti.openvino.operation import Function
 
+_Function = TypeVar("_Function", bound=Function)
 Source = tuple[int, int]  # the ids of a layer and its output port
 
 _ON_ELEMENTS = frozenset(
@@ -21,7 +23,7 @@ _ON_ELEMENTS = frozenset(
 )
 
 
-def with_channels_last(function: Function) -> Function:
+def with_channels_last(function: _Function) -> _Function:
     """Marks a function whose first input, and whose outputs, have their channels last."""
     function.has_channels_last = True  # type: ignore[attr-defined]  # functions have a dict
     return function

@@ -167,7 +167,7 @@ class IRModule(tf.Module):
             tensor = tf.ensure_shape(tensor, info.shape)
         return tensor
 
-    def _trackable_children(self, save_type="checkpoint", **kwargs):
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
         children = super()._trackable_children(save_type, **kwargs)
         if save_type == "savedmodel":
             # A loaded SavedModel is called as this module is, with positional tensors.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -159,10 +159,11 @@ def _floats(text: str) -> list[float]:
 
 
 Function = Callable[..., Any]
+_Function = TypeVar("_Function", bound=Function)
 _TABLE: dict[tuple[str, str], Function] = {}
 
 
-def register(type: str, opset: str | Sequence[str] = "opset1") -> Callable[[Function], Function]:
+def register(type: str, opset: str | Sequence[str] = "opset1") -> Callable[[_Function], _Function]:
     """Registers a function that computes the layers of a type, in one opset or several.
 
     The function takes the `Operation` and the layer's inputs, which are tensors. It returns a
@@ -177,7 +178,7 @@ def register(type: str, opset: str | Sequence[str] = "opset1") -> Callable[[Func
     """
     opsets = [opset] if isinstance(opset, str) else list(opset)
 
-    def add(function: Function) -> Function:
+    def add(function: _Function) -> _Function:
         _TABLE.update({(type, version): function for version in opsets})
         return function
 

@@ -66,10 +66,12 @@ def accumulated(
     if dtype is None or kind not in _ACCUMULATING or not is_own:
         return inputs, lambda output: output
 
-    def rounded(output):
+    def rounded(output: tf.Tensor) -> tf.Tensor:
         return tf.cast(output, dtype) if output.dtype == tf.float32 else output
 
-    def finish(outputs):
+    def finish(
+        outputs: tf.Tensor | Sequence[tf.Tensor],
+    ) -> tf.Tensor | tuple[tf.Tensor, ...]:
         if isinstance(outputs, (tuple, list)):
             return tuple(map(rounded, outputs))
         return rounded(outputs)

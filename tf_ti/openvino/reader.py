@@ -94,13 +94,13 @@ class _Builder(TreeBuilder):
 
     depth = 0
 
-    def start(self, tag, attributes):
+    def start(self, tag: str, attributes: dict[str, str]) -> Element:
         self.depth += 1
         if self.depth > _MOST_ELEMENTS_NESTED:
             raise ValueError(f"more than {_MOST_ELEMENTS_NESTED} elements in one another")
         return super().start(tag, attributes)
 
-    def end(self, tag):
+    def end(self, tag: str) -> Element:
         self.depth -= 1
         return super().end(tag)
 

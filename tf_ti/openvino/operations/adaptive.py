@@ -37,7 +37,7 @@ def _windows(op: Operation, x: tf.Tensor) -> list[_Windows]:
 
 
 @register("AdaptiveAvgPool", "opset8")
-def _adaptive_avg_pool(op, x, sizes):
+def _adaptive_avg_pool(op: Operation, x: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     sums, counts = tf.cast(x, tf.float64) if x.dtype.is_integer else x, tf.ones([], tf.int64)
     for axis, windows in enumerate(_windows(op, x), 2):
         sums = product_along(sums, windows.matrix(sums.dtype), axis)
@@ -47,7 +47,9 @@ def _adaptive_avg_pool(op, x, sizes):
 
 
 @register("AdaptiveMaxPool", "opset8")
-def _adaptive_max_pool(op, x, sizes):
+def _adaptive_max_pool(
+    op: Operation, x: tf.Tensor, sizes: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     dtype = op.dtype("index_element_type", tf.int64)
     batch, channels, *spatial = extents(x)
     # The numbers of each window side by side, and their positions in the channel.

@@ -9,7 +9,7 @@ from tf_ti.openvino.operations.shapes import extents, positive, rank_of, sizes_o
 
 
 @register("DepthToSpace")
-def _depth_to_space(op, x):
+def _depth_to_space(op: Operation, x: tf.Tensor) -> tf.Tensor:
     mode = op.text("mode", among=("blocks_first", "depth_first"))
     size, spatial = positive(op, "block_size", 1), rank_of(op, x) - 2
     batch, depth, *sides = extents(x)
@@ -28,7 +28,7 @@ def _depth_to_space(op, x):
 
 
 @register("SpaceToDepth")
-def _space_to_depth(op, x):
+def _space_to_depth(op: Operation, x: tf.Tensor) -> tf.Tensor:
     mode = op.text("mode", among=("blocks_first", "depth_first"))
     size, spatial = positive(op, "block_size", 1), rank_of(op, x) - 2
     batch, depth, *sides = extents(x)
@@ -67,7 +67,9 @@ def _blocks(op: Operation, rank: int) -> list[list[int]]:
 
 
 @register("SpaceToBatch", "opset2")
-def _space_to_batch(op, x, block_shape, pads_begin, pads_end):
+def _space_to_batch(
+    op: Operation, x: tf.Tensor, block_shape: tf.Tensor, pads_begin: tf.Tensor, pads_end: tf.Tensor
+) -> tf.Tensor:
     if (run_time := _pads(op, x)) is not None:
         return tf.space_to_batch_nd(x, *run_time)
     rank = rank_of(op, x)
@@ -86,7 +88,13 @@ def _space_to_batch(op, x, block_shape, pads_begin, pads_end):
 
 
 @register("BatchToSpace", "opset2")
-def _batch_to_space(op, x, block_shape, crops_begin, crops_end):
+def _batch_to_space(
+    op: Operation,
+    x: tf.Tensor,
+    block_shape: tf.Tensor,
+    crops_begin: tf.Tensor,
+    crops_end: tf.Tensor,
+) -> tf.Tensor:
     if (run_time := _pads(op, x)) is not None:
         return tf.batch_to_space(x, *run_time)
     rank = rank_of(op, x)
@@ -106,7 +114,7 @@ def _batch_to_space(op, x, block_shape, crops_begin, crops_end):
 
 
 @register("ShuffleChannels")
-def _shuffle_channels(op, x):
+def _shuffle_channels(op: Operation, x: tf.Tensor) -> tf.Tensor:
     axis, groups = op.axis(op.integer("axis", 1), rank_of(op, x)), positive(op, "group", 1)
     shape = extents(x)
     if isinstance(shape[axis], int) and shape[axis] % groups:
@@ -118,7 +126,7 @@ def _shuffle_channels(op, x):
 
 
 @register("ReorgYolo", "opset2")
-def _reorg_yolo(op, x):
+def _reorg_yolo(op: Operation, x: tf.Tensor) -> tf.Tensor:
     """Darknet's reorganization: it takes the numbers as those of a larger picture."""
     strides = op.integers("stride")
     if not strides or min(strides) < 1:
@@ -134,7 +142,7 @@ def _reorg_yolo(op, x):
 
 
 @register("ExtractImagePatches", "opset3")
-def _extract_image_patches(op, x):
+def _extract_image_patches(op: Operation, x: tf.Tensor) -> tf.Tensor:
     sizes, strides, rates = (op.integers(name) for name in ("sizes", "strides", "rates"))
     for name, numbers in (("sizes", sizes), ("strides", strides), ("rates", rates)):
         if len(numbers) != 2 or min(numbers) < 1:
@@ -160,7 +168,9 @@ def _extract_image_patches(op, x):
 
 
 @register("Col2Im", "opset15")
-def _col2im(op, columns, output_size, kernel_size):
+def _col2im(
+    op: Operation, columns: tf.Tensor, output_size: tf.Tensor, kernel_size: tf.Tensor
+) -> tf.Tensor:
     """An image of patches, as torch's Unfold gives them: where they overlap, they are added up."""
     strides, dilations = (_pair(op, name, 1) for name in ("strides", "dilations"))
     begin, end = (_pair(op, name, 0) for name in ("pads_begin", "pads_end"))

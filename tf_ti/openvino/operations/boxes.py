@@ -51,7 +51,7 @@ def _grid(columns: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 @register("PriorBox", ["opset1", "opset8"])
-def _prior_box(op, size, image):
+def _prior_box(op: Operation, size: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
     (rows, columns), (height, width) = _height_and_width(size), _height_and_width(image)
     scales_all = op.flag("scale_all_sizes", True)
     step, offset = op.number("step", 0.0), op.number("offset")
@@ -127,7 +127,7 @@ def _fixed(op: Operation, others: Sequence[float]) -> Iterator[Prior]:
 
 
 @register("PriorBoxClustered")
-def _prior_box_clustered(op, size, image):
+def _prior_box_clustered(op: Operation, size: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
     (rows, columns), (height, width) = _height_and_width(size), _height_and_width(image)
     widths, heights = op.numbers("width"), op.numbers("height")
     if len(widths) != len(heights):
@@ -145,7 +145,7 @@ def _prior_box_clustered(op, size, image):
 
 
 @register("RegionYolo")
-def _region_yolo(op, x):
+def _region_yolo(op: Operation, x: tf.Tensor) -> tf.Tensor:
     """Darknet's regions: [batch, regions * (coordinates + 1 + classes), height, width]."""
     coordinates, classes = op.integer("coords"), op.integer("classes")
     is_softmax = op.flag("do_softmax", True)
@@ -175,7 +175,14 @@ _CODES = ("caffe.PriorBoxParameter.CORNER", "caffe.PriorBoxParameter.CENTER_SIZE
 
 
 @register("DetectionOutput", ["opset1", "opset8"])
-def _detection_output(op, boxes, scores, priors, sure=None, refined=None):
+def _detection_output(
+    op: Operation,
+    boxes: tf.Tensor,
+    scores: tf.Tensor,
+    priors: tf.Tensor,
+    sure: tf.Tensor | None = None,
+    refined: tf.Tensor | None = None,
+) -> tf.Tensor:
     """Rows of image, label, score and corners; after the last one an image of -1, then zeros.
 
     They are sorted by image, by label, and the best first.
@@ -238,7 +245,7 @@ class _Detections:
             is_candidate &= _among_the_best(scores, is_candidate, top, [2])
         order = tf.argsort(scores, axis=2, direction="DESCENDING", stable=True)
 
-        def in_order(x):
+        def in_order(x: tf.Tensor) -> tf.Tensor:
             return tf.gather(x + tf.zeros_like(scores), order, batch_dims=2)
 
         scores, corners = in_order(scores), [in_order(side) for side in self._corners]
@@ -251,7 +258,7 @@ class _Detections:
         self.kept, self.scores_and_corners = kept, [scores, *corners]
         self.most = batch * (keep if keep > 0 else (top if top > 0 else count) * classes)
 
-    def _classes(self, scores: tf.Tensor, count: int | tf.Tensor) -> int:
+    def _classes(self, scores: tf.Tensor, count: int | tf.Tensor) -> int | tf.Tensor:
         if self._op.registered == "opset1":
             return self._op.integer("num_classes")
         return extents(scores)[1] // count
@@ -263,7 +270,7 @@ class _Detections:
         refined: tf.Tensor | None,
         count: int | tf.Tensor,
         size: int,
-        classes: int,
+        classes: int | tf.Tensor,
     ) -> None:
         """Makes the corners of the boxes: four of [batch, classes or 1, boxes]."""
         op = self._op
@@ -286,7 +293,12 @@ class _Detections:
             corners = [tf.clip_by_value(side, 0.0, 1.0) for side in corners]
         self._corners = corners
 
-    def _moved(self, corners, variances, deltas):
+    def _moved(
+        self,
+        corners: Sequence[tf.Tensor],
+        variances: Sequence[float | tf.Tensor],
+        deltas: Sequence[tf.Tensor],
+    ) -> list[tf.Tensor]:
         if self._op.text("code_type", _CODES[0], among=_CODES) == _CODES[0]:
             return [c + v * d for c, v, d in zip(corners, variances, deltas)]
         left, top, right, bottom = corners
@@ -313,7 +325,9 @@ def _among_the_best(
 
 
 @register("Proposal", ["opset1", "opset4"])
-def _proposal(op, scores, deltas, image):
+def _proposal(
+    op: Operation, scores: tf.Tensor, deltas: tf.Tensor, image: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Rows of image and corners, and their scores.
 
     Each image has as many rows; after its last box one with an image of -1, then zeros.
@@ -330,7 +344,7 @@ def _proposal(op, scores, deltas, image):
     order = tf.math.top_k(kept, first).indices
     number = tf.range(most)
 
-    def rows(x):
+    def rows(x: tf.Tensor) -> tf.Tensor:
         x = tf.pad(tf.gather(x, order, batch_dims=1), [[0, 0], [0, most - first]])
         return tf.reshape(tf.where(number < count, x, tf.zeros_like(x)), [-1])
 
@@ -408,7 +422,7 @@ class _Proposals:
         return np.stack([center - side for side in half] + [center + side for side in half])
 
     def _sides(
-        self, anchors: tf.Tensor, deltas: tf.Tensor, limit: tf.Tensor
+        self, anchors: tf.Tensor, deltas: Sequence[tf.Tensor], limit: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The ends of boxes along one axis."""
         op = self._op

@@ -103,7 +103,9 @@ def _of_none(
     return tf.zeros([0, *sizes, channels], x.dtype)
 
 
-def _convolve(x, filters, strides, dilations):
+def _convolve(
+    x: tf.Tensor, filters: tf.Tensor, strides: Sequence[int], dilations: Sequence[int]
+) -> tf.Tensor:
     """Convolves without padding. x has channels last, filters are [spatial..., in, out]."""
     nothing = _of_none(x, filters, strides, dilations, extents(filters)[-1])
     if nothing is not None:
@@ -115,7 +117,9 @@ def _convolve(x, filters, strides, dilations):
     return tf.nn.convolution(x, filters, strides, "VALID", layout, dilations)
 
 
-def _convolve_by_channel(x, filters, strides, dilations):
+def _convolve_by_channel(
+    x: tf.Tensor, filters: tf.Tensor, strides: list[int], dilations: Sequence[int]
+) -> tf.Tensor:
     """Convolves each channel with filters of its own, [spatial..., channels, out]."""
     if len(strides) == 1:
         y = _convolve_by_channel(
@@ -170,7 +174,7 @@ def _groups(op: Operation, filters: tf.Tensor) -> int:
 
 @register("Convolution")
 @with_channels_last
-def _convolution(op, x, filters):
+def _convolution(op: Operation, x: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
     strides, dilations, pads = _geometry(op, x, extents(filters)[2:])
     filters = tf.transpose(filters, [*range(2, filters.shape.rank), 1, 0])
     return _convolve(_padded(x, pads), filters, strides, dilations)
@@ -178,7 +182,7 @@ def _convolution(op, x, filters):
 
 @register("GroupConvolution")
 @with_channels_last
-def _group_convolution(op, x, filters):
+def _group_convolution(op: Operation, x: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
     strides, dilations, pads = _geometry(op, x, extents(filters)[3:])
     groups = _groups(op, filters)
     x = _padded(x, pads)
@@ -197,7 +201,9 @@ def _group_convolution(op, x, filters):
 
 @register("ConvolutionBackpropData")
 @with_channels_last
-def _convolution_backprop(op, x, filters, output_shape=None):
+def _convolution_backprop(
+    op: Operation, x: tf.Tensor, filters: tf.Tensor, output_shape: tf.Tensor | None = None
+) -> tf.Tensor:
     strides, dilations, pads, shape = _back(op, x, extents(filters)[2:], output_shape)
     filters = tf.transpose(filters, [*range(2, filters.shape.rank), 1, 0])
     return _transposed(x, filters, strides, dilations, pads, shape)
@@ -205,7 +211,9 @@ def _convolution_backprop(op, x, filters, output_shape=None):
 
 @register("GroupConvolutionBackpropData")
 @with_channels_last
-def _group_convolution_backprop(op, x, filters, output_shape=None):
+def _group_convolution_backprop(
+    op: Operation, x: tf.Tensor, filters: tf.Tensor, output_shape: tf.Tensor | None = None
+) -> tf.Tensor:
     strides, dilations, pads, shape = _back(op, x, extents(filters)[3:], output_shape)
     groups = _groups(op, filters)
     order = [*range(2, filters.shape.rank - 1), 1, 0]
@@ -255,7 +263,14 @@ def _begins(
     return begins
 
 
-def _transposed(x, filters, strides, dilations, pads, full):
+def _transposed(
+    x: tf.Tensor,
+    filters: tf.Tensor,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[_Pad],
+    full: Sequence[_Extent],
+) -> tf.Tensor:
     """The transposed convolution of x, channels last. Filters are [spatial..., out, in]."""
     filters = _dilated(filters, dilations)
     shape = [extents(x)[0], *full, extents(filters)[-2]]
@@ -324,7 +339,7 @@ class _Windows:
 
 @register("AvgPool", ["opset1", "opset14", "opset16"])
 @with_channels_last
-def _avg_pool(op, x):
+def _avg_pool(op: Operation, x: tf.Tensor) -> tf.Tensor:
     windows = _Windows(op, x)
     counts_pads = windows.has_pads and not op.flag("exclude-pad")
     means = windows.pool(windows.pad(x, 0), "AVG")
@@ -337,7 +352,7 @@ def _avg_pool(op, x):
 
 @register("MaxPool", "opset1")
 @with_channels_last
-def _max_pool(op, x):
+def _max_pool(op: Operation, x: tf.Tensor) -> tf.Tensor:
     windows = _Windows(op, x)
     if windows.spatial == 3 and x.dtype != tf.float32:  # for which alone TensorFlow has a kernel
         return _maxima_with_places(op, x)[0]
@@ -346,7 +361,7 @@ def _max_pool(op, x):
 
 @register("MaxPool", ["opset8", "opset14"])
 @with_channels_last
-def _max_pool_with_indices(op, x):
+def _max_pool_with_indices(op: Operation, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
     if not op.is_read(1):
         return _max_pool(op, x), None
     return _maxima_with_places(op, x)
@@ -399,7 +414,7 @@ def _flat_geometry(op: Operation, x: tf.Tensor, kernel: Sequence[_Extent]) -> _G
 
 
 @register("BinaryConvolution")
-def _binary_convolution(op, x, filters):
+def _binary_convolution(op: Operation, x: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
     """Convolves signs, for which zeros and ones stand."""
     op.text("mode", among=("xnor-popcount",))
     bits = op.static(1).astype(np.uint8)
@@ -414,7 +429,13 @@ def _binary_convolution(op, x, filters):
 
 
 @register("DeformableConvolution", ["opset1", "opset8"])
-def _deformable_convolution(op, x, offsets, filters, mask=None):
+def _deformable_convolution(
+    op: Operation,
+    x: tf.Tensor,
+    offsets: tf.Tensor,
+    filters: tf.Tensor,
+    mask: tf.Tensor | None = None,
+) -> tf.Tensor:
     kernel = filters.shape.as_list()[2:]
     if None in kernel:
         raise op.error("the extents of filters must be known")

@@ -18,7 +18,7 @@ def _compacted(classes: tf.Tensor, is_kept: tf.Tensor) -> tuple[tf.Tensor, tf.Te
     return found, tf.reduce_sum(tf.cast(is_kept, tf.int32), axis=1)
 
 
-def _shifted(x: tf.Tensor, by: int, fill: int) -> tf.Tensor:
+def _shifted(x: tf.Tensor, by: int, fill: int | tf.Tensor) -> tf.Tensor:
     """Moves the rows of a matrix to the right."""
     return tf.pad(x[:, :-by], [[0, 0], [by, 0]], constant_values=fill)
 
@@ -33,7 +33,7 @@ def _kept(
 
 
 @register("CTCGreedyDecoder")
-def _ctc_greedy_decoder(op, scores, sequence_mask):
+def _ctc_greedy_decoder(op: Operation, scores: tf.Tensor, sequence_mask: tf.Tensor) -> tf.Tensor:
     merges = op.flag("ctc_merge_repeated", True)
     classes = tf.transpose(tf.argmax(scores, axis=-1, output_type=tf.int32))
     # A sequence ends where its mask is 0 for the first time.
@@ -44,7 +44,9 @@ def _ctc_greedy_decoder(op, scores, sequence_mask):
 
 
 @register("CTCGreedyDecoderSeqLen", "opset6")
-def _ctc_greedy_decoder_of_lengths(op, scores, lengths, blank=None):
+def _ctc_greedy_decoder_of_lengths(
+    op: Operation, scores: tf.Tensor, lengths: tf.Tensor, blank: tf.Tensor | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
     merges = op.flag("merge_repeated", True)
     classes = tf.argmax(scores, axis=-1, output_type=tf.int32)
     is_there = tf.sequence_mask(lengths, tf.shape(scores)[1])
@@ -63,7 +65,14 @@ _NEVER = -1e30  # the logarithm of a probability of zero, with a gradient
 
 
 @register("CTCLoss", "opset4")
-def _ctc_loss(op, logits, logit_lengths, labels, label_lengths, blank=None):
+def _ctc_loss(
+    op: Operation,
+    logits: tf.Tensor,
+    logit_lengths: tf.Tensor,
+    labels: tf.Tensor,
+    label_lengths: tf.Tensor,
+    blank: tf.Tensor | None = None,
+) -> tf.Tensor:
     if rank_of(op, logits) != 3:
         raise op.error(f"logits have {logits.shape.rank} dimensions, not 3")
     merges = op.flag("ctc_merge_repeated", True)
@@ -87,7 +96,9 @@ def _ctc_loss(op, logits, logit_lengths, labels, label_lengths, blank=None):
     scores = tf.gather(tf.nn.log_softmax(logits), states, axis=2, batch_dims=1)
     never = tf.constant(_NEVER, scores.dtype)
 
-    def step(before, element):
+    def step(
+        before: tf.Tensor, element: tuple[tf.Tensor, tf.Tensor]
+    ) -> tuple[tf.Tensor, tuple[()]]:
         own, k = element
         ways = [
             tf.where(may_stay, before, never),
@@ -118,7 +129,9 @@ def _kept_labels(op: Operation, labels: tf.Tensor, lengths: tf.Tensor) -> tf.Ten
 
 
 @register("GatherTree")
-def _gather_tree(op, step_ids, parents, lengths, end):
+def _gather_tree(
+    op: Operation, step_ids: tf.Tensor, parents: tf.Tensor, lengths: tf.Tensor, end: tf.Tensor
+) -> tf.Tensor:
     """The beams [time, batch, beam], each followed back from its last step by its parents."""
     if rank_of(op, step_ids) != 3:
         raise op.error(f"the steps have {step_ids.shape.rank} axes, not 3")
@@ -127,7 +140,9 @@ def _gather_tree(op, step_ids, parents, lengths, end):
     first = tf.zeros_like(tf.cast(parents[0], tf.int32)) + tf.range(beams)
     end = tf.cast(tf.reshape(end, []), step_ids.dtype)
 
-    def back(beam, element):
+    def back(
+        beam: tf.Tensor, element: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         ids, before, k = element
         taken = tf.where(k <= last, tf.gather(ids, beam, batch_dims=1), end)
         following = tf.gather(tf.cast(before, tf.int32), beam, batch_dims=1)

@@ -43,7 +43,9 @@ def _round_half_away(x: tf.Tensor) -> tf.Tensor:
 
 
 @register("DeformablePSROIPooling")
-def _deformable_psroi_pooling(op, x, rois, offsets=None):
+def _deformable_psroi_pooling(
+    op: Operation, x: tf.Tensor, rois: tf.Tensor, offsets: tf.Tensor | None = None
+) -> tf.Tensor:
     op.text("mode", "bilinear_deformable", among=("bilinear_deformable",))
     classes, size = positive(op, "output_dim"), positive(op, "group_size", 1)
     bins = [positive(op, f"spatial_bins_{axis}", 1) for axis in "yx"]
@@ -100,7 +102,9 @@ def _between(x: tf.Tensor, extent: int | tf.Tensor) -> tf.Tensor:
 
 
 @register("ROIAlignRotated", "opset15")
-def _roi_align_rotated(op, x, rois, images):
+def _roi_align_rotated(
+    op: Operation, x: tf.Tensor, rois: tf.Tensor, images: tf.Tensor
+) -> tf.Tensor:
     pooled = [positive(op, f"pooled_{side}") for side in "hw"]
     ratio = op.integer("sampling_ratio")
     if ratio < 0:

@@ -10,7 +10,7 @@ from tf_ti.openvino.operation import Operation, register
 _Name = str | tuple[str, str]  # of an operation; with its opset, if that is not the first
 
 
-def _erf_inv(x):
+def _erf_inv(x: tf.Tensor) -> tf.Tensor:
     wide = x if x.dtype in (tf.float32, tf.float64) else tf.cast(x, tf.float32)
     return tf.cast(tf.math.erfinv(wide), x.dtype)  # TensorFlow has kernels for these two
 
@@ -52,7 +52,7 @@ _UNARY: dict[_Name, Callable[..., tf.Tensor]] = {
 }
 
 
-def _truncated_mod(x, y):
+def _truncated_mod(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     if x.dtype.is_unsigned:
         return tf.math.floormod(x, y)
     if x.dtype.size >= 4:
@@ -61,14 +61,14 @@ def _truncated_mod(x, y):
     return tf.cast(tf.truncatemod(tf.cast(x, wide), tf.cast(y, wide)), x.dtype)
 
 
-def _squared_difference(x, y):
+def _squared_difference(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     if x.dtype.is_integer:  # TensorFlow has kernels for wide integers only
         x, y, dtype = tf.cast(x, tf.int64), tf.cast(y, tf.int64), x.dtype
         return tf.cast(tf.math.squared_difference(x, y), dtype)
     return tf.math.squared_difference(x, y)
 
 
-def _power(x, y):
+def _power(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     if not x.dtype.is_integer:
         return tf.pow(x, y)
     wide_x, wide_y = tf.cast(x, tf.int64), tf.cast(y, tf.int64)
@@ -77,7 +77,9 @@ def _power(x, y):
     return tf.cast(tf.where(is_fraction, tf.zeros([], tf.int64), power), x.dtype)
 
 
-def _bitwise(of_numbers, of_booleans):
+def _bitwise(
+    of_numbers: Callable[..., tf.Tensor], of_booleans: Callable[..., tf.Tensor]
+) -> Callable[..., tf.Tensor]:
     return lambda x, y: (of_booleans if x.dtype.is_bool else of_numbers)(x, y)
 
 
@@ -126,7 +128,7 @@ def _register_unary(name: _Name, function: Callable[..., tf.Tensor]) -> None:
     type, opset = _key(name)
 
     @register(type, opset)
-    def _(op, x):
+    def _(op: Operation, x: tf.Tensor) -> tf.Tensor:
         if x.dtype.is_integer and type not in _OF_INTEGERS:
             return _by_floats(x, function)
         return function(x)
@@ -171,7 +173,7 @@ def _aligned(op: Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 
 @register("Divide")
-def _divide(op, x, y):
+def _divide(op: Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     # Integers' quotients are truncated, whatever m_pythondiv says, as OpenVINO's CPU plugin has it.
     # Where OpenVINO folds constants it heeds m_pythondiv, and there, as with unknown extents, it
     # rounds the quotients of bytes to the nearest.
@@ -179,12 +181,12 @@ def _divide(op, x, y):
 
 
 @register("BitwiseNot", "opset13")
-def _bitwise_not(op, x):
+def _bitwise_not(op: Operation, x: tf.Tensor) -> tf.Tensor:
     return tf.logical_not(x) if x.dtype.is_bool else tf.bitwise.invert(x)
 
 
 @register("Clamp")
-def _clamp(op, x):
+def _clamp(op: Operation, x: tf.Tensor) -> tf.Tensor:
     low, high = op.number("min"), op.number("max")
     if low > high:
         raise op.error(f"min={low} is above max={high}")
@@ -196,17 +198,19 @@ def _clamp(op, x):
 
 
 @register("Convert")
-def _convert(op, x):
+def _convert(op: Operation, x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, op.dtype("destination_type"))
 
 
 @register("ConvertLike")
-def _convert_like(op, x, like):
+def _convert_like(op: Operation, x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, like.dtype)
 
 
 @register("ConvertPromoteTypes", "opset14")
-def _convert_promote_types(op, x, y):
+def _convert_promote_types(
+    op: Operation, x: tf.Tensor, y: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     dtype = _promoted(op, x, y)
     return tf.cast(x, dtype), tf.cast(y, dtype)
 
@@ -248,7 +252,7 @@ def _holds(dtype: tf.DType, scalar: tf.DType) -> bool:
 
 
 @register("Elu")
-def _elu(op, x):
+def _elu(op: Operation, x: tf.Tensor) -> tf.Tensor:
     return tf.where(
         x > 0, x, tf.cast(op.number("alpha"), x.dtype) * tf.math.expm1(tf.minimum(x, 0))
     )
@@ -261,7 +265,9 @@ _EIGHT_BITS = {
 
 
 @register("FakeConvert", "opset13")
-def _fake_convert(op, x, scale, shift=None):
+def _fake_convert(
+    op: Operation, x: tf.Tensor, scale: tf.Tensor, shift: tf.Tensor | None = None
+) -> tf.Tensor:
     dtype = _EIGHT_BITS[op.text("destination_type", among=tuple(_EIGHT_BITS))]
     shift = tf.zeros([], x.dtype) if shift is None else shift
     largest = tf.cast(dtype.max, x.dtype)
@@ -272,7 +278,14 @@ def _fake_convert(op, x, scale, shift=None):
 
 
 @register("FakeQuantize")
-def _fake_quantize(op, x, in_low, in_high, out_low, out_high):
+def _fake_quantize(
+    op: Operation,
+    x: tf.Tensor,
+    in_low: tf.Tensor,
+    in_high: tf.Tensor,
+    out_low: tf.Tensor,
+    out_high: tf.Tensor,
+) -> tf.Tensor:
     levels = op.integer("levels")
     if levels < 2:
         raise op.error(f"levels={levels} are fewer than 2")
@@ -288,23 +301,23 @@ def _fake_quantize(op, x, in_low, in_high, out_low, out_high):
 
 
 @register("Gelu", "opset2")
-def _gelu_by_erf(op, x):
+def _gelu_by_erf(op: Operation, x: tf.Tensor) -> tf.Tensor:
     return tf.nn.gelu(x)
 
 
 @register("Gelu", "opset7")
-def _gelu(op, x):
+def _gelu(op: Operation, x: tf.Tensor) -> tf.Tensor:
     mode = op.text("approximation_mode", "ERF", among=("ERF", "TANH"))
     return tf.nn.gelu(x, approximate=mode == "TANH")
 
 
 @register("HardSigmoid")
-def _hard_sigmoid(op, x, alpha, beta):
+def _hard_sigmoid(op: Operation, x: tf.Tensor, alpha: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(alpha * x + beta, tf.cast(0, x.dtype), tf.cast(1, x.dtype))
 
 
 @register("IsInf", "opset10")
-def _is_inf(op, x):
+def _is_inf(op: Operation, x: tf.Tensor) -> tf.Tensor:
     infinite = tf.math.is_inf(x)
     if not op.flag("detect_negative", True):
         infinite &= x > 0
@@ -314,7 +327,7 @@ def _is_inf(op, x):
 
 
 @register("PRelu")
-def _prelu(op, x, slope):
+def _prelu(op: Operation, x: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
     rank = x.shape.rank
     if rank == 0:
         slope = tf.reshape(slope, [])
@@ -326,7 +339,7 @@ def _prelu(op, x, slope):
 
 
 @register("Round", "opset5")
-def _round(op, x):
+def _round(op: Operation, x: tf.Tensor) -> tf.Tensor:
     mode = op.text("mode", "half_to_even", among=("half_to_even", "half_away_from_zero"))
     if x.dtype.is_integer or mode == "half_to_even":
         return tf.round(x)
@@ -341,16 +354,16 @@ def half_away_from_zero(x: tf.Tensor) -> tf.Tensor:
 
 
 @register("Select")
-def _select(op, condition, x, y):
+def _select(op: Operation, condition: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     x, condition, y = broadcast(op, x, condition, y)
     return tf.where(condition, x, y)
 
 
 @register("Selu")
-def _selu(op, x, alpha, scale):
+def _selu(op: Operation, x: tf.Tensor, alpha: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
     return scale * tf.where(x > 0, x, alpha * tf.math.expm1(tf.minimum(x, 0)))
 
 
 @register("Swish", "opset4")
-def _swish(op, x, beta=None):
+def _swish(op: Operation, x: tf.Tensor, beta: tf.Tensor | None = None) -> tf.Tensor:
     return x * tf.sigmoid(x if beta is None else beta * x)

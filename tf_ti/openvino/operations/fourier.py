@@ -79,7 +79,7 @@ def _transformed(z: tf.Tensor, axes: Axes, sizes: Axes, inverse: bool) -> tf.Ten
 
 def _register(name: str, inverse: bool) -> None:
     @register(name, "opset7")
-    def _(op, x, axes, size=None):
+    def _(op: Operation, x: tf.Tensor, axes: tf.Tensor, size: tf.Tensor | None = None) -> tf.Tensor:
         axes, sizes = _axes_and_sizes(op, rank_of(op, x) - 1)
         return _pairs(_transformed(_complex(x), axes, sizes, inverse))
 
@@ -89,7 +89,7 @@ _register("IDFT", inverse=True)
 
 
 @register("RDFT", "opset9")
-def _rdft(op, x, axes, size=None):
+def _rdft(op: Operation, x: tf.Tensor, axes: tf.Tensor, size: tf.Tensor | None = None) -> tf.Tensor:
     axes, sizes = _axes_and_sizes(op, rank_of(op, x))
     if not axes:
         raise op.error("axes are none")
@@ -98,12 +98,14 @@ def _rdft(op, x, axes, size=None):
 
 
 @register("IRDFT", "opset9")
-def _irdft(op, x, axes, size=None):
+def _irdft(
+    op: Operation, x: tf.Tensor, axes: tf.Tensor, size: tf.Tensor | None = None
+) -> tf.Tensor:
     axes, sizes = _axes_and_sizes(op, rank_of(op, x) - 1)
     if not axes:
         raise op.error("axes are none")
 
-    def to_real(z):
+    def to_real(z: tf.Tensor) -> tf.Tensor:
         length, whole = sizes[-1], 2 * (tf.shape(z)[-1] - 1)
         if tf.is_tensor(length):
             length = tf.where(length == -1, whole, length)
@@ -129,7 +131,13 @@ def _centred(window: tf.Tensor, size: int) -> tf.Tensor:
 
 
 @register("STFT", "opset15")
-def _stft(op, signal, window, frame_size, frame_step):
+def _stft(
+    op: Operation,
+    signal: tf.Tensor,
+    window: tf.Tensor,
+    frame_size: tf.Tensor,
+    frame_step: tf.Tensor,
+) -> tf.Tensor:
     size, step = _framing(op)
     frames = tf.signal.frame(signal, size, step)
     found = _pairs(tf.signal.rfft(frames * _centred(window, size)))
@@ -140,7 +148,14 @@ def _stft(op, signal, window, frame_size, frame_step):
 
 
 @register("ISTFT", "opset16")
-def _istft(op, x, window, frame_size, frame_step, length=None):
+def _istft(
+    op: Operation,
+    x: tf.Tensor,
+    window: tf.Tensor,
+    frame_size: tf.Tensor,
+    frame_step: tf.Tensor,
+    length: tf.Tensor | None = None,
+) -> tf.Tensor:
     size, step = _framing(op)
     if window.shape[0] is not None and window.shape[0] > size:
         raise op.error(f"a window of {window.shape[0]} elements is longer than frames of {size}")

@@ -62,7 +62,7 @@ class _Axis:
 
 
 @register("Interpolate", "opset1")
-def _interpolate_1(op, x, sizes):
+def _interpolate_1(op: Operation, x: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
     rank = rank_of(op, x)
     axes = [op.axis(axis, rank) for axis in op.integers("axes")]
     mode = op.text("mode", among=("nearest", "linear", "linear_onnx", "cubic"))
@@ -81,12 +81,16 @@ def _interpolate_1(op, x, sizes):
 
 
 @register("Interpolate", "opset4")
-def _interpolate_4(op, x, sizes, scales, axes=None):
+def _interpolate_4(
+    op: Operation, x: tf.Tensor, sizes: tf.Tensor, scales: tf.Tensor, axes: tf.Tensor | None = None
+) -> tf.Tensor:
     return _interpolated(op, x, 1, 2, 3, _MODES)
 
 
 @register("Interpolate", "opset11")
-def _interpolate_11(op, x, sizes_or_scales, axes=None):
+def _interpolate_11(
+    op: Operation, x: tf.Tensor, sizes_or_scales: tf.Tensor, axes: tf.Tensor | None = None
+) -> tf.Tensor:
     return _interpolated(op, x, 1, 1, 2, _MODES + _PILLOW)
 
 

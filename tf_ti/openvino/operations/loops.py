@@ -1,6 +1,6 @@
 """TensorIterator and Loop as tf_ti's loops, and If."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ def _state_shape(body: Body, parameter: int, initial: tf.Tensor) -> tf.TensorSha
 
 
 @register("TensorIterator")
-def _tensor_iterator(op, *inputs):
+def _tensor_iterator(op: Operation, *inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
     body = op.layer.bodies["body"]
     parameters = [layer.id for layer in body.graph.of_type("Parameter")]
     results = [layer.id for layer in body.graph.of_type("Result")]
@@ -45,7 +45,7 @@ def _tensor_iterator(op, *inputs):
         tensors.append(tensor)
 
     @_tf.do_not_convert
-    def run(*values):
+    def run(*values: tf.Tensor) -> tuple[tf.Tensor, ...]:
         found = op.run_graph(body.graph, dict(zip(parameters, values)))
         return tuple(found[result] for result in results)
 
@@ -68,7 +68,9 @@ def _tensor_iterator(op, *inputs):
 
 
 @register("Loop", "opset5")
-def _loop(op, trip_count, condition, *inputs):
+def _loop(
+    op: Operation, trip_count: tf.Tensor, condition: tf.Tensor, *inputs: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
     """Runs a Loop as `tf_ti.Loop`, whose inputs may have more slices than there are iterations.
 
     A trip count below 0 means as many iterations as slices, or, without slices, no limit. After no
@@ -140,7 +142,7 @@ def _or_no_limit(count: int | tf.Tensor | None) -> tf.Tensor:
     return tf.convert_to_tensor(tf.int64.max if count is None else count, tf.int64)
 
 
-def _number(body: Body, parameter: int, number: tf.Tensor) -> tf.Tensor:
+def _number(body: Body, parameter: int, number: Any) -> tf.Tensor:
     """The number of the iteration as the Parameter has it: a scalar, or a tensor of one element."""
     (port,) = body.graph.layers[parameter].outputs
     dtype = port.element_type.dtype if port.element_type else tf.int64
@@ -182,7 +184,13 @@ def _pieces(
     return tf.gather(x, indices, axis=axis), axis, False
 
 
-def _add_outputs(op, loop, body, results, states):
+def _add_outputs(
+    op: Operation,
+    loop: tf_ti.Loop,
+    body: Body,
+    results: Mapping[int, tf.Tensor],
+    states: dict[int, Any],
+) -> dict[int, Any]:
     """Adds the outputs of the loop, and returns them by ids of ports. Ranges are joined later.
 
     `states` are recurrences by the results that lead to them.
@@ -201,13 +209,15 @@ def _add_outputs(op, loop, body, results, states):
     return outputs
 
 
-def _add_stack(op, loop, value, axis, stride=1, **others):
+def _add_stack(
+    op: Operation, loop: tf_ti.Loop, value: tf.Tensor, axis: int, stride: int = 1, **others: int
+) -> Any:
     """Adds a loop output that stacks values along a new axis before `axis`."""
     kind = tf_ti.LoopOutput.CONCATENATE if stride > 0 else tf_ti.LoopOutput.REVERSE
     return loop.add_loop_output(value, kind, op.axis(axis, max(rank_of(op, value), 1)))
 
 
-def _joined(op, stack, axis, **others):
+def _joined(op: Operation, stack: tf.Tensor, axis: int, **others: int) -> tf.Tensor:
     """Joins the values that `_add_stack` has stacked along the axis. Scalars become a vector."""
     rank = rank_of(op, stack) - 1
     if rank == 0:
@@ -226,12 +236,12 @@ def _add_last(loop: tf_ti.Loop, value: tf.Tensor) -> Any:
 
 
 @register("If", "opset8")
-def _if(op, condition, *inputs):
-    def branch(name):
+def _if(op: Operation, condition: tf.Tensor, *inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def branch(name: str) -> Callable[[], list[tf.Tensor]]:
         body = op.layer.bodies[name]
         given = {entry.internal_layer_id: _external(op, entry) for entry in body.inputs}
 
-        def run():
+        def run() -> list[tf.Tensor]:
             results = op.run_graph(body.graph, given)
             values = {
                 entry.external_port_id: results[entry.internal_layer_id] for entry in body.outputs

@@ -2,12 +2,12 @@
 
 import tensorflow as tf
 
-from tf_ti.openvino.operation import register
+from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import rank_of
 
 
 @register("MatMul")
-def _mat_mul(op, a, b):
+def _mat_mul(op: Operation, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     rank_a, rank_b = rank_of(op, a), rank_of(op, b)
     transpose_a, transpose_b = op.flag("transpose_a", False), op.flag("transpose_b", False)
     # A vector is a row on the left and a column on the right. It is not transposed.
@@ -37,12 +37,14 @@ def _is_transposed(x: tf.Tensor) -> bool:
 
 
 @register("Einsum", "opset7")
-def _einsum(op, *inputs):
+def _einsum(op: Operation, *inputs: tf.Tensor) -> tf.Tensor:
     return tf.einsum(op.text("equation").replace(" ", ""), *inputs)
 
 
 @register("GroupedMatMul", "opset17")
-def _grouped_mat_mul(op, a, b, ends=None):
+def _grouped_mat_mul(
+    op: Operation, a: tf.Tensor, b: tf.Tensor, ends: tf.Tensor | None = None
+) -> tf.Tensor:
     """Products with transposed matrices: of those of a batch, or of the rows up to each end."""
     if rank_of(op, b) != 3 or rank_of(op, a) != (3 if ends is None else 2):
         raise op.error(f"inputs of {a.shape.rank} and {b.shape.rank} dimensions do not fit")
@@ -60,14 +62,22 @@ def _grouped_mat_mul(op, a, b, ends=None):
 
 
 @register("Inverse", "opset14")
-def _inverse(op, x):
+def _inverse(op: Operation, x: tf.Tensor) -> tf.Tensor:
     if rank_of(op, x) < 2:
         raise op.error(f"data has {x.shape.rank} dimensions, and no matrices")
     return tf.linalg.inv(x, adjoint=op.flag("adjoint", False))
 
 
 @register("ScaledDotProductAttention", "opset13")
-def _attention(op, query, key, value, mask=None, scale=None, sink=None):
+def _attention(
+    op: Operation,
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    mask: tf.Tensor | None = None,
+    scale: tf.Tensor | None = None,
+    sink: tf.Tensor | None = None,
+) -> tf.Tensor:
     if scale is None:
         scale = tf.math.rsqrt(tf.cast(tf.shape(query)[-1], query.dtype))
     scores = tf.matmul(query * tf.reshape(scale, []), key, transpose_b=True)

@@ -5,14 +5,16 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_ti.openvino.operation import register
+from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of
 
 _LARGEST = math.log(1000 / 16)  # of the logarithms by which boxes grow
 
 
 @register("GenerateProposals", "opset9")
-def _generate_proposals(op, image, anchors, deltas, scores):
+def _generate_proposals(
+    op: Operation, image: tf.Tensor, anchors: tf.Tensor, deltas: tf.Tensor, scores: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Rows of the images' best boxes, these boxes' scores, and how many each image has."""
     if [rank_of(op, x) for x in op.inputs] != [2, 4, 4, 4]:
         raise op.error("its inputs must have 2, 4, 4 and 4 dimensions")
@@ -68,10 +70,12 @@ def _best(
     """The first candidate of an image, the next one that overlaps it by no more, and so on."""
     number = tf.range(tf.shape(is_candidate)[1])
 
-    def wanted(step, alive, kept):
+    def wanted(step: int | tf.Tensor, alive: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
         return (step < most) & tf.reduce_any(alive)
 
-    def pick(step, alive, kept):
+    def pick(
+        step: int | tf.Tensor, alive: tf.Tensor, kept: tf.Tensor
+    ) -> tuple[int | tf.Tensor, tf.Tensor, tf.Tensor]:
         first = tf.argmax(tf.cast(alive, tf.int32), axis=1, output_type=tf.int32)[:, tf.newaxis]
         own = [tf.gather(side, first, batch_dims=1) for side in corners]
         is_first = (number == first) & alive

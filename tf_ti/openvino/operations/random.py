@@ -23,7 +23,7 @@ def _seeds(op: Operation) -> tf.Tensor:
 
 
 @register("RandomUniform", "opset8")
-def _random_uniform(op, shape, low, high):
+def _random_uniform(op: Operation, shape: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     # PyTorch's numbers are those of a Mersenne Twister, which TensorFlow does not have: there the
     # distribution alone is the same.
     op.text("alignment", "tensorflow", among=("tensorflow", "pytorch"))
@@ -53,7 +53,7 @@ def _random_uniform(op, shape, low, high):
 
 
 @register("Multinomial", "opset13")
-def _multinomial(op, weights, count):
+def _multinomial(op: Operation, weights: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     if rank_of(op, weights) != 2:
         raise op.error(f"probabilities have {weights.shape.rank} dimensions, not 2")
     count, dtype = tf.cast(tf.reshape(count, []), tf.int32), op.dtype("convert_type")

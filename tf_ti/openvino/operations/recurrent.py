@@ -68,7 +68,9 @@ def _has_peepholes(op: Operation, position: int) -> bool:
 
 
 @register("LSTMCell", "opset1")
-def _lstm_cell_1(op, x, hidden, cell, *weights):
+def _lstm_cell_1(
+    op: Operation, x: tf.Tensor, hidden: tf.Tensor, cell: tf.Tensor, *weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     w, r, *rest = _split_weights(op, weights)
     w, r, *b = _ordered(op, [w, r, *rest[:1]], axis=0)
     input_forget = op.flag("input_forget", False)
@@ -81,7 +83,7 @@ def _lstm_step(
     op: Operation,
     inputs: Sequence[tf.Tensor],
     weights: Sequence[tf.Tensor],
-    peepholes: tf.Tensor | None,
+    peepholes: Sequence[tf.Tensor],
     input_forget: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """One LSTM step with peepholes or an input gate of 1 - f, which `tf_ti.lstm_cell` lacks."""
@@ -93,7 +95,7 @@ def _lstm_step(
         raise op.error(f"activations={names} are not three of {', '.join(_PLAIN)}")
     f, g, h = (_PLAIN[name] for name in names)
 
-    def clipped(gate):
+    def clipped(gate: tf.Tensor) -> tf.Tensor:
         return gate if clip is None else tf.clip_by_value(gate, -clip, clip)
 
     gates = tf.matmul(x, w, transpose_b=True) + tf.matmul(hidden, r, transpose_b=True)
@@ -107,17 +109,19 @@ def _lstm_step(
 
 
 @register("LSTMCell", "opset4")
-def _lstm_cell(op, x, hidden, cell, *weights):
+def _lstm_cell(
+    op: Operation, x: tf.Tensor, hidden: tf.Tensor, cell: tf.Tensor, *weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     return tf_ti.lstm_cell(x, hidden, cell, *_split_weights(op, weights), **_options(op, "lstm"))
 
 
 @register("GRUCell", ["opset1", "opset3"])
-def _gru_cell(op, x, hidden, *weights):
+def _gru_cell(op: Operation, x: tf.Tensor, hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
     return tf_ti.gru_cell(x, hidden, *_split_weights(op, weights), **_options(op, "gru"))
 
 
 @register("RNNCell", ["opset1", "opset3"])
-def _rnn_cell(op, x, hidden, *weights):
+def _rnn_cell(op: Operation, x: tf.Tensor, hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
     return tf_ti.rnn_cell(x, hidden, *_split_weights(op, weights), **_options(op, "rnn"))
 
 
@@ -126,8 +130,8 @@ def _sequence_options(op: Operation, kind: str) -> dict[str, Any]:
 
 
 def _zeros_without_steps(
-    op: Operation, position: int, outputs: Sequence[tf.Tensor]
-) -> Sequence[tf.Tensor]:
+    op: Operation, position: int, outputs: tuple[tf.Tensor, ...]
+) -> tuple[tf.Tensor, ...]:
     """The last states of sequences of no steps are zeros in OpenVINO, the first ones in tf_ti."""
     known = op.known(position)
     if known is not None and np.all(known > 0):
@@ -138,7 +142,17 @@ def _zeros_without_steps(
 
 
 @register("LSTMSequence", "opset1")
-def _lstm_sequence_1(op, x, hidden, cell, lengths, w, r, b, peepholes=None):
+def _lstm_sequence_1(
+    op: Operation,
+    x: tf.Tensor,
+    hidden: tf.Tensor,
+    cell: tf.Tensor,
+    lengths: tf.Tensor,
+    w: tf.Tensor,
+    r: tf.Tensor,
+    b: tf.Tensor,
+    peepholes: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, ...]:
     if op.flag("input_forget", False):
         raise op.error("input_forget=true is not supported")
     if _has_peepholes(op, 7):
@@ -148,19 +162,44 @@ def _lstm_sequence_1(op, x, hidden, cell, lengths, w, r, b, peepholes=None):
 
 
 @register("LSTMSequence", "opset5")
-def _lstm_sequence(op, x, hidden, cell, lengths, w, r, b):
+def _lstm_sequence(
+    op: Operation,
+    x: tf.Tensor,
+    hidden: tf.Tensor,
+    cell: tf.Tensor,
+    lengths: tf.Tensor,
+    w: tf.Tensor,
+    r: tf.Tensor,
+    b: tf.Tensor,
+) -> tuple[tf.Tensor, ...]:
     options = _sequence_options(op, "lstm")
     outputs = tf_ti.lstm_sequence(x, hidden, cell, lengths, w, r, b, **options)
     return _zeros_without_steps(op, 3, outputs)
 
 
 @register("GRUSequence", "opset5")
-def _gru_sequence(op, x, hidden, lengths, w, r, b):
+def _gru_sequence(
+    op: Operation,
+    x: tf.Tensor,
+    hidden: tf.Tensor,
+    lengths: tf.Tensor,
+    w: tf.Tensor,
+    r: tf.Tensor,
+    b: tf.Tensor,
+) -> tuple[tf.Tensor, ...]:
     outputs = tf_ti.gru_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "gru"))
     return _zeros_without_steps(op, 2, outputs)
 
 
 @register("RNNSequence", "opset5")
-def _rnn_sequence(op, x, hidden, lengths, w, r, b):
+def _rnn_sequence(
+    op: Operation,
+    x: tf.Tensor,
+    hidden: tf.Tensor,
+    lengths: tf.Tensor,
+    w: tf.Tensor,
+    r: tf.Tensor,
+    b: tf.Tensor,
+) -> tuple[tf.Tensor, ...]:
     outputs = tf_ti.rnn_sequence(x, hidden, lengths, w, r, b, **_sequence_options(op, "rnn"))
     return _zeros_without_steps(op, 2, outputs)

@@ -8,7 +8,7 @@ from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import axes_of, extents, positive, rank_of, static_axes
 
 
-def _mean(x, axes, keep):
+def _mean(x: tf.Tensor, axes: list[int] | tf.Tensor, keep: bool) -> tf.Tensor:
     if not x.dtype.is_integer:
         return tf.reduce_mean(x, axes, keep)
     sums = tf.reduce_sum(tf.cast(x, tf.int64), axes, keep)
@@ -16,12 +16,12 @@ def _mean(x, axes, keep):
     return tf.cast(tf.truncatediv(sums, tf.maximum(count, 1)), x.dtype)
 
 
-def _sum_of_magnitudes(x, axes, keep):
+def _sum_of_magnitudes(x: tf.Tensor, axes: list[int] | tf.Tensor, keep: bool) -> tf.Tensor:
     wide = tf.cast(x, tf.int64) if x.dtype.is_integer else x
     return tf.cast(tf.reduce_sum(tf.abs(wide), axes, keep), x.dtype)
 
 
-def _norm(x, axes, keep):
+def _norm(x: tf.Tensor, axes: list[int] | tf.Tensor, keep: bool) -> tf.Tensor:
     wide = tf.cast(x, tf.float64) if x.dtype.is_integer else x
     norm = tf.sqrt(tf.reduce_sum(wide * wide, axes, keep))
     return tf.cast(norm, x.dtype)
@@ -44,7 +44,7 @@ def _register(name: str | tuple[str, str], reduce: Callable[..., tf.Tensor]) -> 
     type, opset = (name, "opset1") if isinstance(name, str) else name
 
     @register(type, opset)
-    def _(op, x, axes):
+    def _(op: Operation, x: tf.Tensor, axes: tf.Tensor) -> tf.Tensor:
         return reduce(x, axes_of(op, 1, rank_of(op, x)), op.flag("keep_dims", False))
 
 
@@ -53,12 +53,12 @@ for _name, _reduce in _REDUCTIONS.items():
 
 
 @register("Softmax", ["opset1", "opset8"])
-def _softmax(op, x):
+def _softmax(op: Operation, x: tf.Tensor) -> tf.Tensor:
     return tf.nn.softmax(x, op.axis(op.integer("axis", 1), rank_of(op, x)))
 
 
 @register("LogSoftmax", "opset5")
-def _log_softmax(op, x):
+def _log_softmax(op: Operation, x: tf.Tensor) -> tf.Tensor:
     return tf.nn.log_softmax(x, op.axis(op.integer("axis", -1), rank_of(op, x)))
 
 
@@ -69,23 +69,46 @@ def _along_channels(op: Operation, x: tf.Tensor, *values: tf.Tensor) -> list[tf.
 
 
 @register("BatchNormInference", "opset1")
-def _batch_norm_of_old(op, gamma, beta, x, mean, variance):
+def _batch_norm_of_old(
+    op: Operation,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    x: tf.Tensor,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+) -> tf.Tensor:
     return _normalize(op, x, gamma, beta, mean, variance)
 
 
 @register("BatchNormInference", "opset5")
-def _batch_norm(op, x, gamma, beta, mean, variance):
+def _batch_norm(
+    op: Operation,
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+) -> tf.Tensor:
     return _normalize(op, x, gamma, beta, mean, variance)
 
 
-def _normalize(op, x, gamma, beta, mean, variance):
+def _normalize(
+    op: Operation,
+    x: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    mean: tf.Tensor,
+    variance: tf.Tensor,
+) -> tf.Tensor:
     epsilon = tf.cast(op.number("epsilon"), x.dtype)
     gamma, beta, mean, variance = _along_channels(op, x, gamma, beta, mean, variance)
     return (x - mean) / tf.sqrt(variance + epsilon) * gamma + beta
 
 
 @register("GroupNormalization", "opset12")
-def _group_normalization(op, x, scale, bias):
+def _group_normalization(
+    op: Operation, x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor
+) -> tf.Tensor:
     groups, epsilon = op.integer("num_groups"), tf.cast(op.number("epsilon"), x.dtype)
     shape = tf.shape(x)
     grouped = tf.reshape(x, [extents(x)[0], groups, -1])
@@ -96,7 +119,7 @@ def _group_normalization(op, x, scale, bias):
 
 
 @register("MVN", "opset2")
-def _mvn_of_old(op, x):
+def _mvn_of_old(op: Operation, x: tf.Tensor) -> tf.Tensor:
     rank = rank_of(op, x)
     if "reduction_axes" in op.layer.attributes:
         axes = [op.axis(axis, rank) for axis in op.integers("reduction_axes")]
@@ -106,12 +129,12 @@ def _mvn_of_old(op, x):
 
 
 @register("MVN", "opset6")
-def _mvn_by_axes(op, x, axes):
+def _mvn_by_axes(op: Operation, x: tf.Tensor, axes: tf.Tensor) -> tf.Tensor:
     mode = op.text("eps_mode", "inside_sqrt", among=("inside_sqrt", "outside_sqrt"))
     return _mvn(op, x, axes_of(op, 1, rank_of(op, x)), mode)
 
 
-def _mvn(op, x, axes, mode):
+def _mvn(op: Operation, x: tf.Tensor, axes: list[int] | tf.Tensor, mode: str) -> tf.Tensor:
     epsilon = tf.cast(op.number("eps", 1e-9), x.dtype)
     centred = x - tf.reduce_mean(x, axes, keepdims=True)
     if not op.flag("normalize_variance", True):
@@ -123,7 +146,7 @@ def _mvn(op, x, axes, mode):
 
 
 @register("NormalizeL2")
-def _normalize_l2(op, x, axes):
+def _normalize_l2(op: Operation, x: tf.Tensor, axes: tf.Tensor) -> tf.Tensor:
     mode = op.text("eps_mode", among=("add", "max"))
     epsilon = tf.cast(op.number("eps"), x.dtype)
     axes = axes_of(op, 1, rank_of(op, x))
@@ -134,7 +157,7 @@ def _normalize_l2(op, x, axes):
 
 
 @register("GRN")
-def _grn(op, x):
+def _grn(op: Operation, x: tf.Tensor) -> tf.Tensor:
     if rank_of(op, x) < 2:
         raise op.error(f"data has {x.shape.rank} dimensions, and no channels")
     squares = tf.reduce_sum(x * x, 1, keepdims=True)
@@ -142,7 +165,7 @@ def _grn(op, x):
 
 
 @register("LRN")
-def _lrn(op, x, axes):
+def _lrn(op: Operation, x: tf.Tensor, axes: tf.Tensor) -> tf.Tensor:
     size, bias = positive(op, "size"), tf.cast(op.number("bias"), x.dtype)
     alpha, beta = (tf.cast(op.number(name), x.dtype) for name in ("alpha", "beta"))
     axes = static_axes(op, 1, rank_of(op, x))
@@ -168,7 +191,9 @@ def product_along(x: tf.Tensor, matrix: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 @register("SegmentMax", "opset16")
-def _segment_max(op, x, segments, count=None):
+def _segment_max(
+    op: Operation, x: tf.Tensor, segments: tf.Tensor, count: tf.Tensor | None = None
+) -> tf.Tensor:
     fill = op.text("fill_mode", among=("ZERO", "LOWEST"))
     if rank_of(op, segments) != 1:
         raise op.error(f"segment_ids have {segments.shape.rank} dimensions, not 1")

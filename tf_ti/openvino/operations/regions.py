@@ -18,7 +18,7 @@ from tf_ti.openvino.precision import computed_in
 
 
 @register("GridSample", "opset9")
-def _grid_sample(op, x, grid):
+def _grid_sample(op: Operation, x: tf.Tensor, grid: tf.Tensor) -> tf.Tensor:
     if rank_of(op, x) != 4 or rank_of(op, grid) != 4:
         raise op.error("data and grid must have 4 dimensions")
     mode = op.text("mode", "bilinear", ("bilinear", "nearest", "bicubic"))
@@ -45,7 +45,7 @@ def _weighted(values: tf.Tensor, *weights: tf.Tensor | None) -> tf.Tensor:
     return values
 
 
-def _denormalized(x: tf.Tensor, length: tf.Tensor, align: bool) -> tf.Tensor:
+def _denormalized(x: tf.Tensor, length: int | tf.Tensor, align: bool) -> tf.Tensor:
     length = tf.cast(length, x.dtype)
     return (x + 1) * (length - 1) / 2 if align else ((x + 1) * length - 1) / 2
 
@@ -98,12 +98,16 @@ class _Points:
 
 
 @register("ROIAlign", "opset3")
-def _roi_align_3(op, x, rois, batch_indices):
+def _roi_align_3(
+    op: Operation, x: tf.Tensor, rois: tf.Tensor, batch_indices: tf.Tensor
+) -> tf.Tensor:
     return _regions(op, x, rois, batch_indices, "asymmetric")
 
 
 @register("ROIAlign", "opset9")
-def _roi_align_9(op, x, rois, batch_indices):
+def _roi_align_9(
+    op: Operation, x: tf.Tensor, rois: tf.Tensor, batch_indices: tf.Tensor
+) -> tf.Tensor:
     modes = ("asymmetric", "half_pixel_for_nn", "half_pixel")
     return _regions(op, x, rois, batch_indices, op.text("aligned_mode", "asymmetric", modes))
 
@@ -167,7 +171,7 @@ class _Pooling:
         indices: tf.Tensor,
         starts: tf.Tensor,
         bins: tf.Tensor,
-        samples: Sequence[int | tf.Tensor],
+        samples: Sequence[int] | tf.Tensor,
     ) -> tf.Tensor:
         """Pools `samples` rows and columns of points in each bin: [regions, rows, columns, C]."""
         rows, columns = (self._taps(i, starts[:, i], bins[:, i], samples[i]) for i in range(2))
@@ -217,7 +221,7 @@ class _Pooling:
         self,
         reduce: Callable[..., tf.Tensor],
         values: tf.Tensor,
-        samples: Sequence[int | tf.Tensor],
+        samples: Sequence[int] | tf.Tensor,
     ) -> tf.Tensor:
         height, width = self._pooled
         count, channels = extents(values)[0], extents(values)[3]
@@ -231,7 +235,7 @@ _FAR = 1 << 30
 
 
 @register("ROIPooling", "opset2")
-def _roi_pooling(op, x, rois):
+def _roi_pooling(op: Operation, x: tf.Tensor, rois: tf.Tensor) -> tf.Tensor:
     pooled = [positive(op, "pooled_h"), positive(op, "pooled_w")]
     regions = _Regions(op, x, rois, [1, 1, -1], [1, 2, 3])
     if op.text("method", "max", ("max", "bilinear")) == "bilinear":
@@ -249,7 +253,7 @@ def _roi_pooling(op, x, rois):
 
 
 @register("PSROIPooling")
-def _psroi_pooling(op, x, rois):
+def _psroi_pooling(op: Operation, x: tf.Tensor, rois: tf.Tensor) -> tf.Tensor:
     size, depth = positive(op, "group_size", 1), positive(op, "output_dim")
     scale = op.number("spatial_scale")
     if op.text("mode", "average", ("average", "bilinear")) == "bilinear":
@@ -368,7 +372,9 @@ class _Regions:
         own = [tf.range(n, dtype=tf.int64) % count for n, count in zip(shape, groups)]
         own = _spread(*(number[:, tf.newaxis] for number in own))
 
-        def one(image, top, bottom, left, right):
+        def one(
+            image: tf.Tensor, top: tf.Tensor, bottom: tf.Tensor, left: tf.Tensor, right: tf.Tensor
+        ) -> tf.Tensor:
             rows, is_row = _steps(top, bottom)
             columns, is_column = _steps(left, right)
             is_row, is_column = _spread(is_row, is_column)

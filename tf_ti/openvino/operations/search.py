@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tf_ti.openvino.operation import register
+from tf_ti.openvino.operation import Operation, register
 
 
 def _alike(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -15,7 +15,7 @@ def _alike(*tensors: tf.Tensor) -> list[tf.Tensor]:
 
 
 @register("Bucketize", "opset3")
-def _bucketize(op, x, buckets):
+def _bucketize(op: Operation, x: tf.Tensor, buckets: tf.Tensor) -> tf.Tensor:
     dtype = op.dtype("output_type", tf.int64)
     side = "left" if op.flag("with_right_bound", True) else "right"
     x, buckets = _alike(x, buckets)
@@ -24,7 +24,7 @@ def _bucketize(op, x, buckets):
 
 
 @register("SearchSorted", "opset15")
-def _search_sorted(op, sequence, values):
+def _search_sorted(op: Operation, sequence: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     dtype = op.dtype("output_type", tf.int64)
     side = "right" if op.flag("right_mode", False) else "left"
     sequence, values = _alike(sequence, values)

@@ -13,7 +13,9 @@ from tf_ti.openvino.precision import computed_in
 
 
 @register("NonMaxSuppression", ["opset1", "opset3", "opset4"])
-def _non_max_suppression(op, boxes, scores, *limits):
+def _non_max_suppression(
+    op: Operation, boxes: tf.Tensor, scores: tf.Tensor, *limits: tf.Tensor
+) -> tf.Tensor:
     picked = _Picked(op, _corners(op, boxes), scores)
     batches, classes, count = extents(scores)
     rows = picked.most * tf.cast(batches * classes, tf.int64)
@@ -26,12 +28,16 @@ def _non_max_suppression(op, boxes, scores, *limits):
 
 
 @register("NonMaxSuppression", ["opset5", "opset9"])
-def _non_max_suppression_with_scores(op, boxes, scores, *limits):
+def _non_max_suppression_with_scores(
+    op: Operation, boxes: tf.Tensor, scores: tf.Tensor, *limits: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return _with_scores(op, _Picked(op, _corners(op, boxes), scores), scores.dtype)
 
 
 @register("NMSRotated", "opset13")
-def _nms_rotated(op, boxes, scores, *limits):
+def _nms_rotated(
+    op: Operation, boxes: tf.Tensor, scores: tf.Tensor, *limits: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     x, y, width, height, angle = tf.unstack(boxes, 5, axis=-1)
     angle = angle if op.flag("clockwise", True) else -angle
     picked = _Picked(op, [x, y, width, height, angle], scores, _overlap_of_turned)
@@ -90,10 +96,12 @@ class _Picked:
         scores, index = _best(scores, scores > self._score_threshold)
         numbers = [tf.gather(number, index, batch_dims=1) for number in numbers]
 
-        def wanted(step, scores, picks):
+        def wanted(step: tf.Tensor, scores: tf.Tensor, picks: tf.Tensor) -> tf.Tensor:
             return (step < self.most) & tf.reduce_any(scores > never)
 
-        def pick(step, scores, picks):
+        def pick(
+            step: tf.Tensor, scores: tf.Tensor, picks: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             best = tf.argmax(scores, -1)
             found = tf.reduce_max(scores, -1) > never
             *own, place = (
@@ -125,7 +133,7 @@ class _Picked:
         at = tf.maximum(picks, 0)
         own = tf.gather(self._scores, at, batch_dims=2)
 
-        def soft():
+        def soft() -> tf.Tensor:
             numbers = [tf.gather(number, at, batch_dims=1) for number in self._boxes]
             rows = [number[..., :, tf.newaxis] for number in numbers]
             columns = [number[..., tf.newaxis, :] for number in numbers]
@@ -256,10 +264,22 @@ def without_overlaps(
     boxes = [*map(tf.stop_gradient, boxes)]
     number = tf.range(tf.shape(is_candidate)[-1])
 
-    def wanted(step, threshold, left, largest, kept):
+    def wanted(
+        step: int | tf.Tensor,
+        threshold: tf.Tensor,
+        left: tf.Tensor,
+        largest: tf.Tensor,
+        kept: tf.Tensor,
+    ) -> tf.Tensor:
         return tf.reduce_any(left) & (most is None or step < most)
 
-    def keep(step, threshold, left, largest, kept):
+    def keep(
+        step: int | tf.Tensor,
+        threshold: tf.Tensor,
+        left: tf.Tensor,
+        largest: tf.Tensor,
+        kept: tf.Tensor,
+    ) -> tuple[int | tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         first = tf.argmax(tf.cast(left, tf.int32), -1, tf.int32)
         is_first = (number == first[..., tf.newaxis]) & left
         own = [tf.gather(side, first, batch_dims=axes)[..., tf.newaxis] for side in boxes]
@@ -282,7 +302,9 @@ def without_overlaps(
 
 
 @register("MatrixNms", "opset8")
-def _matrix_nms(op, boxes, scores):
+def _matrix_nms(
+    op: Operation, boxes: tf.Tensor, scores: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     ranked = _Ranked(op, boxes, scores, None, tf.greater)
     scores = ranked.scores * _decay(op, ranked)
     is_kept = ranked.is_candidate & (scores > op.number("post_threshold", 0.0))
@@ -297,7 +319,9 @@ def _decay(op: Operation, ranked: "_Ranked") -> tf.Tensor:
     number = tf.range(tf.shape(ranked.scores)[-1])
     count = tf.reduce_max(tf.reduce_sum(tf.cast(ranked.is_candidate, tf.int32), -1))
 
-    def step(i, largest, decay):
+    def step(
+        i: int | tf.Tensor, largest: tf.Tensor, decay: tf.Tensor
+    ) -> tuple[int | tf.Tensor, tf.Tensor, tf.Tensor]:
         *own, before = (tf.gather(x, [i], axis=-1) for x in (*ranked.sides, largest))
         overlap = overlap_of(own, ranked.sides, ranked.pixel)
         if is_linear:
@@ -313,7 +337,9 @@ def _decay(op: Operation, ranked: "_Ranked") -> tf.Tensor:
 
 
 @register("MulticlassNms", ["opset8", "opset9"])
-def _multiclass_nms(op, boxes, scores, counts=None):
+def _multiclass_nms(
+    op: Operation, boxes: tf.Tensor, scores: tf.Tensor, counts: tf.Tensor | None = None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     ranked = _Ranked(op, boxes, scores, counts, tf.greater_equal)
     eta = op.number("nms_eta", 1.0)
     if not 0 <= eta <= 1:

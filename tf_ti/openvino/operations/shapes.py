@@ -93,17 +93,17 @@ def sizes_of(op: Operation, position: int, count: int) -> list[int | tf.Tensor]:
 
 
 @register("ShapeOf", "opset1")
-def _shape_of(op, x):
+def _shape_of(op: Operation, x: tf.Tensor) -> tf.Tensor:
     return tf.shape(x, tf.int64)
 
 
 @register("ShapeOf", "opset3")
-def _shape_of_type(op, x):
+def _shape_of_type(op: Operation, x: tf.Tensor) -> tf.Tensor:
     return tf.shape(x, op.dtype("output_type", tf.int64))
 
 
 @register("Reshape")
-def _reshape(op, x, pattern):
+def _reshape(op: Operation, x: tf.Tensor, pattern: tf.Tensor) -> tf.Tensor:
     pattern = tf.cast(pattern, tf.int64)
     if not op.flag("special_zero", False):
         return tf.reshape(x, pattern)
@@ -121,7 +121,7 @@ def _reshape(op, x, pattern):
 
 
 @register("Squeeze", ["opset1", "opset15"])
-def _squeeze(op, x, axes=None):
+def _squeeze(op: Operation, x: tf.Tensor, axes: tf.Tensor | None = None) -> tf.Tensor:
     axes = [] if axes is None else axes_of(op, 1, rank_of(op, x))
     skips = op.flag("allow_axis_skip", False)
     if tf.is_tensor(axes):
@@ -147,7 +147,7 @@ def _squeezed(x: tf.Tensor, axes: tf.Tensor, skips: bool) -> tf.Tensor:
 
 
 @register("Unsqueeze")
-def _unsqueeze(op, x, axes):
+def _unsqueeze(op: Operation, x: tf.Tensor, axes: tf.Tensor) -> tf.Tensor:
     count = np.unique(op.static(1)).size
     for axis in sorted(set(static_axes(op, 1, rank_of(op, x) + count))):
         x = tf.expand_dims(x, axis)
@@ -155,18 +155,18 @@ def _unsqueeze(op, x, axes):
 
 
 @register("Transpose")
-def _transpose(op, x, order):
+def _transpose(op: Operation, x: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
     known = op.known(1)
     return tf.transpose(x) if known is not None and known.size == 0 else tf.transpose(x, order)
 
 
 @register("Concat")
-def _concat(op, *inputs):
+def _concat(op: Operation, *inputs: tf.Tensor) -> tf.Tensor:
     return tf.concat(inputs, op.axis(op.integer("axis"), inputs[0].shape.rank))
 
 
 @register("Split")
-def _split(op, x, axis):
+def _split(op: Operation, x: tf.Tensor, axis: tf.Tensor) -> tuple[tf.Tensor, ...]:
     axis = axis_of(op, 1, rank_of(op, x))
     count = _is_number_of_outputs(op, "num_splits", op.integer("num_splits"))
     return tuple(tf.split(x, count, axis))
@@ -179,7 +179,9 @@ def _is_number_of_outputs(op: Operation, name: str, count: int) -> int:
 
 
 @register("VariadicSplit")
-def _variadic_split(op, x, axis, lengths):
+def _variadic_split(
+    op: Operation, x: tf.Tensor, axis: tf.Tensor, lengths: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
     axis = axis_of(op, 1, rank_of(op, x))
     known = op.known(2)
     if known is None:
@@ -189,7 +191,9 @@ def _variadic_split(op, x, axis, lengths):
 
 
 @register("Broadcast", ["opset1", "opset3"])
-def _broadcast(op, x, target, axes_mapping=None):
+def _broadcast(
+    op: Operation, x: tf.Tensor, target: tf.Tensor, axes_mapping: tf.Tensor | None = None
+) -> tf.Tensor:
     mode = op.text("mode", "numpy").lower()
     if mode == "none":  # OpenVINO writes this for opset1
         mode = "explicit"
@@ -225,7 +229,7 @@ def _spread(
 
 
 @register("Tile")
-def _tile(op, x, repeats):
+def _tile(op: Operation, x: tf.Tensor, repeats: tf.Tensor) -> tf.Tensor:
     repeats = tf.cast(repeats, tf.int64)
     count, rank = rank_by(op, 1), rank_of(op, x)
     for _ in range(count - rank):
@@ -234,7 +238,9 @@ def _tile(op, x, repeats):
 
 
 @register("Pad", ["opset1", "opset12"])
-def _pad(op, x, begin, end, value=None):
+def _pad(
+    op: Operation, x: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, value: tf.Tensor | None = None
+) -> tf.Tensor:
     mode = op.text("pad_mode", among=("constant", "edge", "reflect", "symmetric"))
     rank = rank_of(op, x)
     begin, end = (tf.cast(sizes, tf.int64) for sizes in (begin, end))
@@ -256,7 +262,9 @@ def _pad(op, x, begin, end, value=None):
 
 
 @register("StridedSlice")
-def _strided_slice(op, x, begin, end, strides=None):
+def _strided_slice(
+    op: Operation, x: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, strides: tf.Tensor | None = None
+) -> tf.Tensor:
     if strides is None:
         strides = tf.ones_like(begin)
     masks = {}
@@ -268,7 +276,14 @@ def _strided_slice(op, x, begin, end, strides=None):
 
 
 @register("Slice", "opset8")
-def _slice(op, x, start, stop, step, axes=None):
+def _slice(
+    op: Operation,
+    x: tf.Tensor,
+    start: tf.Tensor,
+    stop: tf.Tensor,
+    step: tf.Tensor,
+    axes: tf.Tensor | None = None,
+) -> tf.Tensor:
     return _sliced(op, x, 1, start, stop, step)
 
 
@@ -306,7 +321,15 @@ def _sliced(
 
 
 @register("SliceScatter", "opset15")
-def _slice_scatter(op, x, updates, start, stop, step, axes=None):
+def _slice_scatter(
+    op: Operation,
+    x: tf.Tensor,
+    updates: tf.Tensor,
+    start: tf.Tensor,
+    stop: tf.Tensor,
+    step: tf.Tensor,
+    axes: tf.Tensor | None = None,
+) -> tf.Tensor:
     """Writes the updates where Slice would read."""
     places = tf.reshape(tf.range(tf.size(x, tf.int64)), tf.shape(x))
     places = _sliced(op, places, 2, start, stop, step)
@@ -316,7 +339,7 @@ def _slice_scatter(op, x, updates, start, stop, step, axes=None):
 
 
 @register("Roll", "opset7")
-def _roll(op, x, shift, axes):
+def _roll(op: Operation, x: tf.Tensor, shift: tf.Tensor, axes: tf.Tensor) -> tf.Tensor:
     axes = tf.reshape(axes, [-1])
     shift = tf.broadcast_to(tf.cast(tf.reshape(shift, [-1]), axes.dtype), tf.shape(axes))
     return tf.roll(x, shift, axes)
@@ -334,7 +357,7 @@ def _known_extents(x: tf.Tensor, indices: np.ndarray) -> tf.Tensor | None:
 
 
 @register("Gather", ["opset1", "opset7", "opset8"])
-def _gather(op, x, indices, axis):
+def _gather(op: Operation, x: tf.Tensor, indices: tf.Tensor, axis: tf.Tensor) -> tf.Tensor:
     rank, count = rank_of(op, x), rank_of(op, indices)
     axis = axis_of(op, 2, rank)
     batch_dims = op.integer("batch_dims", 0)
@@ -373,7 +396,7 @@ def _gathered(
 
 
 @register("GatherElements", "opset6")
-def _gather_elements(op, x, indices):
+def _gather_elements(op: Operation, x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     rank = rank_of(op, x)
     axis = op.axis(op.integer("axis"), rank)
     return _along(x, indices, axis, rank)
@@ -397,7 +420,7 @@ def _wrapped(x: tf.Tensor, indices: tf.Tensor, batch_dims: int = 0) -> tf.Tensor
 
 
 @register("GatherND", ["opset5", "opset8"])
-def _gather_nd(op, x, indices):
+def _gather_nd(op: Operation, x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
     batch_dims = op.integer("batch_dims", 0)
     result = tf.gather_nd(x, _wrapped(x, indices, batch_dims), batch_dims=batch_dims)
     if op.registered == "opset5" and batch_dims > 1:
@@ -409,7 +432,9 @@ def _gather_nd(op, x, indices):
 
 
 @register("ScatterUpdate", "opset3")
-def _scatter_update(op, x, indices, updates, axis):
+def _scatter_update(
+    op: Operation, x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor, axis: tf.Tensor
+) -> tf.Tensor:
     rank = rank_of(op, x)
     axis = axis_of(op, 3, rank)
     count = rank_of(op, indices)
@@ -453,12 +478,16 @@ def _scatter(
 
 
 @register("ScatterNDUpdate", ["opset4", "opset15"])
-def _scatter_nd_update(op, x, indices, updates):
+def _scatter_nd_update(
+    op: Operation, x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor
+) -> tf.Tensor:
     return _scatter(op, op.text("reduction", "none"), x, _wrapped(x, indices), updates)
 
 
 @register("ScatterElementsUpdate", ["opset3", "opset12"])
-def _scatter_elements_update(op, x, indices, updates, axis):
+def _scatter_elements_update(
+    op: Operation, x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor, axis: tf.Tensor
+) -> tf.Tensor:
     rank = rank_of(op, x)
     axis = axis_of(op, 3, rank)
     reduction = op.text("reduction", "none")
@@ -491,7 +520,7 @@ def _scatter_elements_update(op, x, indices, updates, axis):
 
 
 @register("Reverse")
-def _reverse(op, x, axes):
+def _reverse(op: Operation, x: tf.Tensor, axes: tf.Tensor) -> tf.Tensor:
     if op.text("mode", among=("index", "mask")) == "mask":
         mask = op.known(1)
         axes = tf.reshape(tf.where(axes), [-1]) if mask is None else np.flatnonzero(mask)
@@ -500,7 +529,7 @@ def _reverse(op, x, axes):
 
 
 @register("ReverseSequence")
-def _reverse_sequence(op, x, lengths):
+def _reverse_sequence(op: Operation, x: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     rank = rank_of(op, x)
     batch_axis = op.axis(op.integer("batch_axis", 0), rank)
     seq_axis = op.axis(op.integer("seq_axis", 1), rank)
@@ -508,7 +537,7 @@ def _reverse_sequence(op, x, lengths):
 
 
 @register("Range", ["opset1", "opset4"])
-def _range(op, start, stop, step):
+def _range(op: Operation, start: tf.Tensor, stop: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
     dtype = op.dtype("output_type", start.dtype)
     start, stop, step = (tf.reshape(value, []) for value in (start, stop, step))
     if dtype.is_integer and start.dtype.is_floating:
@@ -522,7 +551,9 @@ def _range(op, start, stop, step):
 
 
 @register("OneHot", ["opset1", "opset16"])
-def _one_hot(op, indices, depth, on, off):
+def _one_hot(
+    op: Operation, indices: tf.Tensor, depth: tf.Tensor, on: tf.Tensor, off: tf.Tensor
+) -> tf.Tensor:
     depth = tf.cast(tf.reshape(depth, []), tf.int32)
     if op.text("negative_indices_mode", "ignore_negative").lower() == "normalize":
         indices = tf.where(indices < 0, indices + tf.cast(depth, indices.dtype), indices)
@@ -537,7 +568,13 @@ def _one_hot(op, indices, depth, on, off):
 
 
 @register("Eye", "opset9")
-def _eye(op, rows, columns, diagonal, batch_shape=None):
+def _eye(
+    op: Operation,
+    rows: tf.Tensor,
+    columns: tf.Tensor,
+    diagonal: tf.Tensor,
+    batch_shape: tf.Tensor | None = None,
+) -> tf.Tensor:
     dtype = op.dtype("output_type")
     rows, columns, diagonal = (
         tf.cast(tf.reshape(value, []), tf.int64) for value in (rows, columns, diagonal)
@@ -550,19 +587,19 @@ def _eye(op, rows, columns, diagonal, batch_shape=None):
 
 
 @register("NonZero", "opset3")
-def _non_zero(op, x):
+def _non_zero(op: Operation, x: tf.Tensor) -> tf.Tensor:
     where = tf.where(x if x.dtype.is_bool else tf.not_equal(x, tf.zeros([], x.dtype)))
     return tf.cast(tf.transpose(where), op.dtype("output_type", tf.int64))
 
 
 @register("CumSum", "opset3")
-def _cum_sum(op, x, axis):
+def _cum_sum(op: Operation, x: tf.Tensor, axis: tf.Tensor) -> tf.Tensor:
     axis = axis_of(op, 1, rank_of(op, x))
     return tf.cumsum(x, axis, op.flag("exclusive", False), op.flag("reverse", False))
 
 
 @register("TopK", ["opset1", "opset3", "opset11"])
-def _top_k(op, x, k):
+def _top_k(op: Operation, x: tf.Tensor, k: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     rank = rank_of(op, x)
     axis = op.axis(op.integer("axis"), rank)
     order = [i for i in range(rank) if i != axis] + [axis]
@@ -581,7 +618,9 @@ def _top_k(op, x, k):
 
 
 @register("Unique", "opset10")
-def _unique(op, x, axis=None):
+def _unique(
+    op: Operation, x: tf.Tensor, axis: tf.Tensor | None = None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     types = op.dtype("index_element_type", tf.int64), op.dtype("count_element_type", tf.int64)
     if axis is None:
         x, axis = tf.reshape(x, [-1]), 0
@@ -609,7 +648,7 @@ def _order_of_slices(x: tf.Tensor, axis: int) -> tf.Tensor:
     order = [axis] + [i for i in range(rank) if i != axis]
     rows = tf.reshape(tf.transpose(x, order), [tf.shape(x)[axis], -1])
 
-    def by_column(i, positions):
+    def by_column(i: int | tf.Tensor, positions: tf.Tensor) -> tuple[int | tf.Tensor, tf.Tensor]:
         column = tf.gather(rows[:, width - 1 - i], positions)
         return i + 1, tf.gather(positions, tf.argsort(column, stable=True))
 
@@ -619,7 +658,9 @@ def _order_of_slices(x: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 @register("SparseFillEmptyRows", "opset16")
-def _sparse_fill_empty_rows(op, values, shape, indices, default):
+def _sparse_fill_empty_rows(
+    op: Operation, values: tf.Tensor, shape: tf.Tensor, indices: tf.Tensor, default: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     rows = tf.SparseTensor(tf.cast(indices, tf.int64), values, tf.cast(shape, tf.int64))
     filled, is_empty = tf.sparse.fill_empty_rows(tf.sparse.reorder(rows), tf.reshape(default, []))
     return tf.cast(filled.indices, indices.dtype), filled.values, is_empty

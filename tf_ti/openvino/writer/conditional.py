@@ -8,13 +8,20 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.openvino.writer.conversion import Node, positions_read, writes
+from tf_ti.openvino.writer.conversion import Node, Value, positions_read, writes
 from tf_ti.openvino.writer.lists import Elements
-from tf_ti.openvino.writer.network import Body, Port, Surroundings, element_type_of, shape_of
+from tf_ti.openvino.writer.network import (
+    Body,
+    Operand,
+    Port,
+    Surroundings,
+    element_type_of,
+    shape_of,
+)
 
 
 @writes("If", "StatelessIf")
-def _if(op, condition, *inputs):
+def _if(op: Node, condition: Operand, *inputs: Value) -> list[Value | None]:
     if op.op.inputs[0].dtype != tf.bool:
         zero = np.zeros([], op.op.inputs[0].dtype.as_numpy_dtype)
         condition = op.add("NotEqual", condition, zero, outputs=[element_type_of(tf.bool)])

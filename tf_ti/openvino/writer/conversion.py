@@ -3,7 +3,7 @@
 import collections
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,7 @@ from tf_ti.openvino.writer.network import (
     Layer,
     Network,
     NoElementType,
+    Operand,
     Port,
     Surroundings,
     Weights,
@@ -25,9 +26,10 @@ from tf_ti.openvino.writer.network import (
 from tf_ti.openvino.writer.states import ASSIGNMENTS, States
 
 # The counterpart of a tensor of the function: the output of a layer, or a constant. The handle of a
-# variable stays a tensor, for those that read it.
-Value: TypeAlias = Port | np.ndarray | tf.Tensor
+# variable stays a tensor, for those that read it; of a TensorList there are `lists.Elements`.
+Value: TypeAlias = Operand | tf.Tensor
 Function = Callable[..., Any]
+_Function = TypeVar("_Function", bound=Function)
 _TABLE: dict[str, Function] = {}
 
 _CALLS = frozenset(["PartitionedCall", "StatefulPartitionedCall"])
@@ -35,14 +37,14 @@ _HARMLESS = _tf.READS | {"Assert", "VarHandleOp"}  # stateful, but no obstacle
 _SMALL = 64  # the most elements of a tensor that is evaluated here, if possible
 
 
-def writes(*op_types: str) -> Callable[[Function], Function]:
+def writes(*op_types: str) -> Callable[[_Function], _Function]:
     """Registers a function that writes the operations of some types.
 
     The function takes the `Node` and the operation's inputs. It returns the output, or a list of
     the first outputs. Outputs that nothing reads may be None.
     """
 
-    def add(function: Function) -> Function:
+    def add(function: _Function) -> _Function:
         _TABLE.update(dict.fromkeys(op_types, function))
         return function
 
@@ -108,7 +110,7 @@ class Node:
             raise self.error(f"input {position} must be a constant")
         return value
 
-    def variable(self, handle: tf.Tensor, dtype: tf.DType) -> np.ndarray | Port:
+    def variable(self, handle: tf.Tensor, dtype: tf.DType) -> Operand:
         """The value that a variable has here."""
         return self.conversion.states.read(self.network, handle, dtype)
 
@@ -116,8 +118,8 @@ class Node:
         """Gives a variable another value."""
         self.conversion.states.assign(self.network, handle, dtype, value)
 
-    def like(self, number: float, output: int = 0) -> np.ndarray:
-        """A number in the dtype of an output."""
+    def like(self, number: float | Sequence[float], output: int = 0) -> np.ndarray:
+        """A number, or several, in the dtype of an output."""
         return np.asarray(number, self.dtype(output))
 
     def layer(self, type: str, *inputs: Any, **fields: Any) -> Layer:
@@ -171,7 +173,7 @@ class Conversion:
         self,
         network: Network,
         function: Any,
-        arguments: Sequence[Value],
+        arguments: Sequence[Value | None],
         results: Sequence[tf.Tensor] | None = None,
     ) -> list[Value]:
         """Writes the operations of a function, in the order in which it assigns its variables.

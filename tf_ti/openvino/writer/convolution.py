@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_ti.openvino.writer import layout
 from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.network import Port, element_type_of
+from tf_ti.openvino.writer.network import Operand, Port, element_type_of
 from tf_ti.openvino.writer.shapes import columns, shape_as
 
 _CHANNELS_LAST = {
@@ -66,11 +66,11 @@ class _Spatial:
         pads = self._op.attr("explicit_paddings")
         return self.of(list(zip(pads[::2], pads[1::2])))
 
-    def second(self, x: Any) -> Any:
+    def second(self, x: Operand) -> Operand:
         """x with its channels second."""
         return layout.channels_second(self._op.network, x, self.count + 2) if self._is_last else x
 
-    def back(self, y: Any) -> Any:
+    def back(self, y: Port) -> Port:
         """The output of a layer as the operation's, with its channels where they are."""
         return layout.channels_last(self._op.network, y, self.count + 2) if self._is_last else y
 
@@ -79,7 +79,7 @@ class _Spatial:
 
 
 @writes("Conv", "Conv2D", "Conv3D", "DepthwiseConv2dNative")
-def _convolution(op, x, filters):
+def _convolution(op: Node, x: Operand, filters: Operand) -> Port:
     spatial = _Spatial(op, op.rank(1) - 2)
     if op.op.type == "Conv" and op.attr("batch_dims") != 1:
         raise op.error("OpenVINO has convolutions with one batch axis alone")
@@ -106,7 +106,7 @@ def _groups(op: Node, channels: int | None) -> int:
     return channels // own if channels and own else 1
 
 
-def _filters(op: Node, filters: Any, groups: int) -> Any:
+def _filters(op: Node, filters: Operand, groups: int) -> Operand:
     """Filters [spatial..., in, out] as OpenVINO's [out, in, spatial...], those of groups apart."""
     count = op.rank(1) - 2
     if groups == 1:
@@ -123,14 +123,14 @@ def _filters(op: Node, filters: Any, groups: int) -> Any:
     return _transposed(op, filters, [count + 1, count + 2, count, *range(count)])
 
 
-def _transposed(op: Node, x: Any, order: list[int]) -> Any:
+def _transposed(op: Node, x: Operand, order: list[int]) -> Operand:
     if isinstance(x, np.ndarray):
         return x.transpose(order)
     return op.add("Transpose", x, np.asarray(order))
 
 
 @writes("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput")
-def _convolution_backprop(op, sizes, filters, y):
+def _convolution_backprop(op: Node, sizes: Operand, filters: Operand, y: Operand) -> Port:
     spatial = _Spatial(op, op.rank(1) - 2)
     strides, dilations = spatial.attr("strides"), spatial.attr("dilations")
     kernel = op.shape(1).as_list()[: spatial.count]
@@ -208,7 +208,7 @@ def _sliced(
     )
 
 
-def _taken(op: Node, values: Any, positions: np.ndarray) -> Any:
+def _taken(op: Node, values: Operand, positions: np.ndarray) -> Port:
     return op.add("Gather", values, positions, np.asarray(0), version="opset8", batch_dims=0)
 
 
@@ -216,7 +216,7 @@ def _taken(op: Node, values: Any, positions: np.ndarray) -> Any:
 
 
 @writes("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D", "MaxPoolV2")
-def _pool(op, x, *windows):
+def _pool(op: Node, x: Operand, *windows: Operand) -> Port:
     spatial = _Spatial(op, 3 if op.op.type.endswith("3D") else 2)
     names = ("ksize", "strides")
     sizes = [op.static(1), op.static(2)] if windows else map(op.attr, names)
@@ -239,7 +239,9 @@ def _pool(op, x, *windows):
 
 
 @writes("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
-def _batch_norm(op, x, scale, offset, mean, variance):
+def _batch_norm(
+    op: Node, x: Operand, scale: Operand, offset: Operand, mean: Operand, variance: Operand
+) -> list[Operand]:
     if op.attr("is_training"):
         raise op.error("OpenVINO has no norm by the mean and variance of a batch (is_training)")
     spatial = _Spatial(op, op.rank(0) - 2)
@@ -257,7 +259,7 @@ def _batch_norm(op, x, scale, offset, mean, variance):
 
 
 @writes("LRN")
-def _lrn(op, x):
+def _lrn(op: Node, x: Operand) -> Port:
     size, bias, beta = 2 * op.attr("depth_radius") + 1, op.attr("bias"), op.attr("beta")
     if bias <= 0:
         raise op.error(f"bias={bias}, but OpenVINO takes the bias for an integer")
@@ -273,32 +275,32 @@ def _lrn(op, x):
 
 
 @writes("DepthToSpace", "SpaceToDepth")
-def _between_depth_and_space(op, x):
+def _between_depth_and_space(op: Node, x: Operand) -> Port:
     spatial = _Spatial(op)
     options = {"block_size": op.attr("block_size"), "mode": "blocks_first"}
     return spatial.back(op.add(op.op.type, spatial.second(x), **options))
 
 
 @writes("BatchToSpaceND", "SpaceToBatchND")
-def _between_batch_and_space(op, x, blocks, pads):
+def _between_batch_and_space(op: Node, x: Operand, blocks: Operand, pads: Operand) -> Port:
     dtype = op.op.inputs[2].dtype.as_numpy_dtype
     values = [np.asarray(op.static(1), dtype), *columns(op, 2, dtype)]
     parts = [_for_all_axes(op, each, fill) for each, fill in zip(values, (1, 0, 0))]
     return op.add(op.op.type.removesuffix("ND"), x, *parts, version="opset2")
 
 
-def _for_all_axes(op: Node, values: Any, fill: int) -> Any:
+def _for_all_axes(op: Node, values: Operand, fill: int) -> Operand:
     """Numbers for the axes after the batch, with one for each other axis."""
     dtype = op.op.inputs[2].dtype.as_numpy_dtype
     rest = op.rank(0) - 1 - op.shape(1)[0]
-    parts = np.asarray([fill], dtype), values, np.asarray([fill] * rest, dtype)
+    before, after = np.asarray([fill], dtype), np.asarray([fill] * rest, dtype)
     if isinstance(values, np.ndarray):
-        return np.concatenate(parts)
-    return op.add("Concat", *parts, axis=0)
+        return np.concatenate([before, values, after])
+    return op.add("Concat", before, values, after, axis=0)
 
 
 @writes("ResizeBilinear", "ResizeNearestNeighbor")
-def _resize(op, x, size):
+def _resize(op: Node, x: Operand, size: Operand) -> Port:
     is_linear = op.op.type == "ResizeBilinear"
     centers = "half_pixel" if is_linear else "tf_half_pixel_for_nn"
     aligned = op.attr("align_corners")

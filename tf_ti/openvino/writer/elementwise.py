@@ -3,8 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from tf_ti.openvino.writer.conversion import writes
-from tf_ti.openvino.writer.network import element_type_of
+from tf_ti.openvino.element_types import ElementType
+from tf_ti.openvino.writer.conversion import Node, Value, writes
+from tf_ti.openvino.writer.network import Operand, Port, element_type_of
 
 _UNARY = {
     "Abs": "Abs",
@@ -87,17 +88,17 @@ _register()
     "EnsureShape",
     "PlaceholderWithDefault",
 )
-def _identity(op, x):
+def _identity(op: Node, x: Value) -> Value:
     return x
 
 
 @writes("IdentityN")
-def _identity_n(op, *inputs):
+def _identity_n(op: Node, *inputs: Value) -> list[Value]:
     return list(inputs)
 
 
 @writes("Cast")
-def _cast(op, x):
+def _cast(op: Node, x: Operand) -> Operand:
     source, target = op.op.inputs[0].dtype, op.op.outputs[0].dtype
     kind = element_type_of(target)
     if source == target:
@@ -109,22 +110,22 @@ def _cast(op, x):
 
 
 @writes("Square")
-def _square(op, x):
+def _square(op: Node, x: Operand) -> Port:
     return op.add("Multiply", x, x)
 
 
 @writes("Rsqrt")
-def _rsqrt(op, x):
+def _rsqrt(op: Node, x: Operand) -> Port:
     return op.add("Divide", op.like(1), op.add("Sqrt", x))
 
 
 @writes("Reciprocal", "Inv")
-def _reciprocal(op, x):
+def _reciprocal(op: Node, x: Operand) -> Port:
     return op.add("Divide", op.like(1), x)
 
 
 @writes("Log1p")
-def _log1p(op, x):
+def _log1p(op: Node, x: Operand) -> Port:
     # Near 0 as 2 atanh(x / (x + 2)), which is precise there.
     near = op.add("Atanh", op.add("Divide", x, op.add("Add", x, op.like(2))), version="opset4")
     near = op.add("Multiply", near, op.like(2))
@@ -134,51 +135,51 @@ def _log1p(op, x):
 
 
 @writes("Expm1")
-def _expm1(op, x):
+def _expm1(op: Node, x: Operand) -> Port:
     # The difference exp(x) - 1 would lose digits near 0.
     half = op.add("Tanh", op.add("Multiply", x, op.like(0.5)))
     return op.add("Multiply", half, op.add("Add", op.add("Exp", x), op.like(1)))
 
 
 @writes("Erfc")
-def _erfc(op, x):
+def _erfc(op: Node, x: Operand) -> Port:
     return op.add("Subtract", op.like(1), op.add("Erf", x))
 
 
 @writes("Round", "Rint")
-def _round(op, x):
+def _round(op: Node, x: Operand) -> Operand:
     if op.op.inputs[0].dtype.is_integer:
         return x
     return op.add("Round", x, version="opset5", mode="half_to_even")
 
 
 @writes("Elu")
-def _elu(op, x):
+def _elu(op: Node, x: Operand) -> Port:
     return op.add("Elu", x, alpha=1.0)
 
 
 @writes("Selu")
-def _selu(op, x):
+def _selu(op: Node, x: Operand) -> Port:
     return op.add("Selu", x, op.like(1.6732632423543772), op.like(1.0507009873554805))
 
 
 @writes("Relu6")
-def _relu6(op, x):
+def _relu6(op: Node, x: Operand) -> Port:
     return op.add("Clamp", x, min=0.0, max=6.0)
 
 
 @writes("LeakyRelu")
-def _leaky_relu(op, x):
+def _leaky_relu(op: Node, x: Operand) -> Port:
     return op.add("PRelu", x, op.like(op.attr("alpha")).reshape(1))
 
 
 @writes("ClipByValue")
-def _clip(op, x, least, most):
+def _clip(op: Node, x: Operand, least: Operand, most: Operand) -> Port:
     return op.add("Maximum", op.add("Minimum", x, most), least)
 
 
 @writes("FloorDiv")
-def _floor_div(op, x, y):
+def _floor_div(op: Node, x: Operand, y: Operand) -> Port:
     if op.op.inputs[0].dtype.is_floating:
         return op.add("Floor", op.add("Divide", x, y))
     # OpenVINO's CPU plugin always rounds quotients of integers towards zero.
@@ -186,19 +187,19 @@ def _floor_div(op, x, y):
 
 
 @writes("Div", "TruncateDiv")
-def _div(op, x, y):
+def _div(op: Node, x: Operand, y: Operand) -> Port:
     return op.add("Divide", x, y, m_pythondiv=False)
 
 
 @writes("DivNoNan")
-def _div_no_nan(op, x, y):
+def _div_no_nan(op: Node, x: Operand, y: Operand) -> Port:
     is_zero = op.add("Equal", y, op.like(0), outputs=_BOOLEAN)
     quotient = op.add("Divide", x, op.add("Select", is_zero, op.like(1), y, outputs=_kind(op)))
     return op.add("Select", is_zero, op.like(0), quotient, outputs=_kind(op))
 
 
 @writes("AddN")
-def _add_n(op, *inputs):
+def _add_n(op: Node, *inputs: Operand) -> Operand:
     total = inputs[0]
     for value in inputs[1:]:
         total = op.add("Add", total, value)
@@ -206,7 +207,7 @@ def _add_n(op, *inputs):
 
 
 @writes("SelectV2")
-def _select(op, condition, x, y):
+def _select(op: Node, condition: Operand, x: Operand, y: Operand) -> Port:
     if op.op.outputs[0].dtype.is_bool:
         # OpenVINO's CPU plugin may fail to compile a Select of booleans in a body.
         x = op.add("LogicalAnd", condition, x)
@@ -216,18 +217,18 @@ def _select(op, condition, x, y):
 
 
 @writes("Select")
-def _select_rows(op, condition, x, y):
+def _select_rows(op: Node, condition: Operand, x: Operand, y: Operand) -> Port:
     if op.rank(0) == 1 and op.rank(1) > 1:
         condition = op.add("Unsqueeze", condition, np.arange(1, op.rank(1)))
     return _select(op, condition, x, y)
 
 
 @writes("BiasAdd", "BiasAddV1")
-def _bias_add(op, x, bias):
+def _bias_add(op: Node, x: Operand, bias: Operand) -> Port:
     if op.op.type == "BiasAdd" and op.attr("data_format") == "NCHW":
         bias = op.add("Unsqueeze", bias, np.arange(1, op.rank(0) - 1))
     return op.add("Add", x, bias)
 
 
-def _kind(op):
+def _kind(op: Node) -> list[ElementType]:
     return [element_type_of(op.op.outputs[0].dtype)]

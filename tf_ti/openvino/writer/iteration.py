@@ -12,7 +12,7 @@ from tf_ti import _tf
 from tf_ti.openvino.element_types import ElementType
 from tf_ti.openvino.errors import shown
 from tf_ti.openvino.model import OWN_PORT, RANGE
-from tf_ti.openvino.writer.conversion import Node, positions_read, writes
+from tf_ti.openvino.writer.conversion import Node, Value, positions_read, writes
 from tf_ti.openvino.writer.lists import Elements
 from tf_ti.openvino.writer.network import (
     Body,
@@ -90,7 +90,7 @@ def check_effects(op: Node, graphs: Iterable[Any]) -> None:
 
 
 @writes("TfTi>TensorIterator", "TfTi>StatelessTensorIterator")
-def _iterate(op, *inputs):
+def _iterate(op: Node, *inputs: Value) -> list[Value | None]:
     return _Loop(op, list(inputs)).write()
 
 

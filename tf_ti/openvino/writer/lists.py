@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.network import Port, element_type_of
+from tf_ti.openvino.writer.network import Operand, Port, element_type_of
 from tf_ti.openvino.writer.shapes import shape_as, take
 
 _FIRST = np.asarray(0)
@@ -55,14 +55,14 @@ class Elements:
         return self.zeros(op) if self.stacked is None else self.stacked
 
 
-def _as_int64(op: Node, x: Any) -> Any:
+def _as_int64(op: Node, x: Operand) -> Operand:
     if isinstance(x, np.ndarray):
         return x.astype(np.int64)
     return op.add("Convert", x, outputs=[element_type_of(tf.int64)], destination_type="i64")
 
 
 @writes("EmptyTensorList", "TensorListReserve")
-def _zeros(op, element_shape, count):
+def _zeros(op: Node, element_shape: Operand, count: Operand) -> Elements:
     shape = tf.TensorShape(None)
     known = tf.get_static_value(op.op.inputs[0], partial=True)
     if known is not None and np.ndim(known):
@@ -73,28 +73,28 @@ def _zeros(op, element_shape, count):
 
 
 @writes("TensorListFromTensor")
-def _from_tensor(op, stacked, element_shape):
+def _from_tensor(op: Node, stacked: Operand, element_shape: Operand) -> Elements:
     shape = op.shape(0)[1:]
     return Elements(op.op.get_attr("element_dtype"), shape, stacked)
 
 
 @writes("TensorListStack")
-def _stack(op, elements, element_shape):
+def _stack(op: Node, elements: Elements, element_shape: Operand) -> Operand:
     return elements.values(op)
 
 
 @writes("TensorListGetItem")
-def _get(op, elements, index, element_shape):
+def _get(op: Node, elements: Elements, index: Operand, element_shape: Operand) -> Port:
     return take(op, elements.values(op), index, _FIRST)
 
 
 @writes("TensorListGather")
-def _gather(op, elements, indices, element_shape):
+def _gather(op: Node, elements: Elements, indices: Operand, element_shape: Operand) -> Port:
     return take(op, elements.values(op), indices, _FIRST)
 
 
 @writes("TensorListSetItem")
-def _set(op, elements, index, item):
+def _set(op: Node, elements: Elements, index: Operand, item: Operand) -> Elements:
     stacked = elements.stacked
     if stacked is None:
         stacked = elements.zeros(op, shape_as(op, item))
@@ -112,7 +112,7 @@ def _set(op, elements, index, item):
 
 
 @writes("TensorListPushBack")
-def _push_back(op, elements, item):
+def _push_back(op: Node, elements: Elements, item: Operand) -> Elements:
     row = op.add("Unsqueeze", item, np.asarray([0]))
     if elements.stacked is None:
         if not isinstance(elements.count, np.ndarray) or elements.count:
@@ -122,20 +122,20 @@ def _push_back(op, elements, item):
 
 
 @writes("TfTi>ListIndex")
-def _checked(op, index, size):
+def _checked(op: Node, index: Operand, size: Operand) -> Operand:
     return index
 
 
 @writes("TensorListLength")
-def _length(op, elements):
+def _length(op: Node, elements: Elements) -> Operand:
     return elements.count if elements.stacked is None else _count(op, elements.stacked, tf.int32)
 
 
-def _count(op: Node, stacked: Any, dtype: tf.DType) -> Port:
+def _count(op: Node, stacked: Operand, dtype: tf.DType) -> Port:
     return take(op, shape_as(op, stacked, dtype), _FIRST, _FIRST)
 
 
-def at_least(op: Node, stacked: Port, count: Any, rank: int | None) -> Port:
+def at_least(op: Node, stacked: Port, count: Operand, rank: int | None) -> Port:
     """The elements, of a rank, with zeros after them, so that there are at least so many."""
     if rank is None:
         raise op.error("the rank of what is written to its TensorArray must be known")

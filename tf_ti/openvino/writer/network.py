@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from xml.etree import ElementTree
 
 import numpy as np
@@ -91,6 +91,10 @@ class Port:
                 found.add(layer.id)
                 stack += layer.inputs
         return False
+
+
+# What a layer reads: the output of another one, or a constant.
+Operand: TypeAlias = Port | np.ndarray
 
 
 @dataclasses.dataclass(eq=False)

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.network import element_type_of
+from tf_ti.openvino.writer.conversion import Node, Value, writes
+from tf_ti.openvino.writer.network import Port, element_type_of
 
 
 def _written(op: Node, function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
@@ -19,7 +19,7 @@ def _written(op: Node, function: Callable[..., Any], inputs: Sequence[Any]) -> l
 
 
 @writes("TfTi>EmbeddingBagGrad", "TfTi>ResourceEmbeddingBagGrad")
-def _rows_touched(op, *inputs):
+def _rows_touched(op: Node, *inputs: Value) -> list[Port]:
     """The rows that bags touch, and more: those of padding, and of what is in no bag."""
     named = _tf.inputs_by_name(op.op, inputs)
     given = [*named["indices"], *named["default_index"]]
@@ -40,8 +40,8 @@ def _rows_touched(op, *inputs):
 
 
 @writes("TfTi>EmbeddingBagSlots")
-def _positions(op, *inputs):
-    def positions(num_emb, rows, indices):
+def _positions(op: Node, *inputs: Value) -> list[Any]:
+    def positions(num_emb: tf.Tensor, rows: tf.Tensor, indices: tf.Tensor) -> list[tf.Tensor]:
         flat = tf.reshape(indices, [-1])
         place = tf.minimum(tf.searchsorted(rows, flat), tf.size(rows) - 1)
         found = tf.where(tf.equal(tf.gather(rows, place), flat), place, -1)
@@ -51,12 +51,12 @@ def _positions(op, *inputs):
 
 
 @writes("TfTi>EmbeddingBagPartition")
-def _partition(op, *inputs):
+def _partition(op: Node, *inputs: Value) -> list[Any]:
     """All shards get an id for each index, and all bags, as in XLA."""
     num_shards, padding = op.attr("num_shards"), op.attr("padding_idx")
     dtype = op.op.get_attr("Tlocal")
 
-    def partition(num_emb, *rest):
+    def partition(num_emb: tf.Tensor, *rest: tf.Tensor) -> list[tf.Tensor]:
         named = _tf.inputs_by_name(op.op, [num_emb, *rest])
         ids = tf.cast(tf.reshape(*named["indices"], [-1]), tf.int64)
         begins, ends = _ranges(op, named)

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.openvino.element_types import ElementType
-from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.network import Port, element_type_of
+from tf_ti.openvino.writer.conversion import Node, Value, writes
+from tf_ti.openvino.writer.network import Operand, Port, element_type_of
 from tf_ti.openvino.writer.shapes import shape_as, take
 
 _BOOLEAN = [element_type_of(tf.bool)]
@@ -23,7 +23,7 @@ _END = np.iinfo(np.int64).max
 
 
 @writes(*(f"TfTi>{prefix}{name}" for prefix in ("", "Resource") for name in _KINDS))
-def _bag(op, *inputs):
+def _bag(op: Node, *inputs: Value) -> Port:
     named = _tf.inputs_by_name(op.op, inputs)
     kind = _KINDS[op.op.type.removeprefix("TfTi>").removeprefix("Resource")]
     (indices,), bounds = named["indices"], named.get("offsets", named.get("segment_ids"))
@@ -35,7 +35,7 @@ def _bag(op, *inputs):
 
 
 @writes("TfTi>EmbeddingBags", "TfTi>ResourceEmbeddingBags")
-def _several(op, *inputs):
+def _several(op: Node, *inputs: Value) -> list[Port]:
     named = _tf.inputs_by_name(op.op, inputs)
     lists = {name: iter(values) for name, values in named.items()}
     kinds, padding = op.attr("bags"), op.attr("padding_idx")
@@ -59,7 +59,7 @@ def _several(op, *inputs):
     return found
 
 
-def _pooled(op: Node, table: Any, bags: "_Bags", reduction: str) -> Any:
+def _pooled(op: Node, table: Value, bags: "_Bags", reduction: str) -> Port:
     """The bags of a table, reduced."""
     if op.op.type.startswith("TfTi>Resource"):
         table = op.variable(table, op.op.get_attr("T"))
@@ -155,7 +155,7 @@ class _Bags:
         weights = op.add("Select", is_padding, op.like(0), ones, outputs=self._kinds)
         return self._replace(indices=indices, weights=weights, is_padding=is_padding)
 
-    def reduce(self, table: Any, reduction: str) -> Any:
+    def reduce(self, table: Operand, reduction: str) -> Port:
         if self.default_index is not None and not self._takes_default(reduction):
             result = self._replace(default_index=None).reduce(table, reduction)
             return self._filled(result, self._default_row(table))
@@ -179,7 +179,7 @@ class _Bags:
             return self.weights is None or self.extents.is_fully_defined()
         return reduction == "mean" and self.weights is None and self.kind != "segments"
 
-    def _default_row(self, table: Any) -> Any:
+    def _default_row(self, table: Operand) -> Port:
         op, index = self.op, self.default_index
         if isinstance(index, np.ndarray):
             return take(op, table, index, np.asarray(0))
@@ -187,7 +187,7 @@ class _Bags:
         is_none = op.add("Less", index, self._zero(), outputs=_BOOLEAN)
         return op.add("Select", is_none, op.like(0), row, outputs=self._kinds)
 
-    def _filled(self, result: Any, row: Any) -> Any:
+    def _filled(self, result: Port, row: Operand) -> Port:
         """The result with a row in place of those of empty bags."""
         if self.kind == "packed" and self.is_padding is None:
             if self.extents[1]:
@@ -204,7 +204,7 @@ class _Bags:
             is_empty = self.op.add("Equal", count, self.op.like(0), outputs=_BOOLEAN)
         return self.op.add("Select", is_empty, row, result, outputs=self._kinds)
 
-    def _max(self, table: Any) -> Any:
+    def _max(self, table: Operand) -> Port:
         op, kind = self.op, self._kinds[0]
         least = -np.inf if kind.is_floating else np.iinfo(kind.dtype).min
         rows = op.add("Gather", table, self.indices, np.asarray(0), version="opset8", batch_dims=0)
@@ -222,7 +222,7 @@ class _Bags:
             )
         return self._filled(most, op.like(0))
 
-    def _num_bags(self) -> Any:
+    def _num_bags(self) -> Port:
         """The number of bags, as a vector in int64."""
         if self.kind == "offsets":
             return shape_as(self.op, self.bounds)
@@ -232,7 +232,7 @@ class _Bags:
             count = self.op.add("Convert", count, outputs=[kind], destination_type=kind.name)
         return self.op.add("Reshape", count, np.asarray([1]), special_zero=False)
 
-    def _bag_numbers(self) -> Any:
+    def _bag_numbers(self) -> Operand:
         """The number of each index's bag."""
         if self.kind == "segments":
             return self.bounds
@@ -248,13 +248,13 @@ class _Bags:
         )
         return op.add("Subtract", place, self._zero() + 1)
 
-    def _extents_of_row(self, table: Any) -> Any:
+    def _extents_of_row(self, table: Operand) -> Port:
         last = np.asarray([_END])
         one = np.asarray([1])
         shape = shape_as(self.op, table)
         return self.op.add("Slice", shape, one, last, one, np.asarray([0]), version="opset8")
 
-    def _sum(self, table: Any) -> Any:
+    def _sum(self, table: Operand) -> Port:
         names = {
             "offsets": "EmbeddingBagOffsetsSum",
             "packed": "EmbeddingBagPackedSum",
@@ -265,7 +265,7 @@ class _Bags:
             return self._sum_of_products(table)
         return self._pool(names[self.kind], table)
 
-    def _sum_of_products(self, table: Any) -> Any:
+    def _sum_of_products(self, table: Operand) -> Port:
         """Sums rows that are multiplied by their weights first.
 
         OpenVINO's CPU plugin takes no weights if their number is unknown. And weights of segments
@@ -278,7 +278,7 @@ class _Bags:
             return op.add("ReduceSum", rows, np.asarray([1]), keep_dims=False)
         return self._replace(indices=self._numbers(), weights=None)._sum(rows)
 
-    def _pool(self, type: str, table: Any, reduction: str | None = None) -> Any:
+    def _pool(self, type: str, table: Operand, reduction: str | None = None) -> Port:
         parts = [self.bounds, self.num_segments, self.default_index, self.weights]
         if self.weights is not None and self.default_index is None and self.kind != "packed":
             parts[2] = self._zero() - 1
@@ -289,7 +289,7 @@ class _Bags:
             type, *inputs, version="opset15", outputs=self._kinds, reduction=reduction
         )
 
-    def _ratio(self, table: Any, reduction: str) -> Any:
+    def _ratio(self, table: Operand, reduction: str) -> Port:
         """The weighted sum divided by the sum of weights, or by the root of the sum of squares."""
         op = self.op
         weights = self._ones() if self.weights is None else self.weights
@@ -303,11 +303,11 @@ class _Bags:
         ratio = op.add("Divide", self._sum(table), divisor)
         return op.add("Select", is_zero, op.like(0), ratio, outputs=self._kinds)
 
-    def _ones(self) -> Any:
+    def _ones(self) -> Port:
         shape = shape_as(self.op, self.indices)
         return self.op.add("Broadcast", self.op.like(1), shape, version="opset3", mode="numpy")
 
-    def _sum_of(self, values: Any) -> Any:
+    def _sum_of(self, values: Operand) -> Port:
         """The sum of each bag's numbers, beside its row."""
         op, rank = self.op, self._rank_of_table()
         column = op.add("Reshape", values, np.asarray([-1, 1]), special_zero=False)
@@ -317,7 +317,7 @@ class _Bags:
             return op.add("Unsqueeze", total, np.arange(2, rank))
         return op.add("Squeeze", total, np.asarray([1])) if rank == 1 else total
 
-    def _beside_rows(self, values: Any) -> Any:
+    def _beside_rows(self, values: Operand) -> Operand:
         """Numbers of the indices, in the rank of the rows that are gathered."""
         rank = self._rank_of_table()
         if rank == 1:
@@ -330,7 +330,7 @@ class _Bags:
             raise self.op.error("the rank of its table must be known")
         return rank
 
-    def _numbers(self) -> Any:
+    def _numbers(self) -> Port:
         """The numbers of the indices from 0 on, in their shape."""
         op, dtype = self.op, self._index_type
         kind = element_type_of(dtype)

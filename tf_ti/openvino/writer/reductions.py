@@ -1,10 +1,12 @@
 """Matrix products, reductions, sums along axes, largest and smallest numbers."""
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
-from tf_ti.openvino.writer.conversion import writes
-from tf_ti.openvino.writer.network import element_type_of
+from tf_ti.openvino.writer.conversion import Node, writes
+from tf_ti.openvino.writer.network import Operand, Port, element_type_of
 from tf_ti.openvino.writer.shapes import shape_as
 
 _REDUCTIONS = {
@@ -20,7 +22,7 @@ _REDUCTIONS = {
 
 
 @writes(*_REDUCTIONS)
-def _reduce(op, x, axes):
+def _reduce(op: Node, x: Operand, axes: Operand) -> Operand:
     known = op.known(1)
     if known is not None:
         axes = np.asarray(known, np.int64).reshape(-1)
@@ -30,38 +32,38 @@ def _reduce(op, x, axes):
 
 
 @writes("MatMul")
-def _matmul(op, x, y):
+def _matmul(op: Node, x: Operand, y: Operand) -> Port:
     sides = {name: op.attr(name) for name in ("transpose_a", "transpose_b")}
     return op.add("MatMul", x, y, **sides)
 
 
 @writes("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
-def _batch_matmul(op, x, y):
+def _batch_matmul(op: Node, x: Operand, y: Operand) -> Port:
     return op.add("MatMul", x, y, transpose_a=op.attr("adj_x"), transpose_b=op.attr("adj_y"))
 
 
 @writes("Einsum")
-def _einsum(op, *inputs):
+def _einsum(op: Node, *inputs: Operand) -> Port:
     return op.add("Einsum", *inputs, version="opset7", equation=op.attr("equation"))
 
 
 @writes("Softmax")
-def _softmax(op, x):
+def _softmax(op: Node, x: Operand) -> Port:
     return op.add("Softmax", x, version="opset8", axis=-1)
 
 
 @writes("LogSoftmax")
-def _log_softmax(op, x):
+def _log_softmax(op: Node, x: Operand) -> Port:
     return op.add("LogSoftmax", x, version="opset5", axis=-1)
 
 
 @writes("Cumsum")
-def _cumsum(op, x, axis):
+def _cumsum(op: Node, x: Operand, axis: Operand) -> Port:
     flags = {name: op.attr(name) for name in ("exclusive", "reverse")}
     return op.add("CumSum", x, axis, version="opset3", **flags)
 
 
-def _top(op, x, count, axis, mode, position):
+def _top(op: Node, x: Operand, count: Operand, axis: int, mode: str, position: int) -> list[Port]:
     kinds = [element_type_of(op.op.inputs[0].dtype), element_type_of(op.op.outputs[position].dtype)]
     return op.layer(
         "TopK",
@@ -78,7 +80,7 @@ def _top(op, x, count, axis, mode, position):
 
 
 @writes("ArgMax", "ArgMin")
-def _arg_max(op, x, axis):
+def _arg_max(op: Node, x: Operand, axis: Operand) -> Port:
     axis, dtype = int(op.static(1)), op.op.outputs[0].dtype
     if dtype not in (tf.int32, tf.int64):
         raise op.error(f"indices of {dtype.name} are not supported")
@@ -90,13 +92,13 @@ def _arg_max(op, x, axis):
 
 
 @writes("TopKV2")
-def _top_k(op, x, count):
+def _top_k(op: Node, x: Operand, count: Operand) -> list[Port]:
     if op.op.outputs[1].dtype not in (tf.int32, tf.int64):
         raise op.error(f"indices of {op.op.outputs[1].dtype.name} are not supported")
     return _top(op, x, count, -1, "max", 1)
 
 
-_SEGMENTS = {
+_SEGMENTS: dict[str, tuple[str, Callable[[tf.DType], float]]] = {
     "UnsortedSegmentMax": ("max", lambda dtype: dtype.min),
     "UnsortedSegmentMin": ("min", lambda dtype: dtype.max),
     "UnsortedSegmentProd": ("prod", lambda dtype: 1),
@@ -105,7 +107,7 @@ _SEGMENTS = {
 
 
 @writes(*_SEGMENTS)
-def _segments(op, x, numbers, count):
+def _segments(op: Node, x: Operand, numbers: Operand, count: Operand) -> Port:
     reduction, neutral = _SEGMENTS[op.op.type]
     first, one = np.asarray([0]), np.asarray([1])
     rank, last = op.rank(1), np.asarray([np.iinfo(np.int64).max])
@@ -133,7 +135,7 @@ def _segments(op, x, numbers, count):
 
 
 @writes("LowerBound", "UpperBound")
-def _bound(op, sequence, values):
+def _bound(op: Node, sequence: Operand, values: Operand) -> Port:
     kind = element_type_of(op.op.outputs[0].dtype)
     return op.add(
         "SearchSorted",

@@ -185,7 +185,7 @@ def _of_keras(model: Any, specs: Sequence[Any] | None) -> ConcreteFunction:
         names = [*inspect.signature(model.call).parameters][: len(specs)]
         specs = [_with_name(spec, name) for spec, name in itertools.zip_longest(specs, names)]
 
-        def arguments(*given):
+        def arguments(*given: Any) -> Sequence[Any]:
             return given
 
     elif inputs:
@@ -193,7 +193,7 @@ def _of_keras(model: Any, specs: Sequence[Any] | None) -> ConcreteFunction:
         # A Sequential model, which has one input, may lack `input`.
         structure = getattr(model, "input", inputs[0])
 
-        def arguments(*given):
+        def arguments(*given: Any) -> Sequence[Any]:
             # By identity: Keras and TensorFlow flatten an OrderedDict in different orders.
             by_id = {id(own): tensor for own, tensor in zip(inputs, given)}
             return [tf.nest.map_structure(lambda own: by_id[id(own)], structure)]
@@ -201,7 +201,7 @@ def _of_keras(model: Any, specs: Sequence[Any] | None) -> ConcreteFunction:
     else:
         raise ValueError(f"input_signature must be given: {model.name!r} has no inputs of its own")
 
-    def call(*given):
+    def call(*given: Any) -> Any:
         # Where there is a GPU, Keras's loops run, unless a CPU is asked for.
         with _our_loops(model), tf.device("CPU"):
             return model(*arguments(*given), training=False)

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti import _tf
+from tf_ti.openvino.element_types import ElementType
 from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.network import Port, element_type_of
+from tf_ti.openvino.writer.network import Operand, Port, element_type_of
 from tf_ti.openvino.writer.shapes import broadcast, shape_as
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -22,10 +23,12 @@ _CELLS: dict[str, Callable[..., Any]] = {
 }
 # The activations of OpenVINO's cells. Its CPU plugin refuses other ones.
 _ACTIVATIONS = frozenset(["relu", "sigmoid", "tanh"])
+# What a step hands on: the states, and the last output, if masked steps hold it.
+_Carry = tuple[list[tf.Tensor], tf.Tensor | tuple[()]]
 
 
 @writes("TfTi>RecurrentSequence")
-def _sequence(op, *inputs):
+def _sequence(op: Node, *inputs: Operand) -> list[Operand]:
     return _Sequence(op, list(inputs)).write()
 
 
@@ -139,7 +142,7 @@ class _Sequence:
             ]
         return [y, *last]
 
-    def _port_type(self):
+    def _port_type(self) -> ElementType:
         return (
             self.x.element_type
             if isinstance(self.x, Port)
@@ -169,7 +172,7 @@ class _Sequence:
         op, hold = self.op, self.op.attr("hold_output")
         cell, options = _CELLS[self.kind], self._options()
 
-        def run(x, *given):
+        def run(x: tf.Tensor, *given: tf.Tensor) -> list[tf.Tensor]:
             states, rest = list(given[: len(self.states)]), list(given[len(self.states) :])
             w, r, b = rest[:3]
             if mask is not None:
@@ -180,7 +183,7 @@ class _Sequence:
                 valid = None
             x = x if valid is None else tf.where(valid[..., tf.newaxis], x, tf.zeros([], x.dtype))
 
-            def step(carry, element):
+            def step(carry: _Carry, element: tuple[tf.Tensor, ...]) -> tuple[_Carry, tf.Tensor]:
                 old, before = carry
                 new = cell(element[0], *old, w, r, b, **options)
                 new = list(new) if isinstance(new, tuple) else [new]

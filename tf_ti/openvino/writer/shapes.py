@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_ti.openvino.writer import layout
 from tf_ti.openvino.writer.conversion import Node, writes
-from tf_ti.openvino.writer.network import Port, element_type_of
+from tf_ti.openvino.writer.network import Operand, Port, element_type_of
 
 _LAST = np.iinfo(np.int64).max
 
@@ -18,32 +18,32 @@ def _integers(value: Any) -> np.ndarray:
 
 def _axis(op: Node, position: int, axis: int, more: int = 0) -> int:
     """An axis counted from 0, of a tensor with `more` dimensions than the input."""
-    return int(axis) % (op.rank(position) + more) if int(axis) < 0 else int(axis)
+    return axis % (op.rank(position) + more) if axis < 0 else axis
 
 
-def shape_as(op: Node, x: Any, dtype: tf.DType = tf.int64) -> Port:
+def shape_as(op: Node, x: Operand, dtype: tf.DType = tf.int64) -> Port:
     """Adds a layer that returns the extents of a tensor."""
     kind = element_type_of(dtype)
     return op.add("ShapeOf", x, version="opset3", outputs=[kind], output_type=kind.name)
 
 
 @writes("Shape")
-def _shape(op, x):
+def _shape(op: Node, x: Operand) -> Port:
     return shape_as(op, x, op.op.outputs[0].dtype)
 
 
 @writes("Size")
-def _size(op, x):
+def _size(op: Node, x: Operand) -> Port:
     return op.add("ReduceProd", shape_as(op, x, op.op.outputs[0].dtype), _integers([0]))
 
 
 @writes("Rank")
-def _rank(op, x):
+def _rank(op: Node, x: Operand) -> np.ndarray:
     return np.asarray(op.rank(0), np.int32)
 
 
 @writes("Reshape")
-def _reshape(op, x, shape):
+def _reshape(op: Node, x: Operand, shape: Operand) -> Operand:
     known = op.known(1)
     if isinstance(x, np.ndarray) and known is not None:
         return x.reshape(known)
@@ -51,13 +51,13 @@ def _reshape(op, x, shape):
 
 
 @writes("ExpandDims")
-def _expand_dims(op, x, axis):
+def _expand_dims(op: Node, x: Operand, axis: Operand) -> Operand:
     axis = _integers(op.static(1)).reshape(-1)
     return np.expand_dims(x, *axis) if isinstance(x, np.ndarray) else op.add("Unsqueeze", x, axis)
 
 
 @writes("Squeeze")
-def _squeeze(op, x):
+def _squeeze(op: Node, x: Operand) -> Operand:
     axes = op.attr("squeeze_dims")
     if not axes:
         if not op.shape(0).is_fully_defined():
@@ -67,7 +67,7 @@ def _squeeze(op, x):
 
 
 @writes("Transpose")
-def _transpose(op, x, order):
+def _transpose(op: Node, x: Operand, order: Operand) -> Operand:
     known = op.known(1)
     if isinstance(x, np.ndarray) and known is not None:
         return x.transpose(known)
@@ -76,21 +76,21 @@ def _transpose(op, x, order):
 
 
 @writes("ConcatV2")
-def _concat(op, *inputs):
+def _concat(op: Node, *inputs: Operand) -> Port:
     *parts, _ = inputs
-    axis = _axis(op, 0, op.static(len(parts)))
+    axis = _axis(op, 0, int(op.static(len(parts))))
     return op.add("Concat", *parts, axis=axis)
 
 
 @writes("Pack")
-def _pack(op, *inputs):
+def _pack(op: Node, *inputs: Operand) -> Port:
     axis = _axis(op, 0, op.attr("axis"), more=1)
     parts = [op.add("Unsqueeze", x, _integers([axis])) for x in inputs]
     return op.add("Concat", *parts, axis=axis)
 
 
 @writes("Unpack")
-def _unpack(op, x):
+def _unpack(op: Node, x: Operand) -> list[Port | None]:
     axis = _integers(op.attr("axis"))
     return [
         take(op, x, _integers(k), axis) if op.is_used(k) else None
@@ -98,13 +98,13 @@ def _unpack(op, x):
     ]
 
 
-def take(op: Node, x: Any, index: Any, axis: Any) -> Port:
+def take(op: Node, x: Operand, index: Operand, axis: Operand) -> Port:
     """Adds a layer that takes the element at an index of an axis, and drops the axis."""
     return op.add("Gather", x, index, axis, version="opset8", batch_dims=0)
 
 
 @writes("Split")
-def _split(op, axis, x):
+def _split(op: Node, axis: Operand, x: Operand) -> list[Port]:
     count = len(op.op.outputs)
     kinds = [element_type_of(op.op.outputs[0].dtype)] * count
     layer = op.layer("Split", x, _integers(op.static(0)), outputs=kinds, num_splits=count)
@@ -112,34 +112,34 @@ def _split(op, axis, x):
 
 
 @writes("SplitV")
-def _split_v(op, x, lengths, axis):
+def _split_v(op: Node, x: Operand, lengths: Operand, axis: Operand) -> list[Port]:
     kinds = [element_type_of(op.op.outputs[0].dtype)] * len(op.op.outputs)
     return op.layer("VariadicSplit", x, _integers(op.static(2)), lengths, outputs=kinds).outputs
 
 
 @writes("GatherV2")
-def _gather(op, x, indices, axis):
+def _gather(op: Node, x: Operand, indices: Operand, axis: Operand) -> Port:
     batch_dims = op.attr("batch_dims")
     return op.add("Gather", x, indices, axis, version="opset8", batch_dims=batch_dims)
 
 
 @writes("GatherNd")
-def _gather_nd(op, x, indices):
+def _gather_nd(op: Node, x: Operand, indices: Operand) -> Port:
     return op.add("GatherND", x, indices, version="opset8", batch_dims=0)
 
 
 @writes("Tile")
-def _tile(op, x, multiples):
+def _tile(op: Node, x: Operand, multiples: Operand) -> Port:
     return op.add("Tile", x, multiples)
 
 
 @writes("BroadcastTo")
-def _broadcast_to(op, x, shape):
+def _broadcast_to(op: Node, x: Operand, shape: Operand) -> Port:
     return broadcast(op, x, shape)
 
 
 @writes("BroadcastArgs")
-def _broadcast_args(op, *shapes):
+def _broadcast_args(op: Node, *shapes: Operand) -> Port:
     """Where one of the shapes has the extent 1, that of the other.
 
     Where they do not go together it is -1, which is an error in who broadcasts to it.
@@ -165,16 +165,16 @@ def _broadcast_args(op, *shapes):
 
 
 @writes("Fill")
-def _fill(op, shape, value):
+def _fill(op: Node, shape: Operand, value: Operand) -> Port:
     return broadcast(op, value, shape)
 
 
-def broadcast(op: Node, x: Any, shape: Any) -> Port:
+def broadcast(op: Node, x: Operand, shape: Operand) -> Port:
     return op.add("Broadcast", x, shape, version="opset3", mode="numpy")
 
 
 @writes("ZerosLike", "OnesLike")
-def _like(op, x):
+def _like(op: Node, x: Operand) -> Port:
     value = op.like(op.op.type == "OnesLike")
     shape = op.shape(0)
     if shape.is_fully_defined():
@@ -183,7 +183,7 @@ def _like(op, x):
 
 
 @writes("Range")
-def _range(op, start, limit, delta):
+def _range(op: Node, start: Operand, limit: Operand, delta: Operand) -> Port:
     kind = element_type_of(op.op.outputs[0].dtype)
     return op.add(
         "Range", start, limit, delta, version="opset4", outputs=[kind], output_type=kind.name
@@ -191,7 +191,7 @@ def _range(op, start, limit, delta):
 
 
 @writes("OneHot")
-def _one_hot(op, indices, depth, on, off):
+def _one_hot(op: Node, indices: Operand, depth: Operand, on: Operand, off: Operand) -> Port:
     if op.op.inputs[0].dtype not in (tf.int32, tf.int64):
         kind = element_type_of(tf.int64)
         indices = op.add("Convert", indices, outputs=[kind], destination_type="i64")
@@ -200,19 +200,19 @@ def _one_hot(op, indices, depth, on, off):
 
 
 @writes("Pad", "PadV2")
-def _pad(op, x, paddings, value=None):
+def _pad(op: Node, x: Operand, paddings: Operand, value: Operand | None = None) -> Port:
     before, after = columns(op, 1)
     value = op.like(0) if value is None else value
     return op.add("Pad", x, before, after, value, pad_mode="constant")
 
 
 @writes("MirrorPad")
-def _mirror_pad(op, x, paddings):
+def _mirror_pad(op: Node, x: Operand, paddings: Operand) -> Port:
     before, after = columns(op, 1)
     return op.add("Pad", x, before, after, pad_mode=op.attr("mode").lower())
 
 
-def columns(op: Node, position: int, dtype: Any = np.int64) -> list[Any]:
+def columns(op: Node, position: int, dtype: Any = np.int64) -> list[Operand]:
     """The first and the second number of each row of an input: what is before and after axes."""
     known = op.known(position)
     if known is not None:
@@ -221,29 +221,26 @@ def columns(op: Node, position: int, dtype: Any = np.int64) -> list[Any]:
 
 
 @writes("ReverseV2")
-def _reverse(op, x, axes):
-    axes = _integers(op.static(1)).reshape(-1)
-    if not axes.size:
-        return x
-    axes = [_axis(op, 0, axis) for axis in axes]
-    return op.add("Reverse", x, _integers(axes), mode="index")
+def _reverse(op: Node, x: Operand, axes: Operand) -> Operand:
+    numbers = [_axis(op, 0, int(axis)) for axis in op.static(1).reshape(-1)]
+    return op.add("Reverse", x, _integers(numbers), mode="index") if numbers else x
 
 
 @writes("ReverseSequence")
-def _reverse_sequence(op, x, lengths):
+def _reverse_sequence(op: Node, x: Operand, lengths: Operand) -> Port:
     axes = {"seq_axis": op.attr("seq_dim"), "batch_axis": op.attr("batch_dim")}
     return op.add("ReverseSequence", x, lengths, **axes)
 
 
 @writes("Where")
-def _where(op, x):
+def _where(op: Node, x: Operand) -> Port:
     kind = element_type_of(tf.int64)
     found = op.add("NonZero", x, version="opset3", outputs=[kind], output_type="i64")
     return op.add("Transpose", found, _integers([1, 0]))
 
 
 @writes("Slice")
-def _slice(op, x, begin, size):
+def _slice(op: Node, x: Operand, begin: Operand, size: Operand) -> Port:
     axes = _integers(range(op.rank(0)))
     first, count = op.known(1), op.known(2)
     if first is not None and count is not None:
@@ -263,7 +260,7 @@ def _slice(op, x, begin, size):
 
 
 @writes("StridedSlice")
-def _strided_slice(op, x, begin, end, strides):
+def _strided_slice(op: Node, x: Operand, begin: Operand, end: Operand, strides: Operand) -> Operand:
     """Writes a slice, and then its new axes: OpenVINO's CPU plugin gets both at once wrong."""
     count = op.shape(1)[0]
     if count is None:

@@ -10,6 +10,7 @@ from tf_ti.openvino.errors import IRError, shown
 from tf_ti.openvino.writer.network import (
     Layer,
     Network,
+    Operand,
     Port,
     clean,
     dimensions,
@@ -49,7 +50,7 @@ class States:
         self._reads: dict[int, Layer] = {}
         self._names: set[str] = set()
 
-    def read(self, network: Network, handle: tf.Tensor, dtype: tf.DType) -> np.ndarray | Port:
+    def read(self, network: Network, handle: tf.Tensor, dtype: tf.DType) -> Operand:
         """The value of a variable at this place of a network."""
         if id(handle) not in self._assigned:
             return self._present_value(handle, dtype)
@@ -74,7 +75,7 @@ class States:
         if id(handle) not in self._present:
             with tf.init_scope():
                 value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
-            self._present[id(handle)] = handle, value
+            self._present[id(handle)] = handle, np.asarray(value)  # not a scalar of NumPy
         return self._present[id(handle)][1]
 
     def _read_value(self, network: Network, handle: tf.Tensor, dtype: tf.DType) -> Port:
@@ -122,7 +123,7 @@ def _converted(network: Network, port: Port, dtype: tf.DType) -> Port:
     return layer.outputs[0]
 
 
-def _assignable(network: Network, value: np.ndarray | Port, before: Port) -> Port:
+def _assignable(network: Network, value: Operand, before: Port) -> Port:
     """The value as OpenVINO's CPU plugin can assign it.
 
     It ignores the Assign of a constant, after that of a Parameter it reads the next call's, and it

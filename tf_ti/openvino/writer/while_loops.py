@@ -9,14 +9,14 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.openvino.element_types import ElementType
 from tf_ti.openvino.model import OWN_PORT, RANGE
-from tf_ti.openvino.writer.conversion import Node, positions_read, writes
+from tf_ti.openvino.writer.conversion import Node, Value, positions_read, writes
 from tf_ti.openvino.writer.iteration import LoopBody, check_effects, stacked_of
 from tf_ti.openvino.writer.lists import Elements, at_least, item_written
 from tf_ti.openvino.writer.network import Layer, Port, element_type_of, shape_of
 
 
 @writes("While", "StatelessWhile")
-def _while(op, *inputs):
+def _while(op: Node, *inputs: Value) -> list[Value]:
     return _While(op, inputs).write()
 
 
