@@ -139,6 +139,10 @@ class _Bags:
         indices = op.add("Concat", self.indices, zero, axis=0)
         return self._replace(indices=indices, bounds=bounds, weights=weights)
 
+    def _number(self, number: int) -> np.ndarray:
+        """A number in the dtype of the indices."""
+        return np.asarray(number, self._index_type.as_numpy_dtype)
+
     def _zero(self, *shape: int) -> np.ndarray:
         """Zeros in the dtype of the indices."""
         return np.zeros(shape, self._index_type.as_numpy_dtype)
@@ -146,7 +150,7 @@ class _Bags:
     def _without_padding(self, padding: int) -> "_Bags":
         """Gives the padding index weights of zero."""
         op = self.op
-        is_padding = op.add("Equal", self.indices, self._zero() + padding, outputs=_BOOLEAN)
+        is_padding = op.add("Equal", self.indices, self._number(padding), outputs=_BOOLEAN)
         ones = op.like(1) if self.weights is None else self.weights
         indices = op.add(
             "Select", is_padding, self._zero(), self.indices,
@@ -246,7 +250,7 @@ class _Bags:
             right_mode=True,
             output_type=kinds[0].name,
         )
-        return op.add("Subtract", place, self._zero() + 1)
+        return op.add("Subtract", place, self._number(1))
 
     def _extents_of_row(self, table: Operand) -> Port:
         last = np.asarray([_END])
@@ -281,7 +285,7 @@ class _Bags:
     def _pool(self, type: str, table: Operand, reduction: str | None = None) -> Port:
         parts = [self.bounds, self.num_segments, self.default_index, self.weights]
         if self.weights is not None and self.default_index is None and self.kind != "packed":
-            parts[2] = self._zero() - 1
+            parts[2] = self._number(-1)
         inputs = [table, self.indices, *(part for part in parts if part is not None)]
         if reduction is None:
             return self.op.add(type, *inputs, version="opset3", outputs=self._kinds)
