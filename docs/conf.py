@@ -27,8 +27,8 @@ source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 nitpicky = True
-# Of other libraries, whose sites there is no network for.
-nitpick_ignore_regex = [("py:.*", r"(?!tf_ti).*")]
+# Of other libraries, whose sites there is no network for, and type variables.
+nitpick_ignore_regex = [("py:.*", r"(?!tf_ti).*"), ("py:class", r"tf_ti\..*\._[A-Z]\w*")]
 
 # The tests run the notebooks, and hold what they show beside what is stored.
 nb_execution_mode = "off"
