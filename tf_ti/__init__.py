@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING
 
 import wrapt
 
-from tf_ti import (
-    _build_info,
-    _library,  # noqa: F401, I001 - first: its error names what is missing
-    _version,
-)
+from tf_ti import _library  # noqa: I001 - first: its error names what is missing
 from tf_ti.bags.huge_pages import advise_huge_pages
 from tf_ti.bags.lookups import (
     embedding_bag,
@@ -30,7 +26,7 @@ from tf_ti.loops.while_loop import while_loop
 from tf_ti.recurrent.cells import gru_cell, lstm_cell, rnn_cell
 from tf_ti.recurrent.sequences import gru_sequence, lstm_sequence, rnn_sequence
 
-__version__ = _version.version_for(_build_info.TENSORFLOW_VERSION, bool(_build_info.CUDA))
+__version__ = _library.VERSION
 
 __all__ = [
     "BackEdge",

@@ -3,6 +3,8 @@
 `LOWERED` names the operations that programs run in the bodies of loops, and `LOWERED_TYPES` has the
 types of the arrays there.
 
+`VERSION` is that of the package, which names the TensorFlow that it was built for.
+
 `PROCESSOR` says, in lines for people, what the library chose for the processor.
 
 `XLA_PROBLEM` says why the ops cannot be compiled by XLA, or is None where they can.
@@ -20,25 +22,29 @@ _PATH = pathlib.Path(__file__).with_name("_tf_ti.so")
 _XLA_PATH = _PATH.with_name("_tf_ti_xla.so")
 
 
+def _version() -> str:
+    from tf_ti._build_info import CUDA, TENSORFLOW_VERSION
+
+    return version_for(TENSORFLOW_VERSION, bool(CUDA))
+
+
 def _import_tensorflow() -> types.ModuleType:
     try:
         import tensorflow
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
-        from tf_ti._build_info import CUDA, TENSORFLOW_VERSION
-
-        own = version_for(TENSORFLOW_VERSION, bool(CUDA))
         raise ImportError(
-            f"tf_ti needs TensorFlow: pip install 'tf_ti[cpu]=={own}', or 'tf_ti[gpu]=={own}'"
+            f"tf_ti needs TensorFlow: pip install 'tf_ti[cpu]=={_version()}', or "
+            f"'tf_ti[gpu]=={_version()}'"
         ) from error
     return tensorflow
 
 
 def _load() -> types.ModuleType:
-    tf = _import_tensorflow()
-    if not _PATH.exists():
+    if not _PATH.exists():  # nor is what the build says of itself
         raise ImportError(f"{_PATH} is missing: run `make build` in the checkout of tf_ti")
+    tf = _import_tensorflow()
     from tf_ti._build_info import CUDA, TENSORFLOW_VERSION
 
     built_for, found = minor_of(TENSORFLOW_VERSION), minor_of(tf.__version__)
@@ -89,6 +95,7 @@ def _load_xla() -> str | None:
 
 
 ops = _load()
+VERSION = _version()
 LOWERED = frozenset(_text("TfTiLoweredOperations").split())
 LOWERED_TYPES = _lowered_types()
 PROCESSOR = _text("TfTiProcessor").splitlines()

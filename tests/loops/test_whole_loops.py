@@ -33,8 +33,7 @@ def compare(function, *arguments, monkeypatch, rtol=0.0):
         found = run(*arguments)
         for a, e in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
             assert a.dtype == e.dtype and a.shape == e.shape
-            largest = np.max(np.abs(e), initial=1) if rtol else 0
-            np.testing.assert_allclose(a, e, rtol=rtol, atol=rtol * largest)
+            np.testing.assert_allclose(a, e, rtol=rtol, atol=rtol)
     return expected
 
 

@@ -94,9 +94,11 @@ def test_a_missing_tensorflow_is_answered_with_both_extras(package):
         assert f"'tf_ti[{extra}]=={tf_ti.__version__}'" in message
 
 
-def test_a_missing_library_is_answered_with_make_build(package):
-    (package / "_tf_ti.so").unlink()
-    message = import_error(package)
+@pytest.mark.parametrize("before", ["pass", "import sys; sys.modules['tensorflow'] = None"])
+def test_a_checkout_that_is_not_built_is_answered_with_make_build(package, before):
+    for file in ("_tf_ti.so", "_tf_ti_xla.so", "_build_info.py"):
+        (package / file).unlink(missing_ok=True)
+    message = import_error(package, before)
     assert "_tf_ti.so is missing" in message
     assert "make build" in message
 
