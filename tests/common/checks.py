@@ -19,6 +19,19 @@ def close(actual, expected, tolerance=1e-9):
         np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance)
 
 
+def as_exact(found, reference, exact):
+    """Compares float32's errors beside float64's results, where sums cancel, with a reference's.
+
+    Those of each tensor are twice the reference's at most, or some roundings of its largest value.
+    """
+    for f, r, e in zip(found, reference, exact, strict=True):
+        f, r, e = (np.asarray(array, np.float64) for array in (f, r, e))
+        assert f.shape == r.shape == e.shape
+        error = np.abs(f - e).max(initial=0)
+        rounding = np.finfo(np.float32).eps * np.abs(e).max(initial=0)
+        assert error <= max(2 * np.abs(r - e).max(initial=0), 4 * rounding)
+
+
 def loss(outputs):
     """A scalar on which every element of every output has another influence."""
     terms = []
