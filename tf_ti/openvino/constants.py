@@ -141,12 +141,12 @@ def _constants(graph: Graph) -> Iterator[tuple[Layer, Layer | None, bool]]:
             if source.type == "Constant" and are_floating and not kinds[1].is_packed:
                 converts[layer.id] = source
     read, numbers = set(), set()
-    for (target, port), (source, _) in graph.sources.items():
+    for (target, port), (source_id, _) in graph.sources.items():
         if target not in converts:
-            read.add(source)
+            read.add(source_id)
             reader = graph.layers[target]
             if reader.type != "Interpolate" or port == reader.inputs[0].id:
-                numbers.add(source)
+                numbers.add(source_id)
     for layer in graph.layers.values():
         if layer.id in read and (layer.type == "Constant" or layer.id in converts):
             yield layer, converts.get(layer.id), layer.id not in numbers

@@ -82,8 +82,8 @@ class ElementType:
         places[: numbers.size] = numbers.astype(np.uint8) & np.uint8((1 << self.bits) - 1)
         if self.bits % 3 == 0:
             return _to_threes(places.reshape(size // 3, -1), self.bits // 3).reshape(-1)
-        places = places.reshape(size, -1)
-        return _joined(places if self.bits == 1 else places[:, ::-1], self.bits)
+        parts = places.reshape(size, -1)
+        return _joined(parts if self.bits == 1 else parts[:, ::-1], self.bits)
 
 
 def _parts(data: np.ndarray, bits: int) -> np.ndarray:

@@ -95,9 +95,9 @@ class Evaluation:
         function = find(layer)
         assert function is not None
         last = values.inputs_with_channels_last(layer, function, sources)
-        layer, inputs = last or (layer, [values[source] for source in sources])
+        layer, given = last or (layer, [values[source] for source in sources])
         read = [graph.layers[source] for source, _ in sources]
-        inputs, finish = accumulated(layer.type, function, inputs)
+        inputs, finish = accumulated(layer.type, function, given)
         op = self._operation(graph, layer, read, inputs)
         if not _takes(function, len(inputs)):
             raise op.error(f"has {len(inputs)} inputs, which this operation cannot have")

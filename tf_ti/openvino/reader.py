@@ -330,9 +330,9 @@ def _body(element: Element, graph: Graph, map_tag: str, edges_tag: str | None, p
     for child in _children(element, edges_tag, "edge", path, optional=True) if edges_tag else ():
         where = f"{path}: <{edges_tag}>: an edge {shown(child.attrib)}"
         edge = _integer(child, "from-layer", where), _integer(child, "to-layer", where)
-        for layer, kind in zip(edge, ("Result", "Parameter")):
-            if layer not in graph.layers or graph.layers[layer].type != kind:
-                raise IRError(f"{where}: no {kind} of the body has the id {layer}")
+        for end, end_kind in zip(edge, ("Result", "Parameter")):
+            if end not in graph.layers or graph.layers[end].type != end_kind:
+                raise IRError(f"{where}: no {end_kind} of the body has the id {end}")
         back_edges.append(edge)
     return Body(graph, tuple(entries["input"]), tuple(entries["output"]), tuple(back_edges))
 

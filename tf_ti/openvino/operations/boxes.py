@@ -69,8 +69,8 @@ def _prior_box(op: Operation, size: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
     half = [tf.constant(part, tf.float32) for part in (across, down)]
     # Sizes that are fixed are in pixels.
     half = [tf.where(is_fixed, part, part * unit) for part in half]
-    centers = [center + tf.constant(part) for center, part in zip(centers, (aside, below))]
-    boxes = _corners(centers, half, (height, width))
+    moved = [center + tf.constant(part) for center, part in zip(centers, (aside, below))]
+    boxes = _corners(moved, half, (height, width))
     clipped = tf.clip_by_value(boxes, 0.0, 1.0)
     if op.flag("clip", False):
         return _with_variances(op, clipped)

@@ -369,8 +369,8 @@ class _Regions:
         ]
         shape = [bound.shape[1] for bound in bounds[::2]]
         groups = extents(self._x)[3:5]
-        own = [tf.range(n, dtype=tf.int64) % count for n, count in zip(shape, groups)]
-        own = _spread(*(number[:, tf.newaxis] for number in own))
+        numbers = [tf.range(n, dtype=tf.int64) % count for n, count in zip(shape, groups)]
+        own = _spread(*(number[:, tf.newaxis] for number in numbers))
 
         def one(
             image: tf.Tensor, top: tf.Tensor, bottom: tf.Tensor, left: tf.Tensor, right: tf.Tensor

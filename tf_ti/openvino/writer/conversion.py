@@ -209,8 +209,8 @@ class Conversion:
         if op.type == "Const":
             return [self._constant(network, op)]
         if op.type in _CALLS:
-            function = _tf.function_graph(op, op.get_attr("f").name, [t.shape for t in op.inputs])
-            return self.run(network, function, inputs)
+            graph = _tf.function_graph(op, op.get_attr("f").name, [t.shape for t in op.inputs])
+            return self.run(network, graph, inputs)
         if len(op.outputs) == 1 and (value := _worked_out(op.outputs[0])) is not None:
             return [value]
         function = _TABLE.get(op.type)

@@ -190,22 +190,21 @@ def _sliced(
     """What the given sizes leave of a result along axes whose extents only the run knows."""
     sizes, _, y = op.inputs
     dtype, axes = op.op.inputs[0].dtype, spatial.of(range(spatial.count + 2))
-    windows, strides, begin = (
+    window, stride, before = (
         np.asarray(values, dtype.as_numpy_dtype)[unknown]
         for values in (windows, strides, [before for before, _ in spatial.pads()])
     )
-    axes = np.asarray(axes)[unknown]
-    wanted = _taken(op, sizes, np.asarray(unknown) if op.shape(0)[0] == spatial.count else axes)
+    numbers, positions = np.asarray(unknown), np.asarray(axes)[unknown]
+    ones = np.ones_like(stride)
+    wanted = _taken(op, sizes, numbers if op.shape(0)[0] == spatial.count else positions)
+    begin: Operand = before
     if op.attr("padding") == "SAME":
-        steps = op.add("Subtract", _taken(op, shape_as(op, y, dtype), axes), np.ones_like(strides))
-        longest = op.add("Add", op.add("Multiply", steps, strides), windows)
-        more = op.add("Maximum", op.add("Subtract", longest, wanted), np.zeros_like(strides))
-        begin = op.add("Divide", more, np.asarray(2, strides.dtype))
+        steps = op.add("Subtract", _taken(op, shape_as(op, y, dtype), positions), ones)
+        longest = op.add("Add", op.add("Multiply", steps, stride), window)
+        more = op.add("Maximum", op.add("Subtract", longest, wanted), np.zeros_like(stride))
+        begin = op.add("Divide", more, np.asarray(2, stride.dtype))
     end = op.add("Add", wanted, begin)
-    one_by_one = np.ones_like(strides)
-    return op.add(
-        "Slice", result, begin, end, one_by_one, np.asarray(unknown) + 2, version="opset8"
-    )
+    return op.add("Slice", result, begin, end, ones, numbers + 2, version="opset8")
 
 
 def _taken(op: Node, values: Operand, positions: np.ndarray) -> Port:

@@ -302,10 +302,10 @@ def _write_layer(layer: Layer, element: ElementTree.Element) -> None:
             for number, port in ports:
                 _write_port(number, port, tag, ElementTree.SubElement(group, "port"))
     for body in layer.bodies:
-        ports = ElementTree.SubElement(element, body.map_tag)
+        port_map = ElementTree.SubElement(element, body.map_tag)
         for tag, entries in ("input", body.inputs), ("output", body.outputs):
             for entry in entries:
-                ElementTree.SubElement(ports, tag, _texts(entry.items()))
+                ElementTree.SubElement(port_map, tag, _texts(entry.items()))
         if body.back_edges:
             edges = ElementTree.SubElement(element, "back_edges")
             for result, parameter in body.back_edges:

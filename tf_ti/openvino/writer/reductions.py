@@ -80,14 +80,14 @@ def _top(op: Node, x: Operand, count: Operand, axis: int, mode: str, position: i
 
 
 @writes("ArgMax", "ArgMin")
-def _arg_max(op: Node, x: Operand, axis: Operand) -> Port:
+def _arg_max(op: Node, x: Operand, _: Operand) -> Port:
     axis, dtype = int(op.static(1)), op.op.outputs[0].dtype
     if dtype not in (tf.int32, tf.int64):
         raise op.error(f"indices of {dtype.name} are not supported")
     if op.op.inputs[0].dtype.is_bool:
         raise op.error("OpenVINO has no order of booleans")
     mode = op.op.type.removeprefix("Arg").lower()
-    _, index = _top(op, x, np.asarray(1, np.int64), axis, mode, 0)
+    index = _top(op, x, np.asarray(1, np.int64), axis, mode, 0)[1]
     return op.add("Squeeze", index, np.asarray([axis]), outputs=[element_type_of(dtype)])
 
 

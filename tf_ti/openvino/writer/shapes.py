@@ -242,9 +242,11 @@ def _where(op: Node, x: Operand) -> Port:
 @writes("Slice")
 def _slice(op: Node, x: Operand, begin: Operand, size: Operand) -> Port:
     axes = _integers(range(op.rank(0)))
-    first, count = op.known(1), op.known(2)
-    if first is not None and count is not None:
-        first = _integers(first)
+    known, count = op.known(1), op.known(2)
+    first: Operand = begin
+    stop: Operand
+    if known is not None and count is not None:
+        first = _integers(known)
         stop = np.where(np.asarray(count) < 0, _LAST, first + count)
     else:
         is_open = op.add(
@@ -254,7 +256,6 @@ def _slice(op: Node, x: Operand, begin: Operand, size: Operand) -> Port:
         # Not the largest integer: OpenVINO's CPU plugin computes Select in single precision.
         last = shape_as(op, x, op.op.inputs[1].dtype)
         kinds = [element_type_of(op.op.inputs[1].dtype)]
-        first = begin
         stop = op.add("Select", is_open, last, op.add("Add", begin, size), outputs=kinds)
     return op.add("Slice", x, first, stop, np.ones(len(axes), np.int64), axes, version="opset8")
 
