@@ -1,7 +1,9 @@
-"""What tests of other processes share: how long they wait, and whether sanitizers watch."""
+"""How tests run, where it matters: under sanitizers, one operation at a time, on busy cores."""
 
 import os
 
 SANITIZED = "asan" in os.environ.get("LD_PRELOAD", "")
 # Seconds after which a process hangs, and is not just slow: cores may be busy.
 HANGS = 1500 if SANITIZED else 400
+# TensorFlow's own functions hang where one of its threads waits for another.
+ONE_OPERATION_AT_A_TIME = os.environ.get("TF_NUM_INTEROP_THREADS") == "1"

@@ -3,13 +3,13 @@
 import gc
 import itertools
 import operator
-import os
 import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from checks import in_threads
+from patience import ONE_OPERATION_AT_A_TIME
 from tensorflow.python.eager import context
 
 import tf_ti
@@ -2023,8 +2023,7 @@ def test_a_function_called_in_the_block_may_have_a_loop_itself():
 
 
 @pytest.mark.skipif(
-    os.environ.get("TF_NUM_INTEROP_THREADS") == "1",
-    reason="TensorFlow's functions hang there too: the only thread runs the Python function",
+    ONE_OPERATION_AT_A_TIME, reason="the Python function keeps the only thread: see docs/explain"
 )
 def test_inside_py_function():
     @tf.function
