@@ -36,8 +36,12 @@ def run_python(*arguments, cwd):
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True)
 
 
-def import_error(package, before="pass"):
-    code = f"""
+@pytest.fixture
+def import_error(package, run_program):
+    """What an import of the copy prints, after some line of Python."""
+
+    def run(before="pass"):
+        program = f"""
 {before}
 try:
     import tf_ti
@@ -46,22 +50,24 @@ except ImportError as error:
 else:
     print("imported")
 """
-    return run_python("-c", code, cwd=package.parent).stdout
+        return run_program(program).stdout
+
+    return run
 
 
-def test_a_copy_of_the_package_imports(package):
-    assert import_error(package) == "imported\n"
+def test_a_copy_of_the_package_imports(import_error):
+    assert import_error() == "imported\n"
 
 
 @pytest.mark.parametrize("has_cuda", [False, True])
 def test_another_tensorflow_is_refused_with_the_line_for_pip_before_the_library_is_loaded(
-    package, has_cuda
+    package, import_error, has_cuda
 ):
     info = package / "_build_info.py"
     info.write_text(f"TENSORFLOW_VERSION = '2.3.1'\nCUDA = {'12.4' if has_cuda else ''!r}\n")
     (package / "_tf_ti.so").write_text("loading this would be another error")
 
-    message = import_error(package)
+    message = import_error()
 
     version = f"{_version.RELEASE}+tf{TF_MINOR}{'.cuda' if has_cuda else ''}"
     assert message == (
@@ -71,34 +77,34 @@ def test_another_tensorflow_is_refused_with_the_line_for_pip_before_the_library_
     )
 
 
-def test_a_tensorflow_without_a_wheel_is_refused_with_the_one_for_this_wheel(package):
+def test_a_tensorflow_without_a_wheel_is_refused_with_the_one_for_this_wheel(import_error):
     installed = {each.name.replace("_", "-") for each in importlib.metadata.distributions()}
     package_of_tensorflow = "tensorflow-cpu" if "tensorflow-cpu" in installed else "tensorflow"
     before = "import tensorflow; tensorflow.__version__ = '2.99.0'"
-    assert import_error(package, before) == (
+    assert import_error(before) == (
         f"this tf_ti was built for TensorFlow {TF_MINOR}, but TensorFlow 2.99.0 is installed, for "
         f"which tf_ti {_version.RELEASE} has no wheel. The TensorFlow for this one: "
         f"pip install '{package_of_tensorflow}~={TF_MINOR}.0'\n"
     )
 
 
-def test_another_patch_release_of_the_same_tensorflow_is_accepted(package):
+def test_another_patch_release_of_the_same_tensorflow_is_accepted(package, import_error):
     info = package / "_build_info.py"
     info.write_text(info.read_text().replace(_build_info.TENSORFLOW_VERSION, f"{TF_MINOR}.99"))
-    assert import_error(package) == "imported\n"
+    assert import_error() == "imported\n"
 
 
-def test_a_missing_tensorflow_is_answered_with_both_extras(package):
-    message = import_error(package, before="import sys; sys.modules['tensorflow'] = None")
+def test_a_missing_tensorflow_is_answered_with_both_extras(import_error):
+    message = import_error(before="import sys; sys.modules['tensorflow'] = None")
     for extra in ("cpu", "gpu"):
         assert f"'tf_ti[{extra}]=={tf_ti.__version__}'" in message
 
 
 @pytest.mark.parametrize("before", ["pass", "import sys; sys.modules['tensorflow'] = None"])
-def test_a_checkout_that_is_not_built_is_answered_with_make_build(package, before):
+def test_a_checkout_that_is_not_built_is_answered_with_make_build(package, import_error, before):
     for file in ("_tf_ti.so", "_tf_ti_xla.so", "_build_info.py"):
         (package / file).unlink(missing_ok=True)
-    message = import_error(package, before)
+    message = import_error(before)
     assert "_tf_ti.so is missing" in message
     assert "make build" in message
 
