@@ -4,8 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -26,17 +25,13 @@ class Pieces {
       (*work_)(k);
       if (invitation != nullptr) invitation->Remind();
     }
-    if (finished > 0 && done_.fetch_add(finished) + finished == count_) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      all_done_.notify_one();
-    }
+    if (finished > 0 && done_.fetch_add(finished) + finished == count_) all_done_.set_value();
   }
 
   void Wait() {
     // Longer than most pieces take, shorter than it takes to fall asleep and be woken.
     if (SpinUntil([this] { return done_.load() == count_; }, 20 * kMicrosecond)) return;
-    std::unique_lock<std::mutex> lock(mutex_);
-    all_done_.wait(lock, [this] { return done_.load() == count_; });
+    all_done_.get_future().wait();
   }
 
  private:
@@ -44,8 +39,8 @@ class Pieces {
   const std::function<void(int64_t)>* const work_;
   std::atomic<int64_t> next_{0};
   std::atomic<int64_t> done_{0};
-  std::mutex mutex_;
-  std::condition_variable all_done_;
+  // A std::condition_variable of GCC 12 would ask for the libstdc++ of GCC 12.
+  std::promise<void> all_done_;
 };
 
 // Threads that have just helped, and wait a little for more before they go back to their thread
@@ -187,7 +182,10 @@ PoolThreads::PoolThreads(int64_t num_threads, Schedule schedule)
 
 void PoolThreads::Run(int64_t count, const std::function<void(int64_t)>& work) {
   const int64_t threads = std::min(count, num_threads());
-  if (threads <= 1) return Pieces(count, work).Work(nullptr);
+  if (threads <= 1) {
+    for (int64_t k = 0; k < count; ++k) work(k);
+    return;
+  }
   const auto pieces = std::make_shared<Pieces>(count, work);
   const auto invitation = Invite(threads, [pieces](int64_t) { pieces->Work(nullptr); });
   pieces->Work(invitation.get());
