@@ -220,7 +220,8 @@ fuzz: $(venv)/.installed $(venv)/.tests
 sanitizers = $(foreach name,asan ubsan stdc++,$(shell $${CXX:-g++} -print-file-name=lib$(name).so))
 asan := .cache/asan
 sanitized = PYTHONPATH=$(abspath $(asan)) LD_PRELOAD="$(sanitizers)" \
-	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	TBB_ENABLE_SANITIZERS=1
 asan-test: test-cc $(venv)/.installed $(venv)/.tests
 	rm -rf $(asan) && mkdir -p $(asan) && cp -r tf_ti $(asan)
 	bazel/build_library.sh $(asan)/tf_ti --config=asan

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from checks import in_threads
-from patience import SANITIZED
+from patience import measures_memory
 
 import tf_ti
 
@@ -900,7 +900,7 @@ rng = np.random.default_rng(0)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(SANITIZED, reason="sanitizers keep memory that is freed")
+@measures_memory
 def test_a_bag_of_a_variable_never_copies_the_table(run_program):
     run_program(
         MEMORY

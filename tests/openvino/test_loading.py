@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from patience import measures_memory
 
 import tf_ti.openvino
 
@@ -45,6 +46,7 @@ def product(path, inputs, units, compress=False, layers=1):
     return path, ws
 
 
+@measures_memory
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "compress"), [("constants", False), ("constants", True), ("variables", False)]
@@ -67,6 +69,7 @@ assert anonymous() - before < 80
     run_program(MEMORY + program, path, kind, small)
 
 
+@measures_memory
 def test_a_model_that_is_gone_leaves_nothing(tmp_path, run_program):
     path, _ = product(tmp_path / "m.xml", 2048, 2048)  # 16 MiB
     small, _ = product(tmp_path / "small.xml", 4, 300)
