@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import recurrent_programs as programs
 import tensorflow as tf
+from patience import runs_out_of_memory
 
 from tf_ti._library import ops
 from tf_ti.recurrent import ops as recurrent_ops, unfused
@@ -116,6 +117,7 @@ def test_the_slope_of_a_leaky_relu_at_0_is_that_below(monkeypatch):
     assert slope() == 0.25
 
 
+@runs_out_of_memory
 @pytest.mark.slow
 def test_a_batch_beyond_the_memory_is_an_error(run_program):
     finished = run_program(
