@@ -25,6 +25,7 @@ def as_exact(found, reference, exact):
     Those of each tensor are twice the reference's at most, or some roundings of its largest value.
     """
     for f, r, e in zip(found, reference, exact, strict=True):
+        assert f.dtype == r.dtype == tf.float32 and e.dtype == tf.float64
         f, r, e = (np.asarray(array, np.float64) for array in (f, r, e))
         assert f.shape == r.shape == e.shape
         error = np.abs(f - e).max(initial=0)

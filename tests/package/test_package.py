@@ -141,6 +141,22 @@ def test_the_library_for_gpus_needs_neither_a_driver_nor_libraries_of_cuda():
     assert not [name for name in needed if name.startswith(("libcu", "libnv"))]
 
 
+@pytest.mark.skipif(
+    not re.search(r"gcc .* 12\.", _build_info.COMPILER), reason="GCC 12 did not build it"
+)
+@pytest.mark.parametrize("name", ["_tf_ti.so", "_tf_ti_xla.so"])
+def test_the_libraries_need_nothing_newer_than_what_the_docs_name(name):
+    library = pathlib.Path(tf_ti.__file__).with_name(name)
+    if not library.exists():
+        pytest.skip("built without XLA")
+    needed = subprocess.run(
+        ["readelf", "--version-info", "--wide", library], capture_output=True, text=True, check=True
+    ).stdout
+    for of, most in {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29)}.items():
+        found = re.findall(rf"\b{of}_([\d.]+)", needed)
+        assert found and max(tuple(map(int, version.split("."))) for version in found) <= most
+
+
 @pytest.mark.slow
 def test_the_module_warns_of_nothing_where_all_is_well(tmp_path):
     result = run_python("-m", "tf_ti", cwd=tmp_path)
