@@ -19,6 +19,7 @@ import tensorflow as tf
 from patience import HANGS, SANITIZED
 from tensorflow.python.eager import context
 
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _SCRIPT_SERVER = pathlib.Path(__file__).parent / "common" / "script_server.py"
 
 faulthandler.enable()
@@ -42,14 +43,63 @@ def _pairwise(cases):
     return chosen
 
 
+def _commit():
+    """The commit that is tested; "" where git does not know."""
+    command = ["git", "-c", "safe.directory=*", "-C", str(_ROOT), "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--all-seeds",
+        action="store_true",
+        help="run random cases of all seeds, not only of the quarter that the commit chooses",
+    )
+
+
+def pytest_report_header(config):
+    if config.getoption("--all-seeds"):
+        return "seeds: all"
+    commit = _commit()
+    return f"seeds: quarter {_quarter(commit)} of 0 to 3, by commit {commit[:12] or 'unknown'}"
+
+
+def _quarter(commit):
+    return int(commit[:8] or "0", 16) % 4
+
+
+def _of_quarter(cases, quarter):
+    """One case of four that differ in their seeds alone.
+
+    It is another one of each next four, as tests choose what they do by seed % 2, % 3 or % 4.
+    """
+    by_rest = {}
+    for case in cases:
+        rest = [(name, id(v)) for name, v in sorted(case.callspec.params.items()) if name != "seed"]
+        by_rest.setdefault(tuple(rest), []).append(case)
+    chosen = []
+    for group in by_rest.values():
+        fours = [group[i : i + 4] for i in range(0, len(group), 4)]
+        chosen += [four[(quarter + k) % len(four)] for k, four in enumerate(fours)]
+    return chosen
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Thins out the tests that are marked `pairwise`, and leaves two fast cases of each test."""
+    """Chooses the cases that run, and marks all but two of each test as slow."""
     tests = {}
     for item in items:
         tests.setdefault((item.path, item.originalname), []).append(item)
+    quarter = None if config.getoption("--all-seeds") else _quarter(_commit())
     chosen = set()
     for cases in tests.values():
+        is_random = hasattr(cases[0], "callspec") and "seed" in cases[0].callspec.params
+        if is_random and quarter is not None:
+            cases = _of_quarter(cases, quarter)
         if cases[0].get_closest_marker("pairwise"):
             cases = _pairwise(cases)
         for case in cases[1:-1]:

@@ -1,33 +1,24 @@
-"""Bodies run as programs, and by TensorFlow's kernels."""
-
-import zlib
+"""Who runs the bodies of the loops that a test runs: programs, or TensorFlow's kernels."""
 
 import pytest
 
-# They say which, or ask.
-_OWN = (
-    *(
-        "conditionals",
-        "explain",
-        "fission",
-        "fission_and_programs",
-        "forms",
-        "fuse",
-        "passes",
-        "profiler",
-    ),
-    "programs",
-)
+
+def _modes(node):
+    mark = node.get_closest_marker("programs")
+    return ("always",) if mark is None else mark.args
+
+
+def pytest_generate_tests(metafunc):
+    modes = _modes(metafunc.definition)
+    if len(modes) > 1:
+        metafunc.parametrize("programs", modes, indirect=True)
 
 
 @pytest.fixture(autouse=True)
 def programs(request, monkeypatch):
-    """Has programs run all that they can, also of short loops; of each fourth test none.
-
-    Which one is, its name tells. So a test of many cases has both.
-    """
-    if request.path.stem.removeprefix("test_") in _OWN:
-        return
-    mode = "always" if zlib.crc32(request.node.nodeid.encode()) % 4 else "0"
-    print("TF_TI_PROGRAM:", mode)
-    monkeypatch.setenv("TF_TI_PROGRAM", mode)
+    """Sets TF_TI_PROGRAM: to "always", unless the test's mark `programs` has other modes."""
+    mode = getattr(request, "param", _modes(request.node)[0])
+    if mode == "default":
+        monkeypatch.delenv("TF_TI_PROGRAM", raising=False)
+    else:
+        monkeypatch.setenv("TF_TI_PROGRAM", mode)

@@ -13,6 +13,8 @@ from tf_ti import _tf
 from tf_ti.loops import spec as _spec
 from tf_ti.loops.traced import TracedLoop
 
+pytestmark = pytest.mark.programs("default")
+
 LAST, CONCATENATE, _ = tf_ti.LoopOutput
 X = tf.constant([-1.7, 0.4, 1.1, -0.3, 2.3, 0.7])
 ROWS = tf.random.stateless_normal([6, 3], [1, 2])

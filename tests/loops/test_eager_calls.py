@@ -18,6 +18,8 @@ import tf_ti
 from tf_ti import _tf
 from tf_ti.loops.tracing import eager
 
+pytestmark = pytest.mark.programs("default")
+
 XS = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 INIT = tf.zeros([2])
 PORTS = tf_ti.PortMap(

@@ -14,6 +14,8 @@ import tensorflow as tf
 import tf_ti
 from tf_ti import BackEdge, InputPort, OutputPort, PortMap
 
+pytestmark = pytest.mark.programs("default")
+
 T, B, N, H = 5, 2, 3, 4
 
 

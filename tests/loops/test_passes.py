@@ -10,6 +10,8 @@ import tf_ti
 from tf_ti import LoopOutput, TripLimit
 from tf_ti.loops import passes
 
+pytestmark = pytest.mark.programs("default")
+
 T, B, N, H = 5, 2, 3, 4
 
 

@@ -6,6 +6,8 @@ import tensorflow as tf
 
 import tf_ti
 
+pytestmark = pytest.mark.programs("0")
+
 SIZES = [1, 2, 3, 7, 8, 15, 16, 17, 63, 64, 65, 130]
 
 

@@ -1116,10 +1116,10 @@ def fuzz(seed):
 """
 
 
-@pytest.mark.parametrize("first", range(0, 1200, 200))
-def test_random_nonsense_ends_no_process(victim, first):
+@pytest.mark.parametrize("seed", range(0, 1200, 200))
+def test_random_nonsense_ends_no_process(victim, seed):
     outcome, answer = victim.run(
-        FUZZ + f"answer = sum(fuzz(seed) for seed in range({first}, {first + 200}))", 120
+        FUZZ + f"answer = sum(fuzz(seed) for seed in range({seed}, {seed + 200}))", 120
     )
     assert outcome == "ok", answer
     assert 0 < int(answer) < 200

@@ -48,15 +48,25 @@ class Case:
 
 
 CASES: dict[tuple[str, bool], dict[str, Case]] = {}  # by family and whether shapes are dynamic
-_family = ""
+_family, _most_dynamic = "", None
 
 
-def family(name):
-    global _family
-    _family = name
+def family(name, most_dynamic=None):
+    """Begins a family.
+
+    Args:
+        name: its name.
+        most_dynamic: how many cases of each operation, whose name ends at the first "-", have
+            dynamic shapes too. For operations whose options and types do not matter to shapes.
+    """
+    global _family, _most_dynamic
+    _family, _most_dynamic = name, most_dynamic
 
 
-def case(name, function, *arrays, dynamic=(False, True), **options):
+def case(name, function, *arrays, dynamic=None, **options):
+    if dynamic is None:
+        of_it = [n for n in CASES.get((_family, True), ()) if n.split("-")[0] == name.split("-")[0]]
+        dynamic = (False,) if len(of_it) == _most_dynamic else (False, True)
     arrays = tuple(np.asarray(array) for array in arrays)
     half = any(array.dtype == np.float16 for array in arrays)
     options.setdefault("tolerance", 5e-3 if half else 1e-5)
@@ -90,7 +100,7 @@ def name_of(dtype):
 
 # Elementwise operations.
 
-family("unary")
+family("unary", most_dynamic=2)
 ANYWHERE = (
     "abs atan ceiling cos cosh erf exp floor relu sigmoid sign sin sinh tan tanh negative hswish "
     "hsigmoid mish softplus asinh"
@@ -113,7 +123,7 @@ for dtype in FLOATS:
 case("logical_not", o.logical_not, f(2, 3) > 0)
 case("logical_not-scalar", o.logical_not, np.array(True))
 
-family("unary-ints")
+family("unary-ints", most_dynamic=2)
 WHOLE = "abs ceiling floor relu sign".split()
 for name, dtype in itertools.product(WHOLE, INTS):
     low = 0 if dtype == np.uint8 else -9
@@ -129,7 +139,7 @@ case("bitwise_not-int32", o.bitwise_not, ints(-99, 99, (5,)))
 case("bitwise_not-uint8", o.bitwise_not, ints(0, 99, (5,), np.uint8))
 case("bitwise_not-bool", o.bitwise_not, f(5) > 0)
 
-family("binary")
+family("binary", most_dynamic=2)
 ARITHMETIC = (
     "add subtract multiply maximum minimum squared_difference mod floor_mod "
     "greater greater_equal less less_equal equal not_equal"
@@ -193,7 +203,7 @@ for dtype in (np.int8, np.uint8):
         definition=lambda a, b: np.trunc(a / b).astype(a.dtype),
     )
 
-family("activations")
+family("activations", most_dynamic=2)
 SPECIAL = np.array([1, np.inf, -np.inf, np.nan, 0], np.float32)
 HALVES = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 0.3, -0.7, 1e7 + 1], np.float32)
 NEAR_HALVES = np.array([0.49999997, -0.49999997, 4194304.5, 8388609, 1e30], np.float32)
@@ -277,7 +287,7 @@ case(
     definition=lambda a: (np.sign(a) * np.floor(np.abs(np.float64(a)) + 0.5)).astype(a.dtype),
 )
 
-family("convert")
+family("convert", most_dynamic=2)
 for source, target in itertools.product(
     ("float32", "float16", "float64", "int32", "int64", "uint8", "bool"),
     ("f32", "f16", "f64", "i32", "i64", "u8", "boolean"),
@@ -932,7 +942,7 @@ for axis in (-2, 0, 2):
     case(f"log_softmax-{axis}", lambda a, axis=axis: o.log_softmax(a, axis), x)
 case("softmax8-half", lambda a: o.softmax(a, -1), x.astype(np.float16))
 
-family("normalization")
+family("normalization", most_dynamic=2)
 image = f(2, 3, 4, 5)
 for v, shape in itertools.product((1, 5), ((2, 3), (2, 3, 4), (2, 3, 4, 5))):
     for epsilon in (1e-3, 0.1):
@@ -1012,7 +1022,7 @@ for axes in ((1,), (2, 3)):
         definition=local_response,
     )
 
-family("integers")
+family("integers", most_dynamic=2)
 for dtype in np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64:
     name, element_type = (
         name_of(dtype),
@@ -1842,7 +1852,7 @@ for name, options in {
 
     case(f"region_yolo-{name}", region_yolo, f(2, regions * (coordinates + 1 + classes), 3, 4))
 
-family("detections")
+family("detections", most_dynamic=2)
 
 
 def detection_arrays(batch, count, classes, normalized, share=True, encoded=False, refined=False):
@@ -1903,7 +1913,7 @@ for name, options in {
 
         case(f"detection_output{v}-{name}", detection_output, *arrays)
 
-family("rois")
+family("rois", most_dynamic=2)
 ROIS = np.float32(
     [
         [0, 1.2, 0.5, 6.3, 7.1],
@@ -2045,7 +2055,7 @@ case(
     definition=lambda *_: np.zeros((0, 3, 2, 3), np.float32),
 )
 
-family("proposals")
+family("proposals", most_dynamic=2)
 PROPOSAL = {"base_size": 16, "pre_nms_topn": 50, "post_nms_topn": 12, "nms_thresh": 0.7}
 PROPOSAL |= {"feat_stride": 16, "min_size": 4, "ratio": [0.5, 1.0, 2.0], "scale": [1.0, 2.0]}
 # No two scores are equal, not in halves either: OpenVINO's order of these may be any.
@@ -2092,7 +2102,7 @@ case(
     definition=proposed_boxes,
 )
 
-family("suppression")
+family("suppression", most_dynamic=2)
 TURNED = np.concatenate(
     [RNG.uniform(0, 6, (2, 12, 2)), RNG.uniform(1, 5, (2, 12, 2)), RNG.uniform(-4, 4, (2, 12, 1))],
     2,
@@ -2351,7 +2361,7 @@ case(
     definition=lambda x, *_: np.roll(x, (2, 2), (0, 2)),
 )
 
-family("decoding")
+family("decoding", most_dynamic=2)
 SCORES = f(3, 7, 4)
 MASK = np.float32([[1] * 3, [1] * 3, [1, 1, 0], [1, 1, 0], [1, 0, 0], [1, 0, 0], [1, 0, 0]])
 for merge in (True, False):
@@ -2554,7 +2564,7 @@ case(
 
 # Operations of later opsets, and of detectors.
 
-family("adaptive")
+family("adaptive", most_dynamic=2)
 for shape, sizes in (((2, 3, 7), (3,)), ((2, 3, 4, 6), (3, 5)), ((1, 2, 5, 4, 6), (3, 2, 8))):
     for dtype, constants in itertools.product((np.float32, np.float16, np.int32), ((), (1,))):
         numbers, tag = (f(*shape) * 9).astype(dtype), f"{len(sizes)}d-{name_of(dtype)}-{constants}"
@@ -2684,7 +2694,7 @@ for kind, dtype in itertools.product(("f8e4m3", "f8e5m2"), (np.float32, np.float
         np.array([[0.5], [1]], dtype),
     )
 
-family("istft")
+family("istft", most_dynamic=2)
 window = (np.hanning(8) + 0.1).astype(np.float32)
 for center, normalized in itertools.product((False, True), repeat=2):
     istft = lambda a, b, *c, d=center, n=normalized: OPSETS[16].istft(a, b, *c[:2], d, n, *c[2:])  # noqa: E731
@@ -2722,7 +2732,7 @@ case(
     tolerance=1e-4,
 )
 
-family("ctc_loss")
+family("ctc_loss", most_dynamic=2)
 logits, labels = f(3, 6, 4), ints(0, 3, (3, 6))
 labels[0, :3] = 1, 1, 0
 lengths = np.array([6, 5, 4], np.int32), np.array([4, 2, 1], np.int32)
@@ -2777,7 +2787,7 @@ case(
     definition=loss_of_blanks,
 )
 
-family("deformable")
+family("deformable", most_dynamic=2)
 for version, constants in itertools.product((1, 8), ((), (2,))):
     case(
         f"conv{version}-{constants}",
@@ -2984,7 +2994,7 @@ for dtype in (np.float32, np.float16):
         definition=lambda a, b: a @ b.swapaxes(1, 2),
     )
 
-family("random")
+family("random", most_dynamic=2)
 for dtype, top in ((np.float32, 3), (np.float16, 3), (np.float64, 3), (np.int32, 9), (np.int64, 9)):
     kind = o.constant(np.zeros(1, dtype)).get_element_type().get_type_name()
     for constants in ((), (0, 1, 2)):
