@@ -158,15 +158,15 @@ class Finished:
 
 
 @pytest.fixture(scope="session")
-def run_script(tmp_path_factory):
-    """Runs a Python file in a process of its own, which has imported TensorFlow already."""
+def run_python(tmp_path_factory):
+    """Runs a Python file, `-m` module or `-c` code, in a process that has imported TensorFlow."""
     outputs = [tmp_path_factory.mktemp("outputs") / name for name in ("stdout", "stderr")]
     server = None
 
     def finish(status):
         return Finished(status, *(path.read_text("utf-8", "replace") for path in outputs))
 
-    def run(path, *arguments, cwd, timeout=HANGS):
+    def run(*command, cwd, timeout=HANGS):
         nonlocal server
         if server is None or server.poll() is not None:
             server = subprocess.Popen(
@@ -177,7 +177,7 @@ def run_script(tmp_path_factory):
                 start_new_session=True,
             )
         request = {
-            "command": [str(path), *map(str, arguments)],
+            "command": list(map(str, command)),
             "environment": dict(os.environ),
             "folder": str(cwd),
             "streams": [os.devnull, *map(str, outputs)],
@@ -186,7 +186,7 @@ def run_script(tmp_path_factory):
         if not select.select([server.stdout], [], [], timeout)[0]:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
-            pytest.fail(f"{path} has not ended after {timeout} s: {finish(None)}")
+            pytest.fail(f"{command} has not ended after {timeout} s: {finish(None)}")
         return finish(int(server.stdout.readline()))
 
     yield run
@@ -195,7 +195,7 @@ def run_script(tmp_path_factory):
 
 
 @pytest.fixture
-def run_program(tmp_path, run_script):
+def run_program(tmp_path, run_python):
     """Runs a Python program in a process of its own and checks that it neither fails nor hangs.
 
     A process that hangs prints the stacks of all its threads before it is killed. The process has
@@ -220,7 +220,7 @@ def run_program(tmp_path, run_script):
             f"faulthandler.dump_traceback_later({timeout - 10}, exit=True)\n"
             + textwrap.dedent(program)
         )
-        runner = run_first if is_first else run_script
+        runner = run_first if is_first else run_python
         result = runner(path, *arguments, cwd=tmp_path, timeout=timeout)
         if check:
             assert result.returncode == 0, f"{result.stdout}\n{result.stderr[-6000:]}"

@@ -1,6 +1,7 @@
-"""Runs Python files, each in a process of its own that has imported TensorFlow already.
+"""Does as Python's command does, in a process of its own that has imported TensorFlow already.
 
-Reads a line of JSON for each and answers with its exit status: see run_script in conftest.py.
+Reads a line of JSON for each command and answers with its exit status: see run_python in
+conftest.py.
 """
 
 import json
@@ -15,25 +16,32 @@ import tensorflow  # noqa: E402, F401
 del sys.modules["jax"]
 
 
-def _become(script):
-    """Makes this process one that Python started for the file."""
-    os.chdir(script["folder"])
+def _become(request):
+    """Makes this process one that Python started for the command. Returns its code."""
+    os.chdir(request["folder"])
     os.environ.clear()
-    os.environ.update(script["environment"])
-    for descriptor, path in enumerate(script["streams"]):
+    os.environ.update(request["environment"])
+    for descriptor, path in enumerate(request["streams"]):
         opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(opened, descriptor)
         os.close(opened)
-    path, *_ = sys.argv = script["command"]
-    sys.path[0] = os.path.dirname(path)
     main = sys.modules["__main__"] = types.ModuleType("__main__")
-    main.__file__ = path
-    with open(path, encoding="utf-8") as source:
-        return compile(source.read(), path, "exec"), vars(main)
+    first, *rest = request["command"]
+    if first == "-c":
+        sys.argv, sys.path[0] = [first, *rest[1:]], ""
+        return compile(rest[0], "<string>", "exec"), vars(main)
+    if first == "-m":
+        sys.argv, sys.path[0] = rest, os.getcwd()
+        run = "import runpy, sys; runpy.run_module(sys.argv[0], None, '__main__', True)"
+        return compile(run, "<run>", "exec"), {}
+    sys.argv, sys.path[0] = [first, *rest], os.path.dirname(first)
+    main.__file__ = first
+    with open(first, encoding="utf-8") as source:
+        return compile(source.read(), first, "exec"), vars(main)
 
 
-def _next_script():
-    """Returns in the process of each file, which runs it."""
+def _next_command():
+    """Returns the code of a command, in the process that runs it."""
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -42,4 +50,4 @@ def _next_script():
     sys.exit()
 
 
-exec(*_next_script())
+exec(*_next_command())

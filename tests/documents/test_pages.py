@@ -21,7 +21,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import traceback
 import types
@@ -53,7 +52,7 @@ def blocks(page):
         yield language, code, output, text.count("\n", 0, match.start(2))
 
 
-def run_python(code, program, page, line):
+def run_block(code, program, page, line):
     """What the code prints. Its file, for AutoGraph and tracebacks, has the page's lines."""
     lines = pathlib.Path(program.__file__).read_text().splitlines()
     lines += [""] * (line - len(lines)) + code.splitlines()
@@ -68,22 +67,16 @@ def run_python(code, program, page, line):
     return printed.getvalue()
 
 
-def run_console(code):
+def run_console(code, run_python):
     """What the commands print that begin with "$ python"."""
     printed = ""
-    path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for command in re.findall(r"^\$ ((?:.*\\\n)*.*)$", code, re.MULTILINE):
         words = shlex.split(command, comments=True)
         words = list(itertools.dropwhile(lambda word: "=" in word, words))
         if words[0] == "make":
             assert {word for word in words[1:] if "=" not in word} <= TARGETS, command
         elif words[0] == "python":
-            finished = subprocess.run(
-                ["bash", "-c", command],
-                capture_output=True,
-                text=True,
-                env=os.environ | {"PATH": path},
-            )
+            finished = run_python(*words[1:], cwd=os.getcwd())
             assert finished.returncode == 0, finished.stderr
             printed += finished.stdout
     return printed
@@ -98,7 +91,7 @@ def check_output(found, expected, page, line):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
+def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch, run_python):
     found = list(blocks(page))
     for module in sorted(OPTIONAL):
         if any(re.search(rf"^(import|from) {module}\b", code, re.M) for _, code, _, _ in found):
@@ -118,11 +111,11 @@ def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", program)
     for language, code, expected, line in found:
         if language == "console":
-            printed = run_console(code)
+            printed = run_console(code, run_python)
             if expected is not None:
                 check_output(printed, expected, name, line)
         else:
-            printed = run_python(code, program, name, line)
+            printed = run_block(code, program, name, line)
             check_output(printed, expected, name, line)
     for drawn in tmp_path.glob("*.svg"):
         assert drawn.read_text() == (page.parent / drawn.name).read_text(), (

@@ -11,9 +11,9 @@ TEXT = "Der Mond ist aufgegangen, die goldnen Sternlein prangen. \u00e4\u00f6\u0
 
 
 @pytest.fixture(scope="module")
-def run_example(run_script):
+def run_example(run_python):
     def run(name, *arguments, cwd):
-        result = run_script(EXAMPLES / name, *arguments, cwd=cwd)
+        result = run_python(EXAMPLES / name, *arguments, cwd=cwd)
         assert result.returncode == 0, result.stderr
         return result.stdout
 
@@ -157,11 +157,11 @@ def test_a_fresh_process_classifies_texts_and_files_with_the_saved_model(
 
 
 @pytest.mark.slow
-def test_a_class_of_one_file_has_nothing_to_hold_out(tmp_path, run_script):
+def test_a_class_of_one_file_has_nothing_to_hold_out(tmp_path, run_python):
     for name in WORDS:
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.txt").write_text(TEXT, encoding="utf-8")
-    result = run_script(EXAMPLES / "train_text_classifier.py", "--classes", *WORDS, cwd=tmp_path)
+    result = run_python(EXAMPLES / "train_text_classifier.py", "--classes", *WORDS, cwd=tmp_path)
     assert result.returncode != 0
     assert "deutsch: two files or more are needed" in result.stderr
 
@@ -221,8 +221,8 @@ def test_newtons_method_stops_below_the_tolerance(tmp_path, run_example):
 
 
 @pytest.mark.slow
-def test_newtons_method_says_that_its_steps_are_not_enough(tmp_path, run_script):
-    result = run_script(EXAMPLES / "loop_newton.py", "--most=2", cwd=tmp_path)
+def test_newtons_method_says_that_its_steps_are_not_enough(tmp_path, run_python):
+    result = run_python(EXAMPLES / "loop_newton.py", "--most=2", cwd=tmp_path)
     assert result.returncode == 1
     assert "2 steps are not enough" in result.stderr
     assert "after 2 steps" in result.stdout

@@ -1,0 +1,14 @@
+"""Prints the tests that the nightly jobs beside "everything" run: paths from tests/, for pytest.
+
+Those of TensorFlow's insides, loops and bags each night; of the other rooms one, in turn by the day.
+"""
+
+import datetime
+import pathlib
+
+ALWAYS = ["package/test_tensorflow_contract.py", "loops", "bags"]
+
+if __name__ == "__main__":
+    tests = pathlib.Path(__file__).parents[1]
+    rooms = sorted({path.parent.name for path in tests.glob("*/test_*.py")} - {*ALWAYS})
+    print(*ALWAYS, rooms[datetime.date.today().toordinal() % len(rooms)])
