@@ -35,7 +35,13 @@ def public(function: _Function) -> _Function:
             shown = _without_graph(error)
             raise shown.with_traceback(_users_frames(error.__traceback__)) from error.__cause__
 
-    return tf.autograph.experimental.do_not_convert(call)
+    taken = tf.autograph.experimental.do_not_convert(call)
+    # Where it is an argument of a tf.function, TensorFlow would give that what it wraps, which
+    # AutoGraph would then convert, with all that it calls: seconds.
+    taken.__signature__ = inspect.signature(function)
+    for wrapper in (taken, call):
+        del wrapper.__wrapped__
+    return taken
 
 
 def users_frame() -> types.FrameType:
