@@ -16,9 +16,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def programs(request, monkeypatch):
-    """Sets TF_TI_PROGRAM: to "always", unless the test's mark `programs` has other modes."""
+    """Sets TF_TI_PROGRAM to "always", or to what the test's mark `programs` says."""
     mode = getattr(request, "param", _modes(request.node)[0])
-    if mode == "default":
-        monkeypatch.delenv("TF_TI_PROGRAM", raising=False)
-    else:
+    if mode != "default":
         monkeypatch.setenv("TF_TI_PROGRAM", mode)
