@@ -18,6 +18,7 @@
 #   make clean    remove all of this, and what the demo made in build/
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
 #   make gpu-test   run the ops' tests on the GPU at hand, with any build of TensorFlow
+#   make emulated-gpu  build what the tests run in place of a GPU, as `make test` does before them
 # Another TensorFlow: make test TF_VERSION=2.17.1. Another configuration: make test CONFIG=cuda.
 # Each of them has its own .venv-* and dist-*.
 
@@ -128,7 +129,7 @@ $(venv)/.installed: $(dist)/.built $(venv)/.runtime
 	$(bin)/pip install --quiet --force-reinstall --no-deps $(dist)/tf_ti-*.whl
 	@touch $@
 
-.PHONY: demo release fuzz test test-fast test-cc test-tensorflows oracles build wheel bench docs docs-look lint format asan-test cuda cuda-check gpu-check gpu-test clean
+.PHONY: demo release fuzz test test-fast emulated-gpu test-cc test-tensorflows oracles build wheel bench docs docs-look lint format asan-test cuda cuda-check gpu-check gpu-test clean
 demo: $(venv)/.installed $(venv)/.examples
 	$(call say,training a character model: a minute)
 	$(bin)/python examples/train_char_model.py
@@ -138,13 +139,18 @@ demo: $(venv)/.installed $(venv)/.examples
 # From tests/, where the checkout's tf_ti does not hide the installed one.
 in_parallel := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 pytest = cd tests && $(bin)/pytest $(in_parallel)
-test: test-cc $(venv)/.installed $(venv)/.tests
+test: test-cc $(venv)/.installed $(venv)/.tests emulated-gpu
 	$(call say,the tests: twenty to forty minutes on two cores)
 	$(pytest) $(PYTEST_FLAGS)
 
 test-fast: test-cc $(venv)/.installed $(venv)/.tests
 	$(call say,two cases of each test: some five minutes on two cores)
 	$(pytest) -m 'not slow' $(PYTEST_FLAGS)
+
+# The tests that run the kernels on an emulated GPU ask Bazel for the same: it is there then.
+emulated-gpu: $(venv)/.tensorflow
+	$(call say,what emulates a GPU: a minute or two on two cores where nothing is compiled yet)
+	bazel/bazel.sh build //gpu_check:emulated //tests/gpu/plugin:emulated
 
 test_cc = bazel/bazel.sh test --test_summary=terse --noshow_progress --ui_event_filters=-info \
 	$(1) $(CC_TEST_FLAGS) && { grep --no-filename --recursive ^skipped bazel-testlogs/ | sort -u; true; }

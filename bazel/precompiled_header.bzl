@@ -79,4 +79,5 @@ def including(name):
 
     They must depend on it, and agree with it in all other copts and defines.
     """
-    return ["-include", "$(GENDIR)/%s.h" % name]
+    folder = "/".join([part for part in ["$(GENDIR)", native.package_name()] if part])
+    return ["-include", "%s/%s.h" % (folder, name)]

@@ -34,14 +34,14 @@ def tf_precompiled_header(name, hdr, copts = [], deps = []):
         deps = deps + _HEADERS,
     )
 
-def tf_library(name, srcs, hdrs, precompiled, copts = [], deps = []):
+def tf_library(name, srcs, precompiled, hdrs = [], copts = [], deps = []):
     """What several libraries of ops are made of.
 
     Args:
       name: of the cc_library.
-      srcs: C++ sources.
-      hdrs: headers, which libraries that depend on this may include too.
+      srcs: C++ sources, and headers that only these include.
       precompiled: the name of a tf_precompiled_header with the same copts.
+      hdrs: headers, which libraries that depend on this may include too.
       copts: more flags for the compiler.
       deps: libraries whose headers these include.
     """
@@ -49,6 +49,8 @@ def tf_library(name, srcs, hdrs, precompiled, copts = [], deps = []):
         name = name,
         srcs = srcs,
         hdrs = hdrs,
+        # Nothing calls what registers an op.
+        alwayslink = True,
         copts = COPTS + copts + including(precompiled),
         local_defines = _LOCAL_DEFINES,
         deps = deps + [":" + precompiled] + _HEADERS,

@@ -10,8 +10,9 @@ behind a kernel that delays; with giant bags, huge tables, more than 2^31 ids; u
 compute-sanitizer's tools, where it is there; and as PTX. Each stage has its own limit of time. A
 stage that fails, or does not end in time, does not keep the others from running.
 
-With --emulate the kernels run on the processor, on small inputs. That needs nothing but a C++
-compiler. The times mean nothing then.
+With --emulate the kernels run on the processor, on small inputs. That needs Bazel, or what
+bazel/bazel.sh gets it with, and a Python that has TensorFlow, in place of nvcc and a GPU. The times
+mean nothing then.
 
 Exit status: 0 all is well (a missed goal, or a stage for which there was no time, is only
 reported); 1 something is wrong; 2 bad arguments; 3 it does not build; 4 no GPU here; 5 a GPU, but
@@ -56,7 +57,6 @@ GPU_SOURCES = tuple(
     str(path.relative_to(ROOT)) for path in sorted((ROOT / "cc" / "compute").rglob("*.cu.cc"))
 )
 EXECUTABLES = ("cases", "pieces", "times")
-EMULATION = "gpu_check/emulation"
 
 WRONG, NO_BUILD, NO_GPU, NO_NVCC = 1, 3, 4, 5
 
@@ -269,17 +269,20 @@ def build_for_gpu(nvcc: str, architecture: str) -> None:
         list(executor.map(build_variant, kinds, kinds.values()))
 
 
-def build_emulated(folder: pathlib.Path) -> None:
-    host = [os.environ.get("CXX", "g++"), "-O1", "-std=c++17"]
-    # A fortified longjmp does not know the order of the fibers' jumps.
-    checks = ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=all", "-U_FORTIFY_SOURCE"]
-    emulated = [*host, *checks, "-Wall", "-Wno-unknown-pragmas", "-DTF_TI_EMULATE_CUDA"]
-    emulated += [f"-I{EMULATION}", "-x", "c++"]
-    sources = (*GPU_SOURCES, f"{EMULATION}/late.cc", f"{EMULATION}/emulation.cc")
-    sources += tuple(f"gpu_check/{executable}.cc" for executable in EXECUTABLES)
-    # Their speed does not matter here, but the time to compile them does.
-    compilers = dict.fromkeys(sources, emulated) | dict.fromkeys(HOST_SOURCES, [*host, "-O0"])
-    build(compilers, [*host, *checks], folder)
+def build_emulated(package: str, files: tuple[str, ...], folder: pathlib.Path) -> None:
+    """Copies the files of Bazel's target //PACKAGE:emulated into `folder`, built for this Python.
+
+    Bazel keeps what it has built. Its folder may be another configuration's next.
+    """
+    command = [str(ROOT / "bazel" / "bazel.sh"), "build", f"//{package}:emulated"]
+    environment = {**os.environ, "PYTHON_BIN_PATH": sys.executable}
+    if subprocess.run(command, env=environment, check=False).returncode:
+        raise Stop(NO_BUILD, "it does not build")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        # A file that is there may be one that runs.
+        shutil.copy(ROOT / "bazel-bin" / package / file, folder / f"{file}.new")
+        os.replace(folder / f"{file}.new", folder / file)
 
 
 # Stages.
@@ -494,7 +497,7 @@ def check_on_gpu(arguments: argparse.Namespace) -> int:
 
 def check_emulated(arguments: argparse.Namespace) -> int:
     folder = BUILD / "emulated"
-    build_emulated(folder)
+    build_emulated("gpu_check", EXECUTABLES, folder)
     seconds = arguments.seconds
     seed = ("--seed", arguments.seed)
     times = Times(folder, "The emulation, whose times mean nothing", 20000)

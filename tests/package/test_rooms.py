@@ -151,3 +151,9 @@ def test_sources_include_no_other_family_and_no_higher_layer():
             if not is_right:
                 wrong.append(f"{file} -> {included}")
     assert wrong == []
+
+
+def test_programs_of_bodies_know_no_gpu():
+    # They are compiled once for all devices: see BUILD.
+    for file, text in texts("cc/kernels/loops/lowering", ".cc", ".h"):
+        assert not re.search(r"GOOGLE_CUDA|gpu\.h", text), file

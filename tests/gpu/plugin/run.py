@@ -7,8 +7,8 @@ requirements/runtime.txt names; make and a C++ compiler; CUDA's nvcc (in PATH, o
 and a GPU. Builds, with the sources of this checkout, tf_ti's library with its CUDA kernels, and a
 pluggable device made of CUDA's runtime, which TensorFlow takes for its GPU; nothing is downloaded.
 
-With --emulate the GPU is not there: a C++ compiler will do. With --architecture, a compute
-capability such as 90, the driver is not asked for that of its GPU before all is built.
+With --emulate the GPU is not there: Bazel builds both, without nvcc and make. With --architecture,
+a compute capability such as 90, the driver is not asked for that of its GPU before all is built.
 
 Exit status: pytest's, where it is run; 2 bad arguments, or a package is missing; 3 it does not
 build; 4 no GPU here; 5 a GPU, but no nvcc.
@@ -29,6 +29,8 @@ sys.path.insert(0, str(ROOT / "gpu_check"))
 import check  # noqa: E402
 
 BAD_ARGUMENTS = 2
+PLUGIN = "tests/gpu/plugin"
+LIBRARIES = ("_tf_ti.so", "_gpu_plugin.so")
 PACKAGES = ("tensorflow", "numpy", "wrapt", "defusedxml", "pytest")
 # Of a package whose library has no kernels for XLA; see bazel/build_info.bzl.
 BUILD_INFO = """\
@@ -51,26 +53,34 @@ def require_packages() -> None:
         )
 
 
+def make(nvcc: str, architecture: str, out: pathlib.Path) -> None:
+    """Builds the libraries for a GPU, in the folder `out`."""
+    import tensorflow as tf
+
+    command = ["make", "--silent", f"--directory={ROOT / PLUGIN}", f"--jobs={os.cpu_count()}"]
+    command += [f"OUT={out}", f"NVCC={nvcc}", f"ARCHITECTURE={architecture}"]
+    command += [f"CPPFLAGS={' '.join(tf.sysconfig.get_compile_flags())}"]
+    command += [f"LDLIBS={' '.join(tf.sysconfig.get_link_flags())}"]
+    # Not make's jobs, where make runs this.
+    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    if subprocess.run(command, env=environment, check=False).returncode:
+        raise check.Stop(check.NO_BUILD, "it does not build")
+
+
 def build(nvcc: str | None, architecture: str | None) -> pathlib.Path:
     """Builds for a GPU, or for the emulation. Returns the folder that has the package."""
     import tensorflow as tf
 
     kind = "emulation" if nvcc is None else f"sm_{architecture}"
     out = ROOT / ".cache" / "gpu_plugin" / tf.__version__ / kind
-    command = ["make", "--silent", f"--directory={ROOT / 'tests' / 'gpu' / 'plugin'}"]
-    command += [f"--jobs={os.cpu_count()}", f"OUT={out}"]
-    command += [f"CPPFLAGS={' '.join(tf.sysconfig.get_compile_flags())}"]
-    command += [f"LDLIBS={' '.join(tf.sysconfig.get_link_flags())}"]
-    if nvcc is not None:
-        command += [f"NVCC={nvcc}", f"ARCHITECTURE={architecture}"]
-    # Not make's jobs, where make runs this.
-    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
-    if subprocess.run(command, env=environment, check=False).returncode:
-        raise check.Stop(check.NO_BUILD, "it does not build")
+    if nvcc is None:
+        check.build_emulated(PLUGIN, LIBRARIES, out)
+    else:
+        make(nvcc, architecture, out)
     package = out / "package" / "tf_ti"
     shutil.rmtree(package, ignore_errors=True)
     shutil.copytree(ROOT / "tf_ti", package, ignore=shutil.ignore_patterns("_tf_ti*.so"))
-    for library in ("_tf_ti.so", "_gpu_plugin.so"):
+    for library in LIBRARIES:
         shutil.copy(out / library, package)
     info = BUILD_INFO.format(
         tensorflow=tf.__version__, compiler=os.environ.get("CXX", "g++"), cuda=nvcc or ""
