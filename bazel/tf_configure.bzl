@@ -75,6 +75,7 @@ def _tf_configure_impl(ctx):
 
 tf_configure = repository_rule(
     implementation = _tf_configure_impl,
-    # TF_TI_TENSORFLOW changes where another TensorFlow is installed: see bazel.sh.
-    environ = ["CC", "CXX", "PYTHON_BIN_PATH", "TF_TI_TENSORFLOW"],
+    # TF_TI_TENSORFLOW says which TensorFlow it is and where: see bazel.sh. Not PYTHON_BIN_PATH: one
+    # Python has several names.
+    environ = ["CC", "CXX", "TF_TI_TENSORFLOW"],
 )

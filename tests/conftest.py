@@ -73,9 +73,9 @@ def _quarter(commit):
 
 
 def _of_quarter(cases, quarter):
-    """One case of four that differ in their seeds alone.
+    """Chooses one case of each four that differ in their seeds alone.
 
-    It is another one of each next four, as tests choose what they do by seed % 2, % 3 or % 4.
+    The choice moves on by one from four to four: tests derive options from seed % 2, % 3 or % 4.
     """
     by_rest = {}
     for case in cases:

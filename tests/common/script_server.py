@@ -17,7 +17,7 @@ del sys.modules["jax"]
 
 
 def _become(request):
-    """Makes this process one that Python started for the command. Returns its code."""
+    """Makes this process look as if Python had started it for the command. Returns the code."""
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])

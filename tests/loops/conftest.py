@@ -1,4 +1,4 @@
-"""Who runs the bodies of the loops that a test runs: programs, or TensorFlow's kernels."""
+"""Programs run the bodies of loops, or TensorFlow's kernels: the mark `programs` chooses."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def programs(request, monkeypatch):
-    """Sets TF_TI_PROGRAM to "always", or to what the test's mark `programs` says."""
+    """Sets TF_TI_PROGRAM to "always", or to the mode of the test's mark `programs`."""
     mode = getattr(request, "param", _modes(request.node)[0])
     if mode != "default":
         monkeypatch.setenv("TF_TI_PROGRAM", mode)

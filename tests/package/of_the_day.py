@@ -1,6 +1,6 @@
 """Prints the tests that the nightly jobs beside "everything" run: paths from tests/, for pytest.
 
-Those of TensorFlow's insides, loops and bags each night; of the other rooms one, in turn by the day.
+Those of TensorFlow's insides, loops and bags run each night, and of the other rooms one, in turn.
 """
 
 import datetime

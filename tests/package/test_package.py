@@ -1,6 +1,7 @@
 """The installed package as a whole: what is in it, what it refuses, `python -m tf_ti`."""
 
 import importlib.metadata
+import inspect
 import os
 import pathlib
 import platform
@@ -34,6 +35,13 @@ def package(tmp_path):
 
 def run_python(*arguments, cwd):
     return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True)
+
+
+def test_functions_that_are_arguments_of_a_tf_function_stay_what_autograph_does_not_convert():
+    functions = [f for f in map(vars(tf_ti).get, tf_ti.__all__) if inspect.isfunction(f)]
+    taken = []
+    tf.function(taken.extend)(functions)
+    assert len(functions) > 20 and taken == functions
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ _GENERATED = "__autograph_generated_file"
 
 
 def public(function: _Function) -> _Function:
-    """Makes a function one that users call: AutoGraph takes it as it is.
+    """Prepares a function that users call: AutoGraph does not convert it.
 
     Its errors in eager mode have the frames of the user's code alone, where TensorFlow's have,
     unless `tf.debugging.disable_traceback_filtering` was called.
@@ -36,8 +36,8 @@ def public(function: _Function) -> _Function:
             raise shown.with_traceback(_users_frames(error.__traceback__)) from error.__cause__
 
     taken = tf.autograph.experimental.do_not_convert(call)
-    # Where it is an argument of a tf.function, TensorFlow would give that what it wraps, which
-    # AutoGraph would then convert, with all that it calls: seconds.
+    # TensorFlow unwraps a function that is an argument of a tf.function. AutoGraph would then
+    # convert all of tf_ti that the function calls, which takes seconds.
     taken.__signature__ = inspect.signature(function)
     for wrapper in (taken, call):
         del wrapper.__wrapped__
