@@ -647,6 +647,71 @@ def test_rows_of_any_index_are_those_of_tensorflow(dtype, index_type):
         compare(lambda y: tf.gather(y, tf.math.top_k(y, **best).indices, batch_dims=1), y)
 
 
+def of_any_extents(x, y, i):
+    """Operations that matrices x and y without elements have too; i are rows of x."""
+    k = tf.cast(x, tf.int32)
+    rows, columns = x.shape
+    results = [
+        *(f(x) for f in (tf.transpose, tf.square, tf.exp, tf.nn.l2_loss, tf.zeros_like, tf.size)),
+        *(f(x) for f in (tf.math.is_nan, tf.shape, tf.nn.softmax, tf.nn.log_softmax)),
+        *(tf.concat([x, y, x * y], axis) for axis in (0, 1)),
+        *(tf.stack([x, y], axis) for axis in (0, 2)),
+        *(tf.cumsum(x, axis, exclusive=True) for axis in (0, 1)),
+        *(tf.math.cumprod(x, axis, reverse=True) for axis in (0, 1)),
+        *(tf.roll(x, [3], [axis]) for axis in (0, 1)),
+        *(tf.reverse(x, [axis]) for axis in (0, 1)),
+        *(tf.reduce_all(x > y, axis) for axis in (None, 0, 1)),
+        *(tf.split(x, [rows, 0], 0) + tf.split(x, 2 * [columns // 2] + [columns % 2], 1)),
+        *(tf.pad(x, [[0, 1], [2, 0]]), tf.tile(x[:, None, :], [1, 2, 1]), x[:, :0], x[::-1, None]),
+        *(tf.where(x > y, x, 0.0), tf.clip_by_value(x, -1.0, 1.0), x + y[:1], tf.abs(x) ** 2.0),
+        *(k // 3, k % 3, tf.one_hot(k, 2), tf.squeeze(x[:, :, None], 2), x / (y * y + 1.0)),
+        *(tf.reshape(x, [columns, rows]), tf.broadcast_to(x[None], [2, rows, columns])),
+        *(tf.matmul(x, y, transpose_b=True), tf.matmul(x, y, transpose_a=True)),
+        *(tf.einsum("ij,kj->ik", x, y), tf.einsum("ij->j", x), tf.einsum("ij,ij->ij", x, y)),
+        *(tf.nn.bias_add(x, y[0] if rows else tf.zeros([columns])), tf.add_n([x, y, x])),
+        *(tf.gather(x, i), tf.gather(x, i[:0]), tf.gather(x, tf.range(rows))),
+        *(tf.gather(tf.stop_gradient(tf.stack([x, y], 1)), i[:rows, None] % 2, batch_dims=1),),
+    ]
+    for name in ("sum", "prod", "mean", "max", "min"):
+        results += [getattr(tf, f"reduce_{name}")(x, axis) for axis in (None, 0, 1)]
+    for name in ("argmax", "argmin"):
+        results += [getattr(tf, name)(x, axis) for axis in (0, 1) if x.shape[axis]]
+    if columns:
+        losses = tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(y), x)
+        results += [losses, *tf.unstack(x, axis=1)]
+    return results
+
+
+@pytest.mark.parametrize("rows, columns", [(0, 0), (0, 3), (3, 0)])
+def test_arrays_without_elements_are_those_of_tensorflow(rows, columns):
+    def body(x, y, i):
+        with tf.GradientTape() as tape:
+            tape.watch((x, y))
+            results = of_any_extents(x, y, i)
+            total = tf.add_n([tf.reduce_sum(r) for r in results if r.dtype == x.dtype])
+        return results, tape.gradient(total, (x, y))
+
+    x, y = (numbers(tf.float32, (5, rows, columns), seed, special=False) for seed in (1, 2))
+    i = tf.zeros([5, 4 if rows else 0], tf.int32)
+    compare(body, x, y, i, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4), indirect=True)
+def test_rows_in_batches_have_any_extents(rng):
+    def one():
+        batch = rng.integers(0, 3, rng.integers(1, 3))
+        rows = rng.integers(0, 3)
+        count = rng.integers(0, 3) if rows else 0
+        i = rng.integers(0, max(rows, 1), (5, *batch, count))
+        return numbers(tf.float32, (5, *batch, rows, *rng.integers(0, 3, 1)), 1), tf.constant(i)
+
+    cases = [one() for _ in range(8)]
+    compare(
+        lambda *cases: [tf.gather(x + 1.0, i, batch_dims=i.shape.rank - 1) for x, i in cases],
+        *cases,
+    )
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize("bad", [-1, 4, 2**31 - 1])
 @pytest.mark.parametrize("at", [0, 1, 5, 9])
