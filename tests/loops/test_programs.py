@@ -268,15 +268,41 @@ def test_indices_of_extremes_are_those_of_tensorflow(name, dtype):
     compare_all(indices, [(numbers(dtype, (5, *s), seed, special=False),) for seed, s in shapes])
 
 
-def test_extremes_of_nans_are_those_of_tensorflow():
-    x = numbers(tf.float32, (6, 5, 9), 3)
-    for name in "reduce_max", "reduce_min":
-        for axis in 0, 1:
-            found, expected = (
-                run(lambda x: getattr(tf, name)(x, axis), x)  # noqa: B023
-                for run in (looped, eager)
-            )
-            np.testing.assert_array_equal(found, expected)
+@pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
+@pytest.mark.parametrize("seed", range(2), indirect=True)
+def test_reductions_of_numbers_that_are_not_finite_are_those_of_tensorflow(dtype, rng):
+    """NaN, infinities and the farthest finite numbers: first, last, in the middle, and alone."""
+    of_axis = ("argmax", "argmin", "reduce_max", "reduce_min")
+    added = ("reduce_sum", "reduce_mean", "reduce_prod")
+
+    def reduced(x):
+        few = tf.clip_by_value(x, -2.0, 2.0)  # whose sums have one order of magnitude
+        few = tf.where(tf.math.is_finite(x), few, x)
+        axes = range(x.shape.rank)
+        return [[getattr(tf, name)(x, axis) for axis in axes for name in of_axis]] + [
+            [getattr(tf, name)(few, axis) for axis in axes for name in added],
+            [tf.cumsum(few, axis) for axis in axes],
+            # Not softmax: oneDNN's, which TensorFlow takes for most types, leaves NaN in its place.
+            [tf.nn.l2_loss(few), tf.nn.log_softmax(few)],
+        ]
+
+    def values(count):
+        return np.array([np.nan, np.inf, -np.inf, dtype.max, dtype.min, 1.0, -2.0])[
+            rng.choice(7, count, replace=False)
+        ]
+
+    shapes = [(1,), (7,), (40,), (3, 5), (4, 17), (2, 3, 4)]
+    cases = []
+    for shape in shapes:
+        x = rng.choice(values(rng.integers(1, 4)), (5, *shape))
+        cases.append((tf.constant(x, dtype),))
+    run, apart = (how(lambda *xs: [reduced(x) for (x,) in xs], *cases) for how in (looped, eager))
+    for found, expected in zip(run, apart, strict=True):
+        for a, e in zip(found[0], expected[0], strict=True):
+            np.testing.assert_array_equal(wide(a), wide(e))
+        for a, e in zip(tf.nest.flatten(found[1:]), tf.nest.flatten(expected[1:]), strict=True):
+            np.testing.assert_array_equal(np.isfinite(wide(a)), np.isfinite(wide(e)))
+            close(a, e, 1e-5 if dtype == tf.float32 else 1e-13)
 
 
 MOVES = {
