@@ -287,9 +287,8 @@ def test_reductions_of_numbers_that_are_not_finite_are_those_of_tensorflow(dtype
         ]
 
     def values(count):
-        return np.array([np.nan, np.inf, -np.inf, dtype.max, dtype.min, 1.0, -2.0])[
-            rng.choice(7, count, replace=False)
-        ]
+        among = [np.nan, np.inf, -np.inf, dtype.max, dtype.min, 0.0, -0.0, 1.0, -2.0]
+        return rng.choice(among, count, replace=False)
 
     shapes = [(1,), (7,), (40,), (3, 5), (4, 17), (2, 3, 4)]
     cases = []
@@ -303,6 +302,22 @@ def test_reductions_of_numbers_that_are_not_finite_are_those_of_tensorflow(dtype
         for a, e in zip(tf.nest.flatten(found[1:]), tf.nest.flatten(expected[1:]), strict=True):
             np.testing.assert_array_equal(np.isfinite(wide(a)), np.isfinite(wide(e)))
             close(a, e, 1e-5 if dtype == tf.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
+@pytest.mark.parametrize("zeros", [[-0.0], [0.0, -0.0]], ids=["negative", "both"])
+def test_reductions_of_zeros_have_the_signs_of_tensorflow(dtype, zeros):
+    """Of halves the largest zero is the first or the last, as Eigen's vectors lie."""
+    names = ("sum", "mean", "prod", "max", "min")[: 3 if dtype in HALVES else 5]
+
+    def reduced(x):
+        axes = (None, *range(x.shape.rank))
+        results = [getattr(tf, f"reduce_{name}")(x, axis) for axis in axes for name in names]
+        return results + [tf.cumsum(x, axis) for axis in range(x.shape.rank)]
+
+    rng = np.random.default_rng(1)
+    shapes = [(1,), (2,), (7,), (3, 5), (4, 13), (2, 3, 4)]
+    compare_all(reduced, [(tf.constant(rng.choice(zeros, (5, *s)), dtype),) for s in shapes])
 
 
 MOVES = {
