@@ -270,15 +270,56 @@ def test_indices_of_extremes_are_those_of_tensorflow(name, dtype):
     compare_all(indices, [(numbers(dtype, (5, *s), seed, special=False),) for seed, s in shapes])
 
 
-def test_extremes_of_nans_are_those_of_tensorflow():
-    x = numbers(tf.float32, (6, 5, 9), 3)
-    for name in "reduce_max", "reduce_min":
-        for axis in 0, 1:
-            found, expected = (
-                run(lambda x: getattr(tf, name)(x, axis), x)  # noqa: B023
-                for run in (looped, eager)
-            )
-            np.testing.assert_array_equal(found, expected)
+@pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
+@pytest.mark.parametrize("seed", range(2), indirect=True)
+def test_reductions_of_numbers_that_are_not_finite_are_those_of_tensorflow(dtype, rng):
+    """NaN, infinities and the farthest finite numbers: first, last, in the middle, and alone."""
+    of_axis = ("argmax", "argmin", "reduce_max", "reduce_min")
+    added = ("reduce_sum", "reduce_mean", "reduce_prod")
+
+    def reduced(x):
+        few = tf.clip_by_value(x, -2.0, 2.0)  # whose sums have one order of magnitude
+        few = tf.where(tf.math.is_finite(x), few, x)
+        axes = range(x.shape.rank)
+        return [[getattr(tf, name)(x, axis) for axis in axes for name in of_axis]] + [
+            [getattr(tf, name)(few, axis) for axis in axes for name in added],
+            [tf.cumsum(few, axis) for axis in axes],
+            # Not softmax: oneDNN's, which TensorFlow takes for most types, leaves NaN in its place.
+            [tf.nn.l2_loss(few), tf.nn.log_softmax(few)],
+        ]
+
+    def values(count):
+        among = [np.nan, np.inf, -np.inf, dtype.max, dtype.min, 0.0, -0.0, 1.0, -2.0]
+        return rng.choice(among, count, replace=False)
+
+    shapes = [(1,), (7,), (40,), (3, 5), (4, 17), (2, 3, 4)]
+    cases = []
+    for shape in shapes:
+        x = rng.choice(values(rng.integers(1, 4)), (5, *shape))
+        cases.append((tf.constant(x, dtype),))
+    run, apart = (how(lambda *xs: [reduced(x) for (x,) in xs], *cases) for how in (looped, eager))
+    for found, expected in zip(run, apart, strict=True):
+        for a, e in zip(found[0], expected[0], strict=True):
+            np.testing.assert_array_equal(wide(a), wide(e))
+        for a, e in zip(tf.nest.flatten(found[1:]), tf.nest.flatten(expected[1:]), strict=True):
+            np.testing.assert_array_equal(np.isfinite(wide(a)), np.isfinite(wide(e)))
+            close(a, e, 1e-5 if dtype == tf.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
+@pytest.mark.parametrize("zeros", [[-0.0], [0.0, -0.0]], ids=["negative", "both"])
+def test_reductions_of_zeros_have_the_signs_of_tensorflow(dtype, zeros):
+    """Of halves the largest zero is the first or the last, as Eigen's vectors lie."""
+    names = ("sum", "mean", "prod", "max", "min")[: 3 if dtype in HALVES else 5]
+
+    def reduced(x):
+        axes = (None, *range(x.shape.rank))
+        results = [getattr(tf, f"reduce_{name}")(x, axis) for axis in axes for name in names]
+        return results + [tf.cumsum(x, axis) for axis in range(x.shape.rank)]
+
+    rng = np.random.default_rng(1)
+    shapes = [(1,), (2,), (7,), (3, 5), (4, 13), (2, 3, 4)]
+    compare_all(reduced, [(tf.constant(rng.choice(zeros, (5, *s)), dtype),) for s in shapes])
 
 
 MOVES = {
@@ -647,6 +688,71 @@ def test_rows_of_any_index_are_those_of_tensorflow(dtype, index_type):
     if dtype == tf.float32:
         y = numbers(dtype, (9, 4, 7), 2, special=False)
         compare(lambda y: tf.gather(y, tf.math.top_k(y, **best).indices, batch_dims=1), y)
+
+
+def of_any_extents(x, y, i):
+    """Operations that matrices x and y without elements have too; i are rows of x."""
+    k = tf.cast(x, tf.int32)
+    rows, columns = x.shape
+    results = [
+        *(f(x) for f in (tf.transpose, tf.square, tf.exp, tf.nn.l2_loss, tf.zeros_like, tf.size)),
+        *(f(x) for f in (tf.math.is_nan, tf.shape, tf.nn.softmax, tf.nn.log_softmax)),
+        *(tf.concat([x, y, x * y], axis) for axis in (0, 1)),
+        *(tf.stack([x, y], axis) for axis in (0, 2)),
+        *(tf.cumsum(x, axis, exclusive=True) for axis in (0, 1)),
+        *(tf.math.cumprod(x, axis, reverse=True) for axis in (0, 1)),
+        *(tf.roll(x, [3], [axis]) for axis in (0, 1)),
+        *(tf.reverse(x, [axis]) for axis in (0, 1)),
+        *(tf.reduce_all(x > y, axis) for axis in (None, 0, 1)),
+        *(tf.split(x, [rows, 0], 0) + tf.split(x, 2 * [columns // 2] + [columns % 2], 1)),
+        *(tf.pad(x, [[0, 1], [2, 0]]), tf.tile(x[:, None, :], [1, 2, 1]), x[:, :0], x[::-1, None]),
+        *(tf.where(x > y, x, 0.0), tf.clip_by_value(x, -1.0, 1.0), x + y[:1], tf.abs(x) ** 2.0),
+        *(k // 3, k % 3, tf.one_hot(k, 2), tf.squeeze(x[:, :, None], 2), x / (y * y + 1.0)),
+        *(tf.reshape(x, [columns, rows]), tf.broadcast_to(x[None], [2, rows, columns])),
+        *(tf.matmul(x, y, transpose_b=True), tf.matmul(x, y, transpose_a=True)),
+        *(tf.einsum("ij,kj->ik", x, y), tf.einsum("ij->j", x), tf.einsum("ij,ij->ij", x, y)),
+        *(tf.nn.bias_add(x, y[0] if rows else tf.zeros([columns])), tf.add_n([x, y, x])),
+        *(tf.gather(x, i), tf.gather(x, i[:0]), tf.gather(x, tf.range(rows))),
+        *(tf.gather(tf.stop_gradient(tf.stack([x, y], 1)), i[:rows, None] % 2, batch_dims=1),),
+    ]
+    for name in ("sum", "prod", "mean", "max", "min"):
+        results += [getattr(tf, f"reduce_{name}")(x, axis) for axis in (None, 0, 1)]
+    for name in ("argmax", "argmin"):
+        results += [getattr(tf, name)(x, axis) for axis in (0, 1) if x.shape[axis]]
+    if columns:
+        losses = tf.nn.softmax_cross_entropy_with_logits(tf.nn.softmax(y), x)
+        results += [losses, *tf.unstack(x, axis=1)]
+    return results
+
+
+@pytest.mark.parametrize("rows, columns", [(0, 0), (0, 3), (3, 0)])
+def test_arrays_without_elements_are_those_of_tensorflow(rows, columns):
+    def body(x, y, i):
+        with tf.GradientTape() as tape:
+            tape.watch((x, y))
+            results = of_any_extents(x, y, i)
+            total = tf.add_n([tf.reduce_sum(r) for r in results if r.dtype == x.dtype])
+        return results, tape.gradient(total, (x, y))
+
+    x, y = (numbers(tf.float32, (5, rows, columns), seed, special=False) for seed in (1, 2))
+    i = tf.zeros([5, 4 if rows else 0], tf.int32)
+    compare(body, x, y, i, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4), indirect=True)
+def test_rows_in_batches_have_any_extents(rng):
+    def one():
+        batch = rng.integers(0, 3, rng.integers(1, 3))
+        rows = rng.integers(0, 3)
+        count = rng.integers(0, 3) if rows else 0
+        i = rng.integers(0, max(rows, 1), (5, *batch, count))
+        return numbers(tf.float32, (5, *batch, rows, *rng.integers(0, 3, 1)), 1), tf.constant(i)
+
+    cases = [one() for _ in range(8)]
+    compare(
+        lambda *cases: [tf.gather(x + 1.0, i, batch_dims=i.shape.rank - 1) for x, i in cases],
+        *cases,
+    )
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

@@ -385,3 +385,57 @@ def test_threads_make_no_difference(run_program):
     """
     found = {run_program(program, threads).stdout for threads in (1, 2, 5)}
     assert len(found) == 1
+
+
+def test_last_values_that_stay_are_of_any_type(run_program):
+    """Nobody copies the bytes of strings, variants and handles: two tensors would free them."""
+    run_program(
+        """
+        import numpy as np
+        import tensorflow as tf
+        import tf_ti
+
+        P, I, O, B = tf_ti.PortMap, tf_ti.InputPort, tf_ti.OutputPort, tf_ti.BackEdge
+        table = tf.Variable([1.0, 2.0])
+
+        @tf.function
+        def run(xs, texts):
+            stays = [
+                tf.strings.join([texts, texts]),
+                tf.raw_ops.TensorListFromTensor(tensor=xs, element_shape=[2]),
+                tf.RaggedTensor.from_row_lengths(xs, [3, 0, 17])._to_variant(batched_input=True),
+                table.handle,
+                table.read_value(),
+            ]
+            n = len(stays)
+            _, text, pieces, rows, handle, value = tf_ti.tensor_iterator(
+                lambda x, c, *stays: (c + x, *stays),
+                [xs, tf.zeros([1, 2]), *stays],
+                P(
+                    inputs=[I(0, 0, axis=0), *(I(k, k) for k in range(1, n + 2))],
+                    outputs=[O(k, k) for k in range(n + 1)],
+                ),
+                [B(0, 1)],
+            )
+            table.assign_add([1.0, 1.0])
+            return [
+                text,
+                tf.raw_ops.TensorListStack(
+                    input_handle=pieces, element_shape=[2], element_dtype=tf.float32
+                ),
+                tf.RaggedTensor._from_variant(rows, tf.float32, 1, 0).flat_values,
+                tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32),
+                value,
+            ]
+
+        xs = tf.random.normal([20, 2])
+        for k in range(30):
+            texts = tf.constant(["a" * 100, "b" * 50, ""])
+            text, pieces, rows, read, value = run(xs, texts)
+            assert text.numpy().tolist() == [b"a" * 200, b"b" * 100, b""]
+            np.testing.assert_array_equal(pieces, xs)
+            np.testing.assert_array_equal(rows, xs)
+            np.testing.assert_array_equal(value, [1.0 + k, 2.0 + k])
+            np.testing.assert_array_equal(read, table)
+        """
+    )

@@ -588,9 +588,41 @@ void ReduceRows(const Instruction& o) {
   }
 }
 
-// The first of the largest or smallest numbers. One that is NaN is never larger than another.
-template <typename T, typename Index, bool is_max>
+// The finite number from which TensorFlow's kernels look for a larger or a smaller one.
+template <typename S, bool is_max>
+constexpr auto FarthestOf() {
+  if constexpr (std::is_same_v<S, float>) {
+    return is_max ? -__FLT_MAX__ : __FLT_MAX__;
+  } else if constexpr (std::is_same_v<S, double>) {
+    return is_max ? -__DBL_MAX__ : __DBL_MAX__;
+  } else if constexpr (std::is_same_v<S, Half>) {
+    return is_max ? -65504.0f : 65504.0f;
+  } else if constexpr (std::is_same_v<S, BFloat16>) {
+    return is_max ? -0x1.fep127f : 0x1.fep127f;
+  } else {
+    return Extreme<S, !is_max>();
+  }
+}
+
+// The first of the largest or smallest numbers of type S. Only numbers beyond FarthestOf are
+// chosen, so neither NaN nor infinities on its side; the place is 0 without any.
+template <typename S, bool is_max>
+struct First {
+  using T = decltype(FarthestOf<S, is_max>());
+
+  template <int L>
+  [[gnu::always_inline]] static auto IsBetter(Vector<T, L> value, Vector<T, L> best) {
+    return is_max ? value > best : value < best;
+  }
+  template <int L>
+  [[gnu::always_inline]] static Vector<T, L> Start(Vector<T, L> value) {
+    const Vector<T, L> farthest = Fill<L>(FarthestOf<S, is_max>());
+    return IsBetter<L>(value, farthest) ? value : farthest;
+  }
+};
+template <typename F, typename Index>
 struct FirstBlock {
+  using T = typename F::T;
   const Instruction& o;
   char* const* at;
   template <int vectors, int L>
@@ -598,7 +630,9 @@ struct FirstBlock {
     using Place = MaskOf<T>;
     const char* row = at[1];
     Vector<T, L> best[vectors];
-    for (int v = 0; v < vectors; ++v) best[v] = Operand<false, T, L>(row, i + v * L);
+    for (int v = 0; v < vectors; ++v) {
+      best[v] = F::template Start<L>(Operand<false, T, L>(row, i + v * L));
+    }
     Vector<Place, L> places[vectors] = {}, here{};
     for (int64_t r = 1; r < o.sizes[1]; ++r) {
       row += o.strides[1][1];
@@ -606,7 +640,7 @@ struct FirstBlock {
 #pragma GCC unroll 2
       for (int v = 0; v < vectors; ++v) {
         const Vector<T, L> value = Operand<false, T, L>(row, i + v * L);
-        const auto is_better = is_max ? value > best[v] : value < best[v];
+        const auto is_better = F::template IsBetter<L>(value, best[v]);
         best[v] = is_better ? value : best[v];
         places[v] = is_better ? here : places[v];
       }
@@ -616,22 +650,23 @@ struct FirstBlock {
     }
   }
 };
-template <typename T, typename Index, bool is_max>
+template <typename F, typename Index>
 void FirstOfColumns(const Instruction& o) {
   for (int64_t k = 0; k < o.sizes[2]; ++k) {
     char* const at[] = {o.at[0] + k * o.strides[0][2], o.at[1] + k * o.strides[1][2]};
-    ForColumns<kLanes<T, Index>>(o.sizes[0], FirstBlock<T, Index, is_max>{o, at});
+    ForColumns<kLanes<typename F::T, Index>>(o.sizes[0], FirstBlock<F, Index>{o, at});
   }
 }
-template <typename T, typename Index, bool is_max>
+template <typename F, typename Index>
 void FirstOfRows(const Instruction& o) {
+  using T = typename F::T;
   for (int64_t k = 0; k < o.sizes[2]; ++k) {
     const char* const at = o.at[1] + k * o.strides[1][2];
-    T best = Operand<false, T, 1>(at, 0);
+    T best = F::template Start<1>(Operand<false, T, 1>(at, 0));
     Index place = 0;
     for (int64_t r = 1; r < o.sizes[1]; ++r) {
       const T value = Operand<false, T, 1>(at, r);
-      if (is_max ? value > best : value < best) {
+      if (F::template IsBetter<1>(value, best)) {
         best = value;
         place = static_cast<Index>(r);
       }
@@ -874,16 +909,19 @@ Kernel ReductionKernel(int layout) {
   }
 }
 
-template <typename A, bool is_max>
+// Of numbers of type S, which may be half precision.
+template <typename S, bool is_max>
 Kernel FirstKernel(ElementType to, int layout) {
-  if constexpr (std::is_same_v<A, uint8_t>) {
-    return nullptr;
-  } else {
-    if (to == ElementType::kInt32) {
-      return layout == 1 ? FirstOfRows<A, int32_t, is_max> : FirstOfColumns<A, int32_t, is_max>;
-    }
-    return layout == 1 ? FirstOfRows<A, int64_t, is_max> : FirstOfColumns<A, int64_t, is_max>;
+  using F = First<S, is_max>;
+  if (to == ElementType::kInt32) {
+    return layout == 1 ? FirstOfRows<F, int32_t> : FirstOfColumns<F, int32_t>;
   }
+  return layout == 1 ? FirstOfRows<F, int64_t> : FirstOfColumns<F, int64_t>;
+}
+template <typename S>
+Kernel FirstKernel(Operation operation, ElementType to, int layout) {
+  return operation == Operation::kArgMax ? FirstKernel<S, true>(to, layout)
+                                         : FirstKernel<S, false>(to, layout);
 }
 
 template <typename A>
@@ -918,9 +956,9 @@ Kernel KernelOf(Operation operation, ElementType to, int layout, int64_t count) 
     case Operation::kAny:
       return ReductionKernel<AnyOfAll, A>(layout);
     case Operation::kArgMax:
-      return FirstKernel<A, true>(to, layout);
     case Operation::kArgMin:
-      return FirstKernel<A, false>(to, layout);
+      if constexpr (!std::is_same_v<A, uint8_t>) return FirstKernel<A>(operation, to, layout);
+      break;
     case Operation::kMatMul:
       if constexpr (kIsReal<A>) return layout == 1 ? MultiplyByDots<A> : Multiply<A>;
       break;

@@ -75,6 +75,10 @@ Kernel FindKernel(Operation operation, ElementType from, ElementType to, int lay
                   int64_t count) {
   const bool rounds = operation == Operation::kToHalf || operation == Operation::kToBFloat16;
   if (rounds && IsHalf(from)) return nullptr;
+  if (IsHalf(from) && (operation == Operation::kArgMax || operation == Operation::kArgMin)) {
+    return from == ElementType::kHalf ? FirstKernelOfHalves(operation, to, layout)
+                                      : FirstKernelOfBFloat16s(operation, to, layout);
+  }
   from = ComputedAs(from);
   to = ComputedAs(to);
   if (IsCall(operation)) return FindCall(operation, from);

@@ -15,6 +15,10 @@ Kernel KernelOfInt32s(Operation operation, ElementType to, int layout, int64_t c
 Kernel KernelOfInt64s(Operation operation, ElementType to, int layout, int64_t count);
 Kernel KernelOfBools(Operation operation, ElementType to, int layout, int64_t count);
 
+// ArgMax and ArgMin of half precision, whose largest finite number is not that of a float.
+Kernel FirstKernelOfHalves(Operation operation, ElementType to, int layout);
+Kernel FirstKernelOfBFloat16s(Operation operation, ElementType to, int layout);
+
 // The kernels that make floats of halves.
 Kernel WideningKernelOfHalves(int layout, int64_t count);
 Kernel WideningKernelOfBFloat16s(int layout, int64_t count);

@@ -17,6 +17,14 @@ Kernel KernelOfBools(Operation operation, ElementType to, int layout, int64_t co
   TF_TI_RETURN_BEST(KernelOf<uint8_t>(operation, to, layout, count));
 }
 
+Kernel FirstKernelOfHalves(Operation operation, ElementType to, int layout) {
+  TF_TI_RETURN_BEST(FirstKernel<Half>(operation, to, layout));
+}
+
+Kernel FirstKernelOfBFloat16s(Operation operation, ElementType to, int layout) {
+  TF_TI_RETURN_BEST(FirstKernel<BFloat16>(operation, to, layout));
+}
+
 Kernel WideningKernelOfHalves(int layout, int64_t count) {
   TF_TI_RETURN_BEST(WideningKernel<Half>(layout, count));
 }

@@ -241,16 +241,18 @@ View ProgramBuilder::Multiply(const View& left, const View& right) {
 }
 
 View ProgramBuilder::Gather(const View& rows, const View& indices, int dim, bool is_batched) {
-  Dims dims(rows.dims.begin(), rows.dims.begin() + dim);
-  const int64_t outer = CountOf(dims), count = indices.count() / (is_batched ? outer : 1);
-  dims.insert(dims.end(), indices.dims.begin() + (is_batched ? dim : 0), indices.dims.end());
-  dims.insert(dims.end(), rows.dims.begin() + dim + 1, rows.dims.end());
+  const Dims before(rows.dims.begin(), rows.dims.begin() + dim);
+  const Dims chosen(indices.dims.begin() + (is_batched ? dim : 0), indices.dims.end());
+  const Dims after(rows.dims.begin() + dim + 1, rows.dims.end());
+  const int64_t outer = CountOf(before), count = CountOf(chosen), inner = CountOf(after);
+  Dims dims = before;
+  dims.insert(dims.end(), chosen.begin(), chosen.end());
+  dims.insert(dims.end(), after.begin(), after.end());
   const View result = AddResult(rows.type, dims);
   if (result.count() == 0) {
     blocks_[result.block].stays = true;
     return result;
   }
-  const int64_t inner = result.count() / outer / count;
   const View places = Contiguous(indices).Reshape({is_batched ? outer : 1, count, 1});
   Emit(Operation::kGather, indices.type,
        {result.Reshape({outer, count, inner}),

@@ -413,10 +413,9 @@ TEST(Program, EachReductionIsThatOfNumbersOneByOne) {
                               operation == Operation::kAll || operation == Operation::kAny;
     if (!may_be_empty) dims[dim] = std::max<int64_t>(dims[dim], 1);
     Array array = RandomArray(from, dims, random);
-    // Products grow without bounds, and what is no number is no number in any order.
+    // Products grow without bounds.
     for (double& x : array.reals) {
       if (operation == Operation::kProd) x = RoundTo(from, random->Real(0.5, 2));
-      if (is_index && x != x) x = 0;
     }
     Case one(random);
     one.AddOutput(one.builder.Reduce(operation, one.Add(array), dim, to));
@@ -430,6 +429,40 @@ TEST(Program, EachReductionIsThatOfNumbersOneByOne) {
       for (double& x : result->reals) x += 0.0;
     }
     ExpectAlike(found, expected, ulps, NameOf(operation), is_sum ? &magnitudes : nullptr);
+  });
+}
+
+// Numbers of each kind in each place, alone or with few others.
+TEST(Program, EachReductionIsThatOfNumbersThatAreNotFinite) {
+  ForRandomCases(600, [](Random* random) {
+    const ElementType type = random->Pick(
+        {ElementType::kFloat, ElementType::kDouble, ElementType::kHalf, ElementType::kBFloat16});
+    const Operation operation =
+        random->Pick({Operation::kSum, Operation::kProd, Operation::kMax, Operation::kMin,
+                      Operation::kArgMax, Operation::kArgMin});
+    const bool is_index = operation == Operation::kArgMax || operation == Operation::kArgMin;
+    const ElementType to =
+        is_index ? random->Pick({ElementType::kInt32, ElementType::kInt64}) : type;
+    const double largest = is_index ? LargestOf(type) : 4;
+    std::vector<double> some;
+    for (int64_t i = random->Int(1, 4); i > 0; --i) {
+      some.push_back(
+          random->Pick({kNan, kInfinity, -kInfinity, largest, -largest, 0.0, -0.0, 2.0}));
+    }
+    Array array =
+        RandomArray(type, {random->Int(1, 5), random->Int(1, 40), random->Int(1, 40)}, random);
+    for (double& x : array.reals) x = some[random->Int(0, some.size() - 1)];
+    const int dim = random->Int(0, 2);
+    Case one(random);
+    one.AddOutput(one.builder.Reduce(operation, one.Add(array), dim, to));
+    Array expected = ReducePlainly(operation, array, dim, to, nullptr);
+    Array found = one.Run()[0];
+    // The largest of both zeros is either.
+    const bool is_extreme = operation == Operation::kMax || operation == Operation::kMin;
+    for (Array* const result : {&found, &expected}) {
+      for (double& x : result->reals) x += is_extreme ? 0.0 : -0.0;
+    }
+    ExpectAlike(found, expected, 0, NameOf(operation));
   });
 }
 
@@ -487,7 +520,7 @@ TEST(Program, ProductsAreSumsOfProducts) {
 TEST(Program, GathersTakeTheNearestRow) {
   ForRandomCases(200, [](Random* random) {
     const ElementType type = static_cast<ElementType>(random->Int(0, kNumElementTypes - 1));
-    const int64_t outer = random->Int(1, 4), size = random->Int(1, 9);
+    const int64_t outer = random->Int(0, 4), size = random->Int(1, 9);
     const int64_t inner = random->Int(0, 20), count = random->Int(0, 12);
     const bool is_batched = random->Chance(0.4);
     const Array rows = RandomArray(type, {outer, size, inner}, random);
@@ -725,11 +758,10 @@ TEST(Program, GraphsComputeWhatTheirOperationsDo) {
           const bool is_index = operation == Operation::kArgMax || operation == Operation::kArgMin;
           const ElementType to = is_index ? ElementType::kInt32 : node.view.type;
           if (node.view.dims[dim] == 0) break;
-          if (is_index && node.array.is_real()) break;  // NaN
           View reduced = one.builder.Reduce(operation, node.view, dim, to);
           if (reduced.block < 0) break;
           Array expected = ReducePlainly(operation, node.array, dim, to, nullptr);
-          if (node.array.is_real()) {  // the largest of both zeros is either
+          if (expected.is_real()) {  // the largest of both zeros is either
             Array zero;
             zero.type = to;
             zero.reals = {0};
@@ -782,6 +814,70 @@ TEST(Program, GraphsComputeWhatTheirOperationsDo) {
       ExpectAlike(found[i], expected[i], 0, "output " + std::to_string(i));
     }
   });
+}
+
+// Arrays without elements have shapes, and no memory.
+TEST(Program, ExtentsAre0Anywhere) {
+  Random random(1);
+  for (int64_t code = 0; code < 27; ++code) {
+    const Dims dims = {code % 3, code / 3 % 3, code / 9};
+    for (const ElementType type : kTypes) {
+      Case one(&random);
+      std::vector<Array> expected;
+      const auto add = [&](const View& view, const Array& array) {
+        ASSERT_GE(view.block, 0);
+        one.AddOutput(view);
+        expected.push_back(array);
+      };
+      const Array array = RandomArray(type, dims, &random);
+      const View x = one.Add(array);
+      for (const Operation operation : Elementwise()) {
+        if (FindKernel(operation, type, type, 0) == nullptr || NumOperands(operation) > 2) continue;
+        if (UlpsOf(operation, type) > 0) continue;
+        const std::vector<View> views(NumOperands(operation), x);
+        const std::vector<Array> arrays(NumOperands(operation), array);
+        add(one.builder.Apply(operation, views), ApplyPlainly(operation, arrays));
+      }
+      for (const ElementType to : kTypes) {
+        add(one.builder.Cast(x, to), CastPlainly(array, to));
+      }
+      const std::vector<int> order = {2, 0, 1};
+      add(x.Transpose(order), TransposedPlainly(array, order));
+      for (int dim = 0; dim < 3; ++dim) {
+        add(Joined(&one.builder, {x, x}, dim), JoinedPlainly({array, array}, dim));
+        add(x.Slice(dim, 0, dims[dim] / 2, 1), SlicedPlainly(array, dim, 0, dims[dim] / 2, 1));
+        for (const Operation operation : {Operation::kProd, Operation::kAll, Operation::kArgMin}) {
+          const bool is_index = operation == Operation::kArgMin;
+          const ElementType to = is_index ? ElementType::kInt64 : type;
+          if (FindKernel(operation, type, to, 0) == nullptr || (is_index && dims[dim] == 0))
+            continue;
+          add(one.builder.Reduce(operation, x, dim, to),
+              ReducePlainly(operation, array, dim, to, nullptr));
+        }
+        // All rows from the last to the first, the same for each element before.
+        if (dims[dim] == 0) continue;
+        for (const bool is_batched : {false, true}) {
+          Array rows;
+          rows.type = ElementType::kInt32;
+          rows.dims = is_batched ? Dims(dims.begin(), dims.begin() + dim + 1) : Dims{dims[dim]};
+          for (int64_t i = 0; i < CountOf(rows.dims); ++i) {
+            rows.integers.push_back(dims[dim] - 1 - i % dims[dim]);
+          }
+          add(one.builder.Gather(x, one.Add(rows), dim, is_batched),
+              SlicedPlainly(array, dim, dims[dim] - 1, dims[dim], -1));
+        }
+      }
+      if (IsReal(type)) {
+        const View product = one.builder.Multiply(x, x.Transpose({0, 2, 1}));
+        EXPECT_EQ(product.block < 0, CountOf(dims) == 0);  // left to kernels
+      }
+      const std::vector<Array> found = one.Run();
+      for (size_t i = 0; i < expected.size(); ++i) {
+        ExpectAlike(found[i], expected[i], type == ElementType::kFloat ? 0 : 1,
+                    "output " + std::to_string(i));
+      }
+    }
+  }
 }
 
 // Errors of functions over all sizes of numbers.

@@ -539,6 +539,13 @@ Region::Array LoopRun::ArrayOf(const Body& function, const WholeBody& whole, int
   return {{Source::kParameter, p}, function.parameter_types[p], whole.parameters[p]};
 }
 
+// True if a source is one tensor in all iterations. The tensor is handed on, as elements of its
+// type may be no plain memory.
+bool LoopRun::IsFixed(int source) const {
+  const int p = -1 - source;
+  return p >= 0 && !IsState(p) && spec_.inputs[p].mode == InputMode::kValue;
+}
+
 // The first iteration that programs cannot run next, for lack of pieces of full size, or of memory
 // for outputs. A state that is an output as it comes in is written to its place by the iteration
 // before, which the last one has no place for.
@@ -746,10 +753,15 @@ absl::Status LoopRun::FinishSkip(const WholeBody& body, int64_t begin, const Nat
     const LoopSpec::Output& output = spec_.outputs[i];
     OutputState& state = outputs_[i];
     if (!state.required || output.mode == OutputMode::kCount) continue;
-    const Region::Array array = ArrayOf(body_, body, SourceOf(output, *body.body));
+    const int source = SourceOf(output, *body.body);
+    const Region::Array array = ArrayOf(body_, body, source);
     if (output.mode == OutputMode::kLast && done_ && !spec_.has_condition) {
-      TF_RETURN_IF_ERROR(Naming(output.label, copy(array, loop.ResultAt(output.result),
-                                                   ctx_->output_alloc_attr(i), &state.tensor)));
+      if (IsFixed(source)) {
+        state.tensor = frame_.parameters[-1 - source];
+      } else {
+        TF_RETURN_IF_ERROR(Naming(output.label, copy(array, loop.ResultAt(output.result),
+                                                     ctx_->output_alloc_attr(i), &state.tensor)));
+      }
     } else if (output.mode == OutputMode::kHistory && iteration_ > begin) {
       // Elements of the indices that have run.
       const int64_t first = spec_.reverse ? count() - iteration_ : begin;

@@ -88,6 +88,7 @@ class LoopRun {
   tensorflow::TensorShape NextShape(int i) const;
   bool FindWhole(WholeBody* body, WholeBody* condition) const;
   Region::Array ArrayOf(const Body& function, const WholeBody& whole, int source) const;
+  bool IsFixed(int source) const;
   int64_t FindEnd(const CompiledBody& body) const;
   bool Bind(const WholeBody& body, WholeBody* condition, NativeLoop* loop);
   bool BindInput(int i, const tensorflow::TensorShape& shape, NativeLoop* loop) const;

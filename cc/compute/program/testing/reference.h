@@ -29,6 +29,15 @@ struct Array {
 inline int FractionOf(ElementType type) { return type == ElementType::kHalf ? 10 : 7; }
 inline int LeastExponentOf(ElementType type) { return type == ElementType::kHalf ? -14 : -126; }
 
+// The largest finite number.
+inline double LargestOf(ElementType type) {
+  if (IsHalf(type)) {
+    return std::ldexp(2 - std::ldexp(1, -FractionOf(type)), type == ElementType::kHalf ? 15 : 127);
+  }
+  return type == ElementType::kFloat ? std::numeric_limits<float>::max()
+                                     : std::numeric_limits<double>::max();
+}
+
 // A number as the type has it. To half precision it is rounded from a float.
 inline double RoundTo(ElementType type, long double x) {
   if (IsHalf(type)) {
@@ -324,7 +333,8 @@ inline Array CastPlainly(const Array& array, ElementType to) {
   return result;
 }
 
-// `magnitudes` gets the sums of the numbers' magnitudes, which bound the errors of sums.
+// `magnitudes` gets the sums of the numbers' magnitudes, which bound the errors of sums. An index
+// of an extreme counts only numbers beyond the farthest finite number, and is 0 without any.
 inline Array ReducePlainly(Operation operation, const Array& array, int dim, ElementType to,
                            std::vector<double>* magnitudes) {
   Array result;
@@ -344,7 +354,9 @@ inline Array ReducePlainly(Operation operation, const Array& array, int dim, Ele
     const bool is_all = operation == Operation::kAll, is_any = operation == Operation::kAny;
     if (is_product) real = integer = 1;
     if (is_all) integer = 1;
+    const bool is_index = operation == Operation::kArgMax || operation == Operation::kArgMin;
     if (!is_product && !is_sum && array.is_real()) real = array.reals[first];
+    if (is_index && array.is_real()) real = is_max ? -LargestOf(array.type) : LargestOf(array.type);
     if (!is_product && !is_sum && !is_all && !is_any && !array.is_real()) {
       integer = array.integers[first];
     }
@@ -359,7 +371,6 @@ inline Array ReducePlainly(Operation operation, const Array& array, int dim, Ele
           real *= x;
         } else {
           const bool is_better = is_max ? x > real : x < real;
-          const bool is_index = operation >= Operation::kArgMax;
           if (is_better) place = r;
           if (is_better || (!is_index && x != x)) real = x;
         }
@@ -380,7 +391,7 @@ inline Array ReducePlainly(Operation operation, const Array& array, int dim, Ele
       }
     }
     if (magnitudes != nullptr) magnitudes->push_back(static_cast<double>(magnitude));
-    if (operation == Operation::kArgMax || operation == Operation::kArgMin) {
+    if (is_index) {
       result.integers.push_back(place);
     } else if (array.is_real()) {
       result.reals.push_back(RoundTo(to, real));
