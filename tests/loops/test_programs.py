@@ -741,6 +741,58 @@ def test_an_index_of_no_row_is_an_error_of_its_iteration(at, bad, is_whole):
     check(state, c)
 
 
+# The same bits in each call
+
+
+def bits(results):
+    return [tf.convert_to_tensor(t).numpy().tobytes() for t in tf.nest.flatten(results)]
+
+
+def mixed_body(c, x):
+    """Functions, sums and products, whose bits are others by kernels, and what kernels run."""
+    some = tf.boolean_mask(x, x[:, 0] > 0)  # of a shape that values tell
+    mean = tf.reduce_mean(tf.tanh(some) + tf.exp(some) * 0.1, 0)
+    y = tf.tanh(c * 0.9 + x) + tf.math.lgamma(2 + tf.nn.softmax(x)) + tf.math.log1p(mean * mean)
+    total = tf.linalg.matmul(y, y, transpose_a=True) / tf.cast(tf.size(y), y.dtype)
+    return c * 0.5 + tf.sigmoid(y @ total), (c, tf.reduce_sum(y, 0))
+
+
+CALLS = {
+    "whole": lambda c, x: (tf.tanh(c * 0.9 + x) + tf.reduce_mean(c, 0, keepdims=True), c),
+    "with kernels": mixed_body,
+    "growing": lambda c, x: (tf.concat([c, tf.tanh(x[:1] + tf.reduce_mean(c, 0))], 0), x),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_has_the_same_bits_whatever_came_before(name):
+    unknown = tf.TensorSpec([None, None, None])
+
+    def made():
+        @tf.function(input_signature=[unknown])
+        def run(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                rows = tf.TensorShape([None, None])
+                state, ys = tf_ti.scan(CALLS[name], x[0], x, shape_invariants=rows)
+                loss = tf.reduce_sum(tf.sin(state))
+            return state, ys, tape.gradient(loss, x)
+
+        return run
+
+    random = np.random.default_rng(3)
+    shapes = [(12, 40), (12, 40), (1, 40), (3, 40), *((9, rows) for rows in range(3, 12))]
+    xs = [tf.constant(random.normal(size=(*shape, 30)), tf.float32) for shape in shapes]
+    run = made()
+    found = [bits(run(x)) for x in xs]
+    assert found == [bits(run(x)) for x in xs]
+    assert found[::-1] == [bits(run(x)) for x in xs[::-1]]
+    run = made()
+    assert found[1] == bits(run(xs[1]))
+    for i, results in enumerate(in_threads(lambda i: [bits(run(x)) for x in xs[i:]], 4, times=1)):
+        assert results == [found[i:]]
+
+
 # Whole loops: between the first iteration and the last only addresses change
 
 
