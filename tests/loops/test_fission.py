@@ -928,6 +928,78 @@ def test_what_moved_has_no_gradient_for_what_it_does_not_depend_on():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda d: d.name)
+def test_sums_of_half_precision_add_up_in_float32(dtype):
+    """Many rows, in all iterations at once and once for all of them; float16's ends at 65504."""
+    count = 3000
+    random = np.random.default_rng(4)
+    xs, w = (tf.constant(random.uniform(0.5, 1.5, s), dtype) for s in ((2, count, 6), (count, 6)))
+
+    def sums(x):
+        yield tf.reduce_sum(x, 0)
+        yield tf.reduce_sum(tf.reshape(x, [count // 2, 2, 6]), [0, 1], keepdims=True)
+        yield tf.reduce_mean(x, 0)
+        yield tf.reduce_mean(tf.reshape(x, [3, count // 3, 6]), -2)
+        yield tf.reduce_prod(tf.where(x > 1, tf.cast(1 + 2**-7, x.dtype), 1 - 2**-7), 0)
+        yield tf.einsum("ab->b", x)
+        yield tf.einsum("ab,c->cb", x, x[:3, 0])
+        yield tf.matmul(x, x[:, :1], transpose_a=True)
+        yield tf.einsum("ab,ac->bc", x, x)
+
+    @tf.function
+    def run(xs, w):
+        return tf_ti.scan(lambda c, x: (c + 1, [*sums(x), *sums(0.5 * w + 0.5 * w)]), 0, xs)[1]
+
+    assert not any(bodies_in(run.get_concrete_function(xs, w).graph))
+    wide = [tf.cast(v, tf.float64) for v in (xs, w)]
+    steps = [[*sums(x), *sums(wide[1])] for x in wide[0]]
+    for k, found in enumerate(run(xs, w)):
+        expected = tf.stack([step[k] for step in steps])
+        tolerance = float(2 * np.spacing(dtype.as_numpy_dtype(1)))
+        np.testing.assert_allclose(tf.cast(found, tf.float64), expected, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda d: d.name)
+@pytest.mark.parametrize("is_open", [False, True])
+def test_gradients_of_half_precision_add_up_in_float32(dtype, is_open):
+    """Those of what all iterations share, and of what an iteration broadcasts to many rows."""
+    functions = (
+        lambda x, b: x + b,
+        lambda x, b: b * x,
+        lambda x, b: tf.where(x > 0.9, b, x),
+        lambda x, b: x[:1] * b + tf.broadcast_to(x[:1], [2, 10]),
+        tf.nn.bias_add,
+        lambda x, b: tf.stack([x[0], b]),
+        lambda x, b: tf.concat([x[:1], b[None]], 0),
+        lambda x, b: tf.einsum("ab,b->a", x, b),
+        lambda x, b: tf.add_n([x[0], b, b]),
+    )
+    random = np.random.default_rng(5)
+    x = tf.constant(random.uniform(0.5, 1.5, (3000, 2, 10)), dtype)
+    shared = [tf.constant(random.uniform(0.5, 1.5, 10), dtype) for _ in functions]
+    shape = [None, None, 10] if is_open else x.shape
+
+    def total(values):
+        return tf.add_n([tf.reduce_sum(tf.cast(v, tf.float64)) for v in values])
+
+    @tf.function
+    def run(x, *shared):
+        x = tf.ensure_shape(tf.raw_ops.PlaceholderWithDefault(input=x, shape=shape), shape)
+        with tf.GradientTape() as tape:
+            tape.watch([x, *shared])
+            f = lambda c, x: (c + 1, [f(x, b) for f, b in zip(functions, shared)])  # noqa: E731
+            loss = total(tf_ti.scan(f, 0, x)[1])
+        return tape.gradient(loss, [x, *shared])
+
+    with tf.GradientTape() as tape:
+        wide = [tf.cast(v, tf.float64) for v in (x, *shared)]
+        tape.watch(wide)
+        loss = total(tf.vectorized_map(lambda x: [f(x, b) for f, b in zip(functions, wide[1:])], wide[0]))
+    for found, expected in zip(run(x, *shared), tape.gradient(loss, wide), strict=True):
+        tolerance = float(4 * np.spacing(dtype.as_numpy_dtype(1)))
+        np.testing.assert_allclose(tf.cast(found, tf.float64), expected, tolerance)
+
+
 def test_gradients_by_differences():
     computed, numeric = tf.test.compute_gradient(tf.function(total), [XS64, BOTH64], 1e-4)
     for a, b in zip(computed, numeric):

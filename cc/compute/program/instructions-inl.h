@@ -102,6 +102,13 @@ template <typename H, int L>
   }
 }
 
+// x * y, but 0 where y is, whatever x is: a slope may be infinite where no gradient arrives.
+template <typename T, int L>
+[[gnu::always_inline]] inline Vector<T, L> MulNoNan(Vector<T, L> x, Vector<T, L> y) {
+  const Vector<T, L> zero{};
+  return y == 0 ? zero : x * y;
+}
+
 // The operations of one type of operands; kHas says if a type has it.
 #define TF_TI_UNARY(name, has, ...) TF_TI_UNARY_OF(name, false, has, __VA_ARGS__)
 #define TF_TI_FUNCTION(name, ...) TF_TI_UNARY_OF(name, true, TF_TI_IS_REAL, __VA_ARGS__)
@@ -161,7 +168,7 @@ TF_TI_UNARY(Floor, TF_TI_IS_REAL, const Vector<T, L> nearest = Nearest<T, L>(x);
 TF_TI_UNARY(Ceil, TF_TI_IS_REAL, const Vector<T, L> nearest = Nearest<T, L>(x);
             const Vector<T, L> y = nearest < x ? nearest + 1 : nearest;
             return WithSignOf<T, L>(y, x);)
-TF_TI_UNARY(Relu, TF_TI_IS_NUMBER, const Vector<T, L> zero{}; return x < 0 ? zero : x;)
+TF_TI_UNARY(Relu, TF_TI_IS_NUMBER, const Vector<T, L> zero{}; return x <= 0 ? zero : x;)
 TF_TI_UNARY(ToHalf, TF_TI_IS_FLOAT, return RoundedTo<Half, L>(x);)
 TF_TI_UNARY(ToBFloat16, TF_TI_IS_FLOAT, return RoundedTo<BFloat16, L>(x);)
 TF_TI_UNARY(IsNan, TF_TI_IS_REAL, return ToBools<L>(x != x);)
@@ -179,6 +186,9 @@ TF_TI_BINARY(Maximum, TF_TI_IS_NUMBER, const auto most = ExtremeOf<true, T, L>(x
              return x != x ? x : most;)
 TF_TI_BINARY(Minimum, TF_TI_IS_NUMBER, const auto least = ExtremeOf<false, T, L>(x, y);
              return x != x ? x : least;)
+// The bound y, where x is beyond it: a NaN bounds nothing.
+TF_TI_BINARY(AtLeast, TF_TI_IS_NUMBER, return (ExtremeOf<true, T, L>(y, x));)
+TF_TI_BINARY(AtMost, TF_TI_IS_NUMBER, return (ExtremeOf<false, T, L>(y, x));)
 TF_TI_BINARY(SquaredDifference, TF_TI_IS_NUMBER,
              const auto difference = Wrap<T, L>(x) - Wrap<T, L>(y);
              return Unwrap<T, L>(difference * difference);)
@@ -190,12 +200,13 @@ TF_TI_BINARY(Greater, TF_TI_IS_NUMBER, return ToBools<L>(x > y);)
 TF_TI_BINARY(GreaterEqual, TF_TI_IS_NUMBER, return ToBools<L>(x >= y);)
 TF_TI_BINARY(LogicalAnd, TF_TI_IS_BOOL, return Vector<T, L>(x & y);)
 TF_TI_BINARY(LogicalOr, TF_TI_IS_BOOL, return Vector<T, L>(x | y);)
-// Gradients: of the result x, times y.
-TF_TI_BINARY(SigmoidGrad, TF_TI_IS_REAL, return y * x * (1 - x);)
+// Gradients: of the result x, times y. TensorFlow's kernels compute whole vectors in this order.
+TF_TI_BINARY(SigmoidGrad, TF_TI_IS_REAL, return y * (x * (1 - x));)
 TF_TI_BINARY(TanhGrad, TF_TI_IS_REAL, return y * (1 - x * x);)
-TF_TI_BINARY(SqrtGrad, TF_TI_IS_REAL, return y * T(0.5) / x;)
-TF_TI_BINARY(RsqrtGrad, TF_TI_IS_REAL, return y * T(-0.5) * (x * x * x);)
-TF_TI_BINARY(ReciprocalGrad, TF_TI_IS_REAL, return -y * x * x;)
+TF_TI_BINARY(SqrtGrad, TF_TI_IS_REAL, return (MulNoNan<T, L>(T(0.5) / x, y));)
+TF_TI_BINARY(RsqrtGrad, TF_TI_IS_REAL,
+             return (MulNoNan<T, L>(T(-0.5) * (x * x), MulNoNan<T, L>(x, y)));)
+TF_TI_BINARY(ReciprocalGrad, TF_TI_IS_REAL, return (MulNoNan<T, L>(-(x * x), y));)
 // Of x, y being what ReLU got or gave.
 TF_TI_BINARY(ReluGrad, TF_TI_IS_NUMBER, const Vector<T, L> zero{}; const auto one = Fill<L>(T(1));
              const Vector<T, L> factor = y > 0 ? one : zero; return x * factor;)

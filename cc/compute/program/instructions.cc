@@ -48,6 +48,8 @@ bool MustRound(Operation operation) {
     case Operation::kLogicalNot:
     case Operation::kMaximum:
     case Operation::kMinimum:
+    case Operation::kAtLeast:
+    case Operation::kAtMost:
     case Operation::kEqual:
     case Operation::kNotEqual:
     case Operation::kLess:

@@ -10,7 +10,8 @@ namespace tf_ti {
 
 // The operations, by the names of TensorFlow's where it has them. Elementwise ones have as many
 // operands as their group says; a result has its operands' type, or bool for a comparison and a
-// test. ToHalf and ToBFloat16 round a float to the nearest number of half precision.
+// test. ToHalf and ToBFloat16 round a float to the nearest number of half precision. AtLeast and
+// AtMost are a Maximum and a Minimum of a number and a bound; a bound that is NaN is none.
 //
 // MACRO(name) for each.
 // clang-format off
@@ -20,10 +21,11 @@ namespace tf_ti {
   MACRO(Floor) MACRO(Ceil) MACRO(Rint) MACRO(Relu) MACRO(ToHalf) MACRO(ToBFloat16)              \
   MACRO(IsNan) MACRO(IsInf) MACRO(IsFinite) MACRO(LogicalNot)
 #define TF_TI_BINARY_OPERATIONS(MACRO)                                                          \
-  MACRO(Add) MACRO(Sub) MACRO(Mul) MACRO(Div) MACRO(Maximum) MACRO(Minimum)                     \
-  MACRO(SquaredDifference) MACRO(Equal) MACRO(NotEqual) MACRO(Less) MACRO(LessEqual)            \
-  MACRO(Greater) MACRO(GreaterEqual) MACRO(LogicalAnd) MACRO(LogicalOr) MACRO(SigmoidGrad)      \
-  MACRO(TanhGrad) MACRO(SqrtGrad) MACRO(RsqrtGrad) MACRO(ReciprocalGrad) MACRO(ReluGrad)
+  MACRO(Add) MACRO(Sub) MACRO(Mul) MACRO(Div) MACRO(Maximum) MACRO(Minimum) MACRO(AtLeast)      \
+  MACRO(AtMost) MACRO(SquaredDifference) MACRO(Equal) MACRO(NotEqual) MACRO(Less)               \
+  MACRO(LessEqual) MACRO(Greater) MACRO(GreaterEqual) MACRO(LogicalAnd) MACRO(LogicalOr)        \
+  MACRO(SigmoidGrad) MACRO(TanhGrad) MACRO(SqrtGrad) MACRO(RsqrtGrad) MACRO(ReciprocalGrad)     \
+  MACRO(ReluGrad)
 // One number after the other, most by functions of C's library: for few numbers. Integers divided
 // by 0 give 0.
 #define TF_TI_UNARY_CALLS(MACRO)                                                                \

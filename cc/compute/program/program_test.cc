@@ -320,6 +320,69 @@ TEST(Program, RowsOfEachCountAreThatOfNumbersOneByOne) {
   }
 }
 
+Array Row(ElementType type, std::vector<double> reals) {
+  Array row;
+  row.type = type;
+  row.dims = {static_cast<int64_t>(reals.size())};
+  for (double& x : reals) x = RoundTo(type, x);
+  row.reals = std::move(reals);
+  return row;
+}
+
+// The slopes of these functions are infinite somewhere.
+TEST(Program, NoGradientPassesWhereNoneArrives) {
+  Random random(1);
+  const double results[] = {0.0, -0.0, 1.0, -2.5, kInfinity, -kInfinity, kNan, 1e30};
+  for (const ElementType type : {ElementType::kFloat, ElementType::kDouble}) {
+    for (const Operation operation :
+         {Operation::kSqrtGrad, Operation::kRsqrtGrad, Operation::kReciprocalGrad}) {
+      for (const double gradient : {0.0, -0.0, kNan}) {
+        for (int64_t count = 1; count <= 40; ++count) {
+          std::vector<double> numbers;
+          for (int64_t i = 0; i < count; ++i) numbers.push_back(results[i % std::size(results)]);
+          Case one(&random);
+          const View y = one.Add(Row(type, numbers));
+          const View dy = one.Add(Row(type, std::vector<double>(count, gradient)));
+          one.AddOutput(one.builder.Apply(operation, {y, dy}));
+          const Array found = one.Run()[0];
+          for (int64_t i = 0; i < count; ++i) {
+            const double x = found.reals[i];
+            EXPECT_TRUE(gradient != 0 || (x == 0 && !std::signbit(x)))
+                << NameOf(operation) << " of " << numbers[i] << ": " << x;
+            EXPECT_TRUE(gradient == gradient || x != x)
+                << NameOf(operation) << " of " << numbers[i] << " times NaN: " << x;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Program, ABoundThatIsNanBoundsNothing) {
+  Random random(1);
+  for (const ElementType type : kTypes) {
+    if (!IsReal(type)) continue;
+    for (int64_t count = 1; count <= 40; ++count) {
+      Array x = Row(type, std::vector<double>(count, 0));
+      for (double& number : x.reals) number = RandomReal(type, &random);
+      Case one(&random);
+      const View view = one.Add(x), nan = one.Add(Row(type, {kNan})), two = one.Add(Row(type, {2}));
+      for (const Operation operation : {Operation::kAtLeast, Operation::kAtMost}) {
+        one.AddOutput(one.builder.Apply(operation, {view, nan}));
+        one.AddOutput(one.builder.Apply(operation, {view, two}));
+      }
+      const std::vector<Array> found = one.Run();
+      Array least = x, most = x;
+      for (double& number : least.reals) number = number < 2 ? 2 : number;
+      for (double& number : most.reals) number = number > 2 ? 2 : number;
+      ExpectAlike(found[0], x, 0, "at least NaN");
+      ExpectAlike(found[1], least, 0, "at least 2");
+      ExpectAlike(found[2], x, 0, "at most NaN");
+      ExpectAlike(found[3], most, 0, "at most 2");
+    }
+  }
+}
+
 TEST(Program, EachCastIsThatOfNumbersOneByOne) {
   ForRandomCases(300, [](Random* random) {
     for (const ElementType from : kTypes) {

@@ -111,36 +111,29 @@ class LoopDevice : public tensorflow::Device {
   const bool is_serial_;
 };
 
-// When bodies are compiled. TF_TI_PROGRAM=0 in the environment has TensorFlow's kernels run all of
-// them; tests have all compiled that can be, by TF_TI_PROGRAM=always.
-enum class Compiles { kNever, kWherePays, kAlways };
-
-Compiles WhenCompiles() {
+// False where TF_TI_PROGRAM=0 in the environment has TensorFlow's kernels run all of all bodies.
+bool MayCompile() {
   const char* const value = std::getenv("TF_TI_PROGRAM");
-  if (value == nullptr) return Compiles::kWherePays;
-  if (std::string_view(value) == "0") return Compiles::kNever;
-  return std::string_view(value) == "always" ? Compiles::kAlways : Compiles::kWherePays;
+  return value == nullptr || std::string_view(value) != "0";
 }
 
 // What has been compiled of a body, for the parameters' last few shapes.
 class CompiledBodies : public BodyPrograms {
  public:
-  explicit CompiledBodies(Compiles when) : when_(when) {}
+  bool are_wanted() const { return are_wanted_; }
 
-  bool are_wanted() const { return when_ != Compiles::kNever; }
-
-  template <typename ShapeOf>
-  std::shared_ptr<const CompiledBody> Find(const ShapeOf& shape_of,
-                                           const std::vector<char>& stays) {
+  // Finds the last one that `fits`.
+  template <typename Fits>
+  std::shared_ptr<const CompiledBody> Find(const Fits& fits) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& body : bodies_) {
-      if (body->Fits(shape_of, stays)) return body;
-    }
-    return nullptr;
+    const auto found = std::find_if(bodies_.begin(), bodies_.end(),
+                                    [&](const auto& body) { return fits(*body); });
+    return found == bodies_.end() ? nullptr : *found;
   }
 
   bool FindWhole(const std::vector<char>& stays, WholeBody* whole) override {
-    whole->body = Find([&](size_t p) -> const auto& { return whole->parameters[p]; }, stays);
+    const auto shape_of = [&](size_t p) -> const auto& { return whole->parameters[p]; };
+    whole->body = Find([&](const CompiledBody& body) { return body.Fits(shape_of, stays); });
     if (whole->body == nullptr || whole->body->whole.empty()) return false;
     whole->run = std::make_unique<RegionRun>(whole->region());
     return true;
@@ -154,32 +147,16 @@ class CompiledBodies : public BodyPrograms {
     return added;
   }
 
-  // True if to compile the body pays: it takes as long as a few iterations by kernels. A short loop
-  // must come again.
-  bool Pays(const BodyFrame& frame) {
-    constexpr int64_t kFew = 8;
-    if (when_ == Compiles::kAlways) return true;
-    if (frame.num_iterations < 0 || frame.num_iterations >= kFew) return true;
-    std::vector<tensorflow::TensorShape> shapes;
-    for (const Tensor& parameter : frame.parameters) shapes.push_back(parameter.shape());
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (std::find(short_.begin(), short_.end(), shapes) != short_.end()) return true;
-    short_.push_front(std::move(shapes));
-    if (short_.size() > kMost) short_.pop_back();
-    return false;
-  }
-
  private:
-  static constexpr size_t kMost = 4;
+  static constexpr size_t kMost = 8;
 
-  const Compiles when_;
+  const bool are_wanted_ = MayCompile();
   std::mutex mutex_;
   std::deque<std::shared_ptr<const CompiledBody>> bodies_;
-  std::deque<std::vector<tensorflow::TensorShape>> short_;  // those of short loops
 };
 
 // Runs the schedule of a body, for one run of a loop.
-class ScheduleRunner : public BodyRunner {
+class ScheduleRunner : public BodyRunner, private FirstIteration {
  public:
   // `compiled` is null where programs are not asked for.
   ScheduleRunner(const Schedule& schedule, const LocalExecutorParams& local, LoopDevice* device,
@@ -247,16 +224,7 @@ class ScheduleRunner : public BodyRunner {
     for (const auto& [constant, result] : schedule_.constant_results) {
       frame_->results[result] = schedule_.constants[constant];
     }
-    if (compiled_bodies_ == nullptr) return RunKernels();
-    const auto shape_of = [this](size_t p) -> const auto& { return frame_->parameters[p].shape(); };
-    if (body_ == nullptr || !body_->Fits(shape_of, frame_->invariant)) {
-      UseBody(compiled_bodies_->Find(shape_of, frame_->invariant));
-    }
-    if (body_ != nullptr) return RunUnits();
-    if (num_compiled_ < kMostCompiled && !compiled_bodies_->Pays(*frame_)) {
-      num_compiled_ = kMostCompiled;
-    }
-    return num_compiled_ < kMostCompiled ? ObserveAndCompile() : RunKernels();
+    return compiled_bodies_ == nullptr ? RunKernels() : RunCompiled();
   }
 
   absl::Status RunKernels() {
@@ -266,20 +234,52 @@ class ScheduleRunner : public BodyRunner {
     return absl::OkStatus();
   }
 
-  // An iteration tells the shapes of all values.
-  absl::Status ObserveAndCompile() {
-    ++num_compiled_;
-    Observed observed;
-    for (size_t p = 0; p < schedule_.parameters.size(); ++p) {
-      observed.parameters.emplace_back().Set(frame_->parameters[p]);
-      observed.stays.push_back(frame_->invariant[p]);
+  absl::Status RunCompiled() {
+    const auto fits = [this](const CompiledBody& body) {
+      return body.Fits([this](size_t p) -> const auto& { return frame_->parameters[p].shape(); },
+                       frame_->invariant);
+    };
+    if (body_ == nullptr || !fits(*body_)) UseBody(Find(fits));
+    if (body_ != nullptr) return RunUnits();
+    return MayAdopt() ? CompileRest(WithoutUnits()) : RunKernels();
+  }
+
+  // Finds a body that was compiled.
+  template <typename Fits>
+  std::shared_ptr<const CompiledBody> Find(const Fits& fits) {
+    for (const auto& body : adopted_) {
+      if (fits(*body)) return body;
     }
-    observed.values.resize(schedule_.values.size());
-    observed_ = &observed;
-    const absl::Status status = RunKernels();
-    observed_ = nullptr;
-    if (status.ok()) UseBody(compiled_bodies_->Add(CompileBody(schedule_, observed)));
-    return status;
+    return MayAdopt() ? compiled_bodies_->Find(fits) : nullptr;
+  }
+
+  // Shapes that change all the time are not compiled again and again. What this run has used counts,
+  // whoever compiled it: otherwise the bits of its results would depend on earlier ones.
+  bool MayAdopt() const { return adopted_.size() < kMostAdopted; }
+  void Adopt() {
+    const auto found = std::find(adopted_.begin(), adopted_.end(), body_);
+    if (found == adopted_.end()) adopted_.push_back(body_);
+  }
+
+  CompiledBody WithoutUnits() const {
+    CompiledBody body;
+    for (const Tensor& parameter : frame_->parameters) body.parameters.push_back(parameter.shape());
+    body.stays = frame_->invariant;
+    return body;
+  }
+
+  // Compiles the units that a body lacks while they run.
+  absl::Status CompileRest(CompiledBody body) {
+    TF_RETURN_IF_ERROR(CompileBody(schedule_, this, &body));
+    body_ = compiled_bodies_->Add(std::move(body));
+    Adopt();
+    return absl::OkStatus();
+  }
+
+  absl::Status RunLast(const CompiledBody& body) override {
+    const CompiledBody::Unit& unit = body.units.back();
+    if (unit.region >= 0) runs_.emplace_back(body.regions[unit.region]);
+    return RunUnit(body, unit);
   }
 
   void UseBody(std::shared_ptr<const CompiledBody> body) {
@@ -290,28 +290,68 @@ class ScheduleRunner : public BodyRunner {
   }
 
   absl::Status RunUnits() {
-    // What a program takes for known may depend on shapes that an earlier one has found different.
-    bool fits = true;
-    for (const CompiledBody::Unit& unit : body_->units) {
+    for (size_t u = 0; u < body_->units.size(); ++u) {
+      const CompiledBody::Unit* unit = &body_->units[u];
+      if (unit->region >= 0 && !Fits(body_->regions[unit->region])) {
+        if (!UseOther(u)) return RunRest(u);
+        unit = &body_->units[u];
+      }
+      TF_RETURN_IF_ERROR(RunUnit(*body_, *unit));
+    }
+    Adopt();
+    return absl::OkStatus();
+  }
+
+  // Finds a body for the rest of an iteration where a kernel has made an array of another shape than
+  // the next region, unit `u`, reads.
+  bool UseOther(size_t u) {
+    const auto shape_of = [this](size_t p) -> const auto& { return body_->parameters[p]; };
+    auto found = Find([&](const CompiledBody& body) {
+      return body.Fits(shape_of, body_->stays) && AreAlikeUpTo(u, *body_, body) &&
+             Fits(body.regions[body.units[u].region]);
+    });
+    if (found == nullptr) return false;
+    UseBody(std::move(found));
+    return true;
+  }
+
+  absl::Status RunRest(size_t u) {
+    if (MayAdopt()) {
+      CompiledBody rest = CutBefore(u, *body_);
+      runs_.clear();
+      for (const Region& region : rest.regions) runs_.emplace_back(region);
+      return CompileRest(std::move(rest));
+    }
+    for (; u < body_->units.size(); ++u) {
+      const CompiledBody::Unit& unit = body_->units[u];
       if (unit.region < 0) {
         TF_RETURN_IF_ERROR(RunStep(schedule_.steps[unit.step], unit.releases));
-        continue;
+      } else {
+        TF_RETURN_IF_ERROR(RunKernelsOf(body_->regions[unit.region]));
+        Release(unit.releases);
       }
-      const Region& region = body_->regions[unit.region];
-      fits = fits && Fits(region);
-      if (fits) TF_RETURN_IF_ERROR(RunRegion(unit.region, &fits));
-      if (!fits) {
-        for (const int s : region.steps) {
-          TF_RETURN_IF_ERROR(RunStep(schedule_.steps[s], Releases()));
-        }
-        ReleaseInside(region);
-      }
-      Release(unit.releases);
     }
     return absl::OkStatus();
   }
 
-  const Tensor& TensorOf(const Source& source) const {
+  absl::Status RunUnit(const CompiledBody& body, const CompiledBody::Unit& unit) {
+    if (unit.region < 0) return RunStep(schedule_.steps[unit.step], unit.releases);
+    bool is_right = true;
+    TF_RETURN_IF_ERROR(RunRegion(body.regions[unit.region], &runs_[unit.region], &is_right));
+    if (!is_right) TF_RETURN_IF_ERROR(RunKernelsOf(body.regions[unit.region]));
+    Release(unit.releases);
+    return absl::OkStatus();
+  }
+
+  absl::Status RunKernelsOf(const Region& region) {
+    for (const int s : region.steps) {
+      TF_RETURN_IF_ERROR(RunStep(schedule_.steps[s], Releases()));
+    }
+    ReleaseInside(region);
+    return absl::OkStatus();
+  }
+
+  const Tensor& TensorOf(const Source& source) const override {
     return source.kind == Source::kValue ? values_[source.index] : frame_->parameters[source.index];
   }
 
@@ -324,9 +364,8 @@ class ScheduleRunner : public BodyRunner {
   }
 
   // `is_right` becomes false where the values that were made are not, and kernels tell why.
-  absl::Status RunRegion(int number, bool* is_right) {
-    const Region& region = body_->regions[number];
-    RegionRun& run = runs_[number];
+  absl::Status RunRegion(const Region& region, RegionRun* region_run, bool* is_right) {
+    RegionRun& run = *region_run;
     const TraceMe trace([&] { return region.name; }, tsl::profiler::kInfo);
     for (size_t i = 0; i < region.inputs.size(); ++i) {
       run->SetInput(static_cast<int>(i), TensorOf(region.inputs[i].source).data());
@@ -440,7 +479,6 @@ class ScheduleRunner : public BodyRunner {
     for (int i = 0; i < step.num_outputs; ++i) {
       const TensorValue output = ctx.release_output(i);
       if (output.tensor == nullptr) continue;
-      if (observed_ != nullptr) observed_->values[step.first_value + i].Set(*output.tensor);
       SetValue(step.first_value + i, std::move(*output.tensor));
       delete output.tensor;
     }
@@ -448,8 +486,7 @@ class ScheduleRunner : public BodyRunner {
     return absl::OkStatus();
   }
 
-  // Shapes that change all the time are not compiled again and again.
-  static constexpr int kMostCompiled = 8;
+  static constexpr size_t kMostAdopted = 8;
 
   const Schedule& schedule_;
   LoopDevice* const device_;
@@ -465,8 +502,7 @@ class ScheduleRunner : public BodyRunner {
   CompiledBodies* const compiled_bodies_;
   std::shared_ptr<const CompiledBody> body_;
   std::vector<RegionRun> runs_;  // of its regions
-  int num_compiled_ = 0;
-  Observed* observed_ = nullptr;  // what an iteration has, while one is observed
+  std::vector<std::shared_ptr<const CompiledBody>> adopted_;  // that this run has used
 };
 
 class LoopExecutor : public Executor {
@@ -505,7 +541,7 @@ class LoopExecutor : public Executor {
   LoopDevice serial_device_;
   Schedule schedule_;
   std::vector<OpKernel*> kernels_;
-  CompiledBodies compiled_bodies_{WhenCompiles()};
+  CompiledBodies compiled_bodies_;
 };
 
 class LoopExecutorFactory : public tensorflow::ExecutorFactory {

@@ -68,8 +68,6 @@ class BodyFrame : public tensorflow::CallFrameInterface {
   // True for parameters that have the same value in all iterations.
   std::vector<char> invariant;
   std::vector<tensorflow::Tensor> results;
-  // How often the body runs, or -1 where that is not known.
-  int64_t num_iterations = -1;
   // True if programs may run parts of the body.
   bool fuse = true;
   // Set by the first run, if the executor is kLoopExecutor; later ones need no detour.

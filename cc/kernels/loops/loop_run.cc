@@ -173,7 +173,6 @@ absl::Status LoopRun::Start() {
   }
   for (size_t i = 0; i < outputs_.size(); ++i) TF_RETURN_IF_ERROR(StartOutput(i));
   in_condition_ = spec_.has_condition;
-  if (!spec_.has_condition) frame_.num_iterations = count();
   done_ = count() == 0;
   return absl::OkStatus();
 }
@@ -407,24 +406,19 @@ absl::Status LoopRun::Place(int i, const Tensor& value) {
   return absl::OkStatus();
 }
 
-absl::Status LoopRun::AddSum(int i, Tensor* value) {
+absl::Status LoopRun::AddSum(int i, const Tensor& value) {
   const LoopSpec::Output& output = spec_.outputs[i];
   OutputState& state = outputs_[i];
   if (iteration_ == 0) {
-    state.first = value->shape();
-    if (SumType(output.dtype) == output.dtype && spec_.result_uses[output.result] == 1 &&
-        IsSoleOwner(*value)) {
-      state.tensor = std::move(*value);
-      return absl::OkStatus();
-    }
-    TF_RETURN_IF_ERROR(Allocate(ctx_, SumType(output.dtype), value->shape(), &state.tensor,
+    state.first = value.shape();
+    TF_RETURN_IF_ERROR(Allocate(ctx_, SumType(output.dtype), value.shape(), &state.tensor,
                                 ctx_->output_alloc_attr(i)));
     TF_RETURN_IF_ERROR(FillZeros(ctx_, &state.tensor));
-  } else if (value->shape() != state.first) {
-    return InvalidArgument(output.label, ": cannot add shape ", value->shape().DebugString(),
+  } else if (value.shape() != state.first) {
+    return InvalidArgument(output.label, ": cannot add shape ", value.shape().DebugString(),
                            " to a sum of shape ", state.first.DebugString());
   }
-  return AddToSum(ctx_, *value, &state.tensor);
+  return AddToSum(ctx_, value, &state.tensor);
 }
 
 absl::Status LoopRun::LeaveBody() {
@@ -440,7 +434,7 @@ absl::Status LoopRun::LeaveBody() {
         TF_RETURN_IF_ERROR(Record(i, value));
         break;
       case OutputMode::kSum:
-        TF_RETURN_IF_ERROR(AddSum(i, &value));
+        TF_RETURN_IF_ERROR(AddSum(i, value));
         break;
       default:
         TF_RETURN_IF_ERROR(Place(i, value));

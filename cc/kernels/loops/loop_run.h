@@ -81,7 +81,7 @@ class LoopRun {
   absl::Status AllocateOutput(int i, int64_t capacity, tensorflow::Tensor* tensor) const;
   absl::Status Grow(int i);
   absl::Status Trim(int i);
-  absl::Status AddSum(int i, tensorflow::Tensor* value);
+  absl::Status AddSum(int i, const tensorflow::Tensor& value);
   absl::Status FinishEmpty(int i);
   absl::Status StartPieces(int i, const tensorflow::TensorShape& first);
   absl::Status StartRows(int i, const Region::Array& value);

@@ -1,5 +1,6 @@
 #include "cc/kernels/loops/schedule.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "cc/kernels/loops/packed_product.h"
@@ -140,20 +141,13 @@ class ScheduleBuilder {
   }
 
   void CountUses() {
-    std::vector<Reader> readers;
-    for (const Step& step : schedule_->steps) {
-      Reader& reader = readers.emplace_back();
-      reader.may_reuse = true;
-      for (int i = 0; i < step.num_inputs; ++i) {
-        const Source& source = schedule_->inputs[step.first_input + i];
-        reader.inputs.push_back(source);
-        if (source.kind == Source::kValue) ++schedule_->values[source.index].uses;
-        if (source.kind == Source::kParameter) ++schedule_->parameters[source.index].uses;
-      }
+    for (const Source& source : schedule_->inputs) {
+      if (source.kind == Source::kValue) ++schedule_->values[source.index].uses;
+      if (source.kind == Source::kParameter) ++schedule_->parameters[source.index].uses;
     }
-    std::vector<Releases> releases = FindReleases(*schedule_, readers);
-    for (size_t s = 0; s < releases.size(); ++s) {
-      schedule_->steps[s].releases = std::move(releases[s]);
+    LastReads last_reads(*schedule_);
+    for (Step& step : schedule_->steps) {
+      step.releases = last_reads.Next(schedule_->InputsOf(step), /*may_reuse=*/true);
     }
   }
 
@@ -169,40 +163,29 @@ absl::Status MakeSchedule(const LocalExecutorParams& params, const tensorflow::G
   return ScheduleBuilder(params, schedule).Build(graph, kernels);
 }
 
-std::vector<Releases> FindReleases(const Schedule& schedule, const std::vector<Reader>& readers) {
-  std::vector<Releases> releases(readers.size());
-  std::vector<int> last_of_value(schedule.values.size(), -1);
-  std::vector<int> last_of_parameter(schedule.parameters.size(), -1);
-  for (size_t r = 0; r < readers.size(); ++r) {
-    for (const Source& source : readers[r].inputs) {
-      if (source.kind == Source::kValue) last_of_value[source.index] = static_cast<int>(r);
-      if (source.kind == Source::kParameter) last_of_parameter[source.index] = static_cast<int>(r);
+LastReads::LastReads(const Schedule& schedule) : schedule_(schedule) {
+  for (const Value& value : schedule.values) of_values_.push_back(value.uses);
+  for (const Value& parameter : schedule.parameters) of_parameters_.push_back(parameter.uses);
+}
+
+Releases LastReads::Next(const std::vector<Source>& inputs, bool may_reuse) {
+  Releases releases;
+  const auto read = [&](Source::Kind kind, const std::vector<Value>& all, std::vector<int>* left,
+                        std::vector<int>* released, std::vector<int>* unguarded) {
+    for (const Source& source : inputs) {
+      if (source.kind != kind || --(*left)[source.index] > 0) continue;
+      released->push_back(source.index);
+      // One kernel that reads a value twice must not reuse its memory either.
+      const auto reads = std::count_if(inputs.begin(), inputs.end(), [&](const Source& other) {
+        return other.kind == kind && other.index == source.index;
+      });
+      if (may_reuse && reads == 1 && all[source.index].uses > 1) unguarded->push_back(source.index);
     }
-  }
-  // One kernel that reads a value twice must not reuse its memory either.
-  const auto unguards = [](const Reader& reader, Source::Kind kind, int index) {
-    int reads = 0;
-    for (const Source& source : reader.inputs) {
-      reads += source.kind == kind && source.index == index;
-    }
-    return reader.may_reuse && reads == 1;
   };
-  for (size_t v = 0; v < last_of_value.size(); ++v) {
-    const int last = last_of_value[v];
-    if (last < 0) continue;
-    releases[last].release_values.push_back(v);
-    if (schedule.values[v].uses > 1 && unguards(readers[last], Source::kValue, v)) {
-      releases[last].unguard_values.push_back(v);
-    }
-  }
-  for (size_t p = 0; p < last_of_parameter.size(); ++p) {
-    const int last = last_of_parameter[p];
-    if (last < 0) continue;
-    releases[last].release_parameters.push_back(p);
-    if (schedule.parameters[p].uses > 1 && unguards(readers[last], Source::kParameter, p)) {
-      releases[last].unguard_parameters.push_back(p);
-    }
-  }
+  read(Source::kValue, schedule_.values, &of_values_, &releases.release_values,
+       &releases.unguard_values);
+  read(Source::kParameter, schedule_.parameters, &of_parameters_, &releases.release_parameters,
+       &releases.unguard_parameters);
   return releases;
 }
 

@@ -54,6 +54,11 @@ struct Step {
 
 // A body's kernels in the order in which they run; immutable once built.
 struct Schedule {
+  std::vector<Source> InputsOf(const Step& step) const {
+    const auto first = inputs.begin() + step.first_input;
+    return std::vector<Source>(first, first + step.num_inputs);
+  }
+
   std::vector<Step> steps;
   std::vector<Source> inputs;
   std::vector<tensorflow::AllocatorAttributes> input_attributes;
@@ -69,15 +74,20 @@ absl::Status MakeSchedule(const tensorflow::LocalExecutorParams& params,
                           const tensorflow::Graph& graph, Schedule* schedule,
                           std::vector<tensorflow::OpKernel*>* kernels);
 
-// Something that reads values and parameters, in its turn.
-struct Reader {
-  std::vector<Source> inputs;
-  // True if it may write its result where it reads something for the last time.
-  bool may_reuse;
-};
+// Finds what each of some readers, which are all, reads last.
+class LastReads {
+ public:
+  explicit LastReads(const Schedule& schedule);
 
-// Finds what each of some readers reads last.
-std::vector<Releases> FindReleases(const Schedule& schedule, const std::vector<Reader>& readers);
+  // Returns what the next reader, of these inputs, reads last. It `may_reuse` memory if it may write
+  // its result there.
+  Releases Next(const std::vector<Source>& inputs, bool may_reuse);
+
+ private:
+  const Schedule& schedule_;
+  std::vector<int> of_values_;  // the reads that are left
+  std::vector<int> of_parameters_;
+};
 
 }  // namespace tf_ti
 

@@ -61,7 +61,6 @@ absl::Status LoopSpec::Init(const Attributes& attributes) {
   TF_RETURN_IF_ERROR(attributes.Get("reverse", &reverse));
   TF_RETURN_IF_ERROR(attributes.Get("fuse", &fuse));
   TF_RETURN_IF_ERROR(attributes.Get("result_shapes", &result_shapes));
-  result_uses.assign(result_shapes.size(), 0);
 
   {
     const size_t n = input_types.size();
@@ -115,7 +114,6 @@ absl::Status LoopSpec::Init(const Attributes& attributes) {
       } else if (source[i] >= 0) {
         TF_RETURN_IF_ERROR(CheckIndex("result", source[i], result_shapes.size()));
         output.result = source[i];
-        ++result_uses[source[i]];
       } else {
         TF_RETURN_IF_ERROR(CheckIndex("parameter", ~source[i], inputs.size()));
         output.parameter = ~source[i];
@@ -144,7 +142,6 @@ absl::Status LoopSpec::Init(const Attributes& attributes) {
       return InvalidArgument(target.label, ": a back edge leads to a sliced parameter");
     }
     target.back_edge = true;
-    ++result_uses[from[e]];
     const bool last_use = std::find(from.begin() + e + 1, from.end(), from[e]) == from.end();
     back_edges.push_back({static_cast<int>(from[e]), static_cast<int>(to[e]), last_use});
   }

@@ -67,7 +67,6 @@ struct LoopSpec {
   std::vector<Output> outputs;
   std::vector<BackEdge> back_edges;
   std::vector<tensorflow::PartialTensorShape> result_shapes;
-  std::vector<int> result_uses;       // outputs and back edges that read a result
   std::vector<int> condition_inputs;  // the parameters that the condition reads
   bool has_condition;
   bool has_num_iterations;

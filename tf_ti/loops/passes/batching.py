@@ -1,6 +1,7 @@
 """Operations done for many iterations at once: their values have a new first axis for these."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
@@ -19,6 +20,7 @@ TYPES = frozenset(
         *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
     ]
 )
+_HALVES = (tf.float16, tf.bfloat16)
 # TensorFlow's kernels refuse an empty batch, or end the process there.
 _NEVER_EMPTY = ("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D", "MirrorPad")
 # The number of axes that TensorFlow's kernels take, those of gradients too, and those with fewer.
@@ -211,8 +213,15 @@ def transposed(tensor: tf.Tensor, order: Sequence[int]) -> tf.Tensor:
 
 def _spread(tensor: tf.Tensor, count: Extent) -> tf.Tensor:
     """The same for all iterations."""
-    shape = tf.stack([tf.cast(d, tf.int64) for d in (count, *extents(tensor))])
-    return tf.broadcast_to(tensor, shape)
+    return _broadcast_by_float(tensor, (count, *extents(tensor)))
+
+
+def _broadcast_by_float(tensor: tf.Tensor, dims: Sequence[Extent]) -> tf.Tensor:
+    """The tensor, broadcast; the gradient of one of half precision is a sum in float32."""
+    shape = tf.stack([tf.cast(d, tf.int64) for d in dims])
+    if tensor.dtype not in _HALVES:
+        return tf.broadcast_to(tensor, shape)
+    return tf.cast(tf.broadcast_to(tf.cast(tensor, tf.float32), shape), tensor.dtype)
 
 
 def all_stacked(tensors: Sequence[tf.Tensor], is_stacked: Sequence[bool]) -> list[tf.Tensor]:
@@ -235,7 +244,41 @@ def _broadcast(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -
         if flag and missing:
             count, *dims = extents(tensors[k])
             tensors[k] = reshape(tensors[k], [count, *[1] * missing, *dims])
+    if op.outputs[0].dtype in _HALVES:
+        tensors = _with_sums_in_float(op, tensors, is_stacked)
     return _tf.repeat_operation(op, tensors)
+
+
+def _with_sums_in_float(
+    op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]
+) -> Tensors:
+    """The operands, broadcast where a gradient would add up iterations, or rows, of halves."""
+    result = op.outputs[0].shape
+
+    def is_summed(k: int) -> bool:
+        shape = op.inputs[k].shape
+        if op.inputs[k].op.type == "Const" or op.inputs[k].dtype not in _HALVES:
+            return False
+        own = [1] * (result.rank - shape.rank) + shape.as_list()
+        return not is_stacked[k] or any(a == 1 != b for a, b in zip(own, result.as_list()))
+
+    summed = [k for k in range(len(tensors)) if is_summed(k)]
+    if not summed:
+        return tensors
+    counts = [t.shape[0] for t, flag in zip(tensors, is_stacked) if flag]
+    dims = [counts[0], *result.as_list()]
+    if None in dims:
+        shapes = [tf.shape(t, tf.int64) for t in tensors]
+        found = tf.unstack(functools.reduce(tf.broadcast_dynamic_shape, shapes), len(dims))
+        dims = [f if d is None else d for d, f in zip(dims, found)]
+    return [_broadcast_by_float(t, dims) if k in summed else t for k, t in enumerate(tensors)]
+
+
+def _bias_add(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
+    value, bias = tensors
+    if value.dtype not in _HALVES:
+        return _tf.repeat_operation(op, tensors)
+    return [value + _broadcast_by_float(bias, extents(value))]
 
 
 def _of_integers(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
@@ -243,16 +286,30 @@ def _of_integers(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     return None if dtype.is_floating or dtype.is_complex else "of integers it fails on some values"
 
 
-def _axes_at(k: int, value: int = 0, added: int = 0) -> Rule:
+def _axes_at(k: int, value: int = 0, added: int = 0, once: Add = _as_it_is) -> Rule:
     """Input `k` names axes of input `value`, or of one with `added` axes more."""
 
     def add(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
         axes = np.asarray(tf.get_static_value(op.inputs[k]))
         rank = op.inputs[value].shape.rank + added
         tensors[k] = tf.constant(np.where(axes < 0, axes + rank, axes) + 1, op.inputs[k].dtype)
-        return _tf.repeat_operation(op, tensors)
+        return once(op, tensors, is_stacked)
 
-    return Rule(add, stacked=(value,), constants=(k,))
+    return Rule(add, stacked=(value,), constants=(k,), once=once)
+
+
+def _reduced(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
+    """A sum, a mean or a product, of half precision in float32, rounded once.
+
+    Programs do the same. Some of TensorFlow's kernels add up columns in half precision.
+    """
+    value, axes = tensors
+    if value.dtype not in _HALVES:
+        return _tf.repeat_operation(op, tensors)
+    reduce = getattr(tf.raw_ops, op.type)
+    keep_dims = op.get_attr("keep_dims")
+    made = reduce(input=tf.cast(value, tf.float32), axis=axes, keep_dims=keep_dims)
+    return [tf.cast(made, value.dtype)]
 
 
 def _with_first(entries_of_new: dict[int, int | list[int]]) -> Rule:
@@ -308,7 +365,18 @@ def _einsum(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> T
     free = next(c for c in "zyxwvutsrqponmlkjihgfedcba" if c not in equation)
     operands, result = equation.split("->")
     labels = [free * flag + label for flag, label in zip(is_stacked, operands.split(","))]
-    return [tf.einsum(f"{','.join(labels)}->{free}{result}", *tensors)]
+    return [_einsum_of(f"{','.join(labels)}->{free * any(is_stacked)}{result}", tensors)]
+
+
+def _einsum_of(equation: str, tensors: Tensors) -> tf.Tensor:
+    """The einsum; where one operand alone is added up, as `_reduced`."""
+    dtype = tensors[0].dtype
+    operands, result = equation.split("->")
+    labels = operands.split(",")
+    others = [set(result).union(*labels[:k], *labels[k + 1 :]) for k in range(len(labels))]
+    if dtype in _HALVES and any(set(own) - rest for own, rest in zip(labels, others)):
+        tensors = [tf.cast(t, tf.float32) for t in tensors]
+    return tf.cast(tf.einsum(equation, *tensors), dtype)
 
 
 def _without_free_letter(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
@@ -389,8 +457,7 @@ def _broadcast_to(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]
     count, *dims = extents(tensors[0])
     shape = [int(d) for d in tf.get_static_value(op.inputs[1])]
     dims = [*[1] * (len(shape) - len(dims)), *dims]
-    shape = tf.stack([tf.cast(d, tf.int64) for d in (count, *shape)])
-    return [tf.broadcast_to(reshape(tensors[0], [count, *dims]), shape)]
+    return [_broadcast_by_float(reshape(tensors[0], [count, *dims]), (count, *shape))]
 
 
 def _strided_slice(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
@@ -457,23 +524,24 @@ def _rules() -> dict[str, Rule]:
         Sub Tan Tanh Xdivy Xlog1py Xlogy ZerosLike
     """
     failing = "Div FloorDiv FloorMod Mod Pow RealDiv TruncateDiv TruncateMod"
-    reductions = "All Any ArgMax ArgMin Cumprod Cumsum Max Mean Min Prod ReverseV2 Sum"
+    along = "All Any ArgMax ArgMin Cumprod Cumsum Max Min ReverseV2"
     images = "AvgPool AvgPool3D Conv2D Conv3D DepthwiseConv2dNative MaxPool MaxPool3D"
     layouts = (b"NHWC", b"NCHW", b"NDHWC", b"NCDHW")
     of_images = Rule(_images, stacked=(0,), misfit=_of_other_layout(*layouts))
     rules = dict.fromkeys(elementwise.split(), Rule(_broadcast))
     rules |= dict.fromkeys(failing.split(), Rule(_broadcast, misfit=_of_integers))
-    rules |= dict.fromkeys(reductions.split(), _axes_at(1))
+    rules |= dict.fromkeys(along.split(), _axes_at(1))
+    rules |= dict.fromkeys(("Mean", "Prod", "Sum"), _axes_at(1, once=_reduced))
     rules |= dict.fromkeys(images.split(), of_images)
     return rules | {
         "AddN": Rule(_add_all),
         "BatchMatMulV2": Rule(_batch_matmul),
-        "BiasAdd": Rule(_as_it_is, (0,), misfit=_of_other_layout(b"NHWC")),
+        "BiasAdd": Rule(_bias_add, (0,), misfit=_of_other_layout(b"NHWC")),
         "BroadcastTo": Rule(_broadcast_to, stacked=(0,), constants=(1,)),
         "ClipByValue": Rule(_as_it_is, stacked=(0,), misfit=_with_tensors_beside),
         "ConcatV2": Rule(_concat, constants=(-1,)),
         "Const": Rule(_as_it_is),
-        "Einsum": Rule(_einsum, misfit=_without_free_letter),
+        "Einsum": Rule(_einsum, misfit=_without_free_letter, once=_einsum),
         "ExpandDims": _axes_at(1, added=1),
         "Fill": Rule(_as_it_is, stacked=()),
         "GatherNd": Rule(_as_it_is, stacked=(1,)),

@@ -123,7 +123,7 @@ inline double RealResult(Operation operation, ElementType type, double x, double
     case Operation::kRint:
       return std::nearbyint(x);
     case Operation::kRelu:
-      return x < 0 ? 0 : x;
+      return x <= 0 ? 0 : x;
     case Operation::kToHalf:
       return RoundTo(ElementType::kHalf, x);
     case Operation::kToBFloat16:
@@ -140,6 +140,10 @@ inline double RealResult(Operation operation, ElementType type, double x, double
       return x != x ? x : y != y ? y : x > y ? x : y;
     case Operation::kMinimum:
       return x != x ? x : y != y ? y : x < y ? x : y;
+    case Operation::kAtLeast:
+      return x < y ? y : x;
+    case Operation::kAtMost:
+      return x > y ? y : x;
     case Operation::kSquaredDifference:
       return r(r(x - y) * r(x - y));
     case Operation::kPow:
@@ -157,15 +161,17 @@ inline double RealResult(Operation operation, ElementType type, double x, double
       return rest != 0 && (rest < 0) != (y < 0) ? r(rest + y) : rest;
     }
     case Operation::kSigmoidGrad:
-      return r(r(y * x) * r(1 - x));
+      return r(y * r(x * r(1 - x)));
     case Operation::kTanhGrad:
       return r(y * r(1 - r(x * x)));
     case Operation::kSqrtGrad:
-      return r(r(y * 0.5) / x);
-    case Operation::kRsqrtGrad:
-      return r(r(y * -0.5) * r(r(x * x) * x));
+      return y == 0 ? 0 : r(r(0.5 / x) * y);
+    case Operation::kRsqrtGrad: {
+      const double z = y == 0 ? 0 : r(x * y);
+      return z == 0 ? 0 : r(r(-0.5 * r(x * x)) * z);
+    }
     case Operation::kReciprocalGrad:
-      return r(r(-y * x) * x);
+      return y == 0 ? 0 : r(-r(x * x) * y);
     case Operation::kReluGrad:
       return x * (y > 0);
     default:
@@ -196,8 +202,10 @@ inline int64_t IntegerResult(Operation operation, ElementType type, int64_t x, i
     case Operation::kMul:
       return w(U(x) * U(y));
     case Operation::kMaximum:
+    case Operation::kAtLeast:
       return x > y ? x : y;
     case Operation::kMinimum:
+    case Operation::kAtMost:
       return x < y ? x : y;
     case Operation::kSquaredDifference:
       return w(U(WrapTo(type, static_cast<int64_t>(U(x) - U(y)))) *

@@ -6,6 +6,9 @@
 
 #include "cc/kernels/loops/lowering/lower.h"
 #include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/public/version.h"
 
 namespace tf_ti {
 
@@ -22,97 +25,138 @@ bool IsStateful(const NodeDef& node) {
   return !tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op).ok() || op->is_stateful();
 }
 
-Dims DimsOf(const tensorflow::TensorShape& shape) {
-  const auto dims = shape.dim_sizes();
-  return Dims(dims.begin(), dims.end());
+// True if the outputs are of the types and shapes that TensorFlow says an operation makes of these
+// inputs; false if it says that they do not fit.
+bool AreInferred(const tensorflow::OpKernel& kernel, const std::vector<Lowered>& inputs,
+                 const std::vector<Lowered>& outputs) {
+  const tensorflow::OpRegistrationData* op;
+  if (!tensorflow::OpRegistry::Global()->LookUp(kernel.def().op(), &op).ok() ||
+      op->shape_inference_fn == nullptr || kernel.num_outputs() != static_cast<int>(outputs.size())) {
+    return false;
+  }
+  std::vector<tensorflow::PartialTensorShape> shapes;
+  std::vector<const Tensor*> tensors;
+  for (const Lowered& input : inputs) {
+    tensors.push_back(input.known.has_value() ? &*input.known : nullptr);
+    shapes.emplace_back(DimsOf(input));
+  }
+  tensorflow::shape_inference::InferenceContext context(
+      TF_GRAPH_DEF_VERSION, tensorflow::AttrSlice(kernel.def()), op->op_def, shapes, tensors, {},
+      {});
+  if (!context.construction_status().ok() || !context.Run(op->shape_inference_fn).ok()) {
+    return false;
+  }
+  for (int i = 0; i < kernel.num_outputs(); ++i) {
+    const Dims dims = DimsOf(outputs[i]);
+    const DataType dtype = outputs[i].view.block >= 0 ? DataTypeOf(outputs[i].view.type)
+                                                      : outputs[i].known->dtype();
+    if (dtype != kernel.output_type(i)) return false;
+    const auto inferred = context.output(i);
+    const bool is_known = context.RankKnown(inferred);
+    if (is_known && context.Rank(inferred) != static_cast<int>(dims.size())) return false;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      const int64_t extent = is_known ? context.Value(context.Dim(inferred, d)) : -1;
+      if (dims[d] < 0 || (extent >= 0 && extent != dims[d])) return false;
+    }
+  }
+  return true;
 }
 
 std::pair<int, int> KeyOf(const Source& source) { return {source.kind, source.index}; }
 
 class BodyCompiler {
  public:
-  BodyCompiler(const Schedule& schedule, const Observed& observed)
+  BodyCompiler(const Schedule& schedule, FirstIteration* iteration, CompiledBody* body)
       : schedule_(schedule),
-        observed_(observed),
-        known_(schedule.values.size()),
-        readers_(schedule.values.size()) {
+        iteration_(*iteration),
+        body_(*body),
+        known_(body->known),
+        readers_(schedule.values.size()),
+        is_done_(schedule.steps.size(), false),
+        last_reads_(schedule) {
+    known_.resize(schedule.values.size());
+    for (size_t s = 0; s < schedule.steps.size(); ++s) {
+      for (const Source& source : schedule.InputsOf(schedule.steps[s])) {
+        if (source.kind == Source::kValue) readers_[source.index].push_back(static_cast<int>(s));
+      }
+    }
+    for (const CompiledBody::Unit& unit : body->units) FindReleases(unit);
     for (size_t s = 0; s < schedule.steps.size(); ++s) {
       const Step& step = schedule.steps[s];
-      for (int i = 0; i < step.num_inputs; ++i) {
-        const Source& source = schedule.inputs[step.first_input + i];
-        if (source.kind == Source::kValue) readers_[source.index].push_back(static_cast<int>(s));
+      for (int i = 0; i < step.num_outputs && !is_done_[s]; ++i) {
+        known_[step.first_value + i].reset();
       }
     }
   }
 
-  CompiledBody Compile() {
-    CompiledBody body;
-    for (const Observed::Array& parameter : observed_.parameters) {
-      body.parameters.push_back(parameter.shape);
-    }
-    body.stays = observed_.stays;
+  absl::Status Compile() {
     // The next region, whose steps wait for a kernel that needs them.
     std::vector<int> waiting;
     std::vector<bool> waits(schedule_.values.size(), false);
-    const auto end_region = [&] {
-      AddRegion(waiting, &body);
-      waiting.clear();
-      waits.assign(waits.size(), false);
-    };
     for (size_t s = 0; s < schedule_.steps.size(); ++s) {
       const Step& step = schedule_.steps[s];
-      if (MayJoin(step)) {
+      if (is_done_[s]) continue;
+      if (MayBeLowered(step.kernel->def())) {
         waiting.push_back(static_cast<int>(s));
         for (int i = 0; i < step.num_outputs; ++i) waits[step.first_value + i] = true;
         continue;
       }
-      bool needs = false;
-      for (int i = 0; i < step.num_inputs; ++i) {
-        const Source& source = schedule_.inputs[step.first_input + i];
-        needs = needs || (source.kind == Source::kValue && waits[source.index]);
+      const std::vector<Source> inputs = schedule_.InputsOf(step);
+      if (std::any_of(inputs.begin(), inputs.end(), [&](const Source& source) {
+            return source.kind == Source::kValue && waits[source.index];
+          })) {
+        TF_RETURN_IF_ERROR(AddRegion(waiting));
+        waiting.clear();
+        waits.assign(waits.size(), false);
       }
-      if (needs) end_region();
-      AddKernel(static_cast<int>(s), &body);
+      TF_RETURN_IF_ERROR(AddKernel(static_cast<int>(s)));
     }
-    end_region();
-    if (body.units.empty()) AddEmptyRegion(&body);
-    FindUnitReleases(&body);
-    FindWhole(&body);
-    return body;
+    TF_RETURN_IF_ERROR(AddRegion(waiting));
+    if (body_.units.empty()) TF_RETURN_IF_ERROR(AddEmptyRegion());
+    FindWhole();
+    return absl::OkStatus();
   }
 
  private:
-  // An input of a step, before it is a view of a program.
-  const Observed::Array& ObservedOf(const Source& source) const {
-    return source.kind == Source::kParameter ? observed_.parameters[source.index]
-                                             : observed_.values[source.index];
-  }
-
-  bool MayJoin(const Step& step) const {
-    if (!MayBeLowered(step.kernel->def())) return false;
-    // Values that nobody needs have not been made.
-    for (int i = 0; i < step.num_outputs; ++i) {
-      if (observed_.values[step.first_value + i].dtype == tensorflow::DT_INVALID) return false;
+  // Finds what a unit reads last, and takes note that its steps are done.
+  Releases FindReleases(const CompiledBody::Unit& unit) {
+    // Of a region, all that its steps read: kernels run them where the program cannot.
+    const bool is_kernel = unit.region < 0;
+    std::vector<Source> inputs;
+    for (const int s : is_kernel ? std::vector<int>{unit.step} : body_.regions[unit.region].steps) {
+      for (const Source& source : schedule_.InputsOf(schedule_.steps[s])) inputs.push_back(source);
+      is_done_[s] = true;
     }
-    return true;
+    return last_reads_.Next(inputs, /*may_reuse=*/is_kernel);
   }
 
-  void AddKernel(int s, CompiledBody* body) {
+  absl::Status AddUnit(CompiledBody::Unit unit) {
+    unit.releases = FindReleases(unit);
+    body_.units.push_back(std::move(unit));
+    return iteration_.RunLast(body_);
+  }
+
+  absl::Status AddKernel(int s) {
     const Step& step = schedule_.steps[s];
+    // Of known integers a kernel makes known ones, if it does nothing else.
+    const std::vector<Source> inputs = schedule_.InputsOf(step);
+    const bool is_known =
+        !inputs.empty() && !IsStateful(step.kernel->def()) &&
+        std::all_of(inputs.begin(), inputs.end(),
+                    [this](const Source& source) { return KnownOf(source).has_value(); });
     CompiledBody::Unit unit;
     unit.step = s;
-    body->units.push_back(std::move(unit));
-    // Of known integers a kernel makes known ones, if it does nothing else.
-    bool is_known = step.num_inputs > 0 && !IsStateful(step.kernel->def());
-    for (int i = 0; i < step.num_inputs && is_known; ++i) {
-      is_known = KnownOf(schedule_.inputs[step.first_input + i]).has_value();
-    }
-    for (int i = 0; i < step.num_outputs && is_known; ++i) {
-      const Observed::Array& value = observed_.values[step.first_value + i];
-      if (value.integers.IsInitialized() && value.integers.NumElements() > 0) {
-        known_[step.first_value + i] = value.integers;
+    TF_RETURN_IF_ERROR(AddUnit(std::move(unit)));
+    for (int v = step.first_value; v < step.first_value + step.num_outputs && is_known; ++v) {
+      if (schedule_.values[v].uses == 0) continue;
+      const Tensor& value = iteration_.TensorOf({Source::kValue, v});
+      const bool may_be_shape =
+          value.dtype() == tensorflow::DT_INT32 || value.dtype() == tensorflow::DT_INT64;
+      if (may_be_shape && value.NumElements() > 0 && value.NumElements() <= kMostIntegers) {
+        known_[v] = tensorflow::tensor::DeepCopy(value);
       }
     }
+    return absl::OkStatus();
   }
 
   std::optional<Tensor> KnownOf(const Source& source) const {
@@ -121,34 +165,39 @@ class BodyCompiler {
     return std::nullopt;
   }
 
+  absl::Status AddUnitOf(Region region) {
+    CompiledBody::Unit unit;
+    unit.region = static_cast<int>(body_.regions.size());
+    body_.regions.push_back(std::move(region));
+    return AddUnit(std::move(unit));
+  }
+
   // Of a body that only passes on what it gets.
-  void AddEmptyRegion(CompiledBody* body) const {
-    Region& region = body->regions.emplace_back();
+  absl::Status AddEmptyRegion() {
+    Region region;
     region.name = "program: (0 ops)";
-    region.program = std::make_unique<SharedProgram>(ProgramBuilder());
-    body->units.emplace_back().region = 0;
+    region.program = std::make_shared<SharedProgram>(ProgramBuilder());
+    return AddUnitOf(std::move(region));
   }
 
   // Makes steps a region, or kernels where that does not pay.
-  void AddRegion(const std::vector<int>& steps, CompiledBody* body) {
+  absl::Status AddRegion(const std::vector<int>& steps) {
     std::vector<int> rest = steps;
     while (!rest.empty()) {
       // A step that cannot be lowered after all is a kernel, and those before it a region.
       Region region;
       const size_t count = LowerSome(rest, &region);
       if (region.program != nullptr) {
-        CompiledBody::Unit unit;
-        unit.region = static_cast<int>(body->regions.size());
-        body->units.push_back(std::move(unit));
-        body->regions.push_back(std::move(region));
+        TF_RETURN_IF_ERROR(AddUnitOf(std::move(region)));
       } else {
-        for (size_t i = 0; i < count; ++i) AddKernel(rest[i], body);
+        for (size_t i = 0; i < count; ++i) TF_RETURN_IF_ERROR(AddKernel(rest[i]));
       }
       rest.erase(rest.begin(), rest.begin() + count);
       if (rest.empty()) break;
-      AddKernel(rest[0], body);
+      TF_RETURN_IF_ERROR(AddKernel(rest[0]));
       rest.erase(rest.begin());
     }
+    return absl::OkStatus();
   }
 
   // Lowers steps from the first on as far as it goes, and returns their number. Where they are
@@ -177,11 +226,9 @@ class BodyCompiler {
         }
         given.push_back(found->second);
       }
+      // Where the inputs do not fit each other a kernel tells what is wrong.
       is_right = is_right && lowering.Lower(step.kernel->def(), given, &made) &&
-                 static_cast<int>(made.size()) == step.num_outputs;
-      for (int i = 0; i < step.num_outputs && is_right; ++i) {
-        is_right = IsAsObserved(made[i], observed_.values[step.first_value + i]);
-      }
+                 AreInferred(*step.kernel, given, made);
       if (!is_right) break;
       for (int i = 0; i < step.num_outputs; ++i) {
         lowered[KeyOf({Source::kValue, step.first_value + i})] = made[i];
@@ -223,12 +270,13 @@ class BodyCompiler {
           return count;
         }
         builder.AddOutput(*view);
-        region->outputs.push_back({source, observed_.values[v].dtype, observed_.values[v].shape});
+        region->outputs.push_back(
+            {source, DataTypeOf(view->type), tensorflow::TensorShape(view->dims)});
       }
     }
     if (lowering.failure().has_value()) builder.AddOutput(*lowering.failure());
     region->may_fail = lowering.failure().has_value();
-    region->program = std::make_unique<SharedProgram>(builder);
+    region->program = std::make_shared<SharedProgram>(builder);
     keep_known();
     return count;
   }
@@ -239,20 +287,14 @@ class BodyCompiler {
                 Lowered* input) {
     input->known = KnownOf(source);
     if (input->known.has_value()) return true;
-    const Observed::Array& array = ObservedOf(source);
-    const std::optional<ElementType> type = ElementTypeOf(array.dtype);
+    const Tensor& tensor = iteration_.TensorOf(source);
+    const std::optional<ElementType> type = ElementTypeOf(tensor.dtype());
     if (!type.has_value()) return false;
-    const bool stays = source.kind == Source::kParameter && observed_.stays[source.index];
-    input->view = builder->AddInput(*type, DimsOf(array.shape), stays);
-    inputs->push_back({source, array.dtype, array.shape});
+    const bool stays = source.kind == Source::kParameter && body_.stays[source.index];
+    const auto dims = tensor.shape().dim_sizes();
+    input->view = builder->AddInput(*type, Dims(dims.begin(), dims.end()), stays);
+    inputs->push_back({source, tensor.dtype(), tensor.shape()});
     return true;
-  }
-
-  bool IsAsObserved(const Lowered& made, const Observed::Array& array) const {
-    if (made.view.block >= 0) {
-      return DataTypeOf(made.view.type) == array.dtype && made.view.dims == DimsOf(array.shape);
-    }
-    return made.known->dtype() == array.dtype && made.known->shape() == array.shape;
   }
 
   bool IsReadOutside(int v, const std::vector<bool>& is_inside) const {
@@ -261,29 +303,10 @@ class BodyCompiler {
                        [&](int step) { return !is_inside[step]; });
   }
 
-  void FindUnitReleases(CompiledBody* body) const {
-    std::vector<Reader> readers;
-    for (const CompiledBody::Unit& unit : body->units) {
-      Reader& reader = readers.emplace_back();
-      reader.may_reuse = unit.region < 0;
-      // Of a region, all that its steps read: kernels run them where the program does not fit.
-      const std::vector<int> steps =
-          unit.region >= 0 ? body->regions[unit.region].steps : std::vector<int>{unit.step};
-      for (const int s : steps) {
-        const Step& step = schedule_.steps[s];
-        for (int i = 0; i < step.num_inputs; ++i) {
-          reader.inputs.push_back(schedule_.inputs[step.first_input + i]);
-        }
-      }
-    }
-    std::vector<Releases> releases = FindReleases(schedule_, readers);
-    for (size_t u = 0; u < releases.size(); ++u) body->units[u].releases = std::move(releases[u]);
-  }
-
-  void FindWhole(CompiledBody* body) const {
-    if (body->units.size() != 1 || body->units[0].region < 0) return;
+  void FindWhole() {
+    if (body_.units.size() != 1 || body_.units[0].region < 0) return;
     if (!schedule_.constant_results.empty()) return;
-    const Region& region = body->regions[0];
+    const Region& region = body_.regions[0];
     std::vector<int> whole;
     const auto set = [&whole](const std::vector<int>& results, int source) {
       for (const size_t result : results) {
@@ -297,23 +320,19 @@ class BodyCompiler {
     for (size_t i = 0; i < region.outputs.size(); ++i) {
       set(schedule_.values[region.outputs[i].source.index].results, static_cast<int>(i));
     }
-    body->whole = std::move(whole);
+    body_.whole = std::move(whole);
   }
 
   const Schedule& schedule_;
-  const Observed& observed_;
-  std::vector<std::optional<Tensor>> known_;  // of values
-  std::vector<std::vector<int>> readers_;     // of values: steps
+  FirstIteration& iteration_;
+  CompiledBody& body_;
+  std::vector<std::optional<Tensor>>& known_;  // of values
+  std::vector<std::vector<int>> readers_;      // of values: steps
+  std::vector<bool> is_done_;                  // of steps
+  LastReads last_reads_;
 };
 
 }  // namespace
-
-void Observed::Array::Set(const Tensor& tensor) {
-  dtype = tensor.dtype();
-  shape = tensor.shape();
-  const bool may_be_shape = dtype == tensorflow::DT_INT32 || dtype == tensorflow::DT_INT64;
-  if (may_be_shape && tensor.NumElements() <= kMostIntegers) integers = tensor;
-}
 
 std::unique_ptr<ProgramRun> SharedProgram::Take() {
   {
@@ -335,8 +354,32 @@ void SharedProgram::GiveBack(std::unique_ptr<ProgramRun> run) {
   idle_.push_back(std::move(run));
 }
 
-CompiledBody CompileBody(const Schedule& schedule, const Observed& observed) {
-  return BodyCompiler(schedule, observed).Compile();
+absl::Status CompileBody(const Schedule& schedule, FirstIteration* iteration, CompiledBody* body) {
+  return BodyCompiler(schedule, iteration, body).Compile();
+}
+
+bool AreAlikeUpTo(size_t unit, const CompiledBody& a, const CompiledBody& b) {
+  if (unit >= b.units.size() || b.units[unit].region != a.units[unit].region) return false;
+  // What a body becomes follows from the shapes of what its regions read.
+  for (int r = 0; r < a.units[unit].region; ++r) {
+    const std::vector<Region::Array>&x = a.regions[r].inputs, &y = b.regions[r].inputs;
+    if (!std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const auto& one, const auto& other) {
+          return one.dtype == other.dtype && one.shape == other.shape;
+        })) {
+      return false;
+    }
+  }
+  return true;
+}
+
+CompiledBody CutBefore(size_t unit, const CompiledBody& body) {
+  CompiledBody cut;
+  cut.parameters = body.parameters;
+  cut.stays = body.stays;
+  cut.units.assign(body.units.begin(), body.units.begin() + unit);
+  cut.regions.assign(body.regions.begin(), body.regions.begin() + body.units[unit].region);
+  cut.known = body.known;
+  return cut;
 }
 
 }  // namespace tf_ti

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,22 +14,6 @@
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_ti {
-
-// What an iteration had, by which a body is compiled.
-struct Observed {
-  struct Array {
-    tensorflow::DataType dtype = tensorflow::DT_INVALID;
-    tensorflow::TensorShape shape;
-    // Of few integers, as axes and shapes are.
-    tensorflow::Tensor integers;
-
-    void Set(const tensorflow::Tensor& tensor);
-  };
-
-  std::vector<Array> parameters;
-  std::vector<bool> stays;  // for each parameter, true if all iterations have the same
-  std::vector<Array> values;
-};
 
 // A program, and runs of it that wait for the next loop.
 class SharedProgram {
@@ -57,13 +42,13 @@ struct Region {
   std::vector<int> steps;
   std::vector<Array> inputs;
   std::vector<Array> outputs;
-  std::unique_ptr<SharedProgram> program;
+  std::shared_ptr<SharedProgram> program;
   // The program has one more output, a bool. Where it is true kernels must run the steps instead.
   bool may_fail = false;
 };
 
-// For parameters of certain shapes. What a program reads is looked at before it runs: an array may
-// have another shape that a kernel made.
+// For parameters of certain shapes, and for the shapes of what kernels make of these. Both alone
+// tell which steps programs run, so that the bits of a result do not depend on earlier loops.
 struct CompiledBody {
   // A kernel, or a region, in its turn.
   struct Unit {
@@ -73,9 +58,10 @@ struct CompiledBody {
   };
 
   std::vector<tensorflow::TensorShape> parameters;
-  std::vector<bool> stays;
+  std::vector<char> stays;  // for each parameter, true if all iterations have the same
   std::vector<Region> regions;
   std::vector<Unit> units;
+  std::vector<std::optional<tensorflow::Tensor>> known;  // of values: few integers, if they are
   // Where one region is all: for each result of the body its output, or -1 - a parameter.
   // Otherwise empty.
   std::vector<int> whole;
@@ -84,17 +70,27 @@ struct CompiledBody {
   template <typename ShapeOf>
   bool Fits(const ShapeOf& shape_of, const std::vector<char>& given_stays) const {
     for (size_t p = 0; p < parameters.size(); ++p) {
-      if (!parameters[p].IsSameSize(shape_of(p)) || stays[p] != (given_stays[p] != 0)) return false;
+      if (!parameters[p].IsSameSize(shape_of(p)) || stays[p] != given_stays[p]) return false;
     }
     return true;
   }
+};
+
+// An iteration that runs while its body is compiled: a kernel tells the shapes of what it makes.
+class FirstIteration {
+ public:
+  virtual ~FirstIteration() = default;
+  // Runs the last unit of a body that has the units before it.
+  virtual absl::Status RunLast(const CompiledBody& body) = 0;
+  // A parameter, or a value that some step still reads.
+  virtual const tensorflow::Tensor& TensorOf(const Source& source) const = 0;
 };
 
 // A run of a region's program, for one loop.
 class RegionRun {
  public:
   explicit RegionRun(const Region& region)
-      : program_(region.program.get()), run_(program_->Take()) {}
+      : program_(region.program), run_(program_->Take()) {}
   ~RegionRun() {
     if (run_ != nullptr) program_->GiveBack(std::move(run_));
   }
@@ -107,12 +103,19 @@ class RegionRun {
   }
 
  private:
-  SharedProgram* program_;
+  std::shared_ptr<SharedProgram> program_;
   std::unique_ptr<ProgramRun> run_;
   bool prologue_waits_ = true;
 };
 
-CompiledBody CompileBody(const Schedule& schedule, const Observed& observed);
+// Compiles a body and runs an iteration of it. The body has its parameters, and units that have run
+// already, if it shares these with another one.
+absl::Status CompileBody(const Schedule& schedule, FirstIteration* iteration, CompiledBody* body);
+
+// True if the units before one, which is a region in `a`, are the same in both bodies.
+bool AreAlikeUpTo(size_t unit, const CompiledBody& a, const CompiledBody& b);
+// The body with only the units before one, which is a region.
+CompiledBody CutBefore(size_t unit, const CompiledBody& body);
 
 }  // namespace tf_ti
 

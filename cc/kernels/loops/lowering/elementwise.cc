@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "cc/kernels/loops/lowering/rules.h"
+#include "unsupported/Eigen/SpecialFunctions"
 
 namespace tf_ti {
 
@@ -24,7 +26,6 @@ const absl::flat_hash_map<std::string, Operation>& ElementwiseOperations() {
       {"Log1p", Operation::kLog1p},
       {"Tanh", Operation::kTanh},
       {"Sigmoid", Operation::kSigmoid},
-      {"Erf", Operation::kErf},
       {"Sin", Operation::kSin},
       {"Cos", Operation::kCos},
       {"Tan", Operation::kTan},
@@ -90,15 +91,27 @@ constexpr double kSeluScaleAlpha = 1.7580993408473768599402175208123;
 
 using Terms = std::vector<Term>;
 
+Term MulNoNan(const Term& x, const Term& y) {
+  return Where(y == y.Number(0), y.Number(0), x * y);
+}
+
 Term Alpha(const Term& x, const NodeDef& node) { return x.Number(Attribute(node, "alpha", 0.2f)); }
+
+Term ReciprocalGrad(const Terms& in, const NodeDef&) {
+  const Term &y = in[0], &dy = in[1];
+  return MulNoNan(-(y * y), dy);
+}
 
 }  // namespace
 
-// Of several operations each, in the order in which TensorFlow's kernels compute them.
+// Of several operations each, in the order in which TensorFlow's kernels compute whole vectors.
 const absl::flat_hash_map<std::string, Formula>& Formulas() {
   static const auto& formulas = *new absl::flat_hash_map<std::string, Formula>{
       {"ClipByValue",
-       [](const Terms& in, const NodeDef&) { return Maximum(Minimum(in[0], in[2]), in[1]); }},
+       [](const Terms& in, const NodeDef&) {
+         const Term &x = in[0], &least = in[1], &most = in[2];
+         return Applied(Operation::kAtLeast, {Applied(Operation::kAtMost, {x, most}), least});
+       }},
       {"Elu",
        [](const Terms& in, const NodeDef&) {
          const Term& x = in[0];
@@ -153,6 +166,15 @@ const absl::flat_hash_map<std::string, Formula>& Formulas() {
        }},
       {"Softsign",
        [](const Terms& in, const NodeDef&) { return in[0] / (Abs(in[0]) + in[0].Number(1)); }},
+      // What Eigen makes of infinite doubles depends on its version.
+      {"Erf",
+       [](const Terms& in, const NodeDef&) {
+         const Term& x = in[0];
+         const Term erf = Applied(Operation::kErf, {x});
+         const double most = Eigen::numext::erf(std::numeric_limits<double>::infinity());
+         if (most == 1 || x.view().type != ElementType::kDouble) return erf;
+         return Where(Applied(Operation::kIsInf, {x}), x.Number(most), erf);
+       }},
       {"SoftsignGrad",
        [](const Terms& in, const NodeDef&) {
          const Term &dy = in[0], &x = in[1];
@@ -163,25 +185,21 @@ const absl::flat_hash_map<std::string, Formula>& Formulas() {
          const Term &x = in[0], &y = in[1];
          return Where(y == y.Number(0), y.Number(0), x / y);
        }},
-      {"MulNoNan",
-       [](const Terms& in, const NodeDef&) {
-         const Term &x = in[0], &y = in[1];
-         return Where(y == y.Number(0), y.Number(0), x * y);
-       }},
+      {"MulNoNan", [](const Terms& in, const NodeDef&) { return MulNoNan(in[0], in[1]); }},
       {"Xdivy",
        [](const Terms& in, const NodeDef&) {
          const Term &x = in[0], &y = in[1];
-         return Where(x == x.Number(0), x.Number(0), x / y);
+         return Where(x == x.Number(0), x, x / y);
        }},
       {"Xlogy",
        [](const Terms& in, const NodeDef&) {
          const Term &x = in[0], &y = in[1];
-         return Where(x == x.Number(0), x.Number(0), x * Log(y));
+         return Where(x == x.Number(0), x, x * Log(y));
        }},
       {"Xlog1py",
        [](const Terms& in, const NodeDef&) {
          const Term &x = in[0], &y = in[1];
-         return Where(x == x.Number(0), x.Number(0), x * Log1p(y));
+         return Where(x == x.Number(0), x, x * Log1p(y));
        }},
   };
   return formulas;
@@ -205,14 +223,17 @@ const absl::flat_hash_map<std::string, Formula>& HalfFormulas() {
          return dy * (y.Number(1) - y * y);
        }},
       {"SqrtGrad",
-       [](const Terms& in, const NodeDef&) { return in[1] * (in[0].Number(0.5) / in[0]); }},
+       [](const Terms& in, const NodeDef&) {
+         const Term &y = in[0], &dy = in[1];
+         return MulNoNan(y.Number(0.5) / y, dy);
+       }},
       {"RsqrtGrad",
        [](const Terms& in, const NodeDef&) {
          const Term &y = in[0], &dy = in[1];
-         return (dy * y) * (y.Number(-0.5) * (y * y));
+         return MulNoNan(y.Number(-0.5) * (y * y), MulNoNan(y, dy));
        }},
-      {"ReciprocalGrad", [](const Terms& in, const NodeDef&) { return -(in[0] * in[0]) * in[1]; }},
-      {"InvGrad", [](const Terms& in, const NodeDef&) { return -(in[0] * in[0]) * in[1]; }},
+      {"ReciprocalGrad", ReciprocalGrad},
+      {"InvGrad", ReciprocalGrad},
       {"SquaredDifference",
        [](const Terms& in, const NodeDef&) {
          const Term difference = in[0] - in[1];

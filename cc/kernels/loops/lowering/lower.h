@@ -23,6 +23,7 @@ struct Lowered {
   View view;
   std::optional<tensorflow::Tensor> known;
 };
+Dims DimsOf(const Lowered& value);
 
 // True if an operation can be lowered, as far as its name and types tell.
 bool MayBeLowered(const tensorflow::NodeDef& node);

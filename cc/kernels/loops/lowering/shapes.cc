@@ -9,15 +9,11 @@ using tensorflow::DataType;
 using tensorflow::NodeDef;
 using tensorflow::Tensor;
 
-namespace {
-
 Dims DimsOf(const Lowered& value) {
   if (value.view.block >= 0) return value.view.dims;
   const auto dims = value.known->shape().dim_sizes();
   return Dims(dims.begin(), dims.end());
 }
-
-}  // namespace
 
 bool Lowering::ShapeOf(const NodeDef& node, const std::vector<Lowered>& inputs,
                        std::vector<Lowered>* outputs) {
