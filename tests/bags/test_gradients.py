@@ -312,7 +312,9 @@ def test_random_weights_in_any_unit_have_the_same_gradients(rng):
     sources = [tf.constant(table), tf.constant(weights)]
     tolerance = 1e-4 if dtype == tf.float32 else 1e-9
     for order in (first_order, second_order):
-        expected = order(lambda t, w: pooled(t, bags, w, combiner, padding_idx=padding_idx), sources)
+        expected = order(
+            lambda t, w: pooled(t, bags, w, combiner, padding_idx=padding_idx), sources
+        )
         close(order(of_unit, sources), expected, tolerance)
 
 

@@ -168,8 +168,10 @@ def clip(rows: tf.Tensor, max_norm: float, norm_type: float) -> tf.Tensor:
         rows = tf.cast(rows, tf.float32)
     if max_norm >= float(rows.dtype.max):
         return rows
-    # A factor of exactly 1 for rows that are small enough, and no derivative.
-    return rows * (max_norm / tf.maximum(_norms(rows, norm_type), max_norm))
+    # A factor of exactly 1 for rows that are small enough, and no derivative. Nothing is divided by
+    # zero: this division stays one where max_norm is 1.
+    norms = tf.maximum(_norms(rows, norm_type), max_norm)
+    return rows * tf.math.divide_no_nan(tf.cast(max_norm, rows.dtype), norms)
 
 
 def _norms(rows: tf.Tensor, norm_type: float) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The share of each row in its bag: its weight, divided by what a mean or sqrtn divides the bag by."""
+"""The share of each row in its bag: its weight, divided by the divisor of the bag's sum."""
 
 import tensorflow as tf
 
