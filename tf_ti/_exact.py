@@ -6,6 +6,8 @@ its reciprocal, and one of 1 an approximation; a product is not rounded before i
 Rounding, comparisons and the edges of an image make that visible.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
@@ -15,7 +17,7 @@ def negated(condition: tf.Tensor) -> tf.Tensor:
     return tf.where(condition, False, True)
 
 
-def divided(x: tf.Tensor, divisor: tf.Tensor | float) -> tf.Tensor:
+def divided(x: tf.Tensor, divisor: tf.Tensor | float | Sequence[float]) -> tf.Tensor:
     """Divides float32 or halves with one rounding. (float64 has no wider type.)
 
     In double, a product with the rounded reciprocal still rounds to the quotient.

@@ -287,7 +287,7 @@ def test_random_ragged_sparse_and_dense_bags_have_the_gradients_of_the_reference
     )
 
 
-@pytest.mark.parametrize("seed", range(900, 910), indirect=True)
+@pytest.mark.parametrize("seed", range(900, 906), indirect=True)
 def test_random_weights_in_any_unit_have_the_same_gradients(rng):
     """A mean and sqrtn divide the unit out, whose square and fourth power leave the dtype."""
     table = random_table(rng)

@@ -117,7 +117,8 @@ def test_powers_of_infinities_and_zeros(tmp_path):
         for actual, right in zip(results, expected, strict=True):
             np.testing.assert_allclose(actual, right, 1e-6, err_msg=way)
             is_number = ~np.isnan(right)
-            np.testing.assert_array_equal(np.signbit(actual)[is_number], np.signbit(right[is_number]))
+            signs = (np.signbit(numbers[is_number]) for numbers in (actual, right))
+            np.testing.assert_array_equal(*signs)
 
 
 def test_numbers_between_two_levels_are_quantized_alike(tmp_path):
@@ -194,7 +195,7 @@ def test_regions_at_edges_of_images_and_of_whole_numbers_are_openvinos(tmp_path,
 @pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "tf_half_pixel_for_nn"])
 def test_the_nearest_pixels_are_openvinos(tmp_path, coordinates, dynamic):
     image = np.arange(42 * 50, dtype=np.float32).reshape(1, 1, 42, 50)
-    scales = (7.0, 1.1, 0.3, 3.0)
+    scales = (7.0, 1.1)
 
     def functions(x):
         return [
