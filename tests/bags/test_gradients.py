@@ -287,6 +287,37 @@ def test_random_ragged_sparse_and_dense_bags_have_the_gradients_of_the_reference
     )
 
 
+@pytest.mark.parametrize("seed", range(900, 906), indirect=True)
+def test_random_weights_in_any_unit_have_the_same_gradients(rng):
+    """A mean and sqrtn divide the unit out, whose square and fourth power leave the dtype."""
+    table = random_table(rng)
+    form = ["ragged", "sparse", "dense"][rng.integers(0, 3)]
+    bags = rng.integers(0, len(table), rng.integers(2, 6, 2)).tolist()
+    combiner = ["mean", "sqrtn"][rng.integers(0, 2)]
+    weights = rng.random(len(flat(bags))) + 0.5
+    padding_idx = [None, int(rng.integers(0, len(table)))][rng.integers(0, 2)]
+    dtype, in_shards = [tf.float32, tf.float64][rng.integers(0, 2)], rng.random() < 0.5
+    most = 28 if dtype == tf.float32 else 90 if in_shards else 140
+    unit = 10.0 ** (most * rng.choice([-1, -0.5, 0.5, 1]))
+    print(table.shape, form, bags, combiner, weights, padding_idx, dtype, in_shards, unit)
+    run = embedding_bag(form, bags, combiner, {"padding_idx": padding_idx})
+
+    def of_unit(table, weights):
+        weights = tf.cast(weights * unit, dtype)
+        table = tf.cast(table, dtype)
+        half = (len(table) + 1) // 2
+        given = [table[:half], table[half:]] if in_shards else table
+        return tf.cast(run(given, weights), F64)
+
+    sources = [tf.constant(table), tf.constant(weights)]
+    tolerance = 1e-4 if dtype == tf.float32 else 1e-9
+    for order in (first_order, second_order):
+        expected = order(
+            lambda t, w: pooled(t, bags, w, combiner, padding_idx=padding_idx), sources
+        )
+        close(order(of_unit, sources), expected, tolerance)
+
+
 @pytest.mark.parametrize("seed", range(400, 408), indirect=True)
 def test_random_gradients_are_those_of_differences(rng):
     table = random_table(rng, ranks=2)[:5]

@@ -1027,3 +1027,63 @@ for name, call in calls.items():
     assert grown < 2, (name, sizes)
 """
     )
+
+
+# As it is written, whatever Grappler and XLA make of graphs
+
+
+def ways(pool):
+    """A function, eagerly, in a graph and compiled."""
+    functions = (tf.function(pool, autograph=False, jit_compile=jit) for jit in (False, True))
+    return [pool, *functions]
+
+
+@pytest.mark.parametrize("form", ["ragged", "sparse", "dense"])
+def test_pruning_leaves_nan_out(form):
+    table = tf.constant([[1.0], [10.0], [100.0]])
+    ids = tf.constant([[0, 1, 2], [2, 0, -1]])
+    weights = tf.constant([[np.nan, 2.0, np.inf], [1.0, -0.0, 3.0]])
+    # What is kept: nothing beside a NaN, zero or an id below 0.
+    expected = {"mean": [[np.nan], [100.0]], "sqrtn": [[np.nan], [100.0]]}
+    finite = tf.where(tf.math.is_inf(weights), 4.0, weights)
+    expected_finite = {"mean": [[420 / 6], [100.0]], "sqrtn": [[420 / 20**0.5], [100.0]]}
+
+    def shaped(values):
+        if form == "dense":
+            return values
+        ragged = tf.RaggedTensor.from_tensor(values)
+        return ragged if form == "ragged" else ragged.to_sparse()
+
+    def pool(ids, weights, finite):
+        return [
+            tf_ti.embedding_bag(table, ids, given, combiner, prune_invalid=True)
+            for given in (weights, finite)
+            for combiner in ("mean", "sqrtn")
+        ]
+
+    right = [*expected.values(), *expected_finite.values()]
+    for way in ways(pool):
+        found = way(*map(shaped, (ids, weights, finite)))
+        for actual, each in zip(found, right, strict=True):
+            np.testing.assert_allclose(actual, each, 1e-6)
+
+
+@pytest.mark.parametrize("max_norm", [1.0, 0.3, 7.0])
+def test_rows_within_a_norm_keep_their_bits(max_norm):
+    table = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
+    table *= np.float32(max_norm / 4)
+    ids = tf.constant(np.arange(200)[:, np.newaxis])
+    types = (1.0, 2.0, 3.0, np.inf)
+    norms = [np.linalg.norm(table.astype(np.float64), kind, axis=1) for kind in types]
+
+    def pool(ids):
+        return [
+            tf_ti.embedding_bag(table, ids, max_norm=max_norm, norm_type=kind) for kind in types
+        ]
+
+    for way in ways(pool):
+        for actual, norm in zip(way(ids), norms, strict=True):
+            is_within = norm < max_norm * (1 - 1e-5)
+            np.testing.assert_array_equal(actual[is_within], table[is_within])
+            scaled = table * np.minimum(1, max_norm / norm)[:, np.newaxis]
+            np.testing.assert_allclose(actual, scaled, 1e-5)

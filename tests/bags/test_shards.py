@@ -118,6 +118,55 @@ def test_weights_of_half_precisions(dtype, combiner, strategy, wide):
     assert error < 12 * {tf.float16: 2**-11, tf.bfloat16: 2**-8}[dtype]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "compiled"),
+    [
+        (tf.float16, False),
+        (tf.float16, True),
+        (tf.bfloat16, False),
+        (tf.float32, False),
+        (tf.float32, True),
+        (tf.complex64, False),
+    ],
+)
+def test_no_sum_of_a_shard_leaves_the_dtype_where_its_bag_does_not(dtype, compiled):
+    rng = np.random.default_rng(4)
+    table = normal(dtype, [9, 4], rng)
+    bags = [[0, 8], [4] * 30, [1, 5, 7, 3], [6]]
+    weights = [rng.uniform(0.5, 2, len(bag)) for bag in bags]
+    kind = dtype if dtype.is_complex else tf.float32
+    # Squares of these leave float32, and so do products of them and rows some halves.
+    cases = [(table, [w * unit for w in weights]) for unit in (1e-30, 1e20)]
+    if dtype == tf.float16:
+        cases.append((table * np.float16(4e3), None))
+
+    @tf.function(autograph=False, jit_compile=compiled)
+    def pool():
+        return [
+            tf_ti.embedding_bag(
+                sharded(rows, 2, "div", "tensor"),
+                ragged_of(bags, tf.int32),
+                None if given is None else ragged_of(given, kind),
+                combiner,
+            )
+            for combiner in ("mean", "sqrtn")
+            for rows, given in cases
+        ]
+
+    tolerance = {tf.float16: 12 * 2**-11, tf.bfloat16: 12 * 2**-8}.get(dtype, 1e-5)
+    expected = [
+        by_definition(rows, bags, weights=given, combiner=combiner)
+        for combiner in ("mean", "sqrtn")
+        for rows, given in cases
+    ]
+    for actual, right in zip(pool(), expected, strict=True):
+        assert actual.dtype == dtype
+        size = np.abs(right).max()
+        np.testing.assert_allclose(
+            np.asarray(actual).astype(right.dtype) / size, right / size, atol=tolerance
+        )
+
+
 @pytest.mark.parametrize("shape", [[7], [7, 2, 3], [7, 0]])
 @pytest.mark.parametrize("combiner", ["sum", "mean"])
 def test_rows_of_every_rank(shape, combiner):

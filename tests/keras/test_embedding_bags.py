@@ -253,6 +253,34 @@ def test_a_saved_model_is_the_same_model(layer, tmp_path):
     np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
 
 
+def compiled(layer):
+    model = model_of(layer)
+    model.compile(optimizers.SGD(), "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def test_a_checkpoint_holds_the_tables(tmp_path):
+    model, again = (compiled(EmbeddingBags(tables(), FEATURES)) for _ in range(2))
+    for variable in model.trainable_variables:
+        variable.assign_add(tf.ones_like(variable))
+    del model.optimizer, again.optimizer  # which has the variables too
+    path = tf.train.Checkpoint(model=model).save(tmp_path / "checkpoint")
+    tf.train.Checkpoint(model=again).restore(path).assert_consumed()
+    np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
+
+
+def test_a_checkpoint_of_an_older_version_restores_the_tables_by_the_optimizer(tmp_path):
+    model, again = (compiled(EmbeddingBags(tables(), FEATURES)) for _ in range(2))
+    for variable in model.trainable_variables:
+        variable.assign_add(tf.ones_like(variable))
+    (layer,) = (each for each in model.layers if isinstance(each, EmbeddingBags))
+    del layer._checkpointed
+    path = tf.train.Checkpoint(model=model).save(tmp_path / "checkpoint")
+    tf.train.Checkpoint(model=again).restore(path).assert_consumed()
+    np.testing.assert_array_equal(again(INPUTS), model(INPUTS))
+
+
 @pytest.mark.slow
 def test_a_fresh_process_loads_the_model(layer, tmp_path, run_program):
     model = model_of(layer)

@@ -247,3 +247,16 @@ def test_wrong_cells():
 
     with pytest.raises(ValueError, match="init"):
         tf_ti.keras.RNN(Wrong(6))(tf.ones([2, 3, 4]))
+
+
+@pytest.mark.parametrize("wrap", [lambda layer: layer, keras.layers.Bidirectional])
+def test_a_checkpoint_holds_the_cells_of_a_list(tmp_path, wrap):
+    def model():
+        cells = [keras.layers.LSTMCell(3), keras.layers.GRUCell(2)]
+        return keras.Sequential([keras.Input((TIME, WIDTH)), wrap(tf_ti.keras.RNN(cells))])
+
+    saved, restored = model(), model()
+    path = tf.train.Checkpoint(model=saved).save(tmp_path / "checkpoint")
+    tf.train.Checkpoint(model=restored).restore(path).assert_consumed()
+    for actual, expected in zip(restored.weights, saved.weights, strict=True):
+        np.testing.assert_array_equal(actual, expected)

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.bags.ops import KINDS, PREFIX, SEVERAL, Bags, Table, row_positions
+from tf_ti.bags.shares import Shares
 
 # Those of an op's inputs, None for an input that has none or whose gradient nobody wants.
 _Gradients: TypeAlias = list[tf.Tensor | tf.IndexedSlices | None]
@@ -267,43 +268,7 @@ def _coefficients(bags: Bags, count: tf.Tensor, direction: tf.Tensor) -> tf.Tens
     """How the weights, each divided by its bag's divisor, change when they go in `direction`."""
     if bags.reduction == "sum":
         return direction
-    dtype = direction.dtype
-    wide = tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
-    weights, direction = tf.cast(bags.weights, wide), tf.cast(direction, wide)
-    if bags.padding_idx is not None:
-        is_padding = tf.equal(bags.indices, bags.padding_idx)
-        weights = tf.where(is_padding, tf.zeros_like(weights), weights)
-        direction = tf.where(is_padding, tf.zeros_like(direction), direction)
-    bag_of = _bag_of(bags, count)
-
-    def bag_sum(values: tf.Tensor) -> tf.Tensor:
-        sums = tf.math.unsorted_segment_sum(values, bag_of, count)
-        # Not tf.concat, whose gradient is not vectorised where it comes from tf.gather.
-        return tf.gather(tf.pad(sums, [[0, 1]]), tf.where(bag_of < 0, count, bag_of))
-
-    if bags.reduction == "mean":
-        divisor = bag_sum(weights)
-        change = bag_sum(direction)
-    else:
-        divisor = tf.sqrt(bag_sum(weights**2))
-        change = tf.math.divide_no_nan(bag_sum(weights * direction), divisor)
-    change = tf.math.divide_no_nan(change, divisor)
-    return tf.cast(tf.math.divide_no_nan(direction - weights * change, divisor), dtype)
-
-
-def _bag_of(bags: Bags, count: tf.Tensor) -> tf.Tensor:
-    """The bag of each index, in the shape of the indices; -1 for those in no bag."""
-    if bags.kind == "segments":
-        return tf.cast(bags.bounds, tf.int32)
-    if bags.kind == "packed":
-        return tf.broadcast_to(tf.range(count)[:, tf.newaxis], tf.shape(bags.indices))
-    # How many bags begin at each position, and how many up to there. (XLA's tf.searchsorted would
-    # compare each position with each offset.)
-    size = tf.size(bags.indices)
-    ones = tf.ones_like(bags.bounds, tf.int32)
-    starts = tf.math.unsorted_segment_sum(ones, bags.bounds, size + 1)
-    bag_of = tf.cumsum(starts[:size]) - 1
-    return tf.where(bag_of < count, bag_of, -1)
+    return tf.cast(Shares(bags, count).change(direction), direction.dtype)
 
 
 for _prefix in (PREFIX, f"{PREFIX}Resource"):

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti._arguments import as_operations
+from tf_ti._exact import negated
 from tf_ti.bags.ops import Bags
 
 
@@ -124,7 +125,7 @@ def _pruned(bags: Bags) -> Bags:
     """The bags without the ids that tf.nn.safe_embedding_lookup_sparse leaves out."""
     is_left_out = bags.indices < 0
     if bags.weights is not None and bags.reduction != "sum":
-        is_left_out |= ~(bags.weights > 0)
+        is_left_out |= negated(bags.weights > 0)  # a NaN is left out too
     if bags.padding_idx is not None:
         is_left_out |= tf.equal(bags.indices, bags.padding_idx)
     indices = tf.where(is_left_out, tf.cast(-1, bags.indices.dtype), bags.indices)

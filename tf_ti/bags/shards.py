@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_ti._arguments import as_operations
-from tf_ti.bags.ops import HALVES, Bags, Table
+from tf_ti.bags.ops import HALVES, Bags, Partition, Table
+from tf_ti.bags.shares import Shares
 
 
 def look_up(
@@ -25,7 +26,8 @@ def look_up(
         return tf.gather(tables[0].value, touched), placed
     of_one_row = Bags("packed", touched[:, tf.newaxis])
     num_sums = tf.size(bags.indices) + 1
-    rows, _ = _sums(tables, num_emb, of_one_row, partition_strategy, num_sums)
+    partition = _partition(tables, num_emb, of_one_row, partition_strategy)
+    rows = _sums(tables, of_one_row, partition, num_sums)
     return tf.cast(rows, tables[0].dtype), placed
 
 
@@ -38,38 +40,48 @@ def pool(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tf.Ten
     """Sums each shard's part of the bags where the shard is, and adds up what comes from there.
 
     Between shards and caller there is nothing but ids, weights, and a sum for each bag that touches
-    the shard. What the sums are divided by, and which bags are empty, the caller knows.
+    the shard. What the sums are divided by, and which bags are empty, the caller knows. Weights are
+    divided before, so that no sum leaves the table's dtype, in which it comes.
     """
     count, has_default = bags.count(), bags.default_index is not None
-    num_sums = count + int(has_default)
-    total, is_empty = _sums(tables, _num_emb(tables), bags, partition_strategy, num_sums)
+    dtype = tables[0].dtype
+    divides_weights = bags.reduction != "sum" and (bags.weights is not None or dtype in HALVES)
+    if divides_weights and bags.weights is None:
+        bags = bags.replace(weights=tf.ones_like(bags.indices, tf.float32))
+    partition = _partition(tables, _num_emb(tables), bags, partition_strategy)
+    if divides_weights:
+        with tf.control_dependencies([partition.is_empty]):  # which is there once all is checked
+            shares = tf.cast(Shares(bags, count).values(), bags.weights.dtype)
+        bags = bags.replace(weights=shares, reduction="sum")
+    total = _sums(tables, bags, partition, count + int(has_default))
     default, total = total[-1:], total[:count]
     if bags.reduction != "sum":
         total = tf.math.divide_no_nan(total, _as_rows(_divisors(bags, total.dtype), total))
     if has_default:
-        total = tf.where(_as_rows(is_empty, total), default, total)
-    total.set_shape(is_empty.shape.concatenate(tables[0].value.shape[1:]))
-    return tf.cast(total, tables[0].dtype)
+        total = tf.where(_as_rows(partition.is_empty, total), default, total)
+    total.set_shape(partition.is_empty.shape.concatenate(tables[0].value.shape[1:]))
+    return tf.cast(total, dtype)
 
 
-def _sums(
-    tables: Sequence[Table],
-    num_emb: tf.Tensor | int,
-    bags: Bags,
-    partition_strategy: str,
-    num_sums: tf.Tensor | int,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The sums of the bags, then the default row; and which bags are empty.
-
-    There are `num_sums` sums, those behind the last zeros; half precisions are float32 then.
-    """
-    partition = bags.partition(
+def _partition(
+    tables: Sequence[Table], num_emb: tf.Tensor | int, bags: Bags, partition_strategy: str
+) -> Partition:
+    return bags.partition(
         num_emb,
         len(tables),
         partition_strategy,
         _local_type(num_emb, bags),
         with_positions=bags.weights is not None,
     )
+
+
+def _sums(
+    tables: Sequence[Table], bags: Bags, partition: Partition, num_sums: tf.Tensor | int
+) -> tf.Tensor:
+    """The sums of the bags, then the default row.
+
+    There are `num_sums` sums, those behind the last zeros; half precisions are float32 then.
+    """
     weights = None
     if bags.weights is not None:
         weights = tf.reshape(bags.weights, [-1])
@@ -88,8 +100,7 @@ def _sums(
     sums = tf.concat(sums, 0)
     if sums.dtype in HALVES:
         sums = tf.cast(sums, tf.float32)
-    total = tf.math.unsorted_segment_sum(sums, tf.concat(partition.bag_numbers, 0), num_sums)
-    return total, partition.is_empty
+    return tf.math.unsorted_segment_sum(sums, tf.concat(partition.bag_numbers, 0), num_sums)
 
 
 def _local_type(num_emb: tf.Tensor | int, bags: Bags) -> tf.DType:
@@ -101,19 +112,14 @@ def _local_type(num_emb: tf.Tensor | int, bags: Bags) -> tf.DType:
 
 
 def _divisors(bags: Bags, dtype: tf.DType) -> tf.Tensor:
-    """The divisor of each bag's sum: its weights pooled as rows of a table of one."""
+    """The divisor of each bag's sum without weights: ids pooled as rows of a table of one."""
     is_left_out = False
     if bags.padding_idx is not None:
         is_left_out = tf.equal(bags.indices, bags.padding_idx)
     indices = -tf.cast(is_left_out, bags.indices.dtype) + tf.zeros_like(bags.indices)
-    weights = None if bags.weights is None else tf.cast(bags.weights, dtype)
-    if weights is not None and bags.reduction == "sqrtn":
-        weights = tf.square(weights)
-    counted = bags.replace(
-        indices=indices, weights=weights, default_index=None, padding_idx=-1, reduction="sum"
-    )
-    total = counted.pool(Table(tf.ones([1], dtype), dtype))[0]
-    return total if bags.reduction == "mean" else _power(total, 0.5)
+    counted = bags.replace(indices=indices, default_index=None, padding_idx=-1, reduction="sum")
+    counts = counted.pool(Table(tf.ones([1], tf.float64), tf.float64))[0]
+    return tf.cast(counts if bags.reduction == "mean" else tf.sqrt(counts), dtype)
 
 
 def _as_rows(of_bags: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -162,8 +168,10 @@ def clip(rows: tf.Tensor, max_norm: float, norm_type: float) -> tf.Tensor:
         rows = tf.cast(rows, tf.float32)
     if max_norm >= float(rows.dtype.max):
         return rows
-    # A factor of exactly 1 for rows that are small enough, and no derivative.
-    return rows * (max_norm / tf.maximum(_norms(rows, norm_type), max_norm))
+    # A factor of exactly 1 for rows that are small enough, and no derivative. Nothing is divided by
+    # zero: this division stays one where max_norm is 1.
+    norms = tf.maximum(_norms(rows, norm_type), max_norm)
+    return rows * tf.math.divide_no_nan(tf.cast(max_norm, rows.dtype), norms)
 
 
 def _norms(rows: tf.Tensor, norm_type: float) -> tf.Tensor:

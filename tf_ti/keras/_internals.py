@@ -7,7 +7,7 @@ each name.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +163,20 @@ def has_mask_for_each_gate(cell: Any) -> bool:
 def dropout_mask(cell: Any, inputs: tf.Tensor) -> tf.Tensor:
     """The mask by which a cell that trains multiplies its inputs, the same in each step."""
     return cell.get_dropout_mask(inputs)
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+
+def checkpointed(layers: Sequence[Any] | Mapping[str, Any]) -> tf.Module:
+    """An attribute for a layer that has others in a list or dict: checkpoints then hold them.
+
+    Keras makes lists and dicts of its own of a layer's, into which a tf.train.Checkpoint does not
+    look.
+    """
+    holder = tf.Module()
+    holder.layers = layers
+    return holder
 
 
 # --- models --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import tf_ti
 from tf_ti import _library
+from tf_ti.keras import _internals
 from tf_ti.keras.embedding_bag import EmbeddingBag
 
 
@@ -83,6 +84,7 @@ class EmbeddingBags(keras.layers.Layer):
         _check_features(features, tables)
         super().__init__(**kwargs, autocast=False)
         self.tables = dict(tables)
+        self._checkpointed = _internals.checkpointed(dict(tables))
         self.features = dict(features)
         self.supports_jit = _library.XLA_PROBLEM is None
 

@@ -303,6 +303,11 @@ class RNN(_OurLoop, keras.layers.RNN):
     Source: keras.layers.RNN.
     """
 
+    def __init__(self, cell: Any, *args: Any, **kwargs: Any):
+        super().__init__(cell, *args, **kwargs)
+        if isinstance(self.cell, keras.layers.StackedRNNCells):
+            self._checkpointed = _internals.checkpointed(list(self.cell.cells))
+
 
 OURS: dict[Any, type[_OurLoop]] = {
     keras.layers.LSTM: LSTM,

@@ -26,6 +26,7 @@ from fractions import Fraction
 import numpy as np
 import tensorflow as tf
 
+from tf_ti._exact import negated
 from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes import batching as _batching, outside as _outside
 from tf_ti.loops.passes.analysis import Analysis, without_identity
@@ -641,7 +642,7 @@ class _Sequence:
         """The steps that change the states, in the layout of x."""
         (value,) = self._outside.compute([mask.condition])
         value = _broadcast(tf.squeeze(value, 2), 1, rows)
-        value = tf.logical_not(value) if mask.keeps else value
+        value = negated(value) if mask.keeps else value
         return value if self._spec.time_major else tf.transpose(value)
 
     def _beginning_with(self, hidden: tf.Tensor, y: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -42,8 +42,13 @@ def _adaptive_avg_pool(op: Operation, x: tf.Tensor, sizes: tf.Tensor) -> tf.Tens
     for axis, windows in enumerate(_windows(op, x), 2):
         sums = product_along(sums, windows.matrix(sums.dtype), axis)
         counts = counts[..., tf.newaxis] * windows.lengths
-    means = sums / tf.cast(counts, sums.dtype)
-    return tf.cast(tf.round(means), x.dtype) if x.dtype.is_integer else means
+    if not x.dtype.is_integer:
+        return sums / tf.cast(counts, sums.dtype)
+    # Rounded to the nearest number, and to the even one of two.
+    whole = tf.cast(sums, tf.int64)
+    low, twice = whole // counts, 2 * (whole % counts)
+    is_up = (twice > counts) | ((twice == counts) & (low % 2 == 1))
+    return tf.cast(low + tf.cast(is_up, tf.int64), x.dtype)
 
 
 @register("AdaptiveMaxPool", "opset8")

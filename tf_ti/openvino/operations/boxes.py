@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_ti._exact import divided
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.selection import overlap_of, without_overlaps
 from tf_ti.openvino.operations.shapes import extents, positive
@@ -246,7 +247,7 @@ class _Detections:
         order = tf.argsort(scores, axis=2, direction="DESCENDING", stable=True)
 
         def in_order(x: tf.Tensor) -> tf.Tensor:
-            return tf.gather(x + tf.zeros_like(scores), order, batch_dims=2)
+            return tf.gather(tf.broadcast_to(x, tf.shape(scores)), order, batch_dims=2)
 
         scores, corners = in_order(scores), [in_order(side) for side in self._corners]
         is_candidate = tf.gather(is_candidate, order, batch_dims=2)
@@ -277,7 +278,7 @@ class _Detections:
         numbers = tf.reshape(priors[:, 0], [-1, 1, count, size])[..., size - 4 :]
         if size == 5:
             width, height = op.integer("input_width", 1), op.integer("input_height", 1)
-            numbers /= tf.constant([width, height, width, height], numbers.dtype)
+            numbers = divided(numbers, [width, height, width, height])
         corners, variances = tf.unstack(numbers, axis=-1), [1.0] * 4
         if not op.flag("variance_encoded_in_target", False):
             variances = tf.unstack(
@@ -430,8 +431,9 @@ class _Proposals:
         if not self._is_caffe:
             low, high = (tf.clip_by_value(x, 0.0, limit) for x in (low, high))
         side = high - low + self.pixel
-        center = low + side / 2 + deltas[0] / op.number("box_coordinate_scale", 1.0) * side
-        half = tf.exp(deltas[1] / op.number("box_size_scale", 1.0)) * side / 2
+        shift = divided(deltas[0], op.number("box_coordinate_scale", 1.0))
+        center = low + side / 2 + shift * side
+        half = tf.exp(divided(deltas[1], op.number("box_size_scale", 1.0))) * side / 2
         low, high = center - half, center + half
         if op.flag("clip_before_nms", True):
             last = limit - self.pixel

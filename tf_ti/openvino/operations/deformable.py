@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_ti._exact import divided, multiplied
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, positive, rank_of
 
@@ -57,15 +58,15 @@ def _deformable_psroi_pooling(
     # Axes: regions, classes, rows and columns of bins, and of points in a bin.
     region = rois[:, tf.newaxis, tf.newaxis, tf.newaxis, tf.newaxis, tf.newaxis]
     scale = op.number("spatial_scale")
-    corners = _round_half_away(region[..., 1:]) * scale - 0.5
+    corners = multiplied(_round_half_away(region[..., 1:]), scale) - 0.5
     moved = _moved(op, rois, offsets, classes, size)
     points = []
     for i, bin in enumerate(bins):
         start, end = corners[..., 1 - i], corners[..., 3 - i] + scale
         extent = tf.maximum(end - start, 0.1)
-        step = extent / size
-        point = start + _ramp(size, x.dtype, 6, 2 + i) * step + moved[i] * extent
-        point += _ramp(bin, x.dtype, 6, 4 + i) * step / bin
+        step = divided(extent, size)
+        point = start + multiplied(step, _ramp(size, x.dtype, 6, 2 + i)) + moved[i] * extent
+        point += multiplied(divided(step, bin), _ramp(bin, x.dtype, 6, 4 + i))
         points.append(point)
     rows, columns = points
     is_inside = (_between(rows, height) & _between(columns, width)) & (region[..., 0] >= 0)
@@ -130,7 +131,7 @@ def _roi_align_rotated(
 
 def _one_turned(x: tf.Tensor, region: Sequence[tf.Tensor], pooled: list[int]) -> tf.Tensor:
     _, _, size, _ = region
-    samples = tf.cast(tf.math.ceil(size / tf.cast(pooled, size.dtype)), tf.int64)
+    samples = tf.cast(tf.math.ceil(divided(size, pooled)), tf.int64)
     alone = [part[tf.newaxis] for part in region]
     result = _turned(x, alone, pooled, tf.unstack(tf.maximum(samples, 1)))[0]
     return tf.where(tf.reduce_all(samples > 0), result, tf.zeros_like(result))
@@ -147,7 +148,7 @@ def _turned(
     away = []  # from the center, before the region is turned: [regions, rows, columns]
     for i, (bins, count) in enumerate(zip(pooled, samples)):
         at = tf.range(tf.cast(bins * count, tf.int64))
-        fractions = (tf.cast(at, x.dtype) + 0.5) / tf.cast(bins * count, x.dtype) - 0.5
+        fractions = divided(tf.cast(at, x.dtype) + 0.5, bins * count) - 0.5
         along = sizes[:, i, tf.newaxis] * fractions
         away.append(along[:, :, tf.newaxis] if i == 0 else along[:, tf.newaxis])
     cos, sin = (part(turns)[:, tf.newaxis, tf.newaxis] for part in (tf.cos, tf.sin))

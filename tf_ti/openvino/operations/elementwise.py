@@ -3,8 +3,10 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
+from tf_ti._exact import divided, hidden, is_rewritten, negated
 from tf_ti.openvino.operation import Operation, register
 
 _Name = str | tuple[str, str]  # of an operation; with its opset, if that is not the first
@@ -27,7 +29,7 @@ _UNARY: dict[_Name, Callable[..., tf.Tensor]] = {
     "Exp": tf.exp,
     "Floor": lambda x: x if x.dtype.is_integer else tf.floor(x),
     "Log": tf.math.log,
-    "LogicalNot": tf.logical_not,
+    "LogicalNot": negated,
     "Negative": tf.negative,
     "Relu": tf.nn.relu,
     "Sigmoid": tf.sigmoid,
@@ -70,7 +72,10 @@ def _squared_difference(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 def _power(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     if not x.dtype.is_integer:
-        return tf.pow(x, y)
+        # Grappler has reciprocals and roots for some, which differ of infinities, zeros and 1.
+        known = tf.get_static_value(y)
+        is_replaced = known is not None and np.all(np.isin(known, (-1, -0.5, 0.5)))
+        return tf.pow(x, hidden(y, x) if is_replaced else y)
     wide_x, wide_y = tf.cast(x, tf.int64), tf.cast(y, tf.int64)
     power = tf.pow(wide_x, tf.abs(wide_y))
     is_fraction = (wide_y < 0) & (tf.abs(wide_x) != 1)
@@ -93,8 +98,8 @@ _BINARY: dict[_Name, Callable[..., tf.Tensor]] = {
     "LessEqual": tf.less_equal,
     "LogicalAnd": tf.logical_and,
     "LogicalOr": tf.logical_or,
-    "LogicalXor": tf.math.logical_xor,
-    ("LogicalXor", "opset2"): tf.math.logical_xor,
+    "LogicalXor": tf.not_equal,
+    ("LogicalXor", "opset2"): tf.not_equal,
     "Maximum": tf.maximum,
     "Minimum": tf.minimum,
     "Mod": _truncated_mod,
@@ -103,12 +108,12 @@ _BINARY: dict[_Name, Callable[..., tf.Tensor]] = {
     "Power": _power,
     "SquaredDifference": _squared_difference,
     "Subtract": tf.subtract,
-    "Xor": tf.math.logical_xor,
+    "Xor": tf.not_equal,
     ("BitwiseAnd", "opset13"): _bitwise(tf.bitwise.bitwise_and, tf.logical_and),
     ("BitwiseLeftShift", "opset15"): tf.bitwise.left_shift,
     ("BitwiseOr", "opset13"): _bitwise(tf.bitwise.bitwise_or, tf.logical_or),
     ("BitwiseRightShift", "opset15"): tf.bitwise.right_shift,
-    ("BitwiseXor", "opset13"): _bitwise(tf.bitwise.bitwise_xor, tf.math.logical_xor),
+    ("BitwiseXor", "opset13"): _bitwise(tf.bitwise.bitwise_xor, tf.not_equal),
 }
 
 
@@ -177,12 +182,15 @@ def _divide(op: Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     # Integers' quotients are truncated, whatever m_pythondiv says, as OpenVINO's CPU plugin has it.
     # Where OpenVINO folds constants it heeds m_pythondiv, and there, as with unknown extents, it
     # rounds the quotients of bytes to the nearest.
-    return (tf.truncatediv if x.dtype.is_integer else tf.divide)(*broadcast(op, x, y))
+    x, y = broadcast(op, x, y)
+    if x.dtype.is_integer:
+        return tf.truncatediv(x, y)
+    return divided(x, y) if is_rewritten(op.known(0), op.known(1)) else tf.divide(x, y)
 
 
 @register("BitwiseNot", "opset13")
 def _bitwise_not(op: Operation, x: tf.Tensor) -> tf.Tensor:
-    return tf.logical_not(x) if x.dtype.is_bool else tf.bitwise.invert(x)
+    return negated(x) if x.dtype.is_bool else tf.bitwise.invert(x)
 
 
 @register("Clamp")
@@ -292,7 +300,7 @@ def _fake_quantize(
     _, in_low, in_high, out_low, out_high = broadcast(op, x, in_low, in_high, out_low, out_high)
     steps = tf.cast(levels - 1, x.dtype)
     width = tf.where(in_high == in_low, tf.ones([], x.dtype), in_high - in_low)
-    position = (x - in_low) / width * steps
+    position = divided(x - in_low, width) * steps
     # Rounded, with the gradient of what is rounded.
     rounded = position + tf.stop_gradient(tf.round(position) - position)
     inside = rounded / steps * (out_high - out_low) + out_low

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_ti._exact import divided
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of, static_axes
 from tf_ti.openvino.precision import computed_in
@@ -141,7 +142,7 @@ def _to_sizes(op: Operation, x: tf.Tensor, axes: Sequence[int], position: int) -
     for i, axis in enumerate(axes):
         length = extents(x)[axis]
         size = tf.cast(wanted[i], tf.int64) if known is None else int(known[i])
-        scale = tf.cast(size, tf.float32) / tf.cast(length, tf.float32)
+        scale = divided(tf.cast(size, tf.float32), length)
         result.append(_Axis(axis, length, size, scale))
     return result
 
@@ -192,13 +193,13 @@ def _coordinates(along: _Axis, mode: str) -> tf.Tensor:
     at = tf.cast(tf.range(along.size), tf.float32)
     size, length = tf.cast(along.size, tf.float32), tf.cast(along.length, tf.float32)
     if mode == "align_corners":
-        x = tf.math.divide_no_nan(at * (length - 1), size - 1)
+        x = divided(at * (length - 1), tf.maximum(size - 1, 1))
     elif mode == "asymmetric":
-        x = at / along.scale
+        x = divided(at, along.scale)
     elif mode == "tf_half_pixel_for_nn":
-        x = (at + 0.5) / along.scale
+        x = divided(at + 0.5, along.scale)
     else:
-        x = (at + 0.5) / along.scale - 0.5
+        x = divided(at + 0.5, along.scale) - 0.5
         if mode == "pytorch_half_pixel":
             x = tf.where(size > 1, x, 0.0)
     return tf.where((along.scale == 1) | (size == length), at, x)

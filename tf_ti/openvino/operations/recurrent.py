@@ -101,11 +101,15 @@ def _lstm_step(
     gates = tf.matmul(x, w, transpose_b=True) + tf.matmul(hidden, r, transpose_b=True)
     gates = gates + b[0] if b else gates
     forget, update, candidate, output = tf.split(gates, 4, -1)
-    to_forget, to_update, to_output = tf.split(peepholes[0], 3) if peepholes else (0, 0, 0)
-    forget = f(clipped(forget + to_forget * cell))
-    update = 1 - forget if input_forget else f(clipped(update + to_update * cell))
+    holes = tf.split(peepholes[0], 3) if peepholes else [None] * 3
+
+    def seen(gate: tf.Tensor, cell: tf.Tensor, hole: tf.Tensor | None) -> tf.Tensor:
+        return f(clipped(gate if hole is None else gate + hole * cell))
+
+    forget = seen(forget, cell, holes[0])
+    update = 1 - forget if input_forget else seen(update, cell, holes[1])
     cell = forget * cell + update * g(clipped(candidate))
-    return f(clipped(output + to_output * cell)) * h(cell), cell
+    return seen(output, cell, holes[2]) * h(cell), cell
 
 
 @register("LSTMCell", "opset4")

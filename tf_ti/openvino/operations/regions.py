@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_ti._exact import divided, multiplied
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.elementwise import half_away_from_zero
 from tf_ti.openvino.operations.interpolation import clipped, cubic_weights, rounded
@@ -47,7 +48,7 @@ def _weighted(values: tf.Tensor, *weights: tf.Tensor | None) -> tf.Tensor:
 
 def _denormalized(x: tf.Tensor, length: int | tf.Tensor, align: bool) -> tf.Tensor:
     length = tf.cast(length, x.dtype)
-    return (x + 1) * (length - 1) / 2 if align else ((x + 1) * length - 1) / 2
+    return (x + 1) * (length - 1) / 2 if align else (multiplied(x + 1, length) - 1) / 2
 
 
 def _grid_taps(x: tf.Tensor, mode: str) -> tuple[list[tf.Tensor], list[Any]]:
@@ -120,14 +121,16 @@ def _regions(
     dtype = computed_in(x.dtype)
     corners = tf.cast(rois, dtype)
     scale = op.number("spatial_scale")
-    corners = (corners + (0.5 if aligned == "half_pixel" else 0.0)) * scale
+    if aligned == "half_pixel":
+        corners += 0.5
+    corners = multiplied(corners, scale)
     if aligned != "asymmetric":
         corners -= 0.5
     starts, sizes = corners[:, 1::-1], corners[:, 3:1:-1] - corners[:, 1::-1]  # rows, columns
     if aligned == "asymmetric":
         sizes = tf.maximum(sizes, 1.0)
     pooled = op.integer("pooled_h"), op.integer("pooled_w")
-    bins = sizes / tf.cast(tf.stack(pooled), dtype)
+    bins = divided(sizes, tf.stack(pooled))
     pooling = _Pooling(op, x, dtype, pooled)
     indices = tf.cast(batch_indices, tf.int64)
     ratio = op.integer("sampling_ratio")
@@ -188,9 +191,9 @@ class _Pooling:
     ) -> list[tuple[tf.Tensor, tf.Tensor]]:
         """Two positions along rows or columns and their weights, [regions, bins * samples]."""
         dtype, length = start.dtype, tf.cast(self._lengths[i], start.dtype)
-        fractions = (tf.cast(tf.range(samples), dtype) + 0.5) / tf.cast(samples, dtype)
+        fractions = divided(tf.cast(tf.range(samples), dtype) + 0.5, samples)
         at = tf.cast(tf.range(self._pooled[i]), dtype)[:, tf.newaxis] + fractions
-        x = start[:, tf.newaxis] + tf.reshape(at, [-1]) * bin[:, tf.newaxis]
+        x = start[:, tf.newaxis] + multiplied(tf.reshape(at, [-1]), bin[:, tf.newaxis])
         valid = (x >= -1) & (x <= length)
         x = tf.clip_by_value(x, tf.zeros([], dtype), length - 1)
         low = tf.floor(x)
@@ -266,9 +269,8 @@ def _psroi_pooling(op: Operation, x: tf.Tensor, rois: tf.Tensor) -> tf.Tensor:
     windows = []
     for start, end in zip(starts, ends):
         start, end = (half_away_from_zero(side) * scale for side in (start, end))
-        # Divided as OpenVINO does: in a graph, TensorFlow multiplies by what is about 1 / size.
-        side = tf.cast(tf.maximum(end - start, 0.1), tf.float64) / size
-        side, at = tf.cast(side, start.dtype), tf.range(size + 1, dtype=start.dtype)
+        side = divided(tf.maximum(end - start, 0.1), size)
+        at = tf.range(size + 1, dtype=start.dtype)
         limits = tf.floor(at[:-1] * side + start), tf.math.ceil(at[1:] * side + start)
         windows.append([_integers(limit) for limit in limits])
     return regions.pooled(windows, _mean)
@@ -338,10 +340,12 @@ class _Regions:
         start, end = (side[..., tf.newaxis] for side in self.corners[i::2])
         dtype, last = start.dtype, tf.cast(self._lengths[i], start.dtype) - 1
         number = tf.range(bins, dtype=dtype)[:, tf.newaxis]
-        low, high = (start + k * ((end - start) / bins) for k in (number, number + 1))
+        size = divided(end - start, bins)
+        low, high = (start + multiplied(size, k) for k in (number, number + 1))
         if pooled > 1:
             at = tf.range(pooled, dtype=dtype)
-            x = at * ((high - low) * last / (pooled - 1)) + low * last
+            steps = divided((high - low) * last, pooled - 1)
+            x = multiplied(steps, at) + multiplied(low, last)
             x = tf.where(at == pooled - 1, high * last, x)  # exactly, as it may be the last pixel
         else:
             x = (low + high) / 2 * last

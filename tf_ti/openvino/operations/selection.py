@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_ti._exact import negated
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import as_shape, extents, rank_of
 from tf_ti.openvino.precision import computed_in
@@ -285,7 +286,7 @@ def without_overlaps(
         own = [tf.gather(side, first, batch_dims=axes)[..., tf.newaxis] for side in boxes]
         largest = tf.maximum(largest, overlap(own, boxes))
         threshold = tf.where(threshold > 0.5, threshold * eta, threshold)
-        left &= ~is_first & ~exceeds(largest, threshold)
+        left &= ~is_first & negated(exceeds(largest, threshold))
         return step + 1, threshold, left, largest, kept | is_first
 
     start = (
@@ -316,6 +317,8 @@ def _decay(op: Operation, ranked: "_Ranked") -> tf.Tensor:
     """The factors of the scores, for the overlaps with better boxes."""
     is_linear = op.text("decay_function", "linear", ("linear", "gaussian")) == "linear"
     sigma = op.number("gaussian_sigma", 2.0)
+    # Added to 1 - before, it would be added to 1 in a graph, and be gone.
+    least = tf.constant(1e-10, ranked.scores.dtype)
     number = tf.range(tf.shape(ranked.scores)[-1])
     count = tf.reduce_max(tf.reduce_sum(tf.cast(ranked.is_candidate, tf.int32), -1))
 
@@ -325,7 +328,7 @@ def _decay(op: Operation, ranked: "_Ranked") -> tf.Tensor:
         *own, before = (tf.gather(x, [i], axis=-1) for x in (*ranked.sides, largest))
         overlap = overlap_of(own, ranked.sides, ranked.pixel)
         if is_linear:
-            factor = (1 - overlap) / (1 - before + 1e-10)
+            factor = (1 - overlap) / tf.where(before == 1, least, 1 - before)
         else:
             factor = tf.exp((before**2 - overlap**2) * sigma)
         is_later = number > i
