@@ -1,4 +1,4 @@
-"""Sizes far beyond those of other tests: tables, shards, ids, bags, derivatives."""
+"""Large numbers of tables, shards, ids and bags, and their derivatives."""
 
 import numpy as np
 import pytest

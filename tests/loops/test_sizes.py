@@ -1,4 +1,4 @@
-"""Sizes far beyond those of other tests: depth, states, lengths, loops, nests, derivatives.
+"""Large depths, lengths, nests, derivatives, and numbers of states, ports and loops.
 
 No function recurses along a graph, and none does work that grows faster than the graph.
 """
@@ -340,10 +340,6 @@ def calls(xs, count):
         return state, state
 
     return tf_ti.scan(step, START, xs)[1]
-
-
-
-
 
 
 def tracing(function):
