@@ -5,6 +5,7 @@ the op, in cc/ops/loops.cc, gives the meaning of each mode.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -152,13 +153,16 @@ class LoopSpec:
 
     def find_outputs(self, mode: str, source: int) -> list[int]:
         """The positions of the outputs of a mode and a source."""
-        return [
-            i
-            for i, output in enumerate(self.outputs)
+        return self._positions.get((mode, source), [])
+
+    @functools.cached_property
+    def _positions(self) -> dict[tuple[str, int], list[int]]:
+        found: dict[tuple[str, int], list[int]] = {}
+        for i, output in enumerate(self.outputs):
             # A list of histories, one for each segment, is not a history.
-            if (output.mode, output.source) == (mode, source)
-            and not (mode == "sequence" and output.part_size)
-        ]
+            if not (output.mode == "sequence" and output.part_size):
+                found.setdefault((output.mode, output.source), []).append(i)
+        return found
 
     def recorded_results(self) -> list[tuple[int, Output]]:
         """The outputs that are histories of results, with their positions."""

@@ -15,19 +15,22 @@ Before the columns is one axis, the rows, and perhaps others of extent 1.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from tf_ti._recursion import Recursion
 from tf_ti.loops.passes import batching as _batching
 from tf_ti.loops.passes.analysis import Analysis
 from tf_ti.loops.passes.step import Unknown
 from tf_ti.recurrent.spec import Limits
 
 _MOST_TERMS = 32
+# Functions and products of states, in one another: twice as many as cells have.
+_MOST_NESTED = 8
 # Beyond, products overflow, or vanish, in one order and not in another.
 _LARGEST = Fraction(2**32)
 _MOST_PIECES = 16
@@ -45,6 +48,7 @@ class State:
 
     index: int
     start: int = 0
+    depth: ClassVar[int] = 0
 
     def shifted(self, by: int) -> "State":
         return dataclasses.replace(self, start=self.start + by)
@@ -57,6 +61,7 @@ class Outside:
     reference: Any
     start: int = 0
     is_repeated: bool = False
+    depth: ClassVar[int] = 0
 
     @property
     def tensor(self) -> tf.Tensor:
@@ -75,6 +80,10 @@ class Activated:
     argument: "Form"
     parameter: Fraction = Fraction(0)
     limits: Limits = Limits(0)
+    depth: int = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set_depth(self, [monomial for monomial, _ in self.argument])
 
     def shifted(self, by: int) -> "Activated":
         argument = freeze(shifted(dict(self.argument), by))
@@ -94,6 +103,10 @@ class Product:
     is_transposed: bool
     row: int
     start: int = 0
+    depth: int = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set_depth(self, [self.factor])
 
     @property
     def matrix(self) -> tf.Tensor:
@@ -109,6 +122,14 @@ Polynomial = dict[Monomial, Fraction]
 Form = frozenset[tuple[Monomial, Fraction]]
 Columns = list[tuple[int, Polynomial]]  # the pieces, with their widths
 ONE: Monomial = frozenset()
+
+
+def _set_depth(atom: Activated | Product, monomials: Sequence[Monomial]) -> None:
+    """Sets how many atoms are in one another; what is made of atoms recurses no deeper."""
+    depth = 1 + max((inner.depth for inner in itertools.chain(*monomials)), default=0)
+    if depth > _MOST_NESTED:
+        raise Unknown("it has more functions of functions of a state than any cell")
+    object.__setattr__(atom, "depth", depth)
 
 
 def freeze(polynomial: Polynomial) -> Form:
@@ -269,17 +290,16 @@ class Reader:
             loop.body.inputs[parameter].ref(): k
             for k, (_, parameter) in enumerate(loop.spec.back_edges)
         }
-        self._found: dict[Any, Columns] = {}
+        self._read = Recursion(self._columns, tf.Tensor.ref)
+        self._open = Recursion(self._opened, tf.Tensor.ref)
         # The states for which the body fails where they have not as many rows as something else.
         self.compared: set[int] = set()
 
     def columns(self, tensor: tf.Tensor) -> Columns:
         """Those of any tensor; `Unknown` where it is another function of states."""
-        if tensor.ref() not in self._found:
-            self._found[tensor.ref()] = self._columns(tensor)
-        return self._found[tensor.ref()]
+        return self._read(tensor)
 
-    def _columns(self, tensor: tf.Tensor) -> Columns:
+    def _columns(self, tensor: tf.Tensor) -> "Steps":
         if self._analysis.is_outside(tensor):
             return self.leaf(tensor)
         if tensor.ref() in self._states:
@@ -289,16 +309,16 @@ class Reader:
             _batching.check_plain(op)
             if op.type not in _RULES:
                 raise Unknown(f"cells have no {op.type} of states", cure=_CURES.get(op.type, ""))
-            return _RULES[op.type](self, op, tensor.value_index, self.columns)
+            return (yield from _RULES[op.type](self, op, tensor.value_index))
         except Unknown as refusal:
             raise refusal.at(op) from None
 
-    def compare_rows(self, reshape: tf.Operation) -> None:
+    def compare_rows(self, reshape: tf.Operation, columns: Columns) -> None:
         """Takes note of a state that gets the rows of something else: it must have as many."""
         given, shape = reshape.inputs
         is_late = reshape.outputs[0].shape[0] is None and tf.get_static_value(shape) is None
         if is_late and not self._analysis.is_outside(given) and self._analysis.is_outside(shape):
-            for _, polynomial in self.columns(given):
+            for _, polynomial in columns:
                 atoms = itertools.chain.from_iterable(polynomial)
                 self.compared |= {atom.index for atom in atoms if isinstance(atom, State)}
 
@@ -314,13 +334,13 @@ class Reader:
                 return [(width(tensor), of_number(number))]
         return [(width(tensor), of_atom(Outside(tensor.ref())))]
 
-    def opened(self, tensor: tf.Tensor) -> Columns:
+    def _opened(self, tensor: tf.Tensor) -> "Steps":
         """Those of a tensor of no state, as a sum."""
         op = tensor.op
         is_linear = op.type in _LINEAR_RULES and self._analysis.is_outside(tensor)
         if is_linear and _batching.is_plain(op):
             try:
-                return _RULES[op.type](self, op, tensor.value_index, self.opened)
+                return (yield from _RULES[op.type](self, op, tensor.value_index))
             except Unknown:
                 pass
         return self.leaf(tensor)
@@ -333,14 +353,14 @@ class Reader:
             if len(monomial) == 1:
                 (atom,) = monomial
                 if isinstance(atom, Outside) and not atom.is_repeated:
-                    pieces = take(self.opened(atom.tensor), atom.start, atom.start + count)
+                    pieces = take(self._open(atom.tensor), atom.start, atom.start + count)
                     pieces = merge(pieces)
                     if len(pieces) == 1:
                         term = scaled(pieces[0][1], coefficient)
             terms.append(term)
         return added(*terms)
 
-    def product(self, factor: tf.Tensor, matrix: tf.Tensor, is_transposed: bool) -> Columns:
+    def product(self, factor: tf.Tensor, matrix: tf.Tensor, is_transposed: bool) -> "Steps":
         """The columns of a product with a matrix that all iterations share."""
         if not self._is_matrix(matrix):
             raise Unknown("a state is multiplied by no matrix that all iterations share")
@@ -351,7 +371,10 @@ class Reader:
             origin = [a + b for a, b in zip(origin[:: -1 if is_turned else 1], begins)]
             is_transposed ^= is_turned
         row, start = origin[:: -1 if is_transposed else 1]
-        columns = self.columns(factor)
+        if self._analysis.is_outside(factor):
+            columns = self.leaf(factor)
+        else:
+            (columns,) = yield [factor]
         if width_of(columns) != rows or not rows:
             raise Unknown("the columns of a product do not fit the matrix")
         terms = []
@@ -470,13 +493,14 @@ def _static(tensor: tf.Tensor) -> np.ndarray:
 
 # --- operations ----------------------------------------------------------------------------------
 
-Read = Callable[[tf.Tensor], Columns]
-Rule = Callable[[Reader, tf.Operation, int, Read], Columns]  # of which output
+# The columns of an output, by those of other tensors; see `Recursion`.
+Steps: TypeAlias = Generator[Sequence[tf.Tensor], list[Columns], Columns]
+Rule = Callable[[Reader, tf.Operation, int], Steps]  # of which output
 
 
 def _elementwise(function: Callable[..., Polynomial]) -> Rule:
-    def rule(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
-        return _combine(function, [read(t) for t in op.inputs], width(op.outputs[index]))
+    def rule(reader: Reader, op: tf.Operation, index: int) -> Steps:
+        return _combine(function, (yield op.inputs), width(op.outputs[index]))
 
     return rule
 
@@ -485,8 +509,8 @@ def _activation(function: str) -> Rule:
     return _elementwise(lambda p: of_atom(Activated(function, freeze(p))))
 
 
-def _multiplied(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
-    columns = _elementwise(multiplied)(reader, op, index, read)
+def _multiplied(reader: Reader, op: tf.Operation, index: int) -> Steps:
+    columns = yield from _elementwise(multiplied)(reader, op, index)
     dtype = op.outputs[0].dtype.as_numpy_dtype
 
     def limited(monomial: Monomial, coefficient: Fraction) -> Fraction:
@@ -581,35 +605,33 @@ def _clip(a: Polynomial, smallest: Polynomial, largest: Polynomial) -> Polynomia
     return _unit(a, constant(largest), _CLIP)
 
 
-def _leaky_relu(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
+def _leaky_relu(reader: Reader, op: tf.Operation, index: int) -> Steps:
     slope = Fraction(op.get_attr("alpha"))
-    return [
-        (count, of_atom(Activated("leaky_relu", freeze(p), slope)))
-        for count, p in read(op.inputs[0])
-    ]
+    (columns,) = yield op.inputs
+    return [(count, of_atom(Activated("leaky_relu", freeze(p), slope))) for count, p in columns]
 
 
-def _bias_add(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
+def _bias_add(reader: Reader, op: tf.Operation, index: int) -> Steps:
     if op.get_attr("data_format") != b"NHWC":
         raise Unknown("its layout is not NHWC")
-    return _elementwise(added)(reader, op, index, read)
+    return (yield from _elementwise(added)(reader, op, index))
 
 
-def _matmul(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
+def _matmul(reader: Reader, op: tf.Operation, index: int) -> Steps:
     if op.get_attr("transpose_a"):
         raise Unknown("its first factor is transposed")
     factor, matrix = op.inputs
-    return reader.product(factor, matrix, op.get_attr("transpose_b"))
+    return (yield from reader.product(factor, matrix, op.get_attr("transpose_b")))
 
 
-def _batch_matmul(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
+def _batch_matmul(reader: Reader, op: tf.Operation, index: int) -> Steps:
     if op.get_attr("adj_x"):
         raise Unknown("its first factor is transposed")
     factor, matrix = op.inputs
-    return reader.product(factor, matrix, op.get_attr("adj_y"))
+    return (yield from reader.product(factor, matrix, op.get_attr("adj_y")))
 
 
-def _einsum(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
+def _einsum(reader: Reader, op: tf.Operation, index: int) -> Steps:
     equation = op.get_attr("equation").decode().replace("...", "")
     operands, result = equation.split("->")
     factor, _, matrix = operands.partition(",")
@@ -618,40 +640,46 @@ def _einsum(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns
     pair = factor[-1] + result[-1]
     if matrix not in (pair, pair[::-1]) or len({*factor, result[-1]}) != len(factor) + 1:
         raise Unknown("its equation is no product of rows and a matrix")
-    return reader.product(op.inputs[0], op.inputs[1], matrix != pair)
+    return (yield from reader.product(op.inputs[0], op.inputs[1], matrix != pair))
 
 
-def _concat(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
+def _concat(reader: Reader, op: tf.Operation, index: int) -> Steps:
     *parts, axis = op.inputs
     if int(_static(axis)) % op.outputs[0].shape.rank != op.outputs[0].shape.rank - 1:
         raise Unknown("it concatenates other axes than the last")
     width(op.outputs[0])
-    return [piece for part in parts for piece in read(part)]
+    pieces = list(itertools.chain.from_iterable((yield parts)))
+    if len(pieces) > _MOST_TERMS:
+        raise Unknown("there are too many pieces")
+    return pieces
 
 
-def _part(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
+def _part(reader: Reader, op: tf.Operation, index: int) -> Steps:
     if keeps_columns(op):
-        return read(op.inputs[0])
+        return (yield from _same(reader, op, index))
     value, begins, cut = _window(op, index)
     if cut - {value.shape.rank - 1}:
         raise Unknown("it takes a part of other axes than the last")
-    return take(read(value), begins[-1], begins[-1] + width(op.outputs[index]))
+    (columns,) = yield [value]
+    return take(columns, begins[-1], begins[-1] + width(op.outputs[index]))
 
 
-def _same(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
+def _same(reader: Reader, op: tf.Operation, index: int) -> Steps:
     if not keeps_columns(op):
         raise Unknown("it moves columns")
-    return read(op.inputs[0])
+    (columns,) = yield op.inputs[:1]
+    return columns
 
 
-def _reshaped(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
-    columns = _same(reader, op, index, read)
-    reader.compare_rows(op)
+def _reshaped(reader: Reader, op: tf.Operation, index: int) -> Steps:
+    columns = yield from _same(reader, op, index)
+    reader.compare_rows(op, columns)
     return columns
 
 
 def _filled(value: float) -> Rule:
-    def rule(reader: Reader, op: tf.Operation, index: int, read: Read) -> Columns:
+    def rule(reader: Reader, op: tf.Operation, index: int) -> Steps:
+        yield []
         return [(width(op.outputs[0]), of_number(value))]
 
     return rule

@@ -152,10 +152,11 @@ class Network:
         for op in self.graph.get_operations()[before:]:
             # After all that its block did, and before all that came next.
             levels.set(op, levels.paths[loop][:-1], loop.end - 0.5)
+        made = dict(zip([layer.value.ref() for layer in loop.outputs], outcome.outputs))
         for layer, tensor in zip(loop.outputs, outcome.outputs):
             tensor.set_shape(layer.value.shape)
-            values[layer.value.ref()] = tensor
-            _graphs.replace(layer.value, tensor)
+        values |= made
+        _graphs.replace(made)
 
     def _replace_calls(self) -> None:
         """Replaces calls, those of inner blocks' loops too, by the functions' operations.

@@ -171,7 +171,7 @@ def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
         given = tf.compat.v1.placeholder(value.dtype, value.shape)
         with graph.gradient_override_map({"IdentityN": RECORDED}):
             recorded, gradient_of = tf.identity_n([given, value])
-    _graphs.replace(value, recorded)
+    _graphs.replace({value.ref(): recorded})
     _tf.replace_input(gradient_of.op, 1, value)
     graph.outputs = [recorded if t is value else t for t in graph.outputs]
     return given

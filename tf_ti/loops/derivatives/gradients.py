@@ -217,6 +217,7 @@ class _Reverse:
         self.lengths: list[tf.Tensor] = []  # of outputs
         self.results: list[tf.Tensor] = []
         self.back_edges: list[tuple[int, int]] = []
+        self.parameters_of_states = {parameter for _, parameter in self.spec.back_edges}
         # Where gradients enter the body: (result, gradient), and for parameters directly.
         self.seeds: list[tuple[tf.Tensor, tf.Tensor]] = []
         self.direct: dict[int, list[tf.Tensor]] = {}
@@ -234,8 +235,10 @@ class _Reverse:
             else:
                 self._add_seed(output, grad)
         self.states = self._add_states(last)
+        for result, parameter in self.spec.back_edges:
+            if result in last:
+                self._check_is_known(parameter)
         for result, grad in last.items():
-            self._check_is_known(result)
             self._add_last_seed(result, grad)
 
     def _is_differentiable(self, output: _spec.Output) -> bool:
@@ -331,14 +334,14 @@ class _Reverse:
             self.seeds.append((value, carried))
         return states
 
-    def _check_is_known(self, result: int) -> None:
+    def _check_is_known(self, parameter: int) -> None:
         """A state that has a gradient must be known to have one."""
-        for source, parameter in self.spec.back_edges:
-            if source == result and self.graph.inputs[parameter].dtype == tf.variant:
-                raise ValueError(
-                    f"{self.spec.inputs[parameter].label}: a gradient reaches a variant, but what "
-                    "that holds is not known"
-                )
+        is_state = parameter in self.parameters_of_states
+        if is_state and self.graph.inputs[parameter].dtype == tf.variant:
+            raise ValueError(
+                f"{self.spec.inputs[parameter].label}: a gradient reaches a variant, but what "
+                "that holds is not known"
+            )
 
     def _add_last_seed(self, result: int, grad: tf.Tensor) -> None:
         """The last value of a result that feeds no state: its gradient enters once."""
@@ -396,9 +399,7 @@ class _Reverse:
                         )
                     continue
                 if grad is not None and i not in self.states:
-                    for result, parameter in self.spec.back_edges:
-                        if parameter == i:
-                            self._check_is_known(result)
+                    self._check_is_known(i)
                 terms = [*self.direct.get(i, ()), *([] if grad is None else [grad])]
                 if i in self.states and not terms:
                     terms = [tf.zeros_like(self.graph.inputs[i])]
@@ -487,13 +488,13 @@ class _Reverse:
         The gradient of `x @ w` is `grad @ w^T` in every iteration, and a product with few rows
         takes several times as long with a transposed factor.
         """
-        states = {parameter for _, parameter in self.spec.back_edges}
         invariants = {
             parameter.ref(): i
             for i, (spec, parameter) in enumerate(zip(self.spec.inputs, self.graph.inputs))
-            if spec.mode == "value" and i not in states
+            if spec.mode == "value" and i not in self.parameters_of_states
         }
         transposed: dict[int, tf.Tensor] = {}
+        products: dict[Any, tf.Tensor] = {}
         given = [*self.graph.inputs, *(group[0] for group in self.parameters)]
         for op in _graphs.needed_operations(given, self.results, follow_controls=False):
             if op.type != "MatMul" or not op.get_attr("transpose_b"):
@@ -512,8 +513,9 @@ class _Reverse:
                 product = tf.matmul(
                     op.inputs[0], transposed[i], transpose_a=op.get_attr("transpose_a")
                 )
-            _graphs.replace(op.outputs[0], product)
-            self.results = [product if r is op.outputs[0] else r for r in self.results]
+            products[op.outputs[0].ref()] = product
+        _graphs.replace(products)
+        self.results = [products.get(r.ref(), r) for r in self.results]
 
     def _run_loop(self) -> list[tf.Tensor]:
         """Builds the reverse loop, with the inputs that its body turned out to need."""
@@ -522,7 +524,7 @@ class _Reverse:
         candidates: list[tuple[list[tf.Tensor], _spec.Input, int | tf.Tensor]] = []
         for i, spec in enumerate(self.spec.inputs):
             source = self.forward.tensors[i]
-            if any(parameter == i for _, parameter in self.spec.back_edges):
+            if i in self.parameters_of_states:
                 spec = dataclasses.replace(spec, mode="sequence", part_size=0)
                 source = ~i
             candidates.append(([self.graph.inputs[i]], spec, source))

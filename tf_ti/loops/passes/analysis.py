@@ -81,10 +81,10 @@ class Counts:
             raise Unknown(f"the numbers of iterations differ: {numbers}")
         count = next(iter(counts), None)
         agreement: dict[int, Any] = {}
+        labelled = {spec.inputs[i].label: i for i in reversed(counted)}
         for i in counted:
             is_known = i in found and count is not None and found[i] >= count
-            like = [k for k in counted if spec.inputs[k].label == spec.inputs[i].counted_as]
-            agreement[i] = "known" if is_known else like[0] if like else i
+            agreement[i] = "known" if is_known else labelled.get(spec.inputs[i].counted_as, i)
         is_known = all(key == "known" for key in agreement.values())
         is_known = is_known and (limit is None or static is not None)
         return cls(

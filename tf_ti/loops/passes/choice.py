@@ -14,6 +14,7 @@
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -40,7 +41,9 @@ class Choice:
 
     def given_to_after(self) -> list[tf.Tensor]:
         """The tensors of the loop that operations after it read, but for outputs it has anyway."""
-        return _given_to(self.after, self.after, self.analysis)
+        # In the body's order, which is the same in each process.
+        after = [op for op in self.analysis.uses.operations if op in self.after]
+        return _given_to(after, self.after, self.analysis, outputs_as_after(self.analysis))
 
 
 def choose(analysis: Analysis) -> Choice:
@@ -61,6 +64,11 @@ def stacks(analysis: Analysis) -> list[_spec.Output]:
         for o in analysis.loop.spec.outputs
         if (o.mode, o.axis, o.stride, o.length) == ("stack", 0, order, -1)
     ]
+
+
+def outputs_as_after(analysis: Analysis) -> set[Any]:
+    """The references of the results that those outputs have."""
+    return {analysis.uses.results[o.source].ref() for o in stacks(analysis)}
 
 
 def is_worth_crossing(op: tf.Operation) -> bool:
@@ -85,27 +93,34 @@ def _lost_shapes(choice: Choice) -> set[tf.Operation]:
 
 
 def _given_to(
-    operations: Collection[tf.Operation], after: Collection[tf.Operation], analysis: Analysis
+    operations: Iterable[tf.Operation],
+    after: Collection[tf.Operation],
+    analysis: Analysis,
+    outputs: Collection[Any],
 ) -> list[tf.Tensor]:
-    given = {analysis.uses.results[o.source].ref() for o in stacks(analysis)}
-    # In the body's order, which is the same in each process.
     found = {
         t.ref(): t
-        for op in analysis.uses.operations
-        if op in operations
+        for op in operations
         for t in _batching.used(op)
         if analysis.level(t) == CORE and t.op not in after
     }
-    return [tensor for ref, tensor in found.items() if ref not in given]
+    return [tensor for ref, tensor in found.items() if ref not in outputs]
 
 
 class _Chooser:
-    """The choice under way: it begins with all that could leave."""
+    """The choice under way: it begins with all that could leave, and lets some of it stay."""
 
     def __init__(self, analysis: Analysis):
         self._analysis, self._uses = analysis, analysis.uses
         self._before, self._after = set(analysis.before), set(analysis.after)
         self._reasons: dict[tf.Operation, Unknown] = {}
+        self._outputs = outputs_as_after(analysis)
+        # The operations that the loop keeps, and the references of the tensors that they read.
+        self._kept: set[tf.Operation] = set()
+        self._read: set[Any] = set()
+        for op in self._uses.operations:
+            if analysis.levels[op] != INVARIANT and not (op in self._before or op in self._after):
+                self._keep(op)
 
     def choose(self) -> Choice:
         if _programs.run_core_of(self._analysis):
@@ -149,8 +164,24 @@ class _Chooser:
     def _leave(self, region: set[tf.Operation], group: list[tf.Operation], reason: str) -> None:
         region.difference_update(group)
         for op in group:
+            self._keep(op)
             if not _batching.is_free(op):
                 self._reasons[op] = Unknown(reason, op)
+
+    def _keep(self, op: tf.Operation) -> None:
+        """Takes note of an operation that stays, and of what the loop computes for it again."""
+        stack = [op]
+        while stack:
+            op = stack.pop()
+            if op in self._kept:
+                continue
+            self._kept.add(op)
+            for tensor in op.inputs:
+                self._read.add(tensor.ref())
+                # Shapes, for one, are computed on both sides.
+                is_invariant = self._analysis.levels[tensor.op] == INVARIANT
+                if is_invariant and not is_worth_crossing(tensor.op):
+                    stack.append(tensor.op)
 
     def _groups_that_pay(
         self, region: set[tf.Operation]
@@ -163,7 +194,7 @@ class _Chooser:
                 size = size_of(filter(self._crosses, made))
                 freed = size_of(self._slices_of(group))
             else:
-                size = size_of(_given_to(group, self._after, self._analysis))
+                size = size_of(self._given_to(group))
                 freed = size_of(t for t in made if t.ref() in self._analysis.leaving)
             pays = size <= freed and not all(map(_batching.is_free, group))
             if pays or any(map(self._is_product, group)):
@@ -176,7 +207,7 @@ class _Chooser:
         for op in reversed(self._uses.operations):
             if op not in self._before or self._is_product(op):
                 continue
-            is_last = all(map(self._stays, self._uses.readers.get(op, ())))
+            is_last = all(reader in self._kept for reader in self._uses.readers.get(op, ()))
             if is_last and not any(t.ref() in self._analysis.leaving for t in op.outputs):
                 given = [t for t in op.inputs if self._analysis.level(t) == BEFORE]
                 made = filter(_batching.is_read, op.outputs)
@@ -190,7 +221,7 @@ class _Chooser:
             taken = [
                 t for t in op.inputs if self._analysis.level(t) == CORE and t.op not in self._after
             ]
-            cut = _given_to([op], self._after, self._analysis)
+            cut = self._given_to([op])
             if not all(t.shape.is_fully_defined() for t in taken):
                 self._leave(self._after, [op], "the shapes of its states are not known")
             elif not self._is_product(op) and not any(t.op in self._after for t in op.inputs):
@@ -198,8 +229,11 @@ class _Chooser:
                 if size_of(filter(_batching.is_read, op.outputs)) < size_of(own):
                     self._leave(self._after, [op], "its values are smaller than those it reads")
         for op in reversed(self._uses.operations):
-            if any(reader not in self._after for reader in self._uses.readers.get(op, ())):
+            if op in self._after and any(
+                reader not in self._after for reader in self._uses.readers.get(op, ())
+            ):
                 self._after.discard(op)
+                self._keep(op)
 
     def _groups(self, region: set[tf.Operation]) -> list[list[tf.Operation]]:
         """Those operations of a region that hang together."""
@@ -208,30 +242,24 @@ class _Chooser:
             if op in region:
                 group_of[op] = [op]
                 for source in {t.op for t in op.inputs} & region:
-                    if group_of[source] is not group_of[op]:
-                        group_of[source] += group_of[op]
-                        for other in group_of[op]:
-                            group_of[other] = group_of[source]
-        return list({id(group): group for group in group_of.values()}.values())
+                    small, large = sorted((group_of[source], group_of[op]), key=len)
+                    if small is not large:
+                        large += small
+                        group_of.update(dict.fromkeys(small, large))
+        groups: dict[int, list[tf.Operation]] = {}
+        for op, group in group_of.items():
+            groups.setdefault(id(group), []).append(op)
+        return list(groups.values())
 
     def _is_product(self, op: tf.Operation) -> bool:
         return _batching.is_product(op, list(map(self._analysis.is_stacked, op.inputs)))
 
-    def _stays(self, op: tf.Operation) -> bool:
-        """True if the loop that is left has it."""
-        if op in self._before or op in self._after:
-            return False
-        if self._analysis.levels[op] != INVARIANT:
-            return True
-        # Shapes, for one, are computed on both sides.
-        return not is_worth_crossing(op) and any(map(self._stays, self._uses.readers.get(op, ())))
+    def _given_to(self, operations: Iterable[tf.Operation]) -> list[tf.Tensor]:
+        return _given_to(operations, self._after, self._analysis, self._outputs)
 
     def _crosses(self, tensor: tf.Tensor) -> bool:
         """True if an operation that stays in the loop reads a value from before."""
-        return tensor.ref() in self._analysis.staying or any(
-            self._stays(reader) and any(t is tensor for t in reader.inputs)
-            for reader in self._uses.readers.get(tensor.op, ())
-        )
+        return tensor.ref() in self._analysis.staying or tensor.ref() in self._read
 
     def _slices_of(self, operations: Iterable[tf.Operation]) -> list[tf.Tensor]:
         parameters = self._uses.parameters

@@ -116,8 +116,8 @@ def _with_slices(
     )
 
     def finish(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
-        own = iter(outputs)
-        return [next(own) if o in left else last[o.source] for o in spec.outputs]
+        own, its = iter(outputs), set(left)
+        return [next(own) if o in its else last[o.source] for o in spec.outputs]
 
     where = "before it, for all iterations"
     text = f"computed {where}: {', '.join(inputs[p].label for _, p in counters)}, which counts"

@@ -114,7 +114,8 @@ class _Separation:
         self._loop, self._spec = self._analysis.loop, self._analysis.loop.spec
         self._results = self._analysis.uses.results
         self._outside = Outside(self._analysis)
-        self._left = [o for o in self._spec.outputs if o.source in cut.left]
+        left = set(cut.left)
+        self._left = [o for o in self._spec.outputs if o.source in left]
 
     def step(self) -> Step:
         cut, loop, spec, graph = self._cut, self._loop, self._spec, self._loop.body
@@ -188,16 +189,17 @@ class _Separation:
         """All outputs, of those of the loop that is left."""
         for tensor, stacked in zip(self._cut.given_to_after, given[len(self._left) :]):
             self._outside.give(tensor, stacked)
-        as_after = stacks(self._analysis)
+        as_after = set(stacks(self._analysis))
         for output, tensor in zip(self._left, given):
             if output in as_after:
                 self._outside.give(self._results[output.source], tensor)
-        gone = [o for o in self._spec.outputs if o.source not in self._cut.left]
+        left = set(self._cut.left)
+        gone = [o for o in self._spec.outputs if o.source not in left]
         with tf.name_scope("after_loop"):
             stacked = self._outside.compute([self._results[o.source] for o in gone])
             joined = iter([self._outside.joined(o, t) for o, t in zip(gone, stacked)])
         own = iter(given)
-        return [next(joined if o in gone else own) for o in self._spec.outputs]
+        return [next(own if o.source in left else joined) for o in self._spec.outputs]
 
     def _leave_only(self, inputs: list[tf.Tensor], results: list[tf.Tensor]) -> None:
         """Makes the body that of the loop that is left."""

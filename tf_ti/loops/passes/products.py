@@ -4,6 +4,7 @@ The product of the slices is before the loop then, and the loop keeps that of th
 """
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,34 +18,42 @@ from tf_ti.loops.tracing import graphs as _graphs
 def split(analysis: Analysis) -> Step | None:
     """Splits such products of a body, if there are any."""
     analysis = analysis.keeping_custom_gradients()
-    found = False
+    graph = analysis.loop.body
+    totals: dict[Any, tf.Tensor] = {}
     for op in analysis.uses.operations:
         if op.type == "MatMul" and op not in analysis.after and analysis.levels[op] == CORE:
             for side in (0, 1):
-                found = _split_product(analysis, op, side) or found
+                total = _split_product(analysis, op, side)
+                if total is not None:
+                    totals.setdefault(op.outputs[0].ref(), total)
+    if not totals:
+        return None
+    _graphs.replace(totals)
+    graph.outputs = [totals.get(t.ref(), t) for t in graph.outputs]
     # The same body with other operations in it: another loop, so that it is analysed anew.
-    return Step(dataclasses.replace(analysis.loop)) if found else None
+    return Step(dataclasses.replace(analysis.loop))
 
 
-def _split_product(analysis: Analysis, op: tf.Operation, side: int) -> bool:
+def _split_product(analysis: Analysis, op: tf.Operation, side: int) -> tf.Tensor | None:
+    """The sum that its readers get in the place of a product, if one of its factors is joined."""
     joined, matrix = op.inputs[side], op.inputs[1 - side]
     transposed = op.get_attr("transpose_a"), op.get_attr("transpose_b")
     contracted = 1 - side if not transposed[side] else side
-    if joined.op.type != "ConcatV2" or _level(analysis, matrix) > INVARIANT:
-        return False
+    if joined.op.type != "ConcatV2" or analysis.level(matrix) > INVARIANT:
+        return None
     *parts, axis = joined.op.inputs
     axis = tf.get_static_value(axis)
     widths = [p.shape[contracted] if p.shape.rank == 2 else None for p in parts]
     if axis is None or int(axis) % 2 != contracted or None in widths:
-        return False
-    is_before = [_level(analysis, p) <= BEFORE for p in parts]
+        return None
+    is_before = [analysis.level(p) <= BEFORE for p in parts]
     product = op.outputs[0]
     if all(is_before) or not any(is_before):
-        return False
+        return None
     if not analysis.agree(p for p, is_so in zip(parts, is_before) if is_so):
-        return False
+        return None
     if not _batching.is_plain(op) or size_of([product]) > analysis.uses.largest:
-        return False
+        return None
     # The matrix's axis that is contracted.
     rows = side if not transposed[1 - side] else 1 - side
 
@@ -68,14 +77,7 @@ def _split_product(analysis: Analysis, op: tf.Operation, side: int) -> bool:
         )
         terms = [multiplied(True), multiplied(False)]
         (total,) = _tf.add_operation("AddV2", terms, [dtype], T=dtype)
-    _graphs.replace(product, total)
-    graph.outputs = [total if t is product else t for t in graph.outputs]
-    return True
-
-
-def _level(analysis: Analysis, tensor: tf.Tensor) -> int:
-    """The level; the sum of a product that was split just now is of a state, as the product was."""
-    return analysis.levels.get(tensor.op, CORE)
+    return total
 
 
 def _concat(tensors: list[tf.Tensor], axis: int) -> tf.Tensor:

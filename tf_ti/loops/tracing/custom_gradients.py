@@ -13,7 +13,7 @@ import inspect
 import itertools
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -97,18 +97,31 @@ def find(graph: _tf.FuncGraph) -> None:
 
     That calls them; those that fail then are left as they are.
     """
-    for op in graph.get_operations():
-        if _graphs.has_custom_gradient(op):
-            if not hasattr(op, "tf_ti_gradient"):
-                op.tf_ti_gradient = _found(op)
-        elif op.type in _graphs.CALLS:
-            called = getattr(_tf.find_function(graph, op.get_attr("f").name), "graph", None)
-            if called is not None:
-                find(called)
+    graphs, seen = [graph], {graph}
+    while graphs:
+        graph = graphs.pop()
+        operations = graph.get_operations()
+        new = [
+            op
+            for op in operations
+            if _graphs.has_custom_gradient(op) and not hasattr(op, "tf_ti_gradient")
+        ]
+        if new:
+            in_order = _graphs.needed_operations((), (), operations[::-1])
+            place = {op: k for k, op in enumerate(in_order)}
+        for op in new:
+            op.tf_ti_gradient = _found(op, place)
+        for op in operations:
+            if op.type in _graphs.CALLS:
+                called = getattr(_tf.find_function(graph, op.get_attr("f").name), "graph", None)
+                if called is not None and called not in seen:
+                    seen.add(called)
+                    graphs.append(called)
 
 
 def close(graph: _tf.FuncGraph) -> None:
     """Gives operations of a graph of ours the tensors to which their gradients refer."""
+    became: dict[Any, tf.Tensor] = {}
     for op in graph.get_operations():
         gradient = of(op)
         if gradient is None:
@@ -120,9 +133,9 @@ def close(graph: _tf.FuncGraph) -> None:
             made = _graphs.copy_in_place(op)
         for waiting in _tf.waiting_operations(op):
             _tf.add_control_input(waiting, made[0].op)
-        became = dict(zip([t.ref() for t in op.outputs], made))
-        graph.outputs = [became.get(t.ref(), t) for t in graph.outputs]
+        became.update(zip([t.ref() for t in op.outputs], made))
         graph.left_out.add(op)
+    graph.outputs = [became.get(t.ref(), t) for t in graph.outputs]
 
 
 def _trace(
@@ -144,7 +157,8 @@ def _trace(
     return graph, list(returned), given
 
 
-def _found(op: tf.Operation) -> CustomGradient | None:
+def _found(op: tf.Operation, place: Mapping[tf.Operation, int]) -> CustomGradient | None:
+    """The gradient of an operation; `place` numbers all operations in the order of dependence."""
     function = _tf.find_gradient(op)
     if function is None:
         return None
@@ -163,8 +177,16 @@ def _found(op: tf.Operation) -> CustomGradient | None:
             return None
         if outside.ref() not in references:
             captured[outside.ref()] = outside
-    # A tensor that comes after the operation cannot be its input.
-    if op in _graphs.needed_operations((), list(captured.values())):
+
+    def may_depend_on_it(other: tf.Operation) -> bool:
+        return place.get(other, len(place)) > place[op]
+
+    # A tensor that depends on the operation cannot be its input.
+    if op in _graphs.needed_operations(
+        (),
+        [t for t in captured.values() if may_depend_on_it(t.op)],
+        reads=lambda other: _graphs.reads(other) if may_depend_on_it(other) else (),
+    ):
         return None
     is_plain = all(
         not _tf.is_stateful(inner) or inner.type in _tf.READS for inner in graph.get_operations()

@@ -263,9 +263,9 @@ def set_inputs(graph: _tf.FuncGraph, inputs: Sequence[Sequence[tf.Tensor]]) -> N
         with graph.as_default():
             parameters += _tf.add_operation("Placeholder", [], [dtype], dtype=dtype, shape=shape)
         for tensor in group:
-            replace(tensor, parameters[-1])
             replaced[tensor.ref()] = parameters[-1]
             graph.left_out.add(tensor.op)
+    replace(replaced)
     kept = {parameter.ref() for parameter in parameters}
     graph.left_out.update(t.op for t in graph.inputs if t.ref() not in kept)
     graph.inputs = parameters
@@ -284,22 +284,24 @@ def resolve_captures(graph: _tf.FuncGraph) -> list[tuple[tf.Tensor, tf.Tensor]]:
 
     Returns the other captures, as (tensor outside, placeholder).
     """
-    remaining = []
+    remaining, copies = [], {}
     for outside, placeholder in graph.captures:
         copy = graph.tf_ti_copies.get(outside.ref())
         if copy is None:
             remaining.append((outside, placeholder))
-            continue
-        replace(placeholder, copy)
+        else:
+            copies[placeholder.ref()] = copy
+    replace(copies)
     return remaining
 
 
-def replace(old: tf.Tensor, new: tf.Tensor) -> None:
-    """Gives the readers of one tensor another instead."""
-    for op in old.consumers():
+def replace(others: Mapping[Any, tf.Tensor]) -> None:
+    """Gives the readers of some tensors, by reference, others instead."""
+    readers = dict.fromkeys(op for old in others for op in old.deref().consumers())
+    for op in readers:
         for i, tensor in enumerate(op.inputs):
-            if tensor is old:
-                _tf.replace_input(op, i, new)
+            if tensor.ref() in others:
+                _tf.replace_input(op, i, others[tensor.ref()])
 
 
 def extract(
@@ -419,8 +421,7 @@ def copy_in_place(op: tf.Operation) -> list[tf.Tensor]:
     copier.tensors.update((t.ref(), t) for t in reads(op))
     copier.copy(op, op.control_inputs, inline=True)
     values = [copier.tensors[t.ref()] for t in op.outputs]
-    for result, value in zip(op.outputs, values):
-        replace(result, value)
+    replace(dict(zip([t.ref() for t in op.outputs], values)))
     return values
 
 
