@@ -19,7 +19,7 @@ class Recursion(Generic[_Node, _Value]):
         depth = Recursion(rule)
         depth(op)
 
-    Errors go the way that they go in any recursion: a rule may catch those of the nodes it needs.
+    An error reaches the callers as in any recursion: a rule may catch the error of a node it needs.
 
     Args:
         rule: the function.

@@ -1,4 +1,4 @@
-"""The work that Python does, counted: what grows faster than a size, in whatever time it runs."""
+"""Counts the work that Python does: a test of growth that measures no time."""
 
 import collections
 import pathlib
@@ -35,7 +35,7 @@ def growing_faster(function, small, large):
     """The code that runs more often than `large / small` times as often, with the two counts.
 
     Args:
-        function: from a size to what is done with one of that size. It runs once before it counts.
+        function: the work of a given size. It runs once before it is counted.
         small, large: two sizes.
     """
     function(small)

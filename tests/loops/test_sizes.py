@@ -1,4 +1,4 @@
-"""Sizes far beyond those of other tests: depth, states, lengths, loops, nests, derivatives.
+"""Large depths, lengths, nests, derivatives, and numbers of states, ports and loops.
 
 No function recurses along a graph, and none does work that grows faster than the graph.
 """
@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from work import growing_faster, under_deep_stack
+from work import count, growing_faster, under_deep_stack
 
 import tf_ti
 from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimit
@@ -84,7 +84,7 @@ def drawn_block(xs, length):
         state, x = loop.add_recurrence(START), loop.add_iterator(xs)
         state.next = chain(state, x, length)
         output = loop.add_loop_output(state.next, LoopOutput.CONCATENATE)
-    assert "tanh" in loop.draw()
+    assert "Tanh" in loop.draw()
     return output.tensor
 
 
@@ -154,7 +154,8 @@ def test_a_second_gradient_may_be_deeper_than_the_stack():
     np.testing.assert_allclose(np.sum(found), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_an_explanation_may_be_deeper_than_the_stack():
+def test_an_explanation_may_be_deeper_than_the_stack(monkeypatch):
+    monkeypatch.setenv("TF_TI_PROGRAM", "always")
     function = tf.function(lambda xs: scan(xs, DEEP))
     text = under_deep_stack(lambda: str(tf_ti.explain(function, tf.TensorSpec(XS.shape))))
     assert f"one program of {DEEP}" in text
@@ -176,7 +177,9 @@ def test_a_model_that_is_saved_as_ir_may_be_deeper_than_the_stack(tmp_path):
     np.testing.assert_allclose(found, expected[0], rtol=1e-5, atol=1e-6)
 
 
-def test_arithmetic_of_shapes_may_be_deeper_than_the_stack():
+def test_arithmetic_of_shapes_may_be_deeper_than_the_stack(monkeypatch):
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")  # else all of it stays in the loop
+
     @tf.function(input_signature=[tf.TensorSpec([None, None, WIDTH])])
     def function(xs):
         def step(state, x):
@@ -339,8 +342,13 @@ def calls(xs, count):
     return tf_ti.scan(step, START, xs)[1]
 
 
+def tracing(function):
+    """Traces a function of some tensors and a size, of any tensors."""
 
+    def trace(size):
+        tf.function(lambda xs: function(xs, size)).get_concrete_function(tf.TensorSpec(XS.shape))
 
+    return trace
 
 
 @pytest.mark.parametrize(
@@ -366,8 +374,104 @@ def calls(xs, count):
     ],
     ids=lambda function: function.__name__,
 )
-def test_a_trace_grows_as_the_graph_does(function):
-    def trace(size):
-        tf.function(lambda xs: function(xs, size)).get_concrete_function(tf.TensorSpec(XS.shape))
+def test_a_trace_grows_as_the_graph_does(function, monkeypatch):
+    monkeypatch.setenv("TF_TI_PROGRAM", "0")
+    assert growing_faster(tracing(function), 12, 48) == {}
 
-    assert growing_faster(trace, 12, 48) == {}
+
+@pytest.mark.parametrize(
+    "function", [scan, after, conditionals, calls], ids=lambda function: function.__name__
+)
+def test_a_trace_for_programs_grows_as_the_graph_does(function, monkeypatch):
+    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+    assert growing_faster(tracing(function), 12, 48) == {}
+
+
+def test_a_trace_does_the_same_for_any_length():
+    def work(steps):
+        def trace():
+            specs = tf.TensorSpec([steps, ROWS, WIDTH])
+            tf.function(lambda xs: gradient(scan)(xs, 6)).get_concrete_function(specs)
+
+        trace()
+        return sum(count(trace).values())
+
+    assert work(10_000) < 1.05 * work(10)
+
+
+@pytest.mark.parametrize("steps", [1, 100, 10_000])
+def test_loops_of_any_length(steps):
+    xs = np.arange(float(steps))
+
+    @tf.function
+    def run(xs):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            sums = tf_ti.scan(lambda s, x: (s + x, s + x), 0.0 * xs[0], xs)[1]
+        return sums, tape.gradient(sums, xs)
+
+    sums, grads = run(xs)
+    np.testing.assert_allclose(sums, np.cumsum(xs))
+    np.testing.assert_allclose(grads, steps - xs)
+
+
+@pytest.mark.parametrize("rows", [1, 100, 10_000])
+def test_loops_of_any_number_of_rows(rows):
+    xs = np.arange(3.0 * rows).reshape(3, rows, 1)
+    found = tf_ti.scan(lambda s, x: (s + x, s + x), tf.zeros([rows, 1], tf.float64), xs)[1]
+    np.testing.assert_allclose(found, np.cumsum(xs, 0))
+
+
+@pytest.mark.parametrize("depth", [1, 4, 12])
+def test_nests_of_any_depth(depth):
+    """Loops in one another, and conditionals in one another."""
+
+    def loops(state, level):
+        if not level:
+            return state * 0.5 + 1.0
+        return tf_ti.scan(lambda s, _: (loops(s, level - 1), None), state, length=1)[0]
+
+    def choices(state, level):
+        if not level:
+            return state * 0.5 + 1.0
+        taken = lambda: choices(state, level - 1)  # noqa: E731
+        return tf.cond(state > -level, taken, lambda: state - 1.0)
+
+    @tf.function
+    def run(start):
+        with tf.GradientTape() as tape:
+            tape.watch(start)
+            inner = loops(start, depth)
+            ends = tf_ti.scan(lambda s, _: (choices(s, depth), None), start, length=2)[0]
+        return inner, ends, tape.gradient([inner, ends], start)
+
+    np.testing.assert_allclose(run(tf.constant(2.0)), [2.0, 2.0, 0.5 + 0.25])
+
+
+def test_memory_grows_as_the_length(run_program):
+    run_program(
+        """
+        import resource
+        import tensorflow as tf
+        import tf_ti
+
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 256])])
+        def run(xs):
+            with tf.GradientTape() as tape:
+                tape.watch(xs)
+                ys = tf_ti.scan(lambda s, x: (tf.tanh(s + x),) * 2, tf.zeros([256]), xs)[1]
+            return tf.reduce_sum(tape.gradient(ys, xs))
+
+        run(tf.zeros([10, 256]))
+        peaks = [peak()]
+        for steps in (10_000, 40_000):
+            run(tf.zeros([steps, 256]))
+            peaks.append(peak())
+        few, many = (each - peaks[0] for each in peaks[1:])
+        assert few < 10 * 10_000, peaks  # in kB: ten arrays of all steps
+        assert many < 5 * max(few, 10_000), peaks
+        """
+    )

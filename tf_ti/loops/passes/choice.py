@@ -115,7 +115,7 @@ class _Chooser:
         self._before, self._after = set(analysis.before), set(analysis.after)
         self._reasons: dict[tf.Operation, Unknown] = {}
         self._outputs = outputs_as_after(analysis)
-        # The operations that the loop keeps, and the references of what these read.
+        # The operations that the loop keeps, and the references of the tensors that they read.
         self._kept: set[tf.Operation] = set()
         self._read: set[Any] = set()
         for op in self._uses.operations:

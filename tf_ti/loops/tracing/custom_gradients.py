@@ -158,7 +158,7 @@ def _trace(
 
 
 def _found(op: tf.Operation, place: Mapping[tf.Operation, int]) -> CustomGradient | None:
-    """The gradient of an operation; by `place` each comes after those that it depends on."""
+    """The gradient of an operation; `place` numbers all operations in the order of dependence."""
     function = _tf.find_gradient(op)
     if function is None:
         return None
