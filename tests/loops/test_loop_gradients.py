@@ -1341,3 +1341,100 @@ def test_a_hundred_thousand_iterations_have_a_gradient():
         tape.watch(s)
         (y,) = counted(lambda s: s * (1 + 1e-5), 100_000, s)
     np.testing.assert_allclose(tape.gradient(y, s), (1 + 1e-5) ** 100_000, rtol=1e-9)
+
+
+# Variables that branches read
+
+
+def step_of_branches(rng, dtype):
+    """A step of random branches, which read variables of all ranks, and these variables."""
+    variables = [
+        tf.Variable(rng.normal(size=shape), dtype=dtype) for shape in ((), (2,), (3, 2), (1, 2, 1))
+    ]
+    scalar, vector, matrix, tensor = variables
+    count = tf.Variable(2)
+    ways = [
+        lambda c, x: vector * x + c * 0.5,
+        lambda c, x: tf.sin(c) * scalar,
+        lambda c, x: c - vector[0],
+        lambda c, x: c * tf.reduce_sum(matrix, 0) * 0.3 + x,
+        lambda c, x: c + tensor[0, :, 0] * scalar * x,
+        lambda c, x: matrix[1] * c,
+        lambda c, x: c * tf.cast(count, dtype) * 0.3,
+        lambda c, x: c * 0.9,
+    ]
+
+    def add_branches(depth):
+        if depth == 0:
+            return ways[rng.integers(len(ways))]
+        inner = [add_branches(depth - 1) for _ in range(3)]
+        if rng.integers(2):
+            bound = rng.normal() * 0.3
+            return lambda c, k, x: tf.cond(
+                x > bound, lambda: call(inner[0], c, k, x), lambda: call(inner[1], c, k, x)
+            )
+        return lambda c, k, x: tf.switch_case(
+            k, [functools.partial(call, branch, c, k, x) for branch in inner]
+        )
+
+    def call(branch, c, k, x):
+        return branch(c, x) if branch in ways else branch(c, k, x)
+
+    branches = add_branches(2)
+    return lambda c, k, x: tf.tanh(call(branches, c, k, x)), variables
+
+
+@pytest.mark.parametrize("seed", range(3), indirect=True)
+def test_gradients_of_branches_that_read_variables(seed, rng):
+    dtype = [tf.float32, tf.float64][seed % 2]
+    step, variables = step_of_branches(rng, dtype)
+    start, xs = tf.constant([0.7, 0.1], dtype), tf.constant(rng.normal(size=5), dtype)
+    ks = tf.constant(rng.integers(-1, 4, 5), tf.int32)
+
+    def by_hand():
+        c = start
+        for k, x in zip(ks, tf.unstack(xs)):
+            c = step(c, k, x)
+        return c
+
+    def by_scan(every):
+        advance = lambda c, given: (step(c, *given), None)
+        return tf_ti.scan(advance, start, (ks, xs), checkpoint_every=every)[0]
+
+    def by_while():
+        advance = lambda t, c: (t + 1, step(c, ks[t], xs[t]))
+        return tf_ti.while_loop(lambda t, c: t < 5, advance, (0, start), maximum_iterations=5)[1]
+
+    def gradients_of(run):
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            y = tf.reduce_sum(run() ** 2)
+        grads = tape.gradient(y, [xs, *variables], unconnected_gradients="zero")
+        return [tf.convert_to_tensor(grad) for grad in grads]
+
+    ways = (by_while, *(functools.partial(by_scan, every) for every in (None, 2)))
+    expected = gradients_of(by_hand)
+    for actual in tf.function(lambda: [gradients_of(run) for run in ways])():
+        close(actual, expected, 1e-5 if dtype == tf.float32 else 1e-10)
+
+
+@pytest.mark.parametrize("every", [None, 2])
+def test_gradients_of_branches_that_read_what_the_body_changes_are_refused(every):
+    """They would read it again, when it has changed."""
+    v = tf.Variable(1.0)
+
+    def step(c, x):
+        y = tf.cond(x > 0, lambda: c * v, lambda: c)
+        v.assign_add(1.0)
+        return y, None
+
+    @tf.function
+    def gradient(x):
+        v.assign(1.0)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y, _ = tf_ti.scan(lambda c, x: step(c * x, x), 1.0, x, checkpoint_every=every)
+        return tape.gradient(y, x)
+
+    with pytest.raises(ValueError, match="has effects|would have to repeat"):
+        gradient(tf.constant([1.0, 2.0, 3.0]))

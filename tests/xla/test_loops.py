@@ -141,6 +141,7 @@ again(
     "rotated_recurrences_have_rotated_gradients",
     "one_tensor_that_feeds_many_layers_gathers_their_gradients",
 )
+again("loop_gradients", "everything_compiled", "gradients_of_branches_that_read_variables")
 
 
 @pytest.mark.usefixtures("gradients_compiled")
@@ -1095,3 +1096,38 @@ def test_a_last_value_of_no_iterations_that_nobody_uses_is_no_error():
 
     assert [compiled(call)(1.0, tf.constant(n)).numpy() for n in (0, 2)] == [1, 3]
     assert compiled(lambda x: call(x, 0))(1.0).numpy() == 1
+
+
+# Concatenations that meet in one fusion
+
+
+@pytest.mark.parametrize("dtype", [tf.float64, tf.complex128], ids=lambda t: t.name)
+@pytest.mark.parametrize("length, every", [(9, 2), (9, 8), (13, 3)])
+def test_gradients_of_loops_whose_last_segments_have_one_step(length, every, dtype):
+    """XLA writes the last row of concatenations and pads past the end, if rows have 32 bytes."""
+    rng = np.random.default_rng(length + every)
+    width = 32 // dtype.size
+    xs = tf.constant(rng.normal(size=[length, width]), dtype)
+    w = tf.constant(rng.normal(size=[width, width]) * 0.5, dtype)
+    step = lambda c, x: tf.tanh(tf.linalg.matvec(w, c) + x)
+    starts = [tf.zeros([width], dtype), tf.ones([width], dtype) * 0.5]
+
+    def by_scan(start):
+        advance = lambda c, x: (step(c, x), None)
+        return tf_ti.scan(advance, start, xs, checkpoint_every=every)[0]
+
+    def by_hand(start):
+        return functools.reduce(step, tf.unstack(xs), start)
+
+    def gradients(run):
+        with tf.GradientTape() as outer:
+            outer.watch(xs)
+            with tf.GradientTape() as tape:
+                tape.watch(xs)
+                a, b = map(run, starts)
+                y = tf.reduce_sum(a) + tf.reduce_sum(b * b)
+            first = tape.gradient(y, xs)
+            z = tf.reduce_sum(tf.sin(first))
+        return first, outer.gradient(z, xs)
+
+    close(compiled(lambda: gradients(by_scan))(), gradients(by_hand), 1e-8)

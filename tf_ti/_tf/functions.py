@@ -167,14 +167,45 @@ def loaded_function_graph(
     return control_flow_util_v2.get_func_graph(op, input_shapes, name)
 
 
-def renamed_function(function: Any, name: str) -> Any:
-    """The same function under another name."""
+def renamed_function(function: Any, rename: Callable[[str], str], kept: Collection[str]) -> Any:
+    """The same function under another name, and with it the functions of its operations.
+
+    Its definition tells the shapes of its tensors. Otherwise a graph made of it would not know
+    them, as those of variables come with their handles.
+
+    Args:
+        function: the function.
+        rename: makes a new name of a name.
+        kept: the types of operations whose functions keep their names.
+    """
     definition = type(function.cached_definition)()
     definition.CopyFrom(function.cached_definition)
-    definition.signature.name = name
+    definition.signature.name = rename(definition.signature.name)
+    graph = getattr(function, "_cached_graph", None)
+    operations = {} if graph is None else {op.name: op for op in graph.get_operations()}
+    children = list(getattr(function, "_children", None) or ())
+    by_name = {child.cached_definition.signature.name: child for child in children}
+    for node in definition.node_def:
+        if node.name in operations:
+            shapes = [t.shape.as_proto() for t in operations[node.name].outputs]
+            node.attr["_output_shapes"].CopyFrom(_list_of_shapes(shapes))
+        if node.op in kept:
+            continue
+        for value in node.attr.values():
+            for called in [value.func] if value.func.name else value.list.func:
+                if called.name in by_name:
+                    child = renamed_function(by_name[called.name], rename, kept)
+                    called.name = child.cached_definition.signature.name
+                    children += [child, *child.children]
     renamed = atomic_function.from_function_def(definition, function.function_type)
-    renamed._children = list(getattr(function, "_children", None) or ())
+    renamed._children = list(dict.fromkeys(children))
     return renamed
+
+
+def _list_of_shapes(shapes: Sequence[Any]) -> Any:
+    value = tf.compat.v1.AttrValue()
+    value.list.shape.extend(shapes)
+    return value
 
 
 def add_function(graph: tf.Graph, function: Any) -> None:

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/xla/bags/pool.h"
+#include "cc/xla/concatenate.h"
 #include "cc/xla/require.h"
 #include "cc/xla/shapes.h"
 #include "xla/hlo/builder/lib/arithmetic.h"
@@ -402,9 +403,9 @@ RowGradients TableGradientInHlo(XlaOp grad, const BagInputs& inputs, XlaOp argma
       of_bags = xla::Select(has_maximum(argmax, none), of_bags, xla::ZerosLike(of_bags));
     }
     const XlaOp is_row = xla::Broadcast(xla::Ge(row, Number(row, 0)), {bags.count()});
-    entries = xla::ConcatInDim(builder, {entries, of_bags}, 0);
-    rows = xla::ConcatInDim(builder, {rows, xla::Broadcast(row, {bags.count()})}, 0);
-    is_taken = xla::ConcatInDim(builder, {is_taken, xla::And(bags.IsEmpty(), is_row)}, 0);
+    entries = Concatenate({entries, of_bags}, 0);
+    rows = Concatenate({rows, xla::Broadcast(row, {bags.count()})}, 0);
+    is_taken = Concatenate({is_taken, xla::And(bags.IsEmpty(), is_row)}, 0);
   }
 
   if (has_all_rows) {

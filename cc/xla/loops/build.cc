@@ -9,6 +9,7 @@
 #include "cc/spec/loops/errors.h"
 #include "cc/spec/loops/loop_spec.h"
 #include "cc/status.h"
+#include "cc/xla/concatenate.h"
 #include "cc/xla/loops/count.h"
 #include "cc/xla/loops/function.h"
 #include "cc/xla/loops/history.h"
@@ -418,21 +419,14 @@ XlaOp WhileBuilder::FinishBuffer(int i, XlaOp buffer, const State& state) const 
   if (last_values_[i].valid()) {
     XlaOp last = last_values_[i];
     if (out.is_stacked) last = xla::Reshape(last, WithAxis(out.value, out.axis, 1).dimensions());
-    if (out.length >= 0) {
-      // The buffer has room for the last piece too, in front of zeros.
-      const int rank = out.value.dimensions().size() + 1;
-      XlaOp at = Int(builder_, plan_.full());
-      if (output.stride < 0) {
-        const XlaOp empty = xla::SliceInDim(buffer, out.capacity - 1, out.capacity, 1, out.axis);
-        buffer = xla::ConcatInDim(
-            builder_, {empty, xla::SliceInDim(buffer, 0, out.capacity - 1, 1, out.axis)}, out.axis);
-        at = Int(builder_, 0);
-      }
-      return xla::DynamicUpdateSlice(buffer, last, Starts(buffer, rank, out.axis, at));
-    }
+    const int64_t room = out.length < 0 ? 0 : out.capacity - plan_.full();
+    if (room > 0) buffer = xla::SliceInDim(buffer, 0, plan_.full(), 1, out.axis);
     std::vector<XlaOp> parts = {buffer, last};
     if (output.stride < 0) std::swap(parts[0], parts[1]);
-    return xla::ConcatInDim(builder_, parts, out.axis);
+    if (room > 1) {
+      parts.push_back(xla::Zeros(builder_, WithExtent(ShapeOf(buffer), out.axis, room - 1)));
+    }
+    return Concatenate(parts, out.axis);
   }
   if (spec_.has_condition && output.stride < 0 && out.capacity > 0) {
     const XlaOp padded = xla::ConcatInDim(builder_, {buffer, xla::ZerosLike(buffer)}, out.axis);

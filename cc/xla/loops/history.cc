@@ -5,6 +5,7 @@
 
 #include "absl/types/span.h"
 #include "cc/status.h"
+#include "cc/xla/concatenate.h"
 #include "cc/xla/shapes.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/shape_util.h"
@@ -124,7 +125,7 @@ XlaOp UpdateStack(XlaOp stack, XlaOp value, XlaOp at, XlaOp condition) {
 
 XlaOp AppendToStack(XlaOp stack, XlaOp value) {
   return MapArrays({stack, value}, [](std::vector<XlaOp> arrays) {
-    return xla::ConcatInDim(arrays[0].builder(), {arrays[0], AddFirst(arrays[1])}, 0);
+    return Concatenate({arrays[0], AddFirst(arrays[1])}, 0);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "cc/spec/shapes.h"
 #include "cc/status.h"
+#include "cc/xla/concatenate.h"
 #include "cc/xla/loops/history.h"
 #include "cc/xla/shapes.h"
 #include "cc/xla/tf2xla.h"
@@ -110,7 +111,7 @@ class HistoryConcatOp : public XlaKernel {
     if (parts.last.valid()) {
       std::vector<XlaOp> both = {tensor, parts.last};
       if (reverse_) std::swap(both[0], both[1]);
-      tensor = xla::ConcatInDim(builder, both, axis);
+      tensor = Concatenate(both, axis);
     }
     ctx.SetOutput(0, tensor);
     return builder->first_error();

@@ -64,10 +64,10 @@ def cut(
 
     # The inner loop gets the values that the body drew or read in each iteration.
     groups = [[t] for t in graph.inputs]
-    only_reads = all(op.type in _tf.READS for op in graph.get_operations() if _tf.is_stateful(op))
+    unrepeatable = _graphs.find_unrepeatable(graph)
     for position, output in spec.recorded_results():
         value = graph.outputs[output.source]
-        if not _tf.is_stateful(value.op) or only_reads:
+        if value.op not in unrepeatable:
             continue
         if value.op.type in _tf.READS:
             value = _give(graph, value)

@@ -557,8 +557,8 @@ class _Reverse:
                 inputs.append(spec)
                 tensors.append(self.forward.history(source) if isinstance(source, int) else source)
                 groups.append(group)
+        _check_repeatable(needed, self.graph)
         body = _graphs.extract("gradient", self.graph, groups, self.results, follow_controls=False)
-        _check_repeatable(body)
         loop_spec = _spec.LoopSpec(
             tuple(inputs),
             tuple(self.outputs),
@@ -572,10 +572,11 @@ class _Reverse:
         return _lower.run_loop(loop, name="TensorIteratorGradient")
 
 
-def _check_repeatable(body: _tf.FuncGraph) -> None:
-    """Refuses operations with effects: a gradient cannot repeat them, and needs them recorded."""
-    for op in body.get_operations():
-        if not _tf.is_stateful(op) or op.type in _tf.READS or _only_reads(op):
+def _check_repeatable(operations: Sequence[tf.Operation], graph: _tf.FuncGraph) -> None:
+    """Refuses operations that a gradient cannot repeat, and needs recorded."""
+    unrepeatable = _graphs.find_unrepeatable(graph)
+    for op in operations:
+        if op not in unrepeatable:
             continue
         if op.type == "EagerPyFunc":
             raise ValueError(
@@ -585,22 +586,9 @@ def _check_repeatable(body: _tf.FuncGraph) -> None:
             )
         raise ValueError(
             f"the gradient of this loop would have to repeat {op.type} {op.name!r}, which has "
-            "effects or draws random numbers: it stands in a conditional or a loop inside the "
-            "body; do that outside of it"
+            "effects, draws random numbers or reads a variable that the body changes: it stands "
+            "in a conditional or a loop inside the body; do that outside of it"
         )
-
-
-def _only_reads(op: tf.Operation) -> bool:
-    """True if the functions that a conditional, a loop or a call runs only read variables."""
-    names = _graphs.function_names(op.node_def)
-    for name in names:
-        graph = getattr(_tf.find_function(op.graph, name), "graph", None)
-        if graph is None:
-            return False
-        for inner in graph.get_operations():
-            if _tf.is_stateful(inner) and inner.type not in _tf.READS and not _only_reads(inner):
-                return False
-    return bool(names)
 
 
 def _empty_list_like(tensor: tf.Tensor) -> tf.Tensor:

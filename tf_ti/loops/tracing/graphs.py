@@ -98,6 +98,34 @@ def function_names(node: Any) -> list[str]:
     return names
 
 
+def changes_nothing(op: tf.Operation) -> bool:
+    """True if an operation, or the functions that it runs, does no more than to read variables."""
+    if not _tf.is_stateful(op) or op.type in _tf.READS:
+        return True
+    names = function_names(op.node_def)
+    for name in names:
+        graph = getattr(_tf.find_function(op.graph, name), "graph", None)
+        if graph is None or not all(map(changes_nothing, graph.get_operations())):
+            return False
+    return bool(names)
+
+
+def find_unrepeatable(graph: _tf.FuncGraph) -> set[tf.Operation]:
+    """The operations of a body that may give other values if they run once more, or do harm.
+
+    They have effects, draw random numbers, or read a variable that the body changes.
+    """
+    operations = graph.get_operations()
+    unrepeatable = {op for op in operations if not changes_nothing(op)}
+    changed = {t.ref() for op in unrepeatable for t in op.inputs if t.dtype == tf.resource}
+    return unrepeatable | {
+        op
+        for op in operations
+        if _tf.is_stateful(op) and op.type != "VariableShape"
+        if any(t.ref() in changed for t in op.inputs)
+    }
+
+
 def _with_names(value: Any, names: dict[str, str]) -> Any:
     if not names or not (value.func.name or value.list.func):
         return value
@@ -158,7 +186,9 @@ class _Copier:
             if function is None:
                 continue
             if self.rename_functions and op.type not in CALLS:
-                function = _tf.renamed_function(function, f"{name}_{next(_uid)}")
+                function = _tf.renamed_function(
+                    function, lambda old: f"{old}_{next(_uid)}", kept=CALLS
+                )
                 names[name] = function.name.decode()
             _tf.add_function(self.graph, function)
         attrs = {key: _with_names(value, names) for key, value in attrs.items()}
