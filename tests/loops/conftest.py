@@ -7,6 +7,7 @@ import pytest
 # They say which, or ask.
 _OWN = (
     *(
+        "axes",
         "conditionals",
         "explain",
         "fission",

@@ -527,9 +527,8 @@ def _counted(while_loop, x, array, **options):
 
 
 def _one_in_a_list(while_loop, x, array, **options):
-    found = while_loop(
-        lambda s, *_: s < 9.0, lambda s, *a: [s * x, *(b.write(0, s) for b in a)], [x, *array], **options
-    )
+    body = lambda s, *a: [s * x, *(b.write(0, s) for b in a)]  # noqa: E731
+    found = while_loop(lambda s, *_: s < 9.0, body, [x, *array], **options)
     return found[0], [a.stack() for a in found[1:]]
 
 
@@ -544,12 +543,14 @@ def _pair(while_loop, x, array, **options):
 
 def _limited_twice(while_loop, x, array, **options):
     body = lambda s, *a: (s * x, *(b.write(1, s) for b in a))  # noqa: E731
-    found = while_loop(lambda *_: True, body, (x, *array), maximum_iterations=tf.constant(2), **options)
+    limit = tf.constant(2)
+    found = while_loop(lambda *_: True, body, (x, *array), maximum_iterations=limit, **options)
     return found[0], [a.stack() for a in found[1:]]
 
 
 def _never(while_loop, x, array, **options):
-    found = while_loop(lambda i, *_: i > 0, lambda i, *v: (i, *v), (0, 2.5 * x, True, *array), **options)
+    given = (0, 2.5 * x, True, *array)
+    found = while_loop(lambda i, *_: i > 0, lambda i, *v: (i, *v), given, **options)
     return found[:3], [a.stack() for a in found[3:]]
 
 
@@ -570,7 +571,10 @@ def _of_several_tensors(while_loop, x, array, **options):
 
 def _growing_rows(while_loop, x, array, **options):
     shapes = [tf.TensorShape([]), tf.TensorShape([None, 2]), *(tf.TensorShape([]) for _ in array)]
-    body = lambda i, m, *a: [i + 1, tf.concat([m, x * m], 0), *(b.write(i, x) for b in a)]  # noqa: E731
+
+    def body(i, m, *arrays):
+        return [i + 1, tf.concat([m, x * m], 0), *(a.write(i, x) for a in arrays)]
+
     given = [0, x * tf.ones([1, 2]), *array]
     found = while_loop(lambda i, *_: i < 3, body, given, shape_invariants=shapes, **options)
     return found[:2], [a.stack() for a in found[2:]]
