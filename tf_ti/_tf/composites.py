@@ -50,7 +50,7 @@ def map_eager_array(
     function: Callable[[tf.Tensor], tf.Tensor], array: tf.TensorArray
 ) -> tf.TensorArray:
     """An eager TensorArray like another one, with a function of each element that it has."""
-    # A copy of the array itself may be one of a wrapper, which TensorFlow gives some.
+    # TensorFlow wraps some arrays: a copy of a wrapper would share the array.
     made, implementation = tf.TensorArray(array.dtype, 0), copy.copy(array._implementation)
     implementation._previously_read_indices = list(implementation._previously_read_indices)
     implementation._tensor_array = [

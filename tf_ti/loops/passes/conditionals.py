@@ -348,8 +348,8 @@ class _Choice:
 class _Inliner:
     """Adds the branches of conditionals, and selects, to the current graph.
 
-    Conditionals that have the same condition may have other numbers of branches, or one may be an
-    If and the other a Case: what is known of a condition in a branch is its value, not the branch.
+    Conditionals of the same condition may differ in their number of branches, or be an If and a
+    Case. So a branch knows the values of its condition, not the position of the branch.
 
     Attributes:
         known: by the reference of a condition, the values that it may have where operations are
@@ -419,7 +419,7 @@ class _Inliner:
 
     @contextlib.contextmanager
     def _where(self, condition: Any, numbers: _Numbers) -> Iterator[None]:
-        """A context for operations that matter only where the condition has one of these values."""
+        """A context in which the condition has one of these values."""
         before = self.known
         self.known = {**before, condition: numbers}
         try:
