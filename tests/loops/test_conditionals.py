@@ -365,6 +365,101 @@ def test_other_types(dtype, monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
+# --- conditionals in conditionals by the same number ----------------------------------------------
+
+
+def one_by_one(f):
+    """The scan, as Python runs it: it takes the branch that a number has."""
+
+    def run(c, xs):
+        ys = []
+        for k in range(xs[0].shape[0]):
+            c, y = f(c, [x[k] for x in xs])
+            ys.append(y)
+        return c, tf.stack(ys)
+
+    return run
+
+
+def slopes_by_numbers(run, init, x, *numbers):
+    """The values, and the gradients, beside integers."""
+    with tf.GradientTape() as tape:
+        tape.watch([init, x])
+        last, ys = run(init, (x, *numbers))
+        loss = tf.sin(last) + tf.reduce_sum(tf.cos(ys))
+    return ys, *tape.gradient(loss, [init, x], unconnected_gradients="zero")
+
+
+def check_by_numbers(f, *arguments):
+    function = tf.function(lambda *a: slopes_by_numbers(scan(f), *a), autograph=False)
+    assert not count(bodies_in(function, *arguments))
+    assert_same(function(*arguments), slopes_by_numbers(one_by_one(f), *arguments))
+
+
+def random_conditionals(rng):
+    """A function of a carry, an element, two numbers and two tests of them."""
+
+    def leaf():
+        a, b = map(float, rng.uniform(-1, 1, 2))
+        leaves = [
+            lambda c, x, _: a * tf.sin(c) + b,
+            lambda c, x, _: c * x + a,
+            lambda c, x, _: x + b,
+            lambda c, x, _: c,
+        ]
+        return leaves[rng.integers(4)]
+
+    def tree(depth):
+        if not depth:
+            return leaf()
+        which = int(rng.random() < 0.3)
+        is_switch = rng.random() < 0.7
+        by = which if is_switch or rng.random() < 0.5 else which + 2
+        branches = [tree(depth - 1) for _ in range(rng.integers(1, 6) if is_switch else 2)]
+        after = leaf()
+
+        def run(c, x, numbers):
+            calls = [lambda f=f: f(c, x, numbers) for f in branches]
+            y = tf.switch_case(numbers[by], calls) if is_switch else tf.cond(numbers[by], *calls)
+            return y + after(c, x, numbers)
+
+        return run
+
+    return tree(2)
+
+
+@pytest.mark.parametrize("seed", range(3), indirect=True)
+def test_random_conditionals_in_conditionals_by_the_same_numbers(rng):
+    tree = random_conditionals(rng)
+
+    def f(c, given):
+        x, i, j = given
+        y = tree(0.5 * c, x, (i, j, i > 0, j > 1))
+        return y, y
+
+    x = tf.constant(rng.normal(size=16), tf.float32)
+    numbers = [tf.constant(rng.permutation(np.arange(-2, 6).repeat(2)), tf.int32) for _ in "ij"]
+    check_by_numbers(f, tf.constant(0.5), x, *numbers)
+
+
+@pytest.mark.parametrize("outer", [1, 3])
+def test_each_number_has_its_branch_in_a_branch_of_each_number(outer):
+    """Of a switch of so many branches, each with a switch, and a cond, by the same number."""
+
+    def f(c, given):
+        x, i = given
+
+        def inner(k):
+            many = [lambda m=m: c * x + float(m) for m in range(k, k + 4)]
+            return tf.switch_case(i, many) + tf.cond(i, lambda: c * x, lambda: 0.5 * c)
+
+        y = 0.1 * tf.switch_case(i, [lambda k=k: inner(10 * k) for k in range(outer)])
+        return y, y
+
+    i = tf.range(-2, 8)
+    check_by_numbers(f, tf.constant(0.7), tf.sin(tf.range(10.0)), i)
+
+
 def test_on_an_index():
     def run(init):
         with tf_ti.Loop() as loop:

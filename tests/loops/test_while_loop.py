@@ -508,6 +508,184 @@ def test_a_saved_model(tmp_path):
     assert int(i) == 3 and x.numpy().tolist() == [0.125, 0.75]
 
 
+# --- where Python runs it ------------------------------------------------------------------------
+
+
+def _counted(while_loop, x, array, **options):
+    """Some containers, types and Python's numbers."""
+    state = {"n": np.int64(3), "p": Pair(x, [np.array([1.5, 2.5]), True])}
+
+    def body(i, state, *arrays):
+        p = state["p"]
+        state = {
+            "n": state["n"] * 2,
+            "p": Pair(p.j * x, [p.k[0] + 1.0, tf.logical_not(p.k[1])]),
+        }
+        return i + 1, state, *(a.write(i, p.j) for a in arrays)
+
+    found = while_loop(lambda i, *_: i < 3, body, (0, state, *array), **options)
+    return found[:2], [a.stack() for a in found[2:]]
+
+
+def _one_in_a_list(while_loop, x, array, **options):
+    body = lambda s, *a: [s * x, *(b.write(0, s) for b in a)]  # noqa: E731
+    found = while_loop(lambda s, *_: s < 9.0, body, [x, *array], **options)
+    return found[0], [a.stack() for a in found[1:]]
+
+
+def _pair(while_loop, x, array, **options):
+    def body(j, k):
+        return Pair(j * x, k.write(0, j) if array else k + 1)
+
+    given = Pair(x, *(array or [0]))
+    found = while_loop(lambda j, k: tf.reduce_sum(j) < 50.0, body, given, **options)
+    return (found.j, [found.k.stack()]) if array else (found, [])
+
+
+def _limited_twice(while_loop, x, array, **options):
+    body = lambda s, *a: (s * x, *(b.write(1, s) for b in a))  # noqa: E731
+    limit = tf.constant(2)
+    found = while_loop(lambda *_: True, body, (x, *array), maximum_iterations=limit, **options)
+    return found[0], [a.stack() for a in found[1:]]
+
+
+def _never(while_loop, x, array, **options):
+    given = (0, 2.5 * x, True, *array)
+    found = while_loop(lambda i, *_: i > 0, lambda i, *v: (i, *v), given, **options)
+    return found[:3], [a.stack() for a in found[3:]]
+
+
+def _of_several_tensors(while_loop, x, array, **options):
+    ragged = tf.RaggedTensor.from_row_lengths(x * tf.ones([4]), [1, 3])
+    sparse = tf.SparseTensor([[0, 1], [1, 0]], x * tf.ones([2]), [2, 2])
+    slices = tf.IndexedSlices(x * tf.ones([1, 2]), tf.constant([3]), tf.constant([5, 2]))
+
+    def body(i, r, s, d, *a):
+        s = tf.SparseTensor(s.indices, s.values * x, s.dense_shape)
+        d = tf.IndexedSlices(d.values * x, d.indices, d.dense_shape)
+        return i + 1, r * x, s, d, *(b.write(i, x) for b in a)
+
+    found = while_loop(lambda i, *_: i < 3, body, (0, ragged, sparse, slices, *array), **options)
+    flat = tf.nest.flatten(found[:4], expand_composites=True)
+    return flat, [a.stack() for a in found[4:]]
+
+
+def _growing_rows(while_loop, x, array, **options):
+    shapes = [tf.TensorShape([]), tf.TensorShape([None, 2]), *(tf.TensorShape([]) for _ in array)]
+
+    def body(i, m, *arrays):
+        return [i + 1, tf.concat([m, x * m], 0), *(a.write(i, x) for a in arrays)]
+
+    given = [0, x * tf.ones([1, 2]), *array]
+    found = while_loop(lambda i, *_: i < 3, body, given, shape_invariants=shapes, **options)
+    return found[:2], [a.stack() for a in found[2:]]
+
+
+BY_PYTHON = [
+    *(_counted, _one_in_a_list, _pair, _limited_twice, _never, _of_several_tensors, _growing_rows)
+]
+
+
+def _with_slope(while_loop, program, has_array, **options):
+    x = tf.constant(1.75)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        array = [tf.TensorArray(tf.float32, 3).write(2, x)] if has_array else []
+        found = program(while_loop, x, array, **options)
+        floats = [t for t in tf.nest.flatten(found) if t is not None and t.dtype == tf.float32]
+        total = tf.add_n([tf.reduce_sum(tf.sin(t)) for t in floats])
+    return found, tape.gradient(total, x)
+
+
+@pytest.fixture(params=["an array", "functions run eagerly", "both"])
+def by_python(request):
+    """Has Python run loops; true if a TensorArray is to be a variable."""
+    tf.config.run_functions_eagerly(request.param != "an array")
+    yield request.param != "functions run eagerly"
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.parametrize("program", BY_PYTHON)
+def test_python_gives_what_tensorflow_gives_eagerly(program, by_python):
+    (found, arrays), slope = _with_slope(tf_ti.while_loop, program, by_python)
+    (theirs, their_arrays), their_slope = _with_slope(tf.while_loop, program, by_python)
+    _assert_same((theirs, their_arrays, their_slope), (found, arrays, slope))
+    stopped, slope = _with_slope(tf_ti.while_loop, program, by_python, back_prop=False)
+    _assert_same((theirs, their_arrays), stopped)
+    assert slope is None
+
+
+@pytest.mark.parametrize("has_array", [False, True])
+def test_python_keeps_containers_types_and_shapes_as_graphs_do(has_array):
+    """What a body returns in another container, of another type or shape."""
+
+    def outcome(body, *variables, array=()):
+        def with_array(*given):
+            return [*body(*given[: len(variables)]), *given[len(variables) :]]
+
+        try:
+            found = tf_ti.while_loop(
+                lambda v, *_: tf.reduce_sum(tf.cast(v, tf.float32)) < 3.0,
+                with_array,
+                (*variables, *array),
+            )
+        except (TypeError, ValueError) as error:
+            return type(error), None if array else str(error)
+        assert type(found) is tuple
+        found = tf.nest.flatten(found[: len(variables)])
+        return [(v.dtype, v.numpy().tolist()) for v in found], None
+
+    calls = [
+        (lambda v: [7], np.int64(2)),
+        (lambda v: (v + 1,), tf.constant(0, tf.uint8)),
+        (lambda v, w: [v + 1, collections.OrderedDict(a=2)], 0, {"a": 1.5}),
+        (lambda v: [np.array([4.0])], tf.constant([1.0])),
+        (lambda v: [tf.cast(v + 1, tf.float64)], 0),
+        (lambda v: [tf.concat([v, v], 0)], tf.ones([1])),
+        (lambda v, w: [v + 1, [w]], 0, (1,)),
+        (lambda v, w: [v + 1, tf.sparse.eye(2)], 0, 1.0),
+        (lambda v, w: [v + 1, 1.0], 0, tf.sparse.eye(2)),
+    ]
+    graphs = [outcome(*call) for call in calls]
+    array = [tf.TensorArray(tf.float32, 1)] if has_array else []
+    tf.config.run_functions_eagerly(not has_array)
+    try:
+        pythons = [outcome(*call, array=array) for call in calls]
+    finally:
+        tf.config.run_functions_eagerly(False)
+    for python, graph in zip(pythons, graphs):
+        assert python[0] == graph[0] and python[1] in (None, graph[1])
+
+
+def test_python_takes_one_variable_alone():
+    tf.config.run_functions_eagerly(True)
+    try:
+        found = tf_ti.while_loop(lambda i: i < 3, lambda i: i + 1, [0])
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert [int(i) for i in found] == [3]
+
+
+def test_an_array_whose_gradient_stops_has_its_elements_still():
+    x = tf.constant(2.0)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        given = tf.TensorArray(tf.float32, 1, dynamic_size=True, clear_after_read=False)
+        _, array = tf_ti.while_loop(
+            lambda i, a: i < 3,
+            lambda i, a: (i + 1, a.write(2 * i, x * tf.cast(i, tf.float32))),
+            (0, given),
+            back_prop=False,
+        )
+        assert [float(array.read(k)) for k in (0, 2, 2, 4)] == [0, 2, 2, 4]
+        array = array.write(1, 3.0 * x)
+        total = tf.reduce_sum(array.stack())
+        written = tf.reduce_sum(given.stack())
+    assert int(array.size()) == 5 and float(total) == 12
+    assert float(tape.gradient(total, x)) == 3
+    assert float(tape.gradient(written, x)) == 3  # its own elements are what they were
+
+
 # --- bad input -------------------------------------------------------------------------------
 
 _ONE = (tf.constant(1.0),)

@@ -866,6 +866,24 @@ def _(_):
     assert RAGGED._shape_invariant_to_type_spec(shape) == tf.RaggedTensorSpec(shape, tf.int32, 2)
 
 
+ARRAY = "tensorflow.python.ops.tensor_array_ops"
+
+
+@relied_on(f"{ARRAY}.TensorArray()._implementation")
+@relied_on(f"{ARRAY}._EagerTensorArray")
+@relied_on(f"{ARRAY}._EagerTensorArray()._previously_read_indices")
+@relied_on(f"{ARRAY}._EagerTensorArray()._tensor_array")
+@relied_on(f"{ARRAY}._EagerTensorArray().parent")
+def _(_):
+    array = tf.TensorArray(tf.int32, 3)
+    assert array.write(1, 7).write(2, 8).read(1) == 7
+    implementation = array._implementation
+    assert type(implementation) is resolve(f"{ARRAY}._EagerTensorArray")
+    assert implementation._tensor_array == [None, None, 8]
+    assert implementation._previously_read_indices == [1]
+    assert implementation.parent() is array  # it is a weak reference
+
+
 @relied_on(f"{SPEC}._unbatch")
 def _(_):
     assert tf.type_spec_from_value(RAGGED)._unbatch() == ROW

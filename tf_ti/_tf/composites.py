@@ -4,11 +4,14 @@ A row of a batchable value is encoded in tensors, one each for the components of
 tf.map_fn encodes it.
 """
 
-from collections.abc import Sequence
+import copy
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.framework import composite_tensor, type_spec
+from tensorflow.python.ops import tensor_array_ops
 from tensorflow.python.util import nest_util
 
 CompositeTensor: TypeAlias = composite_tensor.CompositeTensor
@@ -35,6 +38,26 @@ def spec_of_shape(value: CompositeTensor, shape: tf.TensorShape) -> tf.TypeSpec:
         return value._shape_invariant_to_type_spec(shape)
     except NotImplementedError as error:
         raise TypeError(f"a shape says nothing of a {type(value).__name__}") from error
+
+
+def is_eager_array(value: Any) -> bool:
+    """Returns true for a TensorArray of eager mode, a list of tensors in Python."""
+    is_array = isinstance(value, tf.TensorArray)
+    return is_array and isinstance(value._implementation, tensor_array_ops._EagerTensorArray)
+
+
+def map_eager_array(
+    function: Callable[[tf.Tensor], tf.Tensor], array: tf.TensorArray
+) -> tf.TensorArray:
+    """An eager TensorArray like another one, with a function of each element that it has."""
+    # TensorFlow wraps some arrays: a copy of a wrapper would share the array.
+    made, implementation = tf.TensorArray(array.dtype, 0), copy.copy(array._implementation)
+    implementation._previously_read_indices = list(implementation._previously_read_indices)
+    implementation._tensor_array = [
+        None if element is None else function(element) for element in implementation._tensor_array
+    ]
+    made._implementation, implementation.parent = implementation, weakref.ref(made)
+    return made
 
 
 def row_spec(spec: BatchableTypeSpec) -> tf.TypeSpec:

@@ -9,10 +9,12 @@ from tf_ti.loops.tracing import composites as _composites
 from tf_ti.loops.tracing.structure import Structure
 
 
-def to_values(name: str, nested: Structure) -> Structure:
+def to_values(name: str, nested: Structure, by_python: bool = False) -> Structure:
     """The tensors and composite values of a structure of what can be one."""
     named = zip(nested.paths, nested.leaves)
-    return nested.with_leaves([_composites.to_value(name + path, leaf) for path, leaf in named])
+    return nested.with_leaves(
+        [_composites.to_value(name + path, leaf, by_python) for path, leaf in named]
+    )
 
 
 def with_invariants(name: str, values: Structure, invariants: Any) -> Structure:

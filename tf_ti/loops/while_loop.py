@@ -9,7 +9,12 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction, PolymorphicFunction
 
 from tf_ti import _tf
-from tf_ti.loops import arguments as _arguments, carried as _carried, spec as _spec
+from tf_ti.loops import (
+    arguments as _arguments,
+    carried as _carried,
+    passes as _passes,
+    spec as _spec,
+)
 from tf_ti.loops.call import call
 from tf_ti.loops.traced import spec_around
 from tf_ti.loops.tracing import (
@@ -50,7 +55,8 @@ def while_loop(
 
     A program changes one word: arguments, their order, and what is returned are those of
     `tf.while_loop`. But iterations are not run in parallel, and in eager mode the loop is a graph
-    too, which sees no values in Python, unless `tf.config.run_functions_eagerly(True)` is set.
+    too, which sees no values in Python, unless `tf.config.run_functions_eagerly(True)` is set or
+    one of `loop_vars` is a `tf.TensorArray`.
 
     Args:
         cond: a function from the loop variables to a bool: a tensor of one element, or Python's.
@@ -111,15 +117,19 @@ def while_loop(
         raise ValueError("loop_vars is empty: a loop needs a variable")
     _arguments.check_checkpoint_every(checkpoint_every)
     limit = _limit(maximum_iterations)
-    if _is_for_python(loop_vars):
-        return tf.while_loop(cond, body, loop_vars, maximum_iterations=maximum_iterations)
-    variables = _carried.to_values("loop_vars", Structure(loop_vars))
+    _passes.check_fuse(fuse)
+    given = Structure(loop_vars)
+    by_python = _is_for_python(given.leaves)
+    variables = _carried.to_values("loop_vars", given, by_python)
     if isinstance(shape_invariants, (list, tuple)) and len(shape_invariants) == len(loop_vars):
         shape_invariants = _tf.nest_like(loop_vars, shape_invariants)
     types = _carried.with_invariants("loop_vars", variables, shape_invariants)
     way = _WhileWay(cond, body, types)
-    tensors = [tensor for value in variables.leaves for tensor in _composites.components(value)]
-    found = call(way, tensors, limit, checkpoint_every, fuse, name or "while", ticket)
+    if by_python:
+        found = way.run_by_python(variables.leaves, limit)
+    else:
+        tensors = [t for value in variables.leaves for t in _composites.components(value)]
+        found = call(way, tensors, limit, checkpoint_every, fuse, name or "while", ticket)
     return variables.pack(list(map(finish, found)))
 
 
@@ -128,6 +138,8 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _without_gradient(value: Any) -> Any:
+    if _tf.is_eager_array(value):
+        return _tf.map_eager_array(tf.stop_gradient, value)
     tensors = list(map(tf.stop_gradient, _composites.components(value)))
     return _composites.from_components(_composites.type_of(value), tensors)
 
@@ -140,19 +152,18 @@ def _limit(maximum_iterations: Any) -> int | tf.Tensor | None:
     return _arguments.at_least_0(limit) if isinstance(limit, tf.Tensor) else limit
 
 
-def _is_for_python(loop_vars: Sequence[Any]) -> bool:
+def _is_for_python(leaves: Sequence[Any]) -> bool:
     """True where Python runs the loop, as it runs TensorFlow's."""
-    if not tf.executing_eagerly():
-        return False
-    leaves = tf.nest.flatten(loop_vars, expand_composites=True)
-    return _plain.is_wanted() or any(map(_is_pythons, leaves))
+    return tf.executing_eagerly() and (_plain.is_wanted() or any(map(_is_pythons, leaves)))
 
 
-def _is_pythons(value: Any) -> bool:
+def _is_pythons(leaf: Any) -> bool:
     """True for a value of eager mode of which a graph does not know enough."""
-    if isinstance(value, tf.TensorArray):  # a list in Python, of which some elements may be missing
+    if isinstance(leaf, tf.TensorArray):  # a list in Python, of which some elements may be missing
         return True
-    return isinstance(value, tf.Tensor) and value.dtype == tf.variant and _tf.is_recording()
+    parts = tf.nest.flatten(leaf, expand_composites=True)
+    are_variants = any(isinstance(t, tf.Tensor) and t.dtype == tf.variant for t in parts)
+    return are_variants and _tf.is_recording()
 
 
 class _WhileWay(Way):
@@ -178,8 +189,11 @@ class _WhileWay(Way):
 
     def resolve(self) -> None:
         super().resolve()
-        expected = self.expected.removesuffix("body") + "cond"
-        self._cond = _body.resolve(self._cond, self.arguments, expected)
+        self._cond = _body.resolve(self._cond, self.arguments, self._expected_of_cond)
+
+    @property
+    def _expected_of_cond(self) -> str:
+        return self.expected.removesuffix("body") + "cond"
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
@@ -223,6 +237,10 @@ class _WhileWay(Way):
         return self._types.pack(_composites.take(self._types.leaves, iter(tensors)))
 
     def convert(self, returned: Any) -> list[Any]:
+        return [self._test, *self._following(returned)]
+
+    def _following(self, returned: Any) -> list[Any]:
+        """The variables' next values, of what the body returned."""
         if len(self.arguments) == 1 and not tf.nest.is_nested(returned):
             returned = [returned]
         is_sequence = isinstance(returned, (list, tuple))
@@ -232,24 +250,44 @@ class _WhileWay(Way):
             raise ValueError(f"body must return values of the structure of loop_vars: {difference}")
         named = zip(self._types.paths, following, self._types.leaves)
         must = "body must return a value"
-        return [
-            self._test,
-            *(_carried.following(f"loop_vars{p}", v, spec, must) for p, v, spec in named),
-        ]
+        return [_carried.following(f"loop_vars{p}", v, spec, must) for p, v, spec in named]
 
     def make_spec(self, body: _body.Body) -> _spec.LoopSpec:
         outputs = []
         for i, (label, spec) in enumerate(self._states):
             dtype, shape = body.result_types[i], body.result_shapes[i]
-            cure = "shape_invariants= says what shapes it may have"
-            _arguments.check_back_edge(label, spec, dtype, shape, "the value of body", cure)
+            _check_state(label, spec, dtype, shape)
             outputs.append(_spec.Output(label, dtype, "last", i))
         edges = [(i, i) for i in range(len(self._states))]
         spec = spec_around(body, self.inputs, outputs, edges, self.limit_label)
         return dataclasses.replace(spec, condition_inputs=self._read)
 
+    def run_by_python(self, values: Sequence[Any], limit: int | tf.Tensor | None) -> Sequence[Any]:
+        """The values after the last iteration of a loop that Python runs.
+
+        It carries values, not the tensors that encode them: those of a TensorArray are no tensor.
+        """
+        most, k = None if limit is None else int(limit), 0
+        while most is None or k < most:
+            arguments = self._types.pack(values)
+            if not _carried.to_test(
+                "cond", _plain.call(self._cond, arguments, self._expected_of_cond)
+            ):
+                break
+            values = self._following(_plain.call(self.body, arguments, self.expected))
+            for path, spec, value in zip(self._types.paths, self._types.leaves, values):
+                if isinstance(spec, tf.TensorSpec):  # others were checked with all their parts
+                    _check_state(f"loop_vars{path}", spec, value.dtype, value.shape)
+            k += 1
+        return values
+
     def leave(self, outputs: Sequence[tf.Tensor]) -> Structure:
         return Structure(_composites.take(self._types.leaves, iter(outputs)))
+
+
+def _check_state(label: str, spec: tf.TensorSpec, dtype: tf.DType, shape: tf.TensorShape) -> None:
+    cure = "shape_invariants= says what shapes it may have"
+    _arguments.check_back_edge(label, spec, dtype, shape, "the value of body", cure)
 
 
 def _has_effects(op: tf.Operation) -> bool:

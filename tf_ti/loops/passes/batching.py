@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
@@ -26,6 +27,8 @@ _NEVER_EMPTY = ("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D", "MirrorPad")
 # The number of axes that TensorFlow's kernels take, those of gradients too, and those with fewer.
 _MOST_AXES = 6
 _FEWER_AXES = {"LogSoftmax": 5, "MirrorPad": 5, "Softmax": 5}
+# The number of runs of axes, along which the same inputs are broadcast, that they take.
+_MOST_RUNS = 5
 Tensors: TypeAlias = list[tf.Tensor]
 Add = Callable[[tf.Operation, Tensors, Sequence[bool]], Sequence[tf.Tensor]]
 
@@ -185,10 +188,16 @@ def extents(tensor: tf.Tensor) -> list[Extent]:
     return [d if s is None else s for s, d in zip(static, dynamic)]
 
 
-def reshape(tensor: tf.Tensor, dims: Sequence[Extent]) -> tf.Tensor:
-    """As tf.reshape, which cannot infer an extent where there are no elements."""
+def reshape(tensor: tf.Tensor, dims: Sequence[Extent], *, may_infer: bool = True) -> tf.Tensor:
+    """As tf.reshape, which cannot infer an extent where there are no elements.
+
+    Args:
+        tensor, dims: as tf.reshape's.
+        may_infer: true if there are as many elements: an extent that is inferred is right then.
+    """
     unknown = [k for k, d in enumerate(dims) if not isinstance(d, int)]
-    if len(unknown) == 1 and all(d for k, d in enumerate(dims) if k not in unknown):
+    is_one = len(unknown) == 1 and all(d for k, d in enumerate(dims) if k not in unknown)
+    if may_infer and is_one:
         dims = [-1 if k in unknown else d for k, d in enumerate(dims)]
         unknown = []
     if unknown:
@@ -281,9 +290,26 @@ def _bias_add(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) ->
     return [value + _broadcast_by_float(bias, extents(value))]
 
 
+def _of_many_runs(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
+    shape = op.outputs[0].shape
+    inputs = op.inputs[:1] if op.type == "BroadcastTo" else op.inputs
+    shapes = [[1] * (shape.rank - t.shape.rank) + t.shape.as_list() for t in inputs]
+    kinds = [
+        # An extent that is not known may be 1, and another one next to it not.
+        object() if None in axis and len(inputs) > 1 else tuple(d == 1 for d in axis)
+        for axis in zip(*shapes, shape.as_list())
+        if set(axis) != {1}
+    ]
+    runs = sum(1 for _ in itertools.groupby(kinds))
+    is_one_too_many = runs + 1 > _MOST_RUNS
+    return "TensorFlow's kernels do not broadcast along so many axes" if is_one_too_many else None
+
+
 def _of_integers(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
     dtype = op.inputs[0].dtype
-    return None if dtype.is_floating or dtype.is_complex else "of integers it fails on some values"
+    if not dtype.is_floating and not dtype.is_complex:
+        return "of integers it fails on some values"
+    return _of_many_runs(op, is_stacked)
 
 
 def _axes_at(k: int, value: int = 0, added: int = 0, once: Add = _as_it_is) -> Rule:
@@ -426,14 +452,16 @@ def _add_all(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> 
 
 
 def _transpose(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
-    return [tf.transpose(tensors[0], [0, *(tf.get_static_value(op.inputs[1]) + 1)])]
+    order = tf.get_static_value(op.inputs[1])
+    return [tf.transpose(tensors[0], [0, *(order % len(order) + 1)])]
 
 
 def _squeeze(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     axes = op.get_attr("squeeze_dims")
     if not axes:
         axes = [k for k, d in enumerate(op.inputs[0].shape) if d == 1]
-    return [tf.squeeze(tensors[0], [a + 1 if a >= 0 else a for a in axes])]
+    # Of no axes tf.squeeze would take all, that of the iterations too.
+    return [tf.squeeze(tensors[0], [a + 1 if a >= 0 else a for a in axes])] if axes else tensors
 
 
 def _of_unknown_axes(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
@@ -450,7 +478,9 @@ def _reshape(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> 
         missing = tf.cast(multiplied(dims), tf.int64) // tf.maximum(known, 1)
         found = tf.unstack(tf.where(given < 0, missing, given), len(shape))
         shape = [f if s is None else s for s, f in zip(shape, found)]
-    return [reshape(tensors[0], [count, *shape])]
+    # Iterations that have another number of elements fail, as they do in the loop.
+    is_known = all(t.shape.is_fully_defined() for t in (op.inputs[0], op.outputs[0]))
+    return [reshape(tensors[0], [count, *shape], may_infer=is_known)]
 
 
 def _broadcast_to(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
@@ -461,14 +491,17 @@ def _broadcast_to(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]
 
 
 def _strided_slice(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
-    begin, end, strides = (tf.get_static_value(t) for t in op.inputs[1:])
+    begin, end, strides = (
+        tf.constant([first, *tf.get_static_value(t)], t.dtype)
+        for first, t in zip((0, 0, 1), op.inputs[1:])
+    )
     masks = {
         name: op.get_attr(name) << 1
         for name in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     }
     for name in ("begin_mask", "end_mask"):
         masks[name] = op.get_attr(name) << 1 | 1
-    return [tf.strided_slice(tensors[0], [0, *begin], [0, *end], [1, *strides], **masks)]
+    return [tf.strided_slice(tensors[0], begin, end, strides, **masks)]
 
 
 def _one_hot(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
@@ -528,7 +561,7 @@ def _rules() -> dict[str, Rule]:
     images = "AvgPool AvgPool3D Conv2D Conv3D DepthwiseConv2dNative MaxPool MaxPool3D"
     layouts = (b"NHWC", b"NCHW", b"NDHWC", b"NCDHW")
     of_images = Rule(_images, stacked=(0,), misfit=_of_other_layout(*layouts))
-    rules = dict.fromkeys(elementwise.split(), Rule(_broadcast))
+    rules = dict.fromkeys(elementwise.split(), Rule(_broadcast, misfit=_of_many_runs))
     rules |= dict.fromkeys(failing.split(), Rule(_broadcast, misfit=_of_integers))
     rules |= dict.fromkeys(along.split(), _axes_at(1))
     rules |= dict.fromkeys(("Mean", "Prod", "Sum"), _axes_at(1, once=_reduced))
@@ -537,7 +570,7 @@ def _rules() -> dict[str, Rule]:
         "AddN": Rule(_add_all),
         "BatchMatMulV2": Rule(_batch_matmul),
         "BiasAdd": Rule(_bias_add, (0,), misfit=_of_other_layout(b"NHWC")),
-        "BroadcastTo": Rule(_broadcast_to, stacked=(0,), constants=(1,)),
+        "BroadcastTo": Rule(_broadcast_to, (0,), constants=(1,), misfit=_of_many_runs),
         "ClipByValue": Rule(_as_it_is, stacked=(0,), misfit=_with_tensors_beside),
         "ConcatV2": Rule(_concat, constants=(-1,)),
         "Const": Rule(_as_it_is),

@@ -13,9 +13,10 @@ The derivative of a conditional is one too. It gets intermediate values of the f
 with a value where the branch is taken: those are known here, and never become tensors.
 """
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -319,6 +320,11 @@ def _static(tensor: tf.Tensor, known: _Known) -> np.ndarray | None:
 
 # --- the selects ---------------------------------------------------------------------------------
 
+# The values that a condition may have. Only the numbers of branches matter: -1 stands for all
+# others. True counts as any number but 0, as conditions of numbers do.
+_Numbers = frozenset[int]
+_ANY: _Numbers = frozenset(range(-1, _MOST_BRANCHES))
+
 
 @dataclasses.dataclass(frozen=True)
 class _Optional:
@@ -329,25 +335,29 @@ class _Optional:
 
 @dataclasses.dataclass(frozen=True)
 class _Choice:
-    """An optional of a conditional: what it is where each of the branches is taken.
+    """An optional of a conditional: what it is for which values of the condition.
 
     Branches may have values of other types. Who reads one is in a branch of a conditional of the
     same condition, most often.
     """
 
     condition: Any
-    optionals: tuple[Any, ...]
+    optionals: tuple[tuple[_Numbers, Any], ...]
 
 
 class _Inliner:
     """Adds the branches of conditionals, and selects, to the current graph.
 
+    Conditionals of the same condition may differ in their number of branches, or be an If and a
+    Case. So a branch knows the values of its condition, not the position of the branch.
+
     Attributes:
-        taken: by the reference of a condition, which branch is taken where operations are added.
+        known: by the reference of a condition, the values that it may have where operations are
+            added; any, if it is not there.
     """
 
     def __init__(self) -> None:
-        self.taken: dict[Any, int] = {}
+        self.known: dict[Any, _Numbers] = {}
 
     def operation(self, op: tf.Operation, given: Sequence[Any]) -> Sequence[Any]:
         """Adds an operation; its outputs."""
@@ -383,35 +393,49 @@ class _Inliner:
         condition, *arguments = given
         if not isinstance(condition, tf.Tensor):
             raise Unknown("its condition is not known", op)
-        graphs = branches(op)
-        if condition.ref() in self.taken:
-            # A conditional in a branch of one with the same condition.
-            k = min(self.taken[condition.ref()], len(graphs) - 1)
-            return self._function(graphs[k], arguments)
+        graphs, numbers = branches(op), _numbers(op)
+        possible = self._possible(condition.ref(), list(zip(numbers, range(len(graphs)))))
         outputs = []
-        for k, graph in enumerate(graphs):
-            self.taken[condition.ref()] = k
-            try:
-                outputs.append(self._function(graph, arguments))
-            finally:
-                del self.taken[condition.ref()]
-        predicates = _predicates(op, condition)
+        for values, k in possible:
+            with self._where(condition.ref(), values):
+                outputs.append(self._function(graphs[k], arguments))
+        if len(possible) == 1:
+            return outputs[0]
+        predicates = [_predicate(op, condition, k) for _, k in possible[:-1]]
+        taken_by = [values for values, _ in possible]
         return [
-            _chosen(condition, predicates, values) if _batching.is_read(output) else values[0]
+            _chosen(condition, taken_by, predicates, values)
+            if _batching.is_read(output)
+            else values[0]
             for output, values in zip(op.outputs, zip(*outputs))
         ]
 
+    def _possible(
+        self, condition: Any, cases: Sequence[tuple[_Numbers, Any]]
+    ) -> list[tuple[_Numbers, Any]]:
+        """Those cases of a condition that may be, with its values there."""
+        known = self.known.get(condition, _ANY)
+        return [(known & numbers, case) for numbers, case in cases if known & numbers]
+
+    @contextlib.contextmanager
+    def _where(self, condition: Any, numbers: _Numbers) -> Iterator[None]:
+        """A context in which the condition has one of these values."""
+        before = self.known
+        self.known = {**before, condition: numbers}
+        try:
+            yield
+        finally:
+            self.known = before
+
     def _resolved(self, optional: Any) -> Any:
         while isinstance(optional, _Choice):
-            k = self.taken.get(optional.condition)
-            if k is not None:
-                optional = optional.optionals[min(k, len(optional.optionals) - 1)]
-                continue
-            # The others are not read: they have no value.
-            optionals = [o for o in map(self._resolved, optional.optionals) if o.values is not None]
-            if len(optionals) > 1:
+            possible = [o for _, o in self._possible(optional.condition, optional.optionals)]
+            if len(possible) > 1:
+                # The others are not read: they have no value.
+                possible = [o for o in map(self._resolved, possible) if o.values is not None]
+            if len(possible) > 1:
                 raise Unknown("a branch reads a value that is not known")
-            optional = optionals[0] if optionals else _Optional(None)
+            optional = possible[0] if possible else _Optional(None)
         if not isinstance(optional, _Optional):
             raise Unknown("a branch reads a value that is not known")
         return optional
@@ -422,16 +446,16 @@ class _Inliner:
             dtype = given[0].dtype
             (total,) = _tf.add_operation("AddN", given, [dtype], N=len(given), T=dtype)
             return total
-        choice = next((value for value in given if isinstance(value, _Choice)), None)
-        if choice is not None and choice.condition not in self.taken:
-            sums = []
-            for k in range(len(choice.optionals)):
-                self.taken[choice.condition] = k
-                try:
-                    sums.append(self._sum(list(map(self._resolved, given))))
-                finally:
-                    del self.taken[choice.condition]
-            return _Choice(choice.condition, tuple(sums))
+        for choice in given:
+            if not isinstance(choice, _Choice):
+                continue
+            possible = self._possible(choice.condition, choice.optionals)
+            if len(possible) > 1:
+                sums = []
+                for numbers, _ in possible:
+                    with self._where(choice.condition, numbers):
+                        sums.append((numbers, self._sum(list(map(self._resolved, given)))))
+                return _Choice(choice.condition, tuple(sums))
         values = [o.values for o in map(self._resolved, given) if o.values is not None]
         if len(values) < 2:
             return _Optional(values[0] if values else None)
@@ -442,27 +466,39 @@ def _zeros_like(value: Any) -> Any:
     if isinstance(value, tf.Tensor):
         return _add("ZerosLike", [value], value.dtype, T=value.dtype)
     if isinstance(value, _Choice):
-        return _Choice(value.condition, tuple(map(_zeros_like, value.optionals)))
+        optionals = tuple((numbers, _zeros_like(o)) for numbers, o in value.optionals)
+        return _Choice(value.condition, optionals)
     return _Optional(None if value.values is None else tuple(map(_zeros_like, value.values)))
 
 
-def _predicates(op: tf.Operation, condition: tf.Tensor) -> list[tf.Tensor]:
-    """Which of the branches but the last is taken, if none before is."""
+def _numbers(op: tf.Operation) -> list[_Numbers]:
+    """The values of its condition by which a conditional takes each of its branches."""
+    if op.type == "StatelessIf":
+        return [_ANY - {0}, frozenset([0])]
+    # What is the number of no branch takes the last.
+    numbers = range(len(op.get_attr("branches")) - 1)
+    return [*(frozenset([k]) for k in numbers), _ANY.difference(numbers)]
+
+
+def _predicate(op: tf.Operation, condition: tf.Tensor, k: int) -> tf.Tensor:
+    """True where branch `k`, which is not the last, is taken."""
     dtype = condition.dtype
     if op.type == "StatelessCase":
-        # What is the number of no branch takes the last.
-        numbers = range(len(op.get_attr("branches")) - 1)
-        return [
-            _add("Equal", [condition, tf.constant(k, dtype)], tf.bool, T=dtype) for k in numbers
-        ]
+        return _add("Equal", [condition, tf.constant(k, dtype)], tf.bool, T=dtype)
     if dtype == tf.bool:
-        return [condition]
-    return [_add("NotEqual", [condition, tf.zeros([], dtype)], tf.bool, T=dtype)]
+        return condition
+    return _add("NotEqual", [condition, tf.zeros([], dtype)], tf.bool, T=dtype)
 
 
-def _chosen(condition: tf.Tensor, predicates: Sequence[tf.Tensor], values: Sequence[Any]) -> Any:
+def _chosen(
+    condition: tf.Tensor,
+    numbers: Sequence[_Numbers],
+    predicates: Sequence[tf.Tensor],
+    values: Sequence[Any],
+) -> Any:
+    """One of some values: the last, unless a predicate before is true."""
     if not isinstance(values[0], tf.Tensor):
-        return _Choice(condition.ref(), tuple(values))
+        return _Choice(condition.ref(), tuple(zip(numbers, values)))
     result = values[-1]
     for predicate, value in reversed(list(zip(predicates, values))):
         if value is not result:

@@ -12,9 +12,15 @@ import tensorflow as tf
 from tf_ti import _arguments, _tf
 
 
-def to_value(label: str, value: Any) -> Any:
-    """A tensor, or the composite value; the error where that cannot be names `label`."""
-    if isinstance(value, tf.TensorArray) and tf.executing_eagerly():
+def to_value(label: str, value: Any, by_python: bool = False) -> Any:
+    """A tensor, or the composite value; the error where that cannot be names `label`.
+
+    Args:
+        label: the name that errors give it.
+        value: a tensor, or what can be one, or a composite value.
+        by_python: true if Python runs the loop, which may have a TensorArray of eager mode then.
+    """
+    if isinstance(value, tf.TensorArray) and tf.executing_eagerly() and not by_python:
         raise ValueError(f"{label} is a TensorArray, of which loops know in a tf.function only")
     return value if is_composite(value) else _arguments.to_tensor(label, value)
 

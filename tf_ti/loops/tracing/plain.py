@@ -67,7 +67,7 @@ def run(way: Way, tensors: Sequence[tf.Tensor], count: int) -> list[tf.Tensor]:
         for i, taken in enumerate(way.inputs):
             if taken.is_counted:
                 values[i] = _piece(taken, tensors[i], k)
-        returned = way.convert(_call(way.body, way.arrange(values), way.expected))
+        returned = way.convert(call(way.body, way.arrange(values), way.expected))
         results = tf.nest.flatten(returned, expand_composites=True)
         spec = way.make_spec(_as_traced(way.body, shapes, returned, results))
         for i, output in enumerate(spec.outputs):
@@ -86,7 +86,8 @@ def run(way: Way, tensors: Sequence[tf.Tensor], count: int) -> list[tf.Tensor]:
     return [_join(output, kept[i], lengths) for i, output in enumerate(spec.outputs)]
 
 
-def _call(body: Callable[..., Any], arguments: Sequence[Any], expected: str) -> Any:
+def call(body: Callable[..., Any], arguments: Sequence[Any], expected: str) -> Any:
+    """Calls a body; `expected` is the beginning of an error about the number of its arguments."""
     if isinstance(body, ConcreteFunction):
         flat = tf.nest.flatten(arguments, expand_composites=True)
         tensors = iter(tensor for tensor in flat if tensor is not None)
