@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "cc/compute/float_mode.h"
 #include "cc/compute/waiting.h"
 
 namespace tf_ti {
@@ -125,7 +126,8 @@ void Start(const PoolThreads::Schedule& schedule, std::function<void()> work) {
   });
 }
 
-// Work for the threads that come: each piece for the first that comes for it.
+// Work for the threads that come: each piece for the first that comes for it. An idle thread may
+// have come from another thread pool, or for another caller: so the caller's mode goes with it.
 class Guests {
  public:
   Guests(int64_t count, std::function<void(int64_t)> join)
@@ -138,6 +140,7 @@ class Guests {
 
   void Come(int64_t i) {
     if (has_come_[i].exchange(true)) return;
+    const ScopedFloatMode as_caller(mode_);
     join_(i);
   }
 
@@ -145,6 +148,7 @@ class Guests {
   const int64_t count_;
   const std::function<void(int64_t)> join_;
   const std::unique_ptr<std::atomic<bool>[]> has_come_;
+  const FloatMode mode_;  // the caller's
 };
 
 class InvitationOfGuests : public Invitation {

@@ -15,6 +15,8 @@ namespace tf_ti {
 // waiting one falls asleep after tens of microseconds. Threads that have helped wait as long for
 // the next call before they go back to the thread pool, unless others have wanted their cores
 // lately. Where there are no calls, nothing runs.
+//
+// Whoever does the work has the calling thread's floating-point mode meanwhile.
 class PoolThreads : public Parallel {
  public:
   // Has a thread of the thread pool call a function, sooner or later.
