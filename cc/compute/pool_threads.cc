@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <future>
+#include <new>
 #include <thread>
 #include <utility>
 
+#include "cc/compute/float_mode.h"
 #include "cc/compute/waiting.h"
 
 namespace tf_ti {
@@ -18,27 +21,42 @@ class Pieces {
  public:
   Pieces(int64_t count, const std::function<void(int64_t)>& work) : count_(count), work_(&work) {}
 
-  // Takes pieces until none is left. An exception would leave the others with work that is gone.
+  // Takes pieces until none is left.
   void Work(Invitation* invitation) noexcept {
     int64_t finished = 0;
     for (int64_t k; (k = next_.fetch_add(1)) < count_; ++finished) {
-      (*work_)(k);
+      Do(k);
       if (invitation != nullptr) invitation->Remind();
     }
     if (finished > 0 && done_.fetch_add(finished) + finished == count_) all_done_.set_value();
   }
 
+  // Waits until all pieces are over, and throws what the first that failed has thrown.
   void Wait() {
     // Longer than most pieces take, shorter than it takes to fall asleep and be woken.
-    if (SpinUntil([this] { return done_.load() == count_; }, 20 * kMicrosecond)) return;
-    all_done_.get_future().wait();
+    if (!SpinUntil([this] { return done_.load() == count_; }, 20 * kMicrosecond)) {
+      all_done_.get_future().wait();
+    }
+    if (has_failed_) std::rethrow_exception(std::exchange(exception_, nullptr));
   }
 
  private:
+  // An exception here would leave other threads with work that is gone.
+  void Do(int64_t k) noexcept {
+    if (has_failed_.load(std::memory_order_relaxed)) return;
+    try {
+      (*work_)(k);
+    } catch (...) {
+      if (!has_failed_.exchange(true)) exception_ = std::current_exception();
+    }
+  }
+
   const int64_t count_;
   const std::function<void(int64_t)>* const work_;
   std::atomic<int64_t> next_{0};
   std::atomic<int64_t> done_{0};
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr exception_;  // of the thread that has set has_failed_
   // A std::condition_variable of GCC 12 would ask for the libstdc++ of GCC 12.
   std::promise<void> all_done_;
 };
@@ -116,7 +134,7 @@ const Idle::Work Idle::kNothing;
 Idle idle;
 
 // Starts the work on an idle thread, or on one of the thread pool.
-void Start(const PoolThreads::Schedule& schedule, std::function<void()> work) {
+void Start(const PoolThreads::Schedule& schedule, Idle::Work work) {
   if (idle.Give(work)) return;
   // A thread pool whose queue is full runs what it is given at once, on this thread. Nobody needs
   // that help: as a part of a team it would wait for itself.
@@ -125,7 +143,8 @@ void Start(const PoolThreads::Schedule& schedule, std::function<void()> work) {
   });
 }
 
-// Work for the threads that come: each piece for the first that comes for it.
+// Work for the threads that come: each piece for the first that comes for it. An idle thread may
+// have come from another thread pool, or for another caller: so the caller's mode goes with it.
 class Guests {
  public:
   Guests(int64_t count, std::function<void(int64_t)> join)
@@ -136,8 +155,9 @@ class Guests {
   int64_t count() const { return count_; }
   bool HasCome(int64_t i) const { return has_come_[i]; }
 
-  void Come(int64_t i) {
+  void Come(int64_t i) noexcept {
     if (has_come_[i].exchange(true)) return;
+    const ScopedFloatMode as_caller(mode_);
     join_(i);
   }
 
@@ -145,6 +165,7 @@ class Guests {
   const int64_t count_;
   const std::function<void(int64_t)> join_;
   const std::unique_ptr<std::atomic<bool>[]> has_come_;
+  const FloatMode mode_;  // the caller's
 };
 
 class InvitationOfGuests : public Invitation {
@@ -162,10 +183,15 @@ class InvitationOfGuests : public Invitation {
   }
 
  private:
-  void Invite() {
+  // Those who have been asked may be on their way: an exception would come too late for them.
+  void Invite() noexcept {
     for (int64_t i = 1; i < guests_->count(); ++i) {
       if (guests_->HasCome(i)) continue;
-      Start(schedule_, [guests = guests_, i] { guests->Come(i); });
+      try {
+        Start(schedule_, [guests = guests_, i] { guests->Come(i); });
+      } catch (const std::bad_alloc&) {
+        return;
+      }
     }
   }
 
@@ -182,12 +208,20 @@ PoolThreads::PoolThreads(int64_t num_threads, Schedule schedule)
 
 void PoolThreads::Run(int64_t count, const std::function<void(int64_t)>& work) {
   const int64_t threads = std::min(count, num_threads());
-  if (threads <= 1) {
+  std::shared_ptr<Pieces> pieces;
+  std::unique_ptr<Invitation> invitation;
+  if (threads > 1) {
+    try {
+      pieces = std::make_shared<Pieces>(count, work);
+      invitation = Invite(threads, [pieces](int64_t) { pieces->Work(nullptr); });
+    } catch (const std::bad_alloc&) {
+      // Nobody has been asked.
+    }
+  }
+  if (invitation == nullptr) {
     for (int64_t k = 0; k < count; ++k) work(k);
     return;
   }
-  const auto pieces = std::make_shared<Pieces>(count, work);
-  const auto invitation = Invite(threads, [pieces](int64_t) { pieces->Work(nullptr); });
   pieces->Work(invitation.get());
   pieces->Wait();
 }

@@ -15,6 +15,10 @@ namespace tf_ti {
 // waiting one falls asleep after tens of microseconds. Threads that have helped wait as long for
 // the next call before they go back to the thread pool, unless others have wanted their cores
 // lately. Where there are no calls, nothing runs.
+//
+// Whoever does the work has the calling thread's floating-point mode meanwhile. What the work of
+// Run throws, Run throws, once no thread works any more; pieces that have not begun are left out.
+// Where there is no memory to ask for help, nobody comes, and the calling thread does all.
 class PoolThreads : public Parallel {
  public:
   // Has a thread of the thread pool call a function, sooner or later.

@@ -5,16 +5,6 @@
 
 namespace tf_ti {
 
-using tensorflow::port::ScopedDontFlushDenormal;
-
-Threads::Threads(int64_t num_threads, Schedule schedule)
-    : PoolThreads(num_threads, [schedule = std::move(schedule)](std::function<void()> work) {
-        schedule([work = std::move(work)] {
-          const ScopedDontFlushDenormal exact;
-          work();
-        });
-      }) {}
-
 Threads::Threads(tensorflow::OpKernelContext* ctx)
     : Threads(ctx->device()->tensorflow_cpu_worker_threads()->num_threads,
               [workers = ctx->device()->tensorflow_cpu_worker_threads()->workers](

@@ -11,10 +11,10 @@
 namespace tf_ti {
 
 // Some of TensorFlow's threads flush subnormal numbers to zero and some do not. Here none does: the
-// calling thread as long as this object lives, the others while they work.
+// calling thread as long as this object lives, and so the others while they work for it.
 class Threads : public PoolThreads {
  public:
-  Threads(int64_t num_threads, Schedule schedule);
+  using PoolThreads::PoolThreads;
   // The intra-op threads of a CPU device.
   explicit Threads(tensorflow::OpKernelContext* ctx);
 

@@ -15,15 +15,21 @@
 
 namespace tf_ti {
 
-// Registers a function of the arguments of a running XLA computation's call. It is a macro's
-// argument: templates in parentheses.
-#define TF_TI_REGISTER_HOST_CALL(handler, target, function)   \
-  XLA_FFI_DEFINE_HANDLER(handler, function,                   \
-                         xla::ffi::Ffi::Bind()                \
-                             .Ctx<xla::ffi::ThreadPool>()     \
-                             .RemainingArgs()                 \
-                             .RemainingRets()                 \
-                             .Attrs<xla::ffi::Dictionary>()); \
+template <auto function, const char* target>
+xla::ffi::Error HostCall(xla::ffi::ThreadPool thread_pool, xla::ffi::RemainingArgs args,
+                         xla::ffi::RemainingRets results, xla::ffi::Dictionary attributes) {
+  return CallForXla(target, [&] { return function(thread_pool, args, results, attributes); });
+}
+
+// Registers a function of the arguments of a running XLA computation's call, which returns a
+// status. It is a macro's argument: templates in parentheses.
+#define TF_TI_REGISTER_HOST_CALL(handler, target, function)     \
+  XLA_FFI_DEFINE_HANDLER(handler, (HostCall<function, target>), \
+                         xla::ffi::Ffi::Bind()                  \
+                             .Ctx<xla::ffi::ThreadPool>()       \
+                             .RemainingArgs()                   \
+                             .RemainingRets()                   \
+                             .Attrs<xla::ffi::Dictionary>());   \
   XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), target, "Host", handler)
 
 // The threads of a running XLA computation, which must outlive the result.

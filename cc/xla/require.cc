@@ -10,7 +10,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "cc/status.h"
 #include "cc/xla/ffi.h"
+#include "tensorflow/core/platform/errors.h"
 #include "xla/shape_util.h"
 
 namespace tf_ti {
@@ -21,11 +23,11 @@ namespace ffi = xla::ffi;
 constexpr char kTarget[] = "tf_ti.require";
 
 // Copies a scalar to the host.
-using Read = ffi::Error (*)(void* to, const void* from, size_t size, void* stream);
+using Read = absl::Status (*)(void* to, const void* from, size_t size, void* stream);
 
-ffi::Error ReadHost(void* to, const void* from, size_t size, void*) {
+absl::Status ReadHost(void* to, const void* from, size_t size, void*) {
   std::memcpy(to, from, size);
-  return ffi::Error::Success();
+  return absl::OkStatus();
 }
 
 // The CUDA driver is there where XLA runs computations on a GPU, but must not be needed elsewhere.
@@ -34,42 +36,42 @@ Function* DriverFunction(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
-ffi::Error ReadGpu(void* to, const void* from, size_t size, void* stream) {
+absl::Status ReadGpu(void* to, const void* from, size_t size, void* stream) {
   static void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_GLOBAL);
   static auto* const copy =
       DriverFunction<int(void*, uint64_t, size_t, void*)>("cuMemcpyDtoHAsync_v2");
   static auto* const wait = DriverFunction<int(void*)>("cuStreamSynchronize");
   if (driver == nullptr || copy == nullptr || wait == nullptr ||
       copy(to, reinterpret_cast<uint64_t>(from), size, stream) != 0 || wait(stream) != 0) {
-    return ffi::Error(ffi::ErrorCode::kInternal, "tf_ti cannot read from the GPU");
+    return absl::InternalError("tf_ti cannot read from the GPU");
   }
-  return ffi::Error::Success();
+  return absl::OkStatus();
 }
 
-ffi::Error Check(Read read, void* stream, ffi::RemainingArgs args, std::string_view message) {
+absl::Status Check(Read read, void* stream, ffi::RemainingArgs args, std::string_view message) {
+  const auto get = [&](size_t i, auto* value) {
+    const ffi::ErrorOr<ffi::AnyBuffer> arg = args.get<ffi::AnyBuffer>(i);
+    if (!arg.has_value()) return absl::InternalError(arg.error().message());
+    return read(value, arg->untyped_data(), sizeof(*value), stream);
+  };
   bool condition = false;
-  ffi::ErrorOr<ffi::AnyBuffer> first = args.get<ffi::AnyBuffer>(0);
-  if (!first.has_value()) return first.error();
-  ffi::Error error = read(&condition, first->untyped_data(), sizeof(condition), stream);
-  if (error.failure() || condition) return error;
+  TF_RETURN_IF_ERROR(get(0, &condition));
+  if (condition) return absl::OkStatus();
   std::vector<std::pair<std::string, std::string>> texts = {{"$$", "$"}};
   for (size_t i = 1; i < args.size(); ++i) {
-    ffi::ErrorOr<ffi::AnyBuffer> arg = args.get<ffi::AnyBuffer>(i);
-    if (!arg.has_value()) return arg.error();
     int64_t value = 0;
-    error = read(&value, arg->untyped_data(), sizeof(value), stream);
-    if (error.failure()) return error;
+    TF_RETURN_IF_ERROR(get(i, &value));
     texts.emplace_back(absl::StrCat("$", i - 1), absl::StrCat(value));
   }
-  return ffi::Error(ffi::ErrorCode::kInvalidArgument, absl::StrReplaceAll(message, texts));
+  return InvalidArgument(absl::StrReplaceAll(message, texts));
 }
 
 ffi::Error CheckOnHost(ffi::RemainingArgs args, std::string_view message) {
-  return Check(ReadHost, nullptr, args, message);
+  return CallForXla(kTarget, [&] { return Check(ReadHost, nullptr, args, message); });
 }
 
 ffi::Error CheckOnGpu(void* stream, ffi::RemainingArgs args, std::string_view message) {
-  return Check(ReadGpu, stream, args, message);
+  return CallForXla(kTarget, [&] { return Check(ReadGpu, stream, args, message); });
 }
 
 XLA_FFI_DEFINE_HANDLER(kCheckOnHost, CheckOnHost,

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cc/status.h"
 #include "tensorflow/compiler/tf2xla/kernels/if_while_utils.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_compiler.h"
@@ -264,7 +265,8 @@ class WrappedKernel : public tensorflow::XlaOpKernel {
       : XlaOpKernel(ctx), kernel_(std::move(kernel)) {}
 
   void Compile(XlaOpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, kernel_->Compile(Context(ctx)));
+    OP_REQUIRES_OK(ctx,
+                   CatchOutOfMemory(type_string(), [&] { return kernel_->Compile(Context(ctx)); }));
   }
 
  private:

@@ -136,7 +136,7 @@ except tf.errors.ResourceExhaustedError as error:
     print(error.message)
 """
     )
-    assert "out of memory for a sequence of 1 steps, 4000000 rows and 1 hidden" in finished.stdout
+    assert "out of memory in TfTi>RecurrentSequence" in finished.stdout
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cc/compute/bags/entries.h"
+#include "cc/compute/buffer.h"
 #include "cc/compute/numbers.h"
 #include "cc/compute/parallel.h"
 
@@ -138,7 +139,8 @@ struct RowRun {
 };
 
 // The gradient of PoolBags' table, by rows. First Init finds the rows that have one; then Compute
-// finds their gradients.
+// finds their gradients. VisitRuns and Pool allocate nothing once the first run is visited, so that
+// whoever updates rows meanwhile is not left with a half.
 //
 // The entries of a row, of which entries.h tells, are a bag of rows of the output's gradient.
 template <typename T, typename Index>
@@ -178,6 +180,7 @@ class TableGradient {
   int64_t num_bags_ = 0;
   int64_t width_ = 0;
   Entries<T, Index> entries_;
+  mutable Buffer<Sum<T>> giant_sums_;  // of the pieces of the giant that is pooled
 };
 
 }  // namespace tf_ti

@@ -148,7 +148,13 @@ std::string TableGradient<T, Index>::Init(const Bags<Index>& bags, const Weights
                                           int64_t num_rows, int64_t width, Parallel* parallel) {
   num_bags_ = bags.count;
   width_ = width;
-  return MakeEntries(bags, weights, reduction, argmax, num_rows, width, parallel, &entries_);
+  const std::string problem =
+      MakeEntries(bags, weights, reduction, argmax, num_rows, width, parallel, &entries_);
+  const int64_t largest = entries_.size();
+  if (problem.empty() && largest > kGiant && !is_max()) {
+    giant_sums_ = Buffer<Sum<T>>(PiecesOfGiant(largest) * width);
+  }
+  return problem;
 }
 
 template <typename T, typename Index>
@@ -169,6 +175,7 @@ void TableGradient<T, Index>::VisitRuns(
   const std::vector<int64_t> first_bucket = entries_.SplitBuckets(parts);
   std::mutex mutex;
   std::vector<RowRun<Index>> giants;
+  giants.reserve(entries_.size() / kGiant);
   parallel->Run(parts, [&](int64_t part) {
     for (int64_t bucket = first_bucket[part]; bucket < first_bucket[part + 1]; ++bucket) {
       SplitBucket(bucket, [&](const RowRun<Index>& run) {
@@ -229,15 +236,15 @@ void TableGradient<T, Index>::PoolSums(const int64_t* starts, int64_t count, con
 template <typename T, typename Index>
 void TableGradient<T, Index>::PoolGiant(int64_t begin, int64_t end, const T* grad,
                                         Parallel* parallel, T* values, Sum<T>* sums) const {
-  const int64_t piece = PieceOfGiant(end - begin), pieces = (end - begin + piece - 1) / piece;
-  Buffer<Sum<T>> piece_sums(pieces * width_);
-  parallel->Run(pieces, [&](int64_t k) {
+  const int64_t piece = PieceOfGiant(end - begin), pieces = PiecesOfGiant(end - begin);
+  const auto pool = [&](int64_t k) {
     const int64_t starts[2] = {begin + k * piece, std::min(begin + (k + 1) * piece, end)};
-    PoolSums(starts, 1, grad, nullptr, piece_sums.data() + k * width_);
-  });
+    PoolSums(starts, 1, grad, nullptr, giant_sums_.data() + k * width_);
+  };
+  parallel->Run(pieces, std::ref(pool));  // which takes no memory, as a copy would
   for (int64_t c = 0; c < width_; ++c) {
-    Sum<T> sum = piece_sums[c];
-    for (int64_t k = 1; k < pieces; ++k) sum = AddSums(sum, piece_sums[k * width_ + c]);
+    Sum<T> sum = giant_sums_[c];
+    for (int64_t k = 1; k < pieces; ++k) sum = AddSums(sum, giant_sums_[k * width_ + c]);
     if (sums != nullptr) {
       sums[c] = sum;
     } else {
@@ -257,7 +264,8 @@ void TableGradient<T, Index>::PoolMax(const int64_t* starts, int64_t count, cons
   if constexpr (std::is_same_v<T, Sum<T>>) {
     if (sums == nullptr) sums = values;
   }
-  Buffer<Sum<T>> row_sums(sums == nullptr ? width_ : 0);
+  Buffer<Sum<T>> row_sums;
+  if (sums == nullptr) row_sums = Buffer<Sum<T>>(width_);
   for (int64_t row = 0; row < count; ++row) {
     Sum<T>* const to = sums == nullptr ? row_sums.data() : sums + row * width_;
     std::fill_n(to, width_, Sum<T>(0));

@@ -105,7 +105,7 @@ class Pooling {
   struct Pieces {
     Pieces(const Giant& giant, int64_t width, Reduction reduction, bool has_argmax)
         : size(PieceOfGiant(giant.end - giant.begin)),
-          count((giant.end - giant.begin + size - 1) / size),
+          count(PiecesOfGiant(giant.end - giant.begin)),
           sums(count * width),
           divisors(count, Divisor<Sum<T>>(reduction)),
           is_empty(count),

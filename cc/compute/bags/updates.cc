@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "cc/compute/bags/bags.h"
 #include "cc/compute/bags/pooling.h"
@@ -122,6 +124,32 @@ int64_t CountAscending(const RowGradientsOf<T, Index>& gradients, int64_t num_as
 
 constexpr int64_t kLine = 64;
 
+// Memory for the sums of some rows, one piece for each thread, allocated before the first row is
+// written.
+template <typename S>
+class SumsOfThreads {
+ public:
+  SumsOfThreads(int64_t num_threads, int64_t size) : memory_(num_threads * size) {
+    for (int64_t i = 0; i < num_threads; ++i) idle_.push_back(memory_.data() + i * size);
+  }
+
+  S* Take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    S* const sums = idle_.back();
+    idle_.pop_back();
+    return sums;
+  }
+  void GiveBack(S* sums) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    idle_.push_back(sums);
+  }
+
+ private:
+  Buffer<S> memory_;
+  std::mutex mutex_;  // guards idle_
+  std::vector<S*> idle_;
+};
+
 // Updates the rows that gradients name, a run of them at a time.
 template <typename T, typename Index>
 class Updater {
@@ -143,8 +171,10 @@ class Updater {
       const int64_t count = CountAscending(gradients_, num_ascending, parallel);
       if (count >= 0) {
         const int64_t parts = NumParts(*parallel, count * bytes_per_row);
+        SumsOfThreads<Sum<T>> sums(parallel->num_threads(),
+                                   kIsWidened ? std::min(block_, count) * gradients_.width : 0);
         parallel->Run(parts, [&](int64_t part) {
-          UpdateAscending(count * part / parts, count * (part + 1) / parts);
+          UpdateAscending(count * part / parts, count * (part + 1) / parts, &sums);
         });
         return "";
       }
@@ -154,15 +184,19 @@ class Updater {
         gradient.Init(bags, gradients_.weights, gradients_.reduction, gradients_.argmax,
                       gradients_.num_rows, gradients_.width, parallel);
     if (!problem.empty() || gradients_.width == 0) return problem;
-    gradient.VisitRuns(parallel, static_cast<double>(bags.num_indices) * bytes_per_row,
-                       [&](const RowRun<Index>& run) { UpdateRun(gradient, run, parallel); });
+    SumsOfThreads<Sum<T>> sums(parallel->num_threads(),
+                               std::min(block_, gradient.num_touched()) * gradients_.width);
+    gradient.VisitRuns(
+        parallel, static_cast<double>(bags.num_indices) * bytes_per_row,
+        [&](const RowRun<Index>& run) { UpdateRun(gradient, run, parallel, &sums); });
     return "";
   }
 
  private:
   static constexpr int64_t kBlockBytes = 16 << 10;  // half of the first-level cache
+  static constexpr bool kIsWidened = !std::is_same_v<T, Sum<T>>;
 
-  void UpdateAscending(int64_t begin, int64_t end) const {
+  void UpdateAscending(int64_t begin, int64_t end, SumsOfThreads<Sum<T>>* sums_of_threads) const {
     const T* const values = gradients_.grad;
     const int64_t width = gradients_.width;
     UpdateArgs<T, Index> args = args_;
@@ -173,31 +207,33 @@ class Updater {
       args.sums = sums;
       update_(args);
     };
-    if constexpr (std::is_same_v<T, Sum<T>>) {
-      update(begin, end - begin, values + begin * width);
-    } else {
+    if constexpr (kIsWidened) {
       const WidenRows<T> widen = ChooseWiden<T>();
-      Buffer<Sum<T>> sums(block_ * width);
+      Sum<T>* const sums = sums_of_threads->Take();
       for (int64_t first = begin; first < end; first += block_) {
         const int64_t count = std::min(block_, end - first);
-        widen(values + first * width, count * width, sums.data());
-        update(first, count, sums.data());
+        widen(values + first * width, count * width, sums);
+        update(first, count, sums);
       }
+      sums_of_threads->GiveBack(sums);
+    } else {
+      update(begin, end - begin, values + begin * width);
     }
   }
 
   void UpdateRun(const TableGradient<T, Index>& gradient, const RowRun<Index>& run,
-                 Parallel* parallel) const {
-    Buffer<Sum<T>> sums(std::min(block_, run.count) * gradients_.width);
+                 Parallel* parallel, SumsOfThreads<Sum<T>>* sums_of_threads) const {
+    Sum<T>* const sums = sums_of_threads->Take();
     UpdateArgs<T, Index> args = args_;
     args.rows_end = run.rows + run.count;
-    args.sums = sums.data();
+    args.sums = sums;
     for (int64_t first = 0; first < run.count; first += block_) {
       args.rows = run.rows + first;
       args.count = std::min(block_, run.count - first);
-      gradient.Pool(run, first, args.count, gradients_.grad, parallel, nullptr, sums.data());
+      gradient.Pool(run, first, args.count, gradients_.grad, parallel, nullptr, sums);
       update_(args);
     }
+    sums_of_threads->GiveBack(sums);
   }
 
   const RowGradientsOf<T, Index>& gradients_;

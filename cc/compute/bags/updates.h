@@ -7,7 +7,7 @@
 // A row that is not named is not touched, nor is one whose gradients add up to zeros. Results do
 // not depend on the number of threads. Their last bits may depend on the processor. All functions
 // return an empty string, or an error message that tells which index is no row of the table. After
-// an error, nothing has been written.
+// an error, and where memory runs out, nothing has been written.
 #ifndef TF_TI_CC_COMPUTE_BAGS_UPDATES_H_
 #define TF_TI_CC_COMPUTE_BAGS_UPDATES_H_
 

@@ -334,6 +334,12 @@ inline int64_t PieceOfGiant(int64_t size) {
   return std::max(kLeast, (size + kMostPieces - 1) / kMostPieces);
 }
 
+// The number of them: no less than that of a smaller giant.
+inline int64_t PiecesOfGiant(int64_t size) {
+  const int64_t piece = PieceOfGiant(size);
+  return (size + piece - 1) / piece;
+}
+
 }  // namespace tf_ti
 
 #endif  // TF_TI_CC_COMPUTE_BAGS_WALK_INL_H_

@@ -24,26 +24,6 @@ bool AreDots(const View& left, const View& right) {
          (right.dims[2] == 1 || right.strides[2] != size);
 }
 
-// How a thread rounds, and what it does to subnormal numbers.
-class FloatMode {
- public:
-  static FloatMode Get() {
-    FloatMode mode;
-#if defined(__x86_64__)
-    mode.bits_ = __builtin_ia32_stmxcsr();
-#endif
-    return mode;
-  }
-  void Set() const {
-#if defined(__x86_64__)
-    __builtin_ia32_ldmxcsr(bits_);
-#endif
-  }
-
- private:
-  unsigned bits_ = 0;
-};
-
 bool IsTest(Operation operation) {
   return (operation >= Operation::kIsNan && operation <= Operation::kLogicalNot) ||
          (operation >= Operation::kEqual && operation <= Operation::kLogicalOr);
@@ -584,14 +564,7 @@ void ProgramRun::RunPart(const Program::Part& part, Parallel* parallel) {
     }
   };
   if (num_pieces == 1) return run(0);
-  // All threads treat subnormal numbers as this one does.
-  const auto mode = FloatMode::Get();
-  parallel->Run(num_pieces, [&](int64_t piece) {
-    const FloatMode own = FloatMode::Get();
-    mode.Set();
-    run(piece);
-    own.Set();
-  });
+  parallel->Run(num_pieces, run);
 }
 
 void ProgramRun::RunTile(const Program::Part& part, int64_t tile, char* inside) const {

@@ -89,7 +89,8 @@ class Team {
         invitation_(parallel->Invite(
             num_parts, [shared = shared_](int64_t part) { Join(shared.get(), part); })) {}
 
-  void Run() {
+  // Others may be in the middle of a step: an exception would leave them with what is gone.
+  void Run() noexcept {
     int64_t step = 0;
     for (; step < steps_.num_meetings && steps_.goes_on(); ++step) {
       Meet(step);

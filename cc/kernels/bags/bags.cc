@@ -105,10 +105,15 @@ absl::Status TableReader::Find(OpKernelContext* ctx, int number) {
 // Always in the same order, and none twice. A variable that somebody waits to write to lets no more
 // readers in, and would be waited for by a reader that has it already.
 void TableReader::Lock() {
-  for (const auto& variable : variables_) locked_.push_back(variable.get());
-  std::sort(locked_.begin(), locked_.end(), std::less<Var*>());
-  locked_.erase(std::unique(locked_.begin(), locked_.end()), locked_.end());
-  for (Var* variable : locked_) variable->mu()->lock_shared();
+  absl::InlinedVector<Var*, 1> order;
+  for (const auto& variable : variables_) order.push_back(variable.get());
+  std::sort(order.begin(), order.end(), std::less<Var*>());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  locked_.reserve(order.size());
+  for (Var* variable : order) {
+    variable->mu()->lock_shared();
+    locked_.push_back(variable);
+  }
 }
 
 absl::Status TableReader::Check(OpKernelContext* ctx, int number, DataType dtype) {

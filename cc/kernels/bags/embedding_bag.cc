@@ -6,6 +6,7 @@
 
 #include "cc/kernels/bags/bags.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/kernel.h"
 #include "cc/kernels/threads.h"
 
 namespace tf_ti {
@@ -16,13 +17,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-
-// Calls a member function that returns a status. Not OP_REQUIRES_OK, which would log an error.
-#define TF_TI_COMPUTE()                          \
-  void Compute(OpKernelContext* ctx) override {  \
-    const absl::Status status = TryCompute(ctx); \
-    if (!status.ok()) ctx->SetStatus(status);    \
-  }
 
 // Gets the inputs of one table of an op, and allocates its outputs.
 template <typename E, typename Index>
@@ -49,16 +43,14 @@ absl::Status GetLookUp(OpKernelContext* ctx, const BagSpec& spec, const TableRea
 
 // `Device` computes: Threads, or a KernelGpu.
 template <typename T, typename Index, typename Device>
-class EmbeddingBagOp : public tensorflow::OpKernel {
+class EmbeddingBagOp : public SafeKernel {
  public:
-  EmbeddingBagOp(OpKernelConstruction* ctx, BagKind kind) : OpKernel(ctx) {
+  EmbeddingBagOp(OpKernelConstruction* ctx, BagKind kind) : SafeKernel(ctx) {
     OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), kind));
   }
 
-  TF_TI_COMPUTE()
-
  private:
-  absl::Status TryCompute(OpKernelContext* ctx) {
+  absl::Status Run(OpKernelContext* ctx) override {
     TableReader table;
     TF_RETURN_IF_ERROR(table.Open(ctx, DataTypeToEnum<T>::value));
     BagLookUp<Element<T>, Index> lookup;
@@ -81,16 +73,14 @@ class EmbeddingBagOpOf : public EmbeddingBagOp<T, Index, Device> {
 };
 
 template <typename T, typename Index, typename Device>
-class EmbeddingBagsOp : public tensorflow::OpKernel {
+class EmbeddingBagsOp : public SafeKernel {
  public:
-  explicit EmbeddingBagsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit EmbeddingBagsOp(OpKernelConstruction* ctx) : SafeKernel(ctx) {
     OP_REQUIRES_OK(ctx, BagSpec::InitSeveral(Attributes(ctx), &specs_));
   }
 
-  TF_TI_COMPUTE()
-
  private:
-  absl::Status TryCompute(OpKernelContext* ctx) {
+  absl::Status Run(OpKernelContext* ctx) override {
     const int count = specs_.size();
     TableReader tables;
     TF_RETURN_IF_ERROR(tables.OpenAll(ctx, DataTypeToEnum<T>::value, specs_));
@@ -152,16 +142,14 @@ struct GradientInputs : BagGradients<E, Index> {
 bool IsUnused(OpKernelContext* ctx) { return !ctx->output_required(0) && !ctx->output_required(1); }
 
 template <typename T, typename Index>
-class EmbeddingBagGradOp : public tensorflow::OpKernel {
+class EmbeddingBagGradOp : public SafeKernel {
  public:
-  explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit EmbeddingBagGradOp(OpKernelConstruction* ctx) : SafeKernel(ctx) {
     OP_REQUIRES_OK(ctx, spec_.InitTableGradient(Attributes(ctx)));
   }
 
-  TF_TI_COMPUTE()
-
  private:
-  absl::Status TryCompute(OpKernelContext* ctx) {
+  absl::Status Run(OpKernelContext* ctx) override {
     using E = Element<T>;
     if (IsUnused(ctx)) return absl::OkStatus();
     GradientInputs<E, Index> inputs;
@@ -186,37 +174,17 @@ class EmbeddingBagGradOp : public tensorflow::OpKernel {
 // The number of rows that have a gradient is known when the GPU has sorted their ids. Only then can
 // the outputs be allocated. No thread waits meanwhile.
 template <typename T, typename Index>
-class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
+class GpuEmbeddingBagGradOp : public SafeAsyncKernel {
  public:
-  explicit GpuEmbeddingBagGradOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+  explicit GpuEmbeddingBagGradOp(OpKernelConstruction* ctx) : SafeAsyncKernel(ctx) {
     OP_REQUIRES_OK(ctx, spec_.InitTableGradient(Attributes(ctx)));
-  }
-
-  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
-    if (IsUnused(ctx)) return done();
-    auto run = std::make_shared<Run>(ctx);
-    absl::Status status = Start(ctx, run.get());
-    if (status.ok()) {
-      status = WhenDone(ctx, [ctx, run, done] {
-        {
-          // Only as long as needed: done() may go on with other kernels.
-          const ActiveGpu active(ctx);
-          const absl::Status status = Finish(ctx, run.get());
-          if (!status.ok()) ctx->SetStatus(status);
-        }
-        done();
-      });
-    }
-    if (status.ok()) return;
-    ctx->SetStatus(status);
-    done();
   }
 
  private:
   using E = Element<T>;
 
-  struct Run {
-    explicit Run(OpKernelContext* ctx) : gpu(ctx) {}
+  struct Call {
+    explicit Call(OpKernelContext* ctx) : gpu(ctx) {}
 
     KernelGpu gpu;
     GradientInputs<E, Index> inputs;
@@ -224,29 +192,45 @@ class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
     Tensor num_touched;  // on the host
   };
 
-  absl::Status Start(OpKernelContext* ctx, Run* run) const {
-    GradientInputs<E, Index>& inputs = run->inputs;
-    TF_RETURN_IF_ERROR(OfTable(spec_.number, inputs.Get(ctx, spec_)));
-    TF_RETURN_IF_ERROR(
-        OfTable(spec_.number, CheckValues(ctx, inputs.bags, inputs.num_emb, &run->gpu)));
-    const std::string problem =
-        run->gradient.Init(inputs.bags, inputs.weights, spec_.reduction, inputs.argmax,
-                           inputs.num_emb, inputs.width, &run->gpu);
-    TF_RETURN_IF_ERROR(ToStatus(OfTable(spec_.number, problem), &run->gpu));
-    TF_RETURN_IF_ERROR(
-        AllocateForGpu(ctx, tensorflow::DT_INT64, TensorShape({}), &run->num_touched));
-    return CudaStatus(CopyMemory(sizeof(int64_t), run->gradient.num_touched(),
-                                 run->num_touched.data(), &run->gpu));
+  absl::Status Start(OpKernelContext* ctx, const DoneCallback& done, bool* goes_on) override {
+    if (IsUnused(ctx)) return absl::OkStatus();
+    auto call = std::make_shared<Call>(ctx);
+    TF_RETURN_IF_ERROR(Enqueue(ctx, call.get()));
+    TF_RETURN_IF_ERROR(WhenDone(ctx, [this, ctx, call, done] {
+      {
+        // Only as long as needed: done() may go on with other kernels.
+        const ActiveGpu active(ctx);
+        ctx->SetStatus(CatchOutOfMemory(type_string(), [&] { return Finish(ctx, call.get()); }));
+      }
+      done();
+    }));
+    *goes_on = true;
+    return absl::OkStatus();
   }
 
-  static absl::Status Finish(OpKernelContext* ctx, Run* run) {
-    const int64_t count = *static_cast<const int64_t*>(run->num_touched.data());
+  absl::Status Enqueue(OpKernelContext* ctx, Call* call) const {
+    GradientInputs<E, Index>& inputs = call->inputs;
+    TF_RETURN_IF_ERROR(OfTable(spec_.number, inputs.Get(ctx, spec_)));
+    TF_RETURN_IF_ERROR(
+        OfTable(spec_.number, CheckValues(ctx, inputs.bags, inputs.num_emb, &call->gpu)));
+    const std::string problem =
+        call->gradient.Init(inputs.bags, inputs.weights, spec_.reduction, inputs.argmax,
+                            inputs.num_emb, inputs.width, &call->gpu);
+    TF_RETURN_IF_ERROR(ToStatus(OfTable(spec_.number, problem), &call->gpu));
+    TF_RETURN_IF_ERROR(
+        AllocateForGpu(ctx, tensorflow::DT_INT64, TensorShape({}), &call->num_touched));
+    return CudaStatus(CopyMemory(sizeof(int64_t), call->gradient.num_touched(),
+                                 call->num_touched.data(), &call->gpu));
+  }
+
+  static absl::Status Finish(OpKernelContext* ctx, Call* call) {
+    const int64_t count = *static_cast<const int64_t*>(call->num_touched.data());
     Index* rows;
     E* values;
-    TF_RETURN_IF_ERROR(run->inputs.AllocateOutputs(ctx, count, &rows, &values));
+    TF_RETURN_IF_ERROR(call->inputs.AllocateOutputs(ctx, count, &rows, &values));
     return ToStatus(
-        run->gradient.Compute(Elements<E>(*run->inputs.grad), count, &run->gpu, rows, values),
-        &run->gpu);
+        call->gradient.Compute(Elements<E>(*call->inputs.grad), count, &call->gpu, rows, values),
+        &call->gpu);
   }
 
   BagSpec spec_;
@@ -254,16 +238,14 @@ class GpuEmbeddingBagGradOp : public tensorflow::AsyncOpKernel {
 #endif
 
 template <typename T, typename Index, typename Device>
-class EmbeddingBagWeightsGradOp : public tensorflow::OpKernel {
+class EmbeddingBagWeightsGradOp : public SafeKernel {
  public:
-  explicit EmbeddingBagWeightsGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit EmbeddingBagWeightsGradOp(OpKernelConstruction* ctx) : SafeKernel(ctx) {
     OP_REQUIRES_OK(ctx, spec_.InitWeightsGradient(Attributes(ctx)));
   }
 
-  TF_TI_COMPUTE()
-
  private:
-  absl::Status TryCompute(OpKernelContext* ctx) {
+  absl::Status Run(OpKernelContext* ctx) override {
     using E = Element<T>;
     BagGradients<E, Index> given;
     TF_RETURN_IF_ERROR(given.Get(ctx, spec_));
@@ -289,12 +271,12 @@ class EmbeddingBagWeightsGradOp : public tensorflow::OpKernel {
   BagSpec spec_;
 };
 
-#define TF_TI_REGISTER(name, kernel, T, Index)                    \
-  REGISTER_KERNEL_BUILDER(Name("TfTi>" name)                      \
-                              .Device(tensorflow::DEVICE_CPU)     \
-                              .TypeConstraint<T>("T")             \
-                              .TypeConstraint<Index>("Tindices"), \
-                          kernel)
+#define TF_TI_REGISTER(name, kernel, T, Index)                  \
+  TF_TI_REGISTER_KERNEL(Name("TfTi>" name)                      \
+                            .Device(tensorflow::DEVICE_CPU)     \
+                            .TypeConstraint<T>("T")             \
+                            .TypeConstraint<Index>("Tindices"), \
+                        kernel)
 #define TF_TI_REGISTER_BAGS(prefix, T, Index)                                             \
   TF_TI_REGISTER(prefix "EmbeddingBags", (EmbeddingBagsOp<T, Index, Threads>), T, Index); \
   TF_TI_REGISTER(prefix "EmbeddingBagOffsets",                                            \
@@ -333,11 +315,11 @@ TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_BACKWARD);
 
 #if GOOGLE_CUDA
 // `builder` names the op, and its inputs that the host reads.
-#define TF_TI_REGISTER_GPU(builder, kernel, T, Index)             \
-  REGISTER_KERNEL_BUILDER(builder.Device(tensorflow::DEVICE_GPU)  \
-                              .TypeConstraint<T>("T")             \
-                              .TypeConstraint<Index>("Tindices"), \
-                          kernel)
+#define TF_TI_REGISTER_GPU(builder, kernel, T, Index)           \
+  TF_TI_REGISTER_KERNEL(builder.Device(tensorflow::DEVICE_GPU)  \
+                            .TypeConstraint<T>("T")             \
+                            .TypeConstraint<Index>("Tindices"), \
+                        kernel)
 #define TF_TI_BAGS_BUILDER(name) Name("TfTi>" name).HostMemory("default_index")
 #define TF_TI_REGISTER_GPU_BAGS(prefix, T, Index)                                                  \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBags").HostMemory("num_segments"),        \

@@ -9,6 +9,7 @@
 #include "cc/compute/bags/huge_pages.h"
 #include "cc/kernels/bags/bags.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/kernel.h"
 
 namespace tf_ti {
 namespace {
@@ -71,26 +72,28 @@ void AdviseOnce(OpKernelContext* ctx, Var* variable) {
 
 namespace {
 
-class AdviseHugePagesOp : public tensorflow::OpKernel {
+class AdviseHugePagesOp : public SafeKernel {
  public:
-  explicit AdviseHugePagesOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {}
+  using SafeKernel::SafeKernel;
 
-  void Compute(OpKernelContext* ctx) override {
-    if (OnGpu(ctx)) return;  // where pages are large anyway
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    if (OnGpu(ctx)) return absl::OkStatus();  // where pages are large anyway
     tensorflow::core::RefCountPtr<Var> variable;
-    OP_REQUIRES_OK(ctx, LookupVariable(ctx, 0, &variable));
+    TF_RETURN_IF_ERROR(LookupVariable(ctx, 0, &variable));
     const tensorflow::tf_shared_lock lock(*variable->mu());
     if (variable->is_initialized && tensorflow::DataTypeCanUseMemcpy(variable->tensor()->dtype())) {
       Advise(*variable->tensor());
     }
+    return absl::OkStatus();
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfTi>AdviseHugePages").Device(tensorflow::DEVICE_CPU),
-                        AdviseHugePagesOp);
+TF_TI_REGISTER_KERNEL(Name("TfTi>AdviseHugePages").Device(tensorflow::DEVICE_CPU),
+                      AdviseHugePagesOp);
 #if GOOGLE_CUDA
-REGISTER_KERNEL_BUILDER(Name("TfTi>AdviseHugePages").Device(tensorflow::DEVICE_GPU),
-                        AdviseHugePagesOp);
+TF_TI_REGISTER_KERNEL(Name("TfTi>AdviseHugePages").Device(tensorflow::DEVICE_GPU),
+                      AdviseHugePagesOp);
 #endif
 
 }  // namespace

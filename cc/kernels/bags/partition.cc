@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cc/kernels/bags/bags.h"
+#include "cc/kernels/kernel.h"
 #include "cc/kernels/threads.h"
 
 namespace tf_ti {
@@ -17,19 +18,14 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 template <typename Index, typename Local>
-class EmbeddingBagPartitionOp : public tensorflow::OpKernel {
+class EmbeddingBagPartitionOp : public SafeKernel {
  public:
-  explicit EmbeddingBagPartitionOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit EmbeddingBagPartitionOp(OpKernelConstruction* ctx) : SafeKernel(ctx) {
     OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx)));
   }
 
-  void Compute(OpKernelContext* ctx) override {
-    const absl::Status status = TryCompute(ctx);
-    if (!status.ok()) ctx->SetStatus(status);  // not OP_REQUIRES_OK, which would log it
-  }
-
  private:
-  absl::Status TryCompute(OpKernelContext* ctx) {
+  absl::Status Run(OpKernelContext* ctx) override {
     const int num_shards = spec_.num_shards;
     const Tensor& num_emb = ctx->input(0);
     TF_RETURN_IF_ERROR(CheckRank("num_emb", num_emb.shape(), 0));
@@ -77,12 +73,12 @@ class EmbeddingBagPartitionOp : public tensorflow::OpKernel {
   PartitionSpec spec_;
 };
 
-#define TF_TI_REGISTER(Index, Local)                             \
-  REGISTER_KERNEL_BUILDER(Name("TfTi>EmbeddingBagPartition")     \
-                              .Device(tensorflow::DEVICE_CPU)    \
-                              .TypeConstraint<Index>("Tindices") \
-                              .TypeConstraint<Local>("Tlocal"),  \
-                          EmbeddingBagPartitionOp<Index, Local>)
+#define TF_TI_REGISTER(Index, Local)                           \
+  TF_TI_REGISTER_KERNEL(Name("TfTi>EmbeddingBagPartition")     \
+                            .Device(tensorflow::DEVICE_CPU)    \
+                            .TypeConstraint<Index>("Tindices") \
+                            .TypeConstraint<Local>("Tlocal"),  \
+                        EmbeddingBagPartitionOp<Index, Local>)
 TF_TI_REGISTER(int32_t, int32_t);
 TF_TI_REGISTER(int32_t, int64_t);
 TF_TI_REGISTER(int64_t, int32_t);

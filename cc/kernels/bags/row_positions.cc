@@ -3,6 +3,7 @@
 #include <numeric>
 #include <vector>
 
+#include "cc/kernels/kernel.h"
 #include "cc/spec/shapes.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -63,17 +64,18 @@ class Rows {
 };
 
 template <typename Index>
-class RowPositionsOp : public tensorflow::OpKernel {
+class RowPositionsOp : public SafeKernel {
  public:
-  using OpKernel::OpKernel;
+  using SafeKernel::SafeKernel;
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     const Tensor& rows = ctx->input(1);
     const Tensor& indices = ctx->input(2);
-    OP_REQUIRES_OK(ctx, CheckRank("num_emb", ctx->input(0).shape(), 0));
-    OP_REQUIRES_OK(ctx, CheckRank("rows", rows.shape(), 1));
+    TF_RETURN_IF_ERROR(CheckRank("num_emb", ctx->input(0).shape(), 0));
+    TF_RETURN_IF_ERROR(CheckRank("rows", rows.shape(), 1));
     Tensor* positions = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, indices.shape(), &positions));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, indices.shape(), &positions));
     const int64_t num_emb = ctx->input(0).scalar<int64_t>()();
     const Rows<Index> known(rows, num_emb);
     const auto find = [&](Index index) {
@@ -81,17 +83,18 @@ class RowPositionsOp : public tensorflow::OpKernel {
     };
     const Index* const first = indices.flat<Index>().data();
     std::transform(first, first + indices.NumElements(), positions->flat<Index>().data(), find);
+    return absl::OkStatus();
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfTi>EmbeddingBagSlots")
-                            .Device(tensorflow::DEVICE_CPU)
-                            .TypeConstraint<int32_t>("Tindices"),
-                        RowPositionsOp<int32_t>);
-REGISTER_KERNEL_BUILDER(Name("TfTi>EmbeddingBagSlots")
-                            .Device(tensorflow::DEVICE_CPU)
-                            .TypeConstraint<int64_t>("Tindices"),
-                        RowPositionsOp<int64_t>);
+TF_TI_REGISTER_KERNEL(Name("TfTi>EmbeddingBagSlots")
+                          .Device(tensorflow::DEVICE_CPU)
+                          .TypeConstraint<int32_t>("Tindices"),
+                      RowPositionsOp<int32_t>);
+TF_TI_REGISTER_KERNEL(Name("TfTi>EmbeddingBagSlots")
+                          .Device(tensorflow::DEVICE_CPU)
+                          .TypeConstraint<int64_t>("Tindices"),
+                      RowPositionsOp<int64_t>);
 
 }  // namespace
 }  // namespace tf_ti

@@ -13,6 +13,7 @@
 #include "cc/kernels/bags/bags.h"
 #include "cc/kernels/bags/huge_pages.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/kernel.h"
 #include "cc/kernels/threads.h"
 #include "cc/spec/bags/update_spec.h"
 
@@ -99,9 +100,14 @@ class LockedVariables {
         }
       }
     }
-    for (const auto& variable : variables_) locked_.push_back(variable.get());
-    std::sort(locked_.begin(), locked_.end(), std::less<Var*>());
-    for (Var* variable : locked_) variable->mu()->lock();
+    std::vector<Var*> order;
+    for (const auto& variable : variables_) order.push_back(variable.get());
+    std::sort(order.begin(), order.end(), std::less<Var*>());
+    locked_.reserve(order.size());
+    for (Var* variable : order) {
+      variable->mu()->lock();
+      locked_.push_back(variable);
+    }
     for (size_t i = 0; i < names.size(); ++i) {
       if (!variables_[i]->is_initialized) {
         return absl::FailedPreconditionError(absl::StrCat(names[i], " is not initialized"));
@@ -137,38 +143,11 @@ absl::Status CheckType(const LockedVariables& variables, int i, DataType expecte
 // The basics of these ops: a variable with its slots, and rows with their gradients, or bags of
 // rows with the gradients of a look-up's output.
 template <typename T, typename Index, typename Device>
-class UpdateOp : public tensorflow::OpKernel {
+class UpdateOp : public SafeKernel {
  public:
-  UpdateOp(OpKernelConstruction* ctx, UpdateRule rule) : OpKernel(ctx) {
+  UpdateOp(OpKernelConstruction* ctx, UpdateRule rule) : SafeKernel(ctx) {
     OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), rule));
     names_.insert(names_.end(), spec_.slots.begin(), spec_.slots.end());
-  }
-
-  void Compute(OpKernelContext* ctx) override {
-    LockedVariables variables;
-    OP_REQUIRES_OK(ctx, variables.Lock(ctx, names_));
-    OP_REQUIRES_OK(ctx, CheckVariables(variables));
-    const Tensor& table = *variables.tensor(0);
-    OP_REQUIRES_OK(ctx, spec_.CheckGradients(InputShapes(ctx), table.shape()));
-    RowGradientsOf<E, Index> gradients;
-    if (spec_.bags.has_value()) {
-      OP_REQUIRES_OK(ctx, GetBags(ctx, &gradients));
-    } else {
-      GetRows(ctx, table, &gradients);
-    }
-    gradients.num_rows = table.dim_size(0);
-    gradients.width = Width(table);
-    for (int i = 0; i < spec_.num_numbers(); ++i) {
-      const Tensor& number = this->number(ctx, i);
-      OP_REQUIRES_OK(ctx, spec_.CheckNumber(i, number.shape(), number.dtype()));
-    }
-    OP_REQUIRES_OK(ctx, CheckNumbers(ctx));
-    OP_REQUIRES_OK(ctx, variables.MakeUnshared(ctx));
-    Device device(ctx);
-    OP_REQUIRES_OK(ctx, gradients.are_rows
-                            ? CheckRows(ctx, gradients.bags, gradients.num_rows, &device)
-                            : CheckValues(ctx, gradients.bags, gradients.num_rows, &device));
-    OP_REQUIRES_OK(ctx, ToStatus(Update(ctx, variables, gradients, &device), &device));
   }
 
  protected:
@@ -192,6 +171,33 @@ class UpdateOp : public tensorflow::OpKernel {
                              const RowGradientsOf<E, Index>& gradients, Device* device) const = 0;
 
  private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    LockedVariables variables;
+    TF_RETURN_IF_ERROR(variables.Lock(ctx, names_));
+    TF_RETURN_IF_ERROR(CheckVariables(variables));
+    const Tensor& table = *variables.tensor(0);
+    TF_RETURN_IF_ERROR(spec_.CheckGradients(InputShapes(ctx), table.shape()));
+    RowGradientsOf<E, Index> gradients;
+    if (spec_.bags.has_value()) {
+      TF_RETURN_IF_ERROR(GetBags(ctx, &gradients));
+    } else {
+      GetRows(ctx, table, &gradients);
+    }
+    gradients.num_rows = table.dim_size(0);
+    gradients.width = Width(table);
+    for (int i = 0; i < spec_.num_numbers(); ++i) {
+      const Tensor& number = this->number(ctx, i);
+      TF_RETURN_IF_ERROR(spec_.CheckNumber(i, number.shape(), number.dtype()));
+    }
+    TF_RETURN_IF_ERROR(CheckNumbers(ctx));
+    TF_RETURN_IF_ERROR(variables.MakeUnshared(ctx));
+    Device device(ctx);
+    TF_RETURN_IF_ERROR(gradients.are_rows
+                           ? CheckRows(ctx, gradients.bags, gradients.num_rows, &device)
+                           : CheckValues(ctx, gradients.bags, gradients.num_rows, &device));
+    return ToStatus(Update(ctx, variables, gradients, &device), &device);
+  }
+
   absl::Status CheckVariables(const LockedVariables& variables) const {
     const char* const others = spec_.bags.has_value() ? "gradients" : "values";
     TF_RETURN_IF_ERROR(CheckType(variables, 0, DataTypeToEnum<T>::value, others));
@@ -379,7 +385,7 @@ class AdagradUpdateOp : public UpdateOp<T, Index, Device> {
 };
 
 #define TF_TI_REGISTER_INDEX(device, computer, definition, Op, T, Index)                  \
-  REGISTER_KERNEL_BUILDER(                                                                \
+  TF_TI_REGISTER_KERNEL(                                                                  \
       definition.Device(device).TypeConstraint<T>("T").TypeConstraint<Index>("Tindices"), \
       Op<T, Index, computer>);
 #define TF_TI_REGISTER_BOTH(device, computer, definition, Op, T)     \

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_set.h"
 #include "cc/kernels/gpu.h"
 #include "cc/status.h"
@@ -66,10 +67,10 @@ absl::Status UseBody(FunctionLibraryRuntime* lib, const std::string& name, AttrS
                      const Use& use) {
   FunctionLibraryRuntime::Handle handle;
   TF_RETURN_IF_ERROR(lib->Instantiate(name, attrs, &handle));
+  const absl::Cleanup release = [&] { lib->ReleaseHandle(handle).IgnoreError(); };
   const tensorflow::FunctionBody* body = lib->GetFunctionBody(handle);
   const bool has_body = body != nullptr && body->graph != nullptr;
   if (has_body) use(*body);
-  lib->ReleaseHandle(handle).IgnoreError();
   return has_body ? absl::OkStatus()
                   : absl::InternalError(absl::StrCat("no body for function ", name));
 }
@@ -266,26 +267,30 @@ absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body)
     }
   }
   std::unique_lock<std::shared_mutex> lock(mu_);
-  std::unique_ptr<Body>& entry = bodies_[lib];
-  if (entry == nullptr) {
+  const auto found = bodies_.find(lib);
+  if (found == bodies_.end()) {
     auto made = std::make_unique<Body>();
     BodyTraits* const traits = made.get();
-    absl::Status status;
     if (traits_.has_value()) {
       *traits = *traits_;
     } else {
-      status = FindTraits(lib, function_, traits);
-    }
-    if (status.ok()) status = Instantiate(lib, function_, made.get());
-    if (!status.ok()) {
-      bodies_.erase(lib);
-      return status;
+      TF_RETURN_IF_ERROR(FindTraits(lib, function_, traits));
     }
     // A session keeps its stateful kernels for longer than its function libraries.
     made->is_ours = ctx->session_state() == nullptr;
-    entry = std::move(made);
+    // A place first: the handle would be lost if there were no memory for one.
+    const auto entry = bodies_.emplace(lib, nullptr).first;
+    const absl::Status status =
+        CatchOutOfMemory(function_.name(), [&] { return Instantiate(lib, function_, made.get()); });
+    if (!status.ok()) {
+      bodies_.erase(entry);
+      return status;
+    }
+    entry->second = std::move(made);
+    *body = entry->second.get();
+  } else {
+    *body = found->second.get();
   }
-  *body = entry.get();
   return absl::OkStatus();
 }
 

@@ -4,8 +4,9 @@
 
 #include <array>
 #include <cstdlib>
+#include <new>
 #include <string>
-#include <vector>
+#include <utility>
 
 namespace tf_ti {
 namespace {
@@ -40,24 +41,24 @@ class ThreadCache {
  public:
   ~ThreadCache() {
     current() = nullptr;
-    for (auto& blocks : blocks_) {
-      for (void* block : blocks) std::free(block);
+    for (Block*& first : blocks_) {
+      while (first != nullptr) std::free(std::exchange(first, first->next));
     }
   }
 
   void* Take(int size_class) {
-    std::vector<void*>& blocks = blocks_[size_class];
-    if (blocks.empty()) return nullptr;
-    void* block = blocks.back();
-    blocks.pop_back();
+    Block*& first = blocks_[size_class];
+    if (first == nullptr) return nullptr;
     kept_bytes_ -= BlockSize(size_class);
-    return block;
+    return std::exchange(first, first->next);
   }
 
+  // Takes no memory: that is freed where no exception may come out.
   bool Keep(int size_class, void* block) {
     if (kept_bytes_ + BlockSize(size_class) > kMostKeptBytes) return false;
     kept_bytes_ += BlockSize(size_class);
-    blocks_[size_class].push_back(block);
+    Block*& first = blocks_[size_class];
+    first = new (block) Block{first};
     return true;
   }
 
@@ -73,12 +74,17 @@ class ThreadCache {
   }
 
  private:
+  // A freed block, which holds the address of the next.
+  struct Block {
+    Block* next;
+  };
+
   static ThreadCache*& current() {
     thread_local ThreadCache* pointer = nullptr;
     return pointer;
   }
 
-  std::array<std::vector<void*>, kNumSizes> blocks_;
+  std::array<Block*, kNumSizes> blocks_ = {};
   size_t kept_bytes_ = 0;
 };
 

@@ -40,6 +40,9 @@ const char kLoopExecutor[] = "TF_TI_LOOP_EXECUTOR";
 
 namespace {
 
+// In errors, which the loop tells the iteration and the op's name.
+constexpr char kBody[] = "a loop's body";
+
 // A thread pool of one thread: kernels that are given it do their work on their own.
 struct OneThread {
   static const OneThread& Get() {
@@ -200,7 +203,8 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
   }
 
   absl::Status Run() override {
-    const absl::Status status = RunSteps();
+    const absl::Status status = CatchOutOfMemory(kBody, [this] { return RunSteps(); });
+    observed_ = nullptr;
     if (!status.ok()) {
       for (Tensor& value : values_) value = Tensor();
       for (Tensor& guard : guards_) guard = Tensor();
@@ -477,10 +481,9 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
       return status;
     }
     for (int i = 0; i < step.num_outputs; ++i) {
-      const TensorValue output = ctx.release_output(i);
-      if (output.tensor == nullptr) continue;
-      SetValue(step.first_value + i, std::move(*output.tensor));
-      delete output.tensor;
+      const std::unique_ptr<Tensor> output(ctx.release_output(i).tensor);
+      if (output == nullptr) continue;
+      SetValue(step.first_value + i, std::move(*output));
     }
     Release(releases);
     return absl::OkStatus();
@@ -520,6 +523,13 @@ class LoopExecutor : public Executor {
   }
 
   absl::Status Run(const Args& args) override {
+    return CatchOutOfMemory(kBody, [&] { return StartRun(args); });
+  }
+
+ private:
+  void RunAsyncInternal(const Args& args, DoneCallback done) override { done(Run(args)); }
+
+  absl::Status StartRun(const Args& args) {
     auto* frame = static_cast<BodyFrame*>(args.call_frame);
     if (frame->parameters.size() < schedule_.parameters.size()) {
       return InvalidArgument("expected ", schedule_.parameters.size(), " arguments, got ",
@@ -533,9 +543,6 @@ class LoopExecutor : public Executor {
     return frame->runner->Run();
   }
 
- private:
-  void RunAsyncInternal(const Args& args, DoneCallback done) override { done(Run(args)); }
-
   const LocalExecutorParams params_;
   LoopDevice device_;
   LoopDevice serial_device_;
@@ -548,10 +555,12 @@ class LoopExecutorFactory : public tensorflow::ExecutorFactory {
  public:
   absl::Status NewExecutor(const LocalExecutorParams& params, const tensorflow::Graph& graph,
                            std::unique_ptr<Executor>* executor) override {
-    auto made = std::make_unique<LoopExecutor>(params);
-    TF_RETURN_IF_ERROR(made->Init(graph));
-    *executor = std::move(made);
-    return absl::OkStatus();
+    return CatchOutOfMemory(kBody, [&] {
+      auto made = std::make_unique<LoopExecutor>(params);
+      TF_RETURN_IF_ERROR(made->Init(graph));
+      *executor = std::move(made);
+      return absl::OkStatus();
+    });
   }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/kernel.h"
 #include "cc/kernels/loops/tensors.h"
 #include "cc/spec/shapes.h"
 #include "cc/status.h"
@@ -91,15 +92,21 @@ absl::Status GetHistory(const Tensor& tensor, const std::string& what, const His
   return absl::OkStatus();
 }
 
-Tensor HistoryTensor(History history) {
-  Tensor tensor(tensorflow::DT_VARIANT, TensorShape({}));
-  tensor.scalar<Variant>()() = std::move(history);
+namespace {
+
+Tensor VariantTensor(Variant value) {
+  Tensor tensor = HostTensor(tensorflow::DT_VARIANT, TensorShape({}));
+  tensor.scalar<Variant>()() = std::move(value);
   return tensor;
 }
 
+}  // namespace
+
+Tensor HistoryTensor(History history) { return VariantTensor(std::move(history)); }
+
 namespace {
 
-absl::Status ZerosLikeHistory(OpKernelContext* ctx, const History& x, History* y) {
+absl::Status MakeZerosLike(OpKernelContext* ctx, const History& x, History* y) {
   std::vector<Tensor> zeros(x.tensors().size());
   for (size_t i = 0; i < zeros.size(); ++i) {
     const Tensor& like = x.tensors()[i];
@@ -110,7 +117,7 @@ absl::Status ZerosLikeHistory(OpKernelContext* ctx, const History& x, History* y
   return absl::OkStatus();
 }
 
-absl::Status AddHistories(OpKernelContext* ctx, const History& a, const History& b, History* out) {
+absl::Status Add(OpKernelContext* ctx, const History& a, const History& b, History* out) {
   if (a.tensors().size() != b.tensors().size()) {
     return InvalidArgument("cannot add a sequence of ", a.tensors().size(), " tensors and one of ",
                            b.tensors().size());
@@ -134,6 +141,14 @@ absl::Status AddHistories(OpKernelContext* ctx, const History& a, const History&
   return absl::OkStatus();
 }
 
+// The functions that kernels of TensorFlow call.
+absl::Status ZerosLikeHistory(OpKernelContext* ctx, const History& x, History* y) {
+  return CatchOutOfMemory(ctx->op_kernel().type_string(), [&] { return MakeZerosLike(ctx, x, y); });
+}
+absl::Status AddHistories(OpKernelContext* ctx, const History& a, const History& b, History* out) {
+  return CatchOutOfMemory(ctx->op_kernel().type_string(), [&] { return Add(ctx, a, b, out); });
+}
+
 REGISTER_UNARY_VARIANT_DECODE_FUNCTION(History, History::kTypeName);
 REGISTER_UNARY_VARIANT_UNARY_OP_FUNCTION(tensorflow::ZEROS_LIKE_VARIANT_UNARY_OP,
                                          tensorflow::DEVICE_CPU, History, ZerosLikeHistory);
@@ -149,14 +164,16 @@ REGISTER_UNARY_VARIANT_BINARY_OP_FUNCTION(tensorflow::ADD_VARIANT_BINARY_OP, ten
 // A copy of a history on another device. What lives on the host is shared.
 absl::Status CopyHistory(const History& from, History* to,
                          const tensorflow::UnaryVariantOpRegistry::AsyncTensorDeviceCopyFn& copy) {
-  std::vector<Tensor> tensors = from.tensors();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (LivesOnHost(tensors[i].dtype())) continue;
-    tensors[i] = Tensor(tensors[i].dtype());
-    TF_RETURN_IF_ERROR(copy(from.tensors()[i], &tensors[i]));
-  }
-  *to = History(std::move(tensors));
-  return absl::OkStatus();
+  return CatchOutOfMemory("a copy to another device", [&] {
+    std::vector<Tensor> tensors = from.tensors();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (LivesOnHost(tensors[i].dtype())) continue;
+      tensors[i] = Tensor(tensors[i].dtype());
+      TF_RETURN_IF_ERROR(copy(from.tensors()[i], &tensors[i]));
+    }
+    *to = History(std::move(tensors));
+    return absl::OkStatus();
+  });
 }
 
 #define TF_TI_REGISTER_COPY(direction)                  \
@@ -168,76 +185,81 @@ TF_TI_REGISTER_COPY(DEVICE_TO_DEVICE);
 #endif
 
 // Splits a tensor along an axis into pieces that have the extents of a history's elements.
-class HistorySplitOp : public tensorflow::OpKernel {
+class HistorySplitOp : public SafeKernel {
  public:
-  explicit HistorySplitOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit HistorySplitOp(OpKernelConstruction* ctx) : SafeKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
   }
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     const Tensor& tensor = ctx->input(0);
     const History* like;
-    OP_REQUIRES_OK(ctx, GetHistory(ctx->input(1), "SequenceSplit: like", &like));
+    TF_RETURN_IF_ERROR(GetHistory(ctx->input(1), "SequenceSplit: like", &like));
     int64_t axis;
-    OP_REQUIRES_OK(ctx, ResolveAxis("tensor", axis_, "a tensor", tensor.dims(), &axis));
+    TF_RETURN_IF_ERROR(ResolveAxis("tensor", axis_, "a tensor", tensor.dims(), &axis));
     PieceReader reader;
-    OP_REQUIRES_OK(ctx, reader.Init(tensor, axis, /*remove_axis=*/false));
+    TF_RETURN_IF_ERROR(reader.Init(tensor, axis, /*remove_axis=*/false));
     const int64_t count = like->tensors().size();
     std::vector<Tensor> pieces(count);
     int64_t at = 0;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t k = reverse_ ? count - 1 - i : i;
       const Tensor& element = like->tensors()[k];
-      OP_REQUIRES(ctx, element.dims() == tensor.dims(),
-                  InvalidArgument("SequenceSplit: element ", k, " has shape ",
-                                  element.shape().DebugString(), ", the tensor ",
-                                  tensor.shape().DebugString()));
+      if (element.dims() != tensor.dims()) {
+        return InvalidArgument("SequenceSplit: element ", k, " has shape ",
+                               element.shape().DebugString(), ", the tensor ",
+                               tensor.shape().DebugString());
+      }
       const int64_t size = element.dim_size(axis);
-      OP_REQUIRES(ctx, size <= tensor.dim_size(axis) - at,
-                  InvalidArgument("SequenceSplit: the elements are longer than the tensor's ",
-                                  tensor.dim_size(axis), " along axis ", axis));
-      OP_REQUIRES_OK(ctx, reader.Read(ctx, at, size, &pieces[k]));
+      if (size > tensor.dim_size(axis) - at) {
+        return InvalidArgument("SequenceSplit: the elements are longer than the tensor's ",
+                               tensor.dim_size(axis), " along axis ", axis);
+      }
+      TF_RETURN_IF_ERROR(reader.Read(ctx, at, size, &pieces[k]));
       at += size;
     }
-    OP_REQUIRES(ctx, at == tensor.dim_size(axis),
-                InvalidArgument("SequenceSplit: the elements cover ", at, " of ",
-                                tensor.dim_size(axis), " along axis ", axis));
+    if (at != tensor.dim_size(axis)) {
+      return InvalidArgument("SequenceSplit: the elements cover ", at, " of ",
+                             tensor.dim_size(axis), " along axis ", axis);
+    }
     ctx->set_output(0, HistoryTensor(History(std::move(pieces))));
+    return absl::OkStatus();
   }
 
- private:
   int64_t axis_;
   bool reverse_;
 };
 
 // Concatenates the elements of a history; the inverse of HistorySplit.
-class HistoryConcatOp : public tensorflow::OpKernel {
+class HistoryConcatOp : public SafeKernel {
  public:
-  explicit HistoryConcatOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit HistoryConcatOp(OpKernelConstruction* ctx) : SafeKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("axis", &axis_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dtype", &dtype_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("element_shape", &element_shape_));
   }
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     const History* history;
-    OP_REQUIRES_OK(ctx, GetHistory(ctx->input(0), "SequenceConcat: sequence", &history));
+    TF_RETURN_IF_ERROR(GetHistory(ctx->input(0), "SequenceConcat: sequence", &history));
     std::vector<Tensor> pieces = history->tensors();
     for (const Tensor& piece : pieces) {
-      OP_REQUIRES(
-          ctx, piece.dtype() == dtype_,
-          InvalidArgument("SequenceConcat: expected elements of type ",
-                          tensorflow::DataTypeString(dtype_), ", got ", piece.DebugString()));
+      if (piece.dtype() != dtype_) {
+        return InvalidArgument("SequenceConcat: expected elements of type ",
+                               tensorflow::DataTypeString(dtype_), ", got ", piece.DebugString());
+      }
     }
     if (reverse_) std::reverse(pieces.begin(), pieces.end());
     Tensor out;
-    OP_REQUIRES_OK(ctx, ConcatPieces(ctx, pieces, dtype_, element_shape_, axis_, &out));
+    TF_RETURN_IF_ERROR(ConcatPieces(ctx, pieces, dtype_, element_shape_, axis_, &out));
     ctx->set_output(0, out);
+    return absl::OkStatus();
   }
 
- private:
   int64_t axis_;
   bool reverse_;
   tensorflow::DataType dtype_;
@@ -269,24 +291,26 @@ absl::Status TakeLane(OpKernelContext* ctx, const Tensor& tensor, int64_t at, in
   return absl::OkStatus();
 }
 
-class HistoryUnstackOp : public tensorflow::OpKernel {
+class HistoryUnstackOp : public SafeKernel {
  public:
-  using OpKernel::OpKernel;
+  using SafeKernel::SafeKernel;
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     const Tensor& count = ctx->input(1);
-    OP_REQUIRES(
-        ctx, count.dims() == 0 && count.scalar<int32_t>()() >= 0,
-        InvalidArgument("SequenceUnstack: count must be a scalar that is not negative, got ",
-                        count.DebugString()));
+    if (count.dims() != 0 || count.scalar<int32_t>()() < 0) {
+      return InvalidArgument("SequenceUnstack: count must be a scalar that is not negative, got ",
+                             count.DebugString());
+    }
     const int64_t size = count.scalar<int32_t>()();
     Tensor* lanes;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({size}), &lanes));
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({size}), &lanes));
     for (int64_t i = 0; i < size; ++i) {
       Tensor lane;
-      OP_REQUIRES_OK(ctx, TakeLane(ctx, ctx->input(0), i, size, &lane));
+      TF_RETURN_IF_ERROR(TakeLane(ctx, ctx->input(0), i, size, &lane));
       lanes->vec<Variant>()(i) = lane.scalar<Variant>()();
     }
+    return absl::OkStatus();
   }
 };
 
@@ -333,44 +357,45 @@ absl::Status StackLanes(OpKernelContext* ctx, const std::vector<Tensor>& lanes, 
   return absl::OkStatus();
 }
 
-class HistoryStackOp : public tensorflow::OpKernel {
+class HistoryStackOp : public SafeKernel {
  public:
-  using OpKernel::OpKernel;
+  using SafeKernel::SafeKernel;
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     const Tensor& histories = ctx->input(0);
-    OP_REQUIRES(ctx, histories.dims() == 1,
-                InvalidArgument("SequenceStack: sequences must be a vector, got shape ",
-                                histories.shape().DebugString()));
+    if (histories.dims() != 1) {
+      return InvalidArgument("SequenceStack: sequences must be a vector, got shape ",
+                             histories.shape().DebugString());
+    }
     std::vector<Tensor> lanes;
     for (int64_t i = 0; i < histories.dim_size(0); ++i) {
-      lanes.emplace_back(tensorflow::DT_VARIANT, TensorShape({}));
-      lanes.back().scalar<Variant>()() = histories.vec<Variant>()(i);
+      lanes.push_back(VariantTensor(histories.vec<Variant>()(i)));
     }
     Tensor stack = HistoryTensor(History());
-    if (!lanes.empty()) OP_REQUIRES_OK(ctx, StackLanes(ctx, lanes, &stack));
+    if (!lanes.empty()) TF_RETURN_IF_ERROR(StackLanes(ctx, lanes, &stack));
     ctx->set_output(0, stack);
+    return absl::OkStatus();
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceSplit").Device(tensorflow::DEVICE_CPU), HistorySplitOp);
-REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceConcat").Device(tensorflow::DEVICE_CPU),
-                        HistoryConcatOp);
-REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceUnstack").Device(tensorflow::DEVICE_CPU),
-                        HistoryUnstackOp);
-REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceStack").Device(tensorflow::DEVICE_CPU), HistoryStackOp);
+TF_TI_REGISTER_KERNEL(Name("TfTi>SequenceSplit").Device(tensorflow::DEVICE_CPU), HistorySplitOp);
+TF_TI_REGISTER_KERNEL(Name("TfTi>SequenceConcat").Device(tensorflow::DEVICE_CPU), HistoryConcatOp);
+TF_TI_REGISTER_KERNEL(Name("TfTi>SequenceUnstack").Device(tensorflow::DEVICE_CPU),
+                      HistoryUnstackOp);
+TF_TI_REGISTER_KERNEL(Name("TfTi>SequenceStack").Device(tensorflow::DEVICE_CPU), HistoryStackOp);
 
 #if GOOGLE_CUDA
-REGISTER_KERNEL_BUILDER(
+TF_TI_REGISTER_KERNEL(
     Name("TfTi>SequenceUnstack").Device(tensorflow::DEVICE_GPU).HostMemory("count"),
     HistoryUnstackOp);
-REGISTER_KERNEL_BUILDER(Name("TfTi>SequenceStack").Device(tensorflow::DEVICE_GPU), HistoryStackOp);
+TF_TI_REGISTER_KERNEL(Name("TfTi>SequenceStack").Device(tensorflow::DEVICE_GPU), HistoryStackOp);
 // The types whose values do not live on the host.
 #define TF_TI_REGISTER_GPU(T)                                                                \
-  REGISTER_KERNEL_BUILDER(                                                                   \
+  TF_TI_REGISTER_KERNEL(                                                                     \
       Name("TfTi>SequenceSplit").Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("T"),      \
       HistorySplitOp);                                                                       \
-  REGISTER_KERNEL_BUILDER(                                                                   \
+  TF_TI_REGISTER_KERNEL(                                                                     \
       Name("TfTi>SequenceConcat").Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("dtype"), \
       HistoryConcatOp);
 TF_CALL_NUMBER_TYPES_NO_INT32(TF_TI_REGISTER_GPU)

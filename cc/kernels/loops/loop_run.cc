@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <limits>
 #include <utility>
 
@@ -27,16 +26,6 @@ namespace {
 absl::Status Naming(const std::string& label, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(label, ": ", status.message()));
-}
-
-absl::Status Resize(int64_t size, const std::string& label, std::vector<Tensor>* tensors) {
-  try {
-    tensors->resize(size);
-  } catch (const std::exception&) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(label, ": no memory for the values of ", size, " iterations"));
-  }
-  return absl::OkStatus();
 }
 
 // The pieces that there is memory for at first where a condition ends the loop.
@@ -284,7 +273,7 @@ absl::Status LoopRun::Record(int i, const Tensor& value) {
   const int64_t k = Index() / stride;
   if (static_cast<int64_t>(state.pieces.size()) <= k) {
     const int64_t size = spec_.has_condition ? k + 1 : (count() - 1) / stride + 1;
-    TF_RETURN_IF_ERROR(Resize(size, spec_.outputs[i].label, &state.pieces));
+    state.pieces.resize(size);
   }
   state.pieces[k] = value;
   return absl::OkStatus();
@@ -393,7 +382,7 @@ absl::Status LoopRun::Place(int i, const Tensor& value) {
       return PlacePiece(ctx_, value, state.axis, position * state.extent, &state.tensor);
     }
     // Pieces of differing extents: their positions are known only at the end.
-    TF_RETURN_IF_ERROR(Resize(count(), output.label, &state.pieces));
+    state.pieces.resize(count());
     PieceReader reader;
     TF_RETURN_IF_ERROR(reader.Init(state.tensor, state.axis, /*remove_axis=*/false));
     for (int64_t t = 0; t < iteration_; ++t) {

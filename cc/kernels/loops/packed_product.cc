@@ -36,7 +36,7 @@ bool PackedProduct::ComputeAs(OpKernelContext* ctx) {
     const int64_t stride = tensor.dim_size(1);
     return Matrix<T>{tensor.flat<T>().data(), transpose ? 1 : stride, transpose ? stride : 1};
   };
-  if (panels_.NumElements() == 0) {
+  if (!std::holds_alternative<PackedMatrix<T>>(matrix_)) {
     const tensorflow::TensorShape size({PackedMatrix<T>::Size(depth, num_columns)});
     const absl::Status status = ctx->allocate_temp(right.dtype(), size, &panels_);
     if (!status.ok()) return false;

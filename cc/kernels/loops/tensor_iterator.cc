@@ -6,6 +6,7 @@
 
 #include "cc/kernels/function.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/kernel.h"
 #include "cc/kernels/loops/loop_run.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/cancellation.h"
@@ -79,7 +80,7 @@ class AsyncRun {
   }
 
   void Start() {
-    const absl::Status status = run_.Start();
+    const absl::Status status = Catch([this] { return run_.Start(); });
     if (status.ok()) {
       Iterate();
     } else {
@@ -90,16 +91,26 @@ class AsyncRun {
  private:
   enum Progress { kRunning, kReturned, kCompleted };
 
+  // Most is called by whatever thread completes an iteration.
+  template <typename Function>
+  absl::Status Catch(const Function& function) const {
+    return CatchOutOfMemory(ctx_->op_kernel().type_string(), function);
+  }
+
+  absl::Status Enter() {
+    TF_RETURN_IF_ERROR(CheckCancelled(ctx_));
+    absl::Status status = run_.Enter();
+    return status.ok() ? status : run_.AtIteration(std::move(status));
+  }
+
   // An iteration that completes inside Run is continued by this loop, not by the callback, so that
   // the stack does not grow with the number of iterations.
   void Iterate() {
     while (!run_.done()) {
-      absl::Status status = CheckCancelled(ctx_);
-      if (!status.ok()) return Finish(status);
       // Ends before the iteration does where another thread completes it.
       const TraceMe trace([this] { return run_.TraceName(); }, tsl::profiler::kInfo);
-      status = run_.Enter();
-      if (!status.ok()) return Finish(run_.AtIteration(std::move(status)));
+      const absl::Status status = Catch([this] { return Enter(); });
+      if (!status.ok()) return Finish(status);
       progress_ = kRunning;
       Run([this](const absl::Status& status) {
         status_ = status;
@@ -110,7 +121,7 @@ class AsyncRun {
       if (progress_.exchange(kReturned) != kCompleted) return;
       if (!Complete()) return;
     }
-    Finish(run_.Finish());
+    Finish(Catch([this] { return run_.Finish(); }));
   }
 
   void Run(FunctionLibraryRuntime::DoneCallback done) {
@@ -127,10 +138,12 @@ class AsyncRun {
 
   // Ends an iteration; false if it ended the loop, and with it this object.
   bool Complete() {
-    if (status_.ok()) status_ = run_.Leave();
-    if (status_.ok()) return true;
-    Finish(run_.AtIteration(status_));
-    return false;
+    const absl::Status status = Catch([this] {
+      if (status_.ok()) status_ = run_.Leave();
+      return status_.ok() ? status_ : run_.AtIteration(status_);
+    });
+    if (!status.ok()) Finish(status);
+    return status.ok();
   }
 
   void Finish(const absl::Status& status) {
@@ -172,25 +185,22 @@ class Loop {
     return RunSynchronously(spec_, *body, condition, ctx);
   }
 
-  // Calls done() at once or later.
-  void RunAsync(OpKernelContext* ctx, tensorflow::AsyncOpKernel::DoneCallback done) {
+  // See SafeAsyncKernel.
+  absl::Status Start(OpKernelContext* ctx, const tensorflow::AsyncOpKernel::DoneCallback& done,
+                     bool* goes_on) {
     const Body *body, *condition;
-    absl::Status status = Find(ctx, &body, &condition);
-    if (status.ok()) {
-      if (!body->synchronous || (condition != nullptr && !condition->synchronous)) {
-        (new AsyncRun(spec_, *body, condition, ctx, std::move(done)))->Start();
-        return;
-      }
-      // TensorFlow's executors trace asynchronous kernels too, but profiles leave that out by
-      // default.
-      const TraceMe trace([ctx] { return ctx->op_kernel().TraceString(*ctx, /*verbose=*/false); },
-                          tsl::profiler::kInfo);
-      status = RunSynchronously(spec_, *body, condition, ctx);
+    TF_RETURN_IF_ERROR(Find(ctx, &body, &condition));
+    if (!body->synchronous || (condition != nullptr && !condition->synchronous)) {
+      auto* const run = new AsyncRun(spec_, *body, condition, ctx, done);
+      *goes_on = true;
+      run->Start();
+      return absl::OkStatus();
     }
-    // Not OP_REQUIRES_OK, which logs. The graph optimiser tries to run loops over constants, and
-    // nobody needs to know when that fails.
-    ctx->SetStatus(status);
-    done();
+    // TensorFlow's executors trace asynchronous kernels too, but profiles leave that out by
+    // default.
+    const TraceMe trace([ctx] { return ctx->op_kernel().TraceString(*ctx, /*verbose=*/false); },
+                        tsl::profiler::kInfo);
+    return RunSynchronously(spec_, *body, condition, ctx);
   }
 
  private:
@@ -205,43 +215,42 @@ class Loop {
   BodyCache condition_;
 };
 
-class AsyncLoopOp : public tensorflow::AsyncOpKernel {
+class AsyncLoopOp : public SafeAsyncKernel {
  public:
   AsyncLoopOp(OpKernelConstruction* ctx, std::unique_ptr<Loop> loop)
-      : AsyncOpKernel(ctx), loop_(std::move(loop)) {}
-
-  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
-    loop_->RunAsync(ctx, std::move(done));
-  }
+      : SafeAsyncKernel(ctx), loop_(std::move(loop)) {}
 
  private:
+  absl::Status Start(OpKernelContext* ctx, const DoneCallback& done, bool* goes_on) override {
+    return loop_->Start(ctx, done, goes_on);
+  }
+
   const std::unique_ptr<Loop> loop_;
 };
 
 // After an asynchronous kernel TensorFlow wakes other threads to go on with what reads its results,
 // which takes longer than short loops do.
-class LoopOp : public tensorflow::OpKernel {
+class LoopOp : public SafeKernel {
  public:
   LoopOp(OpKernelConstruction* ctx, std::unique_ptr<Loop> loop)
-      : OpKernel(ctx), loop_(std::move(loop)) {}
-
-  void Compute(OpKernelContext* ctx) override {
-    // Not OP_REQUIRES_OK: see above.
-    ctx->SetStatus(loop_->Run(ctx));
-  }
+      : SafeKernel(ctx), loop_(std::move(loop)) {}
 
  private:
+  absl::Status Run(OpKernelContext* ctx) override { return loop_->Run(ctx); }
+
   const std::unique_ptr<Loop> loop_;
 };
 
 OpKernel* MakeLoopOp(OpKernelConstruction* ctx) {
-  auto loop = std::make_unique<Loop>();
-  ctx->SetStatus(loop->Init(ctx));
-  const bool is_on_cpu = ctx->device_type() == tensorflow::DEVICE_CPU;
-  if (ctx->status().ok() && is_on_cpu && loop->IsSynchronous(ctx->function_library())) {
-    return new LoopOp(ctx, std::move(loop));
-  }
-  return new AsyncLoopOp(ctx, std::move(loop));
+  return MakeKernel(ctx, [ctx]() -> OpKernel* {
+    auto loop = std::make_unique<Loop>();
+    ctx->SetStatus(loop->Init(ctx));
+    const bool is_on_cpu = ctx->device_type() == tensorflow::DEVICE_CPU;
+    if (ctx->status().ok() && is_on_cpu && loop->IsSynchronous(ctx->function_library())) {
+      return AsOpKernel(new LoopOp(ctx, std::move(loop)));
+    }
+    return AsOpKernel(new AsyncLoopOp(ctx, std::move(loop)));
+  });
 }
 
 [[maybe_unused]] const bool registered = [] {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "cc/compute/loops/blocks.h"
 #include "cc/compute/loops/pieces_gpu.h"
@@ -215,6 +216,12 @@ absl::Status ConcatPieces(OpKernelContext* ctx, const std::vector<Tensor>& piece
     begin += piece.dim_size(at);
   }
   return absl::OkStatus();
+}
+
+Tensor HostTensor(DataType dtype, const TensorShape& shape) {
+  Tensor tensor(dtype, shape);
+  if (!tensor.IsInitialized()) throw std::bad_alloc();
+  return tensor;
 }
 
 DataType SumType(DataType dtype) {

@@ -63,6 +63,9 @@ absl::Status ConcatPieces(tensorflow::OpKernelContext* ctx,
                           const tensorflow::PartialTensorShape& element_shape, int64_t axis,
                           tensorflow::Tensor* result);
 
+// A tensor in the host's memory. Throws std::bad_alloc where there is none.
+tensorflow::Tensor HostTensor(tensorflow::DataType dtype, const tensorflow::TensorShape& shape);
+
 // The type in which values of `dtype` are summed: half precision sums in float.
 tensorflow::DataType SumType(tensorflow::DataType dtype);
 

@@ -1,11 +1,9 @@
 #include "cc/kernels/recurrent/call.h"
 
 #include <algorithm>
-#include <new>
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "cc/status.h"
 
 namespace tf_ti {
@@ -111,13 +109,7 @@ absl::Status RunRecurrentOp(const CellSpec& spec, const SequenceSizes& sizes,
     gradient.db = out(spec.has_bias);
     if (args.recurrent_b != nullptr) gradient.drecurrent_b = gradient.db + columns;
   }
-  try {
-    spec.is_gradient ? RunSequenceGradient(gradient, parallel) : RunSequence(args, parallel);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat("out of memory for a sequence of ",
-                                                     sizes.num_steps, " steps, ", sizes.batch,
-                                                     " rows and ", sizes.hidden, " hidden units"));
-  }
+  spec.is_gradient ? RunSequenceGradient(gradient, parallel) : RunSequence(args, parallel);
   return args.goes_on() ? absl::OkStatus() : absl::CancelledError("the sequence was cancelled");
 }
 

@@ -6,6 +6,7 @@
 
 #include "cc/kernels/function.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/kernel.h"
 #include "cc/kernels/recurrent/call.h"
 #include "cc/kernels/threads.h"
 #include "cc/spec/recurrent/cell_spec.h"
@@ -150,23 +151,21 @@ class NativeSequence {
 };
 
 template <typename T, typename S, bool is_gradient>
-class RecurrentSequenceOp : public tensorflow::OpKernel {
+class RecurrentSequenceOp : public SafeKernel {
  public:
-  explicit RecurrentSequenceOp(tensorflow::OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit RecurrentSequenceOp(tensorflow::OpKernelConstruction* ctx) : SafeKernel(ctx) {
     OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), is_gradient));
   }
 
-  void Compute(OpKernelContext* ctx) override {
-    OP_REQUIRES_OK(ctx, (NativeSequence<T, S>(spec_, ctx).Run()));
-  }
-
  private:
+  absl::Status Run(OpKernelContext* ctx) override { return NativeSequence<T, S>(spec_, ctx).Run(); }
+
   CellSpec spec_;
 };
 
-#define TF_TI_REGISTER_OP(device, kernel, name, is_gradient, T, S)                                 \
-  REGISTER_KERNEL_BUILDER(Name(name).Device(device).TypeConstraint<T>("T").TypeConstraint<S>("S"), \
-                          kernel<T, S, is_gradient>)
+#define TF_TI_REGISTER_OP(device, kernel, name, is_gradient, T, S)                               \
+  TF_TI_REGISTER_KERNEL(Name(name).Device(device).TypeConstraint<T>("T").TypeConstraint<S>("S"), \
+                        kernel<T, S, is_gradient>)
 #define TF_TI_REGISTER(device, kernel, T, S)                                \
   TF_TI_REGISTER_OP(device, kernel, "TfTi>RecurrentSequence", false, T, S); \
   TF_TI_REGISTER_OP(device, kernel, "TfTi>RecurrentSequenceGrad", true, T, S)
@@ -179,9 +178,9 @@ TF_TI_REGISTER(tensorflow::DEVICE_CPU, RecurrentSequenceOp, tensorflow::bfloat16
 
 // Calls the function that is the op's loop, or computes on the processor where there is none.
 template <typename T, typename S, bool is_gradient>
-class RecurrentLoopOp : public tensorflow::AsyncOpKernel {
+class RecurrentLoopOp : public SafeAsyncKernel {
  public:
-  explicit RecurrentLoopOp(tensorflow::OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+  explicit RecurrentLoopOp(tensorflow::OpKernelConstruction* ctx) : SafeAsyncKernel(ctx) {
     OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), is_gradient));
     std::vector<tensorflow::NameAttrList> loop;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("loop", &loop));
@@ -191,20 +190,20 @@ class RecurrentLoopOp : public tensorflow::AsyncOpKernel {
     if (has_loop_) loop_.Init(loop[0]);
   }
 
-  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
-    if (!has_loop_) {
-      OP_REQUIRES_OK_ASYNC(ctx, (NativeSequence<T, S>(spec_, ctx).Run()), done);
-      return done();
-    }
-    loop_.Run(ctx, [ctx, done = std::move(done)](absl::Status status,
-                                                 const std::vector<Tensor>& results) {
-      if (status.ok()) status = SetOutputs(ctx, results);
+ private:
+  absl::Status Start(OpKernelContext* ctx, const DoneCallback& done, bool* goes_on) override {
+    if (!has_loop_) return NativeSequence<T, S>(spec_, ctx).Run();
+    loop_.Run(ctx, [this, ctx, done](absl::Status status, const std::vector<Tensor>& results) {
+      if (status.ok()) {
+        status = CatchOutOfMemory(type_string(), [&] { return SetOutputs(ctx, results); });
+      }
       ctx->SetStatus(status);
       done();
     });
+    *goes_on = true;
+    return absl::OkStatus();
   }
 
- private:
   static absl::Status SetOutputs(OpKernelContext* ctx, const std::vector<Tensor>& results) {
     const int count = results.size();
     for (int i = 0; i < ctx->num_outputs(); ++i) {

@@ -98,11 +98,10 @@ std::string RunFor(const Call& call) {
 #undef TF_TI_CASE
 
 template <template <typename T, typename Index> class Kind, Types types>
-ffi::Error Handle(ffi::ThreadPool thread_pool, ffi::RemainingArgs args, ffi::RemainingRets results,
-                  ffi::Dictionary attributes) {
+absl::Status Handle(ffi::ThreadPool thread_pool, ffi::RemainingArgs args,
+                    ffi::RemainingRets results, ffi::Dictionary attributes) {
   const std::string problem = RunFor<Kind, types>({thread_pool, args, results, attributes});
-  if (problem.empty()) return ffi::Error::Success();
-  return ffi::Error(ffi::ErrorCode::kInvalidArgument, problem);
+  return problem.empty() ? absl::OkStatus() : InvalidArgument(problem);
 }
 
 }  // namespace tf_ti

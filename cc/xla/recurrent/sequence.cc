@@ -84,8 +84,8 @@ void FromAttribute(int64_t value, T* field) {
   *field = static_cast<T>(value);
 }
 
-ffi::Error Run(ffi::ThreadPool thread_pool, ffi::RemainingArgs args, ffi::RemainingRets results,
-               ffi::Dictionary attributes) {
+absl::Status Run(ffi::ThreadPool thread_pool, ffi::RemainingArgs args, ffi::RemainingRets results,
+                 ffi::Dictionary attributes) {
   CellSpec spec;
   SequenceSizes sizes;
   ForFields(spec, sizes, [&](const char* name, auto& field) {
@@ -101,12 +101,8 @@ ffi::Error Run(ffi::ThreadPool thread_pool, ffi::RemainingArgs args, ffi::Remain
   }
   Threads threads = ThreadsOf(&thread_pool);
   const bool is_wide = args.get<ffi::AnyBuffer>(0)->element_type() == ffi::DataType::F64;
-  const absl::Status status =
-      (is_wide
-           ? RunRecurrentOp<double>
-           : RunRecurrentOp<float>)(spec, sizes, inputs, outputs, [] { return true; }, &threads);
-  if (status.ok()) return ffi::Error::Success();
-  return ffi::Error(ffi::ErrorCode::kInvalidArgument, std::string(status.message()));
+  const auto run = is_wide ? RunRecurrentOp<double> : RunRecurrentOp<float>;
+  return run(spec, sizes, inputs, outputs, [] { return true; }, &threads);
 }
 
 TF_TI_REGISTER_HOST_CALL(kHandler, kTarget, Run);

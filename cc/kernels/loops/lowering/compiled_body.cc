@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <utility>
 
 #include "cc/kernels/loops/lowering/lower.h"
@@ -351,7 +352,11 @@ void SharedProgram::GiveBack(std::unique_ptr<ProgramRun> run) {
   constexpr int64_t kMostBytes = 1 << 20;
   if (program_.arena_bytes() > kMostBytes) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  idle_.push_back(std::move(run));
+  try {
+    idle_.push_back(std::move(run));
+  } catch (const std::bad_alloc&) {
+    // Freed, as there is no place for it. A destructor gives it back, and may not throw.
+  }
 }
 
 absl::Status CompileBody(const Schedule& schedule, FirstIteration* iteration, CompiledBody* body) {

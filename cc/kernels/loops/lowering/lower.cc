@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "cc/kernels/loops/lowering/rules.h"
+#include "cc/kernels/loops/tensors.h"
 
 namespace tf_ti {
 
@@ -39,7 +40,7 @@ int ChannelsOf(const NodeDef& node, int rank) {
 }
 
 Tensor ToTensor(const Dims& integers, DataType dtype) {
-  Tensor tensor(dtype, TensorShape({static_cast<int64_t>(integers.size())}));
+  Tensor tensor = HostTensor(dtype, TensorShape({static_cast<int64_t>(integers.size())}));
   for (size_t i = 0; i < integers.size(); ++i) {
     if (dtype == tensorflow::DT_INT32) {
       tensor.flat<int32_t>()(i) = static_cast<int32_t>(integers[i]);

@@ -3,9 +3,9 @@
 
 #include "cc/compute/decay/decayed_sum_gpu.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/kernel.h"
 #include "cc/kernels/threads.h"
 #include "cc/spec/decay/decayed_sum_spec.h"
-#include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_ti {
 namespace {
@@ -15,19 +15,20 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
 template <typename T>
-class DecayedSumOp : public tensorflow::OpKernel {
+class DecayedSumOp : public SafeKernel {
  public:
-  explicit DecayedSumOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+  explicit DecayedSumOp(OpKernelConstruction* ctx) : SafeKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("reverse", &reverse_));
   }
 
-  void Compute(OpKernelContext* ctx) override {
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
     const Tensor& decay = ctx->input(1);
-    OP_REQUIRES_OK(ctx, CheckDecayedSum(x.shape(), decay.shape()));
+    TF_RETURN_IF_ERROR(CheckDecayedSum(x.shape(), decay.shape()));
     Tensor* y = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, x.shape(), &y));
-    if (x.NumElements() == 0) return;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, x.shape(), &y));
+    if (x.NumElements() == 0) return absl::OkStatus();
     const DecayedSum sum{x.dim_size(0), x.NumElements() / x.dim_size(0), reverse_};
     const T* from = x.flat<T>().data();
     const T* factor = decay.flat<T>().data();
@@ -35,20 +36,19 @@ class DecayedSumOp : public tensorflow::OpKernel {
 #if GOOGLE_CUDA
     if (OnGpu(ctx)) {
       KernelGpu gpu(ctx);
-      OP_REQUIRES_OK(ctx, ToStatus(ComputeDecayedSum(sum, from, factor, to, &gpu), &gpu));
-      return;
+      return ToStatus(ComputeDecayedSum(sum, from, factor, to, &gpu), &gpu);
     }
 #endif
     Threads threads(ctx);
     ComputeDecayedSum(sum, from, *factor, to, &threads);
+    return absl::OkStatus();
   }
 
- private:
   bool reverse_;
 };
 
 #define TF_TI_REGISTER(device, T)                                                         \
-  REGISTER_KERNEL_BUILDER(                                                                \
+  TF_TI_REGISTER_KERNEL(                                                                  \
       Name("TfTi>DecayedSum").Device(tensorflow::DEVICE_##device).TypeConstraint<T>("T"), \
       DecayedSumOp<T>)
 
