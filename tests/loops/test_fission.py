@@ -994,7 +994,8 @@ def test_gradients_of_half_precision_add_up_in_float32(dtype, is_open):
     with tf.GradientTape() as tape:
         wide = [tf.cast(v, tf.float64) for v in (x, *shared)]
         tape.watch(wide)
-        loss = total(tf.vectorized_map(lambda x: [f(x, b) for f, b in zip(functions, wide[1:])], wide[0]))
+        step = lambda x: [f(x, b) for f, b in zip(functions, wide[1:])]  # noqa: E731
+        loss = total(tf.vectorized_map(step, wide[0]))
     for found, expected in zip(run(x, *shared), tape.gradient(loss, wide), strict=True):
         tolerance = float(4 * np.spacing(dtype.as_numpy_dtype(1)))
         np.testing.assert_allclose(tf.cast(found, tf.float64), expected, tolerance)

@@ -273,7 +273,10 @@ def test_no_gradient_arrives_where_a_mask_is(dtype):
             y = tf.reduce_sum(run(tf.zeros([5], dtype)))
         return tape.gradient(y, xs)
 
-    found = tf.function(lambda: slope(lambda c: tf_ti.scan(lambda *cx: (step(*cx), None), c, xs)[0]))
+    def scanned(c):
+        return tf_ti.scan(lambda *cx: (step(*cx), None), c, xs)[0]
+
+    found = tf.function(lambda: slope(scanned))
     expected = slope(lambda c: functools.reduce(step, tf.unstack(xs), c))
     for _ in range(2):
         close(found(), expected, 1e-6)

@@ -257,8 +257,8 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
     return MayAdopt() ? compiled_bodies_->Find(fits) : nullptr;
   }
 
-  // Shapes that change all the time are not compiled again and again. What this run has used counts,
-  // whoever compiled it: otherwise the bits of its results would depend on earlier ones.
+  // Shapes that change all the time are not compiled again and again. The bodies that this run has
+  // used count, whoever compiled them: otherwise the bits of results would depend on earlier runs.
   bool MayAdopt() const { return adopted_.size() < kMostAdopted; }
   void Adopt() {
     const auto found = std::find(adopted_.begin(), adopted_.end(), body_);
@@ -306,8 +306,8 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
     return absl::OkStatus();
   }
 
-  // Finds a body for the rest of an iteration where a kernel has made an array of another shape than
-  // the next region, unit `u`, reads.
+  // Finds a body for the rest of an iteration where a kernel has made an array of another shape
+  // than the next region, unit `u`, reads.
   bool UseOther(size_t u) {
     const auto shape_of = [this](size_t p) -> const auto& { return body_->parameters[p]; };
     auto found = Find([&](const CompiledBody& body) {

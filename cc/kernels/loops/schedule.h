@@ -79,8 +79,8 @@ class LastReads {
  public:
   explicit LastReads(const Schedule& schedule);
 
-  // Returns what the next reader, of these inputs, reads last. It `may_reuse` memory if it may write
-  // its result there.
+  // Returns what the next reader, of these inputs, reads last. The reader `may_reuse` memory if it
+  // may write its result there.
   Releases Next(const std::vector<Source>& inputs, bool may_reuse);
 
  private:

@@ -32,7 +32,8 @@ bool AreInferred(const tensorflow::OpKernel& kernel, const std::vector<Lowered>&
                  const std::vector<Lowered>& outputs) {
   const tensorflow::OpRegistrationData* op;
   if (!tensorflow::OpRegistry::Global()->LookUp(kernel.def().op(), &op).ok() ||
-      op->shape_inference_fn == nullptr || kernel.num_outputs() != static_cast<int>(outputs.size())) {
+      op->shape_inference_fn == nullptr ||
+      kernel.num_outputs() != static_cast<int>(outputs.size())) {
     return false;
   }
   std::vector<tensorflow::PartialTensorShape> shapes;
