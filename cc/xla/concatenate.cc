@@ -37,11 +37,11 @@ XlaOp Concatenate(const std::vector<XlaOp>& parts, int64_t axis) {
     }
     const XlaOp spread =
         xla::TorchIndexSelect(part, xla::ConstantR1<int64_t>(builder, positions), axis);
-    joined = begin == 0 ? spread
-                        : xla::Select(xla::BroadcastInDim(xla::ConstantR1(builder, is_before),
-                                                          Dims(WithExtent(shape, axis, total)),
-                                                          {axis}),
-                                      joined, spread);
+    joined = begin == 0
+                 ? spread
+                 : xla::Select(xla::BroadcastInDim(xla::ConstantR1(builder, is_before),
+                                                   Dims(WithExtent(shape, axis, total)), {axis}),
+                               joined, spread);
     begin += extent;
   }
   return joined;

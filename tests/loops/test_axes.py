@@ -10,9 +10,8 @@ import tensorflow as tf
 
 import tf_ti
 
-
 # Operations leave loops that programs would run there.
-pytestmark = pytest.mark.programs("0")
+pytestmark = pytest.mark.programs(False)
 
 
 def constant(rng, shape, dtype=tf.float32):
@@ -358,9 +357,9 @@ def with_slope(run, cases, xs):
     return found, tape.gradient(loss, xs)
 
 
-@pytest.mark.parametrize("seed", range(5), indirect=True)
-def test_random_axes(rng, seed, monkeypatch):
-    monkeypatch.setenv("TF_TI_PROGRAM", "always" if seed % 2 else "0")
+@pytest.mark.programs(True, False)
+@pytest.mark.parametrize("seed", range(20), indirect=True)
+def test_random_axes(rng, seed):
     shape = [int(d) for d in rng.choice(4, seed % 5 + 1, p=[0.05, 0.35, 0.3, 0.3])]
     count = int(rng.integers(1, 4))
     known = [d if rng.random() < 0.7 else None for d in (count, *shape)]

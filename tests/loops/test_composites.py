@@ -593,10 +593,9 @@ def dense_results(c, n, x, steps):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_results_whose_extents_come_from_elsewhere_stay_dense(mode, monkeypatch):
+def test_results_whose_extents_come_from_elsewhere_stay_dense(mode):
     # Programs are made for a row of another length: kernels run their steps, of sizes too that
     # only programs take for known.
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
     specs = [
         tf.TensorSpec([None]),
         tf.TensorSpec([], tf.int32),

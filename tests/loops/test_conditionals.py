@@ -13,8 +13,6 @@ from tf_ti import _tf
 from tf_ti.loops import spec as _spec
 from tf_ti.loops.traced import TracedLoop
 
-pytestmark = pytest.mark.programs("default")
-
 LAST, CONCATENATE, _ = tf_ti.LoopOutput
 X = tf.constant([-1.7, 0.4, 1.1, -0.3, 2.3, 0.7])
 ROWS = tf.random.stateless_normal([6, 3], [1, 2])
@@ -23,11 +21,6 @@ ARGUMENTS = tf.constant([0.3, -0.2, 0.8]), ROWS
 COUNTER = tf.Variable(0)
 LIMIT = tf.constant(0.5)
 KINDS = ("If", "StatelessIf", "Case", "StatelessCase")
-
-
-@pytest.fixture(autouse=True)
-def always(monkeypatch):
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
 
 
 # --- bodies, of a carry and an element, to a carry and a result ----------------------------------
@@ -587,7 +580,7 @@ def test_kept_where_no_programs_are(way, monkeypatch):
         monkeypatch.setenv("TF_TI_PROGRAM", "0")
     function = tf.function(slopes(run), jit_compile=way == "jit")
     assert count(bodies_in(function, *ARGUMENTS)[:1]) == 1
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+    monkeypatch.delenv("TF_TI_PROGRAM", raising=False)
     assert_same(function(*ARGUMENTS), tf.function(slopes(scan(on_state)))(*ARGUMENTS))
 
 

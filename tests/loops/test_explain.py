@@ -14,8 +14,6 @@ import tensorflow as tf
 import tf_ti
 from tf_ti import BackEdge, InputPort, OutputPort, PortMap
 
-pytestmark = pytest.mark.programs("default")
-
 T, B, N, H = 5, 2, 3, 4
 
 

@@ -9,8 +9,6 @@ import tensorflow as tf
 import tf_ti
 from tf_ti.loops import passes
 
-pytestmark = pytest.mark.programs("default")
-
 T, B, N, H = 5, 2, 3, 4
 PLAIN = ("Placeholder", "Const", "Identity", "NoOp")
 

@@ -12,8 +12,6 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import tf_ti
 
-pytestmark = pytest.mark.programs("default")
-
 LAST, CONCATENATE, REVERSE = tf_ti.LoopOutput
 COUNT, WHILE = tf_ti.TripLimit
 X = tf.random.stateless_normal([12, 8], [1, 2])
@@ -261,7 +259,7 @@ def wanted(request, monkeypatch):
     form = request.getfixturevalue("form")
     monkeypatch.setenv("TF_TI_PROGRAM", "0")
     found = tf.nest.flatten(ops_of(form)(X))
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+    monkeypatch.delenv("TF_TI_PROGRAM", raising=False)
     return found
 
 
@@ -297,21 +295,18 @@ def test_kernels_run_each_iteration_where_programs_are_off(name, tmp_path, monke
     assert events["TfTi>TensorIterator iteration"] >= 6 * loops_of(events)
 
 
-def test_inner_loops_run_whole(tmp_path, monkeypatch):
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+def test_inner_loops_run_whole(tmp_path):
     for k, form in enumerate([nested_scan, nested_block]):
         events = counts(ops_of(form), tmp_path / str(k))
         assert events["TfTi>TensorIterator iterations"] == 12
 
 
-def test_parts_between_checkpoints_run_whole(tmp_path, monkeypatch):
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+def test_parts_between_checkpoints_run_whole(tmp_path):
     events = counts(ops_of(gradient(scan(checkpoint_every=4))), tmp_path)
     assert events["TfTi>TensorIterator iterations"] == loops_of(events) - 1
 
 
-def test_without_fuse_no_form_runs_whole(tmp_path, monkeypatch):
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+def test_without_fuse_no_form_runs_whole(tmp_path):
     events = counts(ops_of(gradient(scan(fuse=False))), tmp_path)
     assert loops_of(events) == 2
     assert not events["TfTi>TensorIterator iterations"]
@@ -324,7 +319,7 @@ def test_forms_of_few_iterations(name, count, monkeypatch):
     """There may be too few for the first, the last and others between them."""
     monkeypatch.setenv("TF_TI_PROGRAM", "0")
     wanted = tf.nest.flatten(ops_of(WHOLE[name])(X[:count]))
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+    monkeypatch.delenv("TF_TI_PROGRAM", raising=False)
     function = ops_of(WHOLE[name])
     for _ in range(3):
         for ours, other in zip(tf.nest.flatten(function(X[:count])), wanted, strict=True):

@@ -8,8 +8,6 @@ import tf_ti
 from tf_ti import InputPort, LoopOutput, OutputPort, PortMap, TripLimit
 from tf_ti.loops.spec import OPS
 
-pytestmark = pytest.mark.programs("default")
-
 XS, INIT = tf.reshape(tf.range(12.0), [6, 2]) / 10, np.ones(2, np.float32)
 
 

@@ -1398,11 +1398,15 @@ def test_gradients_of_branches_that_read_variables(seed, rng):
         return c
 
     def by_scan(every):
-        advance = lambda c, given: (step(c, *given), None)
+        def advance(c, given):
+            return (step(c, *given), None)
+
         return tf_ti.scan(advance, start, (ks, xs), checkpoint_every=every)[0]
 
     def by_while():
-        advance = lambda t, c: (t + 1, step(c, ks[t], xs[t]))
+        def advance(t, c):
+            return (t + 1, step(c, ks[t], xs[t]))
+
         return tf_ti.while_loop(lambda t, c: t < 5, advance, (0, start), maximum_iterations=5)[1]
 
     def gradients_of(run):

@@ -955,7 +955,7 @@ def test_an_inner_output_of_each_iterations_own_length_is_iterated(mode):
 # Random networks
 
 
-@pytest.mark.programs("always", "0")
+@pytest.mark.programs(True, False)
 @pytest.mark.parametrize("seed", range(40), indirect=True)
 def test_random_networks(seed, rng):
     check(Generator(rng).case, MODES[seed % len(MODES)])

@@ -10,8 +10,6 @@ import tf_ti
 from tf_ti import LoopOutput, TripLimit
 from tf_ti.loops import passes
 
-pytestmark = pytest.mark.programs("default")
-
 T, B, N, H = 5, 2, 3, 4
 
 

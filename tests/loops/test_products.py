@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_ti
 
-pytestmark = pytest.mark.programs("0")
+pytestmark = pytest.mark.programs(False)
 
 SIZES = [1, 2, 3, 7, 8, 15, 16, 17, 63, 64, 65, 130]
 

@@ -8,8 +8,6 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import tf_ti
 
-pytestmark = pytest.mark.programs("default")
-
 COUNT = 5
 X = tf.random.stateless_normal([COUNT, 8], [1, 2])
 W = tf.random.stateless_normal([8, 8], [3, 4])

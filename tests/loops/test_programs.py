@@ -15,8 +15,6 @@ from tensorflow.python.eager import cancellation
 import tf_ti
 from tf_ti.loops.passes.step import Fuse
 
-pytestmark = pytest.mark.programs("default")
-
 FLOATS, INTEGERS = (tf.float32, tf.float64), (tf.int32, tf.int64)
 HALVES = (tf.float16, tf.bfloat16)
 REALS = FLOATS + HALVES

@@ -154,8 +154,7 @@ def test_a_second_gradient_may_be_deeper_than_the_stack():
     np.testing.assert_allclose(np.sum(found), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_an_explanation_may_be_deeper_than_the_stack(monkeypatch):
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+def test_an_explanation_may_be_deeper_than_the_stack():
     function = tf.function(lambda xs: scan(xs, DEEP))
     text = under_deep_stack(lambda: str(tf_ti.explain(function, tf.TensorSpec(XS.shape))))
     assert f"one program of {DEEP}" in text
@@ -382,8 +381,7 @@ def test_a_trace_grows_as_the_graph_does(function, monkeypatch):
 @pytest.mark.parametrize(
     "function", [scan, after, conditionals, calls], ids=lambda function: function.__name__
 )
-def test_a_trace_for_programs_grows_as_the_graph_does(function, monkeypatch):
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
+def test_a_trace_for_programs_grows_as_the_graph_does(function):
     assert growing_faster(tracing(function), 12, 48) == {}
 
 

@@ -11,8 +11,6 @@ import textwrap
 import pytest
 from patience import HANGS
 
-pytestmark = pytest.mark.programs("default")
-
 COMMON = """
 import gc, os, resource, sys, threading, time
 import numpy as np

@@ -164,7 +164,7 @@ def check(case, actual, piece_positions):
         np.testing.assert_array_equal(a, e)
 
 
-@pytest.mark.programs("always", "0")
+@pytest.mark.programs(True, False)
 @pytest.mark.parametrize("seed", range(40), indirect=True)
 def test_random_port_maps_agree_with_the_definition(rng, piece_positions):
     case = random_case(rng)
@@ -194,7 +194,7 @@ def test_random_port_maps_of_a_body_that_is_one_program_agree_with_the_definitio
         check(case, call(case.inputs), piece_positions)
 
 
-@pytest.mark.programs("always", "0")
+@pytest.mark.programs(True, False)
 @pytest.mark.parametrize("known", ["nothing", "rank"])
 @pytest.mark.parametrize("seed", range(100, 112), indirect=True)
 def test_random_port_maps_agree_with_the_definition_where_shapes_are_unknown(
@@ -215,7 +215,7 @@ def test_random_port_maps_agree_with_the_definition_where_shapes_are_unknown(
     check(case, call(case.inputs), piece_positions)
 
 
-@pytest.mark.programs("always", "0")
+@pytest.mark.programs(True, False)
 @pytest.mark.parametrize("seed", range(200, 206), indirect=True)
 def test_random_port_maps_agree_with_the_definition_in_a_graph(rng, piece_positions):
     case = random_case(rng)

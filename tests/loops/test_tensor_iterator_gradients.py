@@ -104,7 +104,7 @@ def random_case(rng):
     return body, inputs, PortMap(ports, outputs), back_edges, [captured, variable]
 
 
-@pytest.mark.programs("always", "0")
+@pytest.mark.programs(True, False)
 @pytest.mark.parametrize("seed", range(24), indirect=True)
 def test_random_port_maps_have_the_gradients_of_the_unrolled_loop(rng, unrolled):
     body, inputs, port_map, back_edges, extra = random_case(rng)
@@ -113,7 +113,7 @@ def test_random_port_maps_have_the_gradients_of_the_unrolled_loop(rng, unrolled)
     check(unrolled, body, inputs, port_map, back_edges, extra=extra, checkpoint_every=every)
 
 
-@pytest.mark.programs("always", "0")
+@pytest.mark.programs(True, False)
 @pytest.mark.parametrize("known", ["rank", "nothing"])
 @pytest.mark.parametrize("seed", range(100, 108), indirect=True)
 def test_random_port_maps_have_the_same_gradients_where_shapes_are_unknown(rng, unrolled, known):
@@ -911,7 +911,7 @@ def test_second_order_gradients_are_those_of_the_unrolled_loop(unrolled, every, 
         close(tf.function(lambda: second_order(native, sources))(), expected)
 
 
-@pytest.mark.programs("always", "0")
+@pytest.mark.programs(True, False)
 @pytest.mark.parametrize("seed", range(200, 205), indirect=True)
 def test_random_port_maps_have_the_second_order_gradients_of_the_unrolled_loop(rng, unrolled):
     body, inputs, port_map, back_edges, extra = random_case(rng)

@@ -11,8 +11,6 @@ from checks import in_threads
 import tf_ti
 from tf_ti import BackEdge, InputPort, OutputPort, PortMap
 
-pytestmark = pytest.mark.programs("default")
-
 SUM_EDGE = [BackEdge(0, 1)]
 LAST = [OutputPort(0, 0)]
 

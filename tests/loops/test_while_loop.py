@@ -240,7 +240,7 @@ def test_variables_of_any_type_and_shape(value):
         assert their.numpy().tolist() == our.numpy().tolist()
 
 
-@pytest.mark.programs("always", "0")
+@pytest.mark.programs(True, False)
 @pytest.mark.parametrize("seed", range(4), indirect=True)
 def test_random_programs(seed, rng):
     count, limit = rng.integers(1, 4), rng.choice([None, 0, 3, 50])

@@ -18,11 +18,6 @@ from tf_ti import Loop, LoopOutput, TripLimit
 LAST, CONCATENATE, REVERSE = LoopOutput.LAST_VALUE, LoopOutput.CONCATENATE, LoopOutput.REVERSE
 
 
-@pytest.fixture(autouse=True)
-def programs(monkeypatch):
-    monkeypatch.setenv("TF_TI_PROGRAM", "always")
-
-
 def compare(function, *arguments, monkeypatch, rtol=0.0):
     """Holds three calls beside one by kernels; returns its results."""
     with monkeypatch.context() as patch:

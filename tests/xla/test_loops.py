@@ -1109,11 +1109,16 @@ def test_gradients_of_loops_whose_last_segments_have_one_step(length, every, dty
     width = 32 // dtype.size
     xs = tf.constant(rng.normal(size=[length, width]), dtype)
     w = tf.constant(rng.normal(size=[width, width]) * 0.5, dtype)
-    step = lambda c, x: tf.tanh(tf.linalg.matvec(w, c) + x)
+
+    def step(c, x):
+        return tf.tanh(tf.linalg.matvec(w, c) + x)
+
     starts = [tf.zeros([width], dtype), tf.ones([width], dtype) * 0.5]
 
     def by_scan(start):
-        advance = lambda c, x: (step(c, x), None)
+        def advance(c, x):
+            return (step(c, x), None)
+
         return tf_ti.scan(advance, start, xs, checkpoint_every=every)[0]
 
     def by_hand(start):

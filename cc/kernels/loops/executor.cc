@@ -129,8 +129,8 @@ class CompiledBodies : public BodyPrograms {
   template <typename Fits>
   std::shared_ptr<const CompiledBody> Find(const Fits& fits) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = std::find_if(bodies_.begin(), bodies_.end(),
-                                    [&](const auto& body) { return fits(*body); });
+    const auto found =
+        std::find_if(bodies_.begin(), bodies_.end(), [&](const auto& body) { return fits(*body); });
     return found == bodies_.end() ? nullptr : *found;
   }
 
@@ -204,7 +204,6 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
 
   absl::Status Run() override {
     const absl::Status status = CatchOutOfMemory(kBody, [this] { return RunSteps(); });
-    observed_ = nullptr;
     if (!status.ok()) {
       for (Tensor& value : values_) value = Tensor();
       for (Tensor& guard : guards_) guard = Tensor();
@@ -504,7 +503,7 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
   std::vector<std::unique_ptr<PackedProduct>> packed_products_;
   CompiledBodies* const compiled_bodies_;
   std::shared_ptr<const CompiledBody> body_;
-  std::vector<RegionRun> runs_;  // of its regions
+  std::vector<RegionRun> runs_;                               // of its regions
   std::vector<std::shared_ptr<const CompiledBody>> adopted_;  // that this run has used
 };
 

@@ -258,9 +258,7 @@ def _broadcast(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -
     return _tf.repeat_operation(op, tensors)
 
 
-def _with_sums_in_float(
-    op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]
-) -> Tensors:
+def _with_sums_in_float(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     """The operands, broadcast where a gradient would add up iterations, or rows, of halves."""
     result = op.outputs[0].shape
 

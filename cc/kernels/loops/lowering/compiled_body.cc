@@ -42,16 +42,16 @@ bool AreInferred(const tensorflow::OpKernel& kernel, const std::vector<Lowered>&
     tensors.push_back(input.known.has_value() ? &*input.known : nullptr);
     shapes.emplace_back(DimsOf(input));
   }
-  tensorflow::shape_inference::InferenceContext context(
-      TF_GRAPH_DEF_VERSION, tensorflow::AttrSlice(kernel.def()), op->op_def, shapes, tensors, {},
-      {});
+  tensorflow::shape_inference::InferenceContext context(TF_GRAPH_DEF_VERSION,
+                                                        tensorflow::AttrSlice(kernel.def()),
+                                                        op->op_def, shapes, tensors, {}, {});
   if (!context.construction_status().ok() || !context.Run(op->shape_inference_fn).ok()) {
     return false;
   }
   for (int i = 0; i < kernel.num_outputs(); ++i) {
     const Dims dims = DimsOf(outputs[i]);
-    const DataType dtype = outputs[i].view.block >= 0 ? DataTypeOf(outputs[i].view.type)
-                                                      : outputs[i].known->dtype();
+    const DataType dtype =
+        outputs[i].view.block >= 0 ? DataTypeOf(outputs[i].view.type) : outputs[i].known->dtype();
     if (dtype != kernel.output_type(i)) return false;
     const auto inferred = context.output(i);
     const bool is_known = context.RankKnown(inferred);
@@ -142,10 +142,10 @@ class BodyCompiler {
     const Step& step = schedule_.steps[s];
     // Of known integers a kernel makes known ones, if it does nothing else.
     const std::vector<Source> inputs = schedule_.InputsOf(step);
-    const bool is_known =
-        !inputs.empty() && !IsStateful(step.kernel->def()) &&
-        std::all_of(inputs.begin(), inputs.end(),
-                    [this](const Source& source) { return KnownOf(source).has_value(); });
+    const bool is_known = !inputs.empty() && !IsStateful(step.kernel->def()) &&
+                          std::all_of(inputs.begin(), inputs.end(), [this](const Source& source) {
+                            return KnownOf(source).has_value();
+                          });
     CompiledBody::Unit unit;
     unit.step = s;
     TF_RETURN_IF_ERROR(AddUnit(std::move(unit)));

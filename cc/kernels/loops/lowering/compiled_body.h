@@ -89,8 +89,7 @@ class FirstIteration {
 // A run of a region's program, for one loop.
 class RegionRun {
  public:
-  explicit RegionRun(const Region& region)
-      : program_(region.program), run_(program_->Take()) {}
+  explicit RegionRun(const Region& region) : program_(region.program), run_(program_->Take()) {}
   ~RegionRun() {
     if (run_ != nullptr) program_->GiveBack(std::move(run_));
   }

@@ -91,9 +91,7 @@ constexpr double kSeluScaleAlpha = 1.7580993408473768599402175208123;
 
 using Terms = std::vector<Term>;
 
-Term MulNoNan(const Term& x, const Term& y) {
-  return Where(y == y.Number(0), y.Number(0), x * y);
-}
+Term MulNoNan(const Term& x, const Term& y) { return Where(y == y.Number(0), y.Number(0), x * y); }
 
 Term Alpha(const Term& x, const NodeDef& node) { return x.Number(Attribute(node, "alpha", 0.2f)); }
 
