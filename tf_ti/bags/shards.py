@@ -45,11 +45,10 @@ def pool(tables: Sequence[Table], bags: Bags, partition_strategy: str) -> tf.Ten
     """
     count, has_default = bags.count(), bags.default_index is not None
     dtype = tables[0].dtype
-    divides_weights = bags.reduction != "sum" and (bags.weights is not None or dtype in HALVES)
-    if divides_weights and bags.weights is None:
+    if bags.reduction != "sum" and bags.weights is None and dtype in HALVES:
         bags = bags.replace(weights=tf.ones_like(bags.indices, tf.float32))
     partition = _partition(tables, _num_emb(tables), bags, partition_strategy)
-    if divides_weights:
+    if bags.reduction != "sum" and bags.weights is not None:
         with tf.control_dependencies([partition.is_empty]):  # which is there once all is checked
             shares = tf.cast(Shares(bags, count).values(), bags.weights.dtype)
         bags = bags.replace(weights=shares, reduction="sum")

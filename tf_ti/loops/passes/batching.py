@@ -313,7 +313,7 @@ def _of_integers(op: tf.Operation, is_stacked: Sequence[bool]) -> str | None:
 def _axes_at(k: int, value: int = 0, added: int = 0, once: Add = _as_it_is) -> Rule:
     """Input `k` names axes of input `value`, or of one with `added` axes more."""
 
-    def add(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
+    def add(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Sequence[tf.Tensor]:
         axes = np.asarray(tf.get_static_value(op.inputs[k]))
         rank = op.inputs[value].shape.rank + added
         tensors[k] = tf.constant(np.where(axes < 0, axes + rank, axes) + 1, op.inputs[k].dtype)
