@@ -170,7 +170,7 @@ def clip(rows: tf.Tensor, max_norm: float, norm_type: float) -> tf.Tensor:
     # A factor of exactly 1 for rows that are small enough, and no derivative. Nothing is divided by
     # zero: this division stays one where max_norm is 1.
     norms = tf.maximum(_norms(rows, norm_type), max_norm)
-    return rows * tf.math.divide_no_nan(tf.cast(max_norm, rows.dtype), norms)
+    return rows * tf.math.divide_no_nan(tf.constant(max_norm, rows.dtype), norms)
 
 
 def _norms(rows: tf.Tensor, norm_type: float) -> tf.Tensor:
