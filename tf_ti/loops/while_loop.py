@@ -240,7 +240,7 @@ class _WhileWay(Way):
         return [self._test, *self._following(returned)]
 
     def _following(self, returned: Any) -> list[Any]:
-        """The variables' next values, of what the body returned."""
+        """Takes the variables' next values from the body's results."""
         if len(self.arguments) == 1 and not tf.nest.is_nested(returned):
             returned = [returned]
         is_sequence = isinstance(returned, (list, tuple))
@@ -265,7 +265,7 @@ class _WhileWay(Way):
     def run_by_python(self, values: Sequence[Any], limit: int | tf.Tensor | None) -> Sequence[Any]:
         """The values after the last iteration of a loop that Python runs.
 
-        It carries values, not the tensors that encode them: those of a TensorArray are no tensor.
+        It carries values, not tensors that encode them: a TensorArray of eager mode has none.
         """
         most, k = None if limit is None else int(limit), 0
         while most is None or k < most:

@@ -226,7 +226,7 @@ def _spread(tensor: tf.Tensor, count: Extent) -> tf.Tensor:
 
 
 def _broadcast_by_float(tensor: tf.Tensor, dims: Sequence[Extent]) -> tf.Tensor:
-    """The tensor, broadcast; the gradient of one of half precision is a sum in float32."""
+    """Broadcasts a tensor. In half precision its gradient is a sum in float32."""
     shape = tf.stack([tf.cast(d, tf.int64) for d in dims])
     if tensor.dtype not in _HALVES:
         return tf.broadcast_to(tensor, shape)
@@ -458,7 +458,7 @@ def _squeeze(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> 
     axes = op.get_attr("squeeze_dims")
     if not axes:
         axes = [k for k, d in enumerate(op.inputs[0].shape) if d == 1]
-    # Of no axes tf.squeeze would take all, that of the iterations too.
+    # tf.squeeze without axes would drop all axes of 1, and the iterations' axis may be one.
     return [tf.squeeze(tensors[0], [a + 1 if a >= 0 else a for a in axes])] if axes else tensors
 
 

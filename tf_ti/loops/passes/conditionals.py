@@ -335,7 +335,7 @@ class _Optional:
 
 @dataclasses.dataclass(frozen=True)
 class _Choice:
-    """An optional of a conditional: what it is for which values of the condition.
+    """An optional of a conditional: an optional for each set of values of the condition.
 
     Branches may have values of other types. Who reads one is in a branch of a conditional of the
     same condition, most often.
