@@ -140,7 +140,7 @@ demo: $(venv)/.installed $(venv)/.examples
 in_parallel := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 pytest = cd tests && $(bin)/pytest $(in_parallel)
 test: test-cc $(venv)/.installed $(venv)/.tests emulated-gpu
-	$(call say,the tests: twenty to forty minutes on two cores)
+	$(call say,the tests: some twenty minutes on two cores)
 	$(pytest) $(PYTEST_FLAGS)
 
 test-fast: test-cc $(venv)/.installed $(venv)/.tests

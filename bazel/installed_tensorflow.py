@@ -1,5 +1,6 @@
 """Finds the installed TensorFlow without the seconds that importing it takes."""
 
+import sys
 from importlib.metadata import distributions
 
 NAMES = ("tensorflow", "tensorflow-cpu")
@@ -16,4 +17,6 @@ def installed_tensorflow(path=None):
 
 if __name__ == "__main__":
     found = installed_tensorflow()
-    print(found and f"{found.metadata['Name']} {found.version} in {found.locate_file('')}")
+    # Another distribution, such as tf-nightly, is only known to be this Python's.
+    what = f"{found.metadata['Name']} {found.version}" if found else "unknown"
+    print(what, "in", found.locate_file("") if found else sys.prefix)

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pathlib
+import random
 import select
 import signal
 import subprocess
@@ -40,6 +41,7 @@ def _pairwise(cases):
         best = max(range(len(cases)), key=lambda i: len(pairs[i] & missing))
         chosen.append(cases[best])
         missing -= pairs[best]
+    assert chosen, f"{cases[0].nodeid} has no two parameters"
     return chosen
 
 
@@ -75,16 +77,18 @@ def _quarter(commit):
 def _of_quarter(cases, quarter):
     """Chooses one case of each four that differ in their seeds alone.
 
-    The choice moves on by one from four to four: tests derive options from seed % 2, % 3 or % 4.
+    Each four is shuffled by itself, as tests derive options from seed % 2 or % 3.
     """
     by_rest = {}
     for case in cases:
         rest = [(name, id(v)) for name, v in sorted(case.callspec.params.items()) if name != "seed"]
         by_rest.setdefault(tuple(rest), []).append(case)
     chosen = []
-    for group in by_rest.values():
-        fours = [group[i : i + 4] for i in range(0, len(group), 4)]
-        chosen += [four[(quarter + k) % len(four)] for k, four in enumerate(fours)]
+    for number, group in enumerate(by_rest.values()):
+        for i in range(0, len(group), 4):
+            four = group[i : i + 4]
+            random.Random(f"{number} {i}").shuffle(four)
+            chosen.append(four[quarter % len(four)])
     return chosen
 
 
@@ -98,10 +102,10 @@ def pytest_collection_modifyitems(config, items):
     chosen = set()
     for cases in tests.values():
         is_random = hasattr(cases[0], "callspec") and "seed" in cases[0].callspec.params
-        if is_random and quarter is not None:
-            cases = _of_quarter(cases, quarter)
         if cases[0].get_closest_marker("pairwise"):
             cases = _pairwise(cases)
+        elif is_random and quarter is not None:
+            cases = _of_quarter(cases, quarter)
         for case in cases[1:-1]:
             case.add_marker("slow")
         chosen.update(cases)

@@ -72,6 +72,7 @@ def run_console(code, run_python):
     printed = ""
     for command in re.findall(r"^\$ ((?:.*\\\n)*.*)$", code, re.MULTILINE):
         words = shlex.split(command, comments=True)
+        assert not {"|", ">", "<", "&&", "\n"} & {*words}, f"no shell runs this: {command}"
         words = list(itertools.dropwhile(lambda word: "=" in word, words))
         if words[0] == "make":
             assert {word for word in words[1:] if "=" not in word} <= TARGETS, command

@@ -47,9 +47,10 @@ needs_gpu_plugin = pytest.mark.skipif(not _GPU_PLUGIN, reason="only plugin/ can 
 @pytest.mark.slow
 @pytest.mark.skipif(_HAS_GPU, reason="there is a GPU")
 @pytest.mark.skipif(SANITIZED, reason="not built for it")
-def test_every_test_here_passes_on_a_gpu_that_is_not_there():
+def test_every_test_here_passes_on_a_gpu_that_is_not_there(request):
+    seeds = ["--all-seeds"] if request.config.getoption("--all-seeds") else []
     finished = subprocess.run(
-        [sys.executable, _PLUGIN / "run.py", "--emulate", "-q"],
+        [sys.executable, _PLUGIN / "run.py", "--emulate", "-q", *seeds],
         capture_output=True,
         text=True,
         timeout=5 * HANGS,

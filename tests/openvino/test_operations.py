@@ -3479,7 +3479,7 @@ BY_HAND = {("LSTMSequence", "opset1"), ("LSTMCell", "opset1"), ("GRUCell", "opse
 
 
 @pytest.mark.slow
-def test_every_registered_version_is_exercised_twice(answers):
+def test_every_registered_version_is_exercised(answers):
     exercised = Counter()
     for name, dynamic in CASES:
         path, _ = answers.write(name, list(CASES[name, dynamic].values()), dynamic)
@@ -3491,5 +3491,5 @@ def test_every_registered_version_is_exercised_twice(answers):
         and type not in ELSEWHERE
         and (type, version) not in BY_HAND
         and exercised[type, version] < 4
-    }  # twice with static shapes, twice with dynamic ones
+    }  # in four cases, of static or of dynamic shapes
     assert not left

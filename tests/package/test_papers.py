@@ -4,6 +4,8 @@ import json
 import pathlib
 import re
 import runpy
+import subprocess
+import sys
 
 import pytest
 
@@ -50,9 +52,15 @@ def test_workflows_call_the_layers_and_commands_that_there_are():
     for workflow in (ROOT / ".github" / "workflows").glob("*.yml"):
         for command in re.findall(r"\.ci/run (.*)$", workflow.read_text(), re.M):
             called.update(re.findall(r"'(fast|all|lint)'", command) or [command])
-        made.update(re.findall(r"\bmake ([\w-]+)$", workflow.read_text(), re.M))
+        made.update(re.findall(r"\bmake ([\w-]+)", workflow.read_text()))
     assert called == set(layers) == {"lint", "fast", "all"}
     assert made and made <= set(targets)
+
+
+def test_nightly_jobs_have_rooms_that_there_are():
+    script = ROOT / "tests" / "package" / "of_the_day.py"
+    names = subprocess.run([sys.executable, script], capture_output=True, text=True).stdout.split()
+    assert len(names) == 4 and all((ROOT / "tests" / name).exists() for name in names)
 
 
 def test_a_release_is_for_the_tensorflows_that_the_package_names():
