@@ -1,5 +1,5 @@
-// Work on the threads of a thread pool: whoever does it does it in the floating-point mode of the
-// thread that hands it out, and has its own mode again afterwards.
+// Work on the threads of a thread pool. A thread has the floating-point mode of the thread that
+// hands out the work, and its own mode again afterwards.
 
 #include "cc/compute/pool_threads.h"
 
@@ -14,7 +14,6 @@
 #include <thread>
 #include <utility>
 
-#include "cc/compute/recurrent/team.h"
 #include "cc/compute/testing/random.h"
 #include "cc/compute/testing/threads.h"
 
@@ -110,14 +109,7 @@ TEST(PoolThreadsTest, WorkHasTheModeOfTheThreadThatHandsItOut) {
       SetRandomMode(&random);
       const Arithmetic own = Arithmetic::OfThisThread();
       Watched watched;
-      if (random.Chance(0.5)) {
-        threads.get()->Run(random.Int(2, 8), [&](int64_t) { watched.Work(); });
-      } else {
-        const int64_t num_steps = random.Int(1, 5);
-        RunSteps(
-            {num_steps, num_steps, [&](int64_t, int64_t) { watched.Work(); }, [] { return true; }},
-            random.Int(2, 4), threads.get());
-      }
+      threads.get()->Run(random.Int(2, 8), [&](int64_t) { watched.Work(); });
       ASSERT_EQ(watched.num_wrong(), 0) << "seed " << seed << ", call " << i;
       ASSERT_TRUE(Arithmetic::OfThisThread() == own) << "seed " << seed << ", call " << i;
       num_by_others += watched.num_by_others();

@@ -470,17 +470,17 @@ TensorShape LoopRun::NextShape(int i) const {
 absl::Status LoopRun::StartRows(int i, const Region::Array& value) {
   OutputState& state = outputs_[i];
   const HistoryBlock& block = state.block;
-  if (spec_.has_condition) {
-    state.capacity = std::max(kFirstCapacity, 2 * block.end());
-  } else {
-    state.capacity = (count() - 1) / spec_.outputs[i].stride + 1;
-  }
+  const int64_t capacity = spec_.has_condition ? std::max(kFirstCapacity, 2 * block.end())
+                                               : (count() - 1) / spec_.outputs[i].stride + 1;
   const int64_t length = HistoryBlock::RowElements(value.dtype, value.shape);
   TensorShape shape;
-  TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape({state.capacity + 1, length}, &shape));
-  TF_RETURN_IF_ERROR(Allocate(ctx_, value.dtype, shape, &state.tensor));
+  TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape({capacity + 1, length}, &shape));
+  // Without memory the rows stay as they are.
+  Tensor rows;
+  TF_RETURN_IF_ERROR(Allocate(ctx_, value.dtype, shape, &rows));
   const int64_t first = spec_.reverse ? 1 : 0;
-  state.tensor = state.tensor.Slice(first, first + state.capacity);
+  state.tensor = rows.Slice(first, first + capacity);
+  state.capacity = capacity;
   if (block.end() > 0 && length > 0) {
     const int64_t row = length * tensorflow::DataTypeSize(value.dtype);
     std::memcpy(Elements<char>(&state.tensor) + block.begin() * row, block.Row(block.begin()),
@@ -681,7 +681,12 @@ absl::Status LoopRun::SkipAhead() {
     const int64_t begin = iteration_;
     WholeBody body, condition;
     if (FindWhole(&body, &condition)) TF_RETURN_IF_ERROR(RunNative(&body, &condition));
-    if (iteration_ == begin) break;
+    if (iteration_ == begin) {
+      // A block of rows has no gaps: after a kernel's row no program adds to it.
+      if (has_skipped_) num_skips_ = kMostSkips;
+      break;
+    }
+    has_skipped_ = true;
     // A condition's loop goes on with more memory.
     num_skips_ = spec_.has_condition && !is_stopped_ ? 0 : kMostSkips;
   }

@@ -120,7 +120,8 @@ class LoopRun {
   std::vector<OutputState> outputs_;
   Count count_;  // at most so many where there is a condition
   int64_t iteration_ = 0;
-  int num_skips_ = 0;        // that have been tried
+  int num_skips_ = 0;  // that have been tried
+  bool has_skipped_ = false;
   bool is_stopped_ = false;  // the last of them ended before it had to
 };
 
