@@ -234,6 +234,7 @@ def test_a_counter_under_xla():
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.programs(False)
 def test_slices_that_do_not_agree_are_named_as_without_a_counter():
     def call(xs, zs):
         def f(k, x):

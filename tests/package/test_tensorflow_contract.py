@@ -543,6 +543,12 @@ def _(_):
     assert function.children == []
 
 
+@relied_on(f"{FUNCTION}.AtomicFunction()._cached_graph")
+def _(_):
+    function = atomic(traced(lambda x: x + 1.0, SCALAR))
+    assert function._cached_graph in (None, function.graph)
+
+
 @relied_on("tensorflow.core.function.trace_type.from_value")
 def _(it):
     assert it(()).placeholder_value(None) == ()
@@ -873,7 +879,6 @@ ARRAY = "tensorflow.python.ops.tensor_array_ops"
 @relied_on(f"{ARRAY}._EagerTensorArray")
 @relied_on(f"{ARRAY}._EagerTensorArray()._previously_read_indices")
 @relied_on(f"{ARRAY}._EagerTensorArray()._tensor_array")
-@relied_on(f"{ARRAY}._EagerTensorArray().parent")
 def _(_):
     array = tf.TensorArray(tf.int32, 3)
     assert array.write(1, 7).write(2, 8).read(1) == 7

@@ -168,10 +168,10 @@ def loaded_function_graph(
 
 
 def renamed_function(function: Any, rename: Callable[[str], str], kept: Collection[str]) -> Any:
-    """The same function under another name, and with it the functions of its operations.
+    """The same function under another name, and with it the functions that get its handles.
 
     Its definition tells the shapes of its tensors. Otherwise a graph made of it would not know
-    them, as those of variables come with their handles.
+    the shapes of variables, which come with their handles.
 
     Args:
         function: the function.
@@ -181,10 +181,14 @@ def renamed_function(function: Any, rename: Callable[[str], str], kept: Collecti
     definition = type(function.cached_definition)()
     definition.CopyFrom(function.cached_definition)
     definition.signature.name = rename(definition.signature.name)
-    graph = getattr(function, "_cached_graph", None)
-    operations = {} if graph is None else {op.name: op for op in graph.get_operations()}
+    traced = getattr(function, "_cached_graph", None)
+    operations = {} if traced is None else {op.name: op for op in traced.get_operations()}
     children = list(getattr(function, "_children", None) or ())
-    by_name = {child.cached_definition.signature.name: child for child in children}
+    by_name = {}
+    for child in children:
+        signature = child.cached_definition.signature
+        if any(argument.type == tf.resource.as_datatype_enum for argument in signature.input_arg):
+            by_name[signature.name] = child
     for node in definition.node_def:
         if node.name in operations:
             shapes = [t.shape.as_proto() for t in operations[node.name].outputs]

@@ -576,7 +576,8 @@ def _check_repeatable(operations: Sequence[tf.Operation], graph: _tf.FuncGraph) 
     """Refuses operations that a gradient cannot repeat, and needs recorded."""
     unrepeatable = _graphs.find_unrepeatable(graph)
     for op in operations:
-        if op not in unrepeatable:
+        # What the body itself reads of a variable was recorded.
+        if op not in unrepeatable or op.type in _tf.READS:
             continue
         if op.type == "EagerPyFunc":
             raise ValueError(

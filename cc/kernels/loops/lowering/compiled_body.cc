@@ -32,9 +32,15 @@ bool AreInferred(const tensorflow::OpKernel& kernel, const std::vector<Lowered>&
                  const std::vector<Lowered>& outputs) {
   const tensorflow::OpRegistrationData* op;
   if (!tensorflow::OpRegistry::Global()->LookUp(kernel.def().op(), &op).ok() ||
-      op->shape_inference_fn == nullptr ||
+      op->shape_inference_fn == nullptr || kernel.num_inputs() != static_cast<int>(inputs.size()) ||
       kernel.num_outputs() != static_cast<int>(outputs.size())) {
     return false;
+  }
+  const auto type_of = [](const Lowered& value) {
+    return value.view.block >= 0 ? DataTypeOf(value.view.type) : value.known->dtype();
+  };
+  for (int i = 0; i < kernel.num_inputs(); ++i) {
+    if (type_of(inputs[i]) != kernel.input_type(i)) return false;
   }
   std::vector<tensorflow::PartialTensorShape> shapes;
   std::vector<const Tensor*> tensors;
@@ -50,9 +56,7 @@ bool AreInferred(const tensorflow::OpKernel& kernel, const std::vector<Lowered>&
   }
   for (int i = 0; i < kernel.num_outputs(); ++i) {
     const Dims dims = DimsOf(outputs[i]);
-    const DataType dtype =
-        outputs[i].view.block >= 0 ? DataTypeOf(outputs[i].view.type) : outputs[i].known->dtype();
-    if (dtype != kernel.output_type(i)) return false;
+    if (type_of(outputs[i]) != kernel.output_type(i)) return false;
     const auto inferred = context.output(i);
     const bool is_known = context.RankKnown(inferred);
     if (is_known && context.Rank(inferred) != static_cast<int>(dims.size())) return false;
