@@ -21,7 +21,7 @@ absl::Status Unimplemented(const Args&... args) {
   return absl::UnimplementedError(absl::StrCat(args...));
 }
 
-// `name` is that of what has asked for memory in vain.
+// The error of an op or a function, called `name`, that has got no memory.
 inline absl::Status OutOfMemory(std::string_view name) noexcept {
   try {
     return absl::ResourceExhaustedError(absl::StrCat("out of memory in ", name));

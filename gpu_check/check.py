@@ -272,7 +272,8 @@ def build_for_gpu(nvcc: str, architecture: str) -> None:
 def build_emulated(package: str, files: tuple[str, ...], folder: pathlib.Path) -> None:
     """Copies the files of Bazel's target //PACKAGE:emulated into `folder`, built for this Python.
 
-    Bazel keeps what it has built. Its folder may be another configuration's next.
+    Bazel builds the files if their sources have changed. The next configuration may replace its
+    folder, so they are copied.
     """
     command = [str(ROOT / "bazel" / "bazel.sh"), "build", f"//{package}:emulated"]
     environment = {**os.environ, "PYTHON_BIN_PATH": sys.executable}
@@ -280,7 +281,7 @@ def build_emulated(package: str, files: tuple[str, ...], folder: pathlib.Path) -
         raise Stop(NO_BUILD, "it does not build")
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
-        # A file that is there may be one that runs.
+        # An older copy may be running.
         shutil.copy(ROOT / "bazel-bin" / package / file, folder / f"{file}.new")
         os.replace(folder / f"{file}.new", folder / file)
 

@@ -1,4 +1,4 @@
-// The floating-point mode of a thread: how it rounds, and what it does to subnormal numbers.
+// The floating-point mode of a thread: the rounding, and whether subnormal numbers are zeros.
 #ifndef TF_TI_CC_COMPUTE_FLOAT_MODE_H_
 #define TF_TI_CC_COMPUTE_FLOAT_MODE_H_
 

@@ -31,7 +31,7 @@ class Pieces {
     if (finished > 0 && done_.fetch_add(finished) + finished == count_) all_done_.set_value();
   }
 
-  // Waits until all pieces are over, and throws what the first that failed has thrown.
+  // Waits until all pieces are over, and throws the exception of the first piece that failed.
   void Wait() {
     // Longer than most pieces take, shorter than it takes to fall asleep and be woken.
     if (!SpinUntil([this] { return done_.load() == count_; }, 20 * kMicrosecond)) {

@@ -14,7 +14,7 @@ namespace tf_ti {
 // LLVM, as of TensorFlow 2.21, vectorises a loop over rows wrongly if it can tell that the last row
 // comes from elsewhere: it writes that row past the end of the array. XLA's own concatenation,
 // fused with another, becomes such a loop, and so do a pad by one row and an update of a slice.
-// Here positions and masks in memory tell what each row is: LLVM does not know what they hold.
+// Here LLVM cannot tell: positions and masks in memory choose each row.
 xla::XlaOp Concatenate(const std::vector<xla::XlaOp>& parts, int64_t axis);
 
 }  // namespace tf_ti

@@ -1029,7 +1029,7 @@ for name, call in calls.items():
     )
 
 
-# As it is written, whatever Grappler and XLA make of graphs
+# Graphs that Grappler and XLA rewrite give what eager calls give
 
 
 def ways(pool):

@@ -139,8 +139,8 @@ struct RowRun {
 };
 
 // The gradient of PoolBags' table, by rows. First Init finds the rows that have one; then Compute
-// finds their gradients. VisitRuns and Pool allocate nothing once the first run is visited, so that
-// whoever updates rows meanwhile is not left with a half.
+// finds their gradients. VisitRuns and Pool allocate nothing once the first run is visited: an
+// update of rows that has begun finds all its memory there.
 //
 // The entries of a row, of which entries.h tells, are a bag of rows of the output's gradient.
 template <typename T, typename Index>

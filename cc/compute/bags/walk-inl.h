@@ -334,7 +334,7 @@ inline int64_t PieceOfGiant(int64_t size) {
   return std::max(kLeast, (size + kMostPieces - 1) / kMostPieces);
 }
 
-// The number of them: no less than that of a smaller giant.
+// The number of pieces of a giant, which grows with the size.
 inline int64_t PiecesOfGiant(int64_t size) {
   const int64_t piece = PieceOfGiant(size);
   return (size + piece - 1) / piece;

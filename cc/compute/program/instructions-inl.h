@@ -102,7 +102,7 @@ template <typename H, int L>
   }
 }
 
-// x * y, but 0 where y is, whatever x is: a slope may be infinite where no gradient arrives.
+// x * y, or 0 where y is 0: a slope x may be infinite where no gradient y arrives.
 template <typename T, int L>
 [[gnu::always_inline]] inline Vector<T, L> MulNoNan(Vector<T, L> x, Vector<T, L> y) {
   const Vector<T, L> zero{};

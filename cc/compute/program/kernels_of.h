@@ -15,7 +15,7 @@ Kernel KernelOfInt32s(Operation operation, ElementType to, int layout, int64_t c
 Kernel KernelOfInt64s(Operation operation, ElementType to, int layout, int64_t count);
 Kernel KernelOfBools(Operation operation, ElementType to, int layout, int64_t count);
 
-// ArgMax and ArgMin of half precision, whose largest finite number is not that of a float.
+// ArgMax and ArgMin of half precision. They begin at the largest finite number of the type.
 Kernel FirstKernelOfHalves(Operation operation, ElementType to, int layout);
 Kernel FirstKernelOfBFloat16s(Operation operation, ElementType to, int layout);
 

@@ -89,7 +89,7 @@ class Team {
         invitation_(parallel->Invite(
             num_parts, [shared = shared_](int64_t part) { Join(shared.get(), part); })) {}
 
-  // Others may be in the middle of a step: an exception would leave them with what is gone.
+  // Other threads may be in the middle of a step: an exception would free memory that they use.
   void Run() noexcept {
     int64_t step = 0;
     for (; step < steps_.num_meetings && steps_.goes_on(); ++step) {

@@ -125,7 +125,7 @@ class CompiledBodies : public BodyPrograms {
  public:
   bool are_wanted() const { return are_wanted_; }
 
-  // Finds the last one that `fits`.
+  // Finds the body that was added last among the bodies that fit.
   template <typename Fits>
   std::shared_ptr<const CompiledBody> Find(const Fits& fits) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -256,8 +256,8 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
     return MayAdopt() ? compiled_bodies_->Find(fits) : nullptr;
   }
 
-  // Shapes that change all the time are not compiled again and again. The bodies that this run has
-  // used count, whoever compiled them: otherwise the bits of results would depend on earlier runs.
+  // Shapes that change all the time are not compiled again and again. A body counts if this run has
+  // used it, even if another run compiled it: the bits of results do not depend on earlier runs.
   bool MayAdopt() const { return adopted_.size() < kMostAdopted; }
   void Adopt() {
     const auto found = std::find(adopted_.begin(), adopted_.end(), body_);

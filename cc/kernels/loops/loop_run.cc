@@ -522,8 +522,8 @@ Region::Array LoopRun::ArrayOf(const Body& function, const WholeBody& whole, int
   return {{Source::kParameter, p}, function.parameter_types[p], whole.parameters[p]};
 }
 
-// True if a source is one tensor in all iterations. The tensor is handed on, as elements of its
-// type may be no plain memory.
+// True if a source is one tensor in all iterations. The tensor is handed on: strings, variants and
+// handles must not be copied as bytes.
 bool LoopRun::IsFixed(int source) const {
   const int p = -1 - source;
   return p >= 0 && !IsState(p) && spec_.inputs[p].mode == InputMode::kValue;

@@ -74,12 +74,12 @@ absl::Status MakeSchedule(const tensorflow::LocalExecutorParams& params,
                           const tensorflow::Graph& graph, Schedule* schedule,
                           std::vector<tensorflow::OpKernel*>* kernels);
 
-// Finds what each of some readers, which are all, reads last.
+// Finds the last reads of each reader. Each read of the schedule belongs to one reader.
 class LastReads {
  public:
   explicit LastReads(const Schedule& schedule);
 
-  // Returns what the next reader, of these inputs, reads last. The reader `may_reuse` memory if it
+  // Returns the last reads among the inputs of the next reader. A reader that `may_reuse` memory
   // may write its result there.
   Releases Next(const std::vector<Source>& inputs, bool may_reuse);
 

@@ -91,7 +91,7 @@ class AsyncRun {
  private:
   enum Progress { kRunning, kReturned, kCompleted };
 
-  // Most is called by whatever thread completes an iteration.
+  // The thread that completes an iteration goes on with the loop: no caller of it would catch.
   template <typename Function>
   absl::Status Catch(const Function& function) const {
     return CatchOutOfMemory(ctx_->op_kernel().type_string(), function);

@@ -26,8 +26,8 @@ bool IsStateful(const NodeDef& node) {
   return !tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op).ok() || op->is_stateful();
 }
 
-// True if the outputs are of the types and shapes that TensorFlow says an operation makes of these
-// inputs; false if it says that they do not fit.
+// True if the outputs have the types and shapes that TensorFlow infers for an operation on these
+// inputs; false if the inputs do not fit the operation.
 bool AreInferred(const tensorflow::OpKernel& kernel, const std::vector<Lowered>& inputs,
                  const std::vector<Lowered>& outputs) {
   const tensorflow::OpRegistrationData* op;
@@ -124,7 +124,7 @@ class BodyCompiler {
   }
 
  private:
-  // Finds what a unit reads last, and takes note that its steps are done.
+  // Finds the last reads of a unit, and marks its steps as done.
   Releases FindReleases(const CompiledBody::Unit& unit) {
     // Of a region, all that its steps read: kernels run them where the program cannot.
     const bool is_kernel = unit.region < 0;
@@ -144,7 +144,7 @@ class BodyCompiler {
 
   absl::Status AddKernel(int s) {
     const Step& step = schedule_.steps[s];
-    // Of known integers a kernel makes known ones, if it does nothing else.
+    // The results of a kernel without effects on known integers are known too.
     const std::vector<Source> inputs = schedule_.InputsOf(step);
     const bool is_known = !inputs.empty() && !IsStateful(step.kernel->def()) &&
                           std::all_of(inputs.begin(), inputs.end(), [this](const Source& source) {
@@ -232,7 +232,7 @@ class BodyCompiler {
         }
         given.push_back(found->second);
       }
-      // Where the inputs do not fit each other a kernel tells what is wrong.
+      // The kernel reports inputs that do not fit each other.
       is_right = is_right && lowering.Lower(step.kernel->def(), given, &made) &&
                  AreInferred(*step.kernel, given, made);
       if (!is_right) break;
@@ -370,7 +370,7 @@ absl::Status CompileBody(const Schedule& schedule, FirstIteration* iteration, Co
 
 bool AreAlikeUpTo(size_t unit, const CompiledBody& a, const CompiledBody& b) {
   if (unit >= b.units.size() || b.units[unit].region != a.units[unit].region) return false;
-  // What a body becomes follows from the shapes of what its regions read.
+  // The shapes that the regions read decide how a body is cut.
   for (int r = 0; r < a.units[unit].region; ++r) {
     const std::vector<Region::Array>&x = a.regions[r].inputs, &y = b.regions[r].inputs;
     if (!std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const auto& one, const auto& other) {

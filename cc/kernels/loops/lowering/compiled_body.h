@@ -47,8 +47,8 @@ struct Region {
   bool may_fail = false;
 };
 
-// For parameters of certain shapes, and for the shapes of what kernels make of these. Both alone
-// tell which steps programs run, so that the bits of a result do not depend on earlier loops.
+// A body compiled for certain shapes: of its parameters, and of the kernels' results that its
+// regions read. The shapes alone decide which steps programs run.
 struct CompiledBody {
   // A kernel, or a region, in its turn.
   struct Unit {
@@ -76,7 +76,7 @@ struct CompiledBody {
   }
 };
 
-// An iteration that runs while its body is compiled: a kernel tells the shapes of what it makes.
+// An iteration that runs while its body is compiled: its kernels show the shapes of their results.
 class FirstIteration {
  public:
   virtual ~FirstIteration() = default;
