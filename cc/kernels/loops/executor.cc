@@ -295,7 +295,7 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
   absl::Status RunUnits() {
     for (size_t u = 0; u < body_->units.size(); ++u) {
       const CompiledBody::Unit* unit = &body_->units[u];
-      if (unit->region >= 0 && !Fits(body_->regions[unit->region])) {
+      if (!Fits(body_->DecidedBy(*unit))) {
         if (!UseOther(u)) return RunRest(u);
         unit = &body_->units[u];
       }
@@ -306,12 +306,12 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
   }
 
   // Finds a body for the rest of an iteration where a kernel has made an array of another shape
-  // than the next region, unit `u`, reads.
+  // than unit `u` was made for.
   bool UseOther(size_t u) {
     const auto shape_of = [this](size_t p) -> const auto& { return body_->parameters[p]; };
     auto found = Find([&](const CompiledBody& body) {
       return body.Fits(shape_of, body_->stays) && AreAlikeUpTo(u, *body_, body) &&
-             Fits(body.regions[body.units[u].region]);
+             Fits(body.DecidedBy(body.units[u]));
     });
     if (found == nullptr) return false;
     UseBody(std::move(found));
@@ -358,8 +358,8 @@ class ScheduleRunner : public BodyRunner, private FirstIteration {
     return source.kind == Source::kValue ? values_[source.index] : frame_->parameters[source.index];
   }
 
-  bool Fits(const Region& region) const {
-    for (const Region::Array& input : region.inputs) {
+  bool Fits(const std::vector<Region::Array>& arrays) const {
+    for (const Region::Array& input : arrays) {
       const Tensor& tensor = TensorOf(input.source);
       if (tensor.dtype() != input.dtype || !tensor.shape().IsSameSize(input.shape)) return false;
     }

@@ -142,7 +142,7 @@ class BodyCompiler {
     return iteration_.RunLast(body_);
   }
 
-  absl::Status AddKernel(int s) {
+  absl::Status AddKernel(int s, std::vector<Region::Array> decided_by = {}) {
     const Step& step = schedule_.steps[s];
     // The results of a kernel without effects on known integers are known too.
     const std::vector<Source> inputs = schedule_.InputsOf(step);
@@ -152,6 +152,7 @@ class BodyCompiler {
                           });
     CompiledBody::Unit unit;
     unit.step = s;
+    unit.inputs = std::move(decided_by);
     TF_RETURN_IF_ERROR(AddUnit(std::move(unit)));
     for (int v = step.first_value; v < step.first_value + step.num_outputs && is_known; ++v) {
       if (schedule_.values[v].uses == 0) continue;
@@ -193,15 +194,18 @@ class BodyCompiler {
       // A step that cannot be lowered after all is a kernel, and those before it a region.
       Region region;
       const size_t count = LowerSome(rest, &region);
+      std::vector<Region::Array> decided_by;  // for the first of the kernels
+      size_t num_done = 0;
       if (region.program != nullptr) {
         TF_RETURN_IF_ERROR(AddUnitOf(std::move(region)));
+        num_done = count;
       } else {
-        for (size_t i = 0; i < count; ++i) TF_RETURN_IF_ERROR(AddKernel(rest[i]));
+        decided_by = std::move(region.inputs);
       }
-      rest.erase(rest.begin(), rest.begin() + count);
-      if (rest.empty()) break;
-      TF_RETURN_IF_ERROR(AddKernel(rest[0]));
-      rest.erase(rest.begin());
+      for (; num_done < std::min(count + 1, rest.size()); ++num_done) {
+        TF_RETURN_IF_ERROR(AddKernel(rest[num_done], std::exchange(decided_by, {})));
+      }
+      rest.erase(rest.begin(), rest.begin() + num_done);
     }
     return absl::OkStatus();
   }
@@ -212,7 +216,7 @@ class BodyCompiler {
     ProgramBuilder builder;
     Lowering lowering(&builder);
     std::map<std::pair<int, int>, Lowered> lowered;  // what the steps read and make
-    std::vector<Region::Array> inputs;
+    std::vector<Region::Array>& inputs = region->inputs;
     size_t count = 0;
     int num_computing = 0;
     for (; count < steps.size(); ++count) {
@@ -261,7 +265,6 @@ class BodyCompiler {
     region->steps.assign(steps.begin(), steps.begin() + count);
     region->name = absl::StrCat("program: ", NameOf(steps[0]), "..", NameOf(steps[count - 1]), " (",
                                 count, count == 1 ? " op)" : " ops)");
-    region->inputs = std::move(inputs);
     std::vector<bool> is_inside(schedule_.steps.size(), false);
     for (const int s : region->steps) is_inside[s] = true;
     for (const int s : region->steps) {
@@ -369,12 +372,13 @@ absl::Status CompileBody(const Schedule& schedule, FirstIteration* iteration, Co
 }
 
 bool AreAlikeUpTo(size_t unit, const CompiledBody& a, const CompiledBody& b) {
-  if (unit >= b.units.size() || b.units[unit].region != a.units[unit].region) return false;
-  // The shapes that the regions read decide how a body is cut.
-  for (int r = 0; r < a.units[unit].region; ++r) {
-    const std::vector<Region::Array>&x = a.regions[r].inputs, &y = b.regions[r].inputs;
+  if (unit >= b.units.size()) return false;
+  // Bodies of one schedule are cut alike where the shapes that decide are the same.
+  for (size_t u = 0; u < unit; ++u) {
+    const std::vector<Region::Array>&x = a.DecidedBy(a.units[u]), &y = b.DecidedBy(b.units[u]);
     if (!std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const auto& one, const auto& other) {
-          return one.dtype == other.dtype && one.shape == other.shape;
+          return one.source.kind == other.source.kind && one.source.index == other.source.index &&
+                 one.dtype == other.dtype && one.shape == other.shape;
         })) {
       return false;
     }
@@ -387,7 +391,9 @@ CompiledBody CutBefore(size_t unit, const CompiledBody& body) {
   cut.parameters = body.parameters;
   cut.stays = body.stays;
   cut.units.assign(body.units.begin(), body.units.begin() + unit);
-  cut.regions.assign(body.regions.begin(), body.regions.begin() + body.units[unit].region);
+  for (const CompiledBody::Unit& kept : cut.units) {
+    if (kept.region >= 0) cut.regions.push_back(body.regions[kept.region]);
+  }
   cut.known = body.known;
   return cut;
 }

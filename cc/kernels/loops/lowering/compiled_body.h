@@ -54,8 +54,15 @@ struct CompiledBody {
   struct Unit {
     int step = -1;
     int region = -1;
+    std::vector<Region::Array>
+        inputs;  // of a kernel: the arrays whose shapes keep it from a program
     Releases releases;
   };
+
+  // The arrays whose shapes decided that the body goes on with this unit.
+  const std::vector<Region::Array>& DecidedBy(const Unit& unit) const {
+    return unit.region < 0 ? unit.inputs : regions[unit.region].inputs;
+  }
 
   std::vector<tensorflow::TensorShape> parameters;
   std::vector<char> stays;  // for each parameter, true if all iterations have the same
@@ -111,9 +118,9 @@ class RegionRun {
 // already, if it shares these with another one.
 absl::Status CompileBody(const Schedule& schedule, FirstIteration* iteration, CompiledBody* body);
 
-// True if the units before one, which is a region in `a`, are the same in both bodies.
+// True if the units before one are the same in both bodies, which both go on.
 bool AreAlikeUpTo(size_t unit, const CompiledBody& a, const CompiledBody& b);
-// The body with only the units before one, which is a region.
+// The body with only the units before one.
 CompiledBody CutBefore(size_t unit, const CompiledBody& body);
 
 }  // namespace tf_ti
