@@ -902,6 +902,42 @@ def test_a_call_has_the_same_bits_whatever_came_before(name):
         assert results == [found[i:]]
 
 
+# Steps that lowering refuses for an array of no rows, which a kernel makes.
+REFUSED = {
+    "softmax": lambda rows, w: tf.reduce_sum(tf.nn.softmax(rows), 0),
+    "log_softmax": lambda rows, w: tf.reduce_sum(tf.nn.log_softmax(rows), 0),
+    "einsum": lambda rows, w: tf.einsum("ij,jk->k", rows, w),
+    "cumsum": lambda rows, w: tf.reduce_sum(tf.cumsum(tf.exp(rows)), 0),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_call_has_the_same_bits_after_one_whose_kernels_made_no_rows(name):
+    random = np.random.default_rng(4)
+    x, w = (tf.constant(random.normal(size=size), tf.float32) for size in ((100, 64), (64, 64)))
+
+    def made():
+        @tf.function(input_signature=[tf.TensorSpec([None, 100], tf.int32)])
+        def run(parts):
+            def f(c, part):
+                y = REFUSED[name](tf.dynamic_partition(x, part, 2)[0], w)
+                return c + y, y
+
+            return tf_ti.scan(f, tf.zeros([64]), parts)
+
+        return run
+
+    # So many rows in all iterations.
+    parts = [tf.constant(np.tile(np.arange(100) >= n, (3, 1)), tf.int32) for n in (10, 0, 100)]
+    run = made()
+    found = [bits(run(part)) for part in parts]
+    assert found == [bits(run(part)) for part in parts]
+    for k in (1, 2, 0):
+        run = made()
+        run(parts[k])
+        assert found == [bits(run(part)) for part in parts]
+
+
 # Whole loops: between the first iteration and the last only addresses change
 
 
