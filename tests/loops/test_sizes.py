@@ -69,23 +69,23 @@ def tensor_iterator(xs, length):
     return tf_ti.tensor_iterator(step, [START, xs], ports, [BackEdge(0, 0)])[0]
 
 
-def block(xs, length):
+def made_block(xs, length):
     with tf_ti.Loop() as loop:
         loop.add_trip_limit(STEPS, TripLimit.COUNT)
         state, x = loop.add_recurrence(START), loop.add_iterator(xs)
         state.next = chain(state, x, length)
-        output = loop.add_loop_output(state.next, LoopOutput.CONCATENATE)
-    return output.tensor
+        loop.add_loop_output(state.next, LoopOutput.CONCATENATE)
+    return loop
+
+
+def block(xs, length):
+    return made_block(xs, length).outputs[0].tensor
 
 
 def drawn_block(xs, length):
-    with tf_ti.Loop() as loop:
-        loop.add_trip_limit(STEPS, TripLimit.COUNT)
-        state, x = loop.add_recurrence(START), loop.add_iterator(xs)
-        state.next = chain(state, x, length)
-        output = loop.add_loop_output(state.next, LoopOutput.CONCATENATE)
+    loop = made_block(xs, length)
     assert "Tanh" in loop.draw()
-    return output.tensor
+    return loop.outputs[0].tensor
 
 
 def layer(xs, length):
