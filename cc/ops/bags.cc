@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cc/ops/known_shape.h"
+#include "cc/ops/shape_function.h"
 #include "cc/spec/bags/bag_spec.h"
 #include "cc/spec/bags/update_spec.h"
 #include "cc/status.h"
@@ -210,34 +211,34 @@ std::string BagDoc(const char* name, const char* table, const char* bags) {
 }
 
 // Registers an op for a table and for a variable.
-#define TF_TI_REGISTER_BAG_OPS(prefix, table, table_doc, is_resource) \
-  REGISTER_OP("TfTi>" prefix "EmbeddingBagOffsets")                   \
-      .table.Input("indices: Tindices")                               \
-      .Input("offsets: Tindices")                                     \
-      .TF_TI_OPTIONAL_INPUTS()                                        \
-      .Output("output: T")                                            \
-      .TF_TI_REDUCTION_ATTRS()                                        \
-      .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                            \
-      .Attr("include_last_offset: bool = false")                      \
-      .SetShapeFn(LookUpShape<is_resource, BagKind::kOffsets>)        \
-      .Doc(BagDoc("EmbeddingBagOffsets", table_doc, kOffsetsDoc));    \
-  REGISTER_OP("TfTi>" prefix "EmbeddingBagPacked")                    \
-      .table.Input("indices: Tindices")                               \
-      .TF_TI_OPTIONAL_INPUTS()                                        \
-      .Output("output: T")                                            \
-      .TF_TI_REDUCTION_ATTRS()                                        \
-      .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                            \
-      .SetShapeFn(LookUpShape<is_resource, BagKind::kPacked>)         \
-      .Doc(BagDoc("EmbeddingBagPacked", table_doc, kPackedDoc));      \
-  REGISTER_OP("TfTi>" prefix "EmbeddingSegmentsSum")                  \
-      .table.Input("indices: Tindices")                               \
-      .Input("segment_ids: Tindices")                                 \
-      .Input("num_segments: Tindices")                                \
-      .TF_TI_OPTIONAL_INPUTS()                                        \
-      .Output("output: T")                                            \
-      .TF_TI_REDUCTION_ATTRS()                                        \
-      .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                            \
-      .SetShapeFn(LookUpShape<is_resource, BagKind::kSegments>)       \
+#define TF_TI_REGISTER_BAG_OPS(prefix, table, table_doc, is_resource)          \
+  REGISTER_OP("TfTi>" prefix "EmbeddingBagOffsets")                            \
+      .table.Input("indices: Tindices")                                        \
+      .Input("offsets: Tindices")                                              \
+      .TF_TI_OPTIONAL_INPUTS()                                                 \
+      .Output("output: T")                                                     \
+      .TF_TI_REDUCTION_ATTRS()                                                 \
+      .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                                     \
+      .Attr("include_last_offset: bool = false")                               \
+      .SetShapeFn(ShapeFunction(LookUpShape<is_resource, BagKind::kOffsets>))  \
+      .Doc(BagDoc("EmbeddingBagOffsets", table_doc, kOffsetsDoc));             \
+  REGISTER_OP("TfTi>" prefix "EmbeddingBagPacked")                             \
+      .table.Input("indices: Tindices")                                        \
+      .TF_TI_OPTIONAL_INPUTS()                                                 \
+      .Output("output: T")                                                     \
+      .TF_TI_REDUCTION_ATTRS()                                                 \
+      .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                                     \
+      .SetShapeFn(ShapeFunction(LookUpShape<is_resource, BagKind::kPacked>))   \
+      .Doc(BagDoc("EmbeddingBagPacked", table_doc, kPackedDoc));               \
+  REGISTER_OP("TfTi>" prefix "EmbeddingSegmentsSum")                           \
+      .table.Input("indices: Tindices")                                        \
+      .Input("segment_ids: Tindices")                                          \
+      .Input("num_segments: Tindices")                                         \
+      .TF_TI_OPTIONAL_INPUTS()                                                 \
+      .Output("output: T")                                                     \
+      .TF_TI_REDUCTION_ATTRS()                                                 \
+      .TF_TI_BAG_ATTRS(TF_TI_NUMBER_TYPES)                                     \
+      .SetShapeFn(ShapeFunction(LookUpShape<is_resource, BagKind::kSegments>)) \
       .Doc(BagDoc("EmbeddingSegmentsSum", table_doc, kSegmentsDoc))
 
 TF_TI_REGISTER_BAG_OPS("", Input("emb_table: T"), kTableDoc, false);
@@ -285,7 +286,7 @@ include_last_offset: True if offsets have one element more, where the last bag e
       .Attr("padded: list(int) >= 0 = []")                                                     \
       .Attr("reductions: list(" TF_TI_REDUCTIONS ") >= 0 = []")                                \
       .Attr("numbers: list(int) >= 0 = []")                                                    \
-      .SetShapeFn(SeveralShape<is_resource>)                                                   \
+      .SetShapeFn(ShapeFunction(SeveralShape<is_resource>))                                    \
       .Doc(absl::StrCat("Reduces bags of rows of several embedding tables to one row each.\n", \
                         tables_doc, kSeveralDoc, kReductionDoc))
 
@@ -319,7 +320,7 @@ bags: The op that this is the gradient of.)doc";
       .TF_TI_BOUNDS_ATTRS()                                                               \
       .Attr("num_argmax: int >= 0 = 0")                                                   \
       .Attr("number: int = -1")                                                           \
-      .SetShapeFn(TableGradientShape<is_resource>)                                        \
+      .SetShapeFn(ShapeFunction(TableGradientShape<is_resource>))                         \
       .Doc(absl::StrCat("The gradient of a pooled embedding look-up's table, by rows.\n", \
                         table_doc, kGradientDoc, kOptionalDoc, kTableGradientDoc))
 
@@ -349,7 +350,7 @@ TF_TI_REGISTER_TABLE_GRAD("Resource", Input("resource: resource").SetIsStateful(
       .Output("output: Tweights")                                                             \
       .TF_TI_BAG_ATTRS(TF_TI_GRADIENT_TYPES)                                                  \
       .TF_TI_BOUNDS_ATTRS()                                                                   \
-      .SetShapeFn(WeightsGradientShape<is_resource>)                                          \
+      .SetShapeFn(ShapeFunction(WeightsGradientShape<is_resource>))                           \
       .Doc(absl::StrCat("The gradient of a pooled embedding look-up's per_sample_weights.\n", \
                         table_doc, kGradientDoc, kOptionalDoc, "\noutput: Like indices."))
 
@@ -379,7 +380,7 @@ REGISTER_OP("TfTi>EmbeddingBagPartition")
     .Attr("num_shards: int >= 1")
     .Attr("num_positions: int >= 0 = 0")
     .Attr("strategy: {'div', 'mod'}")
-    .SetShapeFn(PartitionShape)
+    .SetShapeFn(ShapeFunction(PartitionShape))
     .Doc(R"doc(
 Cuts the bags of a table in shards into bags of each shard.
 
@@ -409,12 +410,12 @@ REGISTER_OP("TfTi>EmbeddingBagSlots")
     .Input("indices: Tindices")
     .Output("slots: Tindices")
     .Attr("Tindices: {int32, int64}")
-    .SetShapeFn([](InferenceContext* c) {
+    .SetShapeFn(ShapeFunction([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckNumEmbShape(c));
       TF_RETURN_IF_ERROR(CheckRank("rows", KnownShape(c, c->input(1)), 1));
       c->set_output(0, c->input(2));
       return absl::OkStatus();
-    })
+    }))
     .Doc(R"doc(
 Finds the positions of indices among the rows that have a gradient.
 
@@ -467,7 +468,7 @@ std::string UpdateDoc(const char* what, const char* resources, bool bags, const 
       .Attr("Tscale: " TF_TI_NUMBER_TYPES)                                                     \
       .Attr("num_decay: int >= 0 = 0")                                                         \
       .SetIsStateful()                                                                         \
-      .SetShapeFn(UpdateShape<UpdateRule::kDescent>)                                           \
+      .SetShapeFn(ShapeFunction(UpdateShape<UpdateRule::kDescent>))                            \
       .Doc(UpdateDoc("Subtracts scaled gradients from rows of a variable", kVariableDoc, bags, \
                      kScatterSubDoc))
 
@@ -495,7 +496,7 @@ TF_TI_REGISTER_SCATTER_SUB("EmbeddingBagScatterSub", TF_TI_BAG_INPUTS(TF_TI_FLOA
       .Attr("Tslots: {float, double}")                                                     \
       .Attr("epsilon_hat: bool = true")                                                    \
       .SetIsStateful()                                                                     \
-      .SetShapeFn(UpdateShape<UpdateRule::kAdam>)                                          \
+      .SetShapeFn(ShapeFunction(UpdateShape<UpdateRule::kAdam>))                           \
       .Doc(UpdateDoc("A step of Adam on some rows of a variable", kAdamVariablesDoc, bags, \
                      kAdamDoc))
 
@@ -524,7 +525,7 @@ TF_TI_REGISTER_ADAM_UPDATE("EmbeddingBagAdamUpdate", TF_TI_BAG_INPUTS(TF_TI_FLOA
       .Attr("Tslots: {float, double}")                                                           \
       .Attr("epsilon_inside_sqrt: bool = true")                                                  \
       .SetIsStateful()                                                                           \
-      .SetShapeFn(UpdateShape<UpdateRule::kAdagrad>)                                             \
+      .SetShapeFn(ShapeFunction(UpdateShape<UpdateRule::kAdagrad>))                              \
       .Doc(UpdateDoc("A step of Adagrad on some rows of a variable", kAdagradVariablesDoc, bags, \
                      kAdagradDoc))
 

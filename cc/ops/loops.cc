@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "cc/ops/known_shape.h"
+#include "cc/ops/shape_function.h"
 #include "cc/spec/loops/count.h"
 #include "cc/spec/loops/loop_spec.h"
 #include "cc/spec/shapes.h"
@@ -237,13 +238,13 @@ fuse: On a CPU, programs of vector code may run parts of the body and of the con
 REGISTER_OP("TfTi>TensorIterator")
     .TF_TI_LOOP_ATTRS()
     .SetIsStateful()
-    .SetShapeFn(TensorIteratorShape)
+    .SetShapeFn(ShapeFunction(TensorIteratorShape))
     .Doc(kDoc);
 
 // The same op where the body has no side effects: the graph optimiser may prune, merge and fold it.
 REGISTER_OP("TfTi>StatelessTensorIterator")
     .TF_TI_LOOP_ATTRS()
-    .SetShapeFn(TensorIteratorShape)
+    .SetShapeFn(ShapeFunction(TensorIteratorShape))
     .Doc(kDoc);
 
 // The ops of histories. Their names say Sequence, as does the mode above: saved models have these
@@ -272,7 +273,7 @@ REGISTER_OP("TfTi>SequenceConcat")
     .Attr("element_shape: shape")
     .Attr("axis: int")
     .Attr("reverse: bool = false")
-    .SetShapeFn([](InferenceContext* c) {
+    .SetShapeFn(ShapeFunction([](InferenceContext* c) {
       PartialTensorShape element_shape;
       TF_RETURN_IF_ERROR(c->GetAttr("element_shape", &element_shape));
       int64_t axis;
@@ -285,7 +286,7 @@ REGISTER_OP("TfTi>SequenceConcat")
       }
       c->set_output(0, shape);
       return absl::OkStatus();
-    })
+    }))
     .Doc(R"doc(
 Concatenates the tensors of a history along an axis: the inverse of SequenceSplit.
 
@@ -299,14 +300,14 @@ REGISTER_OP("TfTi>SequenceUnstack")
     .Input("sequence: variant")
     .Input("count: int32")
     .Output("sequences: variant")
-    .SetShapeFn([](InferenceContext* c) {
+    .SetShapeFn(ShapeFunction([](InferenceContext* c) {
       ShapeHandle scalar;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &scalar));
       DimensionHandle count;
       TF_RETURN_IF_ERROR(c->MakeDimForScalarInput(1, &count));
       c->set_output(0, c->Vector(count));
       return absl::OkStatus();
-    })
+    }))
     .Doc(R"doc(
 Takes a history of stacks apart: a history of the first elements, one of the second, and so on.
 
@@ -318,12 +319,12 @@ sequences: `count` histories of tensors without that axis.
 REGISTER_OP("TfTi>SequenceStack")
     .Input("sequences: variant")
     .Output("sequence: variant")
-    .SetShapeFn([](InferenceContext* c) {
+    .SetShapeFn(ShapeFunction([](InferenceContext* c) {
       ShapeHandle vector;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &vector));
       c->set_output(0, c->Scalar());
       return absl::OkStatus();
-    })
+    }))
     .Doc(R"doc(
 Stacks histories element by element: the inverse of SequenceUnstack.
 

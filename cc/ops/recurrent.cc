@@ -2,6 +2,7 @@
 #include <string_view>
 
 #include "cc/ops/known_shape.h"
+#include "cc/ops/shape_function.h"
 #include "cc/spec/recurrent/cell_spec.h"
 #include "cc/spec/recurrent/sequence_shapes.h"
 #include "tensorflow/core/framework/op.h"
@@ -91,7 +92,7 @@ TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequence")
                           .Output("last_h: T")
                           .Output("last_c: num_cells * T")
                           .Output("saved: num_saved * S"))
-    .SetShapeFn(SequenceShape<false>);
+    .SetShapeFn(ShapeFunction(SequenceShape<false>));
 
 // Gradients by the inputs of a RecurrentSequence without clip. `y` and `saved` are its outputs; the
 // last inputs are the gradients by its outputs.
@@ -115,7 +116,7 @@ TF_TI_RECURRENT_ATTRS(REGISTER_OP("TfTi>RecurrentSequenceGrad")
                           .Output("grad_w: num_weights * T")
                           .Output("grad_r: T")
                           .Output("grad_b: num_biases * T"))
-    .SetShapeFn(SequenceShape<true>);
+    .SetShapeFn(ShapeFunction(SequenceShape<true>));
 
 }  // namespace
 }  // namespace tf_ti

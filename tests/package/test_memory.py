@@ -251,3 +251,5 @@ def test_all_kernels_catch_memory_that_runs_out():
             f"{source}: kernels derive from SafeKernel or SafeAsyncKernel, not {bases}"
         )
         assert "REGISTER_KERNEL_BUILDER" not in text, f"{source}: TF_TI_REGISTER_KERNEL registers"
+        functions = re.findall(r"SetShapeFn\((?!ShapeFunction|tensorflow::shape_inference::)", text)
+        assert not functions, f"{source}: ShapeFunction catches memory that runs out"

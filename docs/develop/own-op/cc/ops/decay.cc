@@ -1,5 +1,6 @@
 // The op of decayed sums, and its shape function.
 #include "cc/ops/known_shape.h"
+#include "cc/ops/shape_function.h"
 #include "cc/spec/decay/decayed_sum_spec.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -15,11 +16,11 @@ REGISTER_OP("TfTi>DecayedSum")
     .Output("y: T")
     .Attr("T: {float, double}")
     .Attr("reverse: bool = false")
-    .SetShapeFn([](InferenceContext* c) {
+    .SetShapeFn(ShapeFunction([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckDecayedSum(KnownShape(c, c->input(0)), KnownShape(c, c->input(1))));
       c->set_output(0, c->input(0));
       return absl::OkStatus();
-    })
+    }))
     .Doc(R"doc(
 Sums along the first dimension, in which earlier values count less.
 
