@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import select
+import shutil
 import subprocess
 import sys
 
@@ -168,3 +169,26 @@ def test_a_plugin_for_the_gpu_at_hand_needs_one(tmp_path):
     )
     assert result.returncode == 4, result.stdout + result.stderr
     assert "no GPU here: no driver" in result.stdout
+
+
+# Builds for a GPU at hand, which nothing here can run
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_the_makefile_for_a_gpu_builds_what_bazel_builds_for_the_emulated_one(tmp_path):
+    plugin = ROOT / "tests" / "gpu" / "plugin"
+    command = ["make", "-n", "--directory", plugin]
+    variables = [f"OUT={tmp_path}", "NVCC=false", "ARCHITECTURE=90"]
+    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    said = subprocess.run(
+        [*command, *variables], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    compiled = {pathlib.Path(path) for path in re.findall(r"-c (\S+\.cc)", said)}
+    ours = {
+        path
+        for path in (ROOT / "cc").rglob("*.cc")
+        if not {"xla", "testing"} & {*path.parts} and not path.name.endswith("_test.cc")
+    }
+    assert compiled == ours | {plugin / f"{name}.cc" for name in ("faults", "kernels", "plugin")}
+    (listed,) = re.findall(r"^_WRAPPED = \[(.*?)\]", (plugin / "BUILD").read_text(), re.M | re.S)
+    assert set(re.findall(r"--wrap=(\w+)", said)) == set(re.findall(r'"(\w+)"', listed))
