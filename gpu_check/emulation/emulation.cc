@@ -131,8 +131,18 @@ struct Mapping {
 };
 std::map<void*, Mapping> mappings;
 
-// Reports the place, on a stack of its own: the fiber's may be used up.
-void OnBadAddress(int) {
+// True on a thread that runs kernels.
+thread_local bool runs_kernels = false;
+
+struct sigaction previous_action;
+
+// Reports the place, on a stack of its own: the fiber's may be used up. What the host touches is
+// left to whoever watched before, as the access is tried again.
+void OnBadAddress(int signal) {
+  if (!runs_kernels) {
+    sigaction(signal, &previous_action, nullptr);
+    return;
+  }
   constexpr char kText[] = "emulated GPU: memory outside of all arrays was touched\n";
   if (write(2, kText, sizeof(kText) - 1) < 0) std::_Exit(4);
   Fail("a bad address");
@@ -147,8 +157,8 @@ void WatchAddresses() {
   struct sigaction action{};
   action.sa_handler = OnBadAddress;
   action.sa_flags = SA_ONSTACK;
-  sigaction(SIGSEGV, &action, nullptr);
   sigaction(SIGBUS, &action, nullptr);
+  sigaction(SIGSEGV, &action, &previous_action);
 }
 
 }  // namespace
@@ -180,6 +190,7 @@ void Run(const dim3& grid, const dim3& block, const char* name,
   blockDim = block;
   kernel = name;
   work = &thread;
+  runs_kernels = true;
   MakeFibers(block.x);
   if (block.x % 32 != 0 && block.x != 1) Fail("blocks must have whole warps");
   std::vector<unsigned> blocks(grid.x), threads(block.x);

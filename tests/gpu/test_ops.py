@@ -34,6 +34,7 @@ from tensorflow.python.eager import context  # noqa: E402
 
 import tf_ti  # noqa: E402
 import tf_ti.keras  # noqa: E402
+from tf_ti._library import ops  # noqa: E402
 from tf_ti.bags.ops import Bags, are_distinct  # noqa: E402
 from tf_ti.recurrent import ops as recurrent_ops  # noqa: E402
 
@@ -86,6 +87,16 @@ def _held(device):
         timer.cancel()
         device.gpu_plugin_hold(0)
     assert not waits.is_set(), "something has waited for the device: see the threads' tracebacks"
+
+
+@pytest.fixture
+def closed_memory(device):
+    """All calls wait for their work: the host that touches the device's memory ends the process."""
+    if not _IS_EMULATED:
+        pytest.skip("a host cannot read a GPU's memory")
+    device.emulated_gpu_block(1)
+    yield
+    device.emulated_gpu_block(0)
 
 
 @contextlib.contextmanager
@@ -275,6 +286,143 @@ def test_conditionals_in_the_body_are_the_cpus(run, rng):
 
     body = tf.autograph.experimental.do_not_convert(body)
     _assert_same(run, lambda c, x: tf_ti.scan(body, c, x), _floats(rng, 3), _floats(rng, 6, 3))
+
+
+def _branch(carry, x):
+    return tf.cond(x > 3, lambda: carry * 2, lambda: carry + x), carry
+
+
+def _nested_branches(carry, x):
+    inner = lambda: tf.cond(carry > 50, lambda: carry - x, lambda: carry + 2 * x)  # noqa: E731
+    return tf.cond(x > 3, inner, lambda: carry), carry
+
+
+def _switch(carry, x):
+    place = tf.cast(x % 3, tf.int32)
+    branches = [lambda: carry + x, lambda: carry - x, lambda: 2 * carry]
+    return tf.switch_case(place, branches), carry
+
+
+def _inner_while_loop(carry, x):
+    _, last = tf.while_loop(lambda k, _: k < 3, lambda k, v: (k + 1, v + x), (0, carry))
+    return last, carry
+
+
+def _branch_in_a_while_loop(carry, x):
+    def step(k, v):
+        return k + 1, tf.cond(v > 50, lambda: v - x, lambda: v + x)
+
+    return tf.while_loop(lambda k, _: k < 3, step, (0, carry))[1], carry
+
+
+def _while_loop_in_a_branch(carry, x):
+    return tf.cond(x > 3, lambda: _inner_while_loop(carry, x)[0], lambda: carry), carry
+
+
+def _called(carry, x):
+    function = tf.function(lambda c, x: _branch(c + x, x)[0], autograph=False)
+    return function(carry, x), function(x, x)
+
+
+def _branch_of_results(carry, x):
+    floats, number = tf.cond(
+        x > 3,
+        lambda: (tf.cast(carry, tf.float32) / 2.0, carry + 1),
+        lambda: (tf.cast(x, tf.float32), x),
+    )
+    return number, (floats, carry)
+
+
+_CONTROL_FLOW = [
+    _branch,
+    _nested_branches,
+    _switch,
+    _inner_while_loop,
+    _branch_in_a_while_loop,
+    _while_loop_in_a_branch,
+    _called,
+    _branch_of_results,
+]
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32])
+@pytest.mark.parametrize("body", _CONTROL_FLOW)
+def test_control_flow_of_every_type_in_the_body_is_the_cpus(run, closed_memory, body, dtype):
+    body = tf.autograph.experimental.do_not_convert(body)
+    xs = np.array([4, 0, 3, 2, 0, 5, 1, 7], dtype)
+    _assert_same(run, lambda c, xs: tf_ti.scan(body, c, xs), dtype(40), xs)
+
+
+@needs_gpu
+@pytest.mark.parametrize("body", _CONTROL_FLOW)
+def test_control_flow_of_integers_in_a_condition_is_the_cpus(run, closed_memory, body):
+    body = tf.autograph.experimental.do_not_convert(body)
+    _assert_same(
+        run,
+        lambda n: tf_ti.while_loop(lambda k: body(k, n)[0] < 60, lambda k: (k + 3,), (n,)),
+        np.int32(4),
+    )
+
+
+@needs_gpu
+def test_gradients_through_control_flow_beside_integers_are_the_cpus(run, closed_memory):
+    def body(carry, x):
+        value, count = carry
+        branches = lambda: (value * x, count + 1), lambda: (tf.tanh(value), count)  # noqa: E731
+        value, count = tf.cond(x > 0.0, *branches)
+        return (value, count), (value, count)
+
+    body = tf.autograph.experimental.do_not_convert(body)
+    differentiated = _gradient(lambda c, xs: tf_ti.scan(body, (c, 0), xs)[0][0])
+    _assert_same(run, differentiated, np.float32(2), np.float32([1, -2, 3, -1]))
+
+
+@needs_gpu
+def test_what_is_no_history_is_refused_by_its_type_and_shape(closed_memory):
+    body = tf.function(lambda x: x).get_concrete_function(tf.TensorSpec([1, 2]))
+    with (
+        tf.device("GPU:0"),
+        pytest.raises(tf.errors.InvalidArgumentError, match=r"got float of shape \[3,2\]"),
+    ):
+        ops.tf_ti_stateless_tensor_iterator(
+            input=[tf.ones([3, 2])],
+            num_iterations=[],
+            length=[],
+            Tout=[tf.float32],
+            body=body.name,
+            **{"input_mode": ["sequence"], "input_axis": [0], "input_start": [0]},
+            **{"input_end": [-1], "input_stride": [1], "input_part_size": [0]},
+            **{"input_label": ["x"], "parameter_shapes": [[1, 2]]},
+            **{"back_edge_from": [], "back_edge_to": []},
+            **{"output_mode": ["concat"], "output_source": [0], "output_axis": [0]},
+            **{"output_stride": [1], "output_part_size": [0], "output_length": [-1]},
+            **{"output_label": ["y"], "result_types": [tf.float32], "result_shapes": [[1, 2]]},
+            reverse=False,
+        )
+
+
+@needs_gpu
+@pytest.mark.parametrize("pfor", [True, False])
+def test_a_hessian_of_a_loop_is_the_cpus(closed_memory, pfor):
+    m = np.float32([[0.5, -0.2], [0.1, 0.3]])
+
+    def loop(x):
+        body = lambda c, e: (tf.tanh(tf.linalg.matvec(m, c) + e), c * e)  # noqa: E731
+        return tf.reduce_sum(tf_ti.scan(body, x[0], x)[1] ** 2)
+
+    def hessian(x):
+        with tf.GradientTape(persistent=True) as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = loop(x)
+            gradient = inner.gradient(y, x)
+        return outer.jacobian(gradient, x, experimental_use_pfor=pfor)
+
+    x = np.float32([[1, 2], [0.5, -1], [0.1, 0.2]])
+    found = [hessian(*_on(where, [x])) for where in ("GPU:0", "CPU:0")]
+    _assert_close(*found)
 
 
 @needs_gpu

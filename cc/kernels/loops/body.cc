@@ -13,6 +13,7 @@
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/common_runtime/function_body.h"
 #include "tensorflow/core/common_runtime/memory_types.h"
+#include "tensorflow/core/framework/memory_types.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
@@ -59,6 +60,10 @@ bool AllFunctions(const Node& node, const Predicate& holds) {
     }
   }
   return true;
+}
+
+bool CallsFunctions(const Node& node) {
+  return !AllFunctions(node, [](const std::string&, AttrSlice) { return false; });
 }
 
 // Calls use(body) for the function's body.
@@ -149,6 +154,26 @@ bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name,
   return status.ok() && result;
 }
 
+// Returns true if a kernel that calls functions hands values on from where it gets them. Branches
+// do not on a GPU: their int32 comes in the device's memory, and their functions read the host's.
+// Where TensorFlow runs a body on several devices, it replaces them first.
+bool HandsOnValues(FunctionLibraryRuntime* lib, const Node& node) {
+  tensorflow::MemoryTypeVector inputs, outputs;
+  if (!tensorflow::MemoryTypesForNode(tensorflow::OpRegistry::Global(), TypeOf(*lib->device()),
+                                      node.def(), &inputs, &outputs)
+           .ok()) {
+    return false;
+  }
+  const auto fits = [](tensorflow::MemoryType memory, tensorflow::DataType dtype) {
+    return memory == tensorflow::HOST_MEMORY ||
+           tensorflow::MTypeFromDType(dtype) == tensorflow::DEVICE_MEMORY;
+  };
+  return std::equal(inputs.begin(), inputs.end(), node.input_types().begin(),
+                    node.input_types().end(), fits) &&
+         std::equal(outputs.begin(), outputs.end(), node.output_types().begin(),
+                    node.output_types().end(), fits);
+}
+
 // Returns true if the loop's device may run all of a function.
 bool FitsDevice(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& body) {
   const auto fits = [lib](const std::string& name, AttrSlice attrs) {
@@ -164,6 +189,7 @@ bool FitsDevice(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& bod
     // A loop and a called function take care of that themselves.
     if (IsLoop(op) || node->IsPartitionedCall()) continue;
     if (!AllFunctions(*node, fits)) return false;
+    if (CallsFunctions(*node) && !IsCpu(lib) && !HandsOnValues(lib, *node)) return false;
     if (lib->GetFunctionLibraryDefinition()->Contains(op)) {
       if (!fits(op, node->attrs())) return false;
       continue;

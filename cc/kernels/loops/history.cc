@@ -80,14 +80,26 @@ bool History::Decode(const tensorflow::VariantTensorData& data) {
   return true;
 }
 
+namespace {
+
+// Not DebugString, which reads the elements: they may lie on a GPU.
+std::string TypeAndShape(const Tensor& tensor) {
+  return absl::StrCat(tensorflow::DataTypeString(tensor.dtype()), " of shape ",
+                      tensor.shape().DebugString());
+}
+
+}  // namespace
+
 absl::Status GetHistory(const Tensor& tensor, const std::string& what, const History** history) {
   *history = nullptr;
   if (tensor.dtype() == tensorflow::DT_VARIANT && tensor.dims() == 0) {
     *history = tensor.scalar<Variant>()().get<History>();
   }
   if (*history == nullptr) {
-    return InvalidArgument(what, " must be a scalar variant that holds a ", History::kTypeName,
-                           ", got ", tensor.DebugString());
+    return InvalidArgument(
+        what, " must be a scalar variant that holds a ", History::kTypeName, ", got ",
+        tensor.dtype() == tensorflow::DT_VARIANT && tensor.dims() == 0 ? "another variant"
+                                                                       : TypeAndShape(tensor));
   }
   return absl::OkStatus();
 }
@@ -127,8 +139,8 @@ absl::Status Add(OpKernelContext* ctx, const History& a, const History& b, Histo
     const Tensor& x = a.tensors()[i];
     const Tensor& y = b.tensors()[i];
     if (x.dtype() != y.dtype() || x.shape() != y.shape()) {
-      return InvalidArgument("cannot add elements ", i, " of two sequences: ", x.DebugString(),
-                             " and ", y.DebugString());
+      return InvalidArgument("cannot add elements ", i, " of two sequences: ", TypeAndShape(x),
+                             " and ", TypeAndShape(y));
     }
     Tensor sum;
     TF_RETURN_IF_ERROR(Allocate(ctx, SumType(x.dtype()), x.shape(), &sum));
@@ -250,7 +262,7 @@ class HistoryConcatOp : public SafeKernel {
     for (const Tensor& piece : pieces) {
       if (piece.dtype() != dtype_) {
         return InvalidArgument("SequenceConcat: expected elements of type ",
-                               tensorflow::DataTypeString(dtype_), ", got ", piece.DebugString());
+                               tensorflow::DataTypeString(dtype_), ", got ", TypeAndShape(piece));
       }
     }
     if (reverse_) std::reverse(pieces.begin(), pieces.end());
@@ -298,18 +310,18 @@ class HistoryUnstackOp : public SafeKernel {
  private:
   absl::Status Run(OpKernelContext* ctx) override {
     const Tensor& count = ctx->input(1);
-    if (count.dims() != 0 || count.scalar<int32_t>()() < 0) {
-      return InvalidArgument("SequenceUnstack: count must be a scalar that is not negative, got ",
-                             count.DebugString());
-    }
+    TF_RETURN_IF_ERROR(CheckScalar("SequenceUnstack: count", count.shape()));
     const int64_t size = count.scalar<int32_t>()();
-    Tensor* lanes;
-    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({size}), &lanes));
+    if (size < 0) {
+      return InvalidArgument("SequenceUnstack: count must not be negative, got ", size);
+    }
+    Tensor lanes = HostTensor(tensorflow::DT_VARIANT, TensorShape({size}));
     for (int64_t i = 0; i < size; ++i) {
       Tensor lane;
       TF_RETURN_IF_ERROR(TakeLane(ctx, ctx->input(0), i, size, &lane));
-      lanes->vec<Variant>()(i) = lane.scalar<Variant>()();
+      lanes.vec<Variant>()(i) = lane.scalar<Variant>()();
     }
+    ctx->set_output(0, lanes);
     return absl::OkStatus();
   }
 };
@@ -319,8 +331,8 @@ absl::Status StackLanes(OpKernelContext* ctx, const std::vector<Tensor>& lanes, 
   const Tensor& first = lanes[0];
   for (size_t i = 0; i < lanes.size(); ++i) {
     if (lanes[i].dtype() != first.dtype() || lanes[i].shape() != first.shape()) {
-      return InvalidArgument("SequenceStack: sequences 0 and ", i, " hold ", first.DebugString(),
-                             " and ", lanes[i].DebugString());
+      return InvalidArgument("SequenceStack: sequences 0 and ", i, " hold ", TypeAndShape(first),
+                             " and ", TypeAndShape(lanes[i]));
     }
   }
   if (first.dtype() != tensorflow::DT_VARIANT || first.dims() > 0) {
@@ -332,7 +344,7 @@ absl::Status StackLanes(OpKernelContext* ctx, const std::vector<Tensor>& lanes, 
       piece.InsertDim(0, 1);
       Tensor element;
       if (!element.CopyFrom(lanes[i], piece)) {
-        return InvalidArgument("SequenceStack: no stack of ", lanes[i].DebugString());
+        return InvalidArgument("SequenceStack: no stack of ", TypeAndShape(lanes[i]));
       }
       TF_RETURN_IF_ERROR(PlacePiece(ctx, element, /*axis=*/0, i, stack));
     }

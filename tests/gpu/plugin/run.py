@@ -102,6 +102,7 @@ def run(arguments: argparse.Namespace, pytest_arguments: list[str]) -> int:
         nvcc = check.find_nvcc()
     package = build(nvcc, architecture)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *pytest_arguments]
+    command.append("--capture=no")  # a report of the emulation survives the process that it ends
     environment = {
         **os.environ,
         "PYTHONPATH": str(package.parent),

@@ -2,8 +2,18 @@
 // its own, one for the device and one for the host's functions: of the streams that have something
 // to do, any may be next, and there are pauses at random. What CUDA would not do, or would make the
 // host wait for, is so here too.
+//
+// The device's memory is open while the device works with it: the host that reads or writes it at
+// another time ends the process, with a report. Where each call waits for its work
+// (emulated_gpu_block), that is at any time.
 #include <cuda_runtime.h>
+#include <execinfo.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -178,52 +188,157 @@ class Device {
 };
 thread_local bool Device::is_own_thread = false;
 
-// Blocks of memory of one kind.
-class Memory {
+// Where blocks of memory begin, and how large they are.
+class Blocks {
  public:
-  static constexpr size_t kAlignment = 256;
-
-  void* Allocate(size_t bytes) {
-    void* const memory = std::aligned_alloc(kAlignment, (bytes / kAlignment + 1) * kAlignment);
-    if (memory == nullptr) return nullptr;
+  void Add(void* memory, size_t bytes) {
     const std::lock_guard lock(mutex_);
-    blocks_[static_cast<const char*>(memory)] = bytes;
-    return memory;
+    sizes_[static_cast<const char*>(memory)] = bytes;
   }
 
-  // Whoever asks for `memory` from now on is wrong, though it is still there.
-  void Forget(void* memory) {
+  // Whoever asks for `memory` from now on is wrong, though it is still there. Returns its size.
+  size_t Remove(void* memory) {
     const std::lock_guard lock(mutex_);
-    if (blocks_.erase(static_cast<const char*>(memory)) == 0) Fail("memory is freed twice");
+    const auto found = sizes_.find(static_cast<const char*>(memory));
+    if (found == sizes_.end()) Fail("memory is freed twice");
+    const size_t bytes = found->second;
+    sizes_.erase(found);
+    return bytes;
   }
 
   bool Has(const void* memory, size_t bytes) {
     const auto* const begin = static_cast<const char*>(memory);
     const std::lock_guard lock(mutex_);
-    auto after = blocks_.upper_bound(begin);
-    if (after == blocks_.begin()) return false;
+    auto after = sizes_.upper_bound(begin);
+    if (after == sizes_.begin()) return false;
     --after;
     return begin + bytes <= after->first + after->second;
   }
 
+  // How many bytes has the block where `address` is? -1 where there is none, or others are at work.
+  int64_t TrySizeAt(const void* address) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return -1;
+    const auto after = sizes_.upper_bound(static_cast<const char*>(address));
+    return after == sizes_.begin() ? -1 : std::prev(after)->second;
+  }
+
  private:
   std::mutex mutex_;
-  std::map<const char*, size_t> blocks_;  // where each begins, and how large it is
+  std::map<const char*, size_t> sizes_;
 };
 
-Memory& DeviceMemory() {
-  static Memory& memory = *new Memory;
-  return memory;
+constexpr size_t kAlignment = 256;
+
+size_t Padded(size_t bytes) { return (bytes / kAlignment + 1) * kAlignment; }
+
+class DeviceMemory {
+ public:
+  static DeviceMemory& Get() {
+    static DeviceMemory& memory = *new DeviceMemory;
+    return memory;
+  }
+
+  Blocks& blocks() { return blocks_; }
+
+  void* Allocate(size_t bytes) {
+    const size_t size = Padded(bytes);
+    char* memory;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = free_.find(size);
+      if (found != free_.end()) {
+        memory = found->second;
+        free_.erase(found);
+      } else {
+        if (size > kMostBytes - used_) return nullptr;
+        memory = base_ + used_;
+        used_ += size;
+      }
+    }
+    blocks_.Add(memory, bytes);
+    return memory;
+  }
+
+  // Once the device has done all that may need it.
+  void Free(void* memory, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    free_.emplace(Padded(bytes), static_cast<char*>(memory));
+  }
+
+  void Open() { Protect(PROT_READ | PROT_WRITE); }
+  void Close() { Protect(PROT_NONE); }
+
+  bool Contains(const void* address) const {
+    return base_ <= address && address < base_ + kMostBytes;
+  }
+
+ private:
+  static constexpr size_t kMostBytes = size_t{1} << 40;
+
+  DeviceMemory()
+      : base_(static_cast<char*>(mmap(nullptr, kMostBytes, PROT_NONE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
+    if (base_ == MAP_FAILED) Fail("no addresses for the device's memory");
+    ReportWrongAccess();
+  }
+
+  void Protect(int protection) {
+    const std::lock_guard lock(mutex_);
+    if (used_ > 0 && mprotect(base_, used_, protection) != 0) Fail("mprotect");
+  }
+
+  static void ReportWrongAccess() {
+    static struct sigaction previous;
+    struct sigaction action = {};
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    action.sa_sigaction = [](int, siginfo_t* info, void*) {
+      // Python's handler, which shows its stack, or the default, once the access is tried again.
+      sigaction(SIGSEGV, &previous, nullptr);
+      if (!Get().Contains(info->si_addr)) return;
+      std::fprintf(stderr, "emulated GPU: the host touches a block of %lld bytes of the device:\n",
+                   static_cast<long long>(Get().blocks_.TrySizeAt(info->si_addr)));
+      void* frames[64];
+      backtrace_symbols_fd(frames, backtrace(frames, std::size(frames)), STDERR_FILENO);
+    };
+    sigaction(SIGSEGV, &action, &previous);
+  }
+
+  char* const base_;
+  Blocks blocks_;
+  std::mutex mutex_;
+  size_t used_ = 0;
+  std::multimap<size_t, char*> free_;
+};
+
+// While a thread of the device works with its memory.
+class OpenMemory {
+ public:
+  OpenMemory() { DeviceMemory::Get().Open(); }
+  ~OpenMemory() { DeviceMemory::Get().Close(); }
+};
+
+Blocks& PinnedMemory() {
+  static Blocks& blocks = *new Blocks;
+  return blocks;
 }
-Memory& PinnedMemory() {
-  static Memory& memory = *new Memory;
-  return memory;
+
+std::atomic<bool> is_blocking{false};
+
+// Work with the device's memory.
+void EnqueueWork(CUstream_st* stream, std::function<void()> work) {
+  Device::Get().Enqueue(stream, [work = std::move(work)] {
+    const OpenMemory open;
+    work();
+  });
+  if (is_blocking) Device::Get().WaitFor(stream);
 }
 
 void CheckKind(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   if (kind == cudaMemcpyDefault) return;
-  if (DeviceMemory().Has(to, bytes) != (kind != cudaMemcpyDeviceToHost) ||
-      DeviceMemory().Has(from, bytes) != (kind != cudaMemcpyHostToDevice)) {
+  Blocks& blocks = DeviceMemory::Get().blocks();
+  if (blocks.Has(to, bytes) != (kind != cudaMemcpyDeviceToHost) ||
+      blocks.Has(from, bytes) != (kind != cudaMemcpyHostToDevice)) {
     Fail("a copy from or to memory that is not there");
   }
 }
@@ -231,22 +346,22 @@ void CheckKind(const void* to, const void* from, size_t bytes, cudaMemcpyKind ki
 }  // namespace
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void**) {
-  Device::Get().Enqueue(config->stream, *static_cast<const std::function<void()>*>(kernel));
+  EnqueueWork(config->stream, *static_cast<const std::function<void()>*>(kernel));
   return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  if (!DeviceMemory().Has(to, bytes)) Fail("memory that is not there is set");
-  Device::Get().Enqueue(stream, [=] { std::memset(to, value, bytes); });
+  if (!DeviceMemory::Get().blocks().Has(to, bytes)) Fail("memory that is not there is set");
+  EnqueueWork(stream, [=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   CheckKind(to, from, bytes, kind);
-  Device::Get().Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  EnqueueWork(stream, [=] { std::memcpy(to, from, bytes); });
   // Into pageable memory CUDA copies while the host waits.
-  if (!DeviceMemory().Has(to, bytes) && !PinnedMemory().Has(to, bytes)) {
+  if (!DeviceMemory::Get().blocks().Has(to, bytes) && !PinnedMemory().Has(to, bytes)) {
     Device::Get().WaitFor(stream);
   }
   return cudaSuccess;
@@ -336,24 +451,29 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
 
 cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t) {
-  *memory = DeviceMemory().Allocate(bytes);
+  *memory = DeviceMemory::Get().Allocate(bytes);
   return *memory != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
-  DeviceMemory().Forget(memory);
-  Device::Get().Enqueue(stream, [memory] { std::free(memory); });
+  const size_t bytes = DeviceMemory::Get().blocks().Remove(memory);
+  Device::Get().Enqueue(stream, [=] { DeviceMemory::Get().Free(memory, bytes); });
   return cudaSuccess;
 }
 
 cudaError_t cudaMallocHost(void** memory, size_t bytes) {
-  *memory = PinnedMemory().Allocate(bytes);
-  return *memory != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+  *memory = std::aligned_alloc(kAlignment, Padded(bytes));
+  if (*memory == nullptr) return cudaErrorMemoryAllocation;
+  PinnedMemory().Add(*memory, bytes);
+  return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void* memory) {
-  PinnedMemory().Forget(memory);
+  PinnedMemory().Remove(memory);
   Device::Get().WaitForAll();
   std::free(memory);
   return cudaSuccess;
 }
+
+// For the tests: from now on each call waits until its work with the device's memory is done.
+extern "C" void emulated_gpu_block(int blocks) { is_blocking = blocks != 0; }
