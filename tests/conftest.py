@@ -1,5 +1,6 @@
 """Fixtures shared by the tests: seeds, processes of their own, a loop written out in TensorFlow."""
 
+import contextlib
 import dataclasses
 import faulthandler
 import gc
@@ -19,11 +20,27 @@ import pytest
 import tensorflow as tf
 from patience import HANGS, SANITIZED
 from tensorflow.python.eager import context
+from tensorflow.python.framework import load_library
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _SCRIPT_SERVER = pathlib.Path(__file__).parent / "common" / "script_server.py"
 
+# Marks of tests about what there is on a CPU alone.
+_ON_CPU = (
+    "needs_checked_ids",
+    "needs_cpu_kernels",
+    "needs_native_sequences",
+    "needs_programs",
+)
+
 faulthandler.enable()
+
+# A GPU's products are those of float32, as the oracles' are.
+tf.config.experimental.enable_tensor_float_32_execution(False)
+
+# The GPU of a TensorFlow that was built without CUDA: see gpu/plugin/run.py.
+if "TF_TI_GPU_PLUGIN" in os.environ:
+    load_library.load_pluggable_device_library(os.environ["TF_TI_GPU_PLUGIN"])
 
 # OpenVINO loads libraries in a way that the address sanitizer does not survive.
 if SANITIZED:
@@ -119,6 +136,24 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def _has_gpu():
+    """Returns true if operations run on a GPU where nobody asks for another device."""
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Runs tests about what there is on a CPU alone there, with their fixtures."""
+    is_on_cpu = any(map(item.get_closest_marker, _ON_CPU)) and _has_gpu()
+    with tf.device("CPU:0") if is_on_cpu else contextlib.nullcontext():
+        return (yield)
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("needs_gpu") and not _has_gpu():
+        pytest.skip("there is no GPU")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call():
     """Skips tests that compile operations of tf_ti, where there are none for XLA."""
@@ -154,6 +189,12 @@ def rng(seed):
     return np.random.default_rng(seed)
 
 
+def _environment():
+    """The environment of a test's process, which sees no GPU if the test is on the CPU."""
+    is_on_cpu = "CPU" in (context.context().device_name or "")
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": ""} if is_on_cpu else dict(os.environ)
+
+
 @dataclasses.dataclass(frozen=True)
 class Finished:
     returncode: int
@@ -182,7 +223,7 @@ def run_python(tmp_path_factory):
             )
         request = {
             "command": list(map(str, command)),
-            "environment": dict(os.environ),
+            "environment": _environment(),
             "folder": str(cwd),
             "streams": [os.devnull, *map(str, outputs)],
         }
@@ -214,6 +255,7 @@ def run_program(tmp_path, run_python):
             text=True,
             timeout=timeout,
             cwd=cwd,
+            env=_environment(),
         )
         return Finished(finished.returncode, finished.stdout, finished.stderr)
 

@@ -77,6 +77,7 @@ ENDS = [2**31 - 1, -(2**31), 2**31, 2**32 + 1, -(2**32) + 1, 2**63 - 1, -(2**63)
 # Ids
 
 
+@pytest.mark.needs_checked_ids
 @each_mode
 @typed("value", [5, -1, *ENDS])
 def test_an_id_that_is_no_row_is_named(mode, value, index_type):
@@ -97,6 +98,7 @@ def test_an_id_that_is_no_row_is_named(mode, value, index_type):
     )
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("value", [5, -1])
 def test_an_id_that_is_no_row_is_named_by_every_function(value):
     def offsets(table, **more):
@@ -152,6 +154,7 @@ def test_an_id_that_no_shard_has_is_named(strategy, value):
     names(error, "indices|ids", value)
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("width", [0, 1, 3])
 def test_an_id_is_looked_at_whatever_the_width(width):
     refused(
@@ -159,10 +162,12 @@ def test_an_id_is_looked_at_whatever_the_width(width):
     )
 
 
+@pytest.mark.needs_checked_ids
 def test_an_id_of_a_table_without_rows_is_named():
     refused(lambda t: tf_ti.embedding_bag_offsets_sum(t, [0], [0]), TABLE[:0], "indices", 0)
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("indices", [[9, 0, 1], [0, 1, 9]], ids=["before", "after"])
 def test_an_id_that_belongs_to_no_bag_is_looked_at_too(indices):
     refused(
@@ -174,6 +179,7 @@ def test_an_id_that_belongs_to_no_bag_is_looked_at_too(indices):
     )
 
 
+@pytest.mark.needs_checked_ids
 def test_a_wrong_id_among_very_many_is_named():
     indices = np.zeros([300_000], np.int64)
     indices[234_567] = -7
@@ -187,6 +193,7 @@ def test_a_wrong_id_among_very_many_is_named():
         )
 
 
+@pytest.mark.needs_checked_ids
 def test_a_wrong_id_where_there_are_weights_of_zero_is_named():
     refused(
         lambda t: tf_ti.embedding_bag_offsets_sum(t, [0, 7], [0], None, [0.0, 0.0]),
@@ -197,6 +204,7 @@ def test_a_wrong_id_where_there_are_weights_of_zero_is_named():
     )
 
 
+@pytest.mark.needs_checked_ids
 def test_numbers_beyond_int32_do_not_become_other_ids():
     for ids in ([2**32 + 1], [2**31], [-(2**32) + 1]):
         with pytest.raises((*ERRORS, OverflowError)):
@@ -210,6 +218,7 @@ def test_numbers_beyond_int32_do_not_become_other_ids():
 LARGEST = np.uint64(2**64 - 1)
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("value", [LARGEST, 2**64 - 2, 2**63, 2**63 + 1])
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 def test_ids_beyond_int64_do_not_become_other_ids(value, max_norm):
@@ -226,6 +235,7 @@ def test_ids_beyond_int64_do_not_become_other_ids(value, max_norm):
         refused(call, TABLE, "indices|default_index|offsets|segment_ids", 2**63 - 1)
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("value", [-1, 9])
 def test_a_wrong_id_in_a_gradient_is_named_before_anything_is_written(value):
     table = tf.Variable(TABLE)
@@ -239,6 +249,7 @@ def test_a_wrong_id_in_a_gradient_is_named_before_anything_is_written(value):
 # Offsets
 
 
+@pytest.mark.needs_checked_ids
 @early_and_late
 @typed(
     "offsets, position, value",
@@ -290,6 +301,7 @@ def test_a_last_offset_is_needed_where_it_is_promised(mode):
     refused(call, TABLE, "offsets", kinds=ERRORS)
 
 
+@pytest.mark.needs_checked_ids
 def test_the_first_of_two_wrong_ids_is_named_though_it_is_in_a_giant_bag():
     indices = np.zeros(20_010, np.int64)
     indices[[5, 20_005]] = [99, 98]
@@ -302,6 +314,7 @@ def test_the_first_of_two_wrong_ids_is_named_though_it_is_in_a_giant_bag():
     )
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("padding_idx", [None, 0])
 def test_ids_of_no_bag_beside_a_table_without_rows_of_enormous_ones(padding_idx):
     def call():
@@ -319,6 +332,7 @@ def test_ids_of_no_bag_beside_a_table_without_rows_of_enormous_ones(padding_idx)
         assert call().shape == (0, 2**45)
 
 
+@pytest.mark.needs_checked_ids
 def test_an_offset_of_a_giant_table_of_bags_is_named():
     offsets = np.zeros([100_000], np.int64)
     offsets[77_777] = 3
@@ -335,6 +349,7 @@ def test_an_offset_of_a_giant_table_of_bags_is_named():
 # Segments
 
 
+@pytest.mark.needs_checked_ids
 @early_and_late
 @typed(
     "segment_ids, position, value",
@@ -941,6 +956,7 @@ def test_dense_weights_whose_shape_is_seen_late_are_refused_though_they_are_as_m
         call(tf.zeros([2, 3, 4], tf.int32), tf.ones([3, 2, 4]))
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("strategy", ["eager", "function"])
 @pytest.mark.parametrize(
     ("places", "position"),
@@ -959,6 +975,7 @@ def test_a_sparse_tensor_out_of_order_is_refused(places, position, strategy):
     refused(call, TABLE, "ids|segment_ids", position)
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("place", [[2, 0], [-1, 0], [2**40, 0], [-(2**63), 0], [2**63 - 1, 0]])
 def test_a_sparse_tensor_that_leaves_its_shape_is_refused(place):
     places = np.array([[0, 0], place] if place[0] >= 0 else [place, [0, 0]], np.int64)
@@ -1021,6 +1038,7 @@ def test_shards_that_do_not_fit_are_refused(shards):
         names(error, "emb_table")
 
 
+@pytest.mark.needs_checked_ids
 def test_shards_are_only_for_embedding_bag():
     shards = [tf.constant(TABLE), tf.constant(TABLE)]
     for call in (
@@ -1090,6 +1108,7 @@ def test_a_variable_that_was_not_initialised_is_an_error():
 # Random calls, right and wrong: an answer where the definition has one, else an error
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("seed", range(8), indirect=True)
 def test_random_calls_are_answered_or_refused_by_the_definition(rng):
     answered = 0

@@ -220,6 +220,7 @@ def test_tables_may_have_no_bags(sizes):
     assert [r.numpy().tolist() for r in rows] == [[[1.0]] * n for n in sizes]
 
 
+@pytest.mark.needs_checked_ids
 def test_rows_may_have_no_elements():
     tables = [tf.zeros([3, 0]), tf.zeros([2, 0]), tf.ones([2, 1])]
     rows = tf_ti.embedding_bags(tables, [[[0], [2]], [[1]], [[1, 0]]])
@@ -471,6 +472,7 @@ def test_compiled_it_is_one_call_for_each_table(combiner, kind, way, monkeypatch
     same(compiled(tf_ti.embedding_bags, ids), compiled(one_by_one, ids))
 
 
+@pytest.mark.needs_checked_ids
 @needs_xla
 def test_compiled_errors_name_the_table():
     @tf.function(jit_compile=True)
@@ -625,6 +627,7 @@ def test_look_ups_beside_updates_wait_for_nobody_forever():
 TABLE = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 
+@pytest.mark.needs_checked_ids
 @each_kind
 @each_mode
 def test_an_id_that_is_no_row_is_named_with_its_table(mode, kind):
@@ -689,6 +692,7 @@ def test_shards_of_a_table_are_refused(hold):
     refused(TypeError, *words, emb_tables=[TABLE, tuple(shards)])
 
 
+@pytest.mark.needs_checked_ids
 def test_what_is_wrong_with_a_tables_ids_is_named_with_the_table():
     name = "emb_tables[1]: "
     refused(TypeError, name, "ids must be of an integer dtype", ids=[[[0]], tf.ones([1, 1])])
@@ -768,6 +772,7 @@ def test_ids_and_weights_of_wrong_shapes_are_named_with_the_table(case, is_graph
     assert f"emb_tables[1]: {message}" in str(error.value)
 
 
+@pytest.mark.needs_checked_ids
 @each_kind
 @each_mode
 def test_an_id_is_named_with_its_table_also_beside_norms(mode, kind):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
+from updates_definition import each_updated_dtype
 
 import tf_ti
 
@@ -27,7 +28,7 @@ def some_values(dtype, num_bytes):
 
 @pytest.mark.parametrize("num_bytes", [SMALL, LARGE])
 @pytest.mark.parametrize("is_graph", [False, True], ids=["eager", "function"])
-@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
+@each_updated_dtype(NUMBERS)
 def test_values_of_every_dtype_stay(dtype, is_graph, num_bytes):
     values = some_values(dtype, num_bytes)
     variable = tf.Variable(values)
@@ -191,6 +192,7 @@ def gives_huge_pages_on_request():
     return "[never]" not in enabled and release >= (6, 1)
 
 
+@pytest.mark.needs_cpu_kernels
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["call", "look-up", "update", "adagrad", "off"])
 def test_a_large_table_is_moved_to_huge_pages_and_keeps_its_values(run_program, way):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
-from updates_definition import PADDED, pad
+from updates_definition import PADDED, each_updated_dtype, pad
 
 import tf_ti
 from tf_ti._library import ops
@@ -22,7 +22,6 @@ DTYPES = [*INTEGERS, *HALVES, *WIDE]
 
 InvalidArgument = tf.errors.InvalidArgumentError
 
-each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 each_index_type = pytest.mark.parametrize("index_type", [np.int32, np.int64])
 
 
@@ -58,7 +57,7 @@ def updated(table, indices, values, *scale, index_type=np.int64):
 # Values
 
 
-@each_dtype
+@each_updated_dtype(DTYPES)
 @each_index_type
 def test_every_dtype_subtracts_as_numpy_does(dtype, index_type):
     rng = np.random.default_rng(1)
@@ -76,6 +75,7 @@ def test_every_dtype_subtracts_as_numpy_does(dtype, index_type):
     np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.needs_cpu_kernels
 @pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.name)
 def test_integers_wrap_around_as_in_numpy(dtype):
     table = np.array([dtype.min, dtype.max, 0], dtype.as_numpy_dtype)
@@ -86,6 +86,7 @@ def test_integers_wrap_around_as_in_numpy(dtype):
     np.testing.assert_array_equal(updated(table, [0, 1, 2], values, 7), expected)
 
 
+@pytest.mark.needs_cpu_kernels
 @pytest.mark.parametrize("dtype", SIGNED, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("scale", [-1, "lowest"])
 def test_a_negative_scale_of_integers_adds(dtype, scale):
@@ -96,7 +97,7 @@ def test_a_negative_scale_of_integers_adds(dtype, scale):
     np.testing.assert_array_equal(updated(table, [0, 1], values, scale), expected)
 
 
-@pytest.mark.parametrize("dtype", WIDE, ids=lambda dtype: dtype.name)
+@each_updated_dtype(WIDE)
 @pytest.mark.parametrize("order", ["ascending", "any"])
 def test_floats_are_one_rounding_away_from_numpy(dtype, order):
     """Of any values: product and difference may be rounded together, or one after the other."""
@@ -132,6 +133,7 @@ def test_halves_are_computed_in_float32_and_rounded_once(dtype, width):
     assert np.any(actual != twice)
 
 
+@pytest.mark.needs_cpu_kernels
 @pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
 def test_a_half_is_rounded_after_each_of_several_updates(dtype):
     """As the loop of the docstring does: small steps are lost one by one."""
@@ -142,7 +144,7 @@ def test_a_half_is_rounded_after_each_of_several_updates(dtype):
     np.testing.assert_array_equal(actual, by_definition(table, [1] * 64, step, -1.0))
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.int16], ids=lambda d: d.name)
+@each_updated_dtype([tf.float32, tf.float16, tf.int16])
 @pytest.mark.parametrize("first", [0, 16, 32, 63, 127])
 def test_every_width_is_updated_to_its_last_element(dtype, first):
     rng = np.random.default_rng(first)
@@ -185,6 +187,7 @@ def test_rows_that_come_again_are_subtracted_in_their_order():
     assert last.tolist() == [[0], [1]]
 
 
+@pytest.mark.needs_cpu_kernels
 @pytest.mark.parametrize("seed", range(8), indirect=True)
 def test_random_repeated_indices_are_taken_in_order(rng):
     table = rng.standard_normal([7, 13]).astype(np.float32)
@@ -198,7 +201,7 @@ def test_random_repeated_indices_are_taken_in_order(rng):
 
 @pytest.mark.parametrize("kind", ["ascending", "descending", "one repeated", "any"])
 @each_index_type
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.int64], ids=lambda d: d.name)
+@each_updated_dtype([tf.float32, tf.bfloat16, tf.int64])
 def test_updates_that_are_large_enough_for_several_threads(dtype, index_type, kind):
     rng = np.random.default_rng(3)
     rows, width = 20_000, 33
@@ -259,7 +262,7 @@ def test_a_scale_of_any_kind(scale, dtype, is_graph):
     np.testing.assert_array_equal(variable.numpy().astype(float), [[0, 1], [2, 3], [2, 2.5]])
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+@each_updated_dtype(DTYPES)
 def test_a_whole_number_is_a_scale_for_every_dtype(dtype):
     table, values = np.array([9, 7], dtype.as_numpy_dtype), np.array([2], dtype.as_numpy_dtype)
     for scale in (3, np.int64(3), np.uint8(3)):
@@ -270,6 +273,7 @@ def test_the_scale_is_one_where_none_is_given():
     np.testing.assert_array_equal(updated(np.float64([5, 6]), [1], np.float64([2])), [5, 4])
 
 
+@pytest.mark.needs_cpu_kernels
 def test_a_complex_scale_multiplies_as_it_is():
     table, values = np.complex64([1 + 1j]), np.complex64([2 - 3j])
     for scale in (1j, np.complex64(1j), tf.constant(1j, tf.complex64)):
@@ -641,6 +645,7 @@ def refused(kinds, words, call, *arguments):
 OUTSIDE = [-1, 4, 5, -4, 2**31 - 1, -(2**31), 2**31, 2**32, -(2**32), 2**63 - 1, -(2**63)]
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("position", [0, 1, 5])
 @pytest.mark.parametrize(
     ("outside", "index_type"),
@@ -669,6 +674,7 @@ def test_an_index_outside_of_the_variable(variable, outside, index_type, positio
         assert word in str(error.value)
 
 
+@pytest.mark.needs_checked_ids
 def test_an_index_outside_at_the_end_of_many_leaves_the_variable():
     rows = 20_000
     variable = tf.Variable(tf.zeros([rows, 32]))
@@ -679,12 +685,14 @@ def test_an_index_outside_at_the_end_of_many_leaves_the_variable():
     np.testing.assert_array_equal(variable, np.zeros([rows, 32]))
 
 
+@pytest.mark.needs_checked_ids
 def test_an_index_into_a_variable_without_rows():
     variable = tf.Variable(tf.zeros([0, 3]))
     with pytest.raises(InvalidArgument, match=r"indices\[0\] is 0, but the variable has 0 rows"):
         tf_ti.scatter_sub(variable, slices(np.ones([1, 3], np.float32), [0]))
 
 
+@pytest.mark.needs_checked_ids
 def test_an_index_outside_where_rows_have_no_width():
     variable = tf.Variable(tf.zeros([4, 0]))
     with pytest.raises(InvalidArgument, match=r"indices\[1\] is 4"):

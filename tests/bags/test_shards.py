@@ -519,6 +519,7 @@ def test_a_sharded_variable_is_its_shards():
         tf_ti.embedding_bag(whole, ids, partition_strategy="mod")
 
 
+@pytest.mark.needs_checked_ids
 @each_strategy
 @pytest.mark.parametrize("value", [-1, 10, 2**31])
 @pytest.mark.parametrize("combiner", ["mean", "max"])

@@ -502,6 +502,7 @@ def test_values_read_before_a_step_are_kept():
 # Bad input
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("outside", [-1, 4, 2**31 - 1])
 @each_formula
 def test_an_id_outside_writes_nothing(formula, outside):

@@ -28,6 +28,7 @@ from bag_definition import (
     split,
     wide,
 )
+from updates_definition import each_updated_dtype
 
 import tf_ti
 
@@ -1181,7 +1182,7 @@ def test_pruning_leaves_out_negative_ids_and_weights_not_above_zero(form, combin
 
 
 @pytest.mark.parametrize("shape", [[0, 4], [3, 4], [20_000, 64]])
-@pytest.mark.parametrize("dtype", [tf.float32, tf.int8, tf.complex128], ids=lambda d: d.name)
+@each_updated_dtype([tf.float32, tf.int8, tf.complex128])
 def test_advising_huge_pages_changes_no_value(shape, dtype):
     values = exact(dtype, shape, np.random.default_rng(0))
     variable = tf.Variable(values)

@@ -369,6 +369,7 @@ def test_every_dtype_of_table_is_mapped(dtype):
     close(mapped(every, xs), lane_by_lane(every, xs), 1e-3)
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize(
     "kind, ids, bounds",
     [
@@ -398,6 +399,7 @@ def test_what_is_wrong_in_one_lane_is_an_error(kind, ids, bounds, lane):
         mapped(lambda *lane: f(TABLE, *lane), (ids, given))
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("wrong", [ROWS, -1, -2])
 def test_an_id_that_is_no_row_of_its_lanes_table_is_an_error(wrong):
     ids = tf.constant([[[0, wrong]], [[0, 1]]])

@@ -1,8 +1,16 @@
 """Steps of optimizers on rows of a table, as their docstrings define them, in NumPy; and slices."""
 
 import numpy as np
+import pytest
 
 PADDED = ["zeros", "a number", "another row", "nothing but zeros"]
+
+
+def each_updated_dtype(dtypes):
+    """Parametrizes with dtypes: on the CPU those that updates have no kernels for on a GPU."""
+    mark = pytest.mark.needs_cpu_kernels
+    cases = [dtype if dtype.is_floating else pytest.param(dtype, marks=mark) for dtype in dtypes]
+    return pytest.mark.parametrize("dtype", cases, ids=lambda dtype: dtype.name)
 
 
 def pad(kind, indices, values):

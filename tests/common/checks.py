@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 
 def close(actual, expected, tolerance=1e-9):
@@ -43,13 +44,15 @@ def loss(outputs):
 
 
 def in_threads(call, count=8, times=5):
-    """Calls from many threads at once; the results, or an exception."""
+    """Calls from many threads at once, on this one's device; the results, or an exception."""
     results, barrier = [None] * count, threading.Barrier(count)
+    device = context.context().device_name
 
     def run(i):
         barrier.wait()
         try:
-            results[i] = [call(i) for _ in range(times)]
+            with tf.device(device):
+                results[i] = [call(i) for _ in range(times)]
         except Exception as error:
             results[i] = error
 

@@ -11,9 +11,10 @@ import types
 
 # TensorFlow imports JAX where it is there, which takes long. A file still may.
 sys.modules["jax"] = None
-import tensorflow  # noqa: E402, F401
+import tensorflow as tf  # noqa: E402
 
 del sys.modules["jax"]
+tf.config.experimental.enable_tensor_float_32_execution(False)  # as in conftest.py
 
 
 def _become(request):

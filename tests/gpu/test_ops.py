@@ -20,28 +20,21 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from checks import as_exact
+from checks import as_exact, in_threads
 from patience import HANGS, SANITIZED
+from tensorflow.python.eager import context
+
+import tf_ti
+import tf_ti.keras
+from tf_ti._library import ops
+from tf_ti.bags.ops import Bags, are_distinct
+from tf_ti.recurrent import ops as recurrent_ops
 
 _GPU_PLUGIN = os.environ.get("TF_TI_GPU_PLUGIN")
 _IS_EMULATED = "emulation" in pathlib.Path(_GPU_PLUGIN or "").parts
-if _GPU_PLUGIN:
-    from tensorflow.python.framework import load_library
-
-    load_library.load_pluggable_device_library(_GPU_PLUGIN)
-
-from tensorflow.python.eager import context  # noqa: E402
-
-import tf_ti  # noqa: E402
-import tf_ti.keras  # noqa: E402
-from tf_ti._library import ops  # noqa: E402
-from tf_ti.bags.ops import Bags, are_distinct  # noqa: E402
-from tf_ti.recurrent import ops as recurrent_ops  # noqa: E402
-
 _HAS_GPU = bool(tf.config.list_physical_devices("GPU"))
 _PLUGIN = pathlib.Path(__file__).parent / "plugin"
 
-needs_gpu = pytest.mark.skipif(not _HAS_GPU, reason="there is no GPU")
 needs_gpu_plugin = pytest.mark.skipif(not _GPU_PLUGIN, reason="only plugin/ can tell")
 
 
@@ -60,6 +53,22 @@ def test_every_test_here_passes_on_a_gpu_that_is_not_there(request):
     assert finished.returncode == 0, f"{finished.stdout[-20000:]}\n{finished.stderr[-4000:]}"
     # All but this one, and cases that others stand for.
     assert re.search(r" passed, 1 skipped(, \d+ (deselected|warnings?))* in", finished.stdout)
+
+
+@pytest.fixture
+def constant():
+    return tf.constant(1.0)
+
+
+@pytest.mark.needs_gpu
+@pytest.mark.needs_programs
+def test_a_test_of_what_there_is_on_a_cpu_alone_runs_there(constant, run_program):
+    variable = tf.Variable(2.0)
+    results = [constant, tf.constant(3.0), variable, tf.function(lambda: tf.tanh(variable))()]
+    results += tf.nest.flatten(in_threads(lambda _: variable + 1.0, count=2, times=1))
+    assert all("CPU:0" in result.device for result in results)
+    program = "import tensorflow as tf; print(tf.config.list_physical_devices('GPU'))"
+    assert run_program(program).stdout == "[]\n"
 
 
 @pytest.fixture
@@ -90,11 +99,13 @@ def _held(device):
 
 
 @pytest.fixture
-def closed_memory(device):
-    """All calls wait for their work: the host that touches the device's memory ends the process."""
+def closed_memory():
+    """The host that touches the device's memory ends the process, as on a GPU that is there."""
     if not _IS_EMULATED:
-        pytest.skip("a host cannot read a GPU's memory")
-    device.emulated_gpu_block(1)
+        yield
+        return
+    device = ctypes.CDLL(_GPU_PLUGIN)
+    device.emulated_gpu_block(1)  # memory is open while work is under way, for which calls now wait
     yield
     device.emulated_gpu_block(0)
 
@@ -175,7 +186,7 @@ def _floats(rng, *shape):
 
 
 @pytest.mark.pairwise
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -191,7 +202,7 @@ def test_slices_and_stacks_along_any_axis_are_the_cpus(run, rng, axis, reverse, 
     )
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 16, 37])
 def test_pieces_of_any_width_are_the_cpus(run, rng, width):
@@ -207,7 +218,7 @@ def test_pieces_of_any_width_are_the_cpus(run, rng, width):
     _assert_same(run, lambda x: tf_ti.tensor_iterator(lambda p: p + p, [x], port_map), x)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_pieces_of_differing_extents_concatenate_as_on_the_cpu(run, rng):
     port_map = tf_ti.PortMap(
@@ -224,7 +235,7 @@ def test_pieces_of_differing_extents_concatenate_as_on_the_cpu(run, rng):
     )
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_int32_values_are_the_cpus(run, rng):
     _assert_same(
@@ -238,7 +249,7 @@ def test_int32_values_are_the_cpus(run, rng):
     )
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_values_that_go_from_the_host_to_the_gpu_in_the_body_are_the_cpus(run, rng):
     _assert_same(
@@ -249,7 +260,7 @@ def test_values_that_go_from_the_host_to_the_gpu_in_the_body_are_the_cpus(run, r
     )
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_a_body_of_which_parts_have_kernels_on_the_cpu_alone_runs_on_both(run, rng):
     def body(carry, x):
@@ -259,7 +270,7 @@ def test_a_body_of_which_parts_have_kernels_on_the_cpu_alone_runs_on_both(run, r
     _assert_same(run, lambda c, x: tf_ti.scan(body, c, x), np.int32(8), _floats(rng, 4, 3))
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_what_asks_for_the_cpu_in_the_body_runs_there(run):
     def variable():
         return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="number")
@@ -278,7 +289,7 @@ def test_what_asks_for_the_cpu_in_the_body_runs_there(run):
     assert run("GPU:0", lambda c: tf_ti.scan(body, c, length=4)[0], np.float32(0)) == 4 * (3 + 5)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_conditionals_in_the_body_are_the_cpus(run, rng):
     def body(carry, x):
@@ -345,7 +356,7 @@ _CONTROL_FLOW = [
 ]
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32])
 @pytest.mark.parametrize("body", _CONTROL_FLOW)
 def test_control_flow_of_every_type_in_the_body_is_the_cpus(run, closed_memory, body, dtype):
@@ -354,7 +365,7 @@ def test_control_flow_of_every_type_in_the_body_is_the_cpus(run, closed_memory, 
     _assert_same(run, lambda c, xs: tf_ti.scan(body, c, xs), dtype(40), xs)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("body", _CONTROL_FLOW)
 def test_control_flow_of_integers_in_a_condition_is_the_cpus(run, closed_memory, body):
     body = tf.autograph.experimental.do_not_convert(body)
@@ -365,7 +376,7 @@ def test_control_flow_of_integers_in_a_condition_is_the_cpus(run, closed_memory,
     )
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_gradients_through_control_flow_beside_integers_are_the_cpus(run, closed_memory):
     def body(carry, x):
         value, count = carry
@@ -378,7 +389,7 @@ def test_gradients_through_control_flow_beside_integers_are_the_cpus(run, closed
     _assert_same(run, differentiated, np.float32(2), np.float32([1, -2, 3, -1]))
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_what_is_no_history_is_refused_by_its_type_and_shape(closed_memory):
     body = tf.function(lambda x: x).get_concrete_function(tf.TensorSpec([1, 2]))
     with (
@@ -414,7 +425,7 @@ def test_what_is_no_history_is_refused_by_its_type_and_shape(closed_memory):
         )
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("pfor", [True, False])
 def test_a_hessian_of_a_loop_is_the_cpus(closed_memory, pfor):
     m = np.float32([[0.5, -0.2], [0.1, 0.3]])
@@ -437,7 +448,7 @@ def test_a_hessian_of_a_loop_is_the_cpus(closed_memory, pfor):
     _assert_close(*found)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_nested_loops_are_the_cpus(run, rng):
     def body(carry, x):
@@ -447,7 +458,7 @@ def test_nested_loops_are_the_cpus(run, rng):
     _assert_same(run, lambda c, x: tf_ti.scan(body, c, x), _floats(rng), _floats(rng, 3, 4))
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_without_iterations_results_are_the_cpus(run):
     _assert_same(
         run,
@@ -472,12 +483,12 @@ def _while_loop(x, n):
     return [output.tensor for output in outputs]
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_while_loops_are_the_cpus(run):
     _assert_same(run, _while_loop, np.float32([1, 2]), np.int32(0))
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_a_condition_on_the_host_is_the_cpus(run):
     def looped(x, n):
         with tf_ti.Loop() as loop:
@@ -491,7 +502,7 @@ def test_a_condition_on_the_host_is_the_cpus(run):
     _assert_same(run, looped, np.float32([1, 2]), np.int32(0))
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_a_length_beyond_the_trips_is_filled_with_zeros(run):
     def looped(x, n):
         with tf_ti.Loop() as loop:
@@ -507,7 +518,7 @@ def test_a_length_beyond_the_trips_is_filled_with_zeros(run):
     _assert_same(run, looped, np.float32([1, 2]), np.int32(1))
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 @pytest.mark.parametrize("dtype,rtol", [(np.float32, 1e-5), (np.float64, 1e-9), (np.float16, 1e-2)])
 def test_gradients_of_loops_are_the_cpus(run, rng, dtype, rtol):
@@ -515,7 +526,7 @@ def test_gradients_of_loops_are_the_cpus(run, rng, dtype, rtol):
     _assert_same(run, _gradient(_rnn), *arrays, rtol=rtol)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_gradients_from_checkpoints_are_the_cpus(run, rng):
     def looped(carry, x, w):
@@ -524,7 +535,7 @@ def test_gradients_from_checkpoints_are_the_cpus(run, rng):
     _assert_same(run, _gradient(looped), _floats(rng, 5), _floats(rng, 7, 5), _floats(rng, 5))
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_second_gradients_of_loops_are_the_cpus(run, rng):
     _assert_same(
@@ -532,7 +543,7 @@ def test_second_gradients_of_loops_are_the_cpus(run, rng):
     )
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 @pytest.mark.parametrize("is_graph", [False, True])
 @pytest.mark.parametrize("forward,backward", [("CPU:0", "GPU:0"), ("GPU:0", "CPU:0")])
@@ -557,12 +568,12 @@ def test_a_history_goes_from_one_device_to_the_other(rng, forward, backward, is_
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_gradients_of_while_loops_are_the_cpus(run):
     _assert_same(run, lambda x: _gradient(lambda x: _while_loop(x, 0)[:2])(x), np.float32([1, 2]))
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_a_variable_that_the_body_updates_is_the_cpus(rng):
     x = _floats(rng, 4, 3)
@@ -580,7 +591,20 @@ def test_a_variable_that_the_body_updates_is_the_cpus(rng):
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
+def test_there_are_no_programs_and_an_explanation_says_so():
+    def how_it_runs(where):
+        with tf.device(where):
+            looped = tf.function(lambda x: tf_ti.scan(lambda c, x: (tf.tanh(c + x), c), 0.0, x))
+            (loop,) = tf_ti.explain(looped, tf.TensorSpec([7]))
+        return loop.runs_as
+
+    kernels = "TensorFlow's kernels, one by one: there are no programs on a GPU"
+    assert how_it_runs("GPU:0") == how_it_runs(None) == kernels
+    assert how_it_runs("CPU:0") == "one program of 2 operations"
+
+
+@pytest.mark.needs_gpu
 def test_an_error_names_its_iteration():
     with tf.device("GPU:0"):
         port_map = tf_ti.PortMap(
@@ -599,7 +623,7 @@ _OFFSETS = np.int64([0, 0, 1, 4])
 
 
 @pytest.mark.pairwise
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype,rtol", [(np.float32, 1e-5), (np.float64, 1e-9), (np.float16, 1e-2)])
@@ -615,7 +639,7 @@ def test_bags_and_their_gradients_are_the_cpus(run, rng, reduction, dtype, rtol,
     _assert_same(run, both, table, _IDS.astype(index), _OFFSETS.astype(index), rtol=rtol)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_bfloat16_is_the_cpus(run, rng):
     def pooled(table, ids, offsets):
@@ -634,7 +658,7 @@ def test_bfloat16_is_the_cpus(run, rng):
     _assert_same(run, looped, *(_floats(rng, *shape) for shape in ([5], [7, 5], [5])), rtol=5e-2)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_weighted_bags_and_their_gradients_are_the_cpus(run, rng):
     def pooled(table, weights, ids, offsets):
@@ -647,7 +671,7 @@ def test_weighted_bags_and_their_gradients_are_the_cpus(run, rng):
     _assert_same(run, both, _floats(rng, 10, 3), _floats(rng, 8), _IDS, _OFFSETS)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_packed_bags_and_segments_are_the_cpus(run, rng):
     def both(table, ids):
@@ -669,7 +693,7 @@ def _several_ids(ids, offsets):
     ]
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 @pytest.mark.parametrize("combiner", ["sum", "mean", "max", ["max", "mean", "sum"]])
 def test_bags_of_several_tables_and_their_gradients_are_the_cpus(run, rng, combiner):
@@ -686,7 +710,7 @@ def test_bags_of_several_tables_and_their_gradients_are_the_cpus(run, rng, combi
     _assert_same(run, both, *tables, _IDS, _OFFSETS)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_more_tables_than_a_launch_has_room_for_give_what_each_gives_alone(rng):
     with tf.device("GPU:0"):
@@ -701,7 +725,7 @@ def test_more_tables_than_a_launch_has_room_for_give_what_each_gives_alone(rng):
                 np.testing.assert_array_equal(rows, alone)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_bags_of_a_variable_and_the_update_of_its_rows_are_the_cpus(rng):
     table = _floats(rng, 10, 3)
@@ -735,7 +759,7 @@ _STEPS_WITH_BAGS = {
 
 
 @pytest.mark.pairwise
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0, 1], indirect=True)
 @pytest.mark.parametrize("width", [1, 3, 4, 40])
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.float16], ids=lambda d: d.name)
@@ -762,7 +786,7 @@ def test_steps_on_the_rows_of_a_gradient_are_the_cpus(rng, step, dtype, width):
 
 
 @pytest.mark.pairwise
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 @pytest.mark.parametrize("width", [1, 4, 37])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "max"])
@@ -796,7 +820,7 @@ def test_steps_with_the_bags_of_a_look_up_are_the_cpus(rng, step, dtype, combine
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=10 * tolerance)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_an_id_that_is_no_row_reads_as_zeros_and_has_no_gradient():
     with tf.device("GPU:0"):
         table = tf.ones([4, 3])
@@ -804,11 +828,14 @@ def test_an_id_that_is_no_row_reads_as_zeros_and_has_no_gradient():
             tape.watch(table)
             pooled = tf_ti.embedding_bag_packed(table, tf.constant([[1, 7], [-3, 2]], tf.int64))
         gradient = tape.gradient(pooled, table)
-    np.testing.assert_array_equal(pooled, np.ones([2, 3]))
-    np.testing.assert_array_equal(gradient.indices, [1, 2])
+        np.testing.assert_array_equal(pooled, np.ones([2, 3]))
+        np.testing.assert_array_equal(gradient.indices, [1, 2])
+        variable = tf.Variable(table)
+        tf_ti.scatter_sub(variable, tf.IndexedSlices(tf.ones([3, 3]), tf.constant([1, 7, -3])))
+        np.testing.assert_array_equal(variable[:, 0], [1, 0, 1, 1])
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_an_id_that_is_no_row_is_an_error_where_that_is_asked_for(run_program):
     program = """
     import os
@@ -993,7 +1020,7 @@ def test_without_memory_on_the_gpu_resources_are_exhausted(device, bag_kernels, 
             bag_kernels[name]()
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_wrong_input_on_the_gpu_is_an_invalid_argument():
     with tf.device("GPU:0"):
         with pytest.raises(tf.errors.InvalidArgumentError, match="default_index is 99"):
@@ -1106,7 +1133,7 @@ def _assert_close(found, expected, tolerance=1e-5):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize(
     "kind,options",
     [
@@ -1131,7 +1158,7 @@ def test_sequences_and_their_gradients_on_either_device_are_the_same(kind, optio
     _assert_close(found["GPU:0"], found["CPU:0"])
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("dtype,tolerance", [(tf.float64, 1e-12), (tf.float16, 1e-2)])
 def test_sequences_of_other_types_on_the_gpu_are_the_cpus(dtype, tolerance):
     layer, arrays = _sequence("gru")
@@ -1142,7 +1169,7 @@ def test_sequences_of_other_types_on_the_gpu_are_the_cpus(dtype, tolerance):
     _assert_close(both(*_on("GPU:0", arrays)), expected, tolerance)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("layer", [_sequence()[0], _cells], ids=["sequence", "cells"])
 @pytest.mark.parametrize("inputs", ["CPU:0", "GPU:0"])
 def test_a_sequence_is_native_where_it_runs_on_the_cpu_and_else_the_loop(layer, inputs):
@@ -1163,7 +1190,7 @@ def test_a_sequence_is_native_where_it_runs_on_the_cpu_and_else_the_loop(layer, 
         assert _places(_gradient(layer), *tensors) == gradients
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_an_eager_sequence_is_native_where_it_is_asked_to_be_or_its_inputs_are(monkeypatch):
     layer, arrays = _sequence()
     loops = []
@@ -1194,7 +1221,7 @@ def test_an_eager_sequence_is_native_where_it_is_asked_to_be_or_its_inputs_are(m
         assert len(loops) == (device == "GPU:0"), name
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("is_graph", [False, True])
 @pytest.mark.parametrize("forward", ["CPU:0", "GPU:0", None])
 @pytest.mark.parametrize("backward", ["CPU:0", "GPU:0"])
@@ -1216,7 +1243,7 @@ def test_a_sequence_and_its_gradient_may_be_asked_for_on_different_devices(
         _assert_close(found, _gradient(layer)(*_on("CPU:0", arrays)))
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_second_gradients_of_sequences_are_the_cpus():
     layer, arrays = _sequence("rnn")
     second = tf.function(_gradient(_gradient(layer)), autograph=False)
@@ -1226,7 +1253,7 @@ def test_second_gradients_of_sequences_are_the_cpus():
     as_exact(second(*_on("GPU:0", arrays)), reference, exact, 1e-5)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_sequences_of_many_lanes_are_the_cpus():
     layer, (x, *others) = _sequence("gru")
     lanes = np.stack([x, -x, 2 * x])
@@ -1240,7 +1267,7 @@ def test_sequences_of_many_lanes_are_the_cpus():
     _assert_close(mapped(*_on("GPU:0", [lanes, *others])), expected)
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_a_sequence_without_its_loop_is_computed_by_the_cpu_and_copied():
     # As earlier versions have saved it.
     layer, arrays = _sequence()
@@ -1317,15 +1344,17 @@ def test_a_model_that_was_saved_on_one_device_runs_on_the_other(
         assert printed == str([f"{op} on {device}" for op in ops])
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 def test_layers_of_keras_are_native_on_the_cpu(recwarn):
     x = _floats(np.random.default_rng(0), 2, 5, 3)
     with tf.device("CPU:0"):
         layer = tf_ti.keras.LSTM(4)
         found = [layer(tf.constant(x)), tf.function(layer, autograph=False)(tf.constant(x))]
         native = _places(lambda x: layer(x), tf.constant(x))
+        assert layer.how_it_runs() == "one native op"
     assert native == {("RecurrentSequence", "CPU:0")}
     assert not [w for w in recwarn if "runs Keras's loop" in str(w.message)]
     with pytest.warns(UserWarning, match="runs Keras's loop: there is a GPU"), tf.device("GPU:0"):
         on_gpu = layer(tf.constant(x))
+        assert layer.how_it_runs() == "Keras's loop: there is a GPU"
     _assert_close(found, [on_gpu] * 2)

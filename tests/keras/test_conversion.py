@@ -383,6 +383,7 @@ def reasons(model):
     return dict(line.split(": ", 1) for line in re.sub(r"_\d+'", "'", str(report)).splitlines())
 
 
+@pytest.mark.needs_native_sequences
 def test_a_report_says_what_became_of_each_layer():
     lstm = "keras.layers.LSTM -> tf_ti.keras.LSTM: one native op"
     bag = "keras.layers.Embedding -> tf_ti.keras.EmbeddingBag: "
@@ -398,6 +399,7 @@ def test_a_report_says_what_became_of_each_layer():
     }
 
 
+@pytest.mark.needs_native_sequences
 def test_a_report_says_how_a_layer_runs():
     layers = [
         L.LSTM(4, activation="gelu", return_sequences=True, name="first"),
@@ -416,6 +418,7 @@ def test_a_model_without_such_layers_is_copied():
     np.testing.assert_array_equal(made(SERIES), model(SERIES))
 
 
+@pytest.mark.needs_native_sequences
 def test_a_new_model_has_nothing_left_to_replace():
     made, _ = tf_ti.keras.convert(nested())
     again, report = tf_ti.keras.convert(made)
@@ -621,6 +624,7 @@ def test_a_model_that_cannot_be_made_anew_is_refused(make, message):
 # --- summaries -----------------------------------------------------------------------------------
 
 
+@pytest.mark.needs_native_sequences
 def test_a_summary_says_how_each_recurrent_layer_runs():
     layers = [
         L.LSTM(4, return_sequences=True, name="theirs"),

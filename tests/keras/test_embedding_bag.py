@@ -141,6 +141,7 @@ def test_takes_ids_of_this_dtype(layer, dtype, kind):
     assert_close(bags(as_kind(kind, ids, dtype)), pooled(bags.embeddings, ids, "sum"))
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1])
 def test_an_id_beyond_int64_is_no_other(layer, value):
     ids = np.array([[1, value]], np.uint64)
@@ -337,6 +338,7 @@ def test_a_mask_reaches_it_in_a_functional_model(layer):
     assert_close(model(np.array(EQUAL)), pooled(bags.embeddings, left, "mean"))
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_a_mask_hides_no_wrong_id(layer, dtype):
     ids = tf.constant([[1, -1]], dtype)
@@ -781,6 +783,7 @@ def test_weights_are_refused_by_max(layer):
         layer(combiner="max")((IDS, tf.ones([3, 4])))
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("wrong", [-1, ROWS])
 @pytest.mark.parametrize("mask_zero", [False, True])
 def test_an_id_outside_the_vocabulary_is_named(layer, wrong, mask_zero):

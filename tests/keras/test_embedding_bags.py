@@ -356,6 +356,7 @@ def test_what_is_wrong_with_a_feature_is_named_with_it(layer):
         layer({**INPUTS, "viewed": (VIEWED, tf.ones([3, 3]))})
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("mode", ["eager", "function"])
 def test_an_id_outside_the_vocabulary_is_named_with_its_feature(layer, mode):
     call = tf.function(layer) if mode == "function" else layer

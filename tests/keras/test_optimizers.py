@@ -470,6 +470,7 @@ def test_a_constraint_of_a_table_is_refused():
         train(model, optimizers.Adam(), batches(1))
 
 
+@pytest.mark.needs_checked_ids
 def test_an_id_outside_of_the_table_is_an_error_and_changes_nothing():
     table = keras.Variable(np.ones([4, 2]), name="table")
     slices = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([0, 4]))

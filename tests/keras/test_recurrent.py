@@ -19,6 +19,8 @@ from layer_twins import (
 
 import tf_ti
 
+pytestmark = pytest.mark.needs_native_sequences
+
 each_name = pytest.mark.parametrize("name", ["LSTM", "GRU", "SimpleRNN"])
 UNITS = 6
 
@@ -39,6 +41,7 @@ def no_fallback():
 def twins(name, rng, width=WIDTH, **options):
     """Keras's layer and ours, with the same random weights."""
     theirs = getattr(keras.layers, name)(UNITS, **options)
+    theirs.use_cudnn = False  # cuDNN runs on a GPU although a CPU is asked for
     ours = getattr(tf_ti.keras, name)(UNITS, **options)
     return with_same_weights(theirs, ours, rng, width)
 

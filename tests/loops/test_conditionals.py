@@ -260,6 +260,7 @@ def assert_same(ours, others):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * scale)
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("name", BODIES)
 def test_values_and_derivatives(name, monkeypatch):
     f = BODIES[name]
@@ -276,6 +277,7 @@ def test_values_and_derivatives(name, monkeypatch):
     assert_same(found, by_kernels(*ARGUMENTS))
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", BODIES)
 def test_ways_in_beside_an_unrolled_loop(name, way):
@@ -307,6 +309,7 @@ def logarithm(c, x):
     return 0.9 * c + tf.sin(y), y
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("f", [root, logarithm])
 def test_nan_of_the_other_branch_stays_out_of_values_and_derivatives(f, way, monkeypatch):
@@ -339,6 +342,7 @@ def test_a_select_by_hand_has_another_gradient():
     assert np.isfinite(grad).all() and not grad[:2].numpy().any()
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.float64, tf.bool])
 def test_other_types(dtype, monkeypatch):
     def f(c, x):
@@ -421,6 +425,7 @@ def random_conditionals(rng):
     return tree(2)
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("seed", range(3), indirect=True)
 def test_random_conditionals_in_conditionals_by_the_same_numbers(rng):
     tree = random_conditionals(rng)
@@ -435,6 +440,7 @@ def test_random_conditionals_in_conditionals_by_the_same_numbers(rng):
     check_by_numbers(f, tf.constant(0.5), x, *numbers)
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("outer", [1, 3])
 def test_each_number_has_its_branch_in_a_branch_of_each_number(outer):
     """Of a switch of so many branches, each with a switch, and a cond, by the same number."""
@@ -453,6 +459,7 @@ def test_each_number_has_its_branch_in_a_branch_of_each_number(outer):
     check_by_numbers(f, tf.constant(0.7), tf.sin(tf.range(10.0)), i)
 
 
+@pytest.mark.needs_programs
 def test_on_an_index():
     def run(init):
         with tf_ti.Loop() as loop:
@@ -584,6 +591,7 @@ def test_kept_where_no_programs_are(way, monkeypatch):
     assert_same(function(*ARGUMENTS), tf.function(slopes(scan(on_state)))(*ARGUMENTS))
 
 
+@pytest.mark.needs_programs
 def test_notes_say_what_becomes_of_conditionals():
     def drawing(f):
         @tf.function
@@ -702,6 +710,7 @@ def test_checkpoints(monkeypatch):
     assert_same(found, tf.function(run)(*ARGUMENTS))
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("name", ["on_state", "on_slice", "one_after_another", "switch", "nested"])
 def test_programs_run_all_of_the_loop_and_of_its_gradient(name, tmp_path):
     function = tf.function(slopes(scan(BODIES[name])), autograph=False)

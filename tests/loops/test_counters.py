@@ -249,6 +249,7 @@ def test_slices_that_do_not_agree_are_named_as_without_a_counter():
     assert not re.search(r"\binit\b", str(error.value))
 
 
+@pytest.mark.needs_checked_ids
 def test_a_body_may_look_up_its_counter():
     table = tf.constant(values(8, N))
 

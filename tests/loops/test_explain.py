@@ -295,6 +295,7 @@ BODIES = {
 }
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("name", BODIES)
 def test_an_explanation_says(name):
     function, specs, words = BODIES[name]
@@ -382,6 +383,7 @@ def test_loops_in_branches_and_in_functions_that_are_called_twice():
     assert names == ["called", "cond/branch"]
 
 
+@pytest.mark.needs_programs
 def test_a_gradient_has_loops_too():
     @tf.function
     def train(xs):
@@ -414,13 +416,14 @@ def test_the_places_of_what_a_block_and_a_tf_function_copy():
     assert {m.operation.place for m in loop.moved} == {f"test_explain.py, line {line}"}
 
 
+@pytest.mark.needs_native_sequences
 def test_a_keras_model():
     model = keras.Sequential(
         [
             keras.layers.Input([None], dtype="int32"),
             keras.layers.Embedding(20, N),
             keras.layers.Bidirectional(tf_ti.keras.LSTM(H, return_sequences=True), name="both"),
-            keras.layers.GRU(H, name="of_keras"),
+            keras.layers.GRU(H, use_cudnn=False, name="of_keras"),
         ]
     )
     *ours, theirs = tf_ti.explain(model)
@@ -432,6 +435,7 @@ def test_a_keras_model():
     assert given.loops[0].recorded.size.bytes is not None
 
 
+@pytest.mark.needs_native_sequences
 def test_a_keras_model_of_several_inputs():
     a, b = keras.Input([T, N], name="a"), keras.Input([T, N], name="b")
     total = keras.layers.Add()([a, b])
@@ -457,6 +461,7 @@ def test_a_saved_model_does_not_say_why(tmp_path):
     assert (len(first.inner), len(second.inner)) == (0, 1)
 
 
+@pytest.mark.needs_programs
 def test_of_many_operations_the_first_are_listed():
     def f(h, x):
         for k in range(9):
@@ -560,6 +565,7 @@ def test_without_states_nothing_is_recorded():
 # --- places --------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs_programs
 def test_operations_are_counted_by_place():
     def f(h, x):
         h = tf.tanh(tf.exp(x) @ (W[:, :H] * 2.0) + h) + tf.linalg.diag_part(h[:, None])[:, :1]
@@ -573,6 +579,7 @@ def test_operations_are_counted_by_place():
     assert f"programs of {loop.operations['programs']} operations" in loop.runs_as
 
 
+@pytest.mark.needs_programs
 def test_a_notebook_shows_the_text_and_the_operations_by_place():
     explanation = tf_ti.explain(
         lambda xs: (tf_ti.scan(nested, tf.zeros([4]), xs), scan(rnn, Z)(xs)[0]), XS

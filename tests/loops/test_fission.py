@@ -1182,6 +1182,7 @@ def test_an_eager_call_of_a_tf_function_moves_something(products):
 # --- errors --------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs_checked_ids
 def test_an_error_of_the_core_names_its_iteration():
     def g(h, x):
         return tf.gather(W, tf.cast(h[0, :1], tf.int32) + 100)[:, :1] * 0.0 + h + x @ W, None
@@ -1190,6 +1191,7 @@ def test_an_error_of_the_core_names_its_iteration():
         tf.function(scan(g))()
 
 
+@pytest.mark.needs_checked_ids
 def test_an_error_of_what_moved_names_no_iteration():
     def g(h, i):
         return h + tf.gather(W, i) @ R, None

@@ -9,6 +9,8 @@ import tensorflow as tf
 import tf_ti
 from tf_ti.loops import passes
 
+pytestmark = pytest.mark.needs_programs
+
 T, B, N, H = 5, 2, 3, 4
 PLAIN = ("Placeholder", "Const", "Identity", "NoOp")
 

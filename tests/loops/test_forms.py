@@ -17,7 +17,8 @@ COUNT, WHILE = tf_ti.TripLimit
 X = tf.random.stateless_normal([12, 8], [1, 2])
 W = 0.3 * tf.random.stateless_normal([8, 8], [3, 4])
 ZEROS = tf.zeros([8])
-FACTOR = tf.Variable(0.5)
+with tf.device("CPU:0"):  # as the tests that need programs
+    FACTOR = tf.Variable(0.5)
 
 
 def step(c, x):
@@ -271,6 +272,7 @@ def check(form, wanted):
             np.testing.assert_allclose(ours, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("form", WHOLE.values(), ids=WHOLE)
 def test_forms_that_programs_run_whole(form, wanted, tmp_path):
     check(form, wanted)
@@ -295,12 +297,14 @@ def test_kernels_run_each_iteration_where_programs_are_off(name, tmp_path, monke
     assert events["TfTi>TensorIterator iteration"] >= 6 * loops_of(events)
 
 
+@pytest.mark.needs_programs
 def test_inner_loops_run_whole(tmp_path):
     for k, form in enumerate([nested_scan, nested_block]):
         events = counts(ops_of(form), tmp_path / str(k))
         assert events["TfTi>TensorIterator iterations"] == 12
 
 
+@pytest.mark.needs_programs
 def test_parts_between_checkpoints_run_whole(tmp_path):
     events = counts(ops_of(gradient(scan(checkpoint_every=4))), tmp_path)
     assert events["TfTi>TensorIterator iterations"] == loops_of(events) - 1

@@ -130,6 +130,7 @@ def test_recognition_says_what_of_the_states_is_no_cells(init, reason, notes_of)
     assert refusal.text == reason
 
 
+@pytest.mark.needs_programs
 def test_recognition_names_checkpoints_conditions_and_counts(notes_of):
     (refusal,) = refusals(notes_of(scan(cell, checkpoint_every=2)), "recognition")
     assert "checkpoint_every" in refusal.text
@@ -166,6 +167,7 @@ def test_without_fuse_there_is_nothing_to_say(notes_of):
 # --- programs ------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize(
     ("f", "reason", "operation"),
     [
@@ -183,6 +185,7 @@ def test_programs_say_what_they_do_not_run(f, reason, operation, notes_of):
     assert [operation] in map(types_in, found)
 
 
+@pytest.mark.needs_programs
 def test_programs_say_that_they_run_all(notes_of, monkeypatch):
     body = scan(lambda c, x: (tf.sin(c) + x, None), XS[0])
     (note,) = (note for note in notes_of(body) if note.name == "programs")

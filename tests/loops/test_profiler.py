@@ -100,6 +100,7 @@ def named(events, prefix):
     return [event for event in events if event.name.split("/")[-1].startswith(prefix)]
 
 
+@pytest.mark.needs_cpu_kernels
 @pytest.mark.parametrize(
     "way", [with_while_loop, with_scan, with_nested_scan, with_waiting_scan, with_loop]
 )
@@ -107,6 +108,7 @@ def test_a_kernel_of_the_body_appears_once_for_each_iteration(events, way):
     assert len(named(events(way), "probe:")) == COUNT
 
 
+@pytest.mark.needs_cpu_kernels
 def test_kernels_lie_in_their_iterations_and_these_in_the_loop(events):
     found = events(with_scan)
     (loop,) = named(found, "scan:")
@@ -116,6 +118,7 @@ def test_kernels_lie_in_their_iterations_and_these_in_the_loop(events):
         assert loop.contains(iteration) and iteration.contains(kernel)
 
 
+@pytest.mark.needs_programs
 def test_programs_lie_in_their_iterations(events):
     """Here one before the probe, and one after it."""
     found = events(with_scan)
@@ -127,6 +130,7 @@ def test_programs_lie_in_their_iterations(events):
         assert before.name.startswith("program: MatMul") and after.name.endswith("(2 ops)")
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("has_programs", [True, False])
 def test_operations_of_programs_have_no_kernels(events, monkeypatch, has_programs):
     def f(c, _):
@@ -160,6 +164,7 @@ def slope(call):
     return gradient
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("around", [lambda call: call, slope])
 def test_kernels_run_all_of_a_loop_without_fuse(events, around):
     assert programs(events(around(fused(True))))
@@ -167,6 +172,7 @@ def test_kernels_run_all_of_a_loop_without_fuse(events, around):
     assert not programs(found) and named(found, "MatMul")
 
 
+@pytest.mark.needs_programs
 def test_of_two_loops_with_one_body_each_has_its_own_fuse(events):
     # TensorFlow forgets its body with it.
     function = tf.function(fused(True)).get_concrete_function(X)
@@ -201,6 +207,7 @@ def test_a_condition_appears_once_more_than_the_iterations(events):
     assert len(named(found, "TfTi>TensorIterator iteration")) == COUNT
 
 
+@pytest.mark.needs_native_sequences
 def test_a_loop_that_became_a_sequence_has_the_name_of_both(events):
     def run(x):
         def cell(h, x):

@@ -680,6 +680,7 @@ def test_a_sum_of_halves_is_rounded_once(dtype):
         check(total(xs), expected)
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("dtype", HALVES, ids=lambda d: d.name)
 def test_loops_of_halves_are_whole(dtype):
     """In far less time than kernels take to start."""
@@ -706,6 +707,7 @@ def test_loops_of_halves_are_whole(dtype):
         close(a, e, None)
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
 def test_subnormal_numbers_count_as_zeros(dtype):
     tiny = np.finfo(dtype.as_numpy_dtype).tiny
@@ -818,6 +820,7 @@ def test_rows_in_batches_have_any_extents(rng):
     )
 
 
+@pytest.mark.needs_checked_ids
 @pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize("bad", [-1, 4, 2**31 - 1])
 @pytest.mark.parametrize("at", [0, 1, 5, 9])

@@ -5,6 +5,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.needs_native_sequences
+
 COMMON = f"""
 import itertools, subprocess, sys, threading
 import numpy as np

@@ -12,6 +12,8 @@ from patience import runs_out_of_memory
 from tf_ti._library import ops
 from tf_ti.recurrent import ops as recurrent_ops, unfused
 
+pytestmark = pytest.mark.needs_native_sequences
+
 COMMON = f"""
 import os, sys, threading
 import numpy as np

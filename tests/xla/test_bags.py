@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from checks import close, loss
+from updates_definition import each_updated_dtype
 
 import tf_ti
 from tf_ti import _library
@@ -23,7 +24,10 @@ TOLERANCES = {tf.float16: 2e-3, tf.bfloat16: 1.6e-2, tf.float32: 1e-5, tf.comple
 each_seed = pytest.mark.parametrize("seed", range(2), indirect=True)
 
 
-@pytest.fixture(params=["host", "hlo"], autouse=True)
+HOST = pytest.param("host", marks=pytest.mark.needs_cpu_kernels)
+
+
+@pytest.fixture(params=[HOST, "hlo"], autouse=True)
 def way(request, monkeypatch):
     """The form that bags are compiled to: the CPU's kernels, or XLA's own, as on a GPU."""
     if request.param == "hlo":
@@ -595,7 +599,7 @@ def test_training_steps_by_scatter_sub():
     same(trained(lambda f: f), trained(compiled))
 
 
-@pytest.mark.parametrize("dtype", sorted(NUMBERS, key=str), ids=lambda dtype: dtype.name)
+@each_updated_dtype(sorted(NUMBERS, key=str))
 def test_scatter_sub_of_every_type(dtype):
     rng = np.random.default_rng(13)
     start, values = numbers(rng, [7, 2], dtype), numbers(rng, [5, 2], dtype)
@@ -801,7 +805,7 @@ def test_wrong_bounds_read_nothing_outside(way, rng, seed):
                 assert np.all((y >= 0) & (y <= 40))
 
 
-@pytest.mark.parametrize("way", ["host"], indirect=True)
+@pytest.mark.parametrize("way", [HOST], indirect=True)
 def test_bounds_are_checked_where_and_only_where_the_bags_are(way):
     table, ids = tf.ones([4, 2]), tf.constant([0, 1])
 

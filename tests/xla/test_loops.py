@@ -1053,7 +1053,7 @@ def test_a_result_that_nobody_uses_stops_no_gradient():
 
 
 def test_a_result_that_nobody_uses_of_a_loop_with_effects_stops_nothing():
-    counter = tf.Variable(0)
+    counter = tf.Variable(0, dtype=tf.int64)  # no int32, which lies in the host's memory
 
     def step(c, n):
         def count(s, _):

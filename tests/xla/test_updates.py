@@ -15,7 +15,10 @@ F32, F64, F16, BF16 = tf.float32, tf.float64, tf.float16, tf.bfloat16
 TOLERANCES = {F32: 3e-6, F64: 1e-13, F16: 2e-3, BF16: 1.6e-2}
 
 
-@pytest.fixture(params=["host", "hlo"], autouse=True)
+HOST = pytest.param("host", marks=pytest.mark.needs_cpu_kernels)
+
+
+@pytest.fixture(params=[HOST, "hlo"], autouse=True)
 def way(request, monkeypatch):
     """The form that updates are compiled to: the CPU's kernels, or XLA's own, as on a GPU."""
     if request.param == "hlo":
@@ -164,7 +167,7 @@ def test_checked_indices_name_what_is_wrong_and_nothing_is_written(monkeypatch):
     assert all(np.all(old[0] != new.numpy()[0]) for old, new in zip(before, variables))
 
 
-@pytest.mark.parametrize("way", ["host"], indirect=True)  # XLA's operations check no numbers
+@pytest.mark.parametrize("way", [HOST], indirect=True)  # XLA's operations check no numbers
 def test_numbers_out_of_their_range_are_errors_on_the_processor():
     table, m, v = make("adam", F32, [3, 2], False, np.random.default_rng(3))
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]))
@@ -321,7 +324,7 @@ for k, case in enumerate(CASES):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["host"], indirect=True)  # what reads is known to these calls alone
+@pytest.mark.parametrize("way", [HOST], indirect=True)  # what reads is known to these calls alone
 def test_a_step_copies_no_table(run_program, tmp_path, monkeypatch):
     """Learnt weights, say: their gradient reads the table, which is then changed in place."""
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path / 'dump'}")
