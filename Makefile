@@ -17,7 +17,7 @@
 #   make fuzz     load 10,000 damaged IR files
 #   make clean    remove all of this, and what the demo made in build/
 #   make gpu-check  check and time the CUDA code on the GPU at hand, without TensorFlow
-#   make gpu-test   run the ops' tests on the GPU at hand, with any build of TensorFlow
+#   make gpu-test   run the tests of GPUs on the one at hand, with any build of TensorFlow
 #   make emulated-gpu  build what the tests run in place of a GPU, as `make test` does before them
 # Another TensorFlow: make test TF_VERSION=2.17.1. Another configuration: make test CONFIG=cuda.
 # Each of them has its own .venv-* and dist-*.

@@ -171,6 +171,41 @@ def test_a_plugin_for_the_gpu_at_hand_needs_one(tmp_path):
     assert "no GPU here: no driver" in result.stdout
 
 
+@pytest.fixture
+def gpu_test(monkeypatch):
+    """plugin/run.py, to be called in parts."""
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which it adds
+    path = ROOT / "tests" / "gpu" / "plugin" / "run.py"
+    spec = importlib.util.spec_from_file_location("gpu_test", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_with_a_tensorflow_for_cuda_the_installed_package_has_the_tests_of_its_rooms(
+    gpu_test, monkeypatch, capsys
+):
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(gpu_test, "is_for_cuda", lambda: True)
+    monkeypatch.setattr(gpu_test.subprocess, "run", run)
+    monkeypatch.setattr(sys, "argv", ["run.py", "-m", "not slow"])
+    monkeypatch.setattr("tf_ti._build_info.CUDA", "12.4")
+    assert gpu_test.main() == 0
+    (command,) = commands
+    at = command.index("not slow") + 1
+    assert command[at - 2] == "-m" and "loops" in command[at:]
+    assert all((ROOT / "tests" / room).is_dir() for room in command[at:])
+    monkeypatch.setattr("tf_ti._build_info.CUDA", "")
+    assert gpu_test.main() == 2
+    assert "has no tf_ti with CUDA kernels" in capsys.readouterr().out
+    assert len(commands) == 1
+
+
 # Builds for a GPU at hand, which nothing here can run
 
 

@@ -1,16 +1,22 @@
-"""Runs tests/gpu/test_ops.py on a GPU, with a TensorFlow that was built without CUDA.
+"""Runs the tests of a GPU, with any build of TensorFlow.
 
     python3 tests/gpu/plugin/run.py [--emulate | --architecture N] [pytest's arguments]
 
-Needs the Python that has TensorFlow (its package for CPUs will do), pytest and what
-requirements/runtime.txt names; make and a C++ compiler; CUDA's nvcc (in PATH, or under CUDA_HOME)
-and a GPU. Builds, with the sources of this checkout, tf_ti's library with its CUDA kernels, and a
-pluggable device made of CUDA's runtime, which TensorFlow takes for its GPU; nothing is downloaded.
+Needs the Python that has TensorFlow, pytest and what requirements/runtime.txt names, and a GPU.
+
+Where TensorFlow was built for CUDA and sees a GPU, tf_ti must be installed, from a wheel with its
+CUDA kernels: it is tested, by the tests of all that runs on a GPU.
+
+With a TensorFlow for CPUs tests/gpu/test_ops.py alone is run. That needs make and a C++ compiler,
+and CUDA's nvcc (in PATH, or under CUDA_HOME). Builds, with the sources of this checkout, tf_ti's
+library with its CUDA kernels, and a pluggable device made of CUDA's runtime, which TensorFlow takes
+for its GPU; nothing is downloaded.
 
 With --emulate the GPU is not there: Bazel builds both, without nvcc and make. With --architecture,
 a compute capability such as 90, the driver is not asked for that of its GPU before all is built.
 
-Exit status: pytest's, where it is run; 2 bad arguments, or a package is missing; 3 it does not
+Exit status: pytest's, where it is run; 2 bad arguments, or a package is missing or is not for a
+GPU; 3 it does not
 build; 4 no GPU here; 5 a GPU, but no nvcc.
 """
 
@@ -30,6 +36,8 @@ import check  # noqa: E402
 
 BAD_ARGUMENTS = 2
 PLUGIN = "tests/gpu/plugin"
+# The tests of all that runs on a GPU.
+ROOMS = ("gpu", "loops", "bags", "xla", "recurrent", "keras")
 LIBRARIES = ("_tf_ti.so", "_gpu_plugin.so")
 PACKAGES = ("tensorflow", "numpy", "wrapt", "defusedxml", "pytest")
 # Of a package whose library has no kernels for XLA; see bazel/build_info.bzl.
@@ -94,15 +102,38 @@ def build(nvcc: str | None, architecture: str | None) -> pathlib.Path:
     return package
 
 
+def is_for_cuda() -> bool:
+    """Returns true if TensorFlow was built for CUDA and sees a GPU."""
+    import tensorflow as tf
+
+    return tf.test.is_built_with_cuda() and bool(tf.config.list_physical_devices("GPU"))
+
+
+def require_installed() -> None:
+    if importlib.util.find_spec("tf_ti") is not None:
+        from tf_ti import _build_info
+
+        if _build_info.CUDA:
+            return
+    raise check.Stop(
+        BAD_ARGUMENTS,
+        f"{sys.executable} has no tf_ti with CUDA kernels: install the wheel of "
+        "make wheel CONFIG=cuda",
+    )
+
+
 def run(arguments: argparse.Namespace, pytest_arguments: list[str]) -> int:
     require_packages()
+    pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *pytest_arguments]
+    if not (arguments.emulate or arguments.architecture) and is_for_cuda():
+        require_installed()
+        # From tests/, where the checkout's tf_ti does not hide the installed one.
+        return subprocess.run([*pytest, *ROOMS], cwd=ROOT / "tests", check=False).returncode
     nvcc, architecture = None, arguments.architecture
     if not arguments.emulate:
         architecture = architecture or check.find_gpu().architecture
         nvcc = check.find_nvcc()
     package = build(nvcc, architecture)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *pytest_arguments]
-    command.append("--capture=no")  # a report of the emulation survives the process that it ends
     environment = {
         **os.environ,
         "PYTHONPATH": str(package.parent),
@@ -112,8 +143,10 @@ def run(arguments: argparse.Namespace, pytest_arguments: list[str]) -> int:
         "CUDA_MODULE_LOADING": "EAGER",
         "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     }
+    # The emulation's report of a wrong access survives the process, which it ends.
+    command = [*pytest, "--capture=no", "test_ops.py"]
     return subprocess.run(
-        [*command, "test_ops.py"], env=environment, cwd=ROOT / "tests" / "gpu", check=False
+        command, env=environment, cwd=ROOT / "tests" / "gpu", check=False
     ).returncode
 
 
