@@ -27,7 +27,7 @@ from tensorflow.python.eager import context
 import tf_ti
 import tf_ti.keras
 from tf_ti._library import ops
-from tf_ti.bags.ops import Bags, are_distinct
+from tf_ti.bags.ops import Bags, Table, are_distinct
 from tf_ti.recurrent import ops as recurrent_ops
 
 _GPU_PLUGIN = os.environ.get("TF_TI_GPU_PLUGIN")
@@ -680,6 +680,102 @@ def test_packed_bags_and_segments_are_the_cpus(run, rng):
         return packed, segments
 
     _assert_same(run, both, _floats(rng, 10, 3), _IDS)
+
+
+_INTEGERS = [tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64]
+
+
+@pytest.mark.pairwise
+@pytest.mark.needs_gpu
+@pytest.mark.parametrize("seed", [0], indirect=True)
+@pytest.mark.parametrize("width", [1, 3, 40])
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", _INTEGERS, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("combiner", ["sum", "mean", "weighted sum", "weighted mean", "max"])
+def test_bags_of_integers_are_the_cpus(run, rng, combiner, dtype, index, width):
+    limits = np.iinfo(dtype.as_numpy_dtype)
+    table = rng.integers(limits.min, limits.max, [10, width], dtype.as_numpy_dtype, endpoint=True)
+    table[0], table[1] = limits.min, limits.max
+    ids = np.concatenate([_IDS, rng.integers(0, 10, size=300), [0, 0, 1, 0]]).astype(index)
+    splits = np.array([0, 0, 1, 4, 8, 308, 312], index)
+    weights = rng.integers(0, 3, len(ids)).astype(dtype.as_numpy_dtype)
+    if not dtype.is_unsigned:
+        weights[-1] = -1  # for a divisor of -1, by which the lowest number has no quotient
+        weights[-4:-1] = 0
+    weighted = combiner.startswith("weighted")
+
+    def pooled(table, ids, splits, weights):
+        ids = tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
+        given = ids.with_flat_values(weights) if weighted else None
+        reduction = combiner.removeprefix("weighted ")
+        return [
+            tf_ti.embedding_bag(table, ids, given, reduction, default, padding_idx=padding)
+            for default, padding in ((None, None), (1, 3))
+        ]
+
+    _assert_same(run, pooled, table, ids, splits, weights, rtol=0)
+
+
+@pytest.mark.needs_gpu
+@pytest.mark.parametrize("dtype", [tf.int8, tf.int64], ids=lambda dtype: dtype.name)
+def test_a_variable_of_integers_is_read_where_it_is(dtype):
+    with tf.device("GPU:0"):
+        variable = tf.Variable(tf.cast(tf.reshape(tf.range(12), [4, 3]), dtype))
+        ids = tf.constant([[1, 3], [9, 2]], tf.int64)  # 9 is no row
+        several = tf_ti.embedding_bags([variable] * 2, [ids] * 2, combiner=["sum", "max"])
+        segments = tf_ti.embedding_segments_sum(variable, ids[0], [0, 2], 3)
+    for rows in (*several, segments):
+        assert "GPU:0" in rows.device
+    np.testing.assert_array_equal(several[0], [[12, 14, 16], [6, 7, 8]])
+    np.testing.assert_array_equal(several[1], [[9, 10, 11], [6, 7, 8]])
+    np.testing.assert_array_equal(segments, [[3, 4, 5], [0, 0, 0], [9, 10, 11]])
+
+
+@pytest.mark.needs_gpu
+def test_of_equal_integers_the_first_is_the_maximum(run):
+    def positions(table, ids):
+        bags = Bags("packed", ids, reduction="max", padding_idx=7)
+        return bags.pool(Table(table, table.dtype), with_argmax=True)
+
+    table = np.int16([[5, -5], [5, 7], [-3, 7]])
+    _assert_same(run, positions, table, np.int64([[7, 2, 0, 1], [1, 0, 2, 2], [7, 7, 7, 7]]))
+
+
+def _no_place(variable):
+    """What is refused of variables on a GPU."""
+    ids = [[1, 0]]
+    slices = tf.IndexedSlices(tf.ones([1, 2], variable.dtype), tf.constant([1]))
+    calls = {"ScatterSub": lambda: tf_ti.scatter_sub(variable, slices)}
+    if variable.dtype.is_complex:
+        calls |= {
+            "EmbeddingBagPacked": lambda: tf_ti.embedding_bag_packed(variable, ids),
+            "EmbeddingBagOffsets": lambda: tf_ti.embedding_bag_offsets(variable, ids[0], [0]),
+            "EmbeddingSegmentsSum": lambda: tf_ti.embedding_segments_sum(
+                variable, ids[0], [0, 0], 1
+            ),
+            "EmbeddingBags": lambda: tf_ti.embedding_bags([variable], [ids]),
+        }
+    return calls
+
+
+@pytest.mark.needs_gpu
+@pytest.mark.parametrize("is_graph", [False, True])
+@pytest.mark.parametrize(
+    "dtype", [tf.int8, tf.int64, tf.complex64, tf.complex128], ids=lambda dtype: dtype.name
+)
+def test_a_variable_that_an_op_does_not_take_on_a_gpu_is_named_with_the_way_out(dtype, is_graph):
+    with tf.device("GPU:0"):
+        variable = tf.Variable(tf.ones([3, 2], dtype))
+        for op, call in _no_place(variable).items():
+            call = tf.function(call, autograph=False) if is_graph else call
+            message = rf"{op} takes no variable of {dtype.name} on a GPU: .*tf.device\("
+            with pytest.raises(tf.errors.UnimplementedError, match=message):
+                call()
+    with tf.device("CPU:0"):
+        variable = tf.Variable(tf.ones([3, 2], dtype))
+    for call in _no_place(variable).values():
+        call()
+    np.testing.assert_array_equal(variable[1], [0, 0])
 
 
 def _several_ids(ids, offsets):

@@ -142,13 +142,18 @@ std::string PoolBags(const std::vector<BagLookUp<T, Index>>& lookups, Gpu* gpu) 
 TF_TI_BOUNDS(int32_t)
 TF_TI_BOUNDS(int64_t)
 
+#define TF_TI_DIVISORS(T, Index)                                                           \
+  template std::string FindDivisors<T, Index>(const GpuBounds<Index>&, const Bags<Index>&, \
+                                              const Weights<T>&, Reduction, Gpu*, Sum<T>**);
+#define TF_TI_DIVISORS_BOTH(T) TF_TI_DIVISORS(T, int32_t) TF_TI_DIVISORS(T, int64_t)
+TF_TI_FLOATS(TF_TI_DIVISORS_BOTH)
+
 #define TF_TI_LOOKUPS(T, Index)                                                                   \
-  template std::string FindDivisors<T, Index>(const GpuBounds<Index>&, const Bags<Index>&,        \
-                                              const Weights<T>&, Reduction, Gpu*, Sum<T>**);      \
   template std::string PoolBags<T, Index>(const Table<T>&, const Bags<Index>&, const Weights<T>&, \
                                           Reduction, Gpu*, T*, Index*);                           \
   template std::string PoolBags<T, Index>(const std::vector<BagLookUp<T, Index>>&, Gpu*);
 #define TF_TI_LOOKUPS_BOTH(T) TF_TI_LOOKUPS(T, int32_t) TF_TI_LOOKUPS(T, int64_t)
 TF_TI_FLOATS(TF_TI_LOOKUPS_BOTH)
+TF_TI_INTEGERS(TF_TI_LOOKUPS_BOTH)
 
 }  // namespace tf_ti

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
+#include "cc/compute/bags/pool_integers_gpu.h"
 #include "cc/compute/bags/pooling_gpu.h"
 #include "cc/compute/bags/pooling_steps_gpu.h"
 #include "cc/compute/device-inl.h"
@@ -44,15 +46,19 @@ std::string Run(const GpuPoolArgs<T, Index>* args, int count, int pack_size, Gpu
 
 template <typename T, typename Index>
 std::string PoolOnGpu(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
-  const int pack_size = FindPackSize(args, count);
-  int driver = 0;
-  if (count > 1) TF_TI_RETURN_IF_WRONG(Describe(cudaDriverGetVersion(&driver), gpu));
-  const int most = driver != 0 && driver < kDriverOfLongArguments ? 1 : kMostTables;
-  for (; count > 1 && most > 1; args += most, count -= most) {
-    TF_TI_RETURN_IF_WRONG(Run<kMostTables>(args, std::min(count, most), pack_size, gpu));
-  }
-  for (; count > 0; ++args, --count) {
-    TF_TI_RETURN_IF_WRONG(Run<1>(args, 1, pack_size, gpu));
+  if constexpr (std::is_integral_v<T>) {
+    for (; count > 0; ++args, --count) TF_TI_RETURN_IF_WRONG(PoolIntegers(*args, gpu));
+  } else {
+    const int pack_size = FindPackSize(args, count);
+    int driver = 0;
+    if (count > 1) TF_TI_RETURN_IF_WRONG(Describe(cudaDriverGetVersion(&driver), gpu));
+    const int most = driver != 0 && driver < kDriverOfLongArguments ? 1 : kMostTables;
+    for (; count > 1 && most > 1; args += most, count -= most) {
+      TF_TI_RETURN_IF_WRONG(Run<kMostTables>(args, std::min(count, most), pack_size, gpu));
+    }
+    for (; count > 0; ++args, --count) {
+      TF_TI_RETURN_IF_WRONG(Run<1>(args, 1, pack_size, gpu));
+    }
   }
   return "";
 }
@@ -61,5 +67,6 @@ std::string PoolOnGpu(const GpuPoolArgs<T, Index>* args, int count, Gpu* gpu) {
   template std::string PoolOnGpu<T, int32_t>(const GpuPoolArgs<T, int32_t>*, int, Gpu*); \
   template std::string PoolOnGpu<T, int64_t>(const GpuPoolArgs<T, int64_t>*, int, Gpu*);
 TF_TI_FLOATS(TF_TI_POOL_ON_GPU)
+TF_TI_INTEGERS(TF_TI_POOL_ON_GPU)
 
 }  // namespace tf_ti

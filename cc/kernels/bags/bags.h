@@ -13,6 +13,7 @@
 #include "cc/compute/bags/bags.h"
 #include "cc/kernels/elements.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/kernel.h"
 #include "cc/kernels/threads.h"
 #include "cc/spec/bags/bag_spec.h"
 #include "cc/status.h"
@@ -148,6 +149,25 @@ absl::Status CheckValues(tensorflow::OpKernelContext* ctx, const Bags<Index>& ba
       ctx, [&](GpuProblem* problem) { return CheckBags(bags, num_rows, gpu, problem); },
       [&](const GpuProblem& problem) { return DescribeProblem(bags, num_rows, problem); });
 }
+
+// In place of a kernel for a variable on a GPU, where an op has none for its type: TensorFlow would
+// only say that it cannot place the op.
+class RefusedVariableOp : public SafeKernel {
+ public:
+  explicit RefusedVariableOp(tensorflow::OpKernelConstruction* ctx) : SafeKernel(ctx) {
+    tensorflow::DataType dtype;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("T", &dtype));
+    ctx->SetStatus(Unimplemented(type_string(), " takes no variable of ", DataTypeString(dtype),
+                                 " on a GPU: create the variable under tf.device(\"CPU:0\")"));
+  }
+
+ private:
+  absl::Status Run(tensorflow::OpKernelContext*) override { return absl::OkStatus(); }
+};
+
+#define TF_TI_REFUSE_VARIABLE(name, T)                                                    \
+  TF_TI_REGISTER_KERNEL(Name(name).Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("T"), \
+                        RefusedVariableOp)
 #endif
 
 }  // namespace tf_ti

@@ -321,7 +321,7 @@ TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_BACKWARD);
                             .TypeConstraint<Index>("Tindices"), \
                         kernel)
 #define TF_TI_BAGS_BUILDER(name) Name("TfTi>" name).HostMemory("default_index")
-#define TF_TI_REGISTER_GPU_BAGS(prefix, T, Index)                                                  \
+#define TF_TI_REGISTER_GPU_FORWARD(prefix, T, Index)                                               \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBags").HostMemory("num_segments"),        \
                      (EmbeddingBagsOp<T, Index, KernelGpu>), T, Index);                            \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagOffsets"),                             \
@@ -329,8 +329,10 @@ TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_BACKWARD);
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagPacked"),                              \
                      (EmbeddingBagOpOf<T, Index, KernelGpu, BagKind::kPacked>), T, Index);         \
   TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingSegmentsSum").HostMemory("num_segments"), \
-                     (EmbeddingBagOpOf<T, Index, KernelGpu, BagKind::kSegments>), T, Index);       \
-  TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagWeightsGrad"),                         \
+                     (EmbeddingBagOpOf<T, Index, KernelGpu, BagKind::kSegments>), T, Index)
+#define TF_TI_REGISTER_GPU_BAGS(prefix, T, Index)                          \
+  TF_TI_REGISTER_GPU_FORWARD(prefix, T, Index);                            \
+  TF_TI_REGISTER_GPU(TF_TI_BAGS_BUILDER(prefix "EmbeddingBagWeightsGrad"), \
                      (EmbeddingBagWeightsGradOp<T, Index, KernelGpu>), T, Index)
 #define TF_TI_REGISTER_GPU_INDEX(T, Index)                                         \
   TF_TI_REGISTER_GPU_BAGS("", T, Index);                                           \
@@ -343,6 +345,22 @@ TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_BACKWARD);
   TF_TI_REGISTER_GPU_INDEX(T, int32_t) \
   TF_TI_REGISTER_GPU_INDEX(T, int64_t)
 
+#define TF_TI_REGISTER_GPU_INTEGERS(T)                \
+  TF_TI_REGISTER_GPU_FORWARD("", T, int32_t);         \
+  TF_TI_REGISTER_GPU_FORWARD("", T, int64_t);         \
+  TF_TI_REGISTER_GPU_FORWARD("Resource", T, int32_t); \
+  TF_TI_REGISTER_GPU_FORWARD("Resource", T, int64_t);
+// A tensor's ops run on the CPU; those of a variable run where it is.
+#define TF_TI_REFUSE_ON_GPU(T)                                   \
+  TF_TI_REFUSE_VARIABLE("TfTi>ResourceEmbeddingBags", T);        \
+  TF_TI_REFUSE_VARIABLE("TfTi>ResourceEmbeddingBagOffsets", T);  \
+  TF_TI_REFUSE_VARIABLE("TfTi>ResourceEmbeddingBagPacked", T);   \
+  TF_TI_REFUSE_VARIABLE("TfTi>ResourceEmbeddingSegmentsSum", T); \
+  TF_TI_REFUSE_VARIABLE("TfTi>ResourceEmbeddingBagGrad", T);     \
+  TF_TI_REFUSE_VARIABLE("TfTi>ResourceEmbeddingBagWeightsGrad", T);
+
+TF_CALL_INTEGRAL_TYPES(TF_TI_REGISTER_GPU_INTEGERS);
+TF_CALL_COMPLEX_TYPES(TF_TI_REFUSE_ON_GPU);
 TF_CALL_half(TF_TI_REGISTER_GPU_TYPE);
 TF_CALL_bfloat16(TF_TI_REGISTER_GPU_TYPE);
 TF_CALL_float(TF_TI_REGISTER_GPU_TYPE);
