@@ -23,7 +23,7 @@ def run() -> Iterator[tuple[str, bool, str]]:
         ("a wrong range is an error", _wrong_range),
         ("embedding_bag agrees with tf.nn", _embedding_bag),
         ("a variable's rows get their gradient", _bag_gradient),
-        ("a wrong id is an error", _wrong_id),
+        ("a wrong id is an error, or reads as zeros on a GPU", _wrong_id),
         ("XLA agrees with the plain kernels", _compiled),
     ):
         if check is _compiled and _library.XLA_PROBLEM is not None:
@@ -159,7 +159,16 @@ def _bag_gradient() -> tuple[bool, str]:
 
 
 def _wrong_id() -> tuple[bool, str]:
-    return _find_error(lambda: tf_ti.embedding_bag_packed(tf.zeros([5, 2]), [[1, 5]]))
+    found: list[tf.Tensor] = []
+    is_error, detail = _find_error(
+        lambda: found.append(tf_ti.embedding_bag_packed(tf.ones([5, 2]), [[1, 5]]))
+    )
+    checks_ids = os.environ.get("TF_TI_CHECK_IDS") == "1"
+    if is_error or checks_ids or tf.DeviceSpec.from_string(found[0].device).device_type != "GPU":
+        return is_error, detail
+    return bool(
+        tf.reduce_all(found[0] == 1.0)
+    ), "on a GPU, without TF_TI_CHECK_IDS=1, it reads as zeros"
 
 
 def _compiled() -> tuple[bool, str]:

@@ -957,6 +957,14 @@ def test_an_id_that_is_no_row_is_an_error_where_that_is_asked_for(run_program):
     assert "emb_tables[1]: indices[0, 1] is 5" in printed
 
 
+@pytest.mark.needs_gpu
+def test_the_self_check_knows_that_it_runs_on_a_gpu():
+    checks = {name: (ok, detail) for name, ok, detail in _self_check.run()}
+    assert all(ok for ok, _ in checks.values()), checks
+    (detail,) = [detail for name, (_, detail) in checks.items() if "wrong id" in name]
+    assert "on a GPU" in detail
+
+
 # Iterations: a held stream of CUDA's takes some hundred launches, and some fifty functions of the
 # host, before who enqueues another one waits.
 _FEW = 7 if _IS_EMULATED else 2
