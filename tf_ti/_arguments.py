@@ -1,5 +1,6 @@
 """Conversions and checks of arguments that all families share."""
 
+import contextlib
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +20,31 @@ def to_tensor(label: str, value: Any) -> tf.Tensor:
         raise type(error)(
             f"{label} must be a tensor, got {type(value).__name__}: {error}"
         ) from error
+
+
+def on_host() -> contextlib.AbstractContextManager[Any]:
+    """A context for the numbers that an op takes in the host's memory, also where it runs on a GPU.
+
+    A constant of int64 or float64 would otherwise lie on the GPU: each call would copy it back, for
+    which the op waits until the GPU has done all its work.
+    """
+    return tf.device("CPU:0")
+
+
+def host_number(value: Any, dtype: tf.DType) -> tf.Tensor:
+    """A scalar made `on_host`: of a number, or of a tensor whose value may be known."""
+    known = value
+    if isinstance(value, tf.Tensor):
+        known = _tf.static_value(value) if tf.is_symbolic_tensor(value) else None
+    with on_host():
+        return tf.cast(value, dtype) if known is None else tf.constant(known, dtype)
+
+
+def host_extent(tensor: Any, axis: int) -> tf.Tensor:
+    """The extent of a tensor along an axis, in int64."""
+    shape = tf.shape(tensor, tf.int64)
+    with on_host():
+        return shape[axis]
 
 
 def as_operations(*assertions: tf.Operation | None) -> list[tf.Operation]:

@@ -965,6 +965,84 @@ def test_the_self_check_knows_that_it_runs_on_a_gpu():
     assert "on a GPU" in detail
 
 
+def _table_gradient(table):
+    with tf.GradientTape() as tape:
+        tape.watch(table)
+        rows = tf_ti.embedding_bag_packed(table, tf.constant([[0, 1]], tf.int64))
+    return tape.gradient(rows, table).values
+
+
+def _sparse(table, rows):
+    ids = tf.SparseTensor(tf.constant([[0, 0]], tf.int64), tf.constant([1], tf.int64), [rows, 1])
+    return tf_ti.embedding_bag(table, ids)
+
+
+# Functions of a table, whose ops take numbers in the host's memory: of which only the shapes that
+# the trace does not know may be left.
+_HOST_NUMBERS = {
+    "default_index": lambda t: tf_ti.embedding_bag_packed(
+        t, tf.constant([[0, 1]], tf.int64), default_index=2
+    ),
+    "num_segments": lambda t: tf_ti.embedding_segments_sum(
+        t, tf.constant([0, 1], tf.int64), [0, 1], 3
+    ),
+    "default_index of several": lambda t: tf_ti.embedding_bags(
+        [t, t], [tf.constant([[0, 1]], tf.int64), [[0]]], default_index=[None, 1]
+    ),
+    "sparse ids": lambda t: _sparse(t, 4),
+    "gradient": _table_gradient,
+    "while_loop": lambda t: tf_ti.while_loop(
+        lambda x: tf.reduce_sum(x) < 9.0, lambda x: (x + x,), [t], maximum_iterations=5
+    ),
+    "length": lambda t: tf_ti.scan(lambda c, _: (c + t, c), t, length=3),
+    "gradient of a scan": _gradient(lambda t: tf_ti.scan(lambda c, x: (c * x, c), t[0], t)),
+}
+_HOST_NUMBERS_OF_STEPS = {
+    "adam": lambda v, s: tf_ti.adam_update(*v[:3], s, 0.1, 3),
+    "adagrad": lambda v, s: tf_ti.adagrad_update(v[0], v[2], s, 0.1),
+}
+
+
+def _sends(function, *arguments):
+    """The numbers that a function copies from the GPU to the host in each call."""
+    context.enable_run_metadata()
+    try:
+        context.export_run_metadata()  # of what ran before
+        function(*arguments)
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    graphs = [graph for run in metadata.function_graphs for graph in run.partition_graphs]
+    nodes = [node for graph in graphs for node in graph.node]
+    received = {
+        n.attr["tensor_name"].s
+        for n in nodes
+        if n.op in ("_HostRecv", "_Recv") and (n.op == "_HostRecv" or "CPU:0" in n.device)
+    }
+    sends = [n for n in nodes if n.op == "_Send" and "GPU:0" in n.device]
+    sends = [n for n in sends if n.attr["T"].type in (tf.int64, tf.float64)]
+    return [n.input[0] for n in sends if n.attr["tensor_name"].s in received]
+
+
+@needs_gpu
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("name", [*_HOST_NUMBERS, *_HOST_NUMBERS_OF_STEPS])
+def test_no_number_goes_to_the_gpu_to_be_copied_back(name, is_known):
+    with tf.device("GPU:0"):
+        table = tf.ones([4, 4])
+        variables = [tf.Variable(table) for _ in range(3)]
+
+        @tf.function(input_signature=[tf.TensorSpec([4, 4] if is_known else [None, 4])])
+        def call(table):
+            with tf.device("GPU:0"):
+                if name in _HOST_NUMBERS:
+                    return _HOST_NUMBERS[name](table)
+                slices = tf.IndexedSlices(table, tf.constant([0, 1, 2, 2]))
+                return _HOST_NUMBERS_OF_STEPS[name](variables, slices)
+
+        assert _sends(call, table) == []
+
+
 # Iterations: a held stream of CUDA's takes some hundred launches, and some fifty functions of the
 # host, before who enqueues another one waits.
 _FEW = 7 if _IS_EMULATED else 2

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti._arguments import as_operations, check_reachable, to_tensor
+from tf_ti._arguments import as_operations, check_reachable, on_host, to_tensor
 from tf_ti.bags.ops import HALVES, NUMBERS, Table
 from tf_ti.bags.pooling import Lookup
 
@@ -172,10 +172,16 @@ def _numbers(label: str, value: Any, dtype: tf.DType) -> tf.Tensor:
         raise type(error)(f"{label} must be {dtype.name}: {error}") from error
 
 
+def to_host_index(label: str, value: Any, like: Any) -> tf.Tensor:
+    """A scalar of `to_indices` that ops take in the host's memory."""
+    with on_host():
+        return to_indices(label, value, None, like)
+
+
 def to_default_index(default_index: Any, like: Any) -> tf.Tensor | None:
     if default_index is None:
         return None
-    return to_indices("default_index", default_index, None, like)
+    return to_host_index("default_index", default_index, like)
 
 
 def check_padding_idx(padding_idx: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti._arguments import host_extent, host_number
 from tf_ti.bags.ops import KINDS, PREFIX, SEVERAL, Bags, Table, row_positions
 from tf_ti.bags.shares import Shares
 
@@ -219,7 +220,7 @@ _tf.register_jvp(f"{PREFIX}ResourceEmbeddingBagGrad", _table_gradient_jvp)
 def _pool(bags: Bags, table: Table, grad: tf.Tensor) -> tf.Tensor:
     """Pools as many bags as grad has rows."""
     if bags.kind == "segments":
-        bags = bags.replace(num_segments=tf.shape(grad, bags.indices.dtype)[0])
+        bags = bags.replace(num_segments=host_number(host_extent(grad, 0), bags.indices.dtype))
     return bags.pool(table)[0]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_ti._arguments import as_operations
+from tf_ti._arguments import as_operations, host_number, on_host
 from tf_ti._exact import negated
 from tf_ti.bags.ops import Bags
 
@@ -107,7 +107,9 @@ def _split_sparse(ids: tf.SparseTensor, options: dict[str, Any], prefix: str) ->
             strides = tf.math.cumprod(shape, exclusive=True, reverse=True)
             rows = tf.reduce_sum(ids.indices[:, :-1] * strides, 1)
         outer = Outer(shape, ids.shape[:-1])
-    return Bags("segments", ids.values, rows, tf.reduce_prod(shape), **options), outer
+    with on_host():
+        count = tf.reduce_prod(shape)
+    return Bags("segments", ids.values, rows, host_number(count, tf.int64), **options), outer
 
 
 def _split_dense(ids: tf.Tensor, options: dict[str, Any]) -> tuple[Bags, Outer]:

@@ -12,6 +12,7 @@ from tf_ti.bags.arguments import (
     check_reduction,
     checked,
     to_default_index,
+    to_host_index,
     to_ids,
     to_indices,
     to_padding_idx,
@@ -294,7 +295,7 @@ def embedding_segments_sum(
     """
     indices = to_indices("indices", indices, 1, segment_ids)
     segment_ids = to_indices("segment_ids", segment_ids, None, indices)
-    num_segments = to_indices("num_segments", num_segments, None, indices)
+    num_segments = to_host_index("num_segments", num_segments, indices)
     table = to_table(emb_table)
     bags = Bags(
         "segments",

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti._arguments import host_number, on_host
 from tf_ti._library import ops
 
 PREFIX = "TfTi>"
@@ -76,7 +77,11 @@ class Table:
     def num_emb(self) -> tf.Tensor | int:
         """The number of rows; an int where it is known."""
         static = self.value.shape
-        return self.shape()[0] if static.rank is None or static[0] is None else static[0]
+        if static.rank is not None and static[0] is not None:
+            return static[0]
+        shape = self.shape()
+        with on_host():
+            return shape[0]
 
 
 @dataclasses.dataclass(eq=False)
@@ -215,7 +220,8 @@ class Bags:
             op, source = ops.tf_ti_resource_embedding_bag_grad, table.source
         else:
             op = ops.tf_ti_embedding_bag_grad
-            source = table.shape()[0] if isinstance(table, Table) else table
+            num_emb = table.num_emb() if isinstance(table, Table) else table
+            source = host_number(num_emb, tf.int64)
         rows, values = op(
             source,
             grad,
@@ -317,10 +323,19 @@ def of_one_index_type(several: Sequence[Bags]) -> Sequence[Bags]:
     """The same bags with one type for all that counts rows or bags, as an op takes them."""
     if _have_one_index_type(several):
         return several
-    fields = ("indices", "bounds", "num_segments", "default_index")
-    given = [getattr(bags, field) for bags in several for field in fields]
-    wide = iter([None if tensor is None else tf.cast(tensor, tf.int64) for tensor in given])
-    return [bags.replace(**dict(zip(fields, wide))) for bags in several]
+    return [
+        bags.replace(
+            indices=tf.cast(bags.indices, tf.int64),
+            bounds=None if bags.bounds is None else tf.cast(bags.bounds, tf.int64),
+            num_segments=_wide_number(bags.num_segments),
+            default_index=_wide_number(bags.default_index),
+        )
+        for bags in several
+    ]
+
+
+def _wide_number(number: tf.Tensor | None) -> tf.Tensor | None:
+    return None if number is None else host_number(number, tf.int64)
 
 
 def _have_one_index_type(several: Sequence[Bags]) -> bool:

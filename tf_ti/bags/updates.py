@@ -258,7 +258,7 @@ def adagrad_update(
 def sum_rows(slices: tf.IndexedSlices, num_rows: Any) -> tf.IndexedSlices:
     """The same gradient with each row once. (XLA pads it with rows of zeros.)"""
     bags = Bags("packed", slices.indices[:, tf.newaxis])
-    rows, values = bags.table_gradient(tf.cast(num_rows, tf.int64), slices.values, None)
+    rows, values = bags.table_gradient(num_rows, slices.values, None)
     return tf.IndexedSlices(values, rows, slices.dense_shape)
 
 
@@ -416,11 +416,11 @@ def _number(label: str, value: Any, below: float = float("inf")) -> tf.Tensor:
         if not 0 <= value < below:
             end = f" and below {below}" if below < float("inf") else " and finite"
             raise ValueError(f"{label} must be at least 0{end}, got {value!r}")
-        return tf.constant(float(value), tf.float64)
+        return _arguments.host_number(float(value), tf.float64)
     value = _arguments.to_tensor(label, value)
     if not value.dtype.is_floating:
         raise TypeError(f"{label} must be a number, got {value.dtype.name}")
-    return tf.cast(_scalar(label, value), tf.float64)
+    return _arguments.host_number(_scalar(label, value), tf.float64)
 
 
 def _step(step: Any) -> tf.Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti._arguments import host_number
 from tf_ti._library import ops
 from tf_ti.loops.spec import OPS
 from tf_ti.loops.traced import TracedLoop
@@ -50,8 +51,8 @@ def add_op(loop: TracedLoop, name: str | None = None) -> list[tf.Tensor]:
     # Before recording stops: a graph captures a tensor once, and shows that to tapes then.
     tensors = _tf.captured(loop.tensors)
     limit = loop.num_iterations
-    limits = [] if limit is None else [tf.cast(limit, tf.int64)]
-    lengths = [tf.cast(length, tf.int64) for length in loop.lengths]
+    limits = [] if limit is None else [host_number(limit, tf.int64)]
+    lengths = [host_number(length, tf.int64) for length in loop.lengths]
     with _tf.stop_recording():
         body, *condition = map(_tf.use_function, functions)
         differentiated = body

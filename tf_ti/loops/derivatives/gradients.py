@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_ti import _tf
+from tf_ti._arguments import host_extent
 from tf_ti._library import ops
 from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
 from tf_ti.loops.derivatives import checkpoints as _checkpoints
@@ -469,7 +470,7 @@ class _Reverse:
         if spec.mode == "iterator":
             # Zeros for the elements that the loop did not come to.
             length = len(self.lengths)
-            self.lengths.append(tf.shape(tensor, tf.int64)[spec.axis])
+            self.lengths.append(host_extent(tensor, spec.axis))
             found = self._add_output(grad, "stack", label, axis=spec.axis, length=length)
             return lambda outputs: _slices.put_back_elements(spec, tensor, outputs[found])
         if spec.mode == "index":
