@@ -915,6 +915,27 @@ def test_checked_offsets_name_what_is_wrong(checked):
     assert run(*good).numpy().tolist() == [[2.0, 2.0], [1.0, 1.0]]
 
 
+def test_checks_of_several_tables_name_the_table(checked):
+    tables = [tf.ones([3, 2])] * 2
+    offsets = tf.constant([0, 1], tf.int64)
+
+    def look_up(ids, splits, default):
+        ragged = tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
+        return tf_ti.embedding_bags(tables, [[[0]], ragged], default_index=[0, default])
+
+    run = compiled(look_up)
+    for what, ids, splits, default in (
+        ("indices[0] is 3", 3, 1, 0),
+        ("default_index is 3", 0, 1, 3),
+        ("default_index is -2", 0, 1, -2),
+        ("offsets[1] is 2", 0, 2, 0),
+        ("offsets[1] is -1", 0, -1, 0),
+    ):
+        inputs = [tf.constant([ids]), tf.constant([0, splits], tf.int64), tf.constant(default)]
+        raises(f"emb_tables[1]: {what}", run, *inputs)
+    assert len(run(tf.constant([2]), offsets, tf.constant(1))) == 2
+
+
 def test_checked_segments_name_what_is_wrong(checked):
     table, ids = tf.ones([3, 2]), tf.constant([0, 1, 2])
     run = compiled(lambda s: tf_ti.embedding_segments_sum(table, ids, s, 2))

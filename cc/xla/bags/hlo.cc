@@ -146,13 +146,20 @@ void HloBags::InitBounds() {
 }
 
 void HloBags::Check(int64_t num_rows) const {
+  const auto require = [&](XlaOp condition, const std::string& message, XlaOp value) {
+    Require(condition, OfTable(spec().number, message), {value});
+  };
+  const auto require_all = [&](XlaOp condition, const std::string& message,
+                               const std::vector<XlaOp>& values) {
+    RequireAll(condition, OfTable(spec().number, message), values);
+  };
   const auto has = absl::StrCat(", but emb_table has ", num_rows, " rows");
   if (inputs_.default_index.valid()) {
     const XlaOp index = Wide(inputs_.default_index);
-    Require(xla::Ge(index, Scalar(builder_, xla::S64, -1)),
-            "default_index is $0; it must be a row of emb_table, or -1", {index});
-    Require(xla::Lt(index, Scalar(builder_, xla::S64, num_rows)),
-            absl::StrCat("default_index is $0", has), {index});
+    require(xla::Ge(index, Scalar(builder_, xla::S64, -1)),
+            "default_index is $0; it must be a row of emb_table, or -1", index);
+    require(xla::Lt(index, Scalar(builder_, xla::S64, num_rows)),
+            absl::StrCat("default_index is $0", has), index);
   }
   if (!is_packed() && SizeOf(inputs_.bounds) > 0) {
     const bool is_offsets = spec().kind == BagKind::kOffsets;
@@ -161,27 +168,27 @@ void HloBags::Check(int64_t num_rows) const {
     const XlaOp before = xla::ConcatInDim(
         builder_, {first, xla::SliceInDim(inputs_.bounds, 0, SizeOf(inputs_.bounds) - 1, 1, 0)}, 0);
     const XlaOp position = xla::Iota(builder_, xla::S64, SizeOf(inputs_.bounds));
-    RequireAll(xla::Ge(inputs_.bounds, before),
-               absl::StrCat(name, "[$0] is $1, but ", name, "[$2] is $3 before it"),
-               {inputs_.bounds, xla::Sub(position, Scalar(builder_, xla::S64, 1)), before});
-    RequireAll(xla::Ge(inputs_.bounds, Number(inputs_.bounds, 0)),
-               absl::StrCat(name, "[$0] is $1, which is negative"), {inputs_.bounds});
+    require_all(xla::Ge(inputs_.bounds, before),
+                absl::StrCat(name, "[$0] is $1, but ", name, "[$2] is $3 before it"),
+                {inputs_.bounds, xla::Sub(position, Scalar(builder_, xla::S64, 1)), before});
+    require_all(xla::Ge(inputs_.bounds, Number(inputs_.bounds, 0)),
+                absl::StrCat(name, "[$0] is $1, which is negative"), {inputs_.bounds});
     const int64_t limit = is_offsets ? num_indices() + 1 : count();
-    RequireAll(xla::Lt(Wide(inputs_.bounds), Scalar(builder_, xla::S64, limit)),
-               is_offsets
-                   ? absl::StrCat("offsets[$0] is $1, but there are ", num_indices(), " indices")
-                   : absl::StrCat("segment_ids[$0] is $1, but num_segments is ", count()),
-               {inputs_.bounds});
+    require_all(xla::Lt(Wide(inputs_.bounds), Scalar(builder_, xla::S64, limit)),
+                is_offsets
+                    ? absl::StrCat("offsets[$0] is $1, but there are ", num_indices(), " indices")
+                    : absl::StrCat("segment_ids[$0] is $1, but num_segments is ", count()),
+                {inputs_.bounds});
   }
   const XlaOp is_right = xla::Ne(ids_, Number(ids_, kNoRow));
   if (!is_packed()) {
-    RequireAll(is_right, absl::StrCat("indices[$0] is $1", has), {inputs_.indices});
+    require_all(is_right, absl::StrCat("indices[$0] is $1", has), {inputs_.indices});
     return;
   }
   const XlaOp position = xla::Iota(builder_, xla::S64, num_indices());
   const XlaOp size = Scalar(builder_, xla::S64, std::max<int64_t>(packed_size(), 1));
-  RequireAll(is_right, absl::StrCat("indices[$2, $3] is $1", has),
-             {inputs_.indices, xla::Div(position, size), xla::Rem(position, size)});
+  require_all(is_right, absl::StrCat("indices[$2, $3] is $1", has),
+              {inputs_.indices, xla::Div(position, size), xla::Rem(position, size)});
 }
 
 XlaOp HloBags::BagOf() const {
