@@ -917,6 +917,16 @@ def test_steps_with_the_bags_of_a_look_up_are_the_cpus(rng, step, dtype, combine
 
 
 @pytest.mark.needs_gpu
+@pytest.mark.needs_gpu
+def test_values_of_one_row_are_added_up_and_subtracted_once():
+    steps = tf.IndexedSlices(tf.fill([64, 5], tf.constant(2.0**-12, tf.float16)), [1] * 64)
+    with tf.device("GPU:0"):
+        variable = tf.Variable(tf.ones([3, 5], tf.float16))
+        tf_ti.scatter_sub(variable, steps, -1.0)
+    np.testing.assert_array_equal(variable[:, 0], [1, 1 + 2.0**-6, 1])
+
+
+@pytest.mark.needs_gpu
 def test_an_id_that_is_no_row_reads_as_zeros_and_has_no_gradient():
     with tf.device("GPU:0"):
         table = tf.ones([4, 3])
@@ -1024,7 +1034,7 @@ def _sends(function, *arguments):
     return [n.input[0] for n in sends if n.attr["tensor_name"].s in received]
 
 
-@needs_gpu
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("name", [*_HOST_NUMBERS, *_HOST_NUMBERS_OF_STEPS])
 def test_no_number_goes_to_the_gpu_to_be_copied_back(name, is_known):

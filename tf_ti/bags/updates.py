@@ -30,9 +30,10 @@ def scatter_sub(
 
     which, with a gradient for `slices` and a learning rate for `scale`, is a step of stochastic
     gradient descent. It is what `variable.scatter_sub` does, without a copy of the scaled rows, and
-    spread over the threads. In a tf.function it computes the gradient of a look-up itself, sums and
-    all, if nothing has used that gradient before: halves are then rounded once, at the end (but
-    compiled by XLA also before). With weight_decay, rows that the gradient touches decay too:
+    spread over the threads. On a GPU a row's values are added up first, and subtracted once. In a
+    tf.function it computes the gradient of a look-up itself, sums and all, if nothing has used that
+    gradient before: halves are then rounded once, at the end (but compiled by XLA also before).
+    With weight_decay, rows that the gradient touches decay too:
 
         for row in set(slices.indices):
             s = slices.values[slices.indices == row].sum(0)
