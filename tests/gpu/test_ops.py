@@ -26,6 +26,7 @@ from tensorflow.python.eager import context
 
 import tf_ti
 import tf_ti.keras
+from tf_ti import _self_check
 from tf_ti._library import ops
 from tf_ti.bags.ops import Bags, Table, are_distinct
 from tf_ti.recurrent import ops as recurrent_ops

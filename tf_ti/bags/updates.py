@@ -40,8 +40,6 @@ def scatter_sub(
             if s.any():
                 variable[row] -= scale * (s + weight_decay * variable[row])
 
-    On a GPU a row that comes again is updated once, by the sum of its values.
-
     Of a variable of tf.distribute, every copy is updated alike. In a replica the slices of all
     replicas are made one first, as the variable's `aggregation` says; the numbers must be the same
     in all. Where it has none, the update is for outside of the replicas. Each replica's own copy of
