@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from patience import HANGS, SANITIZED
+from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import load_library
 
@@ -193,6 +194,25 @@ def _environment():
     """The environment of a test's process, which sees no GPU if the test is on the CPU."""
     is_on_cpu = "CPU" in (context.context().device_name or "")
     return {**os.environ, "CUDA_VISIBLE_DEVICES": ""} if is_on_cpu else dict(os.environ)
+
+
+@pytest.fixture
+def sequences_as_on_a_gpu(monkeypatch):
+    """The Python code takes the processor for a GPU, and sequences' ops run their loops there."""
+    from tf_ti import _tf
+    from tf_ti.recurrent import ops
+
+    add_loop = ops.add_loop
+
+    def add_and_choose_loop(output, like=None):
+        add_loop(output, like)
+        if not isinstance(output, _tf.EagerTensor) and output.op.get_attr("loop"):
+            output.op._set_attr("_kernel", attr_value_pb2.AttrValue(s=b"loop"))
+
+    monkeypatch.setattr(ops, "add_loop", add_and_choose_loop)
+    monkeypatch.setattr(ops, "staying_with", lambda tensors: contextlib.nullcontext())
+    for module in (_tf, _tf.devices):
+        monkeypatch.setattr(module, "has_gpu", lambda: True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,4 @@
 // The ops of recurrent sequences and of their gradients, and their shape functions.
-#include <string_view>
-
 #include "cc/ops/known_shape.h"
 #include "cc/ops/shape_function.h"
 #include "cc/spec/recurrent/cell_spec.h"
@@ -21,14 +19,16 @@ absl::Status SequenceShape(InferenceContext* c) {
   SequenceShapes<PartialTensorShape> shapes;
   TF_RETURN_IF_ERROR(spec.Init(Attributes(c), is_gradient));
   TF_RETURN_IF_ERROR(shapes.Init(spec, [c](int input, const char* name, PartialTensorShape* shape) {
-    *shape = KnownShape(c, c->input(input));
-    // A GPU leaves them empty.
-    if (name == std::string_view("saved") && shape->dims() == 1) *shape = PartialTensorShape();
+    *shape = UnlessEmpty(name, KnownShape(c, c->input(input)));
     return absl::OkStatus();
   }));
   for (int i = 0; i < c->num_outputs(); ++i) {
-    ShapeHandle output;
-    TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shapes.outputs[i].shape, &output));
+    const auto& known = shapes.outputs[i];
+    ShapeHandle output = c->UnknownShape();
+    // A loop, which only the runtime may choose, leaves saved tensors empty.
+    if (!known.is_saved) {
+      TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(known.shape, &output));
+    }
     c->set_output(i, output);
   }
   return absl::OkStatus();

@@ -291,8 +291,10 @@ tensorflow::OpKernel* XlaRegistrarBase::Wrap(OpKernelConstruction* ctx,
 }
 
 XlaRegistrarBase::XlaRegistrarBase(const char* op, int types,
-                                   std::initializer_list<const char*> constants, Create create) {
+                                   std::initializer_list<const char*> constants, const char* label,
+                                   Create create) {
   auto builder = tensorflow::XlaOpRegistrationBuilder::Name(op);
+  builder.Label(label);
   if (types & kResources) builder.AllowResourceTypes();
   if (types & kVariants) builder.AllowVariantTypes();
   for (const char* const input : constants) builder.CompileTimeConstantInput(input);
@@ -304,6 +306,7 @@ XlaRegistrarBase::XlaRegistrarBase(const char* op, int types,
     auto* definition = new tensorflow::KernelDef;
     definition->set_op(op);
     definition->set_device_type(device);
+    definition->set_label(label);
     tensorflow::kernel_factory::OpKernelRegistrar(definition, "TfTiXlaOp", create);
   }
 }

@@ -118,13 +118,14 @@ bool IsForCpu(tensorflow::OpKernelConstruction* ctx);
 enum XlaTypes : int { kPlain = 0, kResources = 1, kVariants = 2 };
 
 // Registers a kernel for an op, as a constant at namespace scope. The kernel's constructor takes an
-// OpKernelConstruction*; `constants` are inputs, or lists of inputs, that must be known.
+// OpKernelConstruction*; `constants` are inputs, or lists of inputs, that must be known. With a
+// label, it is for nodes whose attribute `_kernel` is that.
 class XlaRegistrarBase {
  protected:
   using Create = tensorflow::OpKernel* (*)(tensorflow::OpKernelConstruction*);
 
   XlaRegistrarBase(const char* op, int types, std::initializer_list<const char*> constants,
-                   Create create);
+                   const char* label, Create create);
   static tensorflow::OpKernel* Wrap(tensorflow::OpKernelConstruction* ctx,
                                     std::unique_ptr<XlaKernel> kernel);
 };
@@ -132,8 +133,8 @@ template <typename Kernel>
 class XlaRegistrar : XlaRegistrarBase {
  public:
   explicit XlaRegistrar(const char* op, int types = kPlain,
-                        std::initializer_list<const char*> constants = {})
-      : XlaRegistrarBase(op, types, constants,
+                        std::initializer_list<const char*> constants = {}, const char* label = "")
+      : XlaRegistrarBase(op, types, constants, label,
                          [](tensorflow::OpKernelConstruction* ctx) -> tensorflow::OpKernel* {
                            return Wrap(ctx, std::make_unique<Kernel>(ctx));
                          }) {}

@@ -1465,7 +1465,7 @@ def test_a_sequence_without_its_loop_is_computed_by_the_cpu_and_copied():
     # As earlier versions have saved it.
     layer, arrays = _sequence()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recurrent_ops, "_add_loop", lambda *arguments: None)
+        patch.setattr(recurrent_ops, "add_loop", lambda *arguments: None)
         old = tf.function(_with_gradient(layer), autograph=False)
         found = old(*_on("GPU:0", arrays))
         places = _places(_gradient(layer), *_on("GPU:0", arrays))

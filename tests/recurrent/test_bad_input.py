@@ -192,6 +192,7 @@ def test_what_is_no_tensor_is_named():
 def test_a_length_outside_of_the_time_is_an_error_that_names_it(function, lengths, value, position):
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         function(sequence_lengths=tf.constant(lengths))
+    # A loop's check shows each part of the message in brackets.
     message = re.sub(r"[\[\]]| (?=,)", "", error.value.message)
     expected = f"sequence_lengths must be from 0 to the number of steps, 3, got {value}"
     assert f"{expected} at position {position}" in message

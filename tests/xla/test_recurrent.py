@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_ti import _library
+from tf_ti import _library, _tf
 from tf_ti._library import ops
+from tf_ti.recurrent import ops as recurrent_ops
 
 pytestmark = pytest.mark.skipif(_library.XLA_PROBLEM is not None, reason=str(_library.XLA_PROBLEM))
 
@@ -88,10 +89,11 @@ class Sequence:
     def forward(self, inputs, **options):
         """y, last_h, last_c, saved."""
         given = {"S": tf.float64 if self.dtype == tf.float64 else tf.float32, "num_saved": 0}
-        return ops.tf_ti_recurrent_sequence(**inputs, **self.attributes(), **(given | options))
+        given |= inputs | self.attributes() | options
+        return with_loop(ops.tf_ti_recurrent_sequence(**given))
 
     def with_gradient(self, inputs):
-        """The outputs, and gradients of a loss on which all of them have an influence."""
+        """Outputs without what is saved, and gradients of a loss that depends on all of them."""
         outputs = self.forward(inputs, num_saved=self.num_saved)
 
         def weights(value):
@@ -107,7 +109,24 @@ class Sequence:
             grad_last_c=[weights(c) for c in outputs.last_c],
             **self.attributes(),
         )
-        return list(outputs), list(gradients)
+        return list(outputs[:-1]), list(with_loop(gradients))
+
+
+def with_loop(outputs):
+    """The outputs of an op, which gets its loop where there is a GPU: XLA needs it there."""
+    if _tf.has_gpu():
+        recurrent_ops.add_loop(outputs[0])
+    return outputs
+
+
+@pytest.fixture(params=["native", "loop"])
+def way(request):
+    """XLA calls the processor's kernels, or compiles the loops as for a GPU."""
+    if request.param == "loop":
+        request.getfixturevalue("sequences_as_on_a_gpu")
+
+
+each_way = pytest.mark.usefixtures("way")
 
 
 def compiled(f):
@@ -143,17 +162,20 @@ SEQUENCES = [
 ]
 
 
+@each_way
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=lambda s: f"{s.kind}-{s.mode or 'all'}")
 def test_outputs_and_gradients_are_those_of_the_plain_kernels(sequence):
     has_what_plain_kernels_give(sequence)
 
 
+@each_way
 @pytest.mark.parametrize("dtype", [tf.float64, tf.float16, tf.bfloat16], ids=lambda d: d.name)
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_all_types_are_computed(kind, dtype):
     has_what_plain_kernels_give(Sequence(kind, dtype, mode="lengths"))
 
 
+@each_way
 @pytest.mark.parametrize("size", ["batch", "steps", "size"])
 @pytest.mark.parametrize("mode", ["lengths", "mask"])
 def test_sizes_may_be_zero(size, mode):
@@ -164,6 +186,7 @@ def test_many_units_are_spread_over_threads():
     has_what_plain_kernels_give(Sequence("gru"), batch=2, steps=20, size=64, hidden=300)
 
 
+@each_way
 def test_activations_have_their_numbers():
     names, alphas, betas = ("affine", "leaky_relu", "scaled_tanh"), (0.5, 0.3, 1.5), (0.2, 0.0, 0.7)
     has_what_plain_kernels_give(
@@ -171,6 +194,7 @@ def test_activations_have_their_numbers():
     )
 
 
+@each_way
 def test_sums_are_clipped():
     sequence = Sequence("gru", clip=0.25)
     inputs = sequence.inputs()
@@ -179,6 +203,7 @@ def test_sums_are_clipped():
     assert np.abs(clipped.y - Sequence("gru").forward(inputs).y).max() > 0.01
 
 
+@each_way
 def test_lstm_is_what_numpy_computes():
     sequence = Sequence("lstm", tf.float64, mode="lengths", reverse=True)
     inputs = sequence.inputs()
@@ -203,6 +228,10 @@ def test_lstm_is_what_numpy_computes():
         np.testing.assert_allclose(actual, expected, 1e-12, 1e-12)
 
 
+checks_lengths = pytest.mark.skipif(_tf.has_gpu(), reason="a loop checks no lengths under XLA")
+
+
+@checks_lengths
 def test_lengths_out_of_range_are_an_error_of_the_running_program():
     sequence = Sequence("lstm", mode="lengths")
     inputs = sequence.inputs()
@@ -214,6 +243,16 @@ def test_lengths_out_of_range_are_an_error_of_the_running_program():
         assert f"number of steps, 5, got {number} at position 1" in str(error.value)
 
 
+@pytest.mark.usefixtures("sequences_as_on_a_gpu")
+def test_lengths_out_of_range_are_cut_where_nothing_checks_them():
+    sequence = Sequence("lstm", mode="lengths")
+    inputs = sequence.inputs()
+    given, cut = ([tf.constant(lengths, tf.int64)] for lengths in ([-1, 7, 3], [0, 5, 3]))
+    run = compiled(lambda lengths: sequence.forward(inputs | {"lengths": lengths})[:-1])
+    same(run(given), run(cut), 1e-12)
+
+
+@checks_lengths
 def test_lengths_are_checked_where_nobody_reads_the_outputs():
     sequence = Sequence("gru", mode="lengths")
     inputs = sequence.inputs()
@@ -278,6 +317,7 @@ def test_the_type_of_computation_follows_from_the_numbers():
         compiled(lambda: sequence.forward(inputs, S=tf.float64))()
 
 
+@each_way
 def test_shapes_must_be_known_to_xla():
     sequence = Sequence("rnn")
     inputs = sequence.inputs()

@@ -51,13 +51,14 @@ def require(condition: tf.Tensor, *message: str | tf.Tensor) -> list[tf.Operatio
     """Returns ops that fail with InvalidArgumentError unless the condition holds.
 
     In eager mode it raises the error itself, and returns nothing. The message consists of strings
-    and int32 tensors: for other dtypes TensorFlow adds a conditional.
+    and small tensors.
     """
     if not tf.executing_eagerly():
-        return [tf.debugging.Assert(condition, message)]
+        # tf.debugging.Assert would add a conditional for dtypes other than int32.
+        return [tf.raw_ops.Assert(condition=condition, data=list(message))]
     if not condition:
         parts = [part if isinstance(part, str) else str(part.numpy()) for part in message]
-        raise tf.errors.InvalidArgumentError(None, None, " ".join(parts))
+        raise tf.errors.InvalidArgumentError(None, None, " ".join(parts).replace(" ,", ","))
     return []
 
 

@@ -68,7 +68,7 @@ def run(
     )
     is_temporary = getattr(tf.compat.v1.get_default_graph(), "runs_here", False)
     if not is_temporary or _tf.has_gpu():
-        _add_loop(result.y)
+        add_loop(result.y)
     return result.y, [result.last_h, *result.last_c]
 
 
@@ -278,7 +278,7 @@ def sequence_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         num_saved=op.get_attr("num_saved"),
         **_attributes(_spec_of(op)),
     )
-    _add_loop(result.y, op)
+    add_loop(result.y, op)
     return [result.y, result.last_h, *result.last_c, *result.saved]
 
 
@@ -291,7 +291,7 @@ def gradient_op(op: tf.Operation, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """
     given = _named(op, GRADIENT_INPUTS, flat)
     result = ops.tf_ti_recurrent_sequence_grad(**given, **_attributes(_spec_of(op)))
-    _add_loop(result.grad_x, op)
+    add_loop(result.grad_x, op)
     by_w, by_b = result.grad_w, result.grad_b
     return [result.grad_x, result.grad_h, *result.grad_c, *by_w, result.grad_r, *by_b]
 
@@ -320,7 +320,7 @@ def _second_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor 
 _loops: dict[tuple[Any, ...], Any] = {}
 
 
-def _add_loop(output: tf.Tensor, like: tf.Operation | None = None) -> None:
+def add_loop(output: tf.Tensor, like: tf.Operation | None = None) -> None:
     """Gives the op of an output its loop, if the op is in a graph and might run on a GPU.
 
     Args:

@@ -79,6 +79,8 @@ def run(
         # The product with x has left the loop already.
         fuse=Fuse.PROGRAMS,  # type: ignore[arg-type]  # users have a bool
     )
+    if not y.shape.is_fully_defined():  # without steps the extents of results are 0
+        y = tf.reshape(y, tf.concat([tf.shape(x)[:2], tf.shape(states[0])[1:]], 0))
     return tf.cast(y, dtype), [tf.cast(state, dtype) for state in carry["states"]]
 
 
@@ -206,17 +208,16 @@ def _widen(tensor: tf.Tensor) -> tf.Tensor:
 
 def _mask(lengths: tf.Tensor, x: tf.Tensor, time_axis: int) -> tf.Tensor:
     """The steps that exist, in the layout of x."""
-    time = tf.shape(x)[time_axis]
-    lengths = tf.saturate_cast(lengths, tf.int32)
-    wrong = tf.where((lengths < 0) | (lengths > time))[:1, 0]
+    time = tf.cast(tf.shape(x)[time_axis], tf.int64)
+    wrong = tf.where((lengths < 0) | (lengths > time))[:1, 0]  # the first; one or none
     checks = _arguments.require(
         tf.equal(tf.size(wrong), 0),
         "sequence_lengths must be from 0 to the number of steps,",
         time,
         ", got",
-        tf.gather(lengths, wrong),
+        tf.reduce_sum(tf.gather(lengths, wrong)),
         "at position",
-        tf.cast(wrong, tf.int32),
+        tf.reduce_sum(wrong),
     )
     with tf.control_dependencies(checks):
         mask = tf.sequence_mask(lengths, time)

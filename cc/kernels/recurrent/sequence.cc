@@ -19,6 +19,7 @@ namespace {
 
 using tensorflow::DataTypeToEnum;
 using tensorflow::OpKernelContext;
+using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
@@ -163,19 +164,6 @@ class RecurrentSequenceOp : public SafeKernel {
   CellSpec spec_;
 };
 
-#define TF_TI_REGISTER_OP(device, kernel, name, is_gradient, T, S)                               \
-  TF_TI_REGISTER_KERNEL(Name(name).Device(device).TypeConstraint<T>("T").TypeConstraint<S>("S"), \
-                        kernel<T, S, is_gradient>)
-#define TF_TI_REGISTER(device, kernel, T, S)                                \
-  TF_TI_REGISTER_OP(device, kernel, "TfTi>RecurrentSequence", false, T, S); \
-  TF_TI_REGISTER_OP(device, kernel, "TfTi>RecurrentSequenceGrad", true, T, S)
-TF_TI_REGISTER(tensorflow::DEVICE_CPU, RecurrentSequenceOp, float, float);
-TF_TI_REGISTER(tensorflow::DEVICE_CPU, RecurrentSequenceOp, double, double);
-TF_TI_REGISTER(tensorflow::DEVICE_CPU, RecurrentSequenceOp, Eigen::half, float);
-TF_TI_REGISTER(tensorflow::DEVICE_CPU, RecurrentSequenceOp, tensorflow::bfloat16, float);
-
-#if GOOGLE_CUDA
-
 // Calls the function that is the op's loop, or computes on the processor where there is none.
 template <typename T, typename S, bool is_gradient>
 class RecurrentLoopOp : public SafeAsyncKernel {
@@ -193,6 +181,7 @@ class RecurrentLoopOp : public SafeAsyncKernel {
  private:
   absl::Status Start(OpKernelContext* ctx, const DoneCallback& done, bool* goes_on) override {
     if (!has_loop_) return NativeSequence<T, S>(spec_, ctx).Run();
+    TF_RETURN_IF_ERROR(CheckShapes(ctx));
     loop_.Run(ctx, [this, ctx, done](absl::Status status, const std::vector<Tensor>& results) {
       if (status.ok()) {
         status = CatchOutOfMemory(type_string(), [&] { return SetOutputs(ctx, results); });
@@ -202,6 +191,15 @@ class RecurrentLoopOp : public SafeAsyncKernel {
     });
     *goes_on = true;
     return absl::OkStatus();
+  }
+
+  // The loop would repeat a single row for a batch.
+  absl::Status CheckShapes(OpKernelContext* ctx) const {
+    SequenceShapes<PartialTensorShape> shapes;
+    return shapes.Init(spec_, [ctx](int input, const char* name, PartialTensorShape* shape) {
+      *shape = UnlessEmpty(name, PartialTensorShape(ctx->input(input).shape().dim_sizes()));
+      return absl::OkStatus();
+    });
   }
 
   static absl::Status SetOutputs(OpKernelContext* ctx, const std::vector<Tensor>& results) {
@@ -224,11 +222,23 @@ class RecurrentLoopOp : public SafeAsyncKernel {
   CalledFunction loop_;
 };
 
-TF_TI_REGISTER(tensorflow::DEVICE_GPU, RecurrentLoopOp, float, float);
-TF_TI_REGISTER(tensorflow::DEVICE_GPU, RecurrentLoopOp, double, double);
-TF_TI_REGISTER(tensorflow::DEVICE_GPU, RecurrentLoopOp, Eigen::half, float);
-TF_TI_REGISTER(tensorflow::DEVICE_GPU, RecurrentLoopOp, tensorflow::bfloat16, float);
-
+// The processor has both kernels. The loop's is for nodes whose attribute `_kernel` is its label,
+// so that tests run without a GPU what a GPU runs.
+#define TF_TI_REGISTER_OP(device, kernel, name, is_gradient, T, S)                       \
+  TF_TI_REGISTER_KERNEL(Name(name).device.TypeConstraint<T>("T").TypeConstraint<S>("S"), \
+                        kernel<T, S, is_gradient>)
+#define TF_TI_REGISTER_TYPE(device, kernel, T, S)                           \
+  TF_TI_REGISTER_OP(device, kernel, "TfTi>RecurrentSequence", false, T, S); \
+  TF_TI_REGISTER_OP(device, kernel, "TfTi>RecurrentSequenceGrad", true, T, S)
+#define TF_TI_REGISTER(device, kernel)                     \
+  TF_TI_REGISTER_TYPE(device, kernel, float, float);       \
+  TF_TI_REGISTER_TYPE(device, kernel, double, double);     \
+  TF_TI_REGISTER_TYPE(device, kernel, Eigen::half, float); \
+  TF_TI_REGISTER_TYPE(device, kernel, tensorflow::bfloat16, float)
+TF_TI_REGISTER(Device(tensorflow::DEVICE_CPU), RecurrentSequenceOp);
+TF_TI_REGISTER(Device(tensorflow::DEVICE_CPU).Label("loop"), RecurrentLoopOp);
+#if GOOGLE_CUDA
+TF_TI_REGISTER(Device(tensorflow::DEVICE_GPU), RecurrentLoopOp);
 #endif
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "cc/spec/recurrent/cell_spec.h"
 #include "cc/status.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 
 namespace tf_ti {
 
@@ -35,6 +36,11 @@ struct SequenceShapes {
   using Find = std::function<absl::Status(int input, const char* name, Shape*)>;
   absl::Status Init(const CellSpec& spec, const Find& find);
 };
+
+// What a loop's op knows of an input's shape. A loop leaves saved tensors empty, of rank 1: nothing
+// is known of those.
+tensorflow::PartialTensorShape UnlessEmpty(const char* name,
+                                           const tensorflow::PartialTensorShape& shape);
 
 }  // namespace tf_ti
 

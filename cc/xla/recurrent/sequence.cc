@@ -23,6 +23,7 @@ namespace {
 namespace ffi = xla::ffi;
 
 using tensorflow::DataType;
+using tensorflow::PartialTensorShape;
 using tensorflow::TensorShape;
 using xla::Shape;
 using xla::ShapeUtil;
@@ -110,7 +111,8 @@ TF_TI_REGISTER_HOST_CALL(kHandler, kTarget, Run);
 template <bool is_gradient>
 class RecurrentSequenceOp : public XlaKernel {
  public:
-  explicit RecurrentSequenceOp(tensorflow::OpKernelConstruction* ctx) : is_cpu_(IsForCpu(ctx)) {
+  explicit RecurrentSequenceOp(tensorflow::OpKernelConstruction* ctx)
+      : runs_loop_(!IsForCpu(ctx) || ctx->HasAttr("_kernel")) {
     OP_REQUIRES_OK(ctx, spec_.Init(Attributes(ctx), is_gradient));
     // XLA's gradient of a relu is a selection, and TensorFlow's is a product.
     for (Activation<double>& activation : spec_.activations) {
@@ -130,7 +132,7 @@ class RecurrentSequenceOp : public XlaKernel {
   }
 
   absl::Status Compile(const Context& ctx) const override {
-    if (!is_cpu_) return CompileLoop(ctx);
+    if (runs_loop_) return CompileLoop(ctx);
     SequenceShapes<TensorShape> shapes;
     TF_RETURN_IF_ERROR(shapes.Init(spec_, InputShapes(ctx)));
     // Halves are computed as floats.
@@ -170,6 +172,14 @@ class RecurrentSequenceOp : public XlaKernel {
                            ": XLA compiles recurrent sequences without their loops for the CPU "
                            "alone");
     }
+    SequenceShapes<PartialTensorShape> shapes;
+    TF_RETURN_IF_ERROR(
+        shapes.Init(spec_, [&ctx](int input, const char* name, PartialTensorShape* shape) {
+          TensorShape known;
+          TF_RETURN_IF_ERROR(GetShape(ctx, input, name, &known));
+          *shape = UnlessEmpty(name, PartialTensorShape(known.dim_sizes()));
+          return absl::OkStatus();
+        }));
     std::vector<FunctionArgument> arguments(ctx.num_inputs());
     for (int i = 0; i < ctx.num_inputs(); ++i) {
       arguments[i].type = ctx.input_type(i);
@@ -194,7 +204,7 @@ class RecurrentSequenceOp : public XlaKernel {
     return ctx.builder()->first_error();
   }
 
-  const bool is_cpu_;
+  const bool runs_loop_;
   CellSpec spec_;
   std::vector<tensorflow::NameAttrList> loop_;
   DataType dtype_;
@@ -204,6 +214,10 @@ class RecurrentSequenceOp : public XlaKernel {
 
 const XlaRegistrar<RecurrentSequenceOp<false>> kSequence("TfTi>RecurrentSequence");
 const XlaRegistrar<RecurrentSequenceOp<true>> kGradient("TfTi>RecurrentSequenceGrad");
+// As in cc/kernels/recurrent, tests run the loop on the CPU by its label.
+const XlaRegistrar<RecurrentSequenceOp<false>> kLoop("TfTi>RecurrentSequence", kPlain, {}, "loop");
+const XlaRegistrar<RecurrentSequenceOp<true>> kGradientLoop("TfTi>RecurrentSequenceGrad", kPlain,
+                                                            {}, "loop");
 
 }  // namespace
 }  // namespace tf_ti
