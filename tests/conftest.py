@@ -1,6 +1,7 @@
 """Fixtures shared by the tests: seeds, processes of their own, a loop written out in TensorFlow."""
 
 import contextlib
+import ctypes
 import dataclasses
 import faulthandler
 import gc
@@ -42,6 +43,8 @@ tf.config.experimental.enable_tensor_float_32_execution(False)
 # The GPU of a TensorFlow that was built without CUDA: see gpu/plugin/run.py.
 if "TF_TI_GPU_PLUGIN" in os.environ:
     load_library.load_pluggable_device_library(os.environ["TF_TI_GPU_PLUGIN"])
+    if "TF_TI_GPU_PLUGIN_BLOCKS" in os.environ:
+        ctypes.CDLL(os.environ["TF_TI_GPU_PLUGIN"]).gpu_plugin_block(1)
 
 # OpenVINO loads libraries in a way that the address sanitizer does not survive.
 if SANITIZED:

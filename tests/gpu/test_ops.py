@@ -102,13 +102,13 @@ def _held(device):
 @pytest.fixture
 def closed_memory():
     """The host that touches the device's memory ends the process, as on a GPU that is there."""
-    if not _IS_EMULATED:
+    if not _GPU_PLUGIN:
         yield
         return
     device = ctypes.CDLL(_GPU_PLUGIN)
-    device.emulated_gpu_block(1)  # memory is open while work is under way, for which calls now wait
+    device.gpu_plugin_block(1)  # memory is open while work is under way, for which calls now wait
     yield
-    device.emulated_gpu_block(0)
+    device.gpu_plugin_block(0)
 
 
 @contextlib.contextmanager

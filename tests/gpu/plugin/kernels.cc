@@ -1,8 +1,10 @@
 // Kernels of some of TensorFlow's ops for the plugin's GPU. Each allocates its outputs, as the op's
 // shape function says, and enqueues copies of its inputs to the host, the CPU's kernel of the same
-// op, and copies of what that computes to the GPU.
+// op, and copies of what that computes to the GPU. Where calls wait for their work
+// (gpu_plugin_block), so does a kernel: its errors are errors then, and its outputs of any shape.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +23,8 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tests/gpu/plugin/host_function.h"
+
+extern "C" int gpu_plugin_blocks();  // in plugin.cc
 
 namespace gpu_plugin {
 namespace {
@@ -50,6 +54,11 @@ absl::Status EnqueueCopy(const Tensor& from, cudaMemcpyKind kind, const Tensor& 
   return ToStatus(cudaMemcpyAsync(to.data(), from.data(), from.TotalBytes(), kind, nullptr));
 }
 
+absl::Status CopyNow(const Tensor& from, cudaMemcpyKind kind, const Tensor& to) {
+  if (from.TotalBytes() == 0) return absl::OkStatus();
+  return ToStatus(cudaMemcpy(to.data(), from.data(), from.TotalBytes(), kind));
+}
+
 // The CPU's kernel of a node.
 class CpuKernel {
  public:
@@ -67,28 +76,38 @@ class CpuKernel {
     return absl::OkStatus();
   }
 
-  // Ends the process where the kernel fails, as nobody is left who could be told.
-  void Run(std::vector<Tensor> inputs, const std::vector<Tensor>& outputs) const {
+  absl::Status Run(std::vector<Tensor> inputs, std::vector<Tensor>* outputs) const {
     OpKernelContext::Params params;
     std::vector<tensorflow::TensorValue> values;
     for (Tensor& input : inputs) values.emplace_back(&input);
-    const std::vector<tensorflow::AllocatorAttributes> attributes(outputs.size());
+    const std::vector<tensorflow::AllocatorAttributes> attributes(kernel_->num_outputs());
     params.device = device_;
     params.op_kernel = kernel_.get();
     params.resource_manager = device_->resource_manager();
     params.inputs = values;
     params.output_attr_array = attributes.data();
-    OpKernelContext ctx(&params, outputs.size());
+    OpKernelContext ctx(&params, kernel_->num_outputs());
     kernel_->Compute(&ctx);
+    TF_RETURN_IF_ERROR(ctx.status());
+    for (int i = 0; i < kernel_->num_outputs(); ++i) {
+      const std::unique_ptr<Tensor> output(ctx.release_output(i).tensor);
+      outputs->push_back(*output);
+    }
+    return absl::OkStatus();
+  }
+
+  // Computes into `outputs`. Ends the process where the kernel fails, as nobody is left who could
+  // be told.
+  void RunLate(const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs) const {
+    std::vector<Tensor> computed;
+    const absl::Status status = Run(inputs, &computed);
     for (size_t i = 0; i < outputs.size(); ++i) {
-      const std::unique_ptr<Tensor> output(ctx.status().ok() ? ctx.release_output(i).tensor
-                                                             : nullptr);
-      if (output == nullptr || output->shape() != outputs[i].shape()) {
+      if (!status.ok() || computed[i].shape() != outputs[i].shape()) {
         std::fprintf(stderr, "GPU plugin: %s failed: %s\n", kernel_->name().c_str(),
-                     ctx.status().ToString().c_str());
+                     status.ToString().c_str());
         std::_Exit(3);
       }
-      std::memcpy(outputs[i].data(), output->data(), output->TotalBytes());
+      std::memcpy(outputs[i].data(), computed[i].data(), computed[i].TotalBytes());
     }
   }
 
@@ -115,6 +134,7 @@ class EnqueuedOp : public OpKernel {
       }
       kernel = kernel_;
     }
+    if (gpu_plugin_blocks()) return RunNow(ctx, *kernel);
     std::vector<Tensor> inputs;
     std::vector<const Tensor*> known;
     std::vector<tensorflow::PartialTensorShape> shapes;
@@ -145,7 +165,28 @@ class EnqueuedOp : public OpKernel {
       on_host = on_host && ctx->output_memory_type(i) == tensorflow::HOST_MEMORY;
     }
     if (!on_host) return Enqueue(ctx, kernel, inputs, outputs);
-    kernel->Run(inputs, outputs);
+    kernel->RunLate(inputs, outputs);
+    return absl::OkStatus();
+  }
+
+  static absl::Status RunNow(OpKernelContext* ctx, const CpuKernel& kernel) {
+    std::vector<Tensor> inputs, outputs;
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      inputs.push_back(ctx->input(i));
+      if (ctx->input_memory_type(i) == tensorflow::HOST_MEMORY) continue;
+      inputs[i] = Tensor(inputs[i].dtype(), inputs[i].shape());
+      TF_RETURN_IF_ERROR(CopyNow(ctx->input(i), cudaMemcpyDeviceToHost, inputs[i]));
+    }
+    TF_RETURN_IF_ERROR(kernel.Run(std::move(inputs), &outputs));
+    for (int i = 0; i < ctx->num_outputs(); ++i) {
+      Tensor* output = nullptr;
+      if (ctx->output_memory_type(i) == tensorflow::HOST_MEMORY) {
+        ctx->set_output(i, outputs[i]);
+        continue;
+      }
+      TF_RETURN_IF_ERROR(ctx->allocate_output(i, outputs[i].shape(), &output));
+      TF_RETURN_IF_ERROR(CopyNow(outputs[i], cudaMemcpyHostToDevice, *output));
+    }
     return absl::OkStatus();
   }
 
@@ -162,7 +203,7 @@ class EnqueuedOp : public OpKernel {
     for (size_t i = 0; i < outputs.size(); ++i) {
       TF_RETURN_IF_ERROR(AllocatePinned(ctx, outputs[i], &computed[i]));
     }
-    const auto run = [kernel, inputs, computed] { kernel->Run(inputs, computed); };
+    const auto run = [kernel, inputs, computed] { kernel->RunLate(inputs, computed); };
     TF_RETURN_IF_ERROR(ToStatus(EnqueueHostFunction(nullptr, run)));
     for (size_t i = 0; i < outputs.size(); ++i) {
       TF_RETURN_IF_ERROR(EnqueueCopy(computed[i], cudaMemcpyHostToDevice, outputs[i]));
@@ -177,55 +218,149 @@ class EnqueuedOp : public OpKernel {
 
 OpKernel* MakeKernel(tensorflow::OpKernelConstruction* ctx) { return new EnqueuedOp(ctx); }
 
-struct Op {
-  const char* name;
-  // The attribute by which kernels on the device and on the host, for int32, are told apart.
-  const char* type;
-  std::vector<const char*> host_arguments;
-};
-
 void Register(tensorflow::KernelDefBuilder& builder) {
   tensorflow::kernel_factory::OpKernelRegistrar(builder.Build(), "EnqueuedOp", MakeKernel);
 }
 
-// `all` are the arguments that lie on the host where the type is int32.
-void RegisterOp(const Op& op, const std::vector<const char*>& all) {
-  tensorflow::KernelDefBuilder device(op.name);
+// Arguments that a GPU's kernels take in the host's memory, whatever their op.
+const std::vector<const char*>& HostArguments() {
+  static const auto& names = *new std::vector<const char*>{
+      "axis",  "begin", "depth",       "dim",          "dimension", "dims",
+      "end",   "perm",  "multiples",   "num_segments", "paddings",  "reduction_indices",
+      "shape", "size",  "size_splits", "split_dim",    "strides"};
+  return names;
+}
+
+bool IsHostArgument(const std::string& name) {
+  const std::vector<const char*>& names = HostArguments();
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// One kernel; another one, for int32 on the host, where `type` is the attribute that tells them
+// apart, as many of TensorFlow's are there for shapes.
+void RegisterOp(const char* name, const char* type) {
+  const tensorflow::OpRegistrationData* op;
+  if (!tensorflow::OpRegistry::Global()->LookUp(name, &op).ok()) return;
+  tensorflow::KernelDefBuilder device(name);
   device.Device("GPU");
-  for (const char* argument : op.host_arguments) device.HostMemory(argument);
-  if (op.type != nullptr) {
-    device.TypeConstraint(op.type,
+  for (const auto& input : op->op_def.input_arg()) {
+    if (IsHostArgument(input.name())) device.HostMemory(input.name().c_str());
+  }
+  if (type != nullptr) {
+    device.TypeConstraint(type,
                           {tensorflow::DT_FLOAT, tensorflow::DT_DOUBLE, tensorflow::DT_HALF,
                            tensorflow::DT_BFLOAT16, tensorflow::DT_INT64, tensorflow::DT_BOOL});
-    tensorflow::KernelDefBuilder host(op.name);
-    host.Device("GPU").TypeConstraint(op.type, tensorflow::DT_INT32);
-    for (const char* argument : all) host.HostMemory(argument);
+    tensorflow::KernelDefBuilder host(name);
+    host.Device("GPU").TypeConstraint(type, tensorflow::DT_INT32);
+    for (const auto& input : op->op_def.input_arg()) host.HostMemory(input.name().c_str());
+    for (const auto& output : op->op_def.output_arg()) host.HostMemory(output.name().c_str());
     Register(host);
   }
   Register(device);
 }
 
 [[maybe_unused]] const bool registered = [] {
-  for (const char* name : {"AddV2", "Sub", "Mul", "Less", "Greater", "Maximum", "FloorMod"}) {
-    RegisterOp({name, "T", {}}, {"x", "y", "z"});
+  for (const char* name :
+       {"AddN",     "AddV2",    "BroadcastTo", "ConcatV2",     "Equal",        "Fill",
+        "FloorDiv", "FloorMod", "Greater",     "GreaterEqual", "Less",         "LessEqual",
+        "Max",      "Maximum",  "Min",         "Minimum",      "Mul",          "NotEqual",
+        "OnesLike", "Pack",     "Prod",        "Slice",        "StridedSlice", "Sub",
+        "Sum",      "Tile",     "Transpose",   "Unpack",       "ZerosLike"}) {
+    RegisterOp(name, "T");
   }
-  for (const char* name : {"BatchMatMulV2", "BiasAdd", "BiasAddGrad", "Cast", "Exp", "LogicalAnd",
-                           "MatMul", "Neg", "RealDiv", "Reciprocal", "SelectV2", "Sigmoid",
-                           "SigmoidGrad", "Sqrt", "Square", "Tanh", "TanhGrad"}) {
-    RegisterOp({name, nullptr, {}}, {});
+  RegisterOp("GatherV2", "Tparams");
+  for (const char* name : {"Abs",
+                           "All",
+                           "Any",
+                           "ArgMax",
+                           "ArgMin",
+                           "Atan",
+                           "Atan2",
+                           "BatchMatMulV2",
+                           "BiasAdd",
+                           "BiasAddGrad",
+                           "Cast",
+                           "Ceil",
+                           "Cos",
+                           "Cosh",
+                           "Cumprod",
+                           "Cumsum",
+                           "Div",
+                           "DivNoNan",
+                           "Einsum",
+                           "Elu",
+                           "EluGrad",
+                           "Erf",
+                           "Exp",
+                           "Expm1",
+                           "Floor",
+                           "GatherNd",
+                           "Inv",
+                           "InvGrad",
+                           "IsFinite",
+                           "IsInf",
+                           "IsNan",
+                           "L2Loss",
+                           "LeakyRelu",
+                           "LeakyReluGrad",
+                           "Lgamma",
+                           "Log",
+                           "Log1p",
+                           "LogSoftmax",
+                           "LogicalAnd",
+                           "LogicalNot",
+                           "LogicalOr",
+                           "MatMul",
+                           "Mean",
+                           "MirrorPad",
+                           "Neg",
+                           "OneHot",
+                           "Pad",
+                           "PadV2",
+                           "Pow",
+                           "RealDiv",
+                           "Reciprocal",
+                           "ReciprocalGrad",
+                           "Relu",
+                           "Relu6",
+                           "Relu6Grad",
+                           "ReluGrad",
+                           "ReverseV2",
+                           "Rint",
+                           "Round",
+                           "Rsqrt",
+                           "RsqrtGrad",
+                           "ScatterNd",
+                           "Select",
+                           "SelectV2",
+                           "Selu",
+                           "SeluGrad",
+                           "Sigmoid",
+                           "SigmoidGrad",
+                           "Sign",
+                           "Sin",
+                           "Sinh",
+                           "Softmax",
+                           "Softplus",
+                           "SoftplusGrad",
+                           "Softsign",
+                           "SoftsignGrad",
+                           "Split",
+                           "SplitV",
+                           "Sqrt",
+                           "SqrtGrad",
+                           "Square",
+                           "SquaredDifference",
+                           "StridedSliceGrad",
+                           "Tan",
+                           "Tanh",
+                           "TanhGrad",
+                           "TensorScatterUpdate",
+                           "UnsortedSegmentSum",
+                           "Xdivy",
+                           "Xlogy"}) {
+    RegisterOp(name, nullptr);
   }
-  RegisterOp({"ZerosLike", "T", {}}, {"x", "y"});
-  RegisterOp({"OnesLike", "T", {}}, {"x", "y"});
-  RegisterOp({"AddN", "T", {}}, {"inputs", "sum"});
-  RegisterOp({"Fill", "T", {"dims"}}, {"dims", "value", "output"});
-  RegisterOp({"Tile", "T", {"multiples"}}, {"input", "multiples", "output"});
-  RegisterOp({"Sum", "T", {"reduction_indices"}}, {"input", "reduction_indices", "output"});
-  RegisterOp({"ConcatV2", "T", {"axis"}}, {"values", "axis", "output"});
-  RegisterOp({"Pack", "T", {}}, {"values", "output"});
-  RegisterOp({"GatherV2", "Tparams", {"axis"}}, {"params", "indices", "axis", "output"});
-  RegisterOp({"BroadcastTo", "T", {"shape"}}, {"input", "shape", "output"});
-  RegisterOp({"StridedSlice", "T", {"begin", "end", "strides"}},
-             {"input", "begin", "end", "strides", "output"});
   return true;
 }();
 

@@ -48,6 +48,8 @@ std::atomic<int64_t> num_successes{0};
 std::atomic<int64_t> num_calls{0};
 std::atomic<int> driver{0};
 
+std::atomic<int> blocks{0};
+
 // Holds the device: a function in every stream that waits until it is let go.
 class Holder {
  public:
@@ -362,6 +364,11 @@ int gpu_plugin_fault() {
   const int error = gpu_plugin::fault;
   return error != cudaSuccess && --gpu_plugin::num_successes < 0 ? error : 0;
 }
+
+// From now on each call waits until its work with the device's memory is done; or, with 0, none
+// does.
+void gpu_plugin_block(int blocks) { gpu_plugin::blocks = blocks; }
+int gpu_plugin_blocks() { return gpu_plugin::blocks; }
 
 // The version that the driver says it is of, as CUDA counts them; 0 for its own.
 void gpu_plugin_set_driver(int version) { gpu_plugin::driver = version; }

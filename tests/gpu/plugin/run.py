@@ -144,10 +144,13 @@ def run(arguments: argparse.Namespace, pytest_arguments: list[str]) -> int:
         "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     }
     # The emulation's report of a wrong access survives the process, which it ends.
-    command = [*pytest, "--capture=no", "test_ops.py"]
-    return subprocess.run(
-        command, env=environment, cwd=ROOT / "tests" / "gpu", check=False
-    ).returncode
+    command = [*pytest, "--capture=no"]
+    if arguments.rooms:
+        environment["TF_TI_GPU_PLUGIN_BLOCKS"] = "1"
+        command += ROOMS
+    else:
+        command.append("gpu/test_ops.py")
+    return subprocess.run(command, env=environment, cwd=ROOT / "tests", check=False).returncode
 
 
 def main() -> int:
@@ -155,6 +158,9 @@ def main() -> int:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--emulate", action="store_true", help="on a GPU that is not there")
     kinds.add_argument("--architecture", metavar="N", help="the GPU's compute capability")
+    parser.add_argument(
+        "--rooms", action="store_true", help=f"test {' '.join(ROOMS)}; each call waits for its work"
+    )
     arguments, pytest_arguments = parser.parse_known_args()
     try:
         return run(arguments, pytest_arguments)

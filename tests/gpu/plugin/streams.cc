@@ -5,7 +5,7 @@
 //
 // The device's memory is open while the device works with it: the host that reads or writes it at
 // another time ends the process, with a report. Where each call waits for its work
-// (emulated_gpu_block), that is at any time.
+// (gpu_plugin_block), that is at any time.
 #include <cuda_runtime.h>
 #include <execinfo.h>
 #include <signal.h>
@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -25,6 +24,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+extern "C" int gpu_plugin_blocks();  // in plugin.cc
 
 namespace {
 
@@ -323,15 +324,13 @@ Blocks& PinnedMemory() {
   return blocks;
 }
 
-std::atomic<bool> is_blocking{false};
-
 // Work with the device's memory.
 void EnqueueWork(CUstream_st* stream, std::function<void()> work) {
   Device::Get().Enqueue(stream, [work = std::move(work)] {
     const OpenMemory open;
     work();
   });
-  if (is_blocking) Device::Get().WaitFor(stream);
+  if (gpu_plugin_blocks()) Device::Get().WaitFor(stream);
 }
 
 void CheckKind(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
@@ -474,6 +473,3 @@ cudaError_t cudaFreeHost(void* memory) {
   std::free(memory);
   return cudaSuccess;
 }
-
-// For the tests: from now on each call waits until its work with the device's memory is done.
-extern "C" void emulated_gpu_block(int blocks) { is_blocking = blocks != 0; }
