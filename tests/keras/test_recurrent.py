@@ -256,3 +256,51 @@ def test_a_keras_whose_internals_are_others_is_refused(run_program):
             raise AssertionError("tf_ti.keras was imported")
         """
     )
+
+
+# --- as on a GPU ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keras_loops(sequences_as_on_a_gpu, no_fallback):
+    """Layers take the processor for a GPU, and run Keras's loops without a warning."""
+    warnings.filterwarnings("ignore", message="tf_ti.keras")
+
+
+@pytest.mark.usefixtures("keras_loops")
+@pytest.mark.parametrize("is_masked", [False, True], ids=["", "masked"])
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("return_sequences", [False, True])
+@pytest.mark.pairwise
+@each_name
+def test_keras_loops_of_unknown_extents(name, return_sequences, jit_compile, is_masked, rng):
+    theirs, ours = twins(name, rng, return_sequences=return_sequences)
+    states = [tf.random.normal([BATCH, UNITS])] * (2 if name == "LSTM" else 1)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None, WIDTH]), tf.TensorSpec([None, None], tf.bool)],
+        jit_compile=jit_compile,
+        autograph=False,
+    )
+    def run(x, mask):
+        with tf.GradientTape() as tape:
+            y = ours(x, initial_state=states, mask=mask if is_masked else None)
+            loss = tf.reduce_sum(tf.sin(y))
+        return y, tape.gradient(loss, ours.trainable_variables)
+
+    x, mask = inputs(rng), random_mask(rng)
+    with tf.GradientTape() as tape:
+        y = theirs(x, initial_state=states, mask=mask if is_masked else None)
+        loss = tf.reduce_sum(tf.sin(y))
+    assert_same(run(x, mask), (y, tape.gradient(loss, theirs.trainable_variables)), 1e-5)
+    if jit_compile:  # Keras itself reads the first step
+        return
+    without_steps, gradients = run(x[:, :0], mask[:, :0])
+    expected = tf.zeros([BATCH, 0, UNITS]) if return_sequences else states[0]
+    np.testing.assert_array_equal(without_steps, expected)
+    assert not any(np.any(gradient) for gradient in gradients)
+
+
+@pytest.mark.usefixtures("keras_loops")
+def test_keras_loops_refuse_complex_sequences(rng):
+    test_complex_sequences_are_refused(rng)

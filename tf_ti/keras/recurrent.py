@@ -1,6 +1,7 @@
 """`tf_ti.keras.RNN`, whose loop is ours, and `LSTM`, `GRU`, `SimpleRNN`: one native op."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -114,21 +115,19 @@ class _NativeLoop(_OurLoop):
     def _inner_loop(
         self, sequences: Any, initial_state: Any, mask: Any, training: Any
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
-        if _tf.expects_gpu():
-            self._warn("Keras's loop", "there is a GPU")
-            return super(_OurLoop, self).inner_loop(
-                sequences, initial_state, mask=mask, training=training
-            )
-        try:
-            spec = self._cell_spec(training)
-        except NotImplementedError as cause:
-            self._warn("its cell in a loop", cause)
-            return super().inner_loop(sequences, initial_state, mask, training)
         if sequences.dtype.is_complex:  # a conversion would drop the imaginary parts
             raise TypeError(f"sequences must be of real numbers, got {sequences.dtype.name}")
         mask = next((kept for kept in keras.tree.flatten(mask) if kept is not None), None)
         if mask is not None:
             mask = tf.cast(mask, tf.bool)
+        if _tf.expects_gpu():
+            self._warn("Keras's loop", "there is a GPU")
+            return self._keras_loop(sequences, initial_state, mask, training)
+        try:
+            spec = self._cell_spec(training)
+        except NotImplementedError as cause:
+            self._warn("its cell in a loop", cause)
+            return super().inner_loop(sequences, initial_state, mask, training)
         if training and self.cell.dropout:
             # One mask for all steps, as in Keras.
             kept = _internals.dropout_mask(self.cell, sequences[:, 0, :])
@@ -152,6 +151,29 @@ class _NativeLoop(_OurLoop):
             last = y[:, 0] if self.go_backwards else y[:, -1]
         # Keras returns the steps in the order in which they run.
         return last, tf.reverse(y, [1]) if self.go_backwards else y, states
+
+    def _keras_loop(
+        self, sequences: Any, initial_state: Any, mask: Any, training: Any
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """Keras's own inner loop, which fails without steps. Ours gives the initial state.
+
+        If the number of steps is unknown, a step is added where there is none.
+        """
+        loop = functools.partial(super(_OurLoop, self).inner_loop, training=training)
+        if sequences.shape[1] is not None:
+            return loop(sequences, initial_state, mask=mask)
+        count = tf.shape(sequences)[1]
+        added = [[0, 0], [0, tf.maximum(1 - count, 0)]]
+        sequences = tf.pad(sequences, [*added, [0, 0]])
+        if mask is not None:
+            mask = tf.pad(mask, added, constant_values=True)
+        last, y, states = loop(sequences, initial_state, mask=mask)
+        first = [self._for_batch(state, sequences) for state in keras.tree.flatten(initial_state)]
+        last, *states = (
+            tf.where(count > 0, value, before)
+            for value, before in zip([last, *states], [first[0], *first], strict=True)
+        )
+        return last, y[:, :count], states
 
     def how_it_runs(self) -> str:
         if _tf.expects_gpu():
