@@ -10,7 +10,7 @@
 // - bounds are clamped to [0, num_indices], and a bag that would end before it begins is empty.
 // CheckBags finds them, for those who would rather wait and know.
 //
-// Floats, doubles and halves only; T is the same four types in all templates here.
+// T is float, double, Half or BFloat16 in all templates here; look-ups have tables of integers too.
 #ifndef TF_TI_CC_COMPUTE_BAGS_BAGS_GPU_H_
 #define TF_TI_CC_COMPUTE_BAGS_BAGS_GPU_H_
 

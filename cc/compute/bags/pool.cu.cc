@@ -212,21 +212,22 @@ __device__ __forceinline__ void Finish(const GpuPoolArgs<T, Index>& args,
 
 // The number of blocks that a multiprocessor has registers for. The fewer, the more registers each
 // may use.
-template <typename T, Pooled kPooled, int kSize>
+template <typename T, Pooled kPooled, bool kIsWeighted, int kSize>
 constexpr int kBlocksAtOnce = kPooled == Pooled::kMax || kPooled == Pooled::kSubtracted ||
                                       kSize > 4 || sizeof(Sum<T>) > 4
                                   ? 2
-                                  : 4;
+                              : kIsWeighted || kPooled == Pooled::kSelected ? 3
+                                                                            : 4;
 
 // In one piece: compilers give its parts more registers, and spill some, where they are functions.
 template <typename T, typename Index, Pooled kPooled, bool kIsWeighted, int kSize, int kTables>
-__global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kSize>)
+__global__ void __launch_bounds__(kBlock, kBlocksAtOnce<T, kPooled, kIsWeighted, kSize>)
     Pool(const __grid_constant__ Batch<T, Index, kTables> batch) {
   constexpr bool kIsMax = kPooled == Pooled::kMax;
   const int lanes = batch.plans[0].lanes;
   const int lane = threadIdx.x & (lanes - 1);
   const int64_t width = batch.args[0].table.width;
-  LetNextBegin();
+  if (batch.combine_blocks[kTables] > 0) LetNextBegin();  // Combine comes next
   for (int64_t number = blockIdx.x; number < batch.blocks[kTables]; number += gridDim.x) {
     int64_t block = number;
     const int table = FindTable<kTables>(batch.blocks, &block);

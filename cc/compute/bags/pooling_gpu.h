@@ -73,9 +73,9 @@ struct GpuBounds {
 enum class Pooled {
   kSum,
   kMax,
-  kSelected,  // the sum of those elements alone for which `selected` is the id's position
-  // The sum, of which scale[0] times is subtracted from a row of `out`; for int32 positions only.
-  kSubtracted,
+  // For int32 positions only:
+  kSelected,    // the sum of those elements alone for which `selected` is the id's position
+  kSubtracted,  // the sum, of which scale[0] times is subtracted from a row of `out`
 };
 
 // The size of pieces. Bags of more than twice as many ids are reduced in pieces, so that nothing

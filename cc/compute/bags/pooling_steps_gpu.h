@@ -105,15 +105,13 @@ template <typename Index, int kTables, typename Run>
 std::string WithPooled(Pooled pooled, const Run& run) {
   if (pooled == Pooled::kSum) return run(std::integral_constant<Pooled, Pooled::kSum>());
   if (pooled == Pooled::kMax) return run(std::integral_constant<Pooled, Pooled::kMax>());
-  if constexpr (kTables == 1) {
+  if constexpr (kTables == 1 && std::is_same_v<Index, int32_t>) {
     if (pooled == Pooled::kSelected) {
       return run(std::integral_constant<Pooled, Pooled::kSelected>());
     }
-    if constexpr (std::is_same_v<Index, int32_t>) {
-      return run(std::integral_constant<Pooled, Pooled::kSubtracted>());
-    }
+    return run(std::integral_constant<Pooled, Pooled::kSubtracted>());
   }
-  return "only bags of int32 positions can be subtracted, and not those of several tables at once";
+  return "only bags of int32 positions, of one table, can be selected from or subtracted";
 }
 
 // Plans the bags of at most kTables tables, of which some may have no bags, and allocates memory
