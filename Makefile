@@ -237,7 +237,9 @@ asan-test: test-cc $(venv)/.installed $(venv)/.tests
 # Without the library for XLA, which takes long to compile and has no CUDA in it.
 cuda_package := .cache/cuda/tf_ti
 cuda cuda-check: $(venv)/.runtime $(venv)/.tests
-	bazel/bazel.sh build --config=$(subst -,_,$@) //:_tf_ti.so //:build_info
+	bazel/bazel.sh build --config=$(subst -,_,$@) --output_groups=+registers \
+	  //:_tf_ti.so //:_tf_ti.so_cuda_objects //:build_info
+	$(if $(filter cuda,$@),$(bin)/python gpu_check/registers.py bazel-bin/*.registers)
 	rm -rf $(cuda_package) && mkdir -p $(dir $(cuda_package)) && cp -r tf_ti $(cuda_package)
 	rm -f $(cuda_package)/_tf_ti*.so
 	install -m 644 bazel-bin/_tf_ti.so bazel-bin/_build_info.py $(cuda_package)

@@ -156,6 +156,35 @@ def test_the_table_of_times_is_markdown_with_a_line_for_each_measurement(module)
     assert "26 tables of 1000 rows" in text
 
 
+def _report(spilled):
+    return f"""
+ptxas info    : Compiling entry function '_Z4Poolv' for 'sm_70'
+ptxas info    : Function properties for _Z4Poolv
+    8 bytes stack frame, 4 bytes spill stores, {spilled} bytes spill loads
+ptxas info    : Used 64 registers, 8 bytes cumulative stack size, 384 bytes cmem[0]
+ptxas info    : 48 bytes gmem
+ptxas info    : Compiling entry function '_Z7Combinev' for 'sm_90'
+ptxas info    : Function properties for _Z7Combinev
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 51 registers
+"""
+
+
+@pytest.mark.parametrize("spilled,status", [(28, 0), (136, 1)])
+def test_a_kernel_that_spills_registers_is_named(tmp_path, spilled, status):
+    (tmp_path / "pool").write_text(_report(spilled))
+    said = subprocess.run(
+        [sys.executable, ROOT / "gpu_check" / "registers.py", tmp_path / "pool"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == status, said.stderr
+    assert f"| sm_70 | 1 | 64 | 1 | {spilled} |" in said.stdout
+    assert "| sm_90 | 1 | 51 | 0 | 0 |" in said.stdout
+    assert (f"sm_70: {spilled} bytes spilled by" in said.stdout) == bool(status)
+
+
 def test_a_plugin_for_the_gpu_at_hand_needs_one(tmp_path):
     # A driver that is none: where there is a GPU, it is not seen.
     (tmp_path / "libcuda.so.1").write_bytes(b"")
