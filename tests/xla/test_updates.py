@@ -330,3 +330,12 @@ def test_a_step_copies_no_table(run_program, tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path / 'dump'}")
     finished = run_program(STEPS, tmp_path / "dump", is_first=True)
     assert finished.stdout == ""
+
+
+def test_positions_of_very_many_indices_have_64_bits(way):
+    count, variable = 2**31 + 1, tf.Variable(tf.zeros([4, 1], F16))
+    specs = [tf.TensorSpec([count], tf.int32), tf.TensorSpec([count, 1], F16)]
+    step = compiled(lambda i, v: tf_ti.scatter_sub(variable, tf.IndexedSlices(v, i)))
+    text = step.experimental_get_compiler_ir(*specs)(stage="hlo")
+    assert f"s32[{count}]{{0}} iota" not in text
+    assert (f"s64[{count}]{{0}} iota" in text) == (way == "hlo")

@@ -422,7 +422,7 @@ RowGradients TableGradientInHlo(XlaOp grad, const BagInputs& inputs, XlaOp argma
   }
   rows = xla::Max(rows, Number(rows, 0));
   const XlaOp first = Take(FirstOfEqual(rows, num_rows), rows);
-  const XlaOp is_first = xla::Eq(first, xla::Iota(builder, xla::S32, count));
+  const XlaOp is_first = xla::Eq(first, xla::Iota(builder, TypeOf(first), count));
   const XlaOp none = xla::FullLike(first, count);
   const XlaOp adds = xla::And(is_taken, xla::Not(is_first));
   return finish(rows, Scatter(Combiner::kAdd, Mask(xla::And(is_taken, is_first), entries),
@@ -500,8 +500,10 @@ PartitionedBags PartitionInHlo(const BagInputs& inputs, int64_t num_rows, int64_
 }
 
 XlaOp FirstOfEqual(XlaOp rows, int64_t num_rows) {
-  const XlaOp position = xla::Iota(rows.builder(), xla::S32, SizeOf(rows));
-  const XlaOp none = xla::Broadcast(xla::MaxValue(rows.builder(), xla::S32), {num_rows});
+  const int64_t size = SizeOf(rows);
+  const PrimitiveType type = size < std::numeric_limits<int32_t>::max() ? xla::S32 : xla::S64;
+  const XlaOp position = xla::Iota(rows.builder(), type, size);
+  const XlaOp none = xla::Broadcast(xla::MaxValue(rows.builder(), type), {num_rows});
   return Scatter(Combiner::kMin, none, rows, position);
 }
 

@@ -105,7 +105,7 @@ XlaOp ScatterSubInHlo(XlaOp table, XlaOp indices, XlaOp values, XlaOp scale) {
   const XlaOp first = Take(FirstOfEqual(indices, num_rows), indices);
   const XlaOp sums = Scatter(Combiner::kAdd, xla::ZerosLike(updates),
                              xla::Select(is_row, first, xla::FullLike(first, count)), updates);
-  const XlaOp is_first = xla::And(is_row, xla::Eq(first, xla::Iota(builder, xla::S32, count)));
+  const XlaOp is_first = xla::And(is_row, xla::Eq(first, xla::Iota(builder, TypeOf(first), count)));
   const XlaOp results = xla::ConvertElementType(
       xla::Add(xla::ConvertElementType(Take(table, indices), TypeOf(updates)), sums),
       TypeOf(table));
@@ -128,7 +128,7 @@ UpdatedRows UpdateInHlo(const RowUpdate& update) {
   const XlaOp first = Take(FirstOfEqual(indices, num_rows), indices);
   const XlaOp sums = Scatter(Combiner::kAdd, xla::ZerosLike(values),
                              xla::Select(is_row, first, xla::FullLike(first, count)), values);
-  const XlaOp is_first = xla::And(is_row, xla::Eq(first, xla::Iota(builder, xla::S32, count)));
+  const XlaOp is_first = xla::And(is_row, xla::Eq(first, xla::Iota(builder, TypeOf(first), count)));
   const XlaOp is_some = xla::ConvertElementType(xla::Ne(sums, xla::ZerosLike(sums)), xla::F32);
   const XlaOp is_touched = xla::Gt(SumRows(is_some), xla::Zero(builder, xla::F32));
   const XlaOp at = xla::Select(xla::And(is_first, is_touched), indices, xla::FullLike(indices, -1));
