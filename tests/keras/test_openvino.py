@@ -12,6 +12,7 @@ from tf_ti.openvino import IRError
 from tf_ti.openvino.__main__ import main
 
 keras = pytest.importorskip("keras")
+pytest.importorskip("openvino._pyopenvino")  # tests/openvino has the package's name
 ov = pytest.importorskip("openvino")
 op = ov.opset15
 

@@ -876,6 +876,7 @@ CALLS = {
 }
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_has_the_same_bits_whatever_came_before(name):
     unknown = tf.TensorSpec([None, None, None])
@@ -914,6 +915,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.needs_programs
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_call_has_the_same_bits_after_one_whose_kernels_made_no_rows(name):
     random = np.random.default_rng(4)

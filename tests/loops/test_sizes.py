@@ -154,6 +154,7 @@ def test_a_second_gradient_may_be_deeper_than_the_stack():
     np.testing.assert_allclose(np.sum(found), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.needs_programs
 def test_an_explanation_may_be_deeper_than_the_stack():
     function = tf.function(lambda xs: scan(xs, DEEP))
     text = under_deep_stack(lambda: str(tf_ti.explain(function, tf.TensorSpec(XS.shape))))

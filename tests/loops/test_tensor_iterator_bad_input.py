@@ -209,6 +209,7 @@ def test_a_vector_of_unknown_rank_is_no_num_iterations():
         call(tf.constant([1, 2]))
 
 
+@pytest.mark.needs_cpu_kernels  # on a GPU the iteration alone is named
 def test_an_error_in_an_iteration_names_the_operation_and_the_iteration():
     def body(extent, x):
         return tf.reshape(x, extent, name="fitted")[:1]

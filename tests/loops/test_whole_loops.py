@@ -287,6 +287,7 @@ def test_parts_of_states_and_their_gradients(extent, reverse, monkeypatch):
     compare(run, *arguments, monkeypatch=monkeypatch, rtol=2e-6)
 
 
+@pytest.mark.needs_programs
 def test_concurrent_calls_have_runs_of_their_own():
     @tf.function
     def run(x, xs):
@@ -412,14 +413,15 @@ def test_last_values_that_stay_are_of_any_type(run_program):
                 ),
                 [B(0, 1)],
             )
-            table.assign_add([1.0, 1.0])
+            with tf.control_dependencies([table.assign_add([1.0, 1.0])]):
+                read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
             return [
                 text,
                 tf.raw_ops.TensorListStack(
                     input_handle=pieces, element_shape=[2], element_dtype=tf.float32
                 ),
                 tf.RaggedTensor._from_variant(rows, tf.float32, 1, 0).flat_values,
-                tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32),
+                read,
                 value,
             ]
 

@@ -166,10 +166,20 @@ def test_gradients_of_loops_are_those_of_tf_while_loop(net):
 
 # An output of these is as long as a loop whose iterations nobody bounds before it runs.
 UNBOUNDED = {5, 8, 13, 17, 26, 28, 31, 37, 40, 47, 48, 56}
+# TensorFlow's XLA for GPUs reads no variable of int32, as these lie on the host. It stacks along an
+# inner axis wrongly where an extent has a bound alone, in a loop of TensorFlow's too.
+OF_A_CPU = {3, 19}
 
 
 @pytest.mark.usefixtures("everything_compiled")
-@pytest.mark.parametrize("seed", range(20), indirect=True)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.needs_cpu_kernels] if seed in OF_A_CPU else [])
+        for seed in range(20)
+    ],
+    indirect=True,
+)
 def test_random_networks(seed, rng):
     case = test_loop_oracle.Generator(rng).case
     if seed in UNBOUNDED:

@@ -182,6 +182,7 @@ def test_sizes_may_be_zero(size, mode):
     has_what_plain_kernels_give(Sequence("lstm", mode=mode), **{size: 0})
 
 
+@pytest.mark.needs_native_sequences
 def test_many_units_are_spread_over_threads():
     has_what_plain_kernels_give(Sequence("gru"), batch=2, steps=20, size=64, hidden=300)
 

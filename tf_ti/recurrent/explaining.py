@@ -1,7 +1,5 @@
 """Accounts of recurrent sequences, for `tf_ti.explain`."""
 
-import math
-
 import tensorflow as tf
 
 from tf_ti.loops.explaining.memory import Recorded, Size
@@ -14,7 +12,6 @@ def explained(op: tf.Operation) -> tuple[str, Recorded | None]:
     x, batch = op.inputs[0], int(op.get_attr("time_major"))
     rows = x.shape[batch]
     unknown = () if rows is not None else (f"shape(x)[{batch}]",)
-    # Of all steps, [time, batch, ...].
-    values = [tensor.dtype.size * math.prod(tensor.shape[2:]) for tensor in ops.saved(op)]
-    recorded = Recorded(Size({}), Size({unknown: sum(values) * (rows or 1)}), x.shape[1 - batch])
-    return f"one sequence of {kind} cells", recorded if values else None
+    saved = Size({unknown: ops.saved_bytes(op) * (rows or 1)})
+    recorded = Recorded(Size({}), saved, x.shape[1 - batch])
+    return f"one sequence of {kind} cells", recorded if ops.saved(op) else None
