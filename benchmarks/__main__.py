@@ -2,6 +2,7 @@
 
 python -m benchmarks                    all families
 python -m benchmarks loops --quick      one of them, roughly
+python -m benchmarks gpu                on a GPU, with TensorFlow's build for CUDA
 python -m benchmarks --report           draws what all have measured: docs/figures, README's table
 """
 
@@ -30,6 +31,8 @@ FAMILIES = (
     "curves",
     "roofline",
 )
+# Families that are run by their names alone: they need a GPU.
+OF_A_GPU = ("gpu",)
 THREADS = 2
 
 
@@ -57,8 +60,8 @@ def _parse_arguments() -> argparse.Namespace:
     if options.report and (options.names or options.quick):
         parser.error("--report measures nothing: it takes no families and no --quick")
     for name in options.names:
-        if name not in FAMILIES:
-            parser.error(f"there is no family {name!r}, only {', '.join(FAMILIES)}")
+        if name not in FAMILIES + OF_A_GPU:
+            parser.error(f"there is no family {name!r}, only {', '.join(FAMILIES + OF_A_GPU)}")
     return options
 
 

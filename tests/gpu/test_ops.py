@@ -272,6 +272,21 @@ def test_a_body_of_which_parts_have_kernels_on_the_cpu_alone_runs_on_both(run, r
 
 
 @pytest.mark.needs_gpu
+@pytest.mark.parametrize("fuse", [True, False])
+def test_datasets_in_the_body_stay_on_the_cpu(run, fuse):
+    def body(carry, x):
+        def add(total, n):
+            return total + tf.cast(n, tf.float32)
+
+        return carry + x * tf.data.Dataset.range(4).reduce(0.0, add), carry
+
+    body = tf.autograph.experimental.do_not_convert(body)
+    _assert_same(
+        run, lambda c, x: tf_ti.scan(body, c, x, fuse=fuse), np.float32(2), np.float32([1, 2, 3])
+    )
+
+
+@pytest.mark.needs_gpu
 def test_what_asks_for_the_cpu_in_the_body_runs_there(run):
     def variable():
         return tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="number")

@@ -154,6 +154,13 @@ bool IsSynchronousFunction(FunctionLibraryRuntime* lib, const std::string& name,
   return status.ok() && result;
 }
 
+bool HasKernel(FunctionLibraryRuntime* lib, const Node& node) {
+  const tensorflow::KernelDef* kernel;
+  return tensorflow::FindKernelDef(TypeOf(*lib->device()), node.def(), &kernel,
+                                   /*kernel_class_name=*/nullptr)
+      .ok();
+}
+
 // Returns true if a kernel that calls functions hands values on from where it gets them. Branches
 // do not on a GPU: their int32 comes in the device's memory, and their functions read the host's.
 // Where TensorFlow runs a body on several devices, it replaces them first.
@@ -194,26 +201,35 @@ bool FitsDevice(FunctionLibraryRuntime* lib, const tensorflow::FunctionBody& bod
       if (!fits(op, node->attrs())) return false;
       continue;
     }
-    const tensorflow::KernelDef* kernel;
-    if (!tensorflow::FindKernelDef(TypeOf(*lib->device()), node->def(), &kernel,
-                                   /*kernel_class_name=*/nullptr)
-             .ok()) {
-      return false;
-    }
+    if (!HasKernel(lib, *node)) return false;
   }
   return true;
 }
 
-// The parameter that a result is, or -1 if it is computed.
-int PassedOn(const Node* result) {
+// What a result comes from, or null.
+const Node* SourceOf(const Node* result) {
   const Node* node = result;
   do {
-    if (!node->input_node(0, &node).ok()) return -1;
+    if (!node->input_node(0, &node).ok()) return nullptr;
   } while (node->IsIdentity());
+  return node;
+}
+
+// The parameter that a result is, or -1 if it is computed.
+int PassedOn(const Node* result) {
+  const Node* const node = SourceOf(result);
   int parameter;
-  const bool is_parameter =
-      node->IsArg() && tensorflow::GetNodeAttr(node->attrs(), "index", &parameter).ok();
+  const bool is_parameter = node != nullptr && node->IsArg() &&
+                            tensorflow::GetNodeAttr(node->attrs(), "index", &parameter).ok();
   return is_parameter ? parameter : -1;
+}
+
+// Returns true if a result is a variant that the loop's device cannot make. There may be no way for
+// it to get to the device: a dataset has none.
+bool StaysOnHost(FunctionLibraryRuntime* lib, const Node* result) {
+  const Node* const node = SourceOf(result);
+  return result->input_type(0) == tensorflow::DT_VARIANT && node != nullptr && !node->IsArg() &&
+         !HasKernel(lib, *node);
 }
 
 // Sets the options of a function that runs on several devices. Its parameters and results lie where
@@ -233,8 +249,9 @@ absl::Status SetMultiDevice(FunctionLibraryRuntime* lib, const Body& body,
   for (tensorflow::DataType dtype : body.parameter_types) {
     options->input_devices.push_back(device_of(dtype));
   }
-  for (tensorflow::DataType dtype : body.result_types) {
-    options->output_devices.push_back(device_of(dtype));
+  for (size_t i = 0; i < body.result_types.size(); ++i) {
+    options->output_devices.push_back(body.stays_on_host[i] ? host->name()
+                                                            : device_of(body.result_types[i]));
   }
   return absl::OkStatus();
 }
@@ -250,6 +267,7 @@ absl::Status FindTraits(FunctionLibraryRuntime* lib, const tensorflow::NameAttrL
                    traits->result_types = definition.ret_types;
                    for (const Node* result : definition.ret_nodes) {
                      traits->passed_on.push_back(PassedOn(result));
+                     traits->stays_on_host.push_back(StaysOnHost(lib, result));
                    }
                  });
 }

@@ -24,7 +24,9 @@ struct BodyTraits {
   bool multi_device = false;
   tensorflow::DataTypeVector parameter_types;
   tensorflow::DataTypeVector result_types;
-  std::vector<int> passed_on;  // for each result the parameter that it is, or -1
+  // For each result: the parameter that it is, or -1; true for a variant of the host alone.
+  std::vector<int> passed_on;
+  std::vector<bool> stays_on_host;
 };
 
 struct Body : BodyTraits {

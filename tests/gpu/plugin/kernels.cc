@@ -21,6 +21,8 @@
 #include "tensorflow/core/framework/node_properties.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tests/gpu/plugin/host_function.h"
 
@@ -62,11 +64,11 @@ absl::Status CopyNow(const Tensor& from, cudaMemcpyKind kind, const Tensor& to) 
 // The CPU's kernel of a node.
 class CpuKernel {
  public:
-  absl::Status Init(OpKernelContext* ctx) {
+  absl::Status Init(OpKernelContext* ctx, const tensorflow::NodeDef& node) {
     TF_RETURN_IF_ERROR(ctx->function_library()->device_mgr()->LookupDevice("CPU:0", &device_));
     std::shared_ptr<const tensorflow::NodeProperties> properties;
     TF_RETURN_IF_ERROR(tensorflow::NodeProperties::CreateFromNodeDef(
-        ctx->op_kernel().def(), tensorflow::OpRegistry::Global(), &properties));
+        node, tensorflow::OpRegistry::Global(), &properties));
     OpKernel* kernel;
     TF_RETURN_IF_ERROR(tensorflow::CreateOpKernel(
         tensorflow::DeviceType("CPU"), device_, device_->GetAllocator({}), /*flib=*/nullptr,
@@ -129,7 +131,7 @@ class EnqueuedOp : public OpKernel {
       const std::lock_guard lock(mutex_);
       if (kernel_ == nullptr) {
         kernel = std::make_shared<CpuKernel>();
-        TF_RETURN_IF_ERROR(kernel->Init(ctx));
+        TF_RETURN_IF_ERROR(kernel->Init(ctx, def()));
         kernel_ = kernel;
       }
       kernel = kernel_;
@@ -218,8 +220,52 @@ class EnqueuedOp : public OpKernel {
 
 OpKernel* MakeKernel(tensorflow::OpKernelConstruction* ctx) { return new EnqueuedOp(ctx); }
 
+// In place of TensorFlow's kernels of every device, which compute in a variable's memory as if it
+// were the host's.
+class UpdateVariableOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, TryCompute(ctx)); }
+
+ private:
+  absl::Status TryCompute(OpKernelContext* ctx) {
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    TF_RETURN_IF_ERROR(LookupResource(ctx, HandleFromInput(ctx, 0), &variable));
+    const Tensor& value = ctx->input(1);
+    tensorflow::NodeDef node;
+    node.set_name(name());
+    node.set_op(type_string() == "AssignAddVariableOp" ? "AddV2" : "Sub");
+    node.add_input("old");
+    node.add_input("value");
+    tensorflow::AddNodeAttr("T", value.dtype(), &node);
+    CpuKernel kernel;
+    TF_RETURN_IF_ERROR(kernel.Init(ctx, node));
+    const tensorflow::mutex_lock lock(*variable->mu());
+    const Tensor& old = *variable->tensor();
+    std::vector<Tensor> terms, sum;
+    for (const Tensor& term : {old, value}) {
+      terms.emplace_back(term.dtype(), term.shape());
+      TF_RETURN_IF_ERROR(CopyNow(term, cudaMemcpyDeviceToHost, terms.back()));
+    }
+    TF_RETURN_IF_ERROR(kernel.Run(std::move(terms), &sum));
+    Tensor updated;
+    TF_RETURN_IF_ERROR(ctx->allocate_temp(old.dtype(), old.shape(), &updated));
+    TF_RETURN_IF_ERROR(CopyNow(sum[0], cudaMemcpyHostToDevice, updated));
+    *variable->tensor() = updated;
+    return absl::OkStatus();
+  }
+};
+
+OpKernel* MakeUpdate(tensorflow::OpKernelConstruction* ctx) { return new UpdateVariableOp(ctx); }
+
 void Register(tensorflow::KernelDefBuilder& builder) {
   tensorflow::kernel_factory::OpKernelRegistrar(builder.Build(), "EnqueuedOp", MakeKernel);
+}
+
+tensorflow::DataTypeVector DeviceTypes() {
+  return {tensorflow::DT_FLOAT,    tensorflow::DT_DOUBLE, tensorflow::DT_HALF,
+          tensorflow::DT_BFLOAT16, tensorflow::DT_INT64,  tensorflow::DT_BOOL};
 }
 
 // Arguments that a GPU's kernels take in the host's memory, whatever their op.
@@ -247,9 +293,7 @@ void RegisterOp(const char* name, const char* type) {
     if (IsHostArgument(input.name())) device.HostMemory(input.name().c_str());
   }
   if (type != nullptr) {
-    device.TypeConstraint(type,
-                          {tensorflow::DT_FLOAT, tensorflow::DT_DOUBLE, tensorflow::DT_HALF,
-                           tensorflow::DT_BFLOAT16, tensorflow::DT_INT64, tensorflow::DT_BOOL});
+    device.TypeConstraint(type, DeviceTypes());
     tensorflow::KernelDefBuilder host(name);
     host.Device("GPU").TypeConstraint(type, tensorflow::DT_INT32);
     for (const auto& input : op->op_def.input_arg()) host.HostMemory(input.name().c_str());
@@ -360,6 +404,11 @@ void RegisterOp(const char* name, const char* type) {
                            "Xdivy",
                            "Xlogy"}) {
     RegisterOp(name, nullptr);
+  }
+  for (const char* name : {"AssignAddVariableOp", "AssignSubVariableOp"}) {
+    tensorflow::KernelDefBuilder builder(name);
+    builder.Device("GPU").HostMemory("resource").TypeConstraint("dtype", DeviceTypes());
+    tensorflow::kernel_factory::OpKernelRegistrar(builder.Build(), "UpdateVariableOp", MakeUpdate);
   }
   return true;
 }();
