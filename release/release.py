@@ -2,14 +2,15 @@
 
     release.py --tensorflows VERSION ... [--pythons PYTHON ...]
 
-Builds a wheel for each TensorFlow, installs each by its name in empty environments, one for each
-Python that there is, and runs the self-check and the README's examples there. A wheel that fails in
-any of them is left out.
+Builds two wheels for each TensorFlow, one of them with CUDA kernels; installs each by its name in
+empty environments, one for each Python that there is, and runs the self-check and the README's
+examples there, on a CPU. A wheel that fails in any of them is left out.
 """
 
 import argparse
 import ast
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -116,14 +117,18 @@ def commit() -> str:
     return run("git", "rev-parse", "HEAD").strip()
 
 
-def build(tensorflow: str, python: str, folder: pathlib.Path) -> tuple[pathlib.Path, dict]:
-    """Builds the wheel for a TensorFlow, into a folder. Returns it, and what it was built by."""
+def build(
+    tensorflow: str, has_cuda: bool, python: str, folder: pathlib.Path
+) -> tuple[pathlib.Path, dict]:
+    """Builds a wheel for a TensorFlow, into a folder. Returns it, and what it was built by."""
     (default,) = re.findall(r"^default_tf := (.*)$", (ROOT / "Makefile").read_text(), re.M)
     suffix = "" if tensorflow == default else f"-tf{tensorflow}"
+    suffix += "-cuda" if has_cuda else ""
+    options = ("CONFIG=cuda", "TF_PACKAGE=tensorflow-cpu") if has_cuda else ()
     # What lies there may be of another compiler, or of modules that are gone.
     (ROOT / f"dist{suffix}" / ".built").unlink(missing_ok=True)
-    run("make", f"TF_VERSION={tensorflow}", f"PYTHON={python}", "wheel")
-    version = _VERSION["version_for"](tensorflow, has_cuda=False)
+    run("make", f"TF_VERSION={tensorflow}", f"PYTHON={python}", *options, "wheel")
+    version = _VERSION["version_for"](tensorflow, has_cuda=has_cuda)
     built = list((ROOT / f"dist{suffix}").glob(f"tf_ti-{version}-py3-none-manylinux*.whl"))
     if len(built) != 1:
         raise Failed(f"a wheel of {version} should be in dist{suffix}/, not {len(built)}")
@@ -176,16 +181,17 @@ def make(folder: pathlib.Path, tensorflows: list[str], pythons: list[str]) -> li
     """Fills a folder. Returns what failed."""
     at, all_pythons = commit(), find_pythons(pythons)
     wheels, failures, report = {}, [], []
-    for tensorflow in tensorflows:
+    for tensorflow, has_cuda in itertools.product(tensorflows, (False, True)):
+        what = f"TensorFlow {tensorflow}{', with CUDA' if has_cuda else ''}"
         its_pythons = pythons_of(tensorflow, all_pythons)
         if not its_pythons:
-            failures.append(f"TensorFlow {tensorflow}: none of its Pythons is here")
+            failures.append(f"{what}: none of its Pythons is here")
             continue
-        say(f"the wheel for TensorFlow {tensorflow}")
+        say(f"the wheel for {what}")
         try:
-            wheel, built_by = build(tensorflow, next(iter(its_pythons.values())), folder)
+            wheel, built_by = build(tensorflow, has_cuda, next(iter(its_pythons.values())), folder)
         except Failed as error:
-            failures.append(f"TensorFlow {tensorflow}: {error}")
+            failures.append(f"{what}: {error}")
             continue
         tried = []
         for version, python in sorted(its_pythons.items()):
