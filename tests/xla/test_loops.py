@@ -1111,8 +1111,9 @@ def test_a_last_value_of_no_iterations_that_nobody_uses_is_no_error():
 # Concatenations that meet in one fusion
 
 
-@pytest.mark.parametrize("dtype", [tf.float64, tf.complex128], ids=lambda t: t.name)
-@pytest.mark.parametrize("length, every", [(9, 2), (9, 8), (13, 3)])
+@pytest.mark.parametrize(
+    "length, every, dtype", [(9, 2, tf.float64), (9, 8, tf.complex128), (13, 3, tf.float64)]
+)
 def test_gradients_of_loops_whose_last_segments_have_one_step(length, every, dtype):
     """XLA writes the last row of concatenations and pads past the end, if rows have 32 bytes."""
     rng = np.random.default_rng(length + every)
