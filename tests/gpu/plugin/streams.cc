@@ -45,8 +45,14 @@ struct Task {
   int64_t until = 0;
 };
 
+void PrintStack() {
+  void* frames[64];
+  backtrace_symbols_fd(frames, backtrace(frames, std::size(frames)), STDERR_FILENO);
+}
+
 [[noreturn]] void Fail(const char* problem) {
   std::fprintf(stderr, "emulated GPU: %s\n", problem);
+  PrintStack();
   std::_Exit(3);
 }
 
@@ -299,8 +305,7 @@ class DeviceMemory {
       if (!Get().Contains(info->si_addr)) return;
       std::fprintf(stderr, "emulated GPU: the host touches a block of %lld bytes of the device:\n",
                    static_cast<long long>(Get().blocks_.TrySizeAt(info->si_addr)));
-      void* frames[64];
-      backtrace_symbols_fd(frames, backtrace(frames, std::size(frames)), STDERR_FILENO);
+      PrintStack();
     };
     sigaction(SIGSEGV, &action, &previous);
   }
