@@ -12,15 +12,31 @@ using tensorflow::FunctionLibraryRuntime;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
+namespace {
+
+// Sets what a call has of the kernel's, whatever its step.
+void Inherit(OpKernelContext* ctx, FunctionLibraryRuntime::Options* options) {
+  options->cancellation_manager = ctx->cancellation_manager();
+  options->collective_executor = ctx->collective_executor();
+  options->step_container = ctx->step_container();
+  options->stats_collector = ctx->stats_collector();
+  options->runner = ctx->runner();
+  options->run_all_kernels_inline = ctx->run_all_kernels_inline();
+}
+
+}  // namespace
+
 FunctionLibraryRuntime::Options RunOptions(OpKernelContext* ctx) {
   FunctionLibraryRuntime::Options options(ctx->step_id());
   options.rendezvous = ctx->rendezvous();
-  options.cancellation_manager = ctx->cancellation_manager();
-  options.collective_executor = ctx->collective_executor();
-  options.step_container = ctx->step_container();
-  options.stats_collector = ctx->stats_collector();
-  options.runner = ctx->runner();
-  options.run_all_kernels_inline = ctx->run_all_kernels_inline();
+  Inherit(ctx, &options);
+  return options;
+}
+
+FunctionLibraryRuntime::Options OwnStepOptions(OpKernelContext* ctx) {
+  // With a number that no other step has. TensorFlow makes a rendezvous for it.
+  FunctionLibraryRuntime::Options options;
+  Inherit(ctx, &options);
   return options;
 }
 

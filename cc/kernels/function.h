@@ -14,6 +14,8 @@ namespace tf_ti {
 
 // Options of a call that is part of the kernel's step.
 tensorflow::FunctionLibraryRuntime::Options RunOptions(tensorflow::OpKernelContext* ctx);
+// Options of a call that is a step of its own, within which several processes can exchange tensors.
+tensorflow::FunctionLibraryRuntime::Options OwnStepOptions(tensorflow::OpKernelContext* ctx);
 
 // A function of floats, int64s and bools. These lie on the kernel's device, as the results do.
 // Operations that the device has no kernel for run on other devices.

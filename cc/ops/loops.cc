@@ -247,6 +247,14 @@ REGISTER_OP("TfTi>StatelessTensorIterator")
     .SetShapeFn(ShapeFunction(TensorIteratorShape))
     .Doc(kDoc);
 
+// The same op where its resources lie on several devices. It is put in a graph when that is placed,
+// and is in none that is saved: see cc/kernels/loops/placement.cc.
+REGISTER_OP("TfTi>MultiDeviceTensorIterator")
+    .TF_TI_LOOP_ATTRS()
+    .SetIsStateful()
+    .SetShapeFn(ShapeFunction(TensorIteratorShape))
+    .Doc(kDoc);
+
 // The ops of histories. Their names say Sequence, as does the mode above: saved models have these
 // names.
 REGISTER_OP("TfTi>SequenceSplit")

@@ -55,6 +55,29 @@ class Trained:
             tf_ti.adam_update(shard, m, v, gradient, 0.03, number)
         return loss
 
+    @tf.function
+    def loop(self, lines):
+        """Looks rows up in each iteration of a loop, and updates them in those of another.
+
+        Returns the loops' sums, and the gradient of the first one.
+        """
+        shards = [shard for shard, *_ in self.parts()]
+
+        def look_up(total, ids):
+            return total + tf.reduce_sum(tf.sin(tf_ti.embedding_bag(self.table, ids))), None
+
+        def update(total, ids):
+            for shard in shards:
+                shard.assign(0.5 * shard)
+            return look_up(total, ids)
+
+        with tf.GradientTape() as tape:
+            first, _ = tf_ti.scan(look_up, tf.constant(0.0, tf.float64), lines)
+        gradient = tf.concat(list(map(tf.convert_to_tensor, tape.gradient(first, shards))), 0)
+        with tf.control_dependencies([gradient]):
+            second, _ = tf_ti.scan(update, tf.constant(0.0, tf.float64), lines)
+        return first, gradient, second
+
 
 def whole(variable):
     return tf.concat([part.numpy() for part in getattr(variable, "variables", [variable])], 0)
@@ -95,6 +118,13 @@ def main():
             scheduled = coordinator.schedule(there.step, args=(ids, number))
             coordinator.join()
             found["losses"].append([float(here.step(ids, number)), float(scheduled.fetch())])
+        lines = tf.constant(LINES)
+        scheduled = coordinator.schedule(there.loop, args=(lines,))
+        coordinator.join()
+        found["loops"] = [
+            [np.asarray(each).tolist() for each in results]
+            for results in (here.loop(lines), scheduled.fetch())
+        ]
         found["here"] = {k: whole(v).numpy().tolist() for k, v in vars(here).items()}
         found["there"] = {k: whole(v).numpy().tolist() for k, v in vars(there).items()}
         ids = tf.constant([[0, 1]])

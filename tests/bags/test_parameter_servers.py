@@ -43,6 +43,7 @@ def run_program(servers, folder):
 def test_training_on_servers(tmp_path):
     found, placed = run_program(2, tmp_path)
     check_that_training_is_that_of_one_process(found)
+    check_that_loops_are_those_of_one_process(found["loops"])
     check_that_work_is_where_the_rows_are(placed)
     check_that_bad_calls_are_refused(found["errors"])
 
@@ -62,6 +63,12 @@ def check_that_training_is_that_of_one_process(found):
     assert found["here"].keys() == found["there"].keys() >= {"table", "m", "v", "accumulator"}
     for name, expected in found["here"].items():
         np.testing.assert_allclose(found["there"][name], expected, rtol=1e-9, atol=1e-12)
+
+
+def check_that_loops_are_those_of_one_process(loops):
+    """Whose bodies look rows up, and update them, on both servers."""
+    for here, there in zip(*loops, strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-9, atol=1e-12)
 
 
 def check_that_work_is_where_the_rows_are(placed):

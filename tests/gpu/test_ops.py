@@ -306,6 +306,62 @@ def test_what_asks_for_the_cpu_in_the_body_runs_there(run):
 
 
 @pytest.mark.needs_gpu
+def test_a_body_uses_resources_of_the_gpu_and_of_the_host(run):
+    with tf.device("GPU:0"):
+        total, count = tf.Variable(1.0), tf.Variable(0)  # TensorFlow keeps an int32 on the host
+    with tf.device("CPU:0"):
+        scale, numbers = tf.Variable(2.0), iter(tf.data.Dataset.range(100))
+
+    def branch(carry):
+        return tf.cond(count > 2, lambda: carry * scale, lambda: carry + total)
+
+    def body(carry, _):
+        count.assign_add(1)
+        total.assign(total + scale)
+        return branch(carry) + tf.cast(next(numbers), tf.float32), None
+
+    body = tf.autograph.experimental.do_not_convert(body)
+    found = run("GPU:0", lambda c: tf_ti.scan(body, c, length=4)[0], np.float32(0))
+    # Sums of 3 and 5, and then twice as much and twice again; with 0, 1, 2 and 3.
+    assert found == (((3 + 0) + 5 + 1) * 2 + 2) * 2 + 3
+    assert (total.numpy(), count.numpy()) == (1 + 4 * 2, 4)
+
+
+@pytest.mark.needs_gpu
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_gradients_of_a_body_that_reads_variables_of_the_gpu_and_of_the_host(mode):
+    with tf.device("GPU:0"):
+        weight, count = tf.Variable(1.5), tf.Variable(2)
+    with tf.device("CPU:0"):
+        bias = tf.Variable(0.25)
+
+    def body(carry, x):
+        def taken():
+            return tf.sin(carry * weight) + x * tf.cast(count, tf.float32)
+
+        return tf.cond(x > 0.0, taken, lambda: carry * bias), None
+
+    body = tf.autograph.experimental.do_not_convert(body)
+
+    def gradients(way):
+        c = tf.constant(0.5)
+        with tf.GradientTape() as tape:
+            tape.watch(c)
+            y = way(c, tf.constant([1.0, -1.0, 2.0]))
+        return [y, *tape.gradient(y, [c, weight, bias])]
+
+    def call():
+        return gradients(lambda c, x: tf_ti.scan(body, c, x)[0])
+
+    found = (tf.function(call) if mode == "graph" else call)()
+    with tf.device("CPU:0"):
+        expected = gradients(
+            lambda c, x: functools.reduce(lambda c, k: body(c, x[k])[0], range(3), c)
+        )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.needs_gpu
 @pytest.mark.parametrize("seed", [0], indirect=True)
 def test_conditionals_in_the_body_are_the_cpus(run, rng):
     def body(carry, x):

@@ -8,12 +8,14 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_set.h"
 #include "cc/kernels/gpu.h"
+#include "cc/kernels/loops/placement.h"
 #include "cc/status.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/common_runtime/function_body.h"
 #include "tensorflow/core/common_runtime/memory_types.h"
 #include "tensorflow/core/framework/memory_types.h"
+#include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
@@ -25,10 +27,6 @@ using tensorflow::Node;
 using tensorflow::OpKernel;
 
 namespace {
-
-bool IsLoop(const std::string& op) {
-  return op == "TfTi>TensorIterator" || op == "TfTi>StatelessTensorIterator";
-}
 
 // Asynchronous kernels that finish on the calling thread if the functions they run do.
 bool RunsFunctionsInline(const std::string& op) {
@@ -232,9 +230,31 @@ bool StaysOnHost(FunctionLibraryRuntime* lib, const Node* result) {
          !HasKernel(lib, *node);
 }
 
+// The devices of the resources that the loop gets for the parameters of its body or condition, by
+// parameter; "" for parameters of other types.
+std::vector<std::string> ResourceDevices(tensorflow::OpKernelContext* ctx,
+                                         const std::vector<int>& inputs) {
+  std::vector<std::string> devices;
+  for (const int input : inputs) {
+    const tensorflow::Tensor& tensor = ctx->input(input);
+    const bool is_resource = tensor.dtype() == tensorflow::DT_RESOURCE && tensor.NumElements() > 0;
+    devices.push_back(is_resource ? tensor.flat<tensorflow::ResourceHandle>()(0).device() : "");
+  }
+  return devices;
+}
+
+// Returns true if a name is that of a device in the same process.
+bool IsInProcess(const tensorflow::Device& device, const std::string& name) {
+  using tensorflow::DeviceNameUtils;
+  DeviceNameUtils::ParsedName other;
+  return DeviceNameUtils::ParseFullName(name, &other) &&
+         DeviceNameUtils::IsSameAddressSpace(device.parsed_name(), other);
+}
+
 // Sets the options of a function that runs on several devices. Its parameters and results lie where
-// those of any body do.
+// those of any body do. Resources stay on their devices.
 absl::Status SetMultiDevice(FunctionLibraryRuntime* lib, const Body& body,
+                            const std::vector<std::string>& resource_devices,
                             FunctionLibraryRuntime::InstantiateOptions* options) {
   tensorflow::Device* host = lib->device();
   if (!IsCpu(lib)) TF_RETURN_IF_ERROR(lib->device_mgr()->LookupDevice("CPU:0", &host));
@@ -248,6 +268,9 @@ absl::Status SetMultiDevice(FunctionLibraryRuntime* lib, const Body& body,
   };
   for (tensorflow::DataType dtype : body.parameter_types) {
     options->input_devices.push_back(device_of(dtype));
+  }
+  for (size_t p = 0; p < std::min(resource_devices.size(), options->input_devices.size()); ++p) {
+    if (!resource_devices[p].empty()) options->input_devices[p] = resource_devices[p];
   }
   for (size_t i = 0; i < body.result_types.size(); ++i) {
     options->output_devices.push_back(body.stays_on_host[i] ? host->name()
@@ -273,10 +296,10 @@ absl::Status FindTraits(FunctionLibraryRuntime* lib, const tensorflow::NameAttrL
 }
 
 absl::Status Instantiate(FunctionLibraryRuntime* lib, const tensorflow::NameAttrList& function,
-                         Body* body) {
+                         const std::vector<std::string>& resource_devices, Body* body) {
   FunctionLibraryRuntime::InstantiateOptions options;
   if (body->multi_device) {
-    TF_RETURN_IF_ERROR(SetMultiDevice(lib, *body, &options));
+    TF_RETURN_IF_ERROR(SetMultiDevice(lib, *body, resource_devices, &options));
   } else if (body->synchronous) {
     // Our executor runs the CPU's kernels only.
     options.executor_type = IsCpu(lib) ? kLoopExecutor : "SINGLE_THREADED_EXECUTOR";
@@ -293,6 +316,8 @@ BodyCache::~BodyCache() {
 }
 
 bool BodyCache::IsSynchronous(FunctionLibraryRuntime* lib) {
+  // The devices of resources are known when the kernel gets them.
+  if (!resource_inputs_.empty()) return false;
   BodyTraits traits;
   if (lib == nullptr || !FindTraits(lib, function_, &traits).ok()) return false;
   traits_ = std::move(traits);
@@ -320,12 +345,19 @@ absl::Status BodyCache::Get(tensorflow::OpKernelContext* ctx, const Body** body)
     } else {
       TF_RETURN_IF_ERROR(FindTraits(lib, function_, traits));
     }
+    const std::vector<std::string> devices = ResourceDevices(ctx, resource_inputs_);
+    for (const std::string& device : devices) {
+      if (device.empty() || device == lib->device()->name()) continue;
+      traits->multi_device = true;
+      traits->synchronous = false;
+      traits->cross_process |= !IsInProcess(*lib->device(), device);
+    }
     // A session keeps its stateful kernels for longer than its function libraries.
     made->is_ours = ctx->session_state() == nullptr;
     // A place first: the handle would be lost if there were no memory for one.
     const auto entry = bodies_.emplace(lib, nullptr).first;
-    const absl::Status status =
-        CatchOutOfMemory(function_.name(), [&] { return Instantiate(lib, function_, made.get()); });
+    const absl::Status status = CatchOutOfMemory(
+        function_.name(), [&] { return Instantiate(lib, function_, devices, made.get()); });
     if (!status.ok()) {
       bodies_.erase(entry);
       return status;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cc/kernels/loops/executor.h"
@@ -19,9 +20,10 @@ namespace tf_ti {
 struct BodyTraits {
   // True if nothing in the body waits for another thread, so it may run to its end on the caller's.
   bool synchronous = false;
-  // True if the device has no kernels for all of the body, or is not the one that is asked for.
-  // TensorFlow then runs parts of the body on others.
+  // True if the device has no kernels for all of the body, is not the one that is asked for, or is
+  // not that of all resources. TensorFlow then runs parts of the body on others.
   bool multi_device = false;
+  bool cross_process = false;  // whether another process has some of the resources
   tensorflow::DataTypeVector parameter_types;
   tensorflow::DataTypeVector result_types;
   // For each result: the parameter that it is, or -1; true for a variant of the host alone.
@@ -42,13 +44,19 @@ class BodyCache {
  public:
   ~BodyCache();
 
-  void Init(const tensorflow::NameAttrList& function) { function_ = function; }
+  // Parameter i gets its resource from the kernel's input resource_inputs[i]. Where there are none,
+  // all resources are on the kernel's device.
+  void Init(const tensorflow::NameAttrList& function, std::vector<int> resource_inputs) {
+    function_ = function;
+    resource_inputs_ = std::move(resource_inputs);
+  }
   // Looks at the function while the kernel is made. Returns true if it is synchronous.
   bool IsSynchronous(tensorflow::FunctionLibraryRuntime* lib);
   absl::Status Get(tensorflow::OpKernelContext* ctx, const Body** body);
 
  private:
   tensorflow::NameAttrList function_;
+  std::vector<int> resource_inputs_;
   std::optional<BodyTraits> traits_;  // where they were looked at
   std::shared_mutex mu_;              // guards bodies_
   std::unordered_map<tensorflow::FunctionLibraryRuntime*, std::unique_ptr<Body>> bodies_;

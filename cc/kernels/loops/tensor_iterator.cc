@@ -2,12 +2,14 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "cc/kernels/function.h"
 #include "cc/kernels/gpu.h"
 #include "cc/kernels/kernel.h"
 #include "cc/kernels/loops/loop_run.h"
+#include "cc/kernels/loops/placement.h"
 #include "cc/status.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/log_memory.h"
@@ -130,7 +132,8 @@ class AsyncRun {
     BodyFrame* frame = run_.frame();
     if (function.multi_device) {
       frame->results.clear();  // TensorFlow appends to them
-      lib->Run(options_, function.handle, frame->parameters, &frame->results, std::move(done));
+      lib->Run(function.cross_process ? OwnStepOptions(ctx_) : options_, function.handle,
+               frame->parameters, &frame->results, std::move(done));
     } else {
       lib->Run(options_, function.handle, frame, std::move(done));
     }
@@ -167,10 +170,16 @@ class Loop {
     TF_RETURN_IF_ERROR(spec_.Init(Attributes(ctx)));
     tensorflow::NameAttrList function;
     TF_RETURN_IF_ERROR(ctx->GetAttr("body", &function));
-    body_.Init(function);
+    std::vector<int> inputs, condition_inputs;
+    if (ctx->def().op() == kMultiDeviceLoop) {
+      inputs.resize(spec_.inputs.size());
+      std::iota(inputs.begin(), inputs.end(), 0);
+      condition_inputs = spec_.condition_inputs;
+    }
+    body_.Init(function, std::move(inputs));
     std::vector<tensorflow::NameAttrList> condition;
     TF_RETURN_IF_ERROR(ctx->GetAttr("condition", &condition));
-    if (spec_.has_condition) condition_.Init(condition[0]);
+    if (spec_.has_condition) condition_.Init(condition[0], std::move(condition_inputs));
     return absl::OkStatus();
   }
 
@@ -254,7 +263,8 @@ OpKernel* MakeLoopOp(OpKernelConstruction* ctx) {
 }
 
 [[maybe_unused]] const bool registered = [] {
-  for (const char* const name : {"TfTi>TensorIterator", "TfTi>StatelessTensorIterator"}) {
+  for (const char* const name :
+       {"TfTi>TensorIterator", "TfTi>StatelessTensorIterator", kMultiDeviceLoop}) {
     using tensorflow::kernel_factory::OpKernelRegistrar;
     OpKernelRegistrar(tensorflow::KernelDefBuilder(name).Device(tensorflow::DEVICE_CPU).Build(),
                       "TensorIterator", MakeLoopOp);
