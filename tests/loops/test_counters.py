@@ -234,7 +234,7 @@ def test_a_counter_under_xla():
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-@pytest.mark.programs(False)
+@pytest.mark.programs(True, False)
 def test_slices_that_do_not_agree_are_named_as_without_a_counter():
     def call(xs, zs):
         def f(k, x):
@@ -247,6 +247,44 @@ def test_slices_that_do_not_agree_are_named_as_without_a_counter():
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"xs\[\d\]") as error:
         function(values(5, N), values(4, N))
     assert not re.search(r"\binit\b", str(error.value))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda count, values: count,
+        lambda count, values: values,
+        lambda count, values: (count, values),
+    ],
+)
+@pytest.mark.parametrize("gives", ["nothing", "the counter", "rows"])
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.pairwise
+def test_slices_that_do_not_agree_are_named_whatever_is_read(jit, gives, output):
+    if jit and _library.XLA_PROBLEM is not None:
+        pytest.skip(str(_library.XLA_PROBLEM))
+
+    def f(k, x):
+        return k + 1, {"nothing": None, "the counter": k, "rows": tf.sin(x[0])}[gives]
+
+    def call(xs, zs):
+        count, values = tf_ti.scan(f, 0, (xs, zs))
+        return count if gives == "nothing" else output(count, values)
+
+    unknown = [tf.TensorSpec([None, N]), tf.TensorSpec([None, N])]
+    function = tf.function(call, input_signature=unknown, jit_compile=jit)
+    message = r"xs\[0\] gives 5 iterations, but xs\[1\] gives 4"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        function(values(5, N), values(4, N))
+
+
+def test_a_limit_that_slices_disagree_with_is_named_and_no_counter():
+    def call(xs):
+        return tf_ti.scan(lambda k, x: (k + 1, x * tf.cast(k, tf.float32)), 0, xs, length=3)
+
+    function = tf.function(call, input_signature=[tf.TensorSpec([None, N])])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="length gives 3 iterations"):
+        function(values(5, N))
 
 
 @pytest.mark.needs_checked_ids

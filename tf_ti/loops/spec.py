@@ -26,11 +26,9 @@ class Input:
     """The way a parameter of the body gets its value.
 
     Attributes:
-        label: the name that errors give it.
+        label: the name that errors give it. Sliced inputs of one label have as many pieces.
         shape: the parameter's static shape.
         mode, axis, start, end, stride, part_size: as the op's attributes of these names.
-        counted_as: the label of an input of which there are as many pieces, or "". The op does not
-            say it.
     """
 
     label: str
@@ -41,7 +39,6 @@ class Input:
     end: int = -1
     stride: int = 1
     part_size: int = 1
-    counted_as: str = ""
 
     @property
     def is_counted(self) -> bool:

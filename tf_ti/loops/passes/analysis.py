@@ -84,7 +84,7 @@ class Counts:
         labelled = {spec.inputs[i].label: i for i in reversed(counted)}
         for i in counted:
             is_known = i in found and count is not None and found[i] >= count
-            agreement[i] = "known" if is_known else labelled.get(spec.inputs[i].counted_as, i)
+            agreement[i] = "known" if is_known else labelled[spec.inputs[i].label]
         is_known = all(key == "known" for key in agreement.values())
         is_known = is_known and (limit is None or static is not None)
         return cls(

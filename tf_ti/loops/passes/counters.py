@@ -7,6 +7,7 @@ Only a loop that has tensors of as many elements gets another one: others may go
 """
 
 import dataclasses
+from collections.abc import Collection
 
 import tensorflow as tf
 
@@ -33,7 +34,18 @@ def split(loop: TracedLoop) -> Step | None:
         if by is not None:
             found[edge] = by
     steps = _steps(loop) if found else None
-    return None if steps is None else _with_slices(loop, found, *steps)
+    if steps is None:
+        return None
+    counts = Counts.of(loop)
+    if not (counts.may_leave or _outputs_without(loop, found) or loop.body.control_outputs):
+        return None  # Only the loop compares the numbers of iterations.
+    return _with_slices(loop, found, *steps, counts)
+
+
+def _outputs_without(loop: TracedLoop, counters: Collection[tuple[int, int]]) -> list[_spec.Output]:
+    """The outputs of a loop without the last values of its counters."""
+    counting = {result for result, _ in counters}
+    return [o for o in loop.spec.outputs if not (o.mode == "last" and o.source in counting)]
 
 
 def _added(loop: TracedLoop, result: int, parameter: int) -> int | None:
@@ -52,14 +64,14 @@ def _added(loop: TracedLoop, result: int, parameter: int) -> int | None:
 
 
 def _steps(loop: TracedLoop) -> tuple[int | tf.Tensor, str] | None:
-    """The number of iterations, and the label of the input that has it, or "".
+    """The number of iterations, and the label of the input, or the limit, that tells it.
 
     None if it is not known before the loop runs, or to XLA.
     """
     limit = loop.num_iterations
     static = _tf.static_value(limit) if isinstance(limit, tf.Tensor) else limit
     if static is not None:
-        return (max(int(static), 0), "") if static <= _MOST_STEPS else None
+        return (max(int(static), 0), loop.spec.limit_label) if static <= _MOST_STEPS else None
     for given, tensor in zip(loop.spec.inputs, loop.tensors):
         if given.is_sliced and given.mode != "iterator" and tensor.shape.rank:
             extent = tensor.shape[given.axis]
@@ -74,27 +86,26 @@ def _with_slices(
     loop: TracedLoop,
     counters: dict[tuple[int, int], int],
     steps: int | tf.Tensor,
-    counted_as: str,
+    told_by: str,
+    counts: Counts,
 ) -> Step:
-    spec, graph = loop.spec, loop.body
-    order = Counts.of(loop).order
+    spec, graph, order = loop.spec, loop.body, counts.order
     start, end = (0, -1) if order > 0 else (-1, 0)
     inputs, tensors, last, operations = list(spec.inputs), list(loop.tensors), {}, []
     for (result, parameter), by in counters.items():
-        label, initial = inputs[parameter].label, tensors[parameter]
+        initial = tensors[parameter]
         with tf.name_scope("before_loop"):
             added = by * tf.range(steps, dtype=tf.int64)
             values = initial + tf.cast(added if order > 0 else added[::-1], initial.dtype)
             total = tf.cast(by * tf.cast(steps, tf.int64), initial.dtype)
-            last[result] = initial + total
+            last[result] = initial, total
         shape = inputs[parameter].shape
-        inputs[parameter] = _spec.Input(
-            label, shape, "index", 0, start, end, order, counted_as=counted_as
-        )
+        # An error of lengths names what tells the number, and no state.
+        inputs[parameter] = _spec.Input(told_by, shape, "index", 0, start, end, order)
         tensors[parameter] = values
         operations.append(Mention.of(without_identity(graph.outputs[result]).op))
     edges = [edge for edge in spec.back_edges if edge not in counters]
-    left = [o for o in spec.outputs if not (o.mode == "last" and o.source in last)]
+    left = _outputs_without(loop, counters)
     used = {result for result, _ in edges} | {o.source for o in left}
     kept = [r for r in range(len(graph.outputs)) if r in used or r not in last]
     place = {r: k for k, r in enumerate(kept)}
@@ -117,9 +128,11 @@ def _with_slices(
 
     def finish(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
         own, its = iter(outputs), set(left)
-        return [next(own) if o in its else last[o.source] for o in spec.outputs]
+        # Where numbers of iterations may disagree, no last value is there without the loop's error.
+        with tf.control_dependencies([] if counts.may_leave else outputs):
+            return [next(own) if o in its else tf.add(*last[o.source]) for o in spec.outputs]
 
     where = "before it, for all iterations"
-    text = f"computed {where}: {', '.join(inputs[p].label for _, p in counters)}, which counts"
+    text = f"computed {where}: {', '.join(spec.inputs[p].label for _, p in counters)}, which counts"
     note = Note("counters", text, True, tuple(operations), len(operations), place=where)
     return Step(made if left or graph.control_outputs else None, finish, (note,))

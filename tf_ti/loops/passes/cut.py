@@ -222,7 +222,8 @@ class _Separation:
         kept = self._cut.read | core
         crossing = [t for t in self._cut.crossing.values() if analysis.is_stacked(t)]
         present = {analysis.origins[t.op] for t in crossing} | kept.intersection(counts.counted)
-        kept |= {i for i in counts.counted if counts.agreement[i] == i and i not in present}
+        compared = {counts.agreement[i] for i in present}
+        kept |= {i for i in counts.counted if counts.agreement[i] == i and i not in compared}
         if counts.counted and not present:
             kept |= {counts.counted[0]}
         return sorted(kept)
