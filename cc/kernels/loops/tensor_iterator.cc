@@ -91,7 +91,7 @@ class AsyncRun {
   }
 
  private:
-  enum Progress { kRunning, kReturned, kCompleted };
+  enum Progress { kRunning, kReturned, kThrown, kCompleted };
 
   // The thread that completes an iteration goes on with the loop: no caller of it would catch.
   template <typename Function>
@@ -114,14 +114,23 @@ class AsyncRun {
       const absl::Status status = Catch([this] { return Enter(); });
       if (!status.ok()) return Finish(status);
       progress_ = kRunning;
-      Run([this](const absl::Status& status) {
-        status_ = status;
-        if (progress_.exchange(kCompleted) != kReturned) return;
-        const ActiveGpu active(ctx_);
-        if (Complete()) Iterate();
+      const absl::Status started = Catch([this] {
+        Run([this](const absl::Status& status) {
+          status_ = status;
+          if (progress_.exchange(kCompleted) != kReturned) return;
+          const ActiveGpu active(ctx_);
+          if (Complete()) Iterate();
+        });
+        return absl::OkStatus();
       });
-      if (progress_.exchange(kReturned) != kCompleted) return;
-      if (!Complete()) return;
+      if (progress_.exchange(started.ok() ? kReturned : kThrown) == kCompleted) {
+        if (!Complete()) return;
+        continue;
+      }
+      if (started.ok()) return;
+      // TensorFlow may have kept the callback, so this object stays.
+      ctx_->SetStatus(Catch([&] { return run_.AtIteration(started); }));
+      return done_();
     }
     Finish(Catch([this] { return run_.Finish(); }));
   }
