@@ -1197,6 +1197,40 @@ def test_effects_keep_their_order():
     np.testing.assert_allclose(log, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "failing",
+    [
+        lambda x, table: 12 // x,
+        lambda x, table: tf.math.floormod(12, x),
+        lambda x, table: tf.gather(table, x - 1),
+        lambda x, table: tf.gather(table, x - 1) * 2.0,
+        lambda x, table: tf.identity(12 // x),
+        lambda x, table: tf.group(12 // x),
+        lambda x, table: tf.group(tf.group(12 // x), tf.gather(table, x - 1)),
+    ],
+)
+@pytest.mark.parametrize("fuse", [Fuse.NOTHING, Fuse.PROGRAMS, Fuse.WHOLE])
+@pytest.mark.parametrize("through", ["a constant", "the operation"])
+@pytest.mark.needs_checked_ids
+def test_an_operation_that_fails_keeps_effects_after_it_from_happening(failing, fuse, through):
+    count, table = tf.Variable(0.0), tf.constant([1.0, 2.0, 3.0])
+    one = tf.constant(1.0)
+
+    @tf.function
+    def run(xs):
+        def f(c, x):
+            with tf.control_dependencies([failing(x, table)]):
+                count.assign_add(1.0 if through == "a constant" else one)
+            return c + 1.0, None
+
+        return tf_ti.scan(f, 0.0, xs, fuse=fuse)
+
+    for calls in 1, 2:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="iteration 2"):
+            run(tf.constant([1, 2, 0, 3]))
+        assert count.numpy() == 2 * calls
+
+
 def test_threads_run_one_loop_at_once():
     @tf.function(input_signature=[tf.TensorSpec([None, None])])
     def run(xs):

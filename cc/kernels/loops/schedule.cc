@@ -1,6 +1,7 @@
 #include "cc/kernels/loops/schedule.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "cc/kernels/loops/packed_product.h"
@@ -32,7 +33,12 @@ class ScheduleBuilder {
     tensorflow::GetReversePostOrder(graph, &order, tensorflow::NodeComparatorName());
     std::vector<const Node*> results;
     for (const Node* node : order) {
-      if (!node->IsOp() || node->type_string() == "NoOp") continue;
+      if (!node->IsOp()) continue;
+      for (const tensorflow::Edge* edge : node->in_edges()) {
+        const std::set<int>& done = done_by_[edge->src()->id()];
+        done_by_[node->id()].insert(done.begin(), done.end());
+      }
+      if (node->type_string() == "NoOp") continue;
       if (node->IsArg()) {
         TF_RETURN_IF_ERROR(AddParameter(*node));
       } else if (node->IsRetval()) {
@@ -136,6 +142,9 @@ class ScheduleBuilder {
         }
       }
     }
+    std::set<int>& done_by = done_by_[node.id()];
+    step.after.assign(done_by.begin(), done_by.end());
+    done_by = {static_cast<int>(schedule_->steps.size())};
     schedule_->steps.push_back(std::move(step));
     return absl::OkStatus();
   }
@@ -154,6 +163,7 @@ class ScheduleBuilder {
   const LocalExecutorParams& params_;
   Schedule* const schedule_;
   std::unordered_map<int, std::vector<Source>> sources_;  // of a node's outputs, by node id
+  std::unordered_map<int, std::set<int>> done_by_;  // the last steps that end a node, by its id
 };
 
 }  // namespace

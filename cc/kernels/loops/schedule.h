@@ -45,8 +45,9 @@ struct Step {
   bool transpose_right = false;
   int num_inputs;
   int num_outputs;
-  int first_input;  // in Schedule::inputs
-  int first_value;  // its outputs, in Schedule::values
+  int first_input;         // in Schedule::inputs
+  int first_value;         // its outputs, in Schedule::values
+  std::vector<int> after;  // the steps that it follows, by its inputs and control edges
   std::vector<tensorflow::AllocatorAttributes> output_attributes;
   std::unique_ptr<bool[]> required;  // null if all outputs are
   Releases releases;

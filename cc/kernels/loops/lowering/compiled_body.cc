@@ -96,21 +96,19 @@ class BodyCompiler {
   }
 
   absl::Status Compile() {
-    // The next region, whose steps wait for a kernel that needs them.
+    // The next region, whose steps wait for a kernel that follows them: it reads what they make,
+    // or must have no effect where they fail.
     std::vector<int> waiting;
-    std::vector<bool> waits(schedule_.values.size(), false);
+    std::vector<bool> waits(schedule_.steps.size(), false);
     for (size_t s = 0; s < schedule_.steps.size(); ++s) {
       const Step& step = schedule_.steps[s];
       if (is_done_[s]) continue;
       if (MayBeLowered(step.kernel->def())) {
         waiting.push_back(static_cast<int>(s));
-        for (int i = 0; i < step.num_outputs; ++i) waits[step.first_value + i] = true;
+        waits[s] = true;
         continue;
       }
-      const std::vector<Source> inputs = schedule_.InputsOf(step);
-      if (std::any_of(inputs.begin(), inputs.end(), [&](const Source& source) {
-            return source.kind == Source::kValue && waits[source.index];
-          })) {
+      if (std::any_of(step.after.begin(), step.after.end(), [&](int s) { return waits[s]; })) {
         TF_RETURN_IF_ERROR(AddRegion(waiting));
         waiting.clear();
         waits.assign(waits.size(), false);
