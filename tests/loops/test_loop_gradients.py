@@ -1362,6 +1362,9 @@ def step_of_branches(rng, dtype):
         lambda c, x: matrix[1] * c,
         lambda c, x: c * tf.cast(count, dtype) * 0.3,
         lambda c, x: c * 0.9,
+        lambda c, x: c * tf.gather(matrix, count),
+        lambda c, x: tf.gather(tf.gather(matrix, [1, 0, count]), 1) + c * scalar,
+        lambda c, x: tf.reduce_sum(tf.gather(tensor, [0, 0], axis=2)) * c + vector,
     ]
 
     def add_branches(depth):
@@ -1420,6 +1423,58 @@ def test_gradients_of_branches_that_read_variables(seed, rng):
     expected = gradients_of(by_hand)
     for actual in tf.function(lambda: [gradients_of(run) for run in ways])():
         close(actual, expected, 1e-5 if dtype == tf.float32 else 1e-10)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda table, c, i: tf.cond(i > 0, lambda: tf.gather(table, i), lambda: c * 1.5),
+        lambda table, c, i: tf.cond(
+            i > 0,
+            lambda: tf.reduce_sum(tf.gather(table, [i, 0, i]), 0),
+            lambda: c * tf.gather(table, 1),
+        ),
+        lambda table, c, i: tf.switch_case(
+            i,
+            [
+                lambda: tf.gather(table, i) * c,
+                lambda: c * table[0],
+                lambda: tf.reduce_sum(tf.gather(table, [[i], [0]]), [0, 1]),
+            ],
+        ),
+        lambda table, c, i: tf.cond(
+            i > 0,
+            lambda: tf.cond(i > 1, lambda: tf.gather(table, i), lambda: tf.sin(c)),
+            lambda: c * 1.5,
+        ),
+        lambda table, c, i: (
+            tf.gather(table, i) + tf.cond(i > 0, lambda: tf.gather(table, [i, 0])[0], lambda: c)
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_variable", [True, False])
+def test_gradients_of_rows_that_branches_look_up(step, is_variable):
+    table = np.random.default_rng(0).normal(size=(3, 2))
+    table = (tf.Variable if is_variable else tf.constant)(table)
+    start, ids = tf.constant([0.7, 0.1], tf.float64), tf.constant([0, 2, 1, 2, 0])
+
+    def by_hand(start, table):
+        c = start
+        for i in tf.unstack(ids):
+            c = step(table, c, i)
+        return c
+
+    def by_scan(start, table):
+        return tf_ti.scan(lambda c, i: (step(table, c, i), None), start, ids)[0]
+
+    def gradients_of(run):
+        with tf.GradientTape() as tape:
+            tape.watch([start, table])
+            y = tf.reduce_sum(run(start, table) ** 2)
+        grads = tape.gradient(y, [start, table], unconnected_gradients="zero")
+        return [tf.convert_to_tensor(grad) for grad in grads]
+
+    close(tf.function(lambda: gradients_of(by_scan))(), gradients_of(by_hand), 1e-10)
 
 
 @pytest.mark.parametrize("every", [None, 2])

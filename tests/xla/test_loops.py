@@ -141,7 +141,12 @@ again(
     "rotated_recurrences_have_rotated_gradients",
     "one_tensor_that_feeds_many_layers_gathers_their_gradients",
 )
-again("loop_gradients", "everything_compiled", "gradients_of_branches_that_read_variables")
+again(
+    "loop_gradients",
+    "everything_compiled",
+    "gradients_of_branches_that_read_variables",
+    "gradients_of_rows_that_branches_look_up",
+)
 
 
 @pytest.mark.usefixtures("gradients_compiled")

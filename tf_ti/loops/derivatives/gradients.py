@@ -429,6 +429,12 @@ class _Reverse:
         spec = self.spec.inputs[i]
         tensor = self.forward.tensors[i]
         label = f"the gradient of {spec.label}"
+        is_open = isinstance(grad, tf.IndexedSlices) and grad.values.shape[0] is None
+        if is_open and _tf.expects_xla():
+            # Each branch gives its own number of rows, and XLA must know that of an iteration.
+            with self.graph.as_default():
+                rows = _shape_of(self.graph.inputs[i])[0]
+                grad = tf.math.unsorted_segment_sum(grad.values, grad.indices, rows)
         if spec.mode == "value" and i not in self.states and isinstance(grad, tf.IndexedSlices):
             values = self._add_output(grad.values, "concat", label)
             indices = self._add_output(grad.indices, "concat", label)
