@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 MOST_SPILLED = 64
 MOST_SPILLED_OF_LARGE_BLOCKS = 192
 _ENTRY = re.compile(
-    r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<architecture>\d+)'"
+    r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<architecture>\d+)[af]?'"
     r".*?(?P<stored>\d+) bytes spill stores, (?P<loaded>\d+) bytes spill loads"
     r".*?Used (?P<registers>\d+) registers",
     re.DOTALL,

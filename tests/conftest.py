@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import select
 import signal
 import subprocess
@@ -33,6 +34,10 @@ _ON_CPU = (
     "needs_cpu_kernels",
     "needs_native_sequences",
     "needs_programs",
+)
+
+_MISSING = re.compile(
+    "compiler for platform PLUGIN|Cannot assign a device for operation (?!TfTi)[^:]+"
 )
 
 faulthandler.enable()
@@ -160,10 +165,18 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call():
-    """Skips tests that compile operations of tf_ti, where there are none for XLA."""
+    """Skips tests that compile operations of tf_ti, where there are none for XLA.
+
+    On the GPU of gpu/plugin, tests of what it has not are skipped too: of XLA, and of those kernels
+    of TensorFlow that must be where a variable is.
+    """
     try:
         return (yield)
-    except (tf.errors.InvalidArgumentError, AssertionError) as error:  # or of another's match
+    # An assertion of another error's text holds this one.
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, AssertionError) as error:
+        missing = _MISSING.search(str(error)) if "TF_TI_GPU_PLUGIN" in os.environ else None
+        if missing:
+            pytest.skip(f"not on this GPU: {missing[0]}")
         from tf_ti._library import XLA_PROBLEM  # the first test to import tf_ti may tell of it
 
         words = ("Detected unsupported operations", "TfTi>")

@@ -28,7 +28,7 @@ def on_host() -> contextlib.AbstractContextManager[Any]:
     A constant of int64 or float64 would otherwise lie on the GPU: each call would copy it back, for
     which the op waits until the GPU has done all its work.
     """
-    return tf.device("CPU:0")
+    return tf.device("CPU:0") if _tf.may_ask_for_host() else contextlib.nullcontext()
 
 
 def host_number(value: Any, dtype: tf.DType) -> tf.Tensor:

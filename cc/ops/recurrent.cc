@@ -18,17 +18,13 @@ absl::Status SequenceShape(InferenceContext* c) {
   CellSpec spec;
   SequenceShapes<PartialTensorShape> shapes;
   TF_RETURN_IF_ERROR(spec.Init(Attributes(c), is_gradient));
-  TF_RETURN_IF_ERROR(shapes.Init(spec, [c](int input, const char* name, PartialTensorShape* shape) {
-    *shape = UnlessEmpty(name, KnownShape(c, c->input(input)));
+  TF_RETURN_IF_ERROR(shapes.Init(spec, [c](int input, const char*, PartialTensorShape* shape) {
+    *shape = KnownShape(c, c->input(input));
     return absl::OkStatus();
   }));
   for (int i = 0; i < c->num_outputs(); ++i) {
-    const auto& known = shapes.outputs[i];
-    ShapeHandle output = c->UnknownShape();
-    // A loop, which only the runtime may choose, leaves saved tensors empty.
-    if (!known.is_saved) {
-      TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(known.shape, &output));
-    }
+    ShapeHandle output;
+    TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shapes.outputs[i].shape, &output));
     c->set_output(i, output);
   }
   return absl::OkStatus();

@@ -134,13 +134,13 @@ std::map<void*, Mapping> mappings;
 // True on a thread that runs kernels.
 thread_local bool runs_kernels = false;
 
-struct sigaction previous_action;
+struct sigaction previous_segv, previous_bus;
 
 // Reports the place, on a stack of its own: the fiber's may be used up. What the host touches is
 // left to whoever watched before, as the access is tried again.
 void OnBadAddress(int signal) {
   if (!runs_kernels) {
-    sigaction(signal, &previous_action, nullptr);
+    sigaction(signal, signal == SIGBUS ? &previous_bus : &previous_segv, nullptr);
     return;
   }
   constexpr char kText[] = "emulated GPU: memory outside of all arrays was touched\n";
@@ -157,8 +157,8 @@ void WatchAddresses() {
   struct sigaction action{};
   action.sa_handler = OnBadAddress;
   action.sa_flags = SA_ONSTACK;
-  sigaction(SIGBUS, &action, nullptr);
-  sigaction(SIGSEGV, &action, &previous_action);
+  sigaction(SIGBUS, &action, &previous_bus);
+  sigaction(SIGSEGV, &action, &previous_segv);
 }
 
 }  // namespace

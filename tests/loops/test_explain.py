@@ -557,6 +557,23 @@ def test_a_sequence_saves_activated_gates_and_cell_states(f, init, values):
     assert value_of(loop.recorded.size.formula, T, {}) == T * B * H * 4 * values
 
 
+def test_a_sequence_of_any_sizes_saves_what_these_say():
+    def cells(x, h, w, r):
+        return tf_ti.rnn_sequence(x, h, None, w, r, None)[0]
+
+    open_, empty = tf.TensorSpec([None, None, N]), tf.TensorSpec([0, T, N])
+    for x, h, names in (
+        (open_, [None, 1, None], ["shape(x)[0]", "shape(h)[1]"]),
+        (open_, [None, 1, H], ["shape(x)[0]"]),
+        (empty, [0, 1, H], []),
+    ):
+        specs = x, tf.TensorSpec(h), tf.TensorSpec([1, h[2], N]), tf.TensorSpec([1, h[2], h[2]])
+        (loop,) = tf_ti.explain(cells, *specs)
+        formula = loop.recorded.size.formula
+        assert all(name in formula for name in names) and formula.count("shape(") >= len(names)
+        assert names or loop.recorded.size.bytes == 0
+
+
 def test_without_states_nothing_is_recorded():
     (loop,) = tf_ti.explain(lambda xs: tf_ti.scan(lambda h, x: (h, tf.exp(x @ W)), (), xs), XS)
     assert loop.recorded is None and "records" not in str(loop)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_ti
 from tf_ti import _library, _tf
 from tf_ti._library import ops
 from tf_ti.recurrent import ops as recurrent_ops
@@ -330,3 +331,53 @@ def test_shapes_must_be_known_to_xla():
 
     with pytest.raises(tf.errors.UnimplementedError, match="x: XLA must know its shape"):
         run(tf.constant([True, False, True, True, False]))
+
+
+# Where TensorFlow gives a branch without the sequence what stands for its saved tensors
+
+
+CONDITIONALS = {
+    "cond": lambda x, call: tf.cond(x[0, 0, 0] > 0.0, lambda: call(x), lambda: tf.reduce_sum(x)),
+    "case": lambda x, call: tf.switch_case(
+        tf.cast(x[0, 0, 0] > 0.0, tf.int32), [lambda: tf.reduce_sum(x), lambda: call(x)]
+    ),
+    "scan": lambda x, call: tf_ti.scan(
+        lambda s, k: (tf.cond(k > 0, lambda: s + call(x * s), lambda: s * 2.0), None),
+        tf.constant(1.0),
+        tf.range(2),
+    )[0],
+}
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("conditional", CONDITIONALS)
+@pytest.mark.parametrize("way", ["native", "loop"])
+def test_gradients_of_sequences_in_conditionals(way, conditional, kind, request):
+    if way == "loop":
+        request.getfixturevalue("sequences_as_on_a_gpu")
+    rng = np.random.default_rng(5)
+
+    def numbers(*shape):
+        return tf.constant(rng.standard_normal(shape) / 2, tf.float32)
+
+    states = [numbers(BATCH, 1, HIDDEN) for _ in range(1 + (kind == "lstm"))]
+    columns = GATES[kind] * HIDDEN
+    weights = numbers(1, columns, INPUT), numbers(1, columns, HIDDEN), numbers(1, columns)
+
+    def call(x):
+        sequence = getattr(tf_ti, f"{kind}_sequence")
+        return tf.reduce_mean(sequence(x, *states, None, *weights)[0])
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = CONDITIONALS[conditional](x, call)
+        return tape.gradient(y, x)
+
+    x = numbers(BATCH, STEPS, INPUT)
+    for value in (1.0, -1.0):
+        given = tf.tensor_scatter_nd_update(x, [[0, 0, 0]], [value])
+        plain, compiled = (
+            tf.function(gradient, autograph=False, jit_compile=jit)(given) for jit in (False, True)
+        )
+        np.testing.assert_allclose(compiled, plain, 1e-5, 1e-5)

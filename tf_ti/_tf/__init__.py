@@ -25,6 +25,7 @@ from tf_ti._tf.devices import (
     expects_xla,
     has_gpu,
     is_usual_call,
+    may_ask_for_host,
     registered_kernels,
 )
 from tf_ti._tf.errors import (
@@ -193,6 +194,7 @@ __all__ = [
     "make_function",
     "make_pfor",
     "map_eager_array",
+    "may_ask_for_host",
     "mark_constant_inputs",
     "nest_items",
     "nest_like",

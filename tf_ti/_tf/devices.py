@@ -8,12 +8,30 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops import control_flow_util
 
+from tf_ti._tf import graphs
+
 
 def current_device() -> str:
     """The device that a `with tf.device` around the call asks for, or ""."""
     if tf.executing_eagerly():
         return context.context().device_name or ""
     return tf.no_op().device
+
+
+def may_ask_for_host() -> bool:
+    """Returns true if an operation may ask for the CPU, whatever those around it do.
+
+    Within a colocation it would take the others to the CPU. In the body of a loop it would make the
+    runtime run each iteration in parts, one a device.
+    """
+    if tf.executing_eagerly():
+        return True
+    graph = tf.compat.v1.get_default_graph()
+    if graph._colocation_stack.peek_objs():
+        return False
+    while graph is not None and not isinstance(graph, graphs.FuncGraph):
+        graph = getattr(graph, "outer_graph", None)
+    return graph is None
 
 
 def _device_of_call() -> str:

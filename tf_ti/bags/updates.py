@@ -419,7 +419,8 @@ def _number(label: str, value: Any, below: float = float("inf")) -> tf.Tensor:
     value = _arguments.to_tensor(label, value)
     if not value.dtype.is_floating:
         raise TypeError(f"{label} must be a number, got {value.dtype.name}")
-    return _arguments.host_number(_scalar(label, value), tf.float64)
+    with _arguments.on_host():
+        return tf.cast(_scalar(label, value), tf.float64)  # a v1 session may feed it
 
 
 def _step(step: Any) -> tf.Tensor:

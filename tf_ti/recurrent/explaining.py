@@ -1,5 +1,7 @@
 """Accounts of recurrent sequences, for `tf_ti.explain`."""
 
+import math
+
 import tensorflow as tf
 
 from tf_ti.loops.explaining.memory import Recorded, Size
@@ -10,8 +12,10 @@ def explained(op: tf.Operation) -> tuple[str, Recorded | None]:
     """What a sequence op runs as, and what its kernel saves of each step for a gradient."""
     kind = op.get_attr("kind").decode().upper()
     x, batch = op.inputs[0], int(op.get_attr("time_major"))
-    rows = x.shape[batch]
-    unknown = () if rows is not None else (f"shape(x)[{batch}]",)
-    saved = Size({unknown: ops.saved_bytes(op) * (rows or 1)})
-    recorded = Recorded(Size({}), saved, x.shape[1 - batch])
-    return f"one sequence of {kind} cells", recorded if ops.saved(op) else None
+    extents = {f"shape(x)[{batch}]": x.shape[batch], "shape(h)[1]": op.inputs[1].shape[1]}
+    unknown = tuple(name for name, extent in extents.items() if extent is None)
+    known = math.prod(extent for extent in extents.values() if extent is not None)
+    # Of all steps and rows, numbers for each unit.
+    of_unit = [tensor.dtype.size * math.prod(tensor.shape[2:-1]) for tensor in ops.saved(op)]
+    recorded = Recorded(Size({}), Size({unknown: sum(of_unit) * known}), x.shape[1 - batch])
+    return f"one sequence of {kind} cells", recorded if of_unit else None

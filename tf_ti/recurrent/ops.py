@@ -50,7 +50,8 @@ def run(
     saves = not tf.executing_eagerly() or _tf.is_recording()
     num_saved = _NUM_SAVED[spec.kind]
     num_saved += spec.kind == "rnn" or lengths is not None or mask is not None
-    num_saved += _saves_arguments(spec)
+    # An LSTM's last activation belongs to no gate.
+    num_saved += any(f.limits & Limits.PASSES for f in spec.activations[:2])
     hidden, *cells = states
     result = ops.tf_ti_recurrent_sequence(
         x=x,
@@ -231,26 +232,9 @@ def _first_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor |
     return [*found, *nothing]
 
 
-def _saves_arguments(spec: CellSpec) -> bool:
-    # An LSTM's last activation belongs to no gate.
-    return any(f.limits & Limits.PASSES for f in spec.activations[:2])
-
-
 def saved(op: tf.Operation) -> Sequence[tf.Tensor]:
-    """What a sequence op saves for its gradient, [time, batch, ...] each; a loop saves nothing."""
+    """What a sequence op saves for its gradient, [time, batch, ..., hidden] each."""
     return op.outputs[2 + op.get_attr("num_cells") :]
-
-
-def saved_bytes(op: tf.Operation) -> int:
-    """How many bytes the op's kernel saves in each step of each row."""
-    spec, of_unit = _spec_of(op), [1] * len(saved(op))
-    num_gates = len(GATES[spec.kind])
-    if of_unit and num_gates > 1:
-        # The product, too, that the reset gate multiplies.
-        of_unit[0] = num_gates + spec.linear_before_reset
-    if of_unit and _saves_arguments(spec):
-        of_unit[-1] = num_gates
-    return sum(of_unit) * op.inputs[1].shape[-1] * op.get_attr("S").size
 
 
 def _named(op: tf.Operation, names: dict[str, str | None], flat: Sequence[Any]) -> dict[str, Any]:

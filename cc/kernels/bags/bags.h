@@ -151,7 +151,8 @@ absl::Status CheckValues(tensorflow::OpKernelContext* ctx, const Bags<Index>& ba
 }
 
 // In place of a kernel for a variable on a GPU, where an op has none for its type: TensorFlow would
-// only say that it cannot place the op.
+// only say that it cannot place the op. A variable that has no device yet, as in a graph of
+// TensorFlow 1, goes to the CPU with it, whose kernel has the higher priority.
 class RefusedVariableOp : public SafeKernel {
  public:
   explicit RefusedVariableOp(tensorflow::OpKernelConstruction* ctx) : SafeKernel(ctx) {
@@ -165,9 +166,10 @@ class RefusedVariableOp : public SafeKernel {
   absl::Status Run(tensorflow::OpKernelContext*) override { return absl::OkStatus(); }
 };
 
-#define TF_TI_REFUSE_VARIABLE(name, T)                                                    \
-  TF_TI_REGISTER_KERNEL(Name(name).Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("T"), \
-                        RefusedVariableOp)
+#define TF_TI_REFUSE_VARIABLE(name, T)                                               \
+  TF_TI_REGISTER_KERNEL(                                                             \
+      Name(name).Device(tensorflow::DEVICE_GPU).TypeConstraint<T>("T").Priority(-1), \
+      RefusedVariableOp)
 #endif
 
 }  // namespace tf_ti

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -19,7 +21,6 @@ namespace {
 
 using tensorflow::DataTypeToEnum;
 using tensorflow::OpKernelContext;
-using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
@@ -51,6 +52,28 @@ absl::Status AllocateOutput(OpKernelContext* ctx, int i, const TensorShape& shap
 }
 
 // The computation of numbers of type T on the processor, in type S.
+// A loop saves nothing. What it gives as saved has the shape that it must have, and begins with a
+// number that nobody computes: a NaN all of whose bits are set.
+constexpr uint64_t kUnsaved = ~uint64_t{0};
+
+absl::Status MarkUnsaved([[maybe_unused]] OpKernelContext* ctx, Tensor* tensor) {
+  if (tensor->NumElements() == 0) return absl::OkStatus();
+  const int bytes = tensorflow::DataTypeSize(tensor->dtype());
+#if GOOGLE_CUDA
+  if (OnGpu(ctx)) {
+    KernelGpu gpu(ctx);
+    return CudaStatus(CopyMemory(bytes, &kUnsaved, tensor->data(), &gpu));
+  }
+#endif
+  std::memcpy(tensor->data(), &kUnsaved, bytes);
+  return absl::OkStatus();
+}
+
+bool IsUnsaved(const Tensor& tensor) {
+  return tensor.NumElements() > 0 &&
+         std::memcmp(tensor.data(), &kUnsaved, tensorflow::DataTypeSize(tensor.dtype())) == 0;
+}
+
 template <typename T, typename S>
 class NativeSequence {
  public:
@@ -114,12 +137,10 @@ class NativeSequence {
     });
   }
 
-  // Computes the saved tensors where a GPU ran the sequence: its loop has saved nothing.
+  // Computes the saved tensors where a loop, as on a GPU, ran the sequence.
   absl::Status FindSaved() {
     const int first = inputs_.size() - (spec_.is_lstm() ? 3 : 2) - spec_.num_saved;
-    if (spec_.num_saved == 0 || inputs_[first].shape() != TensorShape({0})) {
-      return absl::OkStatus();
-    }
+    if (spec_.num_saved == 0 || !IsUnsaved(inputs_[first])) return absl::OkStatus();
     CellSpec forward = spec_;
     forward.is_gradient = false;
     Shapes shapes;
@@ -181,10 +202,16 @@ class RecurrentLoopOp : public SafeAsyncKernel {
  private:
   absl::Status Start(OpKernelContext* ctx, const DoneCallback& done, bool* goes_on) override {
     if (!has_loop_) return NativeSequence<T, S>(spec_, ctx).Run();
-    TF_RETURN_IF_ERROR(CheckShapes(ctx));
-    loop_.Run(ctx, [this, ctx, done](absl::Status status, const std::vector<Tensor>& results) {
+    SequenceShapes<TensorShape> shapes;
+    // The loop would repeat a single row for a batch.
+    TF_RETURN_IF_ERROR(shapes.Init(spec_, [ctx](int input, const char*, TensorShape* shape) {
+      *shape = ctx->input(input).shape();
+      return absl::OkStatus();
+    }));
+    loop_.Run(ctx, [this, ctx, done, shapes](absl::Status status,
+                                             const std::vector<Tensor>& results) {
       if (status.ok()) {
-        status = CatchOutOfMemory(type_string(), [&] { return SetOutputs(ctx, results); });
+        status = CatchOutOfMemory(type_string(), [&] { return SetOutputs(ctx, shapes, results); });
       }
       ctx->SetStatus(status);
       done();
@@ -193,21 +220,16 @@ class RecurrentLoopOp : public SafeAsyncKernel {
     return absl::OkStatus();
   }
 
-  // The loop would repeat a single row for a batch.
-  absl::Status CheckShapes(OpKernelContext* ctx) const {
-    SequenceShapes<PartialTensorShape> shapes;
-    return shapes.Init(spec_, [ctx](int input, const char* name, PartialTensorShape* shape) {
-      *shape = UnlessEmpty(name, PartialTensorShape(ctx->input(input).shape().dim_sizes()));
-      return absl::OkStatus();
-    });
-  }
-
-  static absl::Status SetOutputs(OpKernelContext* ctx, const std::vector<Tensor>& results) {
+  static absl::Status SetOutputs(OpKernelContext* ctx, const SequenceShapes<TensorShape>& shapes,
+                                 const std::vector<Tensor>& results) {
     const int count = results.size();
     for (int i = 0; i < ctx->num_outputs(); ++i) {
       Tensor* saved;
       if (i >= count) {
-        TF_RETURN_IF_ERROR(ctx->allocate_output(i, TensorShape({0}), &saved));
+        const TensorShape shape =
+            ctx->output_required(i) ? shapes.outputs[i].shape : TensorShape({0});
+        TF_RETURN_IF_ERROR(ctx->allocate_output(i, shape, &saved));
+        TF_RETURN_IF_ERROR(MarkUnsaved(ctx, saved));
       } else if (results[i].dtype() != ctx->expected_output_dtype(i)) {
         return InvalidArgument("loop's result ", i, " must be of the type of the op's output");
       } else {

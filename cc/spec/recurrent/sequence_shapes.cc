@@ -1,7 +1,6 @@
 #include "cc/spec/recurrent/sequence_shapes.h"
 
 #include <limits>
-#include <string_view>
 
 #include "cc/spec/shapes.h"
 
@@ -110,12 +109,6 @@ absl::Status SequenceShapes<Shape>::Init(const CellSpec& spec, const Find& find)
   TF_RETURN_IF_ERROR(check("grad_y", y));
   TF_RETURN_IF_ERROR(check("grad_last_h", state));
   return spec.is_lstm() ? check("grad_last_c", state) : absl::OkStatus();
-}
-
-tensorflow::PartialTensorShape UnlessEmpty(const char* name,
-                                           const tensorflow::PartialTensorShape& shape) {
-  const bool is_empty = name == std::string_view("saved") && shape.dims() == 1;
-  return is_empty ? tensorflow::PartialTensorShape() : shape;
 }
 
 template struct SequenceShapes<tensorflow::PartialTensorShape>;

@@ -37,11 +37,6 @@ struct SequenceShapes {
   absl::Status Init(const CellSpec& spec, const Find& find);
 };
 
-// What a loop's op knows of an input's shape. A loop leaves saved tensors empty, of rank 1: nothing
-// is known of those.
-tensorflow::PartialTensorShape UnlessEmpty(const char* name,
-                                           const tensorflow::PartialTensorShape& shape);
-
 }  // namespace tf_ti
 
 #endif  // TF_TI_CC_SPEC_RECURRENT_SEQUENCE_SHAPES_H_

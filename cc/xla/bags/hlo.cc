@@ -87,6 +87,7 @@ class HloBags {
 
  private:
   const BagSpec& spec() const { return *inputs_.spec; }
+  XlaOp BoundsWithin(int64_t least, int64_t most) const;
   void InitBounds();
   void Check(int64_t num_rows) const;
 
@@ -119,6 +120,14 @@ HloBags::HloBags(const BagInputs& inputs, int64_t num_rows, PrimitiveType sum)
   if (ChecksIds()) Check(num_rows);
 }
 
+// There may be more indices than int32 has numbers for.
+XlaOp HloBags::BoundsWithin(int64_t least, int64_t most) const {
+  const bool fits = most <= std::numeric_limits<int32_t>::max();
+  const XlaOp bounds = fits ? inputs_.bounds : Wide(inputs_.bounds);
+  return xla::ConvertElementType(xla::Clamp(Number(bounds, least), bounds, Number(bounds, most)),
+                                 position_);
+}
+
 void HloBags::InitBounds() {
   position_ = num_indices() + count() < (int64_t{1} << 30) ? xla::S32 : xla::S64;
   if (is_packed()) {
@@ -127,16 +136,12 @@ void HloBags::InitBounds() {
     length_ = xla::Broadcast(Scalar(builder_, position_, packed_size()), {count()});
     return;
   }
-  const XlaOp bounds = inputs_.bounds;
-  const auto limited = [&](int64_t least, int64_t most) {
-    return xla::ConvertElementType(xla::Clamp(Number(bounds, least), bounds, Number(bounds, most)),
-                                   position_);
-  };
   XlaOp ends;  // where each bag begins, and where the last one ends
   if (spec().kind == BagKind::kSegments) {
-    ends = CountUpTo(xla::Add(limited(-1, count()), Scalar(builder_, position_, 1)), count() + 1);
+    ends =
+        CountUpTo(xla::Add(BoundsWithin(-1, count()), Scalar(builder_, position_, 1)), count() + 1);
   } else {
-    ends = limited(0, num_indices());
+    ends = BoundsWithin(0, num_indices());
     if (!spec().include_last_offset) {
       ends = xla::PadInDim(ends, Scalar(builder_, position_, num_indices()), 0, 0, 1);
     }
@@ -197,15 +202,11 @@ XlaOp HloBags::BagOf() const {
                     Scalar(builder_, position_, std::max<int64_t>(packed_size(), 1)));
   }
   if (spec().kind == BagKind::kSegments) {
-    return xla::ConvertElementType(
-        xla::Clamp(Number(inputs_.bounds, -1), inputs_.bounds, Number(inputs_.bounds, count())),
-        position_);
+    return BoundsWithin(-1, count());
   }
   XlaOp starts = begin_;
   if (spec().include_last_offset) {
-    starts = xla::ConvertElementType(xla::Clamp(Number(inputs_.bounds, 0), inputs_.bounds,
-                                                Number(inputs_.bounds, num_indices())),
-                                     position_);
+    starts = BoundsWithin(0, num_indices());
   }
   return xla::Sub(CountUpTo(starts, num_indices()), Scalar(builder_, position_, 1));
 }

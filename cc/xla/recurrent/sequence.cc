@@ -23,7 +23,6 @@ namespace {
 namespace ffi = xla::ffi;
 
 using tensorflow::DataType;
-using tensorflow::PartialTensorShape;
 using tensorflow::TensorShape;
 using xla::Shape;
 using xla::ShapeUtil;
@@ -172,14 +171,8 @@ class RecurrentSequenceOp : public XlaKernel {
                            ": XLA compiles recurrent sequences without their loops for the CPU "
                            "alone");
     }
-    SequenceShapes<PartialTensorShape> shapes;
-    TF_RETURN_IF_ERROR(
-        shapes.Init(spec_, [&ctx](int input, const char* name, PartialTensorShape* shape) {
-          TensorShape known;
-          TF_RETURN_IF_ERROR(GetShape(ctx, input, name, &known));
-          *shape = UnlessEmpty(name, PartialTensorShape(known.dim_sizes()));
-          return absl::OkStatus();
-        }));
+    SequenceShapes<TensorShape> shapes;
+    TF_RETURN_IF_ERROR(shapes.Init(spec_, InputShapes(ctx)));
     std::vector<FunctionArgument> arguments(ctx.num_inputs());
     for (int i = 0; i < ctx.num_inputs(); ++i) {
       arguments[i].type = ctx.input_type(i);
@@ -193,8 +186,8 @@ class RecurrentSequenceOp : public XlaKernel {
     const int num_results = loop.outputs.size();
     int element = 0;
     for (int i = 0; i < ctx.num_outputs(); ++i) {
-      if (i >= num_results) {  // saved
-        ctx.SetOutput(i, tensorflow::Tensor(saved_type_, TensorShape({0})));
+      if (i >= num_results) {
+        ctx.SetOutput(i, Unsaved(ctx.builder(), shapes.outputs[i].shape));
       } else if (loop.outputs[i].constant.has_value()) {
         ctx.SetOutput(i, *loop.outputs[i].constant);
       } else {
@@ -202,6 +195,15 @@ class RecurrentSequenceOp : public XlaKernel {
       }
     }
     return ctx.builder()->first_error();
+  }
+
+  // What a loop gives as saved: NaNs of which all bits are set, as in cc/kernels/recurrent.
+  XlaOp Unsaved(xla::XlaBuilder* builder, const TensorShape& shape) const {
+    const XlaOp nan =
+        saved_type_ == tensorflow::DT_DOUBLE
+            ? xla::BitcastConvertType(xla::ConstantR0(builder, ~uint64_t{0}), xla::F64)
+            : xla::BitcastConvertType(xla::ConstantR0(builder, ~uint32_t{0}), xla::F32);
+    return xla::Broadcast(nan, shape.dim_sizes());
   }
 
   const bool runs_loop_;

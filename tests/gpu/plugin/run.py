@@ -147,7 +147,7 @@ def run(arguments: argparse.Namespace, pytest_arguments: list[str]) -> int:
     command = [*pytest, "--capture=no"]
     if arguments.rooms:
         environment["TF_TI_GPU_PLUGIN_BLOCKS"] = "1"
-        command += ROOMS
+        command += arguments.rooms
     else:
         command.append("gpu/test_ops.py")
     return subprocess.run(command, env=environment, cwd=ROOT / "tests", check=False).returncode
@@ -159,7 +159,10 @@ def main() -> int:
     kinds.add_argument("--emulate", action="store_true", help="on a GPU that is not there")
     kinds.add_argument("--architecture", metavar="N", help="the GPU's compute capability")
     parser.add_argument(
-        "--rooms", action="store_true", help=f"test {' '.join(ROOMS)}; each call waits for its work"
+        "--rooms",
+        nargs="+",
+        choices=ROOMS,
+        help="the tests of these rooms; each call waits for its work",
     )
     arguments, pytest_arguments = parser.parse_known_args()
     try:
