@@ -1125,6 +1125,61 @@ def test_no_number_goes_to_the_gpu_to_be_copied_back(name, is_known):
         assert _sends(call, table) == []
 
 
+@pytest.mark.needs_gpu
+@pytest.mark.parametrize(
+    "name", ["default_index", "num_segments", "gradient", "length", *_HOST_NUMBERS_OF_STEPS]
+)
+def test_numbers_of_the_host_move_nothing_else_in_a_colocation(name):
+    with tf.Graph().as_default() as graph:
+        variables = [
+            tf.compat.v1.get_variable(
+                f"v{k}", [4, 4], initializer=tf.compat.v1.zeros_initializer(), use_resource=True
+            )
+            for k in range(3)
+        ]
+        with tf.compat.v1.colocate_with(variables[0].handle.op):
+            if name in _HOST_NUMBERS:
+                run = tf.nest.flatten(_HOST_NUMBERS[name](variables[0].read_value()))
+            else:
+                slices = tf.IndexedSlices(tf.ones([4, 4]), tf.constant([0, 1, 2, 2]))
+                _HOST_NUMBERS_OF_STEPS[name](variables, slices)
+                run = [op for op in graph.get_operations() if op.type.startswith("TfTi>")]
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+            metadata = tf.compat.v1.RunMetadata()
+            session.run([variables[0].handle, run], options=options, run_metadata=metadata)
+        nodes = [node for part in metadata.partition_graphs for node in part.node]
+        ours = [node for node in nodes if node.op.startswith(("TfTi>", "VarHandle"))]
+        assert len(ours) > 1 and all("GPU:0" in node.device for node in ours)
+
+
+@pytest.mark.needs_gpu
+@pytest.mark.parametrize("index", [tf.int32, tf.int64])
+def test_numbers_of_the_host_in_a_body_leave_it_one_function(index):
+    """Each iteration of a body of two devices runs two functions."""
+
+    @functools.partial(tf.function, autograph=False)
+    def looped(ids):
+        def body(carry, ids):
+            return carry + tf_ti.embedding_bag_packed(table, ids, default_index=1), None
+
+        with tf.device("GPU:0"):
+            return tf_ti.scan(body, tf.zeros([2, 4]), ids)[0]
+
+    with tf.device("GPU:0"):
+        table, ids = tf.ones([5, 4]), tf.zeros([6, 2, 3], index)
+    looped(ids)
+    context.enable_run_metadata()
+    try:
+        context.export_run_metadata()
+        looped(ids)
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    assert len(metadata.function_graphs) < 6
+
+
 # Iterations: a held stream of CUDA's takes some hundred launches, and some fifty functions of the
 # host, before who enqueues another one waits.
 _FEW = 7 if _IS_EMULATED else 2

@@ -27,7 +27,7 @@ def may_ask_for_host() -> bool:
     if tf.executing_eagerly():
         return True
     graph = tf.compat.v1.get_default_graph()
-    if graph._colocation_stack.peek_objs():
+    if any(graph._colocation_stack.peek_objs()):
         return False
     while graph is not None and not isinstance(graph, graphs.FuncGraph):
         graph = getattr(graph, "outer_graph", None)
