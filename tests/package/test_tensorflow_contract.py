@@ -660,6 +660,22 @@ def _(_):
     assert is_stateful["RandomUniform"] is True and is_stateful["AddV2"] is False
 
 
+@relied_on("tensorflow.python.framework.ops.Graph._colocation_stack")
+def _(_):
+    """It holds the operations that others are colocated with at present."""
+
+    @tf.function(autograph=False)
+    def function(x):
+        graph = tf.compat.v1.get_default_graph()
+        assert not any(graph._colocation_stack.peek_objs())
+        with tf.compat.v1.colocate_with(x.op):
+            assert any(graph._colocation_stack.peek_objs())
+        assert not any(graph._colocation_stack.peek_objs())
+        return x
+
+    function(1.0)
+
+
 @relied_on(f"{OPERATION}._set_attr")
 def _(_):
     with tf.Graph().as_default():
