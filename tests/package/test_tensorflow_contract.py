@@ -673,7 +673,7 @@ def _(_):
         assert not any(graph._colocation_stack.peek_objs())
         return x
 
-    function(1.0)
+    function(tf.constant(1.0))
 
 
 @relied_on(f"{OPERATION}._set_attr")
