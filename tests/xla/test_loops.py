@@ -1152,3 +1152,26 @@ def test_gradients_of_loops_whose_last_segments_have_one_step(length, every, dty
         return first, outer.gradient(z, xs)
 
     close(compiled(lambda: gradients(by_scan))(), gradients(by_hand), 1e-8)
+
+
+# Looked-up rows
+
+
+def test_a_gradient_of_an_open_number_of_rows_has_these_rows_alone():
+    """Of a look-up outside of branches: a dense one would take time with the table's size."""
+    table = tf.Variable(tf.ones([50, 2]))
+    found = []
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, 2]), tf.TensorSpec([3, None], tf.int32)],
+        jit_compile=True,
+        autograph=False,
+    )
+    def run(c, ids):
+        with tf.GradientTape() as tape:
+            y = tf_ti.scan(lambda c, i: (tf.tanh(c * tf.gather(table, i)), None), c, ids)[0]
+        found.append(tape.gradient(y, table))
+        return tf.convert_to_tensor(found[-1])
+
+    run(tf.ones([2, 2]), tf.constant([[1, 2], [2, 3], [1, 1]]))
+    assert isinstance(found[-1], tf.IndexedSlices)

@@ -51,7 +51,6 @@ absl::Status AllocateOutput(OpKernelContext* ctx, int i, const TensorShape& shap
   return absl::OkStatus();
 }
 
-// The computation of numbers of type T on the processor, in type S.
 // A loop saves nothing. What it gives as saved has the shape that it must have, and begins with a
 // number that nobody computes: a NaN all of whose bits are set.
 constexpr uint64_t kUnsaved = ~uint64_t{0};
@@ -74,6 +73,7 @@ bool IsUnsaved(const Tensor& tensor) {
          std::memcmp(tensor.data(), &kUnsaved, tensorflow::DataTypeSize(tensor.dtype())) == 0;
 }
 
+// The computation of numbers of type T on the processor, in type S.
 template <typename T, typename S>
 class NativeSequence {
  public:

@@ -430,7 +430,7 @@ class _Reverse:
         tensor = self.forward.tensors[i]
         label = f"the gradient of {spec.label}"
         is_open = isinstance(grad, tf.IndexedSlices) and grad.values.shape[0] is None
-        if is_open and _tf.expects_xla():
+        if is_open and _tf.expects_xla() and _comes_from_branches(grad.indices):
             # Each branch gives its own number of rows, and XLA must know that of an iteration.
             with self.graph.as_default():
                 rows = _shape_of(self.graph.inputs[i])[0]
@@ -645,6 +645,18 @@ def _is_product_of_rows(grad: tf.Tensor) -> bool:
         and not grad.op.get_attr("transpose_b")
         and grad.shape.is_fully_defined()
     )
+
+
+def _comes_from_branches(tensor: tf.Tensor) -> bool:
+    seen, stack = set(), [tensor.op]
+    while stack:
+        op = stack.pop()
+        if op.type in ("If", "StatelessIf", "Case", "StatelessCase"):
+            return True
+        if op not in seen:
+            seen.add(op)
+            stack.extend(source.op for source in op.inputs)
+    return False
 
 
 def _shape_of(tensor: tf.Tensor) -> tf.Tensor:
