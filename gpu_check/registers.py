@@ -1,4 +1,4 @@
-"""Shows what ptxas says of the CUDA kernels: registers, and bytes that are spilled to memory.
+"""Shows ptxas's account of the CUDA kernels: registers, and bytes that are spilled to memory.
 
     python3 gpu_check/registers.py REPORT...
 

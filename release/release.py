@@ -120,7 +120,7 @@ def commit() -> str:
 def build(
     tensorflow: str, has_cuda: bool, python: str, folder: pathlib.Path
 ) -> tuple[pathlib.Path, dict]:
-    """Builds a wheel for a TensorFlow, into a folder. Returns it, and what it was built by."""
+    """Builds a wheel for a TensorFlow, into a folder. Returns the wheel, and its builders."""
     (default,) = re.findall(r"^default_tf := (.*)$", (ROOT / "Makefile").read_text(), re.M)
     suffix = "" if tensorflow == default else f"-tf{tensorflow}"
     suffix += "-cuda" if has_cuda else ""

@@ -28,7 +28,7 @@ from tensorflow.python.framework import load_library
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _SCRIPT_SERVER = pathlib.Path(__file__).parent / "common" / "script_server.py"
 
-# Marks of tests about what there is on a CPU alone.
+# Marks of tests that only a CPU can pass.
 _ON_CPU = (
     "needs_checked_ids",
     "needs_cpu_kernels",
@@ -42,7 +42,7 @@ _MISSING = re.compile(
 
 faulthandler.enable()
 
-# A GPU's products are those of float32, as the oracles' are.
+# A GPU computes products of float32 in full, as the oracles do.
 tf.config.experimental.enable_tensor_float_32_execution(False)
 
 # The GPU of a TensorFlow that was built without CUDA: see gpu/plugin/run.py.
@@ -152,7 +152,7 @@ def _has_gpu():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Runs tests about what there is on a CPU alone there, with their fixtures."""
+    """Runs tests that only a CPU can pass on the CPU, with their fixtures."""
     is_on_cpu = any(map(item.get_closest_marker, _ON_CPU)) and _has_gpu()
     with tf.device("CPU:0") if is_on_cpu else contextlib.nullcontext():
         return (yield)
@@ -167,14 +167,14 @@ def pytest_runtest_setup(item):
 def pytest_pyfunc_call():
     """Skips tests that compile operations of tf_ti, where there are none for XLA.
 
-    On the GPU of gpu/plugin, tests of what it has not are skipped too: of XLA, and of those kernels
-    of TensorFlow that must be where a variable is.
+    The rooms' tests on the GPU of gpu/plugin are skipped too where this GPU has no XLA, or lacks a
+    kernel of TensorFlow's.
     """
     try:
         return (yield)
     # An assertion of another error's text holds this one.
     except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, AssertionError) as error:
-        missing = _MISSING.search(str(error)) if "TF_TI_GPU_PLUGIN" in os.environ else None
+        missing = _MISSING.search(str(error)) if "TF_TI_GPU_PLUGIN_BLOCKS" in os.environ else None
         if missing:
             pytest.skip(f"not on this GPU: {missing[0]}")
         from tf_ti._library import XLA_PROBLEM  # the first test to import tf_ti may tell of it

@@ -14,7 +14,7 @@ using tensorflow::Tensor;
 
 namespace {
 
-// Sets what a call has of the kernel's, whatever its step.
+// Gives a call the kernel's options that do not depend on the step.
 void Inherit(OpKernelContext* ctx, FunctionLibraryRuntime::Options* options) {
   options->cancellation_manager = ctx->cancellation_manager();
   options->collective_executor = ctx->collective_executor();

@@ -247,8 +247,8 @@ REGISTER_OP("TfTi>StatelessTensorIterator")
     .SetShapeFn(ShapeFunction(TensorIteratorShape))
     .Doc(kDoc);
 
-// The same op where its resources lie on several devices. It is put in a graph when that is placed,
-// and is in none that is saved: see cc/kernels/loops/placement.cc.
+// The same op where its resources lie on several devices. TensorFlow's runtime puts it in a graph
+// when it places operations; saved graphs do not have it. See cc/kernels/loops/placement.cc.
 REGISTER_OP("TfTi>MultiDeviceTensorIterator")
     .TF_TI_LOOP_ATTRS()
     .SetIsStateful()

@@ -136,8 +136,8 @@ thread_local bool runs_kernels = false;
 
 struct sigaction previous_segv, previous_bus;
 
-// Reports the place, on a stack of its own: the fiber's may be used up. What the host touches is
-// left to whoever watched before, as the access is tried again.
+// Reports the place, on a stack of its own: the fiber's may be used up. An access by the host is
+// left to the handler before this one, which gets it when the access is tried again.
 void OnBadAddress(int signal) {
   if (!runs_kernels) {
     sigaction(signal, signal == SIGBUS ? &previous_bus : &previous_segv, nullptr);

@@ -57,7 +57,7 @@ class Trained:
 
     @tf.function
     def loop(self, lines):
-        """Looks rows up in each iteration of a loop, and updates them in those of another.
+        """Looks rows up in each iteration of one loop, and updates rows in each of another loop.
 
         Returns the loops' sums, and the gradient of the first one.
         """

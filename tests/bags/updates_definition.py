@@ -7,7 +7,7 @@ PADDED = ["zeros", "a number", "another row", "nothing but zeros"]
 
 
 def each_updated_dtype(dtypes):
-    """Parametrizes with dtypes: on the CPU those that updates have no kernels for on a GPU."""
+    """Parametrizes with dtypes. Cases run on the CPU where a GPU has no kernel for the dtype."""
     mark = pytest.mark.needs_cpu_kernels
     cases = [dtype if dtype.is_floating else pytest.param(dtype, marks=mark) for dtype in dtypes]
     return pytest.mark.parametrize("dtype", cases, ids=lambda dtype: dtype.name)

@@ -20,6 +20,19 @@ def close(actual, expected, tolerance=1e-9):
         np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance)
 
 
+def nodes_that_run(call):
+    """The nodes of the graphs, of one device each, that a call of functions runs."""
+    context.enable_run_metadata()
+    try:
+        context.export_run_metadata()  # of what ran before
+        call()
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    graphs = [graph for run in metadata.function_graphs for graph in run.partition_graphs]
+    return [node for graph in graphs for node in graph.node]
+
+
 def as_exact(found, reference, exact, tolerance):
     """Compares float32's results with float64's, where sums cancel.
 

@@ -20,7 +20,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from checks import as_exact, in_threads
+from checks import as_exact, in_threads, nodes_that_run
 from patience import HANGS, SANITIZED
 from tensorflow.python.eager import context
 
@@ -1087,15 +1087,7 @@ _HOST_NUMBERS_OF_STEPS = {
 
 def _sends(function, *arguments):
     """The numbers that a function copies from the GPU to the host in each call."""
-    context.enable_run_metadata()
-    try:
-        context.export_run_metadata()  # of what ran before
-        function(*arguments)
-        metadata = context.export_run_metadata()
-    finally:
-        context.disable_run_metadata()
-    graphs = [graph for run in metadata.function_graphs for graph in run.partition_graphs]
-    nodes = [node for graph in graphs for node in graph.node]
+    nodes = nodes_that_run(lambda: function(*arguments))
     received = {
         n.attr["tensor_name"].s
         for n in nodes
@@ -1425,15 +1417,8 @@ def _cells(x, h, c, w, r, b):
 def _places(function, *arguments):
     """Which of our ops a function has, and where: each with its device."""
     function = tf.function(function, autograph=False)
-    context.enable_run_metadata()
-    try:
-        context.export_run_metadata()  # of what ran before
-        function(*arguments)
-        metadata = context.export_run_metadata()
-    finally:
-        context.disable_run_metadata()
-    graphs = [graph for run in metadata.function_graphs for graph in run.partition_graphs]
-    nodes = [node for graph in graphs for node in graph.node if node.op.startswith("TfTi>")]
+    nodes = nodes_that_run(lambda: function(*arguments))
+    nodes = [node for node in nodes if node.op.startswith("TfTi>")]
     return {(node.op.removeprefix("TfTi>"), node.device[-5:]) for node in nodes}
 
 

@@ -230,10 +230,7 @@ def test_lstm_is_what_numpy_computes():
         np.testing.assert_allclose(actual, expected, 1e-12, 1e-12)
 
 
-checks_lengths = pytest.mark.skipif(_tf.has_gpu(), reason="a loop checks no lengths under XLA")
-
-
-@checks_lengths
+@pytest.mark.needs_native_sequences
 def test_lengths_out_of_range_are_an_error_of_the_running_program():
     sequence = Sequence("lstm", mode="lengths")
     inputs = sequence.inputs()
@@ -254,7 +251,7 @@ def test_lengths_out_of_range_are_cut_where_nothing_checks_them():
     same(run(given), run(cut), 1e-12)
 
 
-@checks_lengths
+@pytest.mark.needs_native_sequences
 def test_lengths_are_checked_where_nobody_reads_the_outputs():
     sequence = Sequence("gru", mode="lengths")
     inputs = sequence.inputs()

@@ -9,8 +9,8 @@
 namespace tf_ti {
 namespace {
 
-// The result of reducing some ids of a bag, in one column. Sums wrap around, so they are the same
-// in whatever order the ids are taken. Of equal maxima, that of the first id counts.
+// The result of reducing some ids of a bag, in one column. Sums wrap around, so no order of the ids
+// changes them. Among equal maxima the first id's counts.
 template <typename T, typename Index>
 struct Integers {
   uint64_t value = 0;  // the bits of a Sum<T>
@@ -39,7 +39,7 @@ struct Integers {
     return DivideOrZero(Get(), divisor);
   }
 
-  // Returns what the lane has whose number differs in the bit `mask`.
+  // Returns the result of another lane, whose number differs in the bit `mask`.
   __device__ Integers Of(int mask) const {
     return {__shfl_xor_sync(kAllLanes, value, mask), __shfl_xor_sync(kAllLanes, total, mask),
             __shfl_xor_sync(kAllLanes, position, mask), __shfl_xor_sync(kAllLanes, count, mask)};

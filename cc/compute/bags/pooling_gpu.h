@@ -73,7 +73,7 @@ struct GpuBounds {
 enum class Pooled {
   kSum,
   kMax,
-  // For int32 positions only:
+  // The last two take int32 positions alone.
   kSelected,    // the sum of those elements alone for which `selected` is the id's position
   kSubtracted,  // the sum, of which scale[0] times is subtracted from a row of `out`
 };

@@ -350,7 +350,7 @@ TF_CALL_COMPLEX_TYPES(TF_TI_REGISTER_BACKWARD);
   TF_TI_REGISTER_GPU_FORWARD("", T, int64_t);         \
   TF_TI_REGISTER_GPU_FORWARD("Resource", T, int32_t); \
   TF_TI_REGISTER_GPU_FORWARD("Resource", T, int64_t);
-// A tensor's ops run on the CPU; those of a variable run where it is.
+// An op of a tensor runs on the CPU; an op of a variable runs where the variable is.
 #define TF_TI_REFUSE_ON_GPU(T)                                   \
   TF_TI_REFUSE_VARIABLE("TfTi>ResourceEmbeddingBags", T);        \
   TF_TI_REFUSE_VARIABLE("TfTi>ResourceEmbeddingBagOffsets", T);  \

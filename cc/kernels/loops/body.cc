@@ -222,8 +222,8 @@ int PassedOn(const Node* result) {
   return is_parameter ? parameter : -1;
 }
 
-// Returns true if a result is a variant that the loop's device cannot make. There may be no way for
-// it to get to the device: a dataset has none.
+// Returns true if a result is a variant, such as a dataset, for whose source the loop's device has
+// no kernel. A dataset cannot be copied to the device.
 bool StaysOnHost(FunctionLibraryRuntime* lib, const Node* result) {
   const Node* const node = SourceOf(result);
   return result->input_type(0) == tensorflow::DT_VARIANT && node != nullptr && !node->IsArg() &&
@@ -243,7 +243,7 @@ std::vector<std::string> ResourceDevices(tensorflow::OpKernelContext* ctx,
   return devices;
 }
 
-// Returns true if a name is that of a device in the same process.
+// Returns true if a device of this name is in the same process.
 bool IsInProcess(const tensorflow::Device& device, const std::string& name) {
   using tensorflow::DeviceNameUtils;
   DeviceNameUtils::ParsedName other;
@@ -252,7 +252,7 @@ bool IsInProcess(const tensorflow::Device& device, const std::string& name) {
 }
 
 // Sets the options of a function that runs on several devices. Its parameters and results lie where
-// those of any body do. Resources stay on their devices.
+// the parameters and results of any body lie. Resources stay on their devices.
 absl::Status SetMultiDevice(FunctionLibraryRuntime* lib, const Body& body,
                             const std::vector<std::string>& resource_devices,
                             FunctionLibraryRuntime::InstantiateOptions* options) {

@@ -20,8 +20,8 @@ namespace tf_ti {
 struct BodyTraits {
   // True if nothing in the body waits for another thread, so it may run to its end on the caller's.
   bool synchronous = false;
-  // True if the device has no kernels for all of the body, is not the one that is asked for, or is
-  // not that of all resources. TensorFlow then runs parts of the body on others.
+  // True if the device lacks a kernel for a part of the body, if the body asks for another device,
+  // or if a resource lies on another device. TensorFlow then runs parts of the body on others.
   bool multi_device = false;
   bool cross_process = false;  // whether another process has some of the resources
   tensorflow::DataTypeVector parameter_types;

@@ -56,7 +56,7 @@ bool HasResourcesOfSeveralDevices(const Node& loop) {
   return false;
 }
 
-// Replaces a node by one of another op that has the same attributes.
+// Replaces a node by a node of another op, with the same attributes.
 absl::Status ReplaceOp(Node* node, const char* op, Graph* graph) {
   tensorflow::NodeDef definition = node->def();
   definition.set_op(op);

@@ -1,4 +1,4 @@
-// The loop ops, and the one that TensorFlow may place on another device than its resources.
+// The loop ops, and the op that TensorFlow may place on another device than its resources.
 #ifndef TF_TI_CC_KERNELS_LOOPS_PLACEMENT_H_
 #define TF_TI_CC_KERNELS_LOOPS_PLACEMENT_H_
 

@@ -244,8 +244,8 @@ class RecurrentLoopOp : public SafeAsyncKernel {
   CalledFunction loop_;
 };
 
-// The processor has both kernels. The loop's is for nodes whose attribute `_kernel` is its label,
-// so that tests run without a GPU what a GPU runs.
+// The processor has both kernels. The loop's kernel is for nodes whose attribute `_kernel` is its
+// label: by that, tests run a GPU's kernel on the processor.
 #define TF_TI_REGISTER_OP(device, kernel, name, is_gradient, T, S)                       \
   TF_TI_REGISTER_KERNEL(Name(name).device.TypeConstraint<T>("T").TypeConstraint<S>("S"), \
                         kernel<T, S, is_gradient>)

@@ -96,8 +96,8 @@ class BodyCompiler {
   }
 
   absl::Status Compile() {
-    // The next region, whose steps wait for a kernel that follows them: it reads what they make,
-    // or must have no effect where they fail.
+    // The steps of the next region. They wait for a kernel that follows them: the kernel reads
+    // their values, or must have no effect if they fail.
     std::vector<int> waiting;
     std::vector<bool> waits(schedule_.steps.size(), false);
     for (size_t s = 0; s < schedule_.steps.size(); ++s) {
