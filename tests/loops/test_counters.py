@@ -250,31 +250,64 @@ def test_slices_that_do_not_agree_are_named_as_without_a_counter():
 
 
 @pytest.mark.parametrize(
-    "output",
-    [
-        lambda count, values: count,
-        lambda count, values: values,
-        lambda count, values: (count, values),
+    "gives, read",
+    [("nothing", "the count")]
+    + [
+        (gives, read) for gives in ("the counter", "rows") for read in ("the count", "rows", "both")
     ],
 )
-@pytest.mark.parametrize("gives", ["nothing", "the counter", "rows"])
+@pytest.mark.parametrize("state", [False, True])
 @pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.pairwise
-def test_slices_that_do_not_agree_are_named_whatever_is_read(jit, gives, output):
+def test_slices_that_do_not_agree_are_named_whatever_is_read(jit, state, gives, read):
     if jit and _library.XLA_PROBLEM is not None:
         pytest.skip(str(_library.XLA_PROBLEM))
 
-    def f(k, x):
-        return k + 1, {"nothing": None, "the counter": k, "rows": tf.sin(x[0])}[gives]
+    def f(carry, x):
+        k, *others = carry
+        others = [tf.sin(h) + x[0] for h in others]
+        return (k + 1, *others), {"nothing": None, "the counter": k, "rows": tf.sin(x[0])}[gives]
 
     def call(xs, zs):
-        count, values = tf_ti.scan(f, 0, (xs, zs))
-        return count if gives == "nothing" else output(count, values)
+        (count, *_), rows = tf_ti.scan(f, (0, tf.zeros([N])) if state else (0,), (xs, zs))
+        return {"the count": count, "rows": rows, "both": (count, rows)}[read]
 
     unknown = [tf.TensorSpec([None, N]), tf.TensorSpec([None, N])]
     function = tf.function(call, input_signature=unknown, jit_compile=jit)
     message = r"xs\[0\] gives 5 iterations, but xs\[1\] gives 4"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        function(values(5, N), values(4, N))
+
+
+def test_a_limit_is_compared_where_a_count_alone_is_read(tmp_path):
+    model = tf.Module()
+    model.f = tf.function(
+        lambda xs: tf_ti.scan(lambda k, x: (k + 1, tf.sin(x)), 0, xs, length=3)[0] * 2,
+        input_signature=[tf.TensorSpec([None, N])],
+        autograph=False,
+    )
+    tf.saved_model.save(model, str(tmp_path))
+    for f in (model.f, tf.saved_model.load(str(tmp_path)).f):
+        assert f(values(3, N)).numpy() == 6
+        with pytest.raises(tf.errors.InvalidArgumentError, match="length gives 3 iterations"):
+            f(values(5, N))
+
+
+def test_a_port_map_that_disagrees_is_named_where_a_count_alone_is_read():
+    port_map = PortMap(
+        inputs=[InputPort(0, 0, axis=0), InputPort(1, 1, axis=0), InputPort(2, 2)],
+        outputs=[OutputPort(0, 0, axis=0), OutputPort(1, 1)],
+    )
+
+    def call(xs, zs):
+        def body(x, _, k):
+            return tf.sin(x), k + 1
+
+        given = [xs, zs, tf.constant(0)]
+        return tf_ti.tensor_iterator(body, given, port_map, [BackEdge(1, 2)])[1]
+
+    unknown = [tf.TensorSpec([None, N]), tf.TensorSpec([None, N])]
+    function = tf.function(call, input_signature=unknown)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="5 iterations, but input port 1"):
         function(values(5, N), values(4, N))
 
 

@@ -7,7 +7,6 @@ Only a loop that has tensors of as many elements gets another one: others may go
 """
 
 import dataclasses
-from collections.abc import Collection
 
 import tensorflow as tf
 
@@ -37,15 +36,11 @@ def split(loop: TracedLoop) -> Step | None:
     if steps is None:
         return None
     counts = Counts.of(loop)
-    if not (counts.may_leave or _outputs_without(loop, found) or loop.body.control_outputs):
-        return None  # Only the loop compares the numbers of iterations.
-    return _with_slices(loop, found, *steps, counts)
-
-
-def _outputs_without(loop: TracedLoop, counters: Collection[tuple[int, int]]) -> list[_spec.Output]:
-    """The outputs of a loop without the last values of its counters."""
-    counting = {result for result, _ in counters}
-    return [o for o in loop.spec.outputs if not (o.mode == "last" and o.source in counting)]
+    if not counts.may_leave:
+        # Only the loop compares the numbers of iterations: last values stay in it.
+        needed = {o.source for o in loop.spec.outputs if o.mode == "last"}
+        found = {edge: by for edge, by in found.items() if edge[0] not in needed}
+    return _with_slices(loop, found, *steps, counts.order) if found else None
 
 
 def _added(loop: TracedLoop, result: int, parameter: int) -> int | None:
@@ -87,9 +82,9 @@ def _with_slices(
     counters: dict[tuple[int, int], int],
     steps: int | tf.Tensor,
     told_by: str,
-    counts: Counts,
+    order: int,
 ) -> Step:
-    spec, graph, order = loop.spec, loop.body, counts.order
+    spec, graph = loop.spec, loop.body
     start, end = (0, -1) if order > 0 else (-1, 0)
     inputs, tensors, last, operations = list(spec.inputs), list(loop.tensors), {}, []
     for (result, parameter), by in counters.items():
@@ -105,7 +100,7 @@ def _with_slices(
         tensors[parameter] = values
         operations.append(Mention.of(without_identity(graph.outputs[result]).op))
     edges = [edge for edge in spec.back_edges if edge not in counters]
-    left = _outputs_without(loop, counters)
+    left = [o for o in spec.outputs if not (o.mode == "last" and o.source in last)]
     used = {result for result, _ in edges} | {o.source for o in left}
     kept = [r for r in range(len(graph.outputs)) if r in used or r not in last]
     place = {r: k for k, r in enumerate(kept)}
@@ -128,9 +123,7 @@ def _with_slices(
 
     def finish(outputs: list[tf.Tensor]) -> list[tf.Tensor]:
         own, its = iter(outputs), set(left)
-        # Where numbers of iterations may disagree, no last value is there without the loop's error.
-        with tf.control_dependencies([] if counts.may_leave else outputs):
-            return [next(own) if o in its else tf.add(*last[o.source]) for o in spec.outputs]
+        return [next(own) if o in its else tf.add(*last[o.source]) for o in spec.outputs]
 
     where = "before it, for all iterations"
     text = f"computed {where}: {', '.join(spec.inputs[p].label for _, p in counters)}, which counts"
