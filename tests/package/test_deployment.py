@@ -226,6 +226,80 @@ def test_a_frozen_loops_count_may_be_a_constant_that_was_captured():
     np.testing.assert_array_equal(frozen(tf.constant(IDS))[0], expected)
 
 
+TABLES = {
+    "whole": (TABLE, None),
+    "of an open number of rows": (TABLE, [None, 2]),
+    "of numbers": (TABLE[:, 1], None),
+}
+
+
+def in_a_loop(table, ids):
+    def body(total, ids):
+        return total + tf_ti.embedding_bag(table, ids[tf.newaxis])[0], None
+
+    return tf_ti.scan(body, tf.zeros(table.shape[1:]), ids)[0]
+
+
+def in_a_branch(table, ids):
+    # TensorFlow has no zeros for a branch without a variable of an open shape.
+    def first():
+        return tf.gather(table, ids[:, 0])
+
+    return tf.cond(tf.size(ids) > 0, lambda: tf_ti.embedding_bag(table, ids), first)
+
+
+LOOK_UPS = {
+    "gather": lambda table, ids: tf.reduce_sum(tf.gather(table, ids), 1),
+    "in a loop": in_a_loop,
+    "in a branch": in_a_branch,
+    "in a function": tf.function(lambda table, ids: tf_ti.embedding_bag(table, ids)),
+    "several": lambda table, ids: tf_ti.embedding_bags([table, table], [ids, ids])[1],
+    "max_norm": lambda table, ids: tf_ti.embedding_bag(table, ids, max_norm=2.0),
+    "ragged": lambda table, ids: tf_ti.embedding_bag(table, tf.RaggedTensor.from_tensor(ids)),
+    "sparse": lambda table, ids: tf_ti.embedding_bag(table, tf.sparse.from_dense(ids)),
+    **{
+        combiner: lambda table, ids, combiner=combiner: tf_ti.embedding_bag(
+            table, ids, combiner=combiner
+        )
+        for combiner in ("sum", "mean", "sqrtn", "max")
+    },
+}
+
+
+@pytest.mark.parametrize("look_up", LOOK_UPS)
+@pytest.mark.parametrize("kind", TABLES)
+def test_gradients_of_look_ups_are_frozen(kind, look_up):
+    value, shape = TABLES[kind]
+    table = tf.Variable(value, shape=shape)
+
+    def slopes(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(LOOK_UPS[look_up](table, ids) ** 2)
+        return tf.convert_to_tensor(tape.gradient(loss, table))
+
+    ids = tf.constant([[1, 2, 1], [3, 3, 1]])
+    expected = slopes(ids)
+    frozen = freeze(slopes, IDS_SPEC)
+    table.assign(-table)
+    np.testing.assert_allclose(frozen(ids)[0], expected, rtol=1e-6)
+
+
+def test_a_frozen_gradient_of_a_gradient():
+    table = tf.Variable(TABLE)
+
+    def slopes(ids):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf_ti.embedding_bag(table, ids) ** 3)
+            slope = tf.convert_to_tensor(tape.gradient(loss, table))
+            square = tf.reduce_sum(slope**2)
+        return tf.convert_to_tensor(outer.gradient(square, table))
+
+    ids = tf.constant([[1, 2, 1], [3, 3, 1]])
+    expected = slopes(ids)
+    np.testing.assert_allclose(freeze(slopes, IDS_SPEC)(ids)[0], expected, rtol=1e-6)
+
+
 def test_freezing_a_sessions_graph():
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         model = Model()

@@ -782,7 +782,7 @@ def _(it):
 
     class Probe(it):
         def create_edges(self):
-            created.append((self._enclosing_graph, self.node))
+            created.append((self._enclosing_graph, self.node, self.container))
             super().create_edges()
 
     def new(node, function, enclosing_graph):
@@ -797,8 +797,9 @@ def _(it):
     finally:
         it.new = staticmethod(usual)
     assert {"ReadVariableOp", "Neg"} <= kinds and frozen()[0] == -1.0
-    graph, node = created[0]
+    graph, node, container = created[0]
     assert isinstance(graph.functions, dict) and node.op == "Neg"
+    assert node in list(container.node)  # of a graph; of a function, `node_def`
 
 
 @relied_on(f"{CONSTANTS}._Convertible()._enclosing_graph")

@@ -10,12 +10,13 @@ from tensorflow.python.framework import convert_to_constants
 
 from tf_ti._tf.patches import register_convertible
 
-_Freeze = Callable[[tf.compat.v1.NodeDef, int, np.ndarray], bool]
+_Add = Callable[..., str]
+_Freeze = Callable[[tf.compat.v1.NodeDef, int, np.ndarray, _Add], bool]
 _Calls = Callable[[tf.compat.v1.NodeDef], Iterable[tuple[str, Sequence[int]]]]
 
 
 class _Freezable(convert_to_constants._FunctionCaller):
-    """An op of ours, as TensorFlow's functions that make constants of variables see it."""
+    """An op, as TensorFlow's functions that make constants of variables see it."""
 
     def __init__(
         self,
@@ -46,8 +47,9 @@ class _Freezable(convert_to_constants._FunctionCaller):
     def convert_variable_to_constant(
         self, incoming_edge: convert_to_constants._Edge, tensor_data: Any
     ) -> None:
-        index = incoming_edge.destination.index
-        if not self.freeze(self.converted_self().node, index, tensor_data.numpy):
+        index, converted = incoming_edge.destination.index, self.converted_self()
+        add = functools.partial(_add_before, converted)
+        if not self.freeze(converted.node, index, tensor_data.numpy, add):
             return
         for edge in self.outgoing_edges:
             function = edge.destination.convertible
@@ -56,13 +58,30 @@ class _Freezable(convert_to_constants._FunctionCaller):
         self.converted_self()
 
 
+def _add_before(
+    node: convert_to_constants._Node, op_type: str, source: str, **attributes: Any
+) -> str:
+    """Adds a node of one input to the graph or the function of another; the name of its output."""
+    is_graph = isinstance(node.container, tf.compat.v1.GraphDef)
+    added = (node.container.node if is_graph else node.container.node_def).add()
+    added.name, added.op = f"{node.node.name}/{op_type}", op_type
+    added.input.append(source)
+    for name, value in attributes.items():
+        if isinstance(value, tf.DType):
+            added.attr[name].type = value.as_datatype_enum
+        else:
+            added.attr[name].i = value
+    return added.name if is_graph else f"{added.name}:output:0"
+
+
 def register_freezing(op_type: str, freeze: _Freeze, calls: _Calls = lambda node: ()) -> None:
-    """Says how a node of an op of ours changes where constants are made of variables.
+    """Says how a node of an op changes where constants are made of variables.
 
     Args:
         op_type: the op.
-        freeze: freeze(node, index, value) changes a NodeDef whose input `index` has become a
-            constant, and returns true if that was a variable.
+        freeze: freeze(node, index, value, add) changes a NodeDef whose input `index` has become a
+            constant, and returns true if that was a variable. add(op_type, input, **attributes)
+            adds a node of one input, whose output is called "output", and returns its output.
         calls: calls(node) -> the functions that the op calls: for each its name, and the positions
             of the inputs that are its arguments.
     """

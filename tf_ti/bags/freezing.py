@@ -1,13 +1,15 @@
 """Bags in functions that are frozen: the variable becomes a constant, and is a table."""
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
 from tf_ti import _tf
-from tf_ti.bags.ops import KINDS, PREFIX, SEVERAL
+from tf_ti.bags.ops import GRADIENTS, KINDS, PREFIX, SEVERAL
 
 
-def _freeze(node: tf.compat.v1.NodeDef, index: int, value: np.ndarray) -> bool:
+def _freeze(node: tf.compat.v1.NodeDef, index: int, value: np.ndarray, _: object) -> bool:
     # All the variables of an op become constants, one after the other.
     num_tables = node.attr["N"].i if "N" in node.attr else 1
     if index >= num_tables:
@@ -16,5 +18,25 @@ def _freeze(node: tf.compat.v1.NodeDef, index: int, value: np.ndarray) -> bool:
     return True
 
 
+def _freeze_gradient(
+    node: tf.compat.v1.NodeDef, index: int, value: np.ndarray, add: Callable[..., str]
+) -> bool:
+    # What has no variable is told the table's number of rows.
+    is_table = _freeze(node, index, value, add)
+    if is_table:
+        shape = add("Shape", node.input[0], T=tf.as_dtype(value.dtype), out_type=tf.int64)
+        node.input[0] = add("Unpack", shape, T=tf.int64, num=value.ndim, axis=0)
+    return is_table
+
+
+def _freeze_shape(node: tf.compat.v1.NodeDef, index: int, value: np.ndarray, _: object) -> bool:
+    # Gradients ask variables for open shapes; TensorFlow's freezing leaves that as it is.
+    node.op = "Shape"
+    node.attr["T"].type = tf.as_dtype(value.dtype).as_datatype_enum
+    return True
+
+
 for _name in (*KINDS, SEVERAL, "EmbeddingBagWeightsGrad"):
     _tf.register_freezing(f"{PREFIX}Resource{_name}", _freeze)
+_tf.register_freezing(GRADIENTS[1], _freeze_gradient)
+_tf.register_freezing("VariableShape", _freeze_shape)

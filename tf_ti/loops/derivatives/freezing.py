@@ -9,7 +9,7 @@ from tf_ti import _tf
 from tf_ti.loops.spec import OPS
 
 
-def _freeze(node: tf.compat.v1.NodeDef, index: int, value: np.ndarray) -> bool:
+def _freeze(node: tf.compat.v1.NodeDef, index: int, value: np.ndarray, _: object) -> bool:
     types = node.attr["Tin"].list.type
     if index >= len(types) or types[index] != tf.resource.as_datatype_enum:
         return False
