@@ -492,6 +492,54 @@ def test_a_saved_function_is_compiled_with_its_shards(tmp_path):
     assert run(tf.constant([[0, 2], [3, 1]], tf.int64)).numpy().tolist() == [[4.0], [5.0]]
 
 
+CONSTANT_IDS = {
+    "dense": lambda: tf.constant([[0, 0, 1], [3, 0, 3]]),
+    "ragged": lambda: tf.ragged.constant([[0, 0, 1], [], [3]]),
+    "sparse": lambda: tf.SparseTensor([[0, 0], [0, 1], [2, 0]], [3, 3, 0], [3, 2]),
+    "computed": lambda: tf.range(6)[:, tf.newaxis] // [[2, 4]],
+}
+OPTIONS = {
+    "sum": {},
+    "mean": {"combiner": "mean"},
+    "max": {"combiner": "max"},
+    "max_norm": {"max_norm": 0.5},
+    "norm_type": {"max_norm": 0.5, "norm_type": 3.0, "combiner": "sqrtn"},
+    "padding": {"padding_idx": 0, "max_norm": 0.5},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("ids", CONSTANT_IDS)
+@pytest.mark.parametrize("given", ["a constant", "an argument", "a variable", "shards"])
+@pytest.mark.pairwise
+def test_gradients_by_constant_ids(given, ids, options):
+    """TensorFlow knows while it traces how many rows a kernel gives; XLA's gradient has more."""
+    value = np.float32([[3, 4], [0.1, 0.2], [6, 8], [0.3, -0.5]])
+    variable = tf.Variable(value)
+    table = {"a constant": tf.constant(value), "a variable": variable}.get(given)
+
+    def slopes(argument):
+        source = argument if table is None else table
+        with tf.GradientTape() as outer:
+            outer.watch(source)
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(source)
+                tables = [source[:2], source[2:]] if given == "shards" else source
+                pooled = tf_ti.embedding_bag(tables, CONSTANT_IDS[ids](), **OPTIONS[options])
+                value = tf.reduce_sum(pooled**2)
+                total = tf.reduce_sum(tf_ti.embedding_bag(source, CONSTANT_IDS[ids]()))
+            slope, other = (tape.gradient(loss, source) for loss in (value, total))
+            if isinstance(other, tf.IndexedSlices):
+                ones = tf.zeros_like(other.values) + tf.ones(tf.shape(other.values))
+                other = tf.IndexedSlices(ones * other.values, other.indices, other.dense_shape)
+            dense = tf.convert_to_tensor(slope)
+            square = tf.reduce_sum(dense**2)
+        second = outer.gradient(square, source)
+        return [tf.convert_to_tensor(each) for each in (dense, other, second)]
+
+    same(*both(slopes, tf.constant(value)), tf.float32)
+
+
 def test_a_second_gradient_taken_without_xla():
     table = tf.constant(np.random.default_rng(9).standard_normal([300, 2]))
     first = compiled(lambda t: tf_ti.embedding_bag_packed(t, [[7, 3, 7], [250, 3, 1]]) ** 2)

@@ -1,5 +1,6 @@
 // The kernels of the pooled embedding look-ups and of their gradients, for XLA.
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "cc/xla/bags/host.h"
 #include "cc/xla/bags/inputs.h"
 #include "cc/xla/bags/kernel.h"
+#include "cc/xla/bags/known_rows.h"
 #include "cc/xla/bags/pool.h"
 #include "cc/xla/shapes.h"
 #include "cc/xla/tf2xla.h"
@@ -105,6 +107,11 @@ class EmbeddingBagGradOp : public BagsXlaKernel {
     RowGradients gradients;
     TF_RETURN_IF_ERROR(
         OfTable(spec_.number, GetRowGradients(ctx, spec_, num_rows, reads, &shape, &gradients)));
+    if (ctx.input_type(0) != tensorflow::DT_RESOURCE) {  // whose ops nobody evaluates
+      TF_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> rows,
+                          FindKnownRows(ctx, spec_, num_rows));
+      if (rows.has_value()) gradients = OnlyRows(gradients, *rows, num_rows);
+    }
     ctx.SetOutput(0, gradients.rows);
     ctx.SetOutput(1, Unflatten(gradients.values, shape));
     return ctx.builder()->first_error();
