@@ -263,6 +263,60 @@ def test_tensor_arrays_are_carried_and_captured_with_their_gradients(arguments):
     same(actual[2], expected[2])
 
 
+def written(kind, array, x):
+    """An array to which a loop writes x four times."""
+    if kind == "while_loop":
+        return tf_ti.while_loop(
+            lambda k, a: k < 4, lambda k, a: (k + 1, a.write(k, x)), (0, array)
+        )[1]
+    if kind == "scan":
+        return tf_ti.scan(lambda a, k: (a.write(k, x), None), array, tf.range(4))[0]
+    if kind == "scans":
+        return tf_ti.scan(
+            lambda a, k: (tf_ti.scan(lambda a, _: (a.write(k, x), k), a, length=2)[0], None),
+            array,
+            tf.range(4),
+        )[0]
+    if kind == "iterators":
+        inner = tf_ti.PortMap([tf_ti.InputPort(0, 0)], [tf_ti.OutputPort(0, 0)])
+
+        def body(k, a):
+            write = lambda a: a.write(k[0], x)  # noqa: E731
+            return tf_ti.tensor_iterator(
+                write, [a], inner, [tf_ti.BackEdge(0, 0)], num_iterations=2
+            )[0]
+
+        outer = tf_ti.PortMap(
+            [tf_ti.InputPort(0, 0, axis=0), tf_ti.InputPort(1, 1)], [tf_ti.OutputPort(0, 0)]
+        )
+        return tf_ti.tensor_iterator(body, [tf.range(4), array], outer, [tf_ti.BackEdge(0, 1)])[0]
+    with tf_ti.Loop() as loop:
+        loop.add_trip_limit(tf.constant(4), tf_ti.TripLimit.COUNT)
+        k = loop.add_iterator(tf.range(4))
+        state = loop.add_recurrence(array)
+        state.next = state.value.write(k, x)
+        last = loop.add_loop_output(state, tf_ti.LoopOutput.LAST_VALUE)
+    return last.tensor
+
+
+@pytest.mark.parametrize("shape", [None, [None, 2], [3, 2]])
+@pytest.mark.parametrize("kind", ["while_loop", "scan", "scans", "iterators", "Loop"])
+def test_arrays_know_the_shape_of_what_loops_wrote_as_in_a_tf_while_loop(kind, shape):
+    def shapes(write):
+        def call(x):
+            array = tf.TensorArray(tf.float32, 4, element_shape=shape)
+            after = write(array, x)
+            return after.stack().shape[1:], array.element_shape, after.element_shape
+
+        with tf.Graph().as_default():
+            return call(tf.compat.v1.placeholder(tf.float32, [3, 2]))
+
+    def theirs(array, x):
+        return tf.while_loop(lambda k, a: k < 4, lambda k, a: (k + 1, a.write(k, x)), (0, array))[1]
+
+    assert shapes(lambda array, x: written(kind, array, x)) == shapes(theirs)
+
+
 def test_a_tensor_array_outside_of_a_function_is_refused():
     with pytest.raises(ValueError, match=r"init is a TensorArray.*tf\.function"):
         tf_ti.scan(lambda c, x: (c.write(0, x), x), tf.TensorArray(tf.float32, 1), XS)

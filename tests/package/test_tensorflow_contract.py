@@ -906,6 +906,14 @@ def _(_):
     assert implementation.parent() is array  # it is a weak reference
 
 
+@relied_on(f"{ARRAY}.build_ta_with_new_flow")
+def _(it):
+    with tf.Graph().as_default():
+        array = tf.TensorArray(tf.int32, 3)
+        other = it(array, tf.identity(array.flow))
+        assert other.write(0, [1, 2]).element_shape == array.element_shape == [2]
+
+
 @relied_on(f"{SPEC}._unbatch")
 def _(_):
     assert tf.type_spec_from_value(RAGGED)._unbatch() == ROW

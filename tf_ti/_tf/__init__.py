@@ -18,6 +18,7 @@ from tf_ti._tf.composites import (
     row_component_specs,
     row_spec,
     spec_of_shape,
+    with_flow,
 )
 from tf_ti._tf.devices import (
     current_device,
@@ -215,6 +216,7 @@ __all__ = [
     "replace_input",
     "row_component_specs",
     "row_spec",
+    "with_flow",
     "spec_of_shape",
     "set_control_inputs",
     "set_converted",

@@ -60,6 +60,11 @@ def map_eager_array(
     return made
 
 
+def with_flow(array: tf.TensorArray, flow: tf.Tensor) -> tf.TensorArray:
+    """A TensorArray of a graph with other elements. Both learn the shape that either is given."""
+    return tensor_array_ops.build_ta_with_new_flow(array, flow)
+
+
 def row_spec(spec: BatchableTypeSpec) -> tf.TypeSpec:
     """The type of the rows of a batchable value."""
     return spec._unbatch()

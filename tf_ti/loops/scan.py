@@ -139,7 +139,8 @@ def scan(
         carry = _carried.to_values("init", carry)
         types = _carried.with_invariants("init", carry, shape_invariants)
         is_padded = until is not None and (length is not None or _tf.expects_xla())
-        way = _ScanWay(f, types, xs_types, axis, bool(reverse), until, is_padded)
+        arrays = _composites.arrays(carry.leaves)
+        way = _ScanWay(f, types, arrays, xs_types, axis, bool(reverse), until, is_padded)
         leaves = [*carry.leaves, *elements.leaves]
         tensors = [tensor for value in leaves for tensor in _composites.components(value)]
         last, ys = call(way, tensors, length, checkpoint_every, fuse, name or "scan", ticket)
@@ -188,6 +189,7 @@ class _ScanWay(Way):
         self,
         f: Callable[..., Any],
         carry: Structure,
+        arrays: Sequence[tf.TensorArray | None],
         xs: Structure,
         axis: int,
         reverse: bool,
@@ -195,7 +197,8 @@ class _ScanWay(Way):
         is_padded: bool,
     ):
         self.body, self._until, self._is_padded = f, until, is_padded
-        self._carry, self._xs, self._axis, self._reverse = carry, xs, axis, reverse
+        self._carry, self._arrays, self._xs = carry, arrays, xs
+        self._axis, self._reverse = axis, reverse
         self._rows = _rows(xs, axis)
         self.arguments = [carry, self._rows]
         self.expected = "f is called with a carry and an element, which f"
@@ -264,7 +267,7 @@ class _ScanWay(Way):
         for tensor, placeholder in zip(self._states, self._parameters):
             _tf.copy_handle_data(tensor, placeholder)
         remaining = iter(tensors)
-        states = _composites.take(self._carry.leaves, remaining)
+        states = _composites.take(self._carry.leaves, remaining, self._arrays)
         elements = []
         for i, (value, row) in enumerate(zip(self._elements, self._rows.leaves)):
             taken = [next(remaining) for _ in self._taken[i]]
@@ -355,7 +358,7 @@ class _ScanWay(Way):
     def leave(self, outputs: Sequence[tf.Tensor]) -> Structure:
         """The carry's leaves, and the results."""
         remaining = iter(outputs)
-        carry = _composites.take(self._carry.leaves, remaining)
+        carry = _composites.take(self._carry.leaves, remaining, self._arrays)
         stacks = [
             _composites.from_rows(row, [next(remaining) for _ in _composites.given_specs(row)])
             for row in self._ys.leaves

@@ -143,6 +143,7 @@ class _PortMapWay(Way):
     ):
         self.body, self._back_edges = body, back_edges
         types = [_composites.type_of(value) for value in values]
+        self._arrays = _composites.arrays(values)
         self._types = [_parameter(port, spec) for port, spec in zip(ports, types)]
         check_back_edges(back_edges, ports)
         self._outputs = sorted(port_map.outputs, key=lambda port: port.external_port_id)
@@ -179,7 +180,7 @@ class _PortMapWay(Way):
         return _body.trace(self.body, self.parameters, self.convert, arrange)
 
     def arrange(self, tensors: Sequence[tf.Tensor]) -> list[Any]:
-        return _composites.take(self._types, iter(tensors))
+        return _composites.take(self._types, iter(tensors), self._arrays)
 
     def convert(self, returned: Any) -> list[Any]:
         """The values in the results, which have one structure each time."""

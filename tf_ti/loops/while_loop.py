@@ -124,7 +124,7 @@ def while_loop(
     if isinstance(shape_invariants, (list, tuple)) and len(shape_invariants) == len(loop_vars):
         shape_invariants = _tf.nest_like(loop_vars, shape_invariants)
     types = _carried.with_invariants("loop_vars", variables, shape_invariants)
-    way = _WhileWay(cond, body, types)
+    way = _WhileWay(cond, body, types, _composites.arrays(variables.leaves))
     if by_python:
         found = way.run_by_python(variables.leaves, limit)
     else:
@@ -171,10 +171,17 @@ class _WhileWay(Way):
 
     limit_label = "maximum_iterations"
 
-    def __init__(self, cond: Callable[..., Any], body: Callable[..., Any], types: Structure):
+    def __init__(
+        self,
+        cond: Callable[..., Any],
+        body: Callable[..., Any],
+        types: Structure,
+        arrays: Sequence[tf.TensorArray | None],
+    ):
         # Containers of variables are the same, be they lists or tuples.
         arguments = list(types.pack(types.leaves))
         self.body, self._cond, self._types = body, cond, Structure(arguments)
+        self._arrays = arrays
         self.expected = f"loop_vars has {len(arguments)} variables, which body"
         self.arguments = list(map(Structure, arguments))
         self.key = ("while_loop", types.key)
@@ -234,7 +241,10 @@ class _WhileWay(Way):
         return self._arguments(tensors)
 
     def _arguments(self, tensors: Sequence[tf.Tensor]) -> Sequence[Any]:
-        return self._types.pack(_composites.take(self._types.leaves, iter(tensors)))
+        return self._types.pack(self._take(tensors))
+
+    def _take(self, tensors: Sequence[tf.Tensor]) -> list[Any]:
+        return _composites.take(self._types.leaves, iter(tensors), self._arrays)
 
     def convert(self, returned: Any) -> list[Any]:
         return [self._test, *self._following(returned)]
@@ -282,7 +292,7 @@ class _WhileWay(Way):
         return values
 
     def leave(self, outputs: Sequence[tf.Tensor]) -> Structure:
-        return Structure(_composites.take(self._types.leaves, iter(outputs)))
+        return Structure(self._take(outputs))
 
 
 def _check_state(label: str, spec: tf.TensorSpec, dtype: tf.DType, shape: tf.TensorShape) -> None:

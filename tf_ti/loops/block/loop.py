@@ -310,7 +310,7 @@ class Loop:
         spec = _composites.type_of(initial)
         components = zip(_composites.components(initial), _composites.component_specs(spec))
         parts = [self.add_recurrence(tensor, component.shape) for tensor, component in components]
-        return composite_recurrence(spec, parts)
+        return composite_recurrence(initial, parts)
 
     def _add_nested_recurrence(self, label: str, initial: Structure, shape: Any) -> Recurrence:
         shapes = [None] * len(initial.leaves)

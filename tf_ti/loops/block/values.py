@@ -237,11 +237,12 @@ class PackedRecurrence(Recurrence):
         self.set_input(1, value)
 
 
-def composite_recurrence(spec: tf.TypeSpec, parts: Sequence[Recurrence]) -> PackedRecurrence:
-    """A value of type `spec`, and recurrences of its components."""
+def composite_recurrence(initial: Any, parts: Sequence[Recurrence]) -> PackedRecurrence:
+    """A composite value like the initial one, and recurrences of its components."""
+    spec, (array,) = _composites.type_of(initial), _composites.arrays([initial])
 
     def pack(tensors: Sequence[tf.Tensor]) -> Any:
-        return _composites.from_components(spec, tensors)
+        return _composites.from_components(spec, tensors, array)
 
     def take_apart(what: str, value: Any) -> list[tf.Tensor]:
         if not _composites.is_composite(value) or not spec.is_compatible_with(value):

@@ -4,6 +4,7 @@ A loop carries their components, as `tf.while_loop` does, and takes and gives ro
 `tf.map_fn` does: encoded, in tensors that have an axis for the rows.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -67,13 +68,30 @@ def component_specs(spec: tf.TypeSpec) -> list[tf.TensorSpec]:
     return tf.nest.flatten(spec, expand_composites=True)
 
 
-def from_components(spec: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
+def arrays(values: Iterable[Any]) -> list[tf.TensorArray | None]:
+    """The TensorArrays among values, in their places."""
+    return [value if isinstance(value, tf.TensorArray) else None for value in values]
+
+
+def from_components(
+    spec: tf.TypeSpec, tensors: Sequence[tf.Tensor], array: tf.TensorArray | None = None
+) -> Any:
+    """A value of this type; a TensorArray that shares what `array` knows of its elements."""
+    if array is not None:
+        return _tf.with_flow(array, *tensors)
     return tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)
 
 
-def take(specs: Iterable[tf.TypeSpec], tensors: Iterator[tf.Tensor]) -> list[Any]:
-    """Values of these types, of the tensors that come next."""
-    return [from_components(spec, [next(tensors) for _ in component_specs(spec)]) for spec in specs]
+def take(
+    specs: Iterable[tf.TypeSpec],
+    tensors: Iterator[tf.Tensor],
+    arrays: Iterable[tf.TensorArray | None] = itertools.repeat(None),
+) -> list[Any]:
+    """Values of these types, of the tensors that come next; `arrays` as in `from_components`."""
+    return [
+        from_components(spec, [next(tensors) for _ in component_specs(spec)], array)
+        for spec, array in zip(specs, arrays)
+    ]
 
 
 # --- rows ----------------------------------------------------------------------------------------
