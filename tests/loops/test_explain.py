@@ -574,6 +574,50 @@ def test_a_sequence_of_any_sizes_saves_what_these_say():
         assert names or loop.recorded.size.bytes == 0
 
 
+def test_an_array_that_is_written_by_elements_is_recorded_once():
+    def f(carry, x):
+        array, k, h = carry
+        h = h * 0.5 + array.read(k)
+        return (array.write(k + 1, h), k + 1, h), None
+
+    def call(xs):
+        array = tf.TensorArray(tf.float32, T + 1, element_shape=[N], clear_after_read=False)
+        return tf_ti.scan(f, (array.write(0, tf.ones([N])), 0, tf.ones([N])), xs)[0][0].stack()
+
+    (loop,) = tf_ti.explain(call, XS)
+    assert loop.recorded.size.bytes == T * (N * 4 + N * 4)  # h, and what was read; k only counts
+
+
+def test_of_an_array_that_is_read_whole_all_versions_are_recorded():
+    def f(carry, x):
+        array, k = carry
+        total = tf.reduce_sum(tf.sin(array.stack()))
+        return (array.write(k, x[0] * total), k + 1), None
+
+    def call(xs):
+        array = tf.TensorArray(tf.float32, T, element_shape=[N], clear_after_read=False)
+        return tf_ti.scan(f, (array, 0), xs)[0][0].stack()
+
+    (loop,) = tf_ti.explain(call, XS)
+    formula = loop.recorded.size.formula
+    assert f"{32 * T} * length(init[0])" in formula
+
+
+@pytest.mark.parametrize("is_in_a_loop", [False, True])
+def test_what_vectorized_map_does_row_by_row_has_its_own_cure(is_in_a_loop):
+    def look_up(z, b):
+        if is_in_a_loop:
+            return tf_ti.scan(lambda z, b: (b[z], b[z]), z, b)[1]
+        return b[0][z]
+
+    def call(z, b):
+        return tf.vectorized_map(lambda e: look_up(*e), (z, b))
+
+    text = str(tf_ti.explain(call, tf.TensorSpec([8], tf.int32), tf.zeros([8, T, 6], tf.int32)))
+    assert "/pfor/while" in text and "tf.gather(x, k) in place of x[k]" in text
+    assert "tf_ti.while_loop" not in text
+
+
 def test_without_states_nothing_is_recorded():
     (loop,) = tf_ti.explain(lambda xs: tf_ti.scan(lambda h, x: (h, tf.exp(x @ W)), (), xs), XS)
     assert loop.recorded is None and "records" not in str(loop)

@@ -128,3 +128,16 @@ def test_a_large_constant_of_each_type_is_read(tmp_path, name):
     (got,) = tf_ti.openvino.load(tmp_path / "m.xml")()
     expected = kind.unpack(data, count).reshape(2, count // 2)
     assert got.numpy().tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_explain_knows_the_inputs_of_a_model(tmp_path, count):
+    def call(*inputs):
+        return tf_ti.scan(lambda c, x: (c + x, c), inputs[-1][0], inputs[0])
+
+    specs = [tf.TensorSpec([4, 2], name=name) for name in ("x", "h")[:count]]
+    tf_ti.openvino.save(call, tmp_path / "model.xml", specs)
+    model = tf_ti.openvino.load(tmp_path / "model.xml")
+    text = str(tf_ti.explain(model))
+    assert "runs as" in text
+    assert text == str(tf_ti.explain(model, *[each.spec for each in model.inputs]))

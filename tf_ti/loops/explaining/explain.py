@@ -105,10 +105,13 @@ def _graphs(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
     if not callable(function):
         what = "a function, a model or a loaded SavedModel"
         raise TypeError(f"function must be {what}, got {function!r}")
-    symbolic = getattr(function, "inputs", None)  # of a Keras model that knows them
-    if symbolic and not args:
-        specs = list(map(_spec_of, symbolic))
-        args = (specs if len(specs) > 1 else specs[0],)
+    known = getattr(function, "inputs", None)  # of a model that knows them
+    if known and not args and not kwargs:
+        if all(hasattr(each, "spec") for each in known):  # OpenVINO's takes each by itself
+            args = tuple(each.spec for each in known)
+        else:
+            specs = list(map(_spec_of, known))
+            args = (specs if len(specs) > 1 else specs[0],)
     call = tf.function(lambda *args, **kwargs: function(*args, **kwargs), autograph=False)
     return [call.get_concrete_function(*args, **kwargs).graph]
 

@@ -244,7 +244,7 @@ def _while(op: tf.Operation, seen: set[str]) -> LoopExplanation:
         for key in ("cond", "body")
         for each in _find_in_function(op, op.get_attr(key).name, seen)
     ]
-    cure = (
+    cure = _programs.cure_of_mapped(op) or (
         "tf_ti.while_loop takes the arguments of tf.while_loop; tf_ti.keras.convert puts tf_ti's "
         "layers into a Keras model."
     )

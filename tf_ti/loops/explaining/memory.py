@@ -8,10 +8,20 @@ import tensorflow as tf
 
 from tf_ti import _tf
 from tf_ti.loops import slices as _slices
+from tf_ti.loops.passes.analysis import without_identity
 from tf_ti.loops.traced import TracedLoop
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _HISTORY = "the history of "
+_REFERENCE = 32  # the bytes of a tensor in a TensorArray, without its elements
+# Operations of TensorArrays, of which a gradient needs the numbers of elements at most.
+_BY_ELEMENTS = {
+    "Identity",
+    "TensorListElementShape",
+    "TensorListGetItem",
+    "TensorListLength",
+    "TensorListSetItem",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +38,7 @@ class Size:
     def of(cls, label: str, tensor: tf.Tensor) -> "Size":
         """The size of a tensor; extents that are not known are those of `label`."""
         dtype, shape = tensor.dtype, tensor.shape
-        if shape.rank is None or dtype in (tf.string, tf.variant, tf.resource):
+        if shape.rank is None or dtype in (tf.string, tf.resource):
             return cls({(f"nbytes({label})",): 1})
         known = math.prod(d for d in shape.as_list() if d is not None)
         unknown = tuple(f"shape({label})[{k}]" for k, d in enumerate(shape) if d is None)
@@ -120,24 +130,38 @@ class Recorded:
 
 
 def recorded(loop: TracedLoop) -> Recorded | None:
-    """What a loop op records; None if it has no histories."""
+    """What a loop op records; None if it has no histories.
+
+    A TensorArray keeps each element once, however many iterations have it. What an inner loop
+    records it tells itself.
+    """
     states, others, every = [], [], 1
     for output in loop.spec.outputs:
         if output.mode != "sequence" or output.part_size:
             continue
+        label = output.label.removeprefix(_HISTORY)
         if output.source < 0:
-            every = output.stride
-            label = output.label.removeprefix(_HISTORY)
-            states.append(Size.of(label, loop.body.inputs[~output.source]))
-            continue
-        source = loop.body.outputs[output.source]
-        while source.op.type == "Identity":
-            source = source.op.inputs[0]
-        if not _tf.is_opaque(source):  # which an inner loop records, and tells of
-            others.append(Size.of(output.label.removeprefix(_HISTORY), source))
+            every, source, sizes = output.stride, loop.body.inputs[~output.source], states
+        else:
+            source, sizes = without_identity(loop.body.outputs[output.source]), others
+        if source.dtype != tf.variant:
+            sizes.append(Size.of(label, source))
+        elif not _tf.is_opaque(source) and _is_read_whole(source):
+            sizes.append(Size({(f"length({label})",): _REFERENCE}))
     if not states and not others:
         return None
     return Recorded(Size.total(states), Size.total(others), _iterations(loop), every)
+
+
+def _is_read_whole(array: tf.Tensor) -> bool:
+    """True if something reads a TensorArray but for its elements: a gradient needs its versions."""
+    waiting = [array]
+    while waiting:
+        for op in waiting.pop().consumers():
+            if op.type not in _BY_ELEMENTS:
+                return True
+            waiting += [t for t in op.outputs if t.dtype == tf.variant]
+    return False
 
 
 def _iterations(loop: TracedLoop) -> int | None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -91,12 +92,24 @@ def refusal(op: tf.Operation) -> str | None:
     return "its arrays are too large for a program" if any(map(_is_large, tensors)) else None
 
 
+def cure_of_mapped(op: tf.Operation) -> str:
+    """The cure where tf.vectorized_map made a While of an operation; "" for a user's."""
+    mapped = re.search(r"([^/]+)/pfor/while(_\d+)?$", op.name)
+    if mapped is None:
+        return ""
+    return (
+        f"tf.vectorized_map runs {mapped[1]!r} row by row, as it has no form of it for all rows at "
+        "once. Use an operation that has one: tf.gather(x, k) in place of x[k], say."
+    )
+
+
 def _cure(op: tf.Operation) -> str:
     """What a user may do about an operation that no program runs, or ""."""
     if any(word in op.type for word in ("Random", "Truncated", "Multinomial")):
         return "Draw the numbers of all iterations before the loop, and pass them as slices."
     if op.type in ("While", "StatelessWhile"):
-        return "tf_ti.while_loop, tf_ti.scan and tf_ti.Loop are faster inside of a loop."
+        cure = "tf_ti.while_loop, tf_ti.scan and tf_ti.Loop are faster inside of a loop."
+        return cure_of_mapped(op) or cure
     if op.type in ("Print", "PrintV2", "EagerPyFunc", "PyFunc", "PyFuncStateless"):
         return "Return the values, and look at them after the loop."
     if op.type in ("VariableV2", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"):
