@@ -933,3 +933,91 @@ def test_shape_invariants_that_do_not_fit_are_refused(error, words, invariants):
         tf_ti.scan(
             lambda c, x: (tf.concat([c, [x]], 0), x), tf.zeros([1]), XS, shape_invariants=invariants
         )
+
+
+# Extension types with ragged fields
+
+
+class Word(tf.experimental.BatchableExtensionType):
+    vector: tf.Tensor
+    letters: tf.RaggedTensor
+
+
+class Sentence(tf.experimental.BatchableExtensionType):
+    words: Word
+    rate: tf.Tensor
+
+
+def words(letters):
+    return Word(tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), letters)
+
+
+WORDS = {
+    "flat": words(tf.ragged.constant([[1.0], [2.0, 3.0], []])),
+    "short splits": words(tf.ragged.constant([[1.0], [], [2.0]], row_splits_dtype=tf.int32)),
+    "rows": words(tf.ragged.constant([[[1.0, 0.0]], [], [[2.0, 3.0]] * 2], inner_shape=(2,))),
+    "deep": words(tf.ragged.constant([[[1.0], []], [[2.0, 3.0]], []])),
+    "nested": Sentence(words(tf.ragged.constant([[1.0], [2.0, 3.0], []])), XS),
+    "no words": Word(tf.ones([0, 2]), tf.ragged.constant([], tf.float32, ragged_rank=1)),
+}
+
+
+@pytest.fixture(params=["eager", "function", "run eagerly"])
+def mode(request):
+    def run(f, *args):
+        if request.param == "eager":
+            return f(*args)
+        if request.param == "function":
+            return tf.function(f)(*args)
+        tf.config.run_functions_eagerly(True)
+        try:
+            return tf.function(f)(*args)
+        finally:
+            tf.config.run_functions_eagerly(False)
+
+    return run
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_rows_with_ragged_fields_are_joined_as_map_fn_joins_them(mode, kind):
+    xs = WORDS[kind]
+    expected = tf.map_fn(lambda x: x, xs)
+    found = mode(lambda xs: tf_ti.scan(lambda c, x: (c, x), 0.0, xs)[1], xs)
+    assert type(found) is type(xs)
+    tf.nest.assert_same_structure(found, expected, expand_composites=True)
+    same(found, expected)
+
+
+def test_a_ragged_field_by_itself_gives_ragged_results(mode):
+    xs = WORDS["nested"]
+
+    def f(total, x):
+        return total + tf.reduce_sum(x.words.letters), x.words.letters * x.rate
+
+    total, found = mode(lambda xs: tf_ti.scan(f, 0.0, xs), xs)
+    assert (total.numpy(), found.to_list()) == (6.0, [[1.0], [4.0, 6.0], []])
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_fields_of_ragged_rows_have_gradients_in_a_function(is_deep):
+    @tf.function
+    def slopes(values, scan):
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            letters = tf.RaggedTensor.from_row_lengths(values, [1, 2, 0])
+            if is_deep:
+                letters = tf.RaggedTensor.from_row_lengths(letters, [1, 0, 2])
+            ys = scan(words(letters))
+            loss = tf.reduce_sum(ys.letters.flat_values**2 * [1.0, 2.0, 3.0])
+        return tape.gradient(loss, values)
+
+    found = slopes(XS, lambda xs: tf_ti.scan(lambda c, x: (c, x), 0.0, xs)[1])
+    same(found, slopes(XS, lambda xs: xs))
+
+
+def test_a_field_that_may_not_be_ragged_says_what_does_not_stack(mode):
+    class Plain(tf.experimental.BatchableExtensionType):
+        letters: tf.Tensor
+
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="stack"):
+        mode(lambda xs: tf_ti.scan(lambda c, x: (c, Plain(x.letters)), 0.0, xs)[1], WORDS["flat"])

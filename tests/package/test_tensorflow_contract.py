@@ -889,6 +889,17 @@ def _(_):
     assert RAGGED._shape_invariant_to_type_spec(shape) == tf.RaggedTensorSpec(shape, tf.int32, 2)
 
 
+@relied_on("tensorflow.python.framework.extension_type.ExtensionTypeSpec._tf_extension_type_fields")
+def _(_):
+    class Pair(tf.experimental.ExtensionType):
+        first: tf.Tensor
+        second: tuple[tf.Tensor, ...]
+
+    spec = tf.type_spec_from_value(Pair(tf.ones([2]), (tf.ones([]),)))
+    assert [field.name for field in spec._tf_extension_type_fields()] == ["first", "second"]
+    assert type(spec)(first=spec.first, second=spec.second) == spec
+
+
 ARRAY = "tensorflow.python.ops.tensor_array_ops"
 
 

@@ -75,6 +75,11 @@ def batch_spec(row: BatchableTypeSpec, count: int | None) -> tf.TypeSpec:
     return row._batch(count)
 
 
+def fields_of(spec: tf.TypeSpec) -> dict[str, Any]:
+    """The fields of the type of an extension type: types, structures of such, and constants."""
+    return {field.name: getattr(spec, field.name) for field in spec._tf_extension_type_fields()}
+
+
 def row_component_specs(row: BatchableTypeSpec) -> list[tf.TensorSpec]:
     """The types of the tensors that a row is encoded in."""
     return row._flat_tensor_specs

@@ -204,6 +204,8 @@ class _ScanWay(Way):
         self.expected = "f is called with a carry and an element, which f"
         self.key = ("scan", carry.key, xs.key, axis, reverse, is_padded)
         states = map(_composites.component_specs, carry.leaves)
+        ragged = [part for spec in xs.leaves for part, _ in _composites.ragged_parts(spec, spec)]
+        self._splits = [part.row_splits_dtype for part in ragged]
         self._taken = list(map(_composites.taken_specs, xs.leaves, self._rows.leaves))
         self.parameters = [spec for specs in (*states, *self._taken) for spec in specs]
         order = _spec.BACKWARDS if reverse else _spec.FORWARDS
@@ -220,10 +222,10 @@ class _ScanWay(Way):
         self._parameters: list[tf.Tensor] = []
         self._ragged_rows: list[tf.Tensor] = []
         self._length: tf.Tensor | None = None
-        # Where Python runs the loop: the types of the rows so far, and the paths of ragged results;
-        # None if lengths are to tell them.
+        # Where Python runs the loop: the types of the rows so far, and those of a graph, by their
+        # paths, which tell the ragged ones; None if lengths are to tell them.
         self._earlier: Structure | None = None
-        self._ragged: set[str] | None = set()
+        self._ragged: dict[str, tf.TypeSpec] | None = {}
 
     def is_direct(self) -> bool:
         types = [*self._xs.leaves]
@@ -239,6 +241,13 @@ class _ScanWay(Way):
         self._states = [tensor for value in states for tensor in _composites.components(value)]
         self._elements = _composites.take(self._xs.leaves, remaining)
         rows = [tensor for value in self._elements for tensor in _composites.to_rows(value)]
+        # A type does not tell the shapes of rows that are encoded as variants.
+        encoded = {
+            k: tf.TensorSpec(tensor.shape[1:], tf.variant)
+            for k, tensor in enumerate(rows, start=len(self._states))
+            if tensor.dtype == tf.variant
+        }
+        self.parameters = [encoded.get(k, spec) for k, spec in enumerate(self.parameters)]
         return [*self._states, *rows, *([] if self._until is None else [tf.constant(False)])]
 
     @property
@@ -276,8 +285,8 @@ class _ScanWay(Way):
                 elements.append(_composites.taken_row(value, row, taken))
         self._ragged_rows = [
             tensor
-            for value, row in zip(self._elements, elements)
-            if isinstance(value, tf.RaggedTensor)
+            for spec, element in zip(self._xs.leaves, elements)
+            for _, row in _composites.ragged_parts(spec, element)
             for tensor in _composites.components(row)
         ]
         return self._carry.pack(states), self._rows.pack(elements)
@@ -387,28 +396,29 @@ class _ScanWay(Way):
         back_edges = list(zip(following, self._parameters))
         graph = tf.compat.v1.get_default_graph()
         extents = _extents.that_come_from(graph, self._ragged_rows, back_edges)
-        types = []
-        for value in results.leaves:
-            spec = _composites.type_of(value)
-            is_open = isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0] is None
-            types.append(self._ragged_row(spec) if is_open and value.ref() in extents else spec)
-        return types
 
-    def _ragged_row(self, spec: tf.TypeSpec) -> tf.RaggedTensorSpec:
-        splits = next(t.row_splits_dtype for t in self._xs.leaves if _is_ragged(t))
-        shape = [None, *spec.shape[1:]]
-        return tf.RaggedTensorSpec(shape, spec.dtype, ragged_rank=0, row_splits_dtype=splits)
+        def ragged(value: tf.Tensor) -> tf.RaggedTensorSpec | None:
+            is_open = value.shape.rank and value.shape[0] is None
+            return self._ragged_row(value) if is_open and value.ref() in extents else None
+
+        return [
+            _composites.with_ragged_rows(_composites.type_of(value), value, ragged)
+            for value in results.leaves
+        ]
+
+    def _ragged_row(self, row: tf.Tensor | tf.TensorSpec) -> tf.RaggedTensorSpec:
+        shape, (splits, *_) = [None, *row.shape[1:]], self._splits
+        return tf.RaggedTensorSpec(shape, row.dtype, ragged_rank=0, row_splits_dtype=splits)
 
     def prepare_plain(self) -> None:
         """Finds out which results are ragged, as a graph of `f` tells them.
 
         Where there is no such graph, since `f` asks for values, lengths tell it.
         """
-        if any(_is_ragged(spec) for spec in self._xs.leaves):
+        if self._splits:
             try:
                 self.trace()
-                named = zip(self._ys.paths, self._ys.leaves)
-                self._ragged = {path for path, spec in named if _composites.is_ragged_row(spec)}
+                self._ragged = dict(zip(self._ys.paths, self._ys.leaves))
             except Exception:  # whatever `f` raises; it raises it again if not about values
                 self._ragged = None
 
@@ -421,8 +431,8 @@ class _ScanWay(Way):
                 raise ValueError(f"f must return results of one structure: {difference}")
         self._ys = types.with_leaves(
             [
-                self._ragged_row(spec) if self._is_ragged_result(path, spec) else spec
-                for path, spec in zip(types.paths, types.leaves)
+                self._with_ragged_rows(path, spec, value)
+                for path, spec, value in zip(types.paths, types.leaves, results.leaves)
             ]
         )
         if earlier is not None:
@@ -433,14 +443,16 @@ class _ScanWay(Way):
             tests = self._tests(self._until, carry, results)
         return carry, self._given_rows(results), tests
 
-    def _is_ragged_result(self, path: str, spec: tf.TypeSpec) -> bool:
-        if self._ragged is not None:
-            return path in self._ragged
-        return isinstance(spec, tf.TensorSpec) and spec.shape.rank > 0
-
-
-def _is_ragged(spec: tf.TypeSpec) -> bool:
-    return isinstance(spec, tf.RaggedTensorSpec)
+    def _with_ragged_rows(self, path: str, spec: tf.TypeSpec, value: Any) -> tf.TypeSpec:
+        """The type of a result, as the graph of `f` has it, or as lengths are to tell."""
+        if self._ragged is None:
+            is_open = isinstance(spec, tf.TensorSpec) and spec.shape.rank > 0
+            return self._ragged_row(spec) if is_open else spec
+        traced = self._ragged.get(path, spec)
+        if _composites.is_ragged_row(traced):
+            return self._ragged_row(spec)
+        has_ragged = any(True for _ in _composites.ragged_parts(traced, traced))
+        return traced if has_ragged and traced.is_compatible_with(value) else spec
 
 
 def _rows(xs: Structure, axis: int) -> Structure:

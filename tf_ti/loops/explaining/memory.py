@@ -135,7 +135,9 @@ def recorded(loop: TracedLoop) -> Recorded | None:
     A TensorArray keeps each element once, however many iterations have it. What an inner loop
     records it tells itself.
     """
-    states, others, every = [], [], 1
+    states: list[Size] = []
+    others: list[Size] = []
+    every = 1
     for output in loop.spec.outputs:
         if output.mode != "sequence" or output.part_size:
             continue

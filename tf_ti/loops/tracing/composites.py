@@ -5,7 +5,7 @@ A loop carries their components, as `tf.while_loop` does, and takes and gives ro
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -148,6 +148,58 @@ def taken_row(value: Any, row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any
 def is_ragged_row(row: tf.TypeSpec) -> bool:
     """True if it is the type of a tensor that is a row of a ragged one."""
     return isinstance(row, tf.RaggedTensorSpec) and row.ragged_rank == 0
+
+
+def ragged_parts(spec: tf.TypeSpec, value: Any) -> Iterator[tuple[tf.RaggedTensorSpec, Any]]:
+    """The ragged tensors of a value of type `spec`, with their types; of a row of it their rows.
+
+    Of `spec` in place of the value it gives their types twice.
+    """
+    if isinstance(spec, tf.RaggedTensorSpec):
+        yield spec, value
+    elif _is_extension(spec):
+        for name, parts in _tf.fields_of(spec).items():
+            for part, tensor in zip(tf.nest.flatten(parts), tf.nest.flatten(getattr(value, name))):
+                if isinstance(part, tf.TypeSpec):
+                    yield from ragged_parts(part, tensor)
+
+
+def with_ragged_rows(
+    spec: tf.TypeSpec, value: Any, ragged: Callable[[tf.Tensor], tf.RaggedTensorSpec | None]
+) -> tf.TypeSpec:
+    """The type of a value, of which some tensors are rows of ragged ones.
+
+    Args:
+        spec: its type, without these.
+        value: the value.
+        ragged: the type of a tensor that is such a row; None of others.
+    """
+    if isinstance(spec, tf.TensorSpec):
+        return ragged(value) or spec
+    if not _is_extension(spec) or not isinstance(spec, _tf.BatchableTypeSpec):
+        return spec
+
+    def of_rows(rows: Any, value: Any) -> Any:
+        """The type of several rows like `value`, of the type that they have without ragged ones."""
+        if isinstance(rows, tf.TensorSpec):
+            row = ragged(value)
+            return rows if row is None else _tf.batch_spec(row, None)
+        if not isinstance(rows, tf.TypeSpec) or not _is_extension(rows):
+            return rows
+        fields = {
+            name: tf.nest.map_structure(of_rows, field, getattr(value, name))
+            for name, field in _tf.fields_of(rows).items()
+        }
+        return type(rows)(**fields)
+
+    try:
+        return _tf.row_spec(of_rows(_tf.batch_spec(spec, None), value))
+    except TypeError:  # a field may be a tensor, and no ragged one
+        return spec
+
+
+def _is_extension(spec: tf.TypeSpec) -> bool:
+    return issubclass(spec.value_type, tf.experimental.ExtensionType)
 
 
 def given_specs(row: tf.TypeSpec) -> list[tf.TensorSpec]:
