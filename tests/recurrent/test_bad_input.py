@@ -472,6 +472,20 @@ def test_what_is_no_recurrent_module_of_torch_is_an_error():
         tf_ti.recurrent.from_torch(entries)
 
 
+def test_of_several_layers_of_torch_one_must_be_named():
+    w, r = np.ones([8, 3]), np.ones([8, 2])
+    entries = {f"weight_{part}_l{k}": (w, r)[part == "hh"] for k in (0, 1) for part in ("ih", "hh")}
+    both = entries | {f"{name}_reverse": value for name, value in entries.items()}
+    for module in (entries, both):
+        with pytest.raises(
+            ValueError, match="has 2 layers: layer=0 is the first, layer=1 the last"
+        ):
+            tf_ti.recurrent.from_torch(module)
+        assert tf_ti.recurrent.from_torch(module, 1)["r"].shape[-1] == 2
+    one = {name: value for name, value in both.items() if "_l0" in name}
+    assert tf_ti.recurrent.from_torch(one)["direction"] == "bidirectional"
+
+
 def test_what_is_no_recurrent_cell_of_keras_is_an_error():
     keras = tf.keras
     convert = tf_ti.recurrent.from_keras

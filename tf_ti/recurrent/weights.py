@@ -5,6 +5,7 @@ None of these libraries is imported: attributes of their objects, and arrays, ar
 
 import dataclasses
 import numbers
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -133,12 +134,14 @@ def to_keras(weights: Mapping[str, Any]) -> list[np.ndarray]:
     return arrays
 
 
-def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> dict[str, Any]:
+def from_torch(
+    module: Any, layer: int | None = None, *, nonlinearity: str = "tanh"
+) -> dict[str, Any]:
     """Returns the weights of a torch.nn.LSTM, GRU or RNN, or of a cell, for tf_ti's functions.
 
     Args:
         module: the module, or its state_dict.
-        layer: the number of a layer of the module.
+        layer: the number of a layer of the module; None: its only one.
         nonlinearity: "tanh" or "relu", for the state_dict of an RNN. A module has its own.
 
     Returns:
@@ -146,7 +149,8 @@ def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> di
         linear_before_reset. The x of a module without batch_first is time_major.
 
     Raises:
-        TypeError, ValueError: tf_ti has no such cell, or the module no such layer.
+        TypeError, ValueError: tf_ti has no such cell, the module no such layer, or several and
+            `layer` is None.
 
     Example:
 
@@ -163,6 +167,13 @@ def from_torch(module: Any, layer: int = 0, *, nonlinearity: str = "tanh") -> di
     if nonlinearity not in ("tanh", "relu"):
         raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
     is_cell = "weight_hh" in entries
+    if layer is None:
+        count = sum(bool(re.fullmatch(r"weight_hh_l\d+", str(name))) for name in entries)
+        if count > 1:
+            raise ValueError(
+                f"module has {count} layers: layer=0 is the first, layer={count - 1} the last"
+            )
+        layer = 0
     suffix = "" if is_cell else f"_l{layer}"
     suffixes = [s for s in (suffix, f"{suffix}_reverse") if f"weight_hh{s}" in entries]
     if list(entries) == ["weight"]:
