@@ -79,6 +79,13 @@ def masked(states, x):
     return kept, kept[0]
 
 
+def held_by_numbers(states, element):
+    (h, c), (x, m) = states, element
+    (new_h, new_c), _ = plain(states, x)
+    m = tf.cast(m, tf.float32)[:, tf.newaxis]
+    return (m * new_h + (1.0 - m) * h, c + m * (new_c - c)), None
+
+
 def half_masked(states, x):
     (h, c), y = masked(states, x)
     return (h, lstm(states, x[0])[1]), y
@@ -213,6 +220,11 @@ BODIES = {
         lambda xs, mask: tf_ti.scan(half_masked, (Z, Z), (xs, mask)),
         [XS, MASK],
         ["cells have no SelectV2 of states: SelectV2 'SelectV2", "Let one mask hold all states"],
+    ),
+    "states that numbers hold": (
+        lambda xs, mask: tf_ti.scan(held_by_numbers, (Z, Z), (xs, mask)),
+        [XS, MASK],
+        ["a factor of no gate, as in m * new + (1 - m) * old", "If m is 0 or 1", "tf.where(mask"],
     ),
     "a limited cell state": (
         scan(limited),

@@ -35,11 +35,11 @@ _MOST_NESTED = 8
 _LARGEST = Fraction(2**32)
 _MOST_PIECES = 16
 _LIMIT = "Without this limit the loop may be a sequence."
-_MASK = (
+MASK = (
     "Let one mask hold all states: tf.where(mask[:, tf.newaxis], new, old), of slices that are one "
     "bool for each row."
 )
-_CURES = {"Select": _MASK, "SelectV2": _MASK}
+_CURES = {"Select": MASK, "SelectV2": MASK}
 
 
 @dataclasses.dataclass(frozen=True)

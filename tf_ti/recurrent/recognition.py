@@ -214,12 +214,20 @@ def _cell(analysis: Analysis) -> _Cell:
         )
         reason = "without the loop nobody would compare its numbers of iterations"
         raise Unknown(reason, cure=cure)
+    if any(map(_has_factor, new)):
+        cure = f"If m is 0 or 1, tf.where does it, but for NaN times 0. {_form.MASK}"
+        raise Unknown("a state has a factor of no gate, as in m * new + (1 - m) * old", cure=cure)
     matcher = _Matcher(reader, shape[1], inside.dtype)
     if len(new) == 1:
         cell = matcher.gru(*new, *made_of) if len(new[0]) == 3 else matcher.rnn(*new)
     else:
         cell = matcher.lstm(new, 0, 1) if len(new[0]) == 1 else matcher.lstm(new, 1, 0)
     return dataclasses.replace(cell, compared=frozenset(reader.compared), mask=mask)
+
+
+def _has_factor(new: Polynomial) -> bool:
+    """True if a state itself has a factor that depends on no state."""
+    return any({State, Outside} <= set(map(type, monomial)) for monomial in new)
 
 
 def _too_many(loop: TracedLoop) -> Unknown:
