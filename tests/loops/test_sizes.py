@@ -474,3 +474,55 @@ def test_memory_grows_as_the_length(run_program):
         assert many < 5 * max(few, 10_000), peaks
         """
     )
+
+
+@pytest.mark.parametrize("kind", ["body", "while loop", "scan", "two scans"])
+def test_an_array_is_not_copied_for_each_iteration_that_writes_it(run_program, kind):
+    run_program(
+        """
+        import resource
+        import sys
+        import numpy as np
+        import tensorflow as tf
+        import tf_ti
+
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+        def twice(a, k, h):
+            return tf_ti.scan(lambda a, _: (a.write(k, h + a.read(k - 1)), None), a, length=2)[0]
+
+        WRITES = {
+            "body": lambda a, k, h: a.write(k, h + a.read(k - 1)),
+            "while loop": lambda a, k, h: tf_ti.while_loop(
+                lambda j, a: j < 2, lambda j, a: (j + 1, a.write(k, h + a.read(k - 1))), (0, a)
+            )[1],
+            "scan": twice,
+            "two scans": lambda a, k, h: twice(twice(a, k, h * 2.0), k, h),
+        }
+
+        def slope(w, steps, while_loop, write):
+            array = tf.TensorArray(tf.float32, steps + 1, element_shape=[8], clear_after_read=False)
+            array = array.write(0, tf.ones([8]))
+
+            def step(k, h, a):
+                h = h * w
+                return k + 1, h, write(a, k, h)
+
+            with tf.GradientTape() as tape:
+                tape.watch(w)
+                array = while_loop(lambda k, *_: k <= steps, step, (1, tf.ones([8]), array))[2]
+                loss = tf.reduce_sum(array.stack()[-1])
+            return loss, tape.gradient(loss, w)
+
+        w, write = tf.constant(0.9), WRITES[sys.argv[1]]
+        found = tf.function(lambda w: slope(w, 10, tf_ti.while_loop, write))(w)
+        expected = tf.function(lambda w: slope(w, 10, tf.while_loop, WRITES["body"]))(w)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        before = peak()
+        tf.function(lambda w: slope(w, 4000, tf_ti.while_loop, write))(w)
+        grown = peak() - before
+        assert grown < 128_000, grown  # in kB; all versions of the array take 512,000
+        """,
+        kind,
+    )

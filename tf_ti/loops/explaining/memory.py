@@ -9,18 +9,20 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.loops import slices as _slices
 from tf_ti.loops.passes.analysis import without_identity
+from tf_ti.loops.spec import OPS
 from tf_ti.loops.traced import TracedLoop
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _HISTORY = "the history of "
 _REFERENCE = 32  # the bytes of a tensor in a TensorArray, without its elements
-# Operations of TensorArrays, of which a gradient needs the numbers of elements at most.
+# Operations on TensorArrays for whose gradients nobody needs the elements.
 _BY_ELEMENTS = {
     "Identity",
     "TensorListElementShape",
     "TensorListGetItem",
     "TensorListLength",
     "TensorListSetItem",
+    *OPS,
 }
 
 

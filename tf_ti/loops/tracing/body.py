@@ -171,33 +171,30 @@ def recorded(
 ) -> list[tf.Tensor]:
     """The tensors of the body that its gradient uses as they were, and does not compute again.
 
-    The outputs of stateful operations, and what is read of lists that are states: to read it again
-    would take all the lists, of which each would have to be a copy.
+    The outputs of stateful operations, and what operations and inner loops read of lists that are
+    states: to read it again would take all the lists, of which each would have to be a copy.
     """
     given = [tensor for group in inputs for tensor in group]
-    lists = {t.ref() for t in states if t.dtype == tf.variant}
-
-    def is_recorded(op: tf.Operation) -> bool:
-        return _tf.is_stateful(op) or (op.type == "TensorListGetItem" and _origin(op) in lists)
-
-    if not any(map(is_recorded, graph.get_operations())):
+    lists = {t.ref() for t in states if t.dtype == tf.variant}  # with those that they become
+    found = []
+    for op in graph.get_operations():
+        reads_list = any(t.ref() in lists for t in op.inputs)
+        if reads_list and op.type in ("TensorListSetItem", "Identity", *_spec.OPS):
+            lists.update(t.ref() for t in op.outputs if _tf.is_list(t))
+        is_read = reads_list and op.type in ("TensorListGetItem", *_spec.OPS)
+        if is_read or _tf.is_stateful(op):
+            found.append(op)
+    if not found:
         return []
     needed = _graphs.needed_operations(given, graph.outputs, graph.control_outputs)
     return [
         tensor
-        for op in graph.get_operations()
-        if op in needed and is_recorded(op)
+        for op in found
+        if op in needed
         for i, tensor in enumerate(op.outputs)
-        if tensor.dtype != tf.resource and (tensor.consumers() or _may_be_needed(op, i))
+        if tensor.dtype != tf.resource and (tensor.ref() not in lists or _tf.is_stateful(op))
+        if tensor.consumers() or _may_be_needed(op, i)
     ]
-
-
-def _origin(op: tf.Operation) -> Any:
-    """The list to which elements were written before an operation, in its iteration, reads it."""
-    handle = op.inputs[0]
-    while handle.op.type in ("TensorListSetItem", "Identity"):
-        handle = handle.op.inputs[0]
-    return handle.ref()
 
 
 def _may_be_needed(op: tf.Operation, output: int) -> bool:
