@@ -263,13 +263,33 @@ void ProgramBuilder::AddOutput(const View& view) {
   blocks_[output.block].stays = false;
 }
 
+ProgramBuilder ProgramBuilder::WithoutDeadSteps() const {
+  std::vector<bool> is_read(blocks_.size());
+  for (size_t b = 0; b < blocks_.size(); ++b) is_read[b] = blocks_[b].storage == Storage::kOutput;
+  ProgramBuilder result = *this;
+  result.steps_.clear();
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    if (!is_read[step->views[0].block]) continue;
+    for (const View& view : step->views) is_read[view.block] = true;
+    result.steps_.push_back(*step);
+  }
+  std::reverse(result.steps_.begin(), result.steps_.end());
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    if (is_read[b] || blocks_[b].storage != Storage::kConstant) continue;
+    result.blocks_[b].bytes = 0;
+    result.blocks_[b].constant.clear();
+  }
+  return result;
+}
+
 Program::Program(const ProgramBuilder& given, int64_t red_zone, const TileLimits& limits)
     : num_inputs_(given.num_inputs_),
       num_outputs_(given.num_outputs_),
       thread_time_(limits.thread),
       of_inputs_(given.num_inputs_),
       of_outputs_(given.num_outputs_) {
-  const ProgramBuilder builder = SourceFinder(given, limits).Find();
+  const ProgramBuilder live = given.WithoutDeadSteps();
+  const ProgramBuilder builder = SourceFinder(live, limits).Find();
   const std::vector<TileGroup> groups = TileFinder(builder, limits).Find();
   for (const bool in_prologue : {true, false}) {
     for (const ProgramBuilder::Step& step : builder.steps_) {

@@ -82,6 +82,8 @@ class ProgramBuilder {
   View RoundedTo(ElementType to, const View& view);
   View Copied(const View& view);
   bool Stays(const Step& step) const;
+  // The same without the steps whose results no output is made of.
+  ProgramBuilder WithoutDeadSteps() const;
 
   std::vector<Block> blocks_;
   std::vector<Step> steps_;

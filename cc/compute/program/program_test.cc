@@ -1001,6 +1001,21 @@ TEST(Program, MemoryIsSharedByWhatDoesNotLiveAtOnce) {
   EXPECT_LE(Program(builder).arena_bytes(), 2 * 4096);
 }
 
+// An operation that was begun and not used, and a result that nobody asks for.
+TEST(Program, StepsAreOfOutputs) {
+  ProgramBuilder builder;
+  const View x = builder.AddInput(ElementType::kHalf, {64, 64});
+  const View y = builder.AddInput(ElementType::kFloat, {64, 64});
+  const std::vector<float> ones(64 * 64, 1);
+  const View z = builder.AddConstant(ElementType::kFloat, {64, 64}, ones.data());
+  builder.Multiply(builder.Cast(x, ElementType::kFloat), builder.Apply(Operation::kExp, {z}));
+  builder.Contiguous(y.Transpose({1, 0}));
+  builder.AddOutput(builder.Apply(Operation::kNeg, {y}));
+  const Program program(builder);
+  EXPECT_EQ(program.num_instructions(), 1);
+  EXPECT_EQ(program.arena_bytes(), 0);
+}
+
 // Each part of a sum is one of the parts of its operands.
 TEST(Program, SumsOfRollsReadWhatIsRolled) {
   ProgramBuilder builder;

@@ -215,6 +215,7 @@ class BodyCompiler {
     Lowering lowering(&builder);
     std::map<std::pair<int, int>, Lowered> lowered;  // what the steps read and make
     std::vector<Region::Array>& inputs = region->inputs;
+    std::optional<View> failure;  // of the steps that are lowered
     size_t count = 0;
     int num_computing = 0;
     for (; count < steps.size(); ++count) {
@@ -241,6 +242,7 @@ class BodyCompiler {
       for (int i = 0; i < step.num_outputs; ++i) {
         lowered[KeyOf({Source::kValue, step.first_value + i})] = made[i];
       }
+      failure = lowering.failure();
       num_computing += !IsView(step.kernel->def());
     }
     // What is known follows from shapes of inputs. A program looks at these before it runs; where
@@ -281,8 +283,8 @@ class BodyCompiler {
             {source, DataTypeOf(view->type), tensorflow::TensorShape(view->dims)});
       }
     }
-    if (lowering.failure().has_value()) builder.AddOutput(*lowering.failure());
-    region->may_fail = lowering.failure().has_value();
+    if (failure.has_value()) builder.AddOutput(*failure);
+    region->may_fail = failure.has_value();
     region->program = std::make_shared<SharedProgram>(builder);
     keep_known();
     return count;
