@@ -55,6 +55,9 @@ inline bool IsReduction(Operation operation) {
   return operation >= Operation::kSum && operation < Operation::kMatMul;
 }
 
+// Of elements of the operands at the same place.
+inline bool IsElementwise(Operation operation) { return operation < Operation::kSum; }
+
 // One of many instructions of a processor.
 inline bool IsFunction(Operation operation) {
   return operation >= Operation::kExp && operation <= Operation::kErf;

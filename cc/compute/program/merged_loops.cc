@@ -1,6 +1,23 @@
 #include "cc/compute/program/merged_loops.h"
 
+#include <algorithm>
+
 namespace tf_ti {
+namespace {
+
+// Moves the smallest loops behind those that an instruction has. The innermost one stays.
+void MoveSmallestOut(Loops* loops) {
+  for (size_t rest = loops->sizes.size(); rest > kMostLoops; --rest) {
+    const auto begin = loops->sizes.begin();
+    const auto at = std::min_element(begin + 1, begin + rest) - begin;
+    std::rotate(begin + at, begin + at + 1, begin + rest);
+    for (Dims& strides : loops->strides) {
+      std::rotate(strides.begin() + at, strides.begin() + at + 1, strides.begin() + rest);
+    }
+  }
+}
+
+}  // namespace
 
 Loops MergeLoops(const std::vector<View>& views) {
   Loops loops;
@@ -38,13 +55,26 @@ Loops LoopsOf(const ProgramBuilder::Step& step) {
     }
   }
   if (loops.strides[0][0] != SizeOf(step.views[0].type)) loops.layout = kStrided;
-  if (FindKernel(step.operation, step.from, step.to, loops.layout) != nullptr) return loops;
-  loops.layout = 0;
-  loops.sizes.insert(loops.sizes.begin(), 1);
-  for (size_t k = 0; k < step.views.size(); ++k) {
-    loops.strides[k].insert(loops.strides[k].begin(), SizeOf(step.views[k].type));
+  if (FindKernel(step.operation, step.from, step.to, loops.layout) == nullptr) {
+    loops.layout = 0;
+    loops.sizes.insert(loops.sizes.begin(), 1);
+    for (size_t k = 0; k < step.views.size(); ++k) {
+      loops.strides[k].insert(loops.strides[k].begin(), SizeOf(step.views[k].type));
+    }
   }
+  MoveSmallestOut(&loops);
   return loops;
+}
+
+int64_t InstructionsOf(const ProgramBuilder::Step& step) {
+  if (step.views[0].rank() < kMostLoops || !IsElementwise(step.operation)) return 1;
+  const Dims sizes = LoopsOf(step).sizes;
+  return CountOf(Dims(sizes.begin() + std::min<size_t>(sizes.size(), kMostLoops), sizes.end()));
+}
+
+int64_t InstructionsOfCopy(const View& view) {
+  const View copy = View::Whole(view.block, view.type, view.dims);
+  return InstructionsOf({Operation::kCopy, view.type, view.type, {copy, view}});
 }
 
 }  // namespace tf_ti

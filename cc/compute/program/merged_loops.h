@@ -19,8 +19,13 @@ struct Loops {
 Loops MergeLoops(const std::vector<View>& views);
 
 // Those that an elementwise step runs: where no kernel takes the operands as they lie, rows of one
-// element.
+// element. Loops beyond those of an instruction have the smallest sizes.
 Loops LoopsOf(const ProgramBuilder::Step& step);
+
+// A step has one for each turn of the loops beyond those of an instruction.
+int64_t InstructionsOf(const ProgramBuilder::Step& step);
+// Of the step that puts a view's elements one behind the other.
+int64_t InstructionsOfCopy(const View& view);
 
 }  // namespace tf_ti
 

@@ -70,6 +70,7 @@ View ProgramBuilder::Emit(Operation operation, ElementType from, std::vector<Vie
   steps_.push_back({operation, from, result.type, std::move(views)});
   blocks_[result.block].stays = Stays(steps_.back());
   blocks_[result.block].is_written = true;
+  most_instructions_ = std::max(most_instructions_, InstructionsOf(steps_.back()));
   return result;
 }
 
@@ -546,6 +547,11 @@ std::vector<ProgramRun::Pointer> ProgramRun::PointersTo(const std::vector<Progra
     pointers.push_back({&instructions_[place.instruction].at[place.operand], place.offset});
   }
   return pointers;
+}
+
+int64_t ProgramRun::bytes() const {
+  const auto instructions = static_cast<int64_t>(instructions_.size() * sizeof(Instruction));
+  return instructions + arena_.size() + inside_.size();
 }
 
 void ProgramRun::RunPrologue() {

@@ -51,6 +51,9 @@ class ProgramBuilder {
   // Makes a view an output, whose elements lie one behind the other, as StoredAs.
   void AddOutput(const View& view);
 
+  // The instructions of the longest step, those of copies among them.
+  int64_t most_instructions() const { return most_instructions_; }
+
   struct Step {
     Operation operation;
     ElementType from;
@@ -89,6 +92,7 @@ class ProgramBuilder {
   std::vector<Step> steps_;
   int num_inputs_ = 0;
   int num_outputs_ = 0;
+  int64_t most_instructions_ = 0;
 };
 
 // What pays: times are in nanoseconds, about.
@@ -193,6 +197,9 @@ class ProgramRun {
   std::vector<Pointer> OutputPointers(int number) {
     return PointersTo(program_->of_outputs_[number]);
   }
+
+  // All memory of the run.
+  int64_t bytes() const;
 
   // Computes what stays. Inputs that stay are set.
   void RunPrologue();

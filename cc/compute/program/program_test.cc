@@ -1132,5 +1132,31 @@ TEST(Program, ArraysHaveManyDimensions) {
   });
 }
 
+// Few instructions, whichever of the extents are large.
+TEST(Program, LargeExtentsAreLoopsOfAnInstruction) {
+  for (int large = 0; large < 6; ++large) {
+    Dims dims(6, 2);
+    dims[large] = 1000;
+    ProgramBuilder builder;
+    const View x = builder.AddInput(ElementType::kFloat, dims);
+    const View turned = x.Transpose({5, 4, 3, 2, 1, 0});
+    const View y = builder.AddInput(ElementType::kFloat, turned.dims);
+    builder.AddOutput(builder.Apply(Operation::kAdd, {turned, y}));
+    builder.AddOutput(turned);
+    EXPECT_LE(builder.most_instructions(), 4);
+    // The last tile has as many as the others.
+    EXPECT_LE(Program(builder).num_instructions(), 2 * (4 + 1 + 4));
+  }
+}
+
+TEST(Program, ARunCountsItsInstructions) {
+  ProgramBuilder builder;
+  View view = builder.AddInput(ElementType::kFloat, {1});
+  for (int i = 0; i < 1000; ++i) view = builder.Apply(Operation::kNeg, {view});
+  builder.AddOutput(view);
+  const Program program(builder);
+  EXPECT_GE(ProgramRun(program).bytes(), 1000 * static_cast<int64_t>(sizeof(Instruction)));
+}
+
 }  // namespace
 }  // namespace tf_ti

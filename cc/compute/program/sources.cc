@@ -14,11 +14,6 @@ using Box = SourceFinder::Box;
 constexpr size_t kMostParts = 8;   // of a block
 constexpr size_t kMostSteps = 16;  // that one becomes
 
-bool IsElementwise(const Step& step) {
-  return !IsReduction(step.operation) && !IsCall(step.operation) &&
-         step.operation != Operation::kMatMul && step.operation != Operation::kGather;
-}
-
 std::optional<Box> Intersection(const Box& a, const Box& b) {
   Box box = a;
   for (size_t d = 0; d < a.sizes.size(); ++d) {
@@ -42,11 +37,12 @@ double TimeInCaches(const Step& step) {
   constexpr double kInstruction = 6, kRow = 1.2, kNumber = 0.8, kVector = 0.4, kFunction = 6;
   const Loops loops = LoopsOf(step);
   const int64_t rows = step.views[0].count() / std::max<int64_t>(loops.sizes[0], 1);
-  if (loops.layout == kStrided) return kInstruction + rows * (kRow + kNumber * loops.sizes[0]);
+  const double calls = kInstruction * InstructionsOf(step);
+  if (loops.layout == kStrided) return calls + rows * (kRow + kNumber * loops.sizes[0]);
   const int64_t lanes = 32 / SizeOf(step.from);
   const int64_t vectors = (loops.sizes[0] + lanes - 1) / lanes;
   const double vector = IsFunction(step.operation) ? kFunction : kVector;
-  return kInstruction + rows * (kRow + vector * vectors);
+  return calls + rows * (kRow + vector * vectors);
 }
 
 double TimeInCaches(const std::vector<Step>& steps) {
@@ -142,7 +138,8 @@ bool SourceFinder::ReadParts(const Step& step, int block, std::vector<Step>* ste
     return steps->size() <= kMostSteps;
   }
   const std::optional<Box> box = BoxOf(step.views[k]);
-  if (!box.has_value() || !IsElementwise(step)) return false;
+  const bool may_be_cut = IsElementwise(step.operation) && !IsCall(step.operation);
+  if (!box.has_value() || !may_be_cut) return false;
   for (const View& view : step.views) {
     if (view.dims != box->sizes) return false;
   }

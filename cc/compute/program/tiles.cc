@@ -8,11 +8,6 @@ namespace {
 
 using Step = ProgramBuilder::Step;
 
-bool IsElementwise(const Step& step) {
-  return !IsReduction(step.operation) && step.operation != Operation::kMatMul &&
-         step.operation != Operation::kGather;
-}
-
 bool IsOneNumber(const View& view) {
   for (int d = 0; d < view.rank(); ++d) {
     if (view.dims[d] != 1 && view.strides[d] != 0) return false;
@@ -22,7 +17,7 @@ bool IsOneNumber(const View& view) {
 
 // With one dimension, where all operands lie in the order of the result's elements.
 Step Flattened(Step step) {
-  if (!IsElementwise(step)) return step;
+  if (!IsElementwise(step.operation)) return step;
   for (size_t k = 0; k < step.views.size(); ++k) {
     const View& view = step.views[k];
     if (!view.IsContiguous() && (k == 0 || !IsOneNumber(view))) return step;

@@ -358,7 +358,7 @@ std::unique_ptr<ProgramRun> SharedProgram::Take() {
 void SharedProgram::GiveBack(std::unique_ptr<ProgramRun> run) {
   // To get more memory anew takes less time than a loop that uses it.
   constexpr int64_t kMostBytes = 1 << 20;
-  if (program_.arena_bytes() > kMostBytes) return;
+  if (run->bytes() > kMostBytes) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   try {
     idle_.push_back(std::move(run));

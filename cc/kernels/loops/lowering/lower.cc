@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "cc/compute/program/merged_loops.h"
 #include "cc/kernels/loops/lowering/rules.h"
 #include "cc/kernels/loops/tensors.h"
 
@@ -251,10 +252,11 @@ bool Lowering::Lower(const NodeDef& node, const std::vector<Lowered>& inputs,
   if (Evaluate(node, rule->second, inputs, outputs)) return true;
   outputs->clear();
   if (!(this->*rule->second)(node, inputs, outputs)) return false;
+  if (builder_->most_instructions() > kMostParts) return false;
   return std::all_of(outputs->begin(), outputs->end(), [](const Lowered& output) {
     return output.known.has_value() ||
            (output.view.block >= 0 && output.view.count() <= kMostElements &&
-            output.view.rank() <= kMostDims);
+            output.view.rank() <= kMostDims && InstructionsOfCopy(output.view) <= kMostParts);
   });
 }
 

@@ -40,7 +40,7 @@ class Lowering {
   explicit Lowering(ProgramBuilder* builder) : builder_(builder) {}
 
   // Gets the outputs of an operation, or returns false where it cannot be lowered with these
-  // inputs. Then nothing was added that anything reads.
+  // inputs. Then nothing was added that anything reads, and no other operation can be lowered.
   bool Lower(const tensorflow::NodeDef& node, const std::vector<Lowered>& inputs,
              std::vector<Lowered>* outputs);
 
