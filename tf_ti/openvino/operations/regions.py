@@ -1,5 +1,6 @@
 """Operations that sample images: at points, and in regions."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti._exact import divided, multiplied
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.elementwise import half_away_from_zero
@@ -137,12 +139,60 @@ def _regions(
     if ratio < 0:
         raise op.error(f"sampling_ratio={ratio} must not be negative")
     if ratio > 0:
-        result = pooling(indices, starts, bins, [ratio, ratio])
+        result = pooling(indices, starts, bins, ratio)
     else:
         # The number of samples depends on the region, so each is computed on its own.
         spec = tf.TensorSpec([*pooled, x.shape[1]], dtype)
         result = _one_by_one(pooling.one, (indices, starts, bins), spec)
     return tf.cast(tf.transpose(result, [0, 3, 1, 2]), x.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reduction:
+    """A sum or a maximum.
+
+    Attributes:
+        along: the reduction along axes.
+        join: the reduction of two results.
+        neutral: the result of nothing.
+    """
+
+    along: Callable[..., tf.Tensor]
+    join: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    neutral: float
+
+
+_SUM = _Reduction(tf.reduce_sum, tf.add, 0.0)
+_MAXIMUM = _Reduction(tf.reduce_max, tf.maximum, -math.inf)
+
+
+def _over_points(
+    reduction: _Reduction,
+    reduced: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    shape: Sequence[int] | tf.Tensor,
+    dtype: tf.DType,
+    counts: Sequence[tf.Tensor],
+) -> tf.Tensor:
+    """Reduces values at points in rows and columns, whose numbers depend on values.
+
+    Args:
+        reduction: the reduction.
+        reduced: its result for some rows and columns, each a vector of int64.
+        shape, dtype: those of the result.
+        counts: the number of rows and of columns, int64 scalars.
+    """
+    if not _tf.expects_xla():
+        return reduced(*(tf.range(count) for count in counts))
+    # XLA has no array of as many points: there a loop takes one after the other.
+    rows, columns = counts
+
+    def step(k: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        point = reduced(tf.reshape(k // columns, [1]), tf.reshape(k % columns, [1]))
+        return k + 1, reduction.join(total, point)
+
+    nothing = tf.fill(shape, tf.constant(reduction.neutral, dtype))
+    start = tf.zeros([], tf.int64), nothing
+    return tf.while_loop(lambda k, _: k < rows * columns, step, start)[1]
 
 
 def _one_by_one(
@@ -160,38 +210,68 @@ class _Pooling:
     def __init__(self, op: Operation, x: tf.Tensor, dtype: tf.DType, pooled: tuple[int, int]):
         self._pooled = pooled
         self._mode = op.text("mode", among=("avg", "max"))
+        self._reduction = _MAXIMUM if self._mode == "max" else _SUM
         self._lengths = extents(x)[2:]
         self._x = tf.transpose(tf.cast(x, dtype), [0, 2, 3, 1])
 
     def one(self, index: tf.Tensor, start: tf.Tensor, bin: tf.Tensor) -> tf.Tensor:
+        """Pools one region, [rows, columns, C], with a point for each pixel of a bin."""
         samples = tf.cast(tf.math.ceil(bin), tf.int64)
-        some = tf.maximum(samples, 1)
-        result = self(index[tf.newaxis], start[tf.newaxis], bin[tf.newaxis], some)[0]
+        counts = tf.unstack(tf.maximum(samples, 1), 2)
+        region = index[tf.newaxis], start[tf.newaxis], bin[tf.newaxis]
+        shape = as_shape(*self._pooled, extents(self._x)[3])
+        total = _over_points(
+            self._reduction,
+            lambda *numbers: self._reduced(*region, numbers, counts)[0],
+            shape,
+            self._x.dtype,
+            counts,
+        )
+        result = self._finished(total, counts)
         return tf.where(tf.reduce_all(samples > 0), result, tf.zeros_like(result))
 
     def __call__(
+        self, indices: tf.Tensor, starts: tf.Tensor, bins: tf.Tensor, samples: int
+    ) -> tf.Tensor:
+        """Pools `samples` rows and columns of points in each bin: [regions, rows, columns, C]."""
+        counts = [samples, samples]
+        numbers = [tf.range(samples)] * 2
+        return self._finished(self._reduced(indices, starts, bins, numbers, counts), counts)
+
+    def _finished(self, total: tf.Tensor, counts: Sequence[int] | Sequence[tf.Tensor]) -> tf.Tensor:
+        return total if self._mode == "max" else divided(total, counts[0] * counts[1])
+
+    def _reduced(
         self,
         indices: tf.Tensor,
         starts: tf.Tensor,
         bins: tf.Tensor,
-        samples: Sequence[int] | tf.Tensor,
+        numbers: Sequence[tf.Tensor],
+        counts: Sequence[int] | Sequence[tf.Tensor],
     ) -> tf.Tensor:
-        """Pools `samples` rows and columns of points in each bin: [regions, rows, columns, C]."""
-        rows, columns = (self._taps(i, starts[:, i], bins[:, i], samples[i]) for i in range(2))
-        values = [
-            self._sampled(indices, row, column, weight, other)
-            for row, weight in rows
-            for column, other in columns
-        ]
-        reduce = tf.reduce_max if self._mode == "max" else tf.reduce_mean
-        return self._pool(reduce, tf.add_n(values), samples)
+        """The reduction of those rows and columns of points in each bin that have the numbers."""
+        rows, columns = (
+            self._taps(i, starts[:, i], bins[:, i], numbers[i], counts[i]) for i in range(2)
+        )
+        values = tf.add_n(
+            [
+                self._sampled(indices, row, column, weight, other)
+                for row, weight in rows
+                for column, other in columns
+            ]
+        )
+        height, width = self._pooled
+        count, channels = extents(values)[0], extents(values)[3]
+        in_bins = [extents(number)[0] for number in numbers]
+        shape = as_shape(count, height, in_bins[0], width, in_bins[1], channels)
+        return self._reduction.along(tf.reshape(values, shape), [2, 4])
 
     def _taps(
-        self, i: int, start: tf.Tensor, bin: tf.Tensor, samples: int | tf.Tensor
+        self, i: int, start: tf.Tensor, bin: tf.Tensor, number: tf.Tensor, count: int | tf.Tensor
     ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Two positions along rows or columns and their weights, [regions, bins * samples]."""
+        """Two positions along rows or columns and their weights, [regions, bins * numbers]."""
         dtype, length = start.dtype, tf.cast(self._lengths[i], start.dtype)
-        fractions = divided(tf.cast(tf.range(samples), dtype) + 0.5, samples)
+        fractions = divided(tf.cast(number, dtype) + 0.5, count)
         at = tf.cast(tf.range(self._pooled[i]), dtype)[:, tf.newaxis] + fractions
         x = start[:, tf.newaxis] + multiplied(tf.reshape(at, [-1]), bin[:, tf.newaxis])
         valid = (x >= -1) & (x <= length)
@@ -220,17 +300,6 @@ class _Pooling:
         weights = row_weights[:, :, tf.newaxis] * column_weights[:, tf.newaxis, :]
         return values * weights[..., tf.newaxis]
 
-    def _pool(
-        self,
-        reduce: Callable[..., tf.Tensor],
-        values: tf.Tensor,
-        samples: Sequence[int] | tf.Tensor,
-    ) -> tf.Tensor:
-        height, width = self._pooled
-        count, channels = extents(values)[0], extents(values)[3]
-        shape = as_shape(count, height, samples[0], width, samples[1], channels)
-        return reduce(tf.reshape(values, shape), [2, 4])
-
 
 # ROIPooling and PSROIPooling.
 
@@ -252,7 +321,7 @@ def _roi_pooling(op: Operation, x: tf.Tensor, rois: tf.Tensor) -> tf.Tensor:
         at = tf.range(count + 1, dtype=tf.int64) * tf.maximum(end - start + 1, 1)
         # The first pixel, rounded down, and the one after the last, rounded up.
         windows.append((start + at[:, :-1] // count, start - (-at[:, 1:] // count)))
-    return regions.pooled(windows, _maximum)
+    return regions.pooled(windows, _MAXIMUM)
 
 
 @register("PSROIPooling")
@@ -268,27 +337,18 @@ def _psroi_pooling(op: Operation, x: tf.Tensor, rois: tf.Tensor) -> tf.Tensor:
     starts, ends = regions.corners[:2], [side + 1 for side in regions.corners[2:]]
     windows = []
     for start, end in zip(starts, ends):
-        start, end = (half_away_from_zero(side) * scale for side in (start, end))
+        start, end = (multiplied(half_away_from_zero(side), scale) for side in (start, end))
         side = divided(tf.maximum(end - start, 0.1), size)
         at = tf.range(size + 1, dtype=start.dtype)
-        limits = tf.floor(at[:-1] * side + start), tf.math.ceil(at[1:] * side + start)
+        at = multiplied(at, side) + start
+        limits = tf.floor(at[:, :-1]), tf.math.ceil(at[:, 1:])
         windows.append([_integers(limit) for limit in limits])
-    return regions.pooled(windows, _mean)
+    return regions.pooled(windows, _SUM)
 
 
 def _integers(x: tf.Tensor) -> tf.Tensor:
     """Integers; far away is all that is beyond their range."""
     return tf.cast(tf.clip_by_value(x, -_FAR, _FAR), tf.int64)
-
-
-def _maximum(values: tf.Tensor, is_inside: tf.Tensor) -> tf.Tensor:
-    found = tf.reduce_max(tf.where(is_inside, values, -float("inf")), [1, 3])
-    return tf.where(tf.reduce_any(is_inside, [1, 3]), found, tf.zeros_like(found))
-
-
-def _mean(values: tf.Tensor, is_inside: tf.Tensor) -> tf.Tensor:
-    total = tf.reduce_sum(tf.where(is_inside, values, tf.zeros_like(values)), [1, 3])
-    return tf.math.divide_no_nan(total, tf.reduce_sum(tf.cast(is_inside, values.dtype), [1, 3]))
 
 
 class _Regions:
@@ -356,15 +416,13 @@ class _Regions:
             for k, weight in enumerate((low + 1 - x, x - low))
         ]
 
-    def pooled(
-        self, windows: Sequence[Sequence[tf.Tensor]], reduce: Callable[..., tf.Tensor]
-    ) -> tf.Tensor:
-        """Reduces the pixels in each window.
+    def pooled(self, windows: Sequence[Sequence[tf.Tensor]], reduction: _Reduction) -> tf.Tensor:
+        """The mean, or the largest, of the pixels in each window; 0 where there are none.
 
         Args:
             windows: the first row of each and the one after its last, [regions, windows] both,
                 then the same of columns.
-            reduce: a function of [rows, pixels, columns, pixels, channels], and of which count.
+            reduction: a sum for the mean, or a maximum.
         """
         bounds = [
             tf.clip_by_value(x, 0, tf.cast(length, tf.int64))
@@ -375,18 +433,29 @@ class _Regions:
         groups = extents(self._x)[3:5]
         numbers = [tf.range(n, dtype=tf.int64) % count for n, count in zip(shape, groups)]
         own = _spread(*(number[:, tf.newaxis] for number in numbers))
+        dtype, channels = self._x.dtype, extents(self._x)[5]
 
-        def one(
-            image: tf.Tensor, top: tf.Tensor, bottom: tf.Tensor, left: tf.Tensor, right: tf.Tensor
-        ) -> tf.Tensor:
-            rows, is_row = _steps(top, bottom)
-            columns, is_column = _steps(left, right)
-            is_row, is_column = _spread(is_row, is_column)
-            values = self._at(image, *_spread(rows, columns), *own)
-            return reduce(values, (is_row & is_column)[..., tf.newaxis])
+        def one(image: tf.Tensor, *sides: tf.Tensor) -> tf.Tensor:
+            starts, ends = sides[::2], sides[1::2]
+            lengths = [tf.maximum(end - start, 0) for start, end in zip(starts, ends)]
+
+            def reduced(*numbers: tf.Tensor) -> tf.Tensor:
+                places, flags = zip(*map(_steps, starts, ends, numbers))
+                is_row, is_column = _spread(*flags)
+                values = self._at(image, *_spread(*places), *own)
+                is_inside = (is_row & is_column)[..., tf.newaxis]
+                nothing = tf.constant(reduction.neutral, dtype)
+                return reduction.along(tf.where(is_inside, values, nothing), [1, 3])
+
+            counts = [tf.reduce_max(length) for length in lengths]
+            total = _over_points(reduction, reduced, as_shape(*shape, channels), dtype, counts)
+            pixels = (lengths[0][:, tf.newaxis] * lengths[1])[..., tf.newaxis]
+            if reduction is _SUM:
+                return tf.math.divide_no_nan(total, tf.cast(pixels, dtype))
+            return tf.where(pixels > 0, total, tf.zeros([], dtype))
 
         # The number of pixels depends on the region, so each is computed on its own.
-        spec = tf.TensorSpec([*shape, self._x.shape[5]], self._x.dtype)
+        spec = tf.TensorSpec([*shape, self._x.shape[5]], dtype)
         return self._finished(_one_by_one(one, (self._images, *bounds), spec))
 
     def _at(self, *places: tf.Tensor) -> tf.Tensor:
@@ -408,8 +477,8 @@ def _spread(rows: tf.Tensor, columns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return rows[..., tf.newaxis, tf.newaxis], columns[..., tf.newaxis, tf.newaxis, :, :]
 
 
-def _steps(starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The integers from each start, as many as the longest range has, and which are in range."""
-    steps = starts[:, tf.newaxis] + tf.range(tf.reduce_max(ends - starts))
+def _steps(starts: tf.Tensor, ends: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The integers so far behind each start, and which of them are before the end."""
+    steps = starts[:, tf.newaxis] + numbers
     is_inside = steps < ends[:, tf.newaxis]
     return tf.where(is_inside, steps, 0), is_inside
