@@ -821,6 +821,59 @@ def test_every_dtype(dtype):
         np.testing.assert_array_equal(a, b)
 
 
+NUMBERS = [tf.int16, tf.int32, tf.int64, tf.float16, tf.bfloat16, tf.float64, tf.complex64]
+MATRICES = {
+    "matrix": (4, 5),
+    "transposed": (5, 4),
+    "batch": (2, 4, 5),
+    "batches of one": (1, 4, 5),
+    "outer batch": (3, 1, 4, 5),
+}
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize("is_first", [False, True])
+def test_products_of_batches_of_every_dtype(dtype, name, is_first):
+    shape, turned = MATRICES[name], name == "transposed"
+    matrix = np.random.default_rng(0).integers(-3, 4, shape)
+    x = np.random.default_rng(1).integers(-3, 4, (T, 2, 3, 4))
+    if is_first:
+        x, matrix = np.swapaxes(x, -1, -2), np.swapaxes(matrix, -1, -2)
+
+    def f(c, e):
+        factor = tf.constant(matrix, dtype)
+        if is_first:
+            return c + 1.0, tf.matmul(factor, e, transpose_a=turned)
+        return c + 1.0, tf.matmul(e, factor, transpose_b=turned)
+
+    call = tf.function(scan(f, tf.constant(0.0), tf.constant(x, dtype)))
+    other = np.swapaxes(matrix, -1, -2) if turned else matrix
+    expected = [other @ e if is_first else e @ other for e in x]
+    np.testing.assert_array_equal(tf.cast(call()[1], tf.complex128), expected)
+    assert bodies_in(call.get_concrete_function().graph) == [{"AddV2": 1}]
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=lambda d: d.name)
+@pytest.mark.parametrize("shape", [(4, 5), (2, 4, 5), (1, 4, 5)])
+def test_gradients_of_batched_products_of_half_precision_add_up_in_float32(dtype, shape):
+    """Of 3,000 ones, where a sum in half precision would stop at 256 or 2,048."""
+    xs = tf.ones([3000, 2, 1, 4], dtype)
+
+    @tf.function
+    def gradient(w):
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            ys = tf_ti.scan(lambda c, x: (c + 1.0, tf.matmul(x, w)), 0.0, xs)[1]
+        return tape.gradient(ys, w)
+
+    total = 3000 if shape == (2, 4, 5) else 6000
+    expected = tf.fill(shape, tf.cast(total, dtype))
+    np.testing.assert_array_equal(
+        tf.cast(gradient(tf.ones(shape, dtype)), tf.float32), tf.cast(expected, tf.float32)
+    )
+
+
 # --- random bodies -------------------------------------------------------------------------------
 
 

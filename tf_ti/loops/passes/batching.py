@@ -246,13 +246,20 @@ def _as_it_is(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) ->
     return _tf.repeat_operation(op, tensors)
 
 
-def _broadcast(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
+def _with_axes_of_result(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
+    """The operands; those of lower rank than the result get axes of 1 behind the iterations'."""
     rank = op.outputs[0].shape.rank
+    tensors = list(tensors)
     for k, flag in enumerate(is_stacked):
         missing = rank - op.inputs[k].shape.rank
         if flag and missing:
             count, *dims = extents(tensors[k])
             tensors[k] = reshape(tensors[k], [count, *[1] * missing, *dims])
+    return tensors
+
+
+def _broadcast(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
+    tensors = _with_axes_of_result(op, tensors, is_stacked)
     if op.outputs[0].dtype in _HALVES:
         tensors = _with_sums_in_float(op, tensors, is_stacked)
     return _tf.repeat_operation(op, tensors)
@@ -378,10 +385,19 @@ def _turned(matrices: tf.Tensor) -> tf.Tensor:
 
 
 def _batch_matmul(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
-    is_matrix = op.inputs[1].shape.rank == 2 and not is_stacked[1]
-    if is_matrix and not op.get_attr("adj_x") and not op.inputs[1].dtype.is_complex:
-        return [_rows_times(tensors[0], tensors[1], op.get_attr("adj_y"))]
-    return _broadcast(op, tensors, is_stacked)
+    dtype, (a, b) = op.outputs[0].dtype, op.inputs
+    adj_x, adj_y = op.get_attr("adj_x"), op.get_attr("adj_y")
+    is_matrix = b.shape.rank == 2 and not is_stacked[1]
+    # MatMul, which BatchMatMulV2 takes the place of, has no kernel for int16.
+    if is_matrix and not adj_x and not dtype.is_complex and dtype != tf.int16:
+        return [_rows_times(tensors[0], tensors[1], adj_y)]
+    tensors = _with_axes_of_result(op, tensors, is_stacked)
+    is_shared = not all(is_stacked) or a.shape[:-2].as_list() != b.shape[:-2].as_list()
+    if dtype in _HALVES and is_shared:
+        # The gradient of a factor adds up those of all products that have it.
+        x, y = (tf.cast(t, tf.float32) for t in tensors)
+        return [tf.cast(tf.raw_ops.BatchMatMulV2(x=x, y=y, adj_x=adj_x, adj_y=adj_y), dtype)]
+    return _tf.repeat_operation(op, tensors)
 
 
 def _einsum(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
