@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cc/compute/numbers.h"
+
 namespace tf_ti {
 
 // `count` blocks of `length` elements each; consecutive blocks lie `src_stride` elements apart in
@@ -56,9 +58,9 @@ inline void CopyBytes(const BlockCopy& copy, size_t element_size, const char* sr
   }
 }
 
-template <typename Sum, typename T>
-void AddTo(int64_t size, const T* values, Sum* sum) {
-  for (int64_t i = 0; i < size; ++i) sum[i] += static_cast<Sum>(values[i]);
+template <typename S, typename T>
+void AddTo(int64_t size, const T* values, S* sum) {
+  for (int64_t i = 0; i < size; ++i) sum[i] = AddSums(sum[i], static_cast<S>(values[i]));
 }
 
 }  // namespace tf_ti

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "cc/compute/loops/blocks.h"
+
 namespace tf_ti {
 namespace {
 
@@ -113,6 +115,26 @@ TEST(PiecesTest, ErrorsSayWhatIsWrong) {
   }
   EXPECT_EQ(error({0, -1, kHighest, 1}, 3), "");
   EXPECT_EQ(error({-1, 0, -kHighest, 1}, 3), "");
+}
+
+template <typename T>
+void ExpectWrap() {
+  constexpr T kLowest = std::numeric_limits<T>::min(), kHighest = std::numeric_limits<T>::max();
+  const T values[] = {1, kHighest};
+  T sums[] = {kHighest, kHighest};
+  AddTo(2, values, sums);
+  EXPECT_EQ(sums[0], kLowest);
+  EXPECT_EQ(sums[1], static_cast<T>(kLowest + (kHighest - 1)));
+}
+
+// As TensorFlow's do.
+TEST(BlocksTest, SumsOfIntegersWrapAround) {
+  ExpectWrap<int8_t>();
+  ExpectWrap<int16_t>();
+  ExpectWrap<int32_t>();
+  ExpectWrap<int64_t>();
+  ExpectWrap<uint8_t>();
+  ExpectWrap<uint64_t>();
 }
 
 }  // namespace

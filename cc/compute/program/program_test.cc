@@ -1112,6 +1112,19 @@ TEST(Program, WhatStaysIsAnOutputOfEachRun) {
   }
 }
 
+// No array has them, so all that is asked is if there are too many.
+TEST(View, CountsThatOverflowAreLarge) {
+  const int64_t large = int64_t{1} << 32, largest = std::numeric_limits<int64_t>::max();
+  for (const Dims& dims : {Dims{large, large}, Dims{largest, 2}, Dims{large, large, large, 3},
+                           Dims{2, largest, largest}}) {
+    EXPECT_GE(CountOf(dims), int64_t{1} << 50);
+    EXPECT_GT(View::Whole(0, ElementType::kDouble, {}).BroadcastTo(dims).bytes(), 0);
+  }
+  EXPECT_EQ(CountOf({large, large, 0}), 0);
+  EXPECT_EQ(CountOf({}), 1);
+  EXPECT_EQ(CountOf({3, large, 2}), 6 * large);
+}
+
 // More loops than an instruction has.
 TEST(Program, ArraysHaveManyDimensions) {
   ForRandomCases(50, [](Random* random) {

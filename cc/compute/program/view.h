@@ -46,9 +46,13 @@ inline ElementType ComputedAs(ElementType type) {
 
 using Dims = std::vector<int64_t>;
 
+// At most 2^56, which no array has.
 inline int64_t CountOf(const Dims& dims) {
+  constexpr int64_t kMost = int64_t{1} << 56;
   int64_t count = 1;
-  for (const int64_t dim : dims) count *= dim;
+  for (const int64_t dim : dims) {
+    if (__builtin_mul_overflow(count, dim, &count) || count > kMost) count = kMost;
+  }
   return count;
 }
 

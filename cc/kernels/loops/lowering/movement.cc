@@ -112,9 +112,10 @@ bool Lowering::Gather(const NodeDef& node, const std::vector<Lowered>& inputs,
   std::vector<View> parts;
   for (auto place = places->begin(); place != places->end();) {
     const int64_t first = *place;
+    if (first < 0 || first >= view->dims[dim]) return false;
     int64_t size = 0;
     for (; place != places->end() && *place == first + size; ++place) ++size;
-    if (first < 0 || first + size > view->dims[dim]) return false;
+    if (first + size > view->dims[dim]) return false;
     if (static_cast<int64_t>(parts.size()) == kMostParts) return false;
     parts.push_back(view->Slice(dim, first, size, 1));
   }

@@ -41,7 +41,7 @@ bool Lowering::MatMul(const NodeDef& node, const std::vector<Lowered>& inputs,
     *view = Merged(*view, 0, view->rank() - 2);
   }
   const int64_t rows = left->dims[1], columns = right->dims[2];
-  if (CountOf(dims) * rows * left->dims[2] * columns > kMostProducts) return false;
+  if (CountOf({CountOf(dims), rows, left->dims[2], columns}) > kMostProducts) return false;
   const View product = builder_->Multiply(*left, *right);
   if (product.block < 0) return false;
   dims.insert(dims.end(), {rows, columns});

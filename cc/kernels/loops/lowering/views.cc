@@ -38,18 +38,15 @@ bool Lowering::Reshape(const NodeDef&, const std::vector<Lowered>& inputs,
   const std::optional<View> view = ViewOf(inputs[0]);
   std::optional<Dims> dims = Integers(inputs[1]);
   if (!view.has_value() || !dims.has_value()) return false;
-  int64_t known = 1;
   int unknown = -1;
   for (size_t d = 0; d < dims->size(); ++d) {
-    if ((*dims)[d] >= 0) {
-      known *= (*dims)[d];
-    } else if (unknown >= 0) {
-      return false;
-    } else {
-      unknown = static_cast<int>(d);
-    }
+    if ((*dims)[d] >= 0) continue;
+    if (unknown >= 0) return false;
+    unknown = static_cast<int>(d);
+    (*dims)[d] = 1;
   }
   if (unknown >= 0) {
+    const int64_t known = CountOf(*dims);
     if (known == 0) return false;
     (*dims)[unknown] = view->count() / known;
   }
@@ -228,7 +225,7 @@ bool Lowering::SplitV(const NodeDef&, const std::vector<Lowered>& inputs,
   int64_t rest = view->dims[dim];
   int64_t* unknown = nullptr;
   for (int64_t& size : *sizes) {
-    if (size >= 0) {
+    if (size >= 0 && size <= rest) {
       rest -= size;
     } else if (size == -1 && unknown == nullptr) {
       unknown = &size;
@@ -236,7 +233,7 @@ bool Lowering::SplitV(const NodeDef&, const std::vector<Lowered>& inputs,
       return false;
     }
   }
-  if (rest < 0 || (rest > 0 && unknown == nullptr)) return false;
+  if (rest > 0 && unknown == nullptr) return false;
   if (unknown != nullptr) *unknown = rest;
   int64_t begin = 0;
   for (const int64_t size : *sizes) {
