@@ -43,14 +43,16 @@ Tensor HistoryBlock::TensorAt(int64_t k) const {
 }
 
 const std::vector<Tensor>& History::tensors() const {
-  Values& values = *values_;
-  std::call_once(values.once, [&values] {
-    values.tensors.resize(std::max<int64_t>(values.tensors.size(), values.block.end()));
-    for (int64_t k = values.block.begin(); k < values.block.end(); ++k) {
-      values.tensors[k] = values.block.TensorAt(k);
-    }
+  const HistoryBlock& block = values_->block;
+  if (block.end() == 0) return values_->tensors;
+  // Others may read what was given at the same time.
+  std::call_once(values_->once, [&] {
+    std::vector<Tensor> all = values_->tensors;
+    all.resize(size());
+    for (int64_t k = block.begin(); k < block.end(); ++k) all[k] = block.TensorAt(k);
+    values_->all = std::move(all);
   });
-  return values.tensors;
+  return values_->all;
 }
 
 Tensor History::TensorAt(int64_t k) const {

@@ -72,9 +72,10 @@ class History {
     Values(std::vector<tensorflow::Tensor> tensors, HistoryBlock block)
         : tensors(std::move(tensors)), block(std::move(block)) {}
 
-    std::vector<tensorflow::Tensor> tensors;
+    const std::vector<tensorflow::Tensor> tensors;
     const HistoryBlock block;
-    std::once_flag once;  // guards the tensors of the block
+    std::once_flag once;                  // guards `all`
+    std::vector<tensorflow::Tensor> all;  // where there is a block
   };
 
   std::shared_ptr<Values> values_;
