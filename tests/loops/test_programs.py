@@ -663,6 +663,18 @@ def test_every_half_is_read_and_written_as_it_is(dtype):
         check(found, expected)
 
 
+@pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
+@pytest.mark.parametrize("count", [1, 5, 8, 40])
+def test_zeros_keep_their_signs(dtype, count):
+    """But for ReLUs of floats, whose sign depends on the place in TensorFlow's kernels."""
+    x = tf.constant(np.resize([[-0.0], [0.0]], (3, count)), dtype)
+    functions = "tanh sign erf expm1 log1p sin tan asin atan sinh asinh atanh sqrt round floor ceil"
+    others = [tf.nn.softsign, tf.nn.elu, tf.nn.selu, tf.nn.leaky_relu]
+    others += [tf.nn.relu, tf.nn.relu6] if dtype in HALVES else []
+    chosen = [getattr(tf.math, name) for name in functions.split()] + others
+    compare(lambda x: [f(x) for f in chosen], x)
+
+
 @pytest.mark.parametrize("dtype", HALVES, ids=lambda d: d.name)
 def test_a_sum_of_halves_is_rounded_once(dtype):
     xs = numbers(dtype, (50, 5), 3, special=False)

@@ -353,7 +353,8 @@ template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> TanhOf(Vector<S, L> x) {
   const Vector<S, L> magnitude = x < 0 ? -x : x;
   const Vector<S, L> far = 1 - 2 / (ExpOf<S, L>(magnitude + magnitude) + 1);
-  return magnitude < S(0.625) ? TanhNear0<L>(x) : x < 0 ? -far : far;
+  // The sign is that of x: the sum near 0 would make 0 of -0.
+  return WithSignOf<S, L>(magnitude < S(0.625) ? TanhNear0<L>(magnitude) : far, x);
 }
 
 // Near 0 a polynomial of x^2; beyond, 1 - e^p.

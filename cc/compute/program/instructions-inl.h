@@ -146,10 +146,12 @@ TF_TI_UNARY(
       using Bits = Vector<typename FloatFormat<T>::Bits, L>;
       return BitCast<Vector<T, L>>(BitCast<Bits>(x) << 1 >> 1);
     } else { return x < 0 ? Unwrap<T, L>(-Wrap<T, L>(x)) : x; })
+// 0 of -0, as TensorFlow's kernels.
 TF_TI_UNARY(Sign, TF_TI_IS_NUMBER, const Vector<T, L> zero{};
-            const Vector<T, L> one = Fill<L>(T(1)); return x > 0   ? one
-                                                           : x < 0 ? zero - one
-                                                                   : x;)
+            const Vector<T, L> one = Fill<L>(T(1)); const Vector<T, L> rest = x == 0 ? zero : x;
+            return x > 0   ? one
+                   : x < 0 ? zero - one
+                           : rest;)
 TF_TI_UNARY(Square, TF_TI_IS_NUMBER, const auto wrapped = Wrap<T, L>(x);
             return Unwrap<T, L>(wrapped * wrapped);)
 TF_TI_UNARY(Sqrt, TF_TI_IS_REAL, return SquareRoot<T, L>(x);)

@@ -329,6 +329,33 @@ Array Row(ElementType type, std::vector<double> reals) {
   return row;
 }
 
+// Of numbers that TensorFlow's threads do not flush to 0.
+TEST(Program, FunctionsOfZerosAndOfWhatIsNotFiniteAreThoseOfC) {
+  Random random(1);
+  for (const ElementType type : kTypes) {
+    if (!IsReal(type)) continue;
+    const std::vector<double> some = {0.0, -0.0, kInfinity, -kInfinity, kNan, 1.0, -1.0};
+    for (const Operation operation : Elementwise()) {
+      if (NumOperands(operation) != 1 || FindKernel(operation, type, type, 0) == nullptr) continue;
+      for (int64_t count = 1; count <= 40; ++count) {
+        std::vector<double> numbers;
+        for (int64_t i = 0; i < count; ++i) numbers.push_back(some[(i + count) % some.size()]);
+        const Array x = Row(type, numbers);
+        const Array expected = ApplyPlainly(operation, {x});
+        Case one(&random);
+        one.AddOutput(one.builder.Apply(operation, {one.Add(x)}));
+        const Array found = one.Run()[0];
+        ExpectAlike(found, expected, UlpsOf(operation, type), NameOf(operation));
+        for (size_t i = 0; i < expected.reals.size(); ++i) {
+          if (expected.reals[i] != 0) continue;
+          EXPECT_EQ(std::signbit(found.reals[i]), std::signbit(expected.reals[i]))
+              << NameOf(operation) << " of " << x.reals[i];
+        }
+      }
+    }
+  }
+}
+
 // The slopes of these functions are infinite somewhere.
 TEST(Program, NoGradientPassesWhereNoneArrives) {
   Random random(1);

@@ -69,7 +69,7 @@ inline double RealResult(Operation operation, ElementType type, double x, double
     case Operation::kAbs:
       return std::fabs(x);
     case Operation::kSign:
-      return x > 0 ? 1 : x < 0 ? -1 : x;
+      return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x;
     case Operation::kSquare:
       return r(x * x);
     case Operation::kSqrt:

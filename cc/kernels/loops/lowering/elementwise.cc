@@ -95,6 +95,9 @@ Term MulNoNan(const Term& x, const Term& y) { return Where(y == y.Number(0), y.N
 
 Term Alpha(const Term& x, const NodeDef& node) { return x.Number(Attribute(node, "alpha", 0.2f)); }
 
+// x of -0, too.
+Term NotNegative(const Term& x) { return Applied(Operation::kAtLeast, {x, x.Number(0)}); }
+
 Term ReciprocalGrad(const Terms& in, const NodeDef&) {
   const Term &y = in[0], &dy = in[1];
   return MulNoNan(-(y * y), dy);
@@ -238,6 +241,11 @@ const absl::flat_hash_map<std::string, Formula>& HalfFormulas() {
          return difference * difference;
        }},
       {"FloorDiv", [](const Terms& in, const NodeDef&) { return Floor(in[0] / in[1]); }},
+      {"Relu", [](const Terms& in, const NodeDef&) { return NotNegative(in[0]); }},
+      {"Relu6",
+       [](const Terms& in, const NodeDef&) {
+         return Applied(Operation::kAtMost, {NotNegative(in[0]), in[0].Number(6)});
+       }},
       {"TruncateDiv",
        [](const Terms& in, const NodeDef&) {
          const Term quotient = in[0] / in[1];
