@@ -663,6 +663,44 @@ def test_every_half_is_read_and_written_as_it_is(dtype):
         check(found, expected)
 
 
+TABLE_READS = {
+    "row": lambda t, i: tf.gather(t, i),
+    "rows": lambda t, i: tf.gather(t, tf.stack([i, 0, i + 1])),
+    "column": lambda t, i: tf.gather(t, i % 4, axis=1),
+    "row of the transposed": lambda t, i: tf.gather(tf.transpose(t), i % 4),
+    "row of a part": lambda t, i: tf.gather(t[2:-1, 1:], i),
+    "slice": lambda t, i: t[3:5] * t[4:6],
+    "every other": lambda t, i: t[-2::-3, ::2] + t[0, 0],
+    "last column": lambda t, i: tf.reduce_max(t[:, -1]),
+    "product": lambda t, i: tf.matmul(t[2:4], t[4:6], transpose_b=True),
+    "row as float32": lambda t, i: tf.gather(tf.cast(t, tf.float32), i),
+    "row and all": lambda t, i: tf.gather(t, i) + tf.reduce_max(t, 0),
+    "joined": lambda t, i: tf.concat([t[:1], t[5:6]], 0) + t[i],
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=lambda d: d.name)
+@pytest.mark.parametrize("way", ["invariant", "state", "states that swap"])
+def test_parts_of_a_table_of_halves(dtype, way):
+    table = tf.cast(tf.reshape(tf.range(11 * 5) % 13 - 6, [11, 5]), dtype)
+    reads = [tf.autograph.experimental.do_not_convert(f) for f in TABLE_READS.values()]
+
+    def body(state, i):
+        t = table if way == "invariant" else state[0]
+        rows = [read(t, i) for read in reads]
+        if way == "states that swap":
+            state = state[1], state[0]
+        return state, rows
+
+    run = tf.function(lambda *s: tf_ti.scan(body, s, tf.range(7), fuse=Fuse.PROGRAMS)[1])
+    for _ in range(2):
+        found = run(table, -table)
+    for k in range(7):
+        t = -table if way == "states that swap" and k % 2 else table
+        for name, ys in zip(TABLE_READS, found, strict=True):
+            check(ys[k], TABLE_READS[name](t, tf.constant(k)))
+
+
 @pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
 @pytest.mark.parametrize("count", [1, 5, 8, 40])
 def test_zeros_keep_their_signs(dtype, count):
@@ -673,6 +711,36 @@ def test_zeros_keep_their_signs(dtype, count):
     others += [tf.nn.relu, tf.nn.relu6] if dtype in HALVES else []
     chosen = [getattr(tf.math, name) for name in functions.split()] + others
     compare(lambda x: [f(x) for f in chosen], x)
+
+
+# Of many dimensions in another order, joined and added.
+ORDERS = {
+    "reversed": ((64, 2, 3, 2, 2, 3), (5, 4, 3, 2, 1, 0)),
+    "large extents apart": ((2, 30, 2, 20, 2, 2, 2), (6, 3, 5, 1, 4, 0, 2)),
+    "of eight": ((3, 2, 3, 2, 3, 2, 3, 2), (7, 5, 3, 1, 6, 4, 2, 0)),
+    "of eight alike": ((4, 4, 4, 4, 4, 4, 4, 4), (7, 6, 5, 4, 3, 2, 1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.int64], ids=lambda d: d.name)
+def test_transposes_of_many_dimensions(name, dtype):
+    shape, order = ORDERS[name]
+    x = tf.reshape(tf.cast(tf.range(np.prod(shape)) % 100, dtype), shape)
+    y = tf.transpose(x, order)
+
+    def body(c, e):
+        turned = tf.transpose(x + e, order)
+        back = tf.transpose(turned, np.argsort(order))
+        return c + e, (turned + c, tf.reduce_max(turned), back)
+
+    xs = tf.cast([1, 2], dtype)
+    run = tf.function(lambda c: tf_ti.scan(body, c, xs, fuse=Fuse.PROGRAMS)[1])
+    for _ in range(2):
+        sums, most, back = run(y)
+    check(sums, tf.stack([y + 1 + y, y + 2 + y + 1]))
+    check(most, tf.stack([tf.reduce_max(x + 1), tf.reduce_max(x + 2)]))
+    check(back, tf.stack([x + 1, x + 2]))
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=lambda d: d.name)

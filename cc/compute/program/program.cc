@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "cc/compute/program/merged_loops.h"
 #include "cc/compute/program/sources.h"
 #include "cc/compute/program/tiles.h"
+#include "cc/compute/program/widening.h"
 
 namespace tf_ti {
 namespace {
@@ -235,10 +237,14 @@ View ProgramBuilder::Gather(const View& rows, const View& indices, int dim, bool
     return result;
   }
   const View places = Contiguous(indices).Reshape({is_batched ? outer : 1, count, 1});
+  // [before, rows, after], copied unless the elements of a row lie side by side.
+  std::optional<View> from = rows.Merged(dim + 1, static_cast<int>(after.size()));
+  if (from.has_value()) from = from->Merged(0, dim);
+  if (!from.has_value() || (inner > 1 && from->strides[2] != SizeOf(rows.type))) {
+    from = Contiguous(rows).Reshape({outer, rows.dims[dim], inner});
+  }
   Emit(Operation::kGather, indices.type,
-       {result.Reshape({outer, count, inner}),
-        Contiguous(rows).Reshape({outer, rows.dims[dim], inner}),
-        places.BroadcastTo({outer, count, 1})});
+       {result.Reshape({outer, count, inner}), *from, places.BroadcastTo({outer, count, 1})});
   return result;
 }
 
@@ -290,7 +296,7 @@ Program::Program(const ProgramBuilder& given, int64_t red_zone, const TileLimits
       of_inputs_(given.num_inputs_),
       of_outputs_(given.num_outputs_) {
   const ProgramBuilder live = given.WithoutDeadSteps();
-  const ProgramBuilder builder = SourceFinder(live, limits).Find();
+  const ProgramBuilder builder = WideningFinder(SourceFinder(live, limits).Find()).Find();
   const std::vector<TileGroup> groups = TileFinder(builder, limits).Find();
   for (const bool in_prologue : {true, false}) {
     for (const ProgramBuilder::Step& step : builder.steps_) {

@@ -65,6 +65,7 @@ class ProgramBuilder {
   friend class Program;
   friend class SourceFinder;
   friend class TileFinder;
+  friend class WideningFinder;
 
   enum class Storage { kInput, kConstant, kTemporary, kOutput };
   struct Block {

@@ -821,6 +821,22 @@ TEST(Program, GraphsComputeWhatTheirOperationsDo) {
           add(whole, JoinedPlainly(parts, dim));
           break;
         }
+        case 8: {  // some of the rows along a dimension
+          if (rank == 0) break;
+          const int dim = random->Int(0, rank - 1);
+          if (node.view.dims[dim] == 0) break;
+          Array rows;
+          rows.type = ElementType::kInt32;
+          rows.dims = {random->Int(1, 3)};
+          std::vector<Array> chosen;
+          for (int64_t i = 0; i < rows.dims[0]; ++i) {
+            rows.integers.push_back(random->Int(0, node.view.dims[dim] - 1));
+            chosen.push_back(SlicedPlainly(node.array, dim, rows.integers[i], 1, 1));
+          }
+          add(one.builder.Gather(node.view, one.Add(rows), dim, /*is_batched=*/false),
+              JoinedPlainly(chosen, dim));
+          break;
+        }
         case 0: {
           std::vector<int> order(rank);
           for (int d = 0; d < rank; ++d) order[d] = d;
@@ -1041,6 +1057,63 @@ TEST(Program, StepsAreOfOutputs) {
   const Program program(builder);
   EXPECT_EQ(program.num_instructions(), 1);
   EXPECT_EQ(program.arena_bytes(), 0);
+}
+
+// What steps read of a table, not the table.
+TEST(Program, PartsOfHalfPrecisionBecomeFloats) {
+  constexpr int64_t kRows = 1000, kColumns = 64;
+  Random random(1);
+  for (const ElementType type : {ElementType::kHalf, ElementType::kBFloat16}) {
+    for (const bool stays : {false, true}) {
+      ProgramBuilder builder;
+      const View table = builder.AddInput(type, {kRows, kColumns}, stays);
+      const View row = builder.AddInput(ElementType::kInt32, {2});
+      builder.AddOutput(builder.Gather(table, row, 0, /*is_batched=*/false));
+      builder.AddOutput(builder.Gather(table.Transpose({1, 0}), row, 1, /*is_batched=*/false));
+      builder.AddOutput(
+          builder.Apply(Operation::kAdd, {table.Slice(0, 7, 1, 1), table.Slice(0, 900, 3, -400)}));
+      builder.AddOutput(builder.Reduce(Operation::kMax, table.Slice(1, 5, 1, 1), 0, type));
+      builder.AddOutput(
+          builder.Multiply(table.Slice(0, 3, 4, 1), table.Slice(0, 3, 4, 1).Transpose({1, 0})));
+      const Program program(builder);
+      EXPECT_LE(program.arena_bytes(), 16 << 10);
+      const Array numbers = RandomArray(type, {kRows, kColumns}, &random);
+      const std::vector<char> stored = ToBytes(numbers);
+      const int32_t rows[] = {998, 5};
+      std::vector<std::vector<char>> results;
+      for (const int64_t count : {2 * 64, 64 * 2, 3 * 64, 1, 4 * 4}) {
+        results.emplace_back(2 * count);
+      }
+      ProgramRun run(program);
+      run.SetInput(0, stored.data());
+      run.SetInput(1, rows);
+      for (size_t i = 0; i < results.size(); ++i) run.SetOutput(i, results[i].data());
+      EXPECT_TRUE(run.RunChecked());
+      const auto row_of = [&](int64_t i) { return SlicedPlainly(numbers, 0, i, 1, 1); };
+      const Array two = JoinedPlainly({row_of(998), row_of(5)}, 0);
+      ExpectAlike(FromBytes(type, {2, 64}, results[0].data()), two, 0, "rows");
+      ExpectAlike(FromBytes(type, {64, 2}, results[1].data()), TransposedPlainly(two, {1, 0}), 0,
+                  "columns");
+      const Array others = JoinedPlainly({row_of(900), row_of(500), row_of(100)}, 0);
+      ExpectAlike(FromBytes(type, {3, 64}, results[2].data()),
+                  ApplyPlainly(Operation::kAdd, {row_of(7), others}), 0, "a sum");
+      ExpectAlike(
+          FromBytes(type, {1, 1}, results[3].data()),
+          ReducePlainly(Operation::kMax, SlicedPlainly(numbers, 1, 5, 1, 1), 0, type, nullptr), 0,
+          "the largest of a column");
+    }
+  }
+}
+
+// Steps that read all of it share its floats.
+TEST(Program, AllOfHalfPrecisionBecomesFloatsOnce) {
+  ProgramBuilder builder;
+  const View x = builder.AddInput(ElementType::kHalf, {64, 64});
+  const View sum = builder.Apply(Operation::kMaximum, {x, x.Transpose({1, 0})});
+  builder.AddOutput(builder.Cast(builder.Apply(Operation::kMaximum, {sum, x.Slice(0, 3, 1, 1)}),
+                                 ElementType::kFloat));
+  // The floats, a transposed copy and the two largest.
+  EXPECT_EQ(Program(builder).num_instructions(), 4);
 }
 
 // Each part of a sum is one of the parts of its operands.

@@ -71,6 +71,22 @@ View View::WithoutDim(int dim) const {
   return view;
 }
 
+std::optional<View> View::Merged(int first, int count) const {
+  if (count == 0) return WithDim(first);
+  View merged = *this;
+  for (int dim = first + count - 2; dim >= first; --dim) {
+    const int64_t size = merged.dims[dim], inner = merged.dims[dim + 1];
+    if (inner == 1) {
+      merged.strides[dim + 1] = merged.strides[dim];
+    } else if (size != 1 && merged.strides[dim] != inner * merged.strides[dim + 1]) {
+      return std::nullopt;
+    }
+    merged.dims[dim + 1] = size * inner;
+    merged = merged.WithoutDim(dim);
+  }
+  return merged;
+}
+
 View View::Reshape(Dims to) const {
   View view = Whole(block, type, std::move(to));
   view.offset = offset;

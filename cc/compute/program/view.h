@@ -3,6 +3,7 @@
 #define TF_TI_CC_COMPUTE_PROGRAM_VIEW_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace tf_ti {
@@ -81,6 +82,8 @@ struct View {
   View Slice(int dim, int64_t begin, int64_t size, int64_t step) const;
   View WithDim(int at) const;  // a new dimension of 1
   View WithoutDim(int dim) const;
+  // `count` neighbouring dimensions as one, or none where their elements do not lie like that.
+  std::optional<View> Merged(int first, int count) const;
   // Of a contiguous view.
   View Reshape(Dims to) const;
 };

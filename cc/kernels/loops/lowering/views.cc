@@ -9,22 +9,11 @@ using tensorflow::NodeDef;
 using tensorflow::TensorShape;
 
 View Lowering::Merged(const View& view, int first, int count) {
-  if (count == 0) return view.WithDim(first);
-  View merged = view;
-  for (int dim = first + count - 2; dim >= first; --dim) {
-    const int64_t size = merged.dims[dim], inner = merged.dims[dim + 1];
-    if (inner == 1) {
-      merged.strides[dim + 1] = merged.strides[dim];
-    } else if (size != 1 && merged.strides[dim] != inner * merged.strides[dim + 1]) {
-      Dims dims = view.dims;
-      dims[first + count - 1] = CountOf(Dims(dims.begin() + first, dims.begin() + first + count));
-      dims.erase(dims.begin() + first, dims.begin() + first + count - 1);
-      return builder_->Contiguous(view).Reshape(dims);
-    }
-    merged.dims[dim + 1] = size * inner;
-    merged = merged.WithoutDim(dim);
-  }
-  return merged;
+  if (const std::optional<View> merged = view.Merged(first, count)) return *merged;
+  Dims dims = view.dims;
+  dims[first + count - 1] = CountOf(Dims(dims.begin() + first, dims.begin() + first + count));
+  dims.erase(dims.begin() + first, dims.begin() + first + count - 1);
+  return builder_->Contiguous(view).Reshape(dims);
 }
 
 bool Lowering::IdentityN(const NodeDef&, const std::vector<Lowered>& inputs,
