@@ -127,7 +127,7 @@ void ExpectWrap() {
   EXPECT_EQ(sums[1], static_cast<T>(kLowest + (kHighest - 1)));
 }
 
-// As TensorFlow's do.
+// TensorFlow's sums wrap around, too.
 TEST(BlocksTest, SumsOfIntegersWrapAround) {
   ExpectWrap<int8_t>();
   ExpectWrap<int16_t>();

@@ -353,7 +353,7 @@ template <typename S, int L>
 [[gnu::always_inline]] inline Vector<S, L> TanhOf(Vector<S, L> x) {
   const Vector<S, L> magnitude = x < 0 ? -x : x;
   const Vector<S, L> far = 1 - 2 / (ExpOf<S, L>(magnitude + magnitude) + 1);
-  // The sign is that of x: the sum near 0 would make 0 of -0.
+  // The polynomial near 0 would make 0 of -0.
   return WithSignOf<S, L>(magnitude < S(0.625) ? TanhNear0<L>(magnitude) : far, x);
 }
 

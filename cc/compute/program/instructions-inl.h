@@ -146,7 +146,7 @@ TF_TI_UNARY(
       using Bits = Vector<typename FloatFormat<T>::Bits, L>;
       return BitCast<Vector<T, L>>(BitCast<Bits>(x) << 1 >> 1);
     } else { return x < 0 ? Unwrap<T, L>(-Wrap<T, L>(x)) : x; })
-// 0 of -0, as TensorFlow's kernels.
+// The sign of -0 is 0, as in TensorFlow's kernels.
 TF_TI_UNARY(Sign, TF_TI_IS_NUMBER, const Vector<T, L> zero{};
             const Vector<T, L> one = Fill<L>(T(1)); const Vector<T, L> rest = x == 0 ? zero : x;
             return x > 0   ? one

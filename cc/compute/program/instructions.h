@@ -55,7 +55,7 @@ inline bool IsReduction(Operation operation) {
   return operation >= Operation::kSum && operation < Operation::kMatMul;
 }
 
-// Of elements of the operands at the same place.
+// True if each element of a result depends on the operands' elements at the same place alone.
 inline bool IsElementwise(Operation operation) { return operation < Operation::kSum; }
 
 // One of many instructions of a processor.

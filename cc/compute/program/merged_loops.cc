@@ -5,7 +5,7 @@
 namespace tf_ti {
 namespace {
 
-// Moves the smallest loops behind those that an instruction has. The innermost one stays.
+// Moves the smallest loops out of the first kMostLoops. The innermost one stays.
 void MoveSmallestOut(Loops* loops) {
   for (size_t rest = loops->sizes.size(); rest > kMostLoops; --rest) {
     const auto begin = loops->sizes.begin();

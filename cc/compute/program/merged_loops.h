@@ -22,9 +22,9 @@ Loops MergeLoops(const std::vector<View>& views);
 // element. Loops beyond those of an instruction have the smallest sizes.
 Loops LoopsOf(const ProgramBuilder::Step& step);
 
-// A step has one for each turn of the loops beyond those of an instruction.
+// The number of a step's instructions: one for each turn of the loops beyond kMostLoops.
 int64_t InstructionsOf(const ProgramBuilder::Step& step);
-// Of the step that puts a view's elements one behind the other.
+// The same for the step that copies a view's elements one behind the other.
 int64_t InstructionsOfCopy(const View& view);
 
 }  // namespace tf_ti

@@ -51,7 +51,7 @@ class ProgramBuilder {
   // Makes a view an output, whose elements lie one behind the other, as StoredAs.
   void AddOutput(const View& view);
 
-  // The instructions of the longest step, those of copies among them.
+  // The largest number of instructions that a step takes.
   int64_t most_instructions() const { return most_instructions_; }
 
   struct Step {
@@ -86,7 +86,7 @@ class ProgramBuilder {
   View RoundedTo(ElementType to, const View& view);
   View Copied(const View& view);
   bool Stays(const Step& step) const;
-  // The same without the steps whose results no output is made of.
+  // Returns a copy that has only the steps on which outputs depend.
   ProgramBuilder WithoutDeadSteps() const;
 
   std::vector<Block> blocks_;
@@ -199,7 +199,7 @@ class ProgramRun {
     return PointersTo(program_->of_outputs_[number]);
   }
 
-  // All memory of the run.
+  // The size of all memory that the run holds.
   int64_t bytes() const;
 
   // Computes what stays. Inputs that stay are set.

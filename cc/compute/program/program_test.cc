@@ -329,7 +329,7 @@ Array Row(ElementType type, std::vector<double> reals) {
   return row;
 }
 
-// Of numbers that TensorFlow's threads do not flush to 0.
+// Subnormal numbers, which TensorFlow's threads flush to 0, are not among them.
 TEST(Program, FunctionsOfZerosAndOfWhatIsNotFiniteAreThoseOfC) {
   Random random(1);
   for (const ElementType type : kTypes) {
@@ -1044,7 +1044,7 @@ TEST(Program, MemoryIsSharedByWhatDoesNotLiveAtOnce) {
   EXPECT_LE(Program(builder).arena_bytes(), 2 * 4096);
 }
 
-// An operation that was begun and not used, and a result that nobody asks for.
+// An unused product, and an unused copy, leave no step.
 TEST(Program, StepsAreOfOutputs) {
   ProgramBuilder builder;
   const View x = builder.AddInput(ElementType::kHalf, {64, 64});
@@ -1059,7 +1059,7 @@ TEST(Program, StepsAreOfOutputs) {
   EXPECT_EQ(program.arena_bytes(), 0);
 }
 
-// What steps read of a table, not the table.
+// The memory of a program is that of the parts, not of the table.
 TEST(Program, PartsOfHalfPrecisionBecomeFloats) {
   constexpr int64_t kRows = 1000, kColumns = 64;
   Random random(1);
@@ -1105,7 +1105,7 @@ TEST(Program, PartsOfHalfPrecisionBecomeFloats) {
   }
 }
 
-// Steps that read all of it share its floats.
+// Steps that read a whole input share its floats.
 TEST(Program, AllOfHalfPrecisionBecomesFloatsOnce) {
   ProgramBuilder builder;
   const View x = builder.AddInput(ElementType::kHalf, {64, 64});
@@ -1212,7 +1212,7 @@ TEST(Program, WhatStaysIsAnOutputOfEachRun) {
   }
 }
 
-// No array has them, so all that is asked is if there are too many.
+// Such counts are only compared with a limit.
 TEST(View, CountsThatOverflowAreLarge) {
   const int64_t large = int64_t{1} << 32, largest = std::numeric_limits<int64_t>::max();
   for (const Dims& dims : {Dims{large, large}, Dims{largest, 2}, Dims{large, large, large, 3},

@@ -47,7 +47,7 @@ inline ElementType ComputedAs(ElementType type) {
 
 using Dims = std::vector<int64_t>;
 
-// At most 2^56, which no array has.
+// The product of the dimensions, but at most 2^56: no array has as many elements.
 inline int64_t CountOf(const Dims& dims) {
   constexpr int64_t kMost = int64_t{1} << 56;
   int64_t count = 1;
@@ -82,7 +82,7 @@ struct View {
   View Slice(int dim, int64_t begin, int64_t size, int64_t step) const;
   View WithDim(int at) const;  // a new dimension of 1
   View WithoutDim(int dim) const;
-  // `count` neighbouring dimensions as one, or none where their elements do not lie like that.
+  // Joins `count` neighbouring dimensions, if one stride leads through their elements.
   std::optional<View> Merged(int first, int count) const;
   // Of a contiguous view.
   View Reshape(Dims to) const;

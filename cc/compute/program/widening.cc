@@ -33,7 +33,7 @@ std::vector<int> OrderOf(const View& view) {
   return order;
 }
 
-// Of a part that becomes floats, in elements that lie side by side.
+// The time to make floats of a part, in units of an element's that has neighbours.
 double TimeOfPart(const View& read) {
   constexpr double kAlone = 16;  // of an element that has no neighbour
   double count = 1;
@@ -102,7 +102,7 @@ void WideningFinder::FindStored() {
   }
 }
 
-// What a view of floats is made of.
+// The stored numbers of a view of floats.
 View WideningFinder::StoredAt(const View& read) const {
   const View& whole = stored_.at(read.block);
   const int64_t size = SizeOf(whole.type), wide = SizeOf(ElementType::kFloat);
@@ -125,7 +125,7 @@ View WideningFinder::Gathered(const Step& gather) {
   return chosen;
 }
 
-// Adds what makes floats of a part, once for all steps that read it. They lie in the same order.
+// Makes floats of a part, once for all steps that read it. The floats lie in the same order.
 View WideningFinder::FloatsOf(const View& read) {
   for (const Part& part : parts_) {
     if (AreSame(part.read, read)) return part.floats;

@@ -11,9 +11,9 @@
 
 namespace tf_ti {
 
-// Finds inputs and constants of half precision of which the steps read less than all, as of a table
-// whose rows are looked up. Only what is read becomes floats then: a gather chooses among the
-// numbers as they are stored, and each other step reads floats of its part.
+// Finds inputs and constants of half precision that steps read in part, such as a table whose rows
+// are looked up. Only these parts become floats: a gather chooses among the stored numbers, and any
+// other step reads floats of its part.
 class WideningFinder {
  public:
   explicit WideningFinder(ProgramBuilder builder) : builder_(std::move(builder)) {}
@@ -35,7 +35,7 @@ class WideningFinder {
   View FloatsOf(const View& read);
 
   ProgramBuilder builder_;
-  std::map<int, View> stored_;  // by block of floats that nothing needs, what they are made of
+  std::map<int, View> stored_;  // numbers, by the block of floats that is not made of them
   std::vector<Part> parts_;
 };
 

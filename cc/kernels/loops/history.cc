@@ -45,7 +45,7 @@ Tensor HistoryBlock::TensorAt(int64_t k) const {
 const std::vector<Tensor>& History::tensors() const {
   const HistoryBlock& block = values_->block;
   if (block.end() == 0) return values_->tensors;
-  // Others may read what was given at the same time.
+  // Other readers may read values_->tensors at the same time.
   std::call_once(values_->once, [&] {
     std::vector<Tensor> all = values_->tensors;
     all.resize(size());

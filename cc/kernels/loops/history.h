@@ -75,7 +75,7 @@ class History {
     const std::vector<tensorflow::Tensor> tensors;
     const HistoryBlock block;
     std::once_flag once;                  // guards `all`
-    std::vector<tensorflow::Tensor> all;  // where there is a block
+    std::vector<tensorflow::Tensor> all;  // the elements, if there is a block
   };
 
   std::shared_ptr<Values> values_;

@@ -388,13 +388,13 @@ def _batch_matmul(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]
     dtype, (a, b) = op.outputs[0].dtype, op.inputs
     adj_x, adj_y = op.get_attr("adj_x"), op.get_attr("adj_y")
     is_matrix = b.shape.rank == 2 and not is_stacked[1]
-    # MatMul, which BatchMatMulV2 takes the place of, has no kernel for int16.
+    # MatMul takes no int16, unlike BatchMatMulV2.
     if is_matrix and not adj_x and not dtype.is_complex and dtype != tf.int16:
         return [_rows_times(tensors[0], tensors[1], adj_y)]
     tensors = _with_axes_of_result(op, tensors, is_stacked)
     is_shared = not all(is_stacked) or a.shape[:-2].as_list() != b.shape[:-2].as_list()
     if dtype in _HALVES and is_shared:
-        # The gradient of a factor adds up those of all products that have it.
+        # The gradient of a shared factor is a sum over the products.
         x, y = (tf.cast(t, tf.float32) for t in tensors)
         return [tf.cast(tf.raw_ops.BatchMatMulV2(x=x, y=y, adj_x=adj_x, adj_y=adj_y), dtype)]
     return _tf.repeat_operation(op, tensors)

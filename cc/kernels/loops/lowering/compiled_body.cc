@@ -215,7 +215,7 @@ class BodyCompiler {
     Lowering lowering(&builder);
     std::map<std::pair<int, int>, Lowered> lowered;  // what the steps read and make
     std::vector<Region::Array>& inputs = region->inputs;
-    std::optional<View> failure;  // of the steps that are lowered
+    std::optional<View> failure;  // an error of the lowered steps
     size_t count = 0;
     int num_computing = 0;
     for (; count < steps.size(); ++count) {

@@ -95,7 +95,7 @@ Term MulNoNan(const Term& x, const Term& y) { return Where(y == y.Number(0), y.N
 
 Term Alpha(const Term& x, const NodeDef& node) { return x.Number(Attribute(node, "alpha", 0.2f)); }
 
-// x of -0, too.
+// max(x, 0), where -0 stays -0.
 Term NotNegative(const Term& x) { return Applied(Operation::kAtLeast, {x, x.Number(0)}); }
 
 Term ReciprocalGrad(const Terms& in, const NodeDef&) {
