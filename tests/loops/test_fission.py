@@ -283,10 +283,64 @@ PRODUCTS = {
     "max_pool": lambda x: tf.nn.max_pool2d(x[None, :, :, None], 2, 1, "VALID"),
     "avg_pool": lambda x: tf.nn.avg_pool2d(x[None, :, :, None], 2, 1, "SAME"),
 }
+
+
+def positive(x):
+    """A positive definite matrix, of the columns of one."""
+    return tf.matmul(x, x, transpose_a=True) + 0.5 * tf.eye(4)
+
+
+COLOR = normal(1, 2, 2, 3, seed=9)
+# Kernels do each matrix, row or image by itself: bits are those of the loop.
+EACH = {
+    "cholesky": lambda x: tf.linalg.cholesky(positive(x)),
+    "svd": lambda x: tf.linalg.svd(x)[0],
+    "singular values": lambda x: tf.linalg.svd(x, compute_uv=False),
+    "qr": lambda x: tf.linalg.qr(x)[1],
+    "eigenvalues": lambda x: tf.linalg.eigh(positive(x))[0],
+    "complex eigenvalues": lambda x: tf.abs(tf.linalg.eigvals(x[:, :3])),
+    "inverse": lambda x: tf.linalg.inv(positive(x)),
+    "determinant": lambda x: tf.linalg.det(positive(x)),
+    "slogdet": lambda x: tf.linalg.slogdet(x[:, :3])[1],
+    "lu": lambda x: tf.stop_gradient(tf.linalg.lu(positive(x))[0]),
+    "square root": lambda x: tf.linalg.sqrtm(positive(x)),
+    "solve": lambda x: tf.linalg.solve(positive(x), tf.transpose(x)),
+    "solve of an invariant": lambda x: tf.linalg.solve(positive(M), tf.transpose(x)),
+    "solve for an invariant": lambda x: tf.linalg.solve(positive(x), R, adjoint=True),
+    "triangular solve": lambda x: tf.linalg.triangular_solve(positive(x), R),
+    "triangular solve of an invariant": lambda x: tf.linalg.triangular_solve(
+        positive(M), tf.transpose(x), lower=False, adjoint=True
+    ),
+    "triangular solve of matrices": lambda x: tf.linalg.triangular_solve(
+        positive(x), normal(2, 4, 1)
+    ),
+    "cholesky solve": lambda x: tf.linalg.cholesky_solve(tf.linalg.cholesky(positive(x)), R),
+    "banded triangular solve": lambda x: tf.linalg.banded_triangular_solve(tf.abs(x) + 1.0, R),
+    "fft": lambda x: tf.abs(tf.signal.fft(tf.complex(x, x * 2.0))),
+    "fft2d": lambda x: tf.abs(tf.signal.ifft2d(tf.complex(x, x * 2.0))),
+    "rfft": lambda x: tf.abs(tf.signal.rfft(x, [6])),
+    "irfft": lambda x: tf.signal.irfft(tf.complex(x, -x)),
+    "rfft2d": lambda x: tf.math.real(tf.signal.rfft2d(x)),
+    "sort": lambda x: tf.sort(x, -1, "DESCENDING"),
+    "argsort": lambda x: tf.argsort(x, 0),
+    "nth element": lambda x: tf.raw_ops.NthElement(input=x, n=1),
+    "bilinear": lambda x: tf.image.resize(x[None, ..., None], [5, 6]),
+    "bicubic": lambda x: tf.image.resize(x[None, ..., None], [5, 6], "bicubic"),
+    "nearest": lambda x: tf.image.resize(x[None, ..., None], [2, 7], "nearest"),
+    "area": lambda x: tf.stop_gradient(tf.image.resize(x[None, ..., None], [2, 3], "area")),
+    "antialiased": lambda x: tf.image.resize(x[None, ..., None], [2, 3], antialias=True),
+    "resize of a batch": lambda x: tf.image.resize(x[0, 0] * COLOR, [3, 3]),
+    "hsv": lambda x: tf.image.rgb_to_hsv(tf.abs(x[:, :3])),
+    "contrast": lambda x: tf.stop_gradient(tf.image.adjust_contrast(x[0, 0] * COLOR, 2.0)),
+    "hue": lambda x: tf.stop_gradient(tf.image.adjust_hue(tf.abs(x[0, 0] * COLOR), 0.1)),
+    "saturation": lambda x: tf.stop_gradient(
+        tf.image.adjust_saturation(tf.abs(x[0, 0] * COLOR), 0.5)
+    ),
+}
 # AutoGraph would take longer than all else.
 OPERATIONS = {
     name: tf.autograph.experimental.do_not_convert(operation)
-    for name, operation in {**ELEMENTWISE, **SHAPES, **REDUCTIONS, **PRODUCTS}.items()
+    for name, operation in {**ELEMENTWISE, **SHAPES, **REDUCTIONS, **PRODUCTS, **EACH}.items()
 }
 PIECES = normal(T, 3, 4, seed=8)
 
@@ -330,7 +384,7 @@ def test_an_operation_gives_the_same_outside(all_operations, name):
     actual, expected = (tf.nest.flatten(ys[name]) for ys in all_operations)
     for a, e in zip(actual, expected, strict=True):
         assert (a.dtype, a.shape[0]) == (e.dtype, e.shape[0])
-        if name in ELEMENTWISE:
+        if name in ELEMENTWISE or name in EACH:
             np.testing.assert_array_equal(a, e)
         elif e.shape[0]:
             np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-5)

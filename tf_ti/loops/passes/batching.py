@@ -23,7 +23,13 @@ TYPES = frozenset(
 )
 _HALVES = (tf.float16, tf.bfloat16)
 # TensorFlow's kernels refuse an empty batch, or end the process there.
-_NEVER_EMPTY = ("AvgPool", "AvgPool3D", "MaxPool", "MaxPool3D", "MirrorPad")
+_NEVER_EMPTY = "AvgPool AvgPool3D BandedTriangularSolve MaxPool MaxPool3D MirrorPad".split()
+# Operations of matrices, which are the last two axes of an input, that fail for some matrices.
+_DECOMPOSITIONS = """
+    Cholesky Eig LogMatrixDeterminant Lu MatrixDeterminant MatrixInverse MatrixSquareRoot Qr
+    SelfAdjointEigV2 Svd
+""".split()
+_SOLVERS = "BandedTriangularSolve MatrixSolve MatrixTriangularSolve".split()
 # The number of axes that TensorFlow's kernels take, those of gradients too, and those with fewer.
 _MOST_AXES = 6
 _FEWER_AXES = {"LogSoftmax": 5, "MirrorPad": 5, "Softmax": 5}
@@ -136,7 +142,7 @@ def needs_iterations(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
         return op.type in _NEVER_EMPTY
     if op.type in ("Slice", "StridedSlice"):
         return any(tf.get_static_value(position) is None for position in op.inputs[1:])
-    return op.type in ("GatherNd", "GatherV2")
+    return op.type in ("GatherNd", "GatherV2", *_DECOMPOSITIONS, *_SOLVERS)
 
 
 def is_product(op: tf.Operation, is_stacked: Sequence[bool]) -> bool:
@@ -461,6 +467,14 @@ def _set_diagonal(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]
     return _tf.repeat_operation(op, [*all_stacked(tensors[:2], is_stacked[:2]), tensors[2]])
 
 
+def _solve(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
+    return _tf.repeat_operation(op, all_stacked(tensors, is_stacked))
+
+
+def _triangular_solve(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
+    return _tf.repeat_operation(op, _with_axes_of_result(op, tensors, is_stacked))
+
+
 def _add_all(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     return [tf.add_n(all_stacked(tensors, is_stacked))]
 
@@ -575,11 +589,20 @@ def _rules() -> dict[str, Rule]:
     images = "AvgPool AvgPool3D Conv2D Conv3D DepthwiseConv2dNative MaxPool MaxPool3D"
     layouts = (b"NHWC", b"NCHW", b"NDHWC", b"NCDHW")
     of_images = Rule(_images, stacked=(0,), misfit=_of_other_layout(*layouts))
+    resizing = "ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor ScaleAndTranslate"
+    colors = "AdjustContrastv2 AdjustHue AdjustSaturation HSVToRGB RGBToHSV"
+    transforms = """
+        FFT FFT2D FFT3D IFFT IFFT2D IFFT3D IRFFT IRFFT2D IRFFT3D RFFT RFFT2D RFFT3D
+    """
     rules = dict.fromkeys(elementwise.split(), Rule(_broadcast, misfit=_of_many_runs))
     rules |= dict.fromkeys(failing.split(), Rule(_broadcast, misfit=_of_integers))
     rules |= dict.fromkeys(along.split(), _axes_at(1))
     rules |= dict.fromkeys(("Mean", "Prod", "Sum"), _axes_at(1, once=_reduced))
     rules |= dict.fromkeys(images.split(), of_images)
+    rules |= dict.fromkeys(resizing.split(), Rule(_images, stacked=(0,)))
+    of_last_axes = [*_DECOMPOSITIONS, *transforms.split(), *colors.split()]
+    rules |= dict.fromkeys(of_last_axes, Rule(_as_it_is, stacked=(0,)))
+    rules |= dict.fromkeys(_SOLVERS, Rule(_solve))
     return rules | {
         "AddN": Rule(_add_all),
         "BatchMatMulV2": Rule(_batch_matmul),
@@ -600,8 +623,10 @@ def _rules() -> dict[str, Rule]:
         "MatrixDiagPartV3": Rule(_as_it_is, stacked=(0,)),
         "MatrixDiagV3": Rule(_as_it_is, stacked=(0,)),
         "MatrixSetDiagV3": Rule(_set_diagonal, stacked=(0, 1)),
+        "NthElement": Rule(_as_it_is, stacked=(0,)),
         "MirrorPad": _with_first({1: [0, 0]}),
         "OneHot": Rule(_one_hot, stacked=(0,)),
+        "MatrixTriangularSolve": Rule(_triangular_solve),
         "Pack": Rule(_pack),
         "Pad": _with_first({1: [0, 0]}),
         "PadV2": _with_first({1: [0, 0]}),
