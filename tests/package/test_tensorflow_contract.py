@@ -372,6 +372,20 @@ def _(it):
         assert it().device_name.endswith("CPU:0")
     assert not it().device_name
     assert it().num_gpus() == len(tf.config.list_logical_devices("GPU"))
+    tf.debugging.enable_check_numerics()
+    try:
+        for is_paused, types in ((True, ["Sin"]), (False, ["Sin", "DebugNumericSummaryV2"])):
+            graph = resolve("tensorflow.python.framework.func_graph").FuncGraph("callbacks")
+            assert it().op_callbacks and not it().invoking_op_callbacks
+            it().invoking_op_callbacks = is_paused
+            with graph.as_default():
+                tf.raw_ops.Sin(x=graph.capture(tf.constant(1.0)))
+            it().invoking_op_callbacks = False
+            assert set(types) <= {op.type for op in graph.get_operations()}
+            assert is_paused == ("CheckNumericsV2" not in {o.type for o in graph.get_operations()})
+    finally:
+        tf.debugging.disable_check_numerics()
+    assert not it().op_callbacks
 
 
 @relied_on("tensorflow.python.eager.context.Context()._initialized")

@@ -72,6 +72,8 @@ from tf_ti._tf.gradients import (
 )
 from tf_ti._tf.graphs import (
     FuncGraph,
+    are_callbacks_paused,
+    callbacks_paused,
     captured,
     depends_on_inputs,
     dismantle,
@@ -86,6 +88,7 @@ from tf_ti._tf.graphs import (
     watched_variables,
 )
 from tf_ti._tf.operations import (
+    CHECKS,
     EagerTensor,
     TensorLike,
     add_control_input,
@@ -97,6 +100,7 @@ from tf_ti._tf.operations import (
     is_dead,
     is_opaque,
     is_stateful,
+    is_stateful_type,
     keep_on_host,
     key_of_eager_tensor,
     mark_constant_inputs,
@@ -137,6 +141,7 @@ from tf_ti._tf.vectorize import (
 
 __all__ = [
     "BatchableTypeSpec",
+    "CHECKS",
     "DIFFERENTIATED",
     "CheapCall",
     "CompositeTensor",
@@ -149,8 +154,10 @@ __all__ = [
     "add_control_input",
     "add_function",
     "add_operation",
+    "are_callbacks_paused",
     "attribute",
     "batch_spec",
+    "callbacks_paused",
     "captured",
     "convert_lane_by_lane",
     "converted",
@@ -186,6 +193,7 @@ __all__ = [
     "is_opaque",
     "is_recording",
     "is_stateful",
+    "is_stateful_type",
     "is_trainable",
     "is_usual_call",
     "keep_on_host",

@@ -4,12 +4,13 @@ import inspect
 import linecache
 import re
 import types
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import autograph_util
 from tensorflow.python.framework import func_graph, tensor_util
 
@@ -59,17 +60,55 @@ def _names(parameters: str) -> list[str]:
     )
 
 
+def are_callbacks_paused() -> bool:
+    """Returns true where callbacks do not see the operations that are added to a graph.
+
+    TensorFlow's debuggers are such callbacks: they add an operation that looks at the outputs of
+    each new one.
+    """
+    return context.context().invoking_op_callbacks
+
+
+@contextmanager
+def callbacks_paused(is_paused: bool) -> Iterator[None]:
+    """Says whether callbacks see the operations that are added to a graph."""
+    current = context.context()
+    before, current.invoking_op_callbacks = current.invoking_op_callbacks, is_paused
+    try:
+        yield
+    finally:
+        current.invoking_op_callbacks = before
+
+
 class FuncGraph(func_graph.FuncGraph):
-    """The graph of a function, of which operations may be left out of the function."""
+    """The graph of a function, of which operations may be left out of the function.
+
+    Callbacks see the operations of the user: `trace` and the block of a `tf_ti.Loop` run the user's
+    code with the callbacks that there are around the graph. Callbacks do not see the operations
+    that tf_ti adds from outside: a check of a placeholder, or of an operation that a pass replaces,
+    would be part of no iteration, or of the wrong one.
+    """
 
     def __init__(self, name: str):
         super().__init__(name)
         self.left_out: set[tf.Operation] = set()
         self.runs_here = False  # and is part of no saved model
 
+    def as_default(self) -> AbstractContextManager[tf.Graph]:
+        entered = super().as_default()
+        # TensorFlow enters the graph again for each operation that is made in it.
+        is_outside = context.context().op_callbacks and tf.compat.v1.get_default_graph() is not self
+        return _with_callbacks_paused(entered) if is_outside else entered
+
     def get_operations(self) -> list[tf.Operation]:
         operations = super().get_operations()
         return [op for op in operations if op not in self.left_out] if self.left_out else operations
+
+
+@contextmanager
+def _with_callbacks_paused(entered: AbstractContextManager[tf.Graph]) -> Iterator[tf.Graph]:
+    with entered as graph, callbacks_paused(True):
+        yield graph
 
 
 def trace(
@@ -89,15 +128,15 @@ def trace(
             AutoGraph to convert.
         arrange: makes the user's arguments of those that are given.
     """
-    status = ag_ctx.Status.DISABLED
-    call = function
+    status, is_paused = ag_ctx.Status.DISABLED, are_callbacks_paused()
     if convert is not None:
-        status = ag_ctx.Status.ENABLED
-        user = user_function(function)
+        status, function = ag_ctx.Status.ENABLED, user_function(function)
 
-        def call(*placeholders: Any) -> Any:
+    def call(*placeholders: Any) -> Any:
+        with callbacks_paused(is_paused):
             given = placeholders if arrange is None else arrange(placeholders)
-            return convert(user(*given))
+            returned = function(*given)
+            return returned if convert is None else convert(returned)
 
     with ag_ctx.ControlStatusCtx(status):
         return func_graph.func_graph_from_py_func(
@@ -108,9 +147,18 @@ def trace(
 def captured(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The tensors as the current graph knows them."""
     graph = tf.compat.v1.get_default_graph()
-    if tf.executing_eagerly() or not isinstance(graph, func_graph.FuncGraph):
+    if tf.executing_eagerly():
         return list(tensors)
-    return [graph.capture(tensor) for tensor in tensors]
+    if isinstance(graph, func_graph.FuncGraph):
+        return [graph.capture(tensor) for tensor in tensors]
+    for tensor in tensors:
+        if not tf.is_symbolic_tensor(tensor):
+            raise RuntimeError(
+                f"the loop uses an eager tensor of shape {tensor.shape} and dtype "
+                f"{tensor.dtype.name} in a tf.Graph, which has no eager tensors; make it there, of "
+                "its value: tf.constant(tensor.numpy())"
+            )
+    return list(tensors)
 
 
 def other_function(tensor: tf.Tensor) -> func_graph.FuncGraph | None:

@@ -14,6 +14,11 @@ from tensorflow.python.types import core
 EagerTensor: TypeAlias = ops.EagerTensor
 # A tensor, eager or of a graph.
 TensorLike: TypeAlias = core.Tensor
+# Types of operations that only look at their inputs. They are stateful so that TensorFlow keeps
+# them, but a second run finds the same again.
+CHECKS = frozenset(
+    ("Assert", "CheckNumerics", "CheckNumericsV2", "DebugIdentityV2", "DebugIdentityV3")
+)
 # Of resources and variants: what is known of the values in them.
 copy_handle_data = handle_data_util.copy_handle_data
 
@@ -130,6 +135,12 @@ def _add_operation(
 
 def is_stateful(op: tf.Operation) -> bool:
     return op._is_stateful
+
+
+def is_stateful_type(op_type: str) -> bool:
+    """Returns true for a type of stateful operations, and for an unknown type."""
+    op_def = op_def_registry.get(op_type)
+    return op_def is None or op_def.is_stateful
 
 
 def is_dead(op: tf.Operation) -> bool:

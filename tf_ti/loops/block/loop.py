@@ -131,7 +131,7 @@ class Loop:
         self._requested_name, self._fuse = name, bool(fuse)
         self._block = Block(name or "Loop")
         self.outputs: list[Output] = []
-        self._graph_context: contextlib.AbstractContextManager[tf.Graph] | None = None
+        self._graph_context: contextlib.ExitStack | None = None
 
     @property
     def name(self) -> str:
@@ -159,9 +159,10 @@ class Loop:
         if network is None or not network.is_untouched():
             if tf.executing_eagerly():
                 _eager.count_block()
-            network = Network(self.name)
-            self._graph_context = network.graph.as_default()
-            self._graph_context.__enter__()
+            network, is_paused = Network(self.name), _tf.are_callbacks_paused()
+            self._graph_context = contextlib.ExitStack()
+            self._graph_context.enter_context(network.graph.as_default())
+            self._graph_context.enter_context(_tf.callbacks_paused(is_paused))
         self._block.open(network, network.enter(self._requested_name, self._fuse))
         return self
 

@@ -92,7 +92,7 @@ class Network:
 
     def placeholder(self, label: str, like: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
         """Stands for a layer's output."""
-        with self.graph.as_default():
+        with self.graph.as_default(), _tf.callbacks_paused(True):
             name = label.rsplit(": ", 1)[1].replace(" ", "_")
             value = tf.compat.v1.placeholder(like.dtype, shape, name)
         _tf.copy_handle_data(like, value)

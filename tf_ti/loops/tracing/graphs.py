@@ -2,7 +2,7 @@
 
 import itertools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -98,16 +98,26 @@ def function_names(node: Any) -> list[str]:
     return names
 
 
-def changes_nothing(op: tf.Operation) -> bool:
-    """True if an operation, or the functions that it runs, does no more than to read variables."""
-    if not _tf.is_stateful(op) or op.type in _tf.READS:
+def only_does(op: tf.Operation, harmless: Collection[str]) -> bool:
+    """True if an operation, with the functions that it runs, has only effects of some types.
+
+    Args:
+        op: the operation.
+        harmless: types of stateful operations.
+    """
+    return not _tf.is_stateful(op) or _only_does(op.graph, op.node_def, harmless)
+
+
+def _only_does(graph: tf.Graph, node: Any, harmless: Collection[str]) -> bool:
+    """The same of the NodeDef of an operation, whose functions the graph knows."""
+    if not _tf.is_stateful_type(node.op) or node.op in harmless:
         return True
-    names = function_names(op.node_def)
-    for name in names:
-        graph = getattr(_tf.find_function(op.graph, name), "graph", None)
-        if graph is None or not all(map(changes_nothing, graph.get_operations())):
-            return False
-    return bool(names)
+    names = function_names(node)
+    functions = [_tf.find_function(graph, name) for name in names]
+    if not names or None in functions:
+        return False
+    nodes = [inner for function in functions for inner in function.cached_definition.node_def]
+    return all(_only_does(graph, inner, harmless) for inner in nodes)
 
 
 def find_unrepeatable(graph: _tf.FuncGraph) -> set[tf.Operation]:
@@ -116,7 +126,7 @@ def find_unrepeatable(graph: _tf.FuncGraph) -> set[tf.Operation]:
     They have effects, draw random numbers, or read a variable that the body changes.
     """
     operations = graph.get_operations()
-    unrepeatable = {op for op in operations if not changes_nothing(op)}
+    unrepeatable = {op for op in operations if not only_does(op, _tf.READS | _tf.CHECKS)}
     changed = {t.ref() for op in unrepeatable for t in op.inputs if t.dtype == tf.resource}
     return unrepeatable | {
         op
@@ -134,6 +144,23 @@ def _with_names(value: Any, names: dict[str, str]) -> Any:
     for function in [renamed.func] if renamed.func.name else renamed.list.func:
         function.name = names.get(function.name, function.name)
     return renamed
+
+
+def _add_functions(graph: tf.Graph, function: Any, source: tf.Graph) -> None:
+    """Lets a graph know a function of another graph, and all functions that this one calls.
+
+    A branch that TensorFlow rewrites for a gradient does not list the functions that it calls.
+    """
+    stack, seen = [function], set()
+    while stack:
+        function = stack.pop()
+        _tf.add_function(graph, function)
+        names = {
+            name for node in function.cached_definition.node_def for name in function_names(node)
+        }
+        found = [_tf.find_function(source, name) for name in names - seen]
+        stack += [inner for inner in found if inner is not None]
+        seen |= names
 
 
 class _Copier:
@@ -190,7 +217,7 @@ class _Copier:
                     function, lambda old: f"{old}_{next(_uid)}", kept=CALLS
                 )
                 names[name] = function.name.decode()
-            _tf.add_function(self.graph, function)
+            _add_functions(self.graph, function, op.graph)
         attrs = {key: _with_names(value, names) for key, value in attrs.items()}
         inputs, dtypes = reads(op), [t.dtype for t in op.outputs]
         if len(inputs) > len(op.inputs):  # an IdentityN, which has as many outputs
@@ -434,7 +461,8 @@ def copy_to_default_graph(
     copier = _Copier(tf.compat.v1.get_default_graph())
     copier.tensors.update(stand_ins)
     for outside, placeholder in graph.captures:
-        copier.tensors[placeholder.ref()] = stand_ins.get(outside.ref(), outside)
+        known = stand_ins.get(outside.ref())
+        copier.tensors[placeholder.ref()] = _tf.captured([outside])[0] if known is None else known
     given = [reference.deref() for reference in copier.tensors]
     for op in needed_operations(given, outputs, operations):
         copier.copy(op, (), inline=False)
