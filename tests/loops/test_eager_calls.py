@@ -191,6 +191,61 @@ def test_a_length_may_change(traces, length):
         scan(new_sum(), length=2)
 
 
+COUNTS = [
+    0,
+    2,
+    -1,
+    np.int64(2),
+    np.int64(-1),
+    2**63,
+    2.0,
+    True,
+    *(
+        tf.constant(count, dtype)
+        for count, dtype in [
+            (2, tf.int32),
+            (-1, tf.int32),
+            (-1, tf.int64),
+            (2, tf.uint8),
+            (2, tf.float32),
+        ]
+    ),
+    tf.constant(2**63, tf.uint64),
+    tf.constant([2]),
+    tf.constant(0, tf.int64),
+]
+
+
+@pytest.mark.parametrize("count", COUNTS, ids=repr)
+@pytest.mark.parametrize("make", ["scan", "while_loop", "tensor_iterator"])
+def test_the_number_of_iterations_means_the_same_in_each_call(make, count):
+    """A plain function's call keeps nothing; a tf.function's second call takes the short way."""
+
+    def outcomes(wrap):
+        step = wrap(lambda c, x: (c + 1.0, c))
+        cond, body = wrap(lambda c: c < 9.0), wrap(lambda c: (c + 1.0,))
+        ports = tf_ti.PortMap([tf_ti.InputPort(0, 0)], [tf_ti.OutputPort(0, 0)])
+        call = {
+            "scan": lambda n: tf_ti.scan(step, tf.constant(1.0), length=n)[0],
+            "while_loop": lambda n: tf_ti.while_loop(
+                cond, body, [tf.constant(1.0)], maximum_iterations=n
+            )[0],
+            "tensor_iterator": lambda n: tf_ti.tensor_iterator(
+                body, [tf.constant(1.0)], ports, [tf_ti.BackEdge(0, 0)], num_iterations=n
+            )[0],
+        }[make]
+        found = []
+        for n in (count, tf.constant(3), count):  # the second call is kept for the third
+            try:
+                found.append(float(call(n)))
+            except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+                found.append(type(error))
+        return found
+
+    found = outcomes(tf.function)
+    assert found == outcomes(lambda function: function) and found[0] == found[2]
+
+
 def test_errors_of_a_call_that_is_known_are_the_same(traces):
     @tf.function
     def f(c, x):

@@ -97,10 +97,10 @@ def while_loop(
     Source: TensorFlow's tf.while_loop.
     """
     finish = _as_it_is if back_prop else _without_gradient
-    ticket = None
+    limit, ticket = _limit(maximum_iterations), None
     if shape_invariants is None and isinstance(cond, (PolymorphicFunction, ConcreteFunction)):
         options = ("while_loop", cond, checkpoint_every, fuse, name)
-        ticket = _kept.ticket(body, options, (loop_vars,), maximum_iterations)
+        ticket = _kept.ticket(body, options, (loop_vars,), limit)
     if ticket is not None:
         is_known, found = ticket.run()
         if is_known:
@@ -116,7 +116,6 @@ def while_loop(
     if not loop_vars:
         raise ValueError("loop_vars is empty: a loop needs a variable")
     _arguments.check_checkpoint_every(checkpoint_every)
-    limit = _limit(maximum_iterations)
     _passes.check_fuse(fuse)
     given = Structure(loop_vars)
     by_python = _is_for_python(given.leaves)
