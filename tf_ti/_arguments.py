@@ -16,7 +16,7 @@ def to_tensor(label: str, value: Any) -> tf.Tensor:
         return value
     try:
         return tf.convert_to_tensor(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise type(error)(
             f"{label} must be a tensor, got {type(value).__name__}: {error}"
         ) from error

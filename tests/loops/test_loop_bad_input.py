@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_ti
 from tf_ti import Loop, LoopOutput, TripLimit
 
 COUNT, WHILE = TripLimit.COUNT, TripLimit.WHILE
@@ -1265,3 +1266,40 @@ def test_an_error_in_a_loop_under_a_tape_leaves_the_tape_usable():
                 loop.add_loop_output(loop.add_iterator(x), CONCATENATE)
         y = total(x)
     assert tf.convert_to_tensor(tape.gradient(y, x)).numpy().tolist() == [1, 1, 1]
+
+
+def _block(x):
+    with Loop() as loop:
+        loop.add_trip_limit(3, "count")
+        total = loop.add_recurrence(0.0)
+        total.next = total + loop.add_iterator(x)
+        last = loop.add_loop_output(total, "last_value")
+    return last
+
+
+def _block_that_captures(x):
+    with Loop() as loop:
+        loop.add_trip_limit(3, "count")
+        total = loop.add_recurrence(0.0)
+        total.next = total + tf.reduce_sum(x)
+        last = loop.add_loop_output(total, "last_value")
+    return last
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        _block,
+        _block_that_captures,
+        lambda x: tf_ti.scan(lambda c, e: (c + e, c), 0.0, x),
+        lambda x: tf_ti.scan(lambda c, e: (c + x, c), tf.zeros([3]), length=2),
+        lambda x: tf_ti.while_loop(lambda c: c[0] < 9, lambda c: [c + x], [tf.zeros([3])]),
+    ],
+)
+def test_an_eager_tensor_in_a_plain_graph_is_refused_as_tensorflow_refuses_it(call):
+    x = tf.constant([1.0, 2.0, 3.0])
+    with tf.Graph().as_default():
+        with pytest.raises(RuntimeError) as expected:
+            tf.sin(x)
+        with pytest.raises(expected.type, match="(?i)eager ?tensor"):
+            call(x)

@@ -426,3 +426,9 @@ def test_a_failing_f_tells_its_message_and_the_iteration():
             tf.errors.InvalidArgumentError, match=f"(?s)too big for me.*iteration {k}"
         ):
             tf_ti.scan(f, 0, tf.constant([0, 1, 5, 6]), reverse=reverse)
+
+
+@pytest.mark.parametrize("initial", [0.0, tf.constant(0.0), {"a": tf.constant(0)}], ids=repr)
+def test_arguments_in_the_order_of_tf_scan_are_told_of_theirs(initial):
+    with pytest.raises(ValueError, match=r"xs.* is a scalar.*init \(the first carry\).*tf\.scan"):
+        tf_ti.scan(lambda total, x: total + x, tf.constant([1.0, 2.0]), initial)

@@ -456,6 +456,12 @@ class _ScanWay(Way):
 
 
 def _rows(xs: Structure, axis: int) -> Structure:
+    for path, spec in zip(xs.paths, xs.leaves):
+        if isinstance(spec, tf.TensorSpec) and spec.shape.rank == 0:
+            raise ValueError(
+                f"xs{path} is a scalar, which has no elements; the arguments are f, init (the "
+                "first carry) and xs (the elements), in this order: that of tf.scan differs"
+            )
     named = zip(xs.paths, xs.leaves)
     return xs.with_leaves([_composites.row_type(f"xs{path}", spec, axis) for path, spec in named])
 
