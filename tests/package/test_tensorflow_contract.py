@@ -319,6 +319,37 @@ def test_types_of_saved_models_can_be_added():
 # --- the runtime ---------------------------------------------------------------------------------
 
 
+@relied_on("tensorflow.python.eager.cancellation.CancellationManager")
+def _(it):
+    manager = it()
+    assert not manager.is_cancelled
+    manager.start_cancel()
+    assert manager.is_cancelled
+
+
+@relied_on("tensorflow.python.eager.cancellation.CancellationManagerContext")
+def _(it):
+    cancellation = resolve("tensorflow.python.eager.cancellation")
+    manager = cancellation.CancellationManager()
+    with it(manager):
+        assert cancellation.context() is manager
+    assert cancellation.context() is None
+
+
+@relied_on("tensorflow.python.eager.execute.execute_with_cancellation")
+def _(it):
+    function = tf.function(lambda x: x + 1.0).get_concrete_function(tf.TensorSpec([]))
+    current = resolve("tensorflow.python.eager.context.context")()
+    attributes = ("executor_type", "SINGLE_THREADED_EXECUTOR")
+    attributes += ("config_proto", current.function_call_options.config_proto_serialized)
+    manager = resolve("tensorflow.python.eager.cancellation.CancellationManager")()
+    call = (function.inference_fn.name, 1, [tf.constant(1.0)], attributes, current, manager)
+    assert float(it(*call)[0]) == 2.0
+    manager.start_cancel()
+    with pytest.raises(tf.errors.CancelledError):
+        it(*call)
+
+
 @relied_on("tensorflow.python.eager.cancellation.context")
 def _(it):
     assert it() is None

@@ -87,6 +87,9 @@ from tf_ti._tf.graphs import (
     user_function,
     watched_variables,
 )
+from tf_ti._tf.interrupts import (
+    Interruptible,
+)
 from tf_ti._tf.operations import (
     CHECKS,
     EagerTensor,
@@ -147,6 +150,7 @@ __all__ = [
     "CompositeTensor",
     "EagerTensor",
     "FuncGraph",
+    "Interruptible",
     "NotVectorized",
     "READS",
     "ShardedVariable",

@@ -100,14 +100,17 @@ class CheapCall:
         current = context.context()
         options = current.function_call_options
         is_usual = not options.executor_type and options.config_proto_serialized is not None
-        if not (self.is_alone and is_usual) or is_recording() or cancellation.context():
+        if not (self.is_alone and is_usual) or is_recording():
             return self.function._call_flat(tensors, self.captured)
         function = self.function.inference_fn
         executor = ("executor_type", "SINGLE_THREADED_EXECUTOR")
         attributes = (*executor, "config_proto", options.config_proto_serialized)
         with atomic_function.InterpolateRuntimeError(function):
-            given = [*tensors, *self.captured]
-            return execute.execute(function.name, self.count, given, attributes, current)
+            call = (function.name, self.count, [*tensors, *self.captured], attributes, current)
+            manager = cancellation.context()
+            if manager is not None:
+                return execute.execute_with_cancellation(*call, manager)
+            return execute.execute(*call)
 
 
 def _has_functions(op: tf.Operation) -> bool:

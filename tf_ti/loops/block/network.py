@@ -114,7 +114,8 @@ class Network:
 
         with _tf.stop_recording():
             function = _tf.make_concrete_function("tf_ti_loop", run_loops, ())
-        values = function()
+        with _tf.Interruptible():
+            values = function()
         _tf.forget_captures(self.graph)
         return dict(zip(layers, values))
 

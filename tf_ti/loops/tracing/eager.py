@@ -72,7 +72,8 @@ def call(
     if _tf.have_tangents([*tensors, *function.captured_inputs]):
         # A function's gradient has no tangents: TensorFlow knows none of a variant.
         return outputs.pack(loop(*tensors))
-    results = outputs.pack(function(*tensors))
+    with _tf.Interruptible():
+        results = outputs.pack(function(*tensors))
     if ticket is not None:
         ticket.keep(function, outputs, tensors)
     return results

@@ -84,7 +84,8 @@ class Ticket:
             tensors.append(convert(self._limit, tf.int64))
         if call.run.has_tangents(tensors):
             return False, None
-        return True, call.outputs.pack(call.run(tensors))
+        with _tf.Interruptible():
+            return True, call.outputs.pack(call.run(tensors))
 
     def keep(self, function: Any, outputs: Structure, tensors: Sequence[tf.Tensor]) -> None:
         """Keeps a function that has the loop, for such calls."""
