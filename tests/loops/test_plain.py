@@ -495,3 +495,88 @@ def test_results_of_another_structure_than_the_first_are_refused():
 
 def test_pieces_of_differing_extents_concatenate():
     check(lambda: slices_of(tf.constant([2, 0, 3]), lambda x: tf.fill(x, x[0])))
+
+
+def _array(dtype, size, dynamic):
+    array = tf.TensorArray(dtype, size, dynamic_size=dynamic, clear_after_read=False)
+    return array.write(0, tf.cast([7, 8], dtype))
+
+
+def _scan_of_arrays(array, xs):
+    def step(carry, x):
+        arrays, k = carry["arrays"], carry["k"]
+        arrays = (arrays[0].write(k + 1, arrays[0].read(k) + x),)
+        return {"arrays": arrays, "k": k + 1}, x
+
+    carry, ys = tf_ti.scan(step, {"arrays": (array,), "k": 0}, xs)
+    return carry["arrays"][0].gather(tf.range(carry["k"] + 1)), ys
+
+
+def _until_of_arrays(array, xs):
+    def step(c, x):
+        return ((c[0].write(c[1] + 1, x), c[1] + 1), x)
+
+    (array, k), ys = tf_ti.scan(step, (array, 0), xs, until=lambda c, y: c[1] >= 2)
+    return array.gather(tf.range(k + 1)), ys
+
+
+def _iterator_of_arrays(array, xs):
+    ports = tf_ti.PortMap(
+        [tf_ti.InputPort(k, k, axis=0 if k == 2 else None) for k in range(3)],
+        [tf_ti.OutputPort(0, 0), tf_ti.OutputPort(1, 1)],
+    )
+    edges = [tf_ti.BackEdge(0, 0), tf_ti.BackEdge(1, 1)]
+
+    def body(array, k, x):
+        return (array.write(k + 1, x[0]), k + 1)
+
+    array, k = tf_ti.tensor_iterator(body, [array, tf.constant(0), xs], ports, edges)
+    return array.gather(tf.range(k + 1)), k
+
+
+def _while_of_arrays(array, xs):
+    def cond(array, k):
+        return k < tf.shape(xs)[0]
+
+    def body(array, k):
+        return (array.write(k + 1, xs[k]), k + 1)
+
+    array, k = tf_ti.while_loop(cond, body, (array, 0))
+    return array.gather(tf.range(k + 1)), k
+
+
+@pytest.mark.parametrize("count", [3, 0])
+@pytest.mark.parametrize("dtype", [tf.float64, tf.int32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    "call",
+    [_scan_of_arrays, _until_of_arrays, _iterator_of_arrays, _while_of_arrays],
+    ids=lambda call: call.__name__,
+)
+def test_a_function_that_carries_an_array_is_the_same(call, dtype, count):
+    """A program's tf.function, and TensorArrays in it, are in eager mode then."""
+    xs = tf.constant(np.arange(2 * count).reshape(count, 2), dtype)
+    dynamic = call is not _until_of_arrays
+
+    @tf.function
+    def program(xs):
+        return call(_array(dtype, 1 if dynamic else 4, dynamic), xs)
+
+    check(lambda: program(xs))
+
+
+def test_the_gradient_of_an_array_in_a_carry():
+    @tf.function
+    def program(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            array, _ = _scan_of_arrays(_array(F64, 1, True), x)
+            y = tf.reduce_sum(array**2)
+        return tape.gradient(y, x)
+
+    check(lambda: program(tf.constant([[1.0, 2.0], [3.0, 4.0]], F64)))
+
+
+def test_eager_programs_have_no_arrays_in_scans():
+    tf.config.run_functions_eagerly(False)
+    with pytest.raises(ValueError, match="TensorArray.*tf.function only"):
+        _scan_of_arrays(_array(F64, 1, True), tf.ones([2, 2], F64))

@@ -6,10 +6,11 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.loops import passes as _passes
 from tf_ti.loops.passes.step import Fuse
 from tf_ti.loops.traced import TracedLoop
-from tf_ti.loops.tracing import eager as _eager, plain as _plain
+from tf_ti.loops.tracing import composites as _composites, eager as _eager, plain as _plain
 from tf_ti.loops.tracing.kept import Ticket
 from tf_ti.loops.tracing.structure import Structure
 from tf_ti.loops.tracing.way import Way
@@ -62,8 +63,13 @@ def _call_plainly(
     if count:
         outputs = _plain.run(way, given, count)
     else:  # only a trace tells the types of the outputs
-        loop = trace(way, given, num_iterations)
-        outputs = _passes.run(loop, Fuse.NOTHING, checkpoint_every, name).outputs
+        traceable = way.enter(list(map(_composites.in_graph, tensors)))
+        loop = trace(way, traceable, num_iterations)
+        outputs = list(_passes.run(loop, Fuse.NOTHING, checkpoint_every, name).outputs)
+        parameters = dict(loop.spec.back_edges)
+        for i, output in enumerate(loop.spec.outputs):
+            if _tf.is_eager_array(first := given[parameters.get(output.source, 0)]):
+                outputs[i] = first
     values = way.leave(outputs)
     return values.pack(values.leaves)
 

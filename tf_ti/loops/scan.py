@@ -18,6 +18,7 @@ from tf_ti.loops.tracing import (
     extents as _extents,
     graphs as _graphs,
     kept as _kept,
+    plain as _plain,
 )
 from tf_ti.loops.tracing.structure import Structure, pack
 from tf_ti.loops.tracing.way import Way
@@ -136,7 +137,7 @@ def scan(
     xs_types = elements.map(_composites.type_of)
 
     def run(carry: Structure) -> tuple[Any, Any]:
-        carry = _carried.to_values("init", carry)
+        carry = _carried.to_values("init", carry, _plain.is_wanted())
         types = _carried.with_invariants("init", carry, shape_invariants)
         is_padded = until is not None and (length is not None or _tf.expects_xla())
         arrays = _composites.arrays(carry.leaves)

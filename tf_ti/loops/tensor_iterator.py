@@ -10,7 +10,12 @@ from tf_ti.loops import arguments as _arguments, spec as _spec
 from tf_ti.loops.call import call
 from tf_ti.loops.ports import BackEdge, InputPort, OutputPort, PortMap, check_back_edges
 from tf_ti.loops.traced import spec_around
-from tf_ti.loops.tracing import body as _body, composites as _composites, kept as _kept
+from tf_ti.loops.tracing import (
+    body as _body,
+    composites as _composites,
+    kept as _kept,
+    plain as _plain,
+)
 from tf_ti.loops.tracing.structure import Structure
 from tf_ti.loops.tracing.way import Way
 
@@ -118,7 +123,10 @@ def tensor_iterator(
     num_iterations = _arguments.check_num_iterations(num_iterations)
     _arguments.check_checkpoint_every(checkpoint_every)
     ports = sorted(port_map.inputs, key=lambda port: port.internal_layer_id)
-    values = [_composites.to_value(port.label, inputs[port.external_port_id]) for port in ports]
+    by_python = _plain.is_wanted()
+    values = [
+        _composites.to_value(port.label, inputs[port.external_port_id], by_python) for port in ports
+    ]
     tensors = [tensor for value in values for tensor in _composites.components(value)]
     way = _PortMapWay(body, port_map, ports, tuple(back_edges), values)
     if num_iterations is None and all(port.axis is None for port in ports):
@@ -256,7 +264,7 @@ def _ticket(
 def _to_result(value: Any) -> Any:
     if isinstance(value, tf.TypeSpec):  # in a function that was loaded
         return value
-    return _composites.to_value("a result", value)
+    return _composites.to_value("a result", value, by_python=True)
 
 
 class _Parts:

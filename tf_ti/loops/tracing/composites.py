@@ -58,10 +58,26 @@ def common_type(earlier: tf.TypeSpec, spec: tf.TypeSpec) -> tf.TypeSpec:
 # --- components ----------------------------------------------------------------------------------
 
 
-def components(value: Any) -> list[tf.Tensor]:
+def components(value: Any) -> list[Any]:
+    """The tensors of a value; a TensorArray of eager mode stands for itself."""
+    if _tf.is_eager_array(value):
+        return [value]
     if isinstance(value, tf.TensorArray):
         return [value.flow]
     return tf.nest.flatten(value, expand_composites=True)
+
+
+def in_graph(component: Any) -> tf.Tensor:
+    """A component for a graph: an empty list takes the place of a TensorArray of eager mode."""
+    if not _tf.is_eager_array(component):
+        return component
+    shape = component.element_shape
+    dims = -1 if shape.rank is None else [-1 if n is None else n for n in shape.as_list()]
+    return tf.raw_ops.TensorListReserve(
+        element_shape=tf.constant(dims, tf.int32),
+        num_elements=component.size(),
+        element_dtype=component.dtype,
+    )
 
 
 def component_specs(spec: tf.TypeSpec) -> list[tf.TensorSpec]:
@@ -74,9 +90,11 @@ def arrays(values: Iterable[Any]) -> list[tf.TensorArray | None]:
 
 
 def from_components(
-    spec: tf.TypeSpec, tensors: Sequence[tf.Tensor], array: tf.TensorArray | None = None
+    spec: tf.TypeSpec, tensors: Sequence[Any], array: tf.TensorArray | None = None
 ) -> Any:
     """A value of this type; a TensorArray that shares what `array` knows of its elements."""
+    if tensors and _tf.is_eager_array(tensors[0]):
+        return tensors[0]
     if array is not None:
         return _tf.with_flow(array, *tensors)
     return tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)

@@ -14,7 +14,7 @@ from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
 from tf_ti.loops import slices as _slices, spec as _spec
-from tf_ti.loops.tracing import body as _body
+from tf_ti.loops.tracing import body as _body, composites as _composites
 from tf_ti.loops.tracing.way import Way
 
 
@@ -122,8 +122,10 @@ def _as_traced(
     body: Callable[..., Any],
     shapes: Sequence[tf.TensorShape],
     returned: Any,
-    results: Sequence[tf.Tensor],
+    results: Sequence[Any],
 ) -> _body.Body:
+    types = map(_composites.type_of, results)
+    specs = [spec for result in types for spec in _composites.component_specs(result)]
     return _body.Body(
         graph=None,
         captures=(),
@@ -132,8 +134,8 @@ def _as_traced(
         parameter_shapes=tuple(shapes),
         structure=returned,
         num_results=len(results),
-        result_types=tuple(result.dtype for result in results),
-        result_shapes=tuple(result.shape for result in results),
+        result_types=tuple(spec.dtype for spec in specs),
+        result_shapes=tuple(spec.shape for spec in specs),
         source=body,
     )
 
