@@ -195,6 +195,16 @@ def static_value(tensor: tf.Tensor) -> Any:
     return static
 
 
+def known_extent(tensor: Any, axis: int) -> int | None:
+    """The static extent along an axis of a tensor, an array or a tf.TensorSpec.
+
+    After `tf.compat.v1.disable_v2_tensorshape()` an element of a tf.TensorShape is an object, which
+    is not None where the extent is unknown.
+    """
+    shape = tf.TensorShape(tensor.shape)
+    return None if shape.rank is None else shape.as_list()[axis]
+
+
 def is_extent(number: tf.Tensor, tensor: tf.Tensor, axis: int) -> bool:
     """True if a number is `tf.shape(tensor)[axis]`, cast perhaps, or kept from being negative."""
     number, rank = _outermost(number), tensor.shape.rank

@@ -76,9 +76,9 @@ class Table:
 
     def num_emb(self) -> tf.Tensor | int:
         """The number of rows; an int where it is known."""
-        static = self.value.shape
-        if static.rank is not None and static[0] is not None:
-            return static[0]
+        static = _tf.known_extent(self.value, 0)
+        if static is not None:
+            return static
         shape = self.shape()
         with on_host():
             return shape[0]
@@ -201,7 +201,9 @@ class Bags:
         if self.kind == "segments":
             return self.num_segments
         ends = self.indices if self.bounds is None else self.bounds
-        count = tf.shape(ends)[0] if ends.shape[0] is None else ends.shape[0]
+        count = (
+            tf.shape(ends)[0] if _tf.known_extent(ends, 0) is None else _tf.known_extent(ends, 0)
+        )
         return count - int(self.include_last_offset)
 
     def table_gradient(

@@ -359,7 +359,7 @@ def _slot(
             f"{label} must be {dtype.name} for a variable of {variable.dtype.name}, got "
             f"{slot.dtype.name}"
         )
-    row_wise = tf.TensorShape([variable.shape[0] if variable.shape.rank else None, 1])
+    row_wise = tf.TensorShape([_tf.known_extent(variable, 0) if variable.shape.rank else None, 1])
     fits = slot.shape.is_compatible_with(variable.shape)
     if not fits and not (may_be_row_wise and slot.shape.is_compatible_with(row_wise)):
         alternative = f", or {row_wise}" if may_be_row_wise else ""

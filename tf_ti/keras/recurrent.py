@@ -160,7 +160,7 @@ class _NativeLoop(_OurLoop):
         If the number of steps is unknown, a step is added where there is none.
         """
         loop = functools.partial(super(_OurLoop, self).inner_loop, training=training)
-        if sequences.shape[1] is not None:
+        if _tf.known_extent(sequences, 1) is not None:
             return loop(sequences, initial_state, mask=mask)
         count = tf.shape(sequences)[1]
         added = [[0, 0], [0, tf.maximum(1 - count, 0)]]
@@ -245,9 +245,11 @@ class _NativeLoop(_OurLoop):
 
     def _for_batch(self, state: tf.Tensor, sequences: tf.Tensor) -> tf.Tensor:
         """Repeats a single state for all sequences of the batch, as Keras does."""
-        if state.shape[0] != 1 or sequences.shape[0] == 1:
+        if _tf.known_extent(state, 0) != 1 or _tf.known_extent(sequences, 0) == 1:
             return state
-        return tf.broadcast_to(state, [tf.shape(sequences)[0], *state.shape[1:]])
+        return tf.broadcast_to(
+            state, [tf.shape(sequences)[0], *tf.TensorShape(state.shape).as_list()[1:]]
+        )
 
     def _compute(self, value: Any) -> tf.Tensor:
         return keras.ops.convert_to_tensor(value, dtype=self.compute_dtype)

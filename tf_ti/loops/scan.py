@@ -399,7 +399,7 @@ class _ScanWay(Way):
         extents = _extents.that_come_from(graph, self._ragged_rows, back_edges)
 
         def ragged(value: tf.Tensor) -> tf.RaggedTensorSpec | None:
-            is_open = value.shape.rank and value.shape[0] is None
+            is_open = value.shape.rank and _tf.known_extent(value, 0) is None
             return self._ragged_row(value) if is_open and value.ref() in extents else None
 
         return [
@@ -408,7 +408,7 @@ class _ScanWay(Way):
         ]
 
     def _ragged_row(self, row: tf.Tensor | tf.TensorSpec) -> tf.RaggedTensorSpec:
-        shape, (splits, *_) = [None, *row.shape[1:]], self._splits
+        shape, (splits, *_) = [None, *row.shape.as_list()[1:]], self._splits
         return tf.RaggedTensorSpec(shape, row.dtype, ragged_rank=0, row_splits_dtype=splits)
 
     def prepare_plain(self) -> None:

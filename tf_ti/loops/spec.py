@@ -141,7 +141,7 @@ class LoopSpec:
             return None
         if shape.rank == 0:
             return 1
-        return shape[output.axis]
+        return shape.as_list()[output.axis]
 
     def is_open(self, output: Output) -> bool:
         """True if the extents of a concatenation's pieces are known only when it runs."""

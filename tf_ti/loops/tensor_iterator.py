@@ -401,7 +401,7 @@ def _output(port: OutputPort, source: int, body: _body.Body) -> _spec.Output:
         )
     if shape.rank == 0:
         return _spec.Output(port.label, dtype, "stack", source, 0, order)
-    if part_size and shape[port.axis] not in (None, part_size):
+    if part_size and shape.as_list()[port.axis] not in (None, part_size):
         raise ValueError(
             f"{port.label}: part_size is {part_size}, but the body's result has shape {shape}"
         )

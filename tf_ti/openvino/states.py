@@ -50,7 +50,7 @@ class State(tf.Module):
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     """Zeros of a shape. Unknown extents are 0."""
-    shape = [] if spec.shape.rank is None else [extent or 0 for extent in spec.shape]
+    shape = [] if spec.shape.rank is None else [extent or 0 for extent in spec.shape.as_list()]
     return tf.zeros(shape, spec.dtype)
 
 

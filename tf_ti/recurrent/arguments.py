@@ -90,7 +90,7 @@ def check_shapes(
     if hidden_size is not None:
         sizes["hidden"] = _check_hidden_size(hidden_size), "hidden_size"
     for label, tensor in tensors.items():
-        for size, (factor, name) in zip(tensor.shape, dimensions[label]):
+        for size, (factor, name) in zip(tensor.shape.as_list(), dimensions[label]):
             if size is None:
                 continue
             known, source = sizes.setdefault(name, (size // factor, label))
@@ -129,7 +129,7 @@ def _check_late(
     if tensor.shape.is_fully_defined():
         return []
     shape, is_new = tf.shape(tensor), True
-    for axis, (size, (factor, name)) in enumerate(zip(tensor.shape, dimensions)):
+    for axis, (size, (factor, name)) in enumerate(zip(tensor.shape.as_list(), dimensions)):
         if size is None:
             is_new = is_new and name not in sizes and factor == 1
             sizes.setdefault(name, (shape[axis] // factor, label))

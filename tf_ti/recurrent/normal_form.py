@@ -22,6 +22,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti._recursion import Recursion
 from tf_ti.loops.passes import batching as _batching
 from tf_ti.loops.passes.analysis import Analysis
@@ -316,7 +317,9 @@ class Reader:
     def compare_rows(self, reshape: tf.Operation, columns: Columns) -> None:
         """Takes note of a state that gets the rows of something else: it must have as many."""
         given, shape = reshape.inputs
-        is_late = reshape.outputs[0].shape[0] is None and tf.get_static_value(shape) is None
+        is_late = (
+            _tf.known_extent(reshape.outputs[0], 0) is None and tf.get_static_value(shape) is None
+        )
         if is_late and not self._analysis.is_outside(given) and self._analysis.is_outside(shape):
             for _, polynomial in columns:
                 atoms = itertools.chain.from_iterable(polynomial)
@@ -414,8 +417,10 @@ def keeps_columns(op: tf.Operation) -> bool:
         parts = _parts(op)
     except Unknown:
         return False
-    larger = [[d for d in t.shape if d != 1] for t in (given, made)]
-    is_all = all(d is not None or part == slice(None) for d, part in zip(given.shape, parts))
+    larger = [[d for d in t.shape.as_list() if d != 1] for t in (given, made)]
+    is_all = all(
+        d is not None or part == slice(None) for d, part in zip(given.shape.as_list(), parts)
+    )
     return is_all and larger[0] == larger[1]
 
 
@@ -424,7 +429,7 @@ def _window(op: tf.Operation, index: int) -> tuple[tf.Tensor, list[int], set[int
     if op.type in ("Split", "SplitV"):
         value, axis = op.inputs[::-1] if op.type == "Split" else op.inputs[::2]
         axis = int(_static(axis)) % value.shape.rank
-        before = [t.shape[axis] for t in op.outputs[:index]]
+        before = [_tf.known_extent(t, axis) for t in op.outputs[:index]]
         if None in before:
             raise Unknown("the extents of its parts are not known")
         return value, [sum(before) if k == axis else 0 for k in range(value.shape.rank)], {axis}

@@ -26,6 +26,7 @@ from fractions import Fraction
 import numpy as np
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti._exact import negated
 from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes import batching as _batching, outside as _outside
@@ -143,7 +144,9 @@ class _Mask:
         is_one = len(keeps) == 1 and all(_are_equal(conditions[0], each) for each in conditions)
         if not is_one or not _is_for_rows(condition, analysis):
             return None
-        if any(t.shape.rank != 2 or t.shape[1] != made.shape[1] for t in new):
+        if any(
+            t.shape.rank != 2 or _tf.known_extent(t, 1) != _tf.known_extent(made, 1) for t in new
+        ):
             return None
         return cls(condition, keeps.pop(), tuple(new))
 
@@ -169,7 +172,7 @@ def _are_equal(a: tf.Tensor, b: tf.Tensor) -> bool:
 
 def _is_for_rows(condition: tf.Tensor, analysis: Analysis) -> bool:
     """True if a condition is a bool for each row of a step, and of no state."""
-    is_column = condition.shape.rank == 2 and condition.shape[1] == 1
+    is_column = condition.shape.rank == 2 and _tf.known_extent(condition, 1) == 1
     is_of_slices = analysis.is_outside(condition) and not analysis.is_invariant(condition)
     return is_column and is_of_slices
 
@@ -195,7 +198,7 @@ def _cell(analysis: Analysis) -> _Cell:
             raise Unknown("only the loop finds out if a state has the body's shape", cure=cure)
         shapes.add((inside.dtype, *shape.as_list()))
         shapes.add((inside.dtype, *made.as_list()))
-    if len({(dtype, width) for dtype, _, width in shapes}) > 1 or not shape[1]:
+    if len({(dtype, width) for dtype, _, width in shapes}) > 1 or not shape.as_list()[1]:
         raise Unknown("its states are not of one type and width")
     if len({rows for _, rows, _ in shapes} - {None}) > 1:
         raise Unknown("its states do not have the same number of rows")
@@ -217,7 +220,7 @@ def _cell(analysis: Analysis) -> _Cell:
     if any(map(_has_factor, new)):
         cure = f"If m is 0 or 1, tf.where does it, but for NaN times 0. {_form.MASK}"
         raise Unknown("a state has a factor of no gate, as in m * new + (1 - m) * old", cure=cure)
-    matcher = _Matcher(reader, shape[1], inside.dtype)
+    matcher = _Matcher(reader, shape.as_list()[1], inside.dtype)
     if len(new) == 1:
         cell = matcher.gru(*new, *made_of) if len(new[0]) == 3 else matcher.rnn(*new)
     else:
@@ -564,7 +567,7 @@ class _Sequence:
         if others or not isinstance(x, Outside) or self._analysis.is_invariant(x.tensor):
             return None
         # Else each product would be as many.
-        rows = math.prod(d or 0 for d in x.tensor.shape[:-1])
+        rows = math.prod(d or 0 for d in x.tensor.shape.as_list()[:-1])
         return x if rows != 1 or self._rows == 1 else None
 
     # --- outputs ---
@@ -698,7 +701,7 @@ class _Sequence:
     def _row(self, atom: Outside, width: int) -> tf.Tensor:
         """A value that all rows of all steps share, [columns]."""
         (value,) = self._outside.compute([atom.tensor])
-        value = _batching.reshape(value, [math.prod(value.shape)])
+        value = _batching.reshape(value, [math.prod(value.shape.as_list())])
         return _taken(value, 0, atom.start, 1 if atom.is_repeated else width)
 
     def _steps(self, atom: Outside | Product, width: int) -> tf.Tensor:
@@ -792,7 +795,7 @@ def _axes_of_rows(shape: Sequence[int | None]) -> list[int]:
 
 
 def _taken(tensor: tf.Tensor, axis: int, start: int, extent: int) -> tf.Tensor:
-    if tensor.shape[axis] == extent:
+    if _tf.known_extent(tensor, axis) == extent:
         return tensor
     axis %= tensor.shape.rank
     return tensor[(*[slice(None)] * axis, slice(start, start + extent))]

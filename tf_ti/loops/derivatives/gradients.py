@@ -429,7 +429,7 @@ class _Reverse:
         spec = self.spec.inputs[i]
         tensor = self.forward.tensors[i]
         label = f"the gradient of {spec.label}"
-        is_open = isinstance(grad, tf.IndexedSlices) and grad.values.shape[0] is None
+        is_open = isinstance(grad, tf.IndexedSlices) and _tf.known_extent(grad.values, 0) is None
         if is_open and _tf.expects_xla() and _comes_from_branches(grad.indices):
             # Each branch gives its own number of rows, and XLA must know that of an iteration.
             with self.graph.as_default():

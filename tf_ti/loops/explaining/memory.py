@@ -42,8 +42,9 @@ class Size:
         dtype, shape = tensor.dtype, tensor.shape
         if shape.rank is None or dtype in (tf.string, tf.resource):
             return cls({(f"nbytes({label})",): 1})
-        known = math.prod(d for d in shape.as_list() if d is not None)
-        unknown = tuple(f"shape({label})[{k}]" for k, d in enumerate(shape) if d is None)
+        extents = shape.as_list()
+        known = math.prod(d for d in extents if d is not None)
+        unknown = tuple(f"shape({label})[{k}]" for k, d in enumerate(extents) if d is None)
         return cls({unknown: known * dtype.size})
 
     @classmethod
@@ -178,7 +179,7 @@ def _iterations(loop: TracedLoop) -> int | None:
         return int(known)
     for given, tensor in zip(loop.spec.inputs, loop.tensors):
         if given.is_sliced and given.mode != "iterator" and tensor.shape.rank:
-            extent = tensor.shape[given.axis]
+            extent = _tf.known_extent(tensor, given.axis)
             if extent is not None:
                 return _slices.count(given, extent)
     return None

@@ -67,7 +67,7 @@ class Counts:
             given, extent = spec.inputs[i], None
             shape = loop.tensors[i].shape
             if shape.rank is not None and -shape.rank <= given.axis < shape.rank:
-                extent = shape[given.axis]
+                extent = shape.as_list()[given.axis]
             if extent is None:
                 continue
             try:
@@ -426,7 +426,8 @@ def size_of(tensors: Iterable[tf.Tensor]) -> int:
 def _size(tensor: tf.Tensor) -> int:
     if tensor.shape.rank is None:
         return _UNKNOWN**8
-    return tensor.dtype.size * math.prod(_UNKNOWN if d is None else d for d in tensor.shape)
+    extents = tensor.shape.as_list()
+    return tensor.dtype.size * math.prod(_UNKNOWN if d is None else d for d in extents)
 
 
 def _many(size: int) -> str:

@@ -285,7 +285,7 @@ def _with_sums_in_float(op: tf.Operation, tensors: Tensors, is_stacked: Sequence
     summed = [k for k in range(len(tensors)) if is_summed(k)]
     if not summed:
         return tensors
-    counts = [t.shape[0] for t, flag in zip(tensors, is_stacked) if flag]
+    counts = [_tf.known_extent(t, 0) for t, flag in zip(tensors, is_stacked) if flag]
     dims = [counts[0], *result.as_list()]
     if None in dims:
         shapes = [tf.shape(t, tf.int64) for t in tensors]
@@ -385,7 +385,7 @@ def _rows_times(rows: tf.Tensor, matrix: tf.Tensor, transpose: bool) -> tf.Tenso
 
 def _turned(matrices: tf.Tensor) -> tf.Tensor:
     *outer, rows, columns = extents(matrices)
-    if 1 in (matrices.shape[-1], matrices.shape[-2]):
+    if 1 in (_tf.known_extent(matrices, -1), _tf.known_extent(matrices, -2)):
         return reshape(matrices, [*outer, columns, rows])
     return tf.linalg.matrix_transpose(matrices)
 
@@ -487,7 +487,7 @@ def _transpose(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -
 def _squeeze(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
     axes = op.get_attr("squeeze_dims")
     if not axes:
-        axes = [k for k, d in enumerate(op.inputs[0].shape) if d == 1]
+        axes = [k for k, d in enumerate(op.inputs[0].shape.as_list()) if d == 1]
     # tf.squeeze without axes would drop all axes of 1, and the iterations' axis may be one.
     return [tf.squeeze(tensors[0], [a + 1 if a >= 0 else a for a in axes])] if axes else tensors
 

@@ -69,7 +69,7 @@ def _steps(loop: TracedLoop) -> tuple[int | tf.Tensor, str] | None:
         return (max(int(static), 0), loop.spec.limit_label) if static <= _MOST_STEPS else None
     for given, tensor in zip(loop.spec.inputs, loop.tensors):
         if given.is_sliced and given.mode != "iterator" and tensor.shape.rank:
-            extent = tensor.shape[given.axis]
+            extent = _tf.known_extent(tensor, given.axis)
             if _slices.covers(given) and given.part_size == abs(given.stride) == 1:
                 if extent is None:
                     extent = tf.shape(tensor, tf.int64)[given.axis]

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.loops import slices as _slices, spec as _spec
 from tf_ti.loops.passes import batching as _batching
 from tf_ti.loops.passes.analysis import Analysis
@@ -76,7 +77,7 @@ class Outside:
         given, tensor = self._loop.spec.inputs[i], self._loop.tensors[i]
         axis, order = given.axis % tensor.shape.rank, 1 if given.stride > 0 else -1
         if not _slices.covers(given):
-            edges = [at % tensor.shape[axis] for at in (given.start, given.end)]
+            edges = [at % _tf.known_extent(tensor, axis) for at in (given.start, given.end)]
             tensor = tensor[(*[slice(None)] * axis, slice(min(edges), max(edges) + 1))]
         dims = _batching.extents(tensor)
         if given.mode == "slice":
@@ -93,7 +94,7 @@ class Outside:
         """Those elements of an iterator's tensor that the loop comes to."""
         limit = self._loop.num_iterations
         count = tf.get_static_value(limit)
-        if count is not None and int(count) == tensor.shape[0]:
+        if count is not None and int(count) == _tf.known_extent(tensor, 0):
             return tensor
         count = limit if count is None else int(count)
         if order > 0:

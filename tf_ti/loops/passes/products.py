@@ -43,7 +43,7 @@ def _split_product(analysis: Analysis, op: tf.Operation, side: int) -> tf.Tensor
         return None
     *parts, axis = joined.op.inputs
     axis = tf.get_static_value(axis)
-    widths = [p.shape[contracted] if p.shape.rank == 2 else None for p in parts]
+    widths = [_tf.known_extent(p, contracted) if p.shape.rank == 2 else None for p in parts]
     if axis is None or int(axis) % 2 != contracted or None in widths:
         return None
     is_before = [analysis.level(p) <= BEFORE for p in parts]

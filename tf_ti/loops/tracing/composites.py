@@ -244,7 +244,7 @@ def from_rows(row: tf.TypeSpec, tensors: Sequence[tf.Tensor]) -> Any:
         return tensors[0]
     if is_ragged_row(row):
         return tf.RaggedTensor.from_row_lengths(*tensors, validate=False)
-    return _tf.decode(_tf.batch_spec(row, tensors[0].shape[0]), tensors)
+    return _tf.decode(_tf.batch_spec(row, _tf.known_extent(tensors[0], 0)), tensors)
 
 
 def dense_if_even(value: Any) -> Any:

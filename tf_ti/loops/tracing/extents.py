@@ -199,7 +199,7 @@ def _are_one(shapes: Sequence[tf.TensorShape]) -> bool:
 def _known(shape: tf.TensorShape) -> tf.TensorShape:
     if shape.rank is None:
         return shape
-    return tf.TensorShape([_SOME_EXTENT if n is None else n for n in shape])
+    return tf.TensorShape([_SOME_EXTENT if n is None else n for n in shape.as_list()])
 
 
 def _shapes(graph: _tf.FuncGraph) -> list[tf.TensorShape]:

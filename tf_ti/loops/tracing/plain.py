@@ -37,7 +37,7 @@ def count_iterations(
             raise _invalid(f"{limit_label} must not be negative, got {counts[0][1]}")
     for given, tensor in zip(inputs, tensors):
         if given.is_counted:
-            counts.append((given.label, _slices.count(given, tensor.shape[given.axis])))
+            counts.append((given.label, _slices.count(given, _tf.known_extent(tensor, given.axis))))
     source, first = counts[0]
     for label, count in counts[1:]:
         if count != first:
@@ -141,7 +141,7 @@ def _as_traced(
 
 
 def _piece(given: _spec.Input, tensor: tf.Tensor, k: int) -> tf.Tensor:
-    start = given.start + tensor.shape[given.axis] if given.start < 0 else given.start
+    start = given.start + _tf.known_extent(tensor, given.axis) if given.start < 0 else given.start
     begin = start + k * given.stride
     if given.stride < 0:
         begin -= given.part_size - 1

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti._exact import divided
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.selection import overlap_of, without_overlaps
@@ -370,7 +371,7 @@ class _Proposals:
         self._is_caffe = op.text("framework", "", ("", "tensorflow")) == ""
         self._op, self.pixel = op, 1.0 if self._is_caffe else 0.0
         anchors = self._anchors()
-        count = anchors.shape[1]
+        count = _tf.known_extent(anchors, 1)
         for x, parts in (scores, 2), (deltas, 4):
             if not x.shape.is_compatible_with([None, parts * count, None, None]):
                 raise op.error(f"an input of {x.shape} does not fit {count} boxes in each place")

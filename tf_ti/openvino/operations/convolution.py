@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.openvino.layout import to_last, to_second, with_channels_last
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.deformable import bilinear, clipped, within
@@ -96,7 +97,7 @@ def _of_none(
     channels: _Extent,
 ) -> tf.Tensor | None:
     """The result for an empty batch. TensorFlow's oneDNN would return the shape of the input."""
-    if x.shape[0] != 0:
+    if _tf.known_extent(x, 0) != 0:
         return None
     windows = [(k - 1) * d + 1 for k, d in zip(extents(filters), dilations)]
     sizes = [(n - w) // s + 1 for n, w, s in zip(extents(x)[1:-1], windows, strides)]
@@ -164,7 +165,7 @@ def _check_windows(
 
 
 def _groups(op: Operation, filters: tf.Tensor) -> int:
-    groups = filters.shape[0]
+    groups = _tf.known_extent(filters, 0)
     if groups is None:
         raise op.error("the number of groups must be known")
     if groups > _MOST_GROUPS:
@@ -186,7 +187,7 @@ def _group_convolution(op: Operation, x: tf.Tensor, filters: tf.Tensor) -> tf.Te
     strides, dilations, pads = _geometry(op, x, extents(filters)[3:])
     groups = _groups(op, filters)
     x = _padded(x, pads)
-    if filters.shape[2] == 1 and len(strides) < 3:
+    if _tf.known_extent(filters, 2) == 1 and len(strides) < 3:
         # [spatial..., groups, out]
         own = tf.transpose(filters[:, :, 0], [*range(2, filters.shape.rank - 1), 0, 1])
         return _convolve_by_channel(x, own, strides, dilations)
@@ -419,8 +420,8 @@ def _binary_convolution(op: Operation, x: tf.Tensor, filters: tf.Tensor) -> tf.T
     op.text("mode", among=("xnor-popcount",))
     bits = op.static(1).astype(np.uint8)
     strides, dilations, pads = _flat_geometry(op, x, bits.shape[2:])
-    if bits.shape[1] % 8:
-        raise op.error(f"{bits.shape[1]} channels, which must be in whole bytes")
+    if _tf.known_extent(bits, 1) % 8:
+        raise op.error(f"{_tf.known_extent(bits, 1)} channels, which must be in whole bytes")
     # OpenVINO's CPU plugin takes a byte's lowest bit first, where constants have the highest first.
     bits = np.unpackbits(np.packbits(bits), bitorder="little").reshape(bits.shape)
     signs = _padded(2 * tf.transpose(x, [0, 2, 3, 1]) - 1, pads, 2 * op.number("pad_value") - 1)
@@ -444,8 +445,10 @@ def _deformable_convolution(
     strides, dilations, pads = _flat_geometry(op, x, kernel)
     groups, parts = (_divisor(op, name, channels) for name in ("group", "deformable_group"))
     for name, tensor, count in (("offsets", offsets, 2), ("a mask", mask, 1)):
-        if tensor is not None and tensor.shape[1] not in (None, count * parts * taps):
-            raise op.error(f"{name} of {tensor.shape[1]} channels, not {count * parts * taps}")
+        if tensor is not None and _tf.known_extent(tensor, 1) not in (None, count * parts * taps):
+            raise op.error(
+                f"{name} of {_tf.known_extent(tensor, 1)} channels, not {count * parts * taps}"
+            )
     out = extents(offsets)[2:]
     # The parts of an image are images of their own.
     moves = tf.reshape(offsets, [batch * parts, taps, 2, *out])

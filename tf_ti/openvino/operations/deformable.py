@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti._exact import divided, multiplied
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, positive, rank_of
@@ -86,7 +87,7 @@ def _moved(
     """How far bins are moved down and to the right, in parts of their regions."""
     if offsets is None:
         return [tf.zeros([], rois.dtype)] * 2
-    parts, shared = positive(op, "part_size", 1), offsets.shape[1]
+    parts, shared = positive(op, "part_size", 1), _tf.known_extent(offsets, 1)
     if shared is None or shared < 2 or shared % 2 or classes % (shared // 2):
         raise op.error(f"offsets {offsets.shape} do not fit {classes} classes")
     if not offsets.shape[2:].is_compatible_with([parts, parts]):
@@ -124,7 +125,7 @@ def _roi_align_rotated(
         result = tf.map_fn(
             lambda region: _one_turned(pixels, region, pooled),
             regions,
-            fn_output_signature=tf.TensorSpec([*pooled, x.shape[1]], x.dtype),
+            fn_output_signature=tf.TensorSpec([*pooled, _tf.known_extent(x, 1)], x.dtype),
         )
     return tf.transpose(result, [0, 3, 1, 2])
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti._exact import divided, hidden, is_rewritten, negated
 from tf_ti.openvino.operation import Operation, register
 
@@ -341,7 +342,11 @@ def _prelu(op: Operation, x: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
         slope = tf.reshape(slope, [])
     elif slope.shape.rank == 1 and rank is not None and rank > 1:
         # A number for each channel if the counts match, otherwise for each place on the last axis.
-        if slope.shape[0] is None or x.shape[1] is None or slope.shape[0] in (1, x.shape[1]):
+        if (
+            _tf.known_extent(slope, 0) is None
+            or _tf.known_extent(x, 1) is None
+            or _tf.known_extent(slope, 0) in (1, _tf.known_extent(x, 1))
+        ):
             slope = tf.reshape(slope, [-1] + [1] * (rank - 2))
     return tf.where(x < 0, x * slope, x)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import axes_of, rank_by, rank_of
 
@@ -44,7 +45,7 @@ def _axes_and_sizes(op: Operation, rank: int) -> tuple[Axes, Axes]:
 
 def _resized(x: tf.Tensor, size: int | tf.Tensor) -> tf.Tensor:
     """The first elements along the last axis, with zeros after them where there are fewer."""
-    if isinstance(size, int) and size in (-1, x.shape[-1]):
+    if isinstance(size, int) and size in (-1, _tf.known_extent(x, -1)):
         return x
     extent = tf.shape(x)[-1]
     size = tf.where(size == -1, extent, tf.cast(size, tf.int32))
@@ -157,8 +158,10 @@ def _istft(
     length: tf.Tensor | None = None,
 ) -> tf.Tensor:
     size, step = _framing(op)
-    if window.shape[0] is not None and window.shape[0] > size:
-        raise op.error(f"a window of {window.shape[0]} elements is longer than frames of {size}")
+    if _tf.known_extent(window, 0) is not None and _tf.known_extent(window, 0) > size:
+        raise op.error(
+            f"a window of {_tf.known_extent(window, 0)} elements is longer than frames of {size}"
+        )
     frames = tf.signal.irfft(tf.linalg.matrix_transpose(_complex(x)), [size])
     # A frame is the signal times the window, so that squares share the products with it out.
     window = _centred(window, size)

@@ -229,7 +229,7 @@ def _joined(op: Operation, stack: tf.Tensor, axis: int, **others: int) -> tf.Ten
 
 def _add_last(loop: tf_ti.Loop, value: tf.Tensor) -> Any:
     """Adds a recurrence whose value is that of the iteration before, and zeros at first."""
-    shape = [0] if value.shape.rank is None else [extent or 0 for extent in value.shape]
+    shape = [0] if value.shape.rank is None else [extent or 0 for extent in value.shape.as_list()]
     last = loop.add_recurrence(tf.zeros(shape, value.dtype), value.shape)
     last.next = value
     return last

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import rank_of
 
@@ -50,10 +51,10 @@ def _grouped_mat_mul(
         raise op.error(f"inputs of {a.shape.rank} and {b.shape.rank} dimensions do not fit")
     if ends is None:
         return tf.matmul(a, b, transpose_b=True)
-    if b.shape[0] is None:
+    if _tf.known_extent(b, 0) is None:
         raise op.error("the number of groups must be known")
     parts, start = [], 0
-    for own, end in zip(tf.unstack(b), tf.unstack(ends, b.shape[0])):
+    for own, end in zip(tf.unstack(b), tf.unstack(ends, _tf.known_extent(b, 0))):
         parts.append(tf.matmul(a[start:end], own, transpose_b=True))
         start = end
     found = tf.concat(parts, 0)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import extents, rank_of
 
@@ -18,8 +19,10 @@ def _generate_proposals(
     """Rows of the images' best boxes, these boxes' scores, and how many each image has."""
     if [rank_of(op, x) for x in op.inputs] != [2, 4, 4, 4]:
         raise op.error("its inputs must have 2, 4, 4 and 4 dimensions")
-    if image.shape[1] not in (3, 4, None):
-        raise op.error(f"im_info must have 3 or 4 numbers for an image, not {image.shape[1]}")
+    if _tf.known_extent(image, 1) not in (3, 4, None):
+        raise op.error(
+            f"im_info must have 3 or 4 numbers for an image, not {_tf.known_extent(image, 1)}"
+        )
     before, after = op.integer("pre_nms_count"), op.integer("post_nms_count")
     if min(before, after) < 1:
         raise op.error(f"pre_nms_count={before} and post_nms_count={after} must be positive")

@@ -142,7 +142,7 @@ def _regions(
         result = pooling(indices, starts, bins, ratio)
     else:
         # The number of samples depends on the region, so each is computed on its own.
-        spec = tf.TensorSpec([*pooled, x.shape[1]], dtype)
+        spec = tf.TensorSpec([*pooled, _tf.known_extent(x, 1)], dtype)
         result = _one_by_one(pooling.one, (indices, starts, bins), spec)
     return tf.cast(tf.transpose(result, [0, 3, 1, 2]), x.dtype)
 
@@ -429,7 +429,7 @@ class _Regions:
             for pair, length in zip(windows, self._lengths)
             for x in pair
         ]
-        shape = [bound.shape[1] for bound in bounds[::2]]
+        shape = [_tf.known_extent(bound, 1) for bound in bounds[::2]]
         groups = extents(self._x)[3:5]
         numbers = [tf.range(n, dtype=tf.int64) % count for n, count in zip(shape, groups)]
         own = _spread(*(number[:, tf.newaxis] for number in numbers))
@@ -455,7 +455,7 @@ class _Regions:
             return tf.where(pixels > 0, total, tf.zeros([], dtype))
 
         # The number of pixels depends on the region, so each is computed on its own.
-        spec = tf.TensorSpec([*shape, self._x.shape[5]], dtype)
+        spec = tf.TensorSpec([*shape, _tf.known_extent(self._x, 5)], dtype)
         return self._finished(_one_by_one(one, (self._images, *bounds), spec))
 
     def _at(self, *places: tf.Tensor) -> tf.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti._exact import negated
 from tf_ti.openvino.operation import Operation, register
 from tf_ti.openvino.operations.shapes import as_shape, extents, rank_of
@@ -380,7 +381,9 @@ class _Ranked:
         is_shared = counts is None
         if rank_of(op, scores) != (3 if is_shared else 2):
             raise op.error(f"scores have {scores.shape.rank} dimensions, not {3 - (not is_shared)}")
-        if not boxes.shape.is_compatible_with([scores.shape[0], scores.shape[-1], 4]):
+        if not boxes.shape.is_compatible_with(
+            [_tf.known_extent(scores, 0), _tf.known_extent(scores, -1), 4]
+        ):
             raise op.error(f"boxes of {boxes.shape} do not fit scores of {scores.shape}")
         self._dtype = boxes.dtype
         self._keep, background = self._limit("keep_top_k"), self._limit("background_class")

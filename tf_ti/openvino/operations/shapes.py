@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_ti import _tf
 from tf_ti.openvino.operation import Operation, register
 
 
@@ -72,7 +73,7 @@ _MOST_DIMENSIONS = 254  # TensorFlow's limit
 def rank_by(op: Operation, position: int) -> int:
     """The number of axes that an input has numbers for, such as sizes, repeats or starts."""
     shape = op.inputs[position].shape
-    count = shape[0] if shape.rank == 1 else None
+    count = shape.as_list()[0] if shape.rank == 1 else None
     if count is None:
         raise op.error(f"how many numbers input {position} has must be known")
     if count > _MOST_DIMENSIONS:
@@ -131,9 +132,9 @@ def _squeeze(op: Operation, x: tf.Tensor, axes: tf.Tensor | None = None) -> tf.T
             raise op.error("without axes, the shape must be known")
         return tf.squeeze(x)
     if skips:
-        if any(x.shape[axis] is None for axis in axes):
+        if any(_tf.known_extent(x, axis) is None for axis in axes):
             raise op.error("with allow_axis_skip, the extents of axes must be known")
-        axes = [axis for axis in axes if x.shape[axis] == 1]
+        axes = [axis for axis in axes if _tf.known_extent(x, axis) == 1]
         return tf.squeeze(x, axes) if axes else tf.identity(x)
     return tf.squeeze(x, axes)
 
@@ -215,7 +216,7 @@ def _spread(
     op: Operation, x: tf.Tensor, axes: list[int] | tf.Tensor, rank: int
 ) -> list[Any] | tf.Tensor:
     """The shape of x with its extents along some of `rank` axes, and ones along the others."""
-    count = len(axes) if isinstance(axes, list) else axes.shape[0]
+    count = len(axes) if isinstance(axes, list) else _tf.known_extent(axes, 0)
     if count not in (None, rank_of(op, x)):
         raise op.error(f"axes_mapping names {count} axes for those of {x.shape}")
     if not isinstance(axes, list):
@@ -352,7 +353,7 @@ def _known_extents(x: tf.Tensor, indices: np.ndarray) -> tf.Tensor | None:
     shape = x.op.inputs[0].shape
     if shape.rank is None or not np.all((indices >= 0) & (indices < shape.rank)):
         return None
-    found = [shape[int(i)] for i in indices.reshape(-1)]
+    found = [shape.as_list()[int(i)] for i in indices.reshape(-1)]
     return None if None in found else tf.constant(np.reshape(found, indices.shape), x.dtype)
 
 

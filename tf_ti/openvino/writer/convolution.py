@@ -97,7 +97,7 @@ def _convolution(op: Node, x: Operand, filters: Operand) -> Port:
 
 def _groups(op: Node, channels: int | None) -> int:
     """The number of groups of the channels on the side of which the filters have theirs."""
-    own = op.shape(1)[-2]
+    own = op.shape(1).as_list()[-2]
     if op.op.type.startswith("Depthwise"):
         if own is None:
             raise op.error("the number of its channels must be known")
@@ -114,8 +114,8 @@ def _filters(op: Node, filters: Operand, groups: int) -> Operand:
     shape = op.shape(1)
     if not shape[:-1].is_fully_defined():
         raise op.error("the shape of its filters must be known")
-    per_group = 1 if op.op.type.startswith("Depthwise") else shape[-2]
-    parts = [*shape[:-2], per_group, groups, -1]
+    per_group = 1 if op.op.type.startswith("Depthwise") else shape.as_list()[-2]
+    parts = [*shape.as_list()[:-2], per_group, groups, -1]
     if isinstance(filters, np.ndarray):
         filters = filters.reshape(parts)
     else:
@@ -142,7 +142,7 @@ def _convolution_backprop(op: Node, sizes: Operand, filters: Operand, y: Operand
     begin, end, more = zip(
         *(_crop(op, *each) for each in zip(extents, windows, strides, spatial.pads()))
     )
-    groups = _groups(op, shape[spatial.channels])
+    groups = _groups(op, shape.as_list()[spatial.channels])
     result = op.add(
         "ConvolutionBackpropData" if groups == 1 else "GroupConvolutionBackpropData",
         spatial.second(y),
@@ -196,7 +196,7 @@ def _sliced(
     )
     numbers, positions = np.asarray(unknown), np.asarray(axes)[unknown]
     ones = np.ones_like(stride)
-    wanted = _taken(op, sizes, numbers if op.shape(0)[0] == spatial.count else positions)
+    wanted = _taken(op, sizes, numbers if op.shape(0).as_list()[0] == spatial.count else positions)
     begin: Operand = before
     if op.attr("padding") == "SAME":
         steps = op.add("Subtract", _taken(op, shape_as(op, y, dtype), positions), ones)
@@ -291,7 +291,7 @@ def _between_batch_and_space(op: Node, x: Operand, blocks: Operand, pads: Operan
 def _for_all_axes(op: Node, values: Operand, fill: int) -> Operand:
     """Numbers for the axes after the batch, with one for each other axis."""
     dtype = op.op.inputs[2].dtype.as_numpy_dtype
-    rest = op.rank(0) - 1 - op.shape(1)[0]
+    rest = op.rank(0) - 1 - op.shape(1).as_list()[0]
     before, after = np.asarray([fill], dtype), np.asarray([fill] * rest, dtype)
     if isinstance(values, np.ndarray):
         return np.concatenate([before, values, after])

@@ -335,7 +335,7 @@ class _Loop(LoopBody):
         if self.is_loop and isinstance(self.ports[-2], np.ndarray) and self.ports[-2] == 0:
             return True
         sliced = [i for i, given in enumerate(self.inputs) if given.mode in ("slice", "index")]
-        return any(self.op.shape(i)[self.inputs[i].axis] == 0 for i in sliced)
+        return any(self.op.shape(i).as_list()[self.inputs[i].axis] == 0 for i in sliced)
 
     def _count(self, i: int) -> int:
         given, extent = self.inputs[i], self._extent(i)

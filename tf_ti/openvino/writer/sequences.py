@@ -53,7 +53,7 @@ class _Sequence:
         r, b = given.pop(0), take("num_biases")
         lengths, mask = take("num_lengths"), take("num_masks")
         self.states = [h] if c is None else [h, c]
-        hidden = op.op.inputs[1].shape[-1]
+        hidden = _tf.known_extent(op.op.inputs[1], -1)
         if hidden is None:
             raise op.error("the number of hidden units must be known")
         self.hidden, count = int(hidden), _GATES[self.kind]

@@ -263,7 +263,7 @@ def _slice(op: Node, x: Operand, begin: Operand, size: Operand) -> Port:
 @writes("StridedSlice")
 def _strided_slice(op: Node, x: Operand, begin: Operand, end: Operand, strides: Operand) -> Operand:
     """Writes a slice, and then its new axes: OpenVINO's CPU plugin gets both at once wrong."""
-    count = op.shape(1)[0]
+    count = op.shape(1).as_list()[0]
     if count is None:
         raise op.error("the number of slices must be known")
     masks = {
