@@ -2453,3 +2453,15 @@ def test_second_order_through_a_loop_with_effects_in_a_scan_is_refused():
                 y, _ = tf_ti.scan(step, x, None, length=1)
             dy = inner.gradient(y, x)
         outer.gradient(dy, x)
+
+
+def test_a_session_fetches_outputs():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [None])
+        with tf_ti.Loop() as loop:
+            loop.add_trip_limit(tf.size(x), "count")
+            total = loop.add_recurrence(0.0)
+            total.next = total + loop.add_iterator(x)
+            last = loop.add_loop_output(total, "last_value")
+        assert session.run(last, {x: [1.0, 2.0]}) == 3
+        assert session.run({"last": [last]}, {x: [1.0, 2.0, 4.0]}) == {"last": [7]}

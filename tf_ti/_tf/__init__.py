@@ -94,6 +94,7 @@ from tf_ti._tf.interrupts import (
 from tf_ti._tf.operations import (
     CHECKS,
     EagerTensor,
+    Fetched,
     TensorLike,
     add_control_input,
     add_operation,
@@ -150,6 +151,7 @@ __all__ = [
     "CheapCall",
     "CompositeTensor",
     "EagerTensor",
+    "Fetched",
     "FuncGraph",
     "Interruptible",
     "NotVectorized",

@@ -14,6 +14,19 @@ from tensorflow.python.types import core
 EagerTensor: TypeAlias = ops.EagerTensor
 # A tensor, eager or of a graph.
 TensorLike: TypeAlias = core.Tensor
+
+
+class Fetched:
+    """A value that `tf.compat.v1.Session.run` fetches as its tensor."""
+
+    @property
+    def tensor(self) -> tf.Tensor:
+        raise NotImplementedError
+
+    def _as_graph_element(self) -> tf.Tensor:
+        return self.tensor
+
+
 # Types of operations that only look at their inputs. They are stateful so that TensorFlow keeps
 # them, but a second run finds the same again.
 CHECKS = frozenset(

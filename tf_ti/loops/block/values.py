@@ -55,7 +55,7 @@ else:
     _Base = _tf.TensorLike
 
 
-class _TensorLike(_Base):
+class _TensorLike(_Base, _tf.Fetched):
     """Values that are used like a tensor, `self.tensor`."""
 
     __array_priority__ = 100
