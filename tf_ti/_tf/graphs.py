@@ -195,7 +195,7 @@ def static_value(tensor: tf.Tensor) -> Any:
     return static
 
 
-def known_extent(tensor: Any, axis: int) -> int | None:
+def known_extent(tensor: Any, axis: int) -> Any:
     """The static extent along an axis of a tensor, an array or a tf.TensorSpec.
 
     After `tf.compat.v1.disable_v2_tensorshape()` an element of a tf.TensorShape is an object, which

@@ -151,7 +151,8 @@ def _add_functions(graph: tf.Graph, function: Any, source: tf.Graph) -> None:
 
     A branch that TensorFlow rewrites for a gradient does not list the functions that it calls.
     """
-    stack, seen = [function], set()
+    stack = [function]
+    seen: set[str] = set()
     while stack:
         function = stack.pop()
         _tf.add_function(graph, function)
