@@ -8,6 +8,8 @@ import pytest
 import recurrent_programs as programs
 import tensorflow as tf
 
+import tf_ti
+
 pytestmark = pytest.mark.usefixtures("sequences_as_on_a_gpu")
 
 
@@ -98,3 +100,25 @@ def test_gradients_of_sequences_in_a_while_loop():
 
     for found, expected in zip(gradients(tf.range(3)), gradients(range(3)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_a_debugger_checks_no_tensors_that_the_loop_leaves_out():
+    x, h = tf.ones([2, 5, 3]), tf.zeros([2, 1, 4])
+    weights = [tf.fill([1, 16, 3], 0.1), tf.fill([1, 16, 4], 0.1), tf.zeros([1, 16])]
+
+    def slope(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf_ti.lstm_sequence(x, h, h, None, *weights)[0]
+        return y, tape.gradient(y, x)
+
+    expected = tf.function(slope)(x)
+    tf.debugging.enable_check_numerics()
+    try:
+        found = tf.function(slope)(x)
+        for each, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(each, other)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="NaN"):
+            tf.function(slope)(x * np.nan)
+    finally:
+        tf.debugging.disable_check_numerics()

@@ -80,6 +80,13 @@ def callbacks_paused(is_paused: bool) -> Iterator[None]:
         current.invoking_op_callbacks = before
 
 
+def shown(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Tensors that callbacks see, of an operation that was added while they were paused."""
+    current = context.context()
+    is_seen = current.op_callbacks and not current.invoking_op_callbacks
+    return [tf.identity(t) for t in tensors] if is_seen else list(tensors)
+
+
 class FuncGraph(func_graph.FuncGraph):
     """The graph of a function, of which operations may be left out of the function.
 

@@ -53,23 +53,25 @@ def run(
     # An LSTM's last activation belongs to no gate.
     num_saved += any(f.limits & Limits.PASSES for f in spec.activations[:2])
     hidden, *cells = states
-    result = ops.tf_ti_recurrent_sequence(
-        x=x,
-        h=hidden,
-        c=cells,
-        w=_list(w),
-        r=r,
-        b=_list(b),
-        lengths=_list(lengths),
-        mask=_list(mask),
-        S=tf.float64 if x.dtype == tf.float64 else tf.float32,
-        num_saved=num_saved if saves else 0,
-        **_attributes(spec),
-    )
+    with _tf.callbacks_paused(True):  # tensors that nobody reads are not saved
+        result = ops.tf_ti_recurrent_sequence(
+            x=x,
+            h=hidden,
+            c=cells,
+            w=_list(w),
+            r=r,
+            b=_list(b),
+            lengths=_list(lengths),
+            mask=_list(mask),
+            S=tf.float64 if x.dtype == tf.float64 else tf.float32,
+            num_saved=num_saved if saves else 0,
+            **_attributes(spec),
+        )
     is_temporary = getattr(tf.compat.v1.get_default_graph(), "runs_here", False)
     if not is_temporary or _tf.has_gpu():
         add_loop(result.y)
-    return result.y, [result.last_h, *result.last_c]
+    y, *last = _tf.shown([result.y, result.last_h, *result.last_c])
+    return y, last
 
 
 def has_kernel(spec: CellSpec) -> bool:
