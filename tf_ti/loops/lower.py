@@ -30,13 +30,17 @@ def run_loop(
 
     Args:
         loop: the loop.
-        checkpoint_every: record the states of each `checkpoint_every`-th iteration.
+        checkpoint_every: record the states of each `checkpoint_every`-th iteration; of each one
+            where a condition ends a loop that XLA compiles.
         name: a name for the operation.
 
     Returns:
         The outputs of the loop's spec.
     """
     count = len(loop.spec.outputs)
+    if loop.condition is not None and _tf.expects_xla():
+        # XLA must know the extents of segments, and the condition tells the last one's.
+        checkpoint_every = 1
     if not tf.executing_eagerly() or _tf.is_recording():
         loop = loop.recording(checkpoint_every)
     return add_op(loop, name)[:count]

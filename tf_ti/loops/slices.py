@@ -85,6 +85,31 @@ def put_back(spec: _spec.Input, tensor: tf.Tensor, pieces: tf.Tensor) -> tf.Tens
     return tf.ensure_shape(tf.transpose(summed, back), tensor.shape)
 
 
+def first_elements(
+    tensor: tf.Tensor, axis: int, count: tf.Tensor, from_end: bool = False
+) -> tf.Tensor:
+    """The first `count` elements along an axis, or the last ones."""
+    if from_end:
+        taken = slice(tf.shape(tensor, count.dtype)[axis] - count, None)
+    else:
+        taken = slice(count)
+    if axis >= 0:
+        return tensor[(*[slice(None)] * axis, taken)]
+    return tensor[(..., taken, *[slice(None)] * (-axis - 1))]
+
+
+def put_back_first(spec: _spec.Input, tensor: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """The gradient of an iterator's tensor, from that of its `first_elements`."""
+    axis, count = spec.axis % tf.rank(tensor), tf.shape(values)[spec.axis]
+    if not tensor.shape.is_fully_defined():
+        # Without an iteration other extents than the axis's may be lost.
+        shape = tf.tensor_scatter_nd_update(tf.shape(tensor), [[axis]], [count])
+        values = tf.reshape(values, shape)
+    missing = tf.shape(tensor)[spec.axis] - count
+    paddings = tf.scatter_nd([[axis, int(spec.stride > 0)]], [missing], [tf.rank(tensor), 2])
+    return tf.ensure_shape(tf.pad(values, paddings), tensor.shape)
+
+
 def put_back_elements(spec: _spec.Input, tensor: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """The gradient of an iterator's tensor, from its elements' gradients and zeros after them."""
     if spec.stride < 0:

@@ -227,5 +227,6 @@ class LoopSpec:
 
 
 def as_history(output: Output) -> Output:
-    """The output's pieces, not joined."""
-    return Output(f"the pieces of {output.label}", tf.variant, "sequence", output.source)
+    """The output's pieces, not joined; the axis is that along which they would be."""
+    label = f"the pieces of {output.label}"
+    return Output(label, tf.variant, "sequence", output.source, axis=output.axis)

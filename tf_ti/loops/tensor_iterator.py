@@ -67,7 +67,8 @@ def tensor_iterator(
             tell it too, and all must agree. Without either, an output port's start and end do.
         checkpoint_every: record the states for the gradient at each `checkpoint_every`-th iteration
             only, and compute the others again: T / checkpoint_every + checkpoint_every states of
-            memory instead of T, for one more forward pass. See "Gradients" in the guide.
+            memory instead of T, for one more forward pass. A loop that a condition ends records all
+            of them inside `jit_compile=True`. See "Gradients" in the guide.
         name: a name for the operation.
         fuse: let operations leave the loop where that pays, a loop around a recurrent cell become
             one operation, and programs of vector code run what they can of the body. Rounding may

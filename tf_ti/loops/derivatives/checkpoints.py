@@ -6,7 +6,7 @@ recorded state, and records the segment's states; the last segment may be short.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
@@ -28,7 +28,7 @@ class Segments:
         graph: the body: a loop over one segment.
         tensors: the inputs.
         positions: for each output of `spec` the output of the loop that was cut.
-        pieces: by input, for those whose pieces overlap or leave gaps: how they were taken.
+        pieces: by input, how its pieces were taken, where the loop over segments gets them joined.
     """
 
     spec: _spec.LoopSpec
@@ -45,13 +45,27 @@ def cut(
     outputs: Sequence[tf.Tensor],
     num_iterations: tf.Tensor | None,
     every: int,
+    differentiated: Collection[int],
 ) -> Segments:
-    """Cuts a loop into segments of `every` iterations."""
+    """Cuts a loop into segments of `every` iterations.
+
+    Args:
+        spec, graph, tensors, outputs: the loop.
+        num_iterations: their number; None if the inputs tell it.
+        every: the number of a segment's iterations.
+        differentiated: the positions of the outputs that have a gradient.
+    """
     outer_inputs, inner_inputs, parts = [], [], []
     tensors = list(tensors)
     pieces = {}
     for i, given in enumerate(spec.inputs):
-        if given.mode != "value" and not _slices.tiles(given):
+        if given.mode == "iterator":
+            pieces[i] = given
+            tensors[i] = _slices.first_elements(
+                tensors[i], given.axis, num_iterations, from_end=given.stride < 0
+            )
+            given = dataclasses.replace(given, mode="index")
+        elif given.mode != "value" and not _slices.tiles(given):
             pieces[i] = given
             tensors[i] = _slices.take(given, tensors[i])
             given = dataclasses.replace(
@@ -62,21 +76,24 @@ def cut(
         inner_inputs.append(inner_input)
         parts.append(part)
 
+    kept = [
+        (position, output)
+        for position, output in enumerate(spec.outputs)
+        if output.mode not in ("count", "sequence")
+        or (output.mode == "sequence" and output.source >= 0 and position in differentiated)
+    ]
+    sources = sorted({output.source for _, output in kept} | {edge[0] for edge in spec.back_edges})
     # The inner loop gets the values that the body drew or read in each iteration.
     groups = [[t] for t in graph.inputs]
-    unrepeatable = _graphs.find_unrepeatable(graph)
-    for position, output in spec.recorded_results():
+    for position, output in _recorded(spec, graph, sources):
         value = graph.outputs[output.source]
-        if value.op not in unrepeatable:
-            continue
-        if value.op.type in _tf.READS:
-            value = _give(graph, value)
-        elif any(_tf.is_trainable(t.dtype) for t in value.op.inputs):
+        is_read = value.op.type in _tf.READS
+        if not is_read and _has_gradient(value) and any(map(_has_gradient, value.op.inputs)):
             raise ValueError(
-                f"checkpoint_every does not support {value.op.type} in the body: it has effects, "
-                "and a gradient of its own"
+                f"checkpoint_every does not support {value.op.type} {value.op.name!r} in the body: "
+                "it has effects, and a gradient of its own; leave checkpoint_every out"
             )
-        groups.append([value])
+        groups.append([_give(graph, value)])
         sequence = _spec.Input(output.label, value.shape, "sequence", part_size=0)
         inner_inputs.append(sequence)
         outer_inputs.append(
@@ -94,18 +111,18 @@ def cut(
         )
         parts.append(tf.TensorSpec([None], tf.int64))
 
-    kept = [
-        (position, output)
-        for position, output in enumerate(spec.outputs)
-        if output.mode != "sequence"
-    ]
-    sources = sorted({output.source for _, output in kept} | {edge[0] for edge in spec.back_edges})
     body = _graphs.extract(
         "segment", graph, groups, [graph.outputs[r] for r in sources], follow_controls=False
     )
-    # Pieces whose extent is not known stay apart: their gradients come apart too.
+    # Pieces whose extent is not known stay apart: their gradients come apart too. The values of a
+    # stack come first, whatever length it has.
     kept = [
-        (position, output if not spec.is_open(output) else _spec.as_history(output))
+        (
+            position,
+            _spec.as_history(output)
+            if spec.is_open(output)
+            else dataclasses.replace(output, length=-1),
+        )
         for position, output in kept
     ]
     inner_outputs = [
@@ -165,14 +182,42 @@ def cut(
     return Segments(outer, made, tensors, positions, pieces)
 
 
+def _recorded(
+    spec: _spec.LoopSpec, graph: _tf.FuncGraph, sources: Sequence[int]
+) -> list[tuple[int, _spec.Output]]:
+    """The histories of unrepeatable values that these results of the body need."""
+    unrepeatable = _graphs.find_unrepeatable(graph)
+    found = [
+        (position, output)
+        for position, output in spec.recorded_results()
+        if graph.outputs[output.source].op in unrepeatable
+    ]
+    values = [graph.outputs[output.source] for _, output in found]
+    results = [graph.outputs[r] for r in sources]
+    needed = _graphs.needed_operations([*graph.inputs, *values], results, follow_controls=False)
+    used = {t.ref() for op in needed for t in _graphs.reads(op)} | {t.ref() for t in results}
+    return [entry for entry, value in zip(found, values) if value.ref() in used]
+
+
+def _has_gradient(tensor: tf.Tensor) -> bool:
+    """True if a gradient may reach a tensor; those of a variant's contents may."""
+    return _tf.is_trainable(tensor.dtype) or tensor.dtype == tf.variant
+
+
 def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
-    """Replaces a variable's value by a placeholder, but leaves its gradient to the variable."""
+    """Replaces a value by a placeholder, through which a gradient reaches what a variable holds."""
     with graph.as_default():
         given = tf.compat.v1.placeholder(value.dtype, value.shape)
-        with graph.gradient_override_map({"IdentityN": RECORDED}):
-            recorded, gradient_of = tf.identity_n([given, value])
+        _tf.copy_handle_data(value, given)
+        is_read = value.op.type in _tf.READS
+        if is_read:
+            with graph.gradient_override_map({"IdentityN": RECORDED}):
+                recorded, gradient_of = tf.identity_n([given, value])
+        else:
+            recorded = tf.stop_gradient(given)
     _graphs.replace({value.ref(): recorded})
-    _tf.replace_input(gradient_of.op, 1, value)
+    if is_read:
+        _tf.replace_input(gradient_of.op, 1, value)
     graph.outputs = [recorded if t is value else t for t in graph.outputs]
     return given
 

@@ -57,23 +57,25 @@ def jvp(loop: TracedLoop, *tangents: tf.Tensor | None) -> list[tf.Tensor | None]
 
     In a function, of which TensorFlow leaves out all that does not depend on the tangents.
     """
-    count = len(loop.tensors)
+    count, num_outputs = len(loop.tensors), len(loop.outputs)
     known = [i for i, tangent in enumerate(tangents[:count]) if tangent is not None]
+    if not known:  # but of a number of iterations, say, on which outputs depend by jumps alone
+        return [None] * num_outputs
     moving = [
         i for i, t in enumerate(loop.outputs) if _tf.is_trainable(t.dtype) or t.dtype == tf.variant
     ]
 
     def push(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        inputs, outputs = list(tensors[:count]), list(tensors[count : -len(known)])
+        inputs, outputs = list(tensors[:count]), list(tensors[count:][:num_outputs])
         inside = dataclasses.replace(loop, tensors=inputs, outputs=outputs)
         seeds = [tf.identity(tf.zeros_like(outputs[i])) for i in moving]
         with _tf.inside_jvp(), tf.GradientTape() as tape:
             tape.watch(seeds)
             grads = dict(zip(moving, seeds))
-            gradients = gradient(inside, *(grads.get(i) for i in range(len(outputs))))
+            gradients = gradient(inside, *(grads.get(i) for i in range(num_outputs)))
             found = [
                 (tf.convert_to_tensor(gradients[i]), tangent)
-                for i, tangent in zip(known, tensors[-len(known) :])
+                for i, tangent in zip(known, tensors[count + num_outputs :])
                 if gradients[i] is not None
             ]
             sources, pushed = zip(*found) if found else ((), ())
@@ -82,7 +84,7 @@ def jvp(loop: TracedLoop, *tangents: tf.Tensor | None) -> list[tf.Tensor | None]
     tensors = [*loop.tensors, *loop.outputs, *(tangents[i] for i in known)]
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
     moved = dict(zip(moving, _tf.make_concrete_function("tf_ti_jvp", push, specs)(*tensors)))
-    return [moved.get(i) for i in range(len(loop.outputs))]
+    return [moved.get(i) for i in range(num_outputs)]
 
 
 # TensorFlow adds the gradients of histories, which is linear; its own way of finding tangents knows
@@ -97,21 +99,27 @@ def _gradients_of_segments(
     num_iterations: tf.Tensor | None,
     every: int,
 ) -> list[tf.Tensor | None]:
-    segments = _checkpoints.cut(
-        forward.spec, forward.graph, forward.tensors, forward.outputs, num_iterations, every
-    )
+    def in_segments(output: _spec.Output, grad: tf.Tensor) -> tf.Tensor:
+        if forward.spec.is_open(output):
+            return forward.split(output, grad)
+        if output.mode == "stack" and output.length >= 0:
+            return _slices.first_elements(grad, output.axis, num_iterations)
+        return grad
+
     incoming = {
-        i: forward.split(forward.spec.outputs[i], grad)
-        if forward.spec.is_open(forward.spec.outputs[i])
-        else grad
+        i: in_segments(forward.spec.outputs[i], grad)
         for i, grad in incoming.items()
+        if forward.spec.outputs[i].mode != "count"
     }
-    for position in incoming:
-        if position not in segments.positions:
-            raise ValueError(
-                "checkpoint_every does not support a second gradient of a loop whose body has "
-                "effects"
-            )
+    segments = _checkpoints.cut(
+        forward.spec,
+        forward.graph,
+        forward.tensors,
+        forward.outputs,
+        num_iterations,
+        every,
+        incoming,
+    )
     loop = _Forward(
         segments.spec,
         segments.graph,
@@ -122,7 +130,10 @@ def _gradients_of_segments(
     gradients = _Reverse(loop, incoming, None).run()
     for i, spec in segments.pieces.items():
         if gradients[i] is not None:
-            gradients[i] = _slices.put_back(spec, forward.tensors[i], gradients[i])
+            put_back = _slices.put_back
+            if spec.mode == "iterator":
+                put_back = _slices.put_back_first
+            gradients[i] = put_back(spec, forward.tensors[i], gradients[i])
     return gradients[: len(forward.tensors)]
 
 
@@ -275,7 +286,7 @@ class _Reverse:
         if output.mode == "sum":
             kwargs: dict[str, Any] = {"mode": "value"}
         elif output.mode == "sequence":
-            kwargs = {"mode": "sequence", "part_size": output.part_size}
+            kwargs = {"mode": "sequence", "axis": output.axis, "part_size": output.part_size}
         elif output.mode == "stack":
             mode = "index"
             if output.length >= 0:
@@ -392,13 +403,13 @@ class _Reverse:
             for i, grad in zip(wanted, found):
                 given = self.spec.inputs[i]
                 if given.mode == "sequence" and _tf.is_opaque(self.graph.inputs[i]):
-                    # The values drawn in a segment's iterations depend on nothing.
-                    if grad is not None and not given.part_size:
+                    if grad is None:
+                        continue
+                    if not given.part_size:
                         raise ValueError(
                             f"{given.label}: a gradient reaches what a loop inside the body "
                             "recorded; such gradients are not supported"
                         )
-                    continue
                 if grad is not None and i not in self.states:
                     self._check_is_known(i)
                 terms = [*self.direct.get(i, ()), *([] if grad is None else [grad])]
@@ -468,6 +479,15 @@ class _Reverse:
         if spec.mode == "value":
             found = self._add_output(grad, "sum", label)
             return lambda outputs: _with_shape_of(tensor, outputs[found])
+        if spec.mode == "sequence" and spec.part_size:
+            # The pieces of a segment's iterations.
+            element = _element_of(grad)
+            with self.graph.as_default():
+                joined = ops.tf_ti_sequence_concat(
+                    grad, dtype=element.dtype, element_shape=element.shape, axis=spec.axis
+                )
+            found = self._add_output(joined, "concat", label, axis=spec.axis)
+            return lambda outputs: ops.tf_ti_sequence_split(outputs[found], tensor, axis=spec.axis)
         if spec.mode == "sequence":
             found = self._add_output(grad, "sequence", label)
             return lambda outputs: outputs[found]
@@ -635,6 +655,15 @@ def _sum_of_lists(*lists: tf.Tensor) -> tf.Tensor:
 def _is_gradient_of_read(tensor: tf.Tensor) -> bool:
     op = tensor.op
     return op.type == "TensorListSetItem" and op.inputs[0].op.type == "TensorListReserve"
+
+
+def _element_of(history: tf.Tensor) -> tf.TensorSpec:
+    """The type of the tensors of a history that a loop of this graph made."""
+    while history.op.type in ("AddN", "Identity"):
+        history = history.op.inputs[0]
+    spec = _spec.LoopSpec.from_op(history.op)
+    source = spec.outputs[history.value_index].source
+    return tf.TensorSpec(spec.result_shapes[source], spec.result_types[source])
 
 
 def _is_product_of_rows(grad: tf.Tensor) -> bool:
