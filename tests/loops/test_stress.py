@@ -544,6 +544,45 @@ def test_checkpoints_bound_the_memory_of_a_gradient(stress_alone):
     )
 
 
+# By name: the rows of a state, if they are known, its width, and the next state of it and of `x`.
+PRODUCTS = {
+    "many rows": (1024, True, 64, "tf.tanh(c @ w + x)"),
+    "few rows": (64, True, 256, "tf.tanh(c @ w + x)"),
+    "rows unknown": (1024, False, 64, "tf.tanh(c @ w + x)"),
+    "wider factor": (64, True, 256, "tf.tanh(tf.nn.relu(c @ v) @ tf.transpose(v) + x)"),
+    "wider factor, rows unknown": (64, False, 256, "tf.tanh(tf.nn.relu(c @ v) @ u + x)"),
+    "rows of rows": (16, False, 4096, "tf.reshape(tf.reshape(c, [-1, 256]) @ w, [-1, 4096]) + x"),
+    "rows of a loop": (1024, False, 64, "tf_ti.scan(lambda d, _: (d @ w, c), c, length=4)[0] + x"),
+}
+
+
+@pytest.mark.parametrize("rows, is_known, width, body", PRODUCTS.values(), ids=PRODUCTS)
+def test_checkpoints_bound_the_memory_of_products(stress_alone, rows, is_known, width, body):
+    """There are 64 states, of at most 256 kB, and the factors of 32 iterations, of 512 kB."""
+    known = rows if is_known else None
+    stress_alone(
+        f"""
+        size = min({width}, 256)
+        sizes = (size, size), (size, 4 * size), (4 * size, size)
+        w, v, u = (tf.Variable(tf.random.normal(shape) / shape[0]) for shape in sizes)
+        s, xs = tf.random.normal([{rows}, {width}]), tf.random.normal([1024, 1, {width}])
+        types = [tf.TensorSpec([{known}, {width}]), tf.TensorSpec([None, 1, {width}])]
+
+        @tf.function(input_signature=types)
+        def call(s, xs):
+            with tf.GradientTape() as tape:
+                y = tf_ti.scan(lambda c, x: ({body}, None), s, xs, checkpoint_every=32)[0]
+            found = tape.gradient(y, [w, v, u], unconnected_gradients="zero")
+            return [tf.reduce_sum(g) for g in found]
+
+        call(s, xs[:64])
+        before = peak()
+        call(s, xs)
+        assert peak() - before < 80, peak() - before
+        """
+    )
+
+
 @pytest.mark.slow
 def test_a_loop_needs_its_output_and_one_iteration(stress_alone):
     stress_alone(

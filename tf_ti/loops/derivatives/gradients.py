@@ -17,7 +17,16 @@ from tf_ti._library import ops
 from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
 from tf_ti.loops.derivatives import checkpoints as _checkpoints
 from tf_ti.loops.traced import TracedLoop
-from tf_ti.loops.tracing import custom_gradients as _custom_gradients, graphs as _graphs
+from tf_ti.loops.tracing import (
+    custom_gradients as _custom_gradients,
+    extents as _extents,
+    graphs as _graphs,
+)
+
+# The number of rows from which on products are as fast one by one as joined.
+_MANY_ROWS = 256
+# The most bytes of the factors of joined products, by those of the states and slices.
+_MOST_FACTORS = 2
 
 
 @_tf.register_gradient("TfTi>TensorIterator")
@@ -230,6 +239,11 @@ class _Reverse:
         self.results: list[tf.Tensor] = []
         self.back_edges: list[tuple[int, int]] = []
         self.parameters_of_states = {parameter for _, parameter in self.spec.back_edges}
+        self.room_for_factors = _MOST_FACTORS * sum(
+            _extents.some_size(parameter)
+            for i, (spec, parameter) in enumerate(zip(self.spec.inputs, self.graph.inputs))
+            if spec.is_sliced or i in self.parameters_of_states
+        )
         # Where gradients enter the body: (result, gradient), and for parameters directly.
         self.seeds: list[tuple[tf.Tensor, tf.Tensor]] = []
         self.direct: dict[int, list[tf.Tensor]] = {}
@@ -461,9 +475,7 @@ class _Reverse:
             self.back_edges.append((len(self.results), self.states[i]))
             found = self._add_output(grad, "last", label)
             return lambda outputs: outputs[found]
-        if spec.mode == "value" and _is_product_of_rows(grad):
-            # A sum of products is the product of their factors, joined: one large product is
-            # several times faster than many small ones and their sum.
+        if spec.mode == "value" and self._is_worth_joining(grad):
             left, right = (self._add_output(t, "concat", label) for t in grad.op.inputs)
             return lambda outputs: tf.matmul(outputs[left], outputs[right], transpose_a=True)
         if spec.mode == "value" and grad.dtype == tf.variant:
@@ -508,6 +520,30 @@ class _Reverse:
             sign = 1 if spec.stride > 0 or not _slices.tiles(spec) else -1
             found = self._add_output(grad, "concat", label, axis=spec.axis, stride=sign)
         return lambda outputs: _slices.put_back(spec, tensor, outputs[found])
+
+    def _is_worth_joining(self, grad: tf.Tensor) -> bool:
+        """True for x^T @ y of few rows, where the factors of all iterations take little memory.
+
+        A sum of products is the product of their factors, joined: one large product is several
+        times faster than many small ones and their sum.
+        """
+        op = grad.op
+        if op.type != "MatMul" or not op.get_attr("transpose_a") or op.get_attr("transpose_b"):
+            return False
+        if not grad.shape.is_fully_defined():
+            return False
+        left = op.inputs[0].shape
+        if left[0] is None:
+            (left,) = _extents.shapes_where_all_are_known(op.inputs[:1])
+        elif left[0] >= _MANY_ROWS:
+            return False
+        if not left.is_fully_defined():  # of the iterations of a loop inside the body, say
+            return False
+        size = left[0] * sum(grad.shape) * grad.dtype.size
+        if size > self.room_for_factors:
+            return False
+        self.room_for_factors -= size
+        return True
 
     def _transpose_invariants(self) -> None:
         """Transposes matrices once, before the loop, where the body multiplies by the transpose.
@@ -664,16 +700,6 @@ def _element_of(history: tf.Tensor) -> tf.TensorSpec:
     spec = _spec.LoopSpec.from_op(history.op)
     source = spec.outputs[history.value_index].source
     return tf.TensorSpec(spec.result_shapes[source], spec.result_types[source])
-
-
-def _is_product_of_rows(grad: tf.Tensor) -> bool:
-    """True if a gradient is x^T @ y, of matrices whose widths are known."""
-    return (
-        grad.op.type == "MatMul"
-        and grad.op.get_attr("transpose_a")
-        and not grad.op.get_attr("transpose_b")
-        and grad.shape.is_fully_defined()
-    )
 
 
 def _comes_from_branches(tensor: tf.Tensor) -> bool:

@@ -184,7 +184,7 @@ def _follow_run(op: tf.Operation, run: _Run, values: set[Any], extents: set[Any]
 
 def _varying_results(run: _Run) -> set[int]:
     """Results whose extents depend on the function that is chosen, or on how often it runs."""
-    shapes = [_shapes(graph) for graph in run.graphs]
+    shapes = [shapes_where_all_are_known(graph.outputs) for graph in run.graphs]
     if run.back_edges:
         starts = dict(run.back_edges)
         first = {r: _known(run.graphs[0].inputs[p].shape) for r, p in run.back_edges}
@@ -202,23 +202,29 @@ def _known(shape: tf.TensorShape) -> tf.TensorShape:
     return tf.TensorShape([_SOME_EXTENT if n is None else n for n in shape.as_list()])
 
 
-def _shapes(graph: _tf.FuncGraph) -> list[tf.TensorShape]:
-    """The shapes of a function's results, where its parameters have some extents."""
-    unknown = [tf.TensorShape(None)] * len(graph.outputs)
+def some_size(tensor: tf.Tensor) -> int:
+    """The bytes of a tensor, where it has some extents; 0 if nothing is known of them."""
+    shape = _known(tensor.shape)
+    return shape.num_elements() * tensor.dtype.size if shape.is_fully_defined() else 0
+
+
+def shapes_where_all_are_known(tensors: Sequence[tf.Tensor]) -> list[tf.TensorShape]:
+    """The shapes of tensors of a function, where its parameters have some extents."""
+    unknown = [tf.TensorShape(None)] * len(tensors)
+    made: dict[Any, tf.Tensor] = {}
     with _tf.FuncGraph("tf_ti_shapes").as_default():
-        made = {
-            tensor.ref(): tf.compat.v1.placeholder(tensor.dtype, _known(tensor.shape))
-            for tensor in graph.inputs
-        }
-        for op in graph.get_operations():
-            if any(output.ref() in made for output in op.outputs):
+        for op in _graphs.needed_operations((), tensors, follow_controls=False):
+            if op.type == "Placeholder":
+                (tensor,) = op.outputs
+                shape = _known(tensor.shape)
+                made[tensor.ref()] = tf.compat.v1.placeholder(tensor.dtype, shape)
                 continue
             try:
                 outputs = _tf.repeat_operation(op, [made[tensor.ref()] for tensor in op.inputs])
             except (TypeError, ValueError):  # extents that do not go together
                 return unknown
             made.update({old.ref(): output for old, output in zip(op.outputs, outputs)})
-        return [made[tensor.ref()].shape for tensor in graph.outputs]
+        return [made[tensor.ref()].shape for tensor in tensors]
 
 
 # --- other operations ----------------------------------------------------------------------------
