@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 
 import tf_ti
+from tf_ti.loops import traced
+from tf_ti.loops.derivatives import gradients
 
 F64 = tf.float64
 RNG = np.random.default_rng(0)
@@ -136,3 +138,24 @@ def test_accumulators_nest():
 
     for a, e in zip(second(tf_ti.scan), second(unrolled)):
         np.testing.assert_allclose(a, e, rtol=1e-10)
+
+
+@pytest.mark.parametrize("known", [(), (0,), (0, 1)])
+def test_the_tangents_of_outputs_are_of_those_inputs_that_have_some(known):
+    """Without any there are none: what is before the last 0 tensors of a list is not the list."""
+    graph = tf.Graph()
+    with graph.as_default():
+        xs, start = tf.constant([0.5, 1.0, 2.0]), tf.constant(0.25)
+        tf_ti.scan(lambda c, x: (c * x, c), start, xs)
+        (op,) = (op for op in graph.get_operations() if op.type.endswith("TensorIterator"))
+        loop = traced.TracedLoop.from_op(op)
+        ones = [tf.ones_like(t) if i in known else None for i, t in enumerate(loop.tensors)]
+        found = gradients.jvp(loop, *ones)
+    assert len(found) == len(op.outputs)
+    if not known:
+        assert found == [None] * len(op.outputs)
+        return
+    with tf.compat.v1.Session(graph=graph) as session:
+        tangent = session.run(found[0])
+    by_start, by_xs = 0.5 * 1.0 * 2.0, 0.25 * (1.0 * 2.0 + 0.5 * 2.0 + 0.5 * 1.0)
+    np.testing.assert_allclose(tangent, by_start + (by_xs if 1 in known else 0.0), rtol=1e-6)

@@ -22,7 +22,7 @@ def shortened(text: str, length: int) -> str:
     if len(text) <= length:
         return text
     end = length // 2
-    return f"{text[: length - end - 1]}…{text[-end:]}"
+    return f"{text[: length - end - 1]}…{text[len(text) - end :]}"
 
 
 def width(text: str, size: float) -> float:
