@@ -85,8 +85,11 @@ def cut(
     sources = sorted({output.source for _, output in kept} | {edge[0] for edge in spec.back_edges})
     # The inner loop gets the values that the body drew or read in each iteration.
     groups = [[t] for t in graph.inputs]
-    for position, output in _recorded(spec, graph, sources):
+    unrepeatable = _graphs.find_unrepeatable(graph)
+    for position, output in spec.recorded_results():
         value = graph.outputs[output.source]
+        if value.op not in unrepeatable:
+            continue
         is_read = value.op.type in _tf.READS
         if not is_read and _has_gradient(value) and any(map(_has_gradient, value.op.inputs)):
             raise ValueError(
@@ -180,23 +183,6 @@ def cut(
         fuse=spec.fuse,
     )
     return Segments(outer, made, tensors, positions, pieces)
-
-
-def _recorded(
-    spec: _spec.LoopSpec, graph: _tf.FuncGraph, sources: Sequence[int]
-) -> list[tuple[int, _spec.Output]]:
-    """The histories of unrepeatable values that these results of the body need."""
-    unrepeatable = _graphs.find_unrepeatable(graph)
-    found = [
-        (position, output)
-        for position, output in spec.recorded_results()
-        if graph.outputs[output.source].op in unrepeatable
-    ]
-    values = [graph.outputs[output.source] for _, output in found]
-    results = [graph.outputs[r] for r in sources]
-    needed = _graphs.needed_operations([*graph.inputs, *values], results, follow_controls=False)
-    used = {t.ref() for op in needed for t in _graphs.reads(op)} | {t.ref() for t in results}
-    return [entry for entry, value in zip(found, values) if value.ref() in used]
 
 
 def _has_gradient(tensor: tf.Tensor) -> bool:

@@ -68,7 +68,7 @@ def jvp(loop: TracedLoop, *tangents: tf.Tensor | None) -> list[tf.Tensor | None]
     """
     count, num_outputs = len(loop.tensors), len(loop.outputs)
     known = [i for i, tangent in enumerate(tangents[:count]) if tangent is not None]
-    if not known:  # but of a number of iterations, say, on which outputs depend by jumps alone
+    if not known:
         return [None] * num_outputs
     moving = [
         i for i, t in enumerate(loop.outputs) if _tf.is_trainable(t.dtype) or t.dtype == tf.variant
@@ -492,14 +492,7 @@ class _Reverse:
             found = self._add_output(grad, "sum", label)
             return lambda outputs: _with_shape_of(tensor, outputs[found])
         if spec.mode == "sequence" and spec.part_size:
-            # The pieces of a segment's iterations.
-            element = _element_of(grad)
-            with self.graph.as_default():
-                joined = ops.tf_ti_sequence_concat(
-                    grad, dtype=element.dtype, element_shape=element.shape, axis=spec.axis
-                )
-            found = self._add_output(joined, "concat", label, axis=spec.axis)
-            return lambda outputs: ops.tf_ti_sequence_split(outputs[found], tensor, axis=spec.axis)
+            return self._add_history_of_segments(grad, tensor, spec.axis, label)
         if spec.mode == "sequence":
             found = self._add_output(grad, "sequence", label)
             return lambda outputs: outputs[found]
@@ -520,6 +513,23 @@ class _Reverse:
             sign = 1 if spec.stride > 0 or not _slices.tiles(spec) else -1
             found = self._add_output(grad, "concat", label, axis=spec.axis, stride=sign)
         return lambda outputs: _slices.put_back(spec, tensor, outputs[found])
+
+    def _add_history_of_segments(
+        self, grad: tf.Tensor, like: tf.Tensor, axis: int, label: str
+    ) -> Callable[..., Any]:
+        """Joins the elements of a segment's history; apart again, they are those of all."""
+        element = _element_of(grad)
+        if element.shape.is_fully_defined():
+            with self.graph.as_default():
+                joined = _stack(grad, element, label)
+            found = self._add_output(joined, "concat", label)
+            return lambda outputs: _unstack(outputs[found], element, label)
+        with self.graph.as_default():
+            joined = ops.tf_ti_sequence_concat(
+                grad, dtype=element.dtype, element_shape=element.shape, axis=axis
+            )
+        found = self._add_output(joined, "concat", label, axis=axis)
+        return lambda outputs: ops.tf_ti_sequence_split(outputs[found], like, axis=axis)
 
     def _is_worth_joining(self, grad: tf.Tensor) -> bool:
         """True for x^T @ y of few rows, where the factors of all iterations take little memory.
@@ -691,6 +701,31 @@ def _sum_of_lists(*lists: tf.Tensor) -> tf.Tensor:
 def _is_gradient_of_read(tensor: tf.Tensor) -> bool:
     op = tensor.op
     return op.type == "TensorListSetItem" and op.inputs[0].op.type == "TensorListReserve"
+
+
+def _stack(history: tf.Tensor, element: tf.TensorSpec, label: str) -> tf.Tensor:
+    """The elements of a history along a new first axis."""
+    given = _spec.Input(label, element.shape, "sequence", part_size=0)
+    return _pass_on(history, element, given, _spec.Output(label, element.dtype, "stack", 0))
+
+
+def _unstack(tensor: tf.Tensor, element: tf.TensorSpec, label: str) -> tf.Tensor:
+    """The history of the elements along the first axis."""
+    given = _spec.Input(label, element.shape, "index")
+    return _pass_on(tensor, element, given, _spec.Output(label, tf.variant, "sequence", 0))
+
+
+def _pass_on(
+    tensor: tf.Tensor, element: tf.TensorSpec, given: _spec.Input, made: _spec.Output
+) -> tf.Tensor:
+    """Runs a loop whose body returns its parameter."""
+    graph = _tf.FuncGraph("tf_ti_pass_on")
+    graph.tf_ti_copies = {}
+    with graph.as_default():
+        graph.inputs.append(tf.compat.v1.placeholder(element.dtype, element.shape))
+        graph.outputs = [tf.identity(graph.inputs[0])]
+    spec = _spec.LoopSpec((given,), (made,), (), (element.dtype,), (element.shape,))
+    return _lower.run_loop(TracedLoop(spec, graph, [tensor]))[0]
 
 
 def _element_of(history: tf.Tensor) -> tf.TensorSpec:

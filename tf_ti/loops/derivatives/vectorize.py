@@ -42,6 +42,8 @@ class _Vectorizer:
     def __init__(self, pfor_input: Any):
         self._pfor = pfor_input.pfor
         self._loop = TracedLoop.from_op(pfor_input.op)
+        if _tf.expects_xla():
+            self._loop = _without_assertions(self._loop)
         self._spec = self._loop.spec
         count = len(self._spec.inputs)
         self._given = pfor_input.inputs[:count]
@@ -192,6 +194,28 @@ class _Vectorizer:
         else:
             is_stacked = body.results[source].is_stacked
         return _wrap(tensor, is_stacked, self._pfor)
+
+
+def _without_assertions(loop: TracedLoop) -> TracedLoop:
+    """The loop as XLA runs it: XLA asserts nothing, and cannot compile branches of some lanes."""
+
+    def pruned(graph: _tf.FuncGraph) -> _tf.FuncGraph:
+        if not any(map(_is_assertion, graph.get_operations())):
+            return graph
+        controls = [op for op in graph.control_outputs if not _is_assertion(op)]
+        groups = [[tensor] for tensor in graph.inputs]
+        made = _graphs.extract("vectorized", graph, groups, graph.outputs, controls)
+        for op in made.get_operations():
+            _graphs.keep_controls(op, lambda other: not _is_assertion(other))
+        return made
+
+    condition = None if loop.condition is None else pruned(loop.condition)
+    return dataclasses.replace(loop, body=pruned(loop.body), condition=condition)
+
+
+def _is_assertion(op: tf.Operation) -> bool:
+    reads = _tf.READS
+    return not _graphs.only_does(op, reads) and _graphs.only_does(op, {*reads, "Assert"})
 
 
 @dataclasses.dataclass

@@ -189,13 +189,17 @@ def recorded(
     if not found:
         return []
     needed = _graphs.needed_operations(given, graph.outputs, graph.control_outputs)
+    # No result depends on what an assertion returns, say.
+    computing = _graphs.needed_operations(given, graph.outputs, follow_controls=False)
+    read = {t.ref() for op in computing for t in _graphs.reads(op)}
+    read.update(t.ref() for t in graph.outputs)
     return [
         tensor
         for op, has_effects in found.items()
         if op in needed
         for i, tensor in enumerate(op.outputs)
         if tensor.dtype != tf.resource and (has_effects or tensor.ref() not in lists)
-        if tensor.consumers() or _may_be_needed(op, i)
+        if tensor.ref() in read or _may_be_needed(op, i)
     ]
 
 
