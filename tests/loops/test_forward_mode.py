@@ -142,7 +142,7 @@ def test_accumulators_nest():
 
 @pytest.mark.parametrize("known", [(), (0,), (0, 1)])
 def test_the_tangents_of_outputs_are_of_those_inputs_that_have_some(known):
-    """Without any there are none: what is before the last 0 tensors of a list is not the list."""
+    """Outputs have no tangents if no input has one."""
     graph = tf.Graph()
     with graph.as_default():
         xs, start = tf.constant([0.5, 1.0, 2.0]), tf.constant(0.25)

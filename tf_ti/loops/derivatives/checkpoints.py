@@ -118,7 +118,7 @@ def cut(
         "segment", graph, groups, [graph.outputs[r] for r in sources], follow_controls=False
     )
     # Pieces whose extent is not known stay apart: their gradients come apart too. The values of a
-    # stack come first, whatever length it has.
+    # stack come first, before the zeros of its length.
     kept = [
         (
             position,
@@ -186,12 +186,12 @@ def cut(
 
 
 def _has_gradient(tensor: tf.Tensor) -> bool:
-    """True if a gradient may reach a tensor; those of a variant's contents may."""
+    """True if a gradient may reach a tensor, or the contents of a variant."""
     return _tf.is_trainable(tensor.dtype) or tensor.dtype == tf.variant
 
 
 def _give(graph: _tf.FuncGraph, value: tf.Tensor) -> tf.Tensor:
-    """Replaces a value by a placeholder, through which a gradient reaches what a variable holds."""
+    """Replaces a value by a placeholder; a gradient of a read still reaches its variable."""
     with graph.as_default():
         given = tf.compat.v1.placeholder(value.dtype, value.shape)
         _tf.copy_handle_data(value, given)

@@ -189,7 +189,7 @@ def recorded(
     if not found:
         return []
     needed = _graphs.needed_operations(given, graph.outputs, graph.control_outputs)
-    # No result depends on what an assertion returns, say.
+    # No result depends on the value of an assertion, say.
     computing = _graphs.needed_operations(given, graph.outputs, follow_controls=False)
     read = {t.ref() for op in computing for t in _graphs.reads(op)}
     read.update(t.ref() for t in graph.outputs)
