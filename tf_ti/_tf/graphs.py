@@ -216,8 +216,12 @@ def is_extent(number: tf.Tensor, tensor: tf.Tensor, axis: int) -> bool:
     """True if a number is `tf.shape(tensor)[axis]`, cast perhaps, or kept from being negative."""
     number, rank = _outermost(number), tensor.shape.rank
     while number.op.type in ("Cast", "Identity") or _is_at_least_0(number.op):
+        if number.dtype not in (tf.int32, tf.int64):  # which no extent fits
+            return False
         number = _outermost(number.op.inputs[0])
     if number.op.type != "StridedSlice" or number.shape.rank != 0 or rank is None:
+        return False
+    if number.op.get_attr("ellipsis_mask") or number.op.get_attr("new_axis_mask"):
         return False
     shape, position = number.op.inputs[:2]
     if shape.op.type != "Shape" or _outermost(shape.op.inputs[0]) is not _outermost(tensor):

@@ -16,6 +16,8 @@ from tf_ti._arguments import host_extent
 from tf_ti._library import ops
 from tf_ti.loops import lower as _lower, slices as _slices, spec as _spec
 from tf_ti.loops.derivatives import checkpoints as _checkpoints
+from tf_ti.loops.passes.analysis import Counts
+from tf_ti.loops.passes.step import Unknown
 from tf_ti.loops.traced import TracedLoop
 from tf_ti.loops.tracing import (
     custom_gradients as _custom_gradients,
@@ -139,9 +141,8 @@ def _gradients_of_segments(
     gradients = _Reverse(loop, incoming, None).run()
     for i, spec in segments.pieces.items():
         if gradients[i] is not None:
-            put_back = _slices.put_back
-            if spec.mode == "iterator":
-                put_back = _slices.put_back_first
+            is_first = spec.mode == "iterator"
+            put_back = _slices.put_back_first if is_first else _slices.put_back
             gradients[i] = put_back(spec, forward.tensors[i], gradients[i])
     return gradients[: len(forward.tensors)]
 
@@ -620,6 +621,10 @@ class _Reverse:
             kept and candidate[1].is_counted for kept, candidate in zip(keep, candidates)
         ):
             keep[[candidate[1].is_counted for candidate in candidates].index(True)] = True
+        if not any(isinstance(source, int) for (*_, source), kept in zip(candidates, keep) if kept):
+            # Nothing of the forward loop is read, which compares the numbers of iterations.
+            for position in self._disagreeing():
+                keep[position] = True
 
         positions = {}
         inputs: list[_spec.Input] = []
@@ -643,6 +648,18 @@ class _Reverse:
         )
         loop = TracedLoop(loop_spec, body, tensors, self.num_iterations, lengths=self.lengths)
         return _lower.run_loop(loop, name="TensorIteratorGradient")
+
+    def _disagreeing(self) -> Sequence[int]:
+        """The inputs that tell numbers of iterations, unless these are known to agree."""
+        limit = self.num_iterations
+        if any(limit is output for output in self.forward.outputs):
+            return ()
+        loop = TracedLoop(self.spec, self.graph, self.forward.tensors, limit)
+        try:
+            counts = Counts.of(loop)
+        except Unknown:
+            return [i for i, spec in enumerate(self.spec.inputs) if spec.is_counted]
+        return () if counts.may_leave else counts.counted
 
 
 def _check_repeatable(operations: Sequence[tf.Operation], graph: _tf.FuncGraph) -> None:

@@ -219,13 +219,14 @@ class _Separation:
         analysis, counts = self._analysis, self._analysis.counts
         parameters = self._loop.body.inputs
         core = {i for i, p in enumerate(parameters) if analysis.level(p) == CORE}
-        kept = self._cut.read | core
+        kept = {*self._cut.read, *core}
         crossing = [t for t in self._cut.crossing.values() if analysis.is_stacked(t)]
         present = {analysis.origins[t.op] for t in crossing} | kept.intersection(counts.counted)
         compared = {counts.agreement[i] for i in present}
-        kept |= {i for i in counts.counted if counts.agreement[i] == i and i not in compared}
-        if counts.counted and not present:
-            kept |= {counts.counted[0]}
+        for i in counts.counted:  # one of those that agree is compared with the others
+            if counts.agreement[i] not in compared:
+                compared.add(counts.agreement[i])
+                kept.add(i)
         return sorted(kept)
 
     def _input_of(self, tensor: tf.Tensor) -> _spec.Input:
