@@ -3,6 +3,7 @@
 The oracle is the loop unrolled in Python, where the operations are TensorFlow's alone.
 """
 
+import ctypes
 import functools
 
 import numpy as np
@@ -182,6 +183,53 @@ def captured_outside(v):
     return f(v)
 
 
+class Holder:
+    """A custom gradient that keeps what it needs in an object."""
+
+    @tf.custom_gradient
+    def __call__(self, v):
+        self.kept = {"values": [tf.sin(v)]}
+        return self.kept["values"][0] * 1.0, functools.partial(self.gradient, 3.0)
+
+    def gradient(self, factor, dy):
+        return dy * factor * self.kept["values"][0]
+
+
+KEPT = {}
+
+
+@tf.custom_gradient
+def in_a_global(v):
+    key = len(KEPT)
+    KEPT[key] = tf.sin(v)
+    return tf.cos(v), lambda dy: dy * KEPT[key]
+
+
+@tf.custom_gradient
+def in_a_default(v):
+    s = tf.sin(v)
+
+    def gradient(dy, s=s):
+        return dy * s * 0.5
+
+    return tf.cos(v), gradient
+
+
+@tf.custom_gradient
+def by_a_tape(v):
+    """The tensors that a tape holds cannot be seen."""
+    with tf.GradientTape() as tape:
+        tape.watch(v)
+        y = tf.sin(v) * v
+    return y, lambda dy: tape.gradient(y, v, dy) * 0.5
+
+
+@tf.custom_gradient
+def returned_itself(v):
+    s = tf.sin(v)
+    return v * 1.0, lambda dy: s
+
+
 CUSTOM = [
     constant_factor,
     intermediate_value,
@@ -204,6 +252,11 @@ CUSTOM = [
     captured_variable,
     captured_read,
     captured_outside,
+    lambda v: Holder()(v),
+    in_a_global,
+    in_a_default,
+    by_a_tape,
+    returned_itself,
     tf.recompute_grad(lambda v: tf.sin(v * VARIABLE)),
     tf.grad_pass_through(lambda v: tf.sin(v) * VARIABLE),
     tf.function(lambda v: intermediate_value(v) + value_for_the_gradient_only(v)),
@@ -641,13 +694,119 @@ def test_a_gradient_that_cannot_be_asked_for_costs_nothing_until_it_is():
         compiled(scanned, cell, INIT, XS)
 
 
-def test_a_gradient_with_effects_stays_in_its_loop():
+@pytest.mark.parametrize("of", ["input", "output"])
+def test_a_gradient_with_effects_leaves_the_loop_as_others_do(of):
+    drawn = tf.Variable(0.0)
+
     @tf.custom_gradient
     def f(v):
-        return v * 2.0, lambda dy: dy * tf.random.uniform([], 1.0, 1.0)
+        return v * 2.0, lambda dy: dy * (tf.random.uniform([]) * 0.0 + drawn.assign_add(1.0))
 
-    outside, inside = types_in(lambda: tf_ti.scan(of_input_and_output(f), INIT, XS))
-    assert SEQUENCE not in outside and "IdentityN" in inside
+    def cell(h, x):
+        h = tf.tanh((f(x @ W) if of == "input" else x @ W) + h @ R)
+        return h, f(h) if of == "output" else h
+
+    outside, inside = types_in(lambda: tf_ti.scan(cell, INIT, XS))
+    assert SEQUENCE in outside and not inside
+    compiled(scanned, cell, INIT, XS)
+    assert drawn.numpy() == T  # once in each iteration
+
+
+# --- how often a gradient function is called -----------------------------------------------------
+
+
+def counted(f=tf.sin):
+    """A custom gradient, and its calls."""
+    calls = []
+
+    @tf.custom_gradient
+    def counting(v):
+        def gradient(dy):
+            calls.append(1)
+            return dy * v
+
+        return f(v), gradient
+
+    return counting, calls
+
+
+def by_while_loop(cell, init, xs):
+    _, h, ys = tf_ti.while_loop(
+        lambda k, h, ys: k < T,
+        lambda k, h, ys: (k + 1, cell(h, xs[k])[0], ys.write(k, cell(h, xs[k])[1])),
+        (0, init, tf.TensorArray(tf.float32, T, element_shape=[B, N])),
+    )
+    return h, ys.stack()
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+@pytest.mark.parametrize("way", [scanned, iterated, looped, nested, in_a_function, by_while_loop])
+def test_no_gradient_function_is_called_where_nobody_asks(way, is_eager):
+    f, calls = counted()
+    cell = of_input_and_output(f)
+    found = way(cell, INIT, XS) if is_eager else tf.function(lambda: way(cell, INIT, XS))()
+    close(found, expected_of(of_input_and_output, tf.sin)[:2])
+    assert not calls
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+@pytest.mark.parametrize("way", [scanned, iterated, looped])
+def test_a_gradient_function_is_called_once_for_each_operation(way, is_eager):
+    f, calls = counted()
+
+    def cell(h, x):
+        h = tf.tanh(f(h @ R) + x @ W)
+        return h, h @ V
+
+    expected = gradients(unrolled, cell, INIT, XS)
+    calls.clear()
+    actual = gradients(way, cell, INIT, XS) if is_eager else compiled(way, cell, INIT, XS)
+    close(actual, expected)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+@pytest.mark.parametrize("hides", [False, True])
+def test_the_gradient_of_a_loop_has_a_loop_of_the_same_function(hides, is_eager):
+    """As those of solvers have: the function is traced as often as a gradient needs it."""
+    calls = []
+
+    @tf.custom_gradient
+    def cube(x):
+        tape = tf.GradientTape() if hides else None
+        y = tf_ti.while_loop(lambda k, c: k < 3, lambda k, c: (k + 1, c * x), (0, x * 0.0 + 1.0))[1]
+
+        def slope(dy):
+            calls.append(tape)
+            return tf_ti.scan(
+                lambda g, k: (g + dy * 1.5 * cube(x) / x, None), x * 0.0, tf.zeros([2])
+            )[0]
+
+        return y, slope
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf_ti.scan(lambda c, k: (c + cube(x + k), None), 0.0, tf.constant([0.0, 1.0]))[0]
+        return y, tape.gradient(y, x)
+
+    x = tf.constant(0.9)
+    y, slope = (gradient if is_eager else tf.function(gradient))()
+    np.testing.assert_allclose([y, slope], [0.9**3 + 1.9**3, 3 * (0.9**2 + 1.9**2)], rtol=1e-5)
+    assert len(calls) <= (8 if hides else 1)
+
+
+def test_a_tensor_that_cannot_be_found_is_an_error_that_names_it():
+    @tf.custom_gradient
+    def f(v):
+        hidden = tf.sin(v, name="hidden")
+        number = id(hidden)
+        return hidden * 1.0, lambda dy: dy * ctypes.cast(number, ctypes.py_object).value
+
+    with pytest.raises(
+        ValueError, match=r"IdentityN.* refers to the tensor .*hidden.*local variable"
+    ):
+        compiled(scanned, of_input_and_output(f), INIT, XS)
 
 
 def test_several_tensors_pass_unchanged():

@@ -293,6 +293,35 @@ def test_a_custom_gradient_is_named_by_an_attribute():
     assert op.type == "IdentityN" and "CustomGradient" in op.get_attr("_gradient_op_type").decode()
 
 
+def test_the_gradient_function_of_a_custom_gradient_has_the_users_in_its_closure():
+    def users(grad):
+        return grad
+
+    with tf.Graph().as_default():
+        op = tf.custom_gradient(lambda x: ([x, x], users))(tf.constant(1.0))[0].op
+    registry = resolve("tensorflow.python.framework.ops").gradient_registry
+    wrapper = registry.lookup(op.get_attr("_gradient_op_type").decode())
+    inner = inspect.getclosurevars(wrapper).nonlocals["tape_grad_fn"]
+    found = inspect.getclosurevars(inner).nonlocals
+    assert found["grad_fn"] is users and found["flat_result_len"] == 2
+
+
+def test_the_gradient_function_of_a_loaded_one_has_its_function_in_its_closure(tmp_path):
+    module = tf.Module()
+    module.f = tf.function(tf.nn.silu, input_signature=[SCALAR])
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, tmp_path, options=options)
+    registry = resolve("tensorflow.python.framework.ops").gradient_registry
+    graph = tf.saved_model.load(tmp_path).f.get_concrete_function().graph
+    graphs = [graph, *(function.graph for function in graph._functions.values())]
+    operations = [op for each in graphs for op in each.get_operations()]
+    (op,) = [op for op in operations if op.type == "IdentityN"]
+    wrapper = registry.lookup(op.get_attr("_gradient_op_type").decode())
+    function = inspect.getclosurevars(wrapper).nonlocals["func"]
+    assert isinstance(function, tf.types.experimental.ConcreteFunction)
+    assert function.structured_outputs[0] is None
+
+
 @relied_on("tensorflow.python.ops.resource_variable_ops.variable_accessed")
 def _(it):
     variable = tf.Variable(1.0)
@@ -652,6 +681,14 @@ def _(_):
             "Square", [tf.constant(1.0)], [tf.float32], name="a", attrs=attrs, op_def=op_def
         )
     assert op.type == "Square" and op.name == "a" and op.outputs[0].dtype == tf.float32
+
+
+@relied_on(f"{GRAPH}()._functions")
+def _(_):
+    inner = tf.function(lambda x: x + 1.0)
+    graph = traced(lambda x: inner(x), SCALAR)
+    (function,) = graph._functions.values()
+    assert function is graph._get_function(function.name)
 
 
 @relied_on(f"{GRAPH}._add_function_recursive")

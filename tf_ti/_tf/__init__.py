@@ -47,6 +47,7 @@ from tf_ti._tf.functions import (
     body_of,
     find_function,
     function_graph,
+    graphs_of_functions,
     loaded_function_graph,
     make_concrete_function,
     make_function,
@@ -67,7 +68,6 @@ from tf_ti._tf.gradients import (
     is_trainable,
     list_element,
     record,
-    set_gradient,
     stop_recording,
 )
 from tf_ti._tf.graphs import (
@@ -121,6 +121,8 @@ from tf_ti._tf.patches import (
     register_pfor,
     register_pfor_where,
     register_reads,
+    release_gradient,
+    set_gradient,
     wait_for_no_dead,
 )
 from tf_ti._tf.saved_models import (
@@ -189,6 +191,7 @@ __all__ = [
     "find_gradient",
     "forget_captures",
     "function_graph",
+    "graphs_of_functions",
     "has_gpu",
     "have_tangents",
     "in_update",
@@ -229,6 +232,7 @@ __all__ = [
     "register_pfor_where",
     "register_reads",
     "registered_kernels",
+    "release_gradient",
     "renamed_function",
     "repeat_operation",
     "replace_functions",

@@ -149,6 +149,12 @@ def find_function(graph: tf.Graph, name: str) -> Any:
     return None
 
 
+def graphs_of_functions(graph: tf.Graph) -> list[FuncGraph]:
+    """The graphs of the traced functions that a graph knows."""
+    graphs = [getattr(f, "_cached_graph", None) for f in graph._functions.values()]
+    return [found for found in graphs if found is not None]
+
+
 def body_of(op: tf.Operation) -> str:
     """The name of a loop op's body, as it was traced."""
     attrs = op.node_def.attr
@@ -206,6 +212,7 @@ def renamed_function(function: Any, rename: Callable[[str], str], kept: Collecti
                     children += [child, *child.children]
     renamed = atomic_function.from_function_def(definition, function.function_type)
     renamed._children = list(dict.fromkeys(children))
+    renamed.tf_ti_original = function  # custom gradients are found as long as it lives
     return renamed
 
 

@@ -64,16 +64,14 @@ def list_element(tensor: tf.Tensor) -> tf.TensorSpec | None:
 
 
 def find_gradient(op: tf.Operation) -> Callable[..., Any] | None:
-    """The gradient function that is registered for an operation with one of its own."""
+    """The gradient function of an operation with one of its own."""
+    own = getattr(op, "tf_ti_gradient_function", None)
+    if own is not None:
+        return own
     try:
         return ops.gradient_registry.lookup(op.get_attr("_gradient_op_type").decode())
     except LookupError:
         return None
-
-
-def set_gradient(op: tf.Operation, name: str) -> None:
-    """Gives one operation the gradient that is registered under a name."""
-    op._set_attr("_gradient_op_type", tf.compat.v1.AttrValue(s=name.encode()))
 
 
 def copy_gradient(op: tf.Operation, copy: tf.Operation) -> None:
@@ -81,3 +79,5 @@ def copy_gradient(op: tf.Operation, copy: tf.Operation) -> None:
     function = getattr(op, "_gradient_function", None)
     if function is not None:
         copy._gradient_function = function
+    if hasattr(op, "tf_ti_gradient_function"):
+        copy.tf_ti_copied = op  # with which the name of the function goes

@@ -5,6 +5,7 @@ Each says why it is there and what breaks without it. Nothing public does the sa
 the earlier tf_ti made, and what TensorFlow had before is found behind it.
 """
 
+import weakref
 from collections.abc import Callable, MutableSet, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from tensorflow.python.framework import (
 )
 from tensorflow.python.ops.parallel_for import pfor as pfor_lib
 
+from tf_ti._tf.graphs import do_not_convert
 from tf_ti._tf.operations import is_dead
 from tf_ti._tf.variables import READS
 
@@ -42,6 +44,41 @@ def register_gradient(op_type: str) -> Callable[[_Function], _Function]:
     """As tf.RegisterGradient, which refuses an op that has a gradient from an earlier import."""
     ops.gradient_registry._registry.pop(op_type, None)
     return tf.RegisterGradient(op_type)
+
+
+def set_gradient(op: tf.Operation, name: str, function: Callable[..., Any]) -> None:
+    """Gives one operation a gradient function, under a name that nobody has.
+
+    The registry forgets it when the operation goes. TensorFlow's own entries stay for ever, with
+    all that their functions refer to, such as the graph of each call of an eager loop.
+    """
+    op._set_attr("_gradient_op_type", tf.compat.v1.AttrValue(s=name.encode()))
+    _register_while_alive(op, name, function)
+
+
+def release_gradient(op: tf.Operation) -> None:
+    """Lets the registry forget the function of tf.custom_gradient when the operation goes.
+
+    Until then a graph made from the definition of the operation's function finds it by its name.
+    """
+    name = op.get_attr("_gradient_op_type").decode()
+    entry = ops.gradient_registry._registry.get(name)
+    if entry is not None and not hasattr(op, "tf_ti_gradient_function"):
+        _register_while_alive(op, name, ops.gradient_registry.lookup(name))
+
+
+def _register_while_alive(op: tf.Operation, name: str, function: Callable[..., Any]) -> None:
+    op.tf_ti_gradient_function = function
+    reference = weakref.ref(op)
+
+    @do_not_convert
+    def gradient(given: tf.Operation | None, *grads: Any) -> Any:
+        # Who saves a function asks without an operation.
+        own: Any = reference()
+        return own.tf_ti_gradient_function(given or own, *grads)
+
+    register_gradient(name)(gradient)
+    weakref.finalize(op, ops.gradient_registry._registry.pop, name, None).atexit = False
 
 
 def register_jvp(op_type: str, function: Callable[..., Any]) -> None:

@@ -4,24 +4,86 @@ tf.custom_gradient gives its results through an IdentityN, of the results and th
 gradient is a Python function. That may refer to any tensor of the graph in which it was traced, so
 it has no meaning in a copy of the graph, nor where part of the graph is done elsewhere.
 
-`find` asks the function which tensors it refers to. Where an operation is copied these are further
-inputs, and the copy has a gradient of its own: the user's function, of the copy's inputs.
+`find` looks up the tensors that the function can reach. The function is called only where a
+gradient is asked for, or where it uses a tape, whose tensors Python cannot see. Where an operation
+is copied these tensors are further inputs, and the copy has a gradient of its own: the user's
+function, of the copy's inputs.
 """
 
 import dataclasses
 import inspect
 import itertools
-import types
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops.tracing import graphs as _graphs
+from tf_ti.loops.tracing import closures as _closures, graphs as _graphs
 
 _uid = itertools.count()
+# In a thread that calls a gradient function to find its references `is_whole` is true, or false.
+_asking = threading.local()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Trace:
+    """What a gradient function computes.
+
+    Attributes:
+        graph: its graph.
+        parameters: a placeholder for the gradient of each output, or None.
+        returned: the values that it returned.
+    """
+
+    graph: _tf.FuncGraph
+    parameters: Sequence[Any]
+    returned: Sequence[Any]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], grads: Sequence[Any]) -> "_Trace":
+        """The trace of a function for such gradients."""
+        graph = _tf.FuncGraph(f"tf_ti_custom_gradient_{next(_uid)}")
+
+        def parameter(tensor: tf.Tensor | None) -> tf.Tensor | None:
+            if not isinstance(tensor, tf.Tensor):
+                return tensor
+            return tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
+
+        with graph.as_default():
+            parameters = tf.nest.map_structure(parameter, list(grads), expand_composites=True)
+            returned = list(function(None, *parameters))
+        _release(graph)
+        return cls(graph, parameters, returned)
+
+    def stand_ins(self, grads: Sequence[Any]) -> dict[Any, tf.Tensor] | None:
+        """The tensors that stand in for the parameters; None if such gradients do not fit."""
+        given, own = (
+            tf.nest.flatten(list(values), expand_composites=True)
+            for values in (grads, self.parameters)
+        )
+        if [grad is None for grad in given] != [parameter is None for parameter in own]:
+            return None
+        pairs = zip(own, given)
+        return {parameter.ref(): grad for parameter, grad in pairs if isinstance(grad, tf.Tensor)}
+
+    @property
+    def values(self) -> list[Any]:
+        """The returned values, flat."""
+        return tf.nest.flatten(self.returned, expand_composites=True)
+
+    @property
+    def used(self) -> list[tf.Tensor]:
+        """The tensors of other graphs that it uses, or returns."""
+        found = [*(outside for outside, _ in self.graph.captures), *self.values]
+        return [t for t in found if tf.is_symbolic_tensor(t) and t.graph is not self.graph]
+
+    @property
+    def num_results(self) -> int:
+        """The number of the operation's results: None is returned for each, and no argument's."""
+        return _count_none(self.returned)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,20 +91,28 @@ class CustomGradient:
     """The gradient of an operation, and of its copies.
 
     Attributes:
+        name: the operation's.
         function: the user's, as it is registered.
-        references: the tensors of its graph to which it refers, the operation's inputs first.
+        references: the tensors of its graph to which it may refer, the operation's inputs first.
         num_outputs: how many outputs the operation has that `function` knows.
         num_results: how many of these are results; the others are arguments.
-        is_plain: whether it only computes tensors of tensors.
         is_silu: whether it is tf.nn.silu's.
+        trace: the trace of the call that found the references, if there was one: some functions can
+            be called only once.
     """
 
+    name: str
     function: Callable[..., Any]
     references: tuple[Any, ...]
     num_outputs: int
     num_results: int
-    is_plain: bool
     is_silu: bool
+    trace: _Trace | None
+
+    @property
+    def _graph(self) -> tf.Graph:
+        """The operation's graph, of which the function knows tensors."""
+        return self.references[0].deref().graph
 
     def captured(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The tensors to which it refers beyond the inputs of an operation."""
@@ -50,29 +120,39 @@ class CustomGradient:
 
     def gradients(self, inputs: Sequence[tf.Tensor], grads: Sequence[Any]) -> list[Any]:
         """The gradients of inputs, from those of the outputs, in the current graph."""
-        graph, returned, given = _trace(self.function, grads[: self.num_outputs])
-        stand_ins = {**dict(zip(self.references, inputs)), **given}
-        found = tf.nest.flatten(returned, expand_composites=True)
-        inside = [t for t in found if isinstance(t, tf.Tensor) and getattr(t, "graph", 0) is graph]
-        find(graph)
-        made = iter(_graphs.copy_to_default_graph(graph, inside, (), stand_ins))
-        inside_ids = {id(t) for t in inside}
-        found = [next(made) if id(t) in inside_ids else t for t in found]
-        returned = tf.nest.pack_sequence_as(returned, found, expand_composites=True)
+        grads = grads[: self.num_outputs]
+        trace = self.trace
+        if trace is None or trace.stand_ins(grads) is None:
+            with self._graph.as_default():
+                trace = _Trace.of(self.function, grads)
+        stand_ins = {**dict(zip(self.references, inputs)), **(trace.stand_ins(grads) or {})}
+        self._check_known(trace.used, stand_ins)
+        find(trace.graph)
+        inside = [t for t in trace.values if getattr(t, "graph", None) is trace.graph]
+        made = _graphs.copy_to_default_graph(trace.graph, inside, (), stand_ins)
+        stand_ins |= zip([t.ref() for t in inside], made)
+        found = [stand_ins.get(t.ref(), t) if tf.is_symbolic_tensor(t) else t for t in trace.values]
+        returned = tf.nest.pack_sequence_as(trace.returned, found, expand_composites=True)
         return [*returned, *[None] * (len(inputs) - len(returned))]
+
+    def _check_known(self, tensors: Sequence[tf.Tensor], stand_ins: Mapping[Any, Any]) -> None:
+        """Refuses a tensor of the operation's graph that `find` did not know of."""
+        for tensor in tensors:
+            if tensor.graph is self._graph and tensor.ref() not in stand_ins:
+                raise ValueError(
+                    f"the custom gradient of {self.name!r} refers to the tensor {tensor.name!r} of "
+                    "the loop's body, which it could not reach when the body was traced; let the "
+                    "gradient function refer to it by a local variable of the function around it"
+                )
 
     def claim(self, op: tf.Operation) -> None:
         """Makes it the gradient of an operation that has all that it refers to as inputs."""
-        name, reference = f"CustomGradient-tf_ti-{next(_uid)}", weakref.ref(op)
 
         @_tf.do_not_convert
-        def gradient(op: tf.Operation | None, *grads: Any) -> list[Any]:
-            # Who saves a function asks without an operation.
-            made: tf.Operation = op or reference()
-            return self.gradients(list(made.inputs), grads)
+        def gradient(op: tf.Operation, *grads: Any) -> list[Any]:
+            return self.gradients(list(op.inputs), grads)
 
-        _tf.register_gradient(name)(gradient)
-        _tf.set_gradient(op, name)
+        _tf.set_gradient(op, f"CustomGradient-tf_ti-{next(_uid)}", gradient)
         op.tf_ti_gradient = self
 
     def group(self, op: tf.Operation) -> set[tf.Operation]:
@@ -93,10 +173,11 @@ def of(op: tf.Operation) -> CustomGradient | None:
 
 
 def find(graph: _tf.FuncGraph) -> None:
-    """Finds the tensors to which the custom gradients of a graph, and of its calls, refer.
+    """Finds the tensors to which the custom gradients of a graph, and of its calls, may refer.
 
-    That calls them; those that fail then are left as they are.
+    Where that takes a call of a gradient function that fails, its operation is left as it is.
     """
+    _release(graph)
     graphs, seen = [graph], {graph}
     while graphs:
         graph = graphs.pop()
@@ -130,7 +211,7 @@ def close(graph: _tf.FuncGraph) -> None:
             gradient.claim(op)
             continue
         with graph.as_default():
-            made = _graphs.copy_in_place(op)
+            made = _graphs.copy_in_place(op, became)
         for waiting in _tf.waiting_operations(op):
             _tf.add_control_input(waiting, made[0].op)
         became.update(zip([t.ref() for t in op.outputs], made))
@@ -138,23 +219,13 @@ def close(graph: _tf.FuncGraph) -> None:
     graph.outputs = [became.get(t.ref(), t) for t in graph.outputs]
 
 
-def _trace(
-    function: Callable[..., Any], grads: Sequence[Any]
-) -> tuple[_tf.FuncGraph, list[Any], dict[Any, tf.Tensor]]:
-    """A graph of a gradient function, the values that it returned, and stand-ins for `grads`."""
-    graph, given = _tf.FuncGraph(f"tf_ti_custom_gradient_{next(_uid)}"), {}
-
-    def parameter(tensor: tf.Tensor | None) -> tf.Tensor | None:
-        if not isinstance(tensor, tf.Tensor):
-            return tensor
-        placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
-        given[placeholder.ref()] = tensor
-        return placeholder
-
-    with graph.as_default():
-        parameters = tf.nest.map_structure(parameter, list(grads), expand_composites=True)
-        returned = function(None, *parameters)
-    return graph, list(returned), given
+def _release(graph: tf.Graph) -> None:
+    """Lets the custom gradients of a graph of ours, and of its functions, go with their graphs."""
+    if isinstance(graph, _tf.FuncGraph):
+        for traced in (graph, *_tf.graphs_of_functions(graph)):
+            for op in traced.get_operations():
+                if _graphs.has_custom_gradient(op):
+                    _tf.release_gradient(op)
 
 
 def _found(op: tf.Operation, place: Mapping[tf.Operation, int]) -> CustomGradient | None:
@@ -162,21 +233,79 @@ def _found(op: tf.Operation, place: Mapping[tf.Operation, int]) -> CustomGradien
     function = _tf.find_gradient(op)
     if function is None:
         return None
+    num_results, captured, trace = _num_results(function), None, None
+    if num_results is not None:
+        captured = _captured(op, place, _closures.tensors(function))
+    if captured is None:
+        trace, is_whole = _ask(op, function)
+        if trace is None:
+            return None
+        num_results, captured = trace.num_results, _captured(op, place, trace.used)
+        trace = trace if is_whole else None
+    if captured is None or num_results is None:
+        return None
+    return CustomGradient(
+        op.name,
+        function,
+        (*(t.ref() for t in op.inputs), *captured),
+        len(op.outputs),
+        num_results,
+        _is_silu(function),
+        trace,
+    )
+
+
+def _num_results(function: Callable[..., Any]) -> int | None:
+    """The number of a custom gradient's results, which come before its arguments; None if unknown.
+
+    A gradient function from a saved model returns None for each of them.
+    """
+    loaded = _closures.nonlocal_of(function, "func")
+    if isinstance(loaded, ConcreteFunction):
+        return _count_none(tf.nest.flatten(loaded.structured_outputs, expand_composites=True))
+    known = _closures.nonlocal_of(function, "tape_grad_fn")
+    return _closures.nonlocal_of(known, "flat_result_len")
+
+
+def _count_none(returned: Sequence[Any]) -> int:
+    """The number of values before the first that is a gradient."""
+    return next((k for k, grad in enumerate(returned) if grad is not None), len(returned))
+
+
+def _ask(op: tf.Operation, function: Callable[..., Any]) -> tuple[_Trace | None, bool]:
+    """The trace of a gradient function, None if it fails; true if it may be used again.
+
+    Such a function may have a loop that calls the same function: that one is not asked.
+    """
+    if getattr(_asking, "is_whole", None) is not None:
+        _asking.is_whole = False
+        return None, False
     grads = [t if _tf.is_trainable(t.dtype) else None for t in op.outputs]
+    _asking.is_whole = True
     try:
         with op.graph.as_default():
-            graph, returned, _ = _trace(function, grads)
+            return _Trace.of(function, grads), _asking.is_whole
     except Exception:  # the user's: who asks for the gradient gets it
+        return None, False
+    finally:
+        _asking.is_whole = None
+
+
+def _captured(
+    op: tf.Operation, place: Mapping[tf.Operation, int], tensors: Sequence[tf.Tensor] | None
+) -> list[Any] | None:
+    """References of those that become further inputs of an operation; None if one cannot."""
+    if tensors is None:
         return None
-    references = dict.fromkeys(t.ref() for t in op.inputs)
+    inputs = {t.ref() for t in op.inputs}
     captured = {}
-    for outside, _ in graph.captures:
-        if isinstance(outside, _tf.EagerTensor) or _is_around(outside.graph, op.graph):
+    for tensor in tensors:
+        if _is_around(tensor.graph, op.graph):
             continue
-        if outside.graph is not op.graph:
+        if tensor.graph is not op.graph:
             return None
-        if outside.ref() not in references:
-            captured[outside.ref()] = outside
+        if tensor.ref() not in inputs:
+            captured[tensor.ref()] = tensor
 
     def may_depend_on_it(other: tf.Operation) -> bool:
         return place.get(other, len(place)) > place[op]
@@ -188,17 +317,7 @@ def _found(op: tf.Operation, place: Mapping[tf.Operation, int]) -> CustomGradien
         reads=lambda other: _graphs.reads(other) if may_depend_on_it(other) else (),
     ):
         return None
-    is_plain = all(
-        not _tf.is_stateful(inner) or inner.type in _tf.READS for inner in graph.get_operations()
-    ) and not any(isinstance(grad, tf.IndexedSlices) for grad in returned)
-    return CustomGradient(
-        function,
-        (*(t.ref() for t in op.inputs), *captured),
-        len(op.outputs),
-        next((k for k, grad in enumerate(returned) if grad is not None), len(returned)),
-        is_plain,
-        _is_silu(function),
-    )
+    return list(captured)
 
 
 def _is_around(graph: tf.Graph, inner: tf.Graph) -> bool:
@@ -210,19 +329,8 @@ def _is_around(graph: tf.Graph, inner: tf.Graph) -> bool:
 
 def _is_silu(function: Callable[..., Any]) -> bool:
     """True if a gradient is that of tf.nn.silu: by its code, as anyone's may have its name."""
-    inner: Any = function
-    for name in ("tape_grad_fn", "grad_fn"):
-        inner = inspect.getclosurevars(inner).nonlocals.get(name)
-        if not inspect.isfunction(inner):
-            return False
-    return inner.__code__ in _SILU
+    inner = _closures.nonlocal_of(_closures.nonlocal_of(function, "tape_grad_fn"), "grad_fn")
+    return getattr(inner, "__code__", None) in _SILU
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-
-
-_SILU = frozenset(_codes(inspect.unwrap(tf.nn.silu).__code__))
+_SILU = frozenset(_closures.codes(inspect.unwrap(tf.nn.silu).__code__))

@@ -38,7 +38,7 @@ def is_call(op: tf.Operation) -> bool:
 def has_custom_gradient(op: tf.Operation) -> bool:
     """True if tf.custom_gradient made it."""
     attr = op.node_def.attr
-    return "_gradient_op_type" in attr and b"CustomGradient" in attr["_gradient_op_type"].s
+    return op.type == "IdentityN" and attr["_gradient_op_type"].s.startswith(b"CustomGradient-")
 
 
 def has_open_gradient(op: tf.Operation) -> bool:
@@ -471,13 +471,15 @@ def copy_to_default_graph(
     return [copier.tensors[t.ref()] for t in outputs]
 
 
-def copy_in_place(op: tf.Operation) -> list[tf.Tensor]:
+def copy_in_place(
+    op: tf.Operation, became: Mapping[Any, tf.Tensor] = types.MappingProxyType({})
+) -> list[tf.Tensor]:
     """Adds the operations of a call, or a copy of an operation, to its own graph.
 
-    The readers of its results read those of the copies.
+    The readers of its results read those of the copies; `became` has others of such copies.
     """
     copier = _Copier(op.graph)
-    copier.tensors.update((t.ref(), t) for t in reads(op))
+    copier.tensors.update((t.ref(), became.get(t.ref(), t)) for t in reads(op))
     copier.copy(op, op.control_inputs, inline=True)
     values = [copier.tensors[t.ref()] for t in op.outputs]
     replace(dict(zip([t.ref() for t in op.outputs], values)))
