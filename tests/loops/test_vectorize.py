@@ -341,3 +341,56 @@ def test_a_map_compiles(name):
             lambda xs, hs, f=f: tf.vectorized_map(lambda e: f(*e), (xs, hs)), jit_compile=True
         )
         close(call(XS, HS), lane_by_lane(f, (XS, HS)))
+
+
+# Bodies that have functions of TensorFlow's own.
+def of_a_conditional(c, x):
+    return tf.cond(tf.reduce_sum(x) > 0.0, lambda: tf.sin(c) * x, lambda: c - x)
+
+
+def of_a_switch(c, x):
+    branch = tf.cast(tf.math.floormod(tf.reduce_sum(x), 3.0), tf.int32)
+    return tf.switch_case(branch, [lambda: tf.sin(c), lambda: c * x, lambda: c - x])
+
+
+def of_a_while_loop(c, x):
+    return tf.while_loop(lambda k, d: k < 2, lambda k, d: (k + 1, tf.sin(d) + x), (0, c))[1]
+
+
+def of_a_call(c, x):
+    return tf.function(of_a_conditional)(c, x)
+
+
+def of_several_levels(c, x):
+    def branch():
+        return tf_ti.scan(lambda d, y: (of_a_conditional(d, y), None), c, tf.stack([x, -x]))[0]
+
+    return tf.cond(tf.reduce_sum(c) > 0.0, branch, lambda: of_a_while_loop(c, x))
+
+
+WITH_FUNCTIONS = [of_a_conditional, of_a_switch, of_a_while_loop, of_a_call, of_several_levels]
+
+
+@pytest.mark.parametrize("shape", [[4, 3], [None, 3]])
+@pytest.mark.parametrize("step", WITH_FUNCTIONS, ids=lambda step: step.__name__)
+def test_a_loaded_loop_is_vectorised_as_it_was_before(step, shape, tmp_path):
+    module = tf.Module()
+    module.scan = tf.function(
+        lambda xs: tf_ti.scan(lambda c, x: (step(c, x), c), xs[0], xs),
+        input_signature=[tf.TensorSpec(shape, F64)],
+    )
+    module.while_loop = tf.function(
+        lambda xs: tf_ti.while_loop(
+            lambda k, c: k < 4, lambda k, c: (k + 1, step(c, xs[k])), (0, xs[0])
+        )[1],
+        input_signature=[tf.TensorSpec(shape, F64)],
+    )
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, tmp_path, options=options)
+    loaded, lanes = tf.saved_model.load(tmp_path), values(5, 4, 3)
+    for way in ("scan", "while_loop"):
+        f, original = getattr(loaded, way), getattr(module, way)
+        close(tf.vectorized_map(f, lanes), lane_by_lane(original, (lanes,)))
+        if step is of_a_while_loop:  # the others' gradients have no map before, either
+            actual = tf.vectorized_map(gradient_of(f), lanes)
+            close(actual, lane_by_lane(gradient_of(original), (lanes,)))

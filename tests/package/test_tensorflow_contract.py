@@ -623,6 +623,12 @@ def _(_):
     assert function._cached_graph in (None, function.graph)
 
 
+@relied_on("tensorflow.python.eager.polymorphic_function.function_type_utils.derive_from_graph")
+def _(it):
+    found = it(traced(lambda x: (x, x + 1.0), SCALAR))
+    assert len(found.flat_outputs) == 2
+
+
 @relied_on("tensorflow.core.function.trace_type.from_value")
 def _(it):
     assert it(()).placeholder_value(None) == ()

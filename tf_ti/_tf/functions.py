@@ -7,7 +7,11 @@ import tensorflow as tf
 from tensorflow.core.function import trace_type
 from tensorflow.core.function.polymorphism import function_type as function_type_lib
 from tensorflow.python.eager import cancellation, context, execute
-from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
+from tensorflow.python.eager.polymorphic_function import (
+    atomic_function,
+    concrete_function,
+    function_type_utils,
+)
 from tensorflow.python.ops import control_flow_util_v2
 
 from tf_ti._tf.devices import current_device
@@ -172,8 +176,38 @@ def function_graph(
 def loaded_function_graph(
     op: tf.Operation, name: str, input_shapes: Sequence[tf.TensorShape] | None
 ) -> FuncGraph:
-    """A fresh graph of the function `name`, which `op` refers to, from its definition."""
-    return control_flow_util_v2.get_func_graph(op, input_shapes, name)
+    """A fresh graph of the function `name`, which `op` refers to, from its definition.
+
+    It knows the functions that its operations refer to, and the types of their results, as those
+    of a traced graph do: TensorFlow vectorises conditionals and loops by these.
+    """
+    graph = control_flow_util_v2.get_func_graph(op, input_shapes, name)
+    for inner in graph.get_operations():
+        for value in inner.node_def.attr.values():
+            for called in [value.func] if value.func.name else value.list.func:
+                function = find_function(op.graph, called.name)
+                if function is not None:
+                    graph._add_function_recursive(_with_types(function, inner), overwrite=True)
+    return graph
+
+
+def _with_types(function: Any, op: tf.Operation) -> Any:
+    """The function, to which `op` refers, with the types of its results.
+
+    TensorFlow knows none of a function that it loaded.
+    """
+    results = function.cached_definition.signature.output_arg
+    if len(function.function_type.flat_outputs) == len(results):
+        return function
+    graph = loaded_function_graph(op, function.cached_definition.signature.name, None)
+    return atomic_function.AtomicFunction(
+        function.name,
+        function._bound_context,
+        function_type_utils.derive_from_graph(graph),
+        list(graph._functions.values()),
+        function.call_options,
+        graph,
+    )
 
 
 def renamed_function(function: Any, rename: Callable[[str], str], kept: Collection[str]) -> Any:
