@@ -164,7 +164,7 @@ def _may_be_asked_for(op: Operation, output: Any) -> bool:
     return count is not None and count <= _MOST_EXTENTS
 
 
-@functools.cache
+@functools.lru_cache(1024)  # a function may be registered in the place of another
 def _takes(function: Function, num_inputs: int) -> bool:
     try:
         inspect.signature(function).bind(None, *[None] * num_inputs)

@@ -316,10 +316,10 @@ def _second_gradient(op: tf.Operation, *gradients: tf.Tensor) -> list[tf.Tensor 
 
 # --- the ops on a GPU -----------------------------------------------------------------------------
 
-# The loops by the types and attributes of ops. Tracing one takes longer than tracing its caller.
-# They are few: as many as a process has different cells. A functools.lru_cache would take the op as
-# an argument, and so keep its graph alive.
+# The last loops by the types and attributes of ops. Tracing one takes longer than tracing its
+# caller. A functools.lru_cache would take the op as an argument, and so keep its graph alive.
 _loops: dict[tuple[Any, ...], Any] = {}
+_MOST_LOOPS = 64
 
 
 def add_loop(output: tf.Tensor, like: tf.Operation | None = None) -> None:
@@ -337,9 +337,13 @@ def add_loop(output: tf.Tensor, like: tf.Operation | None = None) -> None:
     attributes = op.node_def.attr.items()
     told = ((name, str(value)) for name, value in attributes if not name.startswith("_"))
     key = (op.type, *sorted(told))
-    if key not in _loops:
-        _loops[key] = _make_loop(op)
-    _tf.set_functions(op, "loop", [_loops[key]])
+    found = _loops.get(key)
+    if found is None:
+        found = _make_loop(op)
+        if len(_loops) >= _MOST_LOOPS:
+            _loops.pop(next(iter(_loops)), None)
+        _loops[key] = found
+    _tf.set_functions(op, "loop", [found])
 
 
 def _has_loop(op: tf.Operation) -> bool:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.types.experimental import ConcreteFunction
 
 from tf_ti import _tf
-from tf_ti.loops.tracing.kept import Ticket, programs_switch
+from tf_ti.loops.tracing.kept import Calls, Ticket, programs_switch
 from tf_ti.loops.tracing.structure import Structure
 
 _FREQUENT = 5
@@ -37,7 +37,7 @@ def call(
     """Adds a loop to the current graph; in eager mode, calls a function that has it.
 
     That function is traced for each call: a global variable that the body reads, say, may have
-    changed. But a `ConcreteFunction` does not change, and keeps the functions made of it.
+    changed. But a `ConcreteFunction` does not change, and keeps the last functions made of it.
 
     Args:
         add: adds the loop to a graph, from the tensors and the number of iterations; returns its
@@ -62,13 +62,16 @@ def call(
     specs = tuple(tf.TensorSpec(t.shape, t.dtype) for t in tensors)
     body, *others = functions
     is_kept = all(isinstance(function, ConcreteFunction) for function in functions)
-    kept = body.__dict__.setdefault("_tf_ti_loops", {}) if is_kept else {}
+    kept = Calls.of(body, "_tf_ti_loops") if is_kept else None
     key = (*key, *others, is_counted, specs, _tf.current_device(), programs_switch())
-    if key not in kept:
-        if not is_kept:
+    found: Any = None if kept is None else kept.calls.get(key)
+    if found is None:
+        if kept is None:
             count_body(body)
-        kept[key] = _tf.make_concrete_function("tf_ti_loop", loop, specs), outputs
-    function, outputs = kept[key]
+        found = _tf.make_concrete_function("tf_ti_loop", loop, specs), outputs
+        if kept is not None:
+            kept.keep(key, found)
+    function, outputs = found
     if _tf.have_tangents([*tensors, *function.captured_inputs]):
         # A function's gradient has no tangents: TensorFlow knows none of a variant.
         return outputs.pack(loop(*tensors))

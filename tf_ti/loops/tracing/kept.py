@@ -22,7 +22,7 @@ from tf_ti.loops import arguments as _arguments, spec as _spec
 from tf_ti.loops.tracing.structure import Structure
 
 _ATTRIBUTE = "_tf_ti_calls"
-# The most calls that a body keeps; one more, and it begins anew.
+# The most calls that a body keeps; one more, and it forgets the first.
 _MOST = 64
 
 
@@ -30,12 +30,32 @@ class _Unknown(Exception):
     """An argument is of a kind that no ticket knows."""
 
 
-class _Calls:
+class Calls:
     """The calls that an object keeps; a copy of the object, or one from a file, keeps none."""
 
     def __init__(self, owner: Any):
         self.owner = weakref.ref(owner)
-        self.calls: dict[Hashable, _Call] = {}
+        self.calls: dict[Hashable, Any] = {}
+
+    @classmethod
+    def find(cls, owner: Any, attribute: str) -> "Calls | None":
+        """Those that an attribute of the object has, if there are any."""
+        calls = owner.__dict__.get(attribute)
+        # A decorator gives what it makes the attributes of the original.
+        return calls if isinstance(calls, cls) and calls.owner() is owner else None
+
+    @classmethod
+    def of(cls, owner: Any, attribute: str) -> "Calls":
+        """Those that an attribute of the object has from now on."""
+        calls = cls.find(owner, attribute)
+        if calls is None:
+            calls = owner.__dict__[attribute] = cls(owner)
+        return calls
+
+    def keep(self, key: Hashable, call: Any) -> None:
+        if len(self.calls) >= _MOST and key not in self.calls:
+            self.calls.pop(next(iter(self.calls)), None)
+        self.calls[key] = call
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return _no_calls, ()
@@ -67,7 +87,7 @@ class Ticket:
 
     def run(self) -> tuple[bool, Any]:
         """True, and the results, if the same call was made before."""
-        calls = _calls_of(self._body)
+        calls = Calls.find(self._body, _ATTRIBUTE)
         call = calls.calls.get(self._key) if calls else None
         if call is None:
             return False, None
@@ -91,13 +111,9 @@ class Ticket:
         """Keeps a function that has the loop, for such calls."""
         if function.graph.deferred_external_captures:
             return  # what it captures is asked for at each call
-        calls = _calls_of(self._body)
-        if calls is None:
-            calls = self._body.__dict__[_ATTRIBUTE] = _Calls(self._body)
-        if len(calls.calls) >= _MOST and self._key not in calls.calls:
-            calls.calls.clear()
         dtypes = [tensor.dtype for tensor in tensors]
-        calls.calls[self._key] = _Call(_tf.CheapCall(function, _spec.OPS), outputs, dtypes)
+        call = _Call(_tf.CheapCall(function, _spec.OPS), outputs, dtypes)
+        Calls.of(self._body, _ATTRIBUTE).keep(self._key, call)
 
 
 def ticket(
@@ -174,9 +190,3 @@ def _is_simple_limit(limit: Any) -> bool:
     if type(limit) is int:
         return 0 <= limit < 2**63
     return type(limit) is _tf.EagerTensor and limit.dtype.is_integer and limit.shape.rank == 0
-
-
-def _calls_of(body: Any) -> _Calls | None:
-    calls = body.__dict__.get(_ATTRIBUTE)
-    # A decorator gives what it makes the attributes of the original.
-    return calls if isinstance(calls, _Calls) and calls.owner() is body else None
