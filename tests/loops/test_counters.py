@@ -339,3 +339,102 @@ def test_a_body_may_look_up_its_counter():
     np.testing.assert_allclose(h, expected, rtol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError):
         tf.function(call)(values(9, N))
+
+
+UNKNOWN, KNOWN = tf.TensorSpec([None, N]), tf.TensorSpec([4, N])
+LIMITS = {
+    "an ellipsis": lambda xs: tf.shape(xs)[..., 1],
+    "another axis": lambda xs: tf.shape(xs)[-1],
+    "int8": lambda xs: tf.cast(tf.cast(tf.shape(xs)[0], tf.int8), tf.int32),
+    "uint8": lambda xs: tf.cast(tf.cast(tf.shape(xs)[0], tf.uint8), tf.int64),
+    "bool": lambda xs: tf.cast(tf.cast(tf.shape(xs)[0], tf.bool), tf.int32),
+    "float16": lambda xs: tf.cast(tf.cast(tf.shape(xs)[0], tf.float16), tf.int64),
+}
+
+
+@pytest.mark.parametrize("read", ["a count", "rows", "a state"])
+@pytest.mark.parametrize("kind", LIMITS)
+def test_a_limit_that_is_computed_of_an_extent_is_compared_with_it(kind, read):
+    def f(carry, x):
+        k, h = carry
+        return (k + 1, tf.sin(h) + x), tf.cos(x)
+
+    def call(xs):
+        length = LIMITS[kind](xs)
+        (k, h), ys = tf_ti.scan(f, (0, tf.zeros([N])), xs, length=length)
+        return {"a count": k, "rows": ys, "a state": h}[read]
+
+    rows = 2049 if kind == "float16" else 300 if kind in ("int8", "uint8") else 5
+    function = tf.function(call, input_signature=[UNKNOWN])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="length gives .* iterations, but"):
+        function(values(rows, N))
+
+
+@pytest.mark.parametrize("specs", [(UNKNOWN, KNOWN), (KNOWN, UNKNOWN), (UNKNOWN, UNKNOWN)])
+@pytest.mark.parametrize("gives", ["a state", "a gradient", "both gradients", "a cell"])
+@pytest.mark.parametrize("jit", [False, True])
+def test_an_input_that_only_tells_the_number_is_compared(jit, gives, specs):
+    if jit and _library.XLA_PROBLEM is not None:
+        pytest.skip(str(_library.XLA_PROBLEM))
+    w = tf.constant(values(N, N, seed=2))
+
+    def f(h, x):
+        product = tf.linalg.matvec(w, x[0])
+        if gives == "a cell":
+            h = tf.tanh(product + tf.linalg.matvec(w, h)) + 0.0 * tf.reduce_sum(product)
+        else:
+            h = h * 0.5 + product
+        return h, tf.sin(x[1])
+
+    def call(xs, zs):
+        with tf.GradientTape() as tape:
+            tape.watch([xs, zs])
+            h, ys = tf_ti.scan(f, tf.zeros([N]), (xs, zs))
+            loss = tf.reduce_sum(h)
+            loss += tf.reduce_sum(ys) if gives == "both gradients" else 0.0
+        if gives in ("a state", "a cell"):
+            return h
+        return tape.gradient(loss, [xs, zs] if gives == "both gradients" else xs)
+
+    function = tf.function(call, input_signature=specs, jit_compile=jit)
+    for xs, zs in ((5, 4), (4, 5), (2, 4), (4, 3)):
+        fit = all(spec.shape[0] in (None, rows) for spec, rows in zip(specs, (xs, zs)))
+        if fit:
+            with pytest.raises(tf.errors.InvalidArgumentError, match=f"{xs} iterations, but"):
+                function(values(xs, N), values(zs, N))
+    tf.nest.map_structure(lambda t: t.numpy(), function(values(4, N), values(4, N)))
+
+
+@pytest.mark.parametrize("limit", [4, None])
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_gradient_that_reads_nothing_of_its_loop_compares_a_limit(fuse, limit):
+    def call(xs, length):
+        length = length if limit is None else limit
+        with tf.GradientTape() as tape:
+            tape.watch(xs)
+            h, _ = tf_ti.scan(
+                lambda h, x: (h * 0.5 + x, None), tf.zeros([N]), xs, length=length, fuse=fuse
+            )
+        return tape.gradient(h, xs)
+
+    function = tf.function(call, input_signature=[UNKNOWN, tf.TensorSpec([], tf.int32)])
+    assert function(values(4, N), 4).shape == [4, N]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="iterations, but"):
+        function(values(5, N), 4)
+
+
+@pytest.mark.parametrize("by", [2**63, 2**63 + 1, 2**64 - 1])
+def test_a_uint64_counter_adds_and_subtracts_any_number(by):
+    xs = values(5, N)
+
+    def call(xs):
+        def f(k, x):
+            return (k[0] + tf.constant(by, tf.uint64), k[1] - tf.constant(by, tf.uint64)), (*k, x)
+
+        return tf_ti.scan(f, (tf.constant(7, tf.uint64),) * 2, xs)
+
+    up = [np.uint64((7 + by * k) % 2**64) for k in range(6)]
+    down = [np.uint64((7 - by * k) % 2**64) for k in range(6)]
+    (last_up, last_down), (ups, downs, _) = tf.function(call)(xs)
+    assert (last_up.numpy(), last_down.numpy()) == (up[-1], down[-1])
+    assert (ups.numpy().tolist(), downs.numpy().tolist()) == (up[:-1], down[:-1])
