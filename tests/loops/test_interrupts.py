@@ -129,6 +129,39 @@ def test_another_wakeup_descriptor_gets_the_signals_too():
         signal.set_wakeup_fd(others)
 
 
+@pytest.mark.parametrize("kind", ["full", "nobody reads"])
+def test_a_wakeup_descriptor_that_takes_nothing_keeps_no_later_loop_from_ending(kind):
+    source, sink = os.pipe()
+    os.set_blocking(sink, False)
+    others = signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
+    try:
+        if kind == "full":
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(sink, b"x" * 4096)
+        else:
+            os.close(source)
+        for _ in range(2):
+            with interrupted():
+                while_loop()()
+    finally:
+        signal.set_wakeup_fd(others)
+
+
+def test_a_descriptor_gets_no_signal_after_the_loop():
+    source, sink = os.pipe()
+    os.set_blocking(sink, False)
+    others = signal.set_wakeup_fd(sink)
+    try:
+        tf_ti.scan(lambda c, _: (c + 1, None), 0, length=3)
+    finally:
+        signal.set_wakeup_fd(others)
+    os.close(sink)
+    with interrupted():
+        while_loop()()
+    assert os.read(source, 64) == b""  # its other end is closed, and empty
+
+
 def test_loops_of_other_threads_leave_signals_alone():
     found = []
 

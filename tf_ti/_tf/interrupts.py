@@ -1,5 +1,6 @@
 """Interrupts: Ctrl-C ends an eager call while the main thread waits in TensorFlow."""
 
+import contextlib
 import functools
 import os
 import signal
@@ -7,6 +8,8 @@ import threading
 import types
 
 from tensorflow.python.eager import cancellation
+
+_END = b"\0"  # no signal has this number
 
 
 class _Watch(threading.Thread):
@@ -17,6 +20,7 @@ class _Watch(threading.Thread):
         manager: cancels the functions that the main thread runs; None if it runs none.
         has_interrupted: true once the thread has cancelled them.
         others: a file descriptor of the program's, which gets the numbers too; -1 for none.
+        has_forwarded: set once the numbers before `_END` went to `others`.
     """
 
     def __init__(self) -> None:
@@ -26,6 +30,7 @@ class _Watch(threading.Thread):
         self.manager: cancellation.CancellationManager | None = None
         self.has_interrupted = False
         self.others = -1
+        self.has_forwarded = threading.Event()
 
     def run(self) -> None:
         while numbers := os.read(self.source, 64):
@@ -33,8 +38,21 @@ class _Watch(threading.Thread):
             if manager is not None and signal.SIGINT in numbers and _raises():
                 self.has_interrupted = True
                 manager.start_cancel()
-            if others >= 0:
-                os.write(others, numbers)
+            signals = numbers.replace(_END, b"")
+            if others >= 0 and signals:
+                with contextlib.suppress(OSError):  # full, or closed: Python drops numbers too
+                    os.write(others, signals)
+            if _END in numbers:
+                self.has_forwarded.set()
+
+    def forget_others(self) -> None:
+        """Lets go of the program's file descriptor, once it has all numbers."""
+        if self.others >= 0:
+            self.has_forwarded.clear()
+            with contextlib.suppress(BlockingIOError):
+                os.write(self.sink, _END)
+                self.has_forwarded.wait(1.0)
+            self.others = -1
 
 
 def _raises() -> bool:
@@ -59,6 +77,8 @@ class Interruptible:
     """
 
     manager: cancellation.CancellationManager | None
+    before: cancellation.CancellationManager | None
+    descriptor: int
     watch: _Watch
 
     def __enter__(self) -> None:
@@ -69,10 +89,12 @@ class Interruptible:
         # An interrupt of `__exit__` may have left the manager of an earlier call.
         if cancellation.context() not in (None, watch.manager):
             return
+        self.before = watch.manager
         self.manager = watch.manager = cancellation.CancellationManager()
         watch.has_interrupted = False
-        others = signal.set_wakeup_fd(watch.sink, warn_on_full_buffer=False)
-        watch.others = watch.others if others == watch.sink else others
+        self.descriptor = signal.set_wakeup_fd(watch.sink, warn_on_full_buffer=False)
+        if self.descriptor != watch.sink:
+            watch.others = self.descriptor
         self.context = cancellation.CancellationManagerContext(self.manager)
         self.context.__enter__()
 
@@ -85,7 +107,9 @@ class Interruptible:
         if self.manager is None:
             return
         self.context.__exit__(kind, error, traceback)
-        self.watch.manager = None
-        signal.set_wakeup_fd(self.watch.others, warn_on_full_buffer=False)
+        self.watch.manager = self.before
+        if self.descriptor != self.watch.sink:
+            signal.set_wakeup_fd(self.descriptor, warn_on_full_buffer=False)
+            self.watch.forget_others()
         if error is not None and self.watch.has_interrupted:
             raise KeyboardInterrupt from None  # TensorFlow raises another error
