@@ -68,7 +68,8 @@ def _call_plainly(
         outputs = list(_passes.run(loop, Fuse.NOTHING, checkpoint_every, name).outputs)
         parameters = dict(loop.spec.back_edges)
         for i, output in enumerate(loop.spec.outputs):
-            if _tf.is_eager_array(first := given[parameters.get(output.source, 0)]):
+            first = given[parameters[output.source]] if output.source in parameters else None
+            if output.mode == "last" and _tf.is_eager_array(first):
                 outputs[i] = first
     values = way.leave(outputs)
     return values.pack(values.leaves)

@@ -85,8 +85,11 @@ def component_specs(spec: tf.TypeSpec) -> list[tf.TensorSpec]:
 
 
 def arrays(values: Iterable[Any]) -> list[tf.TensorArray | None]:
-    """The TensorArrays among values, in their places."""
-    return [value if isinstance(value, tf.TensorArray) else None for value in values]
+    """The TensorArrays of a graph among values, in their places."""
+    return [
+        value if isinstance(value, tf.TensorArray) and not _tf.is_eager_array(value) else None
+        for value in values
+    ]
 
 
 def from_components(
