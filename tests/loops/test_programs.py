@@ -507,6 +507,45 @@ def test_products_are_those_of_tensorflow(dtype, turns):
 GRADIENTS = ["tanh", "sigmoid", "sqrt", "rsqrt", "reciprocal", "exp", "log", "erf", "sin", "log1p"]
 
 
+LEFTS = {
+    "all": lambda x, depth: x[:, :depth],
+    "a slice": lambda x, depth: x[:, 2 : 2 + depth],
+    "reversed": lambda x, depth: x[::-1, 1 : 1 + depth],
+    "transposed": lambda x, depth: tf.transpose(x)[:, :depth],
+}
+RIGHTS = {
+    "all": lambda x, depth, columns: x[:depth, :columns],
+    "columns": lambda x, depth, columns: x[1 : 1 + depth, 3 : 3 + columns],
+    "transposed": lambda x, depth, columns: tf.transpose(x)[:depth, :columns],
+}
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.float16, tf.bfloat16])
+@pytest.mark.parametrize("left", LEFTS)
+@pytest.mark.parametrize("right", RIGHTS)
+def test_small_products_of_views_are_those_of_numpy(right, left, dtype):
+    """Of one column or one row, of depth 1, of every stride."""
+    values = np.random.default_rng(5).integers(-8, 9, [2, 6, 6])
+    xs = tf.constant(values, dtype)
+    sizes = list(itertools.product((1, 2, 3), (1, 2)))
+
+    def f(state, x):
+        state = state + x
+        return state, [
+            tf.matmul(LEFTS[left](state, d), RIGHTS[right](state, d, c)) for d, c in sizes
+        ]
+
+    found = tf.function(lambda xs: tf_ti.scan(f, tf.zeros([6, 6], dtype), xs)[1])(xs)
+    states = np.cumsum(values, 0)
+    for (depth, columns), products in zip(sizes, found, strict=True):
+        for state, product in zip(states, products, strict=True):
+            given = tf.constant(state, tf.float64)
+            factors = LEFTS[left](given, depth), RIGHTS[right](given, depth, columns)
+            expected = np.matmul(*(factor.numpy() for factor in factors))
+            tolerance = {tf.float16: 1e-2, tf.bfloat16: 1e-2}.get(dtype, 0)
+            np.testing.assert_allclose(tf.cast(product, tf.float64), expected, tolerance, tolerance)
+
+
 @pytest.mark.parametrize("dtype", REALS, ids=lambda d: d.name)
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_are_those_of_tensorflow(name, dtype, monkeypatch):

@@ -22,7 +22,9 @@ int64_t Rounded(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 // not.
 bool AreDots(const View& left, const View& right) {
   const int64_t size = SizeOf(left.type);
-  return left.strides[2] == size && right.strides[1] == size &&
+  // No stride matters along one element: BroadcastTo makes it 0.
+  return (left.dims[2] == 1 || left.strides[2] == size) &&
+         (right.dims[1] == 1 || right.strides[1] == size) &&
          (right.dims[2] == 1 || right.strides[2] != size);
 }
 
