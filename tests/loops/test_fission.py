@@ -1307,3 +1307,33 @@ def test_an_error_of_what_moved_names_no_iteration():
         tf.function(scan(g, INIT, tf.constant([[0, 1], [1, 9]])))()
     assert "in iteration" not in str(caught.value)
     assert "before_loop" in str(caught.value)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", ["product", "expanded", "reversed", "sum", "gathered"])
+def test_a_result_that_is_an_invariant_is_itself_to_what_comes_after(name, reverse, jit):
+    operation = {
+        "product": lambda w, x: w[0] * x,
+        "expanded": lambda w, x: w[:, tf.newaxis] * x,
+        "reversed": lambda w, x: tf.reverse(w, [0]) + x,
+        "sum": lambda w, x: tf.reduce_sum(w, 0) * x,
+        "gathered": lambda w, x: tf.gather(w, [1, 0]) - x,
+    }[name]
+    w, xs = normal(2, 2, seed=11), normal(T, 2, seed=12)
+
+    @tf.function(jit_compile=jit)
+    def call(w, xs):
+        with tf.GradientTape() as tape:
+            tape.watch([w, xs])
+            ys = tf_ti.scan(lambda c, x: (c, (operation(w, x), w)), (), xs, reverse=reverse)[1]
+            loss = tf.add_n([tf.reduce_sum(y**2) for y in ys])
+        return ys, tape.gradient(loss, [w, xs])
+
+    with tf.GradientTape() as tape:
+        tape.watch([w, xs])
+        expected = [tf.stack([operation(w, x) for x in tf.unstack(xs)]), tf.stack([w] * T)]
+        loss = tf.add_n([tf.reduce_sum(y**2) for y in expected])
+    found, slopes = call(w, xs)
+    for a, e in zip([*found, *slopes], [*expected, *tape.gradient(loss, [w, xs])], strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-5)

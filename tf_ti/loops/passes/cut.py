@@ -191,8 +191,9 @@ class _Separation:
             self._outside.give(tensor, stacked)
         as_after = set(stacks(self._analysis))
         for output, tensor in zip(self._left, given):
-            if output in as_after:
-                self._outside.give(self._results[output.source], tensor)
+            result = self._results[output.source]
+            if output in as_after and not self._analysis.is_invariant(result):
+                self._outside.give(result, tensor)
         left = set(self._cut.left)
         gone = [o for o in self._spec.outputs if o.source not in left]
         with tf.name_scope("after_loop"):
