@@ -9,7 +9,6 @@ import tensorflow as tf
 from tf_ti import _tf
 from tf_ti.loops import slices as _slices
 from tf_ti.loops.passes.analysis import without_identity
-from tf_ti.loops.spec import OPS
 from tf_ti.loops.traced import TracedLoop
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -22,7 +21,6 @@ _BY_ELEMENTS = {
     "TensorListGetItem",
     "TensorListLength",
     "TensorListSetItem",
-    *OPS,
 }
 
 

@@ -171,21 +171,20 @@ def recorded(
 ) -> list[tf.Tensor]:
     """The tensors of the body that its gradient uses as they were, and does not compute again.
 
-    The outputs of stateful operations, but those that only check, and what operations and inner
-    loops read of lists that are states: to read it again would take all the lists, of which each
-    would have to be a copy.
+    The outputs of stateful operations, but those that only check, and what is read of lists that
+    are states: to read it again would take all the lists, of which each would have to be a copy.
     """
     given = [tensor for group in inputs for tensor in group]
     lists = {t.ref() for t in states if t.dtype == tf.variant}  # with those that they become
-    found = {}  # with whether they do more than to read lists
+    found = []
     for op in graph.get_operations():
         reads_list = any(t.ref() in lists for t in op.inputs)
-        if reads_list and op.type in ("TensorListSetItem", "Identity", *_spec.OPS):
-            lists.update(t.ref() for t in op.outputs if _tf.is_list(t))
-        is_read = reads_list and op.type in ("TensorListGetItem", *_spec.OPS)
+        if reads_list and op.type in ("TensorListSetItem", "Identity"):
+            lists.update(t.ref() for t in op.outputs)
+        is_read = reads_list and op.type == "TensorListGetItem"
         has_effects = not _graphs.only_does(op, _tf.CHECKS)
         if is_read or has_effects:
-            found[op] = has_effects
+            found.append(op)
     if not found:
         return []
     needed = _graphs.needed_operations(given, graph.outputs, graph.control_outputs)
@@ -195,11 +194,10 @@ def recorded(
     read.update(t.ref() for t in graph.outputs)
     return [
         tensor
-        for op, has_effects in found.items()
+        for op in found
         if op in needed
         for i, tensor in enumerate(op.outputs)
-        if tensor.dtype != tf.resource and (has_effects or tensor.ref() not in lists)
-        if tensor.ref() in read or _may_be_needed(op, i)
+        if tensor.dtype != tf.resource and (tensor.ref() in read or _may_be_needed(op, i))
     ]
 
 
