@@ -284,6 +284,23 @@ def test_gradients_of_look_ups_are_frozen(kind, look_up):
     np.testing.assert_allclose(frozen(ids)[0], expected, rtol=1e-6)
 
 
+def test_a_frozen_function_that_is_called_twice_with_the_gradient_of_a_loop():
+    table = tf.Variable(TABLE, shape=[None, 2])
+
+    @tf.function
+    def slopes(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(in_a_loop(table, ids) ** 2)
+        return tf.convert_to_tensor(tape.gradient(loss, table))
+
+    def call(ids):
+        return slopes(ids) + 2.0 * slopes(ids[::-1])
+
+    ids = tf.constant([[1, 2, 1], [3, 3, 1]])
+    expected = call(ids)
+    np.testing.assert_allclose(freeze(call, IDS_SPEC)(ids)[0], expected, rtol=1e-6)
+
+
 def test_a_frozen_gradient_of_a_gradient():
     table = tf.Variable(TABLE)
 

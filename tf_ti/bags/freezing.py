@@ -21,9 +21,11 @@ def _freeze(node: tf.compat.v1.NodeDef, index: int, value: np.ndarray, _: object
 def _freeze_gradient(
     node: tf.compat.v1.NodeDef, index: int, value: np.ndarray, add: Callable[..., str]
 ) -> bool:
-    # What has no variable is told the table's number of rows.
+    # What has no variable is told the table's number of rows. A function's node comes here once for
+    # each caller.
+    is_first = node.op == GRADIENTS[1]
     is_table = _freeze(node, index, value, add)
-    if is_table:
+    if is_table and is_first:
         shape = add("Shape", node.input[0], T=tf.as_dtype(value.dtype), out_type=tf.int64)
         node.input[0] = add("Unpack", shape, T=tf.int64, num=value.ndim, axis=0)
     return is_table
