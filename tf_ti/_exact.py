@@ -30,8 +30,8 @@ def divided(x: tf.Tensor, divisor: tf.Tensor | float | Sequence[float]) -> tf.Te
 def multiplied(x: tf.Tensor, y: tf.Tensor | float) -> tf.Tensor:
     """Multiplies float32, and rounds before XLA adds anything.
 
-    LLVM knows that the product in double rounds to that of floats, which it would fuse with an
-    addition; but not one that is selected.
+    LLVM knows that the rounded product of doubles is the product of floats, and would fuse that with
+    an addition. It fuses no product that a select returns.
     """
     product = tf.cast(tf.cast(x, tf.float64) * tf.cast(y, tf.float64), x.dtype)
     return tf.where(tf.equal(product, product), product, tf.constant(math.nan, x.dtype))

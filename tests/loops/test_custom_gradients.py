@@ -184,7 +184,7 @@ def captured_outside(v):
 
 
 class Holder:
-    """A custom gradient that keeps what it needs in an object."""
+    """An object with a custom gradient, which needs the object's attributes."""
 
     @tf.custom_gradient
     def __call__(self, v):
@@ -768,7 +768,7 @@ def test_a_gradient_function_is_called_once_for_each_operation(way, is_eager):
 @pytest.mark.parametrize("is_eager", [True, False])
 @pytest.mark.parametrize("hides", [False, True])
 def test_the_gradient_of_a_loop_has_a_loop_of_the_same_function(hides, is_eager):
-    """As those of solvers have: the function is traced as often as a gradient needs it."""
+    """Solvers have such gradients. A trace of the function is made for each that is needed."""
     calls = []
 
     @tf.custom_gradient

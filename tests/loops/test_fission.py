@@ -291,7 +291,7 @@ def positive(x):
 
 
 COLOR = normal(1, 2, 2, 3, seed=9)
-# Kernels do each matrix, row or image by itself: bits are those of the loop.
+# Kernels do each matrix, row or image by itself: the loop gives the same bits.
 EACH = {
     "cholesky": lambda x: tf.linalg.cholesky(positive(x)),
     "svd": lambda x: tf.linalg.svd(x)[0],

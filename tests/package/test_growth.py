@@ -1,4 +1,4 @@
-"""Calls leave nothing behind, whatever the entry.
+"""Memory does not grow with the number of calls, by any entry.
 
 Each entry is called with new shapes, functions and models again and again. The number of calls that
 it keeps has a bound, which the first calls reach. From then on the numbers of graphs, functions,
@@ -19,7 +19,7 @@ from tf_ti import BackEdge, InputPort, LoopOutput, OutputPort, PortMap, TripLimi
 keras = pytest.importorskip("keras")
 
 KINDS = ("FuncGraph", "ConcreteFunction", "AtomicFunction")
-# Calls before the count: for an entry that keeps no call, and for one that keeps up to 64.
+# The number of calls before the count, where an entry keeps no call, and where it keeps up to 64.
 FEW, MOST = 10, 70
 
 

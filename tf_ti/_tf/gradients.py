@@ -64,7 +64,7 @@ def list_element(tensor: tf.Tensor) -> tf.TensorSpec | None:
 
 
 def find_gradient(op: tf.Operation) -> Callable[..., Any] | None:
-    """The gradient function of an operation with one of its own."""
+    """The gradient function that an operation has beside its type's."""
     own = getattr(op, "tf_ti_gradient_function", None)
     if own is not None:
         return own

@@ -201,9 +201,8 @@ class Bags:
         if self.kind == "segments":
             return self.num_segments
         ends = self.indices if self.bounds is None else self.bounds
-        count = (
-            tf.shape(ends)[0] if _tf.known_extent(ends, 0) is None else _tf.known_extent(ends, 0)
-        )
+        count = _tf.known_extent(ends, 0)
+        count = tf.shape(ends)[0] if count is None else count
         return count - int(self.include_last_offset)
 
     def table_gradient(

@@ -223,8 +223,9 @@ class _ScanWay(Way):
         self._parameters: list[tf.Tensor] = []
         self._ragged_rows: list[tf.Tensor] = []
         self._length: tf.Tensor | None = None
-        # Where Python runs the loop: the types of the rows so far, and those of a graph, by their
-        # paths, which tell the ragged ones; None if lengths are to tell them.
+        # Where Python runs the loop, `_earlier` has the types of the rows so far. `_ragged` has the
+        # types of a graph's rows, by their paths, which tell the ragged ones, or None if lengths are
+        # to tell them.
         self._earlier: Structure | None = None
         self._ragged: dict[str, tf.TypeSpec] | None = {}
 

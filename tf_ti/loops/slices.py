@@ -99,7 +99,7 @@ def first_elements(
 
 
 def put_back_first(spec: _spec.Input, tensor: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """The gradient of an iterator's tensor, from that of its `first_elements`."""
+    """The gradient of an iterator's tensor, from the gradient of its `first_elements`."""
     axis, count = spec.axis % tf.rank(tensor), tf.shape(values)[spec.axis]
     if not tensor.shape.is_fully_defined():
         # Without an iteration other extents than the axis's may be lost.

@@ -18,8 +18,8 @@ struct Loops {
 
 Loops MergeLoops(const std::vector<View>& views);
 
-// Those that an elementwise step runs: where no kernel takes the operands as they lie, rows of one
-// element. Loops beyond those of an instruction have the smallest sizes.
+// The loops that an elementwise step runs: where no kernel takes the operands as they lie, rows of
+// one element. An instruction has kMostLoops; the loops beyond have the smallest sizes.
 Loops LoopsOf(const ProgramBuilder::Step& step);
 
 // The number of a step's instructions: one for each turn of the loops beyond kMostLoops.

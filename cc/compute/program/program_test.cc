@@ -1059,7 +1059,7 @@ TEST(Program, StepsAreOfOutputs) {
   EXPECT_EQ(program.arena_bytes(), 0);
 }
 
-// The memory of a program is that of the parts, not of the table.
+// A program takes memory for the parts, and none for the table.
 TEST(Program, PartsOfHalfPrecisionBecomeFloats) {
   constexpr int64_t kRows = 1000, kColumns = 64;
   Random random(1);

@@ -27,7 +27,7 @@ from tf_ti.loops.tracing import (
 
 # The number of rows from which on products are as fast one by one as joined.
 _MANY_ROWS = 256
-# The most bytes of the factors of joined products, by those of the states and slices.
+# The most bytes of the factors of joined products, for each byte of the states and slices.
 _MOST_FACTORS = 2
 
 
@@ -518,7 +518,7 @@ class _Reverse:
     def _add_history_of_segments(
         self, grad: tf.Tensor, like: tf.Tensor, axis: int, label: str
     ) -> Callable[..., Any]:
-        """Joins the elements of a segment's history; apart again, they are those of all."""
+        """Joins the elements of a segment's history; later all segments' elements come apart."""
         element = _element_of(grad)
         if element.shape.is_fully_defined():
             with self.graph.as_default():

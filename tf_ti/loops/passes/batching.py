@@ -253,7 +253,7 @@ def _as_it_is(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) ->
 
 
 def _with_axes_of_result(op: tf.Operation, tensors: Tensors, is_stacked: Sequence[bool]) -> Tensors:
-    """The operands; those of lower rank than the result get axes of 1 behind the iterations'."""
+    """The operands, in which axes of 1 behind the iterations' make up for a lower rank."""
     rank = op.outputs[0].shape.rank
     tensors = list(tensors)
     for k, flag in enumerate(is_stacked):

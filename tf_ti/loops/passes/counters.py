@@ -55,7 +55,7 @@ def _added(loop: TracedLoop, result: int, parameter: int) -> int | None:
     else:
         number, sign = (right if left is value else left if right is value else None), 1
     known = None if number is None else tf.get_static_value(number)
-    # Integers wrap around: what is added is one of 64 bits.
+    # Integers wrap around, so a number of int64 does as much.
     return None if known is None else (sign * int(known) + 2**63) % 2**64 - 2**63
 
 

@@ -171,8 +171,8 @@ def recorded(
 ) -> list[tf.Tensor]:
     """The tensors of the body that its gradient uses as they were, and does not compute again.
 
-    The outputs of stateful operations, but those that only check, and what is read of lists that
-    are states: to read it again would take all the lists, of which each would have to be a copy.
+    They are the outputs of stateful operations, unless these only check, and the elements that are
+    read of lists that are states: to read an element again would take a copy of each list.
     """
     given = [tensor for group in inputs for tensor in group]
     lists = {t.ref() for t in states if t.dtype == tf.variant}  # with those that they become

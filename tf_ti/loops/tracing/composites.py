@@ -95,7 +95,7 @@ def arrays(values: Iterable[Any]) -> list[tf.TensorArray | None]:
 def from_components(
     spec: tf.TypeSpec, tensors: Sequence[Any], array: tf.TensorArray | None = None
 ) -> Any:
-    """A value of this type; a TensorArray that shares what `array` knows of its elements."""
+    """A value of this type; a TensorArray learns of its elements together with `array`."""
     if tensors and _tf.is_eager_array(tensors[0]):
         return tensors[0]
     if array is not None:
@@ -172,9 +172,9 @@ def is_ragged_row(row: tf.TypeSpec) -> bool:
 
 
 def ragged_parts(spec: tf.TypeSpec, value: Any) -> Iterator[tuple[tf.RaggedTensorSpec, Any]]:
-    """The ragged tensors of a value of type `spec`, with their types; of a row of it their rows.
+    """The ragged tensors of a value of type `spec`, or the rows of these in a row, with their types.
 
-    Of `spec` in place of the value it gives their types twice.
+    Where `value` is `spec` itself, the types come twice.
     """
     if isinstance(spec, tf.RaggedTensorSpec):
         yield spec, value

@@ -294,7 +294,7 @@ def _ask(op: tf.Operation, function: Callable[..., Any]) -> tuple[_Trace | None,
 def _captured(
     op: tf.Operation, place: Mapping[tf.Operation, int], tensors: Sequence[tf.Tensor] | None
 ) -> list[Any] | None:
-    """References of those that become further inputs of an operation; None if one cannot."""
+    """References of the tensors that become further inputs of an operation; None if one cannot."""
     if tensors is None:
         return None
     inputs = {t.ref() for t in op.inputs}

@@ -476,7 +476,7 @@ def copy_in_place(
 ) -> list[tf.Tensor]:
     """Adds the operations of a call, or a copy of an operation, to its own graph.
 
-    The readers of its results read those of the copies; `became` has others of such copies.
+    The readers of its results read the copies' results; `became` has the results of other copies.
     """
     copier = _Copier(op.graph)
     copier.tensors.update((t.ref(), became.get(t.ref(), t)) for t in reads(op))

@@ -39,14 +39,14 @@ class Calls:
 
     @classmethod
     def find(cls, owner: Any, attribute: str) -> "Calls | None":
-        """Those that an attribute of the object has, if there are any."""
+        """The calls that an attribute of the object has, if there are any."""
         calls = owner.__dict__.get(attribute)
-        # A decorator gives what it makes the attributes of the original.
+        # A decorator copies the attributes of the function that it wraps.
         return calls if isinstance(calls, cls) and calls.owner() is owner else None
 
     @classmethod
     def of(cls, owner: Any, attribute: str) -> "Calls":
-        """Those that an attribute of the object has from now on."""
+        """The calls that an attribute of the object has from now on."""
         calls = cls.find(owner, attribute)
         if calls is None:
             calls = owner.__dict__[attribute] = cls(owner)

@@ -178,7 +178,7 @@ def _over_points(
     Args:
         reduction: the reduction.
         reduced: its result for some rows and columns, each a vector of int64.
-        shape, dtype: those of the result.
+        shape, dtype: the result's shape and dtype.
         counts: the number of rows and of columns, int64 scalars.
     """
     if not _tf.expects_xla():
